@@ -1,0 +1,14 @@
+//! What to do next, never how.
+//!
+//! This crate decides which node serves a request, when a request must wait, and what a cache keeps. It is pure:
+//! time comes in as [`time::Time`], chance as a seed, and nothing here opens a socket, reads a clock, starts a
+//! thread or writes a log. The live switch, the nodes and the simulator run this same code.
+
+pub mod cache;
+pub mod id;
+pub mod time;
+pub mod unit;
+
+pub use id::{NodeId, TargetId, Ticket};
+pub use time::Time;
+pub use unit::Bytes;
