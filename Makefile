@@ -1,0 +1,35 @@
+# Two commands: `make demo` and `make test`. Each installs what it lacks and says what it installs.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help demo test fmt lint tidy doc bench fuzz clean
+
+help: ## show this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+
+demo: ## a whole cluster on this machine, policies side by side (ARGS="--log access.log" for your own traffic)
+	@scripts/demo.sh $(ARGS)
+
+test: ## the gate: formatting, lints, tests, tidy, documentation
+	@scripts/test.sh
+
+fmt: ## format the code
+	@scripts/run.sh cargo fmt --all
+
+lint: ## formatting and lints only
+	@scripts/test.sh fmt clippy
+
+tidy: ## the tidy test only: import arrows, purity of the core, documents, claims
+	@scripts/run.sh cargo test --locked -p larder --test tidy
+
+doc: ## build the documentation of the code
+	@scripts/test.sh doc
+
+bench: ## microbenchmarks
+	@scripts/run.sh cargo bench --locked --workspace
+
+fuzz: ## fuzz every parser, SECONDS_EACH=60 each (needs a nightly Rust and cargo-fuzz)
+	@scripts/fuzz.sh $(or $(SECONDS_EACH),60)
+
+clean: ## remove what was built
+	@rm -rf target fuzz/target

@@ -1,0 +1,147 @@
+#!/usr/bin/env bash
+# Installs what a build of larder lacks, and says what it installs. Does nothing, quietly, where nothing lacks.
+#
+#   scripts/setup.sh build    a C compiler, cmake, CA certificates, cargo and rustc
+#   scripts/setup.sh test     the same, with rustfmt and clippy
+#
+# Rust comes from what is installed, else from rustup, else from Debian's packages. LARDER_NO_RUSTUP=1 leaves
+# rustup's server alone. Needs root or sudo only where a Debian package is to be installed.
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/toolchain.sh"
+
+PURPOSE=${1:-build}
+RUSTUP_SERVER=${RUSTUP_UPDATE_ROOT:-https://static.rust-lang.org/rustup}
+# A toolchain is some 200 MB; a server that cannot deliver it in this time counts as unreachable.
+RUSTUP_SECONDS_MAX=900
+APT_UPDATED=
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then
+        "$@"
+    elif command -v sudo >/dev/null 2>&1; then
+        sudo "$@"
+    else
+        die "this needs root and there is no sudo. Run as root, then try again:  $*"
+    fi
+}
+
+apt_update() {
+    [ -n "$APT_UPDATED" ] && return 0
+    say "reading Debian's package lists (apt-get update)"
+    as_root apt-get -qq update || die "apt-get update failed: are Debian's package servers reachable?"
+    APT_UPDATED=yes
+}
+
+apt_install() {
+    say "installing Debian packages: $*"
+    apt_update
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "$@" >/dev/null ||
+        die "apt-get install $* failed"
+}
+
+# What is needed besides Rust: zstd and zlib-ng are C libraries, built from source by their crates.
+install_system_packages() {
+    local lacking=()
+    command -v cc >/dev/null 2>&1 || lacking+=(gcc libc6-dev)
+    command -v cmake >/dev/null 2>&1 || lacking+=(cmake)
+    command -v make >/dev/null 2>&1 || lacking+=(make)
+    [ -e "${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}" ] || lacking+=(ca-certificates)
+    [ ${#lacking[@]} -eq 0 ] && return 0
+    command -v apt-get >/dev/null 2>&1 ||
+        die "please install: ${lacking[*]} (Debian's names; there is no apt-get here to do it)"
+    apt_install "${lacking[@]}"
+}
+
+# Downloads and verifies rustup's installer, and runs it without touching the shell's start-up files.
+install_rustup() {
+    local target dir
+    case "$(uname -sm)" in
+        "Linux x86_64") target=x86_64-unknown-linux-gnu ;;
+        "Linux aarch64") target=aarch64-unknown-linux-gnu ;;
+        *) return 1 ;;
+    esac
+    if ! command -v curl >/dev/null 2>&1; then
+        command -v apt-get >/dev/null 2>&1 || return 1
+        apt_install curl
+    fi
+    curl -fsS -m 15 -o /dev/null "$RUSTUP_SERVER/release-stable.toml" 2>/dev/null || {
+        say "rustup's server does not answer"
+        return 1
+    }
+    dir=$(mktemp -d)
+    say "installing rustup into ${CARGO_HOME:-$HOME/.cargo} (nothing outside it and ${RUSTUP_HOME:-$HOME/.rustup} is changed)"
+    if curl -fsS -m 300 -o "$dir/rustup-init" "$RUSTUP_SERVER/dist/$target/rustup-init" &&
+        curl -fsS -m 30 -o "$dir/sum" "$RUSTUP_SERVER/dist/$target/rustup-init.sha256" &&
+        [ "$(sha256sum <"$dir/rustup-init" | cut -d' ' -f1)" = "$(cut -d' ' -f1 <"$dir/sum")" ] &&
+        chmod +x "$dir/rustup-init" &&
+        timeout 300 "$dir/rustup-init" -q -y --no-modify-path --profile minimal --default-toolchain none; then
+        rm -rf "$dir"
+        PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH"
+        return 0
+    fi
+    rm -rf "$dir"
+    say "rustup could not be installed"
+    return 1
+}
+
+install_rust_by_rustup() {
+    [ -z "${LARDER_NO_RUSTUP:-}" ] || return 1
+    command -v rustup >/dev/null 2>&1 || install_rustup || return 1
+    say "installing Rust $LARDER_PINNED by rustup"
+    timeout "$RUSTUP_SECONDS_MAX" rustup -q toolchain install "$LARDER_PINNED" --profile minimal \
+        -c rustfmt -c clippy --no-self-update >&2 || {
+        say "rustup could not deliver Rust $LARDER_PINNED"
+        return 1
+    }
+}
+
+# The upstream version of the package apt would install; nothing where there is none.
+apt_candidate() {
+    apt-cache policy "$1" 2>/dev/null | sed -n 's/^ *Candidate: \([0-9][0-9.]*\).*/\1/p'
+}
+
+# Debian 12 keeps its newest Rust (the one its browsers are built with) under names with -web; later releases have
+# it under the plain names.
+install_rust_by_apt() {
+    local names package version packages=()
+    command -v apt-get >/dev/null 2>&1 || return 1
+    apt_update
+    for names in "rustc-web cargo-web rustfmt-web rust-web-clippy" "rustc cargo rustfmt rust-clippy"; do
+        version=$(apt_candidate "${names%% *}")
+        [ -n "$version" ] || continue
+        at_least "$version" "$LARDER_MSRV" || continue
+        for package in $names; do
+            [ -n "$(apt_candidate "$package")" ] && packages+=("$package")
+        done
+        say "installing Rust $version from Debian's packages"
+        apt_install "${packages[@]}"
+        return 0
+    done
+    return 1
+}
+
+# rustfmt and clippy for a toolchain that came without; what cannot be had is left to the test script to name.
+install_components() {
+    local component
+    for component in fmt clippy; do
+        has_component "$component" && continue
+        if command -v rustup >/dev/null 2>&1 && [ -z "${LARDER_NO_RUSTUP:-}" ]; then
+            say "installing ${component/fmt/rustfmt} by rustup"
+            (cd "$LARDER_ROOT" && timeout 300 rustup -q component add "${component/fmt/rustfmt}" >&2) || true
+        elif [ "$(command -v cargo)" = /usr/bin/cargo ]; then
+            install_rust_by_apt || true
+        fi
+    done
+}
+
+install_system_packages
+if ! select_toolchain; then
+    say "there is no Rust $LARDER_MSRV or newer here"
+    install_rust_by_rustup || install_rust_by_apt || true
+    hash -r
+    select_toolchain || die "Rust $LARDER_MSRV or newer is needed and could not be installed: see https://rustup.rs"
+fi
+[ "$PURPOSE" = test ] && install_components
+toolchain_is_pinned ||
+    say "using Rust $(version_of rustc)${RUSTUP_TOOLCHAIN:+ ($RUSTUP_TOOLCHAIN)}; the pinned one is $LARDER_PINNED"
+exit 0
