@@ -3,12 +3,20 @@
 //! This crate decides which node serves a request, when a request must wait, and what a cache keeps. It is pure:
 //! time comes in as [`time::Time`], chance as a seed, and nothing here opens a socket, reads a clock, starts a
 //! thread or writes a log. The live switch, the nodes and the simulator run this same code.
+//!
+//! Start at [`dispatch::Dispatcher`].
 
 pub mod cache;
+pub mod dispatch;
 pub mod id;
+pub mod nodes;
+pub mod policy;
 pub mod time;
 pub mod unit;
 
+pub use dispatch::{Arrival, Decision, Dispatcher, Exclude, Refusal, Request, Settings, Started};
 pub use id::{NodeId, TargetId, Ticket};
+pub use nodes::{NodeRow, NodeSpec, NodeState, Nodes, Weight};
+pub use policy::{PolicyKind, Reason};
 pub use time::Time;
 pub use unit::Bytes;

@@ -72,7 +72,7 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// What [`parse_bytes`] makes of a text that is no size.
+/// What reading [`Bytes`] from a text that is no size gives.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "'{0}' is not a size: write a number of bytes, or one with KB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB (powers of 1024)"
@@ -101,7 +101,7 @@ impl core::str::FromStr for Bytes {
             _ => return Err(bad()),
         };
         let bytes = number * factor;
-        if !bytes.is_finite() || bytes < 0.0 || bytes >= 18_446_744_073_709_551_615.0 {
+        if !(0.0..18_446_744_073_709_551_615.0).contains(&bytes) {
             return Err(bad());
         }
         Ok(Self(bytes.round() as u64))

@@ -1,0 +1,221 @@
+//! Admission: at most S requests are outstanding, the rest wait at the front-end (LARD section 2.4), in the order in
+//! which they came, up to a limit and a deadline.
+//!
+//! While nobody waits, entering and leaving is one atomic operation each. The queue has a lock.
+
+use super::Request;
+use crate::id::Ticket;
+use crate::nodes::lock;
+use crate::time::Time;
+use core::fmt;
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use core::time::Duration;
+use std::collections::VecDeque;
+use std::sync::Mutex;
+
+/// Why a request is not served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Refusal {
+    /// No node takes requests. Fault of the cluster; a later try may succeed.
+    NoNode,
+    /// As many requests as may wait do wait. Fault of the load; a later try may succeed.
+    QueueFull,
+    /// It has waited as long as it may. Fault of the load; a later try may succeed.
+    Deadline,
+}
+
+impl Refusal {
+    /// Every refusal.
+    pub const ALL: [Self; 3] = [Self::NoNode, Self::QueueFull, Self::Deadline];
+
+    /// The word used in logs and metric labels.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::NoNode => "no_node",
+            Self::QueueFull => "queue_full",
+            Self::Deadline => "queue_deadline",
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What became of a request whose client went away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cancel {
+    /// It was taken out of the queue.
+    Removed,
+    /// It is no longer in the queue: it has been started, refused or expired, and that was reported.
+    NotWaiting,
+}
+
+/// A request in the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Waiter {
+    pub(super) ticket: Ticket,
+    pub(super) request: Request,
+    pub(super) deadline: Time,
+}
+
+/// What becomes of a request at the gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Entered {
+    Now,
+    Waits(Ticket),
+    Full,
+}
+
+/// Counts the requests inside and keeps the others in a queue.
+#[derive(Debug)]
+pub(super) struct Gate {
+    outstanding: Padded,
+    limit: AtomicU32,
+    waiting: AtomicUsize,
+    queue: Mutex<Queue>,
+    queue_max: usize,
+    queue_timeout: Duration,
+}
+
+/// On a cache line of its own: every request writes it.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Padded(AtomicU32);
+
+#[derive(Debug, Default)]
+struct Queue {
+    waiters: VecDeque<Waiter>,
+    tickets: u64,
+}
+
+impl Gate {
+    pub(super) fn new(queue_max: usize, queue_timeout: Duration) -> Self {
+        Self {
+            outstanding: Padded(AtomicU32::new(0)),
+            limit: AtomicU32::new(u32::MAX),
+            waiting: AtomicUsize::new(0),
+            queue: Mutex::default(),
+            queue_max,
+            queue_timeout,
+        }
+    }
+
+    pub(super) fn set_limit(&self, limit: u32) {
+        self.limit.store(limit, Ordering::SeqCst);
+    }
+
+    pub(super) fn limit(&self) -> u32 {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn outstanding(&self) -> u32 {
+        self.outstanding.0.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn queued(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn enter(&self, now: Time, request: Request) -> Entered {
+        if self.waiting.load(Ordering::SeqCst) == 0 && self.take() {
+            return Entered::Now;
+        }
+        let mut queue = lock(&self.queue);
+        if queue.waiters.is_empty() {
+            // Whoever leaves from here on sees somebody waiting and looks into the queue; whoever left before has
+            // made room that the second try finds.
+            self.waiting.store(1, Ordering::SeqCst);
+            if self.take() {
+                self.waiting.store(0, Ordering::SeqCst);
+                return Entered::Now;
+            }
+        }
+        if queue.waiters.len() >= self.queue_max {
+            self.waiting.store(queue.waiters.len(), Ordering::SeqCst);
+            return Entered::Full;
+        }
+        let ticket = Ticket(queue.tickets);
+        queue.tickets += 1;
+        queue.waiters.push_back(Waiter { ticket, request, deadline: now + self.queue_timeout });
+        self.waiting.store(queue.waiters.len(), Ordering::SeqCst);
+        Entered::Waits(ticket)
+    }
+
+    /// Makes room; true if somebody may be waiting for it, who is then to be fetched with [`Gate::next`].
+    #[must_use]
+    pub(super) fn leave(&self) -> bool {
+        self.leave_quietly();
+        self.waiting.load(Ordering::SeqCst) > 0
+    }
+
+    /// Makes room, with nobody to be told: the caller looks into the queue itself, or refuses all alike.
+    pub(super) fn leave_quietly(&self) {
+        let before = self.outstanding.0.fetch_sub(1, Ordering::SeqCst);
+        debug_assert!(before > 0, "a request left that had not entered");
+    }
+
+    /// The next waiting request, if there is room; it is counted as inside.
+    pub(super) fn next(&self) -> Option<Waiter> {
+        if self.waiting.load(Ordering::SeqCst) == 0 {
+            return None;
+        }
+        let mut queue = lock(&self.queue);
+        if queue.waiters.is_empty() || !self.take() {
+            return None;
+        }
+        let waiter = queue.waiters.pop_front();
+        self.waiting.store(queue.waiters.len(), Ordering::SeqCst);
+        waiter
+    }
+
+    pub(super) fn cancel(&self, ticket: Ticket) -> Cancel {
+        let mut queue = lock(&self.queue);
+        let found = queue.waiters.binary_search_by_key(&ticket, |waiter| waiter.ticket);
+        let Ok(at) = found else { return Cancel::NotWaiting };
+        queue.waiters.remove(at);
+        self.waiting.store(queue.waiters.len(), Ordering::SeqCst);
+        Cancel::Removed
+    }
+
+    pub(super) fn expire(&self, now: Time, expired: &mut Vec<Ticket>) {
+        let mut queue = lock(&self.queue);
+        while let Some(waiter) = queue.waiters.front().filter(|waiter| waiter.deadline <= now) {
+            expired.push(waiter.ticket);
+            queue.waiters.pop_front();
+        }
+        self.waiting.store(queue.waiters.len(), Ordering::SeqCst);
+    }
+
+    /// Empties the queue.
+    pub(super) fn clear(&self) -> Vec<Ticket> {
+        let mut queue = lock(&self.queue);
+        self.waiting.store(0, Ordering::SeqCst);
+        queue.waiters.drain(..).map(|waiter| waiter.ticket).collect()
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Time> {
+        if self.queued() == 0 {
+            return None;
+        }
+        lock(&self.queue).waiters.front().map(|waiter| waiter.deadline)
+    }
+
+    /// Enters if there is room.
+    fn take(&self) -> bool {
+        let mut seen = self.outstanding.0.load(Ordering::SeqCst);
+        loop {
+            if seen >= self.limit.load(Ordering::SeqCst) {
+                return false;
+            }
+            let swap =
+                self.outstanding.0.compare_exchange_weak(seen, seen + 1, Ordering::SeqCst, Ordering::SeqCst);
+            match swap {
+                Ok(_) => return true,
+                Err(now) => seen = now,
+            }
+        }
+    }
+}

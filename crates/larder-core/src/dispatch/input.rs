@@ -1,0 +1,77 @@
+//! What happens and what is to be done, written down: for recording a run and feeding it to another dispatcher.
+
+use super::{Arrival, Cancel, Decision, Dispatcher, Refusal, Request, Started};
+use crate::id::{NodeId, Ticket};
+use crate::nodes::{JoinError, NodeSpec, NodeState, Weight};
+use crate::time::Time;
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// A request arrived.
+    Arrive(Request),
+    /// A request failed at a node and may be tried elsewhere.
+    Retry(NodeId, Request),
+    /// A request ended at a node.
+    Finish(NodeId),
+    /// An admitted request ended that was at no node.
+    Abandon,
+    /// The client of a waiting request is gone.
+    Cancel(Ticket),
+    /// Time has passed.
+    Expire,
+    /// A node joined.
+    Join(NodeSpec),
+    /// A node failed, drained, left or recovered.
+    State(NodeId, NodeState),
+    /// A node got another weight.
+    Reweigh(NodeId, Weight),
+}
+
+/// Something to be done, or the answer to an input.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// The answer to [`Input::Arrive`].
+    Arrival(Arrival),
+    /// The answer to [`Input::Retry`].
+    Retry(Result<Decision, Refusal>),
+    /// The answer to [`Input::Cancel`].
+    Cancel(Cancel),
+    /// The answer to [`Input::Join`].
+    Join(Result<NodeId, JoinError>),
+    /// The answer to [`Input::State`] and [`Input::Reweigh`].
+    Changed(bool),
+    /// A waiting request's deadline passed.
+    Expired(Ticket),
+    /// A waiting request starts, or is refused.
+    Started(Started),
+}
+
+impl Dispatcher {
+    /// Does what the method of the input's name does, and returns all that comes out, in order.
+    pub fn handle(&self, now: Time, input: Input) -> Vec<Output> {
+        let mut started = Vec::new();
+        let mut outputs = Vec::new();
+        match input {
+            Input::Arrive(request) => outputs.push(Output::Arrival(self.arrive(now, request))),
+            Input::Retry(failed, request) => outputs.push(Output::Retry(self.retry(now, failed, request))),
+            Input::Finish(node) => self.finish(now, node, &mut started),
+            Input::Abandon => self.abandon(now, &mut started),
+            Input::Cancel(ticket) => outputs.push(Output::Cancel(self.cancel(ticket))),
+            Input::Expire => {
+                let mut expired = Vec::new();
+                self.expire(now, &mut expired);
+                outputs.extend(expired.into_iter().map(Output::Expired));
+            }
+            Input::Join(spec) => outputs.push(Output::Join(self.join(now, spec, &mut started))),
+            Input::State(node, state) => {
+                outputs.push(Output::Changed(self.set_state(now, node, state, &mut started)));
+            }
+            Input::Reweigh(node, weight) => {
+                outputs.push(Output::Changed(self.reweigh(now, node, weight, &mut started)));
+            }
+        }
+        outputs.extend(started.into_iter().map(Output::Started));
+        outputs
+    }
+}

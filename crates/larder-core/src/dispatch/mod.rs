@@ -1,0 +1,354 @@
+//! The dispatcher: runs a policy, counts load, admits requests.
+//!
+//! It is a state machine. What happens comes in as a method call with the time `now` (or as an [`Input`], which is
+//! the same written down); what to do comes out. The live switch, the peers and the simulator drive this one
+//! implementation. All methods take `&self` and may be called from several threads; called from one thread, the
+//! same inputs give the same outputs on every machine.
+//!
+//! A request's life: [`Dispatcher::arrive`] starts it at a node, makes it wait, or refuses it. A request that waits
+//! is started or refused by some later call, which reports it in `started`. A request that has started ends with
+//! [`Dispatcher::finish`]; between the two its node may be changed by [`Dispatcher::retry`].
+//!
+//! The load of a node is the number of requests started there and not finished, until the last byte is sent or the
+//! reply is aborted. Kept-alive connections without a request count nothing.
+
+mod admission;
+mod input;
+mod settings;
+
+pub use admission::{Cancel, Refusal};
+pub use input::{Input, Output};
+pub use settings::{Admission, Settings, SettingsError};
+
+use crate::id::{NodeId, TargetId, Ticket};
+use crate::nodes::{JoinError, NodeSpec, NodeState, Nodes, Weight};
+use crate::policy::{Choice, Known, Policy, PolicyKind, Reason};
+use crate::time::Time;
+use admission::{Entered, Gate, Waiter};
+
+/// A decision: the node and the reason.
+pub type Decision = Choice;
+
+/// The nodes a request has been tried on: at most [`Exclude::MAX`], of which the latest are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Exclude([u16; Self::MAX]);
+
+impl Exclude {
+    /// How many nodes are remembered.
+    pub const MAX: usize = 4;
+    /// None.
+    pub const NONE: Self = Self([u16::MAX; Self::MAX]);
+
+    /// Whether no node is excluded.
+    pub fn is_empty(&self) -> bool {
+        self.0[0] == u16::MAX
+    }
+
+    /// Whether this node is excluded.
+    pub fn contains(&self, node: NodeId) -> bool {
+        self.0.contains(&node.0)
+    }
+
+    /// These nodes and one more; the earliest is dropped where there is no room.
+    #[must_use]
+    pub fn with(mut self, node: NodeId) -> Self {
+        if !self.contains(node) {
+            self.0.rotate_right(1);
+            self.0[0] = node.0;
+        }
+        self
+    }
+}
+
+impl Default for Exclude {
+    fn default() -> Self {
+        Self::NONE
+    }
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The target.
+    pub target: TargetId,
+    /// Nodes that must not be chosen, because the request has failed there.
+    pub exclude: Exclude,
+}
+
+impl Request {
+    /// A request that has not been tried anywhere.
+    pub const fn new(target: TargetId) -> Self {
+        Self { target, exclude: Exclude::NONE }
+    }
+
+    /// `reason`, or that this is a retry.
+    pub(crate) fn reason_or(&self, reason: Reason) -> Reason {
+        if self.exclude.is_empty() { reason } else { Reason::Retry }
+    }
+}
+
+/// What becomes of a request that arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// It starts now.
+    Start(Decision),
+    /// It waits; it will be reported in `started`, or by [`Dispatcher::expire`].
+    Wait(Ticket),
+    /// It is not served.
+    Refused(Refusal),
+}
+
+/// A request that waited, and what becomes of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Started {
+    /// The ticket it was given.
+    pub ticket: Ticket,
+    /// The node it starts at, or why it is not served.
+    pub outcome: Result<Decision, Refusal>,
+}
+
+/// Why a target goes where it goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explanation {
+    /// The target.
+    pub target: TargetId,
+    /// The policy that decides.
+    pub policy: PolicyKind,
+    /// What the policy remembers of the target; `None` if nothing.
+    pub known: Option<Known>,
+    /// What would be decided now; `None` if no node can be used.
+    pub decision: Option<Decision>,
+}
+
+/// The dispatcher.
+#[derive(Debug)]
+pub struct Dispatcher {
+    settings: Settings,
+    nodes: Nodes,
+    policy: Box<dyn Policy>,
+    gate: Gate,
+}
+
+impl Dispatcher {
+    /// A dispatcher over these nodes, which are up and share the targets from the start.
+    ///
+    /// # Errors
+    /// A setting out of range, or two nodes of one name, or more nodes than `nodes_max`.
+    pub fn new(settings: Settings, nodes: &[NodeSpec]) -> Result<Self, SettingsError> {
+        settings.validate()?;
+        let table = Nodes::new(settings.nodes_max, settings.join_pace());
+        for spec in nodes {
+            table.join(Time::ZERO, spec.clone(), true)?;
+        }
+        let gate = Gate::new(settings.queue_max, settings.queue_timeout);
+        let policy = settings.policy.build(&settings);
+        let dispatcher = Self { settings, nodes: table, policy, gate };
+        dispatcher.gate.set_limit(dispatcher.limit());
+        Ok(dispatcher)
+    }
+
+    /// A request arrives.
+    pub fn arrive(&self, now: Time, request: Request) -> Arrival {
+        if self.nodes.open_count() == 0 {
+            return Arrival::Refused(Refusal::NoNode);
+        }
+        match self.gate.enter(now, request) {
+            Entered::Now => match self.start(now, &request) {
+                Some(decision) => Arrival::Start(decision),
+                None => {
+                    self.gate.leave_quietly();
+                    Arrival::Refused(Refusal::NoNode)
+                }
+            },
+            Entered::Waits(ticket) => Arrival::Wait(ticket),
+            Entered::Full => Arrival::Refused(Refusal::QueueFull),
+        }
+    }
+
+    /// A request has failed at `failed` and may be tried elsewhere: its load moves to another node that
+    /// `request.exclude` and `failed` leave.
+    ///
+    /// # Errors
+    /// [`Refusal::NoNode`] if none is left. The request then has no load any more but still its place among the
+    /// admitted: end it with [`Dispatcher::abandon`].
+    pub fn retry(&self, now: Time, failed: NodeId, request: Request) -> Result<Decision, Refusal> {
+        self.end(failed);
+        let request = Request { exclude: request.exclude.with(failed), ..request };
+        self.start(now, &request).ok_or(Refusal::NoNode)
+    }
+
+    /// A request ends at its node: the last byte is sent, or the reply aborted. Requests that waited for it are
+    /// appended to `started`.
+    pub fn finish(&self, now: Time, node: NodeId, started: &mut Vec<Started>) {
+        self.end(node);
+        self.abandon(now, started);
+    }
+
+    /// An admitted request ends that is at no node, after a failed [`Dispatcher::retry`].
+    pub fn abandon(&self, now: Time, started: &mut Vec<Started>) {
+        if self.gate.leave() {
+            self.admit(now, started);
+        }
+    }
+
+    /// The client of a waiting request is gone.
+    pub fn cancel(&self, ticket: Ticket) -> Cancel {
+        self.gate.cancel(ticket)
+    }
+
+    /// Takes the requests out of the queue whose deadline is not after `now`.
+    pub fn expire(&self, now: Time, expired: &mut Vec<Ticket>) {
+        self.gate.expire(now, expired);
+    }
+
+    /// When [`Dispatcher::expire`] must be called next; `None` if nothing waits.
+    pub fn next_deadline(&self) -> Option<Time> {
+        self.gate.next_deadline()
+    }
+
+    /// A node joins the running cluster. Nothing is reassigned to it; the admission limit grows at once, and new
+    /// targets come to it at the join pace until it is warm.
+    ///
+    /// # Errors
+    /// The table is full, or the name is empty or taken.
+    pub fn join(&self, now: Time, spec: NodeSpec, started: &mut Vec<Started>) -> Result<NodeId, JoinError> {
+        let node = self.nodes.join(now, spec, false)?;
+        self.refit(now, started);
+        Ok(node)
+    }
+
+    /// A node changes its state: it fails (`Down`), drains, leaves (`Removed`) or recovers (`Up`). A node that stops
+    /// taking requests loses its targets: they count as never assigned. Requests in flight there go on; when no node
+    /// is left, waiting requests are refused. False if there is no such node, it was removed, or is in that state.
+    pub fn set_state(&self, now: Time, node: NodeId, state: NodeState, started: &mut Vec<Started>) -> bool {
+        let changed = self.nodes.set_state(node, state);
+        if changed {
+            self.refit(now, started);
+        }
+        changed
+    }
+
+    /// A node fails; see [`Dispatcher::set_state`].
+    pub fn fail(&self, now: Time, node: NodeId, started: &mut Vec<Started>) -> bool {
+        self.set_state(now, node, NodeState::Down, started)
+    }
+
+    /// A node takes requests again; see [`Dispatcher::set_state`].
+    pub fn recover(&self, now: Time, node: NodeId, started: &mut Vec<Started>) -> bool {
+        self.set_state(now, node, NodeState::Up, started)
+    }
+
+    /// A node drains; see [`Dispatcher::set_state`].
+    pub fn drain(&self, now: Time, node: NodeId, started: &mut Vec<Started>) -> bool {
+        self.set_state(now, node, NodeState::Draining, started)
+    }
+
+    /// A node leaves for good; see [`Dispatcher::set_state`].
+    pub fn leave(&self, now: Time, node: NodeId, started: &mut Vec<Started>) -> bool {
+        self.set_state(now, node, NodeState::Removed, started)
+    }
+
+    /// A node gets another weight. False if there is no such node.
+    pub fn reweigh(&self, now: Time, node: NodeId, weight: Weight, started: &mut Vec<Started>) -> bool {
+        let known = self.nodes.set_weight(node, weight);
+        if known {
+            self.refit(now, started);
+        }
+        known
+    }
+
+    /// The nodes.
+    pub fn nodes(&self) -> &Nodes {
+        &self.nodes
+    }
+
+    /// The settings.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Requests admitted and not ended.
+    pub fn outstanding(&self) -> u32 {
+        self.gate.outstanding()
+    }
+
+    /// S: how many requests may be outstanding. `u32::MAX` if there is no limit.
+    pub fn admission_limit(&self) -> u32 {
+        self.gate.limit()
+    }
+
+    /// Requests waiting for admission.
+    pub fn queued(&self) -> usize {
+        self.gate.queued()
+    }
+
+    /// Targets whose servers are remembered.
+    pub fn targets_known(&self) -> usize {
+        self.policy.targets()
+    }
+
+    /// What is known of a target and what would be decided now. Changes nothing.
+    pub fn explain(&self, now: Time, target: TargetId) -> Explanation {
+        Explanation {
+            target,
+            policy: self.settings.policy,
+            known: self.policy.known(target, &self.nodes),
+            decision: self.policy.peek(now, &Request::new(target), &self.nodes),
+        }
+    }
+
+    fn start(&self, now: Time, request: &Request) -> Option<Decision> {
+        let decision = self.policy.pick(now, request, &self.nodes)?;
+        self.nodes.start(decision.node);
+        Some(decision)
+    }
+
+    fn end(&self, node: NodeId) {
+        let was_there = self.nodes.end(node);
+        debug_assert!(was_there, "a request ended at {node} that had not started there");
+    }
+
+    /// Starts waiting requests while there is room.
+    fn admit(&self, now: Time, started: &mut Vec<Started>) {
+        while let Some(Waiter { ticket, request, deadline }) = self.gate.next() {
+            let outcome = if deadline <= now {
+                Err(Refusal::Deadline)
+            } else {
+                self.start(now, &request).ok_or(Refusal::NoNode)
+            };
+            if outcome.is_err() {
+                self.gate.leave_quietly();
+            }
+            started.push(Started { ticket, outcome });
+        }
+    }
+
+    /// Follows a change of membership.
+    fn refit(&self, now: Time, started: &mut Vec<Started>) {
+        self.gate.set_limit(self.limit());
+        if self.nodes.open_count() == 0 {
+            let refused = |ticket| Started { ticket, outcome: Err(Refusal::NoNode) };
+            started.extend(self.gate.clear().into_iter().map(refused));
+        } else {
+            self.admit(now, started);
+        }
+    }
+
+    /// S = (n - 1) T_high + T_low - 1 (LARD section 2.4), each node's thresholds scaled by its weight; the node that
+    /// counts with T_low is the heaviest, which keeps the sum on the safe side.
+    fn limit(&self) -> u32 {
+        match self.settings.admission {
+            Admission::Unlimited => u32::MAX,
+            Admission::Fixed(limit) => limit,
+            Admission::Derived => {
+                let (sum, max) = (self.nodes.weight_sum(), self.nodes.weight_max());
+                let high = u64::from(self.settings.t_high) * (sum - max.min(sum));
+                let low = u64::from(self.settings.t_low) * max;
+                u32::try_from(((high + low) / 1000).saturating_sub(1)).unwrap_or(u32::MAX).max(1)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

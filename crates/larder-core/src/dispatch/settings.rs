@@ -1,0 +1,118 @@
+//! The dispatcher's settings, with the papers' values as defaults.
+
+use crate::nodes::{JoinError, JoinPace, NODES_LIMIT};
+use crate::policy::PolicyKind;
+use core::time::Duration;
+
+/// How many requests may be outstanding at all nodes together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// S = (n - 1) T_high + T_low - 1 (LARD section 2.4): while no node is below T_low, at least two are below
+    /// T_high. Applies to every policy, so that policies are compared at equal concurrency.
+    Derived,
+    /// A fixed number, at least 1.
+    Fixed(u32),
+    /// No limit.
+    Unlimited,
+}
+
+/// The dispatcher's settings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The policy. Default: `lard-r`.
+    pub policy: PolicyKind,
+    /// The seed of policies that draw lots. Default 1.
+    pub seed: u64,
+    /// Below this load a node has room to spare. Connections; 1 to 100,000; default 25 (LARD section 2.4).
+    pub t_low: u32,
+    /// Above this load a node is to be relieved. Connections; above `t_low`, to 100,000; default 65 (LARD section 2.4).
+    pub t_high: u32,
+    /// K: how long a server set must have been unchanged before it shrinks. Default 20 s (LARD section 2.5).
+    pub replication_decay: Duration,
+    /// How many targets are remembered, about 50 to 60 bytes each; the least recently used are forgotten beyond it.
+    /// 1 to 2^32; default 1,048,576.
+    pub targets_max: usize,
+    /// How many nodes there can be. 1 to 65,534; default 1,024.
+    pub nodes_max: u16,
+    /// The admission limit. Default: derived.
+    pub admission: Admission,
+    /// How many requests may wait for admission; more are refused. Default 4,096.
+    pub queue_max: usize,
+    /// How long a request may wait for admission. Default 10 s.
+    pub queue_timeout: Duration,
+    /// New targets per second for a joining node. 1 to 1,000,000; default 50.
+    pub join_targets_per_s: u32,
+    /// New targets after which a joining node counts as warm; 0 gives it all it can take at once. Default 1,000.
+    pub join_warm_targets: u32,
+    /// Parts of the target map, each with its lock. A power of two, 1 to 4,096; default 64.
+    pub shards: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            policy: PolicyKind::LardR,
+            seed: 1,
+            t_low: 25,
+            t_high: 65,
+            replication_decay: Duration::from_secs(20),
+            targets_max: 1 << 20,
+            nodes_max: 1024,
+            admission: Admission::Derived,
+            queue_max: 4096,
+            queue_timeout: Duration::from_secs(10),
+            join_targets_per_s: 50,
+            join_warm_targets: 1000,
+            shards: 64,
+        }
+    }
+}
+
+/// A setting that makes no sense. The name is that of the field.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SettingsError {
+    /// Out of range.
+    #[error("{name} = {value} is out of range: it must be {range}")]
+    OutOfRange {
+        /// The setting.
+        name: &'static str,
+        /// Its value.
+        value: u64,
+        /// What would be right.
+        range: &'static str,
+    },
+    /// A node that cannot be added.
+    #[error(transparent)]
+    Node(#[from] JoinError),
+}
+
+impl Settings {
+    /// Checks every range.
+    ///
+    /// # Errors
+    /// The first setting that is out of range.
+    pub fn validate(&self) -> Result<(), SettingsError> {
+        let check = |ok: bool, name, value, range| {
+            if ok { Ok(()) } else { Err(SettingsError::OutOfRange { name, value, range }) }
+        };
+        let t_high_ok = self.t_high > self.t_low && self.t_high <= 100_000;
+        let join_ok = (1..=1_000_000).contains(&self.join_targets_per_s);
+        check((1..=100_000).contains(&self.t_low), "t_low", self.t_low.into(), "1 to 100000")?;
+        check(t_high_ok, "t_high", self.t_high.into(), "above t_low, at most 100000")?;
+        check(
+            (1..=1 << 32).contains(&self.targets_max),
+            "targets_max",
+            self.targets_max as u64,
+            "1 to 2^32",
+        )?;
+        check((1..=NODES_LIMIT).contains(&self.nodes_max), "nodes_max", self.nodes_max.into(), "1 to 65534")?;
+        check(self.admission != Admission::Fixed(0), "admission", 0, "at least 1")?;
+        check(join_ok, "join_targets_per_s", self.join_targets_per_s.into(), "1 to 1000000")?;
+        let shards_ok = self.shards.is_power_of_two() && self.shards <= 4096;
+        check(shards_ok, "shards", self.shards as u64, "a power of two from 1 to 4096")
+    }
+
+    pub(crate) fn join_pace(&self) -> JoinPace {
+        JoinPace { targets_per_s: self.join_targets_per_s, warm_targets: self.join_warm_targets }
+    }
+}

@@ -1,0 +1,372 @@
+//! How loaded each node is, shared by all threads, and the least loaded node without looking at all of them.
+//!
+//! A node is one 64-bit word: its load, its weight's reciprocal and two flags, so that one atomic addition changes
+//! the load and reads the rest with it. Loads are compared as `load / weight`, in steps of 1/4096 of a connection.
+//!
+//! Up to [`BLOCK`] nodes the least loaded one is found by reading their words, which lie side by side (64 nodes are
+//! eight cache lines). Beyond that every block of 64 keeps its minimum, so the search reads n/64 + 64 words.
+//! A block's minimum is exact while one thread acts at a time. When several act at once it may lag behind by the
+//! updates in flight; the search notices a minimum that its block does not hold and repairs it.
+
+use crate::id::NodeId;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Nodes whose minimum is kept together.
+pub const BLOCK: usize = 64;
+
+/// `load / weight` in 1/4096 of a connection; [`Key::CLOSED`] for a node that takes no requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Key(u64);
+
+impl Key {
+    /// The key of a node that takes no requests: above every other.
+    pub const CLOSED: Self = Self(KEY_MASK);
+
+    /// The key of `connections` on a node of weight 1.
+    pub const fn of(connections: u32) -> Self {
+        Self((connections as u64) << 12)
+    }
+
+    /// The mean of `outstanding` requests over nodes whose weights (1000 = 1.0) sum to `weight_sum`.
+    pub const fn mean(outstanding: u32, weight_sum: u64) -> Self {
+        match (outstanding as u64 * 4_096_000).checked_div(weight_sum) {
+            Some(mean) => Self(mean),
+            None => Self::CLOSED,
+        }
+    }
+}
+
+const KEY_BITS: u32 = 48;
+const KEY_MASK: u64 = (1 << KEY_BITS) - 1;
+const LOAD_MASK: u64 = u32::MAX as u64;
+const FACTOR_SHIFT: u32 = 32;
+const FACTOR_MASK: u64 = (1 << 22) - 1;
+const JOINING: u64 = 1 << 62;
+const CLOSED: u64 = 1 << 63;
+
+/// One node's word, taken apart.
+#[derive(Clone, Copy, Debug)]
+struct Word(u64);
+
+impl Word {
+    const fn load(self) -> u32 {
+        (self.0 & LOAD_MASK) as u32
+    }
+
+    const fn key(self) -> Key {
+        if self.0 & CLOSED != 0 {
+            return Key::CLOSED;
+        }
+        Key((self.0 & LOAD_MASK) * ((self.0 >> FACTOR_SHIFT) & FACTOR_MASK))
+    }
+}
+
+/// What kind of node a word describes, beside its load.
+#[derive(Clone, Copy, Debug)]
+pub struct Standing {
+    /// Relative capacity, 1000 = 1.0; range 1 to 100,000.
+    pub weight_milli: u32,
+    /// Takes requests.
+    pub open: bool,
+    /// Gets new targets at a limited rate only.
+    pub joining: bool,
+}
+
+/// The loads of all nodes.
+#[derive(Debug)]
+pub struct Loads {
+    words: Box<[AtomicU64]>,
+    minima: Box<[AtomicU64]>,
+    used: AtomicUsize,
+}
+
+impl Loads {
+    /// Room for `nodes_max` nodes, all of them closed.
+    pub fn new(nodes_max: usize) -> Self {
+        let blocks = nodes_max.div_ceil(BLOCK);
+        Self {
+            words: (0..nodes_max).map(|_| AtomicU64::new(CLOSED)).collect(),
+            minima: (0..blocks).map(|_| AtomicU64::new(KEY_MASK)).collect(),
+            used: AtomicUsize::new(0),
+        }
+    }
+
+    /// Slots in use: every node's index is below this.
+    pub fn slots(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Sets a slot's standing; its load stays. Extends the slots in use.
+    pub fn set(&self, node: NodeId, standing: Standing) {
+        let factor = (4_096_000 / u64::from(standing.weight_milli.max(1))).clamp(1, FACTOR_MASK);
+        let mut rest = factor << FACTOR_SHIFT;
+        if !standing.open {
+            rest |= CLOSED;
+        }
+        if standing.joining {
+            rest |= JOINING;
+        }
+        self.used.fetch_max(node.index() + 1, Ordering::Relaxed);
+        let word = &self.words[node.index()];
+        let mut old = word.load(Ordering::Relaxed);
+        while let Err(seen) =
+            word.compare_exchange_weak(old, old & LOAD_MASK | rest, Ordering::AcqRel, Ordering::Relaxed)
+        {
+            old = seen;
+        }
+        self.rescan(node.index() / BLOCK);
+    }
+
+    /// One more request in flight at `node`.
+    pub fn add(&self, node: NodeId) {
+        let old = Word(self.words[node.index()].fetch_add(1, Ordering::Relaxed));
+        self.changed(node, old.key(), Word(old.0 + 1).key());
+    }
+
+    /// One request less in flight at `node`. False, and nothing changes, if none was.
+    #[must_use]
+    pub fn sub(&self, node: NodeId) -> bool {
+        let word = &self.words[node.index()];
+        let old = Word(word.fetch_sub(1, Ordering::Relaxed));
+        if old.load() == 0 {
+            word.fetch_add(1, Ordering::Relaxed);
+            return false;
+        }
+        self.changed(node, old.key(), Word(old.0 - 1).key());
+        true
+    }
+
+    /// Requests in flight at `node`.
+    pub fn load(&self, node: NodeId) -> u32 {
+        self.word(node.index()).load()
+    }
+
+    /// `load / weight` of `node`.
+    pub fn key(&self, node: NodeId) -> Key {
+        self.word(node.index()).key()
+    }
+
+    /// Whether `node` takes requests.
+    pub fn is_open(&self, node: NodeId) -> bool {
+        node.index() < self.slots() && self.word(node.index()).0 & CLOSED == 0
+    }
+
+    /// Whether `node` gets new targets at a limited rate only.
+    pub fn is_joining(&self, node: NodeId) -> bool {
+        self.word(node.index()).0 & JOINING != 0
+    }
+
+    /// Whether some open node has a key below `bound`.
+    pub fn any_below(&self, bound: Key) -> bool {
+        let used = self.slots();
+        if used <= BLOCK {
+            return (0..used).any(|index| self.word(index).key() < bound);
+        }
+        self.minima[..used.div_ceil(BLOCK)]
+            .iter()
+            .any(|minimum| Key(minimum.load(Ordering::Relaxed) & KEY_MASK) < bound)
+    }
+
+    /// The open node with the least key; among equals the first at or after slot `start`, cyclically.
+    pub fn least(&self, start: usize) -> Option<NodeId> {
+        let used = self.slots();
+        if used <= BLOCK {
+            return self.least_of(start, used, |_| false);
+        }
+        let blocks = used.div_ceil(BLOCK);
+        let start = if start < used { start } else { 0 };
+        // Each try that fails has repaired a stale minimum; the scan that ends the loop reads the words themselves.
+        for _ in 0..4 {
+            let least = (0..blocks).map(|b| Key(self.minima[b].load(Ordering::Relaxed) & KEY_MASK)).min()?;
+            if least == Key::CLOSED {
+                break;
+            }
+            let first = start / BLOCK;
+            let head = self.find(least, start, ((first + 1) * BLOCK).min(used));
+            let found = head.or_else(|| {
+                (1..=blocks).map(|step| (first + step) % blocks).find_map(|block| {
+                    let minimum = Key(self.minima[block].load(Ordering::Relaxed) & KEY_MASK);
+                    let end = if block == first { start } else { ((block + 1) * BLOCK).min(used) };
+                    (minimum == least).then(|| self.find(least, block * BLOCK, end)).flatten()
+                })
+            });
+            if found.is_some() {
+                return found;
+            }
+            (0..blocks).for_each(|block| self.rescan(block));
+        }
+        self.least_of(start, used, |_| false)
+    }
+
+    /// Like [`Loads::least`], leaving out the nodes for which `skip` is true. O(n).
+    pub fn least_without(&self, start: usize, skip: impl Fn(NodeId) -> bool) -> Option<NodeId> {
+        self.least_of(start, self.slots(), skip)
+    }
+
+    fn least_of(&self, start: usize, used: usize, skip: impl Fn(NodeId) -> bool) -> Option<NodeId> {
+        let start = if start < used { start } else { 0 };
+        let mut best = (Key::CLOSED, None);
+        for index in (start..used).chain(0..start) {
+            let key = self.word(index).key();
+            if key < best.0 && !skip(node_at(index)) {
+                best = (key, Some(node_at(index)));
+            }
+        }
+        best.1
+    }
+
+    fn find(&self, key: Key, from: usize, to: usize) -> Option<NodeId> {
+        (from..to).find(|index| self.word(*index).key() == key).map(node_at)
+    }
+
+    fn word(&self, index: usize) -> Word {
+        Word(self.words[index].load(Ordering::Relaxed))
+    }
+
+    /// Keeps the block's minimum after one node's key went from `old` to `new`.
+    fn changed(&self, node: NodeId, old: Key, new: Key) {
+        if self.slots() <= BLOCK {
+            return;
+        }
+        let block = node.index() / BLOCK;
+        let minimum = &self.minima[block];
+        let mut seen = minimum.load(Ordering::Relaxed);
+        loop {
+            let least = Key(seen & KEY_MASK);
+            let next = if new <= least {
+                new
+            } else if old <= least {
+                self.block_least(block)
+            } else {
+                return;
+            };
+            match minimum.compare_exchange(seen, stamp(seen, next), Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    fn rescan(&self, block: usize) {
+        let minimum = &self.minima[block];
+        let mut seen = minimum.load(Ordering::Relaxed);
+        loop {
+            let next = stamp(seen, self.block_least(block));
+            match minimum.compare_exchange(seen, next, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    fn block_least(&self, block: usize) -> Key {
+        let end = ((block + 1) * BLOCK).min(self.words.len());
+        (block * BLOCK..end).map(|index| self.word(index).key()).min().unwrap_or(Key::CLOSED)
+    }
+}
+
+/// A minimum with the next version, so that an exchange against a changed word cannot succeed by chance.
+const fn stamp(seen: u64, key: Key) -> u64 {
+    ((seen >> KEY_BITS).wrapping_add(1) << KEY_BITS) | key.0
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "there are at most 65,534 slots")]
+const fn node_at(index: usize) -> NodeId {
+    NodeId(index as u16)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const PLAIN: Standing = Standing { weight_milli: 1000, open: true, joining: false };
+
+    fn loads(n: usize) -> Loads {
+        let loads = Loads::new(n);
+        (0..n).for_each(|i| loads.set(node_at(i), PLAIN));
+        loads
+    }
+
+    #[test]
+    fn ties_go_to_the_first_at_or_after_the_start() {
+        for n in [5, 64, 65, 200] {
+            let loads = loads(n);
+            assert_eq!(loads.least(3), Some(NodeId(3)));
+            loads.add(NodeId(3));
+            assert_eq!(loads.least(3), Some(NodeId(4)));
+            assert_eq!(loads.least(n - 1), Some(node_at(n - 1)));
+        }
+    }
+
+    #[test]
+    fn weight_divides_the_load() {
+        let loads = loads(2);
+        loads.set(NodeId(1), Standing { weight_milli: 4000, ..PLAIN });
+        (0..3).for_each(|_| loads.add(NodeId(1)));
+        loads.add(NodeId(0));
+        assert_eq!(loads.least(0), Some(NodeId(1)), "3/4 is less than 1");
+    }
+
+    #[test]
+    fn a_finish_without_a_start_is_refused() {
+        let loads = loads(1);
+        assert!(!loads.sub(NodeId(0)));
+        assert_eq!((loads.load(NodeId(0)), loads.key(NodeId(0))), (0, Key::of(0)));
+    }
+
+    #[test]
+    fn nobody_is_least_of_closed_nodes() {
+        for n in [3, 130] {
+            let loads = loads(n);
+            (0..n).for_each(|i| loads.set(node_at(i), Standing { open: false, ..PLAIN }));
+            assert_eq!(loads.least(0), None);
+            assert!(!loads.any_below(Key::of(1)));
+        }
+    }
+
+    #[test]
+    fn threads_leave_exact_minima_behind() {
+        let loads = loads(200);
+        std::thread::scope(|scope| {
+            for thread in 0..2_usize {
+                let loads = &loads;
+                scope.spawn(move || {
+                    for step in 0..40_000_usize {
+                        let node = node_at((step * 7 + thread * 13) % 200);
+                        loads.add(node);
+                        std::hint::black_box(loads.least(step % 200));
+                        assert!(loads.sub(node));
+                    }
+                });
+            }
+        });
+        assert!((0..200).all(|i| loads.load(node_at(i)) == 0));
+        assert_eq!(loads.least(77).map(|node| loads.key(node)), Some(Key::of(0)));
+    }
+
+    proptest! {
+        /// The search agrees with a scan that reads every word, whatever happened before.
+        #[test]
+        fn the_search_is_a_scan(
+            n in 1_usize..200,
+            steps in prop::collection::vec((0_usize..200, 0_u8..4, 1_u32..5_000), 0..300),
+            start in 0_usize..200,
+        ) {
+            let loads = loads(n);
+            for (node, what, weight_milli) in steps {
+                let node = node_at(node % n);
+                match what {
+                    0 | 1 => loads.add(node),
+                    2 => { let _ = loads.sub(node); }
+                    _ => loads.set(node, Standing { weight_milli, open: weight_milli % 3 != 0, joining: false }),
+                }
+                let start = start % n;
+                prop_assert_eq!(loads.least(start), loads.least_of(start, n, |_| false));
+                for bound in [Key::of(1), Key::of(3)] {
+                    prop_assert_eq!(loads.any_below(bound), (0..n).any(|i| loads.word(i).key() < bound));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,369 @@
+//! The nodes of a cluster: who they are, whether they take requests, how loaded they are.
+//!
+//! A node is known by its name. A name takes a slot ([`NodeId`]) when it joins and keeps it until it is removed;
+//! a node that restarts or moves keeps its slot, and so its targets. What changes with every request (the load) is
+//! atomic; what changes with membership is a snapshot that is replaced as a whole.
+
+pub mod load;
+mod view;
+
+pub use view::{NodeRow, NodeSpec, NodeState, Weight};
+
+use crate::id::{NodeId, TargetId};
+use crate::time::Time;
+use crate::unit::Bytes;
+use arc_swap::ArcSwap;
+use core::sync::atomic::{AtomicU32, Ordering};
+use load::{Key, Loads, Standing};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use view::View;
+
+/// The largest number of nodes a cluster can have: slot numbers are 16 bits and two are reserved.
+pub const NODES_LIMIT: u16 = u16::MAX - 1;
+
+/// How fast a joining node may be given new targets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JoinPace {
+    /// New targets per second, with a burst of one second's worth. Range: 1 and up.
+    pub targets_per_s: u32,
+    /// New targets after which the node counts as warm. 0: no limit from the start.
+    pub warm_targets: u32,
+}
+
+/// Why a node cannot join.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum JoinError {
+    /// The table is full.
+    #[error("the node table is full at {0} nodes: raise nodes_max")]
+    Full(u16),
+    /// The name is in use by a node that has not been removed.
+    #[error("a node named '{0}' is already in the cluster")]
+    NameTaken(String),
+    /// The name is empty.
+    #[error("a node needs a name")]
+    NoName,
+}
+
+/// The node table.
+#[derive(Debug)]
+pub struct Nodes {
+    loads: Loads,
+    view: ArcSwap<View>,
+    /// Counts the moments at which nodes lost their targets; see [`Nodes::lost_at`].
+    epoch: AtomicU32,
+    lost: Box<[AtomicU32]>,
+    pace: JoinPace,
+    joiners: Mutex<Vec<Joiner>>,
+    nodes_max: u16,
+    in_flight: AtomicU32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Joiner {
+    node: NodeId,
+    /// When the next new target may be placed; the bucket's level as a time.
+    ready: Time,
+    left: u32,
+}
+
+impl Nodes {
+    /// An empty table with room for `nodes_max` nodes (at most [`NODES_LIMIT`]).
+    pub fn new(nodes_max: u16, pace: JoinPace) -> Self {
+        let nodes_max = nodes_max.min(NODES_LIMIT);
+        Self {
+            loads: Loads::new(nodes_max as usize),
+            view: ArcSwap::from_pointee(View::default()),
+            epoch: AtomicU32::new(1),
+            lost: (0..nodes_max).map(|_| AtomicU32::new(0)).collect(),
+            pace,
+            joiners: Mutex::new(Vec::new()),
+            nodes_max,
+            in_flight: AtomicU32::new(0),
+        }
+    }
+
+    /// Requests in flight at all nodes.
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// Requests in flight at `node`.
+    pub fn load(&self, node: NodeId) -> u32 {
+        self.loads.load(node)
+    }
+
+    /// `load / weight` of `node`, comparable between nodes.
+    pub fn key(&self, node: NodeId) -> Key {
+        self.loads.key(node)
+    }
+
+    /// Whether `node` takes requests.
+    pub fn is_open(&self, node: NodeId) -> bool {
+        self.loads.is_open(node)
+    }
+
+    /// Number of slots in use, removed nodes included: an upper bound of the slot numbers.
+    pub fn slots(&self) -> usize {
+        self.loads.slots()
+    }
+
+    /// Number of nodes that take requests.
+    pub fn open_count(&self) -> usize {
+        self.view.load().open
+    }
+
+    /// Sum of the weights of the nodes that take requests, 1000 = 1.0.
+    pub fn weight_sum(&self) -> u64 {
+        self.view.load().weight_sum
+    }
+
+    /// The largest weight among the nodes that take requests, 1000 = 1.0.
+    pub fn weight_max(&self) -> u64 {
+        self.view.load().weight_max
+    }
+
+    /// The state of `node`; [`NodeState::Removed`] for a slot never used.
+    pub fn state(&self, node: NodeId) -> NodeState {
+        self.view.load().rows.get(node.index()).map_or(NodeState::Removed, |entry| entry.state)
+    }
+
+    /// The name of `node`; empty for a slot never used.
+    pub fn name(&self, node: NodeId) -> Arc<str> {
+        self.view.load().rows.get(node.index()).map_or_else(|| Arc::from(""), |entry| entry.name.clone())
+    }
+
+    /// The node of that name that has not been removed.
+    pub fn id_of(&self, name: &str) -> Option<NodeId> {
+        self.view.load().id_of(name)
+    }
+
+    /// One row per node that has not been removed, by slot.
+    pub fn rows(&self) -> Vec<NodeRow> {
+        let view = self.view.load();
+        let rows = view.rows.iter().enumerate().filter(|(_, entry)| entry.state != NodeState::Removed);
+        rows.map(|(index, entry)| {
+            let id = slot(index);
+            NodeRow {
+                id,
+                name: entry.name.clone(),
+                weight: entry.weight,
+                cache: entry.cache,
+                state: entry.state,
+                load: self.loads.load(id),
+                joining: self.loads.is_joining(id),
+            }
+        })
+        .collect()
+    }
+
+    /// Whether some node has a key below `bound`.
+    pub fn any_below(&self, bound: Key) -> bool {
+        self.loads.any_below(bound)
+    }
+
+    /// The slot at which `hash` falls when slots are as wide as their nodes' caches (all equal if any is unknown).
+    /// The slot may be closed.
+    pub fn position(&self, hash: u64) -> usize {
+        self.view.load().position(hash)
+    }
+
+    /// The open node of a hash that does not look at load: the one at [`Nodes::position`]; if that is closed, the
+    /// hash is stepped on, so that only a closed node's targets move.
+    pub fn hashed(&self, hash: u64, skip: impl Fn(NodeId) -> bool) -> Option<NodeId> {
+        let view = self.view.load();
+        let usable = |node: &NodeId| self.loads.is_open(*node) && !skip(*node);
+        let mut step = hash;
+        for _ in 0..16 {
+            let node = slot(view.position(step));
+            if usable(&node) {
+                return Some(node);
+            }
+            step = mix(step);
+        }
+        let used = self.loads.slots();
+        let start = view.position(hash);
+        (start..used).chain(0..start).map(slot).find(usable)
+    }
+
+    /// The least loaded open node; ties go to the first at or after `start`.
+    pub fn least(&self, start: usize) -> Option<NodeId> {
+        self.loads.least(start)
+    }
+
+    /// The least loaded open node for which `skip` is false.
+    pub fn least_without(&self, start: usize, skip: impl Fn(NodeId) -> bool) -> Option<NodeId> {
+        self.loads.least_without(start, skip)
+    }
+
+    /// Where a target that has no server yet goes: the least loaded node; among equally loaded ones the first at or
+    /// after the target's [`Nodes::position`], so that an idle cluster spreads by cache size and two front-ends
+    /// agree without talking. A joining node that has had its share of new targets for now is passed over, unless
+    /// all are. With `take`, the choice counts against a joining node's share.
+    pub fn place(
+        &self,
+        now: Time,
+        target: TargetId,
+        skip: impl Fn(NodeId) -> bool,
+        any_skipped: bool,
+        take: bool,
+    ) -> Option<NodeId> {
+        let start = self.position(target.0);
+        let first =
+            if any_skipped { self.loads.least_without(start, &skip) } else { self.loads.least(start) }?;
+        if !self.loads.is_joining(first) {
+            return Some(first);
+        }
+        let mut joiners = lock(&self.joiners);
+        let resting: Vec<NodeId> = joiners.iter().filter(|j| j.ready > now).map(|j| j.node).collect();
+        let chosen = if resting.contains(&first) {
+            let other = self.loads.least_without(start, |node| skip(node) || resting.contains(&node));
+            other.unwrap_or(first)
+        } else {
+            first
+        };
+        if take {
+            self.note_placement(&mut joiners, now, chosen);
+        }
+        Some(chosen)
+    }
+
+    /// The number of target losses so far; a server set made or checked at this epoch is valid as it stands.
+    pub fn epoch(&self) -> u32 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// Whether `node` lost its targets after `epoch`, or takes no requests now: a server set checked at `epoch`
+    /// must drop it.
+    pub fn lost_since(&self, node: NodeId, epoch: u32) -> bool {
+        self.lost[node.index()].load(Ordering::Acquire) > epoch
+    }
+
+    fn note_placement(&self, joiners: &mut MutexGuard<'_, Vec<Joiner>>, now: Time, node: NodeId) {
+        let Some(at) = joiners.iter().position(|joiner| joiner.node == node) else { return };
+        let joiner = &mut joiners[at];
+        let gap = core::time::Duration::from_nanos(1_000_000_000 / u64::from(self.pace.targets_per_s.max(1)));
+        joiner.ready = joiner.ready.max(now) + gap;
+        joiner.left = joiner.left.saturating_sub(1);
+        if joiner.left == 0 {
+            joiners.swap_remove(at);
+            self.set_standing(node, &self.view.load(), false);
+        }
+    }
+
+    pub(crate) fn start(&self, node: NodeId) {
+        self.loads.add(node);
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+    }
+
+    #[must_use]
+    pub(crate) fn end(&self, node: NodeId) -> bool {
+        let was_there = self.loads.sub(node);
+        if was_there {
+            self.in_flight.fetch_sub(1, Ordering::Relaxed);
+        }
+        was_there
+    }
+
+    /// Adds a node. One that joins a running cluster (`warm` false) is given new targets at the join pace.
+    pub(crate) fn join(&self, now: Time, spec: NodeSpec, warm: bool) -> Result<NodeId, JoinError> {
+        let mut joiners = lock(&self.joiners);
+        let mut view = View::clone(&self.view.load());
+        if spec.name.is_empty() {
+            return Err(JoinError::NoName);
+        }
+        if view.id_of(&spec.name).is_some() {
+            return Err(JoinError::NameTaken(spec.name));
+        }
+        let loads = &self.loads;
+        let free = |index: &usize| {
+            view.rows
+                .get(*index)
+                .is_none_or(|e| e.state == NodeState::Removed && loads.load(slot(*index)) == 0)
+        };
+        let index = (0..self.nodes_max as usize).find(free).ok_or(JoinError::Full(self.nodes_max))?;
+        let node = slot(index);
+        view.put(index, &spec);
+        // Sets that still name the slot's former holder must not send its targets to the new one.
+        self.lose_targets(node);
+        let joining = !warm && self.pace.warm_targets > 0;
+        joiners.retain(|joiner| joiner.node != node);
+        if joining {
+            joiners.push(Joiner { node, ready: now, left: self.pace.warm_targets });
+        }
+        self.publish(view);
+        self.set_standing(node, &self.view.load(), joining);
+        Ok(node)
+    }
+
+    /// Changes a node's state. A node that stops taking requests loses its targets. False if nothing changed, or if
+    /// there is no such node.
+    pub(crate) fn set_state(&self, node: NodeId, state: NodeState) -> bool {
+        let joiners = lock(&self.joiners);
+        let mut view = View::clone(&self.view.load());
+        let Some(entry) = view.rows.get_mut(node.index()) else { return false };
+        if entry.state == state || entry.state == NodeState::Removed {
+            return false;
+        }
+        entry.state = state;
+        self.publish(view);
+        let joining = joiners.iter().any(|joiner| joiner.node == node);
+        self.set_standing(node, &self.view.load(), joining);
+        if state != NodeState::Up {
+            self.lose_targets(node);
+        }
+        true
+    }
+
+    pub(crate) fn set_weight(&self, node: NodeId, weight: Weight) -> bool {
+        let joiners = lock(&self.joiners);
+        let mut view = View::clone(&self.view.load());
+        let Some(entry) = view.rows.get_mut(node.index()) else { return false };
+        entry.weight = weight;
+        self.publish(view);
+        let joining = joiners.iter().any(|joiner| joiner.node == node);
+        self.set_standing(node, &self.view.load(), joining);
+        true
+    }
+
+    fn publish(&self, mut view: View) {
+        view.finish();
+        self.view.store(Arc::new(view));
+    }
+
+    fn set_standing(&self, node: NodeId, view: &View, joining: bool) {
+        let entry = &view.rows[node.index()];
+        let open = entry.state == NodeState::Up;
+        self.loads.set(node, Standing { weight_milli: entry.weight.milli(), open, joining });
+    }
+
+    fn lose_targets(&self, node: NodeId) {
+        // The node's own mark comes first: a visitor that still reads the old epoch then sees the loss now or at its
+        // next visit. Only holders of the membership lock come here.
+        let epoch = self.epoch.load(Ordering::Acquire) + 1;
+        self.lost[node.index()].store(epoch, Ordering::Release);
+        self.epoch.store(epoch, Ordering::Release);
+    }
+}
+
+/// A poisoned lock is taken over: the data is valid between any two statements that can panic.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
+pub(crate) const fn mix(value: u64) -> u64 {
+    let mut z = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "there are at most 65,534 slots")]
+const fn slot(index: usize) -> NodeId {
+    NodeId(index as u16)
+}
+
+/// Whether `cache` sizes can be used as widths: all known.
+pub(crate) fn all_known(caches: &[Bytes]) -> bool {
+    caches.iter().all(|cache| cache.get() > 0)
+}

@@ -1,0 +1,219 @@
+//! What is known of the nodes beside their load: a snapshot, replaced as a whole when membership changes.
+
+use super::all_known;
+use crate::id::NodeId;
+use crate::unit::Bytes;
+use core::fmt;
+use std::sync::Arc;
+
+/// A node's relative capacity. Load is compared as `load / weight`, so T_low, T_high and the admission limit scale
+/// with it. Range 0.001 to 100; default 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Weight(u32);
+
+impl Weight {
+    /// The weight of an ordinary node.
+    pub const ONE: Self = Self(1000);
+
+    /// A weight from thousandths; `None` outside 1 to 100,000.
+    pub const fn from_milli(milli: u32) -> Option<Self> {
+        if milli >= 1 && milli <= 100_000 { Some(Self(milli)) } else { None }
+    }
+
+    /// A weight from a number; `None` outside 0.001 to 100.
+    pub fn from_f64(value: f64) -> Option<Self> {
+        let milli = (value * 1000.0).round();
+        if (1.0..=100_000.0).contains(&milli) { Self::from_milli(milli as u32) } else { None }
+    }
+
+    /// Thousandths.
+    pub const fn milli(self) -> u32 {
+        self.0
+    }
+}
+
+impl Default for Weight {
+    fn default() -> Self {
+        Self::ONE
+    }
+}
+
+impl fmt::Display for Weight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", f64::from(self.0) / 1000.0)
+    }
+}
+
+/// A node as it is configured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeSpec {
+    /// Its identity. Not empty, unique in the cluster.
+    pub name: String,
+    /// Its relative capacity.
+    pub weight: Weight,
+    /// The size of its cache, by which first placements are shared out; 0 if unknown.
+    pub cache: Bytes,
+}
+
+impl NodeSpec {
+    /// A node of weight 1 whose cache size is unknown.
+    pub fn named(name: impl Into<String>) -> Self {
+        Self { name: name.into(), weight: Weight::ONE, cache: Bytes::ZERO }
+    }
+}
+
+/// Whether a node takes requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NodeState {
+    /// It takes requests.
+    Up,
+    /// It finishes what it has and gets nothing new.
+    Draining,
+    /// It has failed.
+    Down,
+    /// It is no longer a member. Its slot is given to a newcomer once its last request has ended.
+    Removed,
+}
+
+impl fmt::Display for NodeState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Up => "up",
+            Self::Draining => "draining",
+            Self::Down => "down",
+            Self::Removed => "removed",
+        })
+    }
+}
+
+/// What is known of one node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeRow {
+    /// Its slot.
+    pub id: NodeId,
+    /// Its name. Source: configuration.
+    pub name: Arc<str>,
+    /// Its relative capacity. Source: configuration.
+    pub weight: Weight,
+    /// The size of its cache. Source: configuration; 0 means unknown.
+    pub cache: Bytes,
+    /// Whether it takes requests. Source: health checks and the operator.
+    pub state: NodeState,
+    /// Requests in flight, until the last byte is sent or the reply is aborted. Source: the dispatcher's own count;
+    /// never stale.
+    pub load: u32,
+    /// It has joined a running cluster and is not warm yet: new targets come at a limited rate.
+    pub joining: bool,
+}
+
+/// One slot of the snapshot.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    pub(super) name: Arc<str>,
+    pub(super) weight: Weight,
+    pub(super) cache: Bytes,
+    pub(super) state: NodeState,
+}
+
+/// The snapshot.
+#[derive(Clone, Debug, Default)]
+pub(super) struct View {
+    pub(super) rows: Vec<Entry>,
+    /// Ends of the slots' ranges when slots are as wide as their caches; empty when all are equally wide.
+    ends: Vec<u64>,
+    pub(super) open: usize,
+    pub(super) weight_sum: u64,
+    pub(super) weight_max: u64,
+}
+
+impl View {
+    pub(super) fn id_of(&self, name: &str) -> Option<NodeId> {
+        let alive = |entry: &Entry| entry.state != NodeState::Removed && &*entry.name == name;
+        self.rows.iter().position(alive).map(super::slot)
+    }
+
+    pub(super) fn put(&mut self, index: usize, spec: &NodeSpec) {
+        let entry = Entry {
+            name: Arc::from(spec.name.as_str()),
+            weight: spec.weight,
+            cache: spec.cache,
+            state: NodeState::Up,
+        };
+        if index < self.rows.len() {
+            self.rows[index] = entry;
+        } else {
+            self.rows.push(entry);
+        }
+    }
+
+    /// Derives the sums and ranges from the rows.
+    pub(super) fn finish(&mut self) {
+        let open = || self.rows.iter().filter(|entry| entry.state == NodeState::Up);
+        self.open = open().count();
+        self.weight_sum = open().map(|entry| u64::from(entry.weight.milli())).sum();
+        self.weight_max = open().map(|entry| u64::from(entry.weight.milli())).max().unwrap_or(0);
+        let caches: Vec<Bytes> = self.rows.iter().map(|entry| entry.cache).collect();
+        let equal = caches.windows(2).all(|pair| pair[0] == pair[1]);
+        self.ends.clear();
+        if !equal && all_known(&caches) {
+            let mut end = 0_u64;
+            self.ends.extend(caches.iter().map(|cache| {
+                end = end.saturating_add(cache.get());
+                end
+            }));
+        }
+    }
+
+    pub(super) fn position(&self, hash: u64) -> usize {
+        match self.ends.last() {
+            None => scale(hash, self.rows.len() as u64) as usize,
+            Some(&total) => {
+                let point = scale(hash, total);
+                self.ends.partition_point(|end| *end <= point).min(self.rows.len().saturating_sub(1))
+            }
+        }
+    }
+}
+
+/// Maps a hash evenly to 0..n without a division (Lemire, TOMACS 2019).
+const fn scale(hash: u64, n: u64) -> u64 {
+    ((hash as u128 * n as u128) >> 64) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn view(caches: &[u64]) -> View {
+        let mut view = View::default();
+        for (index, cache) in caches.iter().enumerate() {
+            let spec = NodeSpec { cache: Bytes(*cache), ..NodeSpec::named(format!("n{index}")) };
+            view.put(index, &spec);
+        }
+        view.finish();
+        view
+    }
+
+    fn share(view: &View, slot: usize) -> f64 {
+        let hits = (0..40_000_u64).filter(|i| view.position(crate::nodes::mix(*i)) == slot).count();
+        hits as f64 / 40_000.0
+    }
+
+    #[test]
+    fn positions_follow_cache_sizes() {
+        let even = view(&[7, 7, 7, 7]);
+        let uneven = view(&[10, 30]);
+        let unknown = view(&[10, 0]);
+        assert!((share(&even, 2) - 0.25).abs() < 0.01);
+        assert!((share(&uneven, 1) - 0.75).abs() < 0.01);
+        assert!((share(&unknown, 1) - 0.5).abs() < 0.01, "an unknown size makes all equal");
+    }
+
+    #[test]
+    fn weights_outside_the_range_are_refused() {
+        assert_eq!(Weight::from_f64(0.5), Weight::from_milli(500));
+        for bad in [0.0, -1.0, 100.1, f64::NAN, f64::INFINITY] {
+            assert_eq!(Weight::from_f64(bad), None, "{bad}");
+        }
+    }
+}

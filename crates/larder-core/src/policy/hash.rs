@@ -1,0 +1,24 @@
+//! `hash`: the node that the target's hash names, whatever its load: the paper's LB (LARD section 3).
+//!
+//! The hash (XXH3-64, see [`TargetId`](crate::id::TargetId)) is mapped onto the node slots, each as wide as its
+//! node's cache. While a node is closed its targets are hashed on to others, and come back to it; a change in the
+//! number of slots moves most targets, as in the paper. No parameter, no state.
+
+use super::{Choice, Policy, Reason};
+use crate::dispatch::Request;
+use crate::nodes::Nodes;
+use crate::time::Time;
+
+#[derive(Debug)]
+pub(super) struct Hash;
+
+impl Policy for Hash {
+    fn pick(&self, now: Time, request: &Request, nodes: &Nodes) -> Option<Choice> {
+        self.peek(now, request, nodes)
+    }
+
+    fn peek(&self, _now: Time, request: &Request, nodes: &Nodes) -> Option<Choice> {
+        let node = nodes.hashed(request.target.0, |node| request.exclude.contains(node))?;
+        Some(Choice { node, reason: request.reason_or(Reason::Hash) })
+    }
+}

@@ -1,0 +1,145 @@
+//! `lard`: basic LARD (Pai et al., ASPLOS'98, section 2.4): a target has one server, until that is overloaded.
+//!
+//! ```text
+//! n = server[target]
+//! none:                                                    n = least loaded; server[target] = n
+//! (load(n) > T_high and some load < T_low)
+//!   or load(n) >= 2 T_high:                                n = least loaded; server[target] = n
+//! serve at n
+//! ```
+//! Load is requests in flight divided by the node's weight. Any reassignment under the first condition therefore
+//! goes from a node above T_high to one below T_low.
+//!
+//! Where the paper is silent: ties among the least loaded go to the first at or after the target's hash position
+//! ([`Nodes::place`]); a retry on another node does not move the target, since a node that really fails is taken out
+//! and loses its targets anyway.
+//!
+//! Parameters: T_low (25), T_high (65), the size of the target map. State: the target map.
+
+use super::targets::{Slot, Targets};
+use super::{Choice, Known, Policy, Reason};
+use crate::dispatch::{Request, Settings};
+use crate::id::{NodeId, TargetId};
+use crate::nodes::Nodes;
+use crate::nodes::load::Key;
+use crate::time::Time;
+
+/// T_low and T_high as keys.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Thresholds {
+    low: Key,
+    high: Key,
+    high_twice: Key,
+}
+
+impl Thresholds {
+    pub(super) fn new(settings: &Settings) -> Self {
+        Self {
+            low: Key::of(settings.t_low),
+            high: Key::of(settings.t_high),
+            high_twice: Key::of(settings.t_high.saturating_mul(2)),
+        }
+    }
+
+    /// Whether a node with this key is to be relieved.
+    #[inline]
+    pub(super) fn overloaded(&self, key: Key, nodes: &Nodes) -> bool {
+        key > self.high && (key >= self.high_twice || nodes.any_below(self.low))
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Lard {
+    thresholds: Thresholds,
+    targets: Targets,
+}
+
+impl Lard {
+    pub(super) fn new(settings: &Settings) -> Self {
+        Self {
+            thresholds: Thresholds::new(settings),
+            targets: Targets::new(settings.targets_max, settings.shards),
+        }
+    }
+
+    fn decide(&self, now: Time, target: TargetId, seen: Seen, nodes: &Nodes, take: bool) -> Option<Choice> {
+        let place = |reason| {
+            let node = nodes.place(now, target, |_| false, false, take)?;
+            Some(Choice { node, reason })
+        };
+        match seen.server {
+            None => place(if seen.was_assigned { Reason::Lost } else { Reason::First }),
+            Some(node) if self.thresholds.overloaded(nodes.key(node), nodes) => {
+                let choice = place(Reason::Migrate)?;
+                // All nodes are at twice T_high, or only resting joiners are free: nobody is better.
+                let moved = nodes.key(choice.node) < nodes.key(node);
+                Some(if moved { choice } else { Choice { node, reason: Reason::Local } })
+            }
+            Some(node) => Some(Choice { node, reason: Reason::Local }),
+        }
+    }
+}
+
+/// What the map says of a target.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    server: Option<NodeId>,
+    was_assigned: bool,
+}
+
+impl Policy for Lard {
+    fn pick(&self, now: Time, request: &Request, nodes: &Nodes) -> Option<Choice> {
+        if !request.exclude.is_empty() {
+            return retry(now, request, nodes);
+        }
+        let mut shard = self.targets.shard(request.target);
+        let slot: Slot = shard.touch(request.target);
+        let epoch = nodes.epoch();
+        let server = shard.members(slot, nodes).iter(nodes).next();
+        let was_assigned = server.is_some() || shard.was_assigned(slot);
+        let choice = self.decide(now, request.target, Seen { server, was_assigned }, nodes, true)?;
+        if choice.reason != Reason::Local {
+            shard.put(slot, &[choice.node], epoch, Some(now));
+        } else if !shard.is_current(slot, nodes) {
+            shard.put(slot, &[choice.node], epoch, None);
+        }
+        Some(choice)
+    }
+
+    fn peek(&self, now: Time, request: &Request, nodes: &Nodes) -> Option<Choice> {
+        if !request.exclude.is_empty() {
+            return retry(now, request, nodes);
+        }
+        let shard = self.targets.shard(request.target);
+        let seen = match shard.find(request.target) {
+            None => Seen { server: None, was_assigned: false },
+            Some(slot) => Seen {
+                server: shard.members(slot, nodes).iter(nodes).next(),
+                was_assigned: shard.was_assigned(slot),
+            },
+        };
+        self.decide(now, request.target, seen, nodes, false)
+    }
+
+    fn known(&self, target: TargetId, nodes: &Nodes) -> Option<Known> {
+        known(&self.targets, target, nodes)
+    }
+
+    fn targets(&self) -> usize {
+        self.targets.len()
+    }
+}
+
+/// A node for a request that has failed elsewhere: the least loaded that was not tried.
+pub(super) fn retry(now: Time, request: &Request, nodes: &Nodes) -> Option<Choice> {
+    let skip = |node| request.exclude.contains(node);
+    let node = nodes.place(now, request.target, skip, true, false)?;
+    Some(Choice { node, reason: Reason::Retry })
+}
+
+pub(super) fn known(targets: &Targets, target: TargetId, nodes: &Nodes) -> Option<Known> {
+    let shard = targets.shard(target);
+    let slot = shard.find(target)?;
+    let servers = shard.members(slot, nodes).iter(nodes).collect();
+    Some(Known { servers, changed: shard.changed(slot) })
+}

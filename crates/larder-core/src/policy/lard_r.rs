@@ -1,0 +1,163 @@
+//! `lard-r`: LARD with replication (Pai et al., ASPLOS'98, section 2.5): a hot target has several servers.
+//!
+//! ```text
+//! n = least loaded of set[target]; m = most loaded of set[target]
+//! set empty:                                               n = least loaded of all; add n
+//! (load(n) > T_high and some load < T_low)
+//!   or load(n) >= 2 T_high:                                p = least loaded of all; add p; n = p
+//! set has more than one member and
+//!   now - changed > K:                                     remove m
+//! serve at n; if the set changed: changed = now
+//! ```
+//! Two consequences. An overload more than K after the last change adds p and removes the old server in one step, so
+//! the target *migrates*; within K of the last change it *replicates*. And a set that is left alone shrinks by its
+//! most loaded member once per K, as long as it is asked for.
+//!
+//! Where the paper is silent: m is looked for among the members other than n, so the node about to serve is never
+//! the one removed; ties of least and most loaded members go to the one added first; members lost to a failure are
+//! dropped without counting as a change. Removal stops new requests, not those in flight. Ties among all nodes, and
+//! retries, as in [`super::lard`].
+//!
+//! Parameters: T_low (25), T_high (65), K (20 s), the size of the target map. State: the target map.
+//! Cost: O(servers of the target), and the search for the least loaded node when a set is empty or overloaded.
+
+use super::lard::{Thresholds, known, retry};
+use super::targets::{Shard, Slot, Targets};
+use super::{Choice, Known, Policy, Reason};
+use crate::dispatch::{Request, Settings};
+use crate::id::{NodeId, TargetId};
+use crate::nodes::Nodes;
+use crate::time::Time;
+use core::time::Duration;
+
+#[derive(Debug)]
+pub(super) struct LardR {
+    thresholds: Thresholds,
+    decay: Duration,
+    targets: Targets,
+}
+
+/// What is to happen to a target's set.
+#[derive(Clone, Copy, Debug)]
+struct Verdict {
+    choice: Choice,
+    add: Option<NodeId>,
+    remove: Option<NodeId>,
+}
+
+impl LardR {
+    pub(super) fn new(settings: &Settings) -> Self {
+        Self {
+            thresholds: Thresholds::new(settings),
+            decay: settings.replication_decay,
+            targets: Targets::new(settings.targets_max, settings.shards),
+        }
+    }
+
+    fn first(now: Time, target: TargetId, nodes: &Nodes, lost: bool, take: bool) -> Option<Verdict> {
+        let node = nodes.place(now, target, |_| false, false, take)?;
+        let reason = if lost { Reason::Lost } else { Reason::First };
+        Some(Verdict { choice: Choice { node, reason }, add: Some(node), remove: None })
+    }
+
+    fn decide(
+        &self,
+        now: Time,
+        target: TargetId,
+        found: (&Shard, Slot),
+        nodes: &Nodes,
+        take: bool,
+    ) -> Option<Verdict> {
+        let (shard, slot) = found;
+        let members = shard.members(slot, nodes);
+        let Some(least) = least_of(members.iter(nodes), nodes) else {
+            return Self::first(now, target, nodes, shard.was_assigned(slot), take);
+        };
+        let mut verdict =
+            Verdict { choice: Choice { node: least, reason: Reason::Local }, add: None, remove: None };
+        if self.thresholds.overloaded(nodes.key(least), nodes) {
+            let other = nodes.place(now, target, |_| false, false, take)?;
+            if nodes.key(other) < nodes.key(least) {
+                verdict.choice = Choice { node: other, reason: Reason::Replicate };
+                verdict.add = Some(other);
+            }
+        }
+        let several = verdict.add.is_some() || members.iter(nodes).nth(1).is_some();
+        if several && now.since(shard.changed(slot)) > self.decay {
+            let serving = verdict.choice.node;
+            verdict.remove = most_of(members.iter(nodes).filter(|node| *node != serving), nodes);
+            verdict.choice.reason = match verdict.add {
+                Some(_) => Reason::Migrate,
+                None => Reason::Shrink,
+            };
+        }
+        Some(verdict)
+    }
+
+    /// Writes the members down, and `changed` if the set did change.
+    fn apply(
+        shard: &mut Shard,
+        slot: Slot,
+        verdict: Verdict,
+        changed: Option<Time>,
+        nodes: &Nodes,
+        epoch: u32,
+    ) {
+        let mut members: Vec<NodeId> = shard.members(slot, nodes).iter(nodes).collect();
+        members.retain(|node| Some(*node) != verdict.remove);
+        members.extend(verdict.add);
+        shard.put(slot, &members, epoch, changed);
+    }
+}
+
+impl Policy for LardR {
+    fn pick(&self, now: Time, request: &Request, nodes: &Nodes) -> Option<Choice> {
+        if !request.exclude.is_empty() {
+            return retry(now, request, nodes);
+        }
+        let epoch = nodes.epoch();
+        let mut shard = self.targets.shard(request.target);
+        let slot = shard.touch(request.target);
+        if let Some(node) = shard.sole(slot, nodes)
+            && !self.thresholds.overloaded(nodes.key(node), nodes)
+        {
+            return Some(Choice { node, reason: Reason::Local });
+        }
+        let verdict = self.decide(now, request.target, (&shard, slot), nodes, true)?;
+        let changes = verdict.add.is_some() || verdict.remove.is_some();
+        if changes || !shard.is_current(slot, nodes) {
+            Self::apply(&mut shard, slot, verdict, changes.then_some(now), nodes, epoch);
+        }
+        Some(verdict.choice)
+    }
+
+    fn peek(&self, now: Time, request: &Request, nodes: &Nodes) -> Option<Choice> {
+        if !request.exclude.is_empty() {
+            return retry(now, request, nodes);
+        }
+        let shard = self.targets.shard(request.target);
+        let verdict = match shard.find(request.target) {
+            None => Self::first(now, request.target, nodes, false, false),
+            Some(slot) => self.decide(now, request.target, (&shard, slot), nodes, false),
+        };
+        verdict.map(|verdict| verdict.choice)
+    }
+
+    fn known(&self, target: TargetId, nodes: &Nodes) -> Option<Known> {
+        known(&self.targets, target, nodes)
+    }
+
+    fn targets(&self) -> usize {
+        self.targets.len()
+    }
+}
+
+/// The least loaded; the first among equals.
+fn least_of(members: impl Iterator<Item = NodeId>, nodes: &Nodes) -> Option<NodeId> {
+    members.min_by_key(|node| nodes.key(*node))
+}
+
+/// The most loaded; the first among equals.
+fn most_of(members: impl Iterator<Item = NodeId>, nodes: &Nodes) -> Option<NodeId> {
+    members.reduce(|most, node| if nodes.key(node) > nodes.key(most) { node } else { most })
+}

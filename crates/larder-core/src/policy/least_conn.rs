@@ -1,0 +1,30 @@
+//! `least-conn`: the node with the least `load / weight`; among equals each in turn. State: one counter.
+
+use super::{Choice, Policy, Reason};
+use crate::dispatch::Request;
+use crate::nodes::Nodes;
+use crate::time::Time;
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+#[derive(Debug, Default)]
+pub(super) struct LeastConnections {
+    next: AtomicUsize,
+}
+
+impl Policy for LeastConnections {
+    fn pick(&self, now: Time, request: &Request, nodes: &Nodes) -> Option<Choice> {
+        let choice = self.peek(now, request, nodes)?;
+        self.next.store(choice.node.index() + 1, Ordering::Relaxed);
+        Some(choice)
+    }
+
+    fn peek(&self, _now: Time, request: &Request, nodes: &Nodes) -> Option<Choice> {
+        let start = self.next.load(Ordering::Relaxed);
+        let node = if request.exclude.is_empty() {
+            nodes.least(start)
+        } else {
+            nodes.least_without(start, |node| request.exclude.contains(node))
+        }?;
+        Some(Choice { node, reason: request.reason_or(Reason::LeastLoaded) })
+    }
+}

@@ -1,0 +1,206 @@
+//! Policies: which node serves a request.
+//!
+//! A policy reads the nodes' rows ([`Nodes`]), keeps what state it needs behind its own locks, and answers with a
+//! [`Choice`]. It does not count load, admit or queue; the [dispatcher](crate::dispatch) does that for all of them.
+//! One file is one policy. [`PolicyKind::ALL`] is the one list of them, and the tests run for each.
+
+mod explain;
+mod hash;
+mod lard;
+mod lard_r;
+mod least_conn;
+mod random;
+mod rr;
+mod set;
+pub mod targets;
+mod wrr;
+
+#[cfg(test)]
+mod shelf;
+
+pub use explain::Known;
+
+use crate::dispatch::{Request, Settings};
+use crate::id::{NodeId, TargetId};
+use crate::nodes::Nodes;
+use crate::time::Time;
+use core::fmt;
+use core::str::FromStr;
+
+/// The policies there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PolicyKind {
+    /// Any node, by lot.
+    Random,
+    /// The next node.
+    Rr,
+    /// The next node that is not above the mean load: LARD's baseline.
+    Wrr,
+    /// The node with the fewest requests in flight.
+    LeastConn,
+    /// The node that the target's hash names: LARD's LB.
+    Hash,
+    /// LARD without replication.
+    Lard,
+    /// LARD with replication.
+    LardR,
+}
+
+impl PolicyKind {
+    /// Every policy.
+    pub const ALL: [Self; 7] =
+        [Self::Random, Self::Rr, Self::Wrr, Self::LeastConn, Self::Hash, Self::Lard, Self::LardR];
+
+    /// The name used in configuration, tables and logs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Random => "random",
+            Self::Rr => "rr",
+            Self::Wrr => "wrr",
+            Self::LeastConn => "least-conn",
+            Self::Hash => "hash",
+            Self::Lard => "lard",
+            Self::LardR => "lard-r",
+        }
+    }
+
+    /// What the policy does, in one line.
+    pub const fn summary(self) -> &'static str {
+        match self {
+            Self::Random => "any node, by lot",
+            Self::Rr => "each node in turn",
+            Self::Wrr => "each node in turn, passing over those above the mean load",
+            Self::LeastConn => "the node with the fewest requests in flight",
+            Self::Hash => "the node that the target's hash names, whatever its load",
+            Self::Lard => "the node that has the target, until that node is overloaded (LARD)",
+            Self::LardR => "the nodes that have the target; more of them while it is hot (LARD/R)",
+        }
+    }
+
+    pub(crate) fn build(self, settings: &Settings) -> Box<dyn Policy> {
+        match self {
+            Self::Random => Box::new(random::Random::new(settings.seed)),
+            Self::Rr => Box::new(rr::RoundRobin::default()),
+            Self::Wrr => Box::new(wrr::WeightedRoundRobin::default()),
+            Self::LeastConn => Box::new(least_conn::LeastConnections::default()),
+            Self::Hash => Box::new(hash::Hash),
+            Self::Lard => Box::new(lard::Lard::new(settings)),
+            Self::LardR => Box::new(lard_r::LardR::new(settings)),
+        }
+    }
+}
+
+impl fmt::Display for PolicyKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A name that no policy has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no policy '{0}': use one of random, rr, wrr, least-conn, hash, lard, lard-r")]
+pub struct UnknownPolicy(String);
+
+impl FromStr for PolicyKind {
+    type Err = UnknownPolicy;
+
+    fn from_str(name: &str) -> Result<Self, UnknownPolicy> {
+        let found = Self::ALL.into_iter().find(|kind| kind.name() == name);
+        found.ok_or_else(|| UnknownPolicy(name.chars().take(40).collect()))
+    }
+}
+
+/// Why a node was chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Reason {
+    /// By lot.
+    Random,
+    /// It was its turn.
+    Turn,
+    /// It had the fewest requests in flight.
+    LeastLoaded,
+    /// The target's hash names it.
+    Hash,
+    /// The target had never been assigned (or was forgotten): the least loaded node gets it.
+    First,
+    /// The target's servers have failed or left: the least loaded node gets it.
+    Lost,
+    /// It has the target.
+    Local,
+    /// It has the target, and another, more loaded server was dropped because the set had not changed for K.
+    Shrink,
+    /// The target's server was overloaded: the target moves to the least loaded node.
+    Migrate,
+    /// The target's servers were overloaded: the least loaded node joins them.
+    Replicate,
+    /// The nodes tried before it failed.
+    Retry,
+}
+
+impl Reason {
+    /// Every reason.
+    pub const ALL: [Self; 11] = [
+        Self::Random,
+        Self::Turn,
+        Self::LeastLoaded,
+        Self::Hash,
+        Self::First,
+        Self::Lost,
+        Self::Local,
+        Self::Shrink,
+        Self::Migrate,
+        Self::Replicate,
+        Self::Retry,
+    ];
+
+    /// The word used in logs and metric labels.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Random => "random",
+            Self::Turn => "turn",
+            Self::LeastLoaded => "least_loaded",
+            Self::Hash => "hash",
+            Self::First => "first",
+            Self::Lost => "lost",
+            Self::Local => "local",
+            Self::Shrink => "shrink",
+            Self::Migrate => "migrate",
+            Self::Replicate => "replicate",
+            Self::Retry => "retry",
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A node and why it was chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The node that serves.
+    pub node: NodeId,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// What every policy answers.
+pub(crate) trait Policy: Send + Sync + fmt::Debug {
+    /// Chooses a node and remembers the choice where the policy has a memory. `None` if no node can be used.
+    fn pick(&self, now: Time, request: &Request, nodes: &Nodes) -> Option<Choice>;
+
+    /// What [`Policy::pick`] would answer, remembering nothing.
+    fn peek(&self, now: Time, request: &Request, nodes: &Nodes) -> Option<Choice>;
+
+    /// What is known of a target. `None` for a policy without a memory of targets, or a target it does not know.
+    fn known(&self, _target: TargetId, _nodes: &Nodes) -> Option<Known> {
+        None
+    }
+
+    /// Number of targets remembered.
+    fn targets(&self) -> usize {
+        0
+    }
+}

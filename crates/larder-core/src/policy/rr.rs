@@ -1,0 +1,50 @@
+//! `rr`: each node in turn, whatever its load or weight. State: one counter.
+
+use super::{Choice, Policy, Reason};
+use crate::dispatch::Request;
+use crate::id::NodeId;
+use crate::nodes::Nodes;
+use crate::time::Time;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+#[derive(Debug, Default)]
+pub(super) struct RoundRobin {
+    turn: Turn,
+}
+
+impl Policy for RoundRobin {
+    fn pick(&self, _now: Time, request: &Request, nodes: &Nodes) -> Option<Choice> {
+        let node = self.turn.take(nodes, |node| !request.exclude.contains(node))?;
+        Some(Choice { node, reason: request.reason_or(Reason::Turn) })
+    }
+
+    fn peek(&self, _now: Time, request: &Request, nodes: &Nodes) -> Option<Choice> {
+        let (node, _) = self.turn.next(nodes, |node| !request.exclude.contains(node))?;
+        Some(Choice { node, reason: request.reason_or(Reason::Turn) })
+    }
+}
+
+/// Whose turn it is: the slot after the one that had it last.
+#[derive(Debug, Default)]
+pub(super) struct Turn {
+    next: AtomicU64,
+}
+
+impl Turn {
+    /// The open node whose turn it is among those for which `fits` is true, and the slots passed over, it included.
+    pub(super) fn next(&self, nodes: &Nodes, fits: impl Fn(NodeId) -> bool) -> Option<(NodeId, u64)> {
+        let slots = nodes.slots() as u64;
+        let from = self.next.load(Ordering::Relaxed);
+        (0..slots).find_map(|step| {
+            let node = NodeId(u16::try_from((from + step) % slots).ok()?);
+            (nodes.is_open(node) && fits(node)).then_some((node, step + 1))
+        })
+    }
+
+    /// Like [`Turn::next`], and passes the turn on.
+    pub(super) fn take(&self, nodes: &Nodes, fits: impl Fn(NodeId) -> bool) -> Option<NodeId> {
+        let (node, passed) = self.next(nodes, fits)?;
+        self.next.fetch_add(passed, Ordering::Relaxed);
+        Some(node)
+    }
+}

@@ -1,0 +1,51 @@
+//! A target's server set: a few node slots in eight bytes.
+//!
+//! Most targets have one server, and a hot one has a handful; larger sets live in a table of their own beside the
+//! targets ([`super::targets`]). Members keep the order in which they were added.
+
+use crate::id::NodeId;
+
+const NONE: u16 = u16::MAX;
+
+/// Up to four members in place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Small([u16; 4]);
+
+impl Small {
+    pub(super) const EMPTY: Self = Self([NONE; 4]);
+
+    pub(super) fn from_slice(members: &[NodeId]) -> Option<Self> {
+        let mut set = Self::EMPTY;
+        if members.len() > set.0.len() {
+            return None;
+        }
+        for (slot, member) in set.0.iter_mut().zip(members) {
+            *slot = member.0;
+        }
+        Some(set)
+    }
+
+    pub(super) fn iter(self) -> impl Iterator<Item = NodeId> {
+        self.0.into_iter().take_while(|member| *member != NONE).map(NodeId)
+    }
+
+    /// The only member, if there is just one.
+    pub(super) fn single(self) -> Option<NodeId> {
+        (self.0[0] != NONE && self.0[1] == NONE).then_some(NodeId(self.0[0]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_keep_their_order() {
+        let members = [NodeId(9), NodeId(3), NodeId(7)];
+        let set = Small::from_slice(&members).expect("three fit");
+        assert_eq!(set.iter().collect::<Vec<_>>(), members);
+        assert_eq!(set.single(), None);
+        assert_eq!(Small::from_slice(&members[..1]).and_then(Small::single), Some(NodeId(9)));
+        assert_eq!(Small::from_slice(&[NodeId(0); 5]), None);
+    }
+}
