@@ -1,1 +1,26 @@
-//! placeholder
+//! Requests as data: access logs and trace files in, statistics out, synthetic traces by recipe.
+//!
+//! * [`read`]: one pass over a file of any known [`Format`], gzip and zstd unpacked on the way, each request handed
+//!   over as a borrowed [`Record`]; bad lines are counted, never fatal.
+//! * [`Trace`]: the replayable requests of a file in memory, for the load generator and the simulator.
+//!
+//! Everything here is bounded: lines, tables and traces have limits in [`Limits`], and what happens at each limit has
+//! a name in the [`ReadReport`]. Nothing here reads a clock or draws from a generator it was not given.
+
+mod error;
+mod format;
+mod intern;
+mod line;
+mod read;
+mod record;
+mod source;
+mod trace;
+
+pub use error::{Fault, TraceError};
+pub use format::Format;
+pub use read::{
+    Ended, Limits, MalformedLine, Progress, ReadOptions, ReadReport, Reason, TokenSums, read, read_from,
+};
+pub use record::{Client, Key, Method, Record};
+pub use source::Compression;
+pub use trace::{LoadOptions, Request, SizeUnit, Target, Trace};

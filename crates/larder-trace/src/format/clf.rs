@@ -1,0 +1,201 @@
+//! Common and Combined Log Format, and the Internet Traffic Archive's files of that family as they are.
+//!
+//! `client identity user [time] "request" status bytes`, with anything after that ignored (Combined adds referrer
+//! and user agent). What real files do to it, and what is made of it:
+//! * EPA-HTTP has no identity fields and times like `[29:23:53:25]`; identity and user may hold spaces elsewhere.
+//!   So: the client is the first word, the time stands in the first brackets.
+//! * Servers escape a quote as `\"` (Apache) or `\x22` (nginx); NCSA servers of 1995 do not escape at all. So: the
+//!   request ends at the first unescaped quote with a status behind it, else at the first quote with one.
+//! * HTTP/0.9 requests have no protocol, old targets hold spaces. So: the first word is the method, a last word
+//!   `HTTP/...` is the protocol, the target is what lies between.
+//! * The size is `-` (or missing) where no body was sent: taken as 0.
+//!
+//! A line is bytes, not text: no UTF-8 check, no allocation.
+
+use memchr::{memchr, memchr_iter, memrchr};
+
+use super::{decimal, timestamp};
+use crate::read::Reason;
+use crate::record::{Client, Key, Method, Record};
+
+/// Reads one line (without its line end).
+pub(crate) fn parse(line: &[u8]) -> Result<Record<'_>, Reason> {
+    let client_end = memchr(b' ', line).ok_or(Reason::NoTime)?;
+    let open = client_end + memchr(b'[', &line[client_end..]).ok_or(Reason::NoTime)?;
+    let (time_ns, rest) = time(&line[open + 1..])?;
+    let quoted = rest.strip_prefix(b" \"").ok_or(Reason::NoRequest)?;
+    let (request, status, tail) = request_end(quoted)?;
+    let (method, target) = request_line(request);
+    let body = size(tail)?;
+    let client = &line[..client_end];
+    let client = if client == b"-" { Client::Unknown } else { Client::Name(client) };
+    Ok(Record { time_ns: Some(time_ns), client, method, target: Key::Name(target), status, body: Some(body) })
+}
+
+/// The time after an opening bracket, and what follows the closing one.
+fn time(text: &[u8]) -> Result<(i64, &[u8]), Reason> {
+    let parsed = if let Some((common, [b']', rest @ ..])) = text.split_first_chunk::<26>() {
+        timestamp::common(common).map(|time| (time, rest))
+    } else if let Some((epa, [b']', rest @ ..])) = text.split_first_chunk::<11>() {
+        timestamp::epa(epa).map(|time| (time, rest))
+    } else {
+        None
+    };
+    parsed.ok_or(Reason::NoTime)
+}
+
+/// Splits `request" status bytes...` into the request, the status and what follows it.
+fn request_end(quoted: &[u8]) -> Result<(&[u8], u16, &[u8]), Reason> {
+    let mut escaped_candidate = None;
+    for quote in memchr_iter(b'"', quoted) {
+        let Some((status, tail)) = status(&quoted[quote + 1..]) else { continue };
+        let found = (&quoted[..quote], status, tail);
+        if !is_escaped(found.0) {
+            return Ok(found);
+        }
+        escaped_candidate.get_or_insert(found);
+    }
+    escaped_candidate.ok_or(Reason::NoStatus)
+}
+
+/// Whether a quote right behind `before` is escaped: an odd number of backslashes precedes it.
+fn is_escaped(before: &[u8]) -> bool {
+    before.iter().rev().take_while(|&&b| b == b'\\').count() % 2 == 1
+}
+
+/// ` 200` and what follows it, if it is three digits and a word of their own.
+fn status(text: &[u8]) -> Option<(u16, &[u8])> {
+    let [b' ', a, b, c, rest @ ..] = text else { return None };
+    if !matches!(rest, [] | [b' ', ..]) {
+        return None;
+    }
+    Some((u16::try_from(decimal(&[*a, *b, *c])?).ok()?, rest))
+}
+
+/// The method and the target of a request line.
+fn request_line(request: &[u8]) -> (Method, &[u8]) {
+    let Some(space) = memchr(b' ', request) else { return (Method::Other, request) };
+    let rest = &request[space + 1..];
+    let target = match memrchr(b' ', rest) {
+        Some(last) if rest[last + 1..].starts_with(b"HTTP/") => &rest[..last],
+        _ => rest,
+    };
+    (Method::of(&request[..space]), target.trim_ascii())
+}
+
+/// ` 1497 ...`, ` -`, or nothing.
+fn size(tail: &[u8]) -> Result<u64, Reason> {
+    let Some(text) = tail.strip_prefix(b" ") else { return Ok(0) };
+    let word = &text[..memchr(b' ', text).unwrap_or(text.len())];
+    match word {
+        b"-" | b"" => Ok(0),
+        digits => decimal(digits).ok_or(Reason::BadSize),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn target(line: &str) -> (Method, String, u16, u64) {
+        let record = parse(line.as_bytes()).expect("a good line");
+        let Key::Name(name) = record.target else { panic!("logs have names") };
+        (
+            record.method,
+            String::from_utf8_lossy(name).into_owned(),
+            record.status,
+            record.body.expect("a size"),
+        )
+    }
+
+    #[test]
+    fn lines_as_servers_write_them() {
+        let get = |target: &str, status, size| (Method::Get, target.to_owned(), status, size);
+        for (line, expected) in [
+            // Apache common
+            (
+                r#"c6d2 - - [20/Feb/2016:00:00:45 -0500] "GET /robots.txt?a=1 HTTP/1.1" 200 187"#,
+                get("/robots.txt?a=1", 200, 187),
+            ),
+            // nginx combined, a user with a space, IPv6
+            (
+                r#"::1 - John Doe [20/Feb/2016:00:00:45 -0500] "GET / HTTP/2.0" 304 0 "http://e.org/\"x\" 200 5" "M (X; \"Y\")""#,
+                get("/", 304, 0),
+            ),
+            // EPA as archived
+            (
+                r#"141.243.1.172 [29:23:53:25] "GET /Software.html HTTP/1.0" 200 1497"#,
+                get("/Software.html", 200, 1497),
+            ),
+            // NASA: HTTP/0.9, spaces in the target, quotes not escaped
+            (r#"h - - [01/Jul/1995:00:00:01 -0400] "GET /a b.html" 200 -"#, get("/a b.html", 200, 0)),
+            (r#"h - - [01/Jul/1995:00:00:01 -0400] "GET /a/"" HTTP/1.0" 404 -"#, get("/a/\"\"", 404, 0)),
+            (r#"h - - [01/Jul/1995:00:00:01 -0400] "GET /" HTTP/1.0" 200 7"#, get("/\"", 200, 7)),
+            // Apache escapes, also a backslash of its own before the closing quote
+            (
+                r#"h - - [01/Jul/1995:00:00:01 -0400] "GET /\" 200 9 HTTP/1.1" 200 3"#,
+                get("/\\\" 200 9", 200, 3),
+            ),
+            (r#"h - - [01/Jul/1995:00:00:01 -0400] "GET /a\\" 200 3"#, get("/a\\\\", 200, 3)),
+            (r#"h - - [01/Jul/1995:00:00:01 -0400] "GET /a\" 200 3"#, get("/a\\", 200, 3)),
+            // no size at all
+            (r#"h - - [01/Jul/1995:00:00:01 -0400] "GET /x HTTP/1.0" 500"#, get("/x", 500, 0)),
+            // broken requests
+            (r#"h - - [01/Jul/1995:00:00:01 -0400] "-" 408 -"#, (Method::Other, "-".into(), 408, 0)),
+            (r#"h - - [01/Jul/1995:00:00:01 -0400] "" 400 0"#, (Method::Other, String::new(), 400, 0)),
+            (
+                r#"h - - [01/Jul/1995:00:00:01 -0400] "HEAD / HTTP/1.0" 200 -"#,
+                (Method::Head, "/".into(), 200, 0),
+            ),
+        ] {
+            assert_eq!(target(line), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn malformed_lines_say_what_is_missing() {
+        for (line, reason) in [
+            ("", Reason::NoTime),
+            ("word", Reason::NoTime),
+            ("h - - 20/Feb/2016", Reason::NoTime),
+            ("h - - [yesterday] \"GET / HTTP/1.0\" 200 1", Reason::NoTime),
+            ("h - - [20/Feb/2016:00:00:45 -0500]", Reason::NoRequest),
+            ("h - - [20/Feb/2016:00:00:45 -0500] GET / 200 1", Reason::NoRequest),
+            ("h - - [20/Feb/2016:00:00:45 -0500] \"GET / HTTP/1.0", Reason::NoStatus),
+            ("h - - [20/Feb/2016:00:00:45 -0500] \"GET / HTTP/1.0\" 2x0 1", Reason::NoStatus),
+            ("h - - [20/Feb/2016:00:00:45 -0500] \"GET / HTTP/1.0\" 200 1k", Reason::BadSize),
+            (
+                "h - - [20/Feb/2016:00:00:45 -0500] \"GET / HTTP/1.0\" 200 99999999999999999999",
+                Reason::BadSize,
+            ),
+        ] {
+            assert_eq!(parse(line.as_bytes()), Err(reason), "{line}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_end_in_a_record_or_a_reason(line in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = parse(&line);
+        }
+
+        #[test]
+        fn damaged_lines_do_not_panic(at in 0_usize..80, byte: u8, cut in 0_usize..90) {
+            let mut line = br#"c6d2 - - [20/Feb/2016:00:00:45 -0500] "GET /robots.txt HTTP/1.1" 200 187"#.to_vec();
+            if let Some(place) = line.get_mut(at) {
+                *place = byte;
+            }
+            line.truncate(cut);
+            let _ = parse(&line);
+        }
+
+        #[test]
+        fn what_is_written_is_read(path in "/[!#-~]{0,60}", status in 100_u16..600, size: u64) {
+            prop_assume!(!path.ends_with('\\'));
+            let line = format!("c - - [20/Feb/2016:00:00:45 -0500] \"GET {path} HTTP/1.1\" {status} {size}");
+            prop_assert_eq!(target(&line), (Method::Get, path, status, size));
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Mooncake's traces of LLM serving: JSON lines with a timestamp (ms), input and output length (tokens) and the ids of
+//! the input's 512-token prefix blocks.
+//!
+//! A block id is a target: serving the request needs each of its blocks, and the node that still holds them saves the
+//! work of computing them. A target's size is counted in tokens.
+
+use serde::Deserialize;
+
+use crate::read::Reason;
+use crate::record::{Client, Key, Method, Record};
+
+/// Tokens of a block.
+pub(crate) const BLOCK_TOKENS: u64 = 512;
+
+/// One request line. Unknown fields are ignored: later traces of the family add some.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Line {
+    timestamp: i64,
+    pub(crate) input_length: u64,
+    pub(crate) output_length: u64,
+    hash_ids: Vec<u64>,
+}
+
+impl Line {
+    /// The request's block references.
+    pub(crate) fn records(&self) -> impl Iterator<Item = Record<'static>> + '_ {
+        self.hash_ids.iter().map(|&block| Record {
+            time_ns: Some(self.timestamp.saturating_mul(1_000_000)),
+            client: Client::Unknown,
+            method: Method::Get,
+            target: Key::Number(block),
+            status: 200,
+            body: Some(BLOCK_TOKENS),
+        })
+    }
+}
+
+/// Reads one line (without its line end).
+pub(crate) fn parse(line: &[u8]) -> Result<Line, Reason> {
+    if line.first() != Some(&b'{') {
+        return Err(Reason::NotJson);
+    }
+    serde_json::from_slice(line).map_err(|_| Reason::NotJson)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn each_block_is_a_record() {
+        let line =
+            parse(br#"{"timestamp": 27, "input_length": 700, "output_length": 5, "hash_ids": [0, 14]}"#);
+        let line = line.expect("a good line");
+        let targets: Vec<_> = line.records().map(|r| (r.target, r.time_ns)).collect();
+        assert_eq!(targets, [(Key::Number(0), Some(27_000_000)), (Key::Number(14), Some(27_000_000))]);
+    }
+
+    #[test]
+    fn other_lines_are_refused() {
+        for line in [&b""[..], b"{", b"{}", b"[1]", br#"{"timestamp": "x"}"#] {
+            assert!(matches!(parse(line), Err(Reason::NotJson)));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_end_in_a_line_or_a_reason(tail in prop::collection::vec(any::<u8>(), 0..100)) {
+            let _ = parse(&[b"{".to_vec(), tail].concat());
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! libCacheSim's oracleGeneral: 24-byte packed records, all fields little-endian.
+//!
+//! time (u32, seconds), object (u64), bytes (u32), next access (i64: the number of the record that asks for the object
+//! next, or -1 for never). Only reads are recorded; they count as GETs answered 200.
+
+use crate::read::Reason;
+use crate::record::{Client, Key, Method, Record};
+
+/// Bytes of a record.
+pub(crate) const RECORD_BYTES: usize = 24;
+
+/// Reads one record.
+pub(crate) fn parse(record: &[u8]) -> Result<Record<'static>, Reason> {
+    let (time, object, size, _) = fields(record).ok_or(Reason::Partial)?;
+    Ok(Record {
+        time_ns: Some(i64::from(time) * 1_000_000_000),
+        client: Client::Unknown,
+        method: Method::Get,
+        target: Key::Number(object),
+        status: 200,
+        body: Some(u64::from(size)),
+    })
+}
+
+/// Whether the first bytes of a file are such records: times do not step back, and each next access lies ahead.
+pub(crate) fn fits(head: &[u8]) -> bool {
+    let mut last = 0;
+    let mut seen = 0_i64;
+    for (time, _, _, next) in head.chunks_exact(RECORD_BYTES).filter_map(fields) {
+        // Writers number records from 0 or 1, and some put the largest number for never.
+        if time < last || !(next == -1 || next > seen) {
+            return false;
+        }
+        last = time;
+        seen += 1;
+    }
+    seen > 0
+}
+
+fn fields(record: &[u8]) -> Option<(u32, u64, u32, i64)> {
+    let (time, rest) = record.split_first_chunk::<4>()?;
+    let (object, rest) = rest.split_first_chunk::<8>()?;
+    let (size, rest) = rest.split_first_chunk::<4>()?;
+    let (next, []) = rest.split_first_chunk::<8>()? else { return None };
+    Some((
+        u32::from_le_bytes(*time),
+        u64::from_le_bytes(*object),
+        u32::from_le_bytes(*size),
+        i64::from_le_bytes(*next),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(time: u32, object: u64, size: u32, next: i64) -> Vec<u8> {
+        [&time.to_le_bytes()[..], &object.to_le_bytes(), &size.to_le_bytes(), &next.to_le_bytes()].concat()
+    }
+
+    #[test]
+    fn fields_are_little_endian() {
+        let bytes = [record(5, 1 << 40, 4_096, 2), record(5, 9, 1, -1), record(6, 1 << 40, 4_096, i64::MAX)];
+        let parsed = parse(&bytes[0]).expect("a good record");
+        assert_eq!((parsed.target, parsed.body), (Key::Number(1 << 40), Some(4_096)));
+        assert!(parsed.is_replayable());
+        assert!(fits(&bytes.concat()));
+    }
+
+    #[test]
+    fn other_bytes_are_refused() {
+        assert!(!fits(&[0; 48]));
+        assert!(!fits(&[record(5, 1, 1, -1), record(4, 1, 1, -1)].concat()));
+        assert!(!fits(&[record(5, 1, 1, 2), record(5, 1, 1, 1)].concat()));
+        assert_eq!(parse(&[0; 23]), Err(Reason::Partial));
+    }
+}

@@ -1,0 +1,105 @@
+//! Names to dense indices: each distinct key is stored once, in order of first appearance.
+//!
+//! Keys are hashed with the project's placement hash and compared byte for byte, so that two targets are never
+//! counted as one. The table is bounded in entries and in bytes; beyond either limit new keys are refused and known
+//! ones are still found.
+
+use hashbrown::HashTable;
+use larder_core::TargetId;
+
+use crate::record::Key;
+
+/// Distinct keys and their indices.
+pub(crate) struct Interner {
+    table: HashTable<(u64, u32)>,
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+    keys_max: usize,
+    bytes_max: usize,
+}
+
+impl Interner {
+    /// An empty table for at most `keys_max` keys of together at most `bytes_max` bytes.
+    pub(crate) fn new(keys_max: usize, bytes_max: usize) -> Self {
+        let keys_max = keys_max.min(u32::MAX as usize);
+        Self { table: HashTable::new(), bytes: Vec::new(), ends: Vec::new(), keys_max, bytes_max }
+    }
+
+    /// The key's index, new or known; `None` if it is new and the table is full.
+    pub(crate) fn intern(&mut self, key: &[u8]) -> Option<u32> {
+        let hash = TargetId::of(key).0;
+        let (bytes, ends) = (&self.bytes, &self.ends);
+        let same = |&(other, index): &(u64, u32)| other == hash && slice(bytes, ends, index) == key;
+        if let Some(&(_, index)) = self.table.find(hash, same) {
+            return Some(index);
+        }
+        if self.ends.len() >= self.keys_max || self.bytes.len() + key.len() > self.bytes_max {
+            return None;
+        }
+        let index = u32::try_from(self.ends.len()).ok()?;
+        self.bytes.extend_from_slice(key);
+        self.ends.push(self.bytes.len());
+        self.table.insert_unique(hash, (hash, index), |&(hash, _)| hash);
+        Some(index)
+    }
+
+    /// [`Interner::intern`] for a record's target. A file has either names or numbers, so a number's bytes meet no
+    /// name.
+    pub(crate) fn intern_key(&mut self, key: Key<'_>) -> Option<u32> {
+        match key {
+            Key::Name(name) => self.intern(name),
+            Key::Number(number) => self.intern(&number.to_be_bytes()),
+        }
+    }
+
+    /// How many keys are known.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// The key of an index.
+    pub(crate) fn key(&self, index: u32) -> &[u8] {
+        slice(&self.bytes, &self.ends, index)
+    }
+}
+
+fn slice<'a>(bytes: &'a [u8], ends: &[usize], index: u32) -> &'a [u8] {
+    let index = index as usize;
+    let start = if index == 0 { 0 } else { ends[index - 1] };
+    &bytes[start..ends[index]]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn indices_are_those_of_first_appearance(keys in prop::collection::vec("[a-c]{0,3}", 0..200)) {
+            let mut interner = Interner::new(1_000, 10_000);
+            let mut naive: HashMap<String, u32> = HashMap::new();
+            for key in &keys {
+                let next = naive.len() as u32;
+                let expected = *naive.entry(key.clone()).or_insert(next);
+                prop_assert_eq!(interner.intern(key.as_bytes()), Some(expected));
+                prop_assert_eq!(interner.key(expected), key.as_bytes());
+            }
+            prop_assert_eq!(interner.len(), naive.len());
+        }
+    }
+
+    #[test]
+    fn a_full_table_refuses_new_keys_and_finds_known_ones() {
+        let mut interner = Interner::new(2, 100);
+        assert_eq!(interner.intern(b"a"), Some(0));
+        assert_eq!(interner.intern(b"b"), Some(1));
+        assert_eq!(interner.intern(b"c"), None);
+        assert_eq!(interner.intern(b"a"), Some(0));
+        assert_eq!(Interner::new(10, 3).intern(b"four"), None);
+    }
+}

@@ -1,0 +1,337 @@
+//! One pass over a trace file: each request is handed over, each bad line is counted.
+
+use std::fmt;
+use std::io::{self, Read};
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::error::TraceError;
+use crate::format::{DETECT_BYTES, Format, clf, keys, mooncake, oracle, sdsc, worldcup};
+use crate::line::{Piece, next_line, next_record};
+use crate::record::Record;
+use crate::source::{Compression, Source, cannot_start};
+
+/// How many malformed lines are named; the rest is only counted.
+const MALFORMED_NAMED_MAX: usize = 5;
+
+/// How many lines or records pass between two progress reports.
+const PROGRESS_EVERY: u64 = 1 << 15;
+
+/// Why a line or record is malformed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reason {
+    /// No time where the format has one, or an impossible one.
+    NoTime,
+    /// No request after the time.
+    NoRequest,
+    /// No end of the request with a status code behind it.
+    NoStatus,
+    /// A reply size that is no number.
+    BadSize,
+    /// Not a JSON object with the format's fields.
+    NotJson,
+    /// Longer than [`Limits::line_bytes_max`].
+    TooLong,
+    /// The file ends inside a record.
+    Partial,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoTime => "no valid time",
+            Self::NoRequest => "no request",
+            Self::NoStatus => "no status code",
+            Self::BadSize => "the size is no number",
+            Self::NotJson => "not a JSON object with the expected fields",
+            Self::TooLong => "too long",
+            Self::Partial => "the file ends inside the record",
+        })
+    }
+}
+
+/// A line or record that could not be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct MalformedLine {
+    /// Number of the line or record, from 1.
+    pub line: u64,
+    /// What is wrong with it.
+    pub reason: Reason,
+}
+
+impl fmt::Display for MalformedLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}: {}", self.line, self.reason)
+    }
+}
+
+/// What a reader may use at most. What happens beyond is named in the [`ReadReport`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Longest line in bytes; a longer one is skipped and counted as [`Reason::TooLong`]. Default 64 KiB.
+    pub line_bytes_max: usize,
+    /// Most distinct targets; requests for further ones are counted in [`ReadReport::over_targets_max`] and dropped.
+    /// Default 16,777,216.
+    pub targets_max: usize,
+    /// Most bytes of all target names together, with the same outcome. Default 1 GiB.
+    pub target_name_bytes_max: usize,
+    /// Most distinct clients; further ones are taken as unknown. Default 4,194,304.
+    pub clients_max: usize,
+    /// Most requests kept in memory by [`Trace::load`](crate::Trace::load); reading then ends with
+    /// [`Ended::RequestsMax`]. Default 100,000,000 (3.2 GB).
+    pub requests_max: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            line_bytes_max: 64 << 10,
+            targets_max: 1 << 24,
+            target_name_bytes_max: 1 << 30,
+            clients_max: 1 << 22,
+            requests_max: 100_000_000,
+        }
+    }
+}
+
+/// How to read.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReadOptions {
+    /// The format; told from the first bytes (and for bare keys from the file name) if `None`.
+    pub format: Option<Format>,
+    /// What may be used at most.
+    pub limits: Limits,
+}
+
+/// How reading ended, when it did not end in an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ended {
+    /// At the end of the file.
+    EndOfFile,
+    /// The receiver of the records wanted no more.
+    Stopped,
+    /// [`Limits::requests_max`] requests were kept; the rest of the file was not read.
+    RequestsMax,
+}
+
+/// Token sums of an LLM trace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct TokenSums {
+    /// Input tokens of all requests.
+    pub input: u64,
+    /// Output tokens of all requests.
+    pub output: u64,
+}
+
+/// What was read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ReadReport {
+    /// The format, as given or told.
+    pub format: Format,
+    /// How the file is packed.
+    pub compression: Compression,
+    /// Unpacked bytes read.
+    pub bytes_unpacked: u64,
+    /// Lines (or binary records) seen, blank and malformed ones included.
+    pub lines: u64,
+    /// Requests handed over. In Mooncake traces a line holds many.
+    pub records: u64,
+    /// Requests that are replayable: GET, status 200, a body. Counted by [`Trace`](crate::Trace) and statistics.
+    pub replayable: u64,
+    /// Replayable requests dropped because their target came after [`Limits::targets_max`] others.
+    pub over_targets_max: u64,
+    /// Malformed lines (or records).
+    pub malformed: u64,
+    /// The first few of them.
+    pub first_malformed: Vec<MalformedLine>,
+    /// Token sums, in formats that have them.
+    pub tokens: Option<TokenSums>,
+    /// How reading ended.
+    pub ended: Ended,
+}
+
+impl ReadReport {
+    const fn new(format: Format, compression: Compression) -> Self {
+        Self {
+            format,
+            compression,
+            bytes_unpacked: 0,
+            lines: 0,
+            records: 0,
+            replayable: 0,
+            over_targets_max: 0,
+            malformed: 0,
+            first_malformed: Vec::new(),
+            tokens: None,
+            ended: Ended::EndOfFile,
+        }
+    }
+
+    fn note_malformed(&mut self, reason: Reason) {
+        self.malformed += 1;
+        if self.first_malformed.len() < MALFORMED_NAMED_MAX {
+            self.first_malformed.push(MalformedLine { line: self.lines, reason });
+        }
+    }
+}
+
+/// How far reading has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes of the file taken so far, as packed.
+    pub bytes: u64,
+    /// Bytes of the whole file, where known.
+    pub bytes_total: Option<u64>,
+    /// Lines or records so far.
+    pub lines: u64,
+}
+
+/// Reads a file: `on_record` gets every well-formed request in file order and may stop the reading, `on_progress` is
+/// called every few thousand lines.
+///
+/// # Errors
+/// [`TraceError`] when the file cannot be opened, is packed in an unknown way or damaged, or holds no known format.
+/// Malformed lines are no error as long as there is one good line.
+pub fn read(
+    path: &Path,
+    options: &ReadOptions,
+    on_record: impl FnMut(&Record<'_>) -> ControlFlow<()>,
+    on_progress: &mut dyn FnMut(Progress),
+) -> Result<ReadReport, TraceError> {
+    let source = Source::open(path)?;
+    let by_name = path.file_name().and_then(|name| name.to_str()).and_then(Format::of_file_name);
+    let options = ReadOptions { format: options.format.or(by_name), ..*options };
+    run(source, &options, on_record, on_progress)
+}
+
+/// [`read`] from any reader, packed or not: a pipe, a test's bytes.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_from(
+    reader: impl Read,
+    options: &ReadOptions,
+    on_record: impl FnMut(&Record<'_>) -> ControlFlow<()>,
+    on_progress: &mut dyn FnMut(Progress),
+) -> Result<ReadReport, TraceError> {
+    run(Source::new(reader, None)?, options, on_record, on_progress)
+}
+
+fn run(
+    mut source: Source<'_>,
+    options: &ReadOptions,
+    on_record: impl FnMut(&Record<'_>) -> ControlFlow<()>,
+    on_progress: &mut dyn FnMut(Progress),
+) -> Result<ReadReport, TraceError> {
+    let mut filled = source.fill_to(DETECT_BYTES);
+    let format = match options.format {
+        Some(format) => format,
+        None => match (Format::detect(source.window(), source.window().len() < DETECT_BYTES), filled) {
+            (Err(TraceError::Empty), Err(error)) => return Err(cannot_start(error)),
+            (detected, before) => {
+                filled = before;
+                detected?
+            }
+        },
+    };
+    let mut pass = Pass {
+        report: ReadReport::new(format, source.compression),
+        line_bytes_max: options.limits.line_bytes_max,
+        on_record,
+        on_progress,
+    };
+    // A stream cut within the first bytes has a format only by what came before the cut.
+    let outcome = pass.drain(&mut source).and(filled);
+    let mut report = pass.report;
+    report.bytes_unpacked = source.bytes_unpacked();
+    match outcome {
+        Err(error) if report.compression == Compression::None => {
+            Err(TraceError::Io { report: Box::new(report), source: error })
+        }
+        Err(error) => Err(TraceError::CutShort { report: Box::new(report), source: error }),
+        Ok(()) if report.lines == 0 => Err(TraceError::Empty),
+        Ok(()) if report.malformed > 0 && report.records == 0 => {
+            Err(TraceError::NothingParsed { report: Box::new(report) })
+        }
+        Ok(()) => Ok(report),
+    }
+}
+
+/// The state of one pass.
+struct Pass<'p, F> {
+    report: ReadReport,
+    line_bytes_max: usize,
+    on_record: F,
+    on_progress: &'p mut dyn FnMut(Progress),
+}
+
+impl<F: FnMut(&Record<'_>) -> ControlFlow<()>> Pass<'_, F> {
+    fn drain(&mut self, source: &mut Source<'_>) -> io::Result<()> {
+        let record_bytes = match self.report.format {
+            Format::Clf | Format::Sdsc | Format::Mooncake => None,
+            Format::WorldCup98 => Some(worldcup::RECORD_BYTES),
+            Format::OracleGeneral => Some(oracle::RECORD_BYTES),
+            Format::Keys64 => Some(keys::RECORD_BYTES),
+        };
+        loop {
+            if self.report.lines.is_multiple_of(PROGRESS_EVERY) {
+                let (bytes, bytes_total) = (source.bytes_packed(), source.packed_bytes);
+                (self.on_progress)(Progress { bytes, bytes_total, lines: self.report.lines });
+            }
+            let piece = match record_bytes {
+                None => next_line(source, self.line_bytes_max)?,
+                Some(size) => next_record(source, size)?,
+            };
+            if matches!(piece, Piece::End) {
+                return Ok(());
+            }
+            self.report.lines += 1;
+            let flow = match piece {
+                Piece::Whole(b"") | Piece::End => ControlFlow::Continue(()),
+                Piece::Whole(bytes) => self.one(bytes),
+                Piece::TooLong => self.give(Err(Reason::TooLong)),
+                Piece::Partial => self.give(Err(Reason::Partial)),
+            };
+            if flow.is_break() {
+                self.report.ended = Ended::Stopped;
+                return Ok(());
+            }
+        }
+    }
+
+    fn one(&mut self, bytes: &[u8]) -> ControlFlow<()> {
+        match self.report.format {
+            Format::Clf => self.give(clf::parse(bytes)),
+            Format::Sdsc => self.give(sdsc::parse(bytes)),
+            Format::WorldCup98 => self.give(worldcup::parse(bytes)),
+            Format::OracleGeneral => self.give(oracle::parse(bytes)),
+            Format::Keys64 => self.give(keys::parse(bytes)),
+            Format::Mooncake => match mooncake::parse(bytes) {
+                Err(reason) => self.give(Err(reason)),
+                Ok(line) => {
+                    let sums = self.report.tokens.get_or_insert_default();
+                    sums.input = sums.input.saturating_add(line.input_length);
+                    sums.output = sums.output.saturating_add(line.output_length);
+                    line.records().try_for_each(|record| self.give(Ok(record)))
+                }
+            },
+        }
+    }
+
+    fn give(&mut self, parsed: Result<Record<'_>, Reason>) -> ControlFlow<()> {
+        match parsed {
+            Ok(record) => {
+                self.report.records += 1;
+                (self.on_record)(&record)
+            }
+            Err(reason) => {
+                self.report.note_malformed(reason);
+                ControlFlow::Continue(())
+            }
+        }
+    }
+}
