@@ -1,0 +1,45 @@
+//! The command line.
+
+use clap::{Parser, Subcommand};
+
+use crate::cmd;
+
+/// Sends each request to the node that already holds the answer in memory.
+///
+/// larder is a content-aware web cluster: a switch that knows which node serves which target (LARD), the nodes, and
+/// the tools to measure them. Start with `larder demo`.
+#[derive(Debug, Parser)]
+#[command(
+    name = "larder",
+    version,
+    arg_required_else_help = true,
+    after_help = "Exit codes: 0 success, 1 failure, 2 wrong usage or config. Data goes to stdout, everything else to \
+                  stderr. Set LARDER_LOG=debug to see more."
+)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Check(cmd::check::CheckArgs),
+    /// Print the version.
+    Version,
+}
+
+impl Cli {
+    /// Does what was asked.
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        match self.command {
+            Command::Check(args) => cmd::check::run(&args),
+            Command::Version => version(),
+        }
+    }
+}
+
+fn version() -> anyhow::Result<()> {
+    use std::io::Write as _;
+    writeln!(std::io::stdout(), "larder {}", env!("CARGO_PKG_VERSION"))?;
+    Ok(())
+}

@@ -1,0 +1,208 @@
+//! Config errors that name the file, the line, the key, and what would be right.
+
+use std::fmt;
+use std::path::Path;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// Why a config cannot be used. It is always the writer's to mend; a retry does not help.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ConfigError {
+    /// The file, or "command line".
+    pub(crate) origin: String,
+    /// Line in the file, from 1; none where the key is not in the file.
+    pub(crate) line: Option<usize>,
+    /// Dotted key, such as `switch.nodes[1].weight`; empty for the file as a whole.
+    pub(crate) key: String,
+    /// What is wrong.
+    pub(crate) what: String,
+    /// What would be right.
+    pub(crate) hint: Option<String>,
+}
+
+impl std::error::Error for ConfigError {}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.origin)?;
+        if let Some(line) = self.line {
+            write!(f, ":{line}")?;
+        }
+        if !self.key.is_empty() {
+            write!(f, ": {}", self.key)?;
+        }
+        write!(f, ": {}", self.what)?;
+        match &self.hint {
+            Some(hint) => write!(f, "\n  hint: {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A value that validation refuses: the key it stands at and what is wrong with it. [`Source::locate`] adds where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Fault {
+    key: String,
+    what: String,
+    hint: Option<String>,
+}
+
+impl Fault {
+    /// `what` is wrong with the value of `key`.
+    pub(crate) fn new(key: impl Into<String>, what: impl Into<String>) -> Self {
+        Self { key: key.into(), what: what.into(), hint: None }
+    }
+
+    /// Says what would be right.
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+/// The text a config came from, kept to say where an error is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Source<'a> {
+    origin: &'a str,
+    text: &'a str,
+}
+
+impl<'a> Source<'a> {
+    /// The config `text`, called `origin` in errors.
+    pub(crate) fn new(origin: &'a str, text: &'a str) -> Self {
+        Self { origin, text }
+    }
+
+    /// The error for a file that cannot be read.
+    pub(crate) fn unreadable(path: &Path, error: &std::io::Error) -> ConfigError {
+        let (origin, what) = (path.display().to_string(), format!("cannot be read: {error}"));
+        ConfigError { origin, line: None, key: String::new(), what, hint: None }
+    }
+
+    /// Where the fault stands.
+    pub(crate) fn locate(&self, fault: Fault) -> ConfigError {
+        let table = DeTable::parse(self.text).ok();
+        let offset = table.and_then(|table| offset_of(table.get_ref(), &fault.key));
+        ConfigError {
+            origin: self.origin.to_owned(),
+            line: offset.map(|at| self.line(at)),
+            key: fault.key,
+            what: fault.what,
+            hint: fault.hint,
+        }
+    }
+
+    /// The error for what the TOML reader refuses: broken syntax, unknown keys, wrong types.
+    pub(crate) fn refused(&self, error: &toml::de::Error) -> ConfigError {
+        let offset = error.span().map(|span| span.start);
+        let key = offset.and_then(|at| {
+            let table = DeTable::parse(self.text).ok()?;
+            key_at(table.get_ref(), at)
+        });
+        let (what, hint) = explain(error.message());
+        let key = key.unwrap_or_default();
+        ConfigError { origin: self.origin.to_owned(), line: offset.map(|at| self.line(at)), key, what, hint }
+    }
+
+    fn line(&self, offset: usize) -> usize {
+        1 + self.text.as_bytes().iter().take(offset).filter(|byte| **byte == b'\n').count()
+    }
+}
+
+/// Turns the deserialiser's words into ours, with the nearest known name as the hint.
+fn explain(message: &str) -> (String, Option<String>) {
+    let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
+    match quoted.split_first() {
+        Some((unknown, known)) if message.starts_with("unknown field") => {
+            (format!("unknown key '{unknown}'"), Some(suggest(unknown, known)))
+        }
+        Some((unknown, known)) if message.starts_with("unknown variant") => {
+            (format!("unknown value '{unknown}'"), Some(suggest(unknown, known)))
+        }
+        _ => (message.trim_end().to_owned(), None),
+    }
+}
+
+/// "did you mean" where a known name is near, else the list of all of them.
+pub(crate) fn suggest(unknown: &str, known: &[&str]) -> String {
+    let near = known
+        .iter()
+        .map(|name| (strsim::jaro_winkler(&unknown.to_ascii_lowercase(), name), *name))
+        .filter(|(likeness, _)| *likeness >= 0.8)
+        .max_by(|a, b| a.0.total_cmp(&b.0));
+    match near {
+        Some((_, name)) => format!("did you mean '{name}'? known here: {}", known.join(", ")),
+        None => format!("known here: {}", known.join(", ")),
+    }
+}
+
+/// The byte offset of a dotted key, or of its nearest ancestor that is there.
+fn offset_of(table: &DeTable<'_>, key: &str) -> Option<usize> {
+    let (head, rest) = key.split_once('.').unwrap_or((key, ""));
+    let (name, index) = match head.split_once('[') {
+        Some((name, index)) => (name, index.trim_end_matches(']').parse::<usize>().ok()),
+        None => (head, None),
+    };
+    let (found, value) = table.iter().find(|(found, _)| found.get_ref() == name)?;
+    let item = match (index, value.get_ref()) {
+        (Some(index), DeValue::Array(items)) => items.get(index),
+        _ => None,
+    };
+    let at = item.map_or(found.span().start, |item| item.span().start);
+    let inner = item.unwrap_or(value);
+    match inner.get_ref() {
+        DeValue::Table(inner) if !rest.is_empty() => offset_of(inner, rest).or(Some(at)),
+        _ => Some(at),
+    }
+}
+
+/// The dotted key whose name or value covers a byte offset.
+fn key_at(table: &DeTable<'_>, offset: usize) -> Option<String> {
+    table.iter().find_map(|(name, value)| {
+        let own = || name.get_ref().to_string();
+        if name.span().contains(&offset) {
+            return Some(own());
+        }
+        inside(value, offset).map(|inner| format!("{}{inner}", own()))
+    })
+}
+
+/// The rest of a dotted key below `value`, or none if the offset is not within it.
+fn inside(value: &Spanned<DeValue<'_>>, offset: usize) -> Option<String> {
+    let within = value.span().contains(&offset).then(String::new);
+    match value.get_ref() {
+        DeValue::Table(inner) => key_at(inner, offset).map(|key| format!(".{key}")).or(within),
+        DeValue::Array(items) => {
+            let found = items.iter().enumerate();
+            let mut found = found.filter_map(|(i, item)| Some(format!("[{i}]{}", inside(item, offset)?)));
+            found.next().or(within)
+        }
+        _ => within,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str =
+        "[switch]\nlisten = \"x\"\nnodes = [\n  \"a\",\n  { address = \"b\", weight = 0 },\n]\n";
+
+    #[test]
+    fn a_fault_is_found_in_the_text() {
+        let source = Source::new("f.toml", TEXT);
+        let line = |key: &str| source.locate(Fault::new(key, "bad")).line;
+        assert_eq!(line("switch.listen"), Some(2));
+        assert_eq!(line("switch.nodes"), Some(3));
+        assert_eq!(line("switch.nodes[1].weight"), Some(5));
+        assert_eq!(line("switch.absent"), Some(1));
+        assert_eq!(line("absent"), None);
+    }
+
+    #[test]
+    fn the_nearest_name_is_suggested() {
+        assert!(suggest("lisen", &["nodes", "listen"]).starts_with("did you mean 'listen'?"));
+        assert!(suggest("zzz", &["nodes", "listen"]).starts_with("known here: nodes, listen"));
+    }
+}

@@ -1,0 +1,152 @@
+//! The config: read as [`raw`], validated once into [`Config`], which cannot be wrong.
+
+mod error;
+mod raw;
+mod reference;
+mod text;
+mod valid;
+
+pub(crate) use error::{ConfigError, suggest};
+pub(crate) use raw::{RawConfig, RawModel, RawNode, RawPeer, RawSwitch};
+pub(crate) use reference::{defaults, schema};
+pub(crate) use text::{Size, Span, Texts};
+pub(crate) use valid::{AdminListen, Config, NodeRole, SwitchRole};
+
+use std::path::Path;
+
+use error::Source;
+
+/// Largest config file read; a larger one is not a config.
+const FILE_BYTES_MAX: u64 = 16 << 20;
+
+/// A config as written, with the text it came from.
+#[derive(Clone, Debug)]
+pub(crate) struct Written {
+    origin: String,
+    text: String,
+    /// What was read; the command line may change it before it is validated.
+    pub(crate) raw: RawConfig,
+}
+
+impl Written {
+    /// Reads a file.
+    pub(crate) fn read(path: &Path) -> Result<Self, ConfigError> {
+        let unreadable = |error: &std::io::Error| Source::unreadable(path, error);
+        let size = std::fs::metadata(path).map_err(|error| unreadable(&error))?.len();
+        if size > FILE_BYTES_MAX {
+            return Err(unreadable(&std::io::Error::other("larger than 16 MiB")));
+        }
+        let text = std::fs::read_to_string(path).map_err(|error| unreadable(&error))?;
+        Self::parse(&path.display().to_string(), &text)
+    }
+
+    /// Reads a text; `origin` names it in errors.
+    pub(crate) fn parse(origin: &str, text: &str) -> Result<Self, ConfigError> {
+        let raw = toml::from_str(text).map_err(|error| Source::new(origin, text).refused(&error))?;
+        Ok(Self { origin: origin.to_owned(), text: text.to_owned(), raw })
+    }
+
+    /// The file if one is named, else an empty config for the command line to fill.
+    pub(crate) fn read_or_empty(path: Option<&Path>) -> Result<Self, ConfigError> {
+        match path {
+            Some(path) => Self::read(path),
+            None => Self::parse("command line", ""),
+        }
+    }
+
+    /// Checks everything and says where a fault is.
+    pub(crate) fn validate(&self) -> Result<Config, ConfigError> {
+        Config::new(&self.raw).map_err(|fault| Source::new(&self.origin, &self.text).locate(fault))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(text: &str) -> ConfigError {
+        match Written::parse("larder.toml", text).and_then(|written| written.validate()) {
+            Ok(config) => panic!("must not be valid: {config:?}"),
+            Err(error) => error,
+        }
+    }
+
+    #[test]
+    fn five_lines_are_a_switch() {
+        let text = "[switch]\nlisten = \"127.0.0.1:0\"\nnodes = [\"127.0.0.1:9001\"]\n";
+        let config = Written::parse("f", text).unwrap().validate().unwrap();
+        assert_eq!(config.switch.unwrap().nodes.len(), 1);
+    }
+
+    #[test]
+    fn each_mistake_is_named_with_its_line() {
+        let head = "[switch]\nlisten = \"127.0.0.1:80\"\nnodes = [\"127.0.0.1:9001\"]\n";
+        let cases = [
+            ("[swich]\n", 1, "swich", "did you mean 'switch'"),
+            (&format!("{head}polcy = \"lard\"\n"), 4, "switch.polcy", "did you mean 'policy'"),
+            (&format!("{head}policy = \"lard-rr\"\n"), 4, "switch.policy", "did you mean 'lard-r'"),
+            (&format!("{head}t_low = 70\n"), 4, "switch.t_low", "t_high"),
+            (&format!("{head}queue_timeout = 10\n"), 4, "switch.queue_timeout", "span of time"),
+            (&format!("{head}shards = 63\n"), 4, "switch.shards", "power of two"),
+            (&format!("{head}admission = \"many\"\n"), 4, "switch.admission", "derived"),
+            ("[switch]\nlisten = \"127.0.0.1:80\"\n", 1, "switch.nodes", "missing"),
+            ("[switch]\nlisten = \"here\"\nnodes = [\"a:1\"]\n", 2, "switch.listen", "port"),
+            ("[switch]\nlisten = \"[::]:80\"\nnodes = [\"a:1\",\n\"b\"]\n", 4, "switch.nodes[1]", "port"),
+            ("[switch]\nlisten = \"[::]:80\"\nnodes = [\"a:1\",\n\"a:1\"]\n", 4, "switch.nodes[1]", "name"),
+            (
+                "[switch]\nlisten = \"[::]:80\"\nnodes = [\n{ address = \"a:1\", weigth = 2 }]\n",
+                4,
+                "switch.nodes[0].weigth",
+                "did you mean 'weight'",
+            ),
+            ("[node]\nlisten = \"[::]:1\"\n", 1, "node.root", "missing"),
+            (
+                "[node]\nroot = \"/\"\nlisten = \"[::]:1\"\ncache = { size = \"big\" }\n",
+                4,
+                "node.cache.size",
+                "size",
+            ),
+            (
+                "[node]\nroot = \"/\"\nlisten = \"[::]:1\"\n[node.model]\nmanifest = \"m\"\n",
+                4,
+                "node.model",
+                "root",
+            ),
+            ("[admin]\nlisten = \"nowhere\"\n", 2, "admin.listen", "off"),
+            ("[switch\n", 1, "", ""),
+        ];
+        for (text, line, key, word) in cases {
+            let error = error(text);
+            assert_eq!((error.line, error.key.as_str()), (Some(line), key), "{text}\n{error}");
+            assert!(error.to_string().contains(word), "{text}\n{error}");
+        }
+    }
+
+    #[test]
+    fn the_reference_loads_and_is_the_defaults() {
+        let text = defaults().unwrap();
+        let mut written = Written::parse("larder.toml", &text).unwrap();
+        written.validate().unwrap();
+        let (switch, node) = (written.raw.switch.as_mut().unwrap(), written.raw.node.as_mut().unwrap());
+        (switch.listen, switch.nodes, node.listen, node.root) = Default::default();
+        let standard = RawConfig {
+            switch: Some(RawSwitch::default()),
+            node: Some(RawNode::default()),
+            ..RawConfig::default()
+        };
+        assert_eq!(serde_json::to_value(&written.raw).unwrap(), serde_json::to_value(standard).unwrap());
+    }
+
+    #[test]
+    fn the_examples_are_current() {
+        let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+        let kept = std::fs::read_to_string(examples.join("larder.toml")).unwrap();
+        assert_eq!(kept, defaults().unwrap(), "run: larder check --defaults > examples/larder.toml");
+        for entry in std::fs::read_dir(&examples).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|ext| ext == "toml") {
+                Written::read(&path).and_then(|written| written.validate()).unwrap();
+            }
+        }
+    }
+}

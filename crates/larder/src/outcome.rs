@@ -1,0 +1,53 @@
+//! How the program ends: which error gives which exit code.
+
+use std::io::{self, ErrorKind, Write as _};
+use std::process::ExitCode;
+
+use crate::config::ConfigError;
+
+/// The arguments cannot mean anything; the text says what would.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Usage(pub(crate) String);
+
+/// A usage error, ready to return.
+pub(crate) fn usage(text: impl Into<String>) -> anyhow::Error {
+    Usage(text.into()).into()
+}
+
+/// 0 for success and for a reader of stdout that went away, 2 for usage and config errors, 1 for the rest. The
+/// error and its causes go to stderr.
+pub(crate) fn exit_code(result: anyhow::Result<()>) -> ExitCode {
+    let Err(error) = result else { return ExitCode::SUCCESS };
+    if is_broken_pipe(&error) {
+        return ExitCode::SUCCESS;
+    }
+    let _ = writeln!(io::stderr(), "larder: {error:#}");
+    let wrong_use = error.chain().any(|cause| cause.is::<ConfigError>() || cause.is::<Usage>());
+    ExitCode::from(if wrong_use { 2 } else { 1 })
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        let io = cause.downcast_ref::<io::Error>().map(io::Error::kind);
+        let json = cause.downcast_ref::<serde_json::Error>().and_then(serde_json::Error::io_error_kind);
+        io.or(json) == Some(ErrorKind::BrokenPipe)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn code(error: impl Into<anyhow::Error>) -> String {
+        format!("{:?}", exit_code(Err(error.into().context("while testing"))))
+    }
+
+    #[test]
+    fn each_kind_of_error_has_its_code() {
+        let of = |n: u8| format!("{:?}", ExitCode::from(n));
+        assert_eq!(code(io::Error::from(ErrorKind::BrokenPipe)), of(0));
+        assert_eq!(code(io::Error::from(ErrorKind::NotFound)), of(1));
+        assert_eq!(code(usage("no")), of(2));
+    }
+}
