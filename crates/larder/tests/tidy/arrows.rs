@@ -1,0 +1,154 @@
+//! Which crate may use which, what the core may depend on, and which licences may be linked.
+
+use crate::none;
+use crate::repo::{list, metadata, string};
+
+/// Who may use whom; nothing else may. The picture of it is in ARCHITECTURE.md.
+const MAY_USE: &[(&str, &[&str])] = &[
+    (
+        "larder",
+        &[
+            "larder-core",
+            "larder-front",
+            "larder-handoff",
+            "larder-load",
+            "larder-node",
+            "larder-sim",
+            "larder-trace",
+        ],
+    ),
+    ("larder-core", &[]),
+    ("larder-front", &["larder-core", "larder-handoff"]),
+    ("larder-handoff", &[]),
+    ("larder-load", &["larder-trace"]),
+    ("larder-node", &["larder-core", "larder-handoff"]),
+    ("larder-sim", &["larder-core", "larder-trace"]),
+    ("larder-trace", &["larder-core"]),
+];
+
+/// What the core may link: none of these reads a clock, opens a file or starts a thread.
+const CORE_MAY_LINK: &[&str] = &["arc-swap", "hashbrown", "thiserror", "xxhash-rust"];
+
+/// Licences that ask no more than Apache-2.0 of whoever passes the binary on, as cargo spells them.
+const LICENCES: &[&str] = &[
+    "0BSD",
+    "Apache-2.0",
+    "Apache-2.0 WITH LLVM-exception",
+    "BSD-2-Clause",
+    "BSD-3-Clause",
+    "BSL-1.0",
+    "CC0-1.0",
+    "CDLA-Permissive-2.0",
+    "ISC",
+    "MIT",
+    "MIT-0",
+    "Unicode-3.0",
+    "Unlicense",
+    "Zlib",
+];
+
+/// Crates we do without, each with the reason.
+const BANNED: &[(&str, &str)] = &[
+    ("pingora-load-balancing", "its selectors know neither load nor the end of a request"),
+    ("openssl", "TLS is rustls, which builds everywhere"),
+    ("openssl-sys", "TLS is rustls, which builds everywhere"),
+    ("native-tls", "TLS is rustls, which builds everywhere"),
+];
+
+/// A dependency between two crates of the workspace.
+type Arrow = (String, String);
+
+fn forbidden_arrows(crates: &[String], arrows: &[Arrow]) -> Vec<String> {
+    let mut problems = Vec::new();
+    for name in crates {
+        if !MAY_USE.iter().any(|(known, _)| known == name) {
+            problems.push(format!("{name} is not on the map: a new crate needs its place in MAY_USE"));
+        }
+    }
+    for (from, to) in arrows {
+        let allowed = MAY_USE.iter().any(|(known, may)| known == from && may.contains(&to.as_str()));
+        if !allowed {
+            problems.push(format!("{from} must not use {to}"));
+        }
+    }
+    problems
+}
+
+/// Does the expression leave us a choice that is on the list? `OR` (or `/`) offers, `AND` demands.
+fn licence_is_fine(expression: &str) -> bool {
+    let plain = expression.replace(['(', ')'], " ").replace('/', " OR ");
+    let demanded: Vec<&str> = plain.split(" AND ").collect();
+    // Without the parentheses "(A OR B) AND C" reads as two demands, each with its own choice: the meaning stays.
+    demanded.iter().all(|part| part.split(" OR ").any(|one| LICENCES.contains(&one.trim())))
+}
+
+#[test]
+fn crates_use_only_what_the_map_allows() {
+    let metadata = metadata(false);
+    let packages = list(&metadata, "packages");
+    let crates: Vec<String> = packages.iter().map(|package| string(package, "name").to_owned()).collect();
+    let mut arrows = Vec::new();
+    for package in packages {
+        for dependency in list(package, "dependencies") {
+            let to = string(dependency, "name").to_owned();
+            // Dependencies of tests count too: a test that needs another crate belongs a level higher.
+            if crates.contains(&to) {
+                arrows.push((string(package, "name").to_owned(), to));
+            }
+        }
+    }
+    assert!(arrows.len() >= 8, "cargo metadata shows only {} arrows", arrows.len());
+    none(&forbidden_arrows(&crates, &arrows));
+}
+
+#[test]
+fn the_core_links_only_what_is_pure() {
+    let metadata = metadata(false);
+    let packages = list(&metadata, "packages");
+    let core =
+        packages.iter().find(|package| string(package, "name") == "larder-core").expect("the core exists");
+    let linked = list(core, "dependencies").iter().filter(|dependency| dependency["kind"].is_null());
+    let names = linked.map(|dependency| string(dependency, "name"));
+    let strangers = names.filter(|name| !CORE_MAY_LINK.contains(name));
+    none(&strangers.map(|name| format!("larder-core must not link {name}")).collect::<Vec<_>>());
+}
+
+#[test]
+fn every_dependency_may_be_linked() {
+    let metadata = metadata(true);
+    let mut problems = Vec::new();
+    for package in list(&metadata, "packages") {
+        let (name, licence) = (string(package, "name"), string(package, "license"));
+        if !licence_is_fine(licence) {
+            problems.push(format!("{name}: licence '{licence}' is not on the list"));
+        }
+        if let Some((_, why)) = BANNED.iter().find(|(banned, _)| *banned == name) {
+            problems.push(format!("{name} is banned: {why}"));
+        }
+    }
+    none(&problems);
+}
+
+#[test]
+fn a_forbidden_arrow_is_noticed() {
+    let crates = ["larder-core".to_owned(), "larder-extra".to_owned()];
+    let arrows = [
+        ("larder-core".to_owned(), "larder-trace".to_owned()),
+        ("larder-front".to_owned(), "larder-node".to_owned()),
+        ("larder".to_owned(), "larder-front".to_owned()),
+    ];
+    let problems = forbidden_arrows(&crates, &arrows);
+    assert_eq!(problems.len(), 3, "{problems:?}");
+    assert!(problems[0].contains("larder-extra"));
+    assert!(problems[2].contains("larder-front must not use larder-node"));
+}
+
+#[test]
+fn licence_expressions_are_understood() {
+    for fine in ["MIT", "MIT/Apache-2.0", "GPL-2.0 OR MIT", "(MIT OR Apache-2.0) AND Unicode-3.0"] {
+        assert!(licence_is_fine(fine), "{fine}");
+    }
+    for not in ["", "GPL-3.0-only", "MIT AND GPL-2.0", "(MIT OR Apache-2.0) AND OpenSSL"] {
+        assert!(!licence_is_fine(not), "{not}");
+    }
+}

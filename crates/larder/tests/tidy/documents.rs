@@ -1,0 +1,105 @@
+//! Documents: one title each, links that lead somewhere, examples that load, and no policy left out.
+
+use std::path::Path;
+
+use assert_cmd::Command;
+use larder_core::policy::PolicyKind;
+
+use crate::markdown::{anchor, code_block, headings, links};
+use crate::none;
+use crate::repo::{root, text, texts};
+
+fn one_title(path: &str, document: &str) -> Option<String> {
+    let titles = headings(document).into_iter().filter(|(level, _)| *level == 1).count();
+    (titles != 1).then(|| format!("{path}: {titles} titles, there must be one"))
+}
+
+/// Links of a document that lead nowhere. Addresses in the web are not asked.
+fn dead_links(path: &str, document: &str) -> Vec<String> {
+    let folder = Path::new(path).parent().unwrap_or(Path::new(""));
+    let mut problems = Vec::new();
+    for (line, target) in links(document) {
+        if target.contains("://") || target.starts_with("mailto:") {
+            continue;
+        }
+        let (file, fragment) = target.split_once('#').unwrap_or((&target, ""));
+        let full = if file.is_empty() { root().join(path) } else { root().join(folder).join(file) };
+        if !full.exists() {
+            problems.push(format!("{path}:{line}: {target} does not exist"));
+        } else if !fragment.is_empty() {
+            let aimed = if file.is_empty() { document.to_owned() } else { read(&full) };
+            if !headings(&aimed).iter().any(|(_, title)| anchor(title) == fragment) {
+                problems.push(format!("{path}:{line}: {target} names no heading"));
+            }
+        }
+    }
+    problems
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
+/// Does `larder check` take this file?
+fn refused_config(path: &Path) -> Option<String> {
+    let output =
+        Command::cargo_bin("larder").expect("larder is built").arg("check").arg(path).output().ok()?;
+    let talk = String::from_utf8_lossy(&output.stderr).into_owned();
+    (!output.status.success()).then(|| format!("{}: {talk}", path.display()))
+}
+
+#[test]
+fn documents_have_one_title_and_living_links() {
+    let documents = texts(".md");
+    assert!(documents.len() >= 8, "only {} documents", documents.len());
+    let mut problems = Vec::new();
+    for (path, document) in &documents {
+        problems.extend(one_title(path, document));
+        problems.extend(dead_links(path, document));
+    }
+    none(&problems);
+}
+
+#[test]
+fn the_changelog_has_room_for_the_next_change() {
+    let sections = headings(&text("CHANGELOG.md"));
+    assert!(sections.contains(&(2, "Unreleased".to_owned())), "CHANGELOG.md has no section Unreleased");
+}
+
+#[test]
+fn every_policy_is_documented_and_no_other() {
+    let sections = headings(&text("docs/policies.md"));
+    let documented = sections.iter().filter_map(|(_, title)| title.strip_prefix('`')?.strip_suffix('`'));
+    let documented: Vec<&str> = documented.collect();
+    let known: Vec<String> = PolicyKind::ALL.iter().map(ToString::to_string).collect();
+    assert_eq!(documented, known, "the sections of docs/policies.md, in the order of PolicyKind::ALL");
+}
+
+#[test]
+fn examples_load() {
+    let examples = texts(".toml").into_iter().filter(|(path, _)| path.starts_with("examples/"));
+    let paths: Vec<_> = examples.map(|(path, _)| root().join(path)).collect();
+    assert!(!paths.is_empty(), "examples/ holds no config");
+    none(&paths.iter().filter_map(|path| refused_config(path)).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_config_in_the_readme_loads() {
+    let config = code_block(&text("README.md"), "toml").expect("README.md shows a config");
+    assert!(config.lines().count() <= 5, "the README promises five lines");
+    let file = tempfile::Builder::new().suffix(".toml").tempfile().expect("a temporary file");
+    std::fs::write(file.path(), config).expect("the temporary file is written");
+    none(&refused_config(file.path()).into_iter().collect::<Vec<_>>());
+}
+
+#[test]
+fn bad_documents_are_noticed() {
+    assert!(one_title("a.md", "# One\n# Two\n").is_some());
+    assert!(one_title("a.md", "# One\n```\n# code\n```\n").is_none());
+    let dead = dead_links(
+        "docs/x.md",
+        "# X\n[a](nowhere.md) [b](#y) [c](#x) [d](../README.md) [e](https://e.org/)\n",
+    );
+    assert_eq!(dead.len(), 2, "{dead:?}");
+    assert!(refused_config(&root().join("README.md")).is_some());
+}

@@ -1,0 +1,127 @@
+//! What every file keeps to: its length, its size, its words, and no unsafe code.
+
+use crate::none;
+use crate::repo::{File, files, list, metadata, root, string, text};
+
+/// A source file longer than this holds more than one noun.
+const SOURCE_LINES_MAX: usize = 600;
+/// Larger files are data, and data has a recipe instead.
+const FILE_BYTES_MAX: u64 = 512 * 1024;
+/// The crates that may hold unsafe code.
+const MAY_BE_UNSAFE: &[&str] = &["larder-handoff"];
+
+/// Words that have no place here: marks of unfinished work, and praise. In halves, for this file is read too.
+const BANNED: &[(&str, &str)] = &[
+    ("TO", "DO"),
+    ("FIX", "ME"),
+    ("XX", "X"),
+    ("TB", "D"),
+    ("W", "IP"),
+    ("place", "holder"),
+    ("lorem", " ipsum"),
+    ("blaz", "ing"),
+    ("lightning", "-fast"),
+    ("cutting", "-edge"),
+    ("world", "-class"),
+    ("revolu", "tionary"),
+    ("game", "-changer"),
+    ("/wo", "rk/"),
+    ("/tm", "p/w/"),
+];
+
+fn banned_words(path: &str, text: &str) -> Vec<String> {
+    let mut problems = Vec::new();
+    for (at, line) in text.lines().enumerate() {
+        for (left, right) in BANNED {
+            let word = format!("{left}{right}");
+            // Marks in capitals are meant as written; words count in any case.
+            let shouted = word.chars().all(|c| c.is_ascii_uppercase());
+            let line = if shouted { line.to_owned() } else { line.to_lowercase() };
+            let found = line.match_indices(&word).any(|(start, _)| {
+                let inside = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
+                let (before, after) =
+                    (line[..start].chars().next_back(), line[start + word.len()..].chars().next());
+                !(shouted && (inside(before) || inside(after)))
+            });
+            if found {
+                problems.push(format!("{path}:{}: '{word}'", at + 1));
+            }
+        }
+    }
+    problems
+}
+
+fn too_long(file: &File) -> Option<String> {
+    let lines = file.text.as_deref().map_or(0, |text| text.lines().count());
+    let is_source = [".rs", ".sh", ".c", ".h"].iter().any(|ending| file.path.ends_with(ending));
+    (is_source && lines > SOURCE_LINES_MAX)
+        .then(|| format!("{}: {lines} lines, {SOURCE_LINES_MAX} at most", file.path))
+}
+
+fn too_large(file: &File) -> Option<String> {
+    (file.size_bytes > FILE_BYTES_MAX)
+        .then(|| format!("{}: {} bytes, {FILE_BYTES_MAX} at most", file.path, file.size_bytes))
+}
+
+/// The manifest of a crate that does not take over the workspace's lints, which forbid unsafe code.
+fn lints_are_taken_over(manifest: &str) -> bool {
+    let table: toml::Table = manifest.parse().unwrap_or_default();
+    let lints = table.get("lints").and_then(|lints| lints.get("workspace"));
+    lints.and_then(toml::Value::as_bool) == Some(true)
+}
+
+#[test]
+fn files_are_short_and_small() {
+    let files = files();
+    assert!(files.len() > 30, "git lists {} files", files.len());
+    none(&files.iter().flat_map(|file| [too_long(file), too_large(file)]).flatten().collect::<Vec<_>>());
+}
+
+#[test]
+fn files_hold_no_banned_words() {
+    let mut problems = Vec::new();
+    for file in files() {
+        // A licence and a lock file are as others wrote them.
+        if !matches!(file.name(), "LICENSE" | "Cargo.lock")
+            && let Some(text) = &file.text
+        {
+            problems.extend(banned_words(&file.path, text));
+        }
+    }
+    none(&problems);
+}
+
+#[test]
+fn unsafe_code_lives_in_one_crate() {
+    let workspace: toml::Table = text("Cargo.toml").parse().expect("Cargo.toml is TOML");
+    let level = workspace["workspace"]["lints"]["rust"]["unsafe_code"].as_str();
+    assert_eq!(level, Some("forbid"), "the workspace forbids unsafe code");
+    let mut problems = Vec::new();
+    for package in list(&metadata(false), "packages") {
+        let name = string(package, "name");
+        let path = root().join("crates").join(name).join("Cargo.toml");
+        let manifest = std::fs::read_to_string(path).expect("a crate lies in a folder of its name");
+        if !MAY_BE_UNSAFE.contains(&name) && !lints_are_taken_over(&manifest) {
+            problems.push(format!("{name} does not take over the workspace's lints"));
+        }
+    }
+    none(&problems);
+}
+
+#[test]
+fn bad_files_are_noticed() {
+    let file = |path: &str, lines: usize| {
+        let text = "x\n".repeat(lines);
+        File { path: path.to_owned(), size_bytes: text.len() as u64, text: Some(text) }
+    };
+    assert!(too_long(&file("a.rs", SOURCE_LINES_MAX + 1)).is_some());
+    assert!(too_long(&file("a.rs", SOURCE_LINES_MAX)).is_none());
+    assert!(too_long(&file("a.md", SOURCE_LINES_MAX + 1)).is_none());
+    assert!(too_large(&file("a.md", FILE_BYTES_MAX as usize / 2 + 1)).is_some());
+    assert!(!lints_are_taken_over("[package]\nname = \"x\"\n"));
+    assert!(lints_are_taken_over("[lints]\nworkspace = true\n"));
+    for (text, count) in [("a TO\u{44}O here", 1), ("METHO\u{44}OLOGY", 0), ("Bla\u{7a}ing", 1), ("fine", 0)]
+    {
+        assert_eq!(banned_words("f", text).len(), count, "{text}");
+    }
+}

@@ -1,0 +1,19 @@
+//! Style as an ordinary test: what the compiler cannot hold, these tests hold.
+//!
+//! One file is one subject: which crate may use which ([`arrows`]), what the core must not know ([`purity`]), what a
+//! file may look like ([`files`]), documents ([`documents`]) and numbers in them ([`claims`]). Each rule is a function
+//! from text to the list of its violations, tried on a bad example beside it.
+
+mod arrows;
+mod claims;
+mod documents;
+mod files;
+mod markdown;
+mod purity;
+mod repo;
+
+/// Fails the test with every violation on its own line.
+#[track_caller]
+fn none(problems: &[String]) {
+    assert!(problems.is_empty(), "{} problem(s):\n  {}", problems.len(), problems.join("\n  "));
+}
