@@ -3,6 +3,7 @@
 //! * [`read`]: one pass over a file of any known [`Format`], gzip and zstd unpacked on the way, each request handed
 //!   over as a borrowed [`Record`]; bad lines are counted, never fatal.
 //! * [`Trace`]: the replayable requests of a file in memory, for the load generator and the simulator.
+//! * [`stats`]: how much a trace asks for, how unevenly, and what memory would hold it.
 //!
 //! Everything here is bounded: lines, tables and traces have limits in [`Limits`], and what happens at each limit has
 //! a name in the [`ReadReport`]. Nothing here reads a clock or draws from a generator it was not given.
@@ -14,6 +15,7 @@ mod line;
 mod read;
 mod record;
 mod source;
+pub mod stats;
 mod trace;
 
 pub use error::{Fault, TraceError};
@@ -23,4 +25,5 @@ pub use read::{
 };
 pub use record::{Client, Key, Method, Record};
 pub use source::Compression;
+pub use stats::Stats;
 pub use trace::{LoadOptions, Request, SizeUnit, Target, Trace};

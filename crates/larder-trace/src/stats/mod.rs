@@ -1,0 +1,217 @@
+//! What a trace looks like to a cluster of caches: how much is asked for, how unevenly, and what memory would hold it.
+//!
+//! Figures count replayable requests only (GET, status 200, a body; see [`Record::is_replayable`]); the
+//! [`ReadReport`] beside them says what else the file holds. A target's size is its largest reply. Ranks go by
+//! requests, most first; equal counts stand in order of first appearance.
+
+mod core90;
+mod count;
+mod locality;
+mod table;
+mod zipf;
+
+use std::io::Read;
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::error::TraceError;
+use crate::read::{Progress, ReadOptions, ReadReport, read, read_from};
+use crate::record::Record;
+use crate::trace::{SizeUnit, Trace};
+
+pub use core90::{Core90, DayChange};
+pub use locality::Coverage;
+pub use zipf::Zipf;
+
+use count::Counter;
+use locality::Ranking;
+
+/// First and last time of the counted requests.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Span {
+    /// Nanoseconds since 1970 UTC, or since the file's own origin.
+    pub first_ns: i64,
+    /// As `first_ns`.
+    pub last_ns: i64,
+    /// From first to last, in seconds.
+    pub seconds: f64,
+}
+
+/// Mean token counts of an LLM trace's requests.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct MeanTokens {
+    /// Input tokens of a request.
+    pub input: f64,
+    /// Output tokens of a request.
+    pub output: f64,
+}
+
+/// The statistics of a trace.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Stats {
+    /// What was read; `None` for a trace that was not read from a file.
+    pub read: Option<ReadReport>,
+    /// Counted requests.
+    pub requests: u64,
+    /// Distinct targets among them.
+    pub targets: u64,
+    /// What the sizes below are counted in.
+    pub size_unit: SizeUnit,
+    /// All targets' sizes together; `None` where the file states no sizes.
+    pub working_set: Option<u64>,
+    /// All replies' bodies together; `None` where the file states no sizes.
+    pub transferred: Option<u64>,
+    /// Mean body of a reply; `None` where the file states no sizes.
+    pub reply_mean: Option<f64>,
+    /// Mean size of a target; `None` where the file states no sizes.
+    pub target_mean: Option<f64>,
+    /// Share of the requests that go to the most requested target, 0 to 1.
+    pub hottest_share: f64,
+    /// Share of the requests that find their target asked for before: the hit ratio of an endless cache, 0 to 1.
+    pub endless_hit_ratio: f64,
+    /// Times; `None` in formats without.
+    pub span: Option<Span>,
+    /// Mean tokens of a request, in formats that have them.
+    pub tokens_mean: Option<MeanTokens>,
+    /// Popularity against rank; `None` where too few targets are requested often enough.
+    pub zipf: Option<Zipf>,
+    /// The smallest set of most requested targets that takes 90 % of the requests, and how it changes by the day.
+    pub core90: Option<Core90>,
+    /// Density, working-set and bytes-transferred locality on one grid of request shares.
+    pub coverage: Vec<Coverage>,
+}
+
+impl Stats {
+    /// The statistics of a file, in one pass.
+    ///
+    /// # Errors
+    /// As [`read`].
+    pub fn of_file(
+        path: &Path,
+        options: &ReadOptions,
+        on_progress: &mut dyn FnMut(Progress),
+    ) -> Result<Self, TraceError> {
+        let mut counter = Counter::new(&options.limits);
+        let report = read(path, options, |record: &Record<'_>| counter.take(record), on_progress)?;
+        Ok(Self::of_counts(counter, Some(report)))
+    }
+
+    /// The statistics of a stream, in one pass.
+    ///
+    /// # Errors
+    /// As [`read_from`].
+    pub fn of_reader(
+        reader: impl Read,
+        options: &ReadOptions,
+        on_progress: &mut dyn FnMut(Progress),
+    ) -> Result<Self, TraceError> {
+        let mut counter = Counter::new(&options.limits);
+        let report = read_from(reader, options, |record: &Record<'_>| counter.take(record), on_progress)?;
+        Ok(Self::of_counts(counter, Some(report)))
+    }
+
+    /// The statistics of a trace in memory. Equal to those of the file it was loaded from, up to the order of
+    /// targets first asked for within a file's disorder of times.
+    pub fn of_trace(trace: &Trace) -> Self {
+        Self::of_counts(Counter::of_trace(trace), None)
+    }
+
+    /// The grid point at a share of the requests in thousandths, if the grid has it.
+    pub fn coverage_at(&self, requests_permille: u16) -> Option<&Coverage> {
+        self.coverage.iter().find(|point| point.requests_permille == requests_permille)
+    }
+
+    fn of_counts(mut counter: Counter, mut report: Option<ReadReport>) -> Self {
+        let days = counter.finish_days();
+        if let Some(report) = &mut report {
+            report.replayable = counter.replayable;
+            report.over_targets_max = counter.over_targets_max;
+        }
+        let size_unit = counter.size_unit(report.as_ref());
+        let sized = size_unit != SizeUnit::Unknown;
+        let ranking = Ranking::new(&counter.targets);
+        let (requests, targets) = (ranking.requests(), ranking.targets());
+        let share = |part: u64, whole: u64| if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
+        let tokens_mean = report.as_ref().and_then(|report| {
+            let good_lines = report.lines - report.malformed;
+            let mean = |sum| share(sum, good_lines);
+            report.tokens.map(|sums| MeanTokens { input: mean(sums.input), output: mean(sums.output) })
+        });
+        Self {
+            requests,
+            targets,
+            size_unit,
+            working_set: sized.then_some(ranking.working_set()),
+            transferred: sized.then_some(ranking.transferred()),
+            reply_mean: sized.then_some(share(ranking.transferred(), requests)),
+            target_mean: sized.then_some(share(ranking.working_set(), targets)),
+            hottest_share: share(ranking.hottest(), requests),
+            endless_hit_ratio: share(requests - targets, requests),
+            span: counter.span(),
+            tokens_mean,
+            zipf: zipf::fit(&ranking.counts()),
+            core90: core90::of(&ranking, days, sized),
+            coverage: ranking.coverage(sized),
+            read: report,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Four requests of /a (largest 100), two of /b (10), one each of /c (1) and /d (1,000); 8 in all, over 60 s.
+    const LOG: &str = r#"x - - [20/Feb/2016:00:00:00 +0000] "GET /b HTTP/1.1" 200 10
+x - - [20/Feb/2016:00:00:10 +0000] "GET /a HTTP/1.1" 200 100
+x - - [20/Feb/2016:00:00:20 +0000] "GET /a HTTP/1.1" 200 50
+x - - [20/Feb/2016:00:00:30 +0000] "GET /d HTTP/1.1" 200 1000
+x - - [20/Feb/2016:00:00:40 +0000] "GET /c HTTP/1.1" 200 1
+x - - [20/Feb/2016:00:00:40 +0000] "POST /c HTTP/1.1" 200 1
+rubbish
+x - - [20/Feb/2016:00:00:40 +0000] "GET /b HTTP/1.1" 200 8
+x - - [20/Feb/2016:00:00:50 +0000] "GET /a HTTP/1.1" 200 100
+x - - [20/Feb/2016:00:01:00 +0000] "GET /a HTTP/1.1" 200 100
+"#;
+
+    fn stats() -> Stats {
+        Stats::of_reader(LOG.as_bytes(), &ReadOptions::default(), &mut |_| ()).expect("a good log")
+    }
+
+    #[test]
+    fn figures_of_a_small_log() {
+        let stats = stats();
+        assert_eq!((stats.requests, stats.targets), (8, 4));
+        assert_eq!(stats.working_set, Some(1_111));
+        assert_eq!(stats.transferred, Some(1_369));
+        assert_eq!(stats.hottest_share, 0.5);
+        assert_eq!(stats.endless_hit_ratio, 0.5);
+        assert_eq!(stats.span.expect("times").seconds, 60.0);
+        // Half of the requests: /a. Six of eight: /a and /b. 90 % of eight is 7.2: all four.
+        let bytes = |permille| stats.coverage_at(permille).and_then(|point| point.bytes);
+        assert_eq!(
+            (bytes(500), bytes(700), bytes(900), bytes(1_000)),
+            (Some(100), Some(110), Some(1_111), Some(1_111))
+        );
+        assert_eq!(stats.coverage_at(800).and_then(|point| point.bytes), Some(1_110));
+    }
+
+    #[test]
+    fn the_table_and_the_json_stay_as_they_are() {
+        insta::assert_snapshot!("table", stats().to_string());
+        insta::assert_json_snapshot!("json", stats());
+    }
+
+    #[test]
+    fn an_empty_trace_has_no_shares() {
+        let stats = Stats::of_trace(&Trace {
+            targets: Vec::new(),
+            requests: Vec::new(),
+            size_unit: SizeUnit::Bytes,
+            origin_ns: None,
+        });
+        assert_eq!((stats.requests, stats.hottest_share, stats.core90), (0, 0.0, None));
+        assert!(stats.coverage.is_empty());
+    }
+}

@@ -1,0 +1,98 @@
+//! Real traces, where they are: `LARDER_TRACES` names their directory, else it is `../shared/traces` beside the
+//! workspace. They are other people's data and no part of the project, so where they are absent these tests say so and
+//! pass.
+//!
+//! The expected figures come from a count of the same files by other means (a regular expression and a dictionary).
+
+use std::path::{Path, PathBuf};
+
+use larder_trace::{Format, LoadOptions, ReadOptions, Stats, Trace};
+
+fn file(name: &str) -> Option<PathBuf> {
+    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
+    let path = std::env::var_os("LARDER_TRACES").map_or(beside, PathBuf::from).join(name);
+    if path.exists() {
+        return Some(path);
+    }
+    eprintln!("skipped: {} is not there", path.display());
+    None
+}
+
+fn stats(path: &Path) -> Stats {
+    Stats::of_file(path, &ReadOptions::default(), &mut |_| ()).expect("a readable trace")
+}
+
+/// The memory that covers 50, 90, 97, 98 and 99 % of the requests, in MB with one digit.
+fn memory_mb(stats: &Stats) -> Vec<String> {
+    [500, 900, 970, 980, 990]
+        .iter()
+        .filter_map(|&permille| stats.coverage_at(permille)?.bytes)
+        .map(|bytes| format!("{:.1}", bytes as f64 / 1e6))
+        .collect()
+}
+
+/// Lines, requests, targets, working set in MB, mean reply in bytes, hottest target in percent.
+fn figures(stats: &Stats) -> (u64, u64, u64, String, String, String) {
+    let lines = stats.read.as_ref().expect("read from a file").lines;
+    let working_set = format!("{:.1}", stats.working_set.expect("sizes") as f64 / 1e6);
+    let reply = format!("{:.0}", stats.reply_mean.expect("sizes"));
+    let hottest = format!("{:.1}", stats.hottest_share * 100.0);
+    (lines, stats.requests, stats.targets, working_set, reply, hottest)
+}
+
+#[test]
+fn epa_1995() {
+    let Some(path) = file("epa-1995.clf.zst") else { return };
+    let stats = stats(&path);
+    let expected = (47_726, 35_215, 5_070, "113.2".into(), "8258".into(), "7.0".into());
+    assert_eq!(figures(&stats), expected);
+    assert_eq!(memory_mb(&stats), ["0.2", "39.1", "89.7", "96.4", "105.7"]);
+}
+
+#[test]
+fn blog_2016() {
+    let Some(path) = file("blog-2016.clf.zst") else { return };
+    let stats = stats(&path);
+    let expected = (206_839, 94_986, 3_281, "212.9".into(), "57797".into(), "7.9".into());
+    assert_eq!(figures(&stats), expected);
+    assert_eq!(memory_mb(&stats), ["2.1", "58.3", "116.3", "127.9", "146.9"]);
+}
+
+#[test]
+fn scarab_2016() {
+    let Some(path) = file("scarab-recs-2016.u64be.zst") else { return };
+    let stats = stats(&path);
+    assert_eq!((stats.requests, stats.targets), (1_245_184, 258_368));
+    assert_eq!((stats.working_set, stats.span), (None, None));
+}
+
+#[test]
+fn mooncake_conversation() {
+    let Some(path) = file("mooncake-conversation.jsonl.zst") else { return };
+    let stats = stats(&path);
+    let read = stats.read.as_ref().expect("read from a file");
+    assert_eq!((read.format, read.lines, read.malformed), (Format::Mooncake, 12_031, 0));
+    assert_eq!((stats.requests, stats.targets), (288_500, 182_790));
+    let tokens = stats.tokens_mean.expect("tokens");
+    assert_eq!((tokens.input.round(), tokens.output.round()), (12_035.0, 343.0));
+    assert_eq!(format!("{:.1}", stats.endless_hit_ratio * 100.0), "36.6");
+}
+
+#[test]
+fn a_loaded_trace_has_the_figures_of_its_file() {
+    let Some(path) = file("epa-1995.clf.zst") else { return };
+    let (trace, report) = Trace::load(&path, &LoadOptions::default()).expect("a readable trace");
+    let (of_trace, of_file) = (Stats::of_trace(&trace), stats(&path));
+    assert_eq!(report.replayable, trace.requests.len() as u64);
+    assert_eq!((of_trace.requests, of_trace.targets), (of_file.requests, of_file.targets));
+    assert_eq!(of_trace.working_set, of_file.working_set);
+    assert_eq!(of_trace.zipf, of_file.zipf);
+    assert_eq!(trace.working_set().get(), of_file.working_set.expect("sizes"));
+}
+
+#[test]
+fn a_per_minute_table_is_no_trace() {
+    let Some(path) = file("clarknet-1995-per-minute.csv.zst") else { return };
+    let error = Trace::load(&path, &LoadOptions::default()).expect_err("a CSV of counts");
+    assert!(error.to_string().contains("datetime,view"), "{error}");
+}
