@@ -35,7 +35,7 @@ apt_update() {
 apt_install() {
     say "installing Debian packages: $*"
     apt_update
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "$@" >/dev/null ||
+    as_root env DEBIAN_FRONTEND=noninteractive DEBCONF_NOWARNINGS=yes apt-get -qq install -y --no-install-recommends "$@" >/dev/null ||
         die "apt-get install $* failed"
 }
 
@@ -74,7 +74,7 @@ install_rustup() {
         curl -fsS -m 30 -o "$dir/sum" "$RUSTUP_SERVER/dist/$target/rustup-init.sha256" &&
         [ "$(sha256sum <"$dir/rustup-init" | cut -d' ' -f1)" = "$(cut -d' ' -f1 <"$dir/sum")" ] &&
         chmod +x "$dir/rustup-init" &&
-        timeout 300 "$dir/rustup-init" -q -y --no-modify-path --profile minimal --default-toolchain none; then
+        timeout 300 "$dir/rustup-init" -q -y --no-modify-path --profile minimal --default-toolchain none >/dev/null; then
         rm -rf "$dir"
         PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH"
         return 0

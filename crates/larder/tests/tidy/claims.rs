@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::markdown::without_code;
+use crate::markdown::prose;
 use crate::none;
 use crate::repo::{text, texts};
 
@@ -90,7 +90,7 @@ fn claimed_number(passage: &str) -> Option<String> {
 }
 
 fn unmarked_numbers(path: &str, document: &str) -> Vec<String> {
-    let plain = without_code(document);
+    let plain = prose(document);
     let mut problems = Vec::new();
     for (line, passage) in passages(&plain) {
         if let Some(number) = claimed_number(&passage)
@@ -130,7 +130,7 @@ fn claims_and_marks_agree() {
     let mut marked = BTreeSet::new();
     for (path, document) in texts(".md") {
         if path != "CLAIMS.md" {
-            marked.extend(marks(&without_code(&document)));
+            marked.extend(marks(&prose(&document)));
         }
     }
     none(&mismatches(&claims(&text("CLAIMS.md")), &marked));

@@ -15,6 +15,13 @@ pub(crate) fn without_code(text: &str) -> String {
     out
 }
 
+/// A document without any code: no fenced blocks, and nothing between single backticks on a line.
+pub(crate) fn prose(text: &str) -> String {
+    let plain = without_code(text);
+    let lines = plain.lines().map(|line| line.split('`').step_by(2).collect::<Vec<_>>().join("\u{2026}"));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
 /// The headings with their level, 1 to 6.
 pub(crate) fn headings(text: &str) -> Vec<(usize, String)> {
     let plain = without_code(text);
@@ -64,5 +71,6 @@ fn markdown_is_read() {
     assert_eq!(headings(text), [(1, "A `b` c!".to_owned()), (2, "D".to_owned())]);
     assert_eq!(anchor("A `b` c!"), "a-b-c");
     assert_eq!(links(text), [(7, "f.md#g".to_owned()), (7, "i.png".to_owned())]);
+    assert_eq!(prose("a `b` c\n```\nd\n```\ne").replace('\n', "|"), "a \u{2026} c||||e");
     assert_eq!(code_block(text, "toml").as_deref(), Some("# no heading\nx = 1\n"));
 }
