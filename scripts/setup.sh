@@ -15,28 +15,32 @@ RUSTUP_SERVER=${RUSTUP_UPDATE_ROOT:-https://static.rust-lang.org/rustup}
 RUSTUP_SECONDS_MAX=900
 APT_UPDATED=
 
+# as_root WHAT COMMAND..: runs the command as root, or says what has to be installed by someone who is.
 as_root() {
+    local what=$1
+    shift
     if [ "$(id -u)" = 0 ]; then
         "$@"
     elif command -v sudo >/dev/null 2>&1; then
         sudo "$@"
     else
-        die "this needs root and there is no sudo. Run as root, then try again:  $*"
+        die "no root here and no sudo. Please have these installed, then try again: $what"
     fi
 }
 
+# apt_update WHAT: reads the package lists once, on behalf of WHAT.
 apt_update() {
     [ -n "$APT_UPDATED" ] && return 0
     say "reading Debian's package lists (apt-get update)"
-    as_root apt-get -qq update || die "apt-get update failed: are Debian's package servers reachable?"
+    as_root "$1" apt-get -qq update || die "apt-get update failed: are Debian's package servers reachable?"
     APT_UPDATED=yes
 }
 
 apt_install() {
     say "installing Debian packages: $*"
-    apt_update
-    as_root env DEBIAN_FRONTEND=noninteractive DEBCONF_NOWARNINGS=yes apt-get -qq install -y --no-install-recommends "$@" >/dev/null ||
-        die "apt-get install $* failed"
+    apt_update "$*"
+    as_root "$*" env DEBIAN_FRONTEND=noninteractive DEBCONF_NOWARNINGS=yes \
+        apt-get -qq install -y --no-install-recommends "$@" >/dev/null || die "apt-get install $* failed"
 }
 
 # What is needed besides Rust: zstd and zlib-ng are C libraries, built from source by their crates.
@@ -105,7 +109,7 @@ apt_candidate() {
 install_rust_by_apt() {
     local names package version packages=()
     command -v apt-get >/dev/null 2>&1 || return 1
-    apt_update
+    apt_update "Rust $LARDER_MSRV or newer, such as Debian 12's rustc-web cargo-web rustfmt-web rust-web-clippy"
     for names in "rustc-web cargo-web rustfmt-web rust-web-clippy" "rustc cargo rustfmt rust-clippy"; do
         version=$(apt_candidate "${names%% *}")
         [ -n "$version" ] || continue
@@ -129,7 +133,7 @@ install_components() {
             say "installing ${component/fmt/rustfmt} by rustup"
             (cd "$LARDER_ROOT" && timeout 300 rustup -q component add "${component/fmt/rustfmt}" >&2) || true
         elif [ "$(command -v cargo)" = /usr/bin/cargo ]; then
-            install_rust_by_apt || true
+            (install_rust_by_apt) || true
         fi
     done
 }
