@@ -1,14 +1,15 @@
 //! Admission: at most S requests are outstanding, the rest wait at the front-end (LARD section 2.4), in the order in
 //! which they came, up to a limit and a deadline.
 //!
-//! While nobody waits, entering and leaving is one atomic operation each. The queue has a lock.
+//! While nobody waits, the queue's lock is not touched.
 
 use super::Request;
 use crate::id::Ticket;
 use crate::nodes::lock;
+use crate::nodes::outstanding::Outstanding;
 use crate::time::Time;
 use core::fmt;
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -72,18 +73,11 @@ pub(super) enum Entered {
 /// Counts the requests inside and keeps the others in a queue.
 #[derive(Debug)]
 pub(super) struct Gate {
-    outstanding: Padded,
-    limit: AtomicU32,
     waiting: AtomicUsize,
     queue: Mutex<Queue>,
     queue_max: usize,
     queue_timeout: Duration,
 }
-
-/// On a cache line of its own: every request writes it.
-#[derive(Debug)]
-#[repr(align(128))]
-struct Padded(AtomicU32);
 
 #[derive(Debug, Default)]
 struct Queue {
@@ -93,34 +87,15 @@ struct Queue {
 
 impl Gate {
     pub(super) fn new(queue_max: usize, queue_timeout: Duration) -> Self {
-        Self {
-            outstanding: Padded(AtomicU32::new(0)),
-            limit: AtomicU32::new(u32::MAX),
-            waiting: AtomicUsize::new(0),
-            queue: Mutex::default(),
-            queue_max,
-            queue_timeout,
-        }
-    }
-
-    pub(super) fn set_limit(&self, limit: u32) {
-        self.limit.store(limit, Ordering::SeqCst);
-    }
-
-    pub(super) fn limit(&self) -> u32 {
-        self.limit.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn outstanding(&self) -> u32 {
-        self.outstanding.0.load(Ordering::Relaxed)
+        Self { waiting: AtomicUsize::new(0), queue: Mutex::default(), queue_max, queue_timeout }
     }
 
     pub(super) fn queued(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    pub(super) fn enter(&self, now: Time, request: Request) -> Entered {
-        if self.waiting.load(Ordering::SeqCst) == 0 && self.take() {
+    pub(super) fn enter(&self, now: Time, request: Request, inside: &Outstanding) -> Entered {
+        if self.waiting.load(Ordering::SeqCst) == 0 && inside.enter() {
             return Entered::Now;
         }
         let mut queue = lock(&self.queue);
@@ -128,7 +103,7 @@ impl Gate {
             // Whoever leaves from here on sees somebody waiting and looks into the queue; whoever left before has
             // made room that the second try finds.
             self.waiting.store(1, Ordering::SeqCst);
-            if self.take() {
+            if inside.enter() {
                 self.waiting.store(0, Ordering::SeqCst);
                 return Entered::Now;
             }
@@ -146,24 +121,18 @@ impl Gate {
 
     /// Makes room; true if somebody may be waiting for it, who is then to be fetched with [`Gate::next`].
     #[must_use]
-    pub(super) fn leave(&self) -> bool {
-        self.leave_quietly();
+    pub(super) fn leave(&self, inside: &Outstanding) -> bool {
+        inside.leave();
         self.waiting.load(Ordering::SeqCst) > 0
     }
 
-    /// Makes room, with nobody to be told: the caller looks into the queue itself, or refuses all alike.
-    pub(super) fn leave_quietly(&self) {
-        let before = self.outstanding.0.fetch_sub(1, Ordering::SeqCst);
-        debug_assert!(before > 0, "a request left that had not entered");
-    }
-
     /// The next waiting request, if there is room; it is counted as inside.
-    pub(super) fn next(&self) -> Option<Waiter> {
+    pub(super) fn next(&self, inside: &Outstanding) -> Option<Waiter> {
         if self.waiting.load(Ordering::SeqCst) == 0 {
             return None;
         }
         let mut queue = lock(&self.queue);
-        if queue.waiters.is_empty() || !self.take() {
+        if queue.waiters.is_empty() || !inside.enter() {
             return None;
         }
         let waiter = queue.waiters.pop_front();
@@ -201,21 +170,5 @@ impl Gate {
             return None;
         }
         lock(&self.queue).waiters.front().map(|waiter| waiter.deadline)
-    }
-
-    /// Enters if there is room.
-    fn take(&self) -> bool {
-        let mut seen = self.outstanding.0.load(Ordering::SeqCst);
-        loop {
-            if seen >= self.limit.load(Ordering::SeqCst) {
-                return false;
-            }
-            let swap =
-                self.outstanding.0.compare_exchange_weak(seen, seen + 1, Ordering::SeqCst, Ordering::SeqCst);
-            match swap {
-                Ok(_) => return true,
-                Err(now) => seen = now,
-            }
-        }
     }
 }

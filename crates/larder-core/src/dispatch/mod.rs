@@ -143,7 +143,7 @@ impl Dispatcher {
         let gate = Gate::new(settings.queue_max, settings.queue_timeout);
         let policy = settings.policy.build(&settings);
         let dispatcher = Self { settings, nodes: table, policy, gate };
-        dispatcher.gate.set_limit(dispatcher.limit());
+        dispatcher.nodes.outstanding().set_limit(dispatcher.limit());
         Ok(dispatcher)
     }
 
@@ -152,11 +152,11 @@ impl Dispatcher {
         if self.nodes.open_count() == 0 {
             return Arrival::Refused(Refusal::NoNode);
         }
-        match self.gate.enter(now, request) {
+        match self.gate.enter(now, request, self.nodes.outstanding()) {
             Entered::Now => match self.start(now, &request) {
                 Some(decision) => Arrival::Start(decision),
                 None => {
-                    self.gate.leave_quietly();
+                    self.nodes.outstanding().leave();
                     Arrival::Refused(Refusal::NoNode)
                 }
             },
@@ -186,7 +186,7 @@ impl Dispatcher {
 
     /// An admitted request ends that is at no node, after a failed [`Dispatcher::retry`].
     pub fn abandon(&self, now: Time, started: &mut Vec<Started>) {
-        if self.gate.leave() {
+        if self.gate.leave(self.nodes.outstanding()) {
             self.admit(now, started);
         }
     }
@@ -269,12 +269,12 @@ impl Dispatcher {
 
     /// Requests admitted and not ended.
     pub fn outstanding(&self) -> u32 {
-        self.gate.outstanding()
+        self.nodes.outstanding().count()
     }
 
     /// S: how many requests may be outstanding. `u32::MAX` if there is no limit.
     pub fn admission_limit(&self) -> u32 {
-        self.gate.limit()
+        self.nodes.outstanding().limit()
     }
 
     /// Requests waiting for admission.
@@ -310,14 +310,14 @@ impl Dispatcher {
 
     /// Starts waiting requests while there is room.
     fn admit(&self, now: Time, started: &mut Vec<Started>) {
-        while let Some(Waiter { ticket, request, deadline }) = self.gate.next() {
+        while let Some(Waiter { ticket, request, deadline }) = self.gate.next(self.nodes.outstanding()) {
             let outcome = if deadline <= now {
                 Err(Refusal::Deadline)
             } else {
                 self.start(now, &request).ok_or(Refusal::NoNode)
             };
             if outcome.is_err() {
-                self.gate.leave_quietly();
+                self.nodes.outstanding().leave();
             }
             started.push(Started { ticket, outcome });
         }
@@ -325,7 +325,7 @@ impl Dispatcher {
 
     /// Follows a change of membership.
     fn refit(&self, now: Time, started: &mut Vec<Started>) {
-        self.gate.set_limit(self.limit());
+        self.nodes.outstanding().set_limit(self.limit());
         if self.nodes.open_count() == 0 {
             let refused = |ticket| Started { ticket, outcome: Err(Refusal::NoNode) };
             started.extend(self.gate.clear().into_iter().map(refused));

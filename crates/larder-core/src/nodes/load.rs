@@ -72,6 +72,12 @@ pub struct Standing {
     pub joining: bool,
 }
 
+/// Where a node's word lies: neighbours lie on different cache lines, so that threads that serve different nodes of a
+/// small cluster do not share one, while a block is still read in eight lines.
+const fn place(index: usize) -> usize {
+    (index & !(BLOCK - 1)) | ((index % 8) * 8 + (index % BLOCK) / 8)
+}
+
 /// The loads of all nodes.
 #[derive(Debug)]
 pub struct Loads {
@@ -85,7 +91,7 @@ impl Loads {
     pub fn new(nodes_max: usize) -> Self {
         let blocks = nodes_max.div_ceil(BLOCK);
         Self {
-            words: (0..nodes_max).map(|_| AtomicU64::new(CLOSED)).collect(),
+            words: (0..blocks * BLOCK).map(|_| AtomicU64::new(CLOSED)).collect(),
             minima: (0..blocks).map(|_| AtomicU64::new(KEY_MASK)).collect(),
             used: AtomicUsize::new(0),
         }
@@ -107,7 +113,7 @@ impl Loads {
             rest |= JOINING;
         }
         self.used.fetch_max(node.index() + 1, Ordering::Relaxed);
-        let word = &self.words[node.index()];
+        let word = &self.words[place(node.index())];
         let mut old = word.load(Ordering::Relaxed);
         while let Err(seen) =
             word.compare_exchange_weak(old, old & LOAD_MASK | rest, Ordering::AcqRel, Ordering::Relaxed)
@@ -119,14 +125,14 @@ impl Loads {
 
     /// One more request in flight at `node`.
     pub fn add(&self, node: NodeId) {
-        let old = Word(self.words[node.index()].fetch_add(1, Ordering::Relaxed));
+        let old = Word(self.words[place(node.index())].fetch_add(1, Ordering::Relaxed));
         self.changed(node, old.key(), Word(old.0 + 1).key());
     }
 
     /// One request less in flight at `node`. False, and nothing changes, if none was.
     #[must_use]
     pub fn sub(&self, node: NodeId) -> bool {
-        let word = &self.words[node.index()];
+        let word = &self.words[place(node.index())];
         let old = Word(word.fetch_sub(1, Ordering::Relaxed));
         if old.load() == 0 {
             word.fetch_add(1, Ordering::Relaxed);
@@ -220,7 +226,7 @@ impl Loads {
     }
 
     fn word(&self, index: usize) -> Word {
-        Word(self.words[index].load(Ordering::Relaxed))
+        Word(self.words[place(index)].load(Ordering::Relaxed))
     }
 
     /// Keeps the block's minimum after one node's key went from `old` to `new`.

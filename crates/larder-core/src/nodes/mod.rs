@@ -5,6 +5,7 @@
 //! atomic; what changes with membership is a snapshot that is replaced as a whole.
 
 pub mod load;
+pub mod outstanding;
 mod view;
 
 pub use view::{NodeRow, NodeSpec, NodeState, Weight};
@@ -13,8 +14,9 @@ use crate::id::{NodeId, TargetId};
 use crate::time::Time;
 use crate::unit::Bytes;
 use arc_swap::ArcSwap;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use load::{Key, Loads, Standing};
+use outstanding::Outstanding;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use view::View;
 
@@ -49,13 +51,15 @@ pub enum JoinError {
 pub struct Nodes {
     loads: Loads,
     view: ArcSwap<View>,
+    /// Nodes that take requests; the view's count, where reading it costs least.
+    open: AtomicUsize,
     /// Counts the moments at which nodes lost their targets; see [`Nodes::lost_at`].
     epoch: AtomicU32,
     lost: Box<[AtomicU32]>,
     pace: JoinPace,
     joiners: Mutex<Vec<Joiner>>,
     nodes_max: u16,
-    in_flight: AtomicU32,
+    outstanding: Outstanding,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -73,18 +77,24 @@ impl Nodes {
         Self {
             loads: Loads::new(nodes_max as usize),
             view: ArcSwap::from_pointee(View::default()),
+            open: AtomicUsize::new(0),
             epoch: AtomicU32::new(1),
             lost: (0..nodes_max).map(|_| AtomicU32::new(0)).collect(),
             pace,
             joiners: Mutex::new(Vec::new()),
             nodes_max,
-            in_flight: AtomicU32::new(0),
+            outstanding: Outstanding::new(),
         }
     }
 
-    /// Requests in flight at all nodes.
+    /// The count of requests admitted and not ended, and its limit.
+    pub fn outstanding(&self) -> &Outstanding {
+        &self.outstanding
+    }
+
+    /// Requests in flight at all nodes. O(n).
     pub fn in_flight(&self) -> u32 {
-        self.in_flight.load(Ordering::Relaxed)
+        (0..self.loads.slots()).map(|index| self.loads.load(slot(index))).sum()
     }
 
     /// Requests in flight at `node`.
@@ -109,7 +119,7 @@ impl Nodes {
 
     /// Number of nodes that take requests.
     pub fn open_count(&self) -> usize {
-        self.view.load().open
+        self.open.load(Ordering::Acquire)
     }
 
     /// Sum of the weights of the nodes that take requests, 1000 = 1.0.
@@ -252,16 +262,11 @@ impl Nodes {
 
     pub(crate) fn start(&self, node: NodeId) {
         self.loads.add(node);
-        self.in_flight.fetch_add(1, Ordering::Relaxed);
     }
 
     #[must_use]
     pub(crate) fn end(&self, node: NodeId) -> bool {
-        let was_there = self.loads.sub(node);
-        if was_there {
-            self.in_flight.fetch_sub(1, Ordering::Relaxed);
-        }
-        was_there
+        self.loads.sub(node)
     }
 
     /// Adds a node. One that joins a running cluster (`warm` false) is given new targets at the join pace.
@@ -327,6 +332,7 @@ impl Nodes {
 
     fn publish(&self, mut view: View) {
         view.finish();
+        self.open.store(view.open, Ordering::Release);
         self.view.store(Arc::new(view));
     }
 

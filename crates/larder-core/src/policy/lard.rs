@@ -94,8 +94,13 @@ impl Policy for Lard {
         }
         let mut shard = self.targets.shard(request.target);
         let slot: Slot = shard.touch(request.target);
+        if let Some(node) = shard.sole(slot, nodes)
+            && !self.thresholds.overloaded(nodes.key(node), nodes)
+        {
+            return Some(Choice { node, reason: Reason::Local });
+        }
         let epoch = nodes.epoch();
-        let server = shard.members(slot, nodes).iter(nodes).next();
+        let server = shard.members(slot, nodes).next();
         let was_assigned = server.is_some() || shard.was_assigned(slot);
         let choice = self.decide(now, request.target, Seen { server, was_assigned }, nodes, true)?;
         if choice.reason != Reason::Local {
@@ -113,10 +118,9 @@ impl Policy for Lard {
         let shard = self.targets.shard(request.target);
         let seen = match shard.find(request.target) {
             None => Seen { server: None, was_assigned: false },
-            Some(slot) => Seen {
-                server: shard.members(slot, nodes).iter(nodes).next(),
-                was_assigned: shard.was_assigned(slot),
-            },
+            Some(slot) => {
+                Seen { server: shard.members(slot, nodes).next(), was_assigned: shard.was_assigned(slot) }
+            }
         };
         self.decide(now, request.target, seen, nodes, false)
     }
@@ -140,6 +144,6 @@ pub(super) fn retry(now: Time, request: &Request, nodes: &Nodes) -> Option<Choic
 pub(super) fn known(targets: &Targets, target: TargetId, nodes: &Nodes) -> Option<Known> {
     let shard = targets.shard(target);
     let slot = shard.find(target)?;
-    let servers = shard.members(slot, nodes).iter(nodes).collect();
+    let servers = shard.members(slot, nodes).collect();
     Some(Known { servers, changed: shard.changed(slot) })
 }

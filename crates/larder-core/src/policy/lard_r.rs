@@ -69,8 +69,8 @@ impl LardR {
         take: bool,
     ) -> Option<Verdict> {
         let (shard, slot) = found;
-        let members = shard.members(slot, nodes);
-        let Some(least) = least_of(members.iter(nodes), nodes) else {
+        let members = || shard.members(slot, nodes);
+        let Some(least) = least_of(members(), nodes) else {
             return Self::first(now, target, nodes, shard.was_assigned(slot), take);
         };
         let mut verdict =
@@ -82,10 +82,10 @@ impl LardR {
                 verdict.add = Some(other);
             }
         }
-        let several = verdict.add.is_some() || members.iter(nodes).nth(1).is_some();
+        let several = verdict.add.is_some() || members().nth(1).is_some();
         if several && now.since(shard.changed(slot)) > self.decay {
             let serving = verdict.choice.node;
-            verdict.remove = most_of(members.iter(nodes).filter(|node| *node != serving), nodes);
+            verdict.remove = most_of(members().filter(|node| *node != serving), nodes);
             verdict.choice.reason = match verdict.add {
                 Some(_) => Reason::Migrate,
                 None => Reason::Shrink,
@@ -103,7 +103,7 @@ impl LardR {
         nodes: &Nodes,
         epoch: u32,
     ) {
-        let mut members: Vec<NodeId> = shard.members(slot, nodes).iter(nodes).collect();
+        let mut members: Vec<NodeId> = shard.members(slot, nodes).collect();
         members.retain(|node| Some(*node) != verdict.remove);
         members.extend(verdict.add);
         shard.put(slot, &members, epoch, changed);

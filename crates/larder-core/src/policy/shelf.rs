@@ -1,1 +1,190 @@
+//! The tests that every policy passes. They run over [`PolicyKind::ALL`], so a new policy cannot be left out.
 
+use super::PolicyKind;
+use crate::dispatch::{Admission, Arrival, Dispatcher, Exclude, Input, Output, Refusal, Request, Settings};
+use crate::id::{NodeId, TargetId};
+use crate::nodes::{NodeSpec, NodeState, mix};
+use crate::time::Time;
+use proptest::prelude::*;
+
+fn dispatcher(policy: PolicyKind, n: usize) -> Dispatcher {
+    let settings = Settings { policy, admission: Admission::Unlimited, shards: 4, ..Settings::default() };
+    let specs: Vec<NodeSpec> = (0..n).map(|i| NodeSpec::named(format!("n{i}"))).collect();
+    Dispatcher::new(settings, &specs).expect("the settings are in range")
+}
+
+fn target(i: u64) -> Request {
+    Request::new(TargetId(mix(i)))
+}
+
+fn started(arrival: Arrival) -> NodeId {
+    match arrival {
+        Arrival::Start(decision) => decision.node,
+        other => panic!("expected a start, got {other:?}"),
+    }
+}
+
+#[test]
+fn names_are_read_back() {
+    for kind in PolicyKind::ALL {
+        assert_eq!(kind.name().parse(), Ok(kind));
+    }
+    assert!("maglev9".parse::<PolicyKind>().is_err());
+}
+
+#[test]
+fn distinct_targets_spread_evenly_over_an_idle_cluster() {
+    for kind in PolicyKind::ALL {
+        let dispatcher = dispatcher(kind, 8);
+        let mut counts = [0_u32; 8];
+        for i in 0..16_000 {
+            let node = started(dispatcher.arrive(Time::ZERO, target(i)));
+            counts[node.index()] += 1;
+            dispatcher.finish(Time::ZERO, node, &mut Vec::new());
+        }
+        // The mean is 2,000; five standard deviations of a binomial count are 210.
+        assert!(counts.iter().all(|count| (1_790..=2_210).contains(count)), "{kind}: {counts:?}");
+    }
+}
+
+#[test]
+fn nodes_tried_before_are_not_chosen_while_others_are_left() {
+    for kind in PolicyKind::ALL {
+        let dispatcher = dispatcher(kind, 3);
+        let mut failed = started(dispatcher.arrive(Time::ZERO, target(1)));
+        let mut request = target(1);
+        let mut tried = vec![failed];
+        for _ in 0..2 {
+            let decision = dispatcher.retry(Time::ZERO, failed, request).expect("a node is left");
+            assert!(!tried.contains(&decision.node), "{kind}");
+            assert_eq!(decision.reason, super::Reason::Retry, "{kind}");
+            request.exclude = request.exclude.with(failed);
+            failed = decision.node;
+            tried.push(failed);
+        }
+        assert_eq!(dispatcher.retry(Time::ZERO, failed, request), Err(Refusal::NoNode), "{kind}");
+        assert_eq!((dispatcher.nodes().in_flight(), dispatcher.outstanding()), (0, 1), "{kind}");
+        dispatcher.abandon(Time::ZERO, &mut Vec::new());
+        assert_eq!(dispatcher.outstanding(), 0, "{kind}");
+    }
+}
+
+#[test]
+fn asking_why_tells_the_next_decision_and_changes_nothing() {
+    for kind in PolicyKind::ALL {
+        let dispatcher = dispatcher(kind, 5);
+        for i in 0..400 {
+            let request = target(i % 40);
+            let now = Time::from_millis(i * 100);
+            let told = dispatcher.explain(now, request.target);
+            assert_eq!(told, dispatcher.explain(now, request.target), "{kind}");
+            match dispatcher.arrive(now, request) {
+                Arrival::Start(decision) => assert_eq!(told.decision, Some(decision), "{kind} at {i}"),
+                other => panic!("{kind}: {other:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn threads_neither_lose_nor_invent_load() {
+    for kind in PolicyKind::ALL {
+        let dispatcher = dispatcher(kind, 6);
+        std::thread::scope(|scope| {
+            for thread in 0..3_u64 {
+                let dispatcher = &dispatcher;
+                scope.spawn(move || {
+                    let mut held = std::collections::VecDeque::new();
+                    for i in 0..5_000_u64 {
+                        held.push_back(started(dispatcher.arrive(Time::ZERO, target(i * 31 + thread))));
+                        if held.len() > 20 {
+                            let node = held.pop_front().expect("it holds 21");
+                            dispatcher.finish(Time::ZERO, node, &mut Vec::new());
+                        }
+                    }
+                    held.into_iter().for_each(|node| dispatcher.finish(Time::ZERO, node, &mut Vec::new()));
+                });
+            }
+        });
+        assert_eq!((dispatcher.outstanding(), dispatcher.nodes().in_flight()), (0, 0), "{kind}");
+        assert!(dispatcher.nodes().rows().iter().all(|row| row.load == 0), "{kind}");
+    }
+}
+
+/// One step of a run: what happens, to which target, at which node.
+fn steps() -> impl Strategy<Value = Vec<(u8, u64, u16)>> {
+    prop::collection::vec((0_u8..10, 0_u64..30, 0_u16..5), 1..400)
+}
+
+/// Plays the steps; gives the decision log.
+fn play(kind: PolicyKind, steps: &[(u8, u64, u16)]) -> Vec<Output> {
+    let settings = Settings {
+        policy: kind,
+        t_low: 2,
+        t_high: 4,
+        queue_max: 8,
+        targets_max: 16,
+        shards: 2,
+        join_warm_targets: 3,
+        ..Settings::default()
+    };
+    let specs: Vec<NodeSpec> = (0..4).map(|i| NodeSpec::named(format!("n{i}"))).collect();
+    let dispatcher = Dispatcher::new(settings, &specs).expect("the settings are in range");
+    let (mut log, mut held): (Vec<Output>, Vec<NodeId>) = (Vec::new(), Vec::new());
+    let mut now = Time::ZERO;
+    for (what, which, node) in steps {
+        now += core::time::Duration::from_millis(700 * which);
+        let input = match what {
+            0..=4 => Input::Arrive(target(*which)),
+            5 | 6 if !held.is_empty() => Input::Finish(held.remove(*which as usize % held.len())),
+            7 => Input::State(NodeId(*node), [NodeState::Down, NodeState::Draining][*which as usize % 2]),
+            8 => Input::State(NodeId(*node), NodeState::Up),
+            9 if *which == 0 => Input::Join(NodeSpec::named(format!("j{}", log.len()))),
+            _ => Input::Expire,
+        };
+        let outputs = dispatcher.handle(now, input);
+        for output in &outputs {
+            let decision = match output {
+                Output::Arrival(Arrival::Start(decision)) => Some(*decision),
+                Output::Started(started) => started.outcome.ok(),
+                _ => None,
+            };
+            if let Some(decision) = decision {
+                assert_eq!(
+                    dispatcher.nodes().state(decision.node),
+                    NodeState::Up,
+                    "{kind} chose a closed node"
+                );
+                held.push(decision.node);
+            }
+        }
+        log.extend(outputs);
+        assert_eq!(dispatcher.outstanding() as usize, held.len(), "{kind}");
+        assert_eq!(dispatcher.nodes().in_flight() as usize, held.len(), "{kind}");
+        assert!(dispatcher.targets_known() <= 16, "{kind}");
+        let room = dispatcher.outstanding() < dispatcher.admission_limit();
+        assert!(!(room && dispatcher.queued() > 0), "{kind}: somebody waits though there is room");
+    }
+    log
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever happens: no closed node is chosen, counts agree, bounds hold, and the same inputs decide the same.
+    #[test]
+    fn any_history_keeps_the_books(steps in steps()) {
+        for kind in PolicyKind::ALL {
+            prop_assert_eq!(play(kind, &steps), play(kind, &steps), "{} decided differently", kind);
+        }
+    }
+
+    #[test]
+    fn exclusion_remembers_the_latest_nodes(nodes in prop::collection::vec(0_u16..50, 0..12)) {
+        let exclude = nodes.iter().fold(Exclude::NONE, |exclude, node| exclude.with(NodeId(*node)));
+        prop_assert_eq!(exclude.is_empty(), nodes.is_empty());
+        if let Some(last) = nodes.last() {
+            prop_assert!(exclude.contains(NodeId(*last)));
+        }
+    }
+}

@@ -4,9 +4,11 @@
 //! nodes' caches anyway. The map here is split by target hash into shards, each with its own lock and its share of
 //! the bound, so that threads rarely meet.
 //!
-//! The order of use is kept to within a quarter of a shard: a target that is still among the most recently used
-//! quarter is not moved to the front again. So a target is only forgotten if at least three quarters of its shard's
-//! targets were used after it, and a hot target costs no list operation.
+//! A full shard forgets by the clock method (second chance), the usual stand-in for LRU: a hand goes round the
+//! entries, clears the *used* mark where it is set, and forgets the first entry that was not used since it last
+//! passed. A new target starts without the mark, so one that is asked for once goes first. A use writes nothing once
+//! the mark is set: no list to keep in order, and a hot target's entry stays in every processor's cache. A sweep looks at no more than [`SWEEP`] buckets; if all targets there were in use,
+//! the first of them goes.
 //!
 //! A node that fails takes its targets with it. They are not hunted down: each entry carries the membership epoch at
 //! which it was last looked at, and members lost since then are dropped when it is looked at next.
@@ -19,21 +21,19 @@ use hashbrown::HashTable;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 
-const NIL: u32 = u32::MAX;
+/// Buckets that the hand passes at most to forget one target, unless all of them are empty.
+pub const SWEEP: usize = 128;
 
-/// Bytes per remembered target beside its hash table bucket.
-pub const ENTRY_BYTES: usize = size_of::<Entry>();
+/// Bytes per bucket of the map, its control byte included. Between 4/7 and 1 of the buckets' 7/8 are in use.
+pub const BUCKET_BYTES: usize = size_of::<Entry>() + 1;
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     target: TargetId,
     changed: Time,
     set: Small,
-    newer: u32,
-    older: u32,
-    /// The shard's count of moves when this entry was last moved to the front.
-    moved: u32,
     epoch: u32,
+    used: bool,
 }
 
 /// All shards.
@@ -50,8 +50,8 @@ struct Padded(Mutex<Shard>);
 impl Targets {
     /// A map of at most `targets_max` targets in `shards` shards, both at least 1; `shards` a power of two.
     pub(super) fn new(targets_max: usize, shards: usize) -> Self {
-        let share = targets_max.div_ceil(shards).clamp(1, NIL as usize - 1);
-        Self { shards: (0..shards).map(|_| Padded(Mutex::new(Shard::new(share as u32)))).collect() }
+        let share = targets_max.div_ceil(shards).max(1);
+        Self { shards: (0..shards).map(|_| Padded(Mutex::new(Shard::new(share)))).collect() }
     }
 
     /// The shard of a target, locked.
@@ -70,186 +70,138 @@ impl Targets {
 /// A part of the map.
 #[derive(Debug)]
 pub(super) struct Shard {
-    table: HashTable<u32>,
-    entries: Vec<Entry>,
-    /// Sets with more than four members, by entry.
-    large: BTreeMap<u32, Box<[NodeId]>>,
-    newest: u32,
-    oldest: u32,
-    moves: u32,
-    targets_max: u32,
+    table: HashTable<Entry>,
+    /// Sets with more than four members.
+    large: BTreeMap<TargetId, Box<[NodeId]>>,
+    hand: usize,
+    targets_max: usize,
 }
 
-/// An entry found: valid until the shard is changed.
+/// An entry found: valid until another target is touched.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Slot(u32);
+pub(super) struct Slot(usize);
 
 impl Shard {
-    fn new(targets_max: u32) -> Self {
-        Self {
-            table: HashTable::new(),
-            entries: Vec::new(),
-            large: BTreeMap::new(),
-            newest: NIL,
-            oldest: NIL,
-            moves: 0,
-            targets_max,
-        }
+    fn new(targets_max: usize) -> Self {
+        Self { table: HashTable::new(), large: BTreeMap::new(), hand: 0, targets_max }
     }
 
     /// The entry of a target, without counting as a use.
     pub(super) fn find(&self, target: TargetId) -> Option<Slot> {
-        let entries = &self.entries;
-        self.table.find(target.0, |at| entries[*at as usize].target == target).map(|at| Slot(*at))
+        self.table.find_bucket_index(target.0, |entry| entry.target == target).map(Slot)
     }
 
-    /// The entry of a target, used now; made if there was none, in place of the least recently used where the shard
-    /// is full. An entry made is empty.
+    /// The entry of a target, used now; made if there was none, in place of one not used lately where the shard is
+    /// full. An entry made is empty.
     pub(super) fn touch(&mut self, target: TargetId) -> Slot {
         if let Some(slot) = self.find(target) {
-            self.freshen(slot.0);
+            let entry = self.entry_mut(slot);
+            if !entry.used {
+                entry.used = true;
+            }
             return slot;
         }
-        let entry = Entry {
-            target,
-            changed: Time::ZERO,
-            set: Small::EMPTY,
-            newer: NIL,
-            older: NIL,
-            moved: 0,
-            epoch: 0,
-        };
-        let at = if (self.entries.len() as u32) < self.targets_max {
-            self.entries.push(entry);
-            self.entries.len() as u32 - 1
-        } else {
-            let at = self.oldest;
-            self.forget(at);
-            self.entries[at as usize] = entry;
-            at
-        };
-        self.push_front(at);
-        let entries = &self.entries;
-        self.table.insert_unique(target.0, at, |at| entries[*at as usize].target.0);
-        Slot(at)
+        if self.table.len() >= self.targets_max {
+            self.forget_one();
+        }
+        let entry = Entry { target, changed: Time::ZERO, set: Small::EMPTY, epoch: 0, used: false };
+        let made = self.table.insert_unique(target.0, entry, |entry| entry.target.0);
+        Slot(made.bucket_index())
     }
 
-    /// The members that have not lost their targets since the entry was last looked at; whether some had.
-    pub(super) fn members(&self, slot: Slot, nodes: &Nodes) -> Members<'_> {
-        Members { shard: self, slot, current: self.is_current(slot, nodes) }
+    /// The members that have not lost their targets since the entry was last looked at.
+    pub(super) fn members(&self, slot: Slot, nodes: &Nodes) -> impl Iterator<Item = NodeId> {
+        let entry = self.entry(slot);
+        let (epoch, current) = (entry.epoch, self.is_current(slot, nodes));
+        let large = if entry.set == Small::EMPTY { self.large.get(&entry.target) } else { None };
+        let all = entry.set.iter().chain(large.into_iter().flat_map(|members| members.iter().copied()));
+        all.filter(move |node| current || !nodes.lost_since(*node, epoch))
     }
 
     /// The only member, if there is just one and none can have been lost: the common case, in one look.
     pub(super) fn sole(&self, slot: Slot, nodes: &Nodes) -> Option<NodeId> {
-        if self.is_current(slot, nodes) { self.entries[slot.0 as usize].set.single() } else { None }
+        if self.is_current(slot, nodes) { self.entry(slot).set.single() } else { None }
     }
 
     /// Whether the members were looked at since any node last lost its targets.
     pub(super) fn is_current(&self, slot: Slot, nodes: &Nodes) -> bool {
-        self.entries[slot.0 as usize].epoch == nodes.epoch()
+        self.entry(slot).epoch == nodes.epoch()
     }
 
     /// Whether the entry names any server, lost ones included.
     pub(super) fn was_assigned(&self, slot: Slot) -> bool {
-        self.entries[slot.0 as usize].set != Small::EMPTY || self.large.contains_key(&slot.0)
+        let entry = self.entry(slot);
+        entry.set != Small::EMPTY || self.large.contains_key(&entry.target)
     }
 
     /// When the set last changed.
     pub(super) fn changed(&self, slot: Slot) -> Time {
-        self.entries[slot.0 as usize].changed
+        self.entry(slot).changed
     }
 
     /// Replaces the members, as seen at `epoch`. With `changed` this counts as a change of the set.
     pub(super) fn put(&mut self, slot: Slot, members: &[NodeId], epoch: u32, changed: Option<Time>) {
-        let entry = &mut self.entries[slot.0 as usize];
-        let had_large = entry.set == Small::EMPTY && !self.large.is_empty();
+        let small = Small::from_slice(members);
+        let entry = self.entry_mut(slot);
+        let (target, was_large) = (entry.target, entry.set == Small::EMPTY);
         entry.epoch = epoch;
-        if let Some(now) = changed {
-            entry.changed = now;
+        entry.set = small.unwrap_or(Small::EMPTY);
+        entry.changed = changed.unwrap_or(entry.changed);
+        if small.is_none() {
+            self.large.insert(target, members.into());
+        } else if was_large {
+            self.large.remove(&target);
         }
-        if let Some(set) = Small::from_slice(members) {
-            entry.set = set;
-            if had_large {
-                self.large.remove(&slot.0);
+    }
+
+    fn entry(&self, slot: Slot) -> &Entry {
+        self.table.get_bucket(slot.0).expect("a slot is used before its shard changes")
+    }
+
+    fn entry_mut(&mut self, slot: Slot) -> &mut Entry {
+        self.table.get_bucket_mut(slot.0).expect("a slot is used before its shard changes")
+    }
+
+    /// Forgets the target at which the hand stops.
+    fn forget_one(&mut self) {
+        let buckets = self.table.num_buckets();
+        let mut fallback = None;
+        for step in 0..buckets {
+            let at = (self.hand + step) % buckets;
+            let Some(entry) = self.table.get_bucket_mut(at) else { continue };
+            if entry.used {
+                entry.used = false;
+                fallback = fallback.or(Some(at));
+            } else {
+                fallback = Some(at);
+                break;
             }
-        } else {
-            entry.set = Small::EMPTY;
-            self.large.insert(slot.0, members.into());
+            if step >= SWEEP {
+                break;
+            }
         }
-    }
-
-    /// The lists of all members, lost ones included.
-    fn raw(&self, slot: Slot) -> impl Iterator<Item = NodeId> {
-        let small = self.entries[slot.0 as usize].set;
-        let large = if small == Small::EMPTY { self.large.get(&slot.0) } else { None };
-        small.iter().chain(large.into_iter().flat_map(|members| members.iter().copied()))
-    }
-
-    fn freshen(&mut self, at: u32) {
-        let age = self.moves.wrapping_sub(self.entries[at as usize].moved);
-        if age >= (self.entries.len() as u32) / 4 && self.newest != at {
-            self.unlink(at);
-            self.push_front(at);
+        let Some(at) = fallback else { return };
+        self.hand = (at + 1) % buckets;
+        if let Ok(found) = self.table.get_bucket_entry(at) {
+            let (entry, _) = found.remove();
+            self.large.remove(&entry.target);
         }
-    }
-
-    fn forget(&mut self, at: u32) {
-        let target = self.entries[at as usize].target;
-        self.unlink(at);
-        self.large.remove(&at);
-        if let Ok(found) = self.table.find_entry(target.0, |other| *other == at) {
-            found.remove();
+        // Removals leave marks in the table that use up its room. Where they have used up all of it, the table is
+        // laid anew at its size; left alone it would double.
+        if self.table.capacity() == self.table.len() {
+            let mut fresh = HashTable::with_capacity(self.table.len() + 1);
+            for entry in self.table.drain() {
+                fresh.insert_unique(entry.target.0, entry, |entry| entry.target.0);
+            }
+            self.table = fresh;
         }
-    }
-
-    fn unlink(&mut self, at: u32) {
-        let Entry { newer, older, .. } = self.entries[at as usize];
-        match newer {
-            NIL => self.newest = older,
-            other => self.entries[other as usize].older = older,
-        }
-        match older {
-            NIL => self.oldest = newer,
-            other => self.entries[other as usize].newer = newer,
-        }
-    }
-
-    fn push_front(&mut self, at: u32) {
-        let front = self.newest;
-        self.moves = self.moves.wrapping_add(1);
-        let moved = self.moves;
-        let entry = &mut self.entries[at as usize];
-        entry.newer = NIL;
-        entry.older = front;
-        entry.moved = moved;
-        match front {
-            NIL => self.oldest = at,
-            other => self.entries[other as usize].newer = at,
-        }
-        self.newest = at;
-    }
-}
-
-/// The members of a set that count.
-pub(super) struct Members<'a> {
-    shard: &'a Shard,
-    slot: Slot,
-    current: bool,
-}
-
-impl Members<'_> {
-    /// The members in the order in which they were added, without those lost.
-    pub(super) fn iter(&self, nodes: &Nodes) -> impl Iterator<Item = NodeId> {
-        let epoch = self.shard.entries[self.slot.0 as usize].epoch;
-        let current = self.current;
-        self.shard.raw(self.slot).filter(move |node| current || !nodes.lost_since(*node, epoch))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nodes::JoinPace;
+    use crate::nodes::{JoinPace, mix};
     use proptest::prelude::*;
 
     fn nodes() -> Nodes {
@@ -257,8 +209,8 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_forty_bytes() {
-        assert_eq!(ENTRY_BYTES, 40);
+    fn a_bucket_is_33_bytes() {
+        assert_eq!(BUCKET_BYTES, 33);
     }
 
     #[test]
@@ -269,7 +221,7 @@ mod tests {
         let many: Vec<NodeId> = (0..9).map(NodeId).collect();
         for members in [&many[..], &many[..2], &many[..5], &many[..0]] {
             shard.put(slot, members, nodes.epoch(), None);
-            assert_eq!(shard.members(slot, &nodes).iter(&nodes).collect::<Vec<_>>(), members);
+            assert_eq!(shard.members(slot, &nodes).collect::<Vec<_>>(), members);
         }
         assert!(shard.large.is_empty());
     }
@@ -282,30 +234,40 @@ mod tests {
         let many: Vec<NodeId> = (0..9).map(NodeId).collect();
         shard.put(slot, &many, nodes.epoch(), None);
         let slot = shard.touch(TargetId(2));
-        assert_eq!(shard.members(slot, &nodes).iter(&nodes).count(), 0);
+        assert_eq!(shard.members(slot, &nodes).count(), 0);
         assert!(shard.find(TargetId(1)).is_none() && shard.large.is_empty());
     }
 
+    #[test]
+    fn a_full_map_stays_at_its_size_for_good() {
+        let targets = Targets::new(1_000, 1);
+        let mut buckets = 0;
+        for i in 0..200_000 {
+            let target = TargetId(mix(i));
+            let mut shard = targets.shard(target);
+            shard.touch(target);
+            assert!(shard.table.len() <= 1_000);
+            if i == 5_000 {
+                buckets = shard.table.num_buckets();
+            }
+        }
+        let shard = targets.shard(TargetId(0));
+        assert_eq!((shard.table.len(), shard.table.num_buckets()), (1_000, buckets));
+    }
+
     proptest! {
-        /// The bound holds, and what is forgotten was used before at least three quarters of the rest.
+        /// A target that is used between any two new ones is never forgotten for them, and the newest is always known.
         #[test]
-        fn only_old_targets_are_forgotten(uses in prop::collection::vec(0_u64..60, 1..800)) {
-            const MAX: usize = 32;
-            let targets = Targets::new(MAX, 1);
-            let mut order: Vec<u64> = Vec::new();
-            for target in uses {
-                let mut shard = targets.shard(TargetId(target));
-                let before: Vec<u64> = order.iter().copied().filter(|t| shard.find(TargetId(*t)).is_some()).collect();
-                shard.touch(TargetId(target));
-                for (rank, other) in before.iter().rev().enumerate() {
-                    if *other != target && shard.find(TargetId(*other)).is_none() {
-                        prop_assert!(rank + 1 >= MAX * 3 / 4, "forgot {other} at rank {rank}");
-                    }
-                }
-                prop_assert!(shard.table.len() <= MAX);
-                prop_assert!(shard.find(TargetId(target)).is_some());
-                order.retain(|t| *t != target);
-                order.push(target);
+        fn targets_in_use_are_kept(news in 1_u64..800, max in 2_usize..40) {
+            let targets = Targets::new(max, 1);
+            let hot = TargetId(mix(0));
+            targets.shard(hot).touch(hot);
+            for target in (1..=news).map(|i| TargetId(mix(i))) {
+                let mut shard = targets.shard(target);
+                shard.touch(hot);
+                shard.touch(target);
+                prop_assert!(shard.find(hot).is_some() && shard.find(target).is_some());
+                prop_assert!(shard.table.len() <= max);
             }
         }
     }

@@ -20,7 +20,7 @@ pub(super) struct WeightedRoundRobin {
 
 impl WeightedRoundRobin {
     fn fits(request: &Request, nodes: &Nodes) -> impl Fn(NodeId) -> bool {
-        let mean = Key::mean(nodes.in_flight(), nodes.weight_sum());
+        let mean = Key::mean(nodes.outstanding().count(), nodes.weight_sum());
         move |node| !request.exclude.contains(node) && nodes.key(node) <= mean
     }
 }

@@ -1,0 +1,168 @@
+//! How many requests are outstanding, and whether one more may be: an exact limit that threads rarely meet at.
+//!
+//! A single counter would travel between processors twice per request. Here the limit is a number of credits. A
+//! request takes one and gives it back; each thread works from a small purse of its own and goes to the common pool
+//! in batches. When pool and purse are empty the other purses are looked through, so a request is turned away only
+//! if there is no credit anywhere: the limit is exact, and with one thread at a time so is the answer. Two threads
+//! at once can miss a batch that is on its way between pool and purse; the request then waits for the next one to
+//! end.
+
+use core::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+
+/// Purses; threads share one where there are more of them.
+const LANES: usize = 16;
+/// Credits moved between pool and purse at a time.
+const BATCH: i64 = 32;
+
+static THREADS: AtomicUsize = AtomicUsize::new(0);
+
+std::thread_local! {
+    /// Which purse this thread uses. No decision depends on it.
+    static LANE: usize = THREADS.fetch_add(1, Ordering::Relaxed) % LANES;
+}
+
+/// On cache lines of its own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Padded(AtomicI64);
+
+/// The count and its limit.
+#[derive(Debug)]
+pub struct Outstanding {
+    limit: Padded,
+    /// Credits not in a purse. Below zero while more are outstanding than a lowered limit allows.
+    pool: Padded,
+    purses: [Padded; LANES],
+}
+
+impl Outstanding {
+    /// Nothing outstanding, no limit.
+    pub(crate) fn new() -> Self {
+        let all = i64::from(u32::MAX);
+        Self {
+            limit: Padded(AtomicI64::new(all)),
+            pool: Padded(AtomicI64::new(all)),
+            purses: Default::default(),
+        }
+    }
+
+    /// Requests outstanding; between two requests of one thread exact.
+    pub fn count(&self) -> u32 {
+        let purses: i64 = self.purses.iter().map(|purse| purse.0.load(Ordering::Relaxed)).sum();
+        let free = self.pool.0.load(Ordering::Relaxed) + purses;
+        u32::try_from((self.limit.0.load(Ordering::Relaxed) - free).max(0)).unwrap_or(u32::MAX)
+    }
+
+    /// The limit; `u32::MAX` stands for none.
+    pub fn limit(&self) -> u32 {
+        u32::try_from(self.limit.0.load(Ordering::Relaxed)).unwrap_or(u32::MAX)
+    }
+
+    /// Sets the limit. Requests outstanding beyond it stay; no more enter until they are fewer.
+    pub(crate) fn set_limit(&self, limit: u32) {
+        let purses: i64 = self.purses.iter().map(|purse| purse.0.swap(0, Ordering::SeqCst)).sum();
+        let before = self.limit.0.swap(i64::from(limit), Ordering::SeqCst);
+        self.pool.0.fetch_add(i64::from(limit) - before + purses, Ordering::SeqCst);
+    }
+
+    /// Takes a credit, if there is one.
+    #[must_use]
+    pub(crate) fn enter(&self) -> bool {
+        if self.pool.0.load(Ordering::SeqCst) < 0 {
+            return false;
+        }
+        let own = LANE.with(|lane| *lane);
+        spend(&self.purses[own].0, 1) == 1 || self.refill(own) || {
+            let others = (1..LANES).map(|step| &self.purses[(own + step) % LANES].0);
+            others.into_iter().any(|purse| spend(purse, 1) == 1)
+        }
+    }
+
+    /// Gives a credit back.
+    pub(crate) fn leave(&self) {
+        if self.pool.0.load(Ordering::SeqCst) < 0 {
+            self.pool.0.fetch_add(1, Ordering::SeqCst);
+            return;
+        }
+        let purse = &self.purses[LANE.with(|lane| *lane)].0;
+        if purse.fetch_add(1, Ordering::SeqCst) >= 2 * BATCH {
+            let moved = spend(purse, BATCH);
+            self.pool.0.fetch_add(moved, Ordering::SeqCst);
+        }
+    }
+
+    /// Takes a batch from the pool, one credit of it to spend now.
+    fn refill(&self, own: usize) -> bool {
+        let taken = spend(&self.pool.0, BATCH);
+        if taken > 1 {
+            self.purses[own].0.fetch_add(taken - 1, Ordering::SeqCst);
+        }
+        taken > 0
+    }
+}
+
+/// Takes up to `most` from `from`, which does not go below zero; gives how many were taken.
+fn spend(from: &AtomicI64, most: i64) -> i64 {
+    let mut seen = from.load(Ordering::SeqCst);
+    while seen > 0 {
+        let taken = seen.min(most);
+        match from.compare_exchange_weak(seen, seen - taken, Ordering::SeqCst, Ordering::SeqCst) {
+            Ok(_) => return taken,
+            Err(now) => seen = now,
+        }
+    }
+    0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exactly_the_limit_enters() {
+        for limit in [1, 7, 24, 100] {
+            let outstanding = Outstanding::new();
+            outstanding.set_limit(limit);
+            for round in 0..3 {
+                let entered = (0..limit + 5).filter(|_| outstanding.enter()).count();
+                assert_eq!(entered, limit as usize, "round {round}");
+                assert_eq!(outstanding.count(), limit);
+                (0..limit).for_each(|_| outstanding.leave());
+            }
+            assert_eq!(outstanding.count(), 0);
+        }
+    }
+
+    #[test]
+    fn a_lowered_limit_holds_until_enough_have_left() {
+        let outstanding = Outstanding::new();
+        outstanding.set_limit(50);
+        assert!((0..40).all(|_| outstanding.enter()));
+        outstanding.set_limit(10);
+        for left in 1..=30 {
+            assert!(!outstanding.enter(), "{left}");
+            outstanding.leave();
+        }
+        assert_eq!((outstanding.count(), outstanding.enter()), (10, false));
+        outstanding.leave();
+        assert!(outstanding.enter() && !outstanding.enter());
+    }
+
+    #[test]
+    fn threads_together_never_pass_the_limit() {
+        let outstanding = Outstanding::new();
+        outstanding.set_limit(20);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for round in 0..20_000_u32 {
+                        let entered = (0..1 + round % 9).filter(|_| outstanding.enter()).count();
+                        assert!(outstanding.count() <= 20);
+                        (0..entered).for_each(|_| outstanding.leave());
+                    }
+                });
+            }
+        });
+        assert_eq!((outstanding.count(), outstanding.limit()), (0, 20));
+    }
+}
