@@ -4,6 +4,7 @@ use std::path::Path;
 
 use assert_cmd::Command;
 use larder_core::policy::{PolicyKind, Reason};
+use larder_front::Failure;
 
 use crate::markdown::{anchor, code_block, headings, links};
 use crate::none;
@@ -80,6 +81,14 @@ fn every_reason_is_documented() {
     let document = text("docs/policies.md");
     let missing = Reason::ALL.iter().filter(|reason| !document.contains(&format!("\n| `{reason}` |")));
     none(&missing.map(|reason| format!("docs/policies.md does not explain '{reason}'")).collect::<Vec<_>>());
+}
+
+#[test]
+fn every_error_of_the_switch_is_documented() {
+    let document = text("docs/operating.md");
+    let row = |failure: &Failure| format!("\n| `{}` | {}", failure.name(), failure.status());
+    let missing = Failure::ALL.iter().map(row).filter(|row| !document.contains(row));
+    none(&missing.map(|row| format!("docs/operating.md has no row '{}..'", row.trim())).collect::<Vec<_>>());
 }
 
 #[test]
