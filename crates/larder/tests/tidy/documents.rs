@@ -5,6 +5,7 @@ use std::path::Path;
 use assert_cmd::Command;
 use larder_core::policy::{PolicyKind, Reason};
 use larder_front::Failure;
+use larder_trace::Format;
 
 use crate::markdown::{anchor, code_block, headings, links};
 use crate::none;
@@ -89,6 +90,18 @@ fn every_error_of_the_switch_is_documented() {
     let row = |failure: &Failure| format!("\n| `{}` | {}", failure.name(), failure.status());
     let missing = Failure::ALL.iter().map(row).filter(|row| !document.contains(row));
     none(&missing.map(|row| format!("docs/operating.md has no row '{}..'", row.trim())).collect::<Vec<_>>());
+}
+
+#[test]
+fn every_trace_format_is_documented() {
+    let document = text("docs/traces.md");
+    let missing =
+        Format::ALL.iter().filter(|format| !document.contains(&format!("\n| `{}` |", format.name())));
+    none(
+        &missing
+            .map(|format| format!("docs/traces.md does not list '{}'", format.name()))
+            .collect::<Vec<_>>(),
+    );
 }
 
 #[test]
