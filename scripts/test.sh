@@ -17,6 +17,9 @@ if [ "${CI:-}" != true ] && ! toolchain_is_pinned; then
     DENY=()
 fi
 
+# Incremental data only costs time where nothing is built twice.
+[ "${CI:-}" != true ] || export CARGO_INCREMENTAL=0
+
 TEST_LOG=$(mktemp)
 trap 'rm -f "$TEST_LOG"' EXIT
 SUMMARY=()
