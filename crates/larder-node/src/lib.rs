@@ -1,1 +1,43 @@
-//! placeholder
+//! The live content node: HTTP/1.1 in front of a bounded memory cache in front of a store.
+//!
+//! ```text
+//! client -> server -> node -> memory (larder_core::cache decides what stays) -> store: directory | model
+//! ```
+//!
+//! [`Node::new`] takes a [`NodeConfig`], [`Node::serve`] a listening socket and a future that ends it.
+//! Contents up to the chunk size are read, kept and sent whole; longer ones in chunks, so that a range that misses
+//! reads no more than its chunks. One read serves all who wait for the same thing. Every reply says in
+//! `Cache-Status` (RFC 9211) what the cache did for it.
+//!
+//! Choices of ours: GET and HEAD only. HEAD and conditional requests that miss look at the store and put nothing
+//! into the cache unless a body has to be sent. A request for several ranges gets the whole. Files whose names begin
+//! with a dot are not served. A changed file is noticed within the time between two checks of its validity. The
+//! replies that the HTTP parser itself sends (400 for what is no HTTP, 414 and 431 beyond its limits) carry no
+//! `Cache-Status`, since no cache saw the request.
+
+mod body;
+mod config;
+mod connection;
+mod fetch;
+mod http;
+mod memory;
+mod node;
+mod object;
+mod reply;
+mod server;
+mod stats;
+mod store;
+
+pub use config::{CacheConfig, ConfigError, Limits, NodeConfig, StoreConfig};
+pub use node::{Node, NodeError};
+pub use server::Drained;
+pub use stats::NodeStats;
+pub use store::{DirectoryError, DiskModel, ManifestError};
+
+/// Entry points for the fuzz targets: parsers of foreign bytes, with the checks that must hold for any input.
+#[doc(hidden)]
+pub mod fuzzing {
+    pub use crate::http::condition::fuzz_conditions;
+    pub use crate::http::path::fuzz_resolve;
+    pub use crate::http::range::fuzz_parse as fuzz_range;
+}

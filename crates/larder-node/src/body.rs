@@ -1,0 +1,181 @@
+//! Bodies of replies: nothing, bytes from memory, or the chunks of a long object as they come.
+//!
+//! Chunks are asked for in order, one ahead of the one that is being sent, so that the store reads while the network
+//! writes; a slow client therefore holds two chunks and no more.
+
+use crate::connection::InFlight;
+use crate::fetch::PartState;
+use crate::node::Node;
+use crate::object::Object;
+use crate::store::StoreError;
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+/// Chunks asked for ahead of the one to be sent next.
+const AHEAD: usize = 1;
+
+/// The body of a reply.
+pub(crate) struct Body {
+    content: Content,
+    left: u64,
+    /// Ends the request when the body has been taken over, or will never be.
+    in_flight: Option<InFlight>,
+}
+
+enum Content {
+    Whole(Bytes),
+    Parts(Box<Parts>),
+}
+
+impl Body {
+    pub(crate) fn empty() -> Self {
+        Self::whole(Bytes::new())
+    }
+
+    pub(crate) fn whole(bytes: Bytes) -> Self {
+        Self { left: bytes.len() as u64, content: Content::Whole(bytes), in_flight: None }
+    }
+
+    pub(crate) fn parts(parts: Parts) -> Self {
+        Self { left: parts.left, content: Content::Parts(Box::new(parts)), in_flight: None }
+    }
+
+    /// Hangs the request on the body.
+    pub(crate) fn with(mut self, in_flight: InFlight) -> Self {
+        self.in_flight = Some(in_flight);
+        self
+    }
+}
+
+impl http_body::Body for Body {
+    type Data = Bytes;
+    type Error = StoreError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, StoreError>>> {
+        if self.left == 0 {
+            return Poll::Ready(None);
+        }
+        let bytes = match &mut self.content {
+            Content::Whole(bytes) => std::mem::take(bytes),
+            Content::Parts(parts) => match ready!(parts.poll_next(cx)) {
+                Ok(bytes) => bytes,
+                Err(error) => return Poll::Ready(Some(Err(error))),
+            },
+        };
+        self.left = self.left.saturating_sub(bytes.len() as u64);
+        if let Some(in_flight) = &self.in_flight {
+            in_flight.counters().bytes_out.add(bytes.len() as u64);
+        }
+        Poll::Ready(Some(Ok(Frame::data(bytes))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.left == 0
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.left)
+    }
+}
+
+impl Drop for Body {
+    fn drop(&mut self) {
+        if let Some(in_flight) = self.in_flight.as_ref().filter(|_| self.left > 0) {
+            in_flight.counters().aborted.add(1);
+        }
+    }
+}
+
+type Wait = Pin<Box<dyn Future<Output = Result<Bytes, StoreError>> + Send>>;
+
+/// A chunk that has been asked for.
+enum Asked {
+    Here(Bytes),
+    Awaited(Wait),
+}
+
+/// The bytes `from..to` of an object kept in chunks.
+pub(crate) struct Parts {
+    node: Arc<Node>,
+    object: Arc<Object>,
+    hash: u64,
+    /// The first byte not asked for yet, and the end.
+    from: u64,
+    to: u64,
+    /// Bytes not handed out yet.
+    left: u64,
+    /// Bytes in front of `from` that were read from the store without a gap.
+    run: u64,
+    asked: VecDeque<Asked>,
+    /// A chunk that was awaited before the reply began.
+    first: Option<Bytes>,
+}
+
+impl Parts {
+    /// The bytes `from..to`; not empty.
+    pub(crate) fn new(node: Arc<Node>, object: Arc<Object>, hash: u64, from: u64, to: u64) -> Self {
+        let asked = VecDeque::with_capacity(1 + AHEAD);
+        Self { node, object, hash, from, to, left: to - from, run: 0, asked, first: None }
+    }
+
+    /// Waits for the first chunk, so that a store that fails at once is an error reply and no torn one.
+    pub(crate) async fn prime(&mut self) -> Result<(), StoreError> {
+        let first = std::future::poll_fn(|cx| self.poll_next(cx)).await?;
+        self.left += first.len() as u64;
+        self.first = Some(first);
+        Ok(())
+    }
+
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Bytes, StoreError>> {
+        if let Some(first) = self.first.take() {
+            self.left -= first.len() as u64;
+            return Poll::Ready(Ok(first));
+        }
+        while self.asked.len() <= AHEAD && self.from < self.to {
+            // Ahead of need only what must be read is asked for: what is in memory would be held for nothing.
+            if !self.asked.is_empty() && self.node.holds_part(&self.object, self.hash, self.from) {
+                break;
+            }
+            self.ask()?;
+        }
+        let bytes = match self.asked.front_mut() {
+            Some(Asked::Here(bytes)) => std::mem::take(bytes),
+            Some(Asked::Awaited(wait)) => ready!(wait.as_mut().poll(cx))?,
+            // Only if more is asked of the body than it said it had.
+            None => return Poll::Ready(Err(StoreError::Abandoned)),
+        };
+        self.asked.pop_front();
+        self.left -= bytes.len() as u64;
+        Poll::Ready(Ok(bytes))
+    }
+
+    /// Asks for the chunk that holds byte `from`.
+    fn ask(&mut self) -> Result<(), StoreError> {
+        let chunk = self.node.chunk_of(&self.object, self.from);
+        let (skip, take) = (self.from - chunk.start, chunk.end.min(self.to) - self.from);
+        let cut = move |bytes: &Bytes| bytes.slice(skip as usize..(skip + take) as usize);
+        let state = self.node.part(&self.object, self.hash, &chunk, self.run)?;
+        self.asked.push_back(match state {
+            PartState::Here(bytes) => {
+                self.run = 0;
+                Asked::Here(cut(&bytes))
+            }
+            PartState::Awaited(flight) => {
+                self.run += chunk.end - chunk.start;
+                Asked::Awaited(Box::pin(async move {
+                    Node::part_of(flight.landed().await).map(|bytes| cut(&bytes))
+                }))
+            }
+        });
+        self.from = self.from - skip + (chunk.end - chunk.start);
+        Ok(())
+    }
+}

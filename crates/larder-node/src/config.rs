@@ -1,0 +1,226 @@
+//! What a node is told at its start, and the limits it keeps.
+//!
+//! Every field has a default but the name and the store. [`NodeConfig::check`] names the first value out of range;
+//! [`crate::Node::new`] calls it, so a running node has a configuration without contradictions.
+
+use crate::store::DiskModel;
+use larder_core::Bytes;
+use larder_core::cache::CacheKind;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Everything a node is told at its start.
+#[derive(Clone, Debug)]
+pub struct NodeConfig {
+    /// The node's name in `Cache-Status`, metrics and logs. 1 to 200 printable ASCII characters.
+    pub name: String,
+    /// The memory cache.
+    pub cache: CacheConfig,
+    /// Where contents come from.
+    pub store: StoreConfig,
+    /// Limits on clients and reads.
+    pub limits: Limits,
+    /// How long a cached file is served before its size and time are looked up again. Zero looks at every use.
+    /// Default 2 s, at most 1 day. A modelled store never changes and is never asked again.
+    pub revalidate: Duration,
+    /// Path that answers 200 `ok`, and 503 while the node drains. Default `/.larder/health`; `None` serves none.
+    pub health_path: Option<String>,
+    /// Path that answers [`crate::NodeStats`] as JSON. Default `None`: the numbers are not for every client.
+    pub stats_path: Option<String>,
+}
+
+/// The memory cache of a node.
+#[derive(Clone, Copy, Debug)]
+pub struct CacheConfig {
+    /// Replacement policy. Default Greedy-Dual-Size.
+    pub kind: CacheKind,
+    /// Most bytes kept. Default 256 MiB, 0 keeps nothing. An object counts its length, at least 512 bytes: about
+    /// what its bookkeeping takes.
+    pub bytes: Bytes,
+    /// Larger objects are served but not kept. Default: no limit.
+    pub object_max: Bytes,
+    /// Objects above this length are read, kept and evicted in chunks of it. A multiple of 4 KiB from 4 KiB to
+    /// 64 MiB. Default 1 MiB.
+    pub chunk: Bytes,
+}
+
+/// Where contents come from.
+#[derive(Clone, Debug)]
+pub enum StoreConfig {
+    /// The files below a directory.
+    Directory {
+        /// The directory. Nothing outside of it is ever served.
+        root: PathBuf,
+        /// Read past the operating system's page cache, so that the node's own cache size is what counts.
+        bypass_page_cache: bool,
+    },
+    /// No contents at all: replies of the right sizes after the time a modelled disk would have taken.
+    Model {
+        /// Text file with a line `size<TAB>target` for each target, as requested (`path?query`).
+        manifest: PathBuf,
+        /// The disk.
+        disk: DiskModel,
+    },
+}
+
+/// What a node bounds, and what happens at each bound.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Client connections at once; a further one gets 503 and is closed. 1 to 1,000,000, default 10,000.
+    pub connections_max: u32,
+    /// Bytes of a request's head; 431 beyond. 8 KiB to 1 MiB, default 32 KiB.
+    pub head_bytes_max: usize,
+    /// Bytes of a request's path and query; 414 beyond. 16 to 64,000, default 8,192.
+    pub uri_bytes_max: usize,
+    /// Header fields of a request; 431 beyond. 8 to 1,000, default 100.
+    pub headers_max: usize,
+    /// Time from a head's first byte (or the connection's start) to its last; the connection is closed after it.
+    /// 1 ms to 1 h, default 10 s.
+    pub head_timeout: Duration,
+    /// Time a kept-alive connection may be silent; it is closed after it. 1 ms to 1 day, default 75 s.
+    pub idle_timeout: Duration,
+    /// Time a client may take none of a reply's bytes; the connection is closed after it. 1 ms to 1 h, default 30 s.
+    pub write_timeout: Duration,
+    /// Time replies under way get at shutdown; what is left is aborted. Up to 1 h, default 30 s.
+    pub drain_timeout: Duration,
+    /// Reads of the store under way or waiting; a request that needs a further one gets 503 with Retry-After.
+    /// 1 to 1,000,000, default 4,096.
+    pub reads_max: usize,
+    /// Reads of a directory at one time; the rest wait. 1 to 400, default 64. A modelled disk does one at a time.
+    pub reads_at_once: usize,
+}
+
+/// A value of the configuration that is out of range, and what it may be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("node {field}: {expected}")]
+pub struct ConfigError {
+    /// The field, as in [`NodeConfig`].
+    pub field: &'static str,
+    /// What it may be.
+    pub expected: &'static str,
+}
+
+impl NodeConfig {
+    /// The defaults for a node called `name` in front of `store`.
+    pub fn new(name: impl Into<String>, store: StoreConfig) -> Self {
+        Self {
+            name: name.into(),
+            cache: CacheConfig::default(),
+            store,
+            limits: Limits::default(),
+            revalidate: Duration::from_secs(2),
+            health_path: Some("/.larder/health".to_owned()),
+            stats_path: None,
+        }
+    }
+
+    /// Whether every value is in its range.
+    ///
+    /// # Errors
+    /// The first value that is not.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let printable = self.name.bytes().all(|b| (0x20..0x7F).contains(&b));
+        ensure(
+            (1..=200).contains(&self.name.len()) && printable,
+            "name",
+            "1 to 200 printable ASCII characters",
+        )?;
+        let chunk = self.cache.chunk.0;
+        let chunk_fits = chunk.is_multiple_of(4_096) && (4_096..=64 << 20).contains(&chunk);
+        ensure(chunk_fits, "cache.chunk", "a multiple of 4 KiB from 4 KiB to 64 MiB")?;
+        ensure(self.revalidate <= Duration::from_secs(86_400), "revalidate", "at most 1 day")?;
+        for (path, field) in [(&self.health_path, "health_path"), (&self.stats_path, "stats_path")] {
+            let absolute = path.as_deref().is_none_or(|path| path.starts_with('/'));
+            ensure(absolute, field, "a path that starts with '/'")?;
+        }
+        if let StoreConfig::Model { disk, .. } = &self.store {
+            disk.check()?;
+        }
+        self.limits.check()
+    }
+}
+
+impl Limits {
+    fn check(&self) -> Result<(), ConfigError> {
+        let hour = Duration::from_secs(3_600);
+        let timeout = |value: Duration, most: Duration| value >= Duration::from_millis(1) && value <= most;
+        let in_1_to_million = |n: usize| (1..=1_000_000).contains(&n);
+        ensure(in_1_to_million(self.connections_max as usize), "limits.connections_max", "1 to 1,000,000")?;
+        ensure((8_192..=1 << 20).contains(&self.head_bytes_max), "limits.head_bytes_max", "8 KiB to 1 MiB")?;
+        ensure((16..=64_000).contains(&self.uri_bytes_max), "limits.uri_bytes_max", "16 to 64,000")?;
+        ensure((8..=1_000).contains(&self.headers_max), "limits.headers_max", "8 to 1,000")?;
+        ensure(timeout(self.head_timeout, hour), "limits.head_timeout", "1 ms to 1 h")?;
+        ensure(timeout(self.idle_timeout, hour * 24), "limits.idle_timeout", "1 ms to 1 day")?;
+        ensure(timeout(self.write_timeout, hour), "limits.write_timeout", "1 ms to 1 h")?;
+        ensure(self.drain_timeout <= hour, "limits.drain_timeout", "at most 1 h")?;
+        ensure(in_1_to_million(self.reads_max), "limits.reads_max", "1 to 1,000,000")?;
+        ensure((1..=400).contains(&self.reads_at_once), "limits.reads_at_once", "1 to 400")
+    }
+}
+
+impl Default for CacheConfig {
+    fn default() -> Self {
+        Self {
+            kind: CacheKind::Gds,
+            bytes: Bytes::mib(256),
+            object_max: Bytes(u64::MAX),
+            chunk: Bytes::mib(1),
+        }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections_max: 10_000,
+            head_bytes_max: 32 << 10,
+            uri_bytes_max: 8_192,
+            headers_max: 100,
+            head_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(75),
+            write_timeout: Duration::from_secs(30),
+            drain_timeout: Duration::from_secs(30),
+            reads_max: 4_096,
+            reads_at_once: 64,
+        }
+    }
+}
+
+pub(crate) fn ensure(holds: bool, field: &'static str, expected: &'static str) -> Result<(), ConfigError> {
+    if holds { Ok(()) } else { Err(ConfigError { field, expected }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config() -> NodeConfig {
+        NodeConfig::new("a", StoreConfig::Directory { root: "/".into(), bypass_page_cache: false })
+    }
+
+    #[test]
+    fn the_defaults_are_in_range() {
+        assert_eq!(config().check(), Ok(()));
+    }
+
+    #[test]
+    fn values_out_of_range_are_named() {
+        type Spoil = fn(&mut NodeConfig);
+        let cases: [(&str, Spoil); 6] = [
+            ("name", |c| c.name = "line\nbreak".to_owned()),
+            ("cache.chunk", |c| c.cache.chunk = Bytes(5_000)),
+            ("health_path", |c| c.health_path = Some("health".to_owned())),
+            ("limits.connections_max", |c| c.limits.connections_max = 0),
+            ("limits.head_timeout", |c| c.limits.head_timeout = Duration::ZERO),
+            ("store.disk.speed", |c| {
+                let disk = DiskModel { speed: f64::NAN, ..DiskModel::default() };
+                c.store = StoreConfig::Model { manifest: "m".into(), disk };
+            }),
+        ];
+        for (field, spoil) in cases {
+            let mut config = config();
+            spoil(&mut config);
+            assert_eq!(config.check().map_err(|error| error.field), Err(field));
+        }
+    }
+}

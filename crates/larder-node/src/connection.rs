@@ -1,0 +1,218 @@
+//! A client connection as hyper sees it, with deadlines, and the count of requests in flight.
+//!
+//! Deadlines: a request's head must be complete some time after its first byte (the connection's first head, after
+//! the accept); a kept-alive connection may be silent for another, longer time; and a client must take some of a
+//! reply's bytes now and then. One timer for reading is kept and moved, which costs next to nothing per request.
+//!
+//! In flight is a request until the last byte of its reply is in the kernel's socket buffer, or the connection is
+//! gone. hyper drops a reply's body when it has taken the last piece into its own buffer, and asks for a flush only
+//! when that buffer is empty: so a dropped body makes its request *finishing*, and the next flush ends it.
+
+use crate::config::Limits;
+use crate::stats::Counters;
+use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper_util::rt::TokioIo;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+/// What a connection's socket and its requests share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) counters: Arc<Counters>,
+    /// Whether a request has been read and not answered: then reading has no deadline.
+    busy: AtomicBool,
+    /// Whether any request has been read.
+    used: AtomicBool,
+    finishing: AtomicU64,
+}
+
+impl Shared {
+    pub(crate) fn new(counters: Arc<Counters>) -> Arc<Self> {
+        Arc::new(Self {
+            counters,
+            busy: AtomicBool::new(false),
+            used: AtomicBool::new(false),
+            finishing: AtomicU64::new(0),
+        })
+    }
+
+    /// Whether no request has been read yet.
+    pub(crate) fn is_unused(&self) -> bool {
+        !self.used.load(Relaxed)
+    }
+
+    /// Notes that a head has been read.
+    pub(crate) fn begin(self: &Arc<Self>) -> InFlight {
+        self.busy.store(true, Relaxed);
+        self.used.store(true, Relaxed);
+        self.counters.in_flight.rise();
+        InFlight { shared: Arc::clone(self) }
+    }
+
+    fn flushed(&self) -> bool {
+        if self.finishing.load(Relaxed) == 0 {
+            return false;
+        }
+        let finished = self.finishing.swap(0, Relaxed);
+        self.counters.in_flight.fall(finished);
+        self.busy.store(false, Relaxed);
+        finished > 0
+    }
+}
+
+/// A request in flight. Dropped when its reply is all in hyper's buffer, or will never be.
+#[derive(Debug)]
+pub(crate) struct InFlight {
+    shared: Arc<Shared>,
+}
+
+impl InFlight {
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.shared.counters
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.shared.finishing.fetch_add(1, Relaxed);
+    }
+}
+
+/// Which deadline for reading runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Awaiting {
+    /// The rest of a head.
+    Head,
+    /// The first byte of the next head.
+    Silence,
+}
+
+/// A socket with deadlines.
+pub(crate) struct Socket {
+    stream: TokioIo<TcpStream>,
+    shared: Arc<Shared>,
+    head_timeout: Duration,
+    idle_timeout: Duration,
+    write_timeout: Duration,
+    awaiting: Awaiting,
+    /// The read timer, set to the deadline if `read_armed`.
+    read_timer: Pin<Box<Sleep>>,
+    read_armed: bool,
+    /// Runs while the client takes nothing.
+    write_timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl Socket {
+    pub(crate) fn new(stream: TcpStream, shared: Arc<Shared>, limits: &Limits) -> Self {
+        Self {
+            stream: TokioIo::new(stream),
+            shared,
+            head_timeout: limits.head_timeout,
+            idle_timeout: limits.idle_timeout,
+            write_timeout: limits.write_timeout,
+            awaiting: Awaiting::Head,
+            read_timer: Box::pin(sleep_until(Instant::now() + limits.head_timeout)),
+            read_armed: true,
+            write_timer: None,
+        }
+    }
+
+    /// Called when the socket has nothing to read.
+    fn poll_read_deadline(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.shared.busy.load(Relaxed) {
+            self.read_armed = false;
+            return Poll::Pending;
+        }
+        if !self.read_armed {
+            let timeout = match self.awaiting {
+                Awaiting::Head => self.head_timeout,
+                Awaiting::Silence => self.idle_timeout,
+            };
+            self.read_timer.as_mut().reset(Instant::now() + timeout);
+            self.read_armed = true;
+        }
+        ready!(self.read_timer.as_mut().poll(cx));
+        let (count, what) = match self.awaiting {
+            Awaiting::Head => (&self.shared.counters.head_timeouts, "the request's head took too long"),
+            Awaiting::Silence => (&self.shared.counters.idle_timeouts, "the connection was silent too long"),
+        };
+        count.add(1);
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, what)))
+    }
+
+    fn after_write<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.write_timer = None;
+            return written;
+        }
+        let timeout = self.write_timeout;
+        let timer = self.write_timer.get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + timeout)));
+        ready!(timer.as_mut().poll(cx));
+        self.shared.counters.write_timeouts.add(1);
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client takes no bytes")))
+    }
+}
+
+impl Read for Socket {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        match Pin::new(&mut self.stream).poll_read(cx, buf) {
+            Poll::Pending => self.poll_read_deadline(cx),
+            ready => {
+                if self.awaiting == Awaiting::Silence {
+                    self.awaiting = Awaiting::Head;
+                    self.read_armed = false;
+                }
+                ready
+            }
+        }
+    }
+}
+
+impl Write for Socket {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.after_write(cx, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.after_write(cx, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.shared.flushed() {
+            self.awaiting = Awaiting::Silence;
+            self.read_armed = false;
+        }
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+impl Drop for Shared {
+    /// The connection is gone, with all it held; what was not sent never will be.
+    fn drop(&mut self) {
+        self.flushed();
+    }
+}

@@ -1,0 +1,154 @@
+//! From names to contents: out of memory, or by a read that others may share.
+
+use crate::http::cache_status::{Outcome, Why};
+use crate::memory::{Entry, Flight, Found, Landed, Lead, Wanted};
+use crate::node::Node;
+use crate::object::Object;
+use crate::store::{Piece, StoreError};
+use bytes::Bytes;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A chunk that has been asked for.
+pub(crate) enum PartState {
+    Here(Bytes),
+    Awaited(Arc<Flight>),
+}
+
+impl Node {
+    /// What is kept of a name, if it still holds. The flag says whether something was kept that does not hold.
+    pub(crate) async fn cached(
+        &self,
+        hash: u64,
+        name: &[u8],
+    ) -> Result<(Option<Arc<Object>>, Why), StoreError> {
+        let Some(Entry::Head(object)) = self.memory.find((hash, 0), Wanted::Head(name)) else {
+            return Ok((None, Why::Miss));
+        };
+        let due = self.store.can_change() && object.claim_check(self.now_ms(), self.revalidate_ms);
+        if !due {
+            return Ok((Some(object), Why::Miss));
+        }
+        match self.stat(name).await {
+            Ok(current) if object.stands_for(&current) => Ok((Some(object), Why::Miss)),
+            // Too busy to look: what is kept is the better answer.
+            Err(StoreError::Busy) => Ok((Some(object), Why::Miss)),
+            Ok(_) => {
+                self.memory.forget((hash, 0));
+                Ok((None, Why::Stale))
+            }
+            Err(error) => {
+                self.memory.forget((hash, 0));
+                Err(error)
+            }
+        }
+    }
+
+    /// What a name stands for, without its contents and without keeping anything.
+    pub(crate) async fn stat(&self, name: &[u8]) -> Result<Object, StoreError> {
+        let _permit = self.stats_at_once.try_acquire().map_err(|_| StoreError::Busy)?;
+        let meta = self.store.stat(name).await?;
+        Ok(Object::new(name, meta, None, self.now_ms()))
+    }
+
+    /// The object of a name with its contents if they are short, read if need be.
+    pub(crate) async fn object(
+        self: &Arc<Self>,
+        hash: u64,
+        name: &[u8],
+        why: Why,
+    ) -> Result<(Arc<Object>, Outcome), StoreError> {
+        let (flight, collapsed) = match self.memory.begin((hash, 0), Wanted::Head(name)) {
+            Found::Have(Entry::Head(object)) => return Ok((object, Outcome::Hit)),
+            Found::Have(Entry::Part { .. }) => return Err(StoreError::Abandoned),
+            Found::Join(flight) => (flight, true),
+            Found::Full => return Err(StoreError::Busy),
+            Found::Lead(lead) => {
+                let flight = lead.flight();
+                tokio::spawn(Arc::clone(self).read_object(lead, name.into()));
+                (flight, false)
+            }
+        };
+        match flight.landed().await? {
+            (Entry::Head(object), stored) => Ok((object, Outcome::Forward { why, stored, collapsed })),
+            (Entry::Part { .. }, _) => Err(StoreError::Abandoned),
+        }
+    }
+
+    /// The bounds of the chunk that holds byte `at` of an object.
+    pub(crate) fn chunk_of(&self, object: &Object, at: u64) -> Range<u64> {
+        let start = at - at % self.chunk;
+        start..object.meta.size.min(start + self.chunk)
+    }
+
+    /// Whether the chunk that holds byte `at` is in memory.
+    pub(crate) fn holds_part(&self, object: &Arc<Object>, hash: u64, at: u64) -> bool {
+        self.part_number(at).is_ok_and(|part| self.memory.holds((hash, part), Wanted::Part(object)))
+    }
+
+    /// Which of the chunks with the bytes `first..=last` are in memory: (some, all).
+    pub(crate) fn holds_parts(&self, object: &Arc<Object>, hash: u64, first: u64, last: u64) -> (bool, bool) {
+        match (self.part_number(first), self.part_number(last)) {
+            (Ok(first), Ok(last)) => self.memory.holds_parts(hash, object, first, last),
+            _ => (false, false),
+        }
+    }
+
+    /// Asks for a chunk. `before` bytes in front of it have just been read.
+    pub(crate) fn part(
+        self: &Arc<Self>,
+        object: &Arc<Object>,
+        hash: u64,
+        chunk: &Range<u64>,
+        before: u64,
+    ) -> Result<PartState, StoreError> {
+        let key = (hash, self.part_number(chunk.start)?);
+        match self.memory.begin(key, Wanted::Part(object)) {
+            Found::Have(entry) => Self::part_of(Ok((entry, true))).map(PartState::Here),
+            Found::Join(flight) => Ok(PartState::Awaited(flight)),
+            Found::Full => Err(StoreError::Busy),
+            Found::Lead(lead) => {
+                let flight = lead.flight();
+                let piece = Piece { offset: chunk.start, len: chunk.end - chunk.start, before };
+                tokio::spawn(Arc::clone(self).read_part(lead, Arc::clone(object), piece));
+                Ok(PartState::Awaited(flight))
+            }
+        }
+    }
+
+    /// The chunk that a read brought.
+    pub(crate) fn part_of(landed: Landed) -> Result<Bytes, StoreError> {
+        match landed? {
+            (Entry::Part { bytes, .. }, _) => Ok(bytes),
+            (Entry::Head(_), _) => Err(StoreError::Abandoned),
+        }
+    }
+
+    /// Whether the cache may keep an object of this size.
+    pub(crate) fn keeps(&self, size: u64) -> bool {
+        size <= self.object_max
+    }
+
+    async fn read_object(self: Arc<Self>, lead: Lead, name: Box<[u8]>) {
+        let opened = self.store.open_short(&name, self.chunk).await;
+        let keep = opened.as_ref().is_ok_and(|(meta, _)| self.keeps(meta.size));
+        let now_ms = self.now_ms();
+        let object = opened.map(|(meta, body)| Entry::Head(Arc::new(Object::new(&name, meta, body, now_ms))));
+        lead.land(object, keep);
+    }
+
+    async fn read_part(self: Arc<Self>, lead: Lead, object: Arc<Object>, piece: Piece) {
+        let bytes = self.store.read(&object.name, object.meta, piece).await;
+        let keep = self.keeps(object.meta.size);
+        if matches!(bytes, Err(StoreError::Changed | StoreError::NotFound)) {
+            // What is known of the object holds no more; the next request starts anew.
+            self.memory.forget((lead.hash(), 0));
+        }
+        lead.land(bytes.map(|bytes| Entry::Part { of: object, bytes }), keep);
+    }
+
+    /// The cache's number of the chunk that holds byte `at`; 0 is the object itself.
+    fn part_number(&self, at: u64) -> Result<u32, StoreError> {
+        u32::try_from(at / self.chunk + 1).map_err(|_| StoreError::TooLong)
+    }
+}

@@ -1,0 +1,228 @@
+//! Preconditions (RFC 9110 section 13): `If-Match`, `If-Unmodified-Since`, `If-None-Match`, `If-Modified-Since` in
+//! the order of section 13.2.2, and `If-Range`.
+
+use http::HeaderMap;
+use http::header::{self, HeaderValue};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// What preconditions are held against.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Validators<'a> {
+    /// The tag between its quotes.
+    pub(crate) opaque: &'a [u8],
+    /// Whether the tag and the time tell every change apart. If not, the tag is sent with `W/`.
+    pub(crate) strong: bool,
+    /// Time of the last change, in whole seconds since 1970.
+    pub(crate) modified: i64,
+}
+
+/// What the preconditions say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Answer as if there were none.
+    Proceed,
+    /// The client has it already: 304.
+    NotModified,
+    /// The client wanted something else: 412.
+    Failed,
+}
+
+/// Whether a request has a precondition that [`evaluate`] looks at.
+pub(crate) fn is_conditional(headers: &HeaderMap) -> bool {
+    use header::{IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE};
+    [IF_NONE_MATCH, IF_MODIFIED_SINCE, IF_MATCH, IF_UNMODIFIED_SINCE]
+        .iter()
+        .any(|name| headers.contains_key(name))
+}
+
+/// Holds a GET's or HEAD's preconditions against what there is.
+pub(crate) fn evaluate(headers: &HeaderMap, current: &Validators<'_>) -> Verdict {
+    if headers.contains_key(header::IF_MATCH) {
+        if !any_matches(headers, &header::IF_MATCH, current, Comparison::Strong) {
+            return Verdict::Failed;
+        }
+    } else if date(headers, &header::IF_UNMODIFIED_SINCE).is_some_and(|since| current.modified > since) {
+        return Verdict::Failed;
+    }
+    if headers.contains_key(header::IF_NONE_MATCH) {
+        if any_matches(headers, &header::IF_NONE_MATCH, current, Comparison::Weak) {
+            return Verdict::NotModified;
+        }
+    } else if date(headers, &header::IF_MODIFIED_SINCE).is_some_and(|since| current.modified <= since) {
+        return Verdict::NotModified;
+    }
+    Verdict::Proceed
+}
+
+/// Whether a `Range` header counts: there is no `If-Range`, or it names what there is, by a strong tag or by the
+/// exact time of a change that was long enough ago to be the last.
+pub(crate) fn range_counts(headers: &HeaderMap, current: &Validators<'_>) -> bool {
+    let Some(value) = headers.get(header::IF_RANGE) else { return true };
+    let text = value.as_bytes();
+    if text.starts_with(b"\"") || text.starts_with(b"W/") {
+        return Tags(text).any(|tag| Comparison::Strong.holds(tag, current));
+    }
+    current.strong && seconds(value) == Some(current.modified)
+}
+
+/// How tags are compared.
+#[derive(Clone, Copy)]
+enum Comparison {
+    Strong,
+    Weak,
+}
+
+impl Comparison {
+    fn holds(self, tag: Tag<'_>, current: &Validators<'_>) -> bool {
+        match (tag, self) {
+            (Tag::Any, _) => true,
+            (Tag::Entity { opaque, weak }, Self::Strong) => {
+                !weak && current.strong && opaque == current.opaque
+            }
+            (Tag::Entity { opaque, .. }, Self::Weak) => opaque == current.opaque,
+        }
+    }
+}
+
+fn any_matches(
+    headers: &HeaderMap,
+    name: &header::HeaderName,
+    current: &Validators<'_>,
+    comparison: Comparison,
+) -> bool {
+    let values = headers.get_all(name);
+    values.iter().any(|value| Tags(value.as_bytes()).any(|tag| comparison.holds(tag, current)))
+}
+
+fn date(headers: &HeaderMap, name: &header::HeaderName) -> Option<i64> {
+    headers.get(name).and_then(seconds)
+}
+
+fn seconds(value: &HeaderValue) -> Option<i64> {
+    let time: SystemTime = httpdate::parse_http_date(value.to_str().ok()?).ok()?;
+    i64::try_from(time.duration_since(UNIX_EPOCH).ok()?.as_secs()).ok()
+}
+
+/// A member of a list of tags.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tag<'a> {
+    /// `*`.
+    Any,
+    /// `"opaque"` or `W/"opaque"`.
+    Entity { opaque: &'a [u8], weak: bool },
+}
+
+/// The tags of a header value; ends at the first thing that is none.
+struct Tags<'a>(&'a [u8]);
+
+impl<'a> Iterator for Tags<'a> {
+    type Item = Tag<'a>;
+
+    fn next(&mut self) -> Option<Tag<'a>> {
+        while let [b' ' | b'\t' | b',', rest @ ..] = self.0 {
+            self.0 = rest;
+        }
+        if let [b'*', rest @ ..] = self.0 {
+            self.0 = rest;
+            return Some(Tag::Any);
+        }
+        let (weak, quoted) = match self.0.strip_prefix(b"W/") {
+            Some(rest) => (true, rest),
+            None => (false, self.0),
+        };
+        let inner = quoted.strip_prefix(b"\"")?;
+        let end = inner.iter().position(|&b| b == b'"')?;
+        self.0 = &inner[end + 1..];
+        Some(Tag::Entity { opaque: &inner[..end], weak })
+    }
+}
+
+/// For the fuzz target: any header values are taken without a panic, and an exact tag is always recognised.
+#[doc(hidden)]
+pub fn fuzz_conditions(value: &[u8]) {
+    let Ok(value) = HeaderValue::from_bytes(value) else { return };
+    let current = Validators { opaque: b"tag", strong: true, modified: 1_000_000_000 };
+    for name in [header::IF_MATCH, header::IF_MODIFIED_SINCE, header::IF_UNMODIFIED_SINCE, header::IF_RANGE] {
+        let headers = HeaderMap::from_iter([(name, value.clone())]);
+        let _ = (evaluate(&headers, &current), range_counts(&headers, &current));
+    }
+    let mut headers = HeaderMap::from_iter([(header::IF_NONE_MATCH, HeaderValue::from_static("\"tag\""))]);
+    headers.append(header::IF_NONE_MATCH, value);
+    assert_eq!(evaluate(&headers, &current), Verdict::NotModified);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    // 2001-09-09 01:46:40 UTC is second 1,000,000,000.
+    const NOW: &str = "Sun, 09 Sep 2001 01:46:40 GMT";
+    const BEFORE: &str = "Sun, 09 Sep 2001 01:46:39 GMT";
+    const AFTER: &str = "Sun, 09 Sep 2001 01:46:41 GMT";
+
+    fn current(strong: bool) -> Validators<'static> {
+        Validators { opaque: b"a,b", strong, modified: 1_000_000_000 }
+    }
+
+    fn headers(fields: &[(&'static str, &'static str)]) -> HeaderMap {
+        fields
+            .iter()
+            .map(|&(name, value)| (header::HeaderName::from_static(name), HeaderValue::from_static(value)))
+            .collect()
+    }
+
+    #[test]
+    fn the_order_is_the_rfcs() {
+        use Verdict::{Failed, NotModified, Proceed};
+        let cases: &[(&[(&str, &str)], Verdict)] = &[
+            (&[], Proceed),
+            (&[("if-none-match", "\"a,b\"")], NotModified),
+            (&[("if-none-match", "\"x\", W/\"a,b\"")], NotModified),
+            (&[("if-none-match", "*")], NotModified),
+            (&[("if-none-match", "\"x\"")], Proceed),
+            (&[("if-none-match", "a,b")], Proceed),
+            (&[("if-none-match", "\"x\""), ("if-modified-since", NOW)], Proceed),
+            (&[("if-modified-since", NOW)], NotModified),
+            (&[("if-modified-since", AFTER)], NotModified),
+            (&[("if-modified-since", BEFORE)], Proceed),
+            (&[("if-modified-since", "yesterday")], Proceed),
+            (&[("if-match", "\"a,b\"")], Proceed),
+            (&[("if-match", "W/\"a,b\"")], Failed),
+            (&[("if-match", "\"x\"")], Failed),
+            (&[("if-match", "*"), ("if-none-match", "\"a,b\"")], NotModified),
+            (&[("if-unmodified-since", BEFORE)], Failed),
+            (&[("if-unmodified-since", NOW)], Proceed),
+            (&[("if-match", "\"a,b\""), ("if-unmodified-since", BEFORE)], Proceed),
+        ];
+        for (fields, verdict) in cases {
+            let headers = headers(fields);
+            assert_eq!(evaluate(&headers, &current(true)), *verdict, "{fields:?}");
+            assert!(is_conditional(&headers) || fields.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_range_counts_for_exactly_what_the_client_has() {
+        for (value, strong, counts) in [
+            ("\"a,b\"", true, true),
+            ("\"a,b\"", false, false),
+            ("W/\"a,b\"", true, false),
+            ("\"x\"", true, false),
+            (NOW, true, true),
+            (NOW, false, false),
+            (AFTER, true, false),
+            ("rubbish", true, false),
+        ] {
+            assert_eq!(range_counts(&headers(&[("if-range", value)]), &current(strong)), counts, "{value}");
+        }
+        assert!(range_counts(&HeaderMap::new(), &current(false)));
+    }
+
+    proptest! {
+        #[test]
+        fn foreign_values_are_taken(value in prop::collection::vec(any::<u8>(), 0..60)) {
+            fuzz_conditions(&value);
+        }
+    }
+}

@@ -1,0 +1,422 @@
+//! What the node keeps in memory, and the reads under way to fill it.
+//!
+//! One lock guards the replacement order ([`ByteCache`]), the contents and the table of reads under way; it is held
+//! for a few hash look-ups, never across a read or the release of contents. Splitting the cache would let an object
+//! fit in memory and not in its part, and would make the hit ratio depend on the split.
+//!
+//! A key is a hash of the name, seeded at random so that names cannot be chosen to collide; what is found is
+//! compared with the name all the same. Part 0 is an object with its body if that is short; part `i + 1` is chunk
+//! `i` of a long one.
+//!
+//! One read serves all who want the same thing meanwhile ([`Flight`]): the first leads, the others join. The read
+//! runs in a task of its own, so it completes even if the first one goes away, and its failure reaches all.
+
+use crate::config::CacheConfig;
+use crate::object::Object;
+use crate::store::StoreError;
+use bytes::Bytes;
+use larder_core::cache::{ByteCache, CacheStats, Inserted};
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use tokio::sync::Notify;
+
+/// Least number of bytes an object counts for.
+const CHARGE_MIN: u64 = 512;
+
+/// Hash of a name, and which part of its contents.
+pub(crate) type Key = (u64, u32);
+
+/// Something kept, or just read.
+#[derive(Clone, Debug)]
+pub(crate) enum Entry {
+    /// What is known of an object, and its body if that is short.
+    Head(Arc<Object>),
+    /// A chunk of an object.
+    Part { of: Arc<Object>, bytes: Bytes },
+}
+
+impl Entry {
+    fn charge(&self) -> larder_core::Bytes {
+        let len = match self {
+            Self::Head(object) => object.body.as_ref().map_or(0, Bytes::len),
+            Self::Part { bytes, .. } => bytes.len(),
+        };
+        larder_core::Bytes((len as u64).max(CHARGE_MIN))
+    }
+
+    fn is(&self, wanted: Wanted<'_>) -> bool {
+        match (self, wanted) {
+            (Self::Head(object), Wanted::Head(name)) => *object.name == *name,
+            (Self::Part { of, .. }, Wanted::Part(object)) => of.stands_for(object),
+            _ => false,
+        }
+    }
+}
+
+/// What is looked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Wanted<'a> {
+    /// The object of this name.
+    Head(&'a [u8]),
+    /// A chunk of this object.
+    Part(&'a Arc<Object>),
+}
+
+/// What became of a read.
+pub(crate) type Landed = Result<(Entry, Kept), StoreError>;
+
+/// Whether contents that were read are in the cache now.
+pub(crate) type Kept = bool;
+
+/// A read under way.
+#[derive(Debug)]
+pub(crate) struct Flight {
+    name: Box<[u8]>,
+    of: Option<Arc<Object>>,
+    landed: OnceLock<Landed>,
+    notify: Notify,
+}
+
+impl Flight {
+    fn new(wanted: Wanted<'_>) -> Self {
+        let (name, of) = match wanted {
+            Wanted::Head(name) => (name.into(), None),
+            Wanted::Part(object) => (object.name.clone(), Some(Arc::clone(object))),
+        };
+        Self { name, of, landed: OnceLock::new(), notify: Notify::new() }
+    }
+
+    fn is(&self, wanted: Wanted<'_>) -> bool {
+        match (wanted, &self.of) {
+            (Wanted::Head(name), None) => *self.name == *name,
+            (Wanted::Part(object), Some(of)) => of.stands_for(object),
+            _ => false,
+        }
+    }
+
+    /// Waits for the read.
+    pub(crate) async fn landed(&self) -> Landed {
+        let notified = self.notify.notified();
+        tokio::pin!(notified);
+        // Registers before looking, so that a read that lands in between is not missed.
+        notified.as_mut().enable();
+        if let Some(landed) = self.landed.get() {
+            return landed.clone();
+        }
+        notified.await;
+        self.landed.get().cloned().unwrap_or(Err(StoreError::Abandoned))
+    }
+}
+
+/// What is to be done about something wanted.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// It is here.
+    Have(Entry),
+    /// Somebody reads it.
+    Join(Arc<Flight>),
+    /// The caller must have it read.
+    Lead(Lead),
+    /// Too many reads are under way.
+    Full,
+}
+
+/// The duty to complete a read: dropped without it, the waiting learn that it was abandoned.
+#[derive(Debug)]
+pub(crate) struct Lead {
+    memory: Arc<Memory>,
+    key: Key,
+    flight: Arc<Flight>,
+}
+
+impl Lead {
+    /// Where the read will land.
+    pub(crate) fn flight(&self) -> Arc<Flight> {
+        Arc::clone(&self.flight)
+    }
+
+    /// The hash of the name that is read.
+    pub(crate) fn hash(&self) -> u64 {
+        self.key.0
+    }
+
+    /// Hands the result to all who wait, after keeping it if `keep`.
+    pub(crate) fn land(self, result: Result<Entry, StoreError>, keep: bool) {
+        let landed = result.map(|entry| {
+            let kept = keep && self.memory.keep(self.key, &entry);
+            (entry, kept)
+        });
+        // Nobody else sets it: the drop below finds it set and leaves it.
+        let _ = self.flight.landed.set(landed);
+    }
+}
+
+impl Drop for Lead {
+    fn drop(&mut self) {
+        let _ = self.flight.landed.set(Err(StoreError::Abandoned));
+        self.memory.lock().retire(self.key, &self.flight);
+        self.flight.notify.notify_waiters();
+    }
+}
+
+/// The memory of a node.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    seed: u64,
+    reads_max: usize,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    order: ByteCache<Key>,
+    entries: HashMap<Key, Entry>,
+    flights: HashMap<Key, Arc<Flight>>,
+    reading: usize,
+}
+
+impl Inner {
+    fn find(&mut self, key: Key, wanted: Wanted<'_>) -> Option<Entry> {
+        let entry = self.entries.get(&key).filter(|entry| entry.is(wanted)).cloned()?;
+        self.order.touch(&key);
+        Some(entry)
+    }
+
+    fn retire(&mut self, key: Key, flight: &Arc<Flight>) {
+        self.reading -= 1;
+        if self.flights.get(&key).is_some_and(|other| Arc::ptr_eq(other, flight)) {
+            self.flights.remove(&key);
+        }
+    }
+}
+
+/// Counts and levels of a memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MemoryStats {
+    pub(crate) cache: CacheStats,
+    pub(crate) used: u64,
+    pub(crate) capacity: u64,
+    pub(crate) objects: usize,
+    pub(crate) reading: usize,
+}
+
+impl Memory {
+    /// `reads_max` is the most reads under way.
+    pub(crate) fn new(config: &CacheConfig, reads_max: usize) -> Self {
+        let inner = Inner {
+            order: ByteCache::new(config.kind, config.bytes, config.bytes),
+            entries: HashMap::new(),
+            flights: HashMap::new(),
+            reading: 0,
+        };
+        Self { seed: RandomState::new().hash_one(0), reads_max, inner: Mutex::new(inner) }
+    }
+
+    /// The hash of a name.
+    pub(crate) fn hash(&self, name: &[u8]) -> u64 {
+        xxhash_rust::xxh3::xxh3_64_with_seed(name, self.seed)
+    }
+
+    /// What is kept of the wanted. Counts as a use.
+    pub(crate) fn find(&self, key: Key, wanted: Wanted<'_>) -> Option<Entry> {
+        self.lock().find(key, wanted)
+    }
+
+    /// Whether the wanted is kept. Does not count as a use.
+    pub(crate) fn holds(&self, key: Key, wanted: Wanted<'_>) -> bool {
+        self.lock().entries.get(&key).is_some_and(|entry| entry.is(wanted))
+    }
+
+    /// Which of the chunks `first..=last` of an object are kept: (some, all).
+    pub(crate) fn holds_parts(&self, hash: u64, object: &Arc<Object>, first: u32, last: u32) -> (bool, bool) {
+        let inner = self.lock();
+        let (mut some, mut all) = (false, true);
+        for part in first..=last {
+            let held = inner.entries.get(&(hash, part)).is_some_and(|entry| entry.is(Wanted::Part(object)));
+            some |= held;
+            all &= held;
+            if some && !all {
+                break;
+            }
+        }
+        (some, all)
+    }
+
+    /// What is kept of the wanted, or the read that brings it.
+    pub(crate) fn begin(self: &Arc<Self>, key: Key, wanted: Wanted<'_>) -> Found {
+        let mut inner = self.lock();
+        if let Some(entry) = inner.find(key, wanted) {
+            return Found::Have(entry);
+        }
+        if let Some(flight) = inner.flights.get(&key).filter(|flight| flight.is(wanted)) {
+            return Found::Join(Arc::clone(flight));
+        }
+        if inner.reading >= self.reads_max {
+            return Found::Full;
+        }
+        inner.reading += 1;
+        let flight = Arc::new(Flight::new(wanted));
+        // An older version or a colliding name may be read under the key; that read keeps its place in the table.
+        inner.flights.entry(key).or_insert_with(|| Arc::clone(&flight));
+        Found::Lead(Lead { memory: Arc::clone(self), key, flight })
+    }
+
+    /// Drops what is kept under a key.
+    pub(crate) fn forget(&self, key: Key) {
+        let entry = {
+            let mut inner = self.lock();
+            inner.order.remove(&key);
+            inner.entries.remove(&key)
+        };
+        drop(entry);
+    }
+
+    pub(crate) fn stats(&self) -> MemoryStats {
+        let inner = self.lock();
+        MemoryStats {
+            cache: inner.order.stats(),
+            used: inner.order.used().0,
+            capacity: inner.order.capacity().0,
+            objects: inner.order.len(),
+            reading: inner.reading,
+        }
+    }
+
+    fn keep(&self, key: Key, entry: &Entry) -> Kept {
+        let mut evicted = Vec::new();
+        // Contents are released after the lock: returning a large block to the system takes long.
+        let mut released = Vec::new();
+        let kept = {
+            let mut inner = self.lock();
+            let kept = inner.order.insert(key, entry.charge(), &mut evicted) != Inserted::TooLarge;
+            released.extend(evicted.iter().filter_map(|(key, _)| inner.entries.remove(key)));
+            if kept {
+                released.extend(inner.entries.insert(key, entry.clone()));
+            }
+            kept
+        };
+        drop(released);
+        kept
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Meta;
+    use larder_core::cache::CacheKind;
+
+    fn memory(bytes: u64, reads_max: usize) -> Arc<Memory> {
+        let bytes = larder_core::Bytes(bytes);
+        let config = CacheConfig { kind: CacheKind::Lru, bytes, ..CacheConfig::default() };
+        Arc::new(Memory::new(&config, reads_max))
+    }
+
+    fn object(name: &[u8], len: usize, version: i64) -> Arc<Object> {
+        let meta = Meta { size: len as u64, modified: (version, 0), fresh: false, tag: 0 };
+        Arc::new(Object::new(name, meta, Some(vec![7; len].into()), 0))
+    }
+
+    fn lead(found: Found) -> Lead {
+        match found {
+            Found::Lead(lead) => lead,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn one_read_serves_all_who_wait() {
+        let memory = memory(10_000, 10);
+        let lead = lead(memory.begin((1, 0), Wanted::Head(b"a")));
+        let Found::Join(second) = memory.begin((1, 0), Wanted::Head(b"a")) else {
+            panic!("the second joins")
+        };
+        let waiting = tokio::spawn(async move { second.landed().await });
+        tokio::task::yield_now().await;
+        let own = lead.flight();
+        lead.land(Ok(Entry::Head(object(b"a", 600, 1))), true);
+        for landed in [waiting.await.unwrap(), own.landed().await] {
+            assert!(
+                matches!(landed, Ok((Entry::Head(object), true)) if object.body.as_ref().unwrap().len() == 600)
+            );
+        }
+        assert!(matches!(memory.begin((1, 0), Wanted::Head(b"a")), Found::Have(_)));
+        assert_eq!(memory.stats().reading, 0);
+    }
+
+    #[tokio::test]
+    async fn a_failed_or_abandoned_read_reaches_all_and_frees_the_key() {
+        let memory = memory(10_000, 10);
+        for fail in [true, false] {
+            let lead = lead(memory.begin((1, 0), Wanted::Head(b"a")));
+            let Found::Join(second) = memory.begin((1, 0), Wanted::Head(b"a")) else {
+                panic!("the second joins")
+            };
+            if fail {
+                lead.land(Err(StoreError::NotFound), true);
+                assert!(matches!(second.landed().await, Err(StoreError::NotFound)));
+            } else {
+                drop(lead);
+                assert!(matches!(second.landed().await, Err(StoreError::Abandoned)));
+            }
+        }
+        assert_eq!(memory.stats().reading, 0);
+    }
+
+    #[test]
+    fn reads_beyond_the_limit_are_turned_away() {
+        let memory = memory(10_000, 1);
+        let first = lead(memory.begin((1, 0), Wanted::Head(b"a")));
+        assert!(matches!(memory.begin((2, 0), Wanted::Head(b"b")), Found::Full));
+        assert!(matches!(memory.begin((1, 0), Wanted::Head(b"a")), Found::Join(_)));
+        drop(first);
+        assert!(matches!(memory.begin((2, 0), Wanted::Head(b"b")), Found::Lead(_)));
+    }
+
+    #[test]
+    fn colliding_names_do_not_get_each_others_contents() {
+        let memory = memory(10_000, 10);
+        let first = lead(memory.begin((1, 0), Wanted::Head(b"a")));
+        let second = lead(memory.begin((1, 0), Wanted::Head(b"b")));
+        first.land(Ok(Entry::Head(object(b"a", 1, 1))), true);
+        assert!(memory.find((1, 0), Wanted::Head(b"b")).is_none());
+        second.land(Ok(Entry::Head(object(b"b", 1, 1))), true);
+        assert!(memory.find((1, 0), Wanted::Head(b"a")).is_none());
+        assert!(memory.find((1, 0), Wanted::Head(b"b")).is_some());
+        assert_eq!(memory.stats().objects, 1);
+    }
+
+    #[test]
+    fn chunks_of_an_older_version_are_not_found() {
+        let memory = memory(10_000, 10);
+        let (old, new) = (object(b"a", 9, 1), object(b"a", 9, 2));
+        let part = Entry::Part { of: Arc::clone(&old), bytes: Bytes::from_static(b"x") };
+        lead(memory.begin((1, 1), Wanted::Part(&old))).land(Ok(part), true);
+        assert_eq!(memory.holds_parts(1, &old, 1, 2), (true, false));
+        assert_eq!(memory.holds_parts(1, &old, 1, 1), (true, true));
+        assert_eq!(memory.holds_parts(1, &new, 1, 1), (false, false));
+    }
+
+    #[test]
+    fn contents_and_order_stay_together() {
+        let memory = memory(4 * CHARGE_MIN, 10);
+        for round in 0..50_u64 {
+            let key = (round % 9, 0);
+            let len = (round as usize * 131) % 2_500;
+            let name = round.to_le_bytes();
+            if let Found::Lead(lead) = memory.begin(key, Wanted::Head(&name)) {
+                lead.land(Ok(Entry::Head(object(&name, len, 1))), true);
+            }
+            let inner = memory.lock();
+            assert_eq!(inner.order.len(), inner.entries.len());
+            let charged: u64 = inner.entries.values().map(|entry| entry.charge().0).sum();
+            assert_eq!(charged, inner.order.used().0);
+            assert!(charged <= 4 * CHARGE_MIN);
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! A content node: its parts, and what it does with one request.
+
+use crate::body::Body;
+use crate::config::{ConfigError, Limits, NodeConfig, StoreConfig};
+use crate::connection::Shared;
+use crate::http::cache_status::{Outcome, Speller, Why};
+use crate::http::condition;
+use crate::http::path::{self, PathError};
+use crate::memory::Memory;
+use crate::reply::Ask;
+use crate::stats::{Counters, NodeStats, Rest};
+use crate::store::{Directory, DirectoryError, ManifestError, Model, Store, StoreError};
+use bytes::Bytes;
+use http::header::{self, HeaderValue};
+use http::{Method, Request, Response, StatusCode, Uri};
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Instant;
+use tokio::sync::Semaphore;
+
+/// Why a node cannot start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// The configuration has a value out of range.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The directory cannot be served.
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+    /// The list of modelled targets cannot be used.
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+    /// The listening socket is not one any more. Retrying does not help.
+    #[error("the listening socket failed")]
+    Listener(#[source] std::io::Error),
+}
+
+/// A content node. Shared by all its connections.
+#[derive(Debug)]
+pub struct Node {
+    pub(crate) name: String,
+    pub(crate) speller: Speller,
+    pub(crate) limits: Limits,
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) store: Store,
+    /// Bounds look-ups without a read, as `reads_max` bounds reads.
+    pub(crate) stats_at_once: Semaphore,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) chunk: u64,
+    pub(crate) object_max: u64,
+    pub(crate) revalidate_ms: u64,
+    health_path: Option<String>,
+    stats_path: Option<String>,
+    draining: AtomicBool,
+    started: Instant,
+}
+
+impl Node {
+    /// A node that serves nothing yet. Opens the directory, or reads the manifest; blocks while it does.
+    ///
+    /// # Errors
+    /// If a value is out of range, or the directory or the manifest cannot be used.
+    pub fn new(config: NodeConfig) -> Result<Arc<Self>, NodeError> {
+        config.check()?;
+        let NodeConfig { name, cache, store, limits, revalidate, health_path, stats_path } = config;
+        let store = match store {
+            StoreConfig::Directory { root, bypass_page_cache } => {
+                Store::Directory(Directory::open(&root, bypass_page_cache, limits.reads_at_once)?)
+            }
+            StoreConfig::Model { manifest, disk } => Store::Model(Model::load(&manifest, disk)?),
+        };
+        Ok(Arc::new(Self {
+            speller: Speller::new(&name),
+            name,
+            memory: Arc::new(Memory::new(&cache, limits.reads_max)),
+            store,
+            stats_at_once: Semaphore::new(limits.reads_max),
+            counters: Arc::default(),
+            chunk: cache.chunk.0,
+            object_max: cache.object_max.0,
+            revalidate_ms: u64::try_from(revalidate.as_millis()).unwrap_or(u64::MAX),
+            limits,
+            health_path,
+            stats_path,
+            draining: AtomicBool::new(false),
+            started: Instant::now(),
+        }))
+    }
+
+    /// One line for the operator: the store, how it is read, the size of the cache. A modelled store says that it
+    /// is one.
+    pub fn describe(&self) -> String {
+        let capacity = larder_core::Bytes(self.memory.stats().capacity);
+        format!("node {}: {}; memory cache {capacity}", self.name, self.store.describe())
+    }
+
+    /// What the node has done and its levels now. Takes the cache's lock for a moment.
+    pub fn stats(&self) -> NodeStats {
+        self.counters.snapshot(Rest {
+            name: self.name.clone(),
+            kind: self.store.kind(),
+            draining: self.is_draining(),
+            memory: self.memory.stats(),
+            store: self.store.stats(),
+        })
+    }
+
+    /// [`Node::stats`] in the Prometheus text format.
+    pub fn metrics_text(&self) -> String {
+        self.stats().metrics_text()
+    }
+
+    /// Makes the health path answer 503 (or 200 again), while everything else is served on: front-ends that watch
+    /// it send no more. A shutdown sets it too.
+    pub fn set_draining(&self, draining: bool) {
+        self.draining.store(draining, Relaxed);
+    }
+
+    /// Whether the health path answers 503.
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Relaxed)
+    }
+
+    /// Milliseconds since the node was made.
+    pub(crate) fn now_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Answers a request. The request counts as in flight until its reply's body is dropped and flushed.
+    pub(crate) async fn handle<B>(
+        self: Arc<Self>,
+        shared: Arc<Shared>,
+        request: Request<B>,
+    ) -> Response<Body> {
+        let in_flight = shared.begin();
+        let reply = self.reply(&request).await;
+        reply.map(|body| body.with(in_flight))
+    }
+
+    async fn reply<B>(self: &Arc<Self>, request: &Request<B>) -> Response<Body> {
+        let path = request.uri().path();
+        if let Some(reply) = self.own_path(path) {
+            return reply;
+        }
+        self.counters.requests.add(1);
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            let mut reply = self.plain(StatusCode::METHOD_NOT_ALLOWED, Outcome::Local("method"), "");
+            reply.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+            return reply;
+        }
+        let length = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
+        if length > self.limits.uri_bytes_max {
+            return self.plain(StatusCode::URI_TOO_LONG, Outcome::Local("uri-length"), "");
+        }
+        let name = match self.name_of(request.uri()) {
+            Ok(name) => name,
+            Err(PathError::Malformed) => {
+                return self.plain(StatusCode::BAD_REQUEST, Outcome::Local("path"), "malformed path");
+            }
+            Err(PathError::Hidden) => {
+                return self.plain(StatusCode::NOT_FOUND, Outcome::Local("hidden"), "not-found");
+            }
+        };
+        let mut why = Why::Miss;
+        match self.get(request, &name, &mut why).await {
+            Ok(reply) => reply,
+            Err(error) => self.answer_error(&error, path, why),
+        }
+    }
+
+    async fn get<B>(
+        self: &Arc<Self>,
+        request: &Request<B>,
+        name: &[u8],
+        why: &mut Why,
+    ) -> Result<Response<Body>, StoreError> {
+        let hash = self.memory.hash(name);
+        let ask = Ask { method: request.method(), headers: request.headers(), hash };
+        let (cached, reason) = self.cached(hash, name).await?;
+        *why = reason;
+        if let Some(object) = cached {
+            return self.answer(ask, object, Outcome::Hit).await;
+        }
+        // Whoever asks for no body, or may have it already, must not push out what others ask for.
+        let head = request.method() == Method::HEAD;
+        if head || condition::is_conditional(request.headers()) {
+            let object = self.stat(name).await?;
+            let outcome = Outcome::Forward { why: *why, stored: false, collapsed: false };
+            if head {
+                return self.answer(ask, Arc::new(object), outcome).await;
+            }
+            if let Some(reply) = self.answer_condition(ask, &object, outcome) {
+                return Ok(reply);
+            }
+        }
+        let (object, outcome) = self.object(hash, name, *why).await?;
+        self.answer(ask, object, outcome).await
+    }
+
+    /// The name of contents that a request asks for: the path in a directory; path and query, as they are, in a
+    /// model.
+    fn name_of<'a>(&self, uri: &'a Uri) -> Result<Cow<'a, [u8]>, PathError> {
+        match &self.store {
+            Store::Directory(_) => path::resolve(uri.path()),
+            Store::Model(_) => {
+                let target = uri.path_and_query().map_or("", |target| target.as_str());
+                if target.starts_with('/') {
+                    Ok(Cow::Borrowed(target.as_bytes()))
+                } else {
+                    Err(PathError::Malformed)
+                }
+            }
+        }
+    }
+
+    /// The reply for the paths that the node keeps for itself.
+    fn own_path(&self, path: &str) -> Option<Response<Body>> {
+        if self.health_path.as_deref() == Some(path) {
+            let outcome = Outcome::Local("health");
+            return Some(match self.is_draining() {
+                false => self.plain(StatusCode::OK, outcome, "ok"),
+                true => self.plain(StatusCode::SERVICE_UNAVAILABLE, outcome, "draining"),
+            });
+        }
+        if self.stats_path.as_deref() == Some(path) {
+            let json = serde_json::to_vec(&self.stats()).unwrap_or_default();
+            return Some(self.text(
+                StatusCode::OK,
+                Outcome::Local("stats"),
+                "application/json",
+                Bytes::from(json),
+            ));
+        }
+        None
+    }
+}

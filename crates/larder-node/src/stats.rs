@@ -1,0 +1,249 @@
+//! The node's counts, each declared once with its meaning: as atomics, as a snapshot for JSON, as Prometheus text.
+
+use crate::memory::MemoryStats;
+use crate::store::StoreStats;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::{Registry, Unit};
+use serde::Serialize;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// A count that only grows.
+#[derive(Debug, Default)]
+pub(crate) struct Count(AtomicU64);
+
+impl Count {
+    pub(crate) fn add(&self, n: u64) {
+        self.0.fetch_add(n, Relaxed);
+    }
+
+    fn read(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// A level that rises and falls.
+#[derive(Debug, Default)]
+pub(crate) struct Level(AtomicU64);
+
+impl Level {
+    pub(crate) fn rise(&self) {
+        self.0.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn fall(&self, by: u64) {
+        self.0.fetch_sub(by, Relaxed);
+    }
+
+    pub(crate) fn read(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// What the node counts as it goes. See [`NodeStats`] for the meanings.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) requests: Count,
+    pub(crate) hits: Count,
+    pub(crate) misses: Count,
+    pub(crate) collapsed: Count,
+    pub(crate) not_modified: Count,
+    pub(crate) partial_content: Count,
+    pub(crate) client_errors: Count,
+    pub(crate) server_errors: Count,
+    pub(crate) aborted: Count,
+    pub(crate) bytes_out: Count,
+    pub(crate) in_flight: Level,
+    pub(crate) connections: Level,
+    pub(crate) connections_accepted: Count,
+    pub(crate) connections_refused: Count,
+    pub(crate) accept_errors: Count,
+    pub(crate) head_timeouts: Count,
+    pub(crate) idle_timeouts: Count,
+    pub(crate) write_timeouts: Count,
+}
+
+/// What a node has done since its start, and its levels now.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct NodeStats {
+    /// The node's name.
+    pub name: String,
+    /// `directory`, or `model` for a modelled store whose contents are made up.
+    pub store: &'static str,
+    /// Whether the node is draining.
+    pub draining: bool,
+    /// Requests for contents, those refused for their form included.
+    pub requests: u64,
+    /// Requests answered from memory alone.
+    pub hits: u64,
+    /// Requests for which the store was asked.
+    pub misses: u64,
+    /// Misses that were served by another request's read.
+    pub collapsed: u64,
+    /// Replies 304.
+    pub not_modified: u64,
+    /// Replies 206.
+    pub partial_content: u64,
+    /// Replies 400 to 499.
+    pub client_errors: u64,
+    /// Replies 500 to 599.
+    pub server_errors: u64,
+    /// Replies that ended before their last byte, by the client or by a failing store.
+    pub aborted: u64,
+    /// Bytes of reply bodies handed to the network.
+    pub bytes_out: u64,
+    /// Requests whose last reply byte has not been handed to the kernel: the node's load.
+    pub in_flight: u64,
+    /// Open client connections.
+    pub connections: u64,
+    /// Connections accepted.
+    pub connections_accepted: u64,
+    /// Connections answered 503 because of the limit on them.
+    pub connections_refused: u64,
+    /// Failed accept calls, such as for want of file descriptors.
+    pub accept_errors: u64,
+    /// Connections closed because a request's head took too long.
+    pub head_timeouts: u64,
+    /// Kept-alive connections closed for their silence.
+    pub idle_timeouts: u64,
+    /// Connections closed because the client took no bytes.
+    pub write_timeouts: u64,
+    /// Bytes the cache counts.
+    pub cache_bytes: u64,
+    /// Most bytes the cache may count.
+    pub cache_bytes_max: u64,
+    /// Objects and chunks in the cache.
+    pub cache_objects: u64,
+    /// Objects and chunks put into the cache.
+    pub cache_insertions: u64,
+    /// Objects and chunks that left to make room.
+    pub cache_evictions: u64,
+    /// Bytes of those.
+    pub cache_evicted_bytes: u64,
+    /// Objects and chunks larger than the cache.
+    pub cache_refused: u64,
+    /// Reads of the store.
+    pub store_reads: u64,
+    /// Bytes of those.
+    pub store_bytes: u64,
+    /// Time the store has worked, in seconds. Of a modelled disk: the time of all reads begun.
+    pub store_busy_seconds: f64,
+    /// Reads under way or waiting for the store.
+    pub store_reading: u64,
+}
+
+/// What the counters do not hold.
+pub(crate) struct Rest {
+    pub(crate) name: String,
+    pub(crate) kind: &'static str,
+    pub(crate) draining: bool,
+    pub(crate) memory: MemoryStats,
+    pub(crate) store: StoreStats,
+}
+
+impl Counters {
+    pub(crate) fn snapshot(&self, rest: Rest) -> NodeStats {
+        let Rest { name, kind, draining, memory, store } = rest;
+        NodeStats {
+            name,
+            store: kind,
+            draining,
+            requests: self.requests.read(),
+            hits: self.hits.read(),
+            misses: self.misses.read(),
+            collapsed: self.collapsed.read(),
+            not_modified: self.not_modified.read(),
+            partial_content: self.partial_content.read(),
+            client_errors: self.client_errors.read(),
+            server_errors: self.server_errors.read(),
+            aborted: self.aborted.read(),
+            bytes_out: self.bytes_out.read(),
+            in_flight: self.in_flight.read(),
+            connections: self.connections.read(),
+            connections_accepted: self.connections_accepted.read(),
+            connections_refused: self.connections_refused.read(),
+            accept_errors: self.accept_errors.read(),
+            head_timeouts: self.head_timeouts.read(),
+            idle_timeouts: self.idle_timeouts.read(),
+            write_timeouts: self.write_timeouts.read(),
+            cache_bytes: memory.used,
+            cache_bytes_max: memory.capacity,
+            cache_objects: memory.objects as u64,
+            cache_insertions: memory.cache.insertions,
+            cache_evictions: memory.cache.evictions,
+            cache_evicted_bytes: memory.cache.evicted_bytes.0,
+            cache_refused: memory.cache.refused,
+            store_reads: store.reads,
+            store_bytes: store.bytes,
+            store_busy_seconds: store.busy.as_secs_f64(),
+            store_reading: memory.reading as u64,
+        }
+    }
+}
+
+impl NodeStats {
+    /// The numbers in the Prometheus text format, names beginning with `larder_node_`.
+    pub fn metrics_text(&self) -> String {
+        let labels = [("node".into(), self.name.clone().into()), ("store".into(), self.store.into())];
+        let mut registry = Registry::with_prefix_and_labels("larder_node", labels.into_iter());
+        registry.register_collector(Box::new(self.clone()));
+        let mut out = String::new();
+        // Writing to a string does not fail.
+        let _ = text::encode(&mut out, &registry);
+        out
+    }
+}
+
+impl Collector for NodeStats {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let counters = [
+            ("requests", "Requests for contents", self.requests),
+            ("hits", "Requests answered from memory alone", self.hits),
+            ("misses", "Requests for which the store was asked", self.misses),
+            ("collapsed", "Misses served by another request's read", self.collapsed),
+            ("not_modified", "Replies 304", self.not_modified),
+            ("partial_content", "Replies 206", self.partial_content),
+            ("client_errors", "Replies 400 to 499", self.client_errors),
+            ("server_errors", "Replies 500 to 599", self.server_errors),
+            ("aborted", "Replies that ended before their last byte", self.aborted),
+            ("sent_bytes", "Bytes of reply bodies", self.bytes_out),
+            ("connections_accepted", "Connections accepted", self.connections_accepted),
+            ("connections_refused", "Connections beyond the limit", self.connections_refused),
+            ("accept_errors", "Failed accept calls", self.accept_errors),
+            ("head_timeouts", "Connections closed for a slow request head", self.head_timeouts),
+            ("idle_timeouts", "Connections closed for their silence", self.idle_timeouts),
+            ("write_timeouts", "Connections closed for taking no bytes", self.write_timeouts),
+            ("cache_insertions", "Objects and chunks put into the cache", self.cache_insertions),
+            ("cache_evictions", "Objects and chunks that left to make room", self.cache_evictions),
+            ("cache_evicted_bytes", "Bytes of objects that left to make room", self.cache_evicted_bytes),
+            ("cache_refused", "Objects and chunks larger than the cache", self.cache_refused),
+            ("store_reads", "Reads of the store", self.store_reads),
+            ("store_read_bytes", "Bytes read from the store", self.store_bytes),
+        ];
+        for (name, help, value) in counters {
+            let metric = ConstCounter::new(value);
+            metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)?;
+        }
+        let busy = ConstCounter::new(self.store_busy_seconds);
+        let unit = Unit::Seconds;
+        let help = "Time the store has worked";
+        busy.encode(encoder.encode_descriptor("store_busy", help, Some(&unit), busy.metric_type())?)?;
+        let gauges = [
+            ("in_flight", "Requests whose reply is not all sent", self.in_flight),
+            ("connections", "Open client connections", self.connections),
+            ("cache_used_bytes", "Bytes in the cache", self.cache_bytes),
+            ("cache_max_bytes", "Most bytes in the cache", self.cache_bytes_max),
+            ("cache_objects", "Objects and chunks in the cache", self.cache_objects),
+            ("store_reading", "Reads under way or waiting", self.store_reading),
+            ("draining", "1 while the node drains", u64::from(self.draining)),
+        ];
+        for (name, help, value) in gauges {
+            let metric = ConstGauge::new(value);
+            metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)?;
+        }
+        Ok(())
+    }
+}

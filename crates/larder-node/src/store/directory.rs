@@ -1,0 +1,214 @@
+//! The files below a directory.
+//!
+//! Names arrive resolved ([`crate::http::path`]) and are opened beneath the root ([`super::beneath`]). Only regular
+//! files are served. A file is the same contents as long as its length and time of change are: both are looked at
+//! before and after every read, and a file that changes in between is reported, not served half old and half new.
+//!
+//! Reads run on the runtime's blocking threads, so many at one time as the configuration allows.
+
+use super::beneath::Root;
+use super::pages::{self, Reading};
+use super::{Meta, Piece, StoreError, StoreStats};
+use bytes::Bytes;
+use rustix::fs::{FileType, OFlags, fstat};
+use rustix::io::Errno;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant, SystemTime};
+use tokio::sync::Semaphore;
+
+/// A file whose last change is younger than this may change again without a change of its time: file systems keep
+/// times as coarse as a scheduler tick, some as 2 s.
+const FRESH: Duration = Duration::from_secs(2);
+
+/// Directory entries looked at for a file to try `O_DIRECT` on.
+const PROBED_MAX: usize = 1_000;
+
+/// Why a directory cannot be served.
+#[derive(Debug, thiserror::Error)]
+#[error("the directory {} cannot be served", root.display())]
+pub struct DirectoryError {
+    root: PathBuf,
+    source: io::Error,
+}
+
+/// The store.
+#[derive(Debug)]
+pub(crate) struct Directory {
+    files: Arc<Files>,
+    at_once: Semaphore,
+    root: PathBuf,
+}
+
+/// What the blocking threads share.
+#[derive(Debug)]
+struct Files {
+    root: Root,
+    reading: Reading,
+    reads: AtomicU64,
+    bytes: AtomicU64,
+    busy_ns: AtomicU64,
+}
+
+impl Directory {
+    /// Opens the directory, and finds out how its files can be read if the page cache is to be bypassed.
+    pub(crate) fn open(path: &Path, bypass_page_cache: bool, at_once: usize) -> Result<Self, DirectoryError> {
+        let root = Root::open(path).map_err(|source| DirectoryError { root: path.to_owned(), source })?;
+        let reading = if bypass_page_cache { probe(&root, path) } else { Reading::Cached };
+        let count = || AtomicU64::new(0);
+        let files = Arc::new(Files { root, reading, reads: count(), bytes: count(), busy_ns: count() });
+        Ok(Self { files, at_once: Semaphore::new(at_once), root: path.to_owned() })
+    }
+
+    pub(super) fn describe(&self) -> String {
+        let reading = match self.files.reading {
+            Reading::Cached => "read through the page cache",
+            Reading::Direct => "read past the page cache (O_DIRECT)",
+            Reading::DropAfter => {
+                "dropped from the page cache after each read (no O_DIRECT on this file system)"
+            }
+        };
+        let links =
+            if self.files.root.refuses_links() { "; no link is followed (no openat2 here)" } else { "" };
+        format!("directory {}, {reading}{links}", self.root.display())
+    }
+
+    pub(super) async fn stat(&self, name: &[u8]) -> Result<Meta, StoreError> {
+        self.run(name, |files, name| files.file(name, Reading::Cached).map(|file| file.meta)).await
+    }
+
+    pub(super) async fn open_short(
+        &self,
+        name: &[u8],
+        most: u64,
+    ) -> Result<(Meta, Option<Bytes>), StoreError> {
+        self.run(name, move |files, name| {
+            let file = files.file(name, files.reading)?;
+            if file.meta.size > most {
+                return Ok((file.meta, None));
+            }
+            let body = files.read(&file, 0, file.meta.size)?;
+            Ok((file.meta, Some(body)))
+        })
+        .await
+    }
+
+    pub(super) async fn read(&self, name: &[u8], meta: Meta, piece: Piece) -> Result<Bytes, StoreError> {
+        self.run(name, move |files, name| {
+            let file = files.file(name, files.reading)?;
+            if !file.meta.same(&meta) {
+                return Err(StoreError::Changed);
+            }
+            files.read(&file, piece.offset, piece.len)
+        })
+        .await
+    }
+
+    pub(super) fn stats(&self) -> StoreStats {
+        StoreStats {
+            reads: self.files.reads.load(Relaxed),
+            bytes: self.files.bytes.load(Relaxed),
+            busy: Duration::from_nanos(self.files.busy_ns.load(Relaxed)),
+        }
+    }
+
+    async fn run<T: Send + 'static>(
+        &self,
+        name: &[u8],
+        work: impl FnOnce(&Files, &[u8]) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let _permit = self.at_once.acquire().await.map_err(|_| StoreError::Abandoned)?;
+        let files = Arc::clone(&self.files);
+        let name = name.to_vec();
+        let task = tokio::task::spawn_blocking(move || {
+            let start = Instant::now();
+            let result = work(&files, &name);
+            files.busy_ns.fetch_add(start.elapsed().as_nanos() as u64, Relaxed);
+            result
+        });
+        task.await.unwrap_or(Err(StoreError::Abandoned))
+    }
+}
+
+/// An open regular file.
+struct Opened {
+    file: OwnedFd,
+    meta: Meta,
+    reading: Reading,
+}
+
+impl Files {
+    /// Opens a regular file, past the page cache where that works for this file.
+    fn file(&self, name: &[u8], reading: Reading) -> Result<Opened, StoreError> {
+        let (file, reading) = match reading {
+            Reading::Direct => match self.root.open_file(name, OFlags::DIRECT) {
+                Err(Errno::INVAL) => (self.root.open_file(name, OFlags::empty())?, Reading::DropAfter),
+                file => (file?, Reading::Direct),
+            },
+            other => (self.root.open_file(name, OFlags::empty())?, other),
+        };
+        let meta = meta(&file)?;
+        Ok(Opened { file, meta, reading })
+    }
+
+    fn read(&self, opened: &Opened, offset: u64, len: u64) -> Result<Bytes, StoreError> {
+        let bytes = pages::read(&opened.file, offset, len as usize, opened.reading)?;
+        self.reads.fetch_add(1, Relaxed);
+        self.bytes.fetch_add(bytes.len() as u64, Relaxed);
+        if bytes.len() as u64 != len || !meta(&opened.file)?.same(&opened.meta) {
+            return Err(StoreError::Changed);
+        }
+        Ok(bytes)
+    }
+}
+
+fn meta(file: &OwnedFd) -> Result<Meta, StoreError> {
+    let stat = fstat(file)?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => {}
+        FileType::Directory => return Err(StoreError::IsDirectory),
+        _ => return Err(StoreError::NotFound),
+    }
+    let (seconds, nanos) = (stat.st_mtime, u32::try_from(stat.st_mtime_nsec).unwrap_or(0));
+    let changed = SystemTime::UNIX_EPOCH.checked_add(Duration::new(seconds.max(0) as u64, nanos));
+    // A change in the future, or one the clock cannot tell, is as good as one just now.
+    let age = changed.and_then(|changed| SystemTime::now().duration_since(changed).ok());
+    let fresh = age.is_none_or(|age| age < FRESH);
+    Ok(Meta { size: u64::try_from(stat.st_size).unwrap_or(0), modified: (seconds, nanos), fresh, tag: 0 })
+}
+
+/// How files below the root can be read past the page cache, tried on the first regular file found.
+fn probe(root: &Root, path: &Path) -> Reading {
+    let Some(name) = first_file(path) else { return Reading::Direct };
+    let direct =
+        root.open_file(&name, OFlags::DIRECT).and_then(|file| pages::read(&file, 0, 1, Reading::Direct));
+    match direct {
+        Ok(_) => Reading::Direct,
+        Err(_) => Reading::DropAfter,
+    }
+}
+
+/// The path, relative to `root`, of a regular file with contents.
+fn first_file(root: &Path) -> Option<Vec<u8>> {
+    let mut directories = vec![root.to_owned()];
+    let mut looked_at = 0;
+    while let Some(directory) = directories.pop() {
+        for entry in std::fs::read_dir(directory).ok()?.flatten() {
+            looked_at += 1;
+            let Ok(kind) = entry.file_type() else { continue };
+            if kind.is_dir() && looked_at < PROBED_MAX {
+                directories.push(entry.path());
+            } else if kind.is_file() && entry.metadata().is_ok_and(|meta| meta.len() > 0) {
+                let path = entry.path();
+                return Some(path.strip_prefix(root).ok()?.as_os_str().as_bytes().to_vec());
+            } else if looked_at >= PROBED_MAX {
+                return None;
+            }
+        }
+    }
+    None
+}

@@ -1,0 +1,199 @@
+//! A modelled store: the sizes of a manifest, made-up contents, and the time a modelled disk takes.
+//!
+//! For demonstrations and tests, where the trace has sizes and no contents. Contents follow from the target alone,
+//! so every node sends the same bytes and a client can check them: byte `i` of a target is
+//! `PATTERN[(XXH3(target) + i) mod 65,521]`, a fixed text of printable characters in lines of 64.
+
+use super::disk::{Disk, DiskModel};
+use super::manifest::{self, Entry, Manifest, ManifestError};
+use super::{Meta, Piece, StoreError, StoreStats};
+use bytes::Bytes;
+use larder_core::TargetId;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{LazyLock, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::time::{Instant, sleep_until};
+
+/// Length of the pattern: a prime, so that no power of two in a size hides a shift.
+const PATTERN_LEN: usize = 65_521;
+
+static PATTERN: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    const LETTERS: &[u8; 64] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_";
+    let mut state = 1_u64;
+    (0..PATTERN_LEN)
+        .map(|place| {
+            // Knuth's MMIX generator; the upper bits are the good ones.
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            if place % 64 == 63 { b'\n' } else { LETTERS[(state >> 58) as usize] }
+        })
+        .collect()
+});
+
+/// When modelled contents were last changed: 1998-10-02 00:00:00 UTC, for all of them.
+const MODIFIED: (i64, u32) = (907_286_400, 0);
+
+/// The store.
+#[derive(Debug)]
+pub(crate) struct Model {
+    targets: Manifest,
+    model: DiskModel,
+    disks: Vec<Mutex<Disk>>,
+    reads: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Model {
+    pub(crate) fn load(path: &Path, model: DiskModel) -> Result<Self, ManifestError> {
+        Ok(Self::new(manifest::load(path)?, model))
+    }
+
+    fn new(targets: Manifest, model: DiskModel) -> Self {
+        let now = Instant::now();
+        let disks = (0..model.disks).map(|_| Mutex::new(Disk::new(now))).collect();
+        Self { targets, model, disks, reads: AtomicU64::new(0), bytes: AtomicU64::new(0) }
+    }
+
+    pub(super) fn describe(&self) -> String {
+        format!(
+            "modelled store, not real content: {} targets, {} modelled disk(s), {:?} for the first 4 KiB",
+            self.targets.len(),
+            self.disks.len(),
+            self.model.read_time(1)
+        )
+    }
+
+    pub(super) fn stat(&self, name: &[u8]) -> Result<Meta, StoreError> {
+        self.entry(name).map(|entry| Self::meta(name, entry))
+    }
+
+    pub(super) async fn open_short(
+        &self,
+        name: &[u8],
+        most: u64,
+    ) -> Result<(Meta, Option<Bytes>), StoreError> {
+        let entry = self.entry(name)?;
+        let meta = Self::meta(name, entry);
+        if entry.size > most {
+            return Ok((meta, None));
+        }
+        let body = self.read_entry(name, entry, Piece { offset: 0, len: entry.size, before: 0 }).await;
+        Ok((meta, Some(body)))
+    }
+
+    pub(super) async fn read(&self, name: &[u8], piece: Piece) -> Result<Bytes, StoreError> {
+        let entry = self.entry(name)?;
+        Ok(self.read_entry(name, entry, piece).await)
+    }
+
+    pub(super) fn stats(&self) -> StoreStats {
+        let busy: Duration = self.disks.iter().map(|disk| lock(disk).busy()).sum();
+        StoreStats { reads: self.reads.load(Relaxed), bytes: self.bytes.load(Relaxed), busy }
+    }
+
+    fn entry(&self, name: &[u8]) -> Result<Entry, StoreError> {
+        self.targets.get(name).copied().ok_or(StoreError::NotFound)
+    }
+
+    fn meta(name: &[u8], entry: Entry) -> Meta {
+        Meta { size: entry.size, modified: MODIFIED, fresh: false, tag: TargetId::of(name).0 }
+    }
+
+    async fn read_entry(&self, name: &[u8], entry: Entry, piece: Piece) -> Bytes {
+        self.reads.fetch_add(1, Relaxed);
+        self.bytes.fetch_add(piece.len, Relaxed);
+        let disk = &self.disks[entry.place as usize % self.disks.len()];
+        let time = self.model.continue_time(piece.before, piece.len);
+        let end = lock(disk).enqueue(Instant::now(), time);
+        sleep_until(end).await;
+        lock(disk).woke(end, Instant::now());
+        contents(name, piece.offset, piece.len)
+    }
+}
+
+fn lock(disk: &Mutex<Disk>) -> std::sync::MutexGuard<'_, Disk> {
+    disk.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The `len` bytes of the target's made-up contents from `offset`.
+fn contents(name: &[u8], offset: u64, len: u64) -> Bytes {
+    let modulus = PATTERN_LEN as u64;
+    let mut start = ((TargetId::of(name).0 % modulus + offset % modulus) % modulus) as usize;
+    let mut left = len as usize;
+    let mut out = Vec::with_capacity(left);
+    while left > 0 {
+        let take = left.min(PATTERN_LEN - start);
+        out.extend_from_slice(&PATTERN[start..start + take]);
+        left -= take;
+        start = 0;
+    }
+    out.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn model(text: &str, disk: DiskModel) -> Model {
+        Model::new(manifest::read(text.as_bytes()).unwrap(), disk)
+    }
+
+    #[test]
+    fn pieces_of_contents_join_to_the_whole() {
+        let whole = contents(b"/a", 0, 200_000);
+        for (offset, len) in [(0, 1), (65_520, 3), (1, 199_999), (131_000, 69_000), (200_000, 0)] {
+            let piece = contents(b"/a", offset, len);
+            assert_eq!(piece, whole.slice(offset as usize..(offset + len) as usize), "{offset} {len}");
+        }
+        assert_ne!(whole.slice(..100), contents(b"/b", 0, 100));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_disk_serves_one_read_at_a_time() {
+        let model = model("4096\t/a\n4096\t/b\n4096\t/c\n", DiskModel::default());
+        let start = Instant::now();
+        let (a, b, c) = tokio::join!(
+            model.open_short(b"/a", 1 << 20),
+            model.open_short(b"/b", 1 << 20),
+            model.open_short(b"/c", 1 << 20)
+        );
+        for read in [a, b, c] {
+            assert_eq!(read.unwrap().1.unwrap().len(), 4_096);
+        }
+        // 3 * 28.41 ms, and a timer that rounds up to 1 ms.
+        let elapsed = start.elapsed();
+        assert!((85_230..=86_300).contains(&elapsed.as_micros()), "{elapsed:?}");
+        assert_eq!(model.stats().busy, Duration::from_micros(3 * 28_410));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn two_disks_serve_two_at_a_time() {
+        let model = model("1\t/a\n1\t/b\n", DiskModel { disks: 2, ..DiskModel::default() });
+        let start = Instant::now();
+        let (a, b) = tokio::join!(model.open_short(b"/a", 1), model.open_short(b"/b", 1));
+        assert!(a.is_ok() && b.is_ok());
+        assert!(start.elapsed() < Duration::from_millis(30));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_closed_loop_gets_the_models_throughput_whatever_the_timer() {
+        // 100 reads of 2.841 ms one after the other; each wake-up is rounded up to a whole millisecond.
+        let model = model("1\t/a\n", DiskModel { speed: 10.0, ..DiskModel::default() });
+        let start = Instant::now();
+        for _ in 0..100 {
+            model.open_short(b"/a", 1).await.unwrap();
+        }
+        let elapsed = start.elapsed();
+        assert!(elapsed < Duration::from_micros(284_100 + 1_100), "{elapsed:?}");
+        assert!(elapsed >= Duration::from_micros(284_100), "{elapsed:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_unknown_target_takes_no_time() {
+        let model = model("1\t/a\n", DiskModel::default());
+        let start = Instant::now();
+        assert!(matches!(model.open_short(b"/x", 1).await, Err(StoreError::NotFound)));
+        assert_eq!(start.elapsed(), Duration::ZERO);
+        assert_eq!(model.stats().reads, 0);
+    }
+}
