@@ -1,0 +1,95 @@
+//! An HTTP client that sends what it is told, however wrong, and reads what comes.
+
+use super::PATIENCE;
+use std::net::SocketAddr;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+/// A reply.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    headers: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
+    /// Whether the connection ended before the announced length.
+    pub(crate) torn: bool,
+}
+
+impl Reply {
+    /// The value of a header field, or "".
+    pub(crate) fn header(&self, name: &str) -> &str {
+        self.headers.iter().find(|(field, _)| field == name).map_or("", |(_, value)| value)
+    }
+
+    pub(crate) fn cache_status(&self) -> &str {
+        self.header("cache-status")
+    }
+}
+
+/// One connection.
+pub(crate) struct Client {
+    pub(crate) stream: BufReader<TcpStream>,
+}
+
+impl Client {
+    pub(crate) async fn connect(address: SocketAddr) -> Self {
+        Self { stream: BufReader::new(TcpStream::connect(address).await.unwrap()) }
+    }
+
+    pub(crate) async fn get(&mut self, path: &str) -> Reply {
+        self.request("GET", path, "").await
+    }
+
+    /// `fields` are header lines, each with its line end.
+    pub(crate) async fn get_with(&mut self, path: &str, fields: &str) -> Reply {
+        self.request("GET", path, fields).await
+    }
+
+    pub(crate) async fn request(&mut self, method: &str, path: &str, fields: &str) -> Reply {
+        self.send(format!("{method} {path} HTTP/1.1\r\nHost: n\r\n{fields}\r\n").as_bytes()).await;
+        self.reply(method == "HEAD").await
+    }
+
+    pub(crate) async fn send(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).await.unwrap();
+    }
+
+    /// Reads a reply; `head` if it has no body whatever its length says.
+    pub(crate) async fn reply(&mut self, head: bool) -> Reply {
+        timeout(PATIENCE, self.read_reply(head)).await.expect("a reply comes")
+    }
+
+    async fn read_reply(&mut self, head: bool) -> Reply {
+        let line = self.line().await;
+        let status =
+            line.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or_else(|| panic!("{line:?}"));
+        let mut headers = Vec::new();
+        loop {
+            let line = self.line().await;
+            let Some((name, value)) = line.split_once(':') else { break };
+            headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
+        }
+        let mut reply = Reply { status, headers, body: Vec::new(), torn: false };
+        let length: usize = reply.header("content-length").parse().unwrap_or(0);
+        if !head && status != 304 {
+            // A reset in the middle ends the body as an early end of stream does.
+            let _ = (&mut self.stream).take(length as u64).read_to_end(&mut reply.body).await;
+            reply.torn = reply.body.len() < length;
+        }
+        reply
+    }
+
+    async fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.stream.read_line(&mut line).await.unwrap();
+        line.trim_end().to_owned()
+    }
+
+    /// Waits until the node closes the connection.
+    pub(crate) async fn closed(&mut self) {
+        let mut rest = Vec::new();
+        let reading = self.stream.read_to_end(&mut rest);
+        let _ = timeout(PATIENCE, reading).await.expect("the connection is closed");
+    }
+}
