@@ -20,7 +20,7 @@ pub enum Fault {
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The file could not be opened.
-    #[error("{path}: cannot be opened: {source}")]
+    #[error("{path}: cannot be opened")]
     Open {
         /// The path as given.
         path: PathBuf,
@@ -28,7 +28,7 @@ pub enum TraceError {
         source: io::Error,
     },
     /// Reading failed on the way.
-    #[error("reading failed after {} good and {} malformed records: {source}", report.records, report.malformed)]
+    #[error("reading failed after {} good and {} malformed records", report.records, report.malformed)]
     Io {
         /// What was read until then.
         report: Box<ReadReport>,
@@ -37,7 +37,7 @@ pub enum TraceError {
     },
     /// The gzip or zstd stream ends too early or is damaged.
     #[error(
-        "the {} stream is cut short or damaged after {} unpacked bytes ({} good and {} malformed records until there): {source}",
+        "the {} stream is cut short or damaged after {} unpacked bytes ({} good and {} malformed records until there)",
         report.compression, report.bytes_unpacked, report.records, report.malformed
     )]
     CutShort {

@@ -4,6 +4,8 @@
 //!   over as a borrowed [`Record`]; bad lines are counted, never fatal.
 //! * [`Trace`]: the replayable requests of a file in memory, for the load generator and the simulator.
 //! * [`stats`]: how much a trace asks for, how unevenly, and what memory would hold it.
+//! * [`synth`]: seeded traces with the published figures of traces that cannot be passed on.
+//! * [`write_clf`]: a trace as an access log.
 //!
 //! Everything here is bounded: lines, tables and traces have limits in [`Limits`], and what happens at each limit has
 //! a name in the [`ReadReport`]. Nothing here reads a clock or draws from a generator it was not given.
@@ -16,7 +18,9 @@ mod read;
 mod record;
 mod source;
 pub mod stats;
+pub mod synth;
 mod trace;
+mod write;
 
 pub use error::{Fault, TraceError};
 pub use format::Format;
@@ -27,3 +31,4 @@ pub use record::{Client, Key, Method, Record};
 pub use source::Compression;
 pub use stats::Stats;
 pub use trace::{LoadOptions, Request, SizeUnit, Target, Trace};
+pub use write::write_clf;

@@ -5,7 +5,7 @@ pub(crate) mod keys;
 pub(crate) mod mooncake;
 pub(crate) mod oracle;
 pub(crate) mod sdsc;
-mod timestamp;
+pub(crate) mod timestamp;
 pub(crate) mod worldcup;
 
 use std::fmt;

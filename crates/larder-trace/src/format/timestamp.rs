@@ -47,6 +47,39 @@ pub(crate) fn ctime(text: &[u8; 24]) -> Option<i64> {
     Some(nanos(days, clock(two(text, 11)?, two(text, 14)?, two(text, 17)?)?))
 }
 
+/// The text that [`common`] reads, in UTC; years from 0 to 9999 (others wrap within their four digits).
+pub(crate) fn write_common(seconds: i64) -> [u8; 26] {
+    let (days, clock) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    let (year, month, day) = civil_from_days(days);
+    let mut text = *b"00/Jan/0000:00:00:00 +0000";
+    let mut put = |at: usize, value: i64| {
+        text[at] = b'0' + (value / 10 % 10) as u8;
+        text[at + 1] = b'0' + (value % 10) as u8;
+    };
+    put(0, day);
+    put(7, year / 100);
+    put(9, year % 100);
+    put(12, clock / 3_600);
+    put(15, clock / 60 % 60);
+    put(18, clock % 60);
+    text[3..6].copy_from_slice(&MONTHS[(month - 1) as usize]);
+    text
+}
+
+/// Year, month and day of a day counted from 1970-01-01: the inverse of [`days_from_civil`].
+fn civil_from_days(days: i64) -> (i64, i64, i64) {
+    // Counted from 0000-03-01, a cycle of 400 years has 146,097 days. The leap days are taken out before the year is
+    // divided off: one every 1,461 days, not every 36,524, but every 146,096.
+    let days = days + 719_468;
+    let (cycle, of_cycle) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+    let year_of_cycle = (of_cycle - of_cycle / 1_460 + of_cycle / 36_524 - of_cycle / 146_096) / 365;
+    let of_year = of_cycle - (365 * year_of_cycle + year_of_cycle / 4 - year_of_cycle / 100);
+    let from_march = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * from_march + 2) / 5 + 1;
+    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
+    (cycle * 400 + year_of_cycle + i64::from(month <= 2), month, day)
+}
+
 fn nanos(days: i64, seconds: i64) -> i64 {
     // Four-digit years keep the product within about 2.5e11 seconds, so only the nanoseconds can overflow.
     (days * 86_400 + seconds).saturating_mul(1_000_000_000)
@@ -138,6 +171,15 @@ mod tests {
         assert_eq!(epa(b"29:23:53:25"), Some((28 * 86_400 + 86_005) * SECOND));
         assert_eq!(ctime(b"Tue Aug 22 00:00:01 1995"), Some(809_049_601 * SECOND));
         assert_eq!(ctime(b"Tue Aug  1 00:00:01 1995"), Some(807_235_201 * SECOND));
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        // A step of 11 hours and a bit, from 1902 to 2130, passes each kind of leap year and month end.
+        for seconds in (-2_145_000_000..5_050_000_000_i64).step_by(40_009) {
+            let text = write_common(seconds);
+            assert_eq!(common(&text), Some(seconds * SECOND), "{}", text.escape_ascii());
+        }
     }
 
     #[test]

@@ -9,7 +9,8 @@ use serde::Serialize;
 use super::count::Tally;
 
 /// The grid, in thousandths of the requests.
-const GRID_PERMILLE: [u16; 14] = [100, 200, 300, 400, 500, 600, 700, 800, 900, 950, 970, 980, 990, 1_000];
+const GRID_PERMILLE: [u16; 15] =
+    [100, 200, 300, 400, 500, 600, 700, 800, 900, 950, 955, 970, 980, 990, 1_000];
 
 /// What the most requested targets that take a share of the requests are.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

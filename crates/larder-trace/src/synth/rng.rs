@@ -1,0 +1,79 @@
+//! Chance: xoshiro256++ (Blackman and Vigna), one stream for each use.
+//!
+//! A stream's state is filled by SplitMix64 from the XXH3-64 hash of the run's seed (8 bytes, little-endian) and the
+//! stream's name, so that a draw more in one place moves nothing in another. Everything drawn is made from whole
+//! 64-bit outputs by the few lines below and from `libm`, which computes the same bits on every machine.
+
+use larder_core::TargetId;
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+
+/// A stream of random numbers.
+pub(super) struct Stream(Xoshiro256PlusPlus);
+
+impl Stream {
+    /// The stream of that name under a seed.
+    pub(super) fn new(seed: u64, name: &str) -> Self {
+        let hash = TargetId::of_parts(&[&seed.to_le_bytes(), name.as_bytes()]).0;
+        Self(Xoshiro256PlusPlus::seed_from_u64(hash))
+    }
+
+    /// Uniform in 0 to 1, 1 excluded, in steps of 2^-53.
+    pub(super) fn unit(&mut self) -> f64 {
+        (self.0.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// Uniform in 0 to `n`, `n` excluded and at least 1, without bias (Lemire's multiplication method).
+    pub(super) fn below(&mut self, n: u64) -> u64 {
+        let reject = n.wrapping_neg() % n;
+        loop {
+            let product = u128::from(self.0.next_u64()) * u128::from(n);
+            if product as u64 >= reject {
+                return (product >> 64) as u64;
+            }
+        }
+    }
+
+    /// Brings the items into random order, every order equally likely.
+    pub(super) fn shuffle<T>(&mut self, items: &mut [T]) {
+        for end in (2..=items.len()).rev() {
+            items.swap(end - 1, self.below(end as u64) as usize);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_differ_by_seed_and_by_name_and_repeat() {
+        let first = |seed, name| Stream::new(seed, name).below(u64::MAX);
+        assert_eq!(first(1, "order"), first(1, "order"));
+        assert_ne!(first(1, "order"), first(2, "order"));
+        assert_ne!(first(1, "order"), first(1, "sizes"));
+    }
+
+    #[test]
+    fn draws_are_even() {
+        let mut stream = Stream::new(7, "test");
+        let mut counts = [0_u32; 6];
+        let mut sum = 0.0;
+        for _ in 0..60_000 {
+            counts[stream.below(6) as usize] += 1;
+            sum += stream.unit();
+        }
+        // Ten thousand each; six standard deviations are 550.
+        assert!(counts.iter().all(|count| count.abs_diff(10_000) < 550), "{counts:?}");
+        assert!((sum / 60_000.0 - 0.5).abs() < 0.01);
+    }
+
+    #[test]
+    fn a_shuffle_keeps_the_items() {
+        let mut items: Vec<u32> = (0..1_000).collect();
+        Stream::new(1, "test").shuffle(&mut items);
+        assert!(!items.is_sorted());
+        items.sort_unstable();
+        assert!(items.into_iter().eq(0..1_000));
+    }
+}

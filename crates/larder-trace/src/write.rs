@@ -1,0 +1,87 @@
+//! A trace as an access log.
+
+use std::io::{self, Write};
+
+use crate::format::timestamp;
+use crate::trace::Trace;
+
+/// Times of traces that have none, or whose origin is unknown, start here: 1 June 1998, 00:00 UTC.
+pub(crate) const ORIGIN_S: i64 = 896_659_200;
+
+/// Writes a trace in Common Log Format: a GET answered 200 a request, times in UTC cut to seconds, client n as `cn`
+/// (unknown ones as `-`). Reading it back gives the same requests and targets, up to the cut of the times.
+///
+/// # Errors
+/// What `out` gives; a closed pipe among it.
+pub fn write_clf(trace: &Trace, out: &mut impl Write) -> io::Result<()> {
+    let origin_ns = trace.origin_ns.unwrap_or(ORIGIN_S * 1_000_000_000);
+    let mut second = None;
+    let mut date = [0; 26];
+    let mut line: Vec<u8> = Vec::with_capacity(256);
+    for request in &trace.requests {
+        let since = i64::try_from(request.time.as_nanos()).unwrap_or(i64::MAX);
+        let now = origin_ns.saturating_add(since).div_euclid(1_000_000_000);
+        if second != Some(now) {
+            second = Some(now);
+            date = timestamp::write_common(now);
+        }
+        line.clear();
+        match request.client {
+            0 => line.push(b'-'),
+            client => write!(line, "c{client}")?,
+        }
+        line.extend_from_slice(b" - - [");
+        line.extend_from_slice(&date);
+        line.extend_from_slice(b"] \"GET ");
+        line.extend_from_slice(trace.targets[request.target as usize].name.as_bytes());
+        writeln!(line, " HTTP/1.0\" 200 {}", request.size.get())?;
+        out.write_all(&line)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use larder_core::{Bytes, Time};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{LoadOptions, Request, SizeUnit, Target};
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_loaded(asks in prop::collection::vec((0_u64..100_000, 0_u32..5, 0_u32..4), 1..60)) {
+            let mut asks = asks;
+            asks.sort_by_key(|ask| ask.0);
+            // Loading numbers targets and clients by first appearance, and times count from the first request.
+            let first = asks[0].0;
+            let (mut targets, mut clients) = (Vec::new(), vec![0]);
+            let place = |seen: &mut Vec<u32>, x: u32| {
+                seen.iter().position(|&y| y == x).unwrap_or_else(|| { seen.push(x); seen.len() - 1 }) as u32
+            };
+            let requests: Vec<_> = asks
+                .iter()
+                .map(|&(at, target, client)| Request {
+                    time: Time::from_secs(at - first),
+                    target: place(&mut targets, target),
+                    client: place(&mut clients, client),
+                    size: Bytes(u64::from(target) + 1),
+                })
+                .collect();
+            let targets = targets
+                .iter()
+                .map(|t| Target { name: format!("/t/{t}?q"), size: Bytes(u64::from(*t) + 1) })
+                .collect();
+            let origin_ns = Some((ORIGIN_S + first as i64) * 1_000_000_000);
+            let trace = Trace { targets, requests, size_unit: SizeUnit::Bytes, origin_ns };
+            let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
+            let mut text = Vec::new();
+            write_clf(&trace, &mut text).expect("in memory");
+            file.write_all(&text).expect("written");
+            let (loaded, _) = Trace::load(file.path(), &LoadOptions::default()).expect("loads");
+            prop_assert_eq!(loaded, trace);
+        }
+    }
+}
