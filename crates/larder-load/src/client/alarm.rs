@@ -1,0 +1,95 @@
+//! Waiting for a point in time, to some ten microseconds.
+//!
+//! The runtime's own timers have a grain of a millisecond and round up, which would make every request of a schedule
+//! late. On Linux this is a timerfd (timerfd_create(2)) in the runtime's poll set; elsewhere the runtime's timer.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use crate::plan::Stop;
+
+/// Longest sleep before the stop switch is looked at again.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// A timer.
+#[derive(Debug)]
+pub(crate) struct Alarm {
+    #[cfg(target_os = "linux")]
+    timer: tokio::io::unix::AsyncFd<rustix::fd::OwnedFd>,
+}
+
+impl Alarm {
+    #[cfg(target_os = "linux")]
+    pub(crate) fn new() -> io::Result<Self> {
+        use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
+        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
+        #[expect(
+            deprecated,
+            reason = "unsound only for types whose descriptor can change or close; an OwnedFd's cannot, and the successor needs unsafe code"
+        )]
+        let timer = tokio::io::unix::AsyncFd::with_interest(timer, tokio::io::Interest::READABLE)?;
+        Ok(Self { timer })
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self {})
+    }
+
+    /// Waits until `due`, or until `stop`. Whether there was anything to wait for.
+    pub(crate) async fn until(&mut self, due: Instant, stop: &Stop) -> io::Result<bool> {
+        let mut waited = false;
+        loop {
+            let left = due.saturating_duration_since(Instant::now());
+            if left.is_zero() || stop.stopped() {
+                return Ok(waited);
+            }
+            waited = true;
+            self.sleep(left.min(LOOK)).await?;
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    async fn sleep(&mut self, span: Duration) -> io::Result<()> {
+        use rustix::time::{Itimerspec, TimerfdTimerFlags, Timespec, timerfd_settime};
+        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+        // At most LOOK: the conversion cannot fail.
+        let value = Timespec::try_from(span).unwrap_or(zero);
+        let once = Itimerspec { it_interval: zero, it_value: value };
+        // Setting a timer also forgets that it had fired, so that its count need not be read.
+        timerfd_settime(self.timer.get_ref(), TimerfdTimerFlags::empty(), &once)?;
+        self.timer.readable().await?.clear_ready();
+        Ok(())
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    async fn sleep(&mut self, span: Duration) -> io::Result<()> {
+        tokio::time::sleep(span).await;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn it_never_rings_early() {
+        let mut alarm = Alarm::new().unwrap();
+        for micros in [0, 1, 50, 700, 3_000] {
+            let due = Instant::now() + Duration::from_micros(micros);
+            alarm.until(due, &Stop::default()).await.unwrap();
+            assert!(Instant::now() >= due);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_stop_ends_the_wait() {
+        let mut alarm = Alarm::new().unwrap();
+        let stop = Stop::default();
+        stop.stop();
+        let far = Instant::now() + Duration::from_secs(3_600);
+        assert!(!alarm.until(far, &stop).await.unwrap());
+    }
+}

@@ -1,0 +1,289 @@
+//! Closed and open loops against a server that behaves.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use common::{Server, Then, reply, run, send, try_run};
+use larder_load::{Arrivals, Method, Reuse, Warning};
+
+#[test]
+fn one_client_keeps_the_order_and_its_connection() {
+    let server = Server::plain("hello");
+    let mut plan = server.plan(&["/a", "/b?c=d", "/e"], 7);
+    plan.order = [2, 0, 1].into();
+    plan.warmup_requests = 3;
+    let report = run(plan);
+    assert_eq!(server.targets(), ["/e", "/a", "/b?c=d", "/e", "/a", "/b?c=d", "/e"]);
+    assert_eq!((report.finished, report.warmup, report.ok), (7, 3, 4));
+    assert_eq!((report.body_bytes, report.connections.opened), (20, 1));
+    assert_eq!(report.timeline.rows.iter().map(|row| row.ok).sum::<u64>(), 7);
+    assert_eq!(report.latency.samples, 4);
+    assert!(report.requests_per_s > 0.0);
+}
+
+#[test]
+fn as_many_requests_are_outstanding_as_there_are_clients() {
+    // Every third request waits until all three clients are here: with fewer outstanding the run would not end.
+    let barrier = Arc::new(std::sync::Barrier::new(3));
+    let server = Server::start(move |_, stream| {
+        barrier.wait();
+        reply(stream, "200 OK", "", b"x")
+    });
+    for threads in [1, 2] {
+        let mut plan = server.plan(&["/"], 30);
+        plan.arrivals = Arrivals::Closed { clients: 3 };
+        plan.threads = threads;
+        let report = run(plan);
+        assert_eq!((report.ok, report.connections.opened), (30, 3));
+    }
+    assert_eq!(server.notes.busy_max.load(Ordering::SeqCst), 3);
+}
+
+#[test]
+fn a_connection_per_request_if_asked() {
+    let server = Server::start(|asked, stream| {
+        assert!(asked.head.contains("Connection: close\r\n"));
+        reply(stream, "200 OK", "", b"x")
+    });
+    let mut plan = server.plan(&["/"], 9);
+    plan.reuse = Reuse::PerRequest;
+    assert_eq!(run(plan).connections.opened, 9);
+    assert_eq!(server.notes.connections.load(Ordering::SeqCst), 9);
+}
+
+#[test]
+fn every_framing_is_read_to_its_end_and_counted_exactly() {
+    const LEN: usize = 3_000_001;
+    let server = Server::start(|asked, stream| {
+        let body = vec![b'x'; LEN];
+        match asked.target {
+            "/length" => reply(stream, "200 OK", "", &body),
+            "/chunked" => {
+                send(stream, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+                for part in body.chunks(100_000) {
+                    send(stream, format!("{:x}\r\n", part.len()).as_bytes());
+                    send(stream, part);
+                    send(stream, b"\r\n");
+                }
+                send(stream, b"0\r\n\r\n")
+            }
+            "/close" => {
+                send(stream, b"HTTP/1.1 200 OK\r\n\r\n");
+                send(stream, &body);
+                Then::Close
+            }
+            _ => {
+                // A head that trickles in, and an interim reply before it.
+                for byte in b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 3000001\r\n\r\n"
+                {
+                    send(stream, &[*byte]);
+                }
+                send(stream, &body)
+            }
+        }
+    });
+    let targets = ["/length", "/chunked", "/close", "/trickle", "/length"];
+    let mut plan = server.plan(&targets, 5);
+    plan.expected_sizes = Some([LEN as u64; 5].into());
+    let report = run(plan);
+    assert_eq!((report.ok, report.failed), (5, 0), "{:?}", report.faults);
+    assert_eq!(report.body_bytes, 5 * LEN as u64);
+    // Only the reply that ends with the connection costs one.
+    assert_eq!((report.connections.opened, report.connections.stale_retries), (2, 0));
+}
+
+#[test]
+fn head_and_replies_without_body_leave_the_connection_usable() {
+    let server = Server::start(|asked, stream| match asked.target {
+        "/204" => send(stream, b"HTTP/1.1 204 No Content\r\n\r\n"),
+        "/304" => send(stream, b"HTTP/1.1 304 Not Modified\r\nContent-Length: 7\r\n\r\n"),
+        _ => send(
+            stream,
+            format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", asked.method.len()).as_bytes(),
+        ),
+    });
+    let mut plan = server.plan(&["/204", "/304", "/200", "/200"], 4);
+    plan.method = Method::Head;
+    let report = run(plan);
+    assert_eq!((report.ok, report.body_bytes, report.connections.opened), (4, 0, 1));
+}
+
+#[test]
+fn nodes_and_hits_are_told_apart_and_the_imbalance_follows() {
+    let server = Server::start(|asked, stream| {
+        let cache = match asked.target {
+            "/a" => "Cache-Status: n1; hit\r\n",
+            "/b" => "Cache-Status: n1; fwd=uri-miss; stored\r\n",
+            "/c" => "Cache-Status: \"n 2\"; hit; ttl=3, edge; fwd=miss\r\n",
+            _ => "",
+        };
+        reply(stream, "200 OK", cache, b"12345678")
+    });
+    let mut plan = server.plan(&["/a", "/b", "/c", "/a"], 400);
+    plan.nodes_expected = Some(3);
+    let report = run(plan.clone());
+    let nodes: Vec<_> =
+        report.nodes.iter().map(|node| (&*node.name, node.requests, node.hits, node.bytes)).collect();
+    assert_eq!(nodes, [("n1", 300, 200, 2_400), ("n 2", 100, 100, 800)]);
+    assert_eq!((report.cache.hits, report.cache.misses, report.cache.unnamed), (300, 100, 0));
+    assert_eq!(report.cache.hit_ratio, Some(0.75));
+    assert_eq!(report.imbalance_requests, Some(300.0 / (400.0 / 3.0)));
+    assert_eq!((report.hit_latency.samples, report.miss_latency.samples), (300, 100));
+    let sums =
+        report.timeline.rows.iter().fold([0; 2], |sum, row| [sum[0] + row.nodes[0], sum[1] + row.nodes[1]]);
+    assert_eq!(sums, [300, 100]);
+}
+
+#[test]
+fn a_constant_rate_sends_what_is_due_before_the_end_and_nothing_early() {
+    let server = Server::plain("x");
+    let mut plan = server.plan(&["/"], 1);
+    plan.requests = None;
+    plan.duration = Some(Duration::from_millis(500));
+    plan.arrivals = Arrivals::OpenConstant { rate: 200.0 };
+    let begun = std::time::Instant::now();
+    let report = run(plan);
+    // Number 99 is due at 495 ms and is the last before the end.
+    assert_eq!((report.finished, report.ok), (100, 100));
+    assert!(begun.elapsed() >= Duration::from_millis(495));
+    assert!(report.measured_s >= 0.495);
+    assert!(report.requests_per_s <= 100.0 / 0.495);
+}
+
+#[test]
+fn a_trace_is_sent_at_its_own_times() {
+    let server = Server::plain("x");
+    let mut plan = server.plan(&["/a", "/b", "/c"], 3);
+    plan.arrivals = Arrivals::OpenTrace {
+        times: [100, 101, 104].map(Duration::from_secs).into(),
+        speedup: 10.0,
+        resolution: Duration::ZERO,
+    };
+    let report = run(plan);
+    assert_eq!(server.targets(), ["/a", "/b", "/c"]);
+    assert!(report.measured_s >= 0.4);
+    assert_eq!((report.ok, report.setup.speedup), (3, Some(10.0)));
+}
+
+#[test]
+fn a_stall_counts_for_all_that_was_due_meanwhile() {
+    // One connection, a request due every 10 ms, and a server that sleeps 400 ms over number 10. Number 10 + k can
+    // leave no sooner than the stall ends, 400 - 10 k ms after it was due: of 60 requests, 31 see at least 100 ms,
+    // however fast or slow the machine.
+    let server = Server::start(|asked, stream| {
+        if asked.nth == 10 {
+            std::thread::sleep(Duration::from_millis(400));
+        }
+        reply(stream, "200 OK", "", b"x")
+    });
+    let mut plan = server.plan(&["/"], 60);
+    plan.arrivals = Arrivals::OpenConstant { rate: 100.0 };
+    plan.connections_max = 1;
+    let report = run(plan);
+    let at_half = report.latency.curve.iter().find(|point| point.quantile == 0.5).unwrap();
+    assert!(at_half.us >= 99_000.0, "{at_half:?}");
+    // From the sending, as a client that forgives its own lateness counts, the same stall looks like one request.
+    assert!(report.service.mean_us < report.latency.mean_us / 2.0);
+    assert!(report.warnings.iter().any(|warning| matches!(warning, Warning::OutOfConnections { .. })));
+    assert!(report.warnings.iter().any(|warning| matches!(warning, Warning::LateSends { .. })));
+    assert_eq!(report.connections.opened, 1);
+}
+
+#[test]
+fn without_a_limit_on_connections_a_stall_holds_up_one_request_only() {
+    // Number 0 never ends before all others have come: they must take other connections.
+    let (others, all_here) = std::sync::mpsc::channel();
+    let all_here = std::sync::Mutex::new(all_here);
+    let server = Server::start(move |asked, stream| {
+        if asked.target == "/0" {
+            let waiting = all_here.lock().unwrap();
+            for _ in 0..20 {
+                waiting.recv().unwrap();
+            }
+        } else {
+            others.send(()).unwrap();
+        }
+        reply(stream, "200 OK", "", b"x")
+    });
+    let targets: Vec<String> = (0..21).map(|i| format!("/{i}")).collect();
+    let targets: Vec<&str> = targets.iter().map(String::as_str).collect();
+    let mut plan = server.plan(&targets, 21);
+    plan.arrivals = Arrivals::OpenConstant { rate: 1_000.0 };
+    let report = run(plan);
+    assert_eq!((report.ok, report.connections.waits), (21, 0));
+    assert!(report.connections.opened >= 2);
+}
+
+#[test]
+fn a_stop_ends_the_run_with_a_report() {
+    let server = Server::plain("x");
+    let mut plan = server.plan(&["/"], 1);
+    plan.requests = None;
+    plan.duration = Some(Duration::from_secs(3_600));
+    let stop = plan.stop.clone();
+    let report = try_run(plan, &|progress| {
+        if progress.finished > 0 {
+            assert!(progress.measuring && progress.total.is_none());
+            stop.stop();
+        }
+    })
+    .unwrap();
+    assert!(report.ok > 0);
+    assert!(report.warnings.contains(&Warning::Interrupted));
+}
+
+#[test]
+fn a_stop_ends_a_schedule_that_waits() {
+    let server = Server::plain("x");
+    let mut plan = server.plan(&["/"], 2);
+    plan.arrivals = Arrivals::OpenConstant { rate: 0.001 };
+    let stop = plan.stop.clone();
+    let report = try_run(plan, &|progress| {
+        if progress.finished == 1 {
+            stop.stop();
+        }
+    })
+    .unwrap();
+    assert_eq!(report.finished, 1);
+}
+
+#[test]
+fn a_dropped_run_leaves_no_clients_behind() {
+    let (gone, wait) = std::sync::mpsc::channel();
+    let gone = std::sync::Mutex::new(gone);
+    let server = Server::start(move |_, stream| {
+        use std::io::Read;
+        // Never answers; ends when the client closes.
+        let read = stream.read(&mut [0]);
+        gone.lock().unwrap().send(matches!(read, Ok(0) | Err(_))).unwrap();
+        Then::Close
+    });
+    let mut plan = server.plan(&["/"], 1_000);
+    plan.timeout = Duration::from_secs(3_600);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let arrived = async {
+            while server.targets().is_empty() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            _ = larder_load::run(plan, &|_| ()) => panic!("nothing was answered"),
+            () = arrived => {}
+        }
+    });
+    assert!(wait.recv().unwrap());
+}
+
+#[test]
+fn a_warm_up_longer_than_the_run_is_said_plainly() {
+    let server = Server::plain("x");
+    let mut plan = server.plan(&["/"], 5);
+    plan.warmup_requests = 5;
+    let report = run(plan);
+    assert_eq!((report.ok, report.finished, report.requests_per_s), (0, 5, 0.0));
+    assert_eq!(report.warnings, [Warning::NothingMeasured { warmup: 5 }]);
+}
