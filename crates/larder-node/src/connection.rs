@@ -126,7 +126,6 @@ impl Socket {
     /// Called when the socket has nothing to read.
     fn poll_read_deadline(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.shared.busy.load(Relaxed) {
-            self.read_armed = false;
             return Poll::Pending;
         }
         if !self.read_armed {
@@ -201,6 +200,9 @@ impl Write for Socket {
         if self.shared.flushed() {
             self.awaiting = Awaiting::Silence;
             self.read_armed = false;
+            // hyper has looked for a further head while the reply was under way, and looks again only when woken:
+            // so the timer must know whom to wake. It cannot have run out yet.
+            let _ = self.poll_read_deadline(cx);
         }
         Pin::new(&mut self.stream).poll_flush(cx)
     }

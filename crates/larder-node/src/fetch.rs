@@ -29,7 +29,7 @@ impl Node {
         if !due {
             return Ok((Some(object), Why::Miss));
         }
-        match self.stat(name).await {
+        match Box::pin(self.stat(name)).await {
             Ok(current) if object.stands_for(&current) => Ok((Some(object), Why::Miss)),
             // Too busy to look: what is kept is the better answer.
             Err(StoreError::Busy) => Ok((Some(object), Why::Miss)),

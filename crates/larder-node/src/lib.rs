@@ -40,4 +40,5 @@ pub mod fuzzing {
     pub use crate::http::condition::fuzz_conditions;
     pub use crate::http::path::fuzz_resolve;
     pub use crate::http::range::fuzz_parse as fuzz_range;
+    pub use crate::store::fuzz_manifest;
 }

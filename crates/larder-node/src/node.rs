@@ -182,11 +182,21 @@ impl Node {
         if let Some(object) = cached {
             return self.answer(ask, object, Outcome::Hit).await;
         }
+        // Boxed, as all that is not a hit: a hit's future stays small to move.
+        Box::pin(self.get_missing(ask, name, *why)).await
+    }
+
+    async fn get_missing(
+        self: &Arc<Self>,
+        ask: Ask<'_>,
+        name: &[u8],
+        why: Why,
+    ) -> Result<Response<Body>, StoreError> {
         // Whoever asks for no body, or may have it already, must not push out what others ask for.
-        let head = request.method() == Method::HEAD;
-        if head || condition::is_conditional(request.headers()) {
+        let head = ask.method == Method::HEAD;
+        if head || condition::is_conditional(ask.headers) {
             let object = self.stat(name).await?;
-            let outcome = Outcome::Forward { why: *why, stored: false, collapsed: false };
+            let outcome = Outcome::Forward { why, stored: false, collapsed: false };
             if head {
                 return self.answer(ask, Arc::new(object), outcome).await;
             }
@@ -194,7 +204,7 @@ impl Node {
                 return Ok(reply);
             }
         }
-        let (object, outcome) = self.object(hash, name, *why).await?;
+        let (object, outcome) = self.object(ask.hash, name, why).await?;
         self.answer(ask, object, outcome).await
     }
 

@@ -59,7 +59,7 @@ impl Node {
         let (body, outcome) = match &object.body {
             Some(body) => (Body::whole(body.slice(part.start as usize..part.end as usize)), outcome),
             None if len == 0 => (Body::empty(), outcome),
-            None => self.parts(ask.hash, &object, part.clone(), outcome).await?,
+            None => Box::pin(self.parts(ask.hash, &object, part.clone(), outcome)).await?,
         };
         let mut reply = self.contents(status, &object, len, outcome, body);
         if status == StatusCode::PARTIAL_CONTENT {

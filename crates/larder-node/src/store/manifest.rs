@@ -84,6 +84,14 @@ fn split(text: &[u8]) -> Result<(u64, &[u8]), &'static str> {
     Ok((size, target))
 }
 
+/// For the fuzz target: any bytes are read or refused.
+#[doc(hidden)]
+pub fn fuzz_manifest(bytes: &[u8]) {
+    if let Ok(manifest) = read(bytes) {
+        assert!(manifest.keys().all(|target| target.starts_with(b"/")));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -13,7 +13,7 @@ mod pages;
 
 pub use directory::DirectoryError;
 pub use disk::DiskModel;
-pub use manifest::ManifestError;
+pub use manifest::{ManifestError, fuzz_manifest};
 
 pub(crate) use directory::Directory;
 pub(crate) use model::Model;
