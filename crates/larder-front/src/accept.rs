@@ -1,0 +1,189 @@
+//! Accepting connections and carrying each from its first byte to its last.
+//!
+//! The loop is ours rather than Pingora's: it counts connections, knows every socket before a byte is read, and
+//! drains by its own deadline. Between two requests of a connection the stream is back in our hands.
+
+use crate::conn::{ClientStream, ConnLimits, Link};
+use crate::failure::Failure;
+use crate::relay::Relay;
+use crate::switch::Shared;
+use pingora_core::apps::HttpServerApp;
+use pingora_core::protocols::Stream;
+use pingora_core::protocols::http::ServerSession;
+use pingora_proxy::HttpProxy;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::{JoinError, JoinSet};
+
+/// How long a refused client may take to read its answer, and how much it may still send.
+const LINGER: Duration = Duration::from_secs(2);
+const LINGER_BYTES_MAX: usize = 256 << 10;
+
+/// Refused clients that are answered at the same time; beyond that they are only closed.
+const LINGERING_MAX: usize = 256;
+
+/// A pause after the machine has refused to accept, so as not to spin while it is out of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+
+/// What every connection needs.
+#[derive(Clone)]
+pub(crate) struct Front {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) proxy: Arc<HttpProxy<Relay>>,
+    /// Turns true when the switch stops.
+    pub(crate) stopping: watch::Receiver<bool>,
+    pub(crate) lingering: Arc<Semaphore>,
+}
+
+impl Front {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        proxy: Arc<HttpProxy<Relay>>,
+        stopping: watch::Receiver<bool>,
+    ) -> Self {
+        Self { shared, proxy, stopping, lingering: Arc::new(Semaphore::new(LINGERING_MAX)) }
+    }
+
+    /// Accepts until the switch stops, then waits for the connections, the longest until the drain deadline.
+    pub(crate) async fn accept(self, listener: TcpListener) {
+        let mut stopping = self.stopping.clone();
+        let mut connections = JoinSet::new();
+        loop {
+            tokio::select! {
+                biased;
+                // A change is the stop, and so is the end of whoever could make one.
+                _ = stopping.changed() => break,
+                Some(ended) = connections.join_next(), if !connections.is_empty() => self.reap(ended),
+                accepted = listener.accept() => match accepted {
+                    Ok((tcp, client)) => self.admit(&mut connections, tcp, client),
+                    Err(error) => {
+                        tracing::warn!(%error, "a connection could not be accepted");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                    }
+                },
+            }
+        }
+        drop(listener);
+        let all_ended = async {
+            while let Some(ended) = connections.join_next().await {
+                self.reap(ended);
+            }
+        };
+        if tokio::time::timeout(self.shared.timeouts.drain, all_ended).await.is_err() {
+            tracing::warn!(
+                connections = connections.len(),
+                "the drain deadline has passed: connections are cut"
+            );
+            connections.shutdown().await;
+        }
+    }
+
+    fn reap(&self, ended: Result<(), JoinError>) {
+        if let Err(error) = ended
+            && error.is_panic()
+        {
+            self.shared.metrics.panicked();
+            tracing::error!(%error, "a connection was lost to a fault in the switch");
+        }
+    }
+
+    fn admit(&self, connections: &mut JoinSet<()>, tcp: TcpStream, client: SocketAddr) {
+        self.shared.metrics.client_connected();
+        // A delayed reply is worse than a small segment; if it cannot be set the socket is already gone.
+        let _ = tcp.set_nodelay(true);
+        let Some(counted) = Counted::new(&self.shared) else {
+            self.shared.metrics.failed(Failure::ConnectionsFull);
+            if let Ok(permit) = self.lingering.clone().try_acquire_owned() {
+                connections.spawn(async move {
+                    answer(tcp, Failure::ConnectionsFull).await;
+                    drop(permit);
+                });
+            }
+            return;
+        };
+        let front = self.clone();
+        connections.spawn(async move {
+            front.serve(tcp, client).await;
+            drop(counted);
+        });
+    }
+
+    /// Serves a connection's requests, one after the other.
+    async fn serve(self, tcp: TcpStream, client: SocketAddr) {
+        let shared = &self.shared;
+        let link = Arc::new(Link::new(client, shared.clock.now()));
+        let limits = ConnLimits {
+            header_bytes_max: shared.limits.header_bytes_max,
+            header: shared.timeouts.header,
+            keepalive: shared.timeouts.keepalive,
+        };
+        let stream: Stream = Box::new(ClientStream::new(tcp, link.clone(), limits, shared.clock));
+        let mut session = ServerSession::new_http1(stream);
+        // No timeouts of the engine's own before a request: the stream has them.
+        session.set_keepalive(Some(0));
+        // Requests sent ahead are kept for their turn; otherwise they would count as rubbish after a body.
+        session.set_pipelining_enabled(true);
+        while let Some(reused) = self.proxy.process_new_http(session, &self.stopping).await {
+            link.idle();
+            let (stream, settings) = reused.consume();
+            session = ServerSession::new_http1(stream);
+            if let Some(settings) = settings {
+                settings.apply_to_session(&mut session);
+            }
+        }
+        match link.take_verdict() {
+            Some((failure, tcp)) => {
+                shared.metrics.failed(failure);
+                if let Some(tcp) = tcp {
+                    answer(tcp, failure).await;
+                }
+            }
+            None if link.was_malformed() => shared.metrics.failed(Failure::BadRequest),
+            None => {}
+        }
+    }
+}
+
+/// Answers on a bare socket and closes it so that the client can read the answer: closing with unread bytes would
+/// reset the connection and take the answer back.
+async fn answer(mut tcp: TcpStream, failure: Failure) {
+    let exchange = async {
+        tcp.write_all(failure.raw_reply().as_bytes()).await?;
+        tcp.shutdown().await?;
+        let mut rest = [0; 4096];
+        let mut total = 0;
+        while total < LINGER_BYTES_MAX {
+            match tcp.read(&mut rest).await? {
+                0 => break,
+                read => total += read,
+            }
+        }
+        std::io::Result::Ok(())
+    };
+    let _ = tokio::time::timeout(LINGER, exchange).await;
+}
+
+/// One of the connections allowed, counted until dropped.
+struct Counted {
+    shared: Arc<Shared>,
+}
+
+impl Counted {
+    fn new(shared: &Arc<Shared>) -> Option<Self> {
+        let max = shared.limits.connections_max;
+        let clients: &AtomicUsize = &shared.clients;
+        let room = clients.fetch_update(Relaxed, Relaxed, |count| (count < max).then_some(count + 1));
+        room.ok().map(|_| Self { shared: shared.clone() })
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.shared.clients.fetch_sub(1, Relaxed);
+    }
+}

@@ -1,0 +1,152 @@
+//! The access log: one line per request, formatted by the request's thread, written by one thread of its own.
+//!
+//! Between the two is a bounded queue; a line that finds it full is dropped and counted, so that a slow disk costs
+//! log lines and never requests.
+
+mod date;
+mod line;
+mod writer;
+
+pub(crate) use line::Record;
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use writer::{Message, Writer};
+
+/// How a line looks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AccessFormat {
+    /// The Combined Log Format, followed by `key=value` fields: `node reason error tries cache queue_us connect_us
+    /// first_byte_us total_us`. What is unknown is `-`.
+    #[default]
+    Combined,
+    /// One JSON object per line, with the same fields. What is unknown is left out.
+    Json,
+}
+
+/// Where lines go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AccessLogOutput {
+    /// Appended to a file, which is created if it is missing.
+    File(PathBuf),
+    /// The standard output.
+    Stdout,
+}
+
+/// An access log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AccessLogConfig {
+    /// Where lines go.
+    pub output: AccessLogOutput,
+    /// How a line looks.
+    pub format: AccessFormat,
+    /// Lines that may wait to be written; more are dropped and counted. At least 1; usual 8,192.
+    pub queue_lines_max: usize,
+}
+
+impl AccessLogConfig {
+    /// A file in the Combined format.
+    pub fn file(path: impl Into<PathBuf>) -> Self {
+        Self {
+            output: AccessLogOutput::File(path.into()),
+            format: AccessFormat::Combined,
+            queue_lines_max: 8192,
+        }
+    }
+}
+
+/// The log.
+#[derive(Debug)]
+pub(crate) struct AccessLog {
+    format: AccessFormat,
+    queue: Option<SyncSender<Message>>,
+    dropped: Arc<AtomicU64>,
+    writer: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl AccessLog {
+    /// Opens the log and starts its writer.
+    pub(crate) fn open(config: &AccessLogConfig) -> io::Result<Self> {
+        let dropped = Arc::new(AtomicU64::new(0));
+        let (queue, messages) = sync_channel(config.queue_lines_max.max(1));
+        let writer = Writer::open(config.output.clone(), dropped.clone())?;
+        let thread = std::thread::Builder::new().name("access-log".to_owned());
+        let thread = thread.spawn(move || writer.run(&messages))?;
+        Ok(Self { format: config.format, queue: Some(queue), dropped, writer: Mutex::new(Some(thread)) })
+    }
+
+    /// Writes a line, or drops and counts it.
+    pub(crate) fn write(&self, record: &Record<'_>) {
+        self.send(Message::Line(record.format(self.format)));
+    }
+
+    /// Opens the file anew by its name, after it has been moved away. Lines written before go to the old one.
+    pub(crate) fn reopen(&self) {
+        // Not `try_send`: an order that finds the queue full must not be lost.
+        if let Some(queue) = &self.queue {
+            let _ = queue.send(Message::Reopen);
+        }
+    }
+
+    /// Lines not written.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.dropped.load(Relaxed)
+    }
+
+    fn send(&self, message: Message) {
+        let Some(queue) = &self.queue else { return };
+        if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) = queue.try_send(message) {
+            self.dropped.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+impl Drop for AccessLog {
+    /// Waits until every line is written.
+    fn drop(&mut self) {
+        self.queue = None;
+        if let Some(thread) = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moved_file_keeps_old_lines_and_a_new_one_gets_the_rest() {
+        let dir = std::env::temp_dir().join(format!("larder-access-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("a directory");
+        let (path, moved) = (dir.join("log"), dir.join("log.1"));
+        let log = AccessLog::open(&AccessLogConfig::file(&path)).expect("opens");
+        log.send(Message::Line(b"one\n".to_vec()));
+        log.send(Message::Flush);
+        while std::fs::read(&path).expect("reads").is_empty() {
+            std::thread::yield_now();
+        }
+        std::fs::rename(&path, &moved).expect("moves");
+        log.reopen();
+        log.send(Message::Line(b"two\n".to_vec()));
+        drop(log);
+        assert_eq!(std::fs::read(&moved).expect("reads"), b"one\n");
+        assert_eq!(std::fs::read(&path).expect("reads"), b"two\n");
+        std::fs::remove_dir_all(&dir).expect("removes");
+    }
+
+    #[test]
+    fn lines_that_cannot_be_written_are_counted() {
+        let output = AccessLogOutput::File("/dev/full".into());
+        let config = AccessLogConfig { output, ..AccessLogConfig::file("") };
+        let log = AccessLog::open(&config).expect("opens");
+        let dropped = log.dropped.clone();
+        (0..3).for_each(|_| log.send(Message::Line(b"x\n".to_vec())));
+        drop(log);
+        assert_eq!(dropped.load(Relaxed), 3);
+    }
+}

@@ -1,0 +1,328 @@
+//! What a switch is told: a plain struct with documented ranges, checked once before anything is opened.
+
+use crate::access::AccessLogConfig;
+use larder_core::{NodeSpec, Settings};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// A node: who it is and where it listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeEntry {
+    /// Name, weight and cache size, as the dispatcher knows it.
+    pub spec: NodeSpec,
+    /// `host:port`. A host name is resolved once, when the switch is bound; the first address is used.
+    pub address: String,
+}
+
+/// Everything a switch needs. Only `listen` and `nodes` have no default.
+#[derive(Clone, Debug)]
+pub struct SwitchConfig {
+    /// Where clients connect. At least one; port 0 takes any free port.
+    pub listen: Vec<SocketAddr>,
+    /// The nodes. At least one; names are unique.
+    pub nodes: Vec<NodeEntry>,
+    /// The dispatcher's settings.
+    pub settings: Settings,
+    /// How nodes are watched.
+    pub health: HealthConfig,
+    /// How long things may take.
+    pub timeouts: Timeouts,
+    /// How large things may be.
+    pub limits: Limits,
+    /// The access log; none by default.
+    pub access_log: Option<AccessLogConfig>,
+    /// Worker threads of the runtime that [`crate::Switch::run`] is driven by. It sizes the accept loops, the
+    /// connection pool and the metric shards; the runtime itself is the caller's. 1 to 1,024; default: one a core.
+    pub threads: usize,
+    /// The word used in `Via`, and so the switch's name to others. Default `larder`.
+    pub via: String,
+}
+
+impl SwitchConfig {
+    /// A switch with the defaults.
+    pub fn new(listen: Vec<SocketAddr>, nodes: Vec<NodeEntry>) -> Self {
+        Self {
+            listen,
+            nodes,
+            settings: Settings::default(),
+            health: HealthConfig::default(),
+            timeouts: Timeouts::default(),
+            limits: Limits::default(),
+            access_log: None,
+            threads: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+            via: "larder".to_owned(),
+        }
+    }
+
+    /// Checks every range that needs no look at the machine.
+    ///
+    /// # Errors
+    /// The first field that is out of range, or an empty list.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        if self.listen.is_empty() {
+            return Err(ConfigError::Empty("listen"));
+        }
+        if self.nodes.is_empty() {
+            return Err(ConfigError::Empty("nodes"));
+        }
+        range("threads", self.threads, 1, 1024)?;
+        if self.via.is_empty() || !self.via.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
+            return Err(ConfigError::Via);
+        }
+        self.health.validate()?;
+        self.timeouts.validate()?;
+        self.limits.validate()
+    }
+}
+
+/// A check that the switch makes by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Check {
+    /// A TCP connection can be opened.
+    Tcp,
+    /// A GET of this path (with its query) is answered with a status from 200 to 399.
+    Http {
+        /// Path and query, beginning with `/`.
+        path: String,
+    },
+}
+
+/// How a node is found to have failed, and to be back.
+///
+/// *Passive*: what traffic shows. Failures in a row, of any request, count: connections refused or timed out,
+/// connections lost before the first byte of a reply, first bytes that did not come in time, and replies of 502,
+/// 503 and 504 (a 500 is a fault of the content, not of the node, and does not count). One good reply resets the
+/// count. *Active*: a check of its own per node at an interval. A node found down by either is used again when
+/// `rise` active checks in a row succeed; with active checks off it is tried again after `retry_after`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HealthConfig {
+    /// Failures in a row, seen by traffic, after which a node counts as down. 1 to 1,000; 0 turns it off. Default 3.
+    pub passive_fall: u32,
+    /// The active check; `None` turns it off. Default TCP.
+    pub active: Option<Check>,
+    /// Time from one active check of a node to the next, varied by a tenth so that nodes are not checked in step.
+    /// 10 ms to 1 h; default 1 s.
+    pub interval: Duration,
+    /// How long an active check may take. 1 ms to 1 min; default 1 s.
+    pub timeout: Duration,
+    /// Failed active checks in a row after which a node counts as down. 1 to 1,000; default 2.
+    pub fall: u32,
+    /// Good active checks in a row after which a node that was down is used again. 1 to 1,000; default 2.
+    pub rise: u32,
+    /// Without active checks: how long a node stays down before it is tried again. 10 ms to 1 h; default 5 s.
+    pub retry_after: Duration,
+}
+
+impl Default for HealthConfig {
+    fn default() -> Self {
+        Self {
+            passive_fall: 3,
+            active: Some(Check::Tcp),
+            interval: Duration::from_secs(1),
+            timeout: Duration::from_secs(1),
+            fall: 2,
+            rise: 2,
+            retry_after: Duration::from_secs(5),
+        }
+    }
+}
+
+impl HealthConfig {
+    fn validate(&self) -> Result<(), ConfigError> {
+        range("health.passive_fall", self.passive_fall as usize, 0, 1000)?;
+        range("health.fall", self.fall as usize, 1, 1000)?;
+        range("health.rise", self.rise as usize, 1, 1000)?;
+        span("health.interval", self.interval, 10, 3_600_000)?;
+        span("health.timeout", self.timeout, 1, 60_000)?;
+        span("health.retry_after", self.retry_after, 10, 3_600_000)?;
+        match &self.active {
+            Some(Check::Http { path })
+                if !path.starts_with('/') || path.bytes().any(|b| b <= b' ' || b == 127) =>
+            {
+                Err(ConfigError::HealthPath(path.chars().take(80).collect()))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// How long things may take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// From the first byte of a request (on a new connection: from accepting it) to the end of its header.
+    /// 10 ms to 1 h; default 10 s. Outcome: 408 `header_timeout`.
+    pub header: Duration,
+    /// How long a connection may be idle between requests. 10 ms to 24 h; default 60 s. Outcome: it is closed.
+    pub keepalive: Duration,
+    /// Between two reads of a request body. 10 ms to 1 h; default 30 s. Outcome: 408 `body_timeout`.
+    pub client_read: Duration,
+    /// Between two writes of a reply that make progress. 10 ms to 24 h; default 60 s. Outcome: the reply is aborted.
+    pub client_write: Duration,
+    /// To open a connection to a node. 1 ms to 1 min; default 2 s. Outcome: another node, or 504 `connect_timeout`.
+    pub connect: Duration,
+    /// Between two reads from a node, the first byte included. 10 ms to 1 h; default 60 s. Outcome: another node if
+    /// nothing was sent to the client and the method allows it, or 504 `node_timeout`.
+    pub node_read: Duration,
+    /// Between two writes to a node. 10 ms to 1 h; default 30 s. Outcome: as for `node_read`.
+    pub node_write: Duration,
+    /// How long a pooled connection to a node may be idle. 10 ms to 1 h; default 55 s.
+    pub node_idle: Duration,
+    /// How long requests in flight may go on once the switch is told to stop. 0 to 1 h; default 30 s.
+    pub drain: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            header: Duration::from_secs(10),
+            keepalive: Duration::from_secs(60),
+            client_read: Duration::from_secs(30),
+            client_write: Duration::from_secs(60),
+            connect: Duration::from_secs(2),
+            node_read: Duration::from_secs(60),
+            node_write: Duration::from_secs(30),
+            node_idle: Duration::from_secs(55),
+            drain: Duration::from_secs(30),
+        }
+    }
+}
+
+impl Timeouts {
+    fn validate(&self) -> Result<(), ConfigError> {
+        span("timeouts.header", self.header, 10, 3_600_000)?;
+        span("timeouts.keepalive", self.keepalive, 10, 86_400_000)?;
+        span("timeouts.client_read", self.client_read, 10, 3_600_000)?;
+        span("timeouts.client_write", self.client_write, 10, 86_400_000)?;
+        span("timeouts.connect", self.connect, 1, 60_000)?;
+        span("timeouts.node_read", self.node_read, 10, 3_600_000)?;
+        span("timeouts.node_write", self.node_write, 10, 3_600_000)?;
+        span("timeouts.node_idle", self.node_idle, 10, 3_600_000)?;
+        span("timeouts.drain", self.drain, 0, 3_600_000)
+    }
+}
+
+/// How large things may be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Client connections. 1 to 1,000,000; default 10,000. Outcome: 503 `connections_full` and close.
+    pub connections_max: usize,
+    /// A request's header, request line included. Bytes; 512 to 1,000,000; default 32 KiB. Outcome: 431
+    /// `header_too_large`. A header of more than 256 fields is malformed (400) whatever its size.
+    pub header_bytes_max: usize,
+    /// The request target. Bytes; 64 to 1,000,000; default 8 KiB. Outcome: 414 `uri_too_long`.
+    pub uri_bytes_max: usize,
+    /// How many times a request is tried again after its first node failed. 0 to 8; default 3.
+    pub retries_max: u8,
+    /// Idle connections kept per node and thread; the pool is shared by all nodes, so a busy node may keep more and
+    /// an idle one less. 0 to 100,000; default 128.
+    pub node_idle_max: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections_max: 10_000,
+            header_bytes_max: 32 << 10,
+            uri_bytes_max: 8 << 10,
+            retries_max: 3,
+            node_idle_max: 128,
+        }
+    }
+}
+
+impl Limits {
+    fn validate(&self) -> Result<(), ConfigError> {
+        range("limits.connections_max", self.connections_max, 1, 1_000_000)?;
+        range("limits.header_bytes_max", self.header_bytes_max, 512, 1_000_000)?;
+        range("limits.uri_bytes_max", self.uri_bytes_max, 64, 1_000_000)?;
+        range("limits.retries_max", usize::from(self.retries_max), 0, 8)?;
+        range("limits.node_idle_max", self.node_idle_max, 0, 100_000)
+    }
+}
+
+/// A config that makes no sense. The name is that of the field.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// A list that needs an entry.
+    #[error("{0} is empty: at least one is needed")]
+    Empty(&'static str),
+    /// A number out of range.
+    #[error("{name} = {value} is out of range: {min} to {max}")]
+    OutOfRange {
+        /// The field.
+        name: &'static str,
+        /// Its value.
+        value: usize,
+        /// The least allowed.
+        min: usize,
+        /// The most allowed.
+        max: usize,
+    },
+    /// A duration out of range.
+    #[error("{name} = {value:?} is out of range: {min:?} to {max:?}")]
+    SpanOutOfRange {
+        /// The field.
+        name: &'static str,
+        /// Its value.
+        value: Duration,
+        /// The least allowed.
+        min: Duration,
+        /// The most allowed.
+        max: Duration,
+    },
+    /// A health path that is no path.
+    #[error("health path '{0}' is no path: it begins with '/' and holds no space or control character")]
+    HealthPath(String),
+    /// A name that cannot stand in `Via`.
+    #[error("via must be letters, digits and '-', at least one")]
+    Via,
+}
+
+fn range(name: &'static str, value: usize, min: usize, max: usize) -> Result<(), ConfigError> {
+    if (min..=max).contains(&value) { Ok(()) } else { Err(ConfigError::OutOfRange { name, value, min, max }) }
+}
+
+fn span(name: &'static str, value: Duration, min_ms: u64, max_ms: u64) -> Result<(), ConfigError> {
+    let (min, max) = (Duration::from_millis(min_ms), Duration::from_millis(max_ms));
+    if (min..=max).contains(&value) {
+        Ok(())
+    } else {
+        Err(ConfigError::SpanOutOfRange { name, value, min, max })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn valid() -> SwitchConfig {
+        let node = NodeEntry { spec: NodeSpec::named("a"), address: "127.0.0.1:1".to_owned() };
+        SwitchConfig::new(vec![([127, 0, 0, 1], 0).into()], vec![node])
+    }
+
+    #[test]
+    fn the_defaults_are_valid() {
+        assert_eq!(valid().validate(), Ok(()));
+    }
+
+    #[test]
+    fn each_fault_is_named() {
+        type Spoil = fn(&mut SwitchConfig);
+        let cases: [(&str, Spoil); 8] = [
+            ("listen", |c| c.listen.clear()),
+            ("nodes", |c| c.nodes.clear()),
+            ("threads", |c| c.threads = 0),
+            ("via", |c| c.via = "a b".to_owned()),
+            ("health.rise", |c| c.health.rise = 0),
+            ("health path", |c| c.health.active = Some(Check::Http { path: "x".to_owned() })),
+            ("timeouts.header", |c| c.timeouts.header = Duration::ZERO),
+            ("limits.retries_max", |c| c.limits.retries_max = 9),
+        ];
+        for (name, spoil) in cases {
+            let mut config = valid();
+            spoil(&mut config);
+            let error = config.validate().expect_err(name).to_string();
+            assert!(error.starts_with(name), "{error}");
+        }
+    }
+}

@@ -1,0 +1,359 @@
+//! The client's side of a connection: what Pingora reads from and writes to.
+//!
+//! Pingora's own stream would serve, but it has no limit on how long or how large a request header may be (its
+//! timeouts are per read, its one size limit is a megabyte), hides the socket once a request is being read, and
+//! sends a large reply's header by itself. This stream adds a deadline over the whole header, a deadline for idle
+//! connections, a size limit, and one `writev` for a header and the body that follows it. When a limit is broken it
+//! notes the verdict and hands the socket back to the connection's task, which answers.
+
+use crate::clock::Clock;
+use crate::failure::Failure;
+use async_trait::async_trait;
+use bytes::BytesMut;
+use http::HeaderValue;
+use larder_core::Time;
+use pingora_core::protocols::raw_connect::ProxyDigest;
+use pingora_core::protocols::{
+    GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl, TimingDigest,
+    UniqueID, UniqueIDType,
+};
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::Sleep;
+
+/// Writes up to this size wait for a flush or for more: about one segment, so that a small reply is one write.
+const COALESCE_BYTES: usize = 1460;
+
+/// What a connection is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum Phase {
+    /// Between two requests.
+    Idle = 0,
+    /// Reading a header.
+    Head = 1,
+    /// A request is being served.
+    Serving = 2,
+}
+
+/// The limits a connection is held to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ConnLimits {
+    pub(crate) header_bytes_max: usize,
+    pub(crate) header: Duration,
+    pub(crate) keepalive: Duration,
+}
+
+/// What the connection's task, its stream and its requests share. All fields are written by one task at a time;
+/// they are atomics because the stream must be `Sync`.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) client: SocketAddr,
+    /// The client's address as it stands in `X-Forwarded-For`.
+    pub(crate) forwarded_for: HeaderValue,
+    phase: AtomicU8,
+    head_bytes: AtomicUsize,
+    line_seen: AtomicBool,
+    answered_in_head: AtomicBool,
+    /// When the phase began. Nanoseconds of the switch's clock; 0 in `Head` until it is needed.
+    since_ns: AtomicU64,
+    verdict: Mutex<Option<(Failure, Option<TcpStream>)>>,
+    broken: AtomicBool,
+}
+
+impl Link {
+    /// A connection accepted at `now`; its first header is awaited from now on.
+    pub(crate) fn new(client: SocketAddr, now: Time) -> Self {
+        let address = client.ip().to_canonical().to_string();
+        Self {
+            client,
+            forwarded_for: HeaderValue::try_from(address).unwrap_or(HeaderValue::from_static("unknown")),
+            phase: AtomicU8::new(Phase::Head as u8),
+            head_bytes: AtomicUsize::new(0),
+            line_seen: AtomicBool::new(false),
+            answered_in_head: AtomicBool::new(false),
+            since_ns: AtomicU64::new(now.as_nanos().max(1)),
+            verdict: Mutex::new(None),
+            broken: AtomicBool::new(false),
+        }
+    }
+
+    /// A header has been read; the request is served from here on.
+    pub(crate) fn serving(&self) {
+        self.phase.store(Phase::Serving as u8, Relaxed);
+    }
+
+    /// The request has ended at `now`; the next one may come.
+    pub(crate) fn idle_since(&self, now: Time) {
+        self.since_ns.store(now.as_nanos().max(1), Relaxed);
+    }
+
+    /// The connection waits for its next request.
+    pub(crate) fn idle(&self) {
+        self.head_bytes.store(0, Relaxed);
+        self.line_seen.store(false, Relaxed);
+        self.phase.store(Phase::Idle as u8, Relaxed);
+    }
+
+    /// What broke the connection and, once its stream is dropped, the socket to answer on.
+    pub(crate) fn take_verdict(&self) -> Option<(Failure, Option<TcpStream>)> {
+        if !self.broken.load(Relaxed) {
+            return None;
+        }
+        self.verdict.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// The relay engine refused what it read as a header.
+    pub(crate) fn was_malformed(&self) -> bool {
+        self.answered_in_head.load(Relaxed)
+    }
+
+    fn phase(&self) -> Phase {
+        match self.phase.load(Relaxed) {
+            0 => Phase::Idle,
+            1 => Phase::Head,
+            _ => Phase::Serving,
+        }
+    }
+
+    fn since(&self) -> Time {
+        Time::from_nanos(self.since_ns.load(Relaxed))
+    }
+
+    fn condemn(&self, failure: Failure) {
+        let mut verdict = self.verdict.lock().unwrap_or_else(PoisonError::into_inner);
+        verdict.get_or_insert((failure, None));
+        self.broken.store(true, Relaxed);
+    }
+}
+
+/// The stream.
+#[derive(Debug)]
+pub(crate) struct ClientStream {
+    /// Taken only when the stream is dropped.
+    tcp: Option<TcpStream>,
+    link: Arc<Link>,
+    limits: ConnLimits,
+    clock: Clock,
+    pending: BytesMut,
+    deadline: Option<(Time, Pin<Box<Sleep>>)>,
+}
+
+impl ClientStream {
+    pub(crate) fn new(tcp: TcpStream, link: Arc<Link>, limits: ConnLimits, clock: Clock) -> Self {
+        Self { tcp: Some(tcp), link, limits, clock, pending: BytesMut::new(), deadline: None }
+    }
+
+    pub(crate) fn link(&self) -> &Arc<Link> {
+        &self.link
+    }
+
+    /// Resolves when the client has closed the connection or reset it. Pends for ever when it has sent bytes that
+    /// nobody has read yet, behind which a close cannot be seen.
+    pub(crate) async fn closed(&self) {
+        let Some(tcp) = &self.tcp else { return };
+        let mut byte = [0; 1];
+        match tcp.peek(&mut byte).await {
+            Ok(0) | Err(_) => {}
+            Ok(_) => std::future::pending().await,
+        }
+    }
+
+    fn tcp(&mut self) -> io::Result<Pin<&mut TcpStream>> {
+        self.tcp.as_mut().map(Pin::new).ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+
+    fn condemn(&self, failure: Failure) -> Poll<io::Result<()>> {
+        self.link.condemn(failure);
+        Poll::Ready(Err(io::Error::other(failure.name())))
+    }
+
+    /// Notes what was read of a header.
+    fn note_head(&self, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        if self.link.phase() == Phase::Idle {
+            self.link.since_ns.store(0, Relaxed);
+            self.link.phase.store(Phase::Head as u8, Relaxed);
+        }
+        let before = self.link.head_bytes.load(Relaxed);
+        self.link.head_bytes.store(before + bytes.len(), Relaxed);
+        if !self.link.line_seen.load(Relaxed) && bytes.contains(&b'\n') {
+            self.link.line_seen.store(true, Relaxed);
+        }
+    }
+
+    /// The header is not complete and nothing more has come: has it taken too long?
+    fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            let phase = self.link.phase();
+            if phase == Phase::Head && self.link.since() == Time::ZERO {
+                self.link.idle_since(self.clock.now());
+            }
+            let allowed = if phase == Phase::Head { self.limits.header } else { self.limits.keepalive };
+            let due = self.link.since() + allowed;
+            match &mut self.deadline {
+                // A timer that fires early is moved on when it fires, so that a request costs no timer operation.
+                Some((armed, sleep)) if *armed <= due => {
+                    ready!(sleep.as_mut().poll(cx));
+                    if self.clock.now() >= due {
+                        return match phase {
+                            Phase::Head => self.condemn(Failure::HeaderTimeout),
+                            // An end of file: the connection closes as if the client had closed it.
+                            _ => Poll::Ready(Ok(())),
+                        };
+                    }
+                    self.deadline = None;
+                }
+                _ => {
+                    let Some(at) = self.clock.instant(due) else { return Poll::Pending };
+                    self.deadline = Some((due, Box::pin(tokio::time::sleep_until(at.into()))));
+                }
+            }
+        }
+    }
+
+    fn poll_pending_out(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.pending.is_empty() {
+            let Some(tcp) = self.tcp.as_mut() else {
+                return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
+            };
+            let written = ready!(Pin::new(tcp).poll_write(cx, &self.pending))?;
+            self.consume_pending(written)?;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn consume_pending(&mut self, written: usize) -> io::Result<()> {
+        if written == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        if written >= self.pending.len() {
+            self.pending.clear();
+        } else {
+            let _ = self.pending.split_to(written);
+        }
+        Ok(())
+    }
+}
+
+impl AsyncRead for ClientStream {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if this.link.phase() == Phase::Serving {
+            return this.tcp()?.poll_read(cx, buf);
+        }
+        // Asked for more, so what has come is no complete header yet.
+        if this.link.head_bytes.load(Relaxed) > this.limits.header_bytes_max {
+            let in_request_line = !this.link.line_seen.load(Relaxed);
+            return this.condemn(if in_request_line { Failure::UriTooLong } else { Failure::HeaderTooLarge });
+        }
+        let before = buf.filled().len();
+        match this.tcp()?.poll_read(cx, buf) {
+            Poll::Ready(Ok(())) => {
+                this.note_head(&buf.filled()[before..]);
+                Poll::Ready(Ok(()))
+            }
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Pending => this.poll_deadline(cx),
+        }
+    }
+}
+
+impl AsyncWrite for ClientStream {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        if this.link.phase() == Phase::Head {
+            this.link.answered_in_head.store(true, Relaxed);
+        }
+        if this.pending.len() + buf.len() <= COALESCE_BYTES {
+            this.pending.extend_from_slice(buf);
+            return Poll::Ready(Ok(buf.len()));
+        }
+        while !this.pending.is_empty() {
+            let Some(tcp) = this.tcp.as_mut() else {
+                return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
+            };
+            let parts = [IoSlice::new(&this.pending), IoSlice::new(buf)];
+            let written = ready!(Pin::new(tcp).poll_write_vectored(cx, &parts))?;
+            let held = this.pending.len();
+            this.consume_pending(written)?;
+            if written > held {
+                return Poll::Ready(Ok(written - held));
+            }
+        }
+        this.tcp()?.poll_write(cx, buf)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.get_mut().poll_pending_out(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        ready!(this.poll_pending_out(cx))?;
+        this.tcp()?.poll_shutdown(cx)
+    }
+}
+
+#[async_trait]
+impl Shutdown for ClientStream {
+    async fn shutdown(&mut self) {
+        // A condemned connection is still to be answered by its task.
+        if !self.link.broken.load(Relaxed) {
+            let _ = AsyncWriteExt::shutdown(self).await;
+        }
+    }
+}
+
+impl UniqueID for ClientStream {
+    fn id(&self) -> UniqueIDType {
+        self.tcp.as_ref().map_or(-1, AsRawFd::as_raw_fd)
+    }
+}
+
+impl GetTimingDigest for ClientStream {
+    fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
+        Vec::new()
+    }
+}
+
+impl GetProxyDigest for ClientStream {
+    fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
+        None
+    }
+}
+
+impl GetSocketDigest for ClientStream {
+    fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
+        None
+    }
+}
+
+impl Ssl for ClientStream {}
+impl Peek for ClientStream {}
+
+impl Drop for ClientStream {
+    fn drop(&mut self) {
+        if self.link.broken.load(Relaxed) {
+            let mut verdict = self.link.verdict.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some((_, socket)) = verdict.as_mut() {
+                *socket = self.tcp.take();
+            }
+        } else if !self.pending.is_empty()
+            && let Some(tcp) = &self.tcp
+        {
+            // What a dropped reply has produced so far: a client that gets it learns more than from nothing.
+            let _ = tcp.try_write(&self.pending);
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Why the switch itself answered a request, or ended it: one name, one status, one fault.
+
+use larder_core::Refusal;
+use pingora_core::ErrorType;
+use pingora_error::{Error, ErrorSource};
+use std::fmt;
+
+/// The response header that carries [`Failure::name`] on every reply the switch makes itself.
+pub const ERROR_HEADER: &str = "x-larder-error";
+
+/// Why the switch answered by itself or ended the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Failure {
+    /// The request is malformed or ambiguous. Fault of the client.
+    BadRequest,
+    /// The request target is longer than the limit. Fault of the client.
+    UriTooLong,
+    /// The header is longer than the limit. Fault of the client.
+    HeaderTooLarge,
+    /// The header did not come in time. Fault of the client.
+    HeaderTimeout,
+    /// The request body did not come in time. Fault of the client.
+    BodyTimeout,
+    /// The client went away, or stopped reading. Fault of the client; nothing can be answered.
+    ClientGone,
+    /// As many connections as allowed are open. A later try may succeed.
+    ConnectionsFull,
+    /// As many requests as may wait do wait. A later try may succeed.
+    QueueFull,
+    /// The request waited for admission as long as it may. A later try may succeed.
+    QueueDeadline,
+    /// No node takes requests. A later try may succeed.
+    NoNode,
+    /// No connection to a node. Fault of the node.
+    ConnectFailed,
+    /// No connection to a node in time. Fault of the node.
+    ConnectTimeout,
+    /// A node did not send or take data in time. Fault of the node.
+    NodeTimeout,
+    /// A node closed the connection before its reply was complete. Fault of the node.
+    NodeClosed,
+    /// A node's reply is malformed. Fault of the node.
+    BadReply,
+    /// Something in the switch failed. Fault of the switch.
+    Internal,
+}
+
+impl Failure {
+    /// Every failure.
+    pub const ALL: [Self; 16] = [
+        Self::BadRequest,
+        Self::UriTooLong,
+        Self::HeaderTooLarge,
+        Self::HeaderTimeout,
+        Self::BodyTimeout,
+        Self::ClientGone,
+        Self::ConnectionsFull,
+        Self::QueueFull,
+        Self::QueueDeadline,
+        Self::NoNode,
+        Self::ConnectFailed,
+        Self::ConnectTimeout,
+        Self::NodeTimeout,
+        Self::NodeClosed,
+        Self::BadReply,
+        Self::Internal,
+    ];
+
+    /// The word used in the header, in logs and in metric labels.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::BadRequest => "bad_request",
+            Self::UriTooLong => "uri_too_long",
+            Self::HeaderTooLarge => "header_too_large",
+            Self::HeaderTimeout => "header_timeout",
+            Self::BodyTimeout => "body_timeout",
+            Self::ClientGone => "client_gone",
+            Self::ConnectionsFull => "connections_full",
+            Self::QueueFull => "queue_full",
+            Self::QueueDeadline => "queue_deadline",
+            Self::NoNode => "no_node",
+            Self::ConnectFailed => "connect_failed",
+            Self::ConnectTimeout => "connect_timeout",
+            Self::NodeTimeout => "node_timeout",
+            Self::NodeClosed => "node_closed",
+            Self::BadReply => "bad_reply",
+            Self::Internal => "internal",
+        }
+    }
+
+    /// The status the client gets; for [`Failure::ClientGone`], which nobody gets, the 499 that logs use.
+    pub const fn status(self) -> u16 {
+        match self {
+            Self::BadRequest => 400,
+            Self::HeaderTimeout | Self::BodyTimeout => 408,
+            Self::UriTooLong => 414,
+            Self::HeaderTooLarge => 431,
+            Self::ClientGone => 499,
+            Self::ConnectionsFull | Self::QueueFull | Self::QueueDeadline | Self::NoNode => 503,
+            Self::ConnectFailed | Self::NodeClosed | Self::BadReply => 502,
+            Self::ConnectTimeout | Self::NodeTimeout => 504,
+            Self::Internal => 500,
+        }
+    }
+
+    /// When a later try may succeed: what `Retry-After` says. Seconds.
+    pub const fn retry_after_s(self) -> Option<u32> {
+        match self {
+            Self::ConnectionsFull | Self::QueueFull | Self::QueueDeadline | Self::NoNode => Some(1),
+            _ => None,
+        }
+    }
+
+    /// A reply to be written as it is, for connections that have no parsed request.
+    pub(crate) fn raw_reply(self) -> String {
+        let (status, name) = (self.status(), self.name());
+        let phrase = http::StatusCode::from_u16(status).ok().and_then(|code| code.canonical_reason());
+        let retry = self.retry_after_s().map_or(String::new(), |s| format!("Retry-After: {s}\r\n"));
+        format!(
+            "HTTP/1.1 {status} {}\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n{retry}\
+             {ERROR_HEADER}: {name}\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n{name}\n",
+            phrase.unwrap_or(""),
+            name.len() + 1,
+        )
+    }
+
+    /// What an error of the relay engine means.
+    pub(crate) fn of(error: &Error) -> Self {
+        use ErrorType as E;
+        match (error.esource(), error.etype()) {
+            (ErrorSource::Downstream, E::ReadTimedout) => Self::BodyTimeout,
+            (
+                ErrorSource::Downstream,
+                E::ReadError | E::WriteError | E::ConnectionClosed | E::WriteTimedout,
+            ) => Self::ClientGone,
+            (ErrorSource::Downstream, _) => Self::BadRequest,
+            (ErrorSource::Upstream, E::ConnectTimedout) => Self::ConnectTimeout,
+            (
+                ErrorSource::Upstream,
+                E::ConnectRefused | E::ConnectNoRoute | E::ConnectError | E::SocketError,
+            ) => Self::ConnectFailed,
+            (ErrorSource::Upstream, E::BindError) => Self::ConnectFailed,
+            (ErrorSource::Upstream, E::ReadTimedout | E::WriteTimedout) => Self::NodeTimeout,
+            (ErrorSource::Upstream, E::ReadError | E::WriteError | E::ConnectionClosed) => Self::NodeClosed,
+            (ErrorSource::Upstream, E::Custom("PrematureBodyEnd")) => Self::NodeClosed,
+            (ErrorSource::Upstream, _) => Self::BadReply,
+            _ => Self::Internal,
+        }
+    }
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::NoNode => Self::NoNode,
+            Refusal::QueueFull => Self::QueueFull,
+            Refusal::Deadline => Self::QueueDeadline,
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_words() {
+        let mut names: Vec<_> = Failure::ALL.iter().map(|failure| failure.name()).collect();
+        assert!(names.iter().all(|name| name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')));
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), Failure::ALL.len());
+    }
+
+    #[test]
+    fn a_raw_reply_is_one_that_a_parser_takes() {
+        for failure in Failure::ALL {
+            let text = failure.raw_reply();
+            let mut headers = [httparse::EMPTY_HEADER; 16];
+            let mut reply = httparse::Response::new(&mut headers);
+            let head = reply.parse(text.as_bytes()).expect("parses").unwrap();
+            assert_eq!(reply.code, Some(failure.status()));
+            let length = reply.headers.iter().find(|h| h.name == "Content-Length").expect("a length");
+            assert_eq!(length.value, (text.len() - head).to_string().as_bytes());
+            let retry = reply.headers.iter().any(|h| h.name == "Retry-After");
+            assert_eq!(retry, failure.status() == 503);
+        }
+    }
+}

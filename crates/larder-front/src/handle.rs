@@ -1,0 +1,216 @@
+//! What an admin interface asks of a running switch.
+
+use crate::access::AccessLog;
+use crate::metrics::render;
+use crate::switch::Shared;
+use crate::target::TargetKey;
+use larder_core::{NodeId, NodeState};
+use serde::Serialize;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// A running switch, seen from outside. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct SwitchHandle {
+    shared: Arc<Shared>,
+}
+
+/// A node, as it is now.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct NodeStatus {
+    /// Its name.
+    pub name: String,
+    /// Its address as configured.
+    pub address: String,
+    /// `up`, `draining`, `down` or `removed`.
+    pub state: String,
+    /// Whether it answers, by the last checks; a node that drains may be healthy or not.
+    pub healthy: bool,
+    /// Requests in flight.
+    pub load: u32,
+    /// Its relative capacity, 1 for an ordinary node.
+    pub weight: f64,
+    /// The size of its cache, bytes; 0 if unknown.
+    pub cache_bytes: u64,
+    /// It has joined and is not warm yet.
+    pub joining: bool,
+    /// Failures in a row that traffic has seen.
+    pub failures_in_a_row: u32,
+    /// Requests ended here with a status, by class from 1xx to 5xx.
+    pub requests: [u64; 5],
+    /// Replies from here that broke off.
+    pub aborted: u64,
+    /// Replies from the node's memory, by its `Cache-Status`.
+    pub hits: u64,
+    /// Replies for which the node had to go further, by its `Cache-Status`.
+    pub misses: u64,
+}
+
+/// The switch, as it is now.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SwitchStatus {
+    /// The policy.
+    pub policy: String,
+    /// Seconds since the start.
+    pub uptime_s: f64,
+    /// Requests admitted and not ended.
+    pub outstanding: u32,
+    /// How many may be; `None` if there is no limit.
+    pub admission_limit: Option<u32>,
+    /// Requests waiting for admission.
+    pub queued: usize,
+    /// How many may wait.
+    pub queue_max: usize,
+    /// Targets whose servers are remembered.
+    pub targets: usize,
+    /// How many can be remembered.
+    pub targets_max: usize,
+    /// Client connections open.
+    pub client_connections: usize,
+    /// How many may be open.
+    pub client_connections_max: usize,
+    /// Nodes that take requests.
+    pub nodes_up: usize,
+    /// Nodes known.
+    pub nodes: usize,
+    /// Access log lines lost.
+    pub access_log_dropped: u64,
+}
+
+/// Why a target goes where it goes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ExplainReply {
+    /// The host, as compared: in lower case.
+    pub host: String,
+    /// Path and query.
+    pub target: String,
+    /// The target's id, 16 hexadecimal digits.
+    pub id: String,
+    /// The policy that decides.
+    pub policy: String,
+    /// Whether the target is remembered.
+    pub known: bool,
+    /// The nodes that serve it, by name, in the order in which they were added; empty if it is not remembered.
+    pub servers: Vec<String>,
+    /// Seconds since the servers last changed; `None` if it is not remembered.
+    pub unchanged_for_s: Option<f64>,
+    /// The node that a request for it would go to now; `None` if none takes requests.
+    pub node: Option<String>,
+    /// Why that one.
+    pub reason: Option<String>,
+}
+
+/// There is no node of that name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no node named '{0}'")]
+pub struct UnknownNode(pub String);
+
+impl SwitchHandle {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+
+    /// The nodes, in the order of the config.
+    pub fn nodes(&self) -> Vec<NodeStatus> {
+        let rows = self.shared.dispatcher.nodes().rows();
+        let with_node =
+            rows.into_iter().filter_map(|row| Some((self.shared.nodes.get(row.id.index())?, row)));
+        let status = with_node.map(|(node, row)| {
+            let [requests @ .., aborted] = self.shared.metrics.requests(row.id);
+            let [hits, misses] = self.shared.metrics.cache(row.id);
+            NodeStatus {
+                name: row.name.to_string(),
+                address: node.address.clone(),
+                state: row.state.to_string(),
+                healthy: node.standing().healthy,
+                load: row.load,
+                weight: f64::from(row.weight.milli()) / 1000.0,
+                cache_bytes: row.cache.get(),
+                joining: row.joining,
+                failures_in_a_row: node.failures.load(Relaxed),
+                requests,
+                aborted,
+                hits,
+                misses,
+            }
+        });
+        status.collect()
+    }
+
+    /// The switch as a whole.
+    pub fn status(&self) -> SwitchStatus {
+        let dispatcher = &self.shared.dispatcher;
+        let limit = dispatcher.admission_limit();
+        SwitchStatus {
+            policy: dispatcher.settings().policy.to_string(),
+            uptime_s: self.shared.clock.now().as_secs_f64(),
+            outstanding: dispatcher.outstanding(),
+            admission_limit: (limit != u32::MAX).then_some(limit),
+            queued: dispatcher.queued(),
+            queue_max: dispatcher.settings().queue_max,
+            targets: dispatcher.targets_known(),
+            targets_max: dispatcher.settings().targets_max,
+            client_connections: self.shared.clients.load(Relaxed),
+            client_connections_max: self.shared.limits.connections_max,
+            nodes_up: dispatcher.nodes().open_count(),
+            nodes: self.shared.nodes.len(),
+            access_log_dropped: self.shared.access.as_ref().map_or(0, AccessLog::dropped),
+        }
+    }
+
+    /// What is known of a target and where a request for it would go now. Changes nothing.
+    pub fn explain(&self, host: &str, path_and_query: &str) -> ExplainReply {
+        let now = self.shared.clock.now();
+        let key = TargetKey { host: host.as_bytes(), path: path_and_query.as_bytes() };
+        let explanation = self.shared.dispatcher.explain(now, key.id());
+        let name = |node: NodeId| self.shared.dispatcher.nodes().name(node).to_string();
+        let known = explanation.known;
+        ExplainReply {
+            host: host.to_ascii_lowercase(),
+            target: path_and_query.to_owned(),
+            id: explanation.target.to_string(),
+            policy: explanation.policy.to_string(),
+            known: known.is_some(),
+            servers: known.iter().flat_map(|known| &known.servers).map(|&node| name(node)).collect(),
+            unchanged_for_s: known.map(|known| (now - known.changed).as_secs_f64()),
+            node: explanation.decision.map(|decision| name(decision.node)),
+            reason: explanation.decision.map(|decision| decision.reason.to_string()),
+        }
+    }
+
+    /// All metrics in the OpenMetrics text format, to be served as
+    /// `application/openmetrics-text; version=1.0.0; charset=utf-8`.
+    pub fn metrics_text(&self) -> String {
+        render(&self.shared)
+    }
+
+    /// Takes a node out of service: it finishes what it has and gets nothing new. Its targets are forgotten.
+    ///
+    /// # Errors
+    /// There is no such node.
+    pub fn drain(&self, name: &str) -> Result<NodeState, UnknownNode> {
+        self.set_drained(name, true)
+    }
+
+    /// Takes a drained node back into service, if it is healthy.
+    ///
+    /// # Errors
+    /// There is no such node.
+    pub fn undrain(&self, name: &str) -> Result<NodeState, UnknownNode> {
+        self.set_drained(name, false)
+    }
+
+    /// Opens the access log's file anew by its name, for log rotation. Blocks while the log's queue is full.
+    pub fn reopen_access_log(&self) {
+        if let Some(log) = &self.shared.access {
+            log.reopen();
+        }
+    }
+
+    fn set_drained(&self, name: &str, drained: bool) -> Result<NodeState, UnknownNode> {
+        let unknown = || UnknownNode(name.chars().take(80).collect());
+        let node = self.shared.nodes.iter().find(|node| *node.name == *name).ok_or_else(unknown)?;
+        node.change(&self.shared, "operator", |standing| standing.drained = drained);
+        Ok(self.shared.dispatcher.nodes().state(node.id))
+    }
+}

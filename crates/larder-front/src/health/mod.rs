@@ -1,0 +1,115 @@
+//! Which nodes answer: what traffic shows (passive) and what the switch asks by itself (active).
+//!
+//! See [`crate::HealthConfig`] for what counts as a failure and what brings a node back.
+
+mod probe;
+
+use crate::node::Node;
+use crate::switch::Shared;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+/// Traffic has seen `node` fail.
+pub(crate) fn note_failure(shared: &Shared, node: &Node) {
+    let fall = shared.health.passive_fall;
+    if fall == 0 {
+        return;
+    }
+    let failures = node.failures.fetch_add(1, Relaxed).saturating_add(1);
+    if failures >= fall {
+        node.change(shared, "traffic fails", |standing| standing.healthy = false);
+    }
+}
+
+/// Traffic has seen `node` answer.
+pub(crate) fn note_success(node: &Node) {
+    // The load keeps the cache line shared while all is well.
+    if node.failures.load(Relaxed) != 0 {
+        node.failures.store(0, Relaxed);
+    }
+}
+
+/// Watches one node until the task is aborted.
+pub(crate) async fn watch(shared: Arc<Shared>, index: usize) {
+    let Some(node) = shared.nodes.get(index) else { return };
+    match shared.health.active {
+        Some(_) => check(&shared, node).await,
+        None => wait_out(&shared, node).await,
+    }
+}
+
+/// Active checks at an interval.
+async fn check(shared: &Shared, node: &Node) {
+    let health = &shared.health;
+    let Some(what) = &health.active else { return };
+    let (mut good, mut bad) = (0_u32, 0_u32);
+    let mut lots = Lots::new(node.id.0);
+    tokio::time::sleep(health.interval.mul_f64(lots.next())).await;
+    loop {
+        let result = tokio::time::timeout(health.timeout, probe::probe(what, node.resolved)).await;
+        let failure = match result {
+            Ok(Ok(())) => None,
+            Ok(Err(reason)) => Some(reason),
+            Err(_) => Some("no answer in time".to_owned()),
+        };
+        match failure {
+            None => {
+                (good, bad) = (good.saturating_add(1), 0);
+                if good >= health.rise {
+                    node.change(shared, "active checks succeed", |standing| standing.healthy = true);
+                }
+            }
+            Some(reason) => {
+                (good, bad) = (0, bad.saturating_add(1));
+                if bad >= health.fall {
+                    node.change(shared, &reason, |standing| standing.healthy = false);
+                }
+            }
+        }
+        // Found down by traffic between two checks: the count of good ones starts anew.
+        let healthy_before = node.standing().healthy;
+        tokio::time::sleep(health.interval.mul_f64(0.95 + lots.next() / 10.0)).await;
+        if healthy_before && !node.standing().healthy {
+            good = 0;
+        }
+    }
+}
+
+/// Without active checks: a node that is down gets another chance after a while, and one failure ends it.
+async fn wait_out(shared: &Shared, node: &Node) {
+    let mut down_for = Duration::ZERO;
+    let step = (shared.health.retry_after / 10).max(Duration::from_millis(1));
+    loop {
+        tokio::time::sleep(step).await;
+        if node.standing().healthy {
+            down_for = Duration::ZERO;
+            continue;
+        }
+        down_for += step;
+        if down_for >= shared.health.retry_after {
+            down_for = Duration::ZERO;
+            node.change(shared, "another chance", |standing| standing.healthy = true);
+            node.failures.store(shared.health.passive_fall.saturating_sub(1), Relaxed);
+        }
+    }
+}
+
+/// Numbers from 0 to 1 that differ between nodes and runs; only to keep checks out of step.
+struct Lots {
+    state: RandomState,
+    drawn: u64,
+    who: u16,
+}
+
+impl Lots {
+    fn new(who: u16) -> Self {
+        Self { state: RandomState::new(), drawn: 0, who }
+    }
+
+    fn next(&mut self) -> f64 {
+        self.drawn += 1;
+        self.state.hash_one((self.who, self.drawn)) as f64 / u64::MAX as f64
+    }
+}

@@ -1,0 +1,66 @@
+//! One active check.
+
+use crate::config::Check;
+use std::net::SocketAddr;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// A status line longer than this is no status line.
+const STATUS_LINE_MAX: usize = 1024;
+
+/// Checks a node once; the error says what is wrong. The caller sets the time limit.
+pub(super) async fn probe(what: &Check, address: SocketAddr) -> Result<(), String> {
+    let mut tcp = TcpStream::connect(address).await.map_err(|error| format!("no connection: {error}"))?;
+    let Check::Http { path } = what else { return Ok(()) };
+    let request = format!(
+        "GET {path} HTTP/1.1\r\nHost: {address}\r\nUser-Agent: larder-health\r\nAccept: */*\r\nConnection: close\r\n\r\n"
+    );
+    tcp.write_all(request.as_bytes()).await.map_err(|error| format!("no request sent: {error}"))?;
+    let mut line = Vec::new();
+    loop {
+        let mut chunk = [0; 256];
+        let read = tcp.read(&mut chunk).await.map_err(|error| format!("no answer: {error}"))?;
+        if read == 0 || line.len() > STATUS_LINE_MAX {
+            return Err("the answer is no HTTP".to_owned());
+        }
+        line.extend_from_slice(&chunk[..read]);
+        if let Some(end) = line.iter().position(|&byte| byte == b'\n') {
+            return judge(&line[..end]);
+        }
+    }
+}
+
+/// Judges a status line: any status from 200 to 399 is good.
+fn judge(line: &[u8]) -> Result<(), String> {
+    let status = line
+        .strip_prefix(b"HTTP/1.")
+        .and_then(|rest| rest.get(2..5))
+        .and_then(|digits| std::str::from_utf8(digits).ok())
+        .and_then(|digits| digits.parse::<u16>().ok());
+    match status {
+        Some(200..=399) => Ok(()),
+        Some(status) => Err(format!("status {status}")),
+        None => Err("the answer is no HTTP".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn status_lines_are_judged() {
+        for (line, good) in [
+            ("HTTP/1.1 200 OK\r", true),
+            ("HTTP/1.0 304", true),
+            ("HTTP/1.1 404 Not Found\r", false),
+            ("HTTP/1.1 503", false),
+            ("HTTP/2 200", false),
+            ("", false),
+            ("HTTP/1.1 -20", false),
+            ("HTTP/1.", false),
+        ] {
+            assert_eq!(judge(line.as_bytes()).is_ok(), good, "{line}");
+        }
+    }
+}

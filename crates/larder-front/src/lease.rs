@@ -1,0 +1,222 @@
+//! What a request holds at the dispatcher, given back exactly once.
+//!
+//! A request may end in many ways: served, failed, its client gone, its task dropped in the middle of any wait.
+//! The lease holds whatever the request has at that moment, and giving it back is its `Drop`.
+
+use crate::switch::Shared;
+use crate::waiting::Place;
+use larder_core::{Arrival, Decision, NodeId, Refusal, Request};
+use std::sync::Arc;
+
+/// What a request holds.
+#[derive(Debug)]
+enum Hold {
+    Nothing,
+    /// A place in the queue.
+    Place(Place),
+    /// Load at a node, and a place among the admitted.
+    Node(NodeId),
+    /// A place among the admitted, at no node.
+    Admitted,
+}
+
+/// The lease of one request.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    shared: Arc<Shared>,
+    hold: Hold,
+}
+
+impl Lease {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, hold: Hold::Nothing }
+    }
+
+    /// Asks for a node. If the request must wait, [`Lease::wait`] says when it has one.
+    pub(crate) fn arrive(&mut self, request: Request) -> Result<Option<Decision>, Refusal> {
+        debug_assert!(matches!(self.hold, Hold::Nothing), "a request arrives once");
+        match self.shared.dispatcher.arrive(self.shared.clock.now(), request) {
+            Arrival::Start(decision) => {
+                self.hold = Hold::Node(decision.node);
+                Ok(Some(decision))
+            }
+            Arrival::Wait(ticket) => {
+                self.hold = Hold::Place(self.shared.waiting.register(ticket));
+                Ok(None)
+            }
+            Arrival::Refused(refusal) => Err(refusal),
+        }
+    }
+
+    /// Waits for admission. Dropping the future keeps the place; dropping the lease gives it up.
+    pub(crate) async fn wait(&mut self) -> Result<Decision, Refusal> {
+        let Hold::Place(place) = &mut self.hold else { return Err(Refusal::NoNode) };
+        // The sender is dropped unused only if the queue itself is torn down.
+        let outcome = (&mut place.settled).await.unwrap_or(Err(Refusal::NoNode));
+        self.hold = outcome.as_ref().map_or(Hold::Nothing, |decision| Hold::Node(decision.node));
+        outcome
+    }
+
+    /// Moves to another node after the present one failed.
+    pub(crate) fn retry(&mut self, request: Request) -> Result<Decision, Refusal> {
+        let Hold::Node(failed) = self.hold else { return Err(Refusal::NoNode) };
+        let outcome = self.shared.dispatcher.retry(self.shared.clock.now(), failed, request);
+        self.hold = outcome.as_ref().map_or(Hold::Admitted, |decision| Hold::Node(decision.node));
+        outcome
+    }
+
+    /// Gives back what is held; nothing the second time.
+    pub(crate) fn release(&mut self) {
+        let Shared { dispatcher, waiting, clock, .. } = &*self.shared;
+        let mut started = Vec::new();
+        match std::mem::replace(&mut self.hold, Hold::Nothing) {
+            Hold::Nothing => return,
+            Hold::Place(place) => {
+                if let Some(decision) = waiting.give_up(dispatcher, place) {
+                    dispatcher.finish(clock.now(), decision.node, &mut started);
+                }
+            }
+            Hold::Node(node) => dispatcher.finish(clock.now(), node, &mut started),
+            Hold::Admitted => dispatcher.abandon(clock.now(), &mut started),
+        }
+        if !started.is_empty() {
+            waiting.deliver(dispatcher, clock.now(), started);
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{NodeEntry, SwitchConfig};
+    use larder_core::dispatch::Admission;
+    use larder_core::{NodeSpec, NodeState, TargetId};
+    use proptest::prelude::*;
+    use std::task::{Context, Poll, Waker};
+    use std::time::Duration;
+
+    fn shared(nodes: u16, admitted: u32, queue_max: usize) -> Arc<Shared> {
+        let entry =
+            |n| NodeEntry { spec: NodeSpec::named(format!("n{n}")), address: "127.0.0.1:9".to_owned() };
+        let mut config = SwitchConfig::new(vec![([127, 0, 0, 1], 0).into()], (0..nodes).map(entry).collect());
+        config.settings.admission = Admission::Fixed(admitted);
+        config.settings.queue_max = queue_max;
+        config.settings.queue_timeout = Duration::from_secs(3600);
+        config.threads = 2;
+        Arc::new(Shared::new(config).expect("a valid config"))
+    }
+
+    fn nothing_is_held(shared: &Shared) -> bool {
+        let dispatcher = &shared.dispatcher;
+        let loads = dispatcher.nodes().rows().iter().all(|row| row.load == 0);
+        (dispatcher.outstanding(), dispatcher.queued(), shared.waiting.len(), loads) == (0, 0, 0, true)
+    }
+
+    /// Something that happens to one of a few requests, or to a node.
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Arrive(u64),
+        Poll(usize),
+        Retry(usize),
+        Release(usize),
+        Drop(usize),
+        Node(u16, bool),
+        Expire,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let which = 0..8_usize;
+        prop_oneof![
+            4 => (0..20_u64).prop_map(Step::Arrive),
+            3 => which.clone().prop_map(Step::Poll),
+            2 => which.clone().prop_map(Step::Retry),
+            2 => which.clone().prop_map(Step::Release),
+            3 => which.prop_map(Step::Drop),
+            1 => (0..3_u16, any::<bool>()).prop_map(|(node, up)| Step::Node(node, up)),
+            1 => Just(Step::Expire),
+        ]
+    }
+
+    fn expire(shared: &Shared) {
+        let mut expired = Vec::new();
+        shared.dispatcher.expire(larder_core::Time::MAX, &mut expired);
+        shared.waiting.expire(&expired);
+    }
+
+    proptest! {
+        /// Whatever happens in whatever order, everything is given back once.
+        #[test]
+        fn leases_give_back_what_they_took(steps in prop::collection::vec(step(), 1..200)) {
+            let shared = shared(3, 4, 3);
+            let mut leases: Vec<(Lease, Request)> = Vec::new();
+            for step in steps {
+                match step {
+                    Step::Arrive(target) => {
+                        let mut lease = Lease::new(shared.clone());
+                        let request = Request::new(TargetId(target));
+                        let _ = lease.arrive(request);
+                        leases.push((lease, request));
+                    }
+                    Step::Poll(at) => if let Some((lease, _)) = leases.get_mut(at) {
+                        let waiting = std::pin::pin!(lease.wait());
+                        let _: Poll<_> = waiting.poll(&mut Context::from_waker(Waker::noop()));
+                    },
+                    Step::Retry(at) => if let Some((lease, request)) = leases.get_mut(at) {
+                        let _ = lease.retry(*request);
+                    },
+                    Step::Release(at) => if let Some((lease, _)) = leases.get_mut(at) {
+                        lease.release();
+                    },
+                    Step::Drop(at) => if at < leases.len() {
+                        drop(leases.swap_remove(at));
+                    },
+                    Step::Node(node, up) => {
+                        let state = if up { NodeState::Up } else { NodeState::Down };
+                        let mut started = Vec::new();
+                        let now = shared.clock.now();
+                        shared.dispatcher.set_state(now, larder_core::NodeId(node), state, &mut started);
+                        shared.waiting.deliver(&shared.dispatcher, now, started);
+                    }
+                    Step::Expire => expire(&shared),
+                }
+            }
+            drop(leases);
+            prop_assert!(nothing_is_held(&shared), "{shared:?}");
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn threads_that_cut_waits_short_lose_nothing() {
+        let shared = shared(2, 3, 1000);
+        let mut tasks = tokio::task::JoinSet::new();
+        for task in 0..16_u64 {
+            let shared = shared.clone();
+            tasks.spawn(async move {
+                for round in 0..300 {
+                    let mut lease = Lease::new(shared.clone());
+                    let outcome = lease.arrive(Request::new(TargetId(task * 1000 + round)));
+                    if matches!(outcome, Ok(None)) {
+                        // A third waits to the end, the others give up after some turns of the scheduler.
+                        let turns = if round % 3 == 0 { usize::MAX } else { (round % 5) as usize };
+                        tokio::select! {
+                            biased;
+                            outcome = lease.wait() => assert!(outcome.is_ok()),
+                            () = async { for _ in 0..turns { tokio::task::yield_now().await; } } => {}
+                        }
+                    }
+                    tokio::task::yield_now().await;
+                }
+            });
+        }
+        while let Some(ended) = tasks.join_next().await {
+            ended.expect("no panic");
+        }
+        assert!(nothing_is_held(&shared));
+    }
+}

@@ -1,0 +1,95 @@
+//! Counters in as many copies as there are threads.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+/// The first bound of a histogram is 2^6 microseconds, the last 2^26 (about 67 s).
+const FIRST_BOUND_LOG2: u32 = 6;
+const BOUNDS: usize = 21;
+
+/// Cells of a histogram: one per bound, one beyond the last, one for the sum in nanoseconds.
+pub(super) const HISTOGRAM_CELLS: usize = BOUNDS + 2;
+
+/// The upper bounds, in seconds.
+pub(super) fn bounds_s() -> impl Iterator<Item = f64> {
+    (0..BOUNDS as u32).map(|index| f64::from(1_u32 << (FIRST_BOUND_LOG2 + index)) / 1e6)
+}
+
+/// Which cell of a histogram a duration falls into: the first whose bound is not below it.
+pub(super) fn histogram_cell(value: Duration) -> usize {
+    let us = u64::try_from(value.as_nanos().div_ceil(1000)).unwrap_or(u64::MAX);
+    let log2_up = u64::BITS - us.saturating_sub(1).leading_zeros();
+    (log2_up.saturating_sub(FIRST_BOUND_LOG2) as usize).min(BOUNDS)
+}
+
+/// All copies.
+#[derive(Debug)]
+pub(super) struct Cells {
+    copies: Box<[Copy]>,
+}
+
+/// One thread's copy. The alignment and the padding at the end keep it off its neighbours' cache lines.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(super) struct Copy(Box<[AtomicU64]>);
+
+/// Cells of padding: one 128-byte pair of cache lines.
+const PADDING: usize = 16;
+
+impl Cells {
+    pub(super) fn new(cells: usize, threads: usize) -> Self {
+        let copies = threads.clamp(1, 256).next_power_of_two();
+        let copy = || Copy((0..cells + PADDING).map(|_| AtomicU64::new(0)).collect());
+        Self { copies: (0..copies).map(|_| copy()).collect() }
+    }
+
+    /// The calling thread's copy.
+    pub(super) fn local(&self) -> &Copy {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        thread_local!(static INDEX: usize = NEXT.fetch_add(1, Relaxed));
+        &self.copies[INDEX.with(|index| *index) & (self.copies.len() - 1)]
+    }
+
+    pub(super) fn sum(&self, cell: usize) -> u64 {
+        self.copies.iter().map(|copy| copy.0[cell].load(Relaxed)).sum()
+    }
+}
+
+impl Copy {
+    pub(super) fn add(&self, cell: usize, amount: u64) {
+        self.0[cell].fetch_add(amount, Relaxed);
+    }
+
+    pub(super) fn observe(&self, histogram: usize, value: Duration) {
+        self.add(histogram + histogram_cell(value), 1);
+        self.add(histogram + HISTOGRAM_CELLS - 1, u64::try_from(value.as_nanos()).unwrap_or(u64::MAX));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_falls_into_the_first_bound_not_below_it() {
+        let bounds: Vec<f64> = bounds_s().collect();
+        for (us, bound) in [(0, 64e-6), (64, 64e-6), (65, 128e-6), (1_000, 1024e-6), (67_108_864, 67.108864)]
+        {
+            assert_eq!(bounds[histogram_cell(Duration::from_micros(us))], bound, "{us} us");
+        }
+        assert_eq!(histogram_cell(Duration::from_nanos(64_001)), 1);
+        assert_eq!(histogram_cell(Duration::from_secs(68)), BOUNDS);
+        assert_eq!(histogram_cell(Duration::MAX), BOUNDS);
+    }
+
+    #[test]
+    fn copies_add_up() {
+        let cells = Cells::new(3, 4);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..1000).for_each(|_| cells.local().add(2, 1)));
+            }
+        });
+        assert_eq!((cells.sum(0), cells.sum(2)), (0, 4000));
+    }
+}

@@ -1,0 +1,207 @@
+//! What the switch counts.
+//!
+//! A request touches a handful of counters; each worker thread has its own copy of all of them, so that a count is
+//! an add to a cache line that no other thread writes, found by an index computed at start. Copies are summed when
+//! somebody asks. What the dispatcher knows anyway (loads, states, queue) is read from it at that moment.
+
+mod cells;
+mod render;
+mod table;
+
+pub use table::{METRICS, Metric, MetricKind};
+
+use crate::cache_status::CacheOutcome;
+use crate::failure::Failure;
+use cells::{Cells, HISTOGRAM_CELLS};
+use larder_core::{NodeId, NodeState, Reason};
+use std::time::Duration;
+
+pub(crate) use render::render;
+
+/// How a request was tried again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Retry {
+    /// On a new connection to the same node: a pooled one had been closed meanwhile.
+    SameNode = 0,
+    /// On another node.
+    OtherNode = 1,
+    /// On another node, for the rest of a reply that broke off.
+    Resume = 2,
+}
+
+impl Retry {
+    const ALL: [Self; 3] = [Self::SameNode, Self::OtherNode, Self::Resume];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::SameNode => "same_node",
+            Self::OtherNode => "other_node",
+            Self::Resume => "resume",
+        }
+    }
+}
+
+/// Status classes, and the replies that were broken off.
+const CLASSES: [&str; 6] = ["1xx", "2xx", "3xx", "4xx", "5xx", "aborted"];
+const ABORTED: usize = 5;
+const STATES: [NodeState; 4] = [NodeState::Up, NodeState::Draining, NodeState::Down, NodeState::Removed];
+
+// Offsets in a node's block of cells.
+const CLASS: usize = 0;
+const CACHE: usize = CLASS + CLASSES.len();
+const BYTES: usize = CACHE + 2;
+const CONNECTIONS: usize = BYTES + 1;
+const TRANSITIONS: usize = CONNECTIONS + 1;
+const FIRST_BYTE: usize = TRANSITIONS + STATES.len();
+const NODE_CELLS: usize = FIRST_BYTE + HISTOGRAM_CELLS;
+
+// Offsets in the block of cells that belong to no node.
+const REASON: usize = 0;
+const FAILURE: usize = REASON + Reason::ALL.len();
+const RETRY: usize = FAILURE + Failure::ALL.len();
+const CLIENTS: usize = RETRY + Retry::ALL.len();
+const PANICS: usize = CLIENTS + 1;
+const TOTAL: usize = PANICS + 1;
+const QUEUE_WAIT: usize = TOTAL + HISTOGRAM_CELLS;
+const SWITCH_CELLS: usize = QUEUE_WAIT + HISTOGRAM_CELLS;
+
+/// The counters.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    cells: Cells,
+    nodes: usize,
+}
+
+/// How a request ended, for the counters.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ended {
+    pub(crate) node: Option<NodeId>,
+    pub(crate) reason: Option<Reason>,
+    /// The status sent; `None` if none was.
+    pub(crate) status: Option<u16>,
+    /// The reply is complete.
+    pub(crate) complete: bool,
+    pub(crate) failure: Option<Failure>,
+    pub(crate) cache: Option<CacheOutcome>,
+    pub(crate) body_bytes: u64,
+    pub(crate) queued: Option<Duration>,
+    pub(crate) first_byte: Option<Duration>,
+    pub(crate) total: Duration,
+}
+
+impl Metrics {
+    /// Counters for `nodes` nodes and this many threads.
+    pub(crate) fn new(nodes: usize, threads: usize) -> Self {
+        Self { cells: Cells::new(SWITCH_CELLS + (nodes + 1) * NODE_CELLS, threads), nodes }
+    }
+
+    /// The block of a node, or of "no node".
+    fn block(&self, node: Option<NodeId>) -> usize {
+        let index = node.map_or(self.nodes, |node| node.index().min(self.nodes));
+        SWITCH_CELLS + index * NODE_CELLS
+    }
+
+    /// A request has ended.
+    pub(crate) fn ended(&self, ended: &Ended) {
+        let cells = self.cells.local();
+        let block = self.block(ended.node);
+        let class = match ended.status {
+            Some(status) if ended.complete => usize::from(status / 100).clamp(1, 5) - 1,
+            _ => ABORTED,
+        };
+        cells.add(block + CLASS + class, 1);
+        cells.add(block + BYTES, ended.body_bytes);
+        if let Some(cache) = ended.cache {
+            cells.add(block + CACHE + usize::from(cache == CacheOutcome::Miss), 1);
+        }
+        if let Some(first_byte) = ended.first_byte {
+            cells.observe(block + FIRST_BYTE, first_byte);
+        }
+        if let Some(reason) = ended.reason {
+            cells.add(REASON + position(&Reason::ALL, &reason), 1);
+        }
+        if let Some(failure) = ended.failure {
+            cells.add(FAILURE + position(&Failure::ALL, &failure), 1);
+        }
+        if let Some(queued) = ended.queued {
+            cells.observe(QUEUE_WAIT, queued);
+        }
+        cells.observe(TOTAL, ended.total);
+    }
+
+    /// A connection or request failed before there was a request to count.
+    pub(crate) fn failed(&self, failure: Failure) {
+        self.cells.local().add(FAILURE + position(&Failure::ALL, &failure), 1);
+    }
+
+    pub(crate) fn retried(&self, retry: Retry) {
+        self.cells.local().add(RETRY + retry as usize, 1);
+    }
+
+    pub(crate) fn client_connected(&self) {
+        self.cells.local().add(CLIENTS, 1);
+    }
+
+    pub(crate) fn panicked(&self) {
+        self.cells.local().add(PANICS, 1);
+    }
+
+    pub(crate) fn node_connected(&self, node: NodeId) {
+        self.cells.local().add(self.block(Some(node)) + CONNECTIONS, 1);
+    }
+
+    pub(crate) fn transition(&self, node: NodeId, to: NodeState) {
+        self.cells.local().add(self.block(Some(node)) + TRANSITIONS + position(&STATES, &to), 1);
+    }
+
+    /// Requests of one node by status class, 1xx to 5xx, then those broken off.
+    pub(crate) fn requests(&self, node: NodeId) -> [u64; 6] {
+        let block = self.block(Some(node));
+        std::array::from_fn(|class| self.cells.sum(block + CLASS + class))
+    }
+
+    /// Hits and misses that a node has reported.
+    pub(crate) fn cache(&self, node: NodeId) -> [u64; 2] {
+        let block = self.block(Some(node));
+        std::array::from_fn(|outcome| self.cells.sum(block + CACHE + outcome))
+    }
+}
+
+fn position<T: PartialEq>(all: &[T], one: &T) -> usize {
+    // The list holds every value of its type, which a test checks where the type is ours.
+    all.iter().position(|other| other == one).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_ends_is_counted_where_it_belongs() {
+        let metrics = Metrics::new(2, 1);
+        let ended = Ended {
+            node: Some(NodeId(1)),
+            reason: Some(Reason::First),
+            status: Some(204),
+            complete: true,
+            failure: None,
+            cache: Some(CacheOutcome::Miss),
+            body_bytes: 7,
+            queued: None,
+            first_byte: Some(Duration::from_micros(70)),
+            total: Duration::from_micros(90),
+        };
+        metrics.ended(&ended);
+        metrics.ended(&Ended { complete: false, ..ended });
+        assert_eq!(metrics.requests(NodeId(1)), [0, 1, 0, 0, 0, 1]);
+        assert_eq!(metrics.requests(NodeId(0)), [0; 6]);
+        assert_eq!(metrics.cache(NodeId(1)), [0, 2]);
+    }
+
+    #[test]
+    fn every_failure_has_a_cell_of_its_own() {
+        for (index, failure) in Failure::ALL.iter().enumerate() {
+            assert_eq!(position(&Failure::ALL, failure), index);
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! The counters as text, in the OpenMetrics format.
+
+use super::cells::{HISTOGRAM_CELLS, bounds_s};
+use super::table::{self, Metric, MetricKind};
+use super::{
+    BYTES, CACHE, CLASS, CLASSES, CLIENTS, CONNECTIONS, FAILURE, FIRST_BYTE, PANICS, REASON, RETRY, Retry,
+    STATES, TOTAL, TRANSITIONS,
+};
+use super::{Failure, QUEUE_WAIT, Reason};
+use crate::access::AccessLog;
+use crate::cache_status::CacheOutcome;
+use crate::switch::Shared;
+use larder_core::{NodeId, NodeRow};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+use std::fmt::Error;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// All metrics of a switch.
+pub(crate) fn render(shared: &Arc<Shared>) -> String {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Snapshot { shared: shared.clone() }));
+    let mut text = String::new();
+    if encode(&mut text, &registry).is_err() {
+        tracing::error!("metrics could not be written");
+    }
+    text
+}
+
+#[derive(Debug)]
+struct Snapshot {
+    shared: Arc<Shared>,
+}
+
+impl Collector for Snapshot {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
+        let rows = self.shared.dispatcher.nodes().rows();
+        self.nodes(&mut encoder, &rows)?;
+        self.switch(&mut encoder)
+    }
+}
+
+impl Snapshot {
+    /// Metrics with a line per node.
+    fn nodes(&self, encoder: &mut DescriptorEncoder<'_>, rows: &[NodeRow]) -> Result<(), Error> {
+        let metrics = &self.shared.metrics;
+        let names: Vec<Arc<str>> = rows.iter().map(|row| row.name.clone()).collect();
+        let who = || rows.iter().map(|row| Some(row.id)).zip(names.iter().map(|name| &**name));
+        let sum = |node: Option<NodeId>, cell: usize| metrics.cells.sum(metrics.block(node) + cell);
+
+        let mut requests = describe(encoder, &table::REQUESTS)?;
+        for (node, name) in who().chain([(None, "")]) {
+            for (index, class) in CLASSES.into_iter().enumerate() {
+                let value = sum(node, CLASS + index);
+                if value > 0 || node.is_some() && class != "1xx" {
+                    count(&mut requests, &[("node", name), ("class", class)], value)?;
+                }
+            }
+        }
+        let mut cache = describe(encoder, &table::CACHE)?;
+        for (node, name) in who() {
+            for (index, outcome) in [CacheOutcome::Hit, CacheOutcome::Miss].into_iter().enumerate() {
+                count(&mut cache, &[("node", name), ("outcome", outcome.name())], sum(node, CACHE + index))?;
+            }
+        }
+        for (metric, cell) in [(&table::BODY_BYTES, BYTES), (&table::NODE_CONNECTIONS, CONNECTIONS)] {
+            let mut family = describe(encoder, metric)?;
+            for (node, name) in who() {
+                count(&mut family, &[("node", name)], sum(node, cell))?;
+            }
+        }
+        let mut transitions = describe(encoder, &table::TRANSITIONS)?;
+        for (node, name) in who() {
+            for (index, state) in STATES.into_iter().enumerate() {
+                let labels = [("node", name), ("to", &state.to_string())];
+                count(&mut transitions, &labels, sum(node, TRANSITIONS + index))?;
+            }
+        }
+        let mut first_byte = describe(encoder, &table::FIRST_BYTE)?;
+        for (node, name) in who() {
+            self.histogram(first_byte.encode_family(&[("node", name)])?, metrics.block(node) + FIRST_BYTE)?;
+        }
+        node_gauges(encoder, rows, &names)
+    }
+
+    /// Metrics of the switch as a whole.
+    fn switch(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        let cells = &self.shared.metrics.cells;
+        let mut decisions = describe(encoder, &table::DECISIONS)?;
+        for (index, reason) in Reason::ALL.iter().enumerate() {
+            count(&mut decisions, &[("reason", reason.name())], cells.sum(REASON + index))?;
+        }
+        let mut failures = describe(encoder, &table::FAILURES)?;
+        for (index, failure) in Failure::ALL.iter().enumerate() {
+            count(&mut failures, &[("error", failure.name())], cells.sum(FAILURE + index))?;
+        }
+        let mut retries = describe(encoder, &table::RETRIES)?;
+        for (index, retry) in Retry::ALL.iter().enumerate() {
+            count(&mut retries, &[("kind", retry.name())], cells.sum(RETRY + index))?;
+        }
+        self.histogram(describe(encoder, &table::TOTAL)?, TOTAL)?;
+        self.histogram(describe(encoder, &table::QUEUE_WAIT)?, QUEUE_WAIT)?;
+        let dispatcher = &self.shared.dispatcher;
+        for (metric, value) in [
+            (&table::QUEUED, dispatcher.queued() as u64),
+            (&table::OUTSTANDING, dispatcher.outstanding().into()),
+            (&table::ADMISSION_LIMIT, dispatcher.admission_limit().into()),
+            (&table::TARGETS, dispatcher.targets_known() as u64),
+            (&table::CLIENTS, self.shared.clients.load(Relaxed) as u64),
+        ] {
+            describe(encoder, metric)?.encode_gauge(&value)?;
+        }
+        let dropped = self.shared.access.as_ref().map_or(0, AccessLog::dropped);
+        for (metric, value) in [
+            (&table::CLIENTS_TOTAL, cells.sum(CLIENTS)),
+            (&table::LOG_DROPPED, dropped),
+            (&table::PANICS, cells.sum(PANICS)),
+        ] {
+            describe(encoder, metric)?.encode_counter::<NoLabelSet, _, u64>(&value, None)?;
+        }
+        Ok(())
+    }
+
+    fn histogram(&self, mut encoder: MetricEncoder<'_>, at: usize) -> Result<(), Error> {
+        let cells = &self.shared.metrics.cells;
+        let bounds = bounds_s().chain([f64::MAX]);
+        let buckets: Vec<(f64, u64)> =
+            bounds.enumerate().map(|(i, bound)| (bound, cells.sum(at + i))).collect();
+        let count = buckets.iter().map(|(_, count)| count).sum();
+        let sum_s = cells.sum(at + HISTOGRAM_CELLS - 1) as f64 / 1e9;
+        encoder.encode_histogram::<NoLabelSet>(sum_s, count, &buckets, None)
+    }
+}
+
+fn node_gauges(
+    encoder: &mut DescriptorEncoder<'_>,
+    rows: &[NodeRow],
+    names: &[Arc<str>],
+) -> Result<(), Error> {
+    let mut load = describe(encoder, &table::NODE_LOAD)?;
+    for (row, name) in rows.iter().zip(names) {
+        load.encode_family(&[("node", &**name)])?.encode_gauge(&row.load)?;
+    }
+    let mut states = describe(encoder, &table::NODE_STATE)?;
+    for (row, name) in rows.iter().zip(names) {
+        for state in STATES {
+            let labels = [("node", &**name), ("state", &state.to_string())];
+            states.encode_family(&labels)?.encode_gauge(&u32::from(row.state == state))?;
+        }
+    }
+    Ok(())
+}
+
+fn count(encoder: &mut MetricEncoder<'_>, labels: &[(&str, &str)], value: u64) -> Result<(), Error> {
+    encoder.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&value, None)
+}
+
+fn describe<'a>(
+    encoder: &'a mut DescriptorEncoder<'_>,
+    metric: &'a Metric,
+) -> Result<MetricEncoder<'a>, Error> {
+    let (kind, name) = match metric.kind {
+        // The encoder adds the suffix itself.
+        MetricKind::Counter => {
+            (MetricType::Counter, metric.name.strip_suffix("_total").unwrap_or(metric.name))
+        }
+        MetricKind::Gauge => (MetricType::Gauge, metric.name),
+        MetricKind::Histogram => (MetricType::Histogram, metric.name),
+    };
+    encoder.encode_descriptor(name, metric.help, None, kind)
+}

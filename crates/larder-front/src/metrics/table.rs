@@ -1,0 +1,106 @@
+//! Every metric of the switch, named and explained once.
+
+/// What kind of number a metric is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetricKind {
+    /// Only grows.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+    /// Counts by size, in seconds.
+    Histogram,
+}
+
+/// A metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Metric {
+    /// Its name as Prometheus sees it.
+    pub name: &'static str,
+    /// Its kind.
+    pub kind: MetricKind,
+    /// Its labels.
+    pub labels: &'static [&'static str],
+    /// What it means.
+    pub help: &'static str,
+}
+
+macro_rules! metrics {
+    ($($id:ident, $kind:ident, $name:literal, [$($label:literal),*], $help:literal;)*) => {
+        $(pub(super) const $id: Metric =
+            Metric { name: $name, kind: MetricKind::$kind, labels: &[$($label),*], help: $help };)*
+        /// Every metric of the switch.
+        pub const METRICS: &[Metric] = &[$($id),*];
+    };
+}
+
+metrics! {
+    REQUESTS, Counter, "larder_switch_requests_total", ["node", "class"],
+        "Requests ended, by the node that served them (empty: the switch itself) and by status class; 'aborted': no or no complete reply";
+    DECISIONS, Counter, "larder_switch_decisions_total", ["reason"],
+        "Requests ended, by why their node was chosen";
+    FAILURES, Counter, "larder_switch_failures_total", ["error"],
+        "Requests and connections the switch itself answered or broke off, by why";
+    RETRIES, Counter, "larder_switch_retries_total", ["kind"],
+        "Requests tried again: on a new connection to the same node, on another node, or on another node for the rest of a reply";
+    CACHE, Counter, "larder_switch_cache_outcomes_total", ["node", "outcome"],
+        "Replies with a Cache-Status, by what the node's cache did";
+    BODY_BYTES, Counter, "larder_switch_reply_body_bytes_total", ["node"],
+        "Bytes of reply bodies sent to clients";
+    NODE_CONNECTIONS, Counter, "larder_switch_node_connections_total", ["node"],
+        "Connections opened to a node for requests";
+    TRANSITIONS, Counter, "larder_switch_node_transitions_total", ["node", "to"],
+        "Changes of a node's state, by the new state";
+    NODE_LOAD, Gauge, "larder_switch_node_load", ["node"],
+        "Requests in flight at a node";
+    NODE_STATE, Gauge, "larder_switch_node_state", ["node", "state"],
+        "1 for the state a node is in";
+    FIRST_BYTE, Histogram, "larder_switch_first_byte_seconds", ["node"],
+        "From the end of a request's header to the first byte of the node's reply, waiting for admission included";
+    TOTAL, Histogram, "larder_switch_request_seconds", [],
+        "From the end of a request's header to the last byte of its reply";
+    QUEUE_WAIT, Histogram, "larder_switch_queue_wait_seconds", [],
+        "How long requests that had to wait for admission waited";
+    QUEUED, Gauge, "larder_switch_queued", [],
+        "Requests waiting for admission";
+    OUTSTANDING, Gauge, "larder_switch_outstanding", [],
+        "Requests admitted and not ended";
+    ADMISSION_LIMIT, Gauge, "larder_switch_admission_limit", [],
+        "How many requests may be outstanding";
+    TARGETS, Gauge, "larder_switch_targets", [],
+        "Targets whose servers are remembered";
+    CLIENTS, Gauge, "larder_switch_client_connections", [],
+        "Client connections open";
+    CLIENTS_TOTAL, Counter, "larder_switch_client_connections_total", [],
+        "Client connections accepted";
+    LOG_DROPPED, Counter, "larder_switch_access_log_dropped_total", [],
+        "Access log lines not written because the writer could not keep up or failed";
+    PANICS, Counter, "larder_switch_panics_total", [],
+        "Connections lost to a fault in the switch";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_say_their_kind() {
+        let mut names: Vec<_> = METRICS.iter().map(|metric| metric.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), METRICS.len());
+        for metric in METRICS {
+            assert_eq!(
+                metric.name.ends_with("_total"),
+                metric.kind == MetricKind::Counter,
+                "{}",
+                metric.name
+            );
+            assert_eq!(
+                metric.name.ends_with("_seconds"),
+                metric.kind == MetricKind::Histogram,
+                "{}",
+                metric.name
+            );
+        }
+    }
+}

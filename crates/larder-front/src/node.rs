@@ -1,0 +1,99 @@
+//! A node as the switch reaches it: its address, its ready-made peer, how it has behaved of late.
+
+use crate::config::{NodeEntry, Timeouts};
+use crate::switch::{Shared, SwitchError};
+use larder_core::{NodeId, NodeState};
+use pingora_core::upstreams::peer::HttpPeer;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What decides a node's state: the operator's word and its health.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Standing {
+    /// The operator takes it out of service.
+    pub(crate) drained: bool,
+    /// It answers.
+    pub(crate) healthy: bool,
+}
+
+impl Standing {
+    const fn state(self) -> NodeState {
+        match self {
+            Self { drained: true, .. } => NodeState::Draining,
+            Self { healthy: true, .. } => NodeState::Up,
+            Self { healthy: false, .. } => NodeState::Down,
+        }
+    }
+}
+
+/// A node.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) id: NodeId,
+    pub(crate) name: Arc<str>,
+    /// As configured.
+    pub(crate) address: String,
+    pub(crate) resolved: SocketAddr,
+    /// Cloned for each request.
+    pub(crate) peer: HttpPeer,
+    /// Failures in a row that traffic has seen.
+    pub(crate) failures: AtomicU32,
+    standing: Mutex<Standing>,
+}
+
+impl Node {
+    /// Resolves the address and prepares the peer. Blocks while a name is resolved.
+    pub(crate) fn new(id: NodeId, entry: &NodeEntry, timeouts: &Timeouts) -> Result<Self, SwitchError> {
+        let failed = |reason: String| SwitchError::Resolve {
+            node: entry.spec.name.clone(),
+            address: entry.address.clone(),
+            reason,
+        };
+        let mut addresses = entry.address.to_socket_addrs().map_err(|error| failed(error.to_string()))?;
+        let resolved = addresses.next().ok_or_else(|| failed("the name has no address".to_owned()))?;
+        let mut peer = HttpPeer::new(resolved, false, String::new());
+        peer.options.connection_timeout = Some(timeouts.connect);
+        peer.options.total_connection_timeout = Some(timeouts.connect);
+        peer.options.read_timeout = Some(timeouts.node_read);
+        peer.options.write_timeout = Some(timeouts.node_write);
+        peer.options.idle_timeout = Some(timeouts.node_idle);
+        Ok(Self {
+            id,
+            name: entry.spec.name.as_str().into(),
+            address: entry.address.clone(),
+            resolved,
+            peer,
+            failures: AtomicU32::new(0),
+            standing: Mutex::new(Standing { drained: false, healthy: true }),
+        })
+    }
+
+    pub(crate) fn standing(&self) -> Standing {
+        *self.standing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the standing and tells the dispatcher. `cause` says who found what, for the log.
+    pub(crate) fn change(&self, shared: &Shared, cause: &str, change: impl FnOnce(&mut Standing)) {
+        let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = *standing;
+        change(&mut standing);
+        let (from, to) = (before.state(), standing.state());
+        if before == *standing || from == to {
+            return;
+        }
+        self.failures.store(0, Relaxed);
+        let mut started = Vec::new();
+        let now = shared.clock.now();
+        // Under the lock, so that two changes reach the dispatcher in the order in which they were made.
+        shared.dispatcher.set_state(now, self.id, to, &mut started);
+        drop(standing);
+        shared.metrics.transition(self.id, to);
+        if to == NodeState::Up {
+            tracing::info!(node = &*self.name, %from, %to, cause, "node changes state");
+        } else {
+            tracing::warn!(node = &*self.name, %from, %to, cause, "node changes state");
+        }
+        shared.waiting.deliver(&shared.dispatcher, now, started);
+    }
+}

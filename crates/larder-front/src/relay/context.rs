@@ -1,0 +1,58 @@
+//! What is known of a request while it is served.
+
+use super::retry::Resume;
+use crate::cache_status::CacheOutcome;
+use crate::failure::Failure;
+use crate::lease::Lease;
+use crate::metrics::Retry;
+use crate::switch::Shared;
+use larder_core::{Decision, Request, TargetId, Time};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A request.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) lease: Lease,
+    pub(super) request: Request,
+    pub(super) decision: Option<Decision>,
+    /// Nodes asked so far, with repetition.
+    pub(super) tries: u8,
+    /// A pooled connection was lost and the node asked again; once is enough.
+    pub(super) same_node_tried: bool,
+    /// What the next try is.
+    pub(super) again: Retry,
+    pub(super) resume: Option<Resume>,
+    /// The last failure; the answer if nothing succeeds.
+    pub(super) failure: Option<Failure>,
+    pub(super) cache: Option<CacheOutcome>,
+    /// The header was complete.
+    pub(super) arrived: Time,
+    /// The present try began.
+    pub(super) tried: Time,
+    pub(super) queued: Option<Duration>,
+    /// How long the last connection took to open; `None` for a pooled one.
+    pub(super) connect: Option<Duration>,
+    pub(super) first_byte: Option<Duration>,
+}
+
+impl Context {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self {
+            lease: Lease::new(shared),
+            request: Request::new(TargetId(0)),
+            decision: None,
+            tries: 0,
+            same_node_tried: false,
+            again: Retry::OtherNode,
+            resume: None,
+            failure: None,
+            cache: None,
+            arrived: Time::ZERO,
+            tried: Time::ZERO,
+            queued: None,
+            connect: None,
+            first_byte: None,
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Header fields that a gateway owes: `X-Forwarded-For` and `Via`.
+//!
+//! Hop-by-hop fields are the relay engine's business.
+
+use http::HeaderValue;
+use http::header::{HOST, HeaderName, VIA};
+use pingora_error::Result;
+use pingora_http::{RequestHeader, ResponseHeader};
+
+static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+/// Appends the client's address. Earlier values, in however many fields, become one list.
+pub(super) fn forwarded_for(request: &mut RequestHeader, client: &HeaderValue) -> Result<()> {
+    if !request.headers.contains_key(&X_FORWARDED_FOR) {
+        return request.insert_header(X_FORWARDED_FOR.clone(), client.clone());
+    }
+    let mut list = Vec::new();
+    for value in request.headers.get_all(&X_FORWARDED_FOR) {
+        list.extend_from_slice(value.as_bytes());
+        list.extend_from_slice(b", ");
+    }
+    list.extend_from_slice(client.as_bytes());
+    // Values that were valid one by one are valid as a list.
+    let list = HeaderValue::from_maybe_shared(bytes::Bytes::from(list)).unwrap_or_else(|_| client.clone());
+    request.insert_header(X_FORWARDED_FOR.clone(), list)
+}
+
+/// Appends the switch to the request's `Via` (RFC 9110 section 7.6.3).
+pub(super) fn via(request: &mut RequestHeader, via: &HeaderValue) -> Result<()> {
+    request.append_header(VIA, via.clone()).map(|_| ())
+}
+
+/// Appends the switch to the reply's `Via`.
+pub(super) fn via_reply(reply: &mut ResponseHeader, via: &HeaderValue) -> Result<()> {
+    reply.append_header(VIA, via.clone()).map(|_| ())
+}
+
+/// Whether the request names its host as RFC 9112 section 3.2 asks: one field; HTTP/1.0 may leave it out.
+pub(super) fn has_one_host(request: &RequestHeader) -> bool {
+    let hosts = request.headers.get_all(HOST).iter().count();
+    hosts == 1 || hosts == 0 && request.version < http::Version::HTTP_11
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(forwarded: &[&'static str]) -> RequestHeader {
+        let mut request = RequestHeader::build("GET", b"/", None).expect("a header");
+        for value in forwarded {
+            request.append_header("X-Forwarded-For", *value).expect("appends");
+        }
+        request
+    }
+
+    #[test]
+    fn the_client_is_appended_to_one_list() {
+        let client = HeaderValue::from_static("192.0.2.1");
+        for (before, after) in [
+            (&[][..], "192.0.2.1"),
+            (&["198.51.100.2"][..], "198.51.100.2, 192.0.2.1"),
+            (
+                &["198.51.100.2, 203.0.113.3", "10.0.0.1"][..],
+                "198.51.100.2, 203.0.113.3, 10.0.0.1, 192.0.2.1",
+            ),
+        ] {
+            let mut request = request(before);
+            forwarded_for(&mut request, &client).expect("sets");
+            let values: Vec<_> = request.headers.get_all(&X_FORWARDED_FOR).iter().collect();
+            assert_eq!(values, [after]);
+        }
+    }
+
+    #[test]
+    fn a_host_is_asked_for() {
+        let mut request = request(&[]);
+        assert!(!has_one_host(&request));
+        request.append_header("Host", "a").expect("appends");
+        assert!(has_one_host(&request));
+        request.append_header("Host", "b").expect("appends");
+        assert!(!has_one_host(&request));
+        let mut old = self::request(&[]);
+        old.set_version(http::Version::HTTP_10);
+        assert!(has_one_host(&old));
+    }
+}

@@ -1,0 +1,284 @@
+//! The relay: Pingora's hooks, in the order in which a request meets them.
+//!
+//! `early_request_filter` (header read) -> `upstream_peer` (which node) -> `connected_to_upstream` ->
+//! `upstream_request_filter` -> `upstream_response_filter` / `response_filter` (reply's header) -> `logging` (done).
+//! `fail_to_connect` and `error_while_proxy` decide whether `upstream_peer` is asked again; `fail_to_proxy` answers
+//! when it is not. A request that is dropped in between ends through its lease.
+
+mod context;
+mod headers;
+mod record;
+mod reply;
+mod retry;
+
+pub(crate) use context::Context;
+
+use crate::conn::{ClientStream, Link};
+use crate::failure::Failure;
+use crate::health;
+use crate::metrics::Retry;
+use crate::switch::Shared;
+use crate::target::target_key;
+use async_trait::async_trait;
+use http::header::{CACHE_STATUS, HOST, HeaderName};
+use larder_core::{Decision, Refusal, Request};
+use pingora_core::ErrorType;
+use pingora_core::modules::http::HttpModules;
+use pingora_core::protocols::Digest;
+use pingora_core::upstreams::peer::HttpPeer;
+use pingora_error::{Error, ErrorSource, Result};
+use pingora_http::{RequestHeader, ResponseHeader};
+use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+/// The hooks.
+#[derive(Debug)]
+pub(crate) struct Relay {
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// The stream under a session.
+fn stream(session: &Session) -> Option<&ClientStream> {
+    // Through the box: the box is a stream of its own as far as the types go.
+    (**session.downstream_session.stream()?).as_any().downcast_ref()
+}
+
+fn link(session: &Session) -> Option<&Arc<Link>> {
+    stream(session).map(ClientStream::link)
+}
+
+/// An error that carries a failure of ours; it is not retried.
+fn refuse(context: &mut Context, failure: Failure) -> Box<Error> {
+    context.failure = Some(failure);
+    Error::create(ErrorType::HTTPStatus(failure.status()), ErrorSource::Internal, None, None)
+}
+
+impl Relay {
+    /// Asks the dispatcher for a node, waiting for admission if need be.
+    async fn place(&self, session: &Session, context: &mut Context) -> Result<Decision, Failure> {
+        let request = session.req_header();
+        let host = request.headers.get(HOST).map_or(&b""[..], |host| host.as_bytes());
+        context.request = Request::new(target_key(host, request.raw_path()).id());
+        if let Some(decision) = context.lease.arrive(context.request)? {
+            return Ok(decision);
+        }
+        let asked = self.shared.clock.now();
+        let outcome = {
+            let admitted = context.lease.wait();
+            match stream(session) {
+                Some(stream) => tokio::select! {
+                    outcome = admitted => outcome.map_err(Failure::from),
+                    () = stream.closed() => Err(Failure::ClientGone),
+                },
+                None => admitted.await.map_err(Failure::from),
+            }
+        };
+        context.queued = Some(self.shared.clock.now() - asked);
+        outcome
+    }
+
+    /// The node for another try.
+    fn place_again(&self, context: &mut Context) -> Result<Decision, Refusal> {
+        let Some(before) = context.decision else { return Err(Refusal::NoNode) };
+        self.shared.metrics.retried(context.again);
+        if context.again == Retry::SameNode && self.shared.dispatcher.nodes().is_open(before.node) {
+            return Ok(before);
+        }
+        let decision = context.lease.retry(context.request);
+        context.request.exclude = context.request.exclude.with(before.node);
+        decision
+    }
+}
+
+#[async_trait]
+impl ProxyHttp for Relay {
+    type CTX = Context;
+
+    fn new_ctx(&self) -> Context {
+        Context::new(self.shared.clone())
+    }
+
+    /// No modules: the one that comes by default compresses, which is the nodes' business.
+    fn init_downstream_modules(&self, _modules: &mut HttpModules) {}
+
+    async fn early_request_filter(&self, session: &mut Session, context: &mut Context) -> Result<()> {
+        context.arrived = self.shared.clock.now();
+        if let Some(link) = link(session) {
+            link.serving();
+        }
+        session.set_read_timeout(Some(self.shared.timeouts.client_read));
+        session.set_write_timeout(Some(self.shared.timeouts.client_write));
+        let limits = &self.shared.limits;
+        if session.req_header().raw_path().len() > limits.uri_bytes_max {
+            return Err(refuse(context, Failure::UriTooLong));
+        }
+        let header_bytes =
+            session.downstream_session.as_http1().map_or(0, |http1| http1.get_headers_raw_bytes().len());
+        if header_bytes > limits.header_bytes_max {
+            return Err(refuse(context, Failure::HeaderTooLarge));
+        }
+        if !headers::has_one_host(session.req_header()) {
+            return Err(refuse(context, Failure::BadRequest));
+        }
+        Ok(())
+    }
+
+    async fn upstream_peer(&self, session: &mut Session, context: &mut Context) -> Result<Box<HttpPeer>> {
+        let decision = if context.tries == 0 {
+            self.place(session, context).await.map_err(|failure| refuse(context, failure))?
+        } else {
+            // Where no other node is left, the failure of the last one is the answer.
+            self.place_again(context).map_err(|refusal| {
+                let failure = context.failure.unwrap_or_else(|| refusal.into());
+                refuse(context, failure)
+            })?
+        };
+        context.tries = context.tries.saturating_add(1);
+        context.decision = Some(decision);
+        context.tried = self.shared.clock.now();
+        match self.shared.nodes.get(decision.node.index()) {
+            Some(node) => Ok(Box::new(node.peer.clone())),
+            None => Err(refuse(context, Failure::Internal)),
+        }
+    }
+
+    async fn connected_to_upstream(
+        &self,
+        _session: &mut Session,
+        reused: bool,
+        _peer: &HttpPeer,
+        _fd: RawFd,
+        _digest: Option<&Digest>,
+        context: &mut Context,
+    ) -> Result<()> {
+        if !reused && let Some(decision) = context.decision {
+            context.connect = Some(self.shared.clock.now() - context.tried);
+            self.shared.metrics.node_connected(decision.node);
+        }
+        Ok(())
+    }
+
+    async fn upstream_request_filter(
+        &self,
+        session: &mut Session,
+        request: &mut RequestHeader,
+        context: &mut Context,
+    ) -> Result<()> {
+        if let Some(link) = link(session) {
+            headers::forwarded_for(request, &link.forwarded_for)?;
+        }
+        headers::via(request, &self.shared.via)?;
+        if let Some(resume) = &context.resume {
+            resume.ask(request)?;
+        }
+        Ok(())
+    }
+
+    async fn upstream_response_filter(
+        &self,
+        _session: &mut Session,
+        reply: &mut ResponseHeader,
+        context: &mut Context,
+    ) -> Result<()> {
+        if reply.status.is_informational() {
+            return Ok(());
+        }
+        if let Some(resume) = &context.resume {
+            return resume.check(reply);
+        }
+        context.first_byte = Some(self.shared.clock.now() - context.arrived);
+        if let Some(node) = context.decision.and_then(|decision| self.shared.nodes.get(decision.node.index()))
+        {
+            if matches!(reply.status.as_u16(), 502..=504) {
+                health::note_failure(&self.shared, node);
+            } else {
+                health::note_success(node);
+            }
+        }
+        Ok(())
+    }
+
+    async fn response_filter(
+        &self,
+        _session: &mut Session,
+        reply: &mut ResponseHeader,
+        context: &mut Context,
+    ) -> Result<()> {
+        if !reply.status.is_informational() && context.resume.is_none() {
+            let status = reply.headers.get_all(CACHE_STATUS_NAME).iter().next_back();
+            context.cache = status.and_then(|value| crate::cache_status::cache_outcome(value.as_bytes()));
+            headers::via_reply(reply, &self.shared.via)?;
+        }
+        Ok(())
+    }
+
+    fn fail_to_connect(
+        &self,
+        session: &mut Session,
+        _peer: &HttpPeer,
+        context: &mut Context,
+        mut error: Box<Error>,
+    ) -> Box<Error> {
+        let failure = Failure::of(&error);
+        context.failure = Some(failure);
+        self.note_node_failure(context);
+        // Nothing has been sent, so that any method may go elsewhere.
+        error.set_retry(self.may_retry(context) && context.resume_possible(session));
+        context.again = if context.resume.is_some() { Retry::Resume } else { Retry::OtherNode };
+        error
+    }
+
+    fn error_while_proxy(
+        &self,
+        _peer: &HttpPeer,
+        session: &mut Session,
+        mut error: Box<Error>,
+        context: &mut Context,
+        reused: bool,
+    ) -> Box<Error> {
+        let retry = self.judge(session, context, &error, reused);
+        if let Some(again) = retry {
+            context.again = again;
+        }
+        error.set_retry(retry.is_some());
+        error
+    }
+
+    async fn fail_to_proxy(
+        &self,
+        session: &mut Session,
+        error: &Error,
+        context: &mut Context,
+    ) -> FailToProxy {
+        let failure = *context.failure.get_or_insert_with(|| Failure::of(error));
+        self.answer(session, failure, context).await
+    }
+
+    fn suppress_error_log(&self, _session: &Session, _context: &Context, _error: &Error) -> bool {
+        // The access log and the metrics have it, by name.
+        true
+    }
+
+    fn suppress_proxy_warn_log(
+        &self,
+        _session: &Session,
+        _context: &Context,
+        _error: &Error,
+        _where: ProxyWarnLogContext,
+    ) -> bool {
+        true
+    }
+
+    async fn logging(&self, session: &mut Session, error: Option<&Error>, context: &mut Context) {
+        context.lease.release();
+        let now = self.shared.clock.now();
+        if let Some(link) = link(session) {
+            link.idle_since(now);
+        }
+        self.record(session, error, context, now);
+    }
+}
+
+/// `http` names it only under a feature.
+const CACHE_STATUS_NAME: HeaderName = CACHE_STATUS;

@@ -1,0 +1,218 @@
+//! The switch as a whole: bound, run, drained.
+
+use crate::accept::Front;
+use crate::access::AccessLog;
+use crate::clock::Clock;
+use crate::config::{ConfigError, HealthConfig, Limits, SwitchConfig, Timeouts};
+use crate::handle::SwitchHandle;
+use crate::health;
+use crate::metrics::Metrics;
+use crate::node::Node;
+use crate::relay::Relay;
+use crate::waiting::Waiting;
+use http::HeaderValue;
+use larder_core::dispatch::SettingsError;
+use larder_core::{Dispatcher, NodeId, NodeSpec};
+use pingora_core::apps::HttpServerApp;
+use pingora_core::server::configuration::ServerConf;
+use pingora_proxy::HttpProxy;
+use socket2::{Domain, Protocol, Socket, Type};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+/// Connections the kernel may hold before they are accepted.
+const BACKLOG: i32 = 4096;
+
+/// Why a switch cannot be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum SwitchError {
+    /// The config makes no sense. Fault of the config.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The dispatcher's settings make no sense. Fault of the config.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// A node's address leads nowhere. Fault of the config, or of the name service.
+    #[error("node '{node}': '{address}' is no address: {reason}")]
+    Resolve {
+        /// The node.
+        node: String,
+        /// Its address as configured.
+        address: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A listen address cannot be had.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the machine says.
+        source: io::Error,
+    },
+    /// The access log cannot be opened.
+    #[error("cannot open the access log: {0}")]
+    AccessLog(#[source] io::Error),
+}
+
+/// What all connections share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) clock: Clock,
+    pub(crate) dispatcher: Dispatcher,
+    /// By slot.
+    pub(crate) nodes: Box<[Node]>,
+    pub(crate) waiting: Waiting,
+    pub(crate) metrics: Metrics,
+    pub(crate) access: Option<AccessLog>,
+    pub(crate) health: HealthConfig,
+    pub(crate) timeouts: Timeouts,
+    pub(crate) limits: Limits,
+    pub(crate) via: HeaderValue,
+    /// Client connections open.
+    pub(crate) clients: AtomicUsize,
+}
+
+impl Shared {
+    pub(crate) fn new(config: SwitchConfig) -> Result<Self, SwitchError> {
+        let specs: Vec<NodeSpec> = config.nodes.iter().map(|node| node.spec.clone()).collect();
+        let dispatcher = Dispatcher::new(config.settings, &specs)?;
+        let nodes: Result<Box<[Node]>, SwitchError> = config
+            .nodes
+            .iter()
+            // The dispatcher gives slots in the order of its list.
+            .map(|entry| (dispatcher.nodes().id_of(&entry.spec.name).unwrap_or(NodeId(u16::MAX)), entry))
+            .map(|(id, entry)| Node::new(id, entry, &config.timeouts))
+            .collect();
+        let nodes = nodes?;
+        debug_assert!(nodes.iter().enumerate().all(|(slot, node)| node.id.index() == slot));
+        let access = config.access_log.as_ref().map(AccessLog::open).transpose();
+        Ok(Self {
+            clock: Clock::start(),
+            dispatcher,
+            metrics: Metrics::new(nodes.len(), config.threads),
+            nodes,
+            waiting: Waiting::default(),
+            access: access.map_err(SwitchError::AccessLog)?,
+            health: config.health,
+            timeouts: config.timeouts,
+            limits: config.limits,
+            via: HeaderValue::try_from(format!("1.1 {}", config.via)).map_err(|_| ConfigError::Via)?,
+            clients: AtomicUsize::new(0),
+        })
+    }
+}
+
+/// A switch that has its listen addresses and is ready to run.
+#[derive(Debug)]
+pub struct Switch {
+    shared: Arc<Shared>,
+    listeners: Vec<std::net::TcpListener>,
+    addresses: Vec<SocketAddr>,
+    server: Arc<ServerConf>,
+}
+
+impl Switch {
+    /// Checks the config, resolves the nodes' names (which may block) and takes the listen addresses.
+    ///
+    /// # Errors
+    /// The config makes no sense, a name does not resolve, an address or the access log cannot be had.
+    pub fn bind(config: SwitchConfig) -> Result<Self, SwitchError> {
+        config.validate()?;
+        let server = ServerConf {
+            threads: config.threads,
+            // Pingora's pool is one for all nodes, sized per thread.
+            upstream_keepalive_pool_size: config.limits.node_idle_max.saturating_mul(config.nodes.len()),
+            // One try, the one for a pooled connection, and the retries.
+            max_retries: usize::from(config.limits.retries_max) + 2,
+            ..ServerConf::default()
+        };
+        let listen_on = config.listen.clone();
+        let shared = Arc::new(Shared::new(config)?);
+        let bound = listen_on.into_iter().map(|address| {
+            let failed = |source| SwitchError::Listen { address, source };
+            let listener = listen(address).map_err(failed)?;
+            Ok((listener.local_addr().map_err(failed)?, listener))
+        });
+        let (addresses, listeners) = bound.collect::<Result<Vec<_>, SwitchError>>()?.into_iter().unzip();
+        Ok(Self { shared, listeners, addresses, server: Arc::new(server) })
+    }
+
+    /// The addresses taken, in the order of the config, with the port chosen where 0 was asked for.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// What an admin interface talks to. It stays usable after [`Switch::run`] has taken the switch.
+    pub fn handle(&self) -> SwitchHandle {
+        SwitchHandle::new(self.shared.clone())
+    }
+
+    /// Serves until `shutdown` resolves, then drains: no connection is accepted, idle ones are closed, requests in
+    /// flight are finished, the longest until the drain deadline. Dropping the future cuts everything at once.
+    ///
+    /// Must be driven by a tokio runtime with I/O and time enabled.
+    ///
+    /// # Errors
+    /// A listener cannot be registered with the runtime.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) -> io::Result<()> {
+        let (stop, stopping) = watch::channel(false);
+        let relay = Relay { shared: self.shared.clone() };
+        let mut proxy = HttpProxy::new(relay, self.server.clone());
+        proxy.handle_init_modules();
+        let proxy = Arc::new(proxy);
+        let front = Front::new(self.shared.clone(), proxy.clone(), stopping);
+
+        let mut listeners = JoinSet::new();
+        for listener in self.listeners {
+            listeners.spawn(front.clone().accept(TcpListener::from_std(listener)?));
+        }
+        let mut helpers = JoinSet::new();
+        helpers.spawn(expire(self.shared.clone()));
+        for index in 0..self.shared.nodes.len() {
+            helpers.spawn(health::watch(self.shared.clone(), index));
+        }
+        drop(front);
+        shutdown.await;
+        tracing::info!(outstanding = self.shared.dispatcher.outstanding(), "draining");
+        stop.send_replace(true);
+        // Wakes the connections that wait for a request.
+        proxy.http_cleanup().await;
+        while listeners.join_next().await.is_some() {}
+        helpers.shutdown().await;
+        Ok(())
+    }
+}
+
+/// Refuses requests that have waited too long.
+async fn expire(shared: Arc<Shared>) {
+    let mut expired = Vec::new();
+    loop {
+        let Some(deadline) = shared.dispatcher.next_deadline() else {
+            shared.waiting.bell.notified().await;
+            continue;
+        };
+        // All deadlines are equally far from their arrival, so that none comes before the first.
+        if let Some(at) = shared.clock.instant(deadline) {
+            tokio::time::sleep_until(at.into()).await;
+        }
+        shared.dispatcher.expire(shared.clock.now(), &mut expired);
+        shared.waiting.expire(&expired);
+        expired.clear();
+    }
+}
+
+fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    // A switch that restarts takes its address back at once.
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
