@@ -1,8 +1,10 @@
 //! Bodies of replies: nothing, bytes from memory, or the chunks of a long object as they come.
 //!
 //! Chunks are asked for in order, one ahead of the one that is being sent, so that the store reads while the network
-//! writes; a slow client therefore holds two chunks and no more.
+//! writes; a slow client therefore holds two chunks and no more, and the number of such replies has a limit
+//! ([`streams_max`]).
 
+use crate::config::CacheConfig;
 use crate::connection::InFlight;
 use crate::fetch::PartState;
 use crate::node::Node;
@@ -12,12 +14,22 @@ use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use std::collections::VecDeque;
 use std::future::Future;
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Chunks asked for ahead of the one to be sent next.
 const AHEAD: usize = 1;
+
+/// Most replies in chunks at one time, so that the chunks they hold, in the cache or pushed out of it meanwhile, are
+/// no more bytes than the cache or 256 MiB, whichever is more. At least 16, whatever the chunk size.
+pub(crate) fn streams_max(cache: &CacheConfig) -> usize {
+    let held = cache.chunk.0 * (1 + AHEAD as u64);
+    let most = cache.bytes.0.max(256 << 20) / held;
+    usize::try_from(most).unwrap_or(usize::MAX).clamp(16, Semaphore::MAX_PERMITS)
+}
 
 /// The body of a reply.
 pub(crate) struct Body {
@@ -117,13 +129,22 @@ pub(crate) struct Parts {
     asked: VecDeque<Asked>,
     /// A chunk that was awaited before the reply began.
     first: Option<Bytes>,
+    /// One of the replies in chunks that may be under way.
+    _place: OwnedSemaphorePermit,
 }
 
 impl Parts {
-    /// The bytes `from..to`; not empty.
-    pub(crate) fn new(node: Arc<Node>, object: Arc<Object>, hash: u64, from: u64, to: u64) -> Self {
+    /// The bytes of `part`, which is not empty.
+    pub(crate) fn new(
+        place: OwnedSemaphorePermit,
+        node: Arc<Node>,
+        object: Arc<Object>,
+        hash: u64,
+        part: Range<u64>,
+    ) -> Self {
+        let Range { start: from, end: to } = part;
         let asked = VecDeque::with_capacity(1 + AHEAD);
-        Self { node, object, hash, from, to, left: to - from, run: 0, asked, first: None }
+        Self { node, object, hash, from, to, left: to - from, run: 0, asked, first: None, _place: place }
     }
 
     /// Waits for the first chunk, so that a store that fails at once is an error reply and no torn one.

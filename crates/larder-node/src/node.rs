@@ -1,6 +1,6 @@
 //! A content node: its parts, and what it does with one request.
 
-use crate::body::Body;
+use crate::body::{Body, streams_max};
 use crate::config::{ConfigError, Limits, NodeConfig, StoreConfig};
 use crate::connection::Shared;
 use crate::http::cache_status::{Outcome, Speller, Why};
@@ -46,6 +46,8 @@ pub struct Node {
     pub(crate) store: Store,
     /// Bounds look-ups without a read, as `reads_max` bounds reads.
     pub(crate) stats_at_once: Semaphore,
+    /// Bounds replies in chunks.
+    pub(crate) streams: Arc<Semaphore>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) chunk: u64,
     pub(crate) object_max: u64,
@@ -76,6 +78,7 @@ impl Node {
             memory: Arc::new(Memory::new(&cache, limits.reads_max)),
             store,
             stats_at_once: Semaphore::new(limits.reads_max),
+            streams: Arc::new(Semaphore::new(streams_max(&cache))),
             counters: Arc::default(),
             chunk: cache.chunk.0,
             object_max: cache.object_max.0,

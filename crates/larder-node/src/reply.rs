@@ -100,6 +100,7 @@ impl Node {
             StoreError::Denied => (StatusCode::FORBIDDEN, "denied"),
             StoreError::Changed => (StatusCode::SERVICE_UNAVAILABLE, "changed"),
             StoreError::Busy => (StatusCode::SERVICE_UNAVAILABLE, "reads-full"),
+            StoreError::StreamsFull => (StatusCode::SERVICE_UNAVAILABLE, "streams-full"),
             StoreError::Abandoned => (StatusCode::SERVICE_UNAVAILABLE, "abandoned"),
             StoreError::Io(_) => (StatusCode::INTERNAL_SERVER_ERROR, "store-error"),
             StoreError::TooLong => (StatusCode::INTERNAL_SERVER_ERROR, "too-long"),
@@ -165,7 +166,8 @@ impl Node {
             ((false, _), Outcome::Hit) => self.forwarded(Why::Miss, object),
             (_, other) => other,
         };
-        let mut parts = Parts::new(Arc::clone(self), Arc::clone(object), hash, part.start, part.end);
+        let place = Arc::clone(&self.streams).try_acquire_owned().map_err(|_| StoreError::StreamsFull)?;
+        let mut parts = Parts::new(place, Arc::clone(self), Arc::clone(object), hash, part);
         parts.prime().await?;
         Ok((Body::parts(parts), outcome))
     }

@@ -125,11 +125,11 @@ pub struct NodeStats {
     pub cache_evicted_bytes: u64,
     /// Objects and chunks larger than the cache.
     pub cache_refused: u64,
-    /// Reads of the store.
+    /// Reads of the store that have ended.
     pub store_reads: u64,
     /// Bytes of those.
     pub store_bytes: u64,
-    /// Time the store has worked, in seconds. Of a modelled disk: the time of all reads begun.
+    /// Time the store has worked, in seconds: the sum over all reads that have ended.
     pub store_busy_seconds: f64,
     /// Reads under way or waiting for the store.
     pub store_reading: u64,

@@ -65,6 +65,9 @@ pub(crate) enum StoreError {
     /// The operating system cannot read it.
     #[error("the store cannot be read: {0}")]
     Io(Arc<io::Error>),
+    /// Replies under way hold as many chunks as they may. Asking again later helps.
+    #[error("too many replies in chunks")]
+    StreamsFull,
     /// It has more chunks than can be numbered.
     #[error("too long for the chunk size")]
     TooLong,

@@ -100,13 +100,13 @@ impl Model {
     }
 
     async fn read_entry(&self, name: &[u8], entry: Entry, piece: Piece) -> Bytes {
-        self.reads.fetch_add(1, Relaxed);
-        self.bytes.fetch_add(piece.len, Relaxed);
         let disk = &self.disks[entry.place as usize % self.disks.len()];
         let time = self.model.continue_time(piece.before, piece.len);
         let end = lock(disk).enqueue(Instant::now(), time);
         sleep_until(end).await;
-        lock(disk).woke(end, Instant::now());
+        lock(disk).woke(end, time, Instant::now());
+        self.reads.fetch_add(1, Relaxed);
+        self.bytes.fetch_add(piece.len, Relaxed);
         contents(name, piece.offset, piece.len)
     }
 }

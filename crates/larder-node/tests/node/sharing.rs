@@ -1,6 +1,7 @@
 //! One read for all who wait, whoever stays; and the modelled store behind it.
 
 use super::*;
+use tokio::io::AsyncBufReadExt;
 
 #[tokio::test]
 async fn one_read_serves_all_who_ask_meanwhile() {
@@ -28,7 +29,7 @@ async fn a_read_completes_when_the_one_who_asked_is_gone() {
     let running = Running::model("2000\t/a\n", DiskModel::default(), |_| {}).await;
     let mut gone = running.client().await;
     gone.send(b"GET /a HTTP/1.1\r\nHost: n\r\n\r\n").await;
-    running.until(|stats| stats.store_reads == 1).await;
+    running.until(|stats| stats.store_reading == 1).await;
     drop(gone);
     running.until(|stats| stats.cache_objects == 1 && stats.in_flight == 0 && stats.connections == 0).await;
     assert_eq!(running.client().await.get("/a").await.cache_status(), "n; hit");
@@ -57,6 +58,26 @@ async fn reads_beyond_the_limit_are_refused_with_a_reason() {
     assert_eq!(reply.cache_status(), "n; fwd=uri-miss; fwd-status=503; detail=reads-full");
     let stats = running.node.stats();
     assert_eq!((stats.in_flight, stats.server_errors), (1, 1));
+}
+
+#[tokio::test]
+async fn chunks_held_for_slow_clients_have_a_limit() {
+    // 256 MiB of cache are 16 replies that hold two chunks of 8 MiB each. The object outgrows all socket buffers.
+    let set = |config: &mut NodeConfig| config.cache.chunk = Bytes::mib(8);
+    let running = Running::model("40000000\t/long\n", quick(), set).await;
+    let mut slow = Vec::new();
+    for _ in 0..16 {
+        let mut client = running.client().await;
+        client.send(b"GET /long HTTP/1.1\r\nHost: n\r\n\r\n").await;
+        assert!(client.stream.fill_buf().await.unwrap().starts_with(b"HTTP/1.1 200"));
+        slow.push(client);
+    }
+    let reply = running.client().await.get("/long").await;
+    assert_eq!((reply.status, reply.header("retry-after")), (503, "1"));
+    assert_eq!(reply.cache_status(), "n; fwd=uri-miss; fwd-status=503; detail=streams-full");
+    drop(slow);
+    running.until(|stats| stats.in_flight == 0).await;
+    assert_eq!(running.client().await.get_with("/long", "Range: bytes=0-9\r\n").await.body.len(), 10);
 }
 
 #[tokio::test]
