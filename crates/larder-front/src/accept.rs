@@ -3,7 +3,7 @@
 //! The loop is ours rather than Pingora's: it counts connections, knows every socket before a byte is read, and
 //! drains by its own deadline. Between two requests of a connection the stream is back in our hands.
 
-use crate::conn::{ClientStream, ConnLimits, Link};
+use crate::conn::{ClientStream, ConnLimits, Link, Rescued};
 use crate::failure::Failure;
 use crate::relay::Relay;
 use crate::switch::Shared;
@@ -100,7 +100,7 @@ impl Front {
             self.shared.metrics.failed(Failure::ConnectionsFull);
             if let Ok(permit) = self.lingering.clone().try_acquire_owned() {
                 connections.spawn(async move {
-                    answer(tcp, Failure::ConnectionsFull).await;
+                    bid_farewell(tcp, Some(Failure::ConnectionsFull)).await;
                     drop(permit);
                 });
             }
@@ -136,24 +136,25 @@ impl Front {
                 settings.apply_to_session(&mut session);
             }
         }
-        match link.take_verdict() {
-            Some((failure, tcp)) => {
-                shared.metrics.failed(failure);
-                if let Some(tcp) = tcp {
-                    answer(tcp, failure).await;
-                }
-            }
+        let Rescued { unanswered, tcp } = link.take_rescued();
+        match unanswered {
+            Some(failure) => shared.metrics.failed(failure),
             None if link.was_malformed() => shared.metrics.failed(Failure::BadRequest),
             None => {}
+        }
+        if let Some(tcp) = tcp {
+            bid_farewell(tcp, unanswered).await;
         }
     }
 }
 
-/// Answers on a bare socket and closes it so that the client can read the answer: closing with unread bytes would
-/// reset the connection and take the answer back.
-async fn answer(mut tcp: TcpStream, failure: Failure) {
+/// Answers on a bare socket what is unanswered, and closes it so that the client can read the answer: closing with
+/// unread bytes would reset the connection and take the answer back.
+async fn bid_farewell(mut tcp: TcpStream, unanswered: Option<Failure>) {
     let exchange = async {
-        tcp.write_all(failure.raw_reply().as_bytes()).await?;
+        if let Some(failure) = unanswered {
+            tcp.write_all(failure.raw_reply().as_bytes()).await?;
+        }
         tcp.shutdown().await?;
         let mut rest = [0; 4096];
         let mut total = 0;

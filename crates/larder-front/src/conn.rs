@@ -4,7 +4,7 @@
 //! timeouts are per read, its one size limit is a megabyte), hides the socket once a request is being read, and
 //! sends a large reply's header by itself. This stream adds a deadline over the whole header, a deadline for idle
 //! connections, a size limit, and one `writev` for a header and the body that follows it. When a limit is broken it
-//! notes the verdict and hands the socket back to the connection's task, which answers.
+//! hands the socket back to the connection's task, which answers.
 
 use crate::clock::Clock;
 use crate::failure::Failure;
@@ -65,8 +65,17 @@ pub(crate) struct Link {
     answered_in_head: AtomicBool,
     /// When the phase began. Nanoseconds of the switch's clock; 0 in `Head` until it is needed.
     since_ns: AtomicU64,
-    verdict: Mutex<Option<(Failure, Option<TcpStream>)>>,
     broken: AtomicBool,
+    rescued: Mutex<Rescued>,
+}
+
+/// How a connection ends that is not simply closed.
+#[derive(Debug, Default)]
+pub(crate) struct Rescued {
+    /// What is still to be answered.
+    pub(crate) unanswered: Option<Failure>,
+    /// The socket, once its stream is dropped.
+    pub(crate) tcp: Option<TcpStream>,
 }
 
 impl Link {
@@ -81,8 +90,8 @@ impl Link {
             line_seen: AtomicBool::new(false),
             answered_in_head: AtomicBool::new(false),
             since_ns: AtomicU64::new(now.as_nanos().max(1)),
-            verdict: Mutex::new(None),
             broken: AtomicBool::new(false),
+            rescued: Mutex::default(),
         }
     }
 
@@ -103,12 +112,17 @@ impl Link {
         self.phase.store(Phase::Idle as u8, Relaxed);
     }
 
-    /// What broke the connection and, once its stream is dropped, the socket to answer on.
-    pub(crate) fn take_verdict(&self) -> Option<(Failure, Option<TcpStream>)> {
+    /// The connection has been answered and is to be closed, but not before the client could read the answer.
+    pub(crate) fn linger(&self) {
+        self.broken.store(true, Relaxed);
+    }
+
+    /// The end of a broken connection.
+    pub(crate) fn take_rescued(&self) -> Rescued {
         if !self.broken.load(Relaxed) {
-            return None;
+            return Rescued::default();
         }
-        self.verdict.lock().unwrap_or_else(PoisonError::into_inner).take()
+        std::mem::take(&mut *self.rescued.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The relay engine refused what it read as a header.
@@ -129,8 +143,7 @@ impl Link {
     }
 
     fn condemn(&self, failure: Failure) {
-        let mut verdict = self.verdict.lock().unwrap_or_else(PoisonError::into_inner);
-        verdict.get_or_insert((failure, None));
+        self.rescued.lock().unwrap_or_else(PoisonError::into_inner).unanswered = Some(failure);
         self.broken.store(true, Relaxed);
     }
 }
@@ -301,6 +314,10 @@ impl AsyncWrite for ClientStream {
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         ready!(this.poll_pending_out(cx))?;
+        // A broken connection is brought to its end by its task.
+        if this.link.broken.load(Relaxed) {
+            return Poll::Ready(Ok(()));
+        }
         this.tcp()?.poll_shutdown(cx)
     }
 }
@@ -308,10 +325,7 @@ impl AsyncWrite for ClientStream {
 #[async_trait]
 impl Shutdown for ClientStream {
     async fn shutdown(&mut self) {
-        // A condemned connection is still to be answered by its task.
-        if !self.link.broken.load(Relaxed) {
-            let _ = AsyncWriteExt::shutdown(self).await;
-        }
+        let _ = AsyncWriteExt::shutdown(self).await;
     }
 }
 
@@ -344,16 +358,13 @@ impl Peek for ClientStream {}
 
 impl Drop for ClientStream {
     fn drop(&mut self) {
-        if self.link.broken.load(Relaxed) {
-            let mut verdict = self.link.verdict.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some((_, socket)) = verdict.as_mut() {
-                *socket = self.tcp.take();
-            }
-        } else if !self.pending.is_empty()
-            && let Some(tcp) = &self.tcp
-        {
+        let Some(tcp) = self.tcp.take() else { return };
+        if !self.pending.is_empty() {
             // What a dropped reply has produced so far: a client that gets it learns more than from nothing.
             let _ = tcp.try_write(&self.pending);
+        }
+        if self.link.broken.load(Relaxed) {
+            self.link.rescued.lock().unwrap_or_else(PoisonError::into_inner).tcp = Some(tcp);
         }
     }
 }

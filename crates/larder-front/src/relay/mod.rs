@@ -1,6 +1,6 @@
 //! The relay: Pingora's hooks, in the order in which a request meets them.
 //!
-//! `early_request_filter` (header read) -> `upstream_peer` (which node) -> `connected_to_upstream` ->
+//! `early_request_filter` (header read) -> `request_filter` (which node) -> `upstream_peer` (its address) -> `connected_to_upstream` ->
 //! `upstream_request_filter` -> `upstream_response_filter` / `response_filter` (reply's header) -> `logging` (done).
 //! `fail_to_connect` and `error_while_proxy` decide whether `upstream_peer` is asked again; `fail_to_proxy` answers
 //! when it is not. A request that is dropped in between ends through its lease.
@@ -124,15 +124,21 @@ impl ProxyHttp for Relay {
         Ok(())
     }
 
-    async fn upstream_peer(&self, session: &mut Session, context: &mut Context) -> Result<Box<HttpPeer>> {
-        let decision = if context.tries == 0 {
-            self.place(session, context).await.map_err(|failure| refuse(context, failure))?
-        } else {
+    /// The first node is asked for here rather than in `upstream_peer`, whose errors cost the client its connection.
+    async fn request_filter(&self, session: &mut Session, context: &mut Context) -> Result<bool> {
+        let decision = self.place(session, context).await.map_err(|failure| refuse(context, failure))?;
+        context.decision = Some(decision);
+        Ok(false)
+    }
+
+    async fn upstream_peer(&self, _session: &mut Session, context: &mut Context) -> Result<Box<HttpPeer>> {
+        let decision = match context.decision {
+            Some(first) if context.tries == 0 => first,
             // Where no other node is left, the failure of the last one is the answer.
-            self.place_again(context).map_err(|refusal| {
+            _ => self.place_again(context).map_err(|refusal| {
                 let failure = context.failure.unwrap_or_else(|| refusal.into());
                 refuse(context, failure)
-            })?
+            })?,
         };
         context.tries = context.tries.saturating_add(1);
         context.decision = Some(decision);

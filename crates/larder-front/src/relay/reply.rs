@@ -1,7 +1,7 @@
 //! Replies the switch makes itself.
 
 use super::retry::reply_begun;
-use super::{Context, Relay};
+use super::{Context, Relay, link};
 use crate::failure::{ERROR_HEADER, Failure};
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, RETRY_AFTER};
@@ -17,16 +17,19 @@ impl Relay {
         &self,
         session: &mut Session,
         failure: Failure,
-        _context: &mut Context,
+        context: &Context,
     ) -> FailToProxy {
         const NOTHING: FailToProxy = FailToProxy { error_code: 0, can_reuse_downstream: false };
         if failure == Failure::ClientGone || reply_begun(session) {
             return NOTHING;
         }
-        // A client at fault may not mean what it sends next.
-        let keep = failure.status() >= 500;
+        // A client at fault may not mean what it sends next; and once a node was asked the engine closes.
+        let keep = failure.status() >= 500 && context.tries == 0;
         if !keep {
             session.set_keepalive(None);
+            if let Some(link) = link(session) {
+                link.linger();
+            }
         }
         match self.write_answer(session, failure).await {
             Ok(()) => FailToProxy { error_code: failure.status(), can_reuse_downstream: keep },

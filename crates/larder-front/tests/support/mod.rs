@@ -115,13 +115,19 @@ async fn serve(mut tcp: TcpStream, seen: Arc<Mutex<Vec<String>>>, script: Script
     let mut buffer = Vec::new();
     loop {
         let Some(head) = read_head(&mut tcp, &mut buffer).await else { return };
-        let length = header(&head, "content-length").and_then(|value| value.parse().ok()).unwrap_or(0);
-        while buffer.len() < length {
+        let length: usize = header(&head, "content-length").and_then(|value| value.parse().ok()).unwrap_or(0);
+        let chunked = header(&head, "transfer-encoding").is_some();
+        // The scripts' clients send no trailers, so that the last chunk is the end.
+        let end = |buffer: &[u8]| match chunked {
+            true => buffer.windows(5).position(|window| window == b"0\r\n\r\n").map(|at| at + 5),
+            false => (buffer.len() >= length).then_some(length),
+        };
+        while end(&buffer).is_none() {
             if tcp.read_buf(&mut buffer).await.unwrap_or(0) == 0 {
                 return;
             }
         }
-        buffer.drain(..length);
+        buffer.drain(..end(&buffer).unwrap_or(0));
         seen.lock().expect("unpoisoned").push(head.clone());
         let (bytes, close) = match script(&head) {
             Act::Reply(bytes) => (bytes, false),

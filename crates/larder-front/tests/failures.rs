@@ -1,0 +1,311 @@
+//! What the switch does when nodes fail.
+
+mod support;
+
+use larder_core::PolicyKind;
+use larder_front::Check;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use support::{Act, Node, PATIENCE, Running, config, eventually, header, ok};
+
+/// Round robin over nodes of which the first behaves as told.
+async fn with_bad_first(script: impl Fn(&str) -> Act + Send + Sync + 'static) -> (Node, Node, Running) {
+    let (bad, good) = (Node::scripted("bad", script).await, Node::named("good").await);
+    let mut config = config(&[&bad, &good]);
+    config.settings.policy = PolicyKind::Rr;
+    config.timeouts.node_read = Duration::from_millis(300);
+    let switch = Running::start(config);
+    (bad, good, switch)
+}
+
+#[tokio::test]
+async fn an_idempotent_request_goes_to_another_node() {
+    let (bad, _good, switch) = with_bad_first(|_| Act::Close).await;
+    let mut client = switch.client().await;
+    for method in ["GET", "DELETE", "PUT", "OPTIONS"] {
+        for _ in 0..2 {
+            client.send(format!("{method} / HTTP/1.1\r\nHost: test\r\nContent-Length: 0\r\n\r\n")).await;
+            let reply = client.reply().await;
+            assert_eq!((reply.status, reply.text()), (200, "good"), "{method}");
+        }
+    }
+    assert!(bad.requests() > 0);
+    switch.settles().await;
+    assert!(switch.metric("larder_switch_retries_total{kind=\"other_node\"} ") >= 4.0);
+    assert_eq!(switch.metric("larder_switch_requests_total{node=\"good\",class=\"2xx\"} "), 8.0);
+    assert!(switch.metric("larder_switch_decisions_total{reason=\"retry\"} ") >= 4.0);
+}
+
+#[tokio::test]
+async fn a_body_that_is_at_hand_is_sent_again() {
+    let (bad, good, switch) = with_bad_first(|_| Act::Close).await;
+    let mut client = switch.client().await;
+    for _ in 0..2 {
+        client.send("PUT / HTTP/1.1\r\nHost: test\r\nContent-Length: 4\r\n\r\nbody").await;
+        assert_eq!(client.reply().await.text(), "good");
+    }
+    assert_eq!((bad.requests() > 0, good.requests()), (true, 2));
+    switch.settles().await;
+}
+
+#[tokio::test]
+async fn a_post_that_may_have_been_taken_is_not_repeated() {
+    let (_bad, _good, switch) = with_bad_first(|_| Act::Close).await;
+    let mut statuses = Vec::new();
+    for _ in 0..2 {
+        let mut client = switch.client().await;
+        client.send("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 4\r\n\r\nbody").await;
+        let reply = client.reply().await;
+        if reply.status == 502 {
+            assert_eq!(reply.field("x-larder-error"), Some("node_closed"));
+            assert_eq!(reply.text(), "node_closed\n");
+        }
+        statuses.push(reply.status);
+    }
+    statuses.sort_unstable();
+    assert_eq!(statuses, [200, 502]);
+    switch.settles().await;
+}
+
+#[tokio::test]
+async fn a_post_that_reached_nobody_goes_to_another_node() {
+    let (mut bad, _good, switch) = with_bad_first(|_| Act::Hang).await;
+    bad.kill().await;
+    let mut client = switch.client().await;
+    for _ in 0..4 {
+        client.send("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 4\r\n\r\nbody").await;
+        assert_eq!(client.reply().await.text(), "good");
+    }
+    switch.settles().await;
+}
+
+#[tokio::test]
+async fn a_node_that_takes_too_long_is_left() {
+    let (_bad, _good, switch) = with_bad_first(|_| Act::Hang).await;
+    let mut client = switch.client().await;
+    for _ in 0..2 {
+        assert_eq!(client.get("/").await.text(), "good");
+    }
+    switch.settles().await;
+}
+
+#[tokio::test]
+async fn without_another_node_the_failure_has_a_name() {
+    for (script, status, error) in [
+        ((|_: &str| Act::Close) as fn(&str) -> Act, 502, "node_closed"),
+        (|_| Act::Hang, 504, "node_timeout"),
+        (|_| Act::ReplyAndClose(b"rubbish\r\n\r\n".to_vec()), 502, "bad_reply"),
+    ] {
+        let node = Node::scripted("a", script).await;
+        let mut config = config(&[&node]);
+        config.timeouts.node_read = Duration::from_millis(100);
+        let switch = Running::start(config);
+        let mut client = switch.client().await;
+        let reply = client.get("/").await;
+        assert_eq!((reply.status, reply.field("x-larder-error")), (status, Some(error)));
+        assert_eq!((reply.field("retry-after"), reply.field("connection")), (None, Some("close")));
+        assert!(client.closes().await);
+        switch.settles().await;
+        assert_eq!(switch.metric(&format!("larder_switch_failures_total{{error=\"{error}\"}} ")), 1.0);
+        assert_eq!(switch.metric("larder_switch_requests_total{node=\"a\",class=\"5xx\"} "), 1.0);
+    }
+}
+
+#[tokio::test]
+async fn a_dead_only_node_is_connect_failed_and_then_no_node() {
+    let mut node = Node::named("a").await;
+    node.kill().await;
+    let mut config = config(&[&node]);
+    config.health.passive_fall = 3;
+    let switch = Running::start(config);
+    let mut errors = Vec::new();
+    for _ in 0..4 {
+        let reply = switch.client().await.get("/").await;
+        errors.push((reply.status, reply.field("x-larder-error").unwrap_or("").to_owned()));
+        if reply.status == 503 {
+            assert_eq!(reply.field("retry-after"), Some("1"));
+        }
+    }
+    assert_eq!(errors[0], (502, "connect_failed".to_owned()));
+    assert_eq!(errors[3], (503, "no_node".to_owned()));
+    assert_eq!(switch.handle.nodes()[0].state, "down");
+    switch.settles().await;
+}
+
+/// A node whose reply to a plain GET breaks off in the middle, and which serves ranges.
+fn ranged(name: &'static str, broken: bool, etag: &'static str) -> impl Fn(&str) -> Act + Send + Sync {
+    const BODY: &str = "0123456789abcdefghijklmnopqrstuvwxyz";
+    move |head| {
+        let total = BODY.len();
+        if let Some(range) = header(head, "range") {
+            let from: usize =
+                range.trim_start_matches("bytes=").trim_end_matches('-').parse().expect("a start");
+            if header(head, "if-range") == Some(etag) {
+                let rest = &BODY[from..];
+                let head = format!(
+                    "HTTP/1.1 206 Partial Content\r\nETag: {etag}\r\nContent-Range: bytes {from}-{}/{total}\r\nContent-Length: {}\r\n\r\n",
+                    total - 1,
+                    rest.len()
+                );
+                return Act::Reply([head.as_bytes(), rest.as_bytes()].concat());
+            }
+        }
+        let head =
+            format!("HTTP/1.1 200 OK\r\nETag: {etag}\r\nX-From: {name}\r\nContent-Length: {total}\r\n\r\n");
+        if broken {
+            Act::ReplyAndClose([head.as_bytes(), &BODY.as_bytes()[..10]].concat())
+        } else {
+            Act::Reply([head.as_bytes(), BODY.as_bytes()].concat())
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_reply_that_breaks_off_is_continued_by_another_node() {
+    let bad = Node::scripted("bad", ranged("bad", true, "\"v1\"")).await;
+    let good = Node::scripted("good", ranged("good", false, "\"v1\"")).await;
+    let mut config = config(&[&bad, &good]);
+    config.settings.policy = PolicyKind::Rr;
+    let switch = Running::start(config);
+    let mut client = switch.client().await;
+    let mut from = Vec::new();
+    for _ in 0..4 {
+        let reply = client.get("/").await;
+        assert_eq!((reply.status, reply.text()), (200, "0123456789abcdefghijklmnopqrstuvwxyz"));
+        assert_eq!(reply.field("content-range"), None);
+        from.push(reply.field("x-from").expect("a name").to_owned());
+    }
+    let resumed = from.iter().filter(|name| *name == "bad").count();
+    assert!(resumed > 0, "{from:?}");
+    switch.settles().await;
+    assert_eq!(switch.metric("larder_switch_retries_total{kind=\"resume\"} "), resumed as f64);
+}
+
+#[tokio::test]
+async fn a_reply_is_not_continued_with_something_else() {
+    let bad = Node::scripted("bad", ranged("bad", true, "\"v1\"")).await;
+    let other = Node::scripted("other", ranged("other", false, "\"v2\"")).await;
+    let mut config = config(&[&bad, &other]);
+    config.settings.policy = PolicyKind::Rr;
+    let switch = Running::start(config);
+    let mut broken_off = 0;
+    for _ in 0..4 {
+        let mut client = switch.client().await;
+        client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await;
+        match client.try_reply().await {
+            Some(reply) => assert_eq!(reply.field("x-from"), Some("other")),
+            None => broken_off += 1,
+        }
+    }
+    assert!(broken_off > 0);
+    switch.settles().await;
+    let counted = switch.metric("larder_switch_failures_total{error=\"bad_reply\"} ");
+    assert_eq!(counted, f64::from(broken_off));
+}
+
+#[tokio::test]
+async fn a_stale_pooled_connection_keeps_its_node() {
+    // Closes after each reply without announcing it, as a node does whose idle timeout is short.
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = count.clone();
+    let script = move |_: &str| match counted.fetch_add(1, Ordering::SeqCst) {
+        // The second request on a connection is dropped on the floor.
+        1 => Act::Close,
+        _ => Act::Reply(ok("a", "a")),
+    };
+    let (a, b) = (Node::scripted("a", script).await, Node::named("b").await);
+    let mut config = config(&[&a, &b]);
+    config.settings.policy = PolicyKind::Lard;
+    let switch = Running::start(config);
+    let mut client = switch.client().await;
+    let mut target = 0;
+    while client.get(&format!("/{target}")).await.text() != "a" {
+        target += 1;
+    }
+    assert_eq!(client.get(&format!("/{target}")).await.text(), "a");
+    assert_eq!(client.get(&format!("/{target}")).await.text(), "a");
+    switch.settles().await;
+    assert_eq!(switch.metric("larder_switch_retries_total{kind=\"same_node\"} "), 1.0);
+    assert_eq!(switch.metric("larder_switch_retries_total{kind=\"other_node\"} "), 0.0);
+}
+
+#[tokio::test]
+async fn replies_of_a_failing_gateway_count_against_the_node() {
+    let bad = Node::scripted("bad", |_| {
+        Act::Reply(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n".to_vec())
+    })
+    .await;
+    let good = Node::named("good").await;
+    let mut config = config(&[&bad, &good]);
+    config.settings.policy = PolicyKind::Rr;
+    config.health.passive_fall = 3;
+    let switch = Running::start(config);
+    let mut client = switch.client().await;
+    let mut statuses = Vec::new();
+    for _ in 0..10 {
+        statuses.push(client.get("/").await.status);
+    }
+    assert_eq!(statuses.iter().filter(|status| **status == 503).count(), 3, "{statuses:?}");
+    assert_eq!(switch.handle.nodes()[0].state, "down");
+    assert_eq!(switch.metric("larder_switch_node_transitions_total{node=\"bad\",to=\"down\"} "), 1.0);
+    assert_eq!(switch.metric("larder_switch_node_state{node=\"bad\",state=\"down\"} "), 1.0);
+}
+
+/// The killed node's clients must not notice, and it must be used again once it is back.
+async fn kill_and_return(check: Option<Check>) {
+    let mut nodes = Vec::new();
+    for name in ["a", "b", "c"] {
+        nodes.push(Node::named(name).await);
+    }
+    let mut config = config(&nodes.iter().collect::<Vec<_>>());
+    config.health.passive_fall = 3;
+    config.health.active = check;
+    config.health.interval = Duration::from_millis(20);
+    config.health.retry_after = Duration::from_millis(200);
+    let switch = Arc::new(Running::start(config));
+    let stop = Arc::new(AtomicUsize::new(0));
+    let mut clients = Vec::new();
+    for number in 0..8_usize {
+        let (switch, stop) = (switch.clone(), stop.clone());
+        clients.push(tokio::spawn(async move {
+            let mut client = switch.client().await;
+            let mut served = 0_usize;
+            while stop.load(Ordering::SeqCst) == 0 {
+                // Each target a few times, and new ones all the while.
+                let reply = client.get(&format!("/{number}/{}", served / 4)).await;
+                assert_eq!(reply.status, 200, "{}", reply.head);
+                served += 1;
+            }
+            served
+        }));
+    }
+    for _ in 0..3 {
+        let node = &mut nodes[0];
+        let before = node.requests();
+        eventually("the node is used", || node.requests() > before + 20).await;
+        node.kill().await;
+        eventually("the node is found down", || switch.handle.nodes()[0].state == "down").await;
+        let (before, others) = (nodes[0].requests(), nodes[1].requests() + nodes[2].requests());
+        eventually("the others serve", || nodes[1].requests() + nodes[2].requests() > others + 50).await;
+        assert_eq!(nodes[0].requests(), before);
+        nodes[0].start();
+        eventually("the node is back", || switch.handle.nodes()[0].state == "up").await;
+    }
+    stop.store(1, Ordering::SeqCst);
+    for client in clients {
+        let served = tokio::time::timeout(PATIENCE, client).await.expect("ends").expect("no failed request");
+        assert!(served > 0);
+    }
+    switch.settles().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_node_is_not_noticed_with_tcp_checks() {
+    kill_and_return(Some(Check::Tcp)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_node_is_not_noticed_with_http_checks() {
+    kill_and_return(Some(Check::Http { path: "/health".to_owned() })).await;
+}
