@@ -9,37 +9,56 @@ use larder_core::TargetId;
 
 use crate::record::Key;
 
+/// A key in the hash table: enough to tell most other keys without looking elsewhere, and where the bytes are. Sixteen
+/// bytes, because looking up rare targets in a large table is what reading a log waits for most.
+struct Slot {
+    hash_high: u32,
+    start: u32,
+    length: u32,
+    index: u32,
+}
+
 /// Distinct keys and their indices.
 pub(crate) struct Interner {
-    table: HashTable<(u64, u32)>,
+    table: HashTable<Slot>,
     bytes: Vec<u8>,
-    ends: Vec<usize>,
+    starts: Vec<u32>,
     keys_max: usize,
     bytes_max: usize,
 }
 
 impl Interner {
-    /// An empty table for at most `keys_max` keys of together at most `bytes_max` bytes.
+    /// An empty table for at most `keys_max` keys of together at most `bytes_max` bytes, each up to 2^32 - 1.
     pub(crate) fn new(keys_max: usize, bytes_max: usize) -> Self {
-        let keys_max = keys_max.min(u32::MAX as usize);
-        Self { table: HashTable::new(), bytes: Vec::new(), ends: Vec::new(), keys_max, bytes_max }
+        let most = u32::MAX as usize;
+        let (keys_max, bytes_max) = (keys_max.min(most), bytes_max.min(most));
+        Self { table: HashTable::new(), bytes: Vec::new(), starts: Vec::new(), keys_max, bytes_max }
     }
 
     /// The key's index, new or known; `None` if it is new and the table is full.
     pub(crate) fn intern(&mut self, key: &[u8]) -> Option<u32> {
         let hash = TargetId::of(key).0;
-        let (bytes, ends) = (&self.bytes, &self.ends);
-        let same = |&(other, index): &(u64, u32)| other == hash && slice(bytes, ends, index) == key;
-        if let Some(&(_, index)) = self.table.find(hash, same) {
-            return Some(index);
+        let hash_high = (hash >> 32) as u32;
+        let bytes = &self.bytes;
+        let same = |slot: &Slot| {
+            slot.hash_high == hash_high
+                && slot.length as usize == key.len()
+                && bytes[slot.start as usize..][..key.len()] == *key
+        };
+        if let Some(slot) = self.table.find(hash, same) {
+            return Some(slot.index);
         }
-        if self.ends.len() >= self.keys_max || self.bytes.len() + key.len() > self.bytes_max {
+        if self.starts.len() >= self.keys_max || self.bytes.len() + key.len() > self.bytes_max {
             return None;
         }
-        let index = u32::try_from(self.ends.len()).ok()?;
+        let index = u32::try_from(self.starts.len()).ok()?;
+        let start = u32::try_from(self.bytes.len()).ok()?;
+        let length = u32::try_from(key.len()).ok()?;
         self.bytes.extend_from_slice(key);
-        self.ends.push(self.bytes.len());
-        self.table.insert_unique(hash, (hash, index), |&(hash, _)| hash);
+        self.starts.push(start);
+        let bytes = &self.bytes;
+        let rehash = |slot: &Slot| TargetId::of(&bytes[slot.start as usize..][..slot.length as usize]).0;
+        self.table.insert_unique(hash, Slot { hash_high, start, length, index }, rehash);
         Some(index)
     }
 
@@ -55,19 +74,15 @@ impl Interner {
     /// How many keys are known.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
-        self.ends.len()
+        self.starts.len()
     }
 
     /// The key of an index.
     pub(crate) fn key(&self, index: u32) -> &[u8] {
-        slice(&self.bytes, &self.ends, index)
+        let index = index as usize;
+        let end = self.starts.get(index + 1).map_or(self.bytes.len(), |&next| next as usize);
+        &self.bytes[self.starts[index] as usize..end]
     }
-}
-
-fn slice<'a>(bytes: &'a [u8], ends: &[usize], index: u32) -> &'a [u8] {
-    let index = index as usize;
-    let start = if index == 0 { 0 } else { ends[index - 1] };
-    &bytes[start..ends[index]]
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! * [`Trace`]: the replayable requests of a file in memory, for the load generator and the simulator.
 //! * [`stats`]: how much a trace asks for, how unevenly, and what memory would hold it.
 //! * [`synth`]: seeded traces with the published figures of traces that cannot be passed on.
-//! * [`write_clf`]: a trace as an access log.
+//! * [`write_clf`], [`save_clf`]: a trace as an access log.
 //!
 //! Everything here is bounded: lines, tables and traces have limits in [`Limits`], and what happens at each limit has
 //! a name in the [`ReadReport`]. Nothing here reads a clock or draws from a generator it was not given.
@@ -31,4 +31,4 @@ pub use record::{Client, Key, Method, Record};
 pub use source::Compression;
 pub use stats::Stats;
 pub use trace::{LoadOptions, Request, SizeUnit, Target, Trace};
-pub use write::write_clf;
+pub use write::{save_clf, write_clf};

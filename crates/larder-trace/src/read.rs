@@ -8,6 +8,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use crate::error::TraceError;
+use crate::format::timestamp::CommonClock;
 use crate::format::{DETECT_BYTES, Format, clf, keys, mooncake, oracle, sdsc, worldcup};
 use crate::line::{Piece, next_line, next_record};
 use crate::record::Record;
@@ -241,6 +242,7 @@ fn run(
     let mut pass = Pass {
         report: ReadReport::new(format, source.compression),
         line_bytes_max: options.limits.line_bytes_max,
+        clock: CommonClock::default(),
         on_record,
         on_progress,
     };
@@ -265,6 +267,7 @@ fn run(
 struct Pass<'p, F> {
     report: ReadReport,
     line_bytes_max: usize,
+    clock: CommonClock,
     on_record: F,
     on_progress: &'p mut dyn FnMut(Progress),
 }
@@ -305,7 +308,10 @@ impl<F: FnMut(&Record<'_>) -> ControlFlow<()>> Pass<'_, F> {
 
     fn one(&mut self, bytes: &[u8]) -> ControlFlow<()> {
         match self.report.format {
-            Format::Clf => self.give(clf::parse(bytes)),
+            Format::Clf => {
+                let parsed = clf::parse(bytes, &mut self.clock);
+                self.give(parsed)
+            }
             Format::Sdsc => self.give(sdsc::parse(bytes)),
             Format::WorldCup98 => self.give(worldcup::parse(bytes)),
             Format::OracleGeneral => self.give(oracle::parse(bytes)),

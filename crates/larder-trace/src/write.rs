@@ -1,6 +1,8 @@
 //! A trace as an access log.
 
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
 
 use crate::format::timestamp;
 use crate::trace::Trace;
@@ -40,6 +42,32 @@ pub fn write_clf(trace: &Trace, out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
+/// Writes a trace in Common Log Format to a file, replacing it; packed if its name ends in `.gz` or `.zst`.
+///
+/// # Errors
+/// When the file cannot be made or written.
+pub fn save_clf(trace: &Trace, path: &Path) -> io::Result<()> {
+    let file = BufWriter::with_capacity(256 << 10, File::create(path)?);
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some("zst") => {
+            let mut packed = BufWriter::new(zstd::stream::write::Encoder::new(file, 3)?);
+            write_clf(trace, &mut packed)?;
+            packed.into_inner()?.finish()?.flush()
+        }
+        Some("gz") => {
+            let level = flate2::Compression::default();
+            let mut packed = BufWriter::new(flate2::write::GzEncoder::new(file, level));
+            write_clf(trace, &mut packed)?;
+            packed.into_inner()?.finish()?.flush()
+        }
+        _ => {
+            let mut plain = file;
+            write_clf(trace, &mut plain)?;
+            plain.flush()
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::Write as _;
@@ -49,6 +77,26 @@ mod tests {
 
     use super::*;
     use crate::{LoadOptions, Request, SizeUnit, Target};
+
+    #[test]
+    fn packed_or_not_the_log_is_the_same() {
+        let recipe = crate::synth::Recipe::zipf(50, 500, 0.8);
+        let trace = crate::synth::generate(&recipe, 1, 1.0).expect("possible");
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let load = |name: &str| {
+            let path = directory.path().join(name);
+            save_clf(&trace, &path).expect("written");
+            Trace::load(&path, &LoadOptions::default()).expect("loads")
+        };
+        let (plain, report) = load("a.log");
+        assert_eq!(report.compression, crate::Compression::None);
+        assert_eq!(plain.targets, trace.targets);
+        for (name, compression) in [("a.gz", crate::Compression::Gzip), ("a.zst", crate::Compression::Zstd)] {
+            let (loaded, report) = load(name);
+            assert_eq!(report.compression, compression);
+            assert_eq!(loaded, plain);
+        }
+    }
 
     proptest! {
         #[test]

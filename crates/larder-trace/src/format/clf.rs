@@ -14,15 +14,16 @@
 
 use memchr::{memchr, memchr_iter, memrchr};
 
-use super::{decimal, timestamp};
+use super::decimal;
+use super::timestamp::{self, CommonClock};
 use crate::read::Reason;
 use crate::record::{Client, Key, Method, Record};
 
-/// Reads one line (without its line end).
-pub(crate) fn parse(line: &[u8]) -> Result<Record<'_>, Reason> {
+/// Reads one line (without its line end). `clock` is kept from line to line.
+pub(crate) fn parse<'a>(line: &'a [u8], clock: &mut CommonClock) -> Result<Record<'a>, Reason> {
     let client_end = memchr(b' ', line).ok_or(Reason::NoTime)?;
     let open = client_end + memchr(b'[', &line[client_end..]).ok_or(Reason::NoTime)?;
-    let (time_ns, rest) = time(&line[open + 1..])?;
+    let (time_ns, rest) = time(&line[open + 1..], clock)?;
     let quoted = rest.strip_prefix(b" \"").ok_or(Reason::NoRequest)?;
     let (request, status, tail) = request_end(quoted)?;
     let (method, target) = request_line(request);
@@ -33,9 +34,9 @@ pub(crate) fn parse(line: &[u8]) -> Result<Record<'_>, Reason> {
 }
 
 /// The time after an opening bracket, and what follows the closing one.
-fn time(text: &[u8]) -> Result<(i64, &[u8]), Reason> {
+fn time<'a>(text: &'a [u8], clock: &mut CommonClock) -> Result<(i64, &'a [u8]), Reason> {
     let parsed = if let Some((common, [b']', rest @ ..])) = text.split_first_chunk::<26>() {
-        timestamp::common(common).map(|time| (time, rest))
+        clock.read(common).map(|time| (time, rest))
     } else if let Some((epa, [b']', rest @ ..])) = text.split_first_chunk::<11>() {
         timestamp::epa(epa).map(|time| (time, rest))
     } else {
@@ -98,6 +99,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    fn parse(line: &[u8]) -> Result<Record<'_>, Reason> {
+        super::parse(line, &mut CommonClock::default())
+    }
 
     fn target(line: &str) -> (Method, String, u16, u64) {
         let record = parse(line.as_bytes()).expect("a good line");

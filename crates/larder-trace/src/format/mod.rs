@@ -14,6 +14,7 @@ use std::str::FromStr;
 use serde::{Serialize, Serializer};
 
 use crate::error::TraceError;
+use timestamp::CommonClock;
 
 /// How many unpacked bytes the format is told from.
 pub(crate) const DETECT_BYTES: usize = 64 << 10;
@@ -126,7 +127,7 @@ fn detect_text(head: &[u8], whole: bool) -> Option<Format> {
     }
     let count = |fits: &dyn Fn(&[u8]) -> bool| lines.iter().filter(|line| fits(line)).count();
     let found = [
-        (count(&|line| clf::parse(line).is_ok()), Format::Clf),
+        (count(&|line| clf::parse(line, &mut CommonClock::default()).is_ok()), Format::Clf),
         (count(&|line| sdsc::parse(line).is_ok()), Format::Sdsc),
         (count(&|line| mooncake::parse(line).is_ok()), Format::Mooncake),
     ];

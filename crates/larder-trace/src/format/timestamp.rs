@@ -6,7 +6,38 @@ const MONTHS: [[u8; 3]; 12] = [
 ];
 
 /// `29/Aug/1995:23:53:25 -0400`, the 26 bytes between the brackets of a Common Log Format line.
-pub(crate) fn common(text: &[u8; 26]) -> Option<i64> {
+///
+/// Lines stand nearly in time order, so most share all but the seconds with the line before: that part is read once.
+#[derive(Default)]
+pub(crate) struct CommonClock {
+    /// The last text read, its seconds blanked, and the time it stands for with seconds 00; no text before the first.
+    last: Option<([u8; 26], i64)>,
+}
+
+impl CommonClock {
+    /// Reads a time.
+    pub(crate) fn read(&mut self, text: &[u8; 26]) -> Option<i64> {
+        let second = two(text, 18)?;
+        if second > 60 {
+            return None;
+        }
+        let mut minute = *text;
+        minute[18] = b'0';
+        minute[19] = b'0';
+        let seconds = match self.last {
+            Some((last, seconds)) if last == minute => seconds,
+            _ => {
+                let seconds = common(&minute)?;
+                self.last = Some((minute, seconds));
+                seconds
+            }
+        };
+        Some((seconds + second).saturating_mul(1_000_000_000))
+    }
+}
+
+/// The whole text, in seconds.
+fn common(text: &[u8; 26]) -> Option<i64> {
     let [_, _, s1, m1, m2, m3, s2, _, _, _, _, c1, _, _, c2, _, _, c3, _, _, sp, sign, ..] = *text;
     if [s1, s2, c1, c2, c3, sp] != *b"//::: " {
         return None;
@@ -19,7 +50,7 @@ pub(crate) fn common(text: &[u8; 26]) -> Option<i64> {
         b'-' => -zone,
         _ => return None,
     };
-    Some(nanos(days, clock - zone))
+    Some(days * 86_400 + clock - zone)
 }
 
 /// `29:23:53:25`, day of the month and time of day, as the EPA-HTTP trace has it. The result is relative to the start
@@ -47,7 +78,7 @@ pub(crate) fn ctime(text: &[u8; 24]) -> Option<i64> {
     Some(nanos(days, clock(two(text, 11)?, two(text, 14)?, two(text, 17)?)?))
 }
 
-/// The text that [`common`] reads, in UTC; years from 0 to 9999 (others wrap within their four digits).
+/// The text that [`CommonClock`] reads, in UTC; years from 0 to 9999 (others wrap within their four digits).
 pub(crate) fn write_common(seconds: i64) -> [u8; 26] {
     let (days, clock) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
     let (year, month, day) = civil_from_days(days);
@@ -135,6 +166,10 @@ mod tests {
 
     const SECOND: i64 = 1_000_000_000;
 
+    fn common(text: &[u8; 26]) -> Option<i64> {
+        CommonClock::default().read(text)
+    }
+
     #[test]
     fn common_times_are_utc() {
         // `date -u -d '...' +%s` gives these.
@@ -171,6 +206,22 @@ mod tests {
         assert_eq!(epa(b"29:23:53:25"), Some((28 * 86_400 + 86_005) * SECOND));
         assert_eq!(ctime(b"Tue Aug 22 00:00:01 1995"), Some(809_049_601 * SECOND));
         assert_eq!(ctime(b"Tue Aug  1 00:00:01 1995"), Some(807_235_201 * SECOND));
+    }
+
+    #[test]
+    fn a_shared_minute_changes_nothing() {
+        let mut clock = CommonClock::default();
+        for text in [
+            b"29/Aug/1995:23:53:25 -0400",
+            b"29/Aug/1995:23:53:26 -0400",
+            b"29/Aug/1995:23:53:61 -0400",
+            b"29/Aug/1995:23:53:2x -0400",
+            b"29/Aug/1995:23:54:00 -0400",
+            b"29/Aug/1995:23:54:01 -0500",
+            b"30/Aug/1995:23:54:01 -0500",
+        ] {
+            assert_eq!(clock.read(text), common(text), "{}", text.escape_ascii());
+        }
     }
 
     #[test]

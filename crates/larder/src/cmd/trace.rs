@@ -1,0 +1,248 @@
+//! `larder trace`: describe, make and convert request traces.
+
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use clap::builder::PossibleValuesParser;
+use clap::{Args, Subcommand};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use larder_core::Bytes;
+use larder_trace::synth::{Hot, Recipe, SynthError, generate};
+use larder_trace::{
+    Format, Limits, LoadOptions, Progress, ReadOptions, Stats, Trace, TraceError, save_clf, write_clf,
+};
+
+use crate::outcome::usage;
+
+/// Read, describe, make and convert request traces.
+#[derive(Debug, Args)]
+pub(crate) struct TraceArgs {
+    #[command(subcommand)]
+    command: TraceCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum TraceCommand {
+    Stats(StatsArgs),
+    Synth(SynthArgs),
+    Convert(ConvertArgs),
+}
+
+/// Which file, read how.
+#[derive(Debug, Args)]
+struct InputArgs {
+    /// The trace: an access log (Common or Combined), an Internet Traffic Archive file, WorldCup98, oracleGeneral,
+    /// 64-bit keys or Mooncake JSON lines; gzip and zstd are unpacked. `-` reads stdin.
+    file: PathBuf,
+    /// The format: clf, sdsc, worldcup98, oracle-general, u64be or mooncake. Told from the first bytes by default.
+    #[arg(long)]
+    format: Option<Format>,
+    /// Longest line in bytes; longer ones are counted as malformed.
+    #[arg(long, value_name = "BYTES", default_value_t = Limits::default().line_bytes_max)]
+    line_bytes_max: usize,
+    /// Most distinct targets; requests for further ones are counted and left out.
+    #[arg(long, value_name = "N", default_value_t = Limits::default().targets_max)]
+    targets_max: usize,
+}
+
+/// Describe a trace: counts, working set, coverage, Zipf exponent, locality curves.
+///
+/// Counted are the requests that can be replayed: GET, status 200, a body. Malformed lines are counted and the first
+/// ones named. Sizes are decimal (1 MB = 10^6 bytes); a target's size is its largest reply.
+#[derive(Debug, Args)]
+struct StatsArgs {
+    #[command(flatten)]
+    input: InputArgs,
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Make a seeded trace, as an access log.
+///
+/// The recipes named `...-like` have the published targets, bytes, hottest share and coverage of the trace they are
+/// named after; `zipf` is a plain one. The same recipe, seed and scale give the same trace on every machine.
+#[derive(Debug, Args)]
+struct SynthArgs {
+    /// The recipe.
+    #[arg(value_parser = PossibleValuesParser::new(recipe_names()))]
+    recipe: String,
+    /// The seed.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Part of the full length, above 0 and at most 1: fewer targets, requests and bytes in the same shape.
+    #[arg(long, default_value_t = 1.0)]
+    scale: f64,
+    /// Where to write; packed if the name ends in .gz or .zst. Default: stdout.
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// zipf: number of targets.
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    targets: u32,
+    /// zipf: number of requests.
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    requests: u64,
+    /// zipf: exponent, 0 to 5.
+    #[arg(long, default_value_t = 0.8)]
+    exponent: f64,
+    /// rice+hot: share of the requests that go to hot targets, 0.05 to 0.5.
+    #[arg(long, value_name = "SHARE", default_value_t = Hot::default().share)]
+    hot_share: f64,
+    /// rice+hot: number of hot targets.
+    #[arg(long, value_name = "N", default_value_t = Hot::default().targets)]
+    hot_targets: u32,
+    /// rice+hot: size of each hot target.
+    #[arg(long, value_name = "SIZE", default_value_t = Hot::default().size)]
+    hot_size: Bytes,
+}
+
+/// Write a trace of any format as an access log.
+///
+/// Kept are the requests that can be replayed, in time order. Targets of formats with numbers become /NUMBER; in
+/// formats without sizes each reply counts --unsized-bytes; tokens are written as bytes.
+#[derive(Debug, Args)]
+struct ConvertArgs {
+    #[command(flatten)]
+    input: InputArgs,
+    /// Where to write; packed if the name ends in .gz or .zst. Default: stdout.
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Size of a target in formats without sizes.
+    #[arg(long, value_name = "SIZE", default_value = "1")]
+    unsized_bytes: Bytes,
+}
+
+pub(crate) fn run(args: TraceArgs) -> anyhow::Result<()> {
+    match args.command {
+        TraceCommand::Stats(args) => stats(&args),
+        TraceCommand::Synth(args) => synth(&args),
+        TraceCommand::Convert(args) => convert(&args),
+    }
+}
+
+fn recipe_names() -> impl Iterator<Item = &'static str> {
+    Recipe::NAMES.into_iter().chain(["zipf"])
+}
+
+impl InputArgs {
+    fn limits(&self) -> Limits {
+        Limits { line_bytes_max: self.line_bytes_max, targets_max: self.targets_max, ..Limits::default() }
+    }
+
+    fn is_stdin(&self) -> bool {
+        self.file == Path::new("-")
+    }
+
+    /// The error with the file's name before it, once.
+    fn name(&self, error: TraceError) -> anyhow::Error {
+        match error {
+            TraceError::Open { .. } => error.into(),
+            _ => anyhow::Error::new(error).context(self.file.display().to_string()),
+        }
+    }
+
+    /// A path that also names stdin.
+    fn path(&self) -> &Path {
+        if self.is_stdin() { Path::new("/dev/stdin") } else { &self.file }
+    }
+}
+
+fn stats(args: &StatsArgs) -> anyhow::Result<()> {
+    let input = &args.input;
+    let options = ReadOptions { format: input.format, limits: input.limits() };
+    let bar = Bar::new();
+    let stats = if input.is_stdin() {
+        Stats::of_reader(io::stdin().lock(), &options, &mut |progress| bar.show(progress))
+    } else {
+        Stats::of_file(&input.file, &options, &mut |progress| bar.show(progress))
+    };
+    let stats = stats.map_err(|error| input.name(error))?;
+    drop(bar);
+    let mut out = io::stdout().lock();
+    if args.json {
+        serde_json::to_writer_pretty(&mut out, &stats)?;
+        writeln!(out)?;
+    } else {
+        write!(out, "{stats}")?;
+    }
+    out.flush()?;
+    Ok(())
+}
+
+fn synth(args: &SynthArgs) -> anyhow::Result<()> {
+    let trace = recipe(args).and_then(|recipe| generate(&recipe, args.seed, args.scale));
+    let trace = trace.map_err(|error| usage(error.to_string()))?;
+    write(&trace, args.output.as_deref())?;
+    let (requests, targets) = (trace.requests.len(), trace.targets.len());
+    let (name, seed, scale) = (&args.recipe, args.seed, args.scale);
+    let size = trace.working_set();
+    writeln!(
+        io::stderr(),
+        "{name}, seed {seed}, scale {scale}: {requests} requests to {targets} targets of together {size}"
+    )?;
+    Ok(())
+}
+
+fn recipe(args: &SynthArgs) -> Result<Recipe, SynthError> {
+    if args.recipe == "zipf" {
+        return Ok(Recipe::zipf(args.targets, args.requests, args.exponent));
+    }
+    let mut recipe = Recipe::by_name(&args.recipe)?;
+    if let Some(hot) = &mut recipe.hot {
+        *hot = Hot { share: args.hot_share, targets: args.hot_targets, size: args.hot_size };
+    }
+    Ok(recipe)
+}
+
+fn convert(args: &ConvertArgs) -> anyhow::Result<()> {
+    let input = &args.input;
+    let options =
+        LoadOptions { format: input.format, limits: input.limits(), unsized_bytes: args.unsized_bytes };
+    let bar = Bar::new();
+    let loaded = Trace::load_with(input.path(), &options, &mut |progress| bar.show(progress));
+    let (trace, report) = loaded.map_err(|error| input.name(error))?;
+    drop(bar);
+    write(&trace, args.output.as_deref())?;
+    let (kept, lines, malformed) = (trace.requests.len(), report.lines, report.malformed);
+    writeln!(io::stderr(), "{kept} requests kept of {lines} lines, {malformed} malformed")?;
+    Ok(())
+}
+
+fn write(trace: &Trace, output: Option<&Path>) -> anyhow::Result<()> {
+    match output {
+        Some(path) => save_clf(trace, path).with_context(|| format!("{}: cannot be written", path.display())),
+        None => {
+            let mut out = BufWriter::with_capacity(256 << 10, io::stdout().lock());
+            write_clf(trace, &mut out)?;
+            out.flush()?;
+            Ok(())
+        }
+    }
+}
+
+/// A progress bar on stderr, there only if stderr is a terminal, gone when dropped.
+struct Bar(ProgressBar);
+
+impl Bar {
+    fn new() -> Self {
+        let bar = ProgressBar::no_length();
+        let style = ProgressStyle::with_template("{bar:30} {bytes} of {total_bytes}, {bytes_per_sec}, {msg}");
+        Self(style.map_or(bar.clone(), |style| bar.with_style(style)))
+    }
+
+    fn show(&self, progress: Progress) {
+        if let Some(total) = progress.bytes_total {
+            self.0.set_length(total);
+        }
+        self.0.set_position(progress.bytes);
+        self.0.set_message(format!("{} lines", progress.lines));
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
