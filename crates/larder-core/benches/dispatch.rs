@@ -5,7 +5,8 @@
 //! the literature) and uniformly, which is the worst case for the processor's caches. Then two threads against one,
 //! and bytes per known target. Every figure is the median of several interleaved rounds.
 //!
-//! `LARDER_BENCH_TARGETS` sets the number of targets (default 1,000,000), `LARDER_BENCH_ROUNDS` the rounds.
+//! `LARDER_BENCH_TARGETS` sets the number of targets (default 1,000,000), `LARDER_BENCH_ROUNDS` the rounds,
+//! `LARDER_BENCH_PART` (`decisions`, `threads` or `memory`) picks one part.
 
 #![allow(
     clippy::unwrap_used,
@@ -29,28 +30,39 @@ const OPERATIONS: usize = 400_000;
 fn main() {
     let targets = env("LARDER_BENCH_TARGETS", 1_000_000);
     let rounds = env("LARDER_BENCH_ROUNDS", 5);
+    let part = std::env::var("LARDER_BENCH_PART").unwrap_or_default();
+    let wanted = |name: &str| part.is_empty() || part == name;
     println!(
-        "{targets} targets, median of {rounds} rounds of {OPERATIONS} requests, {IN_FLIGHT_PER_NODE} in flight per node\n"
+        "{targets} targets, median of {rounds} rounds of {OPERATIONS} requests, {IN_FLIGHT_PER_NODE} in flight per node"
     );
-    println!("{:<12} {:>6} {:<8} {:>12} {:>12}", "policy", "nodes", "targets", "decide ns", "finish ns");
+    if wanted("decisions") {
+        decisions(targets, rounds);
+    }
+    if wanted("threads") {
+        println!(
+            "\n{:<12} {:>6} {:<8} {:>12} {:>12} {:>7}",
+            "policy", "nodes", "targets", "1 thread/s", "2 threads/s", "ratio"
+        );
+        for law in [Law::Zipf, Law::Uniform] {
+            let (one, two, ratio) = threads(PolicyKind::LardR, 16, targets, law, 4 * rounds);
+            println!("{:<12} {:>6} {:<8} {one:>12.0} {two:>12.0} {ratio:>7.2}", "lard-r", 16, law.name());
+        }
+    }
+    if wanted("memory") {
+        memory(10_000_000);
+    }
+}
+
+fn decisions(targets: usize, rounds: usize) {
+    println!("\n{:<12} {:>6} {:<8} {:>12} {:>12}", "policy", "nodes", "targets", "decide ns", "finish ns");
     for policy in PolicyKind::ALL {
         for nodes in [16, 1000] {
             for law in [Law::Zipf, Law::Uniform] {
                 let (decide, finish) = one_thread(policy, nodes, targets, law, rounds);
-                println!("{policy:<12} {nodes:>6} {:<8} {decide:>12.1} {finish:>12.1}", law.name());
+                println!("{:<12} {nodes:>6} {:<8} {decide:>12.1} {finish:>12.1}", policy.name(), law.name());
             }
         }
     }
-    println!(
-        "\n{:<12} {:>6} {:<8} {:>12} {:>12} {:>7}",
-        "policy", "nodes", "targets", "1 thread/s", "2 threads/s", "ratio"
-    );
-    for law in [Law::Zipf, Law::Uniform] {
-        let (one, two) = threads(PolicyKind::LardR, 16, targets, law, rounds);
-        println!("{:<12} {:>6} {:<8} {one:>12.0} {two:>12.0} {:>7.2}", "lard-r", 16, law.name(), two / one);
-    }
-    println!();
-    memory(10_000_000);
 }
 
 #[derive(Clone, Copy)]
@@ -151,8 +163,8 @@ fn one_thread(policy: PolicyKind, nodes: usize, targets: usize, law: Law, rounds
     )
 }
 
-/// Requests (decision and end) per second of one thread and of two together.
-fn threads(policy: PolicyKind, nodes: usize, targets: usize, law: Law, rounds: usize) -> (f64, f64) {
+/// Requests (decision and end) per second of one thread, of two together, and the median of the rounds' ratios.
+fn threads(policy: PolicyKind, nodes: usize, targets: usize, law: Law, rounds: usize) -> (f64, f64, f64) {
     let dispatcher = filled(policy, nodes, targets);
     let streams = [law.stream(targets, 7, OPERATIONS), law.stream(targets, 8, OPERATIONS)];
     let (mut ones, mut twos) = (Vec::new(), Vec::new());
@@ -169,7 +181,8 @@ fn threads(policy: PolicyKind, nodes: usize, targets: usize, law: Law, rounds: u
         });
         twos.push(each.iter().map(|time| OPERATIONS as f64 / time.as_secs_f64()).sum());
     }
-    (median(ones), median(twos))
+    let ratios = ones.iter().zip(&twos).map(|(one, two): (&f64, &f64)| two / one).collect();
+    (median(ones), median(twos), median(ratios))
 }
 
 fn memory(targets: usize) {
