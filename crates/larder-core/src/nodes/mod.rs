@@ -53,7 +53,7 @@ pub struct Nodes {
     view: ArcSwap<View>,
     /// Nodes that take requests; the view's count, where reading it costs least.
     open: AtomicUsize,
-    /// Counts the moments at which nodes lost their targets; see [`Nodes::lost_at`].
+    /// Counts the moments at which nodes lost their targets; see [`Nodes::lost_since`].
     epoch: AtomicU32,
     lost: Box<[AtomicU32]>,
     pace: JoinPace,
