@@ -1,0 +1,313 @@
+//! `larder load`: clients for anything that speaks HTTP/1.1.
+
+mod source;
+mod warmup;
+
+use std::io::{self, Write};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use larder_load::{Arrivals, LoadError, Method, Plan, Progress, Report, Reuse, Stop};
+
+use self::source::Source;
+use self::warmup::Warmup;
+use crate::config::Span;
+use crate::outcome::usage;
+
+/// Clients of a closed loop, unless told otherwise.
+const CLIENTS: u32 = 64;
+
+/// Put load on an HTTP server and measure it honestly.
+///
+/// Closed loop (--closed): clients that each send their next request when the last is answered; finds the highest
+/// throughput. Open loop (--rate, --open-trace): requests are due by a schedule whatever the server does, and their
+/// latency counts from when they were due.
+///
+/// Asks for the URL's own path, or for what a trace asks for, in its order. The first third warms the caches and is
+/// not counted. The result is a table on stdout; reasons to doubt it are printed as warnings.
+#[derive(Debug, Args)]
+pub(crate) struct LoadArgs {
+    /// Where to send requests: http://HOST[:PORT][/PATH].
+    #[arg(required_unless_present = "json_schema")]
+    url: Option<String>,
+    /// Replay the requests of this trace or access log, in their order. Any format `larder trace` reads.
+    #[arg(long, value_name = "FILE", conflicts_with = "targets")]
+    trace: Option<PathBuf>,
+    /// Replay the targets in this file, one a line: PATH, or SIZE, tab and PATH.
+    #[arg(long, value_name = "FILE")]
+    targets: Option<PathBuf>,
+    /// Closed loop of this many clients. The default, with 64.
+    #[arg(long, value_name = "CLIENTS", group = "model")]
+    closed: Option<u32>,
+    /// Open loop at this many requests per second.
+    #[arg(long, value_name = "PER_SECOND", group = "model")]
+    rate: Option<f64>,
+    /// Open loop at the times of the trace.
+    #[arg(long, group = "model", requires = "trace")]
+    open_trace: bool,
+    /// With --open-trace: how many times faster than recorded.
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, requires = "open_trace")]
+    speedup: f64,
+    /// With --open-trace: requests logged at the same time are spread over up to this span; 0s sends them together.
+    #[arg(long, value_name = "TIME", default_value = "1s", requires = "open_trace")]
+    resolution: Span,
+    /// Number of requests; a list that is shorter starts again. Default: once through the list, or as many as fit
+    /// with --duration. For a single URL without --duration: 10000.
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    requests: Option<u64>,
+    /// Send for this long, such as 30s.
+    #[arg(short, long, value_name = "TIME")]
+    duration: Option<Span>,
+    /// What does not count at the start: a share of the run (0.25, 25%), a number of requests (1000), or a time (5s).
+    /// Default: a third of the run.
+    #[arg(long, value_name = "AMOUNT")]
+    warmup: Option<Warmup>,
+    /// Limit for one request.
+    #[arg(long, value_name = "TIME", default_value = "30s")]
+    timeout: Span,
+    /// Open loop: most connections at a time.
+    #[arg(long, value_name = "N", default_value_t = 1024)]
+    connections: u32,
+    /// Make a new connection for each request.
+    #[arg(long)]
+    no_keep_alive: bool,
+    /// Threads that drive the clients. With 1, requests leave exactly in order.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    threads: u32,
+    /// Send HEAD instead of GET.
+    #[arg(long)]
+    head: bool,
+    /// Further request header, such as "Accept: text/html". May be given several times.
+    #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
+    headers: Vec<String>,
+    /// The Host header, if it is not that of the URL.
+    #[arg(long, value_name = "HOST")]
+    host: Option<String>,
+    /// Count a reply whose size is not the one in the trace or list as failed.
+    #[arg(long)]
+    check_sizes: bool,
+    /// Number of nodes that should answer, so that one that never does shows in the imbalance.
+    #[arg(long, value_name = "N")]
+    nodes: Option<u32>,
+    /// Print JSON instead of the table.
+    #[arg(long)]
+    json: bool,
+    /// Also write the JSON to this file.
+    #[arg(short, long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Compare with the JSON of an earlier run.
+    #[arg(long, value_name = "FILE")]
+    compare: Option<PathBuf>,
+    /// End with exit code 1 if there is any reason to doubt the figures.
+    #[arg(long)]
+    strict: bool,
+    /// Show no progress.
+    #[arg(short, long)]
+    quiet: bool,
+    /// Print the JSON Schema of the JSON and end.
+    #[arg(long)]
+    json_schema: bool,
+}
+
+pub(crate) fn run(args: &LoadArgs) -> anyhow::Result<()> {
+    if args.json_schema {
+        return print_json(&schemars::schema_for!(Report));
+    }
+    // Read first: a baseline that cannot be read must not cost a run.
+    let baseline = args.compare.as_deref().map(read_report).transpose()?;
+    let plan = args.plan()?;
+    let report = measure(plan, args.quiet)?;
+    if let Some(path) = &args.out {
+        let json = serde_json::to_string_pretty(&report)?;
+        std::fs::write(path, json + "\n").with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    let comparison = baseline.as_ref().map(|baseline| report.compare(baseline));
+    if args.json {
+        match &comparison {
+            None => print_json(&report)?,
+            Some(comparison) => {
+                print_json(&serde_json::json!({ "report": &report, "comparison": comparison }))?;
+            }
+        }
+    } else {
+        let mut out = io::stdout().lock();
+        out.write_all(report.render().as_bytes())?;
+        if let Some(comparison) = &comparison {
+            write!(out, "\n{}", comparison.render())?;
+        }
+        out.flush()?;
+    }
+    if args.strict && !report.warnings.is_empty() {
+        anyhow::bail!("{} reasons to doubt the figures (--strict)", report.warnings.len());
+    }
+    Ok(())
+}
+
+impl LoadArgs {
+    fn plan(&self) -> anyhow::Result<Plan> {
+        let url = self.url.as_deref().unwrap_or_default();
+        let uri: http::Uri = url.parse().map_err(|error| usage(format!("'{url}' is no URL: {error}")))?;
+        let (address, host) = resolve(url, &uri)?;
+        let source = self.source(&uri)?;
+        let plan = Plan::new(address, self.host.as_deref().unwrap_or(&host), source.targets, source.order);
+        let requests = match (self.requests, self.duration, source.single) {
+            (None, None, true) => Some(10_000),
+            (requests, ..) => requests,
+        };
+        let mut plan = Plan {
+            requests,
+            duration: self.duration.map(|span| span.0),
+            arrivals: self.arrivals(source.times)?,
+            timeout: self.timeout.0,
+            expected_sizes: source.sizes.filter(|_| self.check_sizes),
+            reuse: if self.no_keep_alive { Reuse::PerRequest } else { Reuse::KeepAlive },
+            connections_max: self.connections,
+            threads: self.threads,
+            method: if self.head { Method::Head } else { Method::Get },
+            headers: self.headers.iter().map(|header| split_header(header)).collect::<Result<_, _>>()?,
+            nodes_expected: self.nodes,
+            ..plan
+        };
+        if self.check_sizes && plan.expected_sizes.is_none() {
+            return Err(usage("--check-sizes needs sizes: a --trace, or --targets with a size on each line"));
+        }
+        self.warmup.unwrap_or_default().apply(&mut plan);
+        Ok(plan)
+    }
+
+    fn source(&self, uri: &http::Uri) -> anyhow::Result<Source> {
+        if let Some(path) = &self.trace {
+            return Source::trace(path, self.quiet);
+        }
+        if let Some(path) = &self.targets {
+            return Source::list(path);
+        }
+        let target = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
+        Ok(Source::single(target))
+    }
+
+    fn arrivals(&self, times: Option<std::sync::Arc<[Duration]>>) -> anyhow::Result<Arrivals> {
+        if let Some(rate) = self.rate {
+            return Ok(Arrivals::OpenConstant { rate });
+        }
+        if !self.open_trace {
+            return Ok(Arrivals::Closed { clients: self.closed.unwrap_or(CLIENTS) });
+        }
+        let times = times.filter(|times| times.last() > times.first());
+        let times = times.ok_or_else(|| usage("--open-trace: the trace has no times; use --rate"))?;
+        Ok(Arrivals::OpenTrace { times, speedup: self.speedup, resolution: self.resolution.0 })
+    }
+}
+
+/// Where the URL leads, and what its `Host` header is.
+fn resolve(url: &str, uri: &http::Uri) -> anyhow::Result<(SocketAddr, String)> {
+    if uri.scheme().is_some_and(|scheme| *scheme != http::uri::Scheme::HTTP) {
+        return Err(usage(format!("'{url}': only http:// is spoken")));
+    }
+    let authority = uri.authority().ok_or_else(|| usage(format!("'{url}' names no host")))?;
+    if authority.as_str().contains('@') {
+        return Err(usage(format!("'{url}': credentials do not belong in the URL; use --header")));
+    }
+    let name = authority.host().trim_start_matches('[').trim_end_matches(']');
+    let port = authority.port_u16().unwrap_or(80);
+    let mut addresses = (name, port).to_socket_addrs().with_context(|| format!("cannot resolve {name}"))?;
+    let address = addresses.next().with_context(|| format!("{name} has no address"))?;
+    Ok((address, authority.as_str().to_owned()))
+}
+
+fn split_header(header: &str) -> anyhow::Result<(String, String)> {
+    let (name, value) =
+        header.split_once(':').ok_or_else(|| usage(format!("--header '{header}' has no colon")))?;
+    Ok((name.to_owned(), value.trim().to_owned()))
+}
+
+/// Runs the plan with a progress bar; the first interrupt ends it with a report, the second without.
+fn measure(plan: Plan, quiet: bool) -> anyhow::Result<Report> {
+    let bar = bar(&plan, quiet);
+    let show = |progress: Progress| {
+        bar.set_position(if progress.total.is_some() {
+            progress.finished
+        } else {
+            u64::try_from(progress.elapsed.as_millis()).unwrap_or(u64::MAX)
+        });
+        let phase = if progress.measuring { "measuring" } else { "warming up" };
+        let rate = progress.finished as f64 / progress.elapsed.as_secs_f64().max(0.001);
+        let failed =
+            if progress.failed > 0 { format!(", {} failed", progress.failed) } else { String::new() };
+        bar.set_message(format!("{phase}, {rate:.0} requests/s{failed}"));
+    };
+    let stop = plan.stop.clone();
+    let runtime = super::serve::runtime(1)?;
+    let report = runtime.block_on(async {
+        tokio::select! {
+            report = larder_load::run(plan, &show) => report.map_err(explain),
+            () = interrupted_twice(&stop) => Err(anyhow::anyhow!("interrupted")),
+        }
+    });
+    bar.finish_and_clear();
+    report
+}
+
+/// A plan that cannot be run was asked for on the command line.
+fn explain(error: LoadError) -> anyhow::Error {
+    match error {
+        LoadError::Plan(error) => usage(error.to_string()),
+        error => error.into(),
+    }
+}
+
+async fn interrupted_twice(stop: &Stop) {
+    for _ in 0..2 {
+        if tokio::signal::ctrl_c().await.is_err() {
+            // Without signals to wait for, there is nothing to end early.
+            std::future::pending::<()>().await;
+        }
+        stop.stop();
+    }
+}
+
+fn bar(plan: &Plan, quiet: bool) -> ProgressBar {
+    if quiet {
+        return ProgressBar::hidden();
+    }
+    let (length, template) = match (plan.requests, plan.duration) {
+        (None, Some(duration)) => {
+            (u64::try_from(duration.as_millis()).unwrap_or(u64::MAX), "[{bar:30}] {percent:>3} %  {msg}")
+        }
+        (requests, _) => {
+            (requests.unwrap_or(plan.order.len() as u64), "[{bar:30}] {percent:>3} %  {msg}  {eta} left")
+        }
+    };
+    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::new(length).with_style(style.progress_chars("=> "))
+}
+
+fn read_report(path: &Path) -> anyhow::Result<Report> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let report: Report = serde_json::from_str(&text)
+        .map_err(|error| usage(format!("{} is no report of larder load: {error}", path.display())))?;
+    if report.schema != larder_load::SCHEMA {
+        return Err(usage(format!(
+            "{} has the schema '{}', not '{}'",
+            path.display(),
+            report.schema.chars().take(40).collect::<String>(),
+            larder_load::SCHEMA
+        )));
+    }
+    Ok(report)
+}
+
+fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    serde_json::to_writer_pretty(&mut out, value)?;
+    writeln!(out)?;
+    out.flush()?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;
