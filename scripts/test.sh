@@ -51,7 +51,8 @@ step_test() {
 }
 
 step_doc() {
-    RUSTDOCFLAGS="${DENY[*]}" cargo doc --locked --workspace --no-deps
+    # Private items too: the readers of these pages work on larder.
+    RUSTDOCFLAGS="${DENY[*]}" cargo doc --locked --workspace --no-deps --document-private-items
 }
 
 run_step() {

@@ -1,6 +1,6 @@
 //! Clients: pacing, honest latency, validity of a run. They know nothing of what they measure.
 //!
-//! A [`Plan`] says what to ask for, when, and how long; [`run`] does it and returns a [`Report`].
+//! A [`Plan`] says what to ask for, when, and how long; [`run()`] does it and returns a [`Report`].
 //!
 //! * **Closed loop**: N clients, each with one request outstanding. Gives the highest throughput.
 //! * **Open loop**: requests are due by a schedule ([`Pacer`]), at a constant rate or at a trace's own times, and are
