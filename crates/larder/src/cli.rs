@@ -23,6 +23,11 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Demo(Box<cmd::demo::DemoArgs>),
+    Switch(Box<cmd::switch::SwitchArgs>),
+    Node(Box<cmd::node::NodeArgs>),
+    Load(Box<cmd::load::LoadArgs>),
+    Trace(Box<cmd::trace::TraceArgs>),
     Check(cmd::check::CheckArgs),
     /// Print the version.
     Version,
@@ -32,6 +37,11 @@ impl Cli {
     /// Does what was asked.
     pub(crate) fn run(self) -> anyhow::Result<()> {
         match self.command {
+            Command::Demo(args) => cmd::demo::run(&args),
+            Command::Switch(args) => cmd::switch::run(&args),
+            Command::Node(args) => cmd::node::run(&args),
+            Command::Load(args) => cmd::load::run(&args),
+            Command::Trace(args) => cmd::trace::run(*args),
             Command::Check(args) => cmd::check::run(&args),
             Command::Version => version(),
         }

@@ -5,7 +5,10 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::config::{self, AdminListen, Config, Size, Span, Written};
+use larder_front::SwitchConfig;
+use larder_node::StoreConfig;
+
+use crate::config::{self, AdminListen, Config, NodeRole, Size, Span, SwitchRole, Written};
 use crate::outcome::usage;
 
 /// Check a config file, or print what a config file may say.
@@ -51,7 +54,7 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
 }
 
 fn summary(config: &Config, out: &mut impl Write) -> anyhow::Result<()> {
-    if let Some(switch) = &config.switch {
+    if let Some(SwitchRole { switch, .. }) = &config.switch {
         let settings = &switch.settings;
         let listen: Vec<String> = switch.listen.iter().map(ToString::to_string).collect();
         writeln!(out, "switch: listens on {}, policy {}", listen.join(" and "), settings.policy)?;
@@ -81,15 +84,27 @@ fn summary(config: &Config, out: &mut impl Write) -> anyhow::Result<()> {
             writeln!(out, "  node {name}{at}: weight {weight}, cache {cache}")?;
         }
     }
-    if let Some(node) = &config.node {
+    if let Some(NodeRole { listen, node, .. }) = &config.node {
+        let content = match &node.store {
+            StoreConfig::Directory { root, bypass_page_cache } => {
+                let past = if *bypass_page_cache { ", past the page cache" } else { "" };
+                format!("the directory {}{past}", root.display())
+            }
+            StoreConfig::Model { manifest, disk } => {
+                format!(
+                    "a modelled store of {} ({} disks, {} times 1998 speed)",
+                    manifest.display(),
+                    disk.disks,
+                    disk.speed
+                )
+            }
+        };
+        let (name, cache) = (&node.name, &node.cache);
         writeln!(
             out,
-            "node {}: listens on {}, {} of cache ({}), content from {}",
-            node.name,
-            node.listen,
-            Size(node.cache_bytes),
-            node.cache_kind,
-            node.store
+            "node {name}: listens on {listen}, {} of cache ({}), content from {content}",
+            Size(cache.bytes),
+            cache.kind
         )?;
     }
     if config.switch.is_none() && config.node.is_none() {
@@ -105,7 +120,7 @@ fn summary(config: &Config, out: &mut impl Write) -> anyhow::Result<()> {
 }
 
 /// Building the dispatcher proves the settings as the switch itself would.
-fn dispatcher(switch: &config::SwitchRole) -> anyhow::Result<larder_core::Dispatcher> {
+fn dispatcher(switch: &SwitchConfig) -> anyhow::Result<larder_core::Dispatcher> {
     let specs: Vec<_> = switch.nodes.iter().map(|peer| peer.spec.clone()).collect();
     Ok(larder_core::Dispatcher::new(switch.settings.clone(), &specs)?)
 }

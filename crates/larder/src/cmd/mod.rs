@@ -1,3 +1,10 @@
 //! The subcommands: each turns its arguments into work for the library crates.
 
 pub(crate) mod check;
+pub(crate) mod demo;
+pub(crate) mod load;
+pub(crate) mod logging;
+pub(crate) mod node;
+mod serve;
+pub(crate) mod switch;
+pub(crate) mod trace;

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value};
 
-use super::raw::{RawConfig, RawNode, RawSwitch};
+use super::{RawConfig, RawNode, RawSwitch};
 
 /// Widest line of a comment.
 const COLUMNS: usize = 100;

@@ -28,7 +28,7 @@ impl fmt::Display for Size {
             (1_000, "KB"),
         ];
         let bytes = self.0.get();
-        match UNITS.iter().find(|(unit, _)| bytes >= *unit && bytes % unit == 0) {
+        match UNITS.iter().find(|(unit, _)| bytes >= *unit && bytes.is_multiple_of(*unit)) {
             Some((unit, name)) => write!(f, "{}{name}", bytes / unit),
             None => write!(f, "{bytes}"),
         }

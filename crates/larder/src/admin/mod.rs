@@ -1,0 +1,14 @@
+//! The admin interface: a small HTTP/1.1 server that answers questions about a running switch or node.
+//!
+//! Read-only but for draining, without authentication, and therefore on loopback unless told otherwise. It has
+//! limits of its own, so that a forgotten scraper cannot hurt the traffic: connections, header bytes, header time.
+
+mod answer;
+mod node;
+mod server;
+mod switch;
+
+pub(crate) use answer::{Answer, Ask, Surface};
+pub(crate) use node::NodeSurface;
+pub(crate) use server::serve;
+pub(crate) use switch::SwitchSurface;

@@ -1,0 +1,112 @@
+//! The HTTP server of the admin interface.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderValue, ORIGIN};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+
+use super::{Answer, Ask, Surface};
+
+/// Connections at once; the next one waits in the kernel's backlog.
+const CONNECTIONS_MAX: usize = 64;
+/// Bytes of a request's head; a longer one gets 431.
+const HEAD_BYTES_MAX: usize = 16 * 1024;
+/// Time for a head to arrive, also on an idle kept-alive connection; then it is closed.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// Pause after a failed accept, such as for want of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Serves until `shutdown` is ready; open connections are dropped then.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    surface: Arc<dyn Surface>,
+    shutdown: impl Future<Output = ()>,
+) {
+    let mut shutdown = pin!(shutdown);
+    let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        let accepted = tokio::select! {
+            accepted = accept(&listener, &slots) => accepted,
+            () = &mut shutdown => return,
+        };
+        match accepted {
+            Ok((stream, slot)) => {
+                let surface = Arc::clone(&surface);
+                tokio::spawn(async move {
+                    connection(stream, surface).await;
+                    drop(slot);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "admin interface cannot accept");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn accept(
+    listener: &TcpListener,
+    slots: &Arc<Semaphore>,
+) -> io::Result<(TcpStream, tokio::sync::OwnedSemaphorePermit)> {
+    let slot = Arc::clone(slots).acquire_owned().await.map_err(io::Error::other)?;
+    let (stream, _) = listener.accept().await?;
+    Ok((stream, slot))
+}
+
+async fn connection(stream: TcpStream, surface: Arc<dyn Surface>) {
+    let service = service_fn(move |request| {
+        let reply = reply(&request, surface.as_ref());
+        async move { Ok::<_, Infallible>(reply) }
+    });
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+    if let Err(error) = served {
+        tracing::debug!(%error, "admin connection ended");
+    }
+}
+
+fn reply(request: &Request<Incoming>, surface: &dyn Surface) -> Response<Full<Bytes>> {
+    let uri = request.uri();
+    let ask =
+        Ask { post: request.method() == Method::POST, path: uri.path(), query: uri.query().unwrap_or("") };
+    let answer = match *request.method() {
+        // A web page can make its visitor's browser send a POST to loopback; browsers then say where it comes from.
+        Method::POST if request.headers().contains_key(ORIGIN) => Answer::problem(
+            403,
+            "requests from web pages are refused",
+            "use a client that sends no Origin header",
+        ),
+        Method::GET | Method::HEAD | Method::POST => surface.answer(&ask),
+        _ => Answer::wrong_method("GET, HEAD, POST"),
+    };
+    let mut response = Response::new(Full::new(Bytes::from(answer.body)));
+    *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(answer.content_type));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    if let Some(allow) = answer.allow {
+        headers.insert(ALLOW, HeaderValue::from_static(allow));
+    }
+    if ask.post {
+        // A body is never read, so the connection cannot go on after a POST.
+        headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
+}

@@ -1,0 +1,209 @@
+//! `larder demo`: what a content-aware cluster gains, on this machine, in a minute.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::Args;
+use larder_core::cache::CacheKind;
+use larder_core::{Bytes, PolicyKind};
+use larder_trace::{LoadOptions, Trace, synth};
+
+use crate::config::Size;
+use crate::demo::plan::Plan;
+use crate::demo::{self, Demo, Setup};
+use crate::outcome::usage;
+use crate::report;
+
+/// Start a whole cluster on this machine and compare policies on one trace.
+///
+/// Nodes and switch are real processes on loopback; only the disks are modelled. Every policy gets a cluster of its
+/// own and the same requests; the first third warms the caches and is not measured. The result is a table on stdout
+/// and a report to look at (demo-report.html).
+///
+/// Without --log, the requests are made by a generator fitted to the trace of the LARD paper (rice-like).
+#[derive(Debug, Args)]
+pub(crate) struct DemoArgs {
+    /// Replay this access log instead: Common or Combined Log Format and more, also .gz and .zst.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["trace_recipe", "scale"])]
+    log: Option<PathBuf>,
+    /// Recipe of the synthetic trace; `larder trace synth --help` lists them.
+    #[arg(long, value_name = "NAME", default_value = "rice-like")]
+    trace_recipe: String,
+    /// Size of the synthetic trace relative to the original: targets and requests.
+    #[arg(long, value_name = "FACTOR", default_value_t = 0.1)]
+    scale: f64,
+    /// Nodes, each a process. 1 to 64.
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=64))]
+    nodes: u16,
+    /// Memory of each node.
+    #[arg(long, value_name = "SIZE", default_value = "16MB")]
+    cache: Size,
+    /// What the nodes evict first: gds (Greedy-Dual-Size, as in the paper), gds-packets or lru.
+    #[arg(long, value_name = "KIND", default_value = "gds")]
+    cache_kind: CacheKind,
+    /// Policies to compare, in this order.
+    #[arg(long, value_delimiter = ',', value_name = "NAME,...", default_value = "rr,wrr,hash,lard,lard-r")]
+    policies: Vec<PolicyKind>,
+    /// Seed of the synthetic trace and of the policies that draw lots.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Clients, each with one request outstanding. Default: S = (nodes-1) T_high + T_low - 1, which keeps the
+    /// cluster full, as in the paper.
+    #[arg(long)]
+    clients: Option<u32>,
+    /// T_low of the policies and of the admission limit.
+    #[arg(long, default_value_t = 25)]
+    t_low: u32,
+    /// T_high of the policies and of the admission limit.
+    #[arg(long, default_value_t = 65)]
+    t_high: u32,
+    /// How many times faster than a disk of 1998 the modelled disks are. Faster shortens the demo and loads the
+    /// processors more; the ratios stay.
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.5)]
+    disk_speed: f64,
+    /// Replay only the first requests of the trace. Default: all of a log, 36000 of a synthetic trace.
+    #[arg(long, value_name = "REQUESTS")]
+    limit: Option<usize>,
+    /// Runs of each policy, interleaved; the run with the median throughput counts.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=99))]
+    runs: u16,
+    /// The report.
+    #[arg(short, long, value_name = "FILE", default_value = "demo-report.html")]
+    out: PathBuf,
+    /// Write no report.
+    #[arg(long, conflicts_with = "out")]
+    no_report: bool,
+    /// Also write the main chart as an SVG file.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Print JSON instead of the table.
+    #[arg(long)]
+    json: bool,
+    /// Print the JSON Schema of --json and end.
+    #[arg(long)]
+    json_schema: bool,
+}
+
+/// Requests of a synthetic trace, unless told otherwise.
+const SYNTHETIC_REQUESTS: usize = 36_000;
+
+pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
+    if args.json_schema {
+        let mut out = io::stdout().lock();
+        serde_json::to_writer_pretty(&mut out, &schemars::schema_for!(demo::result::DemoReport))?;
+        writeln!(out)?;
+        return Ok(());
+    }
+    args.check()?;
+    super::logging::start("warn")?;
+    super::serve::raise_open_files();
+    let plan = args.plan()?;
+    let demo = Demo::new(args.setup(), plan);
+    let runtime = super::serve::runtime(1)?;
+    let outcome = runtime.block_on(async {
+        tokio::select! {
+            outcome = demo.run() => outcome,
+            _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
+        }
+    })?;
+    let mut out = io::stdout().lock();
+    if args.json {
+        serde_json::to_writer_pretty(&mut out, &outcome)?;
+        writeln!(out)?;
+    } else {
+        demo::table::write(&outcome, &mut out)?;
+    }
+    out.flush()?;
+    drop(out);
+    for warning in &outcome.warnings {
+        say(&format!("warning: {warning}"));
+    }
+    if let Some(path) = &args.svg {
+        write(path, &report::chart(&outcome))?;
+        say(&format!("chart: {}", path.display()));
+    }
+    if !args.no_report {
+        write(&args.out, &report::page(&outcome)?)?;
+        say(&format!("report: {}", args.out.display()));
+    }
+    Ok(())
+}
+
+impl DemoArgs {
+    fn check(&self) -> anyhow::Result<()> {
+        if self.t_low == 0 || self.t_low >= self.t_high || self.t_high > 100_000 {
+            return Err(usage("--t-low must be at least 1 and below --t-high, which may be up to 100000"));
+        }
+        if self.cache.0 == Bytes::ZERO {
+            return Err(usage("--cache must be above 0, such as 16MB"));
+        }
+        if !(0.001..=1e6).contains(&self.disk_speed) {
+            return Err(usage("--disk-speed must be from 0.001 to 1000000; 1 is a disk of 1998"));
+        }
+        if !(self.scale > 0.0 && self.scale <= 1.0) {
+            return Err(usage("--scale must be above 0 and at most 1"));
+        }
+        if !(1..=100_000).contains(&self.clients()) {
+            return Err(usage("--clients must be from 1 to 100000"));
+        }
+        let twice = |(i, kind): (usize, &PolicyKind)| self.policies[..i].contains(kind);
+        if self.policies.is_empty() || self.policies.iter().enumerate().any(twice) {
+            return Err(usage("--policies must name at least one policy, and none twice"));
+        }
+        Ok(())
+    }
+
+    fn clients(&self) -> u32 {
+        let derived = u32::from(self.nodes - 1) * self.t_high + self.t_low - 1;
+        self.clients.unwrap_or(derived.max(1))
+    }
+
+    fn setup(&self) -> Setup {
+        Setup {
+            nodes: usize::from(self.nodes),
+            cache_bytes: self.cache.0.get(),
+            cache_kind: self.cache_kind.to_string(),
+            policies: self.policies.iter().map(ToString::to_string).collect(),
+            seed: self.seed,
+            clients: self.clients(),
+            t_low: self.t_low,
+            t_high: self.t_high,
+            disk_speed: self.disk_speed,
+            runs: usize::from(self.runs),
+        }
+    }
+
+    fn plan(&self) -> anyhow::Result<Plan> {
+        if let Some(path) = &self.log {
+            let spinner = demo::spinner(&format!("reading {}", path.display()));
+            let (trace, read) =
+                Trace::load(path, &LoadOptions::default()).with_context(|| path.display().to_string())?;
+            spinner.finish_and_clear();
+            if read.malformed > 0 {
+                say(&format!(
+                    "{}: {} of {} lines are malformed and skipped",
+                    path.display(),
+                    read.malformed,
+                    read.lines
+                ));
+            }
+            let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+            return Plan::new(&trace, name, self.limit.unwrap_or(usize::MAX));
+        }
+        let recipe = synth::Recipe::by_name(&self.trace_recipe).map_err(|error| usage(error.to_string()))?;
+        let trace =
+            synth::generate(&recipe, self.seed, self.scale).map_err(|error| usage(error.to_string()))?;
+        let source = format!("{}, synthetic, scale {}, seed {}", self.trace_recipe, self.scale, self.seed);
+        Plan::new(&trace, source, self.limit.unwrap_or(SYNTHETIC_REQUESTS))
+    }
+}
+
+fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn say(line: &str) {
+    // Talk that nobody can hear is no failure.
+    let _ = writeln!(io::stderr(), "{line}");
+}

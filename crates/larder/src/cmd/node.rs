@@ -1,0 +1,117 @@
+//! `larder node`: a content node.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use clap::Args;
+use larder_node::Node;
+use tokio::net::TcpListener;
+
+use super::serve::{self, ServeArgs};
+use crate::admin::NodeSurface;
+use crate::config::{Config, NodeRole, RawModel, RawNode, Size, Texts};
+use crate::outcome::usage;
+
+/// Serve content over HTTP/1.1 through a bounded memory cache.
+///
+/// For example: larder node --root /srv/www --listen 127.0.0.1:9001 --name a --cache 1GB
+///
+/// Every reply says in Cache-Status whether it came from memory. SIGTERM and SIGINT drain: replies under way are
+/// finished, then the process ends.
+#[derive(Debug, Args)]
+pub(crate) struct NodeArgs {
+    /// Where to accept requests: ADDRESS:PORT; port 0 takes any free port.
+    #[arg(short, long, value_name = "ADDRESS")]
+    listen: Option<String>,
+    /// Name of the node in Cache-Status and logs.
+    #[arg(short, long)]
+    name: Option<String>,
+    /// The directory to serve.
+    #[arg(short, long, value_name = "DIR", conflicts_with_all = ["manifest", "disk_speed", "disks"])]
+    root: Option<String>,
+    /// Memory for content, such as 64MB or 1GiB.
+    #[arg(long, value_name = "SIZE")]
+    cache: Option<Size>,
+    /// What is evicted first: gds, gds-packets or lru.
+    #[arg(long, value_name = "KIND")]
+    cache_kind: Option<String>,
+    /// Read files past the page cache of the operating system.
+    #[arg(long)]
+    bypass_page_cache: bool,
+    /// Serve a modelled store instead of a directory: a file with a line "size<TAB>target" for each target.
+    #[arg(long, value_name = "FILE")]
+    manifest: Option<String>,
+    /// How many times faster than a disk of 1998 the modelled disk is.
+    #[arg(long, value_name = "FACTOR", requires = "manifest")]
+    disk_speed: Option<f64>,
+    /// Number of modelled disks.
+    #[arg(long, value_name = "N", requires = "manifest")]
+    disks: Option<u16>,
+    #[command(flatten)]
+    serve: ServeArgs,
+}
+
+pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
+    let mut written = args.serve.written()?;
+    if written.raw.node.is_none() && args.serve.config.is_none() && args.listen.is_none() {
+        return Err(usage(
+            "a node needs to know what to serve and where: --root DIR --listen 127.0.0.1:9001, or --config FILE",
+        ));
+    }
+    args.overlay(written.raw.node.get_or_insert_default());
+    let config = written.validate()?;
+    super::logging::start(&config.log)?;
+    serve::raise_open_files();
+    let Config { node: Some(role), admin, .. } = config else {
+        return Err(usage("there is no [node] section"));
+    };
+    let runtime = serve::runtime(role.threads)?;
+    runtime.block_on(async {
+        let shutdown = serve::shutdown(&args.serve)?;
+        let NodeRole { listen, node, .. } = role;
+        let name = node.name.clone();
+        let node = Node::new(node).with_context(|| format!("node {name} cannot start"))?;
+        let listener =
+            TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {listen}"))?;
+        let listen = listener.local_addr()?;
+        let surface = Arc::new(NodeSurface::new(Arc::clone(&node)));
+        let admin = serve::start_admin(admin, None, surface, shutdown.clone()).await?;
+        tracing::info!(%name, %listen, "node serves");
+        args.serve.say_ready(vec![listen], admin)?;
+        let drained =
+            node.serve(listener, shutdown.requested()).await.with_context(|| format!("node {name}"))?;
+        if drained.aborted > 0 {
+            tracing::warn!(connections = drained.aborted, "cut, since their replies did not end in time");
+        }
+        Ok(())
+    })
+}
+
+impl NodeArgs {
+    /// Lays the options over the config.
+    fn overlay(&self, raw: &mut RawNode) {
+        if let Some(listen) = &self.listen {
+            raw.listen = Texts(vec![listen.clone()]);
+        }
+        if let Some(name) = &self.name {
+            raw.name.clone_from(name);
+        }
+        if let Some(root) = &self.root {
+            (raw.root, raw.model) = (Some(root.clone()), None);
+        }
+        if let Some(manifest) = &self.manifest {
+            let (speed, disks) = (self.disk_speed.unwrap_or(1.0), self.disks.unwrap_or(1));
+            (raw.root, raw.model) = (None, Some(RawModel { manifest: manifest.clone(), speed, disks }));
+        }
+        if let Some(cache) = self.cache {
+            raw.cache.size = cache;
+        }
+        if let Some(kind) = &self.cache_kind {
+            raw.cache.kind.clone_from(kind);
+        }
+        raw.bypass_page_cache |= self.bypass_page_cache;
+        if let Some(threads) = self.serve.threads {
+            raw.threads = threads;
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! `[node]` as written, with its defaults.
+
+use std::path::PathBuf;
+
+use larder_core::Bytes;
+use larder_node::{CacheConfig, Limits, NodeConfig, StoreConfig};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::text::{Size, Span, Texts};
+
+/// `[node]`.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct RawNode {
+    #[schemars(example = "127.0.0.1:9001")]
+    /// Where the node accepts requests: "address:port". Port 0 takes any free port. Required.
+    pub(crate) listen: Texts,
+    /// Its name in Cache-Status and in logs; by default "node".
+    pub(crate) name: String,
+    #[schemars(example = "/srv/www")]
+    /// The directory it serves. Either this or `model`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) root: Option<String>,
+    /// Read files past the page cache of the operating system, so that `cache.size` alone decides what is a hit.
+    pub(crate) bypass_page_cache: bool,
+    /// How long a cached file is served before its size and time are looked up again; "0s" looks at every use. At
+    /// most a day.
+    pub(crate) revalidate: Span,
+    /// Path that answers 200, and 503 while the node drains; "" for none.
+    pub(crate) health_path: String,
+    /// Worker threads; 0 takes one for each core.
+    pub(crate) threads: usize,
+    /// The memory cache.
+    pub(crate) cache: RawCache,
+    /// What the node accepts, and how long it waits.
+    pub(crate) limits: RawNodeLimits,
+    /// A modelled store instead of a directory: replies of the sizes in a manifest, after the time a modelled disk
+    /// takes. For demos and tests; the bytes mean nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) model: Option<RawModel>,
+}
+
+/// `[node.cache]`.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct RawCache {
+    /// What is evicted first: "gds" (Greedy-Dual-Size), "gds-packets" or "lru" (least recently used).
+    #[schemars(extend("enum" = ["gds", "gds-packets", "lru"]))]
+    pub(crate) kind: String,
+    /// Memory for content.
+    pub(crate) size: Size,
+    /// Larger objects are served but not kept. Unset: no limit but the cache itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(example = "16MiB")]
+    pub(crate) object_max: Option<Size>,
+    /// Objects above this size are cached, read and evicted in pieces of it: a multiple of 4KiB, to 64MiB.
+    pub(crate) chunk: Size,
+}
+
+/// `[node.limits]`.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct RawNodeLimits {
+    /// Client connections at once; a further one gets 503 and is closed. 1 to 1000000.
+    pub(crate) connections_max: u32,
+    /// Bytes of a request's head; 431 beyond. 8KiB to 1MiB.
+    pub(crate) head_max: Size,
+    /// Bytes of a request's path and query; 414 beyond. 16 to 64000.
+    pub(crate) uri_max: Size,
+    /// Header fields of a request; 431 beyond. 8 to 1000.
+    pub(crate) headers_max: usize,
+    /// Time for a request's head to arrive; then the connection is closed. 1ms to 1h.
+    pub(crate) head_timeout: Span,
+    /// Time a kept-alive connection may be silent; then it is closed. 1ms to 1d.
+    pub(crate) idle_timeout: Span,
+    /// Time a client may take none of a reply's bytes; then the connection is closed. 1ms to 1h.
+    pub(crate) write_timeout: Span,
+    /// Time that replies under way get at shutdown; what is left is aborted. At most 1h.
+    pub(crate) drain_timeout: Span,
+    /// Reads of the store under way or waiting; 503 with Retry-After beyond. 1 to 1000000.
+    pub(crate) reads_max: usize,
+    /// Reads of a directory at one time; the rest wait. 1 to 400. A modelled disk does one at a time.
+    pub(crate) reads_at_once: usize,
+}
+
+/// `[node.model]`.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RawModel {
+    #[schemars(example = "manifest.tsv")]
+    /// Text file with a line for each target: size in bytes, a tab, the target as requested (path and query).
+    pub(crate) manifest: String,
+    /// How many times faster than the LARD paper's disk of 1998 (28 ms to the first block). 0.001 to 1000000.
+    #[serde(default = "speed_1998")]
+    pub(crate) speed: f64,
+    /// Disks; each serves one request at a time. 1 to 64.
+    #[serde(default = "one_disk")]
+    pub(crate) disks: u16,
+}
+
+fn speed_1998() -> f64 {
+    1.0
+}
+
+fn one_disk() -> u16 {
+    1
+}
+
+impl Default for RawCache {
+    fn default() -> Self {
+        let cache = CacheConfig::default();
+        Self {
+            kind: cache.kind.to_string(),
+            size: Size(cache.bytes),
+            object_max: None,
+            chunk: Size(cache.chunk),
+        }
+    }
+}
+
+impl Default for RawNodeLimits {
+    fn default() -> Self {
+        let limits = Limits::default();
+        Self {
+            connections_max: limits.connections_max,
+            head_max: Size(Bytes(limits.head_bytes_max as u64)),
+            uri_max: Size(Bytes(limits.uri_bytes_max as u64)),
+            headers_max: limits.headers_max,
+            head_timeout: Span(limits.head_timeout),
+            idle_timeout: Span(limits.idle_timeout),
+            write_timeout: Span(limits.write_timeout),
+            drain_timeout: Span(limits.drain_timeout),
+            reads_max: limits.reads_max,
+            reads_at_once: limits.reads_at_once,
+        }
+    }
+}
+
+impl Default for RawNode {
+    fn default() -> Self {
+        let store = StoreConfig::Directory { root: PathBuf::new(), bypass_page_cache: false };
+        let node = NodeConfig::new("node", store);
+        Self {
+            listen: Texts::default(),
+            name: node.name,
+            root: None,
+            bypass_page_cache: false,
+            revalidate: Span(node.revalidate),
+            health_path: node.health_path.unwrap_or_default(),
+            threads: 0,
+            cache: RawCache::default(),
+            limits: RawNodeLimits::default(),
+            model: None,
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! `[switch]` as written, with its defaults.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use larder_core::{Bytes, Settings};
+use larder_front::{Check, HealthConfig, Limits, Timeouts};
+use schemars::JsonSchema;
+use serde::de::{self, Deserializer, MapAccess, Visitor};
+use serde::{Deserialize, Serialize};
+
+use super::text::{Size, Span, Texts};
+
+/// `[switch]`.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct RawSwitch {
+    #[schemars(example = "127.0.0.1:8080")]
+    /// Where clients connect: one "address:port" or a list. Port 0 takes any free port. Required.
+    pub(crate) listen: Texts,
+    #[schemars(example = ["127.0.0.1:9001", "127.0.0.1:9002"])]
+    /// The nodes: each an "address:port", or a table with `address` and, if wanted, `name`, `weight`, `cache`.
+    /// Nodes are known by name (by default the address): one that returns under its name keeps its targets. Required.
+    pub(crate) nodes: Vec<RawPeer>,
+    /// Which node serves a target: "lard-r", "lard", "hash", "wrr", "rr", "least-conn" or "random".
+    #[schemars(extend("enum" = ["random", "rr", "wrr", "least-conn", "hash", "lard", "lard-r"]))]
+    pub(crate) policy: String,
+    /// Seed of the policies that draw lots.
+    pub(crate) seed: u64,
+    /// T_low: a node of weight 1 with fewer active requests has spare room. 1 to 100000, below t_high.
+    pub(crate) t_low: u32,
+    /// T_high: a node of weight 1 with more active requests gives targets away. Above t_low, to 100000.
+    pub(crate) t_high: u32,
+    /// K of LARD/R: a target's server set that did not change for this long shrinks by one.
+    pub(crate) replication_decay: Span,
+    /// Targets remembered; beyond that the least recently asked is forgotten and placed anew when asked again.
+    pub(crate) targets_max: usize,
+    /// Nodes the cluster may grow to. 1 to 65534.
+    pub(crate) nodes_max: u16,
+    /// Requests admitted at once: "derived" (S = (n-1) t_high + t_low - 1, as in the paper), "unlimited", or a number.
+    pub(crate) admission: RawAdmission,
+    /// Requests that may wait for admission; the next one gets 503 with Retry-After. 0 to 1000000.
+    pub(crate) queue_max: usize,
+    /// Longest wait for admission; then 503 with Retry-After.
+    pub(crate) queue_timeout: Span,
+    /// New targets a second that a joining node may take until it is warm.
+    pub(crate) join_targets_per_s: u32,
+    /// Targets after which a joining node counts as warm.
+    pub(crate) join_warm_targets: u32,
+    /// Shards of the target map; a power of two up to 4096. More shards let more threads decide at once.
+    pub(crate) shards: usize,
+    /// Worker threads; 0 takes one for each core.
+    pub(crate) threads: usize,
+    /// File the access log is appended to (Combined Log Format with node, reason and times), or "-" for stdout.
+    /// Unset: no access log.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(example = "/var/log/larder/access.log")]
+    pub(crate) access_log: Option<String>,
+    /// How a line of the access log looks: "combined" or "json" (an object per line).
+    #[schemars(extend("enum" = ["combined", "json"]))]
+    pub(crate) access_log_format: String,
+    /// The word the switch puts into Via: letters, digits and "-".
+    pub(crate) via: String,
+    /// How nodes are found to have failed, and to be back.
+    pub(crate) health: RawHealth,
+    /// How long things may take.
+    pub(crate) timeouts: RawTimeouts,
+    /// How large things may be.
+    pub(crate) limits: RawSwitchLimits,
+}
+
+/// An entry of `switch.nodes`.
+#[derive(Clone, Debug, Serialize, PartialEq)]
+pub(crate) struct RawPeer {
+    /// Where the node listens: "address:port" or "name:port".
+    pub(crate) address: String,
+    /// Its name; by default the address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) name: Option<String>,
+    /// Its share of the load, 0.001 to 100; 1 by default.
+    pub(crate) weight: f64,
+    /// Its cache size, if known: the first placement of targets weighs it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cache: Option<Size>,
+}
+
+/// The table form of [`RawPeer`].
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct PeerTable {
+    address: String,
+    #[serde(default)]
+    name: Option<String>,
+    #[serde(default = "weight_one")]
+    weight: f64,
+    #[serde(default)]
+    cache: Option<Size>,
+}
+
+fn weight_one() -> f64 {
+    1.0
+}
+
+impl From<&str> for RawPeer {
+    fn from(address: &str) -> Self {
+        Self { address: address.to_owned(), name: None, weight: 1.0, cache: None }
+    }
+}
+
+impl<'de> Deserialize<'de> for RawPeer {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct TextOrTable;
+        impl<'de> Visitor<'de> for TextOrTable {
+            type Value = RawPeer;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(
+                    "an \"address:port\" or a table such as { address = \"10.0.0.1:80\", weight = 2.0 }",
+                )
+            }
+            fn visit_str<E: de::Error>(self, address: &str) -> Result<RawPeer, E> {
+                Ok(RawPeer::from(address))
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<RawPeer, A::Error> {
+                let table = PeerTable::deserialize(de::value::MapAccessDeserializer::new(map))?;
+                let PeerTable { address, name, weight, cache } = table;
+                Ok(RawPeer { address, name, weight, cache })
+            }
+        }
+        from.deserialize_any(TextOrTable)
+    }
+}
+
+impl JsonSchema for RawPeer {
+    fn schema_name() -> Cow<'static, str> {
+        "Node".into()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        let table = PeerTable::json_schema(generator);
+        schemars::json_schema!({"anyOf": [{"type": "string"}, table]})
+    }
+}
+
+/// `switch.admission`.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged, expecting = "admission is \"derived\", \"unlimited\" or a number of requests")]
+pub(crate) enum RawAdmission {
+    /// A number of requests.
+    Fixed(u32),
+    /// "derived" or "unlimited".
+    Word(AdmissionWord),
+}
+
+/// The words of [`RawAdmission`].
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum AdmissionWord {
+    /// From the thresholds and the number of nodes that are up.
+    Derived,
+    /// No limit.
+    Unlimited,
+}
+
+/// `[switch.health]`.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct RawHealth {
+    /// Failures in a row, seen by traffic, after which a node counts as down. 1 to 1000; 0 turns it off.
+    pub(crate) passive_fall: u32,
+    /// The switch's own check: "tcp" (a connection can be opened), "off", or a path (a GET of it is answered with a
+    /// status from 200 to 399). larder's own nodes answer "/.larder/health", with 503 while they drain.
+    pub(crate) check: String,
+    /// Time from one check of a node to the next. 10ms to 1h.
+    pub(crate) interval: Span,
+    /// How long a check may take. 1ms to 1m.
+    pub(crate) timeout: Span,
+    /// Failed checks in a row after which a node counts as down. 1 to 1000.
+    pub(crate) fall: u32,
+    /// Good checks in a row after which a node that was down is used again. 1 to 1000.
+    pub(crate) rise: u32,
+    /// With `check = "off"`: how long a node stays down before it is tried again. 10ms to 1h.
+    pub(crate) retry_after: Span,
+}
+
+/// `[switch.timeouts]`.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct RawTimeouts {
+    /// For a client's request header to arrive; then 408. 10ms to 1h.
+    pub(crate) header: Span,
+    /// Between two requests on a client's connection; then it is closed. 10ms to 24h.
+    pub(crate) keepalive: Span,
+    /// Between two reads of a request body; then 408. 10ms to 1h.
+    pub(crate) client_read: Span,
+    /// Without progress in writing a reply; then it is aborted. 10ms to 24h.
+    pub(crate) client_write: Span,
+    /// To connect to a node; then another node, or 504. 1ms to 1m.
+    pub(crate) connect: Span,
+    /// Between two reads from a node; then another node where that is safe, or 504. 10ms to 1h.
+    pub(crate) node_read: Span,
+    /// Between two writes to a node; then as for node_read. 10ms to 1h.
+    pub(crate) node_write: Span,
+    /// An idle connection to a node is kept this long. 10ms to 1h.
+    pub(crate) node_idle: Span,
+    /// Requests in flight may go on this long once the switch is told to stop. 0s to 1h.
+    pub(crate) drain: Span,
+}
+
+/// `[switch.limits]`.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct RawSwitchLimits {
+    /// Client connections; 503 and close beyond. 1 to 1000000.
+    pub(crate) connections_max: usize,
+    /// A request's header; 431 beyond. 512 to 1000000 bytes.
+    pub(crate) header_max: Size,
+    /// The request target; 414 beyond. 64 to 1000000 bytes.
+    pub(crate) uri_max: Size,
+    /// How often a request is tried again after a node failed it. 0 to 8.
+    pub(crate) retries_max: u8,
+    /// Idle connections kept per node and thread. 0 to 100000.
+    pub(crate) node_idle_max: usize,
+}
+
+impl Default for RawSwitch {
+    fn default() -> Self {
+        let settings = Settings::default();
+        Self {
+            listen: Texts::default(),
+            nodes: Vec::new(),
+            policy: settings.policy.to_string(),
+            seed: settings.seed,
+            t_low: settings.t_low,
+            t_high: settings.t_high,
+            replication_decay: Span(settings.replication_decay),
+            targets_max: settings.targets_max,
+            nodes_max: settings.nodes_max,
+            admission: RawAdmission::Word(AdmissionWord::Derived),
+            queue_max: settings.queue_max,
+            queue_timeout: Span(settings.queue_timeout),
+            join_targets_per_s: settings.join_targets_per_s,
+            join_warm_targets: settings.join_warm_targets,
+            shards: settings.shards,
+            threads: 0,
+            access_log: None,
+            access_log_format: "combined".to_owned(),
+            via: "larder".to_owned(),
+            health: RawHealth::default(),
+            timeouts: RawTimeouts::default(),
+            limits: RawSwitchLimits::default(),
+        }
+    }
+}
+
+impl Default for RawHealth {
+    fn default() -> Self {
+        let health = HealthConfig::default();
+        Self {
+            passive_fall: health.passive_fall,
+            check: match health.active {
+                None => "off".to_owned(),
+                Some(Check::Tcp) => "tcp".to_owned(),
+                Some(Check::Http { path }) => path,
+            },
+            interval: Span(health.interval),
+            timeout: Span(health.timeout),
+            fall: health.fall,
+            rise: health.rise,
+            retry_after: Span(health.retry_after),
+        }
+    }
+}
+
+impl Default for RawTimeouts {
+    fn default() -> Self {
+        let timeouts = Timeouts::default();
+        Self {
+            header: Span(timeouts.header),
+            keepalive: Span(timeouts.keepalive),
+            client_read: Span(timeouts.client_read),
+            client_write: Span(timeouts.client_write),
+            connect: Span(timeouts.connect),
+            node_read: Span(timeouts.node_read),
+            node_write: Span(timeouts.node_write),
+            node_idle: Span(timeouts.node_idle),
+            drain: Span(timeouts.drain),
+        }
+    }
+}
+
+impl Default for RawSwitchLimits {
+    fn default() -> Self {
+        let limits = Limits::default();
+        Self {
+            connections_max: limits.connections_max,
+            header_max: Size(Bytes(limits.header_bytes_max as u64)),
+            uri_max: Size(Bytes(limits.uri_bytes_max as u64)),
+            retries_max: limits.retries_max,
+            node_idle_max: limits.node_idle_max,
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! `[node]`, checked and turned into what the node is told.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use larder_core::Bytes;
+use larder_core::cache::CacheKind;
+use larder_node::{CacheConfig, DiskModel, Limits, NodeConfig, StoreConfig};
+
+use super::error::Fault;
+use super::raw_node::{RawModel, RawNode, RawNodeLimits};
+use super::text::Size;
+use super::valid::{addresses, in_range, node_name, word};
+
+/// `[node]`, valid.
+#[derive(Clone, Debug)]
+pub(crate) struct NodeRole {
+    pub(crate) listen: SocketAddr,
+    pub(crate) node: NodeConfig,
+    /// 0: one for each core.
+    pub(crate) threads: usize,
+}
+
+pub(super) fn node(raw: &RawNode) -> Result<NodeRole, Fault> {
+    let listen = addresses("node.listen", &raw.listen, "127.0.0.1:9001")?;
+    let [listen] = listen[..] else {
+        return Err(
+            Fault::new("node.listen", "a node listens on one address").hint("write one \"address:port\"")
+        );
+    };
+    node_name("node.name", &raw.name)?;
+    let node = NodeConfig {
+        name: raw.name.clone(),
+        cache: CacheConfig {
+            kind: word("node.cache.kind", &raw.cache.kind, &CacheKind::ALL.map(CacheKind::name))?,
+            bytes: raw.cache.size.0,
+            object_max: raw.cache.object_max.map_or(Bytes(u64::MAX), |limit| limit.0),
+            chunk: raw.cache.chunk.0,
+        },
+        store: store(raw)?,
+        limits: limits(&raw.limits),
+        revalidate: raw.revalidate.0,
+        health_path: Some(raw.health_path.clone()).filter(|path| !path.is_empty()),
+        stats_path: None,
+    };
+    node.check().map_err(|error| {
+        let key = match error.field.strip_prefix("store.disk.") {
+            Some(disk) => format!("node.model.{disk}"),
+            None => format!("node.{}", error.field.replace("_bytes_max", "_max")),
+        };
+        Fault::new(key, "out of range").hint(error.expected)
+    })?;
+    Ok(NodeRole { listen, node, threads: in_range("node.threads", raw.threads, 0, 1024)? })
+}
+
+fn limits(raw: &RawNodeLimits) -> Limits {
+    let bytes = |size: Size| usize::try_from(size.0.get()).unwrap_or(usize::MAX);
+    Limits {
+        connections_max: raw.connections_max,
+        head_bytes_max: bytes(raw.head_max),
+        uri_bytes_max: bytes(raw.uri_max),
+        headers_max: raw.headers_max,
+        head_timeout: raw.head_timeout.0,
+        idle_timeout: raw.idle_timeout.0,
+        write_timeout: raw.write_timeout.0,
+        drain_timeout: raw.drain_timeout.0,
+        reads_max: raw.reads_max,
+        reads_at_once: raw.reads_at_once,
+    }
+}
+
+fn store(raw: &RawNode) -> Result<StoreConfig, Fault> {
+    match (&raw.root, &raw.model) {
+        (Some(root), None) => {
+            Ok(StoreConfig::Directory { root: PathBuf::from(root), bypass_page_cache: raw.bypass_page_cache })
+        }
+        (None, Some(_)) if raw.bypass_page_cache => {
+            Err(Fault::new("node.bypass_page_cache", "a modelled store has no page cache to bypass")
+                .hint("leave it out, or serve a root"))
+        }
+        (None, Some(RawModel { manifest, speed, disks })) => {
+            let disk = DiskModel { speed: *speed, disks: *disks, ..DiskModel::default() };
+            Ok(StoreConfig::Model { manifest: PathBuf::from(manifest), disk })
+        }
+        (Some(_), Some(_)) => {
+            Err(Fault::new("node.model", "contradicts node.root: content comes from one of them")
+                .hint("keep root to serve files, or model for a demo"))
+        }
+        (None, None) => Err(Fault::new("node.root", "missing: a node needs a directory to serve")
+            .hint("write root = \"/srv/www\"")),
+    }
+}

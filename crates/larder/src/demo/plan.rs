@@ -1,0 +1,158 @@
+//! What is replayed: the requests of a trace, with their targets numbered in order of first appearance.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Context;
+use larder_core::Bytes;
+use larder_trace::Trace;
+
+use super::result::TraceInfo;
+
+/// Longest target replayed; nodes refuse longer ones anyway.
+const TARGET_BYTES_MAX: usize = 4096;
+
+/// The requests of a demo.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    /// Path and query of each target.
+    pub(crate) targets: Arc<[String]>,
+    /// Size of each target.
+    pub(crate) sizes: Arc<[u64]>,
+    /// The requests: indices into `targets`.
+    pub(crate) order: Arc<[u32]>,
+    /// The leading requests that warm the caches.
+    pub(crate) warmup: usize,
+    /// The same in words.
+    pub(crate) info: TraceInfo,
+}
+
+impl Plan {
+    /// The first `limit` requests of a trace, of which the first third warms the caches.
+    pub(crate) fn new(trace: &Trace, source: String, limit: usize) -> anyhow::Result<Self> {
+        let mut picked = Picked::new(trace);
+        let usable = trace.requests.iter().filter(|request| picked.usable(request.target));
+        let kept: Vec<u32> = usable.map(|request| request.target).take(limit).collect();
+        let order: Vec<u32> = kept.into_iter().map(|target| picked.number(target)).collect();
+        if order.len() < 3 {
+            anyhow::bail!(
+                "{source} has {} requests that can be replayed (GET, status 200, with a body); a demo needs at least 3",
+                order.len()
+            );
+        }
+        let warmup = order.len() / 3;
+        let info = describe(source, &order, warmup, &picked.sizes);
+        Ok(Self {
+            targets: picked.targets.into(),
+            sizes: picked.sizes.into(),
+            order: order.into(),
+            warmup,
+            info,
+        })
+    }
+
+    /// Writes the targets and sizes for a node's modelled store.
+    pub(crate) fn write_manifest(&self, path: &Path) -> anyhow::Result<()> {
+        let mut text = String::new();
+        for (target, size) in self.targets.iter().zip(self.sizes.iter()) {
+            writeln!(text, "{size}\t{target}")?;
+        }
+        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+/// The targets in use, renumbered.
+struct Picked<'a> {
+    trace: &'a Trace,
+    numbers: Vec<Option<u32>>,
+    targets: Vec<String>,
+    sizes: Vec<u64>,
+}
+
+impl<'a> Picked<'a> {
+    fn new(trace: &'a Trace) -> Self {
+        let numbers = vec![None; trace.targets.len()];
+        Self { trace, numbers, targets: Vec::new(), sizes: Vec::new() }
+    }
+
+    /// Whether a target can stand in a request line.
+    fn usable(&self, target: u32) -> bool {
+        self.trace.targets.get(target as usize).is_some_and(|target| {
+            let name = target.name.as_bytes();
+            name.len() <= TARGET_BYTES_MAX
+                && name.first() == Some(&b'/')
+                && name.iter().all(|byte| byte.is_ascii_graphic() && *byte != b'#')
+        })
+    }
+
+    fn number(&mut self, target: u32) -> u32 {
+        let Self { trace, numbers, targets, sizes } = self;
+        *numbers[target as usize].get_or_insert_with(|| {
+            let known = &trace.targets[target as usize];
+            targets.push(known.name.clone());
+            sizes.push(known.size.get());
+            (targets.len() - 1) as u32
+        })
+    }
+}
+
+fn describe(source: String, order: &[u32], warmup: usize, sizes: &[u64]) -> TraceInfo {
+    let mut counts = vec![0_u64; sizes.len()];
+    let mut cold_misses = 0;
+    let mut bytes = 0.0;
+    for (i, target) in order.iter().enumerate() {
+        let target = *target as usize;
+        if counts[target] == 0 && i >= warmup {
+            cold_misses += 1;
+        }
+        counts[target] += 1;
+        bytes += sizes[target] as f64;
+    }
+    let requests = order.len();
+    TraceInfo {
+        source,
+        requests,
+        warmup_requests: warmup,
+        targets: sizes.len(),
+        working_set_bytes: sizes.iter().copied().map(Bytes).sum::<Bytes>().get(),
+        reply_bytes_mean: bytes / requests as f64,
+        hottest_share: counts.iter().max().map_or(0.0, |most| *most as f64 / requests as f64),
+        cold_misses,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use larder_core::Time;
+    use larder_trace::{Request, SizeUnit, Target};
+
+    fn trace(names: &[&str], asked: &[u32]) -> Trace {
+        let target = |name: &&str| Target { name: (*name).to_owned(), size: Bytes(name.len() as u64) };
+        let request = |target: &u32| Request { time: Time::ZERO, target: *target, client: 0, size: Bytes(1) };
+        Trace {
+            targets: names.iter().map(target).collect(),
+            requests: asked.iter().map(request).collect(),
+            size_unit: SizeUnit::Bytes,
+            origin_ns: None,
+        }
+    }
+
+    #[test]
+    fn targets_are_numbered_as_they_appear() {
+        let trace = trace(&["/a", "/bb", "no path", "/ccc"], &[3, 2, 3, 0, 3, 1, 0]);
+        let plan = Plan::new(&trace, "t".into(), usize::MAX).unwrap();
+        assert_eq!(*plan.targets, ["/ccc", "/a", "/bb"]);
+        assert_eq!((&*plan.sizes, &*plan.order), (&[4, 2, 3][..], &[0, 0, 1, 0, 2, 1][..]));
+        let info = &plan.info;
+        assert_eq!((plan.warmup, info.cold_misses, info.working_set_bytes), (2, 2, 9));
+        assert!((info.hottest_share - 0.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_trace_without_requests_is_refused() {
+        assert!(Plan::new(&trace(&["/a"], &[0, 0]), "t".into(), 100).is_err());
+        assert!(Plan::new(&trace(&["x"], &[0, 0, 0, 0]), "t".into(), 100).is_err());
+    }
+}

@@ -1,0 +1,157 @@
+//! Samples the nodes' loads from the switch's admin interface while the measured part runs.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::body::Bytes;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::{Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde::Deserialize;
+use tokio::net::TcpStream;
+use tokio::time::MissedTickBehavior;
+
+use super::cpu::CpuTime;
+use super::result::NodeLoad;
+
+/// Time between samples. The loads are counts of the dispatcher itself, so a sample is exact at its instant.
+const SAMPLE_EVERY: Duration = Duration::from_millis(10);
+/// Largest answer read.
+const ANSWER_BYTES_MAX: usize = 4 << 20;
+
+/// What the load generator tells the sampler.
+#[derive(Debug, Default)]
+pub(crate) struct Signals {
+    /// The warm-up has ended, and every client still has work.
+    pub(crate) measuring: AtomicBool,
+    /// The run has ended.
+    pub(crate) ended: AtomicBool,
+}
+
+/// What was seen over the measured part.
+#[derive(Debug, Default)]
+pub(crate) struct Samples {
+    names: Vec<String>,
+    /// For each node, the load in each sample.
+    loads: Vec<Vec<u32>>,
+    /// Share of all cores busy from the first to the last sample.
+    pub(crate) cpu_busy: Option<f64>,
+}
+
+#[derive(Deserialize)]
+struct NodeRow {
+    name: String,
+    load: u32,
+}
+
+/// Waits for the measured part and samples it until the run has ended.
+pub(crate) async fn sample(admin: SocketAddr, signals: Arc<Signals>) -> anyhow::Result<Samples> {
+    let stream = TcpStream::connect(admin).await.context("cannot reach the switch's admin interface")?;
+    stream.set_nodelay(true)?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    let connection = tokio::spawn(connection);
+    let mut samples = Samples::default();
+    let mut cpu: Option<(Option<CpuTime>, Option<CpuTime>)> = None;
+    let mut ticks = tokio::time::interval(SAMPLE_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    while !signals.ended.load(Ordering::Acquire) {
+        ticks.tick().await;
+        if !signals.measuring.load(Ordering::Acquire) {
+            continue;
+        }
+        samples.take(nodes(&mut sender).await?);
+        let now = CpuTime::now();
+        cpu.get_or_insert((now, now)).1 = now;
+    }
+    if samples.names.is_empty() {
+        // A run shorter than the time between two looks: the names at least are right.
+        samples.take(nodes(&mut sender).await?);
+    }
+    samples.cpu_busy = cpu.and_then(|(first, last)| last?.busy_since(first?));
+    connection.abort();
+    Ok(samples)
+}
+
+async fn nodes(sender: &mut SendRequest<Empty<Bytes>>) -> anyhow::Result<Vec<NodeRow>> {
+    sender.ready().await?;
+    let request = Request::get("/nodes").header("host", "admin").body(Empty::new())?;
+    let response = sender.send_request(request).await?;
+    if response.status() != StatusCode::OK {
+        bail!("the switch's admin interface answers /nodes with {}", response.status());
+    }
+    let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
+    let body = body.map_err(|error| anyhow::anyhow!("cannot read the answer to /nodes: {error}"))?;
+    serde_json::from_slice(&body.to_bytes()).context("the answer to /nodes is not understood")
+}
+
+impl Samples {
+    /// Number of samples.
+    pub(crate) fn count(&self) -> usize {
+        self.loads.first().map_or(0, Vec::len)
+    }
+
+    fn take(&mut self, rows: Vec<NodeRow>) {
+        if self.names.is_empty() {
+            self.names = rows.iter().map(|row| row.name.clone()).collect();
+            self.loads = vec![Vec::new(); rows.len()];
+        }
+        for (loads, row) in self.loads.iter_mut().zip(rows) {
+            loads.push(row.load);
+        }
+    }
+
+    /// Each node's load; `idle_below` says what counts as idle.
+    pub(crate) fn node_loads(&self, idle_below: u32) -> Vec<NodeLoad> {
+        let each = self.names.iter().zip(&self.loads);
+        each.map(|(name, loads)| {
+            let count = loads.len().max(1) as f64;
+            NodeLoad {
+                name: name.clone(),
+                mean: loads.iter().map(|load| f64::from(*load)).sum::<f64>() / count,
+                max: loads.iter().copied().max().unwrap_or(0),
+                idle_fraction: loads.iter().filter(|load| **load < idle_below).count() as f64 / count,
+            }
+        })
+        .collect()
+    }
+}
+
+/// Largest mean load over the mean of all; 1 where there is no load at all.
+pub(crate) fn imbalance(loads: &[NodeLoad]) -> f64 {
+    let mean = loads.iter().map(|node| node.mean).sum::<f64>() / loads.len().max(1) as f64;
+    let most = loads.iter().map(|node| node.mean).fold(0.0, f64::max);
+    if mean > 0.0 { most / mean } else { 1.0 }
+}
+
+/// Mean over the nodes of the share of time each was idle.
+pub(crate) fn idle(loads: &[NodeLoad]) -> f64 {
+    loads.iter().map(|node| node.idle_fraction).sum::<f64>() / loads.len().max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(loads: [u32; 2]) -> Vec<NodeRow> {
+        let row = |(i, load)| NodeRow { name: format!("node-{i}"), load };
+        (0..).zip(loads).map(row).collect()
+    }
+
+    #[test]
+    fn loads_are_averaged_over_time() {
+        let mut samples = Samples::default();
+        for loads in [[20, 0], [30, 10], [40, 20], [30, 9]] {
+            samples.take(rows(loads));
+        }
+        let loads = samples.node_loads(10);
+        assert_eq!((loads[0].mean, loads[0].max, loads[0].idle_fraction), (30.0, 40, 0.0));
+        assert_eq!((loads[1].mean, loads[1].idle_fraction), (9.75, 0.5));
+        assert!((imbalance(&loads) - 30.0 / 19.875).abs() < 1e-9);
+        assert!((idle(&loads) - 0.25).abs() < 1e-9);
+        assert!((imbalance(&[]) - 1.0).abs() < 1e-9);
+    }
+}

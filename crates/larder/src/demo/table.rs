@@ -1,0 +1,146 @@
+//! The demo's outcome as text: the table and what has to be known to believe it.
+
+use std::io::{self, Write};
+
+use larder_core::Bytes;
+
+use super::result::{DemoReport, PolicyReport};
+use crate::report::number;
+
+/// The columns.
+pub(crate) const HEAD: [&str; 9] =
+    ["policy", "requests/s", "vs wrr", "hit ratio", "p50 ms", "p99 ms", "imbalance", "idle", "errors"];
+
+/// A policy's row, in the order of [`HEAD`].
+pub(crate) fn cells(policy: &PolicyReport) -> [String; 9] {
+    let figures = &policy.median;
+    [
+        policy.policy.clone(),
+        number(figures.requests_per_s.round()),
+        policy.ratio_to_wrr.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}x")),
+        format!("{:.1} %", figures.hit_ratio * 100.0),
+        number(figures.latency_ms_p50),
+        number(figures.latency_ms_p99),
+        format!("{:.2}", figures.load_imbalance),
+        format!("{:.1} %", figures.idle_fraction * 100.0),
+        figures.errors.to_string(),
+    ]
+}
+
+/// Writes the table and the method.
+pub(crate) fn write(report: &DemoReport, out: &mut impl Write) -> io::Result<()> {
+    let rows: Vec<[String; 9]> = report.policies.iter().map(cells).collect();
+    let width = |column: usize| {
+        let cells = rows.iter().map(|row| row[column].chars().count());
+        cells.fold(HEAD[column].chars().count(), usize::max)
+    };
+    let widths: Vec<usize> = (0..HEAD.len()).map(width).collect();
+    let head = HEAD.map(str::to_owned);
+    for (i, row) in std::iter::once(&head).chain(&rows).enumerate() {
+        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, width))| {
+            if column == 0 { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+        });
+        writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
+        if i == 0 {
+            let total = widths.iter().sum::<usize>() + 2 * (widths.len() - 1);
+            writeln!(out, "{}", "-".repeat(total))?;
+        }
+    }
+    writeln!(out)?;
+    let method = method(report);
+    let widest = method.iter().map(|(what, _)| what.len()).max().unwrap_or(0);
+    for (what, how) in &method {
+        writeln!(out, "{what:<widest$}  {how}")?;
+    }
+    Ok(())
+}
+
+/// What was measured, and how: pairs of a word and its meaning.
+pub(crate) fn method(report: &DemoReport) -> Vec<(&'static str, String)> {
+    let (trace, cluster) = (&report.trace, &report.cluster);
+    vec![
+        (
+            "trace",
+            format!(
+                "{}: {} requests to {} targets, {} working set, {} mean reply, hottest target {:.1} %",
+                trace.source,
+                number(trace.requests as f64),
+                number(trace.targets as f64),
+                Bytes(trace.working_set_bytes),
+                Bytes(trace.reply_bytes_mean as u64),
+                trace.hottest_share * 100.0
+            ),
+        ),
+        (
+            "measured",
+            format!(
+                "the last {} requests; the first {} warm the caches",
+                number((trace.requests - trace.warmup_requests) as f64),
+                number(trace.warmup_requests as f64)
+            ),
+        ),
+        (
+            "cold misses",
+            format!(
+                "{} of the measured requests are the first for their target, so no policy can hit on them",
+                number(trace.cold_misses as f64)
+            ),
+        ),
+        (
+            "cluster",
+            format!(
+                "{} nodes, each a process with {} of cache ({}), behind one switch, all on this machine",
+                cluster.nodes,
+                Bytes(cluster.cache_bytes),
+                cluster.cache_kind
+            ),
+        ),
+        ("disks", format!("modelled, not real: {}", cluster.disk_model)),
+        (
+            "load",
+            format!(
+                "closed loop, {} clients; T_low {}, T_high {}",
+                cluster.clients, cluster.t_low, cluster.t_high
+            ),
+        ),
+        ("imbalance", "largest time-averaged node load over the mean of all nodes; 1.00 is even".to_owned()),
+        (
+            "idle",
+            format!(
+                "share of the time a node has fewer than {} active requests (40 % of T_low), mean over nodes",
+                cluster.idle_below
+            ),
+        ),
+        ("chance", format!("targets are hashed with {}, seed {}", cluster.hash_function, cluster.seed)),
+        (
+            "runs",
+            format!(
+                "{} of each policy{}; every run starts a new cluster with cold caches",
+                cluster.runs,
+                if cluster.runs > 1 {
+                    ", interleaved; figures of the run with the median throughput"
+                } else {
+                    ""
+                }
+            ),
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::result::tests::sample;
+    use super::*;
+
+    #[test]
+    fn columns_line_up_and_the_model_is_named() {
+        let mut out = Vec::new();
+        write(&sample(), &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0].find("requests/s").map(|at| at + 10), lines[3].find("1,000").map(|at| at + 5));
+        assert!(text.contains("modelled, not real"), "{text}");
+        assert!(text.contains("XXH3-64"), "{text}");
+        assert!(text.contains("2.00x"), "{text}");
+    }
+}

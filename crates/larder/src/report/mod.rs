@@ -1,0 +1,15 @@
+//! Reports to look at: one HTML file without outside resources, light and dark, with every figure also as JSON.
+
+mod axis;
+mod charts;
+mod demo;
+mod svg;
+
+pub(crate) use charts::number;
+pub(crate) use demo::{chart, page};
+
+/// Colours and letters of the charts; also put into every SVG file that stands alone.
+const STYLE: &str = include_str!("style.css");
+
+/// Everything else on a report page.
+const PAGE_STYLE: &str = include_str!("page.css");

@@ -1,0 +1,144 @@
+//! A small SVG writer: text is escaped, numbers are short, colours come from the style sheet by class.
+
+use std::fmt::Write as _;
+
+/// A drawing with a title and a description for those who do not see it.
+#[derive(Clone, Debug)]
+pub(crate) struct Svg {
+    width: f64,
+    height: f64,
+    title: String,
+    description: String,
+    body: String,
+}
+
+/// Where a text hangs on its point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Anchor {
+    Start,
+    Middle,
+    End,
+}
+
+impl Svg {
+    /// An empty drawing of `width` by `height` units.
+    pub(crate) fn new(width: f64, height: f64, title: &str, description: &str) -> Self {
+        let (title, description) = (escape(title), escape(description));
+        Self { width, height, title, description, body: String::new() }
+    }
+
+    pub(crate) fn rect(&mut self, class: &str, (x, y): (f64, f64), (width, height): (f64, f64), tip: &str) {
+        let (x, y, width, height) = (short(x), short(y), short(width.max(0.0)), short(height.max(0.0)));
+        let tip = tip_of(tip);
+        let _ = write!(
+            self.body,
+            r#"<rect class="{class}" x="{x}" y="{y}" width="{width}" height="{height}" rx="2">{tip}</rect>"#
+        );
+    }
+
+    pub(crate) fn line(&mut self, class: &str, from: (f64, f64), to: (f64, f64)) {
+        let (x1, y1, x2, y2) = (short(from.0), short(from.1), short(to.0), short(to.1));
+        let _ = write!(self.body, r#"<line class="{class}" x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}"/>"#);
+    }
+
+    pub(crate) fn polyline(&mut self, class: &str, points: &[(f64, f64)], tip: &str) {
+        let mut path = String::new();
+        for (x, y) in points {
+            let _ = write!(path, "{},{} ", short(*x), short(*y));
+        }
+        let tip = tip_of(tip);
+        let _ =
+            write!(self.body, r#"<polyline class="{class}" points="{}">{tip}</polyline>"#, path.trim_end());
+    }
+
+    pub(crate) fn dot(&mut self, class: &str, (x, y): (f64, f64), radius: f64, tip: &str) {
+        let (x, y, radius, tip) = (short(x), short(y), short(radius), tip_of(tip));
+        let _ = write!(self.body, r#"<circle class="{class}" cx="{x}" cy="{y}" r="{radius}">{tip}</circle>"#);
+    }
+
+    pub(crate) fn text(&mut self, class: &str, (x, y): (f64, f64), anchor: Anchor, text: &str) {
+        let anchor = match anchor {
+            Anchor::Start => "start",
+            Anchor::Middle => "middle",
+            Anchor::End => "end",
+        };
+        let (x, y, text) = (short(x), short(y), escape(text));
+        let _ = write!(
+            self.body,
+            r#"<text class="{class}" x="{x}" y="{y}" text-anchor="{anchor}">{text}</text>"#
+        );
+    }
+
+    /// The element to put into a page that has [`super::STYLE`] already.
+    pub(crate) fn inline(&self) -> String {
+        self.element("")
+    }
+
+    /// A file of its own, style included.
+    pub(crate) fn standalone(&self) -> String {
+        let style = format!("<style>{}</style>", super::STYLE);
+        let ground = r#"<rect class="ground" width="100%" height="100%"/>"#;
+        self.element(&format!("{style}{ground}"))
+    }
+
+    fn element(&self, head: &str) -> String {
+        let Self { width, height, title, description, body } = self;
+        format!(
+            concat!(
+                r#"<svg xmlns="http://www.w3.org/2000/svg" class="chart" role="img" "#,
+                r#"viewBox="0 0 {} {}"><title>{}</title><desc>{}</desc>{}{}</svg>"#
+            ),
+            short(*width),
+            short(*height),
+            title,
+            description,
+            head,
+            body
+        )
+    }
+}
+
+fn tip_of(tip: &str) -> String {
+    if tip.is_empty() { String::new() } else { format!("<title>{}</title>", escape(tip)) }
+}
+
+/// Two digits after the point at most: finer than a pixel.
+fn short(value: f64) -> String {
+    let text = format!("{value:.2}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// Makes a text safe within XML and HTML, attributes included.
+pub(crate) fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            c if c.is_control() && c != '\n' && c != '\t' => out.push('\u{fffd}'),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn foreign_text_cannot_leave_its_place() {
+        let mut svg = Svg::new(10.0, 10.0, "</title><script>", "\"'&");
+        svg.text("t", (0.0, 0.0), Anchor::Start, "<b>\u{0}");
+        let text = svg.inline();
+        assert!(!text.contains("<script>") && !text.contains("<b>") && !text.contains('\u{0}'), "{text}");
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        assert_eq!((short(1.0), short(0.126), short(-0.5)), ("1".into(), "0.13".into(), "-0.5".into()));
+    }
+}

@@ -1,0 +1,79 @@
+//! A plain HTTP client: one connection, blocking, kept alive.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use serde_json::Value;
+
+pub struct Reply {
+    pub status: u16,
+    pub head: String,
+    pub body: Vec<u8>,
+}
+
+impl Reply {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let lines = self.head.lines().filter_map(|line| line.split_once(':'));
+        let mut values =
+            lines.filter(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim());
+        values.next()
+    }
+
+    /// The node named in `Cache-Status`, and whether it had the target.
+    pub fn node_and_hit(&self) -> (String, bool) {
+        let status = self.header("cache-status").expect("every reply of a node says so");
+        let (node, rest) = status.split_once(';').unwrap();
+        (node.trim().to_owned(), rest.trim().starts_with("hit"))
+    }
+
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap()
+    }
+}
+
+pub struct Client(BufReader<TcpStream>);
+
+impl Client {
+    pub fn connect(address: SocketAddr) -> io::Result<Self> {
+        let stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        stream.set_nodelay(true)?;
+        Ok(Self(BufReader::new(stream)))
+    }
+
+    pub fn ask(&mut self, method: &str, target: &str, headers: &str) -> io::Result<Reply> {
+        write!(self.0.get_mut(), "{method} {target} HTTP/1.1\r\nHost: test\r\n{headers}\r\n")?;
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            if self.0.read_line(&mut head)? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+        let status =
+            head.split(' ').nth(1).and_then(|word| word.parse().ok()).ok_or(io::ErrorKind::InvalidData)?;
+        let mut reply = Reply { status, head, body: Vec::new() };
+        let length = reply.header("content-length").and_then(|text| text.parse().ok());
+        if method != "HEAD" && status != 304 {
+            match length {
+                Some(length) => {
+                    reply.body.resize(length, 0);
+                    self.0.read_exact(&mut reply.body)?;
+                }
+                None => {
+                    self.0.read_to_end(&mut reply.body)?;
+                }
+            }
+        }
+        Ok(reply)
+    }
+}
+
+/// One request on a connection of its own.
+pub fn ask(address: SocketAddr, method: &str, target: &str, headers: &str) -> Reply {
+    Client::connect(address).unwrap().ask(method, target, headers).unwrap()
+}
+
+pub fn get(address: SocketAddr, target: &str) -> Reply {
+    ask(address, "GET", target, "")
+}

@@ -1,0 +1,10 @@
+//! End to end: the real binary, real processes, real sockets on loopback with ports the kernel chooses.
+
+#![allow(unreachable_pub, clippy::panic, clippy::unwrap_used, reason = "test code: a panic is a failed test")]
+
+mod command_line;
+mod demo;
+mod failover;
+mod http;
+mod process;
+mod serving;

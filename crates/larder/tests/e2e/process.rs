@@ -1,0 +1,101 @@
+//! Processes of the binary under test, killed when their handle goes.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// The binary under test.
+pub const LARDER: &str = env!("CARGO_BIN_EXE_larder");
+
+/// A role that serves.
+pub struct Process {
+    child: Child,
+    pub address: SocketAddr,
+    pub admin: Option<SocketAddr>,
+}
+
+impl Process {
+    /// Starts it and waits until it says where it serves.
+    pub fn start(arguments: &[&str]) -> Self {
+        let mut child = Command::new(LARDER)
+            .args(arguments)
+            .args(["--ready-line", "--exit-with-stdin", "--log", "warn", "--threads", "1"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let ready: Value = serde_json::from_str(&line).unwrap_or_else(|error| {
+            panic!("{arguments:?} said '{line}' instead of where it serves: {error}")
+        });
+        let address = |value: &Value| value.as_str().map(|text| text.parse().unwrap());
+        Self { child, address: address(&ready["listen"][0]).unwrap(), admin: address(&ready["admin"]) }
+    }
+
+    /// A node with a modelled store, fast enough not to matter.
+    pub fn model_node(name: &str, listen: &str, manifest: &Path) -> Self {
+        let manifest = manifest.to_str().unwrap();
+        let words =
+            ["node", "--name", name, "--listen", listen, "--manifest", manifest, "--disk-speed", "200"];
+        Self::start(&words)
+    }
+
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Sends SIGTERM and waits for the end.
+    pub fn terminate(mut self) -> ExitStatus {
+        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+        until("the process ends", || self.child.try_wait().unwrap())
+    }
+
+    /// Closes its stdin and waits for the end.
+    pub fn close_stdin(mut self) -> ExitStatus {
+        drop(self.child.stdin.take());
+        until("the process ends", || self.child.try_wait().unwrap())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Asks until there is an answer; fails after ten seconds.
+pub fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(start.elapsed() < Duration::from_secs(10), "waited too long until {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Ids of the processes whose parent is `parent`.
+pub fn children(parent: u32) -> Vec<u32> {
+    let ids =
+        fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
+    ids.filter(|id| parent_of(*id) == Some(parent)).collect()
+}
+
+/// None where there is no such process, or only what is left of an ended one.
+pub fn parent_of(id: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+    let state = fields.next()?;
+    let parent = fields.next()?.parse().ok()?;
+    (state != "Z").then_some(parent)
+}
