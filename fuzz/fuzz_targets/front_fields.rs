@@ -1,0 +1,16 @@
+//! What the switch reads from requests and replies itself: the target key and `Cache-Status`.
+
+#![no_main]
+
+use larder_core::TargetId;
+use larder_front::{cache_outcome, target_key};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    let _ = cache_outcome(bytes);
+    let split = bytes.iter().position(|&byte| byte == b'\n').unwrap_or(bytes.len());
+    let (host, target) = bytes.split_at(split);
+    let key = target_key(host, target);
+    let joined = [&key.host.to_ascii_lowercase()[..], key.path].concat();
+    assert_eq!(key.id(), TargetId::of(&joined));
+});
