@@ -1,12 +1,14 @@
 //! What is replayed: the requests of a trace, with their targets numbered in order of first appearance.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
 use larder_core::Bytes;
-use larder_trace::Trace;
+use larder_load::target::wire;
+use larder_trace::{Target, Trace};
 
 use super::result::TraceInfo;
 
@@ -32,9 +34,8 @@ impl Plan {
     /// The first `limit` requests of a trace, of which the first third warms the caches.
     pub(crate) fn new(trace: &Trace, source: String, limit: usize) -> anyhow::Result<Self> {
         let mut picked = Picked::new(trace);
-        let usable = trace.requests.iter().filter(|request| picked.usable(request.target));
-        let kept: Vec<u32> = usable.map(|request| request.target).take(limit).collect();
-        let order: Vec<u32> = kept.into_iter().map(|target| picked.number(target)).collect();
+        let order: Vec<u32> =
+            trace.requests.iter().filter_map(|request| picked.number(request.target)).take(limit).collect();
         if order.len() < 3 {
             anyhow::bail!(
                 "{source} has {} requests that can be replayed (GET, status 200, with a body); a demo needs at least 3",
@@ -62,10 +63,12 @@ impl Plan {
     }
 }
 
-/// The targets in use, renumbered.
+/// The targets in use, renumbered. Names that are sent alike are one target, of the larger size.
 struct Picked<'a> {
     trace: &'a Trace,
-    numbers: Vec<Option<u32>>,
+    /// By number in the trace, where known already; none within for a target that cannot be replayed.
+    numbers: Vec<Option<Option<u32>>>,
+    by_name: HashMap<String, u32>,
     targets: Vec<String>,
     sizes: Vec<u64>,
 }
@@ -73,27 +76,35 @@ struct Picked<'a> {
 impl<'a> Picked<'a> {
     fn new(trace: &'a Trace) -> Self {
         let numbers = vec![None; trace.targets.len()];
-        Self { trace, numbers, targets: Vec::new(), sizes: Vec::new() }
+        Self { trace, numbers, by_name: HashMap::new(), targets: Vec::new(), sizes: Vec::new() }
     }
 
-    /// Whether a target can stand in a request line.
-    fn usable(&self, target: u32) -> bool {
-        self.trace.targets.get(target as usize).is_some_and(|target| {
-            let name = target.name.as_bytes();
-            name.len() <= TARGET_BYTES_MAX
-                && name.first() == Some(&b'/')
-                && name.iter().all(|byte| byte.is_ascii_graphic() && *byte != b'#')
-        })
+    fn number(&mut self, target: u32) -> Option<u32> {
+        let known = self.numbers.get(target as usize)?;
+        if let Some(number) = known {
+            return *number;
+        }
+        let number = self.add(&self.trace.targets[target as usize]);
+        self.numbers[target as usize] = Some(number);
+        number
     }
 
-    fn number(&mut self, target: u32) -> u32 {
-        let Self { trace, numbers, targets, sizes } = self;
-        *numbers[target as usize].get_or_insert_with(|| {
-            let known = &trace.targets[target as usize];
-            targets.push(known.name.clone());
-            sizes.push(known.size.get());
-            (targets.len() - 1) as u32
-        })
+    fn add(&mut self, target: &Target) -> Option<u32> {
+        let name = wire(&target.name);
+        if name.len() > TARGET_BYTES_MAX {
+            return None;
+        }
+        let size = target.size.get();
+        if let Some(number) = self.by_name.get(&*name) {
+            let largest = &mut self.sizes[*number as usize];
+            *largest = size.max(*largest);
+            return Some(*number);
+        }
+        let number = u32::try_from(self.targets.len()).ok()?;
+        self.by_name.insert(name.clone().into_owned(), number);
+        self.targets.push(name.into_owned());
+        self.sizes.push(size);
+        Some(number)
     }
 }
 
@@ -126,7 +137,7 @@ fn describe(source: String, order: &[u32], warmup: usize, sizes: &[u64]) -> Trac
 mod tests {
     use super::*;
     use larder_core::Time;
-    use larder_trace::{Request, SizeUnit, Target};
+    use larder_trace::{Request, SizeUnit};
 
     fn trace(names: &[&str], asked: &[u32]) -> Trace {
         let target = |name: &&str| Target { name: (*name).to_owned(), size: Bytes(name.len() as u64) };
@@ -141,18 +152,19 @@ mod tests {
 
     #[test]
     fn targets_are_numbered_as_they_appear() {
-        let trace = trace(&["/a", "/bb", "no path", "/ccc"], &[3, 2, 3, 0, 3, 1, 0]);
+        let trace =
+            trace(&["/a", "/bb", "/x y", "/ccc", "/x%20y", &"/z".repeat(3_000)], &[3, 2, 5, 3, 0, 3, 1, 4]);
         let plan = Plan::new(&trace, "t".into(), usize::MAX).unwrap();
-        assert_eq!(*plan.targets, ["/ccc", "/a", "/bb"]);
-        assert_eq!((&*plan.sizes, &*plan.order), (&[4, 2, 3][..], &[0, 0, 1, 0, 2, 1][..]));
+        assert_eq!(*plan.targets, ["/ccc", "/x%20y", "/a", "/bb"]);
+        assert_eq!((&*plan.sizes, &*plan.order), (&[4, 6, 2, 3][..], &[0, 1, 0, 2, 0, 3, 1][..]));
         let info = &plan.info;
-        assert_eq!((plan.warmup, info.cold_misses, info.working_set_bytes), (2, 2, 9));
-        assert!((info.hottest_share - 0.5).abs() < 1e-9);
+        assert_eq!((plan.warmup, info.cold_misses, info.working_set_bytes), (2, 2, 15));
+        assert!((info.hottest_share - 3.0 / 7.0).abs() < 1e-9);
+        assert_eq!(*Plan::new(&trace, "t".into(), 3).unwrap().order, [0, 1, 0]);
     }
 
     #[test]
     fn a_trace_without_requests_is_refused() {
         assert!(Plan::new(&trace(&["/a"], &[0, 0]), "t".into(), 100).is_err());
-        assert!(Plan::new(&trace(&["x"], &[0, 0, 0, 0]), "t".into(), 100).is_err());
     }
 }
