@@ -5,7 +5,7 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/toolchain.sh"
 cd "$LARDER_ROOT"
 SECONDS_EACH=${1:-60}
-scripts/setup.sh build
+scripts/setup.sh fuzz
 select_toolchain
 command -v rustup >/dev/null 2>&1 || die "fuzzing needs a nightly Rust, and rustup to have one"
 rustup run nightly rustc --version >/dev/null 2>&1 ||

@@ -3,6 +3,7 @@
 #
 #   scripts/setup.sh build    a C compiler, cmake, CA certificates, cargo and rustc
 #   scripts/setup.sh test     the same, with rustfmt and clippy
+#   scripts/setup.sh fuzz     the first, with a C++ compiler for libFuzzer
 #
 # Rust comes from what is installed, else from rustup, else from Debian's packages. LARDER_NO_RUSTUP=1 leaves
 # rustup's server alone. Needs root or sudo only where a Debian package is to be installed.
@@ -47,6 +48,7 @@ apt_install() {
 install_system_packages() {
     local lacking=()
     command -v cc >/dev/null 2>&1 || lacking+=(gcc libc6-dev)
+    [ "$PURPOSE" != fuzz ] || command -v c++ >/dev/null 2>&1 || lacking+=(g++)
     command -v cmake >/dev/null 2>&1 || lacking+=(cmake)
     command -v make >/dev/null 2>&1 || lacking+=(make)
     [ -e "${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}" ] || lacking+=(ca-certificates)

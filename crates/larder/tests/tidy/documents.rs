@@ -103,6 +103,28 @@ fn every_metric_of_the_switch_is_documented() {
     );
 }
 
+/// The keys in the second column of the table of limits.
+fn keys_of_limits(document: &str) -> Vec<String> {
+    let section = document.split("\n## Limits\n").nth(1).unwrap_or("");
+    let cells = section.lines().filter_map(|line| line.strip_prefix('|')?.split('|').nth(1));
+    let keys = cells.filter_map(|cell| cell.trim().strip_prefix('`')?.split('`').next());
+    keys.map(str::to_owned).collect()
+}
+
+#[test]
+fn the_documented_limits_are_keys_of_the_config() {
+    let output =
+        Command::cargo_bin("larder").expect("larder is built").args(["check", "--defaults"]).output();
+    let defaults = String::from_utf8(output.expect("larder runs").stdout).expect("the defaults are text");
+    let defaults: toml::Table = defaults.parse().expect("the defaults are TOML");
+    let keys = keys_of_limits(&text("docs/operating.md"));
+    assert!(keys.len() > 10, "docs/operating.md lists only {} limits", keys.len());
+    let exists =
+        |key: &String| key.split('.').try_fold(&defaults["switch"], |table, part| table.get(part)).is_some();
+    let unknown = keys.iter().filter(|key| !exists(key));
+    none(&unknown.map(|key| format!("docs/operating.md: [switch] has no key '{key}'")).collect::<Vec<_>>());
+}
+
 #[test]
 fn every_trace_format_is_documented() {
     let document = text("docs/traces.md");
