@@ -93,7 +93,8 @@ pub enum Check {
 /// connections lost before the first byte of a reply, first bytes that did not come in time, and replies of 502,
 /// 503 and 504 (a 500 is a fault of the content, not of the node, and does not count). One good reply resets the
 /// count. *Active*: a check of its own per node at an interval. A node found down by either is used again when
-/// `rise` active checks in a row succeed; with active checks off it is tried again after `retry_after`.
+/// `rise` active checks in a row succeed; with active checks off it is tried again after `retry_after`. A TCP check
+/// only shows that somebody listens: where a node can hang while listening, use an HTTP check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthConfig {
     /// Failures in a row, seen by traffic, after which a node counts as down. 1 to 1,000; 0 turns it off. Default 3.

@@ -5,7 +5,7 @@
 
 use crate::switch::Shared;
 use crate::waiting::Place;
-use larder_core::{Arrival, Decision, NodeId, Refusal, Request};
+use larder_core::{Arrival, Decision, NodeId, Refusal, Request, Time};
 use std::sync::Arc;
 
 /// What a request holds.
@@ -33,9 +33,9 @@ impl Lease {
     }
 
     /// Asks for a node. If the request must wait, [`Lease::wait`] says when it has one.
-    pub(crate) fn arrive(&mut self, request: Request) -> Result<Option<Decision>, Refusal> {
+    pub(crate) fn arrive(&mut self, now: Time, request: Request) -> Result<Option<Decision>, Refusal> {
         debug_assert!(matches!(self.hold, Hold::Nothing), "a request arrives once");
-        match self.shared.dispatcher.arrive(self.shared.clock.now(), request) {
+        match self.shared.dispatcher.arrive(now, request) {
             Arrival::Start(decision) => {
                 self.hold = Hold::Node(decision.node);
                 Ok(Some(decision))
@@ -66,28 +66,30 @@ impl Lease {
     }
 
     /// Gives back what is held; nothing the second time.
-    pub(crate) fn release(&mut self) {
-        let Shared { dispatcher, waiting, clock, .. } = &*self.shared;
+    pub(crate) fn release(&mut self, now: Time) {
+        let Shared { dispatcher, waiting, .. } = &*self.shared;
         let mut started = Vec::new();
         match std::mem::replace(&mut self.hold, Hold::Nothing) {
             Hold::Nothing => return,
             Hold::Place(place) => {
                 if let Some(decision) = waiting.give_up(dispatcher, place) {
-                    dispatcher.finish(clock.now(), decision.node, &mut started);
+                    dispatcher.finish(now, decision.node, &mut started);
                 }
             }
-            Hold::Node(node) => dispatcher.finish(clock.now(), node, &mut started),
-            Hold::Admitted => dispatcher.abandon(clock.now(), &mut started),
+            Hold::Node(node) => dispatcher.finish(now, node, &mut started),
+            Hold::Admitted => dispatcher.abandon(now, &mut started),
         }
         if !started.is_empty() {
-            waiting.deliver(dispatcher, clock.now(), started);
+            waiting.deliver(dispatcher, now, started);
         }
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.release();
+        if !matches!(self.hold, Hold::Nothing) {
+            self.release(self.shared.clock.now());
+        }
     }
 }
 
@@ -145,7 +147,7 @@ mod tests {
 
     fn expire(shared: &Shared) {
         let mut expired = Vec::new();
-        shared.dispatcher.expire(larder_core::Time::MAX, &mut expired);
+        shared.dispatcher.expire(Time::MAX, &mut expired);
         shared.waiting.expire(&expired);
     }
 
@@ -160,7 +162,7 @@ mod tests {
                     Step::Arrive(target) => {
                         let mut lease = Lease::new(shared.clone());
                         let request = Request::new(TargetId(target));
-                        let _ = lease.arrive(request);
+                        let _ = lease.arrive(shared.clock.now(), request);
                         leases.push((lease, request));
                     }
                     Step::Poll(at) => if let Some((lease, _)) = leases.get_mut(at) {
@@ -171,7 +173,7 @@ mod tests {
                         let _ = lease.retry(*request);
                     },
                     Step::Release(at) => if let Some((lease, _)) = leases.get_mut(at) {
-                        lease.release();
+                        lease.release(shared.clock.now());
                     },
                     Step::Drop(at) => if at < leases.len() {
                         drop(leases.swap_remove(at));
@@ -200,7 +202,8 @@ mod tests {
             tasks.spawn(async move {
                 for round in 0..300 {
                     let mut lease = Lease::new(shared.clone());
-                    let outcome = lease.arrive(Request::new(TargetId(task * 1000 + round)));
+                    let outcome =
+                        lease.arrive(shared.clock.now(), Request::new(TargetId(task * 1000 + round)));
                     if matches!(outcome, Ok(None)) {
                         // A third waits to the end, the others give up after some turns of the scheduler.
                         let turns = if round % 3 == 0 { usize::MAX } else { (round % 5) as usize };

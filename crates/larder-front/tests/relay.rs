@@ -4,6 +4,8 @@ mod support;
 
 use larder_core::PolicyKind;
 use std::collections::BTreeSet;
+use tokio::io::AsyncReadExt;
+
 use support::{Act, Client, Node, Running, config, header, ok};
 
 #[tokio::test]
@@ -138,6 +140,27 @@ async fn an_old_client_is_served_and_left() {
     client.send("GET / HTTP/1.0\r\n\r\n").await;
     assert_eq!(client.reply().await.text(), "a");
     assert!(client.closes().await);
+}
+
+#[tokio::test]
+async fn a_websocket_is_tunnelled_and_counts_until_it_ends() {
+    let node = Node::scripted("a", |_| {
+        let head = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+        Act::Reply([head.as_bytes(), b"hello"].concat())
+    })
+    .await;
+    let switch = Running::start(config(&[&node]));
+    let mut client = switch.client().await;
+    client.send("GET /ws HTTP/1.1\r\nHost: test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n").await;
+    assert_eq!(client.head_reply().await.status, 101);
+    let mut greeting = client.take_buffered();
+    while greeting.len() < 5 {
+        client.tcp.read_buf(&mut greeting).await.expect("reads");
+    }
+    assert_eq!(greeting, b"hello");
+    assert_eq!(switch.loads(), [1]);
+    drop(client);
+    switch.settles().await;
 }
 
 #[tokio::test]

@@ -60,10 +60,9 @@ impl Relay {
         let request = session.req_header();
         let host = request.headers.get(HOST).map_or(&b""[..], |host| host.as_bytes());
         context.request = Request::new(target_key(host, request.raw_path()).id());
-        if let Some(decision) = context.lease.arrive(context.request)? {
+        if let Some(decision) = context.lease.arrive(context.arrived, context.request)? {
             return Ok(decision);
         }
-        let asked = self.shared.clock.now();
         let outcome = {
             let admitted = context.lease.wait();
             match stream(session) {
@@ -74,7 +73,7 @@ impl Relay {
                 None => admitted.await.map_err(Failure::from),
             }
         };
-        context.queued = Some(self.shared.clock.now() - asked);
+        context.queued = Some(self.shared.clock.now() - context.arrived);
         outcome
     }
 
@@ -128,6 +127,7 @@ impl ProxyHttp for Relay {
     async fn request_filter(&self, session: &mut Session, context: &mut Context) -> Result<bool> {
         let decision = self.place(session, context).await.map_err(|failure| refuse(context, failure))?;
         context.decision = Some(decision);
+        context.tried = context.arrived + context.queued.unwrap_or_default();
         Ok(false)
     }
 
@@ -135,14 +135,16 @@ impl ProxyHttp for Relay {
         let decision = match context.decision {
             Some(first) if context.tries == 0 => first,
             // Where no other node is left, the failure of the last one is the answer.
-            _ => self.place_again(context).map_err(|refusal| {
-                let failure = context.failure.unwrap_or_else(|| refusal.into());
-                refuse(context, failure)
-            })?,
+            _ => {
+                context.tried = self.shared.clock.now();
+                self.place_again(context).map_err(|refusal| {
+                    let failure = context.failure.unwrap_or_else(|| refusal.into());
+                    refuse(context, failure)
+                })?
+            }
         };
         context.tries = context.tries.saturating_add(1);
         context.decision = Some(decision);
-        context.tried = self.shared.clock.now();
         match self.shared.nodes.get(decision.node.index()) {
             Some(node) => Ok(Box::new(node.peer.clone())),
             None => Err(refuse(context, Failure::Internal)),
@@ -277,8 +279,8 @@ impl ProxyHttp for Relay {
     }
 
     async fn logging(&self, session: &mut Session, error: Option<&Error>, context: &mut Context) {
-        context.lease.release();
         let now = self.shared.clock.now();
+        context.lease.release(now);
         if let Some(link) = link(session) {
             link.idle_since(now);
         }

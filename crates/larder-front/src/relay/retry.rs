@@ -111,9 +111,7 @@ impl Relay {
         error: &Error,
         reused: bool,
     ) -> Option<Retry> {
-        if context.failure.is_none() || error.esource() == &ErrorSource::Upstream {
-            context.failure = Some(Failure::of(error));
-        }
+        context.failure = Some(Failure::of(error));
         if error.esource() != &ErrorSource::Upstream {
             return None;
         }

@@ -283,6 +283,11 @@ impl Client {
         Some(Reply { status, head, body: self.buffer.drain(..length).collect() })
     }
 
+    /// What has been read beyond the last reply.
+    pub fn take_buffered(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.buffer)
+    }
+
     /// The reply to a HEAD: no body follows.
     pub async fn head_reply(&mut self) -> Reply {
         tokio::time::timeout(PATIENCE, self.read_reply(false)).await.expect("in time").expect("a header")

@@ -1,0 +1,295 @@
+#!/usr/bin/env python3
+"""CPU per request of relays, side by side, on this machine. See README.md."""
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+SIZES = {"1KB": 1024, "64KB": 65536, "1MB": 1 << 20}
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def write(path, text):
+    path.write_text(text)
+    return str(path)
+
+
+def nginx_config(work, body):
+    return f"""
+worker_processes 1;
+daemon off;
+pid {work}/nginx.pid;
+error_log {work}/error.log warn;
+events {{ worker_connections 4096; }}
+http {{
+    access_log off;
+    client_body_temp_path {work}/body; proxy_temp_path {work}/proxy; fastcgi_temp_path {work}/fcgi;
+    uwsgi_temp_path {work}/uwsgi; scgi_temp_path {work}/scgi;
+    keepalive_requests 100000000;
+    {body}
+}}
+"""
+
+
+def backend(work, core, nginx):
+    """A static nginx: the cheapest origin at hand."""
+    root, home = work / "root", work / "backend"
+    root.mkdir()
+    home.mkdir()
+    for name, size in SIZES.items():
+        (root / name).write_bytes(os.urandom(size))
+    port = free_port()
+    body = f"sendfile on; tcp_nopush on; server {{ listen 127.0.0.1:{port}; root {root}; }}"
+    config = write(home / "nginx.conf", nginx_config(home, body))
+    return Proxy("backend", [nginx, "-c", config, "-e", str(home / "error.log")], port, core)
+
+
+def larder(path, work, port, upstream):
+    return [path, "switch", "--listen", f"127.0.0.1:{port}", "--node", f"backend=127.0.0.1:{upstream}",
+            "--threads", "1", "--admin", f"127.0.0.1:{free_port()}"]
+
+
+def bare(path, work, port, upstream):
+    return [path, f"127.0.0.1:{port}", f"127.0.0.1:{upstream}"]
+
+
+def haproxy(path, work, port, upstream):
+    config = write(work / "haproxy.cfg", f"""
+global
+    nbthread 1
+    maxconn 4096
+defaults
+    mode http
+    timeout connect 2s
+    timeout client 60s
+    timeout server 60s
+    http-reuse always
+    option forwardfor
+frontend in
+    bind 127.0.0.1:{port}
+    default_backend out
+backend out
+    server a 127.0.0.1:{upstream}
+""")
+    return [path, "-db", "-f", config]
+
+
+def nginx_proxy(path, work, port, upstream):
+    home = work / "nginx"
+    home.mkdir()
+    body = f"""
+    upstream out {{ server 127.0.0.1:{upstream}; keepalive 128; keepalive_requests 100000000; }}
+    server {{
+        listen 127.0.0.1:{port};
+        location / {{
+            proxy_pass http://out;
+            proxy_http_version 1.1;
+            proxy_set_header Connection "";
+            proxy_set_header Host $host;
+            proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
+            proxy_max_temp_file_size 0;
+        }}
+    }}"""
+    config = write(home / "nginx.conf", nginx_config(home, body))
+    return [path, "-c", config, "-e", str(home / "error.log")]
+
+
+def envoy(path, work, port, upstream):
+    address = "socket_address: {{ address: 127.0.0.1, port_value: {} }}"
+    config = write(work / "envoy.yaml", f"""
+static_resources:
+  listeners:
+  - address: {{ {address.format(port)} }}
+    filter_chains:
+    - filters:
+      - name: envoy.filters.network.http_connection_manager
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+          stat_prefix: in
+          use_remote_address: true
+          generate_request_id: false
+          route_config:
+            virtual_hosts:
+            - name: all
+              domains: ["*"]
+              routes: [{{ match: {{ prefix: "/" }}, route: {{ cluster: out }} }}]
+          http_filters:
+          - name: envoy.filters.http.router
+            typed_config: {{ "@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router }}
+  clusters:
+  - name: out
+    connect_timeout: 2s
+    load_assignment:
+      cluster_name: out
+      endpoints: [{{ lb_endpoints: [{{ endpoint: {{ address: {{ {address.format(upstream)} }} }} }}] }}]
+""")
+    return [path, "-c", config, "--concurrency", "1", "-l", "error", "--disable-hot-restart"]
+
+
+MAKERS = {"larder": larder, "bare-pingora": bare, "haproxy": haproxy, "nginx": nginx_proxy, "envoy": envoy}
+
+
+class Proxy:
+    """A process in a group of its own, on one core."""
+
+    def __init__(self, name, command, port, core):
+        self.name, self.port = name, port
+        self.process = subprocess.Popen(["taskset", "-c", str(core), *command], start_new_session=True,
+                                        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        os.set_blocking(self.process.stderr.fileno(), False)
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                return
+            except OSError:
+                if self.process.poll() is not None or time.monotonic() > deadline:
+                    talk = (self.process.stderr.read() or b"").decode(errors="replace")
+                    self.stop()
+                    sys.exit(f"{name} does not listen on port {port}:\n{talk}")
+                time.sleep(0.05)
+
+    def pids(self):
+        """The process and its children: nginx serves from a worker process."""
+        children = pathlib.Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return [self.process.pid, *map(int, children)]
+
+    def cpu_s(self):
+        total = 0
+        for pid in self.pids():
+            # The command's name may hold spaces; what follows its closing parenthesis does not.
+            fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            total += int(fields[11]) + int(fields[12])
+        return total / TICKS_PER_S
+
+    def rss_bytes(self):
+        page = os.sysconf("SC_PAGE_SIZE")
+        return sum(int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1]) * page for pid in self.pids())
+
+    def stop(self):
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def check(proxy):
+    """Each proxy must answer, and with the whole body."""
+    for name, size in SIZES.items():
+        with urllib.request.urlopen(f"http://127.0.0.1:{proxy.port}/{name}", timeout=10) as reply:
+            got = len(reply.read())
+        if got != size:
+            sys.exit(f"{proxy.name} answers {name} with {got} bytes")
+
+
+def measure(proxy, size_name, args):
+    command = ["taskset", "-c", str(args.load_core), args.wrk, "-t1", f"-c{args.connections}",
+               f"-d{args.seconds}s", "--latency", f"http://127.0.0.1:{proxy.port}/{size_name}"]
+    before, began = proxy.cpu_s(), time.monotonic()
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    cpu_s, wall_s = proxy.cpu_s() - before, time.monotonic() - began
+    requests = int(re.search(r"(\d+) requests in", output)[1])
+    bad = re.search(r"Non-2xx.*|Socket errors.*", output)
+    if bad:
+        print(f"warning: {proxy.name} {size_name}: {bad[0]}", file=sys.stderr)
+    p99 = re.search(r"99%\s+([\d.]+)(us|ms|s)", output)
+    return {
+        "cpu_us_per_request": cpu_s * 1e6 / requests,
+        "requests_per_s": float(re.search(r"Requests/sec:\s+([\d.]+)", output)[1]),
+        "latency_us_p99": float(p99[1]) * {"us": 1, "ms": 1e3, "s": 1e6}[p99[2]],
+        "core_busy": cpu_s / wall_s,
+        "requests": requests,
+        "errors": bool(bad),
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--larder", default="target/release/larder")
+    parser.add_argument("--bare", default="bench/bare-pingora/target/release/bare-pingora")
+    parser.add_argument("--haproxy", default=shutil.which("haproxy") or "/usr/sbin/haproxy")
+    parser.add_argument("--nginx", default=shutil.which("nginx") or "/usr/sbin/nginx")
+    parser.add_argument("--envoy", default=shutil.which("envoy"))
+    parser.add_argument("--wrk", default="wrk")
+    parser.add_argument("--only", help="comma-separated names")
+    parser.add_argument("--proxy-core", type=int, default=0)
+    parser.add_argument("--load-core", type=int, default=1, help="for wrk and the backend")
+    parser.add_argument("--connections", type=int, default=16)
+    parser.add_argument("--seconds", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", help="write the results here")
+    args = parser.parse_args()
+
+    paths = {"larder": args.larder, "bare-pingora": args.bare, "haproxy": args.haproxy, "nginx": args.nginx,
+             "envoy": args.envoy}
+    wanted = args.only.split(",") if args.only else list(MAKERS)
+    proxies, results = [], {}
+    with tempfile.TemporaryDirectory(prefix="relay-bench-") as directory:
+        work = pathlib.Path(directory)
+        work.chmod(0o755)
+        if os.geteuid() == 0:
+            # nginx's worker is another user and must be able to read the files.
+            os.umask(0o022)
+        origin = backend(work, args.load_core, args.nginx)
+        try:
+            for name in wanted:
+                if not paths[name] or not os.access(paths[name], os.X_OK):
+                    print(f"skipped: {name} (no program at {paths[name]})", file=sys.stderr)
+                    continue
+                port = free_port()
+                proxy = Proxy(name, MAKERS[name](paths[name], work, port, origin.port), port, args.proxy_core)
+                proxies.append(proxy)
+                check(proxy)
+            # Rounds are interleaved, so that whatever else the machine does meets all alike.
+            for size in SIZES:
+                for round_number in range(args.rounds + 1):
+                    for proxy in proxies:
+                        result = measure(proxy, size, args)
+                        if round_number > 0:  # the first warms up
+                            results.setdefault((size, proxy.name), []).append(result)
+            memory = {proxy.name: proxy.rss_bytes() for proxy in proxies}
+        finally:
+            for proxy in [*proxies, origin]:
+                proxy.stop()
+
+    report = []
+    for (size, name), runs in results.items():
+        row = {"size": size, "proxy": name}
+        for key in ["cpu_us_per_request", "requests_per_s", "latency_us_p99", "core_busy"]:
+            row[key] = statistics.median(run[key] for run in runs)
+        row["cpu_us_min"] = min(run["cpu_us_per_request"] for run in runs)
+        row["cpu_us_max"] = max(run["cpu_us_per_request"] for run in runs)
+        row["rss_bytes"] = memory[name]
+        row["runs_with_errors"] = sum(run["errors"] for run in runs)
+        report.append(row)
+    bare_us = {row["size"]: row["cpu_us_per_request"] for row in report if row["proxy"] == "bare-pingora"}
+    print(f"{'size':5} {'proxy':13} {'CPU us/req':>10} {'min-max':>15} {'vs bare':>8} {'req/s':>8} {'p99 us':>8} {'busy':>5}")
+    for row in report:
+        row["vs_bare"] = row["cpu_us_per_request"] / bare_us[row["size"]] if row["size"] in bare_us else None
+        versus = f"{row['vs_bare']:.3f}" if row["vs_bare"] else "-"
+        spread = f"{row['cpu_us_min']:.1f}-{row['cpu_us_max']:.1f}"
+        print(f"{row['size']:5} {row['proxy']:13} {row['cpu_us_per_request']:10.1f} {spread:>15} {versus:>8} "
+              f"{row['requests_per_s']:8.0f} {row['latency_us_p99']:8.0f} {row['core_busy']:5.2f}")
+    if args.json:
+        setup = {key: getattr(args, key) for key in ["connections", "seconds", "rounds", "proxy_core", "load_core"]}
+        pathlib.Path(args.json).write_text(json.dumps({"setup": setup, "results": report}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
