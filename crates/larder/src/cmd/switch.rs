@@ -10,7 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::serve::{self, ServeArgs};
 use crate::admin::SwitchSurface;
-use crate::config::{Config, RawPeer, RawSwitch, Texts};
+use crate::config::{Config, RawPeer, RawSwitch, Span, Texts};
 use crate::outcome::usage;
 
 /// Where the admin interface of a switch is unless told otherwise.
@@ -43,6 +43,9 @@ pub(crate) struct SwitchArgs {
     /// T_high: above this load a node is relieved.
     #[arg(long, value_name = "REQUESTS")]
     t_high: Option<u32>,
+    /// K of lard-r: a server set that did not change for this long shrinks by one, such as 20s.
+    #[arg(long, value_name = "TIME")]
+    replication_decay: Option<Span>,
     /// File to append the access log to, or "-" for stdout.
     #[arg(long, value_name = "FILE")]
     access_log: Option<String>,
@@ -106,6 +109,7 @@ impl SwitchArgs {
         raw.seed = self.seed.unwrap_or(raw.seed);
         raw.t_low = self.t_low.unwrap_or(raw.t_low);
         raw.t_high = self.t_high.unwrap_or(raw.t_high);
+        raw.replication_decay = self.replication_decay.unwrap_or(raw.replication_decay);
         raw.threads = self.serve.threads.unwrap_or(raw.threads);
         if let Some(file) = &self.access_log {
             raw.access_log = Some(file.clone());

@@ -38,6 +38,7 @@ pub(crate) struct ClusterSpec {
     pub(crate) seed: u64,
     pub(crate) t_low: u32,
     pub(crate) t_high: u32,
+    pub(crate) replication_decay: Duration,
 }
 
 /// A running cluster.
@@ -104,6 +105,7 @@ fn switch_arguments(spec: &ClusterSpec, policy: &str, members: &[String]) -> Vec
         ("--seed", spec.seed.to_string()),
         ("--t-low", spec.t_low.to_string()),
         ("--t-high", spec.t_high.to_string()),
+        ("--replication-decay", format!("{}us", spec.replication_decay.as_micros())),
         ("--admin", "127.0.0.1:0".to_owned()),
     ];
     words.extend(members.iter().map(|member| ("--node", member.clone())));

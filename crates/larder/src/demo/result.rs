@@ -63,6 +63,8 @@ pub(crate) struct ClusterInfo {
     pub(crate) t_low: u32,
     /// T_high.
     pub(crate) t_high: u32,
+    /// K of `lard-r`: the paper's 20 s divided by `disk_speed`.
+    pub(crate) replication_decay_s: f64,
     /// Hash of the targets.
     pub(crate) hash_function: &'static str,
     /// Seed of placement and of synthetic traces.
@@ -191,6 +193,7 @@ pub(crate) mod tests {
                 clients: 24,
                 t_low: 25,
                 t_high: 65,
+                replication_decay_s: 20.0,
                 hash_function: "XXH3-64",
                 seed: 7,
                 runs: 1,

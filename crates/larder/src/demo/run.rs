@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
+use larder_core::Settings;
 use larder_load::{Arrivals, Progress, Report, Stop, Warning};
 
 use super::cluster::{Cluster, ClusterSpec};
@@ -19,6 +20,8 @@ use crate::report::number;
 const CPU_BUSY_MAX: f64 = 0.85;
 /// Fewer samples of the loads say little.
 const SAMPLES_MIN: usize = 50;
+/// Longest time the switch takes for its K.
+const REPLICATION_DECAY_MAX: Duration = Duration::from_secs(24 * 3_600);
 /// Most points of the throughput curve.
 const THROUGHPUT_POINTS: usize = 40;
 /// Longest wait for a reply. A modelled disk may have a long queue in a slow demo.
@@ -179,7 +182,14 @@ impl Demo {
             seed: setup.seed,
             t_low: setup.t_low,
             t_high: setup.t_high,
+            replication_decay: self.replication_decay(),
         }
+    }
+
+    /// The paper's K, on a clock that runs as much faster as the disks do.
+    fn replication_decay(&self) -> Duration {
+        let k = Settings::default().replication_decay.as_secs_f64() / self.setup.disk_speed;
+        Duration::try_from_secs_f64(k).unwrap_or(Duration::MAX).min(REPLICATION_DECAY_MAX)
     }
 
     fn report(&self, runs: &[Vec<Run>]) -> DemoReport {
@@ -210,6 +220,7 @@ impl Demo {
                 clients: setup.clients,
                 t_low: setup.t_low,
                 t_high: setup.t_high,
+                replication_decay_s: self.replication_decay().as_secs_f64(),
                 hash_function: "XXH3-64",
                 seed: setup.seed,
                 runs: setup.runs,

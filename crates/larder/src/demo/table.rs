@@ -99,8 +99,11 @@ pub(crate) fn method(report: &DemoReport) -> Vec<(&'static str, String)> {
         (
             "load",
             format!(
-                "closed loop, {} clients; T_low {}, T_high {}",
-                cluster.clients, cluster.t_low, cluster.t_high
+                "closed loop, {} clients; T_low {}, T_high {}, K {} s (the paper's 20 s, as much faster as the disks)",
+                cluster.clients,
+                cluster.t_low,
+                cluster.t_high,
+                number(cluster.replication_decay_s)
             ),
         ),
         ("imbalance", "largest time-averaged node load over the mean of all nodes; 1.00 is even".to_owned()),

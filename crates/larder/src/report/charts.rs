@@ -27,7 +27,7 @@ pub(crate) fn bars(title: &str, heading: (&str, &str), high: f64, rows: &[Bar]) 
         svg.text("head", (16.0, 28.0), Anchor::Start, heading.0);
         svg.text("soft", (16.0, 48.0), Anchor::Start, heading.1);
     }
-    let axis = Axis::exact((0.0, high.max(f64::MIN_POSITIVE)), (LABELS, WIDTH - 150.0));
+    let axis = Axis::exact((0.0, high.max(f64::MIN_POSITIVE)), (LABELS, WIDTH - 170.0));
     for (i, bar) in rows.iter().enumerate() {
         let y = top + ROW * i as f64;
         svg.text("label", (LABELS - 12.0, y + 21.0), Anchor::End, &bar.label);
@@ -191,7 +191,7 @@ mod tests {
     fn a_bar_is_as_long_as_its_value() {
         let row = |label: &str, value: f64| Bar { label: label.into(), value, text: number(value) };
         let text = bars("t", ("", ""), 100.0, &[row("wrr", 50.0), row("lard-r", 100.0)]).inline();
-        assert!(text.contains(r#"class="p-wrr" x="96" y="13" width="197""#), "{text}");
-        assert!(text.contains(r#"class="p-lard-r" x="96" y="47" width="394""#), "{text}");
+        assert!(text.contains(r#"class="p-wrr" x="96" y="13" width="187""#), "{text}");
+        assert!(text.contains(r#"class="p-lard-r" x="96" y="47" width="374""#), "{text}");
     }
 }
