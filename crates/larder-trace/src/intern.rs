@@ -37,7 +37,11 @@ impl Interner {
 
     /// The key's index, new or known; `None` if it is new and the table is full.
     pub(crate) fn intern(&mut self, key: &[u8]) -> Option<u32> {
-        let hash = TargetId::of(key).0;
+        self.intern_hashed(hash(key), key)
+    }
+
+    /// [`Interner::intern`] where the caller has the key's [`hash`] already.
+    pub(crate) fn intern_hashed(&mut self, hash: u64, key: &[u8]) -> Option<u32> {
         let hash_high = (hash >> 32) as u32;
         let bytes = &self.bytes;
         let same = |slot: &Slot| {
@@ -57,7 +61,7 @@ impl Interner {
         self.bytes.extend_from_slice(key);
         self.starts.push(start);
         let bytes = &self.bytes;
-        let rehash = |slot: &Slot| TargetId::of(&bytes[slot.start as usize..][..slot.length as usize]).0;
+        let rehash = |slot: &Slot| self::hash(&bytes[slot.start as usize..][..slot.length as usize]);
         self.table.insert_unique(hash, Slot { hash_high, start, length, index }, rehash);
         Some(index)
     }
@@ -72,7 +76,6 @@ impl Interner {
     }
 
     /// How many keys are known.
-    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.starts.len()
     }
@@ -83,6 +86,11 @@ impl Interner {
         let end = self.starts.get(index + 1).map_or(self.bytes.len(), |&next| next as usize);
         &self.bytes[self.starts[index] as usize..end]
     }
+}
+
+/// What keys are looked up by.
+pub(crate) fn hash(key: &[u8]) -> u64 {
+    TargetId::of(key).0
 }
 
 #[cfg(test)]

@@ -1,10 +1,13 @@
 //! The one pass over the requests: what each target is asked for.
+//!
+//! A log's rare targets lie far apart in memory, and a lookup waits for its cache line. So requests are gathered into
+//! small batches whose lookups stand close together: the processor then waits for several at once.
 
 use std::ops::ControlFlow;
 
-use crate::intern::Interner;
+use crate::intern::{self, Interner};
 use crate::read::{Limits, ReadReport};
-use crate::record::Record;
+use crate::record::{Key, Record};
 use crate::stats::Span;
 use crate::stats::core90::Days;
 use crate::trace::{SizeUnit, Trace};
@@ -20,12 +23,26 @@ pub(super) struct Tally {
     pub(super) transferred: u64,
 }
 
+/// Requests of a batch.
+const BATCH: usize = 64;
+
+/// A request whose target has not been looked up yet.
+struct Pending {
+    hash: u64,
+    /// Where the key ends in the batch's bytes; it begins where the one before ends.
+    end: usize,
+    size: u64,
+    time_ns: Option<i64>,
+}
+
 /// Tallies in order of first appearance.
 pub(super) struct Counter {
     pub(super) targets: Vec<Tally>,
     pub(super) replayable: u64,
     pub(super) over_targets_max: u64,
     keys: Interner,
+    batch: Vec<Pending>,
+    batch_keys: Vec<u8>,
     times: Option<(i64, i64)>,
     days: Days,
     trace_unit: Option<SizeUnit>,
@@ -38,6 +55,8 @@ impl Counter {
             replayable: 0,
             over_targets_max: 0,
             keys: Interner::new(limits.targets_max, limits.target_name_bytes_max),
+            batch: Vec::with_capacity(BATCH),
+            batch_keys: Vec::new(),
             times: None,
             days: Days::default(),
             trace_unit: None,
@@ -72,15 +91,40 @@ impl Counter {
             return ControlFlow::Continue(());
         }
         self.replayable += 1;
-        let Some(target) = self.keys.intern_key(record.target) else {
-            self.over_targets_max += 1;
-            return ControlFlow::Continue(());
-        };
-        if target as usize == self.targets.len() {
-            self.targets.push(Tally::default());
+        let start = self.batch_keys.len();
+        match record.target {
+            Key::Name(name) => self.batch_keys.extend_from_slice(name),
+            Key::Number(number) => self.batch_keys.extend_from_slice(&number.to_be_bytes()),
         }
-        self.add(target, record.body.unwrap_or(0), record.time_ns);
+        let hash = intern::hash(&self.batch_keys[start..]);
+        let (end, size) = (self.batch_keys.len(), record.body.unwrap_or(0));
+        self.batch.push(Pending { hash, end, size, time_ns: record.time_ns });
+        if self.batch.len() == BATCH {
+            self.count_batch();
+        }
         ControlFlow::Continue(())
+    }
+
+    fn count_batch(&mut self) {
+        let mut targets = [None; BATCH];
+        let mut start = 0;
+        for (pending, target) in self.batch.iter().zip(&mut targets) {
+            *target = self.keys.intern_hashed(pending.hash, &self.batch_keys[start..pending.end]);
+            start = pending.end;
+        }
+        if self.keys.len() > self.targets.len() {
+            self.targets.resize(self.keys.len(), Tally::default());
+        }
+        let batch = std::mem::take(&mut self.batch);
+        for (pending, target) in batch.iter().zip(targets) {
+            match target {
+                Some(target) => self.add(target, pending.size, pending.time_ns),
+                None => self.over_targets_max += 1,
+            }
+        }
+        self.batch = batch;
+        self.batch.clear();
+        self.batch_keys.clear();
     }
 
     fn add(&mut self, target: u32, size: u64, time_ns: Option<i64>) {
@@ -95,7 +139,9 @@ impl Counter {
         }
     }
 
-    pub(super) fn finish_days(&mut self) -> Days {
+    /// Ends the counting; the days so far.
+    pub(super) fn finish(&mut self) -> Days {
+        self.count_batch();
         let mut days = std::mem::take(&mut self.days);
         days.finish();
         days

@@ -123,7 +123,7 @@ impl Stats {
     }
 
     fn of_counts(mut counter: Counter, mut report: Option<ReadReport>) -> Self {
-        let days = counter.finish_days();
+        let days = counter.finish();
         if let Some(report) = &mut report {
             report.replayable = counter.replayable;
             report.over_targets_max = counter.over_targets_max;
@@ -201,6 +201,28 @@ x - - [20/Feb/2016:00:01:00 +0000] "GET /a HTTP/1.1" 200 100
     fn the_table_and_the_json_stay_as_they_are() {
         insta::assert_snapshot!("table", stats().to_string());
         insta::assert_json_snapshot!("json", stats());
+    }
+
+    #[test]
+    fn targets_beyond_the_limit_are_left_out_and_counted() {
+        let limits = crate::Limits { targets_max: 2, ..crate::Limits::default() };
+        let options = ReadOptions { format: None, limits };
+        let stats = Stats::of_reader(LOG.as_bytes(), &options, &mut |_| ()).expect("a good log");
+        let read = stats.read.expect("read");
+        assert_eq!((stats.targets, stats.requests, read.replayable, read.over_targets_max), (2, 6, 8, 2));
+    }
+
+    #[test]
+    fn a_file_and_its_trace_have_the_same_statistics() {
+        let recipe = crate::synth::Recipe::zipf(500, 20_000, 0.9);
+        let trace = crate::synth::generate(&recipe, 3, 1.0).expect("possible");
+        let mut log = Vec::new();
+        crate::write_clf(&trace, &mut log).expect("in memory");
+        let of_log =
+            Stats::of_reader(log.as_slice(), &ReadOptions::default(), &mut |_| ()).expect("a good log");
+        let of_trace = Stats::of_trace(&trace);
+        assert_eq!(of_log.coverage, of_trace.coverage);
+        assert_eq!((of_log.zipf, of_log.reply_mean), (of_trace.zipf, of_trace.reply_mean));
     }
 
     #[test]
