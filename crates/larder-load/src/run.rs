@@ -49,7 +49,7 @@ pub enum LoadError {
     #[error(transparent)]
     Files(#[from] TooFewFiles),
     /// Nothing accepts connections. The server's fault; trying again may help.
-    #[error("cannot connect to {address}: {source}")]
+    #[error("cannot connect to {address}")]
     Unreachable {
         /// Where.
         address: std::net::SocketAddr,
@@ -57,7 +57,7 @@ pub enum LoadError {
         source: io::Error,
     },
     /// The system refused a thread, a timer or a poll set.
-    #[error("cannot start clients: {0}")]
+    #[error("cannot start clients")]
     System(#[source] io::Error),
     /// A thread of clients panicked: a bug here.
     #[error("a client thread panicked")]

@@ -8,6 +8,9 @@ use super::latency::Latency;
 /// Most nodes that get a line; the rest are summed up.
 const NODE_LINES_MAX: usize = 32;
 
+/// Share of the measured part from which on its tail is worth a word.
+const TAIL_SHOWN_MIN: f64 = 0.01;
+
 impl Report {
     /// A table for people, several lines, ending in a line break.
     pub fn render(&self) -> String {
@@ -25,6 +28,7 @@ impl Report {
 
     fn write_summary(&self, text: &mut String) -> std::fmt::Result {
         let setup = &self.setup;
+        writeln!(text, "sent to         {} ({})", printable(&setup.address), printable(&setup.host))?;
         write!(text, "load model      {}", setup.load_model)?;
         match (setup.clients, setup.rate) {
             (Some(clients), _) => write!(text, ", {clients} clients")?,
@@ -44,7 +48,9 @@ impl Report {
             self.ok, self.failed, self.measured_s, self.warmup
         )?;
         write!(text, "requests/s      {:.1}", self.requests_per_s)?;
-        if let Some(busy) = self.requests_per_s_busy {
+        if let Some(busy) = self.requests_per_s_busy
+            && self.tail_s > self.measured_s * TAIL_SHOWN_MIN
+        {
             write!(text, " ({busy:.1} without the last {:.2} s, when clients ran out of work)", self.tail_s)?;
         }
         writeln!(text)?;
