@@ -23,8 +23,6 @@ fn each_misdeed_is_counted_by_its_name() {
         }
         "/reset" => {
             send(stream, b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc");
-            // The client must have read what came before the reset destroys it.
-            std::thread::sleep(Duration::from_millis(50));
             Then::Reset
         }
         "/garbage" => send(stream, b"220 mail.example.org ESMTP\r\n\r\n"),
@@ -86,7 +84,7 @@ fn a_server_that_stalls_costs_one_time_limit_and_no_more() {
         reply(stream, "200 OK", "", b"ok")
     });
     let mut plan = server.plan(&["/a", "/stall-head", "/b", "/stall-body", "/c"], 5);
-    plan.timeout = Duration::from_millis(300);
+    plan.timeout = Duration::from_secs(1);
     let report = run(plan);
     assert_eq!(report.faults, BTreeMap::from([(Fault::Timeout, 2)]));
     assert_eq!(report.ok, 3);

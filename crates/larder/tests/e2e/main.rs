@@ -6,5 +6,6 @@ mod command_line;
 mod demo;
 mod failover;
 mod http;
+mod load;
 mod process;
 mod serving;
