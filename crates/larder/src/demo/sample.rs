@@ -42,6 +42,8 @@ pub(crate) struct Samples {
     pub(crate) cpu_busy: Option<f64>,
 }
 
+type Client = SendRequest<Empty<Bytes>>;
+
 #[derive(Deserialize)]
 struct NodeRow {
     name: String,
@@ -50,10 +52,7 @@ struct NodeRow {
 
 /// Waits for the measured part and samples it until the run has ended.
 pub(crate) async fn sample(admin: SocketAddr, signals: Arc<Signals>) -> anyhow::Result<Samples> {
-    let stream = TcpStream::connect(admin).await.context("cannot reach the switch's admin interface")?;
-    stream.set_nodelay(true)?;
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    let connection = tokio::spawn(connection);
+    let mut client = None;
     let mut samples = Samples::default();
     let mut cpu: Option<(Option<CpuTime>, Option<CpuTime>)> = None;
     let mut ticks = tokio::time::interval(SAMPLE_EVERY);
@@ -63,21 +62,28 @@ pub(crate) async fn sample(admin: SocketAddr, signals: Arc<Signals>) -> anyhow::
         if !signals.measuring.load(Ordering::Acquire) {
             continue;
         }
-        samples.take(nodes(&mut sender).await?);
+        samples.take(nodes(&mut client, admin).await?);
         let now = CpuTime::now();
         cpu.get_or_insert((now, now)).1 = now;
     }
     if samples.names.is_empty() {
         // A run shorter than the time between two looks: the names at least are right.
-        samples.take(nodes(&mut sender).await?);
+        samples.take(nodes(&mut None, admin).await?);
     }
     samples.cpu_busy = cpu.and_then(|(first, last)| last?.busy_since(first?));
-    connection.abort();
     Ok(samples)
 }
 
-async fn nodes(sender: &mut SendRequest<Empty<Bytes>>) -> anyhow::Result<Vec<NodeRow>> {
-    sender.ready().await?;
+/// Asks for the nodes, over the connection of the last time if it is still open.
+async fn nodes(client: &mut Option<Client>, admin: SocketAddr) -> anyhow::Result<Vec<NodeRow>> {
+    let open = match client.take() {
+        Some(mut open) => open.ready().await.is_ok().then_some(open),
+        None => None,
+    };
+    let mut sender = match open {
+        Some(open) => open,
+        None => connect(admin).await.context("cannot reach the switch's admin interface")?,
+    };
     let request = Request::get("/nodes").header("host", "admin").body(Empty::new())?;
     let response = sender.send_request(request).await?;
     if response.status() != StatusCode::OK {
@@ -85,7 +91,17 @@ async fn nodes(sender: &mut SendRequest<Empty<Bytes>>) -> anyhow::Result<Vec<Nod
     }
     let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
     let body = body.map_err(|error| anyhow::anyhow!("cannot read the answer to /nodes: {error}"))?;
+    *client = Some(sender);
     serde_json::from_slice(&body.to_bytes()).context("the answer to /nodes is not understood")
+}
+
+async fn connect(admin: SocketAddr) -> anyhow::Result<Client> {
+    let stream = TcpStream::connect(admin).await?;
+    stream.set_nodelay(true)?;
+    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    // Ends by itself once the sender is dropped or the switch closes.
+    tokio::spawn(connection);
+    Ok(sender)
 }
 
 impl Samples {
