@@ -52,7 +52,7 @@ step_test() {
 
 step_doc() {
     # Private items too: the readers of these pages work on larder.
-    RUSTDOCFLAGS="${DENY[*]}" cargo doc --locked --workspace --no-deps --document-private-items
+    RUSTDOCFLAGS="${DENY[*]} -A rustdoc::private_intra_doc_links" cargo doc --locked --workspace --no-deps --document-private-items
 }
 
 run_step() {

@@ -1,6 +1,6 @@
 //! Requests as data: access logs and trace files in, statistics out, synthetic traces by recipe.
 //!
-//! * [`read`]: one pass over a file of any known [`Format`], gzip and zstd unpacked on the way, each request handed
+//! * [`read()`]: one pass over a file of any known [`Format`], gzip and zstd unpacked on the way, each request handed
 //!   over as a borrowed [`Record`]; bad lines are counted, never fatal.
 //! * [`Trace`]: the replayable requests of a file in memory, for the load generator and the simulator.
 //! * [`stats`]: how much a trace asks for, how unevenly, and what memory would hold it.

@@ -31,7 +31,7 @@ const CLIENTS: u32 = 64;
 /// not counted. The result is a table on stdout; reasons to doubt it are printed as warnings.
 #[derive(Debug, Args)]
 pub(crate) struct LoadArgs {
-    /// Where to send requests: http://HOST[:PORT][/PATH].
+    /// Where to send requests: `http://HOST[:PORT][/PATH]`.
     #[arg(required_unless_present = "json_schema")]
     url: Option<String>,
     /// Replay the requests of this trace or access log, in their order. Any format `larder trace` reads.

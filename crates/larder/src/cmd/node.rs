@@ -38,7 +38,7 @@ pub(crate) struct NodeArgs {
     /// Read files past the page cache of the operating system.
     #[arg(long)]
     bypass_page_cache: bool,
-    /// Serve a modelled store instead of a directory: a file with a line "size<TAB>target" for each target.
+    /// Serve a modelled store instead of a directory: a file with a line `size<TAB>target` for each target.
     #[arg(long, value_name = "FILE")]
     manifest: Option<String>,
     /// How many times faster than a disk of 1998 the modelled disk is.
