@@ -97,8 +97,10 @@ pub(crate) struct PolicyReport {
 /// The figures of one run, measured part only.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub(crate) struct Figures {
-    /// Completed requests a second, whole cluster.
+    /// Completed requests a second, whole cluster: from the first measured request to the last byte of the last.
     pub(crate) requests_per_s: f64,
+    /// The same without the end, in which clients run out of requests one by one while the slowest node works on.
+    pub(crate) requests_per_s_busy: Option<f64>,
     /// Share of the requests answered from a node's memory, 0 to 1, as the nodes' Cache-Status says.
     pub(crate) hit_ratio: f64,
     /// Median latency.
@@ -153,6 +155,7 @@ pub(crate) mod tests {
     pub(crate) fn sample() -> DemoReport {
         let figures = |requests_per_s: f64, hit_ratio: f64| Figures {
             requests_per_s,
+            requests_per_s_busy: None,
             hit_ratio,
             latency_ms_p50: 12.5,
             latency_ms_p99: 480.0,

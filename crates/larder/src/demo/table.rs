@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use larder_core::Bytes;
 
-use super::result::{DemoReport, PolicyReport};
+use super::result::{DemoReport, PolicyReport, TraceInfo};
 use crate::report::number;
 
 /// The columns.
@@ -57,77 +57,72 @@ pub(crate) fn write(report: &DemoReport, out: &mut impl Write) -> io::Result<()>
 
 /// What was measured, and how: pairs of a word and its meaning.
 pub(crate) fn method(report: &DemoReport) -> Vec<(&'static str, String)> {
-    let (trace, cluster) = (&report.trace, &report.cluster);
+    let cluster = &report.cluster;
+    let load = format!(
+        "closed loop, {} clients; T_low {}, T_high {}, K {} s (the paper's 20 s, as much faster as the disks)",
+        cluster.clients,
+        cluster.t_low,
+        cluster.t_high,
+        number(cluster.replication_decay_s)
+    );
+    let members = format!(
+        "{} nodes, each a process with {} of cache ({}), behind one switch, all on this machine",
+        cluster.nodes,
+        Bytes(cluster.cache_bytes),
+        cluster.cache_kind
+    );
+    let imbalance = "largest time-averaged node load over the mean of all nodes; 1.00 is even; sampled while every client has work";
+    let idle = format!(
+        "share of the time a node has fewer than {} active requests (40 % of T_low), mean over nodes",
+        cluster.idle_below
+    );
+    let interleaved = match cluster.runs {
+        1 => "",
+        _ => ", interleaved; figures of the run with the median throughput",
+    };
+    let runs = format!(
+        "{} of each policy{interleaved}; every run starts a new cluster with cold caches",
+        cluster.runs
+    );
+    let chance = format!("targets are hashed with {}, seed {}", cluster.hash_function, cluster.seed);
+    let [trace, measured, cold] = replayed(&report.trace);
     vec![
-        (
-            "trace",
-            format!(
-                "{}: {} requests to {} targets, {} working set, {} mean reply, hottest target {:.1} %",
-                trace.source,
-                number(trace.requests as f64),
-                number(trace.targets as f64),
-                Bytes(trace.working_set_bytes),
-                Bytes(trace.reply_bytes_mean as u64),
-                trace.hottest_share * 100.0
-            ),
-        ),
-        (
-            "measured",
-            format!(
-                "the last {} requests; the first {} warm the caches",
-                number((trace.requests - trace.warmup_requests) as f64),
-                number(trace.warmup_requests as f64)
-            ),
-        ),
-        (
-            "cold misses",
-            format!(
-                "{} of the measured requests are the first for their target, so no policy can hit on them",
-                number(trace.cold_misses as f64)
-            ),
-        ),
-        (
-            "cluster",
-            format!(
-                "{} nodes, each a process with {} of cache ({}), behind one switch, all on this machine",
-                cluster.nodes,
-                Bytes(cluster.cache_bytes),
-                cluster.cache_kind
-            ),
-        ),
+        ("trace", trace),
+        ("measured", measured),
+        ("cold misses", cold),
+        ("cluster", members),
         ("disks", format!("modelled, not real: {}", cluster.disk_model)),
-        (
-            "load",
-            format!(
-                "closed loop, {} clients; T_low {}, T_high {}, K {} s (the paper's 20 s, as much faster as the disks)",
-                cluster.clients,
-                cluster.t_low,
-                cluster.t_high,
-                number(cluster.replication_decay_s)
-            ),
-        ),
-        ("imbalance", "largest time-averaged node load over the mean of all nodes; 1.00 is even".to_owned()),
-        (
-            "idle",
-            format!(
-                "share of the time a node has fewer than {} active requests (40 % of T_low), mean over nodes",
-                cluster.idle_below
-            ),
-        ),
-        ("chance", format!("targets are hashed with {}, seed {}", cluster.hash_function, cluster.seed)),
-        (
-            "runs",
-            format!(
-                "{} of each policy{}; every run starts a new cluster with cold caches",
-                cluster.runs,
-                if cluster.runs > 1 {
-                    ", interleaved; figures of the run with the median throughput"
-                } else {
-                    ""
-                }
-            ),
-        ),
+        ("load", load),
+        ("imbalance", imbalance.to_owned()),
+        ("idle", idle),
+        ("chance", chance),
+        ("runs", runs),
     ]
+}
+
+/// The trace, the part of it that counts, and what no policy can hit on.
+fn replayed(trace: &TraceInfo) -> [String; 3] {
+    let described = format!(
+        "{}: {} requests to {} targets, {} working set, {} mean reply, hottest target {:.1} %",
+        trace.source,
+        number(trace.requests as f64),
+        number(trace.targets as f64),
+        Bytes(trace.working_set_bytes),
+        Bytes(trace.reply_bytes_mean as u64),
+        trace.hottest_share * 100.0
+    );
+    let measured = trace.requests - trace.warmup_requests;
+    let counted = format!(
+        "the last {} requests, to the last byte of the last one; the first {} warm the caches",
+        number(measured as f64),
+        number(trace.warmup_requests as f64)
+    );
+    let cold = format!(
+        "{} of the measured requests ({:.1} %) are the first for their target: no policy can hit on them",
+        number(trace.cold_misses as f64),
+        100.0 * trace.cold_misses as f64 / measured.max(1) as f64
+    );
+    [described, counted, cold]
 }
 
 #[cfg(test)]
