@@ -8,6 +8,7 @@ use clap::Args;
 use larder_core::cache::CacheKind;
 use larder_core::{Bytes, PolicyKind};
 use larder_trace::{LoadOptions, Trace, synth};
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::config::Size;
 use crate::demo::plan::Plan;
@@ -60,7 +61,7 @@ pub(crate) struct DemoArgs {
     t_high: u32,
     /// How many times faster than a disk of 1998 the modelled disks are. Faster shortens the demo and loads the
     /// processors more; the ratios stay.
-    #[arg(long, value_name = "FACTOR", default_value_t = 1.5)]
+    #[arg(long, value_name = "FACTOR", default_value_t = 2.0)]
     disk_speed: f64,
     /// Replay only the first requests of the trace. Default: all of a log, 36000 of a synthetic trace.
     #[arg(long, value_name = "REQUESTS")]
@@ -102,9 +103,11 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
     let demo = Demo::new(args.setup(), plan);
     let runtime = super::serve::runtime(1)?;
     let outcome = runtime.block_on(async {
+        let mut term = signal(SignalKind::terminate()).context("cannot watch SIGTERM")?;
         tokio::select! {
             outcome = demo.run() => outcome,
             _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
+            _ = term.recv() => Err(anyhow::anyhow!("terminated")),
         }
     })?;
     let mut out = io::stdout().lock();

@@ -41,10 +41,14 @@ impl Process {
 
     /// A node with a modelled store, fast enough not to matter.
     pub fn model_node(name: &str, listen: &str, manifest: &Path) -> Self {
-        let manifest = manifest.to_str().unwrap();
-        let words =
-            ["node", "--name", name, "--listen", listen, "--manifest", manifest, "--disk-speed", "200"];
-        Self::start(&words)
+        Self::slow_node(name, listen, manifest, 200.0)
+    }
+
+    /// A node with a modelled store, `speed` times as fast as a disk of 1998.
+    pub fn slow_node(name: &str, listen: &str, manifest: &Path, speed: f64) -> Self {
+        let (manifest, speed) = (manifest.to_str().unwrap(), speed.to_string());
+        let model = ["--manifest", manifest, "--disk-speed", &speed];
+        Self::start(&[&["node", "--name", name, "--listen", listen], &model[..]].concat())
     }
 
     pub fn kill(&mut self) {
@@ -52,9 +56,13 @@ impl Process {
         self.child.wait().unwrap();
     }
 
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
     /// Sends SIGTERM and waits for the end.
     pub fn terminate(mut self) -> ExitStatus {
-        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+        self.signal(Signal::TERM);
         until("the process ends", || self.child.try_wait().unwrap())
     }
 
@@ -72,14 +80,14 @@ impl Drop for Process {
     }
 }
 
-/// Asks until there is an answer; fails after ten seconds.
+/// Asks until there is an answer; fails after twenty seconds.
 pub fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
         if let Some(answer) = ask() {
             return answer;
         }
-        assert!(start.elapsed() < Duration::from_secs(10), "waited too long until {what}");
+        assert!(start.elapsed() < Duration::from_secs(20), "waited too long until {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

@@ -1,7 +1,11 @@
 //! Nodes and a switch that serve a directory, and their admin interfaces.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::thread;
 
+use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::http::{ask, get};
@@ -112,4 +116,56 @@ fn the_admin_interface_explains_and_drains() {
     assert!(missing.json()["hint"].as_str().unwrap().contains("/explain"));
     assert_eq!(ask(admin, "DELETE", "/nodes", "").status, 405);
     assert_eq!(get(admin, "/explain").status, 400);
+}
+
+#[test]
+fn a_switch_told_to_end_finishes_what_it_has_begun() {
+    let folder = tempfile::tempdir().unwrap();
+    let manifest = folder.path().join("manifest.tsv");
+    fs::write(&manifest, "1000\t/slow\n").unwrap();
+    // 28 ms divided by this speed: nearly a second.
+    let node = Process::slow_node("slow", "127.0.0.1:0", &manifest, 0.03);
+    let switch = switch(&[("slow", &node)]);
+    let (address, admin) = (switch.address, switch.admin.unwrap());
+    let client = thread::spawn(move || get(address, "/slow"));
+    let outstanding = || get(admin, "/status").json()["outstanding"].as_u64();
+    until("the request is under way", || (outstanding() == Some(1)).then_some(()));
+    assert!(switch.terminate().success());
+    let reply = client.join().unwrap();
+    assert_eq!((reply.status, reply.body.len()), (200, 1_000));
+}
+
+#[test]
+fn the_access_log_survives_rotation() {
+    let (site, folder) = (site(), tempfile::tempdir().unwrap());
+    let node = node(&site, "a");
+    let (log, old) = (folder.path().join("access.log"), folder.path().join("access.log.1"));
+    let (member, file) = (format!("--node=a={}", node.address), log.to_str().unwrap());
+    let words = ["switch", "--listen", "127.0.0.1:0", &member, "--admin", "off", "--access-log", file];
+    let switch = Process::start(&words);
+    let lines = |path: &std::path::Path| fs::read_to_string(path).unwrap_or_default().lines().count();
+    get(switch.address, "/1.txt");
+    until("the line is written", || (lines(&log) == 1).then_some(()));
+    fs::rename(&log, &old).unwrap();
+    switch.signal(Signal::HUP);
+    until("lines go to the new file", || {
+        get(switch.address, "/2.txt");
+        (lines(&log) > 0).then_some(())
+    });
+    let text = fs::read_to_string(&old).unwrap();
+    assert!(text.contains("\"GET /1.txt HTTP/1.1\" 200") && text.contains("node=a"), "{text}");
+}
+
+#[test]
+fn the_admin_interface_bounds_what_it_reads() {
+    let site = site();
+    let node = node(&site, "a");
+    let mut stream = TcpStream::connect(node.admin.unwrap()).unwrap();
+    let long = format!("GET /stats HTTP/1.1\r\nHost: x\r\nX-Long: {}\r\n\r\n", "x".repeat(40_000));
+    // The server may close before it has read everything.
+    let _ = stream.write_all(long.as_bytes());
+    let mut reply = Vec::new();
+    let _ = stream.read_to_end(&mut reply);
+    assert!(reply.is_empty() || reply.starts_with(b"HTTP/1.1 431"), "{}", String::from_utf8_lossy(&reply));
+    assert_eq!(get(node.admin.unwrap(), "/healthz").status, 200);
 }
