@@ -1,5 +1,6 @@
 //! `larder demo`, small: real cluster, every policy, all outputs.
 
+use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -35,6 +36,11 @@ fn a_small_demo_compares_every_policy() {
     assert!(output.status.success(), "{talk}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["schema"], "larder-demo/1");
+    let schema = Command::new(LARDER).args(["demo", "--json-schema"]).output().unwrap();
+    let schema: Value = serde_json::from_slice(&schema.stdout).unwrap();
+    let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<BTreeSet<_>>();
+    assert_eq!(keys(&schema["properties"]), keys(&report));
+    assert_eq!(keys(&schema["$defs"]["Figures"]["properties"]), keys(&report["policies"][0]["median"]));
     assert_eq!(
         (&report["trace"]["requests"], &report["trace"]["warmup_requests"]),
         (&300.into(), &100.into())
