@@ -90,7 +90,7 @@ fn summary(config: &Config, out: &mut impl Write) -> anyhow::Result<()> {
                 let past = if *bypass_page_cache { ", past the page cache" } else { "" };
                 format!("the directory {}{past}", root.display())
             }
-            StoreConfig::Model { manifest, disk } => {
+            StoreConfig::Model { manifest, disk, .. } => {
                 format!(
                     "a modelled store of {} ({} disks, {} times 1998 speed)",
                     manifest.display(),

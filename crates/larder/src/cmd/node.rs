@@ -27,7 +27,7 @@ pub(crate) struct NodeArgs {
     #[arg(short, long)]
     name: Option<String>,
     /// The directory to serve.
-    #[arg(short, long, value_name = "DIR", conflicts_with_all = ["manifest", "disk_speed", "disks"])]
+    #[arg(short, long, value_name = "DIR", conflicts_with_all = ["manifest", "disk_speed", "disks", "processor_speed"])]
     root: Option<String>,
     /// Memory for content, such as 64MB or 1GiB.
     #[arg(long, value_name = "SIZE")]
@@ -47,6 +47,9 @@ pub(crate) struct NodeArgs {
     /// Number of modelled disks.
     #[arg(long, value_name = "N", requires = "manifest")]
     disks: Option<u16>,
+    /// Model the processor too, and how many times faster than one of 1998 it is.
+    #[arg(long, value_name = "FACTOR", requires = "manifest")]
+    processor_speed: Option<f64>,
     #[command(flatten)]
     serve: ServeArgs,
 }
@@ -100,8 +103,9 @@ impl NodeArgs {
             (raw.root, raw.model) = (Some(root.clone()), None);
         }
         if let Some(manifest) = &self.manifest {
+            let (manifest, processor_speed) = (manifest.clone(), self.processor_speed);
             let (speed, disks) = (self.disk_speed.unwrap_or(1.0), self.disks.unwrap_or(1));
-            (raw.root, raw.model) = (None, Some(RawModel { manifest: manifest.clone(), speed, disks }));
+            (raw.root, raw.model) = (None, Some(RawModel { manifest, speed, disks, processor_speed }));
         }
         if let Some(cache) = self.cache {
             raw.cache.size = cache;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use larder_core::Bytes;
 use larder_core::cache::CacheKind;
-use larder_node::{CacheConfig, DiskModel, Limits, NodeConfig, StoreConfig};
+use larder_node::{CacheConfig, DiskModel, ProcessorModel, Limits, NodeConfig, StoreConfig};
 
 use super::error::Fault;
 use super::raw_node::{RawModel, RawNode, RawNodeLimits};
@@ -46,6 +46,7 @@ pub(super) fn node(raw: &RawNode) -> Result<NodeRole, Fault> {
     node.check().map_err(|error| {
         let key = match error.field.strip_prefix("store.disk.") {
             Some(disk) => format!("node.model.{disk}"),
+            None if error.field == "store.processor.speed" => "node.model.processor_speed".to_owned(),
             None => format!("node.{}", error.field.replace("_bytes_max", "_max")),
         };
         Fault::new(key, "out of range").hint(error.expected)
@@ -78,9 +79,10 @@ fn store(raw: &RawNode) -> Result<StoreConfig, Fault> {
             Err(Fault::new("node.bypass_page_cache", "a modelled store has no page cache to bypass")
                 .hint("leave it out, or serve a root"))
         }
-        (None, Some(RawModel { manifest, speed, disks })) => {
+        (None, Some(RawModel { manifest, speed, disks, processor_speed })) => {
             let disk = DiskModel { speed: *speed, disks: *disks, ..DiskModel::default() };
-            Ok(StoreConfig::Model { manifest: PathBuf::from(manifest), disk })
+            let processor = processor_speed.map(|speed| ProcessorModel { speed, ..ProcessorModel::default() });
+            Ok(StoreConfig::Model { manifest: PathBuf::from(manifest), disk, processor })
         }
         (Some(_), Some(_)) => {
             Err(Fault::new("node.model", "contradicts node.root: content comes from one of them")

@@ -73,6 +73,12 @@ impl Cluster {
         Ok(Self { processes, address, admin })
     }
 
+    /// The ids of its processes and of this one, which makes the load.
+    pub(crate) fn process_ids(&self) -> Vec<u32> {
+        let members = self.processes.iter().filter_map(Child::id);
+        members.chain([std::process::id()]).collect()
+    }
+
     /// Ends all processes, the switch first; kills those that do not end by themselves.
     pub(crate) async fn stop(mut self) {
         while let Some(mut process) = self.processes.pop() {

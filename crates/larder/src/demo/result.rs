@@ -117,6 +117,8 @@ pub(crate) struct Figures {
     pub(crate) seconds: f64,
     /// Share of all processor cores that were busy, whatever they did, 0 to 1; none where it cannot be read.
     pub(crate) cpu_busy: Option<f64>,
+    /// Share of all processor cores that the demo's own processes used: nodes, switch and load; 0 to 1.
+    pub(crate) cpu_own: Option<f64>,
 }
 
 /// The load of one node over the measured part.
@@ -164,6 +166,7 @@ pub(crate) mod tests {
             errors: 0,
             seconds: 10.0,
             cpu_busy: Some(0.5),
+            cpu_own: Some(0.4),
         };
         let policy = |name: &str, median: Figures, ratio: f64| PolicyReport {
             policy: name.to_owned(),

@@ -11,6 +11,7 @@ use larder_core::Settings;
 use larder_load::{Arrivals, Progress, Report, Stop, Warning};
 
 use super::cluster::{Cluster, ClusterSpec};
+use super::cpu::CpuBusy;
 use super::plan::Plan;
 use super::result::{ClusterInfo, DemoReport, Figures, NodeLoad, PolicyReport, SCHEMA};
 use super::sample::{Signals, idle, imbalance, sample};
@@ -104,7 +105,7 @@ impl Demo {
     async fn one(&self, spec: &ClusterSpec, policy: &str) -> anyhow::Result<Run> {
         let cluster = Cluster::start(spec, policy).await?;
         let signals = Arc::new(Signals::default());
-        let sampler = tokio::spawn(sample(cluster.admin, Arc::clone(&signals)));
+        let sampler = tokio::spawn(sample(cluster.admin, cluster.process_ids(), Arc::clone(&signals)));
         let base = self.bar.position();
         let note = |progress: Progress| self.note(&progress, base, &signals);
         let outcome = larder_load::run(self.load_plan(&cluster), &note).await;
@@ -239,11 +240,13 @@ impl Demo {
     fn warnings(&self, medians: &[&Run]) -> Vec<String> {
         let mut warnings = Vec::new();
         for (policy, run) in self.setup.policies.iter().zip(medians) {
-            if let Some(busy) = run.figures.cpu_busy.filter(|busy| *busy > CPU_BUSY_MAX) {
+            let Figures { cpu_busy, cpu_own, .. } = run.figures;
+            if let Some(busy) = cpu_busy.filter(|busy| *busy > CPU_BUSY_MAX) {
                 warnings.push(format!(
-                    "{policy}: the processors were {:.0} % busy, so this machine may have set the limit and not the \
-                     policy; use a smaller --disk-speed",
-                    busy * 100.0
+                    "{policy}: the processors were {:.0} % busy ({:.0} % with the demo), so this machine may have set \
+                     the limit and not the policy; use a smaller --disk-speed",
+                    busy * 100.0,
+                    cpu_own.unwrap_or(0.0) * 100.0
                 ));
             }
             if run.samples < SAMPLES_MIN {
@@ -258,7 +261,7 @@ impl Demo {
     }
 }
 
-fn figures(report: &Report, node_loads: &[NodeLoad], cpu_busy: Option<f64>) -> Figures {
+fn figures(report: &Report, node_loads: &[NodeLoad], cpu: Option<CpuBusy>) -> Figures {
     Figures {
         requests_per_s: report.requests_per_s,
         requests_per_s_busy: report.requests_per_s_busy,
@@ -269,7 +272,8 @@ fn figures(report: &Report, node_loads: &[NodeLoad], cpu_busy: Option<f64>) -> F
         idle_fraction: idle(node_loads),
         errors: report.failed,
         seconds: report.measured_s,
-        cpu_busy,
+        cpu_busy: cpu.map(|cpu| cpu.all),
+        cpu_own: cpu.map(|cpu| cpu.own),
     }
 }
 

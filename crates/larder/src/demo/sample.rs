@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use http_body_util::{BodyExt, Empty, Limited};
@@ -15,11 +15,13 @@ use serde::Deserialize;
 use tokio::net::TcpStream;
 use tokio::time::MissedTickBehavior;
 
-use super::cpu::CpuTime;
+use super::cpu::{CpuBusy, CpuTime};
 use super::result::NodeLoad;
 
 /// Time between samples. The loads are counts of the dispatcher itself, so a sample is exact at its instant.
 const SAMPLE_EVERY: Duration = Duration::from_millis(10);
+/// Time between two looks at the processor times, which take a file for each process.
+const CPU_EVERY: Duration = Duration::from_millis(200);
 /// Largest answer read.
 const ANSWER_BYTES_MAX: usize = 4 << 20;
 
@@ -38,8 +40,8 @@ pub(crate) struct Samples {
     names: Vec<String>,
     /// For each node, the load in each sample.
     loads: Vec<Vec<u32>>,
-    /// Share of all cores busy from the first to the last sample.
-    pub(crate) cpu_busy: Option<f64>,
+    /// How busy the cores were from the first to the last sample.
+    pub(crate) cpu_busy: Option<CpuBusy>,
 }
 
 type Client = SendRequest<Empty<Bytes>>;
@@ -51,10 +53,17 @@ struct NodeRow {
 }
 
 /// Waits for the measured part and samples it until the run has ended.
-pub(crate) async fn sample(admin: SocketAddr, signals: Arc<Signals>) -> anyhow::Result<Samples> {
+///
+/// The processor time of `processes` is told apart from that of the machine.
+pub(crate) async fn sample(
+    admin: SocketAddr,
+    processes: Vec<u32>,
+    signals: Arc<Signals>,
+) -> anyhow::Result<Samples> {
     let mut client = None;
     let mut samples = Samples::default();
     let mut cpu: Option<(Option<CpuTime>, Option<CpuTime>)> = None;
+    let mut cpu_at = None;
     let mut ticks = tokio::time::interval(SAMPLE_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while !signals.ended.load(Ordering::Acquire) {
@@ -63,8 +72,12 @@ pub(crate) async fn sample(admin: SocketAddr, signals: Arc<Signals>) -> anyhow::
             continue;
         }
         samples.take(nodes(&mut client, admin).await?);
-        let now = CpuTime::now();
-        cpu.get_or_insert((now, now)).1 = now;
+        let looked = cpu_at.is_some_and(|at: Instant| at.elapsed() < CPU_EVERY);
+        if !looked {
+            let now = CpuTime::now(&processes);
+            cpu.get_or_insert((now, now)).1 = now;
+            cpu_at = Some(Instant::now());
+        }
     }
     if samples.names.is_empty() {
         // A run shorter than the time between two looks: the names at least are right.

@@ -96,8 +96,20 @@ pub(crate) fn method(report: &DemoReport) -> Vec<(&'static str, String)> {
         ("imbalance", imbalance.to_owned()),
         ("idle", idle),
         ("chance", chance),
+        ("processors", processors(report)),
         ("runs", runs),
     ]
+}
+
+/// How much of the machine the demo itself took, so that nobody takes the machine's limit for a policy's.
+fn processors(report: &DemoReport) -> String {
+    let own = report.policies.iter().filter_map(|policy| policy.median.cpu_own);
+    match own.reduce(f64::max) {
+        Some(most) => {
+            format!("clients, switch and nodes together took at most {:.0} % of all cores", most * 100.0)
+        }
+        None => "their use could not be read".to_owned(),
+    }
 }
 
 /// The trace, the part of it that counts, and what no policy can hit on.
