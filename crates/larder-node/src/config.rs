@@ -3,7 +3,7 @@
 //! Every field has a default but the name and the store. [`NodeConfig::check`] names the first value out of range;
 //! [`crate::Node::new`] calls it, so a running node has a configuration without contradictions.
 
-use crate::store::DiskModel;
+use crate::store::{DiskModel, ProcessorModel};
 use larder_core::Bytes;
 use larder_core::cache::CacheKind;
 use std::path::PathBuf;
@@ -60,6 +60,8 @@ pub enum StoreConfig {
         manifest: PathBuf,
         /// The disk.
         disk: DiskModel,
+        /// The processor; `None` leaves replies as fast as the real one.
+        processor: Option<ProcessorModel>,
     },
 }
 
@@ -133,8 +135,9 @@ impl NodeConfig {
             let absolute = path.as_deref().is_none_or(|path| path.starts_with('/'));
             ensure(absolute, field, "a path that starts with '/'")?;
         }
-        if let StoreConfig::Model { disk, .. } = &self.store {
+        if let StoreConfig::Model { disk, processor, .. } = &self.store {
             disk.check()?;
+            processor.iter().try_for_each(ProcessorModel::check)?;
         }
         self.limits.check()
     }
@@ -214,7 +217,7 @@ mod tests {
             ("limits.head_timeout", |c| c.limits.head_timeout = Duration::ZERO),
             ("store.disk.speed", |c| {
                 let disk = DiskModel { speed: f64::NAN, ..DiskModel::default() };
-                c.store = StoreConfig::Model { manifest: "m".into(), disk };
+                c.store = StoreConfig::Model { manifest: "m".into(), disk, processor: None };
             }),
         ];
         for (field, spoil) in cases {

@@ -32,7 +32,7 @@ pub use config::{CacheConfig, ConfigError, Limits, NodeConfig, StoreConfig};
 pub use node::{Node, NodeError};
 pub use server::Drained;
 pub use stats::NodeStats;
-pub use store::{DirectoryError, DiskModel, ManifestError};
+pub use store::{DirectoryError, DiskModel, ManifestError, ProcessorModel};
 
 /// Entry points for the fuzz targets: parsers of foreign bytes, with the checks that must hold for any input.
 #[doc(hidden)]

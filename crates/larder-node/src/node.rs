@@ -70,7 +70,9 @@ impl Node {
             StoreConfig::Directory { root, bypass_page_cache } => {
                 Store::Directory(Directory::open(&root, bypass_page_cache, limits.reads_at_once)?)
             }
-            StoreConfig::Model { manifest, disk } => Store::Model(Model::load(&manifest, disk)?),
+            StoreConfig::Model { manifest, disk, processor } => {
+                Store::Model(Model::load(&manifest, disk, processor)?)
+            }
         };
         Ok(Arc::new(Self {
             speller: Speller::new(&name),
@@ -167,7 +169,12 @@ impl Node {
         };
         let mut why = Why::Miss;
         match self.get(request, &name, &mut why).await {
-            Ok(reply) => reply,
+            Ok(reply) => {
+                if let Store::Model(model) = &self.store {
+                    model.reply_with(http_body::Body::size_hint(reply.body()).lower()).await;
+                }
+                reply
+            }
             Err(error) => self.answer_error(&error, path, why),
         }
     }

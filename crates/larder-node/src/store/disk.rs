@@ -11,19 +11,13 @@
 //! A file read in pieces, in file order, takes the time of the whole: the piece after `before` bytes takes
 //! `time(before + n) - time(before)`. `speed` divides every time.
 //!
-//! The disk lives on a virtual clock. A read starts when the one before it has ended, not when a timer has noticed,
-//! so a busy disk's throughput is the model's to the nanosecond. When the disk was idle, the read that comes first
-//! is dated back by as much as the last wake-up was late, since its request would have come that much earlier.
+//! One disk does one read at a time; see [`super::serial`].
 
 use crate::config::{ConfigError, ensure};
 use std::time::Duration;
-use tokio::time::Instant;
 
 const BLOCK: u64 = 4 << 10;
 const SEEK_EVERY: u64 = 44 << 10;
-
-/// Most a late wake-up is made up for. A longer one is a stalled machine, not a coarse timer.
-const LATE_MAX: Duration = Duration::from_millis(20);
 
 /// How long reads take. The default is the paper's disk.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -89,45 +83,6 @@ fn seeks(len: u64) -> u64 {
     units(len.saturating_sub(SEEK_EVERY), SEEK_EVERY)
 }
 
-/// One disk: when it is free, and how long it has worked.
-#[derive(Debug)]
-pub(super) struct Disk {
-    free_at: Instant,
-    late: Duration,
-    busy: Duration,
-}
-
-impl Disk {
-    pub(super) fn new(now: Instant) -> Self {
-        Self { free_at: now, late: Duration::ZERO, busy: Duration::ZERO }
-    }
-
-    /// Queues a read of length `time` and returns when it ends.
-    pub(super) fn enqueue(&mut self, now: Instant, time: Duration) -> Instant {
-        let late = std::mem::take(&mut self.late);
-        let asked_at = now.checked_sub(late).unwrap_or(now);
-        let start = self.free_at.max(asked_at);
-        // A time beyond the clock's range stands for a disk that never answers.
-        let end = start.checked_add(time).unwrap_or(start + Duration::from_secs(1 << 32));
-        self.free_at = end;
-        end
-    }
-
-    /// Notes that the wait for the read of length `time` that ended at `end` was over at `now`.
-    pub(super) fn woke(&mut self, end: Instant, time: Duration, now: Instant) {
-        self.busy = self.busy.saturating_add(time);
-        // With another read queued behind this one, the disk did not wait for the wake-up.
-        if end == self.free_at {
-            self.late = now.saturating_duration_since(end).min(LATE_MAX);
-        }
-    }
-
-    /// Time of all reads that have ended.
-    pub(super) fn busy(&self) -> Duration {
-        self.busy
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -165,42 +120,5 @@ mod tests {
             let whole = disk.read_time(before);
             prop_assert!(sum.abs_diff(whole) < Duration::from_micros(1), "{sum:?} {whole:?}");
         }
-
-        #[test]
-        fn a_disk_does_one_read_at_a_time_in_order(jobs in prop::collection::vec((0..50_u64, 1..50_u64), 1..60)) {
-            let origin = Instant::now();
-            let mut disk = Disk::new(origin);
-            let (mut now, mut last_end) = (origin, origin);
-            for (gap, time) in jobs {
-                now += Duration::from_millis(gap);
-                let time = Duration::from_millis(time);
-                let end = disk.enqueue(now, time);
-                prop_assert_eq!(end, last_end.max(now) + time);
-                last_end = end;
-            }
-        }
-    }
-
-    #[test]
-    fn a_late_wake_up_is_made_up_for_once() {
-        let origin = Instant::now();
-        let ms = Duration::from_millis;
-        let mut disk = Disk::new(origin);
-        let end = disk.enqueue(origin, ms(10));
-        disk.woke(end, ms(10), end + ms(1));
-        // Asked for at 11.5 ms because the answer came 1 ms late: starts at 10.5 ms.
-        let end = disk.enqueue(origin + ms(11) + Duration::from_micros(500), ms(10));
-        assert_eq!(end, origin + ms(20) + Duration::from_micros(500));
-        let end = disk.enqueue(origin + ms(100), ms(10));
-        assert_eq!(end, origin + ms(110));
-        assert_eq!(disk.busy(), ms(10), "only one read has ended");
-    }
-
-    #[test]
-    fn a_reading_longer_than_time_itself_does_not_overflow() {
-        let slow = DiskModel { speed: 0.001, ..DiskModel::default() };
-        let now = Instant::now();
-        let mut disk = Disk::new(now);
-        assert!(disk.enqueue(now, slow.read_time(u64::MAX)) > now);
     }
 }

@@ -10,10 +10,13 @@ mod disk;
 mod manifest;
 mod model;
 mod pages;
+mod processor;
+mod serial;
 
 pub use directory::DirectoryError;
 pub use disk::DiskModel;
 pub use manifest::{ManifestError, fuzz_manifest};
+pub use processor::ProcessorModel;
 
 pub(crate) use directory::Directory;
 pub(crate) use model::Model;

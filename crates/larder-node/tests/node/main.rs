@@ -62,7 +62,7 @@ impl Running {
         let files = tempfile::tempdir().unwrap();
         let path = files.path().join("manifest");
         fs::write(&path, manifest).unwrap();
-        let mut config = NodeConfig::new("n", StoreConfig::Model { manifest: path, disk });
+        let mut config = NodeConfig::new("n", StoreConfig::Model { manifest: path, disk, processor: None });
         set(&mut config);
         Self::start(config, files).await
     }

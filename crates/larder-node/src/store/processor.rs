@@ -1,0 +1,70 @@
+//! A modelled processor: how long a reply takes it, and one reply at a time.
+//!
+//! The processor of the LARD simulation (Pai et al., ASPLOS 1998, section 3.1): 145 us to set a connection up, 145 us
+//! to take it down, and 40 us for every 512 bytes sent, rounded up. There every request has a connection of its own,
+//! so both count for each reply here, whatever connection it uses:
+//!
+//! ```text
+//! time(n) = 290 us + 40 us * ceil(n / 512)
+//! ```
+//!
+//! Eight real nodes have eight processors, eight modelled ones on one machine share its few: without this, a node
+//! could be asked for far more than its share and not slow down. `speed` divides every time.
+
+use crate::config::{ConfigError, ensure};
+use std::time::Duration;
+
+const UNIT: u64 = 512;
+
+/// How long replies take. The default is the paper's processor.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ProcessorModel {
+    /// Time for a reply without contents. Default 290 us, at most 10 s.
+    pub reply: Duration,
+    /// Time for each 512 bytes sent, rounded up. Default 40 us, at most 10 s.
+    pub unit: Duration,
+    /// How many times faster than all that. 0.001 to 1,000,000, default 1.
+    pub speed: f64,
+}
+
+impl Default for ProcessorModel {
+    fn default() -> Self {
+        Self { reply: Duration::from_micros(290), unit: Duration::from_micros(40), speed: 1.0 }
+    }
+}
+
+impl ProcessorModel {
+    /// Time for a reply with `len` bytes of contents.
+    pub fn reply_time(&self, len: u64) -> Duration {
+        let time = self.reply.as_secs_f64() + self.unit.as_secs_f64() * len.div_ceil(UNIT) as f64;
+        Duration::try_from_secs_f64(time / self.speed).unwrap_or(Duration::MAX)
+    }
+
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        let most = Duration::from_secs(10);
+        ensure(self.reply <= most, "store.processor.reply", "at most 10 s")?;
+        ensure(self.unit <= most, "store.processor.unit", "at most 10 s")?;
+        ensure((0.001..=1e6).contains(&self.speed), "store.processor.speed", "0.001 to 1,000,000")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_model_is_the_papers() {
+        // KB and microseconds; 8 KB is the paper's check: 1e6 / 930 = 1,075 requests/s.
+        for (kib, us) in
+            [(1, 370), (8, 930), (16, 1_570), (44, 3_810), (64, 5_410), (100, 8_290), (500, 40_290)]
+        {
+            let time = ProcessorModel::default().reply_time(kib << 10);
+            assert!(
+                time.abs_diff(Duration::from_micros(us)) < Duration::from_nanos(10),
+                "{kib} KB: {time:?}"
+            );
+        }
+        let fast = ProcessorModel { speed: 10.0, ..ProcessorModel::default() };
+        assert_eq!(fast.reply_time(0), Duration::from_micros(29));
+    }
+}
