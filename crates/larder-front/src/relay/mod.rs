@@ -1,7 +1,8 @@
 //! The relay: Pingora's hooks, in the order in which a request meets them.
 //!
-//! `early_request_filter` (header read) -> `request_filter` (which node) -> `upstream_peer` (its address) -> `connected_to_upstream` ->
-//! `upstream_request_filter` -> `upstream_response_filter` / `response_filter` (reply's header) -> `logging` (done).
+//! `request_filter` (header read: which node) -> `upstream_peer` (its address) -> `connected_to_upstream` ->
+//! `upstream_request_filter` -> `upstream_response_filter` (reply's header) -> `logging` (done). No other hook is
+//! used, since each costs an allocation per request.
 //! `fail_to_connect` and `error_while_proxy` decide whether `upstream_peer` is asked again; `fail_to_proxy` answers
 //! when it is not. A request that is dropped in between ends through its lease.
 
@@ -13,6 +14,7 @@ mod retry;
 
 pub(crate) use context::Context;
 
+use crate::cache_status::cache_outcome;
 use crate::conn::{ClientStream, Link};
 use crate::failure::Failure;
 use crate::health;
@@ -20,7 +22,7 @@ use crate::metrics::Retry;
 use crate::switch::Shared;
 use crate::target::target_key;
 use async_trait::async_trait;
-use http::header::{CACHE_STATUS, HOST, HeaderName};
+use http::header::{CACHE_STATUS, HOST};
 use larder_core::{Decision, Refusal, Request};
 use pingora_core::ErrorType;
 use pingora_core::modules::http::HttpModules;
@@ -55,6 +57,22 @@ fn refuse(context: &mut Context, failure: Failure) -> Box<Error> {
 }
 
 impl Relay {
+    /// Holds a header against the limits. One that comes in a single read has passed the connection's own check.
+    fn check(&self, session: &Session) -> Result<(), Failure> {
+        let (limits, request) = (&self.shared.limits, session.req_header());
+        let header_bytes =
+            session.downstream_session.as_http1().map_or(0, |http1| http1.get_headers_raw_bytes().len());
+        if request.raw_path().len() > limits.uri_bytes_max {
+            Err(Failure::UriTooLong)
+        } else if header_bytes > limits.header_bytes_max {
+            Err(Failure::HeaderTooLarge)
+        } else if !headers::has_one_host(request) {
+            Err(Failure::BadRequest)
+        } else {
+            Ok(())
+        }
+    }
+
     /// Asks the dispatcher for a node, waiting for admission if need be.
     async fn place(&self, session: &Session, context: &mut Context) -> Result<Decision, Failure> {
         let request = session.req_header();
@@ -101,30 +119,15 @@ impl ProxyHttp for Relay {
     /// No modules: the one that comes by default compresses, which is the nodes' business.
     fn init_downstream_modules(&self, _modules: &mut HttpModules) {}
 
-    async fn early_request_filter(&self, session: &mut Session, context: &mut Context) -> Result<()> {
+    /// The first node is asked for here rather than in `upstream_peer`, whose errors cost the client its connection.
+    async fn request_filter(&self, session: &mut Session, context: &mut Context) -> Result<bool> {
         context.arrived = self.shared.clock.now();
         if let Some(link) = link(session) {
             link.serving();
         }
         session.set_read_timeout(Some(self.shared.timeouts.client_read));
         session.set_write_timeout(Some(self.shared.timeouts.client_write));
-        let limits = &self.shared.limits;
-        if session.req_header().raw_path().len() > limits.uri_bytes_max {
-            return Err(refuse(context, Failure::UriTooLong));
-        }
-        let header_bytes =
-            session.downstream_session.as_http1().map_or(0, |http1| http1.get_headers_raw_bytes().len());
-        if header_bytes > limits.header_bytes_max {
-            return Err(refuse(context, Failure::HeaderTooLarge));
-        }
-        if !headers::has_one_host(session.req_header()) {
-            return Err(refuse(context, Failure::BadRequest));
-        }
-        Ok(())
-    }
-
-    /// The first node is asked for here rather than in `upstream_peer`, whose errors cost the client its connection.
-    async fn request_filter(&self, session: &mut Session, context: &mut Context) -> Result<bool> {
+        self.check(session).map_err(|failure| refuse(context, failure))?;
         let decision = self.place(session, context).await.map_err(|failure| refuse(context, failure))?;
         context.decision = Some(decision);
         context.tried = context.arrived + context.queued.unwrap_or_default();
@@ -204,21 +207,9 @@ impl ProxyHttp for Relay {
                 health::note_success(node);
             }
         }
-        Ok(())
-    }
-
-    async fn response_filter(
-        &self,
-        _session: &mut Session,
-        reply: &mut ResponseHeader,
-        context: &mut Context,
-    ) -> Result<()> {
-        if !reply.status.is_informational() && context.resume.is_none() {
-            let status = reply.headers.get_all(CACHE_STATUS_NAME).iter().next_back();
-            context.cache = status.and_then(|value| crate::cache_status::cache_outcome(value.as_bytes()));
-            headers::via_reply(reply, &self.shared.via)?;
-        }
-        Ok(())
+        let status = reply.headers.get_all(CACHE_STATUS).iter().next_back();
+        context.cache = status.and_then(|value| cache_outcome(value.as_bytes()));
+        headers::via_reply(reply, &self.shared.via)
     }
 
     fn fail_to_connect(
@@ -287,6 +278,3 @@ impl ProxyHttp for Relay {
         self.record(session, error, context, now);
     }
 }
-
-/// `http` names it only under a feature.
-const CACHE_STATUS_NAME: HeaderName = CACHE_STATUS;
