@@ -111,3 +111,64 @@ impl Waiting {
         self.shards.iter().map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner).len()).sum()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use larder_core::dispatch::Admission;
+    use larder_core::{Arrival, NodeId, NodeSpec, Request, Settings, TargetId};
+
+    /// A dispatcher with one request at its only node and one that waits.
+    fn one_waits() -> (Dispatcher, Ticket) {
+        let settings = Settings { admission: Admission::Fixed(1), ..Settings::default() };
+        let dispatcher = Dispatcher::new(settings, &[NodeSpec::named("a")]).expect("valid");
+        let request = Request::new(TargetId(1));
+        assert!(matches!(dispatcher.arrive(Time::ZERO, request), Arrival::Start(_)));
+        let Arrival::Wait(ticket) = dispatcher.arrive(Time::ZERO, request) else { panic!("must wait") };
+        (dispatcher, ticket)
+    }
+
+    fn first_ends(dispatcher: &Dispatcher) -> Vec<Started> {
+        let mut started = Vec::new();
+        dispatcher.finish(Time::ZERO, NodeId(0), &mut started);
+        assert_eq!(started.len(), 1);
+        started
+    }
+
+    fn nothing_is_left(dispatcher: &Dispatcher, waiting: &Waiting) -> bool {
+        (dispatcher.outstanding(), dispatcher.nodes().load(NodeId(0)), waiting.len()) == (0, 0, 0)
+    }
+
+    #[test]
+    fn a_task_that_goes_while_its_ticket_is_being_started_is_ended_for() {
+        let (dispatcher, ticket) = one_waits();
+        let waiting = Waiting::default();
+        let place = waiting.register(ticket);
+        let started = first_ends(&dispatcher);
+        assert_eq!(waiting.give_up(&dispatcher, place), None);
+        waiting.deliver(&dispatcher, Time::ZERO, started);
+        assert!(nothing_is_left(&dispatcher, &waiting));
+    }
+
+    #[test]
+    fn a_task_that_goes_after_its_ticket_was_started_gets_the_decision_to_end() {
+        let (dispatcher, ticket) = one_waits();
+        let waiting = Waiting::default();
+        let place = waiting.register(ticket);
+        waiting.deliver(&dispatcher, Time::ZERO, first_ends(&dispatcher));
+        let decision = waiting.give_up(&dispatcher, place).expect("a decision");
+        dispatcher.finish(Time::ZERO, decision.node, &mut Vec::new());
+        assert!(nothing_is_left(&dispatcher, &waiting));
+    }
+
+    #[test]
+    fn a_ticket_that_is_started_before_its_task_registers_waits_for_it() {
+        let (dispatcher, ticket) = one_waits();
+        let waiting = Waiting::default();
+        waiting.deliver(&dispatcher, Time::ZERO, first_ends(&dispatcher));
+        let mut place = waiting.register(ticket);
+        let decision = place.settled.try_recv().expect("settled").expect("started");
+        dispatcher.finish(Time::ZERO, decision.node, &mut Vec::new());
+        assert!(nothing_is_left(&dispatcher, &waiting));
+    }
+}
