@@ -18,7 +18,7 @@ use crate::report;
 
 /// Start a whole cluster on this machine and compare policies on one trace.
 ///
-/// Nodes and switch are real processes on loopback; only the disks are modelled. Every policy gets a cluster of its
+/// Nodes and switch are real processes on loopback; only the nodes' disks and processors are modelled. Every policy gets a cluster of its
 /// own and the same requests; the first third warms the caches and is not measured. The result is a table on stdout
 /// and a report to look at (demo-report.html).
 ///
@@ -59,10 +59,13 @@ pub(crate) struct DemoArgs {
     /// T_high of the policies and of the admission limit.
     #[arg(long, default_value_t = 65)]
     t_high: u32,
-    /// How many times faster than a disk of 1998 the modelled disks are. Faster shortens the demo and loads the
-    /// processors more; the ratios stay.
+    /// How many times faster than a node of 1998 (disk and processor, as in the LARD paper) the modelled nodes are.
+    /// Faster shortens the demo and loads the real processors more; the ratios stay.
     #[arg(long, value_name = "FACTOR", default_value_t = 2.0)]
-    disk_speed: f64,
+    speed: f64,
+    /// Model the nodes' disks only: what a node can send is then bounded by this machine, which all nodes share.
+    #[arg(long)]
+    disk_only: bool,
     /// Replay only the first requests of the trace. Default: all of a log, 36000 of a synthetic trace.
     #[arg(long, value_name = "REQUESTS")]
     limit: Option<usize>,
@@ -141,8 +144,8 @@ impl DemoArgs {
         if self.cache.0 == Bytes::ZERO {
             return Err(usage("--cache must be above 0, such as 16MB"));
         }
-        if !(0.001..=1e6).contains(&self.disk_speed) {
-            return Err(usage("--disk-speed must be from 0.001 to 1000000; 1 is a disk of 1998"));
+        if !(0.001..=1e6).contains(&self.speed) {
+            return Err(usage("--speed must be from 0.001 to 1000000; 1 is a node of 1998"));
         }
         if !(self.scale > 0.0 && self.scale <= 1.0) {
             return Err(usage("--scale must be above 0 and at most 1"));
@@ -172,7 +175,8 @@ impl DemoArgs {
             clients: self.clients(),
             t_low: self.t_low,
             t_high: self.t_high,
-            disk_speed: self.disk_speed,
+            speed: self.speed,
+            disk_only: self.disk_only,
             runs: usize::from(self.runs),
         }
     }

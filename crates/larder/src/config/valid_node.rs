@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use larder_core::Bytes;
 use larder_core::cache::CacheKind;
-use larder_node::{CacheConfig, DiskModel, ProcessorModel, Limits, NodeConfig, StoreConfig};
+use larder_node::{CacheConfig, DiskModel, Limits, NodeConfig, ProcessorModel, StoreConfig};
 
 use super::error::Fault;
 use super::raw_node::{RawModel, RawNode, RawNodeLimits};
@@ -81,7 +81,8 @@ fn store(raw: &RawNode) -> Result<StoreConfig, Fault> {
         }
         (None, Some(RawModel { manifest, speed, disks, processor_speed })) => {
             let disk = DiskModel { speed: *speed, disks: *disks, ..DiskModel::default() };
-            let processor = processor_speed.map(|speed| ProcessorModel { speed, ..ProcessorModel::default() });
+            let processor =
+                processor_speed.map(|speed| ProcessorModel { speed, ..ProcessorModel::default() });
             Ok(StoreConfig::Model { manifest: PathBuf::from(manifest), disk, processor })
         }
         (Some(_), Some(_)) => {

@@ -34,7 +34,8 @@ pub(crate) struct ClusterSpec {
     pub(crate) cache_bytes: u64,
     pub(crate) cache_kind: String,
     pub(crate) manifest: PathBuf,
-    pub(crate) disk_speed: f64,
+    pub(crate) speed: f64,
+    pub(crate) disk_only: bool,
     pub(crate) seed: u64,
     pub(crate) t_low: u32,
     pub(crate) t_high: u32,
@@ -92,15 +93,18 @@ impl Cluster {
 }
 
 fn node_arguments(spec: &ClusterSpec, name: &str) -> Vec<String> {
-    let words = [
+    let mut words = vec![
         ("--listen", "127.0.0.1:0".to_owned()),
         ("--name", name.to_owned()),
         ("--manifest", spec.manifest.display().to_string()),
-        ("--disk-speed", spec.disk_speed.to_string()),
+        ("--disk-speed", spec.speed.to_string()),
         ("--cache", spec.cache_bytes.to_string()),
         ("--cache-kind", spec.cache_kind.clone()),
         ("--admin", "off".to_owned()),
     ];
+    if !spec.disk_only {
+        words.push(("--processor-speed", spec.speed.to_string()));
+    }
     arguments("node", &words)
 }
 

@@ -53,17 +53,17 @@ pub(crate) struct ClusterInfo {
     pub(crate) cache_bytes: u64,
     /// Replacement policy of the caches.
     pub(crate) cache_kind: String,
-    /// The disks are a model: this is it.
-    pub(crate) disk_model: String,
-    /// How many times faster than the model's 1998 disk.
-    pub(crate) disk_speed: f64,
+    /// The nodes' disks and processors are a model: this is it.
+    pub(crate) node_model: String,
+    /// How many times faster than the model of 1998.
+    pub(crate) speed: f64,
     /// Clients that each keep one request outstanding (closed loop).
     pub(crate) clients: u32,
     /// T_low.
     pub(crate) t_low: u32,
     /// T_high.
     pub(crate) t_high: u32,
-    /// K of `lard-r`: the paper's 20 s divided by `disk_speed`.
+    /// K of `lard-r`: the paper's 20 s divided by `speed`.
     pub(crate) replication_decay_s: f64,
     /// Hash of the targets.
     pub(crate) hash_function: &'static str,
@@ -194,8 +194,8 @@ pub(crate) mod tests {
                 nodes: 1,
                 cache_bytes: 16_000_000,
                 cache_kind: "gds".into(),
-                disk_model: "a disk of 1998".into(),
-                disk_speed: 1.0,
+                node_model: "a node of 1998".into(),
+                speed: 1.0,
                 clients: 24,
                 t_low: 25,
                 t_high: 65,

@@ -41,7 +41,8 @@ pub(crate) struct Setup {
     pub(crate) clients: u32,
     pub(crate) t_low: u32,
     pub(crate) t_high: u32,
-    pub(crate) disk_speed: f64,
+    pub(crate) speed: f64,
+    pub(crate) disk_only: bool,
     pub(crate) runs: usize,
 }
 
@@ -184,7 +185,8 @@ impl Demo {
             cache_bytes: setup.cache_bytes,
             cache_kind: setup.cache_kind.clone(),
             manifest,
-            disk_speed: setup.disk_speed,
+            speed: setup.speed,
+            disk_only: setup.disk_only,
             seed: setup.seed,
             t_low: setup.t_low,
             t_high: setup.t_high,
@@ -192,9 +194,9 @@ impl Demo {
         }
     }
 
-    /// The paper's K, on a clock that runs as much faster as the disks do.
+    /// The paper's K, on a clock that runs as much faster as the modelled nodes do.
     fn replication_decay(&self) -> Duration {
-        let k = Settings::default().replication_decay.as_secs_f64() / self.setup.disk_speed;
+        let k = Settings::default().replication_decay.as_secs_f64() / self.setup.speed;
         Duration::try_from_secs_f64(k).unwrap_or(Duration::MAX).min(REPLICATION_DECAY_MAX)
     }
 
@@ -221,8 +223,8 @@ impl Demo {
                 nodes: setup.nodes,
                 cache_bytes: setup.cache_bytes,
                 cache_kind: setup.cache_kind.clone(),
-                disk_model: disk_model(setup.disk_speed),
-                disk_speed: setup.disk_speed,
+                node_model: node_model(setup),
+                speed: setup.speed,
                 clients: setup.clients,
                 t_low: setup.t_low,
                 t_high: setup.t_high,
@@ -244,7 +246,7 @@ impl Demo {
             if let Some(busy) = cpu_busy.filter(|busy| *busy > CPU_BUSY_MAX) {
                 warnings.push(format!(
                     "{policy}: the processors were {:.0} % busy ({:.0} % with the demo), so this machine may have set \
-                     the limit and not the policy; use a smaller --disk-speed",
+                     the limit and not the policy; use a smaller --speed",
                     busy * 100.0,
                     cpu_own.unwrap_or(0.0) * 100.0
                 ));
@@ -277,10 +279,16 @@ fn figures(report: &Report, node_loads: &[NodeLoad], cpu: Option<CpuBusy>) -> Fi
     }
 }
 
-fn disk_model(speed: f64) -> String {
+fn node_model(setup: &Setup) -> String {
+    let processor = if setup.disk_only {
+        "; no processor is modelled, so all nodes share this machine's"
+    } else {
+        " and its processor (290 us for a reply and 40 us for each 512 bytes of it, one at a time)"
+    };
     format!(
         "the disk of the LARD paper (28 ms to the first block, 410 us for each 4 KB, 14 ms for each 44 KB beyond the \
-         first), {speed} times as fast, one read at a time on each node"
+         first, one read at a time){processor}, {} times as fast as in 1998",
+        setup.speed
     )
 }
 

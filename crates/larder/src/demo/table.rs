@@ -59,7 +59,7 @@ pub(crate) fn write(report: &DemoReport, out: &mut impl Write) -> io::Result<()>
 pub(crate) fn method(report: &DemoReport) -> Vec<(&'static str, String)> {
     let cluster = &report.cluster;
     let load = format!(
-        "closed loop, {} clients; T_low {}, T_high {}, K {} s (the paper's 20 s, as much faster as the disks)",
+        "closed loop, {} clients; T_low {}, T_high {}, K {} s (the paper's 20 s, as much faster as the nodes)",
         cluster.clients,
         cluster.t_low,
         cluster.t_high,
@@ -91,7 +91,7 @@ pub(crate) fn method(report: &DemoReport) -> Vec<(&'static str, String)> {
         ("measured", measured),
         ("cold misses", cold),
         ("cluster", members),
-        ("disks", format!("modelled, not real: {}", cluster.disk_model)),
+        ("model", format!("disks and processors are modelled, not real: {}", cluster.node_model)),
         ("load", load),
         ("imbalance", imbalance.to_owned()),
         ("idle", idle),

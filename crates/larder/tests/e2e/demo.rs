@@ -13,17 +13,7 @@ fn a_small_demo_compares_every_policy() {
     let (page, chart) = (folder.path().join("report.html"), folder.path().join("chart.svg"));
     let output = Command::new(LARDER)
         .args([
-            "demo",
-            "--limit",
-            "300",
-            "--scale",
-            "0.01",
-            "--nodes",
-            "2",
-            "--cache",
-            "1MB",
-            "--disk-speed",
-            "200",
+            "demo", "--limit", "300", "--scale", "0.01", "--nodes", "2", "--cache", "1MB", "--speed", "200",
         ])
         .args(["--policies", "random,rr,wrr,least-conn,hash,lard,lard-r", "--clients", "20", "--json"])
         .arg("--out")
@@ -62,7 +52,7 @@ fn a_small_demo_compares_every_policy() {
 #[test]
 fn a_killed_demo_leaves_no_process_behind() {
     let mut demo = Command::new(LARDER)
-        .args(["demo", "--disk-speed", "0.1", "--nodes", "3", "--no-report", "--policies", "wrr"])
+        .args(["demo", "--speed", "0.1", "--nodes", "3", "--no-report", "--policies", "wrr"])
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
