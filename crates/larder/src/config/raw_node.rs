@@ -97,6 +97,7 @@ pub(crate) struct RawModel {
     /// Disks; each serves one request at a time. 1 to 64.
     #[serde(default = "one_disk")]
     pub(crate) disks: u16,
+    #[schemars(example = 1.0)]
     /// Model the processor too, and how many times faster than the LARD paper's of 1998 (290 us for a reply and 40 us
     /// for each 512 bytes of it) it is. 0.001 to 1000000. Absent: replies are as fast as the real processor makes them.
     pub(crate) processor_speed: Option<f64>,

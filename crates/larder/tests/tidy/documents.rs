@@ -113,9 +113,10 @@ fn keys_of_limits(document: &str) -> Vec<String> {
 
 #[test]
 fn the_documented_limits_are_keys_of_the_config() {
-    let output =
-        Command::cargo_bin("larder").expect("larder is built").args(["check", "--defaults"]).output();
-    let defaults = String::from_utf8(output.expect("larder runs").stdout).expect("the defaults are text");
+    let mut larder = Command::cargo_bin("larder").expect("larder is built");
+    let output = larder.args(["check", "--defaults"]).output().expect("larder runs");
+    assert!(output.status.success(), "larder check --defaults: {}", String::from_utf8_lossy(&output.stderr));
+    let defaults = String::from_utf8(output.stdout).expect("the defaults are text");
     let defaults: toml::Table = defaults.parse().expect("the defaults are TOML");
     let keys = keys_of_limits(&text("docs/operating.md"));
     assert!(keys.len() > 10, "docs/operating.md lists only {} limits", keys.len());
