@@ -298,9 +298,7 @@ impl Dispatcher {
     }
 
     fn start(&self, now: Time, request: &Request) -> Option<Decision> {
-        let decision = self.policy.pick(now, request, &self.nodes)?;
-        self.nodes.start(decision.node);
-        Some(decision)
+        self.policy.pick(now, request, &self.nodes)
     }
 
     fn end(&self, node: NodeId) {

@@ -123,10 +123,11 @@ impl Loads {
         self.rescan(node.index() / BLOCK);
     }
 
-    /// One more request in flight at `node`.
-    pub fn add(&self, node: NodeId) {
+    /// One more request in flight at `node`; gives its key before.
+    pub fn add(&self, node: NodeId) -> Key {
         let old = Word(self.words[place(node.index())].fetch_add(1, Ordering::Relaxed));
         self.changed(node, old.key(), Word(old.0 + 1).key());
+        old.key()
     }
 
     /// One request less in flight at `node`. False, and nothing changes, if none was.
@@ -299,7 +300,7 @@ mod tests {
         for n in [5, 64, 65, 200] {
             let loads = loads(n);
             assert_eq!(loads.least(3), Some(NodeId(3)));
-            loads.add(NodeId(3));
+            let _ = loads.add(NodeId(3));
             assert_eq!(loads.least(3), Some(NodeId(4)));
             assert_eq!(loads.least(n - 1), Some(node_at(n - 1)));
         }
@@ -309,7 +310,9 @@ mod tests {
     fn weight_divides_the_load() {
         let loads = loads(2);
         loads.set(NodeId(1), Standing { weight_milli: 4000, ..PLAIN });
-        (0..3).for_each(|_| loads.add(NodeId(1)));
+        (0..3).for_each(|_| {
+            let _ = loads.add(NodeId(1));
+        });
         loads.add(NodeId(0));
         assert_eq!(loads.least(0), Some(NodeId(1)), "3/4 is less than 1");
     }
@@ -363,7 +366,9 @@ mod tests {
             for (node, what, weight_milli) in steps {
                 let node = node_at(node % n);
                 match what {
-                    0 | 1 => loads.add(node),
+                    0 | 1 => {
+                        let _ = loads.add(node);
+                    }
                     2 => { let _ = loads.sub(node); }
                     _ => loads.set(node, Standing { weight_milli, open: weight_milli % 3 != 0, joining: false }),
                 }

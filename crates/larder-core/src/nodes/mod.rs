@@ -260,8 +260,9 @@ impl Nodes {
         }
     }
 
-    pub(crate) fn start(&self, node: NodeId) {
-        self.loads.add(node);
+    /// Counts a request at `node`; gives the node's key before.
+    pub(crate) fn start(&self, node: NodeId) -> Key {
+        self.loads.add(node)
     }
 
     #[must_use]

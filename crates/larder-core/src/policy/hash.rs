@@ -14,7 +14,7 @@ pub(super) struct Hash;
 
 impl Policy for Hash {
     fn pick(&self, now: Time, request: &Request, nodes: &Nodes) -> Option<Choice> {
-        self.peek(now, request, nodes)
+        self.peek(now, request, nodes).map(|choice| choice.counted(nodes))
     }
 
     fn peek(&self, _now: Time, request: &Request, nodes: &Nodes) -> Option<Choice> {

@@ -41,6 +41,17 @@ impl Thresholds {
         }
     }
 
+    /// The node, counted, unless it is to be relieved.
+    #[inline]
+    pub(super) fn local(&self, node: NodeId, nodes: &Nodes) -> Option<Choice> {
+        if self.overloaded(nodes.start(node), nodes) {
+            let counted = nodes.end(node);
+            debug_assert!(counted, "it was counted a moment ago");
+            return None;
+        }
+        Some(Choice { node, reason: Reason::Local })
+    }
+
     /// Whether a node with this key is to be relieved.
     #[inline]
     pub(super) fn overloaded(&self, key: Key, nodes: &Nodes) -> bool {
@@ -90,14 +101,12 @@ struct Seen {
 impl Policy for Lard {
     fn pick(&self, now: Time, request: &Request, nodes: &Nodes) -> Option<Choice> {
         if !request.exclude.is_empty() {
-            return retry(now, request, nodes);
+            return retry(now, request, nodes).map(|choice| choice.counted(nodes));
         }
         let mut shard = self.targets.shard(request.target);
         let slot: Slot = shard.touch(request.target);
-        if let Some(node) = shard.sole(slot, nodes)
-            && !self.thresholds.overloaded(nodes.key(node), nodes)
-        {
-            return Some(Choice { node, reason: Reason::Local });
+        if let Some(choice) = shard.sole(slot, nodes).and_then(|node| self.thresholds.local(node, nodes)) {
+            return Some(choice);
         }
         let epoch = nodes.epoch();
         let server = shard.members(slot, nodes).next();
@@ -108,7 +117,7 @@ impl Policy for Lard {
         } else if !shard.is_current(slot, nodes) {
             shard.put(slot, &[choice.node], epoch, None);
         }
-        Some(choice)
+        Some(choice.counted(nodes))
     }
 
     fn peek(&self, now: Time, request: &Request, nodes: &Nodes) -> Option<Choice> {

@@ -113,22 +113,20 @@ impl LardR {
 impl Policy for LardR {
     fn pick(&self, now: Time, request: &Request, nodes: &Nodes) -> Option<Choice> {
         if !request.exclude.is_empty() {
-            return retry(now, request, nodes);
+            return retry(now, request, nodes).map(|choice| choice.counted(nodes));
         }
         let epoch = nodes.epoch();
         let mut shard = self.targets.shard(request.target);
         let slot = shard.touch(request.target);
-        if let Some(node) = shard.sole(slot, nodes)
-            && !self.thresholds.overloaded(nodes.key(node), nodes)
-        {
-            return Some(Choice { node, reason: Reason::Local });
+        if let Some(choice) = shard.sole(slot, nodes).and_then(|node| self.thresholds.local(node, nodes)) {
+            return Some(choice);
         }
         let verdict = self.decide(now, request.target, (&shard, slot), nodes, true)?;
         let changes = verdict.add.is_some() || verdict.remove.is_some();
         if changes || !shard.is_current(slot, nodes) {
             Self::apply(&mut shard, slot, verdict, changes.then_some(now), nodes, epoch);
         }
-        Some(verdict.choice)
+        Some(verdict.choice.counted(nodes))
     }
 
     fn peek(&self, now: Time, request: &Request, nodes: &Nodes) -> Option<Choice> {

@@ -15,7 +15,7 @@ impl Policy for LeastConnections {
     fn pick(&self, now: Time, request: &Request, nodes: &Nodes) -> Option<Choice> {
         let choice = self.peek(now, request, nodes)?;
         self.next.store(choice.node.index() + 1, Ordering::Relaxed);
-        Some(choice)
+        Some(choice.counted(nodes))
     }
 
     fn peek(&self, _now: Time, request: &Request, nodes: &Nodes) -> Option<Choice> {

@@ -186,12 +186,24 @@ pub struct Choice {
     pub reason: Reason,
 }
 
+impl Choice {
+    /// Counts the request at the node chosen.
+    fn counted(self, nodes: &Nodes) -> Self {
+        nodes.start(self.node);
+        self
+    }
+}
+
 /// What every policy answers.
 pub(crate) trait Policy: Send + Sync + fmt::Debug {
-    /// Chooses a node and remembers the choice where the policy has a memory. `None` if no node can be used.
+    /// Chooses a node, counts the request there ([`Nodes::start`]) and remembers the choice where the policy has a
+    /// memory. `None`, and nothing is counted, if no node can be used.
+    ///
+    /// A policy that looks at the load of the node it is about to choose counts first and looks at what was there
+    /// before: the load's cache line then travels between processors once, not twice.
     fn pick(&self, now: Time, request: &Request, nodes: &Nodes) -> Option<Choice>;
 
-    /// What [`Policy::pick`] would answer, remembering nothing.
+    /// What [`Policy::pick`] would answer, counting and remembering nothing.
     fn peek(&self, now: Time, request: &Request, nodes: &Nodes) -> Option<Choice>;
 
     /// What is known of a target. `None` for a policy without a memory of targets, or a target it does not know.

@@ -30,6 +30,7 @@ impl Random {
 impl Policy for Random {
     fn pick(&self, _now: Time, request: &Request, nodes: &Nodes) -> Option<Choice> {
         self.draw(self.drawn.fetch_add(1, Ordering::Relaxed), request, nodes)
+            .map(|choice| choice.counted(nodes))
     }
 
     fn peek(&self, _now: Time, request: &Request, nodes: &Nodes) -> Option<Choice> {

@@ -15,7 +15,7 @@ pub(super) struct RoundRobin {
 impl Policy for RoundRobin {
     fn pick(&self, _now: Time, request: &Request, nodes: &Nodes) -> Option<Choice> {
         let node = self.turn.take(nodes, |node| !request.exclude.contains(node))?;
-        Some(Choice { node, reason: request.reason_or(Reason::Turn) })
+        Some(Choice { node, reason: request.reason_or(Reason::Turn) }.counted(nodes))
     }
 
     fn peek(&self, _now: Time, request: &Request, nodes: &Nodes) -> Option<Choice> {

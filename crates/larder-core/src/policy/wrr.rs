@@ -29,7 +29,7 @@ impl Policy for WeightedRoundRobin {
     fn pick(&self, _now: Time, request: &Request, nodes: &Nodes) -> Option<Choice> {
         let usual = self.turn.take(nodes, Self::fits(request, nodes));
         let node = usual.or_else(|| self.turn.take(nodes, |node| !request.exclude.contains(node)))?;
-        Some(Choice { node, reason: request.reason_or(Reason::Turn) })
+        Some(Choice { node, reason: request.reason_or(Reason::Turn) }.counted(nodes))
     }
 
     fn peek(&self, _now: Time, request: &Request, nodes: &Nodes) -> Option<Choice> {
