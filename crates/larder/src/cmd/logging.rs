@@ -13,7 +13,10 @@ pub(crate) fn start(filter: &str) -> anyhow::Result<()> {
         Some(text) => (text.as_str(), "LARDER_LOG"),
         None => (filter, "log.level"),
     };
-    let filter = EnvFilter::try_new(text).map_err(|error| {
+    // The relay engine logs every broken client as an error; the access log and the metrics have them by name. Whoever
+    // names targets in the filter decides for himself.
+    let quiet = if text.contains('=') { "" } else { ",pingora_proxy=off,pingora_core=off" };
+    let filter = EnvFilter::try_new(format!("{text}{quiet}")).map_err(|error| {
         usage(format!("{from}: '{text}' is no log filter ({error}); write error, warn, info, debug or trace"))
     })?;
     let started = tracing_subscriber::fmt()
