@@ -8,6 +8,10 @@ use pingora_core::upstreams::peer::HttpPeer;
 use pingora_proxy::{ProxyHttp, Session, http_proxy_service};
 use std::net::SocketAddr;
 
+/// As in larder, so that the two differ in what they do and not in what they allocate with.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 struct Bare {
     upstream: SocketAddr,
 }
