@@ -103,7 +103,7 @@ impl Gate {
             // Whoever leaves from here on sees somebody waiting and looks into the queue; whoever left before has
             // made room that the second try finds.
             self.waiting.store(1, Ordering::SeqCst);
-            if inside.enter() {
+            if inside.enter_surely() {
                 self.waiting.store(0, Ordering::SeqCst);
                 return Entered::Now;
             }

@@ -21,10 +21,11 @@ pub use input::{Input, Output};
 pub use settings::{Admission, Settings, SettingsError};
 
 use crate::id::{NodeId, TargetId, Ticket};
-use crate::nodes::{JoinError, NodeSpec, NodeState, Nodes, Weight};
+use crate::nodes::{JoinError, NodeSpec, NodeState, Nodes, Weight, lock};
 use crate::policy::{Choice, Known, Policy, PolicyKind, Reason};
 use crate::time::Time;
 use admission::{Entered, Gate, Waiter};
+use std::sync::Mutex;
 
 /// A decision: the node and the reason.
 pub type Decision = Choice;
@@ -35,7 +36,7 @@ pub struct Exclude([u16; Self::MAX]);
 
 impl Exclude {
     /// How many nodes are remembered.
-    pub const MAX: usize = 4;
+    pub const MAX: usize = 8;
     /// None.
     pub const NONE: Self = Self([u16::MAX; Self::MAX]);
 
@@ -127,6 +128,7 @@ pub struct Dispatcher {
     nodes: Nodes,
     policy: Box<dyn Policy>,
     gate: Gate,
+    refitting: Mutex<()>,
 }
 
 impl Dispatcher {
@@ -142,7 +144,7 @@ impl Dispatcher {
         }
         let gate = Gate::new(settings.queue_max, settings.queue_timeout);
         let policy = settings.policy.build(&settings);
-        let dispatcher = Self { settings, nodes: table, policy, gate };
+        let dispatcher = Self { settings, nodes: table, policy, gate, refitting: Mutex::new(()) };
         dispatcher.nodes.outstanding().set_limit(dispatcher.limit());
         Ok(dispatcher)
     }
@@ -160,6 +162,12 @@ impl Dispatcher {
                     Arrival::Refused(Refusal::NoNode)
                 }
             },
+            // The last node may have gone, and the queue been emptied, just before this request joined it.
+            Entered::Waits(ticket)
+                if self.nodes.open_count() == 0 && self.gate.cancel(ticket) == Cancel::Removed =>
+            {
+                Arrival::Refused(Refusal::NoNode)
+            }
             Entered::Waits(ticket) => Arrival::Wait(ticket),
             Entered::Full => Arrival::Refused(Refusal::QueueFull),
         }
@@ -323,7 +331,11 @@ impl Dispatcher {
 
     /// Follows a change of membership.
     fn refit(&self, now: Time, started: &mut Vec<Started>) {
-        self.nodes.outstanding().set_limit(self.limit());
+        {
+            // One at a time: of two changes at once, the later one's sums must be the ones that stay.
+            let _one = lock(&self.refitting);
+            self.nodes.outstanding().set_limit(self.limit());
+        }
         if self.nodes.open_count() == 0 {
             let refused = |ticket| Started { ticket, outcome: Err(Refusal::NoNode) };
             started.extend(self.gate.clear().into_iter().map(refused));

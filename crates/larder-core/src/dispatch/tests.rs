@@ -298,3 +298,48 @@ fn settings_out_of_range_are_named() {
     let twice = [NodeSpec::named("a"), NodeSpec::named("a")];
     assert!(matches!(Dispatcher::new(base(), &twice), Err(SettingsError::Node(JoinError::NameTaken(_)))));
 }
+
+#[test]
+fn new_targets_are_shared_out_by_cache_size_under_load() {
+    let settings = Settings { admission: Admission::Unlimited, ..Settings::default() };
+    let spec =
+        |name: &str, gib: u64| NodeSpec { cache: crate::Bytes::mib(gib << 10), ..NodeSpec::named(name) };
+    let dispatcher =
+        Dispatcher::new(settings, &[spec("a", 8), spec("b", 8), spec("c", 32)]).expect("in range");
+    let mut held = std::collections::VecDeque::new();
+    let mut placed = [0_u32; 3];
+    for i in 0..12_000 {
+        let decision = send(&dispatcher, Time::ZERO, crate::nodes::mix(i));
+        placed[decision.node.index()] += 1;
+        held.push_back(decision.node);
+        if held.len() > 40 {
+            dispatcher.finish(Time::ZERO, held.pop_front().expect("it holds 41"), &mut Vec::new());
+        }
+    }
+    // 8, 8 and 32 of 48; T_low lets the loads differ that much.
+    let share = f64::from(placed[2]) / 12_000.0;
+    assert!((0.6..=0.7).contains(&share), "{placed:?}");
+}
+
+#[test]
+fn a_retry_prefers_another_replica() {
+    let dispatcher = cluster(PolicyKind::LardR, 8, Admission::Unlimited);
+    let first = flood(&dispatcher, Time::ZERO, 7, 66).node;
+    let second = flood(&dispatcher, Time::ZERO, 7, 10).node;
+    assert_ne!(first, second);
+    let decision = dispatcher.retry(Time::ZERO, second, Request::new(TargetId(7)));
+    assert_eq!(decision, Ok(Decision { node: first, reason: Reason::Retry }));
+}
+
+#[test]
+fn when_all_are_overloaded_alike_a_set_stays_a_set() {
+    let dispatcher = cluster(PolicyKind::LardR, 3, Admission::Unlimited);
+    for i in 0..3_000_u64 {
+        send(&dispatcher, Time::from_millis(i), 7);
+        let known = dispatcher.explain(Time::from_millis(i), TargetId(7)).known.expect("it is assigned");
+        let mut distinct = known.servers.clone();
+        distinct.sort_unstable();
+        distinct.dedup();
+        assert_eq!(distinct.len(), known.servers.len(), "{:?}", known.servers);
+    }
+}

@@ -27,6 +27,11 @@ impl Key {
         Self((connections as u64) << 12)
     }
 
+    /// This and `more`.
+    pub const fn plus(self, more: Self) -> Self {
+        Self(self.0.saturating_add(more.0))
+    }
+
     /// The mean of `outstanding` requests over nodes whose weights (1000 = 1.0) sum to `weight_sum`.
     pub const fn mean(outstanding: u32, weight_sum: u64) -> Self {
         match (outstanding as u64 * 4_096_000).checked_div(weight_sum) {
@@ -104,7 +109,8 @@ impl Loads {
 
     /// Sets a slot's standing; its load stays. Extends the slots in use.
     pub fn set(&self, node: NodeId, standing: Standing) {
-        let factor = (4_096_000 / u64::from(standing.weight_milli.max(1))).clamp(1, FACTOR_MASK);
+        let weight = u64::from(standing.weight_milli.max(1));
+        let factor = ((4_096_000 + weight / 2) / weight).clamp(1, FACTOR_MASK);
         let mut rest = factor << FACTOR_SHIFT;
         if !standing.open {
             rest |= CLOSED;

@@ -46,6 +46,34 @@ pub enum JoinError {
     NoName,
 }
 
+/// What a placement is for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Placing {
+    /// How much more loaded than the least loaded a node may be and still count as equal, where cache sizes differ.
+    even: Key,
+    /// Some nodes are to be skipped.
+    skips: bool,
+    /// It counts against a joining node's share of new targets.
+    take: bool,
+}
+
+impl Placing {
+    /// A target that has no server.
+    pub(crate) const fn first(even: Key, take: bool) -> Self {
+        Self { even, skips: false, take }
+    }
+
+    /// A target whose servers are overloaded.
+    pub(crate) const fn relief(take: bool) -> Self {
+        Self { even: Key::of(0), skips: false, take }
+    }
+
+    /// A request that failed elsewhere.
+    pub(crate) const fn retry() -> Self {
+        Self { even: Key::of(0), skips: true, take: false }
+    }
+}
+
 /// The node table.
 #[derive(Debug)]
 pub struct Nodes {
@@ -205,21 +233,25 @@ impl Nodes {
         self.loads.least_without(start, skip)
     }
 
-    /// Where a target that has no server yet goes: the least loaded node; among equally loaded ones the first at or
-    /// after the target's [`Nodes::position`], so that an idle cluster spreads by cache size and two front-ends
-    /// agree without talking. A joining node that has had its share of new targets for now is passed over, unless
-    /// all are. With `take`, the choice counts against a joining node's share.
-    pub fn place(
+    /// Where a target goes: to the least loaded node; among equally loaded ones to the first at or after the
+    /// target's [`Nodes::position`], so that an idle cluster spreads by cache size and two front-ends agree without
+    /// talking. If cache sizes differ, nodes within [`Placing::even`] of the least loaded count as equally loaded. A
+    /// joining node that has had its share of new targets for now is passed over, unless all are.
+    pub(crate) fn place(
         &self,
         now: Time,
         target: TargetId,
         skip: impl Fn(NodeId) -> bool,
-        any_skipped: bool,
-        take: bool,
+        placing: Placing,
     ) -> Option<NodeId> {
-        let start = self.position(target.0);
-        let first =
-            if any_skipped { self.loads.least_without(start, &skip) } else { self.loads.least(start) }?;
+        let view = self.view.load();
+        let start = view.position(target.0);
+        let least =
+            if placing.skips { self.loads.least_without(start, &skip) } else { self.loads.least(start) }?;
+        let home = slot(start);
+        let preferred = view.has_widths() && self.loads.is_open(home) && !skip(home);
+        let within = || self.loads.key(home) <= self.loads.key(least).plus(placing.even);
+        let first = if preferred && within() { home } else { least };
         if !self.loads.is_joining(first) {
             return Some(first);
         }
@@ -231,7 +263,7 @@ impl Nodes {
         } else {
             first
         };
-        if take {
+        if placing.take {
             self.note_placement(&mut joiners, now, chosen);
         }
         Some(chosen)

@@ -3,9 +3,8 @@
 //! A single counter would travel between processors twice per request. Here the limit is a number of credits. A
 //! request takes one and gives it back; each thread works from a small purse of its own and goes to the common pool
 //! in batches. When pool and purse are empty the other purses are looked through, so a request is turned away only
-//! if there is no credit anywhere: the limit is exact, and with one thread at a time so is the answer. Two threads
-//! at once can miss a batch that is on its way between pool and purse; the request then waits for the next one to
-//! end.
+//! if there is no credit anywhere: the limit is exact. A batch on its way between pool and purse can be missed
+//! by another thread; whoever must not be wrong asks [`Outstanding::enter_surely`], which looks again.
 
 use core::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 
@@ -33,6 +32,9 @@ pub struct Outstanding {
     /// Credits not in a purse. Below zero while more are outstanding than a lowered limit allows.
     pool: Padded,
     purses: [Padded; LANES],
+    /// Batches that have begun their way from the pool to a purse, and those that have arrived.
+    begun: Padded,
+    arrived: Padded,
 }
 
 impl Outstanding {
@@ -43,6 +45,8 @@ impl Outstanding {
             limit: Padded(AtomicI64::new(all)),
             pool: Padded(AtomicI64::new(all)),
             purses: Default::default(),
+            begun: Padded::default(),
+            arrived: Padded::default(),
         }
     }
 
@@ -78,6 +82,25 @@ impl Outstanding {
         }
     }
 
+    /// Takes a credit, if there is one, on its way or not.
+    #[must_use]
+    pub(crate) fn enter_surely(&self) -> bool {
+        loop {
+            // In this order, so that equal numbers mean that nothing was on its way at the second reading.
+            let arrived = self.arrived.0.load(Ordering::SeqCst);
+            let begun = self.begun.0.load(Ordering::SeqCst);
+            if self.enter() {
+                return true;
+            }
+            // The try above has begun a batch of its own, or none if the pool was overdrawn.
+            let others = self.begun.0.load(Ordering::SeqCst) - begun;
+            if arrived == begun && others <= 1 {
+                return false;
+            }
+            core::hint::spin_loop();
+        }
+    }
+
     /// Gives a credit back.
     pub(crate) fn leave(&self) {
         if self.pool.0.load(Ordering::SeqCst) < 0 {
@@ -93,10 +116,12 @@ impl Outstanding {
 
     /// Takes a batch from the pool, one credit of it to spend now.
     fn refill(&self, own: usize) -> bool {
+        self.begun.0.fetch_add(1, Ordering::SeqCst);
         let taken = spend(&self.pool.0, BATCH);
         if taken > 1 {
             self.purses[own].0.fetch_add(taken - 1, Ordering::SeqCst);
         }
+        self.arrived.0.fetch_add(1, Ordering::SeqCst);
         taken > 0
     }
 }

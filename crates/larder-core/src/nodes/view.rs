@@ -164,6 +164,11 @@ impl View {
         }
     }
 
+    /// Whether cache sizes are known and differ.
+    pub(super) fn has_widths(&self) -> bool {
+        !self.ends.is_empty()
+    }
+
     pub(super) fn position(&self, hash: u64) -> usize {
         match self.ends.last() {
             None => scale(hash, self.rows.len() as u64) as usize,

@@ -11,7 +11,8 @@
 //! goes from a node above T_high to one below T_low.
 //!
 //! Where the paper is silent: ties among the least loaded go to the first at or after the target's hash position
-//! ([`Nodes::place`]); a retry on another node does not move the target, since a node that really fails is taken out
+//! ([`Nodes::place`]); where the nodes' caches differ in size, a first placement goes by cache size among the nodes
+//! within T_low of the least loaded, or a large cache would get no more targets than a small one; a retry on another node does not move the target, since a node that really fails is taken out
 //! and loses its targets anyway.
 //!
 //! Parameters: T_low (25), T_high (65), the size of the target map. State: the target map.
@@ -20,14 +21,14 @@ use super::targets::{Slot, Targets};
 use super::{Choice, Known, Policy, Reason};
 use crate::dispatch::{Request, Settings};
 use crate::id::{NodeId, TargetId};
-use crate::nodes::Nodes;
 use crate::nodes::load::Key;
+use crate::nodes::{Nodes, Placing};
 use crate::time::Time;
 
 /// T_low and T_high as keys.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Thresholds {
-    low: Key,
+    pub(super) low: Key,
     high: Key,
     high_twice: Key,
 }
@@ -74,16 +75,19 @@ impl Lard {
     }
 
     fn decide(&self, now: Time, target: TargetId, seen: Seen, nodes: &Nodes, take: bool) -> Option<Choice> {
-        let place = |reason| {
-            let node = nodes.place(now, target, |_| false, false, take)?;
+        let place = |reason, placing| {
+            let node = nodes.place(now, target, |_| false, placing)?;
             Some(Choice { node, reason })
         };
         match seen.server {
-            None => place(if seen.was_assigned { Reason::Lost } else { Reason::First }),
+            None => {
+                let reason = if seen.was_assigned { Reason::Lost } else { Reason::First };
+                place(reason, Placing::first(self.thresholds.low, take))
+            }
             Some(node) if self.thresholds.overloaded(nodes.key(node), nodes) => {
-                let choice = place(Reason::Migrate)?;
+                let choice = place(Reason::Migrate, Placing::relief(take))?;
                 // All nodes are at twice T_high, or only resting joiners are free: nobody is better.
-                let moved = nodes.key(choice.node) < nodes.key(node);
+                let moved = choice.node != node && nodes.key(choice.node) < nodes.key(node);
                 Some(if moved { choice } else { Choice { node, reason: Reason::Local } })
             }
             Some(node) => Some(Choice { node, reason: Reason::Local }),
@@ -146,7 +150,7 @@ impl Policy for Lard {
 /// A node for a request that has failed elsewhere: the least loaded that was not tried.
 pub(super) fn retry(now: Time, request: &Request, nodes: &Nodes) -> Option<Choice> {
     let skip = |node| request.exclude.contains(node);
-    let node = nodes.place(now, request.target, skip, true, false)?;
+    let node = nodes.place(now, request.target, skip, Placing::retry())?;
     Some(Choice { node, reason: Reason::Retry })
 }
 

@@ -15,8 +15,8 @@
 //!
 //! Where the paper is silent: m is looked for among the members other than n, so the node about to serve is never
 //! the one removed; ties of least and most loaded members go to the one added first; members lost to a failure are
-//! dropped without counting as a change. Removal stops new requests, not those in flight. Ties among all nodes, and
-//! retries, as in [`super::lard`].
+//! dropped without counting as a change. Removal stops new requests, not those in flight. A retry goes to another
+//! member if there is one that was not tried. Ties among all nodes as in [`super::lard`].
 //!
 //! Parameters: T_low (25), T_high (65), K (20 s), the size of the target map. State: the target map.
 //! Cost: O(servers of the target), and the search for the least loaded node when a set is empty or overloaded.
@@ -26,7 +26,7 @@ use super::targets::{Shard, Slot, Targets};
 use super::{Choice, Known, Policy, Reason};
 use crate::dispatch::{Request, Settings};
 use crate::id::{NodeId, TargetId};
-use crate::nodes::Nodes;
+use crate::nodes::{Nodes, Placing};
 use crate::time::Time;
 use core::time::Duration;
 
@@ -54,8 +54,9 @@ impl LardR {
         }
     }
 
-    fn first(now: Time, target: TargetId, nodes: &Nodes, lost: bool, take: bool) -> Option<Verdict> {
-        let node = nodes.place(now, target, |_| false, false, take)?;
+    fn first(&self, now: Time, target: TargetId, nodes: &Nodes, lost: bool, take: bool) -> Option<Verdict> {
+        let even = self.thresholds.low;
+        let node = nodes.place(now, target, |_| false, Placing::first(even, take))?;
         let reason = if lost { Reason::Lost } else { Reason::First };
         Some(Verdict { choice: Choice { node, reason }, add: Some(node), remove: None })
     }
@@ -71,13 +72,14 @@ impl LardR {
         let (shard, slot) = found;
         let members = || shard.members(slot, nodes);
         let Some(least) = least_of(members(), nodes) else {
-            return Self::first(now, target, nodes, shard.was_assigned(slot), take);
+            return self.first(now, target, nodes, shard.was_assigned(slot), take);
         };
         let mut verdict =
             Verdict { choice: Choice { node: least, reason: Reason::Local }, add: None, remove: None };
         if self.thresholds.overloaded(nodes.key(least), nodes) {
-            let other = nodes.place(now, target, |_| false, false, take)?;
-            if nodes.key(other) < nodes.key(least) {
+            let other = nodes.place(now, target, |_| false, Placing::relief(take))?;
+            // Loads move while they are read, so the least loaded of all may turn out to be a member.
+            if nodes.key(other) < nodes.key(least) && members().all(|member| member != other) {
                 verdict.choice = Choice { node: other, reason: Reason::Replicate };
                 verdict.add = Some(other);
             }
@@ -86,12 +88,26 @@ impl LardR {
         if several && now.since(shard.changed(slot)) > self.decay {
             let serving = verdict.choice.node;
             verdict.remove = most_of(members().filter(|node| *node != serving), nodes);
-            verdict.choice.reason = match verdict.add {
-                Some(_) => Reason::Migrate,
-                None => Reason::Shrink,
+            verdict.choice.reason = match (verdict.add, verdict.remove) {
+                (_, None) => verdict.choice.reason,
+                (Some(_), Some(_)) => Reason::Migrate,
+                (None, Some(_)) => Reason::Shrink,
             };
         }
         Some(verdict)
+    }
+
+    /// Another server of the target, or else any node, that was not tried.
+    fn retry(&self, now: Time, request: &Request, nodes: &Nodes) -> Option<Choice> {
+        let shard = self.targets.shard(request.target);
+        let replica = shard.find(request.target).and_then(|slot| {
+            let untried = shard.members(slot, nodes).filter(|node| !request.exclude.contains(*node));
+            least_of(untried.filter(|node| nodes.is_open(*node)), nodes)
+        });
+        match replica {
+            Some(node) => Some(Choice { node, reason: Reason::Retry }),
+            None => retry(now, request, nodes),
+        }
     }
 
     /// Writes the members down, and `changed` if the set did change.
@@ -113,7 +129,7 @@ impl LardR {
 impl Policy for LardR {
     fn pick(&self, now: Time, request: &Request, nodes: &Nodes) -> Option<Choice> {
         if !request.exclude.is_empty() {
-            return retry(now, request, nodes).map(|choice| choice.counted(nodes));
+            return self.retry(now, request, nodes).map(|choice| choice.counted(nodes));
         }
         let epoch = nodes.epoch();
         let mut shard = self.targets.shard(request.target);
@@ -131,11 +147,11 @@ impl Policy for LardR {
 
     fn peek(&self, now: Time, request: &Request, nodes: &Nodes) -> Option<Choice> {
         if !request.exclude.is_empty() {
-            return retry(now, request, nodes);
+            return self.retry(now, request, nodes);
         }
         let shard = self.targets.shard(request.target);
         let verdict = match shard.find(request.target) {
-            None => Self::first(now, request.target, nodes, false, false),
+            None => self.first(now, request.target, nodes, false, false),
             Some(slot) => self.decide(now, request.target, (&shard, slot), nodes, false),
         };
         verdict.map(|verdict| verdict.choice)
