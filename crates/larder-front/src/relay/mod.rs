@@ -22,6 +22,7 @@ use crate::metrics::Retry;
 use crate::switch::Shared;
 use crate::target::target_key;
 use async_trait::async_trait;
+use http::StatusCode;
 use http::header::{CACHE_STATUS, HOST};
 use larder_core::{Decision, Refusal, Request};
 use pingora_core::ErrorType;
@@ -188,12 +189,16 @@ impl ProxyHttp for Relay {
 
     async fn upstream_response_filter(
         &self,
-        _session: &mut Session,
+        session: &mut Session,
         reply: &mut ResponseHeader,
         context: &mut Context,
     ) -> Result<()> {
-        if reply.status.is_informational() {
+        if !retry::is_final(reply.status) {
             return Ok(());
+        }
+        if reply.status == StatusCode::SWITCHING_PROTOCOLS {
+            // In a tunnel the client may be silent as long as the node is not.
+            session.set_read_timeout(None);
         }
         if let Some(resume) = &context.resume {
             return resume.check(reply);

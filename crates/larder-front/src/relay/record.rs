@@ -14,17 +14,21 @@ use pingora_proxy::Session;
 impl Relay {
     /// Counts and logs a request that ended at `now`.
     pub(super) fn record(&self, session: &Session, error: Option<&Error>, context: &Context, now: Time) {
-        // A failure that a later try made good is no failure of the request.
-        let failure = error.map(|error| context.failure.unwrap_or_else(|| Failure::of(error)));
         let begun = reply_begun(session);
         let status = session.response_written().filter(|_| begun).map(|reply| reply.status.as_u16());
+        // A tunnel has no end of its own: it is complete when either side leaves.
+        let tunnel = status == Some(101);
+        // A failure that a later try made good is no failure of the request.
+        let failure = error
+            .map(|error| context.failure.unwrap_or_else(|| Failure::of(error)))
+            .filter(|failure| !(tunnel && *failure == Failure::ClientGone));
         // The switch's own answers are complete although an error led to them.
         let own_answer = failure.is_some_and(|failure| status == Some(failure.status()));
         let ended = Ended {
             node: context.decision.map(|decision| decision.node),
             reason: context.decision.map(|decision| decision.reason),
             status,
-            complete: error.is_none() || own_answer,
+            complete: error.is_none() || own_answer || tunnel,
             failure,
             cache: context.cache,
             body_bytes: session.downstream_session.body_bytes_sent() as u64,

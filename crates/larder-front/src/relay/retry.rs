@@ -7,6 +7,7 @@
 //! - A failure in the middle of a reply: a GET whose reply has a length and a strong `ETag` is continued. Another
 //!   node is asked for the missing bytes (RFC 9110 section 14, `Range` with `If-Range`); the client sees one reply.
 //!   If what comes back is not exactly the rest of the same representation, the reply is broken off.
+//! - A tunnel (101) that breaks off is over.
 
 use super::{Context, Relay};
 use crate::failure::Failure;
@@ -71,9 +72,14 @@ impl Resume {
     }
 }
 
+/// Whether this is the status of a reply that no other follows: 101 is, unlike all other informational ones.
+pub(super) fn is_final(status: StatusCode) -> bool {
+    status == StatusCode::SWITCHING_PROTOCOLS || !status.is_informational()
+}
+
 /// Whether the client has got (a part of) the reply.
 pub(super) fn reply_begun(session: &Session) -> bool {
-    session.response_written().is_some_and(|reply| !reply.status.is_informational())
+    session.response_written().is_some_and(|reply| is_final(reply.status))
 }
 
 impl Context {
@@ -117,7 +123,8 @@ impl Relay {
         }
         let begun = reply_begun(session);
         let stale = reused && !begun && context.failure == Some(Failure::NodeClosed);
-        if !stale {
+        // What breaks off later may be the network's fault or the content's; a node that is gone shows soon enough.
+        if !stale && !begun {
             self.note_node_failure(context);
         }
         if !begun

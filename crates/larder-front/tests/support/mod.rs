@@ -28,6 +28,8 @@ pub enum Act {
     Hang,
     /// Waits for a permit, then writes.
     Gated(Vec<u8>),
+    /// Writes, waits for a permit, then resets the connection.
+    ReplyAndReset(Vec<u8>),
 }
 
 type Script = Arc<dyn Fn(&str) -> Act + Send + Sync>;
@@ -137,6 +139,12 @@ async fn serve(mut tcp: TcpStream, seen: Arc<Mutex<Vec<String>>>, script: Script
             Act::Gated(bytes) => {
                 gate.acquire().await.expect("open").forget();
                 (bytes, false)
+            }
+            Act::ReplyAndReset(bytes) => {
+                let _ = tcp.write_all(&bytes).await;
+                gate.acquire().await.expect("open").forget();
+                tcp.set_zero_linger().expect("a socket");
+                return;
             }
         };
         if tcp.write_all(&bytes).await.is_err() || close {
