@@ -186,22 +186,27 @@ async fn a_reply_that_breaks_off_is_continued_by_another_node() {
 async fn a_reply_is_not_continued_with_something_else() {
     let bad = Node::scripted("bad", ranged("bad", true, "\"v1\"")).await;
     let other = Node::scripted("other", ranged("other", false, "\"v2\"")).await;
-    let mut config = config(&[&bad, &other]);
+    let third = Node::scripted("third", ranged("third", false, "\"v2\"")).await;
+    let mut config = config(&[&bad, &other, &third]);
     config.settings.policy = PolicyKind::Rr;
+    config.health.passive_fall = 1;
     let switch = Running::start(config);
     let mut broken_off = 0;
-    for _ in 0..4 {
+    for _ in 0..6 {
         let mut client = switch.client().await;
         client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await;
         match client.try_reply().await {
-            Some(reply) => assert_eq!(reply.field("x-from"), Some("other")),
+            Some(reply) => assert_ne!(reply.field("x-from"), Some("bad")),
             None => broken_off += 1,
         }
     }
     assert!(broken_off > 0);
     switch.settles().await;
-    let counted = switch.metric("larder_switch_failures_total{error=\"bad_reply\"} ");
+    let counted = switch.metric("larder_switch_failures_total{error=\"node_closed\"} ");
     assert_eq!(counted, f64::from(broken_off));
+    // One node is asked for the rest, and has done nothing wrong.
+    assert_eq!(switch.metric("larder_switch_retries_total{kind=\"resume\"} "), f64::from(broken_off));
+    assert!(switch.handle.nodes().iter().all(|node| node.state == "up"));
 }
 
 #[tokio::test]

@@ -23,6 +23,8 @@ pub(crate) struct Context {
     /// What the next try is.
     pub(super) again: Retry,
     pub(super) resume: Option<Resume>,
+    /// A node answered properly, but not with the rest of the reply: it is broken off.
+    pub(super) resume_refused: bool,
     /// The last failure; the answer if nothing succeeds.
     pub(super) failure: Option<Failure>,
     pub(super) cache: Option<CacheOutcome>,
@@ -46,6 +48,7 @@ impl Context {
             same_node_tried: false,
             again: Retry::OtherNode,
             resume: None,
+            resume_refused: false,
             failure: None,
             cache: None,
             arrived: Time::ZERO,

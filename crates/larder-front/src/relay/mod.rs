@@ -201,7 +201,9 @@ impl ProxyHttp for Relay {
             session.set_read_timeout(None);
         }
         if let Some(resume) = &context.resume {
-            return resume.check(reply);
+            let checked = resume.check(reply);
+            context.resume_refused = checked.is_err();
+            return checked;
         }
         context.first_byte = Some(self.shared.clock.now() - context.arrived);
         if let Some(node) = context.decision.and_then(|decision| self.shared.nodes.get(decision.node.index()))
