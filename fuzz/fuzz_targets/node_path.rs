@@ -1,0 +1,8 @@
+//! The node's way from a request's path to a content's name.
+
+#![no_main]
+
+use larder_node::fuzzing::fuzz_resolve;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|path: &str| fuzz_resolve(path));
