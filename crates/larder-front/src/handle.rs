@@ -200,7 +200,7 @@ impl SwitchHandle {
         self.set_drained(name, false)
     }
 
-    /// Opens the access log's file anew by its name, for log rotation. Blocks while the log's queue is full.
+    /// Opens the access log's file anew by its name, for log rotation. Does not wait for it.
     pub fn reopen_access_log(&self) {
         if let Some(log) = &self.shared.access {
             log.reopen();

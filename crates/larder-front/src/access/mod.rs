@@ -11,7 +11,10 @@ pub(crate) use line::Record;
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool, AtomicU64,
+    Ordering::{Relaxed, Release},
+};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -64,6 +67,8 @@ impl AccessLogConfig {
 pub(crate) struct AccessLog {
     format: AccessFormat,
     queue: Option<SyncSender<Message>>,
+    /// An order to reopen that found the queue full.
+    reopen: Arc<AtomicBool>,
     dropped: Arc<AtomicU64>,
     writer: Mutex<Option<JoinHandle<()>>>,
 }
@@ -72,11 +77,18 @@ impl AccessLog {
     /// Opens the log and starts its writer.
     pub(crate) fn open(config: &AccessLogConfig) -> io::Result<Self> {
         let dropped = Arc::new(AtomicU64::new(0));
+        let reopen = Arc::new(AtomicBool::new(false));
         let (queue, messages) = sync_channel(config.queue_lines_max.max(1));
-        let writer = Writer::open(config.output.clone(), dropped.clone())?;
+        let writer = Writer::open(config.output.clone(), dropped.clone(), reopen.clone())?;
         let thread = std::thread::Builder::new().name("access-log".to_owned());
         let thread = thread.spawn(move || writer.run(&messages))?;
-        Ok(Self { format: config.format, queue: Some(queue), dropped, writer: Mutex::new(Some(thread)) })
+        Ok(Self {
+            format: config.format,
+            queue: Some(queue),
+            reopen,
+            dropped,
+            writer: Mutex::new(Some(thread)),
+        })
     }
 
     /// Writes a line, or drops and counts it.
@@ -84,11 +96,14 @@ impl AccessLog {
         self.send(Message::Line(record.format(self.format)));
     }
 
-    /// Opens the file anew by its name, after it has been moved away. Lines written before go to the old one.
+    /// Opens the file anew by its name, after it has been moved away. Lines written before go to the old one, save
+    /// for some that wait in a full queue.
     pub(crate) fn reopen(&self) {
-        // Not `try_send`: an order that finds the queue full must not be lost.
-        if let Some(queue) = &self.queue {
-            let _ = queue.send(Message::Reopen);
+        let Some(queue) = &self.queue else { return };
+        if let Err(TrySendError::Full(_)) = queue.try_send(Message::Reopen) {
+            self.reopen.store(true, Release);
+            // If it is still full the writer has a line to take, after which it looks; else this wakes it.
+            let _ = queue.try_send(Message::Reopen);
         }
     }
 
@@ -137,6 +152,34 @@ mod tests {
         assert_eq!(std::fs::read(&moved).expect("reads"), b"one\n");
         assert_eq!(std::fs::read(&path).expect("reads"), b"two\n");
         std::fs::remove_dir_all(&dir).expect("removes");
+    }
+
+    #[test]
+    fn an_order_to_reopen_neither_waits_for_a_full_queue_nor_is_lost() {
+        let path = std::env::temp_dir().join(format!("larder-reopen-{}", std::process::id()));
+        let moved = path.with_extension("1");
+        let (queue, messages) = sync_channel(1);
+        let (dropped, reopen) = <(Arc<AtomicU64>, Arc<AtomicBool>)>::default();
+        let output = AccessLogOutput::File(path.clone());
+        let writer = Writer::open(output, dropped.clone(), reopen.clone()).expect("opens");
+        let log = AccessLog {
+            format: AccessFormat::Combined,
+            queue: Some(queue),
+            reopen,
+            dropped,
+            writer: Mutex::default(),
+        };
+        log.send(Message::Line(b"one\n".to_vec()));
+        std::fs::rename(&path, &moved).expect("moves");
+        // Nobody takes from the queue yet.
+        log.reopen();
+        drop(log);
+        writer.run(&messages);
+        assert_eq!(std::fs::read(&moved).expect("reads"), b"one\n");
+        assert_eq!(std::fs::read(&path).expect("reads"), b"");
+        for file in [path, moved] {
+            std::fs::remove_file(file).expect("removes");
+        }
     }
 
     #[test]

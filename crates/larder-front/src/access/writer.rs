@@ -4,7 +4,10 @@ use super::AccessLogOutput;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool, AtomicU64,
+    Ordering::{Acquire, Relaxed},
+};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
@@ -37,13 +40,19 @@ pub(super) struct Writer {
     batch: Vec<u8>,
     batch_lines: u64,
     dropped: Arc<AtomicU64>,
+    /// Asked to reopen when the queue was full.
+    reopen: Arc<AtomicBool>,
     complained: Option<Instant>,
 }
 
 impl Writer {
-    pub(super) fn open(output: AccessLogOutput, dropped: Arc<AtomicU64>) -> io::Result<Self> {
+    pub(super) fn open(
+        output: AccessLogOutput,
+        dropped: Arc<AtomicU64>,
+        reopen: Arc<AtomicBool>,
+    ) -> io::Result<Self> {
         let sink = open(&output)?;
-        Ok(Self { output, sink, batch: Vec::new(), batch_lines: 0, dropped, complained: None })
+        Ok(Self { output, sink, batch: Vec::new(), batch_lines: 0, dropped, reopen, complained: None })
     }
 
     /// Writes until every sender is gone.
@@ -56,6 +65,9 @@ impl Writer {
                 self.take(message);
             }
             self.flush();
+            if self.reopen.swap(false, Acquire) {
+                self.reopen();
+            }
         }
     }
 
@@ -67,15 +79,17 @@ impl Writer {
             }
             Message::Reopen => {
                 self.flush();
-                match open(&self.output) {
-                    Ok(sink) => self.sink = sink,
-                    Err(error) => {
-                        tracing::error!(%error, "the access log cannot be reopened; the old file stays");
-                    }
-                }
+                self.reopen();
             }
             #[cfg(test)]
             Message::Flush => self.flush(),
+        }
+    }
+
+    fn reopen(&mut self) {
+        match open(&self.output) {
+            Ok(sink) => self.sink = sink,
+            Err(error) => tracing::error!(%error, "the access log cannot be reopened; the old file stays"),
         }
     }
 
