@@ -90,9 +90,9 @@ pub enum Check {
 /// How a node is found to have failed, and to be back.
 ///
 /// *Passive*: what traffic shows. Failures in a row, of any request, count: connections refused or timed out,
-/// connections lost before the first byte of a reply, first bytes that did not come in time, and replies of 502,
-/// 503 and 504 (a 500 is a fault of the content, not of the node, and does not count). One good reply resets the
-/// count. *Active*: a check of its own per node at an interval. A node found down by either is used again when
+/// connections lost before the first byte of a reply, and first bytes that did not come in time. A reply resets the
+/// count whatever its status: it is the content that has failed, not the node. A request counts against one node at
+/// most, and traffic never takes out the last open node, nor a node when half of them are down. *Active*: a check of its own per node at an interval. A node found down by either is used again when
 /// `rise` active checks in a row succeed; with active checks off it is tried again after `retry_after`. A TCP check
 /// only shows that somebody listens: where a node can hang while listening, use an HTTP check.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -19,8 +19,8 @@ use pingora_proxy::HttpProxy;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -74,6 +74,8 @@ pub(crate) struct Shared {
     pub(crate) timeouts: Timeouts,
     pub(crate) limits: Limits,
     pub(crate) via: HeaderValue,
+    /// Held while traffic takes a node out.
+    pub(crate) ejecting: Mutex<()>,
     /// Client connections open.
     pub(crate) clients: AtomicUsize,
 }
@@ -103,6 +105,7 @@ impl Shared {
             timeouts: config.timeouts,
             limits: config.limits,
             via: HeaderValue::try_from(format!("1.1 {}", config.via)).map_err(|_| ConfigError::Via)?,
+            ejecting: Mutex::new(()),
             clients: AtomicUsize::new(0),
         })
     }

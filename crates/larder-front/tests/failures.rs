@@ -113,23 +113,26 @@ async fn without_another_node_the_failure_has_a_name() {
 }
 
 #[tokio::test]
-async fn a_dead_only_node_is_connect_failed_and_then_no_node() {
+async fn a_dead_only_node_is_taken_out_by_checks_and_not_by_traffic() {
     let mut node = Node::named("a").await;
     node.kill().await;
     let mut config = config(&[&node]);
     config.health.passive_fall = 3;
-    let switch = Running::start(config);
-    let mut errors = Vec::new();
-    for _ in 0..4 {
+    let switch = Running::start(config.clone());
+    for _ in 0..5 {
         let reply = switch.client().await.get("/").await;
-        errors.push((reply.status, reply.field("x-larder-error").unwrap_or("").to_owned()));
-        if reply.status == 503 {
-            assert_eq!(reply.field("retry-after"), Some("1"));
-        }
+        assert_eq!((reply.status, reply.field("x-larder-error")), (502, Some("connect_failed")));
     }
-    assert_eq!(errors[0], (502, "connect_failed".to_owned()));
-    assert_eq!(errors[3], (503, "no_node".to_owned()));
-    assert_eq!(switch.handle.nodes()[0].state, "down");
+    assert_eq!(switch.handle.nodes()[0].state, "up");
+    switch.settles().await;
+
+    config.health.active = Some(Check::Tcp);
+    config.health.interval = Duration::from_millis(10);
+    let switch = Running::start(config);
+    eventually("checks find it down", || switch.handle.nodes()[0].state == "down").await;
+    let reply = switch.client().await.get("/").await;
+    assert_eq!((reply.status, reply.field("x-larder-error")), (503, Some("no_node")));
+    assert_eq!(reply.field("retry-after"), Some("1"));
     switch.settles().await;
 }
 
@@ -236,7 +239,7 @@ async fn a_stale_pooled_connection_keeps_its_node() {
 }
 
 #[tokio::test]
-async fn replies_of_a_failing_gateway_count_against_the_node() {
+async fn a_reply_of_503_does_not_count_against_the_node() {
     let bad = Node::scripted("bad", |_| {
         Act::Reply(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n".to_vec())
     })
@@ -244,17 +247,53 @@ async fn replies_of_a_failing_gateway_count_against_the_node() {
     let good = Node::named("good").await;
     let mut config = config(&[&bad, &good]);
     config.settings.policy = PolicyKind::Rr;
-    config.health.passive_fall = 3;
+    config.health.passive_fall = 1;
     let switch = Running::start(config);
     let mut client = switch.client().await;
-    let mut statuses = Vec::new();
+    let mut refused = 0;
     for _ in 0..10 {
-        statuses.push(client.get("/").await.status);
+        refused += usize::from(client.get("/").await.status == 503);
     }
-    assert_eq!(statuses.iter().filter(|status| **status == 503).count(), 3, "{statuses:?}");
-    assert_eq!(switch.handle.nodes()[0].state, "down");
-    assert_eq!(switch.metric("larder_switch_node_transitions_total{node=\"bad\",to=\"down\"} "), 1.0);
-    assert_eq!(switch.metric("larder_switch_node_state{node=\"bad\",state=\"down\"} "), 1.0);
+    assert_eq!((refused, &*switch.handle.nodes()[0].state), (5, "up"));
+}
+
+/// How many of so many nodes are down after `requests` that no node can serve.
+async fn down_after(nodes: usize, requests: usize) -> usize {
+    let mut poisoned = Vec::new();
+    for index in 0..nodes {
+        poisoned.push(Node::scripted(&format!("n{index}"), |_| Act::Close).await);
+    }
+    let mut config = config(&poisoned.iter().collect::<Vec<_>>());
+    config.settings.policy = PolicyKind::Rr;
+    config.health.passive_fall = 1;
+    let switch = Running::start(config);
+    for _ in 0..requests {
+        let reply = switch.client().await.get("/poison").await;
+        assert_eq!(reply.field("x-larder-error"), Some("node_closed"));
+    }
+    switch.settles().await;
+    switch.handle.nodes().iter().filter(|node| node.state == "down").count()
+}
+
+#[tokio::test]
+async fn a_request_that_no_node_can_serve_does_not_take_them_all_out() {
+    assert_eq!(down_after(4, 1).await, 1, "one request charges one node");
+    for (nodes, down) in [(1, 0), (2, 1), (3, 1), (4, 2), (5, 2)] {
+        assert_eq!(down_after(nodes, 12).await, down, "of {nodes}");
+    }
+}
+
+#[tokio::test]
+async fn the_last_open_node_stays() {
+    let (a, b) = (Node::scripted("a", |_| Act::Close).await, Node::named("b").await);
+    let mut config = config(&[&a, &b]);
+    config.health.passive_fall = 1;
+    let switch = Running::start(config);
+    switch.handle.drain("b").expect("a node");
+    for _ in 0..3 {
+        assert_eq!(switch.client().await.get("/").await.status, 502);
+    }
+    assert_eq!(switch.handle.nodes()[0].state, "up");
 }
 
 /// The killed node's clients must not notice, and it must be used again once it is back.

@@ -7,8 +7,8 @@ mod probe;
 use crate::node::Node;
 use crate::switch::Shared;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 /// Traffic has seen `node` fail.
@@ -19,6 +19,21 @@ pub(crate) fn note_failure(shared: &Shared, node: &Node) {
     }
     let failures = node.failures.fetch_add(1, Relaxed).saturating_add(1);
     if failures >= fall {
+        eject(shared, node);
+    }
+}
+
+/// Takes `node` out for what traffic has seen, unless that would leave too few: traffic may be at fault itself.
+fn eject(shared: &Shared, node: &Node) {
+    // One at a time, so that two do not each count on the other.
+    let _guard = shared.ejecting.lock().unwrap_or_else(PoisonError::into_inner);
+    let nodes = shared.dispatcher.nodes();
+    if !nodes.is_open(node.id) || nodes.open_count() < 2 {
+        return;
+    }
+    let down = shared.nodes.iter().filter(|node| !node.standing().healthy).count();
+    // Half of the nodes at most.
+    if down < shared.nodes.len() / 2 {
         node.change(shared, "traffic fails", |standing| standing.healthy = false);
     }
 }

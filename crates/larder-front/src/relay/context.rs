@@ -25,6 +25,8 @@ pub(crate) struct Context {
     pub(super) resume: Option<Resume>,
     /// A node answered properly, but not with the rest of the reply: it is broken off.
     pub(super) resume_refused: bool,
+    /// A node has been charged with a failure; one per request is enough.
+    pub(super) charged: bool,
     /// The last failure; the answer if nothing succeeds.
     pub(super) failure: Option<Failure>,
     pub(super) cache: Option<CacheOutcome>,
@@ -49,6 +51,7 @@ impl Context {
             again: Retry::OtherNode,
             resume: None,
             resume_refused: false,
+            charged: false,
             failure: None,
             cache: None,
             arrived: Time::ZERO,

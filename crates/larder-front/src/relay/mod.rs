@@ -208,11 +208,7 @@ impl ProxyHttp for Relay {
         context.first_byte = Some(self.shared.clock.now() - context.arrived);
         if let Some(node) = context.decision.and_then(|decision| self.shared.nodes.get(decision.node.index()))
         {
-            if matches!(reply.status.as_u16(), 502..=504) {
-                health::note_failure(&self.shared, node);
-            } else {
-                health::note_success(node);
-            }
+            health::note_success(node);
         }
         let status = reply.headers.get_all(CACHE_STATUS).iter().next_back();
         context.cache = status.and_then(|value| cache_outcome(value.as_bytes()));

@@ -101,8 +101,12 @@ impl Relay {
         again < self.shared.limits.retries_max
     }
 
-    /// Tells health that the node of the present try has failed.
-    pub(super) fn note_node_failure(&self, context: &Context) {
+    /// Tells health that the node of the present try has failed. A request charges one node at most, so that one
+    /// that no node can serve does not go round and take them all out.
+    pub(super) fn note_node_failure(&self, context: &mut Context) {
+        if std::mem::replace(&mut context.charged, true) {
+            return;
+        }
         if let Some(node) = context.decision.and_then(|decision| self.shared.nodes.get(decision.node.index()))
         {
             health::note_failure(&self.shared, node);
