@@ -91,7 +91,7 @@ pub(crate) fn method(report: &DemoReport) -> Vec<(&'static str, String)> {
         ("measured", measured),
         ("cold misses", cold),
         ("cluster", members),
-        ("model", format!("disks and processors are modelled, not real: {}", cluster.node_model)),
+        ("model", format!("modelled, not real: {}", cluster.node_model)),
         ("load", load),
         ("imbalance", imbalance.to_owned()),
         ("idle", idle),

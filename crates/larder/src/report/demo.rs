@@ -10,7 +10,7 @@ use crate::demo::result::{DemoReport, PolicyReport};
 pub(crate) fn chart(report: &DemoReport) -> String {
     let cluster = &report.cluster;
     let about = format!(
-        "{}, {} nodes with {} of memory each, modelled disks",
+        "{}, {} nodes with {} of memory each, modelled nodes",
         report.trace.source,
         cluster.nodes,
         larder_core::Bytes(cluster.cache_bytes)
