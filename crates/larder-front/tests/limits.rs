@@ -218,6 +218,25 @@ async fn broken_requests_are_refused_and_reach_nobody() {
 }
 
 #[tokio::test]
+async fn what_the_engine_refuses_is_bare_but_counted() {
+    let node = Node::named("a").await;
+    let switch = Running::start(config(&[&node]));
+    for (request, status) in [
+        ("CONNECT test:443 HTTP/1.1\r\nHost: test:443\r\n\r\n", 405),
+        ("G\0T / HTTP/1.1\r\nHost: test\r\n\r\n", 400),
+    ] {
+        let mut client = switch.client().await;
+        client.send(request).await;
+        let reply = client.reply().await;
+        assert_eq!((reply.status, reply.field("x-larder-error")), (status, None));
+        assert!(client.closes().await);
+    }
+    assert_eq!(node.requests(), 0);
+    eventually("all are gone", || switch.handle.status().client_connections == 0).await;
+    assert_eq!(switch.metric("larder_switch_failures_total{error=\"bad_request\"} "), 2.0);
+}
+
+#[tokio::test]
 async fn two_lengths_do_not_smuggle_a_request() {
     let node = Node::named("a").await;
     let switch = Running::start(config(&[&node]));
