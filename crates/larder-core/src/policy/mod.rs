@@ -12,6 +12,7 @@ mod least_conn;
 mod random;
 mod rr;
 mod set;
+pub mod table;
 pub mod targets;
 mod wrr;
 

@@ -1,0 +1,248 @@
+//! A routing table computed from a log: which targets every node serves, and which node owns the others.
+//!
+//! WARD (Cherkasova and Karlsson, HPL-2001-2, section 2) gives every node the same table: a target of the *core* is
+//! served where it arrives, a target of the *partition* by its owner, and everything else where it arrives. A table
+//! without a core is the paper's PART. The table changes as a whole, once a day in the paper, so it is built once,
+//! never written, and read without a lock.
+//!
+//! Ids are hashes, hence evenly spread, so the table is a sorted array cut into buckets by the ids' highest bits: a
+//! bucket holds two to four ids in the mean and is found by one read. The whole takes 11 to 12 bytes a target, no probe
+//! runs long, and a set of ids chosen to share a bucket costs a binary search instead.
+
+use crate::id::{NodeId, TargetId};
+
+/// Most nodes a table may name.
+pub const ROUTE_NODES_MAX: u16 = u16::MAX - 1;
+
+/// Most targets a table may hold: 2^28.
+pub const ROUTE_TARGETS_MAX: usize = 1 << 28;
+
+/// Stands for the core among the owners.
+const CORE: u16 = u16::MAX;
+
+/// Where a target of the table is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Place {
+    /// At any node: the one it arrives at.
+    Core,
+    /// At its owner, by the node's number in the table.
+    Node(u16),
+}
+
+impl Place {
+    const fn code(self) -> u16 {
+        match self {
+            Self::Core => CORE,
+            Self::Node(node) => node,
+        }
+    }
+
+    const fn of_code(code: u16) -> Self {
+        if code == CORE { Self::Core } else { Self::Node(code) }
+    }
+
+    /// The owner; `None` for the core.
+    pub const fn owner(self) -> Option<NodeId> {
+        match self {
+            Self::Core => None,
+            Self::Node(node) => Some(NodeId(node)),
+        }
+    }
+}
+
+/// Places that make no table. The caller's fault: the same places fail again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RouteTableError {
+    /// The number of nodes is out of range.
+    #[error("a routing table is for 1 to {ROUTE_NODES_MAX} nodes, not {0}")]
+    Nodes(u16),
+    /// A target's owner is not one of the nodes.
+    #[error("target {target} is given to node {node}, and there are {nodes} nodes, counted from 0")]
+    NoSuchNode {
+        /// The target.
+        target: TargetId,
+        /// The owner named.
+        node: u16,
+        /// How many nodes there are.
+        nodes: u16,
+    },
+    /// There are more targets than a table holds.
+    #[error("a routing table holds at most {ROUTE_TARGETS_MAX} targets")]
+    TooManyTargets,
+}
+
+/// An immutable map from targets to their places.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouteTable {
+    nodes: u16,
+    /// Ids in rising order.
+    targets: Box<[u64]>,
+    /// The places of those ids.
+    codes: Box<[u16]>,
+    /// Where each bucket begins among the ids, and the end of the last.
+    buckets: Box<[u32]>,
+    /// How far an id is shifted for its bucket's number.
+    shift: u32,
+    core: usize,
+    repeated: usize,
+}
+
+impl RouteTable {
+    /// The table for `nodes` nodes, numbered from 0.
+    ///
+    /// Of a target that is named more than once the first place counts, and the others are counted in
+    /// [`RouteTable::repeated`]. Two keys with the same hash are such a case: the second is placed with the first, which
+    /// costs locality, never correctness.
+    ///
+    /// # Errors
+    /// When `nodes` is out of range, an owner is none of the nodes, or there are too many targets.
+    pub fn new(
+        nodes: u16,
+        places: impl IntoIterator<Item = (TargetId, Place)>,
+    ) -> Result<Self, RouteTableError> {
+        if !(1..=ROUTE_NODES_MAX).contains(&nodes) {
+            return Err(RouteTableError::Nodes(nodes));
+        }
+        let mut rows: Vec<(u64, u16)> = Vec::new();
+        for (target, place) in places {
+            match place {
+                Place::Node(node) if node >= nodes => {
+                    return Err(RouteTableError::NoSuchNode { target, node, nodes });
+                }
+                _ if rows.len() == ROUTE_TARGETS_MAX => return Err(RouteTableError::TooManyTargets),
+                _ => rows.push((target.0, place.code())),
+            }
+        }
+        let named = rows.len();
+        // The sort is stable: of equal ids the first named stays first and is the one that is kept.
+        rows.sort_by_key(|&(target, _)| target);
+        rows.dedup_by_key(|&mut (target, _)| target);
+        let bits = (rows.len() / 2).max(2).ilog2();
+        let shift = u64::BITS - bits;
+        let mut buckets = vec![0_u32; (1 << bits) + 1];
+        for &(target, _) in &rows {
+            buckets[(target >> shift) as usize + 1] += 1;
+        }
+        let mut begin = 0;
+        for bucket in &mut buckets {
+            begin += *bucket;
+            *bucket = begin;
+        }
+        Ok(Self {
+            nodes,
+            core: rows.iter().filter(|&&(_, code)| code == CORE).count(),
+            repeated: named - rows.len(),
+            targets: rows.iter().map(|&(target, _)| target).collect(),
+            codes: rows.iter().map(|&(_, code)| code).collect(),
+            buckets: buckets.into_boxed_slice(),
+            shift,
+        })
+    }
+
+    /// Where the target is served; `None` if the table does not name it, which means where it arrives.
+    pub fn get(&self, target: TargetId) -> Option<Place> {
+        let bucket = (target.0 >> self.shift) as usize;
+        let (begin, end) = (self.buckets[bucket] as usize, self.buckets[bucket + 1] as usize);
+        let at = self.targets[begin..end].binary_search(&target.0).ok()?;
+        Some(Place::of_code(self.codes[begin + at]))
+    }
+
+    /// The number of nodes the table is for.
+    pub const fn nodes(&self) -> u16 {
+        self.nodes
+    }
+
+    /// Targets in the table.
+    pub const fn len(&self) -> usize {
+        self.targets.len()
+    }
+
+    /// Whether the table names no target.
+    pub const fn is_empty(&self) -> bool {
+        self.targets.is_empty()
+    }
+
+    /// Targets in the core.
+    pub const fn core_len(&self) -> usize {
+        self.core
+    }
+
+    /// Places left out because their target had one already.
+    pub const fn repeated(&self) -> usize {
+        self.repeated
+    }
+
+    /// Every target and its place, in order of the ids.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (TargetId, Place)> + '_ {
+        self.targets.iter().zip(&self.codes).map(|(&target, &code)| (TargetId(target), Place::of_code(code)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn place(code: u16) -> Place {
+        if code == 0 { Place::Core } else { Place::Node(code - 1) }
+    }
+
+    proptest! {
+        #[test]
+        fn the_table_answers_like_a_map(
+            rows in prop::collection::vec((0_u64..300, 0_u16..9), 0..200),
+            spread in any::<bool>(),
+        ) {
+            // Half of the runs keep the ids together, which puts them into one bucket.
+            let id = |n: u64| if spread { TargetId::of(&n.to_be_bytes()) } else { TargetId(n) };
+            let mut expected = BTreeMap::new();
+            for &(n, code) in &rows {
+                expected.entry(id(n)).or_insert(place(code));
+            }
+            let table = RouteTable::new(8, rows.iter().map(|&(n, code)| (id(n), place(code))))
+                .expect("places within the nodes");
+            for n in 0..310 {
+                prop_assert_eq!(table.get(id(n)), expected.get(&id(n)).copied());
+            }
+            prop_assert_eq!(table.len(), expected.len());
+            prop_assert_eq!(table.is_empty(), expected.is_empty());
+            prop_assert_eq!(table.repeated(), rows.len() - expected.len());
+            prop_assert_eq!(table.core_len(), expected.values().filter(|&&p| p == Place::Core).count());
+            prop_assert!(table.iter().eq(expected));
+        }
+    }
+
+    #[test]
+    fn the_lowest_and_the_highest_id_are_found() {
+        for n in [1, 3, 1_000] {
+            let step = u64::MAX / n;
+            let ids = (0..=n).map(|i| TargetId(if i == n { u64::MAX } else { i * step }));
+            let table = RouteTable::new(1, ids.clone().map(|id| (id, Place::Node(0)))).expect("one node");
+            assert!(ids.into_iter().all(|id| table.get(id) == Some(Place::Node(0))));
+            assert_eq!(table.get(TargetId(1)), None);
+        }
+    }
+
+    #[test]
+    fn an_owner_outside_the_nodes_is_refused() {
+        let target = TargetId(7);
+        let table = |nodes, place| RouteTable::new(nodes, [(target, place)]).map(|table| table.len());
+        assert_eq!(table(2, Place::Node(1)), Ok(1));
+        assert_eq!(table(2, Place::Node(2)), Err(RouteTableError::NoSuchNode { target, node: 2, nodes: 2 }));
+        assert_eq!(table(0, Place::Core), Err(RouteTableError::Nodes(0)));
+        assert_eq!(table(u16::MAX, Place::Core), Err(RouteTableError::Nodes(u16::MAX)));
+        assert_eq!(table(ROUTE_NODES_MAX, Place::Node(ROUTE_NODES_MAX - 1)), Ok(1));
+    }
+
+    #[test]
+    fn a_target_takes_at_most_twelve_bytes() {
+        for n in [2_000_u64, 4_096, 5_000, 8_191] {
+            let places = (0..n).map(|i| (TargetId::of(&i.to_be_bytes()), Place::Core));
+            let table = RouteTable::new(4, places).expect("four nodes");
+            let bytes = 8 * table.targets.len() + 2 * table.codes.len() + 4 * (table.buckets.len() - 1);
+            assert!(bytes as u64 <= 12 * n, "{n} targets: {bytes} bytes");
+        }
+    }
+}
