@@ -11,12 +11,13 @@ pub mod dispatch;
 pub mod id;
 pub mod nodes;
 pub mod policy;
+pub mod tape;
 pub mod time;
 pub mod unit;
 
 pub use dispatch::{Arrival, Decision, Dispatcher, Exclude, Refusal, Request, Settings, Started};
 pub use id::{NodeId, TargetId, Ticket};
-pub use nodes::{NodeRow, NodeSpec, NodeState, Nodes, Weight};
+pub use nodes::{NodeRow, NodeSpec, NodeState, Nodes, Sight, Weight};
 pub use policy::{PolicyKind, Reason};
 pub use time::Time;
 pub use unit::Bytes;

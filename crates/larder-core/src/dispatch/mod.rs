@@ -21,7 +21,7 @@ pub use input::{Input, Output};
 pub use settings::{Admission, Settings, SettingsError};
 
 use crate::id::{NodeId, TargetId, Ticket};
-use crate::nodes::{JoinError, NodeSpec, NodeState, Nodes, Weight, lock};
+use crate::nodes::{JoinError, NodeSpec, NodeState, Nodes, Sight, Weight, lock};
 use crate::policy::{Choice, Known, Policy, PolicyKind, Reason};
 use crate::time::Time;
 use admission::{Entered, Gate, Waiter};
@@ -300,13 +300,13 @@ impl Dispatcher {
         Explanation {
             target,
             policy: self.settings.policy,
-            known: self.policy.known(target, &self.nodes),
-            decision: self.policy.peek(now, &Request::new(target), &self.nodes),
+            known: self.policy.known(target, Sight::live(&self.nodes)),
+            decision: self.policy.peek(now, &Request::new(target), Sight::live(&self.nodes)),
         }
     }
 
     fn start(&self, now: Time, request: &Request) -> Option<Decision> {
-        self.policy.pick(now, request, &self.nodes)
+        self.policy.pick(now, request, Sight::live(&self.nodes))
     }
 
     fn end(&self, node: NodeId) {

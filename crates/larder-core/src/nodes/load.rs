@@ -19,6 +19,16 @@ pub const BLOCK: usize = 64;
 pub struct Key(u64);
 
 impl Key {
+    /// The key as a number, 48 bits.
+    pub(super) const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// The key of such a number.
+    pub(super) const fn from_bits(bits: u64) -> Self {
+        Self(bits & KEY_MASK)
+    }
+
     /// The key of a node that takes no requests: above every other.
     pub const CLOSED: Self = Self(KEY_MASK);
 
@@ -51,14 +61,29 @@ const CLOSED: u64 = 1 << 63;
 
 /// One node's word, taken apart.
 #[derive(Clone, Copy, Debug)]
-struct Word(u64);
+pub(super) struct Word(u64);
 
 impl Word {
     const fn load(self) -> u32 {
         (self.0 & LOAD_MASK) as u32
     }
 
-    const fn key(self) -> Key {
+    pub(super) const fn is_joining(self) -> bool {
+        self.0 & JOINING != 0
+    }
+
+    /// What changes from request to request: the load, and in bit 32 whether the node is joining.
+    pub(super) const fn fleeting(self) -> u64 {
+        self.0 & LOAD_MASK | (self.is_joining() as u64) << 32
+    }
+
+    /// This word with another's [`Word::fleeting`].
+    pub(super) const fn with_fleeting(self, fleeting: u64) -> Self {
+        let joining = if fleeting >> 32 & 1 == 1 { JOINING } else { 0 };
+        Self(self.0 & !(LOAD_MASK | JOINING) | fleeting & LOAD_MASK | joining)
+    }
+
+    pub(super) const fn key(self) -> Key {
         if self.0 & CLOSED != 0 {
             return Key::CLOSED;
         }
@@ -131,9 +156,14 @@ impl Loads {
 
     /// One more request in flight at `node`; gives its key before.
     pub fn add(&self, node: NodeId) -> Key {
+        self.count(node).key()
+    }
+
+    /// One more request in flight at `node`; gives its word before.
+    pub(super) fn count(&self, node: NodeId) -> Word {
         let old = Word(self.words[place(node.index())].fetch_add(1, Ordering::Relaxed));
         self.changed(node, old.key(), Word(old.0 + 1).key());
-        old.key()
+        old
     }
 
     /// One request less in flight at `node`. False, and nothing changes, if none was.
@@ -166,74 +196,22 @@ impl Loads {
 
     /// Whether `node` gets new targets at a limited rate only.
     pub fn is_joining(&self, node: NodeId) -> bool {
-        self.word(node.index()).0 & JOINING != 0
+        self.word(node.index()).is_joining()
     }
 
-    /// Whether some open node has a key below `bound`.
-    pub fn any_below(&self, bound: Key) -> bool {
-        let used = self.slots();
-        if used <= BLOCK {
-            return (0..used).any(|index| self.word(index).key() < bound);
-        }
-        self.minima[..used.div_ceil(BLOCK)]
-            .iter()
-            .any(|minimum| Key(minimum.load(Ordering::Relaxed) & KEY_MASK) < bound)
-    }
-
-    /// The open node with the least key; among equals the first at or after slot `start`, cyclically.
-    pub fn least(&self, start: usize) -> Option<NodeId> {
-        let used = self.slots();
-        if used <= BLOCK {
-            return self.least_of(start, used, |_| false);
-        }
-        let blocks = used.div_ceil(BLOCK);
-        let start = if start < used { start } else { 0 };
-        // Each try that fails has repaired a stale minimum; the scan that ends the loop reads the words themselves.
-        for _ in 0..4 {
-            let least = (0..blocks).map(|b| Key(self.minima[b].load(Ordering::Relaxed) & KEY_MASK)).min()?;
-            if least == Key::CLOSED {
-                break;
-            }
-            let first = start / BLOCK;
-            let head = self.find(least, start, ((first + 1) * BLOCK).min(used));
-            let found = head.or_else(|| {
-                (1..=blocks).map(|step| (first + step) % blocks).find_map(|block| {
-                    let minimum = Key(self.minima[block].load(Ordering::Relaxed) & KEY_MASK);
-                    let end = if block == first { start } else { ((block + 1) * BLOCK).min(used) };
-                    (minimum == least).then(|| self.find(least, block * BLOCK, end)).flatten()
-                })
-            });
-            if found.is_some() {
-                return found;
-            }
-            (0..blocks).for_each(|block| self.rescan(block));
-        }
-        self.least_of(start, used, |_| false)
-    }
-
-    /// Like [`Loads::least`], leaving out the nodes for which `skip` is true. O(n).
-    pub fn least_without(&self, start: usize, skip: impl Fn(NodeId) -> bool) -> Option<NodeId> {
-        self.least_of(start, self.slots(), skip)
-    }
-
-    fn least_of(&self, start: usize, used: usize, skip: impl Fn(NodeId) -> bool) -> Option<NodeId> {
-        let start = if start < used { start } else { 0 };
-        let mut best = (Key::CLOSED, None);
-        for index in (start..used).chain(0..start) {
-            let key = self.word(index).key();
-            if key < best.0 && !skip(node_at(index)) {
-                best = (key, Some(node_at(index)));
-            }
-        }
-        best.1
-    }
-
-    fn find(&self, key: Key, from: usize, to: usize) -> Option<NodeId> {
-        (from..to).find(|index| self.word(*index).key() == key).map(node_at)
-    }
-
-    fn word(&self, index: usize) -> Word {
+    /// The word of a slot.
+    pub(super) fn word(&self, index: usize) -> Word {
         Word(self.words[place(index)].load(Ordering::Relaxed))
+    }
+
+    /// The least key of a block, which may lag behind.
+    pub(super) fn minimum(&self, block: usize) -> Key {
+        Key(self.minima[block].load(Ordering::Relaxed) & KEY_MASK)
+    }
+
+    /// Makes all minima exact again.
+    pub(super) fn repair(&self) {
+        (0..self.slots().div_ceil(BLOCK)).for_each(|block| self.rescan(block));
     }
 
     /// Keeps the block's minimum after one node's key went from `old` to `new`.
@@ -284,12 +262,13 @@ const fn stamp(seen: u64, key: Key) -> u64 {
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "there are at most 65,534 slots")]
-const fn node_at(index: usize) -> NodeId {
+pub(super) const fn node_at(index: usize) -> NodeId {
     NodeId(index as u16)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::search::Words;
     use super::*;
     use proptest::prelude::*;
 
@@ -379,7 +358,7 @@ mod tests {
                     _ => loads.set(node, Standing { weight_milli, open: weight_milli % 3 != 0, joining: false }),
                 }
                 let start = start % n;
-                prop_assert_eq!(loads.least(start), loads.least_of(start, n, |_| false));
+                prop_assert_eq!(loads.least(start), loads.least_without(start, |_| false));
                 for bound in [Key::of(1), Key::of(3)] {
                     prop_assert_eq!(loads.any_below(bound), (0..n).any(|i| loads.word(i).key() < bound));
                 }

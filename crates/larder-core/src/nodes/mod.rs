@@ -6,11 +6,14 @@
 
 pub mod load;
 pub mod outstanding;
+mod search;
+mod sight;
 mod view;
 
+pub use sight::Sight;
 pub use view::{NodeRow, NodeSpec, NodeState, Weight};
 
-use crate::id::{NodeId, TargetId};
+use crate::id::NodeId;
 use crate::time::Time;
 use crate::unit::Bytes;
 use arc_swap::ArcSwap;
@@ -85,9 +88,28 @@ pub struct Nodes {
     epoch: AtomicU32,
     lost: Box<[AtomicU32]>,
     pace: JoinPace,
-    joiners: Mutex<Vec<Joiner>>,
+    joiners: Mutex<Joiners>,
     nodes_max: u16,
     outstanding: Outstanding,
+}
+
+/// The joining nodes.
+#[derive(Debug, Default)]
+struct Joiners {
+    each: Vec<Joiner>,
+    /// Recorded visits; see [`Sight::visit`].
+    visits: u64,
+}
+
+impl Joiners {
+    /// The nodes that have had their share of new targets for now.
+    fn resting(&self, now: Time) -> Vec<NodeId> {
+        self.each.iter().filter(|joiner| joiner.ready > now).map(|joiner| joiner.node).collect()
+    }
+
+    fn contains(&self, node: NodeId) -> bool {
+        self.each.iter().any(|joiner| joiner.node == node)
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -109,7 +131,7 @@ impl Nodes {
             epoch: AtomicU32::new(1),
             lost: (0..nodes_max).map(|_| AtomicU32::new(0)).collect(),
             pace,
-            joiners: Mutex::new(Vec::new()),
+            joiners: Mutex::default(),
             nodes_max,
             outstanding: Outstanding::new(),
         }
@@ -194,79 +216,10 @@ impl Nodes {
         .collect()
     }
 
-    /// Whether some node has a key below `bound`.
-    pub fn any_below(&self, bound: Key) -> bool {
-        self.loads.any_below(bound)
-    }
-
     /// The slot at which `hash` falls when slots are as wide as their nodes' caches (all equal if any is unknown).
     /// The slot may be closed.
     pub fn position(&self, hash: u64) -> usize {
         self.view.load().position(hash)
-    }
-
-    /// The open node of a hash that does not look at load: the one at [`Nodes::position`]; if that is closed, the
-    /// hash is stepped on, so that only a closed node's targets move.
-    pub fn hashed(&self, hash: u64, skip: impl Fn(NodeId) -> bool) -> Option<NodeId> {
-        let view = self.view.load();
-        let usable = |node: &NodeId| self.loads.is_open(*node) && !skip(*node);
-        let mut step = hash;
-        for _ in 0..16 {
-            let node = slot(view.position(step));
-            if usable(&node) {
-                return Some(node);
-            }
-            step = mix(step);
-        }
-        let used = self.loads.slots();
-        let start = view.position(hash);
-        (start..used).chain(0..start).map(slot).find(usable)
-    }
-
-    /// The least loaded open node; ties go to the first at or after `start`.
-    pub fn least(&self, start: usize) -> Option<NodeId> {
-        self.loads.least(start)
-    }
-
-    /// The least loaded open node for which `skip` is false.
-    pub fn least_without(&self, start: usize, skip: impl Fn(NodeId) -> bool) -> Option<NodeId> {
-        self.loads.least_without(start, skip)
-    }
-
-    /// Where a target goes: to the least loaded node; among equally loaded ones to the first at or after the
-    /// target's [`Nodes::position`], so that an idle cluster spreads by cache size and two front-ends agree without
-    /// talking. If cache sizes differ, nodes within [`Placing::even`] of the least loaded count as equally loaded. A
-    /// joining node that has had its share of new targets for now is passed over, unless all are.
-    pub(crate) fn place(
-        &self,
-        now: Time,
-        target: TargetId,
-        skip: impl Fn(NodeId) -> bool,
-        placing: Placing,
-    ) -> Option<NodeId> {
-        let view = self.view.load();
-        let start = view.position(target.0);
-        let least =
-            if placing.skips { self.loads.least_without(start, &skip) } else { self.loads.least(start) }?;
-        let home = slot(start);
-        let preferred = view.has_widths() && self.loads.is_open(home) && !skip(home);
-        let within = || self.loads.key(home) <= self.loads.key(least).plus(placing.even);
-        let first = if preferred && within() { home } else { least };
-        if !self.loads.is_joining(first) {
-            return Some(first);
-        }
-        let mut joiners = lock(&self.joiners);
-        let resting: Vec<NodeId> = joiners.iter().filter(|j| j.ready > now).map(|j| j.node).collect();
-        let chosen = if resting.contains(&first) {
-            let other = self.loads.least_without(start, |node| skip(node) || resting.contains(&node));
-            other.unwrap_or(first)
-        } else {
-            first
-        };
-        if placing.take {
-            self.note_placement(&mut joiners, now, chosen);
-        }
-        Some(chosen)
     }
 
     /// The number of target losses so far; a server set made or checked at this epoch is valid as it stands.
@@ -280,21 +233,16 @@ impl Nodes {
         self.lost[node.index()].load(Ordering::Acquire) > epoch
     }
 
-    fn note_placement(&self, joiners: &mut MutexGuard<'_, Vec<Joiner>>, now: Time, node: NodeId) {
-        let Some(at) = joiners.iter().position(|joiner| joiner.node == node) else { return };
-        let joiner = &mut joiners[at];
+    fn note_placement(&self, joiners: &mut Joiners, now: Time, node: NodeId) {
+        let Some(at) = joiners.each.iter().position(|joiner| joiner.node == node) else { return };
+        let joiner = &mut joiners.each[at];
         let gap = core::time::Duration::from_nanos(1_000_000_000 / u64::from(self.pace.targets_per_s.max(1)));
         joiner.ready = joiner.ready.max(now) + gap;
         joiner.left = joiner.left.saturating_sub(1);
         if joiner.left == 0 {
-            joiners.swap_remove(at);
+            joiners.each.swap_remove(at);
             self.set_standing(node, &self.view.load(), false);
         }
-    }
-
-    /// Counts a request at `node`; gives the node's key before.
-    pub(crate) fn start(&self, node: NodeId) -> Key {
-        self.loads.add(node)
     }
 
     #[must_use]
@@ -324,9 +272,9 @@ impl Nodes {
         // Sets that still name the slot's former holder must not send its targets to the new one.
         self.lose_targets(node);
         let joining = !warm && self.pace.warm_targets > 0;
-        joiners.retain(|joiner| joiner.node != node);
+        joiners.each.retain(|joiner| joiner.node != node);
         if joining {
-            joiners.push(Joiner { node, ready: now, left: self.pace.warm_targets });
+            joiners.each.push(Joiner { node, ready: now, left: self.pace.warm_targets });
         }
         self.publish(view);
         self.set_standing(node, &self.view.load(), joining);
@@ -344,7 +292,7 @@ impl Nodes {
         }
         entry.state = state;
         self.publish(view);
-        let joining = joiners.iter().any(|joiner| joiner.node == node);
+        let joining = joiners.contains(node);
         self.set_standing(node, &self.view.load(), joining);
         if state != NodeState::Up {
             self.lose_targets(node);
@@ -358,7 +306,7 @@ impl Nodes {
         let Some(entry) = view.rows.get_mut(node.index()) else { return false };
         entry.weight = weight;
         self.publish(view);
-        let joining = joiners.iter().any(|joiner| joiner.node == node);
+        let joining = joiners.contains(node);
         self.set_standing(node, &self.view.load(), joining);
         true
     }

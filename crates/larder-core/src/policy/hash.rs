@@ -6,18 +6,18 @@
 
 use super::{Choice, Policy, Reason};
 use crate::dispatch::Request;
-use crate::nodes::Nodes;
+use crate::nodes::Sight;
 use crate::time::Time;
 
 #[derive(Debug)]
 pub(super) struct Hash;
 
 impl Policy for Hash {
-    fn pick(&self, now: Time, request: &Request, nodes: &Nodes) -> Option<Choice> {
+    fn pick(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
         self.peek(now, request, nodes).map(|choice| choice.counted(nodes))
     }
 
-    fn peek(&self, _now: Time, request: &Request, nodes: &Nodes) -> Option<Choice> {
+    fn peek(&self, _now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
         let node = nodes.hashed(request.target.0, |node| request.exclude.contains(node))?;
         Some(Choice { node, reason: request.reason_or(Reason::Hash) })
     }

@@ -11,7 +11,7 @@
 //! goes from a node above T_high to one below T_low.
 //!
 //! Where the paper is silent: ties among the least loaded go to the first at or after the target's hash position
-//! ([`Nodes::place`]); where the nodes' caches differ in size, a first placement goes by cache size among the nodes
+//! ([`Sight::place`]); where the nodes' caches differ in size, a first placement goes by cache size among the nodes
 //! within T_low of the least loaded, or a large cache would get no more targets than a small one; a retry on another node does not move the target, since a node that really fails is taken out
 //! and loses its targets anyway.
 //!
@@ -22,7 +22,7 @@ use super::{Choice, Known, Policy, Reason};
 use crate::dispatch::{Request, Settings};
 use crate::id::{NodeId, TargetId};
 use crate::nodes::load::Key;
-use crate::nodes::{Nodes, Placing};
+use crate::nodes::{Placing, Sight};
 use crate::time::Time;
 
 /// T_low and T_high as keys.
@@ -44,7 +44,7 @@ impl Thresholds {
 
     /// The node, counted, unless it is to be relieved.
     #[inline]
-    pub(super) fn local(&self, node: NodeId, nodes: &Nodes) -> Option<Choice> {
+    pub(super) fn local(&self, node: NodeId, nodes: Sight<'_>) -> Option<Choice> {
         if self.overloaded(nodes.start(node), nodes) {
             let counted = nodes.end(node);
             debug_assert!(counted, "it was counted a moment ago");
@@ -55,7 +55,7 @@ impl Thresholds {
 
     /// Whether a node with this key is to be relieved.
     #[inline]
-    pub(super) fn overloaded(&self, key: Key, nodes: &Nodes) -> bool {
+    pub(super) fn overloaded(&self, key: Key, nodes: Sight<'_>) -> bool {
         key > self.high && (key >= self.high_twice || nodes.any_below(self.low))
     }
 }
@@ -74,7 +74,14 @@ impl Lard {
         }
     }
 
-    fn decide(&self, now: Time, target: TargetId, seen: Seen, nodes: &Nodes, take: bool) -> Option<Choice> {
+    fn decide(
+        &self,
+        now: Time,
+        target: TargetId,
+        seen: Seen,
+        nodes: Sight<'_>,
+        take: bool,
+    ) -> Option<Choice> {
         let place = |reason, placing| {
             let node = nodes.place(now, target, |_| false, placing)?;
             Some(Choice { node, reason })
@@ -103,11 +110,11 @@ struct Seen {
 }
 
 impl Policy for Lard {
-    fn pick(&self, now: Time, request: &Request, nodes: &Nodes) -> Option<Choice> {
+    fn pick(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
         if !request.exclude.is_empty() {
             return retry(now, request, nodes).map(|choice| choice.counted(nodes));
         }
-        let mut shard = self.targets.shard(request.target);
+        let mut shard = self.targets.visit(request.target, nodes);
         let slot: Slot = shard.touch(request.target);
         if let Some(choice) = shard.sole(slot, nodes).and_then(|node| self.thresholds.local(node, nodes)) {
             return Some(choice);
@@ -124,7 +131,7 @@ impl Policy for Lard {
         Some(choice.counted(nodes))
     }
 
-    fn peek(&self, now: Time, request: &Request, nodes: &Nodes) -> Option<Choice> {
+    fn peek(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
         if !request.exclude.is_empty() {
             return retry(now, request, nodes);
         }
@@ -138,7 +145,7 @@ impl Policy for Lard {
         self.decide(now, request.target, seen, nodes, false)
     }
 
-    fn known(&self, target: TargetId, nodes: &Nodes) -> Option<Known> {
+    fn known(&self, target: TargetId, nodes: Sight<'_>) -> Option<Known> {
         known(&self.targets, target, nodes)
     }
 
@@ -148,13 +155,13 @@ impl Policy for Lard {
 }
 
 /// A node for a request that has failed elsewhere: the least loaded that was not tried.
-pub(super) fn retry(now: Time, request: &Request, nodes: &Nodes) -> Option<Choice> {
+pub(super) fn retry(now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
     let skip = |node| request.exclude.contains(node);
     let node = nodes.place(now, request.target, skip, Placing::retry())?;
     Some(Choice { node, reason: Reason::Retry })
 }
 
-pub(super) fn known(targets: &Targets, target: TargetId, nodes: &Nodes) -> Option<Known> {
+pub(super) fn known(targets: &Targets, target: TargetId, nodes: Sight<'_>) -> Option<Known> {
     let shard = targets.shard(target);
     let slot = shard.find(target)?;
     let servers = shard.members(slot, nodes).collect();

@@ -26,7 +26,7 @@ use super::targets::{Shard, Slot, Targets};
 use super::{Choice, Known, Policy, Reason};
 use crate::dispatch::{Request, Settings};
 use crate::id::{NodeId, TargetId};
-use crate::nodes::{Nodes, Placing};
+use crate::nodes::{Placing, Sight};
 use crate::time::Time;
 use core::time::Duration;
 
@@ -54,7 +54,14 @@ impl LardR {
         }
     }
 
-    fn first(&self, now: Time, target: TargetId, nodes: &Nodes, lost: bool, take: bool) -> Option<Verdict> {
+    fn first(
+        &self,
+        now: Time,
+        target: TargetId,
+        nodes: Sight<'_>,
+        lost: bool,
+        take: bool,
+    ) -> Option<Verdict> {
         let even = self.thresholds.low;
         let node = nodes.place(now, target, |_| false, Placing::first(even, take))?;
         let reason = if lost { Reason::Lost } else { Reason::First };
@@ -66,7 +73,7 @@ impl LardR {
         now: Time,
         target: TargetId,
         found: (&Shard, Slot),
-        nodes: &Nodes,
+        nodes: Sight<'_>,
         take: bool,
     ) -> Option<Verdict> {
         let (shard, slot) = found;
@@ -98,8 +105,8 @@ impl LardR {
     }
 
     /// Another server of the target, or else any node, that was not tried.
-    fn retry(&self, now: Time, request: &Request, nodes: &Nodes) -> Option<Choice> {
-        let shard = self.targets.shard(request.target);
+    fn retry(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+        let shard = self.targets.visit(request.target, nodes);
         let replica = shard.find(request.target).and_then(|slot| {
             let untried = shard.members(slot, nodes).filter(|node| !request.exclude.contains(*node));
             least_of(untried.filter(|node| nodes.is_open(*node)), nodes)
@@ -116,7 +123,7 @@ impl LardR {
         slot: Slot,
         verdict: Verdict,
         changed: Option<Time>,
-        nodes: &Nodes,
+        nodes: Sight<'_>,
         epoch: u32,
     ) {
         let mut members: Vec<NodeId> = shard.members(slot, nodes).collect();
@@ -127,12 +134,12 @@ impl LardR {
 }
 
 impl Policy for LardR {
-    fn pick(&self, now: Time, request: &Request, nodes: &Nodes) -> Option<Choice> {
+    fn pick(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
         if !request.exclude.is_empty() {
             return self.retry(now, request, nodes).map(|choice| choice.counted(nodes));
         }
         let epoch = nodes.epoch();
-        let mut shard = self.targets.shard(request.target);
+        let mut shard = self.targets.visit(request.target, nodes);
         let slot = shard.touch(request.target);
         if let Some(choice) = shard.sole(slot, nodes).and_then(|node| self.thresholds.local(node, nodes)) {
             return Some(choice);
@@ -145,7 +152,7 @@ impl Policy for LardR {
         Some(verdict.choice.counted(nodes))
     }
 
-    fn peek(&self, now: Time, request: &Request, nodes: &Nodes) -> Option<Choice> {
+    fn peek(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
         if !request.exclude.is_empty() {
             return self.retry(now, request, nodes);
         }
@@ -157,7 +164,7 @@ impl Policy for LardR {
         verdict.map(|verdict| verdict.choice)
     }
 
-    fn known(&self, target: TargetId, nodes: &Nodes) -> Option<Known> {
+    fn known(&self, target: TargetId, nodes: Sight<'_>) -> Option<Known> {
         known(&self.targets, target, nodes)
     }
 
@@ -167,11 +174,11 @@ impl Policy for LardR {
 }
 
 /// The least loaded; the first among equals.
-fn least_of(members: impl Iterator<Item = NodeId>, nodes: &Nodes) -> Option<NodeId> {
+fn least_of(members: impl Iterator<Item = NodeId>, nodes: Sight<'_>) -> Option<NodeId> {
     members.min_by_key(|node| nodes.key(*node))
 }
 
 /// The most loaded; the first among equals.
-fn most_of(members: impl Iterator<Item = NodeId>, nodes: &Nodes) -> Option<NodeId> {
+fn most_of(members: impl Iterator<Item = NodeId>, nodes: Sight<'_>) -> Option<NodeId> {
     members.reduce(|most, node| if nodes.key(node) > nodes.key(most) { node } else { most })
 }

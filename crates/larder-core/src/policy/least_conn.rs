@@ -2,7 +2,8 @@
 
 use super::{Choice, Policy, Reason};
 use crate::dispatch::Request;
-use crate::nodes::Nodes;
+use crate::nodes::Sight;
+use crate::tape::Read;
 use crate::time::Time;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -12,14 +13,14 @@ pub(super) struct LeastConnections {
 }
 
 impl Policy for LeastConnections {
-    fn pick(&self, now: Time, request: &Request, nodes: &Nodes) -> Option<Choice> {
+    fn pick(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
         let choice = self.peek(now, request, nodes)?;
         self.next.store(choice.node.index() + 1, Ordering::Relaxed);
         Some(choice.counted(nodes))
     }
 
-    fn peek(&self, _now: Time, request: &Request, nodes: &Nodes) -> Option<Choice> {
-        let start = self.next.load(Ordering::Relaxed);
+    fn peek(&self, _now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+        let start = nodes.read(Read::Turn, || self.next.load(Ordering::Relaxed) as u64) as usize;
         let node = if request.exclude.is_empty() {
             nodes.least(start)
         } else {

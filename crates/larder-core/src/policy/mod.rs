@@ -1,6 +1,6 @@
 //! Policies: which node serves a request.
 //!
-//! A policy reads the nodes' rows ([`Nodes`]), keeps what state it needs behind its own locks, and answers with a
+//! A policy reads the nodes' rows ([`Sight`]), keeps what state it needs behind its own locks, and answers with a
 //! [`Choice`]. It does not count load, admit or queue; the [dispatcher](crate::dispatch) does that for all of them.
 //! One file is one policy. [`PolicyKind::ALL`] is the one list of them, and the tests run for each.
 
@@ -23,7 +23,7 @@ pub use explain::Known;
 
 use crate::dispatch::{Request, Settings};
 use crate::id::{NodeId, TargetId};
-use crate::nodes::Nodes;
+use crate::nodes::Sight;
 use crate::time::Time;
 use core::fmt;
 use core::str::FromStr;
@@ -189,7 +189,7 @@ pub struct Choice {
 
 impl Choice {
     /// Counts the request at the node chosen.
-    fn counted(self, nodes: &Nodes) -> Self {
+    fn counted(self, nodes: Sight<'_>) -> Self {
         nodes.start(self.node);
         self
     }
@@ -197,18 +197,18 @@ impl Choice {
 
 /// What every policy answers.
 pub(crate) trait Policy: Send + Sync + fmt::Debug {
-    /// Chooses a node, counts the request there ([`Nodes::start`]) and remembers the choice where the policy has a
+    /// Chooses a node, counts the request there ([`Sight::start`]) and remembers the choice where the policy has a
     /// memory. `None`, and nothing is counted, if no node can be used.
     ///
     /// A policy that looks at the load of the node it is about to choose counts first and looks at what was there
     /// before: the load's cache line then travels between processors once, not twice.
-    fn pick(&self, now: Time, request: &Request, nodes: &Nodes) -> Option<Choice>;
+    fn pick(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice>;
 
     /// What [`Policy::pick`] would answer, counting and remembering nothing.
-    fn peek(&self, now: Time, request: &Request, nodes: &Nodes) -> Option<Choice>;
+    fn peek(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice>;
 
     /// What is known of a target. `None` for a policy without a memory of targets, or a target it does not know.
-    fn known(&self, _target: TargetId, _nodes: &Nodes) -> Option<Known> {
+    fn known(&self, _target: TargetId, _nodes: Sight<'_>) -> Option<Known> {
         None
     }
 

@@ -5,7 +5,8 @@
 
 use super::{Choice, Policy, Reason};
 use crate::dispatch::Request;
-use crate::nodes::{Nodes, mix};
+use crate::nodes::{Sight, mix};
+use crate::tape::Lane;
 use crate::time::Time;
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,7 +21,7 @@ impl Random {
         Self { seed: mix(seed), drawn: AtomicU64::new(0) }
     }
 
-    fn draw(&self, lot: u64, request: &Request, nodes: &Nodes) -> Option<Choice> {
+    fn draw(&self, lot: u64, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
         let hash = mix(self.seed ^ mix(lot));
         let node = nodes.hashed(hash, |node| request.exclude.contains(node))?;
         Some(Choice { node, reason: request.reason_or(Reason::Random) })
@@ -28,12 +29,13 @@ impl Random {
 }
 
 impl Policy for Random {
-    fn pick(&self, _now: Time, request: &Request, nodes: &Nodes) -> Option<Choice> {
-        self.draw(self.drawn.fetch_add(1, Ordering::Relaxed), request, nodes)
-            .map(|choice| choice.counted(nodes))
+    fn pick(&self, _now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+        let lot = self.drawn.fetch_add(1, Ordering::Relaxed);
+        nodes.counted(Lane::Lots, lot, lot + 1);
+        self.draw(lot, request, nodes).map(|choice| choice.counted(nodes))
     }
 
-    fn peek(&self, _now: Time, request: &Request, nodes: &Nodes) -> Option<Choice> {
+    fn peek(&self, _now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
         self.draw(self.drawn.load(Ordering::Relaxed), request, nodes)
     }
 }

@@ -3,7 +3,8 @@
 use super::{Choice, Policy, Reason};
 use crate::dispatch::Request;
 use crate::id::NodeId;
-use crate::nodes::Nodes;
+use crate::nodes::Sight;
+use crate::tape::{Lane, Read};
 use crate::time::Time;
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,12 +14,12 @@ pub(super) struct RoundRobin {
 }
 
 impl Policy for RoundRobin {
-    fn pick(&self, _now: Time, request: &Request, nodes: &Nodes) -> Option<Choice> {
+    fn pick(&self, _now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
         let node = self.turn.take(nodes, |node| !request.exclude.contains(node))?;
         Some(Choice { node, reason: request.reason_or(Reason::Turn) }.counted(nodes))
     }
 
-    fn peek(&self, _now: Time, request: &Request, nodes: &Nodes) -> Option<Choice> {
+    fn peek(&self, _now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
         let (node, _) = self.turn.next(nodes, |node| !request.exclude.contains(node))?;
         Some(Choice { node, reason: request.reason_or(Reason::Turn) })
     }
@@ -32,19 +33,20 @@ pub(super) struct Turn {
 
 impl Turn {
     /// The open node whose turn it is among those for which `fits` is true, and the slots passed over, it included.
-    pub(super) fn next(&self, nodes: &Nodes, fits: impl Fn(NodeId) -> bool) -> Option<(NodeId, u64)> {
+    pub(super) fn next(&self, nodes: Sight<'_>, fits: impl Fn(NodeId) -> bool) -> Option<(NodeId, u64)> {
         let slots = nodes.slots() as u64;
-        let from = self.next.load(Ordering::Relaxed);
+        let from = nodes.read(Read::Turn, || self.next.load(Ordering::Relaxed));
         (0..slots).find_map(|step| {
-            let node = NodeId(u16::try_from((from + step) % slots).ok()?);
+            let node = NodeId(u16::try_from(from.wrapping_add(step) % slots).ok()?);
             (nodes.is_open(node) && fits(node)).then_some((node, step + 1))
         })
     }
 
     /// Like [`Turn::next`], and passes the turn on.
-    pub(super) fn take(&self, nodes: &Nodes, fits: impl Fn(NodeId) -> bool) -> Option<NodeId> {
+    pub(super) fn take(&self, nodes: Sight<'_>, fits: impl Fn(NodeId) -> bool) -> Option<NodeId> {
         let (node, passed) = self.next(nodes, fits)?;
-        self.next.fetch_add(passed, Ordering::Relaxed);
+        let before = self.next.fetch_add(passed, Ordering::Relaxed);
+        nodes.counted(Lane::Turn, before, before.wrapping_add(passed));
         Some(node)
     }
 }

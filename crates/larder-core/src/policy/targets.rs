@@ -15,7 +15,8 @@
 
 use super::set::Small;
 use crate::id::{NodeId, TargetId};
-use crate::nodes::{Nodes, lock};
+use crate::nodes::{Sight, lock};
+use crate::tape::Lane;
 use crate::time::Time;
 use hashbrown::HashTable;
 use std::collections::BTreeMap;
@@ -54,11 +55,22 @@ impl Targets {
         Self { shards: (0..shards).map(|_| Padded(Mutex::new(Shard::new(share)))).collect() }
     }
 
+    /// The shard of a target, locked for a decision.
+    pub(super) fn visit(&self, target: TargetId, nodes: Sight<'_>) -> MutexGuard<'_, Shard> {
+        let mut shard = self.shard(target);
+        nodes.visit(Lane::Shard(self.index(target)), &mut shard.visits);
+        shard
+    }
+
     /// The shard of a target, locked.
     pub(super) fn shard(&self, target: TargetId) -> MutexGuard<'_, Shard> {
+        lock(&self.shards[usize::from(self.index(target))].0)
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "there are at most 4,096 shards")]
+    fn index(&self, target: TargetId) -> u16 {
         // The table inside uses the lowest and highest bits of the hash; the middle ones are free for the shard.
-        let index = (target.0 >> 32) as usize & (self.shards.len() - 1);
-        lock(&self.shards[index].0)
+        ((target.0 >> 32) as usize & (self.shards.len() - 1)) as u16
     }
 
     /// Targets remembered in all shards.
@@ -75,6 +87,8 @@ pub(super) struct Shard {
     large: BTreeMap<TargetId, Box<[NodeId]>>,
     hand: usize,
     targets_max: usize,
+    /// Recorded visits; see [`Sight::visit`].
+    visits: u64,
 }
 
 /// An entry found: valid until another target is touched.
@@ -83,7 +97,7 @@ pub(super) struct Slot(usize);
 
 impl Shard {
     fn new(targets_max: usize) -> Self {
-        Self { table: HashTable::new(), large: BTreeMap::new(), hand: 0, targets_max }
+        Self { table: HashTable::new(), large: BTreeMap::new(), hand: 0, targets_max, visits: 0 }
     }
 
     /// The entry of a target, without counting as a use.
@@ -110,7 +124,7 @@ impl Shard {
     }
 
     /// The members that have not lost their targets since the entry was last looked at.
-    pub(super) fn members(&self, slot: Slot, nodes: &Nodes) -> impl Iterator<Item = NodeId> {
+    pub(super) fn members(&self, slot: Slot, nodes: Sight<'_>) -> impl Iterator<Item = NodeId> {
         let entry = self.entry(slot);
         let (epoch, current) = (entry.epoch, self.is_current(slot, nodes));
         let large = if entry.set == Small::EMPTY { self.large.get(&entry.target) } else { None };
@@ -119,12 +133,12 @@ impl Shard {
     }
 
     /// The only member, if there is just one and none can have been lost: the common case, in one look.
-    pub(super) fn sole(&self, slot: Slot, nodes: &Nodes) -> Option<NodeId> {
+    pub(super) fn sole(&self, slot: Slot, nodes: Sight<'_>) -> Option<NodeId> {
         if self.is_current(slot, nodes) { self.entry(slot).set.single() } else { None }
     }
 
     /// Whether the members were looked at since any node last lost its targets.
-    pub(super) fn is_current(&self, slot: Slot, nodes: &Nodes) -> bool {
+    pub(super) fn is_current(&self, slot: Slot, nodes: Sight<'_>) -> bool {
         self.entry(slot).epoch == nodes.epoch()
     }
 
@@ -201,7 +215,7 @@ impl Shard {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nodes::{JoinPace, mix};
+    use crate::nodes::{JoinPace, Nodes, mix};
     use proptest::prelude::*;
 
     fn nodes() -> Nodes {
@@ -221,7 +235,7 @@ mod tests {
         let many: Vec<NodeId> = (0..9).map(NodeId).collect();
         for members in [&many[..], &many[..2], &many[..5], &many[..0]] {
             shard.put(slot, members, nodes.epoch(), None);
-            assert_eq!(shard.members(slot, &nodes).collect::<Vec<_>>(), members);
+            assert_eq!(shard.members(slot, Sight::live(&nodes)).collect::<Vec<_>>(), members);
         }
         assert!(shard.large.is_empty());
     }
@@ -234,7 +248,7 @@ mod tests {
         let many: Vec<NodeId> = (0..9).map(NodeId).collect();
         shard.put(slot, &many, nodes.epoch(), None);
         let slot = shard.touch(TargetId(2));
-        assert_eq!(shard.members(slot, &nodes).count(), 0);
+        assert_eq!(shard.members(slot, Sight::live(&nodes)).count(), 0);
         assert!(shard.find(TargetId(1)).is_none() && shard.large.is_empty());
     }
 

@@ -9,7 +9,7 @@ use super::rr::Turn;
 use super::{Choice, Policy, Reason};
 use crate::dispatch::Request;
 use crate::id::NodeId;
-use crate::nodes::Nodes;
+use crate::nodes::Sight;
 use crate::nodes::load::Key;
 use crate::time::Time;
 
@@ -19,20 +19,20 @@ pub(super) struct WeightedRoundRobin {
 }
 
 impl WeightedRoundRobin {
-    fn fits(request: &Request, nodes: &Nodes) -> impl Fn(NodeId) -> bool {
-        let mean = Key::mean(nodes.outstanding().count(), nodes.weight_sum());
+    fn fits(request: &Request, nodes: Sight<'_>) -> impl Fn(NodeId) -> bool {
+        let mean = Key::mean(nodes.outstanding_count(), nodes.weight_sum());
         move |node| !request.exclude.contains(node) && nodes.key(node) <= mean
     }
 }
 
 impl Policy for WeightedRoundRobin {
-    fn pick(&self, _now: Time, request: &Request, nodes: &Nodes) -> Option<Choice> {
+    fn pick(&self, _now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
         let usual = self.turn.take(nodes, Self::fits(request, nodes));
         let node = usual.or_else(|| self.turn.take(nodes, |node| !request.exclude.contains(node)))?;
         Some(Choice { node, reason: request.reason_or(Reason::Turn) }.counted(nodes))
     }
 
-    fn peek(&self, _now: Time, request: &Request, nodes: &Nodes) -> Option<Choice> {
+    fn peek(&self, _now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
         let usual = self.turn.next(nodes, Self::fits(request, nodes));
         let (node, _) = usual.or_else(|| self.turn.next(nodes, |node| !request.exclude.contains(node)))?;
         Some(Choice { node, reason: request.reason_or(Reason::Turn) })
