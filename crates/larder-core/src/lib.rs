@@ -7,6 +7,7 @@
 //! Start at [`dispatch::Dispatcher`].
 
 pub mod cache;
+pub mod class;
 pub mod dispatch;
 pub mod id;
 pub mod nodes;
@@ -15,9 +16,10 @@ pub mod tape;
 pub mod time;
 pub mod unit;
 
-pub use dispatch::{Arrival, Decision, Dispatcher, Exclude, Refusal, Request, Settings, Started};
+pub use class::ServiceClass;
+pub use dispatch::{Arrival, CacheEvent, Decision, Dispatcher, Exclude, Refusal, Request, Settings, Started};
 pub use id::{NodeId, TargetId, Ticket};
-pub use nodes::{NodeRow, NodeSpec, NodeState, Nodes, Sight, Weight};
+pub use nodes::{LoadReport, NodeRow, NodeSpec, NodeState, Nodes, Reported, Sight, Weight};
 pub use policy::{PolicyKind, Reason};
 pub use time::Time;
 pub use unit::Bytes;

@@ -1,8 +1,8 @@
 //! What happens and what is to be done, written down: for recording a run and feeding it to another dispatcher.
 
-use super::{Arrival, Cancel, Decision, Dispatcher, Refusal, Request, Started};
-use crate::id::{NodeId, Ticket};
-use crate::nodes::{JoinError, NodeSpec, NodeState, Weight};
+use super::{Arrival, CacheEvent, Cancel, Decision, Dispatcher, Refusal, Request, Started};
+use crate::id::{NodeId, TargetId, Ticket};
+use crate::nodes::{JoinError, LoadReport, NodeSpec, NodeState, Weight};
 use crate::time::Time;
 
 /// Something that happened.
@@ -26,6 +26,10 @@ pub enum Input {
     State(NodeId, NodeState),
     /// A node got another weight.
     Reweigh(NodeId, Weight),
+    /// A node said how loaded it is.
+    Report(NodeId, LoadReport),
+    /// A node's cache changed.
+    Cache(NodeId, TargetId, CacheEvent),
 }
 
 /// Something to be done, or the answer to an input.
@@ -39,7 +43,7 @@ pub enum Output {
     Cancel(Cancel),
     /// The answer to [`Input::Join`].
     Join(Result<NodeId, JoinError>),
-    /// The answer to [`Input::State`] and [`Input::Reweigh`].
+    /// The answer to [`Input::State`], [`Input::Reweigh`], [`Input::Report`] and [`Input::Cache`].
     Changed(bool),
     /// A waiting request's deadline passed.
     Expired(Ticket),
@@ -69,6 +73,10 @@ impl Dispatcher {
             }
             Input::Reweigh(node, weight) => {
                 outputs.push(Output::Changed(self.reweigh(now, node, weight, &mut started)));
+            }
+            Input::Report(node, report) => outputs.push(Output::Changed(self.report(now, node, report))),
+            Input::Cache(node, target, event) => {
+                outputs.push(Output::Changed(self.cache_event(now, node, target, event)));
             }
         }
         outputs.extend(started.into_iter().map(Output::Started));

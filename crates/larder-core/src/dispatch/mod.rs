@@ -14,79 +14,25 @@
 
 mod admission;
 mod input;
+mod request;
 mod settings;
+mod signal;
 
 pub use admission::{Cancel, Refusal};
 pub use input::{Input, Output};
+pub use request::{Exclude, Request};
 pub use settings::{Admission, Settings, SettingsError};
+pub use signal::CacheEvent;
 
 use crate::id::{NodeId, TargetId, Ticket};
 use crate::nodes::{JoinError, NodeSpec, NodeState, Nodes, Sight, Weight, lock};
-use crate::policy::{Choice, Known, Policy, PolicyKind, Reason};
+use crate::policy::{Choice, Known, Policy, PolicyKind};
 use crate::time::Time;
 use admission::{Entered, Gate, Waiter};
 use std::sync::Mutex;
 
 /// A decision: the node and the reason.
 pub type Decision = Choice;
-
-/// The nodes a request has been tried on: at most [`Exclude::MAX`], of which the latest are kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Exclude([u16; Self::MAX]);
-
-impl Exclude {
-    /// How many nodes are remembered.
-    pub const MAX: usize = 8;
-    /// None.
-    pub const NONE: Self = Self([u16::MAX; Self::MAX]);
-
-    /// Whether no node is excluded.
-    pub fn is_empty(&self) -> bool {
-        self.0[0] == u16::MAX
-    }
-
-    /// Whether this node is excluded.
-    pub fn contains(&self, node: NodeId) -> bool {
-        self.0.contains(&node.0)
-    }
-
-    /// These nodes and one more; the earliest is dropped where there is no room.
-    #[must_use]
-    pub fn with(mut self, node: NodeId) -> Self {
-        if !self.contains(node) {
-            self.0.rotate_right(1);
-            self.0[0] = node.0;
-        }
-        self
-    }
-}
-
-impl Default for Exclude {
-    fn default() -> Self {
-        Self::NONE
-    }
-}
-
-/// What is asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
-    /// The target.
-    pub target: TargetId,
-    /// Nodes that must not be chosen, because the request has failed there.
-    pub exclude: Exclude,
-}
-
-impl Request {
-    /// A request that has not been tried anywhere.
-    pub const fn new(target: TargetId) -> Self {
-        Self { target, exclude: Exclude::NONE }
-    }
-
-    /// `reason`, or that this is a retry.
-    pub(crate) fn reason_or(&self, reason: Reason) -> Reason {
-        if self.exclude.is_empty() { reason } else { Reason::Retry }
-    }
-}
 
 /// What becomes of a request that arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -297,11 +243,16 @@ impl Dispatcher {
 
     /// What is known of a target and what would be decided now. Changes nothing.
     pub fn explain(&self, now: Time, target: TargetId) -> Explanation {
+        self.explain_request(now, &Request::new(target))
+    }
+
+    /// Like [`Dispatcher::explain`], for a request of some class, origin or history.
+    pub fn explain_request(&self, now: Time, request: &Request) -> Explanation {
         Explanation {
-            target,
+            target: request.target,
             policy: self.settings.policy,
-            known: self.policy.known(target, Sight::live(&self.nodes)),
-            decision: self.policy.peek(now, &Request::new(target), Sight::live(&self.nodes)),
+            known: self.policy.known(request.target, Sight::live(&self.nodes)),
+            decision: self.policy.peek(now, request, Sight::live(&self.nodes)),
         }
     }
 

@@ -6,10 +6,12 @@
 
 pub mod load;
 pub mod outstanding;
+mod report;
 mod search;
 mod sight;
 mod view;
 
+pub use report::{LoadReport, Reported};
 pub use sight::Sight;
 pub use view::{NodeRow, NodeSpec, NodeState, Weight};
 
@@ -20,6 +22,7 @@ use arc_swap::ArcSwap;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use load::{Key, Loads, Standing};
 use outstanding::Outstanding;
+use report::Reports;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use view::View;
 
@@ -89,6 +92,7 @@ pub struct Nodes {
     lost: Box<[AtomicU32]>,
     pace: JoinPace,
     joiners: Mutex<Joiners>,
+    reports: Mutex<Reports>,
     nodes_max: u16,
     outstanding: Outstanding,
 }
@@ -132,6 +136,7 @@ impl Nodes {
             lost: (0..nodes_max).map(|_| AtomicU32::new(0)).collect(),
             pace,
             joiners: Mutex::default(),
+            reports: Mutex::default(),
             nodes_max,
             outstanding: Outstanding::new(),
         }
@@ -200,6 +205,7 @@ impl Nodes {
     /// One row per node that has not been removed, by slot.
     pub fn rows(&self) -> Vec<NodeRow> {
         let view = self.view.load();
+        let reports = lock(&self.reports);
         let rows = view.rows.iter().enumerate().filter(|(_, entry)| entry.state != NodeState::Removed);
         rows.map(|(index, entry)| {
             let id = slot(index);
@@ -211,9 +217,27 @@ impl Nodes {
                 state: entry.state,
                 load: self.loads.load(id),
                 joining: self.loads.is_joining(id),
+                report: reports.of(id),
             }
         })
         .collect()
+    }
+
+    /// The node's last report; `None` if it has made none since it joined, failed or drained last.
+    pub fn report(&self, node: NodeId) -> Option<Reported> {
+        lock(&self.reports).of(node)
+    }
+
+    /// Keeps a node's report in place of the one before. False, and nothing is kept, if there is no such node or it
+    /// does not take requests.
+    pub(crate) fn take_report(&self, now: Time, node: NodeId, report: LoadReport) -> bool {
+        // Under the lock, so that a report cannot outlive a failure at the same moment.
+        let mut reports = lock(&self.reports);
+        let known = self.is_open(node);
+        if known {
+            reports.put(node, Reported { at: now, report });
+        }
+        known
     }
 
     /// The slot at which `hash` falls when slots are as wide as their nodes' caches (all equal if any is unknown).
@@ -271,6 +295,7 @@ impl Nodes {
         view.put(index, &spec);
         // Sets that still name the slot's former holder must not send its targets to the new one.
         self.lose_targets(node);
+        lock(&self.reports).drop_of(node);
         let joining = !warm && self.pace.warm_targets > 0;
         joiners.each.retain(|joiner| joiner.node != node);
         if joining {
@@ -296,6 +321,7 @@ impl Nodes {
         self.set_standing(node, &self.view.load(), joining);
         if state != NodeState::Up {
             self.lose_targets(node);
+            lock(&self.reports).drop_of(node);
         }
         true
     }

@@ -6,7 +6,7 @@
 
 use super::load::Key;
 use super::search::{Taped, Words};
-use super::{Nodes, Placing, lock, mix, slot};
+use super::{Nodes, Placing, Reported, lock, mix, slot};
 use crate::id::{NodeId, TargetId};
 use crate::tape::{Lane, Read, Tape};
 use crate::time::Time;
@@ -164,6 +164,18 @@ impl<'a> Sight<'a> {
         match self.tape {
             None => self.nodes.loads.is_joining(node),
             Some(tape) => self.taped(tape).word(node.index()).is_joining(),
+        }
+    }
+
+    /// The node's last report; `None` if it has made none since it joined, failed or drained last.
+    pub fn report(self, node: NodeId) -> Option<Reported> {
+        match self.tape {
+            None => self.nodes.report(node),
+            Some(tape) => {
+                let live = if tape.is_playing() { None } else { self.nodes.report(node) };
+                let words = Reported::to_words(live).map(|word| tape.read(Read::Signal, || word));
+                Reported::from_words(words)
+            }
         }
     }
 

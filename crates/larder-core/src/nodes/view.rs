@@ -1,6 +1,7 @@
 //! What is known of the nodes beside their load: a snapshot, replaced as a whole when membership changes.
 
 use super::all_known;
+use super::report::Reported;
 use crate::id::NodeId;
 use crate::unit::Bytes;
 use core::fmt;
@@ -104,6 +105,10 @@ pub struct NodeRow {
     pub load: u32,
     /// It has joined a running cluster and is not warm yet: new targets come at a limited rate.
     pub joining: bool,
+    /// What it last said of itself. Source: [`Dispatcher::report`](crate::dispatch::Dispatcher::report); as old as
+    /// [`Reported::age`] says. `None` if it has said nothing since it joined, failed or drained last, which is not the
+    /// same as being idle.
+    pub report: Option<Reported>,
 }
 
 /// One slot of the snapshot.

@@ -21,7 +21,7 @@ mod shelf;
 
 pub use explain::Known;
 
-use crate::dispatch::{Request, Settings};
+use crate::dispatch::{CacheEvent, Request, Settings};
 use crate::id::{NodeId, TargetId};
 use crate::nodes::Sight;
 use crate::time::Time;
@@ -51,6 +51,16 @@ impl PolicyKind {
     /// Every policy.
     pub const ALL: [Self; 7] =
         [Self::Random, Self::Rr, Self::Wrr, Self::LeastConn, Self::Hash, Self::Lard, Self::LardR];
+
+    /// Those that the live switch offers; the others need signals or tables that only the simulator provides. In the
+    /// order of [`PolicyKind::ALL`], which begins with them.
+    pub const LIVE: [Self; 7] =
+        [Self::Random, Self::Rr, Self::Wrr, Self::LeastConn, Self::Hash, Self::Lard, Self::LardR];
+
+    /// Whether the live switch offers it.
+    pub fn is_live(self) -> bool {
+        Self::LIVE.contains(&self)
+    }
 
     /// The name used in configuration, tables and logs.
     pub const fn name(self) -> &'static str {
@@ -210,6 +220,18 @@ pub(crate) trait Policy: Send + Sync + fmt::Debug {
     /// What is known of a target. `None` for a policy without a memory of targets, or a target it does not know.
     fn known(&self, _target: TargetId, _nodes: Sight<'_>) -> Option<Known> {
         None
+    }
+
+    /// The cache of a node that takes requests has changed. False if the policy does not mirror caches.
+    fn cache_event(
+        &self,
+        _now: Time,
+        _node: NodeId,
+        _target: TargetId,
+        _event: CacheEvent,
+        _nodes: Sight<'_>,
+    ) -> bool {
+        false
     }
 
     /// Number of targets remembered.

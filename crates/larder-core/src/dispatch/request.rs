@@ -1,0 +1,99 @@
+//! A request as the dispatcher sees it.
+
+use crate::class::ServiceClass;
+use crate::id::{NodeId, TargetId};
+use crate::policy::Reason;
+
+/// The nodes a request has been tried on: at most [`Exclude::MAX`], of which the latest are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Exclude([u16; Self::MAX]);
+
+impl Exclude {
+    /// How many nodes are remembered.
+    pub const MAX: usize = 8;
+    /// None.
+    pub const NONE: Self = Self([u16::MAX; Self::MAX]);
+
+    /// Whether no node is excluded.
+    pub fn is_empty(&self) -> bool {
+        self.0[0] == u16::MAX
+    }
+
+    /// Whether this node is excluded.
+    pub fn contains(&self, node: NodeId) -> bool {
+        self.0.contains(&node.0)
+    }
+
+    /// These nodes and one more; the earliest is dropped where there is no room.
+    #[must_use]
+    pub fn with(mut self, node: NodeId) -> Self {
+        if !self.contains(node) {
+            self.0.rotate_right(1);
+            self.0[0] = node.0;
+        }
+        self
+    }
+}
+
+impl Default for Exclude {
+    fn default() -> Self {
+        Self::NONE
+    }
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The target.
+    pub target: TargetId,
+    /// Nodes that must not be chosen, because the request has failed there.
+    pub exclude: Exclude,
+    /// The node that accepted the request, where the nodes themselves face the clients (CARD, dec-CARD: WARD
+    /// section 1). `None` where a switch in front of them does. Source: the shell; only `ward` and `part` look at it.
+    pub origin: Option<NodeId>,
+    /// What the request costs beside sending bytes. Source: the shell, from the URL; only `cap` and `static` look at
+    /// it.
+    pub class: ServiceClass,
+}
+
+impl Request {
+    /// A request of class N that came by a switch and has not been tried anywhere.
+    pub const fn new(target: TargetId) -> Self {
+        Self { target, exclude: Exclude::NONE, origin: None, class: ServiceClass::N }
+    }
+
+    /// The same, of this class.
+    #[must_use]
+    pub const fn with_class(self, class: ServiceClass) -> Self {
+        Self { class, ..self }
+    }
+
+    /// The same, accepted by this node.
+    #[must_use]
+    pub const fn with_origin(self, node: NodeId) -> Self {
+        Self { origin: Some(node), ..self }
+    }
+
+    /// `reason`, or that this is a retry.
+    pub(crate) fn reason_or(&self, reason: Reason) -> Reason {
+        if self.exclude.is_empty() { reason } else { Reason::Retry }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_stays_within_half_a_cache_line() {
+        assert_eq!(size_of::<Request>(), 32);
+    }
+
+    #[test]
+    fn builders_change_one_thing() {
+        let plain = Request::new(TargetId(7));
+        let request = plain.with_class(ServiceClass::Db).with_origin(NodeId(3));
+        assert_eq!((request.target, request.exclude), (plain.target, plain.exclude));
+        assert_eq!((request.class, request.origin), (ServiceClass::Db, Some(NodeId(3))));
+    }
+}
