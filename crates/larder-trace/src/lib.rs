@@ -5,11 +5,13 @@
 //! * [`Trace`]: the replayable requests of a file in memory, for the load generator and the simulator.
 //! * [`stats`]: how much a trace asks for, how unevenly, and what memory would hold it.
 //! * [`synth`]: seeded traces with the published figures of traces that cannot be passed on.
+//! * [`ward`]: which targets every node should serve and which node should own the others, and the table of it.
 //! * [`write_clf`], [`save_clf`]: a trace as an access log.
 //!
 //! Everything here is bounded: lines, tables and traces have limits in [`Limits`], and what happens at each limit has
 //! a name in the [`ReadReport`]. Nothing here reads a clock or draws from a generator it was not given.
 
+mod days;
 mod error;
 mod format;
 mod intern;
@@ -20,8 +22,10 @@ mod source;
 pub mod stats;
 pub mod synth;
 mod trace;
+pub mod ward;
 mod write;
 
+pub use days::Day;
 pub use error::{Fault, TraceError};
 pub use format::Format;
 pub use read::{
