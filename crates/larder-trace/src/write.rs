@@ -47,23 +47,31 @@ pub fn write_clf(trace: &Trace, out: &mut impl Write) -> io::Result<()> {
 /// # Errors
 /// When the file cannot be made or written.
 pub fn save_clf(trace: &Trace, path: &Path) -> io::Result<()> {
-    let file = BufWriter::with_capacity(256 << 10, File::create(path)?);
+    pack(path, &File::create(path)?, |mut out| write_clf(trace, &mut out))
+}
+
+/// Writes to a file what `write` writes, packed if the name of `path` ends in `.gz` or `.zst`.
+pub(crate) fn pack(
+    path: &Path,
+    file: &File,
+    write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut file = BufWriter::with_capacity(256 << 10, file);
     match path.extension().and_then(|extension| extension.to_str()) {
         Some("zst") => {
             let mut packed = BufWriter::new(zstd::stream::write::Encoder::new(file, 3)?);
-            write_clf(trace, &mut packed)?;
+            write(&mut packed)?;
             packed.into_inner()?.finish()?.flush()
         }
         Some("gz") => {
             let level = flate2::Compression::default();
             let mut packed = BufWriter::new(flate2::write::GzEncoder::new(file, level));
-            write_clf(trace, &mut packed)?;
+            write(&mut packed)?;
             packed.into_inner()?.finish()?.flush()
         }
         _ => {
-            let mut plain = file;
-            write_clf(trace, &mut plain)?;
-            plain.flush()
+            write(&mut file)?;
+            file.flush()
         }
     }
 }

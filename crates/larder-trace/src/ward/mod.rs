@@ -18,7 +18,11 @@ mod costs;
 mod frequency;
 mod partition;
 mod reach;
+mod routes;
+#[cfg(test)]
+mod routes_tests;
 mod search;
+mod stability;
 
 pub use analysis::{
     Analysis, CURVE_POINTS_MAX, Class, CoreChoice, CurvePoint, Overheads, WARD_NODES_MAX, WardError,
@@ -28,4 +32,8 @@ pub use costs::WardCosts;
 pub use frequency::{Frequencies, Frequency};
 pub use partition::{Balance, Holding};
 pub use reach::nodes_reached;
+pub use routes::{
+    RoutesError, RoutesHeader, RoutesProblem, read_routes, read_routes_from, save_routes, write_routes,
+};
 pub use search::{Overhead, Split, Tally, WardCluster};
+pub use stability::{DayNew, Stability};
