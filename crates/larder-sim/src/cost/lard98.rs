@@ -1,0 +1,209 @@
+//! `lard98`: the node of the LARD simulation (Pai et al., ASPLOS 1998, section 3.1 and figure 4), a 300 MHz Pentium II
+//! with one disk.
+//!
+//! ```text
+//! processor: 145 us to set a connection up, 40 us for each 512 bytes sent, 145 us to take it down
+//! disk:      28 ms to the first block (two seeks and a rotation), 410 us for each 4 KB,
+//!            14 ms (a seek and a rotation) for each 44 KB beyond the first 44 KB
+//! ```
+//!
+//! Units round up. A large file is read in blocks of 44 KB, each sent as soon as it is read; between two blocks the
+//! disk serves others, which is what the further seek pays for. Requests that wait for the same file share its read.
+//! Networks and the front-end cost nothing.
+//!
+//! Where the paper is silent: stations serve first come, first served; a request keeps the processor from one wait
+//! for the disk to the next, so a request found in memory takes it once; whoever shares a read sends the whole file
+//! when the read has ended; memory is looked into when the request reaches the node. A page found in another node's
+//! memory (WRR/GMS) takes the sending node's processor the time of sending it, and the receiving node nothing beyond
+//! its own reply: directory, replacement and the receiving side are free, as the comparison is meant to be ideal.
+
+use serde::{Deserialize, Serialize};
+
+use super::{About, CostModel, Found, Progress, Stations, Step, us, within};
+use crate::SimError;
+
+const SEND_UNIT: u64 = 512;
+const DISK_UNIT: u64 = 4 << 10;
+
+/// The parameters. Range of every time: 0 to 10 s.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Lard98 {
+    /// Setting a connection up, in us. Default 145.
+    pub establish_us: f64,
+    /// Taking it down, in us. Default 145.
+    pub teardown_us: f64,
+    /// Sending 512 bytes, in us. Default 40.
+    pub send_512_us: f64,
+    /// Disk time to the first block, in us. Default 28,000.
+    pub first_access_us: f64,
+    /// Disk time for each 4 KiB, in us. Default 410.
+    pub block_4k_us: f64,
+    /// Disk time before each further block, in us. Default 14,000.
+    pub seek_us: f64,
+    /// Bytes read between two seeks: a block. Default 44 KiB, at least 4 KiB.
+    pub block_bytes: u64,
+}
+
+impl Default for Lard98 {
+    fn default() -> Self {
+        Self {
+            establish_us: 145.0,
+            teardown_us: 145.0,
+            send_512_us: 40.0,
+            first_access_us: 28_000.0,
+            block_4k_us: 410.0,
+            seek_us: 14_000.0,
+            block_bytes: 44 << 10,
+        }
+    }
+}
+
+impl Lard98 {
+    /// Processor time for sending so many bytes, in ns.
+    pub fn send_ns(&self, bytes: u64) -> u64 {
+        bytes.div_ceil(SEND_UNIT) * us(self.send_512_us)
+    }
+
+    /// Processor time of a request found in memory, in ns.
+    pub fn hit_ns(&self, bytes: u64) -> u64 {
+        us(self.establish_us) + us(self.teardown_us) + self.send_ns(bytes)
+    }
+
+    /// Disk time of a whole read, in ns.
+    pub fn read_ns(&self, bytes: u64) -> u64 {
+        let seeks = bytes.saturating_sub(self.block_bytes).div_ceil(self.block_bytes);
+        us(self.first_access_us) + bytes.div_ceil(DISK_UNIT) * us(self.block_4k_us) + seeks * us(self.seek_us)
+    }
+
+    /// Disk time of the block that begins at `from`, in ns.
+    fn block_ns(&self, from: u64, bytes: u64) -> u64 {
+        let to = (from + self.block_bytes).min(bytes);
+        let seek = if from == 0 { us(self.first_access_us) } else { us(self.seek_us) };
+        seek + (to.div_ceil(DISK_UNIT) - from.div_ceil(DISK_UNIT)) * us(self.block_4k_us)
+    }
+
+    pub(crate) fn check(&self) -> Result<(), SimError> {
+        let times = [
+            (self.establish_us, "costs.establish_us"),
+            (self.teardown_us, "costs.teardown_us"),
+            (self.send_512_us, "costs.send_512_us"),
+            (self.first_access_us, "costs.first_access_us"),
+            (self.block_4k_us, "costs.block_4k_us"),
+            (self.seek_us, "costs.seek_us"),
+        ];
+        times.into_iter().try_for_each(|(value, key)| within(value, 1e7, key, "0 to 10,000,000 us"))?;
+        if self.block_bytes < DISK_UNIT {
+            return Err(SimError::OutOfRange { key: "costs.block_bytes", range: "at least 4096" });
+        }
+        Ok(())
+    }
+}
+
+const ARRIVED: u8 = 0;
+const LOOKED: u8 = 1;
+const READING: u8 = 2;
+const SENDING: u8 = 3;
+const WAITED: u8 = 4;
+const STORED: u8 = 5;
+const LAST: u8 = 6;
+
+impl CostModel for Lard98 {
+    const STATIONS: Stations = Stations { nic: false, back: false };
+
+    fn next(&self, progress: &mut Progress, about: &About<'_>) -> Step {
+        let bytes = about.item.bytes;
+        match (progress.stage, about.found) {
+            (ARRIVED, _) => {
+                progress.stage = LOOKED;
+                Step::Lookup
+            }
+            (LOOKED, Found::Memory) => {
+                progress.stage = LAST;
+                Step::Cpu(self.hit_ns(bytes) + about.item.cpu_ns)
+            }
+            (LOOKED, found) => {
+                progress.stage = if matches!(found, Found::Shared | Found::Peer) { WAITED } else { READING };
+                Step::Cpu(us(self.establish_us) + about.item.cpu_ns)
+            }
+            (WAITED, found) => {
+                progress.stage = SENDING;
+                progress.done = bytes;
+                if found == Found::Peer { Step::PeerCpu(self.send_ns(bytes)) } else { Step::Await }
+            }
+            (READING, _) => {
+                let from = progress.done;
+                progress.done = (from + self.block_bytes).min(bytes);
+                progress.stage = SENDING;
+                Step::Disk(self.block_ns(from, bytes))
+            }
+            // Whole in memory now: sent at once by whoever shared the read, block by block by its reader.
+            (SENDING, Found::Shared | Found::Peer) => {
+                progress.stage = LAST;
+                Step::Cpu(self.send_ns(bytes) + us(self.teardown_us))
+            }
+            (SENDING, _) if progress.done >= bytes => {
+                progress.stage = STORED;
+                Step::Stored
+            }
+            (SENDING, _) => {
+                progress.stage = READING;
+                Step::Cpu(self.send_ns(self.block_bytes))
+            }
+            (STORED, _) => {
+                progress.stage = LAST;
+                let sent = (bytes.saturating_sub(1) / self.block_bytes) * self.block_bytes;
+                Step::Cpu(self.send_ns(bytes - sent) + us(self.teardown_us))
+            }
+            _ => Step::Done,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::Item;
+    use larder_core::TargetId;
+
+    /// Sums of (processor, disk) time over the steps of one request.
+    fn walk(found: Found, bytes: u64) -> (u64, u64, u32) {
+        let (model, item) = (Lard98::default(), Item::file(TargetId(1), bytes));
+        let about = |found| About { item: &item, found, forwarded: false };
+        let (mut progress, mut cpu, mut disk, mut stored) = (Progress::default(), 0, 0, 0);
+        assert_eq!(model.next(&mut progress, &about(Found::Unknown)), Step::Lookup);
+        loop {
+            match model.next(&mut progress, &about(found)) {
+                Step::Cpu(ns) => cpu += ns,
+                Step::Disk(ns) => disk += ns,
+                Step::Stored => stored += 1,
+                Step::Await => {}
+                Step::Done => return (cpu, disk, stored),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn times_are_the_papers() {
+        // KB, processor us of a hit, disk us of a miss, derived from the formulas.
+        let cases = [
+            (1, 370, 28_410),
+            (8, 930, 28_820),
+            (16, 1_570, 29_640),
+            (44, 3_810, 32_510),
+            (64, 5_410, 48_560),
+            (100, 8_290, 66_250),
+            (500, 40_290, 233_250),
+        ];
+        for (kib, cpu, disk) in cases {
+            let bytes = kib << 10;
+            assert_eq!(walk(Found::Memory, bytes), (cpu * 1_000, 0, 0), "{kib} KB found");
+            assert_eq!(walk(Found::Read, bytes), (cpu * 1_000, disk * 1_000, 1), "{kib} KB read");
+            assert_eq!(walk(Found::Shared, bytes), (cpu * 1_000, 0, 0), "{kib} KB shared");
+            assert_eq!(Lard98::default().read_ns(bytes), disk * 1_000);
+        }
+        // The paper's check: 1,075 documents of 8 KB a second.
+        assert_eq!(1_000_000_000 / Lard98::default().hit_ns(8 << 10), 1_075);
+    }
+}

@@ -1,0 +1,156 @@
+//! Cost models: what a request takes of a node, as named data.
+//!
+//! A model is asked for a request's next [`Step`] when the request reaches its node and whenever the step before has
+//! ended, and answers from how far the request is ([`Progress`]) and what is known of it ([`About`]). Every station
+//! serves in order of arrival, so a step ends at `max(now, station free) + time`. Times are for a node of speed 1;
+//! the cluster divides them by the speed of the node.
+
+mod lard98;
+mod ward01;
+
+pub use lard98::Lard98;
+pub use ward01::Ward01;
+
+use serde::{Deserialize, Serialize};
+
+use crate::SimError;
+use crate::workload::Item;
+
+/// How far a request is at its node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// The model's own number of the stage; 0 when the request reaches its node.
+    pub stage: u8,
+    /// Bytes, blocks or packets done, as the model counts them.
+    pub done: u64,
+}
+
+/// Where a node found an item.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Found {
+    /// It has not looked yet.
+    #[default]
+    Unknown,
+    /// In its memory.
+    Memory,
+    /// Not there: this request reads it.
+    Read,
+    /// Not there, but another request is reading it.
+    Shared,
+    /// In the memory of another node (global memory).
+    Peer,
+    /// It may not be kept in memory, so it was not looked for.
+    Never,
+}
+
+/// What is known of a request at its node.
+#[derive(Clone, Copy, Debug)]
+pub struct About<'a> {
+    /// What is asked for.
+    pub item: &'a Item,
+    /// Where the node found it.
+    pub found: Found,
+    /// The client had reached another node than the one that serves.
+    pub forwarded: bool,
+}
+
+/// What a request needs next. Times in ns at speed 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The node looks into its memory. Takes no time; [`About::found`] is known afterwards.
+    Lookup,
+    /// The node's processor.
+    Cpu(u64),
+    /// The disk that holds the item.
+    Disk(u64),
+    /// The node's network interface.
+    Nic(u64),
+    /// The node's back-end server.
+    Back(u64),
+    /// The processor of the node that the client had reached.
+    OriginCpu(u64),
+    /// The processor of the node in whose memory the item was found.
+    PeerCpu(u64),
+    /// Time passes.
+    Pause(u64),
+    /// Until the read that this request shares has ended.
+    Await,
+    /// The read has ended: the item goes to the node's memory, and whoever shares the read goes on. Takes no time.
+    Stored,
+    /// The request has been served.
+    Done,
+}
+
+/// Which stations a model uses beside processor and disks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stations {
+    /// Network interfaces.
+    pub nic: bool,
+    /// Back-end servers.
+    pub back: bool,
+}
+
+/// What a request takes of the front-end, before it goes to its node. All zero: the front-end costs nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FrontCost {
+    /// Time of the front-end's one processor for each request, in ns.
+    pub request_ns: u64,
+    /// And for each KiB of the reply, in ns.
+    pub kib_ns: u64,
+    /// A delay that occupies nothing, in ns.
+    pub delay_ns: u64,
+}
+
+/// What a request takes of a node.
+pub trait CostModel {
+    /// The stations it uses.
+    const STATIONS: Stations;
+
+    /// The request's next step; changes its progress.
+    fn next(&self, progress: &mut Progress, about: &About<'_>) -> Step;
+
+    /// What it takes of the front-end.
+    fn front(&self) -> FrontCost {
+        FrontCost::default()
+    }
+}
+
+/// The cost models by name.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "model", rename_all = "kebab-case")]
+pub enum Costs {
+    /// The LARD paper's node.
+    Lard98(Lard98),
+    /// The WARD paper's server.
+    Ward01(Ward01),
+}
+
+impl Costs {
+    /// The names of all models.
+    pub const NAMES: [&'static str; 2] = ["lard98", "ward01"];
+
+    /// The model of that name with its published values.
+    pub fn by_name(name: &str) -> Option<Self> {
+        Some(match name {
+            "lard98" => Self::Lard98(Lard98::default()),
+            "ward01" => Self::Ward01(Ward01::default()),
+            _ => return None,
+        })
+    }
+
+    pub(crate) fn check(&self) -> Result<(), SimError> {
+        match self {
+            Self::Lard98(model) => model.check(),
+            Self::Ward01(model) => model.check(),
+        }
+    }
+}
+
+/// A time in ns from microseconds.
+fn us(value: f64) -> u64 {
+    (value * 1_000.0).round() as u64
+}
+
+fn within(value: f64, most: f64, key: &'static str, range: &'static str) -> Result<(), SimError> {
+    if (0.0..=most).contains(&value) { Ok(()) } else { Err(SimError::OutOfRange { key, range }) }
+}

@@ -1,0 +1,150 @@
+//! What strikes beside the stations: the end of a pause, the nodes' load reports, the deadline of the front-end's
+//! queue.
+
+use core::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use larder_core::nodes::LoadReport;
+use larder_core::{NodeId, Ticket, Time};
+
+use super::Engine;
+use crate::calendar::Key;
+use crate::cost::CostModel;
+use crate::tally::Busy;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Alarm {
+    /// A pause ends.
+    Resume(u32),
+    /// The nodes report.
+    Report,
+    /// Somebody has waited long enough at the front-end.
+    Expire,
+}
+
+/// Everything that will strike.
+#[derive(Debug, Default)]
+pub(super) struct Alarms {
+    heap: BinaryHeap<Reverse<(Key, Alarm)>>,
+    deadline: Option<Time>,
+    /// What the stations had done, and the requests served with their time, at the last report.
+    reported: Vec<Reported>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Reported {
+    at: Time,
+    busy: Busy,
+    served: u64,
+    served_ns: u64,
+    bytes_read: u64,
+}
+
+impl<M: CostModel> Engine<'_, M> {
+    pub(super) fn pause(&mut self, ns: u64, number: u32) {
+        let at = Time::from_nanos(self.now.as_nanos().saturating_add(ns));
+        self.set_alarm(at, Alarm::Resume(number));
+    }
+
+    fn set_alarm(&mut self, at: Time, alarm: Alarm) {
+        let key = Key::new(at, self.next_seq());
+        self.alarms.heap.push(Reverse((key, alarm)));
+        self.set_alarm_clock();
+    }
+
+    fn set_alarm_clock(&mut self) {
+        let key = self.alarms.heap.peek().map_or(Key::NEVER, |alarm| alarm.0.0);
+        self.calendar.set(super::ALARMS, key);
+    }
+
+    pub(super) fn strike(&mut self) {
+        let Some(Reverse((_, alarm))) = self.alarms.heap.pop() else { return };
+        self.set_alarm_clock();
+        match alarm {
+            Alarm::Resume(number) => self.advance(number),
+            Alarm::Report => {
+                self.report();
+                self.plan_report();
+            }
+            Alarm::Expire => self.expire(),
+        }
+    }
+
+    /// The next report, as long as something goes on.
+    pub(super) fn plan_report(&mut self) {
+        let Some(every) = self.scenario.report_every else { return };
+        let goes_on = self.jobs.len() > self.free.len()
+            || !self.waiting.is_empty()
+            || !self.asks.is_empty()
+            || self.source.next_at().is_some();
+        if goes_on {
+            self.set_alarm(self.now + every, Alarm::Report);
+        }
+    }
+
+    fn report(&mut self) {
+        let busy = self.busy();
+        let fresh = |node: usize| Reported {
+            at: self.now,
+            busy: busy[node],
+            served: self.tally.served_all(node),
+            served_ns: self.tally.served_ns_all(node),
+            bytes_read: self.tally.read_all(node),
+        };
+        let fresh: Vec<Reported> = (0..self.places.len()).map(fresh).collect();
+        let last = core::mem::replace(&mut self.alarms.reported, fresh);
+        for (index, new) in self.alarms.reported.iter().enumerate() {
+            let old = last.get(index).copied().unwrap_or_default();
+            let node = NodeId(index as u16);
+            let span_ns = new.at.since(old.at).as_nanos().max(1) as u64;
+            let permille =
+                |busy_ns: u64| (u128::from(busy_ns) * 1_000 / u128::from(span_ns)).min(1_000) as u16;
+            let served = new.served - old.served;
+            let report = LoadReport {
+                cpu_permille: permille(new.busy.cpu_ns - old.busy.cpu_ns),
+                disk_permille: permille(
+                    (new.busy.disk_ns - old.busy.disk_ns) / self.places[index].disk_count as u64,
+                ),
+                processes: self.dispatcher.nodes().load(node),
+                service_us: ((new.served_ns - old.served_ns).checked_div(served).unwrap_or(0) / 1_000)
+                    .min(u64::from(u32::MAX)) as u32,
+                disk_bytes_per_s: ((u128::from(new.bytes_read - old.bytes_read) * 1_000_000_000)
+                    / u128::from(span_ns)) as u64,
+            };
+            self.dispatcher.report(self.now, node, report);
+        }
+    }
+
+    /// Sees to it that the front-end's queue is looked after when its first deadline comes.
+    pub(super) fn plan_deadline(&mut self) {
+        let next = self.dispatcher.next_deadline();
+        if let Some(at) = next.filter(|at| self.alarms.deadline.is_none_or(|planned| *at < planned)) {
+            self.alarms.deadline = Some(at);
+            self.set_alarm(at, Alarm::Expire);
+        }
+    }
+
+    fn expire(&mut self) {
+        self.alarms.deadline = None;
+        let mut expired: Vec<Ticket> = Vec::new();
+        self.dispatcher.expire(self.now, &mut expired);
+        for ticket in expired {
+            if let Some((ask, _)) = self.waiting.remove(&ticket) {
+                self.refuse(ask);
+            }
+        }
+        self.plan_deadline();
+    }
+
+    /// What each node's stations have done until now.
+    pub(super) fn busy(&self) -> Vec<Busy> {
+        let of = |station: usize| self.stations[station].busy_ns(self.now);
+        let busy = |places: &super::Places| Busy {
+            cpu_ns: of(places.cpu),
+            disk_ns: (places.disks..places.disks + places.disk_count).map(of).sum(),
+            nic_ns: if M::STATIONS.nic { of(places.nic) } else { 0 },
+            back_ns: if M::STATIONS.back { of(places.back) } else { 0 },
+        };
+        self.places.iter().map(busy).collect()
+    }
+}

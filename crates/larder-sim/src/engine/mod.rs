@@ -1,0 +1,438 @@
+//! The run itself: requests go from the clients through the dispatcher to the nodes, step by step.
+//!
+//! One event is the end of one step at one station, a pause's end, an arrival or a load report. The dispatcher is
+//! called exactly as the live switch calls it: `arrive` when a request comes, `finish` when its last byte is sent.
+
+mod alarms;
+
+use std::collections::BTreeMap;
+
+use larder_core::dispatch::{Arrival, Dispatcher, Request, Settings, Started};
+use larder_core::nodes::NodeSpec;
+use larder_core::{NodeId, Ticket, Time};
+
+use alarms::Alarms;
+
+use crate::SimError;
+use crate::calendar::{Calendar, Key};
+use crate::cost::{About, CostModel, Costs, Found, Progress, Step};
+use crate::memory::{Looked, Memories};
+use crate::outcome::Outcome;
+use crate::scenario::Scenario;
+use crate::source::{Ask, Source};
+use crate::station::Station;
+use crate::tally::Tally;
+use crate::workload::Workload;
+
+/// Runs a workload through a cluster.
+///
+/// Time: linear in the requests, logarithmic in the nodes. Memory: the dispatcher's target map, one entry per object
+/// in a cache, and about 100 bytes per request in flight.
+///
+/// # Errors
+/// A parameter out of range, or a workload that contradicts itself.
+pub fn simulate(workload: &Workload, scenario: &Scenario) -> Result<Outcome, SimError> {
+    scenario.check()?;
+    workload.check()?;
+    let dispatcher = dispatcher(scenario)?;
+    let limit = dispatcher.admission_limit();
+    let source = scenario.arrivals.source(workload, scenario.nodes.len(), limit)?;
+    simulate_with(workload, scenario, source)
+}
+
+/// [`simulate`] with clients of one's own instead of [`Scenario::arrivals`].
+///
+/// # Errors
+/// As [`simulate`].
+pub fn simulate_with(
+    workload: &Workload,
+    scenario: &Scenario,
+    source: Box<dyn Source + '_>,
+) -> Result<Outcome, SimError> {
+    scenario.check()?;
+    workload.check()?;
+    let dispatcher = dispatcher(scenario)?;
+    Ok(match &scenario.costs {
+        Costs::Lard98(model) => Engine::new(workload, scenario, dispatcher, source, model).run(),
+        Costs::Ward01(model) => Engine::new(workload, scenario, dispatcher, source, model).run(),
+    })
+}
+
+fn dispatcher(scenario: &Scenario) -> Result<Dispatcher, SimError> {
+    let spec = |(index, node): (usize, &crate::SimNode)| NodeSpec {
+        weight: node.weight,
+        cache: node.cache,
+        ..NodeSpec::named(format!("n{index}"))
+    };
+    let specs: Vec<NodeSpec> = scenario.nodes.iter().enumerate().map(spec).collect();
+    // One thread: one shard is enough, and keeps the whole map in order of use.
+    let settings = Settings { nodes_max: specs.len() as u16, shards: 1, ..scenario.settings.clone() };
+    Ok(Dispatcher::new(settings, &specs)?)
+}
+
+/// A request at its node.
+#[derive(Clone, Copy, Debug)]
+struct Job {
+    ask: Ask,
+    asked: Time,
+    node: u16,
+    peer: u16,
+    found: Found,
+    progress: Progress,
+    /// The next of those who share a read.
+    next_sharer: u32,
+}
+
+const NOBODY: u32 = u32::MAX;
+
+/// A node's stations: indexes into [`Engine::stations`].
+#[derive(Clone, Copy, Debug)]
+struct Places {
+    cpu: usize,
+    nic: usize,
+    back: usize,
+    disks: usize,
+    disk_count: usize,
+    cpu_factor: f64,
+    disk_factor: f64,
+}
+
+struct Engine<'r, M> {
+    workload: &'r Workload,
+    scenario: &'r Scenario,
+    dispatcher: Dispatcher,
+    source: Box<dyn Source + 'r>,
+    model: &'r M,
+    now: Time,
+    seq: u64,
+    calendar: Calendar,
+    stations: Vec<Station>,
+    places: Vec<Places>,
+    ranks: Vec<u32>,
+    memories: Memories,
+    jobs: Vec<Job>,
+    free: Vec<u32>,
+    /// Reads under way: (node, item) to the reader, whose sharers hang on it.
+    reads: BTreeMap<(u16, u32), u32>,
+    alarms: Alarms,
+    waiting: BTreeMap<Ticket, (Ask, Time)>,
+    started: Vec<Started>,
+    asks: Vec<Ask>,
+    tally: Tally,
+    cache_events: bool,
+}
+
+const SOURCE: usize = 0;
+const ALARMS: usize = 1;
+const FRONT: usize = 2;
+
+impl<'r, M: CostModel> Engine<'r, M> {
+    fn new(
+        workload: &'r Workload,
+        scenario: &'r Scenario,
+        dispatcher: Dispatcher,
+        source: Box<dyn Source + 'r>,
+        model: &'r M,
+    ) -> Self {
+        let mut stations = 1;
+        let mut take = |count: usize| {
+            stations += count;
+            stations - count
+        };
+        let places: Vec<Places> = scenario
+            .nodes
+            .iter()
+            .map(|node| Places {
+                cpu: take(1),
+                nic: if M::STATIONS.nic { take(1) } else { 0 },
+                back: if M::STATIONS.back { take(1) } else { 0 },
+                disks: take(node.disks as usize),
+                disk_count: node.disks as usize,
+                cpu_factor: 1.0 / node.cpu_speed,
+                disk_factor: 1.0 / node.disk_speed,
+            })
+            .collect();
+        let several_disks = places.iter().any(|places| places.disk_count > 1);
+        Self {
+            now: Time::ZERO,
+            seq: 0,
+            calendar: Calendar::new(FRONT + stations),
+            stations: (0..stations).map(|station| Station::new(FRONT + station)).collect(),
+            ranks: if several_disks { workload.ranks() } else { Vec::new() },
+            memories: Memories::new(scenario, workload.items.len()),
+            jobs: Vec::new(),
+            free: Vec::new(),
+            reads: BTreeMap::new(),
+            alarms: Alarms::default(),
+            waiting: BTreeMap::new(),
+            started: Vec::new(),
+            asks: Vec::new(),
+            tally: Tally::new(scenario),
+            cache_events: scenario.settings.policy.name() == "lb-gc",
+            workload,
+            scenario,
+            dispatcher,
+            source,
+            model,
+            places,
+        }
+    }
+
+    fn run(mut self) -> Outcome {
+        self.set_source_clock();
+        self.plan_report();
+        loop {
+            let (clock, key) = self.calendar.next();
+            if key == Key::NEVER {
+                break;
+            }
+            self.now = key.time();
+            match clock {
+                SOURCE => {
+                    let ask = self.source.take(self.now);
+                    self.set_source_clock();
+                    if let Some(ask) = ask {
+                        self.arrive(ask);
+                    }
+                }
+                ALARMS => self.strike(),
+                station => {
+                    if let Some(job) = self.stations[station - FRONT].pop(&mut self.calendar) {
+                        self.advance(job);
+                    }
+                }
+            }
+            // Asks that an end brought about come after it, one by one, so that no end is nested in another.
+            while let Some(ask) = self.asks.pop() {
+                self.arrive(ask);
+            }
+        }
+        let pages = self.source.pages();
+        let busy = self.busy();
+        self.tally.outcome(&busy, self.stations[0].busy_ns(self.now), pages)
+    }
+
+    fn set_source_clock(&mut self) {
+        // Arrivals come before anything else that happens at the same time.
+        let key = self.source.next_at().map_or(Key::NEVER, |time| Key::new(time.max(self.now), 0));
+        self.calendar.set(SOURCE, key);
+    }
+
+    fn next_seq(&mut self) -> u64 {
+        self.seq += 1;
+        self.seq
+    }
+
+    fn arrive(&mut self, ask: Ask) {
+        let item = &self.workload.items[ask.item as usize];
+        let mut request = Request::new(item.id).with_class(item.class);
+        if let Some(origin) = ask.origin {
+            request = request.with_origin(origin);
+        }
+        match self.dispatcher.arrive(self.now, request) {
+            Arrival::Start(decision) => {
+                self.tally.note_reason(decision.reason);
+                self.start(ask, self.now, decision.node);
+            }
+            Arrival::Wait(ticket) => {
+                self.waiting.insert(ticket, (ask, self.now));
+                self.plan_deadline();
+            }
+            Arrival::Refused(_) => self.refuse(ask),
+        }
+    }
+
+    fn refuse(&mut self, ask: Ask) {
+        self.tally.note_refused();
+        self.source.ended(self.now, ask.tag, false, &mut self.asks);
+        self.set_source_clock();
+    }
+
+    fn start(&mut self, ask: Ask, asked: Time, node: NodeId) {
+        let job = Job {
+            ask,
+            asked,
+            node: node.0,
+            peer: 0,
+            found: Found::Unknown,
+            progress: Progress::default(),
+            next_sharer: NOBODY,
+        };
+        let number = match self.free.pop() {
+            Some(number) => {
+                self.jobs[number as usize] = job;
+                number
+            }
+            None => {
+                self.jobs.push(job);
+                (self.jobs.len() - 1) as u32
+            }
+        };
+        self.tally.note_start(self.now, node.index());
+        let front = self.model.front();
+        let kib_ns = front.kib_ns.saturating_mul(self.workload.items[ask.item as usize].bytes) >> 10;
+        if front.request_ns + kib_ns > 0 {
+            self.enqueue(0, front.request_ns + kib_ns, number);
+        } else if front.delay_ns > 0 {
+            self.pause(front.delay_ns, number);
+        } else {
+            self.advance(number);
+        }
+    }
+
+    /// Takes a request to its next step that takes time.
+    fn advance(&mut self, number: u32) {
+        loop {
+            let job = &mut self.jobs[number as usize];
+            let item = &self.workload.items[job.ask.item as usize];
+            let forwarded = job.ask.origin.is_some_and(|origin| origin.0 != job.node);
+            let about = About { item, found: job.found, forwarded };
+            let step = self.model.next(&mut job.progress, &about);
+            let (node, peer, origin) = (job.node as usize, job.peer as usize, job.ask.origin);
+            let places = &self.places[node];
+            let (station, time_ns) = match step {
+                Step::Cpu(ns) => (places.cpu, scaled(ns, places.cpu_factor)),
+                Step::Disk(ns) => (self.disk(node, number), scaled(ns, places.disk_factor)),
+                Step::Nic(ns) => (places.nic, ns),
+                Step::Back(ns) => (places.back, ns),
+                Step::PeerCpu(ns) => (self.places[peer].cpu, scaled(ns, self.places[peer].cpu_factor)),
+                Step::OriginCpu(ns) => {
+                    let origin = &self.places[origin.map_or(node, NodeId::index)];
+                    (origin.cpu, scaled(ns, origin.cpu_factor))
+                }
+                Step::Lookup => {
+                    self.look(number);
+                    continue;
+                }
+                Step::Stored => {
+                    self.store(number);
+                    continue;
+                }
+                Step::Pause(ns) => return self.pause(ns, number),
+                Step::Await => {
+                    if self.share(number) {
+                        return;
+                    }
+                    continue;
+                }
+                Step::Done => return self.finish(number),
+            };
+            return self.enqueue(station, time_ns, number);
+        }
+    }
+
+    fn enqueue(&mut self, station: usize, time_ns: u64, number: u32) {
+        let seq = self.next_seq();
+        self.stations[station].enqueue(&mut self.calendar, self.now, time_ns, seq, number);
+    }
+
+    fn disk(&self, node: usize, number: u32) -> usize {
+        let places = &self.places[node];
+        if places.disk_count == 1 {
+            return places.disks;
+        }
+        let rank = self.ranks[self.jobs[number as usize].ask.item as usize];
+        places.disks + rank as usize % places.disk_count
+    }
+
+    fn look(&mut self, number: u32) {
+        let job = &mut self.jobs[number as usize];
+        let item = job.ask.item;
+        job.found = if !self.workload.items[item as usize].cacheable {
+            Found::Never
+        } else {
+            match self.memories.look(job.node as usize, item) {
+                Looked::Here => Found::Memory,
+                Looked::At(peer) => {
+                    job.peer = peer.0;
+                    Found::Peer
+                }
+                Looked::Nowhere => match self.reads.entry((job.node, item)) {
+                    std::collections::btree_map::Entry::Occupied(_) => Found::Shared,
+                    std::collections::btree_map::Entry::Vacant(entry) => {
+                        entry.insert(number);
+                        Found::Read
+                    }
+                },
+            }
+        };
+        let (found, node) = (job.found, job.node as usize);
+        self.tally.note_found(found, node, self.workload.items[item as usize].bytes);
+    }
+
+    /// Hangs a request on the read that it shares. False if that has ended.
+    fn share(&mut self, number: u32) -> bool {
+        let job = self.jobs[number as usize];
+        let Some(reader) = self.reads.get(&(job.node, job.ask.item)).copied() else { return false };
+        let next = self.jobs[reader as usize].next_sharer;
+        self.jobs[number as usize].next_sharer = next;
+        self.jobs[reader as usize].next_sharer = number;
+        true
+    }
+
+    fn store(&mut self, number: u32) {
+        let job = self.jobs[number as usize];
+        let item = &self.workload.items[job.ask.item as usize];
+        let (evicted, kept) = self.memories.store(job.node as usize, job.ask.item, item.bytes);
+        if self.cache_events {
+            use larder_core::dispatch::CacheEvent;
+            let node = NodeId(job.node);
+            for (gone, _) in evicted {
+                let id = self.workload.items[*gone as usize].id;
+                self.dispatcher.cache_event(self.now, node, id, CacheEvent::Evicted);
+            }
+            if kept {
+                self.dispatcher.cache_event(self.now, node, item.id, CacheEvent::Stored);
+            }
+        }
+        self.reads.remove(&(job.node, job.ask.item));
+        self.jobs[number as usize].next_sharer = NOBODY;
+        // The list hangs the latest in front; those who came first go on first.
+        let mut sharers = Vec::new();
+        let mut sharer = job.next_sharer;
+        while sharer != NOBODY {
+            sharers.push(sharer);
+            sharer = core::mem::replace(&mut self.jobs[sharer as usize].next_sharer, NOBODY);
+        }
+        sharers.into_iter().rev().for_each(|sharer| self.advance(sharer));
+    }
+
+    fn finish(&mut self, number: u32) {
+        let job = self.jobs[number as usize];
+        self.free.push(number);
+        let item = &self.workload.items[job.ask.item as usize];
+        let forwarded = job.ask.origin.is_some_and(|origin| origin.0 != job.node);
+        let delay_ns = self.now.as_nanos() - job.asked.as_nanos();
+        self.tally.note_end(self.now, job.node as usize, delay_ns, item.bytes, forwarded);
+        if self.tally.is_warm_now() {
+            let busy = self.busy();
+            self.tally.begin(self.now, busy, self.stations[0].busy_ns(self.now));
+        }
+        self.dispatcher.finish(self.now, NodeId(job.node), &mut self.started);
+        if !self.started.is_empty() {
+            self.start_waiting();
+        }
+        self.source.ended(self.now, job.ask.tag, true, &mut self.asks);
+        self.set_source_clock();
+    }
+
+    fn start_waiting(&mut self) {
+        for started in core::mem::take(&mut self.started) {
+            let Some((ask, asked)) = self.waiting.remove(&started.ticket) else { continue };
+            match started.outcome {
+                Ok(decision) => {
+                    self.tally.note_reason(decision.reason);
+                    self.start(ask, asked, decision.node);
+                }
+                Err(_) => self.refuse(ask),
+            }
+        }
+    }
+}
+
+fn scaled(ns: u64, factor: f64) -> u64 {
+    if factor == 1.0 { ns } else { (ns as f64 * factor) as u64 }
+}
+
+#[cfg(test)]
+mod tests;

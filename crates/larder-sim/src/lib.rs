@@ -1,0 +1,34 @@
+//! The simulated cluster: many nodes, one dispatcher, no clock but its own.
+//!
+//! The dispatcher, the policies and the caches are those of the live switch and the live node (`larder-core`); what is
+//! simulated is what they act upon: clients ([`source`]), nodes with processors and disks ([`cost`]), and time.
+//!
+//! * [`Workload`] and [`Scenario`] go into [`simulate`], an [`Outcome`] comes out;
+//! * [`sweep()`] runs many of them on all cores;
+//! * [`ceiling`] says what no policy can exceed.
+//!
+//! The same workload, scenario and seed give the same outcome on every machine and on any number of threads.
+
+mod calendar;
+pub mod ceiling;
+pub mod cost;
+mod engine;
+mod error;
+mod gms;
+mod memory;
+pub mod outcome;
+mod scenario;
+pub mod source;
+mod station;
+mod sweep;
+mod tally;
+mod workload;
+
+pub use cost::Costs;
+pub use engine::{simulate, simulate_with};
+pub use error::SimError;
+pub use outcome::{Delays, NodeOutcome, Outcome};
+pub use scenario::{CacheChoice, Scenario, SimNode};
+pub use source::Arrivals;
+pub use sweep::sweep;
+pub use workload::{Item, Workload};

@@ -1,0 +1,88 @@
+//! The nodes' memories.
+
+use larder_core::cache::ByteCache;
+use larder_core::{Bytes, NodeId};
+
+use crate::gms::GlobalMemory;
+use crate::scenario::{CacheChoice, Scenario};
+
+/// All memories.
+#[derive(Debug)]
+pub(crate) enum Memories {
+    Own {
+        caches: Vec<ByteCache<u32>>,
+        least: u64,
+        evicted: Vec<(u32, Bytes)>,
+    },
+    /// `held[item * nodes + node]`, a bit each.
+    Unbounded {
+        held: Vec<u64>,
+        nodes: usize,
+    },
+    Global(GlobalMemory),
+}
+
+/// Where a lookup found an item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Looked {
+    Here,
+    At(NodeId),
+    Nowhere,
+}
+
+impl Memories {
+    pub(crate) fn new(scenario: &Scenario, items: usize) -> Self {
+        let nodes = scenario.nodes.len();
+        match scenario.cache {
+            CacheChoice::Kind(kind) => {
+                let cache = |node: &crate::SimNode| ByteCache::new(kind, node.cache, scenario.object_max);
+                Self::Own {
+                    caches: scenario.nodes.iter().map(cache).collect(),
+                    least: scenario.object_min.get(),
+                    evicted: Vec::new(),
+                }
+            }
+            CacheChoice::Unbounded => Self::Unbounded { held: vec![0; (nodes * items).div_ceil(64)], nodes },
+            CacheChoice::Global => {
+                Self::Global(GlobalMemory::new(scenario.nodes.iter().map(|node| node.cache.get()), items))
+            }
+        }
+    }
+
+    pub(crate) fn look(&mut self, node: usize, item: u32) -> Looked {
+        match self {
+            Self::Own { caches, .. } => {
+                if caches[node].touch(&item) {
+                    Looked::Here
+                } else {
+                    Looked::Nowhere
+                }
+            }
+            Self::Unbounded { held, nodes } => {
+                let bit = item as usize * *nodes + node;
+                if held[bit / 64] & (1 << (bit % 64)) == 0 { Looked::Nowhere } else { Looked::Here }
+            }
+            Self::Global(memory) => memory.look(node, item),
+        }
+    }
+
+    /// An item has been read. Gives what it drove out of the same node's memory, and whether it was kept.
+    pub(crate) fn store(&mut self, node: usize, item: u32, bytes: u64) -> (&[(u32, Bytes)], bool) {
+        match self {
+            Self::Own { caches, least, evicted } => {
+                evicted.clear();
+                caches[node].insert(item, Bytes(bytes.max(*least)), evicted);
+                (evicted, caches[node].contains(&item))
+            }
+            Self::Unbounded { held, nodes } => {
+                let bit = item as usize * *nodes + node;
+                held[bit / 64] |= 1 << (bit % 64);
+                (&[], true)
+            }
+            Self::Global(memory) => {
+                memory.store(node, item, bytes);
+                (&[], true)
+            }
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! What a simulated run gave.
+
+use hdrhistogram::Histogram;
+use larder_core::policy::Reason;
+use serde::{Deserialize, Serialize};
+
+/// How long requests (or pages) took, in seconds of simulated time, the wait at the front-end included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Delays {
+    /// How many were measured.
+    pub count: u64,
+    /// Mean.
+    pub mean_s: f64,
+    /// Half took no longer. Percentiles are read from a histogram with 1 % resolution.
+    pub p50_s: f64,
+    /// Nine in ten took no longer.
+    pub p90_s: f64,
+    /// 99 in 100 took no longer.
+    pub p99_s: f64,
+    /// The longest.
+    pub max_s: f64,
+}
+
+/// Collects delays.
+#[derive(Clone, Debug)]
+pub struct DelayLog {
+    histogram: Histogram<u64>,
+    sum_ns: u128,
+    count: u64,
+    max_ns: u64,
+}
+
+/// Longest delay that the histogram tells apart: 10,000 s.
+const LONGEST_US: u64 = 10_000_000_000;
+
+impl DelayLog {
+    /// An empty log.
+    pub fn new() -> Self {
+        let histogram = Histogram::new_with_bounds(1, LONGEST_US, 2)
+            .unwrap_or_else(|error| unreachable!("the bounds are fixed and valid: {error}"));
+        Self { histogram, sum_ns: 0, count: 0, max_ns: 0 }
+    }
+
+    /// One delay.
+    pub fn note(&mut self, ns: u64) {
+        self.histogram.saturating_record(ns.div_ceil(1_000).max(1));
+        self.sum_ns += u128::from(ns);
+        self.count += 1;
+        self.max_ns = self.max_ns.max(ns);
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.histogram.reset();
+        (self.sum_ns, self.count, self.max_ns) = (0, 0, 0);
+    }
+
+    /// The delays in figures; zeros if there are none.
+    pub fn delays(&self) -> Delays {
+        let at = |q: f64| (self.histogram.value_at_quantile(q) as f64 / 1e6).min(self.max_ns as f64 / 1e9);
+        if self.count == 0 {
+            return Delays::default();
+        }
+        Delays {
+            count: self.count,
+            mean_s: self.sum_ns as f64 / self.count as f64 / 1e9,
+            p50_s: at(0.5),
+            p90_s: at(0.9),
+            p99_s: at(0.99),
+            max_s: self.max_ns as f64 / 1e9,
+        }
+    }
+
+    /// Share of the delays that are at most `seconds`, 0 to 1; 0 if there are none.
+    pub fn share_within(&self, seconds: f64) -> f64 {
+        if self.count == 0 {
+            return 0.0;
+        }
+        self.histogram.count_between(0, (seconds * 1e6) as u64) as f64 / self.count as f64
+    }
+}
+
+impl Default for DelayLog {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// One node's part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct NodeOutcome {
+    /// Requests it served.
+    pub requests: u64,
+    /// Of these, found in its memory.
+    pub hits: u64,
+    /// Share of the time its processor worked, 0 to 1.
+    pub cpu_busy: f64,
+    /// Share of the time its disks worked, mean over the disks, 0 to 1.
+    pub disk_busy: f64,
+    /// Share of the time its network interface worked, 0 to 1; 0 where the model has none.
+    pub nic_busy: f64,
+    /// Share of the time its back-end server worked, 0 to 1; 0 where the model has none.
+    pub back_busy: f64,
+    /// Share of the time it had fewer requests than [`Scenario::idle_below`](crate::Scenario::idle_below), 0 to 1.
+    pub idle: f64,
+}
+
+/// A run in figures. Everything but `requests_all` counts after the warm-up.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Requests of the run, warm-up included.
+    pub requests_all: u64,
+    /// Requests served and measured.
+    pub requests: u64,
+    /// Requests that the dispatcher refused.
+    pub refused: u64,
+    /// Simulated seconds measured.
+    pub seconds: f64,
+    /// Requests served per simulated second, whole cluster.
+    pub throughput: f64,
+    /// Requests whose item was in the memory of the node that served it.
+    pub hits: u64,
+    /// Requests that shared a read another request had begun; they count as misses.
+    pub shared: u64,
+    /// Requests served from another node's memory (global memory only); they count as misses of the node.
+    pub peer_hits: u64,
+    /// `1 - hits / requests`, as the LARD paper defines it.
+    pub miss_ratio: f64,
+    /// Bytes sent to clients.
+    pub bytes_sent: u64,
+    /// Bytes read from disk or origin.
+    pub bytes_read: u64,
+    /// Delays of requests.
+    pub delay: Delays,
+    /// Delays of pages, for clients that fetch pages.
+    pub page_delay: Option<Delays>,
+    /// Share of the time that a node is underutilised, mean over the nodes (LARD section 3.3).
+    pub idle_share: f64,
+    /// Share of the requests served elsewhere than at the node the client had reached.
+    pub forwarded_share: f64,
+    /// Requests of the busiest node over the mean.
+    pub imbalance: f64,
+    /// Share of the time that the front-end worked, 0 to 1; 0 where the model has none.
+    pub front_busy: f64,
+    /// The nodes, by slot.
+    pub nodes: Vec<NodeOutcome>,
+    /// Decisions by reason, those that occurred, in the order of [`Reason::ALL`].
+    pub reasons: Vec<(String, u64)>,
+}
+
+/// Counts decisions by reason.
+#[derive(Clone, Debug)]
+pub(crate) struct Reasons([u64; Reason::ALL.len()]);
+
+impl Reasons {
+    pub(crate) const fn new() -> Self {
+        Self([0; Reason::ALL.len()])
+    }
+
+    pub(crate) fn note(&mut self, reason: Reason) {
+        self.0[reason as usize] += 1;
+    }
+
+    pub(crate) fn list(&self) -> Vec<(String, u64)> {
+        let all = Reason::ALL.into_iter().map(|reason| (reason.name().to_owned(), self.0[reason as usize]));
+        all.filter(|(_, count)| *count > 0).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_are_numbered_as_listed() {
+        for (at, reason) in Reason::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, at, "{reason}");
+        }
+    }
+
+    #[test]
+    fn delays_are_exact_in_mean_and_within_a_percent_in_rank() {
+        let mut log = DelayLog::new();
+        (1..=1_000).for_each(|ms| log.note(ms * 1_000_000));
+        let delays = log.delays();
+        assert!((delays.mean_s - 0.5005).abs() < 1e-9 && delays.max_s == 1.0);
+        assert!((delays.p90_s - 0.9).abs() < 0.01 && (delays.p50_s - 0.5).abs() < 0.006);
+        assert!((log.share_within(0.25) - 0.25).abs() < 0.01);
+    }
+}

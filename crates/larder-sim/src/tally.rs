@@ -1,0 +1,213 @@
+//! Counts what happens in a run.
+
+use larder_core::Time;
+use larder_core::policy::Reason;
+
+use crate::cost::Found;
+use crate::outcome::{DelayLog, Delays, NodeOutcome, Outcome, Reasons};
+use crate::scenario::Scenario;
+
+/// How long a node's stations have worked since the run began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Busy {
+    pub(crate) cpu_ns: u64,
+    /// Sum over the disks.
+    pub(crate) disk_ns: u64,
+    pub(crate) nic_ns: u64,
+    pub(crate) back_ns: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct PerNode {
+    active: u32,
+    requests: u64,
+    hits: u64,
+    /// Since when it is underutilised, and for how long it was before.
+    idle_since: Option<Time>,
+    idle_ns: u64,
+    // Not touched by the warm-up's end: reports count from the run's beginning.
+    served_all: u64,
+    served_ns_all: u64,
+    read_all: u64,
+}
+
+/// The counts.
+#[derive(Debug)]
+pub(crate) struct Tally {
+    nodes: Vec<PerNode>,
+    disks: Vec<u16>,
+    warmup: u64,
+    idle_below: u32,
+    began: Time,
+    busy_before: Vec<Busy>,
+    front_before: u64,
+    ended_all: u64,
+    requests: u64,
+    refused: u64,
+    hits: u64,
+    shared: u64,
+    peer_hits: u64,
+    bytes_sent: u64,
+    bytes_read: u64,
+    forwarded: u64,
+    last_end: Time,
+    delays: DelayLog,
+    reasons: Reasons,
+}
+
+impl Tally {
+    pub(crate) fn new(scenario: &Scenario) -> Self {
+        let idle =
+            PerNode { idle_since: (scenario.idle_below > 0).then_some(Time::ZERO), ..PerNode::default() };
+        Self {
+            nodes: vec![idle; scenario.nodes.len()],
+            disks: scenario.nodes.iter().map(|node| node.disks).collect(),
+            warmup: scenario.warmup as u64,
+            idle_below: scenario.idle_below,
+            began: Time::ZERO,
+            busy_before: vec![Busy::default(); scenario.nodes.len()],
+            front_before: 0,
+            ended_all: 0,
+            requests: 0,
+            refused: 0,
+            hits: 0,
+            shared: 0,
+            peer_hits: 0,
+            bytes_sent: 0,
+            bytes_read: 0,
+            forwarded: 0,
+            last_end: Time::ZERO,
+            delays: DelayLog::new(),
+            reasons: Reasons::new(),
+        }
+    }
+
+    pub(crate) fn note_reason(&mut self, reason: Reason) {
+        self.reasons.note(reason);
+    }
+
+    pub(crate) fn note_refused(&mut self) {
+        self.refused += 1;
+    }
+
+    pub(crate) fn note_start(&mut self, now: Time, node: usize) {
+        let node = &mut self.nodes[node];
+        node.active += 1;
+        if node.active == self.idle_below
+            && let Some(since) = node.idle_since.take()
+        {
+            node.idle_ns += now.as_nanos() - since.as_nanos();
+        }
+    }
+
+    pub(crate) fn note_found(&mut self, found: Found, node: usize, bytes: u64) {
+        match found {
+            Found::Memory => {
+                self.hits += 1;
+                self.nodes[node].hits += 1;
+            }
+            Found::Shared => self.shared += 1,
+            Found::Peer => self.peer_hits += 1,
+            Found::Read | Found::Never => {
+                self.bytes_read += bytes;
+                self.nodes[node].read_all += bytes;
+            }
+            Found::Unknown => {}
+        }
+    }
+
+    pub(crate) fn note_end(&mut self, now: Time, node: usize, delay_ns: u64, bytes: u64, forwarded: bool) {
+        let node = &mut self.nodes[node];
+        if node.active == self.idle_below {
+            node.idle_since = Some(now);
+        }
+        node.active -= 1;
+        node.requests += 1;
+        node.served_all += 1;
+        node.served_ns_all += delay_ns;
+        self.ended_all += 1;
+        self.requests += 1;
+        self.bytes_sent += bytes;
+        self.forwarded += u64::from(forwarded);
+        self.last_end = now;
+        self.delays.note(delay_ns);
+    }
+
+    /// Whether the warm-up ends with the request that has just ended.
+    pub(crate) fn is_warm_now(&self) -> bool {
+        self.ended_all == self.warmup && self.warmup > 0
+    }
+
+    /// Measuring begins.
+    pub(crate) fn begin(&mut self, now: Time, busy: Vec<Busy>, front_ns: u64) {
+        self.began = now;
+        self.busy_before = busy;
+        self.front_before = front_ns;
+        for node in &mut self.nodes {
+            (node.requests, node.hits, node.idle_ns) = (0, 0, 0);
+            node.idle_since = node.idle_since.map(|_| now);
+        }
+        (self.requests, self.refused, self.hits, self.shared, self.peer_hits) = (0, 0, 0, 0, 0);
+        (self.bytes_sent, self.bytes_read, self.forwarded) = (0, 0, 0);
+        self.delays.clear();
+        self.reasons = Reasons::new();
+    }
+
+    pub(crate) fn served_all(&self, node: usize) -> u64 {
+        self.nodes[node].served_all
+    }
+
+    pub(crate) fn served_ns_all(&self, node: usize) -> u64 {
+        self.nodes[node].served_ns_all
+    }
+
+    pub(crate) fn read_all(&self, node: usize) -> u64 {
+        self.nodes[node].read_all
+    }
+
+    /// The run in figures. The time ends with the last request.
+    pub(crate) fn outcome(&self, busy: &[Busy], front_ns: u64, pages: Option<Delays>) -> Outcome {
+        let span_ns = self.last_end.since(self.began).as_nanos().max(1) as f64;
+        let nodes: Vec<NodeOutcome> =
+            (0..self.nodes.len()).map(|node| self.node(node, busy[node], span_ns)).collect();
+        let count = nodes.len() as f64;
+        let share = |part: u64| part as f64 / (self.requests.max(1)) as f64;
+        let most = nodes.iter().map(|node| node.requests).max().unwrap_or(0) as f64;
+        Outcome {
+            requests_all: self.ended_all,
+            requests: self.requests,
+            refused: self.refused,
+            seconds: span_ns / 1e9,
+            throughput: self.requests as f64 / (span_ns / 1e9),
+            hits: self.hits,
+            shared: self.shared,
+            peer_hits: self.peer_hits,
+            miss_ratio: 1.0 - share(self.hits),
+            bytes_sent: self.bytes_sent,
+            bytes_read: self.bytes_read,
+            delay: self.delays.delays(),
+            page_delay: pages,
+            idle_share: nodes.iter().map(|node| node.idle).sum::<f64>() / count,
+            forwarded_share: share(self.forwarded),
+            imbalance: most * count / (self.requests.max(1)) as f64,
+            front_busy: (front_ns - self.front_before) as f64 / span_ns,
+            nodes,
+            reasons: self.reasons.list(),
+        }
+    }
+
+    fn node(&self, index: usize, busy: Busy, span_ns: f64) -> NodeOutcome {
+        let (node, before) = (&self.nodes[index], self.busy_before[index]);
+        let open_ns = node.idle_since.map_or(0, |since| self.last_end.since(since).as_nanos() as u64);
+        let share = |now: u64, before: u64| (now - before) as f64 / span_ns;
+        NodeOutcome {
+            requests: node.requests,
+            hits: node.hits,
+            cpu_busy: share(busy.cpu_ns, before.cpu_ns),
+            disk_busy: share(busy.disk_ns, before.disk_ns) / f64::from(self.disks[index]),
+            nic_busy: share(busy.nic_ns, before.nic_ns),
+            back_busy: share(busy.back_ns, before.back_ns),
+            idle: (node.idle_ns + open_ns) as f64 / span_ns,
+        }
+    }
+}

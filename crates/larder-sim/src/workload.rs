@@ -1,0 +1,101 @@
+//! What is asked of the simulated cluster: the things, and the order in which they are asked for.
+
+use larder_core::class::ServiceClass;
+use larder_core::{TargetId, Time};
+use larder_trace::Trace;
+
+use crate::SimError;
+
+/// Something that is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// Its identity for the dispatcher.
+    pub id: TargetId,
+    /// Size of the reply in bytes.
+    pub bytes: u64,
+    /// The class of service it needs.
+    pub class: ServiceClass,
+    /// Whether a node may keep it in memory.
+    pub cacheable: bool,
+    /// Processor time it takes on top of what its bytes take, in ns.
+    pub cpu_ns: u64,
+    /// Time it takes of the node's back-end server (database), in ns.
+    pub back_ns: u64,
+}
+
+impl Item {
+    /// A file: class N, cacheable, no demand beyond its bytes.
+    pub const fn file(id: TargetId, bytes: u64) -> Self {
+        Self { id, bytes, class: ServiceClass::N, cacheable: true, cpu_ns: 0, back_ns: 0 }
+    }
+}
+
+/// Items and requests for them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Workload {
+    /// What there is, at most 2^32 items.
+    pub items: Vec<Item>,
+    /// What is asked for, in order: indexes into `items`.
+    pub requests: Vec<u32>,
+    /// When, if the trace says: as many as `requests`, rising, or none.
+    pub times: Vec<Time>,
+}
+
+impl Workload {
+    /// A trace, each target with the size of its largest reply. Times are kept if the trace has any.
+    pub fn from_trace(trace: &Trace) -> Self {
+        let item = |target: &larder_trace::Target| {
+            Item::file(TargetId::of(target.name.as_bytes()), target.size.get().max(1))
+        };
+        let timed = trace.requests.last().is_some_and(|last| last.time > Time::ZERO);
+        Self {
+            items: trace.targets.iter().map(item).collect(),
+            requests: trace.requests.iter().map(|request| request.target).collect(),
+            times: if timed {
+                trace.requests.iter().map(|request| request.time).collect()
+            } else {
+                Vec::new()
+            },
+        }
+    }
+
+    /// The items ranked by how often they are asked for, most first, equal ones in order: `ranks[item]`.
+    pub fn ranks(&self) -> Vec<u32> {
+        let counts = self.counts();
+        let mut order: Vec<u32> = (0..self.items.len() as u32).collect();
+        order.sort_by_key(|item| (core::cmp::Reverse(counts[*item as usize]), *item));
+        let mut ranks = vec![0; order.len()];
+        for (rank, item) in (0_u32..).zip(order) {
+            ranks[item as usize] = rank;
+        }
+        ranks
+    }
+
+    /// How often each item is asked for.
+    pub fn counts(&self) -> Vec<u32> {
+        let mut counts = vec![0_u32; self.items.len()];
+        for item in &self.requests {
+            counts[*item as usize] += 1;
+        }
+        counts
+    }
+
+    /// Bytes of all items together.
+    pub fn bytes(&self) -> u64 {
+        self.items.iter().map(|item| item.bytes).sum()
+    }
+
+    pub(crate) fn check(&self) -> Result<(), SimError> {
+        let items = self.items.len();
+        if self.requests.iter().any(|item| *item as usize >= items) {
+            return Err(SimError::Workload("a request names an item that does not exist"));
+        }
+        if !self.times.is_empty() && self.times.len() != self.requests.len() {
+            return Err(SimError::Workload("there must be as many times as requests, or none"));
+        }
+        if !self.times.is_sorted() {
+            return Err(SimError::Workload("the times must not fall"));
+        }
+        Ok(())
+    }
+}
