@@ -15,6 +15,34 @@ pub struct Ask {
     pub origin: Option<NodeId>,
     /// The source's own number for it, given back when it ends. Several requests may share one.
     pub tag: u32,
+    /// The connection it comes on.
+    pub link: Link,
+}
+
+/// The connection that a request comes on, as far as it changes what the request costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// The node that the connection ends at, where a switch binds connections (layer 4). The dispatcher, which has
+    /// seen the connection's first request, is not asked again, and does not count this one.
+    pub bound: Option<NodeId>,
+    /// The request is the first on its connection.
+    pub opens: bool,
+    /// The request begins with a full key exchange (SSL).
+    pub keys: bool,
+}
+
+impl Default for Link {
+    /// A connection for one request, not encrypted.
+    fn default() -> Self {
+        Self { bound: None, opens: true, keys: false }
+    }
+}
+
+impl Ask {
+    /// A request that comes through the switch on a connection of its own.
+    pub fn new(item: u32, tag: u32) -> Self {
+        Self { item, origin: None, tag, link: Link::default() }
+    }
 }
 
 /// The clients.
@@ -25,8 +53,8 @@ pub trait Source {
     /// The next request that comes by itself. `None` if only the source's own state moved on.
     fn take(&mut self, now: Time) -> Option<Ask>;
 
-    /// A request has ended, `served` or refused. Requests that it brings about now are appended to `asks`.
-    fn ended(&mut self, now: Time, tag: u32, served: bool, asks: &mut Vec<Ask>);
+    /// A request has ended, served by a node or refused. Requests that it brings about now are appended to `asks`.
+    fn ended(&mut self, now: Time, tag: u32, served: Option<NodeId>, asks: &mut Vec<Ask>);
 
     /// Delays of whole pages, for clients that fetch pages.
     fn pages(&self) -> Option<Delays> {
@@ -103,10 +131,10 @@ impl Source for Closed<'_> {
     fn take(&mut self, _now: Time) -> Option<Ask> {
         let item = *self.requests.get(self.next)?;
         self.next += 1;
-        Some(Ask { item, origin: None, tag: 0 })
+        Some(Ask::new(item, 0))
     }
 
-    fn ended(&mut self, now: Time, _tag: u32, _served: bool, asks: &mut Vec<Ask>) {
+    fn ended(&mut self, now: Time, _tag: u32, _served: Option<NodeId>, asks: &mut Vec<Ask>) {
         asks.extend(self.take(now));
     }
 }
@@ -131,10 +159,10 @@ impl Source for Open<'_> {
     fn take(&mut self, _now: Time) -> Option<Ask> {
         let item = *self.requests.get(self.next)?;
         self.next += 1;
-        Some(Ask { item, origin: None, tag: 0 })
+        Some(Ask::new(item, 0))
     }
 
-    fn ended(&mut self, _now: Time, _tag: u32, _served: bool, _asks: &mut Vec<Ask>) {}
+    fn ended(&mut self, _now: Time, _tag: u32, _served: Option<NodeId>, _asks: &mut Vec<Ask>) {}
 }
 
 #[derive(Debug)]
@@ -156,7 +184,7 @@ impl<'w> Subtraces<'w> {
     fn of(&mut self, node: usize) -> Option<Ask> {
         let item = *self.requests.get(self.next[node])?;
         self.next[node] += self.nodes;
-        Some(Ask { item, origin: Some(NodeId(node as u16)), tag: node as u32 })
+        Some(Ask { origin: Some(NodeId(node as u16)), ..Ask::new(item, node as u32) })
     }
 }
 
@@ -171,7 +199,7 @@ impl Source for Subtraces<'_> {
         self.of(node)
     }
 
-    fn ended(&mut self, _now: Time, tag: u32, _served: bool, asks: &mut Vec<Ask>) {
+    fn ended(&mut self, _now: Time, tag: u32, _served: Option<NodeId>, asks: &mut Vec<Ask>) {
         asks.extend(self.of(tag as usize));
     }
 }

@@ -153,6 +153,11 @@ impl Tally {
         self.reasons = Reasons::new();
     }
 
+    /// Requests in hand.
+    pub(crate) fn active(&self, node: usize) -> u32 {
+        self.nodes[node].active
+    }
+
     pub(crate) fn served_all(&self, node: usize) -> u64 {
         self.nodes[node].served_all
     }

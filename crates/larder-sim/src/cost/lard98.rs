@@ -163,13 +163,14 @@ impl CostModel for Lard98 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::source::Link;
     use crate::workload::Item;
     use larder_core::TargetId;
 
     /// Sums of (processor, disk) time over the steps of one request.
     fn walk(found: Found, bytes: u64) -> (u64, u64, u32) {
         let (model, item) = (Lard98::default(), Item::file(TargetId(1), bytes));
-        let about = |found| About { item: &item, found, forwarded: false };
+        let about = |found| About { item: &item, found, forwarded: false, link: Link::default() };
         let (mut progress, mut cpu, mut disk, mut stored) = (Progress::default(), 0, 0, 0);
         assert_eq!(model.next(&mut progress, &about(Found::Unknown)), Step::Lookup);
         loop {

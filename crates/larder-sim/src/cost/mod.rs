@@ -14,6 +14,7 @@ pub use ward01::Ward01;
 use serde::{Deserialize, Serialize};
 
 use crate::SimError;
+use crate::source::Link;
 use crate::workload::Item;
 
 /// How far a request is at its node.
@@ -52,6 +53,8 @@ pub struct About<'a> {
     pub found: Found,
     /// The client had reached another node than the one that serves.
     pub forwarded: bool,
+    /// The connection it comes on.
+    pub link: Link,
 }
 
 /// What a request needs next. Times in ns at speed 1.
@@ -109,8 +112,8 @@ pub trait CostModel {
     /// The request's next step; changes its progress.
     fn next(&self, progress: &mut Progress, about: &About<'_>) -> Step;
 
-    /// What it takes of the front-end.
-    fn front(&self) -> FrontCost {
+    /// What it takes of the front-end, by what is asked for and the connection it comes on.
+    fn front(&self, _item: &Item, _link: &Link) -> FrontCost {
         FrontCost::default()
     }
 }

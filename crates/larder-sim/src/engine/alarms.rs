@@ -102,10 +102,12 @@ impl<M: CostModel> Engine<'_, M> {
             let served = new.served - old.served;
             let report = LoadReport {
                 cpu_permille: permille(new.busy.cpu_ns - old.busy.cpu_ns),
+                // A back-end server is its node's disk behind the disk: the busier of the two is what holds it up.
                 disk_permille: permille(
-                    (new.busy.disk_ns - old.busy.disk_ns) / self.places[index].disk_count as u64,
+                    ((new.busy.disk_ns - old.busy.disk_ns) / self.places[index].disk_count as u64)
+                        .max(new.busy.back_ns - old.busy.back_ns),
                 ),
-                processes: self.dispatcher.nodes().load(node),
+                processes: self.tally.active(index),
                 service_us: ((new.served_ns - old.served_ns).checked_div(served).unwrap_or(0) / 1_000)
                     .min(u64::from(u32::MAX)) as u32,
                 disk_bytes_per_s: ((u128::from(new.bytes_read - old.bytes_read) * 1_000_000_000)

@@ -224,6 +224,9 @@ impl<'r, M: CostModel> Engine<'r, M> {
     }
 
     fn arrive(&mut self, ask: Ask) {
+        if let Some(node) = ask.link.bound {
+            return self.start(ask, self.now, node);
+        }
         let item = &self.workload.items[ask.item as usize];
         let mut request = Request::new(item.id).with_class(item.class);
         if let Some(origin) = ask.origin {
@@ -244,7 +247,7 @@ impl<'r, M: CostModel> Engine<'r, M> {
 
     fn refuse(&mut self, ask: Ask) {
         self.tally.note_refused();
-        self.source.ended(self.now, ask.tag, false, &mut self.asks);
+        self.source.ended(self.now, ask.tag, None, &mut self.asks);
         self.set_source_clock();
     }
 
@@ -269,7 +272,7 @@ impl<'r, M: CostModel> Engine<'r, M> {
             }
         };
         self.tally.note_start(self.now, node.index());
-        let front = self.model.front();
+        let front = self.model.front(&self.workload.items[ask.item as usize], &ask.link);
         let kib_ns = front.kib_ns.saturating_mul(self.workload.items[ask.item as usize].bytes) >> 10;
         if front.request_ns + kib_ns > 0 {
             self.enqueue(0, front.request_ns + kib_ns, number);
@@ -286,7 +289,7 @@ impl<'r, M: CostModel> Engine<'r, M> {
             let job = &mut self.jobs[number as usize];
             let item = &self.workload.items[job.ask.item as usize];
             let forwarded = job.ask.origin.is_some_and(|origin| origin.0 != job.node);
-            let about = About { item, found: job.found, forwarded };
+            let about = About { item, found: job.found, forwarded, link: job.ask.link };
             let step = self.model.next(&mut job.progress, &about);
             let (node, peer, origin) = (job.node as usize, job.peer as usize, job.ask.origin);
             let places = &self.places[node];
@@ -408,11 +411,13 @@ impl<'r, M: CostModel> Engine<'r, M> {
             let busy = self.busy();
             self.tally.begin(self.now, busy, self.stations[0].busy_ns(self.now));
         }
-        self.dispatcher.finish(self.now, NodeId(job.node), &mut self.started);
+        if job.ask.link.bound.is_none() {
+            self.dispatcher.finish(self.now, NodeId(job.node), &mut self.started);
+        }
         if !self.started.is_empty() {
             self.start_waiting();
         }
-        self.source.ended(self.now, job.ask.tag, true, &mut self.asks);
+        self.source.ended(self.now, job.ask.tag, Some(NodeId(job.node)), &mut self.asks);
         self.set_source_clock();
     }
 
