@@ -12,6 +12,7 @@ pub mod dispatch;
 pub mod id;
 pub mod nodes;
 pub mod policy;
+pub mod record;
 pub mod tape;
 pub mod time;
 pub mod unit;

@@ -25,14 +25,11 @@ pub enum Read {
     Turn,
     /// What the admission gate answered: 0 enters, 1 full, 2 + ticket waits.
     Gate,
-    /// What a policy measured or was told.
-    Signal,
 }
 
 impl Read {
     /// Every kind, in the order of [`Read::code`].
-    pub const ALL: [Self; 6] =
-        [Self::Load, Self::Minimum, Self::Outstanding, Self::Turn, Self::Gate, Self::Signal];
+    pub const ALL: [Self; 5] = [Self::Load, Self::Minimum, Self::Outstanding, Self::Turn, Self::Gate];
 
     /// The number that stands for this kind in a record.
     pub const fn code(self) -> u8 {
@@ -74,6 +71,18 @@ pub enum Entry {
     Read(Read, u64),
     /// A lane was visited; its place in the lane's order.
     Visit(Lane, u64),
+}
+
+/// A lane visited while a tape was played. A decision can be made anew once every lane it visits has come to the
+/// place that its tape names: lanes begin at 0 and go from `at` to `next`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Visit {
+    /// The lane.
+    pub lane: Lane,
+    /// Its place, by the player's own count.
+    pub at: u64,
+    /// The place it has come to.
+    pub next: u64,
 }
 
 /// Why a tape cannot be played to its end.
@@ -119,8 +128,8 @@ struct Reel {
     /// The next entry to play; `None` while recording.
     at: Option<usize>,
     fault: Option<Fault>,
-    /// Lanes visited while playing, and the place that comes next in each.
-    visited: Vec<(Lane, u64)>,
+    /// Lanes visited while playing.
+    visited: Vec<Visit>,
 }
 
 impl Tape {
@@ -144,11 +153,11 @@ impl Tape {
         self.0.into_inner().entries
     }
 
-    /// Ends playing: the lanes visited, each with the place that comes next in it.
+    /// Ends playing: the lanes visited, in order.
     ///
     /// # Errors
     /// What went wrong first, or that something is left on the tape.
-    pub fn played(self) -> Result<Vec<(Lane, u64)>, Fault> {
+    pub fn played(self) -> Result<Vec<Visit>, Fault> {
         let reel = self.0.into_inner();
         let left = reel.entries.len() - reel.at.unwrap_or(reel.entries.len()).min(reel.entries.len());
         match reel.fault {
@@ -182,7 +191,7 @@ impl Tape {
         };
         match reel.next(at) {
             Some(Entry::Visit(found, recorded)) if found == lane => {
-                reel.visited.push((lane, next));
+                reel.visited.push(Visit { lane, at: own, next });
                 if recorded != own {
                     reel.fail(Fault::Order { at, lane, recorded, own });
                 }
@@ -223,7 +232,6 @@ impl Read {
             Self::Outstanding => "count of outstanding requests",
             Self::Turn => "turn",
             Self::Gate => "gate's answer",
-            Self::Signal => "signal",
         }
     }
 }
@@ -232,7 +240,7 @@ impl Read {
 mod tests {
     use super::*;
 
-    fn played(entries: &[Entry], play: impl Fn(&Tape)) -> Result<Vec<(Lane, u64)>, Fault> {
+    fn played(entries: &[Entry], play: impl Fn(&Tape)) -> Result<Vec<Visit>, Fault> {
         let tape = Tape::recorded(entries.to_vec());
         play(&tape);
         tape.played()
@@ -250,7 +258,7 @@ mod tests {
         assert_eq!(entries, [Entry::Visit(Lane::Shard(3), 7), Entry::Read(Read::Load, 42)]);
         let tape = Tape::recorded(entries);
         assert_eq!(script(&tape, 0), 42, "the live value is not looked at");
-        assert_eq!(tape.played(), Ok(vec![(Lane::Shard(3), 8)]));
+        assert_eq!(tape.played(), Ok(vec![Visit { lane: Lane::Shard(3), at: 7, next: 8 }]));
     }
 
     #[test]

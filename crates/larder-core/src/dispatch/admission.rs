@@ -5,8 +5,9 @@
 
 use super::Request;
 use crate::id::Ticket;
-use crate::nodes::lock;
 use crate::nodes::outstanding::Outstanding;
+use crate::nodes::{Sight, lock};
+use crate::tape::Read;
 use crate::time::Time;
 use core::fmt;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -68,6 +69,26 @@ pub(super) enum Entered {
     Now,
     Waits(Ticket),
     Full,
+}
+
+impl Entered {
+    /// What the gate answers, live or from the tape.
+    #[inline]
+    pub(super) fn read(sight: Sight<'_>, live: impl FnOnce() -> Self) -> Self {
+        if sight.is_live() {
+            return live();
+        }
+        let word = sight.read(Read::Gate, || match live() {
+            Self::Now => 0,
+            Self::Full => 1,
+            Self::Waits(ticket) => ticket.0.saturating_add(2),
+        });
+        match word {
+            0 => Self::Now,
+            1 => Self::Full,
+            ticket => Self::Waits(Ticket(ticket - 2)),
+        }
+    }
 }
 
 /// Counts the requests inside and keeps the others in a queue.

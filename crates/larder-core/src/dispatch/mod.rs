@@ -15,21 +15,25 @@
 mod admission;
 mod input;
 mod request;
-mod settings;
+pub(crate) mod settings;
 mod signal;
+mod witness;
 
 pub use admission::{Cancel, Refusal};
 pub use input::{Input, Output};
 pub use request::{Exclude, Request};
 pub use settings::{Admission, Settings, SettingsError};
 pub use signal::CacheEvent;
+pub use witness::{Cause, Change, Changed, Decided, RedoError, Witness};
 
 use crate::id::{NodeId, TargetId, Ticket};
 use crate::nodes::{JoinError, NodeSpec, NodeState, Nodes, Sight, Weight, lock};
 use crate::policy::{Choice, Known, Policy, PolicyKind};
+use crate::tape::Tape;
 use crate::time::Time;
 use admission::{Entered, Gate, Waiter};
 use std::sync::Mutex;
+use witness::Recorder;
 
 /// A decision: the node and the reason.
 pub type Decision = Choice;
@@ -43,6 +47,17 @@ pub enum Arrival {
     Wait(Ticket),
     /// It is not served.
     Refused(Refusal),
+}
+
+impl Arrival {
+    /// What becomes of a request that does not wait.
+    fn settled(self) -> Result<Decision, Refusal> {
+        match self {
+            Self::Start(decision) => Ok(decision),
+            Self::Refused(refusal) => Err(refusal),
+            Self::Wait(_) => Err(Refusal::NoNode),
+        }
+    }
 }
 
 /// A request that waited, and what becomes of it.
@@ -75,6 +90,7 @@ pub struct Dispatcher {
     policy: Box<dyn Policy>,
     gate: Gate,
     refitting: Mutex<()>,
+    recorder: Option<Box<Recorder>>,
 }
 
 impl Dispatcher {
@@ -86,37 +102,19 @@ impl Dispatcher {
         settings.validate()?;
         let table = Nodes::new(settings.nodes_max, settings.join_pace());
         for spec in nodes {
-            table.join(Time::ZERO, spec.clone(), true)?;
+            table.join(Time::ZERO, spec.clone(), true, None)?;
         }
         let gate = Gate::new(settings.queue_max, settings.queue_timeout);
         let policy = settings.policy.build(&settings);
-        let dispatcher = Self { settings, nodes: table, policy, gate, refitting: Mutex::new(()) };
+        let refitting = Mutex::new(());
+        let dispatcher = Self { settings, nodes: table, policy, gate, refitting, recorder: None };
         dispatcher.nodes.outstanding().set_limit(dispatcher.limit());
         Ok(dispatcher)
     }
 
     /// A request arrives.
     pub fn arrive(&self, now: Time, request: Request) -> Arrival {
-        if self.nodes.open_count() == 0 {
-            return Arrival::Refused(Refusal::NoNode);
-        }
-        match self.gate.enter(now, request, self.nodes.outstanding()) {
-            Entered::Now => match self.start(now, &request) {
-                Some(decision) => Arrival::Start(decision),
-                None => {
-                    self.nodes.outstanding().leave();
-                    Arrival::Refused(Refusal::NoNode)
-                }
-            },
-            // The last node may have gone, and the queue been emptied, just before this request joined it.
-            Entered::Waits(ticket)
-                if self.nodes.open_count() == 0 && self.gate.cancel(ticket) == Cancel::Removed =>
-            {
-                Arrival::Refused(Refusal::NoNode)
-            }
-            Entered::Waits(ticket) => Arrival::Wait(ticket),
-            Entered::Full => Arrival::Refused(Refusal::QueueFull),
-        }
+        self.decide(now, Cause::Arrive, request)
     }
 
     /// A request has failed at `failed` and may be tried elsewhere: its load moves to another node that
@@ -128,7 +126,7 @@ impl Dispatcher {
     pub fn retry(&self, now: Time, failed: NodeId, request: Request) -> Result<Decision, Refusal> {
         self.end(failed);
         let request = Request { exclude: request.exclude.with(failed), ..request };
-        self.start(now, &request).ok_or(Refusal::NoNode)
+        self.decide(now, Cause::Retry(failed), request).settled()
     }
 
     /// A request ends at its node: the last byte is sent, or the reply aborted. Requests that waited for it are
@@ -166,7 +164,9 @@ impl Dispatcher {
     /// # Errors
     /// The table is full, or the name is empty or taken.
     pub fn join(&self, now: Time, spec: NodeSpec, started: &mut Vec<Started>) -> Result<NodeId, JoinError> {
-        let node = self.nodes.join(now, spec, false)?;
+        let told = spec.clone();
+        let act = |tape: Option<&Tape>| self.nodes.join(now, spec, false, tape);
+        let node = self.change(now, || Change::Join(told), act)?;
         self.refit(now, started);
         Ok(node)
     }
@@ -175,7 +175,8 @@ impl Dispatcher {
     /// taking requests loses its targets: they count as never assigned. Requests in flight there go on; when no node
     /// is left, waiting requests are refused. False if there is no such node, it was removed, or is in that state.
     pub fn set_state(&self, now: Time, node: NodeId, state: NodeState, started: &mut Vec<Started>) -> bool {
-        let changed = self.nodes.set_state(node, state);
+        let act = |_: Option<&Tape>| self.nodes.set_state(node, state).then_some(node).ok_or(());
+        let changed = self.change(now, || Change::State(node, state), act).is_ok();
         if changed {
             self.refit(now, started);
         }
@@ -204,7 +205,8 @@ impl Dispatcher {
 
     /// A node gets another weight. False if there is no such node.
     pub fn reweigh(&self, now: Time, node: NodeId, weight: Weight, started: &mut Vec<Started>) -> bool {
-        let known = self.nodes.set_weight(node, weight);
+        let act = |_: Option<&Tape>| self.nodes.set_weight(node, weight).then_some(node).ok_or(());
+        let known = self.change(now, || Change::Reweigh(node, weight), act).is_ok();
         if known {
             self.refit(now, started);
         }
@@ -256,8 +258,47 @@ impl Dispatcher {
         }
     }
 
-    fn start(&self, now: Time, request: &Request) -> Option<Decision> {
-        self.policy.pick(now, request, Sight::live(&self.nodes))
+    /// Decides: all that a decision reads passes `sight`, so that it can be made anew from a tape.
+    #[inline]
+    fn decision(&self, now: Time, cause: Cause, request: &Request, sight: Sight<'_>) -> Arrival {
+        match cause {
+            Cause::Arrive => self.enter(now, request, sight),
+            Cause::Admit(_, deadline) if deadline <= now => Arrival::Refused(Refusal::Deadline),
+            Cause::Admit(..) | Cause::Retry(_) => self.start(now, request, sight),
+        }
+    }
+
+    #[inline]
+    fn enter(&self, now: Time, request: &Request, sight: Sight<'_>) -> Arrival {
+        if sight.open_count() == 0 {
+            return Arrival::Refused(Refusal::NoNode);
+        }
+        let inside = self.nodes.outstanding();
+        match Entered::read(sight, || self.gate.enter(now, *request, inside)) {
+            Entered::Now => {
+                let outcome = self.start(now, request, sight);
+                if !matches!(outcome, Arrival::Start(_)) {
+                    sight.leave();
+                }
+                outcome
+            }
+            // The last node may have gone, and the queue been emptied, just before this request joined it.
+            Entered::Waits(ticket)
+                if sight.open_count() == 0 && self.gate.cancel(ticket) == Cancel::Removed =>
+            {
+                Arrival::Refused(Refusal::NoNode)
+            }
+            Entered::Waits(ticket) => Arrival::Wait(ticket),
+            Entered::Full => Arrival::Refused(Refusal::QueueFull),
+        }
+    }
+
+    #[inline]
+    fn start(&self, now: Time, request: &Request, sight: Sight<'_>) -> Arrival {
+        match self.policy.pick(now, request, sight) {
+            Some(decision) => Arrival::Start(decision),
+            None => Arrival::Refused(Refusal::NoNode),
+        }
     }
 
     fn end(&self, node: NodeId) {
@@ -268,11 +309,7 @@ impl Dispatcher {
     /// Starts waiting requests while there is room.
     fn admit(&self, now: Time, started: &mut Vec<Started>) {
         while let Some(Waiter { ticket, request, deadline }) = self.gate.next(self.nodes.outstanding()) {
-            let outcome = if deadline <= now {
-                Err(Refusal::Deadline)
-            } else {
-                self.start(now, &request).ok_or(Refusal::NoNode)
-            };
+            let outcome = self.decide(now, Cause::Admit(ticket, deadline), request).settled();
             if outcome.is_err() {
                 self.nodes.outstanding().leave();
             }

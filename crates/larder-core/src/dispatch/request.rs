@@ -24,6 +24,11 @@ impl Exclude {
         self.0.contains(&node.0)
     }
 
+    /// The nodes, the latest first.
+    pub fn nodes(&self) -> impl DoubleEndedIterator<Item = NodeId> + use<> {
+        self.0.into_iter().filter(|node| *node != u16::MAX).map(NodeId)
+    }
+
     /// These nodes and one more; the earliest is dropped where there is no room.
     #[must_use]
     pub fn with(mut self, node: NodeId) -> Self {

@@ -2,9 +2,10 @@
 //!
 //! Both are hints. A policy that does not use them is not touched; one that does says what it does without them.
 
-use super::Dispatcher;
+use super::{Change, Dispatcher};
 use crate::id::{NodeId, TargetId};
 use crate::nodes::{LoadReport, Sight};
+use crate::tape::Tape;
 use crate::time::Time;
 
 /// A change in a node's cache. Source: the node, at the moment of the change; an event that is lost leaves the
@@ -21,14 +22,30 @@ impl Dispatcher {
     /// A node says how loaded it is; the report takes the place of the one before. False, and nothing is kept, if
     /// there is no such node or it does not take requests.
     pub fn report(&self, now: Time, node: NodeId, report: LoadReport) -> bool {
-        self.nodes.take_report(now, node, report)
+        let act = |_: Option<&Tape>| self.nodes.take_report(now, node, report).then_some(node).ok_or(());
+        self.change(now, || Change::Report(node, report), act).is_ok()
     }
 
     /// A node's cache has changed. False, and nothing is kept, if there is no such node, it does not take requests,
     /// or the policy does not mirror caches.
     pub fn cache_event(&self, now: Time, node: NodeId, target: TargetId, event: CacheEvent) -> bool {
-        self.nodes.is_open(node)
-            && self.policy.cache_event(now, node, target, event, Sight::live(&self.nodes))
+        let act = |tape: Option<&Tape>| {
+            let sight = Sight::new(&self.nodes, tape);
+            self.mirror(now, node, target, event, sight).then_some(node).ok_or(())
+        };
+        self.change(now, || Change::Cache(node, target, event), act).is_ok()
+    }
+
+    /// Lets the policy follow a change in the cache of a node that takes requests.
+    pub(super) fn mirror(
+        &self,
+        now: Time,
+        node: NodeId,
+        target: TargetId,
+        event: CacheEvent,
+        sight: Sight<'_>,
+    ) -> bool {
+        sight.is_open(node) && self.policy.cache_event(now, node, target, event, sight)
     }
 }
 

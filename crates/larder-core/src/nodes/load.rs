@@ -64,7 +64,7 @@ const CLOSED: u64 = 1 << 63;
 pub(super) struct Word(u64);
 
 impl Word {
-    const fn load(self) -> u32 {
+    pub(super) const fn load(self) -> u32 {
         (self.0 & LOAD_MASK) as u32
     }
 

@@ -16,6 +16,7 @@ pub use sight::Sight;
 pub use view::{NodeRow, NodeSpec, NodeState, Weight};
 
 use crate::id::NodeId;
+use crate::tape::Tape;
 use crate::time::Time;
 use crate::unit::Bytes;
 use arc_swap::ArcSwap;
@@ -187,6 +188,11 @@ impl Nodes {
         self.view.load().weight_max
     }
 
+    /// The weight of `node`; 1 for a slot never used.
+    pub fn weight(&self, node: NodeId) -> Weight {
+        self.view.load().rows.get(node.index()).map_or(Weight::ONE, |entry| entry.weight)
+    }
+
     /// The state of `node`; [`NodeState::Removed`] for a slot never used.
     pub fn state(&self, node: NodeId) -> NodeState {
         self.view.load().rows.get(node.index()).map_or(NodeState::Removed, |entry| entry.state)
@@ -275,7 +281,14 @@ impl Nodes {
     }
 
     /// Adds a node. One that joins a running cluster (`warm` false) is given new targets at the join pace.
-    pub(crate) fn join(&self, now: Time, spec: NodeSpec, warm: bool) -> Result<NodeId, JoinError> {
+    /// Whether a removed node's slot is free yet passes the tape.
+    pub(crate) fn join(
+        &self,
+        now: Time,
+        spec: NodeSpec,
+        warm: bool,
+        tape: Option<&Tape>,
+    ) -> Result<NodeId, JoinError> {
         let mut joiners = lock(&self.joiners);
         let mut view = View::clone(&self.view.load());
         if spec.name.is_empty() {
@@ -284,11 +297,9 @@ impl Nodes {
         if view.id_of(&spec.name).is_some() {
             return Err(JoinError::NameTaken(spec.name));
         }
-        let loads = &self.loads;
+        let load = |index: usize| Sight::new(self, tape).load(slot(index));
         let free = |index: &usize| {
-            view.rows
-                .get(*index)
-                .is_none_or(|e| e.state == NodeState::Removed && loads.load(slot(*index)) == 0)
+            view.rows.get(*index).is_none_or(|e| e.state == NodeState::Removed && load(*index) == 0)
         };
         let index = (0..self.nodes_max as usize).find(free).ok_or(JoinError::Full(self.nodes_max))?;
         let node = slot(index);

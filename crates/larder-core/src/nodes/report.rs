@@ -54,28 +54,6 @@ impl Reported {
     }
 }
 
-impl Reported {
-    /// A report, or none, as a tape holds it.
-    pub(super) fn to_words(reported: Option<Self>) -> [u64; 5] {
-        let Some(Self { at, report }) = reported else { return [0; 5] };
-        let shares = u64::from(report.cpu_permille) << 16 | u64::from(report.disk_permille);
-        let counts = u64::from(report.processes) << 32 | u64::from(report.service_us);
-        [1, at.as_nanos(), shares, counts, report.disk_bytes_per_s]
-    }
-
-    /// What [`Reported::to_words`] was given.
-    pub(super) fn from_words([known, at, shares, counts, disk_bytes_per_s]: [u64; 5]) -> Option<Self> {
-        let report = LoadReport {
-            cpu_permille: (shares >> 16) as u16,
-            disk_permille: shares as u16,
-            processes: (counts >> 32) as u32,
-            service_us: counts as u32,
-            disk_bytes_per_s,
-        };
-        (known != 0).then_some(Self { at: Time::from_nanos(at), report })
-    }
-}
-
 /// The last report of each slot; at most one per node.
 #[derive(Debug, Default)]
 pub(super) struct Reports {
@@ -113,21 +91,6 @@ mod tests {
         assert_eq!(report(300, 700).utilisation(), 700);
         assert_eq!(report(800, 0).utilisation(), 800);
         assert_eq!(report(5_000, 0).utilisation(), 1000, "a share above one is cut");
-    }
-
-    #[test]
-    fn words_give_the_report_back() {
-        let report = LoadReport {
-            cpu_permille: u16::MAX,
-            disk_permille: 2,
-            processes: u32::MAX,
-            service_us: 4,
-            disk_bytes_per_s: u64::MAX,
-        };
-        let idle = Reported { at: Time::ZERO, report: LoadReport::default() };
-        for reported in [None, Some(idle), Some(Reported { at: Time::from_secs(3), report })] {
-            assert_eq!(Reported::from_words(Reported::to_words(reported)), reported);
-        }
     }
 
     #[test]

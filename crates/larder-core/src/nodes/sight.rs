@@ -1,12 +1,12 @@
 //! What a policy sees of the nodes, and through what: every value that other threads change passes the tape, if one
 //! runs.
 //!
-//! Membership (states, weights, cache sizes, losses) is the same for all decisions between two changes, and is read
-//! as it stands. Loads, counts and turns change at any moment; they are read through the [`Tape`].
+//! Membership (states, weights, cache sizes, losses) and what nodes report is the same for all decisions between two
+//! changes, and is read as it stands. Loads, counts and turns change at any moment; they are read through the [`Tape`].
 
 use super::load::Key;
 use super::search::{Taped, Words};
-use super::{Nodes, Placing, Reported, lock, mix, slot};
+use super::{Nodes, Placing, Reported, Weight, lock, mix, slot};
 use crate::id::{NodeId, TargetId};
 use crate::tape::{Lane, Read, Tape};
 use crate::time::Time;
@@ -29,6 +29,12 @@ impl<'a> Sight<'a> {
         Self { nodes, tape }
     }
 
+    /// Whether no tape runs.
+    #[inline]
+    pub(crate) fn is_live(self) -> bool {
+        self.tape.is_none()
+    }
+
     fn taped(self, tape: &'a Tape) -> Taped<'a> {
         Taped { loads: &self.nodes.loads, tape }
     }
@@ -39,6 +45,14 @@ impl<'a> Sight<'a> {
         match self.tape {
             None => self.nodes.loads.key(node),
             Some(tape) => Words::key(&self.taped(tape), node.index()),
+        }
+    }
+
+    /// Requests in flight at `node`.
+    pub fn load(self, node: NodeId) -> u32 {
+        match self.tape {
+            None => self.nodes.loads.load(node),
+            Some(tape) => self.taped(tape).word(node.index()).load(),
         }
     }
 
@@ -58,6 +72,11 @@ impl<'a> Sight<'a> {
     #[inline]
     pub fn open_count(self) -> usize {
         self.nodes.open_count()
+    }
+
+    /// The weight of `node`; 1 for a slot never used.
+    pub fn weight(self, node: NodeId) -> Weight {
+        self.nodes.weight(node)
     }
 
     /// Sum of the weights of the nodes that take requests, 1000 = 1.0.
@@ -169,14 +188,7 @@ impl<'a> Sight<'a> {
 
     /// The node's last report; `None` if it has made none since it joined, failed or drained last.
     pub fn report(self, node: NodeId) -> Option<Reported> {
-        match self.tape {
-            None => self.nodes.report(node),
-            Some(tape) => {
-                let live = if tape.is_playing() { None } else { self.nodes.report(node) };
-                let words = Reported::to_words(live).map(|word| tape.read(Read::Signal, || word));
-                Reported::from_words(words)
-            }
-        }
+        self.nodes.report(node)
     }
 
     /// The number of target losses so far; a server set made or checked at this epoch is valid as it stands.
@@ -206,6 +218,13 @@ impl<'a> Sight<'a> {
         match self.tape {
             None => self.nodes.loads.sub(node),
             Some(tape) => self.taped(tape).sub(node),
+        }
+    }
+
+    /// An admitted request has found no node: gives its place back, unless a tape is played.
+    pub(crate) fn leave(self) {
+        if self.tape.is_none_or(|tape| !tape.is_playing()) {
+            self.nodes.outstanding.leave();
         }
     }
 

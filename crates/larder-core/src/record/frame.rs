@@ -1,0 +1,318 @@
+//! Decisions, changes and the end of a record as bytes.
+
+use super::wire::{Wire, put, put_bytes};
+use super::{FRAME_BYTES_MAX, RecordError};
+use crate::class::ServiceClass;
+use crate::dispatch::{
+    Arrival, CacheEvent, Cause, Change, Changed, Decided, Decision, Exclude, Refusal, Request,
+};
+use crate::id::{NodeId, TargetId, Ticket};
+use crate::nodes::{LoadReport, NodeSpec, NodeState, Weight};
+use crate::policy::Reason;
+use crate::tape::{Entry, Lane, Read};
+use crate::time::Time;
+use crate::unit::Bytes;
+
+const STATES: [NodeState; 4] = [NodeState::Up, NodeState::Draining, NodeState::Down, NodeState::Removed];
+
+/// Why a record ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The run was over: everything is there.
+    Complete,
+    /// The writer could not follow. What was decided at that moment is there in part, later decisions are not.
+    Overrun,
+    /// A decision was longer than a frame may be. As for an overrun.
+    TooLong,
+}
+
+impl End {
+    /// Every end.
+    pub const ALL: [Self; 3] = [Self::Complete, Self::Overrun, Self::TooLong];
+
+    /// The word used in logs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Complete => "complete",
+            Self::Overrun => "overrun",
+            Self::TooLong => "decision_too_long",
+        }
+    }
+}
+
+/// One frame of a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Frame {
+    /// A decision.
+    Decided(Decided),
+    /// A change.
+    Changed(Changed),
+    /// The end, and how many frames came before it.
+    End(End, u64),
+}
+
+impl Frame {
+    /// The frame with its length before it.
+    ///
+    /// # Errors
+    /// It is longer than a frame may be.
+    pub fn encode(&self) -> Result<Vec<u8>, RecordError> {
+        let mut body = Vec::with_capacity(64);
+        match self {
+            Self::Decided(decided) => put_decided(&mut body, decided),
+            Self::Changed(changed) => put_changed(&mut body, changed),
+            Self::End(end, frames) => {
+                body.extend([2, *end as u8]);
+                put(&mut body, *frames);
+            }
+        }
+        if body.len() > FRAME_BYTES_MAX {
+            return Err(RecordError::TooLong(body.len() as u64));
+        }
+        let mut frame = Vec::with_capacity(body.len() + 4);
+        put_bytes(&mut frame, &body);
+        Ok(frame)
+    }
+
+    /// A frame from its bytes, without the length before it.
+    ///
+    /// # Errors
+    /// The bytes are no frame.
+    pub fn decode(bytes: &[u8]) -> Result<Self, RecordError> {
+        let mut wire = Wire(bytes);
+        let frame = match wire.byte("kind of frame")? {
+            0 => Self::Decided(decided(&mut wire)?),
+            1 => Self::Changed(changed(&mut wire)?),
+            2 => Self::End(wire.one_of(&End::ALL, "end")?, wire.number("number of frames")?),
+            kind => return Err(RecordError::Value { what: "kind of frame", value: kind.into() }),
+        };
+        wire.end()?;
+        Ok(frame)
+    }
+}
+
+fn put_decided(out: &mut Vec<u8>, decided: &Decided) {
+    out.push(0);
+    put(out, decided.generation);
+    put(out, decided.at.as_nanos());
+    match decided.cause {
+        Cause::Arrive => out.push(0),
+        Cause::Retry(node) => {
+            out.push(1);
+            put(out, node.0.into());
+        }
+        Cause::Admit(ticket, deadline) => {
+            out.push(2);
+            put(out, ticket.0);
+            put(out, deadline.as_nanos());
+        }
+    }
+    put_request(out, &decided.request);
+    put_tape(out, &decided.tape);
+    match decided.outcome {
+        Arrival::Start(Decision { node, reason }) => {
+            out.push(0);
+            put(out, node.0.into());
+            out.push(place(&Reason::ALL, reason));
+        }
+        Arrival::Wait(ticket) => {
+            out.push(1);
+            put(out, ticket.0);
+        }
+        Arrival::Refused(refusal) => out.extend([2, place(&Refusal::ALL, refusal)]),
+    }
+}
+
+fn decided(wire: &mut Wire<'_>) -> Result<Decided, RecordError> {
+    let generation = wire.number("generation")?;
+    let at = Time::from_nanos(wire.number("time")?);
+    let cause = match wire.byte("cause")? {
+        0 => Cause::Arrive,
+        1 => Cause::Retry(wire.node()?),
+        2 => Cause::Admit(Ticket(wire.number("ticket")?), Time::from_nanos(wire.number("deadline")?)),
+        cause => return Err(RecordError::Value { what: "cause", value: cause.into() }),
+    };
+    let request = request(wire)?;
+    let tape = tape(wire)?;
+    let outcome = match wire.byte("outcome")? {
+        0 => Arrival::Start(Decision { node: wire.node()?, reason: wire.one_of(&Reason::ALL, "reason")? }),
+        1 => Arrival::Wait(Ticket(wire.number("ticket")?)),
+        2 => Arrival::Refused(wire.one_of(&Refusal::ALL, "refusal")?),
+        outcome => return Err(RecordError::Value { what: "outcome", value: outcome.into() }),
+    };
+    Ok(Decided { generation, at, cause, request, tape, outcome })
+}
+
+fn put_request(out: &mut Vec<u8>, request: &Request) {
+    out.extend(request.target.0.to_le_bytes());
+    out.push(place(&ServiceClass::ALL, request.class));
+    put(out, request.origin.map_or(0, |node| u64::from(node.0) + 1));
+    put(out, request.exclude.nodes().count() as u64);
+    // The earliest first, as they were added.
+    request.exclude.nodes().rev().for_each(|node| put(out, node.0.into()));
+}
+
+fn request(wire: &mut Wire<'_>) -> Result<Request, RecordError> {
+    let target = TargetId(wire.word("target")?);
+    let class = wire.one_of(&ServiceClass::ALL, "service class")?;
+    let origin = match wire.number("origin")? {
+        0 => None,
+        node => Some(NodeId(
+            u16::try_from(node - 1).map_err(|_| RecordError::Value { what: "origin", value: node })?,
+        )),
+    };
+    let mut exclude = Exclude::NONE;
+    let excluded = wire.number("number of excluded nodes")?;
+    if excluded > Exclude::MAX as u64 {
+        return Err(RecordError::Value { what: "number of excluded nodes", value: excluded });
+    }
+    for _ in 0..excluded {
+        exclude = exclude.with(wire.node()?);
+    }
+    Ok(Request { target, exclude, origin, class })
+}
+
+/// Reads have codes below this, visits at or above.
+const VISITS: u8 = 0x40;
+
+fn put_tape(out: &mut Vec<u8>, tape: &[Entry]) {
+    put(out, tape.len() as u64);
+    for entry in tape {
+        match *entry {
+            Entry::Read(read, value) => {
+                out.push(read.code());
+                put(out, value);
+            }
+            Entry::Visit(lane, at) => {
+                match lane {
+                    Lane::Turn => out.push(VISITS),
+                    Lane::Lots => out.push(VISITS + 1),
+                    Lane::Joiners => out.push(VISITS + 2),
+                    Lane::Shard(index) => {
+                        out.push(VISITS + 3);
+                        put(out, index.into());
+                    }
+                    Lane::Own(index) => {
+                        out.push(VISITS + 4);
+                        put(out, index.into());
+                    }
+                }
+                put(out, at);
+            }
+        }
+    }
+}
+
+fn tape(wire: &mut Wire<'_>) -> Result<Vec<Entry>, RecordError> {
+    let entries = wire.number("length of the tape")?;
+    // An entry has at least two bytes.
+    if entries > wire.0.len() as u64 / 2 {
+        return Err(RecordError::Value { what: "length of the tape", value: entries });
+    }
+    let entry = |_| {
+        let code = wire.byte("tape entry")?;
+        let lane = match code {
+            VISITS => Lane::Turn,
+            0x41 => Lane::Lots,
+            0x42 => Lane::Joiners,
+            0x43 => Lane::Shard(wire.small("shard")?),
+            0x44 => Lane::Own(wire.small("lane")?),
+            _ => {
+                let read = Read::ALL.get(usize::from(code));
+                let read = read.ok_or(RecordError::Value { what: "tape entry", value: code.into() })?;
+                return Ok(Entry::Read(*read, wire.number("value read")?));
+            }
+        };
+        Ok(Entry::Visit(lane, wire.number("visit")?))
+    };
+    (0..entries).map(entry).collect()
+}
+
+fn put_changed(out: &mut Vec<u8>, changed: &Changed) {
+    out.push(1);
+    put(out, changed.generation);
+    put(out, changed.at.as_nanos());
+    match &changed.change {
+        Change::Join(spec) => {
+            out.push(0);
+            put_spec(out, spec);
+        }
+        Change::State(node, state) => {
+            out.push(1);
+            put(out, node.0.into());
+            out.push(place(&STATES, *state));
+        }
+        Change::Reweigh(node, weight) => {
+            out.push(2);
+            put(out, node.0.into());
+            put(out, weight.milli().into());
+        }
+        Change::Report(node, report) => {
+            out.push(3);
+            put(out, node.0.into());
+            put(out, report.cpu_permille.into());
+            put(out, report.disk_permille.into());
+            put(out, report.processes.into());
+            put(out, report.service_us.into());
+            put(out, report.disk_bytes_per_s);
+        }
+        Change::Cache(node, target, event) => {
+            out.push(4);
+            put(out, node.0.into());
+            out.extend(target.0.to_le_bytes());
+            out.push(u8::from(*event == CacheEvent::Evicted));
+        }
+    }
+    put_tape(out, &changed.tape);
+    put(out, changed.node.0.into());
+}
+
+fn changed(wire: &mut Wire<'_>) -> Result<Changed, RecordError> {
+    let generation = wire.number("generation")?;
+    let at = Time::from_nanos(wire.number("time")?);
+    let change = match wire.byte("change")? {
+        0 => Change::Join(spec(wire)?),
+        1 => Change::State(wire.node()?, wire.one_of(&STATES, "state")?),
+        2 => Change::Reweigh(wire.node()?, weight(wire)?),
+        3 => {
+            let node = wire.node()?;
+            let report = LoadReport {
+                cpu_permille: wire.small("share")?,
+                disk_permille: wire.small("share")?,
+                processes: wire.small("number of processes")?,
+                service_us: wire.small("service time")?,
+                disk_bytes_per_s: wire.number("disk rate")?,
+            };
+            Change::Report(node, report)
+        }
+        4 => {
+            let (node, target) = (wire.node()?, TargetId(wire.word("target")?));
+            let event = wire.one_of(&[CacheEvent::Stored, CacheEvent::Evicted], "cache event")?;
+            Change::Cache(node, target, event)
+        }
+        change => return Err(RecordError::Value { what: "change", value: change.into() }),
+    };
+    Ok(Changed { generation, at, change, tape: tape(wire)?, node: wire.node()? })
+}
+
+pub(super) fn put_spec(out: &mut Vec<u8>, spec: &NodeSpec) {
+    put_bytes(out, spec.name.as_bytes());
+    put(out, spec.weight.milli().into());
+    put(out, spec.cache.get());
+}
+
+pub(super) fn spec(wire: &mut Wire<'_>) -> Result<NodeSpec, RecordError> {
+    let name = wire.text("node name")?.to_owned();
+    Ok(NodeSpec { name, weight: weight(wire)?, cache: Bytes(wire.number("cache size")?) })
+}
+
+fn weight(wire: &mut Wire<'_>) -> Result<Weight, RecordError> {
+    let milli: u32 = wire.small("weight")?;
+    Weight::from_milli(milli).ok_or(RecordError::Value { what: "weight", value: milli.into() })
+}
+
+/// The place of a value in its list, of which no list has more than a byte can count.
+fn place<T: PartialEq + Copy>(all: &[T], value: T) -> u8 {
+    let at = all.iter().position(|other| *other == value).unwrap_or(all.len());
+    u8::try_from(at).unwrap_or(u8::MAX)
+}

@@ -1,0 +1,68 @@
+//! A recorded run as bytes: what a switch writes and the simulator reads.
+//!
+//! ```text
+//! file    = "LARDEREC" version header frame*
+//! header  = length (settings nodes)          settings as text, one `name value` per line
+//! frame   = length (0 decided | 1 changed | 2 end)
+//! decided = generation at cause request tape outcome
+//! changed = generation at change tape node
+//! end     = why frames                       the last frame; frames counts those before it
+//! ```
+//! Numbers are varints (LEB128, at most ten bytes) unless said otherwise; targets are eight bytes, the lowest first;
+//! times are nanoseconds. Frames are in the order in which they were told, which is one in which every change comes
+//! after all decisions of the generations before it ([`Witness`](crate::dispatch::Witness)).
+//!
+//! A version is never read by another: a record is evidence about one release. Bytes that do not say what they should
+//! end in a [`RecordError`]; no length is believed beyond [`FRAME_BYTES_MAX`].
+
+mod frame;
+mod header;
+mod line;
+mod wire;
+
+pub use frame::{End, Frame};
+pub use header::Header;
+pub use line::{changed_line, decided_line, first_visit};
+
+/// The first bytes of a record.
+pub const MAGIC: [u8; 8] = *b"LARDEREC";
+/// The version that follows them, one byte.
+pub const VERSION: u8 = 1;
+/// The longest header or frame. A longer decision cannot be recorded.
+pub const FRAME_BYTES_MAX: usize = 1 << 20;
+
+/// Why bytes are no record. Fault of whoever made or damaged them; a retry does not help.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecordError {
+    /// A frame ends in the middle of a value.
+    #[error("it ends in the middle of {0}")]
+    Short(&'static str),
+    /// A value that means nothing.
+    #[error("{value} is no {what}")]
+    Value {
+        /// What it should be.
+        what: &'static str,
+        /// What it is.
+        value: u64,
+    },
+    /// A text that means nothing.
+    #[error("'{text}' is no {what}")]
+    Text {
+        /// What it should be.
+        what: &'static str,
+        /// How it begins.
+        text: String,
+    },
+    /// Bytes are left over.
+    #[error("{0} bytes are left over")]
+    Left(usize),
+    /// It is longer than [`FRAME_BYTES_MAX`].
+    #[error("{0} bytes are more than a frame may have")]
+    TooLong(u64),
+    /// The settings are of a policy or kind that a record cannot hold.
+    #[error("these settings cannot be recorded: {0}")]
+    Settings(&'static str),
+}
+
+#[cfg(test)]
+mod tests;

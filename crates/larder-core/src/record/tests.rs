@@ -1,0 +1,190 @@
+//! What is written is what is read, and damaged bytes are told so.
+
+use super::*;
+use crate::class::ServiceClass;
+use crate::dispatch::{
+    Admission, Arrival, CacheEvent, Cause, Change, Changed, Decided, Decision, Exclude, Refusal, Request,
+    Settings,
+};
+use crate::id::{NodeId, TargetId, Ticket};
+use crate::nodes::{LoadReport, NodeSpec, NodeState, Weight};
+use crate::policy::{PolicyKind, Reason};
+use crate::tape::{Entry, Lane, Read};
+use crate::time::Time;
+use crate::unit::Bytes;
+use core::time::Duration;
+use proptest::prelude::*;
+
+fn body(frame: &[u8]) -> &[u8] {
+    let skip = frame.iter().position(|byte| byte & 0x80 == 0).expect("a length") + 1;
+    &frame[skip..]
+}
+
+fn entry() -> impl Strategy<Value = Entry> {
+    let lane = prop_oneof![
+        Just(Lane::Turn),
+        Just(Lane::Lots),
+        Just(Lane::Joiners),
+        any::<u16>().prop_map(Lane::Shard),
+        any::<u16>().prop_map(Lane::Own),
+    ];
+    prop_oneof![
+        (0..Read::ALL.len(), any::<u64>()).prop_map(|(at, value)| Entry::Read(Read::ALL[at], value)),
+        (lane, any::<u64>()).prop_map(|(lane, at)| Entry::Visit(lane, at)),
+    ]
+}
+
+prop_compose! {
+    fn request()(
+        target: u64,
+        class in 0..ServiceClass::COUNT,
+        origin: Option<u16>,
+        nodes in prop::collection::vec(0_u16..u16::MAX, 0..12),
+    ) -> Request {
+        let exclude = nodes.iter().fold(Exclude::NONE, |exclude, node| exclude.with(NodeId(*node)));
+        let origin = origin.map(NodeId);
+        Request { target: TargetId(target), exclude, origin, class: ServiceClass::ALL[class] }
+    }
+}
+
+prop_compose! {
+    fn any_decided()(
+        numbers: [u64; 4],
+        node: u16,
+        which in (0..3_u8, 0..3_u8),
+        request in request(),
+        tape in prop::collection::vec(entry(), 0..40),
+        reason in 0..Reason::ALL.len(),
+        refusal in 0..Refusal::ALL.len(),
+    ) -> Decided {
+        let [generation, at, ticket, deadline] = numbers;
+        let (node, ticket) = (NodeId(node), Ticket(ticket));
+        Decided {
+            generation,
+            at: Time::from_nanos(at),
+            cause: match which.0 {
+                0 => Cause::Arrive,
+                1 => Cause::Retry(node),
+                _ => Cause::Admit(ticket, Time::from_nanos(deadline)),
+            },
+            request,
+            tape,
+            outcome: match which.1 {
+                0 => Arrival::Start(Decision { node, reason: Reason::ALL[reason] }),
+                1 => Arrival::Wait(ticket),
+                _ => Arrival::Refused(Refusal::ALL[refusal]),
+            },
+        }
+    }
+}
+
+fn changes() -> Vec<Change> {
+    let (node, target) = (NodeId(300), TargetId(u64::MAX));
+    let spec = NodeSpec { cache: Bytes::mib(64), ..NodeSpec::named("a node with blanks\nand lines") };
+    let report = LoadReport { cpu_permille: 1, processes: u32::MAX, ..LoadReport::default() };
+    vec![
+        Change::Join(spec),
+        Change::State(node, NodeState::Up),
+        Change::State(node, NodeState::Draining),
+        Change::State(node, NodeState::Down),
+        Change::State(node, NodeState::Removed),
+        Change::Reweigh(node, Weight::from_milli(2500).expect("in range")),
+        Change::Report(node, report),
+        Change::Cache(node, target, CacheEvent::Stored),
+        Change::Cache(node, target, CacheEvent::Evicted),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn decisions_are_read_back(decided in any_decided()) {
+        let frame = Frame::Decided(decided);
+        let bytes = frame.encode().expect("short enough");
+        prop_assert_eq!(Frame::decode(body(&bytes)), Ok(frame));
+    }
+
+    /// Every prefix is too short, and nothing makes the reader panic.
+    #[test]
+    fn cut_frames_are_refused(decided in any_decided(), cut: prop::sample::Index) {
+        let bytes = Frame::Decided(decided).encode().expect("short enough");
+        let body = body(&bytes);
+        prop_assert!(Frame::decode(&body[..cut.index(body.len())]).is_err());
+    }
+
+    #[test]
+    fn foreign_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let _ = Frame::decode(&bytes);
+        let _ = Header::decode(&bytes);
+    }
+}
+
+#[test]
+fn changes_and_ends_are_read_back() {
+    let changed = |change| {
+        let tape = vec![Entry::Read(Read::Load, 1 << 32)];
+        Frame::Changed(Changed { generation: 9, at: Time::from_secs(3), change, tape, node: NodeId(7) })
+    };
+    let ends = End::ALL.map(|end| Frame::End(end, 12_345));
+    for frame in changes().into_iter().map(changed).chain(ends) {
+        let bytes = frame.encode().expect("short enough");
+        assert_eq!(Frame::decode(body(&bytes)), Ok(frame));
+    }
+}
+
+#[test]
+fn headers_are_read_back() {
+    for policy in PolicyKind::LIVE {
+        for admission in [Admission::Derived, Admission::Unlimited, Admission::Fixed(77)] {
+            let settings = Settings {
+                policy,
+                admission,
+                seed: 2,
+                t_low: 3,
+                t_high: 4,
+                replication_decay: Duration::from_nanos(5),
+                targets_max: 6,
+                nodes_max: 7,
+                queue_max: 8,
+                queue_timeout: Duration::from_nanos(9),
+                join_targets_per_s: 10,
+                join_warm_targets: 11,
+                shards: 16,
+            };
+            let header = Header { settings, nodes: vec![NodeSpec::named("a"), NodeSpec::named("b c")] };
+            let bytes = header.encode().expect("it can be recorded");
+            assert_eq!((&bytes[..8], bytes[8]), (&MAGIC[..], VERSION));
+            assert_eq!(Header::decode(body(&bytes[9..])), Ok(header));
+        }
+    }
+}
+
+#[test]
+fn lines_have_seven_fields() {
+    let mut text = String::new();
+    let (at, target) = (Time::from_millis(2), TargetId(0xAB));
+    let start = Arrival::Start(Decision { node: NodeId(3), reason: Reason::Local });
+    decided_line(&mut text, 0, Some((Lane::Shard(17), 204)), at, target, start);
+    decided_line(&mut text, 1, None, at, target, Arrival::Wait(Ticket(12)));
+    decided_line(&mut text, 1, None, at, target, Arrival::Refused(Refusal::QueueFull));
+    assert_eq!(
+        text,
+        "0 shard17 204 2000000 00000000000000ab 3 local\n\
+         1 - - 2000000 00000000000000ab - wait:12\n\
+         1 - - 2000000 00000000000000ab - queue_full\n"
+    );
+    for change in changes() {
+        let mut line = String::new();
+        changed_line(&mut line, 5, at, &change, NodeId(7));
+        assert_eq!(line.split(' ').count(), 7, "{line}");
+        assert!(line.starts_with("5 - - 2000000 ") && line.ends_with('\n'));
+    }
+}
+
+#[test]
+fn damage_is_named() {
+    assert_eq!(Frame::decode(&[]), Err(RecordError::Short("kind of frame")));
+    assert_eq!(Frame::decode(&[7]), Err(RecordError::Value { what: "kind of frame", value: 7 }));
+    assert_eq!(Frame::decode(&[2, 0, 5, 0]), Err(RecordError::Left(1)));
+    let endless = [&[2, 0][..], &[0xFF; 12]].concat();
+    assert!(matches!(Frame::decode(&endless), Err(RecordError::Value { what: "number of frames", .. })));
+}
