@@ -10,18 +10,21 @@ use larder_core::Time;
 
 /// When something happens: the time, and among equal times the order in which it was planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Key(u128);
+pub(crate) struct Key {
+    time: Time,
+    seq: u64,
+}
 
 impl Key {
     /// Never.
-    pub(crate) const NEVER: Self = Self(u128::MAX);
+    pub(crate) const NEVER: Self = Self { time: Time::MAX, seq: u64::MAX };
 
     pub(crate) const fn new(time: Time, seq: u64) -> Self {
-        Self(((time.as_nanos() as u128) << 64) | seq as u128)
+        Self { time, seq }
     }
 
     pub(crate) const fn time(self) -> Time {
-        Time::from_nanos((self.0 >> 64) as u64)
+        self.time
     }
 }
 
@@ -29,20 +32,21 @@ impl Key {
 #[derive(Debug)]
 pub(crate) struct Calendar {
     keys: Vec<Key>,
-    /// `winners[p]` is the clock that strikes first in the subtree of `p`; the root is 1, leaves are not stored.
+    /// `winners[p]` is the clock that strikes first in the subtree of `p`. The root is 1; the leaf of clock `c` is
+    /// `keys.len() + c`.
     winners: Vec<u32>,
-    leaves: usize,
 }
 
 impl Calendar {
-    /// `clocks` clocks, none of which strikes.
+    /// `clocks` clocks, at most 2^31, none of which strikes.
     pub(crate) fn new(clocks: usize) -> Self {
         let leaves = clocks.next_power_of_two().max(2);
-        let mut calendar = Self { keys: vec![Key::NEVER; leaves], winners: vec![0; leaves], leaves };
+        let mut winners = vec![0; leaves];
+        winners.extend(0..leaves as u32);
         for parent in (1..leaves).rev() {
-            calendar.winners[parent] = calendar.winner_of(parent);
+            winners[parent] = winners[2 * parent];
         }
-        calendar
+        Self { keys: vec![Key::NEVER; leaves], winners }
     }
 
     /// The clock that strikes next, and when; [`Key::NEVER`] if none does.
@@ -53,21 +57,21 @@ impl Calendar {
 
     /// Sets a clock.
     pub(crate) fn set(&mut self, clock: usize, key: Key) {
+        if self.keys[clock] == key {
+            return;
+        }
         self.keys[clock] = key;
-        let mut parent = (self.leaves + clock) / 2;
+        let mut parent = (self.keys.len() + clock) / 2;
         while parent > 0 {
-            self.winners[parent] = self.winner_of(parent);
+            let (left, right) = (self.winners[2 * parent], self.winners[2 * parent + 1]);
+            let winner = if self.keys[right as usize] < self.keys[left as usize] { right } else { left };
+            // Where another clock wins as before, nothing changes further up.
+            if winner == self.winners[parent] && winner as usize != clock {
+                return;
+            }
+            self.winners[parent] = winner;
             parent /= 2;
         }
-    }
-
-    fn winner_of(&self, parent: usize) -> u32 {
-        let (left, right) = (self.champion(2 * parent), self.champion(2 * parent + 1));
-        if self.keys[right as usize] < self.keys[left as usize] { right } else { left }
-    }
-
-    fn champion(&self, place: usize) -> u32 {
-        if place >= self.leaves { (place - self.leaves) as u32 } else { self.winners[place] }
     }
 }
 
