@@ -11,13 +11,16 @@
 //! The same recipe, seed and scale give the same trace on every machine: chance is xoshiro256++ with streams derived
 //! from the seed, mathematics are `libm`'s in double precision, and nothing depends on hash order.
 //!
-//! Requests are independent of one another apart from their counts and days: sessions, pages and bursts are not
-//! modelled here.
+//! Requests of a recipe are independent of one another apart from their counts and days. Users who fetch pages and
+//! think are made by [`sessions`], users who go through a profile again and again by [`profiles`].
 
+pub mod draw;
 mod order;
 mod popularity;
+pub mod profiles;
 mod recipe;
 mod rng;
+pub mod sessions;
 mod sizes;
 
 use larder_core::{Bytes, Time};
@@ -28,9 +31,8 @@ use crate::write::ORIGIN_S;
 pub use order::Drift;
 pub use popularity::{CurvePoint, Popularity};
 pub use recipe::{CoverageGoal, Hot, Recipe};
+pub use rng::Stream;
 pub use sizes::SizeGoal;
-
-use rng::Stream;
 
 /// Most targets of a recipe.
 const TARGETS_MAX: u64 = 1 << 24;

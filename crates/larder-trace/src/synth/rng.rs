@@ -8,23 +8,24 @@ use larder_core::TargetId;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
-/// A stream of random numbers.
-pub(super) struct Stream(Xoshiro256PlusPlus);
+/// A stream of random numbers. The same seed and name give the same numbers on every machine.
+#[derive(Debug)]
+pub struct Stream(Xoshiro256PlusPlus);
 
 impl Stream {
     /// The stream of that name under a seed.
-    pub(super) fn new(seed: u64, name: &str) -> Self {
+    pub fn new(seed: u64, name: &str) -> Self {
         let hash = TargetId::of_parts(&[&seed.to_le_bytes(), name.as_bytes()]).0;
         Self(Xoshiro256PlusPlus::seed_from_u64(hash))
     }
 
     /// Uniform in 0 to 1, 1 excluded, in steps of 2^-53.
-    pub(super) fn unit(&mut self) -> f64 {
+    pub fn unit(&mut self) -> f64 {
         (self.0.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
     /// Uniform in 0 to `n`, `n` excluded and at least 1, without bias (Lemire's multiplication method).
-    pub(super) fn below(&mut self, n: u64) -> u64 {
+    pub fn below(&mut self, n: u64) -> u64 {
         let reject = n.wrapping_neg() % n;
         loop {
             let product = u128::from(self.0.next_u64()) * u128::from(n);
@@ -35,7 +36,7 @@ impl Stream {
     }
 
     /// Brings the items into random order, every order equally likely.
-    pub(super) fn shuffle<T>(&mut self, items: &mut [T]) {
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for end in (2..=items.len()).rev() {
             items.swap(end - 1, self.below(end as u64) as usize);
         }

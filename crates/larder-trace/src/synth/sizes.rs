@@ -105,7 +105,7 @@ fn transferred(counts: &[u64], sizes: &[u64]) -> f64 {
 }
 
 /// `n` sizes, rising: even quantiles of body and tail.
-fn quantiles(n: usize) -> Vec<f64> {
+pub(super) fn quantiles(n: usize) -> Vec<f64> {
     let tail = (n as f64 * TAIL_SHARE).round() as usize;
     let even = |i: usize, n: usize| (i as f64 + 0.5) / n as f64;
     let body = (0..n - tail).map(|i| libm::exp(BODY_MU + BODY_SIGMA * normal_quantile(even(i, n - tail))));
