@@ -8,6 +8,7 @@
 
 pub mod cache;
 pub mod class;
+pub mod cost;
 pub mod dispatch;
 pub mod id;
 pub mod nodes;

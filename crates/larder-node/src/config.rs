@@ -6,6 +6,7 @@
 use crate::store::{DiskModel, ProcessorModel};
 use larder_core::Bytes;
 use larder_core::cache::CacheKind;
+use larder_core::cost::CostError;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -100,6 +101,12 @@ pub struct ConfigError {
     pub field: &'static str,
     /// What it may be.
     pub expected: &'static str,
+}
+
+impl From<CostError> for ConfigError {
+    fn from(error: CostError) -> Self {
+        Self { field: error.field, expected: error.expected }
+    }
 }
 
 impl NodeConfig {
@@ -215,7 +222,7 @@ mod tests {
             ("health_path", |c| c.health_path = Some("health".to_owned())),
             ("limits.connections_max", |c| c.limits.connections_max = 0),
             ("limits.head_timeout", |c| c.limits.head_timeout = Duration::ZERO),
-            ("store.disk.speed", |c| {
+            ("disk.speed", |c| {
                 let disk = DiskModel { speed: f64::NAN, ..DiskModel::default() };
                 c.store = StoreConfig::Model { manifest: "m".into(), disk, processor: None };
             }),

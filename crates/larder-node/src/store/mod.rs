@@ -6,17 +6,14 @@
 
 mod beneath;
 mod directory;
-mod disk;
 mod manifest;
 mod model;
 mod pages;
-mod processor;
 mod serial;
 
 pub use directory::DirectoryError;
-pub use disk::DiskModel;
+pub use larder_core::cost::{DiskModel, ProcessorModel};
 pub use manifest::{ManifestError, fuzz_manifest};
-pub use processor::ProcessorModel;
 
 pub(crate) use directory::Directory;
 pub(crate) use model::Model;

@@ -6,11 +6,9 @@
 //! so every node sends the same bytes and a client can check them: byte `i` of a target is
 //! `PATTERN[(XXH3(target) + i) mod 65,521]`, a fixed text of printable characters in lines of 64.
 
-use super::disk::DiskModel;
 use super::manifest::{self, Entry, Manifest, ManifestError};
-use super::processor::ProcessorModel;
 use super::serial::Serial;
-use super::{Meta, Piece, StoreError, StoreStats};
+use super::{DiskModel, Meta, Piece, ProcessorModel, StoreError, StoreStats};
 use bytes::Bytes;
 use larder_core::TargetId;
 use std::path::Path;

@@ -17,13 +17,14 @@
 //! memory (WRR/GMS) takes the sending node's processor the time of sending it, and the receiving node nothing beyond
 //! its own reply: directory, replacement and the receiving side are free, as the comparison is meant to be ideal.
 
+use larder_core::cost::{DiskTimes, ProcessorTimes};
 use serde::{Deserialize, Serialize};
 
 use super::{About, CostModel, Found, Progress, Stations, Step, us, within};
 use crate::SimError;
 
-const SEND_UNIT: u64 = 512;
-const DISK_UNIT: u64 = 4 << 10;
+/// The least block.
+const BLOCK_MIN: u64 = 4 << 10;
 
 /// The parameters. Range of every time: 0 to 10 s.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -62,25 +63,36 @@ impl Default for Lard98 {
 impl Lard98 {
     /// Processor time for sending so many bytes, in ns.
     pub fn send_ns(&self, bytes: u64) -> u64 {
-        bytes.div_ceil(SEND_UNIT) * us(self.send_512_us)
+        self.processor().send_ns(bytes)
     }
 
     /// Processor time of a request found in memory, in ns.
     pub fn hit_ns(&self, bytes: u64) -> u64 {
-        us(self.establish_us) + us(self.teardown_us) + self.send_ns(bytes)
+        self.processor().whole_ns(bytes)
     }
 
     /// Disk time of a whole read, in ns.
     pub fn read_ns(&self, bytes: u64) -> u64 {
-        let seeks = bytes.saturating_sub(self.block_bytes).div_ceil(self.block_bytes);
-        us(self.first_access_us) + bytes.div_ceil(DISK_UNIT) * us(self.block_4k_us) + seeks * us(self.seek_us)
+        self.disk().piece_ns(0, bytes)
     }
 
     /// Disk time of the block that begins at `from`, in ns.
     fn block_ns(&self, from: u64, bytes: u64) -> u64 {
-        let to = (from + self.block_bytes).min(bytes);
-        let seek = if from == 0 { us(self.first_access_us) } else { us(self.seek_us) };
-        seek + (to.div_ceil(DISK_UNIT) - from.div_ceil(DISK_UNIT)) * us(self.block_4k_us)
+        self.disk().piece_ns(from, self.block_bytes.min(bytes - from))
+    }
+
+    fn processor(&self) -> ProcessorTimes {
+        let reply_ns = us(self.establish_us) + us(self.teardown_us);
+        ProcessorTimes { reply_ns, unit_ns: us(self.send_512_us) }
+    }
+
+    fn disk(&self) -> DiskTimes {
+        DiskTimes {
+            first_access_ns: us(self.first_access_us),
+            block_ns: us(self.block_4k_us),
+            seek_ns: us(self.seek_us),
+            seek_every: self.block_bytes,
+        }
     }
 
     pub(crate) fn check(&self) -> Result<(), SimError> {
@@ -93,7 +105,7 @@ impl Lard98 {
             (self.seek_us, "costs.seek_us"),
         ];
         times.into_iter().try_for_each(|(value, key)| within(value, 1e7, key, "0 to 10,000,000 us"))?;
-        if self.block_bytes < DISK_UNIT {
+        if self.block_bytes < BLOCK_MIN {
             return Err(SimError::OutOfRange { key: "costs.block_bytes", range: "at least 4096" });
         }
         Ok(())

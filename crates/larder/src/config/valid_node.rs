@@ -44,9 +44,9 @@ pub(super) fn node(raw: &RawNode) -> Result<NodeRole, Fault> {
         stats_path: None,
     };
     node.check().map_err(|error| {
-        let key = match error.field.strip_prefix("store.disk.") {
+        let key = match error.field.strip_prefix("disk.") {
             Some(disk) => format!("node.model.{disk}"),
-            None if error.field == "store.processor.speed" => "node.model.processor_speed".to_owned(),
+            None if error.field == "processor.speed" => "node.model.processor_speed".to_owned(),
             None => format!("node.{}", error.field.replace("_bytes_max", "_max")),
         };
         Fault::new(key, "out of range").hint(error.expected)

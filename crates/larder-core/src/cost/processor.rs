@@ -1,4 +1,4 @@
-//! A modelled processor: how long a reply takes it, and one reply at a time.
+//! A modelled processor: how long a reply takes it.
 //!
 //! The processor of the LARD simulation (Pai et al., ASPLOS 1998, section 3.1): 145 us to set a connection up, 145 us
 //! to take it down, and 40 us for every 512 bytes sent, rounded up. There every request has a connection of its own,
@@ -11,10 +11,31 @@
 //! Eight real nodes have eight processors, eight modelled ones on one machine share its few: without this, a node
 //! could be asked for far more than its share and not slow down. `speed` divides every time.
 
-use crate::config::{ConfigError, ensure};
-use std::time::Duration;
+use super::{CostError, TIME_MAX, ensure, faster, nanos};
+use core::time::Duration;
 
 const UNIT: u64 = 512;
+
+/// The times of a processor of speed 1, in ns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessorTimes {
+    /// For a reply without contents.
+    pub reply_ns: u64,
+    /// For each 512 bytes sent, rounded up.
+    pub unit_ns: u64,
+}
+
+impl ProcessorTimes {
+    /// Time in ns to send `len` bytes.
+    pub const fn send_ns(&self, len: u64) -> u64 {
+        self.unit_ns.saturating_mul(len.div_ceil(UNIT))
+    }
+
+    /// Time in ns for a reply with `len` bytes of contents.
+    pub const fn whole_ns(&self, len: u64) -> u64 {
+        self.reply_ns.saturating_add(self.send_ns(len))
+    }
+}
 
 /// How long replies take. The default is the paper's processor.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,17 +55,24 @@ impl Default for ProcessorModel {
 }
 
 impl ProcessorModel {
-    /// Time for a reply with `len` bytes of contents.
-    pub fn reply_time(&self, len: u64) -> Duration {
-        let time = self.reply.as_secs_f64() + self.unit.as_secs_f64() * len.div_ceil(UNIT) as f64;
-        Duration::try_from_secs_f64(time / self.speed).unwrap_or(Duration::MAX)
+    /// Its times at speed 1.
+    pub fn times(&self) -> ProcessorTimes {
+        ProcessorTimes { reply_ns: nanos(self.reply), unit_ns: nanos(self.unit) }
     }
 
-    pub(crate) fn check(&self) -> Result<(), ConfigError> {
-        let most = Duration::from_secs(10);
-        ensure(self.reply <= most, "store.processor.reply", "at most 10 s")?;
-        ensure(self.unit <= most, "store.processor.unit", "at most 10 s")?;
-        ensure((0.001..=1e6).contains(&self.speed), "store.processor.speed", "0.001 to 1,000,000")
+    /// Time for a reply with `len` bytes of contents.
+    pub fn reply_time(&self, len: u64) -> Duration {
+        faster(self.times().whole_ns(len), self.speed)
+    }
+
+    /// Whether every value is in its range.
+    ///
+    /// # Errors
+    /// The first value that is not.
+    pub fn check(&self) -> Result<(), CostError> {
+        ensure(self.reply <= TIME_MAX, "processor.reply", "at most 10 s")?;
+        ensure(self.unit <= TIME_MAX, "processor.unit", "at most 10 s")?;
+        ensure((0.001..=1e6).contains(&self.speed), "processor.speed", "0.001 to 1,000,000")
     }
 }
 
@@ -66,5 +94,9 @@ mod tests {
         }
         let fast = ProcessorModel { speed: 10.0, ..ProcessorModel::default() };
         assert_eq!(fast.reply_time(0), Duration::from_micros(29));
+        assert_eq!(
+            ProcessorModel { speed: f64::NAN, ..fast }.check().map_err(|error| error.field),
+            Err("processor.speed")
+        );
     }
 }
