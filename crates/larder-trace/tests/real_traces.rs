@@ -6,7 +6,8 @@
 
 use std::path::{Path, PathBuf};
 
-use larder_trace::{Format, LoadOptions, ReadOptions, Stats, Trace};
+use larder_core::Bytes;
+use larder_trace::{Format, LoadOptions, ReadOptions, Stats, Trace, ward};
 
 fn file(name: &str) -> Option<PathBuf> {
     let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
@@ -95,4 +96,36 @@ fn a_per_minute_table_is_no_trace() {
     let Some(path) = file("clarknet-1995-per-minute.csv.zst") else { return };
     let error = Trace::load(&path, &LoadOptions::default()).expect_err("a CSV of counts");
     assert!(error.to_string().contains("datetime,view"), "{error}");
+}
+
+/// ward-analysis of a real log on four nodes that hold a fifth of it each.
+fn ward(trace: &Trace, nodes: u16) -> ward::Analysis {
+    let memory_per_node = Bytes(trace.working_set().get() / 5);
+    let cluster = ward::WardCluster { nodes, memory_per_node, costs: ward::WardCosts::ward01() };
+    ward::ward_analysis(&ward::Frequencies::of(trace), &cluster, ward::CoreChoice::Best).expect("a cluster")
+}
+
+#[test]
+fn epa_1995_is_placed_evenly_and_by_the_best_core() {
+    let Some(path) = file("epa-1995.clf.zst") else { return };
+    let (trace, _) = Trace::load(&path, &LoadOptions::default()).expect("a readable trace");
+    let found = ward(&trace, 4);
+    assert!(found.core.targets > 0 && found.local_share > 0.5, "{found}");
+    assert!(found.balance.bytes_max_over_mean < 1.01, "{found}");
+    assert!(found.balance.load_max_over_mean < 1.01, "{found}");
+    assert!(found.overheads.ward_us <= found.overheads.part_us.min(found.overheads.local_us), "{found}");
+    assert_eq!(found.log.requests, trace.requests.len() as u64);
+    // Four fifths of the bytes fit: few targets are left out.
+    assert!(found.on_disk.targets + found.other.targets < found.log.targets / 4, "{found}");
+}
+
+#[test]
+fn blog_2016_changes_little_in_what_it_adds() {
+    let Some(path) = file("blog-2016.clf.zst") else { return };
+    let (trace, _) = Trace::load(&path, &LoadOptions::default()).expect("a readable trace");
+    let stability = ward::Stability::of(&trace);
+    assert!(stability.days.len() > 30);
+    assert!(stability.new_requests_share_mean.expect("days") < 0.05, "{stability}");
+    let days = trace.days();
+    assert_eq!(days.iter().map(|day| day.requests.len()).sum::<usize>(), trace.requests.len());
 }

@@ -22,6 +22,7 @@ use crate::trace::{SizeUnit, Trace};
 
 pub use core90::{Core90, DayChange};
 pub use locality::Coverage;
+pub(crate) use table::thousands;
 pub use zipf::Zipf;
 
 use count::Counter;

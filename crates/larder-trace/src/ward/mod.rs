@@ -23,6 +23,7 @@ mod routes;
 mod routes_tests;
 mod search;
 mod stability;
+mod text;
 
 pub use analysis::{
     Analysis, CURVE_POINTS_MAX, Class, CoreChoice, CurvePoint, Overheads, WARD_NODES_MAX, WardError,

@@ -37,7 +37,8 @@ pub struct Balance {
     pub bytes_max_over_mean: f64,
     /// The most loaded node's load over the mean, likewise.
     pub load_max_over_mean: f64,
-    /// No partition can have a smaller [`Balance::load_max_over_mean`]: what the most asked for single target makes it.
+    /// No partition can have a smaller [`Balance::load_max_over_mean`]: what the most asked for single target makes it. A
+    /// node with such a target still needs its share of bytes, and the coldest there are add some load to it.
     pub load_max_over_mean_least: f64,
     /// As [`Balance::load_max_over_mean_least`] for bytes: what the largest single target makes it.
     pub bytes_max_over_mean_least: f64,

@@ -1,4 +1,6 @@
-//! `larder trace`: describe, make and convert request traces.
+//! `larder trace`: describe, make and convert request traces, and place by them.
+
+mod ward;
 
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -16,7 +18,7 @@ use larder_trace::{
 
 use crate::outcome::usage;
 
-/// Read, describe, make and convert request traces.
+/// Read, describe, make and convert request traces; compute WARD's routing table.
 #[derive(Debug, Args)]
 pub(crate) struct TraceArgs {
     #[command(subcommand)]
@@ -28,6 +30,7 @@ enum TraceCommand {
     Stats(StatsArgs),
     Synth(SynthArgs),
     Convert(ConvertArgs),
+    Ward(ward::WardArgs),
 }
 
 /// Which file, read how.
@@ -119,6 +122,7 @@ pub(crate) fn run(args: TraceArgs) -> anyhow::Result<()> {
         TraceCommand::Stats(args) => stats(&args),
         TraceCommand::Synth(args) => synth(&args),
         TraceCommand::Convert(args) => convert(&args),
+        TraceCommand::Ward(args) => ward::run(&args),
     }
 }
 

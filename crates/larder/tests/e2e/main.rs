@@ -9,3 +9,4 @@ mod http;
 mod load;
 mod process;
 mod serving;
+mod trace_ward;

@@ -1,0 +1,168 @@
+//! `larder trace ward`: from a log to the routing table that nodes load.
+
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use clap::Args;
+use serde::{Deserialize, Serialize};
+
+use larder_core::Bytes;
+use larder_trace::ward::{
+    Analysis, CoreChoice, Frequencies, RoutesHeader, Stability, WardCluster, WardCosts, save_routes,
+    ward_analysis,
+};
+use larder_trace::{LoadOptions, ReadReport, Trace};
+
+use super::{Bar, InputArgs};
+use crate::outcome::usage;
+
+/// Longest file of costs that is read.
+const COSTS_BYTES_MAX: u64 = 1 << 20;
+
+/// Compute WARD's routing table from a log: which targets every node serves, and who owns the others.
+///
+/// The few most requested targets (the core) are served by every node, those behind them have an owner, and all others
+/// are served where they arrive. The size of the core weighs handoffs against memory (Cherkasova and Karlsson,
+/// HPL-2001-2). Counted are the requests that can be replayed: GET, status 200, a body.
+#[derive(Debug, Args)]
+pub(super) struct WardArgs {
+    #[command(flatten)]
+    input: InputArgs,
+    /// Number of nodes. Default: as many as --names has.
+    #[arg(long, value_name = "N", required_unless_present = "names")]
+    nodes: Option<u16>,
+    /// Names of the nodes, in the order of their numbers.
+    #[arg(long, value_name = "A,B,..", value_delimiter = ',')]
+    names: Vec<String>,
+    /// Memory of each node's cache.
+    #[arg(long, value_name = "SIZE")]
+    memory: Bytes,
+    /// Prices of a handoff and of a byte from disk: ward01 and lard98 (the papers' machines), or a TOML file with
+    /// `forward_us` and `disk_us_per_byte` in a table `[ward]`.
+    #[arg(long, value_name = "NAME|FILE", default_value = "ward01")]
+    costs: String,
+    /// Price of a handoff in microseconds, instead of that of --costs.
+    #[arg(long, value_name = "US")]
+    forward_us: Option<f64>,
+    /// Extra time of a byte from disk over memory in microseconds, instead of that of --costs.
+    #[arg(long, value_name = "US")]
+    disk_us_per_byte: Option<f64>,
+    /// Put so many targets into the core instead of the number with the least overhead. 0: partition everything (PART).
+    #[arg(long, value_name = "N")]
+    core_targets: Option<u64>,
+    /// Size of a target in formats without sizes.
+    #[arg(long, value_name = "SIZE", default_value = "1")]
+    unsized_bytes: Bytes,
+    /// Where to write the routing table; packed if the name ends in .gz or .zst. Default: nowhere.
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Print JSON instead of tables; it has the curve of overhead against core size.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Report<'a> {
+    read: &'a ReadReport,
+    analysis: &'a Analysis,
+    stability: &'a Stability,
+}
+
+pub(super) fn run(args: &WardArgs) -> anyhow::Result<()> {
+    let nodes = nodes(args)?;
+    let input = &args.input;
+    let options =
+        LoadOptions { format: input.format, limits: input.limits(), unsized_bytes: args.unsized_bytes };
+    let bar = Bar::new();
+    let loaded = Trace::load_with(input.path(), &options, &mut |progress| bar.show(progress));
+    let (trace, read) = loaded.map_err(|error| input.name(error))?;
+    drop(bar);
+    let log = Frequencies::of(&trace);
+    let cluster = WardCluster { nodes, memory_per_node: args.memory, costs: costs(args, &log)? };
+    let core = args.core_targets.map_or(CoreChoice::Best, CoreChoice::Targets);
+    let analysis = ward_analysis(&log, &cluster, core).map_err(|error| usage(error.to_string()))?;
+    let header = RoutesHeader::of(&analysis, &trace, &input.file.to_string_lossy(), &args.names);
+    header.check().map_err(|problem| usage(problem.to_string()))?;
+    if let Some(path) = &args.output {
+        save_routes(&header, &analysis, &trace, path)
+            .with_context(|| format!("{}: cannot be written", path.display()))?;
+    }
+    print(args, &Report { read: &read, analysis: &analysis, stability: &Stability::of(&trace) })
+}
+
+fn print(args: &WardArgs, report: &Report<'_>) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    if args.json {
+        serde_json::to_writer_pretty(&mut out, report)?;
+        writeln!(out)?;
+    } else {
+        writeln!(out, "{}\n{}", report.analysis, report.stability)?;
+    }
+    out.flush()?;
+    if report.analysis.log.requests == 0 {
+        writeln!(io::stderr(), "The log has no request that can be replayed: the table is empty.")?;
+    }
+    Ok(())
+}
+
+fn nodes(args: &WardArgs) -> anyhow::Result<u16> {
+    let named = u16::try_from(args.names.len()).map_err(|_| usage("--names: too many"))?;
+    match args.nodes {
+        Some(nodes) if named != 0 && named != nodes => {
+            Err(usage(format!("--nodes {nodes} and {named} --names: leave --nodes out or name them all")))
+        }
+        Some(nodes) => Ok(nodes),
+        None => Ok(named),
+    }
+}
+
+fn costs(args: &WardArgs, log: &Frequencies) -> anyhow::Result<WardCosts> {
+    let mut costs = match WardCosts::by_name(&args.costs, log) {
+        Some(costs) => costs,
+        None => costs_of_file(Path::new(&args.costs))?,
+    };
+    for (price, flag, name) in [
+        (&mut costs.forward_us, args.forward_us, "--forward-us"),
+        (&mut costs.disk_us_per_byte, args.disk_us_per_byte, "--disk-us-per-byte"),
+    ] {
+        if let Some(value) = flag {
+            if !(value.is_finite() && value >= 0.0) {
+                return Err(usage(format!("{name}: {value} is not a number of at least 0")));
+            }
+            *price = value;
+            costs.origin.push_str(&format!(", {name}"));
+        }
+    }
+    Ok(costs)
+}
+
+/// A file of costs: the table `[ward]` counts, other tables are for others.
+#[derive(Deserialize)]
+struct CostsFile {
+    ward: CostsTable,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CostsTable {
+    forward_us: f64,
+    disk_us_per_byte: f64,
+}
+
+fn costs_of_file(path: &Path) -> anyhow::Result<WardCosts> {
+    let names = WardCosts::NAMES.join(" and ");
+    let known = || format!("{}: no file of costs; {names} are known by name", path.display());
+    let length = path.metadata().with_context(known)?.len();
+    if length > COSTS_BYTES_MAX {
+        return Err(usage(format!("{}: larger than {}", path.display(), Bytes(COSTS_BYTES_MAX))));
+    }
+    let text = std::fs::read_to_string(path).with_context(known)?;
+    let file: CostsFile = toml::from_str(&text).map_err(|error| {
+        let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
+        usage(format!("{}:{line}: {}", path.display(), error.message()))
+    })?;
+    let CostsTable { forward_us, disk_us_per_byte } = file.ward;
+    Ok(WardCosts { forward_us, disk_us_per_byte, origin: path.display().to_string() })
+}
