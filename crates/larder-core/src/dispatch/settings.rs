@@ -1,8 +1,12 @@
 //! The dispatcher's settings, with the papers' values as defaults.
 
+use crate::class::ServiceClass;
 use crate::nodes::{JoinError, JoinPace, NODES_LIMIT};
 use crate::policy::PolicyKind;
+use crate::policy::hacc::HaccSettings;
+use crate::policy::table::RouteTable;
 use core::time::Duration;
+use std::sync::Arc;
 
 /// How many requests may be outstanding at all nodes together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +50,25 @@ pub struct Settings {
     pub join_warm_targets: u32,
     /// Parts of the target map, each with its lock. A power of two, 1 to 4,096; default 64.
     pub shards: usize,
+    /// How old a load report may be; an older one counts as missing. 1 ms to 1 h; default 60 s, six times the period
+    /// of the CAP paper's collector (section 5).
+    pub report_age_max: Duration,
+    /// T_gat: how often `wrr-num` and `wrr-time` gather the reports and set new weights. 1 ms to 1 h; default 10 s
+    /// (CAP section 5).
+    pub t_gat: Duration,
+    /// T_low of `lard-util`, in 1/1000 of a device's time. 1 to 998; default 300 (CAP section 4.1).
+    pub util_low_permille: u16,
+    /// T_high of `lard-util`, in 1/1000 of a device's time. Above `util_low_permille`, to 999; default 700 (CAP section
+    /// 4.1).
+    pub util_high_permille: u16,
+    /// The shares by which `static` divides the nodes among the classes, in the order of [`ServiceClass::ALL`]; only
+    /// their ratios count. A class of share 0 has no nodes of its own and uses all of them. Each 0 to 1,000,000; default
+    /// all 1.
+    pub static_shares: [u32; ServiceClass::COUNT],
+    /// The routing table of `ward` and `part`. Without one every target is unknown to it. Default: none.
+    pub table: Option<Arc<RouteTable>>,
+    /// What `hacc` goes by. Default: [`HaccSettings::STATIC_FILES`].
+    pub hacc: HaccSettings,
 }
 
 impl Default for Settings {
@@ -64,6 +87,13 @@ impl Default for Settings {
             join_targets_per_s: 50,
             join_warm_targets: 1000,
             shards: 64,
+            report_age_max: Duration::from_secs(60),
+            t_gat: Duration::from_secs(10),
+            util_low_permille: 300,
+            util_high_permille: 700,
+            static_shares: [1; ServiceClass::COUNT],
+            table: None,
+            hacc: HaccSettings::STATIC_FILES,
         }
     }
 }
@@ -86,15 +116,29 @@ pub enum SettingsError {
     Node(#[from] JoinError),
 }
 
+/// An error unless `ok`.
+pub(crate) fn in_range(
+    name: &'static str,
+    value: u64,
+    ok: bool,
+    range: &'static str,
+) -> Result<(), SettingsError> {
+    if ok { Ok(()) } else { Err(SettingsError::OutOfRange { name, value, range }) }
+}
+
+/// An error, in milliseconds, unless the period is one in which nodes can be asked something.
+pub(crate) fn period(name: &'static str, span: Duration) -> Result<(), SettingsError> {
+    let ok = (Duration::from_millis(1)..=Duration::from_secs(3_600)).contains(&span);
+    in_range(name, u64::try_from(span.as_millis()).unwrap_or(u64::MAX), ok, "1 ms to 1 h")
+}
+
 impl Settings {
     /// Checks every range.
     ///
     /// # Errors
     /// The first setting that is out of range.
     pub fn validate(&self) -> Result<(), SettingsError> {
-        let check = |ok: bool, name, value, range| {
-            if ok { Ok(()) } else { Err(SettingsError::OutOfRange { name, value, range }) }
-        };
+        let check = |ok: bool, name, value, range| in_range(name, value, ok, range);
         let t_high_ok = self.t_high > self.t_low && self.t_high <= 100_000;
         let join_ok = (1..=1_000_000).contains(&self.join_targets_per_s);
         check((1..=100_000).contains(&self.t_low), "t_low", self.t_low.into(), "1 to 100000")?;
@@ -109,7 +153,21 @@ impl Settings {
         check(self.admission != Admission::Fixed(0), "admission", 0, "at least 1")?;
         check(join_ok, "join_targets_per_s", self.join_targets_per_s.into(), "1 to 1000000")?;
         let shards_ok = self.shards.is_power_of_two() && self.shards <= 4096;
-        check(shards_ok, "shards", self.shards as u64, "a power of two from 1 to 4096")
+        check(shards_ok, "shards", self.shards as u64, "a power of two from 1 to 4096")?;
+        self.validate_signals()
+    }
+
+    /// The ranges of what goes by the nodes' reports.
+    fn validate_signals(&self) -> Result<(), SettingsError> {
+        let (low, high) = (self.util_low_permille, self.util_high_permille);
+        period("report_age_max", self.report_age_max)?;
+        period("t_gat", self.t_gat)?;
+        in_range("util_low_permille", low.into(), (1..=998).contains(&low), "1 to 998")?;
+        let high_ok = high > low && high <= 999;
+        in_range("util_high_permille", high.into(), high_ok, "above util_low_permille, at most 999")?;
+        let share = self.static_shares.into_iter().max().unwrap_or(0);
+        in_range("static_shares", share.into(), share <= 1_000_000, "0 to 1000000 each")?;
+        self.hacc.validate()
     }
 
     pub(crate) fn join_pace(&self) -> JoinPace {

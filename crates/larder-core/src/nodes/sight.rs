@@ -6,10 +6,11 @@
 
 use super::load::Key;
 use super::search::{Taped, Words};
-use super::{Nodes, Placing, Reported, Weight, lock, mix, slot};
+use super::{LoadReport, Nodes, Placing, Reported, Weight, lock, mix, slot};
 use crate::id::{NodeId, TargetId};
 use crate::tape::{Lane, Read, Tape};
 use crate::time::Time;
+use core::time::Duration;
 
 /// The nodes as one decision sees them.
 #[derive(Clone, Copy, Debug)]
@@ -189,6 +190,12 @@ impl<'a> Sight<'a> {
     /// The node's last report; `None` if it has made none since it joined, failed or drained last.
     pub fn report(self, node: NodeId) -> Option<Reported> {
         self.nodes.report(node)
+    }
+
+    /// The node's last report if it came within `age_max` of `now`.
+    pub fn fresh_report(self, now: Time, node: NodeId, age_max: Duration) -> Option<LoadReport> {
+        let reported = self.report(node)?;
+        (reported.age(now) <= age_max).then_some(reported.report)
     }
 
     /// The number of target losses so far; a server set made or checked at this epoch is valid as it stands.

@@ -4,17 +4,28 @@
 //! [`Choice`]. It does not count load, admit or queue; the [dispatcher](crate::dispatch) does that for all of them.
 //! One file is one policy. [`PolicyKind::ALL`] is the one list of them, and the tests run for each.
 
+mod cap;
 mod explain;
+mod gathered;
+pub mod hacc;
 mod hash;
 mod lard;
 mod lard_r;
+mod lard_util;
+mod lb_gc;
 mod least_conn;
+mod measured;
+mod mirror;
 mod random;
 mod rr;
 mod set;
+mod static_partition;
 pub mod table;
 pub mod targets;
+mod ward;
 mod wrr;
+mod wrr_num;
+mod wrr_time;
 
 #[cfg(test)]
 mod shelf;
@@ -45,12 +56,46 @@ pub enum PolicyKind {
     Lard,
     /// LARD with replication.
     LardR,
+    /// The next node, weighted by the active processes that nodes report: CAP's WRR (num).
+    WrrNum,
+    /// The next node, weighted by the service times that nodes report: CAP's WRR (time).
+    WrrTime,
+    /// The next node of the request's class: CAP.
+    Cap,
+    /// The next of the nodes set aside for the request's class: CAP's static partitioning.
+    Static,
+    /// LARD on the utilisation that nodes report: CAP's LARD.
+    LardUtil,
+    /// Where a routing table says, or where the request arrived: WARD.
+    Ward,
+    /// The same without a core: WARD's PART.
+    Part,
+    /// A node per document; measured loads place new ones and move some: HACC.
+    Hacc,
+    /// The node that caches the target, or the one with the globally oldest: LARD's LB/GC.
+    LbGc,
 }
 
 impl PolicyKind {
     /// Every policy.
-    pub const ALL: [Self; 7] =
-        [Self::Random, Self::Rr, Self::Wrr, Self::LeastConn, Self::Hash, Self::Lard, Self::LardR];
+    pub const ALL: [Self; 16] = [
+        Self::Random,
+        Self::Rr,
+        Self::Wrr,
+        Self::LeastConn,
+        Self::Hash,
+        Self::Lard,
+        Self::LardR,
+        Self::WrrNum,
+        Self::WrrTime,
+        Self::Cap,
+        Self::Static,
+        Self::LardUtil,
+        Self::Ward,
+        Self::Part,
+        Self::Hacc,
+        Self::LbGc,
+    ];
 
     /// Those that the live switch offers; the others need signals or tables that only the simulator provides. In the
     /// order of [`PolicyKind::ALL`], which begins with them.
@@ -72,6 +117,15 @@ impl PolicyKind {
             Self::Hash => "hash",
             Self::Lard => "lard",
             Self::LardR => "lard-r",
+            Self::WrrNum => "wrr-num",
+            Self::WrrTime => "wrr-time",
+            Self::Cap => "cap",
+            Self::Static => "static",
+            Self::LardUtil => "lard-util",
+            Self::Ward => "ward",
+            Self::Part => "part",
+            Self::Hacc => "hacc",
+            Self::LbGc => "lb-gc",
         }
     }
 
@@ -85,6 +139,17 @@ impl PolicyKind {
             Self::Hash => "the node that the target's hash names, whatever its load",
             Self::Lard => "the node that has the target, until that node is overloaded (LARD)",
             Self::LardR => "the nodes that have the target; more of them while it is hot (LARD/R)",
+            Self::WrrNum => "each node in turn, weighted by the active processes it reports",
+            Self::WrrTime => "each node in turn, weighted by the service time it reports",
+            Self::Cap => "each node in turn, separately for each service class (CAP)",
+            Self::Static => "each node in turn among those set aside for the service class",
+            Self::LardUtil => "like lard, on the utilisation that nodes report",
+            Self::Ward => {
+                "where the routing table says: core where it arrived, partition at its owner (WARD)"
+            }
+            Self::Part => "where the routing table says, without a core (PART)",
+            Self::Hacc => "the node that has the document; the loads that nodes report move some (HACC)",
+            Self::LbGc => "the node that caches the target, else the one with the globally oldest (LB/GC)",
         }
     }
 
@@ -97,6 +162,15 @@ impl PolicyKind {
             Self::Hash => Box::new(hash::Hash),
             Self::Lard => Box::new(lard::Lard::new(settings)),
             Self::LardR => Box::new(lard_r::LardR::new(settings)),
+            Self::WrrNum => Box::new(wrr_num::wrr_num(settings)),
+            Self::WrrTime => Box::new(wrr_time::wrr_time(settings)),
+            Self::Cap => Box::new(cap::Cap::new()),
+            Self::Static => Box::new(static_partition::StaticPartition::new(settings)),
+            Self::LardUtil => Box::new(lard_util::LardUtil::new(settings)),
+            Self::Ward => Box::new(ward::Ward::new(settings)),
+            Self::Part => Box::new(ward::Ward::part(settings)),
+            Self::Hacc => Box::new(hacc::Hacc::new(settings)),
+            Self::LbGc => Box::new(lb_gc::LbGc::new(settings)),
         }
     }
 }
@@ -109,7 +183,7 @@ impl fmt::Display for PolicyKind {
 
 /// A name that no policy has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no policy '{0}': use one of random, rr, wrr, least-conn, hash, lard, lard-r")]
+#[error("there is no policy '{0}': use one of {names}", names = PolicyKind::ALL.map(PolicyKind::name).join(", "))]
 pub struct UnknownPolicy(String);
 
 impl FromStr for PolicyKind {
@@ -146,11 +220,19 @@ pub enum Reason {
     Replicate,
     /// The nodes tried before it failed.
     Retry,
+    /// The target is in the routing table's core, and the request came to this node.
+    Core,
+    /// The routing table gives the target to it; the request came elsewhere.
+    Owner,
+    /// The routing table does not say where the target goes, and the request came to this node.
+    Origin,
+    /// No cache has the target, and this node holds the one that was not used the longest.
+    Oldest,
 }
 
 impl Reason {
     /// Every reason.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 15] = [
         Self::Random,
         Self::Turn,
         Self::LeastLoaded,
@@ -162,6 +244,10 @@ impl Reason {
         Self::Migrate,
         Self::Replicate,
         Self::Retry,
+        Self::Core,
+        Self::Owner,
+        Self::Origin,
+        Self::Oldest,
     ];
 
     /// The word used in logs and metric labels.
@@ -178,6 +264,10 @@ impl Reason {
             Self::Migrate => "migrate",
             Self::Replicate => "replicate",
             Self::Retry => "retry",
+            Self::Core => "core",
+            Self::Owner => "owner",
+            Self::Origin => "origin",
+            Self::Oldest => "oldest",
         }
     }
 }

@@ -26,12 +26,24 @@ impl Policy for RoundRobin {
 }
 
 /// Whose turn it is: the slot after the one that had it last.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Turn {
     next: AtomicU64,
+    lane: Lane,
+}
+
+impl Default for Turn {
+    fn default() -> Self {
+        Self { next: AtomicU64::new(0), lane: Lane::Turn }
+    }
 }
 
 impl Turn {
+    /// One of several turns of a policy.
+    pub(super) fn numbered(number: u16) -> Self {
+        Self { next: AtomicU64::new(0), lane: Lane::Own(number) }
+    }
+
     /// The open node whose turn it is among those for which `fits` is true, and the slots passed over, it included.
     pub(super) fn next(&self, nodes: Sight<'_>, fits: impl Fn(NodeId) -> bool) -> Option<(NodeId, u64)> {
         let slots = nodes.slots() as u64;
@@ -46,7 +58,7 @@ impl Turn {
     pub(super) fn take(&self, nodes: Sight<'_>, fits: impl Fn(NodeId) -> bool) -> Option<NodeId> {
         let (node, passed) = self.next(nodes, fits)?;
         let before = self.next.fetch_add(passed, Ordering::Relaxed);
-        nodes.counted(Lane::Turn, before, before.wrapping_add(passed));
+        nodes.counted(self.lane, before, before.wrapping_add(passed));
         Some(node)
     }
 }

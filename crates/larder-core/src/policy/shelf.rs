@@ -1,23 +1,47 @@
 //! The tests that every policy passes. They run over [`PolicyKind::ALL`], so a new policy cannot be left out.
 
 use super::PolicyKind;
-use crate::dispatch::{Admission, Arrival, Dispatcher, Exclude, Input, Output, Refusal, Request, Settings};
+use super::table::{Place, RouteTable};
+use crate::class::ServiceClass;
+use crate::dispatch::{
+    Admission, Arrival, CacheEvent, Dispatcher, Exclude, Input, Output, Refusal, Request, Settings,
+};
 use crate::id::{NodeId, TargetId};
-use crate::nodes::{NodeSpec, NodeState, mix};
+use crate::nodes::{LoadReport, NodeSpec, NodeState, mix};
 use crate::time::Time;
 use proptest::prelude::*;
+use std::sync::Arc;
+
+/// A table that knows targets 0 to 29: of each three one is in the core, one has an owner, one is unknown.
+fn table() -> Arc<RouteTable> {
+    let place = |i: u64| match i % 3 {
+        0 => Some(Place::Core),
+        1 => Some(Place::Node((i % 5) as u16)),
+        _ => None,
+    };
+    let places = (0..30).filter_map(|i| place(i).map(|place| (TargetId(mix(i)), place)));
+    Arc::new(RouteTable::new(5, places).expect("all nodes are below 5"))
+}
 
 fn dispatcher(policy: PolicyKind, n: usize) -> Dispatcher {
-    let settings = Settings { policy, admission: Admission::Unlimited, shards: 4, ..Settings::default() };
+    let settings = Settings {
+        policy,
+        admission: Admission::Unlimited,
+        shards: 4,
+        table: Some(table()),
+        ..Settings::default()
+    };
     let specs: Vec<NodeSpec> = (0..n).map(|i| NodeSpec::named(format!("n{i}"))).collect();
     Dispatcher::new(settings, &specs).expect("the settings are in range")
 }
 
+/// A request for target number `i`; the classes come in turn.
 fn target(i: u64) -> Request {
-    Request::new(TargetId(mix(i)))
+    Request::new(TargetId(mix(i))).with_class(ServiceClass::ALL[i as usize % ServiceClass::COUNT])
 }
 
-fn started(arrival: Arrival) -> NodeId {
+/// The node of a request that starts at once.
+pub(super) fn started(arrival: Arrival) -> NodeId {
     match arrival {
         Arrival::Start(decision) => decision.node,
         other => panic!("expected a start, got {other:?}"),
@@ -69,6 +93,25 @@ fn nodes_tried_before_are_not_chosen_while_others_are_left() {
     }
 }
 
+/// A node reports and its cache changes.
+fn signal(dispatcher: &Dispatcher, now: Time, i: u64) {
+    let node = NodeId((mix(i) % 5) as u16);
+    assert!(dispatcher.report(now, node, report(mix(i))));
+    let event = if i.is_multiple_of(2) { CacheEvent::Stored } else { CacheEvent::Evicted };
+    dispatcher.cache_event(now, node, TargetId(mix(i % 40)), event);
+}
+
+/// Any report.
+fn report(lot: u64) -> LoadReport {
+    LoadReport {
+        cpu_permille: (lot % 1_001) as u16,
+        disk_permille: (lot / 7 % 1_200) as u16,
+        processes: (lot % 90) as u32,
+        service_us: (lot % 5_000) as u32,
+        disk_bytes_per_s: lot % 9_000_000,
+    }
+}
+
 #[test]
 fn asking_why_tells_the_next_decision_and_changes_nothing() {
     for kind in PolicyKind::ALL {
@@ -76,8 +119,13 @@ fn asking_why_tells_the_next_decision_and_changes_nothing() {
         for i in 0..400 {
             let request = target(i % 40);
             let now = Time::from_millis(i * 100);
-            let told = dispatcher.explain(now, request.target);
-            assert_eq!(told, dispatcher.explain(now, request.target), "{kind}");
+            let request =
+                if i.is_multiple_of(3) { request } else { request.with_origin(NodeId((i % 5) as u16)) };
+            if i.is_multiple_of(7) {
+                signal(&dispatcher, now, i);
+            }
+            let told = dispatcher.explain_request(now, &request);
+            assert_eq!(told, dispatcher.explain_request(now, &request), "{kind}");
             match dispatcher.arrive(now, request) {
                 Arrival::Start(decision) => assert_eq!(told.decision, Some(decision), "{kind} at {i}"),
                 other => panic!("{kind}: {other:?}"),
@@ -113,7 +161,7 @@ fn threads_neither_lose_nor_invent_load() {
 
 /// One step of a run: what happens, to which target, at which node.
 fn steps() -> impl Strategy<Value = Vec<(u8, u64, u16)>> {
-    prop::collection::vec((0_u8..10, 0_u64..30, 0_u16..5), 1..400)
+    prop::collection::vec((0_u8..14, 0_u64..30, 0_u16..5), 1..400)
 }
 
 /// Plays the steps; gives the decision log.
@@ -126,6 +174,10 @@ fn play(kind: PolicyKind, steps: &[(u8, u64, u16)]) -> Vec<Output> {
         targets_max: 16,
         shards: 2,
         join_warm_targets: 3,
+        t_gat: core::time::Duration::from_secs(5),
+        report_age_max: core::time::Duration::from_secs(30),
+        static_shares: [3, 2, 1, 0],
+        table: Some(table()),
         ..Settings::default()
     };
     let specs: Vec<NodeSpec> = (0..4).map(|i| NodeSpec::named(format!("n{i}"))).collect();
@@ -135,11 +187,15 @@ fn play(kind: PolicyKind, steps: &[(u8, u64, u16)]) -> Vec<Output> {
     for (what, which, node) in steps {
         now += core::time::Duration::from_millis(700 * which);
         let input = match what {
-            0..=4 => Input::Arrive(target(*which)),
+            0..=2 => Input::Arrive(target(*which)),
+            3 | 4 => Input::Arrive(target(*which).with_origin(NodeId(*node))),
             5 | 6 if !held.is_empty() => Input::Finish(held.remove(*which as usize % held.len())),
             7 => Input::State(NodeId(*node), [NodeState::Down, NodeState::Draining][*which as usize % 2]),
             8 => Input::State(NodeId(*node), NodeState::Up),
             9 if *which == 0 => Input::Join(NodeSpec::named(format!("j{}", log.len()))),
+            10 | 11 => Input::Report(NodeId(*node), report(which.wrapping_mul(0x9E37_79B9))),
+            12 => Input::Cache(NodeId(*node), TargetId(mix(*which)), CacheEvent::Stored),
+            13 => Input::Cache(NodeId(*node), TargetId(mix(*which)), CacheEvent::Evicted),
             _ => Input::Expire,
         };
         let outputs = dispatcher.handle(now, input);

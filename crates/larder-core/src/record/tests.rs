@@ -149,6 +149,7 @@ fn headers_are_read_back() {
                 join_targets_per_s: 10,
                 join_warm_targets: 11,
                 shards: 16,
+                ..Settings::default()
             };
             let header = Header { settings, nodes: vec![NodeSpec::named("a"), NodeSpec::named("b c")] };
             let bytes = header.encode().expect("it can be recorded");
@@ -156,6 +157,13 @@ fn headers_are_read_back() {
             assert_eq!(Header::decode(body(&bytes[9..])), Ok(header));
         }
     }
+}
+
+#[test]
+fn settings_that_would_be_lost_are_refused() {
+    let settings = Settings { util_high_permille: 701, ..Settings::default() };
+    let error = Header { settings, nodes: Vec::new() }.encode().expect_err("they would be lost");
+    assert!(matches!(error, RecordError::Settings(_)));
 }
 
 #[test]

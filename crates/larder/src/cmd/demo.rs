@@ -153,6 +153,12 @@ impl DemoArgs {
         if !(1..=100_000).contains(&self.clients()) {
             return Err(usage("--clients must be from 1 to 100000"));
         }
+        if let Some(kind) = self.policies.iter().find(|kind| !kind.is_live()) {
+            let live = PolicyKind::LIVE.map(PolicyKind::name).join(", ");
+            return Err(usage(format!(
+                "--policies: '{kind}' runs in the simulator only for now (larder sim): use some of {live}"
+            )));
+        }
         let twice = |(i, kind): (usize, &PolicyKind)| self.policies[..i].contains(kind);
         if self.policies.is_empty() || self.policies.iter().enumerate().any(twice) {
             return Err(usage("--policies must name at least one policy, and none twice"));

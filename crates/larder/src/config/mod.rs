@@ -93,6 +93,7 @@ mod tests {
             ("[swich]\n", 1, "swich", "did you mean 'switch'"),
             (&format!("{head}polcy = \"lard\"\n"), 4, "switch.polcy", "did you mean 'policy'"),
             (&format!("{head}policy = \"lard-rr\"\n"), 4, "switch.policy", "did you mean 'lard-r'"),
+            (&format!("{head}policy = \"cap\"\n"), 4, "switch.policy", "larder sim"),
             (&format!("{head}t_low = 70\n"), 4, "switch.t_low", "t_high"),
             (&format!("{head}queue_timeout = 10\n"), 4, "switch.queue_timeout", "span of time"),
             (&format!("{head}shards = 63\n"), 4, "switch.shards", "power of two"),

@@ -166,13 +166,26 @@ fn peers(raw: &[RawPeer]) -> Result<Vec<NodeEntry>, Fault> {
     Ok(peers)
 }
 
+/// A policy that the switch can run.
+fn policy(name: &str) -> Result<PolicyKind, Fault> {
+    let key = "switch.policy";
+    let live = PolicyKind::LIVE.map(PolicyKind::name);
+    let kind: PolicyKind = word(key, name, &live)?;
+    if !kind.is_live() {
+        let what = format!("'{kind}' runs in the simulator only for now");
+        let hint = format!("use one of {}, or try it with larder sim", live.join(", "));
+        return Err(Fault::new(key, what).hint(hint));
+    }
+    Ok(kind)
+}
+
 fn settings(raw: &RawSwitch) -> Result<Settings, Fault> {
     if raw.t_low >= raw.t_high {
         let what = format!("{} is not below t_high, which is {}", raw.t_low, raw.t_high);
         return Err(Fault::new("switch.t_low", what).hint("the paper uses t_low = 25, t_high = 65"));
     }
     let settings = Settings {
-        policy: word("switch.policy", &raw.policy, &PolicyKind::ALL.map(PolicyKind::name))?,
+        policy: policy(&raw.policy)?,
         seed: raw.seed,
         t_low: raw.t_low,
         t_high: raw.t_high,
@@ -189,6 +202,7 @@ fn settings(raw: &RawSwitch) -> Result<Settings, Fault> {
         join_targets_per_s: raw.join_targets_per_s,
         join_warm_targets: raw.join_warm_targets,
         shards: raw.shards,
+        ..Settings::default()
     };
     match settings.validate() {
         Ok(()) => Ok(settings),

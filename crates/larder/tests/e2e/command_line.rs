@@ -31,7 +31,7 @@ fn an_unknown_key_is_named_with_file_line_and_cure() {
 
 #[test]
 fn options_are_checked_like_the_file() {
-    let cases: [(&[&str], &str); 8] = [
+    let cases: [(&[&str], &str); 9] = [
         (&["switch"], "--listen"),
         (&["switch", "--listen", "127.0.0.1:0"], "switch.nodes: missing"),
         (
@@ -43,6 +43,7 @@ fn options_are_checked_like_the_file() {
         (&["demo", "--t-low", "65"], "--t-low"),
         (&["demo", "--trace-recipe", "soup"], "'soup' is not a recipe"),
         (&["demo", "--policies", "wrr,wrr"], "none twice"),
+        (&["demo", "--policies", "wrr,hacc"], "'hacc' runs in the simulator only for now"),
     ];
     for (arguments, word) in cases {
         let text = stderr(&larder(arguments).code(2));

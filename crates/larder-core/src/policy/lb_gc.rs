@@ -1,0 +1,273 @@
+//! `lb-gc`: LB/GC, LARD's idealised competitor: the front-end knows what every cache holds (Pai et al., ASPLOS'98,
+//! section 3.1).
+//!
+//! ```text
+//! on request t:
+//!   some node caches t:        the least loaded of those that do
+//!   else:                      the node that holds the globally oldest target, by last use; that target will leave
+//! ```
+//! It shows what a front-end could do with perfect knowledge of the caches and of the order of use over all nodes;
+//! load is not balanced. The mirror is fed by [cache events](crate::dispatch::CacheEvent).
+//!
+//! Where the paper is silent:
+//! - *Caches that are not full*: nothing would leave, so the target goes to a node that has evicted nothing since it
+//!   came, the least loaded of them, equals by the target's hash position, as long as there is one. Without any cache
+//!   event all nodes are such, and what is left is a fixed assignment of targets to nodes.
+//! - *Between a miss and its `Stored`* the target counts as cached where it was sent, or every request for it in the
+//!   meantime would read it again elsewhere; and the oldest copy counts as used, or every miss in the meantime would go
+//!   to the same node. If it does leave, the event says so; if not, it is one round too young.
+//! - *Order of use* is that of the decisions and of `Stored`, the front-end's view. A node's own replacement policy
+//!   may evict something else than the oldest; the mirror follows what nodes say.
+//! - *Copies at several nodes* (after retries): each ages by itself; the least loaded serves, equals by slot.
+//! - *Lost events*: a copy that has left unnoticed is asked for once, and is stored again. Copies of a node that failed,
+//!   drained or left are forgotten. A retry goes to the least loaded node that was not tried and is not mirrored until
+//!   it is stored.
+//!
+//! Parameters: `targets_max`, the most copies mirrored; beyond, the oldest is forgotten and counts as not cached.
+//! State: the mirror behind one lock, 29 bytes a copy and more. Cost: O(1) for a hit, O(n) for a miss.
+
+use super::lard::retry;
+use super::mirror::{Copy, Mirror};
+use super::{Choice, Known, Policy, Reason};
+use crate::dispatch::{CacheEvent, Request, Settings};
+use crate::id::{NodeId, TargetId};
+use crate::nodes::{Sight, lock};
+use crate::tape::Lane;
+use crate::time::Time;
+use std::sync::Mutex;
+
+#[derive(Debug)]
+pub(super) struct LbGc {
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    mirror: Mirror,
+    /// By slot: the epoch at which the node last evicted something; `None` if never.
+    full: Vec<Option<u32>>,
+    visits: u64,
+}
+
+/// A decision, and the copy that it expects to leave.
+#[derive(Clone, Copy, Debug)]
+struct Verdict {
+    choice: Choice,
+    leaves: Option<Copy>,
+}
+
+impl LbGc {
+    pub(super) fn new(settings: &Settings) -> Self {
+        let state = State { mirror: Mirror::new(settings.targets_max), full: Vec::new(), visits: 0 };
+        Self { state: Mutex::new(state) }
+    }
+}
+
+impl State {
+    fn decide(&self, target: TargetId, nodes: Sight<'_>) -> Option<Verdict> {
+        let holders = self.mirror.of(target).filter(|copy| alive(copy, nodes)).map(|copy| copy.node);
+        if let Some(node) = holders.min_by_key(|node| (nodes.key(*node), *node)) {
+            return Some(Verdict { choice: Choice { node, reason: Reason::Local }, leaves: None });
+        }
+        let start = nodes.position(target.0);
+        let first = |node| Verdict { choice: Choice { node, reason: Reason::First }, leaves: None };
+        if let Some(node) = nodes.least_without(start, |node| self.is_full(node, nodes)) {
+            return Some(first(node));
+        }
+        match self.mirror.oldest_first().find(|copy| alive(copy, nodes)) {
+            Some(copy) => {
+                let choice = Choice { node: copy.node, reason: Reason::Oldest };
+                Some(Verdict { choice, leaves: Some(copy) })
+            }
+            None => nodes.least(start).map(first),
+        }
+    }
+
+    /// Whether something had to leave the node's cache since the node came.
+    fn is_full(&self, node: NodeId, nodes: Sight<'_>) -> bool {
+        let evicted = self.full.get(node.index()).copied().flatten();
+        evicted.is_some_and(|epoch| !nodes.lost_since(node, epoch))
+    }
+
+    /// Forgets the oldest copies of nodes that have lost theirs, up to the first that is alive.
+    fn bury(&mut self, nodes: Sight<'_>) {
+        loop {
+            let oldest = self.mirror.oldest_first().next();
+            let Some(copy) = oldest.filter(|copy| !alive(copy, nodes)) else { return };
+            self.mirror.remove(copy.target, copy.node);
+        }
+    }
+}
+
+/// Whether the node still has what it had when the copy was put down.
+fn alive(copy: &Copy, nodes: Sight<'_>) -> bool {
+    nodes.is_open(copy.node) && !nodes.lost_since(copy.node, copy.epoch)
+}
+
+impl Policy for LbGc {
+    fn pick(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+        if !request.exclude.is_empty() {
+            return retry(now, request, nodes).map(|choice| choice.counted(nodes));
+        }
+        let mut state = lock(&self.state);
+        nodes.visit(Lane::Own(0), &mut state.visits);
+        let epoch = nodes.epoch();
+        state.bury(nodes);
+        let verdict = state.decide(request.target, nodes)?;
+        if let Some(copy) = verdict.leaves {
+            state.mirror.used(copy);
+        }
+        state.mirror.used(Copy { target: request.target, node: verdict.choice.node, epoch });
+        Some(verdict.choice.counted(nodes))
+    }
+
+    fn peek(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+        if !request.exclude.is_empty() {
+            return retry(now, request, nodes);
+        }
+        lock(&self.state).decide(request.target, nodes).map(|verdict| verdict.choice)
+    }
+
+    fn known(&self, target: TargetId, nodes: Sight<'_>) -> Option<Known> {
+        let state = lock(&self.state);
+        let mut servers: Vec<NodeId> =
+            state.mirror.of(target).filter(|copy| alive(copy, nodes)).map(|copy| copy.node).collect();
+        servers.sort_unstable();
+        (!servers.is_empty()).then_some(Known { servers, changed: Time::ZERO })
+    }
+
+    fn cache_event(
+        &self,
+        _now: Time,
+        node: NodeId,
+        target: TargetId,
+        event: CacheEvent,
+        nodes: Sight<'_>,
+    ) -> bool {
+        let mut state = lock(&self.state);
+        nodes.visit(Lane::Own(0), &mut state.visits);
+        let epoch = nodes.epoch();
+        match event {
+            CacheEvent::Stored => state.mirror.used(Copy { target, node, epoch }),
+            CacheEvent::Evicted => {
+                state.mirror.remove(target, node);
+                if state.full.len() <= node.index() {
+                    state.full.resize(node.index() + 1, None);
+                }
+                state.full[node.index()] = Some(epoch);
+            }
+        }
+        true
+    }
+
+    fn targets(&self) -> usize {
+        lock(&self.state).mirror.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dispatch::{Admission, Arrival, Dispatcher};
+    use crate::nodes::NodeSpec;
+    use crate::policy::PolicyKind;
+    use CacheEvent::{Evicted, Stored};
+
+    fn dispatcher(names: &[&str], targets_max: usize) -> Dispatcher {
+        let settings = Settings {
+            policy: PolicyKind::LbGc,
+            admission: Admission::Unlimited,
+            targets_max,
+            ..Settings::default()
+        };
+        let specs: Vec<NodeSpec> = names.iter().map(|name| NodeSpec::named(*name)).collect();
+        Dispatcher::new(settings, &specs).expect("the settings are in range")
+    }
+
+    fn send(dispatcher: &Dispatcher, target: u64) -> (u16, Reason) {
+        match dispatcher.arrive(Time::ZERO, Request::new(TargetId(target))) {
+            Arrival::Start(choice) => {
+                dispatcher.finish(Time::ZERO, choice.node, &mut Vec::new());
+                (choice.node.0, choice.reason)
+            }
+            other => panic!("expected a start, got {other:?}"),
+        }
+    }
+
+    fn event(dispatcher: &Dispatcher, node: u16, target: u64, event: CacheEvent) {
+        assert!(dispatcher.cache_event(Time::ZERO, NodeId(node), TargetId(target), event));
+    }
+
+    /// Two nodes with full caches: 1 at a, 2 at b, 3 at a, in the order of use.
+    fn full() -> Dispatcher {
+        let dispatcher = dispatcher(&["a", "b"], 100);
+        for (node, target) in [(0, 1), (1, 2), (0, 3)] {
+            event(&dispatcher, node, target, Stored);
+        }
+        for node in [0, 1] {
+            event(&dispatcher, node, 99, Evicted);
+        }
+        dispatcher
+    }
+
+    #[test]
+    fn a_hit_goes_where_it_is_cached_and_a_miss_to_the_globally_oldest() {
+        let dispatcher = full();
+        assert_eq!(send(&dispatcher, 1), (0, Reason::Local), "now 2 is the oldest, at b");
+        assert_eq!(send(&dispatcher, 4), (1, Reason::Oldest));
+        event(&dispatcher, 1, 2, Evicted);
+        event(&dispatcher, 1, 4, Stored);
+        assert_eq!(send(&dispatcher, 4), (1, Reason::Local));
+        assert_eq!(send(&dispatcher, 2), (0, Reason::Oldest), "3, at a, is older than 1");
+    }
+
+    #[test]
+    fn misses_at_once_take_one_old_copy_each() {
+        let dispatcher = full();
+        // 1 at a, 2 at b, 3 at a are there to leave, in this order.
+        assert_eq!([4, 5, 6].map(|target| send(&dispatcher, target).0), [0, 1, 0]);
+        assert_eq!(send(&dispatcher, 5), (1, Reason::Local), "it is on its way");
+    }
+
+    #[test]
+    fn room_is_used_before_anything_leaves() {
+        let dispatcher = dispatcher(&["a", "b"], 100);
+        event(&dispatcher, 0, 1, Stored);
+        event(&dispatcher, 0, 9, Evicted);
+        assert_eq!(send(&dispatcher, 2), (1, Reason::First), "b has room");
+        assert_eq!(send(&dispatcher, 1), (0, Reason::Local));
+        event(&dispatcher, 1, 9, Evicted);
+        assert_eq!(send(&dispatcher, 3), (1, Reason::Oldest), "2 is older than 1");
+    }
+
+    #[test]
+    fn of_several_copies_the_least_loaded_serves() {
+        let dispatcher = dispatcher(&["a", "b", "c"], 100);
+        event(&dispatcher, 0, 1, Stored);
+        event(&dispatcher, 2, 1, Stored);
+        let start = || match dispatcher.arrive(Time::ZERO, Request::new(TargetId(1))) {
+            Arrival::Start(choice) => choice.node.0,
+            other => panic!("expected a start, got {other:?}"),
+        };
+        assert_eq!([start(), start(), start(), start()], [0, 2, 0, 2]);
+    }
+
+    #[test]
+    fn a_failed_nodes_copies_are_forgotten() {
+        let dispatcher = full();
+        dispatcher.fail(Time::ZERO, NodeId(0), &mut Vec::new());
+        dispatcher.recover(Time::ZERO, NodeId(0), &mut Vec::new());
+        assert_eq!(dispatcher.explain(Time::ZERO, TargetId(1)).known, None);
+        assert_eq!(send(&dispatcher, 1), (0, Reason::First), "a came back empty: there is room");
+        assert_eq!(dispatcher.targets_known(), 3, "1 and 3 of before are 3 still: 2, 3 and the new 1");
+    }
+
+    #[test]
+    fn the_mirror_forgets_the_oldest_where_it_is_full() {
+        let dispatcher = dispatcher(&["a"], 2);
+        (1..=3).for_each(|target| event(&dispatcher, 0, target, Stored));
+        assert_eq!(dispatcher.targets_known(), 2);
+        assert_eq!(dispatcher.explain(Time::ZERO, TargetId(1)).known, None);
+        assert_eq!(send(&dispatcher, 3), (0, Reason::Local));
+    }
+}

@@ -1,0 +1,174 @@
+//! `static`: static partitioning, the dedicated servers that CAP is compared with (Casalicchio and Colajanni, WWW
+//! 2001, section 4.1).
+//!
+//! The nodes are divided among the [classes](crate::class::ServiceClass) by given shares, ideally those of their
+//! arrivals; a class uses its own nodes only, in turn.
+//!
+//! ```text
+//! nodes[c] = 1 for each class c with a share; every further node goes to the class with the largest
+//!            share[c] / (2 nodes[c] + 1)                                    (Sainte-Lague's rule)
+//! on request r: c = class(r); the next of c's nodes
+//! ```
+//! Where the paper is silent: Sainte-Lague's rule keeps the division next to proportional, ties go to the earlier
+//! class. Classes take the slots in their order, so a node that fails or returns changes nobody's division; only a
+//! slot never used before does. Where there are fewer nodes than classes with a share, class number k uses slot
+//! k modulo n. A class without a share uses all nodes. When no node of the class takes requests, or all have been
+//! tried, the request goes to any node in turn: it is served rather than refused.
+//!
+//! Parameters: `static_shares`, each 0 to 1,000,000 (all 1: equal parts). State: four counters and the division.
+//! Cost: O(n).
+
+use super::rr::Turn;
+use super::{Choice, Policy, Reason, cap};
+use crate::class::ServiceClass;
+use crate::dispatch::{Request, Settings};
+use crate::id::NodeId;
+use crate::nodes::{Sight, lock};
+use crate::time::Time;
+use core::ops::Range;
+use std::sync::Mutex;
+
+/// The slots of each class.
+type Division = [Range<usize>; ServiceClass::COUNT];
+
+#[derive(Debug)]
+pub(super) struct StaticPartition {
+    shares: [u32; ServiceClass::COUNT],
+    turns: [Turn; ServiceClass::COUNT],
+    /// The division of so many slots; the slots alone determine it.
+    division: Mutex<(usize, Division)>,
+}
+
+impl StaticPartition {
+    pub(super) fn new(settings: &Settings) -> Self {
+        let division = (0, divide(settings.static_shares, 0));
+        Self { shares: settings.static_shares, turns: cap::turns(), division: Mutex::new(division) }
+    }
+
+    /// The slots of a class.
+    fn own(&self, class: ServiceClass, slots: usize) -> Range<usize> {
+        let mut division = lock(&self.division);
+        if division.0 != slots {
+            *division = (slots, divide(self.shares, slots));
+        }
+        division.1[class.index()].clone()
+    }
+
+    fn next(&self, request: &Request, nodes: Sight<'_>, take: bool) -> Option<Choice> {
+        let turn = &self.turns[request.class.index()];
+        let own = self.own(request.class, nodes.slots());
+        let untried = |node| !request.exclude.contains(node);
+        let dedicated = |node: NodeId| own.contains(&node.index()) && untried(node);
+        // Asked first, so that a turn is read once.
+        let some = own.clone().filter_map(|index| u16::try_from(index).ok().map(NodeId));
+        let some = some.into_iter().any(|node| nodes.is_open(node) && untried(node));
+        let fits = |node| if some { dedicated(node) } else { untried(node) };
+        let node = if take { turn.take(nodes, fits)? } else { turn.next(nodes, fits)?.0 };
+        Some(Choice { node, reason: request.reason_or(Reason::Turn) })
+    }
+}
+
+impl Policy for StaticPartition {
+    fn pick(&self, _now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+        self.next(request, nodes, true).map(|choice| choice.counted(nodes))
+    }
+
+    fn peek(&self, _now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+        self.next(request, nodes, false)
+    }
+}
+
+/// Divides `slots` among the classes.
+fn divide(shares: [u32; ServiceClass::COUNT], slots: usize) -> Division {
+    let sharing: Vec<usize> = (0..shares.len()).filter(|class| shares[*class] > 0).collect();
+    let mut division: Division = core::array::from_fn(|_| 0..slots);
+    if slots < sharing.len() {
+        for (place, class) in sharing.into_iter().enumerate().filter(|_| slots > 0) {
+            division[class] = place % slots..place % slots + 1;
+        }
+        return division;
+    }
+    let mut counts = [0_u64; ServiceClass::COUNT];
+    sharing.iter().for_each(|class| counts[*class] = 1);
+    for _ in sharing.len()..slots {
+        // share / (2 count + 1), compared without dividing; the first of equals wins.
+        let better = |best: usize, class: usize| {
+            let left = u64::from(shares[class]) * (2 * counts[best] + 1);
+            let right = u64::from(shares[best]) * (2 * counts[class] + 1);
+            if left > right { class } else { best }
+        };
+        let Some(next) = sharing.iter().copied().reduce(better) else { break };
+        counts[next] += 1;
+    }
+    let mut from = 0;
+    for class in sharing {
+        let to = from + counts[class] as usize;
+        division[class] = from..to;
+        from = to;
+    }
+    division
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dispatch::{Admission, Dispatcher};
+    use crate::id::TargetId;
+    use crate::nodes::NodeSpec;
+    use crate::policy::PolicyKind;
+    use crate::policy::shelf::started;
+    use ServiceClass::{Cb, Db, Dcb, N};
+
+    fn counts(shares: [u32; 4], slots: usize) -> [usize; 4] {
+        divide(shares, slots).map(|range| range.len())
+    }
+
+    #[test]
+    fn nodes_are_divided_by_share_and_nobody_goes_without() {
+        assert_eq!(counts([60, 40, 0, 0], 10), [6, 4, 10, 10], "without a share: all");
+        assert_eq!(counts([1, 1, 1, 1], 8), [2, 2, 2, 2]);
+        assert_eq!(counts([90, 5, 5, 0], 16), [14, 1, 1, 16], "14.4, 0.8, 0.8 would be exact");
+        assert_eq!(counts([1, 0, 0, 0], 3), [3, 3, 3, 3]);
+        assert_eq!(counts([0; 4], 3), [3; 4]);
+    }
+
+    #[test]
+    fn the_parts_do_not_overlap_and_leave_nothing_out() {
+        for slots in 4..70 {
+            let parts = divide([600, 200, 100, 100], slots);
+            let ends: Vec<usize> = parts.iter().flat_map(|part| [part.start, part.end]).collect();
+            assert_eq!((ends[0], ends[7]), (0, slots));
+            assert!(
+                ends[1..7].chunks(2).all(|pair| pair[0] == pair[1])
+                    && parts.iter().all(|part| !part.is_empty())
+            );
+        }
+    }
+
+    #[test]
+    fn fewer_nodes_than_classes_are_shared() {
+        assert_eq!(divide([1, 1, 1, 1], 3), [0..1, 1..2, 2..3, 0..1]);
+        assert_eq!(divide([1, 1, 1, 1], 0), [0..0, 0..0, 0..0, 0..0]);
+    }
+
+    #[test]
+    fn a_class_uses_its_own_nodes_in_turn_and_others_only_in_need() {
+        let settings = Settings {
+            policy: PolicyKind::Static,
+            admission: Admission::Unlimited,
+            static_shares: [2, 1, 1, 0],
+            ..Settings::default()
+        };
+        let specs = ["a", "b", "c", "d"].map(NodeSpec::named);
+        let dispatcher = Dispatcher::new(settings, &specs).expect("the settings are in range");
+        let send = |class| {
+            started(dispatcher.arrive(Time::ZERO, Request::new(TargetId(1)).with_class(class))).index()
+        };
+        assert_eq!([N, N, N, Db, Cb, Db, N].map(send), [0, 1, 0, 2, 3, 2, 1]);
+        assert_eq!([Dcb, Dcb, Dcb, Dcb].map(send), [0, 1, 2, 3]);
+        dispatcher.fail(Time::ZERO, NodeId(2), &mut Vec::new());
+        assert_eq!([Db, N, N].map(send), [3, 0, 1], "DB's only node is down; N keeps its own");
+        dispatcher.recover(Time::ZERO, NodeId(2), &mut Vec::new());
+        assert_eq!([Db, Db].map(send), [2, 2]);
+    }
+}

@@ -1,0 +1,181 @@
+//! `ward` and `part`: routing by a table computed from a log (Cherkasova and Karlsson, HPL-2001-2, section 2).
+//!
+//! Nodes face the clients themselves; the one that accepted a request is its origin. Every node has the same
+//! [table](super::table::RouteTable): the *core*, the most popular targets, is served wherever it is asked for; the
+//! *partition* by its owners; the rest, which no cache would keep, where it is asked for.
+//!
+//! ```text
+//!                    ward                      part
+//! core               at the origin             at the node that the target's hash names
+//! owner is origin    at the origin             at the origin
+//! owner is another   handed to the owner       handed to the owner
+//! not in the table   at the origin             at the origin
+//! ```
+//! PART is WARD with an empty core. `part` therefore partitions a table's core too, by hash, so that one table serves
+//! both; given a table made for it, which has no core, it does what the paper says.
+//!
+//! Where the paper is silent: a target whose owner takes no requests is served at its origin, like one that is not in
+//! the table. A request without an origin (a switch took it), or whose origin takes no requests, and that the table
+//! sends to no owner, goes to the node with the fewest requests in flight, equals in turn; so does a retry. The
+//! table's nodes are slots in the order in which the nodes joined.
+//!
+//! Parameters: the table (default none: every request is served at its origin, which is the paper's RR). State: one
+//! counter; the table never changes. Cost: O(1), one binary search among a few ids.
+
+use super::least_conn::LeastConnections;
+use super::table::{Place, RouteTable};
+use super::{Choice, Policy, Reason};
+use crate::dispatch::{Request, Settings};
+use crate::nodes::Sight;
+use crate::time::Time;
+use std::sync::Arc;
+
+#[derive(Debug)]
+pub(super) struct Ward {
+    table: Option<Arc<RouteTable>>,
+    has_core: bool,
+    fallback: LeastConnections,
+}
+
+impl Ward {
+    pub(super) fn new(settings: &Settings) -> Self {
+        Self { table: settings.table.clone(), has_core: true, fallback: LeastConnections::default() }
+    }
+
+    /// The same without a core.
+    pub(super) fn part(settings: &Settings) -> Self {
+        Self { has_core: false, ..Self::new(settings) }
+    }
+
+    /// Where the table or the origin sends the request; `None` if neither does.
+    fn route(&self, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+        if !request.exclude.is_empty() {
+            return None;
+        }
+        let place = self.table.as_ref().and_then(|table| table.get(request.target));
+        let owner = match place {
+            Some(Place::Core) if !self.has_core => nodes.hashed(request.target.0, |_| false),
+            Some(place) => place.owner().filter(|node| nodes.is_open(*node)),
+            None => None,
+        };
+        let origin = request.origin.filter(|node| nodes.is_open(*node));
+        let (node, reason) = match (owner, origin) {
+            (Some(owner), _) if owner_is(request, owner) => (owner, Reason::Local),
+            (Some(owner), _) => (owner, Reason::Owner),
+            (None, Some(origin)) if place == Some(Place::Core) => (origin, Reason::Core),
+            (None, Some(origin)) => (origin, Reason::Origin),
+            (None, None) => return None,
+        };
+        Some(Choice { node, reason })
+    }
+}
+
+fn owner_is(request: &Request, owner: crate::id::NodeId) -> bool {
+    request.origin == Some(owner)
+}
+
+impl Policy for Ward {
+    fn pick(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+        match self.route(request, nodes) {
+            Some(choice) => Some(choice.counted(nodes)),
+            None => self.fallback.pick(now, request, nodes),
+        }
+    }
+
+    fn peek(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+        self.route(request, nodes).or_else(|| self.fallback.peek(now, request, nodes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dispatch::{Admission, Arrival, Decision, Dispatcher};
+    use crate::id::{NodeId, TargetId};
+    use crate::nodes::NodeSpec;
+    use crate::policy::PolicyKind;
+
+    const CORE: TargetId = TargetId(10);
+    const OF_1: TargetId = TargetId(11);
+    const UNKNOWN: TargetId = TargetId(12);
+
+    fn dispatcher(policy: PolicyKind) -> Dispatcher {
+        let table =
+            RouteTable::new(3, [(CORE, Place::Core), (OF_1, Place::Node(1))]).expect("it is in range");
+        let settings = Settings {
+            policy,
+            admission: Admission::Unlimited,
+            table: Some(Arc::new(table)),
+            ..Settings::default()
+        };
+        Dispatcher::new(settings, &["a", "b", "c"].map(NodeSpec::named)).expect("the settings are in range")
+    }
+
+    fn send(dispatcher: &Dispatcher, request: Request) -> (u16, Reason) {
+        match dispatcher.arrive(Time::ZERO, request) {
+            Arrival::Start(Decision { node, reason }) => (node.0, reason),
+            other => panic!("expected a start, got {other:?}"),
+        }
+    }
+
+    fn at(target: TargetId, origin: u16) -> Request {
+        Request::new(target).with_origin(NodeId(origin))
+    }
+
+    #[test]
+    fn the_four_places_of_ward() {
+        let ward = dispatcher(PolicyKind::Ward);
+        for origin in 0..3 {
+            assert_eq!(send(&ward, at(CORE, origin)), (origin, Reason::Core));
+            assert_eq!(send(&ward, at(UNKNOWN, origin)), (origin, Reason::Origin));
+            let reason = if origin == 1 { Reason::Local } else { Reason::Owner };
+            assert_eq!(send(&ward, at(OF_1, origin)), (1, reason));
+        }
+    }
+
+    #[test]
+    fn part_has_no_core() {
+        let part = dispatcher(PolicyKind::Part);
+        // TargetId(10) lies at the beginning of the hashes: slot 0.
+        assert_eq!(send(&part, at(CORE, 0)), (0, Reason::Local));
+        assert_eq!(send(&part, at(CORE, 2)), (0, Reason::Owner));
+        assert_eq!(send(&part, at(UNKNOWN, 2)), (2, Reason::Origin));
+        assert_eq!(send(&part, at(OF_1, 2)), (1, Reason::Owner));
+    }
+
+    #[test]
+    fn a_closed_owner_or_origin_is_gone_round() {
+        for kind in [PolicyKind::Ward, PolicyKind::Part] {
+            let dispatcher = dispatcher(kind);
+            assert!(dispatcher.fail(Time::ZERO, NodeId(1), &mut Vec::new()));
+            assert_eq!(send(&dispatcher, at(OF_1, 2)), (2, Reason::Origin), "{kind}: the owner is down");
+            assert_eq!(
+                send(&dispatcher, at(UNKNOWN, 1)),
+                (0, Reason::LeastLoaded),
+                "{kind}: the origin is down"
+            );
+            assert_eq!(
+                send(&dispatcher, at(OF_1, 7)).1,
+                Reason::LeastLoaded,
+                "{kind}: there is no such node"
+            );
+        }
+    }
+
+    #[test]
+    fn without_an_origin_the_table_decides_or_else_the_load() {
+        let ward = dispatcher(PolicyKind::Ward);
+        assert_eq!(send(&ward, Request::new(OF_1)), (1, Reason::Owner));
+        let nodes = [CORE, UNKNOWN, CORE].map(|target| send(&ward, Request::new(target)));
+        // Node 1 has a request already; of the two others each in turn, then all are equal.
+        assert_eq!(nodes.map(|(node, _)| node), [0, 2, 0]);
+        assert!(nodes.iter().all(|(_, reason)| *reason == Reason::LeastLoaded));
+    }
+
+    #[test]
+    fn without_a_table_each_node_serves_what_comes_to_it() {
+        let settings = Settings { policy: PolicyKind::Ward, ..Settings::default() };
+        let dispatcher = Dispatcher::new(settings, &["a", "b"].map(NodeSpec::named)).expect("in range");
+        assert_eq!(send(&dispatcher, at(OF_1, 1)), (1, Reason::Origin));
+    }
+}

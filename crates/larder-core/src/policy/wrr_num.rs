@@ -1,0 +1,47 @@
+//! `wrr-num`: round robin weighted by the number of active processes that nodes report every T_gat (Casalicchio and
+//! Colajanni, WWW 2001, section 4.1: WRR, variant *num*).
+//!
+//! ```text
+//! w(n) = weight(n) / (1 + processes(n)), as of the last gather
+//! ```
+//! The rest is in [`super::gathered`]. The paper gives no formula; this is the plainest under which a node with twice
+//! the work gets half the requests, and 1 keeps an idle node's share finite. It does not use the dispatcher's own count
+//! of requests in flight, which is never stale: [`wrr`](super::wrr) does.
+//!
+//! Parameters: `t_gat` (1 ms to 1 h, 10 s; the paper finds small ones best and badly chosen ones worse than plain round
+//! robin), `report_age_max`. A node that has not reported counts as the mean of those that have.
+
+use super::gathered::Gathered;
+use crate::dispatch::Settings;
+use crate::nodes::LoadReport;
+
+/// The policy.
+pub(super) fn wrr_num(settings: &Settings) -> Gathered {
+    Gathered::new(settings, quality)
+}
+
+/// 1 / (1 + processes). A report always says it.
+fn quality(report: &LoadReport) -> Option<u64> {
+    Some((1 << 32) / (1 + u64::from(report.processes)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::NodeId;
+    use crate::policy::PolicyKind;
+    use crate::policy::gathered::tests::{dispatcher, shares};
+    use crate::time::Time;
+
+    #[test]
+    fn traffic_goes_by_the_reciprocal_of_the_processes() {
+        let dispatcher = dispatcher(PolicyKind::WrrNum, &["a", "b"]);
+        for (node, processes) in [(0, 3), (1, 11)] {
+            // Service times are not looked at.
+            let report =
+                LoadReport { processes, service_us: 1 + u32::from(node) * 9, ..LoadReport::default() };
+            dispatcher.report(Time::ZERO, NodeId(node), report);
+        }
+        assert_eq!(shares(&dispatcher, Time::ZERO, 40), [30, 10], "1/4 against 1/12");
+    }
+}
