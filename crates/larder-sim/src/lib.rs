@@ -17,6 +17,7 @@ mod error;
 mod gms;
 mod memory;
 pub mod outcome;
+pub mod replay;
 mod scenario;
 pub mod source;
 mod station;

@@ -1,0 +1,406 @@
+//! Threads drive a recorded dispatcher as hard as they can; the record, replayed, decides alike.
+//!
+//! `LARDER_SEED` chooses the inputs; which thread comes first at a lock is the machine's, on every run anew.
+
+use larder_core::dispatch::{Admission, CacheEvent, Changed, Decided, Witness};
+use larder_core::nodes::LoadReport;
+use larder_core::record::{End, Frame, Header};
+use larder_core::tape::{Entry, Fault, Read};
+use larder_core::{
+    Arrival, Bytes, Dispatcher, NodeId, NodeSpec, PolicyKind, Request, Settings, TargetId, Time, Weight,
+};
+use larder_sim::replay::{Replay, ReplayError, Summary, Trouble};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+const THREADS: u64 = 4;
+
+/// Keeps all frames.
+#[derive(Clone, Debug, Default)]
+struct Keeper(Arc<Mutex<Vec<Frame>>>);
+
+impl Witness for Keeper {
+    fn decided(&self, decided: Decided) -> bool {
+        self.0.lock().expect("not poisoned").push(Frame::Decided(decided));
+        true
+    }
+
+    fn changed(&self, changed: Changed) -> bool {
+        self.0.lock().expect("not poisoned").push(Frame::Changed(changed));
+        true
+    }
+}
+
+fn seed() -> u64 {
+    let seed = std::env::var("LARDER_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
+    eprintln!("LARDER_SEED={seed}");
+    seed
+}
+
+const fn mix(value: u64) -> u64 {
+    let mut z = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+struct Lots(u64);
+
+impl Lots {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = mix(self.0);
+        self.0 % n
+    }
+}
+
+/// Milliseconds that pass a little with every look.
+#[derive(Debug, Default)]
+struct Clock(AtomicU64);
+
+impl Clock {
+    fn now(&self) -> Time {
+        Time::from_millis(self.0.fetch_add(3, Ordering::Relaxed))
+    }
+}
+
+/// One thread's requests: so many, and more until `done`.
+fn serve(dispatcher: &Dispatcher, clock: &Clock, mut lots: Lots, rounds: u64, done: &AtomicBool) {
+    let (mut held, mut started, mut expired) = (Vec::new(), Vec::new(), Vec::new());
+    let mut round = 0;
+    while round < rounds || !done.load(Ordering::Relaxed) {
+        round += 1;
+        // Few targets, some of them hot, so that sets grow, shrink and are forgotten.
+        let hot = if lots.below(3) == 0 { 4 } else { 300 };
+        let request = Request::new(TargetId(mix(lots.below(hot))));
+        let request = request.with_class(larder_core::ServiceClass::ALL[lots.below(4) as usize]);
+        let request =
+            if lots.below(2) == 0 { request } else { request.with_origin(NodeId(lots.below(6) as u16)) };
+        if let Arrival::Start(decision) = dispatcher.arrive(clock.now(), request) {
+            held.push((decision.node, request));
+        }
+        while held.len() > lots.below(60) as usize {
+            let (node, request) = held.swap_remove(lots.below(held.len() as u64) as usize);
+            if lots.below(10) > 0 {
+                dispatcher.finish(clock.now(), node, &mut started);
+            } else {
+                match dispatcher.retry(clock.now(), node, request) {
+                    Ok(decision) => {
+                        held.push((
+                            decision.node,
+                            Request { exclude: request.exclude.with(node), ..request },
+                        ));
+                    }
+                    Err(_) => dispatcher.abandon(clock.now(), &mut started),
+                }
+            }
+            let begun = started.drain(..).filter_map(|started| started.outcome.ok());
+            held.extend(begun.map(|decision| (decision.node, request)));
+        }
+        if lots.below(50) == 0 {
+            dispatcher.expire(clock.now(), &mut expired);
+        }
+    }
+    let any = Request::new(TargetId(0));
+    while let Some((node, _)) = held.pop() {
+        dispatcher.finish(clock.now(), node, &mut started);
+        held.extend(started.drain(..).filter_map(|started| started.outcome.ok()).map(|d| (d.node, any)));
+    }
+}
+
+/// Nodes fail, drain, recover, join, leave, get other weights and report, so many times.
+fn disturb(dispatcher: &Dispatcher, clock: &Clock, mut lots: Lots, times: u32) {
+    let mut started = Vec::new();
+    let mut joined = 0_u32;
+    for _ in 0..times {
+        let node = NodeId(lots.below(10) as u16);
+        let now = clock.now();
+        match lots.below(12) {
+            0 => _ = dispatcher.fail(now, node, &mut started),
+            1 => _ = dispatcher.drain(now, node, &mut started),
+            2..=5 => _ = dispatcher.recover(now, node, &mut started),
+            6 => _ = dispatcher.leave(now, node, &mut started),
+            7 | 8 => {
+                joined += 1;
+                let spec = NodeSpec {
+                    cache: Bytes::mib(lots.below(3) * 64),
+                    ..NodeSpec::named(format!("j{joined}"))
+                };
+                drop(dispatcher.join(now, spec, &mut started));
+            }
+            9 => {
+                let weight = Weight::from_milli(500 + lots.below(2_000) as u32).expect("in range");
+                dispatcher.reweigh(now, node, weight, &mut started);
+            }
+            10 => {
+                let share = lots.below(1_000) as u16;
+                let report = LoadReport {
+                    cpu_permille: share,
+                    processes: lots.below(50) as u32,
+                    service_us: 900,
+                    ..LoadReport::default()
+                };
+                dispatcher.report(now, node, report);
+            }
+            _ => {
+                let event = [CacheEvent::Stored, CacheEvent::Evicted][lots.below(2) as usize];
+                dispatcher.cache_event(now, node, TargetId(mix(lots.below(300))), event);
+            }
+        }
+        for decision in started.drain(..).filter_map(|started| started.outcome.ok()).collect::<Vec<_>>() {
+            // Its client is gone at once.
+            dispatcher.finish(clock.now(), decision.node, &mut Vec::new());
+        }
+        for _ in 0..lots.below(4) {
+            std::thread::yield_now();
+        }
+    }
+}
+
+fn settings(policy: PolicyKind) -> Settings {
+    Settings {
+        policy,
+        admission: Admission::Fixed(120),
+        queue_max: 30,
+        queue_timeout: std::time::Duration::from_millis(400),
+        t_low: 4,
+        t_high: 9,
+        replication_decay: std::time::Duration::from_millis(900),
+        targets_max: 128,
+        shards: 4,
+        nodes_max: 80,
+        join_targets_per_s: 20,
+        join_warm_targets: 30,
+        ..Settings::default()
+    }
+}
+
+/// A recorded run of several threads.
+fn run(policy: PolicyKind, rounds: u64) -> (Header, Vec<Frame>) {
+    let nodes: Vec<NodeSpec> = (0..6)
+        .map(|i| NodeSpec { cache: Bytes::mib(64 << (i % 2)), ..NodeSpec::named(format!("n{i}")) })
+        .collect();
+    let keeper = Keeper::default();
+    let dispatcher =
+        Dispatcher::witnessed(settings(policy), &nodes, Box::new(keeper.clone())).expect("in range");
+    let (clock, done, seed) = (Clock::default(), AtomicBool::new(false), seed());
+    std::thread::scope(|scope| {
+        let (dispatcher, clock, done) = (&dispatcher, &clock, &done);
+        for thread in 1..=THREADS {
+            scope.spawn(move || serve(dispatcher, clock, Lots(mix(seed + thread * 77)), rounds, done));
+        }
+        disturb(dispatcher, clock, Lots(mix(seed)), 300);
+        done.store(true, Ordering::Relaxed);
+    });
+    let frames = std::mem::take(&mut *keeper.0.lock().expect("not poisoned"));
+    (Header { settings: settings(policy), nodes }, frames)
+}
+
+/// A run without races: what is recorded is the same every time.
+fn calm(policy: PolicyKind, rounds: u64) -> (Header, Vec<Frame>) {
+    let nodes = vec![NodeSpec::named("a"), NodeSpec::named("b"), NodeSpec::named("c")];
+    let keeper = Keeper::default();
+    let dispatcher =
+        Dispatcher::witnessed(settings(policy), &nodes, Box::new(keeper.clone())).expect("in range");
+    let clock = Clock::default();
+    let done = AtomicBool::new(true);
+    serve(&dispatcher, &clock, Lots(7), rounds, &done);
+    dispatcher.fail(clock.now(), NodeId(1), &mut Vec::new());
+    serve(&dispatcher, &clock, Lots(8), rounds, &done);
+    let frames = std::mem::take(&mut *keeper.0.lock().expect("not poisoned"));
+    (Header { settings: settings(policy), nodes }, frames)
+}
+
+fn bytes((header, frames): &(Header, Vec<Frame>), end: End) -> Vec<u8> {
+    let mut bytes = header.encode().expect("it can be recorded");
+    for frame in frames.iter().chain([&Frame::End(end, frames.len() as u64)]) {
+        bytes.extend(frame.encode().expect("short enough"));
+    }
+    bytes
+}
+
+/// Both logs.
+fn replayed(record: &[u8]) -> Result<(String, String, Summary), ReplayError> {
+    let mut replay = Replay::open(record)?;
+    let (mut live, mut again) = (String::new(), String::new());
+    for row in &mut replay {
+        let row = row?;
+        live += &row.live;
+        again += &row.replayed;
+    }
+    Ok((live, again, replay.summary().clone()))
+}
+
+#[test]
+fn what_threads_decided_together_is_decided_again_alone() {
+    for policy in PolicyKind::ALL {
+        let run = run(policy, 2_000);
+        let (live, again, summary) =
+            replayed(&bytes(&run, End::Complete)).unwrap_or_else(|error| panic!("{policy}: {error}"));
+        assert!(live == again, "{policy}: the logs differ in {} lines", summary.differing);
+        assert_eq!((summary.differing, summary.left_out), (0, 0), "{policy}");
+        assert_eq!(
+            summary.decisions + summary.changes,
+            run.1.len() as u64,
+            "{policy}: a line for each frame"
+        );
+        assert_eq!(live.lines().count(), run.1.len(), "{policy}");
+        assert!(summary.decisions >= 2_000 * THREADS && summary.changes >= 100, "{policy}: {summary:?}");
+    }
+}
+
+/// The log of a run, made from the frames alone: what a switch writes as it goes.
+#[test]
+fn the_live_log_is_that_of_the_frames() {
+    use larder_core::record::{changed_line, decided_line, first_visit};
+    let run = run(PolicyKind::LardR, 500);
+    let mut text = String::new();
+    for frame in &run.1 {
+        match frame {
+            Frame::Decided(d) => {
+                decided_line(
+                    &mut text,
+                    d.generation,
+                    first_visit(&d.tape),
+                    d.at,
+                    d.request.target,
+                    d.outcome,
+                );
+            }
+            Frame::Changed(c) => changed_line(&mut text, c.generation, c.at, &c.change, c.node),
+            Frame::End(..) => {}
+        }
+    }
+    assert_eq!(replayed(&bytes(&run, End::Complete)).expect("replays").1, text);
+}
+
+#[test]
+fn another_threshold_decides_otherwise() {
+    let record = bytes(&calm(PolicyKind::LardR, 2_000), End::Complete);
+    assert_eq!(
+        Replay::open(&record[..])
+            .expect("a record")
+            .filter(|row| !matches!(row, Ok(row) if row.agrees()))
+            .count(),
+        0
+    );
+    let altered = Replay::open_with(&record[..], |settings| settings.t_high = 14).expect("a record");
+    let differs = altered.into_iter().find(|row| !matches!(row, Ok(row) if row.agrees()));
+    assert!(differs.is_some(), "T_high = 14 instead of 9 must show");
+}
+
+#[test]
+fn a_load_that_was_not_read_shows() {
+    let mut run = calm(PolicyKind::LeastConn, 300);
+    let Some(Frame::Decided(decided)) = run.1.get_mut(100) else { panic!("a decision") };
+    let Arrival::Start(decision) = decided.outcome else { panic!("it started: {decided:?}") };
+    // The node chosen seems busy; the slots are read from the turn on.
+    for entry in &mut decided.tape {
+        if let Entry::Read(Read::Turn, turn) = entry {
+            *turn = 0;
+        }
+    }
+    let loads = decided.tape.iter_mut().filter(|entry| matches!(entry, Entry::Read(Read::Load, _)));
+    let load = loads.into_iter().nth(decision.node.index()).expect("all loads were read");
+    *load = Entry::Read(Read::Load, 90);
+    let (live, again, summary) = replayed(&bytes(&run, End::Complete)).expect("it can be replayed");
+    assert!(live != again && summary.differing >= 1);
+}
+
+#[test]
+fn a_forged_outcome_shows() {
+    let mut run = calm(PolicyKind::Hash, 300);
+    let Some(Frame::Decided(decided)) = run.1.get_mut(5) else { panic!("a decision") };
+    let Arrival::Start(decision) = &mut decided.outcome else { panic!("it started") };
+    decision.node = NodeId(decision.node.0 + 1);
+    let (_, _, summary) = replayed(&bytes(&run, End::Complete)).expect("it can be replayed");
+    assert_eq!(summary.differing, 1);
+}
+
+/// What replaying gives once frame 11 was spoilt.
+fn trouble(policy: PolicyKind, spoil: impl FnOnce(&mut Vec<Frame>)) -> String {
+    let mut run = calm(policy, 300);
+    spoil(&mut run.1);
+    replayed(&bytes(&run, End::Complete)).expect_err("it is spoilt").to_string()
+}
+
+fn tape(frames: &mut [Frame], at: usize) -> &mut Vec<Entry> {
+    let Frame::Decided(decided) = &mut frames[at] else { unreachable!("frame {at} is a decision") };
+    &mut decided.tape
+}
+
+#[test]
+fn troubles_name_the_record() {
+    let text = trouble(PolicyKind::LardR, |frames| tape(frames, 10).truncate(1));
+    assert!(text.starts_with("record 11: the tape runs short"), "{text}");
+    let text = trouble(PolicyKind::LardR, |frames| tape(frames, 10).push(Entry::Read(Read::Load, 0)));
+    assert!(text.starts_with("record 11: ") && text.contains("nothing reads"), "{text}");
+    let text = trouble(PolicyKind::Wrr, |frames| tape(frames, 10)[1] = Entry::Read(Read::Minimum, 0));
+    assert!(
+        text.starts_with("record 11: ") && text.contains("where a count of outstanding requests is read"),
+        "{text}"
+    );
+    let text = trouble(PolicyKind::Rr, |frames| drop(frames.remove(10)));
+    assert!(text.contains("needs turn at"), "{text}");
+    let text = trouble(PolicyKind::Rr, |frames| {
+        let twin = frames[10].clone();
+        frames.insert(0, twin.clone());
+        frames.insert(0, twin);
+    });
+    assert!(text.starts_with("record 2: it is visit ") && text.ends_with("so is record 1"), "{text}");
+    let text = trouble(PolicyKind::Hash, |frames| {
+        if let Frame::Decided(decided) = &mut frames[10] {
+            decided.generation = 9;
+        }
+    });
+    assert_eq!(text, "record 11: it is of generation 9 where 0 is due");
+}
+
+#[test]
+fn cut_records_and_foreign_bytes_end_in_errors() {
+    let record = bytes(&calm(PolicyKind::Lard, 20), End::Complete);
+    assert!(replayed(&record).is_ok());
+    for cut in 0..record.len() {
+        assert!(replayed(&record[..cut]).is_err(), "cut at {cut}");
+    }
+    let longer = [&record[..], b"x"].concat();
+    assert!(matches!(replayed(&longer), Err(ReplayError::Frame { trouble: Trouble::AfterEnd, .. })));
+    let other = [&record[..8], &[2], &record[9..]].concat();
+    let error = replayed(&other).expect_err("another version").to_string();
+    assert_eq!(error, "the record is of version 2, this release reads version 1");
+    assert!(matches!(replayed(b"GET / HTTP/1.1\r\n"), Err(ReplayError::Magic)));
+}
+
+/// A bit that falls over anywhere: an error, another log, or a log that is about another input; never a panic.
+#[test]
+fn no_flipped_bit_breaks_the_replay() {
+    let record = bytes(&calm(PolicyKind::LardR, 30), End::Complete);
+    for at in 9..record.len() {
+        for bit in 0..8 {
+            let mut spoilt = record.clone();
+            spoilt[at] ^= 1 << bit;
+            let _ = replayed(&spoilt);
+        }
+    }
+}
+
+#[test]
+fn after_an_overrun_all_but_the_torn_end_is_replayed() {
+    let mut run = calm(PolicyKind::Rr, 300);
+    let length = run.1.len();
+    // The writer had no room for this one, and others under way came after it.
+    run.1.remove(length - 5);
+    let (live, again, summary) = replayed(&bytes(&run, End::Overrun)).expect("it can be replayed");
+    assert_eq!((live.lines().count(), summary.left_out), (length - 5, 4));
+    assert!(live == again && summary.end == Some("overrun"));
+    let complete = replayed(&bytes(&run, End::Complete)).expect_err("a gap");
+    assert!(
+        complete.to_string().starts_with(&format!("record {}: it needs turn at", length - 4)),
+        "{complete}"
+    );
+}
+
+#[test]
+fn a_fault_says_what_was_read() {
+    let fault = Fault::Kind { at: 2, found: Entry::Read(Read::Load, 3), wanted: "turn" };
+    assert_eq!(fault.to_string(), "entry 2 of the tape is Read(Load, 3) where a turn is read");
+}
