@@ -4,6 +4,7 @@
 //! simulated is what they act upon: clients ([`source`]), nodes with processors and disks ([`cost`]), and time.
 //!
 //! * [`Workload`] and [`Scenario`] go into [`simulate`], an [`Outcome`] comes out;
+//! * [`users`] are clients who fetch pages and think, or go through profiles; [`simulate_with`] takes them;
 //! * [`sweep()`] runs many of them on all cores;
 //! * [`ceiling`] says what no policy can exceed.
 //!
@@ -23,6 +24,7 @@ pub mod source;
 mod station;
 mod sweep;
 mod tally;
+pub mod users;
 mod workload;
 
 pub use cost::Costs;

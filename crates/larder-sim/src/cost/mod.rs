@@ -5,9 +5,13 @@
 //! serves in order of arrival, so a step ends at `max(now, station free) + time`. Times are for a node of speed 1;
 //! the cluster divides them by the speed of the node.
 
+mod cap01;
+mod hacc99;
 mod lard98;
 mod ward01;
 
+pub use cap01::{Cap01, Layer};
+pub use hacc99::Hacc99;
 pub use lard98::Lard98;
 pub use ward01::Ward01;
 
@@ -126,17 +130,23 @@ pub enum Costs {
     Lard98(Lard98),
     /// The WARD paper's server.
     Ward01(Ward01),
+    /// The CAP paper's cluster.
+    Cap01(Cap01),
+    /// The HACC paper's cluster.
+    Hacc99(Hacc99),
 }
 
 impl Costs {
     /// The names of all models.
-    pub const NAMES: [&'static str; 2] = ["lard98", "ward01"];
+    pub const NAMES: [&'static str; 4] = ["lard98", "ward01", "cap01", "hacc99"];
 
     /// The model of that name with its published values.
     pub fn by_name(name: &str) -> Option<Self> {
         Some(match name {
             "lard98" => Self::Lard98(Lard98::default()),
             "ward01" => Self::Ward01(Ward01::default()),
+            "cap01" => Self::Cap01(Cap01::default()),
+            "hacc99" => Self::Hacc99(Hacc99::default()),
             _ => return None,
         })
     }
@@ -145,6 +155,8 @@ impl Costs {
         match self {
             Self::Lard98(model) => model.check(),
             Self::Ward01(model) => model.check(),
+            Self::Cap01(model) => model.check(),
+            Self::Hacc99(model) => model.check(),
         }
     }
 }

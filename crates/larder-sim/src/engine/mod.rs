@@ -55,6 +55,8 @@ pub fn simulate_with(
     Ok(match &scenario.costs {
         Costs::Lard98(model) => Engine::new(workload, scenario, dispatcher, source, model).run(),
         Costs::Ward01(model) => Engine::new(workload, scenario, dispatcher, source, model).run(),
+        Costs::Cap01(model) => Engine::new(workload, scenario, dispatcher, source, model).run(),
+        Costs::Hacc99(model) => Engine::new(workload, scenario, dispatcher, source, model).run(),
     })
 }
 
