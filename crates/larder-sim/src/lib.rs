@@ -18,6 +18,8 @@ mod error;
 mod gms;
 mod memory;
 pub mod outcome;
+pub mod paper;
+pub mod press;
 pub mod replay;
 mod scenario;
 pub mod source;

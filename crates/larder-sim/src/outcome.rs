@@ -132,6 +132,9 @@ pub struct Outcome {
     pub bytes_read: u64,
     /// Delays of requests.
     pub delay: Delays,
+    /// Mean delay at the slowest node less that at the fastest, in seconds: mean over whole windows of 20 s; 0 if the
+    /// run is shorter than one.
+    pub delay_apart_s: f64,
     /// Delays of pages, for clients that fetch pages.
     pub page_delay: Option<Delays>,
     /// Share of the time that a node is underutilised, mean over the nodes (LARD section 3.3).

@@ -31,6 +31,52 @@ struct PerNode {
     read_all: u64,
 }
 
+/// How far the nodes' delays lie apart, window by window.
+#[derive(Debug)]
+struct Apart {
+    ends: Time,
+    /// Of each node in this window: sum of delays and how many.
+    delays: Vec<(u64, u64)>,
+    sum_s: f64,
+    windows: u32,
+}
+
+impl Apart {
+    /// Long enough for hundreds of requests at a slow node, short enough for a load to stand for one.
+    const WINDOW_NS: u64 = 20_000_000_000;
+
+    fn new(nodes: usize, now: Time) -> Self {
+        let ends = Time::from_nanos(now.as_nanos() + Self::WINDOW_NS);
+        Self { ends, delays: vec![(0, 0); nodes], sum_s: 0.0, windows: 0 }
+    }
+
+    fn note(&mut self, now: Time, node: usize, delay_ns: u64) {
+        if now >= self.ends {
+            self.close();
+            self.ends = Time::from_nanos(now.as_nanos() + Self::WINDOW_NS);
+        }
+        let (sum, count) = &mut self.delays[node];
+        *sum += delay_ns;
+        *count += 1;
+    }
+
+    fn close(&mut self) {
+        let means = self.delays.iter().filter(|(_, count)| *count > 0);
+        let means = means.map(|(sum, count)| *sum as f64 / *count as f64 / 1e9);
+        let (least, most) =
+            means.fold((f64::INFINITY, 0.0_f64), |(least, most), mean| (mean.min(least), mean.max(most)));
+        if least.is_finite() {
+            self.sum_s += most - least;
+            self.windows += 1;
+        }
+        self.delays.fill((0, 0));
+    }
+
+    fn mean_s(&self) -> f64 {
+        self.sum_s / f64::from(self.windows.max(1))
+    }
+}
+
 /// The counts.
 #[derive(Debug)]
 pub(crate) struct Tally {
@@ -52,6 +98,7 @@ pub(crate) struct Tally {
     forwarded: u64,
     last_end: Time,
     delays: DelayLog,
+    apart: Apart,
     reasons: Reasons,
 }
 
@@ -78,6 +125,7 @@ impl Tally {
             forwarded: 0,
             last_end: Time::ZERO,
             delays: DelayLog::new(),
+            apart: Apart::new(scenario.nodes.len(), Time::ZERO),
             reasons: Reasons::new(),
         }
     }
@@ -117,6 +165,7 @@ impl Tally {
     }
 
     pub(crate) fn note_end(&mut self, now: Time, node: usize, delay_ns: u64, bytes: u64, forwarded: bool) {
+        self.apart.note(now, node, delay_ns);
         let node = &mut self.nodes[node];
         if node.active == self.idle_below {
             node.idle_since = Some(now);
@@ -150,6 +199,7 @@ impl Tally {
         (self.requests, self.refused, self.hits, self.shared, self.peer_hits) = (0, 0, 0, 0, 0);
         (self.bytes_sent, self.bytes_read, self.forwarded) = (0, 0, 0);
         self.delays.clear();
+        self.apart = Apart::new(self.nodes.len(), now);
         self.reasons = Reasons::new();
     }
 
@@ -191,6 +241,7 @@ impl Tally {
             bytes_sent: self.bytes_sent,
             bytes_read: self.bytes_read,
             delay: self.delays.delays(),
+            delay_apart_s: self.apart.mean_s(),
             page_delay: pages,
             idle_share: nodes.iter().map(|node| node.idle).sum::<f64>() / count,
             forwarded_share: share(self.forwarded),

@@ -1,0 +1,58 @@
+//! Experiments that are code: what a sweep of the simulator cannot express.
+
+use super::report::Sample;
+use super::traces::Traces;
+use super::{PaperError, press};
+
+/// A source of samples, by name.
+pub trait Builtin: Sync {
+    /// The name that experiment files call it by.
+    fn name(&self) -> &'static str;
+
+    /// Reads the file's `[params]`.
+    ///
+    /// # Errors
+    /// What is wrong with which key and what would be right, for people.
+    fn plan(&self, params: &toml::Table) -> Result<Box<dyn Plan>, String>;
+}
+
+/// Work split into jobs. A job's samples depend on nothing but its [key](Plan::key) and the code.
+pub trait Plan: Send + Sync {
+    /// The lines of its samples, in the order of the legend.
+    fn lines(&self) -> Vec<String>;
+
+    /// The values its samples have.
+    fn metrics(&self) -> Vec<&'static str>;
+
+    /// How many jobs there are.
+    fn jobs(&self) -> usize;
+
+    /// Everything a job's samples depend on, as text: its parameters and its workload.
+    fn key(&self, job: usize) -> String;
+
+    /// Does a job.
+    ///
+    /// # Errors
+    /// Why it cannot be done. [`PaperError::NoTrace`] leaves the experiment out; others end the run.
+    fn run(&self, job: usize, traces: &Traces) -> Result<Vec<Sample>, PaperError>;
+}
+
+/// Every builtin.
+const ALL: &[&dyn Builtin] = &[&press::Model, &press::Peaks];
+
+/// The builtin of that name, or the names there are.
+pub(super) fn by_name(name: &str) -> Result<&'static dyn Builtin, String> {
+    let found = ALL.iter().find(|builtin| builtin.name() == name);
+    found.copied().ok_or_else(|| {
+        let names: Vec<&str> = ALL.iter().map(|builtin| builtin.name()).collect();
+        format!("there is no builtin '{name}': use one of {}", names.join(", "))
+    })
+}
+
+/// Reads a builtin's parameters into a type of its own, which denies unknown fields.
+///
+/// # Errors
+/// The error of the TOML reader, in one line.
+pub(super) fn params<T: serde::de::DeserializeOwned>(table: &toml::Table) -> Result<T, String> {
+    table.clone().try_into().map_err(|error: toml::de::Error| error.message().to_owned())
+}

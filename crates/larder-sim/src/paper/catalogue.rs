@@ -1,0 +1,76 @@
+//! The experiments that come with larder.
+
+use super::experiment::{Experiment, Paper};
+use super::file::FileError;
+
+/// Declares files under `experiments/` with their texts.
+macro_rules! files {
+    ($($name:literal,)+) => {
+        /// Name and text of each file, in the order of the report.
+        pub const FILES: &[(&str, &str)] =
+            &[$(($name, include_str!(concat!("../../../../experiments/", $name))),)+];
+    };
+}
+
+files! {
+    "press/fig03-gain.toml",
+    "press/fig04-cost.toml",
+}
+
+/// All experiments.
+///
+/// # Errors
+/// A file is wrong; a test keeps that from happening.
+pub fn all() -> Result<Vec<Experiment>, FileError> {
+    FILES.iter().map(|(name, text)| Experiment::parse(&format!("experiments/{name}"), text)).collect()
+}
+
+/// The experiments of a name: `all`, `ci` (those with a small run), a paper, or an id. Empty if nothing has the name.
+///
+/// # Errors
+/// As [`all`].
+pub fn select(name: &str) -> Result<Vec<Experiment>, FileError> {
+    let paper = Paper::by_name(name);
+    let is_wanted = |experiment: &Experiment| match name {
+        "all" => true,
+        "ci" => experiment.in_ci(),
+        _ => paper == Some(experiment.paper) || experiment.id == name,
+    };
+    Ok(all()?.into_iter().filter(is_wanted).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_file_is_good_and_every_id_is_unique() {
+        let experiments = all().unwrap();
+        let ids: BTreeSet<&str> = experiments.iter().map(|experiment| experiment.id.as_str()).collect();
+        assert_eq!(ids.len(), experiments.len());
+        let reserved =
+            ids.iter().filter(|id| Paper::by_name(id).is_some() || ["all", "ci", "list"].contains(id));
+        assert_eq!(reserved.count(), 0, "an id hides a set");
+    }
+
+    #[test]
+    fn every_file_of_the_directory_is_in_the_catalogue() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments");
+        let mut found = BTreeSet::new();
+        for folder in std::fs::read_dir(&root).unwrap() {
+            let folder = folder.unwrap();
+            if !folder.file_type().unwrap().is_dir() {
+                continue;
+            }
+            for file in std::fs::read_dir(folder.path()).unwrap() {
+                let name = file.unwrap().file_name().into_string().unwrap();
+                if name.ends_with(".toml") {
+                    found.insert(format!("{}/{name}", folder.file_name().to_string_lossy()));
+                }
+            }
+        }
+        let known: BTreeSet<String> = FILES.iter().map(|(name, _)| (*name).to_owned()).collect();
+        assert_eq!(found, known);
+    }
+}

@@ -1,0 +1,450 @@
+//! Claims: what a paper says, how ours is measured, and within what bounds the claim holds.
+
+use serde::{Deserialize, Serialize};
+
+use super::report::{Judgement, Sample};
+
+/// How a number is taken from a line. A line may be divided, point by point, by another one (`per`) first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Measure {
+    /// The value at `at`.
+    Value,
+    /// The least value from `from` to `to`.
+    Least,
+    /// The greatest value from `from` to `to`.
+    Most,
+    /// The mean of the values from `from` to `to`.
+    Mean,
+    /// How far the values from `from` to `to` lie apart: (greatest - least) / mean. 0 is a flat line.
+    Spread,
+    /// The value at `to` over the value at `from`.
+    Gain,
+    /// The gain from `from` to `to` over `to` / `from`: above 1 the line rises faster than its x.
+    Growth,
+    /// The x of the greatest value.
+    PeakAt,
+    /// The share of the x from `from` to `to` at which the lines of `order` stand in this order, greatest first; each
+    /// may be below the next by the share `slack`.
+    Order,
+    /// How straight the line is: the share of its variance that a straight line explains, 0 to 1.
+    Straight,
+    /// The first x at which the line is below `level`.
+    FirstBelow,
+    /// The first x at which the line is above `level`.
+    FirstAbove,
+}
+
+/// How a number is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+pub enum Unit {
+    /// As it is.
+    #[default]
+    #[serde(rename = "")]
+    Plain,
+    /// A factor: `3.90x`.
+    #[serde(rename = "x")]
+    Factor,
+    /// A share: 0.04 is `4.0 %`.
+    #[serde(rename = "%")]
+    Percent,
+    /// A factor as what it adds: 1.16 is `16.0 % more`.
+    #[serde(rename = "% more")]
+    More,
+    /// Requests per second.
+    #[serde(rename = "req/s")]
+    PerSecond,
+    /// Seconds, written in ms.
+    #[serde(rename = "ms")]
+    Millis,
+    /// Nodes.
+    #[serde(rename = "nodes")]
+    Nodes,
+}
+
+impl Unit {
+    /// The number for people.
+    pub fn write(self, value: f64) -> String {
+        match self {
+            Self::Plain => plain(value),
+            Self::Factor => format!("{value:.2}x"),
+            Self::Percent => format!("{:.1} %", value * 100.0),
+            Self::More if value < 1.0 => format!("{:.1} % less", (1.0 - value) * 100.0),
+            Self::More => format!("{:.1} % more", (value - 1.0) * 100.0),
+            Self::PerSecond => format!("{value:.0} requests/s"),
+            Self::Millis => format!("{:.1} ms", value * 1_000.0),
+            Self::Nodes => format!("{value:.0} nodes"),
+        }
+    }
+}
+
+fn plain(value: f64) -> String {
+    if value == value.trunc() { format!("{value:.0}") } else { format!("{value:.3}") }
+}
+
+/// Within what a claim holds; at least one side.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bounds {
+    /// Not below.
+    pub min: Option<f64>,
+    /// Not above.
+    pub max: Option<f64>,
+}
+
+impl Bounds {
+    /// Whether a value lies within.
+    pub fn hold(&self, value: f64) -> bool {
+        self.min.is_none_or(|min| value >= min) && self.max.is_none_or(|max| value <= max)
+    }
+
+    fn text(&self, unit: Unit) -> String {
+        match (self.min, self.max) {
+            (Some(min), Some(max)) if min == max => unit.write(min),
+            (Some(min), Some(max)) => format!("{} to {}", unit.write(min), unit.write(max)),
+            (Some(min), None) => format!("at least {}", unit.write(min)),
+            (None, Some(max)) => format!("at most {}", unit.write(max)),
+            (None, None) => "anything".to_owned(),
+        }
+    }
+}
+
+/// What became of a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// Ours lies within the bounds.
+    Holds,
+    /// It does not.
+    HoldsNot,
+    /// There is no ours: the experiment was left out.
+    NotJudged,
+}
+
+impl Verdict {
+    /// In words.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Holds => "holds",
+            Self::HoldsNot => "does not hold",
+            Self::NotJudged => "not judged",
+        }
+    }
+}
+
+/// A claim of an experiment file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Claim {
+    /// Unique within the file.
+    pub id: String,
+    /// What the paper says, in our words.
+    pub says: String,
+    /// Section and figure.
+    pub place: String,
+    /// How well the published value is known.
+    pub known: String,
+    /// The published value.
+    pub published: String,
+    /// How ours is measured.
+    pub measure: Measure,
+    /// Of which line; for [`Measure::Order`] none.
+    pub line: Option<String>,
+    /// Divided by which line.
+    pub per: Option<String>,
+    /// The lines of [`Measure::Order`], greatest first.
+    pub order: Vec<String>,
+    /// By what share a line may lie below the next in [`Measure::Order`].
+    pub slack: f64,
+    /// Which of the samples' values.
+    pub metric: String,
+    /// Where, for [`Measure::Value`].
+    pub at: Option<f64>,
+    /// From where; the first x if `None`.
+    pub from: Option<f64>,
+    /// To where; the last x if `None`.
+    pub to: Option<f64>,
+    /// Of [`Measure::FirstBelow`] and [`Measure::FirstAbove`].
+    pub level: Option<f64>,
+    /// How ours is written.
+    pub unit: Unit,
+    /// Within what it holds.
+    pub bounds: Bounds,
+    /// Why within that.
+    pub tolerance: String,
+    /// Why it does not hold, if it does not.
+    pub why: String,
+    /// Whether the small run judges it too.
+    pub ci: bool,
+}
+
+impl Claim {
+    /// Measures and judges. Without samples for it the claim is not judged.
+    pub fn judge(&self, samples: &[Sample]) -> Judgement {
+        let ours = self.measured(samples).filter(|value| value.is_finite());
+        let verdict = match ours {
+            None => Verdict::NotJudged,
+            Some(value) if self.bounds.hold(value) => Verdict::Holds,
+            Some(_) => Verdict::HoldsNot,
+        };
+        Judgement {
+            id: self.id.clone(),
+            says: self.says.clone(),
+            place: self.place.clone(),
+            known: self.known.clone(),
+            published: self.published.clone(),
+            ours,
+            ours_text: ours.map_or_else(|| "-".to_owned(), |value| self.unit.write(value)),
+            rule: self.rule(),
+            tolerance: self.tolerance.clone(),
+            verdict,
+            why: if verdict == Verdict::HoldsNot { self.why.clone() } else { String::new() },
+        }
+    }
+
+    /// The lines it needs.
+    pub fn lines(&self) -> impl Iterator<Item = &str> {
+        self.line.iter().chain(&self.per).chain(&self.order).map(String::as_str)
+    }
+
+    fn measured(&self, samples: &[Sample]) -> Option<f64> {
+        if self.measure == Measure::Order {
+            return self.ordered(samples);
+        }
+        let line = self.ratio(samples);
+        let part = self.part(&line);
+        let values = || part.iter().map(|(_, y)| *y);
+        let (first, last) = (part.first()?, part.last()?);
+        let mean = values().sum::<f64>() / part.len() as f64;
+        let (least, most) =
+            (values().fold(f64::INFINITY, f64::min), values().fold(f64::NEG_INFINITY, f64::max));
+        match self.measure {
+            Measure::Value => at(&line, self.at?),
+            Measure::Least => Some(least),
+            Measure::Most => Some(most),
+            Measure::Mean => Some(mean),
+            Measure::Spread => Some((most - least) / mean),
+            Measure::Gain => Some(last.1 / first.1),
+            Measure::Growth => Some((last.1 / first.1) / (last.0 / first.0)),
+            Measure::PeakAt => part.iter().find(|(_, y)| *y == most).map(|(x, _)| *x),
+            Measure::Straight => straightness(part),
+            Measure::FirstBelow => first_x(part, |y, level| y < level, self.level?),
+            Measure::FirstAbove => first_x(part, |y, level| y > level, self.level?),
+            Measure::Order => None,
+        }
+    }
+
+    /// The line, divided by the other one where both have a point.
+    fn ratio(&self, samples: &[Sample]) -> Vec<(f64, f64)> {
+        let points = |name: &Option<String>| {
+            name.as_ref().map_or_else(Vec::new, |name| series(samples, name, &self.metric))
+        };
+        let line = points(&self.line);
+        if self.per.is_none() {
+            return line;
+        }
+        let per = points(&self.per);
+        line.into_iter().filter_map(|(x, y)| Some((x, y / at(&per, x)?))).collect()
+    }
+
+    fn part<'l>(&self, line: &'l [(f64, f64)]) -> &'l [(f64, f64)] {
+        let (from, to) = (self.from.unwrap_or(f64::NEG_INFINITY), self.to.unwrap_or(f64::INFINITY));
+        let begin = line.partition_point(|(x, _)| *x < from);
+        let end = line.partition_point(|(x, _)| *x <= to);
+        &line[begin.min(end)..end]
+    }
+
+    fn ordered(&self, samples: &[Sample]) -> Option<f64> {
+        let lines: Vec<Vec<(f64, f64)>> =
+            self.order.iter().map(|name| series(samples, name, &self.metric)).collect();
+        let xs: Vec<f64> = self.part(lines.first()?).iter().map(|(x, _)| *x).collect();
+        let in_order = |x: &&f64| {
+            let values: Option<Vec<f64>> = lines.iter().map(|line| at(line, **x)).collect();
+            values.is_some_and(|values| values.windows(2).all(|pair| pair[0] >= pair[1] * (1.0 - self.slack)))
+        };
+        (!xs.is_empty()).then(|| xs.iter().filter(in_order).count() as f64 / xs.len() as f64)
+    }
+
+    fn rule(&self) -> String {
+        let metric = self.metric.replace('_', " ");
+        let of = match (&self.line, &self.per) {
+            (Some(line), Some(per)) => format!("{metric} of {line} over {per}"),
+            (Some(line), None) => format!("{metric} of {line}"),
+            _ => metric,
+        };
+        let range = match (self.from, self.to) {
+            (None, None) => String::new(),
+            (Some(from), None) => format!(" from {from}"),
+            (None, Some(to)) => format!(" to {to}"),
+            (Some(from), Some(to)) => format!(" from {from} to {to}"),
+        };
+        let (at, level) = (self.at.unwrap_or(f64::NAN), self.level.unwrap_or(f64::NAN));
+        let what = match self.measure {
+            Measure::Value => format!("{of} at {at}"),
+            Measure::Least => format!("least {of}{range}"),
+            Measure::Most => format!("greatest {of}{range}"),
+            Measure::Mean => format!("mean {of}{range}"),
+            Measure::Spread => format!("(greatest - least) / mean {of}{range}"),
+            Measure::Gain => format!("gain in {of}{range}"),
+            Measure::Growth => format!("gain in {of}{range} over the gain in x"),
+            Measure::PeakAt => format!("x of the greatest {of}{range}"),
+            Measure::Order => {
+                format!("share of x where {of} falls in the order {}{range}", self.order.join(", "))
+            }
+            Measure::Straight => {
+                format!("share of the variance of {of} that a straight line explains{range}")
+            }
+            Measure::FirstBelow => format!("first x with {of} below {level}{range}"),
+            Measure::FirstAbove => format!("first x with {of} above {level}{range}"),
+        };
+        format!("{what}: {}", self.bounds.text(self.unit))
+    }
+}
+
+/// A line's points by rising x.
+pub(super) fn series(samples: &[Sample], line: &str, metric: &str) -> Vec<(f64, f64)> {
+    let of_line = samples.iter().filter(|sample| sample.line == line);
+    let mut points: Vec<(f64, f64)> =
+        of_line.filter_map(|sample| Some((sample.x, *sample.values.get(metric)?))).collect();
+    points.sort_by(|a, b| a.0.total_cmp(&b.0));
+    points
+}
+
+fn at(line: &[(f64, f64)], x: f64) -> Option<f64> {
+    line.iter().find(|point| (point.0 - x).abs() < 1e-9).map(|point| point.1)
+}
+
+fn first_x(line: &[(f64, f64)], is_past: fn(f64, f64) -> bool, level: f64) -> Option<f64> {
+    line.iter().find(|(_, y)| is_past(*y, level)).map(|(x, _)| *x)
+}
+
+/// The coefficient of determination of the least-squares line; `None` for fewer than three points or a level line.
+fn straightness(line: &[(f64, f64)]) -> Option<f64> {
+    if line.len() < 3 {
+        return None;
+    }
+    let n = line.len() as f64;
+    let (mean_x, mean_y) =
+        (line.iter().map(|p| p.0).sum::<f64>() / n, line.iter().map(|p| p.1).sum::<f64>() / n);
+    let sum = |f: fn(f64, f64) -> f64| line.iter().map(|p| f(p.0 - mean_x, p.1 - mean_y)).sum::<f64>();
+    let (xx, xy, yy) = (sum(|x, _| x * x), sum(|x, y| x * y), sum(|_, y| y * y));
+    (xx > 0.0 && yy > 0.0).then(|| xy * xy / (xx * yy))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(measure: Measure) -> Claim {
+        Claim {
+            id: "c".into(),
+            says: String::new(),
+            place: String::new(),
+            known: String::new(),
+            published: String::new(),
+            measure,
+            line: Some("a".into()),
+            per: None,
+            order: Vec::new(),
+            slack: 0.0,
+            metric: "m".into(),
+            at: None,
+            from: None,
+            to: None,
+            level: None,
+            unit: Unit::Plain,
+            bounds: Bounds { min: None, max: None },
+            tolerance: String::new(),
+            why: "because".into(),
+            ci: false,
+        }
+    }
+
+    /// a(x) = x^2 and b(x) = 2x at 1, 2, 4, handed over in no order.
+    fn samples() -> Vec<Sample> {
+        let of = |line, x, y| Sample::new(line, x, [("m", y)]);
+        vec![
+            of("a", 4.0, 16.0),
+            of("b", 1.0, 2.0),
+            of("a", 1.0, 1.0),
+            of("b", 4.0, 8.0),
+            of("a", 2.0, 4.0),
+            of("b", 2.0, 4.0),
+        ]
+    }
+
+    #[test]
+    fn every_measure_measures() {
+        let range = |measure| Claim { from: Some(2.0), to: Some(4.0), ..claim(measure) };
+        let b = |claim: Claim| Claim { per: Some("b".into()), ..claim };
+        let cases = [
+            (Claim { at: Some(2.0), ..claim(Measure::Value) }, Some(4.0)),
+            (Claim { at: Some(3.0), ..claim(Measure::Value) }, None),
+            (b(Claim { at: Some(4.0), ..claim(Measure::Value) }), Some(2.0)),
+            (range(Measure::Least), Some(4.0)),
+            (claim(Measure::Most), Some(16.0)),
+            (claim(Measure::Mean), Some(7.0)),
+            (range(Measure::Spread), Some(1.2)),
+            (range(Measure::Gain), Some(4.0)),
+            (range(Measure::Growth), Some(2.0)),
+            (claim(Measure::PeakAt), Some(4.0)),
+            (b(claim(Measure::Straight)), Some(1.0)),
+            (Claim { level: Some(3.0), ..claim(Measure::FirstAbove) }, Some(2.0)),
+            (Claim { level: Some(2.0), ..claim(Measure::FirstBelow) }, Some(1.0)),
+            (Claim { level: Some(1.0), ..claim(Measure::FirstBelow) }, None),
+        ];
+        for (claim, expected) in cases {
+            let ours = claim.measured(&samples());
+            assert!(
+                ours.zip(expected).map_or(ours == expected, |(a, b)| (a - b).abs() < 1e-12),
+                "{:?}: {ours:?}",
+                claim.measure
+            );
+        }
+    }
+
+    #[test]
+    fn an_order_holds_at_a_share_of_the_points() {
+        let order = |names: [&str; 2], slack| Claim {
+            line: None,
+            order: names.map(str::to_owned).to_vec(),
+            slack,
+            ..claim(Measure::Order)
+        };
+        assert_eq!(order(["a", "b"], 0.0).measured(&samples()), Some(2.0 / 3.0));
+        assert_eq!(order(["b", "a"], 0.0).measured(&samples()), Some(2.0 / 3.0));
+        assert_eq!(order(["a", "b"], 0.5).measured(&samples()), Some(1.0));
+        assert_eq!(
+            order(["a", "c"], 0.0).measured(&samples()),
+            Some(0.0),
+            "a line that is not there is in no order"
+        );
+    }
+
+    #[test]
+    fn bounds_decide_and_the_reason_stands_only_where_it_is_needed() {
+        let of = |min, max| Claim { at: Some(2.0), bounds: Bounds { min, max }, ..claim(Measure::Value) };
+        let good = of(Some(3.9), Some(4.1)).judge(&samples());
+        assert_eq!((good.verdict, good.why.as_str()), (Verdict::Holds, ""));
+        let bad = of(Some(4.5), None).judge(&samples());
+        assert_eq!(
+            (bad.verdict, bad.why.as_str(), bad.ours_text.as_str()),
+            (Verdict::HoldsNot, "because", "4")
+        );
+        assert_eq!(bad.rule, "m of a at 2: at least 4.500");
+        assert_eq!(of(None, None).judge(&[]).verdict, Verdict::NotJudged);
+    }
+
+    #[test]
+    fn numbers_are_written_in_their_unit() {
+        let cases = [
+            (Unit::Factor, 3.9, "3.90x"),
+            (Unit::Percent, 0.04, "4.0 %"),
+            (Unit::More, 1.16, "16.0 % more"),
+            (Unit::More, 0.9, "10.0 % less"),
+            (Unit::Millis, 0.012, "12.0 ms"),
+            (Unit::Plain, 0.25, "0.250"),
+        ];
+        for (unit, value, text) in cases {
+            assert_eq!(unit.write(value), text);
+        }
+    }
+}

@@ -1,0 +1,373 @@
+//! Reading an experiment file, and saying what is wrong with it: file, line, key, and what would be right.
+
+use std::collections::BTreeSet;
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::builtin;
+use super::claim::{Bounds, Claim, Measure, Unit};
+use super::cluster::Knobs;
+use super::experiment::{Ci, Experiment, FigureSpec, LineSpec, Paper, Source, Sweep};
+use super::point::METRICS;
+
+/// An experiment file that cannot be used; the file is at fault.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{file}:{line}: {key}{colon}{message}", colon = if key.is_empty() { "" } else { ": " })]
+pub struct FileError {
+    /// The file's name.
+    pub file: String,
+    /// The line, from 1.
+    pub line: usize,
+    /// The key, tables included: `claim.within`. Empty where the text is no TOML.
+    pub key: String,
+    /// What is wrong and what would be right.
+    pub message: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawFile {
+    id: Spanned<String>,
+    paper: Paper,
+    place: String,
+    title: String,
+    about: String,
+    run: Option<Spanned<Knobs>>,
+    sweep: Option<Spanned<RawSweep>>,
+    #[serde(default)]
+    line: Vec<RawLine>,
+    builtin: Option<Spanned<String>>,
+    params: Option<Spanned<toml::Table>>,
+    ci: Option<Spanned<RawCi>>,
+    #[serde(default)]
+    figure: Vec<RawFigure>,
+    #[serde(default)]
+    claim: Vec<RawClaim>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawSweep {
+    over: String,
+    values: Vec<f64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawLine {
+    name: Spanned<String>,
+    #[serde(default)]
+    set: Knobs,
+    values: Option<Vec<f64>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawCi {
+    #[serde(default)]
+    set: Knobs,
+    values: Vec<f64>,
+    lines: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawFigure {
+    name: Spanned<String>,
+    title: String,
+    x_label: String,
+    y_label: String,
+    metric: Spanned<String>,
+    lines: Option<Spanned<Vec<String>>>,
+    y_max: Option<f64>,
+    #[serde(default)]
+    y_percent: bool,
+    #[serde(default)]
+    x_log: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawClaim {
+    id: Spanned<String>,
+    says: String,
+    place: String,
+    known: String,
+    published: String,
+    measure: Measure,
+    line: Option<Spanned<String>>,
+    per: Option<Spanned<String>>,
+    order: Option<Spanned<Vec<String>>>,
+    #[serde(default)]
+    slack: f64,
+    metric: Spanned<String>,
+    at: Option<f64>,
+    from: Option<f64>,
+    to: Option<f64>,
+    level: Option<f64>,
+    #[serde(default)]
+    unit: Unit,
+    near: Option<f64>,
+    within: Option<f64>,
+    min: Option<f64>,
+    max: Option<f64>,
+    tolerance: String,
+    #[serde(default)]
+    why: String,
+    #[serde(default)]
+    ci: bool,
+}
+
+/// A text with its name: makes errors.
+struct Text<'t> {
+    name: &'t str,
+    text: &'t str,
+}
+
+impl Text<'_> {
+    /// An error at a place of the text.
+    fn error(&self, offset: usize, message: impl Into<String>) -> FileError {
+        let (line, table, key) = locate(self.text, offset);
+        let key = joined(&table, &key);
+        FileError { file: self.name.to_owned(), line, key, message: message.into() }
+    }
+
+    /// An error in the table that begins at a place, about one of its keys.
+    fn error_in(&self, offset: usize, key: &str, message: impl Into<String>) -> FileError {
+        let (line, table, _) = locate(self.text, offset);
+        let key = joined(&table, key);
+        FileError { file: self.name.to_owned(), line, key, message: message.into() }
+    }
+}
+
+fn joined(table: &str, key: &str) -> String {
+    if table.is_empty() || key.is_empty() { format!("{table}{key}") } else { format!("{table}.{key}") }
+}
+
+/// The line of an offset, the table that it stands in, and the key written there; empty where there is none.
+fn locate(text: &str, offset: usize) -> (usize, String, String) {
+    let before = text.get(..offset.min(text.len())).unwrap_or(text);
+    let number = before.matches('\n').count();
+    let key_of = |line: &str| {
+        let key = line.split('=').next().unwrap_or("").trim();
+        let plain = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+        (line.contains('=') && !key.is_empty() && key.chars().all(plain)).then(|| key.to_owned())
+    };
+    let lines: Vec<&str> = text.lines().take(number + 1).collect();
+    let header = lines.iter().rev().find(|line| line.starts_with('['));
+    let table = header.map_or(String::new(), |line| line.trim().trim_matches(['[', ']']).to_owned());
+    // A value over several lines belongs to the key above it.
+    let above = lines.iter().rev().take_while(|line| !line.starts_with('[')).find_map(|line| key_of(line));
+    (number + 1, table, above.unwrap_or_default())
+}
+
+/// Reads and checks a file.
+pub(super) fn parse(name: &str, text: &str) -> Result<Experiment, FileError> {
+    let source = Text { name, text };
+    let raw: RawFile = toml::from_str(text).map_err(|error| {
+        let offset = error.span().map_or(0, |span| span.start);
+        source.error(offset, error.message().trim())
+    })?;
+    let id = raw.id.get_ref().clone();
+    let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    if id.is_empty() || id.len() > 60 || !id.chars().all(good) {
+        return Err(source.error(raw.id.span().start, "must be 1 to 60 of a-z, 0-9 and '-'"));
+    }
+    let (lines, metrics, from) = origin(&source, &raw)?;
+    let figures = raw.figure.iter().map(|figure| read_figure(&source, figure, &lines, &metrics));
+    let figures = figures.collect::<Result<Vec<_>, _>>()?;
+    let mut claims = Vec::new();
+    let mut ids = BTreeSet::new();
+    for claim in &raw.claim {
+        if !ids.insert(claim.id.get_ref()) {
+            return Err(source.error(claim.id.span().start, "another claim has this id already"));
+        }
+        claims.push(read_claim(&source, claim, &lines, &metrics)?);
+    }
+    if claims.is_empty() && figures.is_empty() {
+        return Err(source.error(0, "an experiment needs at least one [[figure]] or [[claim]]"));
+    }
+    let RawFile { paper, place, title, about, .. } = raw;
+    Ok(Experiment { id, paper, place, title, about, source: from, figures, claims })
+}
+
+type Origin = (Vec<String>, Vec<String>, Source);
+
+/// Where the samples come from, with the names of their lines and metrics.
+fn origin(source: &Text<'_>, raw: &RawFile) -> Result<Origin, FileError> {
+    match (&raw.builtin, &raw.sweep) {
+        (Some(builtin), None) => {
+            let place = raw.params.as_ref().map_or(builtin.span().start, |params| params.span().start);
+            let empty = toml::Table::new();
+            let params = raw.params.as_ref().map_or(&empty, |params| params.get_ref());
+            let found = builtin::by_name(builtin.get_ref())
+                .map_err(|message| source.error(builtin.span().start, message))?;
+            let plan = found.plan(params).map_err(|message| source.error(place, message))?;
+            let metrics = plan.metrics().into_iter().map(str::to_owned).collect();
+            Ok((plan.lines(), metrics, Source::Builtin { name: found.name(), plan: plan.into() }))
+        }
+        (None, Some(sweep)) => {
+            let sweep = read_sweep(source, raw, sweep)?;
+            let lines = sweep.lines.iter().map(|line| line.name.clone()).collect();
+            Ok((lines, METRICS.map(str::to_owned).to_vec(), Source::Sweep(sweep.into())))
+        }
+        _ => {
+            Err(source.error(raw.id.span().start, "an experiment needs [sweep] or 'builtin', one of the two"))
+        }
+    }
+}
+
+fn read_sweep(source: &Text<'_>, raw: &RawFile, sweep: &Spanned<RawSweep>) -> Result<Sweep, FileError> {
+    let at = sweep.span().start;
+    let RawSweep { over, values } = sweep.get_ref();
+    if values.is_empty() || values.len() > 1_000 {
+        return Err(source.error_in(at, "values", "must be 1 to 1,000 numbers"));
+    }
+    let Some(run) = &raw.run else {
+        return Err(source.error(at, "a [sweep] needs a [run] that says what is run"));
+    };
+    let mut lines: Vec<LineSpec> = Vec::new();
+    for line in &raw.line {
+        let place = line.name.span().start;
+        let name = line.name.get_ref();
+        if lines.iter().any(|other| other.name == *name) {
+            return Err(source.error(place, format!("another line is called '{name}' already")));
+        }
+        let values = line.values.as_ref().unwrap_or(values).clone();
+        let knobs = run.get_ref().under(&line.set);
+        for x in &values {
+            let point = knobs.with(over, *x).and_then(|knobs| knobs.run());
+            point.map_err(|message| source.error(place, format!("at {over} = {x}: {message}")))?;
+        }
+        lines.push(LineSpec { name: name.clone(), knobs, values });
+    }
+    if lines.is_empty() {
+        return Err(source.error(at, "a [sweep] needs at least one [[line]]"));
+    }
+    let ci = raw.ci.as_ref().map(|ci| read_ci(source, ci, &lines)).transpose()?;
+    Ok(Sweep { over: over.clone(), lines, ci })
+}
+
+fn read_ci(source: &Text<'_>, ci: &Spanned<RawCi>, lines: &[LineSpec]) -> Result<Ci, FileError> {
+    let RawCi { set, values, lines: names } = ci.get_ref();
+    let known = |name: &&String| lines.iter().any(|line| line.name == **name);
+    match names.iter().find(|name| !known(name)) {
+        Some(name) => Err(source.error_in(ci.span().start, "lines", format!("there is no line '{name}'"))),
+        None => Ok(Ci { set: set.clone(), values: values.clone(), lines: names.clone() }),
+    }
+}
+
+/// The name must be one of those there are.
+fn known(source: &Text<'_>, at: usize, what: &str, name: &str, names: &[String]) -> Result<(), FileError> {
+    if names.iter().any(|known| known == name) {
+        return Ok(());
+    }
+    Err(source.error(at, format!("there is no {what} '{name}': use one of {}", names.join(", "))))
+}
+
+fn read_figure(
+    source: &Text<'_>,
+    raw: &RawFigure,
+    lines: &[String],
+    metrics: &[String],
+) -> Result<FigureSpec, FileError> {
+    known(source, raw.metric.span().start, "metric", raw.metric.get_ref(), metrics)?;
+    if let Some(names) = &raw.lines {
+        for name in names.get_ref() {
+            known(source, names.span().start, "line", name, lines)?;
+        }
+    }
+    if raw.y_max.is_some_and(|max| max <= 0.0 || !max.is_finite()) {
+        return Err(source.error_in(raw.name.span().start, "y_max", "must be above 0"));
+    }
+    Ok(FigureSpec {
+        name: raw.name.get_ref().clone(),
+        title: raw.title.clone(),
+        x_label: raw.x_label.clone(),
+        y_label: raw.y_label.clone(),
+        metric: raw.metric.get_ref().clone(),
+        lines: raw.lines.as_ref().map_or_else(|| lines.to_vec(), |names| names.get_ref().clone()),
+        y_max: raw.y_max,
+        y_percent: raw.y_percent,
+        x_log: raw.x_log,
+    })
+}
+
+fn read_claim(
+    source: &Text<'_>,
+    raw: &RawClaim,
+    lines: &[String],
+    metrics: &[String],
+) -> Result<Claim, FileError> {
+    known(source, raw.metric.span().start, "metric", raw.metric.get_ref(), metrics)?;
+    for name in [&raw.line, &raw.per].into_iter().flatten() {
+        known(source, name.span().start, "line", name.get_ref(), lines)?;
+    }
+    for name in raw.order.iter().flat_map(Spanned::get_ref) {
+        known(source, raw.order.as_ref().map_or(0, |order| order.span().start), "line", name, lines)?;
+    }
+    let wrong = |key: &str, message: &str| Err(source.error_in(raw.id.span().start, key, message));
+    let order = raw.order.as_ref().map_or(&[][..], |order| order.get_ref());
+    match raw.measure {
+        Measure::Order if order.len() < 2 || raw.line.is_some() => {
+            return wrong("order", "the measure 'order' needs 'order' with two lines or more, and no 'line'");
+        }
+        Measure::Order => {}
+        _ if raw.line.is_none() => return wrong("line", "is missing: this measure needs a line"),
+        Measure::Value if raw.at.is_none() => {
+            return wrong("at", "is missing: the measure 'value' needs an x");
+        }
+        Measure::FirstAbove | Measure::FirstBelow if raw.level.is_none() => {
+            return wrong("level", "is missing: this measure needs a level");
+        }
+        _ => {}
+    }
+    if !(0.0..1.0).contains(&raw.slack) {
+        return wrong("slack", "must be from 0 to below 1");
+    }
+    Ok(Claim {
+        id: raw.id.get_ref().clone(),
+        says: raw.says.clone(),
+        place: raw.place.clone(),
+        known: raw.known.clone(),
+        published: raw.published.clone(),
+        measure: raw.measure,
+        line: raw.line.as_ref().map(|name| name.get_ref().clone()),
+        per: raw.per.as_ref().map(|name| name.get_ref().clone()),
+        order: order.to_vec(),
+        slack: raw.slack,
+        metric: raw.metric.get_ref().clone(),
+        at: raw.at,
+        from: raw.from,
+        to: raw.to,
+        level: raw.level,
+        unit: raw.unit,
+        bounds: read_bounds(source, raw)?,
+        tolerance: raw.tolerance.clone(),
+        why: raw.why.clone(),
+        ci: raw.ci,
+    })
+}
+
+fn read_bounds(source: &Text<'_>, raw: &RawClaim) -> Result<Bounds, FileError> {
+    let wrong = |key: &str, message: &str| Err(source.error_in(raw.id.span().start, key, message));
+    match (raw.near, raw.within, raw.min, raw.max) {
+        (Some(near), Some(within), None, None) if (0.0..1.0).contains(&within) => {
+            let margin = near.abs() * within;
+            Ok(Bounds { min: Some(near - margin), max: Some(near + margin) })
+        }
+        (Some(_), Some(_), None, None) => wrong("within", "must be a share from 0 to below 1"),
+        (None, None, min, max) if min.or(max).is_some() => {
+            if min.zip(max).is_some_and(|(min, max)| min > max) {
+                return wrong("min", "must not be above 'max'");
+            }
+            Ok(Bounds { min, max })
+        }
+        _ => wrong("near", "a claim needs 'near' with 'within', or 'min' or 'max' or both"),
+    }
+}
+
+#[cfg(test)]
+#[path = "file_tests.rs"]
+mod tests;

@@ -1,0 +1,102 @@
+//! One run of a sweep as values.
+
+use std::collections::BTreeMap;
+
+use super::PaperError;
+use super::cluster::{Ceiling, Run, What};
+use super::traces::Traces;
+use crate::cost::{Costs, Lard98};
+use crate::outcome::Outcome;
+use crate::{Scenario, Workload, ceiling, simulate};
+
+/// What a sweep measures at each point.
+///
+/// | metric | meaning |
+/// |---|---|
+/// | `throughput` | requests served per simulated second, whole cluster |
+/// | `throughput_node` | the same per node |
+/// | `miss_ratio`, `hit_ratio` | share of requests not found, found in the memory of the node that served, 0 to 1 |
+/// | `idle_share` | share of the time that a node is underutilised, mean over nodes, 0 to 1 |
+/// | `delay_mean_s`, `delay_p50_s`, `delay_p90_s`, `delay_p99_s`, `delay_max_s` | delay of requests in seconds |
+/// | `delay_apart_s` | mean delay at the slowest node less that at the fastest, mean over windows of 20 s, in seconds |
+/// | `imbalance` | requests of the busiest node over the mean |
+/// | `cpu_busy`, `disk_busy` | share of the time that processors, disks work, mean over nodes, 0 to 1 |
+/// | `forwarded_share` | share of requests served elsewhere than where the client arrived, 0 to 1 |
+/// | `read_bytes_share` | bytes read from disk over bytes sent |
+/// | `refused_share` | requests refused, share of all |
+pub(super) const METRICS: [&str; 17] = [
+    "throughput",
+    "throughput_node",
+    "miss_ratio",
+    "hit_ratio",
+    "idle_share",
+    "delay_mean_s",
+    "delay_p50_s",
+    "delay_p90_s",
+    "delay_p99_s",
+    "delay_max_s",
+    "delay_apart_s",
+    "imbalance",
+    "cpu_busy",
+    "disk_busy",
+    "forwarded_share",
+    "read_bytes_share",
+    "refused_share",
+];
+
+/// Does the run.
+pub(super) fn measure(run: &Run, traces: &Traces) -> Result<BTreeMap<String, f64>, PaperError> {
+    let workload = traces.workload(&run.workload)?;
+    let values = match &run.what {
+        What::Ceiling(kind, scenario) => bound(*kind, scenario, &workload),
+        What::Simulate(scenario) => {
+            let warmup = (run.warmup * workload.requests.len() as f64) as usize;
+            let outcome = simulate(&workload, &Scenario { warmup, ..(**scenario).clone() })?;
+            values(&outcome)
+        }
+    };
+    Ok(values.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+}
+
+fn bound(kind: Ceiling, scenario: &Scenario, workload: &Workload) -> Vec<(&'static str, f64)> {
+    let usual = Lard98::default();
+    let costs = if let Costs::Lard98(costs) = &scenario.costs { costs } else { &usual };
+    let nodes = scenario.nodes.len();
+    let memory: u64 = scenario.nodes.iter().map(|node| node.cache.get()).sum();
+    let ceiling = match kind {
+        Ceiling::Unbounded => ceiling::unbounded(workload, nodes, costs),
+        Ceiling::Clairvoyant => ceiling::clairvoyant(workload, memory, nodes, costs),
+    };
+    vec![
+        ("throughput", ceiling.throughput),
+        ("throughput_node", ceiling.throughput / nodes as f64),
+        ("miss_ratio", ceiling.miss_ratio),
+        ("hit_ratio", 1.0 - ceiling.miss_ratio),
+    ]
+}
+
+fn values(outcome: &Outcome) -> Vec<(&'static str, f64)> {
+    let nodes = outcome.nodes.len().max(1) as f64;
+    let mean = |of: fn(&crate::NodeOutcome) -> f64| outcome.nodes.iter().map(of).sum::<f64>() / nodes;
+    let delay = &outcome.delay;
+    let asked = (outcome.requests + outcome.refused).max(1) as f64;
+    vec![
+        ("throughput", outcome.throughput),
+        ("throughput_node", outcome.throughput / nodes),
+        ("miss_ratio", outcome.miss_ratio),
+        ("hit_ratio", 1.0 - outcome.miss_ratio),
+        ("idle_share", outcome.idle_share),
+        ("delay_mean_s", delay.mean_s),
+        ("delay_p50_s", delay.p50_s),
+        ("delay_p90_s", delay.p90_s),
+        ("delay_p99_s", delay.p99_s),
+        ("delay_max_s", delay.max_s),
+        ("delay_apart_s", outcome.delay_apart_s),
+        ("imbalance", outcome.imbalance),
+        ("cpu_busy", mean(|node| node.cpu_busy)),
+        ("disk_busy", mean(|node| node.disk_busy)),
+        ("forwarded_share", outcome.forwarded_share),
+        ("read_bytes_share", outcome.bytes_read as f64 / outcome.bytes_sent.max(1) as f64),
+        ("refused_share", outcome.refused as f64 / asked),
+    ]
+}

@@ -1,0 +1,130 @@
+//! A report as text: the table for a terminal and the Markdown page.
+
+use std::fmt::Write as _;
+
+use super::claim::Verdict;
+use super::experiment::Paper;
+use super::report::{ExperimentReport, Judgement, Report, Totals};
+
+/// The table for a terminal: a row for each claim.
+pub fn table(report: &Report) -> String {
+    let mut rows = vec![["experiment", "claim", "published", "ours", "verdict"].map(str::to_owned)];
+    for experiment in &report.experiments {
+        for claim in &experiment.claims {
+            rows.push([
+                experiment.id.clone(),
+                claim.id.clone(),
+                claim.published.clone(),
+                claim.ours_text.clone(),
+                claim.verdict.name().to_owned(),
+            ]);
+        }
+    }
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..5).map(width).collect();
+    let mut out = String::new();
+    for (at, row) in rows.iter().enumerate() {
+        let cells: Vec<String> =
+            row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        let _ = writeln!(out, "{}", cells.join("  ").trim_end());
+        if at == 0 {
+            let _ = writeln!(out, "{}", "-".repeat(widths.iter().sum::<usize>() + 2 * (widths.len() - 1)));
+        }
+    }
+    for experiment in &report.experiments {
+        if let Some(reason) = &experiment.left_out {
+            let _ = writeln!(out, "left out: {}: {reason}", experiment.id);
+        }
+    }
+    let _ = writeln!(out, "\n{}", totals(report.totals));
+    out
+}
+
+/// The totals in a sentence.
+pub fn totals(totals: Totals) -> String {
+    let Totals { claims, held, not_held, not_judged } = totals;
+    let mut text = format!("{claims} claims: {held} hold, {not_held} do not");
+    if not_judged > 0 {
+        let _ = write!(text, ", {not_judged} could not be judged");
+    }
+    text
+}
+
+/// The page `docs/validation.md`.
+pub fn markdown(report: &Report) -> String {
+    let mut out = format!(
+        concat!(
+            "# Validation against the papers\n\n",
+            "Written by `larder sim paper {} --markdown docs/validation.md` (`make paper`); do not edit. The \n",
+            "experiments are the files under [experiments](../experiments): recipe, runs, claims and the bounds within \n",
+            "which a claim holds, set from the papers' own words. How to read and change them: \n",
+            "[simulator.md](simulator.md).\n\n",
+            "**{}.** A claim that does not hold is shown as such, with the reason.\n\n"
+        ),
+        report.set,
+        totals(report.totals)
+    )
+    .replace(" \n", "\n");
+    out += "| paper | claims | hold | do not hold | not judged |\n|---|---|---|---|---|\n";
+    for name in report.papers() {
+        let Totals { claims, held, not_held, not_judged } = report.totals_of(name);
+        let _ = writeln!(out, "| {name} | {claims} | {held} | {not_held} | {not_judged} |");
+    }
+    out += concat!(
+        "\nA value marked *recovered* is illegible in the copies at hand and was restored from memory, arithmetic or ",
+        "the pattern of the\ndamage; *printed* values can be read.\n"
+    );
+    for name in report.papers() {
+        let _ = writeln!(out, "\n## {name}\n");
+        if let Some(paper) = Paper::by_name(name) {
+            let _ = writeln!(out, "{}.", paper.citation());
+        }
+        for experiment in report.experiments.iter().filter(|experiment| experiment.paper == name) {
+            section(&mut out, experiment);
+        }
+    }
+    out
+}
+
+fn section(out: &mut String, experiment: &ExperimentReport) {
+    let ExperimentReport { id, place, title, about, recipe, left_out, claims, .. } = experiment;
+    let _ = writeln!(out, "\n### {title}\n\n*{place}; `{id}`; {recipe}.*\n\n{about}\n");
+    if let Some(reason) = left_out {
+        let _ = writeln!(out, "**Left out:** {reason}.\n");
+    }
+    if claims.is_empty() {
+        return;
+    }
+    out.push_str("| claim | published | ours | verdict |\n|---|---|---|---|\n");
+    for claim in claims {
+        let Judgement { says, place, known, published, ours_text, verdict, .. } = claim;
+        let verdict = match verdict {
+            Verdict::HoldsNot => format!("**{}**", verdict.name()),
+            _ => verdict.name().to_owned(),
+        };
+        let says = cell(says);
+        let _ = writeln!(
+            out,
+            "| {says} ({}) | {} ({}) | {} | {verdict} |",
+            cell(place),
+            cell(published),
+            cell(known),
+            cell(ours_text)
+        );
+    }
+    let open: Vec<&Judgement> = claims.iter().filter(|claim| claim.verdict == Verdict::HoldsNot).collect();
+    for claim in open {
+        let why = if claim.why.is_empty() { "not found out yet" } else { claim.why.trim() };
+        let why = why.split_whitespace().collect::<Vec<_>>().join(" ");
+        let _ = writeln!(
+            out,
+            "\n- *{}* does not hold ({}; bound: {}): {why}",
+            claim.says, claim.rule, claim.tolerance
+        );
+    }
+}
+
+/// A text that cannot leave its cell.
+fn cell(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
+}
