@@ -31,14 +31,30 @@ pub struct Ceiling {
 
 /// A memory without limit. O(requests).
 pub fn unbounded(workload: &Workload, nodes: usize, costs: &Lard98) -> Ceiling {
+    unbounded_after(workload, 0, nodes, costs)
+}
+
+/// [`unbounded`], the first `warmup` requests not counted.
+pub fn unbounded_after(workload: &Workload, warmup: usize, nodes: usize, costs: &Lard98) -> Ceiling {
     let mut seen = vec![false; workload.items.len()];
-    let missed =
-        workload.requests.iter().filter(|item| !core::mem::replace(&mut seen[**item as usize], true));
-    of(workload, missed.copied(), nodes, costs)
+    let asked = workload.requests.iter().copied().enumerate();
+    let missed = asked.filter(|(_, item)| !core::mem::replace(&mut seen[*item as usize], true));
+    of(workload, warmup, missed, nodes, costs)
 }
 
 /// A memory of `bytes` that knows the future. O(requests * log items).
 pub fn clairvoyant(workload: &Workload, bytes: u64, nodes: usize, costs: &Lard98) -> Ceiling {
+    clairvoyant_after(workload, 0, bytes, nodes, costs)
+}
+
+/// [`clairvoyant`], the first `warmup` requests not counted.
+pub fn clairvoyant_after(
+    workload: &Workload,
+    warmup: usize,
+    bytes: u64,
+    nodes: usize,
+    costs: &Lard98,
+) -> Ceiling {
     let next = next_uses(workload);
     // Ordered by next use: the last one leaves first. `held[item]` is its place in the order.
     let mut order: BTreeSet<(u32, u32)> = BTreeSet::new();
@@ -46,13 +62,13 @@ pub fn clairvoyant(workload: &Workload, bytes: u64, nodes: usize, costs: &Lard98
     let mut used = 0_u64;
     let mut missed = Vec::new();
     for (at, item) in workload.requests.iter().copied().enumerate() {
-        let size = workload.items[item as usize].bytes;
+        let size = workload.items[item as usize].memory;
         match held[item as usize].take() {
             Some(place) => {
                 order.remove(&(place, item));
                 used -= size;
             }
-            None => missed.push(item),
+            None => missed.push((at, item)),
         }
         if next[at] == NEVER || size > bytes {
             continue;
@@ -63,10 +79,10 @@ pub fn clairvoyant(workload: &Workload, bytes: u64, nodes: usize, costs: &Lard98
         while used > bytes {
             let Some((_, farthest)) = order.pop_last() else { break };
             held[farthest as usize] = None;
-            used -= workload.items[farthest as usize].bytes;
+            used -= workload.items[farthest as usize].memory;
         }
     }
-    of(workload, missed.into_iter(), nodes, costs)
+    of(workload, warmup, missed.into_iter(), nodes, costs)
 }
 
 const NEVER: u32 = u32::MAX;
@@ -81,17 +97,24 @@ fn next_uses(workload: &Workload) -> Vec<u32> {
     next
 }
 
-fn of(workload: &Workload, missed: impl Iterator<Item = u32>, nodes: usize, costs: &Lard98) -> Ceiling {
+/// What the misses, each with the number of its request, come to.
+fn of(
+    workload: &Workload,
+    warmup: usize,
+    missed: impl Iterator<Item = (usize, u32)>,
+    nodes: usize,
+    costs: &Lard98,
+) -> Ceiling {
     let (mut misses, mut bytes_missed, mut disk_ns) = (0_u64, 0_u64, 0_u64);
-    for item in missed {
+    let measured = &workload.requests[warmup.min(workload.requests.len())..];
+    for (_, item) in missed.filter(|(at, _)| *at >= warmup) {
         let size = workload.items[item as usize].bytes;
         misses += 1;
         bytes_missed += size;
         disk_ns += costs.read_ns(size);
     }
-    let cpu_ns: u64 =
-        workload.requests.iter().map(|item| costs.hit_ns(workload.items[*item as usize].bytes)).sum();
-    let requests = workload.requests.len().max(1) as f64;
+    let cpu_ns: u64 = measured.iter().map(|item| costs.hit_ns(workload.items[*item as usize].bytes)).sum();
+    let requests = measured.len().max(1) as f64;
     Ceiling {
         misses,
         bytes_missed,
@@ -120,5 +143,8 @@ mod tests {
         assert_eq!(clairvoyant(&workload, 30, 1, &costs).misses, 3);
         assert_eq!(clairvoyant(&workload, 5, 1, &costs).misses, 8);
         assert_eq!(unbounded(&workload, 1, &costs).misses, 3);
+        // After 0 1 2 the first uses are over; 2 at the end misses again in the small memory.
+        assert_eq!(clairvoyant_after(&workload, 3, 20, 1, &costs).misses, 1);
+        assert_eq!(unbounded_after(&workload, 3, 1, &costs).misses, 0);
     }
 }

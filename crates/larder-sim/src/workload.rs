@@ -13,6 +13,9 @@ pub struct Item {
     pub id: TargetId,
     /// Size of the reply in bytes.
     pub bytes: u64,
+    /// Memory it takes where it is kept, in bytes; as large as the reply, except in samples of a log, where an item
+    /// that stands for a part of its requests takes a part of its memory.
+    pub memory: u64,
     /// The class of service it needs.
     pub class: ServiceClass,
     /// Whether a node may keep it in memory.
@@ -26,7 +29,7 @@ pub struct Item {
 impl Item {
     /// A file: class N, cacheable, no demand beyond its bytes.
     pub const fn file(id: TargetId, bytes: u64) -> Self {
-        Self { id, bytes, class: ServiceClass::N, cacheable: true, cpu_ns: 0, back_ns: 0 }
+        Self { id, bytes, memory: bytes, class: ServiceClass::N, cacheable: true, cpu_ns: 0, back_ns: 0 }
     }
 }
 

@@ -378,7 +378,7 @@ impl<'r, M: CostModel> Engine<'r, M> {
     fn store(&mut self, number: u32) {
         let job = self.jobs[number as usize];
         let item = &self.workload.items[job.ask.item as usize];
-        let (evicted, kept) = self.memories.store(job.node as usize, job.ask.item, item.bytes);
+        let (evicted, kept) = self.memories.store(job.node as usize, job.ask.item, item.memory);
         if self.cache_events {
             use larder_core::dispatch::CacheEvent;
             let node = NodeId(job.node);
