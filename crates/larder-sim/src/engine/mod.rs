@@ -204,10 +204,13 @@ impl<'r, M: CostModel> Engine<'r, M> {
                     }
                 }
             }
-            // Asks that an end brought about come after it, one by one, so that no end is nested in another.
-            while let Some(ask) = self.asks.pop() {
+            // Asks that an end brought about come after it, in their order, so that no end is nested in another.
+            let mut next = 0;
+            while let Some(ask) = self.asks.get(next).copied() {
+                next += 1;
                 self.arrive(ask);
             }
+            self.asks.clear();
         }
         let pages = self.source.pages();
         let busy = self.busy();
