@@ -31,6 +31,7 @@ pub(crate) enum Looked {
 }
 
 impl Memories {
+    /// For so many keys: items, and chunks of them.
     pub(crate) fn new(scenario: &Scenario, items: usize) -> Self {
         let nodes = scenario.nodes.len();
         match scenario.cache {
@@ -63,6 +64,18 @@ impl Memories {
                 if held[bit / 64] & (1 << (bit % 64)) == 0 { Looked::Nowhere } else { Looked::Here }
             }
             Self::Global(memory) => memory.look(node, item),
+        }
+    }
+
+    /// Whether the node itself keeps it. Does not count as a use.
+    pub(crate) fn holds(&self, node: usize, item: u32) -> bool {
+        match self {
+            Self::Own { caches, .. } => caches[node].contains(&item),
+            Self::Unbounded { held, nodes } => {
+                let bit = item as usize * *nodes + node;
+                held[bit / 64] & (1 << (bit % 64)) != 0
+            }
+            Self::Global(_) => false,
         }
     }
 

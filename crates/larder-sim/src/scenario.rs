@@ -96,6 +96,9 @@ impl Scenario {
         if self.cache == CacheChoice::Global && self.nodes.len() > 64 {
             return out("nodes", "at most 64 with global memory");
         }
+        if self.cache == CacheChoice::Global && matches!(self.costs, Costs::Modelled(_)) {
+            return out("cache", "each node's own for the model 'modelled', which is a live node");
+        }
         let speed = |value: f64| value.is_finite() && value > 0.0;
         if !self.nodes.iter().all(|node| speed(node.cpu_speed) && speed(node.disk_speed)) {
             return out("node.cpu_speed and node.disk_speed", "above 0");

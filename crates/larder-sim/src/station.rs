@@ -4,7 +4,8 @@
 //! A job's service time is known when it comes, so its end is known at once: `end = max(now, free) + time`. Only the
 //! first job in line is an event of the calendar.
 
-use std::collections::VecDeque;
+use core::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
 
 use larder_core::Time;
 
@@ -16,13 +17,18 @@ pub(crate) struct Station {
     clock: usize,
     free_ns: u64,
     given_ns: u64,
+    /// How late the last wake-up was, if nothing was waiting then.
+    late_ns: u64,
     line: VecDeque<(Key, u32)>,
 }
+
+/// Most that a late wake-up is made up for, as in the live node.
+const LATE_MAX_NS: u64 = 20_000_000;
 
 impl Station {
     /// An idle station that strikes with this clock of the calendar.
     pub(crate) fn new(clock: usize) -> Self {
-        Self { clock, free_ns: 0, given_ns: 0, line: VecDeque::new() }
+        Self { clock, free_ns: 0, given_ns: 0, late_ns: 0, line: VecDeque::new() }
     }
 
     /// A job comes that takes `time_ns` of service.
@@ -35,6 +41,37 @@ impl Station {
             calendar.set(self.clock, key);
         }
         self.line.push_back((key, job));
+    }
+
+    /// [`Station::enqueue`] for somebody who came late because a timer was late: the job is dated back by as much.
+    /// Gives the job's end, which may lie before `now`.
+    pub(crate) fn enqueue_late(
+        &mut self,
+        calendar: &mut Calendar,
+        now: Time,
+        time_ns: u64,
+        seq: u64,
+        job: u32,
+    ) -> u64 {
+        let late_ns = core::mem::take(&mut self.late_ns);
+        let asked_ns = now.as_nanos().saturating_sub(late_ns);
+        let end_ns = self.free_ns.max(asked_ns).saturating_add(time_ns);
+        self.free_ns = end_ns;
+        self.given_ns = self.given_ns.saturating_add(time_ns);
+        let key = Key::new(Time::from_nanos(end_ns).max(now), seq);
+        if self.line.is_empty() {
+            calendar.set(self.clock, key);
+        }
+        self.line.push_back((key, job));
+        end_ns
+    }
+
+    /// Somebody notices at `now` that his job has ended at `end_ns`.
+    pub(crate) fn woke(&mut self, end_ns: u64, now: Time) {
+        // With another job queued behind, nothing waited for the wake-up.
+        if end_ns == self.free_ns {
+            self.late_ns = now.as_nanos().saturating_sub(end_ns).min(LATE_MAX_NS);
+        }
     }
 
     /// The first job in line has ended.
@@ -50,9 +87,64 @@ impl Station {
     }
 }
 
+/// Several servers with one line: a job goes to the server that is free first.
+///
+/// Service times are known when jobs come, so that is first come, first served.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    free_ns: BinaryHeap<Reverse<u64>>,
+    given_ns: u64,
+}
+
+impl Pool {
+    /// So many idle servers; at least one.
+    pub(crate) fn new(servers: u32) -> Self {
+        let free_ns = (0..servers.max(1)).map(|_| Reverse(0)).collect();
+        Self { free_ns, given_ns: 0 }
+    }
+
+    /// A job comes that takes `time_ns` of service; gives its end.
+    pub(crate) fn enqueue(&mut self, now: Time, time_ns: u64) -> Time {
+        let free = self.free_ns.pop().map_or(0, |Reverse(free)| free);
+        let end = free.max(now.as_nanos()).saturating_add(time_ns);
+        self.free_ns.push(Reverse(end));
+        self.given_ns = self.given_ns.saturating_add(time_ns);
+        Time::from_nanos(end)
+    }
+
+    /// Nanoseconds of service given until `now`, mean over the servers.
+    pub(crate) fn busy_ns(&self, now: Time) -> u64 {
+        let ahead = |end: &Reverse<u64>| end.0.saturating_sub(now.as_nanos());
+        let planned: u64 = self.free_ns.iter().map(ahead).sum();
+        self.given_ns.saturating_sub(planned) / self.free_ns.len() as u64
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_several_servers_the_first_free_one_takes_the_next_job() {
+        let (mut pool, at) = (Pool::new(2), Time::from_nanos);
+        let ends: Vec<u64> = [10, 4, 5, 1].map(|ns| pool.enqueue(at(0), ns).as_nanos()).to_vec();
+        assert_eq!(ends, [10, 4, 9, 10]);
+        assert_eq!(pool.busy_ns(at(10)), 10);
+        assert_eq!(pool.enqueue(at(20), 3), at(23));
+        assert_eq!(pool.busy_ns(at(20)), 10);
+    }
+
+    #[test]
+    fn a_late_wake_up_is_made_up_for_once() {
+        let (mut calendar, mut station, at) = (Calendar::new(1), Station::new(0), Time::from_nanos);
+        assert_eq!(station.enqueue_late(&mut calendar, at(0), 10, 0, 1), 10);
+        assert_eq!(station.pop(&mut calendar), Some(1));
+        station.woke(10, at(14));
+        // Four too late: what is asked for at 15 would have been asked for at 11.
+        assert_eq!(station.enqueue_late(&mut calendar, at(15), 10, 1, 2), 21);
+        station.woke(10, at(16));
+        assert_eq!(station.enqueue_late(&mut calendar, at(30), 10, 2, 3), 40);
+    }
 
     #[test]
     fn jobs_are_served_one_at_a_time_and_busy_time_is_what_has_passed() {

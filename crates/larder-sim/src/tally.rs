@@ -25,7 +25,7 @@ struct PerNode {
     /// Since when it is underutilised, and for how long it was before.
     idle_since: Option<Time>,
     idle_ns: u64,
-    // Not touched by the warm-up's end: reports count from the run's beginning.
+    // Of all requests, measured or not: reports count from the run's beginning.
     served_all: u64,
     served_ns_all: u64,
     read_all: u64,
@@ -75,6 +75,17 @@ impl Apart {
     fn mean_s(&self) -> f64 {
         self.sum_s / f64::from(self.windows.max(1))
     }
+}
+
+/// A request that has ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ended {
+    /// From when it was asked.
+    pub(crate) delay_ns: u64,
+    pub(crate) bytes: u64,
+    pub(crate) forwarded: bool,
+    /// Whether it counts, or only warmed the caches.
+    pub(crate) measured: bool,
 }
 
 /// The counts.
@@ -130,12 +141,14 @@ impl Tally {
         }
     }
 
-    pub(crate) fn note_reason(&mut self, reason: Reason) {
-        self.reasons.note(reason);
+    pub(crate) fn note_reason(&mut self, reason: Reason, measured: bool) {
+        if measured {
+            self.reasons.note(reason);
+        }
     }
 
-    pub(crate) fn note_refused(&mut self) {
-        self.refused += 1;
+    pub(crate) fn note_refused(&mut self, measured: bool) {
+        self.refused += u64::from(measured);
     }
 
     pub(crate) fn note_start(&mut self, now: Time, node: usize) {
@@ -148,43 +161,51 @@ impl Tally {
         }
     }
 
-    pub(crate) fn note_found(&mut self, found: Found, node: usize, bytes: u64) {
+    pub(crate) fn note_found(&mut self, found: Found, node: usize, bytes: u64, measured: bool) {
+        let one = u64::from(measured);
         match found {
             Found::Memory => {
-                self.hits += 1;
-                self.nodes[node].hits += 1;
+                self.hits += one;
+                self.nodes[node].hits += one;
             }
-            Found::Shared => self.shared += 1,
-            Found::Peer => self.peer_hits += 1,
-            Found::Read | Found::Never => {
-                self.bytes_read += bytes;
-                self.nodes[node].read_all += bytes;
-            }
+            Found::Shared => self.shared += one,
+            Found::Peer => self.peer_hits += one,
+            Found::Read | Found::Never => self.note_read(node, bytes, measured),
             Found::Unknown => {}
         }
     }
 
-    pub(crate) fn note_end(&mut self, now: Time, node: usize, delay_ns: u64, bytes: u64, forwarded: bool) {
-        self.apart.note(now, node, delay_ns);
+    /// Bytes are read from disk or origin.
+    pub(crate) fn note_read(&mut self, node: usize, bytes: u64, measured: bool) {
+        self.bytes_read += if measured { bytes } else { 0 };
+        self.nodes[node].read_all += bytes;
+    }
+
+    pub(crate) fn note_end(&mut self, now: Time, node: usize, end: &Ended) {
+        if end.measured {
+            self.apart.note(now, node, end.delay_ns);
+        }
         let node = &mut self.nodes[node];
         if node.active == self.idle_below {
             node.idle_since = Some(now);
         }
         node.active -= 1;
-        node.requests += 1;
         node.served_all += 1;
-        node.served_ns_all += delay_ns;
+        node.served_ns_all += end.delay_ns;
         self.ended_all += 1;
-        self.requests += 1;
-        self.bytes_sent += bytes;
-        self.forwarded += u64::from(forwarded);
         self.last_end = now;
-        self.delays.note(delay_ns);
+        if end.measured {
+            node.requests += 1;
+            self.requests += 1;
+            self.bytes_sent += end.bytes;
+            self.forwarded += u64::from(end.forwarded);
+            self.delays.note(end.delay_ns);
+        }
     }
 
-    /// Whether the warm-up ends with the request that has just ended.
-    pub(crate) fn is_warm_now(&self) -> bool {
-        self.ended_all == self.warmup && self.warmup > 0
+    /// Whether request number `number`, from 0, counts; the first that does begins the measured part.
+    pub(crate) fn counts(&self, number: u64) -> bool {
+        number >= self.warmup
     }
 
     /// Measuring begins.
@@ -193,14 +214,10 @@ impl Tally {
         self.busy_before = busy;
         self.front_before = front_ns;
         for node in &mut self.nodes {
-            (node.requests, node.hits, node.idle_ns) = (0, 0, 0);
+            node.idle_ns = 0;
             node.idle_since = node.idle_since.map(|_| now);
         }
-        (self.requests, self.refused, self.hits, self.shared, self.peer_hits) = (0, 0, 0, 0, 0);
-        (self.bytes_sent, self.bytes_read, self.forwarded) = (0, 0, 0);
-        self.delays.clear();
         self.apart = Apart::new(self.nodes.len(), now);
-        self.reasons = Reasons::new();
     }
 
     /// Requests in hand.

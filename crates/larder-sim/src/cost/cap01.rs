@@ -305,7 +305,7 @@ impl Cap01 {
 }
 
 impl CostModel for Cap01 {
-    const STATIONS: Stations = Stations { nic: true, back: true };
+    const STATIONS: Stations = Stations { nic: true, back: true, ..Stations::NONE };
 
     fn next(&self, progress: &mut Progress, about: &About<'_>) -> Step {
         let (item, link) = (about.item, &about.link);

@@ -157,7 +157,7 @@ const STORED: u8 = 3;
 const SERVING: u8 = 4;
 
 impl CostModel for Hacc99 {
-    const STATIONS: Stations = Stations { nic: false, back: false };
+    const STATIONS: Stations = Stations::NONE;
 
     fn next(&self, progress: &mut Progress, about: &About<'_>) -> Step {
         let item = about.item;

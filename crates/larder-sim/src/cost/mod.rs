@@ -8,11 +8,15 @@
 mod cap01;
 mod hacc99;
 mod lard98;
+mod modelled;
+mod modern;
 mod ward01;
 
 pub use cap01::{Cap01, Layer};
 pub use hacc99::Hacc99;
 pub use lard98::Lard98;
+pub use modelled::Modelled;
+pub use modern::{Modern, Network, NodeCosts, Storage, SwitchCosts};
 pub use ward01::Ward01;
 
 use serde::{Deserialize, Serialize};
@@ -78,10 +82,14 @@ pub enum Step {
     OriginCpu(u64),
     /// The processor of the node in whose memory the item was found.
     PeerCpu(u64),
+    /// One of the places for reads at a time ([`CostModel::read_slots`]).
+    Slot(u64),
     /// Time passes.
     Pause(u64),
     /// Until the read that this request shares has ended.
     Await,
+    /// Until the item's next chunk is in memory ([`Stations::tasks`]).
+    NextPart,
     /// The read has ended: the item goes to the node's memory, and whoever shares the read goes on. Takes no time.
     Stored,
     /// The request has been served.
@@ -95,6 +103,21 @@ pub struct Stations {
     pub nic: bool,
     /// Back-end servers.
     pub back: bool,
+    /// Several cores in a node ([`CostModel::cores`]), and several reads at a time ([`CostModel::read_slots`]).
+    pub pools: bool,
+    /// Several cores in the front-end ([`CostModel::front_cores`]).
+    pub front_pool: bool,
+    /// Reads are tasks of their own that all wait for, and long items are read and kept in chunks
+    /// ([`CostModel::chunk`]), as in the live node.
+    pub tasks: bool,
+    /// Whoever waits for processor or disk notices the end late ([`CostModel::wake_ns`]).
+    pub timer: bool,
+}
+
+impl Stations {
+    /// Processor and disks only.
+    pub const NONE: Self =
+        Self { nic: false, back: false, pools: false, front_pool: false, tasks: false, timer: false };
 }
 
 /// What a request takes of the front-end, before it goes to its node. All zero: the front-end costs nothing.
@@ -116,6 +139,37 @@ pub trait CostModel {
     /// The request's next step; changes its progress.
     fn next(&self, progress: &mut Progress, about: &About<'_>) -> Step;
 
+    /// Cores of a node, where the model has [`Stations::pools`].
+    fn cores(&self) -> u32 {
+        1
+    }
+
+    /// Cores of the front-end, where the model has [`Stations::front_pool`].
+    fn front_cores(&self) -> u32 {
+        1
+    }
+
+    /// Reads that each disk of a node has under way at a time, where the model has [`Stations::pools`].
+    fn read_slots(&self) -> u32 {
+        1
+    }
+
+    /// Items above this many bytes are read and kept in chunks of it, where the model has [`Stations::tasks`].
+    fn chunk(&self) -> u64 {
+        u64::MAX
+    }
+
+    /// Disk time in ns for `len` bytes when the `before` bytes in front of them have just been read, likewise.
+    fn piece_ns(&self, _before: u64, _len: u64) -> u64 {
+        0
+    }
+
+    /// When somebody notices that his wait for processor or disk has ended at `end_ns`, where the model has
+    /// [`Stations::timer`]. Not before `end_ns`.
+    fn wake_ns(&self, end_ns: u64) -> u64 {
+        end_ns
+    }
+
     /// What it takes of the front-end, by what is asked for and the connection it comes on.
     fn front(&self, _item: &Item, _link: &Link) -> FrontCost {
         FrontCost::default()
@@ -134,19 +188,27 @@ pub enum Costs {
     Cap01(Cap01),
     /// The HACC paper's cluster.
     Hacc99(Hacc99),
+    /// The live node over a modelled store.
+    Modelled(Modelled),
+    /// The live switch and nodes on today's hardware.
+    Modern(Modern),
 }
 
 impl Costs {
     /// The names of all models.
-    pub const NAMES: [&'static str; 4] = ["lard98", "ward01", "cap01", "hacc99"];
+    pub const NAMES: [&'static str; 7] =
+        ["lard98", "ward01", "cap01", "hacc99", "modelled", "modern", "modern-object-store"];
 
-    /// The model of that name with its published values.
+    /// The model of that name with its published values. `modern-object-store` is `modern` with another store.
     pub fn by_name(name: &str) -> Option<Self> {
         Some(match name {
             "lard98" => Self::Lard98(Lard98::default()),
             "ward01" => Self::Ward01(Ward01::default()),
             "cap01" => Self::Cap01(Cap01::default()),
             "hacc99" => Self::Hacc99(Hacc99::default()),
+            "modelled" => Self::Modelled(Modelled::default()),
+            "modern" => Self::Modern(Modern::default()),
+            "modern-object-store" => Self::Modern(Modern::over_object_store()),
             _ => return None,
         })
     }
@@ -157,7 +219,31 @@ impl Costs {
             Self::Ward01(model) => model.check(),
             Self::Cap01(model) => model.check(),
             Self::Hacc99(model) => model.check(),
+            Self::Modelled(model) => model.check(),
+            Self::Modern(model) => model.check(),
         }
+    }
+}
+
+/// Processor time that grows with the reply.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PerRequest {
+    /// Of a request, in us, 0 to 1,000,000.
+    pub request_us: f64,
+    /// And for each KiB of its reply, in us, 0 to 1,000,000.
+    pub kib_us: f64,
+}
+
+impl PerRequest {
+    /// Time in ns of a request with a reply of so many bytes.
+    pub fn ns(&self, bytes: u64) -> u64 {
+        us(self.request_us) + us(self.kib_us * bytes as f64 / 1_024.0)
+    }
+
+    fn check(&self, request: &'static str, kib: &'static str) -> Result<(), SimError> {
+        within(self.request_us, 1e6, request, "0 to 1,000,000 us")?;
+        within(self.kib_us, 1e6, kib, "0 to 1,000,000 us")
     }
 }
 

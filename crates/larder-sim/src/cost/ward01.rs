@@ -61,7 +61,7 @@ const LAST: u8 = 3;
 const READ: u8 = 4;
 
 impl CostModel for Ward01 {
-    const STATIONS: Stations = Stations { nic: false, back: false };
+    const STATIONS: Stations = Stations::NONE;
 
     fn next(&self, progress: &mut Progress, about: &About<'_>) -> Step {
         let bytes = about.item.bytes as f64;

@@ -16,6 +16,8 @@ use crate::tally::Busy;
 enum Alarm {
     /// A pause ends.
     Resume(u32),
+    /// Somebody notices that his job at a station has ended.
+    Wake { station: u32, number: u32 },
     /// The nodes report.
     Report,
     /// Somebody has waited long enough at the front-end.
@@ -52,6 +54,18 @@ impl<M: CostModel> Engine<'_, M> {
         self.set_alarm_clock();
     }
 
+    /// The job at a station has ended; whoever waits notices when a timer strikes.
+    pub(super) fn wake_later(&mut self, station: usize, number: u32) {
+        let end_ns = self.tasks.end_ns(number);
+        let at = Time::from_nanos(self.model.wake_ns(end_ns)).max(self.now);
+        self.set_alarm(at, Alarm::Wake { station: station as u32, number });
+    }
+
+    fn wake(&mut self, station: usize, number: u32) {
+        self.stations[station].woke(self.tasks.end_ns(number), self.now);
+        self.advance(number);
+    }
+
     fn set_alarm_clock(&mut self) {
         let key = self.alarms.heap.peek().map_or(Key::NEVER, |alarm| alarm.0.0);
         self.calendar.set(super::ALARMS, key);
@@ -62,6 +76,7 @@ impl<M: CostModel> Engine<'_, M> {
         self.set_alarm_clock();
         match alarm {
             Alarm::Resume(number) => self.advance(number),
+            Alarm::Wake { station, number } => self.wake(station as usize, number),
             Alarm::Report => {
                 self.report();
                 self.plan_report();
@@ -131,8 +146,8 @@ impl<M: CostModel> Engine<'_, M> {
         let mut expired: Vec<Ticket> = Vec::new();
         self.dispatcher.expire(self.now, &mut expired);
         for ticket in expired {
-            if let Some((ask, _)) = self.waiting.remove(&ticket) {
-                self.refuse(ask);
+            if let Some(arrived) = self.waiting.remove(&ticket) {
+                self.refuse(arrived);
             }
         }
         self.plan_deadline();
@@ -142,7 +157,7 @@ impl<M: CostModel> Engine<'_, M> {
     pub(super) fn busy(&self) -> Vec<Busy> {
         let of = |station: usize| self.stations[station].busy_ns(self.now);
         let busy = |places: &super::Places| Busy {
-            cpu_ns: of(places.cpu),
+            cpu_ns: if M::STATIONS.pools { self.pools[places.cpu].busy_ns(self.now) } else { of(places.cpu) },
             disk_ns: (places.disks..places.disks + places.disk_count).map(of).sum(),
             nic_ns: if M::STATIONS.nic { of(places.nic) } else { 0 },
             back_ns: if M::STATIONS.back { of(places.back) } else { 0 },

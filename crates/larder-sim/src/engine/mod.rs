@@ -4,6 +4,7 @@
 //! called exactly as the live switch calls it: `arrive` when a request comes, `finish` when its last byte is sent.
 
 mod alarms;
+mod tasks;
 
 use std::collections::BTreeMap;
 
@@ -12,6 +13,7 @@ use larder_core::nodes::NodeSpec;
 use larder_core::{NodeId, Ticket, Time};
 
 use alarms::Alarms;
+use tasks::Tasks;
 
 use crate::SimError;
 use crate::calendar::{Calendar, Key};
@@ -20,8 +22,8 @@ use crate::memory::{Looked, Memories};
 use crate::outcome::Outcome;
 use crate::scenario::Scenario;
 use crate::source::{Ask, Source};
-use crate::station::Station;
-use crate::tally::Tally;
+use crate::station::{Pool, Station};
+use crate::tally::{Ended, Tally};
 use crate::workload::Workload;
 
 /// Runs a workload through a cluster.
@@ -53,10 +55,12 @@ pub fn simulate_with(
     workload.check()?;
     let dispatcher = dispatcher(scenario)?;
     Ok(match &scenario.costs {
-        Costs::Lard98(model) => Engine::new(workload, scenario, dispatcher, source, &model.times()).run(),
+        Costs::Lard98(model) => Engine::new(workload, scenario, dispatcher, source, model).run(),
         Costs::Ward01(model) => Engine::new(workload, scenario, dispatcher, source, model).run(),
         Costs::Cap01(model) => Engine::new(workload, scenario, dispatcher, source, model).run(),
         Costs::Hacc99(model) => Engine::new(workload, scenario, dispatcher, source, model).run(),
+        Costs::Modelled(model) => Engine::new(workload, scenario, dispatcher, source, model).run(),
+        Costs::Modern(model) => Engine::new(workload, scenario, dispatcher, source, model).run(),
     })
 }
 
@@ -72,11 +76,23 @@ fn dispatcher(scenario: &Scenario) -> Result<Dispatcher, SimError> {
     Ok(Dispatcher::new(settings, &specs)?)
 }
 
-/// A request at its node.
+/// A request that has come.
+#[derive(Clone, Copy, Debug)]
+struct Arrived {
+    ask: Ask,
+    at: Time,
+    /// Whether it counts, or only warms the caches.
+    measured: bool,
+}
+
+/// A request at its node, or a read that a request has begun.
 #[derive(Clone, Copy, Debug)]
 struct Job {
     ask: Ask,
     asked: Time,
+    measured: bool,
+    /// Not a request, but a read that goes on by itself ([`Stations::tasks`](crate::cost::Stations)).
+    read: bool,
     node: u16,
     peer: u16,
     found: Found,
@@ -90,7 +106,10 @@ const NOBODY: u32 = u32::MAX;
 /// A node's stations: indexes into [`Engine::stations`].
 #[derive(Clone, Copy, Debug)]
 struct Places {
+    /// Where the model has pools, that of the cores; [`Engine::pools`].
     cpu: usize,
+    /// The pool of the first disk's reads, likewise.
+    slots: usize,
     nic: usize,
     back: usize,
     disks: usize,
@@ -109,6 +128,8 @@ struct Engine<'r, M> {
     seq: u64,
     calendar: Calendar,
     stations: Vec<Station>,
+    /// The front-end's cores, then each node's cores and reads; empty where the model has none.
+    pools: Vec<Pool>,
     places: Vec<Places>,
     ranks: Vec<u32>,
     memories: Memories,
@@ -117,7 +138,10 @@ struct Engine<'r, M> {
     /// Reads under way: (node, item) to the reader, whose sharers hang on it.
     reads: BTreeMap<(u16, u32), u32>,
     alarms: Alarms,
-    waiting: BTreeMap<Ticket, (Ask, Time)>,
+    tasks: Tasks,
+    /// How many requests have come.
+    arrived: u64,
+    waiting: BTreeMap<Ticket, Arrived>,
     started: Vec<Started>,
     asks: Vec<Ask>,
     tally: Tally,
@@ -141,11 +165,20 @@ impl<'r, M: CostModel> Engine<'r, M> {
             stations += count;
             stations - count
         };
+        let mut pools = Vec::new();
+        if M::STATIONS.front_pool {
+            pools.push(Pool::new(model.front_cores()));
+        }
         let places: Vec<Places> = scenario
             .nodes
             .iter()
             .map(|node| Places {
-                cpu: take(1),
+                cpu: if M::STATIONS.pools { add_pools(&mut pools, 1, model.cores()) } else { take(1) },
+                slots: if M::STATIONS.pools {
+                    add_pools(&mut pools, node.disks, model.read_slots())
+                } else {
+                    0
+                },
                 nic: if M::STATIONS.nic { take(1) } else { 0 },
                 back: if M::STATIONS.back { take(1) } else { 0 },
                 disks: take(node.disks as usize),
@@ -154,6 +187,7 @@ impl<'r, M: CostModel> Engine<'r, M> {
                 disk_factor: 1.0 / node.disk_speed,
             })
             .collect();
+        let tasks = Tasks::new(workload, model);
         let several_disks = places.iter().any(|places| places.disk_count > 1);
         Self {
             now: Time::ZERO,
@@ -161,7 +195,10 @@ impl<'r, M: CostModel> Engine<'r, M> {
             calendar: Calendar::new(FRONT + stations),
             stations: (0..stations).map(|station| Station::new(FRONT + station)).collect(),
             ranks: if several_disks { workload.ranks() } else { Vec::new() },
-            memories: Memories::new(scenario, workload.items.len()),
+            memories: Memories::new(scenario, tasks.keys()),
+            pools,
+            tasks,
+            arrived: 0,
             jobs: Vec::new(),
             free: Vec::new(),
             reads: BTreeMap::new(),
@@ -199,8 +236,11 @@ impl<'r, M: CostModel> Engine<'r, M> {
                 }
                 ALARMS => self.strike(),
                 station => {
-                    if let Some(job) = self.stations[station - FRONT].pop(&mut self.calendar) {
-                        self.advance(job);
+                    let station = station - FRONT;
+                    match self.stations[station].pop(&mut self.calendar) {
+                        Some(job) if M::STATIONS.timer && station > 0 => self.wake_later(station, job),
+                        Some(job) => self.advance(job),
+                        None => {}
                     }
                 }
             }
@@ -214,7 +254,7 @@ impl<'r, M: CostModel> Engine<'r, M> {
         }
         let pages = self.source.pages();
         let busy = self.busy();
-        self.tally.outcome(&busy, self.stations[0].busy_ns(self.now), pages)
+        self.tally.outcome(&busy, self.front_busy_ns(), pages)
     }
 
     fn set_source_clock(&mut self) {
@@ -229,8 +269,14 @@ impl<'r, M: CostModel> Engine<'r, M> {
     }
 
     fn arrive(&mut self, ask: Ask) {
+        let arrived = Arrived { ask, at: self.now, measured: self.tally.counts(self.arrived) };
+        if arrived.measured && self.arrived > 0 && !self.tally.counts(self.arrived - 1) {
+            let busy = self.busy();
+            self.tally.begin(self.now, busy, self.front_busy_ns());
+        }
+        self.arrived += 1;
         if let Some(node) = ask.link.bound {
-            return self.start(ask, self.now, node);
+            return self.start(arrived, node);
         }
         let item = &self.workload.items[ask.item as usize];
         let mut request = Request::new(item.id).with_class(item.class);
@@ -239,34 +285,25 @@ impl<'r, M: CostModel> Engine<'r, M> {
         }
         match self.dispatcher.arrive(self.now, request) {
             Arrival::Start(decision) => {
-                self.tally.note_reason(decision.reason);
-                self.start(ask, self.now, decision.node);
+                self.tally.note_reason(decision.reason, arrived.measured);
+                self.start(arrived, decision.node);
             }
             Arrival::Wait(ticket) => {
-                self.waiting.insert(ticket, (ask, self.now));
+                self.waiting.insert(ticket, arrived);
                 self.plan_deadline();
             }
-            Arrival::Refused(_) => self.refuse(ask),
+            Arrival::Refused(_) => self.refuse(arrived),
         }
     }
 
-    fn refuse(&mut self, ask: Ask) {
-        self.tally.note_refused();
-        self.source.ended(self.now, ask.tag, None, &mut self.asks);
+    fn refuse(&mut self, arrived: Arrived) {
+        self.tally.note_refused(arrived.measured);
+        self.source.ended(self.now, arrived.ask.tag, None, &mut self.asks);
         self.set_source_clock();
     }
 
-    fn start(&mut self, ask: Ask, asked: Time, node: NodeId) {
-        let job = Job {
-            ask,
-            asked,
-            node: node.0,
-            peer: 0,
-            found: Found::Unknown,
-            progress: Progress::default(),
-            next_sharer: NOBODY,
-        };
-        let number = match self.free.pop() {
+    fn add_job(&mut self, job: Job) -> u32 {
+        match self.free.pop() {
             Some(number) => {
                 self.jobs[number as usize] = job;
                 number
@@ -275,12 +312,31 @@ impl<'r, M: CostModel> Engine<'r, M> {
                 self.jobs.push(job);
                 (self.jobs.len() - 1) as u32
             }
-        };
+        }
+    }
+
+    fn start(&mut self, arrived: Arrived, node: NodeId) {
+        let ask = arrived.ask;
+        let number = self.add_job(Job {
+            ask,
+            asked: arrived.at,
+            measured: arrived.measured,
+            read: false,
+            node: node.0,
+            peer: 0,
+            found: Found::Unknown,
+            progress: Progress::default(),
+            next_sharer: NOBODY,
+        });
         self.tally.note_start(self.now, node.index());
         let front = self.model.front(&self.workload.items[ask.item as usize], &ask.link);
         let kib_ns = front.kib_ns.saturating_mul(self.workload.items[ask.item as usize].bytes) >> 10;
         if front.request_ns + kib_ns > 0 {
-            self.enqueue(0, front.request_ns + kib_ns, number);
+            if M::STATIONS.front_pool {
+                self.enqueue_pool(0, front.request_ns + kib_ns, number);
+            } else {
+                self.enqueue(0, front.request_ns + kib_ns, number);
+            }
         } else if front.delay_ns > 0 {
             self.pause(front.delay_ns, number);
         } else {
@@ -292,6 +348,9 @@ impl<'r, M: CostModel> Engine<'r, M> {
     fn advance(&mut self, number: u32) {
         loop {
             let job = &mut self.jobs[number as usize];
+            if M::STATIONS.tasks && job.read {
+                return self.land(number);
+            }
             let item = &self.workload.items[job.ask.item as usize];
             let forwarded = job.ask.origin.is_some_and(|origin| origin.0 != job.node);
             let about = About { item, found: job.found, forwarded, link: job.ask.link };
@@ -299,14 +358,17 @@ impl<'r, M: CostModel> Engine<'r, M> {
             let (node, peer, origin) = (job.node as usize, job.peer as usize, job.ask.origin);
             let places = &self.places[node];
             let (station, time_ns) = match step {
-                Step::Cpu(ns) => (places.cpu, scaled(ns, places.cpu_factor)),
+                Step::Slot(ns) => {
+                    let (pool, time_ns) = (self.slot(node, number), scaled(ns, places.disk_factor));
+                    return self.enqueue_pool(pool, time_ns, number);
+                }
+                Step::Cpu(ns) => return self.enqueue_cpu(node, ns, number),
                 Step::Disk(ns) => (self.disk(node, number), scaled(ns, places.disk_factor)),
                 Step::Nic(ns) => (places.nic, ns),
                 Step::Back(ns) => (places.back, ns),
-                Step::PeerCpu(ns) => (self.places[peer].cpu, scaled(ns, self.places[peer].cpu_factor)),
+                Step::PeerCpu(ns) => return self.enqueue_cpu(peer, ns, number),
                 Step::OriginCpu(ns) => {
-                    let origin = &self.places[origin.map_or(node, NodeId::index)];
-                    (origin.cpu, scaled(ns, origin.cpu_factor))
+                    return self.enqueue_cpu(origin.map_or(node, NodeId::index), ns, number);
                 }
                 Step::Lookup => {
                     self.look(number);
@@ -323,27 +385,72 @@ impl<'r, M: CostModel> Engine<'r, M> {
                     }
                     continue;
                 }
+                Step::NextPart => {
+                    if self.next_part(number) {
+                        return;
+                    }
+                    continue;
+                }
                 Step::Done => return self.finish(number),
             };
             return self.enqueue(station, time_ns, number);
         }
     }
 
+    fn enqueue_cpu(&mut self, node: usize, ns: u64, number: u32) {
+        let places = &self.places[node];
+        let (place, time_ns) = (places.cpu, scaled(ns, places.cpu_factor));
+        if M::STATIONS.pools {
+            return self.enqueue_pool(place, time_ns, number);
+        }
+        self.enqueue(place, time_ns, number);
+    }
+
+    fn enqueue_pool(&mut self, pool: usize, time_ns: u64, number: u32) {
+        let end = self.pools[pool].enqueue(self.now, time_ns);
+        self.pause(end.as_nanos() - self.now.as_nanos(), number);
+    }
+
+    fn front_busy_ns(&self) -> u64 {
+        if M::STATIONS.front_pool {
+            self.pools[0].busy_ns(self.now)
+        } else {
+            self.stations[0].busy_ns(self.now)
+        }
+    }
+
     fn enqueue(&mut self, station: usize, time_ns: u64, number: u32) {
         let seq = self.next_seq();
+        if M::STATIONS.timer && station > 0 {
+            let station = &mut self.stations[station];
+            let end_ns = station.enqueue_late(&mut self.calendar, self.now, time_ns, seq, number);
+            return self.tasks.note_end(number, end_ns);
+        }
         self.stations[station].enqueue(&mut self.calendar, self.now, time_ns, seq, number);
     }
 
     fn disk(&self, node: usize, number: u32) -> usize {
+        self.places[node].disks + self.disk_number(node, number)
+    }
+
+    fn slot(&self, node: usize, number: u32) -> usize {
+        self.places[node].slots + self.disk_number(node, number)
+    }
+
+    /// Which of the node's disks holds the item.
+    fn disk_number(&self, node: usize, number: u32) -> usize {
         let places = &self.places[node];
         if places.disk_count == 1 {
-            return places.disks;
+            return 0;
         }
         let rank = self.ranks[self.jobs[number as usize].ask.item as usize];
-        places.disks + rank as usize % places.disk_count
+        rank as usize % places.disk_count
     }
 
     fn look(&mut self, number: u32) {
+        if M::STATIONS.tasks {
+            return self.look_and_read(number);
+        }
         let job = &mut self.jobs[number as usize];
         let item = job.ask.item;
         job.found = if !self.workload.items[item as usize].cacheable {
@@ -364,8 +471,8 @@ impl<'r, M: CostModel> Engine<'r, M> {
                 },
             }
         };
-        let (found, node) = (job.found, job.node as usize);
-        self.tally.note_found(found, node, self.workload.items[item as usize].bytes);
+        let (found, node, measured) = (job.found, job.node as usize, job.measured);
+        self.tally.note_found(found, node, self.workload.items[item as usize].bytes, measured);
     }
 
     /// Hangs a request on the read that it shares. False if that has ended.
@@ -394,10 +501,14 @@ impl<'r, M: CostModel> Engine<'r, M> {
             }
         }
         self.reads.remove(&(job.node, job.ask.item));
-        self.jobs[number as usize].next_sharer = NOBODY;
+        self.wake_sharers(number);
+    }
+
+    /// Those who share a read go on.
+    fn wake_sharers(&mut self, reader: u32) {
+        let mut sharer = core::mem::replace(&mut self.jobs[reader as usize].next_sharer, NOBODY);
         // The list hangs the latest in front; those who came first go on first.
         let mut sharers = Vec::new();
-        let mut sharer = job.next_sharer;
         while sharer != NOBODY {
             sharers.push(sharer);
             sharer = core::mem::replace(&mut self.jobs[sharer as usize].next_sharer, NOBODY);
@@ -411,11 +522,8 @@ impl<'r, M: CostModel> Engine<'r, M> {
         let item = &self.workload.items[job.ask.item as usize];
         let forwarded = job.ask.origin.is_some_and(|origin| origin.0 != job.node);
         let delay_ns = self.now.as_nanos() - job.asked.as_nanos();
-        self.tally.note_end(self.now, job.node as usize, delay_ns, item.bytes, forwarded);
-        if self.tally.is_warm_now() {
-            let busy = self.busy();
-            self.tally.begin(self.now, busy, self.stations[0].busy_ns(self.now));
-        }
+        let ended = Ended { delay_ns, bytes: item.bytes, forwarded, measured: job.measured };
+        self.tally.note_end(self.now, job.node as usize, &ended);
         if job.ask.link.bound.is_none() {
             self.dispatcher.finish(self.now, NodeId(job.node), &mut self.started);
         }
@@ -428,21 +536,30 @@ impl<'r, M: CostModel> Engine<'r, M> {
 
     fn start_waiting(&mut self) {
         for started in core::mem::take(&mut self.started) {
-            let Some((ask, asked)) = self.waiting.remove(&started.ticket) else { continue };
+            let Some(arrived) = self.waiting.remove(&started.ticket) else { continue };
             match started.outcome {
                 Ok(decision) => {
-                    self.tally.note_reason(decision.reason);
-                    self.start(ask, asked, decision.node);
+                    self.tally.note_reason(decision.reason, arrived.measured);
+                    self.start(arrived, decision.node);
                 }
-                Err(_) => self.refuse(ask),
+                Err(_) => self.refuse(arrived),
             }
         }
     }
+}
+
+/// Adds `count` pools of so many servers each; gives the first one's place.
+fn add_pools(pools: &mut Vec<Pool>, count: u16, servers: u32) -> usize {
+    let first = pools.len();
+    pools.extend((0..count).map(|_| Pool::new(servers)));
+    first
 }
 
 fn scaled(ns: u64, factor: f64) -> u64 {
     if factor == 1.0 { ns } else { (ns as f64 * factor) as u64 }
 }
 
+#[cfg(test)]
+mod live_tests;
 #[cfg(test)]
 mod tests;

@@ -154,7 +154,7 @@ fn memory_beyond_one_node_helps_whoever_reaches_it() {
     let lard = run(PolicyKind::LardR, lru);
     assert!(alone.bytes_read > 5 * global.bytes_read, "{alone:?} {global:?}");
     assert_eq!(global.bytes_read, items << 20, "two memories of 32 hold all 60");
-    assert!(unbounded.bytes_read <= 2 * items << 20);
+    assert!(unbounded.bytes_read <= (2 * items) << 20);
     assert_eq!(lard.bytes_read, items << 20);
 }
 

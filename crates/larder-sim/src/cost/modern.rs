@@ -1,0 +1,229 @@
+//! `modern`: larder's own switch and nodes on today's hardware, with processor costs measured by `larder sim calibrate`.
+//!
+//! ```text
+//! switch:  request_us + kib_us * KiB on one of its cores
+//! node:    request_us + kib_us * KiB on one of its cores; a miss takes miss_us more, before the read
+//! storage: a read takes one of `reads_at_once` places for first_byte_us + bytes / stream_mb_s,
+//!          then the whole store for bytes / total_mb_s
+//! network: the node's interface for bytes * 8 / gbit_s; rtt_us pass besides
+//! ```
+//!
+//! Two ready-made stores: [`Storage::NVME`], one local drive, and [`Storage::OBJECT_STORE`], an origin over HTTP. Where
+//! their numbers come from stands with them. `total_mb_s` and `reads_at_once` are of the node as a whole where it has
+//! one disk; a node of several has each of them that often, and items are spread over them.
+//!
+//! What is left out: items are read and kept as a whole (the live node keeps those above 1 MiB in chunks); contention
+//! for memory bandwidth; packet loss and slow clients; demands on a back-end server.
+
+use serde::{Deserialize, Serialize};
+
+use super::{About, CostModel, Found, FrontCost, PerRequest, Progress, Stations, Step, us, within};
+use crate::SimError;
+use crate::source::Link;
+use crate::workload::Item;
+
+/// Processor costs of the live node, measured; the cores are those of the node that is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NodeCosts {
+    /// Cores, 1 to 1,024. Default 4.
+    pub cores: u32,
+    /// Processor time of a request answered from memory, in us, 0 to 1,000,000.
+    pub request_us: f64,
+    /// And for each KiB of the reply, in us, 0 to 1,000,000.
+    pub kib_us: f64,
+    /// And of a miss besides, in us, 0 to 1,000,000. Default 20: a task, a read and a place in memory.
+    pub miss_us: f64,
+}
+
+/// Processor costs of the live switch, measured; the cores are those of the switch that is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SwitchCosts {
+    /// Cores, 1 to 1,024. Default 8.
+    pub cores: u32,
+    /// Processor time of a request, in us, 0 to 1,000,000.
+    pub request_us: f64,
+    /// And for each KiB of the reply, in us, 0 to 1,000,000.
+    pub kib_us: f64,
+}
+
+/// Where a node reads what it has not in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Storage {
+    /// Time to the first byte of a read, in us, 0 to 60 s.
+    pub first_byte_us: f64,
+    /// Bytes of one read, in MB (10^6) per second, 0.001 to 1,000,000.
+    pub stream_mb_s: f64,
+    /// Bytes of all reads together, likewise.
+    pub total_mb_s: f64,
+    /// Reads under way at a time, 1 to 65,536; the rest wait.
+    pub reads_at_once: u32,
+}
+
+/// What lies between node and client.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Network {
+    /// The node's interface, in Gb/s, 0.001 to 10,000. Default 25.
+    pub gbit_s: f64,
+    /// Time that passes between client, switch and node besides, in us, 0 to 10 s. Default 100.
+    pub rtt_us: f64,
+}
+
+/// The parameters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Modern {
+    /// A node's processor.
+    pub node: NodeCosts,
+    /// The switch's processor.
+    pub switch: SwitchCosts,
+    /// The node's store.
+    pub storage: Storage,
+    /// Its network.
+    pub network: Network,
+}
+
+impl Storage {
+    /// A local NVMe drive: 90 us for a random read of 4 KiB and 3.5 GB/s, what data-centre drives of PCIe 3.0 x4 are
+    /// specified with; 64 reads at a time, which is what a node has of threads for them.
+    pub const NVME: Self =
+        Self { first_byte_us: 90.0, stream_mb_s: 2_000.0, total_mb_s: 3_500.0, reads_at_once: 64 };
+
+    /// An object store over HTTP in the same region: 100 ms to the first byte, the lower end of what Amazon names for
+    /// small objects of S3 ("roughly 100-200 milliseconds", Performance design patterns for Amazon S3), 85 MB/s for one
+    /// request (its guideline for byte-range fetches, "85-90 MB/s"), 1.25 GB/s (10 Gb/s) for all, 256 at a time.
+    pub const OBJECT_STORE: Self =
+        Self { first_byte_us: 100_000.0, stream_mb_s: 85.0, total_mb_s: 1_250.0, reads_at_once: 256 };
+}
+
+impl Default for Storage {
+    fn default() -> Self {
+        Self::NVME
+    }
+}
+
+impl Default for NodeCosts {
+    fn default() -> Self {
+        Self { cores: 4, request_us: 25.0, kib_us: 0.2, miss_us: 20.0 }
+    }
+}
+
+impl Default for SwitchCosts {
+    fn default() -> Self {
+        Self { cores: 8, request_us: 60.0, kib_us: 0.4 }
+    }
+}
+
+impl Default for Network {
+    fn default() -> Self {
+        Self { gbit_s: 25.0, rtt_us: 100.0 }
+    }
+}
+
+impl Modern {
+    /// The default with an object store instead of a drive.
+    pub fn over_object_store() -> Self {
+        Self { storage: Storage::OBJECT_STORE, ..Self::default() }
+    }
+
+    /// Processor time of a node for a reply from memory, in ns.
+    pub fn hit_ns(&self, bytes: u64) -> u64 {
+        self.node_costs().ns(bytes)
+    }
+
+    fn node_costs(&self) -> PerRequest {
+        PerRequest { request_us: self.node.request_us, kib_us: self.node.kib_us }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), SimError> {
+        let cores = |value: u32, key| match value {
+            1..=1_024 => Ok(()),
+            _ => Err(SimError::OutOfRange { key, range: "1 to 1,024" }),
+        };
+        let rate = |value: f64, most: f64, key, range| match value >= 0.001 && value <= most {
+            true => Ok(()),
+            false => Err(SimError::OutOfRange { key, range }),
+        };
+        cores(self.node.cores, "costs.node.cores")?;
+        cores(self.switch.cores, "costs.switch.cores")?;
+        self.node_costs().check("costs.node.request_us", "costs.node.kib_us")?;
+        within(self.node.miss_us, 1e6, "costs.node.miss_us", "0 to 1,000,000 us")?;
+        let switch = PerRequest { request_us: self.switch.request_us, kib_us: self.switch.kib_us };
+        switch.check("costs.switch.request_us", "costs.switch.kib_us")?;
+        within(self.storage.first_byte_us, 6e7, "costs.storage.first_byte_us", "0 to 60,000,000 us")?;
+        let mb_s = "0.001 to 1,000,000 MB/s";
+        rate(self.storage.stream_mb_s, 1e6, "costs.storage.stream_mb_s", mb_s)?;
+        rate(self.storage.total_mb_s, 1e6, "costs.storage.total_mb_s", mb_s)?;
+        if !(1..=65_536).contains(&self.storage.reads_at_once) {
+            return Err(SimError::OutOfRange { key: "costs.storage.reads_at_once", range: "1 to 65,536" });
+        }
+        rate(self.network.gbit_s, 1e4, "costs.network.gbit_s", "0.001 to 10,000 Gb/s")?;
+        within(self.network.rtt_us, 1e7, "costs.network.rtt_us", "0 to 10,000,000 us")
+    }
+}
+
+/// ns for so many bytes at so many MB/s.
+fn transfer_ns(bytes: u64, mb_s: f64) -> u64 {
+    (bytes as f64 * 1e3 / mb_s) as u64
+}
+
+const ARRIVED: u8 = 0;
+const LOOKED: u8 = 1;
+const OPENING: u8 = 2;
+const READING: u8 = 3;
+const READ: u8 = 4;
+const WAITING: u8 = 5;
+const REPLYING: u8 = 6;
+const SENDING: u8 = 7;
+const SENT: u8 = 8;
+const LAST: u8 = 9;
+
+impl CostModel for Modern {
+    const STATIONS: Stations = Stations { nic: true, pools: true, front_pool: true, ..Stations::NONE };
+
+    fn next(&self, progress: &mut Progress, about: &About<'_>) -> Step {
+        let bytes = about.item.bytes;
+        let first = us(self.node.request_us) + about.item.cpu_ns;
+        let (stage, step) = match (progress.stage, about.found) {
+            (ARRIVED, _) => (LOOKED, Step::Lookup),
+            (LOOKED, Found::Memory) => (SENDING, Step::Cpu(self.hit_ns(bytes) + about.item.cpu_ns)),
+            (LOOKED, Found::Shared | Found::Peer) => (WAITING, Step::Cpu(first)),
+            (LOOKED, _) => (OPENING, Step::Cpu(first + us(self.node.miss_us))),
+            (OPENING, _) => {
+                let ns = us(self.storage.first_byte_us) + transfer_ns(bytes, self.storage.stream_mb_s);
+                (READING, Step::Slot(ns))
+            }
+            (READING, _) => (READ, Step::Disk(transfer_ns(bytes, self.storage.total_mb_s))),
+            (READ, Found::Read) => (REPLYING, Step::Stored),
+            (WAITING, Found::Peer) => (REPLYING, Step::PeerCpu(self.hit_ns(bytes))),
+            (WAITING, _) => (REPLYING, Step::Await),
+            (READ | REPLYING, _) => {
+                (SENDING, Step::Cpu(self.hit_ns(bytes).saturating_sub(us(self.node.request_us))))
+            }
+            (SENDING, _) => (SENT, Step::Nic(transfer_ns(bytes, self.network.gbit_s * 125.0))),
+            (SENT, _) => (LAST, Step::Pause(us(self.network.rtt_us))),
+            _ => (LAST, Step::Done),
+        };
+        progress.stage = stage;
+        step
+    }
+
+    fn cores(&self) -> u32 {
+        self.node.cores
+    }
+
+    fn front_cores(&self) -> u32 {
+        self.switch.cores
+    }
+
+    fn read_slots(&self) -> u32 {
+        self.storage.reads_at_once
+    }
+
+    fn front(&self, _item: &Item, _link: &Link) -> FrontCost {
+        FrontCost { request_ns: us(self.switch.request_us), kib_ns: us(self.switch.kib_us), delay_ns: 0 }
+    }
+}
