@@ -295,6 +295,13 @@ fn settings_out_of_range_are_named() {
     );
     assert!(bad(Settings { shards: 3, ..base() }).starts_with("shards = 3"));
     assert!(bad(Settings { targets_max: 0, ..base() }).starts_with("targets_max = 0"));
+    let idle = Settings { t_gat: Duration::ZERO, ..base() };
+    assert_eq!(bad(idle), "t_gat = 0 is out of range: it must be 1 ms to 1 h");
+    let old = Duration::from_secs(3_601);
+    assert!(bad(Settings { report_age_max: old, ..base() }).starts_with("report_age_max = 3601000"));
+    assert!(bad(Settings { util_low_permille: 700, ..base() }).starts_with("util_high_permille = 700"));
+    assert!(bad(Settings { util_low_permille: 0, ..base() }).starts_with("util_low_permille = 0"));
+    assert!(bad(Settings { static_shares: [0, 1_000_001, 0, 0], ..base() }).starts_with("static_shares"));
     let twice = [NodeSpec::named("a"), NodeSpec::named("a")];
     assert!(matches!(Dispatcher::new(base(), &twice), Err(SettingsError::Node(JoinError::NameTaken(_)))));
 }

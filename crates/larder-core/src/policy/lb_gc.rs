@@ -10,9 +10,12 @@
 //! load is not balanced. The mirror is fed by [cache events](crate::dispatch::CacheEvent).
 //!
 //! Where the paper is silent:
-//! - *Caches that are not full*: nothing would leave, so the target goes to a node that has evicted nothing since it
-//!   came, the least loaded of them, equals by the target's hash position, as long as there is one. Without any cache
-//!   event all nodes are such, and what is left is a fixed assignment of targets to nodes.
+//! - *Caches that are not full*: as long as some node has room, the target goes where its hash says, as under LB. (Sent
+//!   to the nodes with room alone, all misses of a time would meet at one disk.) A node that has evicted nothing since
+//!   it came has room. So has one from whose cache a large object has left for a small one; else it would keep a few
+//!   copies, hold the oldest too seldom, and stay almost empty. Sizes are inferred, in copies: what a node evicts before
+//!   it stores is what the new object needed, less at most the last one evicted, since evicting ends as soon as there
+//!   is room. Without any cache event all nodes have room, and what is left is LB.
 //! - *Between a miss and its `Stored`* the target counts as cached where it was sent, or every request for it in the
 //!   meantime would read it again elsewhere; and the oldest copy counts as used, or every miss in the meantime would go
 //!   to the same node. If it does leave, the event says so; if not, it is one round too young.
@@ -27,6 +30,7 @@
 //! State: the mirror behind one lock, 29 bytes a copy and more. Cost: O(1) for a hit, O(n) for a miss.
 
 use super::lard::retry;
+use super::measured::open;
 use super::mirror::{Copy, Mirror};
 use super::{Choice, Known, Policy, Reason};
 use crate::dispatch::{CacheEvent, Request, Settings};
@@ -44,9 +48,41 @@ pub(super) struct LbGc {
 #[derive(Debug)]
 struct State {
     mirror: Mirror,
-    /// By slot: the epoch at which the node last evicted something; `None` if never.
-    full: Vec<Option<u32>>,
+    /// By slot: what is known of the room in the node's cache.
+    rooms: Vec<Room>,
     visits: u64,
+}
+
+/// What is known of the room in a node's cache. Sizes are in copies: an object for which nothing or one had to leave
+/// counts 1.
+#[derive(Clone, Copy, Debug, Default)]
+struct Room {
+    /// The epoch at which something last left; `None` if never.
+    filled: Option<u32>,
+    /// How much fits in before something leaves, once it was filled.
+    free: u32,
+    /// What has left since the last store, and the last of it.
+    left: u32,
+    left_last: u32,
+}
+
+impl Room {
+    /// Something of this size has left.
+    fn evicted(&mut self, size: u32, epoch: u32) {
+        self.filled = Some(epoch);
+        self.left = self.left.saturating_add(size);
+        self.left_last = size;
+    }
+
+    /// Something was stored for which that had to leave; gives its size.
+    fn stored(&mut self) -> u32 {
+        let (left, last) = (self.left, self.left_last);
+        (self.left, self.left_last) = (0, 0);
+        if left > 0 {
+            self.free = last - 1;
+        }
+        (left - last + 1).max(1)
+    }
 }
 
 /// A decision, and the copy that it expects to leave.
@@ -58,7 +94,7 @@ struct Verdict {
 
 impl LbGc {
     pub(super) fn new(settings: &Settings) -> Self {
-        let state = State { mirror: Mirror::new(settings.targets_max), full: Vec::new(), visits: 0 };
+        let state = State { mirror: Mirror::new(settings.targets_max), rooms: Vec::new(), visits: 0 };
         Self { state: Mutex::new(state) }
     }
 }
@@ -69,24 +105,22 @@ impl State {
         if let Some(node) = holders.min_by_key(|node| (nodes.key(*node), *node)) {
             return Some(Verdict { choice: Choice { node, reason: Reason::Local }, leaves: None });
         }
-        let start = nodes.position(target.0);
-        let first = |node| Verdict { choice: Choice { node, reason: Reason::First }, leaves: None };
-        if let Some(node) = nodes.least_without(start, |node| self.is_full(node, nodes)) {
-            return Some(first(node));
+        let hashed = || {
+            let node = nodes.hashed(target.0, |_| false)?;
+            Some(Verdict { choice: Choice { node, reason: Reason::Hash }, leaves: None })
+        };
+        if open(nodes).any(|node| !self.is_full(node, nodes)) {
+            return hashed();
         }
-        match self.mirror.oldest_first().find(|copy| alive(copy, nodes)) {
-            Some(copy) => {
-                let choice = Choice { node: copy.node, reason: Reason::Oldest };
-                Some(Verdict { choice, leaves: Some(copy) })
-            }
-            None => nodes.least(start).map(first),
-        }
+        let Some(copy) = self.mirror.oldest_first().find(|copy| alive(copy, nodes)) else { return hashed() };
+        let choice = Choice { node: copy.node, reason: Reason::Oldest };
+        Some(Verdict { choice, leaves: Some(copy) })
     }
 
-    /// Whether something had to leave the node's cache since the node came.
+    /// Whether something must leave before the node can store.
     fn is_full(&self, node: NodeId, nodes: Sight<'_>) -> bool {
-        let evicted = self.full.get(node.index()).copied().flatten();
-        evicted.is_some_and(|epoch| !nodes.lost_since(node, epoch))
+        let room = self.rooms.get(node.index()).copied().unwrap_or_default();
+        room.free == 0 && room.filled.is_some_and(|epoch| !nodes.lost_since(node, epoch))
     }
 
     /// Forgets the oldest copies of nodes that have lost theirs, up to the first that is alive.
@@ -115,9 +149,15 @@ impl Policy for LbGc {
         state.bury(nodes);
         let verdict = state.decide(request.target, nodes)?;
         if let Some(copy) = verdict.leaves {
-            state.mirror.used(copy);
+            state.mirror.used(copy.target, copy.node, copy.epoch);
         }
-        state.mirror.used(Copy { target: request.target, node: verdict.choice.node, epoch });
+        let node = verdict.choice.node;
+        if let Some(room) =
+            state.rooms.get_mut(node.index()).filter(|_| verdict.choice.reason == Reason::Hash)
+        {
+            room.free = room.free.saturating_sub(1);
+        }
+        state.mirror.used(request.target, node, epoch);
         Some(verdict.choice.counted(nodes))
     }
 
@@ -147,14 +187,19 @@ impl Policy for LbGc {
         let mut state = lock(&self.state);
         nodes.visit(Lane::Own(0), &mut state.visits);
         let epoch = nodes.epoch();
+        if state.rooms.len() <= node.index() {
+            state.rooms.resize(node.index() + 1, Room::default());
+        }
+        let State { mirror, rooms, .. } = &mut *state;
+        let room = &mut rooms[node.index()];
+        if room.filled.is_some_and(|filled| nodes.lost_since(node, filled)) {
+            *room = Room::default();
+        }
         match event {
-            CacheEvent::Stored => state.mirror.used(Copy { target, node, epoch }),
+            CacheEvent::Stored => mirror.stored(Copy { target, node, epoch, size: room.stored() }),
             CacheEvent::Evicted => {
-                state.mirror.remove(target, node);
-                if state.full.len() <= node.index() {
-                    state.full.resize(node.index() + 1, None);
-                }
-                state.full[node.index()] = Some(epoch);
+                let size = mirror.remove(target, node).map_or(1, |copy| copy.size);
+                room.evicted(size, epoch);
             }
         }
         true
@@ -230,14 +275,33 @@ mod tests {
     }
 
     #[test]
-    fn room_is_used_before_anything_leaves() {
+    fn while_there_is_room_the_hash_decides() {
         let dispatcher = dispatcher(&["a", "b"], 100);
         event(&dispatcher, 0, 1, Stored);
         event(&dispatcher, 0, 9, Evicted);
-        assert_eq!(send(&dispatcher, 2), (1, Reason::First), "b has room");
-        assert_eq!(send(&dispatcher, 1), (0, Reason::Local));
+        assert_eq!(send(&dispatcher, 2), (0, Reason::Hash), "b has room");
+        assert_eq!(send(&dispatcher, u64::MAX), (1, Reason::Hash));
         event(&dispatcher, 1, 9, Evicted);
-        assert_eq!(send(&dispatcher, 3), (1, Reason::Oldest), "2 is older than 1");
+        assert_eq!(send(&dispatcher, 3), (0, Reason::Oldest), "1 is older than the others");
+    }
+
+    #[test]
+    fn a_node_that_a_large_object_has_left_is_filled_again() {
+        let dispatcher = dispatcher(&["a", "b"], 100);
+        for target in 1..=4 {
+            event(&dispatcher, 0, target, Stored);
+        }
+        event(&dispatcher, 1, 20, Stored);
+        event(&dispatcher, 1, 9, Evicted);
+        // All four leave a for 5, which therefore counts as four; then 5 leaves for 6, and three more fit in.
+        (1..=4).for_each(|target| event(&dispatcher, 0, target, Evicted));
+        event(&dispatcher, 0, 5, Stored);
+        event(&dispatcher, 0, 5, Evicted);
+        event(&dispatcher, 0, 6, Stored);
+        let nodes = [31, 32, 33, 34].map(|target| send(&dispatcher, target));
+        assert_eq!(nodes[..3], [(0, Reason::Hash); 3]);
+        assert_eq!(nodes[3], (1, Reason::Oldest), "20 is the oldest");
+        assert_eq!(send(&dispatcher, 35), (0, Reason::Oldest), "6 is next");
     }
 
     #[test]
@@ -258,7 +322,7 @@ mod tests {
         dispatcher.fail(Time::ZERO, NodeId(0), &mut Vec::new());
         dispatcher.recover(Time::ZERO, NodeId(0), &mut Vec::new());
         assert_eq!(dispatcher.explain(Time::ZERO, TargetId(1)).known, None);
-        assert_eq!(send(&dispatcher, 1), (0, Reason::First), "a came back empty: there is room");
+        assert_eq!(send(&dispatcher, 1), (0, Reason::Hash), "a came back empty: there is room");
         assert_eq!(dispatcher.targets_known(), 3, "1 and 3 of before are 3 still: 2, 3 and the new 1");
     }
 

@@ -19,6 +19,8 @@ pub(super) struct Copy {
     pub(super) node: NodeId,
     /// The membership epoch at which it was put down or used last.
     pub(super) epoch: u32,
+    /// How many copies had to leave for it, as far as that is known; at least 1.
+    pub(super) size: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -69,8 +71,14 @@ impl Mirror {
         core::iter::successors(slot(self.oldest), move |last| slot(last.newer)).map(|slot| slot.copy)
     }
 
-    /// Notes a use: the copy is now the newest, and is put down if it was not there.
-    pub(super) fn used(&mut self, copy: Copy) {
+    /// Notes a use: the copy is now the newest, and is put down, with size 1, if it was not there.
+    pub(super) fn used(&mut self, target: TargetId, node: NodeId, epoch: u32) {
+        let known = self.find(target, node).map(|at| self.slots[at as usize].copy.size);
+        self.stored(Copy { target, node, epoch, size: known.unwrap_or(1) });
+    }
+
+    /// Puts a copy down as the newest, in place of the same one if it was there.
+    pub(super) fn stored(&mut self, copy: Copy) {
         if let Some(at) = self.find(copy.target, copy.node) {
             self.slots[at as usize].copy = copy;
             if at != self.newest {
@@ -98,13 +106,11 @@ impl Mirror {
         self.link(at);
     }
 
-    /// Forgets a copy; false if it is not there.
-    pub(super) fn remove(&mut self, target: TargetId, node: NodeId) -> bool {
-        let found = self.find(target, node);
-        if let Some(at) = found {
-            self.take_out(at);
-        }
-        found.is_some()
+    /// Forgets a copy and gives it back; `None` if it is not there.
+    pub(super) fn remove(&mut self, target: TargetId, node: NodeId) -> Option<Copy> {
+        let at = self.find(target, node)?;
+        self.take_out(at);
+        Some(self.slots[at as usize].copy)
     }
 
     fn find(&self, target: TargetId, node: NodeId) -> Option<u32> {
@@ -154,7 +160,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn copy(target: u64, node: u16) -> Copy {
-        Copy { target: TargetId(target), node: NodeId(node), epoch: 1 }
+        Copy { target: TargetId(target), node: NodeId(node), epoch: 1, size: 1 }
     }
 
     proptest! {
@@ -171,12 +177,12 @@ mod tests {
                 let there = list.contains(&one);
                 list.retain(|other| *other != one);
                 if put {
-                    mirror.used(one);
+                    mirror.used(one.target, one.node, one.epoch);
                     list.push(one);
                     let excess = list.len().saturating_sub(copies_max);
                     list.drain(..excess);
                 } else {
-                    prop_assert_eq!(mirror.remove(one.target, one.node), there);
+                    prop_assert_eq!(mirror.remove(one.target, one.node), there.then_some(one));
                 }
                 prop_assert_eq!(mirror.oldest_first().collect::<Vec<_>>(), list.clone());
                 prop_assert_eq!(mirror.len(), list.len());

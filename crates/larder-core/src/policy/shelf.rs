@@ -53,7 +53,9 @@ fn names_are_read_back() {
     for kind in PolicyKind::ALL {
         assert_eq!(kind.name().parse(), Ok(kind));
     }
-    assert!("maglev9".parse::<PolicyKind>().is_err());
+    let error = "maglev9".parse::<PolicyKind>().expect_err("it is no policy").to_string();
+    assert!(error.starts_with("there is no policy 'maglev9': use one of random, rr, wrr, "), "{error}");
+    assert_eq!(PolicyKind::ALL[..PolicyKind::LIVE.len()], PolicyKind::LIVE);
 }
 
 #[test]
