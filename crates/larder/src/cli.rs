@@ -28,6 +28,7 @@ enum Command {
     Node(Box<cmd::node::NodeArgs>),
     Load(Box<cmd::load::LoadArgs>),
     Trace(Box<cmd::trace::TraceArgs>),
+    Sim(cmd::sim::SimArgs),
     Check(cmd::check::CheckArgs),
     /// Print the version.
     Version,
@@ -42,6 +43,7 @@ impl Cli {
             Command::Node(args) => cmd::node::run(&args),
             Command::Load(args) => cmd::load::run(&args),
             Command::Trace(args) => cmd::trace::run(*args),
+            Command::Sim(args) => cmd::sim::run(&args),
             Command::Check(args) => cmd::check::run(&args),
             Command::Version => version(),
         }

@@ -6,5 +6,6 @@ pub(crate) mod load;
 pub(crate) mod logging;
 pub(crate) mod node;
 mod serve;
+pub(crate) mod sim;
 pub(crate) mod switch;
 pub(crate) mod trace;

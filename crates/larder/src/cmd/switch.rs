@@ -49,6 +49,12 @@ pub(crate) struct SwitchArgs {
     /// File to append the access log to, or "-" for stdout.
     #[arg(long, value_name = "FILE")]
     access_log: Option<String>,
+    /// File to record decisions in, for `larder sim replay`; replaced if it exists.
+    #[arg(long, value_name = "FILE")]
+    record: Option<String>,
+    /// File for the recorded decisions as text, one line each; replaced if it exists. Needs a record.
+    #[arg(long, value_name = "FILE")]
+    record_log: Option<String>,
     #[command(flatten)]
     serve: ServeArgs,
 }
@@ -113,6 +119,12 @@ impl SwitchArgs {
         raw.threads = self.serve.threads.unwrap_or(raw.threads);
         if let Some(file) = &self.access_log {
             raw.access_log = Some(file.clone());
+        }
+        if let Some(file) = &self.record {
+            raw.record = Some(file.clone());
+        }
+        if let Some(file) = &self.record_log {
+            raw.record_log = Some(file.clone());
         }
     }
 }

@@ -59,6 +59,15 @@ pub(crate) struct RawSwitch {
     /// How a line of the access log looks: "combined" or "json" (an object per line).
     #[schemars(extend("enum" = ["combined", "json"]))]
     pub(crate) access_log_format: String,
+    /// File to record the dispatcher's inputs and decisions in, for `larder sim replay`; replaced if it exists. Some 40
+    /// bytes a request. The recording ends by itself, and says so, where the disk cannot follow. Unset: no record.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(example = "/var/lib/larder/decisions.rec")]
+    pub(crate) record: Option<String>,
+    /// File for the decision log of the record as text; replaced if it exists. Needs `record`. Unset: no text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(example = "/var/lib/larder/decisions.log")]
+    pub(crate) record_log: Option<String>,
     /// The word the switch puts into Via: letters, digits and "-".
     pub(crate) via: String,
     /// How nodes are found to have failed, and to be back.
@@ -244,6 +253,8 @@ impl Default for RawSwitch {
             threads: 0,
             access_log: None,
             access_log_format: "combined".to_owned(),
+            record: None,
+            record_log: None,
             via: "larder".to_owned(),
             health: RawHealth::default(),
             timeouts: RawTimeouts::default(),

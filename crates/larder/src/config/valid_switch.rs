@@ -1,13 +1,14 @@
 //! `[switch]`, checked and turned into what the front is told.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use larder_core::dispatch::{Admission, SettingsError};
 use larder_core::{Bytes, NodeSpec, PolicyKind, Settings, Weight};
 use larder_front::{
     AccessFormat, AccessLogConfig, AccessLogOutput, Check, ConfigError, HealthConfig, Limits, NodeEntry,
-    SwitchConfig, Timeouts,
+    RecordConfig, SwitchConfig, Timeouts,
 };
 
 use super::error::{Fault, suggest};
@@ -45,6 +46,7 @@ pub(super) fn switch(raw: &RawSwitch) -> Result<SwitchRole, Fault> {
     switch.timeouts = timeouts(&raw.timeouts);
     switch.limits = limits(&raw.limits);
     switch.access_log = access_log(raw)?;
+    switch.record = record(raw)?;
     switch.via.clone_from(&raw.via);
     if threads > 0 {
         switch.threads = threads;
@@ -126,6 +128,24 @@ fn access_log(raw: &RawSwitch) -> Result<Option<AccessLogConfig>, Fault> {
         Some(path) => Some(AccessLogConfig::file(path)),
     };
     Ok(log.map(|log| AccessLogConfig { format, ..log }))
+}
+
+fn record(raw: &RawSwitch) -> Result<Option<RecordConfig>, Fault> {
+    let hint = "a path, or leave it out";
+    let named = |key: &str, file: &Option<String>| match file.as_deref() {
+        Some("" | "-") => Err(Fault::new(format!("switch.{key}"), "names no file").hint(hint)),
+        file => Ok(file.map(PathBuf::from)),
+    };
+    let (file, log) = (named("record", &raw.record)?, named("record_log", &raw.record_log)?);
+    match (file, log) {
+        (None, Some(_)) => {
+            Err(Fault::new("switch.record_log", "there is no record to log").hint("set record"))
+        }
+        (Some(file), Some(log)) if file == log => {
+            Err(Fault::new("switch.record_log", "is the same file as record").hint("give each its own"))
+        }
+        (file, log) => Ok(file.map(|file| RecordConfig { log, ..RecordConfig::file(file) })),
+    }
 }
 
 fn limits(raw: &RawSwitchLimits) -> Limits {

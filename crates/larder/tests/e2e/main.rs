@@ -8,5 +8,6 @@ mod failover;
 mod http;
 mod load;
 mod process;
+mod replay;
 mod serving;
 mod trace_ward;

@@ -1,0 +1,135 @@
+//! `larder sim replay`: a recorded live run, decided anew.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use larder_sim::replay::{Replay, Row, Summary};
+
+/// Decide a recorded live run anew and compare.
+///
+/// A switch started with --record FILE writes down what its dispatcher was told and what its decisions read. This
+/// feeds it to the simulator's dispatcher and prints the decision log, one line per decision or change: generation,
+/// lane, place, time in ns, target, node (by its slot), reason. Exit code 1 if any line differs from what was decided
+/// live, or if the record cannot be replayed.
+///
+/// For example: larder switch --record run.rec ... && larder sim replay run.rec > decisions.log
+#[derive(Debug, Args)]
+pub(crate) struct ReplayArgs {
+    /// The record.
+    record: PathBuf,
+    /// Compare with this decision log too (--record-log of the switch), byte for byte, instead of printing.
+    #[arg(long, value_name = "LOG")]
+    check: Option<PathBuf>,
+    /// Print only the summary.
+    #[arg(short, long)]
+    quiet: bool,
+    /// Print the summary as JSON, and no log.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Differing lines that are shown.
+const SHOWN: u64 = 5;
+
+pub(crate) fn run(args: &ReplayArgs) -> anyhow::Result<()> {
+    let name = args.record.display();
+    let file = File::open(&args.record).with_context(|| format!("{name} cannot be opened"))?;
+    let mut replay =
+        Replay::open(BufReader::with_capacity(1 << 18, file)).with_context(|| name.to_string())?;
+    let mut check = args.check.as_deref().map(Check::open).transpose()?;
+    let mut out = BufWriter::new(io::stdout().lock());
+    let prints = check.is_none() && !args.quiet && !args.json;
+    let mut differing = 0;
+    for row in &mut replay {
+        let row = row.with_context(|| name.to_string())?;
+        if prints {
+            out.write_all(row.replayed.as_bytes())?;
+        }
+        if let Some(check) = &mut check {
+            check.compare(&row)?;
+        }
+        differing += u64::from(!row.agrees());
+        if !row.agrees() && differing <= SHOWN {
+            write!(
+                io::stderr(),
+                "record {}:\n  live     {}  replayed {}",
+                row.frame,
+                row.live,
+                row.replayed
+            )?;
+        }
+    }
+    let summary = replay.summary();
+    if args.json {
+        serde_json::to_writer_pretty(&mut out, summary)?;
+        writeln!(out)?;
+    }
+    out.flush()?;
+    say(summary)?;
+    if let Some(check) = check {
+        check.end(summary)?;
+    }
+    match summary.differing {
+        0 => Ok(()),
+        differing => bail!("{name}: {differing} lines differ: live and simulated did not decide alike"),
+    }
+}
+
+/// The summary, for people.
+fn say(summary: &Summary) -> io::Result<()> {
+    let Summary { policy, decisions, changes, differing, left_out, .. } = summary;
+    let mut err = io::stderr();
+    writeln!(err, "{policy}: {decisions} decisions and {changes} changes made anew, {differing} differ")?;
+    if let Some(end) = summary.end.filter(|end| *end != "complete") {
+        writeln!(err, "the recording ended early ({end}); {left_out} records behind the gap are left out")?;
+    }
+    Ok(())
+}
+
+/// A decision log that is compared line by line.
+#[derive(Debug)]
+struct Check {
+    name: String,
+    lines: BufReader<File>,
+    line: Vec<u8>,
+    number: u64,
+}
+
+impl Check {
+    fn open(path: &Path) -> anyhow::Result<Self> {
+        let name = path.display().to_string();
+        let file = File::open(path).with_context(|| format!("{name} cannot be opened"))?;
+        Ok(Self { name, lines: BufReader::new(file), line: Vec::new(), number: 0 })
+    }
+
+    fn compare(&mut self, row: &Row) -> anyhow::Result<()> {
+        self.line.clear();
+        self.number += 1;
+        // A line of a log has some hundred bytes; one without an end is read no further than it can agree.
+        let most = row.replayed.len() as u64 + 1;
+        (&mut self.lines).take(most).read_until(b'\n', &mut self.line)?;
+        if self.line != row.replayed.as_bytes() {
+            let found = String::from_utf8_lossy(&self.line);
+            bail!(
+                "{}: line {} differs from record {}:\n  log      {}\n  replayed {}",
+                self.name,
+                self.number,
+                row.frame,
+                found.trim_end(),
+                row.replayed.trim_end()
+            );
+        }
+        Ok(())
+    }
+
+    /// Nothing follows, unless the record ended early: the log may then go on behind the gap.
+    fn end(mut self, summary: &Summary) -> anyhow::Result<()> {
+        if summary.left_out == 0 && !self.lines.fill_buf()?.is_empty() {
+            bail!("{}: it goes on after line {}, the record does not", self.name, self.number);
+        }
+        Ok(())
+    }
+}
