@@ -1,6 +1,7 @@
 //! What a switch is told: a plain struct with documented ranges, checked once before anything is opened.
 
 use crate::access::AccessLogConfig;
+use crate::recorder::RecordConfig;
 use larder_core::{NodeSpec, Settings};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -31,6 +32,8 @@ pub struct SwitchConfig {
     pub limits: Limits,
     /// The access log; none by default.
     pub access_log: Option<AccessLogConfig>,
+    /// The record of decisions; none by default.
+    pub record: Option<RecordConfig>,
     /// Worker threads of the runtime that [`crate::Switch::run`] is driven by. It sizes the accept loops, the
     /// connection pool and the metric shards; the runtime itself is the caller's. 1 to 1,024; default: one a core.
     pub threads: usize,
@@ -49,6 +52,7 @@ impl SwitchConfig {
             timeouts: Timeouts::default(),
             limits: Limits::default(),
             access_log: None,
+            record: None,
             threads: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
             via: "larder".to_owned(),
         }
@@ -68,6 +72,9 @@ impl SwitchConfig {
         range("threads", self.threads, 1, 1024)?;
         if self.via.is_empty() || !self.via.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
             return Err(ConfigError::Via);
+        }
+        if let Some(record) = &self.record {
+            range("record.queue_max", record.queue_max, 1, 16_777_216)?;
         }
         self.health.validate()?;
         self.timeouts.validate()?;

@@ -1,10 +1,15 @@
 //! What an admin interface asks of a running switch.
 
 use crate::access::AccessLog;
+use crate::config::NodeEntry;
 use crate::metrics::render;
-use crate::switch::Shared;
+use crate::node::Node;
+use crate::nodes::NodeRef;
+use crate::recorder::RecordStatus;
+use crate::switch::{Shared, SwitchError};
 use crate::target::TargetKey;
-use larder_core::{NodeId, NodeState};
+use larder_core::nodes::JoinError;
+use larder_core::{NodeId, NodeState, Weight};
 use serde::Serialize;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -75,6 +80,8 @@ pub struct SwitchStatus {
     pub nodes: usize,
     /// Access log lines lost.
     pub access_log_dropped: u64,
+    /// The record of decisions; `None` if none was asked for.
+    pub record: Option<RecordStatus>,
 }
 
 /// Why a target goes where it goes.
@@ -105,6 +112,17 @@ pub struct ExplainReply {
 #[error("there is no node named '{0}'")]
 pub struct UnknownNode(pub String);
 
+/// Why a node cannot join.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinRefused {
+    /// Its address leads nowhere. Fault of the caller, or of the name service.
+    #[error(transparent)]
+    Address(#[from] SwitchError),
+    /// Its name is taken or missing, or there is no room. Fault of the caller.
+    #[error(transparent)]
+    Table(#[from] JoinError),
+}
+
 impl SwitchHandle {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         Self { shared }
@@ -113,8 +131,7 @@ impl SwitchHandle {
     /// The nodes, in the order of the config.
     pub fn nodes(&self) -> Vec<NodeStatus> {
         let rows = self.shared.dispatcher.nodes().rows();
-        let with_node =
-            rows.into_iter().filter_map(|row| Some((self.shared.nodes.get(row.id.index())?, row)));
+        let with_node = rows.into_iter().filter_map(|row| Some((self.shared.nodes.get(row.id)?, row)));
         let status = with_node.map(|(node, row)| {
             let [requests @ .., aborted] = self.shared.metrics.requests(row.id);
             let [hits, misses] = self.shared.metrics.cache(row.id);
@@ -153,8 +170,9 @@ impl SwitchHandle {
             client_connections: self.shared.clients.load(Relaxed),
             client_connections_max: self.shared.limits.connections_max,
             nodes_up: dispatcher.nodes().open_count(),
-            nodes: self.shared.nodes.len(),
+            nodes: self.shared.nodes.members().count(),
             access_log_dropped: self.shared.access.as_ref().map_or(0, AccessLog::dropped),
+            record: self.shared.recorder.as_ref().map(|recorder| recorder.status()),
         }
     }
 
@@ -200,6 +218,51 @@ impl SwitchHandle {
         self.set_drained(name, false)
     }
 
+    /// Takes a new node into service. Nothing is reassigned to it; new targets come to it at the join pace until it is
+    /// warm. Blocks while its name is resolved.
+    ///
+    /// # Errors
+    /// The address leads nowhere, the name is taken, or the table is full.
+    pub fn join(&self, entry: &NodeEntry) -> Result<(), JoinRefused> {
+        let shared = &*self.shared;
+        let resolved = Node::resolve(entry)?;
+        let (now, mut started) = (shared.clock.now(), Vec::new());
+        // In its place before the dispatcher chooses it for the first time.
+        let claim = |id: NodeId| {
+            shared.metrics.forget(id);
+            shared.nodes.put(Node::new(id, entry, resolved, &shared.timeouts));
+        };
+        let id = shared.dispatcher.join_as(now, entry.spec.clone(), claim, &mut started)?;
+        tracing::info!(node = entry.spec.name, address = entry.address, "node joins");
+        // Nobody listens once the switch has stopped; nothing is to be watched then.
+        let _ = shared.joined.send(id);
+        shared.waiting.deliver(&shared.dispatcher, now, started);
+        Ok(())
+    }
+
+    /// Takes a node out for good: it finishes what it has and gets nothing new, and its name is free. Its targets are
+    /// forgotten.
+    ///
+    /// # Errors
+    /// There is no such node.
+    pub fn leave(&self, name: &str) -> Result<(), UnknownNode> {
+        self.member(name)?.change(&self.shared, "operator", |standing| standing.left = true);
+        Ok(())
+    }
+
+    /// Gives a node another weight.
+    ///
+    /// # Errors
+    /// There is no such node.
+    pub fn reweigh(&self, name: &str, weight: Weight) -> Result<(), UnknownNode> {
+        let node = self.member(name)?;
+        let (now, mut started) = (self.shared.clock.now(), Vec::new());
+        self.shared.dispatcher.reweigh(now, node.id, weight, &mut started);
+        tracing::info!(node = name, %weight, "node changes weight");
+        self.shared.waiting.deliver(&self.shared.dispatcher, now, started);
+        Ok(())
+    }
+
     /// Opens the access log's file anew by its name, for log rotation. Does not wait for it.
     pub fn reopen_access_log(&self) {
         if let Some(log) = &self.shared.access {
@@ -207,9 +270,12 @@ impl SwitchHandle {
         }
     }
 
+    fn member(&self, name: &str) -> Result<NodeRef, UnknownNode> {
+        self.shared.nodes.named(name).ok_or_else(|| UnknownNode(name.chars().take(80).collect()))
+    }
+
     fn set_drained(&self, name: &str, drained: bool) -> Result<NodeState, UnknownNode> {
-        let unknown = || UnknownNode(name.chars().take(80).collect());
-        let node = self.shared.nodes.iter().find(|node| *node.name == *name).ok_or_else(unknown)?;
+        let node = self.member(name)?;
         node.change(&self.shared, "operator", |standing| standing.drained = drained);
         Ok(self.shared.dispatcher.nodes().state(node.id))
     }

@@ -111,7 +111,7 @@ mod tests {
         config.settings.queue_max = queue_max;
         config.settings.queue_timeout = Duration::from_secs(3600);
         config.threads = 2;
-        Arc::new(Shared::new(config).expect("a valid config"))
+        Arc::new(Shared::new(config, tokio::sync::mpsc::unbounded_channel().0).expect("a valid config"))
     }
 
     fn nothing_is_held(shared: &Shared) -> bool {

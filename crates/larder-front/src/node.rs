@@ -11,6 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// What decides a node's state: the operator's word and its health.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Standing {
+    /// It is a member no more; for good.
+    pub(crate) left: bool,
     /// The operator takes it out of service.
     pub(crate) drained: bool,
     /// It answers.
@@ -20,6 +22,7 @@ pub(crate) struct Standing {
 impl Standing {
     const fn state(self) -> NodeState {
         match self {
+            Self { left: true, .. } => NodeState::Removed,
             Self { drained: true, .. } => NodeState::Draining,
             Self { healthy: true, .. } => NodeState::Up,
             Self { healthy: false, .. } => NodeState::Down,
@@ -43,40 +46,48 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Resolves the address and prepares the peer. Blocks while a name is resolved.
-    pub(crate) fn new(id: NodeId, entry: &NodeEntry, timeouts: &Timeouts) -> Result<Self, SwitchError> {
-        let failed = |reason: String| SwitchError::Resolve {
-            node: entry.spec.name.clone(),
-            address: entry.address.clone(),
-            reason,
-        };
-        let mut addresses = entry.address.to_socket_addrs().map_err(|error| failed(error.to_string()))?;
-        let resolved = addresses.next().ok_or_else(|| failed("the name has no address".to_owned()))?;
+    /// A node whose address is resolved.
+    pub(crate) fn new(id: NodeId, entry: &NodeEntry, resolved: SocketAddr, timeouts: &Timeouts) -> Self {
         let mut peer = HttpPeer::new(resolved, false, String::new());
         peer.options.connection_timeout = Some(timeouts.connect);
         peer.options.total_connection_timeout = Some(timeouts.connect);
         peer.options.read_timeout = Some(timeouts.node_read);
         peer.options.write_timeout = Some(timeouts.node_write);
         peer.options.idle_timeout = Some(timeouts.node_idle);
-        Ok(Self {
+        Self {
             id,
             name: entry.spec.name.as_str().into(),
             address: entry.address.clone(),
             resolved,
             peer,
             failures: AtomicU32::new(0),
-            standing: Mutex::new(Standing { drained: false, healthy: true }),
-        })
+            standing: Mutex::new(Standing { left: false, drained: false, healthy: true }),
+        }
+    }
+
+    /// The address of a node. Blocks while a name is resolved.
+    pub(crate) fn resolve(entry: &NodeEntry) -> Result<SocketAddr, SwitchError> {
+        let failed = |reason: String| SwitchError::Resolve {
+            node: entry.spec.name.clone(),
+            address: entry.address.clone(),
+            reason,
+        };
+        let mut addresses = entry.address.to_socket_addrs().map_err(|error| failed(error.to_string()))?;
+        addresses.next().ok_or_else(|| failed("the name has no address".to_owned()))
     }
 
     pub(crate) fn standing(&self) -> Standing {
         *self.standing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the standing and tells the dispatcher. `cause` says who found what, for the log.
+    /// Changes the standing and tells the dispatcher. `cause` says who found what, for the log. A node that has left
+    /// stays as it is: its slot may be another's by now.
     pub(crate) fn change(&self, shared: &Shared, cause: &str, change: impl FnOnce(&mut Standing)) {
         let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
         let before = *standing;
+        if before.left {
+            return;
+        }
         change(&mut standing);
         let (from, to) = (before.state(), standing.state());
         if before == *standing || from == to {

@@ -8,21 +8,25 @@ use crate::handle::SwitchHandle;
 use crate::health;
 use crate::metrics::Metrics;
 use crate::node::Node;
+use crate::nodes::Nodes;
+use crate::recorder::{RecordConfig, RecordStartError, Recorder};
 use crate::relay::Relay;
 use crate::waiting::Waiting;
 use http::HeaderValue;
 use larder_core::dispatch::SettingsError;
-use larder_core::{Dispatcher, NodeId, NodeSpec};
+use larder_core::record::Header;
+use larder_core::{Dispatcher, NodeId, NodeSpec, Settings};
 use pingora_core::apps::HttpServerApp;
 use pingora_core::server::configuration::ServerConf;
 use pingora_proxy::HttpProxy;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 /// Connections the kernel may hold before they are accepted.
@@ -58,6 +62,9 @@ pub enum SwitchError {
     /// The access log cannot be opened.
     #[error("cannot open the access log: {0}")]
     AccessLog(#[source] io::Error),
+    /// The record of decisions cannot be begun.
+    #[error("cannot record: {0}")]
+    Record(#[source] RecordStartError),
 }
 
 /// What all connections share.
@@ -65,8 +72,10 @@ pub enum SwitchError {
 pub(crate) struct Shared {
     pub(crate) clock: Clock,
     pub(crate) dispatcher: Dispatcher,
-    /// By slot.
-    pub(crate) nodes: Box<[Node]>,
+    pub(crate) nodes: Nodes,
+    /// Slots of nodes that have joined and are not watched yet. One message a join.
+    pub(crate) joined: mpsc::UnboundedSender<NodeId>,
+    pub(crate) recorder: Option<Arc<Recorder>>,
     pub(crate) waiting: Waiting,
     pub(crate) metrics: Metrics,
     pub(crate) access: Option<AccessLog>,
@@ -81,24 +90,25 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(config: SwitchConfig) -> Result<Self, SwitchError> {
+    pub(crate) fn new(
+        config: SwitchConfig,
+        joined: mpsc::UnboundedSender<NodeId>,
+    ) -> Result<Self, SwitchError> {
         let specs: Vec<NodeSpec> = config.nodes.iter().map(|node| node.spec.clone()).collect();
-        let dispatcher = Dispatcher::new(config.settings, &specs)?;
-        let nodes: Result<Box<[Node]>, SwitchError> = config
-            .nodes
-            .iter()
-            // The dispatcher gives slots in the order of its list.
-            .map(|entry| (dispatcher.nodes().id_of(&entry.spec.name).unwrap_or(NodeId(u16::MAX)), entry))
-            .map(|(id, entry)| Node::new(id, entry, &config.timeouts))
-            .collect();
-        let nodes = nodes?;
-        debug_assert!(nodes.iter().enumerate().all(|(slot, node)| node.id.index() == slot));
+        let (nodes, nodes_max) = (Nodes::new(config.settings.nodes_max), config.settings.nodes_max);
+        let (dispatcher, recorder) = dispatcher(config.record.as_ref(), config.settings, specs)?;
+        for entry in &config.nodes {
+            let id = dispatcher.nodes().id_of(&entry.spec.name).unwrap_or(NodeId(u16::MAX));
+            nodes.put(Node::new(id, entry, Node::resolve(entry)?, &config.timeouts));
+        }
         let access = config.access_log.as_ref().map(AccessLog::open).transpose();
         Ok(Self {
             clock: Clock::start(),
             dispatcher,
-            metrics: Metrics::new(nodes.len(), config.threads),
+            metrics: Metrics::new(usize::from(nodes_max), config.threads),
             nodes,
+            joined,
+            recorder,
             waiting: Waiting::default(),
             access: access.map_err(SwitchError::AccessLog)?,
             health: config.health,
@@ -111,6 +121,19 @@ impl Shared {
     }
 }
 
+/// The dispatcher, and who records it if it is to be recorded.
+fn dispatcher(
+    record: Option<&RecordConfig>,
+    settings: Settings,
+    specs: Vec<NodeSpec>,
+) -> Result<(Dispatcher, Option<Arc<Recorder>>), SwitchError> {
+    let Some(record) = record else { return Ok((Dispatcher::new(settings, &specs)?, None)) };
+    let header = Header { settings, nodes: specs };
+    let recorder = Arc::new(Recorder::open(record, &header).map_err(SwitchError::Record)?);
+    let dispatcher = Dispatcher::witnessed(header.settings, &header.nodes, Box::new(recorder.clone()))?;
+    Ok((dispatcher, Some(recorder)))
+}
+
 /// A switch that has its listen addresses and is ready to run.
 #[derive(Debug)]
 pub struct Switch {
@@ -118,6 +141,7 @@ pub struct Switch {
     listeners: Vec<std::net::TcpListener>,
     addresses: Vec<SocketAddr>,
     server: Arc<ServerConf>,
+    joined: mpsc::UnboundedReceiver<NodeId>,
 }
 
 impl Switch {
@@ -136,14 +160,15 @@ impl Switch {
             ..ServerConf::default()
         };
         let listen_on = config.listen.clone();
-        let shared = Arc::new(Shared::new(config)?);
+        let (join, joined) = mpsc::unbounded_channel();
+        let shared = Arc::new(Shared::new(config, join)?);
         let bound = listen_on.into_iter().map(|address| {
             let failed = |source| SwitchError::Listen { address, source };
             let listener = listen(address).map_err(failed)?;
             Ok((listener.local_addr().map_err(failed)?, listener))
         });
         let (addresses, listeners) = bound.collect::<Result<Vec<_>, SwitchError>>()?.into_iter().unzip();
-        Ok(Self { shared, listeners, addresses, server: Arc::new(server) })
+        Ok(Self { shared, listeners, addresses, server: Arc::new(server), joined })
     }
 
     /// The addresses taken, in the order of the config, with the port chosen where 0 was asked for.
@@ -163,7 +188,7 @@ impl Switch {
     ///
     /// # Errors
     /// A listener cannot be registered with the runtime.
-    pub async fn run(self, shutdown: impl Future<Output = ()>) -> io::Result<()> {
+    pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> io::Result<()> {
         let (stop, stopping) = watch::channel(false);
         let relay = Relay { shared: self.shared.clone() };
         let mut proxy = HttpProxy::new(relay, self.server.clone());
@@ -177,17 +202,28 @@ impl Switch {
         }
         let mut helpers = JoinSet::new();
         helpers.spawn(expire(self.shared.clone()));
-        for index in 0..self.shared.nodes.len() {
-            helpers.spawn(health::watch(self.shared.clone(), index));
+        for node in self.shared.nodes.members() {
+            helpers.spawn(health::watch(self.shared.clone(), node.id));
         }
         drop(front);
-        shutdown.await;
+        let mut shutdown = pin!(shutdown);
+        loop {
+            tokio::select! {
+                () = &mut shutdown => break,
+                Some(node) = self.joined.recv() => drop(helpers.spawn(health::watch(self.shared.clone(), node))),
+                // A watch ends when its node leaves.
+                Some(_) = helpers.join_next() => {}
+            }
+        }
         tracing::info!(outstanding = self.shared.dispatcher.outstanding(), "draining");
         stop.send_replace(true);
         // Wakes the connections that wait for a request.
         proxy.http_cleanup().await;
         while listeners.join_next().await.is_some() {}
         helpers.shutdown().await;
+        if let Some(recorder) = &self.shared.recorder {
+            recorder.finish();
+        }
         Ok(())
     }
 }

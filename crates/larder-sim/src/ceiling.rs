@@ -105,6 +105,7 @@ fn of(
     nodes: usize,
     costs: &Lard98,
 ) -> Ceiling {
+    let costs = costs.times();
     let (mut misses, mut bytes_missed, mut disk_ns) = (0_u64, 0_u64, 0_u64);
     let measured = &workload.requests[warmup.min(workload.requests.len())..];
     for (_, item) in missed.filter(|(at, _)| *at >= warmup) {

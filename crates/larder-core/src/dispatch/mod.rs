@@ -102,7 +102,7 @@ impl Dispatcher {
         settings.validate()?;
         let table = Nodes::new(settings.nodes_max, settings.join_pace());
         for spec in nodes {
-            table.join(Time::ZERO, spec.clone(), true, None)?;
+            table.join(Time::ZERO, spec.clone(), true, None, |_| {})?;
         }
         let gate = Gate::new(settings.queue_max, settings.queue_timeout);
         let policy = settings.policy.build(&settings);
@@ -164,8 +164,23 @@ impl Dispatcher {
     /// # Errors
     /// The table is full, or the name is empty or taken.
     pub fn join(&self, now: Time, spec: NodeSpec, started: &mut Vec<Started>) -> Result<NodeId, JoinError> {
+        self.join_as(now, spec, |_| {}, started)
+    }
+
+    /// Like [`Dispatcher::join`]; `claim` is told the node's slot before any request can be sent there. It must not
+    /// call the dispatcher.
+    ///
+    /// # Errors
+    /// As [`Dispatcher::join`]; `claim` is not called then.
+    pub fn join_as(
+        &self,
+        now: Time,
+        spec: NodeSpec,
+        claim: impl FnOnce(NodeId),
+        started: &mut Vec<Started>,
+    ) -> Result<NodeId, JoinError> {
         let told = spec.clone();
-        let act = |tape: Option<&Tape>| self.nodes.join(now, spec, false, tape);
+        let act = |tape: Option<&Tape>| self.nodes.join(now, spec, false, tape, claim);
         let node = self.change(now, || Change::Join(told), act)?;
         self.refit(now, started);
         Ok(node)

@@ -19,7 +19,7 @@ use crate::nodes::{LoadReport, NodeSpec, NodeState, Sight, Weight};
 use crate::tape::{Entry, Fault, Tape, Visit};
 use crate::time::Time;
 use core::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 /// Who is told.
 pub trait Witness: Send + Sync + core::fmt::Debug {
@@ -29,6 +29,16 @@ pub trait Witness: Send + Sync + core::fmt::Debug {
 
     /// Something changed. As [`Witness::decided`].
     fn changed(&self, changed: Changed) -> bool;
+}
+
+impl<W: Witness + ?Sized> Witness for Arc<W> {
+    fn decided(&self, decided: Decided) -> bool {
+        (**self).decided(decided)
+    }
+
+    fn changed(&self, changed: Changed) -> bool {
+        (**self).changed(changed)
+    }
 }
 
 /// What led to a decision.
@@ -172,7 +182,7 @@ impl Dispatcher {
     pub fn rechange(&self, at: Time, change: &Change, tape: Vec<Entry>) -> Result<NodeId, RedoError> {
         let tape = Tape::recorded(tape);
         let node = match change {
-            Change::Join(spec) => self.nodes.join(at, spec.clone(), false, Some(&tape)).ok(),
+            Change::Join(spec) => self.nodes.join(at, spec.clone(), false, Some(&tape), |_| {}).ok(),
             Change::State(node, state) => self.nodes.set_state(*node, *state).then_some(*node),
             Change::Reweigh(node, weight) => self.nodes.set_weight(*node, *weight).then_some(*node),
             Change::Report(node, report) => self.nodes.take_report(at, *node, *report).then_some(*node),

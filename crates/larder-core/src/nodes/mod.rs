@@ -288,6 +288,7 @@ impl Nodes {
         spec: NodeSpec,
         warm: bool,
         tape: Option<&Tape>,
+        claim: impl FnOnce(NodeId),
     ) -> Result<NodeId, JoinError> {
         let mut joiners = lock(&self.joiners);
         let mut view = View::clone(&self.view.load());
@@ -303,6 +304,7 @@ impl Nodes {
         };
         let index = (0..self.nodes_max as usize).find(free).ok_or(JoinError::Full(self.nodes_max))?;
         let node = slot(index);
+        claim(node);
         view.put(index, &spec);
         // Sets that still name the slot's former holder must not send its targets to the new one.
         self.lose_targets(node);

@@ -6,6 +6,7 @@ mod probe;
 
 use crate::node::Node;
 use crate::switch::Shared;
+use larder_core::NodeId;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
@@ -31,9 +32,13 @@ fn eject(shared: &Shared, node: &Node) {
     if !nodes.is_open(node.id) || nodes.open_count() < 2 {
         return;
     }
-    let down = shared.nodes.iter().filter(|node| !node.standing().healthy).count();
+    let (mut members, mut down) = (0, 0);
+    for node in shared.nodes.members() {
+        members += 1;
+        down += usize::from(!node.standing().healthy);
+    }
     // Half of the nodes at most.
-    if down < shared.nodes.len() / 2 {
+    if down < members / 2 {
         node.change(shared, "traffic fails", |standing| standing.healthy = false);
     }
 }
@@ -46,12 +51,12 @@ pub(crate) fn note_success(node: &Node) {
     }
 }
 
-/// Watches one node until the task is aborted.
-pub(crate) async fn watch(shared: Arc<Shared>, index: usize) {
-    let Some(node) = shared.nodes.get(index) else { return };
+/// Watches one node until it leaves.
+pub(crate) async fn watch(shared: Arc<Shared>, node: NodeId) {
+    let Some(node) = shared.nodes.get(node).and_then(|node| node.keep()) else { return };
     match shared.health.active {
-        Some(_) => check(&shared, node).await,
-        None => wait_out(&shared, node).await,
+        Some(_) => check(&shared, &node).await,
+        None => wait_out(&shared, &node).await,
     }
 }
 
@@ -62,7 +67,7 @@ async fn check(shared: &Shared, node: &Node) {
     let (mut good, mut bad) = (0_u32, 0_u32);
     let mut lots = Lots::new(node.id.0);
     tokio::time::sleep(health.interval.mul_f64(lots.next())).await;
-    loop {
+    while !node.standing().left {
         let result = tokio::time::timeout(health.timeout, probe::probe(what, node.resolved)).await;
         let failure = match result {
             Ok(Ok(())) => None,
@@ -96,7 +101,7 @@ async fn check(shared: &Shared, node: &Node) {
 async fn wait_out(shared: &Shared, node: &Node) {
     let mut down_for = Duration::ZERO;
     let step = (shared.health.retry_after / 10).max(Duration::from_millis(1));
-    loop {
+    while !node.standing().left {
         tokio::time::sleep(step).await;
         if node.standing().healthy {
             down_for = Duration::ZERO;

@@ -50,6 +50,11 @@ impl Cells {
         &self.copies[INDEX.with(|index| *index) & (self.copies.len() - 1)]
     }
 
+    /// Sets a cell to zero in every copy.
+    pub(super) fn clear(&self, cell: usize) {
+        self.copies.iter().for_each(|copy| copy.0[cell].store(0, Relaxed));
+    }
+
     pub(super) fn sum(&self, cell: usize) -> u64 {
         self.copies.iter().map(|copy| copy.0[cell].load(Relaxed)).sum()
     }

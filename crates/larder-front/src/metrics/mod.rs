@@ -95,6 +95,12 @@ impl Metrics {
         Self { cells: Cells::new(SWITCH_CELLS + (nodes + 1) * NODE_CELLS, threads), nodes }
     }
 
+    /// Another node takes the slot: its counts begin at zero.
+    pub(crate) fn forget(&self, node: NodeId) {
+        let block = self.block(Some(node));
+        (block..block + NODE_CELLS).for_each(|cell| self.cells.clear(cell));
+    }
+
     /// The block of a node, or of "no node".
     fn block(&self, node: Option<NodeId>) -> usize {
         let index = node.map_or(self.nodes, |node| node.index().min(self.nodes));

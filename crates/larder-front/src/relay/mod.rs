@@ -149,7 +149,7 @@ impl ProxyHttp for Relay {
         };
         context.tries = context.tries.saturating_add(1);
         context.decision = Some(decision);
-        match self.shared.nodes.get(decision.node.index()) {
+        match self.shared.nodes.get(decision.node) {
             Some(node) => Ok(Box::new(node.peer.clone())),
             None => Err(refuse(context, Failure::Internal)),
         }
@@ -206,9 +206,8 @@ impl ProxyHttp for Relay {
             return checked;
         }
         context.first_byte = Some(self.shared.clock.now() - context.arrived);
-        if let Some(node) = context.decision.and_then(|decision| self.shared.nodes.get(decision.node.index()))
-        {
-            health::note_success(node);
+        if let Some(node) = context.decision.and_then(|decision| self.shared.nodes.get(decision.node)) {
+            health::note_success(&node);
         }
         let status = reply.headers.get_all(CACHE_STATUS).iter().next_back();
         context.cache = status.and_then(|value| cache_outcome(value.as_bytes()));

@@ -38,14 +38,15 @@ impl Relay {
         };
         self.shared.metrics.ended(&ended);
         if let Some(log) = &self.shared.access {
-            log.write(&self.line(session, context, &ended));
+            let node = context.decision.and_then(|decision| self.shared.nodes.get(decision.node));
+            let name = node.as_ref().map(|node| &*node.name);
+            log.write(&Self::line(session, context, &ended, name));
         }
     }
 
-    fn line<'a>(&'a self, session: &'a Session, context: &Context, ended: &Ended) -> Record<'a> {
+    fn line<'a>(session: &'a Session, context: &Context, ended: &Ended, node: Option<&'a str>) -> Record<'a> {
         let request = session.req_header();
         let field = |name| request.headers.get(name).map(http::HeaderValue::as_bytes);
-        let node = context.decision.and_then(|decision| self.shared.nodes.get(decision.node.index()));
         Record {
             client: link(session).map(|link| link.client.ip().to_canonical()),
             method: request.method.as_str(),
@@ -60,7 +61,7 @@ impl Relay {
             body_bytes: ended.body_bytes,
             referer: field(REFERER),
             user_agent: field(USER_AGENT),
-            node: node.map(|node| &*node.name),
+            node,
             reason: ended.reason.map(larder_core::Reason::name),
             error: ended.failure.map(Failure::name),
             tries: context.tries,

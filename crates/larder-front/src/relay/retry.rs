@@ -107,9 +107,8 @@ impl Relay {
         if std::mem::replace(&mut context.charged, true) {
             return;
         }
-        if let Some(node) = context.decision.and_then(|decision| self.shared.nodes.get(decision.node.index()))
-        {
-            health::note_failure(&self.shared, node);
+        if let Some(node) = context.decision.and_then(|decision| self.shared.nodes.get(decision.node)) {
+            health::note_failure(&self.shared, &node);
         }
     }
 

@@ -207,7 +207,7 @@ impl Running {
     }
 
     pub async fn client(&self) -> Client {
-        Client { tcp: TcpStream::connect(self.address).await.expect("connects"), buffer: Vec::new() }
+        Client::new(TcpStream::connect(self.address).await.expect("connects"))
     }
 
     pub fn loads(&self) -> Vec<u32> {
@@ -265,6 +265,10 @@ impl Reply {
 }
 
 impl Client {
+    pub fn new(tcp: TcpStream) -> Self {
+        Self { tcp, buffer: Vec::new() }
+    }
+
     pub async fn send(&mut self, bytes: impl AsRef<[u8]>) {
         self.tcp.write_all(bytes.as_ref()).await.expect("sends");
     }

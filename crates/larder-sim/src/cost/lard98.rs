@@ -61,37 +61,30 @@ impl Default for Lard98 {
 }
 
 impl Lard98 {
-    /// Processor time for sending so many bytes, in ns.
-    pub fn send_ns(&self, bytes: u64) -> u64 {
-        self.processor().send_ns(bytes)
-    }
-
     /// Processor time of a request found in memory, in ns.
     pub fn hit_ns(&self, bytes: u64) -> u64 {
-        self.processor().whole_ns(bytes)
+        self.times().processor.whole_ns(bytes)
     }
 
     /// Disk time of a whole read, in ns.
     pub fn read_ns(&self, bytes: u64) -> u64 {
-        self.disk().piece_ns(0, bytes)
+        self.times().disk.piece_ns(0, bytes)
     }
 
-    /// Disk time of the block that begins at `from`, in ns.
-    fn block_ns(&self, from: u64, bytes: u64) -> u64 {
-        self.disk().piece_ns(from, self.block_bytes.min(bytes - from))
-    }
-
-    fn processor(&self) -> ProcessorTimes {
-        let reply_ns = us(self.establish_us) + us(self.teardown_us);
-        ProcessorTimes { reply_ns, unit_ns: us(self.send_512_us) }
-    }
-
-    fn disk(&self) -> DiskTimes {
-        DiskTimes {
-            first_access_ns: us(self.first_access_us),
-            block_ns: us(self.block_4k_us),
-            seek_ns: us(self.seek_us),
-            seek_every: self.block_bytes,
+    /// The parameters in ns.
+    pub(crate) fn times(&self) -> Lard98Times {
+        let (establish_ns, teardown_ns) = (us(self.establish_us), us(self.teardown_us));
+        Lard98Times {
+            establish_ns,
+            teardown_ns,
+            processor: ProcessorTimes { reply_ns: establish_ns + teardown_ns, unit_ns: us(self.send_512_us) },
+            disk: DiskTimes {
+                first_access_ns: us(self.first_access_us),
+                block_ns: us(self.block_4k_us),
+                seek_ns: us(self.seek_us),
+                seek_every: self.block_bytes,
+            },
+            block_bytes: self.block_bytes,
         }
     }
 
@@ -112,6 +105,31 @@ impl Lard98 {
     }
 }
 
+/// The parameters in ns, converted once for a run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lard98Times {
+    establish_ns: u64,
+    teardown_ns: u64,
+    processor: ProcessorTimes,
+    disk: DiskTimes,
+    block_bytes: u64,
+}
+
+impl Lard98Times {
+    pub(crate) const fn hit_ns(&self, bytes: u64) -> u64 {
+        self.processor.whole_ns(bytes)
+    }
+
+    pub(crate) const fn read_ns(&self, bytes: u64) -> u64 {
+        self.disk.piece_ns(0, bytes)
+    }
+
+    /// Disk time of the block that begins at `from`.
+    fn block_ns(&self, from: u64, bytes: u64) -> u64 {
+        self.disk.piece_ns(from, self.block_bytes.min(bytes - from))
+    }
+}
+
 const ARRIVED: u8 = 0;
 const LOOKED: u8 = 1;
 const READING: u8 = 2;
@@ -120,7 +138,7 @@ const WAITED: u8 = 4;
 const STORED: u8 = 5;
 const LAST: u8 = 6;
 
-impl CostModel for Lard98 {
+impl CostModel for Lard98Times {
     const STATIONS: Stations = Stations::NONE;
 
     fn next(&self, progress: &mut Progress, about: &About<'_>) -> Step {
@@ -136,12 +154,12 @@ impl CostModel for Lard98 {
             }
             (LOOKED, found) => {
                 progress.stage = if matches!(found, Found::Shared | Found::Peer) { WAITED } else { READING };
-                Step::Cpu(us(self.establish_us) + about.item.cpu_ns)
+                Step::Cpu(self.establish_ns + about.item.cpu_ns)
             }
             (WAITED, found) => {
                 progress.stage = SENDING;
                 progress.done = bytes;
-                if found == Found::Peer { Step::PeerCpu(self.send_ns(bytes)) } else { Step::Await }
+                if found == Found::Peer { Step::PeerCpu(self.processor.send_ns(bytes)) } else { Step::Await }
             }
             (READING, _) => {
                 let from = progress.done;
@@ -152,7 +170,7 @@ impl CostModel for Lard98 {
             // Whole in memory now: sent at once by whoever shared the read, block by block by its reader.
             (SENDING, Found::Shared | Found::Peer) => {
                 progress.stage = LAST;
-                Step::Cpu(self.send_ns(bytes) + us(self.teardown_us))
+                Step::Cpu(self.processor.send_ns(bytes) + self.teardown_ns)
             }
             (SENDING, _) if progress.done >= bytes => {
                 progress.stage = STORED;
@@ -160,12 +178,12 @@ impl CostModel for Lard98 {
             }
             (SENDING, _) => {
                 progress.stage = READING;
-                Step::Cpu(self.send_ns(self.block_bytes))
+                Step::Cpu(self.processor.send_ns(self.block_bytes))
             }
             (STORED, _) => {
                 progress.stage = LAST;
                 let sent = (bytes.saturating_sub(1) / self.block_bytes) * self.block_bytes;
-                Step::Cpu(self.send_ns(bytes - sent) + us(self.teardown_us))
+                Step::Cpu(self.processor.send_ns(bytes - sent) + self.teardown_ns)
             }
             _ => Step::Done,
         }
@@ -181,7 +199,7 @@ mod tests {
 
     /// Sums of (processor, disk) time over the steps of one request.
     fn walk(found: Found, bytes: u64) -> (u64, u64, u32) {
-        let (model, item) = (Lard98::default(), Item::file(TargetId(1), bytes));
+        let (model, item) = (Lard98::default().times(), Item::file(TargetId(1), bytes));
         let about = |found| About { item: &item, found, forwarded: false, link: Link::default() };
         let (mut progress, mut cpu, mut disk, mut stored) = (Progress::default(), 0, 0, 0);
         assert_eq!(model.next(&mut progress, &about(Found::Unknown)), Step::Lookup);

@@ -55,7 +55,7 @@ pub fn simulate_with(
     workload.check()?;
     let dispatcher = dispatcher(scenario)?;
     Ok(match &scenario.costs {
-        Costs::Lard98(model) => Engine::new(workload, scenario, dispatcher, source, model).run(),
+        Costs::Lard98(model) => Engine::new(workload, scenario, dispatcher, source, &model.times()).run(),
         Costs::Ward01(model) => Engine::new(workload, scenario, dispatcher, source, model).run(),
         Costs::Cap01(model) => Engine::new(workload, scenario, dispatcher, source, model).run(),
         Costs::Hacc99(model) => Engine::new(workload, scenario, dispatcher, source, model).run(),

@@ -1,0 +1,280 @@
+//! The recorder: writes what the dispatcher was told and decided to a file, for the simulator to decide it anew.
+//!
+//! The format is [`larder_core::record`]'s. The thread that has decided makes the bytes and puts them into a bounded
+//! queue; one thread of its own writes them. A request never waits for the file: where the queue is full the recording
+//! ends by name (`overrun`), and the file says so. It begins with the switch, because a replay must start from the
+//! same empty state, and ends when the switch has drained.
+//!
+//! Recording costs a shared lock, an allocation or two and about 40 bytes of file per decision, more for decisions
+//! that look at many nodes.
+
+mod writer;
+
+use larder_core::dispatch::{Changed, Decided, Witness};
+use larder_core::record::{End, Frame, Header, RecordError, changed_line, decided_line, first_visit};
+use serde::Serialize;
+use std::fs::File;
+use std::io::{self, BufWriter};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{
+    AtomicU8, AtomicU64,
+    Ordering::{AcqRel, Acquire, Relaxed},
+};
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use writer::{Message, Writer};
+
+/// What is to be recorded where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordConfig {
+    /// The record. An existing file is replaced.
+    pub file: PathBuf,
+    /// The decision log as text, line by line what the replay must give; none by default. An existing file is
+    /// replaced.
+    pub log: Option<PathBuf>,
+    /// Decisions that may wait to be written; beyond that the recording ends. 1 to 16,777,216; usual 65,536.
+    pub queue_max: usize,
+}
+
+impl RecordConfig {
+    /// A record without a log.
+    pub fn file(path: impl Into<PathBuf>) -> Self {
+        Self { file: path.into(), log: None, queue_max: 65_536 }
+    }
+}
+
+/// A record, as it is now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RecordStatus {
+    /// `recording`, or how it ended: `complete`, `overrun` (the writer could not follow), `decision_too_long`,
+    /// `write_failed`.
+    pub state: &'static str,
+    /// Decisions and changes written.
+    pub frames: u64,
+    /// Bytes written.
+    pub bytes: u64,
+}
+
+/// Why a record cannot be begun.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordStartError {
+    /// A file cannot be made. Fault of the config or the machine.
+    #[error("{file}: {source}")]
+    File {
+        /// The file.
+        file: PathBuf,
+        /// What the machine says.
+        source: io::Error,
+    },
+    /// The settings or nodes do not fit a record.
+    #[error(transparent)]
+    Header(#[from] RecordError),
+}
+
+/// How a recording stands. Beyond these, a number is that of its [`End`].
+const RECORDING: u8 = 0x80;
+const WRITE_FAILED: u8 = 0x81;
+
+/// What recorder and writer share.
+#[derive(Debug)]
+struct Progress {
+    state: AtomicU8,
+    frames: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Progress {
+    /// Ends the recording, if it has not ended: the first reason stays.
+    fn end(&self, state: u8) -> bool {
+        self.state.compare_exchange(RECORDING, state, AcqRel, Acquire).is_ok()
+    }
+
+    fn name(&self) -> &'static str {
+        match self.state.load(Acquire) {
+            RECORDING => "recording",
+            WRITE_FAILED => "write_failed",
+            state => End::ALL.get(usize::from(state)).map_or("unknown", |end| end.name()),
+        }
+    }
+}
+
+/// The recorder.
+#[derive(Debug)]
+pub(crate) struct Recorder {
+    progress: Arc<Progress>,
+    queue: SyncSender<Message>,
+    logs: bool,
+    writer: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Recorder {
+    /// Makes the files, writes the header and starts the writer.
+    pub(crate) fn open(config: &RecordConfig, header: &Header) -> Result<Self, RecordStartError> {
+        let header = header.encode()?;
+        let record = create(&config.file)?;
+        let log = config.log.as_deref().map(create).transpose()?;
+        let progress = Arc::new(Progress {
+            state: AtomicU8::new(RECORDING),
+            frames: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+        });
+        let (queue, messages) = sync_channel(config.queue_max.max(1));
+        let logs = log.is_some();
+        let writer = Writer::new(record, log, progress.clone());
+        let thread = std::thread::Builder::new().name("recorder".to_owned());
+        let failed = |source| RecordStartError::File { file: config.file.clone(), source };
+        let thread = thread.spawn(move || writer.run(&header, &messages)).map_err(failed)?;
+        Ok(Self { progress, queue, logs, writer: Mutex::new(Some(thread)) })
+    }
+
+    pub(crate) fn status(&self) -> RecordStatus {
+        RecordStatus {
+            state: self.progress.name(),
+            frames: self.progress.frames.load(Relaxed),
+            bytes: self.progress.bytes.load(Relaxed),
+        }
+    }
+
+    /// Ends the record: waits until everything is in the file. Nothing the second time.
+    pub(crate) fn finish(&self) {
+        let Some(thread) = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
+        self.progress.end(End::Complete as u8);
+        // The writer takes until it gets this, or has gone.
+        let _ = self.queue.send(Message::Finish);
+        let _ = thread.join();
+        tracing::info!(state = self.progress.name(), frames = self.status().frames, "record ends");
+    }
+
+    fn put(&self, frame: &Frame) -> bool {
+        if self.progress.state.load(Acquire) != RECORDING {
+            return false;
+        }
+        let Ok(bytes) = frame.encode() else { return self.stop(End::TooLong) };
+        let line = if self.logs { line(frame) } else { String::new() };
+        match self.queue.try_send(Message::Frame { bytes, line }) {
+            Ok(()) => true,
+            Err(TrySendError::Full(_)) => self.stop(End::Overrun),
+            Err(TrySendError::Disconnected(_)) => false,
+        }
+    }
+
+    fn stop(&self, end: End) -> bool {
+        if self.progress.end(end as u8) {
+            tracing::error!(why = end.name(), "the recording of decisions ends here");
+        }
+        false
+    }
+}
+
+impl Witness for Recorder {
+    fn decided(&self, decided: Decided) -> bool {
+        self.put(&Frame::Decided(decided))
+    }
+
+    fn changed(&self, changed: Changed) -> bool {
+        self.put(&Frame::Changed(changed))
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+fn create(path: &Path) -> Result<BufWriter<File>, RecordStartError> {
+    let file = File::create(path).map_err(|source| RecordStartError::File { file: path.into(), source })?;
+    Ok(BufWriter::with_capacity(1 << 18, file))
+}
+
+fn line(frame: &Frame) -> String {
+    let mut line = String::with_capacity(80);
+    match frame {
+        Frame::Decided(decided) => {
+            let first = first_visit(&decided.tape);
+            let (generation, target) = (decided.generation, decided.request.target);
+            decided_line(&mut line, generation, first, decided.at, target, decided.outcome);
+        }
+        Frame::Changed(changed) => {
+            changed_line(&mut line, changed.generation, changed.at, &changed.change, changed.node);
+        }
+        Frame::End(..) => {}
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use larder_core::dispatch::Cause;
+    use larder_core::{Arrival, Refusal, Request, Settings, TargetId, Time};
+
+    fn decided() -> Decided {
+        Decided {
+            generation: 0,
+            at: Time::ZERO,
+            cause: Cause::Arrive,
+            request: Request::new(TargetId(1)),
+            tape: Vec::new(),
+            outcome: Arrival::Refused(Refusal::NoNode),
+        }
+    }
+
+    fn header() -> Header {
+        Header { settings: Settings::default(), nodes: Vec::new() }
+    }
+
+    fn path(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("larder-record-{}-{name}", std::process::id()))
+    }
+
+    #[test]
+    fn the_file_says_how_it_ends_and_how_long_it_is() {
+        let (file, log) = (path("whole"), path("whole-log"));
+        let config = RecordConfig { log: Some(log.clone()), ..RecordConfig::file(&file) };
+        let recorder = Recorder::open(&config, &header()).expect("opens");
+        assert!((0..5).all(|_| recorder.decided(decided())));
+        recorder.finish();
+        assert!(!recorder.decided(decided()), "it is over");
+        let status = recorder.status();
+        let bytes = std::fs::read(&file).expect("reads");
+        assert_eq!((status.state, status.frames, status.bytes), ("complete", 5, bytes.len() as u64));
+        let end = Frame::End(End::Complete, 5).encode().expect("short enough");
+        assert!(bytes.ends_with(&end));
+        assert_eq!(std::fs::read_to_string(&log).expect("reads").lines().count(), 5);
+        for file in [file, log] {
+            std::fs::remove_file(file).expect("removes");
+        }
+    }
+
+    /// Nobody takes from the queue: what does not fit ends the recording and blocks nobody.
+    #[test]
+    fn a_full_queue_ends_the_recording() {
+        let progress = Arc::new(Progress {
+            state: AtomicU8::new(RECORDING),
+            frames: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+        });
+        let (queue, messages) = sync_channel(2);
+        let recorder = Recorder { progress: progress.clone(), queue, logs: false, writer: Mutex::new(None) };
+        let told: Vec<bool> = (0..4).map(|_| recorder.decided(decided())).collect();
+        assert_eq!(told, [true, true, false, false]);
+        assert_eq!(recorder.status().state, "overrun");
+        let file = path("overrun");
+        let writer = Writer::new(create(&file).expect("a file"), None, progress);
+        drop(recorder);
+        writer.run(b"", &messages);
+        let end = Frame::End(End::Overrun, 2).encode().expect("short enough");
+        assert!(std::fs::read(&file).expect("reads").ends_with(&end));
+        std::fs::remove_file(file).expect("removes");
+    }
+
+    #[test]
+    fn a_full_disk_ends_the_recording() {
+        let recorder = Recorder::open(&RecordConfig::file("/dev/full"), &header()).expect("opens");
+        recorder.decided(decided());
+        recorder.finish();
+        assert_eq!(recorder.status().state, "write_failed");
+    }
+}
