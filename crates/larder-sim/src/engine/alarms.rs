@@ -116,7 +116,10 @@ impl<M: CostModel> Engine<'_, M> {
                 |busy_ns: u64| (u128::from(busy_ns) * 1_000 / u128::from(span_ns)).min(1_000) as u16;
             let served = new.served - old.served;
             let report = LoadReport {
-                cpu_permille: permille(new.busy.cpu_ns - old.busy.cpu_ns),
+                // Sending occupies a server as computing does, where the model tells the two apart.
+                cpu_permille: permille(
+                    (new.busy.cpu_ns - old.busy.cpu_ns).max(new.busy.nic_ns - old.busy.nic_ns),
+                ),
                 // A back-end server is its node's disk behind the disk: the busier of the two is what holds it up.
                 disk_permille: permille(
                     ((new.busy.disk_ns - old.busy.disk_ns) / self.places[index].disk_count as u64)
