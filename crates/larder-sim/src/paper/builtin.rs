@@ -2,7 +2,7 @@
 
 use super::report::Sample;
 use super::traces::Traces;
-use super::{PaperError, press};
+use super::{PaperError, lard, press, ward};
 
 /// A source of samples, by name.
 pub trait Builtin: Sync {
@@ -38,7 +38,16 @@ pub trait Plan: Send + Sync {
 }
 
 /// Every builtin.
-const ALL: &[&dyn Builtin] = &[&press::Model, &press::Peaks];
+const ALL: &[&dyn Builtin] = &[
+    &lard::Coverage,
+    &press::Model,
+    &press::Peaks,
+    &ward::Clusters,
+    &ward::Core,
+    &ward::Window,
+    &ward::Days,
+    &ward::Change,
+];
 
 /// The builtin of that name, or the names there are.
 pub(super) fn by_name(name: &str) -> Result<&'static dyn Builtin, String> {

@@ -13,8 +13,35 @@ macro_rules! files {
 }
 
 files! {
+    "lard/fig05-rice.toml",
+    "lard/fig06-ibm.toml",
+    "lard/fig07-09-rice.toml",
+    "lard/fig10-ibm.toml",
+    "lard/fig11-12-cpu.toml",
+    "lard/fig13-14-disks.toml",
+    "lard/sec24-thresholds.toml",
+    "lard/sec31-lru.toml",
+    "lard/sec42-deepblue.toml",
+    "lard/sec42-hot.toml",
+    "ward/fig05-core.toml",
+    "ward/fig07a-ram10.toml",
+    "ward/fig07a-ram15.toml",
+    "ward/fig07b-ram10.toml",
+    "ward/fig07b-ram15.toml",
+    "ward/fig08a-speedup.toml",
+    "ward/fig08b-speedup.toml",
+    "ward/fig09-stability.toml",
+    "ward/fig09-blog.toml",
+    "ward/fig10a-days.toml",
+    "ward/fig10b-days.toml",
+    "ward/fig10-blog.toml",
+    "ward/window.toml",
     "press/fig03-gain.toml",
     "press/fig04-cost.toml",
+    "press/fig06-clarknet.toml",
+    "press/fig07-rutgers.toml",
+    "press/fig08-forth.toml",
+    "press/fig09-combined.toml",
 }
 
 /// All experiments.

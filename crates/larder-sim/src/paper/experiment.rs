@@ -9,7 +9,7 @@ use super::builtin::Plan;
 use super::claim::{Claim, Verdict};
 use super::cluster::{Knobs, Run, What};
 use super::file::{self, FileError};
-use super::report::{ExperimentReport, Figure, Line, Sample};
+use super::report::{ExperimentReport, Figure, LeftOut, Line, Sample};
 use super::traces::Traces;
 use super::{PaperError, claim, point};
 
@@ -278,7 +278,10 @@ impl Experiment {
     ) -> ExperimentReport {
         let (samples, left_out) = match samples {
             Ok(samples) => (samples, None),
-            Err(error) => (Vec::new(), Some(error.to_string())),
+            Err(error) => {
+                let is_error = !matches!(error, PaperError::NoTrace(_));
+                (Vec::new(), Some(LeftOut { reason: error.to_string(), is_error }))
+            }
         };
         let claims = self.claims.iter().filter(|claim| claim.ci || !ci).map(|claim| claim.judge(&samples));
         let claims: Vec<_> = claims.collect();

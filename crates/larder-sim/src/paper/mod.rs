@@ -36,6 +36,7 @@ mod claim;
 mod cluster;
 mod experiment;
 mod file;
+mod lard;
 mod point;
 mod press;
 mod report;
@@ -43,12 +44,13 @@ mod run;
 mod store;
 pub mod text;
 mod traces;
+mod ward;
 
 pub use builtin::{Builtin, Plan};
 pub use claim::{Bounds, Claim, Measure, Verdict};
 pub use experiment::{Experiment, FigureSpec, Paper};
 pub use file::FileError;
-pub use report::{ExperimentReport, Figure, Judgement, Line, Report, Sample, Totals};
+pub use report::{ExperimentReport, Figure, Judgement, LeftOut, Line, Report, Sample, Totals};
 pub use run::{Options, Progress, Session};
 pub use traces::{Traces, WorkloadSpec};
 

@@ -100,13 +100,22 @@ pub struct ExperimentReport {
     /// The workload and its size.
     pub recipe: String,
     /// Why it was left out; `None` if it was run.
-    pub left_out: Option<String>,
+    pub left_out: Option<LeftOut>,
     /// The figures.
     pub figures: Vec<Figure>,
     /// The claims.
     pub claims: Vec<Judgement>,
     /// Everything measured.
     pub samples: Vec<Sample>,
+}
+
+/// Why an experiment was not run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LeftOut {
+    /// The reason, for people.
+    pub reason: String,
+    /// Whether something is wrong, rather than a trace not there.
+    pub is_error: bool,
 }
 
 /// How many claims there are.

@@ -32,8 +32,8 @@ pub fn table(report: &Report) -> String {
         }
     }
     for experiment in &report.experiments {
-        if let Some(reason) = &experiment.left_out {
-            let _ = writeln!(out, "left out: {}: {reason}", experiment.id);
+        if let Some(left_out) = &experiment.left_out {
+            let _ = writeln!(out, "left out: {}: {}", experiment.id, left_out.reason);
         }
     }
     let _ = writeln!(out, "\n{}", totals(report.totals));
@@ -89,8 +89,8 @@ pub fn markdown(report: &Report) -> String {
 fn section(out: &mut String, experiment: &ExperimentReport) {
     let ExperimentReport { id, place, title, about, recipe, left_out, claims, .. } = experiment;
     let _ = writeln!(out, "\n### {title}\n\n*{place}; `{id}`; {recipe}.*\n\n{about}\n");
-    if let Some(reason) = left_out {
-        let _ = writeln!(out, "**Left out:** {reason}.\n");
+    if let Some(left_out) = left_out {
+        let _ = writeln!(out, "**Left out:** {}.\n", left_out.reason);
     }
     if claims.is_empty() {
         return;

@@ -1,10 +1,13 @@
-//! `larder sim`: the simulated cluster.
+//! `larder sim`: the simulated cluster, the papers' experiments, and the analytic model of PRESS.
 
+mod paper;
+mod press;
 mod replay;
+mod run;
 
 use clap::{Args, Subcommand};
 
-/// Simulate clusters.
+/// Simulate clusters: the papers' figures and claims, experiments of your own, an analytic model.
 #[derive(Debug, Args)]
 pub(crate) struct SimArgs {
     #[command(subcommand)]
@@ -13,11 +16,17 @@ pub(crate) struct SimArgs {
 
 #[derive(Debug, Subcommand)]
 enum SimCommand {
+    Paper(Box<paper::PaperArgs>),
+    Run(Box<run::RunArgs>),
+    Press(Box<press::PressArgs>),
     Replay(Box<replay::ReplayArgs>),
 }
 
 pub(crate) fn run(args: &SimArgs) -> anyhow::Result<()> {
     match &args.command {
+        SimCommand::Paper(args) => paper::run(args),
+        SimCommand::Run(args) => run::run(args),
+        SimCommand::Press(args) => press::run(args),
         SimCommand::Replay(args) => replay::run(args),
     }
 }

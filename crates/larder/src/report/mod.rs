@@ -3,10 +3,13 @@
 mod axis;
 mod charts;
 mod demo;
+mod paper;
+mod plot;
 mod svg;
 
 pub(crate) use charts::number;
 pub(crate) use demo::{chart, page};
+pub(crate) use paper::page as paper_page;
 
 /// Colours and letters of the charts; also put into every SVG file that stands alone.
 const STYLE: &str = include_str!("style.css");
