@@ -168,6 +168,7 @@ impl Tape {
     }
 
     /// A value that other threads change: read `live` and recorded, or played.
+    #[cold]
     pub(crate) fn read(&self, kind: Read, live: impl FnOnce() -> u64) -> u64 {
         let mut reel = self.0.borrow_mut();
         let Some(at) = reel.at else {
@@ -183,6 +184,7 @@ impl Tape {
     }
 
     /// A lane is visited that is at `own`, and will be at `next`.
+    #[cold]
     pub(crate) fn visit(&self, lane: Lane, own: u64, next: u64) {
         let mut reel = self.0.borrow_mut();
         let Some(at) = reel.at else {

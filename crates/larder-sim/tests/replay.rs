@@ -63,11 +63,11 @@ impl Clock {
     }
 }
 
-/// One thread's requests: so many, and more until `done`.
+/// One thread's requests: so many, and up to ten times as many until `done`.
 fn serve(dispatcher: &Dispatcher, clock: &Clock, mut lots: Lots, rounds: u64, done: &AtomicBool) {
     let (mut held, mut started, mut expired) = (Vec::new(), Vec::new(), Vec::new());
     let mut round = 0;
-    while round < rounds || !done.load(Ordering::Relaxed) {
+    while round < rounds || round < 10 * rounds && !done.load(Ordering::Relaxed) {
         round += 1;
         // Few targets, some of them hot, so that sets grow, shrink and are forgotten.
         let hot = if lots.below(3) == 0 { 4 } else { 300 };
@@ -188,7 +188,7 @@ fn run(policy: PolicyKind, rounds: u64) -> (Header, Vec<Frame>) {
         for thread in 1..=THREADS {
             scope.spawn(move || serve(dispatcher, clock, Lots(mix(seed + thread * 77)), rounds, done));
         }
-        disturb(dispatcher, clock, Lots(mix(seed)), 300);
+        disturb(dispatcher, clock, Lots(mix(seed)), 150);
         done.store(true, Ordering::Relaxed);
     });
     let frames = std::mem::take(&mut *keeper.0.lock().expect("not poisoned"));
@@ -233,7 +233,7 @@ fn replayed(record: &[u8]) -> Result<(String, String, Summary), ReplayError> {
 #[test]
 fn what_threads_decided_together_is_decided_again_alone() {
     for policy in PolicyKind::ALL {
-        let run = run(policy, 2_000);
+        let run = run(policy, 1_000);
         let (live, again, summary) =
             replayed(&bytes(&run, End::Complete)).unwrap_or_else(|error| panic!("{policy}: {error}"));
         assert!(live == again, "{policy}: the logs differ in {} lines", summary.differing);
@@ -244,7 +244,7 @@ fn what_threads_decided_together_is_decided_again_alone() {
             "{policy}: a line for each frame"
         );
         assert_eq!(live.lines().count(), run.1.len(), "{policy}");
-        assert!(summary.decisions >= 2_000 * THREADS && summary.changes >= 100, "{policy}: {summary:?}");
+        assert!(summary.decisions >= 1_000 * THREADS && summary.changes >= 40, "{policy}: {summary:?}");
     }
 }
 

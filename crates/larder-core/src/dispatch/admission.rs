@@ -75,9 +75,11 @@ impl Entered {
     /// What the gate answers, live or from the tape.
     #[inline]
     pub(super) fn read(sight: Sight<'_>, live: impl FnOnce() -> Self) -> Self {
-        if sight.is_live() {
-            return live();
-        }
+        if sight.is_live() { live() } else { Self::read_taped(sight, live) }
+    }
+
+    #[cold]
+    fn read_taped(sight: Sight<'_>, live: impl FnOnce() -> Self) -> Self {
         let word = sight.read(Read::Gate, || match live() {
             Self::Now => 0,
             Self::Full => 1,
@@ -115,10 +117,16 @@ impl Gate {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    pub(super) fn enter(&self, now: Time, request: Request, inside: &Outstanding) -> Entered {
+    #[inline]
+    pub(super) fn enter(&self, now: Time, request: &Request, inside: &Outstanding) -> Entered {
         if self.waiting.load(Ordering::SeqCst) == 0 && inside.enter() {
             return Entered::Now;
         }
+        self.wait(now, request, inside)
+    }
+
+    /// Enters after all, or waits.
+    fn wait(&self, now: Time, request: &Request, inside: &Outstanding) -> Entered {
         let mut queue = lock(&self.queue);
         if queue.waiters.is_empty() {
             // Whoever leaves from here on sees somebody waiting and looks into the queue; whoever left before has
@@ -135,7 +143,7 @@ impl Gate {
         }
         let ticket = Ticket(queue.tickets);
         queue.tickets += 1;
-        queue.waiters.push_back(Waiter { ticket, request, deadline: now + self.queue_timeout });
+        queue.waiters.push_back(Waiter { ticket, request: *request, deadline: now + self.queue_timeout });
         self.waiting.store(queue.waiters.len(), Ordering::SeqCst);
         Entered::Waits(ticket)
     }

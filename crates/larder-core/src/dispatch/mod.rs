@@ -114,7 +114,10 @@ impl Dispatcher {
 
     /// A request arrives.
     pub fn arrive(&self, now: Time, request: Request) -> Arrival {
-        self.decide(now, Cause::Arrive, request)
+        match &self.recorder {
+            None => self.enter(now, &request, Sight::live(&self.nodes)),
+            Some(recorder) => recorder.decide(self, now, Cause::Arrive, request),
+        }
     }
 
     /// A request has failed at `failed` and may be tried elsewhere: its load moves to another node that
@@ -274,7 +277,6 @@ impl Dispatcher {
     }
 
     /// Decides: all that a decision reads passes `sight`, so that it can be made anew from a tape.
-    #[inline]
     fn decision(&self, now: Time, cause: Cause, request: &Request, sight: Sight<'_>) -> Arrival {
         match cause {
             Cause::Arrive => self.enter(now, request, sight),
@@ -283,13 +285,13 @@ impl Dispatcher {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn enter(&self, now: Time, request: &Request, sight: Sight<'_>) -> Arrival {
         if sight.open_count() == 0 {
             return Arrival::Refused(Refusal::NoNode);
         }
         let inside = self.nodes.outstanding();
-        match Entered::read(sight, || self.gate.enter(now, *request, inside)) {
+        match Entered::read(sight, || self.gate.enter(now, request, inside)) {
             Entered::Now => {
                 let outcome = self.start(now, request, sight);
                 if !matches!(outcome, Arrival::Start(_)) {
@@ -308,7 +310,7 @@ impl Dispatcher {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn start(&self, now: Time, request: &Request, sight: Sight<'_>) -> Arrival {
         match self.policy.pick(now, request, sight) {
             Some(decision) => Arrival::Start(decision),

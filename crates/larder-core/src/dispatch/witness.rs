@@ -130,7 +130,13 @@ impl Recorder {
     }
 
     #[cold]
-    fn decide(&self, dispatcher: &Dispatcher, now: Time, cause: Cause, request: Request) -> Arrival {
+    pub(super) fn decide(
+        &self,
+        dispatcher: &Dispatcher,
+        now: Time,
+        cause: Cause,
+        request: Request,
+    ) -> Arrival {
         let generation = self.generation.read().unwrap_or_else(PoisonError::into_inner);
         if !self.is_on() {
             return dispatcher.decision(now, cause, &request, Sight::live(&dispatcher.nodes));
@@ -175,11 +181,16 @@ impl Dispatcher {
         Ok((outcome, tape.played()?))
     }
 
-    /// Makes a recorded change anew; gives the node that changed.
+    /// Makes a recorded change anew; gives the node that changed, and the lanes visited in their order.
     ///
     /// # Errors
     /// The tape does not fit, or nothing changes; what the dispatcher remembers is void then.
-    pub fn rechange(&self, at: Time, change: &Change, tape: Vec<Entry>) -> Result<NodeId, RedoError> {
+    pub fn rechange(
+        &self,
+        at: Time,
+        change: &Change,
+        tape: Vec<Entry>,
+    ) -> Result<(NodeId, Vec<Visit>), RedoError> {
         let tape = Tape::recorded(tape);
         let node = match change {
             Change::Join(spec) => self.nodes.join(at, spec.clone(), false, Some(&tape), |_| {}).ok(),
@@ -191,12 +202,11 @@ impl Dispatcher {
                 self.mirror(at, *node, *target, *event, sight).then_some(*node)
             }
         };
-        tape.played()?;
-        node.ok_or(RedoError::NoChange)
+        let visits = tape.played()?;
+        Ok((node.ok_or(RedoError::NoChange)?, visits))
     }
 
     /// Makes a decision, and tells the witness if there is one.
-    #[inline]
     pub(super) fn decide(&self, now: Time, cause: Cause, request: Request) -> Arrival {
         match &self.recorder {
             None => self.decision(now, cause, &request, Sight::live(&self.nodes)),

@@ -155,11 +155,13 @@ impl Loads {
     }
 
     /// One more request in flight at `node`; gives its key before.
+    #[inline]
     pub fn add(&self, node: NodeId) -> Key {
         self.count(node).key()
     }
 
     /// One more request in flight at `node`; gives its word before.
+    #[inline]
     pub(super) fn count(&self, node: NodeId) -> Word {
         let old = Word(self.words[place(node.index())].fetch_add(1, Ordering::Relaxed));
         self.changed(node, old.key(), Word(old.0 + 1).key());
@@ -215,10 +217,14 @@ impl Loads {
     }
 
     /// Keeps the block's minimum after one node's key went from `old` to `new`.
+    #[inline]
     fn changed(&self, node: NodeId, old: Key, new: Key) {
-        if self.slots() <= BLOCK {
-            return;
+        if self.slots() > BLOCK {
+            self.keep_minimum(node, old, new);
         }
+    }
+
+    fn keep_minimum(&self, node: NodeId, old: Key, new: Key) {
         let block = node.index() / BLOCK;
         let minimum = &self.minima[block];
         let mut seen = minimum.load(Ordering::Relaxed);

@@ -110,12 +110,14 @@ pub(super) struct Taped<'a> {
 
 impl Taped<'_> {
     /// One more request in flight at `node`, unless the tape is played; gives its key before.
+    #[cold]
     pub(super) fn add(&self, node: NodeId) -> Key {
         let fleeting = self.tape.read(Read::Load, || self.loads.count(node).fleeting());
         self.loads.word(node.index()).with_fleeting(fleeting).key()
     }
 
     /// One request less in flight at `node`, unless the tape is played. False if none was.
+    #[cold]
     pub(super) fn sub(&self, node: NodeId) -> bool {
         self.tape.is_playing() || self.loads.sub(node)
     }
@@ -126,11 +128,13 @@ impl Words for Taped<'_> {
         self.loads.slots()
     }
 
+    #[cold]
     fn word(&self, index: usize) -> Word {
         let own = self.loads.word(index);
         own.with_fleeting(self.tape.read(Read::Load, || own.fleeting()))
     }
 
+    #[cold]
     fn minimum(&self, block: usize) -> Key {
         Key::from_bits(self.tape.read(Read::Minimum, || self.loads.minimum(block).get()))
     }

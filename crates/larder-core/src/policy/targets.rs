@@ -56,21 +56,26 @@ impl Targets {
     }
 
     /// The shard of a target, locked for a decision.
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "there are at most 4,096 shards")]
     pub(super) fn visit(&self, target: TargetId, nodes: Sight<'_>) -> MutexGuard<'_, Shard> {
         let mut shard = self.shard(target);
-        nodes.visit(Lane::Shard(self.index(target)), &mut shard.visits);
+        if !nodes.is_live() {
+            nodes.visit(Lane::Shard(self.index(target) as u16), &mut shard.visits);
+        }
         shard
     }
 
     /// The shard of a target, locked.
+    #[inline(always)]
     pub(super) fn shard(&self, target: TargetId) -> MutexGuard<'_, Shard> {
-        lock(&self.shards[usize::from(self.index(target))].0)
+        lock(&self.shards[self.index(target)].0)
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "there are at most 4,096 shards")]
-    fn index(&self, target: TargetId) -> u16 {
+    #[inline]
+    fn index(&self, target: TargetId) -> usize {
         // The table inside uses the lowest and highest bits of the hash; the middle ones are free for the shard.
-        ((target.0 >> 32) as usize & (self.shards.len() - 1)) as u16
+        (target.0 >> 32) as usize & (self.shards.len() - 1)
     }
 
     /// Targets remembered in all shards.

@@ -196,7 +196,9 @@ impl<R: BufRead> Replay<R> {
         }
         self.generation += 1;
         let made = self.dispatcher.rechange(changed.at, &changed.change, changed.tape.clone());
-        let node = made.map_err(|error| ReplayError::at(number, error))?;
+        let (node, visits) = made.map_err(|error| ReplayError::at(number, error))?;
+        // Nothing waits at a change.
+        visits.iter().for_each(|visit| _ = self.order.pass(*visit));
         let (mut live, mut replayed) = (String::new(), String::new());
         changed_line(&mut live, self.generation, changed.at, &changed.change, changed.node);
         changed_line(&mut replayed, self.generation, changed.at, &changed.change, node);
