@@ -5,6 +5,7 @@
 //! | `rice-like`, `ibm-like` | LARD (Pai et al., ASPLOS 1998), section 3.2: targets, bytes, hottest share, memory for 97, 98, 99 % |
 //! | `deepblue-like`, `rice+hot` | the same, section 4.2: fits one 32 MB cache; 5 to 50 % of the requests to hot targets |
 //! | `hp-like` | WARD (Cherkasova and Karlsson, HPL-2001-2), sections 3.1 and 3.4 |
+//! | `hp-hours-like` | the same without days and drift: section 3.1's log of a few hours |
 //! | `clarknet-like`, `rutgers-like`, `forth-like`, `combined-like` | PRESS (Carrera and Bianchini, PPoPP 2001), table 2: files, mean file, requests, mean reply, exponent; for ClarkNet also the first and tenth target of the log's second week |
 //! | `nasa-like` | what is left of PRESS's Combined without its other three; requests of the archive's two logs |
 //!
@@ -84,10 +85,11 @@ pub struct Recipe {
 
 impl Recipe {
     /// The names of all recipes with published figures.
-    pub const NAMES: [&'static str; 10] = [
+    pub const NAMES: [&'static str; 11] = [
         "rice-like",
         "ibm-like",
         "hp-like",
+        "hp-hours-like",
         "clarknet-like",
         "nasa-like",
         "rutgers-like",
@@ -106,6 +108,7 @@ impl Recipe {
             "rice-like" => rice(),
             "ibm-like" => ibm(),
             "hp-like" => hp(),
+            "hp-hours-like" => Self { name: name.to_owned(), drift: None, span_s: 4 * HOUR_S, ..hp() },
             "clarknet-like" => clarknet(),
             "nasa-like" => press(name, 5_486, 46.4, 3_461_613, 18.6, 0.78, 62 * DAY_S),
             "rutgers-like" => press(name, 18_370, 27.3, 498_646, 19.0, 0.79, 25 * DAY_S),
