@@ -10,6 +10,7 @@ mod config;
 mod demo;
 mod outcome;
 mod report;
+mod validate;
 
 use std::process::ExitCode;
 

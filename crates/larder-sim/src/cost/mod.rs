@@ -6,6 +6,7 @@
 //! the cluster divides them by the speed of the node.
 
 mod cap01;
+mod file;
 mod hacc99;
 mod lard98;
 mod modelled;
@@ -13,6 +14,7 @@ mod modern;
 mod ward01;
 
 pub use cap01::{Cap01, Layer};
+pub use file::CostsFileError;
 pub use hacc99::Hacc99;
 pub use lard98::Lard98;
 pub use modelled::Modelled;

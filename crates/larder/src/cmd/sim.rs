@@ -1,9 +1,11 @@
 //! `larder sim`: the simulated cluster, the papers' experiments, and the analytic model of PRESS.
 
+mod calibrate;
 mod paper;
 mod press;
 mod replay;
 mod run;
+mod validate;
 
 use clap::{Args, Subcommand};
 
@@ -20,6 +22,8 @@ enum SimCommand {
     Run(Box<run::RunArgs>),
     Press(Box<press::PressArgs>),
     Replay(Box<replay::ReplayArgs>),
+    Calibrate(calibrate::CalibrateArgs),
+    Validate(Box<validate::ValidateArgs>),
 }
 
 pub(crate) fn run(args: &SimArgs) -> anyhow::Result<()> {
@@ -28,5 +32,7 @@ pub(crate) fn run(args: &SimArgs) -> anyhow::Result<()> {
         SimCommand::Run(args) => run::run(args),
         SimCommand::Press(args) => press::run(args),
         SimCommand::Replay(args) => replay::run(args),
+        SimCommand::Calibrate(args) => calibrate::run(args),
+        SimCommand::Validate(args) => validate::run(args),
     }
 }

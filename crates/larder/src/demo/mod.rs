@@ -5,11 +5,11 @@
 //! since real ones would hide behind the page cache of the operating system. The load comes from this process.
 
 pub(crate) mod cluster;
-mod cpu;
+pub(crate) mod cpu;
 pub(crate) mod plan;
 pub(crate) mod result;
 mod run;
 mod sample;
 pub(crate) mod table;
 
-pub(crate) use run::{Demo, Setup, spinner};
+pub(crate) use run::{Demo, HOST, Setup, spinner};

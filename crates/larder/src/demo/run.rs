@@ -28,7 +28,7 @@ const THROUGHPUT_POINTS: usize = 40;
 /// Longest wait for a reply. A modelled disk may have a long queue in a slow demo.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(300);
 /// The `Host` of every request; part of the target that is hashed.
-const HOST: &str = "demo";
+pub(crate) const HOST: &str = "demo";
 
 /// What the demo is to do.
 #[derive(Clone, Debug)]

@@ -1,0 +1,284 @@
+//! What a request takes of this machine's processors: measured on a live switch, node and clients on loopback.
+//!
+//! One node that has everything in memory, one switch, a few clients in a closed loop; for each reply size a run of
+//! some seconds. Processor time is the kernel's account of each process (`/proc/PID/task/*/schedstat`, in ns), divided by
+//! the requests finished; of the clients, their own threads' clocks. A line is fitted through the sizes for each.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use larder_load::Arrivals;
+use larder_sim::Costs;
+use larder_sim::cost::{Modelled, Modern, NodeCosts, PerRequest, SwitchCosts};
+use serde::Serialize;
+
+use super::fit::Line;
+use crate::demo::cluster::{Cluster, ClusterSpec};
+use crate::demo::cpu::CpuTime;
+
+/// Reply sizes measured, in bytes.
+const SIZES: [u64; 7] = [512, 4 << 10, 16 << 10, 64 << 10, 128 << 10, 256 << 10, 1 << 20];
+/// Clients; few, so that nobody's work is done in larger batches than in a cluster that is not saturated.
+const CLIENTS: u32 = 4;
+/// Share of all cores that others may use before the figures are in doubt.
+const OTHERS_MAX: f64 = 0.1;
+/// A fit that is further off than this is in doubt.
+const RESIDUAL_MAX: f64 = 0.25;
+/// Waits whose lateness is measured.
+const WAITS: u32 = 400;
+
+/// One reply size.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Point {
+    /// Size of the reply.
+    pub(crate) bytes: u64,
+    /// Requests measured.
+    pub(crate) requests: u64,
+    /// Processor time of a request, in us.
+    pub(crate) node_us: f64,
+    /// Likewise.
+    pub(crate) switch_us: f64,
+    /// Likewise.
+    pub(crate) client_us: f64,
+}
+
+/// A fitted cost and how far it is off at worst, as a share.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Fitted {
+    /// The cost.
+    pub(crate) cost: PerRequest,
+    /// Largest relative error over the sizes, 0 to 1.
+    pub(crate) residual_max: f64,
+}
+
+/// What was measured.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Calibration {
+    /// Cores of the machine.
+    pub(crate) cores: u32,
+    /// The sizes.
+    pub(crate) points: Vec<Point>,
+    /// The node.
+    pub(crate) node: Fitted,
+    /// The switch.
+    pub(crate) switch: Fitted,
+    /// The clients.
+    pub(crate) client: Fitted,
+    /// Mean time by which a timer strikes late, in us.
+    pub(crate) timer_late_us: f64,
+    /// Share of all cores that other programs used meanwhile.
+    pub(crate) others: Option<f64>,
+    /// Reasons to doubt the figures.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// Measures for about `seconds` altogether. `say` is told what is being done.
+pub(crate) async fn measure(seconds: f64, say: &dyn Fn(&str)) -> anyhow::Result<Calibration> {
+    let folder = tempfile::tempdir().context("cannot make a temporary directory")?;
+    let manifest = folder.path().join("manifest.tsv");
+    let lines: String = SIZES.iter().map(|bytes| format!("{bytes}\t/{bytes}\n")).collect();
+    std::fs::write(&manifest, lines).context("cannot write the list of targets")?;
+    say("timers");
+    let timer_late_us = timer_lateness().await;
+    let cluster = Cluster::start(&spec(&manifest), "rr").await?;
+    let members = cluster.process_ids();
+    let before = CpuTime::now(&members);
+    let each = Duration::from_secs_f64(seconds / SIZES.len() as f64);
+    let mut points = Vec::new();
+    for bytes in SIZES {
+        say(&format!("replies of {}", larder_core::Bytes(bytes)));
+        points.push(point(&cluster, &members, bytes, each).await?);
+    }
+    let busy = CpuTime::now(&members).zip(before).and_then(|(now, before)| now.busy_since(before));
+    cluster.stop().await;
+    let others = busy.map(|busy| (busy.all - busy.own).max(0.0));
+    Ok(Calibration::new(points, timer_late_us, others))
+}
+
+fn spec(manifest: &Path) -> ClusterSpec {
+    ClusterSpec {
+        nodes: 1,
+        cache_bytes: 64 << 20,
+        cache_kind: "lru".to_owned(),
+        manifest: manifest.to_owned(),
+        speed: 1e6,
+        disk_only: true,
+        seed: 1,
+        t_low: 25,
+        t_high: 65,
+        replication_decay: Duration::from_secs(20),
+    }
+}
+
+/// One size for so long; the first requests, which fill the memory, do not matter among thousands.
+async fn point(cluster: &Cluster, members: &[u32], bytes: u64, span: Duration) -> anyhow::Result<Point> {
+    let [node, switch, _] = members else { bail!("the cluster is not one node and a switch") };
+    let place = SIZES.iter().position(|size| *size == bytes).unwrap_or(0) as u32;
+    let targets: Arc<[String]> = SIZES.iter().map(|bytes| format!("/{bytes}")).collect();
+    let plan = larder_load::Plan {
+        arrivals: Arrivals::Closed { clients: CLIENTS },
+        duration: Some(span),
+        warmup_requests: 0,
+        expected_sizes: Some(SIZES.to_vec().into()),
+        ..larder_load::Plan::new(cluster.address, "calibrate", targets, vec![place].into())
+    };
+    let spent = || process_ns(*node).zip(process_ns(*switch)).context("processor times cannot be read");
+    let before = spent()?;
+    let report = larder_load::run(plan, &|_| {}).await.context("the load generator failed")?;
+    let after = spent()?;
+    if report.failed > 0 || report.ok < 100 {
+        bail!("{} requests for {bytes} bytes went well and {} failed", report.ok, report.failed);
+    }
+    let per_request = |before: u64, after: u64| (after - before) as f64 / 1e3 / report.finished as f64;
+    Ok(Point {
+        bytes,
+        requests: report.finished,
+        node_us: per_request(before.0, after.0),
+        switch_us: per_request(before.1, after.1),
+        client_us: report.generator.cpu_us_per_request,
+    })
+}
+
+/// Processor time of all threads of a process, in ns.
+fn process_ns(id: u32) -> Option<u64> {
+    let tasks = std::fs::read_dir(format!("/proc/{id}/task")).ok()?;
+    let each = tasks.flatten().filter_map(|task| {
+        let text = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
+        text.split_ascii_whitespace().next()?.parse::<u64>().ok()
+    });
+    Some(each.sum())
+}
+
+/// How late waits end, in us, mean over waits of lengths that are no whole milliseconds.
+async fn timer_lateness() -> f64 {
+    let mut late = Duration::ZERO;
+    for wait in 0..WAITS {
+        let due = Instant::now() + Duration::from_micros(300 + u64::from(wait * 7_919 % 4_000));
+        tokio::time::sleep_until(due.into()).await;
+        late += due.elapsed();
+    }
+    late.as_secs_f64() * 1e6 / f64::from(WAITS)
+}
+
+impl Calibration {
+    fn new(points: Vec<Point>, timer_late_us: f64, others: Option<f64>) -> Self {
+        let fit = |of: fn(&Point) -> f64| fitted(&points, of);
+        let (node, switch, client) = (fit(|p| p.node_us), fit(|p| p.switch_us), fit(|p| p.client_us));
+        let mut warnings = Vec::new();
+        if let Some(others) = others.filter(|others| *others > OTHERS_MAX) {
+            warnings.push(format!("other programs used {:.0} % of the processors meanwhile", others * 100.0));
+        }
+        for (name, fitted) in [("node", node), ("switch", switch), ("client", client)] {
+            if fitted.residual_max > RESIDUAL_MAX {
+                let off = fitted.residual_max * 100.0;
+                warnings.push(format!("the {name}'s times are no straight line: {off:.0} % off at worst"));
+            }
+        }
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
+        Self { cores, points, node, switch, client, timer_late_us, others, warnings }
+    }
+
+    /// The cost model of switch and nodes on other hardware.
+    pub(crate) fn modern(&self) -> Modern {
+        let (node, switch, base) = (self.node.cost, self.switch.cost, Modern::default());
+        Modern {
+            node: NodeCosts { request_us: node.request_us, kib_us: node.kib_us, ..base.node },
+            switch: SwitchCosts { request_us: switch.request_us, kib_us: switch.kib_us, ..base.switch },
+            ..base
+        }
+    }
+
+    /// The cost model of the demo's cluster on this machine.
+    pub(crate) fn modelled(&self) -> Modelled {
+        let sum = |of: fn(&PerRequest) -> f64| {
+            [self.node, self.switch, self.client].iter().map(|fitted| of(&fitted.cost)).sum()
+        };
+        let base = Modelled::default();
+        Modelled {
+            cores: self.cores,
+            machine: PerRequest { request_us: sum(|cost| cost.request_us), kib_us: sum(|cost| cost.kib_us) },
+            // Rounding up to whole ticks makes half a tick on average; the rest comes on top.
+            late_us: (self.timer_late_us - base.timer_us / 2.0).max(0.0).round(),
+            ..base
+        }
+    }
+
+    /// A file that `--costs` reads.
+    ///
+    /// # Errors
+    /// If the model cannot be written as TOML.
+    pub(crate) fn to_toml(&self, costs: &Costs) -> anyhow::Result<String> {
+        let mut text = format!(
+            "# Measured by `larder sim calibrate` on {} cores; largest error of the fitted lines: node {:.0} %, switch \
+             {:.0} %.\n# What is not processor time of switch and node is the model's default.\n",
+            self.cores,
+            self.node.residual_max * 100.0,
+            self.switch.residual_max * 100.0
+        );
+        for warning in &self.warnings {
+            text.push_str(&format!("# In doubt: {warning}.\n"));
+        }
+        text.push_str(&toml::to_string(costs)?);
+        Ok(text)
+    }
+}
+
+fn fitted(points: &[Point], of: fn(&Point) -> f64) -> Fitted {
+    let kib = |point: &Point| point.bytes as f64 / 1_024.0;
+    let all: Vec<(f64, f64)> = points.iter().map(|point| (kib(point), of(point).max(1e-3))).collect();
+    let line = Line::through(&all);
+    let off = all.iter().map(|(x, y)| (line.at(*x) / y - 1.0).abs());
+    let round = |value: f64| (value * 1e3).round() / 1e3;
+    Fitted {
+        cost: PerRequest { request_us: round(line.base), kib_us: round(line.slope) },
+        residual_max: off.fold(0.0, f64::max),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Node 20 us and 0.25 us per KiB, switch twice that, client half.
+    fn measured(others: Option<f64>) -> Calibration {
+        let point = |bytes: u64| {
+            let us = 20.0 + 0.25 * bytes as f64 / 1_024.0;
+            Point { bytes, requests: 1_000, node_us: us, switch_us: 2.0 * us, client_us: us / 2.0 }
+        };
+        Calibration::new(SIZES.map(point).to_vec(), 1_200.0, others)
+    }
+
+    #[test]
+    fn times_become_models_that_read_back() {
+        let calibration = measured(Some(0.02));
+        assert_eq!(calibration.warnings, Vec::<String>::new());
+        let modern = calibration.modern();
+        assert_eq!((modern.node.request_us, modern.node.kib_us), (20.0, 0.25));
+        assert_eq!((modern.switch.request_us, modern.switch.kib_us), (40.0, 0.5));
+        let modelled = calibration.modelled();
+        assert_eq!(modelled.machine, PerRequest { request_us: 70.0, kib_us: 0.875 });
+        assert_eq!(modelled.late_us, 700.0);
+        for costs in [Costs::Modern(modern), Costs::Modelled(modelled)] {
+            let text = calibration.to_toml(&costs).unwrap();
+            assert_eq!(Costs::from_toml(&text), Ok(costs), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_busy_machine_and_a_bad_fit_are_named() {
+        assert!(measured(Some(0.3)).warnings[0].contains("30 %"));
+        let mut points = measured(None).points;
+        points[3].node_us *= 3.0;
+        let doubtful = Calibration::new(points, 1_000.0, None);
+        assert!(doubtful.warnings[0].contains("the node's times are no straight line"), "{doubtful:?}");
+        assert!(doubtful.to_toml(&Costs::Modern(doubtful.modern())).unwrap().contains("# In doubt"));
+    }
+
+    #[test]
+    fn this_process_has_used_some_time() {
+        assert!(process_ns(std::process::id()).is_some_and(|ns| ns > 0));
+        assert_eq!(process_ns(u32::MAX), None);
+    }
+}

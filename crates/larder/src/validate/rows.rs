@@ -1,0 +1,239 @@
+//! The same scenario live and simulated, row by row.
+//!
+//! Live is the demo: a switch and nodes as processes on loopback, with a modelled store; the simulator gets the same
+//! requests in the same order, clients, cache, thresholds, seed and speed, and this machine's processor costs. K of
+//! `lard-r` runs as much faster as the store in both.
+//!
+//! The speed of the store is chosen for each row, unless given: so that the run takes about as long as asked, and the
+//! simulator expects at most [`CPU_PLANNED`] of the processors to be busy, for a machine at its limit would be what is
+//! measured.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use larder_core::cache::CacheKind;
+use larder_core::{Bytes, PolicyKind, Settings};
+use larder_front::target_key;
+use larder_sim::cost::Modelled;
+use larder_sim::{Arrivals, CacheChoice, Costs, Item, Outcome, Scenario, SimNode, Workload, simulate};
+use serde::Serialize;
+
+use crate::demo::plan::Plan;
+use crate::demo::result::Figures;
+use crate::demo::{Demo, HOST, Setup};
+
+/// Largest difference of the hit ratios that holds, in points.
+pub(crate) const HIT_POINTS_MAX: f64 = 1.5;
+/// Largest error of the throughput that holds, as a share of the live one.
+pub(crate) const RATE_ERROR_MAX: f64 = 0.15;
+/// Share of the processors from which a row is invalid.
+pub(crate) const CPU_MAX: f64 = 0.70;
+/// Share of the processors that a run is planned for.
+const CPU_PLANNED: f64 = 0.45;
+/// Tries at finding a speed.
+const TRIES: u32 = 6;
+
+/// What a row is run with.
+#[derive(Clone, Debug)]
+pub(crate) struct Case {
+    pub(crate) nodes: u16,
+    pub(crate) policy: PolicyKind,
+    pub(crate) cache: Bytes,
+    pub(crate) cache_kind: CacheKind,
+    pub(crate) seed: u64,
+    pub(crate) t_low: u32,
+    pub(crate) t_high: u32,
+    pub(crate) model: Modelled,
+}
+
+/// One of the two sides of a row.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Side {
+    /// Share of the requests answered from memory, 0 to 1.
+    pub(crate) hit_ratio: f64,
+    /// Requests a second.
+    pub(crate) requests_per_s: f64,
+    /// Median latency.
+    pub(crate) latency_ms_p50: f64,
+    /// 99th percentile.
+    pub(crate) latency_ms_p99: f64,
+    /// Share of the processors that were busy, 0 to 1; live: whatever they did.
+    pub(crate) cpu_busy: Option<f64>,
+}
+
+/// A scenario, live and simulated.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Row {
+    /// The trace.
+    pub(crate) trace: String,
+    /// Nodes.
+    pub(crate) nodes: u16,
+    /// Policy.
+    pub(crate) policy: String,
+    /// Memory of each node.
+    pub(crate) cache_bytes: u64,
+    /// Clients, each with one request outstanding.
+    pub(crate) clients: u32,
+    /// How many times faster than in 1998 the store is.
+    pub(crate) speed: f64,
+    /// Requests measured.
+    pub(crate) requests: u64,
+    /// Length of the measured part of the live run.
+    pub(crate) seconds: f64,
+    /// What the live cluster did.
+    pub(crate) live: Side,
+    /// What the simulator says.
+    pub(crate) simulated: Side,
+    /// Mean share of the time that the simulated disks work, 0 to 1.
+    pub(crate) disk_busy: f64,
+    /// Simulated less live, in points of a hundred.
+    pub(crate) hit_points: f64,
+    /// Simulated over live, less one.
+    pub(crate) rate_error: f64,
+    /// Why the row says nothing; empty if it does.
+    pub(crate) invalid: Vec<String>,
+    /// Whether both errors are within their bounds.
+    pub(crate) holds: bool,
+}
+
+impl Case {
+    /// The admission limit S: as many clients keep the cluster full and nobody waits at the switch.
+    pub(crate) fn clients(&self) -> u32 {
+        (u32::from(self.nodes - 1) * self.t_high + self.t_low).saturating_sub(1).max(1)
+    }
+
+    fn scenario(&self, warmup: usize, speed: f64) -> Scenario {
+        let node = SimNode { cpu_speed: speed, disk_speed: speed, ..SimNode::with_cache(self.cache) };
+        let settings = Settings {
+            policy: self.policy,
+            seed: self.seed,
+            t_low: self.t_low,
+            t_high: self.t_high,
+            replication_decay: decay(speed),
+            ..Settings::default()
+        };
+        Scenario {
+            nodes: vec![node; usize::from(self.nodes)],
+            cache: CacheChoice::Kind(self.cache_kind),
+            object_min: Bytes(512),
+            arrivals: Arrivals::Closed { clients: self.clients() },
+            costs: Costs::Modelled(self.model),
+            warmup,
+            ..Scenario::lard98(usize::from(self.nodes), settings)
+        }
+    }
+
+    /// The simulated run at a speed.
+    pub(crate) fn simulate(&self, workload: &Workload, warmup: usize, speed: f64) -> anyhow::Result<Outcome> {
+        simulate(workload, &self.scenario(warmup, speed)).context("the simulator refuses the scenario")
+    }
+
+    /// A speed at which the whole run takes about `seconds` and does not fill the processors.
+    pub(crate) fn speed(&self, workload: &Workload, seconds: f64) -> anyhow::Result<f64> {
+        let mut speed = 1.0;
+        for _ in 0..TRIES {
+            let outcome = self.simulate(workload, 0, speed)?;
+            let factor = (outcome.seconds / seconds).min(CPU_PLANNED / outcome.front_busy.max(1e-9));
+            speed *= factor;
+            if (factor - 1.0).abs() < 0.05 {
+                break;
+            }
+        }
+        Ok((speed.clamp(0.01, 1e4) * 100.0).round() / 100.0)
+    }
+
+    /// Runs it live and simulated.
+    pub(crate) async fn run(&self, plan: &Plan, speed: f64) -> anyhow::Result<Row> {
+        let workload = workload(plan);
+        let outcome = self.simulate(&workload, plan.warmup, speed)?;
+        let setup = Setup {
+            nodes: usize::from(self.nodes),
+            cache_bytes: self.cache.get(),
+            cache_kind: self.cache_kind.to_string(),
+            policies: vec![self.policy.to_string()],
+            seed: self.seed,
+            clients: self.clients(),
+            t_low: self.t_low,
+            t_high: self.t_high,
+            speed,
+            disk_only: self.model.reply_us == 0.0 && self.model.send_512_us == 0.0,
+            runs: 1,
+        };
+        let report = Demo::new(setup, plan.clone()).run().await?;
+        let figures = report.policies.first().context("the live run gave no figures")?.median;
+        Ok(self.row(plan, speed, &figures, &outcome, &report.warnings))
+    }
+
+    fn row(&self, plan: &Plan, speed: f64, live: &Figures, outcome: &Outcome, doubts: &[String]) -> Row {
+        let count = outcome.nodes.len().max(1) as f64;
+        let simulated = Side {
+            hit_ratio: 1.0 - outcome.miss_ratio,
+            requests_per_s: outcome.throughput,
+            latency_ms_p50: outcome.delay.p50_s * 1e3,
+            latency_ms_p99: outcome.delay.p99_s * 1e3,
+            cpu_busy: Some(outcome.front_busy),
+        };
+        let side = Side {
+            hit_ratio: live.hit_ratio,
+            requests_per_s: live.requests_per_s,
+            latency_ms_p50: live.latency_ms_p50,
+            latency_ms_p99: live.latency_ms_p99,
+            cpu_busy: live.cpu_busy,
+        };
+        let hit_points = (simulated.hit_ratio - side.hit_ratio) * 100.0;
+        let rate_error = simulated.requests_per_s / side.requests_per_s.max(f64::MIN_POSITIVE) - 1.0;
+        Row {
+            trace: plan.info.source.clone(),
+            nodes: self.nodes,
+            policy: self.policy.to_string(),
+            cache_bytes: self.cache.get(),
+            clients: self.clients(),
+            speed,
+            requests: outcome.requests,
+            seconds: live.seconds,
+            live: side,
+            simulated,
+            disk_busy: outcome.nodes.iter().map(|node| node.disk_busy).sum::<f64>() / count,
+            hit_points,
+            rate_error,
+            invalid: invalid(live, doubts),
+            holds: hit_points.abs() <= HIT_POINTS_MAX && rate_error.abs() <= RATE_ERROR_MAX,
+        }
+    }
+}
+
+/// Why a live run cannot be held against a simulated one.
+fn invalid(live: &Figures, doubts: &[String]) -> Vec<String> {
+    let mut reasons = Vec::new();
+    match live.cpu_busy {
+        Some(busy) if busy >= CPU_MAX => {
+            reasons.push(format!("the processors were {:.0} % busy", busy * 100.0));
+        }
+        Some(_) => {}
+        None => reasons.push("how busy the processors were is unknown".to_owned()),
+    }
+    if live.errors > 0 {
+        reasons.push(format!("{} requests failed", live.errors));
+    }
+    // The demo's own word on busy processors comes later than ours.
+    let others =
+        doubts.iter().filter(|doubt| !doubt.contains("processors were") && !doubt.contains("samples"));
+    reasons.extend(others.cloned());
+    reasons
+}
+
+/// K on a clock that runs as much faster as the store; the demo does the same.
+fn decay(speed: f64) -> Duration {
+    Duration::try_from_secs_f64(Settings::default().replication_decay.as_secs_f64() / speed)
+        .unwrap_or(Duration::MAX)
+        .min(Duration::from_secs(24 * 3_600))
+}
+
+/// The plan's requests for the simulator, with the ids that the live switch gives their targets.
+pub(crate) fn workload(plan: &Plan) -> Workload {
+    let each = plan.targets.iter().zip(plan.sizes.iter());
+    let item = |(target, bytes): (&String, &u64)| {
+        Item::file(target_key(HOST.as_bytes(), target.as_bytes()).id(), *bytes)
+    };
+    Workload { items: each.map(item).collect(), requests: plan.order.to_vec(), times: Vec::new() }
+}
