@@ -19,6 +19,7 @@ mod gms;
 mod memory;
 pub mod outcome;
 pub mod paper;
+pub mod plan;
 pub mod press;
 pub mod replay;
 mod scenario;

@@ -110,9 +110,28 @@ impl Trace {
         options: &LoadOptions,
         on_progress: &mut dyn FnMut(Progress),
     ) -> Result<(Self, ReadReport), TraceError> {
+        Self::load_noting(path, options, &mut |_| (), on_progress)
+    }
+
+    /// [`Trace::load_with`], each record that cannot be replayed handed to `on_left_out`.
+    ///
+    /// # Errors
+    /// As [`Trace::load`].
+    pub fn load_noting(
+        path: &Path,
+        options: &LoadOptions,
+        on_left_out: &mut dyn FnMut(&Record<'_>),
+        on_progress: &mut dyn FnMut(Progress),
+    ) -> Result<(Self, ReadReport), TraceError> {
         let mut loader = Loader::new(options);
         let read_options = ReadOptions { format: options.format, limits: options.limits };
-        let mut report = read(path, &read_options, |record| loader.take(record), on_progress)?;
+        let on_record = |record: &Record<'_>| {
+            if !record.is_replayable() {
+                on_left_out(record);
+            }
+            loader.take(record)
+        };
+        let mut report = read(path, &read_options, on_record, on_progress)?;
         report.replayable = loader.replayable;
         report.over_targets_max = loader.over_targets_max;
         if report.ended == Ended::Stopped {
@@ -267,6 +286,19 @@ b - - [20/Feb/2016:00:00:47 -0500] "GET /big HTTP/1.1" 200 30
         assert_eq!((report.lines, report.records, report.replayable, report.malformed), (8, 6, 3, 1));
         assert_eq!(report.first_malformed[0].to_string(), "line 7: no valid time");
         assert_eq!(trace.working_set(), Bytes(31));
+    }
+
+    #[test]
+    fn what_is_left_out_is_handed_over() {
+        let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
+        file.write_all(LOG.as_bytes()).expect("written");
+        let mut seen = Vec::new();
+        let mut note = |record: &Record<'_>| seen.push((record.method, record.status, record.body));
+        let options = LoadOptions::default();
+        let (trace, _) = Trace::load_noting(file.path(), &options, &mut note, &mut |_| ()).expect("loads");
+        assert_eq!(trace.requests.len(), 3);
+        use crate::record::Method::{Get, Head};
+        assert_eq!(seen, [(Head, 200, Some(10)), (Get, 404, Some(10)), (Get, 200, Some(0))]);
     }
 
     #[test]

@@ -29,6 +29,7 @@ enum Command {
     Load(Box<cmd::load::LoadArgs>),
     Trace(Box<cmd::trace::TraceArgs>),
     Sim(cmd::sim::SimArgs),
+    Plan(Box<cmd::plan::PlanArgs>),
     Check(cmd::check::CheckArgs),
     /// Print the version.
     Version,
@@ -44,6 +45,7 @@ impl Cli {
             Command::Load(args) => cmd::load::run(&args),
             Command::Trace(args) => cmd::trace::run(*args),
             Command::Sim(args) => cmd::sim::run(&args),
+            Command::Plan(args) => cmd::plan::run(&args),
             Command::Check(args) => cmd::check::run(&args),
             Command::Version => version(),
         }

@@ -5,6 +5,7 @@ pub(crate) mod demo;
 pub(crate) mod load;
 pub(crate) mod logging;
 pub(crate) mod node;
+pub(crate) mod plan;
 mod serve;
 pub(crate) mod sim;
 pub(crate) mod switch;

@@ -4,12 +4,14 @@ mod axis;
 mod charts;
 mod demo;
 mod paper;
+mod plan;
 mod plot;
 mod svg;
 
 pub(crate) use charts::number;
 pub(crate) use demo::{chart, page};
 pub(crate) use paper::page as paper_page;
+pub(crate) use plan::page as plan_page;
 
 /// Colours and letters of the charts; also put into every SVG file that stands alone.
 const STYLE: &str = include_str!("style.css");

@@ -16,7 +16,8 @@ pub(crate) fn page(report: &PlanReport) -> serde_json::Result<String> {
         Some(it) => format!("{} on {} nodes with {} each", it.policy, it.nodes, Bytes(it.memory_bytes)),
         None => "No cluster in the grid honours the goal".to_owned(),
     };
-    let answer: String = words::answer(plan).iter().map(|text| format!("<p>{}</p>\n", escape(text))).collect();
+    let answer: String =
+        words::answer(plan).iter().map(|text| format!("<p>{}</p>\n", escape(text))).collect();
     let mut tables = table("Policies by nodes", &words::grid(plan));
     if let Some(it) = &plan.recommendation {
         tables.push_str(&table("The recommended cluster", &words::cluster(plan, it)));
@@ -92,7 +93,8 @@ fn figures(plan: &Plan) -> String {
         let caption = format!("Against the number of nodes, each with {}.", Bytes(memory));
         out.push_str(&figure(&format!("{name} by nodes"), &caption, &lines(&by_nodes, &series)));
         let by_memory = Lines { x_label: "MB of memory for contents in each node", ..by_nodes };
-        let series = self::series(plan, |cell| cell.nodes == nodes, |cell| cell.memory_bytes as f64 / 1e6, part);
+        let series =
+            self::series(plan, |cell| cell.nodes == nodes, |cell| cell.memory_bytes as f64 / 1e6, part);
         let caption = format!("Against the memory of each of {nodes} nodes.");
         out.push_str(&figure(&format!("{name} by memory"), &caption, &lines(&by_memory, &series)));
     }
@@ -136,10 +138,14 @@ fn balance(plan: &Plan, nodes: u16, memory: u64) -> String {
     let rows: Vec<Strip> = cells
         .map(|cell| Strip {
             label: cell.policy.clone(),
-            dots: (1..).zip(&cell.node_shares).map(|(node, share)| (format!("node {node}"), *share)).collect(),
+            dots: (1..)
+                .zip(&cell.node_shares)
+                .map(|(node, share)| (format!("node {node}"), *share))
+                .collect(),
         })
         .collect();
-    let caption = format!("Requests of each of {nodes} nodes with {}, over their mean; 1 is even.", Bytes(memory));
+    let caption =
+        format!("Requests of each of {nodes} nodes with {}, over their mean; 1 is even.", Bytes(memory));
     figure("Load balance", &caption, &strips("Load balance by policy", "requests over the mean", &[], &rows))
 }
 

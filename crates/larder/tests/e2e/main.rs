@@ -7,6 +7,7 @@ mod demo;
 mod failover;
 mod http;
 mod load;
+mod plan;
 mod process;
 mod replay;
 mod serving;

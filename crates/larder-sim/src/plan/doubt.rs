@@ -1,0 +1,64 @@
+//! Reasons to doubt a plan, in words.
+
+use larder_core::Bytes;
+
+use super::result::{Cell, LogFacts, Spread};
+
+/// Measured requests below which a log is called short.
+const SHORT: u64 = 10_000;
+
+/// Difference of hit ratios between the halves of a log above which it has not settled.
+const SETTLED: f64 = 0.05;
+
+/// What a reader must know before acting on the plan.
+pub(super) fn warnings(
+    facts: &LogFacts,
+    memory: &[Bytes],
+    nodes: &[u16],
+    chosen: Option<&Cell>,
+    spreads: &[Spread],
+) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let measured = facts.requests - facts.warmup_requests;
+    if measured < SHORT {
+        warnings.push(format!(
+            "The log is short: {measured} requests are measured. Hit ratios of a longer log would be higher, and small \
+             differences between policies mean nothing."
+        ));
+    }
+    if facts.cold_share >= 0.2 {
+        warnings.push(format!(
+            "{:.0} % of the measured requests are the first for their target. A longer log would show fewer; until \
+             then memory cannot show what it is worth.",
+            facts.cold_share * 100.0
+        ));
+    }
+    let Some(chosen) = chosen else { return warnings };
+    if nodes.len() > 1 && nodes.iter().all(|count| *count <= chosen.nodes) {
+        warnings.push(
+            "The recommended number of nodes is the largest that was tried; more may be better.".to_owned(),
+        );
+    }
+    if memory.len() > 1 && memory.iter().all(|size| size.get() <= chosen.memory_bytes) {
+        warnings.push("The recommended memory is the largest that was tried; more may be better.".to_owned());
+    }
+    if let Some(at) = chosen.at_load.filter(|at| at.refused_share > 0.0) {
+        warnings.push(format!(
+            "At {:.1} requests/s the recommended cell refuses {:.1} % of the requests.",
+            at.load,
+            at.refused_share * 100.0
+        ));
+    }
+    for spread in spreads {
+        let (low, high) = spread.hit_ratio;
+        if high - low > SETTLED {
+            warnings.push(format!(
+                "The hit ratio moves between {:.1} and {:.1} % over {}.",
+                low * 100.0,
+                high * 100.0,
+                spread.what
+            ));
+        }
+    }
+    warnings
+}

@@ -1,0 +1,159 @@
+//! What a cluster is wanted for, and when a cell of the grid honours it.
+
+use core::fmt;
+use core::str::FromStr;
+
+use larder_core::Bytes;
+
+use super::result::Cell;
+
+/// What the recommendation must reach.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Goal {
+    /// At least so many requests per second, saturated.
+    Throughput(f64),
+    /// At the stated load, 99 in 100 requests take at most so many seconds and none is refused.
+    P99(f64),
+    /// At least this share of the requests is answered from memory, 0 to 1.
+    Hit(f64),
+    /// At the stated load, at most so many bytes per second are read from disk or origin.
+    Origin(f64),
+    /// The lowest price per request served. Needs [`Prices`].
+    Cost,
+}
+
+/// What nodes cost, in any currency.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+pub struct Prices {
+    /// A node for an hour, without its memory for contents.
+    pub node_hour: f64,
+    /// 10^9 bytes of memory for contents, for an hour.
+    pub gb_hour: f64,
+}
+
+impl Prices {
+    /// A cluster for an hour.
+    pub fn hour(&self, nodes: u16, memory: u64) -> f64 {
+        f64::from(nodes) * (self.node_hour + memory as f64 / 1e9 * self.gb_hour)
+    }
+
+    /// A million requests at a throughput.
+    pub fn per_million(&self, cell: &Cell) -> f64 {
+        let rate = cell.throughput.low().max(f64::MIN_POSITIVE);
+        self.hour(cell.nodes, cell.memory_bytes) / (rate * 3_600.0) * 1e6
+    }
+}
+
+impl Goal {
+    /// Whether it speaks of a load that must be known.
+    pub const fn needs_load(self) -> bool {
+        matches!(self, Self::P99(_) | Self::Origin(_))
+    }
+
+    /// Whether a cell honours it even at the unfavourable end of its error. `load` in requests per second.
+    pub fn honoured(self, cell: &Cell, load: f64) -> bool {
+        match self {
+            Self::Throughput(rate) => cell.throughput.low() >= rate,
+            Self::Hit(share) => cell.hit_ratio.low() >= share,
+            Self::Origin(rate) => cell.origin_bytes.high() * load <= rate && cell.throughput.low() >= load,
+            Self::P99(seconds) => {
+                cell.at_load.is_some_and(|at| at.refused_share == 0.0 && at.p99_s.high() <= seconds)
+            }
+            Self::Cost => true,
+        }
+    }
+}
+
+/// A text that states no goal.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is not a goal: write throughput=5000/s, p99=50ms, hit=95%, origin=20MB/s or cost")]
+pub struct BadGoal(String);
+
+impl FromStr for Goal {
+    type Err = BadGoal;
+
+    fn from_str(text: &str) -> Result<Self, BadGoal> {
+        let bad = || BadGoal(text.chars().take(60).collect());
+        let (name, value) = text.split_once('=').map_or((text, ""), |(name, value)| (name, value.trim()));
+        let goal = match (name.trim(), value) {
+            ("cost", "") => Some(Self::Cost),
+            ("throughput", value) => number(value.trim_end_matches("/s")).map(Self::Throughput),
+            ("hit", value) => match value.strip_suffix('%') {
+                Some(percent) => number(percent).map(|percent| percent / 100.0),
+                None => number(value),
+            }
+            .filter(|share| *share <= 1.0)
+            .map(Self::Hit),
+            ("p99", value) => seconds(value).map(Self::P99),
+            ("origin", value) => value
+                .trim_end_matches("/s")
+                .parse::<Bytes>()
+                .ok()
+                .map(|bytes| Self::Origin(bytes.get() as f64)),
+            _ => None,
+        };
+        goal.ok_or_else(bad)
+    }
+}
+
+fn number(text: &str) -> Option<f64> {
+    text.trim().parse().ok().filter(|value: &f64| value.is_finite() && *value > 0.0)
+}
+
+fn seconds(text: &str) -> Option<f64> {
+    let unit_at = text.find(|c: char| c.is_ascii_alphabetic())?;
+    let unit_s = match &text[unit_at..] {
+        "us" => 1e-6,
+        "ms" => 1e-3,
+        "s" => 1.0,
+        _ => return None,
+    };
+    number(&text[..unit_at]).map(|value| value * unit_s)
+}
+
+impl fmt::Display for Goal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Throughput(rate) => write!(f, "throughput={rate}/s"),
+            Self::P99(seconds) => write!(f, "p99={}ms", seconds * 1e3),
+            Self::Hit(share) => write!(f, "hit={}%", (share * 1e6).round() / 1e4),
+            Self::Origin(rate) => write!(f, "origin={}/s", Bytes(*rate as u64)),
+            Self::Cost => f.write_str("cost"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn goals_are_read() {
+        for (text, goal) in [
+            ("throughput=5000/s", Goal::Throughput(5_000.0)),
+            ("throughput=5e3", Goal::Throughput(5_000.0)),
+            ("p99=50ms", Goal::P99(0.05)),
+            ("p99=1.5s", Goal::P99(1.5)),
+            ("hit=95%", Goal::Hit(0.95)),
+            ("hit=0.5", Goal::Hit(0.5)),
+            ("origin=20MB/s", Goal::Origin(2e7)),
+            ("cost", Goal::Cost),
+        ] {
+            assert_eq!(text.parse(), Ok(goal), "{text}");
+            assert_eq!(goal.to_string().parse(), Ok(goal), "{goal}");
+        }
+        for text in [
+            "",
+            "speed=1",
+            "hit=101%",
+            "hit=",
+            "p99=50",
+            "p99=é",
+            "throughput=-1",
+            "cost=1",
+            "throughput=nan",
+        ] {
+            assert!(text.parse::<Goal>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! What is tried: policies, nodes, memory, and how much of the log.
+
+use larder_core::{Bytes, PolicyKind};
+
+use super::result::LogFacts;
+use super::run::Place;
+use crate::workload::Workload;
+
+/// The six policies compared unless told otherwise. Round robin and least connections are what most clusters run;
+/// `wrr` is the LARD paper's baseline and the best balancer that knows nothing of contents; `hash` is what caches
+/// run; `lard` and `lard-r` are what is to be judged. `random` is left out: it is round robin with worse luck.
+pub const POLICIES: [PolicyKind; 6] = [
+    PolicyKind::Rr,
+    PolicyKind::LeastConn,
+    PolicyKind::Wrr,
+    PolicyKind::Hash,
+    PolicyKind::Lard,
+    PolicyKind::LardR,
+];
+
+/// The numbers of nodes tried unless told otherwise.
+pub const NODES: [u16; 5] = [1, 2, 4, 8, 16];
+
+/// The memories tried unless told otherwise: from a sixteenth of the working set, which sixteen nodes hold together, in
+/// four equal steps to all of it, which one node holds alone; rounded up to two digits, at least 1 MB.
+pub(super) fn memories(facts: &LogFacts) -> Vec<Bytes> {
+    let all = facts.working_set_bytes as f64;
+    let mut sizes: Vec<Bytes> = [16.0, 6.35, 2.52, 1.0].map(|part| round_up(all / part)).to_vec();
+    sizes.dedup();
+    sizes
+}
+
+/// Up to two decimal digits, at least 1 MB.
+fn round_up(bytes: f64) -> Bytes {
+    let mut unit = 100_000_u64;
+    let bytes = (bytes.ceil() as u64).max(1_000_000);
+    while bytes.div_ceil(unit) >= 100 {
+        unit = unit.saturating_mul(10);
+    }
+    Bytes(bytes.div_ceil(unit) * unit)
+}
+
+/// Every place: policies first, then nodes, then memory.
+pub(super) fn places(policies: &[PolicyKind], nodes: &[u16], memory: &[Bytes]) -> Vec<Place> {
+    let mut places = Vec::with_capacity(policies.len() * nodes.len() * memory.len());
+    for policy in policies {
+        for count in nodes {
+            places.extend(memory.iter().map(|size| Place { policy: *policy, nodes: *count, memory: *size }));
+        }
+    }
+    places
+}
+
+/// How much of the log is replayed.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Sampling {
+    /// All of it up to [`EXACT_REQUESTS`] requests in all runs; else as much as keeps the grid within
+    /// [`SAMPLED_REQUESTS`].
+    #[default]
+    Auto,
+    /// All of it.
+    Exact,
+    /// Four samples (two at 0.5, three at 0.33) of this share of the targets, above 0 and at most 0.5.
+    Rate(f64),
+}
+
+/// Requests of all runs of a grid up to which the whole log is replayed.
+pub const EXACT_REQUESTS: u64 = 240_000_000;
+
+/// Requests of all runs of a sampled grid.
+pub const SAMPLED_REQUESTS: u64 = 120_000_000;
+
+/// Disjoint samples of a sampled grid.
+pub(super) const SAMPLES: u32 = 4;
+
+/// Disjoint samples of half the rate.
+pub(super) const COARSE_SAMPLES: u32 = 2;
+
+/// Share of requests for objects too large for a sample, above which the sample is made larger, up to twice.
+const TOO_LARGE: f64 = 0.005;
+
+/// `1 / rate` of the samples for a grid of so many runs; 1: the whole log.
+pub(super) fn divisor(
+    workload: &Workload,
+    counts: &[u32],
+    (runs, smallest): (usize, Bytes),
+    sampling: Sampling,
+) -> u32 {
+    let all = (workload.requests.len() as u64).saturating_mul(runs as u64);
+    match sampling {
+        Sampling::Exact => 1,
+        Sampling::Rate(rate) => (1.0 / rate).round().clamp(2.0, 1e6) as u32,
+        Sampling::Auto if all <= EXACT_REQUESTS => 1,
+        Sampling::Auto => {
+            let least = all.saturating_mul(u64::from(SAMPLES)).div_ceil(SAMPLED_REQUESTS).min(1 << 20) as u32;
+            let mut q = least.max(SAMPLES);
+            while q > least.div_ceil(2).max(SAMPLES)
+                && too_large(workload, counts, q, smallest.get()) > TOO_LARGE
+            {
+                q -= q.div_ceil(8);
+            }
+            q
+        }
+    }
+}
+
+/// Requests that a hot target must keep in a sample: enough that its first, cold one does not count for much.
+pub(super) const HOT_KEEPS: u32 = 32;
+
+/// Whether every sample holds a target that is asked for so often.
+pub(super) const fn is_hot(count: u32, q: u32) -> bool {
+    count / HOT_KEEPS >= q
+}
+
+/// Share of the requests that ask for objects which a memory of `bytes` holds and its part in a sample does not.
+pub(super) fn too_large(workload: &Workload, counts: &[u32], q: u32, bytes: u64) -> f64 {
+    let part = bytes / u64::from(q);
+    let lost = |at: usize| !is_hot(counts[at], q) && (part + 1..=bytes).contains(&workload.items[at].memory);
+    let requests: u64 = (0..counts.len()).filter(|at| lost(*at)).map(|at| u64::from(counts[at])).sum();
+    requests as f64 / workload.requests.len().max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memories_have_two_digits() {
+        assert_eq!(round_up(113_200_000.0), Bytes(120_000_000));
+        assert_eq!(round_up(7_075_000.0), Bytes(7_100_000));
+        assert_eq!(round_up(12.0), Bytes(1_000_000));
+        assert_eq!(round_up(9_999_999.0), Bytes(10_000_000));
+    }
+}

@@ -1,0 +1,185 @@
+//! `larder plan`: what policies, nodes and memory would do for the requests of a log.
+//!
+//! A log goes through a grid of policies, numbers of nodes and sizes of memory, saturated (S requests outstanding, as
+//! in the LARD paper's simulation, section 3.1), and rules that are stated choose from the grid. Short logs are
+//! replayed whole. Long ones are sampled for the grid, and then replayed whole on the recommended cluster, which gives
+//! its figures without sampling error and measures how far the samples were off; that goes into the stated errors.
+//!
+//! * [`merged`]: several logs as one workload;
+//! * [`plan`]: the workload and [`Options`] in, a [`Plan`] out. Nothing is read or written here.
+//!
+//! The same workload and options give the same plan on any number of threads.
+
+mod choose;
+mod doubt;
+mod facts;
+mod goal;
+mod grid;
+mod merge;
+mod result;
+mod run;
+mod sample;
+mod study;
+
+#[cfg(test)]
+mod tests;
+
+pub use goal::{BadGoal, Goal, Prices};
+pub use grid::{EXACT_REQUESTS, NODES, POLICIES, SAMPLED_REQUESTS, Sampling};
+pub use larder_trace::stats::Coverage;
+pub use merge::merged;
+pub use result::{
+    AtLoad, CeilingRow, Cell, Check, Estimate, Gain, LogFacts, Method, NoGain, Plan, Recommendation, SCHEMA,
+    Spread,
+};
+
+use larder_core::cache::CacheKind;
+use larder_core::dispatch::Settings;
+use larder_core::{Bytes, PolicyKind};
+
+use crate::cost::Costs;
+use crate::{SimError, Workload};
+
+/// Most cells of a grid.
+pub const CELLS_MAX: usize = 10_000;
+
+/// What to plan.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Policies to compare, none twice. Default: [`POLICIES`].
+    pub policies: Vec<PolicyKind>,
+    /// Numbers of nodes, each 1 to 1,024. Default: [`NODES`].
+    pub nodes: Vec<u16>,
+    /// Memories of a node for contents. Empty, the default: four sizes from a sixteenth of the working set to all of
+    /// it.
+    pub memory: Vec<Bytes>,
+    /// What the cluster is wanted for. Default: nothing, which asks for the knee.
+    pub goal: Option<Goal>,
+    /// Requests per second that goals and delays speak of. Default: goals take the log's busiest minute, delays 70 % of
+    /// the recommended cell's throughput.
+    pub load: Option<f64>,
+    /// What nodes cost.
+    pub prices: Option<Prices>,
+    /// What requests take of a node.
+    pub costs: Costs,
+    /// What nodes evict first. Default: `gds`.
+    pub cache: CacheKind,
+    /// The dispatcher's settings but for policy and tables.
+    pub settings: Settings,
+    /// Seeds: the first draws samples and arrivals, the others rename targets to show what placement owes to luck. At
+    /// least one. Default: 1 to 5.
+    pub seeds: Vec<u64>,
+    /// How much of the log is replayed.
+    pub sampling: Sampling,
+    /// Share of the requests, from the first, that warms the memories and is not measured, 0 to 0.9. Default: a third.
+    pub warmup: f64,
+}
+
+impl Options {
+    /// The defaults with a cost model.
+    pub fn new(costs: Costs) -> Self {
+        Self {
+            policies: POLICIES.to_vec(),
+            nodes: NODES.to_vec(),
+            memory: Vec::new(),
+            goal: None,
+            load: None,
+            prices: None,
+            costs,
+            cache: CacheKind::Gds,
+            settings: Settings::default(),
+            seeds: (1..=5).collect(),
+            sampling: Sampling::Auto,
+            warmup: 1.0 / 3.0,
+        }
+    }
+}
+
+/// How far a plan has come, in requests simulated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// What is being done.
+    pub what: &'static str,
+    /// Requests simulated in this step.
+    pub done: u64,
+    /// Requests of the step.
+    pub total: u64,
+}
+
+/// A plan that cannot be made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// The log has too little to replay.
+    #[error(
+        "the log has {0} requests that can be replayed (GET, status 200, with a body); a plan needs at least 3"
+    )]
+    TooShort(usize),
+    /// An option makes no sense; the caller is at fault.
+    #[error("{0}")]
+    Option(String),
+    /// The simulation refuses.
+    #[error(transparent)]
+    Sim(#[from] SimError),
+}
+
+/// Replays a workload through the grid and recommends.
+///
+/// Time: requests simulated, [`EXACT_REQUESTS`] at most for a grid that is sampled automatically, besides a few whole
+/// replays of the recommended cluster. Memory: a few times the workload.
+///
+/// # Errors
+/// A log without requests, options out of range.
+pub fn plan(
+    workload: &Workload,
+    options: &Options,
+    progress: &(dyn Fn(Progress) + Sync),
+) -> Result<Plan, PlanError> {
+    check(options)?;
+    if workload.requests.len() < 3 {
+        return Err(PlanError::TooShort(workload.requests.len()));
+    }
+    study::Study::new(workload, options, progress)?.plan()
+}
+
+fn check(options: &Options) -> Result<(), PlanError> {
+    let wrong = |text: &str| Err(PlanError::Option(text.to_owned()));
+    let twice = |(at, kind): (usize, &PolicyKind)| options.policies[..at].contains(kind);
+    if options.policies.is_empty() || options.policies.iter().enumerate().any(twice) {
+        return wrong("name at least one policy, and none twice");
+    }
+    if let Some(kind) = options.policies.iter().find(|kind| !kind.is_live()) {
+        return wrong(&format!(
+            "the policy '{kind}' cannot be deployed with a config alone, so no plan is made with it"
+        ));
+    }
+    if options.nodes.is_empty() || !options.nodes.iter().all(|nodes| (1..=1_024).contains(nodes)) {
+        return wrong("numbers of nodes must be from 1 to 1024");
+    }
+    if options.memory.contains(&Bytes::ZERO) {
+        return wrong("memory sizes must be above 0");
+    }
+    let cells = options.policies.len() * options.nodes.len() * options.memory.len().max(4);
+    if cells > CELLS_MAX {
+        return wrong(&format!("{cells} combinations are too many; at most {CELLS_MAX}"));
+    }
+    if options.seeds.is_empty() || options.seeds.len() > 100 {
+        return wrong("name 1 to 100 seeds");
+    }
+    if !(0.0..=0.9).contains(&options.warmup) {
+        return wrong("the warm-up must be from 0 to 90 % of the requests");
+    }
+    if matches!(options.sampling, Sampling::Rate(rate) if !(1e-6..=0.5).contains(&rate)) {
+        return wrong("the sampling rate must be above 0 and at most 0.5; 'exact' replays everything");
+    }
+    if options.load.is_some_and(|load| !(load > 0.0 && load.is_finite())) {
+        return wrong("the load must be above 0");
+    }
+    let price_ok = |price: f64| price.is_finite() && price >= 0.0;
+    if options.prices.is_some_and(|p| !price_ok(p.node_hour) || !price_ok(p.gb_hour) || p.hour(1, 1) <= 0.0) {
+        return wrong("prices must not be negative, and a node must cost something");
+    }
+    if options.goal == Some(Goal::Cost) && options.prices.is_none() {
+        return wrong("the goal 'cost' needs prices");
+    }
+    Ok(())
+}

@@ -1,0 +1,245 @@
+//! One run of the grid, and what many runs of one cell say together.
+
+use larder_core::cache::CacheKind;
+use larder_core::dispatch::{Request, Settings};
+use larder_core::{Bytes, Dispatcher, NodeId, NodeSpec, PolicyKind, TargetId, Time};
+
+use super::result::{AtLoad, Cell, Estimate};
+use super::sample::Sample;
+use crate::cost::Costs;
+use crate::source::{Ask, Source};
+use crate::{Outcome, Scenario, SimError, SimNode, Workload, simulate, simulate_with};
+
+/// A place of the grid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) policy: PolicyKind,
+    pub(super) nodes: u16,
+    pub(super) memory: Bytes,
+}
+
+/// What all runs have in common.
+#[derive(Clone, Debug)]
+pub(super) struct Bench {
+    pub(super) settings: Settings,
+    pub(super) costs: Costs,
+    pub(super) cache: CacheKind,
+    pub(super) seed: u64,
+}
+
+/// A run in the figures that matter here.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Figures {
+    throughput: f64,
+    hit_ratio: f64,
+    origin_bytes: f64,
+    imbalance: f64,
+    cpu_busy: f64,
+    front_busy: f64,
+    p50_s: f64,
+    p99_s: f64,
+    node_shares: Vec<f64>,
+    refused_share: f64,
+    pub(super) requests_all: u64,
+}
+
+impl Figures {
+    fn of(outcome: &Outcome) -> Self {
+        let nodes = outcome.nodes.len() as f64;
+        let requests = outcome.requests.max(1) as f64;
+        Self {
+            throughput: outcome.throughput,
+            // Who waits for a read that another request began causes none; in a sample, where the same number of
+            // requests in flight meets fewer targets, that happens more often, and must not count as a miss.
+            hit_ratio: (outcome.hits + outcome.shared) as f64 / requests,
+            origin_bytes: outcome.bytes_read as f64 / requests,
+            imbalance: outcome.imbalance,
+            cpu_busy: outcome.nodes.iter().map(|node| node.cpu_busy).sum::<f64>() / nodes,
+            front_busy: outcome.front_busy,
+            p50_s: outcome.delay.p50_s,
+            p99_s: outcome.delay.p99_s,
+            node_shares: outcome.nodes.iter().map(|node| node.requests as f64 * nodes / requests).collect(),
+            refused_share: outcome.refused as f64 / (outcome.refused as f64 + requests),
+            requests_all: outcome.requests_all,
+        }
+    }
+
+    pub(super) const fn throughput(&self) -> f64 {
+        self.throughput
+    }
+
+    pub(super) const fn hit_ratio(&self) -> f64 {
+        self.hit_ratio
+    }
+}
+
+impl Bench {
+    fn scenario(&self, sample: &Sample<'_>, place: Place) -> Scenario {
+        let memory = Bytes((place.memory.get() / u64::from(sample.q)).max(1));
+        let settings = Settings {
+            policy: place.policy,
+            // All targets are remembered; the config that is written says so where the default would not do.
+            targets_max: sample.workload.items.len().max(1_024),
+            ..self.settings.clone()
+        };
+        Scenario {
+            nodes: vec![SimNode::with_cache(memory); place.nodes as usize],
+            cache: crate::CacheChoice::Kind(self.cache),
+            costs: self.costs,
+            warmup: sample.warmup,
+            ..Scenario::lard98(place.nodes as usize, settings)
+        }
+    }
+
+    /// Saturated: S requests outstanding.
+    pub(super) fn saturated(&self, sample: &Sample<'_>, place: Place) -> Result<Figures, SimError> {
+        simulate(&sample.workload, &self.scenario(sample, place)).map(|outcome| Figures::of(&outcome))
+    }
+
+    /// Requests at random times, `load` a second.
+    pub(super) fn at_load(&self, sample: &Sample<'_>, place: Place, load: f64) -> Result<Figures, SimError> {
+        let source = Poisson::new(&sample.workload.requests, load, self.seed);
+        let scenario = self.scenario(sample, place);
+        simulate_with(&sample.workload, &scenario, Box::new(source)).map(|outcome| Figures::of(&outcome))
+    }
+
+    /// A dispatcher that is asked about nothing but proves the settings.
+    pub(super) fn check(&self, place: Place) -> Result<(), SimError> {
+        let specs: Vec<NodeSpec> =
+            (0..place.nodes).map(|index| NodeSpec::named(format!("n{index}"))).collect();
+        let settings = Settings { nodes_max: place.nodes, policy: place.policy, ..self.settings.clone() };
+        let dispatcher = Dispatcher::new(settings, &specs)?;
+        let _ = dispatcher.explain_request(Time::ZERO, &Request::new(TargetId(0)));
+        Ok(())
+    }
+}
+
+/// Requests in order, at the times of a Poisson process.
+struct Poisson<'w> {
+    requests: &'w [u32],
+    next: usize,
+    at_s: f64,
+    load: f64,
+    seed: u64,
+}
+
+impl<'w> Poisson<'w> {
+    fn new(requests: &'w [u32], load: f64, seed: u64) -> Self {
+        Self { requests, next: 0, at_s: 0.0, load, seed }
+    }
+
+    /// The gap before request `n`, exponentially distributed.
+    fn gap_s(&self, n: usize) -> f64 {
+        let hash =
+            TargetId::of_parts(&[&self.seed.to_le_bytes(), b"plan arrivals", &(n as u64).to_le_bytes()]).0;
+        let unit = ((hash >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
+        -libm::log(unit) / self.load
+    }
+}
+
+impl Source for Poisson<'_> {
+    fn next_at(&self) -> Option<Time> {
+        (self.next < self.requests.len()).then(|| Time::from_nanos((self.at_s * 1e9) as u64))
+    }
+
+    fn take(&mut self, _now: Time) -> Option<Ask> {
+        let item = *self.requests.get(self.next)?;
+        self.next += 1;
+        self.at_s += self.gap_s(self.next);
+        Some(Ask::new(item, 0))
+    }
+
+    fn ended(&mut self, _now: Time, _tag: u32, _served: Option<NodeId>, _asks: &mut Vec<Ask>) {}
+}
+
+/// Student's t for a two-sided interval of 95 %, by degrees of freedom from 1.
+const T95: [f64; 7] = [12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36];
+
+/// The mean of what disjoint samples say, with its interval. `q` samples would be everything.
+pub(super) fn estimate(values: &[f64], q: u32) -> Estimate {
+    let count = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / count.max(1.0);
+    if values.len() < 2 || q <= 1 {
+        return Estimate::exact(mean);
+    }
+    let variance = values.iter().map(|value| (value - mean) * (value - mean)).sum::<f64>() / (count - 1.0);
+    let t = T95[(values.len() - 2).min(T95.len() - 1)];
+    let left = (1.0 - count / f64::from(q)).max(0.0);
+    Estimate { value: mean, error: t * (variance / count * left).sqrt() }
+}
+
+/// A cell from the runs of its samples.
+pub(super) fn cell(place: Place, runs: &[Figures], q: u32) -> Cell {
+    let of = |part: fn(&Figures) -> f64| estimate(&runs.iter().map(part).collect::<Vec<f64>>(), q);
+    let mean = |part: fn(&Figures) -> f64| of(part).value;
+    let share = |node: usize| {
+        runs.iter().map(|run| run.node_shares.get(node).copied().unwrap_or(0.0)).sum::<f64>()
+            / runs.len() as f64
+    };
+    Cell {
+        policy: place.policy.name().to_owned(),
+        nodes: place.nodes,
+        memory_bytes: place.memory.get(),
+        exact: q == 1,
+        throughput: of(|run| run.throughput),
+        hit_ratio: of(|run| run.hit_ratio),
+        origin_bytes: of(|run| run.origin_bytes),
+        imbalance: of(|run| run.imbalance),
+        cpu_busy: mean(|run| run.cpu_busy),
+        front_busy: mean(|run| run.front_busy),
+        p50_s: mean(|run| run.p50_s),
+        p99_s: mean(|run| run.p99_s),
+        node_shares: (0..place.nodes as usize).map(share).collect(),
+        at_load: None,
+    }
+}
+
+/// Delays at a load, from the runs of the samples.
+pub(super) fn delays(load: f64, runs: &[Figures], q: u32) -> AtLoad {
+    let of = |part: fn(&Figures) -> f64| estimate(&runs.iter().map(part).collect::<Vec<f64>>(), q);
+    AtLoad {
+        load,
+        p50_s: of(|run| run.p50_s),
+        p99_s: of(|run| run.p99_s),
+        refused_share: of(|run| run.refused_share).value,
+    }
+}
+
+/// The workload under other names, so that what is placed by hash falls elsewhere. Seed 0 keeps the names.
+pub(super) fn renamed(workload: &Workload, seed: u64) -> Workload {
+    let mut workload = workload.clone();
+    if seed != 0 {
+        for item in &mut workload.items {
+            item.id = TargetId::of_parts(&[&seed.to_le_bytes(), b"plan names", &item.id.0.to_le_bytes()]);
+        }
+    }
+    workload
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_are_students() {
+        // Mean 10, standard deviation 2 over three values: 4.30 * 2 / sqrt(3), and nothing once all are drawn.
+        let part = estimate(&[8.0, 10.0, 12.0], u32::MAX);
+        assert!((part.value - 10.0).abs() < 1e-12 && (part.error - 4.30 * 2.0 / 3_f64.sqrt()).abs() < 1e-6);
+        assert!(estimate(&[8.0, 10.0, 12.0], 3).error < 1e-9);
+        assert_eq!(estimate(&[7.0], 1), Estimate::exact(7.0));
+    }
+
+    #[test]
+    fn arrivals_come_at_the_load() {
+        let requests = vec![0; 20_000];
+        let mut source = Poisson::new(&requests, 500.0, 1);
+        let mut last = Time::ZERO;
+        while let Some(at) = source.next_at() {
+            assert!(at >= last);
+            last = at;
+            source.take(at);
+        }
+        // 20,000 gaps of 2 ms, give or take four standard deviations of the sum.
+        assert!((last.as_nanos() as f64 / 1e9 - 40.0).abs() < 4.0 * 0.002 * 20_000_f64.sqrt());
+    }
+}

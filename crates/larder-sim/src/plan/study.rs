@@ -1,0 +1,471 @@
+//! The plan's steps: grid, choice, check, delays, ceilings, spreads.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use larder_core::{Bytes, PolicyKind};
+
+use super::choose;
+use super::goal::Goal;
+use super::grid;
+use super::result::{CeilingRow, Cell, Check, LogFacts, Method, Plan, Recommendation, SCHEMA, Spread};
+use super::run::{self, Bench, Figures, Place};
+use super::sample::{Sample, Strata};
+use super::{Options, PlanError, Progress, facts};
+use crate::cost::{Costs, Lard98};
+use crate::sweep::sweep;
+use crate::workload::Workload;
+use crate::{SimError, ceiling};
+
+/// Requests of the whole replays of one recommended cluster up to which they are made; beyond, a larger sample is.
+const CHECK_REQUESTS: u64 = 90_000_000;
+
+/// Clusters checked at most: a check may change the choice.
+const CHECKS_MAX: usize = 2;
+
+/// Share of the recommended throughput at which delays are shown.
+const USUAL_LOAD: f64 = 0.7;
+
+pub(super) struct Study<'w> {
+    options: &'w Options,
+    progress: &'w (dyn Fn(Progress) + Sync),
+    workload: &'w Workload,
+    counts: Vec<u32>,
+    warmup: usize,
+    facts: LogFacts,
+    memory: Vec<Bytes>,
+    bench: Bench,
+    q: u32,
+    hot: usize,
+    samples: Arc<[Sample<'w>]>,
+    /// Samples of half the rate, to see how much a rate matters.
+    coarse: Arc<[Sample<'w>]>,
+    load: Option<(f64, String)>,
+    runs: usize,
+    simulated: u64,
+}
+
+impl<'w> Study<'w> {
+    pub(super) fn new(
+        workload: &'w Workload,
+        options: &'w Options,
+        progress: &'w (dyn Fn(Progress) + Sync),
+    ) -> Result<Self, PlanError> {
+        let counts = workload.counts();
+        let warmup = (options.warmup * workload.requests.len() as f64) as usize;
+        let facts = facts::of(workload, &counts, warmup);
+        let memory = if options.memory.is_empty() { grid::memories(&facts) } else { options.memory.clone() };
+        let load = load(options, &facts)?;
+        let bench = Bench {
+            settings: options.settings.clone(),
+            costs: options.costs,
+            cache: options.cache,
+            seed: options.seeds.first().copied().unwrap_or(1),
+        };
+        for nodes in &options.nodes {
+            bench.check(Place { policy: PolicyKind::Rr, nodes: *nodes, memory: Bytes(1) })?;
+        }
+        let smallest = memory.iter().copied().min().unwrap_or(Bytes(1));
+        let runs = options.policies.len() * options.nodes.len() * memory.len();
+        let q = grid::divisor(workload, &counts, (runs, smallest), options.sampling);
+        let draw = |q: u32, most: u32| {
+            let strata = Strata::new(workload, &counts, warmup, q, bench.seed);
+            (sweep(most.min(q) as usize, |number| strata.sample(number as u32)), strata.hot())
+        };
+        let (samples, hot, coarse) = if q == 1 {
+            (vec![Sample::whole(workload, warmup)], 0, Vec::new())
+        } else {
+            let (samples, hot) = draw(q, grid::SAMPLES);
+            (samples, hot, draw(q.saturating_mul(2), grid::COARSE_SAMPLES).0)
+        };
+        let study = Self {
+            options,
+            progress,
+            workload,
+            counts,
+            warmup,
+            facts,
+            memory,
+            bench,
+            q,
+            hot,
+            samples: samples.into(),
+            coarse: coarse.into(),
+            load,
+            runs: 0,
+            simulated: 0,
+        };
+        match study.samples.iter().map(|sample| sample.workload.requests.len()).min() {
+            Some(3..) => Ok(study),
+            least => Err(PlanError::Option(format!(
+                "at this rate a sample has {} requests: sample more, or 'exact'",
+                least.unwrap_or(0)
+            ))),
+        }
+    }
+
+    pub(super) fn plan(mut self) -> Result<Plan, PlanError> {
+        let options = self.options;
+        let places = grid::places(&options.policies, &options.nodes, &self.memory);
+        let mut cells = self.cells(&places)?;
+        self.admit_large(&mut cells);
+        if matches!(options.goal, Some(Goal::P99(_))) {
+            self.delays("delays", &mut cells)?;
+        }
+        let checks = self.check(&mut cells)?;
+        let chosen = self.choose(&cells).cloned();
+        let mut spreads = Vec::new();
+        if let Some(chosen) = &chosen {
+            let cluster =
+                |cell: &Cell| (cell.nodes, cell.memory_bytes) == (chosen.nodes, chosen.memory_bytes);
+            self.load.get_or_insert_with(|| {
+                let text = "70 % of what the recommended cell serves saturated".to_owned();
+                (chosen.throughput.value * USUAL_LOAD, text)
+            });
+            if chosen.at_load.is_none() {
+                let mut same: Vec<Cell> = cells.iter().filter(|cell| cluster(cell)).cloned().collect();
+                self.delays("delays", &mut same)?;
+                for cell in &mut cells {
+                    if let Some(with) = same.iter().find(|with| cluster(cell) && with.policy == cell.policy) {
+                        cell.at_load = with.at_load;
+                    }
+                }
+            }
+            spreads = self.spreads(chosen)?;
+        }
+        let ceilings = self.ceilings();
+        Ok(self.result(cells, checks, ceilings, spreads))
+    }
+
+    fn choose<'c>(&self, cells: &'c [Cell]) -> Option<&'c Cell> {
+        let load = self.load.as_ref().map_or(0.0, |(load, _)| *load);
+        choose::choose(cells, self.options.goal, load, self.options.prices.as_ref())
+    }
+
+    /// Runs jobs on all cores and keeps count.
+    fn run(
+        &mut self,
+        what: &'static str,
+        jobs: usize,
+        weight: impl Fn(usize) -> u64 + Sync + Send,
+        run: impl Fn(usize) -> Result<Figures, SimError> + Sync + Send,
+    ) -> Result<Vec<Figures>, SimError> {
+        let total = (0..jobs).map(&weight).sum();
+        let done = AtomicU64::new(0);
+        let progress = self.progress;
+        progress(Progress { what, done: 0, total });
+        let figures = sweep(jobs, |job| {
+            let figures = run(job);
+            let done = done.fetch_add(weight(job), Ordering::Relaxed) + weight(job);
+            progress(Progress { what, done, total });
+            figures
+        });
+        let figures: Vec<Figures> = figures.into_iter().collect::<Result<_, _>>()?;
+        self.runs += jobs;
+        self.simulated += figures.iter().map(|figures| figures.requests_all).sum::<u64>();
+        Ok(figures)
+    }
+
+    /// Every place on every sample. What a figure moves from samples of half the rate to these is added to its error:
+    /// as far as a sample is wrong because it is small, the larger one is about as wrong as the two differ.
+    fn cells(&mut self, places: &[Place]) -> Result<Vec<Cell>, SimError> {
+        let (samples, coarse) = (Arc::clone(&self.samples), Arc::clone(&self.coarse));
+        let mut cells = self.on("grid", &samples, places)?;
+        if !coarse.is_empty() {
+            for (cell, small) in cells.iter_mut().zip(self.on("grid, coarser", &coarse, places)?) {
+                let pairs = [
+                    (&mut cell.throughput, small.throughput),
+                    (&mut cell.hit_ratio, small.hit_ratio),
+                    (&mut cell.origin_bytes, small.origin_bytes),
+                    (&mut cell.imbalance, small.imbalance),
+                ];
+                for (fine, small) in pairs {
+                    fine.error += (fine.value - small.value).abs();
+                }
+            }
+        }
+        Ok(cells)
+    }
+
+    fn on(
+        &mut self,
+        what: &'static str,
+        samples: &[Sample<'_>],
+        places: &[Place],
+    ) -> Result<Vec<Cell>, SimError> {
+        let bench = self.bench.clone();
+        let figures = self.run(
+            what,
+            places.len() * samples.len(),
+            |job| samples[job % samples.len()].workload.requests.len() as u64,
+            |job| bench.saturated(&samples[job % samples.len()], places[job / samples.len()]),
+        )?;
+        let q = samples.first().map_or(1, |sample| sample.q);
+        let runs = figures.chunks(samples.len());
+        Ok(places.iter().zip(runs).map(|(place, runs)| run::cell(*place, runs, q)).collect())
+    }
+
+    /// Adds the delays at the load to cells.
+    fn delays(&mut self, what: &'static str, cells: &mut [Cell]) -> Result<(), SimError> {
+        let Some((load, _)) = self.load else { return Ok(()) };
+        let places: Vec<Place> = cells.iter().filter_map(place).collect();
+        let samples = Arc::clone(&self.samples);
+        let bench = self.bench.clone();
+        let figures = self.run(
+            what,
+            places.len() * samples.len(),
+            |job| samples[job % samples.len()].workload.requests.len() as u64,
+            |job| bench.at_load(&samples[job % samples.len()], places[job / samples.len()], load),
+        )?;
+        for (cell, runs) in cells.iter_mut().zip(figures.chunks(samples.len())) {
+            cell.at_load = Some(run::delays(load, runs, self.q));
+        }
+        Ok(())
+    }
+
+    /// Objects that a node's memory holds and its part in a sample does not: their requests may hit after all.
+    fn admit_large(&self, cells: &mut [Cell]) {
+        for memory in &self.memory {
+            let share = self.too_large(*memory);
+            for cell in cells.iter_mut().filter(|cell| cell.memory_bytes == memory.get()) {
+                cell.hit_ratio.error += share;
+                cell.throughput.error += cell.throughput.value * share;
+                cell.origin_bytes.error += cell.origin_bytes.value * share;
+            }
+        }
+    }
+
+    fn too_large(&self, memory: Bytes) -> f64 {
+        if self.q == 1 { 0.0 } else { grid::too_large(self.workload, &self.counts, self.q, memory.get()) }
+    }
+
+    /// Replays the recommended cluster whole, or with a larger sample, and widens the errors of all other cells by
+    /// what the samples were off. Repeats while that changes the choice.
+    fn check(&mut self, cells: &mut [Cell]) -> Result<Vec<Check>, SimError> {
+        let mut checks: Vec<Check> = Vec::new();
+        for _ in 0..CHECKS_MAX {
+            let Some(chosen) = self.choose(cells) else { break };
+            let (nodes, memory) = (chosen.nodes, chosen.memory_bytes);
+            if self.q == 1 || checks.iter().any(|check| (check.nodes, check.memory_bytes) == (nodes, memory))
+            {
+                break;
+            }
+            let mut at: Vec<usize> = (0..cells.len()).collect();
+            at.retain(|at| (cells[*at].nodes, cells[*at].memory_bytes) == (nodes, memory));
+            let sample = self.larger_sample(at.len());
+            let places: Vec<Place> = at.iter().filter_map(|at| place(&cells[*at])).collect();
+            let bench = self.bench.clone();
+            let weight = sample.workload.requests.len() as u64;
+            let figures =
+                self.run("check", places.len(), |_| weight, |job| bench.saturated(&sample, places[job]))?;
+            for (at, (place, figures)) in at.into_iter().zip(places.iter().zip(&figures)) {
+                let known = Check::new(&cells[at], figures, sample.q == 1);
+                widen(cells, &known);
+                if sample.q == 1 {
+                    let at_load = cells[at].at_load;
+                    cells[at] = Cell { at_load, ..run::cell(*place, core::slice::from_ref(figures), 1) };
+                }
+                checks.push(known);
+            }
+        }
+        Ok(checks)
+    }
+
+    /// The whole log if so many runs of it are affordable, else a sample as large as is.
+    fn larger_sample(&self, runs: usize) -> Sample<'w> {
+        let all = self.workload.requests.len() as u64 * runs as u64;
+        let q = all.div_ceil(CHECK_REQUESTS).min(1 << 20) as u32;
+        if q <= 1 {
+            return Sample::whole(self.workload, self.warmup);
+        }
+        Strata::new(self.workload, &self.counts, self.warmup, q.max(2), self.bench.seed ^ 1).sample(0)
+    }
+
+    /// The ceilings of every cluster, on the first sample.
+    fn ceilings(&self) -> Vec<CeilingRow> {
+        let usual = Lard98::default();
+        let costs = if let Costs::Lard98(costs) = &self.options.costs { Some(costs) } else { None };
+        let model = costs.unwrap_or(&usual);
+        let Some(sample) = self.samples.first() else { return Vec::new() };
+        let pairs: Vec<(u16, Bytes)> =
+            self.options.nodes.iter().flat_map(|n| self.memory.iter().map(move |m| (*n, *m))).collect();
+        let endless = ceiling::unbounded_after(&sample.workload, sample.warmup, 1, model);
+        sweep(pairs.len(), |at| {
+            let (nodes, memory) = pairs[at];
+            let total = memory.get().saturating_mul(u64::from(nodes)) / u64::from(sample.q);
+            let best =
+                ceiling::clairvoyant_after(&sample.workload, sample.warmup, total, nodes as usize, model);
+            CeilingRow {
+                nodes,
+                memory_bytes: memory.get(),
+                clairvoyant_hit_ratio: 1.0 - best.miss_ratio,
+                unbounded_hit_ratio: 1.0 - endless.miss_ratio,
+                clairvoyant_throughput: costs.map(|_| best.throughput),
+                unbounded_throughput: costs.map(|_| endless.throughput * f64::from(nodes)),
+            }
+        })
+    }
+
+    /// How the chosen cell's figures move with the names of the targets and with the part of the log.
+    fn spreads(&mut self, chosen: &Cell) -> Result<Vec<Spread>, SimError> {
+        let Some(place) = place(chosen) else { return Ok(Vec::new()) };
+        let Some(sample) = self.samples.first() else { return Ok(Vec::new()) };
+        let seeds = self.options.seeds.clone();
+        let (base, warmup, q) = (sample.workload.clone(), sample.warmup, sample.q);
+        let half = base.requests.len() / 2;
+        let part = |requests: &[u32]| Workload {
+            items: base.items.clone(),
+            requests: requests.to_vec(),
+            times: Vec::new(),
+        };
+        let halves = [part(&base.requests[..half]), part(&base.requests[half..])];
+        let bench = self.bench.clone();
+        let share = self.options.warmup;
+        let of = |workload: &Workload, warmup: usize| {
+            let sample = Sample { workload: std::borrow::Cow::Borrowed(workload), warmup, q };
+            bench.saturated(&sample, place)
+        };
+        let figures = self.run(
+            "spread",
+            2 + seeds.len(),
+            |job| if job < 2 { half as u64 } else { 2 * half as u64 },
+            |job| match job {
+                0 | 1 => of(&halves[job], (share * halves[job].requests.len() as f64) as usize),
+                2 => of(&base, warmup),
+                _ => of(&run::renamed(&base, seeds[job - 2]), warmup),
+            },
+        )?;
+        let on = if q == 1 { "" } else { ", on one sample" };
+        let mut spreads = Vec::new();
+        if seeds.len() > 1 {
+            spreads.push(spread(format!("{} seeds (names of the targets){on}", seeds.len()), &figures[2..]));
+        }
+        spreads.push(spread(format!("the first and the second half of the log alone{on}"), &figures[..2]));
+        Ok(spreads)
+    }
+
+    fn result(
+        self,
+        cells: Vec<Cell>,
+        checked: Vec<Check>,
+        ceilings: Vec<CeilingRow>,
+        spreads: Vec<Spread>,
+    ) -> Plan {
+        let options = self.options;
+        let load = self.load.as_ref().map_or(0.0, |(load, _)| *load);
+        let chosen = self.choose(&cells);
+        let recommendation = chosen.map(|chosen| {
+            let (why_policy, locality_pays) = choose::why_policy(chosen, &cells, &self.facts);
+            Recommendation {
+                policy: chosen.policy.clone(),
+                nodes: chosen.nodes,
+                memory_bytes: chosen.memory_bytes,
+                why_cluster: choose::why_cluster(options.goal, options.prices.is_some()),
+                why_policy,
+                locality_pays,
+                gains: choose::gains(chosen, &cells),
+                price_per_million: options.prices.map(|prices| prices.per_million(chosen)),
+            }
+        });
+        let unreached = match (chosen, options.goal) {
+            (None, Some(goal)) => Some(choose::unreached(&cells, goal, load)),
+            _ => None,
+        };
+        let warnings = super::doubt::warnings(&self.facts, &self.memory, &options.nodes, chosen, &spreads);
+        let no_gain = choose::no_gain(&cells, &self.facts);
+        Plan {
+            schema: SCHEMA,
+            goal: options.goal.map(|goal| goal.to_string()),
+            prices: options.prices,
+            load: self.load.clone(),
+            method: self.method(checked),
+            log: self.facts,
+            recommendation,
+            unreached,
+            no_gain,
+            spreads,
+            warnings,
+            cells,
+            ceilings,
+        }
+    }
+
+    fn method(&self, checked: Vec<Check>) -> Method {
+        let sizes = self.samples.iter().map(|sample| sample.workload.requests.len() as u64);
+        Method {
+            samples: if self.q == 1 { 0 } else { self.samples.len() },
+            rate: 1.0 / f64::from(self.q),
+            sample_requests: sizes.sum::<u64>() / self.samples.len().max(1) as u64,
+            hot_targets: self.hot as u64,
+            too_large_share: self.memory.iter().map(|memory| self.too_large(*memory)).fold(0.0, f64::max),
+            checked,
+            costs: model_name(&self.options.costs),
+            cache: self.options.cache.to_string(),
+            thresholds: (self.options.settings.t_low, self.options.settings.t_high),
+            runs: self.runs,
+            requests_simulated: self.simulated,
+            seed: self.bench.seed,
+        }
+    }
+}
+
+impl Check {
+    fn new(cell: &Cell, figures: &Figures, exact: bool) -> Self {
+        Self {
+            policy: cell.policy.clone(),
+            nodes: cell.nodes,
+            memory_bytes: cell.memory_bytes,
+            exact,
+            sampled_throughput: cell.throughput,
+            throughput: figures.throughput(),
+            sampled_hit_ratio: cell.hit_ratio,
+            hit_ratio: figures.hit_ratio(),
+        }
+    }
+}
+
+/// Adds to the errors of a policy's sampled cells what its samples were off where the truth is known.
+fn widen(cells: &mut [Cell], known: &Check) {
+    let off = (known.sampled_throughput.value / known.throughput.max(f64::MIN_POSITIVE) - 1.0).abs();
+    let hits_off = (known.sampled_hit_ratio.value - known.hit_ratio).abs();
+    let misses = (1.0 - known.hit_ratio).max(f64::MIN_POSITIVE);
+    for cell in cells.iter_mut().filter(|cell| !cell.exact && cell.policy == known.policy) {
+        cell.throughput.error += cell.throughput.value * off;
+        cell.hit_ratio.error += hits_off;
+        cell.origin_bytes.error += cell.origin_bytes.value * (hits_off / misses).min(1.0);
+    }
+}
+
+fn place(cell: &Cell) -> Option<Place> {
+    let policy = cell.policy.parse().ok()?;
+    Some(Place { policy, nodes: cell.nodes, memory: Bytes(cell.memory_bytes) })
+}
+
+fn spread(what: String, figures: &[Figures]) -> Spread {
+    let range = |of: fn(&Figures) -> f64| {
+        let values = || figures.iter().map(of);
+        (values().fold(f64::INFINITY, f64::min), values().fold(0.0, f64::max))
+    };
+    Spread { what, throughput: range(Figures::throughput), hit_ratio: range(Figures::hit_ratio) }
+}
+
+/// The cost model's name, as written in a file.
+fn model_name(costs: &Costs) -> String {
+    let value = serde_json::to_value(costs).unwrap_or_default();
+    value.get("model").and_then(serde_json::Value::as_str).unwrap_or("unnamed").to_owned()
+}
+
+/// The load that goals speak of.
+fn load(options: &Options, facts: &LogFacts) -> Result<Option<(f64, String)>, PlanError> {
+    if let Some(load) = options.load {
+        return Ok(Some((load, "as stated".to_owned())));
+    }
+    if !options.goal.is_some_and(Goal::needs_load) {
+        return Ok(None);
+    }
+    let goal = options.goal.map(|goal| goal.to_string()).unwrap_or_default();
+    match facts.rate_peak {
+        Some(peak) => Ok(Some((peak, "the log's busiest minute".to_owned()))),
+        None => Err(PlanError::Option(format!("the goal {goal} needs a load: the log has no times"))),
+    }
+}

@@ -1,0 +1,148 @@
+//! Whole plans of small logs.
+
+use larder_trace::synth::{Recipe, generate};
+
+use super::*;
+
+fn log(targets: u32, requests: u64, exponent: f64) -> Workload {
+    merged(&[generate(&Recipe::zipf(targets, requests, exponent), 1, 1.0).expect("possible")])
+}
+
+fn options() -> Options {
+    Options { seeds: vec![1, 2], ..Options::new(Costs::by_name("lard98").expect("known")) }
+}
+
+fn quiet(_: Progress) {}
+
+fn made(workload: &Workload, options: &Options) -> Plan {
+    plan(workload, options, &quiet).expect("a plan")
+}
+
+#[test]
+fn a_small_log_is_replayed_whole() {
+    let plan = made(&log(2_000, 20_000, 0.8), &options());
+    assert_eq!((plan.cells.len(), plan.method.samples, plan.ceilings.len()), (120, 0, 20));
+    assert!(plan.cells.iter().all(|cell| cell.exact && cell.throughput.error == 0.0));
+    let chosen = plan.recommended().expect("recommended");
+    assert!(chosen.nodes > 1 && chosen.at_load.is_some());
+    let it = plan.recommendation.as_ref().expect("recommended");
+    assert!(it.locality_pays && it.gains[0].over == "rr" && it.gains[0].throughput_ratio.value > 1.5);
+    // One node is one node, whatever the policy says.
+    let single = |policy: &str| {
+        plan.cells.iter().find(|cell| cell.nodes == 1 && cell.policy == policy).expect("there")
+    };
+    assert_eq!(single("rr").hit_ratio, single("lard-r").hit_ratio);
+    for (cell, ceiling) in plan.cells.iter().zip(plan.ceilings.iter().cycle()) {
+        assert_eq!((cell.nodes, cell.memory_bytes), (ceiling.nodes, ceiling.memory_bytes));
+        assert!(cell.hit_ratio.value <= ceiling.unbounded_hit_ratio + 1e-9, "{cell:?}");
+    }
+}
+
+#[test]
+fn where_everything_fits_one_node_locality_does_not_pay() {
+    let options = Options { memory: vec![Bytes(10_000_000_000)], nodes: vec![4], ..options() };
+    let plan = made(&log(100, 60_000, 0.8), &options);
+    let it = plan.recommendation.expect("recommended");
+    assert!(!it.locality_pays && it.why_policy.contains("fits into one node"), "{}", it.why_policy);
+    assert!(["rr", "wrr", "least-conn"].contains(&it.policy.as_str()), "{}", it.policy);
+    assert_eq!(plan.no_gain.len(), 1);
+}
+
+#[test]
+fn the_same_plan_on_any_number_of_threads() {
+    let workload = log(3_000, 30_000, 0.9);
+    let options = Options { sampling: Sampling::Rate(0.1), nodes: vec![2, 4], ..options() };
+    let on = |threads: usize| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
+        let plan = pool.install(|| made(&workload, &options));
+        serde_json::to_string(&plan).expect("JSON")
+    };
+    let one = on(1);
+    assert!(one == on(4) && one == on(4));
+}
+
+#[test]
+fn goals_are_honoured_or_said_to_be_out_of_reach() {
+    let workload = log(2_000, 20_000, 0.8);
+    let options = || Options { nodes: vec![2, 4], ..options() };
+    let base = made(&workload, &options());
+    let most = base.cells.iter().map(|cell| cell.throughput.value).fold(0.0, f64::max);
+    for goal in [Goal::Throughput(most / 3.0), Goal::Hit(0.7), Goal::Origin(2e6), Goal::P99(1.0)] {
+        let plan = made(&workload, &Options { goal: Some(goal), load: Some(200.0), ..options() });
+        let chosen = plan.recommended().expect("within reach");
+        assert!(goal.honoured(chosen, 200.0), "{goal}: {chosen:?}");
+    }
+    let plan = made(&workload, &Options { goal: Some(Goal::Throughput(most * 10.0)), ..options() });
+    assert!(plan.recommendation.is_none() && plan.unreached.is_some_and(|text| text.contains("--nodes")));
+    let prices = Prices { node_hour: 1.0, gb_hour: 0.1 };
+    let plan = made(&workload, &Options { goal: Some(Goal::Cost), prices: Some(prices), ..options() });
+    let it = plan.recommendation.as_ref().expect("there is a cheapest");
+    let price = it.price_per_million.expect("prices are known");
+    // Within 2 % of the cheapest, for simplicity's sake.
+    let cheapest = plan.cells.iter().map(|cell| prices.per_million(cell)).fold(f64::INFINITY, f64::min);
+    assert!(price <= cheapest * 1.021, "{price} {cheapest}");
+}
+
+#[test]
+fn options_out_of_range_are_named() {
+    let workload = log(100, 1_000, 0.8);
+    let cases: [(Options, &str); 7] = [
+        (Options { policies: vec![], ..options() }, "policy"),
+        (Options { policies: vec![PolicyKind::Rr, PolicyKind::Rr], ..options() }, "twice"),
+        (Options { nodes: vec![0], ..options() }, "nodes"),
+        (Options { memory: vec![Bytes(0)], ..options() }, "memory"),
+        (Options { sampling: Sampling::Rate(0.7), ..options() }, "rate"),
+        (Options { goal: Some(Goal::Cost), ..options() }, "prices"),
+        (Options { warmup: 1.0, ..options() }, "warm-up"),
+    ];
+    for (options, word) in cases {
+        let text = plan(&workload, &options, &quiet).expect_err(word).to_string();
+        assert!(text.contains(word), "{text}");
+    }
+    let untimed = Workload { times: Vec::new(), ..workload };
+    let text =
+        plan(&untimed, &Options { goal: Some(Goal::P99(1.0)), ..options() }, &quiet).expect_err("no times");
+    assert!(text.to_string().contains("load"), "{text}");
+    assert_eq!(plan(&Workload::default(), &options(), &quiet), Err(PlanError::TooShort(0)));
+}
+
+/// Grid of the sampled plan against the same grid replayed whole. Of 95 % intervals a few may miss; widened by the
+/// check they are wider than that.
+#[test]
+fn samples_are_as_far_off_as_they_say() {
+    let workload = log(100_000, 1_000_000, 0.8);
+    let policies = vec![PolicyKind::Rr, PolicyKind::Hash, PolicyKind::LardR];
+    let memory = [60_000_000, 170_000_000, 430_000_000].map(Bytes).to_vec();
+    let grid = Options { policies, nodes: vec![2, 4], memory, ..options() };
+    let exact = made(&workload, &Options { sampling: Sampling::Exact, ..grid.clone() });
+    let sampled = made(&workload, &Options { sampling: Sampling::Rate(1.0 / 8.0), ..grid });
+    let mut missed = Vec::new();
+    let pairs = || sampled.cells.iter().zip(&exact.cells).filter(|(sampled, _)| !sampled.exact);
+    for (sampled, exact) in pairs() {
+        if !sampled.throughput.covers(exact.throughput.value)
+            || !sampled.hit_ratio.covers(exact.hit_ratio.value)
+        {
+            missed.push(format!(
+                "{} {} {}: {:.0} +- {:.0} of {:.0}; {:.4} +- {:.4} of {:.4}",
+                sampled.policy,
+                sampled.nodes,
+                sampled.memory_bytes,
+                sampled.throughput.value,
+                sampled.throughput.error,
+                exact.throughput.value,
+                sampled.hit_ratio.value,
+                sampled.hit_ratio.error,
+                exact.hit_ratio.value
+            ));
+        }
+    }
+    let count = pairs().count();
+    assert!(count >= 12 && missed.len() * 20 <= count, "{} of {count}:\n{}", missed.len(), missed.join("\n"));
+    // And not so wide as to say nothing.
+    let wide = pairs()
+        .filter(|(s, _)| s.throughput.error > 0.3 * s.throughput.value || s.hit_ratio.error > 0.1)
+        .count();
+    assert!(wide * 10 <= count, "{wide} of {count} say nothing");
+    let (a, b) = (sampled.recommendation.expect("one"), exact.recommendation.expect("one"));
+    assert_eq!((a.policy, a.nodes, a.memory_bytes), (b.policy, b.nodes, b.memory_bytes));
+}

@@ -1,0 +1,262 @@
+//! `larder plan`: which policy, how many nodes and how much memory a log asks for.
+
+mod config;
+mod input;
+pub(crate) mod words;
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use anyhow::Context as _;
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use larder_core::cache::CacheKind;
+use larder_core::dispatch::Settings;
+use larder_core::{Bytes, PolicyKind};
+use larder_sim::Costs;
+use larder_sim::plan::{self, Goal, Options, Plan, PlanError, Prices, Sampling};
+use larder_trace::Format;
+use serde::Serialize;
+
+use crate::config::Size;
+use crate::outcome::usage;
+use crate::report;
+
+use input::LogInfo;
+
+/// Say which policy, how many nodes and how much memory a log asks for.
+///
+/// The log's requests go through a simulated cluster for every policy, number of nodes and size of memory; the
+/// dispatcher, the policies and the caches are those of the live switch and node. The answer comes in sentences, with a
+/// table, and if wanted as JSON, as an HTML report and as a config that `larder check` accepts. Nothing is started.
+#[derive(Debug, Args)]
+pub(crate) struct PlanArgs {
+    /// Access logs, merged by time: Common or Combined Log Format and more, also .gz and .zst. `-` reads stdin.
+    #[arg(required = true, value_name = "LOG")]
+    logs: Vec<PathBuf>,
+    /// The logs' format. Told from their first bytes by default.
+    #[arg(long)]
+    format: Option<Format>,
+    /// Size of a reply in formats without sizes.
+    #[arg(long, value_name = "SIZE", default_value = "10KB")]
+    unsized_bytes: Size,
+    /// Policies to compare.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "NAME,...",
+        default_value = "rr,least-conn,wrr,hash,lard,lard-r"
+    )]
+    policies: Vec<PolicyKind>,
+    /// Numbers of nodes to try, 1 to 1024 each.
+    #[arg(long, value_delimiter = ',', value_name = "N,...", default_value = "1,2,4,8,16")]
+    nodes: Vec<u16>,
+    /// Memories of a node for contents to try. Default: four sizes from a sixteenth of the working set to all of it.
+    #[arg(long, value_delimiter = ',', value_name = "SIZE,...")]
+    memory: Vec<Size>,
+    /// What the cluster must reach: throughput=N/s, p99=TIME, hit=P%, origin=BYTES/s, or cost. Default: the knee, the
+    /// least memory in all that hits within 2 points of the best.
+    #[arg(long)]
+    goal: Option<Goal>,
+    /// Requests per second that p99, origin bytes and delays speak of. Default: the log's busiest minute for a goal, 70 %
+    /// of the recommended cell's throughput for the delays shown.
+    #[arg(long, value_name = "N")]
+    load: Option<f64>,
+    /// Price of a node for an hour, without its memory; any currency.
+    #[arg(long, value_name = "PRICE")]
+    node_price: Option<f64>,
+    /// Price of 10^9 bytes of memory for an hour.
+    #[arg(long, value_name = "PRICE")]
+    gb_price: Option<f64>,
+    /// What requests take of a node: the name of a cost model, or a TOML file with one (`model = "..."` and its keys).
+    #[arg(long, value_name = "MODEL|FILE")]
+    costs: Option<String>,
+    /// What nodes evict first: gds, gds-packets or lru.
+    #[arg(long, value_name = "KIND", default_value = "gds")]
+    cache_kind: CacheKind,
+    /// T_low of the policies and of the admission limit.
+    #[arg(long, default_value_t = 25)]
+    t_low: u32,
+    /// T_high of the policies and of the admission limit.
+    #[arg(long, default_value_t = 65)]
+    t_high: u32,
+    /// Seeds: the first draws samples and arrivals; with each, the recommended cell is replayed under other names of
+    /// targets.
+    #[arg(
+        long = "seeds",
+        visible_alias = "seed",
+        value_delimiter = ',',
+        value_name = "N,...",
+        default_value = "1,2,3,4,5"
+    )]
+    seeds: Vec<u64>,
+    /// How much of the log is replayed: auto, exact, or a share of the targets such as 5%, at most 50%.
+    #[arg(long, value_name = "RATE|auto|exact", default_value = "auto", value_parser = sampling)]
+    sample: Sampling,
+    /// Share of the requests, from the first, that warms the memories and is not measured: 0% to 90%. Default: a third.
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    warmup: Option<f64>,
+    /// Print JSON instead of sentences and tables.
+    #[arg(long)]
+    json: bool,
+    /// Write a report to look at: one HTML file.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Write a config for the recommended cluster.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+/// Everything that is known at the end.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct PlanReport {
+    /// The plan, its fields first.
+    #[serde(flatten)]
+    pub(crate) plan: Plan,
+    /// Version of larder.
+    pub(crate) version: &'static str,
+    /// What was read, and what of it was left out.
+    pub(crate) logs: Vec<LogInfo>,
+}
+
+/// The cost model unless told otherwise: today's hardware where it is known, else the LARD paper's.
+fn usual_costs() -> Option<Costs> {
+    ["modern", "lard98"].into_iter().find_map(Costs::by_name)
+}
+
+pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
+    let options = args.options()?;
+    let (traces, logs) = input::read(&args.logs, args.format, args.unsized_bytes.0)?;
+    let workload = plan::merged(&traces);
+    // Names and sizes of every request are not needed any more.
+    drop(traces);
+    let bar = Bar::new();
+    let made = plan::plan(&workload, &options, &|progress| bar.show(progress));
+    drop(bar);
+    let plan = made.map_err(|error| match error {
+        PlanError::TooShort(_) => anyhow::Error::new(error).context(input::names(&args.logs)),
+        PlanError::Option(_) | PlanError::Sim(_) => usage(error.to_string()),
+    })?;
+    let report = PlanReport { plan, version: env!("CARGO_PKG_VERSION"), logs };
+    let mut out = io::stdout().lock();
+    if args.json {
+        serde_json::to_writer_pretty(&mut out, &report)?;
+        writeln!(out)?;
+    } else {
+        words::write(&report, &mut out)?;
+    }
+    out.flush()?;
+    drop(out);
+    if let Some(path) = &args.html {
+        write(path, &report::plan_page(&report)?)?;
+    }
+    if let Some(path) = &args.config {
+        match config::text(&report)? {
+            Some(text) => write(path, &text)?,
+            None => {
+                anyhow::bail!("{} is not written: no cluster in the grid honours the goal", path.display())
+            }
+        }
+    }
+    Ok(())
+}
+
+impl PlanArgs {
+    fn options(&self) -> anyhow::Result<Options> {
+        let costs = match &self.costs {
+            Some(text) => costs(text)?,
+            None => usual_costs().context("there is no cost model")?,
+        };
+        let prices = match (self.node_price, self.gb_price) {
+            (None, None) => None,
+            (None, Some(_)) => return Err(usage("--gb-price needs --node-price")),
+            (Some(node_hour), gb) => Some(Prices { node_hour, gb_hour: gb.unwrap_or(0.0) }),
+        };
+        if self.goal == Some(Goal::Cost) && prices.is_none() {
+            return Err(usage("--goal cost needs --node-price, and --gb-price where memory costs extra"));
+        }
+        let usual = Options::new(costs);
+        let mut memory: Vec<Bytes> = self.memory.iter().map(|size| size.0).collect();
+        let mut nodes = self.nodes.clone();
+        memory.sort_unstable();
+        memory.dedup();
+        nodes.sort_unstable();
+        nodes.dedup();
+        Ok(Options {
+            policies: self.policies.clone(),
+            nodes,
+            memory,
+            goal: self.goal,
+            load: self.load,
+            prices,
+            cache: self.cache_kind,
+            settings: Settings { t_low: self.t_low, t_high: self.t_high, ..Settings::default() },
+            seeds: self.seeds.clone(),
+            sampling: self.sample,
+            warmup: self.warmup.unwrap_or(usual.warmup),
+            ..usual
+        })
+    }
+}
+
+/// A model by name, or from a file.
+fn costs(text: &str) -> anyhow::Result<Costs> {
+    if let Some(costs) = Costs::by_name(text) {
+        return Ok(costs);
+    }
+    let path = Path::new(text);
+    if !path.exists() {
+        let known = Costs::NAMES.join(", ");
+        return Err(usage(format!("--costs '{text}' is neither a cost model ({known}) nor a file")));
+    }
+    let content = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    toml::from_str(&content).map_err(|error| usage(format!("{}: {error}", path.display())))
+}
+
+fn sampling(text: &str) -> Result<Sampling, String> {
+    match text {
+        "auto" => Ok(Sampling::Auto),
+        "exact" => Ok(Sampling::Exact),
+        rate => share(rate).map(Sampling::Rate),
+    }
+}
+
+/// `5%` or `0.05`.
+fn share(text: &str) -> Result<f64, String> {
+    let (number, unit) = text.strip_suffix('%').map_or((text, 1.0), |percent| (percent, 0.01));
+    let value = f64::from_str(number.trim()).ok().map(|value| value * unit);
+    value
+        .filter(|value| (0.0..=1.0).contains(value))
+        .ok_or_else(|| format!("'{text}' is no share: write 5% or 0.05"))
+}
+
+fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    // Talk that nobody can hear is no failure.
+    let _ = writeln!(io::stderr(), "written: {}", path.display());
+    Ok(())
+}
+
+/// How far the simulation is; there only if stderr is a terminal, gone when dropped.
+struct Bar(ProgressBar);
+
+impl Bar {
+    fn new() -> Self {
+        let bar = ProgressBar::no_length();
+        let style = ProgressStyle::with_template("{bar:30} {msg}, {percent} %, {eta} left");
+        Self(style.map_or(bar.clone(), |style| bar.with_style(style)))
+    }
+
+    fn show(&self, progress: plan::Progress) {
+        self.0.set_length(progress.total);
+        self.0.set_position(progress.done);
+        self.0.set_message(progress.what);
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}

@@ -1,0 +1,47 @@
+//! A config for the recommended cluster.
+
+use std::fmt::Write as _;
+
+use larder_core::Bytes;
+use larder_core::dispatch::Settings;
+
+use super::PlanReport;
+use crate::config::{Size, Span};
+
+/// The config; `None` without a recommendation.
+pub(super) fn text(report: &PlanReport) -> Result<Option<String>, std::fmt::Error> {
+    let Some(it) = &report.plan.recommendation else { return Ok(None) };
+    let usual = Settings::default();
+    let (t_low, t_high) = report.plan.method.thresholds;
+    let memory = Size(Bytes(it.memory_bytes));
+    let mut text = String::new();
+    writeln!(
+        text,
+        "# {} on {} nodes with {memory} of memory for contents each, from larder plan",
+        it.policy, it.nodes
+    )?;
+    for log in &report.logs {
+        let name: String = log.name.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+        writeln!(text, "# {name}")?;
+    }
+    writeln!(text, "#\n# Write your own addresses, then: larder check FILE\n")?;
+    writeln!(text, "[switch]\nlisten = \"0.0.0.0:8080\"\npolicy = \"{}\"", it.policy)?;
+    writeln!(text, "t_low = {t_low}\nt_high = {t_high}")?;
+    writeln!(text, "replication_decay = \"{}\"", Span(usual.replication_decay))?;
+    let targets = report.plan.log.targets as usize;
+    if targets > usual.targets_max {
+        writeln!(text, "# The log has {targets} targets; all are to be remembered.")?;
+        writeln!(text, "targets_max = {}", targets.next_power_of_two())?;
+    }
+    writeln!(text, "nodes = [")?;
+    for node in 1..=it.nodes {
+        writeln!(
+            text,
+            "  {{ address = \"node{node}.internal:9001\", name = \"node{node}\", cache = \"{memory}\" }},"
+        )?;
+    }
+    writeln!(text, "]\n\n# Each node has a file of its own, and runs: larder node --config FILE")?;
+    writeln!(text, "# [node]\n# listen = \"0.0.0.0:9001\"\n# root = \"/srv/www\"\n# [node.cache]")?;
+    writeln!(text, "# kind = \"{}\"\n# size = \"{memory}\"", report.plan.method.cache)?;
+    Ok(Some(text))
+}

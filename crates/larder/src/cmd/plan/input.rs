@@ -1,0 +1,107 @@
+//! The logs: read, and told apart from what cannot be replayed.
+
+use std::path::{Path, PathBuf};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use larder_core::Bytes;
+use larder_trace::{Ended, Format, LoadOptions, Method, Record, SizeUnit, Trace, TraceError};
+use serde::Serialize;
+
+use crate::outcome::usage;
+
+/// A log, and what of it was left out.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct LogInfo {
+    /// The file as named.
+    pub(crate) name: String,
+    /// Its format.
+    pub(crate) format: String,
+    /// Lines (or binary records).
+    pub(crate) lines: u64,
+    /// Requests replayed.
+    pub(crate) replayed: u64,
+    /// Left out: lines that could not be read.
+    pub(crate) malformed: u64,
+    /// The first of them.
+    pub(crate) first_malformed: Vec<String>,
+    /// Left out: requests that were no GET.
+    pub(crate) other_methods: u64,
+    /// Left out: GET with a status other than 200.
+    pub(crate) other_statuses: u64,
+    /// Left out: GET with status 200 and no body.
+    pub(crate) empty: u64,
+    /// Left out: requests for targets beyond the reader's limit.
+    pub(crate) over_targets_max: u64,
+    /// The format states no sizes: every reply counts as so many bytes.
+    pub(crate) assumed_bytes: Option<u64>,
+    /// Sizes are tokens, not bytes.
+    pub(crate) tokens: bool,
+    /// The rest of the file was not read: too many requests.
+    pub(crate) cut: bool,
+}
+
+impl LogInfo {
+    fn note(&mut self, record: &Record<'_>) {
+        if record.method != Method::Get {
+            self.other_methods += 1;
+        } else if record.status != 200 {
+            self.other_statuses += 1;
+        } else {
+            self.empty += 1;
+        }
+    }
+}
+
+/// The logs' names, for errors.
+pub(super) fn names(paths: &[PathBuf]) -> String {
+    paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+}
+
+/// Reads all logs.
+pub(super) fn read(
+    paths: &[PathBuf],
+    format: Option<Format>,
+    unsized_bytes: Bytes,
+) -> anyhow::Result<(Vec<Trace>, Vec<LogInfo>)> {
+    if paths.iter().filter(|path| path.as_os_str() == "-").count() > 1 {
+        return Err(usage("stdin (-) can be read once only"));
+    }
+    if unsized_bytes == Bytes::ZERO {
+        return Err(usage("--unsized-bytes must be above 0"));
+    }
+    let options = LoadOptions { format, unsized_bytes, ..LoadOptions::default() };
+    let all = paths.iter().map(|path| one(path, &options)).collect::<anyhow::Result<Vec<_>>>()?;
+    Ok(all.into_iter().unzip())
+}
+
+fn one(path: &Path, options: &LoadOptions) -> anyhow::Result<(Trace, LogInfo)> {
+    let bar = ProgressBar::no_length();
+    if let Ok(style) = ProgressStyle::with_template("{bar:30} reading, {percent} %, {eta} left") {
+        bar.set_style(style);
+    }
+    let stdin = path.as_os_str() == "-";
+    let file = if stdin { Path::new("/dev/stdin") } else { path };
+    let mut info = LogInfo {
+        name: if stdin { "stdin".to_owned() } else { path.display().to_string() },
+        ..LogInfo::default()
+    };
+    let loaded = Trace::load_noting(file, options, &mut |record| info.note(record), &mut |progress| {
+        if let Some(total) = progress.bytes_total {
+            bar.set_length(total);
+        }
+        bar.set_position(progress.bytes);
+    });
+    bar.finish_and_clear();
+    let (trace, report) = loaded.map_err(|error| match error {
+        TraceError::Open { .. } => anyhow::Error::new(error),
+        _ => anyhow::Error::new(error).context(info.name.clone()),
+    })?;
+    info.format = report.format.to_string();
+    (info.lines, info.replayed) = (report.lines, trace.requests.len() as u64);
+    (info.malformed, info.over_targets_max) = (report.malformed, report.over_targets_max);
+    info.first_malformed = report.first_malformed.iter().map(ToString::to_string).collect();
+    info.assumed_bytes = (trace.size_unit == SizeUnit::Unknown).then_some(options.unsized_bytes.get());
+    info.tokens = trace.size_unit == SizeUnit::Tokens;
+    info.cut = report.ended == Ended::RequestsMax;
+    Ok((trace, info))
+}

@@ -1,0 +1,132 @@
+//! `larder plan`, small: every output, and what is said of bad arguments and logs.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+use crate::process::LARDER;
+
+fn larder(arguments: &[&str]) -> Output {
+    Command::new(LARDER).args(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn a_small_log_gives_sentences_table_json_page_and_config() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (log, page, config) = (path("access.log.zst"), path("plan.html"), path("larder.toml"));
+    let synth = ["trace", "synth", "zipf", "--targets", "500", "--requests", "6000", "-o", &log];
+    assert!(larder(&synth).status.success());
+    let small = ["--nodes", "2,4", "--costs", "lard98", "--seeds", "1,2"];
+    let mut arguments = vec!["plan", &log, "--html", &page, "--config", &config];
+    arguments.extend(small);
+    let output = larder(&arguments);
+    let (words, talk) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{talk}");
+    assert!(words.starts_with("Use ") && words.contains("(unbounded)"), "{words}");
+    assert!(words.contains("warning: The log is short"), "{words}");
+
+    let mut arguments = vec!["plan", &log, "--json"];
+    arguments.extend(small);
+    let output = larder(&arguments);
+    let plan: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(plan["schema"], "larder-plan/1");
+    assert_eq!(plan["cells"].as_array().unwrap().len(), 6 * 2 * 4);
+    assert_eq!(plan["logs"][0]["replayed"], 6_000);
+    let it = &plan["recommendation"];
+    let answer = format!("Use {} on {} nodes", it["policy"].as_str().unwrap(), it["nodes"]);
+    assert!(words.starts_with(&answer), "{answer}: {words}");
+
+    let page = std::fs::read_to_string(page).unwrap();
+    assert_eq!(page.matches("role=\"img\"").count(), 6);
+    for outside in ["src=", "href=", "url(", "@import", "https://", "<script"] {
+        assert!(!page.contains(outside), "{outside}");
+    }
+    let check = larder(&["check", &config]);
+    assert!(check.status.success(), "{}", text(&check.stderr));
+    let said = text(&check.stdout);
+    assert!(said.contains(&format!("policy {}", it["policy"].as_str().unwrap())), "{said}");
+}
+
+#[test]
+fn two_logs_and_stdin_are_one_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let line = |second: u32, name: &str| {
+        format!("a - - [20/Feb/2016:00:00:{second:02} +0000] \"GET /{name} HTTP/1.1\" 200 1000\n")
+    };
+    let post = "a - - [20/Feb/2016:00:00:09 +0000] \"POST /x HTTP/1.1\" 200 5\nrubbish\n";
+    let first: String = (0..30).map(|s| line(s, "x")).chain([post.to_owned()]).collect();
+    let second: String = (0..30).map(|s| line(s, if s % 2 == 0 { "x" } else { "y" })).collect();
+    let path = folder.path().join("one.log");
+    std::fs::write(&path, first).unwrap();
+    let output = assert_cmd::Command::new(LARDER)
+        .args(["plan", path.to_str().unwrap(), "-", "--json", "--nodes", "2", "--memory", "1MB"])
+        .write_stdin(second)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let plan: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&plan["log"]["requests"], &plan["log"]["targets"]), (&60.into(), &2.into()));
+    let left_out = &plan["logs"][0];
+    assert_eq!((&left_out["other_methods"], &left_out["malformed"]), (&1.into(), &1.into()));
+}
+
+#[test]
+fn a_goal_out_of_reach_is_said_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (log, config) = (path("a.log"), path("larder.toml"));
+    assert!(
+        larder(&["trace", "synth", "zipf", "--targets", "50", "--requests", "500", "-o", &log])
+            .status
+            .success()
+    );
+    let base = ["plan", &log, "--nodes", "2", "--memory", "1MB", "--goal", "throughput=1000000000/s"];
+    let output = larder(&base);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).starts_with("No cluster in the grid"), "{}", text(&output.stdout));
+    let output = larder(&[&base[..], &["--config", &config]].concat());
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("is not written"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn bad_arguments_and_logs_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, content: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, content).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let good = file("good.log", &"a - - [20/Feb/2016:00:00:00 +0000] \"GET /x HTTP/1.1\" 200 5\n".repeat(9));
+    let empty = file("empty.log", "");
+    let only_posts = file("posts.log", "a - - [20/Feb/2016:00:00:00 +0000] \"POST /x HTTP/1.1\" 200 5\n");
+    let costs = file("costs.toml", "model = \"lard98\"\nseek = 3\n");
+    let cases: [(&[&str], i32, &str); 13] = [
+        (&[&good, "--goal", "fast"], 2, "is not a goal"),
+        (&[&good, "--goal", "cost"], 2, "--node-price"),
+        (&[&good, "--gb-price", "1"], 2, "--node-price"),
+        (&[&good, "--policies", "rr,best"], 2, "no policy 'best'"),
+        (&[&good, "--policies", "rr,rr"], 2, "none twice"),
+        (&[&good, "--policies", "ward"], 2, "cannot be deployed"),
+        (&[&good, "--nodes", "0"], 2, "1 to 1024"),
+        (&[&good, "--sample", "80%"], 2, "0.5"),
+        (&[&good, "--costs", "soup"], 2, "neither a cost model"),
+        (&[&good, "--costs", &costs], 2, "costs.toml"),
+        (&[&good, "--t-low", "99"], 2, "t_high"),
+        (&[&empty], 1, "empty"),
+        (&[&only_posts], 1, "posts.log"),
+    ];
+    for (arguments, code, word) in cases {
+        let output = larder(&[&["plan"], arguments].concat());
+        let talk = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {talk}");
+        assert!(talk.contains(word), "{arguments:?}: {talk}");
+    }
+    let output = larder(&["plan", "/nonexistent.log"]);
+    assert!(text(&output.stderr).contains("/nonexistent.log"), "{}", text(&output.stderr));
+}
