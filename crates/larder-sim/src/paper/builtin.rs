@@ -2,7 +2,7 @@
 
 use super::report::Sample;
 use super::traces::Traces;
-use super::{PaperError, lard, press, ward};
+use super::{PaperError, cap, cap_vector, hacc, lard, press, ward};
 
 /// A source of samples, by name.
 pub trait Builtin: Sync {
@@ -47,6 +47,10 @@ const ALL: &[&dyn Builtin] = &[
     &ward::Window,
     &ward::Days,
     &ward::Change,
+    &cap_vector::Vector,
+    &cap::Pages,
+    &cap::Gather,
+    &hacc::Bench,
 ];
 
 /// The builtin of that name, or the names there are.

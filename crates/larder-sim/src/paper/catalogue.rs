@@ -42,6 +42,19 @@ files! {
     "press/fig07-rutgers.toml",
     "press/fig08-forth.toml",
     "press/fig09-combined.toml",
+    "cap/fig02-vector.toml",
+    "cap/fig03a-publishing-static.toml",
+    "cap/fig03b-commerce-b.toml",
+    "cap/fig04a-publishing-static.toml",
+    "cap/fig04b-publishing-light.toml",
+    "cap/fig05-transaction.toml",
+    "cap/fig06a-commerce-a.toml",
+    "cap/fig06b-commerce-b.toml",
+    "cap/fig06c-commerce-c.toml",
+    "hacc/fig04-baseline.toml",
+    "hacc/fig05-fas.toml",
+    "hacc/fig06-domino.toml",
+    "hacc/fig07-asp.toml",
 }
 
 /// All experiments.

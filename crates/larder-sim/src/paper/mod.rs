@@ -31,11 +31,14 @@
 //! ("about", "slightly", "below") and stand in the file beside the claim. What does not hold is reported so.
 
 mod builtin;
+mod cap;
+mod cap_vector;
 pub mod catalogue;
 mod claim;
 mod cluster;
 mod experiment;
 mod file;
+mod hacc;
 mod lard;
 mod point;
 mod press;
