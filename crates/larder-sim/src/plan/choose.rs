@@ -168,7 +168,7 @@ fn simplest<'c>(cells: &[&'c Cell], goal: Goal) -> Option<&'c Cell> {
 pub(super) fn why_cluster(goal: Option<Goal>, prices: bool) -> String {
     match goal {
         None => "No goal was stated, so this is the knee: the least memory in all that brings the hit ratio within 2 \
-                 points of the best in the grid, on as many nodes as serve most with it."
+                 points of the best in the grid, on the fewest nodes within 5 % of the most that so much memory serves."
             .to_owned(),
         Some(Goal::Cost) => "It serves a million requests for the lowest price in the grid.".to_owned(),
         Some(goal) if prices => format!("It is the cheapest cluster of the grid that honours {goal}."),

@@ -22,7 +22,7 @@ pub const POLICIES: [PolicyKind; 6] = [
 pub const NODES: [u16; 5] = [1, 2, 4, 8, 16];
 
 /// The memories tried unless told otherwise: from a sixteenth of the working set, which sixteen nodes hold together, in
-/// four equal steps to all of it, which one node holds alone; rounded up to two digits, at least 1 MB.
+/// four equal steps to all of it, which one node holds alone; rounded up to two digits, at least 100 KB.
 pub(super) fn memories(facts: &LogFacts) -> Vec<Bytes> {
     let all = facts.working_set_bytes as f64;
     let mut sizes: Vec<Bytes> = [16.0, 6.35, 2.52, 1.0].map(|part| round_up(all / part)).to_vec();
@@ -30,10 +30,10 @@ pub(super) fn memories(facts: &LogFacts) -> Vec<Bytes> {
     sizes
 }
 
-/// Up to two decimal digits, at least 1 MB.
+/// Up to two decimal digits, at least 100 KB.
 fn round_up(bytes: f64) -> Bytes {
-    let mut unit = 100_000_u64;
-    let bytes = (bytes.ceil() as u64).max(1_000_000);
+    let mut unit = 10_000_u64;
+    let bytes = (bytes.ceil() as u64).max(100_000);
     while bytes.div_ceil(unit) >= 100 {
         unit = unit.saturating_mul(10);
     }
@@ -128,7 +128,7 @@ mod tests {
     fn memories_have_two_digits() {
         assert_eq!(round_up(113_200_000.0), Bytes(120_000_000));
         assert_eq!(round_up(7_075_000.0), Bytes(7_100_000));
-        assert_eq!(round_up(12.0), Bytes(1_000_000));
+        assert_eq!(round_up(12.0), Bytes(100_000));
         assert_eq!(round_up(9_999_999.0), Bytes(10_000_000));
     }
 }

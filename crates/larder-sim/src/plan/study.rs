@@ -17,7 +17,7 @@ use crate::sweep::sweep;
 use crate::workload::Workload;
 use crate::{SimError, ceiling};
 
-/// Requests of the whole replays of one recommended cluster up to which they are made; beyond, a larger sample is.
+/// Requests of all replays of recommended clusters: whole replays while they last, then the largest sample that does.
 const CHECK_REQUESTS: u64 = 90_000_000;
 
 /// Clusters checked at most: a check may change the choice.
@@ -243,6 +243,7 @@ impl<'w> Study<'w> {
     /// what the samples were off. Repeats while that changes the choice.
     fn check(&mut self, cells: &mut [Cell]) -> Result<Vec<Check>, SimError> {
         let mut checks: Vec<Check> = Vec::new();
+        let mut left = CHECK_REQUESTS;
         for _ in 0..CHECKS_MAX {
             let Some(chosen) = self.choose(cells) else { break };
             let (nodes, memory) = (chosen.nodes, chosen.memory_bytes);
@@ -252,10 +253,11 @@ impl<'w> Study<'w> {
             }
             let mut at: Vec<usize> = (0..cells.len()).collect();
             at.retain(|at| (cells[*at].nodes, cells[*at].memory_bytes) == (nodes, memory));
-            let sample = self.larger_sample(at.len());
+            let sample = self.larger_sample(at.len(), left);
             let places: Vec<Place> = at.iter().filter_map(|at| place(&cells[*at])).collect();
             let bench = self.bench.clone();
             let weight = sample.workload.requests.len() as u64;
+            left = left.saturating_sub(weight * places.len() as u64).max(1);
             let figures =
                 self.run("check", places.len(), |_| weight, |job| bench.saturated(&sample, places[job]))?;
             for (at, (place, figures)) in at.into_iter().zip(places.iter().zip(&figures)) {
@@ -271,10 +273,10 @@ impl<'w> Study<'w> {
         Ok(checks)
     }
 
-    /// The whole log if so many runs of it are affordable, else a sample as large as is.
-    fn larger_sample(&self, runs: usize) -> Sample<'w> {
+    /// The whole log if so many runs of it are affordable, else a sample as large as is, but no smaller than the grid's.
+    fn larger_sample(&self, runs: usize, left: u64) -> Sample<'w> {
         let all = self.workload.requests.len() as u64 * runs as u64;
-        let q = all.div_ceil(CHECK_REQUESTS).min(1 << 20) as u32;
+        let q = all.div_ceil(left).min(u64::from(self.q)) as u32;
         if q <= 1 {
             return Sample::whole(self.workload, self.warmup);
         }

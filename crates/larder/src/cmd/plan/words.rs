@@ -108,15 +108,15 @@ fn not_worth_it(no_gain: &[NoGain]) -> Option<String> {
         let part = |size: &u64| {
             let counts =
                 of().filter(|cluster| cluster.memory_bytes == *size).map(|cluster| cluster.nodes.to_string());
-            format!("{} on {}", Bytes(*size), counts.collect::<Vec<_>>().join(", "))
+            format!("with {} each on {} nodes", Bytes(*size), counts.collect::<Vec<_>>().join(", "))
         };
-        format!("{} ({why})", sizes.iter().map(part).collect::<Vec<_>>().join(" and "))
+        format!("{}, for {why}", sizes.iter().map(part).collect::<Vec<_>>().join(" and "))
     };
     let parts: Vec<String> = reasons.iter().map(one).collect();
     (!parts.is_empty()).then(|| {
         format!(
-            "Knowing contents gains less than 5 % of throughput and less than 5 points of hits with {} nodes: there \
-             the simplest policy will do.",
+            "Knowing contents is not worth it (less than 5 % more throughput and less than 5 points more hits) {}. \
+             There the simplest policy will do.",
             parts.join("; ")
         )
     })
