@@ -16,9 +16,6 @@ use core::time::Duration;
 
 /// Bytes of a block.
 const BLOCK: u64 = 4 << 10;
-/// Bytes that the paper's disk transfers between two seeks.
-const SEEK_EVERY: u64 = 44 << 10;
-
 /// The times of a disk of speed 1, in ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskTimes {
@@ -33,6 +30,9 @@ pub struct DiskTimes {
 }
 
 impl DiskTimes {
+    /// Bytes that the paper's disk transfers between two seeks.
+    pub const SEEK_EVERY: u64 = 44 << 10;
+
     /// Time in ns to read `len` bytes when the `before` bytes in front of them have just been read. With `before` =
     /// 0, the first access is due.
     pub const fn piece_ns(&self, before: u64, len: u64) -> u64 {
@@ -86,7 +86,7 @@ impl DiskModel {
             first_access_ns: nanos(self.first_access),
             block_ns: nanos(self.block),
             seek_ns: nanos(self.seek),
-            seek_every: SEEK_EVERY,
+            seek_every: DiskTimes::SEEK_EVERY,
         }
     }
 

@@ -150,7 +150,7 @@ impl CostModel for Modelled {
             first_access_ns: us(self.first_access_us),
             block_ns: us(self.block_4k_us),
             seek_ns: us(self.seek_us),
-            seek_every: 44 << 10,
+            seek_every: DiskTimes::SEEK_EVERY,
         };
         disk.piece_ns(before, len)
     }

@@ -29,7 +29,7 @@ pub(crate) const RATE_ERROR_MAX: f64 = 0.15;
 /// Share of the processors from which a row is invalid.
 pub(crate) const CPU_MAX: f64 = 0.70;
 /// Share of the processors that a run is planned for.
-const CPU_PLANNED: f64 = 0.45;
+const CPU_PLANNED: f64 = 0.35;
 /// Tries at finding a speed.
 const TRIES: u32 = 6;
 

@@ -12,3 +12,4 @@ mod process;
 mod replay;
 mod serving;
 mod trace_ward;
+mod validate;
