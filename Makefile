@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test fmt lint tidy doc bench fuzz clean
+.PHONY: help demo test paper fmt lint tidy doc bench fuzz clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -12,6 +12,9 @@ demo: ## a whole cluster on this machine, policies side by side (ARGS="--log acc
 
 test: ## the gate: formatting, lints, tests, tidy, documentation
 	@scripts/test.sh
+
+paper: ## the papers' experiments, all of them, into docs/validation.md and target/validation.html (minutes; goes on where it stopped)
+	@scripts/run.sh cargo run --release --locked -p larder -- sim paper all --markdown docs/validation.md --html target/validation.html $(ARGS)
 
 fmt: ## format the code
 	@scripts/run.sh cargo fmt --all

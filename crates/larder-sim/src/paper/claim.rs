@@ -179,12 +179,14 @@ pub struct Claim {
 impl Claim {
     /// Measures and judges. Without samples for it the claim is not judged.
     pub fn judge(&self, samples: &[Sample]) -> Judgement {
-        let ours = self.measured(samples).filter(|value| value.is_finite());
-        let verdict = match ours {
-            None => Verdict::NotJudged,
-            Some(value) if self.bounds.hold(value) => Verdict::Holds,
-            Some(_) => Verdict::HoldsNot,
+        let measured = self.measured(samples).filter(|value| !value.is_nan());
+        let ours = measured.filter(|value| value.is_finite());
+        let verdict = match (measured, ours) {
+            (None, _) => Verdict::NotJudged,
+            (_, Some(value)) if self.bounds.hold(value) => Verdict::Holds,
+            _ => Verdict::HoldsNot,
         };
+        let absent = if measured.is_some() { "nowhere" } else { "-" };
         Judgement {
             id: self.id.clone(),
             says: self.says.clone(),
@@ -192,7 +194,7 @@ impl Claim {
             known: self.known.clone(),
             published: self.published.clone(),
             ours,
-            ours_text: ours.map_or_else(|| "-".to_owned(), |value| self.unit.write(value)),
+            ours_text: ours.map_or_else(|| absent.to_owned(), |value| self.unit.write(value)),
             rule: self.rule(),
             tolerance: self.tolerance.clone(),
             verdict,
@@ -226,8 +228,8 @@ impl Claim {
             Measure::Growth => Some((last.1 / first.1) / (last.0 / first.0)),
             Measure::PeakAt => part.iter().find(|(_, y)| *y == most).map(|(x, _)| *x),
             Measure::Straight => straightness(part),
-            Measure::FirstBelow => first_x(part, |y, level| y < level, self.level?),
-            Measure::FirstAbove => first_x(part, |y, level| y > level, self.level?),
+            Measure::FirstBelow => Some(first_x(part, |y, level| y < level, self.level?)),
+            Measure::FirstAbove => Some(first_x(part, |y, level| y > level, self.level?)),
             Measure::Order => None,
         }
     }
@@ -312,8 +314,9 @@ fn at(line: &[(f64, f64)], x: f64) -> Option<f64> {
     line.iter().find(|point| (point.0 - x).abs() < 1e-9).map(|point| point.1)
 }
 
-fn first_x(line: &[(f64, f64)], is_past: fn(f64, f64) -> bool, level: f64) -> Option<f64> {
-    line.iter().find(|(_, y)| is_past(*y, level)).map(|(x, _)| *x)
+/// Infinite if it is past nowhere.
+fn first_x(line: &[(f64, f64)], is_past: fn(f64, f64) -> bool, level: f64) -> f64 {
+    line.iter().find(|(_, y)| is_past(*y, level)).map_or(f64::INFINITY, |(x, _)| *x)
 }
 
 /// The coefficient of determination of the least-squares line; `None` for fewer than three points or a level line.
@@ -389,7 +392,6 @@ mod tests {
             (b(claim(Measure::Straight)), Some(1.0)),
             (Claim { level: Some(3.0), ..claim(Measure::FirstAbove) }, Some(2.0)),
             (Claim { level: Some(2.0), ..claim(Measure::FirstBelow) }, Some(1.0)),
-            (Claim { level: Some(1.0), ..claim(Measure::FirstBelow) }, None),
         ];
         for (claim, expected) in cases {
             let ours = claim.measured(&samples());
@@ -431,6 +433,8 @@ mod tests {
         );
         assert_eq!(bad.rule, "m of a at 2: at least 4.500");
         assert_eq!(of(None, None).judge(&[]).verdict, Verdict::NotJudged);
+        let never = Claim { level: Some(1.0), ..claim(Measure::FirstBelow) }.judge(&samples());
+        assert_eq!((never.verdict, never.ours_text.as_str()), (Verdict::HoldsNot, "nowhere"));
     }
 
     #[test]
