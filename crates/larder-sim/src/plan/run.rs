@@ -98,7 +98,9 @@ impl Bench {
 
     /// Requests at random times, `load` a second.
     pub(super) fn at_load(&self, sample: &Sample<'_>, place: Place, load: f64) -> Result<Figures, SimError> {
-        let source = Poisson::new(&sample.workload.requests, load, self.seed);
+        let (low, high) = (self.settings.t_low as usize, self.settings.t_high as usize);
+        let clients = (place.nodes as usize - 1) * high + low - 1;
+        let source = Poisson::new(&sample.workload.requests, (sample.warmup, clients), load, self.seed);
         let scenario = self.scenario(sample, place);
         simulate_with(&sample.workload, &scenario, Box::new(source)).map(|outcome| Figures::of(&outcome))
     }
@@ -114,18 +116,22 @@ impl Bench {
     }
 }
 
-/// Requests in order, at the times of a Poisson process.
+/// Requests in order: those that warm up from clients that each wait for an answer, as many as are saturating; then
+/// the others at the times of a Poisson process. Cold memories at the full load would fill the queue with requests whose
+/// refusals say nothing of the warm cluster.
 struct Poisson<'w> {
     requests: &'w [u32],
+    warmup: usize,
+    clients: usize,
     next: usize,
-    at_s: f64,
+    at: Time,
     load: f64,
     seed: u64,
 }
 
 impl<'w> Poisson<'w> {
-    fn new(requests: &'w [u32], load: f64, seed: u64) -> Self {
-        Self { requests, next: 0, at_s: 0.0, load, seed }
+    fn new(requests: &'w [u32], (warmup, clients): (usize, usize), load: f64, seed: u64) -> Self {
+        Self { requests, warmup, clients: clients.max(1), next: 0, at: Time::ZERO, load, seed }
     }
 
     /// The gap before request `n`, exponentially distributed.
@@ -139,17 +145,27 @@ impl<'w> Poisson<'w> {
 
 impl Source for Poisson<'_> {
     fn next_at(&self) -> Option<Time> {
-        (self.next < self.requests.len()).then(|| Time::from_nanos((self.at_s * 1e9) as u64))
+        if self.next >= self.warmup {
+            return (self.next < self.requests.len()).then_some(self.at);
+        }
+        (self.next < self.clients).then_some(Time::ZERO)
     }
 
-    fn take(&mut self, _now: Time) -> Option<Ask> {
+    fn take(&mut self, now: Time) -> Option<Ask> {
         let item = *self.requests.get(self.next)?;
         self.next += 1;
-        self.at_s += self.gap_s(self.next);
+        if self.next >= self.warmup {
+            let gap_ns = (self.gap_s(self.next) * 1e9) as u64;
+            self.at = Time::from_nanos(now.as_nanos().saturating_add(gap_ns));
+        }
         Some(Ask::new(item, 0))
     }
 
-    fn ended(&mut self, _now: Time, _tag: u32, _served: Option<NodeId>, _asks: &mut Vec<Ask>) {}
+    fn ended(&mut self, now: Time, _tag: u32, _served: Option<NodeId>, asks: &mut Vec<Ask>) {
+        if self.next < self.warmup {
+            asks.extend(self.take(now));
+        }
+    }
 }
 
 /// Student's t for a two-sided interval of 95 %, by degrees of freedom from 1.
@@ -232,7 +248,7 @@ mod tests {
     #[test]
     fn arrivals_come_at_the_load() {
         let requests = vec![0; 20_000];
-        let mut source = Poisson::new(&requests, 500.0, 1);
+        let mut source = Poisson::new(&requests, (0, 1), 500.0, 1);
         let mut last = Time::ZERO;
         while let Some(at) = source.next_at() {
             assert!(at >= last);

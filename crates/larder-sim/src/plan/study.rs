@@ -20,6 +20,10 @@ use crate::{SimError, ceiling};
 /// Requests of all replays of recommended clusters: whole replays while they last, then the largest sample that does.
 const CHECK_REQUESTS: u64 = 90_000_000;
 
+/// An error that shrinks with the root of a sample's size is so many times what it shrinks by when the size doubles:
+/// `1 / (sqrt(2) - 1)`.
+const SMALLNESS: f64 = 2.42;
+
 /// Clusters checked at most: a check may change the choice.
 const CHECKS_MAX: usize = 2;
 
@@ -166,8 +170,8 @@ impl<'w> Study<'w> {
         Ok(figures)
     }
 
-    /// Every place on every sample. What a figure moves from samples of half the rate to these is added to its error:
-    /// as far as a sample is wrong because it is small, the larger one is about as wrong as the two differ.
+    /// Every place on every sample. What a figure moves from samples of half the rate to these tells how wrong it is
+    /// because samples are small, all of them in the same direction; [`SMALLNESS`] times that is added to its error.
     fn cells(&mut self, places: &[Place]) -> Result<Vec<Cell>, SimError> {
         let (samples, coarse) = (Arc::clone(&self.samples), Arc::clone(&self.coarse));
         let mut cells = self.on("grid", &samples, places)?;
@@ -180,7 +184,7 @@ impl<'w> Study<'w> {
                     (&mut cell.imbalance, small.imbalance),
                 ];
                 for (fine, small) in pairs {
-                    fine.error += (fine.value - small.value).abs();
+                    fine.error += SMALLNESS * (fine.value - small.value).abs();
                 }
             }
         }
