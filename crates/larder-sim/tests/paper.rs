@@ -29,8 +29,7 @@ fn run(experiments: Vec<Experiment>, state: Option<PathBuf>, threads: usize) -> 
 fn main_claims_hold_on_the_small_run() {
     let (report, _) = run(catalogue::select("ci").expect("good files"), None, 2);
     assert!(report.totals.claims >= 5, "{:?}", report.totals);
-    let expected =
-        ["press-fig03/fast-32", "press-fig04/slow-96", "lard-fig07/two-to-four"];
+    let expected = ["press-fig03/fast-32", "press-fig04/slow-96", "lard-fig07/two-to-four"];
     let mut judged = Vec::new();
     for experiment in &report.experiments {
         assert_eq!(experiment.left_out, None, "{}", experiment.id);
