@@ -8,6 +8,9 @@
 //! network: the node's interface for bytes * 8 / gbit_s; rtt_us pass besides
 //! ```
 //!
+//! The default processor times are what `larder sim calibrate` measured on a virtual machine with two cores of an AMD
+//! EPYC that had other work as well; measure your own.
+//!
 //! Two ready-made stores: [`Storage::NVME`], one local drive, and [`Storage::OBJECT_STORE`], an origin over HTTP. Where
 //! their numbers come from stands with them. `total_mb_s` and `reads_at_once` are of the node as a whole where it has
 //! one disk; a node of several has each of them that often, and items are spread over them.
@@ -28,9 +31,9 @@ use crate::workload::Item;
 pub struct NodeCosts {
     /// Cores, 1 to 1,024. Default 4.
     pub cores: u32,
-    /// Processor time of a request answered from memory, in us, 0 to 1,000,000.
+    /// Processor time of a request answered from memory, in us, 0 to 1,000,000. Default 23.
     pub request_us: f64,
-    /// And for each KiB of the reply, in us, 0 to 1,000,000.
+    /// And for each KiB of the reply, in us, 0 to 1,000,000. Default 0.1.
     pub kib_us: f64,
     /// And of a miss besides, in us, 0 to 1,000,000. Default 20: a task, a read and a place in memory.
     pub miss_us: f64,
@@ -42,9 +45,9 @@ pub struct NodeCosts {
 pub struct SwitchCosts {
     /// Cores, 1 to 1,024. Default 8.
     pub cores: u32,
-    /// Processor time of a request, in us, 0 to 1,000,000.
+    /// Processor time of a request, in us, 0 to 1,000,000. Default 57.
     pub request_us: f64,
-    /// And for each KiB of the reply, in us, 0 to 1,000,000.
+    /// And for each KiB of the reply, in us, 0 to 1,000,000. Default 0.25.
     pub kib_us: f64,
 }
 
@@ -107,13 +110,13 @@ impl Default for Storage {
 
 impl Default for NodeCosts {
     fn default() -> Self {
-        Self { cores: 4, request_us: 25.0, kib_us: 0.2, miss_us: 20.0 }
+        Self { cores: 4, request_us: 23.0, kib_us: 0.1, miss_us: 20.0 }
     }
 }
 
 impl Default for SwitchCosts {
     fn default() -> Self {
-        Self { cores: 8, request_us: 60.0, kib_us: 0.4 }
+        Self { cores: 8, request_us: 57.0, kib_us: 0.25 }
     }
 }
 
