@@ -262,3 +262,30 @@ impl Trial {
         cpu / all.max(f64::MIN_POSITIVE)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_most_users_are_found_to_two_percent() {
+        let trial = Trial::new(ProfileKind::Baseline, true, 1);
+        for limit in [1, 2, 37, 500, 4_711] {
+            let found = trial.most(|_, users| Ok(users <= limit)).expect("a search");
+            assert!(found <= limit && limit - found <= 1.max(limit / 50), "{found} for {limit}");
+        }
+    }
+
+    #[test]
+    fn few_users_are_borne_and_too_many_are_not() {
+        let trial = Trial::new(ProfileKind::Baseline, false, 1);
+        assert_eq!((trial.bears(4), trial.bears(1_000)), (Ok(true), Ok(false)));
+    }
+
+    #[test]
+    fn parameters_out_of_range_are_named() {
+        let error = |text: &str| Bench.plan(&text.parse().expect("TOML")).err().unwrap_or_default();
+        assert!(error("workload = 'x'\nruns = 3").contains("domino"));
+        assert!(error("workload = 'asp'\nruns = 0").contains("'runs'"));
+    }
+}
