@@ -4,7 +4,8 @@
 //! one key per clock and a tournament over them: reading the next event is O(1), changing one clock O(log clocks).
 //! A run therefore grows linearly with its requests and logarithmically with its nodes.
 //!
-//! Equal times are ordered by sequence number, so a run is the same on every machine.
+//! Equal times are ordered by sequence number, so a run is the same on every machine; requests that come by
+//! themselves have the lowest, so they come before anything that ends at the same time.
 
 use larder_core::Time;
 

@@ -1,43 +1,56 @@
 //! One memory out of many: the idealised global memory system of the LARD comparison WRR/GMS.
 //!
 //! After Feeley, Morgan, Pighin, Karlin, Levy and Thekkath, "Implementing Global Memory Management in a Workstation
-//! Cluster", SOSP 1995, as LARD section 3.2 idealises it: the directory and the choice of the globally oldest page are
-//! free and exact. Pages are whole items here. A copy is *local* if its node used it and *global* if the node keeps
-//! it for others.
+//! Cluster", SOSP 1995, as LARD section 3.2 idealises it: the directory and the choice of the globally least valuable
+//! page are free and exact. Pages are whole items here. A copy is *local* if its node used it and *global* if the
+//! node keeps it for others.
 //!
 //! ```text
-//! look(n, x):   x at n: it is local and n's youngest now
+//! look(n, x):   x at n: it is local and has its full value again
 //!               x at another node as a global copy: it moves to n
 //!               x at another node as a local copy: n gets a copy of its own
-//! room at n:    n's oldest item y leaves. If no other node has y, it goes to the node whose oldest item is the oldest
-//!               of all and is older than y, and keeps its age there as a global copy
+//! room at n:    n's least valuable item y leaves. If no other node has y, it goes to the node that holds the least
+//!               valuable item of all, if that is worth less than y, and keeps its value there as a global copy
 //! ```
 //!
-//! Cost: O(log items) a step, O(nodes) where something moves.
+//! Value is what the nodes' replacement policy says it is, so that the comparison differs in nothing else: under
+//! Greedy-Dual-Size `H = L + cost / size`, with one L for the cluster that rises to the H of what leaves; under LRU the
+//! time of the last use, which is Feeley's. With one node this is the ordinary cache, and a test holds it to that. Of
+//! several holders, another one sends each time. Cost: O(log items) a step, O(nodes) where something moves.
 
 use std::collections::BTreeSet;
 
 use larder_core::NodeId;
+use larder_core::cache::{CacheKind, GdsCost};
 
 use crate::memory::Looked;
+
+/// An item's value, least first: H in the order of its bits (it is never negative), then when it was set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Value {
+    h: u64,
+    set_at: u64,
+}
 
 /// The memories of all nodes.
 #[derive(Debug)]
 pub(crate) struct GlobalMemory {
     nodes: Vec<Part>,
+    cost: Option<GdsCost>,
     /// Who holds an item, a bit for each node, and who of them for others.
     holders: Vec<(u64, u64)>,
     bytes: Vec<u64>,
-    /// When `node` last used `item`: `ages[item * nodes + node]`.
-    ages: Vec<u64>,
+    /// What `item` is worth at `node`: `values[item * nodes + node]`.
+    values: Vec<Value>,
     clock: u64,
+    inflation: f64,
 }
 
 #[derive(Debug)]
 struct Part {
     capacity: u64,
     used: u64,
-    by_age: BTreeSet<(u64, u32)>,
+    by_value: BTreeSet<(Value, u32)>,
 }
 
 impl Part {
@@ -48,11 +61,22 @@ impl Part {
 
 impl GlobalMemory {
     /// At most 64 nodes.
-    pub(crate) fn new(capacities: impl Iterator<Item = u64>, items: usize) -> Self {
-        let nodes: Vec<Part> =
-            capacities.map(|capacity| Part { capacity, used: 0, by_age: BTreeSet::new() }).collect();
-        let ages = vec![0; nodes.len() * items];
-        Self { nodes, holders: vec![(0, 0); items], bytes: vec![0; items], ages, clock: 0 }
+    pub(crate) fn new(kind: CacheKind, capacities: impl Iterator<Item = u64>, items: usize) -> Self {
+        let part = |capacity| Part { capacity, used: 0, by_value: BTreeSet::new() };
+        let nodes: Vec<Part> = capacities.map(part).collect();
+        Self {
+            cost: match kind {
+                CacheKind::Lru => None,
+                CacheKind::Gds => Some(GdsCost::One),
+                CacheKind::GdsPackets => Some(GdsCost::Packets),
+            },
+            holders: vec![(0, 0); items],
+            bytes: vec![0; items],
+            values: vec![Value::default(); nodes.len() * items],
+            nodes,
+            clock: 0,
+            inflation: 0.0,
+        }
     }
 
     pub(crate) fn look(&mut self, node: usize, item: u32) -> Looked {
@@ -65,7 +89,8 @@ impl GlobalMemory {
             self.use_at(node, item);
             return Looked::Here;
         }
-        let holder = held.trailing_zeros() as usize;
+        let turn = (self.clock % 64) as u32;
+        let holder = ((held.rotate_right(turn).trailing_zeros() + turn) % 64) as usize;
         if global & (1 << holder) != 0 {
             self.drop_copy(holder, item);
         }
@@ -74,51 +99,61 @@ impl GlobalMemory {
     }
 
     pub(crate) fn store(&mut self, node: usize, item: u32, bytes: u64) {
-        self.bytes[item as usize] = bytes;
+        self.bytes[item as usize] = bytes.max(1);
         if self.holders[item as usize].0 & (1 << node) != 0 {
             self.drop_copy(node, item);
         }
         self.use_at(node, item);
     }
 
-    /// The item becomes the node's youngest.
+    /// The item has its full value at the node.
     fn use_at(&mut self, node: usize, item: u32) {
         let bytes = self.bytes[item as usize];
         if bytes > self.nodes[node].capacity {
             return;
         }
         while !self.nodes[node].has_room(bytes) {
-            let Some((age, oldest)) = self.nodes[node].by_age.first().copied() else { return };
-            self.drop_copy(node, oldest);
-            if self.holders[oldest as usize].0 == 0 {
-                self.settle(node, oldest, age);
+            let Some((value, least)) = self.nodes[node].by_value.first().copied() else { return };
+            self.drop_copy(node, least);
+            if self.holders[least as usize].0 > 0 || !self.settle(node, least, value) {
+                self.lose(value);
             }
         }
         self.clock += 1;
-        self.add_copy(node, item, self.clock, false);
+        let h = self.cost.map_or(0.0, |cost| self.inflation + cost.per_byte(bytes));
+        self.add_copy(node, item, Value { h: h.to_bits(), set_at: self.clock }, false);
     }
 
-    /// Finds a place for the only copy of an item that its node has no room for, or lets it go.
-    fn settle(&mut self, from: usize, item: u32, age: u64) {
+    /// Finds a place for the only copy of an item that its node has no room for. False if it leaves the cluster.
+    fn settle(&mut self, from: usize, item: u32, value: Value) -> bool {
         let bytes = self.bytes[item as usize];
         let others =
             || (0..self.nodes.len()).filter(|node| *node != from && self.nodes[*node].capacity >= bytes);
         let free = others().find(|node| self.nodes[*node].has_room(bytes));
-        let oldest_of = |node: &usize| self.nodes[*node].by_age.first().map_or(u64::MAX, |(age, _)| *age);
-        let Some(to) = free.or_else(|| others().min_by_key(oldest_of)) else { return };
+        let least_of = |node: &usize| self.nodes[*node].by_value.first().map(|(value, _)| *value);
+        let Some(to) = free.or_else(|| others().min_by_key(least_of)) else { return false };
         while !self.nodes[to].has_room(bytes) {
-            match self.nodes[to].by_age.first().copied() {
-                Some((oldest, victim)) if oldest < age => self.drop_copy(to, victim),
-                _ => return,
+            match self.nodes[to].by_value.first().copied() {
+                Some((least, victim)) if least < value => {
+                    self.drop_copy(to, victim);
+                    self.lose(least);
+                }
+                _ => return false,
             }
         }
-        self.add_copy(to, item, age, true);
+        self.add_copy(to, item, value, true);
+        true
     }
 
-    fn add_copy(&mut self, node: usize, item: u32, age: u64, global: bool) {
+    /// Something of this value has left a memory: what stays ages relative to what comes.
+    fn lose(&mut self, value: Value) {
+        self.inflation = self.inflation.max(f64::from_bits(value.h));
+    }
+
+    fn add_copy(&mut self, node: usize, item: u32, value: Value, global: bool) {
         let at = item as usize * self.nodes.len() + node;
-        self.ages[at] = age;
-        self.nodes[node].by_age.insert((age, item));
+        self.values[at] = value;
+        self.nodes[node].by_value.insert((value, item));
         self.nodes[node].used += self.bytes[item as usize];
         self.holders[item as usize].0 |= 1 << node;
         if global {
@@ -127,8 +162,8 @@ impl GlobalMemory {
     }
 
     fn drop_copy(&mut self, node: usize, item: u32) {
-        let age = self.ages[item as usize * self.nodes.len() + node];
-        if self.nodes[node].by_age.remove(&(age, item)) {
+        let value = self.values[item as usize * self.nodes.len() + node];
+        if self.nodes[node].by_value.remove(&(value, item)) {
             self.nodes[node].used -= self.bytes[item as usize];
         }
         self.holders[item as usize].0 &= !(1 << node);
@@ -139,11 +174,13 @@ impl GlobalMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use larder_core::Bytes;
+    use larder_core::cache::ByteCache;
     use proptest::prelude::*;
 
     #[test]
     fn the_globally_oldest_leaves_and_used_copies_multiply() {
-        let mut memory = GlobalMemory::new([100, 100].into_iter(), 8);
+        let mut memory = GlobalMemory::new(CacheKind::Lru, [100, 100].into_iter(), 8);
         memory.store(1, 2, 60);
         memory.store(0, 1, 60);
         memory.store(0, 3, 60);
@@ -158,23 +195,46 @@ mod tests {
 
     proptest! {
         #[test]
-        fn memory_is_never_exceeded_and_the_books_agree(steps in prop::collection::vec((0..3_usize, 0..20_u32), 1..300)) {
-            let mut memory = GlobalMemory::new([50, 80, 30].into_iter(), 20);
+        fn memory_is_never_exceeded_and_the_books_agree(
+            steps in prop::collection::vec((0..3_usize, 0..20_u32), 1..300),
+            kind in 0..3_usize,
+        ) {
+            let mut memory = GlobalMemory::new(CacheKind::ALL[kind], [50, 80, 30].into_iter(), 20);
             for (node, item) in steps {
                 if memory.look(node, item) == Looked::Nowhere {
                     memory.store(node, item, 5 + u64::from(item));
                 }
                 for (node, part) in memory.nodes.iter().enumerate() {
-                    let used: u64 = part.by_age.iter().map(|(_, item)| memory.bytes[*item as usize]).sum();
+                    let used: u64 = part.by_value.iter().map(|(_, item)| memory.bytes[*item as usize]).sum();
                     prop_assert_eq!(used, part.used);
                     prop_assert!(part.used <= part.capacity);
-                    for (_, item) in &part.by_age {
+                    for (_, item) in &part.by_value {
                         prop_assert!(memory.holders[*item as usize].0 & (1 << node) != 0);
                     }
                 }
-                let copies: usize = memory.nodes.iter().map(|part| part.by_age.len()).sum();
+                let copies: usize = memory.nodes.iter().map(|part| part.by_value.len()).sum();
                 let bits: u32 = memory.holders.iter().map(|(held, _)| held.count_ones()).sum();
                 prop_assert_eq!(copies as u32, bits);
+            }
+        }
+
+        #[test]
+        fn one_node_is_an_ordinary_cache(
+            requests in prop::collection::vec(0..30_u32, 1..500),
+            kind in 0..3_usize,
+            capacity in 20..200_u64,
+        ) {
+            let kind = CacheKind::ALL[kind];
+            let mut memory = GlobalMemory::new(kind, [capacity].into_iter(), 30);
+            let mut cache = ByteCache::new(kind, Bytes(capacity), Bytes(u64::MAX));
+            for item in requests {
+                let bytes = 5 + u64::from(item) * 2;
+                let here = cache.touch(&item);
+                prop_assert_eq!(memory.look(0, item) == Looked::Here, here);
+                if !here {
+                    cache.insert(item, Bytes(bytes), &mut Vec::new());
+                    memory.store(0, item, bytes);
+                }
             }
         }
     }

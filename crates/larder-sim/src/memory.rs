@@ -44,8 +44,9 @@ impl Memories {
                 }
             }
             CacheChoice::Unbounded => Self::Unbounded { held: vec![0; (nodes * items).div_ceil(64)], nodes },
-            CacheChoice::Global => {
-                Self::Global(GlobalMemory::new(scenario.nodes.iter().map(|node| node.cache.get()), items))
+            CacheChoice::Global(kind) => {
+                let sizes = scenario.nodes.iter().map(|node| node.cache.get());
+                Self::Global(GlobalMemory::new(kind, sizes, items))
             }
         }
     }

@@ -122,9 +122,9 @@ pub struct Outcome {
     pub hits: u64,
     /// Requests that shared a read another request had begun; they count as misses.
     pub shared: u64,
-    /// Requests served from another node's memory (global memory only); they count as misses of the node.
+    /// Requests served from another node's memory (global memory only).
     pub peer_hits: u64,
-    /// `1 - hits / requests`, as the LARD paper defines it.
+    /// `1 - (hits + peer_hits) / requests`: what was in no memory, as the LARD paper defines it.
     pub miss_ratio: f64,
     /// Bytes sent to clients.
     pub bytes_sent: u64,

@@ -43,7 +43,7 @@ pub enum CacheChoice {
     Unbounded,
     /// One memory for all, replaced by global age, with free bookkeeping: WRR/GMS of LARD section 3.2, after Feeley
     /// et al., SOSP 1995. At most 64 nodes.
-    Global,
+    Global(CacheKind),
 }
 
 /// Everything of a run but the workload.
@@ -93,10 +93,10 @@ impl Scenario {
         if self.nodes.is_empty() || self.nodes.len() > NODES_LIMIT as usize {
             return out("nodes", "1 to 65534");
         }
-        if self.cache == CacheChoice::Global && self.nodes.len() > 64 {
+        if matches!(self.cache, CacheChoice::Global(_)) && self.nodes.len() > 64 {
             return out("nodes", "at most 64 with global memory");
         }
-        if self.cache == CacheChoice::Global && matches!(self.costs, Costs::Modelled(_)) {
+        if matches!(self.cache, CacheChoice::Global(_)) && matches!(self.costs, Costs::Modelled(_)) {
             return out("cache", "each node's own for the model 'modelled', which is a live node");
         }
         let speed = |value: f64| value.is_finite() && value > 0.0;

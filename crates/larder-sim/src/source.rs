@@ -171,26 +171,30 @@ struct Subtraces<'w> {
     nodes: usize,
     /// The next request of each node's part.
     next: Vec<usize>,
-    /// First requests still to be started, and of which node.
+    /// First requests started so far.
     starting: usize,
+    /// Requests of all parts that have been asked.
+    dealt: usize,
     window: u32,
 }
 
 impl<'w> Subtraces<'w> {
     fn new(requests: &'w [u32], nodes: usize, window: u32) -> Self {
-        Self { requests, nodes, next: (0..nodes).collect(), starting: 0, window }
+        Self { requests, nodes, next: (0..nodes).collect(), starting: 0, dealt: 0, window }
     }
 
     fn of(&mut self, node: usize) -> Option<Ask> {
         let item = *self.requests.get(self.next[node])?;
         self.next[node] += self.nodes;
+        self.dealt += 1;
         Some(Ask { origin: Some(NodeId(node as u16)), ..Ask::new(item, node as u32) })
     }
 }
 
 impl Source for Subtraces<'_> {
     fn next_at(&self) -> Option<Time> {
-        (self.starting < self.nodes * self.window as usize).then_some(Time::ZERO)
+        let more = self.starting < self.nodes * self.window as usize && self.dealt < self.requests.len();
+        more.then_some(Time::ZERO)
     }
 
     fn take(&mut self, _now: Time) -> Option<Ask> {

@@ -1,5 +1,7 @@
 //! Counts what happens in a run.
 
+use core::time::Duration;
+
 use larder_core::Time;
 use larder_core::policy::Reason;
 
@@ -43,17 +45,16 @@ struct Apart {
 
 impl Apart {
     /// Long enough for hundreds of requests at a slow node, short enough for a load to stand for one.
-    const WINDOW_NS: u64 = 20_000_000_000;
+    const WINDOW: Duration = Duration::from_secs(20);
 
     fn new(nodes: usize, now: Time) -> Self {
-        let ends = Time::from_nanos(now.as_nanos() + Self::WINDOW_NS);
-        Self { ends, delays: vec![(0, 0); nodes], sum_s: 0.0, windows: 0 }
+        Self { ends: now + Self::WINDOW, delays: vec![(0, 0); nodes], sum_s: 0.0, windows: 0 }
     }
 
     fn note(&mut self, now: Time, node: usize, delay_ns: u64) {
         if now >= self.ends {
             self.close();
-            self.ends = Time::from_nanos(now.as_nanos() + Self::WINDOW_NS);
+            self.ends = now + Self::WINDOW;
         }
         let (sum, count) = &mut self.delays[node];
         *sum += delay_ns;
@@ -254,7 +255,7 @@ impl Tally {
             hits: self.hits,
             shared: self.shared,
             peer_hits: self.peer_hits,
-            miss_ratio: 1.0 - share(self.hits),
+            miss_ratio: 1.0 - share(self.hits + self.peer_hits),
             bytes_sent: self.bytes_sent,
             bytes_read: self.bytes_read,
             delay: self.delays.delays(),

@@ -43,7 +43,7 @@ pub enum GdsCost {
 
 impl GdsCost {
     /// `cost / size` in 1/bytes; a size of 0 counts as 1.
-    fn per_byte(self, size: u64) -> f64 {
+    pub fn per_byte(self, size: u64) -> f64 {
         let size = size.max(1) as f64;
         match self {
             Self::One => 1.0 / size,

@@ -153,6 +153,11 @@ impl PolicyKind {
         }
     }
 
+    /// Whether the policy mirrors the nodes' caches, and so needs to be told of their changes.
+    pub const fn mirrors_caches(self) -> bool {
+        matches!(self, Self::LbGc)
+    }
+
     pub(crate) fn build(self, settings: &Settings) -> Box<dyn Policy> {
         match self {
             Self::Random => Box::new(random::Random::new(settings.seed)),

@@ -6,7 +6,7 @@
 mod alarms;
 mod tasks;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use larder_core::dispatch::{Arrival, Dispatcher, Request, Settings, Started};
 use larder_core::nodes::NodeSpec;
@@ -143,7 +143,11 @@ struct Engine<'r, M> {
     arrived: u64,
     waiting: BTreeMap<Ticket, Arrived>,
     started: Vec<Started>,
+    /// Requests that waited and have a node now.
+    ready: VecDeque<(Arrived, NodeId)>,
+    /// What clients ask next, and how many of these have been asked.
     asks: Vec<Ask>,
+    asked: usize,
     tally: Tally,
     cache_events: bool,
 }
@@ -205,9 +209,11 @@ impl<'r, M: CostModel> Engine<'r, M> {
             alarms: Alarms::default(),
             waiting: BTreeMap::new(),
             started: Vec::new(),
+            ready: VecDeque::new(),
             asks: Vec::new(),
+            asked: 0,
             tally: Tally::new(scenario),
-            cache_events: scenario.settings.policy.name() == "lb-gc",
+            cache_events: scenario.settings.policy.mirrors_caches(),
             workload,
             scenario,
             dispatcher,
@@ -244,17 +250,28 @@ impl<'r, M: CostModel> Engine<'r, M> {
                     }
                 }
             }
-            // Asks that an end brought about come after it, in their order, so that no end is nested in another.
-            let mut next = 0;
-            while let Some(ask) = self.asks.get(next).copied() {
-                next += 1;
-                self.arrive(ask);
-            }
-            self.asks.clear();
+            self.follow_up();
         }
         let pages = self.source.pages();
         let busy = self.busy();
         self.tally.outcome(&busy, self.front_busy_ns(), pages)
+    }
+
+    /// What an end brings about comes after it, in order: first those who waited at the front-end, then what clients
+    /// ask next. So no end is nested in another, however many there are at one moment.
+    fn follow_up(&mut self) {
+        loop {
+            if let Some((arrived, node)) = self.ready.pop_front() {
+                self.start(arrived, node);
+            } else if let Some(ask) = self.asks.get(self.asked).copied() {
+                self.asked += 1;
+                self.arrive(ask);
+            } else {
+                break;
+            }
+        }
+        self.asks.clear();
+        self.asked = 0;
     }
 
     fn set_source_clock(&mut self) {
@@ -540,7 +557,7 @@ impl<'r, M: CostModel> Engine<'r, M> {
             match started.outcome {
                 Ok(decision) => {
                     self.tally.note_reason(decision.reason, arrived.measured);
-                    self.start(arrived, decision.node);
+                    self.ready.push_back((arrived, decision.node));
                 }
                 Err(_) => self.refuse(arrived),
             }

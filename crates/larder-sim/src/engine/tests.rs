@@ -149,7 +149,7 @@ fn memory_beyond_one_node_helps_whoever_reaches_it() {
     };
     let lru = CacheChoice::Kind(larder_core::cache::CacheKind::Lru);
     let alone = run(PolicyKind::Wrr, lru);
-    let global = run(PolicyKind::Wrr, CacheChoice::Global);
+    let global = run(PolicyKind::Wrr, CacheChoice::Global(larder_core::cache::CacheKind::Lru));
     let unbounded = run(PolicyKind::Wrr, CacheChoice::Unbounded);
     let lard = run(PolicyKind::LardR, lru);
     assert!(alone.bytes_read > 5 * global.bytes_read, "{alone:?} {global:?}");

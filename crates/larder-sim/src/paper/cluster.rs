@@ -42,9 +42,10 @@ impl FromStr for Memory {
     fn from_str(name: &str) -> Result<Self, String> {
         match name {
             "unbounded" => Ok(Self(CacheChoice::Unbounded)),
-            "global" => Ok(Self(CacheChoice::Global)),
+            "global" => Ok(Self(CacheChoice::Global(CacheKind::Gds))),
+            "global-lru" => Ok(Self(CacheChoice::Global(CacheKind::Lru))),
             _ => name.parse::<CacheKind>().map(|kind| Self(CacheChoice::Kind(kind))).map_err(|_| {
-                format!("'{name}' is no memory: write gds, gds-packets, lru, unbounded or global")
+                format!("'{name}' is no memory: write gds, gds-packets, lru, unbounded, global or global-lru")
             }),
         }
     }
@@ -55,7 +56,8 @@ impl fmt::Display for Memory {
         match self.0 {
             CacheChoice::Kind(kind) => kind.fmt(f),
             CacheChoice::Unbounded => f.write_str("unbounded"),
-            CacheChoice::Global => f.write_str("global"),
+            CacheChoice::Global(CacheKind::Lru) => f.write_str("global-lru"),
+            CacheChoice::Global(_) => f.write_str("global"),
         }
     }
 }
