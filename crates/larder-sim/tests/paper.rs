@@ -28,7 +28,7 @@ fn run(experiments: Vec<Experiment>, state: Option<PathBuf>, threads: usize) -> 
 #[test]
 fn main_claims_hold_on_the_small_run() {
     let (report, _) = run(catalogue::select("ci").expect("good files"), None, 2);
-    assert!(report.totals.claims >= 5, "{:?}", report.totals);
+    assert!(report.totals.all.claims >= 5, "{:?}", report.totals);
     let expected = ["press-fig03/fast-32", "press-fig04/slow-96", "lard-fig07/two-to-four"];
     let mut judged = Vec::new();
     for experiment in &report.experiments {
@@ -89,6 +89,7 @@ says = "LARD/R serves more than WRR on 4 nodes"
 place = "nowhere"
 known = "ours"
 published = "more"
+evidence = "control"
 measure = "value"
 line = "LARD/R"
 per = "WRR"
@@ -109,7 +110,7 @@ fn threads_and_interruptions_change_nothing() {
     let (alone, _) = run(small(), None, 1);
     let (pair, _) = run(small(), None, 2);
     assert_eq!(json(&alone), json(&pair));
-    assert_eq!(alone.totals.held, 1);
+    assert_eq!(alone.totals.control.held, 1);
 
     let directory = std::env::temp_dir().join(format!("larder-paper-{}", std::process::id()));
     let state = || Some(directory.clone());

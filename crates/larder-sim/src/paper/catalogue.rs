@@ -82,6 +82,7 @@ pub fn select(name: &str) -> Result<Vec<Experiment>, FileError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::paper::Evidence;
     use std::collections::BTreeSet;
 
     #[test]
@@ -92,6 +93,24 @@ mod tests {
         let reserved =
             ids.iter().filter(|id| Paper::by_name(id).is_some() || ["all", "ci", "list"].contains(id));
         assert_eq!(reserved.count(), 0, "an id hides a set");
+    }
+
+    #[test]
+    fn what_a_claim_follows_from_exists() {
+        let experiments = all().unwrap();
+        let names = |experiment: &Experiment| {
+            let id = experiment.id.clone();
+            experiment.claims.iter().map(move |claim| format!("{id}/{}", claim.id)).collect::<Vec<_>>()
+        };
+        let known: BTreeSet<String> = experiments.iter().flat_map(names).collect();
+        for claim in experiments.iter().flat_map(|experiment| &experiment.claims) {
+            match &claim.evidence {
+                Evidence::FollowsFrom(other) if other.contains('/') => {
+                    assert!(known.contains(other), "{}: {other}", claim.id);
+                }
+                _ => {}
+            }
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::evidence::Evidence;
 use super::report::{Judgement, Sample};
 
 /// How a number is taken from a line. A line may be divided, point by point, by another one (`per`) first.
@@ -144,6 +145,8 @@ pub struct Claim {
     pub known: String,
     /// The published value.
     pub published: String,
+    /// What its verdict is worth.
+    pub evidence: Evidence,
     /// How ours is measured.
     pub measure: Measure,
     /// Of which line; for [`Measure::Order`] none.
@@ -193,6 +196,7 @@ impl Claim {
             place: self.place.clone(),
             known: self.known.clone(),
             published: self.published.clone(),
+            evidence: self.evidence.clone(),
             ours,
             ours_text: ours.map_or_else(|| absent.to_owned(), |value| self.unit.write(value)),
             rule: self.rule(),
@@ -343,6 +347,7 @@ mod tests {
             place: String::new(),
             known: String::new(),
             published: String::new(),
+            evidence: Evidence::Reproduced,
             measure,
             line: Some("a".into()),
             per: None,

@@ -8,6 +8,7 @@ use toml::Spanned;
 use super::builtin;
 use super::claim::{Bounds, Claim, Measure, Unit};
 use super::cluster::Knobs;
+use super::evidence::Evidence;
 use super::experiment::{Ci, Experiment, FigureSpec, LineSpec, Paper, Source, Sweep};
 use super::point::METRICS;
 
@@ -95,6 +96,7 @@ struct RawClaim {
     place: String,
     known: String,
     published: String,
+    evidence: Spanned<String>,
     measure: Measure,
     line: Option<Spanned<String>>,
     per: Option<Spanned<String>>,
@@ -185,6 +187,7 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Experiment, FileError> {
         }
         claims.push(read_claim(&source, claim, &lines, &metrics)?);
     }
+    check_followed(&source, &raw.claim, &claims)?;
     if claims.is_empty() && figures.is_empty() {
         return Err(source.error(0, "an experiment needs at least one [[figure]] or [[claim]]"));
     }
@@ -332,6 +335,7 @@ fn read_claim(
         place: raw.place.clone(),
         known: raw.known.clone(),
         published: raw.published.clone(),
+        evidence: read_evidence(source, raw)?,
         measure: raw.measure,
         line: raw.line.as_ref().map(|name| name.get_ref().clone()),
         per: raw.per.as_ref().map(|name| name.get_ref().clone()),
@@ -348,6 +352,33 @@ fn read_claim(
         why: raw.why.clone(),
         ci: raw.ci,
     })
+}
+
+fn read_evidence(source: &Text<'_>, raw: &RawClaim) -> Result<Evidence, FileError> {
+    let at = raw.evidence.span().start;
+    let evidence: Evidence =
+        raw.evidence.get_ref().parse().map_err(|message: String| source.error(at, message))?;
+    match &evidence {
+        Evidence::FollowsFrom(id) if id == raw.id.get_ref() => {
+            Err(source.error(at, "a claim cannot follow from itself"))
+        }
+        _ => Ok(evidence),
+    }
+}
+
+/// What a claim follows from must be a claim of this file; those of other files the catalogue checks.
+fn check_followed(source: &Text<'_>, raw: &[RawClaim], claims: &[Claim]) -> Result<(), FileError> {
+    for (raw, claim) in raw.iter().zip(claims) {
+        if let Evidence::FollowsFrom(id) = &claim.evidence
+            && !id.contains('/')
+            && claims.iter().all(|other| other.id != *id)
+        {
+            return Err(
+                source.error(raw.evidence.span().start, format!("there is no claim '{id}' in this file"))
+            );
+        }
+    }
+    Ok(())
 }
 
 fn read_bounds(source: &Text<'_>, raw: &RawClaim) -> Result<Bounds, FileError> {

@@ -37,6 +37,7 @@ says = "LARD/R serves twice as many"
 place = "4.1"
 known = "S"
 published = "2"
+evidence = "reproduced"
 measure = "value"
 line = "LARD/R"
 per = "WRR"
@@ -87,12 +88,28 @@ fn errors_name_file_line_and_key() {
         (
             "per = \"WRR\"",
             "per = \"WR\"",
-            "x.toml:40: claim.per: there is no line 'WR': use one of WRR, LARD/R",
+            "x.toml:41: claim.per: there is no line 'WR': use one of WRR, LARD/R",
         ),
-        ("measure = \"value\"", "measure = \"worth\"", "x.toml:38: claim.measure: unknown variant `worth`"),
+        ("measure = \"value\"", "measure = \"worth\"", "x.toml:39: claim.measure: unknown variant `worth`"),
         ("at = 4\n", "\n", "x.toml:33: claim.at: is missing"),
         ("within = 0.5", "within = 2", "x.toml:33: claim.within: must be a share"),
         ("near = 2.0\n", "\n", "x.toml:33: claim.near: a claim needs 'near' with 'within'"),
+        (
+            "evidence = \"reproduced\"",
+            "evidence = \"seen\"",
+            "x.toml:38: claim.evidence: 'seen' is no evidence: use reproduced",
+        ),
+        (
+            "evidence = \"reproduced\"",
+            "evidence = \"follows-from:five\"",
+            "x.toml:38: claim.evidence: there is no claim 'five' in this file",
+        ),
+        (
+            "evidence = \"reproduced\"",
+            "evidence = \"follows-from:four\"",
+            "x.toml:38: claim.evidence: a claim cannot follow from itself",
+        ),
+        ("evidence = \"reproduced\"\n", "", "x.toml:32: claim: missing field `evidence`"),
         ("[sweep]", "[swep]", "x.toml:13: swep: unknown field `swep`"),
     ];
     for (old, new, expected) in cases {

@@ -28,7 +28,8 @@
 //!
 //! A claim says what is published and where, how ours is measured ([`Measure`], a closed vocabulary), within what
 //! bounds it holds, why these bounds, and, if it does not hold, why not. Bounds come from the paper's own words
-//! ("about", "slightly", "below") and stand in the file beside the claim. What does not hold is reported so.
+//! ("about", "slightly", "below") and stand in the file beside the claim. What does not hold is reported so. Each claim
+//! says what it is worth as [`Evidence`]: fits, constructions and repetitions are counted apart from reproductions.
 
 mod builtin;
 mod cap;
@@ -36,6 +37,7 @@ mod cap_vector;
 pub mod catalogue;
 mod claim;
 mod cluster;
+mod evidence;
 mod experiment;
 mod file;
 mod hacc;
@@ -51,9 +53,10 @@ mod ward;
 
 pub use builtin::{Builtin, Plan};
 pub use claim::{Bounds, Claim, Measure, Verdict};
+pub use evidence::Evidence;
 pub use experiment::{Experiment, FigureSpec, Paper};
 pub use file::FileError;
-pub use report::{ExperimentReport, Figure, Judgement, LeftOut, Line, Report, Sample, Totals};
+pub use report::{Count, ExperimentReport, Figure, Judgement, LeftOut, Line, Report, Sample, Totals};
 pub use run::{Options, Progress, Session};
 pub use traces::{Traces, WorkloadSpec};
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::claim::Verdict;
+use super::evidence::Evidence;
 
 /// Named values at one x of one line. Names are those that figures and claims call metrics.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -70,6 +71,8 @@ pub struct Judgement {
     pub known: String,
     /// The published value.
     pub published: String,
+    /// What its verdict is worth, written as in the experiment file.
+    pub evidence: Evidence,
     /// Ours as a number; `None` if it could not be measured.
     pub ours: Option<f64>,
     /// Ours as text, in the unit of the published value.
@@ -118,10 +121,10 @@ pub struct LeftOut {
     pub is_error: bool,
 }
 
-/// How many claims there are.
+/// How many claims there are, by what became of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Totals {
-    /// All.
+pub struct Count {
+    /// Together.
     pub claims: usize,
     /// Those that hold.
     pub held: usize,
@@ -131,14 +134,50 @@ pub struct Totals {
     pub not_judged: usize,
 }
 
+/// How many claims there are, by what they are worth as evidence. The headline is `reproduced`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Totals {
+    /// All.
+    pub all: Count,
+    /// Those that a run can refute.
+    pub reproduced: Count,
+    /// Those that something was fitted to.
+    pub fitted: Count,
+    /// Those that the experiment is built to meet.
+    pub by_construction: Count,
+    /// Those that follow from others.
+    pub follows_from: Count,
+    /// Controls of ours.
+    pub control: Count,
+}
+
 impl Totals {
-    fn note(&mut self, verdict: Verdict) {
-        self.claims += 1;
-        match verdict {
-            Verdict::Holds => self.held += 1,
-            Verdict::HoldsNot => self.not_held += 1,
-            Verdict::NotJudged => self.not_judged += 1,
+    fn note(&mut self, claim: &Judgement) {
+        let kind = match claim.evidence {
+            Evidence::Reproduced => &mut self.reproduced,
+            Evidence::Fitted => &mut self.fitted,
+            Evidence::ByConstruction => &mut self.by_construction,
+            Evidence::FollowsFrom(_) => &mut self.follows_from,
+            Evidence::Control => &mut self.control,
+        };
+        for count in [&mut self.all, kind] {
+            count.claims += 1;
+            match claim.verdict {
+                Verdict::Holds => count.held += 1,
+                Verdict::HoldsNot => count.not_held += 1,
+                Verdict::NotJudged => count.not_judged += 1,
+            }
         }
+    }
+
+    /// Everything that is counted apart from the headline, each with its name.
+    pub const fn apart(&self) -> [(&'static str, Count); 4] {
+        [
+            ("fitted", self.fitted),
+            ("by construction", self.by_construction),
+            ("following from others", self.follows_from),
+            ("our own controls", self.control),
+        ]
     }
 }
 
@@ -148,7 +187,7 @@ impl Totals {
 pub struct Report {
     /// What was asked for: `all`, `ci`, a paper or an experiment.
     pub set: String,
-    /// All claims.
+    /// All claims, by what they are worth.
     pub totals: Totals,
     /// The experiments, in the order of the catalogue.
     pub experiments: Vec<ExperimentReport>,
@@ -192,7 +231,7 @@ impl Report {
 
     fn count<'e>(experiments: impl Iterator<Item = &'e ExperimentReport>) -> Totals {
         let mut totals = Totals::default();
-        experiments.flat_map(|experiment| &experiment.claims).for_each(|claim| totals.note(claim.verdict));
+        experiments.flat_map(|experiment| &experiment.claims).for_each(|claim| totals.note(claim));
         totals
     }
 }

@@ -4,11 +4,12 @@ use std::fmt::Write as _;
 
 use super::claim::Verdict;
 use super::experiment::Paper;
-use super::report::{ExperimentReport, Judgement, Report, Totals};
+use super::report::{Count, ExperimentReport, Judgement, Report, Totals};
 
 /// The table for a terminal: a row for each claim.
 pub fn table(report: &Report) -> String {
-    let mut rows = vec![["experiment", "claim", "published", "ours", "verdict"].map(str::to_owned)];
+    let mut rows =
+        vec![["experiment", "claim", "published", "ours", "verdict", "evidence"].map(str::to_owned)];
     for experiment in &report.experiments {
         for claim in &experiment.claims {
             rows.push([
@@ -17,11 +18,12 @@ pub fn table(report: &Report) -> String {
                 claim.published.clone(),
                 claim.ours_text.clone(),
                 claim.verdict.name().to_owned(),
+                claim.evidence.to_string(),
             ]);
         }
     }
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..5).map(width).collect();
+    let widths: Vec<usize> = (0..6).map(width).collect();
     let mut out = String::new();
     for (at, row) in rows.iter().enumerate() {
         let cells: Vec<String> =
@@ -40,12 +42,18 @@ pub fn table(report: &Report) -> String {
     out
 }
 
-/// The totals in a sentence.
+/// The totals in a sentence: what was put to the test, and what is counted apart from that.
 pub fn totals(totals: Totals) -> String {
-    let Totals { claims, held, not_held, not_judged } = totals;
-    let mut text = format!("{claims} claims: {held} hold, {not_held} do not");
+    let Count { claims, held, not_held, not_judged } = totals.reproduced;
+    let mut text = format!("{claims} claims put to the test: {held} hold, {not_held} do not");
     if not_judged > 0 {
         let _ = write!(text, ", {not_judged} could not be judged");
+    }
+    let apart = totals.apart().into_iter().filter(|(_, count)| count.claims > 0);
+    let apart: Vec<String> =
+        apart.map(|(name, count)| format!("{} {name} ({} hold)", count.claims, count.held)).collect();
+    if !apart.is_empty() {
+        let _ = write!(text, "; counted apart: {}", apart.join(", "));
     }
     text
 }
@@ -65,11 +73,27 @@ pub fn markdown(report: &Report) -> String {
         totals(report.totals)
     )
     .replace(" \n", "\n");
-    out += "| paper | claims | hold | do not hold | not judged |\n|---|---|---|---|---|\n";
+    out += "| paper | put to the test | hold | do not hold | not judged |";
+    out += " fitted | by construction | following from others | our own controls |\n";
+    out += "|---|---|---|---|---|---|---|---|---|\n";
     for name in report.papers() {
-        let Totals { claims, held, not_held, not_judged } = report.totals_of(name);
-        let _ = writeln!(out, "| {name} | {claims} | {held} | {not_held} | {not_judged} |");
+        let totals = report.totals_of(name);
+        let Count { claims, held, not_held, not_judged } = totals.reproduced;
+        let apart = totals.apart().map(|(_, count)| match count.claims {
+            0 => "-".to_owned(),
+            all => format!("{} of {all} hold", count.held),
+        });
+        let _ = writeln!(
+            out,
+            "| {name} | {claims} | {held} | {not_held} | {not_judged} | {} |",
+            apart.join(" | ")
+        );
     }
+    out += concat!(
+        "\nOnly claims that a run could have refuted are put to the test. Counted apart: claims that a parameter or a ",
+        "reading was\nfitted to, claims that hold by construction, claims that hold or not with another one, and ",
+        "controls that the paper does\nnot make. Each claim names its kind.\n"
+    );
     out += concat!(
         "\nA value marked *recovered* is illegible in the copies at hand and was restored from memory, arithmetic or ",
         "the pattern of the\ndamage; *printed* values can be read.\n"
@@ -95,9 +119,9 @@ fn section(out: &mut String, experiment: &ExperimentReport) {
     if claims.is_empty() {
         return;
     }
-    out.push_str("| claim | published | ours | verdict |\n|---|---|---|---|\n");
+    out.push_str("| claim | published | ours | verdict | evidence |\n|---|---|---|---|---|\n");
     for claim in claims {
-        let Judgement { says, place, known, published, ours_text, verdict, .. } = claim;
+        let Judgement { says, place, known, published, evidence, ours_text, verdict, .. } = claim;
         let verdict = match verdict {
             Verdict::HoldsNot => format!("**{}**", verdict.name()),
             _ => verdict.name().to_owned(),
@@ -105,7 +129,7 @@ fn section(out: &mut String, experiment: &ExperimentReport) {
         let says = cell(says);
         let _ = writeln!(
             out,
-            "| {says} ({}) | {} ({}) | {} | {verdict} |",
+            "| {says} ({}) | {} ({}) | {} | {verdict} | {evidence} |",
             cell(place),
             cell(published),
             cell(known),

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use larder_sim::paper::{ExperimentReport, Judgement, Paper, Report, Verdict, text};
+use larder_sim::paper::{Count, ExperimentReport, Judgement, Paper, Report, Verdict, text};
 
 use super::plot::plot;
 use super::svg::escape;
@@ -43,12 +43,13 @@ fn head(report: &Report) -> String {
         let of = report.totals_of(name);
         let _ = writeln!(
             rows,
-            "<tr><th scope=\"row\">{}</th><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
+            "<tr><th scope=\"row\">{}</th><td>{}</td><td>{}</td><td>{}</td><td>{}</td>{}</tr>",
             escape(name),
-            of.claims,
-            of.held,
-            of.not_held,
-            of.not_judged
+            of.reproduced.claims,
+            of.reproduced.held,
+            of.reproduced.not_held,
+            of.reproduced.not_judged,
+            of.apart().map(|(_, count)| apart(count)).concat()
         );
     }
     format!(
@@ -56,15 +57,26 @@ fn head(report: &Report) -> String {
             "<p class=\"eyebrow\">larder sim</p>\n<h1>{}</h1>\n",
             "<p class=\"lead\">The papers' experiments, run again on the simulated cluster around the live dispatcher. ",
             "Figures have the papers' axes and lines, so that one can lay them side by side; dashed lines are ",
-            "ceilings that no policy exceeds. A claim holds within bounds that its experiment file states.</p>\n",
+            "ceilings that no policy exceeds. A claim holds within bounds that its experiment file states. Only ",
+            "claims that a run could have refuted are put to the test; the others are counted apart.</p>\n",
             "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Claims by paper\"><table>\n",
-            "<thead><tr><th scope=\"col\">paper</th><th scope=\"col\">claims</th><th scope=\"col\">hold</th>",
-            "<th scope=\"col\">do not hold</th><th scope=\"col\">not judged</th></tr></thead>\n",
+            "<thead><tr><th scope=\"col\">paper</th><th scope=\"col\">put to the test</th><th scope=\"col\">hold</th>",
+            "<th scope=\"col\">do not hold</th><th scope=\"col\">not judged</th><th scope=\"col\">fitted</th>",
+            "<th scope=\"col\">by construction</th><th scope=\"col\">following from others</th>",
+            "<th scope=\"col\">our own controls</th></tr></thead>\n",
             "<tbody>\n{}</tbody></table></div>\n"
         ),
         escape(&text::totals(totals)),
         rows
     )
+}
+
+/// A cell for claims that are counted apart.
+fn apart(count: Count) -> String {
+    match count.claims {
+        0 => "<td>-</td>".to_owned(),
+        all => format!("<td>{} of {all} hold</td>", count.held),
+    }
 }
 
 fn section(experiment: &ExperimentReport) -> serde_json::Result<String> {
@@ -110,7 +122,19 @@ fn section(experiment: &ExperimentReport) -> serde_json::Result<String> {
 fn table(claims: &[Judgement]) -> String {
     let mut rows = String::new();
     for claim in claims {
-        let Judgement { says, place, known, published, ours_text, rule, tolerance, verdict, why, .. } = claim;
+        let Judgement {
+            says,
+            place,
+            known,
+            published,
+            evidence,
+            ours_text,
+            rule,
+            tolerance,
+            verdict,
+            why,
+            ..
+        } = claim;
         let why = match (verdict, why.is_empty()) {
             (Verdict::HoldsNot, true) => "<br><b>Why not:</b> not found out yet".to_owned(),
             (Verdict::HoldsNot, false) => format!("<br><b>Why not:</b> {}", escape(why)),
@@ -125,7 +149,7 @@ fn table(claims: &[Judgement]) -> String {
             rows,
             concat!(
                 "<tr><td class=\"wide\">{}<br><small>{}. Measured: {}. {}.</small>{}</td><td>{}<br><small>{}</small></td>",
-                "<td>{}</td><td class=\"{}\">{}</td></tr>"
+                "<td>{}</td><td class=\"{}\">{}</td><td>{}</td></tr>"
             ),
             escape(says),
             escape(place),
@@ -136,14 +160,15 @@ fn table(claims: &[Judgement]) -> String {
             escape(known),
             escape(ours_text),
             class,
-            verdict.name()
+            verdict.name(),
+            escape(&evidence.to_string())
         );
     }
     format!(
         concat!(
             "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Claims\"><table>\n<thead><tr>",
             "<th scope=\"col\">claim</th><th scope=\"col\">published</th><th scope=\"col\">ours</th>",
-            "<th scope=\"col\">verdict</th></tr></thead>\n<tbody>\n{}</tbody></table></div>\n"
+            "<th scope=\"col\">verdict</th><th scope=\"col\">evidence</th></tr></thead>\n<tbody>\n{}</tbody></table></div>\n"
         ),
         rows
     )
@@ -152,7 +177,7 @@ fn table(claims: &[Judgement]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use larder_sim::paper::{Sample, Totals};
+    use larder_sim::paper::{Evidence, Sample, Totals};
 
     fn report() -> Report {
         let claim = Judgement {
@@ -161,6 +186,7 @@ mod tests {
             place: "4.1".into(),
             known: "printed".into(),
             published: "4".into(),
+            evidence: Evidence::Reproduced,
             ours: Some(2.0),
             ours_text: "2.00x".into(),
             rule: "throughput of a over b".into(),
@@ -180,7 +206,8 @@ mod tests {
             claims: vec![claim],
             samples: vec![Sample::default()],
         };
-        let totals = Totals { claims: 1, held: 0, not_held: 1, not_judged: 0 };
+        let count = Count { claims: 1, held: 0, not_held: 1, not_judged: 0 };
+        let totals = Totals { all: count, reproduced: count, ..Totals::default() };
         Report { set: "lard".into(), totals, experiments: vec![experiment] }
     }
 
@@ -192,6 +219,8 @@ mod tests {
             assert!(!page.contains(outside), "{outside}");
         }
         assert_eq!(page.matches("role=\"img\"").count(), 1);
-        assert!(page.contains("1 claims: 0 hold, 1 do not") && page.contains("does not hold"));
+        assert!(
+            page.contains("1 claims put to the test: 0 hold, 1 do not") && page.contains("does not hold")
+        );
     }
 }

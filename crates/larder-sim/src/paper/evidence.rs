@@ -1,0 +1,72 @@
+//! What a claim's verdict is worth as evidence.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Serialize, Serializer};
+
+/// What stands behind a claim. Only [`Evidence::Reproduced`] counts in the headline.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Evidence {
+    /// The run could have come out otherwise: nothing in it was chosen by the published value.
+    Reproduced,
+    /// Parameters or a reading were chosen by the published value, so agreement says that the fit is good.
+    Fitted,
+    /// The experiment is built such that it holds.
+    ByConstruction,
+    /// It holds or not with another claim: `ID` of the same file or `EXPERIMENT/ID`.
+    FollowsFrom(String),
+    /// The paper does not make it: a control of ours that helps to read another claim.
+    Control,
+}
+
+impl fmt::Display for Evidence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Reproduced => f.write_str("reproduced"),
+            Self::Fitted => f.write_str("fitted"),
+            Self::ByConstruction => f.write_str("by-construction"),
+            Self::FollowsFrom(id) => write!(f, "follows-from:{id}"),
+            Self::Control => f.write_str("control"),
+        }
+    }
+}
+
+impl FromStr for Evidence {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "reproduced" => Ok(Self::Reproduced),
+            "fitted" => Ok(Self::Fitted),
+            "by-construction" => Ok(Self::ByConstruction),
+            "control" => Ok(Self::Control),
+            _ => match text.strip_prefix("follows-from:") {
+                Some(id) if !id.is_empty() => Ok(Self::FollowsFrom(id.to_owned())),
+                _ => Err(format!(
+                    "'{text}' is no evidence: use reproduced, fitted, by-construction, follows-from:ID or control"
+                )),
+            },
+        }
+    }
+}
+
+impl Serialize for Evidence {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let from = |text: &str| text.parse::<Evidence>();
+        for text in ["reproduced", "fitted", "by-construction", "follows-from:four", "control"] {
+            assert_eq!(from(text).unwrap().to_string(), text);
+        }
+        assert!(from("follows-from:").is_err() && from("guessed").is_err());
+    }
+}
