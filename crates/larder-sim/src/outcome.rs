@@ -118,6 +118,9 @@ pub struct Outcome {
     pub seconds: f64,
     /// Requests served per simulated second, whole cluster.
     pub throughput: f64,
+    /// Requests that ended per simulated second from the first measured arrival to the last one: what a longer run
+    /// would tend to, without how the cluster runs empty. As `throughput` where fewer than half had ended by then.
+    pub steady_throughput: f64,
     /// Requests whose item was in the memory of the node that served it.
     pub hits: u64,
     /// Requests that shared a read another request had begun; they count as misses.

@@ -97,6 +97,8 @@ pub(crate) struct Tally {
     warmup: u64,
     idle_below: u32,
     began: Time,
+    /// Requests that had ended when measuring began.
+    ended_before: u64,
     busy_before: Vec<Busy>,
     front_before: u64,
     ended_all: u64,
@@ -109,6 +111,8 @@ pub(crate) struct Tally {
     bytes_read: u64,
     forwarded: u64,
     last_end: Time,
+    /// When the last request arrived, and how many had ended by then.
+    last_arrival: (Time, u64),
     delays: DelayLog,
     apart: Apart,
     reasons: Reasons,
@@ -124,6 +128,7 @@ impl Tally {
             warmup: scenario.warmup as u64,
             idle_below: scenario.idle_below,
             began: Time::ZERO,
+            ended_before: 0,
             busy_before: vec![Busy::default(); scenario.nodes.len()],
             front_before: 0,
             ended_all: 0,
@@ -136,6 +141,7 @@ impl Tally {
             bytes_read: 0,
             forwarded: 0,
             last_end: Time::ZERO,
+            last_arrival: (Time::ZERO, 0),
             delays: DelayLog::new(),
             apart: Apart::new(scenario.nodes.len(), Time::ZERO),
             reasons: Reasons::new(),
@@ -150,6 +156,10 @@ impl Tally {
 
     pub(crate) fn note_refused(&mut self, measured: bool) {
         self.refused += u64::from(measured);
+    }
+
+    pub(crate) fn note_arrival(&mut self, now: Time) {
+        self.last_arrival = (now, self.ended_all);
     }
 
     pub(crate) fn note_start(&mut self, now: Time, node: usize) {
@@ -212,6 +222,7 @@ impl Tally {
     /// Measuring begins.
     pub(crate) fn begin(&mut self, now: Time, busy: Vec<Busy>, front_ns: u64) {
         self.began = now;
+        self.ended_before = self.ended_all;
         self.busy_before = busy;
         self.front_before = front_ns;
         for node in &mut self.nodes {
@@ -252,6 +263,7 @@ impl Tally {
             refused: self.refused,
             seconds: span_ns / 1e9,
             throughput: self.requests as f64 / (span_ns / 1e9),
+            steady_throughput: self.steady_throughput(span_ns),
             hits: self.hits,
             shared: self.shared,
             peer_hits: self.peer_hits,
@@ -268,6 +280,19 @@ impl Tally {
             nodes,
             reasons: self.reasons.list(),
         }
+    }
+
+    /// At least half the requests must have ended, or the cluster was never full.
+    fn steady_throughput(&self, span_ns: f64) -> f64 {
+        let (at, ended_all) = self.last_arrival;
+        let ended = ended_all.saturating_sub(self.ended_before);
+        let until_ns = at.since(self.began).as_nanos() as f64;
+        let (ended, span_ns) = if ended * 2 >= self.requests && until_ns > 0.0 {
+            (ended, until_ns)
+        } else {
+            (self.requests, span_ns)
+        };
+        ended as f64 / (span_ns / 1e9)
     }
 
     fn node(&self, index: usize, busy: Busy, span_ns: f64) -> NodeOutcome {

@@ -292,6 +292,7 @@ impl<'r, M: CostModel> Engine<'r, M> {
             self.tally.begin(self.now, busy, self.front_busy_ns());
         }
         self.arrived += 1;
+        self.tally.note_arrival(self.now);
         if let Some(node) = ask.link.bound {
             return self.start(arrived, node);
         }

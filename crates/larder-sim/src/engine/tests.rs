@@ -197,3 +197,15 @@ fn what_makes_no_sense_is_refused() {
     }
     assert_eq!(simulate(&good, &scenario).map(|outcome| outcome.nodes.len()), Ok(1));
 }
+
+#[test]
+fn the_steady_throughput_leaves_the_drain_out() {
+    // Two clients on one node: after the first reads, 930 us each; the last request arrives when two are left.
+    let workload = workload(&[8 * KIB], &[0; 12]);
+    let mut scenario = Scenario::lard98(1, settings(PolicyKind::Rr));
+    scenario.arrivals = Arrivals::Closed { clients: 2 };
+    scenario.warmup = 4;
+    let outcome = simulate(&workload, &scenario).expect("the scenario is valid");
+    assert_eq!(outcome.requests, 8);
+    assert!((outcome.steady_throughput - 1e6 / 930.0).abs() < 1.0, "{}", outcome.steady_throughput);
+}
