@@ -27,6 +27,11 @@ impl Key {
     pub(crate) const fn time(self) -> Time {
         self.time
     }
+
+    /// The same, later by `ns`.
+    pub(crate) const fn later(self, ns: u64) -> Self {
+        Self { time: Time::from_nanos(self.time.as_nanos().saturating_add(ns)), seq: self.seq }
+    }
 }
 
 /// The clocks and the tournament over them.

@@ -2,7 +2,8 @@
 //! interface.
 //!
 //! A job's service time is known when it comes, so its end is known at once: `end = max(now, free) + time`. Only the
-//! first job in line is an event of the calendar.
+//! first job in line is an event of the calendar. A job that learns its time only when its turn comes stands in line
+//! with none and then [serves](Station::serve): those behind it end later by as much.
 
 use core::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -19,6 +20,9 @@ pub(crate) struct Station {
     given_ns: u64,
     /// How late the last wake-up was, if nothing was waiting then.
     late_ns: u64,
+    /// By how much those in line end later than when they came it seemed they would.
+    shift_ns: u64,
+    /// Ends without the shift.
     line: VecDeque<(Key, u32)>,
 }
 
@@ -28,7 +32,7 @@ const LATE_MAX_NS: u64 = 20_000_000;
 impl Station {
     /// An idle station that strikes with this clock of the calendar.
     pub(crate) fn new(clock: usize) -> Self {
-        Self { clock, free_ns: 0, given_ns: 0, late_ns: 0, line: VecDeque::new() }
+        Self { clock, free_ns: 0, given_ns: 0, late_ns: 0, shift_ns: 0, line: VecDeque::new() }
     }
 
     /// A job comes that takes `time_ns` of service.
@@ -36,11 +40,22 @@ impl Station {
         let end = self.free_ns.max(now.as_nanos()).saturating_add(time_ns);
         self.free_ns = end;
         self.given_ns = self.given_ns.saturating_add(time_ns);
-        let key = Key::new(Time::from_nanos(end), seq);
         if self.line.is_empty() {
-            calendar.set(self.clock, key);
+            calendar.set(self.clock, Key::new(Time::from_nanos(end), seq));
         }
-        self.line.push_back((key, job));
+        self.line.push_back((Key::new(Time::from_nanos(end - self.shift_ns), seq), job));
+    }
+
+    /// The job that stood in line without a time, and has just been [popped](Station::pop) at `now`, takes `time_ns`
+    /// from now on. Not for a station with late wake-ups.
+    pub(crate) fn serve(&mut self, calendar: &mut Calendar, now: Time, time_ns: u64, seq: u64, job: u32) {
+        self.free_ns = self.free_ns.max(now.as_nanos()).saturating_add(time_ns);
+        self.given_ns = self.given_ns.saturating_add(time_ns);
+        // Before all that follow, whose ends move along. What has been added so far was served before now.
+        let before = now.as_nanos() - self.shift_ns;
+        self.shift_ns = self.shift_ns.saturating_add(time_ns);
+        self.line.push_front((Key::new(Time::from_nanos(before), seq), job));
+        calendar.set(self.clock, Key::new(Time::from_nanos(now.as_nanos().saturating_add(time_ns)), seq));
     }
 
     /// [`Station::enqueue`] for somebody who came late because a timer was late: the job is dated back by as much.
@@ -77,7 +92,7 @@ impl Station {
     /// The first job in line has ended.
     pub(crate) fn pop(&mut self, calendar: &mut Calendar) -> Option<u32> {
         let (_, job) = self.line.pop_front()?;
-        calendar.set(self.clock, self.line.front().map_or(Key::NEVER, |(key, _)| *key));
+        calendar.set(self.clock, self.line.front().map_or(Key::NEVER, |(key, _)| key.later(self.shift_ns)));
         Some(job)
     }
 
@@ -144,6 +159,29 @@ mod tests {
         assert_eq!(station.enqueue_late(&mut calendar, at(15), 10, 1, 2), 21);
         station.woke(10, at(16));
         assert_eq!(station.enqueue_late(&mut calendar, at(30), 10, 2, 3), 40);
+    }
+
+    #[test]
+    fn who_learns_his_time_at_his_turn_keeps_his_place() {
+        let (mut calendar, mut station, at) = (Calendar::new(1), Station::new(0), Time::from_nanos);
+        station.enqueue(&mut calendar, at(10), 5, 0, 7);
+        station.enqueue(&mut calendar, at(11), 0, 1, 8);
+        station.enqueue(&mut calendar, at(12), 2, 2, 9);
+        assert_eq!(station.pop(&mut calendar), Some(7));
+        assert_eq!((calendar.next().1.time(), station.pop(&mut calendar)), (at(15), Some(8)));
+        station.serve(&mut calendar, at(15), 100, 3, 8);
+        station.enqueue(&mut calendar, at(16), 0, 4, 6);
+        assert_eq!(station.busy_ns(at(20)), 10);
+        assert_eq!((calendar.next().1.time(), station.pop(&mut calendar)), (at(115), Some(8)));
+        assert_eq!((calendar.next().1.time(), station.pop(&mut calendar)), (at(117), Some(9)));
+        assert_eq!((calendar.next().1.time(), station.pop(&mut calendar)), (at(117), Some(6)));
+        // The last one in line, after a pause.
+        station.serve(&mut calendar, at(117), 3, 5, 6);
+        assert_eq!((calendar.next().1.time(), station.pop(&mut calendar)), (at(120), Some(6)));
+        assert_eq!(calendar.next().1, Key::NEVER);
+        station.enqueue(&mut calendar, at(200), 4, 6, 5);
+        assert_eq!(calendar.next().1.time(), at(204));
+        assert_eq!(station.busy_ns(at(202)), 112);
     }
 
     #[test]

@@ -74,6 +74,11 @@ pub enum Step {
     Lookup,
     /// The node's processor.
     Cpu(u64),
+    /// Stands in line for the node's processor. The next step is asked for when the turn has come; [`Step::Serve`]
+    /// then takes the processor at once. Not with [`Stations::pools`] or [`Stations::timer`].
+    Turn,
+    /// The node's processor from now on, for the request whose turn has come ([`Step::Turn`]).
+    Serve(u64),
     /// The disk that holds the item.
     Disk(u64),
     /// The node's network interface.

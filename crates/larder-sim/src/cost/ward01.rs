@@ -8,8 +8,9 @@
 //! ForwardOH: 276 us, or 138 us
 //! ```
 //!
-//! Where the paper is silent: forwarded and own requests wait in one line; a request that waits behind the read of
-//! its own file finds it in memory when its turn comes; the receiving server's share of a handoff is not modelled.
+//! Where the paper is silent: forwarded and own requests wait in one line; a request looks for its file when its turn
+//! comes, so that it finds what those before it have read and not what they have driven out; the receiving server's
+//! share of a handoff is not modelled.
 
 use serde::{Deserialize, Serialize};
 
@@ -57,8 +58,9 @@ impl Ward01 {
 const ARRIVED: u8 = 0;
 const FORWARDED: u8 = 1;
 const QUEUED: u8 = 2;
-const LAST: u8 = 3;
-const READ: u8 = 4;
+const FIRST: u8 = 3;
+const LAST: u8 = 4;
+const READ: u8 = 5;
 
 impl CostModel for Ward01 {
     const STATIONS: Stations = Stations::NONE;
@@ -72,21 +74,62 @@ impl CostModel for Ward01 {
             }
             (ARRIVED | FORWARDED, _) => {
                 progress.stage = QUEUED;
-                Step::Lookup
-            }
-            (QUEUED, Found::Memory | Found::Shared) => {
-                progress.stage = LAST;
-                Step::Cpu(us(self.memory_us_per_byte * bytes))
+                Step::Turn
             }
             (QUEUED, _) => {
-                progress.stage = READ;
-                Step::Cpu(us(self.disk_us_per_byte * bytes))
+                progress.stage = FIRST;
+                Step::Lookup
             }
+            (FIRST, Found::Memory) => {
+                progress.stage = LAST;
+                Step::Serve(us(self.memory_us_per_byte * bytes))
+            }
+            (FIRST, _) => {
+                progress.stage = READ;
+                Step::Serve(us(self.disk_us_per_byte * bytes))
+            }
+            // Whatever may not be kept was not read for the memory.
             (READ, Found::Read) => {
                 progress.stage = LAST;
                 Step::Stored
             }
             _ => Step::Done,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cost::Costs;
+    use crate::workload::Item;
+    use crate::{Arrivals, CacheChoice, Scenario, SimNode, Workload, simulate};
+    use larder_core::cache::CacheKind;
+    use larder_core::dispatch::{Admission, Settings};
+    use larder_core::{Bytes, PolicyKind, TargetId};
+
+    /// Files of 29,696 bytes: 2 ms from memory, 20 ms from disk. Memory for one.
+    fn seconds(requests: &[u32], window: u32) -> (f64, u64) {
+        let items = (0..2).map(|id| Item::file(TargetId(id), 29_696)).collect();
+        let workload = Workload { items, requests: requests.to_vec(), times: Vec::new() };
+        let settings =
+            Settings { policy: PolicyKind::Ward, admission: Admission::Unlimited, ..Settings::default() };
+        let scenario = Scenario {
+            nodes: vec![SimNode::with_cache(Bytes(30_000))],
+            cache: CacheChoice::Kind(CacheKind::Lru),
+            arrivals: Arrivals::Subtraces { window },
+            costs: Costs::Ward01(Ward01::default()),
+            ..Scenario::lard98(1, settings)
+        };
+        let outcome = simulate(&workload, &scenario).expect("the scenario is valid");
+        (outcome.seconds, outcome.hits)
+    }
+
+    #[test]
+    fn who_waits_looks_when_his_turn_comes_and_a_longer_line_keeps_no_files() {
+        // One read, one hit, a read that drives it out, a read again.
+        for window in [1, 2, 4, 1_024] {
+            assert_eq!(seconds(&[0, 0, 1, 0], window), (0.062, 1), "window {window}");
         }
     }
 }

@@ -381,6 +381,8 @@ impl<'r, M: CostModel> Engine<'r, M> {
                     return self.enqueue_pool(pool, time_ns, number);
                 }
                 Step::Cpu(ns) => return self.enqueue_cpu(node, ns, number),
+                Step::Turn => return self.enqueue_cpu(node, 0, number),
+                Step::Serve(ns) => return self.serve(node, ns, number),
                 Step::Disk(ns) => (self.disk(node, number), scaled(ns, places.disk_factor)),
                 Step::Nic(ns) => (places.nic, ns),
                 Step::Back(ns) => (places.back, ns),
@@ -422,6 +424,13 @@ impl<'r, M: CostModel> Engine<'r, M> {
             return self.enqueue_pool(place, time_ns, number);
         }
         self.enqueue(place, time_ns, number);
+    }
+
+    fn serve(&mut self, node: usize, ns: u64, number: u32) {
+        debug_assert!(!M::STATIONS.pools && !M::STATIONS.timer, "these fix a job's end when it comes");
+        let (seq, places) = (self.next_seq(), &self.places[node]);
+        let (place, time_ns) = (places.cpu, scaled(ns, places.cpu_factor));
+        self.stations[place].serve(&mut self.calendar, self.now, time_ns, seq, number);
     }
 
     fn enqueue_pool(&mut self, pool: usize, time_ns: u64, number: u32) {

@@ -65,7 +65,16 @@ pub(super) fn by_name(name: &str) -> Result<&'static dyn Builtin, String> {
 /// Reads a builtin's parameters into a type of its own, which denies unknown fields.
 ///
 /// # Errors
-/// The error of the TOML reader, in one line.
+/// The error of the TOML reader, in one line, after the key that it is about where that is known.
 pub(super) fn params<T: serde::de::DeserializeOwned>(table: &toml::Table) -> Result<T, String> {
-    table.clone().try_into().map_err(|error: toml::de::Error| error.message().to_owned())
+    table.clone().try_into().map_err(|error: toml::de::Error| {
+        let (message, whole) = (error.message(), error.to_string());
+        // The reader says where only in its long form, the path of keys in a line of its own.
+        let path = whole.lines().find_map(|line| line.strip_prefix("in `")?.strip_suffix('`'));
+        let unknown = message.strip_prefix("unknown field `").and_then(|rest| rest.split('`').next());
+        match path.or(unknown) {
+            Some(key) => format!("{key}: {message}"),
+            None => message.to_owned(),
+        }
+    })
 }

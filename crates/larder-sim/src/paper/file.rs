@@ -135,6 +135,26 @@ impl Text<'_> {
         FileError { file: self.name.to_owned(), line, key, message: message.into() }
     }
 
+    /// An error that begins with `KEY: ` or `KEY.KEY: `, of the table that begins at a place: at the line where that key
+    /// is set. Otherwise, and where it is not set, at the table's beginning.
+    fn error_below(&self, offset: usize, message: &str) -> FileError {
+        let (path, rest) = message.split_once(": ").unwrap_or(("", message));
+        let key = path.split('.').next().unwrap_or_default();
+        let table = self.text.get(offset..).unwrap_or_default();
+        let mut at = offset;
+        for (number, line) in table.split_inclusive('\n').enumerate() {
+            if number > 0 && line.starts_with('[') {
+                break;
+            }
+            let set = line.trim_start().strip_prefix(key).map(str::trim_start);
+            if !key.is_empty() && set.is_some_and(|rest| rest.starts_with('=')) {
+                return self.error_in(at, path, rest);
+            }
+            at += line.len();
+        }
+        self.error(offset, message)
+    }
+
     /// An error in the table that begins at a place, about one of its keys.
     fn error_in(&self, offset: usize, key: &str, message: impl Into<String>) -> FileError {
         let (line, table, _) = locate(self.text, offset);
@@ -206,7 +226,7 @@ fn origin(source: &Text<'_>, raw: &RawFile) -> Result<Origin, FileError> {
             let params = raw.params.as_ref().map_or(&empty, |params| params.get_ref());
             let found = builtin::by_name(builtin.get_ref())
                 .map_err(|message| source.error(builtin.span().start, message))?;
-            let plan = found.plan(params).map_err(|message| source.error(place, message))?;
+            let plan = found.plan(params).map_err(|message| source.error_below(place, &message))?;
             let metrics = plan.metrics().into_iter().map(str::to_owned).collect();
             Ok((plan.lines(), metrics, Source::Builtin { name: found.name(), plan: plan.into() }))
         }

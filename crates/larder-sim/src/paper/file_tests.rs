@@ -126,3 +126,29 @@ fn any_text_ends_in_an_experiment_or_an_error() {
     }
     assert!(parse("x.toml", "").is_err());
 }
+
+#[test]
+fn a_builtins_parameters_are_located() {
+    let file = |params: &str| {
+        let text = format!(
+            "id = \"w\"\npaper = \"ward\"\nplace = \"3.3\"\ntitle = \"t\"\nabout = \"a\"\nbuiltin = \"ward-clusters\"\n\n\
+             [params]\nworkload = {{ recipe = \"hp-hours-like\" }}\n{params}\n\n[[figure]]\nname = \"f\"\ntitle = \"t\"\n\
+             x_label = \"x\"\ny_label = \"y\"\nmetric = \"throughput\"\n"
+        );
+        let error = parse("x.toml", &text).map(|_| ()).err().map(|error| error.to_string());
+        error.unwrap_or_default()
+    };
+    let good = "memory_share = 0.05\nforward_us = 276.0\nover_nodes = [4]";
+    assert_eq!(file(good), "");
+    let cases = [
+        ("0.05", "1.5", "x.toml:10: params.memory_share: must be above 0 and at most 1, not 1.5"),
+        ("276.0", "1e7", "x.toml:11: params.forward_us: must be 0 to 1,000,000 us, not 10000000"),
+        ("[4]", "[4, 4]", "x.toml:12: params.over_nodes: has a number twice"),
+        ("[4]", "[0]", "x.toml:12: params.over_nodes: must be 1 to 1,024, not 0"),
+        ("[4]", "4", "x.toml:12: params.over_nodes: invalid type: integer `4`, expected a sequence"),
+        ("[4]", "[4]\nwindow = 0", "x.toml:13: params.window: must be 1 to 1048576, not 0"),
+    ];
+    for (from, to, expected) in cases {
+        assert_eq!(file(&good.replace(from, to)), expected);
+    }
+}

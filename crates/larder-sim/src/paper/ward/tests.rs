@@ -45,6 +45,56 @@ fn wrong_parameters_are_named() {
 }
 
 #[test]
+fn what_would_fail_later_is_refused_at_once() {
+    let workload = |inside: &str| {
+        let text =
+            format!("workload = {{ {inside} }}\nmemory_share = 0.05\nforward_us = 276.0\nover_nodes = [4]");
+        plan(&Clusters, &text).map(|_| ()).err().unwrap_or_default()
+    };
+    assert_eq!(workload("recipe = \"hp-hours-like\""), "");
+    assert!(workload("recipe = \"hp-hour-like\"").contains("hp-hour-like"));
+    for (inside, key) in [
+        ("recipe = \"hp-hours-like\", scale = 0.0", "'scale'"),
+        ("recipe = \"hp-hours-like\", scale = nan", "'scale'"),
+        ("recipe = \"hp-hours-like\", requests = 0", "'requests'"),
+        ("recipe = \"hp-hours-like\", seed = -1", "seed"),
+        ("recipe = \"hp-hours-like\", trace = \"x\"", "one of them"),
+        ("trace = \"x\", scale = 0.5", "'scale'"),
+    ] {
+        let message = workload(inside);
+        assert!(message.starts_with("workload") && message.contains(key), "{inside}: {message}");
+    }
+    let core = |lists: &str| {
+        let plan = plan(&Core, &format!("{SMALL}nodes = 4\n{lists}"));
+        plan.map(|_| ()).err().unwrap_or_default()
+    };
+    assert_eq!(core("over_forward_us = [276.0]\nover_factors = [1.0]"), "");
+    assert!(core("over_forward_us = []\nover_factors = [1.0]").starts_with("over_forward_us: "));
+    assert!(core("over_forward_us = [-1.0]\nover_factors = [1.0]").starts_with("over_forward_us: "));
+    assert!(core("over_forward_us = [276.0]\nover_factors = [nan]").starts_with("over_factors: "));
+    let many = vec!["1"; VALUES_MAX + 1].join(", ");
+    let window = plan(&Window, &format!("{SMALL}nodes = 4\nover_forward_us = [1.0]\nover_window = [{many}]"));
+    assert!(window.is_err_and(|message| message.starts_with("over_window: must be 1 to 64 numbers")));
+}
+
+#[test]
+fn round_robin_knows_neither_window_nor_price() {
+    let text = format!("{SMALL}nodes = 4\nover_forward_us = [276.0, 138.0]\nover_window = [1, 64]");
+    let plan = plan(&Window, &text).expect("a plan");
+    let traces = Traces::new(Path::new("/nowhere"));
+    let samples: Vec<Sample> =
+        (0..plan.jobs()).flat_map(|job| plan.run(job, &traces).expect("runs")).collect();
+    assert_eq!((plan.jobs(), samples.len(), plan.lines().len()), (4, 12, 6));
+    let of = |name: &str| {
+        let found = samples.iter().filter(|sample| sample.line.starts_with(name));
+        found.map(|sample| sample.values["speedup"]).collect::<Vec<_>>()
+    };
+    let (rr, ward) = (of("RR"), of("WARD"));
+    assert!(rr.iter().all(|speedup| *speedup == rr[0]), "{rr:?}");
+    assert!(ward[2] > ward[0] && ward[3] > ward[2], "a longer line, a cheaper handoff: {ward:?}");
+}
+
+#[test]
 fn a_log_without_days_is_refused_and_a_missing_trace_is_named() {
     let text = format!("{SMALL}forward_us = 276.0\nover_nodes = [4]");
     let traces = Traces::new(Path::new("/nowhere"));
