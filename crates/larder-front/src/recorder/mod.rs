@@ -1,8 +1,9 @@
 //! The recorder: writes what the dispatcher was told and decided to a file, for the simulator to decide it anew.
 //!
 //! The format is [`larder_core::record`]'s. The thread that has decided makes the bytes and puts them into a bounded
-//! queue; one thread of its own writes them. A request never waits for the file: where the queue is full the recording
-//! ends by name (`overrun`), and the file says so. It begins with the switch, because a replay must start from the
+//! queue; one thread of its own writes them. A request never waits for the file: where the queue is full (by count, or
+//! by [`QUEUE_BYTES_MAX`]) the recording ends by name (`overrun`), and the file says so. While a record is written
+//! its file is locked, so another process that is told to write it is refused. It begins with the switch, because a replay must start from the
 //! same empty state, and ends when the switch has drained.
 //!
 //! Recording costs a shared lock, an allocation or two and about 40 bytes of file per decision, more for decisions
@@ -76,12 +77,17 @@ pub enum RecordStartError {
 const RECORDING: u8 = 0x80;
 const WRITE_FAILED: u8 = 0x81;
 
+/// Bytes that may wait to be written, whatever their number: 64 MiB.
+const QUEUE_BYTES_MAX: u64 = 64 << 20;
+
 /// What recorder and writer share.
 #[derive(Debug)]
 struct Progress {
     state: AtomicU8,
     frames: AtomicU64,
     bytes: AtomicU64,
+    /// Bytes in the queue.
+    waiting: AtomicU64,
 }
 
 impl Progress {
@@ -118,6 +124,7 @@ impl Recorder {
             state: AtomicU8::new(RECORDING),
             frames: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
+            waiting: AtomicU64::new(0),
         });
         let (queue, messages) = sync_channel(config.queue_max.max(1));
         let logs = log.is_some();
@@ -152,6 +159,10 @@ impl Recorder {
         }
         let Ok(bytes) = frame.encode() else { return self.stop(End::TooLong) };
         let line = if self.logs { line(frame) } else { String::new() };
+        let size = (bytes.len() + line.len()) as u64;
+        if self.progress.waiting.fetch_add(size, Relaxed) + size > QUEUE_BYTES_MAX {
+            return self.stop(End::Overrun);
+        }
         match self.queue.try_send(Message::Frame { bytes, line }) {
             Ok(()) => true,
             Err(TrySendError::Full(_)) => self.stop(End::Overrun),
@@ -184,7 +195,14 @@ impl Drop for Recorder {
 }
 
 fn create(path: &Path) -> Result<BufWriter<File>, RecordStartError> {
-    let file = File::create(path).map_err(|source| RecordStartError::File { file: path.into(), source })?;
+    let failed = |source| RecordStartError::File { file: path.into(), source };
+    let file = File::options().write(true).create(true).truncate(false).open(path).map_err(failed)?;
+    // A record that another switch is writing is not ours to replace.
+    file.try_lock().map_err(|error| failed(error.into()))?;
+    // Devices and pipes have no length to set.
+    if file.metadata().map_err(failed)?.is_file() {
+        file.set_len(0).map_err(failed)?;
+    }
     Ok(BufWriter::with_capacity(1 << 18, file))
 }
 
@@ -248,6 +266,32 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_record_being_written_is_not_replaced_and_an_old_one_is() {
+        let file = path("twice");
+        std::fs::write(&file, vec![b'x'; 4096]).expect("an old record");
+        let config = RecordConfig::file(&file);
+        let recorder = Recorder::open(&config, &header()).expect("replaces the old one");
+        let second = Recorder::open(&config, &header());
+        assert!(matches!(second, Err(RecordStartError::File { .. })), "{second:?}");
+        recorder.finish();
+        drop(recorder);
+        assert!(std::fs::read(&file).expect("reads").len() < 4096, "nothing of it is left");
+        assert!(Recorder::open(&config, &header()).is_ok(), "the lock went with its holder");
+        std::fs::remove_file(file).expect("removes");
+    }
+
+    #[test]
+    fn bytes_that_wait_have_a_limit() {
+        let file = path("bytes");
+        let recorder = Recorder::open(&RecordConfig::file(&file), &header()).expect("opens");
+        recorder.progress.waiting.store(QUEUE_BYTES_MAX, Relaxed);
+        assert!(!recorder.decided(decided()));
+        assert_eq!(recorder.status().state, "overrun");
+        drop(recorder);
+        std::fs::remove_file(file).expect("removes");
+    }
+
     /// Nobody takes from the queue: what does not fit ends the recording and blocks nobody.
     #[test]
     fn a_full_queue_ends_the_recording() {
@@ -255,6 +299,7 @@ mod tests {
             state: AtomicU8::new(RECORDING),
             frames: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
+            waiting: AtomicU64::new(0),
         });
         let (queue, messages) = sync_channel(2);
         let recorder = Recorder { progress: progress.clone(), queue, logs: false, writer: Mutex::new(None) };

@@ -47,6 +47,7 @@ impl Writer {
         self.put(header)?;
         let mut frames = 0;
         while let Ok(Message::Frame { bytes, line }) = messages.recv() {
+            self.progress.waiting.fetch_sub((bytes.len() + line.len()) as u64, Relaxed);
             self.put(&bytes)?;
             if let Some(log) = &mut self.log {
                 log.write_all(line.as_bytes())?;

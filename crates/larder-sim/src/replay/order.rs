@@ -5,7 +5,7 @@
 
 use super::error::Trouble;
 use larder_core::tape::{Entry, Lane, Visit};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Where each lane has come to, and who waits for it.
 #[derive(Debug, Default)]
@@ -18,11 +18,11 @@ impl Order {
     /// The first lane that has not come to where this tape needs it. Only the first visit to a lane counts: later
     /// ones of the same decision follow from it.
     pub(super) fn missing(&self, tape: &[Entry]) -> Option<(Lane, u64)> {
-        for (at, entry) in tape.iter().enumerate() {
+        let mut seen = BTreeSet::new();
+        for entry in tape {
             let Entry::Visit(lane, place) = *entry else { continue };
             let came = self.places.get(&lane).copied().unwrap_or(0);
-            let again = || tape[..at].iter().any(|before| matches!(before, Entry::Visit(l, _) if *l == lane));
-            if came != place && !again() {
+            if seen.insert(lane) && came != place {
                 return Some((lane, place));
             }
         }

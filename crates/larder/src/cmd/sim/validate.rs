@@ -24,7 +24,8 @@ use crate::validate::text;
 /// chosen so that a run takes about --seconds and leaves the processors room. A row is invalid if they were 70 % busy or
 /// more, or a request failed. Run it while nothing else runs; interrupt it with Ctrl-C.
 ///
-/// Ends with code 1 if a valid row is off by more than 1.5 points of hit ratio or 15 % of throughput.
+/// Ends with code 1 if a valid row is off by more than 1.5 points of hit ratio or 15 % of throughput, or if no row is
+/// valid.
 #[derive(Debug, Args)]
 pub(crate) struct ValidateArgs {
     /// Access logs to replay; without one, a synthetic trace (rice-like, scale 0.05).
@@ -95,9 +96,12 @@ pub(crate) fn run(args: &ValidateArgs) -> anyhow::Result<()> {
         std::fs::write(path, text::markdown(&rows, &args.command()))
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
-    let [_, off, _] = text::counts(&rows);
+    let [holds, off, invalid] = text::counts(&rows);
     if off > 0 {
         anyhow::bail!("{off} of {} rows are off by more than their bounds", rows.len());
+    }
+    if holds == 0 {
+        anyhow::bail!("no row is valid ({invalid} of {}): the table says why", rows.len());
     }
     Ok(())
 }
