@@ -4,6 +4,8 @@
 //! A page is fetched over one connection of its own: the base page, then each embedded object as soon as the one
 //! before has come (HTTP/1.1, one server process for each connection). Then the user thinks. Behind a switch of layer 4
 //! the whole connection ends at the node that got its first request; at layer 7 each request is dispatched. The
+//! dispatcher does not count a bound connection after its first object, so that only policies that take no notice of its
+//! counts can be put behind layer 4. The
 //! first secure page of a session begins with a key exchange; later ones resume it. A page's delay runs from its first
 //! request to its last object's end.
 //!
@@ -17,10 +19,13 @@
 use core::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use larder_core::class::ServiceClass;
+use larder_core::policy::PolicyKind;
 use larder_core::{NodeId, TargetId, Time};
 use larder_trace::synth::profiles::Profiles;
 use larder_trace::synth::sessions::{Page, Sessions, SiteItem};
 
+use crate::SimError;
 use crate::outcome::{DelayLog, Delays};
 use crate::source::{Ask, Link, Source};
 use crate::workload::{Item, Workload};
@@ -39,6 +44,15 @@ impl Workload {
     }
 }
 
+/// Delays of pages.
+#[derive(Clone, Debug, Default)]
+pub struct PageLog {
+    /// Of all pages.
+    pub all: DelayLog,
+    /// By the class of the base page, in the order of [`ServiceClass::ALL`].
+    pub of_class: [DelayLog; ServiceClass::COUNT],
+}
+
 /// Sessions of pages.
 #[derive(Debug)]
 pub struct SessionUsers<'s> {
@@ -53,8 +67,13 @@ pub struct SessionUsers<'s> {
     /// Who thinks: when the next page begins, and whose.
     thinking: BinaryHeap<Reverse<(Time, u32)>>,
     users: Vec<User>,
-    log: &'s mut DelayLog,
+    log: &'s mut PageLog,
 }
+
+/// Policies that decide alike whether or not the dispatcher counts a connection to its end: they are blind, or go by
+/// what nodes report.
+const BINDABLE: [PolicyKind; 4] =
+    [PolicyKind::Random, PolicyKind::Rr, PolicyKind::WrrNum, PolicyKind::WrrTime];
 
 #[derive(Clone, Copy, Debug, Default)]
 struct User {
@@ -67,21 +86,37 @@ struct User {
 }
 
 impl<'s> SessionUsers<'s> {
-    /// All sessions of `sessions`; delays of pages go to `log`.
-    pub fn new(
-        sessions: &'s Sessions,
-        bound: bool,
-        window: core::ops::Range<Time>,
-        log: &'s mut DelayLog,
-    ) -> Self {
+    /// All sessions of `sessions`; delays of pages go to `log`. Each request is dispatched (layer 7).
+    pub fn new(sessions: &'s Sessions, window: core::ops::Range<Time>, log: &'s mut PageLog) -> Self {
         let users = vec![User::default(); sessions.sessions.len()];
         let (from, until) = (window.start, window.end);
-        Self { sessions, bound, from, until, next: 0, thinking: BinaryHeap::new(), users, log }
+        Self { sessions, bound: false, from, until, next: 0, thinking: BinaryHeap::new(), users, log }
+    }
+
+    /// These users behind a switch of layer 4 under a policy: a connection stays at its first request's node.
+    ///
+    /// # Errors
+    /// [`SimError::Workload`] if the policy goes by the dispatcher's counts of requests in flight, in which connections
+    /// are not contained after their first object.
+    pub fn bound(self, policy: PolicyKind) -> Result<Self, SimError> {
+        if BINDABLE.contains(&policy) {
+            return Ok(Self { bound: true, ..self });
+        }
+        Err(SimError::Workload(
+            "a switch of layer 4 does not count a connection after its first object: use random, rr, wrr-num or \
+             wrr-time, or a switch of layer 7",
+        ))
     }
 
     fn page(&self, number: u32) -> &'s Page {
         let session = &self.sessions.sessions[number as usize];
         &self.sessions.pages[(session.pages.start + self.users[number as usize].page) as usize]
+    }
+
+    /// The class of a page, which is its base's.
+    fn class(&self, page: &Page) -> ServiceClass {
+        let base = self.sessions.objects_of(page).first();
+        base.map_or(ServiceClass::default(), |item| self.sessions.items[*item as usize].class)
     }
 
     fn ask(&self, number: u32, link: Link) -> Ask {
@@ -135,7 +170,9 @@ impl Source for SessionUsers<'_> {
             return;
         }
         if user.begun >= self.from {
-            self.log.note(now.as_nanos() - user.begun.as_nanos());
+            let delay_ns = now.as_nanos() - user.begun.as_nanos();
+            self.log.all.note(delay_ns);
+            self.log.of_class[self.class(page).index()].note(delay_ns);
         }
         let pages = &self.sessions.sessions[tag as usize].pages;
         if user.page + 1 < pages.end - pages.start {
@@ -146,7 +183,7 @@ impl Source for SessionUsers<'_> {
     }
 
     fn pages(&self) -> Option<Delays> {
-        Some(self.log.delays())
+        Some(self.log.all.delays())
     }
 }
 
@@ -297,9 +334,9 @@ mod tests {
     #[test]
     fn pages_come_object_by_object_and_delays_are_theirs() {
         let sessions = made();
-        let mut log = DelayLog::new();
+        let mut log = PageLog::default();
         let window = Time::ZERO..Time::from_secs(10_000);
-        let asked = drive(&mut SessionUsers::new(&sessions, false, window, &mut log));
+        let asked = drive(&mut SessionUsers::new(&sessions, window, &mut log));
         // Every object of every page, none twice: by session and order they are what the sessions say.
         for (number, session) in sessions.sessions.iter().enumerate() {
             let pages = &sessions.pages[session.pages.start as usize..session.pages.end as usize];
@@ -313,22 +350,41 @@ mod tests {
             assert!(mine.iter().all(|(_, ask)| ask.link.bound.is_none()));
         }
         let objects = sessions.objects.len() as f64 / sessions.pages.len() as f64;
-        assert_eq!(log.delays().count, sessions.pages.len() as u64);
-        assert!((log.delays().mean_s - objects * 1e-3).abs() < 1e-9, "each object takes a millisecond");
+        assert_eq!(log.all.delays().count, sessions.pages.len() as u64);
+        let secure = sessions.pages.iter().filter(|page| page.secure).count() as u64;
+        assert_eq!(log.of_class[ServiceClass::Cb.index()].delays().count, secure);
+        assert_eq!(
+            log.of_class[ServiceClass::N.index()].delays().count,
+            sessions.pages.len() as u64 - secure
+        );
+        assert!((log.all.delays().mean_s - objects * 1e-3).abs() < 1e-9, "each object takes a millisecond");
     }
 
     #[test]
     fn a_bound_connection_stays_and_the_window_is_kept() {
         let sessions = made();
-        let mut log = DelayLog::new();
+        let mut log = PageLog::default();
         let window = Time::from_secs(5)..Time::from_secs(15);
-        let asked = drive(&mut SessionUsers::new(&sessions, true, window, &mut log));
+        let users = SessionUsers::new(&sessions, window, &mut log);
+        let asked = drive(&mut users.bound(PolicyKind::WrrNum).expect("it goes by reports"));
         for (now, ask) in &asked {
             assert_eq!(ask.link.bound, (!ask.link.opens).then_some(NodeId(3)));
             assert!(!ask.link.opens || *now < Time::from_secs(15));
         }
         let measured = asked.iter().filter(|(now, ask)| ask.link.opens && *now >= Time::from_secs(5)).count();
-        assert_eq!(log.delays().count, measured as u64);
+        assert_eq!(log.all.delays().count, measured as u64);
+    }
+
+    #[test]
+    fn policies_that_go_by_the_dispatchers_counts_are_not_put_behind_layer_4() {
+        let sessions = made();
+        for policy in PolicyKind::ALL {
+            let mut log = PageLog::default();
+            let users = SessionUsers::new(&sessions, Time::ZERO..Time::from_secs(1), &mut log);
+            let goes = !matches!(users.bound(policy), Err(SimError::Workload(_)));
+            let blind = ["random", "rr", "wrr-num", "wrr-time"].contains(&policy.name());
+            assert_eq!(goes, blind, "{}", policy.name());
+        }
     }
 
     #[test]

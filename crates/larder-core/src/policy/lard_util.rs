@@ -12,6 +12,12 @@
 //! This is [basic LARD](super::lard) with T_low = 0.3 and T_high = 0.7; the paper says that small changes to them do not
 //! matter. With T_high above one half, 2 T_high is never reached: it stands for thresholds that are set lower.
 //!
+//! The CAP paper says two things. It uses "the LARD version proposed in" the LARD paper, which moves a target only if
+//! some node is below T_low, or at 2 T_high. And in its own words, above the threshold a request goes "to a lowly loaded
+//! node, if it exists, or to the least loaded node", which needs no node below T_low. This is the former. T_low set just
+//! below T_high comes near the latter: any node that is not highly loaded itself then relieves one that is. In
+//! simulation it makes little difference (experiment cap-thresholds).
+//!
 //! Where the paper is silent: it does not say how utilisation is sampled; here it is the node's last
 //! [report](crate::nodes::LoadReport). Ties of the least loaded go to the node with fewer requests in flight by its
 //! weight, then to the first at or after the target's hash position. A node that has not reported, or not within

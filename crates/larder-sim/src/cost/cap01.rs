@@ -26,7 +26,9 @@
 //!   that paper. Layer 7: 5,000 handoffs a second and 9 us a packet, from the LARD paper's prototype, which is the same
 //!   mechanism on the same machine. Layer 4: 20,000 connections a second for a software switch (Aron et al., USENIX 2000).
 //! * The server's processor: connection and request are Apache's on a 300 MHz Pentium II (Aron et al., USENIX 1999).
-//! * The key exchange: RSA over the 48 bytes of the pre-master secret, 10 ms, and two more round trips.
+//! * The key exchange: RSA over the 48 bytes (384 bits) of SSL's pre-master secret, 10 ms, and two more round trips. The
+//!   paper's table 2 says "RSA (256 bit) 38.5 Kbps": the rate is its own, and 256 bits can be a key or what is
+//!   encrypted. In the latter case `rsa_bits` = 256 makes a key exchange 6.6 ms.
 //! * A query's demand is the workload's, in places of the database; see `larder_trace::synth::sessions`. Each node has a
 //!   back-end server of its own, with the same disk, which serves place by place.
 //! * Processor demands above 10 ms are served in slices of that (time sharing on Linux and FreeBSD of the time is of this

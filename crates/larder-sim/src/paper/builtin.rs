@@ -50,7 +50,9 @@ const ALL: &[&dyn Builtin] = &[
     &cap_vector::Vector,
     &cap::Pages,
     &cap::Gather,
+    &cap::Thresholds,
     &hacc::Bench,
+    &hacc::Router,
 ];
 
 /// The builtin of that name, or the names there are.

@@ -5,14 +5,15 @@
 //! The paper gives 100 to 300 sessions a second and 2 to 32 servers, not which of them its figures are for. Here one rule
 //! sets the load of every experiment: so many sessions a second that under CAP the kind of station that works most
 //! (processor, disk, network interface, back-end) works a given share of the time, mean over the nodes. It is found by a
-//! run with few sessions, as utilisation grows in proportion to the rate: what a request takes does not
-//! depend on it, and CAP's hit ratio neither.
+//! run with few sessions, as utilisation grows in proportion to the rate: what a request takes does not depend on it.
+//! CAP's hit ratio does, as memories are cold in a run with few sessions, so that a second run, at the rate that the first
+//! one gives, corrects it.
 //!
 //! # The policies
 //! CAP, LARD and static partitioning dispatch each request (layer 7); WRR, RR and RAN each connection, which is a page
 //! (layer 4). WRR is "always able to choose the best parameters": here the best of the number of processes gathered every
-//! 0.1, 0.5, 1, 2, 5 and 10 s, by the 90th percentile. LARD's utilisation is reported as often as suits it best, by the
-//! same rule. Utilisation is that of the busiest of processor, disk, network interface and back-end. One line is not in
+//! 0.1, 0.5, 1, 2, 5 and 10 s, by the 90th percentile of a run whose seed is not measured. LARD's utilisation is reported
+//! as often as suits it best, by the same rule. Lines at fixed periods of 2 and 5 s stand beside both. Utilisation is that of the busiest of processor, disk, network interface and back-end. One line is not in
 //! the paper: LARD as its authors published it, which goes by connections that the switch counts itself and needs no
 //! reports.
 
@@ -31,14 +32,19 @@ use super::builtin::{Builtin, Plan, params};
 use super::report::Sample;
 use super::traces::Traces;
 use crate::cost::{Cap01, Costs, Layer};
-use crate::outcome::DelayLog;
-use crate::users::SessionUsers;
+use crate::users::{PageLog, SessionUsers};
 use crate::{CacheChoice, Outcome, Scenario, SimNode, Workload, simulate_with};
+
+mod tuning;
+
+pub(super) use tuning::{Gather, Thresholds};
 
 /// Periods of which the best is taken, in seconds.
 const PERIODS_S: [f64; 6] = [0.1, 0.5, 1.0, 2.0, 5.0, 10.0];
 /// Sessions a second and node of the run that the load is computed from: too few to fill any station.
 const PROBE_PER_NODE_S: f64 = 3.0;
+/// The seed of the runs that choose a period; none that is measured.
+const CHOOSING_SEED: u64 = 1_000;
 /// A node's memory as a share of the document tree (section 4.2).
 const MEMORY_SHARE: f64 = 0.15;
 
@@ -72,9 +78,28 @@ struct Bench {
     rate: OnceLock<Result<f64, PaperError>>,
 }
 
+/// A policy and what it may be set to.
+#[derive(Clone, Copy, Debug)]
+struct Setup {
+    policy: PolicyKind,
+    /// How often nodes report, in seconds.
+    period_s: f64,
+    /// LARD's thresholds, in thousandths.
+    low: u16,
+    high: u16,
+}
+
+impl Setup {
+    /// With the paper's thresholds.
+    const fn new(policy: PolicyKind, period_s: f64) -> Self {
+        Self { policy, period_s, low: 300, high: 700 }
+    }
+}
+
 /// What a policy gave.
+#[derive(Default)]
 struct Run {
-    pages: DelayLog,
+    pages: PageLog,
     outcomes: Vec<Outcome>,
 }
 
@@ -105,11 +130,14 @@ impl Bench {
     /// Sessions a second, by the rule.
     fn rate(&self) -> Result<f64, PaperError> {
         let found = self.rate.get_or_init(|| {
-            let probe_per_s = PROBE_PER_NODE_S * f64::from(self.nodes);
-            let probe = self.run(PolicyKind::Cap, 1.0, probe_per_s)?;
-            let busiest = probe.busy().into_iter().fold(0.0, f64::max);
+            let mut rate = PROBE_PER_NODE_S * f64::from(self.nodes);
+            for _ in 0..2 {
+                let probe = self.run(Setup::new(PolicyKind::Cap, 1.0), rate)?;
+                let busiest = probe.busy().into_iter().fold(0.0, f64::max);
+                rate *= self.load / busiest;
+            }
             // Tenths of a session a second, so that a rate can be quoted.
-            Ok((probe_per_s * self.load / busiest * 10.0).round() / 10.0)
+            Ok((rate * 10.0).round() / 10.0)
         });
         found.clone()
     }
@@ -118,23 +146,17 @@ impl Bench {
         self.site.parse().map_err(|error| PaperError::Workload(format!("{error}")))
     }
 
-    /// All seeds under a policy whose nodes report every `period_s`.
-    fn run(&self, policy: PolicyKind, period_s: f64, rate: f64) -> Result<Run, PaperError> {
-        let mut run = Run { pages: DelayLog::new(), outcomes: Vec::new() };
+    /// All seeds.
+    fn run(&self, setup: Setup, rate: f64) -> Result<Run, PaperError> {
+        let mut run = Run::default();
         for seed in 1..=self.seeds {
-            self.run_seed(policy, period_s, rate, seed, &mut run)?;
+            self.run_seed(setup, rate, seed, &mut run)?;
         }
         Ok(run)
     }
 
-    fn run_seed(
-        &self,
-        policy: PolicyKind,
-        period_s: f64,
-        rate: f64,
-        seed: u64,
-        run: &mut Run,
-    ) -> Result<(), PaperError> {
+    fn run_seed(&self, setup: Setup, rate: f64, seed: u64, run: &mut Run) -> Result<(), PaperError> {
+        let Setup { policy, period_s, low, high } = setup;
         let site = self.site()?;
         let recipe =
             SessionRecipe { sessions_per_s: rate, span_s: self.until_s, ..SessionRecipe::cap01(site) };
@@ -149,7 +171,11 @@ impl Bench {
             seed,
             admission: Admission::Unlimited,
             t_gat: Duration::from_secs_f64(period_s),
+            // "Proportionally to the percentage arrival of requests for each class": by page, as a user's request is
+            // for a page.
             static_shares: site.classes().map(u32::from),
+            util_low_permille: low,
+            util_high_permille: high,
             ..Settings::default()
         };
         let scenario = Scenario {
@@ -163,18 +189,19 @@ impl Bench {
         let workload = Workload::of_site(&sessions.items, costs.place_ns());
         let window = Time::ZERO + Duration::from_secs_f64(self.warm_s)
             ..Time::ZERO + Duration::from_secs_f64(self.until_s);
-        let users = SessionUsers::new(&sessions, is_layer4, window, &mut run.pages);
+        let users = SessionUsers::new(&sessions, window, &mut run.pages);
+        let users = if is_layer4 { users.bound(policy)? } else { users };
         run.outcomes.push(simulate_with(&workload, &scenario, Box::new(users))?);
         Ok(())
     }
 
-    /// The best of the periods for a policy: the one with the lowest 90th percentile under the first seed.
+    /// The best of the periods for a policy: the one with the lowest 90th percentile under a seed of its own.
     fn best(&self, policy: PolicyKind, rate: f64) -> Result<f64, PaperError> {
         let mut best = (f64::INFINITY, PERIODS_S[0]);
         for period_s in PERIODS_S {
-            let mut run = Run { pages: DelayLog::new(), outcomes: Vec::new() };
-            self.run_seed(policy, period_s, rate, 1, &mut run)?;
-            let p90_s = run.pages.delays().p90_s;
+            let mut run = Run::default();
+            self.run_seed(Setup::new(policy, period_s), rate, CHOOSING_SEED, &mut run)?;
+            let p90_s = run.pages.all.delays().p90_s;
             if p90_s < best.0 {
                 best = (p90_s, period_s);
             }
@@ -204,7 +231,8 @@ impl Run {
     }
 
     fn values(&self, rate: f64, period_s: f64) -> Vec<(&'static str, f64)> {
-        let (delays, [cpu, disk, nic, back]) = (self.pages.delays(), self.busy());
+        let (delays, [cpu, disk, nic, back]) = (self.pages.all.delays(), self.busy());
+        let class_n = self.pages.of_class[ServiceClass::N.index()].delays();
         let most = |outcome: &Outcome| {
             let busy = |node: &crate::NodeOutcome| node.cpu_busy.max(node.disk_busy).max(node.back_busy);
             outcome.nodes.iter().map(busy).fold(0.0, f64::max)
@@ -213,6 +241,8 @@ impl Run {
             ("p90_s", delays.p90_s),
             ("p50_s", delays.p50_s),
             ("mean_s", delays.mean_s),
+            ("n_p90_s", class_n.p90_s),
+            ("n_p50_s", class_n.p50_s),
             ("hit_ratio", self.mean(|outcome| 1.0 - outcome.miss_ratio)),
             ("cpu_busy", cpu),
             ("disk_busy", disk),
@@ -226,10 +256,12 @@ impl Run {
     }
 }
 
-const METRICS: [&str; 12] = [
+const METRICS: [&str; 14] = [
     "p90_s",
     "p50_s",
     "mean_s",
+    "n_p90_s",
+    "n_p50_s",
     "hit_ratio",
     "cpu_busy",
     "disk_busy",
@@ -243,16 +275,38 @@ const METRICS: [&str; 12] = [
 
 /// `cap-pages`: how long pages take, by policy.
 ///
-/// Lines: `CAP`, `LARD`, `WRR`, `LARD by connections`, and `StaticPartitioning` where there are several classes. x: a page delay in seconds. Metrics: `within` (share of the pages
-/// that take at most x), and, the same at every x, the 90th percentile `p90_s`, `p50_s`, `mean_s`, `hit_ratio`, shares of
+/// Lines: `CAP`, `LARD`, `WRR`, `LARD by connections`, `StaticPartitioning` where there are several classes, and `WRR at
+/// 2 s` and so on with a fixed period. With a second site S (`beside`) also `CAP on S`, `LARD on S`, `WRR on S`, at the
+/// load that the rule gives for S, and `CAP on S, same rate` and so on, at this site's sessions a second.
+/// x: a page delay in seconds. Metrics: `within` (share of the pages that take at most x), and, the same at every x, the
+/// 90th percentile `p90_s`, `p50_s`, `mean_s`, `n_p90_s` and `n_p50_s` (of pages of class N alone), `hit_ratio`, shares of
 /// the time that stations work (mean over the nodes; `busiest_node` is the busiest station of all), `sessions_per_s`, and
 /// the period that suited the policy best.
 #[derive(Debug)]
 pub(super) struct Pages;
 
+/// Whose site and rate a line has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Where {
+    Here,
+    Beside,
+    BesideSameRate,
+}
+
+#[derive(Clone, Debug)]
+struct PagesLine {
+    name: String,
+    policy: PolicyKind,
+    /// The period; the best if `None` and the policy needs one.
+    period_s: Option<f64>,
+    place: Where,
+}
+
 #[derive(Debug)]
 struct PagesPlan {
     bench: Bench,
+    beside: Option<Bench>,
+    lines: Vec<PagesLine>,
     /// Delays at which the share is read, in seconds.
     seconds: Vec<f64>,
 }
@@ -263,6 +317,12 @@ const POLICIES: [(&str, PolicyKind); 5] = [
     ("WRR", PolicyKind::WrrNum),
     ("LARD by connections", PolicyKind::Lard),
     ("StaticPartitioning", PolicyKind::Static),
+];
+const FIXED: [(&str, PolicyKind, f64); 4] = [
+    ("LARD at 2 s", PolicyKind::LardUtil, 2.0),
+    ("LARD at 5 s", PolicyKind::LardUtil, 5.0),
+    ("WRR at 2 s", PolicyKind::WrrNum, 2.0),
+    ("WRR at 5 s", PolicyKind::WrrNum, 5.0),
 ];
 
 /// Reads a list of positive numbers and the bench that the other keys describe.
@@ -282,32 +342,48 @@ fn read(table: &toml::Table, list: &str) -> Result<(Bench, Vec<f64>), String> {
     Ok((bench, values))
 }
 
+/// The lines: only sites with several classes have servers to dedicate.
+fn pages_lines(site: &str, beside: Option<&str>) -> Vec<PagesLine> {
+    let classes = site.parse::<Site>().map_or([0; ServiceClass::COUNT], Site::classes);
+    let several = classes.iter().filter(|share| **share > 0).count() > 1;
+    let policies = &POLICIES[..if several { POLICIES.len() } else { POLICIES.len() - 1 }];
+    let line = |name: String, policy, period_s, place| PagesLine { name, policy, period_s, place };
+    let mut lines: Vec<PagesLine> =
+        policies.iter().map(|(name, policy)| line((*name).to_owned(), *policy, None, Where::Here)).collect();
+    lines.extend(
+        FIXED.iter().map(|(name, policy, s)| line((*name).to_owned(), *policy, Some(*s), Where::Here)),
+    );
+    if let Some(other) = beside {
+        for (name, policy) in &POLICIES[..3] {
+            lines.push(line(format!("{name} on {other}"), *policy, None, Where::Beside));
+            lines.push(line(format!("{name} on {other}, same rate"), *policy, None, Where::BesideSameRate));
+        }
+    }
+    lines
+}
+
 impl Builtin for Pages {
     fn name(&self) -> &'static str {
         "cap-pages"
     }
 
     fn plan(&self, table: &toml::Table) -> Result<Box<dyn Plan>, String> {
-        let (bench, seconds) = read(table, "seconds")?;
-        Ok(Box::new(PagesPlan { bench, seconds }))
-    }
-}
-
-impl PagesPlan {
-    /// Only sites with several classes have servers to dedicate.
-    fn policies(&self) -> usize {
-        let classes = self.bench.site.parse::<Site>().map_or([0; ServiceClass::COUNT], Site::classes);
-        if classes.iter().filter(|share| **share > 0).count() > 1 {
-            POLICIES.len()
-        } else {
-            POLICIES.len() - 1
-        }
+        let mut table = table.clone();
+        let other = table.remove("beside");
+        let (bench, seconds) = read(&table, "seconds")?;
+        let beside = other.map(|site| {
+            table.insert("site".to_owned(), site);
+            read(&table, "seconds").map(|(bench, _)| bench)
+        });
+        let beside = beside.transpose()?;
+        let lines = pages_lines(&bench.site, beside.as_ref().map(|bench| bench.site.as_str()));
+        Ok(Box::new(PagesPlan { bench, beside, lines, seconds }))
     }
 }
 
 impl Plan for PagesPlan {
     fn lines(&self) -> Vec<String> {
-        POLICIES[..self.policies()].iter().map(|(name, _)| (*name).to_owned()).collect()
+        self.lines.iter().map(|line| line.name.clone()).collect()
     }
 
     fn metrics(&self) -> Vec<&'static str> {
@@ -315,100 +391,32 @@ impl Plan for PagesPlan {
     }
 
     fn jobs(&self) -> usize {
-        self.policies()
+        self.lines.len()
     }
 
     fn key(&self, job: usize) -> String {
-        format!("{} {} {:?}", POLICIES[job].0, self.bench.key(), self.seconds)
+        format!("{} {} {:?}", self.lines[job].name, self.bench.key(), self.seconds)
     }
 
     fn run(&self, job: usize, _traces: &Traces) -> Result<Vec<Sample>, PaperError> {
-        let (name, policy) = POLICIES[job];
-        let rate = self.bench.rate()?;
-        let period_s = match policy {
-            PolicyKind::LardUtil | PolicyKind::WrrNum => self.bench.best(policy, rate)?,
+        let line = &self.lines[job];
+        let bench = match (&self.beside, line.place) {
+            (Some(beside), Where::Beside | Where::BesideSameRate) => beside,
+            _ => &self.bench,
+        };
+        let rate = if line.place == Where::BesideSameRate { self.bench.rate()? } else { bench.rate()? };
+        let period_s = match (line.period_s, line.policy) {
+            (Some(period_s), _) => period_s,
+            (None, PolicyKind::LardUtil | PolicyKind::WrrNum) => bench.best(line.policy, rate)?,
             _ => 1.0,
         };
-        let run = self.bench.run(policy, period_s, rate)?;
+        let run = bench.run(Setup::new(line.policy, period_s), rate)?;
         let values = run.values(rate, period_s);
         let sample = |x: &f64| {
-            let within = ("within", run.pages.share_within(*x));
-            Sample::new(name, *x, std::iter::once(within).chain(values.iter().copied()))
+            let within = ("within", run.pages.all.share_within(*x));
+            Sample::new(&line.name, *x, std::iter::once(within).chain(values.iter().copied()))
         };
         Ok(self.seconds.iter().map(sample).collect())
-    }
-}
-
-/// `cap-gather`: how WRR depends on its gather period and load measure, beside policies that gather nothing.
-///
-/// Lines: `WRR num`, `WRR time`, `LARD` (how often it is told the utilisation), `RR`, `RAN`, `LARD by connections`.
-/// x: T_gat in seconds. Metrics as of `cap-pages` without `within`.
-#[derive(Debug)]
-pub(super) struct Gather;
-
-#[derive(Debug)]
-struct GatherPlan {
-    bench: Bench,
-    periods_s: Vec<f64>,
-}
-
-const GATHERING: [(&str, PolicyKind); 3] =
-    [("WRR num", PolicyKind::WrrNum), ("WRR time", PolicyKind::WrrTime), ("LARD", PolicyKind::LardUtil)];
-const BLIND: [(&str, PolicyKind); 3] =
-    [("RR", PolicyKind::Rr), ("RAN", PolicyKind::Random), ("LARD by connections", PolicyKind::Lard)];
-
-impl Builtin for Gather {
-    fn name(&self) -> &'static str {
-        "cap-gather"
-    }
-
-    fn plan(&self, table: &toml::Table) -> Result<Box<dyn Plan>, String> {
-        let (bench, periods_s) = read(table, "t_gat_s")?;
-        Ok(Box::new(GatherPlan { bench, periods_s }))
-    }
-}
-
-impl GatherPlan {
-    /// The job's line, policy and period; a blind policy has none.
-    fn point(&self, job: usize) -> (&'static str, PolicyKind, Option<f64>) {
-        let gathering = self.periods_s.len() * GATHERING.len();
-        if job < gathering {
-            let (name, policy) = GATHERING[job / self.periods_s.len()];
-            (name, policy, Some(self.periods_s[job % self.periods_s.len()]))
-        } else {
-            let (name, policy) = BLIND[job - gathering];
-            (name, policy, None)
-        }
-    }
-}
-
-impl Plan for GatherPlan {
-    fn lines(&self) -> Vec<String> {
-        GATHERING.iter().chain(&BLIND).map(|(name, _)| (*name).to_owned()).collect()
-    }
-
-    fn metrics(&self) -> Vec<&'static str> {
-        METRICS.to_vec()
-    }
-
-    fn jobs(&self) -> usize {
-        self.periods_s.len() * GATHERING.len() + BLIND.len()
-    }
-
-    fn key(&self, job: usize) -> String {
-        let (name, _, period) = self.point(job);
-        // A line without a period is drawn at all of them.
-        let at = period.map_or_else(|| format!("{:?}", self.periods_s), |period| period.to_string());
-        format!("{name} {} at {at}", self.bench.key())
-    }
-
-    fn run(&self, job: usize, _traces: &Traces) -> Result<Vec<Sample>, PaperError> {
-        let (name, policy, period) = self.point(job);
-        let rate = self.bench.rate()?;
-        let run = self.bench.run(policy, period.unwrap_or(10.0), rate)?;
-        let values = run.values(rate, period.unwrap_or(0.0));
-        let xs = period.map_or_else(|| self.periods_s.clone(), |period| vec![period]);
-        Ok(xs.into_iter().map(|x| Sample::new(name, x, values.iter().copied())).collect())
     }
 }
 
@@ -426,11 +434,11 @@ mod tests {
         let text = "site = 'transaction'\nnodes = 4\nload = 0.6\nseeds = 1\nwarm_s = 20.0\nuntil_s = 80.0";
         let bench = bench(text).expect("good parameters");
         let rate = bench.rate().expect("a rate");
-        let run = bench.run(PolicyKind::Cap, 1.0, rate).expect("a run");
+        let run = bench.run(Setup::new(PolicyKind::Cap, 1.0), rate).expect("a run");
         let busiest = run.busy().into_iter().fold(0.0, f64::max);
         // A thousand queries: their demands' sum varies by 3 % from run to run, and utilisation with it.
         assert!((busiest - 0.6).abs() < 0.08, "{busiest} at {rate} sessions/s");
-        assert!(run.pages.delays().count > 500);
+        assert!(run.pages.all.delays().count > 500);
     }
 
     #[test]

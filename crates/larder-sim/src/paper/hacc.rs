@@ -9,7 +9,9 @@
 //! what a client of the paper waits for is a backlog. In its place stands the time that a request waits for others: its
 //! delay less what it would take alone, read from disk. The rule on the longest time is left out: a large file waits at
 //! the disk again for each of its blocks, while connecting waits once, and both times rise together where a server is
-//! saturated, which is what the rules look for.
+//! saturated, which is what the rules look for. Rates and shares are what the requests that begin within the 100 s ask
+//! for, over 100 s: the work of a run until its end less that of the same run cut at its beginning. So what is
+//! left to do at the end counts, and the time it takes does not.
 //!
 //! ASP is measured at another number of users, the same for both: that at which the sprayer's nodes work 55 % of the time,
 //! as the paper's do. At the limit the rules make the delays equal, whereas the paper compares them.
@@ -21,7 +23,8 @@
 //! # The policies
 //! HACC is `hacc`, with the paper's weights for static files and for Domino. The sprayer takes the nodes in turn, and for
 //! Domino the least loaded one. For ASP the smart router's rule is static: files to the first node, scripts to the other
-//! two.
+//! two. The load of a disk is the share of the time that it works; the paper weighs bytes a second, which it norms in a way
+//! that it does not give.
 
 use std::time::Duration;
 
@@ -33,6 +36,10 @@ use larder_core::{Bytes, Time};
 use larder_trace::synth::profiles::{ProfileKind, Profiles, profiles};
 use serde::Deserialize;
 
+mod router;
+
+pub(super) use router::Router;
+
 use super::PaperError;
 use super::builtin::{Builtin, Plan, params};
 use super::report::Sample;
@@ -43,8 +50,6 @@ use crate::{CacheChoice, Outcome, Scenario, SimNode, Workload, simulate_with};
 
 /// Memory of the nodes, in MiB.
 const NODES_MIB: [u64; 3] = [64, 64, 32];
-/// What system and server take of it, in MiB.
-const SYSTEM_MIB: u64 = 24;
 const RAMP: Time = Time::from_secs(30);
 const WARM: Time = Time::from_secs(300);
 const END: Time = Time::from_secs(400);
@@ -55,9 +60,12 @@ const USERS_MAX: u32 = 1 << 15;
 
 /// `hacc-bench`: what the cluster bears under HACC and behind a sprayer.
 ///
-/// Lines: `HACC`, `IP-Sprayer`. x: the run, from 1; each has a seed of its own. Metrics: `users` (most by the rules),
+/// Lines: `HACC`, `IP-Sprayer`. x: the run, from 1; each has a seed of its own. With `vary`, one of `system_mib` (24),
+/// `cpu_factor` (1: the processor times of what is made) and `block_kib` (16), x is its value, and there is one run.
+/// Metrics: `users` (most by the rules),
 /// `users_measured` (those of the other values), `throughput` (requests/s),
-/// `latency_s` (mean), `router_busy` and `router_cpu` (shares of the time that it works, and its processor), `node_cpu` and `node_cpu_first`,
+/// `latency_s` (mean), `router_busy` and `router_cpu` (shares of the time that it works, and its processor),
+/// `nodes_per_router` (how many such nodes fill it), `node_cpu` and `node_cpu_first`,
 /// `node_cpu_others` (shares of the time: mean over nodes, of the first node, mean over the others), `disk_kb_s` (KB read
 /// from disk per second, all nodes), `disk_busy` (mean over nodes), `hit_ratio`.
 #[derive(Debug)]
@@ -67,13 +75,62 @@ pub(super) struct Bench;
 #[serde(deny_unknown_fields)]
 struct RawPlan {
     workload: String,
-    runs: u64,
+    runs: Option<u64>,
+    vary: Option<Vary>,
+    values: Option<Vec<f64>>,
+}
+
+/// What may be varied.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Vary {
+    SystemMib,
+    CpuFactor,
+    BlockKib,
+}
+
+/// What is ours about the nodes and decides much.
+#[derive(Clone, Copy, Debug)]
+struct Guess {
+    /// What system and server take of a node's memory, in MiB.
+    system_mib: f64,
+    /// By what the processor times of what is made are multiplied.
+    cpu_factor: f64,
+    /// Blocks of files, in KiB.
+    block_kib: f64,
+}
+
+impl Default for Guess {
+    fn default() -> Self {
+        Self { system_mib: 24.0, cpu_factor: 1.0, block_kib: 16.0 }
+    }
+}
+
+impl Guess {
+    fn with(self, vary: Vary, value: f64) -> Result<Self, String> {
+        let (guess, key, range, good) = match vary {
+            Vary::SystemMib => {
+                (Self { system_mib: value, ..self }, "system_mib", "0 to 31", (0.0..=31.0).contains(&value))
+            }
+            Vary::CpuFactor => {
+                (Self { cpu_factor: value, ..self }, "cpu_factor", "0.1 to 10", (0.1..=10.0).contains(&value))
+            }
+            Vary::BlockKib => (
+                Self { block_kib: value, ..self },
+                "block_kib",
+                "4 to 1,024",
+                (4.0..=1_024.0).contains(&value),
+            ),
+        };
+        if good { Ok(guess) } else { Err(format!("'values' of '{key}' must be {range}")) }
+    }
 }
 
 #[derive(Debug)]
 struct BenchPlan {
     kind: ProfileKind,
-    runs: u64,
+    /// x, seed and what is guessed.
+    points: Vec<(f64, u64, Guess)>,
 }
 
 const LINES: [&str; 2] = ["HACC", "IP-Sprayer"];
@@ -84,12 +141,25 @@ impl Builtin for Bench {
     }
 
     fn plan(&self, table: &toml::Table) -> Result<Box<dyn Plan>, String> {
-        let RawPlan { workload, runs } = params(table)?;
+        let RawPlan { workload, runs, vary, values } = params(table)?;
         let kind = workload.parse().map_err(|error: larder_trace::synth::SynthError| error.to_string())?;
-        if !(1..=100).contains(&runs) {
-            return Err("'runs' must be 1 to 100".to_owned());
-        }
-        Ok(Box::new(BenchPlan { kind, runs }))
+        let points = match (runs, vary, values) {
+            (Some(runs), None, None) => {
+                if !(1..=100).contains(&runs) {
+                    return Err("'runs' must be 1 to 100".to_owned());
+                }
+                (1..=runs).map(|run| (run as f64, run, Guess::default())).collect()
+            }
+            (None, Some(vary), Some(values)) => {
+                if values.is_empty() || values.len() > 100 {
+                    return Err("'values' must be 1 to 100 numbers".to_owned());
+                }
+                let point = |value: f64| Ok((value, 1, Guess::default().with(vary, value)?));
+                values.into_iter().map(point).collect::<Result<_, String>>()?
+            }
+            _ => return Err("give either 'runs', or 'vary' and 'values'".to_owned()),
+        };
+        Ok(Box::new(BenchPlan { kind, points }))
     }
 }
 
@@ -106,6 +176,7 @@ impl Plan for BenchPlan {
             "latency_s",
             "router_busy",
             "router_cpu",
+            "nodes_per_router",
             "node_cpu",
             "node_cpu_first",
             "node_cpu_others",
@@ -116,32 +187,32 @@ impl Plan for BenchPlan {
     }
 
     fn jobs(&self) -> usize {
-        LINES.len() * self.runs as usize
+        LINES.len() * self.points.len()
     }
 
     fn key(&self, job: usize) -> String {
-        let (line, run) = self.point(job);
-        format!("{} {line} run {run} {:?} {NODES_MIB:?}", self.kind.name(), Hacc99::default())
+        let (line, (_, seed, guess)) = self.point(job);
+        format!("{} {line} seed {seed} {guess:?} {:?} {NODES_MIB:?}", self.kind.name(), Hacc99::default())
     }
 
     fn run(&self, job: usize, _traces: &Traces) -> Result<Vec<Sample>, PaperError> {
-        let (line, run) = self.point(job);
-        let trial = Trial::new(self.kind, line == LINES[0], run);
+        let (line, (x, seed, guess)) = self.point(job);
+        let trial = Trial::new(self.kind, line == LINES[0], seed, guess);
         let users = trial.most(Trial::bears)?;
         let measured = match self.kind {
-            ProfileKind::Asp => Trial::new(self.kind, false, run).most(Trial::is_moderate)?,
+            ProfileKind::Asp => Trial::new(self.kind, false, seed, guess).most(Trial::is_moderate)?,
             _ => users,
         };
         let values = trial.measure(measured)?;
         let values =
             values.into_iter().chain([("users", f64::from(users)), ("users_measured", f64::from(measured))]);
-        Ok(vec![Sample::new(line, run as f64, values)])
+        Ok(vec![Sample::new(line, x, values)])
     }
 }
 
 impl BenchPlan {
-    fn point(&self, job: usize) -> (&'static str, u64) {
-        (LINES[job % LINES.len()], (job / LINES.len()) as u64 + 1)
+    fn point(&self, job: usize) -> (&'static str, (f64, u64, Guess)) {
+        (LINES[job % LINES.len()], self.points[job / LINES.len()])
     }
 }
 
@@ -156,10 +227,13 @@ struct Trial {
 }
 
 impl Trial {
-    fn new(kind: ProfileKind, is_smart: bool, seed: u64) -> Self {
-        let costs = Hacc99::default();
+    fn new(kind: ProfileKind, is_smart: bool, seed: u64, guess: Guess) -> Self {
+        let costs = Hacc99 { block_bytes: (guess.block_kib * 1_024.0) as u64, ..Hacc99::default() };
         let profiles = profiles(kind, seed);
-        let workload = Workload::of_site(&profiles.items, 0);
+        let mut workload = Workload::of_site(&profiles.items, 0);
+        for item in &mut workload.items {
+            item.cpu_ns = (item.cpu_ns as f64 * guess.cpu_factor) as u64;
+        }
         let policy = match (kind, is_smart) {
             (ProfileKind::Asp, true) => PolicyKind::Static,
             (_, true) => PolicyKind::Hacc,
@@ -176,7 +250,8 @@ impl Trial {
             hacc: if is_domino { HaccSettings::DOMINO } else { HaccSettings::STATIC_FILES },
             ..Settings::default()
         };
-        let node = |mib: u64| SimNode::with_cache(Bytes::mib(mib - SYSTEM_MIB));
+        let left = |mib: u64| Bytes(((mib as f64 - guess.system_mib) * 1_048_576.0) as u64);
+        let node = |mib: u64| SimNode::with_cache(left(mib));
         let scenario = Scenario {
             nodes: NODES_MIB.map(node).to_vec(),
             cache: CacheChoice::Kind(CacheKind::Lru),
@@ -188,17 +263,17 @@ impl Trial {
         Self { kind, costs, profiles, workload, alone_ns, scenario }
     }
 
-    fn run(&self, users: u32, warmup: usize) -> Result<(Seen, Outcome), PaperError> {
+    /// A run that no request begins in after `until`. What users see counts from `WARM` on.
+    fn run(&self, users: u32, until: Time) -> Result<(Seen, Outcome), PaperError> {
         let mut seen = Seen::default();
-        let scenario = Scenario { warmup, ..self.scenario.clone() };
-        let source = ProfileUsers::new(&self.profiles, &self.alone_ns, users, RAMP, WARM..END, &mut seen);
-        let outcome = simulate_with(&self.workload, &scenario, Box::new(source))?;
+        let source = ProfileUsers::new(&self.profiles, &self.alone_ns, users, RAMP, WARM..until, &mut seen);
+        let outcome = simulate_with(&self.workload, &self.scenario, Box::new(source))?;
         Ok((seen, outcome))
     }
 
     /// Whether DBench would go on with more users.
     fn bears(&self, users: u32) -> Result<bool, PaperError> {
-        let (seen, _) = self.run(users, 0)?;
+        let (seen, _) = self.run(users, END)?;
         let mean_s = match self.kind {
             ProfileKind::Baseline | ProfileKind::Fas => 1.0,
             ProfileKind::Domino | ProfileKind::Asp => 3.0,
@@ -208,9 +283,9 @@ impl Trial {
 
     /// Whether the nodes' processors work at most as much as the paper's behind the sprayer on ASP.
     fn is_moderate(&self, users: u32) -> Result<bool, PaperError> {
-        let (_, outcome) = self.run(users, 0)?;
-        let busy = outcome.nodes.iter().map(|node| node.cpu_busy).sum::<f64>() / outcome.nodes.len() as f64;
-        Ok(busy <= ASP_CPU)
+        let busy = |outcome: &Outcome| seconds(outcome, |node| node.cpu_busy);
+        let window_s = busy(&self.run(users, END)?.1) - busy(&self.run(users, WARM)?.1);
+        Ok(window_s / NODES_MIB.len() as f64 / END.since(WARM).as_secs_f64() <= ASP_CPU)
     }
 
     /// The largest number of users for which `holds`, to 2 %.
@@ -227,25 +302,28 @@ impl Trial {
     }
 
     fn measure(&self, users: u32) -> Result<Vec<(&'static str, f64)>, PaperError> {
-        let (seen, all) = self.run(users, 0)?;
+        let ((seen, all), (_, before)) = (self.run(users, END)?, self.run(users, WARM)?);
         let delays = seen.delays.delays();
-        let warmup = all.requests_all.saturating_sub(delays.count);
-        let (_, outcome) = self.run(users, warmup as usize)?;
-        let count = outcome.nodes.len() as f64;
-        let mean = |of: fn(&crate::NodeOutcome) -> f64| outcome.nodes.iter().map(of).sum::<f64>() / count;
-        let first = outcome.nodes.first().map_or(0.0, |node| node.cpu_busy);
-        let span_s = END.since(WARM).as_secs_f64();
+        let (span_s, count) = (END.since(WARM).as_secs_f64(), NODES_MIB.len() as f64);
+        let share = |of: &dyn Fn(&Outcome) -> f64| (of(&all) - of(&before)) / span_s;
+        let router = share(&|outcome| outcome.front_busy * outcome.seconds);
+        let cpu = share(&|outcome| seconds(outcome, |node| node.cpu_busy));
+        let disk = share(&|outcome| seconds(outcome, |node| node.disk_busy));
+        let first =
+            share(&|outcome| outcome.nodes.first().map_or(0.0, |node| node.cpu_busy * outcome.seconds));
+        let (hits, requests) = (all.hits - before.hits.min(all.hits), all.requests - before.requests);
         Ok(vec![
             ("throughput", delays.count as f64 / span_s),
             ("latency_s", delays.mean_s),
-            ("router_busy", outcome.front_busy),
-            ("router_cpu", outcome.front_busy * self.router_cpu_share()),
-            ("node_cpu", mean(|node| node.cpu_busy)),
+            ("router_busy", router),
+            ("router_cpu", router * self.router_cpu_share()),
+            ("nodes_per_router", count / router.max(f64::MIN_POSITIVE)),
+            ("node_cpu", cpu / count),
             ("node_cpu_first", first),
-            ("node_cpu_others", (mean(|node| node.cpu_busy) * count - first) / (count - 1.0)),
-            ("disk_kb_s", outcome.bytes_read as f64 / 1_024.0 / outcome.seconds),
-            ("disk_busy", mean(|node| node.disk_busy)),
-            ("hit_ratio", 1.0 - outcome.miss_ratio),
+            ("node_cpu_others", (cpu - first) / (count - 1.0)),
+            ("disk_kb_s", share(&|outcome| outcome.bytes_read as f64 / 1_024.0)),
+            ("disk_busy", disk / count),
+            ("hit_ratio", hits as f64 / requests.max(1) as f64),
         ])
     }
 
@@ -263,13 +341,18 @@ impl Trial {
     }
 }
 
+/// How long a kind of station works in a run, in seconds, sum over the nodes.
+fn seconds(outcome: &Outcome, of: fn(&crate::NodeOutcome) -> f64) -> f64 {
+    outcome.nodes.iter().map(of).sum::<f64>() * outcome.seconds
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn the_most_users_are_found_to_two_percent() {
-        let trial = Trial::new(ProfileKind::Baseline, true, 1);
+        let trial = Trial::new(ProfileKind::Baseline, true, 1, Guess::default());
         for limit in [1, 2, 37, 500, 4_711] {
             let found = trial.most(|_, users| Ok(users <= limit)).expect("a search");
             assert!(found <= limit && limit - found <= 1.max(limit / 50), "{found} for {limit}");
@@ -278,8 +361,21 @@ mod tests {
 
     #[test]
     fn few_users_are_borne_and_too_many_are_not() {
-        let trial = Trial::new(ProfileKind::Baseline, false, 1);
+        let trial = Trial::new(ProfileKind::Baseline, false, 1, Guess::default());
         assert_eq!((trial.bears(4), trial.bears(1_000)), (Ok(true), Ok(false)));
+    }
+
+    #[test]
+    fn stations_work_no_longer_than_the_window() {
+        let trial = Trial::new(ProfileKind::Baseline, false, 1, Guess::default());
+        let values = trial.measure(8).expect("a run");
+        let of =
+            |name: &str| values.iter().find(|(key, _)| *key == name).map_or(f64::NAN, |(_, value)| *value);
+        // Eight users with 2 s between requests, whose requests take some 0.3 s.
+        assert!((3.0..4.0).contains(&of("throughput")), "{values:?}");
+        for share in ["router_busy", "node_cpu", "disk_busy", "hit_ratio"] {
+            assert!((0.0..1.0).contains(&of(share)) && of(share) > 0.0, "{share}: {values:?}");
+        }
     }
 
     #[test]
@@ -287,5 +383,7 @@ mod tests {
         let error = |text: &str| Bench.plan(&text.parse().expect("TOML")).err().unwrap_or_default();
         assert!(error("workload = 'x'\nruns = 3").contains("domino"));
         assert!(error("workload = 'asp'\nruns = 0").contains("'runs'"));
+        assert!(error("workload = 'asp'\nruns = 1\nvary = 'system_mib'").contains("either"));
+        assert!(error("workload = 'asp'\nvary = 'system_mib'\nvalues = [32.0]").contains("0 to 31"));
     }
 }
