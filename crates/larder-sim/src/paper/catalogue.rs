@@ -16,6 +16,7 @@ files! {
     "lard/fig05-rice.toml",
     "lard/fig06-ibm.toml",
     "lard/fig07-09-rice.toml",
+    "lard/fig07-warm.toml",
     "lard/fig10-ibm.toml",
     "lard/fig11-12-cpu.toml",
     "lard/fig13-14-disks.toml",
@@ -42,6 +43,9 @@ files! {
     "press/fig07-rutgers.toml",
     "press/fig08-forth.toml",
     "press/fig09-combined.toml",
+    "press/figs06-09.toml",
+    "press/sec42-memory.toml",
+    "press/sec5-transfer.toml",
     "cap/fig02-vector.toml",
     "cap/fig03a-publishing-static.toml",
     "cap/fig03b-commerce-b.toml",
@@ -51,15 +55,10 @@ files! {
     "cap/fig06a-commerce-a.toml",
     "cap/fig06b-commerce-b.toml",
     "cap/fig06c-commerce-c.toml",
-    "cap/thresholds.toml",
-    "hacc/fig03-router.toml",
     "hacc/fig04-baseline.toml",
     "hacc/fig05-fas.toml",
     "hacc/fig06-domino.toml",
     "hacc/fig07-asp.toml",
-    "hacc/memory.toml",
-    "hacc/blocks.toml",
-    "hacc/domino-processor.toml",
 }
 
 /// All experiments.

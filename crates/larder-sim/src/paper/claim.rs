@@ -23,6 +23,12 @@ pub enum Measure {
     Gain,
     /// The gain from `from` to `to` over `to` / `from`: above 1 the line rises faster than its x.
     Growth,
+    /// How much the line rises for each unit of x from `from` to `to`: the least-squares slope.
+    Slope,
+    /// The share of the x from `from` to `to` at which no line of `among` is lower; it may be above by `slack`.
+    Lowest,
+    /// The share of the x from `from` to `to` at which no line of `among` is higher; it may be below by `slack`.
+    Highest,
     /// The x of the greatest value.
     PeakAt,
     /// The share of the x from `from` to `to` at which the lines of `order` stand in this order, greatest first; each
@@ -132,6 +138,37 @@ impl Verdict {
     }
 }
 
+/// What a measured value is divided by: the same measure elsewhere. What is not given is as in the claim.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Versus {
+    /// Of which line; with `per`, if that is divided too.
+    pub line: Option<String>,
+    /// Divided by which line.
+    pub per: Option<String>,
+    /// Where.
+    pub at: Option<f64>,
+    /// From where; with this or `to`, the claim's range does not count.
+    pub from: Option<f64>,
+    /// To where.
+    pub to: Option<f64>,
+}
+
+impl Versus {
+    /// The claim, asked here.
+    fn of(&self, claim: &Claim) -> Claim {
+        let (line, per) = match &self.line {
+            Some(_) => (self.line.clone(), self.per.clone()),
+            None => (claim.line.clone(), self.per.clone().or_else(|| claim.per.clone())),
+        };
+        let (from, to) = match (self.from, self.to) {
+            (None, None) => (claim.from, claim.to),
+            range => range,
+        };
+        Claim { line, per, from, to, at: self.at.or(claim.at), versus: None, ..claim.clone() }
+    }
+}
+
 /// A claim of an experiment file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Claim {
@@ -153,6 +190,10 @@ pub struct Claim {
     pub line: Option<String>,
     /// Divided by which line.
     pub per: Option<String>,
+    /// What the measured value is divided by.
+    pub versus: Option<Versus>,
+    /// The other lines of [`Measure::Lowest`] and [`Measure::Highest`].
+    pub among: Vec<String>,
     /// The lines of [`Measure::Order`], greatest first.
     pub order: Vec<String>,
     /// By what share a line may lie below the next in [`Measure::Order`].
@@ -208,12 +249,19 @@ impl Claim {
 
     /// The lines it needs.
     pub fn lines(&self) -> impl Iterator<Item = &str> {
-        self.line.iter().chain(&self.per).chain(&self.order).map(String::as_str)
+        self.line.iter().chain(&self.per).chain(&self.among).chain(&self.order).map(String::as_str)
     }
 
     fn measured(&self, samples: &[Sample]) -> Option<f64> {
-        if self.measure == Measure::Order {
-            return self.ordered(samples);
+        if let Some(versus) = &self.versus {
+            let own = Self { versus: None, ..self.clone() }.measured(samples)?;
+            return Some(own / versus.of(self).measured(samples)?);
+        }
+        match self.measure {
+            Measure::Order => return self.ordered(samples),
+            Measure::Lowest => return self.extreme(samples, |y, other| y <= other * (1.0 + self.slack)),
+            Measure::Highest => return self.extreme(samples, |y, other| y >= other * (1.0 - self.slack)),
+            _ => {}
         }
         let line = self.ratio(samples);
         let part = self.part(&line);
@@ -234,7 +282,8 @@ impl Claim {
             Measure::Straight => straightness(part),
             Measure::FirstBelow => Some(first_x(part, |y, level| y < level, self.level?)),
             Measure::FirstAbove => Some(first_x(part, |y, level| y > level, self.level?)),
-            Measure::Order => None,
+            Measure::Slope => slope(part),
+            Measure::Order | Measure::Lowest | Measure::Highest => None,
         }
     }
 
@@ -269,7 +318,25 @@ impl Claim {
         (!xs.is_empty()).then(|| xs.iter().filter(in_order).count() as f64 / xs.len() as f64)
     }
 
+    /// The share of the x at which the line stands so to each of the others.
+    fn extreme(&self, samples: &[Sample], stands: impl Fn(f64, f64) -> bool) -> Option<f64> {
+        let line = series(samples, self.line.as_ref()?, &self.metric);
+        let others: Vec<_> = self.among.iter().map(|name| series(samples, name, &self.metric)).collect();
+        let part = self.part(&line);
+        let stands = |(x, y): &&(f64, f64)| {
+            others.iter().all(|other| at(other, *x).is_some_and(|other| stands(*y, other)))
+        };
+        (!part.is_empty()).then(|| part.iter().filter(stands).count() as f64 / part.len() as f64)
+    }
+
     fn rule(&self) -> String {
+        let versus = self.versus.as_ref().map(|versus| versus.of(self).what());
+        let versus = versus.map_or_else(String::new, |what| format!(", divided by {what}"));
+        format!("{}{versus}: {}", self.what(), self.bounds.text(self.unit))
+    }
+
+    /// What is measured.
+    fn what(&self) -> String {
         let metric = self.metric.replace('_', " ");
         let of = match (&self.line, &self.per) {
             (Some(line), Some(per)) => format!("{metric} of {line} over {per}"),
@@ -283,7 +350,7 @@ impl Claim {
             (Some(from), Some(to)) => format!(" from {from} to {to}"),
         };
         let (at, level) = (self.at.unwrap_or(f64::NAN), self.level.unwrap_or(f64::NAN));
-        let what = match self.measure {
+        match self.measure {
             Measure::Value => format!("{of} at {at}"),
             Measure::Least => format!("least {of}{range}"),
             Measure::Most => format!("greatest {of}{range}"),
@@ -300,8 +367,14 @@ impl Claim {
             }
             Measure::FirstBelow => format!("first x with {of} below {level}{range}"),
             Measure::FirstAbove => format!("first x with {of} above {level}{range}"),
-        };
-        format!("{what}: {}", self.bounds.text(self.unit))
+            Measure::Slope => format!("rise of {of} with each unit of x{range}"),
+            Measure::Lowest => {
+                format!("share of x where {of} is the lowest among {}{range}", self.among.join(", "))
+            }
+            Measure::Highest => {
+                format!("share of x where {of} is the highest among {}{range}", self.among.join(", "))
+            }
+        }
     }
 }
 
@@ -336,6 +409,16 @@ fn straightness(line: &[(f64, f64)]) -> Option<f64> {
     (xx > 0.0 && yy > 0.0).then(|| xy * xy / (xx * yy))
 }
 
+/// The slope of the least-squares line; `None` for fewer than two points.
+fn slope(line: &[(f64, f64)]) -> Option<f64> {
+    let n = line.len() as f64;
+    let mean = |of: fn(&(f64, f64)) -> f64| line.iter().map(of).sum::<f64>() / n;
+    let (mean_x, mean_y) = (mean(|p| p.0), mean(|p| p.1));
+    let xx: f64 = line.iter().map(|p| (p.0 - mean_x) * (p.0 - mean_x)).sum();
+    let xy: f64 = line.iter().map(|p| (p.0 - mean_x) * (p.1 - mean_y)).sum();
+    (line.len() > 1 && xx > 0.0).then(|| xy / xx)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -351,6 +434,8 @@ mod tests {
             measure,
             line: Some("a".into()),
             per: None,
+            versus: None,
+            among: Vec::new(),
             order: Vec::new(),
             slack: 0.0,
             metric: "m".into(),
@@ -406,6 +491,41 @@ mod tests {
                 claim.measure
             );
         }
+    }
+
+    #[test]
+    fn a_measure_is_compared_with_itself_elsewhere() {
+        let versus =
+            |claim: Claim, versus: Versus| Claim { versus: Some(versus), ..claim }.measured(&samples());
+        let b = Versus { line: Some("b".into()), ..Versus::default() };
+        // The slopes: (1,1) (2,4) (4,16) and (1,2) (2,4) (4,8).
+        let slope = claim(Measure::Slope).measured(&samples()).unwrap();
+        assert!((slope - 36.0 / 7.0).abs() < 1e-12, "{slope}");
+        assert!((versus(claim(Measure::Slope), b.clone()).unwrap() - 18.0 / 7.0).abs() < 1e-12);
+        let at_4 = Claim { at: Some(4.0), ..claim(Measure::Value) };
+        let at_2 = Versus { at: Some(2.0), ..Versus::default() };
+        assert_eq!(versus(at_4.clone(), at_2.clone()), Some(4.0));
+        assert_eq!(versus(at_4.clone(), b), Some(2.0));
+        let ratio = Claim { per: Some("b".into()), ..at_4 };
+        assert_eq!(versus(ratio.clone(), at_2.clone()), Some(2.0), "a ratio of ratios");
+        let rule = Claim { versus: Some(at_2), ..ratio }.judge(&samples()).rule;
+        assert!(rule.starts_with("m of a over b at 4, divided by m of a over b at 2: "), "{rule}");
+        assert_eq!(slope_of_one_point(), None);
+    }
+
+    fn slope_of_one_point() -> Option<f64> {
+        slope(&[(1.0, 1.0)])
+    }
+
+    #[test]
+    fn the_lowest_is_compared_with_every_other() {
+        let among =
+            |measure, slack| Claim { among: vec!["b".into()], slack, ..claim(measure) }.measured(&samples());
+        assert_eq!(among(Measure::Lowest, 0.0), Some(2.0 / 3.0));
+        assert_eq!(among(Measure::Highest, 0.0), Some(2.0 / 3.0));
+        assert_eq!(among(Measure::Highest, 0.5), Some(1.0));
+        let absent = Claim { among: vec!["c".into()], ..claim(Measure::Lowest) };
+        assert_eq!(absent.measured(&samples()), Some(0.0), "nothing is below a line that is not there");
     }
 
     #[test]

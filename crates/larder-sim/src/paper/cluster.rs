@@ -222,15 +222,54 @@ impl Knobs {
             return Err(format!("'warmup' = {warmup} must be from 0 to below 1"));
         }
         let scenario = Box::new(self.scenario()?);
+        self.check_ranges()?;
         let what = match (self.ceiling, &self.policy) {
             (None, Some(_)) => What::Simulate(scenario),
             (Some(ceiling), None) => What::Ceiling(ceiling, scenario),
             _ => return Err("a line needs 'policy' or 'ceiling', one of the two".to_owned()),
         };
-        if matches!(what, What::Ceiling(..)) && !matches!(self.costs(), Costs::Lard98(_)) {
-            return Err("'ceiling' is known for the cost model lard98 only".to_owned());
+        if matches!(what, What::Ceiling(..)) {
+            self.check_ceiling()?;
         }
         Ok(Run { workload: self.workload()?, warmup, what })
+    }
+
+    /// What a ceiling does not know it refuses: a line beside it would be compared with another cluster's bound.
+    fn check_ceiling(&self) -> Result<(), String> {
+        if !matches!(self.costs(), Costs::Lard98(_)) {
+            return Err("'ceiling' is known for the cost model lard98 only".to_owned());
+        }
+        if self.arrivals.is_some_and(|arriving| arriving != Arriving::Closed) {
+            return Err("'ceiling' is known for closed arrivals only".to_owned());
+        }
+        let unknown = [("memory", self.memory.is_some()), ("object_max_kib", self.object_max_kib.is_some())];
+        match unknown.into_iter().find(|(_, set)| *set) {
+            Some((key, _)) => {
+                Err(format!("'{key}' has no meaning for a 'ceiling', which keeps what it likes"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Ranges that nothing else checks before the run.
+    fn check_ranges(&self) -> Result<(), String> {
+        let within = |key: &str, value: Option<f64>, least: f64, most: f64| match value {
+            Some(value) if !(least..=most).contains(&value) => {
+                Err(format!("'{key}' = {value} must be from {least} to {most}"))
+            }
+            _ => Ok(()),
+        };
+        within("hot_share", self.hot_share, 0.05, 0.5)?;
+        within("hot_targets", self.hot_targets.map(f64::from), 1.0, 1_000.0)?;
+        within("hot_kib", self.hot_kib, 0.001, 1e9)?;
+        within("requests", self.requests.map(|requests| requests as f64), 1.0, 1e9)?;
+        within("object_max_kib", self.object_max_kib, 0.0, 1e12)?;
+        within("cpu_speed", self.cpu_speed, 1e-6, 1e6)?;
+        within("disk_speed", self.disk_speed, 1e-6, 1e6)?;
+        within("time_factor", self.time_factor, 1e-6, 1e6)?;
+        within("window", self.window.map(f64::from), 1.0, f64::from(1_u32 << 20))?;
+        within("clients", self.clients.map(f64::from), 0.0, 1e7)?;
+        within("report_every_ms", self.report_every_ms.map(|ms| ms as f64), 1.0, 1e9)
     }
 
     fn workload(&self) -> Result<WorkloadSpec, String> {
@@ -346,9 +385,18 @@ mod tests {
             ("memory_mib = -1", "'memory_mib' = -1 must be"),
             ("t_low = 70", "t_high = 65 is out of range"),
             ("warmup = 1", "'warmup' = 1 must be"),
+            ("hot_share = 0.01", "'hot_share' = 0.01 must be from 0.05 to 0.5"),
+            ("hot_kib = -1", "'hot_kib' = -1 must be"),
+            ("time_factor = 0", "'time_factor' = 0 must be from 0.000001 to 1000000"),
+            ("window = 2000000", "'window' = 2000000 must be from 1 to 1048576"),
         ] {
             let error = knobs(text).unwrap().under(&knobs("policy = 'wrr'").unwrap()).run().unwrap_err();
             assert!(error.contains(complaint), "{text}: {error}");
+        }
+        for refused in ["memory = 'lru'", "object_max_kib = 500", "arrivals = 'open'"] {
+            let ceiling = knobs("recipe = 'rice-like'\nceiling = 'clairvoyant'").unwrap();
+            let error = ceiling.under(&knobs(refused).unwrap()).run().unwrap_err();
+            assert!(error.contains("'ceiling'"), "{refused}: {error}");
         }
         for (text, complaint) in [
             ("policy = 'lrad'", "there is no policy 'lrad'"),

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::builtin;
-use super::claim::{Bounds, Claim, Measure, Unit};
+use super::claim::{Bounds, Claim, Measure, Unit, Versus};
 use super::cluster::Knobs;
 use super::evidence::Evidence;
 use super::experiment::{Ci, Experiment, FigureSpec, LineSpec, Paper, Source, Sweep};
@@ -100,6 +100,8 @@ struct RawClaim {
     measure: Measure,
     line: Option<Spanned<String>>,
     per: Option<Spanned<String>>,
+    versus: Option<Spanned<Versus>>,
+    among: Option<Spanned<Vec<String>>>,
     order: Option<Spanned<Vec<String>>>,
     #[serde(default)]
     slack: f64,
@@ -196,6 +198,11 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Experiment, FileError> {
     if id.is_empty() || id.len() > 60 || !id.chars().all(good) {
         return Err(source.error(raw.id.span().start, "must be 1 to 60 of a-z, 0-9 and '-'"));
     }
+    if raw.figure.len() > LIST_MAX || raw.claim.len() > LIST_MAX {
+        return Err(
+            source.error(raw.id.span().start, format!("at most {LIST_MAX} figures and as many claims"))
+        );
+    }
     let (lines, metrics, from) = origin(&source, &raw)?;
     let figures = raw.figure.iter().map(|figure| read_figure(&source, figure, &lines, &metrics));
     let figures = figures.collect::<Result<Vec<_>, _>>()?;
@@ -244,8 +251,9 @@ fn origin(source: &Text<'_>, raw: &RawFile) -> Result<Origin, FileError> {
 fn read_sweep(source: &Text<'_>, raw: &RawFile, sweep: &Spanned<RawSweep>) -> Result<Sweep, FileError> {
     let at = sweep.span().start;
     let RawSweep { over, values } = sweep.get_ref();
-    if values.is_empty() || values.len() > 1_000 {
-        return Err(source.error_in(at, "values", "must be 1 to 1,000 numbers"));
+    check_values(values).map_err(|message| source.error_in(at, "values", message))?;
+    if raw.line.len() > LINES_MAX {
+        return Err(source.error(at, format!("a [sweep] takes at most {LINES_MAX} lines")));
     }
     let Some(run) = &raw.run else {
         return Err(source.error(at, "a [sweep] needs a [run] that says what is run"));
@@ -258,6 +266,7 @@ fn read_sweep(source: &Text<'_>, raw: &RawFile, sweep: &Spanned<RawSweep>) -> Re
             return Err(source.error(place, format!("another line is called '{name}' already")));
         }
         let values = line.values.as_ref().unwrap_or(values).clone();
+        check_values(&values).map_err(|message| source.error_in(place, "values", message))?;
         let knobs = run.get_ref().under(&line.set);
         for x in &values {
             let point = knobs.with(over, *x).and_then(|knobs| knobs.run());
@@ -272,9 +281,24 @@ fn read_sweep(source: &Text<'_>, raw: &RawFile, sweep: &Spanned<RawSweep>) -> Re
     Ok(Sweep { over: over.clone(), lines, ci })
 }
 
+/// Most x of a line.
+const VALUES_MAX: usize = 1_000;
+/// Most lines of a sweep.
+const LINES_MAX: usize = 100;
+/// Most figures and most claims of a file.
+const LIST_MAX: usize = 1_000;
+
+fn check_values(values: &[f64]) -> Result<(), &'static str> {
+    if values.is_empty() || values.len() > VALUES_MAX || values.iter().any(|x| !x.is_finite()) {
+        return Err("must be 1 to 1,000 numbers");
+    }
+    Ok(())
+}
+
 fn read_ci(source: &Text<'_>, ci: &Spanned<RawCi>, lines: &[LineSpec]) -> Result<Ci, FileError> {
     let RawCi { set, values, lines: names } = ci.get_ref();
     let known = |name: &&String| lines.iter().any(|line| line.name == **name);
+    check_values(values).map_err(|message| source.error_in(ci.span().start, "values", message))?;
     match names.iter().find(|name| !known(name)) {
         Some(name) => Err(source.error_in(ci.span().start, "lines", format!("there is no line '{name}'"))),
         None => Ok(Ci { set: set.clone(), values: values.clone(), lines: names.clone() }),
@@ -327,11 +351,60 @@ fn read_claim(
     for name in [&raw.line, &raw.per].into_iter().flatten() {
         known(source, name.span().start, "line", name.get_ref(), lines)?;
     }
-    for name in raw.order.iter().flat_map(Spanned::get_ref) {
-        known(source, raw.order.as_ref().map_or(0, |order| order.span().start), "line", name, lines)?;
+    for names in [&raw.order, &raw.among].into_iter().flatten() {
+        for name in names.get_ref() {
+            known(source, names.span().start, "line", name, lines)?;
+        }
     }
+    for (versus, name) in raw.versus.iter().flat_map(|versus| {
+        let Versus { line, per, .. } = versus.get_ref();
+        line.iter().chain(per).map(move |name| (versus, name))
+    }) {
+        known(source, versus.span().start, "line", name, lines)?;
+    }
+    check_measure(source, raw)?;
+    let list = |names: &Option<Spanned<Vec<String>>>| {
+        names.as_ref().map_or_else(Vec::new, |names| names.get_ref().clone())
+    };
+    Ok(Claim {
+        id: raw.id.get_ref().clone(),
+        says: raw.says.clone(),
+        place: raw.place.clone(),
+        known: raw.known.clone(),
+        published: raw.published.clone(),
+        evidence: read_evidence(source, raw)?,
+        measure: raw.measure,
+        line: raw.line.as_ref().map(|name| name.get_ref().clone()),
+        per: raw.per.as_ref().map(|name| name.get_ref().clone()),
+        versus: raw.versus.as_ref().map(|versus| versus.get_ref().clone()),
+        among: list(&raw.among),
+        order: list(&raw.order),
+        slack: raw.slack,
+        metric: raw.metric.get_ref().clone(),
+        at: raw.at,
+        from: raw.from,
+        to: raw.to,
+        level: raw.level,
+        unit: raw.unit,
+        bounds: read_bounds(source, raw)?,
+        tolerance: raw.tolerance.clone(),
+        why: raw.why.clone(),
+        ci: raw.ci,
+    })
+}
+
+/// A measure needs what it measures by.
+fn check_measure(source: &Text<'_>, raw: &RawClaim) -> Result<(), FileError> {
     let wrong = |key: &str, message: &str| Err(source.error_in(raw.id.span().start, key, message));
     let order = raw.order.as_ref().map_or(&[][..], |order| order.get_ref());
+    let among = raw.among.as_ref().map_or(&[][..], |among| among.get_ref());
+    let extreme = matches!(raw.measure, Measure::Lowest | Measure::Highest);
+    if extreme == among.is_empty() {
+        return wrong("among", "the measures 'lowest' and 'highest', and only they, need other lines here");
+    }
+    if raw.per.is_some() && extreme {
+        return wrong("per", "the measures 'lowest' and 'highest' take lines as they are");
+    }
     match raw.measure {
         Measure::Order if order.len() < 2 || raw.line.is_some() => {
             return wrong("order", "the measure 'order' needs 'order' with two lines or more, and no 'line'");
@@ -349,29 +422,7 @@ fn read_claim(
     if !(0.0..1.0).contains(&raw.slack) {
         return wrong("slack", "must be from 0 to below 1");
     }
-    Ok(Claim {
-        id: raw.id.get_ref().clone(),
-        says: raw.says.clone(),
-        place: raw.place.clone(),
-        known: raw.known.clone(),
-        published: raw.published.clone(),
-        evidence: read_evidence(source, raw)?,
-        measure: raw.measure,
-        line: raw.line.as_ref().map(|name| name.get_ref().clone()),
-        per: raw.per.as_ref().map(|name| name.get_ref().clone()),
-        order: order.to_vec(),
-        slack: raw.slack,
-        metric: raw.metric.get_ref().clone(),
-        at: raw.at,
-        from: raw.from,
-        to: raw.to,
-        level: raw.level,
-        unit: raw.unit,
-        bounds: read_bounds(source, raw)?,
-        tolerance: raw.tolerance.clone(),
-        why: raw.why.clone(),
-        ci: raw.ci,
-    })
+    Ok(())
 }
 
 fn read_evidence(source: &Text<'_>, raw: &RawClaim) -> Result<Evidence, FileError> {

@@ -34,6 +34,9 @@ impl Builtin for Coverage {
     fn plan(&self, table: &toml::Table) -> Result<Box<dyn Plan>, String> {
         let plan: CoveragePlan = params(table)?;
         larder_trace::synth::Recipe::by_name(&plan.recipe).map_err(|error| error.to_string())?;
+        if plan.permille.len() > 1_000 {
+            return Err("'permille' must hold at most 1000 numbers".to_owned());
+        }
         if plan.permille.iter().any(|share| !(1..=1_000).contains(share)) {
             return Err("'permille' must hold numbers from 1 to 1000".to_owned());
         }

@@ -52,7 +52,7 @@ mod traces;
 mod ward;
 
 pub use builtin::{Builtin, Plan};
-pub use claim::{Bounds, Claim, Measure, Verdict};
+pub use claim::{Bounds, Claim, Measure, Verdict, Versus};
 pub use evidence::Evidence;
 pub use experiment::{Experiment, FigureSpec, Paper};
 pub use file::FileError;
