@@ -55,10 +55,15 @@ files! {
     "cap/fig06a-commerce-a.toml",
     "cap/fig06b-commerce-b.toml",
     "cap/fig06c-commerce-c.toml",
+    "cap/thresholds.toml",
+    "hacc/fig03-router.toml",
     "hacc/fig04-baseline.toml",
     "hacc/fig05-fas.toml",
     "hacc/fig06-domino.toml",
     "hacc/fig07-asp.toml",
+    "hacc/memory.toml",
+    "hacc/blocks.toml",
+    "hacc/domino-processor.toml",
 }
 
 /// All experiments.
