@@ -8,13 +8,18 @@
 //! (throughput, p99), or by memory in all, then nodes (hit ratio, origin bytes). The first on which some policy honours
 //! the goal, its error counted against it, is recommended.
 //!
-//! *Without a goal*, the knee: the least memory in all at which the best policy's hit ratio is within two points of the
+//! *Where locality does not pay* (on the chosen cluster policies that look at contents gain less than 5 % in throughput
+//! and less than 5 points in hits) the simplest policy that does not look at contents is taken, unless none of these
+//! honours the goal.
+//!
+//! *Without a goal*, one node if it carries the stated load, else the log's busiest minute, at 70 % of its throughput
+//! and hits within 2 points of the highest in the grid: the one with the least memory. Else the knee: the least memory in all at which the best policy's hit ratio is within two points of the
 //! highest in the grid; of the clusters with no more memory than that which hit as well, the one with the fewest nodes
 //! that is within 5 % of the highest throughput. Single nodes are left out where the grid has others.
 
 use larder_core::{Bytes, PolicyKind};
 
-use super::goal::{Goal, Prices};
+use super::goal::{Goal, Prices, significant};
 use super::result::{Cell, Estimate, Gain, LogFacts, NoGain};
 
 /// What is near enough, as a share.
@@ -22,6 +27,20 @@ const NEAR: f64 = 0.02;
 
 /// What counts as a gain, as a share.
 const GAIN: f64 = 0.05;
+
+/// Share of its throughput at which a node is used without haste.
+pub(super) const USUAL_LOAD: f64 = 0.7;
+
+/// What is wanted of a cluster.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Wish {
+    pub(super) goal: Option<Goal>,
+    /// Requests per second that the goal speaks of; 0: none.
+    pub(super) load: f64,
+    /// Requests per second that one node must carry where no goal is stated.
+    pub(super) peak: Option<f64>,
+    pub(super) prices: Option<Prices>,
+}
 
 /// Order of simplicity; policies that are not live are never recommended.
 const SIMPLEST: [PolicyKind; 7] = [
@@ -86,25 +105,27 @@ pub(super) fn clusters(cells: &[Cell]) -> Vec<Cluster<'_>> {
     clusters
 }
 
-/// The recommended cell: with a goal the first that honours it, without one the knee.
-pub(super) fn choose<'c>(
-    cells: &'c [Cell],
-    goal: Option<Goal>,
-    load: f64,
-    prices: Option<&Prices>,
-) -> Option<&'c Cell> {
+/// The recommended cell: with a goal the first that honours it, without one a single node that will do, else the knee.
+pub(super) fn choose(cells: &[Cell], wish: Wish) -> Option<&Cell> {
     let clusters = clusters(cells);
-    let Some(goal) = goal else { return knee(&clusters).and_then(|at| simplest(&hitting(at), Goal::Cost)) };
-    if goal == Goal::Cost {
-        let prices = prices?;
-        let price = |cluster: &Cluster<'_>| {
-            cluster.cells.iter().map(|cell| prices.per_million(cell)).fold(f64::INFINITY, f64::min)
-        };
-        let cheapest = clusters.iter().min_by(|a, b| price(a).total_cmp(&price(b)))?;
-        return simplest(&cheapest.cells, goal);
-    }
-    let mut order: Vec<&Cluster<'_>> = clusters.iter().collect();
-    match (prices, goal) {
+    let Some(goal) = wish.goal else {
+        if let Some(single) = single(&clusters, wish) {
+            return deployed(single, &single.cells, Goal::Cost);
+        }
+        return knee(&clusters).and_then(|at| deployed(at, &hitting(at), Goal::Cost));
+    };
+    let honouring =
+        |cluster: &Cluster<'_>| -> bool { cluster.cells.iter().any(|cell| goal.honoured(cell, wish.load)) };
+    let mut order: Vec<&Cluster<'_>> = clusters.iter().filter(|cluster| honouring(cluster)).collect();
+    match (wish.prices, goal) {
+        (prices, Goal::Cost) => {
+            let prices = prices?;
+            let price = |cluster: &Cluster<'_>| {
+                let honours = cluster.cells.iter().filter(|cell| goal.honoured(cell, wish.load));
+                honours.map(|cell| prices.per_million(cell)).fold(f64::INFINITY, f64::min)
+            };
+            order.sort_by(|a, b| price(a).total_cmp(&price(b)));
+        }
         (Some(prices), _) => {
             order.sort_by(|a, b| prices.hour(a.nodes, a.memory).total_cmp(&prices.hour(b.nodes, b.memory)));
         }
@@ -113,11 +134,52 @@ pub(super) fn choose<'c>(
         }
         (None, _) => order.sort_by_key(|cluster| (cluster.nodes, cluster.memory)),
     }
-    order.into_iter().find_map(|cluster| {
-        let honours: Vec<&Cell> =
-            cluster.cells.iter().copied().filter(|cell| goal.honoured(cell, load)).collect();
-        simplest(&honours, goal)
-    })
+    let cluster = order.first()?;
+    let honours: Vec<&Cell> =
+        cluster.cells.iter().copied().filter(|cell| goal.honoured(cell, wish.load)).collect();
+    deployed(cluster, &honours, goal)
+}
+
+/// Which of the cells of a cluster that would do is deployed: the simplest near the best of them; where locality does
+/// not pay, near the best of those that do not look at contents, if there are any.
+fn deployed<'c>(cluster: &Cluster<'c>, cells: &[&'c Cell], goal: Goal) -> Option<&'c Cell> {
+    if gain(cluster).is_none_or(|(ratio, points)| pays(ratio, points)) {
+        return simplest(cells, goal);
+    }
+    // What hits a little less is no loss that counts where a gain of 5 points counts as none.
+    let of = if goal == Goal::Cost { &cluster.cells } else { cells };
+    let blind: Vec<&Cell> = of.iter().copied().filter(|cell| !knows_contents(&cell.policy)).collect();
+    simplest(&blind, goal).or_else(|| simplest(cells, goal))
+}
+
+/// What knowing contents gains on a cluster: throughput over throughput, and the difference of hit ratios. `None` where
+/// policies of one kind only were compared.
+fn gain(cluster: &Cluster<'_>) -> Option<(f64, f64)> {
+    let (blind, knowing) = cluster.best(false).zip(cluster.best(true))?;
+    let hits = |knowing: bool| {
+        let of = cluster.cells.iter().filter(|cell| knows_contents(&cell.policy) == knowing);
+        of.map(|cell| cell.hit_ratio.value).fold(0.0, f64::max)
+    };
+    let ratio = knowing.throughput.value / blind.throughput.value.max(f64::MIN_POSITIVE);
+    Some((ratio, hits(true) - hits(false)))
+}
+
+/// Whether a gain in throughput and hits is worth a policy that looks at contents.
+fn pays(ratio: f64, hits: f64) -> bool {
+    ratio >= 1.0 + GAIN || hits >= GAIN
+}
+
+/// A node that needs no cluster, where the grid has others.
+fn single<'a, 'c>(clusters: &'a [Cluster<'c>], wish: Wish) -> Option<&'a Cluster<'c>> {
+    let peak = wish.peak.filter(|_| clusters.iter().any(|cluster| cluster.nodes > 1))?;
+    let highest = clusters.iter().map(Cluster::best_hit).fold(0.0, f64::max);
+    let carries = |cell: &Cell| cell.throughput.low() * USUAL_LOAD >= peak;
+    let will_do = |cluster: &&Cluster<'_>| {
+        cluster.nodes == 1
+            && cluster.best_hit() >= highest - NEAR
+            && cluster.cells.iter().all(|cell| carries(cell))
+    };
+    clusters.iter().filter(will_do).min_by_key(|cluster| cluster.memory)
 }
 
 fn knee<'a, 'c>(clusters: &'a [Cluster<'c>]) -> Option<&'a Cluster<'c>> {
@@ -165,81 +227,100 @@ fn simplest<'c>(cells: &[&'c Cell], goal: Goal) -> Option<&'c Cell> {
 }
 
 /// Why this cluster.
-pub(super) fn why_cluster(goal: Option<Goal>, prices: bool) -> String {
-    match goal {
-        None => "No goal was stated, so this is the knee: the least memory in all that brings the hit ratio within 2 \
-                 points of the best in the grid, on the fewest nodes within 5 % of the most that so much memory serves."
+pub(super) fn why_cluster(chosen: &Cell, cells: &[Cell], wish: Wish) -> String {
+    let grid_has_more = cells.iter().any(|cell| cell.nodes > 1);
+    match (wish.goal, wish.peak) {
+        (None, Some(peak)) if chosen.nodes == 1 && grid_has_more => {
+            let times = chosen.throughput.low() / peak.max(f64::MIN_POSITIVE);
+            let times = if times >= 10.0 { format!("{times:.0}") } else { format!("{times:.1}") };
+            format!(
+                "One node with {} serves {times} times the {} requests/s of your busiest minute (or of --load) and hits \
+                 within 2 points of the best in the grid; no cluster is needed. If more is to come, state it with \
+                 --load or --goal.",
+                Bytes(chosen.memory_bytes),
+                significant(peak)
+            )
+        }
+        (None, _) => "No goal was stated, so this is the knee: the least memory in all that brings the hit ratio within 2 \
+                      points of the best in the grid, on the fewest nodes within 5 % of the most that so much memory \
+                      serves."
             .to_owned(),
-        Some(Goal::Cost) => "It serves a million requests for the lowest price in the grid.".to_owned(),
-        Some(goal) if prices => format!("It is the cheapest cluster of the grid that honours {goal}."),
-        Some(goal @ (Goal::Hit(_) | Goal::Origin(_))) => {
+        (Some(Goal::Cost), _) if wish.load > 0.0 => format!(
+            "It serves a million requests for the lowest price of the clusters in the grid that carry {} requests/s.",
+            significant(wish.load)
+        ),
+        (Some(Goal::Cost), _) => "It serves a million requests for the lowest price in the grid.".to_owned(),
+        (Some(goal), _) if wish.prices.is_some() => {
+            format!("It is the cheapest cluster of the grid that honours {goal}.")
+        }
+        (Some(goal @ (Goal::Hit(_) | Goal::Origin(_))), _) => {
             format!("It has the least memory in all of the clusters in the grid that honour {goal}.")
         }
-        Some(goal) => format!("It has the fewest nodes, then the least memory, of the clusters in the grid that honour {goal}."),
+        (Some(goal), _) => format!(
+            "It has the fewest nodes, then the least memory, of the clusters in the grid that honour {goal}."
+        ),
     }
 }
 
 /// Why this policy, and whether locality pays on this cluster.
-pub(super) fn why_policy(chosen: &Cell, cells: &[Cell], facts: &LogFacts) -> (String, bool) {
+pub(super) fn why_policy(
+    chosen: &Cell,
+    cells: &[Cell],
+    facts: &LogFacts,
+    goal: Option<Goal>,
+) -> (String, bool) {
     let clusters = clusters(cells);
     let same = clusters.iter().find(|c| (c.nodes, c.memory) == (chosen.nodes, chosen.memory_bytes));
-    let Some((blind, knowing)) = same.and_then(|c| c.best(false).zip(c.best(true))) else {
+    let known = same.and_then(|c| c.best(false).zip(c.best(true)).zip(gain(c)));
+    let Some(((blind, knowing), (ratio, hits))) = known else {
         return (
             "It is the best of the policies that were compared.".to_owned(),
             knows_contents(&chosen.policy),
         );
     };
-    let ratio = knowing.throughput.value / blind.throughput.value.max(f64::MIN_POSITIVE);
-    let points = hit_gain(&clusters, chosen.nodes, chosen.memory_bytes) * 100.0;
-    let pays = ratio >= 1.0 + GAIN || points >= GAIN * 100.0;
+    let (points, pays) = (hits * 100.0, pays(ratio, hits));
     let limit = why_no_gain(chosen.nodes, chosen.memory_bytes, knowing, facts);
-    let text = if !pays {
-        let simple =
-            if knows_contents(&chosen.policy) { "" } else { ", so the simpler policy is the better choice" };
-        format!("Locality does not pay here: {limit}{simple}.")
-    } else if ratio < 1.0 + GAIN {
-        let only =
-            format!("{points:.1} points more hits, and so fewer reads, but no more throughput: {limit}");
-        match knows_contents(&chosen.policy) {
-            true => format!("What it gains over policies that do not look at contents is {only}."),
-            false => format!("A policy that looks at contents would have {only}."),
+    let knows = knows_contents(&chosen.policy);
+    let text = match goal {
+        Some(goal) if !pays && knows => format!(
+            "Locality gains little here ({ratio:.2} times the throughput and {points:.1} points more hits: {limit}), but \
+             of the policies compared only those that look at contents honour {goal} on this cluster."
+        ),
+        _ if !pays => {
+            format!("Locality does not pay here: {limit}, so the simplest policy is the better choice.")
         }
-    } else if chosen.policy == knowing.policy {
-        format!(
+        _ if ratio < 1.0 + GAIN => {
+            let only =
+                format!("{points:.1} points more hits, and so fewer reads, but no more throughput: {limit}");
+            match knows {
+                true => format!("What it gains over policies that do not look at contents is {only}."),
+                false => format!("A policy that looks at contents would have {only}."),
+            }
+        }
+        _ if chosen.policy == knowing.policy => format!(
             "Of the policies compared it serves most: {ratio:.2} times as many requests as {}, the best that does not \
              look at contents.",
             blind.policy
-        )
-    } else if knows_contents(&chosen.policy) {
-        format!("It is the simplest policy within 2 % (or the error) of the best, {}.", knowing.policy)
-    } else {
-        format!(
+        ),
+        _ if knows => {
+            format!("It is the simplest policy within 2 % (or the error) of the best, {}.", knowing.policy)
+        }
+        _ => format!(
             "It honours the goal already, although {} would serve {ratio:.2} times as many.",
             knowing.policy
-        )
+        ),
     };
     (text, pays)
-}
-
-/// Highest hit ratio of the policies that look at contents less that of those that do not.
-fn hit_gain(clusters: &[Cluster<'_>], nodes: u16, memory: u64) -> f64 {
-    let Some(cluster) = clusters.iter().find(|c| (c.nodes, c.memory) == (nodes, memory)) else { return 0.0 };
-    let best = |knowing: bool| {
-        let of = cluster.cells.iter().filter(|cell| knows_contents(&cell.policy) == knowing);
-        of.map(|cell| cell.hit_ratio.value).fold(0.0, f64::max)
-    };
-    best(true) - best(false)
 }
 
 /// The clusters on which contents gain less than 5 % in throughput and less than 5 points in hits, single nodes aside.
 pub(super) fn no_gain(cells: &[Cell], facts: &LogFacts) -> Vec<NoGain> {
     let clusters = clusters(cells);
     let one = |cluster: &Cluster<'_>| {
-        let (blind, knowing) = cluster.best(false).zip(cluster.best(true))?;
-        let ratio = knowing.throughput.value / blind.throughput.value.max(f64::MIN_POSITIVE);
+        let (knowing, (ratio, hits)) = cluster.best(true).zip(gain(cluster))?;
         let why = || why_no_gain(cluster.nodes, cluster.memory, knowing, facts);
         let (nodes, memory_bytes) = (cluster.nodes, cluster.memory);
-        let little = ratio < 1.0 + GAIN && hit_gain(&clusters, nodes, memory_bytes) < GAIN;
+        let little = !pays(ratio, hits);
         little.then(|| NoGain { nodes, memory_bytes, ratio, why: why() })
     };
     clusters.iter().filter(|cluster| cluster.nodes > 1).filter_map(one).collect()
@@ -287,43 +368,8 @@ fn ratio(a: Estimate, b: Estimate) -> Estimate {
     Estimate { value, error: value * (part(a) * part(a) + part(b) * part(b)).sqrt() }
 }
 
-/// What to say where no cell honours the goal.
-pub(super) fn unreached(cells: &[Cell], goal: Goal, load: f64) -> String {
-    let best = |merit: fn(&Cell) -> f64| cells.iter().max_by(|a, b| merit(a).total_cmp(&merit(b)));
-    let of =
-        |cell: &Cell| format!("{} on {} nodes with {}", cell.policy, cell.nodes, Bytes(cell.memory_bytes));
-    let nearest = match goal {
-        Goal::Throughput(_) => best(|cell| cell.throughput.low())
-            .map(|cell| format!("{} reaches {:.0} requests/s", of(cell), cell.throughput.low())),
-        Goal::Hit(_) => best(|cell| cell.hit_ratio.low())
-            .map(|cell| format!("{} hits {:.1} %", of(cell), cell.hit_ratio.low() * 100.0)),
-        Goal::Origin(_) => best(|cell| -cell.origin_bytes.high()).map(|cell| {
-            format!(
-                "{} reads {}/s at {load:.1} requests/s",
-                of(cell),
-                Bytes((cell.origin_bytes.high() * load) as u64)
-            )
-        }),
-        Goal::P99(_) => best(|cell| {
-            cell.at_load.map_or(f64::NEG_INFINITY, |at| -at.p99_s.high() - at.refused_share * 1e6)
-        })
-        .and_then(|cell| cell.at_load.map(|at| (cell, at)))
-        .map(|(cell, at)| {
-            format!(
-                "{} has {:.0} ms and refuses {:.1} %",
-                of(cell),
-                at.p99_s.high() * 1e3,
-                at.refused_share * 100.0
-            )
-        }),
-        Goal::Cost => None,
-    };
-    let nearest = nearest.map_or_else(String::new, |text| format!(": {text}, its error counted against it"));
-    format!("No cluster in the grid honours {goal}{nearest}. Try more nodes (--nodes) or memory (--memory).")
-}
-
 #[cfg(test)]
-mod tests {
+pub(in crate::plan) mod tests {
     use super::*;
     use proptest::prelude::*;
 
@@ -346,18 +392,84 @@ mod tests {
         }
     }
 
+    fn goal(goal: Goal) -> Wish {
+        Wish { goal: Some(goal), load: 1.0, ..Wish::default() }
+    }
+
+    /// Where locality is said not to pay the policy does not look at contents, or the text names the goal.
+    fn says_what_it_does(chosen: &Cell, cells: &[Cell], goal: Option<Goal>) -> Result<(), TestCaseError> {
+        let coverage = larder_trace::stats::Coverage {
+            requests_permille: 1_000,
+            targets: 1,
+            targets_share: 1.0,
+            bytes: None,
+            working_set_share: None,
+            transferred_share: None,
+        };
+        let facts = LogFacts {
+            requests: 3,
+            warmup_requests: 1,
+            targets: 1,
+            working_set_bytes: 3,
+            request_bytes_mean: 1.0,
+            hottest_share: 0.5,
+            cold_share: 0.1,
+            core98_bytes: 2,
+            seconds: None,
+            rate_mean: None,
+            rate_peak: None,
+            coverage: vec![coverage],
+        };
+        let (text, pays) = why_policy(chosen, cells, &facts, goal);
+        let named = goal.is_some_and(|goal| text.contains(&format!("honour {goal}")));
+        prop_assert!(pays || !knows_contents(&chosen.policy) || named, "{}: {text}", chosen.policy);
+        if named {
+            let blind = |cell: &&Cell| !knows_contents(&cell.policy);
+            let same = |cell: &&Cell| (cell.nodes, cell.memory_bytes) == (chosen.nodes, chosen.memory_bytes);
+            let honours = |cell: &Cell| goal.is_some_and(|goal| goal.honoured(cell, 1.0));
+            prop_assert!(!cells.iter().filter(same).filter(blind).any(honours));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn one_node_that_will_do_needs_no_cluster() {
+        let cells = [
+            cell("rr", 1, 10, 100.0, 0.5),
+            cell("rr", 1, 40, 140.0, 0.9),
+            cell("lard-r", 4, 10, 400.0, 0.9),
+            cell("rr", 4, 10, 300.0, 0.5),
+        ];
+        let at = |peak: Option<f64>| {
+            let wish = Wish { peak, ..Wish::default() };
+            let chosen = choose(&cells, wish).expect("one");
+            (chosen.nodes, chosen.memory_bytes, why_cluster(chosen, &cells, wish))
+        };
+        let (nodes, memory, why) = at(Some(10.0));
+        assert_eq!((nodes, memory), (1, 40));
+        assert!(why.starts_with("One node with 40 B serves 14 times"), "{why}");
+        // 100 requests/s are more than 70 % of what one node serves; without a rate nothing is known.
+        assert_eq!((at(Some(100.0)).0, at(None).0), (4, 4));
+    }
+
+    #[test]
+    fn the_cheapest_that_carries_the_load() {
+        let cells = [cell("rr", 1, 10, 100.0, 0.5), cell("rr", 4, 10, 300.0, 0.5)];
+        let prices = Some(Prices { node_hour: 1.0, gb_hour: 0.0 });
+        let at = |load: f64| {
+            choose(&cells, Wish { goal: Some(Goal::Cost), load, peak: None, prices }).map(|cell| cell.nodes)
+        };
+        assert_eq!([at(0.0), at(200.0), at(400.0)], [Some(1), Some(4), None]);
+    }
+
     #[test]
     fn the_simplest_that_is_near_enough_wins() {
         let cells =
             [cell("lard-r", 4, 10, 100.0, 0.9), cell("hash", 4, 10, 98.5, 0.9), cell("rr", 4, 10, 50.0, 0.5)];
-        let chosen = choose(&cells, None, 1.0, None).map(|cell| cell.policy.as_str());
+        let chosen = choose(&cells, Wish::default()).map(|cell| cell.policy.as_str());
         assert_eq!(chosen, Some("hash"));
-        assert_eq!(
-            choose(&cells, Some(Goal::Throughput(99.0)), 1.0, None).map(|c| c.policy.as_str()),
-            Some("lard-r")
-        );
-        assert!(choose(&cells, Some(Goal::Throughput(101.0)), 1.0, None).is_none());
-        assert!(unreached(&cells, Goal::Throughput(101.0), 1.0).contains("lard-r on 4 nodes"));
+        assert_eq!(choose(&cells, goal(Goal::Throughput(99.0))).map(|c| c.policy.as_str()), Some("lard-r"));
+        assert!(choose(&cells, goal(Goal::Throughput(101.0))).is_none());
     }
 
     #[test]
@@ -372,7 +484,7 @@ mod tests {
         ] {
             cells.push(cell("lard-r", nodes, memory, throughput, hit));
         }
-        let knee = choose(&cells, None, 1.0, None).map(|cell| (cell.nodes, cell.memory_bytes));
+        let knee = choose(&cells, Wish::default()).map(|cell| (cell.nodes, cell.memory_bytes));
         assert_eq!(knee, Some((8, 10)));
     }
 
@@ -391,10 +503,16 @@ mod tests {
                 })
                 .collect();
             for goal in [Goal::Throughput(rate), Goal::Hit(hit), Goal::Origin(hit * 1e4)] {
-                match choose(&cells, Some(goal), 1.0, None) {
-                    Some(chosen) => prop_assert!(goal.honoured(chosen, 1.0)),
+                match choose(&cells, self::goal(goal)) {
+                    Some(chosen) => {
+                        prop_assert!(goal.honoured(chosen, 1.0));
+                        says_what_it_does(chosen, &cells, Some(goal))?;
+                    }
                     None => prop_assert!(!cells.iter().any(|cell| goal.honoured(cell, 1.0))),
                 }
+            }
+            if let Some(chosen) = choose(&cells, Wish { peak: Some(rate), ..Wish::default() }) {
+                says_what_it_does(chosen, &cells, None)?;
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use larder_core::Bytes;
 
-use super::result::{Cell, LogFacts, Spread};
+use super::result::{Cell, LogFacts, Method, Spread};
 
 /// Measured requests below which a log is called short.
 const SHORT: u64 = 10_000;
@@ -61,4 +61,16 @@ pub(super) fn warnings(
         }
     }
     warnings
+}
+
+/// Samples too small for the largest cluster.
+pub(super) fn small_samples(method: &Method) -> Option<String> {
+    let small = method.samples > 0 && method.sample_requests < method.sample_floor;
+    small.then(|| {
+        format!(
+            "A sample has {} requests, too few for the largest cluster, which wants {}: throughput and its error are \
+             doubtful there. Try fewer nodes or combinations, or --sample exact.",
+            method.sample_requests, method.sample_floor
+        )
+    })
 }

@@ -14,11 +14,11 @@ pub enum Goal {
     Throughput(f64),
     /// At the stated load, 99 in 100 requests take at most so many seconds and none is refused.
     P99(f64),
-    /// At least this share of the requests is answered from memory, 0 to 1.
+    /// At least this share of the requests causes no read of its own, 0 to 1.
     Hit(f64),
     /// At the stated load, at most so many bytes per second are read from disk or origin.
     Origin(f64),
-    /// The lowest price per request served. Needs [`Prices`].
+    /// The lowest price per request served, of the clusters that carry the stated load. Needs [`Prices`].
     Cost,
 }
 
@@ -59,7 +59,7 @@ impl Goal {
             Self::P99(seconds) => {
                 cell.at_load.is_some_and(|at| at.refused_share == 0.0 && at.p99_s.high() <= seconds)
             }
-            Self::Cost => true,
+            Self::Cost => cell.throughput.low() >= load,
         }
     }
 }
@@ -115,7 +115,7 @@ impl fmt::Display for Goal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Throughput(rate) => write!(f, "throughput={rate}/s"),
-            Self::P99(seconds) => write!(f, "p99={}ms", seconds * 1e3),
+            Self::P99(seconds) => write!(f, "p99={}ms", significant(seconds * 1e3)),
             Self::Hit(share) => write!(f, "hit={}%", (share * 1e6).round() / 1e4),
             Self::Origin(rate) => write!(f, "origin={}/s", Bytes(*rate as u64)),
             Self::Cost => f.write_str("cost"),
@@ -123,9 +123,29 @@ impl fmt::Display for Goal {
     }
 }
 
+/// A number with six digits that count, without zeros at the end.
+pub(super) fn significant(value: f64) -> String {
+    if value == 0.0 || !value.is_finite() {
+        return value.to_string();
+    }
+    let digits = (5 - libm::floor(libm::log10(value.abs())) as i32).clamp(0, 15) as usize;
+    let text = format!("{value:.digits$}");
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_have_the_digits_that_count() {
+        for (value, text) in
+            [(0.0, "0"), (0.1 * 0.1, "0.01"), (50.0, "50"), (1.0 / 3.0, "0.333333"), (93_650.4, "93650.4")]
+        {
+            assert_eq!(significant(value), text);
+        }
+        assert_eq!(Goal::P99(1e-5).to_string(), "p99=0.01ms");
+    }
 
     #[test]
     fn goals_are_read() {

@@ -68,7 +68,7 @@ pub enum Sampling {
 pub const EXACT_REQUESTS: u64 = 240_000_000;
 
 /// Requests of all runs of a sampled grid.
-pub const SAMPLED_REQUESTS: u64 = 120_000_000;
+pub const SAMPLED_REQUESTS: u64 = 100_000_000;
 
 /// Disjoint samples of a sampled grid.
 pub(super) const SAMPLES: u32 = 4;
@@ -79,13 +79,50 @@ pub(super) const COARSE_SAMPLES: u32 = 2;
 /// Share of requests for objects too large for a sample, above which the sample is made larger, up to twice.
 const TOO_LARGE: f64 = 0.005;
 
-/// `1 / rate` of the samples for a grid of so many runs; 1: the whole log.
-pub(super) fn divisor(
-    workload: &Workload,
-    counts: &[u32],
-    (runs, smallest): (usize, Bytes),
-    sampling: Sampling,
-) -> u32 {
+/// Requests of a sample for each that may be outstanding (S of the largest cluster). In shorter ones how a cluster
+/// fills counts too much.
+const REQUESTS_PER_OUTSTANDING: u64 = 50;
+
+/// What decides how much of a log is replayed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Size {
+    /// Runs of the grid.
+    pub(super) runs: usize,
+    /// The smallest memory of a node.
+    pub(super) smallest: Bytes,
+    /// Most requests outstanding in any run.
+    pub(super) outstanding: u64,
+}
+
+impl Size {
+    /// Requests that a sample needs.
+    pub(super) const fn floor(self) -> u64 {
+        self.outstanding.saturating_mul(REQUESTS_PER_OUTSTANDING)
+    }
+
+    /// The largest divisor, at most `q`, whose samples have the requests they need: 1 if none has. Never so small that
+    /// the grid exceeds [`EXACT_REQUESTS`].
+    fn floored(self, requests: u64, q: u32) -> u32 {
+        let enough = (requests / self.floor().max(1)).max(1);
+        let most = requests.saturating_mul(self.runs as u64);
+        let affordable = if most <= EXACT_REQUESTS {
+            1
+        } else {
+            most.saturating_mul(u64::from(SAMPLES)).div_ceil(EXACT_REQUESTS).max(u64::from(SAMPLES))
+        };
+        u64::from(q).min(enough.max(affordable)) as u32
+    }
+}
+
+/// `1 / rate` of the samples for a grid; 1: the whole log.
+pub(super) fn divisor(workload: &Workload, counts: &[u32], size: Size, sampling: Sampling) -> u32 {
+    let q = wanted(workload, counts, size, sampling);
+    size.floored(workload.requests.len() as u64, q)
+}
+
+/// The divisor before samples that are too short are enlarged.
+pub(super) fn wanted(workload: &Workload, counts: &[u32], size: Size, sampling: Sampling) -> u32 {
+    let Size { runs, smallest, .. } = size;
     let all = (workload.requests.len() as u64).saturating_mul(runs as u64);
     match sampling {
         Sampling::Exact => 1,

@@ -20,7 +20,10 @@ mod result;
 mod run;
 mod sample;
 mod study;
+mod unreached;
 
+#[cfg(test)]
+mod coverage;
 #[cfg(test)]
 mod tests;
 

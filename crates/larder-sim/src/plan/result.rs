@@ -79,6 +79,8 @@ pub struct Cell {
 pub struct AtLoad {
     /// Requests per second that arrive, at random (Poisson), in the log's order.
     pub load: f64,
+    /// The whole log was replayed for them; otherwise samples of it, even where the cell's other figures are exact.
+    pub exact: bool,
     /// Median delay in seconds.
     pub p50_s: Estimate,
     /// 99th percentile in seconds.
@@ -123,6 +125,11 @@ pub struct Method {
     pub samples: usize,
     /// Share of the targets in each sample; 1 if the whole log was replayed.
     pub rate: f64,
+    /// The share asked for, by the user or by the size of the grid; `rate` is above it where samples of that share would
+    /// have had too few requests.
+    pub rate_wanted: f64,
+    /// Requests that a sample needs: 50 for each that may be outstanding in the largest cluster.
+    pub sample_floor: u64,
     /// Requests in each sample, mean.
     pub sample_requests: u64,
     /// Targets that every sample holds, with every so-many-th of their requests.
@@ -156,6 +163,8 @@ pub struct Check {
     pub memory_bytes: u64,
     /// Whether the whole log was replayed.
     pub exact: bool,
+    /// Share of the targets that was replayed: 1 for the whole log.
+    pub rate: f64,
     /// What the samples said.
     pub sampled_throughput: Estimate,
     /// What the check said.
@@ -173,8 +182,8 @@ pub struct CeilingRow {
     pub nodes: u16,
     /// Memory of each, in bytes.
     pub memory_bytes: u64,
-    /// Hit ratio of one memory of that size that knows the future and lets go what is asked for last. With objects of
-    /// different sizes that is a reference, no strict limit: keeping small objects may hit a little more.
+    /// Hit ratio that one memory of that size cannot exceed even if it knows the future (PFOO-U); where samples were
+    /// replayed their mean. Reads that several requests share are not counted in it.
     pub clairvoyant_hit_ratio: f64,
     /// Hit ratio of memory without limit.
     pub unbounded_hit_ratio: f64,

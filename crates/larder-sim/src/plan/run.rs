@@ -48,7 +48,8 @@ impl Figures {
         let nodes = outcome.nodes.len() as f64;
         let requests = outcome.requests.max(1) as f64;
         Self {
-            throughput: outcome.throughput,
+            // How a cluster runs empty takes the same time in a sample as in the log, so it would weigh more in a sample.
+            throughput: outcome.steady_throughput,
             // Who waits for a read that another request began causes none; in a sample, where the same number of
             // requests in flight meets fewer targets, that happens more often, and must not count as a miss.
             hit_ratio: (outcome.hits + outcome.shared) as f64 / requests,
@@ -73,11 +74,19 @@ impl Figures {
     }
 }
 
+/// S of the LARD paper (section 2.4): requests in flight at most.
+pub(super) fn outstanding(settings: &Settings, nodes: u16) -> u64 {
+    let (low, high) = (u64::from(settings.t_low), u64::from(settings.t_high));
+    (u64::from(nodes).saturating_sub(1) * high + low).saturating_sub(1)
+}
+
 impl Bench {
-    fn scenario(&self, sample: &Sample<'_>, place: Place) -> Scenario {
+    fn scenario(&self, sample: &Sample<'_>, warmup: usize, place: Place) -> Scenario {
         let memory = Bytes((place.memory.get() / u64::from(sample.q)).max(1));
         let settings = Settings {
             policy: place.policy,
+            // A sample's time is shorter by its rate; what replicas live must be, too.
+            replication_decay: self.settings.replication_decay / sample.q,
             // All targets are remembered; the config that is written says so where the default would not do.
             targets_max: sample.workload.items.len().max(1_024),
             ..self.settings.clone()
@@ -86,23 +95,24 @@ impl Bench {
             nodes: vec![SimNode::with_cache(memory); place.nodes as usize],
             cache: crate::CacheChoice::Kind(self.cache),
             costs: self.costs,
-            warmup: sample.warmup,
+            warmup,
             ..Scenario::lard98(place.nodes as usize, settings)
         }
     }
 
     /// Saturated: S requests outstanding.
     pub(super) fn saturated(&self, sample: &Sample<'_>, place: Place) -> Result<Figures, SimError> {
-        simulate(&sample.workload, &self.scenario(sample, place)).map(|outcome| Figures::of(&outcome))
+        let (workload, warmup) = sample.warmed(place);
+        simulate(&workload, &self.scenario(sample, warmup, place)).map(|outcome| Figures::of(&outcome))
     }
 
     /// Requests at random times, `load` a second.
     pub(super) fn at_load(&self, sample: &Sample<'_>, place: Place, load: f64) -> Result<Figures, SimError> {
-        let (low, high) = (self.settings.t_low as usize, self.settings.t_high as usize);
-        let clients = (place.nodes as usize - 1) * high + low - 1;
-        let source = Poisson::new(&sample.workload.requests, (sample.warmup, clients), load, self.seed);
-        let scenario = self.scenario(sample, place);
-        simulate_with(&sample.workload, &scenario, Box::new(source)).map(|outcome| Figures::of(&outcome))
+        let clients = outstanding(&self.settings, place.nodes) as usize;
+        let (workload, warmup) = sample.warmed(place);
+        let source = Poisson::new(&workload.requests, (warmup, clients), load, self.seed);
+        let scenario = self.scenario(sample, warmup, place);
+        simulate_with(&workload, &scenario, Box::new(source)).map(|outcome| Figures::of(&outcome))
     }
 
     /// A dispatcher that is asked about nothing but proves the settings.
@@ -215,6 +225,7 @@ pub(super) fn delays(load: f64, runs: &[Figures], q: u32) -> AtLoad {
     let of = |part: fn(&Figures) -> f64| estimate(&runs.iter().map(part).collect::<Vec<f64>>(), q);
     AtLoad {
         load,
+        exact: q == 1,
         p50_s: of(|run| run.p50_s),
         p99_s: of(|run| run.p99_s),
         refused_share: of(|run| run.refused_share).value,

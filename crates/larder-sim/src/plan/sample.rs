@@ -20,7 +20,9 @@ use std::borrow::Cow;
 
 use larder_core::TargetId;
 
-use super::grid::is_hot;
+use super::choose::knows_contents;
+use super::grid::{HOT_KEEPS, is_hot};
+use super::run::Place;
 use crate::workload::{Item, Workload};
 
 /// What is replayed.
@@ -31,12 +33,16 @@ pub(super) struct Sample<'w> {
     pub(super) warmup: usize,
     /// 1 / rate: memories are smaller by this.
     pub(super) q: u32,
+    /// The hot targets by their number in the workload, the hottest first.
+    hot: Vec<u32>,
 }
 
 /// How samples are drawn from a log.
 #[derive(Debug)]
 pub(super) struct Strata<'w> {
     workload: &'w Workload,
+    /// Requests by item.
+    counts: &'w [u32],
     warmup: usize,
     q: u32,
     /// By item: the sample that has it, or `HOT`.
@@ -51,13 +57,37 @@ const HOT: u32 = u32::MAX;
 impl<'w> Sample<'w> {
     /// The whole log.
     pub(super) fn whole(workload: &'w Workload, warmup: usize) -> Self {
-        Self { workload: Cow::Borrowed(workload), warmup, q: 1 }
+        Self { workload: Cow::Borrowed(workload), warmup, q: 1, hot: Vec::new() }
+    }
+
+    /// Part of this sample, its requests replaced.
+    pub(super) fn with(&self, workload: &'w Workload, warmup: usize) -> Self {
+        Self { workload: Cow::Borrowed(workload), warmup, q: self.q, hot: self.hot.clone() }
+    }
+
+    /// What is replayed at a place, and its warm-up. Under a policy that does not look at contents every node reads a
+    /// hot target once, cold: soon over in the log, but `q` times as long in a sample, where the target has a `q`-th of
+    /// its requests. So that the sample is as warm at the end of its warm-up as the log would be, each hot target is
+    /// asked for once per node before (as often as the log's warm-up would at the least).
+    pub(super) fn warmed(&self, place: Place) -> (Cow<'_, Workload>, usize) {
+        let least = (u64::from(self.q) * u64::from(HOT_KEEPS) * self.warmup as u64
+            / self.workload.requests.len().max(1) as u64) as usize;
+        let times = least.min(place.nodes as usize);
+        if times < 2 || self.hot.is_empty() || knows_contents(place.policy.name()) {
+            return (Cow::Borrowed(&*self.workload), self.warmup);
+        }
+        let most = self.workload.requests.len() / 2 / times;
+        let mut requests: Vec<u32> =
+            self.hot.iter().take(most).flat_map(|item| core::iter::repeat_n(*item, times)).collect();
+        let warmup = self.warmup + requests.len();
+        requests.extend_from_slice(&self.workload.requests);
+        (Cow::Owned(Workload { items: self.workload.items.clone(), requests, times: Vec::new() }), warmup)
     }
 }
 
 impl<'w> Strata<'w> {
     /// Deals the targets out to `q` samples, `q` at least 2.
-    pub(super) fn new(workload: &'w Workload, counts: &[u32], warmup: usize, q: u32, seed: u64) -> Self {
+    pub(super) fn new(workload: &'w Workload, counts: &'w [u32], warmup: usize, q: u32, seed: u64) -> Self {
         let mut order: Vec<u32> = (0..workload.items.len() as u32).collect();
         let bytes = |item: u32| workload.items[item as usize].bytes;
         order.sort_unstable_by_key(|item| {
@@ -74,7 +104,7 @@ impl<'w> Strata<'w> {
                 member[*item as usize] = (place + shift) % q;
             }
         }
-        Self { workload, warmup, q, member, seed, hot }
+        Self { workload, counts, warmup, q, member, seed, hot }
     }
 
     /// Targets that every sample holds.
@@ -96,6 +126,7 @@ impl<'w> Strata<'w> {
             .collect();
         let mut new_number = vec![u32::MAX; items.len()];
         let (mut kept, mut requests, mut warmup) = (Vec::<Item>::new(), Vec::new(), 0);
+        let mut hottest = Vec::new();
         for (at, item) in self.workload.requests.iter().map(|item| *item as usize).enumerate() {
             let hot = self.member[item] == HOT;
             if hot {
@@ -108,13 +139,18 @@ impl<'w> Strata<'w> {
                 new_number[item] = kept.len() as u32;
                 let memory =
                     if hot { (items[item].memory / u64::from(q)).max(1) } else { items[item].memory };
+                if hot {
+                    hottest.push((core::cmp::Reverse(self.counts[item]), kept.len() as u32));
+                }
                 kept.push(Item { memory, ..items[item] });
             }
             warmup += usize::from(at < self.warmup);
             requests.push(new_number[item]);
         }
         let workload = Workload { items: kept, requests, times: Vec::new() };
-        Sample { workload: Cow::Owned(workload), warmup, q }
+        hottest.sort_unstable();
+        let hot = hottest.into_iter().map(|(_, number)| number).collect();
+        Sample { workload: Cow::Owned(workload), warmup, q, hot }
     }
 }
 

@@ -5,12 +5,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use larder_core::{Bytes, PolicyKind};
 
-use super::choose;
+use super::choose::{self, USUAL_LOAD, Wish};
 use super::goal::Goal;
 use super::grid;
-use super::result::{CeilingRow, Cell, Check, LogFacts, Method, Plan, Recommendation, SCHEMA, Spread};
+use super::result::{
+    AtLoad, CeilingRow, Cell, Check, LogFacts, Method, Plan, Recommendation, SCHEMA, Spread,
+};
 use super::run::{self, Bench, Figures, Place};
 use super::sample::{Sample, Strata};
+use super::unreached::unreached;
 use super::{Options, PlanError, Progress, facts};
 use crate::cost::{Costs, Lard98};
 use crate::sweep::sweep;
@@ -18,7 +21,7 @@ use crate::workload::Workload;
 use crate::{SimError, ceiling};
 
 /// Requests of all replays of recommended clusters: whole replays while they last, then the largest sample that does.
-const CHECK_REQUESTS: u64 = 90_000_000;
+const CHECK_REQUESTS: u64 = 60_000_000;
 
 /// An error that shrinks with the root of a sample's size is so many times what it shrinks by when the size doubles:
 /// `1 / (sqrt(2) - 1)`.
@@ -26,9 +29,6 @@ const SMALLNESS: f64 = 2.42;
 
 /// Clusters checked at most: a check may change the choice.
 const CHECKS_MAX: usize = 2;
-
-/// Share of the recommended throughput at which delays are shown.
-const USUAL_LOAD: f64 = 0.7;
 
 pub(super) struct Study<'w> {
     options: &'w Options,
@@ -40,6 +40,10 @@ pub(super) struct Study<'w> {
     memory: Vec<Bytes>,
     bench: Bench,
     q: u32,
+    /// The divisor that was asked for, where samples would have been too short.
+    wanted: u32,
+    /// Requests that a sample needs.
+    floor: u64,
     hot: usize,
     samples: Arc<[Sample<'w>]>,
     /// Samples of half the rate, to see how much a rate matters.
@@ -71,7 +75,10 @@ impl<'w> Study<'w> {
         }
         let smallest = memory.iter().copied().min().unwrap_or(Bytes(1));
         let runs = options.policies.len() * options.nodes.len() * memory.len();
-        let q = grid::divisor(workload, &counts, (runs, smallest), options.sampling);
+        let most = options.nodes.iter().copied().max().unwrap_or(1);
+        let size = grid::Size { runs, smallest, outstanding: run::outstanding(&options.settings, most) };
+        let q = grid::divisor(workload, &counts, size, options.sampling);
+        let wanted = grid::wanted(workload, &counts, size, options.sampling);
         let draw = |q: u32, most: u32| {
             let strata = Strata::new(workload, &counts, warmup, q, bench.seed);
             (sweep(most.min(q) as usize, |number| strata.sample(number as u32)), strata.hot())
@@ -92,6 +99,8 @@ impl<'w> Study<'w> {
             memory,
             bench,
             q,
+            wanted,
+            floor: size.floor(),
             hot,
             samples: samples.into(),
             coarse: coarse.into(),
@@ -142,8 +151,17 @@ impl<'w> Study<'w> {
     }
 
     fn choose<'c>(&self, cells: &'c [Cell]) -> Option<&'c Cell> {
-        let load = self.load.as_ref().map_or(0.0, |(load, _)| *load);
-        choose::choose(cells, self.options.goal, load, self.options.prices.as_ref())
+        choose::choose(cells, self.wish())
+    }
+
+    fn wish(&self) -> Wish {
+        let options = self.options;
+        let load = match options.goal {
+            // The load at which delays are shown is no wish.
+            Some(Goal::Cost) | None => options.load.unwrap_or(0.0),
+            Some(_) => self.load.as_ref().map_or(0.0, |(load, _)| *load),
+        };
+        Wish { goal: options.goal, load, peak: options.load.or(self.facts.rate_peak), prices: options.prices }
     }
 
     /// Runs jobs on all cores and keeps count.
@@ -213,7 +231,28 @@ impl<'w> Study<'w> {
     fn delays(&mut self, what: &'static str, cells: &mut [Cell]) -> Result<(), SimError> {
         let Some((load, _)) = self.load else { return Ok(()) };
         let places: Vec<Place> = cells.iter().filter_map(place).collect();
-        let samples = Arc::clone(&self.samples);
+        let (samples, coarse) = (Arc::clone(&self.samples), Arc::clone(&self.coarse));
+        let mut fine = self.delays_on(what, &samples, &places, load)?;
+        if !coarse.is_empty() {
+            // As for the other figures: what half the rate changes.
+            for (fine, small) in fine.iter_mut().zip(self.delays_on(what, &coarse, &places, load)?) {
+                fine.p50_s.error += SMALLNESS * (fine.p50_s.value - small.p50_s.value).abs();
+                fine.p99_s.error += SMALLNESS * (fine.p99_s.value - small.p99_s.value).abs();
+            }
+        }
+        for (cell, at) in cells.iter_mut().zip(fine) {
+            cell.at_load = Some(at);
+        }
+        Ok(())
+    }
+
+    fn delays_on(
+        &mut self,
+        what: &'static str,
+        samples: &[Sample<'_>],
+        places: &[Place],
+        load: f64,
+    ) -> Result<Vec<AtLoad>, SimError> {
         let bench = self.bench.clone();
         let figures = self.run(
             what,
@@ -221,10 +260,8 @@ impl<'w> Study<'w> {
             |job| samples[job % samples.len()].workload.requests.len() as u64,
             |job| bench.at_load(&samples[job % samples.len()], places[job / samples.len()], load),
         )?;
-        for (cell, runs) in cells.iter_mut().zip(figures.chunks(samples.len())) {
-            cell.at_load = Some(run::delays(load, runs, self.q));
-        }
-        Ok(())
+        let q = samples.first().map_or(1, |sample| sample.q);
+        Ok(figures.chunks(samples.len().max(1)).map(|runs| run::delays(load, runs, q)).collect())
     }
 
     /// Objects that a node's memory holds and its part in a sample does not: their requests may hit after all.
@@ -261,11 +298,11 @@ impl<'w> Study<'w> {
             let places: Vec<Place> = at.iter().filter_map(|at| place(&cells[*at])).collect();
             let bench = self.bench.clone();
             let weight = sample.workload.requests.len() as u64;
-            left = left.saturating_sub(weight * places.len() as u64).max(1);
+            left = left.saturating_sub(weight * places.len() as u64).max(CHECK_REQUESTS / 4);
             let figures =
                 self.run("check", places.len(), |_| weight, |job| bench.saturated(&sample, places[job]))?;
             for (at, (place, figures)) in at.into_iter().zip(places.iter().zip(&figures)) {
-                let known = Check::new(&cells[at], figures, sample.q == 1);
+                let known = Check::new(&cells[at], figures, sample.q);
                 widen(cells, &known);
                 if sample.q == 1 {
                     let at_load = cells[at].at_load;
@@ -287,26 +324,32 @@ impl<'w> Study<'w> {
         Strata::new(self.workload, &self.counts, self.warmup, q.max(2), self.bench.seed ^ 1).sample(0)
     }
 
-    /// The ceilings of every cluster, on the first sample.
+    /// The ceilings of every cluster: without limit on the whole log, clairvoyant as the mean over the samples.
     fn ceilings(&self) -> Vec<CeilingRow> {
         let usual = Lard98::default();
         let costs = if let Costs::Lard98(costs) = &self.options.costs { Some(costs) } else { None };
         let model = costs.unwrap_or(&usual);
-        let Some(sample) = self.samples.first() else { return Vec::new() };
         let pairs: Vec<(u16, Bytes)> =
             self.options.nodes.iter().flat_map(|n| self.memory.iter().map(move |m| (*n, *m))).collect();
-        let endless = ceiling::unbounded_after(&sample.workload, sample.warmup, 1, model);
+        let endless = ceiling::unbounded_after(self.workload, self.warmup, 1, model);
+        let samples = &self.samples;
+        let count = samples.len().max(1) as f64;
         sweep(pairs.len(), |at| {
             let (nodes, memory) = pairs[at];
-            let total = memory.get().saturating_mul(u64::from(nodes)) / u64::from(sample.q);
-            let best =
-                ceiling::clairvoyant_after(&sample.workload, sample.warmup, total, nodes as usize, model);
+            let total = memory.get().saturating_mul(u64::from(nodes)) / u64::from(self.q);
+            let best: Vec<ceiling::Ceiling> = samples
+                .iter()
+                .map(|sample| {
+                    ceiling::clairvoyant_after(&sample.workload, sample.warmup, total, nodes as usize, model)
+                })
+                .collect();
+            let mean = |of: fn(&ceiling::Ceiling) -> f64| best.iter().map(of).sum::<f64>() / count;
             CeilingRow {
                 nodes,
                 memory_bytes: memory.get(),
-                clairvoyant_hit_ratio: 1.0 - best.miss_ratio,
+                clairvoyant_hit_ratio: 1.0 - mean(|best| best.miss_ratio),
                 unbounded_hit_ratio: 1.0 - endless.miss_ratio,
-                clairvoyant_throughput: costs.map(|_| best.throughput),
+                clairvoyant_throughput: costs.map(|_| mean(|best| best.throughput)),
                 unbounded_throughput: costs.map(|_| endless.throughput * f64::from(nodes)),
             }
         })
@@ -315,7 +358,8 @@ impl<'w> Study<'w> {
     /// How the chosen cell's figures move with the names of the targets and with the part of the log.
     fn spreads(&mut self, chosen: &Cell) -> Result<Vec<Spread>, SimError> {
         let Some(place) = place(chosen) else { return Ok(Vec::new()) };
-        let Some(sample) = self.samples.first() else { return Ok(Vec::new()) };
+        let samples = Arc::clone(&self.samples);
+        let Some(sample) = samples.first() else { return Ok(Vec::new()) };
         let seeds = self.options.seeds.clone();
         let (base, warmup, q) = (sample.workload.clone(), sample.warmup, sample.q);
         let half = base.requests.len() / 2;
@@ -327,10 +371,7 @@ impl<'w> Study<'w> {
         let halves = [part(&base.requests[..half]), part(&base.requests[half..])];
         let bench = self.bench.clone();
         let share = self.options.warmup;
-        let of = |workload: &Workload, warmup: usize| {
-            let sample = Sample { workload: std::borrow::Cow::Borrowed(workload), warmup, q };
-            bench.saturated(&sample, place)
-        };
+        let of = |workload: &Workload, warmup: usize| bench.saturated(&sample.with(workload, warmup), place);
         let figures = self.run(
             "spread",
             2 + seeds.len(),
@@ -358,15 +399,15 @@ impl<'w> Study<'w> {
         spreads: Vec<Spread>,
     ) -> Plan {
         let options = self.options;
-        let load = self.load.as_ref().map_or(0.0, |(load, _)| *load);
+        let wish = self.wish();
         let chosen = self.choose(&cells);
         let recommendation = chosen.map(|chosen| {
-            let (why_policy, locality_pays) = choose::why_policy(chosen, &cells, &self.facts);
+            let (why_policy, locality_pays) = choose::why_policy(chosen, &cells, &self.facts, wish.goal);
             Recommendation {
                 policy: chosen.policy.clone(),
                 nodes: chosen.nodes,
                 memory_bytes: chosen.memory_bytes,
-                why_cluster: choose::why_cluster(options.goal, options.prices.is_some()),
+                why_cluster: choose::why_cluster(chosen, &cells, wish),
                 why_policy,
                 locality_pays,
                 gains: choose::gains(chosen, &cells),
@@ -374,17 +415,20 @@ impl<'w> Study<'w> {
             }
         });
         let unreached = match (chosen, options.goal) {
-            (None, Some(goal)) => Some(choose::unreached(&cells, goal, load)),
+            (None, Some(goal)) => Some(unreached(&cells, goal, wish.load, &ceilings)),
             _ => None,
         };
-        let warnings = super::doubt::warnings(&self.facts, &self.memory, &options.nodes, chosen, &spreads);
+        let method = self.method(checked);
+        let mut warnings =
+            super::doubt::warnings(&self.facts, &self.memory, &options.nodes, chosen, &spreads);
+        warnings.extend(super::doubt::small_samples(&method));
         let no_gain = choose::no_gain(&cells, &self.facts);
         Plan {
             schema: SCHEMA,
             goal: options.goal.map(|goal| goal.to_string()),
             prices: options.prices,
             load: self.load.clone(),
-            method: self.method(checked),
+            method,
             log: self.facts,
             recommendation,
             unreached,
@@ -401,6 +445,8 @@ impl<'w> Study<'w> {
         Method {
             samples: if self.q == 1 { 0 } else { self.samples.len() },
             rate: 1.0 / f64::from(self.q),
+            rate_wanted: 1.0 / f64::from(self.wanted),
+            sample_floor: self.floor,
             sample_requests: sizes.sum::<u64>() / self.samples.len().max(1) as u64,
             hot_targets: self.hot as u64,
             too_large_share: self.memory.iter().map(|memory| self.too_large(*memory)).fold(0.0, f64::max),
@@ -416,12 +462,13 @@ impl<'w> Study<'w> {
 }
 
 impl Check {
-    fn new(cell: &Cell, figures: &Figures, exact: bool) -> Self {
+    fn new(cell: &Cell, figures: &Figures, q: u32) -> Self {
         Self {
             policy: cell.policy.clone(),
             nodes: cell.nodes,
             memory_bytes: cell.memory_bytes,
-            exact,
+            exact: q == 1,
+            rate: 1.0 / f64::from(q),
             sampled_throughput: cell.throughput,
             throughput: figures.throughput(),
             sampled_hit_ratio: cell.hit_ratio,
@@ -472,6 +519,8 @@ fn load(options: &Options, facts: &LogFacts) -> Result<Option<(f64, String)>, Pl
     let goal = options.goal.map(|goal| goal.to_string()).unwrap_or_default();
     match facts.rate_peak {
         Some(peak) => Ok(Some((peak, "the log's busiest minute".to_owned()))),
-        None => Err(PlanError::Option(format!("the goal {goal} needs a load: the log has no times"))),
+        None => Err(PlanError::Option(format!(
+            "the goal {goal} needs a load (--load): the log has no times, or one time only"
+        ))),
     }
 }

@@ -20,7 +20,8 @@ fn made(workload: &Workload, options: &Options) -> Plan {
 
 #[test]
 fn a_small_log_is_replayed_whole() {
-    let plan = made(&log(2_000, 20_000, 0.8), &options());
+    let timed = log(2_000, 20_000, 0.8);
+    let plan = made(&Workload { times: Vec::new(), ..timed.clone() }, &options());
     assert_eq!((plan.cells.len(), plan.method.samples, plan.ceilings.len()), (120, 0, 20));
     assert!(plan.cells.iter().all(|cell| cell.exact && cell.throughput.error == 0.0));
     let chosen = plan.recommended().expect("recommended");
@@ -36,6 +37,51 @@ fn a_small_log_is_replayed_whole() {
         assert_eq!((cell.nodes, cell.memory_bytes), (ceiling.nodes, ceiling.memory_bytes));
         assert!(cell.hit_ratio.value <= ceiling.unbounded_hit_ratio + 1e-9, "{cell:?}");
     }
+    // Where times are known and one node is enough for them, it is said first.
+    let slow =
+        timed.times.iter().map(|time| larder_core::Time::from_nanos(time.as_nanos() * 1_000)).collect();
+    let plan = made(&Workload { times: slow, ..timed }, &options());
+    let it = plan.recommendation.expect("recommended");
+    assert!(it.nodes == 1 && it.why_cluster.starts_with("One node with"), "{}", it.why_cluster);
+}
+
+#[test]
+fn samples_too_short_for_the_largest_cluster_are_made_larger() {
+    let workload = log(2_000, 60_000, 0.9);
+    let of = |nodes: u16| {
+        let sampling = Sampling::Rate(0.01);
+        let policies = vec![PolicyKind::Rr];
+        made(&workload, &Options { sampling, policies, nodes: vec![nodes], ..options() }).method
+    };
+    // 50 times S, 89 and 999: 4,450 of 60,000 requests are a thirteenth, 49,950 nearly all.
+    let (two, sixteen) = (of(2), of(16));
+    assert!((two.rate - 1.0 / 13.0).abs() < 1e-9 && (two.rate_wanted - 0.01).abs() < 1e-9, "{}", two.rate);
+    assert_eq!((two.sample_floor, sixteen.sample_floor, sixteen.samples), (4_450, 49_950, 0));
+}
+
+#[test]
+fn stated_errors_hold_on_sixteen_nodes_under_both_models() {
+    let workload = log(30_000, 300_000, 0.8);
+    let all = workload.bytes();
+    let (mut cells, mut missed) = (0, 0);
+    for costs in ["lard98", "modern"] {
+        let grid = Options {
+            policies: vec![PolicyKind::Rr, PolicyKind::LardR],
+            nodes: vec![4, 16],
+            memory: vec![Bytes(all / 16), Bytes(all / 4)],
+            ..Options::new(Costs::by_name(costs).expect("known"))
+        };
+        let exact = made(&workload, &Options { sampling: Sampling::Exact, seeds: vec![1], ..grid.clone() });
+        for seed in [1, 2] {
+            let sampling = Sampling::Rate(0.1);
+            let sampled = made(&workload, &Options { sampling, seeds: vec![seed], ..grid.clone() });
+            let of = coverage::covered(&sampled, &exact);
+            assert!(of.width < 0.5 && of.hit_width < 0.1, "so wide that they say nothing: {of:?}");
+            cells += 3 * of.cells;
+            missed += of.throughput + of.hits + of.origin;
+        }
+    }
+    assert!(cells >= 48 && missed * 10 <= cells, "{missed} of {cells}");
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod config;
 mod input;
 pub(crate) mod words;
 
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -118,6 +119,8 @@ pub(crate) struct PlanReport {
     pub(crate) version: &'static str,
     /// What was read, and what of it was left out.
     pub(crate) logs: Vec<LogInfo>,
+    /// The cost model was read from a file; otherwise its defaults, which were not measured on the reader's machine.
+    pub(crate) costs_from_file: bool,
 }
 
 /// The cost model unless told otherwise: today's hardware where it is known, else the LARD paper's.
@@ -127,6 +130,9 @@ fn usual_costs() -> Option<Costs> {
 
 pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
     let options = args.options()?;
+    // Files that cannot be written are better known before the work than after it.
+    let html = args.html.as_deref().map(Target::open).transpose()?;
+    let config = args.config.as_deref().map(Target::open).transpose()?;
     let (traces, logs) = input::read(&args.logs, args.format, args.unsized_bytes.0)?;
     let workload = plan::merged(&traces);
     // Names and sizes of every request are not needed any more.
@@ -138,7 +144,22 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
         PlanError::TooShort(_) => anyhow::Error::new(error).context(input::names(&args.logs)),
         PlanError::Option(_) | PlanError::Sim(_) => usage(error.to_string()),
     })?;
-    let report = PlanReport { plan, version: env!("CARGO_PKG_VERSION"), logs };
+    let measured = args.costs.as_deref().is_some_and(|costs| Costs::by_name(costs).is_none());
+    let report = PlanReport { plan, version: env!("CARGO_PKG_VERSION"), logs, costs_from_file: measured };
+    // Before stdout, whose reader may have gone.
+    if let Some(target) = html {
+        target.write(&report::plan_page(&report)?)?;
+    }
+    let unwritten = match config {
+        None => None,
+        Some(target) => match config::text(&report)? {
+            Some(text) => {
+                target.write(&text)?;
+                None
+            }
+            None => Some(target.leave()),
+        },
+    };
     let mut out = io::stdout().lock();
     if args.json {
         serde_json::to_writer_pretty(&mut out, &report)?;
@@ -148,16 +169,8 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
     }
     out.flush()?;
     drop(out);
-    if let Some(path) = &args.html {
-        write(path, &report::plan_page(&report)?)?;
-    }
-    if let Some(path) = &args.config {
-        match config::text(&report)? {
-            Some(text) => write(path, &text)?,
-            None => {
-                anyhow::bail!("{} is not written: no cluster in the grid honours the goal", path.display())
-            }
-        }
+    if let Some(path) = unwritten {
+        anyhow::bail!("{} is not written: no cluster in the grid honours the goal", path.display());
     }
     Ok(())
 }
@@ -211,7 +224,7 @@ fn costs(text: &str) -> anyhow::Result<Costs> {
         return Err(usage(format!("--costs '{text}' is neither a cost model ({known}) nor a file")));
     }
     let content = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    toml::from_str(&content).map_err(|error| usage(format!("{}: {error}", path.display())))
+    Costs::from_toml(&content).map_err(|error| usage(format!("{}: {error}", path.display())))
 }
 
 fn sampling(text: &str) -> Result<Sampling, String> {
@@ -231,11 +244,46 @@ fn share(text: &str) -> Result<f64, String> {
         .ok_or_else(|| format!("'{text}' is no share: write 5% or 0.05"))
 }
 
-fn write(path: &Path, text: &str) -> anyhow::Result<()> {
-    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
-    // Talk that nobody can hear is no failure.
-    let _ = writeln!(io::stderr(), "written: {}", path.display());
-    Ok(())
+/// A file that will be written. What it held stays until then.
+struct Target<'p> {
+    path: &'p Path,
+    file: File,
+    /// Made by opening it.
+    fresh: bool,
+}
+
+impl<'p> Target<'p> {
+    fn open(path: &'p Path) -> anyhow::Result<Self> {
+        let fresh = !path.exists();
+        let file = File::options().write(true).create(true).truncate(false).open(path);
+        let file = file.with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Self { path, file, fresh })
+    }
+
+    fn write(mut self, text: &str) -> anyhow::Result<()> {
+        let regular = self.file.metadata().is_ok_and(|about| about.is_file());
+        let emptied = if regular { self.file.set_len(0) } else { Ok(()) };
+        let written = emptied.and_then(|()| self.file.write_all(text.as_bytes()));
+        written.with_context(|| format!("cannot write {}", self.path.display()))?;
+        self.fresh = false;
+        // Talk that nobody can hear is no failure.
+        let _ = writeln!(io::stderr(), "written: {}", self.path.display());
+        Ok(())
+    }
+
+    /// Nothing is to be written.
+    fn leave(self) -> &'p Path {
+        self.path
+    }
+}
+
+impl Drop for Target<'_> {
+    fn drop(&mut self) {
+        if self.fresh {
+            // An empty file that is left over is no failure.
+            let _ = std::fs::remove_file(self.path);
+        }
+    }
 }
 
 /// How far the simulation is; there only if stderr is a terminal, gone when dropped.

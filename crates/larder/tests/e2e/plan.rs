@@ -38,7 +38,7 @@ fn a_small_log_gives_sentences_table_json_page_and_config() {
     assert_eq!(plan["cells"].as_array().unwrap().len(), 6 * 2 * 4);
     assert_eq!(plan["logs"][0]["replayed"], 6_000);
     let it = &plan["recommendation"];
-    let answer = format!("Use {} on {} nodes", it["policy"].as_str().unwrap(), it["nodes"]);
+    let answer = format!("Use {} on {} node", it["policy"].as_str().unwrap(), it["nodes"]);
     assert!(words.starts_with(&answer), "{answer}: {words}");
 
     let page = std::fs::read_to_string(page).unwrap();

@@ -51,7 +51,7 @@ pub(crate) fn answer(plan: &Plan) -> Vec<String> {
     ];
     answer.extend(gains(plan, it));
     if let Some(price) = it.price_per_million {
-        answer.push(format!("A million requests cost {}, saturated.", number(price)));
+        answer.push(format!("A million requests cost {}, saturated.", price_text(price)));
     }
     answer.extend(not_worth_it(&plan.no_gain));
     answer
@@ -71,6 +71,15 @@ fn gains(plan: &Plan, it: &Recommendation) -> Option<String> {
     );
     let others = if parts.is_empty() { String::new() } else { format!(": {}", parts.join(", ")) };
     Some(format!("{served}{others}."))
+}
+
+/// A price with at least three digits that count.
+fn price_text(price: f64) -> String {
+    if price >= 1.0 || price <= 0.0 {
+        return number(price);
+    }
+    let digits = (2.0 - price.log10().floor()).clamp(0.0, 12.0) as usize;
+    format!("{price:.digits$}")
 }
 
 fn ratio(value: Estimate) -> String {
@@ -133,7 +142,7 @@ pub(crate) fn grid(plan: &Plan) -> Rows {
     let mut counts: Vec<u16> = plan.cells.iter().map(|cell| cell.nodes).collect();
     counts.sort_unstable();
     counts.dedup();
-    let head = format!("requests/s, hits with {}", Bytes(memory));
+    let head = format!("requests/s, no read with {}", Bytes(memory));
     let mut rows = vec![std::iter::once(head).chain(counts.iter().map(|count| nodes(*count))).collect()];
     let mut policies: Vec<&str> = Vec::new();
     for cell in &plan.cells {
@@ -175,7 +184,7 @@ pub(crate) fn grid(plan: &Plan) -> Rows {
 /// Every policy on the recommended cluster.
 pub(crate) fn cluster(plan: &Plan, it: &Recommendation) -> Rows {
     let mut head =
-        vec!["policy", "requests/s", "+-", "vs rr", "hits", "+-", "origin/request", "imbalance", "cpu"];
+        vec!["policy", "requests/s", "+-", "vs rr", "no read", "+-", "origin/request", "imbalance", "cpu"];
     head.extend(["p50 ms", "p99 ms", "refused"]);
     let mut rows: Rows = vec![head.into_iter().map(str::to_owned).collect()];
     let base = plan.cell("rr", it.nodes, it.memory_bytes).map(|cell| cell.throughput.value);
@@ -258,7 +267,8 @@ pub(crate) fn method(report: &PlanReport) -> Vec<(&'static str, String)> {
     let mut rows = vec![(
         "log",
         format!(
-            "{} requests to {} targets, working set {}, mean reply {}, hottest target {:.1} %, rate {} (busiest minute {})",
+            "{} requests to {} targets, working set {}, mean reply {}, hottest target {:.1} %, rate of what was replayed {} \
+             (busiest minute {})",
             number(log.requests as f64),
             number(log.targets as f64),
             Bytes(log.working_set_bytes),
@@ -280,7 +290,11 @@ pub(crate) fn method(report: &PlanReport) -> Vec<(&'static str, String)> {
                 Bytes(check.memory_bytes),
                 plus_minus(check.sampled_throughput, 1.0, ""),
                 plus_minus(check.sampled_hit_ratio, 100.0, " %"),
-                if check.exact { "the whole log" } else { "a larger sample" },
+                if check.exact {
+                    "the whole log".to_owned()
+                } else {
+                    format!("another sample, of {:.3} %,", check.rate * 100.0)
+                },
                 number(check.throughput),
                 check.hit_ratio * 100.0
             ),
@@ -310,8 +324,17 @@ pub(crate) fn method(report: &PlanReport) -> Vec<(&'static str, String)> {
     rows.push((
         "model",
         format!(
-            "simulated nodes ({}), {} caches, T_low {}, T_high {}; throughput with S requests outstanding",
-            method.costs, method.cache, method.thresholds.0, method.thresholds.1
+            "simulated nodes ({}{}), {} caches, T_low {}, T_high {}; throughput with S requests outstanding; \
+             'no read' and hits: requests that cause no read of their own",
+            method.costs,
+            if report.costs_from_file {
+                ""
+            } else {
+                ": default costs, not measured on your machine; see larder sim calibrate"
+            },
+            method.cache,
+            method.thresholds.0,
+            method.thresholds.1
         ),
     ));
     if let Some((load, whence)) = &plan.load {
@@ -327,11 +350,20 @@ fn replay(plan: &Plan) -> String {
     let method = &plan.method;
     let runs =
         format!("{} runs, {} requests simulated", method.runs, number(method.requests_simulated as f64));
+    let short = if method.rate > method.rate_wanted * 1.01 {
+        format!(
+            "; samples of {:.2} % would have fewer than the {} requests that the largest cluster wants",
+            method.rate_wanted * 100.0,
+            number(method.sample_floor as f64)
+        )
+    } else {
+        String::new()
+    };
     if method.samples == 0 {
-        return format!("the whole log in every run, no sampling error; {runs}");
+        return format!("the whole log in every run, no sampling error{short}; {runs}");
     }
     format!(
-        "{} disjoint samples of {:.2} % of the targets ({} requests each; {} hot targets in all of them), seed {}; {runs}. \
+        "{} disjoint samples of {:.2} % of the targets ({} requests each; {} hot targets in all of them), seed {}{short}; {runs}. \
          +- is 95 % confidence over the samples, plus what half the rate changes, what the check was off, and the \
          requests for objects too large for a sample (at most {:.2} %)",
         method.samples,

@@ -1,0 +1,105 @@
+//! How often the stated error of a sampled figure covers what a replay of the whole log says.
+
+use std::path::Path;
+
+use larder_trace::synth::{Recipe, generate};
+use larder_trace::{LoadOptions, Trace};
+
+use super::*;
+
+/// Of so many estimates, those that miss the truth; and how wide they are.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Covered {
+    pub(super) cells: usize,
+    pub(super) throughput: usize,
+    pub(super) hits: usize,
+    pub(super) origin: usize,
+    /// Mean error of throughput over its value.
+    pub(super) width: f64,
+    /// Mean error of hit ratios.
+    pub(super) hit_width: f64,
+    /// Mean of how far throughput is off, over its error: below 1 if errors are honest.
+    pub(super) worst: f64,
+}
+
+/// Sampled cells against the same replayed whole.
+pub(super) fn covered(sampled: &Plan, exact: &Plan) -> Covered {
+    let mut of = Covered::default();
+    for (sample, truth) in sampled.cells.iter().zip(&exact.cells).filter(|(sample, _)| !sample.exact) {
+        of.cells += 1;
+        of.throughput += usize::from(!sample.throughput.covers(truth.throughput.value));
+        of.hits += usize::from(!sample.hit_ratio.covers(truth.hit_ratio.value));
+        of.origin += usize::from(!sample.origin_bytes.covers(truth.origin_bytes.value));
+        of.width += sample.throughput.error / sample.throughput.value;
+        of.hit_width += sample.hit_ratio.error;
+        let off = (sample.throughput.value - truth.throughput.value).abs() / sample.throughput.error;
+        of.worst = of.worst.max(off);
+    }
+    of.width /= of.cells.max(1) as f64;
+    of.hit_width /= of.cells.max(1) as f64;
+    of
+}
+
+fn shared(name: &str) -> Option<Trace> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces").join(name);
+    let (trace, _) = Trace::load(&path, &LoadOptions::default()).ok()?;
+    Some(trace)
+}
+
+/// The figures of docs/plan.md: `cargo test --release -p larder-sim --lib plan::coverage -- --ignored --nocapture`.
+#[test]
+#[ignore = "minutes; prints the coverage that docs/plan.md states"]
+fn how_often_stated_errors_cover_the_truth() {
+    let only = std::env::var("LARDER_COVERAGE").unwrap_or_default();
+    let zipf = |targets, requests| generate(&Recipe::zipf(targets, requests, 0.8), 1, 1.0).ok();
+    let three = vec![PolicyKind::Rr, PolicyKind::Hash, PolicyKind::LardR];
+    let logs: [(&str, Option<Trace>, &[u16], f64); 4] = [
+        ("epa 1-16 nodes", shared("epa-1995.clf.zst"), &[1, 2, 4, 8, 16], 0.1),
+        ("epa 2, 4 nodes", shared("epa-1995.clf.zst"), &[2, 4], 0.1),
+        ("zipf 1 M 10 %", zipf(100_000, 1_000_000), &[4, 16], 0.1),
+        ("zipf 1 M 5 %", zipf(100_000, 1_000_000), &[4, 16], 0.05),
+    ];
+    for (name, trace, nodes, rate) in logs {
+        let Some(trace) = trace.filter(|_| name.contains(&only)) else {
+            println!("{name}: left out");
+            continue;
+        };
+        let workload = merged(&[trace]);
+        for costs in ["lard98", "modern"] {
+            let grid = Options {
+                policies: three.clone(),
+                nodes: nodes.to_vec(),
+                ..Options::new(Costs::by_name(costs).expect("known"))
+            };
+            let made = |sampling, seed| {
+                let options = Options { sampling, seeds: vec![seed], ..grid.clone() };
+                plan(&workload, &options, &|_| ()).expect("a plan")
+            };
+            let exact = made(Sampling::Exact, 1);
+            for seed in 1..=3 {
+                let sampled = made(Sampling::Rate(rate), seed);
+                let of = covered(&sampled, &exact);
+                println!("{name} {costs} seed {seed} rate {:.3}: {of:?}", sampled.method.rate);
+                if std::env::var_os("LARDER_CELLS").is_some() {
+                    for (s, e) in sampled.cells.iter().zip(&exact.cells).filter(|(s, _)| !s.exact) {
+                        println!(
+                            "  {:<7}{:>3} {:>10} {:>7.0} +- {:>5.0} of {:>7.0}  {:.4} +- {:.4} of {:.4}  {:.0} +- {:.0} of {:.0}",
+                            s.policy,
+                            s.nodes,
+                            s.memory_bytes,
+                            s.throughput.value,
+                            s.throughput.error,
+                            e.throughput.value,
+                            s.hit_ratio.value,
+                            s.hit_ratio.error,
+                            e.hit_ratio.value,
+                            s.origin_bytes.value,
+                            s.origin_bytes.error,
+                            e.origin_bytes.value
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
