@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use larder_core::Bytes;
-use larder_sim::plan::{Cell, Estimate, NoGain, Plan, Recommendation};
+use larder_sim::plan::{Cell, Check, Estimate, NoGain, Plan, Recommendation, Spread};
 
 use super::PlanReport;
 use super::input::LogInfo;
@@ -280,39 +280,8 @@ pub(crate) fn method(report: &PlanReport) -> Vec<(&'static str, String)> {
     )];
     rows.extend(report.logs.iter().map(|log| ("left out", left_out(log))));
     rows.push(("replay", replay(plan)));
-    for check in &method.checked {
-        rows.push((
-            "check",
-            format!(
-                "{} on {} with {}: samples said {} requests/s and {} hits; {} says {} and {:.1} %",
-                check.policy,
-                nodes(check.nodes),
-                Bytes(check.memory_bytes),
-                plus_minus(check.sampled_throughput, 1.0, ""),
-                plus_minus(check.sampled_hit_ratio, 100.0, " %"),
-                if check.exact {
-                    "the whole log".to_owned()
-                } else {
-                    format!("another sample, of {:.3} %,", check.rate * 100.0)
-                },
-                number(check.throughput),
-                check.hit_ratio * 100.0
-            ),
-        ));
-    }
-    for spread in &plan.spreads {
-        rows.push((
-            "spread",
-            format!(
-                "{}: {} to {} requests/s, {:.1} to {:.1} % hits",
-                spread.what,
-                number(spread.throughput.0),
-                number(spread.throughput.1),
-                spread.hit_ratio.0 * 100.0,
-                spread.hit_ratio.1 * 100.0
-            ),
-        ));
-    }
+    rows.extend(method.checked.iter().map(|check| ("check", checked(check))));
+    rows.extend(plan.spreads.iter().map(|spread| ("spread", spread_over(spread))));
     rows.push((
         "warm-up",
         format!(
@@ -344,6 +313,35 @@ pub(crate) fn method(report: &PlanReport) -> Vec<(&'static str, String)> {
         ));
     }
     rows
+}
+
+fn checked(check: &Check) -> String {
+    format!(
+        "{} on {} with {}: samples said {} requests/s and {} hits; {} says {} and {:.1} %",
+        check.policy,
+        nodes(check.nodes),
+        Bytes(check.memory_bytes),
+        plus_minus(check.sampled_throughput, 1.0, ""),
+        plus_minus(check.sampled_hit_ratio, 100.0, " %"),
+        if check.exact {
+            "the whole log".to_owned()
+        } else {
+            format!("another sample, of {:.3} %,", check.rate * 100.0)
+        },
+        number(check.throughput),
+        check.hit_ratio * 100.0
+    )
+}
+
+fn spread_over(spread: &Spread) -> String {
+    format!(
+        "{}: {} to {} requests/s, {:.1} to {:.1} % hits",
+        spread.what,
+        number(spread.throughput.0),
+        number(spread.throughput.1),
+        spread.hit_ratio.0 * 100.0,
+        spread.hit_ratio.1 * 100.0
+    )
 }
 
 fn replay(plan: &Plan) -> String {
