@@ -123,11 +123,7 @@ impl Policy for Lard {
         let server = shard.members(slot, nodes).next();
         let was_assigned = server.is_some() || shard.was_assigned(slot);
         let choice = self.decide(now, request.target, Seen { server, was_assigned }, nodes, true)?;
-        if choice.reason != Reason::Local {
-            shard.put(slot, &[choice.node], epoch, Some(now));
-        } else if !shard.is_current(slot, nodes) {
-            shard.put(slot, &[choice.node], epoch, None);
-        }
+        shard.put_sole(slot, choice, now, epoch, nodes);
         Some(choice.counted(nodes))
     }
 

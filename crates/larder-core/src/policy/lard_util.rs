@@ -119,11 +119,7 @@ impl Policy for LardUtil {
         let epoch = nodes.epoch();
         let server = shard.members(slot, nodes).next();
         let choice = self.decide(now, request, server, shard.was_assigned(slot), nodes)?;
-        if choice.reason != Reason::Local {
-            shard.put(slot, &[choice.node], epoch, Some(now));
-        } else if !shard.is_current(slot, nodes) {
-            shard.put(slot, &[choice.node], epoch, None);
-        }
+        shard.put_sole(slot, choice, now, epoch, nodes);
         Some(choice.counted(nodes))
     }
 

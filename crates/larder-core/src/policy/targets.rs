@@ -14,6 +14,7 @@
 //! which it was last looked at, and members lost since then are dropped when it is looked at next.
 
 use super::set::Small;
+use super::{Choice, Reason};
 use crate::id::{NodeId, TargetId};
 use crate::nodes::{Sight, lock};
 use crate::tape::Lane;
@@ -170,6 +171,15 @@ impl Shard {
             self.large.insert(target, members.into());
         } else if was_large {
             self.large.remove(&target);
+        }
+    }
+
+    /// Writes down what was decided for a target with one server: a change unless the server stays.
+    pub(super) fn put_sole(&mut self, slot: Slot, choice: Choice, now: Time, epoch: u32, nodes: Sight<'_>) {
+        if choice.reason != Reason::Local {
+            self.put(slot, &[choice.node], epoch, Some(now));
+        } else if !self.is_current(slot, nodes) {
+            self.put(slot, &[choice.node], epoch, None);
         }
     }
 

@@ -144,11 +144,7 @@ impl Policy for Hacc {
             nodes.visit(Lane::Own(0), &mut monitor.visits);
             self.decide(now, request, seen, nodes, &mut monitor)?
         };
-        if choice.reason != Reason::Local {
-            shard.put(slot, &[choice.node], epoch, Some(now));
-        } else if !shard.is_current(slot, nodes) {
-            shard.put(slot, &[choice.node], epoch, None);
-        }
+        shard.put_sole(slot, choice, now, epoch, nodes);
         Some(choice.counted(nodes))
     }
 
