@@ -19,6 +19,27 @@ impl fmt::Display for NodeId {
     }
 }
 
+/// A route of the switch: requests that share a policy, its settings and a group of nodes. Routes are numbered in the
+/// order of the configuration; 0 is what is left when no other fits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RouteId(pub u16);
+
+impl RouteId {
+    /// The route of every request that no other route takes.
+    pub const DEFAULT: Self = Self(0);
+
+    /// The route as an index.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl fmt::Display for RouteId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "route#{}", self.0)
+    }
+}
+
 /// A target: the 64-bit hash of what is asked for (by default host + path + query).
 ///
 /// The hash is XXH3-64 with seed 0, a published and frozen function: two front-ends, the simulator and a later

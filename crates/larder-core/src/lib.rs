@@ -20,8 +20,10 @@ pub mod unit;
 
 pub use class::ServiceClass;
 pub use dispatch::{Arrival, CacheEvent, Decision, Dispatcher, Exclude, Refusal, Request, Settings, Started};
-pub use id::{NodeId, TargetId, Ticket};
-pub use nodes::{LoadReport, NodeRow, NodeSpec, NodeState, Nodes, Reported, Sight, Weight};
+pub use id::{NodeId, RouteId, TargetId, Ticket};
+pub use nodes::{
+    GroupId, Groups, LoadReport, NodeRow, NodeSpec, NodeState, Nodes, Reported, Sight, Signal, Weight,
+};
 pub use policy::{PolicyKind, Reason};
 pub use time::Time;
 pub use unit::Bytes;

@@ -134,9 +134,9 @@ fn disturb(dispatcher: &Dispatcher, clock: &Clock, mut lots: Lots, times: u32) {
             10 => {
                 let share = lots.below(1_000) as u16;
                 let report = LoadReport {
-                    cpu_permille: share,
-                    processes: lots.below(50) as u32,
-                    service_us: 900,
+                    cpu_permille: Some(share),
+                    processes: Some(lots.below(50) as u32),
+                    service_us: Some(900),
                     ..LoadReport::default()
                 };
                 dispatcher.report(now, node, report);

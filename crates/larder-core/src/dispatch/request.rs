@@ -1,7 +1,7 @@
 //! A request as the dispatcher sees it.
 
 use crate::class::ServiceClass;
-use crate::id::{NodeId, TargetId};
+use crate::id::{NodeId, RouteId, TargetId};
 use crate::policy::Reason;
 
 /// The nodes a request has been tried on: at most [`Exclude::MAX`], of which the latest are kept.
@@ -59,12 +59,14 @@ pub struct Request {
     /// What the request costs beside sending bytes. Source: the shell, from the URL; only `cap` and `static` look at
     /// it.
     pub class: ServiceClass,
+    /// The route it takes, and so whose policy decides. Source: the shell, from host and path.
+    pub route: RouteId,
 }
 
 impl Request {
-    /// A request of class N that came by a switch and has not been tried anywhere.
+    /// A request of class N on the default route that came by a switch and has not been tried anywhere.
     pub const fn new(target: TargetId) -> Self {
-        Self { target, exclude: Exclude::NONE, origin: None, class: ServiceClass::N }
+        Self { target, exclude: Exclude::NONE, origin: None, class: ServiceClass::N, route: RouteId::DEFAULT }
     }
 
     /// The same, of this class.
@@ -77,6 +79,12 @@ impl Request {
     #[must_use]
     pub const fn with_origin(self, node: NodeId) -> Self {
         Self { origin: Some(node), ..self }
+    }
+
+    /// The same, on this route.
+    #[must_use]
+    pub const fn with_route(self, route: RouteId) -> Self {
+        Self { route, ..self }
     }
 
     /// `reason`, or that this is a retry.

@@ -64,7 +64,7 @@ mod tests {
     #[test]
     fn the_last_report_is_shown_with_its_age() {
         let dispatcher = dispatcher();
-        let busy = LoadReport { cpu_permille: 900, processes: 12, ..LoadReport::default() };
+        let busy = LoadReport { cpu_permille: Some(900), processes: Some(12), ..LoadReport::default() };
         assert!(dispatcher.nodes().rows().iter().all(|row| row.report.is_none()), "nobody has said anything");
         for (second, report) in [(1, LoadReport::default()), (2, busy)] {
             let told = dispatcher.handle(Time::from_secs(second), Input::Report(NodeId(1), report));

@@ -4,6 +4,7 @@
 //! a node that restarts or moves keeps its slot, and so its targets. What changes with every request (the load) is
 //! atomic; what changes with membership is a snapshot that is replaced as a whole.
 
+mod group;
 pub mod load;
 pub mod outstanding;
 mod report;
@@ -11,7 +12,8 @@ mod search;
 mod sight;
 mod view;
 
-pub use report::{LoadReport, Reported};
+pub use group::{GroupId, Groups};
+pub use report::{LoadReport, Reported, Signal, UnknownSignal};
 pub use sight::Sight;
 pub use view::{NodeRow, NodeSpec, NodeState, Weight};
 

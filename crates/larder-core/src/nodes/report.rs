@@ -9,32 +9,147 @@
 
 use crate::id::NodeId;
 use crate::time::Time;
+use core::fmt;
+use core::str::FromStr;
 use core::time::Duration;
 
 /// What a node measured since its last report.
 ///
 /// Source: the node (live), the simulated stations (simulator). Staleness: as old as the reporting period, and its
-/// numbers describe the period before it; [`Reported::age`] says how old. Values beyond a field's range are cut.
+/// numbers describe the period before it; [`Reported::age`] says how old. Values beyond a field's range are cut. A field
+/// that is `None` is missing: the node, or whoever asks it, does not know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LoadReport {
-    /// Share of the time since the last report in which the CPU was busy, in 1/1000; 0 to 1000, above counts as 1000.
-    pub cpu_permille: u16,
+    /// Share of the time since the last report in which the CPU was busy (the mean over several), in 1/1000; 0 to 1000,
+    /// above counts as 1000.
+    pub cpu_permille: Option<u16>,
     /// Share of the time since the last report in which the disk was busy (the mean over several disks), in 1/1000;
     /// 0 to 1000, above counts as 1000.
-    pub disk_permille: u16,
+    pub disk_permille: Option<u16>,
+    /// Share of the memory in use, in 1/1000; 0 to 1000, above counts as 1000.
+    pub memory_permille: Option<u16>,
     /// Requests the node is working on at the moment of the report (the CAP paper's active processes).
-    pub processes: u32,
+    pub processes: Option<u32>,
     /// Mean time from a request's arrival at the node to its end, over the requests that ended since the last report,
-    /// in microseconds. 0 if none ended: that says nothing of the node's speed.
-    pub service_us: u32,
+    /// in microseconds. Missing if none ended.
+    pub service_us: Option<u32>,
     /// Bytes read from and written to disk since the last report, per second.
-    pub disk_bytes_per_s: u64,
+    pub disk_bytes_per_s: Option<u64>,
+    /// Pages read back from disk because memory was short (major faults) since the last report, per second.
+    pub paging_per_s: Option<u32>,
+    /// Requests that wait for the CPU or a disk at the moment of the report.
+    pub queue: Option<u32>,
+    /// Counters of the application, each in 1/1000 of its own unit. Which is which is the shell's to say.
+    pub app: [Option<u32>; Signal::APPS],
 }
 
 impl LoadReport {
-    /// The utilisation of the device that is busiest, in 1/1000; 0 to 1000.
-    pub fn utilisation(&self) -> u16 {
-        self.cpu_permille.max(self.disk_permille).min(1000)
+    /// The utilisation of the device that is busiest among those known, in 1/1000; 0 to 1000.
+    pub fn utilisation(&self) -> Option<u16> {
+        self.cpu_permille.max(self.disk_permille).map(|busy| busy.min(1000))
+    }
+
+    /// The value of a signal, in its own unit; `None` if it is missing.
+    pub fn get(&self, signal: Signal) -> Option<u64> {
+        let share = |share: Option<u16>| share.map(|share| u64::from(share.min(1000)));
+        match signal {
+            Signal::Cpu => share(self.cpu_permille),
+            Signal::Disk => share(self.disk_permille),
+            Signal::Memory => share(self.memory_permille),
+            Signal::Processes => self.processes.map(u64::from),
+            Signal::ServiceTime => self.service_us.map(u64::from),
+            Signal::DiskBytes => self.disk_bytes_per_s,
+            Signal::Paging => self.paging_per_s.map(u64::from),
+            Signal::Queue => self.queue.map(u64::from),
+            Signal::App(which) => self.app.get(usize::from(which)).copied().flatten().map(u64::from),
+        }
+    }
+}
+
+/// One of the numbers in a report, by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Signal {
+    /// [`LoadReport::cpu_permille`]: `cpu`.
+    Cpu,
+    /// [`LoadReport::disk_permille`]: `disk`.
+    Disk,
+    /// [`LoadReport::memory_permille`]: `memory`.
+    Memory,
+    /// [`LoadReport::processes`]: `processes`.
+    Processes,
+    /// [`LoadReport::service_us`]: `service-time`.
+    ServiceTime,
+    /// [`LoadReport::disk_bytes_per_s`]: `disk-bytes`.
+    DiskBytes,
+    /// [`LoadReport::paging_per_s`]: `paging`.
+    Paging,
+    /// [`LoadReport::queue`]: `queue`.
+    Queue,
+    /// One of [`LoadReport::app`], counted from 0: `app1` to `app4`.
+    App(u8),
+}
+
+impl Signal {
+    /// How many counters of the application a report holds.
+    pub const APPS: usize = 4;
+
+    /// Every signal.
+    pub const ALL: [Self; 8 + Self::APPS] = [
+        Self::Cpu,
+        Self::Disk,
+        Self::Memory,
+        Self::Processes,
+        Self::ServiceTime,
+        Self::DiskBytes,
+        Self::Paging,
+        Self::Queue,
+        Self::App(0),
+        Self::App(1),
+        Self::App(2),
+        Self::App(3),
+    ];
+
+    /// The word used in configuration and logs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Disk => "disk",
+            Self::Memory => "memory",
+            Self::Processes => "processes",
+            Self::ServiceTime => "service-time",
+            Self::DiskBytes => "disk-bytes",
+            Self::Paging => "paging",
+            Self::Queue => "queue",
+            Self::App(0) => "app1",
+            Self::App(1) => "app2",
+            Self::App(2) => "app3",
+            Self::App(_) => "app4",
+        }
+    }
+
+    /// Whether it is a share in 1/1000, which needs no other number to be compared with.
+    pub const fn is_share(self) -> bool {
+        matches!(self, Self::Cpu | Self::Disk | Self::Memory)
+    }
+}
+
+impl fmt::Display for Signal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A name that no signal has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no signal '{0}': use one of {names}", names = Signal::ALL.map(Signal::name).join(", "))]
+pub struct UnknownSignal(String);
+
+impl FromStr for Signal {
+    type Err = UnknownSignal;
+
+    fn from_str(name: &str) -> Result<Self, UnknownSignal> {
+        let found = Self::ALL.into_iter().find(|signal| signal.name() == name);
+        found.ok_or_else(|| UnknownSignal(name.chars().take(40).collect()))
     }
 }
 
@@ -88,9 +203,27 @@ mod tests {
     fn the_busiest_device_counts() {
         let report =
             |cpu_permille, disk_permille| LoadReport { cpu_permille, disk_permille, ..LoadReport::default() };
-        assert_eq!(report(300, 700).utilisation(), 700);
-        assert_eq!(report(800, 0).utilisation(), 800);
-        assert_eq!(report(5_000, 0).utilisation(), 1000, "a share above one is cut");
+        assert_eq!(report(Some(300), Some(700)).utilisation(), Some(700));
+        assert_eq!(report(Some(800), None).utilisation(), Some(800), "what is missing is not compared");
+        assert_eq!(report(None, None).utilisation(), None);
+        assert_eq!(report(Some(5_000), None).utilisation(), Some(1000), "a share above one is cut");
+    }
+
+    #[test]
+    fn signals_are_named_and_read() {
+        let mut report =
+            LoadReport { paging_per_s: Some(7), cpu_permille: Some(2_000), ..LoadReport::default() };
+        report.app[2] = Some(9);
+        for (index, signal) in Signal::ALL.into_iter().enumerate() {
+            assert_eq!(signal.name().parse(), Ok(signal));
+            assert!(Signal::ALL[..index].iter().all(|other| other.name() != signal.name()));
+        }
+        let known: Vec<_> =
+            Signal::ALL.into_iter().filter_map(|s| report.get(s).map(|v| (s.name(), v))).collect();
+        assert_eq!(known, [("cpu", 1000), ("paging", 7), ("app3", 9)]);
+        assert!(
+            "cpus".parse::<Signal>().expect_err("no signal").to_string().contains("use one of cpu, disk")
+        );
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What is known of the nodes beside their load: a snapshot, replaced as a whole when membership changes.
 
 use super::all_known;
+use super::group::Groups;
 use super::report::Reported;
 use crate::id::NodeId;
 use crate::unit::Bytes;
@@ -54,12 +55,14 @@ pub struct NodeSpec {
     pub weight: Weight,
     /// The size of its cache, by which first placements are shared out; 0 if unknown.
     pub cache: Bytes,
+    /// The groups it is in, beside the group of all.
+    pub groups: Groups,
 }
 
 impl NodeSpec {
-    /// A node of weight 1 whose cache size is unknown.
+    /// A node of weight 1 whose cache size is unknown, in no group but that of all.
     pub fn named(name: impl Into<String>) -> Self {
-        Self { name: name.into(), weight: Weight::ONE, cache: Bytes::ZERO }
+        Self { name: name.into(), weight: Weight::ONE, cache: Bytes::ZERO, groups: Groups::NONE }
     }
 }
 

@@ -167,7 +167,8 @@ pub(super) mod tests {
     }
 
     fn busy(dispatcher: &Dispatcher, now: Time, node: u16, processes: u32) {
-        assert!(dispatcher.report(now, NodeId(node), LoadReport { processes, ..LoadReport::default() }));
+        let report = LoadReport { processes: Some(processes), ..LoadReport::default() };
+        assert!(dispatcher.report(now, NodeId(node), report));
     }
 
     #[test]

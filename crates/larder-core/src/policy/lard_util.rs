@@ -62,7 +62,7 @@ impl LardUtil {
 
     /// What the node has measured; `None` if that is unknown.
     fn measured(&self, now: Time, node: NodeId, nodes: Sight<'_>) -> Option<u16> {
-        nodes.fresh_report(now, node, self.age_max).map(|report| report.utilisation())
+        nodes.fresh_report(now, node, self.age_max)?.utilisation()
     }
 
     /// What the node's load counts as when nodes are compared.
@@ -167,7 +167,11 @@ mod tests {
     }
 
     fn report(dispatcher: &Dispatcher, now: Time, node: u16, cpu_permille: u16, disk_permille: u16) {
-        let report = LoadReport { cpu_permille, disk_permille, ..LoadReport::default() };
+        let report = LoadReport {
+            cpu_permille: Some(cpu_permille),
+            disk_permille: Some(disk_permille),
+            ..LoadReport::default()
+        };
         assert!(dispatcher.report(now, NodeId(node), report));
     }
 

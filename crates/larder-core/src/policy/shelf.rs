@@ -106,11 +106,14 @@ fn signal(dispatcher: &Dispatcher, now: Time, i: u64) {
 /// Any report.
 fn report(lot: u64) -> LoadReport {
     LoadReport {
-        cpu_permille: (lot % 1_001) as u16,
-        disk_permille: (lot / 7 % 1_200) as u16,
-        processes: (lot % 90) as u32,
-        service_us: (lot % 5_000) as u32,
-        disk_bytes_per_s: lot % 9_000_000,
+        cpu_permille: Some((lot % 1_001) as u16),
+        disk_permille: (lot % 11 > 0).then_some((lot / 7 % 1_200) as u16),
+        processes: Some((lot % 90) as u32),
+        service_us: (lot % 13 > 0).then_some((lot % 5_000) as u32),
+        disk_bytes_per_s: Some(lot % 9_000_000),
+        paging_per_s: Some((lot % 400) as u32),
+        queue: Some((lot % 60) as u32),
+        ..LoadReport::default()
     }
 }
 

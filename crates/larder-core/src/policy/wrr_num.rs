@@ -22,7 +22,7 @@ pub(super) fn wrr_num(settings: &Settings) -> Gathered {
 
 /// 1 / (1 + processes). A report always says it.
 fn quality(report: &LoadReport) -> Option<u64> {
-    Some((1 << 32) / (1 + u64::from(report.processes)))
+    Some((1 << 32) / (1 + u64::from(report.processes?)))
 }
 
 #[cfg(test)]
@@ -38,8 +38,11 @@ mod tests {
         let dispatcher = dispatcher(PolicyKind::WrrNum, &["a", "b"]);
         for (node, processes) in [(0, 3), (1, 11)] {
             // Service times are not looked at.
-            let report =
-                LoadReport { processes, service_us: 1 + u32::from(node) * 9, ..LoadReport::default() };
+            let report = LoadReport {
+                processes: Some(processes),
+                service_us: Some(1 + u32::from(node) * 9),
+                ..LoadReport::default()
+            };
             dispatcher.report(Time::ZERO, NodeId(node), report);
         }
         assert_eq!(shares(&dispatcher, Time::ZERO, 40), [30, 10], "1/4 against 1/12");

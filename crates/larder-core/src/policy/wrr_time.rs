@@ -21,7 +21,7 @@ pub(super) fn wrr_time(settings: &Settings) -> Gathered {
 
 /// 1 / service time.
 fn quality(report: &LoadReport) -> Option<u64> {
-    (1_u64 << 32).checked_div(u64::from(report.service_us))
+    (1_u64 << 32).checked_div(u64::from(report.service_us?))
 }
 
 #[cfg(test)]
@@ -33,7 +33,7 @@ mod tests {
     use crate::time::Time;
 
     fn takes(service_us: u32) -> LoadReport {
-        LoadReport { service_us, processes: service_us % 7, ..LoadReport::default() }
+        LoadReport { service_us: Some(service_us), processes: Some(service_us % 7), ..LoadReport::default() }
     }
 
     #[test]

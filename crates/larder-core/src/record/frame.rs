@@ -6,8 +6,8 @@ use crate::class::ServiceClass;
 use crate::dispatch::{
     Arrival, CacheEvent, Cause, Change, Changed, Decided, Decision, Exclude, Refusal, Request,
 };
-use crate::id::{NodeId, TargetId, Ticket};
-use crate::nodes::{LoadReport, NodeSpec, NodeState, Weight};
+use crate::id::{NodeId, RouteId, TargetId, Ticket};
+use crate::nodes::{Groups, LoadReport, NodeSpec, NodeState, Signal, Weight};
 use crate::policy::Reason;
 use crate::tape::{Entry, Lane, Read};
 use crate::time::Time;
@@ -146,6 +146,7 @@ fn decided(wire: &mut Wire<'_>) -> Result<Decided, RecordError> {
 fn put_request(out: &mut Vec<u8>, request: &Request) {
     out.extend(request.target.0.to_le_bytes());
     out.push(place(&ServiceClass::ALL, request.class));
+    put(out, request.route.0.into());
     put(out, request.origin.map_or(0, |node| u64::from(node.0) + 1));
     put(out, request.exclude.nodes().count() as u64);
     // The earliest first, as they were added.
@@ -155,6 +156,7 @@ fn put_request(out: &mut Vec<u8>, request: &Request) {
 fn request(wire: &mut Wire<'_>) -> Result<Request, RecordError> {
     let target = TargetId(wire.word("target")?);
     let class = wire.one_of(&ServiceClass::ALL, "service class")?;
+    let route = RouteId(wire.small("route")?);
     let origin = match wire.number("origin")? {
         0 => None,
         node => Some(NodeId(
@@ -169,7 +171,7 @@ fn request(wire: &mut Wire<'_>) -> Result<Request, RecordError> {
     for _ in 0..excluded {
         exclude = exclude.with(wire.node()?);
     }
-    Ok(Request { target, exclude, origin, class })
+    Ok(Request { target, exclude, origin, class, route })
 }
 
 /// Reads have codes below this, visits at or above.
@@ -250,11 +252,7 @@ fn put_changed(out: &mut Vec<u8>, changed: &Changed) {
         Change::Report(node, report) => {
             out.push(3);
             put(out, node.0.into());
-            put(out, report.cpu_permille.into());
-            put(out, report.disk_permille.into());
-            put(out, report.processes.into());
-            put(out, report.service_us.into());
-            put(out, report.disk_bytes_per_s);
+            put_report(out, report);
         }
         Change::Cache(node, target, event) => {
             out.push(4);
@@ -276,14 +274,7 @@ fn changed(wire: &mut Wire<'_>) -> Result<Changed, RecordError> {
         2 => Change::Reweigh(wire.node()?, weight(wire)?),
         3 => {
             let node = wire.node()?;
-            let report = LoadReport {
-                cpu_permille: wire.small("share")?,
-                disk_permille: wire.small("share")?,
-                processes: wire.small("number of processes")?,
-                service_us: wire.small("service time")?,
-                disk_bytes_per_s: wire.number("disk rate")?,
-            };
-            Change::Report(node, report)
+            Change::Report(node, report(wire)?)
         }
         4 => {
             let (node, target) = (wire.node()?, TargetId(wire.word("target")?));
@@ -295,15 +286,62 @@ fn changed(wire: &mut Wire<'_>) -> Result<Changed, RecordError> {
     Ok(Changed { generation, at, change, tape: tape(wire)?, node: wire.node()? })
 }
 
+/// A bit for each number that is known, then those numbers.
+fn put_report(out: &mut Vec<u8>, report: &LoadReport) {
+    let wide = |value: Option<u32>| value.map(u64::from);
+    let share = |value: Option<u16>| value.map(u64::from);
+    let LoadReport { cpu_permille, disk_permille, memory_permille, processes, service_us, .. } = *report;
+    let LoadReport { disk_bytes_per_s, paging_per_s, queue, app, .. } = *report;
+    let first = [share(cpu_permille), share(disk_permille), share(memory_permille), wide(processes)];
+    let second = [wide(service_us), disk_bytes_per_s, wide(paging_per_s), wide(queue)];
+    let values = || first.into_iter().chain(second).chain(app.map(wide));
+    put(out, values().rev().fold(0, |bits, value| bits << 1 | u64::from(value.is_some())));
+    values().flatten().for_each(|value| put(out, value));
+}
+
+fn report(wire: &mut Wire<'_>) -> Result<LoadReport, RecordError> {
+    /// The next number, if its bit says that it is there.
+    fn next<T: TryFrom<u64>>(wire: &mut Wire<'_>, bits: &mut u64) -> Result<Option<T>, RecordError> {
+        let there = *bits & 1 == 1;
+        *bits >>= 1;
+        there.then(|| wire.small("reported number")).transpose()
+    }
+    let mut bits = wire.number("reported numbers")?;
+    if bits >> Signal::ALL.len() > 0 {
+        return Err(RecordError::Value { what: "set of reported numbers", value: bits });
+    }
+    let mut report = LoadReport {
+        cpu_permille: next(wire, &mut bits)?,
+        disk_permille: next(wire, &mut bits)?,
+        memory_permille: next(wire, &mut bits)?,
+        processes: next(wire, &mut bits)?,
+        service_us: next(wire, &mut bits)?,
+        disk_bytes_per_s: next(wire, &mut bits)?,
+        paging_per_s: next(wire, &mut bits)?,
+        queue: next(wire, &mut bits)?,
+        ..LoadReport::default()
+    };
+    for value in &mut report.app {
+        *value = next(wire, &mut bits)?;
+    }
+    Ok(report)
+}
+
 pub(super) fn put_spec(out: &mut Vec<u8>, spec: &NodeSpec) {
     put_bytes(out, spec.name.as_bytes());
     put(out, spec.weight.milli().into());
     put(out, spec.cache.get());
+    put(out, spec.groups.bits());
 }
 
 pub(super) fn spec(wire: &mut Wire<'_>) -> Result<NodeSpec, RecordError> {
     let name = wire.text("node name")?.to_owned();
-    Ok(NodeSpec { name, weight: weight(wire)?, cache: Bytes(wire.number("cache size")?) })
+    Ok(NodeSpec {
+        name,
+        weight: weight(wire)?,
+        cache: Bytes(wire.number("cache size")?),
+        groups: Groups::from_bits(wire.number("groups")?),
+    })
 }
 
 fn weight(wire: &mut Wire<'_>) -> Result<Weight, RecordError> {

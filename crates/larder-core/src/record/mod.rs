@@ -27,7 +27,7 @@ pub use line::{changed_line, decided_line, first_visit};
 /// The first bytes of a record.
 pub const MAGIC: [u8; 8] = *b"LARDEREC";
 /// The version that follows them, one byte.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// The longest header or frame. A longer decision cannot be recorded.
 pub const FRAME_BYTES_MAX: usize = 1 << 20;
 

@@ -6,8 +6,8 @@ use crate::dispatch::{
     Admission, Arrival, CacheEvent, Cause, Change, Changed, Decided, Decision, Exclude, Refusal, Request,
     Settings,
 };
-use crate::id::{NodeId, TargetId, Ticket};
-use crate::nodes::{LoadReport, NodeSpec, NodeState, Weight};
+use crate::id::{NodeId, RouteId, TargetId, Ticket};
+use crate::nodes::{Groups, LoadReport, NodeSpec, NodeState, Weight};
 use crate::policy::{PolicyKind, Reason};
 use crate::tape::{Entry, Lane, Read};
 use crate::time::Time;
@@ -39,11 +39,12 @@ prop_compose! {
         target: u64,
         class in 0..ServiceClass::COUNT,
         origin: Option<u16>,
+        route: u16,
         nodes in prop::collection::vec(0_u16..u16::MAX, 0..12),
     ) -> Request {
         let exclude = nodes.iter().fold(Exclude::NONE, |exclude, node| exclude.with(NodeId(*node)));
         let origin = origin.map(NodeId);
-        Request { target: TargetId(target), exclude, origin, class: ServiceClass::ALL[class] }
+        Request { target: TargetId(target), exclude, origin, class: ServiceClass::ALL[class], route: RouteId(route) }
     }
 }
 
@@ -80,8 +81,17 @@ prop_compose! {
 
 fn changes() -> Vec<Change> {
     let (node, target) = (NodeId(300), TargetId(u64::MAX));
-    let spec = NodeSpec { cache: Bytes::mib(64), ..NodeSpec::named("a node with blanks\nand lines") };
-    let report = LoadReport { cpu_permille: 1, processes: u32::MAX, ..LoadReport::default() };
+    let spec = NodeSpec {
+        cache: Bytes::mib(64),
+        groups: Groups::from_bits(u64::MAX),
+        ..NodeSpec::named("a node with blanks\nand lines")
+    };
+    let report = LoadReport {
+        cpu_permille: Some(1),
+        processes: Some(u32::MAX),
+        app: [None, Some(0), None, Some(7)],
+        ..LoadReport::default()
+    };
     vec![
         Change::Join(spec),
         Change::State(node, NodeState::Up),

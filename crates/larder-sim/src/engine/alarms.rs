@@ -117,19 +117,23 @@ impl<M: CostModel> Engine<'_, M> {
             let served = new.served - old.served;
             let report = LoadReport {
                 // Sending occupies a server as computing does, where the model tells the two apart.
-                cpu_permille: permille(
+                cpu_permille: Some(permille(
                     (new.busy.cpu_ns - old.busy.cpu_ns).max(new.busy.nic_ns - old.busy.nic_ns),
-                ),
+                )),
                 // A back-end server is its node's disk behind the disk: the busier of the two is what holds it up.
-                disk_permille: permille(
+                disk_permille: Some(permille(
                     ((new.busy.disk_ns - old.busy.disk_ns) / self.places[index].disk_count as u64)
                         .max(new.busy.back_ns - old.busy.back_ns),
+                )),
+                processes: Some(self.tally.active(index)),
+                service_us: (new.served_ns - old.served_ns)
+                    .checked_div(served)
+                    .map(|mean_ns| (mean_ns / 1_000).min(u64::from(u32::MAX)) as u32),
+                disk_bytes_per_s: Some(
+                    ((u128::from(new.bytes_read - old.bytes_read) * 1_000_000_000) / u128::from(span_ns))
+                        as u64,
                 ),
-                processes: self.tally.active(index),
-                service_us: ((new.served_ns - old.served_ns).checked_div(served).unwrap_or(0) / 1_000)
-                    .min(u64::from(u32::MAX)) as u32,
-                disk_bytes_per_s: ((u128::from(new.bytes_read - old.bytes_read) * 1_000_000_000)
-                    / u128::from(span_ns)) as u64,
+                ..LoadReport::default()
             };
             self.dispatcher.report(self.now, node, report);
         }

@@ -101,7 +101,8 @@ fn prepare_cap(dispatcher: &Dispatcher) -> Result<(), PaperError> {
 fn prepare_lard(dispatcher: &Dispatcher) -> Result<(), PaperError> {
     let report = |a: u16, b: u16| {
         for (node, cpu_permille) in [(A, a), (B, b)] {
-            dispatcher.report(Time::ZERO, node, LoadReport { cpu_permille, ..LoadReport::default() });
+            let report = LoadReport { cpu_permille: Some(cpu_permille), ..LoadReport::default() };
+            dispatcher.report(Time::ZERO, node, report);
         }
     };
     for (loads, classes) in [((0, 500), [Db, Cb]), ((500, 0), [N, Dcb])] {

@@ -180,7 +180,7 @@ fn peers(raw: &[RawPeer]) -> Result<Vec<NodeEntry>, Fault> {
                 .hint("0.001 to 100")
         })?;
         let cache = entry.cache.map_or(Bytes::ZERO, |size| size.0);
-        let spec = NodeSpec { name: name.to_owned(), weight, cache };
+        let spec = NodeSpec { weight, cache, ..NodeSpec::named(name) };
         peers.push(NodeEntry { spec, address: entry.address.clone() });
     }
     Ok(peers)

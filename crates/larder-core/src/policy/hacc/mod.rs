@@ -83,7 +83,7 @@ impl Hacc {
 
     /// The node's load in 1/1000; `None` if it is unknown.
     fn load(&self, now: Time, node: NodeId, nodes: Sight<'_>) -> Option<u32> {
-        nodes.fresh_report(now, node, self.age_max).map(|report| self.settings.load(&report))
+        self.settings.load(&nodes.fresh_report(now, node, self.age_max)?)
     }
 
     fn least(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<NodeId> {

@@ -56,13 +56,19 @@ impl HaccSettings {
         period("hacc.cooldown", self.cooldown)
     }
 
-    /// The load that a report stands for, in 1/1000; at most 2000.
-    pub(super) fn load(&self, report: &LoadReport) -> u32 {
-        let cpu = u64::from(report.cpu_permille.min(1000));
-        let rate = report.disk_bytes_per_s.saturating_mul(1000).checked_div(self.disk_full.get());
-        let disk = rate.unwrap_or(report.disk_permille.into()).min(1000);
-        let load = (u64::from(self.w_cpu_permille) * cpu + u64::from(self.w_disk_permille) * disk) / 1000;
-        u32::try_from(load).unwrap_or(u32::MAX)
+    /// The load that a report stands for, in 1/1000, at most 2000; `None` if a number that it needs is missing.
+    pub(super) fn load(&self, report: &LoadReport) -> Option<u32> {
+        let weighed = |weight: u16, share: Option<u64>| match weight {
+            0 => Some(0),
+            weight => share.map(|share| u64::from(weight) * share.min(1000)),
+        };
+        let rate = |rate: u64| rate.saturating_mul(1000).checked_div(self.disk_full.get());
+        let disk = match self.disk_full {
+            Bytes::ZERO => report.disk_permille.map(u64::from),
+            _ => report.disk_bytes_per_s.and_then(rate),
+        };
+        let cpu = weighed(self.w_cpu_permille, report.cpu_permille.map(u64::from))?;
+        u32::try_from((cpu + weighed(self.w_disk_permille, disk)?) / 1000).ok()
     }
 }
 

@@ -26,7 +26,7 @@ fn send(dispatcher: &Dispatcher, now: Time, document: u64) -> (u16, Reason) {
 /// All nodes say how busy their disks are.
 fn disks(dispatcher: &Dispatcher, now: Time, busy: &[u16]) {
     for (node, &disk_permille) in busy.iter().enumerate() {
-        let report = LoadReport { disk_permille, ..LoadReport::default() };
+        let report = LoadReport { disk_permille: Some(disk_permille), ..LoadReport::default() };
         assert!(dispatcher.report(now, NodeId(node as u16), report));
     }
 }
@@ -34,17 +34,17 @@ fn disks(dispatcher: &Dispatcher, now: Time, busy: &[u16]) {
 #[test]
 fn load_is_weighed_as_in_the_paper() {
     let report = LoadReport {
-        cpu_permille: 800,
-        disk_permille: 300,
-        disk_bytes_per_s: 250_000,
+        cpu_permille: Some(800),
+        disk_permille: Some(300),
+        disk_bytes_per_s: Some(250_000),
         ..LoadReport::default()
     };
-    assert_eq!(HaccSettings::STATIC_FILES.load(&report), 300);
-    assert_eq!(HaccSettings::DOMINO.load(&report), (800 + 300) / 2);
+    assert_eq!(HaccSettings::STATIC_FILES.load(&report), Some(300));
+    assert_eq!(HaccSettings::DOMINO.load(&report), Some((800 + 300) / 2));
     let by_bytes = HaccSettings { disk_full: Bytes(1_000_000), ..HaccSettings::DOMINO };
-    assert_eq!(by_bytes.load(&report), (800 + 250) / 2);
-    let full = LoadReport { cpu_permille: 9_999, disk_bytes_per_s: u64::MAX, ..report };
-    assert_eq!(by_bytes.load(&full), 1000, "no device is more than busy");
+    assert_eq!(by_bytes.load(&report), Some((800 + 250) / 2));
+    let full = LoadReport { cpu_permille: Some(9_999), disk_bytes_per_s: Some(u64::MAX), ..report };
+    assert_eq!(by_bytes.load(&full), Some(1000), "no device is more than busy");
 }
 
 #[test]
