@@ -12,9 +12,10 @@
 //! from the seed, mathematics are `libm`'s in double precision, and nothing depends on hash order.
 //!
 //! Requests of a recipe are independent of one another apart from their counts and days. Users who fetch pages and
-//! think are made by [`sessions`], users who go through a profile again and again by [`profiles`].
+//! think are made by [`sessions`] and [`mix`], users who go through a profile again and again by [`profiles`].
 
 pub mod draw;
+pub mod mix;
 mod order;
 mod popularity;
 pub mod profiles;

@@ -255,7 +255,7 @@ impl SessionRecipe {
 }
 
 /// The nearest whole number, at least 1.
-fn whole(value: f64) -> u64 {
+pub(super) fn whole(value: f64) -> u64 {
     (value + 0.5).max(1.0) as u64
 }
 
