@@ -1,0 +1,88 @@
+//! From a request to its service class: a list of rules of which the first that holds decides.
+//!
+//! CAP (Casalicchio and Colajanni, WWW 2001, section 3) sorts requests by their URL alone into four classes, by a
+//! table that it does not print. Here a rule may also look at the method and the fields.
+
+use super::error::RuleError;
+use super::head::Head;
+use super::matcher::{Matcher, check_list};
+use crate::class::ServiceClass;
+
+/// Rules for the service class. Without any, every request is of class N.
+///
+/// ```
+/// use larder_core::ServiceClass;
+/// use larder_core::rules::{ClassRules, Head, Matcher};
+///
+/// let rules = ClassRules::new(vec![
+///     (Matcher::new().path("/shop/pay*")?, ServiceClass::Dcb),
+///     (Matcher::new().path("/secure/*")?, ServiceClass::Cb),
+///     (Matcher::new().path("/cgi-bin/*")?.extension("php")?, ServiceClass::Db),
+///     (Matcher::new().extension("asp")?, ServiceClass::Db),
+/// ])?;
+/// assert_eq!(rules.classify(&Head::get(b"h", b"/secure/index.asp")), ServiceClass::Cb);
+/// assert_eq!(rules.classify(&Head::get(b"h", b"/index.html")), ServiceClass::N);
+/// # Ok::<(), larder_core::rules::RuleError>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClassRules(Box<[(Matcher, ServiceClass)]>);
+
+impl ClassRules {
+    /// These rules, in this order.
+    ///
+    /// # Errors
+    /// They are too many, or one can never be reached.
+    pub fn new(rules: Vec<(Matcher, ServiceClass)>) -> Result<Self, RuleError> {
+        check_list(&rules)?;
+        Ok(Self(rules.into()))
+    }
+
+    /// The class of the first rule that holds; N if none does.
+    pub fn classify(&self, head: &Head<'_>) -> ServiceClass {
+        self.0.iter().find(|(matcher, _)| matcher.matches(head)).map_or(ServiceClass::N, |(_, class)| *class)
+    }
+
+    /// The rules, in their order.
+    pub fn rules(&self) -> &[(Matcher, ServiceClass)] {
+        &self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ServiceClass::{Cb, Db, Dcb, N};
+
+    /// The arrivals of CAP's figure 2, told apart by their paths.
+    #[test]
+    fn figure_2_of_cap() -> Result<(), RuleError> {
+        let rules = ClassRules::new(vec![
+            (Matcher::new().path("/secure/cgi-bin/*")?, Dcb),
+            (Matcher::new().path("/secure/*")?, Cb),
+            (Matcher::new().path("/cgi-bin/*")?, Db),
+        ])?;
+        let arrivals: [(&[u8], ServiceClass); 7] = [
+            (b"/index.html", N),
+            (b"/secure/1", Cb),
+            (b"/secure/2", Cb),
+            (b"/cgi-bin/query?1", Db),
+            (b"/secure/cgi-bin/pay", Dcb),
+            (b"/logo.gif", N),
+            (b"/cgi-bin/query?2", Db),
+        ];
+        for (target, class) in arrivals {
+            assert_eq!(rules.classify(&Head::get(b"shop.example", target)), class);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn the_first_rule_that_holds_decides() -> Result<(), RuleError> {
+        let (wide, narrow) = (Matcher::new().path("/a*")?, Matcher::new().path("/ab*")?);
+        let head = Head::get(b"h", b"/abc");
+        assert_eq!(ClassRules::new(vec![(wide.clone(), Db), (narrow.clone(), Cb)])?.classify(&head), Db);
+        assert_eq!(ClassRules::new(vec![(narrow, Cb), (wide, Db)])?.classify(&head), Cb);
+        assert_eq!(ClassRules::default().classify(&head), N);
+        Ok(())
+    }
+}

@@ -1,0 +1,442 @@
+//! One rule: which requests it is for.
+
+use super::error::{Everything, Fault, Part, RuleError, check_length, fault};
+use super::glob::Glob;
+use super::head::{Head, split_port};
+use super::{ALTERNATIVES_MAX, RULES_MAX};
+use core::fmt;
+
+/// Which requests a rule is for. Of each kind (method, host, path, extension, each field) that is given, one
+/// alternative must hold; a kind that is not given holds for every request. So a matcher without anything takes all.
+///
+/// ```
+/// use larder_core::rules::{Head, Matcher};
+///
+/// let matcher = Matcher::new().host("*.example.com")?.path("/cgi-bin/*")?.path("/search")?;
+/// assert!(matcher.matches(&Head::get(b"www.example.com:8080", b"/cgi-bin/query?id=7")));
+/// assert!(!matcher.matches(&Head::get(b"www.example.org", b"/search")));
+/// # Ok::<(), larder_core::rules::RuleError>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Matcher {
+    methods: Vec<Box<str>>,
+    hosts: Vec<HostPattern>,
+    paths: Vec<Glob>,
+    extensions: Vec<Box<str>>,
+    headers: Vec<Field>,
+}
+
+/// A field and the alternatives for its value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Field {
+    name: Box<str>,
+    values: Vec<Glob>,
+}
+
+/// A host, or every name under one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct HostPattern {
+    /// In lower case. With `under`, it begins with the dot.
+    name: Box<str>,
+    /// One label or more must stand before it.
+    under: bool,
+    /// `None` for any port and none.
+    port: Option<Box<str>>,
+}
+
+impl Matcher {
+    /// Every request.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// And of this method, or of another one that is given. Case counts (RFC 9110 section 9.1).
+    ///
+    /// # Errors
+    /// It is no token, or a standard method in the wrong case.
+    pub fn method(mut self, method: &str) -> Result<Self, RuleError> {
+        check_token(Part::Method, method)?;
+        let upper = method.to_ascii_uppercase();
+        if upper != method && STANDARD_METHODS.contains(&upper.as_str()) {
+            return Err(fault(Part::Method, method, 0, Fault::MethodCase(upper)));
+        }
+        self.methods.push(method.into());
+        counted(Part::Method, self.methods.len())?;
+        Ok(self)
+    }
+
+    /// And to this host, or to another one that is given: `example.com`, or `*.example.com` for every name under it
+    /// (not it itself). Case does not count. With a port, that port must have been sent; without, any may be, or none.
+    ///
+    /// # Errors
+    /// It is no host, or `*` stands elsewhere.
+    pub fn host(mut self, host: &str) -> Result<Self, RuleError> {
+        self.hosts.push(HostPattern::read(host)?);
+        counted(Part::Host, self.hosts.len())?;
+        Ok(self)
+    }
+
+    /// And of a path of this pattern ([`Glob`]), or of another one that is given. The whole path is compared, as it
+    /// was sent, without the query: `/a` is `/a` alone, `/a*` all that begins so.
+    ///
+    /// # Errors
+    /// No path can match: it begins with neither `/` nor `*`, or holds a `?`, space or control character.
+    pub fn path(mut self, path: &str) -> Result<Self, RuleError> {
+        check_length(Part::Path, path)?;
+        check_sent(Part::Path, path)?;
+        if let Some(at) = path.find('?') {
+            return Err(fault(Part::Path, path, at, Fault::PathQuery));
+        }
+        if !path.starts_with(['/', '*']) {
+            let text = super::error::shortened(path);
+            return Err(fault(Part::Path, path, 0, Fault::PathStart(text)));
+        }
+        self.paths.push(Glob::new(path));
+        counted(Part::Path, self.paths.len())?;
+        Ok(self)
+    }
+
+    /// And of a path with this extension ([`Head::extension`]), or with another one that is given. Case does not count.
+    ///
+    /// # Errors
+    /// It has a dot, a slash or a `*` in it.
+    pub fn extension(mut self, extension: &str) -> Result<Self, RuleError> {
+        check_length(Part::Extension, extension)?;
+        check_sent(Part::Extension, extension)?;
+        if let Some(at) = extension.find(['*', '/', '?', ';']) {
+            let found = extension[at..].chars().next().unwrap_or('*');
+            return Err(fault(Part::Extension, extension, at, Fault::ExtensionPattern(found)));
+        }
+        if let Some(at) = extension.rfind('.') {
+            let rest = extension[at + 1..].to_owned();
+            let error = if rest.is_empty() { Fault::Empty(Part::Extension) } else { Fault::Dot(rest) };
+            return Err(fault(Part::Extension, extension, at, error));
+        }
+        self.extensions.push(extension.into());
+        counted(Part::Extension, self.extensions.len())?;
+        Ok(self)
+    }
+
+    /// And with a field of this name whose value is of this pattern ([`Glob`]), or of another one that is given for
+    /// the same name. Every name that is given must hold. Of several fields of a name the first counts. `*` asks that
+    /// the field be there.
+    ///
+    /// # Errors
+    /// The name is no token.
+    pub fn header(mut self, name: &str, value: &str) -> Result<Self, RuleError> {
+        check_token(Part::HeaderName, name)?;
+        check_length(Part::HeaderValue, value)?;
+        let name = name.to_ascii_lowercase();
+        let at = self.headers.iter().position(|field| *field.name == *name).unwrap_or_else(|| {
+            self.headers.push(Field { name: name.into(), values: Vec::new() });
+            self.headers.len() - 1
+        });
+        self.headers[at].values.push(Glob::new(value));
+        counted(Part::HeaderName, self.headers.len())?;
+        counted(Part::HeaderValue, self.headers[at].values.len())?;
+        Ok(self)
+    }
+
+    /// Whether it takes every request.
+    pub fn takes_all(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Whether the rule is for this request. O(alternatives x the text they look at).
+    pub fn matches(&self, head: &Head<'_>) -> bool {
+        let any = |is_empty: bool, found: bool| is_empty || found;
+        any(self.methods.is_empty(), self.methods.iter().any(|method| method.as_bytes() == head.method))
+            && (self.hosts.is_empty() || {
+                let (name, port) = split_port(head.host);
+                self.hosts.iter().any(|host| host.matches(name, port))
+            })
+            && any(self.paths.is_empty(), self.paths.iter().any(|path| path.matches(head.path)))
+            && (self.extensions.is_empty()
+                || head.extension().is_some_and(|extension| {
+                    self.extensions.iter().any(|known| known.as_bytes().eq_ignore_ascii_case(extension))
+                }))
+            && self.headers.iter().all(|field| {
+                let value = head.headers.get(&field.name);
+                value.is_some_and(|value| field.values.iter().any(|pattern| pattern.matches(value)))
+            })
+    }
+}
+
+/// As the kinds that are given, in a fixed order; `any` for a rule that takes every request. For people: values are
+/// not quoted.
+impl fmt::Display for Matcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let join = |texts: Vec<&str>| texts.join("|");
+        let hosts: Vec<String> = self.hosts.iter().map(ToString::to_string).collect();
+        let kinds = [
+            ("method", join(self.methods.iter().map(|text| &**text).collect())),
+            ("host", hosts.join("|")),
+            ("path", join(self.paths.iter().map(Glob::as_str).collect())),
+            ("extension", join(self.extensions.iter().map(|text| &**text).collect())),
+        ];
+        let mut given: Vec<String> = Vec::new();
+        given.extend(
+            kinds.into_iter().filter(|(_, text)| !text.is_empty()).map(|(k, text)| format!("{k}={text}")),
+        );
+        for field in &self.headers {
+            let values = join(field.values.iter().map(Glob::as_str).collect());
+            given.push(format!("{}={values}", field.name));
+        }
+        f.write_str(if given.is_empty() { "any" } else { "" })?;
+        f.write_str(&given.join(" "))
+    }
+}
+
+impl HostPattern {
+    fn read(host: &str) -> Result<Self, RuleError> {
+        let wrong = |at: usize, error: Fault| Err(fault(Part::Host, host, at, error));
+        check_length(Part::Host, host)?;
+        check_sent(Part::Host, host)?;
+        let rest = host.split_once("://").map_or(host, |(_, rest)| rest);
+        let alone = rest.split(['/', '?', '#']).next().unwrap_or_default();
+        let alone = alone.rsplit('@').next().unwrap_or_default();
+        if alone.is_empty() {
+            return wrong(0, Fault::Empty(Part::Host));
+        }
+        if alone != host {
+            let at = host.find(['/', '?', '#', '@', ':']).unwrap_or(0);
+            return wrong(at, Fault::HostAlone(alone.to_owned()));
+        }
+        let under = host.starts_with("*.");
+        let name = if under { &host[1..] } else { host };
+        if let Some(at) = name.find('*') {
+            return wrong(at + usize::from(under), Fault::HostStar);
+        }
+        let (name, port) = split_port(name.as_bytes());
+        let name_text = &host[usize::from(under)..][..name.len()];
+        if name_text.trim_matches('.').is_empty() {
+            return wrong(0, Fault::Empty(Part::Host));
+        }
+        if !name_text.starts_with('[') && name_text.contains(':') {
+            return wrong(0, Fault::HostAlone(format!("[{host}]")));
+        }
+        let port = port.map(|port| core::str::from_utf8(port).unwrap_or_default());
+        if port.is_some_and(|port| {
+            !port.bytes().all(|byte| byte.is_ascii_digit()) || !port.parse::<u16>().is_ok_and(|port| port > 0)
+        }) {
+            return wrong(usize::from(under) + name.len() + 1, Fault::Port);
+        }
+        Ok(Self { name: name_text.to_ascii_lowercase().into(), under, port: port.map(Into::into) })
+    }
+
+    fn matches(&self, name: &[u8], port: Option<&[u8]>) -> bool {
+        let pattern = self.name.as_bytes();
+        let same = if self.under {
+            // At least one byte before the dot.
+            name.len() > pattern.len() && name[name.len() - pattern.len()..].eq_ignore_ascii_case(pattern)
+        } else {
+            name.eq_ignore_ascii_case(pattern)
+        };
+        same && self.port.as_ref().is_none_or(|wanted| port == Some(wanted.as_bytes()))
+    }
+}
+
+impl fmt::Display for HostPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let port = self.port.as_ref().map_or(String::new(), |port| format!(":{port}"));
+        write!(f, "{}{}{port}", if self.under { "*" } else { "" }, self.name)
+    }
+}
+
+/// RFC 9110 section 9.3 and RFC 5789.
+const STANDARD_METHODS: [&str; 9] =
+    ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
+
+fn check_token(part: Part, text: &str) -> Result<(), RuleError> {
+    check_length(part, text)?;
+    let token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
+    match text.char_indices().find(|(_, c)| !token(*c)) {
+        Some((at, c)) => Err(fault(part, text, at, Fault::NoToken(c))),
+        None => Ok(()),
+    }
+}
+
+/// Refuses what a request line cannot hold.
+fn check_sent(part: Part, text: &str) -> Result<(), RuleError> {
+    match text.char_indices().find(|(_, c)| *c == ' ' || c.is_control()) {
+        Some((at, c)) => Err(fault(part, text, at, Fault::NeverSent(c))),
+        None => Ok(()),
+    }
+}
+
+fn counted(part: Part, alternatives: usize) -> Result<(), RuleError> {
+    if alternatives > ALTERNATIVES_MAX { Err(RuleError::Alternatives(part)) } else { Ok(()) }
+}
+
+/// Checks that a list is not too long and that each of its rules can be reached.
+pub(super) fn check_list<T>(rules: &[(Matcher, T)]) -> Result<(), RuleError> {
+    if rules.len() > RULES_MAX {
+        return Err(RuleError::Rules(rules.len()));
+    }
+    for (at, (matcher, _)) in rules.iter().enumerate() {
+        let before = rules[..at].iter().position(|(earlier, _)| earlier.takes_all() || earlier == matcher);
+        if let Some(by) = before {
+            let everything = Everything(rules[by].0.takes_all());
+            return Err(RuleError::Unreachable { rule: at + 1, by: by + 1, everything });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn host(pattern: &str, host: &str) -> bool {
+        Matcher::new().host(pattern).expect("a host").matches(&Head::get(host.as_bytes(), b"/"))
+    }
+
+    #[test]
+    fn a_host_is_exact_or_all_below() {
+        for (pattern, sent, expected) in [
+            ("example.com", "EXAMPLE.com", true),
+            ("Example.com", "example.com:8080", true),
+            ("example.com", "www.example.com", false),
+            ("*.example.com", "www.Example.com:1", true),
+            ("*.example.com", "a.b.example.com", true),
+            ("*.example.com", "example.com", false),
+            ("*.example.com", "badexample.com", false),
+            ("*.example.com", ".example.com", false),
+            ("example.com:80", "example.com:80", true),
+            ("example.com:80", "example.com:8080", false),
+            ("example.com:80", "example.com", false),
+            ("[::1]", "[::1]:80", true),
+            ("[::1]:80", "[::1]:80", true),
+            ("*.example.com:80", "a.example.com:80", true),
+        ] {
+            assert_eq!(host(pattern, sent), expected, "{pattern} {sent}");
+        }
+    }
+
+    #[test]
+    fn kinds_are_joined_by_and_alternatives_by_or() -> Result<(), RuleError> {
+        let matcher = Matcher::new()
+            .method("GET")?
+            .method("HEAD")?
+            .path("/a*")?
+            .extension("php")?
+            .extension("asp")?
+            .header("Accept", "*json*")?
+            .header("accept", "*xml*")?
+            .header("x-tier", "*")?;
+        let fields = |accept: &'static str| vec![("accept", accept), ("X-Tier", "")];
+        let (json, xml, html) = (fields("text/json"), fields("xml"), fields("text/html"));
+        assert!(matcher.matches(&Head::new(b"GET", b"h", b"/a.php?x", &json)));
+        assert!(matcher.matches(&Head::new(b"HEAD", b"h", b"/ab.ASP", &xml)));
+        assert!(!matcher.matches(&Head::new(b"POST", b"h", b"/a.php", &json)));
+        assert!(!matcher.matches(&Head::new(b"GET", b"h", b"/b.php", &json)));
+        assert!(!matcher.matches(&Head::new(b"GET", b"h", b"/a.html", &json)));
+        assert!(!matcher.matches(&Head::new(b"GET", b"h", b"/a.php", &html)));
+        let untiered = vec![("accept", "json")];
+        assert!(!matcher.matches(&Head::new(b"GET", b"h", b"/a.php", &untiered)));
+        let shown = "method=GET|HEAD path=/a* extension=php|asp accept=*json*|*xml* x-tier=*";
+        assert_eq!(matcher.to_string(), shown);
+        assert!(Matcher::new().matches(&Head::get(b"", b"")));
+        assert_eq!(Matcher::new().to_string(), "any");
+        Ok(())
+    }
+
+    #[test]
+    fn text_is_compared_as_it_was_sent() -> Result<(), RuleError> {
+        let matcher = Matcher::new().path("/a b*".replace(' ', "%20").as_str())?;
+        assert!(matcher.matches(&Head::get(b"h", b"/a%20bc")));
+        assert!(!Matcher::new().path("/a")?.matches(&Head::get(b"h", b"/%61")));
+        assert!(!Matcher::new().path("/a/*")?.matches(&Head::get(b"h", b"/b/../a/")));
+        Ok(())
+    }
+
+    #[test]
+    fn every_fault_has_its_column_and_what_would_be_right() {
+        let cases: &[(Result<Matcher, RuleError>, &str)] = &[
+            (
+                Matcher::new().method("get"),
+                "method 'get', column 1: methods are compared with their case: write 'GET'",
+            ),
+            (Matcher::new().method("A B"), "method 'A B', column 2: ' ' cannot stand here"),
+            (Matcher::new().method(""), "method '', column 1: it is empty: write for example 'GET'"),
+            (
+                Matcher::new().host("http://a/b"),
+                "host 'http://a/b', column 5: a host is a name or address alone: write 'a'",
+            ),
+            (Matcher::new().host("www.*.com"), "host 'www.*.com', column 5: '*' stands for the front labels"),
+            (Matcher::new().host("*"), "host '*', column 1: '*' stands for the front labels"),
+            (Matcher::new().host("*."), "host '*.', column 1: it is empty"),
+            (Matcher::new().host("a:http"), "host 'a:http', column 3: a port is a number"),
+            (Matcher::new().host("a:0"), "host 'a:0', column 3: a port is a number"),
+            (Matcher::new().host("a:+8"), "host 'a:+8', column 3: a port is a number"),
+            (
+                Matcher::new().host("fe80::1"),
+                "host 'fe80::1', column 1: a host is a name or address alone: write '[fe80::1]'",
+            ),
+            (Matcher::new().host("://"), "host '://', column 1: it is empty"),
+            (
+                Matcher::new().path("a/b"),
+                "path 'a/b', column 1: a path begins with '/': write '/a/b', or '*a/b'",
+            ),
+            (Matcher::new().path("/ä?x"), "path '/ä?x', column 3: '?' begins the query"),
+            (
+                Matcher::new().path("/a b"),
+                "path '/a b', column 3: ' ' never comes here in a request: write it as",
+            ),
+            (
+                Matcher::new().extension(".php"),
+                "extension '.php', column 1: an extension is what follows the last dot: write 'php'",
+            ),
+            (
+                Matcher::new().extension("tar.gz"),
+                "extension 'tar.gz', column 4: an extension is what follows the last dot: write 'gz'",
+            ),
+            (Matcher::new().extension("."), "extension '.', column 1: it is empty"),
+            (Matcher::new().extension("ph*"), "extension 'ph*', column 3: an extension has no '*'"),
+            (Matcher::new().header("a:", "b"), "header name 'a:', column 2: ':' cannot stand here"),
+            (Matcher::new().header("a", &"x".repeat(1025)), "header value 'xxxxxxxx"),
+        ];
+        for (result, expected) in cases {
+            let error = result.as_ref().expect_err(expected).to_string();
+            assert!(error.starts_with(expected), "{error}\n{expected}");
+        }
+    }
+
+    #[test]
+    fn alternatives_are_limited() {
+        let mut matcher = Matcher::new();
+        for _ in 0..ALTERNATIVES_MAX {
+            matcher = matcher.path("/a").expect("room");
+        }
+        assert_eq!(matcher.path("/a"), Err(RuleError::Alternatives(Part::Path)));
+    }
+
+    proptest! {
+        /// Against a reference that takes hosts apart label by label.
+        #[test]
+        fn hosts_agree_with_labels(pattern in "(\\*\\.)?[ab]{1,2}(\\.[aB]{1,2}){0,2}", sent in "[aB]{1,2}(\\.[ab]{1,2}){0,3}") {
+            let labels = |host: &str| host.to_lowercase().split('.').map(str::to_owned).collect::<Vec<_>>();
+            let (wanted, given) = (labels(&pattern), labels(&sent));
+            let expected = match wanted.split_first() {
+                Some((star, under)) if star == "*" => given.len() > under.len() && given.ends_with(under),
+                _ => wanted == given,
+            };
+            prop_assert_eq!(host(&pattern, &sent), expected);
+        }
+
+        #[test]
+        fn any_text_is_read_or_refused_with_a_column(text in "\\PC{0,30}") {
+            for result in [
+                Matcher::new().method(&text), Matcher::new().host(&text), Matcher::new().path(&text),
+                Matcher::new().extension(&text), Matcher::new().header(&text, &text),
+            ] {
+                match result {
+                    Ok(matcher) => prop_assert!(!matcher.takes_all()),
+                    Err(RuleError::Text { column, .. }) => prop_assert!(column <= text.chars().count() + 1),
+                    Err(error) => prop_assert!(false, "{}", error),
+                }
+            }
+        }
+    }
+}
