@@ -3,6 +3,7 @@
 //! Every field has a default but the name and the store. [`NodeConfig::check`] names the first value out of range;
 //! [`crate::Node::new`] calls it, so a running node has a configuration without contradictions.
 
+use crate::dynamic::DynamicConfig;
 use crate::store::{DiskModel, ProcessorModel};
 use larder_core::Bytes;
 use larder_core::cache::CacheKind;
@@ -19,6 +20,8 @@ pub struct NodeConfig {
     pub cache: CacheConfig,
     /// Where contents come from.
     pub store: StoreConfig,
+    /// Targets that programs answer instead of the store. Default `None`.
+    pub dynamic: Option<DynamicConfig>,
     /// Limits on clients and reads.
     pub limits: Limits,
     /// How long a cached file is served before its size and time are looked up again. Zero looks at every use.
@@ -116,6 +119,7 @@ impl NodeConfig {
             name: name.into(),
             cache: CacheConfig::default(),
             store,
+            dynamic: None,
             limits: Limits::default(),
             revalidate: Duration::from_secs(2),
             health_path: Some("/.larder/health".to_owned()),
@@ -145,6 +149,13 @@ impl NodeConfig {
         if let StoreConfig::Model { disk, processor, .. } = &self.store {
             disk.check()?;
             processor.iter().try_for_each(ProcessorModel::check)?;
+        }
+        if let Some(dynamic) = &self.dynamic {
+            let (disk, cpu) = match &self.store {
+                StoreConfig::Directory { .. } => (false, false),
+                StoreConfig::Model { processor, .. } => (true, processor.is_some()),
+            };
+            dynamic.check(disk, cpu)?;
         }
         self.limits.check()
     }

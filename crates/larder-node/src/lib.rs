@@ -18,8 +18,10 @@
 mod body;
 mod config;
 mod connection;
+mod dynamic;
 mod fetch;
 mod http;
+mod machine;
 mod memory;
 mod node;
 mod object;
@@ -29,6 +31,8 @@ mod stats;
 mod store;
 
 pub use config::{CacheConfig, ConfigError, Limits, NodeConfig, StoreConfig};
+pub use dynamic::{Amount, CpuConfig, DynamicConfig, DynamicDisk, HandlerConfig};
+pub use machine::{ScratchError, Usage};
 pub use node::{Node, NodeError};
 pub use server::Drained;
 pub use stats::NodeStats;

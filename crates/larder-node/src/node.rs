@@ -1,19 +1,23 @@
 //! A content node: its parts, and what it does with one request.
 
 use crate::body::{Body, streams_max};
-use crate::config::{ConfigError, Limits, NodeConfig, StoreConfig};
+use crate::config::{ConfigError, Limits, NodeConfig};
 use crate::connection::Shared;
+use crate::dynamic::Dynamic;
 use crate::http::cache_status::{Outcome, Speller, Why};
 use crate::http::condition;
 use crate::http::path::{self, PathError};
+use crate::machine::{Machine, ScratchError, Usage};
 use crate::memory::Memory;
 use crate::reply::Ask;
 use crate::stats::{Counters, NodeStats, Rest};
-use crate::store::{Directory, DirectoryError, ManifestError, Model, Store, StoreError};
+use crate::store::{DirectoryError, ManifestError, Store, StoreError};
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
+use http::request::Parts;
 use http::{Method, Request, Response, StatusCode, Uri};
 use std::borrow::Cow;
+use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Instant;
@@ -31,6 +35,9 @@ pub enum NodeError {
     /// The list of modelled targets cannot be used.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
+    /// The file that dynamic content reads cannot be made.
+    #[error(transparent)]
+    Scratch(#[from] ScratchError),
     /// The listening socket is not one any more. Retrying does not help.
     #[error("the listening socket failed")]
     Listener(#[source] std::io::Error),
@@ -44,6 +51,8 @@ pub struct Node {
     pub(crate) limits: Limits,
     pub(crate) memory: Arc<Memory>,
     pub(crate) store: Store,
+    pub(crate) machine: Machine,
+    dynamic: Option<Dynamic>,
     /// Bounds look-ups without a read, as `reads_max` bounds reads.
     pub(crate) stats_at_once: Semaphore,
     /// Bounds replies in chunks.
@@ -65,20 +74,16 @@ impl Node {
     /// If a value is out of range, or the directory or the manifest cannot be used.
     pub fn new(config: NodeConfig) -> Result<Arc<Self>, NodeError> {
         config.check()?;
-        let NodeConfig { name, cache, store, limits, revalidate, health_path, stats_path } = config;
-        let store = match store {
-            StoreConfig::Directory { root, bypass_page_cache } => {
-                Store::Directory(Directory::open(&root, bypass_page_cache, limits.reads_at_once)?)
-            }
-            StoreConfig::Model { manifest, disk, processor } => {
-                Store::Model(Model::load(&manifest, disk, processor)?)
-            }
-        };
+        let NodeConfig { name, cache, store, dynamic, limits, revalidate, health_path, stats_path } = config;
+        let machine = Machine::new(&store, dynamic.as_ref(), limits.reads_at_once)?;
+        let store = machine.store(&store, limits.reads_at_once)?;
         Ok(Arc::new(Self {
             speller: Speller::new(&name),
             name,
             memory: Arc::new(Memory::new(&cache, limits.reads_max)),
             store,
+            machine,
+            dynamic: dynamic.as_ref().map(Dynamic::new),
             stats_at_once: Semaphore::new(limits.reads_max),
             streams: Arc::new(Semaphore::new(streams_max(&cache))),
             counters: Arc::default(),
@@ -97,7 +102,9 @@ impl Node {
     /// is one.
     pub fn describe(&self) -> String {
         let capacity = larder_core::Bytes(self.memory.stats().capacity);
-        format!("node {}: {}; memory cache {capacity}", self.name, self.store.describe())
+        let (store, cpu) = (self.store.describe(), self.machine.cpu.describe());
+        let dynamic = self.dynamic.as_ref().map_or(0, Dynamic::len);
+        format!("node {}: {store}, {cpu}; {dynamic} program(s); memory cache {capacity}", self.name)
     }
 
     /// What the node has done and its levels now. Takes the cache's lock for a moment.
@@ -108,7 +115,19 @@ impl Node {
             draining: self.is_draining(),
             memory: self.memory.stats(),
             store: self.store.stats(),
+            usage: self.usage(),
         })
+    }
+
+    /// How much the node's processor and disks have worked, and who waits for them.
+    pub fn usage(&self) -> Usage {
+        let mut usage = self.machine.usage();
+        if let Store::Directory(directory) = &self.store {
+            let stats = directory.stats();
+            usage.disk_reads += stats.reads;
+            usage.disk_bytes += stats.bytes;
+        }
+        usage
     }
 
     /// [`Node::stats`] in the Prometheus text format.
@@ -133,32 +152,42 @@ impl Node {
     }
 
     /// Answers a request. The request counts as in flight until its reply's body is dropped and flushed.
-    pub(crate) async fn handle<B>(
-        self: Arc<Self>,
-        shared: Arc<Shared>,
-        request: Request<B>,
-    ) -> Response<Body> {
+    pub(crate) async fn handle<B>(self: Arc<Self>, shared: Arc<Shared>, request: Request<B>) -> Response<Body>
+    where
+        B: http_body::Body + Unpin,
+        B::Error: Into<Box<dyn Error + Send + Sync>>,
+    {
         let in_flight = shared.begin();
-        let reply = self.reply(&request).await;
+        let (parts, body) = request.into_parts();
+        let reply = self.reply(&parts, body).await;
         reply.map(|body| body.with(in_flight))
     }
 
-    async fn reply<B>(self: &Arc<Self>, request: &Request<B>) -> Response<Body> {
-        let path = request.uri().path();
+    async fn reply<B>(self: &Arc<Self>, parts: &Parts, body: B) -> Response<Body>
+    where
+        B: http_body::Body + Unpin,
+        B::Error: Into<Box<dyn Error + Send + Sync>>,
+    {
+        let path = parts.uri.path();
         if let Some(reply) = self.own_path(path) {
             return reply;
         }
         self.counters.requests.add(1);
-        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        let target = parts.uri.path_and_query().map_or("", |target| target.as_str());
+        if target.len() > self.limits.uri_bytes_max {
+            return self.plain(StatusCode::URI_TOO_LONG, Outcome::Local("uri-length"), "");
+        }
+        if let Some(dynamic) = &self.dynamic
+            && let Some(handler) = dynamic.find(path, target)
+        {
+            return Box::pin(self.run(dynamic, handler, parts, body)).await;
+        }
+        if !matches!(parts.method, Method::GET | Method::HEAD) {
             let mut reply = self.plain(StatusCode::METHOD_NOT_ALLOWED, Outcome::Local("method"), "");
             reply.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
             return reply;
         }
-        let length = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
-        if length > self.limits.uri_bytes_max {
-            return self.plain(StatusCode::URI_TOO_LONG, Outcome::Local("uri-length"), "");
-        }
-        let name = match self.name_of(request.uri()) {
+        let name = match self.name_of(&parts.uri) {
             Ok(name) => name,
             Err(PathError::Malformed) => {
                 return self.plain(StatusCode::BAD_REQUEST, Outcome::Local("path"), "malformed path");
@@ -168,25 +197,23 @@ impl Node {
             }
         };
         let mut why = Why::Miss;
-        match self.get(request, &name, &mut why).await {
+        match self.get(parts, &name, &mut why).await {
             Ok(reply) => {
-                if let Store::Model(model) = &self.store {
-                    model.reply_with(http_body::Body::size_hint(reply.body()).lower()).await;
-                }
+                self.machine.cpu.reply(http_body::Body::size_hint(reply.body()).lower()).await;
                 reply
             }
             Err(error) => self.answer_error(&error, path, why),
         }
     }
 
-    async fn get<B>(
+    async fn get(
         self: &Arc<Self>,
-        request: &Request<B>,
+        request: &Parts,
         name: &[u8],
         why: &mut Why,
     ) -> Result<Response<Body>, StoreError> {
         let hash = self.memory.hash(name);
-        let ask = Ask { method: request.method(), headers: request.headers(), hash };
+        let ask = Ask { method: &request.method, headers: &request.headers, hash };
         let (cached, reason) = self.cached(hash, name).await?;
         *why = reason;
         if let Some(object) = cached {

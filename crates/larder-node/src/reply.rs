@@ -196,7 +196,7 @@ impl Node {
     }
 
     /// A reply with the fields that all have, counted.
-    fn start(&self, status: StatusCode, outcome: Outcome, body: Body) -> Response<Body> {
+    pub(crate) fn start(&self, status: StatusCode, outcome: Outcome, body: Body) -> Response<Body> {
         self.count(status, outcome);
         let mut headers = HeaderMap::with_capacity(FIELDS);
         headers.insert(CACHE_STATUS, self.speller.spell(outcome));
@@ -217,8 +217,9 @@ impl Node {
                 counters.misses.add(1);
                 counters.collapsed.add(u64::from(collapsed));
             }
+            Outcome::Failed { why: Why::Bypass | Why::Method, .. } => {}
             Outcome::Failed { .. } => counters.misses.add(1),
-            Outcome::Local(_) => {}
+            Outcome::Program { .. } | Outcome::Local(_) => {}
         }
         match status.as_u16() {
             200 => {}

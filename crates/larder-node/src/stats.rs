@@ -1,5 +1,6 @@
 //! The node's counts, each declared once with its meaning: as atomics, as a snapshot for JSON, as Prometheus text.
 
+use crate::machine::Usage;
 use crate::memory::MemoryStats;
 use crate::store::StoreStats;
 use prometheus_client::collector::Collector;
@@ -50,6 +51,7 @@ pub(crate) struct Counters {
     pub(crate) hits: Count,
     pub(crate) misses: Count,
     pub(crate) collapsed: Count,
+    pub(crate) dynamic: Count,
     pub(crate) not_modified: Count,
     pub(crate) partial_content: Count,
     pub(crate) client_errors: Count,
@@ -83,6 +85,8 @@ pub struct NodeStats {
     pub misses: u64,
     /// Misses that were served by another request's read.
     pub collapsed: u64,
+    /// Requests for dynamic content: neither hits nor misses.
+    pub dynamic: u64,
     /// Replies 304.
     pub not_modified: u64,
     /// Replies 206.
@@ -133,6 +137,9 @@ pub struct NodeStats {
     pub store_busy_seconds: f64,
     /// Reads under way or waiting for the store.
     pub store_reading: u64,
+    /// How much the processor and the disks have worked.
+    #[serde(flatten)]
+    pub usage: Usage,
 }
 
 /// What the counters do not hold.
@@ -142,11 +149,12 @@ pub(crate) struct Rest {
     pub(crate) draining: bool,
     pub(crate) memory: MemoryStats,
     pub(crate) store: StoreStats,
+    pub(crate) usage: Usage,
 }
 
 impl Counters {
     pub(crate) fn snapshot(&self, rest: Rest) -> NodeStats {
-        let Rest { name, kind, draining, memory, store } = rest;
+        let Rest { name, kind, draining, memory, store, usage } = rest;
         NodeStats {
             name,
             store: kind,
@@ -155,6 +163,7 @@ impl Counters {
             hits: self.hits.read(),
             misses: self.misses.read(),
             collapsed: self.collapsed.read(),
+            dynamic: self.dynamic.read(),
             not_modified: self.not_modified.read(),
             partial_content: self.partial_content.read(),
             client_errors: self.client_errors.read(),
@@ -180,6 +189,7 @@ impl Counters {
             store_bytes: store.bytes,
             store_busy_seconds: store.busy.as_secs_f64(),
             store_reading: memory.reading as u64,
+            usage,
         }
     }
 }
@@ -204,6 +214,7 @@ impl Collector for NodeStats {
             ("hits", "Requests answered from memory alone", self.hits),
             ("misses", "Requests for which the store was asked", self.misses),
             ("collapsed", "Misses served by another request's read", self.collapsed),
+            ("dynamic", "Requests for dynamic content", self.dynamic),
             ("not_modified", "Replies 304", self.not_modified),
             ("partial_content", "Replies 206", self.partial_content),
             ("client_errors", "Replies 400 to 499", self.client_errors),
@@ -222,15 +233,23 @@ impl Collector for NodeStats {
             ("cache_refused", "Objects and chunks larger than the cache", self.cache_refused),
             ("store_reads", "Reads of the store", self.store_reads),
             ("store_read_bytes", "Bytes read from the store", self.store_bytes),
+            ("disk_reads", "Reads of the disks", self.usage.disk_reads),
+            ("disk_read_bytes", "Bytes read from the disks", self.usage.disk_bytes),
         ];
         for (name, help, value) in counters {
             let metric = ConstCounter::new(value);
             metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)?;
         }
-        let busy = ConstCounter::new(self.store_busy_seconds);
-        let unit = Unit::Seconds;
-        let help = "Time the store has worked";
-        busy.encode(encoder.encode_descriptor("store_busy", help, Some(&unit), busy.metric_type())?)?;
+        let busy = [
+            ("store_busy", "Time the store has worked", self.store_busy_seconds),
+            ("cpu_busy", "Time the processors have worked", self.usage.cpu_busy_us as f64 / 1e6),
+            ("disk_busy", "Time the disks have worked", self.usage.disk_busy_us as f64 / 1e6),
+        ];
+        for (name, help, seconds) in busy {
+            let metric = ConstCounter::new(seconds);
+            let unit = Unit::Seconds;
+            metric.encode(encoder.encode_descriptor(name, help, Some(&unit), metric.metric_type())?)?;
+        }
         let gauges = [
             ("in_flight", "Requests whose reply is not all sent", self.in_flight),
             ("connections", "Open client connections", self.connections),
@@ -238,6 +257,10 @@ impl Collector for NodeStats {
             ("cache_max_bytes", "Most bytes in the cache", self.cache_bytes_max),
             ("cache_objects", "Objects and chunks in the cache", self.cache_objects),
             ("store_reading", "Reads under way or waiting", self.store_reading),
+            ("cpu_queue", "Jobs at the processors or waiting", u64::from(self.usage.cpu_queue)),
+            ("disk_queue", "Reads at the disks or waiting", u64::from(self.usage.disk_queue)),
+            ("cpus", "Processors of the node", u64::from(self.usage.cpus)),
+            ("disks", "Disks of the node", u64::from(self.usage.disks)),
             ("draining", "1 while the node drains", u64::from(self.draining)),
         ];
         for (name, help, value) in gauges {

@@ -8,6 +8,8 @@
 //! a; fwd=partial; stored            some chunks from memory, some read
 //! a; fwd=stale; stored              the file had changed since it was kept
 //! a; fwd=uri-miss; fwd-status=404   the store does not have it
+//! a; fwd=bypass; detail=light       the program 'light' made it; nothing is kept of those
+//! a; fwd=method; detail=light       the same for a POST
 //! a; detail=...                     answered without asking cache or store
 //! ```
 
@@ -22,6 +24,8 @@ pub(crate) enum Outcome {
     Forward { why: Why, stored: bool, collapsed: bool },
     /// The store was asked and gave an error, answered with this status.
     Failed { why: Why, status: u16, detail: &'static str },
+    /// A program made the reply.
+    Program { why: Why, name: &'static str },
     /// Neither was asked, for this reason.
     Local(&'static str),
 }
@@ -35,6 +39,10 @@ pub(crate) enum Why {
     Partial,
     /// The cache had an older version.
     Stale,
+    /// Nothing of this kind is kept.
+    Bypass,
+    /// The method is one whose replies are not kept.
+    Method,
 }
 
 impl Why {
@@ -43,6 +51,8 @@ impl Why {
             Self::Miss => "uri-miss",
             Self::Partial => "partial",
             Self::Stale => "stale",
+            Self::Bypass => "bypass",
+            Self::Method => "method",
         }
     }
 }
@@ -84,6 +94,9 @@ impl Speller {
             }
             Outcome::Failed { why, status, detail } => {
                 value(format!("{}; fwd={}; fwd-status={status}; detail={detail}", self.name, why.token()))
+            }
+            Outcome::Program { why, name } => {
+                value(format!("{}; fwd={}; detail={name}", self.name, why.token()))
             }
             Outcome::Local(detail) => value(format!("{}; detail={detail}", self.name)),
         }

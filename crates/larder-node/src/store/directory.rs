@@ -9,6 +9,7 @@
 use super::beneath::Root;
 use super::pages::{self, Reading};
 use super::{Meta, Piece, StoreError, StoreStats};
+use crate::machine::Meter;
 use bytes::Bytes;
 use rustix::fs::{FileType, OFlags, fstat};
 use rustix::io::Errno;
@@ -52,15 +53,22 @@ struct Files {
     reads: AtomicU64,
     bytes: AtomicU64,
     busy_ns: AtomicU64,
+    meter: Arc<Meter>,
 }
 
 impl Directory {
     /// Opens the directory, and finds out how its files can be read if the page cache is to be bypassed.
-    pub(crate) fn open(path: &Path, bypass_page_cache: bool, at_once: usize) -> Result<Self, DirectoryError> {
+    pub(crate) fn open(
+        path: &Path,
+        bypass_page_cache: bool,
+        at_once: usize,
+        meter: Arc<Meter>,
+    ) -> Result<Self, DirectoryError> {
         let root = Root::open(path).map_err(|source| DirectoryError { root: path.to_owned(), source })?;
         let reading = if bypass_page_cache { probe(&root, path) } else { Reading::Cached };
         let count = || AtomicU64::new(0);
-        let files = Arc::new(Files { root, reading, reads: count(), bytes: count(), busy_ns: count() });
+        let files =
+            Arc::new(Files { root, reading, reads: count(), bytes: count(), busy_ns: count(), meter });
         Ok(Self { files, at_once: Semaphore::new(at_once), root: path.to_owned() })
     }
 
@@ -108,7 +116,7 @@ impl Directory {
         .await
     }
 
-    pub(super) fn stats(&self) -> StoreStats {
+    pub(crate) fn stats(&self) -> StoreStats {
         StoreStats {
             reads: self.files.reads.load(Relaxed),
             bytes: self.files.bytes.load(Relaxed),
@@ -125,6 +133,7 @@ impl Directory {
         let files = Arc::clone(&self.files);
         let name = name.to_vec();
         let task = tokio::task::spawn_blocking(move || {
+            let _use = files.meter.begin();
             let start = Instant::now();
             let result = work(&files, &name);
             files.busy_ns.fetch_add(start.elapsed().as_nanos() as u64, Relaxed);

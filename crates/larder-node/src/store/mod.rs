@@ -8,15 +8,14 @@ mod beneath;
 mod directory;
 mod manifest;
 mod model;
-mod pages;
-mod serial;
+pub(crate) mod pages;
 
 pub use directory::DirectoryError;
 pub use larder_core::cost::{DiskModel, ProcessorModel};
 pub use manifest::{ManifestError, fuzz_manifest};
 
 pub(crate) use directory::Directory;
-pub(crate) use model::Model;
+pub(crate) use model::{Model, contents};
 
 use bytes::Bytes;
 use std::io;

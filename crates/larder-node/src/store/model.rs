@@ -1,21 +1,16 @@
 //! A modelled store: the sizes of a manifest, made-up contents, and the time a modelled disk takes.
 //!
-//! With a modelled processor besides, replies take its time too.
-//!
 //! For demonstrations and tests, where the trace has sizes and no contents. Contents follow from the target alone,
 //! so every node sends the same bytes and a client can check them: byte `i` of a target is
 //! `PATTERN[(XXH3(target) + i) mod 65,521]`, a fixed text of printable characters in lines of 64.
 
 use super::manifest::{self, Entry, Manifest, ManifestError};
-use super::serial::Serial;
-use super::{DiskModel, Meta, Piece, ProcessorModel, StoreError, StoreStats};
+use super::{Meta, Piece, StoreError, StoreStats};
+use crate::machine::Disks;
 use bytes::Bytes;
 use larder_core::TargetId;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{LazyLock, Mutex, PoisonError};
-use std::time::Duration;
-use tokio::time::{Instant, sleep_until};
+use std::sync::{Arc, LazyLock};
 
 /// Length of the pattern: a prime, so that no power of two in a size hides a shift.
 const PATTERN_LEN: usize = 65_521;
@@ -39,40 +34,24 @@ const MODIFIED: (i64, u32) = (907_286_400, 0);
 #[derive(Debug)]
 pub(crate) struct Model {
     targets: Manifest,
-    model: DiskModel,
-    disks: Vec<Mutex<Serial>>,
-    processor: Option<(ProcessorModel, Mutex<Serial>)>,
-    reads: AtomicU64,
-    bytes: AtomicU64,
+    disks: Arc<Disks>,
 }
 
 impl Model {
-    pub(crate) fn load(
-        path: &Path,
-        disk: DiskModel,
-        processor: Option<ProcessorModel>,
-    ) -> Result<Self, ManifestError> {
-        Ok(Self::new(manifest::load(path)?, disk, processor))
+    pub(crate) fn load(path: &Path, disks: Arc<Disks>) -> Result<Self, ManifestError> {
+        Ok(Self::new(manifest::load(path)?, disks))
     }
 
-    fn new(targets: Manifest, model: DiskModel, processor: Option<ProcessorModel>) -> Self {
-        let now = Instant::now();
-        let disks = (0..model.disks).map(|_| Mutex::new(Serial::new(now))).collect();
-        let processor = processor.map(|processor| (processor, Mutex::new(Serial::new(now))));
-        Self { targets, model, disks, processor, reads: AtomicU64::new(0), bytes: AtomicU64::new(0) }
+    fn new(targets: Manifest, disks: Arc<Disks>) -> Self {
+        Self { targets, disks }
     }
 
     pub(super) fn describe(&self) -> String {
         format!(
-            "modelled store, not real content: {} targets, {} modelled disk(s), {:?} for the first 4 KiB{}",
+            "modelled store, not real content: {} targets, {} modelled disk(s), {:?} for the first 4 KiB",
             self.targets.len(),
-            self.disks.len(),
-            self.model.read_time(1),
-            match &self.processor {
-                Some((processor, _)) =>
-                    format!(", a modelled processor, {:?} a reply of 8 KiB", processor.reply_time(8 << 10)),
-                None => String::new(),
-            }
+            self.disks.count(),
+            self.disks.model().read_time(1),
         )
     }
 
@@ -100,15 +79,8 @@ impl Model {
     }
 
     pub(super) fn stats(&self) -> StoreStats {
-        let busy: Duration = self.disks.iter().map(|disk| lock(disk).busy()).sum();
-        StoreStats { reads: self.reads.load(Relaxed), bytes: self.bytes.load(Relaxed), busy }
-    }
-
-    /// Takes the modelled processor's time for a reply with `len` bytes of contents.
-    pub(crate) async fn reply_with(&self, len: u64) {
-        if let Some((model, processor)) = &self.processor {
-            spend(processor, model.reply_time(len)).await;
-        }
+        let (reads, bytes) = self.disks.done();
+        StoreStats { reads, bytes, busy: self.disks.busy() }
     }
 
     fn entry(&self, name: &[u8]) -> Result<Entry, StoreError> {
@@ -120,28 +92,13 @@ impl Model {
     }
 
     async fn read_entry(&self, name: &[u8], entry: Entry, piece: Piece) -> Bytes {
-        let disk = &self.disks[entry.place as usize % self.disks.len()];
-        let time = self.model.continue_time(piece.before, piece.len);
-        spend(disk, time).await;
-        self.reads.fetch_add(1, Relaxed);
-        self.bytes.fetch_add(piece.len, Relaxed);
+        self.disks.read(u64::from(entry.place), piece.before, piece.len).await;
         contents(name, piece.offset, piece.len)
     }
 }
 
-/// Waits for a job of length `time` to be done.
-async fn spend(serial: &Mutex<Serial>, time: Duration) {
-    let end = lock(serial).enqueue(Instant::now(), time);
-    sleep_until(end).await;
-    lock(serial).woke(end, time, Instant::now());
-}
-
-fn lock(serial: &Mutex<Serial>) -> std::sync::MutexGuard<'_, Serial> {
-    serial.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// The `len` bytes of the target's made-up contents from `offset`.
-fn contents(name: &[u8], offset: u64, len: u64) -> Bytes {
+pub(crate) fn contents(name: &[u8], offset: u64, len: u64) -> Bytes {
     let modulus = PATTERN_LEN as u64;
     let mut start = ((TargetId::of(name).0 % modulus + offset % modulus) % modulus) as usize;
     let mut left = len as usize;
@@ -158,9 +115,12 @@ fn contents(name: &[u8], offset: u64, len: u64) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use larder_core::cost::DiskModel;
+    use std::time::Duration;
+    use tokio::time::Instant;
 
     fn model(text: &str, disk: DiskModel) -> Model {
-        Model::new(manifest::read(text.as_bytes()).unwrap(), disk, None)
+        Model::new(manifest::read(text.as_bytes()).unwrap(), Arc::new(Disks::new(disk)))
     }
 
     #[test]
@@ -220,17 +180,5 @@ mod tests {
         assert!(matches!(model.open_short(b"/x", 1).await, Err(StoreError::NotFound)));
         assert_eq!(start.elapsed(), Duration::ZERO);
         assert_eq!(model.stats().reads, 0);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn the_processor_sends_one_reply_at_a_time() {
-        let targets = manifest::read("1\t/a\n".as_bytes()).unwrap();
-        let model = Model::new(targets, DiskModel::default(), Some(ProcessorModel::default()));
-        let start = Instant::now();
-        let ((), (), ()) =
-            tokio::join!(model.reply_with(8 << 10), model.reply_with(8 << 10), model.reply_with(64 << 10));
-        // 2 * 0.93 ms + 5.41 ms, and a timer that rounds up to 1 ms.
-        let elapsed = start.elapsed();
-        assert!((7_270..=8_300).contains(&elapsed.as_micros()), "{elapsed:?}");
     }
 }

@@ -12,11 +12,11 @@ use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 
 /// What `O_DIRECT` wants everything aligned to.
-pub(super) const ALIGN: usize = 4_096;
+pub(crate) const ALIGN: usize = 4_096;
 
 /// How a file is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reading {
+pub(crate) enum Reading {
     /// Through the page cache.
     Cached,
     /// Past the page cache: the file is open with `O_DIRECT`.
@@ -27,7 +27,7 @@ pub(super) enum Reading {
 
 /// The `len` bytes of the file from `offset`, which for [`Reading::Direct`] is a multiple of 4 KiB. Fewer if the file
 /// ends before.
-pub(super) fn read(file: &OwnedFd, offset: u64, len: usize, reading: Reading) -> Result<Bytes, Errno> {
+pub(crate) fn read(file: &OwnedFd, offset: u64, len: usize, reading: Reading) -> Result<Bytes, Errno> {
     match reading {
         Reading::Cached => read_plain(file, offset, len),
         Reading::Direct => read_direct(file, offset, len),

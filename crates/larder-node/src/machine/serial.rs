@@ -15,12 +15,14 @@ const LATE_MAX: Duration = Duration::from_millis(20);
 pub(super) struct Serial {
     free_at: Instant,
     late: Duration,
-    busy: Duration,
+    /// Time of all jobs taken on, those still to do included.
+    taken: Duration,
+    waiting: u32,
 }
 
 impl Serial {
     pub(super) fn new(now: Instant) -> Self {
-        Self { free_at: now, late: Duration::ZERO, busy: Duration::ZERO }
+        Self { free_at: now, late: Duration::ZERO, taken: Duration::ZERO, waiting: 0 }
     }
 
     /// Queues a job of length `time` and returns when it ends.
@@ -31,21 +33,30 @@ impl Serial {
         // A time beyond the clock's range stands for one that never ends.
         let end = start.checked_add(time).unwrap_or(start + Duration::from_secs(1 << 32));
         self.free_at = end;
+        self.taken = self.taken.saturating_add(time);
+        self.waiting += 1;
         end
     }
 
-    /// Notes that the wait for the job of length `time` that ended at `end` was over at `now`.
-    pub(super) fn woke(&mut self, end: Instant, time: Duration, now: Instant) {
-        self.busy = self.busy.saturating_add(time);
+    /// Notes that the wait for the job that ends at `end` was over at `now`; before its end, if nobody wants its
+    /// result any more. The job is done all the same.
+    pub(super) fn woke(&mut self, end: Instant, now: Instant) {
+        self.waiting -= 1;
         // With another job queued behind this one, nothing waited for the wake-up.
         if end == self.free_at {
             self.late = now.saturating_duration_since(end).min(LATE_MAX);
         }
     }
 
-    /// Time of all jobs that have ended.
-    pub(super) fn busy(&self) -> Duration {
-        self.busy
+    /// Time it has worked until `now`, which is not before any job was taken on, the job under way included as far as it is done. It works without a pause
+    /// until it is free, so what it has still to do is the time until then.
+    pub(super) fn busy(&self, now: Instant) -> Duration {
+        self.taken.saturating_sub(self.free_at.saturating_duration_since(now))
+    }
+
+    /// Jobs waited for, the one under way included.
+    pub(super) fn waiting(&self) -> u32 {
+        self.waiting
     }
 }
 
@@ -76,13 +87,18 @@ mod tests {
         let ms = Duration::from_millis;
         let mut serial = Serial::new(origin);
         let end = serial.enqueue(origin, ms(10));
-        serial.woke(end, ms(10), end + ms(1));
+        serial.woke(end, end + ms(1));
         // Asked for at 11.5 ms because the answer came 1 ms late: starts at 10.5 ms.
         let end = serial.enqueue(origin + ms(11) + Duration::from_micros(500), ms(10));
         assert_eq!(end, origin + ms(20) + Duration::from_micros(500));
         let end = serial.enqueue(origin + ms(100), ms(10));
         assert_eq!(end, origin + ms(110));
-        assert_eq!(serial.busy(), ms(10), "only one job has ended");
+        assert_eq!(serial.waiting(), 2, "only one job has ended");
+        let busy_at = |at| serial.busy(origin + ms(at));
+        assert_eq!(
+            [busy_at(100), busy_at(104), busy_at(110), busy_at(500)],
+            [ms(20), ms(24), ms(30), ms(30)]
+        );
     }
 
     #[test]

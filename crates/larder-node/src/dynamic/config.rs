@@ -1,0 +1,251 @@
+//! What is told about dynamic content.
+
+use crate::config::{ConfigError, ensure};
+use larder_core::Bytes;
+use larder_core::cost::{DiskModel, ProcessorModel};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Dynamic content: programs that are asked instead of the store for some targets.
+#[derive(Clone, Debug)]
+pub struct DynamicConfig {
+    /// The programs. The first whose path fits a request answers it. 1 to 256.
+    pub handlers: Vec<HandlerConfig>,
+    /// What their CPU time is taken from. `None`: the modelled store's processor if it has one, else all cores of
+    /// this machine.
+    pub cpu: Option<CpuConfig>,
+    /// Longest time a job has a processor while others wait; then it goes to the end of the line. 100 us to 1 h.
+    /// Default `None`: until it is done.
+    pub turn: Option<Duration>,
+    /// What they read from. `None`: the modelled store's disks; a directory has none to offer, and programs that
+    /// read need one.
+    pub disk: Option<DynamicDisk>,
+    /// Requests in programs at one time, working or waiting; 503 with Retry-After beyond. 1 to 1,000,000, default
+    /// 4,096.
+    pub requests_max: usize,
+    /// Bytes of a request's body; 413 beyond. It is read and ignored. Up to 1 GiB, default 1 MiB.
+    pub body_max: Bytes,
+    /// What drawn amounts are drawn with, besides the target. Default 0.
+    pub seed: u64,
+}
+
+/// Where CPU time is taken from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum CpuConfig {
+    /// The cores of this machine.
+    Real {
+        /// How many jobs work at one time, the node's processors. 0 for all cores; at most 400. Default 0.
+        processors: u16,
+        /// How many times faster than written a job is. 0.001 to 1,000,000, default 1.
+        speed: f64,
+    },
+    /// A modelled processor, which all replies of the node take the time of. Its speed divides jobs too.
+    Modelled(ProcessorModel),
+}
+
+/// Where dynamic content reads.
+#[derive(Clone, Debug, PartialEq)]
+pub enum DynamicDisk {
+    /// A file of meaningless bytes, made in a directory at start and read past the page cache.
+    Scratch {
+        /// The directory, on the disk to be used.
+        directory: PathBuf,
+        /// Length of the file. 4 KiB to 1 TiB.
+        size: Bytes,
+    },
+    /// Modelled disks.
+    Modelled(DiskModel),
+}
+
+/// One program.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HandlerConfig {
+    /// Its name, in the `detail` of `Cache-Status`. 1 to 64 letters, digits, `-` and `_`, beginning with a letter.
+    pub name: String,
+    /// Patterns of its targets: `*` is any run of bytes; with a `?`, path and query must fit, else the path. 1 to 64.
+    pub paths: Vec<String>,
+    /// CPU time, at speed 1. At most 60 s. Default zero.
+    pub cpu: Amount<Duration>,
+    /// How often it reads from the disk, one after the other, after its CPU time. At most 10,000. Default 0.
+    pub reads: u32,
+    /// Bytes of each read. 1 byte to 64 MiB. Default 8 KiB.
+    pub read_bytes: Bytes,
+    /// Bytes of its replies. At most 16 MiB. Default 4 KiB.
+    pub reply: Amount<Bytes>,
+    /// For how long its replies to GET may be kept: `Cache-Control: max-age`. 1 s to 1 year. Default `None`:
+    /// `no-store`.
+    pub cacheable: Option<Duration>,
+}
+
+/// An amount: the same for every target, or drawn uniformly from `least..=most` by target and seed, always the same
+/// for a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Amount<T> {
+    /// The least.
+    pub least: T,
+    /// The most; not below the least.
+    pub most: T,
+}
+
+impl<T: Copy> Amount<T> {
+    /// The same for every target.
+    pub const fn always(amount: T) -> Self {
+        Self { least: amount, most: amount }
+    }
+}
+
+impl Amount<u64> {
+    /// The amount for a draw, which is uniform over all of `u64`.
+    pub(crate) fn at(self, draw: u64) -> u64 {
+        let span = u128::from(self.most.saturating_sub(self.least)) + 1;
+        // The upper half of the product is uniform over the span, up to one part in 2^64.
+        self.least + ((u128::from(draw) * span) >> 64) as u64
+    }
+}
+
+impl HandlerConfig {
+    /// A program that does nothing but reply with 4 KiB.
+    pub fn new(name: impl Into<String>, path: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            paths: vec![path.into()],
+            cpu: Amount::always(Duration::ZERO),
+            reads: 0,
+            read_bytes: Bytes::kib(8),
+            reply: Amount::always(Bytes::kib(4)),
+            cacheable: None,
+        }
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        let named = self.name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b));
+        let begins = self.name.starts_with(|c: char| c.is_ascii_alphabetic());
+        let what = "1 to 64 letters, digits, '-' and '_', beginning with a letter";
+        ensure(named && begins && self.name.len() <= 64, "dynamic.handlers.name", what)?;
+        let fit = |path: &String| path.starts_with(['/', '*']) && path.len() <= 1_024;
+        let what = "1 to 64 patterns of up to 1,024 bytes that begin with '/' or '*'";
+        ensure(
+            (1..=64).contains(&self.paths.len()) && self.paths.iter().all(fit),
+            "dynamic.handlers.paths",
+            what,
+        )?;
+        let Amount { least, most } = self.cpu;
+        let what = "at most 60 s, and the least not above the most";
+        ensure(least <= most && most <= Duration::from_secs(60), "dynamic.handlers.cpu", what)?;
+        ensure(self.reads <= 10_000, "dynamic.handlers.reads", "at most 10,000")?;
+        let what = "1 byte to 64 MiB";
+        ensure((1..=64 << 20).contains(&self.read_bytes.0), "dynamic.handlers.read_bytes", what)?;
+        let Amount { least, most } = self.reply;
+        let what = "at most 16 MiB, and the least not above the most";
+        ensure(least <= most && most.0 <= 16 << 20, "dynamic.handlers.reply", what)?;
+        let kept = self.cacheable.is_none_or(|age| (1..=31_536_000).contains(&age.as_secs()));
+        ensure(kept, "dynamic.handlers.cacheable", "1 s to 365 days")
+    }
+}
+
+impl DynamicConfig {
+    /// The defaults for these programs.
+    pub fn new(handlers: Vec<HandlerConfig>) -> Self {
+        Self {
+            handlers,
+            cpu: None,
+            turn: None,
+            disk: None,
+            requests_max: 4_096,
+            body_max: Bytes::mib(1),
+            seed: 0,
+        }
+    }
+
+    /// Whether every value is in its range. `store_disk` and `store_cpu`: whether the store models them.
+    pub(crate) fn check(&self, store_disk: bool, store_cpu: bool) -> Result<(), ConfigError> {
+        ensure((1..=256).contains(&self.handlers.len()), "dynamic.handlers", "1 to 256 of them")?;
+        self.handlers.iter().try_for_each(HandlerConfig::check)?;
+        let what = "absent, since the modelled store has a processor, which is the node's";
+        ensure(self.cpu.is_none() || !store_cpu, "dynamic.cpu", what)?;
+        match self.cpu {
+            Some(CpuConfig::Real { processors, speed }) => {
+                ensure(processors <= 400, "dynamic.processors", "0 (all cores) to 400")?;
+                ensure((0.001..=1e6).contains(&speed), "dynamic.speed", "0.001 to 1,000,000")?;
+            }
+            Some(CpuConfig::Modelled(model)) => model.check()?,
+            None => {}
+        }
+        let turn = Duration::from_micros(100)..=Duration::from_secs(3_600);
+        ensure(self.turn.is_none_or(|it| turn.contains(&it)), "dynamic.turn", "100 us to 1 h")?;
+        let what = "absent, since the modelled store has disks, which are the node's";
+        ensure(self.disk.is_none() || !store_disk, "dynamic.disk", what)?;
+        match &self.disk {
+            Some(DynamicDisk::Scratch { size, .. }) => {
+                ensure((4_096..=1 << 40).contains(&size.0), "dynamic.scratch_size", "4 KiB to 1 TiB")?;
+            }
+            Some(DynamicDisk::Modelled(model)) => model.check()?,
+            None => {
+                let reads = self.handlers.iter().any(|handler| handler.reads > 0);
+                let what = "given, since a handler reads: a scratch file, or modelled disks";
+                ensure(store_disk || !reads, "dynamic.disk", what)?;
+            }
+        }
+        ensure((1..=1_000_000).contains(&self.requests_max), "dynamic.requests_max", "1 to 1,000,000")?;
+        ensure(self.body_max.0 <= 1 << 30, "dynamic.body_max", "at most 1 GiB")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn values_out_of_range_are_named() {
+        type Spoil = fn(&mut DynamicConfig);
+        let cases: [(&str, Spoil); 13] = [
+            ("dynamic.handlers", |c| c.handlers.clear()),
+            ("dynamic.handlers.name", |c| c.handlers[0].name = "1".to_owned()),
+            ("dynamic.handlers.paths", |c| c.handlers[0].paths = vec!["cgi".to_owned()]),
+            ("dynamic.handlers.cpu", |c| c.handlers[0].cpu = Amount::always(Duration::from_secs(61))),
+            ("dynamic.handlers.reply", |c| {
+                c.handlers[0].reply = Amount { least: Bytes(2), most: Bytes(1) };
+            }),
+            ("dynamic.handlers.read_bytes", |c| c.handlers[0].read_bytes = Bytes(0)),
+            ("dynamic.handlers.cacheable", |c| c.handlers[0].cacheable = Some(Duration::ZERO)),
+            ("dynamic.disk", |c| c.handlers[0].reads = 1),
+            ("dynamic.speed", |c| c.cpu = Some(CpuConfig::Real { processors: 1, speed: 0.0 })),
+            ("processor.speed", |c| {
+                c.cpu = Some(CpuConfig::Modelled(ProcessorModel { speed: -1.0, ..Default::default() }));
+            }),
+            ("dynamic.turn", |c| c.turn = Some(Duration::ZERO)),
+            ("dynamic.requests_max", |c| c.requests_max = 0),
+            ("dynamic.body_max", |c| c.body_max = Bytes(u64::MAX)),
+        ];
+        let config = DynamicConfig::new(vec![HandlerConfig::new("a", "/a*")]);
+        assert_eq!(config.check(false, false), Ok(()));
+        for (field, spoil) in cases {
+            let mut config = config.clone();
+            spoil(&mut config);
+            assert_eq!(config.check(false, false).map_err(|error| error.field), Err(field));
+        }
+    }
+
+    #[test]
+    fn what_the_store_models_is_not_given_twice() {
+        let mut config = DynamicConfig::new(vec![HandlerConfig::new("a", "/a*")]);
+        config.handlers[0].reads = 1;
+        assert_eq!(config.check(true, true), Ok(()));
+        config.cpu = Some(CpuConfig::Real { processors: 0, speed: 1.0 });
+        assert_eq!(config.check(true, true).map_err(|error| error.field), Err("dynamic.cpu"));
+        assert_eq!(config.check(true, false), Ok(()));
+        config.disk = Some(DynamicDisk::Modelled(DiskModel::default()));
+        assert_eq!(config.check(true, false).map_err(|error| error.field), Err("dynamic.disk"));
+    }
+
+    proptest! {
+        #[test]
+        fn an_amount_is_within_its_bounds(least: u64, more in 0..=u64::MAX, draw: u64) {
+            let amount = Amount { least, most: least.saturating_add(more) };
+            prop_assert!((amount.least..=amount.most).contains(&amount.at(draw)));
+            prop_assert_eq!(amount.at(0), amount.least);
+            prop_assert_eq!(amount.at(u64::MAX), amount.most);
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Dynamic content: replies that cost processor and disk time, as programs behind a web server do.
+//!
+//! For experiments with real traffic. A program is a pattern of targets with what a request of it takes: CPU time,
+//! reads from the disk, bytes of the reply. CAP's prototype has three kinds, light and heavy on the CPU and heavy on
+//! CPU and disk (Casalicchio and Colajanni, section 5); HACC's document server takes about 200 ms for a document and
+//! 0.5 to 2 s for a view (Zhang et al., 4.2). The papers state no more, so the amounts are the configuration's.
+//!
+//! An amount is constant or drawn by target: a target costs the same each time and on every node with the same seed.
+//! A request first takes its CPU time, then its reads one by one, from the node's [`crate::machine`]. Programs answer
+//! GET, HEAD and POST; HEAD takes the same work. A body is read and ignored. Replies say `Cache-Control: no-store`
+//! unless the program's may be kept; this node keeps none. `Cache-Status` names the program.
+
+mod config;
+mod glob;
+
+pub use config::{Amount, CpuConfig, DynamicConfig, DynamicDisk, HandlerConfig};
+
+use crate::body::Body;
+use crate::http::cache_status::{Outcome, Why};
+use crate::node::Node;
+use crate::store;
+use glob::Glob;
+use http::header::{self, HeaderValue};
+use http::request::Parts;
+use http::{Method, Response, StatusCode};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use std::error::Error;
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+/// The programs of a node.
+#[derive(Debug)]
+pub(crate) struct Dynamic {
+    handlers: Vec<Handler>,
+    places: Semaphore,
+    body_max: usize,
+    seed: u64,
+}
+
+/// A program.
+#[derive(Debug)]
+pub(crate) struct Handler {
+    name: &'static str,
+    globs: Vec<Glob>,
+    cpu_ns: Amount<u64>,
+    reads: u32,
+    read_bytes: u64,
+    reply: Amount<u64>,
+    cache_control: HeaderValue,
+}
+
+/// Which amount is drawn; each has its own stream of draws.
+#[derive(Clone, Copy)]
+enum Drawn {
+    Cpu = 1,
+    Reply = 2,
+    Read = 3,
+}
+
+impl Dynamic {
+    pub(crate) fn new(config: &DynamicConfig) -> Self {
+        Self {
+            handlers: config.handlers.iter().map(Handler::new).collect(),
+            places: Semaphore::new(config.requests_max),
+            body_max: usize::try_from(config.body_max.0).unwrap_or(usize::MAX),
+            seed: config.seed,
+        }
+    }
+
+    /// How many programs there are.
+    pub(crate) fn len(&self) -> usize {
+        self.handlers.len()
+    }
+
+    /// The program of a target.
+    pub(crate) fn find(&self, path: &str, target: &str) -> Option<&Handler> {
+        self.handlers.iter().find(|handler| handler.globs.iter().any(|glob| glob.fits(path, target)))
+    }
+
+    fn draw(&self, target: &str, drawn: Drawn, nth: u32) -> u64 {
+        // An odd constant keeps the streams of neighbouring seeds apart.
+        let stream = (drawn as u64) << 32 | u64::from(nth);
+        let seed = self.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(stream);
+        xxhash_rust::xxh3::xxh3_64_with_seed(target.as_bytes(), seed)
+    }
+}
+
+impl Handler {
+    fn new(config: &HandlerConfig) -> Self {
+        let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let cache_control = match config.cacheable {
+            None => HeaderValue::from_static("no-store"),
+            Some(age) => HeaderValue::try_from(format!("public, max-age={}", age.as_secs()))
+                .unwrap_or(HeaderValue::from_static("no-store")),
+        };
+        Self {
+            // As long as the process: a node has few of them, and they stand in every outcome.
+            name: Box::leak(config.name.clone().into_boxed_str()),
+            globs: config.paths.iter().map(|path| Glob::new(path)).collect(),
+            cpu_ns: Amount { least: ns(config.cpu.least), most: ns(config.cpu.most) },
+            reads: config.reads,
+            read_bytes: config.read_bytes.0,
+            reply: Amount { least: config.reply.least.0, most: config.reply.most.0 },
+            cache_control,
+        }
+    }
+}
+
+impl Node {
+    /// The reply of a program. The request's URI has a path.
+    pub(crate) async fn run<B>(
+        &self,
+        dynamic: &Dynamic,
+        handler: &Handler,
+        parts: &Parts,
+        body: B,
+    ) -> Response<Body>
+    where
+        B: http_body::Body + Unpin,
+        B::Error: Into<Box<dyn Error + Send + Sync>>,
+    {
+        self.counters.dynamic.add(1);
+        let why = if parts.method == Method::POST { Why::Method } else { Why::Bypass };
+        if !matches!(parts.method, Method::GET | Method::HEAD | Method::POST) {
+            let mut reply = self.plain(StatusCode::METHOD_NOT_ALLOWED, Outcome::Local("method"), "");
+            reply.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD, POST"));
+            return reply;
+        }
+        let failed = |status: StatusCode, detail| {
+            let mut reply =
+                self.plain(status, Outcome::Failed { why, status: status.as_u16(), detail }, detail);
+            if status == StatusCode::SERVICE_UNAVAILABLE {
+                reply.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+            }
+            reply
+        };
+        let Ok(_place) = dynamic.places.try_acquire() else {
+            return failed(StatusCode::SERVICE_UNAVAILABLE, "dynamic-full");
+        };
+        if !body.is_end_stream()
+            && let Err((status, detail)) = self.ignore_body(body, dynamic.body_max).await
+        {
+            return failed(status, detail);
+        }
+        let target = parts.uri.path_and_query().map_or("/", |target| target.as_str());
+        self.machine
+            .cpu
+            .work(Duration::from_nanos(handler.cpu_ns.at(dynamic.draw(target, Drawn::Cpu, 0))))
+            .await;
+        for nth in 0..handler.reads {
+            let draw = dynamic.draw(target, Drawn::Read, nth);
+            if let Err(error) = self.machine.read(draw, handler.read_bytes).await {
+                tracing::warn!(handler = handler.name, %error, "the scratch file cannot be read");
+                return failed(StatusCode::INTERNAL_SERVER_ERROR, "scratch-error");
+            }
+        }
+        let len = handler.reply.at(dynamic.draw(target, Drawn::Reply, 0));
+        self.machine.cpu.reply(len).await;
+        self.program_reply(handler, parts, target, len, why)
+    }
+
+    fn program_reply(
+        &self,
+        handler: &Handler,
+        parts: &Parts,
+        target: &str,
+        len: u64,
+        why: Why,
+    ) -> Response<Body> {
+        let body = match parts.method {
+            Method::HEAD => Body::empty(),
+            _ => Body::whole(store::contents(target.as_bytes(), 0, len)),
+        };
+        let mut reply = self.start(StatusCode::OK, Outcome::Program { why, name: handler.name }, body);
+        let headers = reply.headers_mut();
+        headers.insert(header::CONTENT_LENGTH, HeaderValue::from(len));
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+        let cache_control = match parts.method {
+            // What a POST brings about is not what a GET would get.
+            Method::POST => HeaderValue::from_static("no-store"),
+            _ => handler.cache_control.clone(),
+        };
+        headers.insert(header::CACHE_CONTROL, cache_control);
+        reply
+    }
+
+    /// Reads a request's body to its end.
+    async fn ignore_body<B>(&self, body: B, most: usize) -> Result<(), (StatusCode, &'static str)>
+    where
+        B: http_body::Body + Unpin,
+        B::Error: Into<Box<dyn Error + Send + Sync>>,
+    {
+        let mut body = Limited::new(body, most);
+        loop {
+            match timeout(self.limits.write_timeout, body.frame()).await {
+                Err(_) => return Err((StatusCode::REQUEST_TIMEOUT, "body-timeout")),
+                Ok(None) => return Ok(()),
+                Ok(Some(Ok(_))) => {}
+                Ok(Some(Err(error))) if error.is::<LengthLimitError>() => {
+                    return Err((StatusCode::PAYLOAD_TOO_LARGE, "body-length"));
+                }
+                Ok(Some(Err(_))) => return Err((StatusCode::BAD_REQUEST, "body")),
+            }
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! The node's processor: a modelled one, or the cores of this machine.
+//!
+//! Modelled, a node has one processor, first come first served, unless jobs take turns. Then several nodes on one
+//! machine have a processor each, whatever the machine has. Real, work is done on the runtime's blocking threads, as
+//! many at one time as the node has processors, and is measured in the thread's own CPU time: on a crowded machine it
+//! takes longer, as real work does.
+
+use super::line::Line;
+use larder_core::cost::ProcessorModel;
+use rustix::time::{ClockId, clock_gettime};
+use std::hint::black_box;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::time::Duration;
+use tokio::sync::Semaphore;
+
+/// Bytes hashed between two looks at the clock: a few microseconds of work.
+const CHUNK: usize = 32 << 10;
+
+/// A node's processor.
+#[derive(Debug)]
+pub(crate) enum Cpu {
+    Modelled(ModelledCpu),
+    Real(RealCpu),
+}
+
+/// A modelled processor.
+#[derive(Debug)]
+pub(crate) struct ModelledCpu {
+    model: ProcessorModel,
+    line: Line,
+    /// Longest time a job has the processor while others wait; `MAX`: until it is done.
+    turn: Duration,
+}
+
+/// The cores of this machine.
+#[derive(Debug)]
+pub(crate) struct RealCpu {
+    places: Arc<Semaphore>,
+    processors: u16,
+    speed: f64,
+    turn: Duration,
+    waiting: AtomicU32,
+}
+
+impl Cpu {
+    pub(crate) fn modelled(model: ProcessorModel, turn: Option<Duration>) -> Self {
+        Self::Modelled(ModelledCpu { model, line: Line::new(), turn: turn.unwrap_or(Duration::MAX) })
+    }
+
+    /// The cores of this machine, `processors` of them at one time (0: all), `speed` times as fast as they are.
+    pub(crate) fn real(processors: u16, speed: f64, turn: Option<Duration>) -> Self {
+        let processors = if processors == 0 { cores() } else { processors };
+        Self::Real(RealCpu {
+            places: Arc::new(Semaphore::new(usize::from(processors))),
+            processors,
+            speed,
+            turn: turn.unwrap_or(Duration::MAX),
+            waiting: AtomicU32::new(0),
+        })
+    }
+
+    /// Takes a modelled processor's time for a reply with `len` bytes of contents. A real one takes it by itself.
+    pub(crate) async fn reply(&self, len: u64) {
+        if let Self::Modelled(cpu) = self {
+            cpu.line.spend(cpu.model.reply_time(len)).await;
+        }
+    }
+
+    /// Does work that takes `time` of a processor of speed 1. If the waiting is given up, the work ends soon.
+    pub(crate) async fn work(&self, time: Duration) {
+        match self {
+            Self::Modelled(cpu) => cpu.line.spend_in_turns(faster(time, cpu.model.speed), cpu.turn).await,
+            Self::Real(cpu) => cpu.work(faster(time, cpu.speed)).await,
+        }
+    }
+
+    /// Processors that can work at one time.
+    pub(crate) fn count(&self) -> u16 {
+        match self {
+            Self::Modelled(_) => 1,
+            Self::Real(cpu) => cpu.processors,
+        }
+    }
+
+    /// Time worked until now. Of a real processor it is the CPU time of the whole process.
+    pub(crate) fn busy(&self) -> Duration {
+        match self {
+            Self::Modelled(cpu) => cpu.line.busy(),
+            Self::Real(_) => clock(ClockId::ProcessCPUTime),
+        }
+    }
+
+    /// Jobs under way or waiting.
+    pub(crate) fn waiting(&self) -> u32 {
+        match self {
+            Self::Modelled(cpu) => cpu.line.waiting(),
+            Self::Real(cpu) => cpu.waiting.load(Relaxed),
+        }
+    }
+
+    pub(crate) fn describe(&self) -> String {
+        match self {
+            Self::Modelled(cpu) => {
+                format!("a modelled processor, {:?} a reply of 8 KiB", cpu.model.reply_time(8 << 10))
+            }
+            Self::Real(cpu) => format!("{} real processor(s)", cpu.processors),
+        }
+    }
+}
+
+impl RealCpu {
+    async fn work(&self, time: Duration) {
+        self.waiting.fetch_add(1, Relaxed);
+        let mut job = Job { cpu: self, given_up: Arc::default() };
+        let mut left = time;
+        while !left.is_zero() {
+            let turn = left.min(self.turn);
+            job.turn(turn).await;
+            left -= turn;
+        }
+    }
+}
+
+/// A job on real processors. Dropped before its end, it stops.
+struct Job<'a> {
+    cpu: &'a RealCpu,
+    given_up: Arc<AtomicBool>,
+}
+
+impl Job<'_> {
+    async fn turn(&mut self, time: Duration) {
+        // Closed never; were it, there would be no work to wait for.
+        let Ok(place) = Arc::clone(&self.cpu.places).acquire_owned().await else { return };
+        let given_up = Arc::clone(&self.given_up);
+        // Fails only when the runtime ends, and then nobody waits.
+        let _ = tokio::task::spawn_blocking(move || {
+            burn(time, &given_up);
+            drop(place);
+        })
+        .await;
+    }
+}
+
+impl Drop for Job<'_> {
+    fn drop(&mut self) {
+        self.given_up.store(true, Relaxed);
+        self.cpu.waiting.fetch_sub(1, Relaxed);
+    }
+}
+
+/// Works for `time` of this thread's CPU time, or until given up.
+fn burn(time: Duration, given_up: &AtomicBool) {
+    let buffer = [0x5A_u8; CHUNK];
+    let end = clock(ClockId::ThreadCPUTime).saturating_add(time);
+    let mut hash = 0;
+    while clock(ClockId::ThreadCPUTime) < end && !given_up.load(Relaxed) {
+        hash = black_box(xxhash_rust::xxh3::xxh3_64_with_seed(black_box(&buffer), hash));
+    }
+}
+
+fn clock(id: ClockId) -> Duration {
+    let time = clock_gettime(id);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+fn faster(time: Duration, speed: f64) -> Duration {
+    Duration::try_from_secs_f64(time.as_secs_f64() / speed).unwrap_or(Duration::MAX)
+}
+
+/// Cores that this process may use, as far as the system says.
+fn cores() -> u16 {
+    std::thread::available_parallelism().map_or(1, |n| u16::try_from(n.get()).unwrap_or(u16::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn real_work_takes_cpu_time_and_ends_when_given_up() {
+        let cpu = Cpu::real(1, 2.0, Some(Duration::from_millis(5)));
+        let before = cpu.busy();
+        cpu.work(Duration::from_millis(40)).await;
+        assert!(cpu.busy() - before >= Duration::from_millis(20), "40 ms at speed 2");
+        let given_up =
+            tokio::time::timeout(Duration::from_millis(5), cpu.work(Duration::from_secs(3_600))).await;
+        assert!(given_up.is_err());
+        assert_eq!(cpu.waiting(), 0);
+        let freed = tokio::time::timeout(Duration::from_secs(60), cpu.work(Duration::from_millis(1))).await;
+        assert!(freed.is_ok(), "the processor is free again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_modelled_processor_does_replies_and_work_in_one_line() {
+        let cpu = Cpu::modelled(ProcessorModel { speed: 2.0, ..ProcessorModel::default() }, None);
+        let start = tokio::time::Instant::now();
+        tokio::join!(cpu.work(Duration::from_millis(100)), cpu.reply(8 << 10), cpu.reply(8 << 10));
+        // 50 ms + 2 * 0.465 ms, and a timer that rounds up to 1 ms.
+        let elapsed = start.elapsed().as_micros();
+        assert!((50_930..=52_000).contains(&elapsed), "{elapsed}");
+        assert_eq!(cpu.busy(), Duration::from_micros(50_930));
+    }
+}

@@ -1,0 +1,54 @@
+//! Modelled disks: the time of their reads, one at a time on each.
+
+use super::line::Line;
+use larder_core::cost::DiskModel;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// A node's modelled disks.
+#[derive(Debug)]
+pub(crate) struct Disks {
+    model: DiskModel,
+    lines: Vec<Line>,
+    reads: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Disks {
+    pub(crate) fn new(model: DiskModel) -> Self {
+        let lines = (0..model.disks.max(1)).map(|_| Line::new()).collect();
+        Self { model, lines, reads: AtomicU64::new(0), bytes: AtomicU64::new(0) }
+    }
+
+    /// Takes the time to read `len` bytes of the contents at `place` when the `before` bytes in front of them have
+    /// just been read. A place is always on the same disk.
+    pub(crate) async fn read(&self, place: u64, before: u64, len: u64) {
+        let at = (place % self.lines.len() as u64) as usize;
+        self.lines[at].spend(self.model.continue_time(before, len)).await;
+        self.reads.fetch_add(1, Relaxed);
+        self.bytes.fetch_add(len, Relaxed);
+    }
+
+    pub(crate) fn model(&self) -> &DiskModel {
+        &self.model
+    }
+
+    pub(crate) fn count(&self) -> u16 {
+        self.model.disks.max(1)
+    }
+
+    /// Time worked until now, the sum over all disks.
+    pub(crate) fn busy(&self) -> Duration {
+        self.lines.iter().map(Line::busy).sum()
+    }
+
+    /// Reads under way or waiting.
+    pub(crate) fn waiting(&self) -> u32 {
+        self.lines.iter().map(Line::waiting).sum()
+    }
+
+    /// Reads ended, and their bytes.
+    pub(crate) fn done(&self) -> (u64, u64) {
+        (self.reads.load(Relaxed), self.bytes.load(Relaxed))
+    }
+}

@@ -1,0 +1,94 @@
+//! A line of jobs before something modelled: waiting for one's turn and for one's job.
+
+use super::serial::Serial;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::time::{Instant, sleep_until};
+
+/// Something modelled that does one job at a time, in the order asked.
+#[derive(Debug)]
+pub(super) struct Line(Mutex<Serial>);
+
+impl Line {
+    pub(super) fn new() -> Self {
+        Self(Mutex::new(Serial::new(Instant::now())))
+    }
+
+    /// Waits until a job of length `time` is done. If the waiting is given up, the job is done all the same.
+    pub(super) async fn spend(&self, time: Duration) {
+        let end = self.lock().enqueue(Instant::now(), time);
+        let _waiting = Waiting { line: self, end };
+        sleep_until(end).await;
+    }
+
+    /// Waits until a job of length `time` is done in turns of `turn` with others. If the waiting is given up, the
+    /// turns to come are not taken.
+    pub(super) async fn spend_in_turns(&self, time: Duration, turn: Duration) {
+        let mut left = time;
+        while !left.is_zero() {
+            let next = left.min(turn);
+            self.spend(next).await;
+            left -= next;
+        }
+    }
+
+    pub(super) fn busy(&self) -> Duration {
+        self.lock().busy(Instant::now())
+    }
+
+    pub(super) fn waiting(&self) -> u32 {
+        self.lock().waiting()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Serial> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One who waits for a job.
+struct Waiting<'a> {
+    line: &'a Line,
+    end: Instant,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.line.lock().woke(self.end, Instant::now());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_short_job_waits_for_the_long_one_or_for_one_turn_of_it() {
+        for (turn, most) in [(Duration::MAX, 1_002), (10 * MS, 22)] {
+            let line = Line::new();
+            let start = Instant::now();
+            let long = line.spend_in_turns(1_000 * MS, turn);
+            let short = async {
+                tokio::time::sleep(MS).await;
+                line.spend(MS).await;
+                start.elapsed()
+            };
+            let ((), short) = tokio::join!(long, short);
+            assert!(short <= most * MS, "{short:?}");
+            assert!(start.elapsed() >= 1_001 * MS && start.elapsed() <= 1_003 * MS, "{:?}", start.elapsed());
+            assert_eq!((line.busy(), line.waiting()), (1_001 * MS, 0));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_job_given_up_leaves_the_line() {
+        let line = Line::new();
+        let given_up = tokio::time::timeout(MS, line.spend(50 * MS)).await;
+        assert!(given_up.is_err());
+        assert_eq!(line.waiting(), 0);
+        let start = Instant::now();
+        line.spend(MS).await;
+        assert!(start.elapsed() >= 49 * MS, "it is done all the same");
+    }
+}

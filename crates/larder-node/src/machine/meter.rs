@@ -1,0 +1,78 @@
+//! How long something real has been in use, by one user or several.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Time during which at least one use was under way: what `iostat` calls utilisation, never above the time passed.
+#[derive(Debug, Default)]
+pub(crate) struct Meter(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    uses: u32,
+    since: Option<Instant>,
+    before: Duration,
+}
+
+/// A use under way.
+#[derive(Debug)]
+pub(crate) struct Use<'a>(&'a Meter);
+
+impl Meter {
+    /// Begins a use, which ends when the guard is dropped.
+    pub(crate) fn begin(&self) -> Use<'_> {
+        let mut state = self.lock();
+        state.uses += 1;
+        state.since.get_or_insert_with(Instant::now);
+        Use(self)
+    }
+
+    /// Time in use until now.
+    pub(crate) fn busy(&self) -> Duration {
+        let state = self.lock();
+        state.before + state.since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    /// Uses under way.
+    pub(crate) fn uses(&self) -> u32 {
+        self.lock().uses
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Use<'_> {
+    fn drop(&mut self) {
+        let mut state = Meter::lock(self.0);
+        state.uses -= 1;
+        if state.uses == 0
+            && let Some(since) = state.since.take()
+        {
+            state.before += since.elapsed();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn overlapping_uses_count_once() {
+        let meter = Meter::default();
+        let start = Instant::now();
+        let (first, second) = (meter.begin(), meter.begin());
+        std::thread::sleep(Duration::from_millis(2));
+        assert_eq!(meter.uses(), 2);
+        drop(first);
+        let under_way = meter.busy();
+        assert!(under_way >= Duration::from_millis(2));
+        drop(second);
+        let ended = meter.busy();
+        assert!(ended >= under_way && ended <= start.elapsed());
+        std::thread::sleep(Duration::from_millis(1));
+        assert_eq!(meter.busy(), ended, "idle time does not count");
+    }
+}

@@ -1,0 +1,154 @@
+//! Real disk work: reads from a file of meaningless bytes, past the operating system's page cache.
+//!
+//! The file is made at the node's start in a directory of the operator's choice, and has no name any more by the time
+//! the node serves: it vanishes with the process. Where the file system has no `O_DIRECT`, pages are dropped after
+//! each read; on a file system in memory, reads cost what memory costs.
+
+use super::meter::Meter;
+use crate::store::pages::{self, ALIGN, Reading};
+use larder_core::Bytes;
+use rustix::fs::{Advice, CWD, Mode, OFlags, fadvise, openat};
+use rustix::io::Errno;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use tokio::sync::Semaphore;
+
+/// Bytes written at a time.
+const STEP: usize = 1 << 20;
+/// Names tried before giving up.
+const NAMES_MAX: u32 = 100;
+
+/// Why there is no scratch file. Whoever chose the directory mends it.
+#[derive(Debug, thiserror::Error)]
+#[error("no scratch file can be made in {}", directory.display())]
+pub struct ScratchError {
+    directory: PathBuf,
+    source: io::Error,
+}
+
+/// The file.
+#[derive(Debug)]
+pub(crate) struct Scratch {
+    file: Arc<OwnedFd>,
+    reading: Reading,
+    /// Whole blocks of 4 KiB.
+    blocks: u64,
+    at_once: Semaphore,
+    meter: Arc<Meter>,
+    reads: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Scratch {
+    /// Makes a file of `size` bytes in `directory`. `at_once` reads are done at one time; `meter` measures them.
+    pub(crate) fn new(
+        directory: &Path,
+        size: Bytes,
+        at_once: usize,
+        meter: Arc<Meter>,
+    ) -> Result<Self, ScratchError> {
+        let failed = |source| ScratchError { directory: directory.to_owned(), source };
+        let (file, reading) = make(directory, size.0).map_err(failed)?;
+        Ok(Self {
+            file: Arc::new(file),
+            reading,
+            blocks: (size.0 / ALIGN as u64).max(1),
+            at_once: Semaphore::new(at_once),
+            meter,
+            reads: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+        })
+    }
+
+    /// Reads `len` bytes at the place that `draw` chooses.
+    pub(crate) async fn read(&self, draw: u64, len: u64) -> io::Result<()> {
+        let Ok(_place) = self.at_once.acquire().await else { return Ok(()) };
+        let blocks = len.div_ceil(ALIGN as u64).clamp(1, self.blocks);
+        let offset = draw % (self.blocks - blocks + 1) * ALIGN as u64;
+        let len = len.min(blocks * ALIGN as u64);
+        let (file, reading, meter) = (Arc::clone(&self.file), self.reading, Arc::clone(&self.meter));
+        let read = tokio::task::spawn_blocking(move || {
+            let _use = meter.begin();
+            pages::read(&file, offset, len as usize, reading)
+        });
+        let bytes = read.await.map_err(io::Error::other)??;
+        self.reads.fetch_add(1, Relaxed);
+        self.bytes.fetch_add(bytes.len() as u64, Relaxed);
+        Ok(())
+    }
+
+    /// Reads ended, and their bytes.
+    pub(crate) fn done(&self) -> (u64, u64) {
+        (self.reads.load(Relaxed), self.bytes.load(Relaxed))
+    }
+}
+
+/// A file without a name, open in the way it is to be read.
+fn make(directory: &Path, size: u64) -> io::Result<(OwnedFd, Reading)> {
+    for attempt in 0..NAMES_MAX {
+        let path = directory.join(format!(".larder-scratch-{}-{attempt}", std::process::id()));
+        let mut file = match OpenOptions::new().read(true).write(true).create_new(true).open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+            Err(error) => return Err(error),
+        };
+        let direct = openat(CWD, &path, OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty());
+        fs::remove_file(&path)?;
+        write(&mut file, size)?;
+        // Written pages that are clean now are dropped, so that the first read is one of the disk too.
+        fadvise(&file, 0, None, Advice::DontNeed)?;
+        let plain = (OwnedFd::from(file), Reading::DropAfter);
+        let Ok(direct) = direct else { return Ok(plain) };
+        return match pages::read(&direct, 0, ALIGN, Reading::Direct) {
+            Ok(_) => Ok((direct, Reading::Direct)),
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(plain),
+            Err(error) => Err(error.into()),
+        };
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
+}
+
+fn write(file: &mut fs::File, size: u64) -> io::Result<()> {
+    let mut block = vec![0; STEP];
+    let mut left = size;
+    while left > 0 {
+        // No two blocks alike, so that nothing beneath stores them once.
+        for (at, word) in block.chunks_exact_mut(8).enumerate() {
+            word.copy_from_slice(&(left ^ (at as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15)).to_le_bytes());
+        }
+        let take = left.min(STEP as u64) as usize;
+        file.write_all(&block[..take])?;
+        left -= take as u64;
+    }
+    file.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn reads_are_counted_and_the_file_has_no_name() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let meter = Arc::new(Meter::default());
+        let scratch = Scratch::new(directory.path(), Bytes::kib(64), 2, Arc::clone(&meter));
+        let scratch = scratch.expect("a scratch file");
+        assert_eq!(fs::read_dir(directory.path()).expect("the directory").count(), 0);
+        for (draw, len) in [(0, 1), (u64::MAX, 8_192), (7, 65_536), (3, 1 << 30)] {
+            scratch.read(draw, len).await.expect("a read");
+        }
+        // What is longer than the file is cut to it.
+        assert_eq!(scratch.done(), (4, 1 + 8_192 + 65_536 + 65_536));
+        assert!(!meter.busy().is_zero());
+    }
+
+    #[test]
+    fn a_directory_that_is_not_there_is_named() {
+        let error = Scratch::new(Path::new("/nowhere/at/all"), Bytes::kib(4), 1, Arc::default());
+        assert!(error.expect_err("no directory").to_string().contains("/nowhere/at/all"));
+    }
+}
