@@ -7,6 +7,7 @@
 //! Start at [`dispatch::Dispatcher`].
 
 pub mod cache;
+pub mod census;
 pub mod class;
 pub mod cost;
 pub mod dispatch;
@@ -14,12 +15,16 @@ pub mod id;
 pub mod nodes;
 pub mod policy;
 pub mod record;
+pub mod rules;
 pub mod tape;
 pub mod time;
 pub mod unit;
 
 pub use class::ServiceClass;
-pub use dispatch::{Arrival, CacheEvent, Decision, Dispatcher, Exclude, Refusal, Request, Settings, Started};
+pub use dispatch::{
+    Arrival, CacheEvent, Decision, Dispatcher, Exclude, Found, Refusal, Request, RouteSpec, Served, Settings,
+    Started,
+};
 pub use id::{NodeId, RouteId, TargetId, Ticket};
 pub use nodes::{
     GroupId, Groups, LoadReport, NodeRow, NodeSpec, NodeState, Nodes, Reported, Sight, Signal, Weight,

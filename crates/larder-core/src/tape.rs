@@ -10,6 +10,7 @@
 //! the tape [faults](Fault) if the player's own count differs. Values are never invented: a tape that runs short, or
 //! says something else than what is asked for, faults and yields zeros from there on, and the decision is void.
 
+use crate::id::RouteId;
 use core::cell::RefCell;
 
 /// A value that other threads change without a lock.
@@ -25,11 +26,14 @@ pub enum Read {
     Turn,
     /// What the admission gate answered: 0 enters, 1 full, 2 + ticket waits.
     Gate,
+    /// What a policy has learned from requests that ended, as it counts at the time of the decision.
+    Learned,
 }
 
 impl Read {
     /// Every kind, in the order of [`Read::code`].
-    pub const ALL: [Self; 5] = [Self::Load, Self::Minimum, Self::Outstanding, Self::Turn, Self::Gate];
+    pub const ALL: [Self; 6] =
+        [Self::Load, Self::Minimum, Self::Outstanding, Self::Turn, Self::Gate, Self::Learned];
 
     /// The number that stands for this kind in a record.
     pub const fn code(self) -> u8 {
@@ -64,13 +68,32 @@ impl core::fmt::Display for Lane {
     }
 }
 
+/// A lane of one route: each route's policy has lanes of its own. The joining nodes, which all share, are on the default
+/// route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Track {
+    /// The route.
+    pub route: RouteId,
+    /// The lane.
+    pub lane: Lane,
+}
+
+impl core::fmt::Display for Track {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        if self.route != RouteId::DEFAULT {
+            write!(f, "route{}.", self.route.0)?;
+        }
+        write!(f, "{}", self.lane)
+    }
+}
+
 /// One thing on a tape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
     /// A value was read.
     Read(Read, u64),
     /// A lane was visited; its place in the lane's order.
-    Visit(Lane, u64),
+    Visit(Track, u64),
 }
 
 /// A lane visited while a tape was played. A decision can be made anew once every lane it visits has come to the
@@ -78,7 +101,7 @@ pub enum Entry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Visit {
     /// The lane.
-    pub lane: Lane,
+    pub track: Track,
     /// Its place, by the player's own count.
     pub at: u64,
     /// The place it has come to.
@@ -102,12 +125,12 @@ pub enum Fault {
         wanted: &'static str,
     },
     /// A lane is visited out of its order.
-    #[error("entry {at} of the tape is visit {recorded} to {lane}, which is at {own}")]
+    #[error("entry {at} of the tape is visit {recorded} to {track}, which is at {own}")]
     Order {
         /// The entry, counted from 0.
         at: usize,
         /// The lane.
-        lane: Lane,
+        track: Track,
         /// Its place by the tape.
         recorded: u64,
         /// Its place by the player's own count.
@@ -185,17 +208,17 @@ impl Tape {
 
     /// A lane is visited that is at `own`, and will be at `next`.
     #[cold]
-    pub(crate) fn visit(&self, lane: Lane, own: u64, next: u64) {
+    pub(crate) fn visit(&self, track: Track, own: u64, next: u64) {
         let mut reel = self.0.borrow_mut();
         let Some(at) = reel.at else {
-            reel.entries.push(Entry::Visit(lane, own));
+            reel.entries.push(Entry::Visit(track, own));
             return;
         };
         match reel.next(at) {
-            Some(Entry::Visit(found, recorded)) if found == lane => {
-                reel.visited.push(Visit { lane, at: own, next });
+            Some(Entry::Visit(found, recorded)) if found == track => {
+                reel.visited.push(Visit { track, at: own, next });
                 if recorded != own {
-                    reel.fail(Fault::Order { at, lane, recorded, own });
+                    reel.fail(Fault::Order { at, track, recorded, own });
                 }
             }
             Some(found) => {
@@ -234,6 +257,7 @@ impl Read {
             Self::Outstanding => "count of outstanding requests",
             Self::Turn => "turn",
             Self::Gate => "gate's answer",
+            Self::Learned => "thing learned",
         }
     }
 }
@@ -241,6 +265,14 @@ impl Read {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const SHARD: Track = Track { route: RouteId(2), lane: Lane::Shard(3) };
+    const TURN: Track = Track { route: RouteId::DEFAULT, lane: Lane::Turn };
+
+    #[test]
+    fn tracks_name_their_route() {
+        assert_eq!((SHARD.to_string(), TURN.to_string()), ("route2.shard3".to_owned(), "turn".to_owned()));
+    }
 
     fn played(entries: &[Entry], play: impl Fn(&Tape)) -> Result<Vec<Visit>, Fault> {
         let tape = Tape::recorded(entries.to_vec());
@@ -251,16 +283,16 @@ mod tests {
     #[test]
     fn what_was_read_is_played_back() {
         let script = |tape: &Tape, value: u64| {
-            tape.visit(Lane::Shard(3), 7, 8);
+            tape.visit(SHARD, 7, 8);
             tape.read(Read::Load, || value)
         };
         let tape = Tape::blank();
         assert_eq!(script(&tape, 42), 42);
         let entries = tape.into_entries();
-        assert_eq!(entries, [Entry::Visit(Lane::Shard(3), 7), Entry::Read(Read::Load, 42)]);
+        assert_eq!(entries, [Entry::Visit(SHARD, 7), Entry::Read(Read::Load, 42)]);
         let tape = Tape::recorded(entries);
         assert_eq!(script(&tape, 0), 42, "the live value is not looked at");
-        assert_eq!(tape.played(), Ok(vec![Visit { lane: Lane::Shard(3), at: 7, next: 8 }]));
+        assert_eq!(tape.played(), Ok(vec![Visit { track: SHARD, at: 7, next: 8 }]));
     }
 
     #[test]
@@ -271,12 +303,12 @@ mod tests {
         let wrong = Fault::Kind { at: 0, found: load, wanted: "turn" };
         assert_eq!(played(&[load], read(Read::Turn)), Err(wrong));
         assert_eq!(played(&[load], |_| {}), Err(Fault::Left(1)));
-        let order = Fault::Order { at: 0, lane: Lane::Turn, recorded: 4, own: 3 };
+        let order = Fault::Order { at: 0, track: TURN, recorded: 4, own: 3 };
         let visit = |tape: &Tape| {
-            tape.visit(Lane::Turn, 3, 4);
+            tape.visit(TURN, 3, 4);
             assert_eq!(tape.read(Read::Load, || 9), 0, "nothing is played after a fault");
         };
-        assert_eq!(played(&[Entry::Visit(Lane::Turn, 4), load], visit), Err(order));
+        assert_eq!(played(&[Entry::Visit(TURN, 4), load], visit), Err(order));
     }
 
     #[test]

@@ -128,9 +128,9 @@ fn dispatcher(
     specs: Vec<NodeSpec>,
 ) -> Result<(Dispatcher, Option<Arc<Recorder>>), SwitchError> {
     let Some(record) = record else { return Ok((Dispatcher::new(settings, &specs)?, None)) };
-    let header = Header { settings, nodes: specs };
+    let header = Header { settings, routes: Vec::new(), nodes: specs };
     let recorder = Arc::new(Recorder::open(record, &header).map_err(SwitchError::Record)?);
-    let dispatcher = Dispatcher::witnessed(header.settings, &header.nodes, Box::new(recorder.clone()))?;
+    let dispatcher = Dispatcher::witnessed(header.settings, header.routes, &header.nodes, Box::new(recorder.clone()))?;
     Ok((dispatcher, Some(recorder)))
 }
 

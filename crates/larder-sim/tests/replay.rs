@@ -181,7 +181,7 @@ fn run(policy: PolicyKind, rounds: u64) -> (Header, Vec<Frame>) {
         .collect();
     let keeper = Keeper::default();
     let dispatcher =
-        Dispatcher::witnessed(settings(policy), &nodes, Box::new(keeper.clone())).expect("in range");
+        Dispatcher::witnessed(settings(policy), Vec::new(), &nodes, Box::new(keeper.clone())).expect("in range");
     let (clock, done, seed) = (Clock::default(), AtomicBool::new(false), seed());
     std::thread::scope(|scope| {
         let (dispatcher, clock, done) = (&dispatcher, &clock, &done);
@@ -192,7 +192,7 @@ fn run(policy: PolicyKind, rounds: u64) -> (Header, Vec<Frame>) {
         done.store(true, Ordering::Relaxed);
     });
     let frames = std::mem::take(&mut *keeper.0.lock().expect("not poisoned"));
-    (Header { settings: settings(policy), nodes }, frames)
+    (Header { settings: settings(policy), routes: Vec::new(), nodes }, frames)
 }
 
 /// A run without races: what is recorded is the same every time.
@@ -200,14 +200,14 @@ fn calm(policy: PolicyKind, rounds: u64) -> (Header, Vec<Frame>) {
     let nodes = vec![NodeSpec::named("a"), NodeSpec::named("b"), NodeSpec::named("c")];
     let keeper = Keeper::default();
     let dispatcher =
-        Dispatcher::witnessed(settings(policy), &nodes, Box::new(keeper.clone())).expect("in range");
+        Dispatcher::witnessed(settings(policy), Vec::new(), &nodes, Box::new(keeper.clone())).expect("in range");
     let clock = Clock::default();
     let done = AtomicBool::new(true);
     serve(&dispatcher, &clock, Lots(7), rounds, &done);
     dispatcher.fail(clock.now(), NodeId(1), &mut Vec::new());
     serve(&dispatcher, &clock, Lots(8), rounds, &done);
     let frames = std::mem::take(&mut *keeper.0.lock().expect("not poisoned"));
-    (Header { settings: settings(policy), nodes }, frames)
+    (Header { settings: settings(policy), routes: Vec::new(), nodes }, frames)
 }
 
 fn bytes((header, frames): &(Header, Vec<Frame>), end: End) -> Vec<u8> {

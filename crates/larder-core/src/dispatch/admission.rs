@@ -6,7 +6,7 @@
 use super::Request;
 use crate::id::Ticket;
 use crate::nodes::outstanding::Outstanding;
-use crate::nodes::{Sight, lock};
+use crate::nodes::{GroupId, Sight, lock};
 use crate::tape::Read;
 use crate::time::Time;
 use core::fmt;
@@ -93,9 +93,12 @@ impl Entered {
     }
 }
 
-/// Counts the requests inside and keeps the others in a queue.
+/// Counts the requests of a group's routes that are inside, and keeps the others in a queue.
 #[derive(Debug)]
 pub(super) struct Gate {
+    /// Whose gate it is, and how many there are.
+    group: GroupId,
+    stride: u64,
     waiting: AtomicUsize,
     queue: Mutex<Queue>,
     queue_max: usize,
@@ -109,8 +112,15 @@ struct Queue {
 }
 
 impl Gate {
-    pub(super) fn new(queue_max: usize, queue_timeout: Duration) -> Self {
-        Self { waiting: AtomicUsize::new(0), queue: Mutex::default(), queue_max, queue_timeout }
+    /// The gate of the group with this index, one of `gates`.
+    pub(super) fn new(index: usize, gates: usize, queue_max: usize, queue_timeout: Duration) -> Self {
+        let group = u8::try_from(index).ok().and_then(GroupId::new).unwrap_or_default();
+        let (waiting, queue) = (AtomicUsize::new(0), Mutex::default());
+        Self { group, stride: gates as u64, waiting, queue, queue_max, queue_timeout }
+    }
+
+    pub(super) fn group(&self) -> GroupId {
+        self.group
     }
 
     pub(super) fn queued(&self) -> usize {
@@ -141,7 +151,8 @@ impl Gate {
             self.waiting.store(queue.waiters.len(), Ordering::SeqCst);
             return Entered::Full;
         }
-        let ticket = Ticket(queue.tickets);
+        // The rest of a ticket by the number of gates is the gate's own.
+        let ticket = Ticket(queue.tickets * self.stride + self.group.index() as u64);
         queue.tickets += 1;
         queue.waiters.push_back(Waiter { ticket, request: *request, deadline: now + self.queue_timeout });
         self.waiting.store(queue.waiters.len(), Ordering::SeqCst);

@@ -1,9 +1,11 @@
 //! What happens and what is to be done, written down: for recording a run and feeding it to another dispatcher.
 
 use super::{Arrival, CacheEvent, Cancel, Decision, Dispatcher, Refusal, Request, Started};
-use crate::id::{NodeId, TargetId, Ticket};
+use crate::id::{NodeId, RouteId, TargetId, Ticket};
 use crate::nodes::{JoinError, LoadReport, NodeSpec, NodeState, Weight};
+use crate::policy::table::RouteTable;
 use crate::time::Time;
+use std::sync::Arc;
 
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,10 +14,10 @@ pub enum Input {
     Arrive(Request),
     /// A request failed at a node and may be tried elsewhere.
     Retry(NodeId, Request),
-    /// A request ended at a node.
-    Finish(NodeId),
-    /// An admitted request ended that was at no node.
-    Abandon,
+    /// A request of a route ended at a node.
+    Finish(RouteId, NodeId),
+    /// An admitted request of a route ended that was at no node.
+    Abandon(RouteId),
     /// The client of a waiting request is gone.
     Cancel(Ticket),
     /// Time has passed.
@@ -30,6 +32,8 @@ pub enum Input {
     Report(NodeId, LoadReport),
     /// A node's cache changed.
     Cache(NodeId, TargetId, CacheEvent),
+    /// A route got another routing table.
+    Table(RouteId, Arc<RouteTable>),
 }
 
 /// Something to be done, or the answer to an input.
@@ -43,7 +47,8 @@ pub enum Output {
     Cancel(Cancel),
     /// The answer to [`Input::Join`].
     Join(Result<NodeId, JoinError>),
-    /// The answer to [`Input::State`], [`Input::Reweigh`], [`Input::Report`] and [`Input::Cache`].
+    /// The answer to [`Input::State`], [`Input::Reweigh`], [`Input::Report`], [`Input::Cache`] and
+    /// [`Input::Table`].
     Changed(bool),
     /// A waiting request's deadline passed.
     Expired(Ticket),
@@ -59,8 +64,8 @@ impl Dispatcher {
         match input {
             Input::Arrive(request) => outputs.push(Output::Arrival(self.arrive(now, request))),
             Input::Retry(failed, request) => outputs.push(Output::Retry(self.retry(now, failed, request))),
-            Input::Finish(node) => self.finish(now, node, &mut started),
-            Input::Abandon => self.abandon(now, &mut started),
+            Input::Finish(route, node) => self.finish_on(now, route, node, &mut started),
+            Input::Abandon(route) => self.abandon_on(now, route, &mut started),
             Input::Cancel(ticket) => outputs.push(Output::Cancel(self.cancel(ticket))),
             Input::Expire => {
                 let mut expired = Vec::new();
@@ -75,6 +80,7 @@ impl Dispatcher {
                 outputs.push(Output::Changed(self.reweigh(now, node, weight, &mut started)));
             }
             Input::Report(node, report) => outputs.push(Output::Changed(self.report(now, node, report))),
+            Input::Table(route, table) => outputs.push(Output::Changed(self.set_table(now, route, &table))),
             Input::Cache(node, target, event) => {
                 outputs.push(Output::Changed(self.cache_event(now, node, target, event)));
             }

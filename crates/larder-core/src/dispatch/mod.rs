@@ -9,12 +9,16 @@
 //! is started or refused by some later call, which reports it in `started`. A request that has started ends with
 //! [`Dispatcher::finish`]; between the two its node may be changed by [`Dispatcher::retry`].
 //!
+//! Requests may take different [routes](RouteSpec), each with a policy, settings and a group of nodes of its own. The
+//! default route takes what no other takes and uses all nodes.
+//!
 //! The load of a node is the number of requests started there and not finished, until the last byte is sent or the
 //! reply is aborted. Kept-alive connections without a request count nothing.
 
 mod admission;
 mod input;
 mod request;
+mod route;
 pub(crate) mod settings;
 mod signal;
 mod witness;
@@ -22,16 +26,19 @@ mod witness;
 pub use admission::{Cancel, Refusal};
 pub use input::{Input, Output};
 pub use request::{Exclude, Request};
+pub use route::RouteSpec;
 pub use settings::{Admission, Settings, SettingsError};
-pub use signal::CacheEvent;
+pub use signal::{CacheEvent, Found, Served};
 pub use witness::{Cause, Change, Changed, Decided, RedoError, Witness};
 
-use crate::id::{NodeId, TargetId, Ticket};
-use crate::nodes::{JoinError, NodeSpec, NodeState, Nodes, Sight, Weight, lock};
-use crate::policy::{Choice, Known, Policy, PolicyKind};
+use crate::id::{NodeId, RouteId, TargetId, Ticket};
+use crate::nodes::outstanding::Outstanding;
+use crate::nodes::{GroupId, JoinError, NodeSpec, NodeState, Nodes, Sight, Weight, lock};
+use crate::policy::{Choice, Known, PolicyKind};
 use crate::tape::Tape;
 use crate::time::Time;
 use admission::{Entered, Gate, Waiter};
+use route::Route;
 use std::sync::Mutex;
 use witness::Recorder;
 
@@ -85,37 +92,65 @@ pub struct Explanation {
 /// The dispatcher.
 #[derive(Debug)]
 pub struct Dispatcher {
-    settings: Settings,
     nodes: Nodes,
-    policy: Box<dyn Policy>,
-    gate: Gate,
+    /// The default route first.
+    routes: Box<[Route]>,
+    /// One per group, that of all nodes first.
+    gates: Box<[Gate]>,
     refitting: Mutex<()>,
     recorder: Option<Box<Recorder>>,
 }
 
 impl Dispatcher {
-    /// A dispatcher over these nodes, which are up and share the targets from the start.
+    /// A dispatcher with the default route alone over these nodes, which are up and share the targets from the start.
     ///
     /// # Errors
     /// A setting out of range, or two nodes of one name, or more nodes than `nodes_max`.
     pub fn new(settings: Settings, nodes: &[NodeSpec]) -> Result<Self, SettingsError> {
-        settings.validate()?;
-        let table = Nodes::new(settings.nodes_max, settings.join_pace());
+        Self::with_routes(settings, Vec::new(), nodes)
+    }
+
+    /// A dispatcher with `settings` for the default route, and further routes, which are numbered from 1.
+    ///
+    /// # Errors
+    /// As [`Dispatcher::new`], or there are more than [`Dispatcher::ROUTES_MAX`] routes.
+    pub fn with_routes(
+        settings: Settings,
+        routes: Vec<RouteSpec>,
+        nodes: &[NodeSpec],
+    ) -> Result<Self, SettingsError> {
+        let more = routes.len();
+        settings::in_range(
+            "routes",
+            more as u64,
+            more < Self::ROUTES_MAX,
+            "at most 4095 beside the default",
+        )?;
+        let specs: Vec<RouteSpec> =
+            core::iter::once(RouteSpec { group: GroupId::ALL, settings }).chain(routes).collect();
+        specs.iter().try_for_each(|spec| spec.settings.validate())?;
+        let last = specs.iter().map(|spec| spec.group).max().unwrap_or_default();
+        let first = &specs[0].settings;
+        let table = Nodes::with_groups(first.nodes_max, first.join_pace(), last);
         for spec in nodes {
             table.join(Time::ZERO, spec.clone(), true, None, |_| {})?;
         }
-        let gate = Gate::new(settings.queue_max, settings.queue_timeout);
-        let policy = settings.policy.build(&settings);
-        let refitting = Mutex::new(());
-        let dispatcher = Self { settings, nodes: table, policy, gate, refitting, recorder: None };
-        dispatcher.nodes.outstanding().set_limit(dispatcher.limit());
+        let groups = last.index() + 1;
+        let gate = |group| Gate::new(group, groups, first.queue_max, first.queue_timeout);
+        let gates = (0..groups).map(gate).collect();
+        let routes = specs.into_iter().map(Route::new).collect();
+        let dispatcher = Self { nodes: table, routes, gates, refitting: Mutex::new(()), recorder: None };
+        dispatcher.set_limits();
         Ok(dispatcher)
     }
+
+    /// The most routes there can be, the default one included.
+    pub const ROUTES_MAX: usize = 4_096;
 
     /// A request arrives.
     pub fn arrive(&self, now: Time, request: Request) -> Arrival {
         match &self.recorder {
-            None => self.enter(now, &request, Sight::live(&self.nodes)),
+            None => self.enter(now, &request, self.sight(request.route, None)),
             Some(recorder) => recorder.decide(self, now, Cause::Arrive, request),
         }
     }
@@ -125,40 +160,52 @@ impl Dispatcher {
     ///
     /// # Errors
     /// [`Refusal::NoNode`] if none is left. The request then has no load any more but still its place among the
-    /// admitted: end it with [`Dispatcher::abandon`].
+    /// admitted: end it with [`Dispatcher::abandon`] or [`Dispatcher::abandon_on`].
     pub fn retry(&self, now: Time, failed: NodeId, request: Request) -> Result<Decision, Refusal> {
         self.end(failed);
         let request = Request { exclude: request.exclude.with(failed), ..request };
         self.decide(now, Cause::Retry(failed), request).settled()
     }
 
-    /// A request ends at its node: the last byte is sent, or the reply aborted. Requests that waited for it are
-    /// appended to `started`.
+    /// A request of the default route ends at its node: the last byte is sent, or the reply aborted. Requests that waited
+    /// for it are appended to `started`.
     pub fn finish(&self, now: Time, node: NodeId, started: &mut Vec<Started>) {
-        self.end(node);
-        self.abandon(now, started);
+        self.finish_on(now, RouteId::DEFAULT, node, started);
     }
 
-    /// An admitted request ends that is at no node, after a failed [`Dispatcher::retry`].
+    /// Like [`Dispatcher::finish`], for a request of any route.
+    pub fn finish_on(&self, now: Time, route: RouteId, node: NodeId, started: &mut Vec<Started>) {
+        self.end(node);
+        self.abandon_on(now, route, started);
+    }
+
+    /// An admitted request of the default route ends that is at no node, after a failed [`Dispatcher::retry`].
     pub fn abandon(&self, now: Time, started: &mut Vec<Started>) {
-        if self.gate.leave(self.nodes.outstanding()) {
-            self.admit(now, started);
+        self.abandon_on(now, RouteId::DEFAULT, started);
+    }
+
+    /// Like [`Dispatcher::abandon`], for a request of any route.
+    pub fn abandon_on(&self, now: Time, route: RouteId, started: &mut Vec<Started>) {
+        let group = self.route(route).group;
+        let gate = &self.gates[group.index()];
+        if gate.leave(self.nodes.outstanding(group)) {
+            self.admit(now, gate, started);
         }
     }
 
     /// The client of a waiting request is gone.
     pub fn cancel(&self, ticket: Ticket) -> Cancel {
-        self.gate.cancel(ticket)
+        self.gate_of(ticket).cancel(ticket)
     }
 
     /// Takes the requests out of the queue whose deadline is not after `now`.
     pub fn expire(&self, now: Time, expired: &mut Vec<Ticket>) {
-        self.gate.expire(now, expired);
+        self.gates.iter().for_each(|gate| gate.expire(now, expired));
     }
 
     /// When [`Dispatcher::expire`] must be called next; `None` if nothing waits.
     pub fn next_deadline(&self) -> Option<Time> {
-        self.gate.next_deadline()
+        self.gates.iter().filter_map(Gate::next_deadline).min()
     }
 
     /// A node joins the running cluster. Nothing is reassigned to it; the admission limit grows at once, and new
@@ -236,29 +283,69 @@ impl Dispatcher {
         &self.nodes
     }
 
-    /// The settings.
+    /// The default route's settings.
     pub fn settings(&self) -> &Settings {
-        &self.settings
+        &self.routes[0].settings
+    }
+
+    /// Number of routes, the default one included.
+    pub fn routes(&self) -> usize {
+        self.routes.len()
+    }
+
+    /// A route's settings; those of the default route if there is no such route.
+    pub fn settings_of(&self, route: RouteId) -> &Settings {
+        &self.route(route).settings
+    }
+
+    /// The group of nodes that a route uses.
+    pub fn group_of(&self, route: RouteId) -> GroupId {
+        self.route(route).group
     }
 
     /// Requests admitted and not ended.
     pub fn outstanding(&self) -> u32 {
-        self.nodes.outstanding().count()
+        self.gates.iter().map(|gate| self.inside(gate).count()).sum()
     }
 
-    /// S: how many requests may be outstanding. `u32::MAX` if there is no limit.
+    /// Requests admitted and not ended of the routes that use `group`.
+    pub fn outstanding_in(&self, group: GroupId) -> u32 {
+        self.nodes.outstanding(group).count()
+    }
+
+    /// S: how many requests of the routes that use all nodes may be outstanding. `u32::MAX` if there is no limit.
     pub fn admission_limit(&self) -> u32 {
-        self.nodes.outstanding().limit()
+        self.admission_limit_in(GroupId::ALL)
+    }
+
+    /// S of the routes that use `group`.
+    pub fn admission_limit_in(&self, group: GroupId) -> u32 {
+        self.nodes.outstanding(group).limit()
     }
 
     /// Requests waiting for admission.
     pub fn queued(&self) -> usize {
-        self.gate.queued()
+        self.gates.iter().map(Gate::queued).sum()
+    }
+
+    /// Requests waiting for admission on the routes that use `group`.
+    pub fn queued_in(&self, group: GroupId) -> usize {
+        self.gates.get(group.index()).map_or(0, Gate::queued)
     }
 
     /// Targets whose servers are remembered.
     pub fn targets_known(&self) -> usize {
-        self.policy.targets()
+        self.routes.iter().map(|route| route.policy.targets()).sum()
+    }
+
+    /// Targets of a route whose servers are remembered.
+    pub fn targets_of(&self, route: RouteId) -> usize {
+        self.route(route).policy.targets()
+    }
+
+    /// Whether some route's policy mirrors the nodes' caches and so wants [`Dispatcher::cache_event`].
+    pub fn mirrors_caches(&self) -> bool {
+        self.routes.iter().any(|route| route.kind().mirrors_caches())
     }
 
     /// What is known of a target and what would be decided now. Changes nothing.
@@ -266,14 +353,33 @@ impl Dispatcher {
         self.explain_request(now, &Request::new(target))
     }
 
-    /// Like [`Dispatcher::explain`], for a request of some class, origin or history.
+    /// Like [`Dispatcher::explain`], for a request of some class, route, origin or history.
     pub fn explain_request(&self, now: Time, request: &Request) -> Explanation {
+        let (route, sight) = (self.route(request.route), self.sight(request.route, None));
         Explanation {
             target: request.target,
-            policy: self.settings.policy,
-            known: self.policy.known(request.target, Sight::live(&self.nodes)),
-            decision: self.policy.peek(now, request, Sight::live(&self.nodes)),
+            policy: route.kind(),
+            known: route.policy.known(request.target, sight),
+            decision: route.policy.peek(now, request, sight),
         }
+    }
+
+    fn route(&self, route: RouteId) -> &Route {
+        self.routes.get(route.index()).unwrap_or(&self.routes[0])
+    }
+
+    /// The nodes as a route's decisions see them.
+    #[inline]
+    fn sight<'a>(&'a self, route: RouteId, tape: Option<&'a Tape>) -> Sight<'a> {
+        Sight::of(&self.nodes, tape, route, self.route(route).group)
+    }
+
+    fn gate_of(&self, ticket: Ticket) -> &Gate {
+        &self.gates[(ticket.0 % self.gates.len() as u64) as usize]
+    }
+
+    fn inside(&self, gate: &Gate) -> &Outstanding {
+        self.nodes.outstanding(gate.group())
     }
 
     /// Decides: all that a decision reads passes `sight`, so that it can be made anew from a tape.
@@ -290,8 +396,8 @@ impl Dispatcher {
         if sight.open_count() == 0 {
             return Arrival::Refused(Refusal::NoNode);
         }
-        let inside = self.nodes.outstanding();
-        match Entered::read(sight, || self.gate.enter(now, request, inside)) {
+        let gate = &self.gates[self.route(request.route).group.index()];
+        match Entered::read(sight, || gate.enter(now, request, self.inside(gate))) {
             Entered::Now => {
                 let outcome = self.start(now, request, sight);
                 if !matches!(outcome, Arrival::Start(_)) {
@@ -300,9 +406,7 @@ impl Dispatcher {
                 outcome
             }
             // The last node may have gone, and the queue been emptied, just before this request joined it.
-            Entered::Waits(ticket)
-                if sight.open_count() == 0 && self.gate.cancel(ticket) == Cancel::Removed =>
-            {
+            Entered::Waits(ticket) if sight.open_count() == 0 && gate.cancel(ticket) == Cancel::Removed => {
                 Arrival::Refused(Refusal::NoNode)
             }
             Entered::Waits(ticket) => Arrival::Wait(ticket),
@@ -312,7 +416,7 @@ impl Dispatcher {
 
     #[inline(always)]
     fn start(&self, now: Time, request: &Request, sight: Sight<'_>) -> Arrival {
-        match self.policy.pick(now, request, sight) {
+        match self.route(request.route).policy.pick(now, request, sight) {
             Some(decision) => Arrival::Start(decision),
             None => Arrival::Refused(Refusal::NoNode),
         }
@@ -324,11 +428,11 @@ impl Dispatcher {
     }
 
     /// Starts waiting requests while there is room.
-    fn admit(&self, now: Time, started: &mut Vec<Started>) {
-        while let Some(Waiter { ticket, request, deadline }) = self.gate.next(self.nodes.outstanding()) {
+    fn admit(&self, now: Time, gate: &Gate, started: &mut Vec<Started>) {
+        while let Some(Waiter { ticket, request, deadline }) = gate.next(self.inside(gate)) {
             let outcome = self.decide(now, Cause::Admit(ticket, deadline), request).settled();
             if outcome.is_err() {
-                self.nodes.outstanding().leave();
+                self.inside(gate).leave();
             }
             started.push(Started { ticket, outcome });
         }
@@ -336,34 +440,43 @@ impl Dispatcher {
 
     /// Follows a change of membership.
     fn refit(&self, now: Time, started: &mut Vec<Started>) {
-        {
-            // One at a time: of two changes at once, the later one's sums must be the ones that stay.
-            let _one = lock(&self.refitting);
-            self.nodes.outstanding().set_limit(self.limit());
-        }
-        if self.nodes.open_count() == 0 {
-            let refused = |ticket| Started { ticket, outcome: Err(Refusal::NoNode) };
-            started.extend(self.gate.clear().into_iter().map(refused));
-        } else {
-            self.admit(now, started);
+        self.set_limits();
+        for gate in &self.gates {
+            if self.nodes.open_in(gate.group()) == 0 {
+                let refused = |ticket| Started { ticket, outcome: Err(Refusal::NoNode) };
+                started.extend(gate.clear().into_iter().map(refused));
+            } else {
+                self.admit(now, gate, started);
+            }
         }
     }
 
-    /// S = (n - 1) T_high + T_low - 1 (LARD section 2.4), each node's thresholds scaled by its weight; the node that
-    /// counts with T_low is the heaviest, which keeps the sum on the safe side.
-    fn limit(&self) -> u32 {
-        match self.settings.admission {
+    fn set_limits(&self) {
+        // One at a time: of two changes at once, the later one's sums must be the ones that stay.
+        let _one = lock(&self.refitting);
+        for gate in &self.gates {
+            self.inside(gate).set_limit(self.limit(gate.group()));
+        }
+    }
+
+    /// S = (n - 1) T_high + T_low - 1 (LARD section 2.4) over the nodes of a group, each node's thresholds scaled by its
+    /// weight; the node that counts with T_low is the heaviest, which keeps the sum on the safe side.
+    fn limit(&self, group: GroupId) -> u32 {
+        let settings = self.settings();
+        match settings.admission {
             Admission::Unlimited => u32::MAX,
             Admission::Fixed(limit) => limit,
             Admission::Derived => {
-                let (sum, max) = (self.nodes.weight_sum(), self.nodes.weight_max());
-                let high = u64::from(self.settings.t_high) * (sum - max.min(sum));
-                let low = u64::from(self.settings.t_low) * max;
+                let (sum, max) = (self.nodes.weight_sum(group), self.nodes.weight_max(group));
+                let high = u64::from(settings.t_high) * (sum - max.min(sum));
+                let low = u64::from(settings.t_low) * max;
                 u32::try_from(((high + low) / 1000).saturating_sub(1)).unwrap_or(u32::MAX).max(1)
             }
         }
     }
 }
 
+#[cfg(test)]
+mod route_tests;
 #[cfg(test)]
 mod tests;

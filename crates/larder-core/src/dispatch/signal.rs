@@ -1,12 +1,16 @@
-//! What nodes tell the dispatcher of their own accord: how loaded they are, and what their caches keep.
+//! What the dispatcher is told beside requests: how loaded nodes are, what their caches keep, how requests went, and
+//! routing tables.
 //!
-//! Both are hints. A policy that does not use them is not touched; one that does says what it does without them.
+//! All are hints. A policy that does not use them is not touched; one that does says what it does without them.
 
-use super::{Change, Dispatcher};
-use crate::id::{NodeId, TargetId};
-use crate::nodes::{LoadReport, Sight};
+use super::{Change, Changed, Dispatcher, Request};
+use crate::id::{NodeId, RouteId, TargetId};
+use crate::nodes::LoadReport;
+use crate::policy::table::RouteTable;
 use crate::tape::Tape;
 use crate::time::Time;
+use core::time::Duration;
+use std::sync::Arc;
 
 /// A change in a node's cache. Source: the node, at the moment of the change; an event that is lost leaves the
 /// mirror wrong about that target until the next event or the target's next use.
@@ -16,6 +20,26 @@ pub enum CacheEvent {
     Stored,
     /// The target has left the cache.
     Evicted,
+}
+
+/// Whether a node had the target in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Found {
+    /// It had.
+    Hit,
+    /// It had to go further.
+    Miss,
+}
+
+/// How a request went that was answered. Source: the shell; its clock, and what the node says of its cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Served {
+    /// From the decision to the last byte. Includes what the client takes to read.
+    pub elapsed: Duration,
+    /// From the decision to the first byte of the reply; `None` if that was not seen.
+    pub first_byte: Option<Duration>,
+    /// Whether the node had the target; `None` if it does not say.
+    pub found: Option<Found>,
 }
 
 impl Dispatcher {
@@ -29,23 +53,45 @@ impl Dispatcher {
     /// A node's cache has changed. False, and nothing is kept, if there is no such node, it does not take requests,
     /// or the policy does not mirror caches.
     pub fn cache_event(&self, now: Time, node: NodeId, target: TargetId, event: CacheEvent) -> bool {
-        let act = |tape: Option<&Tape>| {
-            let sight = Sight::new(&self.nodes, tape);
-            self.mirror(now, node, target, event, sight).then_some(node).ok_or(())
-        };
+        let act = |tape: Option<&Tape>| self.mirror(now, node, target, event, tape).then_some(node).ok_or(());
         self.change(now, || Change::Cache(node, target, event), act).is_ok()
     }
 
-    /// Lets the policy follow a change in the cache of a node that takes requests.
+    /// Lets the policies follow a change in the cache of a node that takes requests: those of all routes that use the
+    /// node, since its memory is one.
     pub(super) fn mirror(
         &self,
         now: Time,
         node: NodeId,
         target: TargetId,
         event: CacheEvent,
-        sight: Sight<'_>,
+        tape: Option<&Tape>,
     ) -> bool {
-        sight.is_open(node) && self.policy.cache_event(now, node, target, event, sight)
+        let mut kept = false;
+        for (index, route) in self.routes.iter().enumerate() {
+            let sight = self.sight(RouteId(u16::try_from(index).unwrap_or(u16::MAX)), tape);
+            kept |= sight.is_open(node) && route.policy.cache_event(now, node, target, event, sight);
+        }
+        kept
+    }
+
+    /// A request that was started at `node` has been answered; to be told before [`Dispatcher::finish`]. For policies that
+    /// learn from it. What they learn is not recorded here, but with the decisions that go by it.
+    pub fn served(&self, now: Time, request: &Request, node: NodeId, served: &Served) {
+        let sight = self.sight(request.route, None);
+        self.route(request.route).policy.served(now, request, node, served, sight);
+    }
+
+    /// A route gets another routing table. Decisions made from here on go by it. False if its policy uses none or there
+    /// is no such route.
+    pub fn set_table(&self, now: Time, route: RouteId, table: &Arc<RouteTable>) -> bool {
+        let act = |_: Option<&Tape>| self.place_table(route, table).then_some(Changed::NO_NODE).ok_or(());
+        self.change(now, || Change::Table(route, table.clone()), act).is_ok()
+    }
+
+    pub(super) fn place_table(&self, route: RouteId, table: &Arc<RouteTable>) -> bool {
+        let route = self.routes.get(route.index());
+        route.is_some_and(|route| route.policy.set_table(table.clone()))
     }
 }
 
@@ -54,7 +100,6 @@ mod tests {
     use super::*;
     use crate::dispatch::{Input, Output, Settings};
     use crate::nodes::{NodeSpec, NodeState, Reported};
-    use core::time::Duration;
 
     fn dispatcher() -> Dispatcher {
         let specs = [NodeSpec::named("a"), NodeSpec::named("b")];

@@ -27,7 +27,7 @@ fn target_of(dispatcher: &Dispatcher, node: u16) -> u64 {
     let slots = dispatcher.nodes();
     (0..64)
         .map(|i| i << 58)
-        .find(|hash| slots.position(*hash) == node as usize)
+        .find(|hash| slots.position(*hash, GroupId::ALL) == node as usize)
         .expect("64 steps cover all slots")
 }
 

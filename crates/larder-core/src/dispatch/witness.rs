@@ -13,9 +13,10 @@
 //! order they are to be made anew. A change is told after all decisions of the generations before it and before all
 //! of its own.
 
-use super::{Arrival, CacheEvent, Dispatcher, Request, Settings, SettingsError};
-use crate::id::{NodeId, TargetId, Ticket};
-use crate::nodes::{LoadReport, NodeSpec, NodeState, Sight, Weight};
+use super::{Arrival, CacheEvent, Dispatcher, Request, RouteSpec, Settings, SettingsError};
+use crate::id::{NodeId, RouteId, TargetId, Ticket};
+use crate::nodes::{LoadReport, NodeSpec, NodeState, Weight};
+use crate::policy::table::RouteTable;
 use crate::tape::{Entry, Fault, Tape, Visit};
 use crate::time::Time;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -82,6 +83,8 @@ pub enum Change {
     Report(NodeId, LoadReport),
     /// A node's cache changed.
     Cache(NodeId, TargetId, CacheEvent),
+    /// A route got another routing table.
+    Table(RouteId, Arc<RouteTable>),
 }
 
 /// A change that took effect, and what it read.
@@ -95,8 +98,13 @@ pub struct Changed {
     pub change: Change,
     /// What it read.
     pub tape: Vec<Entry>,
-    /// The node that changed; for one that joined, the slot it got.
+    /// The node that changed; for one that joined, the slot it got; [`Changed::NO_NODE`] for a table.
     pub node: NodeId,
+}
+
+impl Changed {
+    /// Stands for no node.
+    pub const NO_NODE: NodeId = NodeId(u16::MAX);
 }
 
 /// Why a recorded decision cannot be made anew.
@@ -139,10 +147,11 @@ impl Recorder {
     ) -> Arrival {
         let generation = self.generation.read().unwrap_or_else(PoisonError::into_inner);
         if !self.is_on() {
-            return dispatcher.decision(now, cause, &request, Sight::live(&dispatcher.nodes));
+            return dispatcher.decision(now, cause, &request, dispatcher.sight(request.route, None));
         }
         let tape = Tape::blank();
-        let outcome = dispatcher.decision(now, cause, &request, Sight::new(&dispatcher.nodes, Some(&tape)));
+        let sight = dispatcher.sight(request.route, Some(&tape));
+        let outcome = dispatcher.decision(now, cause, &request, sight);
         let tape = tape.into_entries();
         let decided = Decided { generation: *generation, at: now, cause, request, tape, outcome };
         self.note(self.witness.decided(decided));
@@ -154,14 +163,15 @@ impl Dispatcher {
     /// A dispatcher whose decisions a witness is told. Costs a shared lock and an allocation per decision.
     ///
     /// # Errors
-    /// As [`Dispatcher::new`].
+    /// As [`Dispatcher::with_routes`].
     pub fn witnessed(
         settings: Settings,
+        routes: Vec<RouteSpec>,
         nodes: &[NodeSpec],
         witness: Box<dyn Witness>,
     ) -> Result<Self, SettingsError> {
         let recorder = Recorder { witness, generation: RwLock::new(0), on: AtomicBool::new(true) };
-        Ok(Self { recorder: Some(Box::new(recorder)), ..Self::new(settings, nodes)? })
+        Ok(Self { recorder: Some(Box::new(recorder)), ..Self::with_routes(settings, routes, nodes)? })
     }
 
     /// Makes a recorded decision anew. Gives what comes of it, and the lanes it visited in their order. The visits
@@ -177,7 +187,7 @@ impl Dispatcher {
         tape: Vec<Entry>,
     ) -> Result<(Arrival, Vec<Visit>), RedoError> {
         let tape = Tape::recorded(tape);
-        let outcome = self.decision(at, cause, request, Sight::new(&self.nodes, Some(&tape)));
+        let outcome = self.decision(at, cause, request, self.sight(request.route, Some(&tape)));
         Ok((outcome, tape.played()?))
     }
 
@@ -198,9 +208,9 @@ impl Dispatcher {
             Change::Reweigh(node, weight) => self.nodes.set_weight(*node, *weight).then_some(*node),
             Change::Report(node, report) => self.nodes.take_report(at, *node, *report).then_some(*node),
             Change::Cache(node, target, event) => {
-                let sight = Sight::new(&self.nodes, Some(&tape));
-                self.mirror(at, *node, *target, *event, sight).then_some(*node)
+                self.mirror(at, *node, *target, *event, Some(&tape)).then_some(*node)
             }
+            Change::Table(route, table) => self.place_table(*route, table).then_some(Changed::NO_NODE),
         };
         let visits = tape.played()?;
         Ok((node.ok_or(RedoError::NoChange)?, visits))
@@ -209,7 +219,7 @@ impl Dispatcher {
     /// Makes a decision, and tells the witness if there is one.
     pub(super) fn decide(&self, now: Time, cause: Cause, request: Request) -> Arrival {
         match &self.recorder {
-            None => self.decision(now, cause, &request, Sight::live(&self.nodes)),
+            None => self.decision(now, cause, &request, self.sight(request.route, None)),
             Some(recorder) => recorder.decide(self, now, cause, request),
         }
     }

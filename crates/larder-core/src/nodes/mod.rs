@@ -17,12 +17,12 @@ pub use report::{LoadReport, Reported, Signal, UnknownSignal};
 pub use sight::Sight;
 pub use view::{NodeRow, NodeSpec, NodeState, Weight};
 
-use crate::id::NodeId;
+use crate::id::{NodeId, RouteId};
 use crate::tape::Tape;
 use crate::time::Time;
 use crate::unit::Bytes;
 use arc_swap::ArcSwap;
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use load::{Key, Loads, Standing};
 use outstanding::Outstanding;
 use report::Reports;
@@ -97,7 +97,12 @@ pub struct Nodes {
     joiners: Mutex<Joiners>,
     reports: Mutex<Reports>,
     nodes_max: u16,
-    outstanding: Outstanding,
+    /// The groups of each slot, as bits.
+    groups: Box<[AtomicU64]>,
+    /// Requests admitted and not ended, by the group of their route.
+    outstanding: Box<[Outstanding]>,
+    /// Changes of reports, membership and weights so far; see [`Sight::reports_epoch`].
+    reports_epoch: AtomicU64,
 }
 
 /// The joining nodes.
@@ -130,6 +135,11 @@ struct Joiner {
 impl Nodes {
     /// An empty table with room for `nodes_max` nodes (at most [`NODES_LIMIT`]).
     pub fn new(nodes_max: u16, pace: JoinPace) -> Self {
+        Self::with_groups(nodes_max, pace, GroupId::ALL)
+    }
+
+    /// The same, where requests are counted apart for each group up to `last`.
+    pub fn with_groups(nodes_max: u16, pace: JoinPace, last: GroupId) -> Self {
         let nodes_max = nodes_max.min(NODES_LIMIT);
         Self {
             loads: Loads::new(nodes_max as usize),
@@ -141,13 +151,16 @@ impl Nodes {
             joiners: Mutex::default(),
             reports: Mutex::default(),
             nodes_max,
-            outstanding: Outstanding::new(),
+            groups: (0..nodes_max).map(|_| AtomicU64::new(0)).collect(),
+            outstanding: (0..=last.index()).map(|_| Outstanding::new()).collect(),
+            reports_epoch: AtomicU64::new(0),
         }
     }
 
-    /// The count of requests admitted and not ended, and its limit.
-    pub fn outstanding(&self) -> &Outstanding {
-        &self.outstanding
+    /// The count of requests of a group's routes that are admitted and not ended, and its limit. A group that no route
+    /// uses counts with that of all.
+    pub fn outstanding(&self, group: GroupId) -> &Outstanding {
+        self.outstanding.get(group.index()).unwrap_or(&self.outstanding[0])
     }
 
     /// Requests in flight at all nodes. O(n).
@@ -180,14 +193,25 @@ impl Nodes {
         self.open.load(Ordering::Acquire)
     }
 
-    /// Sum of the weights of the nodes that take requests, 1000 = 1.0.
-    pub fn weight_sum(&self) -> u64 {
-        self.view.load().weight_sum
+    /// Number of nodes of a group that take requests.
+    pub fn open_in(&self, group: GroupId) -> usize {
+        if group == GroupId::ALL { self.open_count() } else { self.view.load().pool(group).open }
     }
 
-    /// The largest weight among the nodes that take requests, 1000 = 1.0.
-    pub fn weight_max(&self) -> u64 {
-        self.view.load().weight_max
+    /// Whether `node` is in `group`.
+    pub fn is_in(&self, node: NodeId, group: GroupId) -> bool {
+        let bits = || self.groups.get(node.index()).map_or(0, |bits| bits.load(Ordering::Acquire));
+        group == GroupId::ALL || Groups::from_bits(bits()).contains(group)
+    }
+
+    /// Sum of the weights of a group's nodes that take requests, 1000 = 1.0.
+    pub fn weight_sum(&self, group: GroupId) -> u64 {
+        self.view.load().pool(group).weight_sum
+    }
+
+    /// The largest weight among a group's nodes that take requests, 1000 = 1.0.
+    pub fn weight_max(&self, group: GroupId) -> u64 {
+        self.view.load().pool(group).weight_max
     }
 
     /// The weight of `node`; 1 for a slot never used.
@@ -222,6 +246,7 @@ impl Nodes {
                 name: entry.name.clone(),
                 weight: entry.weight,
                 cache: entry.cache,
+                groups: entry.groups,
                 state: entry.state,
                 load: self.loads.load(id),
                 joining: self.loads.is_joining(id),
@@ -244,14 +269,20 @@ impl Nodes {
         let known = self.is_open(node);
         if known {
             reports.put(node, Reported { at: now, report });
+            self.reports_epoch.fetch_add(1, Ordering::Release);
         }
         known
     }
 
-    /// The slot at which `hash` falls when slots are as wide as their nodes' caches (all equal if any is unknown).
-    /// The slot may be closed.
-    pub fn position(&self, hash: u64) -> usize {
-        self.view.load().position(hash)
+    /// The slot of `group` at which `hash` falls when slots are as wide as their nodes' caches (all equal if any is
+    /// unknown). The slot may be closed.
+    pub fn position(&self, hash: u64, group: GroupId) -> usize {
+        self.view.load().pool(group).position(hash)
+    }
+
+    fn forget_report(&self, node: NodeId) {
+        lock(&self.reports).drop_of(node);
+        self.reports_epoch.fetch_add(1, Ordering::Release);
     }
 
     /// The number of target losses so far; a server set made or checked at this epoch is valid as it stands.
@@ -300,7 +331,8 @@ impl Nodes {
         if view.id_of(&spec.name).is_some() {
             return Err(JoinError::NameTaken(spec.name));
         }
-        let load = |index: usize| Sight::new(self, tape).load(slot(index));
+        let sight = Sight::of(self, tape, RouteId::DEFAULT, GroupId::ALL);
+        let load = |index: usize| sight.load(slot(index));
         let free = |index: &usize| {
             view.rows.get(*index).is_none_or(|e| e.state == NodeState::Removed && load(*index) == 0)
         };
@@ -310,7 +342,7 @@ impl Nodes {
         view.put(index, &spec);
         // Sets that still name the slot's former holder must not send its targets to the new one.
         self.lose_targets(node);
-        lock(&self.reports).drop_of(node);
+        self.forget_report(node);
         let joining = !warm && self.pace.warm_targets > 0;
         joiners.each.retain(|joiner| joiner.node != node);
         if joining {
@@ -336,7 +368,7 @@ impl Nodes {
         self.set_standing(node, &self.view.load(), joining);
         if state != NodeState::Up {
             self.lose_targets(node);
-            lock(&self.reports).drop_of(node);
+            self.forget_report(node);
         }
         true
     }
@@ -354,7 +386,10 @@ impl Nodes {
 
     fn publish(&self, mut view: View) {
         view.finish();
-        self.open.store(view.open, Ordering::Release);
+        for (entry, bits) in view.rows.iter().zip(&self.groups) {
+            bits.store(entry.groups.bits(), Ordering::Release);
+        }
+        self.open.store(view.pool(GroupId::ALL).open, Ordering::Release);
         self.view.store(Arc::new(view));
     }
 
@@ -362,6 +397,7 @@ impl Nodes {
         let entry = &view.rows[node.index()];
         let open = entry.state == NodeState::Up;
         self.loads.set(node, Standing { weight_milli: entry.weight.milli(), open, joining });
+        self.reports_epoch.fetch_add(1, Ordering::Release);
     }
 
     fn lose_targets(&self, node: NodeId) {

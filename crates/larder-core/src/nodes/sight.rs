@@ -5,29 +5,42 @@
 //! changes, and is read as it stands. Loads, counts and turns change at any moment; they are read through the [`Tape`].
 
 use super::load::Key;
+use super::outstanding::Outstanding;
 use super::search::{Taped, Words};
-use super::{LoadReport, Nodes, Placing, Reported, Weight, lock, mix, slot};
-use crate::id::{NodeId, TargetId};
-use crate::tape::{Lane, Read, Tape};
+use super::{GroupId, LoadReport, Nodes, Placing, Reported, Weight, lock, mix, slot};
+use crate::id::{NodeId, RouteId, TargetId};
+use crate::tape::{Lane, Read, Tape, Track};
 use crate::time::Time;
+use core::sync::atomic::Ordering;
 use core::time::Duration;
+use std::sync::Arc;
 
-/// The nodes as one decision sees them.
+/// The nodes as one decision sees them: those of its route's group. A node outside the group looks like one that takes
+/// no requests. Loads count all requests at a node, by whichever route they came.
 #[derive(Clone, Copy, Debug)]
 pub struct Sight<'a> {
     nodes: &'a Nodes,
     tape: Option<&'a Tape>,
+    route: RouteId,
+    group: GroupId,
 }
 
 impl<'a> Sight<'a> {
-    /// The nodes, read live.
-    pub fn live(nodes: &'a Nodes) -> Self {
-        Self { nodes, tape: None }
+    /// The nodes of a route's group, read through a tape if there is one.
+    pub(crate) fn of(nodes: &'a Nodes, tape: Option<&'a Tape>, route: RouteId, group: GroupId) -> Self {
+        Self { nodes, tape, route, group }
     }
 
-    /// The nodes, read through a tape if there is one.
-    pub fn new(nodes: &'a Nodes, tape: Option<&'a Tape>) -> Self {
-        Self { nodes, tape }
+    /// All nodes, read live.
+    #[cfg(test)]
+    pub(crate) fn live(nodes: &'a Nodes) -> Self {
+        Self::of(nodes, None, RouteId::DEFAULT, GroupId::ALL)
+    }
+
+    /// Whether the group is that of all nodes.
+    #[inline]
+    fn sees_all(self) -> bool {
+        self.group == GroupId::ALL
     }
 
     /// Whether no tape runs.
@@ -57,10 +70,19 @@ impl<'a> Sight<'a> {
         }
     }
 
-    /// Whether `node` takes requests.
+    /// Whether `node` is of the group and takes requests.
     #[inline]
     pub fn is_open(self, node: NodeId) -> bool {
-        self.nodes.is_open(node)
+        self.nodes.is_open(node) && self.nodes.is_in(node, self.group)
+    }
+
+    fn is_outside(self, node: NodeId) -> bool {
+        !self.nodes.is_in(node, self.group)
+    }
+
+    /// The slots of the group that take requests. Not for the group of all, which has a quicker search.
+    fn members(self) -> impl Iterator<Item = NodeId> {
+        (0..self.slots()).map(slot).filter(move |node| self.is_open(*node))
     }
 
     /// Number of slots in use, removed nodes included: an upper bound of the slot numbers.
@@ -69,10 +91,25 @@ impl<'a> Sight<'a> {
         self.nodes.slots()
     }
 
-    /// Number of nodes that take requests.
+    /// Number of the group's nodes that take requests.
     #[inline]
     pub fn open_count(self) -> usize {
-        self.nodes.open_count()
+        self.nodes.open_in(self.group)
+    }
+
+    /// Number of slots of the group, closed ones included.
+    pub fn size(self) -> usize {
+        self.nodes.view.load().pool(self.group).size()
+    }
+
+    /// Which of the group's slots, counted from 0, that of `node` is; `None` for a node outside the group.
+    pub fn rank(self, node: NodeId) -> Option<usize> {
+        self.nodes.view.load().pool(self.group).rank(node.index())
+    }
+
+    /// The name of `node`; empty for a slot never used.
+    pub fn name(self, node: NodeId) -> Arc<str> {
+        self.nodes.name(node)
     }
 
     /// The weight of `node`; 1 for a slot never used.
@@ -80,14 +117,18 @@ impl<'a> Sight<'a> {
         self.nodes.weight(node)
     }
 
-    /// Sum of the weights of the nodes that take requests, 1000 = 1.0.
+    /// Sum of the weights of the group's nodes that take requests, 1000 = 1.0.
     pub fn weight_sum(self) -> u64 {
-        self.nodes.weight_sum()
+        self.nodes.weight_sum(self.group)
     }
 
-    /// Requests admitted and not ended.
+    /// Requests in flight at the group's nodes. In the group of all: those admitted and not ended, O(1); in another one
+    /// the loads are added up, O(n), since its nodes may serve other groups too.
     pub fn outstanding_count(self) -> u32 {
-        let live = || self.nodes.outstanding.count();
+        if !self.sees_all() {
+            return self.members().map(|node| self.load(node)).sum();
+        }
+        let live = || self.nodes.outstanding.iter().map(Outstanding::count).sum();
         match self.tape {
             None => live(),
             Some(tape) => u32::try_from(tape.read(Read::Outstanding, || live().into())).unwrap_or(u32::MAX),
@@ -97,6 +138,9 @@ impl<'a> Sight<'a> {
     /// Whether some open node has a key below `bound`.
     #[inline]
     pub fn any_below(self, bound: Key) -> bool {
+        if !self.sees_all() {
+            return self.members().any(|node| self.key(node) < bound);
+        }
         match self.tape {
             None => self.nodes.loads.any_below(bound),
             Some(tape) => self.taped(tape).any_below(bound),
@@ -106,6 +150,9 @@ impl<'a> Sight<'a> {
     /// The least loaded open node; ties go to the first at or after `start`.
     #[inline]
     pub fn least(self, start: usize) -> Option<NodeId> {
+        if !self.sees_all() {
+            return self.least_without(start, |_| false);
+        }
         match self.tape {
             None => self.nodes.loads.least(start),
             Some(tape) => self.taped(tape).least(start),
@@ -115,32 +162,34 @@ impl<'a> Sight<'a> {
     /// The least loaded open node for which `skip` is false.
     #[inline]
     pub fn least_without(self, start: usize, skip: impl Fn(NodeId) -> bool) -> Option<NodeId> {
+        let skip = |node| self.is_outside(node) || skip(node);
         match self.tape {
             None => self.nodes.loads.least_without(start, skip),
             Some(tape) => self.taped(tape).least_without(start, skip),
         }
     }
 
-    /// The slot at which `hash` falls; see [`Nodes::position`].
+    /// The slot of the group at which `hash` falls; see [`Nodes::position`].
     pub fn position(self, hash: u64) -> usize {
-        self.nodes.position(hash)
+        self.nodes.position(hash, self.group)
     }
 
     /// The open node of a hash that does not look at load: the one at [`Nodes::position`]; if that is closed, the
     /// hash is stepped on, so that only a closed node's targets move.
     pub fn hashed(self, hash: u64, skip: impl Fn(NodeId) -> bool) -> Option<NodeId> {
         let view = self.nodes.view.load();
+        let pool = view.pool(self.group);
         let usable = |node: &NodeId| self.is_open(*node) && !skip(*node);
         let mut step = hash;
         for _ in 0..16 {
-            let node = slot(view.position(step));
+            let node = slot(pool.position(step));
             if usable(&node) {
                 return Some(node);
             }
             step = mix(step);
         }
         let used = self.slots();
-        let start = view.position(hash);
+        let start = pool.position(hash);
         (start..used).chain(0..start).map(slot).find(usable)
     }
 
@@ -156,17 +205,19 @@ impl<'a> Sight<'a> {
         placing: Placing,
     ) -> Option<NodeId> {
         let view = self.nodes.view.load();
-        let start = view.position(target.0);
+        let pool = view.pool(self.group);
+        let start = pool.position(target.0);
         let least = if placing.skips { self.least_without(start, &skip) } else { self.least(start) }?;
         let home = slot(start);
-        let preferred = view.has_widths() && self.is_open(home) && !skip(home);
+        let preferred = pool.has_widths() && self.is_open(home) && !skip(home);
         let within = || self.key(home) <= self.key(least).plus(placing.even);
         let first = if preferred && within() { home } else { least };
         if !self.is_joining(first) {
             return Some(first);
         }
         let mut joiners = lock(&self.nodes.joiners);
-        self.visit(Lane::Joiners, &mut joiners.visits);
+        // All routes share the joining nodes.
+        Self { route: RouteId::DEFAULT, ..self }.visit(Lane::Joiners, &mut joiners.visits);
         let resting = joiners.resting(now);
         let chosen = if resting.contains(&first) {
             let other = self.least_without(start, |node| skip(node) || resting.contains(&node));
@@ -196,6 +247,13 @@ impl<'a> Sight<'a> {
     pub fn fresh_report(self, now: Time, node: NodeId, age_max: Duration) -> Option<LoadReport> {
         let reported = self.report(node)?;
         (reported.age(now) <= age_max).then_some(reported.report)
+    }
+
+    /// Changes whenever a report comes or goes, and whenever membership or a weight changes: what is derived from them
+    /// and nothing else stays valid while this is the same.
+    #[inline]
+    pub fn reports_epoch(self) -> u64 {
+        self.nodes.reports_epoch.load(Ordering::Acquire)
     }
 
     /// The number of target losses so far; a server set made or checked at this epoch is valid as it stands.
@@ -231,7 +289,7 @@ impl<'a> Sight<'a> {
     /// An admitted request has found no node: gives its place back, unless a tape is played.
     pub(crate) fn leave(self) {
         if self.tape.is_none_or(|tape| !tape.is_playing()) {
-            self.nodes.outstanding.leave();
+            self.nodes.outstanding(self.group).leave();
         }
     }
 
@@ -248,7 +306,7 @@ impl<'a> Sight<'a> {
     #[inline]
     pub(crate) fn visit(self, lane: Lane, visits: &mut u64) {
         if let Some(tape) = self.tape {
-            tape.visit(lane, *visits, *visits + 1);
+            tape.visit(Track { route: self.route, lane }, *visits, *visits + 1);
             *visits += 1;
         }
     }
@@ -257,7 +315,7 @@ impl<'a> Sight<'a> {
     #[inline]
     pub(crate) fn counted(self, lane: Lane, before: u64, after: u64) {
         if let Some(tape) = self.tape {
-            tape.visit(lane, before, after);
+            tape.visit(Track { route: self.route, lane }, before, after);
         }
     }
 }

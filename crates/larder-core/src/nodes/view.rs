@@ -1,7 +1,7 @@
 //! What is known of the nodes beside their load: a snapshot, replaced as a whole when membership changes.
 
 use super::all_known;
-use super::group::Groups;
+use super::group::{GroupId, Groups};
 use super::report::Reported;
 use crate::id::NodeId;
 use crate::unit::Bytes;
@@ -101,6 +101,8 @@ pub struct NodeRow {
     pub weight: Weight,
     /// The size of its cache. Source: configuration; 0 means unknown.
     pub cache: Bytes,
+    /// The groups it is in, beside that of all. Source: configuration.
+    pub groups: Groups,
     /// Whether it takes requests. Source: health checks and the operator.
     pub state: NodeState,
     /// Requests in flight, until the last byte is sent or the reply is aborted. Source: the dispatcher's own count;
@@ -120,18 +122,96 @@ pub(super) struct Entry {
     pub(super) name: Arc<str>,
     pub(super) weight: Weight,
     pub(super) cache: Bytes,
+    pub(super) groups: Groups,
     pub(super) state: NodeState,
 }
 
 /// The snapshot.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct View {
     pub(super) rows: Vec<Entry>,
-    /// Ends of the slots' ranges when slots are as wide as their caches; empty when all are equally wide.
+    /// What is derived for each group; the first is that of all nodes, and those nobody is in may be missing.
+    pools: Vec<Pool>,
+}
+
+/// What is derived of a group's members.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Pool {
+    /// Their slots, removed ones included; empty for the group of all, whose members are all slots.
+    members: Vec<u16>,
+    size: usize,
+    /// Ends of the members' ranges when members are as wide as their caches; empty when all are equally wide.
     ends: Vec<u64>,
     pub(super) open: usize,
     pub(super) weight_sum: u64,
     pub(super) weight_max: u64,
+}
+
+static NOBODY: Pool =
+    Pool { members: Vec::new(), size: 0, ends: Vec::new(), open: 0, weight_sum: 0, weight_max: 0 };
+
+impl Default for View {
+    fn default() -> Self {
+        Self { rows: Vec::new(), pools: vec![Pool::default()] }
+    }
+}
+
+impl Pool {
+    fn of(group: GroupId, rows: &[Entry]) -> Self {
+        let inside = || rows.iter().enumerate().filter(|(_, entry)| entry.groups.contains(group));
+        let open = || inside().filter(|(_, entry)| entry.state == NodeState::Up);
+        let weights = || open().map(|(_, entry)| u64::from(entry.weight.milli()));
+        let caches: Vec<Bytes> = inside().map(|(_, entry)| entry.cache).collect();
+        let equal = caches.windows(2).all(|pair| pair[0] == pair[1]);
+        let mut ends = Vec::new();
+        if !equal && all_known(&caches) {
+            let mut end = 0_u64;
+            ends.extend(caches.iter().map(|cache| {
+                end = end.saturating_add(cache.get());
+                end
+            }));
+        }
+        let slots = || inside().map(|(index, _)| super::slot(index).0);
+        Self {
+            members: if group == GroupId::ALL { Vec::new() } else { slots().collect() },
+            size: caches.len(),
+            ends,
+            open: open().count(),
+            weight_sum: weights().sum(),
+            weight_max: weights().max().unwrap_or(0),
+        }
+    }
+
+    /// Whether cache sizes are known and differ.
+    pub(super) fn has_widths(&self) -> bool {
+        !self.ends.is_empty()
+    }
+
+    /// Number of members, closed ones included.
+    pub(super) fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Which member, counted from 0, a slot is; `None` for a slot that is no member.
+    pub(super) fn rank(&self, slot: usize) -> Option<usize> {
+        if self.members.is_empty() {
+            return (slot < self.size).then_some(slot);
+        }
+        self.members.binary_search_by_key(&slot, |member| usize::from(*member)).ok()
+    }
+
+    /// The slot of the member in whose range `hash` falls.
+    pub(super) fn position(&self, hash: u64) -> usize {
+        let at = match self.ends.last() {
+            None => scale(hash, self.size as u64) as usize,
+            Some(&total) => {
+                let point = scale(hash, total);
+                self.ends.partition_point(|end| *end <= point).min(self.size.saturating_sub(1))
+            }
+        };
+        // The group of all has no list: its members are their own places.
+        self.members.get(at).map_or(at, |slot| usize::from(*slot))
+    }
 }
 
 impl View {
@@ -145,6 +225,7 @@ impl View {
             name: Arc::from(spec.name.as_str()),
             weight: spec.weight,
             cache: spec.cache,
+            groups: spec.groups,
             state: NodeState::Up,
         };
         if index < self.rows.len() {
@@ -156,35 +237,14 @@ impl View {
 
     /// Derives the sums and ranges from the rows.
     pub(super) fn finish(&mut self) {
-        let open = || self.rows.iter().filter(|entry| entry.state == NodeState::Up);
-        self.open = open().count();
-        self.weight_sum = open().map(|entry| u64::from(entry.weight.milli())).sum();
-        self.weight_max = open().map(|entry| u64::from(entry.weight.milli())).max().unwrap_or(0);
-        let caches: Vec<Bytes> = self.rows.iter().map(|entry| entry.cache).collect();
-        let equal = caches.windows(2).all(|pair| pair[0] == pair[1]);
-        self.ends.clear();
-        if !equal && all_known(&caches) {
-            let mut end = 0_u64;
-            self.ends.extend(caches.iter().map(|cache| {
-                end = end.saturating_add(cache.get());
-                end
-            }));
-        }
+        let named = self.rows.iter().fold(0, |bits, entry| bits | entry.groups.bits());
+        let groups = (0..=GroupId::MAX).take_while(|number| *number == 0 || named >> number > 0);
+        self.pools = groups.filter_map(GroupId::new).map(|group| Pool::of(group, &self.rows)).collect();
     }
 
-    /// Whether cache sizes are known and differ.
-    pub(super) fn has_widths(&self) -> bool {
-        !self.ends.is_empty()
-    }
-
-    pub(super) fn position(&self, hash: u64) -> usize {
-        match self.ends.last() {
-            None => scale(hash, self.rows.len() as u64) as usize,
-            Some(&total) => {
-                let point = scale(hash, total);
-                self.ends.partition_point(|end| *end <= point).min(self.rows.len().saturating_sub(1))
-            }
-        }
+    /// What is derived of a group.
+    pub(super) fn pool(&self, group: GroupId) -> &Pool {
+        self.pools.get(group.index()).unwrap_or(&NOBODY)
     }
 }
 
@@ -208,7 +268,9 @@ mod tests {
     }
 
     fn share(view: &View, slot: usize) -> f64 {
-        let hits = (0..40_000_u64).filter(|i| view.position(crate::nodes::mix(*i)) == slot).count();
+        let hits = (0..40_000_u64)
+            .filter(|i| view.pool(GroupId::ALL).position(crate::nodes::mix(*i)) == slot)
+            .count();
         hits as f64 / 40_000.0
     }
 
@@ -220,6 +282,24 @@ mod tests {
         assert!((share(&even, 2) - 0.25).abs() < 0.01);
         assert!((share(&uneven, 1) - 0.75).abs() < 0.01);
         assert!((share(&unknown, 1) - 0.5).abs() < 0.01, "an unknown size makes all equal");
+    }
+
+    #[test]
+    fn a_groups_positions_are_its_members() {
+        let two = GroupId::new(2).expect("at most 63");
+        let mut view = view(&[7, 7, 7, 7]);
+        for slot in [1, 3] {
+            view.rows[slot].groups = Groups::NONE.with(two);
+        }
+        view.rows[3].state = NodeState::Down;
+        view.finish();
+        let pool = view.pool(two);
+        let slots: Vec<usize> = (0..100).map(|i| pool.position(crate::nodes::mix(i))).collect();
+        assert!(slots.iter().all(|slot| [1, 3].contains(slot)) && slots.contains(&1) && slots.contains(&3));
+        assert_eq!((pool.open, pool.weight_sum), (1, 1000), "one of them is down");
+        assert_eq!((pool.size(), [0, 1, 3].map(|slot| pool.rank(slot))), (2, [None, Some(0), Some(1)]));
+        let nobody = view.pool(GroupId::new(9).expect("at most 63"));
+        assert_eq!((nobody.open, nobody.position(u64::MAX)), (0, 0));
     }
 
     #[test]

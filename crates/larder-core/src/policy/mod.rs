@@ -32,12 +32,14 @@ mod shelf;
 
 pub use explain::Known;
 
-use crate::dispatch::{CacheEvent, Request, Settings};
+use crate::dispatch::{CacheEvent, Request, Served, Settings};
 use crate::id::{NodeId, TargetId};
 use crate::nodes::Sight;
 use crate::time::Time;
 use core::fmt;
 use core::str::FromStr;
+use std::sync::Arc;
+use table::RouteTable;
 
 /// The policies there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -326,6 +328,15 @@ pub(crate) trait Policy: Send + Sync + fmt::Debug {
         _event: CacheEvent,
         _nodes: Sight<'_>,
     ) -> bool {
+        false
+    }
+
+    /// A request that was sent to `node` has been answered. What is learned from it must be read through
+    /// [`Sight::read`](Sight) as [`Read::Learned`](crate::tape::Read), so that a decision can be made anew.
+    fn served(&self, _now: Time, _request: &Request, _node: NodeId, _served: &Served, _nodes: Sight<'_>) {}
+
+    /// Takes another routing table. False if the policy uses none.
+    fn set_table(&self, _table: Arc<RouteTable>) -> bool {
         false
     }
 

@@ -6,7 +6,7 @@ use crate::class::ServiceClass;
 use crate::dispatch::{
     Admission, Arrival, CacheEvent, Dispatcher, Exclude, Input, Output, Refusal, Request, Settings,
 };
-use crate::id::{NodeId, TargetId};
+use crate::id::{NodeId, RouteId, TargetId};
 use crate::nodes::{LoadReport, NodeSpec, NodeState, mix};
 use crate::time::Time;
 use proptest::prelude::*;
@@ -107,9 +107,9 @@ fn signal(dispatcher: &Dispatcher, now: Time, i: u64) {
 fn report(lot: u64) -> LoadReport {
     LoadReport {
         cpu_permille: Some((lot % 1_001) as u16),
-        disk_permille: (lot % 11 > 0).then_some((lot / 7 % 1_200) as u16),
+        disk_permille: (!lot.is_multiple_of(11)).then_some((lot / 7 % 1_200) as u16),
         processes: Some((lot % 90) as u32),
-        service_us: (lot % 13 > 0).then_some((lot % 5_000) as u32),
+        service_us: (!lot.is_multiple_of(13)).then_some((lot % 5_000) as u32),
         disk_bytes_per_s: Some(lot % 9_000_000),
         paging_per_s: Some((lot % 400) as u32),
         queue: Some((lot % 60) as u32),
@@ -194,7 +194,9 @@ fn play(kind: PolicyKind, steps: &[(u8, u64, u16)]) -> Vec<Output> {
         let input = match what {
             0..=2 => Input::Arrive(target(*which)),
             3 | 4 => Input::Arrive(target(*which).with_origin(NodeId(*node))),
-            5 | 6 if !held.is_empty() => Input::Finish(held.remove(*which as usize % held.len())),
+            5 | 6 if !held.is_empty() => {
+                Input::Finish(RouteId::DEFAULT, held.remove(*which as usize % held.len()))
+            }
             7 => Input::State(NodeId(*node), [NodeState::Down, NodeState::Draining][*which as usize % 2]),
             8 => Input::State(NodeId(*node), NodeState::Up),
             9 if *which == 0 => Input::Join(NodeSpec::named(format!("j{}", log.len()))),

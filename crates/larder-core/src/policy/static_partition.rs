@@ -18,6 +18,7 @@
 //! Parameters: `static_shares`, each 0 to 1,000,000 (all 1: equal parts). State: four counters and the division.
 //! Cost: O(n).
 
+use super::measured::open;
 use super::rr::Turn;
 use super::{Choice, Policy, Reason, cap};
 use crate::class::ServiceClass;
@@ -28,7 +29,7 @@ use crate::time::Time;
 use core::ops::Range;
 use std::sync::Mutex;
 
-/// The slots of each class.
+/// The slots of each class, counted within the route's group.
 type Division = [Range<usize>; ServiceClass::COUNT];
 
 #[derive(Debug)]
@@ -56,12 +57,12 @@ impl StaticPartition {
 
     fn next(&self, request: &Request, nodes: Sight<'_>, take: bool) -> Option<Choice> {
         let turn = &self.turns[request.class.index()];
-        let own = self.own(request.class, nodes.slots());
+        let own = self.own(request.class, nodes.size());
         let untried = |node| !request.exclude.contains(node);
-        let dedicated = |node: NodeId| own.contains(&node.index()) && untried(node);
+        let dedicated =
+            |node: NodeId| nodes.rank(node).is_some_and(|rank| own.contains(&rank)) && untried(node);
         // Asked first, so that a turn is read once.
-        let some = own.clone().filter_map(|index| u16::try_from(index).ok().map(NodeId));
-        let some = some.into_iter().any(|node| nodes.is_open(node) && untried(node));
+        let some = open(nodes).any(dedicated);
         let fits = |node| if some { dedicated(node) } else { untried(node) };
         let node = if take { turn.take(nodes, fits)? } else { turn.next(nodes, fits)?.0 };
         Some(Choice { node, reason: request.reason_or(Reason::Turn) })

@@ -20,7 +20,7 @@
 //! table's nodes are slots in the order in which the nodes joined.
 //!
 //! Parameters: the table (default none: every request is served at its origin, which is the paper's RR). State: one
-//! counter; the table never changes. Cost: O(1), one binary search among a few ids.
+//! counter, and the table, which is replaced as a whole. Cost: O(1), one binary search among a few ids.
 
 use super::least_conn::LeastConnections;
 use super::table::{Place, RouteTable};
@@ -28,18 +28,23 @@ use super::{Choice, Policy, Reason};
 use crate::dispatch::{Request, Settings};
 use crate::nodes::Sight;
 use crate::time::Time;
+use arc_swap::ArcSwapOption;
 use std::sync::Arc;
 
 #[derive(Debug)]
 pub(super) struct Ward {
-    table: Option<Arc<RouteTable>>,
+    table: ArcSwapOption<RouteTable>,
     has_core: bool,
     fallback: LeastConnections,
 }
 
 impl Ward {
     pub(super) fn new(settings: &Settings) -> Self {
-        Self { table: settings.table.clone(), has_core: true, fallback: LeastConnections::default() }
+        Self {
+            table: ArcSwapOption::new(settings.table.clone()),
+            has_core: true,
+            fallback: LeastConnections::default(),
+        }
     }
 
     /// The same without a core.
@@ -52,7 +57,7 @@ impl Ward {
         if !request.exclude.is_empty() {
             return None;
         }
-        let place = self.table.as_ref().and_then(|table| table.get(request.target));
+        let place = self.table.load().as_ref().and_then(|table| table.get(request.target));
         let owner = match place {
             Some(Place::Core) if !self.has_core => nodes.hashed(request.target.0, |_| false),
             Some(place) => place.owner().filter(|node| nodes.is_open(*node)),
@@ -84,6 +89,11 @@ impl Policy for Ward {
 
     fn peek(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
         self.route(request, nodes).or_else(|| self.fallback.peek(now, request, nodes))
+    }
+
+    fn set_table(&self, table: Arc<RouteTable>) -> bool {
+        self.table.store(Some(table));
+        true
     }
 }
 

@@ -9,9 +9,11 @@ use crate::dispatch::{
 use crate::id::{NodeId, RouteId, TargetId, Ticket};
 use crate::nodes::{Groups, LoadReport, NodeSpec, NodeState, Signal, Weight};
 use crate::policy::Reason;
-use crate::tape::{Entry, Lane, Read};
+use crate::policy::table::{Place, RouteTable};
+use crate::tape::{Entry, Lane, Read, Track};
 use crate::time::Time;
 use crate::unit::Bytes;
+use std::sync::Arc;
 
 const STATES: [NodeState; 4] = [NodeState::Up, NodeState::Draining, NodeState::Down, NodeState::Removed];
 
@@ -185,20 +187,8 @@ fn put_tape(out: &mut Vec<u8>, tape: &[Entry]) {
                 out.push(read.code());
                 put(out, value);
             }
-            Entry::Visit(lane, at) => {
-                match lane {
-                    Lane::Turn => out.push(VISITS),
-                    Lane::Lots => out.push(VISITS + 1),
-                    Lane::Joiners => out.push(VISITS + 2),
-                    Lane::Shard(index) => {
-                        out.push(VISITS + 3);
-                        put(out, index.into());
-                    }
-                    Lane::Own(index) => {
-                        out.push(VISITS + 4);
-                        put(out, index.into());
-                    }
-                }
+            Entry::Visit(track, at) => {
+                put_track(out, track);
                 put(out, at);
             }
         }
@@ -213,21 +203,47 @@ fn tape(wire: &mut Wire<'_>) -> Result<Vec<Entry>, RecordError> {
     }
     let entry = |_| {
         let code = wire.byte("tape entry")?;
-        let lane = match code {
-            VISITS => Lane::Turn,
-            0x41 => Lane::Lots,
-            0x42 => Lane::Joiners,
-            0x43 => Lane::Shard(wire.small("shard")?),
-            0x44 => Lane::Own(wire.small("lane")?),
-            _ => {
-                let read = Read::ALL.get(usize::from(code));
-                let read = read.ok_or(RecordError::Value { what: "tape entry", value: code.into() })?;
-                return Ok(Entry::Read(*read, wire.number("value read")?));
-            }
-        };
-        Ok(Entry::Visit(lane, wire.number("visit")?))
+        if code >= VISITS {
+            return Ok(Entry::Visit(track(wire, code)?, wire.number("visit")?));
+        }
+        let read = Read::ALL.get(usize::from(code));
+        let read = read.ok_or(RecordError::Value { what: "tape entry", value: code.into() })?;
+        Ok(Entry::Read(*read, wire.number("value read")?))
     };
     (0..entries).map(entry).collect()
+}
+
+/// Set in the code of a visit on another route than the default one; the route follows.
+const ROUTED: u8 = 0x20;
+
+fn put_track(out: &mut Vec<u8>, track: Track) {
+    let (code, index) = match track.lane {
+        Lane::Turn => (VISITS, None),
+        Lane::Lots => (VISITS + 1, None),
+        Lane::Joiners => (VISITS + 2, None),
+        Lane::Shard(index) => (VISITS + 3, Some(index)),
+        Lane::Own(index) => (VISITS + 4, Some(index)),
+    };
+    if track.route == RouteId::DEFAULT {
+        out.push(code);
+    } else {
+        out.push(code | ROUTED);
+        put(out, track.route.0.into());
+    }
+    index.into_iter().for_each(|index| put(out, index.into()));
+}
+
+fn track(wire: &mut Wire<'_>, code: u8) -> Result<Track, RecordError> {
+    let route = if code & ROUTED == 0 { RouteId::DEFAULT } else { RouteId(wire.small("route")?) };
+    let lane = match code & !ROUTED {
+        VISITS => Lane::Turn,
+        0x41 => Lane::Lots,
+        0x42 => Lane::Joiners,
+        0x43 => Lane::Shard(wire.small("shard")?),
+        0x44 => Lane::Own(wire.small("lane")?),
+        _ => return Err(RecordError::Value { what: "tape entry", value: code.into() }),
+    };
+    Ok(Track { route, lane })
 }
 
 fn put_changed(out: &mut Vec<u8>, changed: &Changed) {
@@ -260,6 +276,11 @@ fn put_changed(out: &mut Vec<u8>, changed: &Changed) {
             out.extend(target.0.to_le_bytes());
             out.push(u8::from(*event == CacheEvent::Evicted));
         }
+        Change::Table(route, table) => {
+            out.push(5);
+            put(out, route.0.into());
+            put_table(out, table);
+        }
     }
     put_tape(out, &changed.tape);
     put(out, changed.node.0.into());
@@ -281,9 +302,46 @@ fn changed(wire: &mut Wire<'_>) -> Result<Changed, RecordError> {
             let event = wire.one_of(&[CacheEvent::Stored, CacheEvent::Evicted], "cache event")?;
             Change::Cache(node, target, event)
         }
+        5 => Change::Table(RouteId(wire.small("route")?), Arc::new(table(wire)?)),
         change => return Err(RecordError::Value { what: "change", value: change.into() }),
     };
     Ok(Changed { generation, at, change, tape: tape(wire)?, node: wire.node()? })
+}
+
+/// Its nodes, how many targets, and each target's distance from the one before with its place: 0 for the core, else the
+/// node's number and 1.
+pub(super) fn put_table(out: &mut Vec<u8>, table: &RouteTable) {
+    put(out, table.nodes().into());
+    put(out, table.len() as u64);
+    let mut before = 0;
+    for (target, place) in table.iter() {
+        put(out, target.0 - before);
+        before = target.0;
+        put(out, place.owner().map_or(0, |node| u64::from(node.0) + 1));
+    }
+}
+
+pub(super) fn table(wire: &mut Wire<'_>) -> Result<RouteTable, RecordError> {
+    let nodes = wire.small("number of the table's nodes")?;
+    let count = wire.number("number of targets")?;
+    // A target has at least two bytes.
+    if count > wire.0.len() as u64 / 2 {
+        return Err(RecordError::Value { what: "number of targets", value: count });
+    }
+    let mut target = 0_u64;
+    let place = |_| {
+        let step = wire.number("target")?;
+        target = target.checked_add(step).ok_or(RecordError::Value { what: "target", value: step })?;
+        let place = match wire.number("place")? {
+            0 => Place::Core,
+            node => Place::Node(
+                u16::try_from(node - 1).map_err(|_| RecordError::Value { what: "place", value: node })?,
+            ),
+        };
+        Ok((TargetId(target), place))
+    };
+    let places = (0..count).map(place).collect::<Result<Vec<_>, RecordError>>()?;
+    RouteTable::new(nodes, places).map_err(|_| RecordError::Value { what: "routing table", value: count })
 }
 
 /// A bit for each number that is known, then those numbers.

@@ -1,19 +1,22 @@
-//! What a recorded run started from: settings and nodes.
+//! What a recorded run started from: settings, routes and nodes.
 
-use super::frame::{put_spec, spec};
+use super::frame::{put_spec, put_table, spec, table};
 use super::wire::{Wire, put, put_bytes};
 use super::{FRAME_BYTES_MAX, MAGIC, RecordError, VERSION};
-use crate::dispatch::{Admission, Settings};
-use crate::nodes::{NODES_LIMIT, NodeSpec};
+use crate::dispatch::{Admission, Dispatcher, RouteSpec, Settings};
+use crate::nodes::{GroupId, NODES_LIMIT, NodeSpec};
 use core::fmt::Write as _;
 use core::str::FromStr;
 use core::time::Duration;
+use std::sync::Arc;
 
 /// What a run started from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The dispatcher's settings. Those of policies that the live switch does not offer are not recorded.
+    /// The default route's settings, and so the dispatcher's.
     pub settings: Settings,
+    /// The other routes.
+    pub routes: Vec<RouteSpec>,
     /// The nodes, in the order of their slots.
     pub nodes: Vec<NodeSpec>,
 }
@@ -22,14 +25,15 @@ impl Header {
     /// The first bytes of a record: magic, version, and the header with its length before it.
     ///
     /// # Errors
-    /// The settings cannot be recorded, or there are too many nodes for one frame.
+    /// A setting that a record does not hold, or more than fits in one frame.
     pub fn encode(&self) -> Result<Vec<u8>, RecordError> {
-        let text = to_text(&self.settings);
-        if from_text(&text).as_ref() != Ok(&self.settings) {
-            return Err(RecordError::Settings("they belong to policies that the switch does not offer"));
-        }
         let mut body = Vec::new();
-        put_bytes(&mut body, text.as_bytes());
+        put_settings(&mut body, &self.settings)?;
+        put(&mut body, self.routes.len() as u64);
+        for route in &self.routes {
+            put(&mut body, route.group.index() as u64);
+            put_settings(&mut body, &route.settings)?;
+        }
         put(&mut body, self.nodes.len() as u64);
         self.nodes.iter().for_each(|spec| put_spec(&mut body, spec));
         if body.len() > FRAME_BYTES_MAX {
@@ -46,15 +50,54 @@ impl Header {
     /// The bytes are no header.
     pub fn decode(bytes: &[u8]) -> Result<Self, RecordError> {
         let mut wire = Wire(bytes);
-        let settings = from_text(wire.text("settings")?)?;
+        let own = settings(&mut wire)?;
+        let count = wire.number("number of routes")?;
+        if count >= Dispatcher::ROUTES_MAX as u64 {
+            return Err(RecordError::Value { what: "number of routes", value: count });
+        }
+        let route = |_| {
+            let number: u8 = wire.small("group")?;
+            let group = GroupId::new(number);
+            let group = group.ok_or(RecordError::Value { what: "group", value: number.into() })?;
+            Ok(RouteSpec { group, settings: settings(&mut wire)? })
+        };
+        let routes = (0..count).map(route).collect::<Result<_, RecordError>>()?;
         let count = wire.number("number of nodes")?;
         if count > u64::from(NODES_LIMIT) {
             return Err(RecordError::Value { what: "number of nodes", value: count });
         }
         let nodes = (0..count).map(|_| spec(&mut wire)).collect::<Result<_, _>>()?;
         wire.end()?;
-        Ok(Self { settings, nodes })
+        Ok(Self { settings: own, routes, nodes })
     }
+}
+
+/// The settings as text, and the routing table if there is one: 0, or 1 and the table.
+fn put_settings(out: &mut Vec<u8>, settings: &Settings) -> Result<(), RecordError> {
+    let text = to_text(settings);
+    let read = from_text(&text).map(|read| Settings { table: settings.table.clone(), ..read });
+    if read.as_ref() != Ok(settings) {
+        return Err(RecordError::Settings("one of them has no name there"));
+    }
+    put_bytes(out, text.as_bytes());
+    match &settings.table {
+        None => out.push(0),
+        Some(table) => {
+            out.push(1);
+            put_table(out, table);
+        }
+    }
+    Ok(())
+}
+
+fn settings(wire: &mut Wire<'_>) -> Result<Settings, RecordError> {
+    let settings = from_text(wire.text("settings")?)?;
+    let table = match wire.byte("routing table")? {
+        0 => None,
+        1 => Some(Arc::new(table(wire)?)),
+        other => return Err(RecordError::Value { what: "sign of a routing table", value: other.into() }),
+    };
+    Ok(Settings { table, ..settings })
 }
 
 /// The settings, one `name value` per line.

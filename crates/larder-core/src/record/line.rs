@@ -6,12 +6,12 @@
 //! 0 - - 1503290004 6b0c9a1e55d1f902 - wait:12
 //! 1 - - 1503300000 - 3 down
 //! ```
-//! Lane and place are the decision's first visit to state that has an order, `-` if there was none. The reason of a
+//! Lane and place (`route2.shard17` where it is not the default route) are the decision's first visit to state that has an order, `-` if there was none. The reason of a
 //! decision that chose no node is `wait:` and the ticket, or the refusal; that of a change is what changed.
 
 use crate::dispatch::{Arrival, CacheEvent, Change};
 use crate::id::{NodeId, TargetId};
-use crate::tape::{Entry, Lane};
+use crate::tape::{Entry, Track};
 use crate::time::Time;
 use core::fmt::Write as _;
 
@@ -19,7 +19,7 @@ use core::fmt::Write as _;
 pub fn decided_line(
     out: &mut String,
     generation: u64,
-    first: Option<(Lane, u64)>,
+    first: Option<(Track, u64)>,
     at: Time,
     target: TargetId,
     outcome: Arrival,
@@ -47,15 +47,16 @@ pub fn changed_line(out: &mut String, generation: u64, at: Time, change: &Change
         Change::Report(..) => (None, "report".to_owned()),
         Change::Cache(_, target, CacheEvent::Stored) => (Some(target), "stored".to_owned()),
         Change::Cache(_, target, CacheEvent::Evicted) => (Some(target), "evicted".to_owned()),
+        Change::Table(route, table) => (None, format!("table:{}:{}", route.0, table.len())),
     };
     let target = target.map_or_else(|| "-".to_owned(), ToString::to_string);
     let _ = writeln!(out, "{generation} - - {ns} {target} {} {what}", node.0);
 }
 
 /// A recorded tape's first visit.
-pub fn first_visit(tape: &[Entry]) -> Option<(Lane, u64)> {
+pub fn first_visit(tape: &[Entry]) -> Option<(Track, u64)> {
     tape.iter().find_map(|entry| match *entry {
-        Entry::Visit(lane, place) => Some((lane, place)),
+        Entry::Visit(track, place) => Some((track, place)),
         Entry::Read(..) => None,
     })
 }

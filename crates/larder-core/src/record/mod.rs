@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! file    = "LARDEREC" version header frame*
-//! header  = length (settings nodes)          settings as text, one `name value` per line
+//! header  = length (settings route* node*)   settings as text, one `name value` per line, and a routing table
+//! route   = group settings
 //! frame   = length (0 decided | 1 changed | 2 end)
 //! decided = generation at cause request tape outcome
 //! changed = generation at change tape node
@@ -28,8 +29,8 @@ pub use line::{changed_line, decided_line, first_visit};
 pub const MAGIC: [u8; 8] = *b"LARDEREC";
 /// The version that follows them, one byte.
 pub const VERSION: u8 = 2;
-/// The longest header or frame. A longer decision cannot be recorded.
-pub const FRAME_BYTES_MAX: usize = 1 << 20;
+/// The longest header or frame: room for a routing table of some seven million targets. What is longer cannot be recorded.
+pub const FRAME_BYTES_MAX: usize = 1 << 26;
 
 /// Why bytes are no record. Fault of whoever made or damaged them; a retry does not help.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -4,16 +4,18 @@ use super::*;
 use crate::class::ServiceClass;
 use crate::dispatch::{
     Admission, Arrival, CacheEvent, Cause, Change, Changed, Decided, Decision, Exclude, Refusal, Request,
-    Settings,
+    RouteSpec, Settings,
 };
 use crate::id::{NodeId, RouteId, TargetId, Ticket};
-use crate::nodes::{Groups, LoadReport, NodeSpec, NodeState, Weight};
+use crate::nodes::{GroupId, Groups, LoadReport, NodeSpec, NodeState, Weight};
+use crate::policy::table::{Place, RouteTable};
 use crate::policy::{PolicyKind, Reason};
-use crate::tape::{Entry, Lane, Read};
+use crate::tape::{Entry, Lane, Read, Track};
 use crate::time::Time;
 use crate::unit::Bytes;
 use core::time::Duration;
 use proptest::prelude::*;
+use std::sync::Arc;
 
 fn body(frame: &[u8]) -> &[u8] {
     let skip = frame.iter().position(|byte| byte & 0x80 == 0).expect("a length") + 1;
@@ -30,7 +32,8 @@ fn entry() -> impl Strategy<Value = Entry> {
     ];
     prop_oneof![
         (0..Read::ALL.len(), any::<u64>()).prop_map(|(at, value)| Entry::Read(Read::ALL[at], value)),
-        (lane, any::<u64>()).prop_map(|(lane, at)| Entry::Visit(lane, at)),
+        (0..3_u16, lane, any::<u64>())
+            .prop_map(|(route, lane, at)| Entry::Visit(Track { route: RouteId(route), lane }, at)),
     ]
 }
 
@@ -80,6 +83,9 @@ prop_compose! {
 }
 
 fn changes() -> Vec<Change> {
+    let places =
+        [(TargetId(9), Place::Core), (TargetId(u64::MAX), Place::Node(2)), (TargetId(0), Place::Node(0))];
+    let table = RouteTable::new(3, places).expect("in range");
     let (node, target) = (NodeId(300), TargetId(u64::MAX));
     let spec = NodeSpec {
         cache: Bytes::mib(64),
@@ -102,6 +108,7 @@ fn changes() -> Vec<Change> {
         Change::Report(node, report),
         Change::Cache(node, target, CacheEvent::Stored),
         Change::Cache(node, target, CacheEvent::Evicted),
+        Change::Table(RouteId(3), Arc::new(table)),
     ]
 }
 
@@ -161,7 +168,12 @@ fn headers_are_read_back() {
                 shards: 16,
                 ..Settings::default()
             };
-            let header = Header { settings, nodes: vec![NodeSpec::named("a"), NodeSpec::named("b c")] };
+            let places = [(TargetId(1), Place::Core)];
+            let table = Some(Arc::new(RouteTable::new(1, places).expect("in range")));
+            let group = GroupId::new(63).expect("at most 63");
+            let route = RouteSpec { group, settings: Settings { table, ..settings.clone() } };
+            let nodes = vec![NodeSpec::named("a"), NodeSpec::named("b c")];
+            let header = Header { settings, routes: vec![route], nodes };
             let bytes = header.encode().expect("it can be recorded");
             assert_eq!((&bytes[..8], bytes[8]), (&MAGIC[..], VERSION));
             assert_eq!(Header::decode(body(&bytes[9..])), Ok(header));
@@ -172,7 +184,8 @@ fn headers_are_read_back() {
 #[test]
 fn settings_that_would_be_lost_are_refused() {
     let settings = Settings { util_high_permille: 701, ..Settings::default() };
-    let error = Header { settings, nodes: Vec::new() }.encode().expect_err("they would be lost");
+    let error =
+        Header { settings, routes: Vec::new(), nodes: Vec::new() }.encode().expect_err("they would be lost");
     assert!(matches!(error, RecordError::Settings(_)));
 }
 
@@ -181,7 +194,14 @@ fn lines_have_seven_fields() {
     let mut text = String::new();
     let (at, target) = (Time::from_millis(2), TargetId(0xAB));
     let start = Arrival::Start(Decision { node: NodeId(3), reason: Reason::Local });
-    decided_line(&mut text, 0, Some((Lane::Shard(17), 204)), at, target, start);
+    decided_line(
+        &mut text,
+        0,
+        Some((Track { route: RouteId::DEFAULT, lane: Lane::Shard(17) }, 204)),
+        at,
+        target,
+        start,
+    );
     decided_line(&mut text, 1, None, at, target, Arrival::Wait(Ticket(12)));
     decided_line(&mut text, 1, None, at, target, Arrival::Refused(Refusal::QueueFull));
     assert_eq!(

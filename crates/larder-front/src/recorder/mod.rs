@@ -240,7 +240,7 @@ mod tests {
     }
 
     fn header() -> Header {
-        Header { settings: Settings::default(), nodes: Vec::new() }
+        Header { settings: Settings::default(), routes: Vec::new(), nodes: Vec::new() }
     }
 
     fn path(name: &str) -> PathBuf {

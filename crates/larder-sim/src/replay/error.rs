@@ -2,7 +2,7 @@
 
 use larder_core::dispatch::{RedoError, SettingsError};
 use larder_core::record::RecordError;
-use larder_core::tape::Lane;
+use larder_core::tape::Track;
 use std::io;
 
 /// Why a record cannot be replayed. Fault of the record unless it says otherwise; only [`ReplayError::Io`] may go away
@@ -63,7 +63,7 @@ pub enum Trouble {
     #[error("it needs {lane} at {place}, and no record brings it there")]
     Gap {
         /// The lane.
-        lane: Lane,
+        lane: Track,
         /// The place it must come to.
         place: u64,
     },
@@ -71,7 +71,7 @@ pub enum Trouble {
     #[error("it is visit {place} to {lane}, and so is record {other}")]
     Twice {
         /// The lane.
-        lane: Lane,
+        lane: Track,
         /// The place.
         place: u64,
         /// The other frame.

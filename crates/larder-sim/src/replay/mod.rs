@@ -108,7 +108,7 @@ impl<R: BufRead> Replay<R> {
         let (frames, mut header) = Frames::open(input)?;
         alter(&mut header.settings);
         let policy = header.settings.policy.to_string();
-        let dispatcher = Dispatcher::new(header.settings, &header.nodes)?;
+        let dispatcher = Dispatcher::with_routes(header.settings, header.routes, &header.nodes)?;
         Ok(Self {
             frames,
             dispatcher,
@@ -178,7 +178,7 @@ impl<R: BufRead> Replay<R> {
         let (again, visits) = made.map_err(|error| ReplayError::at(number, error))?;
         let (mut live, mut replayed) = (String::new(), String::new());
         decided_line(&mut live, self.generation, first, at, request.target, outcome);
-        let own = visits.first().map(|visit| (visit.lane, visit.at));
+        let own = visits.first().map(|visit| (visit.track, visit.at));
         decided_line(&mut replayed, self.generation, own, at, request.target, again);
         self.summary.decisions += 1;
         self.put(Row { frame: number, live, replayed });
