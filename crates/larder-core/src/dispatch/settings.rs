@@ -2,8 +2,10 @@
 
 use crate::class::ServiceClass;
 use crate::nodes::{JoinError, JoinPace, NODES_LIMIT};
+use crate::policy::BoundedSettings;
 use crate::policy::PolicyKind;
 use crate::policy::hacc::HaccSettings;
+use crate::policy::maglev::is_prime;
 use crate::policy::table::RouteTable;
 use core::time::Duration;
 use std::sync::Arc;
@@ -69,6 +71,17 @@ pub struct Settings {
     pub table: Option<Arc<RouteTable>>,
     /// What `hacc` goes by. Default: [`HaccSettings::STATIC_FILES`].
     pub hacc: HaccSettings,
+    /// What `bounded` goes by. Default: [`BoundedSettings::default`].
+    pub bounded: BoundedSettings,
+    /// Places in the table of `maglev`. A prime, 101 to 5,000,011; default 65,537 (Maglev section 5.3). A hundred times
+    /// the nodes keeps shares within 1 % of each other.
+    pub maglev_size: u32,
+    /// Places that the nodes of `rendezvous` compete for. A power of two, 256 to 16,777,216; default 262,144. A share
+    /// varies by sqrt(nodes / places) of itself.
+    pub rendezvous_places: u32,
+    /// How fast `peak-ewma` forgets: after this time a latency counts 1/e. 100 ms to 1 h; default 10 s (Finagle,
+    /// linkerd).
+    pub ewma_decay: Duration,
 }
 
 impl Default for Settings {
@@ -94,6 +107,10 @@ impl Default for Settings {
             static_shares: [1; ServiceClass::COUNT],
             table: None,
             hacc: HaccSettings::STATIC_FILES,
+            bounded: BoundedSettings::default(),
+            maglev_size: 65_537,
+            rendezvous_places: 1 << 18,
+            ewma_decay: Duration::from_secs(10),
         }
     }
 }
@@ -154,7 +171,21 @@ impl Settings {
         check(join_ok, "join_targets_per_s", self.join_targets_per_s.into(), "1 to 1000000")?;
         let shards_ok = self.shards.is_power_of_two() && self.shards <= 4096;
         check(shards_ok, "shards", self.shards as u64, "a power of two from 1 to 4096")?;
+        self.validate_hashing()?;
         self.validate_signals()
+    }
+
+    /// The ranges of what goes by hashes, and by latencies.
+    fn validate_hashing(&self) -> Result<(), SettingsError> {
+        let (size, places) = (self.maglev_size, self.rendezvous_places);
+        let size_ok = (101..=5_000_011).contains(&size) && is_prime(size);
+        in_range("maglev_size", size.into(), size_ok, "a prime from 101 to 5000011")?;
+        let places_ok = places.is_power_of_two() && (1 << 8..=1 << 24).contains(&places);
+        in_range("rendezvous_places", places.into(), places_ok, "a power of two from 256 to 16777216")?;
+        let decay = u64::try_from(self.ewma_decay.as_millis()).unwrap_or(u64::MAX);
+        let decay_ok = (Duration::from_millis(100)..=Duration::from_secs(3_600)).contains(&self.ewma_decay);
+        in_range("ewma_decay", decay, decay_ok, "100 ms to 1 h")?;
+        self.bounded.validate()
     }
 
     /// The ranges of what goes by the nodes' reports.

@@ -103,6 +103,8 @@ pub struct Nodes {
     outstanding: Box<[Outstanding]>,
     /// Changes of reports, membership and weights so far; see [`Sight::reports_epoch`].
     reports_epoch: AtomicU64,
+    /// Changes of membership and weights so far; see [`Sight::members_epoch`].
+    members_epoch: AtomicU64,
 }
 
 /// The joining nodes.
@@ -154,6 +156,7 @@ impl Nodes {
             groups: (0..nodes_max).map(|_| AtomicU64::new(0)).collect(),
             outstanding: (0..=last.index()).map(|_| Outstanding::new()).collect(),
             reports_epoch: AtomicU64::new(0),
+            members_epoch: AtomicU64::new(0),
         }
     }
 
@@ -350,6 +353,7 @@ impl Nodes {
         }
         self.publish(view);
         self.set_standing(node, &self.view.load(), joining);
+        self.members_epoch.fetch_add(1, Ordering::Release);
         Ok(node)
     }
 
@@ -366,6 +370,7 @@ impl Nodes {
         self.publish(view);
         let joining = joiners.contains(node);
         self.set_standing(node, &self.view.load(), joining);
+        self.members_epoch.fetch_add(1, Ordering::Release);
         if state != NodeState::Up {
             self.lose_targets(node);
             self.forget_report(node);
@@ -381,6 +386,7 @@ impl Nodes {
         self.publish(view);
         let joining = joiners.contains(node);
         self.set_standing(node, &self.view.load(), joining);
+        self.members_epoch.fetch_add(1, Ordering::Release);
         true
     }
 

@@ -39,7 +39,7 @@ impl<'a> Sight<'a> {
 
     /// Whether the group is that of all nodes.
     #[inline]
-    fn sees_all(self) -> bool {
+    pub(crate) fn sees_all(self) -> bool {
         self.group == GroupId::ALL
     }
 
@@ -254,6 +254,12 @@ impl<'a> Sight<'a> {
     #[inline]
     pub fn reports_epoch(self) -> u64 {
         self.nodes.reports_epoch.load(Ordering::Acquire)
+    }
+
+    /// Changes whenever a node joins, leaves, opens or closes, or gets another weight, and after that is visible.
+    #[inline]
+    pub(crate) fn members_epoch(self) -> u64 {
+        self.nodes.members_epoch.load(Ordering::Acquire)
     }
 
     /// The number of target losses so far; a server set made or checked at this epoch is valid as it stands.

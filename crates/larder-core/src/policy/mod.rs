@@ -4,7 +4,9 @@
 //! [`Choice`]. It does not count load, admit or queue; the [dispatcher](crate::dispatch) does that for all of them.
 //! One file is one policy. [`PolicyKind::ALL`] is the one list of them, and the tests run for each.
 
+mod bounded;
 mod cap;
+mod curve;
 mod explain;
 mod gathered;
 pub mod hacc;
@@ -14,9 +16,15 @@ mod lard_r;
 mod lard_util;
 mod lb_gc;
 mod least_conn;
+mod lots;
+pub(crate) mod maglev;
 mod measured;
+mod members;
 mod mirror;
+mod p2c;
+mod peak_ewma;
 mod random;
+mod rendezvous;
 mod rr;
 mod set;
 mod static_partition;
@@ -30,6 +38,7 @@ mod wrr_time;
 #[cfg(test)]
 mod shelf;
 
+pub use bounded::BoundedSettings;
 pub use explain::Known;
 
 use crate::dispatch::{CacheEvent, Request, Served, Settings};
@@ -76,11 +85,21 @@ pub enum PolicyKind {
     Hacc,
     /// The node that caches the target, or the one with the globally oldest: LARD's LB/GC.
     LbGc,
+    /// The node that a ring names, or the next one with room: consistent hashing with bounded loads.
+    Bounded,
+    /// The node that a permuted table names: Maglev hashing.
+    Maglev,
+    /// The node with the highest random weight for the target: rendezvous hashing.
+    Rendezvous,
+    /// The less loaded of two nodes drawn by lot.
+    P2c,
+    /// Of two nodes drawn by lot the one that promises the shorter wait: peak EWMA.
+    PeakEwma,
 }
 
 impl PolicyKind {
     /// Every policy.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 21] = [
         Self::Random,
         Self::Rr,
         Self::Wrr,
@@ -97,6 +116,11 @@ impl PolicyKind {
         Self::Part,
         Self::Hacc,
         Self::LbGc,
+        Self::Bounded,
+        Self::Maglev,
+        Self::Rendezvous,
+        Self::P2c,
+        Self::PeakEwma,
     ];
 
     /// Those that the live switch offers; the others need signals or tables that only the simulator provides. In the
@@ -128,6 +152,11 @@ impl PolicyKind {
             Self::Part => "part",
             Self::Hacc => "hacc",
             Self::LbGc => "lb-gc",
+            Self::Bounded => "bounded",
+            Self::Maglev => "maglev",
+            Self::Rendezvous => "rendezvous",
+            Self::P2c => "p2c",
+            Self::PeakEwma => "peak-ewma",
         }
     }
 
@@ -152,6 +181,15 @@ impl PolicyKind {
             Self::Part => "where the routing table says, without a core (PART)",
             Self::Hacc => "the node that has the document; the loads that nodes report move some (HACC)",
             Self::LbGc => "the node that caches the target, else the one with the globally oldest (LB/GC)",
+            Self::Bounded => {
+                "the node that a hash ring names, or the next that is not above its share of the load"
+            }
+            Self::Maglev => "the node that an evenly filled hash table names (Maglev)",
+            Self::Rendezvous => "the node with the highest random weight for the target",
+            Self::P2c => "of two nodes drawn by lot the one with fewer requests in flight",
+            Self::PeakEwma => {
+                "of two nodes drawn by lot the one that promises the shorter wait, by latencies"
+            }
         }
     }
 
@@ -178,6 +216,11 @@ impl PolicyKind {
             Self::Part => Box::new(ward::Ward::part(settings)),
             Self::Hacc => Box::new(hacc::Hacc::new(settings)),
             Self::LbGc => Box::new(lb_gc::LbGc::new(settings)),
+            Self::Bounded => Box::new(bounded::Bounded::new(settings)),
+            Self::Maglev => Box::new(maglev::Maglev::new(settings)),
+            Self::Rendezvous => Box::new(rendezvous::Rendezvous::new(settings)),
+            Self::P2c => Box::new(p2c::TwoChoices::new(settings)),
+            Self::PeakEwma => Box::new(peak_ewma::PeakEwma::new(settings)),
         }
     }
 }
@@ -235,11 +278,15 @@ pub enum Reason {
     Origin,
     /// No cache has the target, and this node holds the one that was not used the longest.
     Oldest,
+    /// The nodes that the target's hash names before it had more than their share of the load.
+    Overflow,
+    /// Of two nodes drawn by lot it promised the shorter wait.
+    Quickest,
 }
 
 impl Reason {
     /// Every reason.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 17] = [
         Self::Random,
         Self::Turn,
         Self::LeastLoaded,
@@ -255,6 +302,8 @@ impl Reason {
         Self::Owner,
         Self::Origin,
         Self::Oldest,
+        Self::Overflow,
+        Self::Quickest,
     ];
 
     /// The word used in logs and metric labels.
@@ -275,6 +324,8 @@ impl Reason {
             Self::Owner => "owner",
             Self::Origin => "origin",
             Self::Oldest => "oldest",
+            Self::Overflow => "overflow",
+            Self::Quickest => "quickest",
         }
     }
 }

@@ -1,0 +1,258 @@
+//! `bounded`: consistent hashing with bounded loads (Mirrokni, Thorup and Zadimoghaddam, SODA 2018): the node that the
+//! ring names, unless it has more than its share of the load, then the next.
+//!
+//! ```text
+//! ring:              points h(name, 0), h(name, 1), .. for each node, as many as its weight says
+//! on request t:      m = requests in flight, this one included;  W = sum of the weights
+//!                    n = node of the first point at or after h(t), clockwise, with
+//!                        load(n) < ceil(c m weight(n) / W)
+//! ```
+//! c = 1 + epsilon bounds every node at c times its fair share of what is in flight; the smaller c, the more targets
+//! stray from their node. This is what HAProxy calls `hash-type consistent` with `hash-balance-factor` 100 c, and
+//! Envoy a ring hash with `hash_balance_factor`.
+//!
+//! Where the paper is silent or we differ: in the paper balls stay where they are put; here, as in those two, a request
+//! is a ball that leaves when it ends, and a target is looked for from its own node each time, so that it comes back as
+//! soon as there is room. A hot target spreads over the nodes after its own, as far as the bound makes it. After
+//! [`WALK`] points without room the least loaded node takes the request, which is never above the mean. Two threads that
+//! decide at once may both take a node's last place. A node that comes back has its points back; so has one in
+//! another slot, since points are made from names. Where all nodes together would have more than [`POINTS_MAX`]
+//! points each has fewer in proportion. A retry passes over the nodes tried.
+//!
+//! Parameters: `bounded.factor_permille` c (1250; HAProxy recommends 125 to 200), `bounded.points` (160 per weight of 1,
+//! ketama's). State: the ring, about 20 bytes a point. Cost: O(1) to find the point, then one step for each full node passed:
+//! few unless c is next to 1 or the target hot; O(p log p) for p points on a change of membership or weights.
+
+use super::members::{Member, PerMembership};
+use super::{Choice, Policy, Reason};
+use crate::dispatch::{Request, Settings, SettingsError, settings::in_range};
+use crate::id::NodeId;
+use crate::nodes::{Sight, mix};
+use crate::time::Time;
+
+/// Points looked at before the least loaded node takes the request.
+pub(super) const WALK: usize = 256;
+
+/// Most points of a ring, give or take one per node.
+pub(super) const POINTS_MAX: u64 = 1 << 20;
+
+/// The parameters of `bounded`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BoundedSettings {
+    /// c: how far above its fair share of the requests in flight a node may be, in 1/1000. 1,010 to 100,000; default
+    /// 1,250, the least that HAProxy recommends for its `hash-balance-factor`. From some 10,000 on it is plain
+    /// consistent hashing.
+    pub factor_permille: u32,
+    /// Points on the ring for a node of weight 1; others have theirs in proportion, at least one. More make shares more
+    /// even: they vary by 1 / sqrt(points) of themselves. 1 to 10,000; default 160 (ketama).
+    pub points: u32,
+}
+
+impl Default for BoundedSettings {
+    fn default() -> Self {
+        Self { factor_permille: 1_250, points: 160 }
+    }
+}
+
+impl BoundedSettings {
+    pub(crate) fn validate(&self) -> Result<(), SettingsError> {
+        let (factor, points) = (self.factor_permille, self.points);
+        let factor_ok = (1_010..=100_000).contains(&factor);
+        in_range("bounded.factor_permille", factor.into(), factor_ok, "1010 to 100000")?;
+        in_range("bounded.points", points.into(), (1..=10_000).contains(&points), "1 to 10000")
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Bounded {
+    settings: BoundedSettings,
+    ring: PerMembership<Ring>,
+}
+
+impl Bounded {
+    pub(super) fn new(settings: &Settings) -> Self {
+        Self { settings: settings.bounded, ring: PerMembership::default() }
+    }
+
+    /// The choice when `in_flight` requests are there, this one included.
+    fn choose(&self, request: &Request, nodes: Sight<'_>, in_flight: u32) -> Option<Choice> {
+        let ring = self.ring.of(nodes, |members| Ring::new(&members, self.settings.points));
+        let bound = u128::from(self.settings.factor_permille) * u128::from(in_flight.max(1));
+        let mut reason = Reason::Hash;
+        for (node, weight) in ring.from(mix(request.target.0)).take(WALK.min(ring.points.len())) {
+            if !nodes.is_open(node) || request.exclude.contains(node) {
+                continue;
+            }
+            // load < ceil(x) for a whole load is load < x.
+            let load = u128::from(nodes.load(node)) * 1000 * u128::from(ring.weight_sum);
+            if load < bound * u128::from(weight) {
+                return Some(Choice { node, reason: request.reason_or(reason) });
+            }
+            reason = Reason::Overflow;
+        }
+        let start = nodes.position(request.target.0);
+        let node = if request.exclude.is_empty() {
+            nodes.least(start)
+        } else {
+            nodes.least_without(start, |node| request.exclude.contains(node))
+        }?;
+        Some(Choice { node, reason: request.reason_or(Reason::Overflow) })
+    }
+}
+
+impl Policy for Bounded {
+    fn pick(&self, _now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+        // Among all that are outstanding the request is counted before a node is asked for; at the nodes of a group it
+        // is not.
+        let in_flight = nodes.outstanding_count().saturating_add((!nodes.sees_all()).into());
+        self.choose(request, nodes, in_flight).map(|choice| choice.counted(nodes))
+    }
+
+    fn peek(&self, _now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+        self.choose(request, nodes, nodes.outstanding_count().saturating_add(1))
+    }
+}
+
+/// The points in rising order, found by their highest bits.
+#[derive(Debug)]
+struct Ring {
+    points: Box<[Point]>,
+    /// Where the points begin whose highest bits are those of the index, and the end of the last.
+    buckets: Box<[u32]>,
+    shift: u32,
+    weight_sum: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Point {
+    hash: u64,
+    node: NodeId,
+    weight_milli: u32,
+}
+
+impl Ring {
+    #[expect(clippy::cast_possible_truncation, reason = "a ring has at most 2^20 points and one per node")]
+    fn new(members: &[Member], points_each: u32) -> Self {
+        let weight_sum: u64 = members.iter().map(|member| u64::from(member.weight_milli)).sum();
+        let wanted = |weight_milli: u64| weight_milli * u64::from(points_each);
+        let scale = (wanted(weight_sum) / 1000).max(POINTS_MAX);
+        let mut points = Vec::new();
+        for &Member { node, identity, weight_milli } in members {
+            let share = u128::from(wanted(weight_milli.into())) * u128::from(POINTS_MAX);
+            let count = ((share / u128::from(scale) + 500) / 1000).max(1) as u64;
+            points.extend((1..=count).map(|i| Point { hash: mix(identity ^ mix(i)), node, weight_milli }));
+        }
+        points.sort_unstable();
+        let bits = points.len().max(2).ilog2();
+        let shift = u64::BITS - bits;
+        let begins = |bucket: u64| points.partition_point(|point| point.hash >> shift < bucket) as u32;
+        let buckets = (0..=1_u64 << bits).map(begins).collect();
+        Self { points: points.into_boxed_slice(), buckets, shift, weight_sum }
+    }
+
+    /// The nodes of the points at or after `hash`, once round, with their weights.
+    fn from(&self, hash: u64) -> impl Iterator<Item = (NodeId, u32)> {
+        let begin = self.buckets[(hash >> self.shift) as usize] as usize;
+        let after = self.points[begin..].iter().take_while(|point| point.hash < hash).count();
+        let (head, tail) = self.points.split_at(begin + after);
+        tail.iter().chain(head).map(|point| (point.node, point.weight_milli))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dispatch::{Admission, Dispatcher};
+    use crate::id::TargetId;
+    use crate::nodes::{NodeSpec, Weight};
+    use crate::policy::PolicyKind;
+    use crate::policy::shelf::started;
+    use proptest::prelude::*;
+
+    fn members(weights: &[u32]) -> Vec<Member> {
+        let member = |(slot, weight): (u16, &u32)| Member {
+            node: NodeId(slot),
+            identity: mix(900 + u64::from(slot)),
+            weight_milli: *weight,
+        };
+        (0..).zip(weights).map(member).collect()
+    }
+
+    fn dispatcher(factor_permille: u32, weights: &[u32]) -> Dispatcher {
+        let settings = Settings {
+            policy: PolicyKind::Bounded,
+            admission: Admission::Unlimited,
+            bounded: BoundedSettings { factor_permille, ..BoundedSettings::default() },
+            ..Settings::default()
+        };
+        let spec = |(i, weight): (usize, &u32)| NodeSpec {
+            weight: Weight::from_milli(*weight).expect("in range"),
+            ..NodeSpec::named(format!("n{i}"))
+        };
+        let specs: Vec<NodeSpec> = weights.iter().enumerate().map(spec).collect();
+        Dispatcher::new(settings, &specs).expect("the settings are in range")
+    }
+
+    #[test]
+    fn a_hot_target_is_given_to_the_next_and_comes_back() {
+        let dispatcher = dispatcher(1_250, &[1000; 4]);
+        let send = || match dispatcher.arrive(Time::ZERO, Request::new(TargetId(1))) {
+            crate::dispatch::Arrival::Start(choice) => choice,
+            other => panic!("expected a start, got {other:?}"),
+        };
+        let home = send();
+        assert_eq!(home.reason, Reason::Hash);
+        // ceil(1.25 m / 4) is 1 for m to 3: the next three go elsewhere, each to a node of its own.
+        let strays = [send(), send()];
+        assert!(strays.iter().all(|stray| stray.reason == Reason::Overflow && stray.node != home.node));
+        assert_ne!(strays[0].node, strays[1].node);
+        assert_eq!(send().node, home.node, "ceil(1.25 4 / 4) is 2");
+        (0..2).for_each(|_| dispatcher.finish(Time::ZERO, home.node, &mut Vec::new()));
+        assert_eq!(send(), home);
+    }
+
+    #[test]
+    fn a_ring_is_bounded_whatever_the_weights() {
+        let ring = Ring::new(&members(&[100_000; 300]), 10_000);
+        assert!(ring.points.len() as u64 <= POINTS_MAX + 300, "{}", ring.points.len());
+        assert_eq!(Ring::new(&members(&[1, 1000, 2500]), 160).points.len(), 1 + 160 + 400);
+        assert_eq!(Ring::new(&[], 160).from(7).count(), 0);
+    }
+
+    proptest! {
+        /// The search finds what a scan of all points finds.
+        #[test]
+        fn the_point_is_the_next_clockwise(n in 1_usize..12, hashes in prop::collection::vec(any::<u64>(), 1..50)) {
+            let ring = Ring::new(&members(&vec![1000; n]), 7);
+            for hash in hashes.into_iter().chain([0, u64::MAX]) {
+                let next = ring.points.iter().find(|point| point.hash >= hash).unwrap_or(&ring.points[0]);
+                prop_assert_eq!(ring.from(hash).next().map(|(node, _)| node), Some(next.node));
+                prop_assert_eq!(ring.from(hash).count(), ring.points.len());
+            }
+        }
+
+        /// Whatever is asked for and whatever ends, no node is above its bound when it is given a request.
+        #[test]
+        fn no_node_is_above_its_bound(
+            factor in 1_010_u32..3_000,
+            weights in prop::collection::vec(1_u32..5, 1..8),
+            steps in prop::collection::vec((0_u64..6, any::<bool>()), 1..300),
+        ) {
+            let weights: Vec<u32> = weights.iter().map(|weight| weight * 1000).collect();
+            let sum: u32 = weights.iter().sum();
+            let dispatcher = dispatcher(factor, &weights);
+            let mut held = Vec::new();
+            for (target, ends) in steps {
+                if ends && !held.is_empty() {
+                    let node = held.remove(target as usize % held.len());
+                    dispatcher.finish(Time::ZERO, node, &mut Vec::new());
+                }
+                let node = started(dispatcher.arrive(Time::ZERO, Request::new(TargetId(target))));
+                held.push(node);
+                let fair = held.len() as f64 * f64::from(weights[node.index()]) / f64::from(sum);
+                let bound = (f64::from(factor) / 1000.0 * fair - 1e-9).ceil();
+                prop_assert!(f64::from(dispatcher.nodes().load(node)) <= bound, "{} at {}", bound, node);
+            }
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! `p2c`: the power of two choices (Mitzenmacher, IEEE Transactions on Parallel and Distributed Systems 12(10), 2001;
+//! Azar, Broder, Karlin and Upfal, STOC 1994): of two nodes drawn by lot the less loaded.
+//!
+//! ```text
+//! a, b = two different nodes by lot
+//! send to the one with less load / weight; of equals to a
+//! ```
+//! Two looks bring the fullest of n queues from log n / log log n above the mean down to log log n; a third brings
+//! little. Unlike the least loaded node, which every front-end with the same old picture chooses at once, a pair is
+//! different each time.
+//!
+//! Where the papers are silent: with unequal weights a node is as likely to be drawn as its weight is large, so
+//! that an idle cluster is shared by weight too. A retry draws until both nodes are untried, 16 times at most.
+//!
+//! Parameters: `seed`. State: one counter, and the list of nodes. Cost: O(1); O(log n) with unequal weights.
+
+use super::lots::{Lots, Urn};
+use super::members::PerMembership;
+use super::{Choice, Policy, Reason};
+use crate::dispatch::{Request, Settings};
+use crate::nodes::Sight;
+use crate::time::Time;
+
+#[derive(Debug)]
+pub(super) struct TwoChoices {
+    lots: Lots,
+    urn: PerMembership<Urn>,
+}
+
+impl TwoChoices {
+    pub(super) fn new(settings: &Settings) -> Self {
+        Self { lots: Lots::new(settings.seed), urn: PerMembership::default() }
+    }
+
+    fn choose(&self, lot: u64, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+        let urn = self.urn.of(nodes, |members| Urn::new(&members));
+        let usable = |node| nodes.is_open(node) && !request.exclude.contains(node);
+        let (first, second) = urn.two(lot, usable)?;
+        let node = match second {
+            Some(second) if nodes.key(second.node) < nodes.key(first.node) => second.node,
+            _ => first.node,
+        };
+        Some(Choice { node, reason: request.reason_or(Reason::LeastLoaded) })
+    }
+}
+
+impl Policy for TwoChoices {
+    fn pick(&self, _now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+        self.choose(self.lots.take(nodes), request, nodes).map(|choice| choice.counted(nodes))
+    }
+
+    fn peek(&self, _now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+        self.choose(self.lots.next(), request, nodes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dispatch::{Admission, Dispatcher};
+    use crate::id::TargetId;
+    use crate::nodes::{NodeSpec, Weight, mix};
+    use crate::policy::PolicyKind;
+    use crate::policy::shelf::started;
+
+    /// The loads after so many requests that stay, on nodes of these weights.
+    fn loads(policy: PolicyKind, weights: &[f64], requests: u64) -> Vec<u32> {
+        let settings = Settings { policy, admission: Admission::Unlimited, ..Settings::default() };
+        let spec = |(i, weight): (usize, &f64)| NodeSpec {
+            weight: Weight::from_f64(*weight).expect("in range"),
+            ..NodeSpec::named(format!("n{i}"))
+        };
+        let specs: Vec<NodeSpec> = weights.iter().enumerate().map(spec).collect();
+        let dispatcher = Dispatcher::new(settings, &specs).expect("the settings are in range");
+        for i in 0..requests {
+            started(dispatcher.arrive(Time::ZERO, Request::new(TargetId(mix(i)))));
+        }
+        dispatcher.nodes().rows().iter().map(|row| row.load).collect()
+    }
+
+    #[test]
+    fn two_choices_keep_the_fullest_near_the_mean() {
+        let above = |policy| *loads(policy, &[1.0; 500], 50_000).iter().max().expect("there are 500") - 100;
+        // Theory: log2 log2 500, about 3, above the mean for two choices; sqrt(2 100 ln 500), about 35, for one.
+        let (one, two) = (above(PolicyKind::Random), above(PolicyKind::P2c));
+        assert!(two <= 5 && one >= 20, "{two} against {one}");
+    }
+
+    #[test]
+    fn loads_follow_weights() {
+        let loads = loads(PolicyKind::P2c, &[1.0, 2.0, 5.0], 8_000);
+        for (load, weight) in loads.iter().zip([1.0, 2.0, 5.0]) {
+            assert!((f64::from(*load) / weight - 1_000.0).abs() < 15.0, "{loads:?}");
+        }
+    }
+}

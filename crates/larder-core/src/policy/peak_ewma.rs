@@ -1,0 +1,271 @@
+//! `peak-ewma`: of two nodes drawn by lot the one that promises the shorter wait, by the latencies it has shown (Finagle's
+//! and linkerd's "Peak EWMA").
+//!
+//! ```text
+//! a request took l at n:   e = e(n), as of its last observation, dt ago;  f = e^(-dt / tau)
+//!                          e(n) = l                     if l > e: a peak counts at once
+//!                          e(n) = f e + (1 - f) l       else: recovery is slow
+//! on request:              a, b = two different nodes by lot
+//!                          cost(n) = e(n) e^(-t / tau) (load(n) + 1) / weight(n),  t since n's last observation
+//!                          send to the one with less cost; of equals to a
+//! ```
+//! l is the time to the first byte of the reply, or to its last where the first is not known: how fast a client
+//! reads says nothing of the node. A node that is left alone is forgiven in time, and tried again.
+//!
+//! *Unknown*: a node that has shown no latency since it joined or was last closed costs nothing while it has no request,
+//! and more than every known node while it has one: it is given one request, and more when that is answered.
+//! Among unknown ones the load decides. Finagle does the same; linkerd assumes a second.
+//!
+//! Where we differ: time goes in steps of 2^20 ns, about a millisecond; observations within one step count as peaks
+//! only. As in [`super::p2c`] nodes are drawn by weight, and a weight of 2 halves the cost.
+//!
+//! What is learned is not recorded; a decision reads it through its tape, so that it can be made anew.
+//!
+//! Parameters: `ewma_decay` tau (10 s, the default of both), `seed`. State: 16 bytes per node, one counter, the list
+//! of nodes. Cost: O(1), two exponentials; O(log n) with unequal weights.
+
+use super::curve::exp_minus;
+use super::lots::{Drawn, Lots, Urn};
+use super::members::PerMembership;
+use super::{Choice, Policy, Reason};
+use crate::dispatch::{Request, Served, Settings};
+use crate::id::NodeId;
+use crate::nodes::Sight;
+use crate::tape::Read;
+use crate::time::Time;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::time::Duration;
+
+/// What an unknown node that is busy counts as, in nanoseconds: more than any latency, and finite.
+const UNKNOWN_NS: f64 = 1e18;
+
+/// Steps of time are 2^20 ns.
+const STEP_BITS: u32 = 20;
+
+#[derive(Debug)]
+pub(super) struct PeakEwma {
+    lots: Lots,
+    urn: PerMembership<Urn>,
+    learned: Box<[Learned]>,
+    /// tau in steps.
+    decay_steps: f64,
+}
+
+impl PeakEwma {
+    pub(super) fn new(settings: &Settings) -> Self {
+        Self {
+            lots: Lots::new(settings.seed),
+            urn: PerMembership::default(),
+            learned: (0..settings.nodes_max).map(|_| Learned::default()).collect(),
+            decay_steps: settings.ewma_decay.as_nanos() as f64 / f64::from(1_u32 << STEP_BITS),
+        }
+    }
+
+    fn choose(&self, now: Time, lot: u64, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+        let urn = self.urn.of(nodes, |members| Urn::new(&members));
+        let usable = |node| nodes.is_open(node) && !request.exclude.contains(node);
+        let (first, second) = urn.two(lot, usable)?;
+        let node = match second {
+            Some(second) if self.cost(now, second, nodes) < self.cost(now, first, nodes) => second.node,
+            _ => first.node,
+        };
+        Some(Choice { node, reason: request.reason_or(Reason::Quickest) })
+    }
+
+    fn cost(&self, now: Time, drawn: Drawn, nodes: Sight<'_>) -> f64 {
+        let Drawn { node, weight_milli } = drawn;
+        let load = nodes.load(node);
+        let word = nodes.read(Read::Learned, || self.estimate(now, node, nodes).map_or(0, f64::to_bits));
+        let latency = match word {
+            0 if load == 0 => 0.0,
+            0 => UNKNOWN_NS,
+            bits => f64::from_bits(bits),
+        };
+        latency * (f64::from(load) + 1.0) / f64::from(weight_milli)
+    }
+
+    /// The latency expected of a node in nanoseconds, at least 1; `None` if it is unknown.
+    fn estimate(&self, now: Time, node: NodeId, nodes: Sight<'_>) -> Option<f64> {
+        let learned = self.learned.get(node.index())?;
+        let known = Estimate::of(learned.word.load(Ordering::Acquire))?;
+        if nodes.lost_since(node, learned.epoch.load(Ordering::Acquire)) {
+            return None;
+        }
+        Some((f64::from(known.latency_ns) * exp_minus(known.age(now) / self.decay_steps)).max(1.0))
+    }
+
+    fn observe(&self, now: Time, node: NodeId, latency: Duration, nodes: Sight<'_>) {
+        let Some(learned) = self.learned.get(node.index()).filter(|_| nodes.is_open(node)) else { return };
+        let latency_ns = (latency.as_nanos() as f32).max(1.0);
+        let fresh = Estimate { latency_ns, step: step(now) };
+        // What was known before the node was last closed is forgotten.
+        let lost = nodes.lost_since(node, learned.epoch.swap(nodes.epoch(), Ordering::AcqRel));
+        let follow = |word| {
+            let before = Estimate::of(word).filter(|before| !lost && latency_ns <= before.latency_ns);
+            Some(before.map_or(fresh, |before| before.followed_by(fresh, now, self.decay_steps)).word())
+        };
+        // The closure always gives a word, so the update succeeds.
+        let _ = learned.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, follow);
+    }
+}
+
+impl Policy for PeakEwma {
+    fn pick(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+        self.choose(now, self.lots.take(nodes), request, nodes).map(|choice| choice.counted(nodes))
+    }
+
+    fn peek(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
+        self.choose(now, self.lots.next(), request, nodes)
+    }
+
+    fn served(&self, now: Time, _request: &Request, node: NodeId, served: &Served, nodes: Sight<'_>) {
+        self.observe(now, node, served.first_byte.unwrap_or(served.elapsed), nodes);
+    }
+}
+
+/// What is learned of a node.
+#[derive(Debug, Default)]
+struct Learned {
+    /// An [`Estimate`]; 0 if there is none.
+    word: AtomicU64,
+    /// The membership epoch of the last observation.
+    epoch: AtomicU32,
+}
+
+/// A latency and when it was last touched, in one word, so that both change at once.
+#[derive(Clone, Copy, Debug)]
+struct Estimate {
+    /// At least 1.
+    latency_ns: f32,
+    step: u32,
+}
+
+impl Estimate {
+    #[expect(clippy::cast_possible_truncation, reason = "the two halves of a word")]
+    fn of(word: u64) -> Option<Self> {
+        let latency_ns = f32::from_bits((word >> 32) as u32);
+        (latency_ns > 0.0).then_some(Self { latency_ns, step: word as u32 })
+    }
+
+    fn word(self) -> u64 {
+        u64::from(self.latency_ns.to_bits()) << 32 | u64::from(self.step)
+    }
+
+    /// Steps since it was touched. The count of steps comes round every 52 days: an estimate that old and older may be
+    /// taken for a newer one, until the node serves a request.
+    fn age(self, now: Time) -> f64 {
+        let steps = step(now).wrapping_sub(self.step);
+        // Threads' clocks may differ by a little.
+        if steps > u32::MAX / 2 { 0.0 } else { f64::from(steps) }
+    }
+
+    fn followed_by(self, next: Self, now: Time, decay_steps: f64) -> Self {
+        let kept = exp_minus(self.age(now) / decay_steps);
+        let latency = kept * f64::from(self.latency_ns) + (1.0 - kept) * f64::from(next.latency_ns);
+        Self { latency_ns: (latency as f32).max(1.0), ..next }
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the count of steps comes round")]
+const fn step(now: Time) -> u32 {
+    (now.as_nanos() >> STEP_BITS) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dispatch::{Admission, Dispatcher};
+    use crate::id::TargetId;
+    use crate::nodes::{NodeSpec, NodeState};
+    use crate::policy::PolicyKind;
+    use crate::policy::shelf::started;
+
+    const REQUEST: Request = Request::new(TargetId(7));
+
+    fn dispatcher(names: &[&str]) -> Dispatcher {
+        let settings =
+            Settings { policy: PolicyKind::PeakEwma, admission: Admission::Unlimited, ..Settings::default() };
+        let specs: Vec<NodeSpec> = names.iter().map(|name| NodeSpec::named(*name)).collect();
+        Dispatcher::new(settings, &specs).expect("the settings are in range")
+    }
+
+    /// `node` has answered after `ms`.
+    fn took(dispatcher: &Dispatcher, now: Time, node: u16, ms: u64) {
+        let served = Served {
+            elapsed: Duration::from_secs(9),
+            first_byte: Some(Duration::from_millis(ms)),
+            found: None,
+        };
+        dispatcher.served(now, &REQUEST, NodeId(node), &served);
+    }
+
+    /// The nodes of the next `count` requests, each of which ends before the next comes.
+    fn next(dispatcher: &Dispatcher, now: Time, count: usize) -> Vec<u16> {
+        let one = || {
+            let node = started(dispatcher.arrive(now, REQUEST));
+            dispatcher.finish(now, node, &mut Vec::new());
+            node.0
+        };
+        (0..count).map(|_| one()).collect()
+    }
+
+    #[test]
+    fn the_quicker_of_two_serves() {
+        let dispatcher = dispatcher(&["a", "b"]);
+        took(&dispatcher, Time::ZERO, 0, 30);
+        took(&dispatcher, Time::ZERO, 1, 10);
+        assert_eq!(next(&dispatcher, Time::ZERO, 20), [1; 20]);
+        // Three at 10 ms wait as long as one at 30: cost 10 (2 + 1) is not less than 30, and ties go by lot.
+        let held: Vec<u16> = (0..8).map(|_| started(dispatcher.arrive(Time::ZERO, REQUEST)).0).collect();
+        let quick = held.iter().filter(|node| **node == 1).count();
+        assert!((5..=7).contains(&quick), "{held:?}");
+    }
+
+    #[test]
+    fn a_peak_counts_at_once_and_is_forgiven_slowly() {
+        let dispatcher = dispatcher(&["a", "b"]);
+        took(&dispatcher, Time::ZERO, 0, 10);
+        took(&dispatcher, Time::ZERO, 1, 20);
+        assert_eq!(next(&dispatcher, Time::ZERO, 9), [0; 9]);
+        took(&dispatcher, Time::ZERO, 0, 200);
+        assert_eq!(next(&dispatcher, Time::ZERO, 9), [1; 9]);
+        // a, left alone: 200 e^(-t/10); b is asked all the time and stays at 20. They meet at t = 10 ln 10 = 23 s.
+        for second in 1..=22 {
+            let now = Time::from_secs(second);
+            took(&dispatcher, now, 1, 20);
+            assert_eq!(next(&dispatcher, now, 3), [1; 3], "second {second}");
+        }
+        took(&dispatcher, Time::from_secs(24), 1, 20);
+        assert_eq!(next(&dispatcher, Time::from_secs(24), 9), [0; 9]);
+        // e = f e + (1 - f) l with f = e^(-1): (1 - 1/e) of the way from 200 to 10 in 10 s.
+        let policy = PeakEwma::new(&Settings::default());
+        let estimate = Estimate { latency_ns: 200.0, step: 0 };
+        let later = Time::from_secs(10);
+        let after = estimate.followed_by(Estimate { latency_ns: 10.0, step: 0 }, later, policy.decay_steps);
+        assert!((f64::from(after.latency_ns) - (10.0 + 190.0 / core::f64::consts::E)).abs() < 0.02);
+    }
+
+    #[test]
+    fn an_unknown_node_is_given_one_request_at_a_time() {
+        let dispatcher = dispatcher(&["a", "b"]);
+        took(&dispatcher, Time::ZERO, 0, 1);
+        let held: Vec<u16> = (0..5).map(|_| started(dispatcher.arrive(Time::ZERO, REQUEST)).0).collect();
+        assert_eq!(held, [1, 0, 0, 0, 0]);
+        took(&dispatcher, Time::ZERO, 1, 1);
+        assert_eq!(started(dispatcher.arrive(Time::ZERO, REQUEST)).0, 1, "it is quick, and has but one");
+    }
+
+    #[test]
+    fn a_node_that_was_closed_is_unknown_again() {
+        let dispatcher = dispatcher(&["a", "b"]);
+        took(&dispatcher, Time::ZERO, 0, 1);
+        took(&dispatcher, Time::ZERO, 1, 500);
+        assert_eq!(next(&dispatcher, Time::ZERO, 5), [0; 5]);
+        dispatcher.set_state(Time::ZERO, NodeId(1), NodeState::Down, &mut Vec::new());
+        took(&dispatcher, Time::ZERO, 1, 500);
+        dispatcher.recover(Time::ZERO, NodeId(1), &mut Vec::new());
+        assert_eq!(next(&dispatcher, Time::ZERO, 1), [1], "what it did before says nothing");
+        took(&dispatcher, Time::ZERO, 1, 500);
+        assert_eq!(next(&dispatcher, Time::ZERO, 5), [0; 5]);
+    }
+}
