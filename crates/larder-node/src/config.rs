@@ -4,6 +4,7 @@
 //! [`crate::Node::new`] calls it, so a running node has a configuration without contradictions.
 
 use crate::dynamic::DynamicConfig;
+use crate::report::ReportConfig;
 use crate::store::{DiskModel, ProcessorModel};
 use larder_core::Bytes;
 use larder_core::cache::CacheKind;
@@ -31,6 +32,8 @@ pub struct NodeConfig {
     pub health_path: Option<String>,
     /// Path that answers [`crate::NodeStats`] as JSON. Default `None`: the numbers are not for every client.
     pub stats_path: Option<String>,
+    /// What the node tells the switches that send it requests.
+    pub report: ReportConfig,
 }
 
 /// The memory cache of a node.
@@ -124,6 +127,7 @@ impl NodeConfig {
             revalidate: Duration::from_secs(2),
             health_path: Some("/.larder/health".to_owned()),
             stats_path: None,
+            report: ReportConfig::default(),
         }
     }
 
@@ -151,12 +155,9 @@ impl NodeConfig {
             processor.iter().try_for_each(ProcessorModel::check)?;
         }
         if let Some(dynamic) = &self.dynamic {
-            let (disk, cpu) = match &self.store {
-                StoreConfig::Directory { .. } => (false, false),
-                StoreConfig::Model { processor, .. } => (true, processor.is_some()),
-            };
-            dynamic.check(disk, cpu)?;
+            dynamic.check(&self.store)?;
         }
+        self.report.check()?;
         self.limits.check()
     }
 }

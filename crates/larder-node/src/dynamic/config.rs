@@ -1,6 +1,6 @@
 //! What is told about dynamic content.
 
-use crate::config::{ConfigError, ensure};
+use crate::config::{ConfigError, StoreConfig, ensure};
 use larder_core::Bytes;
 use larder_core::cost::{DiskModel, ProcessorModel};
 use std::path::PathBuf;
@@ -117,7 +117,11 @@ impl HandlerConfig {
         }
     }
 
-    fn check(&self) -> Result<(), ConfigError> {
+    /// Whether every value is in its range.
+    ///
+    /// # Errors
+    /// The first value that is not.
+    pub fn check(&self) -> Result<(), ConfigError> {
         let named = self.name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b));
         let begins = self.name.starts_with(|c: char| c.is_ascii_alphabetic());
         let what = "1 to 64 letters, digits, '-' and '_', beginning with a letter";
@@ -157,8 +161,15 @@ impl DynamicConfig {
         }
     }
 
-    /// Whether every value is in its range. `store_disk` and `store_cpu`: whether the store models them.
-    pub(crate) fn check(&self, store_disk: bool, store_cpu: bool) -> Result<(), ConfigError> {
+    /// Whether every value is in its range, for a node with this store.
+    ///
+    /// # Errors
+    /// The first value that is not, or that says again what the store says.
+    pub fn check(&self, store: &StoreConfig) -> Result<(), ConfigError> {
+        let (store_disk, store_cpu) = match store {
+            StoreConfig::Directory { .. } => (false, false),
+            StoreConfig::Model { processor, .. } => (true, processor.is_some()),
+        };
         ensure((1..=256).contains(&self.handlers.len()), "dynamic.handlers", "1 to 256 of them")?;
         self.handlers.iter().try_for_each(HandlerConfig::check)?;
         let what = "absent, since the modelled store has a processor, which is the node's";
@@ -196,6 +207,15 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn directory() -> StoreConfig {
+        StoreConfig::Directory { root: "/".into(), bypass_page_cache: false }
+    }
+
+    fn model(processor: bool) -> StoreConfig {
+        let processor = processor.then(ProcessorModel::default);
+        StoreConfig::Model { manifest: "m".into(), disk: DiskModel::default(), processor }
+    }
+
     #[test]
     fn values_out_of_range_are_named() {
         type Spoil = fn(&mut DynamicConfig);
@@ -219,11 +239,11 @@ mod tests {
             ("dynamic.body_max", |c| c.body_max = Bytes(u64::MAX)),
         ];
         let config = DynamicConfig::new(vec![HandlerConfig::new("a", "/a*")]);
-        assert_eq!(config.check(false, false), Ok(()));
+        assert_eq!(config.check(&directory()), Ok(()));
         for (field, spoil) in cases {
             let mut config = config.clone();
             spoil(&mut config);
-            assert_eq!(config.check(false, false).map_err(|error| error.field), Err(field));
+            assert_eq!(config.check(&directory()).map_err(|error| error.field), Err(field));
         }
     }
 
@@ -231,12 +251,12 @@ mod tests {
     fn what_the_store_models_is_not_given_twice() {
         let mut config = DynamicConfig::new(vec![HandlerConfig::new("a", "/a*")]);
         config.handlers[0].reads = 1;
-        assert_eq!(config.check(true, true), Ok(()));
+        assert_eq!(config.check(&model(true)), Ok(()));
         config.cpu = Some(CpuConfig::Real { processors: 0, speed: 1.0 });
-        assert_eq!(config.check(true, true).map_err(|error| error.field), Err("dynamic.cpu"));
-        assert_eq!(config.check(true, false), Ok(()));
+        assert_eq!(config.check(&model(true)).map_err(|error| error.field), Err("dynamic.cpu"));
+        assert_eq!(config.check(&model(false)), Ok(()));
         config.disk = Some(DynamicDisk::Modelled(DiskModel::default()));
-        assert_eq!(config.check(true, false).map_err(|error| error.field), Err("dynamic.disk"));
+        assert_eq!(config.check(&model(false)).map_err(|error| error.field), Err("dynamic.disk"));
     }
 
     proptest! {
