@@ -38,6 +38,7 @@ use crate::policy::{Choice, Known, PolicyKind};
 use crate::tape::Tape;
 use crate::time::Time;
 use admission::{Entered, Gate, Waiter};
+use core::sync::atomic::{AtomicU64, Ordering};
 use route::Route;
 use std::sync::Mutex;
 use witness::Recorder;
@@ -97,6 +98,8 @@ pub struct Dispatcher {
     routes: Box<[Route]>,
     /// One per group, that of all nodes first.
     gates: Box<[Gate]>,
+    /// The thresholds from which the limits were last derived: T_low in the upper half, T_high in the lower.
+    limits_from: AtomicU64,
     refitting: Mutex<()>,
     recorder: Option<Box<Recorder>>,
 }
@@ -139,7 +142,8 @@ impl Dispatcher {
         let gate = |group| Gate::new(group, groups, first.queue_max, first.queue_timeout);
         let gates = (0..groups).map(gate).collect();
         let routes = specs.into_iter().map(Route::new).collect();
-        let dispatcher = Self { nodes: table, routes, gates, refitting: Mutex::new(()), recorder: None };
+        let (limits_from, refitting) = (AtomicU64::new(0), Mutex::new(()));
+        let dispatcher = Self { nodes: table, routes, gates, limits_from, refitting, recorder: None };
         dispatcher.set_limits();
         Ok(dispatcher)
     }
@@ -451,12 +455,28 @@ impl Dispatcher {
         }
     }
 
+    /// Lets the limits follow thresholds that have changed.
+    fn follow_thresholds(&self) {
+        let (low, high) = self.thresholds();
+        if self.limits_from.load(Ordering::Relaxed) != u64::from(low) << 32 | u64::from(high) {
+            self.set_limits();
+        }
+    }
+
     fn set_limits(&self) {
         // One at a time: of two changes at once, the later one's sums must be the ones that stay.
         let _one = lock(&self.refitting);
+        let (low, high) = self.thresholds();
+        self.limits_from.store(u64::from(low) << 32 | u64::from(high), Ordering::Relaxed);
         for gate in &self.gates {
             self.inside(gate).set_limit(self.limit(gate.group()));
         }
+    }
+
+    /// The thresholds that S is derived from: those in force on the default route.
+    fn thresholds(&self) -> (u32, u32) {
+        let Route { policy, settings, .. } = &self.routes[0];
+        policy.thresholds().unwrap_or((settings.t_low, settings.t_high))
     }
 
     /// S = (n - 1) T_high + T_low - 1 (LARD section 2.4) over the nodes of a group, each node's thresholds scaled by its
@@ -468,8 +488,9 @@ impl Dispatcher {
             Admission::Fixed(limit) => limit,
             Admission::Derived => {
                 let (sum, max) = (self.nodes.weight_sum(group), self.nodes.weight_max(group));
-                let high = u64::from(settings.t_high) * (sum - max.min(sum));
-                let low = u64::from(settings.t_low) * max;
+                let (low, high) = self.thresholds();
+                let high = u64::from(high) * (sum - max.min(sum));
+                let low = u64::from(low) * max;
                 u32::try_from(((high + low) / 1000).saturating_sub(1)).unwrap_or(u32::MAX).max(1)
             }
         }

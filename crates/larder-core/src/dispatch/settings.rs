@@ -4,9 +4,12 @@ use crate::class::ServiceClass;
 use crate::nodes::{JoinError, JoinPace, NODES_LIMIT};
 use crate::policy::BoundedSettings;
 use crate::policy::PolicyKind;
+use crate::policy::cap_load::CapLoadSettings;
 use crate::policy::hacc::HaccSettings;
+use crate::policy::lard_cost::CostSettings;
 use crate::policy::maglev::is_prime;
 use crate::policy::table::RouteTable;
+use crate::policy::thresholds::ThresholdSettings;
 use core::time::Duration;
 use std::sync::Arc;
 
@@ -33,6 +36,9 @@ pub struct Settings {
     pub t_low: u32,
     /// Above this load a node is to be relieved. Connections; above `t_low`, to 100,000; default 65 (LARD section 2.4).
     pub t_high: u32,
+    /// Where T_low and T_high of `lard` and `lard-r` come from. Default: they are `t_low` and `t_high`. The admission limit
+    /// follows what the default route finds out.
+    pub thresholds: ThresholdSettings,
     /// K: how long a server set must have been unchanged before it shrinks. Default 20 s (LARD section 2.5).
     pub replication_decay: Duration,
     /// How many targets are remembered, about 50 to 60 bytes each; the least recently used are forgotten beyond it.
@@ -67,6 +73,10 @@ pub struct Settings {
     /// their ratios count. A class of share 0 has no nodes of its own and uses all of them. Each 0 to 1,000,000; default
     /// all 1.
     pub static_shares: [u32; ServiceClass::COUNT],
+    /// What `cap-load` goes by. Default: 1.25 times the mean load and two connections.
+    pub cap_load: CapLoadSettings,
+    /// What `lard-cost` goes by. Default: L_idle 30, L_overload 130, a miss 50 (USENIX 1999, section 4).
+    pub cost: CostSettings,
     /// The routing table of `ward` and `part`. Without one every target is unknown to it. Default: none.
     pub table: Option<Arc<RouteTable>>,
     /// What `hacc` goes by. Default: [`HaccSettings::STATIC_FILES`].
@@ -91,6 +101,7 @@ impl Default for Settings {
             seed: 1,
             t_low: 25,
             t_high: 65,
+            thresholds: ThresholdSettings::default(),
             replication_decay: Duration::from_secs(20),
             targets_max: 1 << 20,
             nodes_max: 1024,
@@ -105,6 +116,8 @@ impl Default for Settings {
             util_low_permille: 300,
             util_high_permille: 700,
             static_shares: [1; ServiceClass::COUNT],
+            cap_load: CapLoadSettings::default(),
+            cost: CostSettings::default(),
             table: None,
             hacc: HaccSettings::STATIC_FILES,
             bounded: BoundedSettings::default(),
@@ -198,6 +211,9 @@ impl Settings {
         in_range("util_high_permille", high.into(), high_ok, "above util_low_permille, at most 999")?;
         let share = self.static_shares.into_iter().max().unwrap_or(0);
         in_range("static_shares", share.into(), share <= 1_000_000, "0 to 1000000 each")?;
+        self.thresholds.validate()?;
+        self.cap_load.validate()?;
+        self.cost.validate()?;
         self.hacc.validate()
     }
 

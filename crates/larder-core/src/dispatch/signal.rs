@@ -46,8 +46,22 @@ impl Dispatcher {
     /// A node says how loaded it is; the report takes the place of the one before. False, and nothing is kept, if
     /// there is no such node or it does not take requests.
     pub fn report(&self, now: Time, node: NodeId, report: LoadReport) -> bool {
-        let act = |_: Option<&Tape>| self.nodes.take_report(now, node, report).then_some(node).ok_or(());
+        let act = |_: Option<&Tape>| self.take_report(now, node, report).then_some(node).ok_or(());
         self.change(now, || Change::Report(node, report), act).is_ok()
+    }
+
+    /// Keeps a report and lets the policies of all routes that use the node follow it.
+    pub(super) fn take_report(&self, now: Time, node: NodeId, report: LoadReport) -> bool {
+        if !self.nodes.take_report(now, node, report) {
+            return false;
+        }
+        for (index, route) in self.routes.iter().enumerate() {
+            let sight = self.sight(RouteId(u16::try_from(index).unwrap_or(u16::MAX)), None);
+            if sight.is_open(node) {
+                route.policy.reported(now, node, &report, sight);
+            }
+        }
+        true
     }
 
     /// A node's cache has changed. False, and nothing is kept, if there is no such node, it does not take requests,
@@ -80,6 +94,7 @@ impl Dispatcher {
     pub fn served(&self, now: Time, request: &Request, node: NodeId, served: &Served) {
         let sight = self.sight(request.route, None);
         self.route(request.route).policy.served(now, request, node, served, sight);
+        self.follow_thresholds();
     }
 
     /// A route gets another routing table. Decisions made from here on go by it. False if its policy uses none or there

@@ -206,7 +206,7 @@ impl Dispatcher {
             Change::Join(spec) => self.nodes.join(at, spec.clone(), false, Some(&tape), |_| {}).ok(),
             Change::State(node, state) => self.nodes.set_state(*node, *state).then_some(*node),
             Change::Reweigh(node, weight) => self.nodes.set_weight(*node, *weight).then_some(*node),
-            Change::Report(node, report) => self.nodes.take_report(at, *node, *report).then_some(*node),
+            Change::Report(node, report) => self.take_report(at, *node, *report).then_some(*node),
             Change::Cache(node, target, event) => {
                 self.mirror(at, *node, *target, *event, Some(&tape)).then_some(*node)
             }

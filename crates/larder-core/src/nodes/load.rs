@@ -20,7 +20,7 @@ pub struct Key(u64);
 
 impl Key {
     /// The key as a number, 48 bits.
-    pub(super) const fn get(self) -> u64 {
+    pub(crate) const fn get(self) -> u64 {
         self.0
     }
 
@@ -40,6 +40,12 @@ impl Key {
     /// This and `more`.
     pub const fn plus(self, more: Self) -> Self {
         Self(self.0.saturating_add(more.0))
+    }
+
+    /// This and `more`, a number as [`Key::get`] gives it; at most [`Key::CLOSED`] less one.
+    pub(crate) const fn plus_units(self, more: u64) -> Self {
+        let sum = self.0.saturating_add(more);
+        if sum < KEY_MASK { Self(sum) } else { Self(KEY_MASK - 1) }
     }
 
     /// The mean of `outstanding` requests over nodes whose weights (1000 = 1.0) sum to `weight_sum`.

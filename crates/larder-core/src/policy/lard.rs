@@ -15,50 +15,16 @@
 //! within T_low of the least loaded, or a large cache would get no more targets than a small one; a retry on another node does not move the target, since a node that really fails is taken out
 //! and loses its targets anyway.
 //!
-//! Parameters: T_low (25), T_high (65), the size of the target map. State: the target map.
+//! Parameters: T_low (25), T_high (65), or the [rules](super::thresholds) they come from; the size of the target map.
+//! State: the target map.
 
 use super::targets::{Slot, Targets};
+use super::thresholds::{Levels, Thresholds};
 use super::{Choice, Known, Policy, Reason};
-use crate::dispatch::{Request, Settings};
+use crate::dispatch::{Request, Served, Settings};
 use crate::id::{NodeId, TargetId};
-use crate::nodes::load::Key;
-use crate::nodes::{Placing, Sight};
+use crate::nodes::{LoadReport, Placing, Sight};
 use crate::time::Time;
-
-/// T_low and T_high as keys.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Thresholds {
-    pub(super) low: Key,
-    high: Key,
-    high_twice: Key,
-}
-
-impl Thresholds {
-    pub(super) fn new(settings: &Settings) -> Self {
-        Self {
-            low: Key::of(settings.t_low),
-            high: Key::of(settings.t_high),
-            high_twice: Key::of(settings.t_high.saturating_mul(2)),
-        }
-    }
-
-    /// The node, counted, unless it is to be relieved.
-    #[inline]
-    pub(super) fn local(&self, node: NodeId, nodes: Sight<'_>) -> Option<Choice> {
-        if self.overloaded(nodes.start(node), nodes) {
-            let counted = nodes.end(node);
-            debug_assert!(counted, "it was counted a moment ago");
-            return None;
-        }
-        Some(Choice { node, reason: Reason::Local })
-    }
-
-    /// Whether a node with this key is to be relieved.
-    #[inline]
-    pub(super) fn overloaded(&self, key: Key, nodes: Sight<'_>) -> bool {
-        key > self.high && (key >= self.high_twice || nodes.any_below(self.low))
-    }
-}
 
 #[derive(Debug)]
 pub(super) struct Lard {
@@ -69,16 +35,15 @@ pub(super) struct Lard {
 impl Lard {
     pub(super) fn new(settings: &Settings) -> Self {
         Self {
-            thresholds: Thresholds::new(settings),
+            thresholds: Thresholds::new(settings.t_low, settings.t_high, settings.thresholds),
             targets: Targets::new(settings.targets_max, settings.shards),
         }
     }
 
     fn decide(
-        &self,
         now: Time,
         target: TargetId,
-        seen: Seen,
+        (seen, levels): (Seen, Levels),
         nodes: Sight<'_>,
         take: bool,
     ) -> Option<Choice> {
@@ -89,9 +54,9 @@ impl Lard {
         match seen.server {
             None => {
                 let reason = if seen.was_assigned { Reason::Lost } else { Reason::First };
-                place(reason, Placing::first(self.thresholds.low, take))
+                place(reason, Placing::first(levels.low, take))
             }
-            Some(node) if self.thresholds.overloaded(nodes.key(node), nodes) => {
+            Some(node) if levels.overloaded(nodes.key(node), nodes) => {
                 let choice = place(Reason::Migrate, Placing::relief(take))?;
                 // All nodes are at twice T_high, or only resting joiners are free: nobody is better.
                 let moved = choice.node != node && nodes.key(choice.node) < nodes.key(node);
@@ -116,13 +81,14 @@ impl Policy for Lard {
         }
         let mut shard = self.targets.visit(request.target, nodes);
         let slot: Slot = shard.touch(request.target);
-        if let Some(choice) = shard.sole(slot, nodes).and_then(|node| self.thresholds.local(node, nodes)) {
+        let levels = self.thresholds.levels(nodes);
+        if let Some(choice) = shard.sole(slot, nodes).and_then(|node| levels.local(node, nodes)) {
             return Some(choice);
         }
         let epoch = nodes.epoch();
         let server = shard.members(slot, nodes).next();
         let was_assigned = server.is_some() || shard.was_assigned(slot);
-        let choice = self.decide(now, request.target, Seen { server, was_assigned }, nodes, true)?;
+        let choice = Self::decide(now, request.target, (Seen { server, was_assigned }, levels), nodes, true)?;
         shard.put_sole(slot, choice, now, epoch, nodes);
         Some(choice.counted(nodes))
     }
@@ -138,7 +104,7 @@ impl Policy for Lard {
                 Seen { server: shard.members(slot, nodes).next(), was_assigned: shard.was_assigned(slot) }
             }
         };
-        self.decide(now, request.target, seen, nodes, false)
+        Self::decide(now, request.target, (seen, self.thresholds.levels(nodes)), nodes, false)
     }
 
     fn known(&self, target: TargetId, nodes: Sight<'_>) -> Option<Known> {
@@ -147,6 +113,18 @@ impl Policy for Lard {
 
     fn targets(&self) -> usize {
         self.targets.len()
+    }
+
+    fn served(&self, _now: Time, _request: &Request, node: NodeId, served: &Served, nodes: Sight<'_>) {
+        self.thresholds.served(node, served.elapsed, nodes);
+    }
+
+    fn reported(&self, now: Time, node: NodeId, report: &LoadReport, nodes: Sight<'_>) {
+        self.thresholds.reported(now, node, report, nodes);
+    }
+
+    fn thresholds(&self) -> Option<(u32, u32)> {
+        Some(self.thresholds.in_force())
     }
 }
 

@@ -18,15 +18,17 @@
 //! dropped without counting as a change. Removal stops new requests, not those in flight. A retry goes to another
 //! member if there is one that was not tried. Ties among all nodes as in [`super::lard`].
 //!
-//! Parameters: T_low (25), T_high (65), K (20 s), the size of the target map. State: the target map.
+//! Parameters: T_low (25), T_high (65), or the [rules](super::thresholds) they come from; K (20 s), the size of the target
+//! map. State: the target map.
 //! Cost: O(servers of the target), and the search for the least loaded node when a set is empty or overloaded.
 
-use super::lard::{Thresholds, known, retry};
+use super::lard::{known, retry};
 use super::targets::{Shard, Slot, Targets};
+use super::thresholds::{Levels, Thresholds};
 use super::{Choice, Known, Policy, Reason};
-use crate::dispatch::{Request, Settings};
+use crate::dispatch::{Request, Served, Settings};
 use crate::id::{NodeId, TargetId};
-use crate::nodes::{Placing, Sight};
+use crate::nodes::{LoadReport, Placing, Sight};
 use crate::time::Time;
 use core::time::Duration;
 
@@ -39,31 +41,23 @@ pub(super) struct LardR {
 
 /// What is to happen to a target's set.
 #[derive(Clone, Copy, Debug)]
-struct Verdict {
-    choice: Choice,
-    add: Option<NodeId>,
-    remove: Option<NodeId>,
+pub(super) struct Verdict {
+    pub(super) choice: Choice,
+    pub(super) add: Option<NodeId>,
+    pub(super) remove: Option<NodeId>,
 }
 
 impl LardR {
     pub(super) fn new(settings: &Settings) -> Self {
         Self {
-            thresholds: Thresholds::new(settings),
+            thresholds: Thresholds::new(settings.t_low, settings.t_high, settings.thresholds),
             decay: settings.replication_decay,
             targets: Targets::new(settings.targets_max, settings.shards),
         }
     }
 
-    fn first(
-        &self,
-        now: Time,
-        target: TargetId,
-        nodes: Sight<'_>,
-        lost: bool,
-        take: bool,
-    ) -> Option<Verdict> {
-        let even = self.thresholds.low;
-        let node = nodes.place(now, target, |_| false, Placing::first(even, take))?;
+    fn first(now: Time, target: TargetId, nodes: Sight<'_>, lost: bool, placing: Placing) -> Option<Verdict> {
+        let node = nodes.place(now, target, |_| false, placing)?;
         let reason = if lost { Reason::Lost } else { Reason::First };
         Some(Verdict { choice: Choice { node, reason }, add: Some(node), remove: None })
     }
@@ -72,18 +66,19 @@ impl LardR {
         &self,
         now: Time,
         target: TargetId,
-        found: (&Shard, Slot),
+        found: (&Shard, Slot, Levels),
         nodes: Sight<'_>,
         take: bool,
     ) -> Option<Verdict> {
-        let (shard, slot) = found;
+        let (shard, slot, levels) = found;
         let members = || shard.members(slot, nodes);
         let Some(least) = least_of(members(), nodes) else {
-            return self.first(now, target, nodes, shard.was_assigned(slot), take);
+            let placing = Placing::first(levels.low, take);
+            return Self::first(now, target, nodes, shard.was_assigned(slot), placing);
         };
         let mut verdict =
             Verdict { choice: Choice { node: least, reason: Reason::Local }, add: None, remove: None };
-        if self.thresholds.overloaded(nodes.key(least), nodes) {
+        if levels.overloaded(nodes.key(least), nodes) {
             let other = nodes.place(now, target, |_| false, Placing::relief(take))?;
             // Loads move while they are read, so the least loaded of all may turn out to be a member.
             if nodes.key(other) < nodes.key(least) && members().all(|member| member != other) {
@@ -116,21 +111,6 @@ impl LardR {
             None => retry(now, request, nodes),
         }
     }
-
-    /// Writes the members down, and `changed` if the set did change.
-    fn apply(
-        shard: &mut Shard,
-        slot: Slot,
-        verdict: Verdict,
-        changed: Option<Time>,
-        nodes: Sight<'_>,
-        epoch: u32,
-    ) {
-        let mut members: Vec<NodeId> = shard.members(slot, nodes).collect();
-        members.retain(|node| Some(*node) != verdict.remove);
-        members.extend(verdict.add);
-        shard.put(slot, &members, epoch, changed);
-    }
 }
 
 impl Policy for LardR {
@@ -141,13 +121,14 @@ impl Policy for LardR {
         let epoch = nodes.epoch();
         let mut shard = self.targets.visit(request.target, nodes);
         let slot = shard.touch(request.target);
-        if let Some(choice) = shard.sole(slot, nodes).and_then(|node| self.thresholds.local(node, nodes)) {
+        let levels = self.thresholds.levels(nodes);
+        if let Some(choice) = shard.sole(slot, nodes).and_then(|node| levels.local(node, nodes)) {
             return Some(choice);
         }
-        let verdict = self.decide(now, request.target, (&shard, slot), nodes, true)?;
+        let verdict = self.decide(now, request.target, (&shard, slot, levels), nodes, true)?;
         let changes = verdict.add.is_some() || verdict.remove.is_some();
         if changes || !shard.is_current(slot, nodes) {
-            Self::apply(&mut shard, slot, verdict, changes.then_some(now), nodes, epoch);
+            apply(&mut shard, slot, verdict, changes.then_some(now), nodes, epoch);
         }
         Some(verdict.choice.counted(nodes))
     }
@@ -157,9 +138,10 @@ impl Policy for LardR {
             return self.retry(now, request, nodes);
         }
         let shard = self.targets.shard(request.target);
+        let levels = self.thresholds.levels(nodes);
         let verdict = match shard.find(request.target) {
-            None => self.first(now, request.target, nodes, false, false),
-            Some(slot) => self.decide(now, request.target, (&shard, slot), nodes, false),
+            None => Self::first(now, request.target, nodes, false, Placing::first(levels.low, false)),
+            Some(slot) => self.decide(now, request.target, (&shard, slot, levels), nodes, false),
         };
         verdict.map(|verdict| verdict.choice)
     }
@@ -171,14 +153,41 @@ impl Policy for LardR {
     fn targets(&self) -> usize {
         self.targets.len()
     }
+
+    fn served(&self, _now: Time, _request: &Request, node: NodeId, served: &Served, nodes: Sight<'_>) {
+        self.thresholds.served(node, served.elapsed, nodes);
+    }
+
+    fn reported(&self, now: Time, node: NodeId, report: &LoadReport, nodes: Sight<'_>) {
+        self.thresholds.reported(now, node, report, nodes);
+    }
+
+    fn thresholds(&self) -> Option<(u32, u32)> {
+        Some(self.thresholds.in_force())
+    }
+}
+
+/// Writes the members down, and `changed` if the set did change.
+pub(super) fn apply(
+    shard: &mut Shard,
+    slot: Slot,
+    verdict: Verdict,
+    changed: Option<Time>,
+    nodes: Sight<'_>,
+    epoch: u32,
+) {
+    let mut members: Vec<NodeId> = shard.members(slot, nodes).collect();
+    members.retain(|node| Some(*node) != verdict.remove);
+    members.extend(verdict.add);
+    shard.put(slot, &members, epoch, changed);
 }
 
 /// The least loaded; the first among equals.
-fn least_of(members: impl Iterator<Item = NodeId>, nodes: Sight<'_>) -> Option<NodeId> {
+pub(super) fn least_of(members: impl Iterator<Item = NodeId>, nodes: Sight<'_>) -> Option<NodeId> {
     members.min_by_key(|node| nodes.key(*node))
 }
 
 /// The most loaded; the first among equals.
-fn most_of(members: impl Iterator<Item = NodeId>, nodes: Sight<'_>) -> Option<NodeId> {
+pub(super) fn most_of(members: impl Iterator<Item = NodeId>, nodes: Sight<'_>) -> Option<NodeId> {
     members.reduce(|most, node| if nodes.key(node) > nodes.key(most) { node } else { most })
 }

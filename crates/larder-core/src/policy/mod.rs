@@ -6,12 +6,14 @@
 
 mod bounded;
 mod cap;
+pub mod cap_load;
 mod curve;
 mod explain;
 mod gathered;
 pub mod hacc;
 mod hash;
 mod lard;
+pub mod lard_cost;
 mod lard_r;
 mod lard_util;
 mod lb_gc;
@@ -30,6 +32,7 @@ mod set;
 mod static_partition;
 pub mod table;
 pub mod targets;
+pub mod thresholds;
 mod ward;
 mod wrr;
 mod wrr_num;
@@ -43,7 +46,7 @@ pub use explain::Known;
 
 use crate::dispatch::{CacheEvent, Request, Served, Settings};
 use crate::id::{NodeId, TargetId};
-use crate::nodes::Sight;
+use crate::nodes::{LoadReport, Sight};
 use crate::time::Time;
 use core::fmt;
 use core::str::FromStr;
@@ -95,11 +98,15 @@ pub enum PolicyKind {
     P2c,
     /// Of two nodes drawn by lot the one that promises the shorter wait: peak EWMA.
     PeakEwma,
+    /// CAP that passes over nodes above the mean load.
+    CapLoad,
+    /// LARD by costs instead of thresholds.
+    LardCost,
 }
 
 impl PolicyKind {
     /// Every policy.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 23] = [
         Self::Random,
         Self::Rr,
         Self::Wrr,
@@ -121,6 +128,8 @@ impl PolicyKind {
         Self::Rendezvous,
         Self::P2c,
         Self::PeakEwma,
+        Self::CapLoad,
+        Self::LardCost,
     ];
 
     /// Those that the live switch offers; the others need signals or tables that only the simulator provides. In the
@@ -152,6 +161,8 @@ impl PolicyKind {
             Self::Part => "part",
             Self::Hacc => "hacc",
             Self::LbGc => "lb-gc",
+            Self::CapLoad => "cap-load",
+            Self::LardCost => "lard-cost",
             Self::Bounded => "bounded",
             Self::Maglev => "maglev",
             Self::Rendezvous => "rendezvous",
@@ -190,6 +201,8 @@ impl PolicyKind {
             Self::PeakEwma => {
                 "of two nodes drawn by lot the one that promises the shorter wait, by latencies"
             }
+            Self::CapLoad => "like cap, passing over nodes above the mean load",
+            Self::LardCost => "like lard-r, by what queues and misses cost instead of thresholds",
         }
     }
 
@@ -216,6 +229,8 @@ impl PolicyKind {
             Self::Part => Box::new(ward::Ward::part(settings)),
             Self::Hacc => Box::new(hacc::Hacc::new(settings)),
             Self::LbGc => Box::new(lb_gc::LbGc::new(settings)),
+            Self::CapLoad => Box::new(cap_load::CapLoad::new(settings)),
+            Self::LardCost => Box::new(lard_cost::LardCost::new(settings)),
             Self::Bounded => Box::new(bounded::Bounded::new(settings)),
             Self::Maglev => Box::new(maglev::Maglev::new(settings)),
             Self::Rendezvous => Box::new(rendezvous::Rendezvous::new(settings)),
@@ -385,6 +400,17 @@ pub(crate) trait Policy: Send + Sync + fmt::Debug {
     /// A request that was sent to `node` has been answered. What is learned from it must be read through
     /// [`Sight::read`](Sight) as [`Read::Learned`](crate::tape::Read), so that a decision can be made anew.
     fn served(&self, _now: Time, _request: &Request, _node: NodeId, _served: &Served, _nodes: Sight<'_>) {}
+
+    /// A node that takes requests has reported. Told of every report, in the order of changes, and again where a record is
+    /// played; so what follows from reports alone may be read by decisions as it stands. What follows from loads too is
+    /// learned, as in [`Policy::served`].
+    fn reported(&self, _now: Time, _node: NodeId, _report: &LoadReport, _nodes: Sight<'_>) {}
+
+    /// T_low and T_high in connections, where the policy goes by them; they may change. Not for decisions: the admission
+    /// limit follows them.
+    fn thresholds(&self) -> Option<(u32, u32)> {
+        None
+    }
 
     /// Takes another routing table. False if the policy uses none.
     fn set_table(&self, _table: Arc<RouteTable>) -> bool {

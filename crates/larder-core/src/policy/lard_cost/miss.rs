@@ -1,0 +1,196 @@
+//! What a miss costs: given, or measured from the requests that end.
+
+use crate::dispatch::settings::in_range;
+use crate::dispatch::{Found, SettingsError};
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::time::Duration;
+use std::sync::Mutex;
+
+/// The parameters of `lard-cost`. The values are the paper's (USENIX 1999, section 4, Apache 1.3.3 on FreeBSD 2.2.6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CostSettings {
+    /// L_idle: below this load a node is under-used. Connections; 1 to 100,000; default 30.
+    pub idle: u32,
+    /// L_overload: above this load no more delay is acceptable. Connections; above `idle`, to 100,000; default 130.
+    pub overload: u32,
+    /// M: what a miss costs. Default: 50.
+    pub miss: MissCost,
+}
+
+/// What a miss costs, in delays of a request for a cached target at an unloaded node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MissCost {
+    /// This. 1 to 1,000.
+    Fixed(u32),
+    /// What the requests that end tell; `default` until they do. 1 to 1,000.
+    Measured {
+        /// What counts until enough is known.
+        default: u32,
+    },
+}
+
+impl CostSettings {
+    pub(crate) fn validate(&self) -> Result<(), SettingsError> {
+        let (idle, overload) = (self.idle, self.overload);
+        in_range("cost.idle", idle.into(), (1..=100_000).contains(&idle), "1 to 100000")?;
+        let ok = overload > idle && overload <= 100_000;
+        in_range("cost.overload", overload.into(), ok, "above cost.idle, at most 100000")?;
+        let (MissCost::Fixed(units) | MissCost::Measured { default: units }) = self.miss;
+        in_range("cost.miss", units.into(), (1..=MISS_MAX).contains(&units), "1 to 1000")
+    }
+}
+
+impl Default for CostSettings {
+    fn default() -> Self {
+        Self { idle: 30, overload: 130, miss: MissCost::Fixed(50) }
+    }
+}
+
+/// The most that a miss may cost, in units.
+const MISS_MAX: u32 = 1_000;
+/// Samples of hits and of misses before the measured value counts.
+const SAMPLES_MIN: u32 = 64;
+/// Samples of one kind after which half of them are forgotten.
+const SAMPLES_MAX: u32 = 4_096;
+/// How many samples lie between two looks at the medians.
+const LOOK: u32 = 64;
+/// Classes of times: eight per doubling from 1 us up, the last for all from 2^32 us on.
+const CLASSES: usize = 32 * 8;
+
+/// The times of hits and misses.
+#[derive(Debug, Default)]
+pub(super) struct Misses {
+    /// M in 1/1000; 0 while it is unknown.
+    milli: AtomicU64,
+    times: Mutex<Times>,
+}
+
+#[derive(Debug, Default)]
+struct Times {
+    hits: Histogram,
+    misses: Histogram,
+    since_look: u32,
+}
+
+#[derive(Debug)]
+struct Histogram {
+    counts: Box<[u32; CLASSES]>,
+    total: u32,
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self { counts: Box::new([0; CLASSES]), total: 0 }
+    }
+}
+
+impl Misses {
+    /// M in 1/1000; 0 while it is unknown.
+    pub(super) fn milli(&self) -> u64 {
+        self.milli.load(Ordering::Relaxed)
+    }
+
+    /// One request's time. A sample that finds another thread taking one is dropped.
+    pub(super) fn sample(&self, found: Found, elapsed: Duration) {
+        let Ok(mut times) = self.times.try_lock() else { return };
+        match found {
+            Found::Hit => times.hits.add(elapsed),
+            Found::Miss => times.misses.add(elapsed),
+        }
+        times.since_look += 1;
+        if times.since_look < LOOK {
+            return;
+        }
+        times.since_look = 0;
+        if let (Some(hit), Some(miss)) = (times.hits.median_ns(), times.misses.median_ns()) {
+            let milli = (miss.saturating_mul(1000) / hit).clamp(1_000, u64::from(MISS_MAX) * 1_000);
+            self.milli.store(milli, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Histogram {
+    fn add(&mut self, elapsed: Duration) {
+        self.counts[class(elapsed)] += 1;
+        self.total += 1;
+        if self.total >= SAMPLES_MAX {
+            self.counts.iter_mut().for_each(|count| *count /= 2);
+            self.total = self.counts.iter().sum();
+        }
+    }
+
+    /// The middle of the median's class; `None` if there are too few samples.
+    fn median_ns(&self) -> Option<u64> {
+        if self.total < SAMPLES_MIN {
+            return None;
+        }
+        let mut below = 0;
+        let index = self.counts.iter().position(|count| {
+            below += count;
+            below * 2 >= self.total
+        });
+        index.map(|index| (floor_ns(index) + floor_ns(index + 1)) / 2)
+    }
+}
+
+/// The class of a time.
+fn class(elapsed: Duration) -> usize {
+    let eighths = u64::try_from(elapsed.as_nanos() / 125).unwrap_or(u64::MAX).max(8);
+    let octave = eighths.ilog2() - 3;
+    let eighth = (eighths >> octave) & 7;
+    (octave as usize * 8 + eighth as usize).min(CLASSES - 1)
+}
+
+/// The least time of a class, in nanoseconds.
+const fn floor_ns(index: usize) -> u64 {
+    ((8 + index as u64 % 8) * 125) << (index / 8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_are_an_eighth_of_a_doubling_wide() {
+        for ns in (1_000..200_000).step_by(37).chain([28_000_000, 3_600_000_000_000]) {
+            let index = class(Duration::from_nanos(ns));
+            assert!(floor_ns(index) <= ns && ns < floor_ns(index + 1), "{ns} in {index}");
+        }
+        assert_eq!(class(Duration::ZERO), 0);
+        assert_eq!(class(Duration::MAX), CLASSES - 1);
+    }
+
+    #[test]
+    fn a_miss_costs_the_ratio_of_the_medians() {
+        let misses = Misses::default();
+        for i in 0..2_000_u64 {
+            // Every twentieth client takes a minute, whatever it gets.
+            let slow = Duration::from_secs(if i % 20 == 0 { 60 } else { 0 });
+            misses.sample(Found::Hit, Duration::from_micros(900 + i % 60) + slow);
+            if i == 40 {
+                assert_eq!(misses.milli(), 0, "too few samples");
+            }
+            misses.sample(Found::Miss, Duration::from_micros(28_000 + i % 1_000) + slow);
+        }
+        let milli = misses.milli();
+        assert!((27_000..=34_000).contains(&milli), "28.5 ms over 0.93 ms is 30.6: {milli}");
+        // The disk is replaced by one ten times as fast: old samples fade.
+        (0..20_000).for_each(|_| misses.sample(Found::Miss, Duration::from_micros(2_850)));
+        let milli = misses.milli();
+        assert!((2_700..=3_400).contains(&milli), "{milli}");
+    }
+
+    #[test]
+    fn the_measured_cost_is_bounded() {
+        let ratio = |hit_us, miss_us| {
+            let misses = Misses::default();
+            for _ in 0..128 {
+                misses.sample(Found::Hit, Duration::from_micros(hit_us));
+                misses.sample(Found::Miss, Duration::from_micros(miss_us));
+            }
+            misses.milli()
+        };
+        assert_eq!(ratio(500, 20), 1_000, "a miss never costs less than a hit");
+        assert_eq!(ratio(1, 60_000_000), 1_000_000);
+    }
+}

@@ -1,0 +1,515 @@
+//! T_low and T_high of `lard` and `lard-r`: given, or found while serving (Pai et al., ASPLOS'98, section 2.4).
+//!
+//! ```text
+//! T_high = (T_low + D / R) / 2, above T_low            D: how much longer a request may take at one node than at another
+//!                                                      R: mean service time
+//! T_low:  the load from which on a node's busiest device is kept busy
+//! ```
+//! The first is the paper's: loads differ by at most 2 T_high - T_low, and each request ahead costs R. The second the paper
+//! names ("learned in a training phase from load reports") and does not specify.
+//!
+//! *R, measured.* A request that took `elapsed` and found `load` requests at its node, itself included and by the node's
+//! weight, is one sample `elapsed / load`: with a queue ahead that is what each of them cost, alone it is the service time.
+//! R is the mean of the samples, over all of them up to 1,024, from then on each with the weight 1/1024. A sample counts
+//! with at most eight times the mean, so that a client that reads for an hour does not decide. Where most of a request is a
+//! slow client and not the node, R comes out too long and T_high too low: the safe side. Until 64 samples T_high is as given.
+//!
+//! *T_low, learned.* For the length of the training phase, counted from the first report, each report of a node is one
+//! sample: the load that the dispatcher counts there, by the node's weight, and whether its busiest device was busy, by
+//! [`Training::busy_permille`]. T_low is the load that tells the two kinds apart best: with the fewest busy samples
+//! below it and idle samples at or above it, the least of equals. Loads are told apart one by one up to 31, then by an
+//! eighth. If there are fewer than 32 samples of either kind when the phase is over, it goes on until there are; the value
+//! given stays in force. What comes out is cut to [`Training::min`] and [`Training::max`]. It is learned once.
+//!
+//! What is learned is no input: decisions read it as [`Read::Learned`], one value, so that they can be made anew. With both
+//! thresholds given nothing is read. A sample that finds another thread taking one is dropped.
+
+use super::{Choice, Reason};
+use crate::dispatch::SettingsError;
+use crate::dispatch::settings::{in_range, period};
+use crate::id::NodeId;
+use crate::nodes::load::Key;
+use crate::nodes::{LoadReport, Sight};
+use crate::tape::Read;
+use crate::time::Time;
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::time::Duration;
+use std::sync::Mutex;
+
+/// The largest threshold there is, in connections.
+pub(crate) const THRESHOLD_MAX: u32 = 100_000;
+
+/// Where T_low and T_high come from. Default: both as given by `t_low` and `t_high`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ThresholdSettings {
+    /// T_low.
+    pub low: LowRule,
+    /// T_high.
+    pub high: HighRule,
+}
+
+/// Where T_low comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LowRule {
+    /// It is `t_low`.
+    #[default]
+    Fixed,
+    /// It is learned from what nodes report; `t_low` until then. Without reports it stays.
+    Learned(Training),
+}
+
+/// How T_low is learned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Training {
+    /// How long samples are taken, from the first report on. 1 ms to 1 h; default 10 min.
+    pub length: Duration,
+    /// From which utilisation on a device counts as kept busy, in 1/1000. 1 to 1000; default 900.
+    pub busy_permille: u16,
+    /// The least T_low that may come out, in connections. 1 to `max`; default 4.
+    pub min: u32,
+    /// The greatest T_low that may come out, in connections. `min` to 99,999; default 1,000.
+    pub max: u32,
+}
+
+impl Default for Training {
+    fn default() -> Self {
+        Self { length: Duration::from_secs(600), busy_permille: 900, min: 4, max: 1_000 }
+    }
+}
+
+/// Where T_high comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HighRule {
+    /// It is `t_high`; one above T_low if what was learned is not below it.
+    #[default]
+    Fixed,
+    /// By the delay rule.
+    ByDelay {
+        /// D: how much longer a request may take at one node than at another. 1 ms to 1 h.
+        delay: Duration,
+        /// R: the mean service time, above 0 and up to 1 h; `None` measures it.
+        service: Option<Duration>,
+    },
+}
+
+impl ThresholdSettings {
+    pub(crate) fn validate(&self) -> Result<(), SettingsError> {
+        if let LowRule::Learned(training) = self.low {
+            period("thresholds.training.length", training.length)?;
+            let Training { busy_permille: busy, min, max, .. } = training;
+            let name = "thresholds.training.busy_permille";
+            in_range(name, busy.into(), (1..=1000).contains(&busy), "1 to 1000")?;
+            let ok = (1..=max).contains(&min);
+            in_range("thresholds.training.min", min.into(), ok, "1 to thresholds.training.max")?;
+            in_range("thresholds.training.max", max.into(), max < THRESHOLD_MAX, "at most 99999")?;
+        }
+        if let HighRule::ByDelay { delay, service } = self.high {
+            period("thresholds.delay", delay)?;
+            let service = service.unwrap_or(Duration::from_millis(1));
+            let ns = u64::try_from(service.as_nanos()).unwrap_or(u64::MAX);
+            let ok = (1..=3_600_000_000_000).contains(&ns);
+            in_range("thresholds.service_ns", ns, ok, "above 0 ns, at most 1 h")?;
+        }
+        Ok(())
+    }
+
+    /// Whether something is found out while serving.
+    const fn learns(&self) -> bool {
+        matches!(self.low, LowRule::Learned(_))
+            || matches!(self.high, HighRule::ByDelay { service: None, .. })
+    }
+
+    /// T_high by the rule, at T_low and R; `given` where R is unknown. Connections.
+    fn high(&self, low: u32, service: Option<Duration>, given: u32) -> u32 {
+        let HighRule::ByDelay { delay, service: fixed } = self.high else { return given.max(low + 1) };
+        let Some(service) = fixed.or(service) else { return given.max(low + 1) };
+        let ratio = delay.as_nanos() / service.as_nanos().max(1);
+        let high = (u128::from(low) + ratio) / 2;
+        u32::try_from(high).unwrap_or(u32::MAX).clamp(low + 1, THRESHOLD_MAX)
+    }
+}
+
+/// T_low and T_high as keys.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Levels {
+    pub(super) low: Key,
+    high: Key,
+    high_twice: Key,
+}
+
+impl Levels {
+    const fn new(low: u32, high: u32) -> Self {
+        Self { low: Key::of(low), high: Key::of(high), high_twice: Key::of(high.saturating_mul(2)) }
+    }
+
+    /// The node, counted, unless it is to be relieved.
+    #[inline]
+    pub(super) fn local(&self, node: NodeId, nodes: Sight<'_>) -> Option<Choice> {
+        if self.overloaded(nodes.start(node), nodes) {
+            let counted = nodes.end(node);
+            debug_assert!(counted, "it was counted a moment ago");
+            return None;
+        }
+        Some(Choice { node, reason: Reason::Local })
+    }
+
+    /// Whether a node with this key is to be relieved.
+    #[inline]
+    pub(super) fn overloaded(&self, key: Key, nodes: Sight<'_>) -> bool {
+        key > self.high && (key >= self.high_twice || nodes.any_below(self.low))
+    }
+}
+
+/// The thresholds in force.
+#[derive(Debug)]
+pub(super) struct Thresholds {
+    given: Levels,
+    /// The same in connections.
+    start: (u32, u32),
+    learner: Option<Box<Learner>>,
+}
+
+impl Thresholds {
+    /// From `t_low`, `t_high` and the rules.
+    pub(super) fn new(low: u32, high: u32, rules: ThresholdSettings) -> Self {
+        let start = rules.high(low, None, high);
+        let learner = rules.learns().then(|| Box::new(Learner::new(low, high, rules)));
+        Self { given: Levels::new(low, start), start: (low, start), learner }
+    }
+
+    /// What is in force for a decision.
+    #[inline]
+    pub(super) fn levels(&self, nodes: Sight<'_>) -> Levels {
+        match &self.learner {
+            None => self.given,
+            Some(learner) => learner.levels(nodes),
+        }
+    }
+
+    /// T_low and T_high in connections, as they are now; not for decisions.
+    pub(super) fn in_force(&self) -> (u32, u32) {
+        self.learner.as_ref().map_or(self.start, |learner| unpack(learner.in_force.load(Ordering::Relaxed)))
+    }
+
+    /// A request has ended.
+    #[inline]
+    pub(super) fn served(&self, node: NodeId, elapsed: Duration, nodes: Sight<'_>) {
+        if let Some(learner) = &self.learner {
+            learner.served(elapsed, nodes.key(node));
+        }
+    }
+
+    /// A node has reported.
+    #[inline]
+    pub(super) fn reported(&self, now: Time, node: NodeId, report: &LoadReport, nodes: Sight<'_>) {
+        if let (Some(learner), Some(busy)) = (&self.learner, report.utilisation()) {
+            learner.reported(now, nodes.key(node), busy);
+        }
+    }
+}
+
+/// Samples of R before it counts.
+const SERVICE_SAMPLES: u32 = 64;
+/// The weight of a sample of R never falls below one in so many.
+const SERVICE_WINDOW: u32 = 1_024;
+/// A sample of R counts with at most so many times the mean.
+const SERVICE_CUT: f64 = 8.0;
+/// Samples of either kind that T_low is learned from at least.
+const LOAD_SAMPLES: u32 = 32;
+/// Groups of loads: one each below 32, eight per doubling up to 2^17.
+const LOADS: usize = 32 + 12 * 8;
+
+/// Finds thresholds out.
+#[derive(Debug)]
+struct Learner {
+    rules: ThresholdSettings,
+    given_high: u32,
+    /// T_low in the upper half, T_high in the lower.
+    in_force: AtomicU64,
+    lessons: Mutex<Lessons>,
+}
+
+#[derive(Debug)]
+struct Lessons {
+    low: u32,
+    /// When the training phase is over; `None` before the first report.
+    ends: Option<Time>,
+    trained: bool,
+    /// Idle and busy samples by group of loads.
+    seen: Box<[[u32; 2]; LOADS]>,
+    service_ns: f64,
+    services: u32,
+}
+
+impl Learner {
+    fn new(low: u32, high: u32, rules: ThresholdSettings) -> Self {
+        let lessons = Lessons {
+            low,
+            ends: None,
+            trained: matches!(rules.low, LowRule::Fixed),
+            seen: Box::new([[0; 2]; LOADS]),
+            service_ns: 0.0,
+            services: 0,
+        };
+        let in_force = AtomicU64::new(pack(low, rules.high(low, None, high)));
+        Self { rules, given_high: high, in_force, lessons: Mutex::new(lessons) }
+    }
+
+    fn levels(&self, nodes: Sight<'_>) -> Levels {
+        let (low, high) = unpack(nodes.read(Read::Learned, || self.in_force.load(Ordering::Relaxed)));
+        Levels::new(low, high)
+    }
+
+    fn served(&self, elapsed: Duration, load: Key) {
+        if !matches!(self.rules.high, HighRule::ByDelay { service: None, .. }) || load == Key::CLOSED {
+            return;
+        }
+        let Ok(mut lessons) = self.lessons.try_lock() else { return };
+        let connections = load.get().max(1) as f64 / Key::of(1).get() as f64;
+        lessons.service(elapsed.as_nanos() as f64 / connections);
+        if lessons.services >= SERVICE_SAMPLES && lessons.services.is_multiple_of(SERVICE_SAMPLES) {
+            self.publish(&lessons);
+        }
+    }
+
+    fn reported(&self, now: Time, load: Key, busy_permille: u16) {
+        let LowRule::Learned(training) = self.rules.low else { return };
+        let Ok(mut lessons) = self.lessons.try_lock() else { return };
+        if lessons.trained || load == Key::CLOSED {
+            return;
+        }
+        let ends = *lessons.ends.get_or_insert(now + training.length);
+        let connections = u32::try_from(load.get() / Key::of(1).get()).unwrap_or(u32::MAX);
+        let kind = usize::from(busy_permille >= training.busy_permille);
+        let count = &mut lessons.seen[group(connections)][kind];
+        *count = count.saturating_add(1);
+        if now < ends {
+            return;
+        }
+        if let Some(low) = lessons.parting() {
+            lessons.low = low.clamp(training.min, training.max);
+            lessons.trained = true;
+            self.publish(&lessons);
+        }
+    }
+
+    fn publish(&self, lessons: &Lessons) {
+        let known = lessons.services >= SERVICE_SAMPLES;
+        let service = known.then(|| Duration::from_nanos(lessons.service_ns as u64));
+        let high = self.rules.high(lessons.low, service, self.given_high);
+        self.in_force.store(pack(lessons.low, high), Ordering::Relaxed);
+    }
+}
+
+impl Lessons {
+    /// One sample of R.
+    fn service(&mut self, sample_ns: f64) {
+        // The count goes on, so that every so many samples can be told; only its part in the mean is limited.
+        self.services = self.services.wrapping_add(1).max(1);
+        let cut = if self.services > SERVICE_SAMPLES { self.service_ns * SERVICE_CUT } else { f64::MAX };
+        let share = f64::from(self.services.min(SERVICE_WINDOW));
+        self.service_ns += (sample_ns.min(cut) - self.service_ns) / share;
+    }
+
+    /// The load that parts idle from busy best; `None` if there are too few samples of either.
+    fn parting(&self) -> Option<u32> {
+        let totals = self
+            .seen
+            .iter()
+            .fold([0_u64; 2], |sums, [idle, busy]| [sums[0] + u64::from(*idle), sums[1] + u64::from(*busy)]);
+        if totals.iter().any(|total| *total < u64::from(LOAD_SAMPLES)) {
+            return None;
+        }
+        // Wrong with everything counted as busy: the idle ones. Each group that goes below rights its idle samples.
+        let mut wrong = totals[0];
+        let mut best = (wrong, 0);
+        for (index, [idle, busy]) in self.seen.iter().enumerate() {
+            wrong = wrong + u64::from(*busy) - u64::from(*idle);
+            if wrong < best.0 {
+                best = (wrong, index + 1);
+            }
+        }
+        Some(floor_of(best.1))
+    }
+}
+
+/// The group of a load.
+const fn group(load: u32) -> usize {
+    if load < 32 {
+        return load as usize;
+    }
+    let octave = load.ilog2();
+    let eighth = (load >> (octave - 3)) & 7;
+    let index = 32 + (octave as usize - 5) * 8 + eighth as usize;
+    if index < LOADS { index } else { LOADS - 1 }
+}
+
+/// The least load of a group.
+const fn floor_of(index: usize) -> u32 {
+    if index < 32 {
+        return index as u32;
+    }
+    let (octave, eighth) = ((index - 32) / 8 + 5, (index - 32) % 8);
+    (8 + eighth as u32) << (octave - 3)
+}
+
+const fn pack(low: u32, high: u32) -> u64 {
+    (low as u64) << 32 | high as u64
+}
+
+const fn unpack(packed: u64) -> (u32, u32) {
+    ((packed >> 32) as u32, packed as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dispatch::{Admission, Arrival, Dispatcher, Request, Served, Settings};
+    use crate::id::TargetId;
+    use crate::nodes::NodeSpec;
+    use crate::policy::PolicyKind;
+
+    const BY_DELAY: HighRule = HighRule::ByDelay { delay: Duration::from_millis(525), service: None };
+
+    fn learner(rules: ThresholdSettings) -> Thresholds {
+        Thresholds::new(25, 65, rules)
+    }
+
+    #[test]
+    fn the_delay_rule_is_the_papers() {
+        // D = R (2 T_high - T_low): 25 and 65 allow 105 requests of 5 ms each.
+        let high =
+            HighRule::ByDelay { delay: Duration::from_millis(525), service: Some(Duration::from_millis(5)) };
+        let rules = ThresholdSettings { high, ..ThresholdSettings::default() };
+        assert_eq!(rules.high(25, None, 1), 65);
+        assert_eq!(rules.high(500, None, 1), 501, "never at or below T_low");
+        assert!(!rules.learns(), "nothing is left to find out");
+        let fixed = ThresholdSettings::default();
+        assert_eq!((fixed.high(25, Some(Duration::from_nanos(1)), 65), fixed.high(80, None, 65)), (65, 81));
+    }
+
+    #[test]
+    fn groups_of_loads_are_in_order_and_an_eighth_wide() {
+        for load in 0..70_000 {
+            let group = group(load);
+            assert!(floor_of(group) <= load && (group + 1 == LOADS || load < floor_of(group + 1)), "{load}");
+        }
+        assert_eq!(group(u32::MAX), LOADS - 1);
+    }
+
+    #[test]
+    fn r_is_what_each_request_ahead_cost() {
+        let rules = ThresholdSettings { high: BY_DELAY, ..ThresholdSettings::default() };
+        let thresholds = learner(rules);
+        let learner = thresholds.learner.as_ref().expect("R is measured");
+        assert_eq!(thresholds.in_force(), (25, 65), "as given until there are samples");
+        for i in 0..1_280_u32 {
+            let load = 1 + i % 40;
+            learner.served(Duration::from_millis(5) * load, Key::of(load));
+        }
+        assert_eq!(thresholds.in_force(), (25, 65), "(25 + 525 / 5) / 2");
+        // A client that takes an hour counts like eight times the mean, once in a thousand.
+        learner.served(Duration::from_secs(3_600), Key::of(1));
+        (0..63).for_each(|_| learner.served(Duration::from_millis(5), Key::of(1)));
+        let (_, high) = thresholds.in_force();
+        assert!((64..=65).contains(&high), "{high}");
+        // Twice as slow: half of D / R, once the old samples have faded.
+        (0..64 * 160).for_each(|_| learner.served(Duration::from_millis(10), Key::of(1)));
+        assert_eq!(thresholds.in_force(), (25, (25 + 52) / 2));
+    }
+
+    #[test]
+    fn t_low_is_the_load_that_parts_idle_from_busy() {
+        let training = Training { length: Duration::from_secs(60), ..Training::default() };
+        let rules = ThresholdSettings { low: LowRule::Learned(training), high: HighRule::Fixed };
+        let thresholds = learner(rules);
+        let learner = thresholds.learner.as_ref().expect("T_low is learned");
+        let report = |second: u64, load: u32| {
+            // Kept busy from 14 on, but for one sample in ten that says the opposite.
+            let busy = (load >= 14) != second.is_multiple_of(10);
+            learner.reported(Time::from_secs(second), Key::of(load), if busy { 950 } else { 400 });
+        };
+        (5..65).for_each(|second| (0..30).for_each(|load| report(second, load)));
+        assert_eq!(thresholds.in_force(), (25, 65), "the phase is not over");
+        report(65, 3);
+        assert_eq!(thresholds.in_force(), (14, 65));
+        (0..500).for_each(|i| learner.reported(Time::from_secs(70 + i), Key::of(3), 1000));
+        assert_eq!(thresholds.in_force(), (14, 65), "it is learned once");
+    }
+
+    #[test]
+    fn the_phase_goes_on_until_both_kinds_were_seen_and_bounds_hold() {
+        let training = Training { length: Duration::from_secs(1), min: 8, ..Training::default() };
+        let rules = ThresholdSettings { low: LowRule::Learned(training), high: HighRule::Fixed };
+        let thresholds = learner(rules);
+        let learner = thresholds.learner.as_ref().expect("T_low is learned");
+        let report = |i: u64, load: u32, busy: u16| learner.reported(Time::from_secs(i), Key::of(load), busy);
+        (0..100).for_each(|i| report(i, 1, 100));
+        assert_eq!(thresholds.in_force(), (25, 65), "no node was ever busy");
+        (100..132).for_each(|i| report(i, 2, 1000));
+        assert_eq!(thresholds.in_force(), (8, 65), "2, cut to the least allowed");
+    }
+
+    #[test]
+    fn rules_out_of_range_are_named() {
+        let low =
+            |training| ThresholdSettings { low: LowRule::Learned(training), ..ThresholdSettings::default() };
+        let high = |high| ThresholdSettings { high, ..ThresholdSettings::default() };
+        let zero = Some(Duration::ZERO);
+        for (rules, message) in [
+            (low(Training { min: 0, ..Training::default() }), "thresholds.training.min = 0"),
+            (low(Training { max: 100_000, ..Training::default() }), "thresholds.training.max = 100000"),
+            (
+                low(Training { busy_permille: 1001, ..Training::default() }),
+                "thresholds.training.busy_permille = 1001",
+            ),
+            (
+                low(Training { length: Duration::ZERO, ..Training::default() }),
+                "thresholds.training.length = 0",
+            ),
+            (high(HighRule::ByDelay { delay: Duration::ZERO, service: None }), "thresholds.delay = 0"),
+            (
+                high(HighRule::ByDelay { delay: Duration::from_secs(1), service: zero }),
+                "thresholds.service_ns = 0",
+            ),
+        ] {
+            let error = rules.validate().expect_err(message).to_string();
+            assert!(error.starts_with(message), "{error}");
+        }
+        assert!(low(Training::default()).validate().is_ok() && high(BY_DELAY).validate().is_ok());
+    }
+
+    #[test]
+    fn lard_follows_what_it_has_learned_and_s_does_too() {
+        for policy in [PolicyKind::Lard, PolicyKind::LardR] {
+            let settings = Settings {
+                policy,
+                admission: Admission::Derived,
+                thresholds: ThresholdSettings { high: BY_DELAY, ..ThresholdSettings::default() },
+                ..Settings::default()
+            };
+            let dispatcher = Dispatcher::new(settings, &["a", "b"].map(NodeSpec::named)).expect("in range");
+            assert_eq!(dispatcher.admission_limit(), 65 + 25 - 1, "{policy}");
+            let request = Request::new(TargetId(1));
+            let elapsed = Duration::from_millis(15);
+            for _ in 0..SERVICE_SAMPLES {
+                let Arrival::Start(choice) = dispatcher.arrive(Time::ZERO, request) else {
+                    panic!("there is room")
+                };
+                let served = Served { elapsed, first_byte: None, found: None };
+                dispatcher.served(Time::ZERO, &request, choice.node, &served);
+                dispatcher.finish(Time::ZERO, choice.node, &mut Vec::new());
+            }
+            // (25 + 525 / 15) / 2 = 30.
+            assert_eq!(dispatcher.admission_limit(), 30 + 25 - 1, "{policy}");
+            let nodes: Vec<u16> = (0..32)
+                .map(|_| match dispatcher.arrive(Time::ZERO, request) {
+                    Arrival::Start(choice) => choice.node.0,
+                    other => panic!("{other:?}"),
+                })
+                .collect();
+            assert!(nodes[..31].iter().all(|node| *node == nodes[0]), "{policy}: up to T_high it stays");
+            assert_ne!(nodes[31], nodes[0], "{policy}: 31 are above 30, and the other node is idle");
+        }
+    }
+}
