@@ -16,6 +16,9 @@ pub enum SimError {
     /// The workload cannot be asked for.
     #[error("{0}")]
     Workload(&'static str),
+    /// No routing table can be made from the requests.
+    #[error("no routing table can be made: {0}")]
+    Table(String),
     /// A setting of the dispatcher.
     #[error(transparent)]
     Settings(#[from] SettingsError),

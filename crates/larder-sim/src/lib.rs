@@ -6,12 +6,14 @@
 //! * [`Workload`] and [`Scenario`] go into [`simulate`], an [`Outcome`] comes out;
 //! * [`users`] are clients who fetch pages and think, or go through profiles; [`simulate_with`] takes them;
 //! * [`sweep()`] runs many of them on all cores;
+//! * [`churn()`](churn::churn) says what nodes that come and go cost under each policy;
 //! * [`ceiling`] says what no policy can exceed.
 //!
 //! The same workload, scenario and seed give the same outcome on every machine and on any number of threads.
 
 mod calendar;
 pub mod ceiling;
+pub mod churn;
 pub mod cost;
 mod engine;
 mod error;
@@ -26,15 +28,16 @@ mod scenario;
 pub mod source;
 mod station;
 mod sweep;
+pub mod tables;
 mod tally;
 pub mod users;
 mod workload;
 
 pub use cost::Costs;
-pub use engine::{simulate, simulate_with};
+pub use engine::{Seen, Watched, simulate, simulate_watched, simulate_with};
 pub use error::SimError;
 pub use outcome::{Delays, NodeOutcome, Outcome};
-pub use scenario::{CacheChoice, Scenario, SimNode};
+pub use scenario::{CacheChoice, Happening, Planned, Scenario, SimNode};
 pub use source::Arrivals;
 pub use sweep::sweep;
 pub use workload::{Item, Workload};

@@ -80,6 +80,21 @@ impl Memories {
         }
     }
 
+    /// The node's memory is lost, as by a restart. Nothing happens to a memory that all share.
+    pub(crate) fn lose(&mut self, node: usize, scenario: &Scenario) {
+        match (self, scenario.cache) {
+            (Self::Own { caches, .. }, CacheChoice::Kind(kind)) => {
+                caches[node] = ByteCache::new(kind, scenario.nodes[node].cache, scenario.object_max);
+            }
+            (Self::Unbounded { held, nodes }, _) => {
+                for bit in (node..held.len() * 64).step_by(*nodes) {
+                    held[bit / 64] &= !(1 << (bit % 64));
+                }
+            }
+            _ => {}
+        }
+    }
+
     /// An item has been read. Gives what it drove out of the same node's memory, and whether it was kept.
     pub(crate) fn store(&mut self, node: usize, item: u32, bytes: u64) -> (&[(u32, Bytes)], bool) {
         match self {

@@ -4,12 +4,13 @@ use core::time::Duration;
 
 use larder_core::Bytes;
 use larder_core::cache::CacheKind;
-use larder_core::dispatch::Settings;
-use larder_core::nodes::{NODES_LIMIT, Weight};
+use larder_core::dispatch::{RouteSpec, Settings};
+use larder_core::nodes::{Groups, NODES_LIMIT, Weight};
 
 use crate::SimError;
 use crate::cost::Costs;
 use crate::source::Arrivals;
+use crate::tables::Refresh;
 
 /// A node.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -18,6 +19,8 @@ pub struct SimNode {
     pub cache: Bytes,
     /// Its weight for the dispatcher.
     pub weight: Weight,
+    /// The groups it belongs to; routes may be confined to one.
+    pub groups: Groups,
     /// How many times faster its processor is than the cost model's; above 0.
     pub cpu_speed: f64,
     /// How many times faster its disks are than the cost model's; above 0.
@@ -30,7 +33,7 @@ pub struct SimNode {
 impl SimNode {
     /// A node of speed 1 with one disk.
     pub const fn with_cache(cache: Bytes) -> Self {
-        Self { cache, weight: Weight::ONE, cpu_speed: 1.0, disk_speed: 1.0, disks: 1 }
+        Self { cache, weight: Weight::ONE, groups: Groups::NONE, cpu_speed: 1.0, disk_speed: 1.0, disks: 1 }
     }
 }
 
@@ -44,6 +47,36 @@ pub enum CacheChoice {
     /// One memory for all, replaced by global age, with free bookkeeping: WRR/GMS of LARD section 3.2, after Feeley
     /// et al., SOSP 1995. At most 64 nodes.
     Global(CacheKind),
+}
+
+/// What happens to a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Happening {
+    /// It joins; until then it was no member. Nodes that join are the last ones, and join in order.
+    Join,
+    /// It leaves for good.
+    Leave,
+    /// It drains.
+    Drain,
+    /// It fails. Requests in flight there end there.
+    Down,
+    /// It is back, with the memory it had.
+    Up,
+    /// It is back, and its memory is empty.
+    Restart,
+    /// It gets another weight.
+    Reweigh(Weight),
+}
+
+/// Something that happens while a run goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Planned {
+    /// After so many requests have come.
+    pub after: u64,
+    /// The node: its place in [`Scenario::nodes`].
+    pub node: u16,
+    /// What happens to it.
+    pub what: Happening,
 }
 
 /// Everything of a run but the workload.
@@ -67,6 +100,13 @@ pub struct Scenario {
     pub warmup: usize,
     /// How often nodes report their load to the dispatcher; never if `None`.
     pub report_every: Option<Duration>,
+    /// Routes beside the default one, whose settings are [`Scenario::settings`]; [`Item::route`](crate::Item::route)
+    /// says which a request takes.
+    pub routes: Vec<RouteSpec>,
+    /// When the table of `ward` and `part` is made anew; never if `None`.
+    pub refresh: Option<Refresh>,
+    /// What happens to the nodes, in order.
+    pub changes: Vec<Planned>,
     /// A node with fewer requests in flight counts as underutilised; the paper's is 40 % of T_low, which is 10.
     pub idle_below: u32,
 }
@@ -84,6 +124,9 @@ impl Scenario {
             costs: Costs::Lard98(crate::cost::Lard98::default()),
             warmup: 0,
             report_every: None,
+            routes: Vec::new(),
+            refresh: None,
+            changes: Vec::new(),
             idle_below: 10,
         }
     }
@@ -109,6 +152,31 @@ impl Scenario {
         if self.report_every == Some(Duration::ZERO) {
             return out("report_every", "above 0");
         }
+        if self.refresh.as_ref().is_some_and(|refresh| refresh.every == Duration::ZERO) {
+            return out("refresh.every", "above 0");
+        }
+        self.check_changes()?;
         self.costs.check()
+    }
+
+    fn check_changes(&self) -> Result<(), SimError> {
+        let out = |range| Err(SimError::OutOfRange { key: "changes", range });
+        if !self.changes.is_sorted_by_key(|planned| planned.after) {
+            return out("in order of time");
+        }
+        if self.changes.iter().any(|planned| usize::from(planned.node) >= self.nodes.len()) {
+            return out("about nodes that exist");
+        }
+        let joining = self.changes.iter().filter(|planned| planned.what == Happening::Join);
+        let first = self.nodes.len() - joining.clone().count().min(self.nodes.len());
+        if first == 0 || !joining.zip(first..).all(|(planned, node)| usize::from(planned.node) == node) {
+            return out("such that the last nodes join, in order, and one at least is there from the start");
+        }
+        Ok(())
+    }
+
+    /// How many nodes are there from the start.
+    pub(crate) fn initial_nodes(&self) -> usize {
+        self.nodes.len() - self.changes.iter().filter(|planned| planned.what == Happening::Join).count()
     }
 }

@@ -96,6 +96,11 @@ impl Station {
         Some(job)
     }
 
+    /// Jobs that wait for their turn.
+    pub(crate) fn waiting(&self) -> usize {
+        self.line.len().saturating_sub(1)
+    }
+
     /// Nanoseconds of service given until `now`.
     pub(crate) fn busy_ns(&self, now: Time) -> u64 {
         self.given_ns - self.free_ns.saturating_sub(now.as_nanos())
@@ -109,22 +114,37 @@ impl Station {
 pub(crate) struct Pool {
     free_ns: BinaryHeap<Reverse<u64>>,
     given_ns: u64,
+    /// When those begin that had to wait. Never falling, for the line is served in order.
+    begins_ns: VecDeque<u64>,
 }
 
 impl Pool {
     /// So many idle servers; at least one.
     pub(crate) fn new(servers: u32) -> Self {
         let free_ns = (0..servers.max(1)).map(|_| Reverse(0)).collect();
-        Self { free_ns, given_ns: 0 }
+        Self { free_ns, given_ns: 0, begins_ns: VecDeque::new() }
     }
 
     /// A job comes that takes `time_ns` of service; gives its end.
     pub(crate) fn enqueue(&mut self, now: Time, time_ns: u64) -> Time {
         let free = self.free_ns.pop().map_or(0, |Reverse(free)| free);
-        let end = free.max(now.as_nanos()).saturating_add(time_ns);
+        let now_ns = now.as_nanos();
+        while self.begins_ns.front().is_some_and(|begin| *begin <= now_ns) {
+            self.begins_ns.pop_front();
+        }
+        if free > now_ns {
+            self.begins_ns.push_back(free);
+        }
+        let end = free.max(now_ns).saturating_add(time_ns);
         self.free_ns.push(Reverse(end));
         self.given_ns = self.given_ns.saturating_add(time_ns);
         Time::from_nanos(end)
+    }
+
+    /// Jobs that wait for a server at `now`.
+    pub(crate) fn waiting(&self, now: Time) -> usize {
+        let begun = self.begins_ns.partition_point(|begin| *begin <= now.as_nanos());
+        self.begins_ns.len() - begun
     }
 
     /// Nanoseconds of service given until `now`, mean over the servers.
@@ -144,6 +164,7 @@ mod tests {
         let (mut pool, at) = (Pool::new(2), Time::from_nanos);
         let ends: Vec<u64> = [10, 4, 5, 1].map(|ns| pool.enqueue(at(0), ns).as_nanos()).to_vec();
         assert_eq!(ends, [10, 4, 9, 10]);
+        assert_eq!([0, 3, 4, 9].map(|ns| pool.waiting(at(ns))), [2, 2, 1, 0], "they begin at 4 and at 9");
         assert_eq!(pool.busy_ns(at(10)), 10);
         assert_eq!(pool.enqueue(at(20), 3), at(23));
         assert_eq!(pool.busy_ns(at(20)), 10);
@@ -191,6 +212,7 @@ mod tests {
         station.enqueue(&mut calendar, Time::from_nanos(10), 5, 0, 7);
         station.enqueue(&mut calendar, Time::from_nanos(11), 5, 1, 8);
         assert_eq!(calendar.next().1.time(), Time::from_nanos(15));
+        assert_eq!(station.waiting(), 1, "the first is being served");
         assert_eq!(station.busy_ns(Time::from_nanos(12)), 2);
         assert_eq!(station.pop(&mut calendar), Some(7));
         assert_eq!(calendar.next().1.time(), Time::from_nanos(20));

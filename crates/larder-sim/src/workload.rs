@@ -1,7 +1,7 @@
 //! What is asked of the simulated cluster: the things, and the order in which they are asked for.
 
 use larder_core::class::ServiceClass;
-use larder_core::{TargetId, Time};
+use larder_core::{RouteId, TargetId, Time};
 use larder_trace::Trace;
 
 use crate::SimError;
@@ -18,6 +18,8 @@ pub struct Item {
     pub memory: u64,
     /// The class of service it needs.
     pub class: ServiceClass,
+    /// The route its requests take.
+    pub route: RouteId,
     /// Whether a node may keep it in memory.
     pub cacheable: bool,
     /// Processor time it takes on top of what its bytes take, in ns.
@@ -29,7 +31,16 @@ pub struct Item {
 impl Item {
     /// A file: class N, cacheable, no demand beyond its bytes.
     pub const fn file(id: TargetId, bytes: u64) -> Self {
-        Self { id, bytes, memory: bytes, class: ServiceClass::N, cacheable: true, cpu_ns: 0, back_ns: 0 }
+        Self {
+            id,
+            bytes,
+            memory: bytes,
+            class: ServiceClass::N,
+            route: RouteId::DEFAULT,
+            cacheable: true,
+            cpu_ns: 0,
+            back_ns: 0,
+        }
     }
 }
 

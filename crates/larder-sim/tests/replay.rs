@@ -180,8 +180,8 @@ fn run(policy: PolicyKind, rounds: u64) -> (Header, Vec<Frame>) {
         .map(|i| NodeSpec { cache: Bytes::mib(64 << (i % 2)), ..NodeSpec::named(format!("n{i}")) })
         .collect();
     let keeper = Keeper::default();
-    let dispatcher =
-        Dispatcher::witnessed(settings(policy), Vec::new(), &nodes, Box::new(keeper.clone())).expect("in range");
+    let dispatcher = Dispatcher::witnessed(settings(policy), Vec::new(), &nodes, Box::new(keeper.clone()))
+        .expect("in range");
     let (clock, done, seed) = (Clock::default(), AtomicBool::new(false), seed());
     std::thread::scope(|scope| {
         let (dispatcher, clock, done) = (&dispatcher, &clock, &done);
@@ -199,8 +199,8 @@ fn run(policy: PolicyKind, rounds: u64) -> (Header, Vec<Frame>) {
 fn calm(policy: PolicyKind, rounds: u64) -> (Header, Vec<Frame>) {
     let nodes = vec![NodeSpec::named("a"), NodeSpec::named("b"), NodeSpec::named("c")];
     let keeper = Keeper::default();
-    let dispatcher =
-        Dispatcher::witnessed(settings(policy), Vec::new(), &nodes, Box::new(keeper.clone())).expect("in range");
+    let dispatcher = Dispatcher::witnessed(settings(policy), Vec::new(), &nodes, Box::new(keeper.clone()))
+        .expect("in range");
     let clock = Clock::default();
     let done = AtomicBool::new(true);
     serve(&dispatcher, &clock, Lots(7), rounds, &done);

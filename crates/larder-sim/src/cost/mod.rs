@@ -220,6 +220,18 @@ impl Costs {
         })
     }
 
+    /// The model's name, as written in a file.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Lard98(_) => "lard98",
+            Self::Ward01(_) => "ward01",
+            Self::Cap01(_) => "cap01",
+            Self::Hacc99(_) => "hacc99",
+            Self::Modelled(_) => "modelled",
+            Self::Modern(_) => "modern",
+        }
+    }
+
     pub(crate) fn check(&self) -> Result<(), SimError> {
         match self {
             Self::Lard98(model) => model.check(),

@@ -20,6 +20,8 @@ enum Alarm {
     Wake { station: u32, number: u32 },
     /// The nodes report.
     Report,
+    /// A routing table is made anew.
+    Refresh,
     /// Somebody has waited long enough at the front-end.
     Expire,
 }
@@ -81,20 +83,34 @@ impl<M: CostModel> Engine<'_, M> {
                 self.report();
                 self.plan_report();
             }
+            Alarm::Refresh => {
+                self.refresh();
+                self.plan_refresh();
+            }
             Alarm::Expire => self.expire(),
         }
     }
 
     /// The next report, as long as something goes on.
     pub(super) fn plan_report(&mut self) {
-        let Some(every) = self.scenario.report_every else { return };
-        let goes_on = self.jobs.len() > self.free.len()
-            || !self.waiting.is_empty()
-            || !self.asks.is_empty()
-            || self.source.next_at().is_some();
-        if goes_on {
+        if let Some(every) = self.scenario.report_every.filter(|_| self.goes_on()) {
             self.set_alarm(self.now + every, Alarm::Report);
         }
+    }
+
+    /// The next routing table, likewise.
+    pub(super) fn plan_refresh(&mut self) {
+        let every = self.scenario.refresh.as_ref().map(|refresh| refresh.every);
+        if let Some(every) = every.filter(|_| self.census.is_some() && self.goes_on()) {
+            self.set_alarm(self.now + every, Alarm::Refresh);
+        }
+    }
+
+    fn goes_on(&self) -> bool {
+        self.jobs.len() > self.free.len()
+            || !self.waiting.is_empty()
+            || !self.asks.is_empty()
+            || self.source.next_at().is_some()
     }
 
     fn report(&mut self) {
@@ -133,10 +149,26 @@ impl<M: CostModel> Engine<'_, M> {
                     ((u128::from(new.bytes_read - old.bytes_read) * 1_000_000_000) / u128::from(span_ns))
                         as u64,
                 ),
+                queue: Some(u32::try_from(self.waiting_at(index)).unwrap_or(u32::MAX)),
+                // What no station knows: memory pressure, paging, the application's counters.
                 ..LoadReport::default()
             };
             self.dispatcher.report(self.now, node, report);
         }
+    }
+
+    /// Jobs that wait for a device of the node.
+    fn waiting_at(&self, node: usize) -> usize {
+        let places = &self.places[node];
+        let disks = places.disks..places.disks + places.disk_count;
+        let at_disks: usize = disks.map(|disk| self.stations[disk].waiting()).sum();
+        let back = if M::STATIONS.back { self.stations[places.back].waiting() } else { 0 };
+        if M::STATIONS.pools {
+            let slots = self.pools[places.slots..places.slots + places.disk_count].iter();
+            let pools = slots.chain([&self.pools[places.cpu]]);
+            return at_disks + back + pools.map(|pool| pool.waiting(self.now)).sum::<usize>();
+        }
+        at_disks + back + self.stations[places.cpu].waiting()
     }
 
     /// Sees to it that the front-end's queue is looked after when its first deadline comes.

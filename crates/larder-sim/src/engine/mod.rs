@@ -4,21 +4,25 @@
 //! called exactly as the live switch calls it: `arrive` when a request comes, `finish` when its last byte is sent.
 
 mod alarms;
+mod changes;
+mod reading;
 mod tasks;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use larder_core::dispatch::{Arrival, Dispatcher, Request, Settings, Started};
+use larder_core::census::Census;
+use larder_core::dispatch::{Arrival, Dispatcher, Settings, Started};
 use larder_core::nodes::NodeSpec;
 use larder_core::{NodeId, Ticket, Time};
 
 use alarms::Alarms;
+pub use changes::{Seen, Watched};
 use tasks::Tasks;
 
 use crate::SimError;
 use crate::calendar::{Calendar, Key};
 use crate::cost::{About, CostModel, Costs, Found, Progress, Step};
-use crate::memory::{Looked, Memories};
+use crate::memory::Memories;
 use crate::outcome::Outcome;
 use crate::scenario::Scenario;
 use crate::source::{Ask, Source};
@@ -35,10 +39,8 @@ use crate::workload::Workload;
 /// A parameter out of range, or a workload that contradicts itself.
 pub fn simulate(workload: &Workload, scenario: &Scenario) -> Result<Outcome, SimError> {
     scenario.check()?;
-    workload.check()?;
-    let dispatcher = dispatcher(scenario)?;
-    let limit = dispatcher.admission_limit();
-    let source = scenario.arrivals.source(workload, scenario.nodes.len(), limit)?;
+    let limit = dispatcher(scenario)?.admission_limit();
+    let source = scenario.arrivals.source(workload, scenario.initial_nodes(), limit)?;
     simulate_with(workload, scenario, source)
 }
 
@@ -51,29 +53,62 @@ pub fn simulate_with(
     scenario: &Scenario,
     source: Box<dyn Source + '_>,
 ) -> Result<Outcome, SimError> {
+    run(workload, scenario, source, None).map(|(outcome, _)| outcome)
+}
+
+/// [`simulate`], and what became of each request: 8 bytes a request more.
+///
+/// # Errors
+/// As [`simulate`].
+pub fn simulate_watched(workload: &Workload, scenario: &Scenario) -> Result<(Outcome, Watched), SimError> {
+    scenario.check()?;
+    let limit = dispatcher(scenario)?.admission_limit();
+    let source = scenario.arrivals.source(workload, scenario.initial_nodes(), limit)?;
+    run(workload, scenario, source, Some(Watched::default()))
+}
+
+fn run(
+    workload: &Workload,
+    scenario: &Scenario,
+    source: Box<dyn Source + '_>,
+    watched: Option<Watched>,
+) -> Result<(Outcome, Watched), SimError> {
     scenario.check()?;
     workload.check()?;
-    let dispatcher = dispatcher(scenario)?;
+    let routes = scenario.routes.len();
+    if workload.items.iter().any(|item| usize::from(item.route.0) > routes) {
+        return Err(SimError::Workload("an item takes a route that does not exist"));
+    }
+    let parts = (workload, scenario, dispatcher(scenario)?, source);
     Ok(match &scenario.costs {
-        Costs::Lard98(model) => Engine::new(workload, scenario, dispatcher, source, &model.times()).run(),
-        Costs::Ward01(model) => Engine::new(workload, scenario, dispatcher, source, model).run(),
-        Costs::Cap01(model) => Engine::new(workload, scenario, dispatcher, source, model).run(),
-        Costs::Hacc99(model) => Engine::new(workload, scenario, dispatcher, source, model).run(),
-        Costs::Modelled(model) => Engine::new(workload, scenario, dispatcher, source, model).run(),
-        Costs::Modern(model) => Engine::new(workload, scenario, dispatcher, source, model).run(),
+        Costs::Lard98(model) => Engine::new(parts, &model.times(), watched).run(),
+        Costs::Ward01(model) => Engine::new(parts, model, watched).run(),
+        Costs::Cap01(model) => Engine::new(parts, model, watched).run(),
+        Costs::Hacc99(model) => Engine::new(parts, model, watched).run(),
+        Costs::Modelled(model) => Engine::new(parts, model, watched).run(),
+        Costs::Modern(model) => Engine::new(parts, model, watched).run(),
     })
 }
 
+/// What a run is made of.
+type Parts<'r> = (&'r Workload, &'r Scenario, Dispatcher, Box<dyn Source + 'r>);
+
 fn dispatcher(scenario: &Scenario) -> Result<Dispatcher, SimError> {
-    let spec = |(index, node): (usize, &crate::SimNode)| NodeSpec {
+    let initial = scenario.nodes.iter().enumerate().take(scenario.initial_nodes());
+    let specs: Vec<NodeSpec> = initial.map(|(index, node)| spec(index, node)).collect();
+    // One thread: one shard is enough, and keeps the whole map in order of use.
+    let settings =
+        Settings { nodes_max: scenario.nodes.len() as u16, shards: 1, ..scenario.settings.clone() };
+    Ok(Dispatcher::with_routes(settings, scenario.routes.clone(), &specs)?)
+}
+
+fn spec(index: usize, node: &crate::SimNode) -> NodeSpec {
+    NodeSpec {
         weight: node.weight,
         cache: node.cache,
+        groups: node.groups,
         ..NodeSpec::named(format!("n{index}"))
-    };
-    let specs: Vec<NodeSpec> = scenario.nodes.iter().enumerate().map(spec).collect();
-    // One thread: one shard is enough, and keeps the whole map in order of use.
-    let settings = Settings { nodes_max: specs.len() as u16, shards: 1, ..scenario.settings.clone() };
-    Ok(Dispatcher::new(settings, &specs)?)
+    }
 }
 
 /// A request that has come.
@@ -90,12 +125,18 @@ struct Arrived {
 struct Job {
     ask: Ask,
     asked: Time,
+    /// When it was sent to its node.
+    sent: Time,
+    /// When what it asks for was in the node's memory, which is when its reply began; zero until then.
+    ready: Time,
     measured: bool,
     /// Not a request, but a read that goes on by itself ([`Stations::tasks`](crate::cost::Stations)).
     read: bool,
     node: u16,
     peer: u16,
     found: Found,
+    /// Its note, where the run is watched.
+    seen: u32,
     progress: Progress,
     /// The next of those who share a read.
     next_sharer: u32,
@@ -141,6 +182,12 @@ struct Engine<'r, M> {
     tasks: Tasks,
     /// How many requests have come.
     arrived: u64,
+    /// Changes to the cluster that have been made, and after how many requests the next one is due.
+    changed: usize,
+    next_change: u64,
+    /// What was asked for since the last routing table, where these are made.
+    census: Option<Census>,
+    watched: Option<Watched>,
     waiting: BTreeMap<Ticket, Arrived>,
     started: Vec<Started>,
     /// Requests that waited and have a node now.
@@ -157,13 +204,8 @@ const ALARMS: usize = 1;
 const FRONT: usize = 2;
 
 impl<'r, M: CostModel> Engine<'r, M> {
-    fn new(
-        workload: &'r Workload,
-        scenario: &'r Scenario,
-        dispatcher: Dispatcher,
-        source: Box<dyn Source + 'r>,
-        model: &'r M,
-    ) -> Self {
+    fn new(parts: Parts<'r>, model: &'r M, watched: Option<Watched>) -> Self {
+        let (workload, scenario, dispatcher, source) = parts;
         let mut stations = 1;
         let mut take = |count: usize| {
             stations += count;
@@ -203,6 +245,10 @@ impl<'r, M: CostModel> Engine<'r, M> {
             pools,
             tasks,
             arrived: 0,
+            changed: 0,
+            next_change: scenario.changes.first().map_or(u64::MAX, |planned| planned.after),
+            census: Self::census(scenario),
+            watched,
             jobs: Vec::new(),
             free: Vec::new(),
             reads: BTreeMap::new(),
@@ -223,9 +269,10 @@ impl<'r, M: CostModel> Engine<'r, M> {
         }
     }
 
-    fn run(mut self) -> Outcome {
+    fn run(mut self) -> (Outcome, Watched) {
         self.set_source_clock();
         self.plan_report();
+        self.plan_refresh();
         loop {
             let (clock, key) = self.calendar.next();
             if key == Key::NEVER {
@@ -254,7 +301,8 @@ impl<'r, M: CostModel> Engine<'r, M> {
         }
         let pages = self.source.pages();
         let busy = self.busy();
-        self.tally.outcome(&busy, self.front_busy_ns(), pages)
+        let outcome = self.tally.outcome(&busy, self.front_busy_ns(), pages);
+        (outcome, self.watched.unwrap_or_default())
     }
 
     /// What an end brings about comes after it, in order: first those who waited at the front-end, then what clients
@@ -286,6 +334,9 @@ impl<'r, M: CostModel> Engine<'r, M> {
     }
 
     fn arrive(&mut self, ask: Ask) {
+        if self.arrived >= self.next_change {
+            self.change();
+        }
         let arrived = Arrived { ask, at: self.now, measured: self.tally.counts(self.arrived) };
         if arrived.measured && self.arrived > 0 && !self.tally.counts(self.arrived - 1) {
             let busy = self.busy();
@@ -296,12 +347,8 @@ impl<'r, M: CostModel> Engine<'r, M> {
         if let Some(node) = ask.link.bound {
             return self.start(arrived, node);
         }
-        let item = &self.workload.items[ask.item as usize];
-        let mut request = Request::new(item.id).with_class(item.class);
-        if let Some(origin) = ask.origin {
-            request = request.with_origin(origin);
-        }
-        match self.dispatcher.arrive(self.now, request) {
+        self.count(ask.item);
+        match self.dispatcher.arrive(self.now, self.request(&ask)) {
             Arrival::Start(decision) => {
                 self.tally.note_reason(decision.reason, arrived.measured);
                 self.start(arrived, decision.node);
@@ -335,14 +382,18 @@ impl<'r, M: CostModel> Engine<'r, M> {
 
     fn start(&mut self, arrived: Arrived, node: NodeId) {
         let ask = arrived.ask;
+        let seen = self.watch_start(ask.item, node.0);
         let number = self.add_job(Job {
             ask,
             asked: arrived.at,
+            sent: self.now,
+            ready: Time::ZERO,
             measured: arrived.measured,
             read: false,
             node: node.0,
             peer: 0,
             found: Found::Unknown,
+            seen,
             progress: Progress::default(),
             next_sharer: NOBODY,
         });
@@ -474,75 +525,6 @@ impl<'r, M: CostModel> Engine<'r, M> {
         rank as usize % places.disk_count
     }
 
-    fn look(&mut self, number: u32) {
-        if M::STATIONS.tasks {
-            return self.look_and_read(number);
-        }
-        let job = &mut self.jobs[number as usize];
-        let item = job.ask.item;
-        job.found = if !self.workload.items[item as usize].cacheable {
-            Found::Never
-        } else {
-            match self.memories.look(job.node as usize, item) {
-                Looked::Here => Found::Memory,
-                Looked::At(peer) => {
-                    job.peer = peer.0;
-                    Found::Peer
-                }
-                Looked::Nowhere => match self.reads.entry((job.node, item)) {
-                    std::collections::btree_map::Entry::Occupied(_) => Found::Shared,
-                    std::collections::btree_map::Entry::Vacant(entry) => {
-                        entry.insert(number);
-                        Found::Read
-                    }
-                },
-            }
-        };
-        let (found, node, measured) = (job.found, job.node as usize, job.measured);
-        self.tally.note_found(found, node, self.workload.items[item as usize].bytes, measured);
-    }
-
-    /// Hangs a request on the read that it shares. False if that has ended.
-    fn share(&mut self, number: u32) -> bool {
-        let job = self.jobs[number as usize];
-        let Some(reader) = self.reads.get(&(job.node, job.ask.item)).copied() else { return false };
-        let next = self.jobs[reader as usize].next_sharer;
-        self.jobs[number as usize].next_sharer = next;
-        self.jobs[reader as usize].next_sharer = number;
-        true
-    }
-
-    fn store(&mut self, number: u32) {
-        let job = self.jobs[number as usize];
-        let item = &self.workload.items[job.ask.item as usize];
-        let (evicted, kept) = self.memories.store(job.node as usize, job.ask.item, item.memory);
-        if self.cache_events {
-            use larder_core::dispatch::CacheEvent;
-            let node = NodeId(job.node);
-            for (gone, _) in evicted {
-                let id = self.workload.items[*gone as usize].id;
-                self.dispatcher.cache_event(self.now, node, id, CacheEvent::Evicted);
-            }
-            if kept {
-                self.dispatcher.cache_event(self.now, node, item.id, CacheEvent::Stored);
-            }
-        }
-        self.reads.remove(&(job.node, job.ask.item));
-        self.wake_sharers(number);
-    }
-
-    /// Those who share a read go on.
-    fn wake_sharers(&mut self, reader: u32) {
-        let mut sharer = core::mem::replace(&mut self.jobs[reader as usize].next_sharer, NOBODY);
-        // The list hangs the latest in front; those who came first go on first.
-        let mut sharers = Vec::new();
-        while sharer != NOBODY {
-            sharers.push(sharer);
-            sharer = core::mem::replace(&mut self.jobs[sharer as usize].next_sharer, NOBODY);
-        }
-        sharers.into_iter().rev().for_each(|sharer| self.advance(sharer));
-    }
-
     fn finish(&mut self, number: u32) {
         let job = self.jobs[number as usize];
         self.free.push(number);
@@ -552,8 +534,10 @@ impl<'r, M: CostModel> Engine<'r, M> {
         let ended = Ended { delay_ns, bytes: item.bytes, forwarded, measured: job.measured };
         self.tally.note_end(self.now, job.node as usize, &ended);
         if job.ask.link.bound.is_none() {
-            self.dispatcher.finish(self.now, NodeId(job.node), &mut self.started);
+            self.tell_served(&job);
+            self.dispatcher.finish_on(self.now, item.route, NodeId(job.node), &mut self.started);
         }
+        self.watch_end(&job);
         if !self.started.is_empty() {
             self.start_waiting();
         }

@@ -9,6 +9,8 @@
 
 use std::collections::BTreeMap;
 
+use larder_core::Time;
+
 use super::{Engine, Job, NOBODY};
 use crate::cost::{CostModel, Found, Progress};
 use crate::memory::Looked;
@@ -102,7 +104,11 @@ impl<M: CostModel> Engine<'_, M> {
                 Begun::Reads(_) => Found::Read,
             },
         };
-        self.jobs[number as usize].found = found;
+        let job = &mut self.jobs[number as usize];
+        job.found = found;
+        if found == Found::Memory {
+            job.ready = self.now;
+        }
         // Bytes read are counted where reads begin.
         self.tally.note_found(found, node as usize, 0, measured);
     }
@@ -110,7 +116,7 @@ impl<M: CostModel> Engine<'_, M> {
     fn look_for_parts(&mut self, node: u16, item: u32, first: u32, number: u32) -> Found {
         self.tasks.replies.insert(number, Reply::default());
         if self.memories.look(node as usize, item) == Looked::Nowhere {
-            self.memories.store(node as usize, item, 0);
+            self.keep(node, item, 0);
             return Found::Read;
         }
         let count = self.workload.items[item as usize].bytes.div_ceil(self.tasks.chunk) as u32;
@@ -133,11 +139,14 @@ impl<M: CostModel> Engine<'_, M> {
         let read = self.add_job(Job {
             ask,
             asked,
+            sent: self.now,
+            ready: Time::ZERO,
             measured,
             read: true,
             node,
             peer: 0,
             found: Found::Unknown,
+            seen: 0,
             progress: Progress::default(),
             next_sharer: NOBODY,
         });
@@ -155,7 +164,7 @@ impl<M: CostModel> Engine<'_, M> {
         let node = self.jobs[number as usize].node;
         let Some(piece) = self.tasks.reads.remove(&number) else { return };
         if piece.keep {
-            self.memories.store(node as usize, piece.key, piece.memory);
+            self.keep(node, piece.key, piece.memory);
         }
         self.reads.remove(&(node, piece.key));
         self.wake_sharers(number);

@@ -451,7 +451,7 @@ impl<'w> Study<'w> {
             hot_targets: self.hot as u64,
             too_large_share: self.memory.iter().map(|memory| self.too_large(*memory)).fold(0.0, f64::max),
             checked,
-            costs: model_name(&self.options.costs),
+            costs: self.options.costs.name().to_owned(),
             cache: self.options.cache.to_string(),
             thresholds: (self.options.settings.t_low, self.options.settings.t_high),
             runs: self.runs,
@@ -500,12 +500,6 @@ fn spread(what: String, figures: &[Figures]) -> Spread {
         (values().fold(f64::INFINITY, f64::min), values().fold(0.0, f64::max))
     };
     Spread { what, throughput: range(Figures::throughput), hit_ratio: range(Figures::hit_ratio) }
-}
-
-/// The cost model's name, as written in a file.
-fn model_name(costs: &Costs) -> String {
-    let value = serde_json::to_value(costs).unwrap_or_default();
-    value.get("model").and_then(serde_json::Value::as_str).unwrap_or("unnamed").to_owned()
 }
 
 /// The load that goals speak of.

@@ -1,0 +1,121 @@
+//! A disturbed run held against the undisturbed one.
+
+use super::{Event, Row};
+use crate::{Seen, Watched};
+
+/// Windows of a run.
+const WINDOWS: usize = 50;
+
+/// Windows that a hit ratio must keep its distance for.
+const SETTLED_WINDOWS: usize = 3;
+
+/// Within what it must keep it.
+const POINT: f64 = 0.01;
+
+/// The row of one policy and event. `items` is the number of targets.
+pub(super) fn row(policy: &str, event: Event, calm: &Watched, run: &Watched, items: usize) -> Row {
+    let begin = run.changed_at.first().copied().unwrap_or(0).min(run.seen.len());
+    let end = run.changed_at.last().copied().unwrap_or(begin).min(run.seen.len());
+    // Both runs are the same up to the event.
+    let calm_begin = calm.changed_at.first().copied().unwrap_or(0).min(calm.seen.len());
+    let total = calm.seen.len();
+    let (before, after) = run.seen.split_at(begin);
+    let (calm_before, calm_after) = calm.seen.split_at(calm_begin);
+    let tenth = |seen: &[Seen]| hit_ratio(&seen[seen.len() - (total / 10).min(seen.len())..]);
+    let window = (total / WINDOWS).max(1);
+    let (hits, calm_hits) = (windows(after, window), windows(calm_after, window));
+    let lost: Vec<f64> = calm_hits.iter().zip(&hits).map(|(calm, hit)| calm - hit).collect();
+    let count = |seen: &[Seen]| seen.iter().filter(|seen| seen.hit).count() as i64;
+    let same = after.len().min(calm_after.len());
+    Row {
+        policy: policy.to_owned(),
+        event,
+        moved: moved(before, &run.seen[end..], items),
+        moved_anyway: moved(calm_before, calm_after, items),
+        moved_meanwhile: (end > begin).then(|| moved(before, &run.seen[begin..end], items)),
+        hit_before: tenth(before),
+        hit_lowest: hits.iter().copied().fold(1.0, f64::min),
+        hit_after: tenth(after),
+        hit_anyway: tenth(calm_after),
+        hits_lost: count(&calm_after[..same]) - count(&after[..same]),
+        settled_after: settled(&lost).map(|windows| (windows * window) as u64),
+    }
+}
+
+fn hit_ratio(seen: &[Seen]) -> f64 {
+    seen.iter().filter(|seen| seen.hit).count() as f64 / seen.len().max(1) as f64
+}
+
+/// Hit ratios of whole windows.
+fn windows(seen: &[Seen], window: usize) -> Vec<f64> {
+    seen.chunks_exact(window).map(hit_ratio).collect()
+}
+
+/// The share of the targets in both parts whose last request before and first one after went to different nodes.
+fn moved(before: &[Seen], after: &[Seen], items: usize) -> f64 {
+    const NOWHERE: u16 = u16::MAX;
+    let mut last = vec![NOWHERE; items];
+    for seen in before {
+        last[seen.item as usize] = seen.node;
+    }
+    let (mut both, mut moved) = (0_u64, 0_u64);
+    for seen in after {
+        let at = core::mem::replace(&mut last[seen.item as usize], NOWHERE);
+        if at != NOWHERE {
+            both += 1;
+            moved += u64::from(at != seen.node);
+        }
+    }
+    moved as f64 / both.max(1) as f64
+}
+
+/// How many windows it takes until the loss stays near what it is at the end, the mean of the last fifth.
+fn settled(lost: &[f64]) -> Option<usize> {
+    let tail = &lost[lost.len() - (lost.len() / 5).max(1).min(lost.len())..];
+    let last = tail.iter().sum::<f64>() / tail.len().max(1) as f64;
+    let near = |loss: &f64| (loss - last).abs() <= POINT;
+    let run = lost.windows(SETTLED_WINDOWS).position(|run| run.iter().all(near))?;
+    // Windows at the very end are near their own mean whatever happens.
+    (run + SETTLED_WINDOWS + tail.len() <= lost.len()).then_some(run)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(rows: &[(u32, u16, bool)]) -> Vec<Seen> {
+        rows.iter().map(|&(item, node, hit)| Seen { item, node, hit }).collect()
+    }
+
+    #[test]
+    fn a_target_has_moved_if_its_next_request_goes_elsewhere() {
+        let before = seen(&[(0, 1, true), (0, 2, true), (1, 1, true), (2, 0, false)]);
+        let after = seen(&[(0, 2, true), (0, 0, true), (1, 0, false), (3, 0, false)]);
+        // Of 0 and 1, which are in both, 1 has moved; that 0 moves later does not count.
+        assert!((moved(&before, &after, 4) - 0.5).abs() < 1e-12);
+        assert!(moved(&before, &[], 4).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_loss_has_settled_when_it_stays_where_it_ends() {
+        let dip = [0.3, 0.2, 0.02, 0.012, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01];
+        assert_eq!(settled(&dip), Some(2));
+        assert_eq!(settled(&[0.0; 10]), Some(0));
+        let falling: Vec<f64> = (0..10).map(|n| 1.0 - f64::from(n) / 10.0).collect();
+        assert_eq!(settled(&falling), None);
+        assert_eq!(settled(&[]), None);
+    }
+
+    #[test]
+    fn a_row_is_the_difference_of_two_runs() {
+        let calm = Watched { seen: seen(&[(0, 0, true); 100]), changed_at: vec![50] };
+        let mut rows = vec![(0, 0, true); 100];
+        rows[50..60].fill((0, 1, false));
+        rows[60..].fill((0, 1, true));
+        let run = Watched { seen: seen(&rows), changed_at: vec![50, 52] };
+        let row = row("rr", Event::Flap, &calm, &run, 1);
+        assert_eq!((row.hits_lost, row.settled_after), (10, Some(10)));
+        assert_eq!((row.moved, row.moved_anyway, row.moved_meanwhile), (1.0, 0.0, Some(1.0)));
+        assert_eq!((row.hit_before, row.hit_lowest, row.hit_after), (1.0, 0.0, 1.0));
+    }
+}

@@ -1,0 +1,156 @@
+//! What happens to the cluster while it runs: nodes that join, leave, fail and come back, and WARD's table made anew.
+
+use std::sync::Arc;
+
+use larder_core::census::Census;
+use larder_core::dispatch::{CacheEvent, Found as Had, Request, RouteSpec, Served};
+use larder_core::nodes::NodeState;
+use larder_core::{Bytes, NodeId, RouteId, Time};
+
+use super::{Engine, Job};
+use crate::cost::{CostModel, Found};
+use crate::scenario::{Happening, Scenario};
+use crate::source::Ask;
+use crate::tables::{needs_table, note, routing_table};
+
+/// A request, for whoever watches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// What was asked for: an index into [`Workload::items`](crate::Workload::items).
+    pub item: u32,
+    /// Where it was served.
+    pub node: u16,
+    /// Whether it was in a memory.
+    pub hit: bool,
+}
+
+/// What a watched run shows beside its outcome.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Watched {
+    /// The requests served, in the order in which they went to their nodes; at most 2^32.
+    pub seen: Vec<Seen>,
+    /// How many had gone to their nodes at each of [`Scenario::changes`](crate::Scenario::changes).
+    pub changed_at: Vec<usize>,
+}
+
+impl<M: CostModel> Engine<'_, M> {
+    /// The request as the dispatcher sees it.
+    pub(super) fn request(&self, ask: &Ask) -> Request {
+        let item = &self.workload.items[ask.item as usize];
+        let request = Request::new(item.id).with_class(item.class).with_route(item.route);
+        match ask.origin {
+            Some(origin) => request.with_origin(origin),
+            None => request,
+        }
+    }
+
+    /// Tells the dispatcher how the request went, before its end.
+    pub(super) fn tell_served(&self, job: &Job) {
+        let found = match job.found {
+            Found::Memory | Found::Peer => Some(Had::Hit),
+            Found::Read | Found::Shared | Found::Never => Some(Had::Miss),
+            Found::Unknown => None,
+        };
+        let feedback = Served {
+            elapsed: self.now.since(job.sent),
+            first_byte: (job.ready > Time::ZERO).then(|| job.ready.since(job.sent)),
+            found,
+        };
+        self.dispatcher.served(self.now, &self.request(&job.ask), NodeId(job.node), &feedback);
+    }
+
+    /// Notes where a request goes; gives the note's number.
+    pub(super) fn watch_start(&mut self, item: u32, node: u16) -> u32 {
+        let Some(watched) = &mut self.watched else { return 0 };
+        watched.seen.push(Seen { item, node, hit: false });
+        (watched.seen.len() - 1) as u32
+    }
+
+    /// Notes whether it was in memory.
+    pub(super) fn watch_end(&mut self, job: &Job) {
+        if let Some(watched) = &mut self.watched {
+            watched.seen[job.seen as usize].hit = matches!(job.found, Found::Memory | Found::Peer);
+        }
+    }
+
+    /// Makes the changes that are due after so many requests.
+    #[cold]
+    pub(super) fn change(&mut self) {
+        while let Some(planned) = self.scenario.changes.get(self.changed).copied() {
+            if planned.after > self.arrived {
+                break;
+            }
+            self.changed += 1;
+            if let Some(watched) = &mut self.watched {
+                watched.changed_at.push(watched.seen.len());
+            }
+            self.happen(NodeId(planned.node), planned.what);
+            self.start_waiting();
+        }
+        self.next_change = self.scenario.changes.get(self.changed).map_or(u64::MAX, |planned| planned.after);
+    }
+
+    fn happen(&mut self, node: NodeId, what: Happening) {
+        match what {
+            Happening::Join => {
+                let spec = super::spec(node.index(), &self.scenario.nodes[node.index()]);
+                let joined = self.dispatcher.join(self.now, spec, &mut self.started);
+                debug_assert_eq!(joined, Ok(node), "nodes join in order of their numbers");
+            }
+            Happening::Leave => _ = self.dispatcher.leave(self.now, node, &mut self.started),
+            Happening::Drain => _ = self.dispatcher.drain(self.now, node, &mut self.started),
+            Happening::Down => _ = self.dispatcher.fail(self.now, node, &mut self.started),
+            Happening::Up => {
+                self.dispatcher.recover(self.now, node, &mut self.started);
+                self.tell_all_kept(node);
+            }
+            Happening::Restart => {
+                self.memories.lose(node.index(), self.scenario);
+                self.dispatcher.recover(self.now, node, &mut self.started);
+            }
+            Happening::Reweigh(weight) => {
+                self.dispatcher.reweigh(self.now, node, weight, &mut self.started);
+            }
+        }
+    }
+
+    /// A node that is back says what its memory holds, as a live node does to whoever subscribes to its events.
+    fn tell_all_kept(&self, node: NodeId) {
+        if !self.cache_events {
+            return;
+        }
+        for (index, item) in (0_u32..).zip(&self.workload.items) {
+            if self.memories.holds(node.index(), index) {
+                self.dispatcher.cache_event(self.now, node, item.id, CacheEvent::Stored);
+            }
+        }
+    }
+
+    /// Counts a request for the table that is made next.
+    pub(super) fn count(&self, item: u32) {
+        if let Some(census) = &self.census {
+            note(census, &self.workload.items[item as usize]);
+        }
+    }
+
+    /// What counts requests, where tables are made anew in this run.
+    pub(super) fn census(scenario: &Scenario) -> Option<Census> {
+        let of_route = |route: &RouteSpec| needs_table(route.settings.policy);
+        let needed = needs_table(scenario.settings.policy) || scenario.routes.iter().any(of_route);
+        scenario.refresh.as_ref().filter(|_| needed).map(|refresh| Census::new(refresh.targets_max))
+    }
+
+    /// Makes a table from what was asked for since the last time, and gives it to all routes that go by one. One that
+    /// cannot be made changes nothing, as in the live switch.
+    pub(super) fn refresh(&mut self) {
+        let (Some(refresh), Some(census)) = (&self.scenario.refresh, &self.census) else { return };
+        let rows = self.dispatcher.nodes().rows();
+        let open = rows.iter().filter(|row| row.state == NodeState::Up);
+        let members: Vec<(NodeId, Bytes)> = open.map(|row| (row.id, row.cache)).collect();
+        let table = routing_table(&census.take(refresh.carry_permille).rows, &members, &refresh.prices);
+        let Ok(table) = table.map(Arc::new) else { return };
+        for route in 0..=self.scenario.routes.len() as u16 {
+            self.dispatcher.set_table(self.now, RouteId(route), &table);
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! A node looks into its memory, reads what is not there, and keeps it.
+//!
+//! The first request that misses reads; those that come while the read goes on share it.
+
+use std::collections::btree_map::Entry;
+
+use larder_core::dispatch::CacheEvent;
+use larder_core::{NodeId, Time};
+
+use super::{Engine, NOBODY};
+use crate::cost::{CostModel, Found};
+use crate::memory::Looked;
+
+impl<M: CostModel> Engine<'_, M> {
+    /// Looks for a request's item in its node's memory.
+    pub(super) fn look(&mut self, number: u32) {
+        if M::STATIONS.tasks {
+            return self.look_and_read(number);
+        }
+        let job = &mut self.jobs[number as usize];
+        let item = job.ask.item;
+        job.found = if !self.workload.items[item as usize].cacheable {
+            Found::Never
+        } else {
+            match self.memories.look(job.node as usize, item) {
+                Looked::Here => Found::Memory,
+                Looked::At(peer) => {
+                    job.peer = peer.0;
+                    Found::Peer
+                }
+                Looked::Nowhere => match self.reads.entry((job.node, item)) {
+                    Entry::Occupied(_) => Found::Shared,
+                    Entry::Vacant(entry) => {
+                        entry.insert(number);
+                        Found::Read
+                    }
+                },
+            }
+        };
+        if matches!(job.found, Found::Memory | Found::Peer) {
+            job.ready = self.now;
+        }
+        let (found, node, measured) = (job.found, job.node as usize, job.measured);
+        self.tally.note_found(found, node, self.workload.items[item as usize].bytes, measured);
+    }
+
+    /// Hangs a request on the read that it shares. False if that has ended.
+    pub(super) fn share(&mut self, number: u32) -> bool {
+        let job = self.jobs[number as usize];
+        let Some(reader) = self.reads.get(&(job.node, job.ask.item)).copied() else { return false };
+        let next = self.jobs[reader as usize].next_sharer;
+        self.jobs[number as usize].next_sharer = next;
+        self.jobs[reader as usize].next_sharer = number;
+        true
+    }
+
+    pub(super) fn store(&mut self, number: u32) {
+        let job = self.jobs[number as usize];
+        let memory = self.workload.items[job.ask.item as usize].memory;
+        self.keep(job.node, job.ask.item, memory);
+        self.reads.remove(&(job.node, job.ask.item));
+        self.jobs[number as usize].ready = self.now;
+        self.wake_sharers(number);
+    }
+
+    /// Puts what has been read into the node's memory, and tells a dispatcher that follows the caches what changed.
+    /// Chunks of long items are no targets, so of these it hears of the head only.
+    pub(super) fn keep(&mut self, node: u16, key: u32, memory: u64) {
+        let (evicted, kept) = self.memories.store(node as usize, key, memory);
+        if !self.cache_events {
+            return;
+        }
+        for (gone, _) in evicted {
+            if let Some(item) = self.workload.items.get(*gone as usize) {
+                self.dispatcher.cache_event(self.now, NodeId(node), item.id, CacheEvent::Evicted);
+            }
+        }
+        if let Some(item) = self.workload.items.get(key as usize).filter(|_| kept) {
+            self.dispatcher.cache_event(self.now, NodeId(node), item.id, CacheEvent::Stored);
+        }
+    }
+
+    /// Those who share a read go on.
+    pub(super) fn wake_sharers(&mut self, reader: u32) {
+        let mut sharer = core::mem::replace(&mut self.jobs[reader as usize].next_sharer, NOBODY);
+        // The list hangs the latest in front; those who came first go on first.
+        let mut sharers = Vec::new();
+        while sharer != NOBODY {
+            sharers.push(sharer);
+            sharer = core::mem::replace(&mut self.jobs[sharer as usize].next_sharer, NOBODY);
+        }
+        for sharer in sharers.into_iter().rev() {
+            let ready = &mut self.jobs[sharer as usize].ready;
+            if *ready == Time::ZERO {
+                *ready = self.now;
+            }
+            self.advance(sharer);
+        }
+    }
+}

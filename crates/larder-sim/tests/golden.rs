@@ -1,0 +1,172 @@
+//! One small simulation of every policy, whose result is kept in `experiments/golden/`: what changes a decision of any
+//! policy, or a time of the simulator, shows here.
+//!
+//! All policies serve the same requests (classes, sizes, times of day: none) on the same nodes, of which one is slow and
+//! one has little memory; nodes report, tell what they cache, fail, come back, join, leave and change weight, and the
+//! routing table is made anew. `LARDER_GOLDEN=write cargo test -p larder-sim --test golden` writes the files; the
+//! difference is then for the eye.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use larder_core::cache::CacheKind;
+use larder_core::class::ServiceClass;
+use larder_core::dispatch::Settings;
+use larder_core::{Bytes, PolicyKind, TargetId, Weight};
+use larder_sim::cost::Lard98;
+use larder_sim::tables::{Refresh, needs_table, prices, table_of_first};
+use larder_sim::{
+    Arrivals, CacheChoice, Costs, Happening, Outcome, Planned, Scenario, SimNode, Watched, Workload,
+    simulate_watched,
+};
+use larder_trace::synth::{Recipe, generate};
+
+const REQUESTS: u64 = 24_000;
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments/golden")
+}
+
+/// 2,000 targets by Zipf's law; of ten one is of class DB, two of CB and one of DCB, and those take the processor.
+fn workload() -> Workload {
+    let trace = generate(&Recipe::zipf(2_000, REQUESTS, 0.9), 7, 1.0).expect("the recipe is possible");
+    let mut workload = Workload { times: Vec::new(), ..Workload::from_trace(&trace) };
+    for (item, number) in workload.items.iter_mut().zip(0_u64..) {
+        (item.class, item.cpu_ns) = match number % 10 {
+            3 => (ServiceClass::Db, 1_000_000),
+            5 | 6 => (ServiceClass::Cb, 4_000_000),
+            8 => (ServiceClass::Dcb, 5_000_000),
+            _ => (ServiceClass::N, 0),
+        };
+        item.cacheable = item.class != ServiceClass::Dcb;
+    }
+    workload
+}
+
+fn scenario(policy: PolicyKind, workload: &Workload) -> Scenario {
+    let memory = Bytes(workload.bytes() / 12);
+    let mut nodes = vec![SimNode::with_cache(memory); 7];
+    nodes[1].cpu_speed = 0.5;
+    nodes[3].cache = Bytes(memory.get() / 4);
+    let costs = Costs::Lard98(Lard98::default());
+    let prices = prices(&costs, workload.bytes() / workload.items.len() as u64).expect("the model is valid");
+    let table = needs_table(policy).then(|| {
+        table_of_first(workload, workload.requests.len() / 4, &nodes[..6], &prices)
+            .expect("there is memory")
+            .into()
+    });
+    let settings = Settings {
+        policy,
+        t_low: 6,
+        t_high: 15,
+        replication_decay: Duration::from_secs(2),
+        join_targets_per_s: 200,
+        join_warm_targets: 300,
+        t_gat: Duration::from_secs(1),
+        table,
+        ..Settings::default()
+    };
+    let planned = |percent: u64, node, what| Planned { after: REQUESTS * percent / 100, node, what };
+    Scenario {
+        nodes,
+        cache: CacheChoice::Kind(CacheKind::Gds),
+        arrivals: Arrivals::Closed { clients: 60 },
+        costs,
+        warmup: REQUESTS as usize / 10,
+        report_every: Some(Duration::from_millis(200)),
+        refresh: Some(Refresh::new(Duration::from_secs(5), prices)),
+        changes: vec![
+            planned(40, 2, Happening::Down),
+            planned(48, 2, Happening::Up),
+            planned(56, 6, Happening::Join),
+            planned(64, 0, Happening::Reweigh(Weight::from_milli(2_500).expect("in range"))),
+            planned(72, 5, Happening::Drain),
+            planned(78, 5, Happening::Restart),
+            planned(86, 4, Happening::Leave),
+        ],
+        ..Scenario::lard98(7, settings)
+    }
+}
+
+/// The result as it is kept: figures, and a digest of which node served each request and whether it hit.
+fn text(policy: PolicyKind, outcome: &Outcome, watched: &Watched) -> String {
+    let mut bytes = Vec::with_capacity(watched.seen.len() * 7);
+    for seen in &watched.seen {
+        bytes.extend_from_slice(&seen.item.to_le_bytes());
+        bytes.extend_from_slice(&seen.node.to_le_bytes());
+        bytes.push(u8::from(seen.hit));
+    }
+    let mut text = format!("# {policy}: {}\n", policy.summary());
+    text += "# Recipe: crates/larder-sim/tests/golden.rs, which says how to write this file.\n";
+    let mut line = |key: &str, value: String| {
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "{key} = {value}");
+    };
+    line("requests", outcome.requests.to_string());
+    line("refused", outcome.refused.to_string());
+    line("throughput", format!("{:.3}", outcome.throughput));
+    line("hit_ratio", format!("{:.5}", 1.0 - outcome.miss_ratio));
+    line("bytes_read", outcome.bytes_read.to_string());
+    line("delay_p50_ms", format!("{:.3}", outcome.delay.p50_s * 1e3));
+    line("delay_p99_ms", format!("{:.3}", outcome.delay.p99_s * 1e3));
+    line("imbalance", format!("{:.4}", outcome.imbalance));
+    let nodes: Vec<String> = outcome.nodes.iter().map(|node| node.requests.to_string()).collect();
+    line("node_requests", format!("[{}]", nodes.join(", ")));
+    for (reason, count) in &outcome.reasons {
+        line(&format!("reasons.{reason}"), count.to_string());
+    }
+    line("decisions", format!("\"{}\"", TargetId::of(&bytes)));
+    text
+}
+
+fn simulated(policy: PolicyKind, workload: &Workload) -> String {
+    let scenario = scenario(policy, workload);
+    let (outcome, watched) =
+        simulate_watched(workload, &scenario).unwrap_or_else(|error| unreachable!("{policy}: {error}"));
+    assert_eq!(watched.changed_at.len(), scenario.changes.len(), "{policy}: everything happens");
+    text(policy, &outcome, &watched)
+}
+
+#[test]
+fn every_policy_gives_what_is_kept() {
+    let (workload, folder) = (workload(), folder());
+    let writes = std::env::var("LARDER_GOLDEN").is_ok_and(|value| value == "write");
+    let mut differing = Vec::new();
+    for policy in PolicyKind::ALL {
+        let path = folder.join(format!("{policy}.txt"));
+        let ours = simulated(policy, &workload);
+        if writes {
+            std::fs::create_dir_all(&folder).expect("the folder can be made");
+            std::fs::write(&path, ours).expect("the file can be written");
+        } else if std::fs::read_to_string(&path).ok().as_deref() != Some(&*ours) {
+            differing.push(format!("{}:\n{ours}", path.display()));
+        }
+    }
+    let hint = "LARDER_GOLDEN=write cargo test -p larder-sim --test golden";
+    assert!(differing.is_empty(), "not as kept; if that is right, `{hint}`\n{}", differing.join("\n"));
+}
+
+#[test]
+fn nothing_is_kept_of_policies_that_are_gone() {
+    let known: BTreeSet<String> = PolicyKind::ALL.iter().map(|policy| format!("{policy}.txt")).collect();
+    for file in std::fs::read_dir(folder()).expect("the folder is there") {
+        let name = file.expect("it can be read").file_name().to_string_lossy().into_owned();
+        assert!(known.contains(&name) || name == "README.md", "{name} belongs to no policy");
+    }
+}
+
+#[test]
+fn the_run_repeats_to_the_last_bit_and_exercises_what_it_should() {
+    let workload = workload();
+    for policy in [PolicyKind::LardR, PolicyKind::Hacc, PolicyKind::Ward] {
+        assert_eq!(simulated(policy, &workload), simulated(policy, &workload), "{policy}");
+    }
+    for (policy, reason) in
+        [(PolicyKind::LardR, "replicate"), (PolicyKind::Ward, "owner"), (PolicyKind::LbGc, "oldest")]
+    {
+        let text = simulated(policy, &workload);
+        assert!(text.contains(&format!("reasons.{reason} = ")), "{policy} has no '{reason}':\n{text}");
+    }
+}
