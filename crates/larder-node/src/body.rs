@@ -9,6 +9,7 @@ use crate::connection::InFlight;
 use crate::fetch::PartState;
 use crate::node::Node;
 use crate::object::Object;
+use crate::report::stream::Events;
 use crate::store::StoreError;
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
@@ -42,6 +43,8 @@ pub(crate) struct Body {
 enum Content {
     Whole(Bytes),
     Parts(Box<Parts>),
+    /// Has no length; it ends when it ends.
+    Events(Box<Events>),
 }
 
 impl Body {
@@ -55,6 +58,10 @@ impl Body {
 
     pub(crate) fn parts(parts: Parts) -> Self {
         Self { left: parts.left, content: Content::Parts(Box::new(parts)), in_flight: None }
+    }
+
+    pub(crate) fn events(events: Events) -> Self {
+        Self { left: u64::MAX, content: Content::Events(Box::new(events)), in_flight: None }
     }
 
     /// Hangs the request on the body.
@@ -81,6 +88,13 @@ impl http_body::Body for Body {
                 Ok(bytes) => bytes,
                 Err(error) => return Poll::Ready(Some(Err(error))),
             },
+            Content::Events(events) => {
+                let lines = ready!(events.poll_next(cx));
+                if lines.is_none() {
+                    self.left = 0;
+                }
+                return Poll::Ready(lines.map(|lines| Ok(Frame::data(lines))));
+            }
         };
         self.left = self.left.saturating_sub(bytes.len() as u64);
         if let Some(in_flight) = &self.in_flight {
@@ -94,13 +108,18 @@ impl http_body::Body for Body {
     }
 
     fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.left)
+        match self.content {
+            Content::Events(_) if self.left > 0 => SizeHint::default(),
+            _ => SizeHint::with_exact(self.left),
+        }
     }
 }
 
 impl Drop for Body {
     fn drop(&mut self) {
-        if let Some(in_flight) = self.in_flight.as_ref().filter(|_| self.left > 0) {
+        // Leaving is how a stream of events ends.
+        let whole = self.left == 0 || matches!(self.content, Content::Events(_));
+        if let Some(in_flight) = self.in_flight.as_ref().filter(|_| !whole) {
             in_flight.counters().aborted.add(1);
         }
     }

@@ -52,7 +52,7 @@ impl Shared {
         self.busy.store(true, Relaxed);
         self.used.store(true, Relaxed);
         self.counters.in_flight.rise();
-        InFlight { shared: Arc::clone(self) }
+        InFlight { shared: Arc::clone(self), since: Some(std::time::Instant::now()) }
     }
 
     fn flushed(&self) -> bool {
@@ -70,16 +70,29 @@ impl Shared {
 #[derive(Debug)]
 pub(crate) struct InFlight {
     shared: Arc<Shared>,
+    /// When its head had been read; `None` for one that the node answers for itself, which is no part of its work.
+    since: Option<std::time::Instant>,
 }
 
 impl InFlight {
     pub(crate) fn counters(&self) -> &Counters {
         &self.shared.counters
     }
+
+    /// It asks for one of the node's own paths.
+    pub(crate) fn set_own(&mut self) {
+        if self.since.take().is_some() {
+            self.counters().own.rise();
+        }
+    }
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
+        match self.since {
+            Some(since) => self.counters().ended(since.elapsed()),
+            None => self.counters().own.fall(1),
+        }
         self.shared.finishing.fetch_add(1, Relaxed);
     }
 }

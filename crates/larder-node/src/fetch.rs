@@ -6,6 +6,7 @@ use crate::node::Node;
 use crate::object::Object;
 use crate::store::{Piece, StoreError};
 use bytes::Bytes;
+use larder_core::TargetId;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -57,6 +58,7 @@ impl Node {
         hash: u64,
         name: &[u8],
         why: Why,
+        told: Option<TargetId>,
     ) -> Result<(Arc<Object>, Outcome), StoreError> {
         let (flight, collapsed) = match self.memory.begin((hash, 0), Wanted::Head(name)) {
             Found::Have(Entry::Head(object)) => return Ok((object, Outcome::Hit)),
@@ -65,7 +67,7 @@ impl Node {
             Found::Full => return Err(StoreError::Busy),
             Found::Lead(lead) => {
                 let flight = lead.flight();
-                tokio::spawn(Arc::clone(self).read_object(lead, name.into()));
+                tokio::spawn(Arc::clone(self).read_object(lead, name.into(), told));
                 (flight, false)
             }
         };
@@ -129,11 +131,12 @@ impl Node {
         size <= self.object_max
     }
 
-    async fn read_object(self: Arc<Self>, lead: Lead, name: Box<[u8]>) {
+    async fn read_object(self: Arc<Self>, lead: Lead, name: Box<[u8]>, told: Option<TargetId>) {
         let opened = self.store.open_short(&name, self.chunk).await;
         let keep = opened.as_ref().is_ok_and(|(meta, _)| self.keeps(meta.size));
         let now_ms = self.now_ms();
-        let object = opened.map(|(meta, body)| Entry::Head(Arc::new(Object::new(&name, meta, body, now_ms))));
+        let object =
+            opened.map(|(meta, body)| Entry::Head(Arc::new(Object::new(&name, meta, body, now_ms).of(told))));
         lead.land(object, keep);
     }
 

@@ -13,8 +13,10 @@
 
 use crate::config::CacheConfig;
 use crate::object::Object;
+use crate::report::residents::{Resident, Residents, Subscription};
 use crate::store::StoreError;
 use bytes::Bytes;
+use larder_core::TargetId;
 use larder_core::cache::{ByteCache, CacheStats, Inserted};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -43,6 +45,15 @@ impl Entry {
             Self::Part { bytes, .. } => bytes.len(),
         };
         larder_core::Bytes((len as u64).max(CHARGE_MIN))
+    }
+
+    /// The target that its contents belong to, and the length of the whole object. None for what has no contents.
+    fn target(&self) -> Option<(TargetId, u64)> {
+        let object = match self {
+            Self::Head(object) => object.body.as_ref().map(|_| object)?,
+            Self::Part { of, .. } => of,
+        };
+        object.told.map(|target| (target, object.meta.size))
     }
 
     fn is(&self, wanted: Wanted<'_>) -> bool {
@@ -174,6 +185,7 @@ struct Inner {
     entries: HashMap<Key, Entry>,
     flights: HashMap<Key, Arc<Flight>>,
     reading: usize,
+    residents: Residents,
 }
 
 impl Inner {
@@ -181,6 +193,28 @@ impl Inner {
         let entry = self.entries.get(&key).filter(|entry| entry.is(wanted)).cloned()?;
         self.order.touch(&key);
         Some(entry)
+    }
+
+    /// Takes out what is kept under a key.
+    fn take(&mut self, key: &Key) -> Option<Entry> {
+        let entry = self.entries.remove(key)?;
+        if let Some((target, _)) = entry.target() {
+            self.residents.release(target);
+        }
+        Some(entry)
+    }
+
+    /// Puts in what is kept under a key, and gives back what was there.
+    fn put(&mut self, key: Key, entry: Entry) -> Option<Entry> {
+        if let Some((target, bytes)) = entry.target() {
+            self.residents.hold(target, bytes);
+        }
+        // After the new one is held: a target that is stored anew has never left.
+        let before = self.entries.insert(key, entry)?;
+        if let Some((target, _)) = before.target() {
+            self.residents.release(target);
+        }
+        Some(before)
     }
 
     fn retire(&mut self, key: Key, flight: &Arc<Flight>) {
@@ -209,6 +243,7 @@ impl Memory {
             entries: HashMap::new(),
             flights: HashMap::new(),
             reading: 0,
+            residents: Residents::default(),
         };
         Self { seed: RandomState::new().hash_one(0), reads_max, inner: Mutex::new(inner) }
     }
@@ -267,9 +302,29 @@ impl Memory {
         let entry = {
             let mut inner = self.lock();
             inner.order.remove(&key);
-            inner.entries.remove(&key)
+            inner.take(&key)
         };
         drop(entry);
+    }
+
+    /// Subscribes to changes in what is held; `None` if there are `most` subscribers already.
+    pub(crate) fn subscribe(&self, most: usize, backlog: usize) -> Option<Subscription> {
+        self.lock().residents.subscribe(most, backlog)
+    }
+
+    /// The next targets held, from a place in the order of storing on.
+    pub(crate) fn resident_page(&self, from: u64) -> Vec<Resident> {
+        self.lock().residents.page(from)
+    }
+
+    /// Number of targets held.
+    pub(crate) fn residents(&self) -> usize {
+        self.lock().residents.len()
+    }
+
+    /// Ends all subscriptions for good.
+    pub(crate) fn end_subscriptions(&self) {
+        self.lock().residents.close();
     }
 
     pub(crate) fn stats(&self) -> MemoryStats {
@@ -290,9 +345,9 @@ impl Memory {
         let kept = {
             let mut inner = self.lock();
             let kept = inner.order.insert(key, entry.charge(), &mut evicted) != Inserted::TooLarge;
-            released.extend(evicted.iter().filter_map(|(key, _)| inner.entries.remove(key)));
+            released.extend(evicted.iter().filter_map(|(key, _)| inner.take(key)));
             if kept {
-                released.extend(inner.entries.insert(key, entry.clone()));
+                released.extend(inner.put(key, entry.clone()));
             }
             kept
         };

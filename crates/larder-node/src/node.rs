@@ -10,6 +10,7 @@ use crate::http::path::{self, PathError};
 use crate::machine::{Machine, ScratchError, Usage};
 use crate::memory::Memory;
 use crate::reply::Ask;
+use crate::report::{self, Report};
 use crate::stats::{Counters, NodeStats, Rest};
 use crate::store::{DirectoryError, ManifestError, Store, StoreError};
 use bytes::Bytes;
@@ -20,7 +21,7 @@ use std::borrow::Cow;
 use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
 /// Why a node cannot start or go on.
@@ -58,6 +59,7 @@ pub struct Node {
     /// Bounds replies in chunks.
     pub(crate) streams: Arc<Semaphore>,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) report: Report,
     pub(crate) chunk: u64,
     pub(crate) object_max: u64,
     pub(crate) revalidate_ms: u64,
@@ -74,7 +76,9 @@ impl Node {
     /// If a value is out of range, or the directory or the manifest cannot be used.
     pub fn new(config: NodeConfig) -> Result<Arc<Self>, NodeError> {
         config.check()?;
-        let NodeConfig { name, cache, store, dynamic, limits, revalidate, health_path, stats_path } = config;
+        let NodeConfig { name, cache, store, dynamic, limits, revalidate, health_path, stats_path, report } =
+            config;
+        let report = Report::new(report, &store);
         let machine = Machine::new(&store, dynamic.as_ref(), limits.reads_at_once)?;
         let store = machine.store(&store, limits.reads_at_once)?;
         Ok(Arc::new(Self {
@@ -87,6 +91,7 @@ impl Node {
             stats_at_once: Semaphore::new(limits.reads_max),
             streams: Arc::new(Semaphore::new(streams_max(&cache))),
             counters: Arc::default(),
+            report,
             chunk: cache.chunk.0,
             object_max: cache.object_max.0,
             revalidate_ms: u64::try_from(revalidate.as_millis()).unwrap_or(u64::MAX),
@@ -151,14 +156,22 @@ impl Node {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
+    /// Time from the making of the node until `at`.
+    pub(crate) fn uptime_at(&self, at: Instant) -> Duration {
+        at.saturating_duration_since(self.started)
+    }
+
     /// Answers a request. The request counts as in flight until its reply's body is dropped and flushed.
     pub(crate) async fn handle<B>(self: Arc<Self>, shared: Arc<Shared>, request: Request<B>) -> Response<Body>
     where
         B: http_body::Body + Unpin,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
-        let in_flight = shared.begin();
+        let mut in_flight = shared.begin();
         let (parts, body) = request.into_parts();
+        if self.is_own(parts.uri.path()) {
+            in_flight.set_own();
+        }
         let reply = self.reply(&parts, body).await;
         reply.map(|body| body.with(in_flight))
     }
@@ -171,6 +184,9 @@ impl Node {
         let path = parts.uri.path();
         if let Some(reply) = self.own_path(path) {
             return reply;
+        }
+        if self.report.has(path) {
+            return Box::pin(self.report(&parts.method, path, &parts.headers)).await;
         }
         self.counters.requests.add(1);
         let target = parts.uri.path_and_query().map_or("", |target| target.as_str());
@@ -241,7 +257,7 @@ impl Node {
                 return Ok(reply);
             }
         }
-        let (object, outcome) = self.object(ask.hash, name, why).await?;
+        let (object, outcome) = self.object(ask.hash, name, why, report::told(ask.headers)).await?;
         self.answer(ask, object, outcome).await
     }
 
@@ -259,6 +275,12 @@ impl Node {
                 }
             }
         }
+    }
+
+    /// Whether the node keeps a path for itself.
+    fn is_own(&self, path: &str) -> bool {
+        let own = [&self.health_path, &self.stats_path];
+        own.iter().any(|own| own.as_deref() == Some(path)) || self.report.has(path)
     }
 
     /// The reply for the paths that the node keeps for itself.

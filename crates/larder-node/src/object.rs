@@ -11,6 +11,7 @@ use crate::http::content_type;
 use crate::store::Meta;
 use bytes::Bytes;
 use http::HeaderValue;
+use larder_core::TargetId;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -27,6 +28,8 @@ pub(crate) struct Object {
     pub(crate) content_type: HeaderValue,
     /// The whole body, unless it is kept in chunks (or was not read).
     pub(crate) body: Option<Bytes>,
+    /// The target it belongs to, as a switch knows it.
+    pub(crate) told: Option<TargetId>,
     /// When the store was last asked about it, in milliseconds since the node's start.
     checked_ms: AtomicU64,
 }
@@ -47,8 +50,14 @@ impl Object {
             last_modified: HeaderValue::try_from(date).unwrap_or(HeaderValue::from_static("")),
             content_type: HeaderValue::from_static(content_type::of(name)),
             body,
+            told: None,
             checked_ms: AtomicU64::new(now_ms),
         }
+    }
+
+    /// The object as a part of what a switch knows as target `told`.
+    pub(crate) fn of(self, told: Option<TargetId>) -> Self {
+        Self { told, ..self }
     }
 
     /// What preconditions are held against.

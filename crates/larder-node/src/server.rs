@@ -65,6 +65,7 @@ impl Node {
         }
         drop(listener);
         self.set_draining(true);
+        self.end_events();
         phase.send_replace(Phase::Draining);
         if timeout(self.limits.drain_timeout, places.acquire_many(connections_max)).await.is_ok() {
             return Ok(Drained { aborted: 0 });

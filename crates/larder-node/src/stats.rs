@@ -21,7 +21,7 @@ impl Count {
         self.0.fetch_add(n, Relaxed);
     }
 
-    fn read(&self) -> u64 {
+    pub(crate) fn read(&self) -> u64 {
         self.0.load(Relaxed)
     }
 }
@@ -59,6 +59,11 @@ pub(crate) struct Counters {
     pub(crate) aborted: Count,
     pub(crate) bytes_out: Count,
     pub(crate) in_flight: Level,
+    /// Those of them that ask for the node's own paths.
+    pub(crate) own: Level,
+    /// Requests for contents that have ended, and the sum of their times.
+    pub(crate) ended: Count,
+    pub(crate) service_us: Count,
     pub(crate) connections: Level,
     pub(crate) connections_accepted: Count,
     pub(crate) connections_refused: Count,
@@ -153,6 +158,12 @@ pub(crate) struct Rest {
 }
 
 impl Counters {
+    /// A request for contents has ended, `time` after its head.
+    pub(crate) fn ended(&self, time: std::time::Duration) {
+        self.ended.add(1);
+        self.service_us.add(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
+    }
+
     pub(crate) fn snapshot(&self, rest: Rest) -> NodeStats {
         let Rest { name, kind, draining, memory, store, usage } = rest;
         NodeStats {

@@ -9,6 +9,7 @@ mod dynamic;
 mod files;
 mod limits;
 mod replies;
+mod report;
 mod sharing;
 
 use larder_core::Bytes;

@@ -1,0 +1,85 @@
+//! What a node says of itself to the switches that send it requests, and to how many.
+
+use crate::config::{ConfigError, ensure};
+use std::time::Duration;
+
+/// What a node tells switches of its load and its cache.
+///
+/// Both paths answer only requests that come straight from whoever asks: one that a gateway has relayed (it carries
+/// `Via`, `Forwarded` or `X-Forwarded-For`) gets 404, so that a switch's clients do not see its nodes' insides.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReportConfig {
+    /// Path of the load counters. Default `/.larder/load`; `None` serves none.
+    pub load_path: Option<String>,
+    /// Path of the stream of cache events. Default `/.larder/events`; `None` serves none.
+    pub events_path: Option<String>,
+    /// Streams of cache events at once; a further one gets 503. 0 to 64, default 8.
+    pub subscribers_max: usize,
+    /// Cache events that wait for one subscriber; one that lags further behind is cut and must start anew. 16 to
+    /// 1,048,576, default 16,384 (24 bytes each).
+    pub backlog_max: usize,
+    /// Time between two heartbeats on an event stream. 100 ms to 1 min, default 2 s.
+    pub heartbeat: Duration,
+    /// Whose processor counts as the node's, where none is modelled. Default [`CpuScope::Machine`].
+    pub cpu: CpuScope,
+}
+
+/// Whose processor time counts as the node's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CpuScope {
+    /// That of the machine, over all its processors: right where a node has a machine to itself.
+    #[default]
+    Machine,
+    /// That of the node's process, out of one processor: right where several nodes share a machine.
+    Process,
+}
+
+impl Default for ReportConfig {
+    fn default() -> Self {
+        Self {
+            load_path: Some("/.larder/load".to_owned()),
+            events_path: Some("/.larder/events".to_owned()),
+            subscribers_max: 8,
+            backlog_max: 16_384,
+            heartbeat: Duration::from_secs(2),
+            cpu: CpuScope::default(),
+        }
+    }
+}
+
+impl ReportConfig {
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        let paths = [(&self.load_path, "report.load_path"), (&self.events_path, "report.events_path")];
+        for (path, field) in paths {
+            let absolute = path.as_deref().is_none_or(|path| path.starts_with('/'));
+            ensure(absolute, field, "a path that starts with '/'")?;
+        }
+        ensure(self.subscribers_max <= 64, "report.subscribers_max", "0 to 64")?;
+        ensure((16..=1 << 20).contains(&self.backlog_max), "report.backlog_max", "16 to 1,048,576")?;
+        let beat = (Duration::from_millis(100)..=Duration::from_secs(60)).contains(&self.heartbeat);
+        ensure(beat, "report.heartbeat", "100 ms to 1 min")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_out_of_range_are_named() {
+        assert_eq!(ReportConfig::default().check(), Ok(()));
+        type Spoil = fn(&mut ReportConfig);
+        let cases: [(&str, Spoil); 5] = [
+            ("report.load_path", |c| c.load_path = Some("load".to_owned())),
+            ("report.events_path", |c| c.events_path = Some(String::new())),
+            ("report.subscribers_max", |c| c.subscribers_max = 65),
+            ("report.backlog_max", |c| c.backlog_max = 0),
+            ("report.heartbeat", |c| c.heartbeat = Duration::ZERO),
+        ];
+        for (field, spoil) in cases {
+            let mut config = ReportConfig::default();
+            spoil(&mut config);
+            assert_eq!(config.check().map_err(|error| error.field), Err(field));
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! The page of load counters: what `GET /.larder/load` answers.
+
+use super::config::CpuScope;
+use super::kernel;
+use crate::machine::{Cpu, Disk};
+use crate::node::Node;
+use bytes::Bytes;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A page is handed out again to whoever asks within this time, so that many pollers cost no more than a few.
+const FRESH: Duration = Duration::from_millis(10);
+
+/// Where a device's busy time comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Origin {
+    /// The modelled device of this node.
+    Model,
+    /// The machine's devices; other processes' work is in it.
+    Machine,
+    /// This node's process alone.
+    Process,
+}
+
+/// What a node has done since its start, and its levels now.
+///
+/// Counters only grow while `run` stays the same, so that any number of pollers can take the difference of two pages
+/// and divide it by that of `uptime_us`. Missing (`null`) is what the node does not know. Times are in microseconds of
+/// work: with several processors or disks a second holds as many seconds of it. A page is at most 10 ms old.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LoadCounters {
+    /// The node's name.
+    pub node: String,
+    /// A number drawn at start, in hexadecimal: another one means that the counters began anew.
+    pub run: String,
+    /// Time since the start at which the page was made.
+    pub uptime_us: u64,
+    /// Whose processor [`LoadCounters::cpu_busy_us`] is.
+    pub cpu_from: Origin,
+    /// Time the processors worked. A modelled one's is exact; the machine's goes in clock ticks, mostly 10 ms.
+    pub cpu_busy_us: u64,
+    /// Processors.
+    pub cpus: u32,
+    /// Time the machine's processors worked, whatever `cpu_from` says.
+    pub machine_cpu_us: Option<u64>,
+    /// Time this process worked, whatever `cpu_from` says.
+    pub process_cpu_us: Option<u64>,
+    /// Whose disk [`LoadCounters::disk_busy_us`] is: a model's; the machine's, if the directory lies on a disk that the
+    /// kernel counts; else the node's own reads, those that the page cache answered included.
+    pub disk_from: Origin,
+    /// Time the disks worked.
+    pub disk_busy_us: u64,
+    /// Disks.
+    pub disks: u32,
+    /// Bytes read from and written to the disks.
+    pub disk_bytes: u64,
+    /// Page faults of the machine that needed a disk.
+    pub page_faults: Option<u64>,
+    /// Bytes of the machine's memory in use.
+    pub memory_used: Option<u64>,
+    /// Bytes of the machine's memory.
+    pub memory_max: Option<u64>,
+    /// Requests for contents that have ended.
+    pub requests: u64,
+    /// Sum of their times from the end of the head until the last byte was handed to the connection.
+    pub service_us: u64,
+    /// Requests for contents under way.
+    pub active: u64,
+    /// Jobs under way at the processors and the disks, or waiting for them: see [`crate::Usage`].
+    pub queue: u64,
+    /// Counters of the application, by name.
+    pub app: BTreeMap<&'static str, u64>,
+    /// Levels of the application, by name.
+    pub levels: BTreeMap<&'static str, u64>,
+}
+
+/// What the page needs besides the node's counters.
+#[derive(Debug)]
+pub(crate) struct Pages {
+    run: u64,
+    scope: CpuScope,
+    device: Option<PathBuf>,
+    last: Mutex<Option<(Instant, Bytes)>>,
+}
+
+impl Pages {
+    /// `device` is the file with the counters of the directory's disk.
+    pub(super) fn new(run: u64, scope: CpuScope, device: Option<PathBuf>) -> Self {
+        Self { run, scope, device, last: Mutex::new(None) }
+    }
+}
+
+impl Node {
+    /// The load counters. Reads a few files of `/proc` and `/sys`, which takes some 100 us.
+    pub fn load_counters(&self) -> LoadCounters {
+        let pages = &self.report.pages;
+        let (stats, counters) = (self.stats(), &self.counters);
+        let usage = self.usage();
+        let (machine_cpu, process_cpu) = (kernel::cpu(), kernel::process_cpu());
+        let (cpu_from, cpu_busy_us, cpus) = match (&self.machine.cpu, pages.scope, machine_cpu) {
+            (Cpu::Modelled(_), ..) => (Origin::Model, usage.cpu_busy_us, u32::from(usage.cpus)),
+            (Cpu::Real(_), CpuScope::Machine, Some(cpu)) => (Origin::Machine, us(cpu.busy), cpu.cpus),
+            (Cpu::Real(_), ..) => (Origin::Process, usage.cpu_busy_us, u32::from(usage.cpus)),
+        };
+        let device = pages.device.as_deref().and_then(kernel::disk);
+        let own = (usage.disk_busy_us, u32::from(usage.disks), usage.disk_bytes);
+        let (disk_from, (disk_busy_us, disks, disk_bytes)) = match (&self.machine.disk, device) {
+            (Disk::Modelled(_), _) => (Origin::Model, own),
+            (Disk::Real { .. }, Some(disk)) => (Origin::Machine, (us(disk.busy), 1, disk.bytes)),
+            (Disk::Real { .. }, None) => (Origin::Process, own),
+        };
+        let ram = kernel::ram();
+        LoadCounters {
+            run: format!("{:016x}", pages.run),
+            uptime_us: us(self.uptime_at(Instant::now())),
+            cpu_from,
+            cpu_busy_us,
+            cpus,
+            machine_cpu_us: machine_cpu.map(|cpu| us(cpu.busy)),
+            process_cpu_us: process_cpu.map(us),
+            disk_from,
+            disk_busy_us,
+            disks,
+            disk_bytes,
+            page_faults: kernel::major_faults(),
+            memory_used: ram.map(|ram| ram.used),
+            memory_max: ram.map(|ram| ram.total),
+            requests: counters.ended.read(),
+            service_us: counters.service_us.read(),
+            active: stats.in_flight.saturating_sub(counters.own.read()),
+            queue: u64::from(usage.cpu_queue) + u64::from(usage.disk_queue),
+            app: BTreeMap::from([
+                ("hits", stats.hits),
+                ("misses", stats.misses),
+                ("bytes_out", stats.bytes_out),
+                ("cache_evictions", stats.cache_evictions),
+                ("server_errors", stats.server_errors),
+            ]),
+            levels: BTreeMap::from([
+                ("connections", stats.connections),
+                ("cache_bytes", stats.cache_bytes),
+                ("cache_objects", stats.cache_objects),
+            ]),
+            node: stats.name,
+        }
+    }
+
+    /// The page, made anew if the last one is too old.
+    pub(super) fn load_page(&self) -> Bytes {
+        let mut last = self.report.pages.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, page)) = last.as_ref().filter(|(made, _)| made.elapsed() < FRESH) {
+            return page.clone();
+        }
+        // Under the lock: who asks meanwhile gets this page too.
+        let page = Bytes::from(serde_json::to_vec(&self.load_counters()).unwrap_or_default());
+        *last = Some((Instant::now(), page.clone()));
+        page
+    }
+}
+
+fn us(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,249 @@
+//! Which targets the cache holds, by the ids that a switch knows them by, and who wants to hear of changes.
+//!
+//! A switch tells a target's id in the request header `larder-target`, 16 hexadecimal digits. What the request has put
+//! into the cache (a whole object or chunks of one) belongs to the target from then on; what no id was told for is
+//! left out. A target is *held* as long as anything that belongs to it is in the cache: an object in chunks from its
+//! first chunk until its last one has left, since most of it still need not be read; several objects under one id
+//! likewise.
+//!
+//! Changes are told to the subscribers in the order in which they happen, under the cache's lock: what left to make
+//! room before what it made room for. A subscriber hears changes first and then asks for what is held, page by page in
+//! the order of storing; a change that it hears twice, or that a page knows already, does no harm.
+//!
+//! Cost: two look-ups in an ordered map for each entry stored or evicted that has an id; nothing for others. Memory:
+//! about 100 bytes a target held, of which there are never more than entries in the cache.
+
+use larder_core::TargetId;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Instant;
+use tokio::sync::mpsc;
+
+/// Targets handed out at once.
+const PAGE: usize = 1_024;
+
+/// What has become of a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// It is held from now on; the length of the object that brought it.
+    Stored(TargetId, u64),
+    /// Nothing of it is held any more.
+    Evicted(TargetId),
+}
+
+/// A change and when it happened.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Told {
+    pub(crate) change: Change,
+    pub(crate) at: Instant,
+}
+
+/// A target that is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Resident {
+    /// Its place in the order of storing.
+    pub(crate) place: u64,
+    pub(crate) target: TargetId,
+    /// The length of the object that brought it.
+    pub(crate) bytes: u64,
+}
+
+#[derive(Debug)]
+struct Held {
+    place: u64,
+    entries: u32,
+}
+
+#[derive(Debug)]
+struct Subscriber {
+    changes: mpsc::Sender<Told>,
+    lagged: Arc<AtomicBool>,
+}
+
+/// What a subscriber holds.
+#[derive(Debug)]
+pub(crate) struct Subscription {
+    /// The changes since it began; ends when the subscriber is cut or the node shuts down.
+    pub(crate) changes: mpsc::Receiver<Told>,
+    lagged: Arc<AtomicBool>,
+}
+
+impl Subscription {
+    /// Whether it was cut for lagging behind.
+    pub(crate) fn lagged(&self) -> bool {
+        self.lagged.load(Relaxed)
+    }
+}
+
+/// The targets held, and the subscribers.
+#[derive(Debug, Default)]
+pub(crate) struct Residents {
+    held: HashMap<TargetId, Held>,
+    in_order: BTreeMap<u64, (TargetId, u64)>,
+    next: u64,
+    subscribers: Vec<Subscriber>,
+    closed: bool,
+}
+
+impl Residents {
+    /// An entry of `target` has come into the cache, from an object of `bytes` bytes.
+    pub(crate) fn hold(&mut self, target: TargetId, bytes: u64) {
+        if let Some(held) = self.held.get_mut(&target) {
+            held.entries += 1;
+            return;
+        }
+        let place = self.next;
+        self.next += 1;
+        self.held.insert(target, Held { place, entries: 1 });
+        self.in_order.insert(place, (target, bytes));
+        self.tell(Change::Stored(target, bytes));
+    }
+
+    /// An entry of `target` has left the cache.
+    pub(crate) fn release(&mut self, target: TargetId) {
+        let Some(held) = self.held.get_mut(&target) else { return };
+        held.entries -= 1;
+        if held.entries == 0 {
+            self.in_order.remove(&held.place);
+            self.held.remove(&target);
+            self.tell(Change::Evicted(target));
+        }
+    }
+
+    /// A new subscriber; `None` if there are `most` already, or the node shuts down.
+    pub(crate) fn subscribe(&mut self, most: usize, backlog: usize) -> Option<Subscription> {
+        self.subscribers.retain(|subscriber| !subscriber.changes.is_closed());
+        if self.closed || self.subscribers.len() >= most {
+            return None;
+        }
+        let (changes, receiver) = mpsc::channel(backlog);
+        let lagged = Arc::new(AtomicBool::new(false));
+        self.subscribers.push(Subscriber { changes, lagged: Arc::clone(&lagged) });
+        Some(Subscription { changes: receiver, lagged })
+    }
+
+    /// The next targets held, in the order of storing, from place `from` on. Empty at the end.
+    pub(crate) fn page(&self, from: u64) -> Vec<Resident> {
+        let rest = self.in_order.range(from..).take(PAGE);
+        rest.map(|(&place, &(target, bytes))| Resident { place, target, bytes }).collect()
+    }
+
+    /// Number of targets held.
+    pub(crate) fn len(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Ends all subscriptions for good.
+    pub(crate) fn close(&mut self) {
+        self.closed = true;
+        self.subscribers.clear();
+    }
+
+    fn tell(&mut self, change: Change) {
+        if self.subscribers.is_empty() {
+            return;
+        }
+        let told = Told { change, at: Instant::now() };
+        self.subscribers.retain(|subscriber| match subscriber.changes.try_send(told) {
+            Ok(()) => true,
+            Err(mpsc::error::TrySendError::Closed(_)) => false,
+            Err(mpsc::error::TrySendError::Full(_)) => {
+                subscriber.lagged.store(true, Relaxed);
+                false
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    fn heard(subscription: &mut Subscription) -> Vec<Change> {
+        std::iter::from_fn(|| subscription.changes.try_recv().ok().map(|told| told.change)).collect()
+    }
+
+    #[test]
+    fn a_target_is_held_until_its_last_entry_has_left() {
+        let mut residents = Residents::default();
+        let mut subscription = residents.subscribe(1, 16).expect("there is room");
+        let (a, b) = (TargetId(1), TargetId(2));
+        residents.hold(a, 100);
+        residents.hold(a, 100);
+        residents.release(a);
+        residents.hold(b, 7);
+        residents.release(a);
+        residents.release(a);
+        let expected = [Change::Stored(a, 100), Change::Stored(b, 7), Change::Evicted(a)];
+        assert_eq!(heard(&mut subscription), expected);
+        assert_eq!(residents.page(0), [Resident { place: 1, target: b, bytes: 7 }]);
+    }
+
+    #[test]
+    fn one_that_lags_is_cut_and_the_others_stay() {
+        let mut residents = Residents::default();
+        let mut slow = residents.subscribe(2, 2).expect("there is room");
+        let mut quick = residents.subscribe(2, 100).expect("there is room");
+        assert!(residents.subscribe(2, 2).is_none(), "two are the most");
+        for id in 0..5 {
+            residents.hold(TargetId(id), 1);
+        }
+        assert_eq!((heard(&mut slow).len(), slow.lagged()), (2, true));
+        assert_eq!((heard(&mut quick).len(), quick.lagged()), (5, false));
+        assert!(residents.subscribe(2, 2).is_some(), "the place of the one that was cut is free");
+        drop(quick);
+        assert!(residents.subscribe(2, 2).is_some(), "and so is the place of one that left");
+        residents.close();
+        assert!(slow.changes.is_closed() || slow.lagged());
+        assert!(residents.subscribe(2, 2).is_none(), "nobody is told anything any more");
+    }
+
+    #[test]
+    fn pages_go_through_all_in_the_order_of_storing() {
+        let mut residents = Residents::default();
+        for id in (0..3_000_u64).rev() {
+            residents.hold(TargetId(id), id);
+        }
+        let (mut from, mut seen) = (0, Vec::new());
+        loop {
+            let page = residents.page(from);
+            let Some(last) = page.last() else { break };
+            from = last.place + 1;
+            seen.extend(page.iter().map(|resident| resident.target.0));
+        }
+        assert_eq!(seen, (0..3_000).rev().collect::<Vec<_>>());
+    }
+
+    proptest! {
+        /// Whoever follows the changes knows what is held.
+        #[test]
+        fn changes_add_up_to_what_is_held(steps in prop::collection::vec((0..6_u64, any::<bool>()), 0..200)) {
+            let mut residents = Residents::default();
+            let mut subscription = residents.subscribe(1, 1_000).expect("there is room");
+            let mut entries = [0_u32; 6];
+            for (id, hold) in steps {
+                if hold {
+                    entries[id as usize] += 1;
+                    residents.hold(TargetId(id), 1);
+                } else if entries[id as usize] > 0 {
+                    entries[id as usize] -= 1;
+                    residents.release(TargetId(id));
+                }
+            }
+            let mut followed = BTreeSet::new();
+            for change in heard(&mut subscription) {
+                match change {
+                    Change::Stored(target, _) => prop_assert!(followed.insert(target.0), "stored twice"),
+                    Change::Evicted(target) => prop_assert!(followed.remove(&target.0), "evicted twice"),
+                }
+            }
+            let held: BTreeSet<u64> = residents.page(0).iter().map(|resident| resident.target.0).collect();
+            prop_assert_eq!(&followed, &held);
+            prop_assert_eq!(held, (0..6).filter(|id| entries[*id as usize] > 0).collect());
+            prop_assert_eq!(residents.len(), followed.len());
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! The stream of cache events: what `GET /.larder/events` answers. One JSON object a line:
+//!
+//! ```text
+//! {"snapshot":{"node":"a","run":"5f0..","targets":2},"at_us":10}    first; targets: about how many will follow
+//! {"held":"<16 hexadecimal digits>","bytes":100}                    a target in the cache, oldest first
+//! {"live":true,"at_us":12}                                          what was held has been told
+//! {"stored":"<16 hexadecimal digits>","bytes":100,"at_us":15}       it is in the cache now
+//! {"evicted":"<16 hexadecimal digits>","at_us":19}                  it has left
+//! {"beat":1,"at_us":2000015}                                        nothing else to say for a while
+//! {"cut":"lagging"}                                                 last; or "shutdown"
+//! ```
+//! `at_us` is the time since the node's start, in microseconds, at which it happened. Who follows the stream knows the
+//! cache's targets as soon as it is live; one that is cut must start anew. A link that is silent for longer than a few
+//! heartbeats is dead.
+
+use super::residents::{Change, Subscription, Told};
+use crate::node::Node;
+use bytes::Bytes;
+use std::fmt::Write;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+use tokio::time::{Interval, MissedTickBehavior, interval};
+
+/// Changes put into one piece of the body.
+const BATCH: usize = 256;
+
+/// A stream of events under way.
+pub(crate) struct Events {
+    node: Arc<Node>,
+    subscription: Subscription,
+    beat: Interval,
+    beats: u64,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy)]
+enum Stage {
+    Opening,
+    /// From this place on.
+    Snapshot(u64),
+    Live,
+    Cut,
+}
+
+impl Events {
+    pub(super) fn new(node: Arc<Node>, subscription: Subscription) -> Self {
+        let mut beat = interval(node.report.config.heartbeat);
+        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // The first tick is now.
+        beat.reset();
+        Self { node, subscription, beat, beats: 0, stage: Stage::Opening }
+    }
+
+    /// The next lines; `None` at the end.
+    pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        let mut lines = String::new();
+        match self.stage {
+            Stage::Opening => {
+                let (node, run, targets) = (
+                    serde_json::Value::from(&*self.node.name),
+                    self.node.report.run,
+                    self.node.memory.residents(),
+                );
+                let at = self.at(Instant::now());
+                let _ = writeln!(
+                    lines,
+                    r#"{{"snapshot":{{"node":{node},"run":"{run:016x}","targets":{targets}}},"at_us":{at}}}"#
+                );
+                self.stage = Stage::Snapshot(0);
+            }
+            Stage::Snapshot(from) => {
+                let page = self.node.memory.resident_page(from);
+                for resident in &page {
+                    let _ = writeln!(lines, r#"{{"held":"{}","bytes":{}}}"#, resident.target, resident.bytes);
+                }
+                self.stage = match page.last() {
+                    Some(last) => Stage::Snapshot(last.place + 1),
+                    None => {
+                        let _ = writeln!(lines, r#"{{"live":true,"at_us":{}}}"#, self.at(Instant::now()));
+                        Stage::Live
+                    }
+                };
+            }
+            Stage::Live => return self.poll_live(cx, lines),
+            Stage::Cut => return Poll::Ready(None),
+        }
+        Poll::Ready(Some(lines.into()))
+    }
+
+    fn poll_live(&mut self, cx: &mut Context<'_>, mut lines: String) -> Poll<Option<Bytes>> {
+        for _ in 0..BATCH {
+            match self.subscription.changes.poll_recv(cx) {
+                Poll::Ready(Some(told)) => self.write(&mut lines, told),
+                Poll::Ready(None) => {
+                    let why = if self.subscription.lagged() { "lagging" } else { "shutdown" };
+                    let _ = writeln!(lines, r#"{{"cut":"{why}"}}"#);
+                    self.stage = Stage::Cut;
+                    break;
+                }
+                Poll::Pending => break,
+            }
+        }
+        if lines.is_empty() {
+            if Pin::new(&mut self.beat).poll_tick(cx).is_pending() {
+                return Poll::Pending;
+            }
+            self.beats += 1;
+            let _ = writeln!(lines, r#"{{"beat":{},"at_us":{}}}"#, self.beats, self.at(Instant::now()));
+        } else {
+            self.beat.reset();
+        }
+        Poll::Ready(Some(lines.into()))
+    }
+
+    fn write(&self, lines: &mut String, Told { change, at }: Told) {
+        let at = self.at(at);
+        let _ = match change {
+            Change::Stored(target, bytes) => {
+                writeln!(lines, r#"{{"stored":"{target}","bytes":{bytes},"at_us":{at}}}"#)
+            }
+            Change::Evicted(target) => writeln!(lines, r#"{{"evicted":"{target}","at_us":{at}}}"#),
+        };
+    }
+
+    fn at(&self, at: Instant) -> u128 {
+        self.node.uptime_at(at).as_micros()
+    }
+}

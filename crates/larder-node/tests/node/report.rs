@@ -1,0 +1,207 @@
+//! What a node tells switches: its load counters and its cache's events.
+
+use super::*;
+use larder_node::{LoadCounters, Origin, ProcessorModel};
+use serde_json::Value;
+use tokio::io::AsyncBufReadExt;
+
+async fn load(running: &Running) -> Value {
+    let reply = running.client().await.get("/.larder/load").await;
+    assert_eq!((reply.status, reply.header("content-type")), (200, "application/json"));
+    assert_eq!(reply.header("cache-control"), "no-store");
+    serde_json::from_slice(&reply.body).unwrap()
+}
+
+/// The lines of an event stream. The pieces of its body are whole lines, so that chunk sizes stand on lines of
+/// their own.
+struct Lines(client::Client);
+
+impl Lines {
+    async fn open(running: &Running) -> Self {
+        let mut client = running.client().await;
+        client.send(b"GET /.larder/events HTTP/1.1\r\nHost: n\r\n\r\n").await;
+        Self(client)
+    }
+
+    /// The next line, heartbeats left out; `None` at the end.
+    async fn next(&mut self) -> Option<Value> {
+        let reading = async {
+            loop {
+                let mut line = String::new();
+                if self.0.stream.read_line(&mut line).await.unwrap() == 0 {
+                    return None;
+                }
+                if line.starts_with('{') && !line.starts_with("{\"beat\"") {
+                    return Some(serde_json::from_str(&line).unwrap());
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, reading).await.expect("a line comes")
+    }
+
+    async fn told(&mut self) -> (String, String) {
+        let line = self.next().await.expect("the stream goes on");
+        let kind = ["snapshot", "held", "live", "stored", "evicted", "cut"].into_iter();
+        let kind = kind.filter(|kind| line.get(kind).is_some()).collect::<String>();
+        let what = line[&kind].as_str().unwrap_or_default().to_owned();
+        (kind, what)
+    }
+}
+
+fn told(kind: &str, id: u64) -> (String, String) {
+    (kind.to_owned(), format!("{id:016x}"))
+}
+
+async fn get_as(running: &Running, path: &str, id: u64) {
+    let reply = running.client().await.get_with(path, &format!("larder-target: {id:016x}\r\n")).await;
+    assert_eq!(reply.status, 200, "{path}");
+}
+
+#[tokio::test]
+async fn the_load_is_that_of_the_model_where_there_is_one() {
+    let files = tempfile::tempdir().unwrap();
+    let manifest = files.path().join("manifest");
+    fs::write(&manifest, "4096\t/a\n4096\t/b\n").unwrap();
+    let processor = Some(ProcessorModel::default());
+    let store = StoreConfig::Model { manifest, disk: DiskModel::default(), processor };
+    let running = Running::start(NodeConfig::new("n", store), files).await;
+    let before = load(&running).await;
+    for path in ["/a", "/b", "/a"] {
+        assert_eq!(running.client().await.get(path).await.status, 200);
+    }
+    running.until(|stats| stats.in_flight == 0).await;
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    let after = load(&running).await;
+    let grown = |field: &str| after[field].as_u64().unwrap() - before[field].as_u64().unwrap();
+    assert_eq!((&after["cpu_from"], &after["disk_from"]), (&"model".into(), &"model".into()));
+    assert_eq!(
+        (grown("disk_busy_us"), grown("disk_bytes")),
+        (2 * 28_410, 8_192),
+        "two reads of the model's time"
+    );
+    assert!(grown("cpu_busy_us") > 0 && grown("uptime_us") > 2 * 28_410);
+    // A poll is no work of the node's.
+    assert_eq!((grown("requests"), &after["active"]), (3, &0.into()));
+    assert!(grown("service_us") >= 2 * 28_410, "{after}");
+    assert_eq!(after["run"], before["run"]);
+    assert_eq!((&after["app"]["hits"], &after["app"]["misses"]), (&1.into(), &2.into()));
+}
+
+#[tokio::test]
+async fn the_load_of_a_real_node_is_the_machines() {
+    let running = Running::directory(|root| settled(&root.join("a"), "a", HOUR), |_| {}).await;
+    let counters: LoadCounters = running.node.load_counters();
+    assert_eq!(counters.cpu_from, Origin::Machine);
+    assert_eq!(Some(counters.cpu_busy_us), counters.machine_cpu_us);
+    assert!(counters.process_cpu_us.is_some_and(|us| us > 0));
+    assert!(counters.memory_used < counters.memory_max);
+    assert!(counters.page_faults.is_some());
+}
+
+#[tokio::test]
+async fn reports_are_for_those_who_ask_the_node_itself() {
+    let running = Running::model("1\t/a\n", quick(), |_| {}).await;
+    for path in ["/.larder/load", "/.larder/events"] {
+        for field in ["Via: 1.1 larder\r\n", "X-Forwarded-For: 192.0.2.1\r\n", "Forwarded: for=x\r\n"] {
+            let reply = running.client().await.get_with(path, field).await;
+            assert_eq!((reply.status, reply.cache_status()), (404, "n; detail=relayed"), "{path} {field}");
+        }
+        let reply = running.client().await.request("POST", path, "").await;
+        assert_eq!((reply.status, reply.header("allow")), (405, "GET"), "{path}");
+    }
+    let running = Running::model("1\t/a\n", quick(), |config| {
+        config.report.load_path = None;
+        config.report.events_path = None;
+    })
+    .await;
+    for path in ["/.larder/load", "/.larder/events"] {
+        assert_eq!(running.client().await.get(path).await.status, 404, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_cached_is_told_and_what_changes_after() {
+    // Room for two of the three.
+    let manifest = "1000\t/a\n1000\t/b\n1000\t/c\n1000\t/d\n";
+    let running = Running::model(manifest, quick(), |config| config.cache.bytes = Bytes(2_100)).await;
+    get_as(&running, "/b", 0xb).await;
+    get_as(&running, "/a", 0xa).await;
+    let mut lines = Lines::open(&running).await;
+    let first = lines.next().await.unwrap();
+    assert_eq!((&first["snapshot"]["node"], &first["snapshot"]["targets"]), (&"n".into(), &2.into()));
+    assert_eq!(lines.told().await, told("held", 0xb), "the one stored first comes first");
+    assert_eq!(lines.told().await, told("held", 0xa));
+    assert_eq!(lines.told().await.0, "live");
+    get_as(&running, "/c", 0xc).await;
+    let gone = lines.told().await;
+    assert!(gone == told("evicted", 0xa) || gone == told("evicted", 0xb), "{gone:?}");
+    assert_eq!(lines.told().await, told("stored", 0xc));
+    // No id was told for it: it is left out, and the targets that leave for it are not.
+    assert_eq!(running.client().await.get("/d").await.status, 200);
+    assert_eq!(lines.told().await.0, "evicted");
+    let active = load(&running).await["active"].as_u64();
+    assert_eq!(active, Some(0), "a subscriber is no request for contents");
+}
+
+#[tokio::test]
+async fn an_object_in_chunks_is_cached_while_any_chunk_is() {
+    let manifest = "200000\t/long\n60000\t/a\n60000\t/b\n60000\t/c\n";
+    let running = Running::model(manifest, quick(), |config| {
+        small_chunks(config);
+        config.cache.bytes = Bytes(210_000);
+    })
+    .await;
+    let mut lines = Lines::open(&running).await;
+    assert_eq!((lines.told().await.0, lines.told().await.0), ("snapshot".to_owned(), "live".to_owned()));
+    get_as(&running, "/long", 1).await;
+    assert_eq!(lines.told().await, told("stored", 1), "once, not for each of its chunks");
+    for (path, id) in [("/a", 2), ("/b", 3), ("/c", 4)] {
+        get_as(&running, path, id).await;
+    }
+    let mut seen = Vec::new();
+    while seen.len() < 3 || !seen.contains(&told("stored", 4)) {
+        seen.push(lines.told().await);
+    }
+    let evictions = seen.iter().filter(|line| **line == told("evicted", 1)).count();
+    assert!(evictions <= 1, "{seen:?}");
+}
+
+#[tokio::test]
+async fn subscribers_are_bounded_and_end_with_the_node() {
+    let mut running = Running::model("1\t/a\n", quick(), |config| {
+        config.report.subscribers_max = 1;
+        config.report.heartbeat = Duration::from_millis(100);
+    })
+    .await;
+    let mut lines = Lines::open(&running).await;
+    assert_eq!(lines.told().await.0, "snapshot");
+    let refused = running.client().await.get("/.larder/events").await;
+    assert_eq!((refused.status, refused.header("retry-after")), (503, "1"));
+    assert_eq!(refused.cache_status(), "n; detail=subscribers-full");
+    assert_eq!(lines.told().await.0, "live");
+    let mut beat = String::new();
+    while !beat.starts_with("{\"beat\":2") {
+        beat.clear();
+        assert_ne!(lines.0.stream.read_line(&mut beat).await.unwrap(), 0, "the stream goes on");
+    }
+    running.shut_down();
+    assert_eq!(lines.told().await, ("cut".to_owned(), "shutdown".to_owned()));
+    assert_eq!(lines.next().await, None);
+    drop(lines);
+    assert_eq!(running.ended().await.aborted, 0, "a stream does not hold the shutdown up");
+}
+
+#[tokio::test]
+async fn a_subscriber_that_leaves_makes_room() {
+    let running = Running::model("1\t/a\n2\t/b\n", quick(), |config| {
+        config.report.subscribers_max = 1;
+    })
+    .await;
+    let lines = Lines::open(&running).await;
+    running.until(|stats| stats.in_flight == 1).await;
+    drop(lines);
+    running.until(|stats| stats.connections == 0).await;
+    let mut lines = Lines::open(&running).await;
+    assert_eq!(lines.told().await.0, "snapshot");
+    assert_eq!(running.node.stats().aborted, 0, "leaving is how a stream ends");
+}
