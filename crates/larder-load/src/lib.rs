@@ -25,6 +25,7 @@
 //! on the socket with `httparse` for the heads: one write, one wait and one read per small reply.
 
 mod client;
+pub mod dbench;
 mod fault;
 mod limits;
 mod pacer;
@@ -32,12 +33,15 @@ mod plan;
 mod replay;
 mod report;
 mod run;
+mod script;
 mod shared;
 mod tally;
 pub mod target;
 mod timeline;
+pub mod users;
 pub mod wire;
 
+pub use dbench::{DbenchPlan, DbenchReport};
 pub use fault::Fault;
 pub use limits::TooFewFiles;
 pub use pacer::{Pacer, PacerError, RATE_MAX, RATE_MIN, SPEEDUP_MAX};
@@ -51,5 +55,11 @@ pub use report::latency::{Latency, QuantilePoint};
 pub use report::warning::Warning;
 pub use report::{Cache, Connections, Generator, Node, Report, SCHEMA, Setup, Timeline};
 pub use run::{LoadError, Progress, RUN_MAX, run};
+pub use script::extract::{Extract, Extracted, PROFILES_MAX};
+pub use script::paths::Paths;
+pub use script::{Listed, Offer, Page, Script, ScriptError, Visit};
 pub use tally::NODES_MAX;
 pub use timeline::{ROWS_MAX, Row};
+pub use users::report::{CdfPoint, ClassRow, Pages, USERS_SCHEMA, UsersReport, UsersSetup, UsersWarning};
+pub use users::stage::{Keep, PARALLEL_MAX, Stage, TIME_SCALE_MAX};
+pub use users::{USERS_MAX, UserPlan, UserProgress, Users};

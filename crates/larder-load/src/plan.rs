@@ -197,7 +197,7 @@ impl Plan {
         self.check_limits()?;
         let total = self.requests.or_else(|| self.duration.is_none().then_some(self.order.len() as u64));
         let pacer = self.arrivals.pacer()?;
-        let tail = self.request_tail()?;
+        let tail = request_tail(&self.host, &self.headers, self.reuse == Reuse::PerRequest)?;
         Ok(Job { plan: self, total, pacer, tail })
     }
 
@@ -206,10 +206,7 @@ impl Plan {
             return Err(PlanError::NoRequests);
         }
         for target in &*self.targets {
-            let plain = target.bytes().all(|byte| (0x21..=0x7e).contains(&byte));
-            if !plain || !target.starts_with('/') || target.len() > TARGET_BYTES_MAX {
-                return Err(PlanError::Target(target.chars().take(80).collect()));
-            }
+            check_target(target)?;
         }
         if let Some(index) = self.order.iter().find(|index| **index as usize >= self.targets.len()) {
             return Err(PlanError::Order { index: *index, targets: self.targets.len() });
@@ -238,35 +235,48 @@ impl Plan {
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         limit("timeout in microseconds", micros(self.timeout), micros(TIMEOUT_MAX))
     }
+}
 
-    /// All of a request's head that is the same for every target.
-    fn request_tail(&self) -> Result<Vec<u8>, PlanError> {
-        let mut tail = format!(" HTTP/1.1\r\nHost: {}\r\n", header_value("Host", &self.host)?);
-        let own = |name: &str| self.headers.iter().any(|(other, _)| other.eq_ignore_ascii_case(name));
-        if !own("user-agent") {
-            tail.push_str(concat!("User-Agent: larder-load/", env!("CARGO_PKG_VERSION"), "\r\n"));
-        }
-        for (name, value) in &self.headers {
-            let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-            let framing = ["content-length", "transfer-encoding", "connection", "host", "expect", "upgrade"];
-            if name.is_empty() || !name.bytes().all(token) || framing.contains(&&*name.to_ascii_lowercase()) {
-                return Err(PlanError::Header(name.chars().take(80).collect()));
-            }
-            tail.push_str(&format!("{name}: {}\r\n", header_value(name, value)?));
-        }
-        if self.reuse == Reuse::PerRequest {
-            tail.push_str("Connection: close\r\n");
-        }
-        tail.push_str("\r\n");
-        if tail.len() > HEADERS_BYTES_MAX {
-            return Err(PlanError::Limit {
-                what: "bytes of request headers",
-                value: tail.len() as u64,
-                max: HEADERS_BYTES_MAX as u64,
-            });
-        }
-        Ok(tail.into_bytes())
+/// Whether a target can stand in a request line.
+pub(crate) fn check_target(target: &str) -> Result<(), PlanError> {
+    let plain = target.bytes().all(|byte| (0x21..=0x7e).contains(&byte));
+    if plain && target.starts_with('/') && target.len() <= TARGET_BYTES_MAX {
+        return Ok(());
     }
+    Err(PlanError::Target(target.chars().take(80).collect()))
+}
+
+/// All of a request's head that is the same for every target. `close` asks for the connection's end.
+pub(crate) fn request_tail(
+    host: &str,
+    headers: &[(String, String)],
+    close: bool,
+) -> Result<Vec<u8>, PlanError> {
+    let mut tail = format!(" HTTP/1.1\r\nHost: {}\r\n", header_value("Host", host)?);
+    let own = |name: &str| headers.iter().any(|(other, _)| other.eq_ignore_ascii_case(name));
+    if !own("user-agent") {
+        tail.push_str(concat!("User-Agent: larder-load/", env!("CARGO_PKG_VERSION"), "\r\n"));
+    }
+    for (name, value) in headers {
+        let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+        let framing = ["content-length", "transfer-encoding", "connection", "host", "expect", "upgrade"];
+        if name.is_empty() || !name.bytes().all(token) || framing.contains(&&*name.to_ascii_lowercase()) {
+            return Err(PlanError::Header(name.chars().take(80).collect()));
+        }
+        tail.push_str(&format!("{name}: {}\r\n", header_value(name, value)?));
+    }
+    if close {
+        tail.push_str("Connection: close\r\n");
+    }
+    tail.push_str("\r\n");
+    if tail.len() > HEADERS_BYTES_MAX {
+        return Err(PlanError::Limit {
+            what: "bytes of request headers",
+            value: tail.len() as u64,
+            max: HEADERS_BYTES_MAX as u64,
+        });
+    }
+    Ok(tail.into_bytes())
 }
 
 fn header_value<'a>(name: &str, value: &'a str) -> Result<&'a str, PlanError> {
@@ -339,6 +349,12 @@ pub enum PlanError {
     /// A header would break the request, or is the client's own affair.
     #[error("header '{0}' cannot be set: malformed, or one that the client sets itself")]
     Header(String),
+    /// The factor on pauses is no number from 0 to 1,000.
+    #[error("time scale {0} is not within 0 to 1000")]
+    TimeScale(f64),
+    /// The rate at which users come is no number above 0 and up to 100,000.
+    #[error("a ramp of {0} users/s is not above 0 and at most 100000")]
+    Ramp(f64),
     /// The schedule is impossible.
     #[error(transparent)]
     Pacer(#[from] PacerError),

@@ -188,19 +188,44 @@ pub struct Generator {
     pub waiting_max: Option<f64>,
 }
 
+/// What a report says of a run beside what its clients have seen.
+#[derive(Debug)]
+pub(crate) struct Frame {
+    pub(crate) setup: Setup,
+    /// When the first counted request was due, from the start of the run.
+    pub(crate) measured_from: Option<Duration>,
+    /// When a client first found nothing left to send.
+    pub(crate) dry_from: Option<Duration>,
+    pub(crate) nodes_expected: Option<u32>,
+    /// Whether the run was ended early.
+    pub(crate) stopped: bool,
+}
+
+impl Frame {
+    pub(crate) fn of(shared: &Shared) -> Self {
+        Self {
+            setup: Setup::new(shared),
+            measured_from: shared.measured_from(),
+            dry_from: shared.dry_from(),
+            nodes_expected: shared.job.plan.nodes_expected,
+            stopped: shared.job.plan.stop.stopped(),
+        }
+    }
+}
+
 impl Report {
-    pub(crate) fn new(shared: &Shared, tally: &Tally, spent: &[Spent]) -> Self {
-        let from = shared.measured_from().unwrap_or_default();
-        let dry = shared.dry_from().unwrap_or(tally.last_done);
+    pub(crate) fn new(frame: Frame, tally: &Tally, spent: &[Spent]) -> Self {
+        let from = frame.measured_from.unwrap_or_default();
+        let dry = frame.dry_from.unwrap_or(tally.last_done);
         let measured = tally.last_done.saturating_sub(from);
         let busy = dry.min(tally.last_done).saturating_sub(from);
         let failed = tally.faults.iter().sum();
         let per_s = |count: u64| ratio(count as f64, measured.as_secs_f64()).unwrap_or(0.0);
         let nodes = nodes_of(tally);
-        let expected = shared.job.plan.nodes_expected.unwrap_or(0);
+        let expected = frame.nodes_expected.unwrap_or(0);
         let mut report = Self {
             schema: SCHEMA.to_owned(),
-            setup: Setup::new(shared),
+            setup: frame.setup,
             finished: tally.finished,
             warmup: tally.warmup,
             ok: tally.ok,
@@ -230,14 +255,14 @@ impl Report {
             nodes,
             timeline: Timeline {
                 interval_s: tally.timeline.interval().as_secs_f64(),
-                measured_from_s: shared.measured_from().map(|from| from.as_secs_f64()),
-                dry_from_s: shared.dry_from().map(|dry| dry.as_secs_f64()),
+                measured_from_s: frame.measured_from.map(|from| from.as_secs_f64()),
+                dry_from_s: frame.dry_from.map(|dry| dry.as_secs_f64()),
                 rows: tally.timeline.rows().to_vec(),
             },
             generator: Generator::new(spent, tally.ok + failed),
             warnings: Vec::new(),
         };
-        report.warnings = warning::check(&report, shared.job.plan.stop.stopped());
+        report.warnings = warning::check(&report, frame.stopped);
         report
     }
 }

@@ -1,6 +1,7 @@
 //! One run: threads out, tallies in, a report.
 
 use std::io;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,8 +12,8 @@ use crate::client::sender::Bench;
 use crate::client::usage::{Spent, Usage};
 use crate::client::{closed, open};
 use crate::limits::{TooFewFiles, make_room};
-use crate::plan::{Job, Plan, PlanError};
-use crate::report::Report;
+use crate::plan::{Plan, PlanError};
+use crate::report::{Frame, Report};
 use crate::shared::Shared;
 use crate::tally::Tally;
 
@@ -52,7 +53,7 @@ pub enum LoadError {
     #[error("cannot connect to {address}")]
     Unreachable {
         /// Where.
-        address: std::net::SocketAddr,
+        address: SocketAddr,
         /// Why not.
         source: io::Error,
     },
@@ -80,7 +81,7 @@ struct Yield {
 pub async fn run(plan: Plan, progress: &(dyn Fn(Progress) + Sync)) -> Result<Report, LoadError> {
     let job = Arc::new(plan.check()?);
     make_room(job.plan.connections())?;
-    probe(&job).await?;
+    probe(job.plan.address, job.plan.timeout).await?;
     let (cancel, cancelled) = watch::channel(());
     let shared = Arc::new(Shared::new(Arc::clone(&job), Instant::now()));
     let mut yields = Vec::new();
@@ -113,7 +114,7 @@ pub async fn run(plan: Plan, progress: &(dyn Fn(Progress) + Sync)) -> Result<Rep
     }
     progress(progress_of(&shared));
     drop(cancel);
-    Ok(Report::new(&shared, &tally, &spent))
+    Ok(Report::new(Frame::of(&shared), &tally, &spent))
 }
 
 fn progress_of(shared: &Shared) -> Progress {
@@ -123,10 +124,9 @@ fn progress_of(shared: &Shared) -> Progress {
 }
 
 /// A connection that is closed at once: says plainly that there is no server, where a run would only count faults.
-async fn probe(job: &Job) -> Result<(), LoadError> {
-    let address = job.plan.address;
+pub(crate) async fn probe(address: SocketAddr, timeout: Duration) -> Result<(), LoadError> {
     let unreachable = |source| LoadError::Unreachable { address, source };
-    let limit = job.plan.timeout.clamp(Duration::from_millis(100), PROBE_MAX);
+    let limit = timeout.clamp(Duration::from_millis(100), PROBE_MAX);
     match tokio::time::timeout(limit, tokio::net::TcpStream::connect(address)).await {
         Ok(Ok(_)) => Ok(()),
         Ok(Err(error)) => Err(unreachable(error)),

@@ -52,7 +52,7 @@ impl Latencies {
         self.0.saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    fn add(&mut self, other: &Self) {
+    pub(crate) fn add(&mut self, other: &Self) {
         // Equal bounds on both sides: nothing can fall outside.
         let _ = self.0.add(&other.0);
     }

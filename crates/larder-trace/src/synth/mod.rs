@@ -29,6 +29,7 @@ use larder_core::{Bytes, Time};
 use crate::trace::{Request, SizeUnit, Target, Trace};
 use crate::write::ORIGIN_S;
 
+pub use larder_core::class::ServiceClass;
 pub use order::Drift;
 pub use popularity::{CurvePoint, Popularity};
 pub use recipe::{CoverageGoal, Hot, Recipe};
