@@ -1,0 +1,173 @@
+//! DBench on loopback: each rule ends the climb, the stable phase ends the run.
+
+mod common;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use common::{Server, Then, reply};
+use larder_load::dbench::{DbenchPlan, DbenchReport, Judged, Ramp, Rules, Stopped};
+use larder_load::{Keep, Paths, Script, Stage};
+use larder_trace::synth::profiles::ProfileKind;
+
+const MS: Duration = Duration::from_millis(1);
+
+/// Two hundred users a second, sub-epochs of 100 ms, 300 ms of stable phase, pauses of 20 ms.
+fn plan(server: &Server) -> DbenchPlan {
+    let script = Script::hacc(ProfileKind::Baseline, &Paths::hacc(), 1).unwrap();
+    let stage = Stage { time_scale: 0.01, check_sizes: false, ..Stage::new(server.address, "test") };
+    let plan = DbenchPlan::new(script, stage);
+    assert_eq!((plan.rules, plan.stage.keep), (Rules::fixed(), Keep::Request));
+    DbenchPlan {
+        ramp: Ramp { first: 2, per_s: 200.0, users_max: 40 },
+        epoch: 100 * MS,
+        stable: 300 * MS,
+        ..plan
+    }
+}
+
+fn run(plan: DbenchPlan) -> DbenchReport {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(larder_load::dbench::run(plan, &|_| ())).unwrap()
+}
+
+#[test]
+fn without_trouble_users_climb_to_the_most_allowed_and_stay() {
+    let server = Server::plain("x");
+    let report = run(plan(&server));
+    assert_eq!((report.stopped, report.users), (Stopped::UsersMax, 40));
+    let stable = report.stable.as_ref().unwrap();
+    // Ticks of 50 ms end the phase.
+    assert!((0.299..0.5).contains(&stable.length_s), "{}", stable.length_s);
+    assert!(stable.completed > 0 && stable.failed == 0);
+    assert!((stable.requests_per_minute / stable.requests_per_s - 60.0).abs() < 1e-9);
+    // 40 users need 190 ms at 200 a second.
+    assert!(report.climb_s >= 0.19);
+    let users: Vec<u64> = report.epochs.iter().map(|epoch| epoch.users).collect();
+    assert!(users.is_sorted() && users.last() == Some(&40), "{users:?}");
+    // All that ended before the end of the run is in a sub-epoch; what was under way then is not.
+    let completed: u64 = report.epochs.iter().map(|epoch| epoch.completed).sum();
+    assert!(completed <= report.requests.finished && completed + 40 >= report.requests.finished);
+    // A connection a request, and how long it took.
+    assert_eq!(report.requests.connections.opened, report.requests.finished);
+    assert!(report.epochs.iter().any(|epoch| epoch.connect_ms_max > 0.0));
+    let text = report.render();
+    for part in ["baseline, 500 profiles", "40 after", "the most users allowed", "a minute", "latency ms"] {
+        assert!(text.contains(part), "{part} in\n{text}");
+    }
+}
+
+#[test]
+fn the_first_failures_end_the_climb() {
+    let served = AtomicU64::new(0);
+    let server = Server::start(move |_, stream| {
+        let failing = served.fetch_add(1, Ordering::SeqCst) >= 30;
+        reply(stream, if failing { "503 Busy" } else { "200 OK" }, "", b"x")
+    });
+    let mut plan = plan(&server);
+    plan.ramp = Ramp { first: 2, per_s: 20.0, users_max: 1_000 };
+    let report = run(plan);
+    assert!(matches!(report.stopped, Stopped::Failures { failed } if failed > 0), "{:?}", report.stopped);
+    assert!(report.users < 1_000);
+    let stable = report.stable.unwrap();
+    assert!(stable.failed > 0 && stable.completed == 0);
+    assert!(report.epochs.iter().map(|epoch| epoch.failed).sum::<u64>() > 0);
+}
+
+#[test]
+fn a_mean_that_is_too_long_ends_the_climb() {
+    // Replies take 3 ms for each that is under way: the more users, the longer.
+    let busy = std::sync::Arc::new(AtomicU64::new(0));
+    let server = Server::start(move |_, stream| {
+        let others = busy.fetch_add(1, Ordering::SeqCst);
+        std::thread::sleep(MS * 3 * (others as u32 + 1));
+        busy.fetch_sub(1, Ordering::SeqCst);
+        reply(stream, "200 OK", "", b"x")
+    });
+    let mut plan = plan(&server);
+    plan.ramp = Ramp { first: 1, per_s: 40.0, users_max: 1_000 };
+    plan.rules = Rules {
+        judged: Judged::FirstByte,
+        mean_max: 20 * MS,
+        most_max: Duration::from_secs(60),
+        ..Rules::dynamic()
+    };
+    let report = run(plan);
+    match report.stopped {
+        Stopped::Mean { s, limit_s } => assert!(s > 0.02 && (limit_s - 0.02).abs() < 1e-9),
+        other => panic!("{other:?}"),
+    }
+    assert!(report.users > 1 && report.users < 1_000);
+    assert!(report.render().contains("mean time to the first byte"));
+}
+
+#[test]
+fn a_single_time_that_is_too_long_ends_the_climb() {
+    let served = AtomicU64::new(0);
+    let server = Server::start(move |_, stream| {
+        if served.fetch_add(1, Ordering::SeqCst) == 20 {
+            std::thread::sleep(200 * MS);
+        }
+        reply(stream, "200 OK", "", b"x")
+    });
+    let mut plan = plan(&server);
+    plan.ramp = Ramp { first: 2, per_s: 10.0, users_max: 1_000 };
+    plan.rules = Rules {
+        judged: Judged::FirstByte,
+        mean_max: Duration::from_secs(60),
+        most_max: 150 * MS,
+        ..Rules::dynamic()
+    };
+    let report = run(plan);
+    assert!(matches!(report.stopped, Stopped::Maximum { s, .. } if s > 0.15), "{:?}", report.stopped);
+}
+
+#[test]
+fn refused_connections_are_failures() {
+    // A server that accepts, and resets whatever comes.
+    let server = Server::start(|_, _| Then::Reset);
+    let report = run(plan(&server));
+    assert!(matches!(report.stopped, Stopped::Failures { .. }));
+    assert_eq!(report.stable.unwrap().completed, 0);
+}
+
+#[test]
+fn an_interrupt_ends_the_run_with_a_report() {
+    let server = Server::plain("x");
+    let mut plan = plan(&server);
+    plan.stable = Duration::from_secs(900);
+    let stop = plan.stage.stop.clone();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let progress = |progress: larder_load::UserProgress| {
+        if progress.finished > 10 {
+            stop.stop();
+        }
+    };
+    let report = runtime.block_on(larder_load::dbench::run(plan, &progress)).unwrap();
+    assert_eq!(report.stopped, Stopped::Interrupted);
+    let back: DbenchReport = serde_json::from_str(&serde_json::to_string(&report).unwrap()).unwrap();
+    assert_eq!(back, report);
+}
+
+#[test]
+fn plans_without_end_are_refused() {
+    let server = Server::plain("x");
+    let refused = |plan: DbenchPlan| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(larder_load::dbench::run(plan, &|_| ())).unwrap_err().to_string()
+    };
+    let ramp = |ramp: Ramp| DbenchPlan { ramp, ..plan(&server) };
+    let usual = plan(&server).ramp;
+    for (plan, part) in [
+        (ramp(Ramp { first: 41, ..usual }), "users at the start"),
+        (ramp(Ramp { per_s: 0.0, ..usual }), "ramp of 0"),
+        (ramp(Ramp { per_s: 1e-6, ..usual }), "sub-epochs"),
+        (DbenchPlan { epoch: MS, ..plan(&server) }, "sub-epoch in hundredths"),
+        (DbenchPlan { stable: Duration::ZERO, ..plan(&server) }, "stable phase"),
+        (DbenchPlan { rules: Rules { mean_max: Duration::ZERO, ..Rules::fixed() }, ..plan(&server) }, "mean"),
+    ] {
+        let error = refused(plan);
+        assert!(error.contains(part), "{error}");
+    }
+    assert!(server.targets().is_empty());
+}
