@@ -77,18 +77,21 @@ impl Bounded {
     /// The choice when `in_flight` requests are there, this one included.
     fn choose(&self, request: &Request, nodes: Sight<'_>, in_flight: u32) -> Option<Choice> {
         let ring = self.ring.of(nodes, |members| Ring::new(&members, self.settings.points));
-        let bound = u128::from(self.settings.factor_permille) * u128::from(in_flight.max(1));
+        let fair = u128::from(self.settings.factor_permille) * u128::from(in_flight.max(1));
+        // What a node of this weight may have, worked out once for neighbours of equal weight.
+        let bound =
+            |weight: u32| (fair * u128::from(weight)).div_ceil(1000 * u128::from(ring.weight_sum.max(1)));
+        let (mut weight_before, mut room_below) = (0, 0);
         let mut reason = Reason::Hash;
         for (node, weight) in ring.from(mix(request.target.0)).take(WALK.min(ring.points.len())) {
-            if !nodes.is_open(node) || request.exclude.contains(node) {
-                continue;
+            if weight != weight_before {
+                (weight_before, room_below) = (weight, bound(weight));
             }
-            // load < ceil(x) for a whole load is load < x.
-            let load = u128::from(nodes.load(node)) * 1000 * u128::from(ring.weight_sum);
-            if load < bound * u128::from(weight) {
+            if u128::from(nodes.load(node)) >= room_below {
+                reason = Reason::Overflow;
+            } else if nodes.is_open(node) && !request.exclude.contains(node) {
                 return Some(Choice { node, reason: request.reason_or(reason) });
             }
-            reason = Reason::Overflow;
         }
         let start = nodes.position(request.target.0);
         let node = if request.exclude.is_empty() {

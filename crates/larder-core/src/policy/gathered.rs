@@ -4,21 +4,23 @@
 //! ```text
 //! every T_gat:   q(n) = what the policy makes of n's last report        (missing: the mean of the known)
 //!                w(n) = weight(n) q(n) / sum over the open nodes
-//! on request:    credit(n) += w(n) for every open node n
-//!                s = the node with the most credit; credit(s) -= 1
+//! on request:    s = the open node with the least d(n), of equals the one in the lowest slot
+//!                d(s) += 1 / w(s)
 //! ```
-//! The second part is smooth weighted round robin: each node gets its share, spread as evenly as shares allow, and
-//! with equal weights it is plain round robin.
+//! The second part deals the turns out by earliest deadline: a node of share w is due at 1/(2w), 3/(2w), 5/(2w) and so
+//! on, in units of requests. That is Sainte-Lague's rule taken one request at a time: every node gets its share, spread as
+//! evenly as shares allow, and with equal weights it is plain round robin.
 //!
 //! Between two gathers nothing that nodes report is looked at, however new: that staleness is what the paper's T_gat
 //! is about. Gathers lie on multiples of T_gat and happen at the first request after one.
 //!
-//! Where the paper is silent: the weight formula (see the policies); a node that opens or closes between two gathers
-//! changes the sum at once, with q as gathered, or the mean where it has none; credits outlive a gather, since they
-//! are parts of a request and not of a weight; the most credit among equals goes to the lowest slot; nodes that a
-//! retry must not use are left out for that one request.
+//! Where the paper is silent: the weight formula (see the policies); a node that opens, closes or gets another weight
+//! between two gathers changes the sum at once, with q as gathered, or the mean where it has none; what part of its
+//! time until it is due a node has left, it keeps when shares change; a node that is new is due after half its time;
+//! nodes that a retry must not use are left out for that one request, and are due first at the next.
 //!
-//! State: three numbers per node behind one lock. Cost: O(n) per request.
+//! State: two numbers per node and the queue of the due, behind one lock. Cost: O(log n); O(n) at a gather and at a change
+//! of membership.
 
 use super::measured::open;
 use super::{Choice, Policy, Reason};
@@ -27,10 +29,13 @@ use crate::id::NodeId;
 use crate::nodes::{LoadReport, Sight, lock};
 use crate::tape::Lane;
 use crate::time::Time;
+use core::cmp::Reverse;
 use core::time::Duration;
+use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
 use std::sync::Mutex;
 
-/// One request, in units of credit.
+/// All of the traffic, in units of weight.
 const ONE: u64 = 1 << 32;
 
 /// What a policy makes of a report: how much of the traffic the node should get per unit of weight, as a multiple of
@@ -51,11 +56,14 @@ struct State {
     next: Time,
     /// What was gathered, by slot.
     quality: Vec<Option<u64>>,
-    /// Shares of the traffic, by slot, in credit; they sum to about [`ONE`].
+    /// Shares of the traffic, by slot, in parts of [`ONE`]; 0 for a node that is in no queue.
     weights: Vec<u64>,
-    credits: Vec<i64>,
+    /// The open nodes by when they are due.
+    queue: BinaryHeap<Reverse<(u64, NodeId)>>,
+    /// When the last node was due.
+    clock: u64,
     /// The membership for which the weights hold.
-    members: Option<(usize, usize, u32)>,
+    members: Option<u64>,
     visits: u64,
 }
 
@@ -65,7 +73,7 @@ impl Gathered {
     }
 
     fn decide(&self, state: &mut State, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
-        let members = Some((nodes.slots(), nodes.open_count(), nodes.epoch()));
+        let members = Some(nodes.members_epoch());
         let due = now >= state.next;
         if due {
             let period = u64::try_from(self.t_gat.as_nanos()).unwrap_or(u64::MAX).max(1);
@@ -84,13 +92,9 @@ impl Gathered {
 }
 
 impl State {
-    /// Turns what was gathered into shares.
+    /// Turns what was gathered into shares, and the queue into one for these.
     fn weigh(&mut self, nodes: Sight<'_>) {
-        let slots = nodes.slots();
-        self.quality.resize(slots, None);
-        self.weights.clear();
-        self.weights.resize(slots, 0);
-        self.credits.resize(slots, 0);
+        self.quality.resize(nodes.slots(), None);
         let known: Vec<u64> = open(nodes).filter_map(|node| self.quality[node.index()]).collect();
         let sum: u128 = known.iter().map(|quality| u128::from(*quality)).sum();
         let mean = sum.checked_div(known.len() as u128).unwrap_or(1).max(1);
@@ -99,29 +103,55 @@ impl State {
             quality * u128::from(nodes.weight(node).milli())
         };
         let total: u128 = open(nodes).map(worth).sum();
+        let mut weights = vec![0; nodes.slots()];
         for node in open(nodes) {
             let share = (worth(node) * u128::from(ONE)).checked_div(total).unwrap_or(0);
-            self.weights[node.index()] = u64::try_from(share).unwrap_or(ONE).max(1);
+            weights[node.index()] = u64::try_from(share).unwrap_or(ONE).max(1);
         }
-    }
-
-    /// The node whose turn it is, paid for.
-    fn next_of(&mut self, nodes: Sight<'_>, skip: impl Fn(NodeId) -> bool) -> Option<NodeId> {
-        let (mut best, mut paid): (Option<NodeId>, i64) = (None, 0);
-        // A slot that has been opened since the weights were made has none yet: it is weighed next time.
-        let known = open(nodes).filter(|node| node.index() < self.weights.len() && !skip(*node));
-        for node in known {
-            let weight = i64::try_from(self.weights[node.index()]).unwrap_or(i64::MAX);
-            let credit = &mut self.credits[node.index()];
-            *credit = credit.saturating_add(weight);
-            paid = paid.saturating_add(weight);
-            if best.is_none_or(|best| self.credits[node.index()] > self.credits[best.index()]) {
-                best = Some(node);
+        let mut queue: Vec<_> =
+            open(nodes).map(|node| Reverse((gap(weights[node.index()]) / 2, node))).collect();
+        for Reverse((due, node)) in self.queue.drain() {
+            let old = self.weights.get(node.index()).copied().unwrap_or(0);
+            let at = queue.binary_search_by_key(&node, |Reverse((_, node))| *node);
+            if let (Ok(at), true) = (at, old > 0) {
+                let left = u128::from(due.saturating_sub(self.clock)) * u128::from(old);
+                let left = left / u128::from(weights[node.index()].max(1));
+                queue[at].0.0 = u64::try_from(left).unwrap_or(u64::MAX / 2).min(u64::MAX / 2);
             }
         }
-        let credit = &mut self.credits[best?.index()];
-        *credit = credit.saturating_sub(paid);
-        best
+        self.queue = queue.into();
+        self.weights = weights;
+        self.clock = 0;
+    }
+
+    /// The node that is due next.
+    fn next_of(&mut self, nodes: Sight<'_>, skip: impl Fn(NodeId) -> bool) -> Option<NodeId> {
+        let mut passed = Vec::new();
+        let chosen = loop {
+            let Some(mut top) = self.queue.peek_mut() else { break None };
+            let Reverse((due, node)) = *top;
+            if !nodes.is_open(node) {
+                // It has closed a moment ago; the next request weighs anew.
+                PeekMut::pop(top);
+            } else if skip(node) {
+                passed.push(PeekMut::pop(top));
+            } else {
+                top.0.0 = due.saturating_add(gap(self.weights[node.index()]));
+                self.clock = self.clock.max(due);
+                break Some(node);
+            }
+        };
+        self.queue.extend(passed);
+        chosen
+    }
+}
+
+/// The time between two turns of a node with this weight. A request of all nodes together takes 2^16, so that time lasts
+/// for 2^48 requests between two gathers.
+const fn gap(weight: u64) -> u64 {
+    match (1_u64 << 48).checked_div(weight) {
+        Some(gap) => gap,
+        None => 1 << 48,
     }
 }
 
@@ -148,6 +178,7 @@ pub(super) mod tests {
     use crate::nodes::{NodeSpec, Weight};
     use crate::policy::PolicyKind;
     use crate::policy::shelf::started;
+    use proptest::prelude::*;
 
     pub(in crate::policy) fn dispatcher(policy: PolicyKind, names: &[&str]) -> Dispatcher {
         let settings = Settings { policy, admission: Admission::Unlimited, ..Settings::default() };
@@ -182,7 +213,29 @@ pub(super) mod tests {
         let dispatcher = dispatcher(PolicyKind::WrrNum, &["a", "b", "c"]);
         // 1/(1+0), 1/(1+4), 1/(1+4): five, one and one of seven.
         [0, 4, 4].into_iter().enumerate().for_each(|(node, n)| busy(&dispatcher, Time::ZERO, node as u16, n));
-        assert_eq!(send(&dispatcher, Time::ZERO, 14), [0, 0, 1, 0, 2, 0, 0, 0, 0, 1, 0, 2, 0, 0]);
+        // Due at 1/10, 3/10, 5/10, 7/10, 9/10 of seven requests the one, at 1/2 the others.
+        assert_eq!(send(&dispatcher, Time::ZERO, 14), [0, 0, 0, 1, 2, 0, 0, 0, 0, 0, 1, 2, 0, 0]);
+    }
+
+    proptest! {
+        /// After any number of requests no node has had a turn before one that was due earlier.
+        #[test]
+        fn nodes_get_what_sainte_lague_gives(
+            processes in prop::collection::vec(0_u32..40, 1..30),
+            requests in 1_usize..300,
+        ) {
+            let names: Vec<String> = (0..processes.len()).map(|i| format!("n{i}")).collect();
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            let dispatcher = dispatcher(PolicyKind::WrrNum, &names);
+            (0..).zip(&processes).for_each(|(node, count)| busy(&dispatcher, Time::ZERO, node, *count));
+            let sent = send(&dispatcher, Time::ZERO, requests);
+            // Turns had and to come, of weights 1 / (1 + processes).
+            let due = |node: usize, turn: f64| (turn - 0.5) * f64::from(1 + processes[node]);
+            let had = |node: usize| sent.iter().filter(|at| usize::from(**at) == node).count() as f64;
+            let last = (0..names.len()).map(|node| due(node, had(node))).fold(f64::MIN, f64::max);
+            let next = (0..names.len()).map(|node| due(node, had(node) + 1.0)).fold(f64::MAX, f64::min);
+            prop_assert!(last <= next * (1.0 + 1e-6), "{} was due before {}", next, last);
+        }
     }
 
     #[test]

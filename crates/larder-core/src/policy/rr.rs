@@ -57,8 +57,27 @@ impl Turn {
     /// Like [`Turn::next`], and passes the turn on.
     pub(super) fn take(&self, nodes: Sight<'_>, fits: impl Fn(NodeId) -> bool) -> Option<NodeId> {
         let (node, passed) = self.next(nodes, fits)?;
+        self.pass(nodes, passed);
+        Some(node)
+    }
+
+    /// Like [`Turn::next`], among these nodes only.
+    pub(super) fn next_of(
+        &self,
+        those: &[NodeId],
+        nodes: Sight<'_>,
+        fits: impl Fn(NodeId) -> bool,
+    ) -> Option<(NodeId, u64)> {
+        let count = those.len() as u64;
+        let from = nodes.read(Read::Turn, || self.next.load(Ordering::Relaxed)).checked_rem(count)? as usize;
+        let order = those[from..].iter().chain(&those[..from]);
+        let (node, step) = order.zip(0..count).find(|(node, _)| nodes.is_open(**node) && fits(**node))?;
+        Some((*node, step + 1))
+    }
+
+    /// Passes the turn on by what [`Turn::next_of`] says was passed over.
+    pub(super) fn pass(&self, nodes: Sight<'_>, passed: u64) {
         let before = self.next.fetch_add(passed, Ordering::Relaxed);
         nodes.counted(self.lane, before, before.wrapping_add(passed));
-        Some(node)
     }
 }

@@ -1,7 +1,7 @@
 //! The tests that every policy passes. They run over [`PolicyKind::ALL`], so a new policy cannot be left out.
 
-use super::PolicyKind;
 use super::table::{Place, RouteTable};
+use super::{BoundedSettings, PolicyKind};
 use crate::class::ServiceClass;
 use crate::dispatch::{
     Admission, Arrival, CacheEvent, Dispatcher, Exclude, Input, Output, Refusal, Request, Settings,
@@ -182,6 +182,9 @@ fn play(kind: PolicyKind, steps: &[(u8, u64, u16)]) -> Vec<Output> {
         t_gat: core::time::Duration::from_secs(5),
         report_age_max: core::time::Duration::from_secs(30),
         static_shares: [3, 2, 1, 0],
+        maglev_size: 251,
+        rendezvous_places: 256,
+        bounded: BoundedSettings { points: 20, ..BoundedSettings::default() },
         table: Some(table()),
         ..Settings::default()
     };

@@ -16,18 +16,17 @@
 //! tried, the request goes to any node in turn: it is served rather than refused.
 //!
 //! Parameters: `static_shares`, each 0 to 1,000,000 (all 1: equal parts). State: four counters and the division.
-//! Cost: O(n).
+//! Cost: O(1) expected, O(n) if most nodes are closed.
 
-use super::measured::open;
+use super::members::PerMembership;
 use super::rr::Turn;
 use super::{Choice, Policy, Reason, cap};
 use crate::class::ServiceClass;
 use crate::dispatch::{Request, Settings};
 use crate::id::NodeId;
-use crate::nodes::{Sight, lock};
+use crate::nodes::Sight;
 use crate::time::Time;
 use core::ops::Range;
-use std::sync::Mutex;
 
 /// The slots of each class, counted within the route's group.
 type Division = [Range<usize>; ServiceClass::COUNT];
@@ -36,35 +35,38 @@ type Division = [Range<usize>; ServiceClass::COUNT];
 pub(super) struct StaticPartition {
     shares: [u32; ServiceClass::COUNT],
     turns: [Turn; ServiceClass::COUNT],
-    /// The division of so many slots; the slots alone determine it.
-    division: Mutex<(usize, Division)>,
+    parts: PerMembership<Parts>,
+}
+
+/// The group's nodes, closed ones included, and which of them are each class's own.
+#[derive(Debug)]
+struct Parts {
+    all: Box<[NodeId]>,
+    own: Division,
 }
 
 impl StaticPartition {
     pub(super) fn new(settings: &Settings) -> Self {
-        let division = (0, divide(settings.static_shares, 0));
-        Self { shares: settings.static_shares, turns: cap::turns(), division: Mutex::new(division) }
+        Self { shares: settings.static_shares, turns: cap::turns(), parts: PerMembership::default() }
     }
 
-    /// The slots of a class.
-    fn own(&self, class: ServiceClass, slots: usize) -> Range<usize> {
-        let mut division = lock(&self.division);
-        if division.0 != slots {
-            *division = (slots, divide(self.shares, slots));
-        }
-        division.1[class.index()].clone()
+    fn parts(&self, nodes: Sight<'_>) -> Parts {
+        let slots = (0..nodes.slots()).filter_map(|index| u16::try_from(index).ok().map(NodeId));
+        let all: Box<[NodeId]> = slots.filter(|node| nodes.rank(*node).is_some()).collect();
+        Parts { own: divide(self.shares, all.len()), all }
     }
 
     fn next(&self, request: &Request, nodes: Sight<'_>, take: bool) -> Option<Choice> {
         let turn = &self.turns[request.class.index()];
-        let own = self.own(request.class, nodes.size());
+        let parts = self.parts.of(nodes, |_| self.parts(nodes));
         let untried = |node| !request.exclude.contains(node);
-        let dedicated =
-            |node: NodeId| nodes.rank(node).is_some_and(|rank| own.contains(&rank)) && untried(node);
+        let own = &parts.all[parts.own[request.class.index()].clone()];
         // Asked first, so that a turn is read once.
-        let some = open(nodes).any(dedicated);
-        let fits = |node| if some { dedicated(node) } else { untried(node) };
-        let node = if take { turn.take(nodes, fits)? } else { turn.next(nodes, fits)?.0 };
+        let some = own.iter().any(|node| nodes.is_open(*node) && untried(*node));
+        let (node, passed) = turn.next_of(if some { own } else { &parts.all }, nodes, untried)?;
+        if take {
+            turn.pass(nodes, passed);
+        }
         Some(Choice { node, reason: request.reason_or(Reason::Turn) })
     }
 }
