@@ -1,13 +1,11 @@
 //! What a recorded run started from: settings, routes and nodes.
 
 use super::frame::{put_spec, put_table, spec, table};
+use super::settings::{from_text, to_text};
 use super::wire::{Wire, put, put_bytes};
 use super::{FRAME_BYTES_MAX, MAGIC, RecordError, VERSION};
-use crate::dispatch::{Admission, Dispatcher, RouteSpec, Settings};
+use crate::dispatch::{Dispatcher, RouteSpec, Settings};
 use crate::nodes::{GroupId, NODES_LIMIT, NodeSpec};
-use core::fmt::Write as _;
-use core::str::FromStr;
-use core::time::Duration;
 use std::sync::Arc;
 
 /// What a run started from.
@@ -74,12 +72,7 @@ impl Header {
 
 /// The settings as text, and the routing table if there is one: 0, or 1 and the table.
 fn put_settings(out: &mut Vec<u8>, settings: &Settings) -> Result<(), RecordError> {
-    let text = to_text(settings);
-    let read = from_text(&text).map(|read| Settings { table: settings.table.clone(), ..read });
-    if read.as_ref() != Ok(settings) {
-        return Err(RecordError::Settings("one of them has no name there"));
-    }
-    put_bytes(out, text.as_bytes());
+    put_bytes(out, to_text(settings)?.as_bytes());
     match &settings.table {
         None => out.push(0),
         Some(table) => {
@@ -98,74 +91,4 @@ fn settings(wire: &mut Wire<'_>) -> Result<Settings, RecordError> {
         other => return Err(RecordError::Value { what: "sign of a routing table", value: other.into() }),
     };
     Ok(Settings { table, ..settings })
-}
-
-/// The settings, one `name value` per line.
-fn to_text(settings: &Settings) -> String {
-    let s = settings;
-    let admission = match s.admission {
-        Admission::Derived => "derived".to_owned(),
-        Admission::Unlimited => "unlimited".to_owned(),
-        Admission::Fixed(limit) => limit.to_string(),
-    };
-    let lines: [(&str, &dyn core::fmt::Display); 13] = [
-        ("policy", &s.policy),
-        ("seed", &s.seed),
-        ("t_low", &s.t_low),
-        ("t_high", &s.t_high),
-        ("replication_decay_ns", &s.replication_decay.as_nanos()),
-        ("targets_max", &s.targets_max),
-        ("nodes_max", &s.nodes_max),
-        ("admission", &admission),
-        ("queue_max", &s.queue_max),
-        ("queue_timeout_ns", &s.queue_timeout.as_nanos()),
-        ("join_targets_per_s", &s.join_targets_per_s),
-        ("join_warm_targets", &s.join_warm_targets),
-        ("shards", &s.shards),
-    ];
-    lines.iter().fold(String::new(), |mut text, (name, value)| {
-        // Writing to a string does not fail.
-        let _ = writeln!(text, "{name} {value}");
-        text
-    })
-}
-
-fn from_text(text: &str) -> Result<Settings, RecordError> {
-    let mut settings = Settings::default();
-    for line in text.lines() {
-        let bad = || bad("setting", line);
-        let (name, value) = line.split_once(' ').ok_or_else(bad)?;
-        let s = &mut settings;
-        match name {
-            "policy" => s.policy = value.parse().map_err(|_| bad())?,
-            "seed" => s.seed = number(line, value)?,
-            "t_low" => s.t_low = number(line, value)?,
-            "t_high" => s.t_high = number(line, value)?,
-            "replication_decay_ns" => s.replication_decay = Duration::from_nanos(number(line, value)?),
-            "targets_max" => s.targets_max = number(line, value)?,
-            "nodes_max" => s.nodes_max = number(line, value)?,
-            "queue_max" => s.queue_max = number(line, value)?,
-            "queue_timeout_ns" => s.queue_timeout = Duration::from_nanos(number(line, value)?),
-            "join_targets_per_s" => s.join_targets_per_s = number(line, value)?,
-            "join_warm_targets" => s.join_warm_targets = number(line, value)?,
-            "shards" => s.shards = number(line, value)?,
-            "admission" => {
-                s.admission = match value {
-                    "derived" => Admission::Derived,
-                    "unlimited" => Admission::Unlimited,
-                    limit => Admission::Fixed(number(line, limit)?),
-                }
-            }
-            _ => return Err(bad()),
-        }
-    }
-    Ok(settings)
-}
-
-fn number<T: FromStr>(line: &str, value: &str) -> Result<T, RecordError> {
-    value.parse().map_err(|_| bad("setting", line))
-}
-
-fn bad(what: &'static str, text: &str) -> RecordError {
-    RecordError::Text { what, text: text.chars().take(60).collect() }
 }

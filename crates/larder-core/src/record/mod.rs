@@ -19,6 +19,7 @@
 mod frame;
 mod header;
 mod line;
+mod settings;
 mod wire;
 
 pub use frame::{End, Frame};

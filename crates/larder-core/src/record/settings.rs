@@ -1,0 +1,303 @@
+//! The settings as text: one `name value` per line, the policy by its name and everything else as numbers.
+//!
+//! [`SETTINGS`] is the one list of them. What a setting does not have (a training phase where T_low is fixed) has no
+//! line.
+
+use super::RecordError;
+use crate::class::ServiceClass;
+use crate::dispatch::{Admission, Settings};
+use crate::policy::hacc::HaccSettings;
+use crate::policy::lard_cost::MissCost;
+use crate::policy::thresholds::{HighRule, LowRule, Training};
+use crate::unit::Bytes;
+use core::fmt::Write as _;
+use core::time::Duration;
+
+/// A setting that is a number: its name, how it is read, and how it is set. Neither does anything where the number makes
+/// no sense.
+type Number = (&'static str, fn(&Settings) -> Option<u64>, fn(&mut Settings, u64) -> Option<()>);
+
+/// A whole number.
+macro_rules! whole {
+    ($name:literal, $($place:tt)+) => {
+        (
+            $name,
+            |s: &Settings| u64::try_from(s.$($place)+).ok(),
+            |s: &mut Settings, value: u64| {
+                s.$($place)+ = value.try_into().ok()?;
+                Some(())
+            },
+        )
+    };
+}
+
+/// A time, in nanoseconds.
+macro_rules! span {
+    ($name:literal, $($place:tt)+) => {
+        (
+            $name,
+            |s: &Settings| ns(s.$($place)+),
+            |s: &mut Settings, value: u64| {
+                s.$($place)+ = Duration::from_nanos(value);
+                Some(())
+            },
+        )
+    };
+}
+
+/// Something of a training phase; naming one of them means that there is one.
+macro_rules! training {
+    ($name:literal, $read:expr, $set:expr) => {
+        (
+            $name,
+            |s: &Settings| match &s.thresholds.low {
+                LowRule::Learned(training) => $read(training),
+                LowRule::Fixed => None,
+            },
+            |s: &mut Settings, value: u64| {
+                if s.thresholds.low == LowRule::Fixed {
+                    s.thresholds.low = LowRule::Learned(Training::default());
+                }
+                let LowRule::Learned(training) = &mut s.thresholds.low else { return None };
+                $set(training, value)
+            },
+        )
+    };
+}
+
+/// Every setting but the policy and the routing table.
+const SETTINGS: &[Number] = &[
+    whole!("seed", seed),
+    whole!("t_low", t_low),
+    whole!("t_high", t_high),
+    training!("t_low.training_ns", |t: &Training| ns(t.length), |t: &mut Training, value| {
+        t.length = Duration::from_nanos(value);
+        Some(())
+    }),
+    training!(
+        "t_low.busy_permille",
+        |t: &Training| Some(t.busy_permille.into()),
+        |t: &mut Training, value: u64| {
+            t.busy_permille = value.try_into().ok()?;
+            Some(())
+        }
+    ),
+    training!("t_low.min", |t: &Training| Some(t.min.into()), |t: &mut Training, value: u64| {
+        t.min = value.try_into().ok()?;
+        Some(())
+    }),
+    training!("t_low.max", |t: &Training| Some(t.max.into()), |t: &mut Training, value: u64| {
+        t.max = value.try_into().ok()?;
+        Some(())
+    }),
+    (
+        "t_high.delay_ns",
+        |s| match s.thresholds.high {
+            HighRule::ByDelay { delay, .. } => ns(delay),
+            HighRule::Fixed => None,
+        },
+        |s, value| {
+            let delay = Duration::from_nanos(value);
+            let service = match s.thresholds.high {
+                HighRule::ByDelay { service, .. } => service,
+                HighRule::Fixed => None,
+            };
+            s.thresholds.high = HighRule::ByDelay { delay, service };
+            Some(())
+        },
+    ),
+    (
+        "t_high.service_ns",
+        |s| match s.thresholds.high {
+            HighRule::ByDelay { service, .. } => service.and_then(ns),
+            HighRule::Fixed => None,
+        },
+        |s, value| match &mut s.thresholds.high {
+            HighRule::ByDelay { service, .. } => {
+                *service = Some(Duration::from_nanos(value));
+                Some(())
+            }
+            HighRule::Fixed => None,
+        },
+    ),
+    span!("replication_decay_ns", replication_decay),
+    whole!("targets_max", targets_max),
+    whole!("nodes_max", nodes_max),
+    (
+        "admission",
+        |s| match s.admission {
+            Admission::Derived => None,
+            Admission::Unlimited => Some(0),
+            Admission::Fixed(limit) => Some(limit.into()),
+        },
+        |s, value| {
+            s.admission = match u32::try_from(value).ok()? {
+                0 => Admission::Unlimited,
+                limit => Admission::Fixed(limit),
+            };
+            Some(())
+        },
+    ),
+    whole!("queue_max", queue_max),
+    span!("queue_timeout_ns", queue_timeout),
+    whole!("join_targets_per_s", join_targets_per_s),
+    whole!("join_warm_targets", join_warm_targets),
+    whole!("shards", shards),
+    span!("report_age_max_ns", report_age_max),
+    span!("t_gat_ns", t_gat),
+    whole!("util_low_permille", util_low_permille),
+    whole!("util_high_permille", util_high_permille),
+    whole!("static_share_n", static_shares[ServiceClass::N.index()]),
+    whole!("static_share_db", static_shares[ServiceClass::Db.index()]),
+    whole!("static_share_cb", static_shares[ServiceClass::Cb.index()]),
+    whole!("static_share_dcb", static_shares[ServiceClass::Dcb.index()]),
+    whole!("cap_load.factor_permille", cap_load.factor_permille),
+    whole!("cap_load.slack", cap_load.slack),
+    whole!("cost.idle", cost.idle),
+    whole!("cost.overload", cost.overload),
+    (
+        "cost.miss",
+        |s| match s.cost.miss {
+            MissCost::Fixed(miss) => Some(miss.into()),
+            MissCost::Measured { .. } => None,
+        },
+        |s, value| {
+            s.cost.miss = MissCost::Fixed(value.try_into().ok()?);
+            Some(())
+        },
+    ),
+    (
+        "cost.miss_until_measured",
+        |s| match s.cost.miss {
+            MissCost::Measured { default } => Some(default.into()),
+            MissCost::Fixed(_) => None,
+        },
+        |s, value| {
+            s.cost.miss = MissCost::Measured { default: value.try_into().ok()? };
+            Some(())
+        },
+    ),
+    whole!("hacc.w_cpu_permille", hacc.w_cpu_permille),
+    whole!("hacc.w_disk_permille", hacc.w_disk_permille),
+    (
+        "hacc.disk_full",
+        |s| Some(s.hacc.disk_full.get()),
+        |s, value| {
+            s.hacc.disk_full = Bytes(value);
+            Some(())
+        },
+    ),
+    span!("hacc.period_ns", hacc.period),
+    whole!("hacc.margin_permille", hacc.margin_permille),
+    whole!("hacc.amount_permille", hacc.amount_permille),
+    span!("hacc.cooldown_ns", hacc.cooldown),
+    whole!("bounded.factor_permille", bounded.factor_permille),
+    whole!("bounded.points", bounded.points),
+    whole!("maglev_size", maglev_size),
+    whole!("rendezvous_places", rendezvous_places),
+    span!("ewma_decay_ns", ewma_decay),
+];
+
+fn ns(span: Duration) -> Option<u64> {
+    u64::try_from(span.as_nanos()).ok()
+}
+
+/// The settings without the routing table.
+///
+/// # Errors
+/// The text would not say all of them.
+pub(super) fn to_text(settings: &Settings) -> Result<String, RecordError> {
+    let mut text = format!("policy {}\n", settings.policy);
+    for (name, read, _) in SETTINGS {
+        if let Some(value) = read(settings) {
+            // Writing to a string does not fail.
+            let _ = writeln!(text, "{name} {value}");
+        }
+    }
+    let said = from_text(&text).map(|said| Settings { table: settings.table.clone(), ..said });
+    if said.as_ref() == Ok(settings) {
+        Ok(text)
+    } else {
+        Err(RecordError::Settings("one of them is not said"))
+    }
+}
+
+/// The settings of such a text; what it does not name has its default.
+pub(super) fn from_text(text: &str) -> Result<Settings, RecordError> {
+    let mut settings = Settings::default();
+    for line in text.lines() {
+        let bad = || RecordError::Text { what: "setting", text: line.chars().take(60).collect() };
+        let (name, value) = line.split_once(' ').ok_or_else(bad)?;
+        if name == "policy" {
+            settings.policy = value.parse().map_err(|_| bad())?;
+            continue;
+        }
+        let value = value.parse().map_err(|_| bad())?;
+        let known = SETTINGS.iter().find(|known| known.0 == name).ok_or_else(bad)?;
+        known.2(&mut settings, value).ok_or_else(bad)?;
+    }
+    Ok(settings)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::PolicyKind;
+
+    /// Every line of the list changes the settings when read back with another number, so none is written in vain; and
+    /// no two say the same.
+    #[test]
+    fn every_setting_is_said_by_a_line_of_its_own() {
+        let learned = Settings {
+            admission: Admission::Fixed(9),
+            thresholds: crate::policy::thresholds::ThresholdSettings {
+                low: LowRule::Learned(Training::default()),
+                high: HighRule::ByDelay {
+                    delay: Duration::from_secs(1),
+                    service: Some(Duration::from_millis(5)),
+                },
+            },
+            hacc: HaccSettings::DOMINO,
+            ..Settings::default()
+        };
+        let measured = Settings {
+            cost: crate::policy::lard_cost::CostSettings {
+                miss: MissCost::Measured { default: 70 },
+                ..learned.cost
+            },
+            ..learned.clone()
+        };
+        let mut said = [0_usize; 2];
+        for (settings, said) in [learned, measured].iter().zip(&mut said) {
+            let text = to_text(settings).expect("it can be said");
+            assert_eq!(from_text(&text).as_ref(), Ok(settings));
+            for line in text.lines().filter(|line| !line.starts_with("policy ")) {
+                let (name, value) = line.split_once(' ').expect("two words");
+                let other = format!("{name} {}", value.parse::<u64>().expect("a number") + 1);
+                let changed = from_text(&text.replace(&format!("{line}\n"), &format!("{other}\n")));
+                assert_ne!(changed.as_ref(), Ok(settings), "{line}");
+                *said += 1;
+            }
+        }
+        assert_eq!(said, [SETTINGS.len() - 1; 2], "a miss is fixed or measured, all else is said");
+    }
+
+    #[test]
+    fn every_policy_is_said() {
+        for policy in PolicyKind::ALL {
+            let settings = Settings { policy, ..Settings::default() };
+            let text = to_text(&settings).expect("it can be said");
+            assert_eq!(from_text(&text), Ok(settings));
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_is_refused() {
+        for line in
+            ["t_lower 3", "t_low", "t_low -1", "t_low 4294967296", "policy best", "t_high.service_ns 7"]
+        {
+            let error = from_text(&format!("{line}\n")).expect_err(line).to_string();
+            assert_eq!(error, format!("'{line}' is no setting"));
+        }
+    }
+}
