@@ -6,7 +6,6 @@
 use super::RecordError;
 use crate::class::ServiceClass;
 use crate::dispatch::{Admission, Settings};
-use crate::policy::hacc::HaccSettings;
 use crate::policy::lard_cost::MissCost;
 use crate::policy::thresholds::{HighRule, LowRule, Training};
 use crate::unit::Bytes;
@@ -243,6 +242,7 @@ pub(super) fn from_text(text: &str) -> Result<Settings, RecordError> {
 mod tests {
     use super::*;
     use crate::policy::PolicyKind;
+    use crate::policy::hacc::HaccSettings;
 
     /// Every line of the list changes the settings when read back with another number, so none is written in vain; and
     /// no two say the same.
