@@ -1,0 +1,211 @@
+//! Which signals a switch reads from its nodes, and how.
+
+use super::sample::APPS;
+use crate::config::{ConfigError, range, span};
+use core::fmt;
+use core::str::FromStr;
+use std::time::Duration;
+
+/// Where load reports come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum SignalSource {
+    /// Nowhere: policies that go by reports do what they do without.
+    Off,
+    /// Larder nodes: `GET /.larder/load` at the node's own address.
+    Larder,
+    /// Prometheus' node_exporter beside each node: `GET :9100/metrics` at the node's host.
+    NodeExporter,
+    /// ORCA headers of the nodes' replies.
+    Orca,
+}
+
+impl SignalSource {
+    /// Every source.
+    pub const ALL: [Self; 4] = [Self::Off, Self::Larder, Self::NodeExporter, Self::Orca];
+
+    /// The word used in configuration.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Larder => "larder",
+            Self::NodeExporter => "node-exporter",
+            Self::Orca => "orca",
+        }
+    }
+}
+
+impl fmt::Display for SignalSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A word that names no source.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no signal source '{0}': use off, larder, node-exporter or orca")]
+pub struct UnknownSource(String);
+
+impl FromStr for SignalSource {
+    type Err = UnknownSource;
+
+    fn from_str(name: &str) -> Result<Self, UnknownSource> {
+        let found = Self::ALL.into_iter().find(|source| source.name() == name);
+        found.ok_or_else(|| UnknownSource(name.chars().take(40).collect()))
+    }
+}
+
+/// The signals.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SignalsConfig {
+    /// Where load reports come from. Default `None`: [`SignalSource::Larder`] if a policy in use goes by reports, else
+    /// [`SignalSource::Off`].
+    pub source: Option<SignalSource>,
+    /// Time between two reports of a node. 10 ms to 1 h; default 200 ms, HACC's (section 5.1). The first poll of a
+    /// node is at a chance moment of its first period, so that nodes are not polled in step.
+    pub period: Duration,
+    /// How long a poll may take, from its beginning to the last byte. 1 ms to 1 min; default 1 s. Outcome: no report,
+    /// `timeout`.
+    pub timeout: Duration,
+    /// How old a node's last report may become before it counts as missing. 10 ms to 24 h, and not below the period;
+    /// default 2 s. Outcome: the node has no report until the next one, which is logged.
+    pub missing_after: Duration,
+    /// Path and query of the page. Default `None`: the source's own, `/.larder/load`, or `/metrics` with the
+    /// collectors needed. Not for ORCA.
+    pub path: Option<String>,
+    /// Port of the page at each node's host. Default `None`: the node's own, or 9100 for node_exporter. Not for ORCA.
+    pub port: Option<u16>,
+    /// Names of up to 4 counters of the application, which become the signals `app1` to `app4`. What a name means is
+    /// the source's: see each source's table in the documentation of signals.
+    pub counters: Vec<String>,
+    /// node_exporter: names of up to 64 disks that count, such as `sda`. Default: all that have worked.
+    pub disks: Vec<String>,
+    /// Bytes of a page. 1 KiB to 64 MiB; default 4 MiB. Outcome: no report, `body_too_large`.
+    pub body_max: usize,
+    /// The nodes' caches.
+    pub cache: CacheSignalsConfig,
+}
+
+/// How the switch hears of changes in its nodes' caches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CacheSignalsConfig {
+    /// Whether the nodes' event streams are followed. Default `None`: if a policy in use mirrors caches. Replies with
+    /// `Cache-Status` are read as well, for nodes without a stream.
+    pub follow: Option<bool>,
+    /// Path of the stream at the node's own address. Default `/.larder/events`.
+    pub path: String,
+    /// How long a stream may be silent before its link counts as dead. 200 ms to 1 h; default 10 s, five heartbeats of
+    /// a larder node.
+    pub silence: Duration,
+    /// Longest pause between two tries to connect; it begins at 100 ms and doubles. 100 ms to 1 h; default 5 s.
+    pub retry_max: Duration,
+    /// Targets of a node that are remembered, so that a new snapshot can take the place of the old one. 1 to
+    /// 100,000,000; default 1,048,576 (about 20 bytes each, twice that while a snapshot comes). Outcome beyond:
+    /// changes are passed on, but a target that left while the link was down is not noticed, `untracked`.
+    pub targets_max: usize,
+}
+
+impl Default for SignalsConfig {
+    fn default() -> Self {
+        Self {
+            source: None,
+            period: Duration::from_millis(200),
+            timeout: Duration::from_secs(1),
+            missing_after: Duration::from_secs(2),
+            path: None,
+            port: None,
+            counters: Vec::new(),
+            disks: Vec::new(),
+            body_max: 4 << 20,
+            cache: CacheSignalsConfig::default(),
+        }
+    }
+}
+
+impl Default for CacheSignalsConfig {
+    fn default() -> Self {
+        Self {
+            follow: None,
+            path: "/.larder/events".to_owned(),
+            silence: Duration::from_secs(10),
+            retry_max: Duration::from_secs(5),
+            targets_max: 1 << 20,
+        }
+    }
+}
+
+impl SignalsConfig {
+    pub(crate) fn validate(&self) -> Result<(), ConfigError> {
+        span("signals.period", self.period, 10, 3_600_000)?;
+        span("signals.timeout", self.timeout, 1, 60_000)?;
+        let period_ms = u64::try_from(self.period.as_millis()).unwrap_or(u64::MAX);
+        span("signals.missing_after", self.missing_after, period_ms.max(10), 86_400_000)?;
+        if let Some(page) = &self.path {
+            path("signals.path", page)?;
+        }
+        range("signals.port", self.port.map_or(1, usize::from), 1, 65_535)?;
+        names("signals.counters", &self.counters, APPS)?;
+        names("signals.disks", &self.disks, 64)?;
+        range("signals.body_max", self.body_max, 1 << 10, 64 << 20)?;
+        path("signals.cache.path", &self.cache.path)?;
+        span("signals.cache.silence", self.cache.silence, 200, 3_600_000)?;
+        span("signals.cache.retry_max", self.cache.retry_max, 100, 3_600_000)?;
+        range("signals.cache.targets_max", self.cache.targets_max, 1, 100_000_000)
+    }
+}
+
+fn path(name: &'static str, path: &str) -> Result<(), ConfigError> {
+    let readable = path.starts_with('/') && path.parse::<http::uri::PathAndQuery>().is_ok();
+    let plain = path.bytes().all(|byte| byte > b' ' && byte < 127);
+    if readable && plain { Ok(()) } else { Err(ConfigError::Path(name, path.chars().take(80).collect())) }
+}
+
+fn names(name: &'static str, names: &[String], most: usize) -> Result<(), ConfigError> {
+    range(name, names.len(), 0, most)?;
+    let good = |text: &String| {
+        (1..=200).contains(&text.len()) && text.bytes().all(|byte| byte > b' ' && byte != 127)
+    };
+    match names.iter().find(|text| !good(text)) {
+        Some(text) => Err(ConfigError::Name(name, text.chars().take(80).collect())),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_are_valid_and_each_fault_is_named() {
+        assert_eq!(SignalsConfig::default().validate(), Ok(()));
+        type Spoil = fn(&mut SignalsConfig);
+        let cases: [(&str, Spoil); 12] = [
+            ("signals.period", |c| c.period = Duration::from_millis(9)),
+            ("signals.timeout", |c| c.timeout = Duration::ZERO),
+            ("signals.missing_after", |c| c.missing_after = Duration::from_millis(199)),
+            ("signals.path", |c| c.path = Some("metrics".to_owned())),
+            ("signals.path", |c| c.path = Some("/a b".to_owned())),
+            ("signals.port", |c| c.port = Some(0)),
+            ("signals.counters", |c| c.counters = vec!["a".to_owned(); 5]),
+            ("signals.counters", |c| c.counters = vec![String::new()]),
+            ("signals.disks", |c| c.disks = vec!["s da".to_owned()]),
+            ("signals.body_max", |c| c.body_max = 0),
+            ("signals.cache.path", |c| c.cache.path = String::new()),
+            ("signals.cache.silence", |c| c.cache.silence = Duration::from_secs(7_200)),
+        ];
+        for (name, spoil) in cases {
+            let mut config = SignalsConfig::default();
+            spoil(&mut config);
+            let error = config.validate().expect_err(name).to_string();
+            assert!(error.starts_with(name), "{error}");
+        }
+    }
+
+    #[test]
+    fn sources_are_known_by_their_names() {
+        for source in SignalSource::ALL {
+            assert_eq!(source.name().parse(), Ok(source));
+        }
+        let error = "snmp".parse::<SignalSource>().expect_err("no such source").to_string();
+        assert!(error.contains("snmp") && error.contains("node-exporter"), "{error}");
+    }
+}

@@ -1,0 +1,267 @@
+//! What the switch hears from its nodes besides replies: how loaded they are, and what their caches hold.
+//!
+//! ```text
+//! poll (larder, node_exporter) --\
+//!                                 > LoadReport -> Dispatcher::report        once a period and node
+//! orca (reply headers) ----------/
+//! follow (event stream) ---------\
+//!                                 > CacheEvent -> Dispatcher::cache_event   as they come
+//! Cache-Status: hit (replies) ---/
+//! ```
+//! One source of load per switch ([`SignalSource`]). Every signal states its source, unit and meaning in the module of
+//! its source; the staleness is bounded by [`SignalsConfig::missing_after`] for load, and by
+//! [`CacheSignalsConfig::silence`] for event streams. Missing is never zero: see [`larder_core::nodes::LoadReport`].
+//! What a node sends is limited in bytes, line length and time, each with a named outcome ([`cause::Cause`]).
+
+mod cause;
+mod client;
+mod config;
+mod exposition;
+mod follow;
+mod larder;
+mod mirror;
+mod node_exporter;
+mod orca;
+mod poll;
+mod sample;
+mod state;
+
+pub use config::{CacheSignalsConfig, SignalSource, SignalsConfig, UnknownSource};
+pub(crate) use state::NodeSignals;
+pub use state::ReportStatus;
+
+use crate::cache_status::CacheOutcome;
+use crate::node::Node;
+use crate::switch::Shared;
+use cause::Cause;
+use larder_core::dispatch::CacheEvent;
+use larder_core::nodes::LoadReport;
+use larder_core::policy::PolicyKind;
+use larder_core::policy::thresholds::LowRule;
+use larder_core::{NodeId, Settings, TargetId};
+use pingora_http::ResponseHeader;
+use state::EventKind;
+
+/// What the policies in use need to hear.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Needs {
+    reports: bool,
+    caches: bool,
+}
+
+impl Needs {
+    /// What the policies of routes with these settings need.
+    pub(crate) fn of<'a>(routes: impl IntoIterator<Item = &'a Settings>) -> Self {
+        routes.into_iter().fold(Self::default(), |needs, route| Self {
+            reports: needs.reports || goes_by_reports(route),
+            caches: needs.caches || route.policy.mirrors_caches(),
+        })
+    }
+}
+
+/// Whether a route's policy goes by load reports.
+fn goes_by_reports(route: &Settings) -> bool {
+    match route.policy {
+        PolicyKind::WrrNum | PolicyKind::WrrTime | PolicyKind::LardUtil | PolicyKind::Hacc => true,
+        PolicyKind::Lard | PolicyKind::LardR => matches!(route.thresholds.low, LowRule::Learned(_)),
+        _ => false,
+    }
+}
+
+/// The signals of a switch.
+#[derive(Debug)]
+pub(crate) struct Signals {
+    config: SignalsConfig,
+    source: SignalSource,
+    follow: bool,
+    /// A policy mirrors caches, so that replies' `Cache-Status` is news.
+    mirrored: bool,
+}
+
+impl Signals {
+    pub(crate) fn new(config: SignalsConfig, needs: Needs) -> Self {
+        let automatic = if needs.reports { SignalSource::Larder } else { SignalSource::Off };
+        let source = config.source.unwrap_or(automatic);
+        if needs.reports && source == SignalSource::Off {
+            tracing::warn!(
+                "the policy goes by load reports, and signals are off: it does what it does without them"
+            );
+        }
+        let follow = config.cache.follow.unwrap_or(needs.caches);
+        Self { config, source, follow, mirrored: needs.caches }
+    }
+
+    /// Where load reports come from.
+    pub(crate) fn source(&self) -> SignalSource {
+        self.source
+    }
+}
+
+/// Listens to one node until it leaves.
+pub(crate) async fn watch(shared: std::sync::Arc<Shared>, node: NodeId) {
+    let Some(node) = shared.nodes.get(node).and_then(|node| node.keep()) else { return };
+    let signals = &shared.signals;
+    let load = async {
+        match signals.source {
+            SignalSource::Off => {}
+            SignalSource::Orca => fade(&shared, &node).await,
+            source => poll::run(&shared, &node, source).await,
+        }
+    };
+    let cache = async {
+        if signals.follow {
+            follow::run(&shared, &node).await;
+        }
+    };
+    tokio::join!(load, cache);
+}
+
+/// Withdraws reports that nothing follows, where nobody polls.
+async fn fade(shared: &Shared, node: &Node) {
+    while !node.standing().left {
+        tokio::time::sleep(shared.signals.config.missing_after / 2).await;
+        if node.signals.reports() > 0 {
+            note_missing(shared, node, Cause::Timeout);
+        }
+    }
+}
+
+/// Hands a report to the dispatcher.
+fn take(shared: &Shared, node: &Node, report: LoadReport) -> Result<(), Cause> {
+    let now = shared.clock.now();
+    if !shared.dispatcher.report(now, node.id, report) {
+        return Err(Cause::NotTaken);
+    }
+    node.signals.reported(now, report);
+    if node.signals.turns(false) {
+        tracing::info!(node = &*node.name, "load reports come again");
+    }
+    Ok(())
+}
+
+/// No report has come, for this cause: the last one is withdrawn if it is too old, and the operator told once.
+fn note_missing(shared: &Shared, node: &Node, cause: Cause) {
+    let now = shared.clock.now();
+    if node.signals.age(now).is_some_and(|age| age <= shared.signals.config.missing_after) {
+        return;
+    }
+    if node.signals.age(now).is_some() {
+        node.signals.forget();
+        shared.dispatcher.report(now, node.id, LoadReport::default());
+    }
+    // Of a node that takes no requests no report is wanted.
+    if cause != Cause::NotTaken && node.signals.turns(true) {
+        let source = shared.signals.source.name();
+        tracing::warn!(node = &*node.name, source, cause = cause.name(), "load reports are missing");
+    }
+}
+
+/// Takes what a reply of `node` for `target` says: its load, which the client does not get to see, and that the node's
+/// cache holds the target.
+pub(crate) fn note_reply(
+    shared: &Shared,
+    node: &Node,
+    target: TargetId,
+    cache: Option<CacheOutcome>,
+    reply: &mut ResponseHeader,
+) {
+    let signals = &shared.signals;
+    if signals.source == SignalSource::Orca && orca::is_in(&reply.headers) {
+        let now = shared.clock.now();
+        if node.signals.claim(now, signals.config.period) {
+            let report = orca::read(&reply.headers).map(|orca| orca.report(&signals.config.counters));
+            if let Err(cause) = report.and_then(|report| take(shared, node, report)) {
+                node.signals.failed(cause);
+            }
+        }
+        for name in [orca::HEADER, orca::HEADER_BIN] {
+            reply.remove_header(&name);
+        }
+    }
+    // Where a stream is live, it knows better.
+    if signals.mirrored && cache == Some(CacheOutcome::Hit) && !node.signals.is_streaming() {
+        shared.dispatcher.cache_event(shared.clock.now(), node.id, target, CacheEvent::Stored);
+        node.signals.event(EventKind::Passive);
+    }
+}
+
+/// Entry points for the fuzz targets.
+#[doc(hidden)]
+pub(crate) mod fuzzing {
+    use super::{exposition, larder, mirror, node_exporter, orca};
+    use std::time::Duration;
+
+    /// Reads a page of node_exporter, its labels, and a page of a larder node; what two pages say is in range.
+    pub fn fuzz_pages(bytes: &[u8]) {
+        let half = bytes.len() / 2;
+        let counters = ["a".to_owned(), "up".to_owned()];
+        let exporter = |page: &[u8], s| node_exporter::read(page, Duration::from_secs(s), &[], &counters);
+        let own = |page: &[u8]| larder::read(page, &counters);
+        let pages = [
+            (exporter(&bytes[..half], 1), exporter(&bytes[half..], 2)),
+            (own(&bytes[..half]), own(&bytes[half..])),
+        ];
+        for (before, after) in pages {
+            if let (Ok(before), Ok(after)) = (before, after)
+                && let Ok(Some(report)) = after.since(&before)
+            {
+                let shares = [report.cpu_permille, report.disk_permille, report.memory_permille];
+                assert!(shares.iter().flatten().all(|share| *share <= 1_000));
+            }
+        }
+        let _ = exposition::read(bytes, |point| drop(point.label("mode")));
+    }
+
+    /// Reads ORCA headers.
+    pub fn fuzz_orca(bytes: &[u8]) {
+        for orca in [orca::read_value(bytes), orca::read_bin(bytes)].into_iter().flatten() {
+            let report = orca.report(&["a".to_owned()]);
+            assert!(report.utilisation().is_none_or(|share| share <= 1_000));
+        }
+    }
+
+    /// Reads an event stream in pieces of the size that the first byte says, and whole: alike.
+    pub fn fuzz_stream(bytes: &[u8]) {
+        let Some((size, text)) = bytes.split_first() else { return };
+        let read = |size: usize| {
+            let (mut lines, mut mirror, mut told) =
+                (mirror::Lines::default(), mirror::Mirror::new(16), Vec::new());
+            let end = text.chunks(size).try_for_each(|piece| {
+                lines.feed(piece, |line| {
+                    mirror.line(line, |target, event| told.push((target, event))).map(drop)
+                })
+            });
+            (told, end.is_ok())
+        };
+        let (whole, pieces) = (read(text.len().max(1)), read(usize::from(*size).max(1)));
+        // A line that never ends is noticed at different moments.
+        if whole.1 && pieces.1 {
+            assert_eq!(whole, pieces);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use larder_core::policy::thresholds::Training;
+
+    #[test]
+    fn signals_are_off_until_a_policy_needs_them() {
+        let of = |policy| Settings { policy, ..Settings::default() };
+        let mut learning = of(PolicyKind::LardR);
+        learning.thresholds.low = LowRule::Learned(Training::default());
+        let signals = |routes: &[Settings], source| {
+            let config = SignalsConfig { source, ..SignalsConfig::default() };
+            let signals = Signals::new(config, Needs::of(routes));
+            (signals.source, signals.follow)
+        };
+        assert_eq!(signals(&[of(PolicyKind::LardR), of(PolicyKind::Rr)], None), (SignalSource::Off, false));
+        let mixed = [of(PolicyKind::LardR), of(PolicyKind::Hacc)];
+        assert_eq!(signals(&mixed, None), (SignalSource::Larder, false), "any route counts");
+        assert_eq!(signals(&[learning], None), (SignalSource::Larder, false));
+        assert_eq!(signals(&[of(PolicyKind::LbGc)], None), (SignalSource::Off, true));
+        assert_eq!(signals(&mixed, Some(SignalSource::Orca)), (SignalSource::Orca, false));
+        assert_eq!(signals(&mixed, Some(SignalSource::Off)), (SignalSource::Off, false));
+    }
+}

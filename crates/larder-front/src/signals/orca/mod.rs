@@ -1,0 +1,231 @@
+//! ORCA load reports in reply headers: `endpoint-load-metrics` and `endpoint-load-metrics-bin`.
+//!
+//! ```text
+//! endpoint-load-metrics: TEXT cpu_utilization=0.3,mem_utilization=0.8,named_metrics.sessions=12
+//! endpoint-load-metrics: JSON {"cpu_utilization":0.3,"named_metrics":{"sessions":12}}
+//! endpoint-load-metrics: BIN <base64 of an xds.data.orca.v3.OrcaLoadReport>
+//! endpoint-load-metrics-bin: <the same>
+//! ```
+//! Sources: gRPC proposals A51 (the report) and A64 (its use), `xds/data/orca/v3/orca_load_report.proto`, and what
+//! Envoy accepts. Older writers leave the word TEXT out, and separate by `:`; both are read. If both headers are there
+//! the binary one counts. Reports in trailers and the out-of-band service of gRPC are not read.
+//!
+//! | signal | from | unit |
+//! |---|---|---|
+//! | CPU | `cpu_utilization`, else `application_utilization` | share; above 1 counts as 1 |
+//! | memory | `mem_utilization` | share |
+//! | disk | `utilization.disk` | share |
+//! | counters of the application | `named_metrics.<name>`, `utilization.<name>`, `application_utilization`, `rps_fractional`, `eps`, as they are | |
+//!
+//! A field that is 0 in the binary form cannot be told from one that is not there (protobuf 3): both are missing.
+//! A report in which anything cannot be read, is no finite number or is given twice is refused as a whole. Processes,
+//! queue, paging and service times are not part of ORCA. A report describes the node at the moment of its reply; at
+//! most one a node and period is taken, the first of the period, so that reading them costs little.
+
+mod binary;
+mod json;
+mod text;
+
+use super::cause::Cause;
+use super::sample::{APPS, count, permille};
+use http::HeaderMap;
+use http::header::HeaderName;
+use larder_core::nodes::LoadReport;
+
+/// The header whose value names its format.
+pub(super) const HEADER: HeaderName = HeaderName::from_static("endpoint-load-metrics");
+/// The header that is always binary.
+pub(super) const HEADER_BIN: HeaderName = HeaderName::from_static("endpoint-load-metrics-bin");
+
+/// Bytes of a header's value.
+const VALUE_MAX: usize = 8 << 10;
+/// Named values of a report; more of them make it unreadable.
+const NAMED_MAX: usize = 256;
+
+/// What a report says, as far as it is used.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Orca {
+    cpu: Option<f64>,
+    memory: Option<f64>,
+    /// Everything else, by its full name.
+    named: Vec<(String, f64)>,
+}
+
+impl Orca {
+    /// Takes in a field under its full name, such as `named_metrics.sessions`.
+    fn put(&mut self, name: &str, value: f64) -> Result<(), Cause> {
+        if !value.is_finite() {
+            return Err(Cause::Malformed);
+        }
+        let slot = match name {
+            "cpu_utilization" => &mut self.cpu,
+            "mem_utilization" => &mut self.memory,
+            _ => {
+                let known = self.named.iter().any(|(other, _)| other == name);
+                if known || self.named.len() >= NAMED_MAX {
+                    return Err(Cause::Malformed);
+                }
+                self.named.push((name.to_owned(), value));
+                return Ok(());
+            }
+        };
+        slot.replace(value).map_or(Ok(()), |_| Err(Cause::Malformed))
+    }
+
+    fn named(&self, name: &str) -> Option<f64> {
+        self.named.iter().find(|(other, _)| other == name).map(|(_, value)| *value)
+    }
+
+    /// The report; `counters` are the wanted names, with or without `named_metrics.` before them.
+    pub(super) fn report(&self, counters: &[String]) -> LoadReport {
+        let mut app = [None; APPS];
+        for (slot, name) in app.iter_mut().zip(counters) {
+            let value = self.named(name).or_else(|| self.named(&format!("named_metrics.{name}")));
+            *slot = value.and_then(|value| count(value * 1e3));
+        }
+        let cpu = self.cpu.or_else(|| self.named("application_utilization"));
+        LoadReport {
+            cpu_permille: cpu.and_then(permille),
+            memory_permille: self.memory.and_then(permille),
+            disk_permille: self.named("utilization.disk").and_then(permille),
+            app,
+            ..LoadReport::default()
+        }
+    }
+}
+
+/// Whether a reply carries a report.
+pub(super) fn is_in(headers: &HeaderMap) -> bool {
+    headers.contains_key(HEADER) || headers.contains_key(HEADER_BIN)
+}
+
+/// Reads the report of a reply that carries one.
+pub(super) fn read(headers: &HeaderMap) -> Result<Orca, Cause> {
+    match (headers.get(HEADER_BIN), headers.get(HEADER)) {
+        (Some(value), _) => read_bin(value.as_bytes()),
+        (None, Some(value)) => read_value(value.as_bytes()),
+        (None, None) => Err(Cause::Malformed),
+    }
+}
+
+/// Reads a value of `endpoint-load-metrics`.
+pub(super) fn read_value(value: &[u8]) -> Result<Orca, Cause> {
+    if value.len() > VALUE_MAX {
+        return Err(Cause::LineTooLong);
+    }
+    let value = std::str::from_utf8(value).map_err(|_| Cause::Malformed)?.trim();
+    match value.split_once(' ') {
+        Some(("TEXT", text)) => text::read(text),
+        Some(("JSON", json)) => json::read(json),
+        Some(("BIN", base64)) => binary::read(base64.trim()),
+        _ => text::read(value),
+    }
+}
+
+/// Reads a value of `endpoint-load-metrics-bin`.
+pub(super) fn read_bin(value: &[u8]) -> Result<Orca, Cause> {
+    if value.len() > VALUE_MAX {
+        return Err(Cause::LineTooLong);
+    }
+    binary::read(std::str::from_utf8(value).map_err(|_| Cause::Malformed)?.trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// `cpu_utilization: 0.25 mem_utilization: 0.5 utilization{disk: 0.75} named_metrics{n: 3}
+    /// application_utilization: 0.8`, as protoc encodes it.
+    const BIN: &str = "CQAAAAAAANA/EQAAAAAAAOA/Kg8KBGRpc2sRAAAAAAAA6D9CDAoBbhEAAAAAAAAIQEmamZmZmZnpPw==";
+
+    fn expected() -> LoadReport {
+        LoadReport {
+            cpu_permille: Some(250),
+            memory_permille: Some(500),
+            disk_permille: Some(750),
+            app: [Some(3_000), Some(800), None, None],
+            ..LoadReport::default()
+        }
+    }
+
+    fn report(value: &str) -> Result<LoadReport, Cause> {
+        let counters = ["n".to_owned(), "application_utilization".to_owned(), "other".to_owned()];
+        read_value(value.as_bytes()).map(|orca| orca.report(&counters))
+    }
+
+    #[test]
+    fn all_forms_say_the_same() {
+        let text = "cpu_utilization=0.25,mem_utilization=0.5, utilization.disk=0.75,named_metrics.n=3,application_utilization=0.8";
+        let json = r#"{"cpu_utilization":0.25,"memUtilization":0.5,"utilization":{"disk":0.75},"named_metrics":{"n":3},
+            "application_utilization":0.8,"rps":"17","unknown":{"a":[1]}}"#;
+        for value in [
+            format!("TEXT {text}"),
+            text.to_owned(),
+            text.replace('=', ":"),
+            format!("JSON {json}"),
+            format!("BIN {BIN}"),
+            format!("BIN {}", BIN.trim_end_matches('=')),
+        ] {
+            assert_eq!(report(&value), Ok(expected()), "{value}");
+        }
+        let orca = read_bin(BIN.as_bytes()).expect("well formed");
+        assert_eq!(orca.report(&["named_metrics.n".to_owned()]).app[0], Some(3_000));
+    }
+
+    #[test]
+    fn the_binary_header_counts_if_both_are_there() {
+        let mut headers = HeaderMap::new();
+        assert!(!is_in(&headers));
+        headers.insert(HEADER, "TEXT cpu_utilization=1".parse().expect("a value"));
+        assert!(is_in(&headers));
+        assert_eq!(read(&headers).expect("text").report(&[]).cpu_permille, Some(1_000));
+        headers.insert(HEADER_BIN, BIN.parse().expect("a value"));
+        assert_eq!(read(&headers).expect("binary").report(&[]).cpu_permille, Some(250));
+    }
+
+    #[test]
+    fn what_is_no_report_is_refused() {
+        for value in [
+            "",
+            "TEXT",
+            "TEXT cpu_utilization",
+            "TEXT =1",
+            "TEXT cpu_utilization=",
+            "TEXT cpu_utilization=NaN",
+            "TEXT cpu_utilization=inf",
+            "TEXT cpu_utilization=1,cpu_utilization=1",
+            "TEXT named_metrics.=1",
+            "JSON {",
+            "JSON []",
+            "JSON {\"cpu_utilization\":\"NaN\"}",
+            "JSON {\"named_metrics\":{\"\":1}}",
+            "BIN !",
+            "BIN CQAA",
+            "GRPC 1",
+        ] {
+            assert_eq!(read_value(value.as_bytes()), Err(Cause::Malformed), "{value}");
+        }
+        let long = format!("TEXT {}", "named_metrics.a=1,".repeat(1_000));
+        assert_eq!(read_value(long.as_bytes()), Err(Cause::LineTooLong));
+        let many: String = (0..NAMED_MAX + 1).map(|n| format!("eps.{n}=1,")).collect();
+        assert_eq!(read_value(many.trim_end_matches(',').as_bytes()), Err(Cause::Malformed));
+    }
+
+    #[test]
+    fn what_is_out_of_range_is_cut_or_missing() {
+        let low = report("TEXT cpu_utilization=-0.1,mem_utilization=7,named_metrics.n=-1").expect("numbers");
+        let expected = LoadReport { memory_permille: Some(1_000), ..LoadReport::default() };
+        assert_eq!(low, expected);
+        let application = report("TEXT application_utilization=0.8").expect("a number");
+        assert_eq!(application.cpu_permille, Some(800), "in place of the CPU's");
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(value in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = read_value(&value);
+            let _ = read_bin(&value);
+        }
+    }
+}

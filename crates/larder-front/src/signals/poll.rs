@@ -1,0 +1,90 @@
+//! Asking a node for its load, once a period.
+//!
+//! A poll that fails leaves the last report in place until it is older than `missing_after`; then the node's report is
+//! withdrawn (a report in which all is missing takes its place), and the log says so, once, until reports come again.
+//! A node that takes no requests is asked all the same, so that its counters have been read when it comes back, but
+//! its reports are not taken. A poll that takes longer than a period delays the next; polls are not made up for.
+
+use super::cause::Cause;
+use super::client::Client;
+use super::config::{SignalSource, SignalsConfig};
+use super::sample::Sample;
+use super::{larder, node_exporter};
+use crate::health::Lots;
+use crate::node::Node;
+use crate::switch::Shared;
+use larder_core::nodes::LoadReport;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+use tokio::time::MissedTickBehavior;
+
+const NODE_EXPORTER_PORT: u16 = 9100;
+
+/// A node's counters, as they are asked for.
+struct Poller<'a> {
+    config: &'a SignalsConfig,
+    source: SignalSource,
+    client: Client,
+    began: Instant,
+    before: Option<Sample>,
+}
+
+/// Polls `node` until it leaves. Does nothing if `source` is not polled.
+pub(super) async fn run(shared: &Shared, node: &Node, source: SignalSource) {
+    let config = &shared.signals.config;
+    let Some(mut poller) = Poller::new(config, source, node.resolved) else { return };
+    tokio::time::sleep(config.period.mul_f64(Lots::new(node.id.0).next())).await;
+    let mut ticks = tokio::time::interval(config.period);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    while !node.standing().left {
+        ticks.tick().await;
+        let polled = tokio::time::timeout(config.timeout, poller.poll()).await;
+        let taken = match polled.unwrap_or(Err(Cause::Timeout)) {
+            Ok(Some(report)) => super::take(shared, node, report),
+            // The first reading: nothing to compare it with.
+            Ok(None) => Ok(()),
+            Err(cause) => Err(cause),
+        };
+        if let Err(cause) = taken {
+            node.signals.failed(cause);
+            super::note_missing(shared, node, cause);
+        }
+    }
+}
+
+impl<'a> Poller<'a> {
+    fn new(config: &'a SignalsConfig, source: SignalSource, node: SocketAddr) -> Option<Self> {
+        let (path, port, accept) = match source {
+            SignalSource::Larder => ("/.larder/load", node.port(), "application/json"),
+            SignalSource::NodeExporter if config.counters.is_empty() => {
+                (node_exporter::PATH, NODE_EXPORTER_PORT, "text/plain;version=0.0.4")
+            }
+            // The counters may be any collector's.
+            SignalSource::NodeExporter => ("/metrics", NODE_EXPORTER_PORT, "text/plain;version=0.0.4"),
+            SignalSource::Orca | SignalSource::Off => return None,
+        };
+        let address = SocketAddr::new(node.ip(), config.port.unwrap_or(port));
+        let client = Client::new(address, config.path.as_deref().unwrap_or(path), accept);
+        Some(Self { config, source, client, began: Instant::now(), before: None })
+    }
+
+    /// What the node did since the last poll.
+    async fn poll(&mut self) -> Result<Option<LoadReport>, Cause> {
+        let page = self.client.page(self.config.body_max).await?;
+        let at: Duration = self.began.elapsed();
+        let (disks, counters) = (&self.config.disks, &self.config.counters);
+        let sample = match self.source {
+            SignalSource::Larder => larder::read(&page, counters)?,
+            _ => node_exporter::read(&page, at, disks, counters)?,
+        };
+        let report = match &self.before {
+            Some(before) => sample.since(before).map_err(|_| Cause::Restarted),
+            None => Ok(None),
+        };
+        // Two polls may see the same page; the older reading is the one to compare the next with then.
+        if !matches!((&report, &self.before), (Ok(None), Some(_))) {
+            self.before = Some(sample);
+        }
+        report
+    }
+}
