@@ -370,11 +370,11 @@ impl Nodes {
         self.publish(view);
         let joining = joiners.contains(node);
         self.set_standing(node, &self.view.load(), joining);
-        self.members_epoch.fetch_add(1, Ordering::Release);
         if state != NodeState::Up {
             self.lose_targets(node);
             self.forget_report(node);
         }
+        self.members_epoch.fetch_add(1, Ordering::Release);
         true
     }
 

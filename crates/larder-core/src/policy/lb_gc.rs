@@ -31,7 +31,8 @@
 //!   it is stored.
 //!
 //! Parameters: `targets_max`, the most copies mirrored; beyond, the oldest is forgotten and counts as not cached.
-//! State: the mirror behind one lock, 29 bytes a copy and more. Cost: O(1) for a hit, O(n) for a miss.
+//! State: the mirror behind one lock, 29 bytes a copy and more. Cost: O(1); O(n) for a
+//! miss that finds the cache that had room full.
 
 use super::lard::retry;
 use super::measured::open;
@@ -42,6 +43,7 @@ use crate::id::{NodeId, TargetId};
 use crate::nodes::{Sight, lock};
 use crate::tape::Lane;
 use crate::time::Time;
+use core::cell::Cell;
 use std::sync::Mutex;
 
 #[derive(Debug)]
@@ -54,7 +56,17 @@ struct State {
     mirror: Mirror,
     /// By slot: what is known of the room in the node's cache.
     rooms: Vec<Room>,
+    search: Cell<Search>,
     visits: u64,
+}
+
+/// How the last search for a cache with room ended, so that not every miss looks at all nodes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Search {
+    /// The membership it was for.
+    members: Option<u64>,
+    /// A node that had room; `None` if none had.
+    found: Option<NodeId>,
 }
 
 /// What is known of the room in a node's cache. Sizes are in copies: an object for which nothing or one had to leave
@@ -98,7 +110,12 @@ struct Verdict {
 
 impl LbGc {
     pub(super) fn new(settings: &Settings) -> Self {
-        let state = State { mirror: Mirror::new(settings.targets_max), rooms: Vec::new(), visits: 0 };
+        let state = State {
+            mirror: Mirror::new(settings.targets_max),
+            rooms: Vec::new(),
+            search: Cell::default(),
+            visits: 0,
+        };
         Self { state: Mutex::new(state) }
     }
 }
@@ -113,12 +130,25 @@ impl State {
             let node = nodes.hashed(target.0, |_| false)?;
             Some(Verdict { choice: Choice { node, reason: Reason::Hash }, leaves: None })
         };
-        if open(nodes).any(|node| !self.is_full(node, nodes)) {
+        if self.some_has_room(nodes) {
             return hashed();
         }
         let Some(copy) = self.mirror.oldest_first().find(|copy| alive(copy, nodes)) else { return hashed() };
         let choice = Choice { node: copy.node, reason: Reason::Oldest };
         Some(Verdict { choice, leaves: Some(copy) })
+    }
+
+    /// Whether some cache has room. O(1) while the one found last has, or while none had and nothing has changed.
+    fn some_has_room(&self, nodes: Sight<'_>) -> bool {
+        let members = Some(nodes.members_epoch());
+        let last = self.search.get();
+        let has = |node: NodeId| nodes.is_open(node) && !self.is_full(node, nodes);
+        if last.members == members && last.found.is_none_or(has) {
+            return last.found.is_some();
+        }
+        let found = open(nodes).find(|node| has(*node));
+        self.search.set(Search { members, found });
+        found.is_some()
     }
 
     /// Whether something must leave before the node can store.
@@ -205,6 +235,9 @@ impl Policy for LbGc {
                 let size = mirror.remove(target, node).map_or(1, |copy| copy.size);
                 room.evicted(size, epoch);
             }
+        }
+        if !state.is_full(node, nodes) {
+            state.search.set(Search { found: Some(node), ..state.search.get() });
         }
         true
     }

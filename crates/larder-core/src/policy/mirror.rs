@@ -73,20 +73,36 @@ impl Mirror {
 
     /// Notes a use: the copy is now the newest, and is put down, with size 1, if it was not there.
     pub(super) fn used(&mut self, target: TargetId, node: NodeId, epoch: u32) {
-        let known = self.find(target, node).map(|at| self.slots[at as usize].copy.size);
-        self.stored(Copy { target, node, epoch, size: known.unwrap_or(1) });
+        match self.find(target, node) {
+            Some(at) => {
+                self.slots[at as usize].copy.epoch = epoch;
+                self.renew(at);
+            }
+            None => self.put(Copy { target, node, epoch, size: 1 }),
+        }
     }
 
     /// Puts a copy down as the newest, in place of the same one if it was there.
     pub(super) fn stored(&mut self, copy: Copy) {
-        if let Some(at) = self.find(copy.target, copy.node) {
-            self.slots[at as usize].copy = copy;
-            if at != self.newest {
-                self.unlink(at);
-                self.link(at);
+        match self.find(copy.target, copy.node) {
+            Some(at) => {
+                self.slots[at as usize].copy = copy;
+                self.renew(at);
             }
-            return;
+            None => self.put(copy),
         }
+    }
+
+    /// Makes a copy the newest.
+    fn renew(&mut self, at: u32) {
+        if at != self.newest {
+            self.unlink(at);
+            self.link(at);
+        }
+    }
+
+    /// Puts a copy down that is not there.
+    fn put(&mut self, copy: Copy) {
         if self.len() >= self.copies_max && self.oldest != NONE {
             self.take_out(self.oldest);
         }
