@@ -91,13 +91,13 @@ pub struct Report {
 /// What was asked for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Setup {
-    /// Load model: `closed`, `open-constant` or `open-trace`.
+    /// Load model: `closed`, `open-constant` or `open-trace`; of users, `sessions-open`, `sessions-closed` or `dbench`.
     pub load_model: String,
     /// Where the requests went.
     pub address: String,
     /// The `Host` header.
     pub host: String,
-    /// Clients of a closed loop.
+    /// Clients of a closed loop, users of a closed load.
     pub clients: Option<u32>,
     /// Requests per second asked for by the schedule of an open loop, on average.
     pub rate: Option<f64>,

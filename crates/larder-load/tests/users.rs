@@ -141,7 +141,6 @@ fn a_fixed_number_of_users_is_never_exceeded_and_begins_anew() {
     let report = run(plan);
     assert!(report.visits > 5, "{} visits of a script of 5", report.visits);
     assert_eq!(report.users_max, 4);
-    assert!(server.notes.busy_max.load(std::sync::atomic::Ordering::SeqCst) <= 4);
     // A connection a request, as many in the window as hits, but for those that lie across its ends.
     assert_eq!(report.requests.connections.opened, report.requests.finished);
     assert!((report.connections_per_s - report.hits_per_s).abs() <= 8.0 / report.window_s);
@@ -286,4 +285,31 @@ fn plans_that_cannot_be_are_refused_and_nothing_is_sent() {
         assert!(error.contains(part), "{error}");
     }
     assert!(server.targets().is_empty());
+}
+
+#[test]
+fn a_sweep_is_a_run_for_each_number_of_clients() {
+    let recipe = MixRecipe {
+        pages: 50,
+        think_s: Pareto { shape: 1.4, scale: 0.001, most: 0.002 },
+        ..MixRecipe::cap01(Mix::Static)
+    };
+    let script = Script::mix(&recipe, &Paths::default(), 1).unwrap();
+    let server = server(&script);
+    let plan = UserPlan { duration: 200 * MS, ..plan(script, &server, Users::Closed { clients: 1 }) };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let swept = runtime
+        .block_on(larder_load::users::sweep(&plan, &[1, 3], &|clients, _| assert!(clients <= 3)))
+        .unwrap();
+    let clients: Vec<_> = swept.runs.iter().map(|run| (run.setup.clients, run.users_max)).collect();
+    assert_eq!(clients, [(Some(1), 1), (Some(3), 3)]);
+    let text = swept.render();
+    assert!(
+        text.contains("conn/s") && text.lines().filter(|line| !line.starts_with("warning")).count() == 5,
+        "{text}"
+    );
+    let back: larder_load::users::SweepReport =
+        serde_json::from_str(&serde_json::to_string(&swept).unwrap()).unwrap();
+    assert_eq!(back, swept);
+    assert!(runtime.block_on(larder_load::users::sweep(&plan, &[], &|_, _| ())).is_err());
 }

@@ -29,6 +29,7 @@ pub(crate) mod population;
 pub(crate) mod report;
 pub(crate) mod seen;
 pub(crate) mod stage;
+pub(crate) mod sweep;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -40,6 +41,7 @@ use board::Board;
 use population::Population;
 use report::{UsersReport, UsersSetup};
 use stage::Stage;
+pub use sweep::{SWEEP_MAX, SWEEP_SCHEMA, SweepReport, sweep};
 
 /// Most users at a time, in all threads together.
 pub const USERS_MAX: u32 = CONNECTIONS_MAX;
