@@ -2,6 +2,9 @@
 
 use crate::access::AccessLogConfig;
 use crate::recorder::RecordConfig;
+use crate::routes::{self, Route};
+use crate::signals::SignalsConfig;
+use larder_core::rules::{ClassRules, KeyTemplate};
 use larder_core::{NodeSpec, Settings};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,10 +12,20 @@ use std::time::Duration;
 /// A node: who it is and where it listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeEntry {
-    /// Name, weight and cache size, as the dispatcher knows it.
+    /// Name, weight and cache size, as the dispatcher knows it. Its groups are set by the switch.
     pub spec: NodeSpec,
     /// `host:port`. A host name is resolved once, when the switch is bound; the first address is used.
     pub address: String,
+    /// The groups it is in, by the names that routes use; none by default. A node in no group serves the routes that
+    /// use all nodes, the default one among them.
+    pub groups: Vec<String>,
+}
+
+impl NodeEntry {
+    /// A node in no group.
+    pub fn new(spec: NodeSpec, address: impl Into<String>) -> Self {
+        Self { spec, address: address.into(), groups: Vec::new() }
+    }
 }
 
 /// Everything a switch needs. Only `listen` and `nodes` have no default.
@@ -22,8 +35,17 @@ pub struct SwitchConfig {
     pub listen: Vec<SocketAddr>,
     /// The nodes. At least one; names are unique.
     pub nodes: Vec<NodeEntry>,
-    /// The dispatcher's settings.
+    /// The default route's policy, and the dispatcher's settings.
     pub settings: Settings,
+    /// What counts as the same target, where a route says nothing else. Default `{host}{path}{query}`.
+    pub key: KeyTemplate,
+    /// The service classes, where a route says nothing else. By default all requests are of class N.
+    pub classes: ClassRules,
+    /// Routes beside the default one, the first that matches a request first. At most 255; none by default.
+    pub routes: Vec<Route>,
+    /// Targets that are counted for each route whose policy goes by a routing table (`ward`, `part`); beyond it, rare
+    /// ones are forgotten. 1 to 100,000,000; default 1,000,000, which takes up to 76 MB where it is used.
+    pub census_targets_max: usize,
     /// How nodes are watched.
     pub health: HealthConfig,
     /// How long things may take.
@@ -34,6 +56,8 @@ pub struct SwitchConfig {
     pub access_log: Option<AccessLogConfig>,
     /// The record of decisions; none by default.
     pub record: Option<RecordConfig>,
+    /// What is heard of the nodes besides replies: their load and their caches.
+    pub signals: SignalsConfig,
     /// Worker threads of the runtime that [`crate::Switch::run`] is driven by. It sizes the accept loops, the
     /// connection pool and the metric shards; the runtime itself is the caller's. 1 to 1,024; default: one a core.
     pub threads: usize,
@@ -48,11 +72,16 @@ impl SwitchConfig {
             listen,
             nodes,
             settings: Settings::default(),
+            key: KeyTemplate::default(),
+            classes: ClassRules::default(),
+            routes: Vec::new(),
+            census_targets_max: 1_000_000,
             health: HealthConfig::default(),
             timeouts: Timeouts::default(),
             limits: Limits::default(),
             access_log: None,
             record: None,
+            signals: SignalsConfig::default(),
             threads: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
             via: "larder".to_owned(),
         }
@@ -70,6 +99,8 @@ impl SwitchConfig {
             return Err(ConfigError::Empty("nodes"));
         }
         range("threads", self.threads, 1, 1024)?;
+        range("census_targets_max", self.census_targets_max, 1, 100_000_000)?;
+        routes::validate(self)?;
         if self.via.is_empty() || !self.via.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
             return Err(ConfigError::Via);
         }
@@ -77,6 +108,7 @@ impl SwitchConfig {
             range("record.queue_max", record.queue_max, 1, 16_777_216)?;
         }
         self.health.validate()?;
+        self.signals.validate()?;
         self.timeouts.validate()?;
         self.limits.validate()
     }
@@ -99,7 +131,8 @@ pub enum Check {
 /// *Passive*: what traffic shows. Failures in a row, of any request, count: connections refused or timed out,
 /// connections lost before the first byte of a reply, and first bytes that did not come in time. A reply resets the
 /// count whatever its status: it is the content that has failed, not the node. A request counts against one node at
-/// most, and traffic never takes out the last open node, nor a node when half of them are down. *Active*: a check of its own per node at an interval. A node found down by either is used again when
+/// most, and traffic never takes out the last open node of a group, nor a node
+/// when half of a group are down. *Active*: a check of its own per node at an interval. A node found down by either is used again when
 /// `rise` active checks in a row succeed; with active checks off it is tried again after `retry_after`. A TCP check
 /// only shows that somebody listens: where a node can hang while listening, use an HTTP check.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -281,16 +314,43 @@ pub enum ConfigError {
     /// A health path that is no path.
     #[error("health path '{0}' is no path: it begins with '/' and holds no space or control character")]
     HealthPath(String),
+    /// A path that is none.
+    #[error("{0}: '{1}' is no path: it begins with '/' and holds no space or control character")]
+    Path(&'static str, String),
+    /// A name that is none.
+    #[error("{0}: '{1}' is no name: 1 to 200 characters, without spaces")]
+    Name(&'static str, String),
+    /// A route's field that makes no sense.
+    #[error("{at}: {what}")]
+    Route {
+        /// The route and the field, as `routes.NAME.FIELD`.
+        at: String,
+        /// What is wrong, and what would be right.
+        what: String,
+    },
+    /// The routes together make no sense.
+    #[error("routes: {0}")]
+    Routes(String),
+    /// A node is in a group that no route uses.
+    #[error("nodes.{node}.groups: no route uses group '{group}': {known}")]
+    NodeGroup {
+        /// The node.
+        node: String,
+        /// The group.
+        group: String,
+        /// The groups that there are.
+        known: String,
+    },
     /// A name that cannot stand in `Via`.
     #[error("via must be letters, digits and '-', at least one")]
     Via,
 }
 
-fn range(name: &'static str, value: usize, min: usize, max: usize) -> Result<(), ConfigError> {
+pub(crate) fn range(name: &'static str, value: usize, min: usize, max: usize) -> Result<(), ConfigError> {
     if (min..=max).contains(&value) { Ok(()) } else { Err(ConfigError::OutOfRange { name, value, min, max }) }
 }
 
-fn span(name: &'static str, value: Duration, min_ms: u64, max_ms: u64) -> Result<(), ConfigError> {
+pub(crate) fn span(name: &'static str, value: Duration, min_ms: u64, max_ms: u64) -> Result<(), ConfigError> {
     let (min, max) = (Duration::from_millis(min_ms), Duration::from_millis(max_ms));
     if (min..=max).contains(&value) {
         Ok(())
@@ -304,7 +364,7 @@ mod tests {
     use super::*;
 
     fn valid() -> SwitchConfig {
-        let node = NodeEntry { spec: NodeSpec::named("a"), address: "127.0.0.1:1".to_owned() };
+        let node = NodeEntry::new(NodeSpec::named("a"), "127.0.0.1:1");
         SwitchConfig::new(vec![([127, 0, 0, 1], 0).into()], vec![node])
     }
 

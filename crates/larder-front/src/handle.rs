@@ -1,13 +1,13 @@
 //! What an admin interface asks of a running switch.
 
 use crate::access::AccessLog;
-use crate::config::NodeEntry;
+use crate::config::{ConfigError, NodeEntry};
 use crate::metrics::render;
 use crate::node::Node;
 use crate::nodes::NodeRef;
 use crate::recorder::RecordStatus;
+use crate::signals::ReportStatus;
 use crate::switch::{Shared, SwitchError};
-use crate::target::TargetKey;
 use larder_core::nodes::JoinError;
 use larder_core::{NodeId, NodeState, Weight};
 use serde::Serialize;
@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering::Relaxed;
 /// A running switch, seen from outside. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct SwitchHandle {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 /// A node, as it is now.
@@ -37,6 +37,8 @@ pub struct NodeStatus {
     pub weight: f64,
     /// The size of its cache, bytes; 0 if unknown.
     pub cache_bytes: u64,
+    /// The groups it is in, by name, beside that of all nodes.
+    pub groups: Vec<String>,
     /// It has joined and is not warm yet.
     pub joining: bool,
     /// Failures in a row that traffic has seen.
@@ -49,13 +51,19 @@ pub struct NodeStatus {
     pub hits: u64,
     /// Replies for which the node had to go further, by its `Cache-Status`.
     pub misses: u64,
+    /// The last load report; `None` if there is none, or none that counts.
+    pub report: Option<ReportStatus>,
+    /// Whether the node's event stream tells what its cache holds.
+    pub cache_followed: bool,
 }
 
 /// The switch, as it is now.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SwitchStatus {
-    /// The policy.
+    /// The default route's policy.
     pub policy: String,
+    /// Where load reports come from: `off`, `larder`, `node-exporter` or `orca`.
+    pub signals: String,
     /// Seconds since the start.
     pub uptime_s: f64,
     /// Requests admitted and not ended.
@@ -84,29 +92,6 @@ pub struct SwitchStatus {
     pub record: Option<RecordStatus>,
 }
 
-/// Why a target goes where it goes.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct ExplainReply {
-    /// The host, as compared: in lower case.
-    pub host: String,
-    /// Path and query.
-    pub target: String,
-    /// The target's id, 16 hexadecimal digits.
-    pub id: String,
-    /// The policy that decides.
-    pub policy: String,
-    /// Whether the target is remembered.
-    pub known: bool,
-    /// The nodes that serve it, by name, in the order in which they were added; empty if it is not remembered.
-    pub servers: Vec<String>,
-    /// Seconds since the servers last changed; `None` if it is not remembered.
-    pub unchanged_for_s: Option<f64>,
-    /// The node that a request for it would go to now; `None` if none takes requests.
-    pub node: Option<String>,
-    /// Why that one.
-    pub reason: Option<String>,
-}
-
 /// There is no node of that name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no node named '{0}'")]
@@ -118,6 +103,9 @@ pub enum JoinRefused {
     /// Its address leads nowhere. Fault of the caller, or of the name service.
     #[error(transparent)]
     Address(#[from] SwitchError),
+    /// It names a group that no route uses. Fault of the caller.
+    #[error(transparent)]
+    Group(#[from] ConfigError),
     /// Its name is taken or missing, or there is no room. Fault of the caller.
     #[error(transparent)]
     Table(#[from] JoinError),
@@ -130,6 +118,7 @@ impl SwitchHandle {
 
     /// The nodes, in the order of the config.
     pub fn nodes(&self) -> Vec<NodeStatus> {
+        let now = self.shared.clock.now();
         let rows = self.shared.dispatcher.nodes().rows();
         let with_node = rows.into_iter().filter_map(|row| Some((self.shared.nodes.get(row.id)?, row)));
         let status = with_node.map(|(node, row)| {
@@ -143,12 +132,15 @@ impl SwitchHandle {
                 load: row.load,
                 weight: f64::from(row.weight.milli()) / 1000.0,
                 cache_bytes: row.cache.get(),
+                groups: self.shared.routing.names_of(row.groups),
                 joining: row.joining,
                 failures_in_a_row: node.failures.load(Relaxed),
                 requests,
                 aborted,
                 hits,
                 misses,
+                report: node.signals.status(now),
+                cache_followed: node.signals.is_streaming(),
             }
         });
         status.collect()
@@ -160,6 +152,7 @@ impl SwitchHandle {
         let limit = dispatcher.admission_limit();
         SwitchStatus {
             policy: dispatcher.settings().policy.to_string(),
+            signals: self.shared.signals.source().to_string(),
             uptime_s: self.shared.clock.now().as_secs_f64(),
             outstanding: dispatcher.outstanding(),
             admission_limit: (limit != u32::MAX).then_some(limit),
@@ -173,26 +166,6 @@ impl SwitchHandle {
             nodes: self.shared.nodes.members().count(),
             access_log_dropped: self.shared.access.as_ref().map_or(0, AccessLog::dropped),
             record: self.shared.recorder.as_ref().map(|recorder| recorder.status()),
-        }
-    }
-
-    /// What is known of a target and where a request for it would go now. Changes nothing.
-    pub fn explain(&self, host: &str, path_and_query: &str) -> ExplainReply {
-        let now = self.shared.clock.now();
-        let key = TargetKey { host: host.as_bytes(), path: path_and_query.as_bytes() };
-        let explanation = self.shared.dispatcher.explain(now, key.id());
-        let name = |node: NodeId| self.shared.dispatcher.nodes().name(node).to_string();
-        let known = explanation.known;
-        ExplainReply {
-            host: host.to_ascii_lowercase(),
-            target: path_and_query.to_owned(),
-            id: explanation.target.to_string(),
-            policy: explanation.policy.to_string(),
-            known: known.is_some(),
-            servers: known.iter().flat_map(|known| &known.servers).map(|&node| name(node)).collect(),
-            unchanged_for_s: known.map(|known| (now - known.changed).as_secs_f64()),
-            node: explanation.decision.map(|decision| name(decision.node)),
-            reason: explanation.decision.map(|decision| decision.reason.to_string()),
         }
     }
 
@@ -222,9 +195,10 @@ impl SwitchHandle {
     /// warm. Blocks while its name is resolved.
     ///
     /// # Errors
-    /// The address leads nowhere, the name is taken, or the table is full.
+    /// No route uses one of its groups, the address leads nowhere, the name is taken, or the table is full.
     pub fn join(&self, entry: &NodeEntry) -> Result<(), JoinRefused> {
         let shared = &*self.shared;
+        let spec = shared.routing.node_spec(entry)?;
         let resolved = Node::resolve(entry)?;
         let (now, mut started) = (shared.clock.now(), Vec::new());
         // In its place before the dispatcher chooses it for the first time.
@@ -232,7 +206,7 @@ impl SwitchHandle {
             shared.metrics.forget(id);
             shared.nodes.put(Node::new(id, entry, resolved, &shared.timeouts));
         };
-        let id = shared.dispatcher.join_as(now, entry.spec.clone(), claim, &mut started)?;
+        let id = shared.dispatcher.join_as(now, spec, claim, &mut started)?;
         tracing::info!(node = entry.spec.name, address = entry.address, "node joins");
         // Nobody listens once the switch has stopped; nothing is to be watched then.
         let _ = shared.joined.send(id);

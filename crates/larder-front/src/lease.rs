@@ -5,7 +5,7 @@
 
 use crate::switch::Shared;
 use crate::waiting::Place;
-use larder_core::{Arrival, Decision, NodeId, Refusal, Request, Time};
+use larder_core::{Arrival, Decision, NodeId, Refusal, Request, RouteId, Time};
 use std::sync::Arc;
 
 /// What a request holds.
@@ -25,23 +25,26 @@ enum Hold {
 pub(crate) struct Lease {
     shared: Arc<Shared>,
     hold: Hold,
+    /// The request's route.
+    route: RouteId,
 }
 
 impl Lease {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, hold: Hold::Nothing }
+        Self { shared, hold: Hold::Nothing, route: RouteId::DEFAULT }
     }
 
     /// Asks for a node. If the request must wait, [`Lease::wait`] says when it has one.
     pub(crate) fn arrive(&mut self, now: Time, request: Request) -> Result<Option<Decision>, Refusal> {
         debug_assert!(matches!(self.hold, Hold::Nothing), "a request arrives once");
+        self.route = request.route;
         match self.shared.dispatcher.arrive(now, request) {
             Arrival::Start(decision) => {
                 self.hold = Hold::Node(decision.node);
                 Ok(Some(decision))
             }
             Arrival::Wait(ticket) => {
-                self.hold = Hold::Place(self.shared.waiting.register(ticket));
+                self.hold = Hold::Place(self.shared.waiting.register(ticket, request.route));
                 Ok(None)
             }
             Arrival::Refused(refusal) => Err(refusal),
@@ -73,11 +76,11 @@ impl Lease {
             Hold::Nothing => return,
             Hold::Place(place) => {
                 if let Some(decision) = waiting.give_up(dispatcher, place) {
-                    dispatcher.finish(now, decision.node, &mut started);
+                    dispatcher.finish_on(now, self.route, decision.node, &mut started);
                 }
             }
-            Hold::Node(node) => dispatcher.finish(now, node, &mut started),
-            Hold::Admitted => dispatcher.abandon(now, &mut started),
+            Hold::Node(node) => dispatcher.finish_on(now, self.route, node, &mut started),
+            Hold::Admitted => dispatcher.abandon_on(now, self.route, &mut started),
         }
         if !started.is_empty() {
             waiting.deliver(dispatcher, now, started);
@@ -104,8 +107,7 @@ mod tests {
     use std::time::Duration;
 
     fn shared(nodes: u16, admitted: u32, queue_max: usize) -> Arc<Shared> {
-        let entry =
-            |n| NodeEntry { spec: NodeSpec::named(format!("n{n}")), address: "127.0.0.1:9".to_owned() };
+        let entry = |n| NodeEntry::new(NodeSpec::named(format!("n{n}")), "127.0.0.1:9");
         let mut config = SwitchConfig::new(vec![([127, 0, 0, 1], 0).into()], (0..nodes).map(entry).collect());
         config.settings.admission = Admission::Fixed(admitted);
         config.settings.queue_max = queue_max;

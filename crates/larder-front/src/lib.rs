@@ -15,6 +15,7 @@ mod cache_status;
 mod clock;
 mod config;
 mod conn;
+mod explain;
 mod failure;
 mod handle;
 mod health;
@@ -24,6 +25,10 @@ mod node;
 mod nodes;
 mod recorder;
 mod relay;
+mod route_status;
+mod routes;
+mod routing;
+mod signals;
 mod switch;
 mod target;
 mod waiting;
@@ -31,9 +36,19 @@ mod waiting;
 pub use access::{AccessFormat, AccessLogConfig, AccessLogOutput};
 pub use cache_status::{CacheOutcome, cache_outcome};
 pub use config::{Check, ConfigError, HealthConfig, Limits, NodeEntry, SwitchConfig, Timeouts};
+pub use explain::ExplainReply;
 pub use failure::{ERROR_HEADER, Failure};
-pub use handle::{ExplainReply, JoinRefused, NodeStatus, SwitchHandle, SwitchStatus, UnknownNode};
+pub use handle::{JoinRefused, NodeStatus, SwitchHandle, SwitchStatus, UnknownNode};
 pub use metrics::{METRICS, Metric, MetricKind};
 pub use recorder::{RecordConfig, RecordStartError, RecordStatus};
+pub use route_status::{ClassStatus, RouteFault, RouteStatus};
+pub use routes::{DEFAULT_ROUTE, ROUTES_MAX, Route};
+pub use signals::{CacheSignalsConfig, ReportStatus, SignalSource, SignalsConfig, UnknownSource};
 pub use switch::{Switch, SwitchError};
 pub use target::{TargetKey, target_key};
+
+/// Entry points for the fuzz targets: parsers of what nodes say, with the checks that must hold for any input.
+#[doc(hidden)]
+pub mod fuzzing {
+    pub use crate::signals::fuzzing::{fuzz_orca, fuzz_pages, fuzz_stream};
+}

@@ -1,6 +1,7 @@
 //! A node as the switch reaches it: its address, its ready-made peer, how it has behaved of late.
 
 use crate::config::{NodeEntry, Timeouts};
+use crate::signals::NodeSignals;
 use crate::switch::{Shared, SwitchError};
 use larder_core::{NodeId, NodeState};
 use pingora_core::upstreams::peer::HttpPeer;
@@ -42,6 +43,7 @@ pub(crate) struct Node {
     pub(crate) peer: HttpPeer,
     /// Failures in a row that traffic has seen.
     pub(crate) failures: AtomicU32,
+    pub(crate) signals: NodeSignals,
     standing: Mutex<Standing>,
 }
 
@@ -61,6 +63,7 @@ impl Node {
             resolved,
             peer,
             failures: AtomicU32::new(0),
+            signals: NodeSignals::default(),
             standing: Mutex::new(Standing { left: false, drained: false, healthy: true }),
         }
     }

@@ -3,19 +3,22 @@
 use crate::accept::Front;
 use crate::access::AccessLog;
 use crate::clock::Clock;
-use crate::config::{ConfigError, HealthConfig, Limits, SwitchConfig, Timeouts};
+use crate::config::{ConfigError, HealthConfig, Limits, NodeEntry, SwitchConfig, Timeouts};
 use crate::handle::SwitchHandle;
 use crate::health;
 use crate::metrics::Metrics;
 use crate::node::Node;
 use crate::nodes::Nodes;
-use crate::recorder::{RecordConfig, RecordStartError, Recorder};
+use crate::recorder::{RecordStartError, Recorder};
 use crate::relay::Relay;
+use crate::routes;
+use crate::routing::Routing;
+use crate::signals::{self, Needs, Signals};
 use crate::waiting::Waiting;
 use http::HeaderValue;
 use larder_core::dispatch::SettingsError;
 use larder_core::record::Header;
-use larder_core::{Dispatcher, NodeId, NodeSpec, Settings};
+use larder_core::{Dispatcher, NodeId, NodeSpec};
 use pingora_core::apps::HttpServerApp;
 use pingora_core::server::configuration::ServerConf;
 use pingora_proxy::HttpProxy;
@@ -72,6 +75,7 @@ pub enum SwitchError {
 pub(crate) struct Shared {
     pub(crate) clock: Clock,
     pub(crate) dispatcher: Dispatcher,
+    pub(crate) routing: Routing,
     pub(crate) nodes: Nodes,
     /// Slots of nodes that have joined and are not watched yet. One message a join.
     pub(crate) joined: mpsc::UnboundedSender<NodeId>,
@@ -80,6 +84,7 @@ pub(crate) struct Shared {
     pub(crate) metrics: Metrics,
     pub(crate) access: Option<AccessLog>,
     pub(crate) health: HealthConfig,
+    pub(crate) signals: Signals,
     pub(crate) timeouts: Timeouts,
     pub(crate) limits: Limits,
     pub(crate) via: HeaderValue,
@@ -94,23 +99,26 @@ impl Shared {
         config: SwitchConfig,
         joined: mpsc::UnboundedSender<NodeId>,
     ) -> Result<Self, SwitchError> {
-        let specs: Vec<NodeSpec> = config.nodes.iter().map(|node| node.spec.clone()).collect();
+        let routing = Routing::new(&config)?;
         let (nodes, nodes_max) = (Nodes::new(config.settings.nodes_max), config.settings.nodes_max);
-        let (dispatcher, recorder) = dispatcher(config.record.as_ref(), config.settings, specs)?;
+        let (dispatcher, recorder) = dispatcher(&config, &routing)?;
         for entry in &config.nodes {
             let id = dispatcher.nodes().id_of(&entry.spec.name).unwrap_or(NodeId(u16::MAX));
             nodes.put(Node::new(id, entry, Node::resolve(entry)?, &config.timeouts));
         }
+        let needs = Needs::of(routing.all().map(|(id, _)| dispatcher.settings_of(id)));
         let access = config.access_log.as_ref().map(AccessLog::open).transpose();
         Ok(Self {
             clock: Clock::start(),
             dispatcher,
-            metrics: Metrics::new(usize::from(nodes_max), config.threads),
+            metrics: Metrics::new(usize::from(nodes_max), routing.len(), config.threads),
+            routing,
             nodes,
             joined,
             recorder,
             waiting: Waiting::default(),
             access: access.map_err(SwitchError::AccessLog)?,
+            signals: Signals::new(config.signals, needs),
             health: config.health,
             timeouts: config.timeouts,
             limits: config.limits,
@@ -123,14 +131,19 @@ impl Shared {
 
 /// The dispatcher, and who records it if it is to be recorded.
 fn dispatcher(
-    record: Option<&RecordConfig>,
-    settings: Settings,
-    specs: Vec<NodeSpec>,
+    config: &SwitchConfig,
+    routing: &Routing,
 ) -> Result<(Dispatcher, Option<Arc<Recorder>>), SwitchError> {
-    let Some(record) = record else { return Ok((Dispatcher::new(settings, &specs)?, None)) };
-    let header = Header { settings, routes: Vec::new(), nodes: specs };
+    let spec = |node: &NodeEntry| routing.node_spec(node).map_err(SwitchError::from);
+    let nodes = config.nodes.iter().map(spec).collect::<Result<Vec<NodeSpec>, _>>()?;
+    let (settings, routes) = (config.settings.clone(), routes::specs(config, &routing.groups));
+    let Some(record) = &config.record else {
+        return Ok((Dispatcher::with_routes(settings, routes, &nodes)?, None));
+    };
+    let header = Header { settings, routes, nodes };
     let recorder = Arc::new(Recorder::open(record, &header).map_err(SwitchError::Record)?);
-    let dispatcher = Dispatcher::witnessed(header.settings, header.routes, &header.nodes, Box::new(recorder.clone()))?;
+    let witness = Box::new(recorder.clone());
+    let dispatcher = Dispatcher::witnessed(header.settings, header.routes, &header.nodes, witness)?;
     Ok((dispatcher, Some(recorder)))
 }
 
@@ -203,14 +216,14 @@ impl Switch {
         let mut helpers = JoinSet::new();
         helpers.spawn(expire(self.shared.clone()));
         for node in self.shared.nodes.members() {
-            helpers.spawn(health::watch(self.shared.clone(), node.id));
+            watch(&mut helpers, &self.shared, node.id);
         }
         drop(front);
         let mut shutdown = pin!(shutdown);
         loop {
             tokio::select! {
                 () = &mut shutdown => break,
-                Some(node) = self.joined.recv() => drop(helpers.spawn(health::watch(self.shared.clone(), node))),
+                Some(node) = self.joined.recv() => watch(&mut helpers, &self.shared, node),
                 // A watch ends when its node leaves.
                 Some(_) = helpers.join_next() => {}
             }
@@ -226,6 +239,12 @@ impl Switch {
         }
         Ok(())
     }
+}
+
+/// Watches over a node until it leaves: whether it answers, and what it says of itself.
+fn watch(helpers: &mut JoinSet<()>, shared: &Arc<Shared>, node: NodeId) {
+    helpers.spawn(health::watch(shared.clone(), node));
+    helpers.spawn(signals::watch(shared.clone(), node));
 }
 
 /// Refuses requests that have waited too long.

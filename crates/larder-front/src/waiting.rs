@@ -5,7 +5,7 @@
 //! therefore settled under its shard's lock: whichever side comes second finds what the first has left.
 
 use larder_core::dispatch::Cancel;
-use larder_core::{Decision, Dispatcher, Refusal, Started, Ticket, Time};
+use larder_core::{Decision, Dispatcher, Refusal, RouteId, Started, Ticket, Time};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, oneshot};
@@ -17,12 +17,12 @@ const SHARDS: usize = 16;
 
 #[derive(Debug)]
 enum Slot {
-    /// A task waits.
-    Waits(oneshot::Sender<Outcome>),
+    /// A task waits, for a request of this route.
+    Waits(oneshot::Sender<Outcome>, RouteId),
     /// Settled before the task registered.
     Early(Outcome),
-    /// The task went away after the dispatcher had taken the ticket out of its queue.
-    Gone,
+    /// The task went away after the dispatcher had taken the ticket, which is of this route, out of its queue.
+    Gone(RouteId),
 }
 
 /// The waiting requests.
@@ -46,12 +46,12 @@ impl Waiting {
     }
 
     /// Registers the calling task as the one that waits for `ticket`.
-    pub(crate) fn register(&self, ticket: Ticket) -> Place {
+    pub(crate) fn register(&self, ticket: Ticket, route: RouteId) -> Place {
         let (sender, settled) = oneshot::channel();
         let mut shard = self.shard(ticket);
         match shard.remove(&ticket) {
             Some(Slot::Early(outcome)) => drop(sender.send(outcome)),
-            _ => drop(shard.insert(ticket, Slot::Waits(sender))),
+            _ => drop(shard.insert(ticket, Slot::Waits(sender, route))),
         }
         drop(shard);
         self.bell.notify_one();
@@ -63,8 +63,8 @@ impl Waiting {
         let cancelled = dispatcher.cancel(place.ticket);
         let mut shard = self.shard(place.ticket);
         match (shard.remove(&place.ticket), cancelled) {
-            (Some(Slot::Waits(_)), Cancel::NotWaiting) => {
-                shard.insert(place.ticket, Slot::Gone);
+            (Some(Slot::Waits(_, route)), Cancel::NotWaiting) => {
+                shard.insert(place.ticket, Slot::Gone(route));
                 None
             }
             (_, Cancel::Removed) => None,
@@ -78,8 +78,8 @@ impl Waiting {
         let mut next = 0;
         while let Some(&Started { ticket, outcome }) = started.get(next) {
             next += 1;
-            if let Some(decision) = self.settle(ticket, outcome) {
-                dispatcher.finish(now, decision.node, &mut started);
+            if let Some((decision, route)) = self.settle(ticket, outcome) {
+                dispatcher.finish_on(now, route, decision.node, &mut started);
             }
         }
     }
@@ -92,12 +92,15 @@ impl Waiting {
     }
 
     /// Settles one ticket; returns a decision that nobody takes.
-    fn settle(&self, ticket: Ticket, outcome: Outcome) -> Option<Decision> {
+    fn settle(&self, ticket: Ticket, outcome: Outcome) -> Option<(Decision, RouteId)> {
         let mut shard = self.shard(ticket);
         match shard.remove(&ticket) {
             // The receiver lives until its task has settled the ticket under this lock.
-            Some(Slot::Waits(sender)) => sender.send(outcome).err().and_then(Result::ok),
-            Some(Slot::Gone) => outcome.ok(),
+            Some(Slot::Waits(sender, route)) => {
+                let untaken = sender.send(outcome).err().and_then(Result::ok);
+                untaken.map(|decision| (decision, route))
+            }
+            Some(Slot::Gone(route)) => outcome.ok().map(|decision| (decision, route)),
             Some(Slot::Early(_)) | None => {
                 shard.insert(ticket, Slot::Early(outcome));
                 None
@@ -143,7 +146,7 @@ mod tests {
     fn a_task_that_goes_while_its_ticket_is_being_started_is_ended_for() {
         let (dispatcher, ticket) = one_waits();
         let waiting = Waiting::default();
-        let place = waiting.register(ticket);
+        let place = waiting.register(ticket, RouteId::DEFAULT);
         let started = first_ends(&dispatcher);
         assert_eq!(waiting.give_up(&dispatcher, place), None);
         waiting.deliver(&dispatcher, Time::ZERO, started);
@@ -154,7 +157,7 @@ mod tests {
     fn a_task_that_goes_after_its_ticket_was_started_gets_the_decision_to_end() {
         let (dispatcher, ticket) = one_waits();
         let waiting = Waiting::default();
-        let place = waiting.register(ticket);
+        let place = waiting.register(ticket, RouteId::DEFAULT);
         waiting.deliver(&dispatcher, Time::ZERO, first_ends(&dispatcher));
         let decision = waiting.give_up(&dispatcher, place).expect("a decision");
         dispatcher.finish(Time::ZERO, decision.node, &mut Vec::new());
@@ -166,7 +169,7 @@ mod tests {
         let (dispatcher, ticket) = one_waits();
         let waiting = Waiting::default();
         waiting.deliver(&dispatcher, Time::ZERO, first_ends(&dispatcher));
-        let mut place = waiting.register(ticket);
+        let mut place = waiting.register(ticket, RouteId::DEFAULT);
         let decision = place.settled.try_recv().expect("settled").expect("started");
         dispatcher.finish(Time::ZERO, decision.node, &mut Vec::new());
         assert!(nothing_is_left(&dispatcher, &waiting));

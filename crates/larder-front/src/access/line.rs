@@ -28,6 +28,8 @@ pub(crate) struct Record<'a> {
     pub(crate) connect: Option<Duration>,
     pub(crate) first_byte: Option<Duration>,
     pub(crate) total: Duration,
+    pub(crate) route: &'a str,
+    pub(crate) class: &'a str,
 }
 
 impl Record<'_> {
@@ -68,7 +70,8 @@ impl Record<'_> {
                 None => write!(line, " {key}=-"),
             };
         }
-        line.push(b'\n');
+        // A route's name is a word.
+        let _ = writeln!(line, " route={} class={}", self.route, self.class);
     }
 
     fn json(&self, line: &mut Vec<u8>) {
@@ -87,6 +90,8 @@ impl Record<'_> {
             ("reason", self.reason.map(str::as_bytes)),
             ("error", self.error.map(str::as_bytes)),
             ("cache", self.cache.map(str::as_bytes)),
+            ("route", Some(self.route.as_bytes())),
+            ("class", Some(self.class.as_bytes())),
         ];
         for (key, value) in texts {
             if let Some(value) = value {
@@ -181,6 +186,8 @@ mod tests {
             connect: None,
             first_byte: Some(Duration::from_micros(512)),
             total: Duration::from_micros(640),
+            route: "default",
+            class: "n",
         }
     }
 
@@ -194,7 +201,7 @@ mod tests {
         assert_eq!(
             rest,
             "\"GET /a?\\x22 HTTP/1.1\" 200 1024 \"-\" \"curl\\x00\" node=n1 reason=first error=- tries=1 cache=hit \
-             queue_us=- connect_us=- first_byte_us=512 total_us=640\n"
+             queue_us=- connect_us=- first_byte_us=512 total_us=640 route=default class=n\n"
         );
     }
 

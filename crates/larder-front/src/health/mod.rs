@@ -7,6 +7,7 @@ mod probe;
 use crate::node::Node;
 use crate::switch::Shared;
 use larder_core::NodeId;
+use larder_core::nodes::GroupId;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
@@ -29,18 +30,25 @@ fn eject(shared: &Shared, node: &Node) {
     // One at a time, so that two do not each count on the other.
     let _guard = shared.ejecting.lock().unwrap_or_else(PoisonError::into_inner);
     let nodes = shared.dispatcher.nodes();
-    if !nodes.is_open(node.id) || nodes.open_count() < 2 {
+    if !nodes.is_open(node.id) {
         return;
     }
+    // Of every group that it is in, since a group has no other nodes to turn to.
+    let mut groups = shared.routing.all_groups().filter(|(group, _)| nodes.is_in(node.id, *group));
+    if groups.all(|(group, _)| can_spare_one(shared, group)) {
+        node.change(shared, "traffic fails", |standing| standing.healthy = false);
+    }
+}
+
+/// Whether a group has another open node, and less than half of its nodes are down.
+fn can_spare_one(shared: &Shared, group: GroupId) -> bool {
+    let nodes = shared.dispatcher.nodes();
     let (mut members, mut down) = (0, 0);
-    for node in shared.nodes.members() {
+    for node in shared.nodes.members().filter(|node| nodes.is_in(node.id, group)) {
         members += 1;
         down += usize::from(!node.standing().healthy);
     }
-    // Half of the nodes at most.
-    if down < members / 2 {
-        node.change(shared, "traffic fails", |standing| standing.healthy = false);
-    }
+    nodes.open_in(group) >= 2 && down < members / 2
 }
 
 /// Traffic has seen `node` answer.
@@ -117,18 +125,18 @@ async fn wait_out(shared: &Shared, node: &Node) {
 }
 
 /// Numbers from 0 to 1 that differ between nodes and runs; only to keep checks out of step.
-struct Lots {
+pub(crate) struct Lots {
     state: RandomState,
     drawn: u64,
     who: u16,
 }
 
 impl Lots {
-    fn new(who: u16) -> Self {
+    pub(crate) fn new(who: u16) -> Self {
         Self { state: RandomState::new(), drawn: 0, who }
     }
 
-    fn next(&mut self) -> f64 {
+    pub(crate) fn next(&mut self) -> f64 {
         self.drawn += 1;
         self.state.hash_one((self.who, self.drawn)) as f64 / u64::MAX as f64
     }

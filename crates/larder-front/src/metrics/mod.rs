@@ -13,7 +13,7 @@ pub use table::{METRICS, Metric, MetricKind};
 use crate::cache_status::CacheOutcome;
 use crate::failure::Failure;
 use cells::{Cells, HISTOGRAM_CELLS};
-use larder_core::{NodeId, NodeState, Reason};
+use larder_core::{NodeId, NodeState, Reason, RouteId, ServiceClass};
 use std::time::Duration;
 
 pub(crate) use render::render;
@@ -65,11 +65,17 @@ const TOTAL: usize = PANICS + 1;
 const QUEUE_WAIT: usize = TOTAL + HISTOGRAM_CELLS;
 const SWITCH_CELLS: usize = QUEUE_WAIT + HISTOGRAM_CELLS;
 
+// Offsets in a route's block of cells.
+const SERVICE_CLASS: usize = 0;
+const ROUTE_REASON: usize = SERVICE_CLASS + ServiceClass::COUNT;
+const ROUTE_CELLS: usize = ROUTE_REASON + Reason::ALL.len();
+
 /// The counters.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     cells: Cells,
     nodes: usize,
+    routes: usize,
 }
 
 /// How a request ended, for the counters.
@@ -77,6 +83,8 @@ pub(crate) struct Metrics {
 pub(crate) struct Ended {
     pub(crate) node: Option<NodeId>,
     pub(crate) reason: Option<Reason>,
+    pub(crate) route: RouteId,
+    pub(crate) class: ServiceClass,
     /// The status sent; `None` if none was.
     pub(crate) status: Option<u16>,
     /// The reply is complete.
@@ -90,9 +98,22 @@ pub(crate) struct Ended {
 }
 
 impl Metrics {
-    /// Counters for `nodes` nodes and this many threads.
-    pub(crate) fn new(nodes: usize, threads: usize) -> Self {
-        Self { cells: Cells::new(SWITCH_CELLS + (nodes + 1) * NODE_CELLS, threads), nodes }
+    /// Counters for `nodes` nodes, `routes` routes (at least the default one) and this many threads.
+    pub(crate) fn new(nodes: usize, routes: usize, threads: usize) -> Self {
+        let cells = SWITCH_CELLS + (nodes + 1) * NODE_CELLS + routes * ROUTE_CELLS;
+        Self { cells: Cells::new(cells, threads), nodes, routes }
+    }
+
+    /// The block of a route.
+    fn route_block(&self, route: RouteId) -> usize {
+        let index = if route.index() < self.routes { route.index() } else { 0 };
+        SWITCH_CELLS + (self.nodes + 1) * NODE_CELLS + index * ROUTE_CELLS
+    }
+
+    /// Requests of a route that have ended, by class.
+    pub(crate) fn route_requests(&self, route: RouteId) -> [u64; ServiceClass::COUNT] {
+        let block = self.route_block(route);
+        std::array::from_fn(|class| self.cells.sum(block + SERVICE_CLASS + class))
     }
 
     /// Another node takes the slot: its counts begin at zero.
@@ -123,8 +144,12 @@ impl Metrics {
         if let Some(first_byte) = ended.first_byte {
             cells.observe(block + FIRST_BYTE, first_byte);
         }
+        let route = self.route_block(ended.route);
+        cells.add(route + SERVICE_CLASS + ended.class.index(), 1);
         if let Some(reason) = ended.reason {
-            cells.add(REASON + position(&Reason::ALL, &reason), 1);
+            let reason = position(&Reason::ALL, &reason);
+            cells.add(REASON + reason, 1);
+            cells.add(route + ROUTE_REASON + reason, 1);
         }
         if let Some(failure) = ended.failure {
             cells.add(FAILURE + position(&Failure::ALL, &failure), 1);
@@ -184,10 +209,12 @@ mod tests {
 
     #[test]
     fn what_ends_is_counted_where_it_belongs() {
-        let metrics = Metrics::new(2, 1);
+        let metrics = Metrics::new(2, 2, 1);
         let ended = Ended {
             node: Some(NodeId(1)),
             reason: Some(Reason::First),
+            route: RouteId(1),
+            class: ServiceClass::Db,
             status: Some(204),
             complete: true,
             failure: None,
@@ -202,6 +229,8 @@ mod tests {
         assert_eq!(metrics.requests(NodeId(1)), [0, 1, 0, 0, 0, 1]);
         assert_eq!(metrics.requests(NodeId(0)), [0; 6]);
         assert_eq!(metrics.cache(NodeId(1)), [0, 2]);
+        assert_eq!(metrics.route_requests(RouteId(1)), [0, 2, 0, 0]);
+        assert_eq!(metrics.route_requests(RouteId(0)), [0; 4]);
     }
 
     #[test]

@@ -3,14 +3,14 @@
 use super::cells::{HISTOGRAM_CELLS, bounds_s};
 use super::table::{self, Metric, MetricKind};
 use super::{
-    BYTES, CACHE, CLASS, CLASSES, CLIENTS, CONNECTIONS, FAILURE, FIRST_BYTE, PANICS, REASON, RETRY, Retry,
-    STATES, TOTAL, TRANSITIONS,
+    BYTES, CACHE, CLASS, CLASSES, CLIENTS, CONNECTIONS, FAILURE, FIRST_BYTE, PANICS, REASON, RETRY,
+    ROUTE_REASON, Retry, STATES, TOTAL, TRANSITIONS,
 };
 use super::{Failure, QUEUE_WAIT, Reason};
 use crate::access::AccessLog;
 use crate::cache_status::CacheOutcome;
 use crate::switch::Shared;
-use larder_core::{NodeId, NodeRow};
+use larder_core::{NodeId, NodeRow, ServiceClass};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
@@ -40,6 +40,7 @@ impl Collector for Snapshot {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
         let rows = self.shared.dispatcher.nodes().rows();
         self.nodes(&mut encoder, &rows)?;
+        self.routes(&mut encoder)?;
         self.switch(&mut encoder)
     }
 }
@@ -84,7 +85,73 @@ impl Snapshot {
         for (node, name) in who() {
             self.histogram(first_byte.encode_family(&[("node", name)])?, metrics.block(node) + FIRST_BYTE)?;
         }
-        node_gauges(encoder, rows, &names)
+        node_gauges(encoder, rows, &names)?;
+        self.signals(encoder, rows, &names)
+    }
+
+    /// What the nodes say of themselves.
+    fn signals(
+        &self,
+        encoder: &mut DescriptorEncoder<'_>,
+        rows: &[NodeRow],
+        names: &[Arc<str>],
+    ) -> Result<(), Error> {
+        let now = self.shared.clock.now();
+        let nodes = rows.iter().map(|row| self.shared.nodes.get(row.id)).zip(names);
+        let nodes: Vec<_> = nodes.filter_map(|(node, name)| Some((node?, &**name))).collect();
+        let mut ages = describe(encoder, &table::REPORT_AGE)?;
+        for (node, name) in &nodes {
+            if let Some(age) = node.signals.age(now) {
+                ages.encode_family(&[("node", *name)])?.encode_gauge(&age.as_secs_f64())?;
+            }
+        }
+        let mut reports = describe(encoder, &table::REPORTS)?;
+        for (node, name) in &nodes {
+            count(&mut reports, &[("node", name)], node.signals.reports())?;
+        }
+        let mut failures = describe(encoder, &table::SIGNAL_FAILURES)?;
+        for (node, name) in &nodes {
+            for (cause, failed) in node.signals.failures() {
+                count(&mut failures, &[("node", name), ("cause", cause)], failed)?;
+            }
+        }
+        let mut events = describe(encoder, &table::CACHE_EVENTS)?;
+        for (node, name) in &nodes {
+            for (kind, seen) in node.signals.events() {
+                count(&mut events, &[("node", name), ("kind", kind)], seen)?;
+            }
+        }
+        let mut lags = describe(encoder, &table::CACHE_LAG)?;
+        for (node, name) in nodes.iter().filter(|(node, _)| node.signals.is_streaming()) {
+            lags.encode_family(&[("node", *name)])?.encode_gauge(&node.signals.lag().as_secs_f64())?;
+        }
+        Ok(())
+    }
+
+    /// Metrics with a line per route or group.
+    fn routes(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        let Shared { metrics, routing, dispatcher, .. } = &*self.shared;
+        let mut requests = describe(encoder, &table::ROUTE_REQUESTS)?;
+        for (id, route) in routing.all() {
+            for (class, value) in ServiceClass::ALL.into_iter().zip(metrics.route_requests(id)) {
+                count(&mut requests, &[("route", &*route.name), ("service_class", class.name())], value)?;
+            }
+        }
+        let mut decisions = describe(encoder, &table::ROUTE_DECISIONS)?;
+        for (id, route) in routing.all() {
+            for (index, reason) in Reason::ALL.iter().enumerate() {
+                let value = metrics.cells.sum(metrics.route_block(id) + ROUTE_REASON + index);
+                if value > 0 {
+                    count(&mut decisions, &[("route", &*route.name), ("reason", reason.name())], value)?;
+                }
+            }
+        }
+        let mut outstanding = describe(encoder, &table::GROUP_OUTSTANDING)?;
+        for (group, name) in routing.all_groups() {
+            let value = dispatcher.outstanding_in(group);
+            outstanding.encode_family(&[("group", name)])?.encode_gauge(&value)?;
+        }
+        Ok(())
     }
 
     /// Metrics of the switch as a whole.

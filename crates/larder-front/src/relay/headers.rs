@@ -1,13 +1,26 @@
-//! Header fields that a gateway owes: `X-Forwarded-For` and `Via`.
+//! Header fields that a gateway owes: `X-Forwarded-For` and `Via`; and what the switch reads and adds itself.
 //!
 //! Hop-by-hop fields are the relay engine's business.
 
 use http::HeaderValue;
 use http::header::{HOST, HeaderName, VIA};
+use larder_core::TargetId;
+use larder_core::rules::Headers;
 use pingora_error::Result;
 use pingora_http::{RequestHeader, ResponseHeader};
 
+static LARDER_TARGET: HeaderName = HeaderName::from_static("larder-target");
 static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+/// The fields of a request, as rules and key templates read them.
+#[derive(Debug)]
+pub(super) struct Fields<'a>(pub(super) &'a RequestHeader);
+
+impl Headers for Fields<'_> {
+    fn get(&self, name: &str) -> Option<&[u8]> {
+        self.0.headers.get(name).map(HeaderValue::as_bytes)
+    }
+}
 
 /// Appends the client's address. Earlier values, in however many fields, become one list.
 pub(super) fn forwarded_for(request: &mut RequestHeader, client: &HeaderValue) -> Result<()> {
@@ -28,6 +41,15 @@ pub(super) fn forwarded_for(request: &mut RequestHeader, client: &HeaderValue) -
 /// Appends the switch to the request's `Via` (RFC 9110 section 7.6.3).
 pub(super) fn via(request: &mut RequestHeader, via: &HeaderValue) -> Result<()> {
     request.append_header(VIA, via.clone()).map(|_| ())
+}
+
+/// Tells the node by which id the switch knows the target, in 16 hexadecimal digits, so that the node can speak of its
+/// cache in the switch's terms whatever the key template. What a client has put there goes.
+pub(super) fn target(request: &mut RequestHeader, target: TargetId) -> Result<()> {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digits: [u8; 16] = std::array::from_fn(|at| DIGITS[(target.0 >> (60 - 4 * at) & 15) as usize]);
+    let value = HeaderValue::from_bytes(&digits).unwrap_or(HeaderValue::from_static(""));
+    request.insert_header(LARDER_TARGET.clone(), value)
 }
 
 /// Appends the switch to the reply's `Via`.
@@ -68,6 +90,17 @@ mod tests {
             forwarded_for(&mut request, &client).expect("sets");
             let values: Vec<_> = request.headers.get_all(&X_FORWARDED_FOR).iter().collect();
             assert_eq!(values, [after]);
+        }
+    }
+
+    #[test]
+    fn a_target_is_told_in_place_of_what_the_client_said() {
+        let mut request = request(&[]);
+        request.append_header("Larder-Target", "x").expect("appends");
+        for id in [0, 0x0123_4567_89ab_cdef, u64::MAX] {
+            target(&mut request, TargetId(id)).expect("sets");
+            let values: Vec<_> = request.headers.get_all(&LARDER_TARGET).iter().collect();
+            assert_eq!(values, [&TargetId(id).to_string()]);
         }
     }
 

@@ -11,6 +11,7 @@ mod headers;
 mod record;
 mod reply;
 mod retry;
+mod served;
 
 pub(crate) use context::Context;
 
@@ -19,11 +20,13 @@ use crate::conn::{ClientStream, Link};
 use crate::failure::Failure;
 use crate::health;
 use crate::metrics::Retry;
+use crate::signals;
 use crate::switch::Shared;
 use crate::target::target_key;
 use async_trait::async_trait;
 use http::StatusCode;
 use http::header::{CACHE_STATUS, HOST};
+use larder_core::rules::Head;
 use larder_core::{Decision, Refusal, Request};
 use pingora_core::ErrorType;
 use pingora_core::modules::http::HttpModules;
@@ -74,11 +77,22 @@ impl Relay {
         }
     }
 
+    /// What the dispatcher is asked for a request with this header.
+    fn request(&self, header: &RequestHeader) -> Request {
+        let host = header.headers.get(HOST).map_or(&b""[..], |host| host.as_bytes());
+        let key = target_key(host, header.raw_path());
+        let fields = headers::Fields(header);
+        self.shared.routing.request(&Head::new(
+            header.method.as_str().as_bytes(),
+            key.host,
+            key.path,
+            &fields,
+        ))
+    }
+
     /// Asks the dispatcher for a node, waiting for admission if need be.
     async fn place(&self, session: &Session, context: &mut Context) -> Result<Decision, Failure> {
-        let request = session.req_header();
-        let host = request.headers.get(HOST).map_or(&b""[..], |host| host.as_bytes());
-        context.request = Request::new(target_key(host, request.raw_path()).id());
+        context.request = self.request(session.req_header());
         if let Some(decision) = context.lease.arrive(context.arrived, context.request)? {
             return Ok(decision);
         }
@@ -181,6 +195,7 @@ impl ProxyHttp for Relay {
             headers::forwarded_for(request, &link.forwarded_for)?;
         }
         headers::via(request, &self.shared.via)?;
+        headers::target(request, context.request.target)?;
         if let Some(resume) = &context.resume {
             resume.ask(request)?;
         }
@@ -206,11 +221,12 @@ impl ProxyHttp for Relay {
             return checked;
         }
         context.first_byte = Some(self.shared.clock.now() - context.arrived);
-        if let Some(node) = context.decision.and_then(|decision| self.shared.nodes.get(decision.node)) {
-            health::note_success(&node);
-        }
         let status = reply.headers.get_all(CACHE_STATUS).iter().next_back();
         context.cache = status.and_then(|value| cache_outcome(value.as_bytes()));
+        if let Some(node) = context.decision.and_then(|decision| self.shared.nodes.get(decision.node)) {
+            health::note_success(&node);
+            signals::note_reply(&self.shared, &node, context.request.target, context.cache, reply);
+        }
         headers::via_reply(reply, &self.shared.via)
     }
 
@@ -273,6 +289,7 @@ impl ProxyHttp for Relay {
 
     async fn logging(&self, session: &mut Session, error: Option<&Error>, context: &mut Context) {
         let now = self.shared.clock.now();
+        self.tell(session, error, context, now);
         context.lease.release(now);
         if let Some(link) = link(session) {
             link.idle_since(now);

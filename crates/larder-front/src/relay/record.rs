@@ -27,6 +27,8 @@ impl Relay {
         let ended = Ended {
             node: context.decision.map(|decision| decision.node),
             reason: context.decision.map(|decision| decision.reason),
+            route: context.request.route,
+            class: context.request.class,
             status,
             complete: error.is_none() || own_answer || tunnel,
             failure,
@@ -40,11 +42,17 @@ impl Relay {
         if let Some(log) = &self.shared.access {
             let node = context.decision.and_then(|decision| self.shared.nodes.get(decision.node));
             let name = node.as_ref().map(|node| &*node.name);
-            log.write(&Self::line(session, context, &ended, name));
+            log.write(&self.line(session, context, &ended, name));
         }
     }
 
-    fn line<'a>(session: &'a Session, context: &Context, ended: &Ended, node: Option<&'a str>) -> Record<'a> {
+    fn line<'a>(
+        &'a self,
+        session: &'a Session,
+        context: &Context,
+        ended: &Ended,
+        node: Option<&'a str>,
+    ) -> Record<'a> {
         let request = session.req_header();
         let field = |name| request.headers.get(name).map(http::HeaderValue::as_bytes);
         Record {
@@ -70,6 +78,8 @@ impl Relay {
             connect: context.connect,
             first_byte: ended.first_byte,
             total: ended.total,
+            route: &self.shared.routing.of(ended.route).name,
+            class: ended.class.name(),
         }
     }
 }

@@ -101,7 +101,7 @@ impl Node {
     }
 
     pub fn entry(&self) -> NodeEntry {
-        NodeEntry { spec: NodeSpec::named(&self.name), address: self.address.to_string() }
+        NodeEntry::new(NodeSpec::named(&self.name), self.address.to_string())
     }
 
     pub fn requests(&self) -> usize {

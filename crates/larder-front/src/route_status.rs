@@ -1,0 +1,134 @@
+//! What an admin interface asks of routes.
+
+use crate::handle::SwitchHandle;
+use larder_core::census::{Census, Taken};
+use larder_core::policy::table::RouteTable;
+use larder_core::rules::Matcher;
+use larder_core::{PolicyKind, RouteId, ServiceClass};
+use serde::Serialize;
+use std::sync::Arc;
+
+/// A route, as it is now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RouteStatus {
+    /// Its name; `default` for that of what no other takes.
+    pub name: String,
+    /// What its matchers take, one text for each; empty for the default route.
+    pub matchers: Vec<String>,
+    /// Its policy.
+    pub policy: String,
+    /// The template of its targets' keys.
+    pub key: String,
+    /// Its class rules, the first that holds first; a request that none takes is of class `n`.
+    pub classes: Vec<ClassStatus>,
+    /// The group of nodes it may use, by name; `None` for all.
+    pub group: Option<String>,
+    /// Nodes of that group that take requests.
+    pub nodes_up: usize,
+    /// Targets whose servers its policy remembers.
+    pub targets: usize,
+    /// Requests of the group admitted and not ended, by whichever of its routes they came.
+    pub group_outstanding: u32,
+    /// How many may be; `None` if there is no limit.
+    pub group_admission_limit: Option<u32>,
+    /// Requests of the group that wait for admission.
+    pub group_queued: usize,
+    /// Requests of the route that have ended, by class: n, db, cb, dcb.
+    pub requests: [u64; ServiceClass::COUNT],
+    /// Targets counted for its routing table since the last refresh; `None` if its policy goes by none.
+    pub census_targets: Option<usize>,
+}
+
+/// A class rule.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ClassStatus {
+    /// The class it gives.
+    pub class: String,
+    /// What it takes.
+    pub matcher: String,
+}
+
+/// Why something cannot be done to a route. Fault of the caller.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RouteFault {
+    /// There is no such route.
+    #[error("there is no route named '{0}'")]
+    Unknown(String),
+    /// Its policy goes by no routing table.
+    #[error("route '{route}' goes by '{policy}', which uses no routing table: ward and part do")]
+    NoTable {
+        /// The route.
+        route: String,
+        /// Its policy.
+        policy: PolicyKind,
+    },
+}
+
+impl SwitchHandle {
+    /// The routes, the default one first, then in the order of the config.
+    pub fn routes(&self) -> Vec<RouteStatus> {
+        let shared = &*self.shared;
+        let dispatcher = &shared.dispatcher;
+        let status = shared.routing.all().map(|(id, route)| {
+            let group = dispatcher.group_of(id);
+            let limit = dispatcher.admission_limit_in(group);
+            let class = |(matcher, class): &(Matcher, ServiceClass)| ClassStatus {
+                class: class.to_string(),
+                matcher: matcher.to_string(),
+            };
+            RouteStatus {
+                name: route.name.to_string(),
+                matchers: route.matchers.iter().map(ToString::to_string).collect(),
+                policy: dispatcher.settings_of(id).policy.to_string(),
+                key: route.key.to_string(),
+                classes: route.classes.rules().iter().map(class).collect(),
+                group: route.group.clone(),
+                nodes_up: dispatcher.nodes().open_in(group),
+                targets: dispatcher.targets_of(id),
+                group_outstanding: dispatcher.outstanding_in(group),
+                group_admission_limit: (limit != u32::MAX).then_some(limit),
+                group_queued: dispatcher.queued_in(group),
+                requests: shared.metrics.route_requests(id),
+                census_targets: route.census.as_ref().map(Census::len),
+            }
+        });
+        status.collect()
+    }
+
+    /// Gives a route another routing table. Requests from here on go by it.
+    ///
+    /// # Errors
+    /// There is no such route, or its policy uses no table.
+    pub fn set_table(&self, route: &str, table: &Arc<RouteTable>) -> Result<(), RouteFault> {
+        let id = self.route(route)?;
+        let dispatcher = &self.shared.dispatcher;
+        if !dispatcher.set_table(self.shared.clock.now(), id, table) {
+            return Err(self.no_table(route, id));
+        }
+        tracing::info!(route, "route has another routing table");
+        Ok(())
+    }
+
+    /// What the requests of a route have asked for since the last call: what its routing table is made of. Each count
+    /// begins the next period with `carry_permille` thousandths of what it is. Counted are complete replies with a
+    /// status of 200 to 299 or 304, with the bytes of their bodies.
+    ///
+    /// # Errors
+    /// There is no such route, or its policy uses no table.
+    pub fn take_census(&self, route: &str, carry_permille: u16) -> Result<Taken, RouteFault> {
+        let id = self.route(route)?;
+        match &self.shared.routing.of(id).census {
+            Some(census) => Ok(census.take(carry_permille)),
+            None => Err(self.no_table(route, id)),
+        }
+    }
+
+    fn route(&self, name: &str) -> Result<RouteId, RouteFault> {
+        let found = self.shared.routing.named(name).map(|(id, _)| id);
+        found.ok_or_else(|| RouteFault::Unknown(name.chars().take(80).collect()))
+    }
+
+    fn no_table(&self, route: &str, id: RouteId) -> RouteFault {
+        RouteFault::NoTable { route: route.to_owned(), policy: self.shared.dispatcher.settings_of(id).policy }
+    }
+}

@@ -1,0 +1,250 @@
+//! What a switch is told of its routes: which requests, which policy, which nodes, which classes and keys.
+
+use crate::config::{ConfigError, SwitchConfig};
+use larder_core::Settings;
+use larder_core::nodes::{GroupId, Groups};
+use larder_core::rules::{ClassRules, KeyTemplate, Matcher, RouteRules, RuleError};
+use larder_core::{RouteId, RouteSpec};
+use std::collections::BTreeSet;
+
+/// The most routes beside the default one. Each costs some counters per thread, and labels of metrics.
+pub const ROUTES_MAX: usize = 255;
+
+/// The name of the route that takes what no other takes.
+pub const DEFAULT_ROUTE: &str = "default";
+
+/// A route: requests that share a policy, nodes, and what is read from them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// Its name, in logs, metrics and the admin interface: 1 to 64 letters, digits, `-`, `_` and `.`; not `default`,
+    /// and no other route's.
+    pub name: String,
+    /// Which requests it takes: those that at least one of these matches, unless a route before it takes them. At
+    /// least one.
+    pub matchers: Vec<Matcher>,
+    /// Its policy and what that goes by. What concerns the dispatcher as a whole (`nodes_max`, `admission`, the queue,
+    /// the join pace, and the `t_low` and `t_high` that the admission limit is derived from) is the default route's.
+    pub settings: Settings,
+    /// The group of nodes it may use, by a name that at least one node gives in [`crate::NodeEntry::groups`]; `None`
+    /// for all. Routes of one group share its admission limit and its queue.
+    pub group: Option<String>,
+    /// What counts as the same target; `None` for the default route's template.
+    pub key: Option<KeyTemplate>,
+    /// The service classes of its requests; `None` for the default route's rules.
+    pub classes: Option<ClassRules>,
+}
+
+impl Route {
+    /// A route for the requests of one matcher, with default settings, over all nodes.
+    pub fn new(name: impl Into<String>, matcher: Matcher) -> Self {
+        Self {
+            name: name.into(),
+            matchers: vec![matcher],
+            settings: Settings::default(),
+            group: None,
+            key: None,
+            classes: None,
+        }
+    }
+}
+
+/// The names of a config's groups, in order: that at place i is of the group numbered i + 1.
+pub(crate) fn group_names(config: &SwitchConfig) -> Vec<String> {
+    let named: BTreeSet<&String> = config.routes.iter().filter_map(|route| route.group.as_ref()).collect();
+    named.into_iter().cloned().collect()
+}
+
+/// The group of that name among these.
+pub(crate) fn group(names: &[String], name: &str) -> Option<GroupId> {
+    let at = names.iter().position(|known| known == name)?;
+    GroupId::new(u8::try_from(at + 1).ok()?)
+}
+
+/// The groups that a node names; the first that nobody knows is the error.
+pub(crate) fn groups(names: &[String], wanted: &[String]) -> Result<Groups, String> {
+    wanted.iter().try_fold(Groups::NONE, |groups, name| {
+        group(names, name).map(|group| groups.with(group)).ok_or_else(|| name.clone())
+    })
+}
+
+/// The routes as the dispatcher takes them.
+pub(crate) fn specs(config: &SwitchConfig, names: &[String]) -> Vec<RouteSpec> {
+    let group = |route: &Route| route.group.as_ref().and_then(|name| group(names, name)).unwrap_or_default();
+    config
+        .routes
+        .iter()
+        .map(|route| RouteSpec { group: group(route), settings: route.settings.clone() })
+        .collect()
+}
+
+/// The rules that find a request's route.
+pub(crate) fn rules(config: &SwitchConfig) -> Result<RouteRules, ConfigError> {
+    let mut rules = Vec::new();
+    for (index, route) in config.routes.iter().enumerate() {
+        let id = RouteId(u16::try_from(index + 1).unwrap_or(u16::MAX));
+        rules.extend(route.matchers.iter().map(|matcher| (matcher.clone(), id)));
+    }
+    let names: Vec<RouteId> = rules.iter().map(|(_, route)| *route).collect();
+    let name = |rule: usize| &config.routes[names[rule - 1].index() - 1].name;
+    RouteRules::new(rules).map_err(|error| match error {
+        RuleError::Unreachable { rule, by, everything } => {
+            let what = if everything.0 { "every request" } else { "the same requests" };
+            let right =
+                if everything.0 { "put that route last" } else { "leave one of the two matchers out" };
+            wrong(
+                name(rule),
+                "matchers",
+                format!("never reached: route '{}' takes {what}: {right}", name(by)),
+            )
+        }
+        error => ConfigError::Routes(error.to_string()),
+    })
+}
+
+fn wrong(route: &str, field: &str, what: String) -> ConfigError {
+    let route: String = route.chars().take(64).collect();
+    ConfigError::Route { at: format!("routes.{route}.{field}"), what }
+}
+
+/// Checks the routes, and the groups that nodes name.
+pub(crate) fn validate(config: &SwitchConfig) -> Result<(), ConfigError> {
+    let count = config.routes.len();
+    if count > ROUTES_MAX {
+        let what = format!("{count} are too many: at most {ROUTES_MAX}: a route may have several matchers");
+        return Err(ConfigError::Routes(what));
+    }
+    for (at, route) in config.routes.iter().enumerate() {
+        validate_name(&config.routes[..at], &route.name)?;
+        if route.matchers.is_empty() {
+            let what = "none, so that it takes no request: give at least one".to_owned();
+            return Err(wrong(&route.name, "matchers", what));
+        }
+        route.settings.validate().map_err(|error| wrong(&route.name, "settings", error.to_string()))?;
+        if let Some(group) = &route.group {
+            let members = config.nodes.iter().filter(|node| node.groups.contains(group)).count();
+            if members == 0 {
+                let group: String = group.chars().take(64).collect();
+                let what = format!("no node is in group '{group}': name it in a node's groups");
+                return Err(wrong(&route.name, "group", what));
+            }
+        }
+    }
+    let names = group_names(config);
+    let max = usize::from(GroupId::MAX);
+    if names.len() > max {
+        let what = format!("{} groups are too many: at most {max}: let routes share one", names.len());
+        return Err(ConfigError::Routes(what));
+    }
+    for node in &config.nodes {
+        groups(&names, &node.groups).map_err(|group| ConfigError::NodeGroup {
+            node: node.spec.name.clone(),
+            group: group.chars().take(64).collect(),
+            known: known(&names),
+        })?;
+    }
+    rules(config).map(drop)
+}
+
+/// The groups there are, for a message.
+pub(crate) fn known(names: &[String]) -> String {
+    if names.is_empty() { "no route uses one".to_owned() } else { format!("routes use {}", names.join(", ")) }
+}
+
+fn validate_name(before: &[Route], name: &str) -> Result<(), ConfigError> {
+    let fits = (1..=64).contains(&name.len())
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
+    if !fits {
+        let what = "a route's name is 1 to 64 letters, digits, '-', '_' and '.'".to_owned();
+        return Err(wrong(name, "name", what));
+    }
+    if name == DEFAULT_ROUTE {
+        let what = format!("'{DEFAULT_ROUTE}' is the route of what no other takes: give another name");
+        return Err(wrong(name, "name", what));
+    }
+    if before.iter().any(|route| route.name == name) {
+        return Err(wrong(name, "name", "two routes have this name: give each its own".to_owned()));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::NodeEntry;
+    use larder_core::NodeSpec;
+
+    fn config(routes: Vec<Route>) -> SwitchConfig {
+        let entry = |name: &str, groups: &[&str]| NodeEntry {
+            groups: groups.iter().map(ToString::to_string).collect(),
+            ..NodeEntry::new(NodeSpec::named(name), "127.0.0.1:1")
+        };
+        let nodes = vec![entry("a", &["left"]), entry("b", &["left", "right"])];
+        let mut config = SwitchConfig::new(vec![([127, 0, 0, 1], 0).into()], nodes);
+        config.routes = routes;
+        config
+    }
+
+    fn route(name: &str, path: &str, group: &str) -> Route {
+        let matcher = Matcher::new().path(path).expect("a path");
+        Route { group: Some(group.to_owned()), ..Route::new(name, matcher) }
+    }
+
+    fn two() -> Vec<Route> {
+        vec![route("one", "/1*", "left"), route("two", "/2*", "right")]
+    }
+
+    #[test]
+    fn groups_are_numbered_by_name_and_may_overlap() {
+        let config = config(two());
+        assert_eq!(config.validate(), Ok(()));
+        let names = group_names(&config);
+        assert_eq!(names, ["left", "right"]);
+        let id = |number| GroupId::new(number).expect("at most 63");
+        assert_eq!(groups(&names, &config.nodes[0].groups), Ok(Groups::NONE.with(id(1))));
+        assert_eq!(groups(&names, &config.nodes[1].groups), Ok(Groups::NONE.with(id(1)).with(id(2))));
+        let used: Vec<_> = specs(&config, &names).iter().map(|spec| spec.group).collect();
+        assert_eq!(used, [id(1), id(2)]);
+    }
+
+    #[test]
+    fn each_fault_names_its_route_and_field() {
+        type Spoil = fn(&mut SwitchConfig);
+        let cases: &[(&str, Spoil)] = &[
+            ("routes.two.group: no node is in group 'rigth': name it in a node's groups", |c| {
+                c.routes[1].group = Some("rigth".to_owned());
+            }),
+            ("nodes.b.groups: no route uses group 'right': routes use left", |c| drop(c.routes.pop())),
+            ("nodes.a.groups: no route uses group 'left': no route uses one", |c| c.routes.clear()),
+            ("routes.one.name: two routes have this name", |c| c.routes[1].name = "one".to_owned()),
+            ("routes.default.name: 'default' is the route of what no other takes", |c| {
+                c.routes[0].name = "default".to_owned();
+            }),
+            ("routes.a b.name: a route's name is 1 to 64", |c| c.routes[0].name = "a b".to_owned()),
+            ("routes.one.matchers: none", |c| c.routes[0].matchers.clear()),
+            (
+                "routes.two.matchers: never reached: route 'one' takes every request: put that route last",
+                |c| {
+                    c.routes[0].matchers.push(Matcher::new());
+                },
+            ),
+            ("routes.two.matchers: never reached: route 'one' takes the same requests: leave one", |c| {
+                c.routes[1].matchers = vec![c.routes[0].matchers[0].clone()];
+            }),
+            ("routes.one.settings: t_low", |c| c.routes[0].settings.t_low = 0),
+            ("routes: 256 are too many: at most 255", |c| {
+                c.routes = (0..256).map(|n| route(&format!("r{n}"), &format!("/{n}"), "left")).collect();
+            }),
+            ("routes: 64 groups are too many: at most 63", |c| {
+                let name = |n: usize| format!("g{n}");
+                c.nodes[0].groups = (0..64).map(name).collect();
+                c.routes = (0..64).map(|n| route(&name(n), &format!("/{n}"), &name(n))).collect();
+            }),
+        ];
+        for (expected, spoil) in cases {
+            let mut config = config(two());
+            spoil(&mut config);
+            let error = config.validate().expect_err(expected).to_string();
+            assert!(error.starts_with(expected), "{error}\n{expected}");
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! From a request's head to what the dispatcher is asked: route, class, target.
+
+use crate::config::{ConfigError, NodeEntry, SwitchConfig};
+use crate::routes::{self, DEFAULT_ROUTE};
+use larder_core::census::Census;
+use larder_core::nodes::{GroupId, Groups};
+use larder_core::rules::{ClassRules, Head, KeyTemplate, Matcher, RouteRules};
+use larder_core::{NodeSpec, PolicyKind, Request, RouteId};
+use std::sync::Arc;
+
+/// One route at work.
+#[derive(Debug)]
+pub(crate) struct Routed {
+    pub(crate) name: Arc<str>,
+    /// Empty for the default route.
+    pub(crate) matchers: Vec<Matcher>,
+    pub(crate) group: Option<String>,
+    pub(crate) key: KeyTemplate,
+    pub(crate) classes: ClassRules,
+    /// What its requests ask for, where its policy goes by a table that can be made of it.
+    pub(crate) census: Option<Census>,
+}
+
+/// All routes.
+#[derive(Debug)]
+pub(crate) struct Routing {
+    rules: RouteRules,
+    /// By their ids, the default one first.
+    routes: Box<[Routed]>,
+    /// The groups' names, that of group 1 first.
+    pub(crate) groups: Vec<String>,
+}
+
+impl Routing {
+    pub(crate) fn new(config: &SwitchConfig) -> Result<Self, ConfigError> {
+        let census = |policy: PolicyKind| {
+            let counts = matches!(policy, PolicyKind::Ward | PolicyKind::Part);
+            counts.then(|| Census::new(config.census_targets_max))
+        };
+        let default = Routed {
+            name: DEFAULT_ROUTE.into(),
+            matchers: Vec::new(),
+            group: None,
+            key: config.key.clone(),
+            classes: config.classes.clone(),
+            census: census(config.settings.policy),
+        };
+        let others = config.routes.iter().map(|route| Routed {
+            name: route.name.as_str().into(),
+            matchers: route.matchers.clone(),
+            group: route.group.clone(),
+            key: route.key.as_ref().unwrap_or(&config.key).clone(),
+            classes: route.classes.as_ref().unwrap_or(&config.classes).clone(),
+            census: census(route.settings.policy),
+        });
+        Ok(Self {
+            rules: routes::rules(config)?,
+            routes: std::iter::once(default).chain(others).collect(),
+            groups: routes::group_names(config),
+        })
+    }
+
+    /// A node as the dispatcher takes it, in the groups that it names.
+    pub(crate) fn node_spec(&self, node: &NodeEntry) -> Result<NodeSpec, ConfigError> {
+        let groups = routes::groups(&self.groups, &node.groups).map_err(|group| ConfigError::NodeGroup {
+            node: node.spec.name.clone(),
+            group,
+            known: routes::known(&self.groups),
+        })?;
+        Ok(NodeSpec { groups, ..node.spec.clone() })
+    }
+
+    /// The names of these groups.
+    pub(crate) fn names_of(&self, groups: Groups) -> Vec<String> {
+        let named = self
+            .groups
+            .iter()
+            .filter(|name| routes::group(&self.groups, name).is_some_and(|group| groups.contains(group)));
+        named.cloned().collect()
+    }
+
+    /// What the dispatcher is asked.
+    pub(crate) fn request(&self, head: &Head<'_>) -> Request {
+        let id = self.rules.find(head);
+        let route = self.of(id);
+        Request::new(route.key.id(head)).with_class(route.classes.classify(head)).with_route(id)
+    }
+
+    /// A route; the default one if there is none of that id.
+    pub(crate) fn of(&self, route: RouteId) -> &Routed {
+        self.routes.get(route.index()).unwrap_or(&self.routes[0])
+    }
+
+    /// All routes with their ids.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (RouteId, &Routed)> {
+        (0_u16..).map(RouteId).zip(&self.routes)
+    }
+
+    /// The route of that name.
+    pub(crate) fn named(&self, name: &str) -> Option<(RouteId, &Routed)> {
+        self.all().find(|(_, route)| *route.name == *name)
+    }
+
+    /// All groups with their names; that of all nodes has none.
+    pub(crate) fn all_groups(&self) -> impl Iterator<Item = (GroupId, &str)> {
+        let names = std::iter::once("").chain(self.groups.iter().map(String::as_str));
+        (0..=GroupId::MAX).filter_map(GroupId::new).zip(names)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.routes.len()
+    }
+}
