@@ -1,7 +1,7 @@
 //! Which cell is recommended, and why: rules in words beside the code that follows them.
 //!
 //! *Policies* are taken in order of simplicity: one that knows nothing of contents before one that hashes, before one
-//! that remembers. A simpler policy is preferred while it is within 2 % (or within the error) of the best; without a
+//! that remembers, before one that needs reports, tables or cache events. A simpler policy is preferred while it is within 2 % (or within the error) of the best; without a
 //! goal also within 2 points of the best hit ratio, for reads that are spared are worth something by themselves.
 //!
 //! *With a goal*, clusters are tried from the cheapest on: by price where prices are known; else by nodes, then memory
@@ -17,9 +17,10 @@
 //! highest in the grid; of the clusters with no more memory than that which hit as well, the one with the fewest nodes
 //! that is within 5 % of the highest throughput. Single nodes are left out where the grid has others.
 
-use larder_core::{Bytes, PolicyKind};
+use larder_core::Bytes;
 
 use super::goal::{Goal, Prices, significant};
+use super::policies::{knows_contents, simplicity};
 use super::result::{Cell, Estimate, Gain, LogFacts, NoGain};
 
 /// What is near enough, as a share.
@@ -40,26 +41,6 @@ pub(super) struct Wish {
     /// Requests per second that one node must carry where no goal is stated.
     pub(super) peak: Option<f64>,
     pub(super) prices: Option<Prices>,
-}
-
-/// Order of simplicity; policies that are not live are never recommended.
-const SIMPLEST: [PolicyKind; 7] = [
-    PolicyKind::Rr,
-    PolicyKind::Random,
-    PolicyKind::LeastConn,
-    PolicyKind::Wrr,
-    PolicyKind::Hash,
-    PolicyKind::Lard,
-    PolicyKind::LardR,
-];
-
-/// Whether a policy looks at what is asked for.
-pub(super) fn knows_contents(policy: &str) -> bool {
-    matches!(policy, "hash" | "lard" | "lard-r")
-}
-
-fn simplicity(policy: &str) -> Option<usize> {
-    SIMPLEST.into_iter().position(|kind| kind.name() == policy)
 }
 
 /// The cells of one cluster.
@@ -89,7 +70,7 @@ impl Cluster<'_> {
     }
 }
 
-/// The grid by clusters, nodes first, then memory. Only policies that can be deployed.
+/// The grid by clusters, nodes first, then memory.
 pub(super) fn clusters(cells: &[Cell]) -> Vec<Cluster<'_>> {
     let mut clusters: Vec<Cluster<'_>> = Vec::new();
     for cell in cells.iter().filter(|cell| simplicity(&cell.policy).is_some()) {
@@ -222,7 +203,7 @@ fn simplest<'c>(cells: &[&'c Cell], goal: Goal) -> Option<&'c Cell> {
         let slack = (NEAR * top.value.abs()).max((own.error * own.error + top.error * top.error).sqrt());
         own.value >= top.value - slack
     };
-    let order = |cell: &&&Cell| simplicity(&cell.policy).unwrap_or(SIMPLEST.len());
+    let order = |cell: &&&Cell| simplicity(&cell.policy).unwrap_or(usize::MAX);
     cells.iter().filter(near).min_by_key(order).copied()
 }
 

@@ -5,6 +5,10 @@
 //! replayed whole. Long ones are sampled for the grid, and then replayed whole on the recommended cluster, which gives
 //! its figures without sampling error and measures how far the samples were off; that goes into the stated errors.
 //!
+//! Policies know what they would know of a running cluster: nodes report every 200 ms ([`REPORT_EVERY`]) and tell what
+//! they cache, and `ward` and `part` have the routing table of the log's first part, the one that warms up, as if it were
+//! yesterday's.
+//!
 //! * [`merged`]: several logs as one workload;
 //! * [`plan`]: the workload and [`Options`] in, a [`Plan`] out. Nothing is read or written here.
 //!
@@ -16,6 +20,7 @@ mod facts;
 mod goal;
 mod grid;
 mod merge;
+mod policies;
 mod result;
 mod run;
 mod sample;
@@ -36,6 +41,8 @@ pub use result::{
     Spread,
 };
 
+use core::time::Duration;
+
 use larder_core::cache::CacheKind;
 use larder_core::dispatch::Settings;
 use larder_core::{Bytes, PolicyKind};
@@ -43,13 +50,16 @@ use larder_core::{Bytes, PolicyKind};
 use crate::cost::Costs;
 use crate::{SimError, Workload};
 
+/// How often simulated nodes report their load: what a switch asks for unless told otherwise.
+pub const REPORT_EVERY: Duration = Duration::from_millis(200);
+
 /// Most cells of a grid.
 pub const CELLS_MAX: usize = 10_000;
 
 /// What to plan.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Policies to compare, none twice. Default: [`POLICIES`].
+    /// Policies to compare, none twice; each makes the grid larger. Default: the six of [`POLICIES`].
     pub policies: Vec<PolicyKind>,
     /// Numbers of nodes, each 1 to 1,024. Default: [`NODES`].
     pub nodes: Vec<u16>,
@@ -149,11 +159,6 @@ fn check(options: &Options) -> Result<(), PlanError> {
     let twice = |(at, kind): (usize, &PolicyKind)| options.policies[..at].contains(kind);
     if options.policies.is_empty() || options.policies.iter().enumerate().any(twice) {
         return wrong("name at least one policy, and none twice");
-    }
-    if let Some(kind) = options.policies.iter().find(|kind| !kind.is_live()) {
-        return wrong(&format!(
-            "the policy '{kind}' cannot be deployed with a config alone, so no plan is made with it"
-        ));
     }
     if options.nodes.is_empty() || !options.nodes.iter().all(|nodes| (1..=1_024).contains(nodes)) {
         return wrong("numbers of nodes must be from 1 to 1024");

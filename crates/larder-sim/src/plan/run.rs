@@ -1,13 +1,20 @@
 //! One run of the grid, and what many runs of one cell say together.
 
+use core::time::Duration;
+use std::sync::Arc;
+
 use larder_core::cache::CacheKind;
 use larder_core::dispatch::{Request, Settings};
+use larder_core::policy::table::RouteTable;
 use larder_core::{Bytes, Dispatcher, NodeId, NodeSpec, PolicyKind, TargetId, Time};
 
+use super::REPORT_EVERY;
+use super::policies::hastened;
 use super::result::{AtLoad, Cell, Estimate};
 use super::sample::Sample;
 use crate::cost::Costs;
 use crate::source::{Ask, Source};
+use crate::tables::{needs_table, prices, table_of_first};
 use crate::{Outcome, Scenario, SimError, SimNode, Workload, simulate, simulate_with};
 
 /// A place of the grid.
@@ -81,29 +88,39 @@ pub(super) fn outstanding(settings: &Settings, nodes: u16) -> u64 {
 }
 
 impl Bench {
-    fn scenario(&self, sample: &Sample<'_>, warmup: usize, place: Place) -> Scenario {
+    fn scenario(&self, sample: &Sample<'_>, warmup: usize, place: Place) -> Result<Scenario, SimError> {
         let memory = Bytes((place.memory.get() / u64::from(sample.q)).max(1));
+        let nodes = vec![SimNode::with_cache(memory); place.nodes as usize];
+        let table = if needs_table(place.policy) { Some(self.table(sample, &nodes)?) } else { None };
         let settings = Settings {
             policy: place.policy,
-            // A sample's time is shorter by its rate; what replicas live must be, too.
-            replication_decay: self.settings.replication_decay / sample.q,
             // All targets are remembered; the config that is written says so where the default would not do.
             targets_max: sample.workload.items.len().max(1_024),
-            ..self.settings.clone()
+            table,
+            ..hastened(&self.settings, sample.q)
         };
-        Scenario {
-            nodes: vec![SimNode::with_cache(memory); place.nodes as usize],
+        Ok(Scenario {
+            nodes,
             cache: crate::CacheChoice::Kind(self.cache),
             costs: self.costs,
             warmup,
+            report_every: Some((REPORT_EVERY / sample.q).max(Duration::from_millis(1))),
             ..Scenario::lard98(place.nodes as usize, settings)
-        }
+        })
+    }
+
+    /// The routing table of what warms up; of a third of the requests where nothing does.
+    fn table(&self, sample: &Sample<'_>, nodes: &[SimNode]) -> Result<Arc<RouteTable>, SimError> {
+        let first = if sample.warmup == 0 { sample.workload.requests.len() / 3 } else { sample.warmup };
+        let mean = sample.workload.bytes() / sample.workload.items.len().max(1) as u64;
+        let table = table_of_first(&sample.workload, first, nodes, &prices(&self.costs, mean)?)?;
+        Ok(Arc::new(table))
     }
 
     /// Saturated: S requests outstanding.
     pub(super) fn saturated(&self, sample: &Sample<'_>, place: Place) -> Result<Figures, SimError> {
         let (workload, warmup) = sample.warmed(place);
-        simulate(&workload, &self.scenario(sample, warmup, place)).map(|outcome| Figures::of(&outcome))
+        simulate(&workload, &self.scenario(sample, warmup, place)?).map(|outcome| Figures::of(&outcome))
     }
 
     /// Requests at random times, `load` a second.
@@ -111,7 +128,7 @@ impl Bench {
         let clients = outstanding(&self.settings, place.nodes) as usize;
         let (workload, warmup) = sample.warmed(place);
         let source = Poisson::new(&workload.requests, (warmup, clients), load, self.seed);
-        let scenario = self.scenario(sample, warmup, place);
+        let scenario = self.scenario(sample, warmup, place)?;
         simulate_with(&workload, &scenario, Box::new(source)).map(|outcome| Figures::of(&outcome))
     }
 

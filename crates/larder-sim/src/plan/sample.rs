@@ -20,8 +20,8 @@ use std::borrow::Cow;
 
 use larder_core::TargetId;
 
-use super::choose::knows_contents;
 use super::grid::{HOT_KEEPS, is_hot};
+use super::policies::knows_contents;
 use super::run::Place;
 use crate::workload::{Item, Workload};
 

@@ -192,3 +192,25 @@ fn samples_are_as_far_off_as_they_say() {
     let (a, b) = (sampled.recommendation.expect("one"), exact.recommendation.expect("one"));
     assert_eq!((a.policy, a.nodes, a.memory_bytes), (b.policy, b.nodes, b.memory_bytes));
 }
+
+#[test]
+fn every_policy_can_be_planned_with() {
+    let workload = log(1_000, 12_000, 0.9);
+    let memory = vec![Bytes(workload.bytes() / 8)];
+    let policies = PolicyKind::ALL.to_vec();
+    let all = Options { policies, nodes: vec![4], memory, seeds: vec![1], ..options() };
+    let plan = made(&workload, &all);
+    assert_eq!(plan.cells.len(), PolicyKind::ALL.len());
+    let at = |policy: PolicyKind| {
+        let is_it = |cell: &&Cell| cell.policy == policy.name();
+        plan.cells.iter().find(is_it).expect("there").clone()
+    };
+    for policy in PolicyKind::ALL {
+        assert!(at(policy).throughput.value > 0.0, "{policy}");
+    }
+    // The table of the first part sends most requests to owners, which caches them once.
+    assert!(at(PolicyKind::Part).hit_ratio.value > at(PolicyKind::Rr).hit_ratio.value + 0.1);
+    assert!(at(PolicyKind::LbGc).hit_ratio.value > at(PolicyKind::Rr).hit_ratio.value + 0.1);
+    let it = plan.recommendation.expect("recommended");
+    assert!(!it.why_policy.is_empty());
+}

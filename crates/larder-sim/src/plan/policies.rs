@@ -1,0 +1,83 @@
+//! What the policies know, and which is simpler than which.
+
+use core::time::Duration;
+
+use larder_core::PolicyKind;
+use larder_core::dispatch::Settings;
+
+/// Order of simplicity: what knows nothing first, then what knows loads, then what nodes report; what hashes before what
+/// remembers, before what needs reports, tables or cache events.
+const SIMPLEST: [PolicyKind; PolicyKind::ALL.len()] = [
+    PolicyKind::Rr,
+    PolicyKind::Random,
+    PolicyKind::LeastConn,
+    PolicyKind::P2c,
+    PolicyKind::Wrr,
+    PolicyKind::PeakEwma,
+    PolicyKind::Cap,
+    PolicyKind::CapLoad,
+    PolicyKind::Static,
+    PolicyKind::WrrNum,
+    PolicyKind::WrrTime,
+    PolicyKind::Hash,
+    PolicyKind::Rendezvous,
+    PolicyKind::Maglev,
+    PolicyKind::Bounded,
+    PolicyKind::Lard,
+    PolicyKind::LardR,
+    PolicyKind::LardCost,
+    PolicyKind::LardUtil,
+    PolicyKind::Hacc,
+    PolicyKind::Part,
+    PolicyKind::Ward,
+    PolicyKind::LbGc,
+];
+
+/// Whether a policy looks at what is asked for, and not only at its class.
+pub(super) fn knows_contents(policy: &str) -> bool {
+    let hash = simplicity(PolicyKind::Hash.name());
+    simplicity(policy) >= hash
+}
+
+/// Its place in the order; `None` if there is no such policy.
+pub(super) fn simplicity(policy: &str) -> Option<usize> {
+    SIMPLEST.into_iter().position(|kind| kind.name() == policy)
+}
+
+/// The settings for a log in which everything takes a `q`-th of its time: what policies do every so often, and how long
+/// they remember, must be as much shorter.
+pub(super) fn hastened(settings: &Settings, q: u32) -> Settings {
+    let mut settings = settings.clone();
+    let least = Duration::from_millis(1);
+    let faster = |span: Duration| (span / q.max(1)).max(least.min(span));
+    settings.replication_decay /= q.max(1);
+    settings.t_gat = faster(settings.t_gat);
+    settings.hacc.period = faster(settings.hacc.period);
+    settings.hacc.cooldown = faster(settings.hacc.cooldown);
+    settings.ewma_decay = faster(settings.ewma_decay).max(Duration::from_millis(100));
+    settings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_policy_has_its_place() {
+        for policy in PolicyKind::ALL {
+            assert!(simplicity(policy.name()).is_some(), "{policy}");
+        }
+        assert_eq!(simplicity("lrad"), None);
+        assert!(knows_contents("lard-r") && knows_contents("bounded") && knows_contents("ward"));
+        assert!(!knows_contents("p2c") && !knows_contents("cap-load") && !knows_contents("lrad"));
+    }
+
+    #[test]
+    fn a_sample_is_lived_faster_but_never_in_no_time() {
+        let usual = Settings::default();
+        assert_eq!(hastened(&usual, 1), usual);
+        let fast = hastened(&usual, 10);
+        assert_eq!((fast.replication_decay, fast.t_gat), (Duration::from_secs(2), Duration::from_secs(1)));
+        assert!(hastened(&usual, 1_000_000).validate().is_ok());
+    }
+}
