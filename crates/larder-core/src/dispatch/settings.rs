@@ -4,6 +4,7 @@ use crate::class::ServiceClass;
 use crate::nodes::{JoinError, JoinPace, NODES_LIMIT};
 use crate::policy::BoundedSettings;
 use crate::policy::PolicyKind;
+use crate::policy::UtilBy;
 use crate::policy::cap_load::CapLoadSettings;
 use crate::policy::hacc::HaccSettings;
 use crate::policy::lard_cost::CostSettings;
@@ -61,9 +62,12 @@ pub struct Settings {
     /// How old a load report may be; an older one counts as missing. 1 ms to 1 h; default 60 s, six times the period
     /// of the CAP paper's collector (section 5).
     pub report_age_max: Duration,
-    /// T_gat: how often `wrr-num` and `wrr-time` gather the reports and set new weights. 1 ms to 1 h; default 10 s
+    /// T_gat: how often `wrr-num` and `wrr-time` gather the reports and set new weights, and `lard-util` by connections polls. 1 ms to 1 h; default 10 s
     /// (CAP section 5).
     pub t_gat: Duration,
+    /// What `lard-util` takes for a node's load: utilisation between `util_low_permille` and `util_high_permille`, or
+    /// connections between `t_low` and `t_high`. Default: utilisation (CAP section 4.1).
+    pub util_by: UtilBy,
     /// T_low of `lard-util`, in 1/1000 of a device's time. 1 to 998; default 300 (CAP section 4.1).
     pub util_low_permille: u16,
     /// T_high of `lard-util`, in 1/1000 of a device's time. Above `util_low_permille`, to 999; default 700 (CAP section
@@ -113,6 +117,7 @@ impl Default for Settings {
             shards: 64,
             report_age_max: Duration::from_secs(60),
             t_gat: Duration::from_secs(10),
+            util_by: UtilBy::Utilisation,
             util_low_permille: 300,
             util_high_permille: 700,
             static_shares: [1; ServiceClass::COUNT],

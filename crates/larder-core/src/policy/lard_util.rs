@@ -1,16 +1,19 @@
-//! `lard-util`: LARD whose load is what nodes measure, not what the front-end counts: the LARD that CAP is compared
-//! with (Casalicchio and Colajanni, WWW 2001, section 4.1).
+//! `lard-util`: LARD whose load is what nodes report, not what the front-end counts: the LARD that CAP is compared with
+//! (Casalicchio and Colajanni, WWW 2001, sections 4.1 and 5).
 //!
 //! ```text
-//! load(n) = utilisation of n's busiest device (CPU or disk) since its last report, in 1/1000
+//! load(n), by utilisation:  that of n's busiest device (CPU or disk) since its last report, in 1/1000
+//!          by connections:  those that n had at the last poll, by its weight; a poll every T_gat
 //! n = server[target]
 //! none:                                                    n = least loaded; server[target] = n
 //! (load(n) > T_high and some load < T_low)
 //!   or load(n) >= 2 T_high:                                n = least loaded; server[target] = n
 //! serve at n
 //! ```
-//! This is [basic LARD](super::lard) with T_low = 0.3 and T_high = 0.7; the paper says that small changes to them do not
-//! matter. With T_high above one half, 2 T_high is never reached: it stands for thresholds that are set lower.
+//! This is [basic LARD](super::lard). The paper's simulator goes by utilisation with T_low = 0.3 and T_high = 0.7, and says
+//! that small changes to them do not matter; with T_high above one half, 2 T_high is never reached: it stands for thresholds
+//! that are set lower. The paper's prototype goes by connections: a Collector on each server counts them, a Manager on
+//! the switch polls it every 10 s; the thresholds are then those of LARD, `t_low` and `t_high`.
 //!
 //! The CAP paper says two things. It uses "the LARD version proposed in" the LARD paper, which moves a target only if
 //! some node is below T_low, or at 2 T_high. And in its own words, above the threshold a request goes "to a lowly loaded
@@ -18,68 +21,87 @@
 //! below T_high comes near the latter: any node that is not highly loaded itself then relieves one that is. In
 //! simulation it makes little difference (experiment cap-thresholds).
 //!
-//! Where the paper is silent: it does not say how utilisation is sampled; here it is the node's last
-//! [report](crate::nodes::LoadReport). Ties of the least loaded go to the node with fewer requests in flight by its
-//! weight, then to the first at or after the target's hash position. A node that has not reported, or not within
-//! `report_age_max`, is *unknown*: it is neither above T_high nor below T_low, and counts as T_low when the least
-//! loaded is looked for, so it comes after the idle and before the busy. With no report at all, targets are placed by
-//! requests in flight and stay. A node that joins is not held back. A target moves only to a node that is less
-//! loaded than its own. A retry goes to the least loaded node that was not tried and moves nothing.
+//! Where the paper is silent: it does not say how utilisation is sampled; here each
+//! [report](crate::nodes::LoadReport) counts at once. By connections a node's first report in each T_gat (counted from the
+//! start of the run) is the poll, and the others are not looked at, so that one source of signals serves both. Ties of the
+//! least loaded go to the node with fewer requests in flight by its weight, then to the first at or after the target's hash
+//! position. A node that has not reported that number, or not within `report_age_max`, is *unknown*: it is neither above T_high
+//! nor below T_low, and counts as T_low when the least loaded is looked for, so it comes after the idle and before the busy.
+//! With no report at all, targets are placed by requests in flight and stay. A node that joins is not held back. A target
+//! moves only to a node that is less loaded than its own. A retry goes to the least loaded node that was not tried and moves
+//! nothing.
 //!
 //! Between two reports nothing seems to change, so every target of an overloaded node that is asked for in that time
 //! moves to one and the same node. That is the policy's weakness, not the implementation's: short periods help.
 //!
-//! Parameters: `util_low_permille` (300), `util_high_permille` (700), `report_age_max` (60 s), the size of the target
-//! map. State: the target map. Cost: O(1) while the target's node is not overloaded, else O(n).
+//! Parameters: `util_by`; `util_low_permille` (300) and `util_high_permille` (700), or `t_low`, `t_high` and `t_gat`;
+//! `report_age_max` (60 s), the size of the target map. State: the target map and a number per node. Cost: O(1) while the
+//! target's node is not overloaded, else the search for the least loaded: n/64 steps and a few blocks of 64.
 
+use super::gauge::{Gauge, Unknown};
 use super::lard::known;
-use super::measured::{least_by, open};
 use super::targets::Targets;
 use super::{Choice, Known, Policy, Reason};
 use crate::dispatch::{Request, Settings};
 use crate::id::{NodeId, TargetId};
-use crate::nodes::Sight;
+use crate::nodes::{LoadReport, Sight};
 use crate::time::Time;
 use core::time::Duration;
 
+/// What `lard-util` takes for a node's load.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UtilBy {
+    /// The utilisation of its busiest device: CAP's simulator.
+    #[default]
+    Utilisation,
+    /// Its connections at the last poll, one every `t_gat`: CAP's prototype.
+    Connections,
+}
+
 #[derive(Debug)]
 pub(super) struct LardUtil {
-    low: u16,
-    high: u16,
-    age_max: Duration,
+    /// T_low and T_high in the gauge's unit: 1/1000 of a device's time, or of a connection.
+    low: u32,
+    high: u32,
+    by: UtilBy,
+    poll: Duration,
+    gauge: Gauge,
     targets: Targets,
 }
 
 impl LardUtil {
     pub(super) fn new(settings: &Settings) -> Self {
+        let (low, high) = match settings.util_by {
+            UtilBy::Utilisation => (settings.util_low_permille.into(), settings.util_high_permille.into()),
+            UtilBy::Connections => (settings.t_low * 1_000, settings.t_high * 1_000),
+        };
         Self {
-            low: settings.util_low_permille,
-            high: settings.util_high_permille,
-            age_max: settings.report_age_max,
+            low,
+            high,
+            by: settings.util_by,
+            poll: settings.t_gat,
+            gauge: Gauge::new(settings.nodes_max, settings.report_age_max),
             targets: Targets::new(settings.targets_max, settings.shards),
         }
     }
 
-    /// What the node has measured; `None` if that is unknown.
-    fn measured(&self, now: Time, node: NodeId, nodes: Sight<'_>) -> Option<u16> {
-        nodes.fresh_report(now, node, self.age_max)?.utilisation()
-    }
-
     /// What the node's load counts as when nodes are compared.
-    fn load(&self, now: Time, node: NodeId, nodes: Sight<'_>) -> u16 {
-        self.measured(now, node, nodes).unwrap_or(self.low)
+    fn load(&self, now: Time, node: NodeId, nodes: Sight<'_>) -> u32 {
+        self.gauge.get(now, node, nodes).unwrap_or(self.low)
     }
 
+    #[inline]
     fn overloaded(&self, now: Time, node: NodeId, nodes: Sight<'_>) -> bool {
-        let idle = |node| self.measured(now, node, nodes).is_some_and(|load| load < self.low);
-        let is = |load: u16| load > self.high && (load >= 2 * self.high || open(nodes).any(idle));
-        self.measured(now, node, nodes).is_some_and(is)
+        let is = |load: u32| {
+            load > self.high && (load >= 2 * self.high || self.gauge.any_below(now, self.low, nodes))
+        };
+        self.gauge.get(now, node, nodes).is_some_and(is)
     }
 
     fn least(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<NodeId> {
         let start = nodes.position(request.target.0);
         let tried = |node| request.exclude.contains(node);
-        least_by(nodes, start, tried, |node| self.load(now, node, nodes))
+        self.gauge.least(now, start, Unknown::At(self.low), nodes, tried)
     }
 
     fn decide(
@@ -107,6 +129,11 @@ impl LardUtil {
         let node = self.least(now, request, nodes)?;
         Some(Choice { node, reason: Reason::Retry })
     }
+
+    /// The poll that a time falls into.
+    fn poll(&self, at: Time) -> u128 {
+        u128::from(at.as_nanos()) / self.poll.as_nanos().max(1)
+    }
 }
 
 impl Policy for LardUtil {
@@ -116,6 +143,9 @@ impl Policy for LardUtil {
         }
         let mut shard = self.targets.visit(request.target, nodes);
         let slot = shard.touch(request.target);
+        if let Some(node) = shard.sole(slot, nodes).filter(|node| !self.overloaded(now, *node, nodes)) {
+            return Some(Choice { node, reason: Reason::Local }.counted(nodes));
+        }
         let epoch = nodes.epoch();
         let server = shard.members(slot, nodes).next();
         let choice = self.decide(now, request, server, shard.was_assigned(slot), nodes)?;
@@ -133,6 +163,21 @@ impl Policy for LardUtil {
             Some(slot) => (shard.members(slot, nodes).next(), shard.was_assigned(slot)),
         };
         self.decide(now, request, server, was_assigned, nodes)
+    }
+
+    fn reported(&self, now: Time, node: NodeId, report: &LoadReport, nodes: Sight<'_>) {
+        let load = match self.by {
+            UtilBy::Utilisation => report.utilisation().map(u32::from),
+            UtilBy::Connections => {
+                let last = self.gauge.put_at(now, node, nodes);
+                if last.is_some_and(|at| self.poll(at) == self.poll(now)) {
+                    return;
+                }
+                let share = |count: u32| u64::from(count) * 1_000_000 / u64::from(nodes.weight(node).milli());
+                report.processes.map(|count| u32::try_from(share(count)).unwrap_or(u32::MAX))
+            }
+        };
+        self.gauge.put(now, node, load, nodes);
     }
 
     fn known(&self, target: TargetId, nodes: Sight<'_>) -> Option<Known> {
@@ -225,6 +270,36 @@ mod tests {
         report(&dispatcher, Time::ZERO, 1, 100, 0);
         assert_eq!(send(&dispatcher, Time::from_millis(5_001), AT_0), (0, Reason::Local));
         assert_eq!(send(&dispatcher, Time::from_secs(5), AT_0), (1, Reason::Migrate));
+    }
+
+    #[test]
+    fn by_connections_a_poll_counts_until_the_next() {
+        let settings = Settings { util_by: UtilBy::Connections, ..Settings::default() };
+        let dispatcher = dispatcher(settings);
+        let has = |second: u64, node: u16, connections: u32| {
+            let report = LoadReport { processes: Some(connections), ..LoadReport::default() };
+            assert!(dispatcher.report(Time::from_secs(second), NodeId(node), report));
+        };
+        assert_eq!(send(&dispatcher, Time::ZERO, AT_0), (0, Reason::First));
+        [(0, 64), (1, 3), (2, 30)].into_iter().for_each(|(node, count)| has(1, node, count));
+        has(2, 0, 900);
+        let now = Time::from_secs(9);
+        assert_eq!(send(&dispatcher, now, AT_0), (0, Reason::Local), "900 came between two polls");
+        has(10, 0, 66);
+        assert_eq!(send(&dispatcher, Time::from_secs(10), AT_0), (1, Reason::Migrate), "66 > 65 and 3 < 25");
+        // A node twice as strong has half the load.
+        let spec = NodeSpec {
+            weight: crate::nodes::Weight::from_f64(2.0).expect("in range"),
+            ..NodeSpec::named("d")
+        };
+        let node = dispatcher.join(Time::from_secs(10), spec, &mut Vec::new()).expect("there is room");
+        [(1, 7), (2, 7), (0, 7)].into_iter().for_each(|(node, count)| has(20, node, count));
+        has(20, node.0, 13);
+        assert_eq!(
+            send(&dispatcher, Time::from_secs(20), TargetId(2)),
+            (node.0, Reason::First),
+            "6.5 against 7"
+        );
     }
 
     #[test]

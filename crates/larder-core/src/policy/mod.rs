@@ -10,6 +10,7 @@ pub mod cap_load;
 mod curve;
 mod explain;
 mod gathered;
+mod gauge;
 pub mod hacc;
 mod hash;
 mod lard;
@@ -43,6 +44,7 @@ mod shelf;
 
 pub use bounded::BoundedSettings;
 pub use explain::Known;
+pub use lard_util::UtilBy;
 
 use crate::dispatch::{CacheEvent, Request, Served, Settings};
 use crate::id::{NodeId, TargetId};

@@ -6,9 +6,11 @@
 use super::RecordError;
 use crate::class::ServiceClass;
 use crate::dispatch::{Admission, Settings};
+use crate::nodes::Signal;
+use crate::policy::UtilBy;
+use crate::policy::hacc::{Level, SignalWeight};
 use crate::policy::lard_cost::MissCost;
 use crate::policy::thresholds::{HighRule, LowRule, Training};
-use crate::unit::Bytes;
 use core::fmt::Write as _;
 use core::time::Duration;
 
@@ -59,6 +61,40 @@ macro_rules! training {
                 }
                 let LowRule::Learned(training) = &mut s.thresholds.low else { return None };
                 $set(training, value)
+            },
+        )
+    };
+}
+
+/// A signal that `hacc` weighs: its place in [`Signal::ALL`] times 65,536, and its weight in 1/1000.
+macro_rules! signal {
+    ($name:literal, $index:literal) => {
+        (
+            $name,
+            |s: &Settings| {
+                let SignalWeight { signal, permille, .. } = s.hacc.weights[$index]?;
+                let place = Signal::ALL.iter().position(|known| *known == signal)?;
+                Some((place as u64) << 16 | u64::from(permille))
+            },
+            |s: &mut Settings, value: u64| {
+                let signal = *Signal::ALL.get(usize::try_from(value >> 16).ok()?)?;
+                let permille = (value & 0xFFFF) as u16;
+                s.hacc.weights[$index] = Some(SignalWeight { signal, permille, full: 1 });
+                Some(())
+            },
+        )
+    };
+}
+
+/// The value of that signal that counts as full; comes after it.
+macro_rules! full {
+    ($name:literal, $index:literal) => {
+        (
+            $name,
+            |s: &Settings| s.hacc.weights[$index].map(|weight| weight.full),
+            |s: &mut Settings, value: u64| {
+                s.hacc.weights[$index].as_mut()?.full = value;
+                Some(())
             },
         )
     };
@@ -144,6 +180,15 @@ const SETTINGS: &[Number] = &[
     whole!("shards", shards),
     span!("report_age_max_ns", report_age_max),
     span!("t_gat_ns", t_gat),
+    (
+        "util_by",
+        |s| Some(s.util_by as u64),
+        |s, value| {
+            let known = [UtilBy::Utilisation, UtilBy::Connections];
+            s.util_by = *known.get(usize::try_from(value).ok()?)?;
+            Some(())
+        },
+    ),
     whole!("util_low_permille", util_low_permille),
     whole!("util_high_permille", util_high_permille),
     whole!("static_share_n", static_shares[ServiceClass::N.index()]),
@@ -176,20 +221,42 @@ const SETTINGS: &[Number] = &[
             Some(())
         },
     ),
-    whole!("hacc.w_cpu_permille", hacc.w_cpu_permille),
-    whole!("hacc.w_disk_permille", hacc.w_disk_permille),
-    (
-        "hacc.disk_full",
-        |s| Some(s.hacc.disk_full.get()),
-        |s, value| {
-            s.hacc.disk_full = Bytes(value);
-            Some(())
-        },
-    ),
+    signal!("hacc.signal1", 0),
+    full!("hacc.full1", 0),
+    signal!("hacc.signal2", 1),
+    full!("hacc.full2", 1),
+    signal!("hacc.signal3", 2),
+    full!("hacc.full3", 2),
+    signal!("hacc.signal4", 3),
+    full!("hacc.full4", 3),
+    signal!("hacc.signal5", 4),
+    full!("hacc.full5", 4),
+    signal!("hacc.signal6", 5),
+    full!("hacc.full6", 5),
+    signal!("hacc.signal7", 6),
+    full!("hacc.full7", 6),
+    signal!("hacc.signal8", 7),
+    full!("hacc.full8", 7),
     span!("hacc.period_ns", hacc.period),
     whole!("hacc.margin_permille", hacc.margin_permille),
     whole!("hacc.amount_permille", hacc.amount_permille),
     span!("hacc.cooldown_ns", hacc.cooldown),
+    whole!("hacc.hot_share_permille", hacc.hot_share_permille),
+    whole!("hacc.hot_nodes", hacc.hot_nodes),
+    (
+        "hacc.level",
+        |s| match s.hacc.level {
+            Level::Document => Some(0),
+            Level::Subtree(depth) => Some(depth.into()),
+        },
+        |s, value| {
+            s.hacc.level = match value.try_into().ok()? {
+                0 => Level::Document,
+                depth => Level::Subtree(depth),
+            };
+            Some(())
+        },
+    ),
     whole!("bounded.factor_permille", bounded.factor_permille),
     whole!("bounded.points", bounded.points),
     whole!("maglev_size", maglev_size),
@@ -257,7 +324,12 @@ mod tests {
                     service: Some(Duration::from_millis(5)),
                 },
             },
-            hacc: HaccSettings::DOMINO,
+            hacc: HaccSettings {
+                weights: core::array::from_fn(|i| {
+                    Some(SignalWeight { signal: Signal::ALL[i], permille: 100, full: 7 })
+                }),
+                ..HaccSettings::DOMINO
+            },
             ..Settings::default()
         };
         let measured = Settings {

@@ -2,21 +2,51 @@
 
 use crate::dispatch::SettingsError;
 use crate::dispatch::settings::{in_range, period};
-use crate::nodes::LoadReport;
-use crate::unit::Bytes;
+use crate::nodes::{LoadReport, Signal, Weight};
 use core::time::Duration;
+
+/// A signal's part in a node's load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SignalWeight {
+    /// Which of the numbers that nodes report.
+    pub signal: Signal,
+    /// Its weight, in 1/1000. 1 to 1000; all weights together at most 1000.
+    pub permille: u16,
+    /// The value, in the signal's unit, that counts as fully loaded; what is above counts no more. For a share of time or
+    /// memory 1 to 1000, usually 1000. For a count or a rate 1 and up, for a node of weight 1: a stronger node bears more by
+    /// its weight.
+    pub full: u64,
+}
+
+/// What a document's assignment covers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Level {
+    /// Each document by itself.
+    #[default]
+    Document,
+    /// All documents below the same directory of this depth: 1 for `/a/`, 2 for `/a/b/`, up to [`Level::DEPTH_MAX`].
+    Subtree(u8),
+}
+
+impl Level {
+    /// The largest depth.
+    pub const DEPTH_MAX: u8 = 16;
+
+    /// The template of the target key that assigns at this level, where the route has none of its own; `None` for
+    /// documents, whose key is the route's usual one.
+    pub fn key(self) -> Option<String> {
+        match self {
+            Self::Document => None,
+            Self::Subtree(depth) => Some(format!("{{host}}{{path:{depth}}}")),
+        }
+    }
+}
 
 /// The parameters of `hacc`. The weights and the period are the paper's (section 3.3), the rest is ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HaccSettings {
-    /// Weight of the CPU in a node's load, in 1/1000. 0 to 1000; the paper: 0 for static files, 500 for Domino.
-    pub w_cpu_permille: u16,
-    /// Weight of the disk in a node's load, in 1/1000. 0 to 1000, not 0 with `w_cpu_permille`; the paper: 1000 for
-    /// static files, 500 for Domino.
-    pub w_disk_permille: u16,
-    /// Bytes per second to and from disk that count as a fully loaded disk; 0 takes the share of time in which the disk
-    /// was busy instead. Default 0.
-    pub disk_full: Bytes,
+    /// The signals that make a node's load, each at most once, at least one, none after a `None`.
+    pub weights: [Option<SignalWeight>; HaccSettings::SIGNALS_MAX],
     /// How often loads are compared. 1 ms to 1 h; default 200 ms.
     pub period: Duration,
     /// How much more loaded than the least loaded a node must be to shed documents, in 1/1000. 1 to 1000; default 200.
@@ -26,49 +56,105 @@ pub struct HaccSettings {
     /// How long an offload lasts, and how long its two nodes then take part in no other. 1 ms to 1 h; default 2 s, ten
     /// periods.
     pub cooldown: Duration,
+    /// From which share of all requests on a document is hot and goes to several nodes, in 1/1000. 0 for never, or 5 to
+    /// 1000; default 0.
+    pub hot_share_permille: u16,
+    /// To how many nodes the hottest documents go at most. 2 to 16; default 4.
+    pub hot_nodes: u8,
+    /// What an assignment covers. Read by the shell, which makes the keys. Default: documents.
+    pub level: Level,
 }
 
 impl HaccSettings {
-    /// For a site of static files: the disk alone counts.
+    /// How many signals can be weighed.
+    pub const SIGNALS_MAX: usize = 8;
+
+    /// For a site of static files: the disk alone counts (the paper's weights 0 and 1).
     pub const STATIC_FILES: Self = Self {
-        w_cpu_permille: 0,
-        w_disk_permille: 1000,
-        disk_full: Bytes::ZERO,
+        weights: [Some(share(Signal::Disk, 1000)), None, None, None, None, None, None, None],
         period: Duration::from_millis(200),
         margin_permille: 200,
         amount_permille: 500,
         cooldown: Duration::from_secs(2),
+        hot_share_permille: 0,
+        hot_nodes: 4,
+        level: Level::Document,
     };
 
-    /// For Domino, a server of database views: CPU and disk count alike.
-    pub const DOMINO: Self = Self { w_cpu_permille: 500, w_disk_permille: 500, ..Self::STATIC_FILES };
+    /// For Domino, a server of database views: CPU and disk count alike (the paper's weights 1/2 and 1/2).
+    pub const DOMINO: Self = Self {
+        weights: [
+            Some(share(Signal::Cpu, 500)),
+            Some(share(Signal::Disk, 500)),
+            None,
+            None,
+            None,
+            None,
+            None,
+            None,
+        ],
+        ..Self::STATIC_FILES
+    };
+
+    /// Places for these signals; `None` if there are more than [`HaccSettings::SIGNALS_MAX`].
+    pub fn weigh(signals: &[SignalWeight]) -> Option<[Option<SignalWeight>; Self::SIGNALS_MAX]> {
+        let mut weights = [None; Self::SIGNALS_MAX];
+        if signals.len() > weights.len() {
+            return None;
+        }
+        for (place, signal) in weights.iter_mut().zip(signals) {
+            *place = Some(*signal);
+        }
+        Some(weights)
+    }
+
+    /// The signals and their weights.
+    pub fn signals(&self) -> impl Iterator<Item = SignalWeight> {
+        self.weights.into_iter().flatten()
+    }
 
     pub(crate) fn validate(&self) -> Result<(), SettingsError> {
-        let weight = |name, value: u16| in_range(name, value.into(), value <= 1000, "0 to 1000");
+        self.validate_weights()?;
         let share = |name, value: u16| in_range(name, value.into(), (1..=1000).contains(&value), "1 to 1000");
-        weight("hacc.w_cpu_permille", self.w_cpu_permille)?;
-        weight("hacc.w_disk_permille", self.w_disk_permille)?;
-        let both = self.w_cpu_permille == 0 && self.w_disk_permille == 0;
-        in_range("hacc.w_disk_permille", 0, !both, "above 0 where hacc.w_cpu_permille is 0")?;
         share("hacc.margin_permille", self.margin_permille)?;
         share("hacc.amount_permille", self.amount_permille)?;
         period("hacc.period", self.period)?;
-        period("hacc.cooldown", self.cooldown)
+        period("hacc.cooldown", self.cooldown)?;
+        let hot = self.hot_share_permille;
+        let ok = hot == 0 || (5..=1000).contains(&hot);
+        in_range("hacc.hot_share_permille", hot.into(), ok, "0, or 5 to 1000")?;
+        in_range("hacc.hot_nodes", self.hot_nodes.into(), (2..=16).contains(&self.hot_nodes), "2 to 16")?;
+        let depth = if let Level::Subtree(depth) = self.level { depth } else { 1 };
+        in_range("hacc.level", depth.into(), (1..=Level::DEPTH_MAX).contains(&depth), "1 to 16")
     }
 
-    /// The load that a report stands for, in 1/1000, at most 2000; `None` if a number that it needs is missing.
-    pub(super) fn load(&self, report: &LoadReport) -> Option<u32> {
-        let weighed = |weight: u16, share: Option<u64>| match weight {
-            0 => Some(0),
-            weight => share.map(|share| u64::from(weight) * share.min(1000)),
-        };
-        let rate = |rate: u64| rate.saturating_mul(1000).checked_div(self.disk_full.get());
-        let disk = match self.disk_full {
-            Bytes::ZERO => report.disk_permille.map(u64::from),
-            _ => report.disk_bytes_per_s.and_then(rate),
-        };
-        let cpu = weighed(self.w_cpu_permille, report.cpu_permille.map(u64::from))?;
-        u32::try_from((cpu + weighed(self.w_disk_permille, disk)?) / 1000).ok()
+    fn validate_weights(&self) -> Result<(), SettingsError> {
+        let count = self.signals().count();
+        let gap = self.weights[..count].iter().any(Option::is_none);
+        in_range("hacc.weights", count as u64, count > 0 && !gap, "at least one signal, without gaps")?;
+        for (index, SignalWeight { signal, permille, full }) in self.signals().enumerate() {
+            let twice = self.signals().take(index).any(|other| other.signal == signal);
+            in_range("hacc.weights", index as u64, !twice, "one weight per signal")?;
+            let ok = (1..=1000).contains(&permille);
+            in_range("hacc.weights.permille", permille.into(), ok, "1 to 1000")?;
+            let ok = full >= 1 && (full <= 1000 || !signal.is_share());
+            in_range("hacc.weights.full", full, ok, "1 to 1000 for a share, 1 and up for a count or rate")?;
+        }
+        let sum: u64 = self.signals().map(|weight| u64::from(weight.permille)).sum();
+        in_range("hacc.weights", sum, sum <= 1000, "at most 1000 together")
+    }
+
+    /// The load, in 1/1000, that a report of a node of this weight stands for: 0 to 1000. `None` if one of the signals is
+    /// missing.
+    pub(super) fn load(&self, report: &LoadReport, weight: Weight) -> Option<u32> {
+        let mut load = 0;
+        for SignalWeight { signal, permille, full } in self.signals() {
+            let capacity = if signal.is_share() { 1000 } else { weight.milli() };
+            let part = u128::from(report.get(signal)?) * 1_000_000
+                / (u128::from(full) * u128::from(capacity)).max(1);
+            load += u64::try_from(part.min(1000)).unwrap_or(1000) * u64::from(permille);
+        }
+        Some(u32::try_from(load / 1000).unwrap_or(u32::MAX))
     }
 }
 
@@ -76,4 +162,8 @@ impl Default for HaccSettings {
     fn default() -> Self {
         Self::STATIC_FILES
     }
+}
+
+const fn share(signal: Signal, permille: u16) -> SignalWeight {
+    SignalWeight { signal, permille, full: 1000 }
 }

@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::dispatch::{Admission, Arrival, Dispatcher};
-use crate::nodes::{LoadReport, NodeSpec, mix};
+use crate::nodes::{GroupId, LoadReport, NodeSpec, Signal, Weight, mix};
 use crate::policy::PolicyKind;
-use crate::unit::Bytes;
+use core::time::Duration;
 
 fn dispatcher(hacc: HaccSettings, nodes: usize) -> Dispatcher {
     let settings =
@@ -31,30 +31,72 @@ fn disks(dispatcher: &Dispatcher, now: Time, busy: &[u16]) {
     }
 }
 
+fn weighs(signals: &[(Signal, u16, u64)]) -> HaccSettings {
+    let signals: Vec<_> =
+        signals.iter().map(|&(signal, permille, full)| SignalWeight { signal, permille, full }).collect();
+    let weights = HaccSettings::weigh(&signals).expect("they fit");
+    HaccSettings { weights, ..HaccSettings::STATIC_FILES }
+}
+
 #[test]
 fn load_is_weighed_as_in_the_paper() {
     let report = LoadReport {
         cpu_permille: Some(800),
         disk_permille: Some(300),
         disk_bytes_per_s: Some(250_000),
+        queue: Some(6),
         ..LoadReport::default()
     };
-    assert_eq!(HaccSettings::STATIC_FILES.load(&report), Some(300));
-    assert_eq!(HaccSettings::DOMINO.load(&report), Some((800 + 300) / 2));
-    let by_bytes = HaccSettings { disk_full: Bytes(1_000_000), ..HaccSettings::DOMINO };
-    assert_eq!(by_bytes.load(&report), Some((800 + 250) / 2));
+    let load = |hacc: HaccSettings| hacc.load(&report, Weight::ONE);
+    assert_eq!(load(HaccSettings::STATIC_FILES), Some(300));
+    assert_eq!(load(HaccSettings::DOMINO), Some((800 + 300) / 2));
+    let by_bytes = weighs(&[(Signal::Cpu, 500, 1000), (Signal::DiskBytes, 500, 1_000_000)]);
+    assert_eq!(load(by_bytes), Some((800 + 250) / 2));
     let full = LoadReport { cpu_permille: Some(9_999), disk_bytes_per_s: Some(u64::MAX), ..report };
-    assert_eq!(by_bytes.load(&full), Some(1000), "no device is more than busy");
+    assert_eq!(by_bytes.load(&full, Weight::ONE), Some(1000), "no device is more than busy");
+    let paging = weighs(&[(Signal::Disk, 500, 1000), (Signal::Paging, 500, 100)]);
+    assert_eq!(load(paging), None, "paging is missing, which is not none");
 }
 
 #[test]
-fn weights_that_say_nothing_are_refused() {
-    let hacc = HaccSettings { w_cpu_permille: 0, w_disk_permille: 0, ..HaccSettings::DOMINO };
-    let error = Dispatcher::new(Settings { hacc, ..Settings::default() }, &[]).expect_err("no load");
-    assert_eq!(
-        error.to_string(),
-        "hacc.w_disk_permille = 0 is out of range: it must be above 0 where hacc.w_cpu_permille is 0"
-    );
+fn counts_and_rates_are_relative_to_the_nodes_weight() {
+    let hacc = weighs(&[(Signal::Disk, 400, 1000), (Signal::Queue, 600, 10)]);
+    let report = LoadReport { disk_permille: Some(500), queue: Some(8), ..LoadReport::default() };
+    let load = |weight| hacc.load(&report, Weight::from_f64(weight).expect("in range"));
+    assert_eq!([load(1.0), load(2.0), load(0.5)], [Some(200 + 480), Some(200 + 240), Some(200 + 600)]);
+}
+
+#[test]
+fn settings_that_make_no_sense_are_refused() {
+    use Signal::{Cpu, Disk, Queue};
+    for (hacc, message) in [
+        (weighs(&[]), "hacc.weights = 0 is out of range: it must be at least one signal, without gaps"),
+        (weighs(&[(Cpu, 600, 1000), (Disk, 600, 1000)]), "hacc.weights = 1200"),
+        (weighs(&[(Cpu, 0, 1000)]), "hacc.weights.permille = 0"),
+        (weighs(&[(Cpu, 500, 1001)]), "hacc.weights.full = 1001"),
+        (weighs(&[(Queue, 500, 0)]), "hacc.weights.full = 0"),
+        (
+            weighs(&[(Queue, 500, 9), (Queue, 500, 9)]),
+            "hacc.weights = 1 is out of range: it must be one weight",
+        ),
+        (HaccSettings { hot_share_permille: 4, ..HaccSettings::DOMINO }, "hacc.hot_share_permille = 4"),
+        (HaccSettings { hot_nodes: 1, ..HaccSettings::DOMINO }, "hacc.hot_nodes = 1"),
+        (HaccSettings { level: Level::Subtree(0), ..HaccSettings::DOMINO }, "hacc.level = 0"),
+    ] {
+        let error = Dispatcher::new(Settings { hacc, ..Settings::default() }, &[]).expect_err(message);
+        assert!(error.to_string().starts_with(message), "{error}");
+    }
+    assert_eq!(HaccSettings::weigh(&[SignalWeight { signal: Cpu, permille: 1, full: 1 }; 9]), None);
+}
+
+#[test]
+fn a_level_names_its_key() {
+    use crate::rules::KeyTemplate;
+    assert_eq!(Level::Document.key(), None);
+    for depth in 1..=Level::DEPTH_MAX {
+        let key = Level::Subtree(depth).key().expect("subtrees have one");
+        assert!(key.parse::<KeyTemplate>().is_ok(), "{key}");
+    }
 }
 
 #[test]
@@ -149,4 +191,107 @@ fn a_failed_nodes_documents_are_placed_anew() {
     dispatcher.fail(Time::ZERO, NodeId(0), &mut Vec::new());
     assert_eq!(send(&dispatcher, Time::ZERO, 1), (1, Reason::Lost));
     assert_eq!(dispatcher.targets_known(), 1);
+}
+
+#[test]
+fn what_moves_is_measured_by_what_the_other_node_can_bear() {
+    // Half of x's load is too much for a node a quarter as strong: f = 2 amount (800 - 0) / 800 * 1 / (1 + 4) = 1/5.
+    let settings =
+        Settings { policy: PolicyKind::Hacc, admission: Admission::Unlimited, ..Settings::default() };
+    let weight = Weight::from_f64(0.25).expect("in range");
+    let specs = [NodeSpec::named("x"), NodeSpec { weight, ..NodeSpec::named("y") }];
+    let dispatcher = Dispatcher::new(settings, &specs).expect("in range");
+    disks(&dispatcher, Time::ZERO, &[0, 50]);
+    assert!((0..1_000).all(|document| send(&dispatcher, Time::ZERO, document).0 == 0));
+    disks(&dispatcher, Time::from_secs(1), &[800, 0]);
+    let moved = (0..1_000).filter(|document| send(&dispatcher, Time::from_secs(1), *document).0 == 1).count();
+    // Five standard deviations of 1,000 draws of 1/5 are 63.
+    assert!(moved.abs_diff(200) < 63, "{moved}");
+}
+
+#[test]
+fn loads_are_compared_when_a_round_is_over() {
+    let dispatcher = dispatcher(HaccSettings { amount_permille: 1000, ..HaccSettings::STATIC_FILES }, 3);
+    disks(&dispatcher, Time::ZERO, &[0, 50, 50]);
+    assert_eq!(send(&dispatcher, Time::ZERO, 1), (0, Reason::First));
+    let tell = |ms: u64, node: u16, busy: u16| {
+        let report = LoadReport { disk_permille: Some(busy), ..LoadReport::default() };
+        assert!(dispatcher.report(Time::from_millis(ms), NodeId(node), report));
+    };
+    tell(1_000, 0, 1000);
+    tell(1_001, 1, 500);
+    assert_eq!(send(&dispatcher, Time::from_millis(1_002), 1), (0, Reason::Local), "node 2 has not spoken");
+    tell(1_003, 2, 0);
+    assert_eq!(
+        send(&dispatcher, Time::from_millis(1_004), 1),
+        (2, Reason::Migrate),
+        "not to node 1, idle before"
+    );
+    // Node 2 falls silent: the round is over when node 0 speaks again, and what it says then is of the next one.
+    tell(4_000, 0, 0);
+    tell(4_001, 1, 1000);
+    tell(4_200, 0, 900);
+    assert_eq!(
+        send(&dispatcher, Time::from_millis(4_201), 2),
+        (2, Reason::First),
+        "0 is still what node 2 said"
+    );
+}
+
+#[test]
+fn a_hot_document_goes_to_several_nodes_and_comes_back() {
+    let hacc = HaccSettings { hot_share_permille: 200, hot_nodes: 3, ..HaccSettings::STATIC_FILES };
+    let dispatcher = dispatcher(hacc, 5);
+    disks(&dispatcher, Time::ZERO, &[10, 20, 30, 40, 50]);
+    let servers = |now| {
+        let known = dispatcher.explain(now, TargetId(mix(0))).known.expect("it is known");
+        known.servers.iter().map(|node| node.0).collect::<Vec<_>>()
+    };
+    let run = |from_ms: u64, every: u64| {
+        for i in 0..4_000 {
+            let document = if i % every == 0 { 0 } else { 1 + i };
+            send(&dispatcher, Time::from_millis(from_ms + i), document);
+        }
+        servers(Time::from_millis(from_ms + 4_000))
+    };
+    // Half of all requests where a fifth makes it hot: 1 + floor(2.5), which is as many as are allowed.
+    assert_eq!(run(0, 2), [0, 1, 2], "the least loaded, then the next");
+    assert_eq!(run(10_000, 1_000).len(), 1);
+}
+
+#[test]
+fn groups_keep_static_and_dynamic_apart() {
+    let group = |number| GroupId::new(number).expect("at most 63");
+    let specs = [1, 2, 2].map(|number| {
+        let groups = crate::nodes::Groups::NONE.with(group(number));
+        NodeSpec { groups, ..NodeSpec::named(format!("n{}", mix(number.into()))) }
+    });
+    let specs: Vec<NodeSpec> =
+        specs.into_iter().enumerate().map(|(i, spec)| NodeSpec { name: format!("n{i}"), ..spec }).collect();
+    let hacc = Settings { policy: PolicyKind::Hacc, admission: Admission::Unlimited, ..Settings::default() };
+    let route = |number| crate::dispatch::RouteSpec { group: group(number), settings: hacc.clone() };
+    let dispatcher =
+        Dispatcher::with_routes(hacc.clone(), vec![route(1), route(2)], &specs).expect("in range");
+    disks(&dispatcher, Time::ZERO, &[1000, 900, 800]);
+    let nodes = |route| {
+        let request = |i| Request::new(TargetId(mix(i))).with_route(crate::id::RouteId(route));
+        let mut nodes: Vec<u16> = (0..50)
+            .map(|i| match dispatcher.arrive(Time::ZERO, request(i)) {
+                Arrival::Start(choice) => choice.node.0,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        nodes.dedup();
+        nodes
+    };
+    assert_eq!(
+        (nodes(1), nodes(2)),
+        (vec![0], vec![2]),
+        "static to its node, dynamic to the less loaded of its two"
+    );
+    let later = Time::from_millis(100) + Duration::from_secs(1);
+    disks(&dispatcher, later, &[0, 0, 1000]);
+    let request = Request::new(TargetId(mix(7))).with_route(crate::id::RouteId(2));
+    let moved = dispatcher.explain_request(later, &request).decision.map(|choice| choice.node.0);
+    assert!(matches!(moved, Some(1 | 2)), "never to the static node, idle as it is");
 }

@@ -1,0 +1,258 @@
+//! What nodes last reported, as one number each, where a decision reads it without a lock.
+//!
+//! A policy makes a load of each report as it comes ([`Policy::reported`](super::Policy::reported)) and puts it here. It
+//! counts until the node reports again, loses its targets (fails, drains, leaves), or the report is too old; it is *missing*
+//! then. Loads change with reports only, and so are the same for all decisions between two changes; they need no tape.
+//!
+//! The least of each block of 64 slots is kept, so that the search for the least loaded node passes over blocks that cannot
+//! hold it. The minima go by what was put last, also where that has become missing since; this costs a look, not the result.
+
+use crate::id::NodeId;
+use crate::nodes::{Sight, lock};
+use crate::time::Time;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::time::Duration;
+use std::sync::Mutex;
+
+/// Slots whose minimum is kept together.
+const BLOCK: usize = 64;
+
+/// Stands for a load that is missing.
+const MISSING: u32 = u32::MAX;
+
+/// What a node counts as whose load is missing, when the least loaded is looked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Unknown {
+    /// As one with this load.
+    At(u32),
+    /// As the mean of those that are known: it comes into question only where all of them are equal.
+    Mean,
+}
+
+/// The loads by slot. Their unit is the policy's.
+#[derive(Debug)]
+pub(super) struct Gauge {
+    slots: Box<[Slot]>,
+    minima: Box<[AtomicU32]>,
+    age_max: Duration,
+    writing: Mutex<()>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    /// The membership epoch at which the load was put, in the upper half; the load in the lower.
+    word: AtomicU64,
+    at: AtomicU64,
+}
+
+impl Gauge {
+    /// Room for `nodes_max` nodes, all of them missing. A load older than `age_max` is missing too.
+    pub(super) fn new(nodes_max: u16, age_max: Duration) -> Self {
+        let slot = |_| Slot { word: AtomicU64::new(MISSING.into()), at: AtomicU64::new(0) };
+        let blocks = usize::from(nodes_max).div_ceil(BLOCK);
+        Self {
+            slots: (0..nodes_max).map(slot).collect(),
+            minima: (0..blocks).map(|_| AtomicU32::new(MISSING)).collect(),
+            age_max,
+            writing: Mutex::new(()),
+        }
+    }
+
+    /// Keeps a node's load; `None` makes it missing.
+    pub(super) fn put(&self, now: Time, node: NodeId, load: Option<u32>, nodes: Sight<'_>) {
+        let Some(slot) = self.slots.get(node.index()) else { return };
+        let _one = lock(&self.writing);
+        let load = load.map_or(MISSING, |load| load.min(MISSING - 1));
+        slot.at.store(now.as_nanos(), Ordering::Relaxed);
+        slot.word.store(u64::from(nodes.epoch()) << 32 | u64::from(load), Ordering::Release);
+        let block = node.index() / BLOCK;
+        let end = ((block + 1) * BLOCK).min(self.slots.len());
+        let least = self.slots[block * BLOCK..end].iter().map(Slot::load).min();
+        self.minima[block].store(least.unwrap_or(MISSING), Ordering::Release);
+    }
+
+    /// The node's load; `None` if it is missing.
+    #[inline]
+    pub(super) fn get(&self, now: Time, node: NodeId, nodes: Sight<'_>) -> Option<u32> {
+        let slot = self.slots.get(node.index())?;
+        let word = slot.word.load(Ordering::Acquire);
+        let (epoch, load) = ((word >> 32) as u32, word as u32);
+        let at = Time::from_nanos(slot.at.load(Ordering::Relaxed));
+        let holds = load != MISSING && now.since(at) <= self.age_max && !nodes.lost_since(node, epoch);
+        holds.then_some(load)
+    }
+
+    /// When the node's load was put last, as long as it is not missing.
+    pub(super) fn put_at(&self, now: Time, node: NodeId, nodes: Sight<'_>) -> Option<Time> {
+        self.get(now, node, nodes)?;
+        self.slots.get(node.index()).map(|slot| Time::from_nanos(slot.at.load(Ordering::Relaxed)))
+    }
+
+    /// Whether some open node's load is known and below `bound`.
+    pub(super) fn any_below(&self, now: Time, bound: u32, nodes: Sight<'_>) -> bool {
+        let used = nodes.slots().min(self.slots.len());
+        self.blocks_up_to(bound.saturating_sub(1)).any(|block| {
+            let mut slots = (block * BLOCK..((block + 1) * BLOCK).min(used)).map(node_at);
+            slots.any(|node| {
+                self.get(now, node, nodes).is_some_and(|load| load < bound) && nodes.is_open(node)
+            })
+        })
+    }
+
+    /// The open node with the least load for which `skip` is false; among equals the one with the fewest requests in flight
+    /// by its weight, then the first at or after `start`. Reports are as old as their period, so many requests see the same
+    /// loads; the second rule keeps those that find equal ones from all going one way.
+    ///
+    /// Looks at the blocks that can hold it, and at all nodes where one whose load is missing comes into question. With
+    /// nothing known at all it is the node with the fewest requests in flight.
+    pub(super) fn least(
+        &self,
+        now: Time,
+        start: usize,
+        unknown: Unknown,
+        nodes: Sight<'_>,
+        skip: impl Fn(NodeId) -> bool,
+    ) -> Option<NodeId> {
+        let used = nodes.slots().min(self.slots.len());
+        let start = if start < used { start } else { 0 };
+        let usable = |node: NodeId| nodes.is_open(node) && !skip(node);
+        let after = |node: NodeId| (node.index() + used - start) % used;
+        let mut best: Option<(u32, _, usize, NodeId)> = None;
+        for block in 0..self.minima.len().min(used.div_ceil(BLOCK)) {
+            let least = self.minima[block].load(Ordering::Acquire);
+            if least == MISSING || best.is_some_and(|best| least > best.0) {
+                continue;
+            }
+            for node in (block * BLOCK..((block + 1) * BLOCK).min(used)).map(node_at) {
+                let Some(load) = self.get(now, node, nodes) else { continue };
+                if best.is_some_and(|best| load > best.0) || !usable(node) {
+                    continue;
+                }
+                let found = (load, nodes.key(node), after(node), node);
+                best = Some(best.map_or(found, |best| best.min(found)));
+            }
+        }
+        let all = || (0..used).map(node_at);
+        let Some((least, ..)) = best else {
+            return nodes.least_without(start, skip);
+        };
+        let counts_as = match unknown {
+            Unknown::At(load) => load,
+            Unknown::Mean if all().any(|node| self.is_above(now, node, least, nodes)) => MISSING,
+            Unknown::Mean => least,
+        };
+        if counts_as <= least {
+            let missing = all().filter(|node| self.get(now, *node, nodes).is_none() && usable(*node));
+            let found = missing.map(|node| (counts_as, nodes.key(node), after(node), node)).min();
+            best = best.into_iter().chain(found).min();
+        }
+        best.map(|(.., node)| node)
+    }
+
+    fn is_above(&self, now: Time, node: NodeId, bound: u32, nodes: Sight<'_>) -> bool {
+        self.get(now, node, nodes).is_some_and(|load| load > bound) && nodes.is_open(node)
+    }
+
+    /// The blocks that may hold a load of at most `bound`.
+    fn blocks_up_to(&self, bound: u32) -> impl Iterator<Item = usize> {
+        let minima = self.minima.iter().enumerate();
+        minima.filter(move |(_, least)| least.load(Ordering::Acquire) <= bound).map(|(block, _)| block)
+    }
+}
+
+impl Slot {
+    fn load(&self) -> u32 {
+        self.word.load(Ordering::Acquire) as u32
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "there are at most 65,534 slots")]
+const fn node_at(index: usize) -> NodeId {
+    NodeId(index as u16)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::RouteId;
+    use crate::nodes::{GroupId, JoinPace, NodeSpec, NodeState, Nodes};
+    use proptest::prelude::*;
+
+    const AGE_MAX: Duration = Duration::from_secs(10);
+
+    fn nodes(n: usize) -> Nodes {
+        let nodes = Nodes::new(300, JoinPace { targets_per_s: 1, warm_targets: 0 });
+        for i in 0..n {
+            nodes
+                .join(Time::ZERO, NodeSpec::named(format!("n{i}")), true, None, |_| {})
+                .expect("there is room");
+        }
+        nodes
+    }
+
+    fn sight(nodes: &Nodes) -> Sight<'_> {
+        Sight::of(nodes, None, RouteId::DEFAULT, GroupId::ALL)
+    }
+
+    proptest! {
+        /// The search is a scan over all nodes with the rules taken literally.
+        #[test]
+        fn the_search_is_a_scan(
+            n in 1_usize..200,
+            steps in prop::collection::vec((0_usize..200, 0_u8..9, 0_u32..6, 0_u64..20), 0..300),
+            start in 0_usize..220,
+            now in 0_u64..25,
+            mean in any::<bool>(),
+        ) {
+            let nodes = nodes(n);
+            let gauge = Gauge::new(300, AGE_MAX);
+            let mut truth: Vec<Option<(u64, u32)>> = vec![None; n];
+            for (node, what, load, at) in steps {
+                let (index, node) = (node % n, node_at(node % n));
+                match what {
+                    0..=5 if nodes.is_open(node) => {
+                        gauge.put(Time::from_secs(at), node, Some(load), sight(&nodes));
+                        truth[index] = Some((at, load));
+                    }
+                    6 => {
+                        gauge.put(Time::from_secs(at), node, None, sight(&nodes));
+                        truth[index] = None;
+                    }
+                    7 => { sight(&nodes).start(node); }
+                    8 => {
+                        let state = if nodes.is_open(node) { NodeState::Down } else { NodeState::Up };
+                        nodes.set_state(node, state);
+                        truth[index] = None;
+                    }
+                    _ => {}
+                }
+            }
+            let (now, sight) = (Time::from_secs(now), sight(&nodes));
+            let known = |node: NodeId| {
+                let fresh = |(at, _): &(u64, u32)| now.since(Time::from_secs(*at)) <= AGE_MAX;
+                truth[node.index()].filter(fresh).map(|(_, load)| load)
+            };
+            let open: Vec<NodeId> = (0..n).map(node_at).filter(|node| nodes.is_open(*node)).collect();
+            for node in &open {
+                prop_assert_eq!(gauge.get(now, *node, sight), known(*node));
+            }
+            let loads: Vec<u32> = open.iter().filter_map(|node| known(*node)).collect();
+            let (least, most) = (loads.iter().min().copied(), loads.iter().max().copied());
+            let stand_in = match (mean, least) {
+                (true, Some(least)) if least == most.unwrap_or(least) => least,
+                (true, Some(_)) => u32::MAX,
+                (true, None) => 0,
+                (false, _) => 3,
+            };
+            let from = if start < n { start } else { 0 };
+            let rank = |node: &NodeId| (known(*node).unwrap_or(stand_in), nodes.key(*node), (node.index() + n - from) % n);
+            let unknown = if mean { Unknown::Mean } else { Unknown::At(3) };
+            let expected = open.iter().copied().min_by_key(rank);
+            prop_assert_eq!(gauge.least(now, start, unknown, sight, |_| false), expected);
+            for bound in 0..7 {
+                let below = loads.iter().any(|load| *load < bound);
+                prop_assert_eq!(gauge.any_below(now, bound, sight), below);
+            }
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! Which documents are hot: counted in windows of one second, in bounded memory.
+//!
+//! Requests are counted in 64 shards by the document's hash, each with its lock and [`ENTRIES`] documents. A document that is
+//! not among them takes the place of the one with the smallest count and inherits that count plus one (Metwally, Agrawal and
+//! El Abbadi, ICDT 2005: Space-Saving), so that any document with more than 1/16 of its shard's requests has a place. What was
+//! inherited decides about places only: a document is hot by the requests that were really seen.
+//!
+//! At the end of a window each rate becomes the mean of itself and of the window's count; half of what was is forgotten
+//! each second. The requests of all shards are added up at that time, and a document is hot while it has, in this window or
+//! by its rate, the stated share of them, and at least [`REQUESTS_MIN`]. With r times that share it goes to 1 + floor(r) nodes,
+//! within the limit. It leaves one again only when its requests have fallen to half of what gave it the node.
+//!
+//! Which requests end up in which window depends on how threads interleave, so what a decision reads of all this passes the
+//! tape as one value; nothing is counted where a tape is played.
+
+use crate::id::TargetId;
+use crate::nodes::lock;
+use crate::time::Time;
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::time::Duration;
+use std::sync::Mutex;
+
+/// Documents counted per shard.
+const ENTRIES: usize = 16;
+/// Requests per window below which no document is hot.
+const REQUESTS_MIN: u32 = 16;
+const WINDOW: Duration = Duration::from_secs(1);
+const SHARDS: usize = 64;
+
+/// To how many nodes a document may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Spread {
+    /// It gets nodes up to this number.
+    pub(super) up_to: u8,
+    /// It loses nodes down to this number.
+    pub(super) down_to: u8,
+}
+
+impl Spread {
+    /// One node.
+    pub(super) const ONE: Self = Self { up_to: 1, down_to: 1 };
+
+    pub(super) const fn to_bits(self) -> u64 {
+        (self.up_to as u64) << 8 | self.down_to as u64
+    }
+
+    pub(super) const fn from_bits(bits: u64) -> Self {
+        Self { up_to: (bits >> 8) as u8, down_to: bits as u8 }
+    }
+}
+
+/// Counts documents.
+#[derive(Debug)]
+pub(super) struct Hot {
+    share_permille: u64,
+    nodes_max: u8,
+    shards: Box<[Padded]>,
+    /// Requests per window, by shard.
+    rates: Box<[AtomicU64]>,
+}
+
+/// A shard on cache lines of its own.
+#[repr(align(128))]
+#[derive(Debug, Default)]
+struct Padded(Mutex<Shard>);
+
+#[derive(Debug, Default)]
+struct Shard {
+    /// When the window ends; the first ends at once.
+    ends: Time,
+    count: u32,
+    rate: u32,
+    /// Requests that make a document hot; none before the first window is over.
+    limit: Option<u32>,
+    entries: [Entry; ENTRIES],
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Entry {
+    /// `None`: the place is free.
+    target: Option<TargetId>,
+    /// What it has its place by.
+    place: u32,
+    /// Seen in this window.
+    count: u32,
+    /// Seen per window.
+    rate: u32,
+}
+
+impl Hot {
+    /// Documents with this share of all requests go to up to `nodes_max` nodes.
+    pub(super) fn new(share_permille: u16, nodes_max: u8) -> Self {
+        Self {
+            share_permille: share_permille.into(),
+            nodes_max,
+            shards: (0..SHARDS).map(|_| Padded::default()).collect(),
+            rates: (0..SHARDS).map(|_| AtomicU64::new(0)).collect(),
+        }
+    }
+
+    /// Counts a request.
+    pub(super) fn count(&self, now: Time, target: TargetId) -> Spread {
+        let index = shard_of(target);
+        let mut shard = lock(&self.shards[index].0);
+        if now >= shard.ends {
+            self.turn(&mut shard, index, now);
+        }
+        shard.count = shard.count.saturating_add(1);
+        let limit = shard.limit;
+        let entry = shard.touch(target);
+        entry.place = entry.place.saturating_add(1);
+        entry.count = entry.count.saturating_add(1);
+        self.spread(*entry, limit)
+    }
+
+    /// What [`Hot::count`] would say, but for the end of a window.
+    pub(super) fn ask(&self, target: TargetId) -> Spread {
+        let shard = lock(&self.shards[shard_of(target)].0);
+        let entry = shard.entries.iter().find(|entry| entry.target == Some(target));
+        entry.map_or(Spread::ONE, |entry| {
+            self.spread(Entry { count: entry.count.saturating_add(1), ..*entry }, shard.limit)
+        })
+    }
+
+    fn spread(&self, entry: Entry, limit: Option<u32>) -> Spread {
+        let Some(limit) = limit else { return Spread::ONE };
+        let seen = entry.count.max(entry.rate);
+        let nodes = |times: u32| {
+            let more = u8::try_from(times).unwrap_or(u8::MAX);
+            more.saturating_add(1).min(self.nodes_max)
+        };
+        Spread { up_to: nodes(seen / limit), down_to: nodes(seen.saturating_mul(2) / limit) }
+    }
+
+    /// Ends the window, and those that went by without a request.
+    #[cold]
+    fn turn(&self, shard: &mut Shard, index: usize, now: Time) {
+        let late = now.since(shard.ends).as_nanos() / WINDOW.as_nanos();
+        let idle = u32::try_from(late).unwrap_or(u32::MAX).min(31);
+        shard.rate = u32::midpoint(shard.rate, shard.count) >> idle;
+        shard.count = 0;
+        for entry in &mut shard.entries {
+            entry.rate = u32::midpoint(entry.rate, entry.count) >> idle;
+            entry.place = (entry.place / 2) >> idle;
+            entry.count = 0;
+        }
+        let first = shard.ends == Time::ZERO;
+        shard.ends = now + WINDOW;
+        self.rates[index].store(shard.rate.into(), Ordering::Relaxed);
+        let all: u64 = self.rates.iter().map(|rate| rate.load(Ordering::Relaxed)).sum();
+        let limit = u32::try_from(all * self.share_permille / 1000).unwrap_or(u32::MAX);
+        shard.limit = (!first).then_some(limit.max(REQUESTS_MIN));
+    }
+}
+
+impl Shard {
+    /// The document's entry, made in place of the one with the smallest count if there is none.
+    fn touch(&mut self, target: TargetId) -> &mut Entry {
+        let at = self.entries.iter().position(|entry| entry.target == Some(target));
+        let at = at.unwrap_or_else(|| {
+            let least = (0..ENTRIES).min_by_key(|at| self.entries[*at].place).unwrap_or(0);
+            let place = self.entries[least].place;
+            self.entries[least] = Entry { target: Some(target), place, count: 0, rate: 0 };
+            least
+        });
+        &mut self.entries[at]
+    }
+}
+
+fn shard_of(target: TargetId) -> usize {
+    (target.0 >> 32) as usize & (SHARDS - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nodes::mix;
+
+    /// 4,000 requests a second for so many seconds; every `every`-th is for document 0.
+    fn run(hot: &Hot, from_s: u64, seconds: u64, every: u64) {
+        for i in 0..seconds * 4_000 {
+            let now = Time::from_secs(from_s) + Duration::from_micros(i * 250);
+            let document = if i % every == 0 { 0 } else { 1 + mix(i) % 100_000 };
+            hot.count(now, TargetId(mix(document)));
+        }
+    }
+
+    #[test]
+    fn a_documents_share_says_how_many_nodes_it_gets() {
+        // 5 % of the requests where 2 % make a document hot: 1 + floor(2.5) nodes, and it keeps 1 + floor(5).
+        let hot = Hot::new(20, 16);
+        run(&hot, 0, 10, 20);
+        let spread = hot.ask(TargetId(mix(0)));
+        assert_eq!((spread.up_to, spread.down_to), (3, 6));
+        let others = (1..2_000).filter(|i| hot.ask(TargetId(mix(*i))) != Spread::ONE).count();
+        assert_eq!(others, 0, "nobody else is hot");
+        let few = Hot::new(20, 2);
+        run(&few, 0, 10, 20);
+        assert_eq!(few.ask(TargetId(mix(0))), Spread { up_to: 2, down_to: 2 }, "no more than allowed");
+    }
+
+    #[test]
+    fn a_document_cools_down() {
+        let hot = Hot::new(20, 16);
+        run(&hot, 0, 10, 20);
+        run(&hot, 10, 10, 1_000);
+        assert_eq!(hot.ask(TargetId(mix(0))), Spread::ONE);
+    }
+
+    #[test]
+    fn a_few_requests_make_nothing_hot() {
+        let hot = Hot::new(5, 16);
+        (0..40).for_each(|i| {
+            assert_eq!(hot.count(Time::from_millis(i * 250), TargetId(7)), Spread::ONE, "four a second");
+        });
+    }
+
+    #[test]
+    fn a_spread_survives_its_bits() {
+        let spread = Spread { up_to: 3, down_to: 16 };
+        assert_eq!(Spread::from_bits(spread.to_bits()), spread);
+    }
+}
