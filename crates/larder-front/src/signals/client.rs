@@ -6,7 +6,7 @@
 use super::cause::Cause;
 use bytes::Bytes;
 use http::header::{ACCEPT, CONNECTION, CONTENT_ENCODING, HOST, HeaderValue, USER_AGENT};
-use http::{Request, StatusCode, Uri};
+use http::{Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
@@ -58,19 +58,14 @@ impl Client {
     /// Asks for the page; the body is to be read from the answer.
     pub(super) async fn ask(&mut self) -> Result<Answer<'_>, Cause> {
         // Taken out while it is in use: if this future is dropped, the connection goes with it.
-        let kept = self.open.take().filter(|open| open.sender.is_ready());
-        let mut open = match kept {
-            Some(open) => open,
-            None => Open::new(self.address).await?,
+        let (open, reply) = match self.open.take().filter(|open| open.sender.is_ready()) {
+            // The node may have closed it just now for its silence; that is no failure.
+            Some(open) => match self.send(open).await {
+                Err(Cause::Connection) => self.send(Open::new(self.address).await?).await?,
+                sent => sent?,
+            },
+            None => self.send(Open::new(self.address).await?).await?,
         };
-        let request = Request::get(self.path.clone())
-            .header(HOST, self.host.clone())
-            .header(USER_AGENT, "larder-signals")
-            .header(ACCEPT, self.accept)
-            .header(CONNECTION, "keep-alive")
-            .body(Empty::new())
-            .map_err(|_| Cause::Malformed)?;
-        let reply = open.sender.send_request(request).await.map_err(|error| cause(&error))?;
         if reply.status() != StatusCode::OK {
             return Err(Cause::Status);
         }
@@ -80,6 +75,19 @@ impl Client {
         let body = reply.into_body();
         self.open = Some(open);
         Ok(Answer { body, _connection: self })
+    }
+
+    /// Sends the request and waits for the reply's head.
+    async fn send(&self, mut open: Open) -> Result<(Open, Response<Incoming>), Cause> {
+        let request = Request::get(self.path.clone())
+            .header(HOST, self.host.clone())
+            .header(USER_AGENT, "larder-signals")
+            .header(ACCEPT, self.accept)
+            .header(CONNECTION, "keep-alive")
+            .body(Empty::new())
+            .map_err(|_| Cause::Malformed)?;
+        let reply = open.sender.send_request(request).await.map_err(|error| cause(&error))?;
+        Ok((open, reply))
     }
 
     /// Asks for the page and reads it whole, up to `body_max` bytes.

@@ -61,7 +61,8 @@ pub struct SignalsConfig {
     /// [`SignalSource::Off`].
     pub source: Option<SignalSource>,
     /// Time between two reports of a node. 10 ms to 1 h; default 200 ms, HACC's (section 5.1). The first poll of a
-    /// node is at a chance moment of its first period, so that nodes are not polled in step.
+    /// node is at a chance moment of the first period, or second if that is shorter, so that nodes are not polled in
+    /// step.
     pub period: Duration,
     /// How long a poll may take, from its beginning to the last byte. 1 ms to 1 min; default 1 s. Outcome: no report,
     /// `timeout`.

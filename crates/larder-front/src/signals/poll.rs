@@ -33,7 +33,8 @@ struct Poller<'a> {
 pub(super) async fn run(shared: &Shared, node: &Node, source: SignalSource) {
     let config = &shared.signals.config;
     let Some(mut poller) = Poller::new(config, source, node.resolved) else { return };
-    tokio::time::sleep(config.period.mul_f64(Lots::new(node.id.0).next())).await;
+    let first_within = config.period.min(Duration::from_secs(1));
+    tokio::time::sleep(first_within.mul_f64(Lots::new(node.id.0).next())).await;
     let mut ticks = tokio::time::interval(config.period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while !node.standing().left {

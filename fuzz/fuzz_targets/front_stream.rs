@@ -1,0 +1,7 @@
+//! The event stream of a node's cache, whole and in pieces.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| larder_front::fuzzing::fuzz_stream(bytes));
