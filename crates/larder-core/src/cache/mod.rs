@@ -217,6 +217,16 @@ impl<K: Copy + Eq + Hash> ByteCache<K> {
         Some(Bytes(size))
     }
 
+    /// Changes the capacity, and appends to `evicted` what has no place any more, in the order of leaving.
+    pub fn resize(&mut self, capacity: Bytes, evicted: &mut Vec<(K, Bytes)>) {
+        self.capacity = capacity.0;
+        while self.used > self.capacity {
+            let Some((key, size)) = self.pop() else { break };
+            self.count_eviction(size);
+            evicted.push((key, size));
+        }
+    }
+
     /// Bytes of all objects here; at most the capacity.
     pub const fn used(&self) -> Bytes {
         Bytes(self.used)

@@ -190,3 +190,21 @@ fn names_are_read_back() {
     }
     assert!("LFU".parse::<CacheKind>().is_err());
 }
+
+#[test]
+fn a_smaller_cache_keeps_what_leaves_last() {
+    for kind in CacheKind::ALL {
+        let mut cache = ByteCache::new(kind, Bytes(100), Bytes(100));
+        let mut evicted = Vec::new();
+        for key in 0..10_u8 {
+            cache.insert(key, Bytes(10), &mut evicted);
+        }
+        assert!(evicted.is_empty());
+        cache.resize(Bytes(35), &mut evicted);
+        assert_eq!((cache.used(), cache.len(), cache.stats().evictions), (Bytes(30), 3, 7), "{kind}");
+        assert!(evicted.iter().all(|(key, size)| *size == Bytes(10) && !cache.contains(key)));
+        cache.resize(Bytes(100), &mut evicted);
+        cache.insert(20, Bytes(70), &mut evicted);
+        assert_eq!((cache.used(), evicted.len()), (Bytes(100), 7), "{kind}");
+    }
+}
