@@ -1,7 +1,12 @@
 //! `larder load`: clients for anything that speaks HTTP/1.1.
 
+mod dbench;
+mod manifest;
 mod source;
+mod stage;
+mod users;
 mod warmup;
+mod workload;
 
 use std::io::{self, Write};
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -9,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
-use clap::Args;
+use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use larder_load::{Arrivals, LoadError, Method, Plan, Progress, Report, Reuse, Stop};
 
@@ -29,8 +34,14 @@ const CLIENTS: u32 = 64;
 ///
 /// Asks for the URL's own path, or for what a trace asks for, in its order. The first third warms the caches and is
 /// not counted. The result is a table on stdout; reasons to doubt it are printed as warnings.
+///
+/// Users who fetch pages and think are commands of their own: sessions, mix and dbench; manifest lists what they ask
+/// for, so that a node can serve it.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct LoadArgs {
+    #[command(subcommand)]
+    command: Option<LoadCommand>,
     /// Where to send requests: `http://HOST[:PORT][/PATH]`.
     #[arg(required_unless_present = "json_schema")]
     url: Option<String>,
@@ -113,7 +124,22 @@ pub(crate) struct LoadArgs {
     json_schema: bool,
 }
 
+#[derive(Debug, Subcommand)]
+enum LoadCommand {
+    Sessions(Box<users::SessionsArgs>),
+    Mix(Box<users::MixArgs>),
+    Dbench(Box<dbench::DbenchArgs>),
+    Manifest(Box<manifest::ManifestArgs>),
+}
+
 pub(crate) fn run(args: &LoadArgs) -> anyhow::Result<()> {
+    match &args.command {
+        Some(LoadCommand::Sessions(args)) => return args.run(),
+        Some(LoadCommand::Mix(args)) => return args.run(),
+        Some(LoadCommand::Dbench(args)) => return args.run(),
+        Some(LoadCommand::Manifest(args)) => return args.run(),
+        None => {}
+    }
     if args.json_schema {
         return print_json(&schemars::schema_for!(Report));
     }
@@ -150,7 +176,7 @@ pub(crate) fn run(args: &LoadArgs) -> anyhow::Result<()> {
 impl LoadArgs {
     fn plan(&self) -> anyhow::Result<Plan> {
         let url = self.url.as_deref().unwrap_or_default();
-        let uri: http::Uri = url.parse().map_err(|error| usage(format!("'{url}' is no URL: {error}")))?;
+        let uri = parse(url)?;
         let (address, host) = resolve(url, &uri)?;
         let source = self.source(&uri)?;
         let plan = Plan::new(address, self.host.as_deref().unwrap_or(&host), source.targets, source.order);
@@ -201,6 +227,10 @@ impl LoadArgs {
         let times = times.ok_or_else(|| usage("--open-trace: the trace has no times; use --rate"))?;
         Ok(Arrivals::OpenTrace { times, speedup: self.speedup, resolution: self.resolution.0 })
     }
+}
+
+fn parse(url: &str) -> anyhow::Result<http::Uri> {
+    url.parse().map_err(|error| usage(format!("'{url}' is no URL: {error}")))
 }
 
 /// Where the URL leads, and what its `Host` header is.

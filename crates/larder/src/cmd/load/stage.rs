@@ -1,0 +1,184 @@
+//! Arguments that every load of users takes, and how its result comes out.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use larder_load::{Keep, Stage, Stop, UserProgress};
+use serde::Serialize;
+
+use super::{explain, interrupted_twice, parse, print_json, resolve, split_header};
+use crate::config::Span;
+use crate::outcome::usage;
+
+/// Where to, and how pages are fetched.
+#[derive(Debug, Args)]
+pub(super) struct StageArgs {
+    /// The site: `http://HOST[:PORT]`. Paths are the workload's.
+    #[arg(required_unless_present = "json_schema")]
+    url: Option<String>,
+    /// Most connections of one user at a time, 1 to 64: a page's base comes first, then what it embeds over this many.
+    /// Default: 2; of dbench 1.
+    #[arg(long, value_name = "N")]
+    parallel: Option<u32>,
+    /// For how long a user keeps a connection: a request, a page or a visit. Default: a page; of mix and dbench a
+    /// request.
+    #[arg(long, value_name = "SPAN")]
+    keep: Option<Keep>,
+    /// Limit for one request.
+    #[arg(long, value_name = "TIME", default_value = "30s")]
+    timeout: Span,
+    /// Factor on users' pauses, 0 to 1000: 0.1 makes them think a tenth as long.
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
+    time_scale: f64,
+    /// Threads that drive the users.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    threads: u32,
+    /// Accept documents of any size. By default one that has not the workload's is a failure; see `larder load
+    /// manifest`.
+    #[arg(long)]
+    any_size: bool,
+    /// Further request header, such as "Accept: text/html". May be given several times.
+    #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
+    headers: Vec<String>,
+    /// The Host header, if it is not that of the URL.
+    #[arg(long, value_name = "HOST")]
+    host: Option<String>,
+    /// Number of nodes that should answer, so that one that never does shows in the imbalance.
+    #[arg(long, value_name = "N")]
+    nodes: Option<u32>,
+}
+
+/// How the result comes out.
+#[derive(Debug, Args)]
+pub(super) struct OutputArgs {
+    /// Print JSON instead of the table.
+    #[arg(long)]
+    json: bool,
+    /// Also write the JSON to this file.
+    #[arg(short, long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// End with exit code 1 if there is any reason to doubt the figures.
+    #[arg(long)]
+    strict: bool,
+    /// Show no progress.
+    #[arg(short, long)]
+    quiet: bool,
+    /// Print the JSON Schema of the JSON and end.
+    #[arg(long)]
+    pub(super) json_schema: bool,
+}
+
+impl StageArgs {
+    /// The stage, whose `keep` and `parallel` are those of `usual` unless given.
+    pub(super) fn stage(&self, usual_keep: Keep, usual_parallel: u32) -> anyhow::Result<Stage> {
+        let url = self.url.as_deref().unwrap_or_default();
+        let uri = parse(url)?;
+        let (address, host) = resolve(url, &uri)?;
+        if uri.path_and_query().is_some_and(|path| path.as_str() != "/") {
+            return Err(usage(format!(
+                "'{url}': a path means nothing here, as the workload has its own (--path)"
+            )));
+        }
+        if !(0.0..=larder_load::TIME_SCALE_MAX).contains(&self.time_scale) {
+            return Err(usage(
+                "--time-scale must be from 0 to 1000; 1 lets users think as long as the workload says",
+            ));
+        }
+        Ok(Stage {
+            headers: self.headers.iter().map(|header| split_header(header)).collect::<Result<_, _>>()?,
+            parallel: self.parallel.unwrap_or(usual_parallel),
+            keep: self.keep.unwrap_or(usual_keep),
+            timeout: self.timeout.0,
+            time_scale: self.time_scale,
+            threads: self.threads,
+            check_sizes: !self.any_size,
+            nodes_expected: self.nodes,
+            ..Stage::new(address, self.host.as_deref().unwrap_or(&host))
+        })
+    }
+}
+
+/// A bar, and whoever updates it.
+pub(super) struct Shown {
+    bar: ProgressBar,
+    length: Option<Duration>,
+}
+
+impl Shown {
+    /// Of a run that takes `length`, or nobody knows how long.
+    pub(super) fn new(quiet: bool, length: Option<Duration>) -> Self {
+        let bar = if quiet {
+            ProgressBar::hidden()
+        } else {
+            let millis = length.map_or(0, |length| u64::try_from(length.as_millis()).unwrap_or(u64::MAX));
+            let template = if length.is_some() { "[{bar:30}] {percent:>3} %  {msg}" } else { "{msg}" };
+            let style =
+                ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+            ProgressBar::new(millis).with_style(style.progress_chars("=> "))
+        };
+        Self { bar, length }
+    }
+
+    /// Shows how far it is; `what` stands in front.
+    pub(super) fn show(&self, what: &str, at: UserProgress) {
+        if self.length.is_some() {
+            self.bar.set_position(u64::try_from(at.elapsed.as_millis()).unwrap_or(u64::MAX));
+        }
+        let failed = if at.failed > 0 { format!(", {} failed", at.failed) } else { String::new() };
+        let phase = if at.measuring { "measuring" } else { "warming up" };
+        let (elapsed_s, users) = (at.elapsed.as_secs_f64(), at.users);
+        let rate = at.finished as f64 / elapsed_s.max(0.001);
+        self.bar.set_message(format!(
+            "{what}{phase}, {elapsed_s:.0} s, {users} users, {rate:.0} requests/s{failed}"
+        ));
+    }
+}
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// Runs to the end; the first interrupt ends it with a report, the second without.
+pub(super) fn block_on<R>(
+    stop: &Stop,
+    run: impl Future<Output = Result<R, larder_load::LoadError>>,
+) -> anyhow::Result<R> {
+    let runtime = crate::cmd::serve::runtime(1)?;
+    runtime.block_on(async {
+        tokio::select! {
+            report = run => report.map_err(explain),
+            () = interrupted_twice(stop) => Err(anyhow::anyhow!("interrupted")),
+        }
+    })
+}
+
+impl OutputArgs {
+    pub(super) fn quiet(&self) -> bool {
+        self.quiet
+    }
+
+    /// Puts a report out.
+    pub(super) fn emit(&self, report: &impl Serialize, text: &str, doubtful: bool) -> anyhow::Result<()> {
+        if let Some(path) = &self.out {
+            let json = serde_json::to_string_pretty(report)?;
+            std::fs::write(path, json + "\n").with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        if self.json {
+            print_json(report)?;
+        } else {
+            let mut out = io::stdout().lock();
+            out.write_all(text.as_bytes())?;
+            out.flush()?;
+        }
+        if self.strict && doubtful {
+            anyhow::bail!("there are reasons to doubt the figures (--strict)");
+        }
+        Ok(())
+    }
+}
