@@ -56,8 +56,8 @@ pub struct Request {
     /// The node that accepted the request, where the nodes themselves face the clients (CARD, dec-CARD: WARD
     /// section 1). `None` where a switch in front of them does. Source: the shell; only `ward` and `part` look at it.
     pub origin: Option<NodeId>,
-    /// What the request costs beside sending bytes. Source: the shell, from the URL; only `cap` and `static` look at
-    /// it.
+    /// What the request costs beside sending bytes. Source: the shell, from the URL; only `cap`, `cap-load` and
+    /// `static` look at it.
     pub class: ServiceClass,
     /// The route it takes, and so whose policy decides. Source: the shell, from host and path.
     pub route: RouteId,

@@ -26,6 +26,9 @@
 //! - *Order of use* is that of the decisions and of `Stored`, the front-end's view. A node's own replacement policy
 //!   may evict something else than the oldest; the mirror follows what nodes say.
 //! - *Copies at several nodes* (after retries): each ages by itself; the least loaded serves, equals by slot.
+//! - *Hits as events*: `Stored` of a copy that is there already, as a shell tells that goes by `Cache-Status` of hits, makes it
+//!   younger and nothing else; what has left in the meantime has left for another. From hits alone nobody learns what
+//!   left: no cache is ever full, and what is left is LB, with a retried target where it was found last.
 //! - *Lost events*: a copy that has left unnoticed is asked for once, and is stored again. Copies of a node that failed,
 //!   drained or left are forgotten. A retry goes to the least loaded node that was not tried and is not mirrored until
 //!   it is stored.
@@ -230,9 +233,14 @@ impl Policy for LbGc {
             *room = Room::default();
         }
         match event {
+            CacheEvent::Stored
+                if mirror.at(target, node).is_some_and(|copy| copy.size > 0 && alive(&copy, nodes)) =>
+            {
+                mirror.used(target, node, epoch);
+            }
             CacheEvent::Stored => mirror.stored(Copy { target, node, epoch, size: room.stored() }),
             CacheEvent::Evicted => {
-                let size = mirror.remove(target, node).map_or(1, |copy| copy.size);
+                let size = mirror.remove(target, node).map_or(1, |copy| copy.size.max(1));
                 room.evicted(size, epoch);
             }
         }
@@ -339,6 +347,37 @@ mod tests {
         assert_eq!(nodes[..3], [(0, Reason::Hash); 3]);
         assert_eq!(nodes[3], (1, Reason::Oldest), "20 is the oldest");
         assert_eq!(send(&dispatcher, 35), (0, Reason::Oldest), "6 is next");
+    }
+
+    #[test]
+    fn a_hit_told_as_an_event_says_nothing_of_room() {
+        let run = |hits: bool| {
+            let dispatcher = full();
+            // 3 copies leave a for 4; in between a client hits 3, which is still there.
+            (10..=12).for_each(|target| event(&dispatcher, 0, target, Stored));
+            (10..=12).for_each(|target| event(&dispatcher, 0, target, Evicted));
+            if hits {
+                event(&dispatcher, 0, 3, Stored);
+            }
+            event(&dispatcher, 0, 4, Stored);
+            // 4 takes three places: when it leaves for 5, there is room for two more.
+            event(&dispatcher, 0, 4, Evicted);
+            event(&dispatcher, 0, 5, Stored);
+            [40, 41, 42, 43].map(|target| send(&dispatcher, target).1)
+        };
+        assert_eq!(run(true), run(false));
+        assert_eq!(run(true), [Reason::Hash, Reason::Hash, Reason::Oldest, Reason::Oldest]);
+    }
+
+    #[test]
+    fn from_hits_alone_it_is_hashing() {
+        let dispatcher = dispatcher(&["a", "b"], 100);
+        for target in (0..50).map(crate::nodes::mix) {
+            let (node, reason) = send(&dispatcher, target);
+            assert_eq!(reason, Reason::Hash);
+            event(&dispatcher, node, target, Stored);
+            assert_eq!(send(&dispatcher, target), (node, Reason::Local));
+        }
     }
 
     #[test]

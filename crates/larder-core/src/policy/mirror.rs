@@ -19,7 +19,8 @@ pub(super) struct Copy {
     pub(super) node: NodeId,
     /// The membership epoch at which it was put down or used last.
     pub(super) epoch: u32,
-    /// How many copies had to leave for it, as far as that is known; at least 1.
+    /// How many copies had to leave for it, as far as that is known; 0 while it is expected and the node has not said that it
+    /// is there.
     pub(super) size: u32,
 }
 
@@ -71,14 +72,14 @@ impl Mirror {
         core::iter::successors(slot(self.oldest), move |last| slot(last.newer)).map(|slot| slot.copy)
     }
 
-    /// Notes a use: the copy is now the newest, and is put down, with size 1, if it was not there.
+    /// Notes a use: the copy is now the newest, and is put down as expected if it was not there.
     pub(super) fn used(&mut self, target: TargetId, node: NodeId, epoch: u32) {
         match self.find(target, node) {
             Some(at) => {
                 self.slots[at as usize].copy.epoch = epoch;
                 self.renew(at);
             }
-            None => self.put(Copy { target, node, epoch, size: 1 }),
+            None => self.put(Copy { target, node, epoch, size: 0 }),
         }
     }
 
@@ -129,6 +130,11 @@ impl Mirror {
         Some(self.slots[at as usize].copy)
     }
 
+    /// The copy of a target at a node.
+    pub(super) fn at(&self, target: TargetId, node: NodeId) -> Option<Copy> {
+        self.find(target, node).map(|at| self.slots[at as usize].copy)
+    }
+
     fn find(&self, target: TargetId, node: NodeId) -> Option<u32> {
         let is = |at: &u32| {
             let copy = &self.slots[*at as usize].copy;
@@ -176,7 +182,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn copy(target: u64, node: u16) -> Copy {
-        Copy { target: TargetId(target), node: NodeId(node), epoch: 1, size: 1 }
+        Copy { target: TargetId(target), node: NodeId(node), epoch: 1, size: 0 }
     }
 
     proptest! {

@@ -14,13 +14,23 @@
 //! PART is WARD with an empty core. `part` therefore partitions a table's core too, by hash, so that one table serves
 //! both; given a table made for it, which has no core, it does what the paper says.
 //!
+//! *Behind a switch* no request has an origin. A target of the partition goes to its owner as ever. A target of the core
+//! and one that the table does not name may be served anywhere, so they go to the node with the fewest requests in flight,
+//! equals in turn: that stands for the even arrival of the paper's round-robin DNS, with load. For the core it is what the
+//! core is for; for the unnamed it loses nothing by the analysis's own assumption that no cache keeps them, until the
+//! table is refreshed. (`part` has no core: those targets go where their hash says.)
+//!
+//! *Refreshed while it runs*: the paper computes the table from yesterday's log, and mentions every 15 minutes. A table is
+//! replaced as a whole; a decision sees the old or the new one. What it is computed from, live, is a
+//! [census](crate::census) of the switch's own traffic. A table that was made for other nodes than there are is used as far as
+//! it goes: an owner that is not there, or not in the route's group, counts as closed.
+//!
 //! Where the paper is silent: a target whose owner takes no requests is served at its origin, like one that is not in
-//! the table. A request without an origin (a switch took it), or whose origin takes no requests, and that the table
-//! sends to no owner, goes to the node with the fewest requests in flight, equals in turn; so does a retry. The
-//! table's nodes are slots in the order in which the nodes joined.
+//! the table. A request whose origin takes no requests is treated like one without; so is a retry, which goes to the node
+//! with the fewest requests in flight that was not tried. The table's nodes are slots in the order in which the nodes joined.
 //!
 //! Parameters: the table (default none: every request is served at its origin, which is the paper's RR). State: one
-//! counter, and the table, which is replaced as a whole. Cost: O(1), one binary search among a few ids.
+//! counter, and the table. Cost: O(1), one binary search among a few ids.
 
 use super::least_conn::LeastConnections;
 use super::table::{Place, RouteTable};
