@@ -100,7 +100,9 @@ impl Drop for Lease {
 mod tests {
     use super::*;
     use crate::config::{NodeEntry, SwitchConfig};
+    use crate::routes::Route;
     use larder_core::dispatch::Admission;
+    use larder_core::rules::Matcher;
     use larder_core::{NodeSpec, NodeState, TargetId};
     use proptest::prelude::*;
     use std::task::{Context, Poll, Waker};
@@ -113,6 +115,12 @@ mod tests {
         config.settings.queue_max = queue_max;
         config.settings.queue_timeout = Duration::from_secs(3600);
         config.threads = 2;
+        // A second route, over the last node alone: another group, and so another count and another queue.
+        let route = Route::new("last", Matcher::new().path("/last").expect("a path"));
+        config.routes = vec![Route { group: Some("last".to_owned()), ..route }];
+        if let Some(last) = config.nodes.last_mut() {
+            last.groups.push("last".to_owned());
+        }
         Arc::new(Shared::new(config, tokio::sync::mpsc::unbounded_channel().0).expect("a valid config"))
     }
 
@@ -125,7 +133,7 @@ mod tests {
     /// Something that happens to one of a few requests, or to a node.
     #[derive(Clone, Copy, Debug)]
     enum Step {
-        Arrive(u64),
+        Arrive(u64, u16),
         Poll(usize),
         Retry(usize),
         Release(usize),
@@ -137,7 +145,7 @@ mod tests {
     fn step() -> impl Strategy<Value = Step> {
         let which = 0..8_usize;
         prop_oneof![
-            4 => (0..20_u64).prop_map(Step::Arrive),
+            4 => (0..20_u64, 0..2_u16).prop_map(|(target, route)| Step::Arrive(target, route)),
             3 => which.clone().prop_map(Step::Poll),
             2 => which.clone().prop_map(Step::Retry),
             2 => which.clone().prop_map(Step::Release),
@@ -161,9 +169,9 @@ mod tests {
             let mut leases: Vec<(Lease, Request)> = Vec::new();
             for step in steps {
                 match step {
-                    Step::Arrive(target) => {
+                    Step::Arrive(target, route) => {
                         let mut lease = Lease::new(shared.clone());
-                        let request = Request::new(TargetId(target));
+                        let request = Request::new(TargetId(target)).with_route(RouteId(route));
                         let _ = lease.arrive(shared.clock.now(), request);
                         leases.push((lease, request));
                     }
@@ -204,8 +212,9 @@ mod tests {
             tasks.spawn(async move {
                 for round in 0..300 {
                     let mut lease = Lease::new(shared.clone());
-                    let outcome =
-                        lease.arrive(shared.clock.now(), Request::new(TargetId(task * 1000 + round)));
+                    let target = TargetId(task * 1000 + round);
+                    let route = RouteId(u16::from(round % 2 == 0));
+                    let outcome = lease.arrive(shared.clock.now(), Request::new(target).with_route(route));
                     if matches!(outcome, Ok(None)) {
                         // A third waits to the end, the others give up after some turns of the scheduler.
                         let turns = if round % 3 == 0 { usize::MAX } else { (round % 5) as usize };

@@ -58,6 +58,7 @@ fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use larder_core::rules::{Head, KeyTemplate};
     use proptest::prelude::*;
 
     fn id(host: &str, target: &str) -> TargetId {
@@ -94,6 +95,9 @@ mod tests {
             let key = target_key(&host, &target);
             let joined = [&key.host.to_ascii_lowercase(), key.path].concat();
             prop_assert_eq!(key.id(), TargetId::of(&joined));
+            // So does the default template, by which the switch reads it.
+            let head = Head::new(b"GET", key.host, key.path, &());
+            prop_assert_eq!(KeyTemplate::default().id(&head), key.id());
         }
     }
 }
