@@ -9,6 +9,7 @@ use crate::connection::InFlight;
 use crate::fetch::PartState;
 use crate::node::Node;
 use crate::object::Object;
+use crate::origin::Pulled;
 use crate::report::stream::Events;
 use crate::store::StoreError;
 use bytes::Bytes;
@@ -23,6 +24,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Chunks asked for ahead of the one to be sent next.
 const AHEAD: usize = 1;
+
+/// Bytes left of a body whose length is not known.
+const UNKNOWN: u64 = u64::MAX;
 
 /// Most replies in chunks at one time, so that the chunks they hold, in the cache or pushed out of it meanwhile, are
 /// no more bytes than the cache or 256 MiB, whichever is more. At least 16, whatever the chunk size.
@@ -43,6 +47,7 @@ pub(crate) struct Body {
 enum Content {
     Whole(Bytes),
     Parts(Box<Parts>),
+    Pulled(Box<Pulled>),
     /// Has no length; it ends when it ends.
     Events(Box<Events>),
 }
@@ -61,7 +66,12 @@ impl Body {
     }
 
     pub(crate) fn events(events: Events) -> Self {
-        Self { left: u64::MAX, content: Content::Events(Box::new(events)), in_flight: None }
+        Self { left: UNKNOWN, content: Content::Events(Box::new(events)), in_flight: None }
+    }
+
+    /// A body from an origin, of this length if it is known.
+    pub(crate) fn pulled(pulled: Pulled, len: Option<u64>) -> Self {
+        Self { left: len.unwrap_or(UNKNOWN), content: Content::Pulled(Box::new(pulled)), in_flight: None }
     }
 
     /// Hangs the request on the body.
@@ -88,6 +98,16 @@ impl http_body::Body for Body {
                 Ok(bytes) => bytes,
                 Err(error) => return Poll::Ready(Some(Err(error))),
             },
+            Content::Pulled(pulled) => match ready!(pulled.poll_next(cx)) {
+                Some(Ok(bytes)) => bytes,
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                None if self.left == UNKNOWN => {
+                    self.left = 0;
+                    return Poll::Ready(None);
+                }
+                // It ended before its length: the client must not take it for whole.
+                None => return Poll::Ready(Some(Err(StoreError::OriginBroke))),
+            },
             Content::Events(events) => {
                 let lines = ready!(events.poll_next(cx));
                 if lines.is_none() {
@@ -96,7 +116,9 @@ impl http_body::Body for Body {
                 return Poll::Ready(lines.map(|lines| Ok(Frame::data(lines))));
             }
         };
-        self.left = self.left.saturating_sub(bytes.len() as u64);
+        if self.left != UNKNOWN {
+            self.left = self.left.saturating_sub(bytes.len() as u64);
+        }
         if let Some(in_flight) = &self.in_flight {
             in_flight.counters().bytes_out.add(bytes.len() as u64);
         }
@@ -108,8 +130,8 @@ impl http_body::Body for Body {
     }
 
     fn size_hint(&self) -> SizeHint {
-        match self.content {
-            Content::Events(_) if self.left > 0 => SizeHint::default(),
+        match self.left {
+            UNKNOWN => SizeHint::default(),
             _ => SizeHint::with_exact(self.left),
         }
     }

@@ -4,6 +4,7 @@
 //! [`crate::Node::new`] calls it, so a running node has a configuration without contradictions.
 
 use crate::dynamic::DynamicConfig;
+use crate::origin::OriginConfig;
 use crate::report::ReportConfig;
 use crate::store::{DiskModel, ProcessorModel};
 use larder_core::Bytes;
@@ -70,6 +71,8 @@ pub enum StoreConfig {
         /// The processor; `None` leaves replies as fast as the real one.
         processor: Option<ProcessorModel>,
     },
+    /// An HTTP origin, asked for what the cache does not have.
+    Origin(Box<OriginConfig>),
 }
 
 /// What a node bounds, and what happens at each bound.
@@ -153,6 +156,9 @@ impl NodeConfig {
         if let StoreConfig::Model { disk, processor, .. } = &self.store {
             disk.check()?;
             processor.iter().try_for_each(ProcessorModel::check)?;
+        }
+        if let StoreConfig::Origin(origin) = &self.store {
+            origin.check()?;
         }
         if let Some(dynamic) = &self.dynamic {
             dynamic.check(&self.store)?;

@@ -62,7 +62,7 @@ impl Node {
     ) -> Result<(Arc<Object>, Outcome), StoreError> {
         let (flight, collapsed) = match self.memory.begin((hash, 0), Wanted::Head(name)) {
             Found::Have(Entry::Head(object)) => return Ok((object, Outcome::Hit)),
-            Found::Have(Entry::Part { .. }) => return Err(StoreError::Abandoned),
+            Found::Have(Entry::Part { .. } | Entry::Page(_)) => return Err(StoreError::Abandoned),
             Found::Join(flight) => (flight, true),
             Found::Full => return Err(StoreError::Busy),
             Found::Lead(lead) => {
@@ -73,7 +73,7 @@ impl Node {
         };
         match flight.landed().await? {
             (Entry::Head(object), stored) => Ok((object, Outcome::Forward { why, stored, collapsed })),
-            (Entry::Part { .. }, _) => Err(StoreError::Abandoned),
+            (Entry::Part { .. } | Entry::Page(_), _) => Err(StoreError::Abandoned),
         }
     }
 
@@ -122,7 +122,7 @@ impl Node {
     pub(crate) fn part_of(landed: Landed) -> Result<Bytes, StoreError> {
         match landed? {
             (Entry::Part { bytes, .. }, _) => Ok(bytes),
-            (Entry::Head(_), _) => Err(StoreError::Abandoned),
+            (Entry::Head(_) | Entry::Page(_), _) => Err(StoreError::Abandoned),
         }
     }
 

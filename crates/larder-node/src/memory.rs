@@ -11,8 +11,13 @@
 //! One read serves all who want the same thing meanwhile ([`Flight`]): the first leads, the others join. The read
 //! runs in a task of its own, so it completes even if the first one goes away, and its failure reaches all.
 
+mod room;
+
+pub(crate) use room::Reservation;
+
 use crate::config::CacheConfig;
 use crate::object::Object;
+use crate::origin::Page;
 use crate::report::residents::{Resident, Residents, Subscription};
 use crate::store::StoreError;
 use bytes::Bytes;
@@ -36,6 +41,8 @@ pub(crate) enum Entry {
     Head(Arc<Object>),
     /// A chunk of an object.
     Part { of: Arc<Object>, bytes: Bytes },
+    /// Replies of an origin to requests for one target.
+    Page(Arc<Page>),
 }
 
 impl Entry {
@@ -43,6 +50,7 @@ impl Entry {
         let len = match self {
             Self::Head(object) => object.body.as_ref().map_or(0, Bytes::len),
             Self::Part { bytes, .. } => bytes.len(),
+            Self::Page(page) => return larder_core::Bytes(page.charge()),
         };
         larder_core::Bytes((len as u64).max(CHARGE_MIN))
     }
@@ -52,6 +60,7 @@ impl Entry {
         let object = match self {
             Self::Head(object) => object.body.as_ref().map(|_| object)?,
             Self::Part { of, .. } => of,
+            Self::Page(page) => return page.told.map(|target| (target, page.len())),
         };
         object.told.map(|target| (target, object.meta.size))
     }
@@ -60,6 +69,7 @@ impl Entry {
         match (self, wanted) {
             (Self::Head(object), Wanted::Head(name)) => *object.name == *name,
             (Self::Part { of, .. }, Wanted::Part(object)) => of.stands_for(object),
+            (Self::Page(page), Wanted::Page(name)) => *page.name == *name,
             _ => false,
         }
     }
@@ -72,6 +82,8 @@ pub(crate) enum Wanted<'a> {
     Head(&'a [u8]),
     /// A chunk of this object.
     Part(&'a Arc<Object>),
+    /// The page of this name.
+    Page(&'a [u8]),
 }
 
 /// What became of a read.
@@ -92,7 +104,7 @@ pub(crate) struct Flight {
 impl Flight {
     fn new(wanted: Wanted<'_>) -> Self {
         let (name, of) = match wanted {
-            Wanted::Head(name) => (name.into(), None),
+            Wanted::Head(name) | Wanted::Page(name) => (name.into(), None),
             Wanted::Part(object) => (object.name.clone(), Some(Arc::clone(object))),
         };
         Self { name, of, landed: OnceLock::new(), notify: Notify::new() }
@@ -100,7 +112,7 @@ impl Flight {
 
     fn is(&self, wanted: Wanted<'_>) -> bool {
         match (wanted, &self.of) {
-            (Wanted::Head(name), None) => *self.name == *name,
+            (Wanted::Head(name) | Wanted::Page(name), None) => *self.name == *name,
             (Wanted::Part(object), Some(of)) => of.stands_for(object),
             _ => false,
         }
@@ -186,6 +198,9 @@ struct Inner {
     flights: HashMap<Key, Arc<Flight>>,
     reading: usize,
     residents: Residents,
+    /// All the memory there is: for what is kept, and for what is on its way from an origin.
+    total: u64,
+    reserved: u64,
 }
 
 impl Inner {
@@ -217,6 +232,22 @@ impl Inner {
         Some(before)
     }
 
+    /// Keeps something, and takes out what has to leave for it.
+    fn insert(
+        &mut self,
+        key: Key,
+        entry: Entry,
+        evicted: &mut Vec<(Key, larder_core::Bytes)>,
+        released: &mut Vec<Entry>,
+    ) -> Kept {
+        let kept = self.order.insert(key, entry.charge(), evicted) != Inserted::TooLarge;
+        released.extend(evicted.iter().filter_map(|(key, _)| self.take(key)));
+        if kept {
+            released.extend(self.put(key, entry));
+        }
+        kept
+    }
+
     fn retire(&mut self, key: Key, flight: &Arc<Flight>) {
         self.reading -= 1;
         if self.flights.get(&key).is_some_and(|other| Arc::ptr_eq(other, flight)) {
@@ -244,6 +275,8 @@ impl Memory {
             flights: HashMap::new(),
             reading: 0,
             residents: Residents::default(),
+            total: config.bytes.0,
+            reserved: 0,
         };
         Self { seed: RandomState::new().hash_one(0), reads_max, inner: Mutex::new(inner) }
     }
@@ -331,8 +364,8 @@ impl Memory {
         let inner = self.lock();
         MemoryStats {
             cache: inner.order.stats(),
-            used: inner.order.used().0,
-            capacity: inner.order.capacity().0,
+            used: inner.order.used().0 + inner.reserved,
+            capacity: inner.total,
             objects: inner.order.len(),
             reading: inner.reading,
         }
@@ -342,15 +375,7 @@ impl Memory {
         let mut evicted = Vec::new();
         // Contents are released after the lock: returning a large block to the system takes long.
         let mut released = Vec::new();
-        let kept = {
-            let mut inner = self.lock();
-            let kept = inner.order.insert(key, entry.charge(), &mut evicted) != Inserted::TooLarge;
-            released.extend(evicted.iter().filter_map(|(key, _)| inner.take(key)));
-            if kept {
-                released.extend(inner.put(key, entry.clone()));
-            }
-            kept
-        };
+        let kept = { self.lock().insert(key, entry.clone(), &mut evicted, &mut released) };
         drop(released);
         kept
     }

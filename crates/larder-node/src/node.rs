@@ -80,7 +80,7 @@ impl Node {
             config;
         let report = Report::new(report, &store);
         let machine = Machine::new(&store, dynamic.as_ref(), limits.reads_at_once)?;
-        let store = machine.store(&store, limits.reads_at_once)?;
+        let store = machine.store(&store, &name, limits.reads_at_once)?;
         Ok(Arc::new(Self {
             speller: Speller::new(&name),
             name,
@@ -114,11 +114,15 @@ impl Node {
 
     /// What the node has done and its levels now. Takes the cache's lock for a moment.
     pub fn stats(&self) -> NodeStats {
+        let mut memory = self.memory.stats();
+        if let Store::Origin(origin) = &self.store {
+            memory.reading = origin.asking();
+        }
         self.counters.snapshot(Rest {
             name: self.name.clone(),
             kind: self.store.kind(),
             draining: self.is_draining(),
-            memory: self.memory.stats(),
+            memory,
             store: self.store.stats(),
             usage: self.usage(),
         })
@@ -164,7 +168,7 @@ impl Node {
     /// Answers a request. The request counts as in flight until its reply's body is dropped and flushed.
     pub(crate) async fn handle<B>(self: Arc<Self>, shared: Arc<Shared>, request: Request<B>) -> Response<Body>
     where
-        B: http_body::Body + Unpin,
+        B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
         let mut in_flight = shared.begin();
@@ -178,7 +182,7 @@ impl Node {
 
     async fn reply<B>(self: &Arc<Self>, parts: &Parts, body: B) -> Response<Body>
     where
-        B: http_body::Body + Unpin,
+        B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
         let path = parts.uri.path();
@@ -197,6 +201,9 @@ impl Node {
             && let Some(handler) = dynamic.find(path, target)
         {
             return Box::pin(self.run(dynamic, handler, parts, body)).await;
+        }
+        if let Store::Origin(origin) = &self.store {
+            return Box::pin(self.pull(origin, parts, body)).await;
         }
         if !matches!(parts.method, Method::GET | Method::HEAD) {
             let mut reply = self.plain(StatusCode::METHOD_NOT_ALLOWED, Outcome::Local("method"), "");
@@ -265,7 +272,7 @@ impl Node {
     /// model.
     fn name_of<'a>(&self, uri: &'a Uri) -> Result<Cow<'a, [u8]>, PathError> {
         match &self.store {
-            Store::Directory(_) => path::resolve(uri.path()),
+            Store::Directory(_) | Store::Origin(_) => path::resolve(uri.path()),
             Store::Model(_) => {
                 let target = uri.path_and_query().map_or("", |target| target.as_str());
                 if target.starts_with('/') {

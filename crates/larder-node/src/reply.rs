@@ -101,6 +101,8 @@ impl Node {
             StoreError::Changed => (StatusCode::SERVICE_UNAVAILABLE, "changed"),
             StoreError::Busy => (StatusCode::SERVICE_UNAVAILABLE, "reads-full"),
             StoreError::StreamsFull => (StatusCode::SERVICE_UNAVAILABLE, "streams-full"),
+            StoreError::OriginBroke => (StatusCode::BAD_GATEWAY, "origin-broke"),
+            StoreError::Slow => (StatusCode::SERVICE_UNAVAILABLE, "slow"),
             StoreError::Abandoned => (StatusCode::SERVICE_UNAVAILABLE, "abandoned"),
             StoreError::Io(_) => (StatusCode::INTERNAL_SERVER_ERROR, "store-error"),
             StoreError::TooLong => (StatusCode::INTERNAL_SERVER_ERROR, "too-long"),
@@ -146,7 +148,7 @@ impl Node {
         reply
     }
 
-    fn unsatisfiable(&self, size: u64, outcome: Outcome) -> Response<Body> {
+    pub(crate) fn unsatisfiable(&self, size: u64, outcome: Outcome) -> Response<Body> {
         let mut reply = self.plain(StatusCode::RANGE_NOT_SATISFIABLE, outcome, "");
         insert(reply.headers_mut(), header::CONTENT_RANGE, format!("bytes */{size}"));
         reply
@@ -212,8 +214,9 @@ impl Node {
     fn count(&self, status: StatusCode, outcome: Outcome) {
         let counters = &self.counters;
         match outcome {
-            Outcome::Hit => counters.hits.add(1),
-            Outcome::Forward { collapsed, .. } => {
+            Outcome::Hit | Outcome::Kept { .. } => counters.hits.add(1),
+            Outcome::Pulled { why: Why::Bypass | Why::Method, .. } => {}
+            Outcome::Forward { collapsed, .. } | Outcome::Pulled { collapsed, .. } => {
                 counters.misses.add(1);
                 counters.collapsed.add(u64::from(collapsed));
             }

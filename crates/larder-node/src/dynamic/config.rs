@@ -167,7 +167,7 @@ impl DynamicConfig {
     /// The first value that is not, or that says again what the store says.
     pub fn check(&self, store: &StoreConfig) -> Result<(), ConfigError> {
         let (store_disk, store_cpu) = match store {
-            StoreConfig::Directory { .. } => (false, false),
+            StoreConfig::Directory { .. } | StoreConfig::Origin(_) => (false, false),
             StoreConfig::Model { processor, .. } => (true, processor.is_some()),
         };
         ensure((1..=256).contains(&self.handlers.len()), "dynamic.handlers", "1 to 256 of them")?;

@@ -10,10 +10,14 @@
 //! a; fwd=uri-miss; fwd-status=404   the store does not have it
 //! a; fwd=bypass; detail=light       the program 'light' made it; nothing is kept of those
 //! a; fwd=method; detail=light       the same for a POST
+//! a; hit; ttl=30                    from memory; the origin's reply is fresh for 30 s more
+//! a; fwd=vary-miss; fwd-status=200; stored   the origin was asked, and what it sent is kept
+//! a; fwd=request; fwd-status=200; detail=no-store   the origin was asked, and what it sent is not kept
 //! a; detail=...                     answered without asking cache or store
 //! ```
 
 use http::HeaderValue;
+use std::fmt;
 
 /// What the cache did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +28,10 @@ pub(crate) enum Outcome {
     Forward { why: Why, stored: bool, collapsed: bool },
     /// The store was asked and gave an error, answered with this status.
     Failed { why: Why, status: u16, detail: &'static str },
+    /// A kept reply of an origin, fresh for so many seconds.
+    Kept { ttl: i64, detail: Option<&'static str> },
+    /// The origin was asked, and sent this status.
+    Pulled { why: Why, status: Option<u16>, stored: bool, collapsed: bool, detail: Option<&'static str> },
     /// A program made the reply.
     Program { why: Why, name: &'static str },
     /// Neither was asked, for this reason.
@@ -35,6 +43,10 @@ pub(crate) enum Outcome {
 pub(crate) enum Why {
     /// The cache has nothing of it.
     Miss,
+    /// The cache has it for other request headers.
+    Vary,
+    /// The request wants it so.
+    Request,
     /// The cache has some chunks of it.
     Partial,
     /// The cache had an older version.
@@ -49,6 +61,8 @@ impl Why {
     const fn token(self) -> &'static str {
         match self {
             Self::Miss => "uri-miss",
+            Self::Vary => "vary-miss",
+            Self::Request => "request",
             Self::Partial => "partial",
             Self::Stale => "stale",
             Self::Bypass => "bypass",
@@ -95,11 +109,29 @@ impl Speller {
             Outcome::Failed { why, status, detail } => {
                 value(format!("{}; fwd={}; fwd-status={status}; detail={detail}", self.name, why.token()))
             }
+            Outcome::Kept { ttl, detail } => {
+                value(format!("{}; hit; ttl={ttl}{}", self.name, Detail(detail)))
+            }
+            Outcome::Pulled { why, status, stored, collapsed, detail } => {
+                let status = status.map_or(String::new(), |status| format!("; fwd-status={status}"));
+                let stored = if stored { "; stored" } else { "" };
+                let collapsed = if collapsed { "; collapsed" } else { "" };
+                let (name, why) = (&self.name, why.token());
+                value(format!("{name}; fwd={why}{status}{stored}{collapsed}{}", Detail(detail)))
+            }
             Outcome::Program { why, name } => {
                 value(format!("{}; fwd={}; detail={name}", self.name, why.token()))
             }
             Outcome::Local(detail) => value(format!("{}; detail={detail}", self.name)),
         }
+    }
+}
+
+struct Detail(Option<&'static str>);
+
+impl fmt::Display for Detail {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |detail| write!(f, "; detail={detail}"))
     }
 }
 
@@ -134,6 +166,13 @@ mod tests {
     fn outcomes_read_as_the_rfc_has_them() {
         let speller = Speller::new("n");
         let forward = |why, stored, collapsed| Outcome::Forward { why, stored, collapsed };
+        let pulled = |status, stored, detail| Outcome::Pulled {
+            why: Why::Vary,
+            status,
+            stored,
+            collapsed: true,
+            detail,
+        };
         let failed = Outcome::Failed { why: Why::Miss, status: 404, detail: "not-found" };
         for (outcome, text) in [
             (forward(Why::Miss, true, false), "n; fwd=uri-miss; stored"),
@@ -143,6 +182,10 @@ mod tests {
             (forward(Why::Stale, false, false), "n; fwd=stale"),
             (failed, "n; fwd=uri-miss; fwd-status=404; detail=not-found"),
             (Outcome::Local("method"), "n; detail=method"),
+            (Outcome::Kept { ttl: 5, detail: None }, "n; hit; ttl=5"),
+            (Outcome::Kept { ttl: -5, detail: Some("x") }, "n; hit; ttl=-5; detail=x"),
+            (pulled(Some(304), true, None), "n; fwd=vary-miss; fwd-status=304; stored; collapsed"),
+            (pulled(None, false, Some("x")), "n; fwd=vary-miss; collapsed; detail=x"),
         ] {
             assert_eq!(speller.spell(outcome), text);
         }

@@ -1,8 +1,10 @@
-//! The parts of HTTP that a node reads and writes itself: paths, ranges, preconditions, `Cache-Status`.
-//! All of it is pure.
+//! The parts of HTTP that a node reads and writes itself: paths, ranges, preconditions, what caches may keep,
+//! `Cache-Status`. All of it is pure.
 
+pub(crate) mod cache_control;
 pub(crate) mod cache_status;
 pub(crate) mod condition;
 pub(crate) mod content_type;
+pub(crate) mod freshness;
 pub(crate) mod path;
 pub(crate) mod range;

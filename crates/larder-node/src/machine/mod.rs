@@ -20,6 +20,7 @@ use scratch::Scratch;
 use crate::config::StoreConfig;
 use crate::dynamic::{CpuConfig, DynamicConfig, DynamicDisk};
 use crate::node::NodeError;
+use crate::origin::Origin;
 use crate::store::{Directory, Model, Store};
 use serde::Serialize;
 use std::io;
@@ -75,7 +76,7 @@ impl Machine {
         reads_at_once: usize,
     ) -> Result<Self, ScratchError> {
         let (store_disk, store_cpu) = match store {
-            StoreConfig::Directory { .. } => (None, None),
+            StoreConfig::Directory { .. } | StoreConfig::Origin(_) => (None, None),
             StoreConfig::Model { disk, processor, .. } => (Some(*disk), *processor),
         };
         let turn = dynamic.and_then(|dynamic| dynamic.turn);
@@ -98,8 +99,16 @@ impl Machine {
     }
 
     /// The store of a node with this machine.
-    pub(crate) fn store(&self, config: &StoreConfig, reads_at_once: usize) -> Result<Store, NodeError> {
+    pub(crate) fn store(
+        &self,
+        config: &StoreConfig,
+        name: &str,
+        reads_at_once: usize,
+    ) -> Result<Store, NodeError> {
         Ok(match (config, &self.disk) {
+            (StoreConfig::Origin(config), _) => {
+                Store::Origin(Arc::new(Origin::new((**config).clone(), name)))
+            }
             (StoreConfig::Model { manifest, .. }, Disk::Modelled(disks)) => {
                 Store::Model(Model::load(manifest, Arc::clone(disks))?)
             }

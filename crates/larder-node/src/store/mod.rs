@@ -17,6 +17,7 @@ pub use manifest::{ManifestError, fuzz_manifest};
 pub(crate) use directory::Directory;
 pub(crate) use model::{Model, contents};
 
+use crate::origin::Origin;
 use bytes::Bytes;
 use std::io;
 use std::sync::Arc;
@@ -67,6 +68,12 @@ pub(crate) enum StoreError {
     /// Replies under way hold as many chunks as they may. Asking again later helps.
     #[error("too many replies in chunks")]
     StreamsFull,
+    /// The origin broke off in the middle of a reply, or sent nothing for too long.
+    #[error("the origin broke off")]
+    OriginBroke,
+    /// A client lagged behind others that read the same reply, which is too long to be kept for it.
+    #[error("too slow for a reply that is not kept")]
+    Slow,
     /// It has more chunks than can be numbered.
     #[error("too long for the chunk size")]
     TooLong,
@@ -88,6 +95,8 @@ pub(crate) struct StoreStats {
 pub(crate) enum Store {
     Directory(Directory),
     Model(Model),
+    /// Is asked by whole requests ([`crate::origin`]), and finds nothing by name.
+    Origin(Arc<Origin>),
 }
 
 impl Store {
@@ -96,6 +105,7 @@ impl Store {
         match self {
             Self::Directory(_) => "directory",
             Self::Model(_) => "model",
+            Self::Origin(_) => "origin",
         }
     }
 
@@ -104,6 +114,7 @@ impl Store {
         match self {
             Self::Directory(directory) => directory.describe(),
             Self::Model(model) => model.describe(),
+            Self::Origin(origin) => format!("origin {}", origin.config.url),
         }
     }
 
@@ -112,6 +123,7 @@ impl Store {
         match self {
             Self::Directory(directory) => directory.stat(name).await,
             Self::Model(model) => model.stat(name),
+            Self::Origin(_) => Err(StoreError::NotFound),
         }
     }
 
@@ -124,6 +136,7 @@ impl Store {
         match self {
             Self::Directory(directory) => directory.open_short(name, most).await,
             Self::Model(model) => model.open_short(name, most).await,
+            Self::Origin(_) => Err(StoreError::NotFound),
         }
     }
 
@@ -133,18 +146,23 @@ impl Store {
         match self {
             Self::Directory(directory) => directory.read(name, meta, piece).await,
             Self::Model(model) => model.read(name, piece).await,
+            Self::Origin(_) => Err(StoreError::NotFound),
         }
     }
 
     /// Whether contents can change under a name.
     pub(crate) fn can_change(&self) -> bool {
-        matches!(self, Self::Directory(_))
+        !matches!(self, Self::Model(_))
     }
 
     pub(crate) fn stats(&self) -> StoreStats {
         match self {
             Self::Directory(directory) => directory.stats(),
             Self::Model(model) => model.stats(),
+            Self::Origin(origin) => {
+                let (reads, bytes, busy) = origin.done();
+                StoreStats { reads, bytes, busy }
+            }
         }
     }
 }

@@ -71,6 +71,10 @@ impl Client {
             headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
         }
         let mut reply = Reply { status, headers, body: Vec::new(), torn: false };
+        if reply.header("transfer-encoding") == "chunked" && !head {
+            reply.torn = !self.chunks(&mut reply.body).await;
+            return reply;
+        }
         let length: usize = reply.header("content-length").parse().unwrap_or(0);
         if !head && status != 304 {
             // A reset in the middle ends the body as an early end of stream does.
@@ -78,6 +82,25 @@ impl Client {
             reply.torn = reply.body.len() < length;
         }
         reply
+    }
+
+    /// Reads a body in chunks. False if it ends before its last.
+    async fn chunks(&mut self, body: &mut Vec<u8>) -> bool {
+        loop {
+            let mut line = String::new();
+            if self.stream.read_line(&mut line).await.unwrap_or(0) == 0 {
+                return false;
+            }
+            let len = usize::from_str_radix(line.trim(), 16).unwrap();
+            let mut chunk = vec![0; len + 2];
+            if self.stream.read_exact(&mut chunk).await.is_err() {
+                return false;
+            }
+            body.extend_from_slice(&chunk[..len]);
+            if len == 0 {
+                return true;
+            }
+        }
     }
 
     async fn line(&mut self) -> String {

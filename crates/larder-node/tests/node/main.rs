@@ -8,9 +8,12 @@ mod client;
 mod dynamic;
 mod files;
 mod limits;
+mod origin;
+mod origin_sharing;
 mod replies;
 mod report;
 mod sharing;
+mod stub;
 
 use larder_core::Bytes;
 use larder_node::{DiskModel, Drained, Node, NodeConfig, NodeError, NodeStats, StoreConfig};

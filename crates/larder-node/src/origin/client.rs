@@ -1,0 +1,241 @@
+//! Requests to the origin: connections that are kept and shared, time-outs, and what can go wrong.
+
+use super::config::{HostHeader, OriginConfig};
+use super::fields;
+use super::flight::Flights;
+use super::passed::PassedBefore;
+use bytes::Bytes;
+use http::header::{self, HeaderName, HeaderValue};
+use http::request::Parts;
+use http::uri::{Authority, PathAndQuery, Scheme};
+use http::{HeaderMap, Method, Request, Response, Uri};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Incoming;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use std::error::Error;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+
+pub(crate) type Fault = Box<dyn Error + Send + Sync>;
+
+/// The body of a request to the origin.
+pub(crate) type Outgoing = UnsyncBoxBody<Bytes, Fault>;
+
+/// What a switch tells a node about a target; no origin's matter.
+const LARDER_TARGET: HeaderName = HeaderName::from_static("larder-target");
+
+/// An origin.
+#[derive(Debug)]
+pub(crate) struct Origin {
+    pub(crate) config: OriginConfig,
+    client: Client<HttpConnector, Outgoing>,
+    pub(super) authority: Authority,
+    pub(super) via: HeaderValue,
+    places: Arc<Semaphore>,
+    pub(super) flights: Arc<Flights>,
+    pub(super) passed: PassedBefore,
+    counts: Arc<Counts>,
+}
+
+/// What requests to the origin came to.
+#[derive(Debug, Default)]
+struct Counts {
+    requests: AtomicU64,
+    bytes: AtomicU64,
+    busy_ns: AtomicU64,
+}
+
+/// Why the origin gave no reply. All but `Full` are the origin's fault, or the way's to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum OriginError {
+    #[error("too many requests to the origin")]
+    Full,
+    #[error("no connection to the origin")]
+    Connect,
+    #[error("no connection to the origin in time")]
+    ConnectTimeout,
+    #[error("no reply from the origin in time")]
+    HeadTimeout,
+    #[error("the origin closed the connection")]
+    Closed,
+    #[error("what the origin sent is no reply within the limits")]
+    BadReply,
+    #[error("the request was abandoned")]
+    Abandoned,
+}
+
+impl OriginError {
+    /// The status a client gets, and the word for `Cache-Status`.
+    pub(crate) const fn reply(self) -> (u16, &'static str) {
+        match self {
+            Self::Full => (503, "origin-full"),
+            Self::Connect => (502, "origin-connect"),
+            Self::ConnectTimeout => (504, "origin-connect-timeout"),
+            Self::HeadTimeout => (504, "origin-timeout"),
+            Self::Closed => (502, "origin-closed"),
+            Self::BadReply => (502, "origin-reply"),
+            Self::Abandoned => (503, "abandoned"),
+        }
+    }
+}
+
+/// A place among the requests to the origin at one time, held until the reply's last byte.
+#[derive(Debug)]
+pub(crate) struct Place {
+    _permit: OwnedSemaphorePermit,
+    counts: Arc<Counts>,
+    since: Instant,
+}
+
+impl Place {
+    pub(crate) fn count(&self, bytes: usize) {
+        self.counts.bytes.fetch_add(bytes as u64, Relaxed);
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.counts.requests.fetch_add(1, Relaxed);
+        let busy = u64::try_from(self.since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.counts.busy_ns.fetch_add(busy, Relaxed);
+    }
+}
+
+/// A reply whose body is still to come.
+#[derive(Debug)]
+pub(crate) struct Fetched {
+    pub(crate) reply: Response<Incoming>,
+    pub(crate) place: Place,
+}
+
+impl Origin {
+    /// The origin of a node of this name. The configuration has been checked.
+    pub(crate) fn new(config: OriginConfig, name: &str) -> Self {
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        connector.set_connect_timeout(Some(config.connect_timeout));
+        let client = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(config.idle_timeout)
+            .pool_max_idle_per_host(config.idle_max)
+            .http1_max_buf_size(config.head_bytes_max)
+            .http1_max_headers(config.headers_max)
+            .set_host(false)
+            .build(connector);
+        let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
+        let name = if name.bytes().all(token) { name } else { "larder" };
+        // A URL without an authority does not pass the check.
+        let authority = config.url.authority().cloned().unwrap_or(Authority::from_static("localhost"));
+        Self {
+            client,
+            authority,
+            via: HeaderValue::try_from(format!("1.1 {name}"))
+                .unwrap_or(HeaderValue::from_static("1.1 larder")),
+            places: Arc::new(Semaphore::new(config.requests_max)),
+            flights: Arc::default(),
+            passed: PassedBefore::new(),
+            counts: Arc::default(),
+            config,
+        }
+    }
+
+    /// The host that a request is for, in lower case. `None` if it names none.
+    pub(crate) fn host(&self, parts: &Parts) -> Option<String> {
+        let named = match (self.config.host, parts.uri.authority()) {
+            (HostHeader::Origin, _) => self.authority.as_str(),
+            (HostHeader::Client, Some(authority)) => authority.as_str(),
+            (HostHeader::Client, None) => parts.headers.get(header::HOST)?.to_str().ok()?,
+        };
+        (!named.is_empty()).then(|| named.to_ascii_lowercase())
+    }
+
+    /// The headers of a request as the origin is to see them.
+    pub(crate) fn outgoing(&self, client: &HeaderMap, host: &str) -> HeaderMap {
+        let mut headers = client.clone();
+        fields::strip(&mut headers);
+        headers.remove(LARDER_TARGET);
+        // Answered by this node's server: the body is asked for as it is read.
+        headers.remove(header::EXPECT);
+        fields::via(&mut headers, &self.via);
+        if let Ok(host) = HeaderValue::from_str(host) {
+            headers.insert(header::HOST, host);
+        }
+        headers
+    }
+
+    /// Sends a request. `headers` come from [`Self::outgoing`].
+    pub(crate) async fn send(
+        &self,
+        method: &Method,
+        target: &PathAndQuery,
+        headers: HeaderMap,
+        body: Option<Outgoing>,
+    ) -> Result<Fetched, OriginError> {
+        let permit = Arc::clone(&self.places).try_acquire_owned().map_err(|_| OriginError::Full)?;
+        let place = Place { _permit: permit, counts: Arc::clone(&self.counts), since: Instant::now() };
+        let again = body.is_none().then(|| headers.clone());
+        let mut sent = self.try_send(method, target, headers, body).await;
+        // A kept connection that the origin has closed meanwhile looks like this. A body may be gone by now.
+        if let (Err(OriginError::Closed), Some(headers)) = (&sent, again) {
+            sent = self.try_send(method, target, headers, None).await;
+        }
+        if let Err(error) = &sent {
+            tracing::debug!(origin = %self.authority, %error, "the origin gave no reply");
+        }
+        sent.map(|reply| Fetched { reply, place })
+    }
+
+    async fn try_send(
+        &self,
+        method: &Method,
+        target: &PathAndQuery,
+        headers: HeaderMap,
+        body: Option<Outgoing>,
+    ) -> Result<Response<Incoming>, OriginError> {
+        let mut uri = http::uri::Parts::default();
+        uri.scheme = Some(Scheme::HTTP);
+        uri.authority = Some(self.authority.clone());
+        uri.path_and_query = Some(target.clone());
+        let body = body.unwrap_or_else(|| Empty::new().map_err(|never| match never {}).boxed_unsync());
+        let mut request = Request::new(body);
+        *request.method_mut() = method.clone();
+        *request.uri_mut() = Uri::from_parts(uri).map_err(|_| OriginError::BadReply)?;
+        *request.headers_mut() = headers;
+        let time = self.config.connect_timeout + self.config.head_timeout;
+        match timeout(time, self.client.request(request)).await {
+            Err(_) => Err(OriginError::HeadTimeout),
+            Ok(sent) => sent.map_err(|error| fault(&error)),
+        }
+    }
+
+    /// Requests under way.
+    pub(crate) fn asking(&self) -> usize {
+        self.config.requests_max - self.places.available_permits()
+    }
+
+    /// Requests ended, bytes of their replies' bodies, time from their beginning to their end.
+    pub(crate) fn done(&self) -> (u64, u64, Duration) {
+        let Counts { requests, bytes, busy_ns } = &*self.counts;
+        (requests.load(Relaxed), bytes.load(Relaxed), Duration::from_nanos(busy_ns.load(Relaxed)))
+    }
+}
+
+fn fault(error: &hyper_util::client::legacy::Error) -> OriginError {
+    let mut sources =
+        std::iter::successors(error.source(), |error: &&(dyn Error + 'static)| (*error).source());
+    if error.is_connect() {
+        let late = |error: &(dyn Error + 'static)| {
+            error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::TimedOut)
+        };
+        return if sources.any(late) { OriginError::ConnectTimeout } else { OriginError::Connect };
+    }
+    let of_hyper = sources.find_map(|error| error.downcast_ref::<hyper::Error>());
+    if of_hyper.is_some_and(hyper::Error::is_parse) { OriginError::BadReply } else { OriginError::Closed }
+}

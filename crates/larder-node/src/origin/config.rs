@@ -1,0 +1,128 @@
+//! What is told about an HTTP origin.
+
+use crate::config::{ConfigError, ensure};
+use http::Uri;
+use std::time::Duration;
+
+/// An HTTP origin that a node stands before.
+#[derive(Clone, Debug)]
+pub struct OriginConfig {
+    /// Where it is: `http://host` or `http://host:port`, without a path.
+    pub url: Uri,
+    /// Which `Host` it is sent.
+    pub host: HostHeader,
+    /// Time to a connection; 504 after it. 1 ms to 1 h, default 5 s.
+    pub connect_timeout: Duration,
+    /// Time from a request to the head of the reply; 504 after it. 1 ms to 1 h, default 60 s.
+    pub head_timeout: Duration,
+    /// Time without a byte of a reply's body; the reply is broken off after it. 1 ms to 1 h, default 60 s.
+    pub body_timeout: Duration,
+    /// Requests to it at one time; 503 beyond. 1 to 1,000,000, default 1,024.
+    pub requests_max: usize,
+    /// Idle connections kept to it. Up to 10,000, default 128.
+    pub idle_max: usize,
+    /// Time an idle connection is kept. 1 ms to 1 day, default 30 s.
+    pub idle_timeout: Duration,
+    /// Bytes of a reply's head; 502 beyond. 8 KiB to 1 MiB, default 64 KiB.
+    pub head_bytes_max: usize,
+    /// Header fields of a reply; 502 beyond. 8 to 1,000, default 200.
+    pub headers_max: usize,
+    /// Replies to one target that are kept beside each other for different request headers (`Vary`); the oldest goes
+    /// beyond. 1 to 64, default 8.
+    pub variants_max: usize,
+    /// Lifetime of replies 404 and 410 that state none. Up to 1 day, default zero: they are not kept.
+    pub negative: Duration,
+    /// Time a stale reply may stand in for an origin that fails, where the reply states none. Up to 30 days, default
+    /// zero.
+    pub stale_if_error: Duration,
+}
+
+/// Which `Host` header an origin is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostHeader {
+    /// The client's. Hosts are then cached apart.
+    Client,
+    /// The origin's own, from its URL.
+    Origin,
+}
+
+impl OriginConfig {
+    /// The defaults for the origin at `url`.
+    pub fn new(url: Uri) -> Self {
+        Self {
+            url,
+            host: HostHeader::Client,
+            connect_timeout: Duration::from_secs(5),
+            head_timeout: Duration::from_secs(60),
+            body_timeout: Duration::from_secs(60),
+            requests_max: 1_024,
+            idle_max: 128,
+            idle_timeout: Duration::from_secs(30),
+            head_bytes_max: 64 << 10,
+            headers_max: 200,
+            variants_max: 8,
+            negative: Duration::ZERO,
+            stale_if_error: Duration::ZERO,
+        }
+    }
+
+    /// Whether every value is in its range.
+    ///
+    /// # Errors
+    /// The first value that is not.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let (hour, day) = (Duration::from_secs(3_600), Duration::from_secs(86_400));
+        let timeout = |value: Duration, most: Duration| value >= Duration::from_millis(1) && value <= most;
+        let url = &self.url;
+        let https = url.scheme_str() == Some("https");
+        ensure(
+            !https,
+            "origin.url",
+            "\"http://host:port\": TLS to an origin is not spoken; let a proxy beside it do so",
+        )?;
+        let plain = url.authority().is_some_and(|authority| !authority.as_str().contains('@'))
+            && url.path_and_query().is_none_or(|path| path == "/");
+        ensure(
+            url.scheme_str() == Some("http") && plain,
+            "origin.url",
+            "\"http://host:port\", without a path",
+        )?;
+        ensure(timeout(self.connect_timeout, hour), "origin.connect_timeout", "1 ms to 1 h")?;
+        ensure(timeout(self.head_timeout, hour), "origin.head_timeout", "1 ms to 1 h")?;
+        ensure(timeout(self.body_timeout, hour), "origin.body_timeout", "1 ms to 1 h")?;
+        ensure((1..=1_000_000).contains(&self.requests_max), "origin.requests_max", "1 to 1,000,000")?;
+        ensure(self.idle_max <= 10_000, "origin.idle_max", "at most 10,000")?;
+        ensure(timeout(self.idle_timeout, day), "origin.idle_timeout", "1 ms to 1 day")?;
+        ensure((8_192..=1 << 20).contains(&self.head_bytes_max), "origin.head_bytes_max", "8 KiB to 1 MiB")?;
+        ensure((8..=1_000).contains(&self.headers_max), "origin.headers_max", "8 to 1,000")?;
+        ensure((1..=64).contains(&self.variants_max), "origin.variants_max", "1 to 64")?;
+        ensure(self.negative <= day, "origin.negative", "at most 1 day")?;
+        ensure(self.stale_if_error <= day * 30, "origin.stale_if_error", "at most 30 days")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_out_of_range_are_named() {
+        type Spoil = fn(&mut OriginConfig);
+        let cases: [(&str, Spoil); 7] = [
+            ("origin.url", |c| c.url = Uri::from_static("https://a")),
+            ("origin.url", |c| c.url = Uri::from_static("http://a/b")),
+            ("origin.url", |c| c.url = Uri::from_static("http://me@a")),
+            ("origin.url", |c| c.url = Uri::from_static("/a")),
+            ("origin.head_timeout", |c| c.head_timeout = Duration::ZERO),
+            ("origin.variants_max", |c| c.variants_max = 0),
+            ("origin.head_bytes_max", |c| c.head_bytes_max = 1),
+        ];
+        let config = OriginConfig::new(Uri::from_static("http://127.0.0.1:8080"));
+        assert_eq!(config.check(), Ok(()));
+        for (field, spoil) in cases {
+            let mut config = config.clone();
+            spoil(&mut config);
+            assert_eq!(config.check().map_err(|error| error.field), Err(field));
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! A request to the origin on behalf of all who want its reply, and the filling of the cache from it.
+
+use super::client::{Fetched, Origin, OriginError};
+use super::fields;
+use super::filling::{Filling, Reader, Torn};
+use super::flight::{How, Joint, Landing};
+use super::stored::{Contents, Page, Variant};
+use crate::http::cache_control::Directives;
+use crate::http::freshness::{Additions, Freshness, Unkept};
+use crate::memory::Reservation;
+use crate::node::Node;
+use bytes::Bytes;
+use http::header::{self, HeaderValue};
+use http::uri::PathAndQuery;
+use http::{HeaderMap, Method, StatusCode};
+use http_body::Body;
+use http_body_util::BodyExt;
+use larder_core::TargetId;
+use std::sync::Arc;
+use std::time::SystemTime;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+/// A GET whose reply may be kept.
+#[derive(Debug)]
+pub(super) struct Want {
+    /// Host and target, its hash, and what a switch calls it.
+    pub(super) name: Box<[u8]>,
+    pub(super) hash: u64,
+    pub(super) told: Option<TargetId>,
+    pub(super) host: String,
+    pub(super) target: PathAndQuery,
+    /// The client's headers.
+    pub(super) headers: HeaderMap,
+    /// What is kept and has to be asked about.
+    pub(super) stale: Option<Arc<Variant>>,
+}
+
+/// What the one who leads gets.
+#[derive(Debug)]
+pub(super) enum Led {
+    /// A reply for all; with a reader of its body if that is still on its way.
+    Shared {
+        variant: Arc<Variant>,
+        how: How,
+        reader: Option<Reader>,
+    },
+    /// A reply that is not kept, for this reason.
+    Own {
+        fetched: Fetched,
+        detail: &'static str,
+    },
+    Failed(OriginError),
+}
+
+/// A reply that is being kept.
+struct Kept {
+    filling: Arc<Filling>,
+    variant: Arc<Variant>,
+    room: Reservation,
+}
+
+impl Node {
+    /// Asks the origin, tells all who wait, and fills the cache. Runs in a task of its own.
+    pub(super) async fn fetch(
+        self: Arc<Self>,
+        origin: Arc<Origin>,
+        want: Want,
+        landing: Landing,
+        led: oneshot::Sender<Led>,
+    ) {
+        let mut headers = origin.outgoing(&want.headers, &want.host);
+        for name in &fields::CONDITIONS {
+            headers.remove(name);
+        }
+        let asked = want.stale.as_ref().is_some_and(|stale| ask_whether_valid(&mut headers, stale));
+        let sent = origin.send(&Method::GET, &want.target, headers, None).await;
+        let now_ms = self.now_ms();
+        let status = sent.as_ref().ok().map(|fetched| fetched.reply.status());
+        let failed = status.is_none_or(|status| matches!(status.as_u16(), 500 | 502 | 503 | 504));
+        let stands_in = |stale: &&Arc<Variant>| {
+            failed && stale.freshness.stands_in(now_ms, &Directives::of_request(&want.headers))
+        };
+        if let Some(stale) = want.stale.as_ref().filter(stands_in) {
+            let status = status.map(|status| status.as_u16());
+            let how = How { status, stored: false, detail: Some("stale-if-error") };
+            tell(&landing, led, stale, how, None);
+            return;
+        }
+        match (sent, &want.stale) {
+            (Err(error), _) => {
+                landing.announce(Joint::Failed(error));
+                let _ = led.send(Led::Failed(error));
+            }
+            (Ok(fetched), Some(stale)) if asked && fetched.reply.status() == StatusCode::NOT_MODIFIED => {
+                let new = fetched.reply.headers().clone();
+                drop(fetched);
+                self.renew(&origin, &want, stale, new, (&landing, led));
+            }
+            (Ok(fetched), _) => self.fill(&origin, &want, fetched, landing, led).await,
+        }
+    }
+
+    /// What is kept has been found valid.
+    fn renew(
+        &self,
+        origin: &Origin,
+        want: &Want,
+        stale: &Variant,
+        new: HeaderMap,
+        (landing, led): (&Landing, oneshot::Sender<Led>),
+    ) {
+        let headers = fields::refreshed(&stale.headers, new);
+        let judged = self.judge(origin, want, (stale.status, &headers));
+        let variant = Arc::new(stale.renewed(headers, judged.unwrap_or(stale.freshness), stale.body.clone()));
+        let stored = judged.is_ok()
+            && self.memory.put_page((want.hash, &want.name), self.memory.reservation(), |earlier| {
+                Page::with(earlier, (&want.name, want.told), &variant, origin.config.variants_max)
+            });
+        let detail = judged.err().map(Unkept::token);
+        let how = How { status: Some(304), stored, detail };
+        if detail.is_some() {
+            // It may be used for the one who asked, and not be kept any longer.
+            self.memory.forget((want.hash, 0));
+            landing.announce(Joint::Alone);
+        }
+        tell(landing, led, &variant, how, None);
+    }
+
+    fn judge(
+        &self,
+        origin: &Origin,
+        want: &Want,
+        reply: (StatusCode, &HeaderMap),
+    ) -> Result<Freshness, Unkept> {
+        let additions = Additions {
+            negative: origin.config.negative.as_secs(),
+            if_error: origin.config.stale_if_error.as_secs(),
+        };
+        Freshness::of_reply(&want.headers, reply, SystemTime::now(), self.now_ms(), additions)
+    }
+
+    /// A whole reply has come: keeps it if it may be kept, else hands it to the one who asked.
+    async fn fill(
+        &self,
+        origin: &Origin,
+        want: &Want,
+        fetched: Fetched,
+        mut landing: Landing,
+        led: oneshot::Sender<Led>,
+    ) {
+        let kept = match self.keep(origin, want, &fetched) {
+            Ok(kept) => kept,
+            Err(detail) => {
+                origin.passed.note(want.hash, self.now_ms());
+                if !fetched.reply.status().is_server_error() {
+                    // The origin has spoken anew: what it said before is not to be used again.
+                    self.memory.forget((want.hash, 0));
+                }
+                landing.announce(Joint::Alone);
+                drop(landing);
+                let _ = led.send(Led::Own { fetched, detail });
+                return;
+            }
+        };
+        let status = Some(fetched.reply.status().as_u16());
+        let how = How { status, stored: true, detail: None };
+        let (filling, variant) = (Arc::clone(&kept.filling), Arc::clone(&kept.variant));
+        tell(&landing, led, &variant, how, filling.reader());
+        if let Some((pieces, room)) = self.receive(origin, fetched, kept, &mut landing).await {
+            let body = Contents::whole(pieces);
+            let whole = Arc::new(variant.renewed(variant.headers.clone(), variant.freshness, body));
+            self.memory.put_page((want.hash, &want.name), room, |earlier| {
+                Page::with(earlier, (&want.name, want.told), &whole, origin.config.variants_max)
+            });
+            // Only now is the flight over: whoever comes in between reads what has been received.
+            filling.end(Ok(()));
+        }
+    }
+
+    /// Makes ready to keep a reply, or says why it is not kept.
+    fn keep(&self, origin: &Origin, want: &Want, fetched: &Fetched) -> Result<Kept, &'static str> {
+        let (status, headers) = (fetched.reply.status(), fetched.reply.headers());
+        let freshness = self.judge(origin, want, (status, headers)).map_err(Unkept::token)?;
+        let len = fetched.reply.body().size_hint().exact();
+        if len.is_some_and(|len| !self.keeps(len)) {
+            return Err("object-max");
+        }
+        let mut headers = headers.clone();
+        fields::strip(&mut headers);
+        let filling = Filling::new(len);
+        let body = Contents::Filling(Arc::clone(&filling));
+        let variant = Variant::new(status, headers, &want.headers, freshness, body).ok_or("vary")?;
+        let mut room = self.memory.reservation();
+        if !room.grow_to(variant.head_charge() + len.unwrap_or(0)) {
+            return Err("memory-full");
+        }
+        Ok(Kept { filling, variant: Arc::new(variant), room })
+    }
+
+    /// Receives a body. Gives all of it with the room it has if it can be kept; then its end is still to be told.
+    async fn receive(
+        &self,
+        origin: &Origin,
+        fetched: Fetched,
+        kept: Kept,
+        landing: &mut Landing,
+    ) -> Option<(Vec<Bytes>, Reservation)> {
+        /// What a piece and the page count besides their contents, at least.
+        const EACH: u64 = 64;
+        let Kept { filling, variant, room } = kept;
+        let Fetched { reply, place } = fetched;
+        let mut body = reply.into_body();
+        let mut room = Some(room);
+        let (mut len, mut charge) = (0, variant.head_charge());
+        loop {
+            let frame = match timeout(origin.config.body_timeout, body.frame()).await {
+                Ok(None) => break,
+                Ok(Some(Ok(frame))) => frame,
+                Ok(Some(Err(_))) | Err(_) => {
+                    filling.end(Err(Torn::Origin));
+                    return None;
+                }
+            };
+            let Some(bytes) = frame.into_data().ok().filter(|bytes| !bytes.is_empty()) else { continue };
+            place.count(bytes.len());
+            len += bytes.len() as u64;
+            charge += bytes.len() as u64 + EACH;
+            let fits = |room: &mut Reservation| self.keeps(len) && room.grow_to(charge);
+            if room.as_mut().is_some_and(|room| !fits(room)) {
+                room = None;
+                landing.close();
+                filling.give_up_keeping();
+            }
+            // A copy of its own: what the connection hands out are slices of larger buffers.
+            filling.push(Bytes::copy_from_slice(&bytes));
+            if room.is_none() && !filling.room().await {
+                return None;
+            }
+        }
+        let whole = room.and_then(|room| Some((filling.whole()?, room)));
+        if whole.is_none() {
+            filling.end(Ok(()));
+        }
+        whole
+    }
+}
+
+/// Adds what is kept as a precondition. False if it has no validator.
+fn ask_whether_valid(headers: &mut HeaderMap, stale: &Variant) -> bool {
+    let mut ask = |name, validator: Option<&HeaderValue>| {
+        validator.map(|value| headers.insert(name, value.clone())).is_some()
+    };
+    let tag = ask(header::IF_NONE_MATCH, stale.headers.get(header::ETAG));
+    let date = ask(header::IF_MODIFIED_SINCE, stale.headers.get(header::LAST_MODIFIED));
+    tag || date
+}
+
+fn tell(
+    landing: &Landing,
+    led: oneshot::Sender<Led>,
+    variant: &Arc<Variant>,
+    how: How,
+    reader: Option<Reader>,
+) {
+    let variant = Arc::clone(variant);
+    landing.announce(Joint::Shared { variant: Arc::clone(&variant), how });
+    // Whoever led may have gone away; the rest goes on without.
+    let _ = led.send(Led::Shared { variant, how, reader });
+}

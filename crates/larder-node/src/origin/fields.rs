@@ -1,0 +1,147 @@
+//! Header fields on their way through: what a proxy takes off, what it adds (RFC 9110 section 7.6, RFC 9111 sections
+//! 3.1 and 3.2).
+
+use crate::http::cache_control::Items;
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+
+/// Fields that are about one connection. `Upgrade` is among them: no protocol is switched through a node.
+const HOP_BY_HOP: [HeaderName; 9] = [
+    header::CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    header::PROXY_AUTHENTICATE,
+    header::PROXY_AUTHORIZATION,
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+];
+
+/// Fields of a 304 that say nothing new of what is kept.
+const OF_THE_BODY: [HeaderName; 4] =
+    [header::CONTENT_LENGTH, header::CONTENT_ENCODING, header::CONTENT_RANGE, header::CONTENT_TYPE];
+
+/// Preconditions and ranges: what a cache asks of its own accord, for all its clients.
+pub(crate) const CONDITIONS: [HeaderName; 6] = [
+    header::IF_MATCH,
+    header::IF_NONE_MATCH,
+    header::IF_MODIFIED_SINCE,
+    header::IF_UNMODIFIED_SINCE,
+    header::IF_RANGE,
+    header::RANGE,
+];
+
+/// Takes off what is about the connection, the fields that `Connection` names included.
+pub(crate) fn strip(headers: &mut HeaderMap) {
+    let mut named = Vec::new();
+    for value in headers.get_all(header::CONNECTION) {
+        named.extend(Items(value.as_bytes()).filter_map(|name| HeaderName::from_bytes(name).ok()));
+    }
+    for name in named.iter().chain(&HOP_BY_HOP) {
+        headers.remove(name);
+    }
+}
+
+/// Adds this node to `Via`.
+pub(crate) fn via(headers: &mut HeaderMap, by: &HeaderValue) {
+    headers.append(header::VIA, by.clone());
+}
+
+/// The headers of a kept reply after a 304: the new ones replace the old ones of the same name.
+pub(crate) fn refreshed(kept: &HeaderMap, mut new: HeaderMap) -> HeaderMap {
+    strip(&mut new);
+    let mut fields = kept.clone();
+    for name in new.keys().filter(|name| !OF_THE_BODY.contains(name)) {
+        fields.remove(name);
+        for value in new.get_all(name) {
+            fields.append(name, value.clone());
+        }
+    }
+    fields
+}
+
+/// The fields that a reply depends on, in order of name, each once. `None` if there are more than a cache should
+/// compare.
+pub(crate) fn selecting(reply: &HeaderMap) -> Option<Vec<HeaderName>> {
+    const MOST: usize = 16;
+    let mut names = Vec::new();
+    for value in reply.get_all(header::VARY) {
+        for item in Items(value.as_bytes()) {
+            names.push(HeaderName::from_bytes(item).ok()?);
+        }
+    }
+    names.sort_by(|a, b| a.as_str().cmp(b.as_str()));
+    names.dedup();
+    (names.len() <= MOST).then_some(names)
+}
+
+/// The value of a field as `Vary` compares it: members in order, white space between them not counting.
+pub(crate) fn value(headers: &HeaderMap, name: &HeaderName) -> Option<Box<[u8]>> {
+    if !headers.contains_key(name) {
+        return None;
+    }
+    let mut joined = Vec::new();
+    for value in headers.get_all(name) {
+        for item in Items(value.as_bytes()) {
+            if !joined.is_empty() {
+                joined.push(b',');
+            }
+            joined.extend_from_slice(item);
+        }
+    }
+    Some(joined.into())
+}
+
+/// Bytes that headers take in memory: names, values, and about 48 for the bookkeeping of each.
+pub(crate) fn bytes(headers: &HeaderMap) -> u64 {
+    headers.iter().map(|(name, value)| (name.as_str().len() + value.len() + 48) as u64).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(fields: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in fields {
+            headers.append(*name, HeaderValue::from_static(value));
+        }
+        headers
+    }
+
+    #[test]
+    fn what_is_about_the_connection_is_taken_off() {
+        let mut headers = map(&[
+            ("connection", "close, X-Own"),
+            ("x-own", "1"),
+            ("keep-alive", "timeout=5"),
+            ("transfer-encoding", "chunked"),
+            ("te", "trailers"),
+            ("upgrade", "h2c"),
+            ("x-other", "2"),
+        ]);
+        strip(&mut headers);
+        assert_eq!(headers, map(&[("x-other", "2")]));
+    }
+
+    #[test]
+    fn a_304_replaces_fields_but_not_those_of_the_body() {
+        let kept =
+            map(&[("etag", "\"a\""), ("content-length", "5"), ("x-a", "1"), ("x-a", "2"), ("x-b", "3")]);
+        let new = map(&[("content-length", "0"), ("x-a", "4"), ("date", "now"), ("connection", "close")]);
+        let expected =
+            map(&[("etag", "\"a\""), ("content-length", "5"), ("x-a", "4"), ("x-b", "3"), ("date", "now")]);
+        assert_eq!(refreshed(&kept, new), expected);
+    }
+
+    #[test]
+    fn vary_is_a_sorted_list_and_values_compare_without_white_space() {
+        let reply = map(&[("vary", "Accept-Language, accept"), ("vary", "Accept")]);
+        assert_eq!(selecting(&reply), Some(vec![header::ACCEPT, header::ACCEPT_LANGUAGE]));
+        assert_eq!(selecting(&map(&[("vary", "a b")])), None);
+        let (one, two) = (map(&[("accept", "a,  b"), ("accept", "c")]), map(&[("accept", "a, b,c")]));
+        assert_eq!(value(&one, &header::ACCEPT), value(&two, &header::ACCEPT));
+        assert_eq!(value(&one, &header::TE), None);
+        assert_ne!(value(&map(&[("te", "")]), &header::TE), None, "empty is not absent");
+    }
+}

@@ -1,0 +1,32 @@
+//! Pull-through from an HTTP origin: a shared cache before any application (RFC 9111, RFC 5861).
+//!
+//! ```text
+//! client -> pull: page of the target? -> variant for the request? -> fresh? -> from memory
+//!                 else one request to the origin for all who wait (flight) -> kept and read as it comes (filling),
+//!                 or, if it may not be kept, everyone asks alone (passed)
+//! ```
+//!
+//! What may be kept and used is decided in [`crate::http::freshness`]. Choices of ours: only replies to GET are kept,
+//! and HEAD is answered from them. A range is served from what is kept whole; one that misses is passed on and not
+//! kept. Preconditions of clients are held against what is kept; what is fetched to be kept is fetched without them.
+//! A client that goes away does not end a fetch that fills the cache. Other methods are passed on, and a reply that
+//! is no error then drops what is kept of the target, and of its `Location` and `Content-Location` on the same host.
+//! `Upgrade` is not: it is taken off, so that no connection turns into a tunnel. TLS to the origin is not spoken.
+
+mod body;
+mod client;
+mod config;
+mod fetch;
+mod fields;
+mod filling;
+mod flight;
+mod passed;
+mod pull;
+mod serve;
+mod stored;
+
+pub use config::{HostHeader, OriginConfig};
+
+pub(crate) use body::Pulled;
+pub(crate) use client::Origin;
+pub(crate) use stored::Page;

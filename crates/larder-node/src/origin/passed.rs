@@ -1,0 +1,64 @@
+//! Targets whose replies turned out not to be kept: requests for them do not wait for each other.
+//!
+//! A table of fixed size, a slot for each hash, without a lock: two targets in one slot make each other forgotten, and
+//! then the next request waits once more for a reply that is not for it.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Slots; a power of two.
+const SLOTS: usize = 1 << 14;
+/// How long a target is remembered, in ms.
+const KEPT_MS: u64 = 60_000;
+/// Bits of a slot that hold the time, in seconds; the rest is of the hash.
+const TIME_BITS: u32 = 24;
+
+/// The targets.
+#[derive(Debug)]
+pub(crate) struct PassedBefore(Box<[AtomicU64]>);
+
+impl PassedBefore {
+    pub(crate) fn new() -> Self {
+        Self((0..SLOTS).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    /// Notes that the target's reply was not kept.
+    pub(crate) fn note(&self, hash: u64, now_ms: u64) {
+        self.slot(hash).store(mark(hash) | until(now_ms + KEPT_MS), Relaxed);
+    }
+
+    /// Whether it was not kept lately.
+    pub(crate) fn has(&self, hash: u64, now_ms: u64) -> bool {
+        let found = self.slot(hash).load(Relaxed);
+        let until_s = found & ((1 << TIME_BITS) - 1);
+        mark(found) == mark(hash) && until_s > until(now_ms)
+    }
+
+    fn slot(&self, hash: u64) -> &AtomicU64 {
+        &self.0[hash as usize & (SLOTS - 1)]
+    }
+}
+
+fn mark(hash: u64) -> u64 {
+    hash & !((1 << TIME_BITS) - 1)
+}
+
+/// Seconds since the start, of which 194 days can be told apart.
+fn until(ms: u64) -> u64 {
+    (ms / 1_000) & ((1 << TIME_BITS) - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_is_remembered_for_its_time() {
+        let passed = PassedBefore::new();
+        let hash = 0xABCD_EF01_2345_6789;
+        assert!(!passed.has(hash, 0));
+        passed.note(hash, 5_000);
+        assert!(passed.has(hash, 5_000) && passed.has(hash, 64_999));
+        assert!(!passed.has(hash, 65_000));
+        assert!(!passed.has(hash ^ 1 << 40, 5_000), "another target in the same slot");
+    }
+}

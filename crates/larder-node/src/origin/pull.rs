@@ -1,0 +1,258 @@
+//! A request to a node that stands before an origin: from memory, by a fetch that many share, or passed on.
+
+use super::client::{Fault, Origin, Outgoing};
+use super::fetch::{Led, Want};
+use super::fields;
+use super::flight::{Begun, Flight, How, Joint, Landing};
+use super::stored::{Page, Variant};
+use crate::body::Body;
+use crate::http::cache_control::Directives;
+use crate::http::cache_status::{Outcome, Why};
+use crate::http::freshness::{Use, is_safe};
+use crate::node::Node;
+use crate::report;
+use bytes::Bytes;
+use http::header::{self, HeaderName};
+use http::request::Parts;
+use http::uri::PathAndQuery;
+use http::{Method, Response, StatusCode, Uri};
+use http_body_util::BodyExt;
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+/// A request on its way through.
+struct Pull<'a> {
+    origin: &'a Arc<Origin>,
+    parts: &'a Parts,
+    host: String,
+    target: PathAndQuery,
+    name: Vec<u8>,
+    hash: u64,
+    asked: Directives,
+}
+
+impl Node {
+    /// Answers a request out of the cache or from the origin.
+    pub(crate) async fn pull<B>(
+        self: &Arc<Self>,
+        origin: &Arc<Origin>,
+        parts: &Parts,
+        body: B,
+    ) -> Response<Body>
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Fault>,
+    {
+        let Some(pull) = self.understand(origin, parts) else {
+            return self.plain(
+                StatusCode::BAD_REQUEST,
+                Outcome::Local("host-or-path"),
+                "no host, or no path",
+            );
+        };
+        if parts.method == Method::CONNECT {
+            return self.plain(StatusCode::METHOD_NOT_ALLOWED, Outcome::Local("method"), "");
+        }
+        let bodied = !body.is_end_stream();
+        let body = bodied.then(|| body.map_err(Into::into).boxed_unsync());
+        if !matches!(parts.method, Method::GET | Method::HEAD) {
+            return self.pass_on(&pull, Why::Method, "method", body).await;
+        }
+        if bodied {
+            return self.pass_on(&pull, Why::Bypass, "body", body).await;
+        }
+        let page = self.memory.page(pull.hash, &pull.name);
+        let kept = page.as_ref().and_then(|page| page.select(&parts.headers));
+        let why = match (&page, kept) {
+            (None, _) => Why::Miss,
+            (Some(_), None) => Why::Vary,
+            (Some(_), Some(variant)) => match variant.freshness.judge(self.now_ms(), &pull.asked) {
+                Use::Fresh => return self.hit(&pull, variant, None),
+                Use::WhileRevalidating => {
+                    self.refresh(&pull, page.as_deref(), variant);
+                    return self.hit(&pull, variant, Some("stale-while-revalidate"));
+                }
+                Use::Stale => Why::Stale,
+                Use::Asked => Why::Request,
+            },
+        };
+        if pull.asked.only_if_cached {
+            return self.plain(StatusCode::GATEWAY_TIMEOUT, Outcome::Local("only-if-cached"), "not cached");
+        }
+        let alone = if parts.method == Method::HEAD {
+            Some("head")
+        } else if parts.headers.contains_key(header::RANGE) {
+            Some("range")
+        } else if pull.asked.no_store {
+            Some("no-store")
+        } else if kept.is_none() && origin.passed.has(pull.hash, self.now_ms()) {
+            Some("passed-before")
+        } else {
+            None
+        };
+        match alone {
+            Some(detail) => self.pass_on(&pull, why, detail, None).await,
+            None => self.fetch_or_join(&pull, page.as_deref(), kept, why).await,
+        }
+    }
+
+    fn understand<'a>(&self, origin: &'a Arc<Origin>, parts: &'a Parts) -> Option<Pull<'a>> {
+        let target = parts.uri.path_and_query()?.clone();
+        let host = origin.host(parts)?;
+        let starred = target.as_str() == "*" && parts.method == Method::OPTIONS;
+        if !target.as_str().starts_with('/') && !starred {
+            return None;
+        }
+        let name = [host.as_bytes(), target.as_str().as_bytes()].concat();
+        let hash = self.memory.hash(&name);
+        Some(Pull { origin, parts, host, target, name, hash, asked: Directives::of_request(&parts.headers) })
+    }
+
+    fn hit(&self, pull: &Pull<'_>, variant: &Arc<Variant>, detail: Option<&'static str>) -> Response<Body> {
+        let ttl = variant.freshness.time_to_live(self.now_ms());
+        self.serve_kept(pull.origin, pull.parts, variant, Outcome::Kept { ttl, detail }, None)
+    }
+
+    /// Asks the origin anew without waiting, unless somebody does already.
+    fn refresh(self: &Arc<Self>, pull: &Pull<'_>, page: Option<&Page>, stale: &Arc<Variant>) {
+        if let Begun::Lead(landing) = pull.origin.flights.begin(&pull.key(page)) {
+            let (led, _) = oneshot::channel();
+            self.set_off(pull, Some(stale), landing, led);
+        }
+    }
+
+    fn set_off(
+        self: &Arc<Self>,
+        pull: &Pull<'_>,
+        stale: Option<&Arc<Variant>>,
+        landing: Landing,
+        led: oneshot::Sender<Led>,
+    ) {
+        let want = Want {
+            name: pull.name.as_slice().into(),
+            hash: pull.hash,
+            told: report::told(&pull.parts.headers),
+            host: pull.host.clone(),
+            target: pull.target.clone(),
+            headers: pull.parts.headers.clone(),
+            stale: stale.cloned(),
+        };
+        tokio::spawn(Arc::clone(self).fetch(Arc::clone(pull.origin), want, landing, led));
+    }
+
+    /// Asks the origin for all who want this, or waits for the one who does.
+    async fn fetch_or_join(
+        self: &Arc<Self>,
+        pull: &Pull<'_>,
+        page: Option<&Page>,
+        kept: Option<&Arc<Variant>>,
+        why: Why,
+    ) -> Response<Body> {
+        let landing = match why {
+            // Whoever wants the origin to be asked is not content with what others asked before.
+            Why::Request => pull.origin.flights.alone(),
+            _ => match pull.origin.flights.begin(&pull.key(page)) {
+                Begun::Lead(landing) => landing,
+                Begun::Join(flight) => return self.join(pull, &flight, why).await,
+            },
+        };
+        let (led, leads) = oneshot::channel();
+        self.set_off(pull, kept, landing, led);
+        match leads.await {
+            Ok(Led::Shared { variant, how, reader }) => {
+                self.serve_kept(pull.origin, pull.parts, &variant, pulled(why, how, false), reader)
+            }
+            Ok(Led::Own { fetched, detail }) => {
+                let status = Some(fetched.reply.status().as_u16());
+                let how = How { status, stored: false, detail: Some(detail) };
+                self.pass(pull.origin, pull.parts, fetched, pulled(why, how, false))
+            }
+            Ok(Led::Failed(error)) => self.origin_failed(error, why),
+            Err(_) => self.origin_failed(super::client::OriginError::Abandoned, why),
+        }
+    }
+
+    async fn join(self: &Arc<Self>, pull: &Pull<'_>, flight: &Flight, why: Why) -> Response<Body> {
+        let late = flight.has_landed();
+        match flight.landed().await {
+            Joint::Failed(error) => self.origin_failed(error, why),
+            Joint::Shared { variant, how } if variant.suits(&pull.parts.headers) => {
+                // A reply that came before this request must be fresh; one that came after it is as new as can be.
+                let usable = !late || variant.freshness.judge(self.now_ms(), &pull.asked) == Use::Fresh;
+                let reader = variant.reader();
+                if usable && let Ok(reader) = reader {
+                    let outcome = pulled(why, how, true);
+                    return self.serve_kept(pull.origin, pull.parts, &variant, outcome, reader);
+                }
+                self.pass_on(pull, why, "not-joined", None).await
+            }
+            Joint::Shared { .. } => self.pass_on(pull, Why::Vary, "not-joined", None).await,
+            Joint::Alone => self.pass_on(pull, why, "not-shared", None).await,
+        }
+    }
+
+    /// Sends the request as it is to the origin, and its reply as it is to the client.
+    async fn pass_on(
+        &self,
+        pull: &Pull<'_>,
+        why: Why,
+        detail: &'static str,
+        body: Option<Outgoing>,
+    ) -> Response<Body> {
+        let Pull { origin, parts, host, target, .. } = pull;
+        let headers = origin.outgoing(&parts.headers, host);
+        match origin.send(&parts.method, target, headers, body).await {
+            Err(error) => self.origin_failed(error, why),
+            Ok(fetched) => {
+                let status = fetched.reply.status();
+                if !is_safe(&parts.method) && (status.is_success() || status.is_redirection()) {
+                    self.invalidate(pull, fetched.reply.headers());
+                }
+                let how = How { status: Some(status.as_u16()), stored: false, detail: Some(detail) };
+                self.pass(origin, parts, fetched, pulled(why, how, false))
+            }
+        }
+    }
+
+    /// Drops what is kept of a target that has been changed, and of those that the reply names (RFC 9111 section
+    /// 4.4).
+    fn invalidate(&self, pull: &Pull<'_>, reply: &http::HeaderMap) {
+        self.memory.forget((pull.hash, 0));
+        for name in [header::LOCATION, header::CONTENT_LOCATION] {
+            if let Some(target) = same_host(reply, &name, &pull.host) {
+                let name = [pull.host.as_bytes(), target.as_bytes()].concat();
+                self.memory.forget((self.memory.hash(&name), 0));
+            }
+        }
+    }
+}
+
+impl Pull<'_> {
+    /// What requests must have in common to share a fetch: the target, and the values of the fields that the page is
+    /// known to depend on.
+    fn key(&self, page: Option<&Page>) -> Vec<u8> {
+        let mut key = self.name.clone();
+        for name in page.into_iter().flat_map(Page::selecting) {
+            key.push(0);
+            key.extend_from_slice(name.as_str().as_bytes());
+            if let Some(value) = fields::value(&self.parts.headers, name) {
+                key.push(b':');
+                key.extend_from_slice(&value);
+            }
+        }
+        key
+    }
+}
+
+/// The path and query that a field of a reply names, if it names the same host.
+fn same_host(reply: &http::HeaderMap, name: &HeaderName, host: &str) -> Option<String> {
+    let uri: Uri = reply.get(name)?.to_str().ok()?.parse().ok()?;
+    let same = uri.authority().is_none_or(|authority| authority.as_str().eq_ignore_ascii_case(host));
+    let target = uri.path_and_query()?.as_str();
+    (same && target.starts_with('/')).then(|| target.to_owned())
+}
+
+const fn pulled(why: Why, how: How, collapsed: bool) -> Outcome {
+    let How { status, stored, detail } = how;
+    Outcome::Pulled { why, status, stored, collapsed, detail }
+}

@@ -1,0 +1,160 @@
+//! Replies made of what is kept, and replies passed on.
+
+use super::body::Pulled;
+use super::client::{Fetched, Origin, OriginError};
+use super::fields;
+use super::filling::Reader;
+use super::stored::{Contents, Variant};
+use crate::body::Body;
+use crate::http::cache_status::{Outcome, Why};
+use crate::http::condition::{self, Verdict};
+use crate::http::range::{self, Range};
+use crate::node::Node;
+use http::header::{self, HeaderName, HeaderValue};
+use http::request::Parts;
+use http::{HeaderMap, Method, Response, StatusCode};
+use std::sync::Arc;
+
+const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
+
+impl Node {
+    /// The reply to a GET or HEAD made of a variant that suits it. `reader` reads a body that is on its way.
+    pub(super) fn serve_kept(
+        &self,
+        origin: &Origin,
+        parts: &Parts,
+        variant: &Arc<Variant>,
+        outcome: Outcome,
+        reader: Option<Reader>,
+    ) -> Response<Body> {
+        let len = variant.len();
+        if variant.status == StatusCode::OK
+            && let Some(validators) = variant.validators()
+        {
+            match condition::evaluate(&parts.headers, &validators) {
+                Verdict::Proceed => {}
+                Verdict::Failed => return self.plain(StatusCode::PRECONDITION_FAILED, outcome, ""),
+                Verdict::NotModified => {
+                    let body = Body::empty();
+                    let mut reply = self.with_head(origin, StatusCode::NOT_MODIFIED, variant, outcome, body);
+                    reply.headers_mut().remove(header::CONTENT_TYPE);
+                    return reply;
+                }
+            }
+        }
+        let (pieces, size) = match (&variant.body, reader) {
+            _ if parts.method == Method::HEAD => {
+                return self.with_length(origin, variant, outcome, Body::empty(), len);
+            }
+            (Contents::Filling(_), Some(reader)) => {
+                let body = Body::pulled(Pulled::Shared(reader), len);
+                return self.with_length(origin, variant, outcome, body, len);
+            }
+            (Contents::Filling(_), None) => return self.origin_failed(OriginError::Abandoned, Why::Miss),
+            (Contents::Whole { pieces, len }, _) => (Arc::clone(pieces), *len),
+        };
+        let validators = variant.validators();
+        let counts = validators.is_none_or(|validators| condition::range_counts(&parts.headers, &validators));
+        let range = match parts.headers.get(header::RANGE) {
+            Some(value) if variant.status == StatusCode::OK && counts => range::parse(value.as_bytes(), size),
+            _ => Range::Whole,
+        };
+        match range {
+            Range::Unsatisfiable => self.unsatisfiable(size, outcome),
+            Range::Whole => {
+                let body = Body::pulled(Pulled::pieces(pieces, 0..size), len);
+                self.with_length(origin, variant, outcome, body, len)
+            }
+            Range::Part { first, last } => {
+                let len = last - first + 1;
+                let body = Body::pulled(Pulled::pieces(pieces, first..last + 1), Some(len));
+                let mut reply = self.with_head(origin, StatusCode::PARTIAL_CONTENT, variant, outcome, body);
+                let headers = reply.headers_mut();
+                headers.insert(header::CONTENT_LENGTH, HeaderValue::from(len));
+                if let Ok(value) = HeaderValue::try_from(format!("bytes {first}-{last}/{size}")) {
+                    headers.insert(header::CONTENT_RANGE, value);
+                }
+                reply
+            }
+        }
+    }
+
+    fn with_length(
+        &self,
+        origin: &Origin,
+        variant: &Variant,
+        outcome: Outcome,
+        body: Body,
+        len: Option<u64>,
+    ) -> Response<Body> {
+        let mut reply = self.with_head(origin, variant.status, variant, outcome, body);
+        if let Some(len) = len.filter(|_| variant.status != StatusCode::NO_CONTENT) {
+            reply.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(len));
+        }
+        reply
+    }
+
+    /// A reply with the headers of what is kept, its age among them.
+    fn with_head(
+        &self,
+        origin: &Origin,
+        status: StatusCode,
+        variant: &Variant,
+        outcome: Outcome,
+        body: Body,
+    ) -> Response<Body> {
+        let mut reply = self.merged(origin, status, variant.headers.clone(), outcome, body);
+        let age = variant.freshness.age(self.now_ms());
+        reply.headers_mut().insert(header::AGE, HeaderValue::from(age));
+        reply
+    }
+
+    /// A reply of the origin passed on to one client.
+    pub(super) fn pass(
+        &self,
+        origin: &Origin,
+        parts: &Parts,
+        fetched: Fetched,
+        outcome: Outcome,
+    ) -> Response<Body> {
+        let (head, body, len) = Pulled::passed(fetched, origin.config.body_timeout);
+        let mut headers = head.headers;
+        fields::strip(&mut headers);
+        let empty = parts.method == Method::HEAD
+            || matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
+            || len == Some(0);
+        let body = if empty { Body::empty() } else { Body::pulled(body, len) };
+        self.merged(origin, head.status, headers, outcome, body)
+    }
+
+    /// A reply with the origin's headers and this node's.
+    fn merged(
+        &self,
+        origin: &Origin,
+        status: StatusCode,
+        mut headers: HeaderMap,
+        outcome: Outcome,
+        body: Body,
+    ) -> Response<Body> {
+        let mut reply = self.start(status, outcome, body);
+        // Caches nearer to the origin stand first in the list.
+        for value in reply.headers().get_all(CACHE_STATUS) {
+            headers.append(CACHE_STATUS, value.clone());
+        }
+        fields::via(&mut headers, &origin.via);
+        *reply.headers_mut() = headers;
+        reply
+    }
+
+    /// The reply for an origin that gave none.
+    pub(super) fn origin_failed(&self, error: OriginError, why: Why) -> Response<Body> {
+        let (status, detail) = error.reply();
+        let outcome = Outcome::Failed { why, status, detail };
+        let mut reply =
+            self.plain(StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY), outcome, detail);
+        if status == 503 {
+            reply.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        reply
+    }
+}

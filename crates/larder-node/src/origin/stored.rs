@@ -1,0 +1,228 @@
+//! Replies of an origin as they are kept: a page for each target, with a variant for each choice of request headers.
+//!
+//! A page is kept and evicted as a whole: one target, one entry, one size. It counts the bytes of all bodies and
+//! headers of its variants, 64 for each piece of a body, and 512 for itself and each variant.
+
+use super::fields;
+use super::filling::{Filling, Reader};
+use crate::http::condition::Validators;
+use crate::http::freshness::Freshness;
+use bytes::Bytes;
+use http::header::{self, HeaderName};
+use http::{HeaderMap, StatusCode};
+use larder_core::TargetId;
+use std::sync::Arc;
+
+/// Bytes a page or a variant counts besides its contents.
+const CHARGE: u64 = 512;
+/// Bytes a piece counts besides its contents.
+const PIECE_CHARGE: u64 = 64;
+
+/// What is kept of a target.
+#[derive(Debug)]
+pub(crate) struct Page {
+    /// Host and target.
+    pub(crate) name: Box<[u8]>,
+    /// What the switch calls the target.
+    pub(crate) told: Option<TargetId>,
+    /// Newest first.
+    variants: Vec<Arc<Variant>>,
+}
+
+/// A reply that is kept, or being received in order to be.
+#[derive(Debug)]
+pub(crate) struct Variant {
+    pub(crate) status: StatusCode,
+    /// Without those about the connection, `Age` and `Content-Length`.
+    pub(crate) headers: HeaderMap,
+    /// What the request's headers were, as far as the reply depends on them.
+    selecting: Box<[Selecting]>,
+    pub(crate) freshness: Freshness,
+    pub(crate) body: Contents,
+}
+
+/// A field that a reply depends on, and what it was in the request.
+type Selecting = (HeaderName, Option<Box<[u8]>>);
+
+/// The body of a reply.
+#[derive(Clone, Debug)]
+pub(crate) enum Contents {
+    /// All of it.
+    Whole { pieces: Arc<[Bytes]>, len: u64 },
+    /// As far as it has come.
+    Filling(Arc<Filling>),
+}
+
+impl Page {
+    /// A page with a variant more: it takes the place of one for the same requests, and of the oldest beyond
+    /// `variants_max`. If the origin has changed what its replies depend on, the older ones are dropped.
+    pub(crate) fn with(
+        earlier: Option<&Self>,
+        (name, told): (&[u8], Option<TargetId>),
+        variant: &Arc<Variant>,
+        variants_max: usize,
+    ) -> Self {
+        let same_fields = |other: &&Arc<Variant>| {
+            other.selecting.len() == variant.selecting.len()
+                && other.selecting.iter().zip(&variant.selecting).all(|(a, b)| a.0 == b.0)
+                && other.selecting != variant.selecting
+        };
+        let others = earlier.iter().flat_map(|page| &page.variants).filter(same_fields).cloned();
+        let mut variants = vec![Arc::clone(variant)];
+        variants.extend(others.take(variants_max - 1));
+        Self { name: name.into(), told: told.or(earlier.and_then(|page| page.told)), variants }
+    }
+
+    /// The variant for a request.
+    pub(crate) fn select(&self, request: &HeaderMap) -> Option<&Arc<Variant>> {
+        self.variants.iter().find(|variant| variant.suits(request))
+    }
+
+    /// The fields that the newest variant depends on.
+    pub(crate) fn selecting(&self) -> impl Iterator<Item = &HeaderName> {
+        self.variants.iter().take(1).flat_map(|variant| variant.selecting.iter().map(|(name, _)| name))
+    }
+
+    /// Length of the newest variant.
+    pub(crate) fn len(&self) -> u64 {
+        self.variants.first().and_then(|variant| variant.len()).unwrap_or(0)
+    }
+
+    /// Bytes it counts.
+    pub(crate) fn charge(&self) -> u64 {
+        CHARGE + self.name.len() as u64 + self.variants.iter().map(|variant| variant.charge()).sum::<u64>()
+    }
+}
+
+impl Variant {
+    /// A reply to a request with the headers `request`. `None` if it depends on more fields than are compared.
+    pub(crate) fn new(
+        status: StatusCode,
+        mut headers: HeaderMap,
+        request: &HeaderMap,
+        freshness: Freshness,
+        body: Contents,
+    ) -> Option<Self> {
+        let names = fields::selecting(&headers)?;
+        let selecting = names.into_iter().map(|name| {
+            let value = fields::value(request, &name);
+            (name, value)
+        });
+        let selecting = selecting.collect();
+        headers.remove(header::AGE);
+        headers.remove(header::CONTENT_LENGTH);
+        Some(Self { status, headers, selecting, freshness, body })
+    }
+
+    /// The same reply with another body or found valid once more.
+    pub(crate) fn renewed(&self, headers: HeaderMap, freshness: Freshness, body: Contents) -> Self {
+        Self { status: self.status, headers, selecting: self.selecting.clone(), freshness, body }
+    }
+
+    /// Whether it answers a request with these headers.
+    pub(crate) fn suits(&self, request: &HeaderMap) -> bool {
+        self.selecting.iter().all(|(name, value)| fields::value(request, name) == *value)
+    }
+
+    /// A reader of a body on its way; none of one that is whole. Fails if its beginning is gone.
+    pub(crate) fn reader(&self) -> Result<Option<Reader>, ()> {
+        match &self.body {
+            Contents::Whole { .. } => Ok(None),
+            Contents::Filling(filling) => filling.reader().map(Some).ok_or(()),
+        }
+    }
+
+    /// Length of the body, if it is known.
+    pub(crate) fn len(&self) -> Option<u64> {
+        match &self.body {
+            Contents::Whole { len, .. } => Some(*len),
+            Contents::Filling(filling) => filling.expected(),
+        }
+    }
+
+    /// What preconditions are held against: nothing of 200 replies without validators.
+    pub(crate) fn validators(&self) -> Option<Validators<'_>> {
+        let tag = self.headers.get(header::ETAG).map_or(&b""[..], |value| value.as_bytes());
+        let weak = tag.starts_with(b"W/");
+        let quoted = tag.strip_prefix(b"W/").unwrap_or(tag);
+        let opaque = quoted.strip_prefix(b"\"").and_then(|text| text.strip_suffix(b"\"")).unwrap_or_default();
+        let modified = self.headers.get(header::LAST_MODIFIED).and_then(|value| value.to_str().ok());
+        let modified = modified.and_then(|text| httpdate::parse_http_date(text).ok());
+        let modified = modified.and_then(|at| at.duration_since(std::time::UNIX_EPOCH).ok());
+        if opaque.is_empty() && modified.is_none() {
+            return None;
+        }
+        let modified = modified.map_or(i64::MAX, |since| since.as_secs() as i64);
+        Some(Validators { opaque, strong: !weak && !opaque.is_empty(), modified })
+    }
+
+    /// Bytes it counts without its body.
+    pub(crate) fn head_charge(&self) -> u64 {
+        let selecting = self.selecting.iter().map(|(name, value)| {
+            (name.as_str().len() + value.as_ref().map_or(0, |value| value.len()) + 48) as u64
+        });
+        CHARGE + fields::bytes(&self.headers) + selecting.sum::<u64>()
+    }
+
+    fn charge(&self) -> u64 {
+        let body = match &self.body {
+            Contents::Whole { pieces, len } => len + pieces.len() as u64 * PIECE_CHARGE,
+            Contents::Filling(_) => 0,
+        };
+        self.head_charge() + body
+    }
+}
+
+impl Contents {
+    pub(crate) fn whole(pieces: Vec<Bytes>) -> Self {
+        let len = pieces.iter().map(|piece| piece.len() as u64).sum();
+        Self::Whole { pieces: pieces.into(), len }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::freshness::Additions;
+    use http::HeaderValue;
+    use std::time::SystemTime;
+
+    fn map(fields: &[(&'static str, &'static str)]) -> HeaderMap {
+        fields
+            .iter()
+            .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)))
+            .collect()
+    }
+
+    fn variant(vary: &'static str, request: &HeaderMap, body: &'static [u8]) -> Arc<Variant> {
+        let headers = map(&[("vary", vary), ("cache-control", "max-age=60"), ("etag", "\"a\"")]);
+        let reply = (StatusCode::OK, &headers);
+        let freshness =
+            Freshness::of_reply(request, reply, SystemTime::now(), 0, Additions::default()).unwrap();
+        let body = Contents::whole(vec![Bytes::from_static(body)]);
+        Arc::new(Variant::new(StatusCode::OK, headers, request, freshness, body).unwrap())
+    }
+
+    #[test]
+    fn variants_are_chosen_by_the_fields_they_depend_on() {
+        let (de, en, none) = (map(&[("accept-language", "de")]), map(&[("accept-language", "en")]), map(&[]));
+        let page = Page::with(None, (b"/", None), &variant("accept-language", &de, b"ja"), 2);
+        assert!(page.select(&de).is_some() && page.select(&en).is_none() && page.select(&none).is_none());
+        let page = Page::with(Some(&page), (b"/", None), &variant("accept-language", &en, b"yes"), 2);
+        assert_eq!((page.select(&de).unwrap().len(), page.select(&en).unwrap().len()), (Some(2), Some(3)));
+        let page = Page::with(Some(&page), (b"/", None), &variant("accept-language", &none, b"?"), 2);
+        assert!(page.select(&de).is_none(), "the oldest goes beyond the limit");
+        let page = Page::with(Some(&page), (b"/", None), &variant("accept-language", &en, b"newer"), 2);
+        assert_eq!((page.variants.len(), page.select(&en).unwrap().len()), (2, Some(5)));
+        let page = Page::with(Some(&page), (b"/", None), &variant("accept", &en, b"other"), 2);
+        assert_eq!(page.variants.len(), 1, "the origin chooses by something else now");
+    }
+
+    #[test]
+    fn a_page_counts_all_it_holds() {
+        let request = map(&[]);
+        let (small, large) = (variant("", &request, b""), variant("", &request, b"0123456789"));
+        let page = |variant| Page::with(None, (b"/x", None), &variant, 1).charge();
+        assert_eq!(page(large) - page(small), 10);
+    }
+}

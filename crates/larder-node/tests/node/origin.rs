@@ -1,0 +1,264 @@
+//! A node before an origin: what is kept, for whom, and what reaches the origin.
+
+use super::stub::{Answer, Framing, Stub};
+use super::*;
+use larder_node::HostHeader;
+
+const KEPT: &str = "Cache-Control: max-age=60\r\nETag: \"v1\"\r\n";
+/// Fresh for a minute, a minute ago.
+const STALE: &str = "Cache-Control: max-age=60\r\nAge: 60\r\nETag: \"v1\"\r\n";
+
+#[tokio::test]
+async fn a_fresh_reply_is_kept_with_its_age_and_headers() {
+    let stub = Stub::start(|asked| {
+        Answer::new(
+            200,
+            &format!("{KEPT}Age: 5\r\nX-Line: {}\r\nConnection: X-Hop\r\nX-Hop: 1\r\n", asked.line),
+            "body",
+        )
+    })
+    .await;
+    let node = stub.node(|_, _| {}).await;
+    let mut client = node.client().await;
+    let first = client
+        .get_with("/a?b=c", "X-Own: 1\r\nConnection: X-Own\r\nlarder-target: 00000000000000ff\r\n")
+        .await;
+    assert_eq!((first.status, &first.body[..], first.header("age")), (200, &b"body"[..], "5"));
+    assert_eq!(first.cache_status(), "n; fwd=uri-miss; fwd-status=200; stored");
+    assert_eq!((first.header("x-line"), first.header("via")), ("GET /a?b=c HTTP/1.1", "1.1 n"));
+    assert_eq!((first.header("x-hop"), first.header("content-length")), ("", "4"));
+    node.until(|stats| stats.cache_objects == 1).await;
+    let second = client.get("/a?b=c").await;
+    assert_eq!((second.status, &second.body[..]), (200, &b"body"[..]));
+    assert!(second.cache_status().starts_with("n; hit; ttl=5"), "{}", second.cache_status());
+    let asked = stub.asked();
+    assert_eq!(asked.len(), 1);
+    assert_eq!((asked[0].header("host"), asked[0].header("via")), ("n", "1.1 n"));
+    assert_eq!((asked[0].header("x-own"), asked[0].header("larder-target")), ("", ""));
+    let stats = node.node.stats();
+    assert_eq!((stats.hits, stats.misses, stats.store, stats.store_reads), (1, 1, "origin", 1));
+    assert!(stats.cache_bytes > 512 && stats.cache_bytes < 2_500, "{}", stats.cache_bytes);
+}
+
+#[tokio::test]
+async fn what_may_not_be_kept_is_passed_on_each_time_and_says_why() {
+    for (fields, request, detail) in [
+        ("Cache-Control: no-store\r\n", "", "no-store"),
+        ("Cache-Control: private, max-age=60\r\n", "", "private"),
+        ("Cache-Control: max-age=60\r\nSet-Cookie: a=b\r\n", "", "set-cookie"),
+        ("Cache-Control: max-age=60\r\n", "Authorization: Basic x\r\n", "authorization"),
+        ("Cache-Control: max-age=60\r\nVary: *\r\n", "", "vary-all"),
+        ("", "", "no-lifetime"),
+    ] {
+        let stub = Stub::start(move |_| Answer::new(200, fields, "x")).await;
+        let node = stub.node(|_, _| {}).await;
+        let mut client = node.client().await;
+        let first = client.get_with("/", request).await;
+        assert_eq!((first.status, &first.body[..]), (200, &b"x"[..]), "{fields}");
+        assert_eq!(first.cache_status(), format!("n; fwd=uri-miss; fwd-status=200; detail={detail}"));
+        let again = client.get_with("/", request).await;
+        assert_eq!(again.cache_status(), "n; fwd=uri-miss; fwd-status=200; detail=passed-before");
+        assert_eq!((stub.asked().len(), node.node.stats().cache_objects), (2, 0), "{fields}");
+    }
+}
+
+#[tokio::test]
+async fn variants_are_kept_beside_each_other() {
+    let stub = Stub::start(|asked| {
+        let language = asked.header("accept-language").to_owned();
+        Answer::new(200, &format!("{KEPT}Vary: Accept-Language\r\n"), language)
+    })
+    .await;
+    let node = stub.node(|origin, _| origin.variants_max = 2).await;
+    let mut client = node.client().await;
+    for (language, status) in [
+        ("de", "n; fwd=uri-miss; fwd-status=200; stored"),
+        ("en", "n; fwd=vary-miss; fwd-status=200; stored"),
+        ("de", "n; hit"),
+        ("en", "n; hit"),
+        ("fr", "n; fwd=vary-miss; fwd-status=200; stored"),
+        ("de", "n; fwd=vary-miss; fwd-status=200; stored"),
+    ] {
+        let reply = client.get_with("/", &format!("Accept-Language: {language}\r\n")).await;
+        assert_eq!(reply.body, language.as_bytes());
+        assert!(reply.cache_status().starts_with(status), "{language}: {}", reply.cache_status());
+        node.until(|stats| stats.cache_objects == 1 && stats.store_reading == 0).await;
+    }
+}
+
+#[tokio::test]
+async fn a_stale_reply_is_asked_about_and_renewed() {
+    let stub = Stub::start(|asked| match asked.header("if-none-match") {
+        "\"v1\"" => Answer::new(304, "Cache-Control: max-age=90\r\nETag: \"v1\"\r\nX-New: 1\r\n", ""),
+        _ => Answer::new(200, &format!("{STALE}X-Old: 1\r\n"), "body"),
+    })
+    .await;
+    let node = stub.node(|_, _| {}).await;
+    let mut client = node.client().await;
+    assert_eq!(client.get("/").await.body, b"body");
+    node.until(|stats| stats.cache_objects == 1).await;
+    let renewed = client.get("/").await;
+    assert_eq!((renewed.status, &renewed.body[..]), (200, &b"body"[..]));
+    assert_eq!(renewed.cache_status(), "n; fwd=stale; fwd-status=304; stored");
+    assert_eq!((renewed.header("x-old"), renewed.header("x-new"), renewed.header("age")), ("1", "1", "0"));
+    assert!(client.get("/").await.cache_status().starts_with("n; hit; ttl="));
+    assert_eq!(stub.asked().len(), 2);
+    let request = client.get_with("/", "Cache-Control: no-cache\r\n").await;
+    assert_eq!(request.cache_status(), "n; fwd=request; fwd-status=304; stored");
+}
+
+#[tokio::test]
+async fn clients_preconditions_and_ranges_are_met_from_what_is_kept() {
+    let stub = Stub::start(|_| Answer::new(200, KEPT, "0123456789")).await;
+    let node = stub.node(|_, _| {}).await;
+    let mut client = node.client().await;
+    let miss = client.get_with("/", "If-None-Match: \"v1\"\r\n").await;
+    assert_eq!((miss.status, miss.header("etag")), (304, "\"v1\""), "asked in full, answered in short");
+    node.until(|stats| stats.cache_objects == 1).await;
+    let part = client.get_with("/", "Range: bytes=2-4\r\n").await;
+    assert_eq!(
+        (part.status, &part.body[..], part.header("content-range")),
+        (206, &b"234"[..], "bytes 2-4/10")
+    );
+    let other = client.get_with("/", "Range: bytes=2-4\r\nIf-Range: \"v0\"\r\n").await;
+    assert_eq!((other.status, other.body.len()), (200, 10));
+    assert_eq!(client.get_with("/", "Range: bytes=10-\r\n").await.status, 416);
+    assert_eq!(client.get_with("/", "If-Match: \"v0\"\r\n").await.status, 412);
+    let head = client.request("HEAD", "/", "").await;
+    assert_eq!((head.status, head.header("content-length")), (200, "10"));
+    let asked = stub.asked();
+    assert_eq!((asked.len(), asked[0].header("if-none-match")), (1, ""));
+    let range = client.get_with("/other", "Range: bytes=2-4\r\n").await;
+    assert_eq!(range.cache_status(), "n; fwd=uri-miss; fwd-status=200; detail=range");
+    assert_eq!(stub.asked()[1].header("range"), "bytes=2-4");
+    assert_eq!(
+        client.request("HEAD", "/other", "").await.cache_status(),
+        "n; fwd=uri-miss; fwd-status=200; detail=head"
+    );
+}
+
+#[tokio::test]
+async fn an_unsafe_method_passes_and_drops_what_is_kept() {
+    let stub = Stub::start(|asked| match asked.line.starts_with("GET") {
+        true => Answer::new(200, KEPT, "x"),
+        false if asked.body == b"bad" => Answer::new(400, "", ""),
+        false => Answer::new(201, "Location: /b\r\n", asked.body.clone()),
+    })
+    .await;
+    let node = stub.node(|_, _| {}).await;
+    let mut client = node.client().await;
+    for path in ["/a", "/b", "/c"] {
+        client.get(path).await;
+    }
+    node.until(|stats| stats.cache_objects == 3).await;
+    client.send(b"POST /a HTTP/1.1\r\nHost: n\r\nContent-Length: 3\r\n\r\nbad").await;
+    assert_eq!(client.reply(false).await.status, 400);
+    assert_eq!(node.node.stats().cache_objects, 3, "nothing was changed");
+    client.send(b"POST /a HTTP/1.1\r\nHost: n\r\nContent-Length: 4\r\n\r\ngood").await;
+    let posted = client.reply(false).await;
+    assert_eq!((posted.status, &posted.body[..]), (201, &b"good"[..]));
+    assert_eq!(posted.cache_status(), "n; fwd=method; fwd-status=201; detail=method");
+    assert_eq!(node.node.stats().cache_objects, 1, "/c remains");
+}
+
+#[tokio::test]
+async fn an_origin_that_fails_is_named_and_stale_replies_stand_in() {
+    let stub = Stub::start(|asked| match (asked.line.contains("/kept"), asked.header("if-none-match")) {
+        (true, "") => Answer::new(200, &STALE.replace("max-age=60", "max-age=60, stale-if-error=600"), "old"),
+        _ => Answer::new(503, "", "down"),
+    })
+    .await;
+    let node = stub.node(|_, _| {}).await;
+    let mut client = node.client().await;
+    let down = client.get("/x").await;
+    assert_eq!((down.status, &down.body[..]), (503, &b"down"[..]), "the origin's own words");
+    assert_eq!(client.get("/kept").await.body, b"old");
+    node.until(|stats| stats.cache_objects == 1).await;
+    let stale = client.get("/kept").await;
+    assert_eq!((stale.status, &stale.body[..]), (200, &b"old"[..]));
+    assert_eq!(stale.cache_status(), "n; fwd=stale; fwd-status=503; detail=stale-if-error");
+    drop(stub);
+    // Its listening socket is gone when its task is.
+    let gone = async {
+        loop {
+            let reply = client.get("/y").await;
+            if reply.status == 502 {
+                return reply;
+            }
+        }
+    };
+    let reply = tokio::time::timeout(PATIENCE, gone).await.expect("the origin goes");
+    assert!(reply.cache_status().starts_with("n; fwd=uri-miss; fwd-status=502; detail=origin-c"));
+    assert_eq!(client.get("/kept").await.cache_status(), "n; fwd=stale; detail=stale-if-error");
+}
+
+#[tokio::test]
+async fn a_silent_origin_is_given_up_in_time() {
+    let gate = stub::gate();
+    let held = Arc::clone(&gate);
+    let stub = Stub::start(move |_| Answer::new(200, "", "").after(&held)).await;
+    let node = stub
+        .node(|origin, _| {
+            origin.head_timeout = Duration::from_millis(50);
+            origin.connect_timeout = Duration::from_millis(50);
+        })
+        .await;
+    let reply = node.client().await.get("/").await;
+    assert_eq!(
+        (reply.status, reply.cache_status()),
+        (504, "n; fwd=uri-miss; fwd-status=504; detail=origin-timeout")
+    );
+}
+
+#[tokio::test]
+async fn negative_replies_are_kept_if_told() {
+    let stub = Stub::start(|_| Answer::new(404, "", "none")).await;
+    let node = stub.node(|origin, _| origin.negative = Duration::from_secs(9)).await;
+    let mut client = node.client().await;
+    assert_eq!(client.get("/").await.status, 404);
+    node.until(|stats| stats.cache_objects == 1).await;
+    let kept = client.get("/").await;
+    assert_eq!((kept.status, &kept.body[..]), (404, &b"none"[..]));
+    assert!(kept.cache_status().starts_with("n; hit; ttl="));
+}
+
+#[tokio::test]
+async fn hosts_are_apart_unless_the_origins_own_is_sent() {
+    for (host, objects, seen) in [(HostHeader::Client, 2, "one"), (HostHeader::Origin, 1, "127.0.0.1")] {
+        let stub = Stub::start(|_| Answer::new(200, KEPT, "x")).await;
+        let node = stub.node(|origin, _| origin.host = host).await;
+        let mut client = node.client().await;
+        for name in ["one", "TWO"] {
+            client.send(format!("GET / HTTP/1.1\r\nHost: {name}\r\n\r\n").as_bytes()).await;
+            assert_eq!(client.reply(false).await.status, 200);
+            node.until(|stats| stats.store_reading == 0 && stats.cache_objects > 0).await;
+        }
+        assert_eq!(node.node.stats().cache_objects, objects);
+        assert!(stub.asked()[0].header("host").starts_with(seen));
+    }
+}
+
+#[tokio::test]
+async fn only_what_is_cached_if_only_that_is_wanted() {
+    let stub = Stub::start(|_| Answer::new(200, KEPT, "x")).await;
+    let node = stub.node(|_, _| {}).await;
+    let mut client = node.client().await;
+    let wanted = "Cache-Control: only-if-cached\r\n";
+    assert_eq!(client.get_with("/", wanted).await.status, 504);
+    assert!(stub.asked().is_empty());
+    client.get("/").await;
+    node.until(|stats| stats.cache_objects == 1).await;
+    assert_eq!(client.get_with("/", wanted).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_chunked_reply_is_kept_with_its_length() {
+    let stub = Stub::start(|_| Answer::new(200, KEPT, "0123456789").framed(Framing::Chunked)).await;
+    let node = stub.node(|_, _| {}).await;
+    let mut client = node.client().await;
+    let first = client.get("/").await;
+    assert_eq!((&first.body[..], first.torn), (&b"0123456789"[..], false));
+    node.until(|stats| stats.cache_objects == 1).await;
+    let second = client.get("/").await;
+    assert_eq!((&second.body[..], second.header("content-length")), (&b"0123456789"[..], "10"));
+}

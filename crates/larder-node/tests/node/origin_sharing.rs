@@ -1,0 +1,230 @@
+//! One fetch for many, and what happens when either side breaks off.
+
+use super::stub::{Answer, Framing, Stub, gate};
+use super::*;
+use tokio::io::AsyncReadExt;
+
+const KEPT: &str = "Cache-Control: max-age=60\r\nETag: \"v1\"\r\n";
+
+/// `count` clients that ask at the same time.
+async fn ask_at_once(address: SocketAddr, count: usize) -> Vec<JoinHandle<client::Reply>> {
+    let mut asking = Vec::new();
+    for _ in 0..count {
+        let mut client = client::Client::connect(address).await;
+        client.send(b"GET /a HTTP/1.1\r\nHost: n\r\n\r\n").await;
+        asking.push(tokio::spawn(async move { client.reply(false).await }));
+    }
+    asking
+}
+
+#[tokio::test]
+async fn a_hundred_misses_are_one_fetch() {
+    let head = gate();
+    let held = Arc::clone(&head);
+    let stub = Stub::start(move |_| Answer::new(200, KEPT, pattern(100_000)).after(&held)).await;
+    let node = stub.node(|_, _| {}).await;
+    let asking = ask_at_once(node.address, 100).await;
+    node.until(|stats| stats.in_flight == 100).await;
+    head.add_permits(1);
+    let mut collapsed = 0;
+    for asked in asking {
+        let reply = asked.await.unwrap();
+        assert_eq!((reply.status, reply.body == pattern(100_000)), (200, true));
+        collapsed += usize::from(reply.cache_status().contains("; collapsed"));
+    }
+    assert_eq!((stub.asked().len(), collapsed), (1, 99));
+    assert_eq!(node.node.stats().collapsed, 99);
+}
+
+#[tokio::test]
+async fn what_may_not_be_shared_is_asked_for_by_all_at_once() {
+    let (head, rest) = (gate(), gate());
+    let (first, others) = (Arc::clone(&head), Arc::clone(&rest));
+    let times = std::sync::atomic::AtomicUsize::new(0);
+    let stub = Stub::start(move |_| {
+        let nth = times.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let gate = if nth == 0 { &first } else { &others };
+        Answer::new(200, "Cache-Control: private\r\n", nth.to_string()).after(gate)
+    })
+    .await;
+    let node = stub.node(|_, _| {}).await;
+    let asking = ask_at_once(node.address, 20).await;
+    node.until(|stats| stats.in_flight == 20).await;
+    head.add_permits(1);
+    // The others are all at the origin before any of them has its answer: there is no queue.
+    stub.until_asked(20).await;
+    rest.add_permits(19);
+    let mut bodies = Vec::new();
+    for asked in asking {
+        bodies.push(asked.await.unwrap().body);
+    }
+    bodies.sort();
+    bodies.dedup();
+    assert_eq!(bodies.len(), 20, "nobody gets another's reply");
+}
+
+#[tokio::test]
+async fn a_failure_reaches_all_who_wait_and_is_tried_again() {
+    let head = gate();
+    let held = Arc::clone(&head);
+    let stub = Stub::start(move |_| Answer::new(200, KEPT, "").after(&held)).await;
+    let node = stub
+        .node(|origin, _| {
+            origin.head_timeout = Duration::from_millis(250);
+            origin.connect_timeout = Duration::from_millis(250);
+        })
+        .await;
+    for asked in ask_at_once(node.address, 5).await {
+        assert_eq!(asked.await.unwrap().status, 504);
+    }
+    head.add_permits(100);
+    assert_eq!(node.client().await.get("/a").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_long_body_is_read_as_it_comes_by_early_and_late() {
+    let end = gate();
+    let held = Arc::clone(&end);
+    let stub = Stub::start(move |_| Answer::new(200, KEPT, pattern(2_000_000)).ending_after(&held)).await;
+    let node = stub.node(|_, _| {}).await;
+    let mut readers = Vec::new();
+    for nth in 0..3 {
+        let mut client = node.client().await;
+        client.send(b"GET /a HTTP/1.1\r\nHost: n\r\n\r\n").await;
+        // Half of it arrives while the origin holds the other half back.
+        let mut half = vec![0; 900_000];
+        let read = client.stream.read_exact(&mut half);
+        tokio::time::timeout(PATIENCE, read).await.unwrap_or_else(|_| panic!("reader {nth}")).unwrap();
+        readers.push((client, half));
+    }
+    assert_eq!(stub.asked().len(), 1);
+    end.add_permits(1);
+    for (mut client, mut all) in readers {
+        let start = all.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap() + 4;
+        let mut rest = vec![0; 2_000_000 + start - all.len()];
+        tokio::time::timeout(PATIENCE, client.stream.read_exact(&mut rest)).await.unwrap().unwrap();
+        all.extend_from_slice(&rest);
+        assert!(all[start..] == pattern(2_000_000));
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_reads_nothing_does_not_hold_the_others() {
+    let stub = Stub::start(|_| Answer::new(200, KEPT, pattern(20_000_000))).await;
+    let node = stub.node(|_, _| {}).await;
+    let mut slow = node.client().await;
+    slow.send(b"GET /a HTTP/1.1\r\nHost: n\r\n\r\n").await;
+    stub.until_asked(1).await;
+    let quick = node.client().await.get("/a").await;
+    assert!(quick.body == pattern(20_000_000));
+    node.until(|stats| stats.cache_objects == 1).await;
+    assert!(slow.reply(false).await.body == pattern(20_000_000), "it gets all of it in its own time");
+    assert_eq!(stub.asked().len(), 1);
+}
+
+#[tokio::test]
+async fn an_origin_that_breaks_off_tears_the_reply_and_nothing_is_kept() {
+    let stub = Stub::start(|_| Answer::new(200, KEPT, pattern(1_000)).framed(Framing::Cut)).await;
+    let node = stub.node(|_, _| {}).await;
+    let reply = node.client().await.get("/a").await;
+    assert_eq!((reply.status, reply.torn), (200, true));
+    let stats = node.until(|stats| stats.in_flight == 0 && stats.store_reading == 0).await;
+    assert_eq!((stats.cache_objects, stats.cache_bytes, stats.aborted), (0, 0, 1));
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_does_not_end_a_fetch_to_be_kept() {
+    let end = gate();
+    let held = Arc::clone(&end);
+    let stub = Stub::start(move |_| Answer::new(200, KEPT, pattern(1_000_000)).ending_after(&held)).await;
+    let node = stub.node(|_, _| {}).await;
+    let mut client = node.client().await;
+    client.send(b"GET /a HTTP/1.1\r\nHost: n\r\n\r\n").await;
+    let mut some = [0; 1_000];
+    client.stream.read_exact(&mut some).await.unwrap();
+    drop(client);
+    node.until(|stats| stats.connections == 0).await;
+    assert!(node.node.stats().cache_bytes >= 1_000_000, "room for all of it is set aside");
+    end.add_permits(1);
+    node.until(|stats| stats.cache_objects == 1).await;
+    assert!(node.client().await.get("/a").await.cache_status().starts_with("n; hit"));
+}
+
+#[tokio::test]
+async fn what_outgrows_the_cache_is_passed_through_whole() {
+    for framing in [Framing::Length, Framing::Chunked] {
+        let stub = Stub::start(move |_| Answer::new(200, KEPT, pattern(9_000_000)).framed(framing)).await;
+        let node = stub.node(|_, config| config.cache.object_max = Bytes::kib(100)).await;
+        let reply = node.client().await.get("/a").await;
+        assert!(reply.body == pattern(9_000_000) && !reply.torn, "{framing:?}");
+        let stats = node.until(|stats| stats.in_flight == 0 && stats.store_reading == 0).await;
+        assert_eq!((stats.cache_objects, stats.cache_bytes), (0, 0), "{framing:?}");
+    }
+}
+
+#[tokio::test]
+async fn memory_holds_bodies_headers_and_what_is_on_its_way() {
+    let stub = Stub::start(|asked| {
+        let len = asked.line.split(['/', ' ']).find_map(|part| part.parse().ok()).unwrap_or(0);
+        Answer::new(200, KEPT, pattern(len))
+    })
+    .await;
+    let node = stub.node(|_, config| config.cache.bytes = Bytes::kib(64)).await;
+    let mut client = node.client().await;
+    for nth in 0..60_usize {
+        let len = 1_000 + nth * 700;
+        assert!(client.get(&format!("/{len}")).await.body == pattern(len));
+        let stats = node.until(|stats| stats.store_reading == 0).await;
+        assert!(stats.cache_bytes <= 65_536, "{}", stats.cache_bytes);
+    }
+    assert!(node.node.stats().cache_evictions > 0);
+}
+
+#[tokio::test]
+async fn a_stale_reply_is_sent_while_a_new_one_is_fetched_once() {
+    let refresh = gate();
+    let held = Arc::clone(&refresh);
+    let stub = Stub::start(move |asked| match asked.header("if-none-match") {
+        "" => Answer::new(
+            200,
+            "Cache-Control: max-age=60, stale-while-revalidate=600\r\nAge: 60\r\nETag: \"v1\"\r\n",
+            "old",
+        ),
+        _ => Answer::new(200, KEPT, "new").after(&held),
+    })
+    .await;
+    let node = stub.node(|_, _| {}).await;
+    let mut client = node.client().await;
+    client.get("/").await;
+    node.until(|stats| stats.cache_objects == 1).await;
+    for _ in 0..5 {
+        let stale = client.get("/").await;
+        assert_eq!(stale.body, b"old");
+        assert!(
+            stale.cache_status().ends_with("; detail=stale-while-revalidate"),
+            "{}",
+            stale.cache_status()
+        );
+    }
+    stub.until_asked(2).await;
+    refresh.add_permits(1);
+    let renewed = async { while client.get("/").await.body != b"new" {} };
+    tokio::time::timeout(PATIENCE, renewed).await.expect("the new one is kept");
+    assert_eq!(stub.asked().len(), 2);
+}
+
+#[tokio::test]
+async fn requests_beyond_the_limit_are_refused_with_a_reason() {
+    let head = gate();
+    let held = Arc::clone(&head);
+    let stub = Stub::start(move |_| Answer::new(200, KEPT, "x").after(&held)).await;
+    let node = stub.node(|origin, _| origin.requests_max = 1).await;
+    let mut first = node.client().await;
+    first.send(b"GET /a HTTP/1.1\r\nHost: n\r\n\r\n").await;
+    stub.until_asked(1).await;
+    let reply = node.client().await.get("/b").await;
+    assert_eq!((reply.status, reply.header("retry-after")), (503, "1"));
+    assert_eq!(reply.cache_status(), "n; fwd=uri-miss; fwd-status=503; detail=origin-full");
+    head.add_permits(1);
+    assert_eq!(first.reply(false).await.status, 200);
+}

@@ -1,0 +1,197 @@
+//! An origin that answers as a test says, and notes what it is asked.
+
+use super::*;
+use larder_node::{HostHeader, OriginConfig};
+use std::sync::Mutex;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+
+/// A request as it came.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    pub(crate) line: String,
+    pub(crate) head: String,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Asked {
+    /// The value of a header field, or "".
+    pub(crate) fn header(&self, name: &str) -> &str {
+        let lines = self.head.lines().filter_map(|line| line.split_once(": "));
+        lines
+            .filter(|(field, _)| field.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value)
+            .next()
+            .unwrap_or("")
+    }
+}
+
+/// How a body is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Framing {
+    Length,
+    Chunked,
+    /// Says a length and closes after half of it.
+    Cut,
+}
+
+/// What to answer.
+#[derive(Clone)]
+pub(crate) struct Answer {
+    status: u16,
+    fields: String,
+    body: Vec<u8>,
+    framing: Framing,
+    /// Passed before the head, and before the second half of the body.
+    before_head: Option<Arc<Semaphore>>,
+    before_end: Option<Arc<Semaphore>>,
+}
+
+impl Answer {
+    /// `fields` are header lines, each with its line end.
+    pub(crate) fn new(status: u16, fields: &str, body: impl Into<Vec<u8>>) -> Self {
+        let (fields, body) = (fields.to_owned(), body.into());
+        Self { status, fields, body, framing: Framing::Length, before_head: None, before_end: None }
+    }
+
+    pub(crate) fn framed(mut self, framing: Framing) -> Self {
+        self.framing = framing;
+        self
+    }
+
+    pub(crate) fn after(mut self, gate: &Arc<Semaphore>) -> Self {
+        self.before_head = Some(Arc::clone(gate));
+        self
+    }
+
+    pub(crate) fn ending_after(mut self, gate: &Arc<Semaphore>) -> Self {
+        self.before_end = Some(Arc::clone(gate));
+        self
+    }
+
+    async fn send(&self, stream: &mut TcpStream, head: bool) -> std::io::Result<()> {
+        pass(self.before_head.as_ref()).await;
+        let framing = match self.framing {
+            Framing::Length | Framing::Cut => format!("Content-Length: {}\r\n", self.body.len()),
+            Framing::Chunked => "Transfer-Encoding: chunked\r\n".to_owned(),
+        };
+        let framing = if self.status == 304 { String::new() } else { framing };
+        let text = format!("HTTP/1.1 {} X\r\n{framing}{}\r\n", self.status, self.fields);
+        stream.write_all(text.as_bytes()).await?;
+        if head || self.status == 304 {
+            return Ok(());
+        }
+        let (first, second) = self.body.split_at(self.body.len() / 2);
+        for (part, is_second) in [(first, false), (second, true)] {
+            if is_second {
+                pass(self.before_end.as_ref()).await;
+                if self.framing == Framing::Cut {
+                    return Err(std::io::ErrorKind::ConnectionAborted.into());
+                }
+            }
+            if self.framing == Framing::Chunked && !part.is_empty() {
+                stream.write_all(format!("{:x}\r\n", part.len()).as_bytes()).await?;
+            }
+            stream.write_all(part).await?;
+            if self.framing == Framing::Chunked && !part.is_empty() {
+                stream.write_all(b"\r\n").await?;
+            }
+        }
+        if self.framing == Framing::Chunked {
+            stream.write_all(b"0\r\n\r\n").await?;
+        }
+        Ok(())
+    }
+}
+
+async fn pass(gate: Option<&Arc<Semaphore>>) {
+    if let Some(gate) = gate {
+        gate.acquire().await.unwrap().forget();
+    }
+}
+
+type Script = dyn Fn(&Asked) -> Answer + Send + Sync;
+
+/// The origin.
+pub(crate) struct Stub {
+    pub(crate) address: SocketAddr,
+    asked: Arc<Mutex<Vec<Asked>>>,
+    task: JoinHandle<()>,
+}
+
+impl Stub {
+    pub(crate) async fn start(script: impl Fn(&Asked) -> Answer + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let asked = Arc::<Mutex<Vec<Asked>>>::default();
+        let (noted, script): (_, Arc<Script>) = (Arc::clone(&asked), Arc::new(script));
+        let task = tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(connection(stream, Arc::clone(&script), Arc::clone(&noted)));
+            }
+        });
+        Self { address, asked, task }
+    }
+
+    /// What has been asked so far.
+    pub(crate) fn asked(&self) -> Vec<Asked> {
+        self.asked.lock().unwrap().clone()
+    }
+
+    /// Waits until it has been asked so often.
+    pub(crate) async fn until_asked(&self, times: usize) {
+        let waiting = async {
+            while self.asked().len() < times {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, waiting).await.expect("the origin is asked");
+    }
+
+    /// A node before it, after `set` has changed what it is told about the origin.
+    pub(crate) async fn node(&self, set: impl FnOnce(&mut OriginConfig, &mut NodeConfig)) -> Running {
+        let url = format!("http://{}", self.address).parse().unwrap();
+        let mut origin = OriginConfig::new(url);
+        origin.host = HostHeader::Client;
+        let placeholder = StoreConfig::Origin(Box::new(origin.clone()));
+        let mut config = NodeConfig::new("n", placeholder);
+        set(&mut origin, &mut config);
+        config.store = StoreConfig::Origin(Box::new(origin));
+        Running::start(config, tempfile::tempdir().unwrap()).await
+    }
+}
+
+impl Drop for Stub {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn connection(stream: TcpStream, script: Arc<Script>, noted: Arc<Mutex<Vec<Asked>>>) {
+    let mut stream = BufReader::new(stream);
+    loop {
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            if stream.read_line(&mut head).await.unwrap_or(0) == 0 {
+                return;
+            }
+        }
+        let line = head.lines().next().unwrap_or("").to_owned();
+        let mut asked = Asked { line, head, body: Vec::new() };
+        let len: usize = asked.header("content-length").parse().unwrap_or(0);
+        asked.body.resize(len, 0);
+        if stream.read_exact(&mut asked.body).await.is_err() {
+            return;
+        }
+        noted.lock().unwrap().push(asked.clone());
+        let answer = script(&asked);
+        if answer.send(stream.get_mut(), asked.line.starts_with("HEAD")).await.is_err() {
+            return;
+        }
+    }
+}
+
+pub(crate) fn gate() -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(0))
+}
