@@ -1,10 +1,14 @@
 //! The tests that every policy passes. They run over [`PolicyKind::ALL`], so a new policy cannot be left out.
 
+mod churn;
+mod shares;
+
 use super::table::{Place, RouteTable};
 use super::{BoundedSettings, PolicyKind};
 use crate::class::ServiceClass;
 use crate::dispatch::{
-    Admission, Arrival, CacheEvent, Dispatcher, Exclude, Input, Output, Refusal, Request, Settings,
+    Admission, Arrival, CacheEvent, Dispatcher, Exclude, Found, Input, Output, Refusal, Request, Served,
+    Settings,
 };
 use crate::id::{NodeId, RouteId, TargetId};
 use crate::nodes::{LoadReport, NodeSpec, NodeState, mix};
@@ -23,7 +27,15 @@ fn table() -> Arc<RouteTable> {
     Arc::new(RouteTable::new(5, places).expect("all nodes are below 5"))
 }
 
+/// As many nodes as most tests have.
+const NODES: usize = 10;
+
 fn dispatcher(policy: PolicyKind, n: usize) -> Dispatcher {
+    let specs: Vec<NodeSpec> = (0..n).map(|i| NodeSpec::named(format!("n{i}"))).collect();
+    dispatcher_of(policy, &specs)
+}
+
+fn dispatcher_of(policy: PolicyKind, nodes: &[NodeSpec]) -> Dispatcher {
     let settings = Settings {
         policy,
         admission: Admission::Unlimited,
@@ -31,8 +43,7 @@ fn dispatcher(policy: PolicyKind, n: usize) -> Dispatcher {
         table: Some(table()),
         ..Settings::default()
     };
-    let specs: Vec<NodeSpec> = (0..n).map(|i| NodeSpec::named(format!("n{i}"))).collect();
-    Dispatcher::new(settings, &specs).expect("the settings are in range")
+    Dispatcher::new(settings, nodes).expect("the settings are in range")
 }
 
 /// A request for target number `i`; the classes come in turn.
@@ -166,7 +177,7 @@ fn threads_neither_lose_nor_invent_load() {
 
 /// One step of a run: what happens, to which target, at which node.
 fn steps() -> impl Strategy<Value = Vec<(u8, u64, u16)>> {
-    prop::collection::vec((0_u8..14, 0_u64..30, 0_u16..5), 1..400)
+    prop::collection::vec((0_u8..15, 0_u64..30, 0_u16..5), 1..400)
 }
 
 /// Plays the steps; gives the decision log.
@@ -208,6 +219,12 @@ fn play(kind: PolicyKind, steps: &[(u8, u64, u16)]) -> Vec<Output> {
             13 => Input::Cache(NodeId(*node), TargetId(mix(*which)), CacheEvent::Evicted),
             _ => Input::Expire,
         };
+        if *what == 14 {
+            let elapsed = core::time::Duration::from_micros(1 + mix(*which) % 90_000);
+            let found = [Found::Hit, Found::Miss][*which as usize % 2];
+            let served = Served { elapsed, first_byte: None, found: Some(found) };
+            dispatcher.served(now, &target(*which), NodeId(*node % 4), &served);
+        }
         let outputs = dispatcher.handle(now, input);
         for output in &outputs {
             let decision = match output {
