@@ -2,7 +2,7 @@
 
 use super::report::Sample;
 use super::traces::Traces;
-use super::{PaperError, cap, cap_vector, hacc, lard, press, ward};
+use super::{PaperError, cap, cap_vector, hacc, lard, peers, press, ward};
 
 /// A source of samples, by name.
 pub trait Builtin: Sync {
@@ -53,6 +53,7 @@ const ALL: &[&dyn Builtin] = &[
     &cap::Thresholds,
     &hacc::Bench,
     &hacc::Router,
+    &peers::EqualP99,
 ];
 
 /// The builtin of that name, or the names there are.

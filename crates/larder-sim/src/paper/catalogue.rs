@@ -64,6 +64,9 @@ files! {
     "hacc/memory.toml",
     "hacc/blocks.toml",
     "hacc/domino-processor.toml",
+    "peers/epa.toml",
+    "peers/blog.toml",
+    "peers/rice.toml",
 }
 
 /// All experiments.
@@ -74,14 +77,15 @@ pub fn all() -> Result<Vec<Experiment>, FileError> {
     FILES.iter().map(|(name, text)| Experiment::parse(&format!("experiments/{name}"), text)).collect()
 }
 
-/// The experiments of a name: `all`, `ci` (those with a small run), a paper, or an id. Empty if nothing has the name.
+/// The experiments of a name: `all` papers, `ci` (those with a small run), a paper or `own`, or an id. Empty if nothing has
+/// the name.
 ///
 /// # Errors
 /// As [`all`].
 pub fn select(name: &str) -> Result<Vec<Experiment>, FileError> {
     let paper = Paper::by_name(name);
     let is_wanted = |experiment: &Experiment| match name {
-        "all" => true,
+        "all" => experiment.paper != Paper::Own,
         "ci" => experiment.in_ci(),
         _ => paper == Some(experiment.paper) || experiment.id == name,
     };

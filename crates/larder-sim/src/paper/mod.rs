@@ -42,6 +42,7 @@ mod experiment;
 mod file;
 mod hacc;
 mod lard;
+mod peers;
 mod point;
 mod press;
 mod report;

@@ -42,7 +42,7 @@ use crate::{Arrivals, CacheChoice, Scenario, SimNode, Workload, simulate};
 /// The workload of an experiment: `recipe`, with `seed`, `scale` and `requests`, or `trace`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Asked {
+pub(super) struct Asked {
     recipe: Option<String>,
     trace: Option<String>,
     #[serde(default = "one")]
@@ -61,7 +61,7 @@ const fn whole() -> f64 {
 }
 
 impl Asked {
-    fn spec(&self) -> Result<WorkloadSpec, String> {
+    pub(super) fn spec(&self) -> Result<WorkloadSpec, String> {
         let Self { seed, scale, requests, .. } = *self;
         match (&self.recipe, &self.trace) {
             (Some(recipe), None) => {
@@ -73,7 +73,7 @@ impl Asked {
     }
 
     /// What can be known to be wrong before anything runs.
-    fn check(&self) -> Result<(), String> {
+    pub(super) fn check(&self) -> Result<(), String> {
         let Self { scale, requests, .. } = *self;
         self.spec()?;
         if let Some(name) = &self.recipe {
