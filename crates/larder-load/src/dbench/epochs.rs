@@ -28,6 +28,8 @@ struct Counts {
     epochs: Vec<Count>,
     failed: u64,
     judged_most: Duration,
+    /// What ends later counts nowhere.
+    end: Option<Duration>,
 }
 
 /// The sub-epochs of a run. At most [`EPOCHS_MAX`]: what comes later counts in the last.
@@ -50,6 +52,11 @@ impl Epochs {
 
     fn place(&self, at: Duration) -> usize {
         (at.as_nanos() / self.length.as_nanos().max(1)).min(u128::from(EPOCHS_MAX) - 1) as usize
+    }
+
+    /// The run ends at `end`: what ends later would crowd the last sub-epoch, which is over by then.
+    pub(super) fn close(&self, end: Duration) {
+        self.counts().end.get_or_insert(end);
     }
 
     /// So many users were there at `now`.
@@ -107,6 +114,9 @@ impl Counts {
 impl Watch for Epochs {
     fn ended(&self, ended: &Ended) {
         let mut counts = self.counts();
+        if counts.end.is_some_and(|end| ended.at >= end) {
+            return;
+        }
         let judged = match self.judged {
             Judged::Connect => ended.connect,
             Judged::FirstByte => ended.outcome.is_ok().then_some(ended.first_byte),
@@ -161,6 +171,8 @@ mod tests {
         }
         epochs.ended(&Ended { outcome: Err(Fault::Timeout), connect: None, ..ended(120) });
         epochs.ended(&Ended { connect: Some(70 * MS), ..ended(130) });
+        epochs.close(150 * MS);
+        epochs.ended(&ended(150));
         let rows = epochs.rows(150 * MS);
         assert_eq!((rows[0].users, rows[0].completed, rows[0].failed), (3, 2, 0));
         assert_eq!((rows[1].users, rows[1].completed, rows[1].failed), (0, 2, 1));

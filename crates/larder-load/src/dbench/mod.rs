@@ -202,12 +202,16 @@ pub async fn run(
         progress(UserProgress::of(board));
         if job.stop.stopped() {
             climb.interrupt(now);
+            epochs.close(now);
         }
         match climb.step(now, &epochs.reading(now)) {
             Step::Users(users) => {
                 call.send_if_modified(|called| std::mem::replace(called, users) != users);
             }
-            Step::Stable { from, until } => board.measure(from, until),
+            Step::Stable { from, until } => {
+                board.measure(from, until);
+                epochs.close(until);
+            }
             Step::Stay => {}
             Step::Over => board.end(),
         }
