@@ -1,8 +1,8 @@
 //! `hash`: the node that the target's hash names, whatever its load: the paper's LB (LARD section 3).
 //!
 //! The hash (XXH3-64, see [`TargetId`](crate::id::TargetId)) is mapped onto the node slots, each as wide as its
-//! node's cache. While a node is closed its targets are hashed on to others, and come back to it; a change in the
-//! number of slots moves most targets, as in the paper. No parameter, no state.
+//! node's cache. While a node is closed its targets are hashed on to others, and come back to it; one slot more moves half
+//! of all targets, since of n ranges of hashes the i-th keeps (n - i) / (n + 1) of its own. No parameter, no state.
 
 use super::{Choice, Policy, Reason};
 use crate::dispatch::Request;
