@@ -40,6 +40,8 @@ mod wrr_num;
 mod wrr_time;
 
 #[cfg(test)]
+mod learning;
+#[cfg(test)]
 mod shelf;
 
 pub use bounded::BoundedSettings;

@@ -1,0 +1,159 @@
+//! What policies learn while they serve is no input: a recorded run is made anew by a dispatcher that learns nothing.
+
+use super::PolicyKind;
+use super::UtilBy;
+use super::hacc::{HaccSettings, SignalWeight};
+use super::lard_cost::{CostSettings, MissCost};
+use super::thresholds::{HighRule, LowRule, ThresholdSettings, Training};
+use crate::class::ServiceClass;
+use crate::dispatch::{
+    Admission, Arrival, Changed, Decided, Dispatcher, Found, Request, Served, Settings, Witness,
+};
+use crate::id::{NodeId, TargetId};
+use crate::nodes::{LoadReport, NodeSpec, NodeState, Signal, Weight, mix};
+use crate::time::Time;
+use core::time::Duration;
+use std::sync::{Arc, Mutex};
+
+/// What was told, in order.
+#[derive(Clone, Debug)]
+enum Frame {
+    Decided(Decided),
+    Changed(Changed),
+}
+
+#[derive(Clone, Debug, Default)]
+struct Keeper(Arc<Mutex<Vec<Frame>>>);
+
+impl Witness for Keeper {
+    fn decided(&self, decided: Decided) -> bool {
+        self.0.lock().expect("not poisoned").push(Frame::Decided(decided));
+        true
+    }
+
+    fn changed(&self, changed: Changed) -> bool {
+        self.0.lock().expect("not poisoned").push(Frame::Changed(changed));
+        true
+    }
+}
+
+/// Every policy that learns or goes by reports, with all of it switched on.
+fn runs() -> Vec<Settings> {
+    let base = Settings {
+        admission: Admission::Fixed(95),
+        t_low: 4,
+        t_high: 9,
+        replication_decay: Duration::from_millis(900),
+        targets_max: 512,
+        shards: 4,
+        report_age_max: Duration::from_secs(3),
+        t_gat: Duration::from_secs(1),
+        thresholds: ThresholdSettings {
+            low: LowRule::Learned(Training { length: Duration::from_secs(2), ..Training::default() }),
+            high: HighRule::ByDelay { delay: Duration::from_millis(4), service: None },
+        },
+        cost: CostSettings { idle: 4, overload: 20, miss: MissCost::Measured { default: 9 } },
+        hacc: HaccSettings {
+            weights: HaccSettings::weigh(&[
+                SignalWeight { signal: Signal::Disk, permille: 600, full: 1000 },
+                SignalWeight { signal: Signal::Queue, permille: 400, full: 8 },
+            ])
+            .expect("two fit"),
+            hot_share_permille: 30,
+            cooldown: Duration::from_millis(400),
+            ..HaccSettings::STATIC_FILES
+        },
+        ..Settings::default()
+    };
+    let of = |policy| Settings { policy, ..base.clone() };
+    vec![
+        of(PolicyKind::Lard),
+        of(PolicyKind::LardR),
+        of(PolicyKind::LardCost),
+        of(PolicyKind::Hacc),
+        of(PolicyKind::LardUtil),
+        Settings { util_by: UtilBy::Connections, ..of(PolicyKind::LardUtil) },
+        of(PolicyKind::CapLoad),
+    ]
+}
+
+fn nodes() -> Vec<NodeSpec> {
+    let weight = |i: u64| Weight::from_milli([1_000, 2_000, 500][i as usize % 3]).expect("in range");
+    (0..6).map(|i| NodeSpec { weight: weight(i), ..NodeSpec::named(format!("n{i}")) }).collect()
+}
+
+/// Serves for some seconds: requests, what became of them, reports, failures. Gives the requests by reason.
+fn serve(dispatcher: &Dispatcher) -> std::collections::BTreeMap<super::Reason, usize> {
+    let (mut held, mut started) = (Vec::new(), Vec::new());
+    let mut reasons = std::collections::BTreeMap::new();
+    for i in 0..30_000_u64 {
+        let (now, lot) = (Time::from_micros(i * 400), mix(i));
+        let document = if lot.is_multiple_of(3) { lot >> 8 & 1 } else { (lot >> 8) % 400 };
+        let request = Request::new(TargetId(mix(document)))
+            .with_class(ServiceClass::ALL[(lot >> 40) as usize % ServiceClass::COUNT]);
+        if let Arrival::Start(choice) = dispatcher.arrive(now, request) {
+            *reasons.entry(choice.reason).or_default() += 1;
+            held.push((choice.node, request));
+        }
+        while held.len() > 10 + (i / 300 % 100) as usize {
+            let (node, request) = held.swap_remove((lot >> 20) as usize % held.len());
+            let found = Some(if lot >> 50 & 3 == 0 { Found::Miss } else { Found::Hit });
+            let elapsed = Duration::from_micros(if found == Some(Found::Miss) { 9_000 } else { 800 });
+            dispatcher.served(now, &request, node, &Served { elapsed, first_byte: None, found });
+            dispatcher.finish(now, node, &mut started);
+            let begun = started.drain(..).filter_map(|started| started.outcome.ok());
+            held.extend(begun.map(|choice| (choice.node, request)));
+        }
+        let node = NodeId((i / 80 % 6) as u16);
+        if i.is_multiple_of(80) {
+            let load = dispatcher.nodes().load(node);
+            let busy = (lot >> 30) as u16 % 300 + if load > 6 { 700 } else { 100 };
+            let report = LoadReport {
+                cpu_permille: Some(busy),
+                disk_permille: Some((lot >> 33) as u16 % 1_000),
+                queue: (!lot.is_multiple_of(5)).then_some(load),
+                processes: Some(load),
+                ..LoadReport::default()
+            };
+            dispatcher.report(now, node, report);
+        }
+        if i % 4_000 == 3_999 {
+            let state = if i % 8_000 == 3_999 { NodeState::Down } else { NodeState::Up };
+            dispatcher.set_state(now, NodeId(2), state, &mut started);
+            started.clear();
+        }
+    }
+    reasons
+}
+
+#[test]
+fn what_was_learned_is_played_back() {
+    for settings in runs() {
+        let keeper = Keeper::default();
+        let policy = settings.policy;
+        let live = Dispatcher::witnessed(settings.clone(), Vec::new(), &nodes(), Box::new(keeper.clone()))
+            .expect("the settings are in range");
+        let reasons = serve(&live);
+        let told = match policy {
+            PolicyKind::Lard | PolicyKind::LardUtil => super::Reason::Migrate,
+            PolicyKind::CapLoad => super::Reason::Turn,
+            _ => super::Reason::Replicate,
+        };
+        assert!(reasons.contains_key(&told), "{policy} has nothing to tell: {reasons:?}");
+        let player = Dispatcher::new(settings, &nodes()).expect("the settings are in range");
+        let frames = std::mem::take(&mut *keeper.0.lock().expect("not poisoned"));
+        assert!(frames.len() > 20_000, "{policy}: {}", frames.len());
+        for (at, frame) in frames.into_iter().enumerate() {
+            match frame {
+                Frame::Decided(Decided { at: now, cause, request, tape, outcome, .. }) => {
+                    let made = player.redecide(now, cause, &request, tape);
+                    assert_eq!(made.map(|(outcome, _)| outcome), Ok(outcome), "{policy} at {at}");
+                }
+                Frame::Changed(Changed { at: now, change, tape, node, .. }) => {
+                    let made = player.rechange(now, &change, tape);
+                    assert_eq!(made.map(|(node, _)| node), Ok(node), "{policy} at {at}");
+                }
+            }
+        }
+    }
+}
