@@ -1,4 +1,5 @@
 //! DBench on loopback: each rule ends the climb, the stable phase ends the run.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "test code: a panic is a failed test")]
 
 mod common;
 

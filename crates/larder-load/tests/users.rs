@@ -1,4 +1,5 @@
 //! Users on loopback: what a page is, when it counts, how users come and go.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "test code: a panic is a failed test")]
 
 mod common;
 
@@ -87,12 +88,11 @@ fn embedded_objects_follow_the_base_page_over_so_many_connections_and_no_more() 
     let recipe = SessionRecipe {
         pages: InverseGaussian { mu: 1.0, lambda: 1e6 },
         objects: Pareto { shape: 100.0, scale: 4.9, most: 5.0 },
+        // Nobody comes to a second page.
+        think_s: Pareto { shape: 1.4, scale: 3_000.0, most: 4_000.0 },
         ..recipe(100.0, 0.05)
     };
-    let mut made = sessions(&recipe);
-    while made.visits().is_empty() {
-        made = sessions(&recipe);
-    }
+    let made = sessions(&recipe);
     let first: Vec<u32> = made.objects(&made.pages(&made.visits()[0])[0]).to_vec();
     assert_eq!(first.len(), 5);
     let events = Arc::new(Mutex::new(Vec::new()));
@@ -106,8 +106,17 @@ fn embedded_objects_follow_the_base_page_over_so_many_connections_and_no_more() 
     });
     let mut plan = plan(made, &server, Users::Closed { clients: 1 });
     plan.stage.check_sizes = false;
-    plan.duration = MS;
-    let report = run(plan);
+    plan.duration = Duration::from_secs(3_600);
+    let (stop, runtime) = (
+        plan.stage.stop.clone(),
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap(),
+    );
+    let seen = |progress: UserProgress| {
+        if progress.finished == 5 {
+            stop.stop();
+        }
+    };
+    let report = runtime.block_on(larder_load::users::run(plan, &seen)).unwrap();
     assert_eq!((report.pages.ok, report.requests.ok), (1, 5));
     assert_eq!(server.notes.busy_max.load(std::sync::atomic::Ordering::SeqCst), 2);
     assert_eq!(report.requests.connections.opened, 2);
@@ -179,6 +188,25 @@ fn visits_without_room_wait_and_their_wait_counts() {
     let warned = |kind: fn(&UsersWarning) -> bool| report.warnings.iter().any(kind);
     assert!(warned(|warning| matches!(warning, UsersWarning::VisitsWaited { .. })));
     assert!(warned(|warning| matches!(warning, UsersWarning::PagesLate { .. })));
+}
+
+#[test]
+fn visits_that_never_find_room_are_counted_and_warned_of() {
+    // The only user allowed is held up beyond the end of the run.
+    let script = sessions(&recipe(200.0, 0.2));
+    let visits = script.visits().len() as u64;
+    let server = Server::start(|_, stream| {
+        std::thread::sleep(600 * MS);
+        reply(stream, "200 OK", "", b"x")
+    });
+    let mut plan = plan(script, &server, Users::Open { at_once_max: 1 });
+    plan.stage.check_sizes = false;
+    plan.duration = 300 * MS;
+    let report = run(plan);
+    assert_eq!((report.visits, report.missed), (1, visits - 1));
+    let waited =
+        |warning: &UsersWarning| matches!(warning, UsersWarning::VisitsWaited { missed, .. } if *missed > 0);
+    assert!(report.warnings.iter().any(waited));
 }
 
 #[test]

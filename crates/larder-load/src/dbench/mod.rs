@@ -17,6 +17,7 @@
 //!   not shown their load yet; with pauses of 2 s and sub-epochs of 10 s, one a second leaves each some five requests
 //!   per sub-epoch;
 //! * the mean is that of the sub-epoch under way, once it has 10 values. The first value above the maximum counts;
+//! * a connection that is still being made is seen when it is there, or at the request's time limit, as a failure;
 //! * users stay in the stable phase, failures or not, and what fails there is counted;
 //! * a most number of users, and what then happens: the stable phase begins, with the reason `users_max`;
 //! * user u replays profile u modulo their number; users of the same profile begin 7 requests apart.

@@ -144,15 +144,21 @@ async fn open(bench: &Rc<Bench>, at_once_max: u32, place: u32) {
     let room = Arc::new(Semaphore::new(room as usize));
     let mut tasks = JoinSet::new();
     let visits = bench.job.script.visits();
-    for number in (place as usize..visits.len()).step_by(threads as usize) {
+    let mut numbers = (place as usize..visits.len()).step_by(threads as usize);
+    while let Some(number) = numbers.next() {
         let due = visits[number].at;
-        if !bench.until(due).await {
+        let mut permit = None;
+        if bench.until(due).await {
+            bench.seen.borrow_mut().waits += u64::from(room.available_permits() == 0);
+            permit = Arc::clone(&room).acquire_owned().await.ok();
+        }
+        // Room that is found after the end of the run is of no use.
+        let Some(permit) = permit.filter(|_| bench.board.now() < bench.board.until()) else {
+            let until = bench.board.until();
+            let missed = std::iter::once(number).chain(numbers).filter(|number| visits[*number].at < until);
+            bench.seen.borrow_mut().missed += missed.count() as u64;
             break;
-        }
-        if room.available_permits() == 0 {
-            bench.seen.borrow_mut().waits += 1;
-        }
-        let Ok(permit) = Arc::clone(&room).acquire_owned().await else { break };
+        };
         let bench = Rc::clone(bench);
         tasks.spawn_local(async move {
             let _permit = permit;

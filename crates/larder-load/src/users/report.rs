@@ -42,6 +42,9 @@ pub struct UsersReport {
     pub abandoned: u64,
     /// Visits that were due while as many users as allowed were there, and waited.
     pub waits: u64,
+    /// Visits that were due and still waited when the run ended. No latency includes them: they would have been the
+    /// longest.
+    pub missed: u64,
     /// Most users there at once.
     pub users_max: u64,
     /// The pages.
@@ -135,6 +138,8 @@ pub enum UsersWarning {
     VisitsWaited {
         /// How many.
         waits: u64,
+        /// How many of them to the end of the run: they are in no latency.
+        missed: u64,
         /// The limit.
         at_once_max: u32,
     },
@@ -164,9 +169,10 @@ pub enum UsersWarning {
 impl std::fmt::Display for UsersWarning {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::VisitsWaited { waits, at_once_max } => {
-                write!(f, "{waits} visits were due while all {at_once_max} users allowed were there")
-            }
+            Self::VisitsWaited { waits, missed, at_once_max } => write!(
+                f,
+                "{waits} visits were due while all {at_once_max} users allowed were there, and {missed} never began: no latency includes those"
+            ),
             Self::VisitsRanOut { last_s, until_s } => {
                 write!(
                     f,
@@ -225,6 +231,7 @@ impl UsersReport {
             visits: seen.begun,
             abandoned: seen.abandoned,
             waits: seen.waits,
+            missed: seen.missed,
             users_max: board.users_max(),
             pages: Pages::new(seen, window),
             pages_by_class: class_rows(&seen.pages_of),
@@ -244,8 +251,9 @@ impl UsersReport {
         let mut warnings = Vec::new();
         if let Some(at_once_max) = self.setup.at_once_max {
             let (last_s, until_s) = (script_span.as_secs_f64(), self.setup.warmup_s + self.window_s);
-            if self.waits > 0 {
-                warnings.push(UsersWarning::VisitsWaited { waits: self.waits, at_once_max });
+            if self.waits > 0 || self.missed > 0 {
+                let (waits, missed) = (self.waits, self.missed);
+                warnings.push(UsersWarning::VisitsWaited { waits, missed, at_once_max });
             }
             // The last gap of random arrivals is as long as it is; a tenth of the run is none.
             if last_s < until_s * 0.9 {

@@ -69,6 +69,8 @@ pub(crate) struct Seen {
     pub(crate) abandoned: u64,
     /// Visits that found too many users there and waited.
     pub(crate) waits: u64,
+    /// Visits that were due and waited until the end of the run.
+    pub(crate) missed: u64,
 }
 
 impl Seen {
@@ -84,6 +86,7 @@ impl Seen {
             begun: 0,
             abandoned: 0,
             waits: 0,
+            missed: 0,
         }
     }
 
@@ -113,6 +116,7 @@ impl Seen {
         self.begun += other.begun;
         self.abandoned += other.abandoned;
         self.waits += other.waits;
+        self.missed += other.missed;
     }
 }
 

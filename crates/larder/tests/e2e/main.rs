@@ -7,6 +7,8 @@ mod demo;
 mod failover;
 mod http;
 mod load;
+mod load_users;
+mod node_content;
 mod plan;
 mod process;
 mod replay;
