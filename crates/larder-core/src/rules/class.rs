@@ -5,7 +5,7 @@
 
 use super::error::RuleError;
 use super::head::Head;
-use super::matcher::{Matcher, check_list};
+use super::matcher::{Matcher, check_list, first};
 use crate::class::ServiceClass;
 
 /// Rules for the service class. Without any, every request is of class N.
@@ -39,7 +39,7 @@ impl ClassRules {
 
     /// The class of the first rule that holds; N if none does.
     pub fn classify(&self, head: &Head<'_>) -> ServiceClass {
-        self.0.iter().find(|(matcher, _)| matcher.matches(head)).map_or(ServiceClass::N, |(_, class)| *class)
+        first(&self.0, head).unwrap_or(ServiceClass::N)
     }
 
     /// The rules, in their order.

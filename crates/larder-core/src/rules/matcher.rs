@@ -144,12 +144,14 @@ impl Matcher {
 
     /// Whether the rule is for this request. O(alternatives x the text they look at).
     pub fn matches(&self, head: &Head<'_>) -> bool {
+        self.holds(head, split_port(head.host))
+    }
+
+    /// The same, with the host taken apart before.
+    fn holds(&self, head: &Head<'_>, (name, port): (&[u8], Option<&[u8]>)) -> bool {
         let any = |is_empty: bool, found: bool| is_empty || found;
         any(self.methods.is_empty(), self.methods.iter().any(|method| method.as_bytes() == head.method))
-            && (self.hosts.is_empty() || {
-                let (name, port) = split_port(head.host);
-                self.hosts.iter().any(|host| host.matches(name, port))
-            })
+            && any(self.hosts.is_empty(), self.hosts.iter().any(|host| host.matches(name, port)))
             && any(self.paths.is_empty(), self.paths.iter().any(|path| path.matches(head.path)))
             && (self.extensions.is_empty()
                 || head.extension().is_some_and(|extension| {
@@ -160,6 +162,12 @@ impl Matcher {
                 value.is_some_and(|value| field.values.iter().any(|pattern| pattern.matches(value)))
             })
     }
+}
+
+/// What the first rule that is for this request leads to.
+pub(super) fn first<T: Copy>(rules: &[(Matcher, T)], head: &Head<'_>) -> Option<T> {
+    let host = split_port(head.host);
+    rules.iter().find(|(matcher, _)| matcher.holds(head, host)).map(|(_, to)| *to)
 }
 
 /// As the kinds that are given, in a fixed order; `any` for a rule that takes every request. For people: values are

@@ -3,7 +3,7 @@
 use super::RULES_MAX;
 use super::error::RuleError;
 use super::head::Head;
-use super::matcher::{Matcher, check_list};
+use super::matcher::{Matcher, check_list, first};
 use crate::id::RouteId;
 
 /// Rules for the route, in the order of the config. Several may lead to the same route.
@@ -25,7 +25,7 @@ impl RouteRules {
 
     /// The route of the first rule that holds; [`RouteId::DEFAULT`] if none does.
     pub fn find(&self, head: &Head<'_>) -> RouteId {
-        self.0.iter().find(|(matcher, _)| matcher.matches(head)).map_or(RouteId::DEFAULT, |(_, route)| *route)
+        first(&self.0, head).unwrap_or(RouteId::DEFAULT)
     }
 
     /// The rules, in their order.
