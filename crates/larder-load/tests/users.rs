@@ -62,6 +62,8 @@ fn open_sessions_come_at_their_times_and_ask_for_all_of_their_pages() {
     let pages: usize = script.visits().iter().map(|visit| script.pages(visit).len()).sum();
     assert_eq!((report.pages.ok, report.pages.failed, report.abandoned), (pages as u64, 0, 0));
     assert_eq!(report.requests.ok, script.requests());
+    // The window ended when nobody was left, long before it was to.
+    assert!(report.window_s < 4.0 && report.hits_per_s > script.requests() as f64 / 4.0);
     // The same objects as in the script, whatever their order.
     let mut wanted: Vec<&str> = script
         .visits()

@@ -139,6 +139,8 @@ pub async fn run(plan: UserPlan, progress: &(dyn Fn(UserProgress) + Sync)) -> Re
         }
     })
     .await?;
+    // Where the script has run out before, so has the window.
+    board.end();
     let setup = UsersSetup::new(&plan);
     Ok(UsersReport::new(setup, &job, &board, &acted, plan.script.span()))
 }

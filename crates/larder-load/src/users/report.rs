@@ -147,7 +147,7 @@ pub enum UsersWarning {
     VisitsRanOut {
         /// When its last visit began, seconds from the start.
         last_s: f64,
-        /// End of the window.
+        /// When the window was to end.
         until_s: f64,
     },
     /// Pages failed; no latency includes them.
@@ -250,13 +250,14 @@ impl UsersReport {
     fn check(&self, script_span: Duration) -> Vec<UsersWarning> {
         let mut warnings = Vec::new();
         if let Some(at_once_max) = self.setup.at_once_max {
-            let (last_s, until_s) = (script_span.as_secs_f64(), self.setup.warmup_s + self.window_s);
+            let (last_s, until_s) = (script_span.as_secs_f64(), self.setup.duration_s);
             if self.waits > 0 || self.missed > 0 {
                 let (waits, missed) = (self.waits, self.missed);
                 warnings.push(UsersWarning::VisitsWaited { waits, missed, at_once_max });
             }
             // The last gap of random arrivals is as long as it is; a tenth of the run is none.
-            if last_s < until_s * 0.9 {
+            let stopped = self.requests.warnings.contains(&crate::Warning::Interrupted);
+            if !stopped && last_s < until_s * 0.9 {
                 warnings.push(UsersWarning::VisitsRanOut { last_s, until_s });
             }
         }
