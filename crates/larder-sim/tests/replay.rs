@@ -364,9 +364,9 @@ fn cut_records_and_foreign_bytes_end_in_errors() {
     }
     let longer = [&record[..], b"x"].concat();
     assert!(matches!(replayed(&longer), Err(ReplayError::Frame { trouble: Trouble::AfterEnd, .. })));
-    let other = [&record[..8], &[2], &record[9..]].concat();
+    let other = [&record[..8], &[1], &record[9..]].concat();
     let error = replayed(&other).expect_err("another version").to_string();
-    assert_eq!(error, "the record is of version 2, this release reads version 1");
+    assert_eq!(error, "the record is of version 1, this release reads version 2");
     assert!(matches!(replayed(b"GET / HTTP/1.1\r\n"), Err(ReplayError::Magic)));
 }
 
