@@ -14,9 +14,13 @@ pub(crate) struct Ask<'a> {
 impl Ask<'_> {
     /// The percent-decoded value of a query parameter.
     pub(crate) fn param(&self, name: &str) -> Option<String> {
+        self.params(name).next()
+    }
+
+    /// All values of a query parameter, percent-decoded, in their order.
+    pub(crate) fn params(&self, name: &str) -> impl Iterator<Item = String> {
         let pairs = self.query.split('&').filter_map(|pair| pair.split_once('='));
-        let mut values = pairs.filter(|(key, _)| *key == name).map(|(_, value)| percent_decode(value));
-        values.next()
+        pairs.filter(move |(key, _)| *key == name).map(|(_, value)| percent_decode(value))
     }
 }
 
@@ -32,7 +36,7 @@ pub(crate) struct Answer {
 
 /// Something the admin interface can be asked about.
 pub(crate) trait Surface: Send + Sync + 'static {
-    /// Answers a request; called from many tasks at once, so it must not block for long.
+    /// Answers a request; called from many threads at once, outside the runtime: it may block, such as for a file.
     fn answer(&self, ask: &Ask<'_>) -> Answer;
 }
 

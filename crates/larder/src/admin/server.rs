@@ -68,8 +68,8 @@ async fn accept(
 
 async fn connection(stream: TcpStream, surface: Arc<dyn Surface>) {
     let service = service_fn(move |request| {
-        let reply = reply(&request, surface.as_ref());
-        async move { Ok::<_, Infallible>(reply) }
+        let surface = surface.clone();
+        async move { Ok::<_, Infallible>(reply(&request, surface).await) }
     });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -82,10 +82,8 @@ async fn connection(stream: TcpStream, surface: Arc<dyn Surface>) {
     }
 }
 
-fn reply(request: &Request<Incoming>, surface: &dyn Surface) -> Response<Full<Bytes>> {
-    let uri = request.uri();
-    let ask =
-        Ask { post: request.method() == Method::POST, path: uri.path(), query: uri.query().unwrap_or("") };
+async fn reply(request: &Request<Incoming>, surface: Arc<dyn Surface>) -> Response<Full<Bytes>> {
+    let post = request.method() == Method::POST;
     let answer = match *request.method() {
         // A web page can make its visitor's browser send a POST to loopback; browsers then say where it comes from.
         Method::POST if request.headers().contains_key(ORIGIN) => Answer::problem(
@@ -93,7 +91,16 @@ fn reply(request: &Request<Incoming>, surface: &dyn Surface) -> Response<Full<By
             "requests from web pages are refused",
             "use a client that sends no Origin header",
         ),
-        Method::GET | Method::HEAD | Method::POST => surface.answer(&ask),
+        Method::GET | Method::HEAD | Method::POST => {
+            let uri = request.uri().clone();
+            let answer =
+                move || surface.answer(&Ask { post, path: uri.path(), query: uri.query().unwrap_or("") });
+            // Off the runtime's threads: an answer may read a file or make a table.
+            tokio::task::spawn_blocking(answer).await.unwrap_or_else(|error| {
+                tracing::error!(%error, "the admin interface has failed");
+                Answer::problem(500, "the answer failed", "this is a fault of larder itself; see its log")
+            })
+        }
         _ => Answer::wrong_method("GET, HEAD, POST"),
     };
     let mut response = Response::new(Full::new(Bytes::from(answer.body)));
@@ -104,7 +111,7 @@ fn reply(request: &Request<Incoming>, surface: &dyn Surface) -> Response<Full<By
     if let Some(allow) = answer.allow {
         headers.insert(ALLOW, HeaderValue::from_static(allow));
     }
-    if ask.post {
+    if post {
         // A body is never read, so the connection cannot go on after a POST.
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
     }

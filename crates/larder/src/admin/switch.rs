@@ -1,23 +1,30 @@
 //! What a switch's admin interface answers.
 
-use larder_front::SwitchHandle;
+use std::sync::Arc;
+
+use larder_front::{RouteStatus, SwitchHandle};
+use serde::Serialize;
 use serde_json::Value;
 
 use super::answer::percent_decode;
 use super::{Answer, Ask, Surface};
+use crate::cmd::switch::tables::{Keeper, TableStatus};
 
 /// Content type of the OpenMetrics text format.
 const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-const ROUTES: [&str; 8] = [
+const ROUTES: [&str; 11] = [
     "/status",
     "/nodes",
-    "/explain?target=HOST/PATH",
+    "/routes",
+    "/explain?target=HOST/PATH&method=GET&header=NAME:VALUE",
     "/metrics",
     "/config",
     "/healthz",
     "POST /nodes/NAME/drain",
     "POST /nodes/NAME/undrain",
+    "POST /routes/NAME/table/reload",
+    "POST /routes/NAME/table/refresh",
 ];
 
 /// A running switch, as its admin interface sees it.
@@ -25,11 +32,22 @@ pub(crate) struct SwitchSurface {
     switch: SwitchHandle,
     /// The effective config.
     config: Value,
+    /// Of the routes that go by a routing table.
+    keepers: Vec<Arc<Keeper>>,
+}
+
+/// A route and its routing table.
+#[derive(Serialize)]
+struct RouteView {
+    #[serde(flatten)]
+    route: RouteStatus,
+    /// None for a policy that goes by none.
+    table: Option<TableStatus>,
 }
 
 impl SwitchSurface {
-    pub(crate) fn new(switch: SwitchHandle, config: Value) -> Self {
-        Self { switch, config }
+    pub(crate) fn new(switch: SwitchHandle, config: Value, keepers: Vec<Arc<Keeper>>) -> Self {
+        Self { switch, config, keepers }
     }
 
     fn explain(&self, ask: &Ask<'_>) -> Answer {
@@ -38,10 +56,49 @@ impl SwitchSurface {
         let Some(target) = ask.param("target") else {
             return Answer::problem(400, "which target?", hint);
         };
-        match split_target(&target) {
-            Some((host, path)) => Answer::json(&self.switch.explain(host, &path)),
-            None => Answer::problem(400, "this is no target", hint),
+        let Some((host, path)) = split_target(&target) else {
+            return Answer::problem(400, "this is no target", hint);
+        };
+        let method = ask.param("method").unwrap_or_else(|| "GET".to_owned());
+        let mut headers = Vec::new();
+        for header in ask.params("header") {
+            let Some((name, value)) = header.split_once(':') else {
+                return Answer::problem(400, "this is no header", "write header=NAME:VALUE, percent-encoded");
+            };
+            headers.push((name.trim().to_owned(), value.trim().to_owned()));
         }
+        Answer::json(&self.switch.explain_request(&method, host, &path, &headers))
+    }
+
+    fn routes(&self) -> Answer {
+        let view =
+            |route: RouteStatus| RouteView { table: self.keeper(&route.name).map(|k| k.status()), route };
+        Answer::json(&self.switch.routes().into_iter().map(view).collect::<Vec<_>>())
+    }
+
+    fn keeper(&self, route: &str) -> Option<&Arc<Keeper>> {
+        self.keepers.iter().find(|keeper| keeper.route() == route)
+    }
+
+    /// `/routes/NAME/table/reload` and `/routes/NAME/table/refresh`; none for any other path.
+    fn table(&self, path: &str, post: bool) -> Option<Answer> {
+        let (name, verb) = path.strip_prefix("/routes/")?.split_once("/table/")?;
+        if !matches!(verb, "reload" | "refresh") {
+            return None;
+        }
+        if !post {
+            return Some(Answer::wrong_method("POST"));
+        }
+        let name = percent_decode(name);
+        let Some(keeper) = self.keeper(&name) else {
+            let what = format!("no route '{name}' goes by a routing table");
+            return Some(Answer::problem(404, &what, "GET /routes lists them; ward and part go by tables"));
+        };
+        let done = if verb == "reload" { keeper.reload(&self.switch) } else { keeper.refresh(&self.switch) };
+        Some(match done {
+            Ok(()) => Answer::json(&keeper.status()),
+            Err(error) => Answer::problem(409, &error.to_string(), "the table before stays in force"),
+        })
     }
 
     /// `/nodes/NAME/drain` and `/nodes/NAME/undrain`; none for any other path.
@@ -66,12 +123,14 @@ impl SwitchSurface {
 
 impl Surface for SwitchSurface {
     fn answer(&self, ask: &Ask<'_>) -> Answer {
-        if let Some(answer) = self.change(ask.path, ask.post) {
+        let changed = self.change(ask.path, ask.post).or_else(|| self.table(ask.path, ask.post));
+        if let Some(answer) = changed {
             return answer;
         }
         let answer = match ask.path {
             "/status" => Answer::json(&self.switch.status()),
             "/nodes" => Answer::json(&self.switch.nodes()),
+            "/routes" => self.routes(),
             "/explain" => self.explain(ask),
             "/metrics" => Answer::text(METRICS, self.switch.metrics_text()),
             "/config" => Answer::json(&self.config),

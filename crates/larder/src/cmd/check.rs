@@ -5,20 +5,22 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use larder_front::SwitchConfig;
+use larder_core::PolicyKind;
+use larder_core::rules::ClassRules;
+use larder_front::{Route, SwitchConfig};
 use larder_node::StoreConfig;
 
-use crate::config::{self, AdminListen, Config, NodeRole, Size, Span, SwitchRole, Written};
+use crate::config::{self, AdminListen, Config, NodeRole, Size, Span, SwitchRole, WardRole, Written};
 use crate::outcome::usage;
 
 /// Check a config file, or print what a config file may say.
 ///
 /// A wrong file ends with exit code 2 and an error that names the file, the line, the key and what would be right. A
-/// right one is printed back as understood.
+/// right one is printed back as understood; what is odd in it and works is warned of on stderr.
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
     /// The config file.
-    #[arg(required_unless_present_any = ["schema", "defaults"])]
+    #[arg(required_unless_present_any = ["schema", "defaults", "policies"])]
     file: Option<PathBuf>,
     /// Print the JSON Schema of the config file, for editors, and nothing else.
     #[arg(long, conflicts_with_all = ["file", "defaults", "effective"])]
@@ -26,6 +28,9 @@ pub(crate) struct CheckArgs {
     /// Print a config file with every key, its meaning and its default, and nothing else.
     #[arg(long, conflicts_with_all = ["file", "effective"])]
     defaults: bool,
+    /// Print every policy and what it does, and nothing else.
+    #[arg(long, conflicts_with_all = ["file", "schema", "defaults", "effective"])]
+    policies: bool,
     /// Print the effective config as TOML instead of a summary.
     #[arg(long)]
     effective: bool,
@@ -38,10 +43,17 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
         writeln!(out)?;
     } else if args.defaults {
         out.write_all(config::defaults()?.as_bytes())?;
+    } else if args.policies {
+        for policy in PolicyKind::ALL {
+            writeln!(out, "{:<12} {}", policy.name(), policy.summary())?;
+        }
     } else {
         let path = args.file.as_deref().ok_or_else(|| usage("name a config file"))?;
         let written = Written::read(path)?;
         let config = written.validate()?;
+        for warning in written.warnings(&config) {
+            writeln!(io::stderr(), "warning: {warning}")?;
+        }
         if args.effective {
             out.write_all(toml::to_string(&written.raw)?.as_bytes())?;
         } else {
@@ -54,58 +66,11 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
 }
 
 fn summary(config: &Config, out: &mut impl Write) -> anyhow::Result<()> {
-    if let Some(SwitchRole { switch, .. }) = &config.switch {
-        let settings = &switch.settings;
-        let listen: Vec<String> = switch.listen.iter().map(ToString::to_string).collect();
-        writeln!(out, "switch: listens on {}, policy {}", listen.join(" and "), settings.policy)?;
-        writeln!(
-            out,
-            "  T_low {}, T_high {}, replication decays after {}, {} targets remembered",
-            settings.t_low,
-            settings.t_high,
-            Span(settings.replication_decay),
-            settings.targets_max
-        )?;
-        let dispatcher = dispatcher(switch)?;
-        writeln!(
-            out,
-            "  admits {} requests at once, {} more wait up to {}",
-            dispatcher.admission_limit(),
-            settings.queue_max,
-            Span(settings.queue_timeout)
-        )?;
-        for peer in &switch.nodes {
-            let (name, weight) = (&peer.spec.name, peer.spec.weight);
-            let at = if *name == peer.address { String::new() } else { format!(" at {}", peer.address) };
-            let cache = match peer.spec.cache {
-                larder_core::Bytes::ZERO => "unknown".to_owned(),
-                known => Size(known).to_string(),
-            };
-            writeln!(out, "  node {name}{at}: weight {weight}, cache {cache}")?;
-        }
+    if let Some(role) = &config.switch {
+        switch_summary(role, out)?;
     }
-    if let Some(NodeRole { listen, node, .. }) = &config.node {
-        let content = match &node.store {
-            StoreConfig::Directory { root, bypass_page_cache } => {
-                let past = if *bypass_page_cache { ", past the page cache" } else { "" };
-                format!("the directory {}{past}", root.display())
-            }
-            StoreConfig::Model { manifest, disk, .. } => {
-                format!(
-                    "a modelled store of {} ({} disks, {} times 1998 speed)",
-                    manifest.display(),
-                    disk.disks,
-                    disk.speed
-                )
-            }
-        };
-        let (name, cache) = (&node.name, &node.cache);
-        writeln!(
-            out,
-            "node {name}: listens on {listen}, {} of cache ({}), content from {content}",
-            Size(cache.bytes),
-            cache.kind
-        )?;
+    if let Some(role) = &config.node {
+        node_summary(role, out)?;
     }
     if config.switch.is_none() && config.node.is_none() {
         writeln!(out, "neither [switch] nor [node]: this file starts nothing")?;
@@ -116,6 +81,99 @@ fn summary(config: &Config, out: &mut impl Write) -> anyhow::Result<()> {
         AdminListen::At(address) => address.to_string(),
     };
     writeln!(out, "admin interface: {admin}; log level {}", config.log)?;
+    Ok(())
+}
+
+fn switch_summary(role: &SwitchRole, out: &mut impl Write) -> anyhow::Result<()> {
+    let (switch, settings) = (&role.switch, &role.switch.settings);
+    let listen: Vec<String> = switch.listen.iter().map(ToString::to_string).collect();
+    writeln!(out, "switch: listens on {}, policy {}", listen.join(" and "), settings.policy)?;
+    writeln!(
+        out,
+        "  T_low {}, T_high {}, replication decays after {}, {} targets remembered",
+        settings.t_low,
+        settings.t_high,
+        Span(settings.replication_decay),
+        settings.targets_max
+    )?;
+    let dispatcher = dispatcher(switch)?;
+    writeln!(
+        out,
+        "  admits {} requests at once, {} more wait up to {}",
+        dispatcher.admission_limit(),
+        settings.queue_max,
+        Span(settings.queue_timeout)
+    )?;
+    writeln!(out, "  key {}", switch.key)?;
+    classes(&switch.classes, "  ", out)?;
+    for peer in &switch.nodes {
+        let (name, weight) = (&peer.spec.name, peer.spec.weight);
+        let at = if *name == peer.address { String::new() } else { format!(" at {}", peer.address) };
+        let cache = match peer.spec.cache {
+            larder_core::Bytes::ZERO => "unknown".to_owned(),
+            known => Size(known).to_string(),
+        };
+        let groups = match peer.groups.as_slice() {
+            [] => String::new(),
+            groups => format!(", in {}", groups.join(" and ")),
+        };
+        writeln!(out, "  node {name}{at}: weight {weight}, cache {cache}{groups}")?;
+    }
+    switch.routes.iter().try_for_each(|route| route_summary(route, out))?;
+    role.wards.iter().try_for_each(|ward| ward_summary(ward, out))
+}
+
+fn route_summary(route: &Route, out: &mut impl Write) -> anyhow::Result<()> {
+    let takes: Vec<String> = route.matchers.iter().map(ToString::to_string).collect();
+    let group = route.group.as_deref().map_or("all nodes".to_owned(), |group| format!("group {group}"));
+    writeln!(out, "  route {}: {}", route.name, takes.join(" or "))?;
+    writeln!(out, "    policy {}, {group}", route.settings.policy)?;
+    if let Some(key) = &route.key {
+        writeln!(out, "    key {key}")?;
+    }
+    route.classes.as_ref().map_or(Ok(()), |rules| classes(rules, "    ", out))
+}
+
+fn classes(rules: &ClassRules, indent: &str, out: &mut impl Write) -> anyhow::Result<()> {
+    for (matcher, class) in rules.rules() {
+        writeln!(out, "{indent}class {class}: {matcher}")?;
+    }
+    Ok(())
+}
+
+fn ward_summary(ward: &WardRole, out: &mut impl Write) -> anyhow::Result<()> {
+    let table = ward.table.as_ref().map_or("none".to_owned(), |table| table.path.display().to_string());
+    let refresh = ward.refresh.as_ref().map_or("never".to_owned(), |refresh| {
+        format!("every {} from its own traffic, {} a node", Span(refresh.every), Size(refresh.memory))
+    });
+    writeln!(out, "  routing table of route {}: {table}, made anew {refresh}", ward.route)?;
+    Ok(())
+}
+
+fn node_summary(role: &NodeRole, out: &mut impl Write) -> anyhow::Result<()> {
+    let NodeRole { listen, node, .. } = role;
+    let content = match &node.store {
+        StoreConfig::Directory { root, bypass_page_cache } => {
+            let past = if *bypass_page_cache { ", past the page cache" } else { "" };
+            format!("the directory {}{past}", root.display())
+        }
+        StoreConfig::Origin(origin) => format!("the origin {}", origin.url),
+        StoreConfig::Model { manifest, disk, .. } => {
+            format!(
+                "a modelled store of {} ({} disks, {} times 1998 speed)",
+                manifest.display(),
+                disk.disks,
+                disk.speed
+            )
+        }
+    };
+    let (name, cache) = (&node.name, &node.cache);
+    writeln!(
+        out,
+        "node {name}: listens on {listen}, {} of cache ({}), content from {content}",
+        Size(cache.bytes),
+        cache.kind
+    )?;
     Ok(())
 }
 

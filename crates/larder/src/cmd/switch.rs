@@ -1,5 +1,7 @@
 //! `larder switch`: the front-end.
 
+pub(crate) mod tables;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -8,9 +10,10 @@ use clap::Args;
 use larder_front::{Switch, SwitchHandle};
 use tokio::signal::unix::{SignalKind, signal};
 
+use self::tables::Keeper;
 use super::serve::{self, ServeArgs};
 use crate::admin::SwitchSurface;
-use crate::config::{Config, RawPeer, RawSwitch, Span, Texts};
+use crate::config::{Config, RawHigh, RawLow, RawPeer, RawSwitch, Span, SwitchRole, Texts};
 use crate::outcome::usage;
 
 /// Where the admin interface of a switch is unless told otherwise.
@@ -21,8 +24,8 @@ const ADMIN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Add
 /// For example: larder switch --listen 0.0.0.0:8080 --node 10.0.0.1:80 --node 10.0.0.2:80
 ///
 /// The admin interface (127.0.0.1:9900 by default) lists the nodes (/nodes), explains where a target goes and why
-/// (/explain?target=HOST/PATH) and gives metrics (/metrics). SIGTERM and SIGINT drain: requests in flight are
-/// finished, then the process ends. SIGHUP opens the access log anew.
+/// (/explain?target=HOST/PATH), lists the routes (/routes) and gives metrics (/metrics). SIGTERM and SIGINT drain:
+/// requests in flight are finished, then the process ends. SIGHUP opens the access log anew and reads routing tables.
 #[derive(Debug, Args)]
 pub(crate) struct SwitchArgs {
     /// Where clients connect: ADDRESS:PORT; may be given several times; port 0 takes any free port.
@@ -31,7 +34,7 @@ pub(crate) struct SwitchArgs {
     /// A node: HOST:PORT, or NAME=HOST:PORT; give one for each. Replaces the nodes of the config file.
     #[arg(short, long, value_name = "[NAME=]HOST:PORT")]
     node: Vec<String>,
-    /// Which node serves a target: lard-r, lard, hash, wrr, rr, least-conn or random.
+    /// Which node serves a target, such as lard-r; `larder check --policies` lists them.
     #[arg(short, long)]
     policy: Option<String>,
     /// Seed of the policies that draw lots.
@@ -70,9 +73,13 @@ pub(crate) fn run(args: &SwitchArgs) -> anyhow::Result<()> {
     let config = written.validate()?;
     super::logging::start(&config.log)?;
     serve::raise_open_files();
-    let Config { switch: Some(role), admin, .. } = config else {
+    for warning in written.warnings(&config) {
+        tracing::warn!("{warning}");
+    }
+    let Config { switch: Some(mut role), admin, .. } = config else {
         return Err(usage("there is no [switch] section"));
     };
+    let keepers = keepers(&mut role)?;
     let effective = serde_json::to_value(&written.raw)?;
     let runtime = serve::runtime(role.threads)?;
     runtime.block_on(async {
@@ -80,8 +87,11 @@ pub(crate) fn run(args: &SwitchArgs) -> anyhow::Result<()> {
         let switch = Switch::bind(role.switch).context("the switch cannot start")?;
         let handle = switch.handle();
         let listen = switch.addresses().to_vec();
-        reopen_on_hangup(handle.clone())?;
-        let surface = Arc::new(SwitchSurface::new(handle, effective));
+        on_hangup(handle.clone(), keepers.clone())?;
+        for keeper in &keepers {
+            tokio::spawn(keeper.clone().watch(handle.clone()));
+        }
+        let surface = Arc::new(SwitchSurface::new(handle, effective, keepers));
         let admin = serve::start_admin(admin, Some(ADMIN), surface, shutdown.clone()).await?;
         tracing::info!(?listen, "switch serves");
         args.serve.say_ready(listen, admin)?;
@@ -89,12 +99,33 @@ pub(crate) fn run(args: &SwitchArgs) -> anyhow::Result<()> {
     })
 }
 
-/// SIGHUP opens the access log anew, for log rotation.
-fn reopen_on_hangup(switch: SwitchHandle) -> anyhow::Result<()> {
+/// Reads the routing tables and lays them into the routes that go by them.
+fn keepers(role: &mut SwitchRole) -> anyhow::Result<Vec<Arc<Keeper>>> {
+    let mut keepers = Vec::with_capacity(role.wards.len());
+    for ward in std::mem::take(&mut role.wards) {
+        let keeper = Keeper::new(ward).map_err(|error| usage(error.to_string()))?;
+        let mut routes = role.switch.routes.iter_mut();
+        let settings = match routes.find(|route| route.name == keeper.route()) {
+            Some(route) => &mut route.settings,
+            None => &mut role.switch.settings,
+        };
+        settings.table = keeper.table();
+        keepers.push(Arc::new(keeper));
+    }
+    Ok(keepers)
+}
+
+/// SIGHUP opens the access log anew, for log rotation, and reads the routing tables again.
+fn on_hangup(switch: SwitchHandle, keepers: Vec<Arc<Keeper>>) -> anyhow::Result<()> {
     let mut hangup = signal(SignalKind::hangup()).context("cannot watch SIGHUP")?;
     tokio::spawn(async move {
         while hangup.recv().await.is_some() {
             switch.reopen_access_log();
+            for keeper in keepers.iter().filter(|keeper| keeper.has_file()) {
+                let (keeper, switch) = (keeper.clone(), switch.clone());
+                // A failure is logged and shown by the admin interface.
+                tokio::task::spawn_blocking(move || drop(keeper.reload(&switch)));
+            }
         }
     });
     Ok(())
@@ -113,8 +144,8 @@ impl SwitchArgs {
             raw.policy.clone_from(policy);
         }
         raw.seed = self.seed.unwrap_or(raw.seed);
-        raw.t_low = self.t_low.unwrap_or(raw.t_low);
-        raw.t_high = self.t_high.unwrap_or(raw.t_high);
+        raw.t_low = self.t_low.map_or(raw.t_low, RawLow::Fixed);
+        raw.t_high = self.t_high.map_or(raw.t_high, RawHigh::Fixed);
         raw.replication_decay = self.replication_decay.unwrap_or(raw.replication_decay);
         raw.threads = self.serve.threads.unwrap_or(raw.threads);
         if let Some(file) = &self.access_log {

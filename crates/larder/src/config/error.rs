@@ -54,6 +54,11 @@ impl Fault {
         Self { key: key.into(), what: what.into(), hint: None }
     }
 
+    /// The same fault at another key.
+    pub(crate) fn at(self, key: impl Into<String>) -> Self {
+        Self { key: key.into(), ..self }
+    }
+
     /// Says what would be right.
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
@@ -100,8 +105,8 @@ impl<'a> Source<'a> {
             let table = DeTable::parse(self.text).ok()?;
             key_at(table.get_ref(), at)
         });
-        let (what, hint) = explain(error.message());
         let key = key.unwrap_or_default();
+        let (what, hint) = explain(error.message(), &key);
         ConfigError { origin: self.origin.to_owned(), line: offset.map(|at| self.line(at)), key, what, hint }
     }
 
@@ -110,8 +115,8 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Turns the deserialiser's words into ours, with the nearest known name as the hint.
-fn explain(message: &str) -> (String, Option<String>) {
+/// Turns the deserialiser's words into ours, with the nearest known name or the right kind of value as the hint.
+fn explain(message: &str, key: &str) -> (String, Option<String>) {
     let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
     match quoted.split_first() {
         Some((unknown, known)) if message.starts_with("unknown field") => {
@@ -120,8 +125,35 @@ fn explain(message: &str) -> (String, Option<String>) {
         Some((unknown, known)) if message.starts_with("unknown variant") => {
             (format!("unknown value '{unknown}'"), Some(suggest(unknown, known)))
         }
-        _ => (message.trim_end().to_owned(), None),
+        _ => mistyped(message, key)
+            .or_else(|| choice(message, key))
+            .unwrap_or_else(|| (message.trim_end().to_owned(), None)),
     }
+}
+
+/// "invalid type: FOUND, expected WANTED" in our words; none for any other message.
+fn mistyped(message: &str, key: &str) -> Option<(String, Option<String>)> {
+    let rest = message.strip_prefix("invalid type: ").or_else(|| message.strip_prefix("invalid value: "))?;
+    let (found, wanted) = rest.trim_end().split_once(", expected ")?;
+    let found = found.replace('`', "").replace("map", "a table").replace("sequence", "a list");
+    let hint = match (found.as_str(), wanted) {
+        ("a table", "a sequence") => format!("a list of tables is wanted: write [[{key}]]"),
+        (_, "a sequence") => "a list is wanted: put it into [ ]".to_owned(),
+        (_, "a map") => "a table is wanted: { key = value }".to_owned(),
+        (_, "a boolean") => "true or false".to_owned(),
+        (_, "a string") => "a text is wanted: put it into quotes".to_owned(),
+        (_, "f32" | "f64") => "a number is wanted".to_owned(),
+        (_, "u8" | "u16" | "u32" | "u64" | "usize") => "a whole number is wanted, 0 or more".to_owned(),
+        (_, wanted) => wanted.to_owned(),
+    };
+    Some((format!("{found} cannot stand here"), Some(hint)))
+}
+
+/// "KEY is THIS or THAT", which is what a value of several kinds says; none for any other message.
+fn choice(message: &str, key: &str) -> Option<(String, Option<String>)> {
+    let (name, wanted) = message.trim_end().split_once(" is ")?;
+    let own = name == "a weight" || key.ends_with(name);
+    own.then(|| ("this value cannot stand here".to_owned(), Some(wanted.to_owned())))
 }
 
 /// "did you mean" where a known name is near, else the list of all of them.

@@ -1,24 +1,45 @@
 //! The config: read as [`raw`], validated once into [`Config`], which cannot be wrong.
 
+mod between;
+mod covers;
 mod error;
 mod raw;
+mod raw_dynamic;
 mod raw_node;
+mod raw_origin;
+mod raw_policy;
+mod raw_route;
+mod raw_rule;
+mod raw_signals;
 mod raw_switch;
+mod raw_threshold;
 mod reference;
 mod text;
 mod valid;
+mod valid_dynamic;
+mod valid_hacc;
 mod valid_node;
+mod valid_origin;
+mod valid_policy;
+mod valid_route;
+mod valid_rule;
+mod valid_signals;
 mod valid_switch;
+mod valid_threshold;
+mod valid_together;
+mod valid_ward;
 
 pub(crate) use error::ConfigError;
 pub(crate) use raw::RawConfig;
 pub(crate) use raw_node::{RawModel, RawNode};
 pub(crate) use raw_switch::{RawPeer, RawSwitch};
+pub(crate) use raw_threshold::{RawHigh, RawLow};
 pub(crate) use reference::{defaults, schema};
 pub(crate) use text::{Size, Span, Texts};
 pub(crate) use valid::{AdminListen, Config};
 pub(crate) use valid_node::NodeRole;
 pub(crate) use valid_switch::SwitchRole;
+pub(crate) use valid_ward::{Refresh, TableFile, WardNode, WardRole};
 
 use std::path::Path;
 
@@ -64,7 +85,16 @@ impl Written {
 
     /// Checks everything and says where a fault is.
     pub(crate) fn validate(&self) -> Result<Config, ConfigError> {
-        Config::new(&self.raw).map_err(|fault| Source::new(&self.origin, &self.text).locate(fault))
+        Config::new(&self.raw).map_err(|fault| self.source().locate(fault))
+    }
+
+    /// What is odd in a valid config, with its place.
+    pub(crate) fn warnings(&self, config: &Config) -> Vec<ConfigError> {
+        config.warnings.iter().map(|fault| self.source().locate(fault.clone())).collect()
+    }
+
+    fn source(&self) -> Source<'_> {
+        Source::new(&self.origin, &self.text)
     }
 }
 
@@ -93,7 +123,6 @@ mod tests {
             ("[swich]\n", 1, "swich", "did you mean 'switch'"),
             (&format!("{head}polcy = \"lard\"\n"), 4, "switch.polcy", "did you mean 'policy'"),
             (&format!("{head}policy = \"lard-rr\"\n"), 4, "switch.policy", "did you mean 'lard-r'"),
-            (&format!("{head}policy = \"cap\"\n"), 4, "switch.policy", "larder sim"),
             (&format!("{head}t_low = 70\n"), 4, "switch.t_low", "t_high"),
             (&format!("{head}queue_timeout = 10\n"), 4, "switch.queue_timeout", "span of time"),
             (&format!("{head}shards = 63\n"), 4, "switch.shards", "power of two"),

@@ -7,6 +7,8 @@ use larder_node::{CacheConfig, Limits, NodeConfig, StoreConfig};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::raw_dynamic::RawDynamic;
+use super::raw_origin::RawOrigin;
 use super::text::{Size, Span, Texts};
 
 /// `[node]`.
@@ -19,7 +21,7 @@ pub(crate) struct RawNode {
     /// Its name in Cache-Status and in logs; by default "node".
     pub(crate) name: String,
     #[schemars(example = "/srv/www")]
-    /// The directory it serves. Either this or `model`.
+    /// The directory it serves. One of this, `origin` and `model`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) root: Option<String>,
     /// Read files past the page cache of the operating system, so that `cache.size` alone decides what is a hit.
@@ -39,6 +41,12 @@ pub(crate) struct RawNode {
     /// takes. For demos and tests; the bytes mean nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) model: Option<RawModel>,
+    /// An HTTP origin instead of a directory: the node is a cache before any application.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) origin: Option<RawOrigin>,
+    /// Programs that answer some targets instead of the store, taking processor and disk time. For experiments.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) dynamic: Option<RawDynamic>,
 }
 
 /// `[node.cache]`.
@@ -156,6 +164,8 @@ impl Default for RawNode {
             cache: RawCache::default(),
             limits: RawNodeLimits::default(),
             model: None,
+            origin: None,
+            dynamic: None,
         }
     }
 }

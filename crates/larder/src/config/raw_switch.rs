@@ -3,12 +3,21 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use larder_core::{Bytes, Settings};
+use larder_core::rules::KeyTemplate;
+use larder_core::{Bytes, PolicyKind, Settings};
 use larder_front::{Check, HealthConfig, Limits, Timeouts};
 use schemars::JsonSchema;
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
+use super::raw_policy::{
+    Parameters, RawBounded, RawCap, RawEwma, RawHacc, RawMaglev, RawRendezvous, RawStatic, RawUtil, RawWard,
+    RawWrr,
+};
+use super::raw_route::RawRoute;
+use super::raw_rule::RawClass;
+use super::raw_signals::RawSignals;
+use super::raw_threshold::{RawCost, RawHigh, RawLow, RawTraining};
 use super::text::{Size, Span, Texts};
 
 /// `[switch]`.
@@ -19,18 +28,23 @@ pub(crate) struct RawSwitch {
     /// Where clients connect: one "address:port" or a list. Port 0 takes any free port. Required.
     pub(crate) listen: Texts,
     #[schemars(example = ["127.0.0.1:9001", "127.0.0.1:9002"])]
-    /// The nodes: each an "address:port", or a table with `address` and, if wanted, `name`, `weight`, `cache`.
-    /// Nodes are known by name (by default the address): one that returns under its name keeps its targets. Required.
+    /// The nodes: each an "address:port", or a table with `address` and, if wanted, `name`, `weight`, `cache`,
+    /// `groups`. Nodes are known by name (by default the address): one that returns under its name keeps its targets. Required.
     pub(crate) nodes: Vec<RawPeer>,
-    /// Which node serves a target: "lard-r", "lard", "hash", "wrr", "rr", "least-conn" or "random".
-    #[schemars(extend("enum" = ["random", "rr", "wrr", "least-conn", "hash", "lard", "lard-r"]))]
+    /// Which node serves a target; `larder check --policies` says what each of them does.
+    #[schemars(extend("enum" = PolicyKind::ALL.map(PolicyKind::name)))]
     pub(crate) policy: String,
+    /// What counts as the same target, of parts of the request: {host} {path} {path:2} {path:2..4} {extension} {query}
+    /// {query:a,b} {query:#1} {header:name} {cookie:name} {method}, and any text between them.
+    pub(crate) key: String,
     /// Seed of the policies that draw lots.
     pub(crate) seed: u64,
-    /// T_low: a node of weight 1 with fewer active requests has spare room. 1 to 100000, below t_high.
-    pub(crate) t_low: u32,
-    /// T_high: a node of weight 1 with more active requests gives targets away. Above t_low, to 100000.
-    pub(crate) t_high: u32,
+    /// T_low: a node of weight 1 with fewer active requests has spare room. 1 to 100000, below t_high; or "learned", in
+    /// a training phase, from the nodes' load reports.
+    pub(crate) t_low: RawLow,
+    /// T_high: a node of weight 1 with more active requests gives targets away. Above t_low, to 100000; or by the
+    /// paper's rule, { delay = "500ms" }: how much longer a request may take at one node than at another.
+    pub(crate) t_high: RawHigh,
     /// K of LARD/R: a target's server set that did not change for this long shrinks by one.
     pub(crate) replication_decay: Span,
     /// Targets remembered; beyond that the least recently asked is forgotten and placed anew when asked again.
@@ -70,6 +84,41 @@ pub(crate) struct RawSwitch {
     pub(crate) record_log: Option<String>,
     /// The word the switch puts into Via: letters, digits and "-".
     pub(crate) via: String,
+    /// Service classes, for cap and static: the first rule that holds decides, and a request that none holds for is of
+    /// class n. All conditions that are given must hold; of several values, one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) classes: Vec<RawClass>,
+    /// Routes: requests with a policy, nodes, key or classes of their own. The first whose conditions hold takes a
+    /// request; what none takes is as said under [switch]. No access control: what is compared is as it was sent.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) routes: Vec<RawRoute>,
+    /// What is heard of the nodes besides replies: how loaded they are, and what their caches hold.
+    pub(crate) signals: RawSignals,
+    /// How t_low = "learned" is learned.
+    pub(crate) training: RawTraining,
+    /// What lard-cost goes by instead of t_low and t_high.
+    pub(crate) cost: RawCost,
+    /// What cap-load goes by.
+    pub(crate) cap: RawCap,
+    /// What hacc goes by.
+    pub(crate) hacc: RawHacc,
+    /// What bounded (consistent hashing with bounded loads) goes by.
+    pub(crate) bounded: RawBounded,
+    /// What maglev goes by.
+    pub(crate) maglev: RawMaglev,
+    /// What rendezvous goes by.
+    pub(crate) rendezvous: RawRendezvous,
+    /// What peak-ewma goes by.
+    pub(crate) ewma: RawEwma,
+    /// What wrr-num and wrr-time go by.
+    pub(crate) wrr: RawWrr,
+    /// What static goes by.
+    #[serde(rename = "static")]
+    pub(crate) fixed: RawStatic,
+    /// What lard-util goes by.
+    pub(crate) util: RawUtil,
+    /// Where ward and part have their routing table from: a file, or the switch's own traffic, or both.
+    pub(crate) ward: RawWard,
     /// How nodes are found to have failed, and to be back.
     pub(crate) health: RawHealth,
     /// How long things may take.
@@ -91,6 +140,9 @@ pub(crate) struct RawPeer {
     /// Its cache size, if known: the first placement of targets weighs it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cache: Option<Size>,
+    /// The groups it is in, for routes that use only some nodes.
+    #[serde(skip_serializing_if = "Texts::is_empty")]
+    pub(crate) groups: Texts,
 }
 
 /// The table form of [`RawPeer`].
@@ -104,6 +156,8 @@ struct PeerTable {
     weight: f64,
     #[serde(default)]
     cache: Option<Size>,
+    #[serde(default)]
+    groups: Texts,
 }
 
 fn weight_one() -> f64 {
@@ -112,7 +166,7 @@ fn weight_one() -> f64 {
 
 impl From<&str> for RawPeer {
     fn from(address: &str) -> Self {
-        Self { address: address.to_owned(), name: None, weight: 1.0, cache: None }
+        Self { address: address.to_owned(), name: None, weight: 1.0, cache: None, groups: Texts::default() }
     }
 }
 
@@ -131,8 +185,8 @@ impl<'de> Deserialize<'de> for RawPeer {
             }
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<RawPeer, A::Error> {
                 let table = PeerTable::deserialize(de::value::MapAccessDeserializer::new(map))?;
-                let PeerTable { address, name, weight, cache } = table;
-                Ok(RawPeer { address, name, weight, cache })
+                let PeerTable { address, name, weight, cache, groups } = table;
+                Ok(RawPeer { address, name, weight, cache, groups })
             }
         }
         from.deserialize_any(TextOrTable)
@@ -231,6 +285,30 @@ pub(crate) struct RawSwitchLimits {
     pub(crate) node_idle_max: usize,
 }
 
+impl RawSwitch {
+    pub(super) fn parameters(&self) -> Parameters<'_> {
+        Parameters {
+            policy: Some(&self.policy),
+            seed: Some(self.seed),
+            t_low: Some(self.t_low),
+            t_high: Some(self.t_high),
+            replication_decay: Some(self.replication_decay),
+            targets_max: Some(self.targets_max),
+            training: Some(&self.training),
+            cost: Some(&self.cost),
+            cap: Some(&self.cap),
+            hacc: Some(&self.hacc),
+            bounded: Some(&self.bounded),
+            maglev: Some(&self.maglev),
+            rendezvous: Some(&self.rendezvous),
+            ewma: Some(&self.ewma),
+            wrr: Some(&self.wrr),
+            fixed: Some(&self.fixed),
+            util: Some(&self.util),
+        }
+    }
+}
+
 impl Default for RawSwitch {
     fn default() -> Self {
         let settings = Settings::default();
@@ -238,9 +316,10 @@ impl Default for RawSwitch {
             listen: Texts::default(),
             nodes: Vec::new(),
             policy: settings.policy.to_string(),
+            key: KeyTemplate::DEFAULT.to_owned(),
             seed: settings.seed,
-            t_low: settings.t_low,
-            t_high: settings.t_high,
+            t_low: RawLow::Fixed(settings.t_low),
+            t_high: RawHigh::Fixed(settings.t_high),
             replication_decay: Span(settings.replication_decay),
             targets_max: settings.targets_max,
             nodes_max: settings.nodes_max,
@@ -256,6 +335,21 @@ impl Default for RawSwitch {
             record: None,
             record_log: None,
             via: "larder".to_owned(),
+            classes: Vec::new(),
+            routes: Vec::new(),
+            signals: RawSignals::default(),
+            training: RawTraining::standard(),
+            cost: RawCost::standard(),
+            cap: RawCap::standard(),
+            hacc: RawHacc::standard(),
+            bounded: RawBounded::standard(),
+            maglev: RawMaglev::standard(),
+            rendezvous: RawRendezvous::standard(),
+            ewma: RawEwma::standard(),
+            wrr: RawWrr::standard(),
+            fixed: RawStatic::standard(),
+            util: RawUtil::standard(),
+            ward: RawWard::standard(),
             health: RawHealth::default(),
             timeouts: RawTimeouts::default(),
             limits: RawSwitchLimits::default(),

@@ -51,8 +51,10 @@ impl<'a> Writer<'a> {
         let Some(properties) = self.resolve(schema).get("properties").and_then(Value::as_object) else {
             return Ok(());
         };
-        let (tables, keys): (Vec<_>, Vec<_>) =
-            properties.iter().partition(|(_, property)| self.resolve(property).get("properties").is_some());
+        let told = properties.iter().filter(|(_, property)| property.get("x-reference").is_none());
+        let (tables, keys): (Vec<_>, Vec<_>) = told.partition(|(_, property)| {
+            self.resolve(property).get("properties").is_some() || self.rows(property).is_some()
+        });
         for (key, property) in keys {
             let default = values.and_then(|values| values.get(key)).filter(|value| !is_empty(value));
             self.key((path, key), property, default, as_example)?;
@@ -63,6 +65,11 @@ impl<'a> Writer<'a> {
             let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
             self.text.push('\n');
             self.comment("", description(property).unwrap_or_default());
+            if let Some(row) = self.rows(property) {
+                writeln!(self.text, "#[[{path}]]")?;
+                self.table(&path, row, None, true)?;
+                continue;
+            }
             writeln!(self.text, "{}[{path}]", if as_example { "#" } else { "" })?;
             self.table(&path, property, inner, as_example)?;
         }
@@ -86,6 +93,12 @@ impl<'a> Writer<'a> {
         };
         writeln!(self.text, "{mark}{key} = {}", toml::Value::try_from(value)?)?;
         Ok(())
+    }
+
+    /// The schema of a list's tables; none for what is no list, or has an example of its own.
+    fn rows(&self, property: &'a Value) -> Option<&'a Value> {
+        let row = property.get("items").filter(|_| property.get("examples").is_none())?;
+        self.resolve(row).get("properties").map(|_| row)
     }
 
     /// Follows a reference, also within the "this or null" of an optional value.

@@ -177,6 +177,13 @@ impl JsonSchema for Span {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Texts(pub(crate) Vec<String>);
 
+impl Texts {
+    /// Whether there is none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
 impl Serialize for Texts {
     fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
         match self.0.as_slice() {

@@ -2,10 +2,11 @@
 
 use std::net::SocketAddr;
 use std::str::FromStr;
+use std::time::Duration;
 
 use super::error::{Fault, suggest};
 use super::raw::{RawAdmin, RawConfig};
-use super::text::Texts;
+use super::text::{Span, Texts};
 use super::valid_node::{NodeRole, node};
 use super::valid_switch::{SwitchRole, switch};
 
@@ -17,6 +18,8 @@ pub(crate) struct Config {
     pub(crate) admin: AdminListen,
     /// A filter for `tracing`.
     pub(crate) log: String,
+    /// What is odd and works: each is likely a mistake.
+    pub(super) warnings: Vec<Fault>,
 }
 
 /// Where the admin interface listens.
@@ -31,11 +34,13 @@ pub(crate) enum AdminListen {
 impl Config {
     /// Checks everything; the first fault is returned.
     pub(super) fn new(raw: &RawConfig) -> Result<Self, Fault> {
+        let mut warnings = Vec::new();
         Ok(Self {
-            switch: raw.switch.as_ref().map(switch).transpose()?,
+            switch: raw.switch.as_ref().map(|raw| switch(raw, &mut warnings)).transpose()?,
             node: raw.node.as_ref().map(node).transpose()?,
             admin: admin(&raw.admin)?,
             log: raw.log.level.clone(),
+            warnings,
         })
     }
 }
@@ -79,6 +84,16 @@ pub(super) fn in_range(key: &str, value: usize, least: usize, most: usize) -> Re
         return Ok(value);
     }
     Err(Fault::new(key, format!("{value} is out of range")).hint(format!("{least} to {most}")))
+}
+
+/// Longest span a config may name: a year.
+const SPAN_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
+
+pub(super) fn span(key: &str, span: Span) -> Result<Duration, Fault> {
+    if span.0 <= SPAN_MAX {
+        return Ok(span.0);
+    }
+    Err(Fault::new(key, format!("{span} is out of range")).hint("at most a year"))
 }
 
 pub(super) fn word<T: FromStr>(key: &str, text: &str, known: &[&str]) -> Result<T, Fault> {

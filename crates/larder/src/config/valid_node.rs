@@ -5,12 +5,14 @@ use std::path::PathBuf;
 
 use larder_core::Bytes;
 use larder_core::cache::CacheKind;
-use larder_node::{CacheConfig, DiskModel, Limits, NodeConfig, ProcessorModel, StoreConfig};
+use larder_node::{CacheConfig, DiskModel, Limits, NodeConfig, ProcessorModel, ReportConfig, StoreConfig};
 
 use super::error::Fault;
 use super::raw_node::{RawModel, RawNode, RawNodeLimits};
 use super::text::Size;
 use super::valid::{addresses, in_range, node_name, word};
+use super::valid_dynamic::dynamic;
+use super::valid_origin::origin;
 
 /// `[node]`, valid.
 #[derive(Clone, Debug)]
@@ -29,6 +31,7 @@ pub(super) fn node(raw: &RawNode) -> Result<NodeRole, Fault> {
         );
     };
     node_name("node.name", &raw.name)?;
+    let store = store(raw)?;
     let node = NodeConfig {
         name: raw.name.clone(),
         cache: CacheConfig {
@@ -37,11 +40,13 @@ pub(super) fn node(raw: &RawNode) -> Result<NodeRole, Fault> {
             object_max: raw.cache.object_max.map_or(Bytes(u64::MAX), |limit| limit.0),
             chunk: raw.cache.chunk.0,
         },
-        store: store(raw)?,
+        dynamic: raw.dynamic.as_ref().map(|raw| dynamic(raw, &store)).transpose()?,
+        store,
         limits: limits(&raw.limits),
         revalidate: raw.revalidate.0,
         health_path: Some(raw.health_path.clone()).filter(|path| !path.is_empty()),
         stats_path: None,
+        report: ReportConfig::default(),
     };
     node.check().map_err(|error| {
         let key = match error.field.strip_prefix("disk.") {
@@ -71,25 +76,36 @@ fn limits(raw: &RawNodeLimits) -> Limits {
 }
 
 fn store(raw: &RawNode) -> Result<StoreConfig, Fault> {
-    match (&raw.root, &raw.model) {
-        (Some(root), None) => {
+    if raw.bypass_page_cache && raw.root.is_none() && (raw.model.is_some() || raw.origin.is_some()) {
+        return Err(Fault::new("node.bypass_page_cache", "there is no page cache to bypass without a root")
+            .hint("leave it out, or serve a root"));
+    }
+    match (&raw.root, &raw.model, &raw.origin) {
+        (Some(root), None, None) => {
             Ok(StoreConfig::Directory { root: PathBuf::from(root), bypass_page_cache: raw.bypass_page_cache })
         }
-        (None, Some(_)) if raw.bypass_page_cache => {
-            Err(Fault::new("node.bypass_page_cache", "a modelled store has no page cache to bypass")
-                .hint("leave it out, or serve a root"))
-        }
-        (None, Some(RawModel { manifest, speed, disks, processor_speed })) => {
+        (None, Some(RawModel { manifest, speed, disks, processor_speed }), None) => {
             let disk = DiskModel { speed: *speed, disks: *disks, ..DiskModel::default() };
             let processor =
                 processor_speed.map(|speed| ProcessorModel { speed, ..ProcessorModel::default() });
             Ok(StoreConfig::Model { manifest: PathBuf::from(manifest), disk, processor })
         }
-        (Some(_), Some(_)) => {
+        (None, None, Some(raw)) => Ok(StoreConfig::Origin(Box::new(origin(raw)?))),
+        (_, None, Some(_)) => {
+            Err(Fault::new("node.origin", "contradicts node.root: content comes from one of them")
+                .hint("keep root to serve files, or origin to stand before an application"))
+        }
+        (None, Some(_), Some(_)) => {
+            Err(Fault::new("node.origin", "contradicts node.model: content comes from one of them")
+                .hint("keep origin to stand before an application, or model for a demo"))
+        }
+        (Some(_), Some(_), _) => {
             Err(Fault::new("node.model", "contradicts node.root: content comes from one of them")
                 .hint("keep root to serve files, or model for a demo"))
         }
-        (None, None) => Err(Fault::new("node.root", "missing: a node needs a directory to serve")
-            .hint("write root = \"/srv/www\"")),
+        (None, None, None) => {
+            Err(Fault::new("node.root", "missing: a node needs a directory to serve, or an origin to ask")
+                .hint("write root = \"/srv/www\", or [node.origin] with url = \"http://127.0.0.1:8000\""))
+        }
     }
 }

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use larder_core::dispatch::{Admission, SettingsError};
-use larder_core::{Bytes, NodeSpec, PolicyKind, Settings, Weight};
+use larder_core::dispatch::Admission;
+use larder_core::rules::KeyTemplate;
+use larder_core::{Bytes, NodeSpec, Settings, Weight};
 use larder_front::{
     AccessFormat, AccessLogConfig, AccessLogOutput, Check, ConfigError, HealthConfig, Limits, NodeEntry,
     RecordConfig, SwitchConfig, Timeouts,
@@ -16,7 +17,14 @@ use super::raw_switch::{
     AdmissionWord, RawAdmission, RawHealth, RawPeer, RawSwitch, RawSwitchLimits, RawTimeouts,
 };
 use super::text::{Size, Span};
-use super::valid::{addresses, in_range, node_name, word};
+use super::valid::{addresses, in_range, node_name, span};
+use super::valid_hacc::level_key;
+use super::valid_policy::apply;
+use super::valid_route::routes;
+use super::valid_rule::{classes, key};
+use super::valid_signals::signals;
+use super::valid_together::together;
+use super::valid_ward::{WardRole, wards};
 
 /// `[switch]`, valid.
 #[derive(Clone, Debug)]
@@ -24,12 +32,14 @@ pub(crate) struct SwitchRole {
     pub(crate) switch: SwitchConfig,
     /// 0: one for each core.
     pub(crate) threads: usize,
+    /// Routes that go by a routing table.
+    pub(crate) wards: Vec<WardRole>,
 }
 
-/// Longest span a config may name: a year.
-const SPAN_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
+/// The oldest that the dispatcher may let a load report become.
+const REPORT_AGE_MAX: Duration = Duration::from_secs(3600);
 
-pub(super) fn switch(raw: &RawSwitch) -> Result<SwitchRole, Fault> {
+pub(super) fn switch(raw: &RawSwitch, warnings: &mut Vec<Fault>) -> Result<SwitchRole, Fault> {
     let listen = addresses("switch.listen", &raw.listen, "127.0.0.1:8080")?;
     if raw.nodes.is_empty() {
         let hint = "write nodes = [\"10.0.0.1:80\", \"10.0.0.2:80\"]";
@@ -42,6 +52,19 @@ pub(super) fn switch(raw: &RawSwitch) -> Result<SwitchRole, Fault> {
     let threads = in_range("switch.threads", raw.threads, 0, 1024)?;
     let mut switch = SwitchConfig::new(listen, peers(&raw.nodes)?);
     switch.settings = settings(raw)?;
+    switch.key = match level_key(&switch.settings) {
+        Some(_) if raw.key != KeyTemplate::DEFAULT => {
+            let what = "contradicts key: both say what an assignment covers";
+            return Err(Fault::new("switch.hacc.level", what).hint("leave one of them out"));
+        }
+        Some(text) => key("switch.hacc.level", &text)?,
+        None => key("switch.key", &raw.key)?,
+    };
+    switch.classes = classes("switch", &raw.classes, warnings)?;
+    switch.routes = routes(&raw.routes, &switch.settings, &switch.nodes, warnings)?;
+    switch.signals = signals(&raw.signals)?;
+    let targets_max = raw.ward.targets_max.unwrap_or(switch.census_targets_max);
+    switch.census_targets_max = in_range("switch.ward.targets_max", targets_max, 64, 100_000_000)?;
     switch.health = health(&raw.health)?;
     switch.timeouts = timeouts(&raw.timeouts);
     switch.limits = limits(&raw.limits);
@@ -52,12 +75,17 @@ pub(super) fn switch(raw: &RawSwitch) -> Result<SwitchRole, Fault> {
         switch.threads = threads;
     }
     switch.validate().map_err(|error| fault(&error))?;
-    Ok(SwitchRole { switch, threads })
+    let wards = wards(raw, &switch)?;
+    together(&switch, warnings)?;
+    Ok(SwitchRole { switch, threads, wards })
 }
 
 /// The front's own checks, in the words of the config file.
 fn fault(error: &ConfigError) -> Fault {
-    let key = |name: &str| format!("switch.{}", name.replace("_bytes_max", "_max"));
+    let key = |name: &str| {
+        let name = name.replace("_bytes_max", "_max").replace("signals.body_max", "signals.page_max");
+        format!("switch.{name}")
+    };
     match error {
         ConfigError::Empty(name) => Fault::new(key(name), "empty: at least one is needed"),
         ConfigError::OutOfRange { name, value, min, max } => {
@@ -69,6 +97,15 @@ fn fault(error: &ConfigError) -> Fault {
         )
         .hint(format!("{} to {}", Span(*min), Span(*max))),
         ConfigError::HealthPath(_) => Fault::new("switch.health.check", error.to_string()),
+        ConfigError::Path(name, path) => Fault::new(key(name), format!("'{path}' is no path"))
+            .hint("it begins with '/' and holds no space or control character"),
+        ConfigError::Name(name, text) => {
+            Fault::new(key(name), format!("'{text}' is no name")).hint("1 to 200 characters, without spaces")
+        }
+        // What is said of routes and groups is checked before, with lines.
+        ConfigError::Route { .. } | ConfigError::Routes(_) | ConfigError::NodeGroup { .. } => {
+            Fault::new("switch.routes", error.to_string())
+        }
         ConfigError::Via => Fault::new("switch.via", error.to_string()),
     }
 }
@@ -181,36 +218,30 @@ fn peers(raw: &[RawPeer]) -> Result<Vec<NodeEntry>, Fault> {
         })?;
         let cache = entry.cache.map_or(Bytes::ZERO, |size| size.0);
         let spec = NodeSpec { weight, cache, ..NodeSpec::named(name) };
-        peers.push(NodeEntry { spec, address: entry.address.clone() });
+        let groups = groups(&format!("{key}.groups"), &entry.groups.0)?;
+        peers.push(NodeEntry { groups, ..NodeEntry::new(spec, entry.address.clone()) });
     }
     Ok(peers)
 }
 
-/// A policy that the switch can run.
-fn policy(name: &str) -> Result<PolicyKind, Fault> {
-    let key = "switch.policy";
-    let live = PolicyKind::LIVE.map(PolicyKind::name);
-    let kind: PolicyKind = word(key, name, &live)?;
-    if !kind.is_live() {
-        let what = format!("'{kind}' runs in the simulator only for now");
-        let hint = format!("use one of {}, or try it with larder sim", live.join(", "));
-        return Err(Fault::new(key, what).hint(hint));
+/// The groups a node names.
+fn groups(key: &str, names: &[String]) -> Result<Vec<String>, Fault> {
+    for (i, name) in names.iter().enumerate() {
+        let fits = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
+        if !fits || !(1..=64).contains(&name.len()) {
+            let what = format!("'{}' cannot be a group's name", name.escape_debug());
+            return Err(Fault::new(key, what).hint("1 to 64 letters, digits, '-', '_' and '.'"));
+        }
+        if names[..i].contains(name) {
+            return Err(Fault::new(key, format!("'{name}' is named twice")).hint("leave one out"));
+        }
     }
-    Ok(kind)
+    Ok(names.to_vec())
 }
 
+/// What concerns the dispatcher as a whole, and the default route's policy.
 fn settings(raw: &RawSwitch) -> Result<Settings, Fault> {
-    if raw.t_low >= raw.t_high {
-        let what = format!("{} is not below t_high, which is {}", raw.t_low, raw.t_high);
-        return Err(Fault::new("switch.t_low", what).hint("the paper uses t_low = 25, t_high = 65"));
-    }
-    let settings = Settings {
-        policy: policy(&raw.policy)?,
-        seed: raw.seed,
-        t_low: raw.t_low,
-        t_high: raw.t_high,
-        replication_decay: span("switch.replication_decay", raw.replication_decay)?,
-        targets_max: raw.targets_max,
+    let mut settings = Settings {
         nodes_max: raw.nodes_max,
         admission: match raw.admission {
             RawAdmission::Fixed(limit) => Admission::Fixed(limit),
@@ -224,13 +255,10 @@ fn settings(raw: &RawSwitch) -> Result<Settings, Fault> {
         shards: raw.shards,
         ..Settings::default()
     };
-    match settings.validate() {
-        Ok(()) => Ok(settings),
-        Err(SettingsError::OutOfRange { name, value, range }) => {
-            Err(Fault::new(format!("switch.{name}"), format!("{value} is out of range")).hint(range))
-        }
-        Err(SettingsError::Node(error)) => Err(Fault::new("switch.nodes", error.to_string())),
-    }
+    // Reports that come more rarely than the standard allows are not too old for that.
+    settings.report_age_max = settings.report_age_max.max(raw.signals.missing_after.0.min(REPORT_AGE_MAX));
+    apply("switch", &raw.parameters(), &mut settings)?;
+    Ok(settings)
 }
 
 fn host_and_port(address: &str) -> Result<(), &'static str> {
@@ -243,11 +271,4 @@ fn host_and_port(address: &str) -> Result<(), &'static str> {
         Ok(1..) => Ok(()),
         _ => Err("has no port from 1 to 65535"),
     }
-}
-
-fn span(key: &str, span: Span) -> Result<Duration, Fault> {
-    if span.0 <= SPAN_MAX {
-        return Ok(span.0);
-    }
-    Err(Fault::new(key, format!("{span} is out of range")).hint("at most a year"))
 }

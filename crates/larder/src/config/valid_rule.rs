@@ -1,0 +1,111 @@
+//! Conditions, classes and keys, checked and turned into the core's rules.
+
+use std::fmt::Display;
+
+use larder_core::ServiceClass;
+use larder_core::rules::{ClassRules, KeyTemplate, Matcher, RULES_MAX, RuleError};
+
+use super::covers::covers;
+use super::error::Fault;
+use super::raw_rule::{Conditions, RawClass};
+use super::valid::word;
+
+/// The matcher of the conditions that stand at `at`.
+pub(super) fn matcher(at: &str, given: Conditions<'_>) -> Result<Matcher, Fault> {
+    let kinds: [(&str, &[String], fn(Matcher, &str) -> Result<Matcher, RuleError>); 4] = [
+        ("method", given.method, Matcher::method),
+        ("host", given.host, Matcher::host),
+        ("path", given.path, Matcher::path),
+        ("extension", given.extension, Matcher::extension),
+    ];
+    let mut matcher = Matcher::new();
+    for (kind, texts, and) in kinds {
+        matcher = alternatives(&format!("{at}.{kind}"), texts, matcher, and)?;
+    }
+    for (name, values) in given.header {
+        let key = format!("{at}.header.{name}");
+        if values.0.is_empty() {
+            return Err(Fault::new(key, "no value is given").hint("write \"*\" for any value"));
+        }
+        matcher = alternatives(&key, &values.0, matcher, |matcher, value| matcher.header(name, value))?;
+    }
+    Ok(matcher)
+}
+
+fn alternatives(
+    key: &str,
+    texts: &[String],
+    matcher: Matcher,
+    and: impl Fn(Matcher, &str) -> Result<Matcher, RuleError>,
+) -> Result<Matcher, Fault> {
+    let numbered = |i: usize| if texts.len() == 1 { key.to_owned() } else { format!("{key}[{i}]") };
+    let mut texts = texts.iter().enumerate();
+    texts.try_fold(matcher, |matcher, (i, text)| {
+        and(matcher, text).map_err(|error| fault(numbered(i), &error))
+    })
+}
+
+/// The class rules at `at`, and what is odd about them.
+pub(super) fn classes(at: &str, raw: &[RawClass], warnings: &mut Vec<Fault>) -> Result<ClassRules, Fault> {
+    let mut rules = Vec::with_capacity(raw.len());
+    for (i, class) in raw.iter().enumerate() {
+        let key = format!("{at}.classes[{i}]");
+        if class.class.is_empty() {
+            let what = "missing: which class such a request has";
+            return Err(Fault::new(format!("{key}.class"), what).hint("write class = \"cb\""));
+        }
+        let known = ServiceClass::ALL.map(ServiceClass::name);
+        let class_of = word(&format!("{key}.class"), &class.class, &known)?;
+        rules.push((matcher(&key, class.conditions())?, class_of));
+    }
+    unreachable(
+        &format!("{at}.classes"),
+        &raw.iter().map(RawClass::conditions).collect::<Vec<_>>(),
+        warnings,
+    );
+    ClassRules::new(rules).map_err(|error| list_fault(&format!("{at}.classes"), &error))
+}
+
+/// The key template at `at`.
+pub(super) fn key(at: &str, text: &str) -> Result<KeyTemplate, Fault> {
+    text.parse().map_err(|error| fault(at, &error))
+}
+
+/// Warns of each rule all of whose requests an earlier one takes.
+pub(super) fn unreachable(at: &str, rules: &[Conditions<'_>], warnings: &mut Vec<Fault>) {
+    for (i, rule) in rules.iter().enumerate().take(RULES_MAX) {
+        if let Some(by) = rules[..i].iter().position(|earlier| covers(earlier, rule)) {
+            let what = format!("is never reached: {at}[{by}] takes all its requests");
+            warnings.push(Fault::new(format!("{at}[{i}]"), what).hint("put the narrower one first"));
+        }
+    }
+}
+
+/// What is wrong with a list of rules, at the rule that is.
+pub(super) fn list_fault(at: &str, error: &RuleError) -> Fault {
+    match error {
+        RuleError::Unreachable { rule, by, everything } => {
+            let takes = if everything.0 { "every request" } else { "the same requests" };
+            let right = if everything.0 { "put that one last" } else { "leave one of them out" };
+            let (rule, by) = (rule.saturating_sub(1), by.saturating_sub(1));
+            Fault::new(format!("{at}[{rule}]"), format!("is never reached: {at}[{by}] takes {takes}"))
+                .hint(right)
+        }
+        error => fault(at, error),
+    }
+}
+
+/// An error of the rules at its key. Its text says what is wrong, a colon, and what would be right.
+fn fault(key: impl Into<String>, error: &RuleError) -> Fault {
+    let split = |what: &dyn Display, text: &str| match text.split_once(": ") {
+        Some((wrong, right)) => Fault::new("", format!("{what}{wrong}")).hint(right),
+        None => Fault::new("", format!("{what}{text}")),
+    };
+    let fault = match error {
+        RuleError::Text { text, column, fault, .. } => {
+            split(&format_args!("'{text}', column {column}: "), &fault.to_string())
+        }
+        error => split(&"", &error.to_string()),
+    };
+    fault.at(key)
+}

@@ -1,0 +1,116 @@
+//! Wrong configs: what `larder check` says of each, to the letter.
+//!
+//! The cases stand in `tests/wrong/*.txt`: a title, the config, and the whole error. An error names file, line and key,
+//! what is wrong, and what would be right. A case that is changed or added is written anew by running this test with
+//! `LARDER_WRITE=1`; read what it writes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::process::LARDER;
+
+struct Case {
+    title: String,
+    config: String,
+    error: String,
+}
+
+/// The cases of a file: `=== title`, the config, `---`, the error, and an empty line.
+fn cases(path: &Path) -> Vec<Case> {
+    let text = fs::read_to_string(path).unwrap();
+    let parts = text.split("=== ").skip(1);
+    let case = |part: &str| {
+        let (title, rest) = part.split_once('\n').unwrap();
+        let (config, error) = rest.split_once("\n---\n").unwrap();
+        Case { title: title.to_owned(), config: format!("{config}\n"), error: error.trim_end().to_owned() }
+    };
+    parts.map(case).collect()
+}
+
+fn files() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/wrong");
+    let mut files: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files
+}
+
+/// What a command says of a config on stderr, after the checks that hold for every wrong config.
+fn said(folder: &Path, case: &Case, command: &[&str]) -> String {
+    fs::write(folder.join("larder.toml"), &case.config).unwrap();
+    let ran = Command::new(LARDER).args(command).current_dir(folder).stdin(Stdio::null()).output().unwrap();
+    let error = String::from_utf8(ran.stderr).unwrap().trim_end().to_owned();
+    assert_eq!(ran.status.code(), Some(2), "{}: {command:?}\n{error}", case.title);
+    assert!(ran.stdout.is_empty(), "{}: nothing is said on stdout", case.title);
+    error
+}
+
+#[test]
+fn every_wrong_config_is_refused_with_place_and_remedy() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut count, mut wrong) = (0, Vec::new());
+    for file in files() {
+        let mut written = Vec::new();
+        for case in cases(&file) {
+            let error = said(folder.path(), &case, &["check", "larder.toml"]);
+            if error != case.error {
+                wrong.push(format!(
+                    "{}: {}\n{error}\ninstead of\n{}",
+                    file.display(),
+                    case.title,
+                    case.error
+                ));
+            }
+            let place = error.strip_prefix("larder: larder.toml:").unwrap_or_else(|| panic!("{error}"));
+            let (line, rest) = place.split_once(": ").unwrap();
+            assert!((1..=case.config.lines().count()).contains(&line.parse().unwrap()), "{error}");
+            assert!(rest.starts_with("switch") && error.contains("\n  hint: "), "{error}");
+            written.push(format!("=== {}\n{}\n---\n{error}\n", case.title, case.config.trim_end()));
+            count += 1;
+        }
+        if std::env::var_os("LARDER_WRITE").is_some() {
+            fs::write(&file, written.join("\n")).unwrap();
+        }
+    }
+    assert!(count >= 60, "{count} cases");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
+
+/// A switch says the same as a check, and does nothing else: it would not end by itself if it served.
+#[test]
+fn a_switch_does_not_start_on_half_a_config() {
+    let folder = tempfile::tempdir().unwrap();
+    for file in files() {
+        // One of each kind: that the two agree hangs on the path, not on the case.
+        let case = cases(&file).into_iter().last().unwrap();
+        let error =
+            said(folder.path(), &case, &["switch", "--config", "larder.toml", "--admin", "127.0.0.1:0"]);
+        assert_eq!(error, case.error, "{}", case.title);
+    }
+}
+
+#[test]
+fn what_is_odd_and_works_is_warned_of() {
+    let folder = tempfile::tempdir().unwrap();
+    let head = "[switch]\nlisten = \"127.0.0.1:80\"\nnodes = [\"10.0.0.1:80\"]\n";
+    let cases = [
+        ("policy = \"cap\"\n", 4, "switch.policy: 'cap' goes by service classes, and there are none"),
+        ("classes = [{ class = \"db\", path = \"/cgi-bin/*\" }]\n", 4, "switch.classes: no policy goes by"),
+        (
+            "[[switch.routes]]\nname = \"a\"\npath = \"/a*\"\n[[switch.routes]]\nname = \"b\"\npath = \"/ab*\"\n",
+            7,
+            "switch.routes[1]: is never reached: switch.routes[0] takes all its requests",
+        ),
+        ("[[switch.routes]]\nname = \"all\"\n", 4, "switch.routes[0]: takes every request"),
+        ("policy = \"hacc\"\nsignals = { source = \"off\" }\n", 5, "switch.signals.source: 'hacc' goes by"),
+    ];
+    for (rest, line, what) in cases {
+        fs::write(folder.path().join("larder.toml"), format!("{head}{rest}")).unwrap();
+        let ran =
+            Command::new(LARDER).args(["check", "larder.toml"]).current_dir(folder.path()).output().unwrap();
+        let said = String::from_utf8(ran.stderr).unwrap();
+        assert!(ran.status.success(), "{said}");
+        assert!(said.starts_with(&format!("warning: larder.toml:{line}: {what}")), "{said}");
+        assert!(String::from_utf8(ran.stdout).unwrap().ends_with("larder.toml: ok\n"));
+    }
+}
