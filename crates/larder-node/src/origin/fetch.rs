@@ -152,8 +152,8 @@ impl Node {
         let kept = match self.keep(origin, want, &fetched) {
             Ok(kept) => kept,
             Err(detail) => {
-                origin.passed.note(want.hash, self.now_ms());
                 if !fetched.reply.status().is_server_error() {
+                    origin.passed.note(want.hash, self.now_ms());
                     // The origin has spoken anew: what it said before is not to be used again.
                     self.memory.forget((want.hash, 0));
                 }

@@ -8,6 +8,7 @@ use super::stored::{Page, Variant};
 use crate::body::Body;
 use crate::http::cache_control::Directives;
 use crate::http::cache_status::{Outcome, Why};
+use crate::http::condition;
 use crate::http::freshness::{Use, is_safe};
 use crate::node::Node;
 use crate::report;
@@ -79,20 +80,27 @@ impl Node {
         if pull.asked.only_if_cached {
             return self.plain(StatusCode::GATEWAY_TIMEOUT, Outcome::Local("only-if-cached"), "not cached");
         }
+        let passed_before = kept.is_none() && origin.passed.has(pull.hash, self.now_ms());
         let alone = if parts.method == Method::HEAD {
             Some("head")
         } else if parts.headers.contains_key(header::RANGE) {
             Some("range")
         } else if pull.asked.no_store {
             Some("no-store")
-        } else if kept.is_none() && origin.passed.has(pull.hash, self.now_ms()) {
-            Some("passed-before")
+        } else if passed_before && condition::is_conditional(&parts.headers) {
+            // Its reply is most likely not to be kept, so that the client's precondition is the origin's to meet.
+            Some("conditional")
         } else {
             None
         };
         match alone {
             Some(detail) => self.pass_on(&pull, why, detail, None).await,
-            None => self.fetch_or_join(&pull, page.as_deref(), kept, why).await,
+            None => {
+                // Whoever wants the origin to be asked is not content with what others asked before; and where the last
+                // reply was for one alone, nobody waits for the next.
+                let landing = (why == Why::Request || passed_before).then(|| origin.flights.alone());
+                self.fetch_or_join(&pull, (page.as_deref(), kept), why, landing).await
+            }
         }
     }
 
@@ -144,14 +152,13 @@ impl Node {
     async fn fetch_or_join(
         self: &Arc<Self>,
         pull: &Pull<'_>,
-        page: Option<&Page>,
-        kept: Option<&Arc<Variant>>,
+        (page, kept): (Option<&Page>, Option<&Arc<Variant>>),
         why: Why,
+        alone: Option<Landing>,
     ) -> Response<Body> {
-        let landing = match why {
-            // Whoever wants the origin to be asked is not content with what others asked before.
-            Why::Request => pull.origin.flights.alone(),
-            _ => match pull.origin.flights.begin(&pull.key(page)) {
+        let landing = match alone {
+            Some(landing) => landing,
+            None => match pull.origin.flights.begin(&pull.key(page)) {
                 Begun::Lead(landing) => landing,
                 Begun::Join(flight) => return self.join(pull, &flight, why).await,
             },
