@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test paper fmt lint tidy doc bench fuzz clean
+.PHONY: help demo test paper lab fmt lint tidy doc bench fuzz clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -15,6 +15,9 @@ test: ## the gate: formatting, lints, tests, tidy, documentation
 
 paper: ## the papers' experiments, all of them, into docs/validation.md and target/validation.html (minutes; goes on where it stopped)
 	@scripts/run.sh cargo run --release --locked -p larder -- sim paper all --markdown docs/validation.md --html target/validation.html $(ARGS)
+
+lab: ## the papers' experiments live on this machine, every policy on every workload, into target/lab (about an hour; LOGS="a.gz b.gz")
+	@scripts/lab.sh $(LOGS)
 
 fmt: ## format the code
 	@scripts/run.sh cargo fmt --all

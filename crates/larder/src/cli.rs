@@ -30,6 +30,7 @@ enum Command {
     Trace(Box<cmd::trace::TraceArgs>),
     Sim(cmd::sim::SimArgs),
     Plan(Box<cmd::plan::PlanArgs>),
+    Lab(Box<cmd::lab::LabArgs>),
     Check(cmd::check::CheckArgs),
     /// Print the version.
     Version,
@@ -46,6 +47,7 @@ impl Cli {
             Command::Trace(args) => cmd::trace::run(*args),
             Command::Sim(args) => cmd::sim::run(&args),
             Command::Plan(args) => cmd::plan::run(&args),
+            Command::Lab(args) => cmd::lab::run(&args),
             Command::Check(args) => cmd::check::run(&args),
             Command::Version => version(),
         }

@@ -8,6 +8,7 @@ mod cli;
 mod cmd;
 mod config;
 mod demo;
+mod lab;
 mod outcome;
 mod report;
 mod validate;

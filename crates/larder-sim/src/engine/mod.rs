@@ -571,6 +571,8 @@ fn scaled(ns: u64, factor: f64) -> u64 {
 }
 
 #[cfg(test)]
+mod change_tests;
+#[cfg(test)]
 mod live_tests;
 #[cfg(test)]
 mod tests;

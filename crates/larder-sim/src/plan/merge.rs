@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use larder_core::class::ServiceClass;
 use larder_core::{Bytes, TargetId, Time};
 use larder_trace::Trace;
 
@@ -10,11 +11,26 @@ use crate::workload::{Item, Workload};
 /// Memory that the live node charges for the smallest object.
 const OBJECT_MIN: u64 = 512;
 
+/// What is known of a target beside its size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sort {
+    /// Its identity for the dispatcher. Several may share one: they are then sent the same way, and take memory each for
+    /// itself.
+    pub id: TargetId,
+    /// Its class.
+    pub class: ServiceClass,
+}
+
+/// [`merged_as`], each target its own, all of class N.
+pub fn merged(traces: &[Trace]) -> Workload {
+    merged_as(traces, &|name| Sort { id: TargetId::of(name.as_bytes()), class: ServiceClass::N })
+}
+
 /// The requests of several traces in time order; equal times in the order of the traces. A target's size is the
 /// largest in any of them. If one trace has no times, the traces follow one another and the result has no times.
 ///
 /// O(requests * log traces + targets).
-pub fn merged(traces: &[Trace]) -> Workload {
+pub fn merged_as(traces: &[Trace], sort: &dyn Fn(&str) -> Sort) -> Workload {
     let mut items: Vec<Item> = Vec::new();
     let mut numbers: Vec<Vec<u32>> = Vec::new();
     // One log needs no table: its targets are distinct already.
@@ -28,7 +44,7 @@ pub fn merged(traces: &[Trace]) -> Workload {
             let number =
                 if several { *known.entry(target.name.as_bytes().to_vec()).or_insert(fresh) } else { fresh };
             if number == fresh {
-                items.push(item(target.name.as_bytes(), bytes));
+                items.push(item(sort(&target.name), bytes));
             } else if let Some(item) = items.get_mut(number as usize) {
                 item.bytes = item.bytes.max(bytes);
                 item.memory = item.bytes.max(OBJECT_MIN);
@@ -43,8 +59,8 @@ pub fn merged(traces: &[Trace]) -> Workload {
     Workload { items, requests, times }
 }
 
-fn item(name: &[u8], bytes: u64) -> Item {
-    Item { memory: bytes.max(OBJECT_MIN), ..Item::file(TargetId::of(name), bytes) }
+fn item(sort: Sort, bytes: u64) -> Item {
+    Item { memory: bytes.max(OBJECT_MIN), class: sort.class, ..Item::file(sort.id, bytes) }
 }
 
 fn in_turn(traces: &[Trace], numbers: &[Vec<u32>]) -> Vec<u32> {

@@ -9,7 +9,7 @@
 //! they cache, and `ward` and `part` have the routing table of the log's first part, the one that warms up, as if it were
 //! yesterday's.
 //!
-//! * [`merged`]: several logs as one workload;
+//! * [`merged`]: several logs as one workload; [`merged_as`] with keys and classes of one's own;
 //! * [`plan`]: the workload and [`Options`] in, a [`Plan`] out. Nothing is read or written here.
 //!
 //! The same workload and options give the same plan on any number of threads.
@@ -35,7 +35,7 @@ mod tests;
 pub use goal::{BadGoal, Goal, Prices};
 pub use grid::{EXACT_REQUESTS, NODES, POLICIES, SAMPLED_REQUESTS, Sampling};
 pub use larder_trace::stats::Coverage;
-pub use merge::merged;
+pub use merge::{Sort, merged, merged_as};
 pub use result::{
     AtLoad, CeilingRow, Cell, Check, Estimate, Gain, LogFacts, Method, NoGain, Plan, Recommendation, SCHEMA,
     Spread,

@@ -2,10 +2,12 @@
 
 pub(crate) mod check;
 pub(crate) mod demo;
+pub(crate) mod lab;
 pub(crate) mod load;
 pub(crate) mod logging;
 pub(crate) mod node;
 pub(crate) mod plan;
+pub(crate) mod policies;
 mod serve;
 pub(crate) mod sim;
 pub(crate) mod switch;

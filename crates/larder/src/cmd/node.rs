@@ -15,6 +15,7 @@ use crate::outcome::usage;
 /// Serve content over HTTP/1.1 through a bounded memory cache.
 ///
 /// For example: larder node --root /srv/www --listen 127.0.0.1:9001 --name a --cache 1GB
+/// or, before an application: larder node --origin http://127.0.0.1:8000 --listen 127.0.0.1:9001
 ///
 /// Every reply says in Cache-Status whether it came from memory. SIGTERM and SIGINT drain: replies under way are
 /// finished, then the process ends.
@@ -29,6 +30,9 @@ pub(crate) struct NodeArgs {
     /// The directory to serve.
     #[arg(short, long, value_name = "DIR", conflicts_with_all = ["manifest", "disk_speed", "disks", "processor_speed"])]
     root: Option<String>,
+    /// An HTTP origin to stand before, instead of a directory: http://HOST:PORT.
+    #[arg(long, value_name = "URL", conflicts_with_all = ["root", "manifest", "bypass_page_cache"])]
+    origin: Option<String>,
     /// Memory for content, such as 64MB or 1GiB.
     #[arg(long, value_name = "SIZE")]
     cache: Option<Size>,
@@ -58,7 +62,7 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
     let mut written = args.serve.written()?;
     if written.raw.node.is_none() && args.serve.config.is_none() && args.listen.is_none() {
         return Err(usage(
-            "a node needs to know what to serve and where: --root DIR --listen 127.0.0.1:9001, or --config FILE",
+            "a node needs to know what to serve and where: --root DIR or --origin URL, and --listen 127.0.0.1:9001, or --config FILE",
         ));
     }
     args.overlay(written.raw.node.get_or_insert_default());
@@ -100,12 +104,17 @@ impl NodeArgs {
             raw.name.clone_from(name);
         }
         if let Some(root) = &self.root {
-            (raw.root, raw.model) = (Some(root.clone()), None);
+            (raw.root, raw.model, raw.origin) = (Some(root.clone()), None, None);
+        }
+        if let Some(url) = &self.origin {
+            (raw.root, raw.model) = (None, None);
+            raw.origin.get_or_insert_default().url.clone_from(url);
         }
         if let Some(manifest) = &self.manifest {
             let (manifest, processor_speed) = (manifest.clone(), self.processor_speed);
             let (speed, disks) = (self.disk_speed.unwrap_or(1.0), self.disks.unwrap_or(1));
-            (raw.root, raw.model) = (None, Some(RawModel { manifest, speed, disks, processor_speed }));
+            (raw.root, raw.origin) = (None, None);
+            raw.model = Some(RawModel { manifest, speed, disks, processor_speed });
         }
         if let Some(cache) = self.cache {
             raw.cache.size = cache;

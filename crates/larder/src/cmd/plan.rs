@@ -2,6 +2,7 @@
 
 mod config;
 mod input;
+mod sorting;
 pub(crate) mod words;
 
 use std::fs::File;
@@ -12,19 +13,21 @@ use std::str::FromStr;
 use anyhow::Context as _;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
+use larder_core::Bytes;
 use larder_core::cache::CacheKind;
 use larder_core::dispatch::Settings;
-use larder_core::{Bytes, PolicyKind};
 use larder_sim::Costs;
 use larder_sim::plan::{self, Goal, Options, Plan, PlanError, Prices, Sampling};
 use larder_trace::Format;
 use serde::Serialize;
 
+use super::policies::{Named, chosen};
 use crate::config::Size;
 use crate::outcome::usage;
 use crate::report;
 
 use input::LogInfo;
+use sorting::Sorting;
 
 /// Say which policy, how many nodes and how much memory a log asks for.
 ///
@@ -42,14 +45,15 @@ pub(crate) struct PlanArgs {
     /// Size of a reply in formats without sizes.
     #[arg(long, value_name = "SIZE", default_value = "10KB")]
     unsized_bytes: Size,
-    /// Policies to compare.
+    /// Policies to compare; `all` for every one, which samples more or takes longer. They are told what they go by: load
+    /// reports and cache events of the simulated nodes, and the routing table of the log's first part.
     #[arg(
         long,
         value_delimiter = ',',
         value_name = "NAME,...",
         default_value = "rr,least-conn,wrr,hash,lard,lard-r"
     )]
-    policies: Vec<PolicyKind>,
+    policies: Vec<Named>,
     /// Numbers of nodes to try, 1 to 1024 each.
     #[arg(long, value_delimiter = ',', value_name = "N,...", default_value = "1,2,4,8,16")]
     nodes: Vec<u16>,
@@ -82,6 +86,13 @@ pub(crate) struct PlanArgs {
     /// T_high of the policies and of the admission limit.
     #[arg(long, default_value_t = 65)]
     t_high: u32,
+    /// Config of a switch whose keys, service classes and policy parameters apply: of each target the first route that takes
+    /// it says key and class, and each policy compared serves all routes, on all nodes.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["t_low", "t_high"])]
+    switch: Option<PathBuf>,
+    /// Host of all requests, for rules of --switch that look at it; logs do not say it.
+    #[arg(long, value_name = "NAME", default_value = "", requires = "switch")]
+    host: String,
     /// Seeds: the first draws samples and arrivals; with each, the recommended cell is replayed under other names of
     /// targets.
     #[arg(
@@ -129,12 +140,16 @@ fn usual_costs() -> Option<Costs> {
 }
 
 pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
-    let options = args.options()?;
+    let sorting = args.switch.as_deref().map(|path| Sorting::read(path, &args.host)).transpose()?;
+    let options = args.options(sorting.as_ref())?;
     // Files that cannot be written are better known before the work than after it.
     let html = args.html.as_deref().map(Target::open).transpose()?;
     let config = args.config.as_deref().map(Target::open).transpose()?;
     let (traces, logs) = input::read(&args.logs, args.format, args.unsized_bytes.0)?;
-    let workload = plan::merged(&traces);
+    let workload = match &sorting {
+        Some(sorting) => plan::merged_as(&traces, &|name| sorting.sort(name)),
+        None => plan::merged(&traces),
+    };
     // Names and sizes of every request are not needed any more.
     drop(traces);
     let bar = Bar::new();
@@ -176,7 +191,7 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
 }
 
 impl PlanArgs {
-    fn options(&self) -> anyhow::Result<Options> {
+    fn options(&self, sorting: Option<&Sorting>) -> anyhow::Result<Options> {
         let costs = match &self.costs {
             Some(text) => costs(text)?,
             None => usual_costs().context("there is no cost model")?,
@@ -197,14 +212,17 @@ impl PlanArgs {
         nodes.sort_unstable();
         nodes.dedup();
         Ok(Options {
-            policies: self.policies.clone(),
+            policies: chosen(&self.policies).map_err(usage)?,
             nodes,
             memory,
             goal: self.goal,
             load: self.load,
             prices,
             cache: self.cache_kind,
-            settings: Settings { t_low: self.t_low, t_high: self.t_high, ..Settings::default() },
+            settings: match sorting {
+                Some(sorting) => sorting.settings(),
+                None => Settings { t_low: self.t_low, t_high: self.t_high, ..Settings::default() },
+            },
             seeds: self.seeds.clone(),
             sampling: self.sample,
             warmup: self.warmup.unwrap_or(usual.warmup),

@@ -1,6 +1,7 @@
-//! `larder sim`: the simulated cluster, the papers' experiments, and the analytic model of PRESS.
+//! `larder sim`: the simulated cluster, the papers' experiments, nodes that come and go, and the analytic model of PRESS.
 
 mod calibrate;
+mod churn;
 mod paper;
 mod press;
 mod replay;
@@ -24,6 +25,7 @@ enum SimCommand {
     Replay(Box<replay::ReplayArgs>),
     Calibrate(calibrate::CalibrateArgs),
     Validate(Box<validate::ValidateArgs>),
+    Churn(Box<churn::ChurnArgs>),
 }
 
 pub(crate) fn run(args: &SimArgs) -> anyhow::Result<()> {
@@ -34,5 +36,6 @@ pub(crate) fn run(args: &SimArgs) -> anyhow::Result<()> {
         SimCommand::Replay(args) => replay::run(args),
         SimCommand::Calibrate(args) => calibrate::run(args),
         SimCommand::Validate(args) => validate::run(args),
+        SimCommand::Churn(args) => churn::run(args),
     }
 }

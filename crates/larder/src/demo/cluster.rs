@@ -40,6 +40,8 @@ pub(crate) struct ClusterSpec {
     pub(crate) t_low: u32,
     pub(crate) t_high: u32,
     pub(crate) replication_decay: Duration,
+    /// What the switch must be told beyond its options.
+    pub(crate) config: Option<PathBuf>,
 }
 
 /// A running cluster.
@@ -81,13 +83,18 @@ impl Cluster {
     }
 
     /// Ends all processes, the switch first; kills those that do not end by themselves.
-    pub(crate) async fn stop(mut self) {
-        while let Some(mut process) = self.processes.pop() {
-            drop(process.stdin.take());
-            if tokio::time::timeout(END_TIMEOUT, process.wait()).await.is_err() {
-                // Dropping the handle would kill it too, but this also waits for its end.
-                let _ = process.kill().await;
-            }
+    pub(crate) async fn stop(self) {
+        end_all(self.processes).await;
+    }
+}
+
+/// Ends processes, the last first; kills those that do not end by themselves.
+pub(crate) async fn end_all(mut processes: Vec<Child>) {
+    while let Some(mut process) = processes.pop() {
+        drop(process.stdin.take());
+        if tokio::time::timeout(END_TIMEOUT, process.wait()).await.is_err() {
+            // Dropping the handle would kill it too, but this also waits for its end.
+            let _ = process.kill().await;
         }
     }
 }
@@ -118,6 +125,7 @@ fn switch_arguments(spec: &ClusterSpec, policy: &str, members: &[String]) -> Vec
         ("--replication-decay", format!("{}us", spec.replication_decay.as_micros())),
         ("--admin", "127.0.0.1:0".to_owned()),
     ];
+    words.extend(spec.config.as_ref().map(|config| ("--config", config.display().to_string())));
     words.extend(members.iter().map(|member| ("--node", member.clone())));
     arguments("switch", &words)
 }
@@ -129,7 +137,8 @@ fn arguments(role: &str, words: &[(&str, String)]) -> Vec<String> {
     fixed.chain(words.iter().flat_map(|(flag, value)| [(*flag).to_owned(), value.clone()])).collect()
 }
 
-fn spawn(arguments: &[String], name: &str) -> anyhow::Result<Child> {
+/// Starts this executable; it ends when its handle is dropped.
+pub(crate) fn spawn(arguments: &[String], name: &str) -> anyhow::Result<Child> {
     let executable = std::env::current_exe().context("cannot find the path of larder itself")?;
     Command::new(executable)
         .args(arguments)
@@ -141,7 +150,8 @@ fn spawn(arguments: &[String], name: &str) -> anyhow::Result<Child> {
         .with_context(|| format!("cannot start {name}"))
 }
 
-async fn ready(process: &mut Child, name: &str) -> anyhow::Result<Ready> {
+/// Waits for the line that says where a process serves.
+pub(crate) async fn ready(process: &mut Child, name: &str) -> anyhow::Result<Ready> {
     let stdout = process.stdout.take().with_context(|| format!("{name} has no stdout"))?;
     let mut lines = BufReader::new(stdout).lines();
     let line = match tokio::time::timeout(READY_TIMEOUT, lines.next_line()).await {

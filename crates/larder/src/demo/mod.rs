@@ -10,6 +10,7 @@ pub(crate) mod plan;
 pub(crate) mod result;
 mod run;
 mod sample;
+mod signals;
 pub(crate) mod table;
 
 pub(crate) use run::{Demo, HOST, Setup, spinner};

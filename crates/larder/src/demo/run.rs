@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
-use larder_core::Settings;
+use larder_core::{Bytes, Settings};
 use larder_load::{Arrivals, Progress, Report, Stop, Warning};
 
 use super::cluster::{Cluster, ClusterSpec};
@@ -15,6 +15,7 @@ use super::cpu::CpuBusy;
 use super::plan::Plan;
 use super::result::{ClusterInfo, DemoReport, Figures, NodeLoad, PolicyReport, SCHEMA};
 use super::sample::{Signals, idle, imbalance, sample};
+use super::signals;
 use crate::report::number;
 
 /// Share of all cores above which a run may have measured the machine.
@@ -94,6 +95,9 @@ impl Demo {
                     many => format!("{policy} ({} of {many})", round + 1),
                 };
                 self.bar.set_message(label.clone());
+                let cache = Bytes(self.setup.cache_bytes);
+                let config = signals::config(policy, &self.plan, self.setup.nodes, cache, folder.path())?;
+                let spec = ClusterSpec { config, ..spec.clone() };
                 let run = self.one(&spec, policy).await.with_context(|| format!("while running {policy}"))?;
                 self.say_done(&label, &run);
                 runs.push(run);
@@ -191,6 +195,7 @@ impl Demo {
             t_low: setup.t_low,
             t_high: setup.t_high,
             replication_decay: self.replication_decay(),
+            config: None,
         }
     }
 

@@ -109,6 +109,7 @@ fn spec(manifest: &Path) -> ClusterSpec {
         t_low: 25,
         t_high: 65,
         replication_decay: Duration::from_secs(20),
+        config: None,
     }
 }
 

@@ -5,5 +5,6 @@
 
 pub(crate) mod calibration;
 mod fit;
+pub(crate) use fit::Line;
 pub(crate) mod rows;
 pub(crate) mod text;

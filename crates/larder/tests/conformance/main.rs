@@ -1,19 +1,26 @@
-//! Live = simulated: a real switch on loopback, many clients, nodes that fail, drain, join, leave and change weight;
-//! what it recorded is decided again by the simulator's dispatcher, and the two decision logs are the same bytes.
+//! Live = simulated, for every policy: a real switch on loopback, many clients, two routes of which one has a group of the
+//! nodes to itself, requests of every class; nodes that report their load and say what they cache, fail, drain, join, leave
+//! and change weight; routing tables that are replaced. What the switch recorded is decided again by the simulator's
+//! dispatcher, and the two decision logs are the same bytes.
 
 #[path = "../../../larder-front/tests/support/mod.rs"]
 mod support;
 
 use larder_core::dispatch::Admission;
-use larder_core::{NodeSpec, PolicyKind, Settings, Weight};
-use larder_front::{HealthConfig, NodeEntry, RecordConfig, SwitchConfig, SwitchHandle};
+use larder_core::policy::table::{Place, RouteTable};
+use larder_core::rules::{ClassRules, Head, KeyTemplate, Matcher, RuleError};
+use larder_core::{NodeSpec, PolicyKind, ServiceClass, Settings, TargetId, Weight};
+use larder_front::{
+    CacheSignalsConfig, HealthConfig, NodeEntry, RecordConfig, Route, RouteFault, SignalSource,
+    SignalsConfig, SwitchConfig, SwitchHandle,
+};
 use larder_sim::replay::Replay;
 use std::fs::File;
 use std::io::BufReader;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use support::{Act, Node, Running, ok};
 use tokio::io::AsyncWriteExt;
@@ -22,7 +29,9 @@ use tokio::task::JoinSet;
 
 const WORKERS: usize = 4;
 const CLIENTS: u64 = 40;
-const REQUESTS_PER_CLIENT: u64 = 60;
+const REQUESTS_PER_CLIENT: u64 = 40;
+/// Tests that share the policies out.
+const PARTS: usize = 4;
 /// Something happens to the cluster after every so many requests.
 const STRIDE: usize = 100;
 
@@ -33,11 +42,10 @@ const fn mix(value: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Thresholds so low, and so few admitted, that a few dozen clients overload nodes, spread targets and queue.
-fn config(policy: PolicyKind, nodes: &[Node], record: &Path, log: &Path) -> SwitchConfig {
-    let entries = nodes.iter().take(5).map(Node::entry).collect();
-    let mut config = SwitchConfig::new(vec![([127, 0, 0, 1], 0).into()], entries);
-    config.settings = Settings {
+/// Thresholds so low, and so few admitted, that a few dozen clients overload nodes, spread targets and queue; periods so
+/// short that what policies do every so often they do often.
+fn settings(policy: PolicyKind) -> Settings {
+    let mut settings = Settings {
         policy,
         t_low: 1,
         t_high: 3,
@@ -50,17 +58,95 @@ fn config(policy: PolicyKind, nodes: &[Node], record: &Path, log: &Path) -> Swit
         nodes_max: 16,
         join_targets_per_s: 200,
         join_warm_targets: 20,
+        t_gat: Duration::from_millis(20),
+        ewma_decay: Duration::from_millis(100),
+        table: None,
         ..Settings::default()
     };
+    settings.hacc.period = Duration::from_millis(10);
+    settings.hacc.cooldown = Duration::from_millis(50);
+    settings
+}
+
+/// Classes by path.
+fn classes() -> Result<ClassRules, RuleError> {
+    let of = |path: &str, class| Ok((Matcher::new().path(path)?, class));
+    ClassRules::new(vec![
+        of("*1", ServiceClass::Cb)?,
+        of("*2", ServiceClass::Db)?,
+        of("*3", ServiceClass::Dcb)?,
+    ])
+}
+
+/// A third of the targets goes by a route of the same policy over a group of the nodes, with a key of its own; some go by
+/// LARD/R over all.
+fn routes(policy: PolicyKind) -> Result<Vec<Route>, RuleError> {
+    let some = Route {
+        settings: settings(policy),
+        group: Some("some".to_owned()),
+        key: "{path}".parse::<KeyTemplate>().ok(),
+        ..Route::new("some", Matcher::new().path("/some/*")?)
+    };
+    let lard = Route {
+        settings: settings(PolicyKind::LardR),
+        ..Route::new("lard", Matcher::new().path("/lard/*")?)
+    };
+    Ok(vec![some, lard])
+}
+
+/// The nodes of even number are in the group.
+fn entry(node: &Node, weight: Weight) -> NodeEntry {
+    let spec = NodeSpec { weight, ..NodeSpec::named(&node.name) };
+    let even = node.name.bytes().last().is_some_and(|digit| digit.is_multiple_of(2));
+    let groups = if even { vec!["some".to_owned()] } else { Vec::new() };
+    NodeEntry { groups, ..NodeEntry::new(spec, node.address.to_string()) }
+}
+
+fn config(policy: PolicyKind, nodes: &[Node], record: &Path, log: &Path) -> SwitchConfig {
+    let entries = nodes.iter().take(5).map(|node| entry(node, Weight::ONE)).collect();
+    let mut config = SwitchConfig::new(vec![([127, 0, 0, 1], 0).into()], entries);
+    config.settings = settings(policy);
+    config.routes = routes(policy).expect("the rules are good");
+    config.classes = classes().expect("the rules are good");
     config.health = HealthConfig {
         active: None,
         passive_fall: 2,
         retry_after: Duration::from_millis(50),
         ..HealthConfig::default()
     };
+    config.signals = SignalsConfig {
+        source: Some(SignalSource::Larder),
+        period: Duration::from_millis(10),
+        // Cache-Status says what nodes keep.
+        cache: CacheSignalsConfig { follow: Some(false), ..CacheSignalsConfig::default() },
+        ..SignalsConfig::default()
+    };
     config.threads = WORKERS;
     config.record = Some(RecordConfig { log: Some(log.to_owned()), ..RecordConfig::file(record) });
     config
+}
+
+/// A node that has most targets and says how loaded it is: the more loaded, the higher its number.
+async fn node(number: u64) -> Node {
+    let (name, polls) = (format!("n{number}"), AtomicU64::new(0));
+    let own = name.clone();
+    Node::scripted(&name, move |head| {
+        if !head.starts_with("GET /.larder/load ") {
+            let reply = ok(&own, "body");
+            let missed = head.len().is_multiple_of(5);
+            let text = String::from_utf8_lossy(&reply);
+            return Act::Reply(if missed { text.replace("; hit", "; fwd=miss").into_bytes() } else { reply });
+        }
+        let time = polls.fetch_add(1, Ordering::Relaxed) + 1;
+        let (us, busy) = (time * 10_000, time * 1_000 * (number + time % 3));
+        let page = format!(
+            "{{\"uptime_us\":{us},\"cpu_busy_us\":{busy},\"cpus\":1,\"disk_busy_us\":{busy},\"disks\":1,\
+             \"disk_bytes\":{busy},\"requests\":{time},\"service_us\":{busy},\"active\":{number},\"queue\":{}}}",
+            time % 4
+        );
+        Act::Reply(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{page}", page.len()).into_bytes())
+    })
+    .await
 }
 
 /// One client: request after request on a connection that is opened anew when it is lost. Any status will do.
@@ -69,8 +155,10 @@ async fn ask(address: SocketAddr, client: u64, served: Arc<AtomicUsize>) {
     for round in 0..REQUESTS_PER_CLIENT {
         let lot = mix(client * 1_000 + round);
         let target = if lot.is_multiple_of(3) { lot % 5 } else { lot % 200 };
+        let folder = ["", "", "/some", "/lard"][(lot >> 40) as usize % 4];
         let method = if lot.is_multiple_of(11) { "POST" } else { "GET" };
-        let request = format!("{method} /t{target} HTTP/1.1\r\nHost: test\r\nContent-Length: 0\r\n\r\n");
+        let request =
+            format!("{method} {folder}/t{target} HTTP/1.1\r\nHost: test\r\nContent-Length: 0\r\n\r\n");
         let mut open = match connection.take() {
             Some(open) => open,
             None => support::Client::new(TcpStream::connect(address).await.expect("connects")),
@@ -84,15 +172,31 @@ async fn ask(address: SocketAddr, client: u64, served: Arc<AtomicUsize>) {
     }
 }
 
+/// Another routing table for the routes that go by one: some targets in the core, some owned, the others unknown.
+fn set_tables(step: usize, switch: &SwitchHandle) {
+    let places = (0..200_usize).map(|target| {
+        let path = format!("/t{target}");
+        let own = TargetId::of_parts(&[b"/some", path.as_bytes()]);
+        let place = match (target + step) % 8 {
+            0 => Place::Core,
+            number => Place::Node(number as u16 % 5),
+        };
+        let head = Head::get(b"test", path.as_bytes());
+        [(KeyTemplate::default().id(&head), place), (own, place)]
+    });
+    let table = Arc::new(RouteTable::new(5, places.flatten()).expect("places within the nodes"));
+    for route in ["default", "some"] {
+        match switch.set_table(route, &table) {
+            Ok(()) | Err(RouteFault::NoTable { .. }) => {}
+            Err(fault) => unreachable!("{fault}"),
+        }
+    }
+}
+
 /// What happens to the cluster, one thing after another.
 async fn disturb(step: usize, nodes: &mut [Node], switch: &SwitchHandle) {
-    let extra = |node: &Node, weight| NodeEntry {
-        spec: NodeSpec {
-            weight: Weight::from_milli(weight).expect("in range"),
-            ..NodeSpec::named(&node.name)
-        },
-        address: node.address.to_string(),
-    };
+    let extra = |node: &Node, weight| entry(node, Weight::from_milli(weight).expect("in range"));
+    set_tables(step, switch);
     match step % 12 {
         0 => nodes[0].kill().await,
         1 => _ = switch.drain("n1"),
@@ -112,9 +216,8 @@ async fn disturb(step: usize, nodes: &mut [Node], switch: &SwitchHandle) {
 /// Runs a switch under load until all clients are done; gives how much happened to the cluster.
 async fn live(policy: PolicyKind, record: &Path, log: &Path) -> usize {
     let mut nodes = Vec::new();
-    for index in 0..6 {
-        let name = format!("n{index}");
-        nodes.push(Node::scripted(&name.clone(), move |_| Act::Reply(ok(&name, "body"))).await);
+    for number in 0..6 {
+        nodes.push(node(number).await);
     }
     let mut running = Running::start(config(policy, &nodes, record, log));
     let served = Arc::new(AtomicUsize::new(0));
@@ -164,13 +267,18 @@ fn conforms(policy: PolicyKind) {
     assert_eq!((summary.differing, summary.left_out), (0, 0), "{policy}");
     assert!(summary.decisions >= CLIENTS * REQUESTS_PER_CLIENT, "{policy}: {summary:?}");
     assert!(summary.changes >= 8, "{policy}: {summary:?}");
-    for word in ["down", "draining", "join", "removed", "weight:2.5", "retry"] {
+    for word in ["down", "draining", "join", "removed", "weight:2.5", "retry", "report"] {
         assert!(live.contains(&format!(" {word}\n")), "{policy}: no '{word}' in the log");
     }
-    if policy == PolicyKind::LardR {
-        for word in ["first", "local", "lost", "wait:"] {
-            assert!(live.contains(word), "{policy}: no '{word}' in the log");
-        }
+    let of_policy: &[&str] = match policy {
+        PolicyKind::LardR => &["first", "local", "lost", "wait:", "route1."],
+        PolicyKind::Ward | PolicyKind::Part => &["table:0:", "table:1:", "owner"],
+        PolicyKind::LbGc => &["stored", "oldest"],
+        _ => &[],
+    };
+    // Every policy shares its records with a route of LARD/R.
+    for word in of_policy.iter().chain(&["first", "route2."]) {
+        assert!(live.contains(word), "{policy}: no '{word}' in the log");
     }
 }
 
@@ -179,43 +287,28 @@ fn first_difference<'a>(live: &'a str, replayed: &'a str) -> Option<(usize, &'a 
     pairs.map(|(at, (live, again))| (at + 1, live, again)).find(|(_, live, again)| live != again)
 }
 
-#[test]
-fn rr_decides_alike() {
-    conforms(PolicyKind::Rr);
+/// Every policy of [`PolicyKind::ALL`] whose place is `part` and a multiple of [`PARTS`].
+fn part_conforms(part: usize) {
+    let of_part = PolicyKind::ALL.into_iter().skip(part).step_by(PARTS);
+    of_part.for_each(conforms);
 }
 
 #[test]
-fn wrr_decides_alike() {
-    conforms(PolicyKind::Wrr);
+fn the_first_part_of_the_policies_decides_alike() {
+    part_conforms(0);
 }
 
 #[test]
-fn hash_decides_alike() {
-    conforms(PolicyKind::Hash);
+fn the_second_part_of_the_policies_decides_alike() {
+    part_conforms(1);
 }
 
 #[test]
-fn random_decides_alike() {
-    conforms(PolicyKind::Random);
+fn the_third_part_of_the_policies_decides_alike() {
+    part_conforms(2);
 }
 
 #[test]
-fn least_conn_decides_alike() {
-    conforms(PolicyKind::LeastConn);
-}
-
-#[test]
-fn lard_decides_alike() {
-    conforms(PolicyKind::Lard);
-}
-
-#[test]
-fn lard_r_decides_alike() {
-    conforms(PolicyKind::LardR);
-}
-
-/// A test for each policy that a switch offers.
-#[test]
-fn no_policy_is_left_out() {
-    assert_eq!(PolicyKind::LIVE.len(), 7);
+fn the_last_part_of_the_policies_decides_alike() {
+    part_conforms(PARTS - 1);
 }

@@ -42,8 +42,8 @@ fn options_are_checked_like_the_file() {
         (&["node", "--root", "/", "--listen", "127.0.0.1:0", "--cache", "lots"], "is not a size"),
         (&["demo", "--t-low", "65"], "--t-low"),
         (&["demo", "--trace-recipe", "soup"], "'soup' is not a recipe"),
-        (&["demo", "--policies", "wrr,wrr"], "none twice"),
-        (&["demo", "--policies", "wrr,hacc"], "'hacc' runs in the simulator only for now"),
+        (&["demo", "--policies", "all,wrr"], "stands alone"),
+        (&["demo", "--policies", "wrr,wrr"], "names 'wrr' twice"),
     ];
     for (arguments, word) in cases {
         let text = stderr(&larder(arguments).code(2));

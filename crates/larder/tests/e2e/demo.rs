@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
 
+use larder_core::PolicyKind;
 use serde_json::Value;
 
 use crate::process::{LARDER, children, parent_of, until};
@@ -15,7 +16,7 @@ fn a_small_demo_compares_every_policy() {
         .args([
             "demo", "--limit", "300", "--scale", "0.01", "--nodes", "2", "--cache", "1MB", "--speed", "200",
         ])
-        .args(["--policies", "random,rr,wrr,least-conn,hash,lard,lard-r", "--clients", "20", "--json"])
+        .args(["--policies", "all", "--clients", "20", "--json"])
         .arg("--out")
         .arg(&page)
         .arg("--svg")
@@ -37,7 +38,7 @@ fn a_small_demo_compares_every_policy() {
     );
     let policies = report["policies"].as_array().unwrap();
     let names: Vec<&str> = policies.iter().map(|policy| policy["policy"].as_str().unwrap()).collect();
-    assert_eq!(names, ["random", "rr", "wrr", "least-conn", "hash", "lard", "lard-r"]);
+    assert_eq!(names, PolicyKind::ALL.map(PolicyKind::name));
     for policy in policies {
         let figures = &policy["median"];
         assert!(figures["requests_per_s"].as_f64().unwrap() > 0.0, "{policy}");

@@ -2,10 +2,12 @@
 
 #![allow(unreachable_pub, clippy::panic, clippy::unwrap_used, reason = "test code: a panic is a failed test")]
 
+mod churn;
 mod command_line;
 mod demo;
 mod failover;
 mod http;
+mod live_routes;
 mod load;
 mod load_users;
 mod node_content;
@@ -15,3 +17,4 @@ mod replay;
 mod serving;
 mod trace_ward;
 mod validate;
+mod wrong_configs;

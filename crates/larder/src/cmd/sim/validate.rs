@@ -9,6 +9,7 @@ use larder_core::cache::CacheKind;
 use larder_core::{Bytes, PolicyKind};
 use larder_sim::Costs;
 use larder_sim::cost::Modelled;
+use larder_sim::tables::needs_table;
 use larder_trace::{LoadOptions, Trace, synth};
 
 use crate::cmd::{logging, serve};
@@ -117,8 +118,10 @@ impl ValidateArgs {
         if self.cache.is_some_and(|cache| cache.0 == Bytes::ZERO) {
             return Err(usage("--cache must be above 0, such as 16MB"));
         }
-        match self.policies.iter().find(|policy| !PolicyKind::LIVE.contains(policy)) {
-            Some(policy) => Err(usage(format!("--policies: the live switch does not offer {policy}"))),
+        match self.policies.iter().find(|policy| needs_table(**policy)) {
+            Some(policy) => Err(usage(format!(
+                "--policies: {policy} goes by a routing table, which neither side of this comparison is given"
+            ))),
             None => Ok(()),
         }
     }

@@ -1,0 +1,366 @@
+//! `larder lab`: the papers' experiments, live on this machine.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use larder_core::PolicyKind;
+use larder_trace::synth::mix::Mix;
+use larder_trace::synth::profiles::ProfileKind;
+use serde::Serialize;
+
+use super::policies::{Named, chosen};
+use super::{logging, serve};
+use crate::lab::bench::{self, Row};
+use crate::lab::scene::Scene;
+use crate::lab::text::{self, Table};
+use crate::lab::{bound, mixes, overhead, site, table};
+use crate::outcome::usage;
+use crate::report::number;
+
+/// Run the papers' experiments live, on clusters of real processes on this machine.
+///
+/// Only disks and processors of the nodes are modelled. Run it while nothing else runs.
+#[derive(Debug, Args)]
+pub(crate) struct LabArgs {
+    #[command(subcommand)]
+    experiment: Experiment,
+}
+
+#[derive(Debug, Subcommand)]
+enum Experiment {
+    Cap(CapArgs),
+    Hacc(HaccArgs),
+    Policies(PoliciesArgs),
+    Bound(BoundArgs),
+    Overhead(OverheadArgs),
+}
+
+/// How results are given.
+#[derive(Debug, Args)]
+struct Output {
+    /// Print JSON instead of tables.
+    #[arg(long)]
+    json: bool,
+    /// Also write the tables as Markdown.
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+}
+
+/// How long and how often.
+#[derive(Debug, Args)]
+struct Effort {
+    /// Seconds measured of each run of users, after the warm-up. 1 to 3600.
+    #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=3600))]
+    seconds: u16,
+    /// Runs of each, in rounds; the median counts. 1 to 99.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=99))]
+    runs: u16,
+    /// Seed of the generators.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+impl Effort {
+    fn measured(&self) -> Duration {
+        Duration::from_secs(u64::from(self.seconds))
+    }
+}
+
+/// CAP's prototype: static, light and intensive mixes on four nodes (WWW 2001, figures 7 to 10).
+#[derive(Debug, Args)]
+struct CapArgs {
+    /// Numbers of clients.
+    #[arg(long, value_delimiter = ',', value_name = "N,...", default_value = "160,240")]
+    clients: Vec<u32>,
+    /// Policies, or all. Default: those of the paper and their nearest kin.
+    #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
+    policies: Vec<Named>,
+    #[command(flatten)]
+    effort: Effort,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// HACC's four workloads on nodes of unequal memory (USENIX NT 1999, figures 4 to 7).
+#[derive(Debug, Args)]
+struct HaccArgs {
+    /// Policies, or all. Default: hacc, rr, least-conn and lard-r.
+    #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
+    policies: Vec<Named>,
+    #[command(flatten)]
+    effort: Effort,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Every policy on every workload, one table.
+#[derive(Debug, Args)]
+struct PoliciesArgs {
+    /// Access logs to replay, beside CAP's mixes and HACC's sites.
+    #[arg(long = "log", value_name = "FILE")]
+    logs: Vec<PathBuf>,
+    /// Replay the first requests of a log only.
+    #[arg(long, value_name = "REQUESTS", default_value_t = 60_000)]
+    limit: usize,
+    /// Policies.
+    #[arg(long, value_delimiter = ',', value_name = "NAME,...", default_value = "all")]
+    policies: Vec<Named>,
+    /// Workloads whose name contains one of these; default all.
+    #[arg(long, value_delimiter = ',', value_name = "PART,...")]
+    only: Vec<String>,
+    #[command(flatten)]
+    effort: Effort,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Throughput at equal 99th percentiles: a log replayed by ever more clients.
+#[derive(Debug, Args)]
+struct BoundArgs {
+    /// Access logs to replay.
+    #[arg(long = "log", value_name = "FILE", required = true)]
+    logs: Vec<PathBuf>,
+    /// Replay the first requests of a log only.
+    #[arg(long, value_name = "REQUESTS", default_value_t = 60_000)]
+    limit: usize,
+    /// Nodes. 1 to 64.
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=64))]
+    nodes: u16,
+    /// Policies.
+    #[arg(long, value_delimiter = ',', value_name = "NAME,...", default_value = "lard-r,bounded")]
+    policies: Vec<Named>,
+    /// Bounds of the 99th percentile in ms. Default: the first policy's own p99 at each number of clients.
+    #[arg(long, value_delimiter = ',', value_name = "MS,...")]
+    p99: Vec<f64>,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// What the switch adds to a request, 512 bytes to 2 MB, against direct access (USENIX NT 1999, figure 3).
+#[derive(Debug, Args)]
+struct OverheadArgs {
+    #[command(flatten)]
+    output: Output,
+}
+
+/// What an experiment gives.
+struct Given {
+    json: serde_json::Value,
+    /// Titles and tables.
+    tables: Vec<(String, Table)>,
+    /// What has to be known to believe them.
+    notes: Vec<String>,
+}
+
+pub(crate) fn run(args: &LabArgs) -> anyhow::Result<()> {
+    logging::start("warn")?;
+    serve::raise_open_files();
+    let output = match &args.experiment {
+        Experiment::Cap(args) => &args.output,
+        Experiment::Hacc(args) => &args.output,
+        Experiment::Policies(args) => &args.output,
+        Experiment::Bound(args) => &args.output,
+        Experiment::Overhead(args) => &args.output,
+    };
+    let given = serve::runtime(1)?.block_on(async {
+        tokio::select! {
+            given = args.experiment.run() => given,
+            _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
+        }
+    })?;
+    output.write(&given)
+}
+
+impl Experiment {
+    async fn run(&self) -> anyhow::Result<Given> {
+        match self {
+            Self::Cap(args) => args.run().await,
+            Self::Hacc(args) => args.run().await,
+            Self::Policies(args) => args.run().await,
+            Self::Bound(args) => args.run().await,
+            Self::Overhead(_) => measure_overhead().await,
+        }
+    }
+}
+
+impl Output {
+    fn write(&self, given: &Given) -> anyhow::Result<()> {
+        let mut out = io::stdout().lock();
+        if self.json {
+            serde_json::to_writer_pretty(&mut out, &given.json)?;
+            writeln!(out)?;
+        } else {
+            for (title, table) in &given.tables {
+                writeln!(out, "{title}\n")?;
+                table.write(&mut out)?;
+                writeln!(out)?;
+            }
+            for note in &given.notes {
+                writeln!(out, "{note}")?;
+            }
+        }
+        out.flush()?;
+        drop(out);
+        let Some(path) = &self.markdown else { return Ok(()) };
+        let mut text = String::new();
+        for (title, table) in &given.tables {
+            // Writing to a string does not fail.
+            let _ = write!(text, "## {title}\n\n{}\n", table.markdown());
+        }
+        for note in &given.notes {
+            let _ = writeln!(text, "- {note}");
+        }
+        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+fn policies(named: &[Named], default: &[PolicyKind]) -> anyhow::Result<Vec<PolicyKind>> {
+    if named.is_empty() { Ok(default.to_vec()) } else { chosen(named).map_err(usage) }
+}
+
+fn given(rows: &impl Serialize, tables: Vec<(String, Table)>, notes: Vec<String>) -> anyhow::Result<Given> {
+    Ok(Given { json: serde_json::to_value(rows)?, tables, notes })
+}
+
+/// What every experiment with runs has to say of them.
+fn doubts(rows: &[Row]) -> Vec<String> {
+    let each = |row: &Row| {
+        let name = format!("{}, {} clients, {}", row.scene, row.clients, row.figures.policy);
+        let errors = (row.figures.errors > 0).then(|| format!("{} requests failed", row.figures.errors));
+        let doubts: Vec<String> = errors.into_iter().chain(row.figures.warnings.clone()).collect();
+        (!doubts.is_empty()).then(|| format!("{name}: {}", doubts.join("; ")))
+    };
+    rows.iter().filter_map(each).collect()
+}
+
+impl CapArgs {
+    async fn run(&self) -> anyhow::Result<Given> {
+        if let Some(clients) = self.clients.iter().find(|clients| !(1..=20_000).contains(*clients)) {
+            return Err(usage(format!("--clients {clients}: 1 to 20000")));
+        }
+        let policies = policies(&self.policies, &mixes::POLICIES)?;
+        let mut jobs: Vec<(Scene, Vec<PolicyKind>)> = Vec::new();
+        for mix in Mix::ALL {
+            for clients in &self.clients {
+                let scene = mixes::scene(mix, *clients, self.effort.measured(), self.effort.seed)?;
+                jobs.push((scene, policies.clone()));
+            }
+        }
+        let rows = bench::all(&jobs, usize::from(self.effort.runs)).await?;
+        let rivals: Vec<String> =
+            policies.iter().filter(|policy| **policy != PolicyKind::Cap).map(ToString::to_string).collect();
+        let rivals: Vec<&str> = rivals.iter().map(String::as_str).collect();
+        let tables = vec![
+            ("CAP's prototype: connections per second".to_owned(), text::runs(&rows)),
+            ("What CAP gains".to_owned(), text::gains(&rows, "cap", &rivals, &mixes::published)),
+            ("How busy each node was (figure 10)".to_owned(), text::nodes(&rows)),
+        ];
+        given(&rows, tables, doubts(&rows))
+    }
+}
+
+impl HaccArgs {
+    async fn run(&self) -> anyhow::Result<Given> {
+        let policies = policies(&self.policies, &site::POLICIES)?;
+        let jobs = ProfileKind::ALL
+            .into_iter()
+            .map(|kind| Ok((site::scene(kind, self.effort.measured(), self.effort.seed)?, policies.clone())))
+            .collect::<anyhow::Result<Vec<_>>>()?;
+        let rows = bench::all(&jobs, usize::from(self.effort.runs)).await?;
+        let tables = vec![
+            ("HACC's workloads".to_owned(), text::runs(&rows)),
+            (
+                "What HACC gains".to_owned(),
+                text::gains(&rows, "hacc", &["rr", "least-conn"], &site::published),
+            ),
+            ("How busy each node was".to_owned(), text::nodes(&rows)),
+        ];
+        given(&rows, tables, doubts(&rows))
+    }
+}
+
+impl PoliciesArgs {
+    async fn run(&self) -> anyhow::Result<Given> {
+        let policies = policies(&self.policies, &PolicyKind::ALL)?;
+        let mut scenes = table::scenes(&self.logs, self.limit, self.effort.measured(), self.effort.seed)?;
+        if !self.only.is_empty() {
+            scenes.retain(|scene| self.only.iter().any(|part| scene.label.contains(part.as_str())));
+        }
+        if scenes.is_empty() {
+            return Err(usage("--only names no workload"));
+        }
+        let jobs: Vec<_> = scenes.into_iter().map(|scene| (scene, policies.clone())).collect();
+        let rows = bench::all(&jobs, usize::from(self.effort.runs)).await?;
+        let percent = |share: f64| format!("{:.1} %", share * 100.0);
+        let tables = vec![
+            (
+                "Requests per second".to_owned(),
+                text::matrix(&rows, "policy", &|row| number(row.figures.requests_per_s.round())),
+            ),
+            (
+                "Hit ratio".to_owned(),
+                text::matrix(&rows, "policy", &|row| {
+                    row.figures.hit_ratio.map_or_else(|| "-".to_owned(), percent)
+                }),
+            ),
+            ("p99, ms".to_owned(), text::matrix(&rows, "policy", &|row| number(row.figures.p99_ms))),
+            (
+                "Imbalance: requests of the busiest node over the mean".to_owned(),
+                text::matrix(&rows, "policy", &|row| format!("{:.2}", row.figures.imbalance)),
+            ),
+        ];
+        given(&rows, tables, doubts(&rows))
+    }
+}
+
+impl BoundArgs {
+    async fn run(&self) -> anyhow::Result<Given> {
+        if self.p99.iter().any(|bound| !bound.is_finite() || *bound <= 0.0) {
+            return Err(usage("--p99 takes times above 0, in ms"));
+        }
+        let policies = policies(&self.policies, &[])?;
+        let mut jobs: Vec<(Scene, Vec<PolicyKind>)> = Vec::new();
+        for log in &self.logs {
+            let scenes = bound::scenes(Path::new(log), self.limit, usize::from(self.nodes))?;
+            jobs.extend(scenes.into_iter().map(|scene| (scene, policies.clone())));
+        }
+        let rows = bench::all(&jobs, 1).await?;
+        let mut scenes: Vec<&str> = rows.iter().map(|row| row.scene.as_str()).collect();
+        scenes.dedup();
+        let mut at = Vec::new();
+        for scene in scenes {
+            let own = rows.iter().filter(|row| {
+                row.scene == scene && policies.first().is_some_and(|p| row.figures.policy == p.to_string())
+            });
+            let own: Vec<f64> = own.map(|row| row.figures.p99_ms).collect();
+            for p99 in if self.p99.is_empty() { &own } else { &self.p99 } {
+                at.extend(policies.iter().map(|policy| bound::at_bound(&rows, scene, *policy, *p99)));
+            }
+        }
+        let tables = vec![
+            ("Runs".to_owned(), text::runs(&rows)),
+            ("Throughput at equal p99".to_owned(), text::bounds(&at)),
+        ];
+        let notes = doubts(&rows);
+        given(&serde_json::json!({ "runs": rows, "at_equal_p99": at }), tables, notes)
+    }
+}
+
+async fn measure_overhead() -> anyhow::Result<Given> {
+    let spinner = crate::demo::spinner("measuring");
+    let measured = overhead::measure(&|what| spinner.set_message(what.to_owned())).await;
+    spinner.finish_and_clear();
+    let measured = measured?;
+    let line = format!(
+        "The switch adds {} us and {:.3} us for each KB; the points are off that line by {:.0} % at most. HACC's router \
+         added 1,400 us and 24.2 us for each KB on a 200 MHz Pentium Pro.",
+        number(measured.fixed_us),
+        measured.per_kb_us,
+        measured.off_max * 100.0
+    );
+    given(&measured, vec![("What the switch costs".to_owned(), text::overhead(&measured))], vec![line])
+}

@@ -1,0 +1,95 @@
+//! What some policies need to be told beyond their name: a config file for the demo's switch.
+//!
+//! The switch asks the nodes for load reports and cache events by itself when a policy goes by them. What it cannot know is
+//! the routing table of `ward` and `part`, which is made here of the requests that warm the caches, as if they were
+//! yesterday's log; and that all requests of the demo are for files, so that `static` sets no nodes aside for other classes.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use larder_core::{Bytes, PolicyKind, Time};
+use larder_sim::tables::needs_table;
+use larder_trace::ward::{
+    CoreChoice, Frequencies, RoutesHeader, WardCluster, WardCosts, save_routes, ward_analysis,
+};
+use larder_trace::{Request, SizeUnit, Target, Trace};
+
+use super::plan::Plan;
+use super::run::HOST;
+
+/// Writes what a policy needs into the folder; gives the config, if it needs one.
+pub(super) fn config(
+    policy: &str,
+    plan: &Plan,
+    nodes: usize,
+    cache: Bytes,
+    folder: &Path,
+) -> anyhow::Result<Option<PathBuf>> {
+    let kind: PolicyKind = policy.parse().context("the demo knows its policies")?;
+    let text = if needs_table(kind) {
+        let table = folder.join("demo.routes");
+        if !table.exists() {
+            write_table(plan, nodes, cache, &table)?;
+        }
+        format!("[switch.ward]\ntable = {:?}\nhost = \"{HOST}\"\n", table.display().to_string())
+    } else if kind == PolicyKind::Static {
+        "[switch.static]\nshares = { n = 1 }\n".to_owned()
+    } else {
+        return Ok(None);
+    };
+    let path = folder.join(format!("{policy}.toml"));
+    std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(Some(path))
+}
+
+/// The routing table of the requests that warm up.
+fn write_table(plan: &Plan, nodes: usize, cache: Bytes, path: &Path) -> anyhow::Result<()> {
+    let trace = warming(plan);
+    let log = Frequencies::of(&trace);
+    let cluster = WardCluster {
+        nodes: u16::try_from(nodes).context("too many nodes")?,
+        memory_per_node: cache,
+        costs: WardCosts::lard98(&log),
+    };
+    let analysis = ward_analysis(&log, &cluster, CoreChoice::Best)?;
+    let names: Vec<String> = (1..=nodes).map(|node| format!("node-{node}")).collect();
+    let header = RoutesHeader::of(&analysis, &trace, &plan.info.source, &names);
+    save_routes(&header, &analysis, &trace, path).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// The requests that warm up, as a trace.
+fn warming(plan: &Plan) -> Trace {
+    let target = |(name, size): (&String, &u64)| Target { name: name.clone(), size: Bytes(*size) };
+    let size = |target: u32| Bytes(plan.sizes.get(target as usize).copied().unwrap_or(0));
+    let request =
+        |target: &u32| Request { time: Time::ZERO, target: *target, client: 0, size: size(*target) };
+    Trace {
+        targets: plan.targets.iter().zip(plan.sizes.iter()).map(target).collect(),
+        requests: plan.order.iter().take(plan.warmup).map(request).collect(),
+        size_unit: SizeUnit::Bytes,
+        origin_ns: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use larder_trace::synth::{Recipe, generate};
+
+    #[test]
+    fn the_table_of_the_warm_up_names_every_node() {
+        let trace = generate(&Recipe::zipf(500, 6_000, 0.9), 1, 1.0).unwrap();
+        let plan = Plan::new(&trace, "zipf".to_owned(), usize::MAX).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Bytes(plan.info.working_set_bytes / 8);
+        let path = config("ward", &plan, 4, cache, folder.path()).unwrap().expect("ward needs one");
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.contains("[switch.ward]") && text.contains("demo.routes"), "{text}");
+        let rows = std::fs::read_to_string(folder.path().join("demo.routes")).unwrap();
+        for node in 1..=4 {
+            assert!(rows.contains(&format!("node-{node}")), "{rows}");
+        }
+        assert!(rows.lines().any(|line| line.starts_with("3 ")), "the last node owns something");
+        assert_eq!(config("lard-r", &plan, 4, cache, folder.path()).unwrap(), None);
+    }
+}

@@ -1,0 +1,155 @@
+//! A cluster from config files: nodes that need not be alike, and a switch with whatever it is to know.
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use larder_core::Bytes;
+use tokio::process::Child;
+
+use crate::demo::cluster::{end_all, ready, spawn};
+
+/// A node to start.
+#[derive(Clone, Debug)]
+pub(crate) struct Member {
+    /// Memory for content.
+    pub(crate) cache: Bytes,
+    /// The groups it is in.
+    pub(crate) groups: Vec<&'static str>,
+    /// Further tables of its config, such as `[node.model]`.
+    pub(crate) tables: String,
+}
+
+/// A cluster to start.
+#[derive(Clone, Debug)]
+pub(crate) struct ClusterPlan {
+    /// The nodes.
+    pub(crate) members: Vec<Member>,
+    /// What evicts.
+    pub(crate) cache_kind: &'static str,
+    /// Further keys of `[switch]`, a line each; no tables.
+    pub(crate) switch: String,
+    /// Further tables of the switch's config.
+    pub(crate) tables: String,
+}
+
+/// A running cluster.
+pub(crate) struct Cluster {
+    processes: Vec<Child>,
+    /// Where the switch takes requests.
+    pub(crate) address: SocketAddr,
+    /// The nodes, in the order of the plan.
+    pub(crate) nodes: Vec<SocketAddr>,
+}
+
+impl Cluster {
+    /// Starts all nodes, then the switch; returns when all serve. The config files stay in `folder`.
+    ///
+    /// # Errors
+    /// A file cannot be written, or a process does not come up.
+    pub(crate) async fn start(plan: &ClusterPlan, folder: &Path) -> anyhow::Result<Self> {
+        let mut processes = Vec::with_capacity(plan.members.len() + 1);
+        for (i, member) in plan.members.iter().enumerate() {
+            let name = name(i);
+            let file = write(folder, &name, &member.config(&name, plan.cache_kind))?;
+            processes.push(spawn(&arguments("node", &file), &name)?);
+        }
+        let mut nodes = Vec::with_capacity(processes.len());
+        for (i, process) in processes.iter_mut().enumerate() {
+            let ready = ready(process, &name(i)).await?;
+            nodes.push(*ready.listen.first().context("a node says it listens nowhere")?);
+        }
+        let file = write(folder, "switch", &plan.switch_config(&nodes))?;
+        let mut switch = spawn(&arguments("switch", &file), "the switch")?;
+        let ready = ready(&mut switch, "the switch").await?;
+        processes.push(switch);
+        let address = *ready.listen.first().context("the switch says it listens nowhere")?;
+        Ok(Self { processes, address, nodes })
+    }
+
+    /// The ids of its processes and of this one, which makes the load.
+    pub(crate) fn process_ids(&self) -> Vec<u32> {
+        self.processes.iter().filter_map(Child::id).chain([std::process::id()]).collect()
+    }
+
+    /// Ends all processes, the switch first; kills those that do not end by themselves.
+    pub(crate) async fn stop(self) {
+        end_all(self.processes).await;
+    }
+}
+
+impl Member {
+    fn config(&self, name: &str, cache_kind: &str) -> String {
+        format!(
+            "[node]\nlisten = \"127.0.0.1:0\"\nname = \"{name}\"\nthreads = 1\n[node.cache]\nsize = {}\nkind = \
+             \"{cache_kind}\"\n{}\n[admin]\nlisten = \"off\"\n[log]\nlevel = \"warn\"\n",
+            self.cache.get(),
+            self.tables
+        )
+    }
+}
+
+impl ClusterPlan {
+    fn switch_config(&self, nodes: &[SocketAddr]) -> String {
+        let mut text = "[switch]\nlisten = \"127.0.0.1:0\"\nthreads = 1\nnodes = [\n".to_owned();
+        for (i, (member, address)) in self.members.iter().zip(nodes).enumerate() {
+            let groups = match member.groups.as_slice() {
+                [] => String::new(),
+                groups => format!(", groups = {groups:?}"),
+            };
+            // Writing to a string does not fail.
+            let _ = writeln!(
+                text,
+                "  {{ address = \"{address}\", name = \"{}\", cache = {}{groups} }},",
+                name(i),
+                member.cache.get()
+            );
+        }
+        let _ = write!(
+            text,
+            "]\n{}\n{}\n[admin]\nlisten = \"127.0.0.1:0\"\n[log]\nlevel = \"warn\"\n",
+            self.switch, self.tables
+        );
+        text
+    }
+}
+
+/// A node's name.
+pub(crate) fn name(index: usize) -> String {
+    format!("node-{}", index + 1)
+}
+
+fn write(folder: &Path, name: &str, text: &str) -> anyhow::Result<PathBuf> {
+    let path = folder.join(format!("{name}.toml"));
+    std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(path)
+}
+
+fn arguments(role: &str, file: &Path) -> Vec<String> {
+    let words = [role, "--ready-line", "--exit-with-stdin", "--config"];
+    words.map(str::to_owned).into_iter().chain([file.display().to_string()]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Written;
+
+    #[test]
+    fn what_is_written_is_valid() {
+        let member = Member { cache: Bytes::mib(1), groups: vec!["a", "b"], tables: String::new() };
+        let plain = Member { groups: Vec::new(), ..member.clone() };
+        let plan = ClusterPlan {
+            members: vec![member, plain],
+            cache_kind: "lru",
+            switch: "policy = \"rr\"\n".to_owned(),
+            tables: "[switch.timeouts]\nconnect = \"1s\"\n".to_owned(),
+        };
+        let nodes: Vec<SocketAddr> = vec![([127, 0, 0, 1], 1001).into(), ([127, 0, 0, 1], 1002).into()];
+        let folder = tempfile::tempdir().expect("a directory");
+        let file = write(folder.path(), "switch", &plan.switch_config(&nodes)).expect("a file");
+        let written = Written::read_or_empty(Some(&file)).expect("it can be read");
+        written.validate().expect("it is valid");
+    }
+}

@@ -1,0 +1,97 @@
+//! A node's programs, and a node before an origin.
+
+use std::fs;
+use std::path::Path;
+
+use crate::http::{ask, get};
+use crate::process::{Process, until};
+
+fn configured(folder: &Path, text: &str) -> Process {
+    let path = folder.join("node.toml");
+    fs::write(&path, format!("[node]\nname = \"n\"\nlisten = \"127.0.0.1:0\"\n{text}")).unwrap();
+    Process::start(&["node", "--config", path.to_str().unwrap(), "--admin", "127.0.0.1:0"])
+}
+
+#[test]
+fn programs_take_the_time_of_a_modelled_machine_beside_its_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let manifest = folder.path().join("manifest.tsv");
+    fs::write(&manifest, "1000\t/a.html\n").unwrap();
+    let node = configured(
+        folder.path(),
+        &format!(
+            "model = {{ manifest = \"{}\", speed = 100.0, processor_speed = 10.0 }}\n[node.dynamic]\nhandlers = [\n\
+             {{ name = \"cgi\", paths = \"/cgi-bin/*\", cpu = \"100ms..200ms\", reads = 2, reply = \"1KB..8KB\" }},\n]\n",
+            manifest.display()
+        ),
+    );
+    let program = get(node.address, "/cgi-bin/x?y=1");
+    assert_eq!(program.status, 200);
+    assert!((1_000..=8_000).contains(&program.body.len()));
+    assert_eq!(program.header("cache-status"), Some("n; fwd=bypass; detail=cgi"));
+    assert_eq!(program.header("cache-control"), Some("no-store"));
+    assert_eq!(ask(node.address, "POST", "/cgi-bin/x", "Content-Length: 0\r\n").status, 200);
+    assert_eq!(get(node.address, "/a.html").body.len(), 1_000);
+    let stats = get(node.admin.unwrap(), "/stats").json();
+    assert_eq!((stats["dynamic"].as_u64(), stats["disk_reads"].as_u64()), (Some(2), Some(5)), "{stats}");
+    // Twice at least 100 ms of a processor ten times as fast.
+    assert!(stats["cpu_busy_us"].as_u64().unwrap() >= 20_000, "{stats}");
+    assert!(node.terminate().success());
+}
+
+#[test]
+fn programs_work_on_real_cores_and_read_a_real_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().display();
+    let node = configured(
+        folder.path(),
+        &format!(
+            "root = \"{path}\"\n[node.dynamic]\nprocessors = 1\nscratch = \"{path}\"\nscratch_size = \"1MiB\"\n\
+             handlers = [{{ name = \"cgi\", paths = \"*.cgi\", cpu = \"20ms\", reads = 3 }}]\n"
+        ),
+    );
+    assert_eq!(get(node.address, "/x.cgi").body.len(), 4_096);
+    let stats = get(node.admin.unwrap(), "/stats").json();
+    assert!(stats["cpu_busy_us"].as_u64().unwrap() >= 20_000, "{stats}");
+    assert_eq!(stats["disk_reads"].as_u64(), Some(3), "{stats}");
+}
+
+#[test]
+fn a_node_stands_before_an_application() {
+    let site = tempfile::tempdir().unwrap();
+    fs::write(site.path().join("a.txt"), "content").unwrap();
+    let application = Process::start(&[
+        "node",
+        "--name",
+        "app",
+        "--root",
+        site.path().to_str().unwrap(),
+        "--listen",
+        "127.0.0.1:0",
+    ]);
+    let url = format!("http://{}", application.address);
+    let node = Process::start(&[
+        "node",
+        "--name",
+        "n",
+        "--origin",
+        &url,
+        "--listen",
+        "127.0.0.1:0",
+        "--admin",
+        "127.0.0.1:0",
+    ]);
+    let first = get(node.address, "/a.txt");
+    assert_eq!((first.status, first.body.as_slice()), (200, &b"content"[..]));
+    let status = first.header("cache-status").unwrap();
+    assert!(status.starts_with("app; fwd=uri-miss; stored"), "the application speaks first: {}", first.head);
+    assert!(first.head.contains("n; fwd=uri-miss; fwd-status=200; stored"), "{}", first.head);
+    let objects = || get(node.admin.unwrap(), "/stats").json()["cache_objects"].as_u64();
+    until("the reply is kept", || objects().filter(|objects| *objects == 1));
+    let part = ask(node.address, "GET", "/a.txt", "Range: bytes=0-2\r\n");
+    assert!(part.status == 206 || part.head.contains("fwd=stale"), "{}", part.head);
+    assert_eq!(part.body, b"con");
+    drop(application);
+    assert_eq!(get(node.address, "/b.txt").status, 502);
+    assert!(node.terminate().success());
+}

@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# The experiments of `larder lab`, one after another, each into target/lab as Markdown and JSON. Logs to replay may be named.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+out=target/lab
+mkdir -p "$out"
+logs=()
+for log in "$@"; do logs+=(--log "$log"); done
+# Built once, as everything else is: with what run.sh makes sure of.
+scripts/run.sh cargo build --release --locked -p larder
+larder="${CARGO_TARGET_DIR:-target}/release/larder"
+
+lab() {
+  local name=$1
+  shift
+  echo "== larder lab $*" >&2
+  "$larder" lab "$@" --json --markdown "$out/$name.md" > "$out/$name.json"
+}
+
+lab overhead overhead
+lab cap cap --seconds 20
+lab hacc hacc --seconds 20
+lab policies policies --seconds 8 ${logs[@]+"${logs[@]}"}
+if ((${#logs[@]})); then lab bound bound --policies lard-r,bounded,hash "${logs[@]}"; fi
+echo "tables: $out/*.md" >&2
