@@ -136,16 +136,6 @@ impl PolicyKind {
         Self::LardCost,
     ];
 
-    /// Those that the live switch offers; the others need signals or tables that only the simulator provides. In the
-    /// order of [`PolicyKind::ALL`], which begins with them.
-    pub const LIVE: [Self; 7] =
-        [Self::Random, Self::Rr, Self::Wrr, Self::LeastConn, Self::Hash, Self::Lard, Self::LardR];
-
-    /// Whether the live switch offers it.
-    pub fn is_live(self) -> bool {
-        Self::LIVE.contains(&self)
-    }
-
     /// The name used in configuration, tables and logs.
     pub const fn name(self) -> &'static str {
         match self {

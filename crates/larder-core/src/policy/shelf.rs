@@ -66,7 +66,6 @@ fn names_are_read_back() {
     }
     let error = "maglev9".parse::<PolicyKind>().expect_err("it is no policy").to_string();
     assert!(error.starts_with("there is no policy 'maglev9': use one of random, rr, wrr, "), "{error}");
-    assert_eq!(PolicyKind::ALL[..PolicyKind::LIVE.len()], PolicyKind::LIVE);
 }
 
 #[test]

@@ -154,8 +154,8 @@ impl Stub {
         let url = format!("http://{}", self.address).parse().unwrap();
         let mut origin = OriginConfig::new(url);
         origin.host = HostHeader::Client;
-        let placeholder = StoreConfig::Origin(Box::new(origin.clone()));
-        let mut config = NodeConfig::new("n", placeholder);
+        let unset = StoreConfig::Origin(Box::new(origin.clone()));
+        let mut config = NodeConfig::new("n", unset);
         set(&mut origin, &mut config);
         config.store = StoreConfig::Origin(Box::new(origin));
         Running::start(config, tempfile::tempdir().unwrap()).await

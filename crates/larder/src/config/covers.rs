@@ -14,7 +14,7 @@ pub(super) fn covers(wide: &Conditions<'_>, narrow: &Conditions<'_>) -> bool {
     kind(wide.method, narrow.method, |wide, narrow| wide == narrow)
         && kind(wide.host, narrow.host, host)
         && kind(wide.path, narrow.path, pattern)
-        && kind(wide.extension, narrow.extension, |wide, narrow| wide.eq_ignore_ascii_case(narrow))
+        && kind(wide.extension, narrow.extension, str::eq_ignore_ascii_case)
         && wide.header.iter().all(|(name, values)| {
             let mut same = narrow.header.iter().filter(|(other, _)| other.eq_ignore_ascii_case(name));
             same.any(|(_, narrow)| kind(&values.0, &narrow.0, pattern))
@@ -91,6 +91,9 @@ mod tests {
     }
 
     proptest! {
+        // One pair in twenty is covered.
+        #![proptest_config(ProptestConfig::with_cases(8_192))]
+
         /// What is covered is never matched by the narrow rule alone.
         #[test]
         fn a_covered_rule_never_matches_alone(
@@ -102,7 +105,9 @@ mod tests {
         ) {
             let header = BTreeMap::new();
             let (wide, narrow) = (of(&wide, &header), of(&narrow, &header));
-            prop_assume!(covers(&wide, &narrow));
+            if !covers(&wide, &narrow) {
+                return Ok(());
+            }
             let (Ok(wide), Ok(narrow)) = (matcher("", wide), matcher("", narrow)) else { return Ok(()) };
             let head = Head { method: method.as_bytes(), ..Head::get(host.as_bytes(), path.as_bytes()) };
             prop_assert!(!narrow.matches(&head) || wide.matches(&head), "{} {}", wide, narrow);

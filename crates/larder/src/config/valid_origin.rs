@@ -68,7 +68,7 @@ mod tests {
             (with("head_max = \"1KiB\"\n"), 5, "node.origin.head_max", "8 KiB"),
             (with("variant_max = 3\n"), 5, "node.origin.variant_max", "did you mean 'variants_max'"),
             (
-                format!("[node]\nlisten = \"[::]:1\"\nroot = \"/\"\norigin = {{ url = \"http://a\" }}\n"),
+                "[node]\nlisten = \"[::]:1\"\nroot = \"/\"\norigin = { url = \"http://a\" }\n".to_string(),
                 4,
                 "node.origin",
                 "root",

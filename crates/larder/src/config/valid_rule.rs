@@ -10,9 +10,12 @@ use super::error::Fault;
 use super::raw_rule::{Conditions, RawClass};
 use super::valid::word;
 
+/// Adds an alternative to a kind of condition.
+type And = fn(Matcher, &str) -> Result<Matcher, RuleError>;
+
 /// The matcher of the conditions that stand at `at`.
 pub(super) fn matcher(at: &str, given: Conditions<'_>) -> Result<Matcher, Fault> {
-    let kinds: [(&str, &[String], fn(Matcher, &str) -> Result<Matcher, RuleError>); 4] = [
+    let kinds: [(&str, &[String], And); 4] = [
         ("method", given.method, Matcher::method),
         ("host", given.host, Matcher::host),
         ("path", given.path, Matcher::path),

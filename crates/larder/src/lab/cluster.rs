@@ -144,7 +144,9 @@ mod tests {
             members: vec![member, plain],
             cache_kind: "lru",
             switch: "policy = \"rr\"\n".to_owned(),
-            tables: "[switch.timeouts]\nconnect = \"1s\"\n".to_owned(),
+            tables: "[[switch.routes]]\nname = \"a\"\npath = \"/a/**\"\ngroup = \"a\"\n[[switch.routes]]\nname = \"b\"\npath = \"/b/**\"\ngroup = \
+                     \"b\"\n"
+                .to_owned(),
         };
         let nodes: Vec<SocketAddr> = vec![([127, 0, 0, 1], 1001).into(), ([127, 0, 0, 1], 1002).into()];
         let folder = tempfile::tempdir().expect("a directory");

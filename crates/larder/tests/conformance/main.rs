@@ -273,7 +273,7 @@ fn conforms(policy: PolicyKind) {
     let of_policy: &[&str] = match policy {
         PolicyKind::LardR => &["first", "local", "lost", "wait:", "route1."],
         PolicyKind::Ward | PolicyKind::Part => &["table:0:", "table:1:", "owner"],
-        PolicyKind::LbGc => &["stored", "oldest"],
+        PolicyKind::LbGc => &["stored", "local"],
         _ => &[],
     };
     // Every policy shares its records with a route of LARD/R.

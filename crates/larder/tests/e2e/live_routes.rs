@@ -228,7 +228,9 @@ fn a_routing_table_comes_from_the_switch_s_own_traffic() {
     let count = |key: &str| made[key].as_u64().unwrap();
     assert!(count("core_targets") + count("partition_targets") > 0, "{made:#}");
     assert_says(&admin(&switch, "/routes")[0]["table"], &[("from", "traffic")]);
-    assert_eq!(explain(&switch, "test/files/0")["known"], true);
+    let reason = |target: &str| explain(&switch, target)["reason"].as_str().unwrap().to_owned();
+    assert_eq!(reason("test/files/0"), "core", "{:#}", explain(&switch, "test/files/0"));
+    assert_eq!(reason("test/never/asked"), "origin");
     let reload = ask(switch.admin.unwrap(), "POST", "/routes/default/table/reload", "");
     assert_eq!(reload.status, 409, "there is no file");
 }

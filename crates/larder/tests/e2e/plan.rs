@@ -111,7 +111,7 @@ fn bad_arguments_and_logs_are_named() {
         (&[&good, "--goal", "cost"], 2, "--node-price"),
         (&[&good, "--gb-price", "1"], 2, "--node-price"),
         (&[&good, "--policies", "rr,best"], 2, "no policy 'best'"),
-        (&[&good, "--policies", "rr,rr"], 2, "none twice"),
+        (&[&good, "--policies", "rr,rr"], 2, "twice"),
         (&[&good, "--policies", "all,ward"], 2, "stands alone"),
         (&[&good, "--nodes", "0"], 2, "1 to 1024"),
         (&[&good, "--sample", "80%"], 2, "0.5"),

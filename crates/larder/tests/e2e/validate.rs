@@ -98,7 +98,7 @@ fn what_cannot_be_run_is_refused_by_name() {
         assert!(talk.contains(expected), "{text}: {talk}");
     }
     for (arguments, expected) in [
-        (["validate", "--policies", "ward"], "does not offer ward"),
+        (["validate", "--policies", "ward"], "neither side of this comparison is given"),
         (["validate", "--speed", "0"], "--speed must be"),
         (["validate", "--seconds", "0"], "--seconds must be"),
         (["validate", "--cache", "0"], "--cache must be above 0"),

@@ -216,7 +216,7 @@ impl Keeper {
             Err(error) => {
                 match error {
                     KeepError::NoTraffic(_) | KeepError::NoNode(_) => {
-                        tracing::info!(route, %error, "routing table stays")
+                        tracing::info!(route, %error, "routing table stays");
                     }
                     _ => tracing::error!(route, %error, "routing table stays: the new one cannot be used"),
                 }
