@@ -228,9 +228,11 @@ fn a_routing_table_comes_from_the_switch_s_own_traffic() {
     let count = |key: &str| made[key].as_u64().unwrap();
     assert!(count("core_targets") + count("partition_targets") > 0, "{made:#}");
     assert_says(&admin(&switch, "/routes")[0]["table"], &[("from", "traffic")]);
+    // What is in the core, or new, is anybody's; of the rest each has its owner.
     let reason = |target: &str| explain(&switch, target)["reason"].as_str().unwrap().to_owned();
-    assert_eq!(reason("test/files/0"), "core", "{:#}", explain(&switch, "test/files/0"));
-    assert_eq!(reason("test/never/asked"), "origin");
+    let owned = (0..TARGETS).filter(|i| reason(&format!("test/files/{i}")) == "owner").count();
+    assert_eq!(owned as u64, count("partition_targets"), "{made:#}");
+    assert_eq!(reason("test/never/asked"), "least_loaded");
     let reload = ask(switch.admin.unwrap(), "POST", "/routes/default/table/reload", "");
     assert_eq!(reload.status, 409, "there is no file");
 }
