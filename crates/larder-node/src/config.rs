@@ -70,6 +70,8 @@ pub enum StoreConfig {
         disk: DiskModel,
         /// The processor; `None` leaves replies as fast as the real one.
         processor: Option<ProcessorModel>,
+        /// Start with the first targets of the manifest in memory, as many as there is room for.
+        preload: bool,
     },
     /// An HTTP origin, asked for what the cache does not have.
     Origin(Box<OriginConfig>),
@@ -242,7 +244,7 @@ mod tests {
             ("limits.head_timeout", |c| c.limits.head_timeout = Duration::ZERO),
             ("disk.speed", |c| {
                 let disk = DiskModel { speed: f64::NAN, ..DiskModel::default() };
-                c.store = StoreConfig::Model { manifest: "m".into(), disk, processor: None };
+                c.store = StoreConfig::Model { manifest: "m".into(), disk, processor: None, preload: false };
             }),
         ];
         for (field, spoil) in cases {

@@ -151,7 +151,7 @@ impl Node {
     }
 
     /// The cache's number of the chunk that holds byte `at`; 0 is the object itself.
-    fn part_number(&self, at: u64) -> Result<u32, StoreError> {
+    pub(crate) fn part_number(&self, at: u64) -> Result<u32, StoreError> {
         u32::try_from(at / self.chunk + 1).map_err(|_| StoreError::TooLong)
     }
 }

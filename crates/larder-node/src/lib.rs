@@ -26,6 +26,7 @@ mod memory;
 mod node;
 mod object;
 mod origin;
+mod preload;
 mod reply;
 mod report;
 mod server;

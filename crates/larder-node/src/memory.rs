@@ -29,7 +29,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::sync::Notify;
 
 /// Least number of bytes an object counts for.
-const CHARGE_MIN: u64 = 512;
+pub(crate) const CHARGE_MIN: u64 = 512;
 
 /// Hash of a name, and which part of its contents.
 pub(crate) type Key = (u64, u32);

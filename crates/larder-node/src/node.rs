@@ -80,8 +80,9 @@ impl Node {
             config;
         let report = Report::new(report, &store);
         let machine = Machine::new(&store, dynamic.as_ref(), limits.reads_at_once)?;
+        let preload = matches!(store, crate::config::StoreConfig::Model { preload: true, .. });
         let store = machine.store(&store, &name, limits.reads_at_once)?;
-        Ok(Arc::new(Self {
+        let node = Arc::new(Self {
             speller: Speller::new(&name),
             name,
             memory: Arc::new(Memory::new(&cache, limits.reads_max)),
@@ -100,7 +101,11 @@ impl Node {
             stats_path,
             draining: AtomicBool::new(false),
             started: Instant::now(),
-        }))
+        });
+        if preload {
+            node.preload();
+        }
+        Ok(node)
     }
 
     /// One line for the operator: the store, how it is read, the size of the cache. A modelled store says that it

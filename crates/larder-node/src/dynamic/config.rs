@@ -213,7 +213,7 @@ mod tests {
 
     fn model(processor: bool) -> StoreConfig {
         let processor = processor.then(ProcessorModel::default);
-        StoreConfig::Model { manifest: "m".into(), disk: DiskModel::default(), processor }
+        StoreConfig::Model { manifest: "m".into(), disk: DiskModel::default(), processor, preload: false }
     }
 
     #[test]

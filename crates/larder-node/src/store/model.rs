@@ -55,6 +55,13 @@ impl Model {
         )
     }
 
+    /// All targets with what is known of them, in the manifest's order.
+    pub(crate) fn listed(&self) -> Vec<(&[u8], Meta)> {
+        let mut listed: Vec<_> = self.targets.iter().collect();
+        listed.sort_unstable_by_key(|(_, entry)| entry.place);
+        listed.into_iter().map(|(name, entry)| (&**name, Self::meta(name, *entry))).collect()
+    }
+
     pub(super) fn stat(&self, name: &[u8]) -> Result<Meta, StoreError> {
         self.entry(name).map(|entry| Self::meta(name, entry))
     }

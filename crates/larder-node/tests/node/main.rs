@@ -67,7 +67,10 @@ impl Running {
         let files = tempfile::tempdir().unwrap();
         let path = files.path().join("manifest");
         fs::write(&path, manifest).unwrap();
-        let mut config = NodeConfig::new("n", StoreConfig::Model { manifest: path, disk, processor: None });
+        let mut config = NodeConfig::new(
+            "n",
+            StoreConfig::Model { manifest: path, disk, processor: None, preload: false },
+        );
         set(&mut config);
         Self::start(config, files).await
     }

@@ -63,7 +63,7 @@ async fn the_load_is_that_of_the_model_where_there_is_one() {
     let manifest = files.path().join("manifest");
     fs::write(&manifest, "4096\t/a\n4096\t/b\n").unwrap();
     let processor = Some(ProcessorModel::default());
-    let store = StoreConfig::Model { manifest, disk: DiskModel::default(), processor };
+    let store = StoreConfig::Model { manifest, disk: DiskModel::default(), processor, preload: false };
     let running = Running::start(NodeConfig::new("n", store), files).await;
     let before = load(&running).await;
     for path in ["/a", "/b", "/a"] {

@@ -114,7 +114,7 @@ impl NodeArgs {
             let (manifest, processor_speed) = (manifest.clone(), self.processor_speed);
             let (speed, disks) = (self.disk_speed.unwrap_or(1.0), self.disks.unwrap_or(1));
             (raw.root, raw.origin) = (None, None);
-            raw.model = Some(RawModel { manifest, speed, disks, processor_speed });
+            raw.model = Some(RawModel { manifest, speed, disks, processor_speed, preload: false });
         }
         if let Some(cache) = self.cache {
             raw.cache.size = cache;

@@ -109,6 +109,9 @@ pub(crate) struct RawModel {
     /// Model the processor too, and how many times faster than the LARD paper's of 1998 (290 us for a reply and 40 us
     /// for each 512 bytes of it) it is. 0.001 to 1000000. Absent: replies are as fast as the real processor makes them.
     pub(crate) processor_speed: Option<f64>,
+    /// Start with the first targets of the manifest in memory, as many as there is room for.
+    #[serde(default)]
+    pub(crate) preload: bool,
 }
 
 fn speed_1998() -> f64 {

@@ -84,11 +84,11 @@ fn store(raw: &RawNode) -> Result<StoreConfig, Fault> {
         (Some(root), None, None) => {
             Ok(StoreConfig::Directory { root: PathBuf::from(root), bypass_page_cache: raw.bypass_page_cache })
         }
-        (None, Some(RawModel { manifest, speed, disks, processor_speed }), None) => {
+        (None, Some(RawModel { manifest, speed, disks, processor_speed, preload }), None) => {
             let disk = DiskModel { speed: *speed, disks: *disks, ..DiskModel::default() };
             let processor =
                 processor_speed.map(|speed| ProcessorModel { speed, ..ProcessorModel::default() });
-            Ok(StoreConfig::Model { manifest: PathBuf::from(manifest), disk, processor })
+            Ok(StoreConfig::Model { manifest: PathBuf::from(manifest), disk, processor, preload: *preload })
         }
         (None, None, Some(raw)) => Ok(StoreConfig::Origin(Box::new(origin(raw)?))),
         (_, None, Some(_)) => {

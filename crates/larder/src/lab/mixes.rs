@@ -74,6 +74,7 @@ pub(crate) fn scene(mix: Mix, clients: u32, measured: Duration, seed: u64) -> an
             speed: 1.0,
             programs: PROGRAMS.to_owned(),
             cache_kind: "lru",
+            preload: true,
         },
         drive: Drive::Users {
             script,
@@ -84,29 +85,26 @@ pub(crate) fn scene(mix: Mix, clients: u32, measured: Duration, seed: u64) -> an
             duration: warmup + measured,
         },
         classes: classes(),
+        shares: {
+            let [files, light, cpu, disk] = mix.shares();
+            [files + light, 0, cpu, disk]
+        },
         key: None,
         tuning,
     })
 }
 
 fn tuning(policy: PolicyKind) -> Tuning {
-    let (keys, tables) = match policy {
+    let tables = match policy {
         PolicyKind::LardUtil => {
-            ("", format!("{}[switch.util]\nby = \"connections\"\n", signals(policy, "10s")))
+            format!("{}[switch.util]\nby = \"connections\"\n", signals(policy, 10_000))
         }
         PolicyKind::WrrNum | PolicyKind::WrrTime => {
-            ("", format!("{}[switch.wrr]\ngather = \"1s\"\n", signals(policy, "200ms")))
+            format!("{}[switch.wrr]\ngather = \"1s\"\n", signals(policy, 200))
         }
-        PolicyKind::Static => (
-            "",
-            format!(
-                "{}[switch.static]\nshares = {{ n = 90, db = 0, cb = 6, dcb = 4 }}\n",
-                signals(policy, "1s")
-            ),
-        ),
-        _ => ("", signals(policy, "200ms")),
+        _ => signals(policy, 200),
     };
-    Tuning { keys: keys.to_owned(), tables, groups: Vec::new() }
+    Tuning { tables, ..Tuning::default() }
 }
 
 /// What the paper says of CAP over another policy.

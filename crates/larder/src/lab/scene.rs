@@ -18,10 +18,12 @@ pub(crate) struct Machines {
     pub(crate) caches: Vec<Bytes>,
     /// How many times faster than in 1998 disks and processors are.
     pub(crate) speed: f64,
-    /// Programs: further lines of `[node.dynamic]`, without speeds; empty for none.
+    /// Programs: further lines of `[node.dynamic]`, which runs on the modelled processor; empty for none.
     pub(crate) programs: String,
     /// What evicts.
     pub(crate) cache_kind: &'static str,
+    /// Memory is warm at the start.
+    pub(crate) preload: bool,
 }
 
 /// Who asks.
@@ -62,6 +64,8 @@ pub(crate) struct Scene {
     pub(crate) drive: Drive,
     /// The classes of requests: lines of `[[switch.classes]]`, a TOML array of tables; empty if all are alike.
     pub(crate) classes: Vec<String>,
+    /// Shares of the requests that are of class N, DB, CB and DCB, in thousandths: what `static` divides the nodes by.
+    pub(crate) shares: [u16; 4],
     /// Key template, if it is not the default.
     pub(crate) key: Option<&'static str>,
     /// What the switch is told besides, by policy.
@@ -71,8 +75,6 @@ pub(crate) struct Scene {
 /// What the switch is told for a policy.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tuning {
-    /// Further keys of `[switch]`, a line each.
-    pub(crate) keys: String,
     /// Further tables.
     pub(crate) tables: String,
     /// The groups of each node, if there are any.
@@ -97,13 +99,14 @@ impl Scene {
                 written.with_context(|| format!("cannot write {}", manifest.display()))?;
             }
         }
-        let Machines { caches, speed, programs, cache_kind } = &self.machines;
+        let Machines { caches, speed, programs, cache_kind, preload } = &self.machines;
         let mut tables = format!(
-            "[node.model]\nmanifest = \"{}\"\nspeed = {speed:?}\nprocessor_speed = {speed:?}\n",
+            "[node.model]\nmanifest = \"{}\"\nspeed = {speed:?}\nprocessor_speed = {speed:?}\npreload = \
+             {preload}\n",
             manifest.display()
         );
         if !programs.is_empty() {
-            tables += &format!("[node.dynamic]\ncpu = \"modelled\"\ncpu_speed = {speed:?}\n{programs}");
+            tables += &format!("[node.dynamic]\n{programs}");
         }
         let tuning = (self.tuning)(policy);
         let member = |(i, cache): (usize, &Bytes)| Member {
@@ -111,7 +114,13 @@ impl Scene {
             groups: tuning.groups.get(i).cloned().unwrap_or_default(),
             tables: tables.clone(),
         };
-        let mut switch = format!("policy = \"{policy}\"\n{}", tuning.keys);
+        let shares = match (policy, self.shares) {
+            (PolicyKind::Static, [n, db, cb, dcb]) => {
+                format!("[switch.static]\nshares = {{ n = {n}, db = {db}, cb = {cb}, dcb = {dcb} }}\n")
+            }
+            _ => String::new(),
+        };
+        let mut switch = format!("policy = \"{policy}\"\n");
         if let Some(key) = self.key {
             switch += &format!("key = \"{key}\"\n");
         }
@@ -122,17 +131,21 @@ impl Scene {
             members: caches.iter().enumerate().map(member).collect(),
             cache_kind,
             switch,
-            tables: tuning.tables,
+            tables: tuning.tables + &shares,
         })
     }
 }
 
 /// What any policy may go by: what the nodes say of themselves, so often; for WARD a table of what came in the last
 /// seconds.
-pub(crate) fn signals(policy: PolicyKind, period: &str) -> String {
+pub(crate) fn signals(policy: PolicyKind, period_ms: u32) -> String {
     let ward = match policy {
         PolicyKind::Ward | PolicyKind::Part => "[switch.ward]\nrefresh = \"2s\"\n",
         _ => "",
     };
-    format!("[switch.signals]\nsource = \"larder\"\nperiod = \"{period}\"\n{ward}")
+    let missing_after_ms = (10 * period_ms).max(2_000);
+    format!(
+        "[switch.signals]\nsource = \"larder\"\nperiod = \"{period_ms}ms\"\nmissing_after = \
+         \"{missing_after_ms}ms\"\n{ward}"
+    )
 }

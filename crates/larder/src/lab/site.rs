@@ -57,6 +57,7 @@ pub(crate) fn scene(kind: ProfileKind, measured: Duration, seed: u64) -> anyhow:
             speed: SPEED,
             programs: programs.to_owned(),
             cache_kind: "lru",
+            preload: false,
         },
         drive: Drive::Users {
             script,
@@ -67,6 +68,7 @@ pub(crate) fn scene(kind: ProfileKind, measured: Duration, seed: u64) -> anyhow:
             duration: warmup + measured,
         },
         classes: if asp { vec!["  { class = \"cb\", path = \"/asp*\" }".to_owned()] } else { Vec::new() },
+        shares: if asp { [950, 0, 50, 0] } else { [1_000, 0, 0, 0] },
         key: (kind == ProfileKind::Domino).then_some("{host}{path:3}?{query:#1}"),
         tuning: match kind {
             ProfileKind::Baseline | ProfileKind::Fas => files,
@@ -78,23 +80,23 @@ pub(crate) fn scene(kind: ProfileKind, measured: Duration, seed: u64) -> anyhow:
 
 fn files(policy: PolicyKind) -> Tuning {
     let preset = if policy == PolicyKind::Hacc { "[switch.hacc]\npreset = \"static-files\"\n" } else { "" };
-    Tuning { tables: signals(policy, "200ms") + preset, ..Tuning::default() }
+    Tuning { tables: signals(policy, 200) + preset, ..Tuning::default() }
 }
 
 fn database(policy: PolicyKind) -> Tuning {
     let preset = if policy == PolicyKind::Hacc { "[switch.hacc]\npreset = \"domino\"\n" } else { "" };
-    Tuning { tables: signals(policy, "200ms") + preset, ..Tuning::default() }
+    Tuning { tables: signals(policy, 200) + preset, ..Tuning::default() }
 }
 
 /// HACC tells scripts from files; whoever it is compared with does not.
 fn scripts(policy: PolicyKind) -> Tuning {
     if policy != PolicyKind::Hacc {
-        return Tuning { tables: signals(policy, "200ms"), ..Tuning::default() };
+        return Tuning { tables: signals(policy, 200), ..Tuning::default() };
     }
     let routes = "[[switch.routes]]\nname = \"scripts\"\npath = \"/asp*\"\ngroup = \"scripts\"\npolicy = \
                   \"least-conn\"\n[[switch.routes]]\nname = \"files\"\npath = \"*\"\ngroup = \"files\"\npolicy = \"hacc\"\n";
     Tuning {
-        tables: signals(policy, "200ms") + routes,
+        tables: signals(policy, 200) + routes,
         groups: vec![vec!["files"], vec!["scripts"], vec!["scripts"]],
         ..Tuning::default()
     }

@@ -62,9 +62,11 @@ pub(crate) fn replay(log: &Path, limit: usize, nodes: usize) -> anyhow::Result<S
             speed: 8.0,
             programs: String::new(),
             cache_kind: "gds",
+            preload: false,
         },
         drive: Drive::Log { plan: Arc::new(plan), clients: full(nodes) },
         classes: Vec::new(),
+        shares: [1_000, 0, 0, 0],
         key: None,
         tuning,
     })
@@ -76,5 +78,5 @@ pub(crate) const fn full(nodes: usize) -> u32 {
 }
 
 fn tuning(policy: PolicyKind) -> Tuning {
-    Tuning { tables: signals(policy, "200ms"), ..Tuning::default() }
+    Tuning { tables: signals(policy, 200), ..Tuning::default() }
 }
