@@ -1,0 +1,46 @@
+//! A modelled store's targets in memory from the start: an experiment of a tier that has long been warm.
+
+use crate::memory::{CHARGE_MIN, Entry, Found, Wanted};
+use crate::node::Node;
+use crate::object::Object;
+use crate::store::{Meta, Store, contents};
+use std::sync::Arc;
+
+impl Node {
+    /// Puts a modelled store's targets into memory in the manifest's order, until the next would evict one. What may not
+    /// be kept is passed over.
+    pub(crate) fn preload(self: &Arc<Self>) {
+        let Store::Model(model) = &self.store else { return };
+        let mut room = self.memory.stats().capacity;
+        for (name, meta) in model.listed() {
+            if !self.keeps(meta.size) {
+                continue;
+            }
+            // At least as much as it is charged: a head, and a chunk of its own for every piece.
+            let charge = meta.size + CHARGE_MIN * (2 + meta.size / self.chunk);
+            let Some(left) = room.checked_sub(charge) else { return };
+            room = left;
+            self.preload_one(name, meta);
+        }
+    }
+
+    fn preload_one(self: &Arc<Self>, name: &[u8], meta: Meta) {
+        let hash = self.memory.hash(name);
+        let short = meta.size <= self.chunk;
+        let body = short.then(|| contents(name, 0, meta.size));
+        let object = Arc::new(Object::new(name, meta, body, self.now_ms()));
+        if let Found::Lead(lead) = self.memory.begin((hash, 0), Wanted::Head(name)) {
+            lead.land(Ok(Entry::Head(Arc::clone(&object))), true);
+        }
+        let mut at = if short { meta.size } else { 0 };
+        while at < meta.size {
+            let piece = self.chunk_of(&object, at);
+            let Ok(part) = self.part_number(at) else { return };
+            if let Found::Lead(lead) = self.memory.begin((hash, part), Wanted::Part(&object)) {
+                let bytes = contents(name, piece.start, piece.end - piece.start);
+                lead.land(Ok(Entry::Part { of: Arc::clone(&object), bytes }), true);
+            }
+            at = piece.end;
+        }
+    }
+}
