@@ -45,17 +45,20 @@ pub(crate) fn classes() -> Vec<String> {
         .to_vec()
 }
 
-/// The programs of a node.
+/// Apache 1.3 on a Pentium MMX of 233 MHz against the server on a Pentium II of 300 MHz that the LARD paper measured.
+const PROCESSOR_SPEED: f64 = 1.0 / 3.0;
+
+/// The programs of a node, in times of a processor of speed 1.
 pub(crate) const PROGRAMS: &str = "turn = \"10ms\"\nhandlers = [\n  { name = \"light\", paths = \"/cgi/light*\", cpu = \
-    \"5ms\", reply = \"4KiB\" },\n  { name = \"cpu\", paths = \"/cgi/cpu*\", cpu = \"50ms\", reply = \"4KiB\" },\n  { \
-    name = \"disk\", paths = \"/cgi/disk*\", cpu = \"30ms\", reads = 3, reply = \"4KiB\" },\n]\n";
+    \"1.1ms\", reply = \"4KiB\" },\n  { name = \"cpu\", paths = \"/cgi/cpu*\", cpu = \"11ms\", reply = \"4KiB\" },\n  { \
+    name = \"disk\", paths = \"/cgi/disk*\", cpu = \"10ms\", reads = 1, reply = \"4KiB\" },\n]\n";
 
 /// Factor on think times: what makes 240 clients ask for more than four nodes can do.
 const fn time_scale(mix: Mix) -> f64 {
     match mix {
-        Mix::Static => 0.02,
-        Mix::Light => 0.06,
-        Mix::Intensive => 0.12,
+        Mix::Static => 0.11,
+        Mix::Light => 0.14,
+        Mix::Intensive => 0.18,
     }
 }
 
@@ -66,12 +69,13 @@ const fn time_scale(mix: Mix) -> f64 {
 pub(crate) fn scene(mix: Mix, clients: u32, measured: Duration, seed: u64) -> anyhow::Result<Scene> {
     let recipe = MixRecipe { pages: PAGES, ..MixRecipe::cap01(mix) };
     let script = Script::mix(&recipe, &Paths::default(), seed)?;
-    let warmup = Duration::from_secs(5);
+    let warmup = Duration::from_secs(3);
     Ok(Scene {
         label: format!("cap-{mix}"),
         machines: Machines {
             caches: vec![Bytes::mib(64); NODES],
-            speed: 1.0,
+            disk_speed: 1.0,
+            processor_speed: PROCESSOR_SPEED,
             programs: PROGRAMS.to_owned(),
             cache_kind: "lru",
             preload: true,

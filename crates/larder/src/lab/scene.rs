@@ -16,8 +16,10 @@ use crate::demo::plan::Plan;
 pub(crate) struct Machines {
     /// Memory of each node.
     pub(crate) caches: Vec<Bytes>,
-    /// How many times faster than in 1998 disks and processors are.
-    pub(crate) speed: f64,
+    /// How many times faster disks are than the LARD paper's of 1998.
+    pub(crate) disk_speed: f64,
+    /// How many times faster processors are than those that the LARD paper's costs come from.
+    pub(crate) processor_speed: f64,
     /// Programs: further lines of `[node.dynamic]`, which runs on the modelled processor; empty for none.
     pub(crate) programs: String,
     /// What evicts.
@@ -99,9 +101,9 @@ impl Scene {
                 written.with_context(|| format!("cannot write {}", manifest.display()))?;
             }
         }
-        let Machines { caches, speed, programs, cache_kind, preload } = &self.machines;
+        let Machines { caches, disk_speed, processor_speed, programs, cache_kind, preload } = &self.machines;
         let mut tables = format!(
-            "[node.model]\nmanifest = \"{}\"\nspeed = {speed:?}\nprocessor_speed = {speed:?}\npreload = \
+            "[node.model]\nmanifest = \"{}\"\nspeed = {disk_speed:?}\nprocessor_speed = {processor_speed:?}\npreload = \
              {preload}\n",
             manifest.display()
         );
