@@ -157,7 +157,7 @@ struct Given {
 }
 
 pub(crate) fn run(args: &LabArgs) -> anyhow::Result<()> {
-    logging::start("warn")?;
+    logging::start("warn,larder::lab=info")?;
     serve::raise_open_files();
     let output = match &args.experiment {
         Experiment::Cap(args) => &args.output,
@@ -231,7 +231,9 @@ fn doubts(rows: &[Row]) -> Vec<String> {
     let each = |row: &Row| {
         let name = format!("{}, {} clients, {}", row.scene, row.clients, row.figures.policy);
         let errors = (row.figures.errors > 0).then(|| format!("{} requests failed", row.figures.errors));
-        let doubts: Vec<String> = errors.into_iter().chain(row.figures.warnings.clone()).collect();
+        let broken = row.figures.broken.as_ref().map(|why| format!("did not run: {why}"));
+        let doubts: Vec<String> =
+            broken.into_iter().chain(errors).chain(row.figures.warnings.clone()).collect();
         (!doubts.is_empty()).then(|| format!("{name}: {}", doubts.join("; ")))
     };
     rows.iter().filter_map(each).collect()

@@ -133,8 +133,38 @@ fn arguments(role: &str, file: &Path) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use larder_core::PolicyKind;
+
     use super::*;
     use crate::config::Written;
+    use crate::lab::table;
+
+    fn valid(folder: &Path, name: &str, text: &str) {
+        let file = write(folder, name, text).expect("a file");
+        let written = Written::read_or_empty(Some(&file)).expect("it can be read");
+        if let Err(error) = written.validate() {
+            unreachable!("{error}\n{text}");
+        }
+    }
+
+    #[test]
+    fn every_policy_can_run_every_scene() {
+        let folder = tempfile::tempdir().expect("a directory");
+        let logs: [&Path; 0] = [];
+        for scene in table::scenes(&logs, 1, Duration::from_secs(1), 1).expect("the recipes are good") {
+            for policy in PolicyKind::ALL {
+                let plan = scene.cluster(policy, folder.path()).expect("a cluster");
+                let nodes: Vec<SocketAddr> =
+                    (1..).zip(&plan.members).map(|(port, _)| ([127, 0, 0, 1], port).into()).collect();
+                valid(folder.path(), "switch", &plan.switch_config(&nodes));
+                for member in &plan.members {
+                    valid(folder.path(), "node", &member.config("node", plan.cache_kind));
+                }
+            }
+        }
+    }
 
     #[test]
     fn what_is_written_is_valid() {
@@ -150,8 +180,6 @@ mod tests {
         };
         let nodes: Vec<SocketAddr> = vec![([127, 0, 0, 1], 1001).into(), ([127, 0, 0, 1], 1002).into()];
         let folder = tempfile::tempdir().expect("a directory");
-        let file = write(folder.path(), "switch", &plan.switch_config(&nodes)).expect("a file");
-        let written = Written::read_or_empty(Some(&file)).expect("it can be read");
-        written.validate().expect("it is valid");
+        valid(folder.path(), "switch", &plan.switch_config(&nodes));
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use larder_core::PolicyKind;
 use larder_load::users::UserPlan;
-use larder_load::{Arrivals, Report, Stage, UserProgress, Users, UsersReport};
+use larder_load::{Arrivals, Report, Stage, UserProgress, Users, UsersReport, Warning};
 use serde::Serialize;
 
 use super::busy::{self, Busy, Window};
@@ -25,7 +25,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const HOST: &str = "lab";
 
 /// What came of a run.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Figures {
     /// The policy.
     pub(crate) policy: String,
@@ -57,6 +57,8 @@ pub(crate) struct Figures {
     pub(crate) cpu_busy: Option<f64>,
     /// Reasons to doubt it.
     pub(crate) warnings: Vec<String>,
+    /// Why there are no figures.
+    pub(crate) broken: Option<String>,
 }
 
 impl Scene {
@@ -150,35 +152,48 @@ impl Scene {
     }
 }
 
+/// What the tables say by themselves.
+fn known(warning: &Warning) -> bool {
+    matches!(warning, Warning::Failures { .. })
+}
+
 impl Figures {
+    /// A run that came to nothing.
+    pub(crate) fn broken(policy: PolicyKind, why: &anyhow::Error) -> Self {
+        Self { policy: policy.to_string(), broken: Some(format!("{why:#}")), ..Self::default() }
+    }
+
     fn of(report: &Report) -> Self {
         Self {
-            policy: String::new(),
             requests_per_s: report.requests_per_s_busy.unwrap_or(report.requests_per_s),
-            connections_per_s: None,
-            pages_per_s: None,
             hit_ratio: report.cache.hit_ratio,
             mean_ms: report.latency.mean_us / 1e3,
             p50_ms: report.latency.p50_us / 1e3,
             p99_ms: report.latency.p99_us / 1e3,
-            page_p90_ms: None,
             imbalance: report.imbalance_requests.unwrap_or(1.0),
-            busy: Vec::new(),
             errors: report.failed,
             seconds: report.measured_s,
-            cpu_busy: None,
-            warnings: Vec::new(),
+            warnings: report
+                .warnings
+                .iter()
+                .filter(|warning| !known(warning))
+                .map(ToString::to_string)
+                .collect(),
+            ..Self::default()
         }
     }
 
     fn of_users(report: &UsersReport) -> Self {
+        let of_requests = Self::of(&report.requests);
+        let own = report.warnings.iter().map(ToString::to_string);
         Self {
+            warnings: of_requests.warnings.iter().cloned().chain(own).collect(),
             requests_per_s: report.hits_per_s,
             connections_per_s: Some(report.connections_per_s),
             pages_per_s: Some(report.pages.per_s),
             page_p90_ms: Some(report.pages.latency.p90_us / 1e3),
             seconds: report.window_s,
-            ..Self::of(&report.requests)
+            ..of_requests
         }
     }
 

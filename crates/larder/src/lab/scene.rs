@@ -126,7 +126,8 @@ impl Scene {
         if let Some(key) = self.key {
             switch += &format!("key = \"{key}\"\n");
         }
-        if !self.classes.is_empty() {
+        let by_class = matches!(policy, PolicyKind::Cap | PolicyKind::CapLoad | PolicyKind::Static);
+        if by_class && !self.classes.is_empty() {
             switch += &format!("classes = [\n{}\n]\n", self.classes.join(",\n"));
         }
         Ok(ClusterPlan {

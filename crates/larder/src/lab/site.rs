@@ -106,7 +106,6 @@ fn scripts(policy: PolicyKind) -> Tuning {
     Tuning {
         tables: signals(policy, 200) + routes,
         groups: vec![vec!["files"], vec!["scripts"], vec!["scripts"]],
-        ..Tuning::default()
     }
 }
 

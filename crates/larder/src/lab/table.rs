@@ -59,8 +59,8 @@ pub(crate) fn replay(log: &Path, limit: usize, nodes: usize) -> anyhow::Result<S
         label: label.split('.').next().unwrap_or("log").to_owned(),
         machines: Machines {
             caches: vec![cache; nodes],
-            disk_speed: 8.0,
-            processor_speed: 8.0,
+            disk_speed: 3.0,
+            processor_speed: 3.0,
             programs: String::new(),
             cache_kind: "gds",
             preload: false,
