@@ -79,7 +79,8 @@ pub struct Settings {
     pub static_shares: [u32; ServiceClass::COUNT],
     /// What `cap-load` goes by. Default: 1.25 times the mean load and two connections.
     pub cap_load: CapLoadSettings,
-    /// What `lard-cost` goes by. Default: L_idle 30, L_overload 130, a miss 50 (USENIX 1999, section 4).
+    /// What `lard-cost` goes by. Default: what a miss costs is measured, 50 until enough is known; L_idle 30 and L_overload 130
+    /// (USENIX 1999, section 4).
     pub cost: CostSettings,
     /// The routing table of `ward` and `part`. Without one every target is unknown to it. Default: none.
     pub table: Option<Arc<RouteTable>>,

@@ -18,12 +18,18 @@
 //! mapped node's cost is at most M, the least that f can be, L is not looked for either: as long as a target's node has no more
 //! than L_idle + M - 1 in flight, the decision is one look at the map.
 //!
-//! *M, measured* ([`MissCost::Measured`]): the median time of misses over the median time of hits at an unloaded node, both
+//! *M, measured*, unless it is [given](MissCost::Fixed): the median time of misses over the median time of hits at an unloaded node, both
 //! from what the shell says of the requests that end. Unloaded means at most [`UNLOADED`] requests in flight by the node's weight;
 //! misses count from nodes below L_idle, since what queues cost is counted apart. Medians, because clients that read slowly
 //! and targets of all sizes make the times' tails. They are counted in classes of an eighth of a doubling (an error of 9 % at
 //! most), each half forgotten after 4,096 samples. M is the ratio, cut to 1 to 1,000; until there are 64 samples of each, or
-//! where nodes do not say what was a hit, it is the default. Decisions read it as [`Read::Learned`].
+//! where nodes do not say what was a hit, it is the value to start from, the paper's 50. Decisions read it as
+//! [`Read::Learned`].
+//!
+//! *What stays a constant.* L_idle and L_overload, the paper's 30 and 130 connections: no time of a single request tells them.
+//! By the formula a node with `load` in flight delays what comes by load - L_idle units, so with hits of r ms L_overload
+//! accepts (L_overload - L_idle) r ms of waiting: whoever has a bound D on that sets L_idle + D / r. [`UNLOADED`] and the numbers
+//! of samples are constants too.
 //!
 //! Where the paper is silent:
 //! - *How long t stays mapped.* It only says when t becomes mapped. Here t has a set of nodes as in [`super::lard_r`]: where

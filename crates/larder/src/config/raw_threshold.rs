@@ -78,7 +78,7 @@ pub(crate) struct RawCost {
     /// L_overload: with more active requests, no more delay is acceptable. Above idle, to 100000.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) overload: Option<u32>,
-    /// What a miss costs, in delays of a request for a cached target: 1 to 1000, or "measured".
+    /// What a miss costs, in delays of a request for a cached target: 1 to 1000, or "measured": 50 until enough are seen.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) miss: Option<RawMiss>,
 }

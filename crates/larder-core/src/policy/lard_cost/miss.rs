@@ -6,14 +6,15 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::sync::Mutex;
 
-/// The parameters of `lard-cost`. The values are the paper's (USENIX 1999, section 4, Apache 1.3.3 on FreeBSD 2.2.6).
+/// The parameters of `lard-cost`. M is measured; L_idle and L_overload are constants, and like M's start the paper's
+/// (USENIX 1999, section 4, Apache 1.3.3 on FreeBSD 2.2.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CostSettings {
     /// L_idle: below this load a node is under-used. Connections; 1 to 100,000; default 30.
     pub idle: u32,
     /// L_overload: above this load no more delay is acceptable. Connections; above `idle`, to 100,000; default 130.
     pub overload: u32,
-    /// M: what a miss costs. Default: 50.
+    /// M: what a miss costs. Default: measured, 50 until enough is known.
     pub miss: MissCost,
 }
 
@@ -42,7 +43,7 @@ impl CostSettings {
 
 impl Default for CostSettings {
     fn default() -> Self {
-        Self { idle: 30, overload: 130, miss: MissCost::Fixed(50) }
+        Self { idle: 30, overload: 130, miss: MissCost::Measured { default: 50 } }
     }
 }
 

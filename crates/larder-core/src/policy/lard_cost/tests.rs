@@ -65,8 +65,8 @@ fn above_overload_a_node_is_out_of_the_question() {
 
 #[test]
 fn a_measured_miss_cost_takes_the_place_of_the_default() {
-    let cost = CostSettings { miss: MissCost::Measured { default: 50 }, ..CostSettings::default() };
-    let dispatcher = dispatcher(cost, &specs(&["a", "b"]));
+    // As it is without any setting.
+    let dispatcher = dispatcher(CostSettings::default(), &specs(&["a", "b"]));
     let request = Request::new(TargetId(1));
     let serve = |found, ms| {
         assert_eq!(send(&dispatcher, Time::ZERO, 1).0, 0);
