@@ -4,11 +4,16 @@
 //! counts until the node reports again, loses its targets (fails, drains, leaves), or the report is too old; it is *missing*
 //! then. Loads change with reports only, and so are the same for all decisions between two changes; they need no tape.
 //!
+//! A node that reports only what requests show of it, as in the headers of its replies, says nothing until it gets one. So
+//! that it is not passed over for good, a search may count it as the least of all while it is idle ([`Unknown::Probe`]).
+//!
 //! The least of each block of 64 slots is kept, so that the search for the least loaded node passes over blocks that cannot
-//! hold it. The minima go by what was put last, also where that has become missing since; this costs a look, not the result.
+//! hold it; and which loads are missing, as bits, made anew when membership changes or a load may have become too old. The
+//! minima go by what was put last, also where that has become missing since; this costs a look, not the result.
 
 use crate::id::NodeId;
 use crate::nodes::{Sight, lock};
+use crate::tape::Read;
 use crate::time::Time;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
@@ -25,8 +30,9 @@ const MISSING: u32 = u32::MAX;
 pub(super) enum Unknown {
     /// As one with this load.
     At(u32),
-    /// As the mean of those that are known: it comes into question only where all of them are equal.
-    Mean,
+    /// As the least of all if it has nothing in flight and does not [rest](Gauge::rest). Else as the mean of those that are
+    /// known: it comes into question only where all of them are equal.
+    Probe,
 }
 
 /// The loads by slot. Their unit is the policy's.
@@ -34,8 +40,20 @@ pub(super) enum Unknown {
 pub(super) struct Gauge {
     slots: Box<[Slot]>,
     minima: Box<[AtomicU32]>,
+    /// By block: which loads are missing. A load that is not may have a bit, one that is has one, as long as `checked` holds.
+    missing: Box<[AtomicU64]>,
+    checked: Checked,
     age_max: Duration,
     writing: Mutex<()>,
+}
+
+/// For how long the bits of missing loads hold.
+#[derive(Debug)]
+struct Checked {
+    /// The membership that they were made for.
+    members: AtomicU64,
+    /// When the first load becomes too old.
+    until: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -43,16 +61,24 @@ struct Slot {
     /// The membership epoch at which the load was put, in the upper half; the load in the lower.
     word: AtomicU64,
     at: AtomicU64,
+    /// Until when it is not probed again.
+    rests: AtomicU64,
 }
 
 impl Gauge {
     /// Room for `nodes_max` nodes, all of them missing. A load older than `age_max` is missing too.
     pub(super) fn new(nodes_max: u16, age_max: Duration) -> Self {
-        let slot = |_| Slot { word: AtomicU64::new(MISSING.into()), at: AtomicU64::new(0) };
+        let slot = |_| Slot {
+            word: AtomicU64::new(MISSING.into()),
+            at: AtomicU64::new(0),
+            rests: AtomicU64::new(0),
+        };
         let blocks = usize::from(nodes_max).div_ceil(BLOCK);
         Self {
             slots: (0..nodes_max).map(slot).collect(),
             minima: (0..blocks).map(|_| AtomicU32::new(MISSING)).collect(),
+            missing: (0..blocks).map(|_| AtomicU64::new(u64::MAX)).collect(),
+            checked: Checked { members: AtomicU64::new(u64::MAX), until: AtomicU64::new(0) },
             age_max,
             writing: Mutex::new(()),
         }
@@ -69,6 +95,20 @@ impl Gauge {
         let end = ((block + 1) * BLOCK).min(self.slots.len());
         let least = self.slots[block * BLOCK..end].iter().map(Slot::load).min();
         self.minima[block].store(least.unwrap_or(MISSING), Ordering::Release);
+        let bit = 1 << (node.index() % BLOCK);
+        if load == MISSING {
+            self.missing[block].fetch_or(bit, Ordering::AcqRel);
+        } else {
+            self.checked.until.fetch_min((now + self.age_max).as_nanos(), Ordering::AcqRel);
+            self.missing[block].fetch_and(!bit, Ordering::AcqRel);
+        }
+    }
+
+    /// The node was chosen for want of a load: it is not probed again before `until`.
+    pub(super) fn rest(&self, node: NodeId, until: Time) {
+        if let Some(slot) = self.slots.get(node.index()) {
+            slot.rests.store(until.as_nanos(), Ordering::Relaxed);
+        }
     }
 
     /// The node's load; `None` if it is missing.
@@ -103,7 +143,7 @@ impl Gauge {
     /// by its weight, then the first at or after `start`. Reports are as old as their period, so many requests see the same
     /// loads; the second rule keeps those that find equal ones from all going one way.
     ///
-    /// Looks at the blocks that can hold it, and at all nodes where one whose load is missing comes into question. With
+    /// Looks at the blocks that can hold it and at the nodes whose load is missing, and at all where all known loads are equal. With
     /// nothing known at all it is the node with the fewest requests in flight.
     pub(super) fn least(
         &self,
@@ -117,6 +157,11 @@ impl Gauge {
         let start = if start < used { start } else { 0 };
         let usable = |node: NodeId| nodes.is_open(node) && !skip(node);
         let after = |node: NodeId| (node.index() + used - start) % used;
+        if matches!(unknown, Unknown::Probe)
+            && let Some(node) = self.to_probe(now, nodes, usable).min_by_key(|node| after(*node))
+        {
+            return Some(node);
+        }
         let mut best: Option<(u32, _, usize, NodeId)> = None;
         for block in 0..self.minima.len().min(used.div_ceil(BLOCK)) {
             let least = self.minima[block].load(Ordering::Acquire);
@@ -138,8 +183,8 @@ impl Gauge {
         };
         let counts_as = match unknown {
             Unknown::At(load) => load,
-            Unknown::Mean if all().any(|node| self.is_above(now, node, least, nodes)) => MISSING,
-            Unknown::Mean => least,
+            Unknown::Probe if all().any(|node| self.is_above(now, node, least, nodes)) => MISSING,
+            Unknown::Probe => least,
         };
         if counts_as <= least {
             let missing = all().filter(|node| self.get(now, *node, nodes).is_none() && usable(*node));
@@ -147,6 +192,56 @@ impl Gauge {
             best = best.into_iter().chain(found).min();
         }
         best.map(|(.., node)| node)
+    }
+
+    /// The usable nodes whose load is missing, that have nothing in flight and do not rest.
+    fn to_probe(
+        &self,
+        now: Time,
+        nodes: Sight<'_>,
+        usable: impl Fn(NodeId) -> bool,
+    ) -> impl Iterator<Item = NodeId> {
+        let holds = self.checked.members.load(Ordering::Acquire) == nodes.members_epoch()
+            && now.as_nanos() <= self.checked.until.load(Ordering::Acquire);
+        if !holds {
+            self.check(now, nodes);
+        }
+        let used = nodes.slots().min(self.slots.len());
+        let blocks = self.missing.iter().take(used.div_ceil(BLOCK)).enumerate();
+        let bits = blocks.flat_map(|(block, bits)| {
+            let bits = bits.load(Ordering::Acquire);
+            let next = |bits: &u64| Some(bits & (bits - 1)).filter(|rest| *rest > 0);
+            core::iter::successors(Some(bits).filter(|bits| *bits > 0), next)
+                .map(move |bits| block * BLOCK + bits.trailing_zeros() as usize)
+        });
+        let missing = bits.take_while(move |index| *index < used).map(node_at);
+        let missing = missing.filter(move |node| usable(*node) && self.get(now, *node, nodes).is_none());
+        missing.filter(move |node| {
+            let rests = || self.slots[node.index()].rests.load(Ordering::Relaxed) > now.as_nanos();
+            nodes.load(*node) == 0 && nodes.read(Read::Learned, || rests().into()) == 0
+        })
+    }
+
+    /// Makes the bits of missing loads anew.
+    #[cold]
+    fn check(&self, now: Time, nodes: Sight<'_>) {
+        let _one = lock(&self.writing);
+        let members = nodes.members_epoch();
+        let mut until = u64::MAX;
+        for (block, slots) in self.slots.chunks(BLOCK).enumerate() {
+            let mut bits = 0;
+            for (index, slot) in slots.iter().enumerate() {
+                if self.get(now, node_at(block * BLOCK + index), nodes).is_some() {
+                    let at = Time::from_nanos(slot.at.load(Ordering::Relaxed));
+                    until = until.min((at + self.age_max).as_nanos());
+                } else {
+                    bits |= 1 << index;
+                }
+            }
+            self.missing[block].store(bits, Ordering::Release);
+        }
+        self.checked.until.store(until, Ordering::Release);
+        self.checked.members.store(members, Ordering::Release);
     }
 
     fn is_above(&self, now: Time, node: NodeId, bound: u32, nodes: Sight<'_>) -> bool {
@@ -202,7 +297,8 @@ mod tests {
             steps in prop::collection::vec((0_usize..200, 0_u8..9, 0_u32..6, 0_u64..20), 0..300),
             start in 0_usize..220,
             now in 0_u64..25,
-            mean in any::<bool>(),
+            earlier in 0_u64..25,
+            probes in any::<bool>(),
         ) {
             let nodes = nodes(n);
             let gauge = Gauge::new(300, AGE_MAX);
@@ -228,6 +324,9 @@ mod tests {
                 }
             }
             let (now, sight) = (Time::from_secs(now), sight(&nodes));
+            let unknown = if probes { Unknown::Probe } else { Unknown::At(3) };
+            // A search at another time leaves its bits behind.
+            let _ = gauge.least(Time::from_secs(earlier), 0, unknown, sight, |_| false);
             let known = |node: NodeId| {
                 let fresh = |(at, _): &(u64, u32)| now.since(Time::from_secs(*at)) <= AGE_MAX;
                 truth[node.index()].filter(fresh).map(|(_, load)| load)
@@ -238,15 +337,18 @@ mod tests {
             }
             let loads: Vec<u32> = open.iter().filter_map(|node| known(*node)).collect();
             let (least, most) = (loads.iter().min().copied(), loads.iter().max().copied());
-            let stand_in = match (mean, least) {
+            let stand_in = match (probes, least) {
                 (true, Some(least)) if least == most.unwrap_or(least) => least,
                 (true, Some(_)) => u32::MAX,
                 (true, None) => 0,
                 (false, _) => 3,
             };
             let from = if start < n { start } else { 0 };
-            let rank = |node: &NodeId| (known(*node).unwrap_or(stand_in), nodes.key(*node), (node.index() + n - from) % n);
-            let unknown = if mean { Unknown::Mean } else { Unknown::At(3) };
+            let probe = |node: NodeId| probes && known(node).is_none() && nodes.load(node) == 0;
+            let rank = |node: &NodeId| {
+                let after = (node.index() + n - from) % n;
+                (!probe(*node), known(*node).unwrap_or(stand_in), nodes.key(*node), after)
+            };
             let expected = open.iter().copied().min_by_key(rank);
             prop_assert_eq!(gauge.least(now, start, unknown, sight, |_| false), expected);
             for bound in 0..7 {

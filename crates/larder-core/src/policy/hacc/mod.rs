@@ -40,9 +40,10 @@
 //!   if it was at x when the offload began. One that has several nodes stays.
 //! - *When again*: until the cool-down ends x sheds no more and y is given no more, so that reports can show what
 //!   the first move did. Within one comparison each node takes part once. See [`monitor`].
-//! - *Missing reports* (none, without one of the weighed signals, or older than `report_age_max`): the node counts as the mean
-//!   of those that are known when a document is placed, so it is chosen only where those are all equal; it neither sheds nor
-//!   receives. With no report at all documents go to the node with the fewest requests in flight. Ties as in
+//! - *Missing reports* (none, without one of the weighed signals, or older than `report_age_max`): the node is probed. While
+//!   it has nothing in flight it counts as the least of all when a document is placed, once in every period, since a node
+//!   that reports with its replies, or a signal that only requests show, would stay missing otherwise. Beside that it counts
+//!   as the mean of those that are known, so it is chosen only where those are all equal. It neither sheds nor receives. With no report at all documents go to the node with the fewest requests in flight. Ties as in
 //!   [`super::lard_util`]. The 200 ms samples are not smoothed.
 //! - *Failure*: a failed node's documents count as never seen. A node that joins is not held back.
 //! - *Retries* go to the least loaded node not tried and move nothing.
@@ -104,7 +105,7 @@ impl Hacc {
         nodes: Sight<'_>,
         skip: impl Fn(NodeId) -> bool,
     ) -> Option<NodeId> {
-        self.gauge.least(now, nodes.position(target.0), Unknown::Mean, nodes, skip)
+        self.gauge.least(now, nodes.position(target.0), Unknown::Probe, nodes, skip)
     }
 
     /// The only node of a document that is to stay there: the common case.
@@ -166,12 +167,20 @@ impl Hacc {
         let node = self.least(now, request.target, nodes, |node| request.exclude.contains(node))?;
         Some(Choice { node, reason: Reason::Retry })
     }
+
+    /// Notes that a node was chosen that may have been probed.
+    fn chosen(&self, now: Time, choice: Choice, nodes: Sight<'_>) -> Choice {
+        if self.gauge.get(now, choice.node, nodes).is_none() {
+            self.gauge.rest(choice.node, now + self.settings.period);
+        }
+        choice.counted(nodes)
+    }
 }
 
 impl Policy for Hacc {
     fn pick(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
         if !request.exclude.is_empty() {
-            return self.retry(now, request, nodes).map(|choice| choice.counted(nodes));
+            return self.retry(now, request, nodes).map(|choice| self.chosen(now, choice, nodes));
         }
         let mut shard = self.targets.visit(request.target, nodes);
         let slot = shard.touch(request.target);
@@ -193,7 +202,7 @@ impl Policy for Hacc {
         if changes || !shard.is_current(slot, nodes) {
             apply(&mut shard, slot, verdict, changes.then_some(now), nodes, epoch);
         }
-        Some(verdict.choice.counted(nodes))
+        Some(self.chosen(now, verdict.choice, nodes))
     }
 
     fn peek(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {

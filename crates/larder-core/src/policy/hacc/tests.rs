@@ -110,15 +110,73 @@ fn a_document_stays_and_a_new_one_goes_to_the_least_loaded() {
 }
 
 #[test]
-fn a_silent_node_counts_as_the_mean_for_new_documents() {
+fn a_silent_node_counts_as_the_mean_for_new_documents_once_it_was_probed() {
     let dispatcher = dispatcher(HaccSettings::STATIC_FILES, 3);
     disks(&dispatcher, Time::ZERO, &[300, 200]);
+    assert_eq!(send(&dispatcher, Time::ZERO, 0).0, 2, "it is asked");
     assert_eq!(send(&dispatcher, Time::ZERO, 1).0, 1, "200 is below the mean of 250");
     disks(&dispatcher, Time::from_secs(61), &[300]);
     let now = Time::from_secs(61);
     // Of node 1 only an old report is left: it and node 2 both count as 300, like node 0.
     let nodes: Vec<u16> = (10..40).map(|document| send(&dispatcher, now, document).0).collect();
     assert!((0..3).all(|node| nodes.contains(&node)), "{nodes:?}");
+}
+
+/// Sends a new document every 50 ms for ten seconds to nodes that report with their replies, as busy as `busy` says, the
+/// service time being known once they have replied. Gives how many of the documents each node got.
+fn reporting_by_replies(dispatcher: &Dispatcher, from: Time, by_time: bool, busy: &[u16]) -> Vec<usize> {
+    let mut counts = vec![0; busy.len()];
+    for i in 0..200 {
+        let now = from + Duration::from_millis(i * 50);
+        let node = send(dispatcher, now, from.as_nanos() + i).0;
+        counts[node as usize] += 1;
+        let busy = busy[node as usize];
+        let report = if by_time {
+            LoadReport { service_us: Some(busy.into()), ..LoadReport::default() }
+        } else {
+            LoadReport { disk_permille: Some(busy), ..LoadReport::default() }
+        };
+        assert!(dispatcher.report(now, NodeId(node), report));
+    }
+    counts
+}
+
+#[test]
+fn a_node_that_comes_or_comes_back_is_asked_although_it_reports_only_what_requests_show() {
+    for by_time in [false, true] {
+        let time = weighs(&[(Signal::ServiceTime, 1000, 1000)]);
+        let dispatcher = dispatcher(if by_time { time } else { HaccSettings::STATIC_FILES }, 2);
+        let counts = reporting_by_replies(&dispatcher, Time::ZERO, by_time, &[300, 500]);
+        assert_eq!(counts, [199, 1], "each was asked, then the less loaded");
+        dispatcher.fail(Time::from_secs(10), NodeId(0), &mut Vec::new());
+        dispatcher.recover(Time::from_secs(11), NodeId(0), &mut Vec::new());
+        if by_time {
+            // A poll finds no request that has ended, and so no time.
+            assert!(dispatcher.report(Time::from_secs(11), NodeId(0), LoadReport::default()));
+        }
+        let counts = reporting_by_replies(&dispatcher, Time::from_secs(12), by_time, &[300, 500]);
+        assert_eq!(counts, [200, 0], "it is the least loaded again");
+        let spec = NodeSpec::named("new");
+        let node = dispatcher.join(Time::from_secs(22), spec, &mut Vec::new()).expect("there is room");
+        let counts = reporting_by_replies(&dispatcher, Time::from_secs(23), by_time, &[300, 500, 100]);
+        assert_eq!((node, &*counts), (NodeId(2), &[0, 0, 200][..]));
+    }
+}
+
+#[test]
+fn a_node_that_never_reports_is_probed_once_a_period_and_by_one_request() {
+    let dispatcher = dispatcher(HaccSettings::STATIC_FILES, 3);
+    disks(&dispatcher, Time::ZERO, &[300, 200]);
+    let nodes: Vec<u16> = (0..100).map(|i| send(&dispatcher, Time::from_millis(i * 10), i).0).collect();
+    let probes: Vec<usize> = (0..nodes.len()).filter(|at| nodes[*at] == 2).collect();
+    assert_eq!(probes, [0, 20, 40, 60, 80], "every 200 ms");
+    let hold = |ms: u64, document: u64| match dispatcher
+        .arrive(Time::from_millis(ms), Request::new(TargetId(mix(document))))
+    {
+        Arrival::Start(choice) => choice.node.0,
+        other => panic!("expected a start, got {other:?}"),
+    };
+    assert_eq!([hold(2_000, 1_000), hold(2_500, 1_001), hold(3_000, 1_002)], [2, 1, 1]);
 }
 
 /// Places 1,000 documents at node 0 of two and makes it `high` busy, the other `low`; gives how many of them are at
