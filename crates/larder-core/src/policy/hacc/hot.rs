@@ -6,7 +6,8 @@
 //! inherited decides about places only: a document is hot by the requests that were really seen.
 //!
 //! At the end of a window each rate becomes the mean of itself and of the window's count; half of what was is forgotten
-//! each second. The requests of all shards are added up at that time, and a document is hot while it has, in this window or
+//! each second, and of a shard that nobody asks is taken as forgotten for each window that has passed. The requests of all
+//! shards are added up at that time, and a document is hot while it has, in this window or
 //! by its rate, the stated share of them, and at least [`REQUESTS_MIN`]. With r times that share it goes to 1 + floor(r) nodes,
 //! within the limit. It leaves one again only when its requests have fallen to half of what gave it the node.
 //!
@@ -55,7 +56,7 @@ pub(super) struct Hot {
     share_permille: u64,
     nodes_max: u8,
     shards: Box<[Padded]>,
-    /// Requests per window, by shard.
+    /// By shard, a [`Rate`].
     rates: Box<[AtomicU64]>,
 }
 
@@ -85,6 +86,38 @@ struct Entry {
     count: u32,
     /// Seen per window.
     rate: u32,
+}
+
+/// Requests per window at some time, in one word, so that both change at once.
+#[derive(Clone, Copy, Debug)]
+struct Rate {
+    /// In tenths of a second; comes round after 13 years.
+    at: u32,
+    rate: u32,
+}
+
+impl Rate {
+    #[expect(clippy::cast_possible_truncation, reason = "the count of tenths comes round")]
+    const fn new(now: Time, rate: u32) -> Self {
+        Self { at: (now.as_nanos() / (WINDOW.as_nanos() as u64 / 10)) as u32, rate }
+    }
+
+    const fn to_bits(self) -> u64 {
+        (self.at as u64) << 32 | self.rate as u64
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "the two halves of a word")]
+    const fn from_bits(bits: u64) -> Self {
+        Self { at: (bits >> 32) as u32, rate: bits as u32 }
+    }
+
+    /// What is left of it: one half for each whole window that has passed since.
+    fn left(self, now: Time) -> u32 {
+        let tenths = Self::new(now, 0).at.wrapping_sub(self.at);
+        // Threads' clocks may differ by a little, and a tenth that has begun is none.
+        let windows = if tenths > u32::MAX / 2 { 0 } else { tenths.saturating_sub(1) / 10 };
+        self.rate >> windows.min(31)
+    }
 }
 
 impl Hot {
@@ -146,8 +179,9 @@ impl Hot {
         }
         let first = shard.ends == Time::ZERO;
         shard.ends = now + WINDOW;
-        self.rates[index].store(shard.rate.into(), Ordering::Relaxed);
-        let all: u64 = self.rates.iter().map(|rate| rate.load(Ordering::Relaxed)).sum();
+        self.rates[index].store(Rate::new(now, shard.rate).to_bits(), Ordering::Relaxed);
+        let rates = self.rates.iter().map(|rate| Rate::from_bits(rate.load(Ordering::Relaxed)));
+        let all: u64 = rates.map(|rate| u64::from(rate.left(now))).sum();
         let limit = u32::try_from(all * self.share_permille / 1000).unwrap_or(u32::MAX);
         shard.limit = (!first).then_some(limit.max(REQUESTS_MIN));
     }
@@ -205,6 +239,29 @@ mod tests {
         run(&hot, 0, 10, 20);
         run(&hot, 10, 10, 1_000);
         assert_eq!(hot.ask(TargetId(mix(0))), Spread::ONE);
+    }
+
+    #[test]
+    fn what_nobody_asks_for_any_more_keeps_no_document_cold() {
+        let hot = Hot::new(500, 16);
+        run(&hot, 0, 10, 20);
+        assert_eq!(hot.ask(TargetId(mix(0))), Spread::ONE, "a twentieth");
+        // The other shards are asked nothing from now on.
+        for i in 0..800 {
+            hot.count(Time::from_secs(10) + Duration::from_millis(i * 10), TargetId(mix(0)));
+        }
+        let spread = hot.ask(TargetId(mix(0)));
+        assert!(spread.up_to >= 2, "it has all requests: {spread:?}");
+    }
+
+    #[test]
+    fn a_rate_is_halved_for_each_window_that_passed() {
+        for (ms, left) in [(0, 800), (900, 800), (1_000, 800), (1_100, 400), (2_100, 200), (90_000, 0)] {
+            let rate = Rate::new(Time::from_secs(5), 800);
+            let rate = Rate::from_bits(rate.to_bits());
+            assert_eq!(rate.left(Time::from_secs(5) + Duration::from_millis(ms)), left, "{ms}");
+        }
+        assert_eq!(Rate::new(Time::from_secs(5), 800).left(Time::from_secs(4)), 800);
     }
 
     #[test]
