@@ -129,9 +129,12 @@ impl Dispatcher {
             more < Self::ROUTES_MAX,
             "at most 4095 beside the default",
         )?;
-        let specs: Vec<RouteSpec> =
+        let mut specs: Vec<RouteSpec> =
             core::iter::once(RouteSpec { group: GroupId::ALL, settings }).chain(routes).collect();
         specs.iter().try_for_each(|spec| spec.settings.validate())?;
+        // What a policy keeps for each node must have room for all that the table takes.
+        let nodes_max = specs[0].settings.nodes_max;
+        specs.iter_mut().for_each(|spec| spec.settings.nodes_max = nodes_max);
         let last = specs.iter().map(|spec| spec.group).max().unwrap_or_default();
         let first = &specs[0].settings;
         let table = Nodes::with_groups(first.nodes_max, first.join_pace(), last);
