@@ -32,7 +32,8 @@ pub struct ExplainReply {
     pub known: bool,
     /// The nodes that serve it, by name, in the order in which they were added; empty if it is not remembered.
     pub servers: Vec<String>,
-    /// Seconds since the servers last changed; `None` if it is not remembered.
+    /// Seconds since the servers last changed; `None` if it is not remembered, or its policy does not keep
+    /// when that was.
     pub unchanged_for_s: Option<f64>,
     /// The node that a request for it would go to now; `None` if none takes requests.
     pub node: Option<String>,
@@ -78,7 +79,7 @@ impl SwitchHandle {
             policy: explanation.policy.to_string(),
             known: known.is_some(),
             servers: known.iter().flat_map(|known| &known.servers).map(|&node| name(node)).collect(),
-            unchanged_for_s: known.map(|known| (now - known.changed).as_secs_f64()),
+            unchanged_for_s: known.and_then(|known| known.changed).map(|at| (now - at).as_secs_f64()),
             node: explanation.decision.map(|decision| name(decision.node)),
             reason: explanation.decision.map(|decision| decision.reason.to_string()),
         }

@@ -139,5 +139,5 @@ pub(super) fn known(targets: &Targets, target: TargetId, nodes: Sight<'_>) -> Op
     let shard = targets.shard(target);
     let slot = shard.find(target)?;
     let servers = shard.members(slot, nodes).collect();
-    Some(Known { servers, changed: shard.changed(slot) })
+    Some(Known { servers, changed: Some(shard.changed(slot)) })
 }

@@ -210,7 +210,7 @@ impl Policy for LbGc {
         let mut servers: Vec<NodeId> =
             state.mirror.of(target).filter(|copy| alive(copy, nodes)).map(|copy| copy.node).collect();
         servers.sort_unstable();
-        (!servers.is_empty()).then_some(Known { servers, changed: Time::ZERO })
+        (!servers.is_empty()).then_some(Known { servers, changed: None })
     }
 
     fn cache_event(
@@ -304,6 +304,8 @@ mod tests {
     fn a_hit_goes_where_it_is_cached_and_a_miss_to_the_globally_oldest() {
         let dispatcher = full();
         assert_eq!(send(&dispatcher, 1), (0, Reason::Local), "now 2 is the oldest, at b");
+        let known = dispatcher.explain(Time::from_secs(9), TargetId(1)).known.expect("it is cached");
+        assert_eq!((known.servers, known.changed), (vec![NodeId(0)], None));
         assert_eq!(send(&dispatcher, 4), (1, Reason::Oldest));
         event(&dispatcher, 1, 2, Evicted);
         event(&dispatcher, 1, 4, Stored);
