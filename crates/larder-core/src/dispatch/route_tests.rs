@@ -72,6 +72,52 @@ fn a_routes_policy_has_room_for_all_nodes_whatever_its_own_limit() {
     }
 }
 
+/// What a sight of a group says is what a scan over all nodes says, whatever the loads and states.
+#[test]
+fn a_groups_sight_is_a_scan_of_its_members() {
+    let specs: Vec<NodeSpec> =
+        (0..90).map(|i| node(&format!("n{i}"), if i % 3 == 0 { &[1] } else { &[2] })).collect();
+    let settings = |policy| Settings { policy, admission: Admission::Unlimited, ..Settings::default() };
+    let route = |number| RouteSpec { group: group(number), settings: settings(PolicyKind::Random) };
+    let dispatcher = Dispatcher::with_routes(settings(PolicyKind::Random), vec![route(1), route(2)], &specs)
+        .expect("in range");
+    let mut held: Vec<(RouteId, NodeId)> = Vec::new();
+    for step in 0..3_000_u64 {
+        let lot = crate::nodes::mix(step);
+        let route = [RouteId::DEFAULT, STATIC, DYNAMIC][lot as usize % 3];
+        if lot >> 8 & 1 == 0 || held.is_empty() {
+            held.push((route, send(&dispatcher, route, lot)));
+        } else {
+            let (route, at) = held.swap_remove((lot >> 9) as usize % held.len());
+            dispatcher.finish_on(Time::ZERO, route, at, &mut Vec::new());
+        }
+        if lot >> 20 & 31 == 0 {
+            let at = NodeId((lot >> 32) as u16 % 90);
+            let up = if dispatcher.nodes().is_open(at) { NodeState::Down } else { NodeState::Up };
+            dispatcher.set_state(Time::ZERO, at, up, &mut Vec::new());
+        }
+        let all = dispatcher.sight(RouteId::DEFAULT, None);
+        assert_eq!(all.outstanding_count(), dispatcher.outstanding());
+        for route in [STATIC, DYNAMIC] {
+            let (sight, start) = (dispatcher.sight(route, None), (lot >> 40) as usize % 100);
+            let open: Vec<NodeId> = (0..90).map(NodeId).filter(|at| sight.is_open(*at)).collect();
+            let loads: u32 = open.iter().map(|at| dispatcher.nodes().load(*at)).sum();
+            assert_eq!(sight.outstanding_count(), loads);
+            let from = if start < 90 { start } else { 0 };
+            let rank = |at: &&NodeId| (sight.key(**at), (at.index() + 90 - from) % 90);
+            let least = open.iter().min_by_key(rank).copied();
+            assert_eq!(sight.least(start), least);
+            let skipped = |at: NodeId| at.0 % 2 == 0;
+            let other = open.iter().filter(|at| !skipped(**at)).min_by_key(rank).copied();
+            assert_eq!(sight.least_without(start, skipped), other);
+            for bound in 0..4 {
+                let bound = crate::nodes::load::Key::of(bound);
+                assert_eq!(sight.any_below(bound), open.iter().any(|at| sight.key(*at) < bound));
+            }
+        }
+    }
+}
+
 #[test]
 fn every_policy_stays_in_its_group() {
     for kind in PolicyKind::ALL {

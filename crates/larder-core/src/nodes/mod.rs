@@ -24,7 +24,7 @@ use crate::unit::Bytes;
 use arc_swap::ArcSwap;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use load::{Key, Loads, Standing};
-use outstanding::Outstanding;
+use outstanding::{Outstanding, Total};
 use report::Reports;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use view::View;
@@ -101,6 +101,8 @@ pub struct Nodes {
     groups: Box<[AtomicU64]>,
     /// Requests admitted and not ended, by the group of their route.
     outstanding: Box<[Outstanding]>,
+    /// All of them together.
+    total: Arc<Total>,
     /// Changes of reports, membership and weights so far; see [`Sight::reports_epoch`].
     reports_epoch: AtomicU64,
     /// Changes of membership and weights so far; see [`Sight::members_epoch`].
@@ -143,6 +145,7 @@ impl Nodes {
     /// The same, where requests are counted apart for each group up to `last`.
     pub fn with_groups(nodes_max: u16, pace: JoinPace, last: GroupId) -> Self {
         let nodes_max = nodes_max.min(NODES_LIMIT);
+        let total = Arc::new(Total::default());
         Self {
             loads: Loads::new(nodes_max as usize),
             view: ArcSwap::from_pointee(View::default()),
@@ -154,7 +157,11 @@ impl Nodes {
             reports: Mutex::default(),
             nodes_max,
             groups: (0..nodes_max).map(|_| AtomicU64::new(0)).collect(),
-            outstanding: (0..=last.index()).map(|_| Outstanding::new()).collect(),
+            outstanding: match last {
+                GroupId::ALL => Box::new([Outstanding::new()]),
+                last => (0..=last.index()).map(|_| Outstanding::part_of(total.clone())).collect(),
+            },
+            total,
             reports_epoch: AtomicU64::new(0),
             members_epoch: AtomicU64::new(0),
         }
@@ -164,6 +171,11 @@ impl Nodes {
     /// uses counts with that of all.
     pub fn outstanding(&self, group: GroupId) -> &Outstanding {
         self.outstanding.get(group.index()).unwrap_or(&self.outstanding[0])
+    }
+
+    /// Requests admitted and not ended, in whatever group. O(1).
+    pub(crate) fn outstanding_total(&self) -> u32 {
+        if let [only] = &*self.outstanding { only.count() } else { self.total.count() }
     }
 
     /// Requests in flight at all nodes. O(n).

@@ -7,6 +7,7 @@
 //! by another thread; whoever must not be wrong asks [`Outstanding::enter_surely`], which looks again.
 
 use core::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::Arc;
 
 /// Purses; threads share one where there are more of them.
 const LANES: usize = 16;
@@ -35,9 +36,32 @@ pub struct Outstanding {
     /// Batches that have begun their way from the pool to a purse, and those that have arrived.
     begun: Padded,
     arrived: Padded,
+    /// Where there are several counts: their sum.
+    total: Option<Arc<Total>>,
+}
+
+/// The sum of several counts, kept by lanes, so that reading it costs the same however many they are.
+#[derive(Debug, Default)]
+pub(crate) struct Total([Padded; LANES]);
+
+impl Total {
+    /// What all of them count; between two requests of one thread exact.
+    pub(crate) fn count(&self) -> u32 {
+        let sum: i64 = self.0.iter().map(|lane| lane.0.load(Ordering::Relaxed)).sum();
+        u32::try_from(sum.max(0)).unwrap_or(u32::MAX)
+    }
+
+    fn add(&self, more: i64) {
+        self.0[LANE.with(|lane| *lane)].0.fetch_add(more, Ordering::Relaxed);
+    }
 }
 
 impl Outstanding {
+    /// Nothing outstanding, no limit; counted in `total` too.
+    pub(crate) fn part_of(total: Arc<Total>) -> Self {
+        Self { total: Some(total), ..Self::new() }
+    }
+
     /// Nothing outstanding, no limit.
     pub(crate) fn new() -> Self {
         let all = i64::from(u32::MAX);
@@ -47,6 +71,7 @@ impl Outstanding {
             purses: Default::default(),
             begun: Padded::default(),
             arrived: Padded::default(),
+            total: None,
         }
     }
 
@@ -72,6 +97,14 @@ impl Outstanding {
     /// Takes a credit, if there is one.
     #[must_use]
     pub(crate) fn enter(&self) -> bool {
+        let entered = self.take();
+        if let Some(total) = self.total.as_ref().filter(|_| entered) {
+            total.add(1);
+        }
+        entered
+    }
+
+    fn take(&self) -> bool {
         if self.pool.0.load(Ordering::SeqCst) < 0 {
             return false;
         }
@@ -103,6 +136,9 @@ impl Outstanding {
 
     /// Gives a credit back.
     pub(crate) fn leave(&self) {
+        if let Some(total) = &self.total {
+            total.add(-1);
+        }
         if self.pool.0.load(Ordering::SeqCst) < 0 {
             self.pool.0.fetch_add(1, Ordering::SeqCst);
             return;
@@ -156,6 +192,27 @@ mod tests {
             }
             assert_eq!(outstanding.count(), 0);
         }
+    }
+
+    #[test]
+    fn parts_are_added_up_as_they_change() {
+        let total = Arc::new(Total::default());
+        let parts: Vec<_> = (0..3).map(|_| Outstanding::part_of(total.clone())).collect();
+        parts[1].set_limit(5);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    for round in 0..5_000 {
+                        let entered = parts[round % 3].enter();
+                        if entered && round % 7 > 0 {
+                            parts[round % 3].leave();
+                        }
+                    }
+                });
+            }
+        });
+        assert!(parts[1].count() <= 5);
+        assert_eq!(total.count(), parts.iter().map(Outstanding::count).sum::<u32>());
     }
 
     #[test]

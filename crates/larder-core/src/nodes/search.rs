@@ -64,8 +64,13 @@ pub(super) trait Words {
     fn least_without(&self, start: usize, skip: impl Fn(NodeId) -> bool) -> Option<NodeId> {
         let used = self.slots();
         let start = if start < used { start } else { 0 };
+        self.least_of((start..used).chain(0..start), skip)
+    }
+
+    /// The open node with the least key of these slots, the first of equals, leaving out the nodes for which `skip` is true.
+    fn least_of(&self, slots: impl Iterator<Item = usize>, skip: impl Fn(NodeId) -> bool) -> Option<NodeId> {
         let mut best = (Key::CLOSED, None);
-        for index in (start..used).chain(0..start) {
+        for index in slots {
             let key = self.key(index);
             if key < best.0 && !skip(node_at(index)) {
                 best = (key, Some(node_at(index)));

@@ -5,7 +5,6 @@
 //! changes, and is read as it stands. Loads, counts and turns change at any moment; they are read through the [`Tape`].
 
 use super::load::Key;
-use super::outstanding::Outstanding;
 use super::search::{Taped, Words};
 use super::{GroupId, LoadReport, Nodes, Placing, Reported, Weight, lock, mix, slot};
 use crate::id::{NodeId, RouteId, TargetId};
@@ -76,15 +75,6 @@ impl<'a> Sight<'a> {
         self.nodes.is_open(node) && self.nodes.is_in(node, self.group)
     }
 
-    fn is_outside(self, node: NodeId) -> bool {
-        !self.nodes.is_in(node, self.group)
-    }
-
-    /// The slots of the group that take requests. Not for the group of all, which has a quicker search.
-    fn members(self) -> impl Iterator<Item = NodeId> {
-        (0..self.slots()).map(slot).filter(move |node| self.is_open(*node))
-    }
-
     /// Number of slots in use, removed nodes included: an upper bound of the slot numbers.
     #[inline]
     pub fn slots(self) -> usize {
@@ -122,24 +112,27 @@ impl<'a> Sight<'a> {
         self.nodes.weight_sum(self.group)
     }
 
-    /// Requests in flight at the group's nodes. In the group of all: those admitted and not ended, O(1); in another one
-    /// the loads are added up, O(n), since its nodes may serve other groups too.
+    /// Requests in flight at the group's nodes. In the group of all: those admitted and not ended, O(1) however many groups
+    /// there are; in another one the loads of its open nodes are added up, O(members), since they may serve other groups too.
     pub fn outstanding_count(self) -> u32 {
         if !self.sees_all() {
-            return self.members().map(|node| self.load(node)).sum();
+            let view = self.nodes.view.load();
+            let open = view.pool(self.group).from(0).map(slot).filter(|node| self.nodes.is_open(*node));
+            return open.map(|node| self.load(node)).sum();
         }
-        let live = || self.nodes.outstanding.iter().map(Outstanding::count).sum();
+        let live = || self.nodes.outstanding_total();
         match self.tape {
             None => live(),
             Some(tape) => u32::try_from(tape.read(Read::Outstanding, || live().into())).unwrap_or(u32::MAX),
         }
     }
 
-    /// Whether some open node has a key below `bound`.
+    /// Whether some open node has a key below `bound`. O(n/64) in the group of all, O(members) in another one.
     #[inline]
     pub fn any_below(self, bound: Key) -> bool {
         if !self.sees_all() {
-            return self.members().any(|node| self.key(node) < bound);
+            let view = self.nodes.view.load();
+            return view.pool(self.group).from(0).any(|index| self.key(slot(index)) < bound);
         }
         match self.tape {
             None => self.nodes.loads.any_below(bound),
@@ -147,7 +140,8 @@ impl<'a> Sight<'a> {
         }
     }
 
-    /// The least loaded open node; ties go to the first at or after `start`.
+    /// The least loaded open node; ties go to the first at or after `start`. O(n/64) in the group of all, O(members) in
+    /// another one.
     #[inline]
     pub fn least(self, start: usize) -> Option<NodeId> {
         if !self.sees_all() {
@@ -162,7 +156,14 @@ impl<'a> Sight<'a> {
     /// The least loaded open node for which `skip` is false.
     #[inline]
     pub fn least_without(self, start: usize, skip: impl Fn(NodeId) -> bool) -> Option<NodeId> {
-        let skip = |node| self.is_outside(node) || skip(node);
+        if !self.sees_all() {
+            let view = self.nodes.view.load();
+            let members = view.pool(self.group).from(start);
+            return match self.tape {
+                None => self.nodes.loads.least_of(members, skip),
+                Some(tape) => self.taped(tape).least_of(members, skip),
+            };
+        }
         match self.tape {
             None => self.nodes.loads.least_without(start, skip),
             Some(tape) => self.taped(tape).least_without(start, skip),

@@ -192,6 +192,13 @@ impl Pool {
         self.size
     }
 
+    /// The members' slots from the first at or after `start` on, cyclically; none for the group of all, which has no list.
+    pub(super) fn from(&self, start: usize) -> impl Iterator<Item = usize> + '_ {
+        let at = self.members.partition_point(|slot| usize::from(*slot) < start);
+        let (before, after) = self.members.split_at(at);
+        after.iter().chain(before).map(|slot| usize::from(*slot))
+    }
+
     /// Which member, counted from 0, a slot is; `None` for a slot that is no member.
     pub(super) fn rank(&self, slot: usize) -> Option<usize> {
         if self.members.is_empty() {
