@@ -63,7 +63,8 @@ pub struct Settings {
     /// of the CAP paper's collector (section 5).
     pub report_age_max: Duration,
     /// T_gat: how often `wrr-num` and `wrr-time` gather the reports and set new weights, and `lard-util` by connections polls. 1 ms to 1 h; default 10 s
-    /// (CAP section 5).
+    /// (CAP section 5). Where `lard-util` goes by connections not above `report_age_max`, or nodes would count as
+    /// missing from that age to the next poll.
     pub t_gat: Duration,
     /// What `lard-util` takes for a node's load: utilisation between `util_low_permille` and `util_high_permille`, or
     /// connections between `t_low` and `t_high`. Default: utilisation (CAP section 4.1).

@@ -23,7 +23,8 @@
 //!
 //! Where the paper is silent: it does not say how utilisation is sampled; here each
 //! [report](crate::nodes::LoadReport) counts at once. By connections a node's first report in each T_gat (counted from the
-//! start of the run) is the poll, and the others are not looked at, so that one source of signals serves both. Ties of the
+//! start of the run) is the poll, and the others are not looked at, so that one source of signals serves both; but one without the number makes
+//! it missing at once. Ties of the
 //! least loaded go to the node with fewer requests in flight by its weight, then to the first at or after the target's hash
 //! position. A node that has not reported that number, or not within `report_age_max`, is *unknown*: it is neither above T_high
 //! nor below T_low, and counts as T_low when the least loaded is looked for, so it comes after the idle and before the busy.
@@ -170,7 +171,9 @@ impl Policy for LardUtil {
             UtilBy::Utilisation => report.utilisation().map(u32::from),
             UtilBy::Connections => {
                 let last = self.gauge.put_at(now, node, nodes);
-                if last.is_some_and(|at| self.poll(at) == self.poll(now)) {
+                // A report without the number withdraws what was said, at any time.
+                let known = report.processes.is_some();
+                if known && last.is_some_and(|at| self.poll(at) == self.poll(now)) {
                     return;
                 }
                 let share = |count: u32| u64::from(count) * 1_000_000 / u64::from(nodes.weight(node).milli());
@@ -300,6 +303,22 @@ mod tests {
             (node.0, Reason::First),
             "6.5 against 7"
         );
+    }
+
+    #[test]
+    fn by_connections_a_report_is_withdrawn_between_polls() {
+        let settings = Settings { util_by: UtilBy::Connections, ..Settings::default() };
+        let dispatcher = dispatcher(settings);
+        let report = |second: u64, node: u16, processes: Option<u32>| {
+            let report = LoadReport { processes, ..LoadReport::default() };
+            assert!(dispatcher.report(Time::from_secs(second), NodeId(node), report));
+        };
+        assert_eq!(send(&dispatcher, Time::ZERO, AT_0), (0, Reason::First));
+        [(0, 70), (1, 3), (2, 30)].into_iter().for_each(|(node, count)| report(1, node, Some(count)));
+        report(3, 0, None);
+        assert_eq!(send(&dispatcher, Time::from_secs(3), AT_0), (0, Reason::Local), "of 70 nothing is left");
+        report(4, 0, Some(70));
+        assert_eq!(send(&dispatcher, Time::from_secs(4), AT_0), (1, Reason::Migrate), "it counts at once");
     }
 
     #[test]

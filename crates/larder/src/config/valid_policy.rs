@@ -64,10 +64,18 @@ fn tables(at: &str, given: &Parameters<'_>, settings: &mut Settings) -> Result<(
     if let Some(shares) = given.fixed.and_then(|raw| raw.shares.as_ref()) {
         settings.static_shares = static_shares(&format!("{at}.static.shares"), shares)?;
     }
-    match given.util {
-        Some(raw) => util(&format!("{at}.util"), raw, settings),
-        None => Ok(()),
+    if let Some(raw) = given.util {
+        util(&format!("{at}.util"), raw, settings)?;
     }
+    let (poll, age_max) = (settings.t_gat, settings.report_age_max);
+    if settings.util_by == UtilBy::Connections && poll > age_max {
+        let (poll, age_max) = (Span(poll), Span(age_max));
+        let key = if given.wrr.is_some() { "wrr.gather" } else { "util.by" };
+        let what = format!("polls every {poll}, and what a node says counts for {age_max}");
+        let hint = format!("write gather = \"{age_max}\" or less, or a longer signals.missing_after");
+        return Err(Fault::new(format!("{at}.{key}"), what).hint(hint));
+    }
+    Ok(())
 }
 
 /// T_low and T_high of lard-util.
