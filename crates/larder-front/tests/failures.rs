@@ -5,7 +5,7 @@ mod support;
 use larder_core::PolicyKind;
 use larder_front::Check;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use support::{Act, Node, PATIENCE, Running, config, eventually, header, ok};
 
@@ -87,6 +87,56 @@ async fn a_node_that_takes_too_long_is_left() {
     for _ in 0..2 {
         assert_eq!(client.get("/").await.text(), "good");
     }
+    switch.settles().await;
+}
+
+#[tokio::test]
+async fn a_node_that_hangs_and_is_given_up_does_not_look_quick() {
+    let hangs = Arc::new(AtomicBool::new(false));
+    let told = hangs.clone();
+    let quick = Node::scripted("quick", move |_| {
+        if told.load(Ordering::SeqCst) { Act::Hang } else { Act::Reply(ok("quick", "quick")) }
+    });
+    let steady = Node::scripted("steady", |_| {
+        std::thread::sleep(Duration::from_millis(30));
+        Act::Reply(ok("steady", "steady"))
+    });
+    let (quick, steady) = (quick.await, steady.await);
+    let mut config = config(&[&quick, &steady]);
+    config.settings.policy = PolicyKind::PeakEwma;
+    config.timeouts.node_read = PATIENCE;
+    let switch = Running::start(config);
+    for _ in 0..6 {
+        assert_eq!(switch.client().await.get("/").await.status, 200);
+    }
+    switch.settles().await;
+    let before = quick.requests();
+    assert!(before >= 3, "one each, then the quick one: {before}");
+    hangs.store(true, Ordering::SeqCst);
+    let mut served = 0;
+    for _ in 0..8 {
+        let mut client = switch.client().await;
+        client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await;
+        // The client's patience, which is not the switch's.
+        let reply = tokio::time::timeout(Duration::from_millis(250), client.reply()).await;
+        served += usize::from(reply.is_ok());
+        drop(client);
+        switch.settles().await;
+    }
+    assert_eq!((served, quick.requests() - before), (7, 1), "one was given up");
+}
+
+#[tokio::test]
+async fn a_node_that_takes_too_long_does_not_look_quick() {
+    let (hung, good) = (Node::scripted("hung", |_| Act::Hang).await, Node::named("good").await);
+    let mut config = config(&[&hung, &good]);
+    config.settings.policy = PolicyKind::PeakEwma;
+    config.timeouts.node_read = Duration::from_millis(200);
+    let switch = Running::start(config);
+    for _ in 0..8 {
+        assert_eq!(switch.client().await.get("/").await.text(), "good", "at once or in the end");
+    }
+    assert_eq!(hung.requests(), 1, "it was tried while it was unknown");
     switch.settles().await;
 }
 

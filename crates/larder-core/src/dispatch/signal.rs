@@ -97,6 +97,15 @@ impl Dispatcher {
         self.follow_thresholds();
     }
 
+    /// A try at `node` has ended after `waited` without a whole reply: it failed, took too long, or was given up. `waited` is
+    /// the time to the first byte of the reply, if that came. To be told while the request is counted there. How long a
+    /// reply would have taken is not known, but that it took longer; policies that learn latencies take it for that. Never
+    /// recorded, as [`Dispatcher::served`].
+    pub fn unserved(&self, now: Time, request: &Request, node: NodeId, waited: Duration) {
+        let sight = self.sight(request.route, None);
+        self.route(request.route).policy.unserved(now, request, node, waited, sight);
+    }
+
     /// A route gets another routing table. Decisions made from here on go by it. False if its policy uses none or there
     /// is no such route.
     pub fn set_table(&self, now: Time, route: RouteId, table: &Arc<RouteTable>) -> bool {

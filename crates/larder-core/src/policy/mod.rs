@@ -54,6 +54,7 @@ use crate::nodes::{LoadReport, Sight};
 use crate::time::Time;
 use core::fmt;
 use core::str::FromStr;
+use core::time::Duration;
 use std::sync::Arc;
 use table::RouteTable;
 
@@ -394,6 +395,10 @@ pub(crate) trait Policy: Send + Sync + fmt::Debug {
     /// A request that was sent to `node` has been answered. What is learned from it must be read through
     /// [`Sight::read`](Sight) as [`Read::Learned`](crate::tape::Read), so that a decision can be made anew.
     fn served(&self, _now: Time, _request: &Request, _node: NodeId, _served: &Served, _nodes: Sight<'_>) {}
+
+    /// A try at `node` has ended without a whole reply: a reply would have taken longer than `waited`. Learned, as in
+    /// [`Policy::served`].
+    fn unserved(&self, _now: Time, _request: &Request, _node: NodeId, _waited: Duration, _nodes: Sight<'_>) {}
 
     /// A node that takes requests has reported. Told of every report, in the order of changes, and again where a record is
     /// played; so what follows from reports alone may be read by decisions as it stands. What follows from loads too is

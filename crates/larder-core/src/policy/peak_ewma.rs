@@ -12,6 +12,11 @@
 //! l is the time to the first byte of the reply, or to its last where the first is not known: how fast a client
 //! reads says nothing of the node. A node that is left alone is forgiven in time, and tried again.
 //!
+//! *Without a reply*: a try that fails, takes too long or is given up has waited w for nothing, and a reply would have taken
+//! longer. So where w > e(n) e^(-t / tau) it counts as a peak, e(n) = w, and else as nothing: it raises what is expected and never
+//! lowers it. A node that hangs is never forgiven while requests are sent there. For an unknown node w counts from one
+//! step of time on, since a client that leaves at once has seen nothing.
+//!
 //! *Unknown*: a node that has shown no latency since it joined or was last closed costs nothing while it has no request,
 //! and more than every known node while it has one: it is given one request, and more when that is answered.
 //! Among unknown ones the load decides. Finagle does the same; linkerd assumes a second.
@@ -91,19 +96,39 @@ impl PeakEwma {
         if nodes.lost_since(node, learned.epoch.load(Ordering::Acquire)) {
             return None;
         }
-        Some((f64::from(known.latency_ns) * exp_minus(known.age(now) / self.decay_steps)).max(1.0))
+        Some(known.expected(now, self.decay_steps))
     }
 
     fn observe(&self, now: Time, node: NodeId, latency: Duration, nodes: Sight<'_>) {
+        self.learn(now, node, latency, nodes, |before, fresh| {
+            let lower = before.filter(|before| fresh.latency_ns <= before.latency_ns);
+            lower.map_or(fresh, |before| before.followed_by(fresh, now, self.decay_steps))
+        });
+    }
+
+    /// At least that long a reply would have taken.
+    fn peak(&self, now: Time, node: NodeId, waited: Duration, nodes: Sight<'_>) {
+        self.learn(now, node, waited, nodes, |before, fresh| {
+            // Another thread may have raised it since it was looked at.
+            let expected = before.map_or(0.0, |before| before.expected(now, self.decay_steps));
+            before.filter(|_| f64::from(fresh.latency_ns) <= expected).unwrap_or(fresh)
+        });
+    }
+
+    /// Makes `next` of what was known, which is forgotten if the node was closed since, and of a latency seen now.
+    fn learn(
+        &self,
+        now: Time,
+        node: NodeId,
+        latency: Duration,
+        nodes: Sight<'_>,
+        next: impl Fn(Option<Estimate>, Estimate) -> Estimate,
+    ) {
         let Some(learned) = self.learned.get(node.index()).filter(|_| nodes.is_open(node)) else { return };
         let latency_ns = (latency.as_nanos() as f32).max(1.0);
         let fresh = Estimate { latency_ns, step: step(now) };
-        // What was known before the node was last closed is forgotten.
         let lost = nodes.lost_since(node, learned.epoch.swap(nodes.epoch(), Ordering::AcqRel));
-        let follow = |word| {
-            let before = Estimate::of(word).filter(|before| !lost && latency_ns <= before.latency_ns);
-            Some(before.map_or(fresh, |before| before.followed_by(fresh, now, self.decay_steps)).word())
-        };
+        let follow = |word| Some(next(Estimate::of(word).filter(|_| !lost), fresh).word());
         // The closure always gives a word, so the update succeeds.
         let _ = learned.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, follow);
     }
@@ -116,6 +141,14 @@ impl Policy for PeakEwma {
 
     fn peek(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
         self.choose(now, self.lots.next(), request, nodes)
+    }
+
+    fn unserved(&self, now: Time, _request: &Request, node: NodeId, waited: Duration, nodes: Sight<'_>) {
+        let expected = self.estimate(now, node, nodes);
+        let least = expected.unwrap_or(f64::from(1_u32 << STEP_BITS));
+        if waited.as_nanos() as f64 > least {
+            self.peak(now, node, waited, nodes);
+        }
     }
 
     fn served(&self, now: Time, _request: &Request, node: NodeId, served: &Served, nodes: Sight<'_>) {
@@ -157,6 +190,11 @@ impl Estimate {
         let steps = step(now).wrapping_sub(self.step);
         // Threads' clocks may differ by a little.
         if steps > u32::MAX / 2 { 0.0 } else { f64::from(steps) }
+    }
+
+    /// What is left of it, at least 1.
+    fn expected(self, now: Time, decay_steps: f64) -> f64 {
+        (f64::from(self.latency_ns) * exp_minus(self.age(now) / decay_steps)).max(1.0)
     }
 
     fn followed_by(self, next: Self, now: Time, decay_steps: f64) -> Self {
@@ -243,6 +281,59 @@ mod tests {
         let later = Time::from_secs(10);
         let after = estimate.followed_by(Estimate { latency_ns: 10.0, step: 0 }, later, policy.decay_steps);
         assert!((f64::from(after.latency_ns) - (10.0 + 190.0 / core::f64::consts::E)).abs() < 0.02);
+    }
+
+    /// `node` was waited for in vain for so long.
+    fn gave_up(dispatcher: &Dispatcher, now: Time, node: u16, ms: u64) {
+        dispatcher.unserved(now, &REQUEST, NodeId(node), Duration::from_millis(ms));
+    }
+
+    #[test]
+    fn a_node_that_hangs_never_comes_to_look_good() {
+        let dispatcher = dispatcher(&["a", "b"]);
+        took(&dispatcher, Time::ZERO, 0, 10);
+        took(&dispatcher, Time::ZERO, 1, 20);
+        let mut hung = 0;
+        // a hangs: its clients wait for two seconds, and get nothing. b goes on as it was.
+        for tenth in 0..1_200 {
+            let now = Time::from_millis(tenth * 100);
+            let node = next(&dispatcher, now, 1)[0];
+            if node == 0 {
+                hung += 1;
+                gave_up(&dispatcher, now, 0, 2_000);
+            } else {
+                took(&dispatcher, now, 1, 20);
+            }
+        }
+        // 2,000 e^(-t/10) falls to 20 after 46 s: once at the start, and then after 46 and 92 s.
+        assert_eq!(hung, 3);
+    }
+
+    #[test]
+    fn what_was_waited_in_vain_raises_and_never_lowers() {
+        let dispatcher = dispatcher(&["a", "b"]);
+        took(&dispatcher, Time::ZERO, 0, 100);
+        took(&dispatcher, Time::ZERO, 1, 50);
+        (0..50).for_each(|_| gave_up(&dispatcher, Time::ZERO, 0, 1));
+        assert_eq!(next(&dispatcher, Time::ZERO, 9), [1; 9], "a failed quickly, and is no quicker for that");
+        // After 10 s of silence a is at 37 ms: 40 in vain are more than that, though less than the 100 it had shown.
+        let later = Time::from_secs(10);
+        took(&dispatcher, later, 1, 39);
+        gave_up(&dispatcher, later, 0, 40);
+        assert_eq!(next(&dispatcher, later, 9), [0; 9], "b is at 43");
+        gave_up(&dispatcher, later, 0, 60);
+        assert_eq!(next(&dispatcher, later, 9), [1; 9]);
+    }
+
+    #[test]
+    fn an_unknown_node_is_known_by_what_was_waited_in_vain_but_not_at_once() {
+        let dispatcher = dispatcher(&["a", "b"]);
+        took(&dispatcher, Time::ZERO, 0, 10);
+        assert_eq!(next(&dispatcher, Time::ZERO, 3), [1; 3], "it is unknown and idle");
+        dispatcher.unserved(Time::ZERO, &REQUEST, NodeId(1), Duration::from_micros(900));
+        assert_eq!(next(&dispatcher, Time::ZERO, 3), [1; 3], "the client did not wait");
+        gave_up(&dispatcher, Time::ZERO, 1, 500);
+        assert_eq!(next(&dispatcher, Time::ZERO, 9), [0; 9]);
     }
 
     #[test]

@@ -34,6 +34,10 @@ pub(crate) struct Context {
     pub(super) arrived: Time,
     /// The present try began.
     pub(super) tried: Time,
+    /// When the header of the present try's reply came.
+    pub(super) answered: Option<Time>,
+    /// The dispatcher has yet to be told how the present try went.
+    pub(super) untold: bool,
     pub(super) queued: Option<Duration>,
     /// How long the last connection took to open; `None` for a pooled one.
     pub(super) connect: Option<Duration>,
@@ -56,6 +60,8 @@ impl Context {
             cache: None,
             arrived: Time::ZERO,
             tried: Time::ZERO,
+            answered: None,
+            untold: false,
             queued: None,
             connect: None,
             first_byte: None,

@@ -146,6 +146,7 @@ impl ProxyHttp for Relay {
         let decision = self.place(session, context).await.map_err(|failure| refuse(context, failure))?;
         context.decision = Some(decision);
         context.tried = context.arrived + context.queued.unwrap_or_default();
+        context.untold = true;
         Ok(false)
     }
 
@@ -154,7 +155,9 @@ impl ProxyHttp for Relay {
             Some(first) if context.tries == 0 => first,
             // Where no other node is left, the failure of the last one is the answer.
             _ => {
-                context.tried = self.shared.clock.now();
+                let now = self.shared.clock.now();
+                self.tell_unserved(context, now);
+                context.tried = now;
                 self.place_again(context).map_err(|refusal| {
                     let failure = context.failure.unwrap_or_else(|| refusal.into());
                     refuse(context, failure)
@@ -163,6 +166,7 @@ impl ProxyHttp for Relay {
         };
         context.tries = context.tries.saturating_add(1);
         context.decision = Some(decision);
+        context.untold = true;
         match self.shared.nodes.get(decision.node) {
             Some(node) => Ok(Box::new(node.peer.clone())),
             None => Err(refuse(context, Failure::Internal)),
@@ -215,12 +219,14 @@ impl ProxyHttp for Relay {
             // In a tunnel the client may be silent as long as the node is not.
             session.set_read_timeout(None);
         }
+        let now = self.shared.clock.now();
+        context.answered = Some(now);
         if let Some(resume) = &context.resume {
             let checked = resume.check(reply);
             context.resume_refused = checked.is_err();
             return checked;
         }
-        context.first_byte = Some(self.shared.clock.now() - context.arrived);
+        context.first_byte = Some(now - context.arrived);
         let status = reply.headers.get_all(CACHE_STATUS).iter().next_back();
         context.cache = status.and_then(|value| cache_outcome(value.as_bytes()));
         if let Some(node) = context.decision.and_then(|decision| self.shared.nodes.get(decision.node)) {

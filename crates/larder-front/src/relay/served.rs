@@ -6,6 +6,10 @@
 //! for a status of 200 to 299 or 304 only, and only such replies enter the census: others say nothing about what serving
 //! the target costs. A reply that broke off, or that two nodes had a part in, has no time of its own; a tunnel lasts as
 //! long as its users like.
+//!
+//! Of every other try that a node was asked for it is told how long it was waited for, up to the header of the reply if that
+//! came: of one that failed and goes elsewhere, one that took too long, one whose client left. Otherwise a node that hangs
+//! would not be heard of at all.
 
 use super::{Context, Relay};
 use crate::cache_status::CacheOutcome;
@@ -15,13 +19,26 @@ use pingora_error::Error;
 use pingora_proxy::Session;
 
 impl Relay {
-    /// Tells what a request that ended at `now` has shown; to be called while it still holds its load.
-    pub(super) fn tell(&self, session: &Session, error: Option<&Error>, context: &Context, now: Time) {
-        let status = session.response_written().map_or(0, |reply| reply.status.as_u16());
-        let (Some(decision), None, None) = (context.decision, error, &context.resume) else { return };
-        if status < 200 {
+    /// Tells that the present try has ended at `now` without a whole reply, unless that was told; to be called while it still
+    /// holds its load.
+    pub(super) fn tell_unserved(&self, context: &mut Context, now: Time) {
+        let answered = context.answered.take();
+        if !std::mem::take(&mut context.untold) {
             return;
         }
+        if let Some(decision) = context.decision {
+            let waited = answered.unwrap_or(now) - context.tried;
+            self.shared.dispatcher.unserved(now, &context.request, decision.node, waited);
+        }
+    }
+
+    /// Tells what a request that ended at `now` has shown; to be called while it still holds its load.
+    pub(super) fn tell(&self, session: &Session, error: Option<&Error>, context: &mut Context, now: Time) {
+        let status = session.response_written().map_or(0, |reply| reply.status.as_u16());
+        let whole = error.is_none() && context.resume.is_none() && status >= 200;
+        let Some(decision) = context.decision.filter(|_| whole) else {
+            return self.tell_unserved(context, now);
+        };
         let useful = matches!(status, 200..=299 | 304);
         let began = context.tried;
         let served = Served {
