@@ -18,8 +18,10 @@ use std::sync::Arc;
 pub enum CacheEvent {
     /// The target is in the cache now.
     Stored,
-    /// The target has left the cache.
+    /// The target has left the cache, just now and to make room.
     Evicted,
+    /// The target is not in the cache, though it was. When it left, and for what, is not known: it was found out later.
+    Gone,
 }
 
 /// Whether a node had the target in memory.

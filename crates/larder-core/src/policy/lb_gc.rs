@@ -27,8 +27,11 @@
 //!   may evict something else than the oldest; the mirror follows what nodes say.
 //! - *Copies at several nodes* (after retries): each ages by itself; the least loaded serves, equals by slot.
 //! - *Hits as events*: `Stored` of a copy that is there already, as a shell tells that goes by `Cache-Status` of hits, makes it
-//!   younger and nothing else; what has left in the meantime has left for another. From hits alone nobody learns what
-//!   left: no cache is ever full, and what is left is LB, with a retried target where it was found last.
+//!   younger and nothing else; what has left in the meantime has left for another. From hits and misses alone nobody learns
+//!   what leaves for what: no cache is ever full, and what is left is LB, with a retried target where it was found last.
+//! - *Found out later*: `Gone` takes a copy that the node had confirmed out of the mirror, as what a new snapshot does not name
+//!   after a link was down, or what was asked for and was a miss. It says nothing of room, and what left before it without
+//!   a store has lost its meaning. A copy that is only expected stays: its miss is what puts it there.
 //! - *Lost events*: a copy that has left unnoticed is asked for once, and is stored again. Copies of a node that failed,
 //!   drained or left are forgotten. A retry goes to the least loaded node that was not tried and is not mirrored until
 //!   it is stored.
@@ -243,6 +246,12 @@ impl Policy for LbGc {
                 let size = mirror.remove(target, node).map_or(1, |copy| copy.size.max(1));
                 room.evicted(size, epoch);
             }
+            CacheEvent::Gone => {
+                if mirror.at(target, node).is_some_and(|copy| copy.size > 0) {
+                    mirror.remove(target, node);
+                }
+                (room.left, room.left_last) = (0, 0);
+            }
         }
         if !state.is_full(node, nodes) {
             state.search.set(Search { found: Some(node), ..state.search.get() });
@@ -261,7 +270,7 @@ mod tests {
     use crate::dispatch::{Admission, Arrival, Dispatcher};
     use crate::nodes::NodeSpec;
     use crate::policy::PolicyKind;
-    use CacheEvent::{Evicted, Stored};
+    use CacheEvent::{Evicted, Gone, Stored};
 
     fn dispatcher(names: &[&str], targets_max: usize) -> Dispatcher {
         let settings = Settings {
@@ -369,6 +378,42 @@ mod tests {
         };
         assert_eq!(run(true), run(false));
         assert_eq!(run(true), [Reason::Hash, Reason::Hash, Reason::Oldest, Reason::Oldest]);
+    }
+
+    #[test]
+    fn what_left_while_nobody_listened_made_no_room() {
+        let run = |event_of_the_gap: CacheEvent| {
+            let dispatcher = full();
+            (100..200).for_each(|target| event(&dispatcher, 0, target, Stored));
+            // The link is down while 100 to 199 leave, each for another; the new snapshot names those, and then what it misses.
+            (300..400).for_each(|target| event(&dispatcher, 0, target, Stored));
+            (100..200).for_each(|target| event(&dispatcher, 0, target, event_of_the_gap));
+            assert_eq!(dispatcher.explain(Time::ZERO, TargetId(150)).known, None);
+            // The next object is one of usual size, and leaves again.
+            event(&dispatcher, 0, 1, Evicted);
+            event(&dispatcher, 0, 500, Stored);
+            event(&dispatcher, 0, 500, Evicted);
+            event(&dispatcher, 0, 501, Stored);
+            send(&dispatcher, 600).1
+        };
+        assert_eq!(run(Gone), Reason::Oldest, "every cache is as full as before");
+        assert_eq!(run(Evicted), Reason::Hash, "a hundred at once for one: that one was large");
+    }
+
+    #[test]
+    fn a_miss_takes_a_copy_out_that_was_confirmed() {
+        let dispatcher = dispatcher(&["a", "b"], 100);
+        let holders = || dispatcher.explain(Time::ZERO, TargetId(7)).known.map(|known| known.servers);
+        let (node, _) = send(&dispatcher, 7);
+        event(&dispatcher, node, 7, Gone);
+        assert_eq!(holders(), Some(vec![NodeId(node)]), "its first miss: it is on its way");
+        // It is found at the other node, where a retry took it, and at this one.
+        event(&dispatcher, 1 - node, 7, Stored);
+        event(&dispatcher, node, 7, Stored);
+        assert_eq!(holders(), Some(vec![NodeId(0), NodeId(1)]));
+        event(&dispatcher, node, 7, Gone);
+        assert_eq!(holders(), Some(vec![NodeId(1 - node)]));
+        assert_eq!(send(&dispatcher, 7), (1 - node, Reason::Local));
     }
 
     #[test]

@@ -109,7 +109,7 @@ fn nodes_tried_before_are_not_chosen_while_others_are_left() {
 fn signal(dispatcher: &Dispatcher, now: Time, i: u64) {
     let node = NodeId((mix(i) % 5) as u16);
     assert!(dispatcher.report(now, node, report(mix(i))));
-    let event = if i.is_multiple_of(2) { CacheEvent::Stored } else { CacheEvent::Evicted };
+    let event = [CacheEvent::Stored, CacheEvent::Evicted, CacheEvent::Gone][[0, 1, 0, 2][i as usize % 4]];
     dispatcher.cache_event(now, node, TargetId(mix(i % 40)), event);
 }
 

@@ -274,7 +274,11 @@ fn put_changed(out: &mut Vec<u8>, changed: &Changed) {
             out.push(4);
             put(out, node.0.into());
             out.extend(target.0.to_le_bytes());
-            out.push(u8::from(*event == CacheEvent::Evicted));
+            out.push(match event {
+                CacheEvent::Stored => 0,
+                CacheEvent::Evicted => 1,
+                CacheEvent::Gone => 2,
+            });
         }
         Change::Table(route, table) => {
             out.push(5);
@@ -299,7 +303,8 @@ fn changed(wire: &mut Wire<'_>) -> Result<Changed, RecordError> {
         }
         4 => {
             let (node, target) = (wire.node()?, TargetId(wire.word("target")?));
-            let event = wire.one_of(&[CacheEvent::Stored, CacheEvent::Evicted], "cache event")?;
+            let event =
+                wire.one_of(&[CacheEvent::Stored, CacheEvent::Evicted, CacheEvent::Gone], "cache event")?;
             Change::Cache(node, target, event)
         }
         5 => Change::Table(RouteId(wire.small("route")?), Arc::new(table(wire)?)),

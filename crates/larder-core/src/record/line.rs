@@ -47,6 +47,7 @@ pub fn changed_line(out: &mut String, generation: u64, at: Time, change: &Change
         Change::Report(..) => (None, "report".to_owned()),
         Change::Cache(_, target, CacheEvent::Stored) => (Some(target), "stored".to_owned()),
         Change::Cache(_, target, CacheEvent::Evicted) => (Some(target), "evicted".to_owned()),
+        Change::Cache(_, target, CacheEvent::Gone) => (Some(target), "gone".to_owned()),
         Change::Table(route, table) => (None, format!("table:{}:{}", route.0, table.len())),
     };
     let target = target.map_or_else(|| "-".to_owned(), ToString::to_string);

@@ -108,6 +108,7 @@ fn changes() -> Vec<Change> {
         Change::Report(node, report),
         Change::Cache(node, target, CacheEvent::Stored),
         Change::Cache(node, target, CacheEvent::Evicted),
+        Change::Cache(node, target, CacheEvent::Gone),
         Change::Table(RouteId(3), Arc::new(table)),
     ]
 }

@@ -103,7 +103,7 @@ impl Link<'_> {
         let tell = |target: TargetId, event: CacheEvent| {
             node.signals.event(match event {
                 CacheEvent::Stored => EventKind::Stored,
-                CacheEvent::Evicted => EventKind::Evicted,
+                CacheEvent::Evicted | CacheEvent::Gone => EventKind::Evicted,
             });
             // False for a node that takes no requests: then the stream is left.
             shared.dispatcher.cache_event(now, node.id, target, event);

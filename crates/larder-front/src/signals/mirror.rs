@@ -1,7 +1,7 @@
 //! What the event stream of a larder node says, line by line, and what it means for the mirror of the node's cache.
 //!
 //! A stream begins with a snapshot: all targets held. It takes the place of what was known: what it does not name has
-//! left while nobody listened. After it come changes. See `larder_node`'s stream for the lines.
+//! left while nobody listened, at some time and for some other. After it come changes. See `larder_node`'s stream for the lines.
 
 use super::cause::Cause;
 use larder_core::TargetId;
@@ -107,7 +107,7 @@ impl Mirror {
                 let mut gone: Vec<TargetId> = before.difference(&self.known).copied().collect();
                 // The order of a hash table is chance, and what follows is recorded.
                 gone.sort_unstable();
-                gone.into_iter().for_each(|target| tell(target, CacheEvent::Evicted));
+                gone.into_iter().for_each(|target| tell(target, CacheEvent::Gone));
                 self.stage = Stage::Live;
                 Ok(Said::Live)
             }
@@ -189,7 +189,7 @@ impl Lines {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use CacheEvent::{Evicted, Stored};
+    use CacheEvent::{Evicted, Gone, Stored};
     use proptest::prelude::*;
 
     /// Feeds lines and returns what was told, up to the first error.
@@ -230,7 +230,7 @@ mod tests {
         mirror.begin();
         let (told, _) =
             feed(&mut mirror, "{\"snapshot\":{}}\n{\"held\":\"0000000000000003\"}\n{\"live\":true}\n");
-        assert_eq!(told, [(3, Stored), (2, Evicted)]);
+        assert_eq!(told, [(3, Stored), (2, Gone)]);
         assert_eq!(mirror.known(), [3]);
     }
 
