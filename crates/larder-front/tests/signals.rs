@@ -363,6 +363,32 @@ async fn a_node_that_comes_back_tells_everything_again() {
 }
 
 #[tokio::test]
+async fn without_a_stream_a_miss_says_what_has_left() {
+    let replies = AtomicU64::new(0);
+    let node = Node::scripted("a", move |head| {
+        if head.starts_with("GET /.larder/events ") {
+            return Act::Reply(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n".to_vec());
+        }
+        let found = ["a; fwd=uri-miss; stored", "a; hit", "a; fwd=uri-miss", "a; hit"];
+        let found = found[replies.fetch_add(1, SeqCst) as usize % 4];
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: 1\r\nCache-Status: {found}\r\n\r\nx");
+        Act::Reply(head.into_bytes())
+    })
+    .await;
+    let switch = Running::start(mirroring(&[&node]));
+    let mut client = switch.client().await;
+    for (expected, why) in [
+        (&["a"][..], "it is on its way"),
+        (&["a"][..], "it is there"),
+        (&[][..], "it was there, and has left"),
+        (&["a"][..], "it is there again"),
+    ] {
+        assert_eq!(client.get("/x").await.status, 200);
+        assert_eq!(holders(&switch, "/x"), expected, "{why}");
+    }
+}
+
+#[tokio::test]
 async fn without_a_stream_hits_say_what_a_node_holds() {
     let node = Node::scripted("a", |head| match head.starts_with("GET /.larder/events ") {
         true => Act::Reply(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n".to_vec()),

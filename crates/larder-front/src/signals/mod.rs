@@ -179,8 +179,16 @@ pub(crate) fn note_reply(
         }
     }
     // Where a stream is live, it knows better.
-    if signals.mirrored && cache == Some(CacheOutcome::Hit) && !node.signals.is_streaming() {
-        shared.dispatcher.cache_event(shared.clock.now(), node.id, target, CacheEvent::Stored);
+    if let Some(outcome) = cache
+        && signals.mirrored
+        && !node.signals.is_streaming()
+    {
+        let event = match outcome {
+            CacheOutcome::Hit => CacheEvent::Stored,
+            // Now it is on its way there, but what was there has left.
+            CacheOutcome::Miss => CacheEvent::Gone,
+        };
+        shared.dispatcher.cache_event(shared.clock.now(), node.id, target, event);
         node.signals.event(EventKind::Passive);
     }
 }

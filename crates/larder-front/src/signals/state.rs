@@ -18,7 +18,7 @@ pub(crate) enum EventKind {
     Stored,
     /// A target left the cache, by the stream.
     Evicted,
-    /// A target is in the cache, by a reply's `Cache-Status`.
+    /// A target is in the cache, or is not, by a reply's `Cache-Status`.
     Passive,
     /// A target is not remembered for want of room.
     Untracked,
