@@ -107,7 +107,7 @@ fn a_groups_sight_is_a_scan_of_its_members() {
             let rank = |at: &&NodeId| (sight.key(**at), (at.index() + 90 - from) % 90);
             let least = open.iter().min_by_key(rank).copied();
             assert_eq!(sight.least(start), least);
-            let skipped = |at: NodeId| at.0 % 2 == 0;
+            let skipped = |at: NodeId| at.0.is_multiple_of(2);
             let other = open.iter().filter(|at| !skipped(**at)).min_by_key(rank).copied();
             assert_eq!(sight.least_without(start, skipped), other);
             for bound in 0..4 {

@@ -143,8 +143,8 @@ impl Gauge {
     /// by its weight, then the first at or after `start`. Reports are as old as their period, so many requests see the same
     /// loads; the second rule keeps those that find equal ones from all going one way.
     ///
-    /// Looks at the blocks that can hold it and at the nodes whose load is missing, and at all where all known loads are equal. With
-    /// nothing known at all it is the node with the fewest requests in flight.
+    /// Looks at the blocks that can hold it and at the nodes whose load is missing, and at all where all known loads are
+    /// equal. With nothing known at all it is the node with the fewest requests in flight.
     pub(super) fn least(
         &self,
         now: Time,
