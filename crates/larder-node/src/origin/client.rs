@@ -146,14 +146,20 @@ impl Origin {
         }
     }
 
-    /// The host that a request is for, in lower case. `None` if it names none.
+    /// The host that a request is for, in lower case. `None` if it names none, more than one, or one that is no host
+    /// (RFC 9112 section 3.2): anything else could be taken for another host's target, or for a user's name.
     pub(crate) fn host(&self, parts: &Parts) -> Option<String> {
+        let mut fields = parts.headers.get_all(header::HOST).iter();
+        let field = fields.next().map(|value| value.to_str()).transpose().ok()?.unwrap_or_default();
+        if fields.next().is_some() || !(field.is_empty() || is_host(field)) {
+            return None;
+        }
         let named = match (self.config.host, parts.uri.authority()) {
             (HostHeader::Origin, _) => self.authority.as_str(),
             (HostHeader::Client, Some(authority)) => authority.as_str(),
-            (HostHeader::Client, None) => parts.headers.get(header::HOST)?.to_str().ok()?,
+            (HostHeader::Client, None) => field,
         };
-        (!named.is_empty()).then(|| named.to_ascii_lowercase())
+        is_host(named).then(|| named.to_ascii_lowercase())
     }
 
     /// The headers of a request as the origin is to see them.
@@ -225,6 +231,11 @@ impl Origin {
         let Counts { requests, bytes, busy_ns } = &*self.counts;
         (requests.load(Relaxed), bytes.load(Relaxed), Duration::from_nanos(busy_ns.load(Relaxed)))
     }
+}
+
+/// A host with or without a port, and no user.
+fn is_host(text: &str) -> bool {
+    !text.contains('@') && text.parse::<Authority>().is_ok()
 }
 
 fn fault(error: &hyper_util::client::legacy::Error) -> OriginError {

@@ -111,7 +111,7 @@ impl Node {
         if !target.as_str().starts_with('/') && !starred {
             return None;
         }
-        let name = [host.as_bytes(), target.as_str().as_bytes()].concat();
+        let name = name(&host, target.as_str());
         let hash = self.memory.hash(&name);
         Some(Pull { origin, parts, host, target, name, hash, asked: Directives::of_request(&parts.headers) })
     }
@@ -225,10 +225,10 @@ impl Node {
     /// 4.4).
     fn invalidate(&self, pull: &Pull<'_>, reply: &http::HeaderMap) {
         self.memory.forget((pull.hash, 0));
-        for name in [header::LOCATION, header::CONTENT_LOCATION] {
-            if let Some(target) = same_host(reply, &name, &pull.host) {
-                let name = [pull.host.as_bytes(), target.as_bytes()].concat();
-                self.memory.forget((self.memory.hash(&name), 0));
+        for field in [header::LOCATION, header::CONTENT_LOCATION] {
+            if let Some(target) = same_host(reply, &field, &pull.host) {
+                let hash = self.memory.hash(&name(&pull.host, &target));
+                self.memory.forget((hash, 0));
             }
         }
     }
@@ -249,6 +249,12 @@ impl Pull<'_> {
         }
         key
     }
+}
+
+/// What a target is kept by. Neither part can contain the byte between them, so that no host with one target is another
+/// host with another target.
+fn name(host: &str, target: &str) -> Vec<u8> {
+    [host.as_bytes(), b"\0", target.as_bytes()].concat()
 }
 
 /// The path and query that a field of a reply names, if it names the same host.

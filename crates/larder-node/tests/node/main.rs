@@ -9,6 +9,7 @@ mod dynamic;
 mod files;
 mod limits;
 mod origin;
+mod origin_abuse;
 mod origin_sharing;
 mod replies;
 mod report;
