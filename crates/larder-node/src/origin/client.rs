@@ -186,9 +186,12 @@ impl Origin {
     ) -> Result<Fetched, OriginError> {
         let permit = Arc::clone(&self.places).try_acquire_owned().map_err(|_| OriginError::Full)?;
         let place = Place { _permit: permit, counts: Arc::clone(&self.counts), since: Instant::now() };
-        let again = body.is_none().then(|| headers.clone());
+        // Whether a request has been worked on before the connection ended is not known: only one that may be repeated
+        // is sent once more (RFC 9110 section 9.2.2), and a body may be gone by then.
+        let repeatable = body.is_none() && matches!(*method, Method::GET | Method::HEAD);
+        let again = repeatable.then(|| headers.clone());
         let mut sent = self.try_send(method, target, headers, body).await;
-        // A kept connection that the origin has closed meanwhile looks like this. A body may be gone by now.
+        // A kept connection that the origin has closed meanwhile looks like this.
         if let (Err(OriginError::Closed), Some(headers)) = (&sent, again) {
             sent = self.try_send(method, target, headers, None).await;
         }

@@ -1,6 +1,6 @@
 //! A node before an origin: what one client must not be able to do to the others.
 
-use super::stub::{Answer, Stub};
+use super::stub::{Answer, Framing, Stub};
 
 const KEPT: &str = "Cache-Control: max-age=60\r\nETag: \"v1\"\r\n";
 
@@ -34,4 +34,19 @@ async fn a_host_that_is_none_is_refused_and_no_host_has_anothers_targets() {
         assert_eq!((reply.status, reply.body), (200, format!("{host} GET /x/y HTTP/1.1").into_bytes()));
     }
     assert_eq!(stub.asked().len(), 4);
+}
+
+#[tokio::test]
+async fn only_what_may_be_repeated_is_sent_twice() {
+    let stub = Stub::start(|_| Answer::new(200, "", "").framed(Framing::Silent)).await;
+    let node = stub.node(|_, _| {}).await;
+    let mut client = node.client().await;
+    let mut before = 0;
+    for (method, times) in [("POST", 1), ("DELETE", 1), ("GET", 2), ("HEAD", 2)] {
+        let reply = client.request(method, "/", "").await;
+        assert_eq!(reply.status, 502, "{method}");
+        assert!(reply.cache_status().ends_with("; detail=origin-closed"), "{}", reply.cache_status());
+        assert_eq!(stub.asked().len() - before, times, "{method}");
+        before = stub.asked().len();
+    }
 }

@@ -32,6 +32,8 @@ impl Asked {
 pub(crate) enum Framing {
     Length,
     Chunked,
+    /// Closes without a word.
+    Silent,
     /// Says a length and closes after half of it.
     Cut,
 }
@@ -72,8 +74,13 @@ impl Answer {
 
     async fn send(&self, stream: &mut TcpStream, head: bool) -> std::io::Result<()> {
         pass(self.before_head.as_ref()).await;
+        if self.framing == Framing::Silent {
+            return Err(std::io::ErrorKind::ConnectionAborted.into());
+        }
         let framing = match self.framing {
-            Framing::Length | Framing::Cut => format!("Content-Length: {}\r\n", self.body.len()),
+            Framing::Length | Framing::Cut | Framing::Silent => {
+                format!("Content-Length: {}\r\n", self.body.len())
+            }
             Framing::Chunked => "Transfer-Encoding: chunked\r\n".to_owned(),
         };
         let framing = if self.status == 304 { String::new() } else { framing };
