@@ -30,24 +30,39 @@ const HEURISTIC_DIVISOR: u64 = 10;
 pub(crate) enum Unkept {
     NoStore,
     Private,
-    Authorization,
     SetCookie,
     VaryAll,
+    /// It depends on more fields than are compared.
+    VaryMany,
     Status,
     Undated,
+    TooLong,
+    /// The request's `no-store`.
+    AskedNoStore,
+    Authorization,
+    /// There is no room set aside for it now.
+    MemoryFull,
 }
 
 impl Unkept {
     pub(crate) const fn token(self) -> &'static str {
         match self {
-            Self::NoStore => "no-store",
+            Self::NoStore | Self::AskedNoStore => "no-store",
             Self::Private => "private",
             Self::Authorization => "authorization",
             Self::SetCookie => "set-cookie",
             Self::VaryAll => "vary-all",
+            Self::VaryMany => "vary",
             Self::Status => "status",
             Self::Undated => "no-lifetime",
+            Self::TooLong => "object-max",
+            Self::MemoryFull => "memory-full",
         }
+    }
+
+    /// Whether the reply is the cause, and not the request or this node: then others can expect the same.
+    pub(crate) const fn is_the_replys(self) -> bool {
+        !matches!(self, Self::AskedNoStore | Self::Authorization | Self::MemoryFull)
     }
 }
 
@@ -101,16 +116,19 @@ impl Freshness {
         let varies =
             |value: &http::HeaderValue| cache_control::Items(value.as_bytes()).any(|item| item == b"*");
         let shared = said.public || said.s_maxage.is_some() || said.must_revalidate;
-        let unkept = if asked.no_store || said.no_store {
+        // What the reply says comes first: it holds for other requests too.
+        let unkept = if said.no_store {
             Some(Unkept::NoStore)
         } else if said.private {
             Some(Unkept::Private)
-        } else if request.contains_key(header::AUTHORIZATION) && !shared {
-            Some(Unkept::Authorization)
         } else if reply.contains_key(header::SET_COOKIE) {
             Some(Unkept::SetCookie)
         } else if reply.get_all(header::VARY).iter().any(varies) {
             Some(Unkept::VaryAll)
+        } else if asked.no_store {
+            Some(Unkept::AskedNoStore)
+        } else if request.contains_key(header::AUTHORIZATION) && !shared {
+            Some(Unkept::Authorization)
         } else {
             None
         };
@@ -215,6 +233,12 @@ fn lifetime(
     }
 }
 
+/// Whether a reply that is not kept says that the target is no longer what is kept of it. A refusal is about the request
+/// (401, 406, 429), which any client can spoil, and a failure about the origin.
+pub(crate) fn tells_of_target(status: StatusCode) -> bool {
+    status.is_success() || status.is_redirection() || matches!(status.as_u16(), 404 | 410 | 451)
+}
+
 /// Whether a method leaves the target as it is (RFC 9110 section 9.2.1).
 pub(crate) fn is_safe(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE)
@@ -284,7 +308,7 @@ mod tests {
         ] {
             assert_eq!(judge(&[], 200, reply), expected, "{reply:?}");
         }
-        assert_eq!(judge(&[(cc, "no-store")], 200, &[(cc, "max-age=60")]), Err(Unkept::NoStore));
+        assert_eq!(judge(&[(cc, "no-store")], 200, &[(cc, "max-age=60")]), Err(Unkept::AskedNoStore));
         assert_eq!(judge(&[], 200, &[("last-modified", &at(NOW - 1_000))]), Ok(100));
         assert_eq!(judge(&[], 200, &[("last-modified", &at(5))]), Ok(86_400));
     }

@@ -6,7 +6,7 @@ use super::filling::{Filling, Reader, Torn};
 use super::flight::{How, Joint, Landing};
 use super::stored::{Contents, Page, Variant};
 use crate::http::cache_control::Directives;
-use crate::http::freshness::{Additions, Freshness, Unkept};
+use crate::http::freshness::{Additions, Freshness, Unkept, tells_of_target};
 use crate::memory::Reservation;
 use crate::node::Node;
 use bytes::Bytes;
@@ -27,6 +27,8 @@ pub(super) struct Want {
     /// Host and target, its hash, and what a switch calls it.
     pub(super) name: Box<[u8]>,
     pub(super) hash: u64,
+    /// What it is noted by if the reply is not kept.
+    pub(super) passed: u64,
     pub(super) told: Option<TargetId>,
     pub(super) host: String,
     pub(super) target: PathAndQuery,
@@ -34,6 +36,13 @@ pub(super) struct Want {
     pub(super) headers: HeaderMap,
     /// What is kept and has to be asked about.
     pub(super) stale: Option<Arc<Variant>>,
+}
+
+impl Want {
+    /// Whether others would have got the same reply: one to a request with `Authorization` is about its sender.
+    fn speaks_for_all(&self) -> bool {
+        !self.headers.contains_key(header::AUTHORIZATION)
+    }
 }
 
 /// What the one who leads gets.
@@ -117,11 +126,12 @@ impl Node {
             && self.memory.put_page((want.hash, &want.name), self.memory.reservation(), |earlier| {
                 Page::with(earlier, (&want.name, want.told), &variant, origin.config.variants_max)
             });
-        let detail = judged.err().map(Unkept::token);
-        let how = How { status: Some(304), stored, detail };
-        if detail.is_some() {
-            // It may be used for the one who asked, and not be kept any longer.
-            self.memory.forget((want.hash, 0));
+        let how = How { status: Some(304), stored, detail: judged.err().map(Unkept::token) };
+        if let Err(unkept) = judged {
+            // It may be used for the one who asked, and not be kept any longer if the origin says so.
+            if want.speaks_for_all() && unkept.is_the_replys() {
+                self.memory.forget((want.hash, 0));
+            }
             landing.announce(Joint::Alone);
         }
         tell(landing, led, &variant, how, None);
@@ -151,15 +161,13 @@ impl Node {
     ) {
         let kept = match self.keep(origin, want, &fetched) {
             Ok(kept) => kept,
-            Err(detail) => {
-                if !fetched.reply.status().is_server_error() {
-                    origin.passed.note(want.hash, self.now_ms());
-                    // The origin has spoken anew: what it said before is not to be used again.
-                    self.memory.forget((want.hash, 0));
+            Err(unkept) => {
+                if tells_of_target(fetched.reply.status()) {
+                    self.pass_by(origin, want, unkept);
                 }
                 landing.announce(Joint::Alone);
                 drop(landing);
-                let _ = led.send(Led::Own { fetched, detail });
+                let _ = led.send(Led::Own { fetched, detail: unkept.token() });
                 return;
             }
         };
@@ -178,22 +186,34 @@ impl Node {
         }
     }
 
+    /// Notes that a reply about the target is not kept.
+    fn pass_by(&self, origin: &Origin, want: &Want, unkept: Unkept) {
+        if unkept != Unkept::MemoryFull {
+            origin.passed.note(want.passed, self.now_ms());
+        }
+        if want.speaks_for_all() && unkept.is_the_replys() {
+            // The origin has spoken anew: what it said before is not to be used again.
+            self.memory.forget((want.hash, 0));
+        }
+    }
+
     /// Makes ready to keep a reply, or says why it is not kept.
-    fn keep(&self, origin: &Origin, want: &Want, fetched: &Fetched) -> Result<Kept, &'static str> {
+    fn keep(&self, origin: &Origin, want: &Want, fetched: &Fetched) -> Result<Kept, Unkept> {
         let (status, headers) = (fetched.reply.status(), fetched.reply.headers());
-        let freshness = self.judge(origin, want, (status, headers)).map_err(Unkept::token)?;
+        let freshness = self.judge(origin, want, (status, headers))?;
         let len = fetched.reply.body().size_hint().exact();
         if len.is_some_and(|len| !self.keeps(len)) {
-            return Err("object-max");
+            return Err(Unkept::TooLong);
         }
         let mut headers = headers.clone();
         fields::strip(&mut headers);
         let filling = Filling::new(len);
         let body = Contents::Filling(Arc::clone(&filling));
-        let variant = Variant::new(status, headers, &want.headers, freshness, body).ok_or("vary")?;
+        let variant =
+            Variant::new(status, headers, &want.headers, freshness, body).ok_or(Unkept::VaryMany)?;
         let mut room = self.memory.reservation();
         if !room.grow_to(variant.head_charge() + len.unwrap_or(0)) {
-            return Err("memory-full");
+            return Err(Unkept::MemoryFull);
         }
         Ok(Kept { filling, variant: Arc::new(variant), room })
     }

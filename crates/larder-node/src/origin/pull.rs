@@ -80,7 +80,7 @@ impl Node {
         if pull.asked.only_if_cached {
             return self.plain(StatusCode::GATEWAY_TIMEOUT, Outcome::Local("only-if-cached"), "not cached");
         }
-        let passed_before = kept.is_none() && origin.passed.has(pull.hash, self.now_ms());
+        let passed_before = kept.is_none() && origin.passed.has(pull.passed(), self.now_ms());
         let alone = if parts.method == Method::HEAD {
             Some("head")
         } else if parts.headers.contains_key(header::RANGE) {
@@ -139,6 +139,7 @@ impl Node {
         let want = Want {
             name: pull.name.as_slice().into(),
             hash: pull.hash,
+            passed: pull.passed(),
             told: report::told(&pull.parts.headers),
             host: pull.host.clone(),
             target: pull.target.clone(),
@@ -235,10 +236,24 @@ impl Node {
 }
 
 impl Pull<'_> {
-    /// What requests must have in common to share a fetch: the target, and the values of the fields that the page is
-    /// known to depend on.
+    /// Whether the request says who sends it.
+    fn signed(&self) -> bool {
+        self.parts.headers.contains_key(header::AUTHORIZATION)
+    }
+
+    /// What the target is noted by if its reply is not kept: apart for those who say who they are, so that what is for
+    /// one of them alone does not keep the others from sharing.
+    fn passed(&self) -> u64 {
+        if self.signed() { !self.hash } else { self.hash }
+    }
+
+    /// What requests must have in common to share a fetch: the target, whether they say who sends them, and the values
+    /// of the fields that the page is known to depend on.
     fn key(&self, page: Option<&Page>) -> Vec<u8> {
         let mut key = self.name.clone();
+        if self.signed() {
+            key.push(1);
+        }
         for name in page.into_iter().flat_map(Page::selecting) {
             key.push(0);
             key.extend_from_slice(name.as_str().as_bytes());

@@ -1,6 +1,7 @@
 //! A node before an origin: what one client must not be able to do to the others.
 
-use super::stub::{Answer, Framing, Stub};
+use super::stub::{Answer, Framing, Stub, gate};
+use super::*;
 
 const KEPT: &str = "Cache-Control: max-age=60\r\nETag: \"v1\"\r\n";
 
@@ -49,4 +50,87 @@ async fn only_what_may_be_repeated_is_sent_twice() {
         assert_eq!(stub.asked().len() - before, times, "{method}");
         before = stub.asked().len();
     }
+}
+
+/// Sends requests for a kept page that bring a reply which is not kept, and sees whether the others still have theirs.
+async fn the_page_stays(request: &str, reply: (u16, &'static str), detail: &str) {
+    let asking = request.lines().next().unwrap_or_default().to_lowercase();
+    let stub = Stub::start(move |asked| match asked.head.to_lowercase().contains(&asking) {
+        true => Answer::new(reply.0, reply.1, "for one"),
+        false => Answer::new(200, KEPT, "for all"),
+    })
+    .await;
+    let node = stub.node(|_, _| {}).await;
+    let mut client = node.client().await;
+    client.get("/a").await;
+    node.until(|stats| stats.cache_objects == 1).await;
+    let own = client.get_with("/a", &format!("{request}Cache-Control: no-cache\r\n")).await;
+    assert_eq!((own.status, &own.body[..]), (reply.0, &b"for one"[..]));
+    let expected = format!("n; fwd=request; fwd-status={}; detail={detail}", reply.0);
+    assert_eq!(own.cache_status(), expected);
+    let other = client.get("/a").await;
+    assert!(other.cache_status().starts_with("n; hit"), "{request}: {}", other.cache_status());
+}
+
+#[tokio::test]
+async fn a_request_that_is_for_one_alone_drops_nothing() {
+    the_page_stays("Authorization: x\r\n", (200, "Cache-Control: max-age=60\r\n"), "authorization").await;
+    the_page_stays("Authorization: x\r\n", (200, "Cache-Control: private\r\n"), "private").await;
+    the_page_stays("Authorization: x\r\n", (401, "Cache-Control: no-store\r\n"), "no-store").await;
+    the_page_stays("Accept: x/x\r\n", (406, ""), "no-lifetime").await;
+    the_page_stays("X-Junk: x\r\n", (400, "Cache-Control: no-store\r\n"), "no-store").await;
+}
+
+#[tokio::test]
+async fn a_request_that_is_for_one_alone_lets_the_others_share() {
+    let (head, own) = (gate(), gate());
+    let (for_all, for_one) = (Arc::clone(&head), Arc::clone(&own));
+    let stub = Stub::start(move |asked| match asked.header("authorization") {
+        "" => Answer::new(200, KEPT, "for all").after(&for_all),
+        _ => Answer::new(200, "Cache-Control: max-age=60\r\n", "for one").after(&for_one),
+    })
+    .await;
+    let node = stub.node(|_, _| {}).await;
+    own.add_permits(1);
+    let mut first = node.client().await;
+    assert_eq!(first.get_with("/a", "Authorization: x\r\n").await.body, b"for one");
+    // One more that waits for its head while the others come: they do not wait with it, and share one fetch.
+    first.send(b"GET /a HTTP/1.1\r\nHost: n\r\nAuthorization: x\r\n\r\n").await;
+    stub.until_asked(2).await;
+    let (mut one, mut other) = (node.client().await, node.client().await);
+    for client in [&mut one, &mut other] {
+        client.send(b"GET /a HTTP/1.1\r\nHost: n\r\n\r\n").await;
+    }
+    node.until(|stats| stats.in_flight == 3).await;
+    stub.until_asked(3).await;
+    head.add_permits(2);
+    for client in [&mut one, &mut other] {
+        assert_eq!(client.reply(false).await.body, b"for all");
+    }
+    assert_eq!(stub.asked().len(), 3);
+    own.add_permits(1);
+    assert_eq!(first.reply(false).await.body, b"for one");
+}
+
+#[tokio::test]
+async fn a_reply_for_which_there_is_no_room_now_drops_nothing() {
+    let end = gate();
+    let held = Arc::clone(&end);
+    let stub = Stub::start(move |asked| match asked.line.contains("/long") {
+        true => Answer::new(200, KEPT, pattern(30_000)).ending_after(&held),
+        false => Answer::new(200, "Cache-Control: max-age=60\r\n", pattern(20_000)),
+    })
+    .await;
+    let node = stub.node(|_, config| config.cache.bytes = Bytes::kib(64)).await;
+    let mut client = node.client().await;
+    client.get("/a").await;
+    node.until(|stats| stats.cache_objects == 1).await;
+    let mut long = node.client().await;
+    long.send(b"GET /long HTTP/1.1\r\nHost: n\r\n\r\n").await;
+    node.until(|stats| stats.cache_bytes > 50_000).await;
+    let own = client.get_with("/a", "Cache-Control: no-cache\r\n").await;
+    assert_eq!(own.cache_status(), "n; fwd=request; fwd-status=200; detail=memory-full");
+    assert!(client.get("/a").await.cache_status().starts_with("n; hit"));
+    end.add_permits(1);
+    assert!(long.reply(false).await.body == pattern(30_000));
 }
