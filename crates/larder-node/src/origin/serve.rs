@@ -53,8 +53,11 @@ impl Node {
             (Contents::Filling(_), None) => return self.origin_failed(OriginError::Abandoned, Why::Miss),
             (Contents::Whole { pieces, len }, _) => (Arc::clone(pieces), *len),
         };
-        let validators = variant.validators();
-        let counts = validators.is_none_or(|validators| condition::range_counts(&parts.headers, &validators));
+        // Without a validator nothing can be what an If-Range names.
+        let counts = match variant.validators() {
+            Some(validators) => condition::range_counts(&parts.headers, &validators),
+            None => !parts.headers.contains_key(header::IF_RANGE),
+        };
         let range = match parts.headers.get(header::RANGE) {
             Some(value) if variant.status == StatusCode::OK && counts => range::parse(value.as_bytes(), size),
             _ => Range::Whole,

@@ -10,6 +10,7 @@ mod files;
 mod limits;
 mod origin;
 mod origin_abuse;
+mod origin_rfc;
 mod origin_sharing;
 mod replies;
 mod report;
