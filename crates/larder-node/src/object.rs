@@ -65,7 +65,7 @@ impl Object {
         let quoted = self.etag.as_bytes();
         let opaque = quoted.strip_prefix(b"W/").unwrap_or(quoted);
         let opaque = opaque.get(1..opaque.len().saturating_sub(1)).unwrap_or_default();
-        Validators { opaque, strong: !self.meta.fresh, modified: self.meta.modified.0 }
+        Validators { opaque, strong: !self.meta.fresh, modified: Some(self.meta.modified.0) }
     }
 
     /// Whether what is kept of `self` can stand for `other`.

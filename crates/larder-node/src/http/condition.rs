@@ -8,12 +8,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// What preconditions are held against.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Validators<'a> {
-    /// The tag between its quotes.
+    /// The tag between its quotes; empty if there is none.
     pub(crate) opaque: &'a [u8],
     /// Whether the tag and the time tell every change apart. If not, the tag is sent with `W/`.
     pub(crate) strong: bool,
-    /// Time of the last change, in whole seconds since 1970.
-    pub(crate) modified: i64,
+    /// Time of the last change, in whole seconds since 1970, if it is known: preconditions that name a time count only
+    /// then (sections 13.1.3 and 13.1.4).
+    pub(crate) modified: Option<i64>,
 }
 
 /// What the preconditions say.
@@ -37,18 +38,22 @@ pub(crate) fn is_conditional(headers: &HeaderMap) -> bool {
 
 /// Holds a GET's or HEAD's preconditions against what there is.
 pub(crate) fn evaluate(headers: &HeaderMap, current: &Validators<'_>) -> Verdict {
+    // Whether the last change and the time that a field names are known, and stand to each other as asked.
+    let compares = |name, holds: fn(i64, i64) -> bool| {
+        current.modified.zip(date(headers, name)).is_some_and(|(modified, since)| holds(modified, since))
+    };
     if headers.contains_key(header::IF_MATCH) {
         if !any_matches(headers, &header::IF_MATCH, current, Comparison::Strong) {
             return Verdict::Failed;
         }
-    } else if date(headers, &header::IF_UNMODIFIED_SINCE).is_some_and(|since| current.modified > since) {
+    } else if compares(&header::IF_UNMODIFIED_SINCE, |modified, since| modified > since) {
         return Verdict::Failed;
     }
     if headers.contains_key(header::IF_NONE_MATCH) {
         if any_matches(headers, &header::IF_NONE_MATCH, current, Comparison::Weak) {
             return Verdict::NotModified;
         }
-    } else if date(headers, &header::IF_MODIFIED_SINCE).is_some_and(|since| current.modified <= since) {
+    } else if compares(&header::IF_MODIFIED_SINCE, |modified, since| modified <= since) {
         return Verdict::NotModified;
     }
     Verdict::Proceed
@@ -62,7 +67,7 @@ pub(crate) fn range_counts(headers: &HeaderMap, current: &Validators<'_>) -> boo
     if text.starts_with(b"\"") || text.starts_with(b"W/") {
         return Tags(text).any(|tag| Comparison::Strong.holds(tag, current));
     }
-    current.strong && seconds(value) == Some(current.modified)
+    current.strong && current.modified.is_some() && seconds(value) == current.modified
 }
 
 /// How tags are compared.
@@ -141,7 +146,7 @@ impl<'a> Iterator for Tags<'a> {
 #[doc(hidden)]
 pub fn fuzz_conditions(value: &[u8]) {
     let Ok(value) = HeaderValue::from_bytes(value) else { return };
-    let current = Validators { opaque: b"tag", strong: true, modified: 1_000_000_000 };
+    let current = Validators { opaque: b"tag", strong: true, modified: Some(1_000_000_000) };
     for name in [header::IF_MATCH, header::IF_MODIFIED_SINCE, header::IF_UNMODIFIED_SINCE, header::IF_RANGE] {
         let headers = HeaderMap::from_iter([(name, value.clone())]);
         let _ = (evaluate(&headers, &current), range_counts(&headers, &current));
@@ -162,7 +167,7 @@ mod tests {
     const AFTER: &str = "Sun, 09 Sep 2001 01:46:41 GMT";
 
     fn current(strong: bool) -> Validators<'static> {
-        Validators { opaque: b"a,b", strong, modified: 1_000_000_000 }
+        Validators { opaque: b"a,b", strong, modified: Some(1_000_000_000) }
     }
 
     fn headers(fields: &[(&'static str, &'static str)]) -> HeaderMap {
@@ -199,6 +204,19 @@ mod tests {
             let headers = headers(fields);
             assert_eq!(evaluate(&headers, &current(true)), *verdict, "{fields:?}");
             assert!(is_conditional(&headers) || fields.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_time_that_is_not_known_is_neither_before_nor_after_another() {
+        let current = Validators { opaque: b"a", strong: true, modified: None };
+        for name in ["if-unmodified-since", "if-modified-since"] {
+            for time in [NOW, "yesterday"] {
+                assert_eq!(evaluate(&headers(&[(name, time)]), &current), Verdict::Proceed, "{name} {time}");
+            }
+        }
+        for time in [NOW, "yesterday"] {
+            assert!(!range_counts(&headers(&[("if-range", time)]), &current), "{time}");
         }
     }
 

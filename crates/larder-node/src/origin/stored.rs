@@ -152,7 +152,7 @@ impl Variant {
         if opaque.is_empty() && modified.is_none() {
             return None;
         }
-        let modified = modified.map_or(i64::MAX, |since| since.as_secs() as i64);
+        let modified = modified.and_then(|since| i64::try_from(since.as_secs()).ok());
         Some(Validators { opaque, strong: !weak && !opaque.is_empty(), modified })
     }
 
