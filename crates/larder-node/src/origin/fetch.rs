@@ -86,14 +86,11 @@ impl Node {
         let sent = origin.send(&Method::GET, &want.target, headers, None).await;
         let now_ms = self.now_ms();
         let status = sent.as_ref().ok().map(|fetched| fetched.reply.status());
-        let failed = status.is_none_or(|status| matches!(status.as_u16(), 500 | 502 | 503 | 504));
         let stands_in = |stale: &&Arc<Variant>| {
-            failed && stale.freshness.stands_in(now_ms, &Directives::of_request(&want.headers))
+            has_failed(status) && stale.freshness.stands_in(now_ms, &Directives::of_request(&want.headers))
         };
         if let Some(stale) = want.stale.as_ref().filter(stands_in) {
-            let status = status.map(|status| status.as_u16());
-            let how = How { status, stored: false, detail: Some("stale-if-error") };
-            tell(&landing, led, stale, how, None);
+            tell(&landing, led, stale, How::standing_in(status), None);
             return;
         }
         match (sent, &want.stale) {
@@ -264,6 +261,11 @@ impl Node {
         }
         whole
     }
+}
+
+/// Whether the origin has failed, by the status it sent, if any: then what is stale may stand in (RFC 5861 section 4).
+pub(super) fn has_failed(status: Option<StatusCode>) -> bool {
+    status.is_none_or(|status| matches!(status.as_u16(), 500 | 502 | 503 | 504))
 }
 
 /// Adds what is kept as a precondition. False if it has no validator.

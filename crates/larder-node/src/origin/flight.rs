@@ -6,6 +6,7 @@
 
 use super::client::OriginError;
 use super::stored::Variant;
+use http::StatusCode;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::sync::Notify;
@@ -30,6 +31,14 @@ pub(crate) struct How {
     pub(crate) status: Option<u16>,
     pub(crate) stored: bool,
     pub(crate) detail: Option<&'static str>,
+}
+
+impl How {
+    /// What was kept stands in for an origin that sent this status, or nothing.
+    pub(crate) fn standing_in(status: Option<StatusCode>) -> Self {
+        let status = status.map(|status| status.as_u16());
+        Self { status, stored: false, detail: Some("stale-if-error") }
+    }
 }
 
 /// A request under way, or its body.

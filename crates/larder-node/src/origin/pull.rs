@@ -1,7 +1,7 @@
 //! A request to a node that stands before an origin: from memory, by a fetch that many share, or passed on.
 
 use super::client::{Fault, Origin, Outgoing};
-use super::fetch::{Led, Want};
+use super::fetch::{Led, Want, has_failed};
 use super::fields;
 use super::flight::{Begun, Flight, How, Joint, Landing};
 use super::stored::{Page, Variant};
@@ -57,10 +57,10 @@ impl Node {
         let bodied = !body.is_end_stream();
         let body = bodied.then(|| body.map_err(Into::into).boxed_unsync());
         if !matches!(parts.method, Method::GET | Method::HEAD) {
-            return self.pass_on(&pull, Why::Method, "method", body).await;
+            return self.pass_on(&pull, None, (Why::Method, "method"), body).await;
         }
         if bodied {
-            return self.pass_on(&pull, Why::Bypass, "body", body).await;
+            return self.pass_on(&pull, None, (Why::Bypass, "body"), body).await;
         }
         let page = self.memory.page(pull.hash, &pull.name);
         let kept = page.as_ref().and_then(|page| page.select(&parts.headers));
@@ -83,7 +83,9 @@ impl Node {
         let passed_before = kept.is_none() && origin.passed.has(pull.passed(), self.now_ms());
         let alone = if parts.method == Method::HEAD {
             Some("head")
-        } else if parts.headers.contains_key(header::RANGE) {
+        } else if parts.headers.contains_key(header::RANGE)
+            && !kept.is_some_and(|kept| kept.can_be_asked_about())
+        {
             Some("range")
         } else if pull.asked.no_store {
             Some("no-store")
@@ -94,7 +96,7 @@ impl Node {
             None
         };
         match alone {
-            Some(detail) => self.pass_on(&pull, why, detail, None).await,
+            Some(detail) => self.pass_on(&pull, kept, (why, detail), None).await,
             None => {
                 // Whoever wants the origin to be asked is not content with what others asked before; and where the last
                 // reply was for one alone, nobody waits for the next.
@@ -161,7 +163,7 @@ impl Node {
             Some(landing) => landing,
             None => match pull.origin.flights.begin(&pull.key(page)) {
                 Begun::Lead(landing) => landing,
-                Begun::Join(flight) => return self.join(pull, &flight, why).await,
+                Begun::Join(flight) => return self.join(pull, kept, &flight, why).await,
             },
         };
         let (led, leads) = oneshot::channel();
@@ -180,7 +182,13 @@ impl Node {
         }
     }
 
-    async fn join(self: &Arc<Self>, pull: &Pull<'_>, flight: &Flight, why: Why) -> Response<Body> {
+    async fn join(
+        self: &Arc<Self>,
+        pull: &Pull<'_>,
+        kept: Option<&Arc<Variant>>,
+        flight: &Flight,
+        why: Why,
+    ) -> Response<Body> {
         let late = flight.has_landed();
         match flight.landed().await {
             Joint::Failed(error) => self.origin_failed(error, why),
@@ -192,24 +200,31 @@ impl Node {
                     let outcome = pulled(why, how, true);
                     return self.serve_kept(pull.origin, pull.parts, &variant, outcome, reader);
                 }
-                self.pass_on(pull, why, "not-joined", None).await
+                self.pass_on(pull, kept, (why, "not-joined"), None).await
             }
-            Joint::Shared { .. } => self.pass_on(pull, Why::Vary, "not-joined", None).await,
-            Joint::Alone => self.pass_on(pull, why, "not-shared", None).await,
+            Joint::Shared { .. } => self.pass_on(pull, kept, (Why::Vary, "not-joined"), None).await,
+            Joint::Alone => self.pass_on(pull, kept, (why, "not-shared"), None).await,
         }
     }
 
-    /// Sends the request as it is to the origin, and its reply as it is to the client.
+    /// Sends the request as it is to the origin, and its reply as it is to the client; if the origin fails, what is
+    /// kept, if that may stand in.
     async fn pass_on(
         &self,
         pull: &Pull<'_>,
-        why: Why,
-        detail: &'static str,
+        kept: Option<&Arc<Variant>>,
+        (why, detail): (Why, &'static str),
         body: Option<Outgoing>,
     ) -> Response<Body> {
         let Pull { origin, parts, host, target, .. } = pull;
         let headers = origin.outgoing(&parts.headers, host);
-        match origin.send(&parts.method, target, headers, body).await {
+        let sent = origin.send(&parts.method, target, headers, body).await;
+        let status = sent.as_ref().ok().map(|fetched| fetched.reply.status());
+        let stands_in = |kept: &&Arc<Variant>| kept.freshness.stands_in(self.now_ms(), &pull.asked);
+        if let Some(kept) = kept.filter(|_| has_failed(status)).filter(stands_in) {
+            return self.serve_kept(origin, parts, kept, pulled(why, How::standing_in(status), false), None);
+        }
+        match sent {
             Err(error) => self.origin_failed(error, why),
             Ok(fetched) => {
                 let status = fetched.reply.status();

@@ -124,6 +124,11 @@ impl Variant {
         self.selecting.iter().all(|(name, value)| fields::value(request, name) == *value)
     }
 
+    /// Whether the origin can be asked if it is still valid.
+    pub(crate) fn can_be_asked_about(&self) -> bool {
+        self.headers.contains_key(header::ETAG) || self.headers.contains_key(header::LAST_MODIFIED)
+    }
+
     /// A reader of a body on its way; none of one that is whole. Fails if its beginning is gone.
     pub(crate) fn reader(&self) -> Result<Option<Reader>, ()> {
         match &self.body {

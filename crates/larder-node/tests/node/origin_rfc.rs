@@ -1,7 +1,6 @@
 //! A node before an origin: what RFC 9110, 9111 and 5861 say of rarer requests and replies.
 
-use super::stub::{Answer, Stub};
-use super::*;
+use super::stub::{Answer, Framing, Stub};
 
 #[tokio::test]
 async fn a_range_of_what_has_no_validator_counts_only_without_a_condition() {
@@ -31,4 +30,50 @@ async fn a_time_that_is_not_known_fails_no_precondition() {
         assert_eq!((reply.status, &reply.body[..]), (200, &b"x"[..]), "{name}");
     }
     assert_eq!(stub.asked().len(), 1);
+}
+
+const STALE_IF_ERROR: &str = "Cache-Control: max-age=60, stale-if-error=600\r\nAge: 60\r\nETag: \"v1\"\r\n";
+
+#[tokio::test]
+async fn a_stale_reply_stands_in_for_heads_ranges_and_whoever_wants_nothing_stored() {
+    let stub = Stub::start(|asked| match (asked.header("x-first"), asked.header("x-gone")) {
+        ("", "") => Answer::new(503, "", "down"),
+        ("", _) => Answer::new(200, "", "").framed(Framing::Silent),
+        _ => Answer::new(200, STALE_IF_ERROR, "0123456789"),
+    })
+    .await;
+    let node = stub.node(|_, _| {}).await;
+    let mut client = node.client().await;
+    client.get_with("/", "X-First: 1\r\n").await;
+    node.until(|stats| stats.cache_objects == 1).await;
+    let stands_in = "n; fwd=stale; fwd-status=503; detail=stale-if-error";
+    let head = client.request("HEAD", "/", "").await;
+    assert_eq!((head.status, head.header("content-length"), head.cache_status()), (200, "10", stands_in));
+    let part = client.get_with("/", "Range: bytes=2-4\r\n").await;
+    assert_eq!((part.status, &part.body[..], part.cache_status()), (206, &b"234"[..], stands_in));
+    let unstored = client.get_with("/", "Cache-Control: no-store\r\n").await;
+    assert_eq!((unstored.status, unstored.body.len()), (200, 10));
+    assert_eq!(unstored.cache_status(), "n; fwd=request; fwd-status=503; detail=stale-if-error");
+    let posted = client.request("POST", "/", "").await;
+    assert_eq!((posted.status, &posted.body[..]), (503, &b"down"[..]), "nothing stands in for a change");
+    let cut = client.request("HEAD", "/", "X-Gone: 1\r\n").await;
+    assert_eq!((cut.status, cut.cache_status()), (200, "n; fwd=stale; detail=stale-if-error"));
+}
+
+#[tokio::test]
+async fn a_range_of_what_is_stale_is_asked_about_and_served_from_what_is_kept() {
+    let stub = Stub::start(|asked| match asked.header("if-none-match") {
+        "\"v1\"" => Answer::new(304, "Cache-Control: max-age=90\r\nETag: \"v1\"\r\n", ""),
+        _ => Answer::new(200, STALE_IF_ERROR, "0123456789"),
+    })
+    .await;
+    let node = stub.node(|_, _| {}).await;
+    let mut client = node.client().await;
+    client.get("/").await;
+    node.until(|stats| stats.cache_objects == 1).await;
+    let part = client.get_with("/", "Range: bytes=2-4\r\n").await;
+    assert_eq!((part.status, &part.body[..]), (206, &b"234"[..]));
+    assert_eq!(part.cache_status(), "n; fwd=stale; fwd-status=304; stored");
+    assert_eq!(stub.asked()[1].header("range"), "");
+    assert!(client.get("/").await.cache_status().starts_with("n; hit"));
 }
