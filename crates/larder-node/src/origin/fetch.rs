@@ -116,7 +116,7 @@ impl Node {
         new: HeaderMap,
         (landing, led): (&Landing, oneshot::Sender<Led>),
     ) {
-        let headers = fields::refreshed(&stale.headers, new);
+        let headers = fields::refreshed(&stale.headers, new, SystemTime::now());
         let judged = self.judge(origin, want, (stale.status, &headers));
         let variant = Arc::new(stale.renewed(headers, judged.unwrap_or(stale.freshness), stale.body.clone()));
         let stored = judged.is_ok()

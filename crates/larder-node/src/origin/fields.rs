@@ -3,6 +3,7 @@
 
 use crate::http::cache_control::Items;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use std::time::SystemTime;
 
 /// Fields that are about one connection. `Upgrade` is among them: no protocol is switched through a node.
 const HOP_BY_HOP: [HeaderName; 9] = [
@@ -47,10 +48,15 @@ pub(crate) fn via(headers: &mut HeaderMap, by: &HeaderValue) {
     headers.append(header::VIA, by.clone());
 }
 
-/// The headers of a kept reply after a 304: the new ones replace the old ones of the same name.
-pub(crate) fn refreshed(kept: &HeaderMap, mut new: HeaderMap) -> HeaderMap {
+/// The headers of a kept reply after a 304 that came at `now`: the new ones replace the old ones of the same name. The
+/// 304 alone says how old it is: without `Age` it is of its `Date`, and without that of now (RFC 9110 section 6.6.1).
+pub(crate) fn refreshed(kept: &HeaderMap, mut new: HeaderMap, now: SystemTime) -> HeaderMap {
     strip(&mut new);
     let mut fields = kept.clone();
+    fields.remove(header::AGE);
+    if let Ok(date) = HeaderValue::try_from(httpdate::fmt_http_date(now)) {
+        fields.insert(header::DATE, date);
+    }
     for name in new.keys().filter(|name| !OF_THE_BODY.contains(name)) {
         fields.remove(name);
         for value in new.get_all(name) {
@@ -126,12 +132,16 @@ mod tests {
 
     #[test]
     fn a_304_replaces_fields_but_not_those_of_the_body() {
-        let kept =
-            map(&[("etag", "\"a\""), ("content-length", "5"), ("x-a", "1"), ("x-a", "2"), ("x-b", "3")]);
-        let new = map(&[("content-length", "0"), ("x-a", "4"), ("date", "now"), ("connection", "close")]);
-        let expected =
-            map(&[("etag", "\"a\""), ("content-length", "5"), ("x-a", "4"), ("x-b", "3"), ("date", "now")]);
-        assert_eq!(refreshed(&kept, new), expected);
+        let now = SystemTime::UNIX_EPOCH;
+        let date = "Thu, 01 Jan 1970 00:00:00 GMT";
+        let kept = map(&[("content-length", "5"), ("x-a", "1"), ("x-a", "2"), ("x-b", "3"), ("age", "7")]);
+        let new = map(&[("content-length", "0"), ("x-a", "4"), ("connection", "close")]);
+        let expected = map(&[("content-length", "5"), ("x-a", "4"), ("x-b", "3"), ("date", date)]);
+        let once = refreshed(&kept, new, now);
+        assert_eq!(once, expected);
+        let told = map(&[("date", "then"), ("age", "8")]);
+        let all = [("content-length", "5"), ("x-a", "4"), ("x-b", "3"), ("date", "then"), ("age", "8")];
+        assert_eq!(refreshed(&once, told, now), map(&all));
     }
 
     #[test]

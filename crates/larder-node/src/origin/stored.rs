@@ -115,7 +115,8 @@ impl Variant {
     }
 
     /// The same reply with another body or found valid once more.
-    pub(crate) fn renewed(&self, headers: HeaderMap, freshness: Freshness, body: Contents) -> Self {
+    pub(crate) fn renewed(&self, mut headers: HeaderMap, freshness: Freshness, body: Contents) -> Self {
+        headers.remove(header::AGE);
         Self { status: self.status, headers, selecting: self.selecting.clone(), freshness, body }
     }
 

@@ -1,6 +1,7 @@
 //! A node before an origin: what RFC 9110, 9111 and 5861 say of rarer requests and replies.
 
 use super::stub::{Answer, Framing, Stub};
+use super::*;
 
 #[tokio::test]
 async fn a_range_of_what_has_no_validator_counts_only_without_a_condition() {
@@ -76,4 +77,34 @@ async fn a_range_of_what_is_stale_is_asked_about_and_served_from_what_is_kept() 
     assert_eq!(part.cache_status(), "n; fwd=stale; fwd-status=304; stored");
     assert_eq!(stub.asked()[1].header("range"), "");
     assert!(client.get("/").await.cache_status().starts_with("n; hit"));
+}
+
+#[tokio::test]
+async fn a_reply_found_valid_is_as_old_as_the_answer_that_says_so() {
+    let times = std::sync::atomic::AtomicUsize::new(0);
+    let old = httpdate::fmt_http_date(SystemTime::now() - HOUR);
+    let stub = Stub::start(move |_| {
+        let fields = "Cache-Control: max-age=60\r\nETag: \"v1\"\r\n";
+        match times.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
+            0 => Answer::new(200, &format!("{fields}Date: {old}\r\n"), "x"),
+            // From a cache nearer to the origin, stale as it comes.
+            1 => Answer::new(304, &format!("{fields}Age: 70\r\n"), ""),
+            _ => Answer::new(304, fields, ""),
+        }
+    })
+    .await;
+    let node = stub.node(|_, _| {}).await;
+    let mut client = node.client().await;
+    client.get("/").await;
+    node.until(|stats| stats.cache_objects == 1).await;
+    assert_eq!(client.get("/").await.header("age"), "70");
+    let renewed = client.get("/").await;
+    assert_eq!(
+        (renewed.cache_status(), renewed.header("age")),
+        ("n; fwd=stale; fwd-status=304; stored", "0")
+    );
+    let date = httpdate::parse_http_date(renewed.header("date")).unwrap();
+    assert!(date > SystemTime::now() - HOUR / 2, "{}", renewed.header("date"));
+    assert!(client.get("/").await.cache_status().starts_with("n; hit; ttl="));
+    assert_eq!(stub.asked().len(), 3);
 }
