@@ -34,6 +34,19 @@ pub enum CpuScope {
     Process,
 }
 
+impl CpuScope {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Machine, Self::Process];
+
+    /// Its name in configuration.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Machine => "machine",
+            Self::Process => "process",
+        }
+    }
+}
+
 impl Default for ReportConfig {
     fn default() -> Self {
         Self {
@@ -54,6 +67,8 @@ impl ReportConfig {
             let absolute = path.as_deref().is_none_or(|path| path.starts_with('/'));
             ensure(absolute, field, "a path that starts with '/'")?;
         }
+        let apart = self.load_path.is_none() || self.load_path != self.events_path;
+        ensure(apart, "report.events_path", "another path than report.load_path")?;
         ensure(self.subscribers_max <= 64, "report.subscribers_max", "0 to 64")?;
         ensure((16..=1 << 20).contains(&self.backlog_max), "report.backlog_max", "16 to 1,048,576")?;
         let beat = (Duration::from_millis(100)..=Duration::from_secs(60)).contains(&self.heartbeat);
@@ -69,9 +84,10 @@ mod tests {
     fn values_out_of_range_are_named() {
         assert_eq!(ReportConfig::default().check(), Ok(()));
         type Spoil = fn(&mut ReportConfig);
-        let cases: [(&str, Spoil); 5] = [
+        let cases: [(&str, Spoil); 6] = [
             ("report.load_path", |c| c.load_path = Some("load".to_owned())),
             ("report.events_path", |c| c.events_path = Some(String::new())),
+            ("report.events_path", |c| c.events_path.clone_from(&c.load_path)),
             ("report.subscribers_max", |c| c.subscribers_max = 65),
             ("report.backlog_max", |c| c.backlog_max = 0),
             ("report.heartbeat", |c| c.heartbeat = Duration::ZERO),

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::raw_dynamic::RawDynamic;
 use super::raw_origin::RawOrigin;
+use super::raw_report::RawReport;
 use super::text::{Size, Span, Texts};
 
 /// `[node]`.
@@ -37,6 +38,8 @@ pub(crate) struct RawNode {
     pub(crate) cache: RawCache,
     /// What the node accepts, and how long it waits.
     pub(crate) limits: RawNodeLimits,
+    /// What the node tells switches of its load and its cache.
+    pub(crate) report: RawReport,
     /// A modelled store instead of a directory: replies of the sizes in a manifest, after the time a modelled disk
     /// takes. For demos and tests; the bytes mean nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -166,6 +169,7 @@ impl Default for RawNode {
             threads: 0,
             cache: RawCache::default(),
             limits: RawNodeLimits::default(),
+            report: RawReport::default(),
             model: None,
             origin: None,
             dynamic: None,

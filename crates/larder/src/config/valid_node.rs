@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use larder_core::Bytes;
 use larder_core::cache::CacheKind;
-use larder_node::{CacheConfig, DiskModel, Limits, NodeConfig, ProcessorModel, ReportConfig, StoreConfig};
+use larder_node::{CacheConfig, DiskModel, Limits, NodeConfig, ProcessorModel, StoreConfig};
 
 use super::error::Fault;
 use super::raw_node::{RawModel, RawNode, RawNodeLimits};
@@ -13,6 +13,7 @@ use super::text::Size;
 use super::valid::{addresses, in_range, node_name, word};
 use super::valid_dynamic::dynamic;
 use super::valid_origin::origin;
+use super::valid_report::report;
 
 /// `[node]`, valid.
 #[derive(Clone, Debug)]
@@ -46,7 +47,7 @@ pub(super) fn node(raw: &RawNode) -> Result<NodeRole, Fault> {
         revalidate: raw.revalidate.0,
         health_path: Some(raw.health_path.clone()).filter(|path| !path.is_empty()),
         stats_path: None,
-        report: ReportConfig::default(),
+        report: report(&raw.report)?,
     };
     node.check().map_err(|error| {
         let key = match error.field.strip_prefix("disk.") {
