@@ -11,7 +11,7 @@
 //! unless the program's may be kept; this node keeps none. `Cache-Status` names the program.
 
 mod config;
-mod glob;
+mod pattern;
 
 pub use config::{Amount, CpuConfig, DynamicConfig, DynamicDisk, HandlerConfig};
 
@@ -19,11 +19,11 @@ use crate::body::Body;
 use crate::http::cache_status::{Outcome, Why};
 use crate::node::Node;
 use crate::store;
-use glob::Glob;
 use http::header::{self, HeaderValue};
 use http::request::Parts;
 use http::{Method, Response, StatusCode};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
+use pattern::Pattern;
 use std::error::Error;
 use std::time::Duration;
 use tokio::sync::Semaphore;
@@ -42,7 +42,7 @@ pub(crate) struct Dynamic {
 #[derive(Debug)]
 pub(crate) struct Handler {
     name: &'static str,
-    globs: Vec<Glob>,
+    patterns: Vec<Pattern>,
     cpu_ns: Amount<u64>,
     reads: u32,
     read_bytes: u64,
@@ -75,7 +75,7 @@ impl Dynamic {
 
     /// The program of a target.
     pub(crate) fn find(&self, path: &str, target: &str) -> Option<&Handler> {
-        self.handlers.iter().find(|handler| handler.globs.iter().any(|glob| glob.fits(path, target)))
+        self.handlers.iter().find(|handler| handler.patterns.iter().any(|pattern| pattern.fits(path, target)))
     }
 
     fn draw(&self, target: &str, drawn: Drawn, nth: u32) -> u64 {
@@ -97,7 +97,7 @@ impl Handler {
         Self {
             // As long as the process: a node has few of them, and they stand in every outcome.
             name: Box::leak(config.name.clone().into_boxed_str()),
-            globs: config.paths.iter().map(|path| Glob::new(path)).collect(),
+            patterns: config.paths.iter().map(|path| Pattern::new(path)).collect(),
             cpu_ns: Amount { least: ns(config.cpu.least), most: ns(config.cpu.most) },
             reads: config.reads,
             read_bytes: config.read_bytes.0,

@@ -1,0 +1,49 @@
+//! Patterns for request targets.
+//!
+//! `*` stands for any run of bytes, also an empty one and one with slashes; every other byte for itself. A pattern
+//! without `?` is held against the path, one with `?` against path and query.
+
+use larder_core::rules::Glob;
+
+/// A pattern.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Pattern {
+    glob: Glob,
+    query: bool,
+}
+
+impl Pattern {
+    pub(crate) fn new(text: &str) -> Self {
+        Self { glob: Glob::new(text), query: text.contains('?') }
+    }
+
+    /// Whether a request target fits. O(target).
+    pub(crate) fn fits(&self, path: &str, target: &str) -> bool {
+        self.glob.matches(if self.query { target } else { path }.as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_fit_whole_targets() {
+        for (pattern, path, query, fit) in [
+            ("/cgi-bin/*", "/cgi-bin/a/b", "", true),
+            ("/cgi-bin/*", "/cgi-bin", "", false),
+            ("/cgi-bin/*", "/x/cgi-bin/", "", false),
+            ("*.asp", "/a/b.asp", "x=1", true),
+            ("*.asp", "/a/b.aspx", "", false),
+            ("/*.nsf/*?OpenView*", "/a.nsf/v", "OpenView&Start=2", true),
+            ("/*.nsf/*?OpenView*", "/a.nsf/v", "OpenDocument", false),
+            ("/*.nsf/*?OpenView*", "/a.nsf/v", "", false),
+            ("*", "/", "", true),
+            ("/a", "/a", "q", true),
+            ("", "/", "", false),
+        ] {
+            let target = if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") };
+            assert_eq!(Pattern::new(pattern).fits(path, &target), fit, "{pattern} {target}");
+        }
+    }
+}
