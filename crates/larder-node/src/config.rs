@@ -70,7 +70,8 @@ pub enum StoreConfig {
         disk: DiskModel,
         /// The processor; `None` leaves replies as fast as the real one.
         processor: Option<ProcessorModel>,
-        /// Start with the first targets of the manifest in memory, as many as there is room for.
+        /// Start with targets in memory, in the manifest's order until the next would evict one; those above
+        /// [`CacheConfig::object_max`] are passed over. For experiments with a tier that has long been warm.
         preload: bool,
     },
     /// An HTTP origin, asked for what the cache does not have.

@@ -12,6 +12,7 @@ mod origin;
 mod origin_abuse;
 mod origin_rfc;
 mod origin_sharing;
+mod preload;
 mod replies;
 mod report;
 mod sharing;

@@ -112,7 +112,8 @@ pub(crate) struct RawModel {
     /// Model the processor too, and how many times faster than the LARD paper's of 1998 (290 us for a reply and 40 us
     /// for each 512 bytes of it) it is. 0.001 to 1000000. Absent: replies are as fast as the real processor makes them.
     pub(crate) processor_speed: Option<f64>,
-    /// Start with the first targets of the manifest in memory, as many as there is room for.
+    /// Start with targets in memory, in the manifest's order until the next would evict one; those above object_max
+    /// are passed over. For experiments with nodes that have long been warm.
     #[serde(default)]
     pub(crate) preload: bool,
 }
