@@ -3,6 +3,8 @@
 mod between;
 mod covers;
 mod error;
+#[cfg(test)]
+mod inherit_tests;
 mod raw;
 mod raw_dynamic;
 mod raw_node;

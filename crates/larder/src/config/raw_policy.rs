@@ -20,6 +20,8 @@ pub(super) struct Parameters<'a> {
     pub(super) t_low: Option<RawLow>,
     pub(super) t_high: Option<RawHigh>,
     pub(super) training: Option<&'a RawTraining>,
+    /// What the section above says of the training: a route may begin to learn where [switch] does not.
+    pub(super) training_above: Option<&'a RawTraining>,
     pub(super) replication_decay: Option<Span>,
     pub(super) targets_max: Option<usize>,
     pub(super) hacc: Option<&'a RawHacc>,

@@ -139,13 +139,15 @@ impl RawRoute {
         }
     }
 
-    pub(super) fn parameters(&self) -> Parameters<'_> {
+    /// What it gives for its policy; `training` is [switch.training].
+    pub(super) fn parameters<'a>(&'a self, training: &'a RawTraining) -> Parameters<'a> {
         Parameters {
             policy: self.policy.as_deref(),
             seed: self.seed,
             t_low: self.t_low,
             t_high: self.t_high,
             training: self.training.as_ref(),
+            training_above: Some(training),
             replication_decay: self.replication_decay,
             targets_max: self.targets_max,
             hacc: self.hacc.as_ref(),

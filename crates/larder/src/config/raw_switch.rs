@@ -295,6 +295,7 @@ impl RawSwitch {
             replication_decay: Some(self.replication_decay),
             targets_max: Some(self.targets_max),
             training: Some(&self.training),
+            training_above: None,
             cost: Some(&self.cost),
             cap: Some(&self.cap),
             hacc: Some(&self.hacc),

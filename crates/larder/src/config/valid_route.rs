@@ -10,17 +10,19 @@ use larder_front::{DEFAULT_ROUTE, NodeEntry, ROUTES_MAX, Route};
 
 use super::error::{Fault, suggest};
 use super::raw_route::RawRoute;
+use super::raw_switch::RawSwitch;
 use super::valid_hacc::level_key;
 use super::valid_policy::apply;
 use super::valid_rule::{classes, key, list_fault, matcher, unreachable};
 
-/// The routes beside the default one, whose settings they inherit, and what is odd about them.
+/// The routes beside the default one, whose `standard` settings they inherit, and what is odd about them.
 pub(super) fn routes(
-    raw: &[RawRoute],
+    switch: &RawSwitch,
     standard: &Settings,
     nodes: &[NodeEntry],
     warnings: &mut Vec<Fault>,
 ) -> Result<Vec<Route>, Fault> {
+    let raw = &switch.routes;
     if raw.len() > ROUTES_MAX {
         let what = format!("{} routes are too many", raw.len());
         return Err(Fault::new("switch.routes", what).hint(format!("at most {ROUTES_MAX}")));
@@ -34,7 +36,7 @@ pub(super) fn routes(
             let what = format!("the name '{}' is that of switch.routes[{first}] already", route.name);
             return Err(Fault::new(format!("{at}.name"), what).hint("give each route a name of its own"));
         }
-        routes.push(one(&at, route, standard, warnings)?);
+        routes.push(one(&at, route, (switch, standard), warnings)?);
     }
     groups(&routes, nodes)?;
     let conditions: Vec<_> = raw.iter().map(RawRoute::conditions).collect();
@@ -64,7 +66,12 @@ fn name(at: &str, name: &str) -> Result<(), Fault> {
     Ok(())
 }
 
-fn one(at: &str, raw: &RawRoute, standard: &Settings, warnings: &mut Vec<Fault>) -> Result<Route, Fault> {
+fn one(
+    at: &str,
+    raw: &RawRoute,
+    (switch, standard): (&RawSwitch, &Settings),
+    warnings: &mut Vec<Fault>,
+) -> Result<Route, Fault> {
     let matcher = matcher(at, raw.conditions())?;
     if matcher.takes_all() {
         let what = "takes every request, so that nothing is left for [switch] and the routes behind it";
@@ -72,7 +79,7 @@ fn one(at: &str, raw: &RawRoute, standard: &Settings, warnings: &mut Vec<Fault>)
         warnings.push(Fault::new(at, what).hint(hint));
     }
     let mut settings = standard.clone();
-    apply(at, &raw.parameters(), &mut settings)?;
+    apply(at, &raw.parameters(&switch.training), &mut settings)?;
     let key_of = match (&raw.key, level_key(&settings)) {
         (Some(_), Some(_)) if raw.hacc.as_ref().is_some_and(|hacc| hacc.level.is_some()) => {
             let what = "contradicts key: both say what an assignment covers";
@@ -80,6 +87,8 @@ fn one(at: &str, raw: &RawRoute, standard: &Settings, warnings: &mut Vec<Fault>)
         }
         (Some(text), _) => Some(key(&format!("{at}.key"), text)?),
         (None, Some(text)) => Some(key(&format!("{at}.hacc.level"), &text)?),
+        // The switch's key came of its level, which is that of its own policy and not of this one.
+        (None, None) if level_key(standard).is_some() => Some(key("switch.key", &switch.key)?),
         (None, None) => None,
     };
     Ok(Route {

@@ -61,7 +61,7 @@ pub(super) fn switch(raw: &RawSwitch, warnings: &mut Vec<Fault>) -> Result<Switc
         None => key("switch.key", &raw.key)?,
     };
     switch.classes = classes("switch", &raw.classes, warnings)?;
-    switch.routes = routes(&raw.routes, &switch.settings, &switch.nodes, warnings)?;
+    switch.routes = routes(raw, &switch.settings, &switch.nodes, warnings)?;
     switch.signals = signals(&raw.signals)?;
     let targets_max = raw.ward.targets_max.unwrap_or(switch.census_targets_max);
     switch.census_targets_max = in_range("switch.ward.targets_max", targets_max, 64, 100_000_000)?;

@@ -13,23 +13,17 @@ use super::valid_policy::{HOUR, MS, share, within};
 
 /// T_low and T_high of lard and lard-r.
 pub(super) fn thresholds(at: &str, given: &Parameters<'_>, settings: &mut Settings) -> Result<(), Fault> {
-    // What the section above says of the training counts only if it learns; a route that begins to learn has its own.
-    let inherited = match settings.thresholds.low {
-        LowRule::Learned(training) => training,
-        LowRule::Fixed => Training::default(),
-    };
+    let training = training(at, given)?;
     match given.t_low {
         Some(RawLow::Fixed(t_low)) => {
             settings.t_low = t_low;
             settings.thresholds.low = LowRule::Fixed;
         }
-        Some(RawLow::Word(_)) => settings.thresholds.low = LowRule::Learned(inherited),
+        Some(RawLow::Word(_)) => settings.thresholds.low = LowRule::Learned(training),
+        None if settings.thresholds.low != LowRule::Fixed => {
+            settings.thresholds.low = LowRule::Learned(training);
+        }
         None => {}
-    }
-    if let LowRule::Learned(training) = &mut settings.thresholds.low
-        && let Some(raw) = given.training
-    {
-        learn(&format!("{at}.training"), raw, training)?;
     }
     match given.t_high {
         Some(RawHigh::Fixed(t_high)) => {
@@ -46,6 +40,19 @@ pub(super) fn thresholds(at: &str, given: &Parameters<'_>, settings: &mut Settin
         return Err(Fault::new(format!("{at}.{key}"), what).hint("the paper uses t_low = 25, t_high = 65"));
     }
     Ok(())
+}
+
+/// How T_low is learned where it is, key by key from the section above. It is checked whether or not anything learns: a
+/// route may begin to, and nonsense is nonsense.
+fn training(at: &str, given: &Parameters<'_>) -> Result<Training, Fault> {
+    let mut training = Training::default();
+    let sections = [("switch", given.training_above), (at, given.training)];
+    for (at, raw) in sections {
+        if let Some(raw) = raw {
+            learn(&format!("{at}.training"), raw, &mut training)?;
+        }
+    }
+    Ok(training)
 }
 
 fn learn(at: &str, raw: &RawTraining, training: &mut Training) -> Result<(), Fault> {

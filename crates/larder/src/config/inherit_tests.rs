@@ -1,0 +1,54 @@
+//! What routes inherit of `[switch]`, and what they must not.
+
+use larder_core::policy::thresholds::{LowRule, Training};
+use larder_core::rules::{Head, KeyTemplate};
+
+use super::*;
+
+const HEAD: &str = "[switch]\nlisten = \"127.0.0.1:80\"\nnodes = [{ address = \"a:1\", cache = \"1GiB\" }]\n";
+
+fn switch(text: &str) -> SwitchRole {
+    let config = Written::parse("larder.toml", &format!("{HEAD}{text}")).and_then(|it| it.validate());
+    config.unwrap_or_else(|error| panic!("{text}\n{error}")).switch.expect("there is one")
+}
+
+/// Whether a route's key tells two paths apart.
+fn apart(role: &SwitchRole, route: usize) -> bool {
+    let key: &KeyTemplate = role.switch.routes[route].key.as_ref().unwrap_or(&role.switch.key);
+    let id = |path: &str| key.id(&Head::get(b"h", path.as_bytes()));
+    id("/api/v1/a") != id("/api/v1/b")
+}
+
+#[test]
+fn the_level_of_hacc_is_the_level_of_hacc() {
+    let routes = "[[switch.routes]]\nname = \"hash\"\npath = \"/a/*\"\npolicy = \"hash\"\n\
+                  [[switch.routes]]\nname = \"documents\"\npath = \"/b/*\"\nhacc = { level = 0 }\n\
+                  [[switch.routes]]\nname = \"same\"\npath = \"/c/*\"\n";
+    let role = switch(&format!("policy = \"hacc\"\nhacc = {{ level = 2 }}\n{routes}"));
+    assert!(apart(&role, 0), "another policy keeps the key that is written, here the default");
+    assert!(apart(&role, 1), "level 0 is the document");
+    assert!(!apart(&role, 2), "what is inherited whole is inherited with its level");
+}
+
+#[test]
+fn a_route_that_begins_to_learn_learns_as_the_switch_says() {
+    let learned = |route: &str| {
+        let training = "t_low = 20\n[switch.training]\nlength = \"90s\"\nbusy = 0.8\n";
+        let role = switch(&format!("{training}[[switch.routes]]\nname = \"r\"\npath = \"/a/*\"\n{route}"));
+        assert_eq!(role.switch.settings.thresholds.low, LowRule::Fixed);
+        role.switch.routes[0].settings.thresholds.low
+    };
+    let all =
+        Training { length: std::time::Duration::from_secs(90), busy_permille: 800, ..Training::default() };
+    assert_eq!(learned("t_low = \"learned\"\n"), LowRule::Learned(all));
+    let own = Training { busy_permille: 700, ..all };
+    assert_eq!(learned("t_low = \"learned\"\ntraining = { busy = 0.7 }\n"), LowRule::Learned(own));
+    assert_eq!(learned(""), LowRule::Fixed);
+    // What a route of a switch that learns says of the training is laid over it.
+    let role = switch(
+        "t_low = \"learned\"\n[switch.training]\nbusy = 0.8\n[[switch.routes]]\nname = \"r\"\npath = \"/a/*\"\n\
+         training = { min = 9 }\n",
+    );
+    let both = Training { busy_permille: 800, min: 9, ..Training::default() };
+    assert_eq!(role.switch.routes[0].settings.thresholds.low, LowRule::Learned(both));
+}
