@@ -31,6 +31,22 @@ fn the_level_of_hacc_is_the_level_of_hacc() {
 }
 
 #[test]
+fn a_routes_host_is_nearer_than_that_of_the_switchs_table() {
+    let ward = "policy = \"ward\"\nward = { table = \"t.routes\", host = \"www.example.com\" }\n";
+    let route = "[[switch.routes]]\nname = \"r\"\n";
+    let host = |more: &str| {
+        let role = switch(&format!("{ward}{route}{more}"));
+        let table = |at: usize| role.wards[at].table.clone().expect("it is named").host;
+        assert_eq!(table(0), "www.example.com", "the switch's own");
+        table(1)
+    };
+    assert_eq!(host("host = \"app.example.com\"\n"), "app.example.com");
+    assert_eq!(host("host = \"app.example.com\"\nward = { host = \"o.example.com\" }\n"), "o.example.com");
+    assert_eq!(host("host = \"*.example.com\"\n"), "www.example.com", "many hosts are none");
+    assert_eq!(host("path = \"/a/*\"\n"), "www.example.com");
+}
+
+#[test]
 fn a_route_that_begins_to_learn_learns_as_the_switch_says() {
     let learned = |route: &str| {
         let training = "t_low = 20\n[switch.training]\nlength = \"90s\"\nbusy = 0.8\n";

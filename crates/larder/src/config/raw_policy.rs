@@ -190,7 +190,8 @@ pub(crate) struct RawWard {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(example = "/var/lib/larder/www.routes")]
     pub(crate) table: Option<String>,
-    /// Host of the table's rows that name none. Unset: the route's host, if it has just one.
+    /// Host of the table's rows that name none. Unset: the route's host, if it has just one; else
+    /// that of [switch.ward].
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(example = "www.example.com")]
     pub(crate) host: Option<String>,

@@ -152,14 +152,19 @@ impl<'a> Section<'a> {
                 Fault::new(key, what).hint("leave that part out of key, or use refresh without a table")
             );
         }
-        let host = match (self.get("host", |raw| raw.host.as_deref()), place.hosts) {
-            (Some((key, "")), _) => {
+        // What the section above says of its own rows says less of a route than the route's one host.
+        let single = match place.hosts {
+            [host] if self.own.host.is_none() && !host.contains('*') => Some(host),
+            _ => None,
+        };
+        let host = match (single, self.get("host", |raw| raw.host.as_deref())) {
+            (Some(host), _) => host.clone(),
+            (None, Some((key, ""))) => {
                 return Err(Fault::new(key, "is empty").hint("write host = \"www.example.com\""));
             }
-            (Some((_, host)), _) => host.to_owned(),
-            (None, [host]) if !host.contains('*') => host.clone(),
-            (None, _) if !template.contains("{host}") => String::new(),
-            (None, _) => {
+            (None, Some((_, host))) => host.to_owned(),
+            (None, None) if !template.contains("{host}") => String::new(),
+            (None, None) => {
                 let what = "rows are paths, and the key has {host}: which host are they of?";
                 return Err(Fault::new(key, what).hint("write host = \"www.example.com\" beside table"));
             }
