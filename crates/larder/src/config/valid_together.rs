@@ -97,7 +97,10 @@ fn needed(settings: &Settings) -> Vec<Signal> {
     match settings.policy {
         PolicyKind::WrrNum => vec![Signal::Processes],
         PolicyKind::WrrTime => vec![Signal::ServiceTime],
-        PolicyKind::LardUtil if settings.util_by == UtilBy::Utilisation => vec![Signal::Cpu],
+        PolicyKind::LardUtil => match settings.util_by {
+            UtilBy::Utilisation => vec![Signal::Cpu],
+            UtilBy::Connections => vec![Signal::Processes],
+        },
         PolicyKind::Lard | PolicyKind::LardR if settings.thresholds.low != LowRule::Fixed => {
             vec![Signal::Cpu]
         }
