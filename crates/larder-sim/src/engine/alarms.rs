@@ -101,7 +101,7 @@ impl<M: CostModel> Engine<'_, M> {
     /// The next routing table, likewise.
     pub(super) fn plan_refresh(&mut self) {
         let every = self.scenario.refresh.as_ref().map(|refresh| refresh.every);
-        if let Some(every) = every.filter(|_| self.census.is_some() && self.goes_on()) {
+        if let Some(every) = every.filter(|_| self.censuses.iter().any(Option::is_some) && self.goes_on()) {
             self.set_alarm(self.now + every, Alarm::Refresh);
         }
     }

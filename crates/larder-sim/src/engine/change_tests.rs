@@ -120,3 +120,69 @@ fn what_was_served_is_told() {
     let slow = nodes[200..].iter().filter(|node| **node == 0).count();
     assert!(slow < 200, "{slow} of 800 went to the slow node");
 }
+
+/// Sixty clients who ask for 400 items in no order, and four nodes whose memories hold 40 each.
+fn busy(policy: PolicyKind) -> (Workload, Scenario) {
+    let mut workload = workload(0);
+    let named = |n: u64| TargetId::of(&n.to_le_bytes());
+    workload.items = (0..400).map(|n| Item::file(named(n), 4 << 10)).collect();
+    let drawn = |n: u64| named(1_000 + n).0;
+    workload.requests = (0..6_000).map(|n| (drawn(n) % 400).min(drawn(n + 6_000) % 400) as u32).collect();
+    let mut scenario = scenario(policy, 4, &[]);
+    scenario.arrivals = Arrivals::Closed { clients: 60 };
+    scenario.nodes.iter_mut().for_each(|node| node.cache = Bytes(160 << 10));
+    (workload, scenario)
+}
+
+#[test]
+fn a_node_that_is_up_and_comes_up_changes_nothing() {
+    for policy in PolicyKind::ALL {
+        let (workload, mut scenario) = busy(policy);
+        let (_, calm) = simulate_watched(&workload, &scenario).expect("valid");
+        scenario.changes = vec![Planned { after: 3_000, node: 2, what: Happening::Up }];
+        let (_, noted) = simulate_watched(&workload, &scenario).expect("valid");
+        assert_eq!(noted.changed_at.len(), 1);
+        let differs = calm.seen.iter().zip(&noted.seen).position(|(calm, noted)| calm != noted);
+        assert_eq!(differs, None, "{policy}");
+    }
+}
+
+#[test]
+fn a_routes_policy_hears_of_caches_as_the_default_routes_does() {
+    let (mut workload, mut scenario) = busy(PolicyKind::LbGc);
+    let (_, default) = simulate_watched(&workload, &scenario).expect("valid");
+    // The same policy and nodes, as a route beside one that needs no events and has no requests.
+    workload.items.iter_mut().for_each(|item| item.route = RouteId(1));
+    scenario.routes = vec![RouteSpec { group: GroupId::ALL, settings: scenario.settings.clone() }];
+    scenario.settings.policy = PolicyKind::Rr;
+    let (_, route) = simulate_watched(&workload, &scenario).expect("valid");
+    assert!(default.seen == route.seen, "it goes by the same events");
+}
+
+#[test]
+fn a_routes_table_is_of_its_requests_and_its_nodes() {
+    // Two routes with two nodes each; every table is to name owners inside the group.
+    let mut workload = workload(4_000);
+    let groups = [1, 2].map(|number| GroupId::new(number).expect("in range"));
+    for (item, number) in workload.items.iter_mut().zip(0..) {
+        item.route = RouteId(1 + number % 2);
+    }
+    let mut scenario = scenario(PolicyKind::Rr, 4, &[]);
+    for (node, at) in scenario.nodes.iter_mut().zip(0..) {
+        node.groups = Groups::NONE.with(groups[at / 2]);
+    }
+    let ward = Settings { policy: PolicyKind::Ward, ..Settings::default() };
+    scenario.routes = groups.map(|group| RouteSpec { group, settings: ward.clone() }).to_vec();
+    let costs = WardCosts { forward_us: 0.0, ..WardCosts::ward01() };
+    scenario.refresh = Some(Refresh::new(Duration::from_millis(300), costs));
+    let (outcome, watched) = simulate_watched(&workload, &scenario).expect("valid");
+    let owned = outcome.reasons.iter().find(|(reason, _)| reason == "owner").map_or(0, |(_, count)| *count);
+    assert!(owned > 3_500, "{owned} of 4,000: all but those before the first refresh");
+    let last = &watched.seen[3_000..];
+    let uses = [0, 1, 2, 3].map(|node| last.iter().filter(|seen| seen.node == node).count());
+    assert!(uses.iter().all(|uses| *uses > 0), "every node owns something: {uses:?}");
+    assert!(
+        last.iter().all(|seen| u32::from(seen.node / 2) == seen.item % 2),
+        "each route keeps to its nodes"
+    );
+}

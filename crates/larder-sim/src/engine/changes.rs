@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use larder_core::census::Census;
-use larder_core::dispatch::{CacheEvent, Found as Had, Request, RouteSpec, Served};
-use larder_core::nodes::NodeState;
+use larder_core::dispatch::{CacheEvent, Found as Had, Request, Served};
+use larder_core::nodes::{GroupId, NodeState};
 use larder_core::{Bytes, NodeId, RouteId, Time};
 
 use super::{Engine, Job};
@@ -101,8 +101,10 @@ impl<M: CostModel> Engine<'_, M> {
             Happening::Drain => _ = self.dispatcher.drain(self.now, node, &mut self.started),
             Happening::Down => _ = self.dispatcher.fail(self.now, node, &mut self.started),
             Happening::Up => {
-                self.dispatcher.recover(self.now, node, &mut self.started);
-                self.tell_all_kept(node);
+                // One that was up all along has nothing to say that is not known.
+                if self.dispatcher.recover(self.now, node, &mut self.started) {
+                    self.tell_all_kept(node);
+                }
             }
             Happening::Restart => {
                 self.memories.lose(node.index(), self.scenario);
@@ -126,31 +128,41 @@ impl<M: CostModel> Engine<'_, M> {
         }
     }
 
-    /// Counts a request for the table that is made next.
+    /// Counts a request for the table that its route gets next.
     pub(super) fn count(&self, item: u32) {
-        if let Some(census) = &self.census {
-            note(census, &self.workload.items[item as usize]);
+        let item = &self.workload.items[item as usize];
+        if let Some(census) = &self.censuses[usize::from(item.route.0)] {
+            note(census, item);
         }
     }
 
-    /// What counts requests, where tables are made anew in this run.
-    pub(super) fn census(scenario: &Scenario) -> Option<Census> {
-        let of_route = |route: &RouteSpec| needs_table(route.settings.policy);
-        let needed = needs_table(scenario.settings.policy) || scenario.routes.iter().any(of_route);
-        scenario.refresh.as_ref().filter(|_| needed).map(|refresh| Census::new(refresh.targets_max))
+    /// What counts the requests of each route, as in the live switch: of those that go by a table, if any is made anew.
+    pub(super) fn censuses(scenario: &Scenario) -> Vec<Option<Census>> {
+        let routes = scenario.routes.iter().map(|route| &route.settings);
+        let policies = core::iter::once(&scenario.settings).chain(routes).map(|settings| settings.policy);
+        let refresh = scenario.refresh.as_ref();
+        let census =
+            |policy| refresh.filter(|_| needs_table(policy)).map(|refresh| Census::new(refresh.targets_max));
+        policies.map(census).collect()
     }
 
-    /// Makes a table from what was asked for since the last time, and gives it to all routes that go by one. One that
-    /// cannot be made changes nothing, as in the live switch.
+    /// Gives each route that goes by a table a new one, made from what was asked of it since the last time for the open
+    /// nodes of its group. One that cannot be made changes nothing, as in the live switch.
     pub(super) fn refresh(&mut self) {
-        let (Some(refresh), Some(census)) = (&self.scenario.refresh, &self.census) else { return };
+        let Some(refresh) = &self.scenario.refresh else { return };
         let rows = self.dispatcher.nodes().rows();
-        let open = rows.iter().filter(|row| row.state == NodeState::Up);
-        let members: Vec<(NodeId, Bytes)> = open.map(|row| (row.id, row.cache)).collect();
-        let table = routing_table(&census.take(refresh.carry_permille).rows, &members, &refresh.prices);
-        let Ok(table) = table.map(Arc::new) else { return };
-        for route in 0..=self.scenario.routes.len() as u16 {
-            self.dispatcher.set_table(self.now, RouteId(route), &table);
+        for (route, census) in (0..).zip(&self.censuses) {
+            let Some(census) = census else { continue };
+            let group = match usize::from(route).checked_sub(1) {
+                Some(at) => self.scenario.routes[at].group,
+                None => GroupId::ALL,
+            };
+            let open = rows.iter().filter(|row| row.state == NodeState::Up && row.groups.contains(group));
+            let members: Vec<(NodeId, Bytes)> = open.map(|row| (row.id, row.cache)).collect();
+            let counted = census.take(refresh.carry_permille).rows;
+            if let Ok(table) = routing_table(&counted, &members, &refresh.prices) {
+                self.dispatcher.set_table(self.now, RouteId(route), &Arc::new(table));
+            }
         }
     }
 }

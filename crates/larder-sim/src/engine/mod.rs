@@ -185,8 +185,8 @@ struct Engine<'r, M> {
     /// Changes to the cluster that have been made, and after how many requests the next one is due.
     changed: usize,
     next_change: u64,
-    /// What was asked for since the last routing table, where these are made.
-    census: Option<Census>,
+    /// What was asked for since the last routing table, for each route that gets one; the default route first.
+    censuses: Vec<Option<Census>>,
     watched: Option<Watched>,
     waiting: BTreeMap<Ticket, Arrived>,
     started: Vec<Started>,
@@ -247,7 +247,7 @@ impl<'r, M: CostModel> Engine<'r, M> {
             arrived: 0,
             changed: 0,
             next_change: scenario.changes.first().map_or(u64::MAX, |planned| planned.after),
-            census: Self::census(scenario),
+            censuses: Self::censuses(scenario),
             watched,
             jobs: Vec::new(),
             free: Vec::new(),
@@ -259,7 +259,7 @@ impl<'r, M: CostModel> Engine<'r, M> {
             asks: Vec::new(),
             asked: 0,
             tally: Tally::new(scenario),
-            cache_events: scenario.settings.policy.mirrors_caches(),
+            cache_events: dispatcher.mirrors_caches(),
             workload,
             scenario,
             dispatcher,
