@@ -63,6 +63,7 @@ pub(super) fn read(body: &[u8], counters: &[String]) -> Result<Sample, Cause> {
         queue: page.queue.map(|queue| queue as f64),
         app,
         run: page.run,
+        ..Sample::default()
     })
 }
 
@@ -90,6 +91,7 @@ mod tests {
             processes: Some(3.0),
             queue: Some(1.0),
             app: [Some(App::Level(2.0)), Some(App::Counter(7.0)), None, None],
+            ..Sample::default()
         };
         assert_eq!(read(PAGE.as_bytes(), &counters), Ok(expected));
     }

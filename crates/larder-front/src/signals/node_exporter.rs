@@ -11,13 +11,13 @@
 //! | queue | `node_procs_blocked`: threads that wait for a disk | now |
 //! | counters of the application | any family, its values summed: counters by rate, the rest as they are | |
 //!
-//! Service times are not to be had here. Of the disks those count that the config names; if it names none, all that
+//! Of two readings, those disks count that both have. Service times are not to be had here. Of the disks those count that the config names; if it names none, all that
 //! have ever worked, except what is stacked on others (`dm-`, `md`), kept in memory (`ram`, `zram`, `loop`) or
 //! removable (`sr`, `fd`). The exporter's page describes the machine, not the server on it.
 
 use super::cause::Cause;
 use super::exposition::{self, PageError, Point};
-use super::sample::{APPS, App, Sample, Work};
+use super::sample::{APPS, App, Disk, Sample, Work};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -52,8 +52,7 @@ pub(super) fn read(
 #[derive(Debug, Default)]
 struct Tally {
     cpu: Option<Work>,
-    disks: BTreeMap<String, f64>,
-    disk_bytes: Option<f64>,
+    disks: BTreeMap<String, Disk>,
     page_faults: Option<f64>,
     memory_total: Option<f64>,
     memory_available: Option<f64>,
@@ -74,12 +73,14 @@ impl Tally {
                 work.busy += if idle { 0.0 } else { value };
             }
             "node_disk_io_time_seconds_total" if counts(&point, disks) => {
-                if let Some(device) = point.label("device").filter(|_| self.disks.len() < DISKS_MAX) {
-                    self.disks.insert(device.into_owned(), value);
+                if let Some(disk) = self.disk(&point) {
+                    disk.busy = Some(value);
                 }
             }
             "node_disk_read_bytes_total" | "node_disk_written_bytes_total" if counts(&point, disks) => {
-                *self.disk_bytes.get_or_insert(0.0) += value;
+                if let Some(disk) = self.disk(&point) {
+                    *disk.bytes.get_or_insert(0.0) += value;
+                }
             }
             "node_vmstat_pgmajfault" => self.page_faults = Some(value),
             "node_memory_MemTotal_bytes" => self.memory_total = Some(value),
@@ -98,17 +99,24 @@ impl Tally {
         }
     }
 
+    /// The point's disk; none if there are too many.
+    fn disk(&mut self, point: &Point<'_>) -> Option<&mut Disk> {
+        let device = point.label("device")?;
+        if self.disks.len() >= DISKS_MAX && !self.disks.contains_key(&*device) {
+            return None;
+        }
+        Some(self.disks.entry(device.into_owned()).or_default())
+    }
+
     fn sample(self, at: Duration) -> Sample {
-        let worked: Vec<f64> = self.disks.into_values().filter(|busy| *busy != 0.0).collect();
-        let disk = (!worked.is_empty())
-            .then(|| Work { busy: worked.iter().sum(), available: at.as_secs_f64() * worked.len() as f64 });
         let memory = self.memory_total.zip(self.memory_available);
         Sample {
             at,
             run: None,
             cpu: self.cpu,
-            disk,
-            disk_bytes: self.disk_bytes,
+            disk: None,
+            disk_bytes: None,
+            disks: self.disks,
             page_faults: self.page_faults,
             memory: memory.map(|(total, available)| (total - available) / total),
             served: None,
@@ -199,6 +207,36 @@ app_sessions 12.5
         assert_eq!(report(&["sda"]).disk_permille, Some(600));
         assert_eq!(report(&["sda"]).disk_bytes_per_s, Some(500_000));
         assert_eq!(report(&["sdx"]).disk_permille, None);
+    }
+
+    #[test]
+    fn disks_that_come_to_work_or_come_or_go_hide_no_others() {
+        let read = |second: u64, disks: &[(&str, f64, f64)]| {
+            let lines: String = disks
+                .iter()
+                .map(|(disk, busy, bytes)| {
+                    format!(
+                        "node_disk_io_time_seconds_total{{device=\"{disk}\"}} {busy}\n\
+                         node_disk_read_bytes_total{{device=\"{disk}\"}} {bytes}\n"
+                    )
+                })
+                .collect();
+            read(lines.as_bytes(), Duration::from_secs(second), &[], &[]).expect("well formed")
+        };
+        let told = |before: &Sample, after: &Sample| {
+            let report = after.since(before).expect("the same run").expect("time has passed");
+            (report.disk_permille, report.disk_bytes_per_s)
+        };
+        // A day after its start, one disk is busy for 8 s of 10, and another works for the first time, for 4.
+        let before = read(86_400, &[("sda", 500.0, 1e9), ("sdb", 0.0, 0.0)]);
+        let first = read(86_410, &[("sda", 508.0, 1.001e9), ("sdb", 4.0, 1e6)]);
+        assert_eq!(told(&before, &first), (Some(600), Some(200_000)));
+        // One is plugged in that has worked elsewhere; it counts from the next reading on.
+        let plugged = read(86_420, &[("sda", 510.0, 1.001e9), ("sdb", 8.0, 1e6), ("sdc", 9e3, 9e12)]);
+        assert_eq!(told(&first, &plugged), (Some(300), Some(0)));
+        // Two are unplugged, and the node has not started anew for that.
+        let left = read(86_430, &[("sda", 515.0, 1.002e9)]);
+        assert_eq!(told(&plugged, &left), (Some(500), Some(100_000)));
     }
 
     #[test]

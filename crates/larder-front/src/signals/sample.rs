@@ -6,9 +6,11 @@
 //! mean  = (sum' - sum) / (ended' - ended)                 service time; missing if nothing ended
 //! ```
 //! A counter that has gone back means that the node has started anew: nothing can be said of that period. What either
-//! reading lacks, what is no finite number and what is negative, is missing.
+//! reading lacks, what is no finite number and what is negative, is missing. Where disks are told apart, those count that
+//! both readings have.
 
 use larder_core::nodes::{LoadReport, Signal};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// How many counters of the application a report has room for.
@@ -19,6 +21,15 @@ pub(crate) const APPS: usize = Signal::APPS;
 pub(super) struct Work {
     pub(super) busy: f64,
     pub(super) available: f64,
+}
+
+/// What a disk has done since some beginning.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Disk {
+    /// Seconds it was busy; 0 if it has never worked.
+    pub(super) busy: Option<f64>,
+    /// Bytes read and written.
+    pub(super) bytes: Option<f64>,
 }
 
 /// A counter of the application.
@@ -40,6 +51,8 @@ pub(super) struct Sample {
     pub(super) cpu: Option<Work>,
     pub(super) disk: Option<Work>,
     pub(super) disk_bytes: Option<f64>,
+    /// Disk by disk, from a source that tells them apart; the two before are missing there.
+    pub(super) disks: BTreeMap<String, Disk>,
     pub(super) page_faults: Option<f64>,
     /// Share of the memory in use.
     pub(super) memory: Option<f64>,
@@ -67,9 +80,15 @@ impl Sample {
         let rate = |now: Option<f64>, then: Option<f64>| Ok(grown(now, then)?.map(|grown| grown / seconds));
         let mut report = LoadReport {
             cpu_permille: share(self.cpu, before.cpu)?,
-            disk_permille: share(self.disk, before.disk)?,
+            disk_permille: match self.disks.is_empty() {
+                true => share(self.disk, before.disk)?,
+                false => self.disks_busy(before)?.and_then(|busy| permille(busy / seconds)),
+            },
             memory_permille: self.memory.and_then(permille),
-            disk_bytes_per_s: rate(self.disk_bytes, before.disk_bytes)?.and_then(count64),
+            disk_bytes_per_s: match self.disks.is_empty() {
+                true => rate(self.disk_bytes, before.disk_bytes)?.and_then(count64),
+                false => self.disks_bytes(before)?.and_then(|bytes| count64(bytes / seconds)),
+            },
             paging_per_s: rate(self.page_faults, before.page_faults)?.and_then(count),
             processes: self.processes.and_then(count),
             queue: self.queue.and_then(count),
@@ -92,6 +111,34 @@ impl Sample {
             };
         }
         Ok(Some(report))
+    }
+
+    /// Seconds that a disk was busy since, in the mean over those that have ever worked.
+    fn disks_busy(&self, before: &Self) -> Result<Option<f64>, Restarted> {
+        let busy = self.disks_grown(before, |disk| disk.busy, |busy| busy != 0.0)?;
+        Ok((!busy.is_empty()).then(|| busy.iter().sum::<f64>() / busy.len() as f64))
+    }
+
+    /// Bytes of all disks since.
+    fn disks_bytes(&self, before: &Self) -> Result<Option<f64>, Restarted> {
+        let bytes = self.disks_grown(before, |disk| disk.bytes, |_| true)?;
+        Ok((!bytes.is_empty()).then(|| bytes.iter().sum()))
+    }
+
+    /// By how much a counter has grown at each disk that both readings have and that counts. One that has come in
+    /// between brings its whole past with it, and one that has gone took it away: neither says what was done meanwhile.
+    fn disks_grown(
+        &self,
+        before: &Self,
+        of: fn(&Disk) -> Option<f64>,
+        counts: fn(f64) -> bool,
+    ) -> Result<Vec<f64>, Restarted> {
+        let mut all = Vec::with_capacity(self.disks.len());
+        for (name, disk) in &self.disks {
+            let now = of(disk).filter(|now| counts(*now));
+            all.extend(grown(now, before.disks.get(name).and_then(of))?);
+        }
+        Ok(all)
     }
 }
 
@@ -148,6 +195,7 @@ mod tests {
             processes: Some(7.0),
             queue: Some(2.0),
             app: [Some(App::Counter(s * 1.5)), Some(App::Level(0.25)), None, None],
+            ..Sample::default()
         }
     }
 
