@@ -8,9 +8,10 @@ use crate::nodes::NodeRef;
 use crate::recorder::RecordStatus;
 use crate::signals::ReportStatus;
 use crate::switch::{Shared, SwitchError};
-use larder_core::nodes::JoinError;
+use larder_core::nodes::{GroupId, JoinError};
 use larder_core::{NodeId, NodeState, Weight};
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -66,17 +67,18 @@ pub struct SwitchStatus {
     pub signals: String,
     /// Seconds since the start.
     pub uptime_s: f64,
-    /// Requests admitted and not ended.
+    /// Requests admitted and not ended, of all routes.
     pub outstanding: u32,
-    /// How many may be; `None` if there is no limit.
+    /// How many may be: the sum over the groups of nodes that routes use, each of which has a limit of its own. `None`
+    /// if there is no limit.
     pub admission_limit: Option<u32>,
-    /// Requests waiting for admission.
+    /// Requests waiting for admission, of all routes.
     pub queued: usize,
-    /// How many may wait.
+    /// How many may wait: the sum over the groups, each of which has a queue of its own.
     pub queue_max: usize,
-    /// Targets whose servers are remembered.
+    /// Targets whose servers are remembered, of all routes.
     pub targets: usize,
-    /// How many can be remembered.
+    /// How many can be remembered: the sum over the routes, each of which remembers its own.
     pub targets_max: usize,
     /// Client connections open.
     pub client_connections: usize,
@@ -109,6 +111,35 @@ pub enum JoinRefused {
     /// Its name is taken or missing, or there is no room. Fault of the caller.
     #[error(transparent)]
     Table(#[from] JoinError),
+}
+
+/// Limits of all routes and groups together, to be held against counts of all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sums {
+    /// How many requests may be outstanding; `None` if there is no limit.
+    pub(crate) admission: Option<u32>,
+    queue_max: usize,
+    targets_max: usize,
+}
+
+impl Sums {
+    pub(crate) fn of(shared: &Shared) -> Self {
+        let dispatcher = &shared.dispatcher;
+        let routes = || shared.routing.all().map(|(id, _)| id);
+        let groups: BTreeSet<GroupId> = routes().map(|id| dispatcher.group_of(id)).collect();
+        let limits = groups.iter().map(|group| dispatcher.admission_limit_in(*group));
+        // A group without a limit has the largest number for one.
+        let admission = limits
+            .map(|limit| (limit != u32::MAX).then_some(limit))
+            .try_fold(0_u32, |sum, limit| limit.map(|limit| sum.saturating_add(limit)));
+        Self {
+            admission,
+            queue_max: dispatcher.settings().queue_max.saturating_mul(groups.len()),
+            targets_max: routes()
+                .map(|id| dispatcher.settings_of(id).targets_max)
+                .fold(0, usize::saturating_add),
+        }
+    }
 }
 
 impl SwitchHandle {
@@ -149,17 +180,17 @@ impl SwitchHandle {
     /// The switch as a whole.
     pub fn status(&self) -> SwitchStatus {
         let dispatcher = &self.shared.dispatcher;
-        let limit = dispatcher.admission_limit();
+        let limits = Sums::of(&self.shared);
         SwitchStatus {
             policy: dispatcher.settings().policy.to_string(),
             signals: self.shared.signals.source().to_string(),
             uptime_s: self.shared.clock.now().as_secs_f64(),
             outstanding: dispatcher.outstanding(),
-            admission_limit: (limit != u32::MAX).then_some(limit),
+            admission_limit: limits.admission,
             queued: dispatcher.queued(),
-            queue_max: dispatcher.settings().queue_max,
+            queue_max: limits.queue_max,
             targets: dispatcher.targets_known(),
-            targets_max: dispatcher.settings().targets_max,
+            targets_max: limits.targets_max,
             client_connections: self.shared.clients.load(Relaxed),
             client_connections_max: self.shared.limits.connections_max,
             nodes_up: dispatcher.nodes().open_count(),
@@ -252,5 +283,51 @@ impl SwitchHandle {
         let node = self.member(name)?;
         node.change(&self.shared, "operator", |standing| standing.drained = drained);
         Ok(self.shared.dispatcher.nodes().state(node.id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Route, SwitchConfig};
+    use larder_core::NodeSpec;
+    use larder_core::dispatch::Admission;
+    use larder_core::rules::Matcher;
+
+    fn status(admission: Admission) -> SwitchStatus {
+        let entry = |n: u8, group: &str| NodeEntry {
+            groups: vec![group.to_owned()],
+            ..NodeEntry::new(NodeSpec::named(format!("n{n}")), "127.0.0.1:9")
+        };
+        let nodes = vec![entry(1, "a"), entry(2, "a"), entry(3, "b")];
+        let mut config = SwitchConfig::new(vec![([127, 0, 0, 1], 0).into()], nodes);
+        config.settings.admission = admission;
+        config.settings.queue_max = 10;
+        config.settings.targets_max = 1_000;
+        let route = |name: &str, group: Option<&str>, targets_max: usize| {
+            let mut route = Route::new(name, Matcher::new().path(&format!("/{name}")).expect("a path"));
+            route.group = group.map(str::to_owned);
+            route.settings = config.settings.clone();
+            route.settings.targets_max = targets_max;
+            route
+        };
+        config.routes = vec![
+            route("one", Some("a"), 2_000),
+            route("two", Some("a"), 4_000),
+            route("three", Some("b"), 8_000),
+            route("four", None, 16_000),
+        ];
+        let shared = Shared::new(config, tokio::sync::mpsc::unbounded_channel().0).expect("a valid config");
+        SwitchHandle::new(Arc::new(shared)).status()
+    }
+
+    #[test]
+    fn limits_are_those_of_what_is_counted() {
+        let fixed = status(Admission::Fixed(7));
+        assert_eq!(fixed.admission_limit, Some(21), "three groups: all nodes, a and b");
+        assert_eq!((fixed.queue_max, fixed.targets_max), (30, 31_000));
+        // S = (n - 1) T_high + T_low - 1, for three nodes, two and one.
+        assert_eq!(status(Admission::Derived).admission_limit, Some((2 + 1) * 65 + 3 * 24));
+        assert_eq!(status(Admission::Unlimited).admission_limit, None);
     }
 }

@@ -9,6 +9,7 @@ use super::{
 use super::{Failure, QUEUE_WAIT, Reason};
 use crate::access::AccessLog;
 use crate::cache_status::CacheOutcome;
+use crate::handle::Sums;
 use crate::switch::Shared;
 use larder_core::{NodeId, NodeRow, ServiceClass};
 use prometheus_client::collector::Collector;
@@ -175,7 +176,7 @@ impl Snapshot {
         for (metric, value) in [
             (&table::QUEUED, dispatcher.queued() as u64),
             (&table::OUTSTANDING, dispatcher.outstanding().into()),
-            (&table::ADMISSION_LIMIT, dispatcher.admission_limit().into()),
+            (&table::ADMISSION_LIMIT, Sums::of(&self.shared).admission.unwrap_or(u32::MAX).into()),
             (&table::TARGETS, dispatcher.targets_known() as u64),
             (&table::CLIENTS, self.shared.clients.load(Relaxed) as u64),
         ] {

@@ -81,7 +81,7 @@ metrics! {
     OUTSTANDING, Gauge, "larder_switch_outstanding", [],
         "Requests admitted and not ended";
     ADMISSION_LIMIT, Gauge, "larder_switch_admission_limit", [],
-        "How many requests may be outstanding";
+        "How many requests may be outstanding, over all groups of nodes together";
     TARGETS, Gauge, "larder_switch_targets", [],
         "Targets whose servers are remembered";
     CLIENTS, Gauge, "larder_switch_client_connections", [],
