@@ -4,6 +4,7 @@
 //! 2 wrong usage or config. A closed pipe on stdout ends the program quietly.
 
 mod admin;
+mod ask;
 mod cli;
 mod cmd;
 mod config;

@@ -5,25 +5,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
-use http_body_util::{BodyExt, Empty, Limited};
-use hyper::body::Bytes;
-use hyper::client::conn::http1::{self, SendRequest};
-use hyper::{Request, StatusCode};
-use hyper_util::rt::TokioIo;
+use anyhow::Context;
 use serde::Deserialize;
-use tokio::net::TcpStream;
 use tokio::time::MissedTickBehavior;
 
 use super::cpu::{CpuBusy, CpuTime};
 use super::result::NodeLoad;
+use crate::ask::Asked;
 
 /// Time between samples. The loads are counts of the dispatcher itself, so a sample is exact at its instant.
 const SAMPLE_EVERY: Duration = Duration::from_millis(10);
 /// Time between two looks at the processor times, which take a file for each process.
 const CPU_EVERY: Duration = Duration::from_millis(200);
-/// Largest answer read.
-const ANSWER_BYTES_MAX: usize = 4 << 20;
 
 /// What the load generator tells the sampler.
 #[derive(Debug, Default)]
@@ -44,8 +37,6 @@ pub(crate) struct Samples {
     pub(crate) cpu_busy: Option<CpuBusy>,
 }
 
-type Client = SendRequest<Empty<Bytes>>;
-
 #[derive(Deserialize)]
 struct NodeRow {
     name: String,
@@ -60,7 +51,7 @@ pub(crate) async fn sample(
     processes: Vec<u32>,
     signals: Arc<Signals>,
 ) -> anyhow::Result<Samples> {
-    let mut client = None;
+    let mut admin = Asked::new(admin);
     let mut samples = Samples::default();
     let mut cpu: Option<(Option<CpuTime>, Option<CpuTime>)> = None;
     let mut cpu_at = None;
@@ -71,7 +62,7 @@ pub(crate) async fn sample(
         if !signals.measuring.load(Ordering::Acquire) {
             continue;
         }
-        samples.take(nodes(&mut client, admin).await?);
+        samples.take(nodes(&mut admin).await?);
         let looked = cpu_at.is_some_and(|at: Instant| at.elapsed() < CPU_EVERY);
         if !looked {
             let now = CpuTime::now(&processes);
@@ -81,40 +72,14 @@ pub(crate) async fn sample(
     }
     if samples.names.is_empty() {
         // A run shorter than the time between two looks: the names at least are right.
-        samples.take(nodes(&mut None, admin).await?);
+        samples.take(nodes(&mut admin).await?);
     }
     samples.cpu_busy = cpu.and_then(|(first, last)| last?.busy_since(first?));
     Ok(samples)
 }
 
-/// Asks for the nodes, over the connection of the last time if it is still open.
-async fn nodes(client: &mut Option<Client>, admin: SocketAddr) -> anyhow::Result<Vec<NodeRow>> {
-    let open = match client.take() {
-        Some(mut open) => open.ready().await.is_ok().then_some(open),
-        None => None,
-    };
-    let mut sender = match open {
-        Some(open) => open,
-        None => connect(admin).await.context("cannot reach the switch's admin interface")?,
-    };
-    let request = Request::get("/nodes").header("host", "admin").body(Empty::new())?;
-    let response = sender.send_request(request).await?;
-    if response.status() != StatusCode::OK {
-        bail!("the switch's admin interface answers /nodes with {}", response.status());
-    }
-    let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
-    let body = body.map_err(|error| anyhow::anyhow!("cannot read the answer to /nodes: {error}"))?;
-    *client = Some(sender);
-    serde_json::from_slice(&body.to_bytes()).context("the answer to /nodes is not understood")
-}
-
-async fn connect(admin: SocketAddr) -> anyhow::Result<Client> {
-    let stream = TcpStream::connect(admin).await?;
-    stream.set_nodelay(true)?;
-    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    // Ends by itself once the sender is dropped or the switch closes.
-    tokio::spawn(connection);
-    Ok(sender)
+async fn nodes(admin: &mut Asked) -> anyhow::Result<Vec<NodeRow>> {
+    admin.get("/nodes").await.context("cannot ask the switch's admin interface")
 }
 
 impl Samples {

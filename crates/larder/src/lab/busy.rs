@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::time::MissedTickBehavior;
 
-use super::ask::Asked;
+use crate::ask::Asked;
 
 /// What the load generator tells the sampler.
 #[derive(Debug, Default)]

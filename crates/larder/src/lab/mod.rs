@@ -8,7 +8,6 @@
 //! that a run needs, [`run`] runs it under a policy, [`bench`] does so for many. The experiments are [`mixes`] (CAP),
 //! [`site`] (HACC), [`table`] (every policy), [`bound`] (at equal p99) and [`overhead`] (what the switch costs).
 
-mod ask;
 pub(crate) mod bench;
 pub(crate) mod bound;
 mod busy;
