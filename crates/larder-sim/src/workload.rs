@@ -73,6 +73,22 @@ impl Workload {
         }
     }
 
+    /// The shares of nodes that suit the classes asked for: as the classes' requests are to each other, so
+    /// [`Settings::static_shares`](larder_core::dispatch::Settings::static_shares). A class nobody asks for has none; where
+    /// all is of one class, that has them all.
+    pub fn class_shares(&self) -> [u32; ServiceClass::COUNT] {
+        let mut counts = [0_u64; ServiceClass::COUNT];
+        for item in &self.requests {
+            counts[self.items[*item as usize].class.index()] += 1;
+        }
+        let most = counts.into_iter().max().unwrap_or(0).max(1);
+        if counts.iter().filter(|count| **count > 0).count() < 2 {
+            return counts.map(|count| u32::from(count > 0));
+        }
+        // Thousandths of the largest; only the ratios count.
+        counts.map(|count| if count == 0 { 0 } else { (count * 1_000 / most).max(1) as u32 })
+    }
+
     /// The items ranked by how often they are asked for, most first, equal ones in order: `ranks[item]`.
     pub fn ranks(&self) -> Vec<u32> {
         let counts = self.counts();
@@ -111,5 +127,25 @@ impl Workload {
             return Err(SimError::Workload("the times must not fall"));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_as_the_classes_requests() {
+        let item = |id, class| Item { class, ..Item::file(TargetId(id), 1) };
+        let items = vec![item(0, ServiceClass::N), item(1, ServiceClass::Db), item(2, ServiceClass::Cb)];
+        let shares = |counts: [usize; 3]| {
+            let requests = (0_u32..).zip(counts).flat_map(|(item, count)| vec![item; count]).collect();
+            Workload { items: items.clone(), requests, times: Vec::new() }.class_shares()
+        };
+        assert_eq!(shares([500, 0, 0]), [1, 0, 0, 0], "all nodes are for files");
+        assert_eq!(shares([0, 7, 0]), [0, 1, 0, 0]);
+        assert_eq!(shares([600, 300, 0]), [1_000, 500, 0, 0]);
+        assert_eq!(shares([90_000, 0, 1]), [1_000, 0, 1, 0], "whoever asks has a share");
+        assert_eq!(shares([0, 0, 0]), [0; 4]);
     }
 }

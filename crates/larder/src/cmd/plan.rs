@@ -87,7 +87,7 @@ pub(crate) struct PlanArgs {
     #[arg(long, default_value_t = 65)]
     t_high: u32,
     /// Config of a switch whose keys, service classes and policy parameters apply: of each target the first route that takes
-    /// it says key and class, and each policy compared serves all routes, on all nodes.
+    /// it says key and class, and each policy compared serves all routes, on all nodes, by the parameters of [switch].
     #[arg(long, value_name = "FILE", conflicts_with_all = ["t_low", "t_high"])]
     switch: Option<PathBuf>,
     /// Host of all requests, for rules of --switch that look at it; logs do not say it.
@@ -141,7 +141,11 @@ fn usual_costs() -> Option<Costs> {
 
 pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
     let sorting = args.switch.as_deref().map(|path| Sorting::read(path, &args.host)).transpose()?;
-    let options = args.options(sorting.as_ref())?;
+    let mut options = args.options(sorting.as_ref())?;
+    if let Some(warning) = sorting.as_ref().and_then(Sorting::passed_over) {
+        // Talk that nobody can hear is no failure.
+        let _ = writeln!(io::stderr(), "larder: warning: {warning}");
+    }
     // Files that cannot be written are better known before the work than after it.
     let html = args.html.as_deref().map(Target::open).transpose()?;
     let config = args.config.as_deref().map(Target::open).transpose()?;
@@ -150,6 +154,10 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
         Some(sorting) => plan::merged_as(&traces, &|name| sorting.sort(name)),
         None => plan::merged(&traces),
     };
+    if !sorting.as_ref().is_some_and(Sorting::gives_shares) {
+        // Equal shares would set nodes aside for classes that nobody asks for.
+        options.settings.static_shares = workload.class_shares();
+    }
     // Names and sizes of every request are not needed any more.
     drop(traces);
     let bar = Bar::new();
@@ -167,7 +175,7 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
     }
     let unwritten = match config {
         None => None,
-        Some(target) => match config::text(&report)? {
+        Some(target) => match config::text(&report, options.settings.static_shares)? {
             Some(text) => {
                 target.write(&text)?;
                 None

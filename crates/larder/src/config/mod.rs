@@ -97,6 +97,13 @@ impl Written {
         config.warnings.iter().map(|fault| self.source().locate(fault.clone())).collect()
     }
 
+    /// Whether the text itself gives this key, and it is no default.
+    pub(crate) fn gives(&self, path: &[&str]) -> bool {
+        let Ok(table) = self.text.parse::<toml::Table>() else { return false };
+        let table = toml::Value::Table(table);
+        path.iter().try_fold(&table, |at, name| at.get(name)).is_some()
+    }
+
     fn source(&self) -> Source<'_> {
         Source::new(&self.origin, &self.text)
     }

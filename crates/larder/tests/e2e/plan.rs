@@ -53,6 +53,33 @@ fn a_small_log_gives_sentences_table_json_page_and_config() {
 }
 
 #[test]
+fn static_divides_the_nodes_as_the_log_has_classes() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (log, config, switch) = (path("access.log.zst"), path("plan.toml"), path("switch.toml"));
+    let synth = ["trace", "synth", "zipf", "--targets", "200", "--requests", "6000", "-o", &log];
+    assert!(larder(&synth).status.success());
+    let idle = |more: &[&str]| {
+        let mut arguments = vec!["plan", &log, "--policies", "static", "--nodes", "4", "--memory", "200KB"];
+        arguments.extend(["--costs", "lard98", "--seeds", "1", "--json"]);
+        arguments.extend(more);
+        let output = larder(&arguments);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let plan: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let shares = plan["cells"][0]["node_shares"].as_array().unwrap().clone();
+        assert_eq!(shares.len(), 4);
+        shares.iter().filter(|share| share.as_f64() == Some(0.0)).count()
+    };
+    assert_eq!(idle(&["--config", &config]), 0, "all is of class n, and so are all nodes");
+    let written = std::fs::read_to_string(&config).unwrap();
+    assert!(written.contains("[switch.static]\nshares = { n = 1 }\n"), "{written}");
+    assert!(larder(&["check", &config]).status.success());
+    let head = "[switch]\nlisten = \"127.0.0.1:80\"\nnodes = [\"10.0.0.1:80\"]\n";
+    std::fs::write(&switch, format!("{head}[switch.static]\nshares = {{ n = 1, db = 1 }}\n")).unwrap();
+    assert_eq!(idle(&["--switch", &switch]), 2, "shares that a config gives stand");
+}
+
+#[test]
 fn two_logs_and_stdin_are_one_log() {
     let folder = tempfile::tempdir().unwrap();
     let line = |second: u32, name: &str| {

@@ -2,14 +2,17 @@
 
 use std::fmt::Write as _;
 
-use larder_core::Bytes;
 use larder_core::dispatch::Settings;
+use larder_core::{Bytes, PolicyKind, ServiceClass};
 
 use super::PlanReport;
 use crate::config::{Size, Span};
 
-/// The config; `None` without a recommendation.
-pub(super) fn text(report: &PlanReport) -> Result<Option<String>, std::fmt::Error> {
+/// The config; `None` without a recommendation. `static` went by these shares.
+pub(super) fn text(
+    report: &PlanReport,
+    static_shares: [u32; ServiceClass::COUNT],
+) -> Result<Option<String>, std::fmt::Error> {
     let Some(it) = &report.plan.recommendation else { return Ok(None) };
     let usual = Settings::default();
     let (t_low, t_high) = report.plan.method.thresholds;
@@ -40,7 +43,13 @@ pub(super) fn text(report: &PlanReport) -> Result<Option<String>, std::fmt::Erro
             "  {{ address = \"node{node}.internal:9001\", name = \"node{node}\", cache = \"{memory}\" }},"
         )?;
     }
-    writeln!(text, "]\n\n# Each node has a file of its own, and runs: larder node --config FILE")?;
+    writeln!(text, "]")?;
+    if it.policy == PolicyKind::Static.name() {
+        let shares = ServiceClass::ALL.into_iter().zip(static_shares).filter(|(_, share)| *share > 0);
+        let shares: Vec<String> = shares.map(|(class, share)| format!("{class} = {share}")).collect();
+        writeln!(text, "\n[switch.static]\nshares = {{ {} }}", shares.join(", "))?;
+    }
+    writeln!(text, "\n# Each node has a file of its own, and runs: larder node --config FILE")?;
     writeln!(text, "# [node]\n# listen = \"0.0.0.0:9001\"\n# root = \"/srv/www\"\n# [node.cache]")?;
     writeln!(text, "# kind = \"{}\"\n# size = \"{memory}\"", report.plan.method.cache)?;
     Ok(Some(text))

@@ -16,19 +16,40 @@ pub(super) struct Sorting {
     config: SwitchConfig,
     /// The host of all requests: logs do not say it.
     host: String,
+    gives_shares: bool,
 }
 
 impl Sorting {
     /// Reads a config file.
     pub(super) fn read(path: &Path, host: &str) -> anyhow::Result<Self> {
-        let config = Written::read_or_empty(Some(path))?.validate()?;
-        match config.switch {
-            Some(role) => Ok(Self { config: role.switch, host: host.to_owned() }),
+        let written = Written::read_or_empty(Some(path))?;
+        let gives_shares = written.gives(&["switch", "static", "shares"]);
+        match written.validate()?.switch {
+            Some(role) => Ok(Self { config: role.switch, host: host.to_owned(), gives_shares }),
             None => Err(usage(format!("--switch {}: there is no [switch] section", path.display()))),
         }
     }
 
-    /// What the policies go by on the default route. Nodes and routing tables are the plan's own.
+    /// Whether it says how `static` divides the nodes.
+    pub(super) fn gives_shares(&self) -> bool {
+        self.gives_shares
+    }
+
+    /// What of it the plan passes over: every policy compared serves all routes, and so goes by one set of parameters.
+    pub(super) fn passed_over(&self) -> Option<String> {
+        let standard = &self.config.settings;
+        let own = |route: &&larder_front::Route| {
+            Settings { policy: standard.policy, ..route.settings.clone() } != *standard
+        };
+        let names: Vec<_> =
+            self.config.routes.iter().filter(own).map(|route| format!("'{}'", route.name)).collect();
+        (!names.is_empty()).then(|| {
+            let names = names.join(", ");
+            format!("parameters of a route's own are passed over, all go by those of [switch]: {names}")
+        })
+    }
+
+    /// What the policies go by, on all routes. Nodes and routing tables are the plan's own.
     pub(super) fn settings(&self) -> Settings {
         Settings { table: None, ..self.config.settings.clone() }
     }
@@ -82,6 +103,24 @@ classes = [{ class = "db", path = "*" }]
         let (one, other) = (of("/view/1/open"), of("/view/1/edit"));
         assert_eq!((one.id, one.class), (other.id, ServiceClass::Db));
         assert_ne!(one.id, of("/view/2/open").id);
+    }
+
+    #[test]
+    fn what_the_plan_passes_over_is_said() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("larder.toml");
+        let read = |more: &str| {
+            std::fs::write(&path, format!("{CONFIG}{more}")).unwrap();
+            Sorting::read(&path, "").unwrap()
+        };
+        // Policies are those of the plan, so that a route's own is nothing to speak of.
+        assert_eq!(read("policy = \"hash\"\n").passed_over(), None);
+        let warning = read("t_high = 9\n").passed_over().unwrap();
+        assert!(warning.contains("'views'"), "{warning}");
+        assert!(!read("").gives_shares());
+        assert!(read("[switch.static]\nshares = { n = 1 }\n").gives_shares());
+        let equal = "[switch.static]\nshares = { n = 1, db = 1, cb = 1, dcb = 1 }\n";
+        assert!(read(equal).gives_shares(), "the default, but it is written");
     }
 
     #[test]

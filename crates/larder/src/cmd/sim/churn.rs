@@ -83,7 +83,7 @@ pub(crate) fn run(args: &ChurnArgs) -> anyhow::Result<()> {
         memory,
         cache: args.cache_kind,
         costs,
-        settings: Settings { seed: args.seed, ..Settings::default() },
+        settings: Settings { seed: args.seed, static_shares: workload.class_shares(), ..Settings::default() },
         report_every: args.report_every.0,
         refresh_every: args.refresh.0,
     };
