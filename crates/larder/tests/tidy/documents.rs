@@ -69,6 +69,23 @@ fn the_changelog_has_room_for_the_next_change() {
 }
 
 #[test]
+fn the_readme_has_every_command_and_no_other() {
+    let help =
+        Command::cargo_bin("larder").expect("larder is built").arg("--help").output().expect("it runs");
+    let help = String::from_utf8(help.stdout).expect("text");
+    let listed = help.split("\nCommands:\n").nth(1).expect("it lists commands").lines();
+    let names = listed.take_while(|line| !line.is_empty()).filter(|line| !line.starts_with("   "));
+    let mut commands: Vec<&str> = names.filter_map(|line| line.split_whitespace().next()).collect();
+    commands.retain(|name| !["help", "version"].contains(name));
+    let readme = text("README.md");
+    let rows = readme.lines().filter_map(|line| line.strip_prefix("| `larder ")?.split_once('`'));
+    let mut rows: Vec<&str> = rows.map(|(name, _)| name).collect();
+    commands.sort_unstable();
+    rows.sort_unstable();
+    assert_eq!(rows, commands, "the table of commands in README.md");
+}
+
+#[test]
 fn every_policy_is_documented_and_no_other() {
     let sections = headings(&text("docs/policies.md"));
     let documented = sections.iter().filter_map(|(_, title)| title.strip_prefix('`')?.strip_suffix('`'));
