@@ -18,8 +18,8 @@ lab() {
 }
 
 lab overhead overhead
-lab cap cap --seconds 20
-lab hacc hacc --seconds 20
-lab policies policies --seconds 8 ${logs[@]+"${logs[@]}"}
-if ((${#logs[@]})); then lab bound bound --policies lard-r,bounded,hash "${logs[@]}"; fi
+lab cap cap
+lab hacc hacc
+if ((${#logs[@]})); then lab bound bound --limit 20000 --policies lard-r,bounded "${logs[@]}"; fi
+lab policies policies --seconds 3 --limit 20000 ${logs[@]+"${logs[@]}"}
 echo "tables: $out/*.md" >&2

@@ -54,7 +54,7 @@ struct Output {
 #[derive(Debug, Args)]
 struct Effort {
     /// Seconds measured of each run of users, after the warm-up. 1 to 3600.
-    #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=3600))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=3600))]
     seconds: u16,
     /// Runs of each, in rounds; the median counts. 1 to 99.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=99))]
