@@ -2,7 +2,7 @@
 //!
 //! A [`Plan`] says what to ask for, when, and how long; [`run()`] does it and returns a [`Report`]. A [`Script`] says what
 //! users do who fetch pages and think; [`users::run`] has them come at random or keeps a fixed number of them there,
-//! [`users::sweep`] tries several numbers, and [`dbench::run`] finds out how many a cluster carries.
+//! [`users::sweep()`] tries several numbers, and [`dbench::run`] finds out how many a cluster carries.
 //!
 //! * **Closed loop**: N clients, each with one request outstanding. Gives the highest throughput.
 //! * **Open loop**: requests are due by a schedule ([`Pacer`]), at a constant rate or at a trace's own times, and are

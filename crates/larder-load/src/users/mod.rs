@@ -7,7 +7,7 @@
 //! # What a user does
 //! 1. fetches a page as a browser does: the base page first, then what it embeds, over at most
 //!    [`Stage::parallel`] connections, the base page's among them; each asks for the next object when it has got the
-//!    last. With [`Keep::Request`] every object takes a connection of its own;
+//!    last. With [`Keep::Request`](crate::Keep::Request) every object takes a connection of its own;
 //! 2. pauses, [`Stage::time_scale`] times as long as the script says; then comes the next page.
 //!
 //! An open user leaves after its last page, or when a base page fails: a user who sees an error goes away. A closed one

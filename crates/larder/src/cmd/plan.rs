@@ -87,7 +87,7 @@ pub(crate) struct PlanArgs {
     #[arg(long, default_value_t = 65)]
     t_high: u32,
     /// Config of a switch whose keys, service classes and policy parameters apply: of each target the first route that takes
-    /// it says key and class, and each policy compared serves all routes, on all nodes, by the parameters of [switch].
+    /// it says key and class, and each policy compared serves all routes, on all nodes, by the default route's.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["t_low", "t_high"])]
     switch: Option<PathBuf>,
     /// Host of all requests, for rules of --switch that look at it; logs do not say it.

@@ -1,5 +1,10 @@
 //! The config: read as [`raw`], validated once into [`Config`], which cannot be wrong.
 
+#![allow(
+    rustdoc::broken_intra_doc_links,
+    reason = "documentation of keys is the file's reference: [switch] is a section"
+)]
+
 mod between;
 mod covers;
 mod error;

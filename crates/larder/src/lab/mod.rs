@@ -5,7 +5,7 @@
 //! machine has; everything else (connections, the switch, its policies and the signals they read) is real.
 //!
 //! [`cluster`] starts and ends the processes, [`busy`] asks nodes how busy they were, [`scene`] is one workload with all
-//! that a run needs, [`run`] runs it under a policy, [`bench`] does so for many. The experiments are [`mixes`] (CAP),
+//! that a run needs, [`run`] runs it under a policy, [`mod@bench`] does so for many. The experiments are [`mixes`] (CAP),
 //! [`site`] (HACC), [`table`] (every policy), [`bound`] (at equal p99) and [`overhead`] (what the switch costs).
 
 pub(crate) mod bench;
