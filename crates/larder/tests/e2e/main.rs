@@ -7,7 +7,6 @@ mod command_line;
 mod demo;
 mod failover;
 mod http;
-mod lab;
 mod live_routes;
 mod load;
 mod load_users;

@@ -36,7 +36,7 @@ fn the_simulator_hits_as_often_as_the_live_cluster() {
     let (trace, costs, published) = (path("a.log"), path("costs.toml"), path("rows.md"));
     fs::write(&trace, log()).unwrap();
     let calibrated =
-        sim(&["calibrate", "--seconds", "2", "--model", "modelled", "--output", &costs, "--json"]);
+        sim(&["calibrate", "--seconds", "5", "--model", "modelled", "--output", &costs, "--json"]);
     assert!(calibrated.status.success(), "{}", String::from_utf8_lossy(&calibrated.stderr));
     let calibration: Value = serde_json::from_slice(&calibrated.stdout).unwrap();
     for part in ["node", "switch", "client"] {
