@@ -1,0 +1,20 @@
+//! Moves established TCP connections between hosts and forwards their packets. Linux only.
+//!
+//! A client talks to one address all the time; which host answers changes underneath. Two mechanisms:
+//!
+//! - *cookie*: the front-end's program answers the SYN without keeping state, reads the first segment, and passes the
+//!   connection's packets on to a node, whose kernel completes the handshake from the cookie in the acknowledgement;
+//! - *repair*: the front-end's kernel accepts the connection, its state is read out of the socket (`TCP_REPAIR`), sent
+//!   to the node and put into a socket there.
+//!
+//! Either way the node answers the client directly. What the programs in the kernel and this library share is in
+//! [`abi`]; the programs themselves are C, in `bpf/`.
+//!
+//! This is the only crate of larder with unsafe code; each block says why it is sound.
+
+pub mod abi;
+mod cookie;
+mod flow;
+
+pub use cookie::{Cookie, CookieKey, SynOptions};
+pub use flow::FlowKey;
