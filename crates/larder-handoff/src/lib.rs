@@ -13,8 +13,17 @@
 //! This is the only crate of larder with unsafe code; each block says why it is sound.
 
 pub mod abi;
+pub mod agent;
+pub mod channel;
 mod cookie;
 mod flow;
+pub mod guard;
+pub mod inject;
+pub mod netns;
+pub mod plane;
+pub mod probe;
+pub mod repair;
+pub mod shaper;
 
 pub use cookie::{Cookie, CookieKey, SynOptions};
 pub use flow::FlowKey;

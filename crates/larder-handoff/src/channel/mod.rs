@@ -1,0 +1,1 @@
+//! The control channel between front-ends and nodes.

@@ -1,0 +1,1 @@
+//! Packets into this host's own stack.

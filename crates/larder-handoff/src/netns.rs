@@ -1,0 +1,1 @@
+//! Hosts of our own in network namespaces.

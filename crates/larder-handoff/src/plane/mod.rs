@@ -1,0 +1,1 @@
+//! The forwarding plane of a front-end.

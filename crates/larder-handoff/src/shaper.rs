@@ -1,0 +1,1 @@
+//! A link that loses, delays, reorders and duplicates.
