@@ -14,6 +14,8 @@ pub enum Input {
     Arrive(Request),
     /// A request failed at a node and may be tried elsewhere.
     Retry(NodeId, Request),
+    /// The forwarding plane has started a request at a node by an earlier decision.
+    Reuse(NodeId, Request),
     /// A request of a route ended at a node.
     Finish(RouteId, NodeId),
     /// An admitted request of a route ended that was at no node.
@@ -47,7 +49,7 @@ pub enum Output {
     Cancel(Cancel),
     /// The answer to [`Input::Join`].
     Join(Result<NodeId, JoinError>),
-    /// The answer to [`Input::State`], [`Input::Reweigh`], [`Input::Report`], [`Input::Cache`] and
+    /// The answer to [`Input::Reuse`], [`Input::State`], [`Input::Reweigh`], [`Input::Report`], [`Input::Cache`] and
     /// [`Input::Table`].
     Changed(bool),
     /// A waiting request's deadline passed.
@@ -64,6 +66,7 @@ impl Dispatcher {
         match input {
             Input::Arrive(request) => outputs.push(Output::Arrival(self.arrive(now, request))),
             Input::Retry(failed, request) => outputs.push(Output::Retry(self.retry(now, failed, request))),
+            Input::Reuse(node, request) => outputs.push(Output::Changed(self.reuse(now, request, node))),
             Input::Finish(route, node) => self.finish_on(now, route, node, &mut started),
             Input::Abandon(route) => self.abandon_on(now, route, &mut started),
             Input::Cancel(ticket) => outputs.push(Output::Cancel(self.cancel(ticket))),

@@ -34,7 +34,7 @@ pub use witness::{Cause, Change, Changed, Decided, RedoError, Witness};
 use crate::id::{NodeId, RouteId, TargetId, Ticket};
 use crate::nodes::outstanding::Outstanding;
 use crate::nodes::{GroupId, JoinError, NodeSpec, NodeState, Nodes, Sight, Weight, lock};
-use crate::policy::{Choice, Known, PolicyKind};
+use crate::policy::{Choice, Known, PolicyKind, Reason};
 use crate::tape::Tape;
 use crate::time::Time;
 use admission::{Entered, Gate, Waiter};
@@ -160,6 +160,13 @@ impl Dispatcher {
             None => self.enter(now, &request, self.sight(request.route, None)),
             Some(recorder) => recorder.decide(self, now, Cause::Arrive, request),
         }
+    }
+
+    /// The forwarding plane has started a request at `node` by a decision that was made for its target a moment ago, without
+    /// asking. The request is there, so it is counted whatever the limits say, and ended like any other. False, and nothing
+    /// is counted, if there is no such node.
+    pub fn reuse(&self, now: Time, request: Request, node: NodeId) -> bool {
+        self.decide(now, Cause::Reuse(node), request).settled().is_ok()
     }
 
     /// A request has failed at `failed` and may be tried elsewhere: its load moves to another node that
@@ -395,6 +402,12 @@ impl Dispatcher {
             Cause::Arrive => self.enter(now, request, sight),
             Cause::Admit(_, deadline) if deadline <= now => Arrival::Refused(Refusal::Deadline),
             Cause::Admit(..) | Cause::Retry(_) => self.start(now, request, sight),
+            Cause::Reuse(node) if node.index() < self.nodes.slots() => {
+                sight.enter_anyway();
+                sight.start(node);
+                Arrival::Start(Decision { node, reason: Reason::Reuse })
+            }
+            Cause::Reuse(_) => Arrival::Refused(Refusal::NoNode),
         }
     }
 

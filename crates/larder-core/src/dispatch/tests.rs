@@ -1,7 +1,6 @@
 //! The dispatcher against the papers: thresholds, replication, admission, membership.
 
 use super::*;
-use crate::policy::Reason;
 use core::time::Duration;
 
 fn cluster(policy: PolicyKind, n: usize, admission: Admission) -> Dispatcher {
@@ -37,6 +36,23 @@ fn the_admission_limit_is_the_papers() {
     for (n, limit) in [(1, 24), (2, 89), (3, 154), (4, 219), (6, 349), (8, 479), (10, 609), (16, 999)] {
         assert_eq!(cluster(PolicyKind::Lard, n, Admission::Derived).admission_limit(), limit, "n = {n}");
     }
+}
+
+#[test]
+fn a_decision_used_again_counts_whatever_the_limit() {
+    let dispatcher = cluster(PolicyKind::LardR, 2, Admission::Fixed(2));
+    let request = Request::new(TargetId(7));
+    for load in 1..=3 {
+        assert!(dispatcher.reuse(Time::ZERO, request, NodeId(1)));
+        assert_eq!((dispatcher.nodes().load(NodeId(1)), dispatcher.outstanding()), (load, load));
+    }
+    assert!(!dispatcher.reuse(Time::ZERO, request, NodeId(2)), "there is no such node");
+    let Arrival::Wait(ticket) = dispatcher.arrive(Time::ZERO, request) else { panic!("the limit is passed") };
+    let mut started = Vec::new();
+    dispatcher.finish(Time::ZERO, NodeId(1), &mut started);
+    assert!(started.is_empty(), "two are as many as may be");
+    dispatcher.finish(Time::ZERO, NodeId(1), &mut started);
+    assert_eq!(started.iter().map(|started| started.ticket).collect::<Vec<_>>(), [ticket]);
 }
 
 #[test]

@@ -51,6 +51,8 @@ pub enum Cause {
     Retry(NodeId),
     /// There is room for a request that has waited with this ticket, until this deadline at the longest.
     Admit(Ticket, Time),
+    /// The forwarding plane has started a request at this node, by an earlier decision for its target.
+    Reuse(NodeId),
 }
 
 /// A decision and all it was made from.

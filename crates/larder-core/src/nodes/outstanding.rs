@@ -134,6 +134,16 @@ impl Outstanding {
         }
     }
 
+    /// Takes a credit whether there is one or not: the request has been let in already.
+    pub(crate) fn enter_anyway(&self) {
+        if !self.enter() {
+            self.pool.0.fetch_sub(1, Ordering::SeqCst);
+            if let Some(total) = &self.total {
+                total.add(1);
+            }
+        }
+    }
+
     /// Gives a credit back.
     pub(crate) fn leave(&self) {
         if let Some(total) = &self.total {
@@ -192,6 +202,23 @@ mod tests {
             }
             assert_eq!(outstanding.count(), 0);
         }
+    }
+
+    #[test]
+    fn who_is_let_in_anyway_is_counted_beyond_the_limit() {
+        let total = Arc::new(Total::default());
+        let outstanding = Outstanding::part_of(total.clone());
+        outstanding.set_limit(2);
+        (0..5).for_each(|_| outstanding.enter_anyway());
+        assert_eq!((outstanding.count(), total.count()), (5, 5));
+        for left in (2..5).rev() {
+            outstanding.leave();
+            assert_eq!((outstanding.enter(), outstanding.count()), (false, left));
+        }
+        outstanding.leave();
+        assert!(outstanding.enter(), "there is room again");
+        (0..2).for_each(|_| outstanding.leave());
+        assert_eq!((outstanding.count(), total.count()), (0, 0));
     }
 
     #[test]

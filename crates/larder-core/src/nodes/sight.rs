@@ -293,6 +293,13 @@ impl<'a> Sight<'a> {
         }
     }
 
+    /// Counts a request among the admitted that nobody has asked about; not where a record is played, which counts none.
+    pub(crate) fn enter_anyway(self) {
+        if self.tape.is_none_or(|tape| !tape.is_playing()) {
+            self.nodes.outstanding(self.group).enter_anyway();
+        }
+    }
+
     /// An admitted request has found no node: gives its place back, unless a tape is played.
     pub(crate) fn leave(self) {
         if self.tape.is_none_or(|tape| !tape.is_playing()) {

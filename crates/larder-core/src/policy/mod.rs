@@ -206,6 +206,36 @@ impl PolicyKind {
         matches!(self, Self::LbGc)
     }
 
+    /// Whether a decision holds for the target's next requests too, so that it may be used again for a moment. Not where
+    /// each request has a turn, a lot or a comparison of its own.
+    pub const fn is_by_target(self) -> bool {
+        match self {
+            Self::Hash
+            | Self::Lard
+            | Self::LardR
+            | Self::LardUtil
+            | Self::LardCost
+            | Self::Ward
+            | Self::Part
+            | Self::Hacc
+            | Self::LbGc
+            | Self::Bounded
+            | Self::Maglev
+            | Self::Rendezvous => true,
+            Self::Random
+            | Self::Rr
+            | Self::Wrr
+            | Self::LeastConn
+            | Self::WrrNum
+            | Self::WrrTime
+            | Self::Cap
+            | Self::Static
+            | Self::P2c
+            | Self::PeakEwma
+            | Self::CapLoad => false,
+        }
+    }
+
     pub(crate) fn build(self, settings: &Settings) -> Box<dyn Policy> {
         match self {
             Self::Random => Box::new(random::Random::new(settings.seed)),
@@ -292,11 +322,13 @@ pub enum Reason {
     Overflow,
     /// Of two nodes drawn by lot it promised the shorter wait.
     Quickest,
+    /// The forwarding plane has used an earlier decision for the target again.
+    Reuse,
 }
 
 impl Reason {
     /// Every reason.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Random,
         Self::Turn,
         Self::LeastLoaded,
@@ -314,6 +346,7 @@ impl Reason {
         Self::Oldest,
         Self::Overflow,
         Self::Quickest,
+        Self::Reuse,
     ];
 
     /// The word used in logs and metric labels.
@@ -336,6 +369,7 @@ impl Reason {
             Self::Oldest => "oldest",
             Self::Overflow => "overflow",
             Self::Quickest => "quickest",
+            Self::Reuse => "reuse",
         }
     }
 }

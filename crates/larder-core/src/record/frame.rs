@@ -108,6 +108,10 @@ fn put_decided(out: &mut Vec<u8>, decided: &Decided) {
             put(out, ticket.0);
             put(out, deadline.as_nanos());
         }
+        Cause::Reuse(node) => {
+            out.push(3);
+            put(out, node.0.into());
+        }
     }
     put_request(out, &decided.request);
     put_tape(out, &decided.tape);
@@ -132,6 +136,7 @@ fn decided(wire: &mut Wire<'_>) -> Result<Decided, RecordError> {
         0 => Cause::Arrive,
         1 => Cause::Retry(wire.node()?),
         2 => Cause::Admit(Ticket(wire.number("ticket")?), Time::from_nanos(wire.number("deadline")?)),
+        3 => Cause::Reuse(wire.node()?),
         cause => return Err(RecordError::Value { what: "cause", value: cause.into() }),
     };
     let request = request(wire)?;

@@ -55,7 +55,7 @@ prop_compose! {
     fn any_decided()(
         numbers: [u64; 4],
         node: u16,
-        which in (0..3_u8, 0..3_u8),
+        which in (0..4_u8, 0..3_u8),
         request in request(),
         tape in prop::collection::vec(entry(), 0..40),
         reason in 0..Reason::ALL.len(),
@@ -69,6 +69,7 @@ prop_compose! {
             cause: match which.0 {
                 0 => Cause::Arrive,
                 1 => Cause::Retry(node),
+                2 => Cause::Reuse(node),
                 _ => Cause::Admit(ticket, Time::from_nanos(deadline)),
             },
             request,
