@@ -1,0 +1,217 @@
+//! Putting the state of a connection into a socket of this host.
+//!
+//! The order matters: sequence numbers before `connect` (which in repair mode sends nothing and makes the socket
+//! established), options after it and before anything is sent, the windows after the queues.
+
+use super::checkpoint::Step;
+use super::diag::{Killed, kill_socket};
+use super::state::Checkpoint;
+use super::sys::{self, Mode, Negotiated, Queue};
+use super::{Mends, window_words};
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, bind, connect, send, socket_with};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// A receive queue takes at most this much at once, for each piece becomes one buffer of consecutive memory.
+const PIECE_BYTES: usize = 32 << 10;
+/// Room in the send buffer beside the queue, so that the application can write before the first acknowledgement.
+const SEND_SLACK_BYTES: usize = 64 << 10;
+/// A new socket's receive buffer covers a window up to here by itself.
+const PLAIN_WINDOW_BYTES: u32 = 64 << 10;
+/// Sockets with these addresses that are ended at most before giving up.
+const KILLS_MAX: u32 = 3;
+/// Added to the timestamp clock: a value that was read can be one below the last one sent, because the lowest bit has
+/// another meaning since Linux 6.7, and a segment must not look older than the last one (RFC 7323 section 5).
+const TIMESTAMP_STEP: u32 = 2;
+
+/// How to restore.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RestoreOptions {
+    /// Puts the unread bytes back into the socket's receive queue, for a server that reads them there. Without it they
+    /// come back as [`Restored::first`], which is faster.
+    pub reinject: bool,
+    /// Which races are mended.
+    pub mends: Mends,
+}
+
+/// A connection that lives on this host now.
+#[derive(Debug)]
+pub struct Restored {
+    /// The socket: non-blocking, closed on exec, an ordinary one.
+    pub socket: OwnedFd,
+    /// Bytes of the client to be served before what is read from the socket.
+    pub first: Vec<u8>,
+    /// Bytes to be written to the socket before anything else, because it did not take them at once. Nearly always empty.
+    pub unsent: Vec<u8>,
+    /// A packet to be given to this host's stack: the client's FIN ([`Checkpoint::fin_packet`]).
+    pub inject: Option<Vec<u8>>,
+}
+
+/// Why a connection could not be restored. This host then holds nothing of it and has sent nothing, so whoever still has
+/// the frozen socket can [resume](super::resume) it.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    /// The checkpoint's named field has a value that no connection has. The sender's fault; a retry does not help.
+    #[error("a checkpoint whose {0} cannot be")]
+    Invalid(&'static str),
+    /// Another socket of this host has the same addresses and could not be ended.
+    #[error("another socket has the connection's addresses")]
+    Occupied,
+    /// The kernel refused a call: `PermissionDenied` without `CAP_NET_ADMIN`, `AddrNotAvailable` when the address is not
+    /// this host's, `NetworkUnreachable` without a route to the client.
+    #[error("{step}")]
+    Kernel {
+        /// Which call.
+        step: &'static str,
+        /// What it said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl From<(&'static str, io::Error)> for RestoreError {
+    fn from((step, source): (&'static str, io::Error)) -> Self {
+        Self::Kernel { step, source }
+    }
+}
+
+/// Makes a socket of this host, in this network namespace, that goes on with the connection.
+///
+/// # Errors
+/// See [`RestoreError`].
+///
+/// # Kernel
+/// `CAP_NET_ADMIN`. A packet of the client that arrives during the call must not reach the half-made socket (R6).
+pub fn restore(checkpoint: &Checkpoint, options: &RestoreOptions) -> Result<Restored, RestoreError> {
+    checkpoint.check().map_err(RestoreError::Invalid)?;
+    let socket = connected(checkpoint, options)?;
+    let fd = socket.as_fd();
+    negotiate(fd, checkpoint)?;
+    if options.mends.segment_size {
+        // connect() calculated it before the negotiated size was known, so for the smallest of all.
+        sys::refresh_segment_size(fd).step("IP_OPTIONS")?;
+    }
+    if options.reinject {
+        refill(fd, Queue::Received, &checkpoint.received).step("filling the receive queue")?;
+    }
+    let (sent, unsent) = checkpoint.send_parts();
+    if !checkpoint.send_queue.is_empty() {
+        let room = i32::try_from(checkpoint.send_queue.len() + SEND_SLACK_BYTES).unwrap_or(i32::MAX);
+        sys::force_send_buffer(fd, room).step("SO_SNDBUFFORCE")?;
+        refill(fd, Queue::Send, sent).step("filling the send queue")?;
+    }
+    set_window(fd, checkpoint).step("TCP_REPAIR_WINDOW")?;
+    sys::unlock_buffers(fd).step("SO_BUF_LOCK")?;
+    sys::select_queue(fd, Queue::None).step("TCP_REPAIR_QUEUE")?;
+    // A probe makes the client say what it has got; without one the first to speak is a timeout of 3 s.
+    let mode = if sent.is_empty() { Mode::Ordinary } else { Mode::Probing };
+    sys::set_mode(fd, mode).step("leaving TCP_REPAIR")?;
+    let unsent = write_now(fd, unsent).to_vec();
+    let first = if options.reinject { Vec::new() } else { checkpoint.received.clone() };
+    Ok(Restored { socket, first, unsent, inject: checkpoint.fin_packet() })
+}
+
+/// A socket in repair mode, established, with the sequence numbers of the checkpoint.
+fn connected(checkpoint: &Checkpoint, options: &RestoreOptions) -> Result<OwnedFd, RestoreError> {
+    let mut kills = 0..KILLS_MAX;
+    loop {
+        match connect_once(checkpoint, options) {
+            Err(("connect", e))
+                if e.kind() == io::ErrorKind::AddrNotAvailable && options.mends.kill_stale =>
+            {
+                // The kernel says the same of an address that is not ours; then there is no socket to end.
+                let killed = kill_socket(checkpoint.local, checkpoint.remote).step("SOCK_DESTROY")?;
+                if killed == Killed::Missing || kills.next().is_none() {
+                    return Err(RestoreError::Occupied);
+                }
+            }
+            other => return Ok(other?),
+        }
+    }
+}
+
+fn connect_once(
+    checkpoint: &Checkpoint,
+    options: &RestoreOptions,
+) -> Result<OwnedFd, (&'static str, io::Error)> {
+    let family = if checkpoint.local.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(family, SocketType::STREAM, flags, None).step("socket")?;
+    let fd = socket.as_fd();
+    // Repair mode also lets the socket share its address with a listening one.
+    sys::set_mode(fd, Mode::Repair).step("TCP_REPAIR")?;
+    sys::select_queue(fd, Queue::Send).step("TCP_REPAIR_QUEUE")?;
+    sys::set_sequence(fd, checkpoint.unacknowledged_seq()).step("TCP_QUEUE_SEQ")?;
+    let refilled = if options.reinject { checkpoint.received.len() } else { 0 };
+    let refilled = u32::try_from(refilled).unwrap_or(0);
+    sys::select_queue(fd, Queue::Received).step("TCP_REPAIR_QUEUE")?;
+    sys::set_sequence(fd, checkpoint.rcv_nxt.wrapping_sub(refilled)).step("TCP_QUEUE_SEQ")?;
+    let window = checkpoint.window.receive.max(refilled);
+    if window > PLAIN_WINDOW_BYTES {
+        // What was promised must fit, or the client's bytes are dropped; connect() reads the buffer's size.
+        let room = i32::try_from(window).unwrap_or(i32::MAX);
+        sys::force_receive_buffer(fd, room).step("SO_RCVBUFFORCE")?;
+    }
+    bind(fd, &checkpoint.local).step("bind")?;
+    connect(fd, &checkpoint.remote).step("connect")?;
+    Ok(socket)
+}
+
+fn negotiate(fd: BorrowedFd<'_>, checkpoint: &Checkpoint) -> Result<(), (&'static str, io::Error)> {
+    let mut options = vec![(Negotiated::Mss, u32::from(checkpoint.mss))];
+    if checkpoint.sack {
+        options.push((Negotiated::Sack, 0));
+    }
+    if let Some(scales) = checkpoint.scales {
+        let both = u32::from(scales.send) | u32::from(scales.receive) << 16;
+        options.push((Negotiated::WindowScale, both));
+    }
+    if checkpoint.timestamp.is_some() {
+        options.push((Negotiated::Timestamps, 0));
+    }
+    sys::set_negotiated(fd, &options).step("TCP_REPAIR_OPTIONS")?;
+    if let Some(timestamp) = checkpoint.timestamp {
+        sys::set_timestamp(fd, timestamp.wrapping_add(TIMESTAMP_STEP)).step("TCP_TIMESTAMP")?;
+    }
+    Ok(())
+}
+
+fn set_window(fd: BorrowedFd<'_>, checkpoint: &Checkpoint) -> io::Result<()> {
+    let w = &checkpoint.window;
+    let mut words = vec![w.send_set_at, w.send, w.send_max, w.receive, w.receive_from];
+    if window_words(fd) == words.len() + w.extension.len() {
+        words.extend(&w.extension);
+    }
+    sys::set_window(fd, &words)
+}
+
+/// Fills a queue of a socket in repair mode.
+fn refill(fd: BorrowedFd<'_>, queue: Queue, bytes: &[u8]) -> io::Result<()> {
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    sys::select_queue(fd, queue)?;
+    for piece in bytes.chunks(PIECE_BYTES) {
+        let mut rest = piece;
+        while !rest.is_empty() {
+            let taken = send(fd, rest, SendFlags::NOSIGNAL)?;
+            if taken == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            rest = rest.get(taken..).unwrap_or_default();
+        }
+    }
+    Ok(())
+}
+
+/// Writes what the socket takes at once; returns the rest. A connection that the client has broken meanwhile shows at the
+/// application's next call.
+fn write_now<'a>(fd: BorrowedFd<'_>, mut bytes: &'a [u8]) -> &'a [u8] {
+    while !bytes.is_empty() {
+        match send(fd, bytes, SendFlags::NOSIGNAL) {
+            Ok(taken) if taken > 0 => bytes = bytes.get(taken..).unwrap_or_default(),
+            _ => break,
+        }
+    }
+    bytes
+}

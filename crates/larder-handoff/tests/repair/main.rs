@@ -1,0 +1,4 @@
+//! Connections that move between hosts in network namespaces. Needs root and the command `ip`; says so when it has not.
+
+mod moves;
+mod net;

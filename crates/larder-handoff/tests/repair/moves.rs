@@ -1,0 +1,225 @@
+//! A connection that moves keeps what was agreed on and every byte.
+
+use crate::net::{Family, Net, PATIENCE, skipped};
+use larder_handoff::repair::{
+    Checkpoint, Info, Mends, RestoreOptions, Restored, checkpoint, close_silently, restore, resume,
+};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Byte `index` of a stream: any loss, repetition or exchange shows.
+pub(crate) fn pattern(from: usize, length: usize) -> Vec<u8> {
+    (from..from + length).map(|index| (index.wrapping_mul(0x9e37_79b1) >> 13) as u8).collect()
+}
+
+pub(crate) fn read_exactly(stream: &mut TcpStream, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    stream.read_exact(&mut bytes).expect("the bytes written by the other end");
+    bytes
+}
+
+/// The restored socket as a blocking stream; what it did not take at once is written.
+pub(crate) fn stream(restored: Restored) -> TcpStream {
+    let Restored { socket, unsent, .. } = restored;
+    let mut stream = TcpStream::from(socket);
+    stream.set_nonblocking(false).expect("a mode");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+    stream.write_all(&unsent).expect("the rest of the queue");
+    stream
+}
+
+/// Moves a connection from one host to the other, through the frame.
+pub(crate) fn move_to(
+    net: &Net,
+    to: usize,
+    server: TcpStream,
+    options: &RestoreOptions,
+) -> (Checkpoint, Restored) {
+    net.shut(1 - to);
+    let taken = checkpoint(server.as_fd(), &options.mends).expect("a connection that can move");
+    close_silently(OwnedFd::from(server)).expect("a frozen socket");
+    net.open(to);
+    let frame = taken.encode().expect("a checkpoint of a real connection");
+    let read = Checkpoint::decode(&frame).expect("a frame of ours");
+    assert_eq!(read, taken);
+    let restored = net.hosts[to].run(|| restore(&read, options)).expect("a host with the address");
+    net.point(to);
+    (read, restored)
+}
+
+/// Both directions, `length` bytes at once, each byte checked.
+fn exchange(client: &mut TcpStream, server: &mut TcpStream, length: usize) {
+    let bytes = pattern(length, length);
+    std::thread::scope(|scope| {
+        for (from, to) in [(&*client, &*server), (&*server, &*client)] {
+            let (mut from, mut to) = (from.try_clone().expect("a copy"), to.try_clone().expect("a copy"));
+            let bytes = &bytes;
+            scope.spawn(move || from.write_all(bytes).expect("the other end reads"));
+            scope.spawn(move || assert!(read_exactly(&mut to, length) == *bytes, "other bytes came"));
+        }
+    });
+}
+
+fn agreed(family: Family, timestamps: bool, sack: bool, scaling: bool) {
+    let net = Net::new(family);
+    for (name, on) in [("tcp_timestamps", timestamps), ("tcp_sack", sack), ("tcp_window_scaling", scaling)] {
+        net.client.sysctl(&format!("ipv4/{name}"), if on { "1" } else { "0" });
+    }
+    let listener = net.listen(0);
+    let mut at = 0;
+    for mss in [536, 1300, if family == Family::V4 { 1460 } else { 1440 }] {
+        net.open(0);
+        net.point(0);
+        let (mut client, mut server) = net.connect(&listener, Some(mss));
+        exchange(&mut client, &mut server, 3000);
+        let before = Info::read(server.as_fd()).expect("a connection");
+        client.write_all(b"unread").expect("an open connection");
+        let mut peeked = [0; 6];
+        while server.peek(&mut peeked).expect("bytes underway") < 6 {}
+        let (taken, restored) = move_to(&net, 1, server, &RestoreOptions::default());
+        assert_eq!((restored.first.as_slice(), &restored.inject), (&b"unread"[..], &None));
+        let mut server = stream(restored);
+        let after = Info::read(server.as_fd()).expect("a connection");
+        assert_eq!((after.state, after.negotiated), (before.state, before.negotiated));
+        assert_eq!((before.negotiated.timestamps, before.negotiated.sack), (timestamps, sack));
+        assert_eq!(before.negotiated.scales.is_some(), scaling);
+        assert_eq!(u32::from(taken.mss), mss);
+        assert_eq!(after.segment_bytes, before.segment_bytes);
+        assert_eq!(after.segment_bytes, mss - if timestamps { 12 } else { 0 });
+        exchange(&mut client, &mut server, 300_000);
+        clock_goes_on(&taken, &server);
+        at += 1;
+    }
+    assert_eq!(at, 3);
+}
+
+/// The timestamps of the restored socket are later than those of the old one, and no more than the time that passed.
+fn clock_goes_on(taken: &Checkpoint, server: &TcpStream) {
+    let now = checkpoint(server.as_fd(), &Mends::default()).expect("an open connection");
+    resume(server.as_fd()).expect("a frozen socket");
+    let passed = taken.timestamp.zip(now.timestamp).map(|(then, now)| now.wrapping_sub(then));
+    assert!(passed.is_none_or(|ms| (2..=20_000).contains(&ms)), "{passed:?} ms passed");
+    assert_eq!(now.timestamp.is_some(), taken.timestamp.is_some());
+}
+
+#[test]
+fn what_was_agreed_on_moves_along() {
+    if skipped() {
+        return;
+    }
+    for bits in 0..8 {
+        agreed(Family::V4, bits & 1 == 0, bits & 2 == 0, bits & 4 == 0);
+    }
+    agreed(Family::V6, true, true, true);
+    agreed(Family::V6, false, false, false);
+}
+
+#[test]
+fn unread_bytes_can_be_put_back() {
+    if skipped() {
+        return;
+    }
+    let net = Net::new(Family::V4);
+    let (mut client, mut server) = net.connect(&net.listen(0), None);
+    let bytes = pattern(0, 50_000);
+    client.write_all(&bytes).expect("an open connection");
+    assert_eq!(read_exactly(&mut server, 1000), &bytes[..1000]);
+    let mut all = vec![0; 49_000];
+    while server.peek(&mut all).expect("bytes underway") < 49_000 {}
+    let options = RestoreOptions { reinject: true, ..RestoreOptions::default() };
+    let (taken, restored) = move_to(&net, 1, server, &options);
+    assert_eq!(taken.received, &bytes[1000..]);
+    assert_eq!(restored.first, b"");
+    let mut server = stream(restored);
+    assert!(read_exactly(&mut server, 49_000) == bytes[1000..]);
+    exchange(&mut client, &mut server, 100_000);
+}
+
+#[test]
+fn a_refused_handoff_goes_on_where_it_was() {
+    if skipped() {
+        return;
+    }
+    let net = Net::new(Family::V4);
+    let (mut client, mut server) = net.connect(&net.listen(0), None);
+    for round in 0..50 {
+        exchange(&mut client, &mut server, 2000 + round);
+        client.write_all(b"while frozen").expect("an open connection");
+        let taken = checkpoint(server.as_fd(), &Mends::default()).expect("an open connection");
+        let refused = Checkpoint { mss: 0, ..taken };
+        restore(&refused, &RestoreOptions::default()).expect_err("no connection has no segments");
+        resume(server.as_fd()).expect("a frozen socket");
+        assert_eq!(read_exactly(&mut server, 12), b"while frozen");
+    }
+    exchange(&mut client, &mut server, 1_000_000);
+}
+
+/// The client reads nothing until the move is over: a part of the queue is sent and unread, a part is unsent.
+fn full_queue(family: Family, length: usize) {
+    let net = Net::new(family);
+    let (mut client, mut server) = net.connect(&net.listen(0), None);
+    let bytes = pattern(0, length);
+    net.shut(0);
+    socket2::SockRef::from(&server).set_send_buffer_size(4 << 20).expect("an option");
+    server.set_nonblocking(true).expect("a mode");
+    let mut written = 0;
+    while written < length {
+        match server.write(&bytes[written..]) {
+            Ok(some) => written += some,
+            Err(e) => {
+                assert_eq!(e.kind(), std::io::ErrorKind::WouldBlock);
+                break;
+            }
+        }
+    }
+    let (taken, restored) = move_to(&net, 1, server, &RestoreOptions::default());
+    let (sent, unsent) = taken.send_parts();
+    assert!(taken.send_queue == bytes[..written], "{} of {written}", taken.send_queue.len());
+    assert!(!sent.is_empty() && !unsent.is_empty(), "{} sent, {} not", sent.len(), unsent.len());
+    let mut server = stream(restored);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            server.write_all(&bytes[written..]).expect("an open connection");
+            server.write_all(b"end").expect("an open connection");
+        });
+        assert!(read_exactly(&mut client, length) == bytes, "other bytes came");
+        assert_eq!(read_exactly(&mut client, 3), b"end");
+    });
+}
+
+#[test]
+fn a_full_send_queue_arrives_exactly_once() {
+    if skipped() {
+        return;
+    }
+    full_queue(Family::V4, 60_000);
+    full_queue(Family::V4, 1 << 20);
+    full_queue(Family::V6, 1 << 20);
+}
+
+#[test]
+fn a_connection_moves_a_thousand_times() {
+    if skipped() {
+        return;
+    }
+    let net = Net::new(Family::V4);
+    let (mut client, mut server) = net.connect(&net.listen(0), None);
+    let reply = 5000;
+    let mut at = 0;
+    for round in 0..1000 {
+        let request = pattern(round, 200);
+        client.write_all(&request).expect("an open connection");
+        let to = (round + 1) % 2;
+        let mut waiting = vec![0; 200];
+        while server.peek(&mut waiting).expect("bytes underway") < 200 {}
+        let read = read_exactly(&mut server, 77);
+        let (_, restored) = move_to(&net, to, server, &RestoreOptions::default());
+        assert_eq!([read, restored.first.clone()].concat(), request);
+        server = stream(restored);
+        server.write_all(&pattern(at, reply)).expect("an open connection");
+        assert!(read_exactly(&mut client, reply) == pattern(at, reply), "round {round}");
+        at += reply;
+    }
+}
