@@ -1,0 +1,224 @@
+//! Who a front-end or a node is: a static X25519 key pair (RFC 7748). The secret key is a text file, base64 on one
+//! line, for its owner only; the public key is the same in the other side's config.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use snow::params::DHChoice;
+use snow::resolvers::{CryptoResolver as _, DefaultResolver};
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// Length of a key, secret or public. Bytes.
+pub const KEY_BYTES: usize = 32;
+/// Largest file read as a secret key. Bytes.
+const FILE_BYTES_MAX: u64 = 256;
+
+/// A public key: how the other side is known. In base64 as text.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PublicKey(pub [u8; KEY_BYTES]);
+
+/// Why a text is no key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KeyError {
+    /// There are characters in it that base64 does not have, or its padding is missing.
+    #[error("not base64 with padding")]
+    NotBase64,
+    /// It holds another number of bytes.
+    #[error("a key has {KEY_BYTES} bytes (44 characters of base64), this has {0}")]
+    Length(usize),
+}
+
+impl FromStr for PublicKey {
+    type Err = KeyError;
+
+    fn from_str(text: &str) -> Result<Self, KeyError> {
+        decode(text).map(Self)
+    }
+}
+
+impl fmt::Display for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&STANDARD.encode(self.0))
+    }
+}
+
+impl fmt::Debug for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PublicKey({self})")
+    }
+}
+
+/// Why an identity cannot be read or kept.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    /// The file cannot be read or written. The operator's to mend.
+    #[error("{path}: {source}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        #[source]
+        source: io::Error,
+    },
+    /// Others than the owner may read or write the file.
+    #[error("{path}: others may read or write it (mode {mode:04o}); make it so: chmod 600 {path}")]
+    Permissions {
+        /// The file.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// The file holds no secret key.
+    #[error("{path}: {source}")]
+    Key {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with its text.
+        #[source]
+        source: KeyError,
+    },
+    /// There is no randomness, or no X25519. A retry does not help.
+    #[error("the system gives no random numbers for a key")]
+    Random,
+}
+
+/// A key pair.
+#[derive(Clone)]
+pub struct Identity {
+    secret: [u8; KEY_BYTES],
+    public: PublicKey,
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Identity({})", self.public)
+    }
+}
+
+impl Identity {
+    /// A new identity.
+    ///
+    /// # Errors
+    /// If the system has no random numbers.
+    pub fn generate() -> Result<Self, IdentityError> {
+        let resolver = DefaultResolver;
+        let mut random = resolver.resolve_rng().ok_or(IdentityError::Random)?;
+        let mut dh = resolver.resolve_dh(&DHChoice::Curve25519).ok_or(IdentityError::Random)?;
+        dh.generate(&mut *random).map_err(|_| IdentityError::Random)?;
+        let secret = dh.privkey().try_into().map_err(|_| IdentityError::Random)?;
+        Self::new(secret)
+    }
+
+    /// The identity of a secret key.
+    fn new(secret: [u8; KEY_BYTES]) -> Result<Self, IdentityError> {
+        let mut dh = DefaultResolver.resolve_dh(&DHChoice::Curve25519).ok_or(IdentityError::Random)?;
+        dh.set(&secret);
+        let public = dh.pubkey().try_into().map_err(|_| IdentityError::Random)?;
+        Ok(Self { secret, public: PublicKey(public) })
+    }
+
+    /// Reads a secret key from a file that only its owner may read.
+    ///
+    /// # Errors
+    /// If the file cannot be read, others may read or write it, or it holds no key.
+    pub fn load(path: &Path) -> Result<Self, IdentityError> {
+        let unreadable = |source| IdentityError::File { path: path.to_owned(), source };
+        let file = File::open(path).map_err(unreadable)?;
+        let metadata = file.metadata().map_err(unreadable)?;
+        let mode = metadata.mode() & 0o7777;
+        if !metadata.is_file() {
+            return Err(unreadable(io::Error::other("not a regular file")));
+        }
+        if mode & 0o077 != 0 {
+            return Err(IdentityError::Permissions { path: path.to_owned(), mode });
+        }
+        let mut text = String::new();
+        file.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(unreadable)?;
+        let secret =
+            decode(text.trim()).map_err(|source| IdentityError::Key { path: path.to_owned(), source })?;
+        Self::new(secret)
+    }
+
+    /// Writes the secret key into a new file of mode 0600.
+    ///
+    /// # Errors
+    /// If the file exists already, so that no key is lost, or cannot be written.
+    pub fn save(&self, path: &Path) -> Result<(), IdentityError> {
+        let unwritable = |source| IdentityError::File { path: path.to_owned(), source };
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true).mode(0o600);
+        let mut file = options.open(path).map_err(unwritable)?;
+        file.write_all(format!("{}\n", STANDARD.encode(self.secret)).as_bytes()).map_err(unwritable)?;
+        file.sync_all().map_err(unwritable)
+    }
+
+    /// What others know this identity by.
+    pub fn public(&self) -> PublicKey {
+        self.public
+    }
+
+    pub(crate) fn secret(&self) -> &[u8; KEY_BYTES] {
+        &self.secret
+    }
+}
+
+fn decode(text: &str) -> Result<[u8; KEY_BYTES], KeyError> {
+    let bytes = STANDARD.decode(text).map_err(|_| KeyError::NotBase64)?;
+    let length = bytes.len();
+    bytes.try_into().map_err(|_| KeyError::Length(length))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn an_identity_survives_its_file() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("key");
+        let made = Identity::generate().expect("a key");
+        made.save(&path).expect("written");
+        assert_eq!(path.metadata().expect("a file").mode() & 0o777, 0o600);
+        let read = Identity::load(&path).expect("read");
+        assert_eq!((read.public(), read.secret()), (made.public(), made.secret()));
+        assert_eq!(made.public().to_string().parse(), Ok(made.public()));
+        assert!(matches!(made.save(&path), Err(IdentityError::File { .. })), "an existing key is kept");
+        assert!(!format!("{made:?}").contains(&STANDARD.encode(made.secret())));
+    }
+
+    /// RFC 7748, section 6.1: Alice's keys.
+    #[test]
+    fn the_public_key_is_x25519() {
+        let secret = "dwdtCnMYpX08FsFyUbJmRd9ML4frwJkqsXf7pR25LCo=";
+        let public = "hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTmo=";
+        let identity = Identity::new(decode(secret).expect("a key")).expect("a pair");
+        assert_eq!(identity.public().to_string(), public);
+    }
+
+    #[test]
+    fn each_mistake_is_named() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("key");
+        let said = |text: &str, mode: u32| {
+            std::fs::write(&path, text).expect("written");
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).expect("set");
+            Identity::load(&path).expect_err("no key").to_string()
+        };
+        assert!(said("AAAA\n", 0o600).contains("this has 3"));
+        assert!(said("key!\n", 0o600).contains("not base64"));
+        assert!(
+            said(&"A".repeat(4 * 1_024), 0o600).contains("this has 192"),
+            "the file is read to its limit"
+        );
+        assert!(said("AAAA\n", 0o640).contains("chmod 600"));
+        assert!(Identity::load(dir.path()).expect_err("a directory").to_string().contains("regular"));
+        let missing = Identity::load(&dir.path().join("none")).expect_err("missing");
+        assert!(missing.to_string().contains("none"));
+        assert_eq!("AAAA".parse::<PublicKey>(), Err(KeyError::Length(3)));
+    }
+}

@@ -1,0 +1,561 @@
+//! What front-end and node say to each other, as bytes: postcard (its wire format 1.0), one message each, no bytes
+//! behind. A message that breaks a limit below is refused as a whole: the other side has a fault.
+
+use crate::abi::SERVICES_MAX;
+use crate::{CookieKey, FlowKey};
+use serde::de::{self, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+/// Longest message. A moved connection carries its send queue, and the kernel's default limit of one
+/// (`net.ipv4.tcp_wmem`) is 4 MiB; one that is fuller is not moved. Bytes.
+pub const MESSAGE_BYTES_MAX: usize = (4 << 20) + (64 << 10);
+/// Connections in one [`FromNode::Closed`] at most.
+pub const CLOSED_MAX: usize = 256;
+/// Connections in one [`FromNode::Live`] at most.
+pub const LIVE_MAX: usize = 4_096;
+/// Longest name or explanation. Bytes.
+pub const TEXT_BYTES_MAX: usize = 256;
+/// Addresses in a [`Welcome`] at most.
+pub const ADDRESSES_MAX: usize = 64;
+
+/// From the front-end to a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToNode {
+    /// Who speaks, and what is to be accepted. The first message, once.
+    Hello(Hello),
+    /// The live keys of cookies, in place of those before.
+    Keys(Keys),
+    /// All listen addresses, in place of those before.
+    Services(Vec<Service>),
+    /// Asks for [`FromNode::Live`].
+    Live,
+    /// A connection moves to the node. Answered by [`FromNode::Restored`] or [`FromNode::Refused`].
+    Handoff(Handoff),
+    /// A connection will not come after all: its packets are waited for no longer.
+    Forget(Connection),
+    /// Asks for [`FromNode::Pong`] with the same number.
+    Ping(u64),
+}
+
+/// From a node to the front-end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FromNode {
+    /// The answer to [`ToNode::Hello`]; the node's first message, once.
+    Welcome(Welcome),
+    /// What was accepted of [`ToNode::Keys`] or [`ToNode::Services`].
+    Accepted(Accepted),
+    /// Connections that have ended on the node. At most [`CLOSED_MAX`].
+    Closed(Vec<Connection>),
+    /// The node's connections, in pieces.
+    Live(Live),
+    /// A handed-off connection is in its socket.
+    Restored {
+        /// Of the [`Handoff`].
+        id: u64,
+    },
+    /// A handed-off connection could not be taken; the node keeps nothing of it.
+    Refused {
+        /// Of the [`Handoff`].
+        id: u64,
+        /// Why.
+        why: Refusal,
+        /// For the log. At most [`TEXT_BYTES_MAX`].
+        detail: String,
+    },
+    /// How busy the node is. Unasked, every so often.
+    Load(Load),
+    /// The answer to [`ToNode::Ping`].
+    Pong(u64),
+}
+
+/// Who the front-end is and what the node is to do for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// The front-end's name, for logs. At most [`TEXT_BYTES_MAX`].
+    pub name: String,
+    /// The node's tag in timestamps; 0 for none.
+    pub tag: u8,
+    /// The live keys of cookies.
+    pub keys: Keys,
+    /// Listen addresses. At most [`SERVICES_MAX`], each address and number once.
+    pub services: Vec<Service>,
+}
+
+/// The live keys of cookies: both are believed.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Keys {
+    keys: [[u64; 2]; 2],
+    current: u8,
+}
+
+impl Keys {
+    /// Two live keys; `current`, 0 or 1 (anything else counts as 1), is the one that new cookies are made with.
+    pub fn new(keys: [CookieKey; 2], current: usize) -> Self {
+        Self { keys: keys.map(|key| key.0), current: u8::from(current != 0) }
+    }
+
+    /// The one that new cookies are made with.
+    pub fn current(&self) -> CookieKey {
+        CookieKey(self.keys[usize::from(self.current != 0)])
+    }
+
+    /// The other one.
+    pub fn other(&self) -> CookieKey {
+        CookieKey(self.keys[usize::from(self.current == 0)])
+    }
+}
+
+impl fmt::Debug for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Keys(..)")
+    }
+}
+
+/// A listen address of the front-end, and what the node does about its packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Service {
+    /// Its number at the front-end; connections are named by it. Below [`SERVICES_MAX`].
+    pub id: u16,
+    /// The address that clients connect to.
+    pub address: SocketAddr,
+    /// Acknowledgements with a valid cookie become connections.
+    pub cookie: bool,
+    /// Packets without a socket are kept until a connection is restored, rather than answered with a reset.
+    pub stash: bool,
+    /// Packets that belong to nothing are dropped, rather than answered with a reset.
+    pub grace: bool,
+}
+
+/// A connection, by the front-end's numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Connection {
+    /// The client. The scope of a link-local IPv6 address is not carried: such a client cannot be handed off.
+    pub client: SocketAddr,
+    /// Number of the listen address, as in [`Service::id`].
+    pub service: u16,
+}
+
+impl From<FlowKey> for Connection {
+    fn from(key: FlowKey) -> Self {
+        Self { client: key.client, service: key.service }
+    }
+}
+
+impl From<Connection> for FlowKey {
+    fn from(connection: Connection) -> Self {
+        Self::new(connection.client, connection.service)
+    }
+}
+
+/// A connection on its way to the node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Handoff {
+    /// Chosen by the front-end; stands in the answer.
+    pub id: u64,
+    /// Which connection.
+    pub connection: Connection,
+    /// Its state, as the `repair` module writes it.
+    pub checkpoint: Blob,
+    /// What the front-end has read of the client's bytes: they come before all that the socket will deliver.
+    pub request: Blob,
+}
+
+/// Who the node is and what it can do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Welcome {
+    /// The node's name. At most [`TEXT_BYTES_MAX`].
+    pub name: String,
+    /// Chosen anew at each start of the node: with another number all its former connections are gone, unless
+    /// [`FromNode::Live`] names them.
+    pub incarnation: u64,
+    /// Its kernel accepts connections by cookie.
+    pub cookie: bool,
+    /// A server here takes restored connections.
+    pub repair: bool,
+    /// Address of the interface that takes the clients' packets; `None` if it has none.
+    pub mac: Option<[u8; 6]>,
+    /// Largest packet of that interface. Bytes.
+    pub mtu: u32,
+    /// Its addresses on that interface. At most [`ADDRESSES_MAX`].
+    pub addresses: Vec<IpAddr>,
+    /// What of the [`Hello`] holds.
+    pub accepted: Accepted,
+}
+
+/// What a node does of what it was told.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Accepted {
+    /// Numbers of the listen addresses that the node serves: those it was configured with.
+    pub services: Vec<u16>,
+    /// The front-end's current key is believed. False if other front-ends' keys fill the two places.
+    pub keys: bool,
+    /// The front-end's tag is used. False if another front-end gave the node another one: then neither is.
+    pub tag: bool,
+}
+
+/// Connections of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Live {
+    /// Of the front-end's listen addresses. At most [`LIVE_MAX`].
+    pub connections: Vec<Connection>,
+    /// No further piece follows.
+    pub last: bool,
+}
+
+/// How busy a node is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Load {
+    /// Live connections on the front-end's listen addresses.
+    pub connections: u32,
+    /// How much of all processors' time was spent since the last report, in thousandths; `None` before the second
+    /// look, or where the system does not tell.
+    pub cpu_permille: Option<u16>,
+    /// Packets that wait for a connection to be restored.
+    pub stashed: u32,
+}
+
+/// Why a node does not take a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Refusal {
+    /// No server on the node takes restored connections. Will not change until the node restarts.
+    Unsupported,
+    /// The listen address is not one of the node's.
+    Service,
+    /// The checkpoint is none, or not of that connection. The front-end's fault.
+    Malformed,
+    /// The node has as many connections on their way as it takes; later there may be room.
+    Full,
+    /// The kernel refused; the detail says what.
+    Kernel,
+}
+
+/// Bytes, written as such rather than one by one.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Blob(pub Vec<u8>);
+
+impl fmt::Debug for Blob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Blob({} bytes)", self.0.len())
+    }
+}
+
+impl Serialize for Blob {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Blob {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Bytes;
+        impl Visitor<'_> for Bytes {
+            type Value = Blob;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("bytes")
+            }
+
+            fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<Blob, E> {
+                Ok(Blob(bytes.to_vec()))
+            }
+        }
+        deserializer.deserialize_bytes(Bytes)
+    }
+}
+
+/// Why bytes are no message, or a message cannot become bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MessageError {
+    /// They are not what the other side writes in this version.
+    #[error("not a message of this version")]
+    Malformed,
+    /// There are bytes behind the message.
+    #[error("{0} bytes behind the message")]
+    Trailing(usize),
+    /// A list, text or number in it is beyond its limit.
+    #[error("{0} is beyond its limit")]
+    Limit(&'static str),
+    /// It is longer than [`MESSAGE_BYTES_MAX`].
+    #[error("a message of {0} bytes; the limit is {MESSAGE_BYTES_MAX}")]
+    TooLong(usize),
+}
+
+/// One side's messages.
+pub trait Message: Serialize + for<'de> Deserialize<'de> {
+    /// Whether every list, text and number in it is within its limit.
+    ///
+    /// # Errors
+    /// The first that is not.
+    fn check(&self) -> Result<(), MessageError>;
+
+    /// The message as bytes.
+    ///
+    /// # Errors
+    /// If it breaks a limit, the sender's fault.
+    fn encode(&self) -> Result<Vec<u8>, MessageError> {
+        self.check()?;
+        let bytes = postcard::to_allocvec(self).map_err(|_| MessageError::Malformed)?;
+        match bytes.len() {
+            0..=MESSAGE_BYTES_MAX => Ok(bytes),
+            length => Err(MessageError::TooLong(length)),
+        }
+    }
+
+    /// The message in `bytes`.
+    ///
+    /// # Errors
+    /// If they are none, or it breaks a limit: the other side's fault.
+    fn decode(bytes: &[u8]) -> Result<Self, MessageError> {
+        if bytes.len() > MESSAGE_BYTES_MAX {
+            return Err(MessageError::TooLong(bytes.len()));
+        }
+        let (message, rest) =
+            postcard::take_from_bytes::<Self>(bytes).map_err(|_| MessageError::Malformed)?;
+        if !rest.is_empty() {
+            return Err(MessageError::Trailing(rest.len()));
+        }
+        message.check()?;
+        Ok(message)
+    }
+}
+
+impl Message for ToNode {
+    fn check(&self) -> Result<(), MessageError> {
+        match self {
+            Self::Hello(hello) => {
+                text(&hello.name)?;
+                services(&hello.services)
+            }
+            Self::Services(list) => services(list),
+            Self::Handoff(handoff) => service(handoff.connection.service),
+            Self::Forget(connection) => service(connection.service),
+            Self::Keys(_) | Self::Live | Self::Ping(_) => Ok(()),
+        }
+    }
+}
+
+impl Message for FromNode {
+    fn check(&self) -> Result<(), MessageError> {
+        match self {
+            Self::Welcome(welcome) => {
+                text(&welcome.name)?;
+                at_most("the number of addresses", welcome.addresses.len(), ADDRESSES_MAX)?;
+                accepted(&welcome.accepted)
+            }
+            Self::Accepted(what) => accepted(what),
+            Self::Closed(list) => at_most("the number of ended connections", list.len(), CLOSED_MAX),
+            Self::Live(live) => at_most("the number of connections", live.connections.len(), LIVE_MAX),
+            Self::Refused { detail, .. } => text(detail),
+            Self::Load(load) => at_most("a share", load.cpu_permille.unwrap_or(0).into(), 1_000),
+            Self::Restored { .. } | Self::Pong(_) => Ok(()),
+        }
+    }
+}
+
+fn at_most(what: &'static str, number: usize, most: usize) -> Result<(), MessageError> {
+    if number <= most { Ok(()) } else { Err(MessageError::Limit(what)) }
+}
+
+fn text(text: &str) -> Result<(), MessageError> {
+    at_most("the length of a text", text.len(), TEXT_BYTES_MAX)
+}
+
+fn service(id: u16) -> Result<(), MessageError> {
+    at_most("the number of a listen address", id.into(), usize::from(SERVICES_MAX) - 1)
+}
+
+fn services(list: &[Service]) -> Result<(), MessageError> {
+    at_most("the number of listen addresses", list.len(), SERVICES_MAX.into())?;
+    for (at, one) in list.iter().enumerate() {
+        service(one.id)?;
+        let twice = list[..at].iter().any(|other| other.id == one.id || other.address == one.address);
+        at_most("a listen address given twice", usize::from(twice), 0)?;
+    }
+    Ok(())
+}
+
+fn accepted(accepted: &Accepted) -> Result<(), MessageError> {
+    at_most("the number of listen addresses", accepted.services.len(), SERVICES_MAX.into())?;
+    accepted.services.iter().try_for_each(|&id| service(id))
+}
+
+/// `text`, cut to [`TEXT_BYTES_MAX`] at a character's end.
+pub fn clipped(mut text: String) -> String {
+    let mut end = TEXT_BYTES_MAX.min(text.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.truncate(end);
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    fn connection() -> impl Strategy<Value = Connection> {
+        (any::<(IpAddr, u16)>(), 0..SERVICES_MAX)
+            .prop_map(|(client, service)| Connection { client: client.into(), service })
+    }
+
+    fn keys() -> impl Strategy<Value = Keys> {
+        any::<([[u64; 2]; 2], bool)>()
+            .prop_map(|(keys, second)| Keys::new(keys.map(CookieKey), usize::from(second)))
+    }
+
+    fn services() -> impl Strategy<Value = Vec<Service>> {
+        vec(any::<(u16, bool, bool, bool, bool)>(), 0..usize::from(SERVICES_MAX)).prop_map(|list| {
+            let service = |(id, (port, v6, cookie, stash, grace))| Service {
+                id,
+                address: SocketAddr::new(if v6 { [7; 16].into() } else { IpAddr::from([9; 4]) }, port),
+                cookie,
+                stash,
+                grace,
+            };
+            let mut list: Vec<Service> = (0..).zip(list).map(service).collect();
+            list.sort_by_key(|one| one.address);
+            list.dedup_by_key(|one| one.address);
+            list
+        })
+    }
+
+    fn blob() -> impl Strategy<Value = Blob> {
+        vec(any::<u8>(), 0..300).prop_map(Blob)
+    }
+
+    fn to_node() -> impl Strategy<Value = ToNode> {
+        prop_oneof![
+            ("[ -~]{0,64}", any::<u8>(), keys(), services())
+                .prop_map(|(name, tag, keys, services)| ToNode::Hello(Hello { name, tag, keys, services })),
+            keys().prop_map(ToNode::Keys),
+            services().prop_map(ToNode::Services),
+            Just(ToNode::Live),
+            (any::<u64>(), connection(), blob(), blob()).prop_map(|(id, connection, checkpoint, request)| {
+                ToNode::Handoff(Handoff { id, connection, checkpoint, request })
+            }),
+            connection().prop_map(ToNode::Forget),
+            any::<u64>().prop_map(ToNode::Ping),
+        ]
+    }
+
+    fn from_node() -> impl Strategy<Value = FromNode> {
+        let accepted =
+            || {
+                (vec(0..SERVICES_MAX, 0..9), any::<(bool, bool)>())
+                    .prop_map(|(services, (keys, tag))| Accepted { services, keys, tag })
+            };
+        let welcome = (
+            "[ -~]{0,64}",
+            any::<(u64, bool, bool, Option<[u8; 6]>, u32)>(),
+            vec(any::<IpAddr>(), 0..9),
+            accepted(),
+        );
+        prop_oneof![
+            welcome.prop_map(|(name, (incarnation, cookie, repair, mac, mtu), addresses, accepted)| {
+                FromNode::Welcome(Welcome {
+                    name,
+                    incarnation,
+                    cookie,
+                    repair,
+                    mac,
+                    mtu,
+                    addresses,
+                    accepted,
+                })
+            }),
+            accepted().prop_map(FromNode::Accepted),
+            vec(connection(), 0..=CLOSED_MAX).prop_map(FromNode::Closed),
+            (vec(connection(), 0..99), any::<bool>())
+                .prop_map(|(connections, last)| FromNode::Live(Live { connections, last })),
+            any::<u64>().prop_map(|id| FromNode::Restored { id }),
+            (any::<u64>(), "\\PC{0,40}").prop_map(|(id, detail)| FromNode::Refused {
+                id,
+                why: Refusal::Kernel,
+                detail,
+            }),
+            (any::<u32>(), prop::option::of(0..=1_000_u16), any::<u32>()).prop_map(
+                |(connections, cpu_permille, stashed)| FromNode::Load(Load {
+                    connections,
+                    cpu_permille,
+                    stashed
+                })
+            ),
+            any::<u64>().prop_map(FromNode::Pong),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn messages_survive_the_wire(to in to_node(), from in from_node()) {
+            prop_assert_eq!(ToNode::decode(&to.encode().unwrap()), Ok(to));
+            prop_assert_eq!(FromNode::decode(&from.encode().unwrap()), Ok(from));
+        }
+
+        /// Foreign bytes give an error or a message within its limits; that one is written again as it was meant.
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in vec(any::<u8>(), 0..600)) {
+            if let Ok(message) = ToNode::decode(&bytes) {
+                prop_assert_eq!(ToNode::decode(&message.encode().unwrap()), Ok(message));
+            }
+            if let Ok(message) = FromNode::decode(&bytes) {
+                prop_assert_eq!(FromNode::decode(&message.encode().unwrap()), Ok(message));
+            }
+        }
+
+        #[test]
+        fn spoilt_messages_never_panic(to in to_node(), from in from_node(), at in any::<prop::sample::Index>(),
+                                       with in any::<u8>(), cut in any::<prop::sample::Index>()) {
+            for mut bytes in [to.encode().unwrap(), from.encode().unwrap()] {
+                let place = at.index(bytes.len());
+                bytes[place] = with;
+                let _ = (ToNode::decode(&bytes), FromNode::decode(&bytes));
+                bytes.truncate(cut.index(bytes.len()));
+                let _ = (ToNode::decode(&bytes), FromNode::decode(&bytes));
+            }
+        }
+    }
+
+    #[test]
+    fn each_limit_is_named() {
+        let one = Connection { client: ([10, 0, 0, 1], 7).into(), service: 0 };
+        let service = |id, port| Service {
+            id,
+            address: ([10, 9, 0, 100], port).into(),
+            cookie: true,
+            stash: false,
+            grace: false,
+        };
+        let limit = |what: Result<Vec<u8>, MessageError>| match what {
+            Err(MessageError::Limit(what)) => what,
+            other => panic!("must be beyond a limit: {other:?}"),
+        };
+        assert_eq!(
+            limit(FromNode::Closed(vec![one; CLOSED_MAX + 1]).encode()),
+            "the number of ended connections"
+        );
+        let live = Live { connections: vec![one; LIVE_MAX + 1], last: true };
+        assert_eq!(limit(FromNode::Live(live).encode()), "the number of connections");
+        let far = Connection { service: SERVICES_MAX, ..one };
+        assert_eq!(limit(ToNode::Forget(far).encode()), "the number of a listen address");
+        for twice in [[service(1, 80), service(1, 81)], [service(1, 80), service(2, 80)]] {
+            assert_eq!(limit(ToNode::Services(twice.to_vec()).encode()), "a listen address given twice");
+        }
+        let load = Load { cpu_permille: Some(1_001), ..Load::default() };
+        assert_eq!(limit(FromNode::Load(load).encode()), "a share");
+        let detail = "x".repeat(TEXT_BYTES_MAX + 1);
+        assert_eq!(clipped(detail.clone()).len(), TEXT_BYTES_MAX);
+        assert_eq!(clipped("é".repeat(TEXT_BYTES_MAX)).len(), TEXT_BYTES_MAX);
+        let refused = FromNode::Refused { id: 1, why: Refusal::Full, detail };
+        assert_eq!(limit(refused.encode()), "the length of a text");
+        let checkpoint = Blob(vec![0; MESSAGE_BYTES_MAX]);
+        let handoff = Handoff { id: 0, connection: one, checkpoint, request: Blob::default() };
+        assert!(matches!(ToNode::Handoff(handoff).encode(), Err(MessageError::TooLong(_))));
+        let mut bytes = ToNode::Live.encode().unwrap();
+        bytes.push(0);
+        assert_eq!(ToNode::decode(&bytes), Err(MessageError::Trailing(1)));
+    }
+}

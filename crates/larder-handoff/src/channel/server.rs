@@ -1,0 +1,244 @@
+//! The node's side of the control channel: accepts front-ends that prove a listed key.
+
+use super::Timing;
+use super::identity::{Identity, PublicKey};
+use super::message::{Hello, Message as _, MessageError, ToNode};
+use super::transport::{self, Receiver, Sender, TransportError};
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+
+/// Handshakes under way at most; a further one displaces the oldest, since an honest one is over in a round trip.
+pub const HANDSHAKES_MAX: usize = 64;
+/// Public keys on the list at most.
+pub const SWITCHES_MAX: usize = 64;
+/// Pause after a failed accept, such as for want of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// A front-end that has proved its key and said hello.
+#[derive(Debug)]
+pub struct Peer {
+    /// Its key, one of the list.
+    pub key: PublicKey,
+    /// Where it connects from.
+    pub address: SocketAddr,
+    /// Its first message.
+    pub hello: Hello,
+    /// To it.
+    pub sender: Sender,
+    /// From it.
+    pub receiver: Receiver,
+}
+
+/// How an attempt to connect ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// A front-end of the list, and its hello.
+    Accepted,
+    /// It proved a key that is not on the list.
+    Stranger,
+    /// Its messages were not made with the right keys, were changed, or recorded earlier.
+    Forged,
+    /// It speaks another protocol, or another version.
+    Foreign,
+    /// What came was cut off, of an impossible length, or no message.
+    Malformed,
+    /// It took longer than [`Timing::handshake`].
+    Slow,
+    /// Too many others came while it was under way.
+    Displaced,
+    /// The network failed.
+    Network,
+}
+
+impl Outcome {
+    /// All outcomes, in the order of the counters.
+    pub const ALL: [Self; 8] = [
+        Self::Accepted,
+        Self::Stranger,
+        Self::Forged,
+        Self::Foreign,
+        Self::Malformed,
+        Self::Slow,
+        Self::Displaced,
+        Self::Network,
+    ];
+
+    /// Its name in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Accepted => "accepted",
+            Self::Stranger => "stranger",
+            Self::Forged => "forged",
+            Self::Foreign => "foreign",
+            Self::Malformed => "malformed",
+            Self::Slow => "slow",
+            Self::Displaced => "displaced",
+            Self::Network => "network",
+        }
+    }
+
+    fn of(error: &GreetError) -> Self {
+        match error {
+            GreetError::Message(_) | GreetError::NoHello => Self::Malformed,
+            GreetError::Transport(error) => match error {
+                TransportError::Io(_) | TransportError::Closed | TransportError::TurnedAway => Self::Network,
+                TransportError::Truncated | TransportError::Length(_) => Self::Malformed,
+                TransportError::Slow(_) => Self::Slow,
+                TransportError::Foreign | TransportError::Version(_) => Self::Foreign,
+                TransportError::Stranger(_) => Self::Stranger,
+                TransportError::Forged => Self::Forged,
+            },
+        }
+    }
+}
+
+/// How many attempts to connect ended how.
+#[derive(Debug, Default)]
+pub struct Outcomes([AtomicU64; Outcome::ALL.len()]);
+
+impl Outcomes {
+    /// Attempts that ended so.
+    pub fn count(&self, outcome: Outcome) -> u64 {
+        self.0[outcome as usize].load(Relaxed)
+    }
+
+    fn add(&self, outcome: Outcome) {
+        self.0[outcome as usize].fetch_add(1, Relaxed);
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum GreetError {
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+    #[error("the first message: {0}")]
+    Message(#[from] MessageError),
+    #[error("the first message is no hello")]
+    NoHello,
+}
+
+/// Accepts front-ends.
+#[derive(Debug)]
+pub struct Server {
+    listener: TcpListener,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    identity: Identity,
+    switches: Vec<PublicKey>,
+    timing: Timing,
+    outcomes: Arc<Outcomes>,
+}
+
+impl Server {
+    /// Listens on `address` for the front-ends with the keys `switches`, of which [`SWITCHES_MAX`] at most are kept.
+    ///
+    /// # Errors
+    /// If the address cannot be listened on.
+    pub async fn bind(
+        address: SocketAddr,
+        identity: Identity,
+        mut switches: Vec<PublicKey>,
+        timing: Timing,
+    ) -> io::Result<Self> {
+        switches.truncate(SWITCHES_MAX);
+        let listener = TcpListener::bind(address).await?;
+        let shared = Shared { identity, switches, timing, outcomes: Arc::default() };
+        Ok(Self { listener, shared: Arc::new(shared) })
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// If the system does not tell.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// How attempts to connect ended. Lives on when the server has ended.
+    pub fn outcomes(&self) -> Arc<Outcomes> {
+        Arc::clone(&self.shared.outcomes)
+    }
+
+    /// Accepts until nobody takes peers any more. A peer may be one that is there already: the newer connection counts.
+    pub async fn run(self, peers: mpsc::Sender<Peer>) {
+        let mut under_way = UnderWay::default();
+        loop {
+            let accepted = tokio::select! {
+                accepted = self.listener.accept() => accepted,
+                () = peers.closed() => break,
+            };
+            match accepted {
+                Ok((stream, address)) => {
+                    if under_way.make_room() {
+                        self.shared.outcomes.add(Outcome::Displaced);
+                    }
+                    let greeting = Arc::clone(&self.shared).greet(stream, address, peers.clone());
+                    under_way.0.push_back(tokio::spawn(greeting).abort_handle());
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "accept failed on the control address");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+}
+
+impl Shared {
+    async fn greet(self: Arc<Self>, stream: TcpStream, address: SocketAddr, peers: mpsc::Sender<Peer>) {
+        match self.handshake(stream, address).await {
+            Ok(peer) => {
+                self.outcomes.add(Outcome::Accepted);
+                // Nobody takes it: the node ends.
+                let _ = peers.send(peer).await;
+            }
+            Err(error) => {
+                let outcome = Outcome::of(&error);
+                self.outcomes.add(outcome);
+                tracing::warn!(%address, outcome = outcome.name(), %error, "a front-end was not accepted");
+            }
+        }
+    }
+
+    async fn handshake(&self, stream: TcpStream, address: SocketAddr) -> Result<Peer, GreetError> {
+        let (key, sender, mut receiver) =
+            transport::respond(stream, &self.identity, &self.switches, &self.timing).await?;
+        let first = receiver.receive(self.timing.handshake).await?;
+        match ToNode::decode(&first)? {
+            ToNode::Hello(hello) => Ok(Peer { key, address, hello, sender, receiver }),
+            _ => Err(GreetError::NoHello),
+        }
+    }
+}
+
+/// Handshakes under way, oldest first. Ends them when dropped.
+#[derive(Debug, Default)]
+struct UnderWay(VecDeque<AbortHandle>);
+
+impl UnderWay {
+    /// Whether the oldest had to go.
+    fn make_room(&mut self) -> bool {
+        self.0.retain(|one| !one.is_finished());
+        let full = self.0.len() >= HANDSHAKES_MAX;
+        if full && let Some(oldest) = self.0.pop_front() {
+            oldest.abort();
+        }
+        full
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.iter().for_each(AbortHandle::abort);
+    }
+}
