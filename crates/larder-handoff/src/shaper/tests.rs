@@ -1,0 +1,162 @@
+//! The shaper on the wires of a small topology.
+
+use super::*;
+use crate::netns::{Topology, TopologySpec, or_skip};
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::time::Instant;
+
+fn topology() -> Option<Topology> {
+    or_skip(Topology::new(&TopologySpec { nodes: 1, ..TopologySpec::default() }))
+}
+
+fn byte(at: usize) -> u8 {
+    (at % 251) as u8
+}
+
+/// Sends `bytes` from the node to the client; gives how long it took, connecting included. All bytes must be right.
+fn transfer(topology: &Topology, address: IpAddr, bytes: usize) -> Duration {
+    let node = &topology.nodes[0];
+    let bind = || TcpListener::bind(SocketAddr::new(address, 0));
+    let listener = node.namespace.run(bind).expect("entered").expect("bound");
+    let to = listener.local_addr().expect("an address");
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a client");
+        let content: Vec<u8> = (0..bytes).map(byte).collect();
+        stream.write_all(&content).expect("sent");
+    });
+    let from = Instant::now();
+    let connect = || TcpStream::connect_timeout(&to, Duration::from_secs(20));
+    let mut stream = topology.client().namespace.run(connect).expect("entered").expect("connected");
+    stream.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
+    let mut got = Vec::new();
+    stream.read_to_end(&mut got).expect("read");
+    let took = from.elapsed();
+    server.join().expect("ended");
+    assert_eq!(got.len(), bytes);
+    assert!(got.iter().enumerate().all(|(at, &b)| b == byte(at)), "a wrong byte");
+    took
+}
+
+fn start(topology: &Topology) -> Shaper {
+    Shaper::start(&topology.hub, &[&topology.client().port, &topology.nodes[0].port]).expect("attached")
+}
+
+/// Both ways, so the handshake alone takes a round trip; far above what the wires take without.
+#[test]
+fn delay_is_added_to_every_packet() {
+    let Some(topology) = topology() else { return };
+    let shaper = start(&topology);
+    let node = &topology.nodes[0];
+    transfer(&topology, node.v4.into(), 10_000);
+    assert_eq!(shaper.counts().seen, 0, "no shape: not even looked at");
+    let delay = Duration::from_millis(30);
+    shaper.set_all(&Shape { delay, ..Shape::default() }).expect("set");
+    for address in [IpAddr::V4(node.v4), IpAddr::V6(node.v6)] {
+        // SYN and SYN-ACK; then data and FIN follow the client's ACK.
+        let took = transfer(&topology, address, 10_000);
+        assert!(took >= delay * 3, "{took:?}");
+    }
+    let counts = shaper.counts();
+    assert_eq!(counts.delayed, counts.seen, "{counts:?}");
+    assert_eq!((counts.ring_full, counts.unsent, counts.too_long), (0, 0, 0), "{counts:?}");
+}
+
+#[test]
+fn losses_are_repaired_and_counted() {
+    let Some(topology) = topology() else { return };
+    let shaper = start(&topology);
+    shaper.set_all(&Shape { seed: 1, loss: 0.02, ..Shape::default() }).expect("set");
+    transfer(&topology, topology.nodes[0].v4.into(), 2_000_000);
+    let counts = shaper.counts();
+    // At least 1,400 segments; 28 losses expected, 5 or fewer have a chance of 1e-7.
+    assert!(counts.lost > 5 && counts.lost < counts.seen / 10, "{counts:?}");
+}
+
+/// The second packet of the client's direction is the ACK of the handshake or the first data; of the node's the first
+/// data: that alone is lost, on each flow.
+#[test]
+fn the_nth_packet_of_each_flow_is_lost() {
+    let Some(topology) = topology() else { return };
+    let shaper = start(&topology);
+    shaper.set_all(&Shape { drop_nth: 2, ..Shape::default() }).expect("set");
+    for _ in 0..3 {
+        transfer(&topology, topology.nodes[0].v4.into(), 5_000);
+    }
+    let counts = shaper.counts();
+    assert_eq!((counts.nth_lost, counts.lost), (6, 0), "{counts:?}");
+}
+
+#[test]
+fn duplicates_and_reordering_are_survived() {
+    let Some(topology) = topology() else { return };
+    let shaper = start(&topology);
+    let shape = Shape {
+        seed: 2,
+        duplicate: 0.1,
+        delay: Duration::from_micros(300),
+        jitter: Duration::from_micros(500),
+        reorder: 0.05,
+        reorder_by: Duration::from_millis(3),
+        ..Shape::default()
+    };
+    shaper.set_all(&shape).expect("set");
+    transfer(&topology, topology.nodes[0].v6.into(), 1_000_000);
+    let counts = shaper.counts();
+    assert!(counts.duplicated > counts.seen / 20, "{counts:?}");
+    // Sent twice, yet each counted once.
+    assert_eq!(counts.delayed + counts.too_long, counts.seen, "{counts:?}");
+}
+
+/// The same flow meets the same fate: addresses and ports are fixed here, and the packets are numbered.
+#[test]
+fn a_seed_repeats() {
+    let Some(topology) = topology() else { return };
+    let (client, node) = (topology.client(), &topology.nodes[0]);
+    let bind = |host: &crate::netns::Host| {
+        let bound = host.namespace.run(|| std::net::UdpSocket::bind((host.v4, 40_000)));
+        bound.expect("entered").expect("bound")
+    };
+    let (from, to) = (bind(client), bind(node));
+    to.set_read_timeout(Some(Duration::from_millis(200))).expect("set");
+    let fate = |seed| -> Vec<u8> {
+        let shaper = start(&topology);
+        shaper.set_all(&Shape { seed, loss: 0.5, ..Shape::default() }).expect("set");
+        for number in 0..64_u8 {
+            from.send_to(&[number], (node.v4, 40_000)).expect("sent");
+        }
+        let mut buffer = [0; 1];
+        std::iter::from_fn(|| to.recv(&mut buffer).ok().map(|_| buffer[0])).collect()
+    };
+    let first = fate(3);
+    // Half of 64, within 5 standard deviations.
+    assert!((12..=52).contains(&first.len()), "{first:?}");
+    assert_eq!(fate(3), first);
+    assert_ne!(fate(4), first);
+}
+
+#[test]
+fn what_it_was_not_started_for_is_refused() {
+    let Some(topology) = topology() else { return };
+    let shaper = start(&topology);
+    let e = shaper.set("front0", &Shape::default()).expect_err("another interface");
+    assert!(e.to_string().contains("front0"), "{e}");
+    assert!(Shaper::start(&topology.hub, &["nothing"]).is_err());
+}
+
+#[test]
+fn frames_wait_in_the_order_of_their_times() {
+    let mut queue = Queue::default();
+    for (due, tag) in [(5_u64, 0_u8), (3, 1), (5, 2), (4, 3)] {
+        let mut record = due.to_ne_bytes().to_vec();
+        record.extend_from_slice(&1_u32.to_ne_bytes());
+        record.extend_from_slice(&1_u32.to_ne_bytes());
+        record.push(tag);
+        queue.put(&record);
+    }
+    // Shorter than it says, and shorter than its head.
+    queue.put(&[0xff; 20]);
+    queue.put(&[0; 3]);
+    let order: Vec<u8> = std::iter::from_fn(|| queue.heap.pop()).map(|w| w.frame[0]).collect();
+    assert_eq!(order, [1, 3, 0, 2]);
+}
