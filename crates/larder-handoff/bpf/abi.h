@@ -35,6 +35,8 @@ enum flow_state {
 #define FLOW_FAST 8       /* opened by the fast path */
 #define FLOW_TOLD 16      /* its end has been told to user space */
 #define FLOW_BY_TAG 32    /* made from the node tag in a timestamp: it was forgotten, or another front-end made it */
+#define FLOW_IDLE 64      /* set by user space: the next packet with payload clears it and is told (EVENT_WOKE) */
+#define FLOW_ACKED 128    /* the client has acknowledged something of the reply: last_ack is past first_ack */
 
 struct flow {
     __u8 state; /* enum flow_state */
@@ -47,6 +49,8 @@ struct flow {
     __u32 held;      /* packets handed to user space while held */
     __u32 packets;   /* forwarded */
     __u32 requests;  /* packets with payload: about the requests of an HTTP/1.1 client that does not pipeline */
+    __u32 first_ack; /* acknowledgement of the first packet: the reply's first sequence number */
+    __u32 zero;
     __u64 seen_ns;   /* CLOCK_MONOTONIC of the last packet */
     __u64 opened_ns;
 };
@@ -122,6 +126,7 @@ enum event_kind {
     EVENT_ENDED = 3,  /* the client has ended its side (FIN) or all (RST) */
     EVENT_STASH = 4,  /* node: a packet for a connection that is not here yet, or is frozen; the packet follows */
     EVENT_CLOSED = 5, /* node: a connection has ended */
+    EVENT_WOKE = 6,   /* a connection marked FLOW_IDLE has a packet with payload again */
 };
 
 struct event {
@@ -148,7 +153,7 @@ enum counter {
 };
 
 _Static_assert(sizeof(struct flow_key) == 20, "flow_key");
-_Static_assert(sizeof(struct flow) == 48 && __builtin_offsetof(struct flow, seen_ns) == 32, "flow");
+_Static_assert(sizeof(struct flow) == 56 && __builtin_offsetof(struct flow, seen_ns) == 40, "flow");
 _Static_assert(sizeof(struct service_key) == 20 && sizeof(struct service) == 8, "service");
 _Static_assert(sizeof(struct node_link) == 96 && __builtin_offsetof(struct node_link, header) == 24, "node_link");
 _Static_assert(sizeof(struct gate) == 24 && __builtin_offsetof(struct gate, limit) == 16, "gate");

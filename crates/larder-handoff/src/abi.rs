@@ -44,6 +44,10 @@ pub mod flow_flag {
     pub const TOLD: u8 = 16;
     /// Made from the node tag of a timestamp.
     pub const BY_TAG: u8 = 32;
+    /// Set from here: the next packet with payload clears it and is told.
+    pub const IDLE: u8 = 64;
+    /// The client has acknowledged something of the reply.
+    pub const ACKED: u8 = 128;
 }
 
 /// Bits of [`Service::flags`].
@@ -86,6 +90,8 @@ pub mod event_kind {
     pub const STASH: u8 = 4;
     /// A connection has ended on the node.
     pub const CLOSED: u8 = 5;
+    /// A connection marked idle has a request again.
+    pub const WOKE: u8 = 6;
 }
 
 /// A connection's addresses, as `struct flow_key`.
@@ -138,6 +144,10 @@ pub struct Flow {
     pub packets: u32,
     /// Packets with payload.
     pub requests: u32,
+    /// The reply's first sequence number.
+    pub first_ack: u32,
+    /// Always 0.
+    pub zero: u32,
     /// When the last packet came.
     pub seen_ns: u64,
     /// When the connection was opened.
@@ -313,7 +323,7 @@ mod tests {
     #[test]
     fn structs_are_laid_out_as_in_the_kernel() {
         assert_eq!(size_of::<RawFlowKey>(), 20);
-        assert_eq!((size_of::<Flow>(), offset_of!(Flow, seen_ns)), (48, 32));
+        assert_eq!((size_of::<Flow>(), offset_of!(Flow, seen_ns)), (56, 40));
         assert_eq!(size_of::<ServiceKey>(), 20);
         assert_eq!(size_of::<Service>(), 8);
         assert_eq!((size_of::<NodeLink>(), offset_of!(NodeLink, header)), (96, 24));
