@@ -5,6 +5,7 @@
 
 use crate::conn::{ClientStream, ConnLimits, Link, Rescued};
 use crate::failure::Failure;
+use crate::handoff::{Delivery, Entered, Why};
 use crate::relay::Relay;
 use crate::switch::Shared;
 use pingora_core::apps::HttpServerApp;
@@ -116,7 +117,14 @@ impl Front {
     /// Serves a connection's requests, one after the other.
     async fn serve(self, tcp: TcpStream, client: SocketAddr) {
         let shared = &self.shared;
-        let link = Arc::new(Link::new(client, shared.clock.now()));
+        let (tcp, delivery, started) = match &shared.handoff {
+            None => (tcp, Delivery::relay(Why::Configured), None),
+            Some(edge) => match edge.enter(shared, tcp, client).await {
+                Entered::Relay(tcp, delivery, started) => (tcp, delivery, started),
+                Entered::Done => return,
+            },
+        };
+        let link = Arc::new(Link::new(client, shared.clock.now(), delivery, started));
         let limits = ConnLimits {
             header_bytes_max: shared.limits.header_bytes_max,
             header: shared.timeouts.header,

@@ -1,6 +1,7 @@
 //! What a switch is told: a plain struct with documented ranges, checked once before anything is opened.
 
 use crate::access::AccessLogConfig;
+use crate::handoff::{HandoffConfig, NodeHandoff};
 use crate::recorder::RecordConfig;
 use crate::routes::{self, Route};
 use crate::signals::SignalsConfig;
@@ -19,12 +20,14 @@ pub struct NodeEntry {
     /// The groups it is in, by the names that routes use; none by default. A node in no group serves the routes that
     /// use all nodes, the default one among them.
     pub groups: Vec<String>,
+    /// How it takes connections; `None` if it only answers relayed requests.
+    pub handoff: Option<NodeHandoff>,
 }
 
 impl NodeEntry {
     /// A node in no group.
     pub fn new(spec: NodeSpec, address: impl Into<String>) -> Self {
-        Self { spec, address: address.into(), groups: Vec::new() }
+        Self { spec, address: address.into(), groups: Vec::new(), handoff: None }
     }
 }
 
@@ -58,6 +61,8 @@ pub struct SwitchConfig {
     pub record: Option<RecordConfig>,
     /// What is heard of the nodes besides replies: their load and their caches.
     pub signals: SignalsConfig,
+    /// How connections are delivered; relayed by default.
+    pub handoff: HandoffConfig,
     /// Worker threads of the runtime that [`crate::Switch::run`] is driven by. It sizes the accept loops, the
     /// connection pool and the metric shards; the runtime itself is the caller's. 1 to 1,024; default: one a core.
     pub threads: usize,
@@ -82,6 +87,7 @@ impl SwitchConfig {
             access_log: None,
             record: None,
             signals: SignalsConfig::default(),
+            handoff: HandoffConfig::default(),
             threads: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
             via: "larder".to_owned(),
         }
@@ -109,6 +115,7 @@ impl SwitchConfig {
         }
         self.health.validate()?;
         self.signals.validate()?;
+        self.handoff.validate()?;
         self.timeouts.validate()?;
         self.limits.validate()
     }
@@ -284,6 +291,17 @@ impl Limits {
 /// A config that makes no sense. The name is that of the field.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
+    /// The handoff's name cannot name what is left in the kernel.
+    #[error("handoff.name = '{0}': 1 to 32 letters, digits, '-' or '_' are needed")]
+    HandoffName(String),
+    /// Nodes would not know who hands connections to them.
+    #[error(
+        "handoff.identity is missing: connections can only be handed over by a switch that has a key; make one with `larder keys new FILE`"
+    )]
+    HandoffIdentity,
+    /// No share.
+    #[error("handoff.locality_lost_max = {0} is out of range: 0 to 1")]
+    HandoffShare(String),
     /// A list that needs an entry.
     #[error("{0} is empty: at least one is needed")]
     Empty(&'static str),

@@ -8,6 +8,7 @@
 
 use crate::clock::Clock;
 use crate::failure::Failure;
+use crate::handoff::{Delivery, Started};
 use async_trait::async_trait;
 use bytes::BytesMut;
 use http::HeaderValue;
@@ -67,6 +68,10 @@ pub(crate) struct Link {
     since_ns: AtomicU64,
     broken: AtomicBool,
     rescued: Mutex<Rescued>,
+    /// How the connection is delivered.
+    pub(crate) delivery: Delivery,
+    /// What was decided of its first request before it was read.
+    started: Mutex<Option<Started>>,
 }
 
 /// How a connection ends that is not simply closed.
@@ -80,7 +85,7 @@ pub(crate) struct Rescued {
 
 impl Link {
     /// A connection accepted at `now`; its first header is awaited from now on.
-    pub(crate) fn new(client: SocketAddr, now: Time) -> Self {
+    pub(crate) fn new(client: SocketAddr, now: Time, delivery: Delivery, started: Option<Started>) -> Self {
         let address = client.ip().to_canonical().to_string();
         Self {
             client,
@@ -92,7 +97,14 @@ impl Link {
             since_ns: AtomicU64::new(now.as_nanos().max(1)),
             broken: AtomicBool::new(false),
             rescued: Mutex::default(),
+            delivery,
+            started: Mutex::new(started),
         }
+    }
+
+    /// What was decided of the first request, once.
+    pub(crate) fn take_started(&self) -> Option<Started> {
+        self.started.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// A header has been read; the request is served from here on.

@@ -51,6 +51,17 @@ impl Lease {
         }
     }
 
+    /// Counts a request that the forwarding plane has started by itself. False if there is no such node.
+    pub(crate) fn reuse(&mut self, now: Time, request: Request, node: NodeId) -> bool {
+        debug_assert!(matches!(self.hold, Hold::Nothing), "a request arrives once");
+        self.route = request.route;
+        let counted = self.shared.dispatcher.reuse(now, request, node);
+        if counted {
+            self.hold = Hold::Node(node);
+        }
+        counted
+    }
+
     /// Waits for admission. Dropping the future keeps the place; dropping the lease gives it up.
     pub(crate) async fn wait(&mut self) -> Result<Decision, Refusal> {
         let Hold::Place(place) = &mut self.hold else { return Err(Refusal::NoNode) };

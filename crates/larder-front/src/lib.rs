@@ -18,6 +18,7 @@ mod conn;
 mod explain;
 mod failure;
 mod handle;
+mod handoff;
 mod health;
 mod lease;
 mod metrics;
@@ -39,6 +40,7 @@ pub use config::{Check, ConfigError, HealthConfig, Limits, NodeEntry, SwitchConf
 pub use explain::ExplainReply;
 pub use failure::{ERROR_HEADER, Failure};
 pub use handle::{JoinRefused, NodeStatus, SwitchHandle, SwitchStatus, UnknownNode};
+pub use handoff::{Forward, HandoffConfig, Mechanism, NodeHandoff, Setting, UnknownMechanism};
 pub use metrics::{METRICS, Metric, MetricKind};
 pub use recorder::{RecordConfig, RecordStartError, RecordStatus};
 pub use route_status::{ClassStatus, RouteFault, RouteStatus};

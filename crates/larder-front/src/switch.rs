@@ -5,6 +5,7 @@ use crate::access::AccessLog;
 use crate::clock::Clock;
 use crate::config::{ConfigError, HealthConfig, Limits, NodeEntry, SwitchConfig, Timeouts};
 use crate::handle::SwitchHandle;
+use crate::handoff::Edge;
 use crate::health;
 use crate::metrics::Metrics;
 use crate::node::Node;
@@ -85,6 +86,8 @@ pub(crate) struct Shared {
     pub(crate) access: Option<AccessLog>,
     pub(crate) health: HealthConfig,
     pub(crate) signals: Signals,
+    /// Set once the listen addresses are known, where connections are to be handed over.
+    pub(crate) handoff: Option<Arc<Edge>>,
     pub(crate) timeouts: Timeouts,
     pub(crate) limits: Limits,
     pub(crate) via: HeaderValue,
@@ -119,6 +122,7 @@ impl Shared {
             waiting: Waiting::default(),
             access: access.map_err(SwitchError::AccessLog)?,
             signals: Signals::new(config.signals, needs),
+            handoff: None,
             health: config.health,
             timeouts: config.timeouts,
             limits: config.limits,

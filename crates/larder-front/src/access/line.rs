@@ -15,7 +15,8 @@ pub(crate) struct Record<'a> {
     pub(crate) target: &'a [u8],
     pub(crate) version: &'a str,
     pub(crate) host: &'a [u8],
-    pub(crate) status: u16,
+    /// `None` where a node has answered the client directly.
+    pub(crate) status: Option<u16>,
     pub(crate) body_bytes: u64,
     pub(crate) referer: Option<&'a [u8]>,
     pub(crate) user_agent: Option<&'a [u8]>,
@@ -30,6 +31,9 @@ pub(crate) struct Record<'a> {
     pub(crate) total: Duration,
     pub(crate) route: &'a str,
     pub(crate) class: &'a str,
+    /// How it was delivered, and why so.
+    pub(crate) mechanism: &'a str,
+    pub(crate) why: &'a str,
 }
 
 impl Record<'_> {
@@ -53,7 +57,12 @@ impl Record<'_> {
         line.extend_from_slice(self.method.as_bytes());
         line.push(b' ');
         escape(line, self.target);
-        let _ = write!(line, " {}\" {} {} \"", self.version, self.status, self.body_bytes);
+        let _ = write!(line, " {}\" ", self.version);
+        let _ = match self.status {
+            Some(status) => write!(line, "{status}"),
+            None => write!(line, "-"),
+        };
+        let _ = write!(line, " {} \"", self.body_bytes);
         escape(line, self.referer.unwrap_or(b"-"));
         line.extend_from_slice(b"\" \"");
         escape(line, self.user_agent.unwrap_or(b"-"));
@@ -71,7 +80,8 @@ impl Record<'_> {
             };
         }
         // A route's name is a word.
-        let _ = writeln!(line, " route={} class={}", self.route, self.class);
+        let _ = write!(line, " route={} class={}", self.route, self.class);
+        let _ = writeln!(line, " mechanism={} why={}", self.mechanism, self.why);
     }
 
     fn json(&self, line: &mut Vec<u8>) {
@@ -92,6 +102,8 @@ impl Record<'_> {
             ("cache", self.cache.map(str::as_bytes)),
             ("route", Some(self.route.as_bytes())),
             ("class", Some(self.class.as_bytes())),
+            ("mechanism", Some(self.mechanism.as_bytes())),
+            ("why", Some(self.why.as_bytes())),
         ];
         for (key, value) in texts {
             if let Some(value) = value {
@@ -100,11 +112,10 @@ impl Record<'_> {
                 line.push(b'"');
             }
         }
-        let _ = write!(
-            line,
-            ",\"status\":{},\"body_bytes\":{},\"tries\":{}",
-            self.status, self.body_bytes, self.tries
-        );
+        if let Some(status) = self.status {
+            let _ = write!(line, ",\"status\":{status}");
+        }
+        let _ = write!(line, ",\"body_bytes\":{},\"tries\":{}", self.body_bytes, self.tries);
         for (key, span) in self.spans() {
             if let Some(span) = span {
                 let _ = write!(line, ",\"{key}\":{}", span.as_micros());
@@ -173,7 +184,7 @@ mod tests {
             target,
             version: "HTTP/1.1",
             host: b"example.org",
-            status: 200,
+            status: Some(200),
             body_bytes: 1024,
             referer: None,
             user_agent: Some(agent),
@@ -188,6 +199,8 @@ mod tests {
             total: Duration::from_micros(640),
             route: "default",
             class: "n",
+            mechanism: "relay",
+            why: "configured",
         }
     }
 
@@ -201,7 +214,8 @@ mod tests {
         assert_eq!(
             rest,
             "\"GET /a?\\x22 HTTP/1.1\" 200 1024 \"-\" \"curl\\x00\" node=n1 reason=first error=- tries=1 cache=hit \
-             queue_us=- connect_us=- first_byte_us=512 total_us=640 route=default class=n\n"
+             queue_us=- connect_us=- first_byte_us=512 total_us=640 route=default class=n mechanism=relay \
+             why=configured\n"
         );
     }
 

@@ -13,7 +13,7 @@ pub use table::{METRICS, Metric, MetricKind};
 use crate::cache_status::CacheOutcome;
 use crate::failure::Failure;
 use cells::{Cells, HISTOGRAM_CELLS};
-use larder_core::{NodeId, NodeState, Reason, RouteId, ServiceClass};
+use larder_core::{Decision, NodeId, NodeState, Reason, Request, RouteId, ServiceClass};
 use std::time::Duration;
 
 pub(crate) use render::render;
@@ -53,7 +53,9 @@ const BYTES: usize = CACHE + 2;
 const CONNECTIONS: usize = BYTES + 1;
 const TRANSITIONS: usize = CONNECTIONS + 1;
 const FIRST_BYTE: usize = TRANSITIONS + STATES.len();
-const NODE_CELLS: usize = FIRST_BYTE + HISTOGRAM_CELLS;
+const HANDED: usize = FIRST_BYTE + HISTOGRAM_CELLS;
+const HANDED_BYTES: usize = HANDED + 1;
+const NODE_CELLS: usize = HANDED_BYTES + 1;
 
 // Offsets in the block of cells that belong to no node.
 const REASON: usize = 0;
@@ -63,7 +65,8 @@ const CLIENTS: usize = RETRY + Retry::ALL.len();
 const PANICS: usize = CLIENTS + 1;
 const TOTAL: usize = PANICS + 1;
 const QUEUE_WAIT: usize = TOTAL + HISTOGRAM_CELLS;
-const SWITCH_CELLS: usize = QUEUE_WAIT + HISTOGRAM_CELLS;
+const HANDED_TOTAL: usize = QUEUE_WAIT + HISTOGRAM_CELLS;
+const SWITCH_CELLS: usize = HANDED_TOTAL + HISTOGRAM_CELLS;
 
 // Offsets in a route's block of cells.
 const SERVICE_CLASS: usize = 0;
@@ -94,6 +97,15 @@ pub(crate) struct Ended {
     pub(crate) body_bytes: u64,
     pub(crate) queued: Option<Duration>,
     pub(crate) first_byte: Option<Duration>,
+    pub(crate) total: Duration,
+}
+
+/// How a handed-off connection ended, for the counters.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HandedEnd {
+    pub(crate) node: NodeId,
+    /// What the client has acknowledged.
+    pub(crate) bytes: u64,
     pub(crate) total: Duration,
 }
 
@@ -158,6 +170,23 @@ impl Metrics {
             cells.observe(QUEUE_WAIT, queued);
         }
         cells.observe(TOTAL, ended.total);
+    }
+
+    /// A connection was handed to a node by this decision.
+    pub(crate) fn handed(&self, decision: Decision, request: Request) {
+        let cells = self.cells.local();
+        cells.add(self.block(Some(decision.node)) + HANDED, 1);
+        let (route, reason) = (self.route_block(request.route), position(&Reason::ALL, &decision.reason));
+        cells.add(REASON + reason, 1);
+        cells.add(route + ROUTE_REASON + reason, 1);
+        cells.add(route + SERVICE_CLASS + request.class.index(), 1);
+    }
+
+    /// A handed-off connection has ended.
+    pub(crate) fn handed_ended(&self, end: &HandedEnd) {
+        let cells = self.cells.local();
+        cells.add(self.block(Some(end.node)) + HANDED_BYTES, end.bytes);
+        cells.observe(HANDED_TOTAL, end.total);
     }
 
     /// A connection or request failed before there was a request to count.

@@ -3,8 +3,8 @@
 use super::cells::{HISTOGRAM_CELLS, bounds_s};
 use super::table::{self, Metric, MetricKind};
 use super::{
-    BYTES, CACHE, CLASS, CLASSES, CLIENTS, CONNECTIONS, FAILURE, FIRST_BYTE, PANICS, REASON, RETRY,
-    ROUTE_REASON, Retry, STATES, TOTAL, TRANSITIONS,
+    BYTES, CACHE, CLASS, CLASSES, CLIENTS, CONNECTIONS, FAILURE, FIRST_BYTE, HANDED, HANDED_BYTES,
+    HANDED_TOTAL, PANICS, REASON, RETRY, ROUTE_REASON, Retry, STATES, TOTAL, TRANSITIONS,
 };
 use super::{Failure, QUEUE_WAIT, Reason};
 use crate::access::AccessLog;
@@ -42,6 +42,7 @@ impl Collector for Snapshot {
         let rows = self.shared.dispatcher.nodes().rows();
         self.nodes(&mut encoder, &rows)?;
         self.routes(&mut encoder)?;
+        self.handoff(&mut encoder)?;
         self.switch(&mut encoder)
     }
 }
@@ -69,7 +70,12 @@ impl Snapshot {
                 count(&mut cache, &[("node", name), ("outcome", outcome.name())], sum(node, CACHE + index))?;
             }
         }
-        for (metric, cell) in [(&table::BODY_BYTES, BYTES), (&table::NODE_CONNECTIONS, CONNECTIONS)] {
+        for (metric, cell) in [
+            (&table::BODY_BYTES, BYTES),
+            (&table::NODE_CONNECTIONS, CONNECTIONS),
+            (&table::HANDED, HANDED),
+            (&table::HANDED_BYTES, HANDED_BYTES),
+        ] {
             let mut family = describe(encoder, metric)?;
             for (node, name) in who() {
                 count(&mut family, &[("node", name)], sum(node, cell))?;
@@ -189,6 +195,36 @@ impl Snapshot {
             (&table::PANICS, cells.sum(PANICS)),
         ] {
             describe(encoder, metric)?.encode_counter::<NoLabelSet, _, u64>(&value, None)?;
+        }
+        Ok(())
+    }
+
+    /// What is done beside relaying.
+    fn handoff(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        self.histogram(describe(encoder, &table::HANDED_TOTAL)?, HANDED_TOTAL)?;
+        let edge = self.shared.handoff.as_ref();
+        let mut deliveries = describe(encoder, &table::DELIVERIES)?;
+        for (delivery, value) in edge.iter().flat_map(|edge| edge.counts.deliveries()) {
+            let labels = [("mechanism", delivery.mechanism.name()), ("why", delivery.why.name())];
+            count(&mut deliveries, &labels, value)?;
+        }
+        let mut ends = describe(encoder, &table::HANDOFF_ENDS)?;
+        for (end, value) in edge.iter().flat_map(|edge| edge.counts.ends()) {
+            count(&mut ends, &[("end", end.name())], value)?;
+        }
+        let (held, handed, placed) = edge.map_or((0, 0, 0), |edge| edge.sizes());
+        let mut connections = describe(encoder, &table::HANDOFF_CONNECTIONS)?;
+        for (state, value) in [("held", held), ("handed_off", handed), ("placed", placed)] {
+            connections.encode_family(&[("state", state)])?.encode_gauge(&(value as u64))?;
+        }
+        let (packets, unaccepted) = edge.map_or((0, 0), |edge| edge.counts.losses());
+        let mut lost = describe(encoder, &table::HANDOFF_LOST)?;
+        for (what, value) in [("packet", packets), ("connection", unaccepted)] {
+            count(&mut lost, &[("what", what)], value)?;
+        }
+        let mut plane = describe(encoder, &table::PLANE)?;
+        for (event, value) in edge.iter().flat_map(|edge| edge.plane_counters()) {
+            count(&mut plane, &[("event", event)], value)?;
         }
         Ok(())
     }

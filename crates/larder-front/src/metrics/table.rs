@@ -54,6 +54,22 @@ metrics! {
         "Bytes of reply bodies sent to clients";
     NODE_CONNECTIONS, Counter, "larder_switch_node_connections_total", ["node"],
         "Connections opened to a node for requests";
+    HANDED, Counter, "larder_switch_handed_off_total", ["node"],
+        "Connections handed to a node";
+    HANDED_BYTES, Counter, "larder_switch_handed_off_bytes_total", ["node"],
+        "Bytes that clients have acknowledged on handed-off connections that have ended, modulo 4 GiB each";
+    HANDED_TOTAL, Histogram, "larder_switch_handed_off_seconds", [],
+        "How long handed-off connections lasted";
+    DELIVERIES, Counter, "larder_switch_deliveries_total", ["mechanism", "why"],
+        "Connections by how they were delivered and why so, where handoff is on; pairs that have not come up are left out";
+    HANDOFF_ENDS, Counter, "larder_switch_handoff_ends_total", ["end"],
+        "Handed-off connections that have ended, by how";
+    HANDOFF_CONNECTIONS, Gauge, "larder_switch_handoff_connections", ["state"],
+        "Connections that are held for their decision, handed off, or on their way into this host's own stack";
+    HANDOFF_LOST, Counter, "larder_switch_handoff_lost_total", ["what"],
+        "Held packets that could not be sent on, and connections that were never accepted";
+    PLANE, Counter, "larder_switch_plane_total", ["event"],
+        "What the forwarding plane has seen and done";
     TRANSITIONS, Counter, "larder_switch_node_transitions_total", ["node", "to"],
         "Changes of a node's state, by the new state";
     NODE_LOAD, Gauge, "larder_switch_node_load", ["node"],

@@ -3,6 +3,7 @@
 use super::retry::Resume;
 use crate::cache_status::CacheOutcome;
 use crate::failure::Failure;
+use crate::handoff::{Delivery, Why};
 use crate::lease::Lease;
 use crate::metrics::Retry;
 use crate::switch::Shared;
@@ -16,6 +17,7 @@ pub(crate) struct Context {
     pub(crate) lease: Lease,
     pub(super) request: Request,
     pub(super) decision: Option<Decision>,
+    pub(super) delivery: Delivery,
     /// Nodes asked so far, with repetition.
     pub(super) tries: u8,
     /// A pooled connection was lost and the node asked again; once is enough.
@@ -50,6 +52,7 @@ impl Context {
             lease: Lease::new(shared),
             request: Request::new(TargetId(0)),
             decision: None,
+            delivery: Delivery::relay(Why::Configured),
             tries: 0,
             same_node_tried: false,
             again: Retry::OtherNode,

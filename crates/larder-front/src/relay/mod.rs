@@ -18,6 +18,7 @@ pub(crate) use context::Context;
 use crate::cache_status::cache_outcome;
 use crate::conn::{ClientStream, Link};
 use crate::failure::Failure;
+use crate::handoff::Started;
 use crate::health;
 use crate::metrics::Retry;
 use crate::signals;
@@ -92,6 +93,13 @@ impl Relay {
 
     /// Asks the dispatcher for a node, waiting for admission if need be.
     async fn place(&self, session: &Session, context: &mut Context) -> Result<Decision, Failure> {
+        if let Some(link) = link(session) {
+            context.delivery = link.delivery;
+            if let Some(Started { lease, request, decision }) = link.take_started() {
+                (context.lease, context.request) = (lease, request);
+                return Ok(decision);
+            }
+        }
         context.request = self.request(session.req_header());
         if let Some(decision) = context.lease.arrive(context.arrived, context.request)? {
             return Ok(decision);

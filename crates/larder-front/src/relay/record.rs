@@ -65,7 +65,7 @@ impl Relay {
                 _ => "HTTP/1.1",
             },
             host: field(HOST).unwrap_or(b""),
-            status: ended.status.or(ended.failure.map(Failure::status)).unwrap_or(499),
+            status: Some(ended.status.or(ended.failure.map(Failure::status)).unwrap_or(499)),
             body_bytes: ended.body_bytes,
             referer: field(REFERER),
             user_agent: field(USER_AGENT),
@@ -80,6 +80,8 @@ impl Relay {
             total: ended.total,
             route: &self.shared.routing.of(ended.route).name,
             class: ended.class.name(),
+            mechanism: context.delivery.mechanism.name(),
+            why: context.delivery.why.name(),
         }
     }
 }

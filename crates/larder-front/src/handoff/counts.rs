@@ -1,0 +1,74 @@
+//! What the edge counts.
+
+use super::mechanism::{Delivery, Mechanism, Why};
+use super::table::End;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// The counters.
+#[derive(Debug)]
+pub(crate) struct Counts {
+    delivered: [[AtomicU64; Why::ALL.len()]; Mechanism::ALL.len()],
+    ended: [AtomicU64; End::ALL.len()],
+    /// Held packets that could not be sent on.
+    lost: AtomicU64,
+    /// Connections that this host's stack was to accept and did not.
+    unaccepted: AtomicU64,
+    /// Later requests on kept-alive connections that were looked at, and those that belong elsewhere.
+    later: AtomicU64,
+    elsewhere: AtomicU64,
+}
+
+impl Default for Counts {
+    fn default() -> Self {
+        let zeros = |_| AtomicU64::new(0);
+        Self {
+            delivered: std::array::from_fn(|_| std::array::from_fn(zeros)),
+            ended: std::array::from_fn(zeros),
+            lost: AtomicU64::new(0),
+            unaccepted: AtomicU64::new(0),
+            later: AtomicU64::new(0),
+            elsewhere: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Counts {
+    pub(crate) fn delivered(&self, Delivery { mechanism, why }: Delivery) {
+        let why = Why::ALL.iter().position(|other| *other == why).unwrap_or(0);
+        self.delivered[mechanism as usize][why].fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn ended(&self, end: End) {
+        self.ended[end as usize].fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn sent(&self, sent: io::Result<()>) {
+        if sent.is_err() {
+            self.lost.fetch_add(1, Relaxed);
+        }
+    }
+
+    pub(crate) fn unaccepted(&self, count: usize) {
+        self.unaccepted.fetch_add(count as u64, Relaxed);
+    }
+
+    /// Connections by mechanism and reason; those that are not zero.
+    pub(crate) fn deliveries(&self) -> impl Iterator<Item = (Delivery, u64)> {
+        let all = Mechanism::ALL
+            .into_iter()
+            .flat_map(|mechanism| Why::ALL.into_iter().map(move |why| Delivery { mechanism, why }));
+        let cells = self.delivered.iter().flatten().map(|cell| cell.load(Relaxed));
+        all.zip(cells).filter(|(_, count)| *count > 0)
+    }
+
+    /// Handed-off connections that have ended, by how.
+    pub(crate) fn ends(&self) -> impl Iterator<Item = (End, u64)> {
+        End::ALL.into_iter().zip(&self.ended).map(|(end, cell)| (end, cell.load(Relaxed)))
+    }
+
+    /// Packets lost, connections not accepted.
+    pub(crate) fn losses(&self) -> (u64, u64) {
+        (self.lost.load(Relaxed), self.unaccepted.load(Relaxed))
+    }
+}

@@ -1,0 +1,496 @@
+//! The edge: turns what the forwarding plane tells into questions to the dispatcher, and its answers into flows.
+//!
+//! A connection's way: its first packet is *held* and handed over ([`Told::Punt`]); the request is read from it, the
+//! dispatcher decides, the rule of [`super::mechanism`] says how it is delivered; then either the node gets the held
+//! packets and all further ones, or this host's own stack does and the accept loop finds the decision ready
+//! ([`Edge::placed`]). A target's next connections may be opened by the plane itself ([`Told::Opened`]), which the
+//! dispatcher is told ([`larder_core::Dispatcher::reuse`]).
+//!
+//! Packets are sent on before the flow is entered in the plane: what comes in between is handed over too, and sent on
+//! behind the others.
+
+use super::config::HandoffConfig;
+use super::counts::Counts;
+use super::fabric::{Fabric, Reusable, To, Told};
+use super::first::{self, Asked, First};
+use super::held::{Holding, Wait};
+use super::learned::Learned;
+use super::mechanism::{Delivery, Facts, Mechanism, Speaks, Why};
+use super::peers::Peers;
+use super::table::{End, Handed, Table, Text};
+use crate::lease::Lease;
+use crate::switch::Shared;
+use crate::target::target_key;
+use larder_core::nodes::GroupId;
+use larder_core::rules::{Head, Headers};
+use larder_core::{Decision, NodeId, Reason, Refusal, Request, RouteId, ServiceClass, Time};
+use larder_handoff::FlowKey;
+use larder_handoff::abi::{flow_flag, flow_state};
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How long a connection that this host's own stack is to accept may take until it is accepted.
+const PLACED_FOR: Duration = Duration::from_secs(5);
+
+/// A decision that waits for the accept loop to find its connection.
+#[derive(Debug)]
+pub(crate) struct Placed {
+    pub(crate) delivery: Delivery,
+    /// What the dispatcher said, if it was asked.
+    pub(crate) started: Option<Started>,
+    since: Time,
+}
+
+/// A request that has been started, and what it holds.
+#[derive(Debug)]
+pub(crate) struct Started {
+    pub(crate) lease: Lease,
+    pub(crate) request: Request,
+    pub(crate) decision: Decision,
+}
+
+/// What is known of a connection whose decision is being made.
+#[derive(Debug)]
+struct Pending {
+    key: FlowKey,
+    /// Of what is held.
+    generation: u64,
+    request: Request,
+    speaks: Speaks,
+    text: Option<Arc<Text>>,
+    /// The fast path's hash, where the decision may be used again.
+    head: Option<u64>,
+}
+
+/// The edge.
+#[derive(Debug)]
+pub(crate) struct Edge {
+    pub(crate) config: HandoffConfig,
+    pub(super) fabric: Box<dyn Fabric>,
+    /// Listen addresses by their numbers.
+    pub(super) services: Vec<SocketAddr>,
+    pub(super) peers: Peers,
+    pub(super) table: Mutex<Table>,
+    holding: Mutex<Holding>,
+    placed: Mutex<HashMap<FlowKey, Placed>>,
+    pub(super) learned: Learned,
+    pub(crate) counts: Counts,
+}
+
+/// Fields of a request, and whether anybody has looked at one.
+struct Watched<'a> {
+    asked: &'a Asked<'a>,
+    looked: Cell<bool>,
+}
+
+impl Headers for Watched<'_> {
+    fn get(&self, name: &str) -> Option<&[u8]> {
+        self.looked.set(true);
+        self.asked.get(name)
+    }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Edge {
+    pub(crate) fn new(
+        config: HandoffConfig,
+        fabric: Box<dyn Fabric>,
+        services: Vec<SocketAddr>,
+        peers: Peers,
+    ) -> Self {
+        let learned = Learned::new(config.targets_max as usize);
+        Self {
+            config,
+            fabric,
+            services,
+            peers,
+            table: Mutex::default(),
+            holding: Mutex::default(),
+            placed: Mutex::default(),
+            learned,
+            counts: Counts::default(),
+        }
+    }
+
+    /// Takes what the plane has told; gives how many events there were.
+    pub(super) fn drain(self: &Arc<Self>, shared: &Arc<Shared>) -> usize {
+        self.fabric.told(&mut |told| self.take(shared, told))
+    }
+
+    /// Takes one event.
+    pub(super) fn take(self: &Arc<Self>, shared: &Arc<Shared>, told: Told<'_>) {
+        match told {
+            Told::Punt { key, first, head, packet } => self.punt(shared, key, first.then_some(head), packet),
+            Told::Opened { key, reused } => self.opened(shared, key, reused),
+            Told::Woke { key, node } => self.woke(shared, key, node),
+            Told::Ended { key, flags } => self.client_ended(shared, key, flags),
+        }
+    }
+
+    /// A packet of a held connection; `opens` if it is the first one.
+    fn punt(self: &Arc<Self>, shared: &Arc<Shared>, key: FlowKey, opens: Option<Option<u64>>, packet: &[u8]) {
+        let Some(head) = opens else { return self.more(shared, key, packet) };
+        self.end(shared, key, End::Replaced);
+        let mut holding = lock(&self.holding);
+        let full = holding.len() >= self.config.hold_max;
+        let held = holding.begin(key);
+        held.head = head;
+        held.push(packet);
+        let generation = held.generation;
+        drop(holding);
+        if full {
+            return self.here(shared, key, generation, Delivery::relay(Why::HoldFull), None);
+        }
+        self.consider(shared, key);
+    }
+
+    /// A further packet of a held connection.
+    fn more(self: &Arc<Self>, shared: &Arc<Shared>, key: FlowKey, packet: &[u8]) {
+        let mut holding = lock(&self.holding);
+        if let Some(held) = holding.get_mut(key) {
+            held.push(packet);
+            let decides = held.wait != Wait::Admission;
+            drop(holding);
+            if decides {
+                self.consider(shared, key);
+            }
+            return;
+        }
+        // It was handed over before the decision took effect in the plane; the lock is kept by whoever makes it do so.
+        let sent = match self.fabric.flow(key).map(|flow| (flow.state, flow.node)) {
+            Some((flow_state::NODE, node)) => self.fabric.forward(NodeId(node), packet),
+            Some((flow_state::LOCAL, _)) => self.fabric.accept_here(packet),
+            // Held by nobody: the client will send its first packet again, which opens the connection anew.
+            _ => {
+                self.fabric.remove_flow(key);
+                Ok(())
+            }
+        };
+        drop(holding);
+        self.counts.sent(sent);
+    }
+
+    /// Reads what a held connection asks for, and asks the dispatcher.
+    fn consider(self: &Arc<Self>, shared: &Arc<Shared>, key: FlowKey) {
+        let (bytes, head, generation) = match lock(&self.holding).get_mut(key) {
+            Some(held) => (held.bytes(), held.head, held.generation),
+            None => return,
+        };
+        let speaks = match first::read(&bytes) {
+            First::Http(asked) => return self.asked(shared, (key, generation), &asked, head),
+            First::Tls(name) => return self.hello(shared, (key, generation), &name),
+            First::No(speaks) => speaks,
+        };
+        if speaks == Speaks::Partial && self.await_rest(shared, key) {
+            return;
+        }
+        let delivery = self.facts(speaks, false).before_node().unwrap_or(Delivery::relay(Why::Unreadable));
+        self.here(shared, key, generation, delivery, None);
+    }
+
+    /// Whether the rest of a header may still come; sees to it that it is not awaited for ever.
+    fn await_rest(self: &Arc<Self>, shared: &Arc<Shared>, key: FlowKey) -> bool {
+        let mut holding = lock(&self.holding);
+        let Some(held) = holding.get_mut(key) else { return true };
+        if held.wait == Wait::Nothing {
+            held.wait = Wait::Header;
+            let (edge, shared, generation) = (self.clone(), shared.clone(), held.generation);
+            tokio::spawn(async move {
+                tokio::time::sleep(edge.config.header_wait).await;
+                let waits = |held: &&mut super::held::Held| {
+                    held.generation == generation && held.wait == Wait::Header
+                };
+                let still = lock(&edge.holding).get_mut(key).filter(waits).is_some();
+                if still {
+                    edge.here(&shared, key, generation, Delivery::relay(Why::Incomplete), None);
+                }
+            });
+        }
+        true
+    }
+
+    /// A whole request header.
+    fn asked(
+        self: &Arc<Self>,
+        shared: &Arc<Shared>,
+        (key, generation): (FlowKey, u64),
+        asked: &Asked<'_>,
+        head: Option<u64>,
+    ) {
+        let target = target_key(asked.host, asked.target.as_bytes());
+        let watched = Watched { asked, looked: Cell::new(false) };
+        let request =
+            shared.routing.request(&Head::new(asked.method.as_bytes(), target.host, target.path, &watched));
+        let settings = shared.dispatcher.settings_of(request.route);
+        // A decision by fields, by turns or by lot is this request's alone.
+        let again = self.config.fast
+            && !watched.looked.get()
+            && settings.policy.is_by_target()
+            && shared.dispatcher.group_of(request.route) == GroupId::ALL;
+        let text = shared.access.is_some().then(|| {
+            let text = Text {
+                method: asked.method.into(),
+                target: asked.target.into(),
+                host: asked.host.into(),
+                http10: asked.minor == 0,
+            };
+            self.learned.text(request.target, text)
+        });
+        let head = head.filter(|_| again);
+        self.decide(shared, Pending { key, generation, request, speaks: Speaks::Http1, text, head });
+    }
+
+    /// A ClientHello that is passed through: its server name stands for all it will ask for.
+    fn hello(self: &Arc<Self>, shared: &Arc<Shared>, (key, generation): (FlowKey, u64), name: &[u8]) {
+        let request = shared.routing.request(&Head::new(b"CONNECT", name, b"", &()));
+        let speaks = if self.config.tls { Speaks::Tls } else { Speaks::Other };
+        self.decide(shared, Pending { key, generation, request, speaks, text: None, head: None });
+    }
+
+    fn decide(self: &Arc<Self>, shared: &Arc<Shared>, pending: Pending) {
+        let key = pending.key;
+        if let Some(delivery) = self.facts(pending.speaks, false).before_node() {
+            return self.here(shared, key, pending.generation, delivery, None);
+        }
+        let mut lease = Lease::new(shared.clone());
+        match lease.arrive(shared.clock.now(), pending.request) {
+            Ok(Some(decision)) => self.settle(shared, pending, lease, Ok(decision)),
+            Ok(None) => {
+                if let Some(held) = lock(&self.holding).get_mut(key) {
+                    held.wait = Wait::Admission;
+                }
+                let (edge, shared) = (self.clone(), shared.clone());
+                tokio::spawn(async move {
+                    let outcome = lease.wait().await;
+                    edge.settle(&shared, pending, lease, outcome);
+                });
+            }
+            Err(refusal) => self.settle(shared, pending, lease, Err(refusal)),
+        }
+    }
+
+    /// The dispatcher has answered.
+    fn settle(
+        &self,
+        shared: &Arc<Shared>,
+        pending: Pending,
+        lease: Lease,
+        outcome: Result<Decision, Refusal>,
+    ) {
+        let Pending { key, generation, request, speaks, text, head } = pending;
+        let Ok(decision) = outcome else {
+            // The relay asks again and answers with the refusal, or has better luck.
+            return self.here(shared, key, generation, Delivery::relay(Why::Refused), None);
+        };
+        let delivery = self.delivery(shared, request, decision.node, speaks, false);
+        if delivery.mechanism != Mechanism::Cookie {
+            return self.here(shared, key, generation, delivery, Some(Started { lease, request, decision }));
+        }
+        let mut holding = lock(&self.holding);
+        let Some(held) = holding.take(key, Some(generation)) else { return };
+        for packet in held.packets() {
+            self.counts.sent(self.fabric.forward(decision.node, packet));
+        }
+        let entered = self.fabric.put_flow(key, To::Node(decision.node));
+        drop(holding);
+        if let Err(error) = entered {
+            tracing::warn!(%error, %key, "a connection could not be entered in the forwarding plane");
+            self.fabric.remove_flow(key);
+            return;
+        }
+        if let Some(head) = head {
+            let class = u8::try_from(request.class.index()).unwrap_or(0);
+            let (target, node) = (request.target, decision.node);
+            let reusable = Reusable { target, node, route: request.route.0, service: key.service, class };
+            self.fabric.put_target(head, &reusable, self.config.fast_age);
+        }
+        self.hand(shared, key, Started { lease, request, decision }, delivery, text);
+    }
+
+    /// Notes a connection that a node answers from now on.
+    pub(super) fn hand(
+        &self,
+        shared: &Shared,
+        key: FlowKey,
+        started: Started,
+        delivery: Delivery,
+        text: Option<Arc<Text>>,
+    ) {
+        let Started { lease, request, decision } = started;
+        self.counts.delivered(delivery);
+        shared.metrics.handed(decision, request);
+        let opened = shared.clock.now();
+        let handed = Handed {
+            lease,
+            request,
+            decision,
+            delivery,
+            opened,
+            text,
+            idle: false,
+            rested: false,
+            half_closed: None,
+        };
+        let before = lock(&self.table).put(key, handed);
+        if let Some(before) = before {
+            self.finish(shared, key, before, End::Replaced);
+        }
+    }
+
+    /// This host's own stack takes a held connection; the accept loop finds what was decided.
+    fn here(
+        &self,
+        shared: &Shared,
+        key: FlowKey,
+        generation: u64,
+        delivery: Delivery,
+        started: Option<Started>,
+    ) {
+        let mut holding = lock(&self.holding);
+        let Some(held) = holding.take(key, Some(generation)) else { return };
+        let now = shared.clock.now();
+        lock(&self.placed).insert(key, Placed { delivery, started, since: now });
+        if let Err(error) = self.fabric.put_flow(key, To::Here) {
+            tracing::warn!(%error, %key, "a connection could not be entered in the forwarding plane");
+        }
+        for packet in held.packets() {
+            self.counts.sent(self.fabric.accept_here(packet));
+        }
+    }
+
+    /// What was decided of a connection that the accept loop has got.
+    pub(crate) fn placed(&self, client: SocketAddr, local: SocketAddr) -> Option<Placed> {
+        let service = self.service(local)?;
+        lock(&self.placed).remove(&FlowKey::new(client, service))
+    }
+
+    /// The number of a listen address.
+    pub(crate) fn service(&self, local: SocketAddr) -> Option<u16> {
+        let same = |listen: &SocketAddr| {
+            let any = listen.ip().is_unspecified() || listen.ip().to_canonical() == local.ip().to_canonical();
+            any && listen.port() == local.port()
+        };
+        u16::try_from(self.services.iter().position(same)?).ok()
+    }
+
+    /// What the rule sees before a node is known.
+    pub(super) fn facts(&self, speaks: Speaks, accepted: bool) -> Facts {
+        Facts {
+            setting: self.config.setting,
+            speaks,
+            accepted,
+            channel: false,
+            node_cookie: false,
+            node_repair: false,
+            node_failures: 0,
+            reply_bytes: None,
+            repair_bytes_min: self.config.repair_bytes_min,
+            locality_lost: false,
+        }
+    }
+
+    /// What the rule says of a request that goes to `node`.
+    pub(crate) fn delivery(
+        &self,
+        shared: &Shared,
+        request: Request,
+        node: NodeId,
+        speaks: Speaks,
+        accepted: bool,
+    ) -> Delivery {
+        let peer = self.peers.capability(node);
+        let failures =
+            shared.nodes.get(node).map_or(0, |node| node.failures.load(std::sync::atomic::Ordering::Relaxed));
+        let facts = Facts {
+            channel: peer.up,
+            node_cookie: peer.cookie && peer.linked,
+            node_repair: peer.repair && peer.linked,
+            node_failures: failures,
+            reply_bytes: self.learned.reply_bytes(request.target),
+            locality_lost: self.learned.locality_lost(request.route, self.config.locality_lost_max),
+            ..self.facts(speaks, accepted)
+        };
+        facts.choose()
+    }
+
+    /// The fast path has opened a connection.
+    fn opened(&self, shared: &Arc<Shared>, key: FlowKey, reused: Reusable) {
+        self.peers.count_opened(reused.node);
+        let class = ServiceClass::ALL.get(usize::from(reused.class)).copied().unwrap_or(ServiceClass::N);
+        let request = Request::new(reused.target).with_route(RouteId(reused.route)).with_class(class);
+        let mut lease = Lease::new(shared.clone());
+        if !lease.reuse(shared.clock.now(), request, reused.node) {
+            return;
+        }
+        let decision = Decision { node: reused.node, reason: Reason::Reuse };
+        let delivery = Delivery { mechanism: Mechanism::Cookie, why: Why::Fast };
+        let text = self.learned.text_of(reused.target);
+        self.hand(shared, key, Started { lease, request, decision }, delivery, text);
+    }
+
+    /// A connection that counted as idle has a request again.
+    fn woke(&self, shared: &Shared, key: FlowKey, node: NodeId) {
+        if let Some(handed) = lock(&self.table).get_mut(key)
+            && handed.idle
+            && handed.decision.node == node
+        {
+            handed.idle = !handed.lease.reuse(shared.clock.now(), handed.request, node);
+        }
+    }
+
+    /// The client has ended its side, or all.
+    fn client_ended(&self, shared: &Shared, key: FlowKey, flags: u8) {
+        if flags & flow_flag::CLIENT_RST != 0 {
+            // Whoever waits for its admission finds it gone.
+            lock(&self.holding).take(key, None);
+            return self.end(shared, key, End::ClientReset);
+        }
+        if flags & flow_flag::ACKED != 0 {
+            // It has had something of the reply, so its FIN is the answer to the node's, or it wants no more.
+            return self.end(shared, key, End::Closed);
+        }
+        if let Some(handed) = lock(&self.table).get_mut(key) {
+            handed.half_closed = Some(shared.clock.now());
+        }
+    }
+
+    /// A node says that a connection has ended there.
+    pub(super) fn node_ended(&self, shared: &Shared, key: FlowKey, node: NodeId) {
+        let ours = lock(&self.table).get_mut(key).is_some_and(|handed| handed.decision.node == node);
+        if ours {
+            self.end(shared, key, End::Closed);
+        }
+    }
+
+    /// A connection ends, if there is one.
+    pub(super) fn end(&self, shared: &Shared, key: FlowKey, end: End) {
+        let handed = lock(&self.table).take(key);
+        if let Some(handed) = handed {
+            self.finish(shared, key, handed, end);
+        }
+    }
+
+    /// Forgets decisions whose connections were never accepted. Gives how many.
+    pub(super) fn expire_placed(&self, now: Time) -> usize {
+        let mut placed = lock(&self.placed);
+        let before = placed.len();
+        placed.retain(|_, placed| now.since(placed.since) < PLACED_FOR);
+        before - placed.len()
+    }
+
+    /// Counters of the forwarding plane, by name.
+    pub(crate) fn plane_counters(&self) -> Vec<(&'static str, u64)> {
+        self.fabric.counters()
+    }
+
+    /// Connections held, handed off, and waiting to be accepted here.
+    pub(crate) fn sizes(&self) -> (usize, usize, usize) {
+        (lock(&self.holding).len(), lock(&self.table).len(), lock(&self.placed).len())
+    }
+}

@@ -1,0 +1,195 @@
+//! An accepted connection, before anything of it is read: how it is delivered.
+//!
+//! A connection that the plane has held comes with its decision ([`Edge::placed`]). Of any other one the first bytes are
+//! looked at without taking them (`MSG_PEEK`); the dispatcher is asked only where the answer may be a move or a splice.
+
+use super::edge::{Edge, Placed, Started};
+use super::first::{self, First};
+use super::mechanism::{Delivery, Mechanism, Setting, Speaks, Why};
+use super::moving::Moved;
+use super::splice;
+use super::table::Text;
+use crate::lease::Lease;
+use crate::switch::Shared;
+use crate::target::target_key;
+use larder_core::Request;
+use larder_core::rules::Head;
+use larder_handoff::FlowKey;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpStream;
+
+/// The most of a header that is looked at. Bytes.
+const PEEK_BYTES: usize = 16 << 10;
+/// How often an incomplete header is looked at again.
+const PEEK_PAUSE: Duration = Duration::from_millis(1);
+
+/// What is to be done with an accepted connection.
+pub(crate) enum Entered {
+    /// It is relayed: its first request has been decided, or not yet.
+    Relay(TcpStream, Delivery, Option<Started>),
+    /// It has been dealt with.
+    Done,
+}
+
+/// What the first bytes ask for.
+struct Seen {
+    speaks: Speaks,
+    asked: Option<(Request, Option<Arc<Text>>)>,
+}
+
+impl Edge {
+    /// Decides how an accepted connection is delivered, and delivers it unless it is relayed.
+    pub(crate) async fn enter(
+        self: &Arc<Self>,
+        shared: &Arc<Shared>,
+        tcp: TcpStream,
+        client: SocketAddr,
+    ) -> Entered {
+        let local = tcp.local_addr().ok();
+        let placed = local.and_then(|local| self.placed(client, local));
+        let seen = match &placed {
+            Some(Placed { delivery, started: None, .. }) => {
+                let delivery = *delivery;
+                return self.relayed(tcp, delivery, None);
+            }
+            None if self.config.setting == Setting::Relay && !self.config.tls => {
+                return self.relayed(tcp, Delivery::relay(Why::Configured), None);
+            }
+            _ => self.look(shared, &tcp).await,
+        };
+        if let Some(delivery) = self.facts(seen.speaks, true).before_node()
+            && delivery.mechanism == Mechanism::Relay
+        {
+            return self.relayed(tcp, delivery, placed.and_then(|placed| placed.started));
+        }
+        let Some((request, text)) = seen.asked else {
+            return self.relayed(tcp, Delivery::relay(Why::Unreadable), None);
+        };
+        let Some(started) = self.started(shared, placed, request).await else {
+            return self.relayed(tcp, Delivery::relay(Why::Refused), None);
+        };
+        let setting = self.facts(seen.speaks, true).before_node();
+        let delivery = setting.unwrap_or_else(|| {
+            self.delivery(shared, started.request, started.decision.node, seen.speaks, true)
+        });
+        match delivery.mechanism {
+            Mechanism::Splice => self.splice(shared, tcp, started, delivery).await,
+            Mechanism::Repair => {
+                let Some(service) = local.and_then(|local| self.service(local)) else {
+                    return self.relayed(tcp, Delivery::relay(Why::Failed), Some(started));
+                };
+                match self.move_socket(shared, FlowKey::new(client, service), tcp, started, text).await {
+                    Moved::Gone | Moved::Lost => Entered::Done,
+                    Moved::Stays(tcp, started) => {
+                        self.relayed(tcp, Delivery::relay(Why::Failed), Some(started))
+                    }
+                }
+            }
+            Mechanism::Relay | Mechanism::Cookie => self.relayed(tcp, delivery, Some(started)),
+        }
+    }
+
+    fn relayed(&self, tcp: TcpStream, delivery: Delivery, started: Option<Started>) -> Entered {
+        self.counts.delivered(delivery);
+        Entered::Relay(tcp, delivery, started)
+    }
+
+    /// The decision that came with the connection, or a new one; `None` if the dispatcher refuses.
+    async fn started(
+        &self,
+        shared: &Arc<Shared>,
+        placed: Option<Placed>,
+        request: Request,
+    ) -> Option<Started> {
+        if let Some(started) = placed.and_then(|placed| placed.started) {
+            return Some(started);
+        }
+        let mut lease = Lease::new(shared.clone());
+        let decision = match lease.arrive(shared.clock.now(), request).ok()? {
+            Some(decision) => decision,
+            None => lease.wait().await.ok()?,
+        };
+        Some(Started { lease, request, decision })
+    }
+
+    /// Looks at the first bytes, for as long as a header may be awaited.
+    async fn look(&self, shared: &Shared, tcp: &TcpStream) -> Seen {
+        let mut bytes = vec![0; PEEK_BYTES];
+        let deadline = tokio::time::Instant::now() + shared.timeouts.header;
+        let mut rest_until = None;
+        loop {
+            let peeked = tokio::time::timeout_at(deadline, tcp.peek(&mut bytes)).await;
+            let Ok(Ok(length @ 1..)) = peeked else { return Seen { speaks: Speaks::Partial, asked: None } };
+            let speaks = match first::read(&bytes[..length]) {
+                First::Http(asked) => {
+                    let target = target_key(asked.host, asked.target.as_bytes());
+                    let head = Head::new(asked.method.as_bytes(), target.host, target.path, &*asked);
+                    let text = shared.access.is_some().then(|| {
+                        Arc::new(Text {
+                            method: asked.method.into(),
+                            target: asked.target.into(),
+                            host: asked.host.into(),
+                            http10: asked.minor == 0,
+                        })
+                    });
+                    return Seen {
+                        speaks: Speaks::Http1,
+                        asked: Some((shared.routing.request(&head), text)),
+                    };
+                }
+                First::Tls(name) => {
+                    let speaks = if self.config.tls { Speaks::Tls } else { Speaks::Other };
+                    let request = shared.routing.request(&Head::new(b"CONNECT", &name, b"", &()));
+                    return Seen { speaks, asked: Some((request, None)) };
+                }
+                First::No(speaks) => speaks,
+            };
+            let until = *rest_until.get_or_insert(tokio::time::Instant::now() + self.config.header_wait);
+            if speaks != Speaks::Partial || length == bytes.len() || tokio::time::Instant::now() >= until {
+                return Seen { speaks, asked: None };
+            }
+            // What is there stays readable, so that readiness says nothing of what is missing.
+            tokio::time::sleep(PEEK_PAUSE).await;
+        }
+    }
+
+    async fn splice(
+        &self,
+        shared: &Arc<Shared>,
+        tcp: TcpStream,
+        started: Started,
+        delivery: Delivery,
+    ) -> Entered {
+        let Some(node) = shared.nodes.get(started.decision.node).and_then(|node| node.keep()) else {
+            return self.relayed(tcp, Delivery::relay(Why::Failed), Some(started));
+        };
+        let connected =
+            tokio::time::timeout(shared.timeouts.connect, TcpStream::connect(node.resolved)).await;
+        let back = match connected {
+            Ok(Ok(back)) => back,
+            // Nothing has been read, so that the relay can try this node again, and others.
+            Ok(Err(_)) | Err(_) => return self.relayed(tcp, Delivery::relay(Why::Failed), Some(started)),
+        };
+        let _ = back.set_nodelay(true);
+        self.counts.delivered(delivery);
+        shared.metrics.handed(started.decision, started.request);
+        shared.metrics.node_connected(started.decision.node);
+        let began = shared.clock.now();
+        let sent = splice::both_ways(tcp, back, shared.timeouts.node_read).await;
+        if let Err(error) = &sent {
+            tracing::debug!(%error, node = &*node.name, "a spliced connection broke");
+        }
+        let now = shared.clock.now();
+        let end = crate::metrics::HandedEnd {
+            node: started.decision.node,
+            bytes: sent.unwrap_or_default(),
+            total: now - began,
+        };
+        shared.metrics.handed_ended(&end);
+        let Started { mut lease, .. } = started;
+        lease.release(now);
+        Entered::Done
+    }
+}

@@ -1,0 +1,85 @@
+//! What the edge asks of the machine: the forwarding plane, the node program for this host's own stack, the injector.
+//!
+//! A trait, so that the edge's decisions can be tested without rights.
+
+use super::config::Forward;
+use larder_core::{NodeId, TargetId};
+use larder_handoff::{CookieKey, FlowKey, abi};
+use std::fmt::Debug;
+use std::io;
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// Where a connection's packets go from now on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum To {
+    /// To a node.
+    Node(NodeId),
+    /// To this host's own stack.
+    Here,
+    /// Nowhere: the client is told that its connection is gone.
+    Reset,
+}
+
+/// A decision that the plane may use again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reusable {
+    pub(crate) target: TargetId,
+    pub(crate) node: NodeId,
+    pub(crate) route: u16,
+    pub(crate) service: u16,
+    pub(crate) class: u8,
+}
+
+/// Something the plane tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Told<'p> {
+    /// A packet of a connection that is held. `head` is the fast path's hash, if the packet has one.
+    Punt { key: FlowKey, first: bool, head: Option<u64>, packet: &'p [u8] },
+    /// The fast path has opened a connection.
+    Opened { key: FlowKey, reused: Reusable },
+    /// A connection that counted as idle has a request again.
+    Woke { key: FlowKey, node: NodeId },
+    /// The client has ended its side (FIN) or all (RST): flags of [`abi::flow_flag`].
+    Ended { key: FlowKey, flags: u8 },
+}
+
+/// How a node's packets get to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Way {
+    /// Of the interface that takes them; for the same layer 2.
+    pub(crate) mac: Option<[u8; 6]>,
+    /// The node's address; for tunnels.
+    pub(crate) address: IpAddr,
+    /// The node's tag in timestamps; 0 for none.
+    pub(crate) tag: u8,
+}
+
+/// The machine.
+pub(crate) trait Fabric: Send + Sync + Debug {
+    fn put_flow(&self, key: FlowKey, to: To) -> io::Result<()>;
+    fn remove_flow(&self, key: FlowKey);
+    fn flow(&self, key: FlowKey) -> Option<abi::Flow>;
+    fn each_flow(&self, visit: &mut dyn FnMut(FlowKey, abi::Flow));
+    /// Marks a connection as idle; its next request is told ([`Told::Woke`]).
+    fn set_idle(&self, key: FlowKey);
+    /// Sends a packet on to a node, as the plane would.
+    fn forward(&self, node: NodeId, packet: &[u8]) -> io::Result<()>;
+    /// Gives a packet to this host's own stack, as if it had just come in.
+    fn accept_here(&self, packet: &[u8]) -> io::Result<()>;
+    fn put_target(&self, head: u64, reusable: &Reusable, lasts: Duration);
+    /// Below `limit` connections the fast path may open more; `node` `None` is the sum over all.
+    fn set_gate(&self, node: Option<NodeId>, limit: u32, usable: bool);
+    /// `base` connections are known, `seen` of those that the fast path has opened among them.
+    fn set_base(&self, node: Option<NodeId>, base: u32, seen: u32);
+    fn set_link(&self, node: NodeId, way: &Way, forward: Forward) -> io::Result<()>;
+    fn set_keys(&self, keys: &[CookieKey; 2], current: usize);
+    /// Tells the client of a dead node's connection that it is gone.
+    fn reset_client(&self, key: FlowKey) -> io::Result<()>;
+    /// Of the clock that flows are stamped with.
+    fn now_ns(&self) -> u64;
+    /// Counters of the plane, by name.
+    fn counters(&self) -> Vec<(&'static str, u64)>;
+    /// Takes what the plane has told; gives how many.
+    fn told(&self, visit: &mut dyn FnMut(Told<'_>)) -> usize;
+}

@@ -1,0 +1,71 @@
+//! The keys of cookies, from a secret and the time.
+//!
+//! A key makes cookies for one *epoch* of `key_life` and is believed for another half one. Nodes must know a key before
+//! the first cookie is made with it, so in the second half of an epoch the next one's key is believed already, in place
+//! of the last one's: a handshake has half a `key_life` to complete.
+
+use larder_handoff::CookieKey;
+use std::time::Duration;
+
+/// The keys at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Live {
+    /// Both are believed.
+    pub(crate) keys: [CookieKey; 2],
+    /// Which makes cookies.
+    pub(crate) current: usize,
+}
+
+/// Makes them.
+#[derive(Clone)]
+pub(crate) struct Keyring {
+    secret: [u8; 32],
+    life: Duration,
+}
+
+impl std::fmt::Debug for Keyring {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Keyring").field("life", &self.life).finish_non_exhaustive()
+    }
+}
+
+impl Keyring {
+    pub(crate) fn new(secret: [u8; 32], life: Duration) -> Self {
+        Self { secret, life }
+    }
+
+    /// The keys at `since_1970`, and how long they stay so.
+    pub(crate) fn at(&self, since_1970: Duration) -> (Live, Duration) {
+        let half = (self.life / 2).max(Duration::from_millis(1));
+        let halves = u64::try_from(since_1970.as_nanos() / half.as_nanos()).unwrap_or(u64::MAX);
+        let epoch = halves / 2;
+        let other = if halves % 2 == 0 { epoch.wrapping_sub(1) } else { epoch.wrapping_add(1) };
+        // A key keeps its place for as long as it lives.
+        let current = (epoch % 2) as usize;
+        let mut keys = [CookieKey::derive(&self.secret, epoch); 2];
+        keys[1 - current] = CookieKey::derive(&self.secret, other);
+        let passed = since_1970.as_nanos() % half.as_nanos();
+        let left = half - Duration::from_nanos(u64::try_from(passed).unwrap_or(0));
+        (Live { keys, current }, left)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_believed_before_and_after_it_makes_cookies() {
+        let ring = Keyring::new([3; 32], Duration::from_secs(60));
+        let steps: Vec<Live> = (0..8).map(|step| ring.at(Duration::from_secs(6_000 + step * 30)).0).collect();
+        for pair in steps.windows(2) {
+            let [before, after] = [pair[0], pair[1]];
+            assert!(before.keys.contains(&after.keys[after.current]), "it is known before it is used");
+            assert!(after.keys.contains(&before.keys[before.current]), "and believed for half a life after");
+            let moved = (0..2).filter(|place| before.keys[*place] != after.keys[*place]).count();
+            assert!(moved <= 1, "a key keeps its place");
+        }
+        assert_eq!(ring.at(Duration::from_secs(6_010)).1, Duration::from_secs(20));
+        assert_eq!(steps[0], ring.at(Duration::from_millis(6_029_999)).0);
+    }
+}

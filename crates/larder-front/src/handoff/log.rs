@@ -1,0 +1,48 @@
+//! The access log's line of a connection that a node has answered directly.
+
+use super::edge::Edge;
+use super::table::Handed;
+use crate::access::Record;
+use crate::switch::Shared;
+use larder_handoff::FlowKey;
+use std::time::Duration;
+
+impl Edge {
+    /// Writes the line: of the connection's first request, since only that was seen.
+    pub(super) fn log(
+        &self,
+        shared: &Shared,
+        key: FlowKey,
+        handed: &Handed,
+        bytes: Option<u64>,
+        total: Duration,
+    ) {
+        let Some(log) = &shared.access else { return };
+        let node = shared.nodes.get(handed.decision.node);
+        let text = handed.text.as_deref();
+        log.write(&Record {
+            client: Some(key.client.ip()),
+            method: text.map_or("-", |text| &text.method),
+            target: text.map_or(b"-", |text| text.target.as_bytes()),
+            version: if text.is_some_and(|text| text.http10) { "HTTP/1.0" } else { "HTTP/1.1" },
+            host: text.map_or(b"", |text| &text.host),
+            status: None,
+            body_bytes: bytes.unwrap_or(0),
+            referer: None,
+            user_agent: None,
+            node: node.as_ref().map(|node| &*node.name),
+            reason: Some(handed.decision.reason.name()),
+            error: None,
+            tries: 1,
+            cache: None,
+            queue: None,
+            connect: None,
+            first_byte: None,
+            total,
+            route: &shared.routing.of(handed.request.route).name,
+            class: handed.request.class.name(),
+            mechanism: handed.delivery.mechanism.name(),
+            why: handed.delivery.why.name(),
+        });
+    }
+}

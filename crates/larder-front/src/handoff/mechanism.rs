@@ -1,0 +1,377 @@
+//! How a connection is delivered, and the rule that chooses.
+//!
+//! Four mechanisms, the cheapest for the front-end first: *cookie* (the node's kernel completes the handshake, the
+//! front-end only forwards packets), *repair* (the front-end's socket is moved to the node), *splice* (two connections,
+//! bytes moved in the kernel), *relay* (two connections, bytes through this process, a decision for every request).
+//!
+//! The rule, in order; the first line that applies names the reason:
+//!
+//! | if | then | reason |
+//! |---|---|---|
+//! | the route's setting is `relay` or `splice` | that | `configured` |
+//! | the first bytes are HTTP/2's preface | relay | `http2` |
+//! | they are neither HTTP/1 nor TLS | relay | `unreadable` |
+//! | the request's header did not come in one go | relay | `incomplete` |
+//! | the client sends TLS that ends here | relay | `tls` |
+//! | the node failed the latest request it got | relay, which can try another node | `shaky` |
+//! | later requests of the route's connections lose too much locality | relay | `locality` |
+//! | the node's control channel is down | relay, or splice for TLS | `channel` |
+//! | the setting allows cookie, the connection has no socket yet, the node's kernel can | cookie | `cookie` |
+//! | the setting allows repair, the connection has a socket, the node can, and the reply is large enough | repair | `repair` |
+//! | the reply is known to be small | relay | `small` |
+//! | none of these | relay, or splice for TLS | `node` |
+//!
+//! For a connection without a socket, *relay*, *splice* and *repair* mean that this host's own stack accepts it first.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// How a connection is delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Mechanism {
+    /// Two connections; bytes pass through this process; every request is decided by itself.
+    Relay,
+    /// Two connections; bytes are moved in the kernel.
+    Splice,
+    /// The connection's state is moved to the node.
+    Repair,
+    /// The node's kernel completes the handshake.
+    Cookie,
+}
+
+impl Mechanism {
+    /// Every mechanism.
+    pub const ALL: [Self; 4] = [Self::Relay, Self::Splice, Self::Repair, Self::Cookie];
+
+    /// The word used in logs and metric labels.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Relay => "relay",
+            Self::Splice => "splice",
+            Self::Repair => "repair",
+            Self::Cookie => "cookie",
+        }
+    }
+}
+
+impl fmt::Display for Mechanism {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What the operator asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Setting {
+    /// The best that this machine and the node can: cookie, else repair, else relay.
+    Auto,
+    /// Cookie, else relay.
+    Cookie,
+    /// Repair, else relay.
+    Repair,
+    /// Splice.
+    Splice,
+    /// Relay.
+    #[default]
+    Relay,
+}
+
+impl Setting {
+    /// Every setting.
+    pub const ALL: [Self; 5] = [Self::Auto, Self::Cookie, Self::Repair, Self::Splice, Self::Relay];
+
+    /// The word used in the config.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Cookie => "cookie",
+            Self::Repair => "repair",
+            Self::Splice => "splice",
+            Self::Relay => "relay",
+        }
+    }
+
+    /// Whether cookies may be used.
+    pub const fn allows_cookie(self) -> bool {
+        matches!(self, Self::Auto | Self::Cookie)
+    }
+
+    /// Whether sockets may be moved.
+    pub const fn allows_repair(self) -> bool {
+        matches!(self, Self::Auto | Self::Repair)
+    }
+}
+
+/// A word that names no setting.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no mechanism '{0}': use auto, cookie, repair, splice or relay")]
+pub struct UnknownMechanism(String);
+
+impl FromStr for Setting {
+    type Err = UnknownMechanism;
+
+    fn from_str(name: &str) -> Result<Self, UnknownMechanism> {
+        let found = Self::ALL.into_iter().find(|setting| setting.name() == name);
+        found.ok_or_else(|| UnknownMechanism(name.chars().take(40).collect()))
+    }
+}
+
+/// What the first bytes of a connection are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Speaks {
+    /// A whole HTTP/1.x request header.
+    Http1,
+    /// HTTP/2 with prior knowledge.
+    Http2,
+    /// A TLS ClientHello, to be passed through.
+    Tls,
+    /// A TLS ClientHello, to be ended here.
+    TlsHere,
+    /// The beginning of one of these, and no more has come.
+    Partial,
+    /// Something else.
+    Other,
+}
+
+/// What the rule looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// The operator's word for the route.
+    pub setting: Setting,
+    /// The client's first bytes.
+    pub speaks: Speaks,
+    /// This host has a socket for the connection.
+    pub accepted: bool,
+    /// The node's control channel is up.
+    pub channel: bool,
+    /// The node's kernel takes cookies.
+    pub node_cookie: bool,
+    /// The node takes sockets.
+    pub node_repair: bool,
+    /// Failures in a row that traffic has seen of the node.
+    pub node_failures: u32,
+    /// What was learned of the target's reply. Bytes; `None` if nothing yet.
+    pub reply_bytes: Option<u64>,
+    /// Replies below this are cheaper to relay than to move a socket for. Bytes.
+    pub repair_bytes_min: u64,
+    /// Later requests on the route's connections would have gone elsewhere too often.
+    pub locality_lost: bool,
+}
+
+/// Why a mechanism was chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Why {
+    /// The operator asked for it, or handoff is off.
+    Configured,
+    /// HTTP/2 is decided request by request.
+    Http2,
+    /// Neither HTTP/1 nor TLS.
+    Unreadable,
+    /// The header did not come in one go.
+    Incomplete,
+    /// TLS ends here.
+    Tls,
+    /// The node failed of late; a relay can try another.
+    Shaky,
+    /// Too many later requests of such connections belong to other nodes.
+    Locality,
+    /// The node's control channel is down.
+    Channel,
+    /// The node's kernel takes cookies.
+    Cookie,
+    /// A decision was used again by the forwarding plane.
+    Fast,
+    /// The node takes sockets, and the reply is large enough.
+    Repair,
+    /// The reply is small.
+    Small,
+    /// The node can take neither.
+    Node,
+    /// As many connections as may wait do wait.
+    HoldFull,
+    /// The dispatcher refused the request; the relay says so.
+    Refused,
+    /// The handoff failed and the connection was kept.
+    Failed,
+    /// It was there before this switch started, or had been forgotten.
+    Adopted,
+}
+
+impl Why {
+    /// Every reason.
+    pub const ALL: [Self; 17] = [
+        Self::Configured,
+        Self::Http2,
+        Self::Unreadable,
+        Self::Incomplete,
+        Self::Tls,
+        Self::Shaky,
+        Self::Locality,
+        Self::Channel,
+        Self::Cookie,
+        Self::Fast,
+        Self::Repair,
+        Self::Small,
+        Self::Node,
+        Self::HoldFull,
+        Self::Refused,
+        Self::Failed,
+        Self::Adopted,
+    ];
+
+    /// The word used in logs and metric labels.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Configured => "configured",
+            Self::Http2 => "http2",
+            Self::Unreadable => "unreadable",
+            Self::Incomplete => "incomplete",
+            Self::Tls => "tls",
+            Self::Shaky => "shaky",
+            Self::Locality => "locality",
+            Self::Channel => "channel",
+            Self::Cookie => "cookie",
+            Self::Fast => "fast",
+            Self::Repair => "repair",
+            Self::Small => "small",
+            Self::Node => "node",
+            Self::HoldFull => "hold_full",
+            Self::Refused => "refused",
+            Self::Failed => "failed",
+            Self::Adopted => "adopted",
+        }
+    }
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What was chosen, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delivery {
+    /// How.
+    pub mechanism: Mechanism,
+    /// Why.
+    pub why: Why,
+}
+
+impl Delivery {
+    /// Relay, for this reason.
+    pub const fn relay(why: Why) -> Self {
+        Self { mechanism: Mechanism::Relay, why }
+    }
+}
+
+impl Facts {
+    /// What can be said before a node is known.
+    pub fn before_node(&self) -> Option<Delivery> {
+        let by = |mechanism, why| Some(Delivery { mechanism, why });
+        match (self.setting, self.speaks) {
+            (Setting::Relay, Speaks::Tls) => by(Mechanism::Splice, Why::Configured),
+            (Setting::Relay, _) => by(Mechanism::Relay, Why::Configured),
+            (Setting::Splice, _) => by(Mechanism::Splice, Why::Configured),
+            (_, Speaks::Http2) => by(Mechanism::Relay, Why::Http2),
+            (_, Speaks::Other) => by(Mechanism::Relay, Why::Unreadable),
+            (_, Speaks::Partial) => by(Mechanism::Relay, Why::Incomplete),
+            (_, Speaks::TlsHere) => by(Mechanism::Relay, Why::Tls),
+            (_, Speaks::Http1 | Speaks::Tls) => None,
+        }
+    }
+
+    /// The whole rule.
+    pub fn choose(&self) -> Delivery {
+        if let Some(delivery) = self.before_node() {
+            return delivery;
+        }
+        let tls = self.speaks == Speaks::Tls;
+        let two = |why| Delivery { mechanism: if tls { Mechanism::Splice } else { Mechanism::Relay }, why };
+        if self.node_failures > 0 {
+            return two(Why::Shaky);
+        }
+        if self.locality_lost && !tls {
+            return two(Why::Locality);
+        }
+        if !self.channel {
+            return two(Why::Channel);
+        }
+        if self.setting.allows_cookie() && !self.accepted && self.node_cookie {
+            return Delivery { mechanism: Mechanism::Cookie, why: Why::Cookie };
+        }
+        // TLS can be moved only while its first bytes are unread, which the repair path sees to.
+        if self.setting.allows_repair() && self.node_repair {
+            if self.reply_bytes.is_some_and(|bytes| bytes < self.repair_bytes_min) {
+                return two(Why::Small);
+            }
+            return Delivery { mechanism: Mechanism::Repair, why: Why::Repair };
+        }
+        two(Why::Node)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BEST: Facts = Facts {
+        setting: Setting::Auto,
+        speaks: Speaks::Http1,
+        accepted: false,
+        channel: true,
+        node_cookie: true,
+        node_repair: true,
+        node_failures: 0,
+        reply_bytes: None,
+        repair_bytes_min: 16_384,
+        locality_lost: false,
+    };
+
+    fn of(facts: Facts) -> (&'static str, &'static str) {
+        let Delivery { mechanism, why } = facts.choose();
+        (mechanism.name(), why.name())
+    }
+
+    #[test]
+    fn the_best_that_works_is_taken() {
+        assert_eq!(of(BEST), ("cookie", "cookie"));
+        assert_eq!(of(Facts { node_cookie: false, ..BEST }), ("repair", "repair"));
+        assert_eq!(of(Facts { node_cookie: false, node_repair: false, ..BEST }), ("relay", "node"));
+        assert_eq!(of(Facts { accepted: true, ..BEST }), ("repair", "repair"));
+        assert_eq!(of(Facts { channel: false, ..BEST }), ("relay", "channel"));
+    }
+
+    #[test]
+    fn each_line_of_the_rule_has_its_reason() {
+        for (facts, expected) in [
+            (Facts { setting: Setting::Relay, ..BEST }, ("relay", "configured")),
+            (Facts { setting: Setting::Splice, ..BEST }, ("splice", "configured")),
+            (Facts { setting: Setting::Relay, speaks: Speaks::Tls, ..BEST }, ("splice", "configured")),
+            (Facts { setting: Setting::Repair, ..BEST }, ("repair", "repair")),
+            (Facts { setting: Setting::Cookie, accepted: true, ..BEST }, ("relay", "node")),
+            (Facts { speaks: Speaks::Http2, ..BEST }, ("relay", "http2")),
+            (Facts { speaks: Speaks::Other, ..BEST }, ("relay", "unreadable")),
+            (Facts { speaks: Speaks::Partial, ..BEST }, ("relay", "incomplete")),
+            (Facts { speaks: Speaks::TlsHere, ..BEST }, ("relay", "tls")),
+            (Facts { speaks: Speaks::Tls, ..BEST }, ("cookie", "cookie")),
+            (Facts { speaks: Speaks::Tls, channel: false, ..BEST }, ("splice", "channel")),
+            (Facts { node_failures: 1, ..BEST }, ("relay", "shaky")),
+            (Facts { locality_lost: true, ..BEST }, ("relay", "locality")),
+            (Facts { locality_lost: true, speaks: Speaks::Tls, ..BEST }, ("cookie", "cookie")),
+            (Facts { accepted: true, reply_bytes: Some(16_383), ..BEST }, ("relay", "small")),
+            (Facts { accepted: true, reply_bytes: Some(16_384), ..BEST }, ("repair", "repair")),
+            (Facts { reply_bytes: Some(1), ..BEST }, ("cookie", "cookie")),
+        ] {
+            assert_eq!(of(facts), expected, "{facts:?}");
+        }
+    }
+
+    #[test]
+    fn names_are_read_back() {
+        for setting in Setting::ALL {
+            assert_eq!(setting.name().parse(), Ok(setting));
+        }
+        assert!("sockmap".parse::<Setting>().is_err());
+    }
+}

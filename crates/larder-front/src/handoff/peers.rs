@@ -1,0 +1,343 @@
+//! The nodes' side of the control channel: what each can do, and what it tells.
+
+use super::edge::{Edge, lock};
+use super::fabric::Way;
+use crate::switch::Shared;
+use larder_core::{NodeId, NodeState};
+use larder_handoff::FlowKey;
+use larder_handoff::channel::Timing;
+use larder_handoff::channel::client::{ChannelState, Event, NodeChannel, Peer, SendError, What};
+use larder_handoff::channel::identity::{Identity, PublicKey};
+use larder_handoff::channel::message::{Accepted, FromNode, Hello, Keys, Live, Service, ToNode, Welcome};
+use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use tokio::sync::{mpsc, oneshot};
+
+/// Messages of all nodes that may wait for the edge; a node that says more is slowed down.
+const EVENTS_MAX: usize = 1_024;
+
+const UP: u8 = 1;
+const COOKIE: u8 = 2;
+const REPAIR: u8 = 4;
+const LINKED: u8 = 8;
+/// All of it.
+#[cfg(test)]
+pub(super) const UP_FOR_TESTS: u8 = UP | COOKIE | REPAIR | LINKED;
+
+/// What a node can do at the moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Capability {
+    /// Its control channel is up.
+    pub(crate) up: bool,
+    /// Its kernel accepts connections by cookie, and believes our keys.
+    pub(crate) cookie: bool,
+    /// It takes sockets.
+    pub(crate) repair: bool,
+    /// The forwarding plane knows the way to it.
+    pub(crate) linked: bool,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    bits: AtomicU8,
+    /// Connections opened by the fast path that the dispatcher has been told of.
+    opened_seen: AtomicU32,
+    channel: Mutex<Option<NodeChannel>>,
+    /// Of the node's latest welcome.
+    incarnation: AtomicU64,
+    /// Connections that the node has named since it was asked for all.
+    live: Mutex<HashSet<FlowKey>>,
+}
+
+/// What became of a socket on its way to a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Arrived {
+    /// The node has it.
+    Restored,
+    /// The node has not, and never will.
+    Refused(String),
+}
+
+#[derive(Debug)]
+struct Moving {
+    node: NodeId,
+    key: FlowKey,
+    answer: oneshot::Sender<Arrived>,
+}
+
+/// All nodes.
+#[derive(Debug)]
+pub(crate) struct Peers {
+    slots: Box<[Slot]>,
+    identity: Option<Identity>,
+    sink: mpsc::Sender<Event>,
+    hello: Mutex<Hello>,
+    moving: Mutex<HashMap<u64, Moving>>,
+    next_move: AtomicU64,
+}
+
+impl Peers {
+    /// Room for so many nodes, and what they will tell.
+    pub(crate) fn new(
+        nodes_max: u16,
+        identity: Option<Identity>,
+        hello: Hello,
+    ) -> (Self, mpsc::Receiver<Event>) {
+        let (sink, events) = mpsc::channel(EVENTS_MAX);
+        let peers = Self {
+            slots: (0..nodes_max).map(|_| Slot::default()).collect(),
+            identity,
+            sink,
+            hello: Mutex::new(hello),
+            moving: Mutex::default(),
+            next_move: AtomicU64::new(1),
+        };
+        (peers, events)
+    }
+
+    fn slot(&self, node: NodeId) -> Option<&Slot> {
+        self.slots.get(node.index())
+    }
+
+    /// What a node can do; nothing if it is not known.
+    pub(crate) fn capability(&self, node: NodeId) -> Capability {
+        let bits = self.slot(node).map_or(0, |slot| slot.bits.load(Relaxed));
+        Capability {
+            up: bits & UP != 0,
+            cookie: bits & COOKIE != 0,
+            repair: bits & REPAIR != 0,
+            linked: bits & LINKED != 0,
+        }
+    }
+
+    /// Sets what a node can do.
+    #[cfg(test)]
+    pub(super) fn set_bits(&self, node: NodeId, bits: u8) {
+        if let Some(slot) = self.slot(node) {
+            slot.bits.store(bits, Relaxed);
+        }
+    }
+
+    /// How a node's control channel stands, for people; `None` if it has none.
+    pub(crate) fn state(&self, node: NodeId) -> Option<ChannelState> {
+        let slot = self.slot(node)?;
+        lock(&slot.channel).as_ref().map(|channel| channel.state().borrow().clone())
+    }
+
+    /// Connects to a node's control address and keeps doing so.
+    pub(crate) fn watch(&self, node: NodeId, address: SocketAddr, key: PublicKey) {
+        let (Some(slot), Some(identity)) = (self.slot(node), self.identity.clone()) else { return };
+        let peer = Peer { node: node.0, address, key };
+        let mut hello = lock(&self.hello).clone();
+        hello.tag = tag(node);
+        let channel = NodeChannel::start(peer, identity, hello, Timing::default(), self.sink.clone());
+        *lock(&slot.channel) = Some(channel);
+    }
+
+    /// Ends the channel to a node that has left.
+    pub(crate) fn unwatch(&self, node: NodeId) {
+        if let Some(slot) = self.slot(node) {
+            *lock(&slot.channel) = None;
+            slot.bits.store(0, Relaxed);
+        }
+    }
+
+    /// Tells every node the live keys.
+    pub(crate) fn set_keys(&self, keys: Keys) {
+        lock(&self.hello).keys = keys;
+        self.slots.iter().for_each(|slot| {
+            if let Some(channel) = &*lock(&slot.channel) {
+                channel.set_keys(keys);
+            }
+        });
+    }
+
+    /// Tells every node what to do on the listen addresses.
+    pub(crate) fn set_services(&self, services: &[Service]) {
+        lock(&self.hello).services = services.to_vec();
+        self.slots.iter().for_each(|slot| {
+            if let Some(channel) = &*lock(&slot.channel) {
+                channel.set_services(services.to_vec());
+            }
+        });
+    }
+
+    /// One more connection that the fast path has opened is counted.
+    pub(crate) fn count_opened(&self, node: NodeId) {
+        if let Some(slot) = self.slot(node) {
+            slot.opened_seen.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// How many of them are.
+    pub(crate) fn opened_seen(&self, node: NodeId) -> u32 {
+        self.slot(node).map_or(0, |slot| slot.opened_seen.load(Relaxed))
+    }
+
+    /// How many of all nodes are.
+    pub(crate) fn opened_seen_sum(&self) -> u32 {
+        self.slots.iter().fold(0, |sum, slot| sum.wrapping_add(slot.opened_seen.load(Relaxed)))
+    }
+
+    /// Sends a message to a node.
+    pub(crate) fn send(&self, node: NodeId, message: &ToNode) -> Result<(), SendError> {
+        let slot = self.slot(node).ok_or(SendError::Down)?;
+        lock(&slot.channel).as_ref().ok_or(SendError::Down)?.send(message)
+    }
+
+    /// A number for a socket that moves to `node`, and where its answer will come.
+    pub(crate) fn begin_move(&self, node: NodeId, key: FlowKey) -> (u64, oneshot::Receiver<Arrived>) {
+        let (answer, arrived) = oneshot::channel();
+        let id = self.next_move.fetch_add(1, Relaxed);
+        lock(&self.moving).insert(id, Moving { node, key, answer });
+        (id, arrived)
+    }
+
+    /// The answer is waited for no more.
+    pub(crate) fn end_move(&self, id: u64) {
+        lock(&self.moving).remove(&id);
+    }
+
+    fn answer(&self, node: NodeId, id: u64, arrived: Arrived) {
+        let mut moving = lock(&self.moving);
+        // A number is only good from the node it was given to.
+        if moving.get(&id).is_some_and(|moving| moving.node == node)
+            && let Some(moving) = moving.remove(&id)
+        {
+            // Nobody waits for it if the client has gone.
+            let _ = moving.answer.send(arrived);
+        }
+    }
+
+    /// The node has named all its connections: what was on its way and is not among them never arrived.
+    fn resolve(&self, node: NodeId, live: &HashSet<FlowKey>) {
+        let mut moving = lock(&self.moving);
+        let ids: Vec<u64> = moving.iter().filter(|(_, m)| m.node == node).map(|(id, _)| *id).collect();
+        for id in ids {
+            if let Some(Moving { key, answer, .. }) = moving.remove(&id) {
+                let arrived = if live.contains(&key) {
+                    Arrived::Restored
+                } else {
+                    Arrived::Refused("the node does not know the connection".to_owned())
+                };
+                let _ = answer.send(arrived);
+            }
+        }
+    }
+}
+
+/// The tag of a node in timestamps: only the first 255 slots have one.
+pub(crate) fn tag(node: NodeId) -> u8 {
+    u8::try_from(node.0 + 1).unwrap_or(0)
+}
+
+impl Edge {
+    /// Takes what nodes tell until the edge ends.
+    pub(super) async fn hear(self: Arc<Self>, shared: Arc<Shared>, mut events: mpsc::Receiver<Event>) {
+        while let Some(Event { node, what }) = events.recv().await {
+            let node = NodeId(node);
+            match what {
+                What::Up(welcome) => self.node_up(&shared, node, &welcome),
+                What::Down(error) => self.node_down(&shared, node, &error.to_string()),
+                What::Message(message) => self.node_says(&shared, node, message),
+            }
+        }
+    }
+
+    fn node_up(&self, shared: &Shared, node: NodeId, welcome: &Welcome) {
+        let Some(slot) = self.peers.slot(node) else { return };
+        let name = shared.nodes.get(node).map(|node| node.name.clone());
+        let linked = self.link(shared, node, welcome);
+        let accepted = takes(&welcome.accepted, self.services.len());
+        let mut bits = UP;
+        for (bit, holds) in
+            [(COOKIE, welcome.cookie && accepted), (REPAIR, welcome.repair && accepted), (LINKED, linked)]
+        {
+            bits |= if holds { bit } else { 0 };
+        }
+        slot.bits.store(bits, Relaxed);
+        tracing::info!(
+            node = name.as_deref(),
+            agent = welcome.name,
+            cookie = bits & COOKIE != 0,
+            repair = bits & REPAIR != 0,
+            linked,
+            "control channel is up"
+        );
+        let before = slot.incarnation.swap(welcome.incarnation, Relaxed);
+        if before != 0 && before != welcome.incarnation {
+            tracing::info!(node = name.as_deref(), "the node has started anew");
+        }
+        lock(&slot.live).clear();
+        // The answer says which connections are there, and so which are not.
+        let _ = self.peers.send(node, &ToNode::Live);
+    }
+
+    fn link(&self, shared: &Shared, node: NodeId, welcome: &Welcome) -> bool {
+        let Some(entry) = shared.nodes.get(node) else { return false };
+        let way = Way { mac: welcome.mac, address: entry.resolved.ip(), tag: tag(node) };
+        match self.fabric.set_link(node, &way, self.config.forward) {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::warn!(node = &*entry.name, %error, "no way for the node's packets: it is relayed");
+                false
+            }
+        }
+    }
+
+    fn node_down(&self, shared: &Shared, node: NodeId, why: &str) {
+        if let Some(slot) = self.peers.slot(node) {
+            slot.bits.fetch_and(!UP, Relaxed);
+        }
+        let name = shared.nodes.get(node).map(|node| node.name.clone());
+        tracing::warn!(node = name.as_deref(), why, "control channel is down");
+    }
+
+    fn node_says(&self, shared: &Shared, node: NodeId, message: FromNode) {
+        match message {
+            FromNode::Closed(connections) => {
+                for connection in connections {
+                    self.node_ended(shared, connection.into(), node);
+                }
+            }
+            FromNode::Live(live) => self.node_lives(shared, node, live),
+            FromNode::Accepted(accepted) => {
+                if let Some(slot) = self.peers.slot(node)
+                    && !takes(&accepted, self.services.len())
+                {
+                    slot.bits.fetch_and(!(COOKIE | REPAIR), Relaxed);
+                }
+            }
+            FromNode::Restored { id } => self.peers.answer(node, id, Arrived::Restored),
+            FromNode::Refused { id, why, detail } => {
+                self.peers.answer(node, id, Arrived::Refused(format!("{why:?}: {detail}")));
+            }
+            FromNode::Load(_) | FromNode::Welcome(_) | FromNode::Pong(_) => {}
+        }
+    }
+
+    /// A piece of what a node's connections are.
+    fn node_lives(&self, shared: &Shared, node: NodeId, live: Live) {
+        let Some(slot) = self.peers.slot(node) else { return };
+        let mut named = lock(&slot.live);
+        named.extend(live.connections.into_iter().map(FlowKey::from));
+        if !live.last {
+            return;
+        }
+        let named = std::mem::take(&mut *named);
+        self.peers.resolve(node, &named);
+        self.reconcile(shared, node, &named);
+    }
+
+    /// Whether a node is dead: it neither answers nor is its channel up.
+    pub(super) fn is_dead(&self, shared: &Shared, node: NodeId) -> bool {
+        !self.peers.capability(node).up && shared.dispatcher.nodes().state(node) == NodeState::Down
+    }
+}
+
+/// Whether a node serves all our listen addresses and believes our keys.
+fn takes(accepted: &Accepted, services: usize) -> bool {
+    accepted.keys && accepted.services.len() >= services
+}

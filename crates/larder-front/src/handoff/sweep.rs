@@ -1,0 +1,183 @@
+//! Regular work: gates, keys, idle and forgotten connections, dead nodes.
+
+use super::edge::{Edge, lock};
+use super::fabric::To;
+use super::mechanism::{Delivery, Mechanism, Why};
+use super::table::{End, Handed};
+use crate::lease::Lease;
+use crate::metrics::HandedEnd;
+use crate::switch::Shared;
+use larder_core::dispatch::Served;
+use larder_core::nodes::GroupId;
+use larder_core::{Decision, NodeId, Reason, Request, TargetId};
+use larder_handoff::FlowKey;
+use larder_handoff::abi::{Flow, flow_flag, flow_state};
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// An ended connection's flow is kept so long for packets that come late: a node's TIME_WAIT is 60 s.
+const LINGER: Duration = Duration::from_secs(60);
+
+impl Edge {
+    /// Lets the plane know how loaded nodes are, and up to where it may go by itself.
+    pub(super) fn set_gates(&self, shared: &Shared) {
+        let dispatcher = &shared.dispatcher;
+        let t_high = u64::from(dispatcher.settings().t_high);
+        for row in dispatcher.nodes().rows() {
+            // First what was opened, then the load: a connection counted in between is counted twice for a moment, never not.
+            let seen = self.peers.opened_seen(row.id);
+            let load = dispatcher.nodes().load(row.id);
+            let peer = self.peers.capability(row.id);
+            let shaky = shared
+                .nodes
+                .get(row.id)
+                .is_none_or(|node| node.failures.load(std::sync::atomic::Ordering::Relaxed) > 0);
+            let usable =
+                dispatcher.nodes().is_open(row.id) && peer.up && peer.cookie && peer.linked && !shaky;
+            let limit = u32::try_from(t_high * u64::from(row.weight.milli()) / 1000).unwrap_or(u32::MAX);
+            self.fabric.set_base(Some(row.id), load, seen);
+            self.fabric.set_gate(Some(row.id), limit.max(1), usable);
+        }
+        let seen = self.peers.opened_seen_sum();
+        self.fabric.set_base(None, dispatcher.outstanding_in(GroupId::ALL), seen);
+        let usable = dispatcher.queued_in(GroupId::ALL) == 0 && self.config.fast;
+        self.fabric.set_gate(None, dispatcher.admission_limit(), usable);
+    }
+
+    /// Looks at every connection the plane knows: those that rest, those that are over, those that came from before a
+    /// restart; and at those it no longer knows.
+    pub(super) fn sweep(self: &Arc<Self>, shared: &Arc<Shared>) {
+        let now_ns = self.fabric.now_ns();
+        let before = lock(&self.table).keys();
+        let (mut seen, mut over, mut strangers, mut resting) = (HashSet::new(), vec![], vec![], vec![]);
+        self.fabric.each_flow(&mut |key, flow| {
+            let silent = Duration::from_nanos(now_ns.saturating_sub(flow.seen_ns));
+            let ended = flow.flags & (flow_flag::CLIENT_FIN | flow_flag::CLIENT_RST) != 0;
+            if ended && silent > LINGER {
+                over.push(key);
+            }
+            if flow.state != flow_state::NODE {
+                return;
+            }
+            seen.insert(key);
+            if silent > self.config.idle_after {
+                resting.push(key);
+            } else if !ended {
+                strangers.push((key, flow));
+            }
+        });
+        for key in before {
+            if !seen.contains(&key) {
+                self.end(shared, key, End::Silent);
+            }
+        }
+        over.into_iter().for_each(|key| self.fabric.remove_flow(key));
+        resting.into_iter().for_each(|key| self.rest(shared, key));
+        for (key, flow) in strangers {
+            if !lock(&self.table).contains(key) {
+                self.adopt(shared, key, flow);
+            }
+        }
+        let unaccepted = self.expire_placed(shared.clock.now());
+        self.counts.unaccepted(unaccepted);
+        self.bury(shared);
+    }
+
+    /// A connection on which nothing moves gives its load back.
+    fn rest(&self, shared: &Shared, key: FlowKey) {
+        let mut table = lock(&self.table);
+        let Some(handed) = table.get_mut(key).filter(|handed| !handed.idle) else { return };
+        (handed.idle, handed.rested) = (true, true);
+        // Before it is marked in the plane, nothing would be told; after, the table is locked until this is done.
+        self.fabric.set_idle(key);
+        handed.lease.release(shared.clock.now());
+    }
+
+    /// A connection that was opened before this switch started, or by another one, or that was forgotten.
+    fn adopt(&self, shared: &Arc<Shared>, key: FlowKey, flow: Flow) {
+        let (node, request) = (NodeId(flow.node), Request::new(TargetId(0)));
+        let mut lease = Lease::new(shared.clone());
+        if !lease.reuse(shared.clock.now(), request, node) {
+            return;
+        }
+        let handed = Handed {
+            lease,
+            request,
+            decision: Decision { node, reason: Reason::Reuse },
+            delivery: Delivery { mechanism: Mechanism::Cookie, why: Why::Adopted },
+            opened: shared.clock.now(),
+            text: None,
+            idle: false,
+            rested: true,
+            half_closed: None,
+        };
+        self.counts.delivered(handed.delivery);
+        let before = lock(&self.table).put(key, handed);
+        if let Some(before) = before {
+            self.finish(shared, key, before, End::Replaced);
+        }
+    }
+
+    /// Holds the table against what a node says it has: what it does not have has ended there.
+    pub(super) fn reconcile(&self, shared: &Shared, node: NodeId, live: &HashSet<FlowKey>) {
+        let grace = Duration::from_secs(1);
+        let now = shared.clock.now();
+        let keys = lock(&self.table).of_node(node);
+        for key in keys {
+            let young = lock(&self.table).get_mut(key).is_none_or(|handed| now.since(handed.opened) < grace);
+            if !live.contains(&key) && !young {
+                self.lose(shared, key);
+            }
+        }
+        // What the plane has forgotten, as after a restart, it learns from the node.
+        for key in live {
+            let known = self.fabric.flow(*key).is_some_and(|flow| flow.state != flow_state::HOLD);
+            if !known && let Err(error) = self.fabric.put_flow(*key, To::Node(node)) {
+                tracing::warn!(%error, %key, "a node's connection could not be entered in the forwarding plane");
+            }
+        }
+    }
+
+    /// The connections of dead nodes: their clients are told at once.
+    fn bury(&self, shared: &Shared) {
+        for row in shared.dispatcher.nodes().rows() {
+            if self.is_dead(shared, row.id) {
+                let keys = lock(&self.table).of_node(row.id);
+                keys.into_iter().for_each(|key| self.lose(shared, key));
+            }
+        }
+    }
+
+    /// The node does not have the connection any more: the client is told.
+    fn lose(&self, shared: &Shared, key: FlowKey) {
+        if let Err(error) = self.fabric.reset_client(key) {
+            tracing::debug!(%error, %key, "a client could not be told that its connection is gone");
+        }
+        self.end(shared, key, End::NodeLost);
+    }
+
+    /// A connection has ended: its load, what it taught, its line in the log.
+    pub(super) fn finish(&self, shared: &Shared, key: FlowKey, mut handed: Handed, end: End) {
+        let now = shared.clock.now();
+        let flow = self.fabric.flow(key);
+        let bytes = flow.map(|flow| u64::from(flow.last_ack.wrapping_sub(flow.first_ack)).saturating_sub(1));
+        let requests = flow.map_or(0, |flow| flow.requests);
+        let node = handed.decision.node;
+        if end == End::Closed
+            && requests <= 1
+            && let Some(bytes) = bytes.filter(|bytes| *bytes > 0)
+        {
+            self.learned.note_reply(handed.request.target, bytes);
+            if !handed.rested {
+                let served = Served { elapsed: now - handed.opened, first_byte: None, found: None };
+                shared.dispatcher.served(now, &handed.request, node, &served);
+            }
+        }
+        handed.lease.release(now);
+        self.counts.ended(end);
+        let total = now - handed.opened;
+        shared.metrics.handed_ended(&HandedEnd { node, bytes: bytes.unwrap_or(0), total });
+        self.log(shared, key, &handed, bytes, total);
+    }
+}

@@ -1,0 +1,106 @@
+//! The connections that nodes answer directly: what each holds at the dispatcher, from its start to its end.
+//!
+//! A connection counts at its node while a request is under way. Ends are seen in the forwarding plane (the client's FIN
+//! or RST) and told by the node; a connection without packets for a while counts as idle, gives its load back and
+//! takes it again with its next request; one that stays silent is forgotten.
+
+use super::mechanism::Delivery;
+use crate::lease::Lease;
+use larder_core::{Decision, NodeId, Request, Time};
+use larder_handoff::FlowKey;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// What a log line says of a request that was handed off.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Text {
+    pub(crate) method: Box<str>,
+    pub(crate) target: Box<str>,
+    pub(crate) host: Box<[u8]>,
+    pub(crate) http10: bool,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(crate) struct Handed {
+    pub(crate) lease: Lease,
+    pub(crate) request: Request,
+    pub(crate) decision: Decision,
+    pub(crate) delivery: Delivery,
+    pub(crate) opened: Time,
+    pub(crate) text: Option<Arc<Text>>,
+    /// The load has been given back because nothing moved.
+    pub(crate) idle: bool,
+    /// It has been idle at least once, so that its duration says nothing of the node.
+    pub(crate) rested: bool,
+    /// When the client's FIN was seen while the node may still be sending.
+    pub(crate) half_closed: Option<Time>,
+}
+
+/// How a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum End {
+    /// Both sides have closed.
+    Closed,
+    /// The client has reset it.
+    ClientReset,
+    /// Nothing came for too long.
+    Silent,
+    /// Its node died; the client was told.
+    NodeLost,
+    /// Another connection has taken its addresses.
+    Replaced,
+}
+
+impl End {
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Closed, Self::ClientReset, Self::Silent, Self::NodeLost, Self::Replaced];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::ClientReset => "client_reset",
+            Self::Silent => "silent",
+            Self::NodeLost => "node_lost",
+            Self::Replaced => "replaced",
+        }
+    }
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    by_key: HashMap<FlowKey, Handed>,
+}
+
+impl Table {
+    /// A connection begins; gives the one that had its addresses before.
+    pub(crate) fn put(&mut self, key: FlowKey, handed: Handed) -> Option<Handed> {
+        self.by_key.insert(key, handed)
+    }
+
+    pub(crate) fn get_mut(&mut self, key: FlowKey) -> Option<&mut Handed> {
+        self.by_key.get_mut(&key)
+    }
+
+    pub(crate) fn take(&mut self, key: FlowKey) -> Option<Handed> {
+        self.by_key.remove(&key)
+    }
+
+    pub(crate) fn contains(&self, key: FlowKey) -> bool {
+        self.by_key.contains_key(&key)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.by_key.len()
+    }
+
+    pub(crate) fn keys(&self) -> Vec<FlowKey> {
+        self.by_key.keys().copied().collect()
+    }
+
+    pub(crate) fn of_node(&self, node: NodeId) -> Vec<FlowKey> {
+        let there = self.by_key.iter().filter(|(_, handed)| handed.decision.node == node);
+        there.map(|(key, _)| *key).collect()
+    }
+}

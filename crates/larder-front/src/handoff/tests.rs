@@ -1,0 +1,362 @@
+//! The edge against a machine that only takes notes.
+
+use super::config::{Forward, HandoffConfig, NodeHandoff};
+use super::edge::{Edge, lock};
+use super::fabric::{Fabric, Reusable, To, Told, Way};
+use super::mechanism::{Mechanism, Setting};
+use super::peers::{Peers, UP_FOR_TESTS};
+use crate::config::{NodeEntry, SwitchConfig};
+use crate::switch::Shared;
+use larder_core::dispatch::Admission;
+use larder_core::{NodeId, NodeSpec, PolicyKind};
+use larder_handoff::abi::{self, flow_flag, flow_state};
+use larder_handoff::channel::identity::Identity;
+use larder_handoff::channel::message::{Hello, Keys};
+use larder_handoff::{CookieKey, FlowKey};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// What the machine was told to do.
+#[derive(Debug, Default)]
+struct Notes {
+    flows: BTreeMap<FlowKey, To>,
+    forwarded: Vec<(NodeId, usize)>,
+    accepted: Vec<usize>,
+    targets: Vec<(u64, Reusable)>,
+    removed: Vec<FlowKey>,
+    idle: Vec<FlowKey>,
+    reset: Vec<FlowKey>,
+    seen_ns: BTreeMap<FlowKey, u64>,
+    now_ns: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Paper(Arc<Mutex<Notes>>);
+
+impl Fabric for Paper {
+    fn put_flow(&self, key: FlowKey, to: To) -> io::Result<()> {
+        let mut notes = lock(&self.0);
+        let now = notes.now_ns;
+        notes.flows.insert(key, to);
+        notes.seen_ns.insert(key, now);
+        Ok(())
+    }
+
+    fn remove_flow(&self, key: FlowKey) {
+        let mut notes = lock(&self.0);
+        notes.flows.remove(&key);
+        notes.removed.push(key);
+    }
+
+    fn flow(&self, key: FlowKey) -> Option<abi::Flow> {
+        let notes = lock(&self.0);
+        let (state, node) = match notes.flows.get(&key)? {
+            To::Node(node) => (flow_state::NODE, node.0),
+            To::Here => (flow_state::LOCAL, abi::NO_NODE),
+            To::Reset => (flow_state::RESET, abi::NO_NODE),
+        };
+        let seen_ns = notes.seen_ns.get(&key).copied().unwrap_or(0);
+        Some(abi::Flow {
+            state,
+            node,
+            seen_ns,
+            first_ack: 1,
+            last_ack: 1_002,
+            requests: 1,
+            ..Default::default()
+        })
+    }
+
+    fn each_flow(&self, visit: &mut dyn FnMut(FlowKey, abi::Flow)) {
+        let keys: Vec<FlowKey> = lock(&self.0).flows.keys().copied().collect();
+        for key in keys {
+            if let Some(flow) = self.flow(key) {
+                visit(key, flow);
+            }
+        }
+    }
+
+    fn set_idle(&self, key: FlowKey) {
+        lock(&self.0).idle.push(key);
+    }
+
+    fn forward(&self, node: NodeId, packet: &[u8]) -> io::Result<()> {
+        lock(&self.0).forwarded.push((node, packet.len()));
+        Ok(())
+    }
+
+    fn accept_here(&self, packet: &[u8]) -> io::Result<()> {
+        lock(&self.0).accepted.push(packet.len());
+        Ok(())
+    }
+
+    fn put_target(&self, head: u64, reusable: &Reusable, _lasts: Duration) {
+        lock(&self.0).targets.push((head, *reusable));
+    }
+
+    fn set_gate(&self, _node: Option<NodeId>, _limit: u32, _usable: bool) {}
+
+    fn set_base(&self, _node: Option<NodeId>, _base: u32, _seen: u32) {}
+
+    fn set_link(&self, _node: NodeId, _way: &Way, _forward: Forward) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn set_keys(&self, _keys: &[CookieKey; 2], _current: usize) {}
+
+    fn reset_client(&self, key: FlowKey) -> io::Result<()> {
+        lock(&self.0).reset.push(key);
+        Ok(())
+    }
+
+    fn now_ns(&self) -> u64 {
+        lock(&self.0).now_ns
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+
+    fn told(&self, _visit: &mut dyn FnMut(Told<'_>)) -> usize {
+        0
+    }
+}
+
+struct Bench {
+    shared: Arc<Shared>,
+    edge: Arc<Edge>,
+    paper: Paper,
+}
+
+impl Bench {
+    fn new(change: impl FnOnce(&mut SwitchConfig)) -> Self {
+        let identity = Identity::generate().expect("randomness");
+        let key = identity.public();
+        let entry = |n: u8| NodeEntry {
+            handoff: Some(NodeHandoff { control: "127.0.0.1:9".to_owned(), key }),
+            ..NodeEntry::new(NodeSpec::named(format!("n{n}")), "127.0.0.1:9")
+        };
+        let mut config = SwitchConfig::new(vec![([127, 0, 0, 1], 80).into()], vec![entry(0), entry(1)]);
+        config.settings.policy = PolicyKind::LardR;
+        config.threads = 2;
+        config.handoff =
+            HandoffConfig { setting: Setting::Auto, identity: Some(identity), ..HandoffConfig::default() };
+        change(&mut config);
+        let handoff = config.handoff.clone();
+        let shared = Shared::new(config, tokio::sync::mpsc::unbounded_channel().0).expect("a valid config");
+        let hello = Hello {
+            name: "s".to_owned(),
+            tag: 0,
+            keys: Keys::new([CookieKey([0; 2]); 2], 0),
+            services: Vec::new(),
+        };
+        let (peers, _) = Peers::new(8, None, hello);
+        for node in [NodeId(0), NodeId(1)] {
+            peers.set_bits(node, UP_FOR_TESTS);
+        }
+        let paper = Paper::default();
+        let listen = vec![([127, 0, 0, 1], 80).into()];
+        let edge = Arc::new(Edge::new(handoff, Box::new(paper.clone()), listen, peers));
+        Self { shared: Arc::new(shared), edge, paper }
+    }
+
+    fn punt(&self, key: FlowKey, first: bool, seq: u32, payload: &[u8]) {
+        let packet = super::held::tests::frame(seq, payload, false);
+        self.edge.take(&self.shared, Told::Punt { key, first, head: first.then_some(99), packet: &packet });
+    }
+
+    fn load(&self) -> u32 {
+        self.shared.dispatcher.nodes().rows().iter().map(|row| row.load).sum()
+    }
+
+    fn notes<R>(&self, look: impl FnOnce(&mut Notes) -> R) -> R {
+        look(&mut lock(&self.paper.0))
+    }
+
+    fn delivered(&self) -> Vec<(&'static str, &'static str, u64)> {
+        let all = self.edge.counts.deliveries();
+        all.map(|(delivery, count)| (delivery.mechanism.name(), delivery.why.name(), count)).collect()
+    }
+}
+
+fn key(port: u16) -> FlowKey {
+    FlowKey::new(([192, 0, 2, 1], port).into(), 0)
+}
+
+const GET: &[u8] = b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n";
+
+#[tokio::test]
+async fn a_whole_request_goes_to_its_node_and_counts_until_it_ends() {
+    let bench = Bench::new(|_| {});
+    bench.punt(key(1), true, 7, GET);
+    let node = bench.notes(|notes| {
+        let To::Node(node) = notes.flows[&key(1)] else { panic!("{notes:?}") };
+        assert_eq!(notes.forwarded, [(node, 54 + GET.len())]);
+        let (head, reusable) = notes.targets[0];
+        assert_eq!((head, reusable.node, reusable.service), (99, node, 0));
+        node
+    });
+    assert_eq!((bench.load(), bench.edge.sizes()), (1, (0, 1, 0)));
+    // A packet that was handed over before the decision took effect follows the others.
+    bench.punt(key(1), false, 7 + GET.len() as u32, b"x");
+    assert_eq!(bench.notes(|notes| notes.forwarded.len()), 2);
+    bench.edge.take(&bench.shared, Told::Ended { key: key(1), flags: flow_flag::CLIENT_FIN });
+    assert_eq!(bench.load(), 1, "a half-closed client still waits for its reply");
+    bench.edge.node_ended(&bench.shared, key(1), NodeId(1 - node.0));
+    assert_eq!(bench.load(), 1, "another node says nothing about it");
+    bench.edge.node_ended(&bench.shared, key(1), node);
+    assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)));
+    assert_eq!(bench.delivered(), [("cookie", "cookie", 1)]);
+    let target = bench.notes(|notes| notes.targets[0].1.target);
+    assert_eq!(bench.edge.learned.reply_bytes(target), Some(1_000), "what the client has acknowledged");
+}
+
+#[tokio::test]
+async fn a_request_in_pieces_is_put_together_in_order() {
+    let bench = Bench::new(|_| {});
+    for at in 1..GET.len() {
+        let key = key(at as u16);
+        bench.punt(key, true, 1, &GET[..at]);
+        assert_eq!(bench.edge.sizes().0, 1, "held");
+        bench.punt(key, false, 1 + at as u32, &GET[at..]);
+        assert!(bench.notes(|notes| matches!(notes.flows[&key], To::Node(_))), "cut at {at}");
+    }
+    assert_eq!(bench.notes(|notes| notes.forwarded.len()), 2 * (GET.len() - 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_does_not_come_in_one_go_is_accepted_here() {
+    let bench = Bench::new(|_| {});
+    bench.punt(key(1), true, 1, &GET[..5]);
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    assert_eq!(bench.notes(|notes| (notes.flows[&key(1)], notes.accepted.len())), (To::Here, 1));
+    let placed = bench.edge.placed(key(1).client, ([127, 0, 0, 1], 80).into()).expect("it is expected");
+    assert_eq!(placed.delivery.why.name(), "incomplete");
+    assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn connections_beyond_the_limit_wait_held_and_then_go_on() {
+    let bench = Bench::new(|config| config.settings.admission = Admission::Fixed(1));
+    bench.punt(key(1), true, 1, GET);
+    bench.punt(key(2), true, 1, GET);
+    assert_eq!((bench.load(), bench.edge.sizes()), (1, (1, 1, 0)));
+    bench.punt(key(2), false, 1 + GET.len() as u32, b"GET ");
+    bench.edge.take(&bench.shared, Told::Ended { key: key(1), flags: flow_flag::CLIENT_RST });
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert_eq!((bench.load(), bench.edge.sizes()), (1, (0, 1, 0)));
+    assert!(bench.notes(|notes| matches!(notes.flows[&key(2)], To::Node(_)) && notes.forwarded.len() == 3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_leaves_while_it_waits_leaves_nothing() {
+    let bench = Bench::new(|config| config.settings.admission = Admission::Fixed(1));
+    bench.punt(key(1), true, 1, GET);
+    bench.punt(key(2), true, 1, GET);
+    bench.edge.take(&bench.shared, Told::Ended { key: key(2), flags: flow_flag::CLIENT_RST });
+    bench.edge.node_ended(&bench.shared, key(1), bench.notes(|notes| notes.forwarded[0].0));
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)));
+}
+
+#[tokio::test]
+async fn connections_that_cannot_even_be_held_are_accepted_here() {
+    let bench = Bench::new(|config| {
+        config.settings.admission = Admission::Fixed(1);
+        config.handoff.hold_max = 1;
+    });
+    for port in 1..=3 {
+        bench.punt(key(port), true, 1, GET);
+    }
+    assert_eq!(bench.notes(|notes| notes.flows.get(&key(3)).copied()), Some(To::Here));
+    let placed = bench.edge.placed(key(3).client, ([127, 0, 0, 1], 80).into()).expect("it is expected");
+    assert_eq!(placed.delivery.why.name(), "hold_full");
+}
+
+#[tokio::test]
+async fn who_has_no_node_for_cookies_is_relayed_with_its_decision() {
+    let bench = Bench::new(|_| {});
+    for node in [NodeId(0), NodeId(1)] {
+        bench.edge.peers.set_bits(node, 0);
+    }
+    bench.punt(key(1), true, 1, GET);
+    let placed = bench.edge.placed(key(1).client, ([127, 0, 0, 1], 80).into()).expect("it is expected");
+    assert_eq!((placed.delivery.mechanism, placed.delivery.why.name()), (Mechanism::Relay, "channel"));
+    assert!(placed.started.is_some() && bench.load() == 1);
+    drop(placed);
+    assert_eq!(bench.load(), 0);
+}
+
+#[tokio::test]
+async fn a_request_that_fields_decide_is_not_decided_again_in_the_plane() {
+    let bench = Bench::new(|config| {
+        config.key = "{host}{path}{header:accept-language}".parse().expect("a template");
+    });
+    bench.punt(key(1), true, 1, GET);
+    assert!(bench.notes(|notes| notes.targets.is_empty() && notes.forwarded.len() == 1));
+    let turns = Bench::new(|config| config.settings.policy = PolicyKind::Rr);
+    turns.punt(key(1), true, 1, GET);
+    assert!(turns.notes(|notes| notes.targets.is_empty() && notes.forwarded.len() == 1));
+}
+
+#[tokio::test]
+async fn what_the_plane_opens_counts_rests_wakes_and_ends() {
+    let bench = Bench::new(|_| {});
+    bench.punt(key(1), true, 1, GET);
+    let reused = bench.notes(|notes| notes.targets[0].1);
+    bench.edge.take(&bench.shared, Told::Opened { key: key(2), reused });
+    bench.notes(|notes| {
+        notes.flows.insert(key(2), To::Node(reused.node));
+    });
+    assert_eq!((bench.load(), bench.edge.peers.opened_seen(reused.node)), (2, 1));
+    bench.notes(|notes| notes.now_ns = 2_000_000_000);
+    bench.edge.sweep(&bench.shared);
+    assert_eq!((bench.load(), bench.notes(|notes| notes.idle.len())), (0, 2), "nothing moves on either");
+    bench.edge.sweep(&bench.shared);
+    assert_eq!(bench.notes(|notes| notes.idle.len()), 2, "told once");
+    bench.edge.take(&bench.shared, Told::Woke { key: key(2), node: reused.node });
+    bench.edge.take(&bench.shared, Told::Woke { key: key(2), node: reused.node });
+    assert_eq!(bench.load(), 1);
+    bench.notes(|notes| notes.flows.clear());
+    bench.edge.sweep(&bench.shared);
+    assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)), "the plane has forgotten them");
+}
+
+#[tokio::test]
+async fn a_new_connection_of_old_addresses_ends_the_old_one() {
+    let bench = Bench::new(|_| {});
+    for _ in 0..3 {
+        bench.punt(key(1), true, 1, GET);
+        assert_eq!((bench.load(), bench.edge.sizes()), (1, (0, 1, 0)));
+    }
+}
+
+#[tokio::test]
+async fn connections_of_a_dead_node_are_told() {
+    let bench = Bench::new(|_| {});
+    bench.punt(key(1), true, 1, GET);
+    let node = bench.notes(|notes| notes.forwarded[0].0);
+    bench.shared.dispatcher.fail(bench.shared.clock.now(), node, &mut Vec::new());
+    bench.edge.sweep(&bench.shared);
+    assert!(bench.notes(|notes| notes.reset.is_empty()), "its channel is up: it is only slow");
+    bench.edge.peers.set_bits(node, 0);
+    bench.edge.sweep(&bench.shared);
+    assert_eq!((bench.notes(|notes| notes.reset.clone()), bench.load()), (vec![key(1)], 0));
+}
+
+#[tokio::test]
+async fn connections_from_before_a_restart_are_counted() {
+    let bench = Bench::new(|_| {});
+    bench.notes(|notes| {
+        notes.flows.insert(key(1), To::Node(NodeId(1)));
+        notes.seen_ns.insert(key(1), 0);
+    });
+    bench.edge.sweep(&bench.shared);
+    assert_eq!((bench.load(), bench.delivered()), (1, vec![("cookie", "adopted", 1)]));
+    let live = [key(5)].into_iter().collect();
+    bench.edge.reconcile(&bench.shared, NodeId(1), &live);
+    let entered = bench.notes(|notes| notes.flows.get(&key(5)).copied());
+    assert_eq!(entered, Some(To::Node(NodeId(1))), "what the node has, the plane forwards");
+}
