@@ -13,6 +13,18 @@ const NO_WSCALE: u32 = 15;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct CookieKey(pub [u64; 2]);
 
+impl CookieKey {
+    /// The key of an epoch, from a secret: whoever shares the secret and the clock makes the same keys. SipHash is a
+    /// pseudo-random function, so that one epoch's key says nothing of another's.
+    pub fn derive(secret: &[u8; 32], epoch: u64) -> Self {
+        let word = |at: usize| {
+            let bytes = secret[at * 8..at * 8 + 8].iter().rev();
+            bytes.fold(0, |word: u64, &byte| word << 8 | u64::from(byte))
+        };
+        Self([siphash([word(0), word(1)], &[epoch, 0]), siphash([word(2), word(3)], &[epoch, 1])])
+    }
+}
+
 impl fmt::Debug for CookieKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("CookieKey(..)")
@@ -150,6 +162,14 @@ mod tests {
     fn the_hash_is_siphash() {
         assert_eq!(siphash(KEY.0, &[0x0706_0504_0302_0100]), 0x93f5_f579_9a93_2462);
         assert_eq!(siphash(KEY.0, &[]), 0x726f_db47_dd0e_0e31);
+    }
+
+    #[test]
+    fn an_epochs_key_is_its_own() {
+        let (one, other) = ([7; 32], [8; 32]);
+        let keys = [(one, 1), (one, 2), (other, 1)].map(|(secret, epoch)| CookieKey::derive(&secret, epoch));
+        assert!(keys[0] != keys[1] && keys[0] != keys[2] && keys[1] != keys[2]);
+        assert_eq!(CookieKey::derive(&one, 1), keys[0]);
     }
 
     fn options() -> impl Strategy<Value = SynOptions> {

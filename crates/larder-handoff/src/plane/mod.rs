@@ -1,1 +1,261 @@
-//! The forwarding plane of a front-end.
+//! The forwarding plane of a front-end: programs on its interface that answer SYNs with cookies, pass known connections
+//! on to their nodes, and hand the rest to user space.
+//!
+//! ```text
+//!            client's packets                                  node's replies go to the client directly
+//!                  |
+//!            XDP or tc ingress ----- known connection ----------> node (Ethernet rewrite or tunnel)
+//!              |         |  \------- GET of a known target ------> node, and an event
+//!              |         |
+//!          SYN-ACK     hold: packet into the ring -> user space decides -> `put_flow`, `forward`
+//! ```
+//!
+//! The parts: [`Plane`] (this file and `control`), the programs in `bpf/front*.h`, the ring of events, the gates that
+//! bound what the fast path may do on its own, the links to nodes, and pins that let a restart take over without a gap.
+//!
+//! # Kernel
+//!
+//! 5.18 for XDP, 6.6 for tc (tcx, which the egress program needs in every mode). Rights: `CAP_BPF`, `CAP_NET_ADMIN`,
+//! `CAP_NET_RAW`, and `CAP_SYS_ADMIN` where no bpffs is mounted.
+//!
+//! # What it does not do
+//!
+//! VLAN-tagged frames, IPv4 options, fragments and IPv6 extension headers go to this host's stack. ICMP errors for a
+//! node's packets are not passed on to the node.
+
+mod control;
+mod error;
+mod events;
+mod frame;
+mod gates;
+mod link;
+mod mapping;
+mod pins;
+mod programs;
+mod ring;
+mod send;
+mod syscalls;
+#[cfg(test)]
+mod tests;
+
+pub use control::{FlowTo, ServiceSpec, TargetEntry, now_ns};
+pub use error::PlaneError;
+pub use events::PlaneEvent;
+pub use link::{Link, LinkError, Tunnel, TunnelKind};
+
+use gates::Gates;
+use libbpf_rs::MapHandle;
+use pins::Pins;
+use programs::Programs;
+use ring::Ring;
+use socket2::{Domain, Socket, Type};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Mutex;
+
+/// Where the programs sit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attach {
+    /// The best of the others that the interface takes: native, tc, generic.
+    Auto,
+    /// XDP in the driver.
+    Native,
+    /// XDP in the kernel's generic code.
+    Generic,
+    /// tc ingress.
+    Tc,
+}
+
+/// How a forwarding plane is set up.
+#[derive(Clone, Debug)]
+pub struct PlaneConfig {
+    /// Of this instance, for its pins. 1 to 64 of `a-z`, `A-Z`, `0-9`, `-`, `_`.
+    pub name: String,
+    /// The interface that clients' packets come by.
+    pub interface: String,
+    /// Where the programs sit.
+    pub attach: Attach,
+    /// Connections at most, 1 to 2^24; beyond, the least recently used is forgotten. 100 bytes each.
+    pub flows_max: u32,
+    /// Remembered decisions at most, 1 to 2^24; beyond, the least recently used is forgotten.
+    pub targets_max: u32,
+    /// The ring of events: a power of two, 4096 to 2^28, and a multiple of the page size. When it is full, first
+    /// packets are dropped: the client sends them again.
+    pub ring_bytes: u32,
+    /// Packets of one held connection that go to user space; those beyond are dropped. At least 1.
+    pub hold_packets: u32,
+}
+
+impl PlaneConfig {
+    fn check(&self) -> Result<(), PlaneError> {
+        let entries = 1..=1 << 24;
+        if !entries.contains(&self.flows_max) || !entries.contains(&self.targets_max) {
+            return Err(PlaneError::Config("flows_max and targets_max must be 1 to 2^24"));
+        }
+        let page = u32::try_from(rustix::param::page_size()).unwrap_or(u32::MAX);
+        if !self.ring_bytes.is_power_of_two() || self.ring_bytes < page || self.ring_bytes > 1 << 28 {
+            return Err(PlaneError::Config("ring_bytes must be a power of two from the page size to 2^28"));
+        }
+        if self.hold_packets == 0 {
+            return Err(PlaneError::Config("hold_packets must be at least 1"));
+        }
+        Ok(())
+    }
+}
+
+/// What stays behind when a plane stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leave {
+    /// Programs and maps: connections go on; new ones are held until the ring is full. The next start takes over.
+    Forwarding,
+    /// Nothing.
+    Nothing,
+}
+
+/// A running forwarding plane. Every method may be called from every thread.
+///
+/// Dropped without [`Plane::stop`] it leaves what [`Leave::Forwarding`] leaves, as a crash does.
+#[derive(Debug)]
+pub struct Plane {
+    programs: Programs,
+    flows: MapHandle,
+    targets: MapHandle,
+    services: MapHandle,
+    links: MapHandle,
+    tags: MapHandle,
+    keys: MapHandle,
+    events: MapHandle,
+    counters: MapHandle,
+    gates: Gates,
+    ring: Mutex<Ring>,
+    /// Writers that read first: keys, links and tags.
+    writing: Mutex<()>,
+    sender: Socket,
+    raw_v4: Socket,
+    /// `None` where the kernel has no IPv6.
+    raw_v6: Option<Socket>,
+    mac: [u8; 6],
+    ifindex: u32,
+    attached: Attach,
+    attachments: Vec<OwnedFd>,
+    pins: Option<Pins>,
+}
+
+impl Plane {
+    /// Loads and attaches the programs in this thread's network namespace. What a predecessor of the same name left is
+    /// taken over if its layout and sizes are ours, and removed otherwise.
+    ///
+    /// # Errors
+    ///
+    /// A config that cannot be, an interface that is not there, missing rights, a kernel that refuses.
+    pub fn start(config: &PlaneConfig) -> Result<Self, PlaneError> {
+        config.check()?;
+        let pins = Pins::open(&config.name).map_err(PlaneError::io("open the pins' directory"))?;
+        let sender = sender()?;
+        let ifindex = ifindex(&sender, &config.interface)?;
+        let mut refused = None;
+        for mode in programs::modes(config.attach, &pins) {
+            let plane = Self::load(config, mode, Some(&pins))?;
+            match plane.programs.attach(ifindex, mode, &pins) {
+                Ok(attachments) => {
+                    let mac = syscalls::interface_mac(sender.as_fd(), &config.interface)
+                        .map_err(PlaneError::io("read the interface's address"))?;
+                    return Ok(Self { attachments, ifindex, mac, attached: mode, ..plane });
+                }
+                Err(error) => {
+                    tracing::debug!(?mode, %error, "handoff plane: not attached");
+                    refused.get_or_insert(error);
+                }
+            }
+        }
+        let _ = pins.remove_all();
+        Err(refused.unwrap_or(PlaneError::Config("no way to attach")))
+    }
+
+    /// Everything but attaching.
+    fn load(config: &PlaneConfig, attach: Attach, pins: Option<&Pins>) -> Result<Self, PlaneError> {
+        let programs = Programs::load(config, attach, pins)?;
+        let (events, gates) = (programs.map("events")?, programs.map("gates")?);
+        let ring = Ring::new(events.as_fd(), config.ring_bytes).map_err(PlaneError::io("map the ring"))?;
+        let plane = Self {
+            flows: programs.map("flows")?,
+            targets: programs.map("targets")?,
+            services: programs.map("services")?,
+            links: programs.map("links")?,
+            tags: programs.map("tags")?,
+            keys: programs.map("keys")?,
+            counters: programs.map("counters")?,
+            gates: Gates::new(gates.as_fd()).map_err(PlaneError::io("map the gates"))?,
+            ring: Mutex::new(ring),
+            writing: Mutex::new(()),
+            sender: sender()?,
+            raw_v4: send::raw_socket(Domain::IPV4).map_err(PlaneError::io("open a raw socket"))?,
+            raw_v6: send::raw_socket(Domain::IPV6).ok(),
+            mac: [0; 6],
+            ifindex: 0,
+            attached: attach,
+            attachments: Vec::new(),
+            pins: pins.cloned(),
+            events,
+            programs,
+        };
+        if !plane.adopted() {
+            plane.prepare()?;
+        }
+        Ok(plane)
+    }
+
+    /// Whether the maps of a predecessor are in use: its connections and decisions go on.
+    pub fn adopted(&self) -> bool {
+        self.programs.adopted
+    }
+
+    /// Where the programs sit.
+    pub fn attached(&self) -> Attach {
+        self.attached
+    }
+
+    /// Number and Ethernet address of the interface, for [`Link`].
+    pub fn interface(&self) -> (u32, [u8; 6]) {
+        (self.ifindex, self.mac)
+    }
+
+    /// Readable when there are events.
+    pub fn events_fd(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
+    }
+
+    /// Ends the plane.
+    ///
+    /// # Errors
+    ///
+    /// If pins cannot be removed; then programs may go on running, and the next start or [`Plane::clean`] removes them.
+    pub fn stop(self, leave: Leave) -> Result<(), PlaneError> {
+        let Self { attachments, pins, .. } = self;
+        let removed = match (leave, pins) {
+            (Leave::Nothing, Some(pins)) => pins.remove_all(),
+            _ => Ok(()),
+        };
+        drop(attachments);
+        removed.map_err(PlaneError::io("remove what is pinned"))
+    }
+
+    /// Removes what a crashed instance left. Nothing left is fine.
+    ///
+    /// # Errors
+    ///
+    /// As [`Plane::stop`].
+    pub fn clean(name: &str) -> Result<(), PlaneError> {
+        let pins = Pins::open(name).map_err(PlaneError::io("open the pins' directory"))?;
+        pins.remove_all().map_err(PlaneError::io("remove what is pinned"))
+    }
+}
+
+fn sender() -> Result<Socket, PlaneError> {
+    // Protocol 0: it sends only.
+    Socket::new(Domain::PACKET, Type::RAW, None).map_err(PlaneError::io("open a packet socket"))
+}
+
+fn ifindex(socket: &Socket, interface: &str) -> Result<u32, PlaneError> {
+    rustix::net::netdevice::name_to_index(socket, interface)
+        .map_err(|errno| PlaneError::Interface { interface: interface.to_owned(), source: errno.into() })
+}

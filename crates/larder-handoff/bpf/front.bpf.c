@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* The front-end's programs: `front_xdp` and `front_tc` are the same, for the two hooks; `front_egress` silences sockets
+ * whose connection has moved on; `front_set_flow` lets user space change a connection without losing what the others
+ * write at the same time. What is decided for which packet is in ARCHITECTURE.md, and the parts are in front_*.h.
+ * Kernel: 5.18 (bpf_xdp_load_bytes, bpf_loop); native XDP, generic XDP or tc. */
+#include "front_flow.h"
+
+char _license[] SEC("license") = "GPL";
+
+IN struct service *service_at(const __u8 address[16], __be16 port_be) {
+    struct service_key key = {.port_be = port_be};
+    __builtin_memcpy(key.address, address, 16);
+    return bpf_map_lookup_elem(&services, &key);
+}
+
+/* The start of a connection. An older one on the same addresses stays until a packet proves the new one real. */
+IN int on_syn(void *ctx, int xdp, const struct packet *p, const struct service *service, struct flow *flow) {
+    count(COUNT_SYN);
+    if (p->flags & (TCP_RST | TCP_FIN)) {
+        count(COUNT_MALFORMED);
+        return drop(xdp);
+    }
+    if (flow) {
+        flow->syn_seq = p->seq;
+        flow->flags |= FLOW_SYN_SEEN;
+    }
+    if (service->flags & SERVICE_CLOSED || !(service->flags & SERVICE_COOKIE))
+        return pass(xdp);
+    return syn_answer(ctx, xdp, p, service);
+}
+
+IN int front(void *ctx, int xdp) {
+    struct packet p = {};
+    enum parsed parsed = packet_parse(frame_start(ctx, xdp), frame_end(ctx, xdp), &p);
+    if (parsed == PARSED_OTHER)
+        return pass(xdp);
+    struct service *service = service_at(p.server, p.server_port_be);
+    if (!service)
+        return pass(xdp);
+    if (parsed == PARSED_BAD || l4_at(&p) + p.header_bytes + p.payload_bytes > frame_bytes(ctx, xdp)) {
+        count(COUNT_MALFORMED);
+        return drop(xdp);
+    }
+    struct flow_key key = {.client_port_be = p.client_port_be, .service = service->id};
+    __builtin_memcpy(key.client, p.client, 16);
+    struct flow *flow = bpf_map_lookup_elem(&flows, &key);
+    if (p.flags & TCP_SYN && !(p.flags & TCP_ACK))
+        return on_syn(ctx, xdp, &p, service, flow);
+    if (flow) {
+        if (!flow_is_replaced(flow, &p, service))
+            return flow_known(ctx, xdp, &p, &key, flow);
+        if (!(flow->flags & FLOW_TOLD))
+            tell(EVENT_ENDED, &key, flow->flags, flow->node, 0);
+        bpf_map_delete_elem(&flows, &key);
+        count(COUNT_REUSED);
+    }
+    return flow_new(ctx, xdp, &p, &key, service);
+}
+
+SEC("xdp.frags")
+int front_xdp(struct xdp_md *ctx) {
+    return front(ctx, 1);
+}
+
+SEC("tc")
+int front_tc(struct __sk_buff *ctx) {
+    __u32 headers = L4_AT_V6 + 60;
+    if (ctx->data_end - ctx->data < headers) /* headers beyond the linear part */
+        bpf_skb_pull_data(ctx, ctx->len < headers ? ctx->len : headers);
+    return front(ctx, 0);
+}
+
+/* A socket here whose connection a node has now must neither acknowledge nor reset anything. The answer to a SYN that
+ * begins a new connection on the same addresses may leave. */
+SEC("tc")
+int front_egress(struct __sk_buff *ctx) {
+    struct packet p = {};
+    if (packet_parse(frame_start(ctx, 0), frame_end(ctx, 0), &p) == PARSED_OTHER)
+        return TC_ACT_UNSPEC;
+    struct service *service = service_at(p.client, p.client_port_be);
+    if (!service)
+        return TC_ACT_UNSPEC;
+    struct flow_key key = {.client_port_be = p.server_port_be, .service = service->id};
+    __builtin_memcpy(key.client, p.server, 16);
+    struct flow *flow = bpf_map_lookup_elem(&flows, &key);
+    if (!flow || flow->state != FLOW_NODE || (p.flags & TCP_SYN && flow->flags & FLOW_SYN_SEEN))
+        return TC_ACT_UNSPEC;
+    count(COUNT_EGRESS_DROPPED);
+    return TC_ACT_SHOT;
+}
+
+/* `node` stays where it is NO_NODE. A connection that is not there is made, with `seq` and `ack` as last seen. */
+struct flow_change {
+    struct flow_key key;
+    __u16 node;
+    __u8 state;
+    __u8 zero;
+    __u32 seq;
+    __u32 ack;
+};
+
+SEC("syscall")
+int front_set_flow(struct flow_change *change) {
+    struct flow_key key = change->key;
+    struct flow *flow = bpf_map_lookup_elem(&flows, &key);
+    if (flow) {
+        /* The node first: a packet in between must not go to the wrong one. */
+        if (change->node != NO_NODE)
+            *(volatile __u16 *)&flow->node = change->node;
+        *(volatile __u8 *)&flow->state = change->state;
+        return 0;
+    }
+    __u64 now = bpf_ktime_get_ns();
+    struct flow made = {
+        .state = change->state,
+        .node = change->node,
+        .first_seq = change->seq,
+        .last_seq = change->seq,
+        .last_ack = change->ack,
+        .seen_ns = now,
+        .opened_ns = now,
+    };
+    return bpf_map_update_elem(&flows, &key, &made, BPF_ANY) ? 1 : 0;
+}

@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* Connections: those that are known, and the first packets of those that are not. */
+#pragma once
+#include "front_cookie.h"
+#include "front_forward.h"
+#include "front_head.h"
+
+/* A FIN or RST is believed if it is so near to what the client sent last: a forged one would have to guess. */
+#define END_SLACK_BYTES 65536
+
+/* Puts the packet into the ring. Returns 0 if it does not fit. */
+IN int punt(void *ctx, int xdp, const struct packet *p, const struct flow_key *key, __u8 flags, int first, __u64 hash) {
+    __u32 bytes = l4_at(p) + p->header_bytes + p->payload_bytes;
+    struct scratch *s = scratch();
+    if (!s || bytes > PUNT_BYTES_MAX || frame_load(ctx, xdp, 0, s->packet, clamp(bytes, PUNT_BYTES_MAX))) {
+        count(COUNT_PUNT_LOST);
+        return 0;
+    }
+    __builtin_memset(&s->event, 0, sizeof(s->event));
+    s->event.kind = EVENT_PUNT;
+    s->event.flags = flags;
+    s->event.node = NO_NODE;
+    s->event.packet_bytes = bytes;
+    s->event.flow = *key;
+    s->event.first = first;
+    s->event.at_ns = bpf_ktime_get_ns();
+    s->event.target = hash;
+    if (bpf_ringbuf_output(&events, s, sizeof(s->event) + clamp(bytes, PUNT_BYTES_MAX), 0)) {
+        count(COUNT_PUNT_LOST);
+        return 0;
+    }
+    count(COUNT_PUNTED);
+    return 1;
+}
+
+/* A new entry in `flows`. Returns 0 if another processor was first or there is no room. */
+IN int flow_open(const struct packet *p, const struct flow_key *key, __u8 state, __u8 flags, __u16 node) {
+    __u64 now = bpf_ktime_get_ns();
+    int fin = p->flags & TCP_FIN ? 1 : 0;
+    struct flow flow = {
+        .state = state,
+        .flags = flags,
+        .node = node,
+        .first_seq = p->seq,
+        .last_seq = p->seq + p->payload_bytes + fin,
+        .last_ack = p->ack,
+        .held = state == FLOW_HOLD,
+        .packets = state == FLOW_NODE,
+        .requests = p->payload_bytes ? 1 : 0,
+        .seen_ns = now,
+        .opened_ns = now,
+    };
+    return !bpf_map_update_elem(&flows, key, &flow, BPF_NOEXIST);
+}
+
+/* The end of the client's side, told once; again with the next packet if the ring had no room. */
+IN void flow_ended(struct flow *flow, const struct flow_key *key) {
+    if (!(flow->flags & (FLOW_CLIENT_FIN | FLOW_CLIENT_RST)) || flow->flags & FLOW_TOLD)
+        return;
+    if (tell(EVENT_ENDED, key, flow->flags, flow->node, 0))
+        flow->flags |= FLOW_TOLD;
+}
+
+/* Takes down what a packet of a known connection says. */
+IN void flow_note(struct flow *flow, const struct flow_key *key, const struct packet *p) {
+    __u32 end = p->seq + p->payload_bytes + (p->flags & TCP_FIN ? 1 : 0);
+    int fresh = !flow->packets && !flow->held && !flow->last_seq;
+    if (p->flags & (TCP_FIN | TCP_RST)) {
+        if (fresh || p->seq - flow->last_seq + END_SLACK_BYTES < 2 * END_SLACK_BYTES)
+            flow->flags |= p->flags & TCP_RST ? FLOW_CLIENT_RST : FLOW_CLIENT_FIN;
+    }
+    if (!(p->flags & TCP_RST) && (fresh || (__s32)(end - flow->last_seq) > 0))
+        flow->last_seq = end;
+    if (p->flags & TCP_ACK && (fresh || (__s32)(p->ack - flow->last_ack) > 0))
+        flow->last_ack = p->ack;
+    if (p->payload_bytes)
+        flow->requests++;
+    flow->seen_ns = bpf_ktime_get_coarse_ns();
+    flow_ended(flow, key);
+}
+
+/* 1 if the packet belongs to a new connection on the addresses of this one. Only then is the old one given up: a SYN
+ * alone may be forged, a packet that fits the answer to it is not. */
+IN int flow_is_replaced(const struct flow *flow, const struct packet *p, const struct service *service) {
+    int follows_syn = flow->flags & FLOW_SYN_SEEN && p->seq == flow->syn_seq + 1;
+    if (!(p->flags & TCP_ACK) || p->flags & TCP_RST)
+        return 0;
+    if (!(service->flags & SERVICE_COOKIE))
+        return follows_syn;
+    int closing = flow->flags & (FLOW_CLIENT_FIN | FLOW_CLIENT_RST) && p->seq != flow->last_seq;
+    return (follows_syn || closing) && p->seq != flow->first_seq && cookie_believed(p);
+}
+
+IN int flow_known(void *ctx, int xdp, const struct packet *p, const struct flow_key *key, struct flow *flow) {
+    flow_note(flow, key, p);
+    switch (flow->state) {
+    case FLOW_NODE:
+        flow->packets++;
+        return forward(ctx, xdp, p, flow->node);
+    case FLOW_HOLD:
+        if (flow->held >= config.hold_packets) {
+            count(COUNT_HOLD_FULL);
+            return drop(xdp);
+        }
+        flow->held++;
+        count(COUNT_HELD);
+        punt(ctx, xdp, p, key, flow->flags, 0, 0);
+        return drop(xdp);
+    case FLOW_RESET:
+        return reset_answer(ctx, xdp, p);
+    default:
+        count(COUNT_LOCAL);
+        return pass(xdp);
+    }
+}
+
+/* Takes a place at a gate if it has one. */
+IN int gate_enter(__u32 slot, struct gate **entered) {
+    struct gate *gate = bpf_map_lookup_elem(&gates, &slot);
+    if (!gate || !gate->usable)
+        return 0;
+    __u64 opened = __sync_fetch_and_add(&gate->opened, 1);
+    __u64 counted = *(volatile __u64 *)&gate->seen; /* seen and base, written together */
+    __u32 active = (__u32)(counted >> 32) + ((__u32)opened - (__u32)counted);
+    if (active >= gate->limit) {
+        __sync_fetch_and_add(&gate->opened, -1);
+        return 0;
+    }
+    *entered = gate;
+    return 1;
+}
+
+IN void gate_leave(struct gate *gate) {
+    __sync_fetch_and_add(&gate->opened, -1);
+}
+
+/* Opens a connection to the node that a known target has. Returns 0 if it cannot. */
+IN int fast_open(const struct packet *p, const struct flow_key *key, __u64 hash, __u16 *node) {
+    struct target *target = bpf_map_lookup_elem(&targets, &hash);
+    struct gate *of_node, *of_all;
+    if (!target || target->service != key->service || target->expires_ns <= bpf_ktime_get_ns())
+        return 0;
+    __u32 slot = target->node;
+    struct node_link *link = bpf_map_lookup_elem(&links, &slot);
+    if (!link || link->kind == LINK_NONE)
+        return 0;
+    if (!gate_enter(slot, &of_node)) {
+        count(COUNT_GATE_CLOSED);
+        return 0;
+    }
+    if (!gate_enter(NODES_MAX, &of_all)) {
+        gate_leave(of_node);
+        count(COUNT_GATE_CLOSED);
+        return 0;
+    }
+    if (flow_open(p, key, FLOW_NODE, FLOW_FAST, slot)) {
+        if (tell(EVENT_OPENED, key, FLOW_FAST, slot, target)) {
+            *node = slot;
+            count(COUNT_FAST);
+            return 1;
+        }
+        bpf_map_delete_elem(&flows, key);
+    }
+    gate_leave(of_all);
+    gate_leave(of_node);
+    return 0;
+}
+
+/* The first segment of a connection whose cookie is good. */
+IN int flow_first(void *ctx, int xdp, const struct packet *p, const struct flow_key *key,
+                  const struct service *service) {
+    __u64 hash = head_hash(ctx, xdp, p);
+    __u16 node = NO_NODE;
+    if (hash && service->flags & SERVICE_FAST && fast_open(p, key, hash, &node)) {
+        if (p->flags & TCP_FIN) {
+            struct flow *flow = bpf_map_lookup_elem(&flows, key);
+            if (flow) {
+                flow->flags |= FLOW_CLIENT_FIN;
+                flow_ended(flow, key);
+            }
+        }
+        return forward(ctx, xdp, p, node);
+    }
+    if (!flow_open(p, key, FLOW_HOLD, 0, NO_NODE))
+        return drop(xdp); /* a copy of it is on another processor: the client sends again what gets lost */
+    if (!punt(ctx, xdp, p, key, 0, 1, hash)) {
+        bpf_map_delete_elem(&flows, key);
+        return drop(xdp);
+    }
+    if (p->flags & TCP_FIN) {
+        struct flow *flow = bpf_map_lookup_elem(&flows, key);
+        if (flow) {
+            flow->flags |= FLOW_CLIENT_FIN;
+            flow_ended(flow, key);
+        }
+    }
+    return drop(xdp);
+}
+
+/* A packet of a connection that is not in the table: the tag of a node in its timestamp tells where it belongs. */
+IN int flow_by_tag(void *ctx, int xdp, const struct packet *p, __u16 *node) {
+    struct options o;
+    options_read(ctx, xdp, p, &o);
+    __u32 tag = o.tsecr >> 24;
+    if (!o.timestamps || !tag || !(p->flags & TCP_ACK))
+        return 0;
+    __u32 *slot = bpf_map_lookup_elem(&tags, &tag);
+    if (!slot || *slot >= NODES_MAX)
+        return 0;
+    *node = *slot;
+    return 1;
+}
+
+/* An unknown packet that opens nothing. */
+IN int flow_unknown(void *ctx, int xdp, const struct packet *p, const struct flow_key *key,
+                    const struct service *service) {
+    __u16 node = NO_NODE;
+    if (service->flags & SERVICE_TAGS && flow_by_tag(ctx, xdp, p, &node)) {
+        count(COUNT_BY_TAG);
+        /* A connection that begins with its end, or that another processor has made, needs no entry of ours. */
+        if (!(p->flags & TCP_RST))
+            flow_open(p, key, FLOW_NODE, FLOW_BY_TAG | (p->flags & TCP_FIN ? FLOW_CLIENT_FIN : 0), node);
+        return forward(ctx, xdp, p, node);
+    }
+    count(service->flags & SERVICE_COOKIE && p->flags & TCP_ACK ? COUNT_BAD_COOKIE : COUNT_UNKNOWN);
+    return service->flags & SERVICE_GRACE ? drop(xdp) : pass(xdp);
+}
+
+IN int flow_new(void *ctx, int xdp, const struct packet *p, const struct flow_key *key,
+                const struct service *service) {
+    if (!(service->flags & SERVICE_COOKIE) || !(p->flags & TCP_ACK) || !cookie_believed(p))
+        return flow_unknown(ctx, xdp, p, key, service);
+    if (p->flags & TCP_RST) {
+        count(COUNT_UNKNOWN);
+        return drop(xdp);
+    }
+    if (p->payload_bytes)
+        return flow_first(ctx, xdp, p, key, service);
+    if (p->flags & TCP_FIN) { /* it asks for nothing: the stack here closes it */
+        flow_open(p, key, FLOW_LOCAL, FLOW_CLIENT_FIN | FLOW_TOLD, NO_NODE);
+        count(COUNT_LOCAL);
+        return pass(xdp);
+    }
+    count(COUNT_HANDSHAKE_ACK);
+    return drop(xdp);
+}

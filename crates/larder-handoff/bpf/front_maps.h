@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* The front-end's tables, its counters, and what it tells user space. Sizes marked "config" are set before loading. */
+#pragma once
+#include "abi.h"
+#include "packet.h"
+
+struct {
+    __uint(type, BPF_MAP_TYPE_LRU_HASH);
+    __uint(max_entries, 65536); /* config */
+    __type(key, struct flow_key);
+    __type(value, struct flow);
+} flows SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_LRU_HASH);
+    __uint(max_entries, 16384); /* config */
+    __type(key, __u64);
+    __type(value, struct target);
+} targets SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_HASH);
+    __uint(max_entries, SERVICES_MAX);
+    __type(key, struct service_key);
+    __type(value, struct service);
+} services SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, NODES_MAX);
+    __type(key, __u32);
+    __type(value, struct node_link);
+} links SEC(".maps");
+
+/* Node by tag; NO_NODE where a tag names none. */
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, 256);
+    __type(key, __u32);
+    __type(value, __u32);
+} tags SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(map_flags, BPF_F_MMAPABLE);
+    __uint(max_entries, NODES_MAX + 1);
+    __type(key, __u32);
+    __type(value, struct gate);
+} gates SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, 1);
+    __type(key, __u32);
+    __type(value, struct keys);
+} keys SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_RINGBUF);
+    __uint(max_entries, 1 << 20); /* config */
+} events SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+    __uint(max_entries, COUNT_MAX);
+    __type(key, __u32);
+    __type(value, __u64);
+} counters SEC(".maps");
+
+/* What does not fit on the stack. Programs of one processor do not interrupt each other here: all run in softirq. */
+struct scratch {
+    struct event event;
+    __u8 packet[PUNT_BYTES_MAX]; /* behind its event, as it goes into the ring */
+    __u8 head[HEAD_HASH_BYTES_MAX + 8];
+};
+
+struct {
+    __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+    __uint(max_entries, 1);
+    __type(key, __u32);
+    __type(value, struct scratch);
+} scratches SEC(".maps");
+
+/* Set before loading; src/plane/programs.rs writes it by these offsets. */
+struct front_config {
+    __u32 hold_packets; /* of one held connection that go to user space */
+    __u32 checksums_partial; /* 1 where packets may still wait for their checksum: not in native XDP */
+};
+const volatile struct front_config config = {.hold_packets = 64};
+
+static __always_inline void count(enum counter which) {
+    __u32 key = which;
+    __u64 *value = bpf_map_lookup_elem(&counters, &key);
+    if (value)
+        *value += 1;
+}
+
+static __always_inline struct scratch *scratch(void) {
+    __u32 zero = 0;
+    return bpf_map_lookup_elem(&scratches, &zero);
+}
+
+/* An event without a packet. Returns 0 if the ring has no room. */
+static __always_inline int tell(__u8 kind, const struct flow_key *key, __u8 flags, __u16 node,
+                                const struct target *target) {
+    struct event event = {.kind = kind, .flags = flags, .node = node, .flow = *key, .at_ns = bpf_ktime_get_ns()};
+    if (target) {
+        event.route = target->route;
+        event.class_ = target->class_;
+        event.target = target->id;
+    }
+    if (!bpf_ringbuf_output(&events, &event, sizeof(event), 0))
+        return 1;
+    count(COUNT_EVENT_LOST);
+    return 0;
+}

@@ -1,0 +1,108 @@
+//! Where maps and links outlive the process: a directory per instance in a bpffs.
+//!
+//! `/sys/fs/bpf/larder/<name>` where a bpffs is mounted there, else a bpffs of our own under `/run/larder/bpf`. What is
+//! pinned lies in a directory named for its layout; another layout's is removed, since nothing can read it.
+
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open, statfs};
+use rustix::mount::{MountFlags, mount};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Raised when the meaning of what is pinned changes; sizes are compared besides.
+const LAYOUT: &str = "layout-1";
+/// `BPF_FS_MAGIC` of linux/magic.h.
+const BPFFS: u32 = 0xcafe_4a11;
+const SYSTEM: &str = "/sys/fs/bpf";
+const OURS: &str = "/run/larder/bpf";
+
+/// The pins of one instance.
+#[derive(Clone, Debug)]
+pub(crate) struct Pins {
+    directory: PathBuf,
+}
+
+fn is_bpffs(path: &Path) -> bool {
+    statfs(path).is_ok_and(|is| is.f_type as u32 == BPFFS)
+}
+
+/// The root of a bpffs, mounted if need be (`CAP_SYS_ADMIN`).
+fn root() -> io::Result<PathBuf> {
+    if is_bpffs(Path::new(SYSTEM)) {
+        return Ok(Path::new(SYSTEM).join("larder"));
+    }
+    fs::create_dir_all(OURS)?;
+    // One process mounts, the others wait and see it.
+    let lock = open(
+        "/run/larder/bpf.lock",
+        OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC,
+        Mode::RUSR | Mode::WUSR,
+    )?;
+    flock(&lock, FlockOperation::LockExclusive)?;
+    if !is_bpffs(Path::new(OURS)) {
+        mount("larder", OURS, "bpf", MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC, None)?;
+    }
+    Ok(PathBuf::from(OURS))
+}
+
+impl Pins {
+    /// The pins of the instance `name`; other layouts of it are removed.
+    pub(crate) fn open(name: &str) -> io::Result<Self> {
+        let letters = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        if name.is_empty() || name.len() > 64 || !name.chars().all(letters) {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "the name is not 1 to 64 of a-z, 0-9, - and _",
+            ));
+        }
+        let instance = root()?.join(name);
+        let directory = instance.join(LAYOUT);
+        fs::create_dir_all(&directory)?;
+        for entry in fs::read_dir(&instance)? {
+            let path = entry?.path();
+            if path != directory {
+                fs::remove_dir_all(path)?;
+            }
+        }
+        Ok(Self { directory })
+    }
+
+    pub(crate) fn path(&self, of: &str) -> PathBuf {
+        self.directory.join(of)
+    }
+
+    pub(crate) fn is_pinned(&self, of: &str) -> bool {
+        self.path(of).exists()
+    }
+
+    pub(crate) fn remove(&self, of: &str) -> io::Result<()> {
+        match fs::remove_file(self.path(of)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes every pin: programs are detached and maps freed once no process has them open.
+    pub(crate) fn clear(&self) -> io::Result<()> {
+        // Links first: no program may run without what user space keeps up.
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&self.directory)? {
+            names.push(entry?.file_name());
+        }
+        names.sort_by_key(|name| !name.to_string_lossy().starts_with("link"));
+        for name in names {
+            fs::remove_file(self.directory.join(name))?;
+        }
+        Ok(())
+    }
+
+    /// Removes the directories too.
+    pub(crate) fn remove_all(&self) -> io::Result<()> {
+        self.clear()?;
+        fs::remove_dir(&self.directory)?;
+        match self.directory.parent() {
+            Some(instance) => fs::remove_dir(instance),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! The front-end's programs: loaded with the maps that a predecessor left, if they fit, and attached.
+
+use super::pins::Pins;
+use super::syscalls::{self, Hook};
+use super::{Attach, PlaneConfig, PlaneError};
+use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, OpenMapMut, OpenObject, ProgramMut};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+const OBJECT: &[u8] = include_bytes!("../../bpf/prebuilt/front.bpf.o");
+
+/// The maps that outlive a process. The others hold nothing.
+const KEPT: [&str; 9] =
+    ["flows", "targets", "services", "links", "tags", "gates", "keys", "events", "counters"];
+
+/// Programs that are loaded, and their maps.
+#[derive(Debug)]
+pub(super) struct Programs {
+    object: Object,
+    /// Maps of a predecessor are in use.
+    pub(super) adopted: bool,
+}
+
+fn sized(map: &mut OpenMapMut<'_>, config: &PlaneConfig) -> libbpf_rs::Result<()> {
+    match map.name().to_str() {
+        Some("flows") => map.set_max_entries(config.flows_max),
+        Some("targets") => map.set_max_entries(config.targets_max),
+        Some("events") => map.set_max_entries(config.ring_bytes),
+        _ => Ok(()),
+    }
+}
+
+/// Writes `struct front_config`.
+fn configure(map: &mut OpenMapMut<'_>, config: &PlaneConfig, attach: Attach) {
+    let partial = u32::from(attach != Attach::Native);
+    if let Some(value) = map.initial_value_mut()
+        && value.len() >= 8
+    {
+        value[..4].copy_from_slice(&config.hold_packets.to_ne_bytes());
+        value[4..8].copy_from_slice(&partial.to_ne_bytes());
+    }
+}
+
+fn opened(config: &PlaneConfig, attach: Attach) -> libbpf_rs::Result<OpenObject> {
+    let mut object = ObjectBuilder::default().name("larder_front")?.open_memory(OBJECT)?;
+    for mut map in object.maps_mut() {
+        if map.name().to_string_lossy().ends_with(".rodata") {
+            configure(&mut map, config, attach);
+        } else {
+            sized(&mut map, config)?;
+        }
+    }
+    // Only what will be attached is shown to the verifier.
+    for mut program in object.progs_mut() {
+        let unused = if attach == Attach::Tc { "front_xdp" } else { "front_tc" };
+        if program.name() == unused {
+            program.set_autoload(false);
+        }
+    }
+    Ok(object)
+}
+
+/// Whether every pinned map is as this version would make it.
+fn fits(object: &mut OpenObject, pins: &Pins) -> bool {
+    object.maps_mut().all(|map| {
+        let name = map.name().to_string_lossy();
+        if !KEPT.contains(&&*name) {
+            return true;
+        }
+        MapHandle::from_pinned_path(pins.path(&name)).is_ok_and(|pinned| {
+            pinned.map_type() == map.map_type()
+                && pinned.key_size() == map.key_size()
+                && pinned.value_size() == map.value_size()
+                && pinned.max_entries() == map.max_entries()
+        })
+    })
+}
+
+impl Programs {
+    /// Loads the programs for `attach`, which is not `Auto`. With `pins`, maps are shared with a predecessor where all
+    /// fit, else everything it left is removed; new maps are pinned.
+    pub(super) fn load(
+        config: &PlaneConfig,
+        attach: Attach,
+        pins: Option<&Pins>,
+    ) -> Result<Self, PlaneError> {
+        let mut object = opened(config, attach).map_err(PlaneError::bpf("read the programs"))?;
+        let mut adopted = false;
+        if let Some(pins) = pins {
+            adopted = fits(&mut object, pins);
+            if !adopted {
+                pins.clear().map_err(PlaneError::io("remove what a predecessor left"))?;
+            }
+            for mut map in object.maps_mut() {
+                let name = map.name().to_string_lossy().into_owned();
+                if KEPT.contains(&name.as_str()) {
+                    map.set_pin_path(pins.path(&name)).map_err(PlaneError::bpf("pin a map"))?;
+                }
+            }
+        }
+        let object = object.load().map_err(PlaneError::bpf("load the programs"))?;
+        Ok(Self { object, adopted })
+    }
+
+    /// A map by its name in `bpf/front_maps.h`.
+    pub(super) fn map(&self, name: &'static str) -> Result<MapHandle, PlaneError> {
+        let map = self.object.maps().find(|map| map.name() == name);
+        let map = map.ok_or(PlaneError::Config("the object lacks a map"))?;
+        MapHandle::try_from(&map).map_err(PlaneError::bpf("open a map"))
+    }
+
+    /// A program by its name in `bpf/front.bpf.c`.
+    pub(super) fn program(&self, name: &'static str) -> Result<ProgramMut<'_>, PlaneError> {
+        let program = self.object.progs_mut().find(|program| program.name() == name);
+        program.ok_or(PlaneError::Config("the object lacks a program"))
+    }
+
+    /// Attaches everything that `attach` means. The links detach when dropped, unless they are pinned.
+    pub(super) fn attach(
+        &self,
+        ifindex: u32,
+        attach: Attach,
+        pins: &Pins,
+    ) -> Result<Vec<OwnedFd>, PlaneError> {
+        let (hook, name) = match attach {
+            Attach::Tc => (Hook::TcIngress, "front_tc"),
+            Attach::Generic => (Hook::XdpGeneric, "front_xdp"),
+            Attach::Native | Attach::Auto => (Hook::XdpNative, "front_xdp"),
+        };
+        // A predecessor's link by another hook would count every packet twice, or be in the way.
+        for other in [Hook::TcIngress, Hook::XdpGeneric, Hook::XdpNative] {
+            if other != hook {
+                pins.remove(pin_name(other)).map_err(PlaneError::io("remove a predecessor's link"))?;
+            }
+        }
+        let egress = self.hook(ifindex, Hook::TcEgress, "front_egress", pins)?;
+        let ingress = self.hook(ifindex, hook, name, pins)?;
+        Ok(vec![ingress, egress])
+    }
+
+    /// Replaces the program of a pinned link at once, or makes the link and pins it.
+    fn hook(&self, ifindex: u32, hook: Hook, name: &'static str, pins: &Pins) -> Result<OwnedFd, PlaneError> {
+        let program = self.program(name)?;
+        if pins.is_pinned(pin_name(hook)) {
+            match taken_over(ifindex, hook, &program, pins) {
+                Ok(Some(link)) => return Ok(link),
+                Ok(None) | Err(_) => {
+                    pins.remove(pin_name(hook)).map_err(PlaneError::io("remove a predecessor's link"))?;
+                }
+            }
+        }
+        let link = syscalls::link_create(program.as_fd(), ifindex, hook)
+            .map_err(PlaneError::io("attach a program"))?;
+        syscalls::pin(link.as_fd(), &pins.path(pin_name(hook))).map_err(PlaneError::io("pin a link"))?;
+        Ok(link)
+    }
+}
+
+/// A predecessor's link with our program; `None` if it is on another interface.
+fn taken_over(
+    ifindex: u32,
+    hook: Hook,
+    program: &ProgramMut<'_>,
+    pins: &Pins,
+) -> io::Result<Option<OwnedFd>> {
+    let link = syscalls::open_pin(&pins.path(pin_name(hook)))?;
+    if syscalls::link_ifindex(link.as_fd())? != ifindex {
+        return Ok(None);
+    }
+    syscalls::link_update(link.as_fd(), program.as_fd())?;
+    Ok(Some(link))
+}
+
+fn pin_name(hook: Hook) -> &'static str {
+    match hook {
+        Hook::XdpNative => "link-xdp-native",
+        Hook::XdpGeneric => "link-xdp-generic",
+        Hook::TcIngress => "link-tc-ingress",
+        Hook::TcEgress => "link-tc-egress",
+    }
+}
+
+/// The modes to try, best first: a predecessor's, then native XDP; tc before generic XDP, which copies every packet.
+pub(super) fn modes(wanted: Attach, pins: &Pins) -> Vec<Attach> {
+    if wanted != Attach::Auto {
+        return vec![wanted];
+    }
+    let mut modes = vec![Attach::Native, Attach::Tc, Attach::Generic];
+    let hooks = [Hook::XdpNative, Hook::TcIngress, Hook::XdpGeneric];
+    if let Some(at) = hooks.iter().position(|&hook| pins.is_pinned(pin_name(hook))) {
+        modes[..=at].rotate_right(1);
+    }
+    modes
+}

@@ -1,0 +1,202 @@
+//! SYN-ACKs and RSTs.
+
+use super::packet::{ACK, CLIENT_MAC, FIN, ISN, MSS, RST, SACK, SYN, TIMESTAMPS, WSCALE, be16, read};
+use super::{Bench, Fate, KEYS, OUR_MAC, all_on, everywhere};
+use crate::plane::{FlowTo, ServiceSpec};
+use crate::{Cookie, SynOptions};
+
+/// The options of a SYN-ACK, read back; each at most once.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Answered {
+    mss: Option<u16>,
+    sack: bool,
+    tsecr: Option<u32>,
+    tsval: u32,
+    wscale: Option<u8>,
+}
+
+fn answered(mut options: &[u8]) -> Answered {
+    let mut all = Answered::default();
+    while let [kind, rest @ ..] = options {
+        if *kind == 1 {
+            options = rest;
+            continue;
+        }
+        let (option, after) = options.split_at(usize::from(rest[0]));
+        match (kind, option.len()) {
+            (2, 4) => assert_eq!(all.mss.replace(be16(&option[2..])), None),
+            (3, 3) => assert_eq!(all.wscale.replace(option[2]), None),
+            (4, 2) => all.sack = true,
+            (8, 10) => {
+                let word = |at: usize| u32::from_be_bytes(option[at..at + 4].try_into().expect("4 bytes"));
+                all.tsval = word(2);
+                assert_eq!(all.tsecr.replace(word(6)), None);
+            }
+            other => unreachable!("an option that nobody offered: {other:?}"),
+        }
+        options = after;
+    }
+    all
+}
+
+/// Every set of options, in this order, padded.
+#[test]
+fn a_syn_is_answered_with_a_cookie() {
+    everywhere(all_on(), |bench| {
+        for set in 0..16_u8 {
+            let has = |bit: u8| set >> bit & 1 == 1;
+            let all: [&[u8]; 4] = [&MSS, &SACK, &TIMESTAMPS, &WSCALE];
+            let options: Vec<&[u8]> =
+                (0..4).filter(|&bit| has(bit)).map(|bit| all[usize::from(bit)]).collect();
+            let syn = bench.packet().syn(&options);
+            let frame = syn.frame();
+            let answer = bench.run(&frame).sent();
+            assert!(answer.len() <= frame.len(), "the answer is longer than the SYN");
+            let (reply, macs) = read(&answer);
+            assert_eq!(macs, [CLIENT_MAC, OUR_MAC]);
+            assert_eq!((reply.from, reply.to, reply.flags), (syn.to, syn.from, SYN | ACK));
+            assert_eq!((reply.ack, reply.payload.len()), (ISN.wrapping_add(1), 0));
+            let got = answered(&reply.options);
+            assert!(got.tsval >> 23 == 0, "the top bits are for tags");
+            let want = Answered {
+                // May be told where the client's padding has room for it.
+                mss: got.mss.filter(|_| !has(0)).or(has(0).then_some(1400)),
+                sack: has(1),
+                tsecr: has(2).then_some(0x1122_3344),
+                tsval: got.tsval,
+                wscale: has(3).then_some(7),
+            };
+            assert_eq!(got, want);
+            let kept = Cookie(reply.seq).check(KEYS[0], syn.from, syn.to, ISN).expect("a cookie of ours");
+            let mss = match (has(0), bench.v6) {
+                (true, false) => 1460,
+                (true, true) => 1440,
+                (false, _) => 536,
+            };
+            let wscale = has(3).then_some(9);
+            assert_eq!(kept, SynOptions { mss, sack: has(1), timestamps: has(2), wscale });
+        }
+        assert_eq!((bench.counter("syn"), bench.counter("syn_ack")), (16, 16));
+        assert!(bench.plane.flow(bench.key()).is_none(), "a SYN leaves nothing behind");
+    });
+}
+
+#[test]
+fn padding_of_short_frames_stays() {
+    everywhere(all_on(), |bench| {
+        let mut frame = bench.packet().syn(&[]).frame();
+        let padded = frame.len().max(60);
+        frame.resize(padded, 0);
+        let answer = bench.run(&frame).sent();
+        assert_eq!(answer.len(), padded);
+        read(&answer);
+    });
+}
+
+#[test]
+fn data_in_a_syn_is_not_acknowledged() {
+    everywhere(all_on(), |bench| {
+        let syn = bench.packet().syn(&[&MSS, &WSCALE]).payload(&[0x55; 999]);
+        let (reply, _) = read(&bench.run(&syn.frame()).sent());
+        assert_eq!((reply.ack, reply.options.len()), (ISN.wrapping_add(1), 8));
+    });
+}
+
+/// Options that lie about their length end the list; nothing behind them counts.
+#[test]
+fn options_that_lie_are_not_believed() {
+    everywhere(all_on(), |bench| {
+        for lie in [[3, 0], [3, 1], [8, 60], [2, 3]] {
+            let syn = bench.packet().syn(&[&MSS, &lie, &WSCALE]);
+            let (reply, _) = read(&bench.run(&syn.frame()).sent());
+            assert_eq!(answered(&reply.options).mss, Some(1400));
+        }
+        let nothing_but_padding = bench.packet().syn(&[&[1; 40]]);
+        let (reply, _) = read(&bench.run(&nothing_but_padding.frame()).sent());
+        assert_eq!(answered(&reply.options).wscale, None);
+    });
+}
+
+#[test]
+fn a_second_key_is_believed_and_the_current_one_makes() {
+    everywhere(all_on(), |bench| {
+        bench.plane.set_keys(&KEYS, 1).expect("keys");
+        let syn = bench.packet().syn(&[&MSS]);
+        let (reply, _) = read(&bench.run(&syn.frame()).sent());
+        assert!(Cookie(reply.seq).check(KEYS[1], syn.from, syn.to, ISN).is_some());
+        for key in KEYS {
+            let ack = bench.packet().opened(key, 0);
+            assert_eq!(bench.run(&ack.frame()), Fate::Dropped);
+        }
+        assert_eq!((bench.counter("handshake_ack"), bench.counter("bad_cookie")), (2, 0));
+    });
+}
+
+#[test]
+fn without_cookies_a_syn_goes_to_the_stack() {
+    let closed = ServiceSpec { closed: true, ..all_on() };
+    let repair = ServiceSpec { cookie: false, ..all_on() };
+    for spec in [closed, repair] {
+        everywhere(spec, |bench| {
+            assert_eq!(bench.run(&bench.packet().syn(&[&MSS]).frame()), Fate::Passed);
+        });
+    }
+}
+
+#[test]
+fn a_client_of_a_dead_node_is_reset() {
+    everywhere(all_on(), |bench| {
+        bench.plane.put_flow(bench.key(), FlowTo::Reset).expect("a flow");
+        let packet = bench.packet().opened(KEYS[1], 5000).tsecr(77).payload(b"more");
+        let frame = packet.frame();
+        let answer = bench.run(&frame).sent();
+        assert!(answer.len() <= frame.len());
+        let (reply, macs) = read(&answer);
+        assert_eq!(macs, [CLIENT_MAC, OUR_MAC]);
+        assert_eq!((reply.flags, reply.seq, reply.ack), (RST, packet.ack, 0));
+        assert_eq!((reply.from, reply.to), (packet.to, packet.from));
+        assert!(reply.options.is_empty() && reply.payload.is_empty());
+        for flags in [RST, RST | ACK, FIN] {
+            assert_eq!(bench.run(&packet.clone().flags(flags).frame()), Fate::Dropped, "{flags}");
+        }
+        assert_eq!(bench.counter("reset"), 1);
+    });
+}
+
+/// Where the kernel still owes a packet its checksum, it owes the answer's too.
+#[test]
+fn a_checksum_that_waits_stays_waiting() {
+    everywhere(all_on(), |bench| {
+        if bench.plane.attached() == super::Attach::Native {
+            return;
+        }
+        let mut frame = bench.packet().syn(&[&MSS]).frame();
+        let at = if bench.v6 { 54 } else { 34 };
+        let partial = |frame: &[u8]| {
+            let addresses = if bench.v6 { &frame[22..54] } else { &frame[26..34] };
+            !super::super::frame::checksum(&[addresses, &[0, 6, 0, (frame.len() - at) as u8]])
+        };
+        let waits = partial(&frame).to_be_bytes();
+        frame[at + 16..at + 18].copy_from_slice(&waits);
+        let answer = bench.run(&frame).sent();
+        assert_eq!(be16(&answer[at + 16..]), partial(&answer));
+    });
+}
+
+/// The spoofed SYN: a live connection goes on.
+#[test]
+fn a_syn_does_not_end_a_connection() {
+    everywhere(all_on(), |bench: &Bench| {
+        bench.plane.put_flow(bench.key(), FlowTo::Node(7)).expect("a flow");
+        let before = bench.packet().opened(KEYS[0], 100).payload(b"x");
+        bench.run(&before.frame()).sent();
+        let mut syn = bench.packet().syn(&[&MSS]);
+        syn.seq = 12345;
+        read(&bench.run(&syn.frame()).sent());
+        let flow = bench.plane.flow(bench.key()).expect("the flow");
+        assert_eq!((flow.state, flow.syn_seq), (2, 12345));
+        let after = bench.packet().opened(KEYS[0], 101).payload(b"y");
+        super::packet::is_forwarded(&bench.run(&after.frame()).sent(), &after);
+        assert!(bench.told().is_empty());
+    });
+}
