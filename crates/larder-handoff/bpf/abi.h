@@ -67,6 +67,8 @@ struct service_key {
 #define SERVICE_TAGS 4     /* packets of unknown connections go where the node tag of their timestamp says */
 #define SERVICE_GRACE 8    /* packets that belong to nothing are dropped, not passed on to the stack */
 #define SERVICE_CLOSED 16  /* no new connections: a SYN goes to the stack */
+#define SERVICE_STASH 32   /* node: packets without a socket are kept for the socket that is to come */
+#define SERVICE_SYNS 64    /* node: SYNs go to the stack: this host is the front-end itself */
 
 struct service {
     __u16 id;    /* below SERVICES_MAX */
@@ -139,7 +141,9 @@ struct event {
     __u8 class_;
     __u8 first; /* EVENT_PUNT: the packet that opened the flow */
     __u64 at_ns;
-    __u64 target; /* EVENT_OPENED: target id; EVENT_PUNT: hash of the head for `targets`, 0 if it has none */
+    /* EVENT_OPENED: target id; EVENT_PUNT: hash of the head for `targets`, 0 if it has none; EVENT_CLOSED: sequence number
+     * of the client's first byte, which tells connections on the same addresses apart, 0 if it is not known */
+    __u64 target;
 };
 
 /* Counters, per processor; names in src/abi.rs. */

@@ -62,6 +62,10 @@ pub mod service_flag {
     pub const GRACE: u16 = 8;
     /// No new connections.
     pub const CLOSED: u16 = 16;
+    /// On a node: packets without a socket are kept for the socket that is to come.
+    pub const STASH: u16 = 32;
+    /// On a node: SYNs go to the stack, as this host is the front-end itself.
+    pub const SYNS: u16 = 64;
 }
 
 /// Values of [`NodeLink::kind`].
@@ -276,7 +280,7 @@ pub struct Event {
     pub first: u8,
     /// When.
     pub at_ns: u64,
-    /// A target's id, or the hash of a head.
+    /// A target's id, the hash of a head, or the sequence number of a closed connection's first byte.
     pub target: u64,
 }
 

@@ -32,9 +32,9 @@ mod link;
 mod mapping;
 mod pins;
 mod programs;
-mod ring;
+pub(crate) mod ring;
 mod send;
-mod syscalls;
+pub(crate) mod syscalls;
 #[cfg(test)]
 mod tests;
 

@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* A listener accepts a connection from the cookie in its first segment, and what is in the way is removed. */
+#pragma once
+#include "cookie.h"
+#include "node_maps.h"
+#include "packet.h"
+
+#define OPTION_BYTES_MAX 40
+#define OPTION_END 0
+#define OPTION_NOP 1
+#define OPTION_TIMESTAMP 8
+#define OPTION_TIMESTAMP_BYTES 10
+#define TCP_HEADER_BYTES_MAX 60
+#define KILLS_MAX 3
+
+struct timestamps {
+    __u32 value;
+    __u32 echo;
+};
+
+/* Reads the timestamp option (RFC 7323), wherever it stands. */
+APART int timestamps_read(struct __sk_buff *skb, const struct packet *p, struct timestamps *out) {
+    __u8 options[64] = {};
+    if (!p || !out)
+        return 0;
+    __u64 bytes = p->header_bytes - sizeof(struct tcphdr);
+    __u32 from = l4_at(p) + sizeof(struct tcphdr);
+    asm volatile("" : "+r"(bytes));
+    if (bytes < OPTION_TIMESTAMP_BYTES || bytes > OPTION_BYTES_MAX || bpf_skb_load_bytes(skb, from, options, bytes))
+        return 0;
+    /* Fixed places in turn, so that the verifier need not follow every chain of lengths. Padding behind the end is 0. */
+    __u32 next = 0;
+#pragma unroll
+    for (__u32 at = 0; at <= OPTION_BYTES_MAX - OPTION_TIMESTAMP_BYTES; at++) {
+        if (at != next)
+            continue;
+        __u8 kind = options[at], length = options[at + 1];
+        if (kind == OPTION_TIMESTAMP && length == OPTION_TIMESTAMP_BYTES) {
+            __u32 words[2];
+            __builtin_memcpy(words, options + at + 2, sizeof(words));
+            out->value = bpf_ntohl(words[0]);
+            out->echo = bpf_ntohl(words[1]);
+            return 1;
+        }
+        if (kind == OPTION_END || (kind != OPTION_NOP && length < 2))
+            return 0;
+        next = at + (kind == OPTION_NOP ? 1 : length);
+    }
+    return 0;
+}
+
+/* Whether the packet acknowledges a cookie made with one of the two live keys: then it is the first of a connection. A
+ * slot without a key believes nothing. */
+APART int cookie_proves(const struct packet *p) {
+    if (!p || (p->flags & (TCP_SYN | TCP_RST | TCP_ACK)) != TCP_ACK)
+        return 0;
+    __u32 zero = 0, cookie = p->ack - 1;
+    struct keys *live = bpf_map_lookup_elem(&keys, &zero);
+    if (!live)
+        return 0;
+    struct cookie_input in = {
+        .client_port = bpf_ntohs(p->client_port_be),
+        .server_port = bpf_ntohs(p->server_port_be),
+        .client_isn = p->seq - 1,
+        .low = cookie & 0xff,
+    };
+    __builtin_memcpy(in.client, p->client, 16);
+    __builtin_memcpy(in.server, p->server, 16);
+    for (int i = 0; i < 2; i++) {
+        __u64 k0 = live->k[i][0], k1 = live->k[i][1];
+        if ((k0 | k1) && cookie_make(&in, p->ipv6, k0, k1) == cookie)
+            return 1;
+    }
+    return 0;
+}
+
+/* What the SYN offered, from the cookie. The kernel takes no segment size below 1220 bytes over IPv6: every link there
+ * carries that much (RFC 8200, section 5). */
+static __always_inline void cookie_attributes(struct __sk_buff *skb, const struct packet *p,
+                                              struct bpf_tcp_req_attrs *attributes) {
+    __u32 cookie = p->ack - 1, zero = 0, wscale = cookie & 15;
+    struct timestamps ts = {};
+    attributes->mss = cookie_mss(cookie >> 6 & 3, p->ipv6);
+    if (p->ipv6 && attributes->mss < 1220)
+        attributes->mss = 1220;
+    attributes->sack_ok = cookie >> 5 & 1;
+    if (wscale != COOKIE_NO_WSCALE) {
+        attributes->wscale_ok = 1;
+        attributes->snd_wscale = wscale;
+        attributes->rcv_wscale = COOKIE_WSCALE;
+    }
+    if (!(cookie >> 4 & 1) || !timestamps_read(skb, p, &ts))
+        return;
+    attributes->tstamp_ok = 1;
+    attributes->rcv_tsval = ts.value;
+    attributes->rcv_tsecr = ts.echo;
+    /* The kernel goes on counting from the timestamp echoed: the tag put here stands in all that follow. */
+    __u32 *top = bpf_map_lookup_elem(&tag, &zero);
+    if (top && *top)
+        attributes->rcv_tsecr = (ts.echo & 0xffffff) | *top << 24;
+}
+
+/* Writes down that the connection is here now. A predecessor on the same addresses that nobody saw end has ended. */
+APART int conn_begin(const struct flow_key *key, const struct packet *p, __u32 flags) {
+    if (!key || !p)
+        return 0;
+    __u64 now = bpf_ktime_get_ns();
+    struct conn fresh = {.flags = flags, .first_seq = p->seq, .opened_ns = now, .seen_ns = now};
+    struct conn *old = bpf_map_lookup_elem(&conns, key);
+    if (old) {
+        int same = old->first_seq == p->seq && (old->flags & (CONN_COOKIE | CONN_KILLING));
+        if (!same && !(old->flags & CONN_KILLING))
+            conn_end(key, old);
+        if (same && (flags & CONN_KILLING))
+            fresh.kills = old->kills + 1;
+    }
+    return bpf_map_update_elem(&conns, key, &fresh, BPF_ANY) == 0;
+}
+
+/* Removes the socket that still holds the addresses of a new connection: before the packet comes a copy of its header as
+ * a RST with exactly the sequence number the old socket expects (RFC 5961, section 3.2), then the packet itself once
+ * more. The copy has no options, lest an old timestamp saves the socket (PAWS). */
+APART int stale_kill(struct __sk_buff *skb, const struct packet *p, __u32 expected) {
+    __u32 was[TCP_HEADER_BYTES_MAX / 4] = {}, rst[TCP_HEADER_BYTES_MAX / 4];
+    if (!p)
+        return VERDICT_DROP;
+    __u32 at = l4_at(p);
+    __u64 bytes = p->header_bytes;
+    asm volatile("" : "+r"(bytes));
+    if (bytes < sizeof(struct tcphdr) || bytes > TCP_HEADER_BYTES_MAX || bpf_skb_load_bytes(skb, at, was, bytes))
+        return VERDICT_DROP;
+    __builtin_memcpy(rst, was, sizeof(rst));
+    rst[1] = bpf_htonl(expected);
+    ((__u8 *)rst)[13] = TCP_RST;
+#pragma unroll
+    for (__u32 i = 5; i < TCP_HEADER_BYTES_MAX / 4; i++)
+        if (i * 4 < bytes)
+            rst[i] = 0x01010101 * OPTION_NOP;
+    __s64 difference = bpf_csum_diff(was, sizeof(was), rst, sizeof(rst), 0);
+    if (difference < 0 || bpf_skb_store_bytes(skb, at, rst, bytes, 0) ||
+        bpf_l4_csum_replace(skb, at + __builtin_offsetof(struct tcphdr, check), 0, difference, 0))
+        return VERDICT_DROP;
+    bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS);
+    if (bpf_skb_store_bytes(skb, at, was, bytes, 0))
+        return VERDICT_DROP;
+    count(COUNT_STALE_KILLED);
+    return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
+}
+
+/* Whether a packet that proves a cookie begins another connection than the one that has this socket. Known exactly while
+ * the connection is written down; else as RFC 6191 tells a new connection from an old one. */
+static __always_inline int begins_another(const struct packet *p, const struct conn *conn, __u32 expected,
+                                          int newer_timestamp) {
+    if (conn && conn->flags & CONN_KILLING)
+        return conn->first_seq != p->seq || conn->kills < KILLS_MAX;
+    if (conn && conn->flags & CONN_COOKIE)
+        return conn->first_seq != p->seq;
+    return (__s32)(p->seq - expected) > 0 || newer_timestamp;
+}

@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* The tables of the node's program, and how it counts and tells. The sizes of `conns` and
+ * `events` are set anew when it is loaded. */
+#pragma once
+#include "abi.h"
+#include "node_abi.h"
+#include "node_kernel.h"
+#include <bpf/bpf_helpers.h>
+
+/* A function that the verifier looks at once and by itself, rather than with each call: its arguments may be anything of
+ * their types, so pointers are checked. Keeps the time to load the program at a fraction. */
+#define APART __attribute__((noinline))
+
+struct {
+    __uint(type, BPF_MAP_TYPE_HASH);
+    __uint(max_entries, SERVICES_MAX);
+    __type(key, struct service_key);
+    __type(value, struct service);
+} services SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, 1);
+    __type(key, __u32);
+    __type(value, struct keys);
+} keys SEC(".maps");
+
+/* The tag in this node's timestamps; 0 = none. */
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, 1);
+    __type(key, __u32);
+    __type(value, __u32);
+} tag SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_HASH);
+    __uint(max_entries, TUNNELS_MAX);
+    __type(key, struct tunnel_key);
+    __type(value, struct tunnel);
+} tunnels SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_HASH);
+    __uint(max_entries, FROZEN_MAX);
+    __type(key, struct flow_key);
+    __type(value, __u32);
+} frozen SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_LRU_HASH);
+    __uint(max_entries, 65536);
+    __type(key, struct flow_key);
+    __type(value, struct conn);
+} conns SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_RINGBUF);
+    __uint(max_entries, 1 << 20);
+} events SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+    __uint(max_entries, COUNT_MAX);
+    __type(key, __u32);
+    __type(value, __u64);
+} counters SEC(".maps");
+
+static __always_inline void count(__u32 which) {
+    __u64 *value = bpf_map_lookup_elem(&counters, &which);
+    if (value)
+        *value += 1;
+}
+
+static __always_inline struct service *service_of(const __u8 address[16], __be16 port_be) {
+    struct service_key key = {.port_be = port_be};
+    __builtin_memcpy(key.address, address, 16);
+    return bpf_map_lookup_elem(&services, &key);
+}
+
+/* Tells that a connection has ended, once. */
+static __always_inline void conn_end(const struct flow_key *key, struct conn *conn) {
+    if (__sync_fetch_and_or(&conn->flags, CONN_ENDED) & CONN_ENDED)
+        return;
+    count(COUNT_CLOSED);
+    struct event *event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
+    if (!event) {
+        count(COUNT_EVENT_LOST);
+        return;
+    }
+    __builtin_memset(event, 0, sizeof(*event));
+    event->kind = EVENT_CLOSED;
+    event->flags = conn->flags;
+    event->flow = *key;
+    event->at_ns = bpf_ktime_get_ns();
+    event->target = conn->flags & CONN_COOKIE ? conn->first_seq : 0;
+    bpf_ringbuf_submit(event, 0);
+}
+
+/* One side has ended. */
+static __always_inline void conn_fin(const struct flow_key *key, struct conn *conn, __u32 side) {
+    __u32 flags = __sync_fetch_and_or(&conn->flags, side) | side;
+    if ((flags & CONN_CLIENT_FIN) && (flags & CONN_NODE_FIN))
+        conn_end(key, conn);
+}
+
+/* Copies a packet into a record of the next larger size, so that small ones, which are most, leave room for many. */
+#define STASH_CLASS(limit)                                                                                             \
+    if (bytes <= (limit)) {                                                                                            \
+        struct {                                                                                                       \
+            struct event event;                                                                                        \
+            __u8 packet[limit];                                                                                        \
+        } *record = bpf_ringbuf_reserve(&events, sizeof(*record), 0);                                                  \
+        if (!record)                                                                                                   \
+            goto lost;                                                                                                 \
+        if (bytes < 1 || bytes > (limit) || bpf_skb_load_bytes(skb, 0, record->packet, bytes)) {                       \
+            bpf_ringbuf_discard(record, 0);                                                                            \
+            goto lost;                                                                                                 \
+        }                                                                                                              \
+        event.packet_bytes = bytes;                                                                                    \
+        record->event = event;                                                                                         \
+        bpf_ringbuf_submit(record, 0);                                                                                 \
+        count(COUNT_STASHED);                                                                                          \
+        return VERDICT_DROP;                                                                                           \
+    }
+
+/* Keeps a packet in user space. The client sends it again if there is no room. */
+APART int stash(struct __sk_buff *skb, const struct flow_key *key, __u32 is_frozen) {
+    if (!key)
+        return VERDICT_DROP;
+    __u64 bytes = skb->len;
+    struct event event = {.kind = EVENT_STASH, .flow = *key, .first = is_frozen, .at_ns = bpf_ktime_get_ns()};
+    /* Hides the value from the compiler, which would otherwise drop the checks that the verifier wants to see. */
+    asm volatile("" : "+r"(bytes));
+    STASH_CLASS(128)
+    STASH_CLASS(512)
+    STASH_CLASS(2048)
+    STASH_CLASS(16384)
+    STASH_CLASS(STASH_BYTES_MAX)
+lost:
+    count(COUNT_STASH_LOST);
+    return VERDICT_DROP;
+}
