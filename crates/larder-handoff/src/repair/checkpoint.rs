@@ -19,7 +19,8 @@ const ATTEMPTS_MAX: u32 = 100;
 
 const ESTABLISHED: u8 = 1;
 const CLOSE_WAIT: u8 = 8;
-const CLOSED: [u8; 2] = [6, 7];
+/// Also what a socket is in whose connection the client has reset.
+const CLOSE: u8 = 7;
 
 /// No checkpoint, and what that means for the connection.
 #[derive(Debug, thiserror::Error)]
@@ -97,14 +98,14 @@ impl From<(&'static str, io::Error)> for CheckpointCause {
 /// # Kernel
 /// `CAP_NET_ADMIN` in the user namespace of the network namespace; `CONFIG_CHECKPOINT_RESTORE` is not needed.
 pub fn checkpoint(fd: BorrowedFd<'_>, mends: &Mends) -> Result<Checkpoint, CheckpointError> {
-    let usable = |cause| CheckpointError { connection: Connection::Usable, cause };
-    let addresses = addresses(fd).map_err(usable)?;
-    sys::set_mode(fd, Mode::Repair).step("TCP_REPAIR").map_err(|e| usable(e.into()))?;
-    read(fd, addresses, mends).map_err(|cause| {
-        let closed = matches!(cause, CheckpointCause::State(state) if CLOSED.contains(&state));
-        let gone = resume(fd).is_err() || closed;
-        CheckpointError { connection: if gone { Connection::Gone } else { Connection::Usable }, cause }
-    })
+    let failed = |left: bool, cause| {
+        let closed = matches!(cause, CheckpointCause::State(CLOSE));
+        let connection = if left && !closed { Connection::Usable } else { Connection::Gone };
+        CheckpointError { connection, cause }
+    };
+    let addresses = addresses(fd).map_err(|cause| failed(true, cause))?;
+    sys::set_mode(fd, Mode::Repair).step("TCP_REPAIR").map_err(|e| failed(true, e.into()))?;
+    read(fd, addresses, mends).map_err(|cause| failed(resume(fd).is_ok(), cause))
 }
 
 fn addresses(fd: BorrowedFd<'_>) -> Result<(SocketAddr, SocketAddr), CheckpointCause> {
@@ -113,7 +114,11 @@ fn addresses(fd: BorrowedFd<'_>) -> Result<(SocketAddr, SocketAddr), CheckpointC
         other => Ok(SocketAddr::new(other.ip().to_canonical(), other.port())),
     };
     let local = getsockname(fd).step("getsockname")?;
-    let remote = getpeername(fd).step("getpeername")?.ok_or(CheckpointCause::Addresses)?;
+    let remote = match getpeername(fd) {
+        Ok(remote) => remote.ok_or(CheckpointCause::Addresses)?,
+        Err(rustix::io::Errno::NOTCONN) => return Err(CheckpointCause::State(CLOSE)),
+        Err(e) => return Err(("getpeername", io::Error::from(e)).into()),
+    };
     let known = |any: rustix::net::SocketAddrAny| {
         SocketAddr::try_from(any).map_err(|_| CheckpointCause::Addresses).and_then(canonical)
     };
@@ -161,7 +166,7 @@ fn read(
         rcv_nxt,
         mss,
         sack: negotiated.sack,
-        scales: negotiated.scales.map(|(send, receive)| Scales { send, receive }),
+        scales: negotiated.scales.map_or(Scales::default(), |(send, receive)| Scales { send, receive }),
         timestamp,
         window,
         received,

@@ -42,8 +42,7 @@ impl Checkpoint {
     }
 
     fn fin_segment(&self) -> [u8; TCP_HEADER_BYTES as usize] {
-        let shift = self.scales.map_or(0, |scales| scales.send);
-        let window = u16::try_from(self.window.send >> shift).unwrap_or(u16::MAX);
+        let window = u16::try_from(self.window.send >> self.scales.send).unwrap_or(u16::MAX);
         let mut segment = [0; TCP_HEADER_BYTES as usize];
         segment[..2].copy_from_slice(&self.remote.port().to_be_bytes());
         segment[2..4].copy_from_slice(&self.local.port().to_be_bytes());

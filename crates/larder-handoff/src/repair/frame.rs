@@ -13,9 +13,8 @@ pub const FRAME_BYTES_MAX: usize = HEAD_BYTES_MAX + RECEIVED_BYTES_MAX + SEND_BY
 const HEAD_BYTES_MAX: usize = 256;
 
 const SACK: u8 = 1;
-const SCALES: u8 = 2;
-const TIMESTAMP: u8 = 4;
-const FIN: u8 = 8;
+const TIMESTAMP: u8 = 2;
+const FIN: u8 = 4;
 
 /// Why bytes are no checkpoint. The sender's fault; a retry with the same bytes does not help.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -49,17 +48,10 @@ impl Checkpoint {
         out.push(FRAME_VERSION);
         put_address(&mut out, self.local);
         put_address(&mut out, self.remote);
-        let flags = [
-            (self.sack, SACK),
-            (self.scales.is_some(), SCALES),
-            (self.timestamp.is_some(), TIMESTAMP),
-            (self.fin_received, FIN),
-        ];
+        let flags = [(self.sack, SACK), (self.timestamp.is_some(), TIMESTAMP), (self.fin_received, FIN)];
         out.push(flags.into_iter().filter(|(set, _)| *set).map(|(_, bit)| bit).sum());
         out.extend(self.mss.to_be_bytes());
-        if let Some(scales) = self.scales {
-            out.extend([scales.send, scales.receive]);
-        }
+        out.extend([self.scales.send, self.scales.receive]);
         let w = &self.window;
         let five = [w.send_set_at, w.send, w.send_max, w.receive, w.receive_from];
         let words = [self.write_seq, self.rcv_nxt].into_iter().chain(self.timestamp).chain(five);
@@ -87,12 +79,12 @@ impl Checkpoint {
         }
         let (local, remote) = (from.address()?, from.address()?);
         let flags = from.byte()?;
-        if flags & !(SACK | SCALES | TIMESTAMP | FIN) != 0 {
+        if flags & !(SACK | TIMESTAMP | FIN) != 0 {
             return Err(FrameError::Field("flags"));
         }
         let mss = u16::from_be_bytes(from.array()?);
-        let scales = (flags & SCALES != 0).then(|| from.array()).transpose()?;
-        let scales = scales.map(|[send, receive]: [u8; 2]| Scales { send, receive });
+        let [send, receive] = from.array()?;
+        let scales = Scales { send, receive };
         let (write_seq, rcv_nxt) = (from.word()?, from.word()?);
         let timestamp = (flags & TIMESTAMP != 0).then(|| from.word()).transpose()?;
         let window = from.window()?;
@@ -253,7 +245,7 @@ mod tests {
     fn a_queue_above_its_limit_is_refused_before_it_is_read() {
         let mut bytes = [&MAGIC[..], &[FRAME_VERSION], &[4; 1], &[10, 0, 0, 1, 0, 80]].concat();
         bytes.extend([4, 10, 0, 0, 2, 0, 81, 0, 5, 180]);
-        bytes.extend([0; 7 * 4 + 1]);
+        bytes.extend([0; 2 + 7 * 4 + 1]);
         bytes.extend(u32::MAX.to_be_bytes());
         assert_eq!(Checkpoint::decode(&bytes), Err(FrameError::Field("received bytes")));
     }

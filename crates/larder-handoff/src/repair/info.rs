@@ -30,8 +30,11 @@ pub struct Info {
     pub state: u8,
     /// Options agreed on.
     pub negotiated: Negotiated,
-    /// Bytes of data in a full segment that we send, options taken off.
+    /// Bytes of data in a full segment that we send, as last calculated from the path: with room for timestamps if this host
+    /// offers them, even on a connection that has none. Segments sent use that room (`tcp_current_mss`).
     pub segment_bytes: u32,
+    /// Bytes of data in a full segment that we get, as far as seen. Below the truth until the first full one.
+    pub received_segment_bytes: u32,
     /// Segments that were ever sent again.
     pub retransmitted: u32,
 }
@@ -48,7 +51,13 @@ impl Info {
         }
         let word = |at: usize| u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let Head { state, negotiated } = Head::of(&bytes);
-        Ok(Self { state, negotiated, segment_bytes: word(SND_MSS_AT), retransmitted: word(ALL_BYTES - 4) })
+        Ok(Self {
+            state,
+            negotiated,
+            segment_bytes: word(SND_MSS_AT),
+            received_segment_bytes: word(SND_MSS_AT + 4),
+            retransmitted: word(ALL_BYTES - 4),
+        })
     }
 }
 

@@ -158,13 +158,11 @@ fn connect_once(
 }
 
 fn negotiate(fd: BorrowedFd<'_>, checkpoint: &Checkpoint) -> Result<(), (&'static str, io::Error)> {
-    let mut options = vec![(Negotiated::Mss, u32::from(checkpoint.mss))];
+    let scales = u32::from(checkpoint.scales.send) | u32::from(checkpoint.scales.receive) << 16;
+    // Scales of 0 must be told, too: connect() chose one for our windows as if it were beginning the connection.
+    let mut options = vec![(Negotiated::Mss, u32::from(checkpoint.mss)), (Negotiated::WindowScale, scales)];
     if checkpoint.sack {
         options.push((Negotiated::Sack, 0));
-    }
-    if let Some(scales) = checkpoint.scales {
-        let both = u32::from(scales.send) | u32::from(scales.receive) << 16;
-        options.push((Negotiated::WindowScale, both));
     }
     if checkpoint.timestamp.is_some() {
         options.push((Negotiated::Timestamps, 0));

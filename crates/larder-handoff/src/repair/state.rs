@@ -13,8 +13,8 @@ const WSCALE_MAX: u8 = 14;
 /// The largest window there can be (RFC 7323 section 2.3). Bytes.
 const WINDOW_BYTES_MAX: u32 = 1 << 30;
 
-/// Window scales, 0 to 14 (RFC 7323 section 2.3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Window scales, 0 to 14 (RFC 7323 section 2.3). Both are 0 when scaling was not agreed on, which is the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Scales {
     /// What the peer's windows are shifted by.
     pub send: u8,
@@ -59,8 +59,8 @@ pub struct Checkpoint {
     pub mss: u16,
     /// Selective acknowledgements are agreed on.
     pub sack: bool,
-    /// Window scaling, if agreed on.
-    pub scales: Option<Scales>,
+    /// Window scaling.
+    pub scales: Scales,
     /// Our timestamp clock, if timestamps are agreed on. Its lowest bit says that it counts microseconds.
     pub timestamp: Option<u32>,
     /// Both windows.
@@ -100,7 +100,7 @@ impl Checkpoint {
             (self.local.is_ipv4() != self.remote.is_ipv4(), "addresses of two families"),
             (self.local.port() == 0 || self.remote.port() == 0, "port"),
             (self.mss == 0, "mss"),
-            (scales.is_some_and(|s| !scale(s.send) || !scale(s.receive)), "window scale"),
+            (!scale(scales.send) || !scale(scales.receive), "window scale"),
             (self.received.len() > RECEIVED_BYTES_MAX, "received bytes"),
             (self.send_queue.len() > SEND_BYTES_MAX, "send queue"),
             (self.unsent as usize > self.send_queue.len(), "unsent bytes"),
@@ -148,8 +148,7 @@ pub(super) mod tests {
 
     /// Checkpoints that pass [`Checkpoint::check`].
     pub(in crate::repair) fn checkpoints() -> impl Strategy<Value = Checkpoint> {
-        let scales =
-            prop::option::of((0..=14_u8, 0..=14_u8).prop_map(|(send, receive)| Scales { send, receive }));
+        let scales = (0..=14_u8, 0..=14_u8).prop_map(|(send, receive)| Scales { send, receive });
         let options = (1..=u16::MAX, any::<bool>(), scales, prop::option::of(any::<u32>()));
         let queues = (
             prop::collection::vec(any::<u8>(), 0..300),

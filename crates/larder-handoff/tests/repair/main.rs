@@ -2,3 +2,4 @@
 
 mod moves;
 mod net;
+mod races;

@@ -1,0 +1,237 @@
+//! The races that this module mends: each test shows that the connection survives with the mend, and does not without.
+
+use crate::moves::{move_to, pattern, read_exactly, stream};
+use crate::net::{Family, Net, skipped};
+use larder_handoff::repair::{
+    CheckpointCause, Connection, Info, Killed, Mends, RestoreError, RestoreOptions, checkpoint,
+    close_silently, kill_socket, restore, resume,
+};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// How many of `tries` snapshots were torn, while the client writes all the time. A snapshot is whole when the bytes that
+/// it has end where it says that the next byte is expected.
+fn torn(mends: &Mends, tries: u32) -> u32 {
+    let net = Net::new(Family::V4);
+    let (client, mut server) = net.connect(&net.listen(0), None);
+    let begin = checkpoint(server.as_fd(), mends).expect("a connection at rest").rcv_nxt;
+    resume(server.as_fd()).expect("a frozen socket");
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut client = &client;
+            while !done.load(Ordering::Relaxed) {
+                client.write_all(&[7; 100]).expect("an open connection");
+            }
+        });
+        let mut read = 0_u32;
+        let mut torn = 0;
+        for _ in 0..tries {
+            let taken = match checkpoint(server.as_fd(), mends) {
+                Ok(taken) => taken,
+                // The writer may outrun every attempt; that is an error, not a torn snapshot.
+                Err(e) => {
+                    assert!(matches!(e.cause, CheckpointCause::Moving), "{e}");
+                    assert_eq!(e.connection, Connection::Usable);
+                    continue;
+                }
+            };
+            resume(server.as_fd()).expect("a frozen socket");
+            let end =
+                begin.wrapping_add(read).wrapping_add(u32::try_from(taken.received.len()).expect("few"));
+            torn += u32::from(end != taken.rcv_nxt);
+            let mut buffer = [0; 1 << 16];
+            read = read.wrapping_add(u32::try_from(server.read(&mut buffer).expect("bytes")).expect("few"));
+        }
+        done.store(true, Ordering::Relaxed);
+        // Whatever the writer still waits to write.
+        server.set_read_timeout(Some(Duration::from_millis(200))).expect("a timeout");
+        while server.read(&mut [0; 1 << 16]).is_ok_and(|length| length > 0) {}
+        torn
+    })
+}
+
+#[test]
+fn a_snapshot_is_whole_while_bytes_arrive() {
+    if skipped() {
+        return;
+    }
+    let tries = 3000;
+    assert_eq!(torn(&Mends::default(), tries), 0);
+    let without = Mends { stable_snapshot: false, ..Mends::default() };
+    assert!(torn(&without, tries) > 0, "nothing was torn: the test proves nothing");
+}
+
+/// What the server reads after the move from a client that wrote "last words" and ended its side, and what the client
+/// then reads.
+fn half_closed(family: Family, mends: Mends) -> (Result<Vec<u8>, ErrorKind>, Vec<u8>) {
+    let net = Net::new(family);
+    let (mut client, server) = net.connect(&net.listen(0), None);
+    client.write_all(b"last words").expect("an open connection");
+    client.shutdown(Shutdown::Write).expect("an open connection");
+    let begun = Instant::now();
+    while Info::read(server.as_fd()).expect("a connection").state != 8 {
+        assert!(begun.elapsed() < Duration::from_secs(5), "the FIN did not come");
+        std::thread::yield_now();
+    }
+    let (taken, restored) = move_to(&net, 1, server, &RestoreOptions { reinject: true, mends });
+    assert_eq!(taken.received, b"last words");
+    assert_eq!(taken.fin_received, mends.half_closed);
+    let inject = restored.inject.clone();
+    let mut server = stream(restored);
+    assert_eq!(inject.is_some(), mends.half_closed);
+    if let Some(packet) = inject {
+        net.client.run(|| send_raw(&packet, family));
+    }
+    server.set_read_timeout(Some(Duration::from_millis(500))).expect("a timeout");
+    let mut read = Vec::new();
+    let read = server.read_to_end(&mut read).map(|_| read).map_err(|e| e.kind());
+    server.write_all(b"the answer").expect("a half-open connection");
+    drop(server);
+    let mut answer = Vec::new();
+    client.read_to_end(&mut answer).expect("an answer and its end");
+    (read, answer)
+}
+
+/// Sends an IP packet as the client would have: to the host that has the connection now.
+fn send_raw(packet: &[u8], family: Family) {
+    let (domain, address, upper) = match family {
+        Family::V4 => (socket2::Domain::IPV4, "10.9.0.100:0", packet),
+        Family::V6 => (socket2::Domain::IPV6, "[fd00:9::100]:0", packet),
+    };
+    let raw = socket2::Protocol::from(255);
+    let socket = socket2::Socket::new(domain, socket2::Type::RAW, Some(raw)).expect("a raw socket");
+    if family == Family::V6 {
+        socket.set_header_included_v6(true).expect("an option");
+    }
+    let to: std::net::SocketAddr = address.parse().expect("an address");
+    socket.send_to(upper, &to.into()).expect("a route to the host");
+}
+
+#[test]
+fn a_client_that_ended_its_side_gets_its_answer() {
+    if skipped() {
+        return;
+    }
+    for family in [Family::V4, Family::V6] {
+        let (read, answer) = half_closed(family, Mends::default());
+        assert_eq!((read, answer.as_slice()), (Ok(b"last words".to_vec()), &b"the answer"[..]));
+    }
+    let (read, _) = half_closed(Family::V4, Mends { half_closed: false, ..Mends::default() });
+    assert_eq!(read, Err(ErrorKind::WouldBlock), "the end was seen without the mend");
+}
+
+#[test]
+fn a_stale_socket_makes_room() {
+    if skipped() {
+        return;
+    }
+    let net = Net::new(Family::V4);
+    let listener = net.listen(0);
+    for waiting in [false, true] {
+        // With timestamps a socket in TIME_WAIT is no obstacle (`tcp_twsk_unique`).
+        net.client.sysctl("ipv4/tcp_timestamps", if waiting { "0" } else { "1" });
+        net.open(0);
+        net.point(0);
+        let (client, server) = net.connect(&listener, None);
+        let taken = checkpoint(server.as_fd(), &Mends::default()).expect("an open connection");
+        close_silently(OwnedFd::from(server)).expect("a frozen socket");
+        // A socket with the same addresses: open, or closed by us first and so in TIME_WAIT.
+        let old = net.hosts[0].run(|| restore(&taken, &RestoreOptions::default())).expect("a free pair");
+        let mut client = client;
+        let kept = if waiting {
+            drop(stream(old));
+            assert_eq!(client.read(&mut [0; 9]).expect("the end"), 0);
+            drop(client);
+            std::thread::sleep(Duration::from_millis(50));
+            None
+        } else {
+            Some((old, client))
+        };
+        let without = Mends { kill_stale: false, ..Mends::default() };
+        let options = RestoreOptions { reinject: false, mends: without };
+        let refused = net.hosts[0].run(|| restore(&taken, &options));
+        let error = refused.expect_err("restored beside a stale socket without the mend");
+        let RestoreError::Kernel { step: "connect", source } = error else {
+            unreachable!("{error}");
+        };
+        assert_eq!(source.kind(), ErrorKind::AddrNotAvailable);
+        net.shut(0);
+        net.hosts[0].run(|| kill_socket(taken.local, "10.9.2.2:1".parse().expect("one"))).expect("no error");
+        net.open(0);
+        net.hosts[0].run(|| restore(&taken, &RestoreOptions::default())).expect("the mend");
+        drop(kept);
+    }
+}
+
+#[test]
+fn a_listening_socket_is_never_ended() {
+    if skipped() {
+        return;
+    }
+    for family in [Family::V4, Family::V6] {
+        let net = Net::new(family);
+        let listener = net.listen(0);
+        let (client, server) = net.connect(&listener, None);
+        let (local, remote) = (server.local_addr().expect("one"), server.peer_addr().expect("one"));
+        let kill = || net.hosts[0].run(|| kill_socket(local, remote)).expect("an answer");
+        assert_eq!(kill(), Killed::Ended);
+        drop((client, server));
+        assert_eq!(kill(), Killed::Missing);
+        assert_eq!(kill(), Killed::Missing);
+        let (mut client, mut server) = net.connect(&listener, None);
+        client.write_all(b"alive").expect("an open connection");
+        assert_eq!(read_exactly(&mut server, 5), b"alive");
+    }
+}
+
+/// The largest segment that the client saw from a restored socket.
+fn segment_after_move(mends: Mends) -> u32 {
+    let net = Net::new(Family::V4);
+    let (mut client, server) = net.connect(&net.listen(0), None);
+    let (_, restored) = move_to(&net, 1, server, &RestoreOptions { reinject: false, mends });
+    let mut server: TcpStream = stream(restored);
+    std::thread::scope(|scope| {
+        scope.spawn(|| server.write_all(&pattern(0, 20_000)).expect("an open connection"));
+        assert!(read_exactly(&mut client, 20_000) == pattern(0, 20_000));
+    });
+    Info::read(client.as_fd()).expect("a connection").received_segment_bytes
+}
+
+#[test]
+fn segments_are_full_after_a_move() {
+    if skipped() {
+        return;
+    }
+    assert_eq!(segment_after_move(Mends::default()), 1448);
+    assert!(segment_after_move(Mends { segment_size: false, ..Mends::default() }) <= 536);
+}
+
+#[test]
+fn a_closed_connection_is_gone_and_a_closing_one_is_left_alone() {
+    if skipped() {
+        return;
+    }
+    let net = Net::new(Family::V4);
+    let listener = net.listen(0);
+    let (client, server) = net.connect(&listener, None);
+    socket2::SockRef::from(&client).set_linger(Some(Duration::ZERO)).expect("an option");
+    drop(client);
+    let begun = Instant::now();
+    while Info::read(server.as_fd()).expect("a socket").state != 7 {
+        assert!(begun.elapsed() < Duration::from_secs(5), "the RST did not come");
+        std::thread::yield_now();
+    }
+    let error = checkpoint(server.as_fd(), &Mends::default()).expect_err("nothing to move");
+    assert_eq!(error.connection, Connection::Gone);
+    let (mut client, mut server) = net.connect(&listener, None);
+    server.shutdown(Shutdown::Write).expect("an open connection");
+    let error = checkpoint(server.as_fd(), &Mends::default()).expect_err("a closing connection");
+    assert!(matches!(error.cause, CheckpointCause::State(_)), "{error}");
+    assert_eq!(error.connection, Connection::Usable);
+    client.write_all(b"still here").expect("a half-open connection");
+    assert_eq!(read_exactly(&mut server, 10), b"still here");
+}
