@@ -1,8 +1,12 @@
 //! The programs, run by the kernel on packets of ours (`BPF_PROG_TEST_RUN`), in both hooks.
 
+mod first;
+mod known;
+mod malformed;
 mod packet;
 mod reply;
 mod sources;
+mod tunnel;
 
 use super::{Attach, Link, Plane, PlaneConfig, PlaneEvent, ServiceSpec};
 use crate::{CookieKey, FlowKey};

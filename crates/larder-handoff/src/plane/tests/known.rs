@@ -1,0 +1,234 @@
+//! Packets of known connections.
+
+use super::packet::{ACK, FIN, ISN, MSS, Packet, RST, SYN, is_forwarded, read};
+use super::{Bench, Fate, KEYS, Told, all_on, everywhere};
+use crate::abi::{NO_NODE, flow_flag, flow_state};
+use crate::plane::{FlowTo, ServiceSpec};
+
+fn to_node(bench: &Bench) {
+    bench.plane.put_flow(bench.key(), FlowTo::Node(7)).expect("a flow");
+}
+
+fn data(bench: &Bench, at: u32, payload: &[u8]) -> Packet {
+    bench.packet().opened(KEYS[0], at).payload(payload)
+}
+
+#[test]
+fn a_nodes_packets_are_forwarded_and_noted() {
+    everywhere(all_on(), |bench| {
+        to_node(bench);
+        for at in [0, 10, 5] {
+            let packet = data(bench, at, b"12345");
+            is_forwarded(&bench.run(&packet.frame()).sent(), &packet);
+        }
+        let packet = data(bench, 15, b"");
+        is_forwarded(&bench.run(&packet.frame()).sent(), &packet);
+        let flow = bench.plane.flow(bench.key()).expect("the flow");
+        assert_eq!((flow.packets, flow.requests, flow.held), (4, 3, 0));
+        assert_eq!(flow.last_seq, ISN.wrapping_add(16));
+        assert_eq!(flow.last_ack, packet.ack);
+        assert!(flow.seen_ns > 0 && flow.seen_ns <= crate::plane::now_ns());
+        assert_eq!((bench.counter("forwarded"), bench.told().len()), (4, 0));
+    });
+}
+
+#[test]
+fn held_packets_are_punted_up_to_a_limit() {
+    everywhere(all_on(), |bench| {
+        bench.plane.put_flow(bench.key(), FlowTo::Hold).expect("a flow");
+        for at in 0..6 {
+            assert_eq!(bench.run(&data(bench, at, b"x").frame()), Fate::Dropped);
+        }
+        let want =
+            |at: u32| Told::Punt { first: false, head_hash: None, packet: data(bench, at, b"x").frame() };
+        assert_eq!(bench.told(), (0..4).map(want).collect::<Vec<_>>());
+        assert_eq!((bench.counter("held"), bench.counter("hold_full")), (4, 2));
+        to_node(bench);
+        let packet = data(bench, 6, b"x");
+        is_forwarded(&bench.run(&packet.frame()).sent(), &packet);
+    });
+}
+
+#[test]
+fn a_local_connection_goes_to_the_stack() {
+    everywhere(all_on(), |bench| {
+        bench.plane.put_flow(bench.key(), FlowTo::Local).expect("a flow");
+        assert_eq!(bench.run(&data(bench, 0, b"x").frame()), Fate::Passed);
+        assert_eq!(bench.counter("local"), 1);
+    });
+}
+
+#[test]
+fn the_end_is_told_once() {
+    everywhere(all_on(), |bench| {
+        to_node(bench);
+        bench.run(&data(bench, 0, b"12345").frame()).sent();
+        let fin = data(bench, 5, b"").flags(FIN | ACK);
+        is_forwarded(&bench.run(&fin.frame()).sent(), &fin);
+        bench.run(&fin.frame()).sent();
+        let rst = data(bench, 6, b"").flags(RST);
+        is_forwarded(&bench.run(&rst.frame()).sent(), &rst);
+        assert_eq!(bench.told(), [Told::Ended { node: 7, flags: flow_flag::CLIENT_FIN }]);
+        let flow = bench.plane.flow(bench.key()).expect("the flow");
+        let all = flow_flag::CLIENT_FIN | flow_flag::CLIENT_RST | flow_flag::TOLD;
+        assert_eq!((flow.flags, flow.last_seq), (all, ISN.wrapping_add(7)));
+    });
+}
+
+/// A RST from somebody who does not see the connection reaches the node, which ignores it, and ends nothing here.
+#[test]
+fn a_blind_reset_is_no_end() {
+    everywhere(all_on(), |bench| {
+        to_node(bench);
+        bench.run(&data(bench, 0, b"12345").frame()).sent();
+        for off in [1 << 20, 1 << 31, 0xfff0_0000] {
+            bench.run(&data(bench, off, b"").flags(RST).frame()).sent();
+        }
+        assert_eq!((bench.told().len(), bench.plane.flow(bench.key()).expect("the flow").flags), (0, 0));
+        bench.run(&data(bench, 5, b"").flags(RST).frame()).sent();
+        assert_eq!(bench.told(), [Told::Ended { node: 7, flags: flow_flag::CLIENT_RST }]);
+    });
+}
+
+/// The next connection on the same addresses: begun by its SYN, proved by the cookie it brings back.
+fn second(bench: &Bench) -> (Packet, Packet) {
+    let mut syn = bench.packet().syn(&[&MSS]);
+    syn.seq = 0x4000_0000;
+    let (reply, _) = read(&bench.run(&syn.frame()).sent());
+    let mut ack = bench.packet();
+    (ack.seq, ack.ack) = (syn.seq + 1, reply.seq.wrapping_add(1));
+    (syn, ack)
+}
+
+#[test]
+fn a_new_connection_replaces_the_old_one_when_it_is_proved() {
+    everywhere(all_on(), |bench| {
+        to_node(bench);
+        bench.run(&data(bench, 0, b"12345").frame()).sent();
+        let (_, ack) = second(bench);
+        // Right number, wrong cookie: still the old connection's.
+        let mut forged = ack.clone();
+        forged.ack ^= 1 << 16;
+        bench.run(&forged.frame()).sent();
+        assert!(bench.told().is_empty());
+        assert_eq!(bench.run(&ack.frame()), Fate::Dropped);
+        assert!(matches!(bench.told().as_slice(), [Told::Ended { node: 7, .. }]));
+        assert!(bench.plane.flow(bench.key()).is_none());
+        assert_eq!(bench.counter("reused"), 1);
+        let request = ack.payload(b"PUT ");
+        assert_eq!(bench.run(&request.frame()), Fate::Dropped);
+        assert!(matches!(bench.told().as_slice(), [Told::Punt { first: true, .. }]));
+        let flow = bench.plane.flow(bench.key()).expect("the flow");
+        assert_eq!((flow.state, flow.first_seq), (flow_state::HOLD, 0x4000_0001));
+    });
+}
+
+/// The SYN of the next connection was answered, then another SYN overwrote what was noted of it.
+#[test]
+fn a_closing_connection_is_replaced_by_any_that_is_proved() {
+    everywhere(all_on(), |bench| {
+        to_node(bench);
+        bench.run(&data(bench, 0, b"1").flags(FIN | ACK).frame()).sent();
+        let (mut syn, ack) = second(bench);
+        syn.seq = 1;
+        read(&bench.run(&syn.frame()).sent());
+        assert!(matches!(bench.told().as_slice(), [Told::Ended { .. }]));
+        assert_eq!(bench.run(&ack.payload(b"PUT ").frame()), Fate::Dropped);
+        assert!(
+            matches!(bench.told().as_slice(), [Told::Punt { first: true, .. }]),
+            "its end was told before"
+        );
+    });
+}
+
+/// Without cookies the stack answers the SYN; the acknowledgement of that answer belongs to it.
+#[test]
+fn a_connection_of_the_stack_replaces_the_old_one() {
+    everywhere(ServiceSpec { cookie: false, grace: false, ..all_on() }, |bench| {
+        to_node(bench);
+        bench.run(&data(bench, 0, b"12345").frame()).sent();
+        let mut syn = bench.packet().syn(&[&MSS]);
+        syn.seq = 0x4000_0000;
+        assert_eq!(bench.run(&syn.frame()), Fate::Passed);
+        let answer = Packet::new(bench.server(), bench.client()).flags(SYN | ACK);
+        assert_eq!(bench.run_egress(&answer.frame()), Fate::Passed);
+        bench.run(&data(bench, 5, b"still the old one").frame()).sent();
+        let mut ack = bench.packet();
+        ack.seq = 0x4000_0001;
+        assert_eq!(bench.run(&ack.frame()), Fate::Passed);
+        assert!(matches!(bench.told().as_slice(), [Told::Ended { node: 7, .. }]));
+        assert!(bench.plane.flow(bench.key()).is_none());
+    });
+}
+
+#[test]
+fn sockets_whose_connection_moved_are_silent() {
+    everywhere(ServiceSpec { cookie: false, ..all_on() }, |bench| {
+        let packet = Packet::new(bench.server(), bench.client()).payload(b"reply");
+        let fates = |bench: &Bench| {
+            [ACK, RST, FIN | ACK, SYN | ACK]
+                .map(|flags| bench.run_egress(&packet.clone().flags(flags).frame()) == Fate::Passed)
+        };
+        assert_eq!(fates(bench), [true; 4]);
+        for (to, passes) in [(FlowTo::Hold, true), (FlowTo::Local, true), (FlowTo::Reset, true)] {
+            bench.plane.put_flow(bench.key(), to).expect("a flow");
+            assert_eq!(fates(bench), [passes; 4], "{to:?}");
+        }
+        to_node(bench);
+        assert_eq!(fates(bench), [false; 4]);
+        assert_eq!(bench.counter("egress_dropped"), 4);
+        let mut other = packet.clone();
+        other.from.set_port(81);
+        assert_eq!(bench.run_egress(&other.frame()), Fate::Passed);
+    });
+}
+
+#[test]
+fn a_node_without_a_link_gets_nothing() {
+    everywhere(all_on(), |bench| {
+        bench.plane.put_flow(bench.key(), FlowTo::Node(8)).expect("a flow");
+        assert_eq!(bench.run(&data(bench, 0, b"x").frame()), Fate::Dropped);
+        bench.plane.put_flow(bench.key(), FlowTo::Node(NO_NODE - 1)).expect("a flow");
+        assert_eq!(bench.run(&data(bench, 0, b"x").frame()), Fate::Dropped);
+        assert_eq!(bench.counter("no_link"), 2);
+    });
+}
+
+#[test]
+fn the_last_hop_ends_a_loop() {
+    everywhere(all_on(), |bench| {
+        to_node(bench);
+        let mut frame = data(bench, 0, b"x").frame();
+        frame[if bench.v6 { 21 } else { 22 }] = 1;
+        assert_eq!(bench.run(&frame), Fate::Dropped);
+    });
+}
+
+#[test]
+fn connections_are_listed_and_forgotten() {
+    everywhere(all_on(), |bench| {
+        for port in 1..=300 {
+            let mut client = bench.client();
+            client.set_port(port);
+            let key = crate::FlowKey::new(client, 5);
+            bench.plane.put_flow_seen(key, FlowTo::Node(7), 10, 20).expect("a flow");
+        }
+        let mut ports = std::collections::BTreeSet::new();
+        let list = |ports: &mut std::collections::BTreeSet<u16>| {
+            let each = |key: crate::FlowKey, flow: crate::abi::Flow| {
+                assert_eq!((flow.node, flow.last_seq, flow.last_ack), (7, 10, 20));
+                ports.insert(key.client.port());
+            };
+            bench.plane.each_flow(each).expect("listed");
+        };
+        list(&mut ports);
+        assert_eq!(ports.len(), 300);
+        let mut client = bench.client();
+        client.set_port(17);
+        bench.plane.remove_flow(crate::FlowKey::new(client, 5)).expect("removed");
+        bench.plane.remove_flow(crate::FlowKey::new(client, 5)).expect("again");
+        ports.clear();
+        list(&mut ports);
+        assert!(ports.len() == 299 && !ports.contains(&17));
+    });
+}

@@ -1,0 +1,158 @@
+//! The forwarding plane on real interfaces: a client, a front-end and a node in namespaces of their own, with a bridge
+//! between them. Here is no node program yet, so the node is a packet socket that sees what arrives.
+
+mod plane_lab;
+
+use larder_handoff::plane::{Attach, FlowTo, Leave, Link, Plane, PlaneConfig, PlaneEvent, ServiceSpec};
+use larder_handoff::{CookieKey, FlowKey};
+use plane_lab::{Lab, wait_for};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+const VIP: &str = "10.9.0.100:80";
+const VIP6: &str = "[fd09::100]:80";
+const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+
+fn config(lab: &Lab, attach: Attach) -> PlaneConfig {
+    PlaneConfig {
+        name: lab.name("p"),
+        interface: "wf".to_owned(),
+        attach,
+        flows_max: 4096,
+        targets_max: 4096,
+        ring_bytes: 1 << 18,
+        hold_packets: 16,
+    }
+}
+
+fn prepare(plane: &Plane, lab: &Lab) {
+    let spec = ServiceSpec { cookie: true, fast: true, tags: true, grace: true, closed: false, mss: 1400 };
+    plane.set_keys(&[CookieKey([1, 2]), CookieKey([3, 4])], 0).expect("keys");
+    for (id, vip) in [(0, VIP), (1, VIP6)] {
+        plane.set_service(id, vip.parse().expect("an address"), spec).expect("a service");
+    }
+    let (ifindex, source_mac) = plane.interface();
+    let link = Link { tag: 1, ifindex, source_mac, next_hop: lab.mac("wn"), tunnel: None };
+    plane.set_link(0, Some(&link)).expect("a link");
+}
+
+/// The next punted packet.
+fn punted(plane: &Plane) -> (FlowKey, bool, Vec<u8>) {
+    wait_for("a punted packet", || {
+        let mut found = None;
+        plane.read_events(|event| {
+            if let PlaneEvent::Punt { key, first, packet, .. } = event {
+                found.get_or_insert((key, first, packet.to_vec()));
+            }
+        });
+        found
+    })
+}
+
+/// A client's kernel takes our SYN-ACK, its request is held, user space passes it on, and what follows goes to the node
+/// by the program; then the node dies, and the client is told.
+fn connects_and_is_forwarded(attach: Attach) {
+    let Some(lab) = Lab::new() else { return };
+    let plane = lab.inside("f", || Plane::start(&config(&lab, attach))).expect("a plane");
+    assert_eq!(plane.attached(), attach);
+    prepare(&plane, &lab);
+    let node = lab.sniffer("n", "wn");
+    for (service, vip) in [(0, VIP), (1, VIP6)] {
+        let vip: SocketAddr = vip.parse().expect("an address");
+        let connect = || TcpStream::connect_timeout(&vip, Duration::from_secs(5));
+        let mut client = lab.inside("c", connect).expect("the handshake");
+        client.set_read_timeout(Some(Duration::from_secs(5))).expect("a timeout");
+        client.write_all(GET).expect("sent");
+        let (key, first, packet) = punted(&plane);
+        assert_eq!(key, FlowKey::new(client.local_addr().expect("an address"), service));
+        assert!(first && packet.ends_with(GET));
+        plane.forward(0, &packet).expect("forwarded");
+        assert!(node.sees(GET), "the held packet reaches the node");
+        plane.put_flow(key, FlowTo::Node(0)).expect("a flow");
+        client.write_all(b"the second segment").expect("sent");
+        assert!(node.sees(b"the second segment"), "the program forwards");
+        plane.reset_client(key).expect("reset");
+        let error = client.read(&mut [0; 16]).expect_err("a reset");
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+    }
+    plane.stop(Leave::Nothing).expect("stopped");
+    assert!(lab.programs("wf").is_empty(), "{}", lab.programs("wf"));
+}
+
+#[test]
+fn native_xdp_forwards() {
+    connects_and_is_forwarded(Attach::Native);
+}
+
+#[test]
+fn generic_xdp_forwards() {
+    connects_and_is_forwarded(Attach::Generic);
+}
+
+#[test]
+fn tc_forwards() {
+    connects_and_is_forwarded(Attach::Tc);
+}
+
+/// A successor finds the connections of the one before and replaces its programs; sizes that differ begin anew; what a
+/// crash leaves can be cleaned.
+#[test]
+fn a_successor_takes_over() {
+    let Some(lab) = Lab::new() else { return };
+    let start = |config: &PlaneConfig| lab.inside("f", || Plane::start(config)).expect("a plane");
+    let config = config(&lab, Attach::Auto);
+    let first = start(&config);
+    assert!(!first.adopted());
+    assert_eq!(first.attached(), Attach::Native);
+    prepare(&first, &lab);
+    let vip: SocketAddr = VIP.parse().expect("an address");
+    let connect = || TcpStream::connect_timeout(&vip, Duration::from_secs(5));
+    let mut client = lab.inside("c", connect).expect("the handshake");
+    client.write_all(GET).expect("sent");
+    let (key, ..) = punted(&first);
+    first.put_flow(key, FlowTo::Node(0)).expect("a flow");
+    first.stop(Leave::Forwarding).expect("stopped");
+
+    // Nobody is there, and the connection goes on.
+    let node = lab.sniffer("n", "wn");
+    client.write_all(b"while nobody looks").expect("sent");
+    assert!(node.sees(b"while nobody looks"));
+
+    let second = start(&config);
+    assert!(second.adopted());
+    let flow = second.flow(key).expect("the flow of the first");
+    assert_eq!((flow.node, flow.state), (0, 2));
+    assert_eq!(second.services().len(), 2);
+    client.write_all(b"and after").expect("sent");
+    assert!(node.sees(b"and after"));
+
+    // A crash: no farewell. The next one wants another size.
+    drop(second);
+    let third = start(&PlaneConfig { flows_max: 8192, ..config.clone() });
+    assert!(!third.adopted());
+    assert!(third.flow(key).is_none() && third.services().is_empty());
+    // By another hook: the old one's program is gone.
+    drop(third);
+    let fourth = start(&PlaneConfig { flows_max: 8192, attach: Attach::Tc, ..config.clone() });
+    assert!(fourth.adopted());
+    assert!(!lab.programs("wf").contains("xdp"), "{}", lab.programs("wf"));
+    drop(fourth);
+    assert!(lab.programs("wf").contains("front"), "{}", lab.programs("wf"));
+    Plane::clean(&config.name).expect("cleaned");
+    assert!(wait_for("no programs", || lab.programs("wf").is_empty().then_some(true)));
+    Plane::clean(&config.name).expect("nothing left to clean");
+}
+
+#[test]
+fn what_cannot_start_says_why() {
+    let Some(lab) = Lab::new() else { return };
+    let good = config(&lab, Attach::Auto);
+    let refused =
+        |config: PlaneConfig| lab.inside("f", || Plane::start(&config)).expect_err("no plane").to_string();
+    assert!(refused(PlaneConfig { interface: "nope".to_owned(), ..good.clone() }).contains("nope"));
+    assert!(refused(PlaneConfig { flows_max: 0, ..good.clone() }).contains("flows_max"));
+    assert!(refused(PlaneConfig { ring_bytes: 5000, ..good.clone() }).contains("ring_bytes"));
+    assert!(refused(PlaneConfig { hold_packets: 0, ..good.clone() }).contains("hold_packets"));
+    assert!(refused(PlaneConfig { name: "../x".to_owned(), ..good }).contains("name"));
+}

@@ -1,0 +1,180 @@
+//! A client `c`, a front-end `f` and a node `n` on a bridge, each in a namespace that is removed on drop.
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use socket2::{Domain, Protocol, Socket, Type};
+use std::cell::RefCell;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// The namespaces of one test.
+pub(crate) struct Lab {
+    prefix: String,
+}
+
+/// Tries until `attempt` has something, for some seconds.
+#[track_caller]
+pub(crate) fn wait_for<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + Duration::from_secs(5);
+    loop {
+        if let Some(found) = attempt() {
+            return found;
+        }
+        assert!(Instant::now() < end, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn output(command: &str) -> String {
+    let ran = Command::new("sh").args(["-c", command]).output().expect("a shell");
+    assert!(ran.status.success(), "{command}: {}", String::from_utf8_lossy(&ran.stderr));
+    String::from_utf8(ran.stdout).expect("text")
+}
+
+impl Lab {
+    /// `None`, with the reason on stderr, where the rights are missing.
+    pub(crate) fn new() -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: needs root (namespaces, CAP_BPF, CAP_NET_ADMIN)");
+            return None;
+        }
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let lab = Self { prefix: format!("ld{}-{number}", std::process::id()) };
+        let hub = lab.name("h");
+        output(&format!(
+            "ip netns add {hub} && ip -n {hub} link add br0 type bridge && ip -n {hub} link set br0 up"
+        ));
+        for (end, (host, device)) in [("c", "wc"), ("f", "wf"), ("n", "wn")].into_iter().enumerate() {
+            let name = lab.name(host);
+            let end = end + 2;
+            output(&format!(
+                "set -e; ip netns add {name}
+                ip link add {device} netns {name} type veth peer name p{device} netns {hub}
+                ip -n {hub} link set p{device} master br0; ip -n {hub} link set p{device} up
+                ip -n {name} link set lo up
+                ip netns exec {name} ethtool -K {device} tx off tso off gso off gro on >/dev/null 2>&1
+                ip -n {name} link set {device} address 02:00:00:00:00:0{end}; ip -n {name} link set {device} up
+                ip -n {name} addr add 10.9.0.{end}/24 dev {device}
+                ip -n {name} addr add fd09::{end}/64 dev {device} nodad"
+            ));
+        }
+        let (client, front) = (lab.name("c"), lab.name("f"));
+        output(&format!(
+            "set -e; ip -n {front} addr add 10.9.0.100/32 dev lo; ip -n {front} addr add fd09::100/128 dev lo nodad
+            ip -n {client} neigh replace 10.9.0.100 lladdr 02:00:00:00:00:03 dev wc nud permanent
+            ip -n {client} neigh replace fd09::100 lladdr 02:00:00:00:00:03 dev wc nud permanent
+            ip -n {front} neigh replace 10.9.0.2 lladdr 02:00:00:00:00:02 dev wf nud permanent
+            ip -n {front} neigh replace fd09::2 lladdr 02:00:00:00:00:02 dev wf nud permanent"
+        ));
+        lab.veth_wants_xdp_on_both_ends();
+        Some(lab)
+    }
+
+    /// What XDP_TX sends into a veth is delivered only if the other end has an XDP program: the bridge's end gets one
+    /// that passes everything.
+    fn veth_wants_xdp_on_both_ends(&self) {
+        self.inside("h", || {
+            let object = libbpf_rs::ObjectBuilder::default()
+                .open_memory(include_bytes!("../../bpf/prebuilt/front.bpf.o"))
+                .and_then(libbpf_rs::OpenObject::load)
+                .expect("loaded");
+            let program =
+                object.progs_mut().find(|program| program.name() == "front_xdp").expect("front_xdp");
+            let ifindex: i32 = output(&format!("ip -n {} -o link show pwf", self.name("h")))
+                .split(':')
+                .next()
+                .and_then(|number| number.parse().ok())
+                .expect("a number");
+            // It knows no services, so it passes everything. The link lives until the namespace goes.
+            std::mem::forget(program.attach_xdp(ifindex).expect("attached"));
+        });
+    }
+
+    /// A name that no other process or test has.
+    pub(crate) fn name(&self, of: &str) -> String {
+        format!("{}-{of}", self.prefix)
+    }
+
+    /// Runs `work` in a thread in the namespace of `host`; sockets and programs made there stay there.
+    pub(crate) fn inside<T: Send>(&self, host: &str, work: impl FnOnce() -> T + Send) -> T {
+        let namespace = File::open(format!("/run/netns/{}", self.name(host))).expect("the namespace");
+        std::thread::scope(|scope| {
+            let run = scope.spawn(|| {
+                move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
+                    .expect("setns");
+                work()
+            });
+            run.join().expect("it runs")
+        })
+    }
+
+    pub(crate) fn mac(&self, device: &str) -> [u8; 6] {
+        [
+            2,
+            0,
+            0,
+            0,
+            0,
+            match device {
+                "wc" => 2,
+                "wf" => 3,
+                _ => 4,
+            },
+        ]
+    }
+
+    /// The programs on a device of the front-end, as `bpftool net` and `ip` list them.
+    pub(crate) fn programs(&self, device: &str) -> String {
+        let name = self.name("f");
+        let listed = output(&format!(
+            "ip netns exec {name} bpftool net show dev {device}; ip -n {name} -o -d link show {device} | grep -o 'prog/xdp' || true"
+        ));
+        let interesting = |line: &&str| line.contains(device) || line.contains("prog/xdp");
+        listed.lines().filter(interesting).collect::<Vec<_>>().join("\n")
+    }
+
+    /// Sees every frame that arrives at `device`.
+    pub(crate) fn sniffer(&self, host: &str, device: &str) -> Sniffer {
+        let _ = device;
+        let socket = self.inside(host, || {
+            const ALL: i32 = 0x0300; // ETH_P_ALL in network order
+            Socket::new(Domain::PACKET, Type::RAW, Some(Protocol::from(ALL))).expect("a packet socket")
+        });
+        socket.set_read_timeout(Some(Duration::from_millis(50))).expect("a timeout");
+        Sniffer { socket: RefCell::new(socket) }
+    }
+}
+
+/// A packet socket.
+pub(crate) struct Sniffer {
+    socket: RefCell<Socket>,
+}
+
+impl Sniffer {
+    /// Whether a packet that ends with `payload`, by a whole checksum, arrives within some seconds.
+    pub(crate) fn sees(&self, payload: &[u8]) -> bool {
+        let end = Instant::now() + Duration::from_secs(5);
+        let mut frame = [0; 4096];
+        while Instant::now() < end {
+            if let Ok(bytes) = self.socket.borrow_mut().read(&mut frame)
+                && frame[..bytes].ends_with(payload)
+            {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        for host in ["c", "f", "n", "h"] {
+            let _ = Command::new("ip").args(["netns", "del", &self.name(host)]).status();
+        }
+    }
+}
