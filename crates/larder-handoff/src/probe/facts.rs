@@ -1,0 +1,195 @@
+//! What was found on a machine.
+
+use super::netlink::{self, Address};
+use super::{Subject, kernel};
+use rustix::thread::{CapabilitySet, capabilities};
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::IpAddr;
+use std::path::Path;
+
+/// `BPF_FS_MAGIC` of `linux/magic.h`.
+const BPFFS: i64 = 0xcafe_4a11;
+
+/// Effective capabilities of this process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Capabilities {
+    /// `CAP_NET_ADMIN`
+    pub net_admin: bool,
+    /// `CAP_BPF`
+    pub bpf: bool,
+    /// `CAP_NET_RAW`
+    pub net_raw: bool,
+    /// `CAP_SYS_ADMIN`
+    pub sys_admin: bool,
+}
+
+/// What an interface can do with XDP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Xdp {
+    /// In the driver.
+    Native,
+    /// Only after the driver, on a packet that the kernel has already unpacked.
+    Generic,
+}
+
+/// An interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InterfaceFacts {
+    /// Bytes.
+    pub mtu: u32,
+    /// It is up.
+    pub up: bool,
+    /// `None` if the kernel does not say (before 6.3).
+    pub xdp: Option<Xdp>,
+    /// Number of the XDP program on it, 0 for none.
+    pub xdp_program: u32,
+    /// The card puts segments together, which XDP in the driver refuses. `None` if `ethtool` is not there to say.
+    pub lro: Option<bool>,
+}
+
+/// The way to an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// Through which interface.
+    pub interface: String,
+    /// No router in between.
+    pub on_link: bool,
+}
+
+/// All that is known of a machine. `Err` holds what the system said.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    /// As `uname -r` says.
+    pub kernel: String,
+    /// See [`Capabilities`].
+    pub capabilities: Capabilities,
+    /// Type information of the kernel can be read.
+    pub btf: Result<(), String>,
+    /// Functions of the kernel by name, looked up in its type information; none if that cannot be read.
+    pub functions: BTreeMap<String, bool>,
+    /// A program can be loaded.
+    pub load: Result<(), String>,
+    /// `/sys/fs/bpf` is a BPF file system.
+    pub bpffs: bool,
+    /// `/dev/net/tun` can be opened.
+    pub tun: Result<(), String>,
+    /// A socket can be put into repair.
+    pub tcp_repair: Result<(), String>,
+    /// A socket can be destroyed from outside.
+    pub sock_destroy: Result<(), String>,
+    /// Values by name, as read.
+    pub sysctls: BTreeMap<String, String>,
+    /// The interface asked about; `None` if none was.
+    pub interface: Option<Result<InterfaceFacts, String>>,
+    /// Addresses of this machine, with their interface.
+    pub addresses: Result<Vec<(IpAddr, String)>, String>,
+    /// The ways to the nodes asked about.
+    pub routes: Vec<(IpAddr, Result<Route, String>)>,
+}
+
+impl Facts {
+    /// Looks at this machine, in the network namespace of the calling thread.
+    pub fn of_this_host(subject: &Subject) -> Self {
+        let (btf, functions) = kernel::functions();
+        let links = netlink::links();
+        let interface = subject.interface.as_deref().map(|name| interface(name, links.as_deref()));
+        let name_of = |index: u32| {
+            let known = links.as_ref().ok().and_then(|all| all.iter().find(|l| l.index == index));
+            known.map_or_else(|| format!("interface {index}"), |l| l.name.clone())
+        };
+        let addresses = netlink::addresses()
+            .map(|all| all.into_iter().map(|Address { ip, index }| (ip, name_of(index))).collect())
+            .map_err(|e| e.to_string());
+        let route = |node: &IpAddr| {
+            let found = netlink::route(*node).map_err(|e| e.to_string());
+            (*node, found.map(|r| Route { interface: name_of(r.index), on_link: r.on_link }))
+        };
+        Self {
+            kernel: read("/proc/sys/kernel/osrelease").unwrap_or_default(),
+            capabilities: effective(),
+            btf,
+            functions,
+            load: kernel::load(),
+            bpffs: rustix::fs::statfs("/sys/fs/bpf").is_ok_and(|fs| fs.f_type == BPFFS),
+            tun: open_tun(),
+            tcp_repair: kernel::tcp_repair().map_err(|e| e.to_string()),
+            sock_destroy: netlink::sock_destroy().map_err(|e| e.to_string()),
+            sysctls: sysctls(subject.interface.as_deref()),
+            interface,
+            addresses,
+            routes: subject.nodes.iter().map(route).collect(),
+        }
+    }
+
+    /// A sysctl as a number.
+    pub(super) fn number(&self, name: &str) -> Option<i64> {
+        self.sysctls.get(name)?.parse().ok()
+    }
+}
+
+fn read(path: impl AsRef<Path>) -> Option<String> {
+    Some(fs::read_to_string(path).ok()?.trim().to_owned())
+}
+
+fn effective() -> Capabilities {
+    let Ok(sets) = capabilities(None) else { return Capabilities::default() };
+    let has = |capability| sets.effective.contains(capability);
+    Capabilities {
+        net_admin: has(CapabilitySet::NET_ADMIN),
+        bpf: has(CapabilitySet::BPF),
+        net_raw: has(CapabilitySet::NET_RAW),
+        sys_admin: has(CapabilitySet::SYS_ADMIN),
+    }
+}
+
+fn open_tun() -> Result<(), String> {
+    let opened = fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun");
+    opened.map(|_| ()).map_err(|e| e.to_string())
+}
+
+fn sysctls(interface: Option<&str>) -> BTreeMap<String, String> {
+    let mut names: Vec<String> = [
+        "net.core.somaxconn",
+        "net.ipv4.ip_local_port_range",
+        "net.ipv4.tcp_syncookies",
+        "net.ipv4.tcp_tw_reuse",
+        "net.netfilter.nf_conntrack_count",
+    ]
+    .map(str::to_owned)
+    .into();
+    for scope in std::iter::once("all").chain(interface) {
+        for name in ["arp_ignore", "arp_announce", "rp_filter"] {
+            names.push(conf(scope, name));
+        }
+    }
+    let value = |name: String| {
+        // The name of an interface may hold dots; those of the rest are separators.
+        let path = match name.strip_prefix("net.ipv4.conf.").and_then(|rest| rest.rsplit_once('.')) {
+            Some((scope, leaf)) => format!("/proc/sys/net/ipv4/conf/{scope}/{leaf}"),
+            None => format!("/proc/sys/{}", name.replace('.', "/")),
+        };
+        read(path).map(|value| (name, value))
+    };
+    names.into_iter().filter_map(value).collect()
+}
+
+/// The name of a setting of an interface, or of `all`.
+pub(super) fn conf(scope: &str, name: &str) -> String {
+    format!("net.ipv4.conf.{scope}.{name}")
+}
+
+fn interface(name: &str, links: Result<&[netlink::Link], &std::io::Error>) -> Result<InterfaceFacts, String> {
+    let links = links.map_err(ToString::to_string)?;
+    let link = links.iter().find(|l| l.name == name).ok_or("there is no such interface")?;
+    let (xdp, xdp_program) = kernel::xdp(link.index);
+    Ok(InterfaceFacts { mtu: link.mtu, up: link.up, xdp, xdp_program, lro: lro(name) })
+}
+
+fn lro(name: &str) -> Option<bool> {
+    let output = std::process::Command::new("ethtool").arg("-k").arg(name).output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let line =
+        text.lines().find_map(|line| line.trim().strip_prefix("large-receive-offload:").map(str::trim))?;
+    Some(line.starts_with("on"))
+}

@@ -1,0 +1,227 @@
+//! Made-up machines.
+
+use super::*;
+use crate::netns::{INTERFACE, Topology, TopologySpec, or_skip};
+use crate::probe::{Capabilities, Route};
+use std::collections::BTreeMap;
+
+const VIP: &str = "10.9.0.100";
+
+fn subject(role: Role) -> Subject {
+    Subject {
+        role,
+        interface: Some("eth0".to_owned()),
+        services: vec![format!("{VIP}:80").parse().expect("an address")],
+        nodes: if role == Role::Switch { vec!["10.9.0.11".parse().expect("an address")] } else { Vec::new() },
+        tunnels: false,
+    }
+}
+
+/// A machine on which all works, as switch and as node.
+fn whole() -> Facts {
+    let sysctl = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+    Facts {
+        kernel: "6.18.1".to_owned(),
+        capabilities: Capabilities { net_admin: true, bpf: true, net_raw: true, sys_admin: true },
+        btf: Ok(()),
+        functions: super::super::kernel::FUNCTIONS.iter().map(|f| ((*f).to_owned(), true)).collect(),
+        load: Ok(()),
+        bpffs: true,
+        tun: Ok(()),
+        tcp_repair: Ok(()),
+        sock_destroy: Ok(()),
+        sysctls: [
+            ("net.core.somaxconn", "16384"),
+            ("net.ipv4.tcp_syncookies", "1"),
+            ("net.ipv4.tcp_tw_reuse", "1"),
+            ("net.ipv4.conf.all.arp_ignore", "0"),
+            ("net.ipv4.conf.eth0.arp_ignore", "1"),
+            ("net.ipv4.conf.all.arp_announce", "2"),
+            ("net.ipv4.conf.eth0.rp_filter", "0"),
+        ]
+        .map(sysctl)
+        .into(),
+        interface: Some(Ok(InterfaceFacts {
+            mtu: 1500,
+            up: true,
+            xdp: Some(Xdp::Native),
+            xdp_program: 0,
+            lro: Some(false),
+        })),
+        addresses: Ok(vec![(VIP.parse().expect("an address"), "lo".to_owned())]),
+        routes: vec![(
+            "10.9.0.11".parse().expect("an address"),
+            Ok(Route { interface: "eth0".to_owned(), on_link: true }),
+        )],
+    }
+}
+
+fn no(what: &str) -> Result<(), String> {
+    Err(format!("no {what}"))
+}
+
+#[test]
+fn a_whole_machine_hands_off_by_cookie() {
+    for role in [Role::Switch, Role::Node] {
+        let report = judge(&whole(), &subject(role));
+        let odd: Vec<_> = report.findings.iter().filter(|f| f.state != State::Works).collect();
+        assert!(odd.is_empty(), "{odd:#?}");
+        assert_eq!(report.best(), Mechanism::Cookie);
+    }
+}
+
+/// What is broken, how, and what is left to a switch and to a node.
+type Case = (&'static str, fn(&mut Facts), Mechanism, Mechanism);
+
+fn set(facts: &mut Facts, sysctl: &str, value: &str) {
+    facts.sysctls.insert(sysctl.to_owned(), value.to_owned());
+}
+
+fn off_link() -> Result<Route, String> {
+    Ok(Route { interface: "eth0".to_owned(), on_link: false })
+}
+
+fn broken_kernels() -> Vec<Case> {
+    use Mechanism::{Cookie, Relay, Repair};
+    let no_function: fn(&mut Facts) = |f| {
+        f.functions.insert("bpf_sk_assign_tcp_reqsk".into(), false);
+    };
+    let no_btf: fn(&mut Facts) = |f| (f.btf, f.functions) = (no("BTF"), BTreeMap::new());
+    vec![
+        ("bpf_sk_assign_tcp_reqsk", no_function, Repair, Repair),
+        ("TCP_REPAIR", |f| f.tcp_repair = no("repair"), Cookie, Cookie),
+        ("TUN", |f| f.tun = no("tun"), Relay, Cookie),
+        ("CAP_NET_ADMIN", |f| f.capabilities.net_admin = false, Relay, Relay),
+        ("CAP_NET_RAW", |f| f.capabilities.net_raw = false, Relay, Cookie),
+        (
+            "CAP_BPF",
+            |f| f.capabilities = Capabilities { net_admin: true, ..Default::default() },
+            Relay,
+            Relay,
+        ),
+        ("BTF", no_btf, Relay, Relay),
+        ("bpf()", |f| f.load = no("loading"), Relay, Relay),
+    ]
+}
+
+fn broken_networks() -> Vec<Case> {
+    use Mechanism::{Cookie, Relay, Repair};
+    vec![
+        ("interface eth0", |f| f.interface = Some(Err("there is none".into())), Relay, Relay),
+        ("address 10.9.0.100", |f| f.addresses = Ok(Vec::new()), Relay, Relay),
+        ("arp_ignore", |f| set(f, "net.ipv4.conf.eth0.arp_ignore", "0"), Cookie, Relay),
+        ("arp_announce", |f| set(f, "net.ipv4.conf.all.arp_announce", "0"), Cookie, Relay),
+        ("tcp_syncookies", |f| set(f, "net.ipv4.tcp_syncookies", "0"), Cookie, Repair),
+        ("way to 10.9.0.11", |f| f.routes[0].1 = off_link(), Relay, Cookie),
+    ]
+}
+
+/// cookie, then repair, then relay: each thing that is missing takes exactly what needs it.
+#[test]
+fn what_is_missing_degrades_in_order() {
+    for (what, break_it, switch, node) in broken_kernels().into_iter().chain(broken_networks()) {
+        for (role, best) in [(Role::Switch, switch), (Role::Node, node)] {
+            let mut facts = whole();
+            break_it(&mut facts);
+            if role == Role::Node {
+                facts.routes.clear();
+            }
+            let report = judge(&facts, &subject(role));
+            assert_eq!(report.best(), best, "{role} without {what}");
+            let missing: Vec<_> = report.findings.iter().filter(|f| f.state == State::Missing).collect();
+            assert!(missing.iter().all(|f| f.remedy.is_some()), "{missing:?}");
+            let named = best == Mechanism::Cookie || missing.iter().any(|f| f.what == what);
+            assert!(named, "{role}: {what} not named in {missing:?}");
+        }
+    }
+}
+
+/// Requests to a node out of reach are relayed; the others are handed off.
+#[test]
+fn one_node_out_of_reach_is_not_all() {
+    let mut facts = whole();
+    facts.routes.push(("10.9.1.11".parse().expect("an address"), off_link()));
+    let report = judge(&facts, &subject(Role::Switch));
+    assert_eq!(report.best(), Mechanism::Cookie);
+    let far = report.findings.iter().find(|f| f.what == "way to 10.9.1.11").expect("looked at");
+    assert_eq!(far.state, State::Degraded);
+}
+
+/// The whole order on one machine: each further loss takes the next mechanism.
+#[test]
+fn cookie_then_repair_then_relay() {
+    let mut facts = whole();
+    let subject = subject(Role::Node);
+    assert_eq!(judge(&facts, &subject).best(), Mechanism::Cookie);
+    facts.functions.insert("bpf_sk_assign_tcp_reqsk".to_owned(), false);
+    assert_eq!(judge(&facts, &subject).best(), Mechanism::Repair);
+    facts.tcp_repair = no("repair");
+    let report = judge(&facts, &subject);
+    assert_eq!(report.best(), Mechanism::Relay);
+    assert!(report.can(Mechanism::Relay));
+    assert_eq!(report.missing_for(Mechanism::Repair).count(), 1);
+}
+
+#[test]
+fn slower_ways_are_degraded_and_no_more() {
+    let mut facts = whole();
+    facts.interface =
+        Some(Ok(InterfaceFacts { mtu: 1400, up: true, xdp: Some(Xdp::Generic), xdp_program: 0, lro: None }));
+    facts.bpffs = false;
+    facts.capabilities.sys_admin = false;
+    facts.sysctls.insert("net.core.somaxconn".to_owned(), "128".to_owned());
+    facts.sysctls.insert("net.ipv4.conf.all.rp_filter".to_owned(), "1".to_owned());
+    facts.sysctls.insert("net.netfilter.nf_conntrack_count".to_owned(), "12".to_owned());
+    let report = judge(&facts, &subject(Role::Switch));
+    assert_eq!(report.best(), Mechanism::Cookie);
+    let degraded: Vec<_> =
+        report.findings.iter().filter(|f| f.state == State::Degraded).map(|f| f.what.as_str()).collect();
+    assert_eq!(degraded, ["bpffs", "XDP", "MTU", "rp_filter", "somaxconn", "conntrack"]);
+}
+
+#[test]
+fn a_tunnel_needs_no_common_wire_but_room() {
+    let mut facts = whole();
+    facts.routes[0].1 = off_link();
+    let mut subject = subject(Role::Switch);
+    subject.tunnels = true;
+    let report = judge(&facts, &subject);
+    assert_eq!(report.best(), Mechanism::Cookie);
+    let mtu = report.findings.iter().find(|f| f.what == "MTU").expect("looked at");
+    assert_eq!(mtu.state, State::Degraded);
+}
+
+/// In namespaces made for it, a machine with the rights finds what the topology says.
+#[test]
+fn a_real_topology_is_found_as_it_is() {
+    let spec = TopologySpec { nodes: 1, routed: true, ..TopologySpec::default() };
+    let Some(topology) = or_skip(Topology::new(&spec)) else { return };
+    let services = vec![(topology.vip4, 80).into(), (topology.vip6, 80).into()];
+    let node_at = topology.nodes[0].v4;
+    for (host, role) in [(topology.front(), Role::Switch), (&topology.nodes[0], Role::Node)] {
+        let subject = Subject {
+            role,
+            interface: Some(INTERFACE.to_owned()),
+            services: services.clone(),
+            nodes: if role == Role::Switch { vec![node_at.into()] } else { Vec::new() },
+            tunnels: false,
+        };
+        let facts = host.namespace.run(|| Facts::of_this_host(&subject)).expect("entered");
+        let report = judge(&facts, &subject);
+        let state = |what: &str| report.findings.iter().find(|f| f.what == what).map(|f| f.state);
+        assert_eq!(state("CAP_NET_ADMIN"), Some(State::Works));
+        assert_eq!(state("interface eth0"), Some(State::Works));
+        assert_eq!(state("MTU"), Some(State::Works));
+        for vip in ["10.9.0.100", "fd09::64"] {
+            assert_eq!(state(&format!("address {vip}")), Some(State::Works), "{role}");
+        }
+        if role == Role::Switch {
+            // A veth does XDP in its driver; the node is behind a router.
+            assert_eq!(state("XDP"), Some(State::Works));
+            assert_eq!(state(&format!("way to {node_at}")), Some(State::Missing));
+        } else {
+            assert_eq!(state("arp_ignore"), Some(State::Works));
+            assert_eq!(state("tcp_tw_reuse"), Some(State::Works));
+        }
+    }
+}
