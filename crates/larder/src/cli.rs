@@ -32,6 +32,7 @@ enum Command {
     Plan(Box<cmd::plan::PlanArgs>),
     Lab(Box<cmd::lab::LabArgs>),
     Check(cmd::check::CheckArgs),
+    Doctor(cmd::doctor::DoctorArgs),
     /// Print the version.
     Version,
 }
@@ -49,6 +50,7 @@ impl Cli {
             Command::Plan(args) => cmd::plan::run(&args),
             Command::Lab(args) => cmd::lab::run(&args),
             Command::Check(args) => cmd::check::run(&args),
+            Command::Doctor(args) => cmd::doctor::run(&args),
             Command::Version => version(),
         }
     }

@@ -1,0 +1,296 @@
+//! `larder doctor`: says what this machine can do of TCP connection handoff, and how to get the rest.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+
+use anyhow::bail;
+use clap::{Args, ValueEnum};
+use larder_handoff::probe::{Facts, Finding, Mechanism, Report, Role, State, Subject, judge};
+use serde_json::{Value, json};
+
+use crate::config::{Config, Written};
+
+/// Say what this machine can do of connection handoff, what is missing, and how to get it.
+///
+/// Looks and changes nothing. Run it as the user that runs larder: capabilities count. Exit code 0 if what is asked for
+/// is available (auto always is, for it falls back to relay), 1 if not.
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// The config file; its roles, addresses and nodes are looked at.
+    #[arg(long)]
+    config: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    /// Only this side; by default those of the config, or both.
+    #[arg(long, value_enum)]
+    role: Option<Side>,
+    /// What must be available.
+    #[arg(long, value_enum)]
+    mechanism: Option<Asked>,
+    /// The interface by which clients' packets come in.
+    #[arg(long)]
+    interface: Option<String>,
+    /// A service address, beside those of the config; may be repeated.
+    #[arg(long)]
+    service: Vec<SocketAddr>,
+    /// Packets to the nodes go through tunnels.
+    #[arg(long)]
+    tunnels: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Side {
+    Switch,
+    Node,
+}
+
+/// What a config may ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Asked {
+    /// The best there is.
+    Auto,
+    Cookie,
+    Repair,
+    Splice,
+    Relay,
+}
+
+impl Asked {
+    /// What it needs; `None` if nothing.
+    fn needs(self) -> Option<Mechanism> {
+        match self {
+            Self::Cookie => Some(Mechanism::Cookie),
+            Self::Repair => Some(Mechanism::Repair),
+            Self::Auto | Self::Splice | Self::Relay => None,
+        }
+    }
+}
+
+impl fmt::Display for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Cookie => "cookie",
+            Self::Repair => "repair",
+            Self::Splice => "splice",
+            Self::Relay => "relay",
+        })
+    }
+}
+
+/// One side's examination.
+struct Examined {
+    asked: Asked,
+    report: Report,
+}
+
+impl Examined {
+    fn available(&self) -> bool {
+        self.asked.needs().is_none_or(|mechanism| self.report.can(mechanism))
+    }
+
+    /// What will be used: what is asked for, else the best that is left.
+    fn mechanism(&self) -> String {
+        match self.asked {
+            Asked::Auto => self.report.best().to_string(),
+            Asked::Cookie | Asked::Repair if !self.available() => Mechanism::Relay.to_string(),
+            asked => asked.to_string(),
+        }
+    }
+
+    fn lacks(&self, mechanism: Mechanism) -> String {
+        let names: Vec<&str> = self.report.missing_for(mechanism).map(|f| f.what.as_str()).collect();
+        names.join(", ")
+    }
+}
+
+pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
+    let config = args.config.as_deref().map(|path| Written::read(path)?.validate()).transpose()?;
+    let sides = sides(args, config.as_ref());
+    let examined: Vec<Examined> =
+        sides.into_iter().map(|role| examine(args, config.as_ref(), role)).collect();
+    let mut out = io::stdout().lock();
+    if args.json {
+        serde_json::to_writer_pretty(&mut out, &as_json(&examined))?;
+        writeln!(out)?;
+    } else {
+        for one in &examined {
+            print(one, &mut out)?;
+        }
+    }
+    out.flush()?;
+    for one in &examined {
+        if let Some(mechanism) = one.asked.needs().filter(|_| !one.available()) {
+            bail!(
+                "{mechanism} is asked for on the {}, which lacks {}",
+                one.report.role,
+                one.lacks(mechanism)
+            );
+        }
+    }
+    Ok(())
+}
+
+/// The sides asked for: by the arguments, else by the config, else both.
+fn sides(args: &DoctorArgs, config: Option<&Config>) -> Vec<Role> {
+    let wanted = |side, in_config: bool| match args.role {
+        Some(only) => only == side,
+        None => in_config,
+    };
+    let (switch, node) = config.map_or((true, true), |c| (c.switch.is_some(), c.node.is_some()));
+    let all = [(Role::Switch, wanted(Side::Switch, switch)), (Role::Node, wanted(Side::Node, node))];
+    all.into_iter().filter_map(|(role, is)| is.then_some(role)).collect()
+}
+
+fn examine(args: &DoctorArgs, config: Option<&Config>, role: Role) -> Examined {
+    let mut subject = Subject {
+        role,
+        interface: args.interface.clone(),
+        services: args.service.clone(),
+        nodes: Vec::new(),
+        tunnels: args.tunnels,
+    };
+    let mut unresolved = Vec::new();
+    match (role, config) {
+        (Role::Switch, Some(Config { switch: Some(switch), .. })) => {
+            subject.services.extend(&switch.switch.listen);
+            for node in &switch.switch.nodes {
+                match first_address(&node.address) {
+                    Ok(ip) => subject.nodes.push(ip),
+                    Err(error) => unresolved.push(unknown_way(&node.address, &error)),
+                }
+            }
+        }
+        (Role::Node, Some(Config { node: Some(node), .. })) => subject.services.push(node.listen),
+        _ => {}
+    }
+    let mut report = judge(&Facts::of_this_host(&subject), &subject);
+    report.findings.extend(unresolved);
+    // A config that says nothing of handoff relays.
+    let asked = args.mechanism.unwrap_or(if config.is_some() { Asked::Relay } else { Asked::Auto });
+    Examined { asked, report }
+}
+
+fn first_address(address: &str) -> io::Result<IpAddr> {
+    let mut found = address.to_socket_addrs()?;
+    let first = found.next().ok_or_else(|| io::Error::other("the name has no address"))?;
+    Ok(first.ip())
+}
+
+fn unknown_way(address: &str, error: &io::Error) -> Finding {
+    Finding {
+        what: format!("way to {address}"),
+        state: State::Unknown,
+        found: error.to_string(),
+        why: "packets are forwarded on it, unchanged or in a tunnel",
+        remedy: Some("let the name be known here, or give the address".to_owned()),
+        needed_for: &[],
+    }
+}
+
+fn as_json(examined: &[Examined]) -> Value {
+    let finding = |f: &Finding| {
+        let needed_for: Vec<&str> = f.needed_for.iter().map(|m| m.name()).collect();
+        json!({
+            "what": f.what,
+            "state": f.state.name(),
+            "found": f.found,
+            "why": f.why,
+            "remedy": f.remedy,
+            "needed_for": needed_for,
+        })
+    };
+    let side = |one: &Examined| {
+        json!({
+            "role": one.report.role.to_string(),
+            "asked": one.asked.to_string(),
+            "mechanism": one.mechanism(),
+            "available": one.available(),
+            "possible": Mechanism::ALL.iter().filter(|m| one.report.can(**m)).map(|m| m.name()).collect::<Vec<_>>(),
+            "findings": one.report.findings.iter().map(finding).collect::<Vec<_>>(),
+        })
+    };
+    json!({ "roles": examined.iter().map(side).collect::<Vec<_>>() })
+}
+
+fn print(one: &Examined, out: &mut impl Write) -> io::Result<()> {
+    let report = &one.report;
+    writeln!(out, "{}: {} asked for, {} is used", report.role, one.asked, one.mechanism())?;
+    for mechanism in Mechanism::ALL {
+        match one.lacks(mechanism) {
+            lacks if lacks.is_empty() => writeln!(out, "  {mechanism:<8} possible")?,
+            lacks => writeln!(out, "  {mechanism:<8} not possible: lacks {lacks}")?,
+        }
+    }
+    let width = report.findings.iter().map(|f| f.what.chars().count()).max().unwrap_or(0);
+    for finding in &report.findings {
+        writeln!(out, "  {:<8}  {:<width$}  {}", finding.state.name(), finding.what, finding.found)?;
+        if finding.state != State::Works {
+            writeln!(out, "  {:<8}  {:<width$}  why: {}", "", "", finding.why)?;
+            if let Some(remedy) = &finding.remedy {
+                writeln!(out, "  {:<8}  {:<width$}  get it: {remedy}", "", "")?;
+            }
+        }
+    }
+    writeln!(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn finding(what: &str, state: State, needed_for: &'static [Mechanism]) -> Finding {
+        Finding {
+            what: what.to_owned(),
+            state,
+            found: "so".to_owned(),
+            why: "it matters",
+            remedy: (state != State::Works).then(|| "do this".to_owned()),
+            needed_for,
+        }
+    }
+
+    fn examined(asked: Asked) -> Examined {
+        let findings = vec![
+            finding("one", State::Works, &[Mechanism::Cookie, Mechanism::Repair]),
+            finding("another", State::Missing, &[Mechanism::Cookie]),
+            finding("third", State::Degraded, &[Mechanism::Repair]),
+        ];
+        Examined { asked, report: Report { role: Role::Switch, findings } }
+    }
+
+    #[test]
+    fn what_is_asked_for_decides() {
+        for (asked, used, available) in [
+            (Asked::Auto, "repair", true),
+            (Asked::Cookie, "relay", false),
+            (Asked::Repair, "repair", true),
+            (Asked::Splice, "splice", true),
+            (Asked::Relay, "relay", true),
+        ] {
+            let one = examined(asked);
+            assert_eq!((one.mechanism().as_str(), one.available()), (used, available), "{asked}");
+            let json = as_json(&[one]);
+            let side = &json["roles"][0];
+            assert_eq!(
+                (side["mechanism"].as_str(), side["available"].as_bool()),
+                (Some(used), Some(available))
+            );
+            assert_eq!(side["possible"], json!(["repair", "relay"]));
+        }
+    }
+
+    #[test]
+    fn what_does_not_work_comes_with_its_remedy() {
+        let mut out = Vec::new();
+        print(&examined(Asked::Auto), &mut out).expect("written");
+        let text = String::from_utf8(out).expect("text");
+        assert!(text.contains("cookie   not possible: lacks another\n"), "{text}");
+        assert!(text.contains("repair   possible\n"), "{text}");
+        assert_eq!(text.matches("get it: do this").count(), 2, "{text}");
+        assert_eq!(text.matches("why: it matters").count(), 2, "{text}");
+    }
+}

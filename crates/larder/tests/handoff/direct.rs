@@ -1,0 +1,66 @@
+//! The harness by itself: clients talk to a server directly, so that what goes wrong elsewhere is not the harness.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use larder_handoff::netns::{Topology, TopologySpec, or_skip};
+
+use crate::client::{self, Setup};
+use crate::content::Content;
+use crate::counters::counter;
+use crate::origin::Origin;
+use crate::plans::mixed;
+
+const SIZES: [u64; 7] = [1, 100, 1_000, 10_000, 65_536, 300_000, 2_000_000];
+const SETUP: Setup = Setup { threads: 16, first_port: 20_000, stall: Duration::from_secs(5) };
+
+fn topology() -> Option<Topology> {
+    let spec = TopologySpec { nodes: 1, port_range: (30_000, 60_999), ..TopologySpec::default() };
+    let topology = or_skip(Topology::new(&spec))?;
+    topology.point_clients_at(&topology.nodes[0]).unwrap();
+    Some(topology)
+}
+
+fn service(topology: &Topology) -> [SocketAddr; 2] {
+    [(topology.vip4, 80).into(), (topology.vip6, 80).into()]
+}
+
+/// Two thousand connections of all manners to nginx on the service address, without a switch: not one fault.
+#[test]
+fn nginx_answers_all_manners_of_clients() {
+    let Some(topology) = topology() else { return };
+    let service = service(&topology);
+    let content = Content::new(&SIZES, 3);
+    let origin = Origin::nginx(&topology.nodes[0].namespace, &service, content.root());
+    let plans = mixed(1, 2_000, &service, &content.targets);
+    let tally = topology.client().namespace.run(|| client::run(&plans, SETUP)).unwrap();
+    println!("{tally}");
+    tally.assert_faultless();
+    assert_eq!(tally.right, 2_000);
+    // The wires lose nothing: no timer had to help.
+    for (host, name) in [(&topology.nodes[0], "TcpExtTCPTimeouts"), (topology.client(), "TcpExtTCPTimeouts")]
+    {
+        assert_eq!(counter(&host.namespace, name), 0, "{name} of {}", host.port);
+    }
+    println!("retransmitted: {}", counter(&topology.nodes[0].namespace, "TcpRetransSegs"));
+    // It saw the clients themselves.
+    let log = fs::read_to_string(origin.access_log()).unwrap();
+    let own = [topology.client().v4.to_string(), topology.client().v6.to_string()];
+    let foreign =
+        log.lines().filter(|line| !own.iter().any(|ip| line.starts_with(&format!("{ip} ")))).count();
+    assert!(log.lines().count() >= 2_000);
+    assert_eq!(foreign, 0);
+}
+
+#[test]
+fn apache_answers_all_manners_of_clients() {
+    let Some(topology) = topology() else { return };
+    let service = service(&topology);
+    let content = Content::new(&SIZES, 2);
+    let _origin = Origin::apache(&topology.nodes[0].namespace, &service, content.root());
+    let plans = mixed(2, 400, &service, &content.targets);
+    let tally = topology.client().namespace.run(|| client::run(&plans, SETUP)).unwrap();
+    println!("{tally}");
+    tally.assert_faultless();
+}

@@ -1,0 +1,13 @@
+//! Handoff end to end: clients, switch and nodes in network namespaces, real servers, every byte verified.
+//!
+//! Needs the rights to make namespaces; without them every test here says so and passes, but for those of the client.
+
+#![allow(unreachable_pub, clippy::panic, clippy::unwrap_used, reason = "test code: a panic is a failed test")]
+
+mod client;
+mod content;
+mod counters;
+mod direct;
+mod origin;
+mod plans;
+mod verifier;

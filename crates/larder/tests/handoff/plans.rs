@@ -1,0 +1,75 @@
+//! Connections of all manners, mixed by a seed.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::client::{Manner, Plan, head};
+use crate::content::Target;
+
+/// Servers may take a half-closed connection for an ended one while a reply waits for room in the socket (nginx does),
+/// so what is asked for on those fits at once. Bytes.
+const AT_ONCE: u64 = 10_000;
+/// Large replies are rare, for the time they take. Bytes.
+const LARGE: u64 = 1_000_000;
+
+/// A generator of numbers: SplitMix64.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+
+    /// Below `limit`, which is not 0.
+    pub fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit as u64) as usize
+    }
+}
+
+/// `count` connections to the servers, in turn through all manners; every fourth from a port that is used again at once.
+pub fn mixed(seed: u64, count: usize, servers: &[SocketAddr], targets: &[Target]) -> Vec<Plan> {
+    let mut random = Random(seed);
+    let small: Vec<&Target> = targets.iter().filter(|t| t.bytes <= AT_ONCE).collect();
+    let usual: Vec<&Target> = targets.iter().filter(|t| t.bytes < LARGE).collect();
+    let plan = |number: usize| {
+        let server = servers[random.below(servers.len())];
+        let chance = random.next();
+        let mut some = |from: &[&Target], count: usize| -> Vec<Target> {
+            (0..count).map(|_| from[random.below(from.len())].clone()).collect()
+        };
+        let (manner, targets) = match number % 7 {
+            0 => (Manner::Plain, some(&usual, 1)),
+            1 => (Manner::Pipelined, some(&usual, 2 + number % 5)),
+            2 => (Manner::HalfClosing, some(&small, 1)),
+            3 => {
+                let targets = some(&usual, 1);
+                (Manner::Resetting { after: chance % (targets[0].bytes + 1) }, targets)
+            }
+            4 => (Manner::KeptAlive, some(&usual, 1 + number % 9)),
+            5 if number % 50 == 5 => (Manner::Plain, targets[targets.len() - 1..].to_vec()),
+            _ => (Manner::Plain, some(&usual, 1)),
+        };
+        // The server closes these, so that the client's port is free at once.
+        let same_port = matches!(manner, Manner::Plain | Manner::Pipelined) && number.is_multiple_of(4);
+        Plan { manner, server, same_port, targets }
+    };
+    let mut plans: Vec<Plan> = (0..count).map(plan).collect();
+    split(&mut random, &mut plans);
+    plans
+}
+
+/// Every seventh becomes one whose head is cut, each time at the next place.
+fn split(random: &mut Random, plans: &mut [Plan]) {
+    for (number, plan) in plans.iter_mut().skip(6).step_by(7).enumerate() {
+        let length = head(plan, 0, true).len();
+        plan.manner = Manner::Split {
+            at: 1 + number % (length - 1),
+            pause: Duration::from_micros(random.next() % 2_000),
+            no_delay: number.is_multiple_of(2),
+        };
+    }
+}
