@@ -22,8 +22,10 @@ pub mod inject;
 pub mod netns;
 pub mod plane;
 pub mod probe;
+mod readiness;
 pub mod repair;
 pub mod shaper;
 
 pub use cookie::{Cookie, CookieKey, SynOptions};
 pub use flow::FlowKey;
+pub use readiness::Readiness;

@@ -50,7 +50,6 @@ fn welcome() -> Welcome {
         repair: false,
         mac: None,
         mtu: 1_500,
-        addresses: Vec::new(),
         accepted: Accepted::default(),
     }
 }

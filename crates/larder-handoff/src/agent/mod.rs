@@ -1,1 +1,174 @@
-//! The node's side of handoff.
+//! The node's side of handoff: the agent.
+//!
+//! It is on no connection's way. It accepts front-ends on the control channel, has done in the kernel what they ask for
+//! ([`Forwarding`]), makes sockets of connections that they hand over ([`Restored`]), and tells them which connections
+//! have ended and how busy the node is.
+//!
+//! ```text
+//! front-ends --channel--> links --> core: switches (who wants what), stash (packets before their socket),
+//!                                         reports (what has ended)  --> Forwarding: programs, stack, sockets
+//! ```
+//!
+//! A front-end that goes away takes nothing with it: listen addresses, keys and connections stay as they are until it
+//! comes back and says otherwise.
+
+mod core;
+mod forwarding;
+mod interface;
+mod link;
+mod load;
+mod restored;
+mod stash;
+mod switches;
+#[cfg(test)]
+mod tests;
+
+pub use forwarding::{Forwarding, Moved, Rules, Seen};
+pub use restored::{Restored, restore};
+pub use stash::{ECHO, STASH_BYTES_MAX, STASH_FLOWS_MAX, STASH_PACKETS_MAX, WAIT};
+
+use self::core::Core;
+use crate::abi::SERVICES_MAX;
+use crate::channel::Timing;
+use crate::channel::identity::{Identity, PublicKey};
+use crate::channel::server::{Outcomes, SWITCHES_MAX, Server};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+
+/// What an agent is told at its start.
+#[derive(Clone, Debug)]
+pub struct AgentConfig {
+    /// The node's name, for the front-end's logs. At most 256 bytes.
+    pub name: String,
+    /// Where front-ends connect to.
+    pub listen: SocketAddr,
+    /// Who the node is.
+    pub identity: Identity,
+    /// Keys of the front-ends that it works for. 1 to 64.
+    pub switches: Vec<PublicKey>,
+    /// The interface that takes the clients' packets; `None`: there is none, the node takes no handoffs.
+    pub interface: Option<String>,
+    /// Listen addresses that front-ends may have it look after; all others are refused. At most 64.
+    pub services: Vec<SocketAddr>,
+    /// Times of the control channel.
+    pub timing: Timing,
+}
+
+/// Why an agent cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// A list is empty or too long.
+    #[error("{field}: {expected}")]
+    Config {
+        /// Which, as in [`AgentConfig`].
+        field: &'static str,
+        /// What it may hold.
+        expected: &'static str,
+    },
+    /// The control address cannot be listened on.
+    #[error("cannot listen on {address}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the system says.
+        #[source]
+        source: io::Error,
+    },
+    /// The interface is not there.
+    #[error("interface {name}")]
+    Interface {
+        /// Its name.
+        name: String,
+        /// What the system says.
+        #[source]
+        source: io::Error,
+    },
+    /// What the kernel tells cannot be waited for, or there is no randomness.
+    #[error("the system refuses")]
+    System(#[source] io::Error),
+}
+
+/// An agent at work. Ends when dropped, but is better stopped.
+#[derive(Debug)]
+pub struct Agent {
+    address: SocketAddr,
+    outcomes: Arc<Outcomes>,
+    stop: Option<oneshot::Sender<()>>,
+    task: JoinHandle<()>,
+}
+
+impl Agent {
+    /// Starts to work, on the current tokio runtime. Without `forwarding` the node takes no handoffs and says so: it
+    /// reports its load only. Without `sockets` it takes connections by cookie only: there is no server in this process
+    /// that restored ones could be given to. A front-end is told that connections are refused while `sockets` is full.
+    ///
+    /// # Errors
+    /// If the config cannot be, or the system refuses something.
+    pub async fn start(
+        config: AgentConfig,
+        forwarding: Option<Arc<dyn Forwarding>>,
+        sockets: Option<mpsc::Sender<Restored>>,
+    ) -> Result<Self, AgentError> {
+        config.check()?;
+        let described = config.interface.as_deref().map(|name| {
+            let failed = |source| AgentError::Interface { name: name.to_owned(), source };
+            interface::interface(name).map_err(failed)
+        });
+        let described = described.transpose()?;
+        let AgentConfig { name, listen, identity, switches, services, timing, .. } = config;
+        let refused = |source| AgentError::Listen { address: listen, source };
+        let server = Server::bind(listen, identity, switches, timing).await.map_err(refused)?;
+        let address = server.address().map_err(refused)?;
+        let outcomes = server.outcomes();
+        let core = Core::new(name, services, timing, described, forwarding, sockets);
+        let core = core.map_err(AgentError::System)?;
+        let events = core.events().map_err(AgentError::System)?;
+        let (stop, stopped) = oneshot::channel();
+        let task = tokio::spawn(core.run(server, events, stopped));
+        tracing::info!(%address, "agent waits for front-ends");
+        Ok(Self { address, outcomes, stop: Some(stop), task })
+    }
+
+    /// Where front-ends connect to.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// How front-ends' attempts to connect ended.
+    pub fn outcomes(&self) -> &Outcomes {
+        &self.outcomes
+    }
+
+    /// Ends: what has ended on the node is told first. When this returns the agent holds [`Forwarding`] no longer.
+    pub async fn stop(mut self) {
+        drop(self.stop.take());
+        // Fails only if the task has panicked, and then it is over too.
+        let _ = (&mut self.task).await;
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl AgentConfig {
+    /// Whether every list is within its limits.
+    ///
+    /// # Errors
+    /// The first that is not.
+    pub fn check(&self) -> Result<(), AgentError> {
+        let ensure = |holds: bool, field, expected| match holds {
+            true => Ok(()),
+            false => Err(AgentError::Config { field, expected }),
+        };
+        let (name, switches, services) = (self.name.len(), self.switches.len(), self.services.len());
+        ensure((1..=256).contains(&name), "name", "1 to 256 bytes")?;
+        ensure((1..=SWITCHES_MAX).contains(&switches), "switches", "1 to 64 keys")?;
+        ensure(services <= usize::from(SERVICES_MAX), "services", "at most 64 addresses")
+    }
+}

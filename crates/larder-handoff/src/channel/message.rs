@@ -6,10 +6,10 @@ use crate::{CookieKey, FlowKey};
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
-/// Longest message. A moved connection carries its send queue, and the kernel's default limit of one
-/// (`net.ipv4.tcp_wmem`) is 4 MiB; one that is fuller is not moved. Bytes.
+/// Longest message. A moved connection carries its queues, and the kernel's default limit of a send queue
+/// (`net.ipv4.tcp_wmem`) is 4 MiB; one that holds more is not moved, although its checkpoint could be made. Bytes.
 pub const MESSAGE_BYTES_MAX: usize = (4 << 20) + (64 << 10);
 /// Connections in one [`FromNode::Closed`] at most.
 pub const CLOSED_MAX: usize = 256;
@@ -17,8 +17,6 @@ pub const CLOSED_MAX: usize = 256;
 pub const LIVE_MAX: usize = 4_096;
 /// Longest name or explanation. Bytes.
 pub const TEXT_BYTES_MAX: usize = 256;
-/// Addresses in a [`Welcome`] at most.
-pub const ADDRESSES_MAX: usize = 64;
 
 /// From the front-end to a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,7 +45,7 @@ pub enum FromNode {
     /// What was accepted of [`ToNode::Keys`] or [`ToNode::Services`].
     Accepted(Accepted),
     /// Connections that have ended on the node. At most [`CLOSED_MAX`].
-    Closed(Vec<Connection>),
+    Closed(Vec<Socket>),
     /// The node's connections, in pieces.
     Live(Live),
     /// A handed-off connection is in its socket.
@@ -149,6 +147,16 @@ impl From<Connection> for FlowKey {
     }
 }
 
+/// A connection as the node has it, or had it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Socket {
+    /// Which one.
+    pub connection: Connection,
+    /// Sequence number of the client's first byte, which tells connections on the same addresses apart; 0 if it is not
+    /// known.
+    pub first_seq: u32,
+}
+
 /// A connection on its way to the node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Handoff {
@@ -176,10 +184,8 @@ pub struct Welcome {
     pub repair: bool,
     /// Address of the interface that takes the clients' packets; `None` if it has none.
     pub mac: Option<[u8; 6]>,
-    /// Largest packet of that interface. Bytes.
+    /// Largest packet of that interface; 0 if there is none. Bytes.
     pub mtu: u32,
-    /// Its addresses on that interface. At most [`ADDRESSES_MAX`].
-    pub addresses: Vec<IpAddr>,
     /// What of the [`Hello`] holds.
     pub accepted: Accepted,
 }
@@ -198,8 +204,8 @@ pub struct Accepted {
 /// Connections of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Live {
-    /// Of the front-end's listen addresses. At most [`LIVE_MAX`].
-    pub connections: Vec<Connection>,
+    /// On the front-end's listen addresses. At most [`LIVE_MAX`].
+    pub connections: Vec<Socket>,
     /// No further piece follows.
     pub last: bool,
 }
@@ -341,7 +347,6 @@ impl Message for FromNode {
         match self {
             Self::Welcome(welcome) => {
                 text(&welcome.name)?;
-                at_most("the number of addresses", welcome.addresses.len(), ADDRESSES_MAX)?;
                 accepted(&welcome.accepted)
             }
             Self::Accepted(what) => accepted(what),
@@ -396,10 +401,15 @@ mod tests {
     use super::*;
     use proptest::collection::vec;
     use proptest::prelude::*;
+    use std::net::IpAddr;
 
     fn connection() -> impl Strategy<Value = Connection> {
         (any::<(IpAddr, u16)>(), 0..SERVICES_MAX)
             .prop_map(|(client, service)| Connection { client: client.into(), service })
+    }
+
+    fn socket() -> impl Strategy<Value = Socket> {
+        (connection(), any::<u32>()).prop_map(|(connection, first_seq)| Socket { connection, first_seq })
     }
 
     fn keys() -> impl Strategy<Value = Keys> {
@@ -448,28 +458,14 @@ mod tests {
                 (vec(0..SERVICES_MAX, 0..9), any::<(bool, bool)>())
                     .prop_map(|(services, (keys, tag))| Accepted { services, keys, tag })
             };
-        let welcome = (
-            "[ -~]{0,64}",
-            any::<(u64, bool, bool, Option<[u8; 6]>, u32)>(),
-            vec(any::<IpAddr>(), 0..9),
-            accepted(),
-        );
+        let welcome = ("[ -~]{0,64}", any::<(u64, bool, bool, Option<[u8; 6]>, u32)>(), accepted());
         prop_oneof![
-            welcome.prop_map(|(name, (incarnation, cookie, repair, mac, mtu), addresses, accepted)| {
-                FromNode::Welcome(Welcome {
-                    name,
-                    incarnation,
-                    cookie,
-                    repair,
-                    mac,
-                    mtu,
-                    addresses,
-                    accepted,
-                })
+            welcome.prop_map(|(name, (incarnation, cookie, repair, mac, mtu), accepted)| {
+                FromNode::Welcome(Welcome { name, incarnation, cookie, repair, mac, mtu, accepted })
             }),
             accepted().prop_map(FromNode::Accepted),
-            vec(connection(), 0..=CLOSED_MAX).prop_map(FromNode::Closed),
-            (vec(connection(), 0..99), any::<bool>())
+            vec(socket(), 0..=CLOSED_MAX).prop_map(FromNode::Closed),
+            (vec(socket(), 0..99), any::<bool>())
                 .prop_map(|(connections, last)| FromNode::Live(Live { connections, last })),
             any::<u64>().prop_map(|id| FromNode::Restored { id }),
             (any::<u64>(), "\\PC{0,40}").prop_map(|(id, detail)| FromNode::Refused {
@@ -522,6 +518,7 @@ mod tests {
     #[test]
     fn each_limit_is_named() {
         let one = Connection { client: ([10, 0, 0, 1], 7).into(), service: 0 };
+        let socket = Socket { connection: one, first_seq: 0 };
         let service = |id, port| Service {
             id,
             address: ([10, 9, 0, 100], port).into(),
@@ -534,10 +531,10 @@ mod tests {
             other => panic!("must be beyond a limit: {other:?}"),
         };
         assert_eq!(
-            limit(FromNode::Closed(vec![one; CLOSED_MAX + 1]).encode()),
+            limit(FromNode::Closed(vec![socket; CLOSED_MAX + 1]).encode()),
             "the number of ended connections"
         );
-        let live = Live { connections: vec![one; LIVE_MAX + 1], last: true };
+        let live = Live { connections: vec![socket; LIVE_MAX + 1], last: true };
         assert_eq!(limit(FromNode::Live(live).encode()), "the number of connections");
         let far = Connection { service: SERVICES_MAX, ..one };
         assert_eq!(limit(ToNode::Forget(far).encode()), "the number of a listen address");

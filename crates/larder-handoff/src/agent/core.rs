@@ -1,0 +1,405 @@
+//! The agent's one task: everything that happens comes here, and everything that is done is done from here.
+
+use super::interface::Interface;
+use super::link::{From, Input, Link};
+use super::load::CpuMeter;
+use super::stash::{Now, Stash};
+use super::switches::{Switches, Wanted};
+use super::{Forwarding, Moved, Restored, Seen};
+use crate::channel::Timing;
+use crate::channel::identity::PublicKey;
+use crate::channel::message::{
+    Accepted, CLOSED_MAX, Connection, FromNode, Handoff, LIVE_MAX, Live, Load, Message as _, Refusal, Socket,
+    ToNode, Welcome, clipped,
+};
+use crate::channel::server::{Peer, Server};
+use crate::{FlowKey, Readiness};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::{mpsc, oneshot};
+
+/// Ended connections wait for others at most so long, to be told together.
+const CLOSED_WAIT: Duration = Duration::from_millis(5);
+/// Time between two reports of load.
+const LOAD_EVERY: Duration = Duration::from_secs(1);
+/// Messages of front-ends that wait at most; then they are read no further.
+const INPUTS_MAX: usize = 256;
+/// Front-ends that wait to be taken at most.
+const PEERS_MAX: usize = 16;
+
+/// A front-end that is connected.
+struct Front {
+    link: Link,
+    /// Ended connections not told yet.
+    closed: Vec<Socket>,
+    /// What it was told last of what holds.
+    accepted: Accepted,
+}
+
+pub(super) struct Core {
+    welcome: Welcome,
+    timing: Timing,
+    forwarding: Option<Arc<dyn Forwarding>>,
+    sockets: Option<mpsc::Sender<Restored>>,
+    switches: Switches,
+    in_kernel: Wanted,
+    fronts: BTreeMap<PublicKey, Front>,
+    links: u64,
+    stash: Stash,
+    cpu: CpuMeter,
+    closed_at: Option<Instant>,
+    load_at: Instant,
+}
+
+impl Core {
+    pub(super) fn new(
+        name: String,
+        services: Vec<std::net::SocketAddr>,
+        timing: Timing,
+        interface: Option<Interface>,
+        forwarding: Option<Arc<dyn Forwarding>>,
+        sockets: Option<mpsc::Sender<Restored>>,
+    ) -> io::Result<Self> {
+        let mut incarnation = [0; 8];
+        rustix::rand::getrandom(&mut incarnation, rustix::rand::GetRandomFlags::empty())?;
+        let welcome = Welcome {
+            name,
+            incarnation: u64::from_ne_bytes(incarnation),
+            cookie: forwarding.as_ref().is_some_and(|forwarding| forwarding.accepts_cookies()),
+            repair: forwarding.is_some() && sockets.is_some(),
+            mac: interface.and_then(|interface| interface.mac),
+            mtu: interface.map_or(0, |interface| interface.mtu),
+            accepted: Accepted::default(),
+        };
+        let in_kernel = Wanted { rules: vec![None; services.len()], keys: None, tag: 0 };
+        Ok(Self {
+            welcome,
+            timing,
+            forwarding,
+            sockets,
+            switches: Switches::new(services),
+            in_kernel,
+            fronts: BTreeMap::new(),
+            links: 0,
+            stash: Stash::default(),
+            cpu: CpuMeter::default(),
+            closed_at: None,
+            load_at: Instant::now(),
+        })
+    }
+
+    /// What is readable when the kernel has something to tell.
+    pub(super) fn events(&self) -> io::Result<Option<Readiness>> {
+        self.forwarding.as_ref().map(|forwarding| Readiness::new(forwarding.events_fd())).transpose()
+    }
+
+    /// Works until it is stopped.
+    pub(super) async fn run(
+        mut self,
+        server: Server,
+        events: Option<Readiness>,
+        mut stopped: oneshot::Receiver<()>,
+    ) {
+        let (inputs_in, mut inputs) = mpsc::channel(INPUTS_MAX);
+        let (peers_in, mut peers) = mpsc::channel(PEERS_MAX);
+        let accepting = tokio::spawn(server.run(peers_in));
+        loop {
+            tokio::select! {
+                _ = &mut stopped => break,
+                ready = readable(events.as_ref()) => {
+                    if let Err(error) = ready {
+                        tracing::error!(%error, "the kernel's events cannot be read any more");
+                        break;
+                    }
+                    self.drain();
+                }
+                Some(peer) = peers.recv() => self.connected(peer, &inputs_in),
+                Some(input) = inputs.recv() => self.input(input),
+                () = tokio::time::sleep_until(self.due().into()) => self.tick(Instant::now()),
+            }
+        }
+        self.drain();
+        self.flush_closed();
+        accepting.abort();
+    }
+
+    fn due(&self) -> Instant {
+        let others = self.closed_at.into_iter().chain(self.stash.due());
+        others.fold(self.load_at, Instant::min)
+    }
+
+    fn tick(&mut self, now: Instant) {
+        if self.closed_at.is_some_and(|at| at <= now) {
+            self.flush_closed();
+        }
+        while let Some((key, packets)) = self.stash.overdue(now) {
+            let rules = self.in_kernel.rules.get(usize::from(key.service)).copied().flatten();
+            // In grace the connection may be another front-end's, whose state comes yet.
+            if !rules.is_some_and(|rules| rules.grace) {
+                packets.iter().for_each(|packet| self.inject(packet));
+            }
+        }
+        if self.load_at <= now {
+            self.load_at = now + LOAD_EVERY;
+            self.report_load();
+        }
+    }
+
+    fn connected(&mut self, peer: Peer, inputs: &mpsc::Sender<Input>) {
+        self.links += 1;
+        let Peer { key, address, hello, sender, receiver } = peer;
+        tracing::info!(%address, name = %hello.name, "a front-end is there");
+        self.switches.hello(key, hello);
+        let to = From { key, number: self.links, core: inputs.clone() };
+        let link = Link::new(address, sender, receiver, self.timing, to);
+        // An older connection of the same front-end ends here.
+        self.fronts.insert(key, Front { link, closed: Vec::new(), accepted: Accepted::default() });
+        self.apply(Some(key));
+        let accepted = self.switches.accepted(key, &self.in_kernel);
+        if let Some(front) = self.fronts.get_mut(&key) {
+            front.accepted.clone_from(&accepted);
+        }
+        self.tell(key, &FromNode::Welcome(Welcome { accepted, ..self.welcome.clone() }));
+        self.tell_live(key);
+    }
+
+    fn input(&mut self, input: Input) {
+        let Input { key, number, message } = input;
+        if self.fronts.get(&key).is_none_or(|front| front.link.number != number) {
+            return;
+        }
+        match message {
+            None => self.disconnected(key),
+            Some(ToNode::Keys(keys)) => {
+                self.switches.set_keys(key, keys);
+                self.apply(Some(key));
+                self.tell_accepted(key);
+            }
+            Some(ToNode::Services(services)) => {
+                self.switches.set_services(key, services);
+                self.apply(Some(key));
+                self.tell_accepted(key);
+            }
+            Some(ToNode::Live) => self.tell_live(key),
+            Some(ToNode::Handoff(handoff)) => self.handoff(key, &handoff),
+            Some(ToNode::Forget(connection)) => {
+                if let Some(flow) = self.flow(key, connection) {
+                    self.stash.take(flow);
+                }
+            }
+            Some(ToNode::Ping(number)) => self.tell(key, &FromNode::Pong(number)),
+            // The link lets no second one through.
+            Some(ToNode::Hello(_)) => {}
+        }
+    }
+
+    fn disconnected(&mut self, key: PublicKey) {
+        self.fronts.remove(&key);
+        self.switches.gone(key);
+        self.apply(None);
+    }
+
+    /// A connection by the node's numbers.
+    fn flow(&self, key: PublicKey, connection: Connection) -> Option<FlowKey> {
+        self.switches.ours(key, connection.service).map(|ours| FlowKey::new(connection.client, ours))
+    }
+
+    fn handoff(&mut self, key: PublicKey, handoff: &Handoff) {
+        // What came before the connection is in the stash then.
+        self.drain();
+        let answer = match self.take(key, handoff) {
+            Ok(()) => FromNode::Restored { id: handoff.id },
+            Err((why, detail)) => {
+                tracing::warn!(client = %handoff.connection.client, ?why, %detail, "a connection was not taken");
+                if let Some(flow) = self.flow(key, handoff.connection) {
+                    self.stash.take(flow);
+                }
+                FromNode::Refused { id: handoff.id, why, detail: clipped(detail) }
+            }
+        };
+        self.tell(key, &answer);
+    }
+
+    fn take(&mut self, key: PublicKey, handoff: &Handoff) -> Result<(), (Refusal, String)> {
+        let no = |why| (why, String::new());
+        let (Some(forwarding), Some(sockets)) = (self.forwarding.clone(), self.sockets.clone()) else {
+            return Err(no(Refusal::Unsupported));
+        };
+        let flow = self.flow(key, handoff.connection).ok_or(no(Refusal::Service))?;
+        let server = self.switches.address(flow.service).ok_or(no(Refusal::Service))?;
+        let place = sockets.try_reserve_owned().map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => no(Refusal::Full),
+            mpsc::error::TrySendError::Closed(_) => no(Refusal::Unsupported),
+        })?;
+        let (checkpoint, request) = (&handoff.checkpoint.0, &handoff.request.0);
+        let mut restored = forwarding.restore(Moved { client: flow.client, server, checkpoint, request })?;
+        let packets = self.stash.restored(Instant::now(), flow);
+        // The client's end comes first: nothing it sends later has new bytes.
+        restored.inject.take().iter().chain(&packets).for_each(|packet| self.inject(packet));
+        place.send(restored);
+        Ok(())
+    }
+
+    fn inject(&self, packet: &[u8]) {
+        let injected = self.forwarding.as_ref().map(|forwarding| forwarding.inject(packet));
+        if let Some(Err(error)) = injected {
+            tracing::warn!(%error, "a packet could not be given to the stack; the client will send it again");
+        }
+    }
+
+    /// Takes what the kernel has to tell.
+    fn drain(&mut self) {
+        let Some(forwarding) = self.forwarding.clone() else { return };
+        let now = Instant::now();
+        forwarding.read_events(&mut |seen| match seen {
+            Seen::Early { key, packet } => {
+                if self.stash.early(now, key, packet) == Now::Inject {
+                    self.inject(packet);
+                }
+            }
+            Seen::Closed { key, first_seq } => self.closed(now, key, first_seq),
+        });
+    }
+
+    fn closed(&mut self, now: Instant, flow: FlowKey, first_seq: u32) {
+        let mut full = false;
+        for (&key, front) in &mut self.fronts {
+            if let Some(theirs) = self.switches.theirs(key, flow.service) {
+                let connection = Connection { client: flow.client, service: theirs };
+                front.closed.push(Socket { connection, first_seq });
+                full |= front.closed.len() >= CLOSED_MAX;
+                self.closed_at.get_or_insert(now + CLOSED_WAIT);
+            }
+        }
+        if full {
+            self.flush_closed();
+        }
+    }
+
+    fn flush_closed(&mut self) {
+        self.closed_at = None;
+        let taken = |(key, front): (&PublicKey, &mut Front)| (*key, std::mem::take(&mut front.closed));
+        let all: Vec<(PublicKey, Vec<Socket>)> = self.fronts.iter_mut().map(taken).collect();
+        for (key, closed) in all {
+            if !closed.is_empty() {
+                self.tell(key, &FromNode::Closed(closed));
+            }
+        }
+    }
+
+    /// Brings what front-ends want into the kernel, and tells all but `but` whose lot has changed.
+    fn apply(&mut self, but: Option<PublicKey>) {
+        let wanted = self.switches.wanted();
+        if let Some(forwarding) = self.forwarding.clone() {
+            self.apply_rules(&*forwarding, &wanted);
+            if let Some(keys) = wanted.keys.filter(|keys| Some(*keys) != self.in_kernel.keys)
+                && succeeded("keys", &forwarding.set_keys(&keys))
+            {
+                self.in_kernel.keys = Some(keys);
+            }
+            if wanted.tag != self.in_kernel.tag && succeeded("tag", &forwarding.set_tag(wanted.tag)) {
+                self.in_kernel.tag = wanted.tag;
+            }
+        }
+        let changed = |(&key, front): (&PublicKey, &Front)| {
+            let now = self.switches.accepted(key, &self.in_kernel);
+            (Some(key) != but && now != front.accepted).then_some(key)
+        };
+        let changed: Vec<PublicKey> = self.fronts.iter().filter_map(changed).collect();
+        changed.into_iter().for_each(|key| self.tell_accepted(key));
+    }
+
+    fn apply_rules(&mut self, forwarding: &dyn Forwarding, wanted: &Wanted) {
+        for (ours, (&rules, held)) in (0..).zip(wanted.rules.iter().zip(&mut self.in_kernel.rules)) {
+            let Some(address) = self.switches.address(ours).filter(|_| rules != *held) else { continue };
+            let done = match rules {
+                Some(rules) => forwarding.set_service(ours, address, rules),
+                None => forwarding.remove_service(address),
+            };
+            if succeeded("listen address", &done) {
+                *held = rules;
+            }
+        }
+    }
+
+    fn tell_accepted(&mut self, key: PublicKey) {
+        let accepted = self.switches.accepted(key, &self.in_kernel);
+        let Some(front) = self.fronts.get_mut(&key) else { return };
+        front.accepted.clone_from(&accepted);
+        self.tell(key, &FromNode::Accepted(accepted));
+    }
+
+    fn tell_live(&mut self, key: PublicKey) {
+        let mut connections = Vec::new();
+        if let Some(forwarding) = self.forwarding.clone() {
+            forwarding.each_connection(&mut |flow, first_seq| {
+                if let Some(service) = self.switches.theirs(key, flow.service) {
+                    let connection = Connection { client: flow.client, service };
+                    connections.push(Socket { connection, first_seq });
+                }
+            });
+        }
+        let mut rest = &connections[..];
+        loop {
+            let (piece, later) = rest.split_at(rest.len().min(LIVE_MAX));
+            rest = later;
+            let last = rest.is_empty();
+            self.tell(key, &FromNode::Live(Live { connections: piece.to_vec(), last }));
+            if last {
+                return;
+            }
+        }
+    }
+
+    fn report_load(&mut self) {
+        let mut counts = vec![0_u32; self.in_kernel.rules.len()];
+        if let Some(forwarding) = self.forwarding.as_ref().filter(|_| !self.fronts.is_empty()) {
+            forwarding.each_connection(&mut |flow, _| {
+                if let Some(count) = counts.get_mut(usize::from(flow.service)) {
+                    *count = count.saturating_add(1);
+                }
+            });
+        }
+        let cpu_permille = self.cpu.permille();
+        let stashed = u32::try_from(self.stash.len()).unwrap_or(u32::MAX);
+        let keys: Vec<PublicKey> = self.fronts.keys().copied().collect();
+        for key in keys {
+            let of_its = |(ours, &count): (u16, &u32)| self.switches.theirs(key, ours).map_or(0, |_| count);
+            let connections = (0..).zip(&counts).map(of_its).fold(0, u32::saturating_add);
+            self.tell(key, &FromNode::Load(Load { connections, cpu_permille, stashed }));
+        }
+    }
+
+    fn tell(&mut self, key: PublicKey, message: &FromNode) {
+        let Some(front) = self.fronts.get(&key) else { return };
+        let sent = match message.encode() {
+            Ok(bytes) => front.link.send(bytes),
+            Err(error) => {
+                tracing::error!(%error, "a message that cannot be sent");
+                return;
+            }
+        };
+        if !sent {
+            tracing::warn!(address = %front.link.address, "a front-end takes its messages too slowly: cut");
+            self.fronts.remove(&key);
+            self.switches.gone(key);
+        }
+    }
+}
+
+fn succeeded(what: &'static str, done: &io::Result<()>) -> bool {
+    if let Err(error) = done {
+        tracing::error!(%error, what, "the kernel refuses");
+    }
+    done.is_ok()
+}
+
+/// Waits until there is something to read; for ever without a place to read from.
+async fn readable(events: Option<&Readiness>) -> io::Result<()> {
+    match events {
+        Some(events) => events.readable().await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,102 @@
+//! What the agent has done for it in the kernel.
+
+use super::Restored;
+use crate::channel::message::Refusal;
+use crate::{CookieKey, FlowKey};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+
+/// What is done about a listen address's packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// Acknowledgements with a valid cookie become connections.
+    pub cookie: bool,
+    /// Packets without a socket are told, as [`Seen::Early`].
+    pub stash: bool,
+    /// Packets that belong to nothing are dropped, rather than answered with a reset.
+    pub grace: bool,
+}
+
+/// What the kernel has seen. Connections are named by the agent's own numbers of listen addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen<'a> {
+    /// A packet that must not reach the stack yet: its connection has no socket, or one in the making.
+    Early {
+        /// The connection.
+        key: FlowKey,
+        /// As it came.
+        packet: &'a [u8],
+    },
+    /// A connection has ended.
+    Closed {
+        /// The connection.
+        key: FlowKey,
+        /// Sequence number of the client's first byte; 0 if it is not known.
+        first_seq: u32,
+    },
+}
+
+/// A handed-off connection to be made a socket of.
+#[derive(Clone, Copy, Debug)]
+pub struct Moved<'a> {
+    /// The client.
+    pub client: SocketAddr,
+    /// The listen address.
+    pub server: SocketAddr,
+    /// The state, as the front-end sent it: not yet looked at.
+    pub checkpoint: &'a [u8],
+    /// What the front-end has read of the client's bytes.
+    pub request: &'a [u8],
+}
+
+/// The node's programs, its stack and its sockets. Calls are short: none waits for the network.
+pub trait Forwarding: Send + Sync + 'static {
+    /// Whether acknowledgements with a cookie can become connections here.
+    fn accepts_cookies(&self) -> bool;
+
+    /// Begins to look after `address`, whose number is `id`, or changes the rules for it.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    fn set_service(&self, id: u16, address: SocketAddr, rules: Rules) -> io::Result<()>;
+
+    /// Looks after `address` no longer.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    fn remove_service(&self, address: SocketAddr) -> io::Result<()>;
+
+    /// Sets the keys that are believed.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    fn set_keys(&self, keys: &[CookieKey; 2]) -> io::Result<()>;
+
+    /// Sets the node's tag in timestamps; 0 for none.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    fn set_tag(&self, tag: u8) -> io::Result<()>;
+
+    /// Readable when [`Self::read_events`] has something. Stays the same.
+    fn events_fd(&self) -> BorrowedFd<'_>;
+
+    /// Passes on what was seen since, in order, and returns how much it was.
+    fn read_events(&self, seen: &mut dyn FnMut(Seen<'_>)) -> usize;
+
+    /// Passes on every live connection, with the sequence number of the client's first byte or 0.
+    fn each_connection(&self, see: &mut dyn FnMut(FlowKey, u32));
+
+    /// Makes a socket of a connection.
+    ///
+    /// # Errors
+    /// Why it cannot be, in a word for the front-end and in detail. Nothing of the connection is left then.
+    fn restore(&self, moved: Moved<'_>) -> Result<Restored, (Refusal, String)>;
+
+    /// Gives this host's stack an early packet or one of [`Restored::inject`], as if it came from the network.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    fn inject(&self, packet: &[u8]) -> io::Result<()>;
+}

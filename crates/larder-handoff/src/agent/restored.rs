@@ -1,0 +1,61 @@
+//! A handed-off connection in a socket of this host.
+
+use super::Moved;
+use crate::channel::message::{Refusal, clipped};
+use crate::repair::{self, Checkpoint, RestoreOptions};
+use std::error::Error;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+
+/// A connection for the server of this process.
+#[derive(Debug)]
+pub struct Restored {
+    /// The client.
+    pub client: SocketAddr,
+    /// The listen address.
+    pub server: SocketAddr,
+    /// Its socket: connected, non-blocking.
+    pub socket: OwnedFd,
+    /// The client's bytes that come before what the socket delivers: most often its request.
+    pub first: Vec<u8>,
+    /// Bytes to be written before anything else. Nearly always empty.
+    pub unsent: Vec<u8>,
+    /// A packet to be given to the stack before any other: the client's end.
+    pub inject: Option<Vec<u8>>,
+}
+
+/// Makes a socket of a connection, with all races mended.
+///
+/// # Errors
+/// Why it cannot be, in a word for the front-end and in detail.
+///
+/// # Kernel
+/// See [`repair::restore`].
+pub fn restore(moved: Moved<'_>) -> Result<Restored, (Refusal, String)> {
+    let malformed = |what: String| (Refusal::Malformed, clipped(what));
+    let checkpoint = Checkpoint::decode(moved.checkpoint).map_err(|error| malformed(error.to_string()))?;
+    // Its addresses decide which socket is made: they must be those that the front-end is allowed to speak of.
+    if checkpoint.remote != moved.client || checkpoint.local != moved.server {
+        return Err(malformed("a checkpoint of another connection".to_owned()));
+    }
+    let made = repair::restore(&checkpoint, &RestoreOptions::default()).map_err(|error| {
+        let detail = error.source().map_or_else(|| error.to_string(), |source| format!("{error}: {source}"));
+        (Refusal::Kernel, clipped(detail))
+    })?;
+    let mut first = moved.request.to_vec();
+    first.extend(made.first);
+    let (client, server) = (moved.client, moved.server);
+    Ok(Restored { client, server, socket: made.socket, first, unsent: made.unsent, inject: made.inject })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_that_are_no_checkpoint_are_the_front_ends_fault() {
+        let (client, server) = (([192, 0, 2, 1], 1).into(), ([10, 9, 0, 100], 80).into());
+        let moved = Moved { client, server, checkpoint: b"GET / HTTP/1.1", request: b"" };
+        assert_eq!(restore(moved).expect_err("no checkpoint").0, Refusal::Malformed);
+    }
+}

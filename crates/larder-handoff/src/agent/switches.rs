@@ -1,0 +1,235 @@
+//! What each front-end wants of the node, and what comes of it when they want different things.
+//!
+//! A listen address is looked after if any front-end asks for it and the node's config names it; its rules are those of
+//! all front-ends together. There is room for two keys of cookies: the current ones of the front-ends that are connected
+//! come first, then of those that were, then the keys before. A tag is used if all connected front-ends give the same.
+
+use super::Rules;
+use crate::CookieKey;
+use crate::channel::identity::PublicKey;
+use crate::channel::message::{Accepted, Hello, Keys, Service};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+/// What is to be in the kernel.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Wanted {
+    /// By the number of the node's listen address; `None`: not to be looked after.
+    pub(super) rules: Vec<Option<Rules>>,
+    /// None before the first front-end.
+    pub(super) keys: Option<[CookieKey; 2]>,
+    /// 0: none.
+    pub(super) tag: u8,
+}
+
+#[derive(Debug)]
+struct Told {
+    up: bool,
+    services: Vec<Service>,
+    keys: Keys,
+    tag: u8,
+}
+
+/// The front-ends that have been here since the start.
+#[derive(Debug)]
+pub(super) struct Switches {
+    /// The node's listen addresses; their places are the node's numbers for them.
+    addresses: Vec<SocketAddr>,
+    told: BTreeMap<PublicKey, Told>,
+}
+
+impl Switches {
+    /// Nobody yet. The node looks after these addresses and no others.
+    pub(super) fn new(addresses: Vec<SocketAddr>) -> Self {
+        Self { addresses, told: BTreeMap::new() }
+    }
+
+    /// A front-end is there.
+    pub(super) fn hello(&mut self, key: PublicKey, hello: Hello) {
+        let Hello { keys, services, tag, .. } = hello;
+        self.told.insert(key, Told { up: true, services, keys, tag });
+    }
+
+    /// It is gone. What it wanted stays.
+    pub(super) fn gone(&mut self, key: PublicKey) {
+        if let Some(told) = self.told.get_mut(&key) {
+            told.up = false;
+        }
+    }
+
+    pub(super) fn set_keys(&mut self, key: PublicKey, keys: Keys) {
+        if let Some(told) = self.told.get_mut(&key) {
+            told.keys = keys;
+        }
+    }
+
+    pub(super) fn set_services(&mut self, key: PublicKey, services: Vec<Service>) {
+        if let Some(told) = self.told.get_mut(&key) {
+            told.services = services;
+        }
+    }
+
+    /// The address with this number of the node's.
+    pub(super) fn address(&self, ours: u16) -> Option<SocketAddr> {
+        self.addresses.get(usize::from(ours)).copied()
+    }
+
+    /// The node's number for what a front-end calls `theirs`.
+    pub(super) fn ours(&self, key: PublicKey, theirs: u16) -> Option<u16> {
+        let service = self.told.get(&key)?.services.iter().find(|service| service.id == theirs)?;
+        self.place(service.address)
+    }
+
+    /// A front-end's number for what the node calls `ours`; `None` if it is none of its addresses.
+    pub(super) fn theirs(&self, key: PublicKey, ours: u16) -> Option<u16> {
+        let address = self.address(ours)?;
+        let services = &self.told.get(&key)?.services;
+        services.iter().find(|service| service.address == address).map(|service| service.id)
+    }
+
+    /// What is to be in the kernel now.
+    pub(super) fn wanted(&self) -> Wanted {
+        let mut rules = vec![None; self.addresses.len()];
+        for service in self.told.values().flat_map(|told| &told.services) {
+            let place = self.place(service.address).and_then(|ours| rules.get_mut(usize::from(ours)));
+            if let Some(place) = place {
+                let all: &mut Rules = place.get_or_insert_default();
+                all.cookie |= service.cookie;
+                all.stash |= service.stash;
+                all.grace |= service.grace;
+            }
+        }
+        Wanted { rules, keys: self.keys(), tag: self.tag() }
+    }
+
+    /// What a front-end is told, if `in_kernel` is what the kernel has taken.
+    pub(super) fn accepted(&self, key: PublicKey, in_kernel: &Wanted) -> Accepted {
+        let Some(told) = self.told.get(&key) else { return Accepted::default() };
+        let taken = |service: &&Service| {
+            let rules = self.place(service.address).and_then(|ours| in_kernel.rules.get(usize::from(ours)));
+            rules.is_some_and(Option::is_some)
+        };
+        Accepted {
+            services: told.services.iter().filter(taken).map(|service| service.id).collect(),
+            keys: in_kernel.keys.is_some_and(|keys| keys.contains(&told.keys.current())),
+            tag: in_kernel.tag == told.tag,
+        }
+    }
+
+    fn place(&self, address: SocketAddr) -> Option<u16> {
+        let place = self.addresses.iter().position(|&one| one == address)?;
+        u16::try_from(place).ok()
+    }
+
+    fn keys(&self) -> Option<[CookieKey; 2]> {
+        let of = |up: bool| self.told.values().filter(move |told| told.up == up);
+        let current = of(true).chain(of(false)).map(|told| told.keys.current());
+        let other = of(true).chain(of(false)).map(|told| told.keys.other());
+        let mut keys = current.chain(other);
+        let first = keys.next()?;
+        let second = keys.find(|&key| key != first).unwrap_or(first);
+        Some([first, second])
+    }
+
+    fn tag(&self) -> u8 {
+        let mut tags = self.told.values().filter(|told| told.up).map(|told| told.tag);
+        let Some(first) = tags.next() else {
+            // Nobody is there: connections keep what they have.
+            return self.told.values().next().map_or(0, |told| told.tag);
+        };
+        if tags.all(|tag| tag == first) { first } else { 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: PublicKey = PublicKey([1; 32]);
+    const B: PublicKey = PublicKey([2; 32]);
+    const C: PublicKey = PublicKey([3; 32]);
+
+    fn address(port: u16) -> SocketAddr {
+        ([10, 9, 0, 100], port).into()
+    }
+
+    fn service(id: u16, port: u16) -> Service {
+        Service { id, address: address(port), cookie: true, stash: false, grace: false }
+    }
+
+    fn cookie_key(number: u64) -> CookieKey {
+        CookieKey([number; 2])
+    }
+
+    fn hello(current: u64, services: &[Service], tag: u8) -> Hello {
+        let keys = Keys::new([cookie_key(current), cookie_key(current + 1)], 0);
+        Hello { name: String::new(), tag, keys, services: services.to_vec() }
+    }
+
+    #[test]
+    fn front_ends_share_addresses_by_their_own_numbers() {
+        let mut switches = Switches::new(vec![address(80), address(81)]);
+        assert_eq!(switches.wanted(), Wanted { rules: vec![None, None], keys: None, tag: 0 });
+        switches.hello(A, hello(1, &[service(7, 81), service(8, 99)], 4));
+        switches.hello(B, hello(1, &[Service { cookie: false, stash: true, ..service(0, 81) }], 4));
+        let wanted = switches.wanted();
+        let rules = Rules { cookie: true, stash: true, grace: false };
+        assert_eq!((&wanted.rules, wanted.tag), (&vec![None, Some(rules)], 4));
+        assert_eq!((switches.ours(A, 7), switches.ours(B, 0)), (Some(1), Some(1)));
+        assert_eq!((switches.theirs(A, 1), switches.theirs(B, 1)), (Some(7), Some(0)));
+        assert_eq!((switches.ours(A, 8), switches.ours(A, 0), switches.theirs(C, 1)), (None, None, None));
+        let accepted = switches.accepted(A, &wanted);
+        assert_eq!(accepted, Accepted { services: vec![7], keys: true, tag: true }, "99 is not the node's");
+        assert_eq!(switches.accepted(B, &Wanted::default()).services, [], "the kernel has refused");
+    }
+
+    #[test]
+    fn what_a_front_end_wanted_outlives_it_until_it_says_otherwise() {
+        let mut switches = Switches::new(vec![address(80)]);
+        switches.hello(A, hello(1, &[service(0, 80)], 4));
+        let wanted = switches.wanted();
+        switches.gone(A);
+        assert_eq!(switches.wanted(), wanted);
+        switches.hello(A, hello(5, &[], 4));
+        assert_eq!(switches.wanted().rules, [None]);
+        assert_eq!(switches.wanted().keys, Some([cookie_key(5), cookie_key(6)]));
+        switches.set_services(A, vec![service(3, 80)]);
+        switches.set_keys(A, Keys::new([cookie_key(5), cookie_key(7)], 1));
+        assert_eq!(
+            (switches.ours(A, 3), switches.wanted().keys),
+            (Some(0), Some([cookie_key(7), cookie_key(5)]))
+        );
+    }
+
+    #[test]
+    fn two_places_for_keys_go_to_current_ones_of_those_who_are_there() {
+        let mut switches = Switches::new(Vec::new());
+        switches.hello(A, hello(10, &[], 1));
+        switches.hello(B, hello(20, &[], 1));
+        assert_eq!(switches.wanted().keys, Some([cookie_key(10), cookie_key(20)]));
+        switches.hello(C, hello(30, &[], 1));
+        let wanted = switches.wanted();
+        let believed = [A, B, C].map(|key| switches.accepted(key, &wanted).keys);
+        assert_eq!(believed, [true, true, false]);
+        switches.gone(A);
+        assert_eq!(switches.wanted().keys, Some([cookie_key(20), cookie_key(30)]));
+        // The same keys at all front-ends leave room for the keys before.
+        for key in [A, B, C] {
+            switches.hello(key, hello(10, &[], 1));
+        }
+        assert_eq!(switches.wanted().keys, Some([cookie_key(10), cookie_key(11)]));
+    }
+
+    #[test]
+    fn two_tags_at_once_are_none() {
+        let mut switches = Switches::new(Vec::new());
+        switches.hello(A, hello(1, &[], 4));
+        switches.hello(B, hello(1, &[], 5));
+        let wanted = switches.wanted();
+        assert_eq!((wanted.tag, switches.accepted(A, &wanted).tag), (0, false));
+        switches.gone(B);
+        assert_eq!(switches.wanted().tag, 4);
+        switches.gone(A);
+        assert_eq!(switches.wanted().tag, 4);
+    }
+}
