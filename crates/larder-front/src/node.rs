@@ -1,6 +1,7 @@
 //! A node as the switch reaches it: its address, its ready-made peer, how it has behaved of late.
 
 use crate::config::{NodeEntry, Timeouts};
+use crate::handoff::NodeHandoff;
 use crate::signals::NodeSignals;
 use crate::switch::{Shared, SwitchError};
 use larder_core::{NodeId, NodeState};
@@ -44,6 +45,8 @@ pub(crate) struct Node {
     /// Failures in a row that traffic has seen.
     pub(crate) failures: AtomicU32,
     pub(crate) signals: NodeSignals,
+    /// How it takes connections, if it does.
+    pub(crate) handoff: Option<NodeHandoff>,
     standing: Mutex<Standing>,
 }
 
@@ -64,6 +67,7 @@ impl Node {
             peer,
             failures: AtomicU32::new(0),
             signals: NodeSignals::default(),
+            handoff: entry.handoff.clone(),
             standing: Mutex::new(Standing { left: false, drained: false, healthy: true }),
         }
     }

@@ -5,7 +5,7 @@ use crate::access::AccessLog;
 use crate::clock::Clock;
 use crate::config::{ConfigError, HealthConfig, Limits, NodeEntry, SwitchConfig, Timeouts};
 use crate::handle::SwitchHandle;
-use crate::handoff::Edge;
+use crate::handoff::{Ears, Edge, HandoffError, Setting};
 use crate::health;
 use crate::metrics::Metrics;
 use crate::node::Node;
@@ -69,6 +69,9 @@ pub enum SwitchError {
     /// The record of decisions cannot be begun.
     #[error("cannot record: {0}")]
     Record(#[source] RecordStartError),
+    /// Connections cannot be handed over, and the config is at fault.
+    #[error(transparent)]
+    Handoff(#[from] HandoffError),
 }
 
 /// What all connections share.
@@ -159,6 +162,7 @@ pub struct Switch {
     addresses: Vec<SocketAddr>,
     server: Arc<ServerConf>,
     joined: mpsc::UnboundedReceiver<NodeId>,
+    ears: Option<Ears>,
 }
 
 impl Switch {
@@ -178,14 +182,21 @@ impl Switch {
         };
         let listen_on = config.listen.clone();
         let (join, joined) = mpsc::unbounded_channel();
-        let shared = Arc::new(Shared::new(config, join)?);
+        let (handoff, nodes_max) = (config.handoff.clone(), config.settings.nodes_max);
+        let mut shared = Shared::new(config, join)?;
         let bound = listen_on.into_iter().map(|address| {
             let failed = |source| SwitchError::Listen { address, source };
             let listener = listen(address).map_err(failed)?;
             Ok((listener.local_addr().map_err(failed)?, listener))
         });
-        let (addresses, listeners) = bound.collect::<Result<Vec<_>, SwitchError>>()?.into_iter().unzip();
-        Ok(Self { shared, listeners, addresses, server: Arc::new(server), joined })
+        let (addresses, listeners): (Vec<_>, Vec<_>) =
+            bound.collect::<Result<Vec<_>, SwitchError>>()?.into_iter().unzip();
+        let mut ears = None;
+        if handoff.setting != Setting::Relay {
+            let (edge, heard) = Edge::open(handoff, &addresses, nodes_max)?;
+            (shared.handoff, ears) = (Some(edge), Some(heard));
+        }
+        Ok(Self { shared: Arc::new(shared), listeners, addresses, server: Arc::new(server), joined, ears })
     }
 
     /// The addresses taken, in the order of the config, with the port chosen where 0 was asked for.
@@ -219,6 +230,9 @@ impl Switch {
         }
         let mut helpers = JoinSet::new();
         helpers.spawn(expire(self.shared.clone()));
+        if let (Some(edge), Some(ears)) = (&self.shared.handoff, self.ears.take()) {
+            helpers.spawn(edge.clone().run(self.shared.clone(), ears));
+        }
         for node in self.shared.nodes.members() {
             watch(&mut helpers, &self.shared, node.id);
         }
@@ -237,6 +251,9 @@ impl Switch {
         // Wakes the connections that wait for a request.
         proxy.http_cleanup().await;
         while listeners.join_next().await.is_some() {}
+        if let Some(edge) = &self.shared.handoff {
+            edge.clone().drain_out(self.shared.timeouts.drain).await;
+        }
         helpers.shutdown().await;
         if let Some(recorder) = &self.shared.recorder {
             recorder.finish();
@@ -249,6 +266,9 @@ impl Switch {
 fn watch(helpers: &mut JoinSet<()>, shared: &Arc<Shared>, node: NodeId) {
     helpers.spawn(health::watch(shared.clone(), node));
     helpers.spawn(signals::watch(shared.clone(), node));
+    if let (Some(edge), Some(entry)) = (&shared.handoff, shared.nodes.get(node)) {
+        edge.join(node, &entry);
+    }
 }
 
 /// Refuses requests that have waited too long.

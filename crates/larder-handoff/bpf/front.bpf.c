@@ -89,12 +89,12 @@ int front_egress(struct __sk_buff *ctx) {
     return TC_ACT_SHOT;
 }
 
-/* `node` stays where it is NO_NODE. A connection that is not there is made, with `seq` and `ack` as last seen. */
+/* `node` stays where it is NO_NODE, `state` where it is 0; `flags` are added. A connection that is not there is made, with `seq` and `ack` as last seen. */
 struct flow_change {
     struct flow_key key;
     __u16 node;
     __u8 state;
-    __u8 zero;
+    __u8 flags;
     __u32 seq;
     __u32 ack;
 };
@@ -107,9 +107,14 @@ int front_set_flow(struct flow_change *change) {
         /* The node first: a packet in between must not go to the wrong one. */
         if (change->node != NO_NODE)
             *(volatile __u16 *)&flow->node = change->node;
-        *(volatile __u8 *)&flow->state = change->state;
+        if (change->state)
+            *(volatile __u8 *)&flow->state = change->state;
+        if (change->flags)
+            flow->flags |= change->flags;
         return 0;
     }
+    if (!change->state)
+        return 2;
     __u64 now = bpf_ktime_get_ns();
     struct flow made = {
         .state = change->state,
@@ -117,6 +122,8 @@ int front_set_flow(struct flow_change *change) {
         .first_seq = change->seq,
         .last_seq = change->seq,
         .last_ack = change->ack,
+        .first_ack = change->ack,
+        .flags = change->flags,
         .seen_ns = now,
         .opened_ns = now,
     };

@@ -25,7 +25,8 @@ IN int punt(void *ctx, int xdp, const struct packet *p, const struct flow_key *k
     s->event.first = first;
     s->event.at_ns = bpf_ktime_get_ns();
     s->event.target = hash;
-    if (bpf_ringbuf_output(&events, s, sizeof(s->event) + clamp(bytes, PUNT_BYTES_MAX), 0)) {
+    if (bpf_ringbuf_output(&events, s, sizeof(s->event) + clamp(bytes, PUNT_BYTES_MAX),
+                           BPF_RB_FORCE_WAKEUP)) {
         count(COUNT_PUNT_LOST);
         return 0;
     }
@@ -44,6 +45,7 @@ IN int flow_open(const struct packet *p, const struct flow_key *key, __u8 state,
         .first_seq = p->seq,
         .last_seq = p->seq + p->payload_bytes + fin,
         .last_ack = p->ack,
+        .first_ack = p->ack,
         .held = state == FLOW_HOLD,
         .packets = state == FLOW_NODE,
         .requests = p->payload_bytes ? 1 : 0,
@@ -71,10 +73,19 @@ IN void flow_note(struct flow *flow, const struct flow_key *key, const struct pa
     }
     if (!(p->flags & TCP_RST) && (fresh || (__s32)(end - flow->last_seq) > 0))
         flow->last_seq = end;
-    if (p->flags & TCP_ACK && (fresh || (__s32)(p->ack - flow->last_ack) > 0))
+    if (fresh)
+        flow->first_ack = p->ack;
+    if (p->flags & TCP_ACK && (fresh || (__s32)(p->ack - flow->last_ack) > 0)) {
         flow->last_ack = p->ack;
-    if (p->payload_bytes)
+        if (p->ack != flow->first_ack)
+            flow->flags |= FLOW_ACKED;
+    }
+    if (p->payload_bytes) {
         flow->requests++;
+        /* Told again with the next packet if the ring had no room. */
+        if (flow->flags & FLOW_IDLE && tell(EVENT_WOKE, key, flow->flags, flow->node, 0))
+            flow->flags &= ~FLOW_IDLE;
+    }
     flow->seen_ns = bpf_ktime_get_coarse_ns();
     flow_ended(flow, key);
 }

@@ -287,6 +287,9 @@ pub struct Event {
 /// Number of counters the programs keep room for.
 pub const COUNTERS_MAX: usize = 32;
 
+/// How many of them a front-end's programs use.
+pub const FRONT_COUNTERS: usize = 20;
+
 /// Names of the counters, in the order of `enum counter`.
 pub const COUNTERS: [&str; 27] = [
     "syn",

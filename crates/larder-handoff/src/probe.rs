@@ -7,7 +7,7 @@
 mod facts;
 mod judge;
 mod kernel;
-mod netlink;
+pub(crate) mod netlink;
 
 pub use facts::{Capabilities, Facts, InterfaceFacts, Route, Xdp};
 pub use judge::judge;

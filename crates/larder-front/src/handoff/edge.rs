@@ -35,6 +35,9 @@ use std::time::Duration;
 /// How long a connection that this host's own stack is to accept may take until it is accepted.
 const PLACED_FOR: Duration = Duration::from_secs(5);
 
+/// Batches of events taken before other work gets its turn.
+const DRAINS_MAX: usize = 8;
+
 /// A decision that waits for the accept loop to find its connection.
 #[derive(Debug)]
 pub(crate) struct Placed {
@@ -118,9 +121,13 @@ impl Edge {
         }
     }
 
-    /// Takes what the plane has told; gives how many events there were.
-    pub(super) fn drain(self: &Arc<Self>, shared: &Arc<Shared>) -> usize {
-        self.fabric.told(&mut |told| self.take(shared, told))
+    /// Takes what the plane has told. What a flood leaves for later is taken with the next tick.
+    pub(super) fn drain(self: &Arc<Self>, shared: &Arc<Shared>) {
+        for _ in 0..DRAINS_MAX {
+            if self.fabric.told(&mut |told| self.take(shared, told)) == 0 {
+                break;
+            }
+        }
     }
 
     /// Takes one event.
@@ -461,7 +468,12 @@ impl Edge {
     }
 
     /// A node says that a connection has ended there.
-    pub(super) fn node_ended(&self, shared: &Shared, key: FlowKey, node: NodeId) {
+    /// The sequence number of the client's first byte tells which one of these addresses; 0 if it is not known.
+    pub(super) fn node_ended(&self, shared: &Shared, key: FlowKey, first_seq: u32, node: NodeId) {
+        let another = |flow: larder_handoff::abi::Flow| first_seq != 0 && flow.first_seq != 0 && flow.first_seq != first_seq;
+        if self.fabric.flow(key).is_some_and(another) {
+            return;
+        }
         let ours = lock(&self.table).get_mut(key).is_some_and(|handed| handed.decision.node == node);
         if ours {
             self.end(shared, key, End::Closed);

@@ -82,4 +82,80 @@ pub(crate) trait Fabric: Send + Sync + Debug {
     fn counters(&self) -> Vec<(&'static str, u64)>;
     /// Takes what the plane has told; gives how many.
     fn told(&self, visit: &mut dyn FnMut(Told<'_>)) -> usize;
+    /// Connections that the fast path has opened at a node, modulo 2^32.
+    fn opened(&self, node: NodeId) -> u32;
+    /// New connections are taken from here on.
+    fn begin(&self) -> io::Result<()>;
+    /// No new connections any more.
+    fn close(&self);
+    /// Takes everything out of the kernel.
+    fn remove(&self);
+}
+
+/// A machine that moves nothing.
+#[derive(Debug)]
+pub(crate) struct Nothing;
+
+impl Fabric for Nothing {
+    fn put_flow(&self, _key: FlowKey, _to: To) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn remove_flow(&self, _key: FlowKey) {}
+
+    fn flow(&self, _key: FlowKey) -> Option<abi::Flow> {
+        None
+    }
+
+    fn each_flow(&self, _visit: &mut dyn FnMut(FlowKey, abi::Flow)) {}
+
+    fn set_idle(&self, _key: FlowKey) {}
+
+    fn forward(&self, _node: NodeId, _packet: &[u8]) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn accept_here(&self, _packet: &[u8]) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn put_target(&self, _head: u64, _reusable: &Reusable, _lasts: Duration) {}
+
+    fn set_gate(&self, _node: Option<NodeId>, _limit: u32, _usable: bool) {}
+
+    fn set_base(&self, _node: Option<NodeId>, _base: u32, _seen: u32) {}
+
+    fn set_link(&self, _node: NodeId, _way: &Way, _forward: Forward) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn set_keys(&self, _keys: &[CookieKey; 2], _current: usize) {}
+
+    fn reset_client(&self, _key: FlowKey) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn now_ns(&self) -> u64 {
+        0
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+
+    fn told(&self, _visit: &mut dyn FnMut(Told<'_>)) -> usize {
+        0
+    }
+
+    fn opened(&self, _node: NodeId) -> u32 {
+        0
+    }
+
+    fn begin(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn close(&self) {}
+
+    fn remove(&self) {}
 }

@@ -14,9 +14,11 @@ mod held;
 mod keyring;
 mod learned;
 mod log;
+mod machine;
 mod mechanism;
 mod moving;
 mod peers;
+mod run;
 mod splice;
 mod sweep;
 mod table;
@@ -26,6 +28,9 @@ mod tests;
 pub use config::{Forward, HandoffConfig, NodeHandoff};
 pub use mechanism::{Mechanism, Setting, UnknownMechanism};
 
+pub use run::HandoffError;
+
 pub(crate) use edge::{Edge, Started};
 pub(crate) use entrance::Entered;
 pub(crate) use mechanism::{Delivery, Why};
+pub(crate) use run::Ears;

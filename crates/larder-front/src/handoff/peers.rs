@@ -298,8 +298,8 @@ impl Edge {
     fn node_says(&self, shared: &Shared, node: NodeId, message: FromNode) {
         match message {
             FromNode::Closed(connections) => {
-                for connection in connections {
-                    self.node_ended(shared, connection.into(), node);
+                for socket in connections {
+                    self.node_ended(shared, socket.connection.into(), socket.first_seq, node);
                 }
             }
             FromNode::Live(live) => self.node_lives(shared, node, live),
@@ -322,7 +322,7 @@ impl Edge {
     fn node_lives(&self, shared: &Shared, node: NodeId, live: Live) {
         let Some(slot) = self.peers.slot(node) else { return };
         let mut named = lock(&slot.live);
-        named.extend(live.connections.into_iter().map(FlowKey::from));
+        named.extend(live.connections.into_iter().map(|socket| FlowKey::from(socket.connection)));
         if !live.last {
             return;
         }

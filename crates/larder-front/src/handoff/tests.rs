@@ -122,6 +122,18 @@ impl Fabric for Paper {
     fn told(&self, _visit: &mut dyn FnMut(Told<'_>)) -> usize {
         0
     }
+
+    fn opened(&self, _node: NodeId) -> u32 {
+        0
+    }
+
+    fn begin(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn close(&self) {}
+
+    fn remove(&self) {}
 }
 
 struct Bench {
@@ -204,9 +216,9 @@ async fn a_whole_request_goes_to_its_node_and_counts_until_it_ends() {
     assert_eq!(bench.notes(|notes| notes.forwarded.len()), 2);
     bench.edge.take(&bench.shared, Told::Ended { key: key(1), flags: flow_flag::CLIENT_FIN });
     assert_eq!(bench.load(), 1, "a half-closed client still waits for its reply");
-    bench.edge.node_ended(&bench.shared, key(1), NodeId(1 - node.0));
+    bench.edge.node_ended(&bench.shared, key(1), 0, NodeId(1 - node.0));
     assert_eq!(bench.load(), 1, "another node says nothing about it");
-    bench.edge.node_ended(&bench.shared, key(1), node);
+    bench.edge.node_ended(&bench.shared, key(1), 0, node);
     assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)));
     assert_eq!(bench.delivered(), [("cookie", "cookie", 1)]);
     let target = bench.notes(|notes| notes.targets[0].1.target);
@@ -256,7 +268,7 @@ async fn a_client_that_leaves_while_it_waits_leaves_nothing() {
     bench.punt(key(1), true, 1, GET);
     bench.punt(key(2), true, 1, GET);
     bench.edge.take(&bench.shared, Told::Ended { key: key(2), flags: flow_flag::CLIENT_RST });
-    bench.edge.node_ended(&bench.shared, key(1), bench.notes(|notes| notes.forwarded[0].0));
+    bench.edge.node_ended(&bench.shared, key(1), 0, bench.notes(|notes| notes.forwarded[0].0));
     tokio::time::sleep(Duration::from_millis(1)).await;
     assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)));
 }

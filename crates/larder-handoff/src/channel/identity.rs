@@ -124,23 +124,9 @@ impl Identity {
     /// Reads a secret key from a file that only its owner may read.
     ///
     /// # Errors
-    /// If the file cannot be read, others may read or write it, or it holds no key.
+    /// As [`load_secret`].
     pub fn load(path: &Path) -> Result<Self, IdentityError> {
-        let unreadable = |source| IdentityError::File { path: path.to_owned(), source };
-        let file = File::open(path).map_err(unreadable)?;
-        let metadata = file.metadata().map_err(unreadable)?;
-        let mode = metadata.mode() & 0o7777;
-        if !metadata.is_file() {
-            return Err(unreadable(io::Error::other("not a regular file")));
-        }
-        if mode & 0o077 != 0 {
-            return Err(IdentityError::Permissions { path: path.to_owned(), mode });
-        }
-        let mut text = String::new();
-        file.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(unreadable)?;
-        let secret =
-            decode(text.trim()).map_err(|source| IdentityError::Key { path: path.to_owned(), source })?;
-        Self::new(secret)
+        Self::new(load_secret(path)?)
     }
 
     /// Writes the secret key into a new file of mode 0600.
@@ -170,6 +156,26 @@ fn decode(text: &str) -> Result<[u8; KEY_BYTES], KeyError> {
     let bytes = STANDARD.decode(text).map_err(|_| KeyError::NotBase64)?;
     let length = bytes.len();
     bytes.try_into().map_err(|_| KeyError::Length(length))
+}
+
+/// Reads 32 secret bytes, in base64, from a file that only its owner may read: a key, or what several hosts share.
+///
+/// # Errors
+/// If the file cannot be read, others may read or write it, or it holds no 32 bytes.
+pub fn load_secret(path: &Path) -> Result<[u8; KEY_BYTES], IdentityError> {
+    let unreadable = |source| IdentityError::File { path: path.to_owned(), source };
+    let file = File::open(path).map_err(unreadable)?;
+    let metadata = file.metadata().map_err(unreadable)?;
+    let mode = metadata.mode() & 0o7777;
+    if !metadata.is_file() {
+        return Err(unreadable(io::Error::other("not a regular file")));
+    }
+    if mode & 0o077 != 0 {
+        return Err(IdentityError::Permissions { path: path.to_owned(), mode });
+    }
+    let mut text = String::new();
+    file.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(unreadable)?;
+    decode(text.trim()).map_err(|source| IdentityError::Key { path: path.to_owned(), source })
 }
 
 #[cfg(test)]

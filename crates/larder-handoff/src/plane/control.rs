@@ -74,7 +74,7 @@ struct FlowChange {
     key: RawFlowKey,
     node: u16,
     state: u8,
-    zero: u8,
+    flags: u8,
     seq: u32,
     ack: u32,
 }
@@ -290,12 +290,25 @@ impl Plane {
             FlowTo::Local => (flow_state::LOCAL, NO_NODE),
             FlowTo::Reset => (flow_state::RESET, NO_NODE),
         };
-        let mut change = FlowChange { key: key.into(), node, state, zero: 0, seq, ack };
+        self.change_flow(FlowChange { key: key.into(), node, state, flags: 0, seq, ack })
+    }
+
+    /// Adds [flags](crate::abi::flow_flag) to a connection.
+    ///
+    /// # Errors
+    ///
+    /// It is not known, or the kernel refuses.
+    pub fn add_flags(&self, key: FlowKey, flags: u8) -> Result<(), PlaneError> {
+        self.change_flow(FlowChange { key: key.into(), node: NO_NODE, state: 0, flags, seq: 0, ack: 0 })
+    }
+
+    fn change_flow(&self, mut change: FlowChange) -> Result<(), PlaneError> {
         let input = ProgramInput { context_in: Some(change.as_mut_bytes()), ..Default::default() };
         let done = self.programs.program("front_set_flow")?.test_run(input);
         match done.map_err(PlaneError::bpf("set a connection"))?.return_value {
             0 => Ok(()),
-            _ => Err(PlaneError::Config("no room for a connection")),
+            1 => Err(PlaneError::Config("no room for a connection")),
+            _ => Err(PlaneError::Config("no such connection")),
         }
     }
 

@@ -37,6 +37,15 @@ pub enum PlaneEvent<'a> {
         /// When.
         at_ns: u64,
     },
+    /// A connection that was marked as idle has a packet with payload again.
+    Woke {
+        /// The connection.
+        key: FlowKey,
+        /// Its node.
+        node: u16,
+        /// When.
+        at_ns: u64,
+    },
     /// The client has ended its side, or all, or begun anew on the same addresses. Once per connection.
     Ended {
         /// The connection.
@@ -70,6 +79,7 @@ fn decode(record: &[u8]) -> Option<PlaneEvent<'_>> {
             target: event.target,
             at_ns,
         }),
+        event_kind::WOKE => Some(PlaneEvent::Woke { key, node: event.node, at_ns }),
         event_kind::ENDED => Some(PlaneEvent::Ended { key, node: event.node, flags: event.flags, at_ns }),
         _ => None,
     }

@@ -6,24 +6,24 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 const NETLINK: i32 = 16;
-const NETLINK_ROUTE: i32 = 0;
+pub(crate) const NETLINK_ROUTE: i32 = 0;
 const NETLINK_SOCK_DIAG: i32 = 4;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 const NLM_F_REQUEST: u16 = 1;
 const NLM_F_ACK: u16 = 4;
-const NLM_F_DUMP: u16 = 0x300;
+pub(crate) const NLM_F_DUMP: u16 = 0x300;
 const RTM_GETLINK: u16 = 18;
 const RTM_GETADDR: u16 = 22;
-const RTM_GETROUTE: u16 = 26;
+pub(crate) const RTM_GETROUTE: u16 = 26;
 const SOCK_DESTROY: u16 = 21;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
-const RTA_DST: u16 = 1;
-const RTA_OIF: u16 = 4;
-const RTA_GATEWAY: u16 = 5;
+pub(crate) const RTA_DST: u16 = 1;
+pub(crate) const RTA_OIF: u16 = 4;
+pub(crate) const RTA_GATEWAY: u16 = 5;
 const RTA_VIA: u16 = 18;
 const IFF_UP: u32 = 1;
 /// Bit of an attribute's type that says it holds others.
@@ -31,24 +31,24 @@ const NESTED: u16 = 0x8000;
 /// Messages of one answer at most: a host with more addresses than that is none of ours.
 const MESSAGES_MAX: usize = 100_000;
 
-pub(super) struct Link {
-    pub(super) index: u32,
-    pub(super) name: String,
-    pub(super) mtu: u32,
-    pub(super) up: bool,
+pub(crate) struct Link {
+    pub(crate) index: u32,
+    pub(crate) name: String,
+    pub(crate) mtu: u32,
+    pub(crate) up: bool,
 }
 
-pub(super) struct Address {
-    pub(super) ip: IpAddr,
-    pub(super) index: u32,
+pub(crate) struct Address {
+    pub(crate) ip: IpAddr,
+    pub(crate) index: u32,
 }
 
 pub(super) struct Way {
-    pub(super) index: u32,
+    pub(crate) index: u32,
     pub(super) on_link: bool,
 }
 
-pub(super) fn links() -> io::Result<Vec<Link>> {
+pub(crate) fn links() -> io::Result<Vec<Link>> {
     // struct ifinfomsg
     let answers = ask(NETLINK_ROUTE, RTM_GETLINK, NLM_F_DUMP, &[0; 16])?;
     let read = |body: &Vec<u8>| {
@@ -65,7 +65,7 @@ pub(super) fn links() -> io::Result<Vec<Link>> {
     Ok(answers.iter().filter_map(read).collect())
 }
 
-pub(super) fn addresses() -> io::Result<Vec<Address>> {
+pub(crate) fn addresses() -> io::Result<Vec<Address>> {
     // struct ifaddrmsg
     let answers = ask(NETLINK_ROUTE, RTM_GETADDR, NLM_F_DUMP, &[0; 8])?;
     let read = |body: &Vec<u8>| {
@@ -131,7 +131,7 @@ pub(super) fn sock_destroy() -> io::Result<()> {
 }
 
 /// The bodies of all answers to one question.
-fn ask(family: i32, kind: u16, flags: u16, body: &[u8]) -> io::Result<Vec<Vec<u8>>> {
+pub(crate) fn ask(family: i32, kind: u16, flags: u16, body: &[u8]) -> io::Result<Vec<Vec<u8>>> {
     let mut socket = Socket::new(Domain::from(NETLINK), Type::RAW, Some(Protocol::from(family)))?;
     socket.set_read_timeout(Some(std::time::Duration::from_secs(2)))?;
     let length = u32::try_from(16 + body.len()).map_err(io::Error::other)?;
@@ -176,7 +176,7 @@ fn message_of(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
 }
 
 /// Types and values of attributes, until something that is none.
-fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from(u16::from_ne_bytes([*bytes.first()?, *bytes.get(1)?]));
         let kind = u16::from_ne_bytes([*bytes.get(2)?, *bytes.get(3)?]) & !NESTED;
@@ -191,11 +191,11 @@ fn first_four(bytes: &[u8]) -> io::Result<[u8; 4]> {
     four.ok_or_else(|| io::Error::other("a short answer"))
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes)
 }
 
-fn ip(value: &[u8]) -> Option<IpAddr> {
+pub(crate) fn ip(value: &[u8]) -> Option<IpAddr> {
     if let Ok(four) = <[u8; 4]>::try_from(value) {
         return Some(Ipv4Addr::from(four).into());
     }

@@ -45,6 +45,7 @@ pub(super) enum Told {
     Punt { first: bool, head_hash: Option<u64>, packet: Vec<u8> },
     Opened { node: u16, route: u16, class: u8, target: u64 },
     Ended { node: u16, flags: u8 },
+    Woke { node: u16 },
 }
 
 /// A plane that is loaded, but attached to nothing.
@@ -141,6 +142,7 @@ impl Bench {
                     Told::Opened { node, route, class, target }
                 }
                 PlaneEvent::Ended { node, flags, .. } => Told::Ended { node, flags },
+                PlaneEvent::Woke { node, .. } => Told::Woke { node },
             });
         });
         told

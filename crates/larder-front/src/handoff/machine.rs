@@ -1,0 +1,293 @@
+//! The machine that this host is: forwarding plane, node program for its own stack, injector.
+
+use super::config::{Forward, HandoffConfig};
+use super::fabric::{Fabric, Reusable, To, Told, Way};
+use larder_core::{NodeId, TargetId};
+use larder_handoff::abi::{self, COUNTERS, Flow, flow_flag};
+use larder_handoff::guard::{self, Guard, GuardConfig, GuardService};
+use larder_handoff::inject::Tap;
+use larder_handoff::neighbour::next_hop;
+use larder_handoff::plane::{
+    self, Attach, FlowTo, Link, Plane, PlaneConfig, PlaneEvent, ServiceSpec, TargetEntry, Tunnel, TunnelKind,
+};
+use larder_handoff::{CookieKey, FlowKey};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+/// Events that may wait to be read. Bytes; a power of two.
+const RING_BYTES: u32 = 4 << 20;
+/// Outer headers are at most so long.
+const TUNNEL_BYTES_MAX: u16 = 70;
+
+/// Why connections cannot be handed over on this host.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum MachineError {
+    #[error("no interface has the listen address {0}: name one (handoff.interface)")]
+    NoInterface(SocketAddr),
+    #[error("the forwarding plane: {0}")]
+    Plane(#[from] plane::PlaneError),
+    #[error("the program for this host's own stack: {0}")]
+    Guard(#[from] guard::GuardError),
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+/// The machine.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    plane: Plane,
+    /// Where cookies are used.
+    own: Option<Own>,
+    name: String,
+    services: Vec<SocketAddr>,
+    spec: ServiceSpec,
+}
+
+/// What makes this host's own stack accept connections that began with a cookie.
+#[derive(Debug)]
+struct Own {
+    guard: Guard,
+    tap: Tap,
+}
+
+impl Machine {
+    /// Sets up the plane for these listen addresses; with cookies, if `cookie`.
+    pub(crate) fn open(config: &HandoffConfig, listen: &[SocketAddr], cookie: bool) -> Result<Self, MachineError> {
+        let interface = match &config.interface {
+            Some(name) => name.clone(),
+            None => interface_of(listen)?,
+        };
+        let plane = Plane::start(&PlaneConfig {
+            name: config.name.clone(),
+            interface: interface.clone(),
+            attach: Attach::Auto,
+            flows_max: config.flows_max,
+            targets_max: config.targets_max,
+            ring_bytes: RING_BYTES,
+            hold_packets: config.hold_packets,
+        })?;
+        tracing::info!(interface, attached = ?plane.attached(), adopted = plane.adopted(), cookie, "forwarding plane");
+        let own = if cookie { Some(Own::open(config, &interface, listen)?) } else { None };
+        let mtu = larder_handoff::neighbour::mtu(&interface)?;
+        let spec = ServiceSpec {
+            cookie,
+            fast: cookie && config.fast,
+            tags: true,
+            grace: cookie,
+            closed: false,
+            mss: segment(mtu, config.forward),
+        };
+        let machine =
+            Self { plane, own, name: config.name.clone(), services: listen.to_vec(), spec };
+        Ok(machine)
+    }
+
+    /// Whether SYNs are answered here.
+    pub(crate) fn has_cookies(&self) -> bool {
+        self.own.is_some()
+    }
+
+    fn set_services(&self, spec: ServiceSpec) -> Result<(), MachineError> {
+        for (id, address) in (0..).zip(&self.services) {
+            // An IPv6 segment has 20 bytes less.
+            let mss = spec.mss - if address.is_ipv6() { 20 } else { 0 };
+            self.plane.set_service(id, *address, ServiceSpec { mss, ..spec })?;
+        }
+        Ok(())
+    }
+
+    /// Answers SYNs from here on: keys and nodes are known.
+    pub(crate) fn begin(&self) -> Result<(), MachineError> {
+        self.set_services(self.spec)
+    }
+
+    /// Readable when the plane has something to tell.
+    pub(crate) fn events(&self) -> io::Result<OwnedFd> {
+        self.plane.events_fd().try_clone_to_owned()
+    }
+}
+
+impl Own {
+    fn open(config: &HandoffConfig, interface: &str, listen: &[SocketAddr]) -> Result<Self, MachineError> {
+        let guard = Guard::start(&GuardConfig {
+            name: format!("{}-own", config.name),
+            interface: interface.to_owned(),
+            ring_bytes: 1 << 18,
+            conns_max: config.flows_max,
+        })?;
+        for (id, address) in (0..).zip(listen) {
+            let service = GuardService { cookie: true, stash: false, grace: true, syns: true };
+            guard.set_service(id, *address, service)?;
+        }
+        Ok(Self { guard, tap: Tap::open(interface)? })
+    }
+}
+
+/// The largest segment that fits through the way to the nodes.
+fn segment(mtu: u32, forward: Forward) -> u16 {
+    let outer = if forward == Forward::L2 { 0 } else { TUNNEL_BYTES_MAX };
+    u16::try_from(mtu).unwrap_or(u16::MAX).saturating_sub(40 + outer).max(536)
+}
+
+fn interface_of(listen: &[SocketAddr]) -> Result<String, MachineError> {
+    let first = listen.first().copied().unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)));
+    larder_handoff::neighbour::interface_for(first.ip()).ok_or(MachineError::NoInterface(first))
+}
+
+fn told(event: PlaneEvent<'_>) -> Told<'_> {
+    match event {
+        PlaneEvent::Punt { key, first, head_hash, packet, .. } => {
+            Told::Punt { key, first, head: head_hash, packet }
+        }
+        PlaneEvent::Opened { key, node, route, class, target, .. } => {
+            let reused =
+                Reusable { target: TargetId(target), node: NodeId(node), route, service: key.service, class };
+            Told::Opened { key, reused }
+        }
+        PlaneEvent::Ended { key, flags, .. } => Told::Ended { key, flags },
+        PlaneEvent::Woke { key, node, .. } => Told::Woke { key, node: NodeId(node) },
+    }
+}
+
+impl Fabric for Machine {
+    fn put_flow(&self, key: FlowKey, to: To) -> io::Result<()> {
+        let to = match to {
+            To::Node(node) => FlowTo::Node(node.0),
+            To::Here => FlowTo::Local,
+            To::Reset => FlowTo::Reset,
+        };
+        self.plane.put_flow(key, to).map_err(io::Error::other)
+    }
+
+    fn remove_flow(&self, key: FlowKey) {
+        if let Err(error) = self.plane.remove_flow(key) {
+            tracing::debug!(%error, %key, "a connection could not be removed from the forwarding plane");
+        }
+    }
+
+    fn flow(&self, key: FlowKey) -> Option<Flow> {
+        self.plane.flow(key)
+    }
+
+    fn each_flow(&self, visit: &mut dyn FnMut(FlowKey, Flow)) {
+        if let Err(error) = self.plane.each_flow(visit) {
+            tracing::warn!(%error, "the forwarding plane's connections could not be read");
+        }
+    }
+
+    fn set_idle(&self, key: FlowKey) {
+        if let Err(error) = self.plane.add_flags(key, flow_flag::IDLE) {
+            tracing::debug!(%error, %key, "a connection could not be marked as idle");
+        }
+    }
+
+    fn forward(&self, node: NodeId, packet: &[u8]) -> io::Result<()> {
+        self.plane.forward(node.0, packet)
+    }
+
+    fn accept_here(&self, packet: &[u8]) -> io::Result<()> {
+        match &self.own {
+            Some(own) => own.tap.write_frame(packet),
+            None => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    fn put_target(&self, head: u64, reusable: &Reusable, lasts: Duration) {
+        let Reusable { target, node, route, service, class } = *reusable;
+        let entry = TargetEntry { id: target.0, node: node.0, route, service, class };
+        if let Err(error) = self.plane.put_target(head, &entry, lasts) {
+            tracing::debug!(%error, "a decision could not be entered in the forwarding plane");
+        }
+    }
+
+    fn set_gate(&self, node: Option<NodeId>, limit: u32, usable: bool) {
+        self.plane.set_gate(node.map(|node| node.0), limit, usable);
+    }
+
+    fn set_base(&self, node: Option<NodeId>, base: u32, seen: u32) {
+        self.plane.set_base(node.map(|node| node.0), base, seen);
+    }
+
+    fn opened(&self, node: NodeId) -> u32 {
+        // The gate counts modulo 2^32, as the difference between opened and seen needs it.
+        (self.plane.opened(Some(node.0)) & u64::from(u32::MAX)) as u32
+    }
+
+    fn set_link(&self, node: NodeId, way: &Way, forward: Forward) -> io::Result<()> {
+        let (ifindex, source_mac) = self.plane.interface();
+        let link = match (forward, way.mac) {
+            (Forward::L2, Some(mac)) => Link { tag: way.tag, ifindex, source_mac, next_hop: mac, tunnel: None },
+            (Forward::L2, None) => {
+                return Err(io::Error::other("the node does not say which interface takes its packets"));
+            }
+            (forward, mac) => {
+                let hop = next_hop(way.address)?;
+                let kind = match forward {
+                    Forward::Gue(port) => TunnelKind::Gue { port },
+                    Forward::Vxlan { port, vni } => TunnelKind::Vxlan { port, vni, mac: mac.unwrap_or_default() },
+                    Forward::Ipip | Forward::L2 => TunnelKind::Ipip,
+                };
+                let tunnel = Tunnel { kind, local: hop.source, remote: way.address };
+                Link {
+                    tag: way.tag,
+                    ifindex: hop.ifindex,
+                    source_mac: hop.source_mac,
+                    next_hop: hop.mac,
+                    tunnel: Some(tunnel),
+                }
+            }
+        };
+        self.plane.set_link(node.0, Some(&link)).map_err(io::Error::other)
+    }
+
+    fn set_keys(&self, keys: &[CookieKey; 2], current: usize) {
+        // Believed here before cookies are made with them.
+        let own = self.own.as_ref().map_or(Ok(()), |own| own.guard.set_keys(keys));
+        if let Err(error) = own {
+            tracing::error!(%error, "the keys of cookies could not be set for this host's own stack");
+        }
+        if let Err(error) = self.plane.set_keys(keys, current) {
+            tracing::error!(%error, "the keys of cookies could not be set in the forwarding plane");
+        }
+    }
+
+    fn reset_client(&self, key: FlowKey) -> io::Result<()> {
+        self.plane.reset_client(key)
+    }
+
+    fn now_ns(&self) -> u64 {
+        plane::now_ns()
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        COUNTERS.into_iter().zip(self.plane.counters()).take(abi::FRONT_COUNTERS).collect()
+    }
+
+    fn told(&self, visit: &mut dyn FnMut(Told<'_>)) -> usize {
+        if let Some(own) = &self.own {
+            // Connections that this host's own stack has ended: nobody is told, but the ring must not fill.
+            own.guard.read_events(|_| {});
+        }
+        self.plane.read_events(|event| visit(told(event)))
+    }
+
+    fn begin(&self) -> io::Result<()> {
+        Self::begin(self).map_err(io::Error::other)
+    }
+
+    fn close(&self) {
+        if let Err(error) = self.set_services(ServiceSpec { closed: true, ..self.spec }) {
+            tracing::warn!(%error, "the forwarding plane could not be closed to new connections");
+        }
+    }
+
+    fn remove(&self) {
+        let plane = Plane::clean(&self.name).map_err(|error| error.to_string());
+        let own = Guard::clean(&format!("{}-own", self.name)).map_err(|error| error.to_string());
+        if let Err(error) = plane.and(own) {
+            tracing::warn!(error, "something of the forwarding plane stays behind; the next start removes it");
+        }
+    }
+}

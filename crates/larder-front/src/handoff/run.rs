@@ -1,0 +1,227 @@
+//! The edge at work: opened with the switch, run beside it, ended after it.
+
+use super::config::HandoffConfig;
+use super::edge::{Edge, lock};
+use super::fabric::{Fabric, Nothing};
+use super::keyring::Keyring;
+use super::machine::{Machine, MachineError};
+use super::mechanism::Setting;
+use super::peers::Peers;
+use crate::node::Node;
+use crate::switch::Shared;
+use larder_core::NodeId;
+use larder_handoff::Readiness;
+use larder_handoff::channel::client::Event;
+use larder_handoff::channel::message::{Hello, Keys, Service};
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use tokio::sync::mpsc;
+
+/// How often events that wake nobody are taken and gates set.
+const TICK: Duration = Duration::from_millis(5);
+/// How often all connections are looked at.
+const SWEEP: Duration = Duration::from_millis(500);
+
+/// What an edge hears.
+#[derive(Debug)]
+pub(crate) struct Ears {
+    nodes: mpsc::Receiver<Event>,
+    plane: Option<OwnedFd>,
+    keyring: Keyring,
+}
+
+/// Why an edge cannot be opened although connections could be relayed.
+#[derive(Debug, thiserror::Error)]
+pub enum HandoffError {
+    /// The shared secret cannot be read. Fault of the config.
+    #[error("handoff.secret: {0}")]
+    Secret(#[source] larder_handoff::channel::identity::IdentityError),
+    /// No randomness. Fault of the machine.
+    #[error("no random secret: {0}")]
+    Random(#[source] io::Error),
+}
+
+impl Edge {
+    /// Opens the edge of a switch with these listen addresses. What this machine cannot do is done without, and said.
+    pub(crate) fn open(
+        mut config: HandoffConfig,
+        listen: &[SocketAddr],
+        nodes_max: u16,
+    ) -> Result<(Arc<Self>, Ears), HandoffError> {
+        let keyring = Keyring::new(secret(&config)?, config.key_life);
+        let (machine, cookie) = machine(&mut config, listen);
+        let plane = machine.as_ref().and_then(|machine| match machine.events() {
+            Ok(events) => Some(events),
+            Err(error) => {
+                tracing::error!(%error, "the forwarding plane's events cannot be read");
+                None
+            }
+        });
+        let live = keyring.at(since_1970()).0;
+        let services = (0..).zip(listen).map(|(id, address)| Service {
+            id,
+            address: *address,
+            cookie,
+            stash: config.setting.allows_repair(),
+            grace: true,
+        });
+        let hello = Hello {
+            name: config.name.clone(),
+            tag: 0,
+            keys: Keys::new(live.keys, live.current),
+            services: services.collect(),
+        };
+        let fabric: Box<dyn Fabric> = match machine {
+            Some(machine) => Box::new(machine),
+            None => Box::new(Nothing),
+        };
+        let identity = config.identity.clone();
+        let (peers, nodes) = Peers::new(nodes_max, identity, hello);
+        fabric.set_keys(&live.keys, live.current);
+        let edge = Arc::new(Self::new(config, fabric, listen.to_vec(), peers));
+        Ok((edge, Ears { nodes, plane, keyring }))
+    }
+
+    /// Connects to a node that takes connections.
+    pub(crate) fn join(&self, id: NodeId, node: &Node) {
+        let Some(handoff) = node.handoff.as_ref().filter(|_| self.config.moves_connections()) else { return };
+        match handoff.control.to_socket_addrs().map(|mut addresses| addresses.next()) {
+            Ok(Some(address)) => self.peers.watch(id, address, handoff.key),
+            Ok(None) => tracing::warn!(node = &*node.name, control = handoff.control, "the name has no address"),
+            Err(error) => {
+                tracing::warn!(node = &*node.name, control = handoff.control, %error, "the node is relayed");
+            }
+        }
+    }
+
+    /// Runs until dropped.
+    pub(crate) async fn run(self: Arc<Self>, shared: Arc<Shared>, ears: Ears) {
+        let Ears { nodes, plane, keyring } = ears;
+        let ring = plane.and_then(|plane| match Readiness::new(plane.as_fd()) {
+            Ok(ring) => Some(ring),
+            Err(error) => {
+                tracing::error!(%error, "the forwarding plane's events cannot be waited for");
+                None
+            }
+        });
+        let began = if ring.is_some() { self.fabric.begin() } else { Ok(()) };
+        if let Err(error) = began {
+            tracing::error!(%error, "the forwarding plane could not be opened for connections");
+        }
+        let work = async {
+            match ring {
+                Some(ring) => self.serve(&shared, &ring, &keyring).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::join!(work, self.clone().hear(shared.clone(), nodes));
+    }
+
+    async fn serve(self: &Arc<Self>, shared: &Arc<Shared>, ring: &Readiness, keyring: &Keyring) {
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+        let mut sweep = tokio::time::interval(SWEEP);
+        sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+        let (mut live, left) = keyring.at(since_1970());
+        let mut keys_due = tokio::time::Instant::now() + left;
+        loop {
+            tokio::select! {
+                ready = ring.readable() => {
+                    if ready.is_err() {
+                        return;
+                    }
+                    self.drain(shared);
+                }
+                _ = tick.tick() => {
+                    self.drain(shared);
+                    self.set_gates(shared);
+                }
+                _ = sweep.tick() => {
+                    self.drain(shared);
+                    self.sweep(shared);
+                }
+                () = tokio::time::sleep_until(keys_due) => {
+                    let (next, left) = keyring.at(since_1970());
+                    keys_due = tokio::time::Instant::now() + left;
+                    if next != live {
+                        // Nodes first: they must believe what the plane makes.
+                        self.peers.set_keys(Keys::new(next.keys, next.current));
+                        self.fabric.set_keys(&next.keys, next.current);
+                        live = next;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits for the handed-off connections, the longest for `drain`. What is left then goes on being forwarded without
+    /// this process, until it is started again.
+    pub(crate) async fn drain_out(self: Arc<Self>, drain: Duration) {
+        self.fabric.close();
+        let all_ended = async {
+            while self.sizes().1 > 0 {
+                tokio::time::sleep(TICK).await;
+            }
+        };
+        if tokio::time::timeout(drain, all_ended).await.is_ok() {
+            self.fabric.remove();
+        } else {
+            let left = lock(&self.table).len();
+            tracing::warn!(
+                connections = left,
+                name = self.config.name,
+                "handed-off connections go on: the forwarding plane stays in the kernel for the next start"
+            );
+        }
+    }
+}
+
+/// The machine, or as much of it as there is; and whether cookies are used.
+fn machine(config: &mut HandoffConfig, listen: &[SocketAddr]) -> (Option<Machine>, bool) {
+    if !config.moves_connections() {
+        return (None, false);
+    }
+    if config.setting.allows_cookie() {
+        match Machine::open(config, listen, true) {
+            Ok(machine) => return (Some(machine), true),
+            Err(error) => without("cookie", &error),
+        }
+    }
+    if config.setting.allows_repair() {
+        let opened = larder_handoff::repair::available().map_err(|why| MachineError::Io(io::Error::other(why)));
+        match opened.and_then(|()| Machine::open(config, listen, false)) {
+            Ok(machine) => {
+                config.setting = Setting::Repair;
+                return (Some(machine), false);
+            }
+            Err(error) => without("repair", &error),
+        }
+    }
+    config.setting = Setting::Relay;
+    (None, false)
+}
+
+fn without(mechanism: &str, error: &MachineError) {
+    tracing::warn!(mechanism, %error, "this machine cannot hand connections over so; `larder doctor` says what it lacks");
+}
+
+fn secret(config: &HandoffConfig) -> Result<[u8; 32], HandoffError> {
+    if let Some(path) = &config.secret {
+        return larder_handoff::channel::identity::load_secret(path).map_err(HandoffError::Secret);
+    }
+    let mut secret = [0; 32];
+    let mut filled = 0;
+    while filled < secret.len() {
+        let flags = rustix::rand::GetRandomFlags::empty();
+        filled += rustix::rand::getrandom(&mut secret[filled..], flags)
+            .map_err(|error| HandoffError::Random(error.into()))?;
+    }
+    Ok(secret)
+}
+
+fn since_1970() -> Duration {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+}
