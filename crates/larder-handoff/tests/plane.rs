@@ -37,6 +37,26 @@ fn prepare(plane: &Plane, lab: &Lab) {
     plane.set_link(0, Some(&link)).expect("a link");
 }
 
+/// A client that sends every write at once.
+fn connected(lab: &Lab, vip: SocketAddr) -> TcpStream {
+    let connect = || TcpStream::connect_timeout(&vip, Duration::from_secs(5));
+    let client = lab.inside("c", connect).expect("the handshake");
+    client.set_nodelay(true).expect("no delay");
+    client
+}
+
+/// Whether the plane answers SYNs: the stack has no listener, so it refuses.
+fn answers(lab: &Lab) -> bool {
+    let vip = VIP.parse().expect("an address");
+    match lab.inside("c", || TcpStream::connect_timeout(&vip, Duration::from_secs(5))) {
+        Ok(_) => true,
+        Err(error) => {
+            assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused);
+            false
+        }
+    }
+}
+
 /// The next punted packet.
 fn punted(plane: &Plane) -> (FlowKey, bool, Vec<u8>) {
     wait_for("a punted packet", || {
@@ -57,11 +77,10 @@ fn connects_and_is_forwarded(attach: Attach) {
     let plane = lab.inside("f", || Plane::start(&config(&lab, attach))).expect("a plane");
     assert_eq!(plane.attached(), attach);
     prepare(&plane, &lab);
-    let node = lab.sniffer("n", "wn");
+    let node = lab.sniffer("n");
     for (service, vip) in [(0, VIP), (1, VIP6)] {
         let vip: SocketAddr = vip.parse().expect("an address");
-        let connect = || TcpStream::connect_timeout(&vip, Duration::from_secs(5));
-        let mut client = lab.inside("c", connect).expect("the handshake");
+        let mut client = connected(&lab, vip);
         client.set_read_timeout(Some(Duration::from_secs(5))).expect("a timeout");
         client.write_all(GET).expect("sent");
         let (key, first, packet) = punted(&plane);
@@ -77,7 +96,8 @@ fn connects_and_is_forwarded(attach: Attach) {
         assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
     }
     plane.stop(Leave::Nothing).expect("stopped");
-    assert!(lab.programs("wf").is_empty(), "{}", lab.programs("wf"));
+    assert!(!answers(&lab), "no program answers any more");
+    assert!(!lab.has_xdp("f", "wf"));
 }
 
 #[test]
@@ -107,19 +127,20 @@ fn a_successor_takes_over() {
     assert_eq!(first.attached(), Attach::Native);
     prepare(&first, &lab);
     let vip: SocketAddr = VIP.parse().expect("an address");
-    let connect = || TcpStream::connect_timeout(&vip, Duration::from_secs(5));
-    let mut client = lab.inside("c", connect).expect("the handshake");
+    let mut client = connected(&lab, vip);
     client.write_all(GET).expect("sent");
     let (key, ..) = punted(&first);
     first.put_flow(key, FlowTo::Node(0)).expect("a flow");
+    let node = lab.sniffer("n");
     first.stop(Leave::Forwarding).expect("stopped");
 
     // Nobody is there, and the connection goes on.
-    let node = lab.sniffer("n", "wn");
     client.write_all(b"while nobody looks").expect("sent");
     assert!(node.sees(b"while nobody looks"));
 
     let second = start(&config);
+    let twice = lab.inside("f", || Plane::start(&config)).expect_err("one process at a time");
+    assert!(twice.to_string().contains("pins"), "{twice}");
     assert!(second.adopted());
     let flow = second.flow(key).expect("the flow of the first");
     assert_eq!((flow.node, flow.state), (0, 2));
@@ -136,11 +157,12 @@ fn a_successor_takes_over() {
     drop(third);
     let fourth = start(&PlaneConfig { flows_max: 8192, attach: Attach::Tc, ..config.clone() });
     assert!(fourth.adopted());
-    assert!(!lab.programs("wf").contains("xdp"), "{}", lab.programs("wf"));
+    assert!(!lab.has_xdp("f", "wf"));
+    prepare(&fourth, &lab);
     drop(fourth);
-    assert!(lab.programs("wf").contains("front"), "{}", lab.programs("wf"));
+    assert!(answers(&lab), "a crash stops no program");
     Plane::clean(&config.name).expect("cleaned");
-    assert!(wait_for("no programs", || lab.programs("wf").is_empty().then_some(true)));
+    assert!(!answers(&lab));
     Plane::clean(&config.name).expect("nothing left to clean");
 }
 

@@ -26,13 +26,15 @@ pub struct ServiceSpec {
     pub cookie: bool,
     /// Known targets are forwarded without asking.
     pub fast: bool,
-    /// Packets of unknown connections go where their timestamp's tag says.
+    /// Packets of unknown connections go where their timestamp's tag says. Not for an address where this host's stack
+    /// has connections too, unless their timestamps keep the top byte free of tags: theirs are unknown here.
     pub tags: bool,
     /// Packets that belong to nothing are dropped rather than passed to the stack, which would reset the connection.
     /// Under `cookie` a segment that overtakes the first one belongs to nothing: without `grace` it costs the client
     /// its connection.
     pub grace: bool,
-    /// No new connections: SYNs go to the stack.
+    /// No new connections: SYNs go to the stack. What follows them is unknown here, so the stack gets it only without
+    /// `grace`.
     pub closed: bool,
     /// Segment size offered to clients. Bytes, without headers; the node's packets are the larger ones, so this bounds
     /// what clients send.

@@ -146,29 +146,41 @@ impl Plane {
     ///
     /// # Errors
     ///
-    /// A config that cannot be, an interface that is not there, missing rights, a kernel that refuses.
+    /// A config that cannot be, an interface that is not there, missing rights, a kernel that refuses, another process
+    /// that runs an instance of this name.
     pub fn start(config: &PlaneConfig) -> Result<Self, PlaneError> {
         config.check()?;
+        let ifindex = ifindex(&sender()?, &config.interface)?;
         let pins = Pins::open(&config.name).map_err(PlaneError::io("open the pins' directory"))?;
-        let sender = sender()?;
-        let ifindex = ifindex(&sender, &config.interface)?;
-        let mut refused = None;
-        for mode in programs::modes(config.attach, &pins) {
-            let plane = Self::load(config, mode, Some(&pins))?;
-            match plane.programs.attach(ifindex, mode, &pins) {
+        let predecessor = !pins.is_empty();
+        let started = Self::attach(config, ifindex, &pins);
+        // What failed at its first start leaves nothing; a predecessor's programs may be forwarding still.
+        if started.is_err() && !predecessor {
+            let _ = pins.remove_all();
+        }
+        started
+    }
+
+    /// Tries the modes in turn.
+    fn attach(config: &PlaneConfig, ifindex: u32, pins: &Pins) -> Result<Self, PlaneError> {
+        let mut refused = PlaneError::Config("no way to attach");
+        for (at, mode) in programs::modes(config.attach, pins).into_iter().enumerate() {
+            let plane = Self::load(config, mode, Some(pins))?;
+            match plane.programs.attach(ifindex, mode, pins) {
                 Ok(attachments) => {
-                    let mac = syscalls::interface_mac(sender.as_fd(), &config.interface)
+                    let mac = syscalls::interface_mac(plane.sender.as_fd(), &config.interface)
                         .map_err(PlaneError::io("read the interface's address"))?;
-                    return Ok(Self { attachments, ifindex, mac, attached: mode, ..plane });
+                    return Ok(Self { attachments, ifindex, mac, ..plane });
                 }
                 Err(error) => {
                     tracing::debug!(?mode, %error, "handoff plane: not attached");
-                    refused.get_or_insert(error);
+                    if at == 0 {
+                        refused = error;
+                    }
                 }
             }
         }
-        let _ = pins.remove_all();
-        Err(refused.unwrap_or(PlaneError::Config("no way to attach")))
+        Err(refused)
     }
 
     /// Everything but attaching.

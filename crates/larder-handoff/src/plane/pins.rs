@@ -1,16 +1,22 @@
 //! Where maps and links outlive the process: a directory per instance in a bpffs.
 //!
 //! `/sys/fs/bpf/larder/<name>` where a bpffs is mounted there, else a bpffs of our own under `/run/larder/bpf`. What is
-//! pinned lies in a directory named for its layout; another layout's is removed, since nothing can read it.
+//! pinned lies in a directory named for its layout; another layout's is removed, since nothing can read it. One process
+//! at a time has an instance: it holds a lock on the directory, which ends with it.
 
+use super::syscalls;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open, statfs};
 use rustix::mount::{MountFlags, mount};
 use std::fs;
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Raised when the meaning of what is pinned changes; sizes are compared besides.
 const LAYOUT: &str = "layout-1";
+/// How names of links begin.
+const LINK: &str = "link-";
 /// `BPF_FS_MAGIC` of linux/magic.h.
 const BPFFS: u32 = 0xcafe_4a11;
 const SYSTEM: &str = "/sys/fs/bpf";
@@ -20,6 +26,8 @@ const OURS: &str = "/run/larder/bpf";
 #[derive(Clone, Debug)]
 pub(crate) struct Pins {
     directory: PathBuf,
+    /// Held while any copy of this lives.
+    _lock: Arc<OwnedFd>,
 }
 
 fn is_bpffs(path: &Path) -> bool {
@@ -46,7 +54,7 @@ fn root() -> io::Result<PathBuf> {
 }
 
 impl Pins {
-    /// The pins of the instance `name`; other layouts of it are removed.
+    /// The pins of the instance `name`; other layouts of it are removed. `WouldBlock` if another process has them.
     pub(crate) fn open(name: &str) -> io::Result<Self> {
         let letters = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         if name.is_empty() || name.len() > 64 || !name.chars().all(letters) {
@@ -58,42 +66,53 @@ impl Pins {
         let instance = root()?.join(name);
         let directory = instance.join(LAYOUT);
         fs::create_dir_all(&directory)?;
+        let lock = open(&instance, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
         for entry in fs::read_dir(&instance)? {
             let path = entry?.path();
             if path != directory {
                 fs::remove_dir_all(path)?;
             }
         }
-        Ok(Self { directory })
+        Ok(Self { directory, _lock: Arc::new(lock) })
     }
 
     pub(crate) fn path(&self, of: &str) -> PathBuf {
         self.directory.join(of)
     }
 
+    /// Whether nothing is pinned.
+    pub(crate) fn is_empty(&self) -> bool {
+        fs::read_dir(&self.directory).is_ok_and(|mut entries| entries.next().is_none())
+    }
+
     pub(crate) fn is_pinned(&self, of: &str) -> bool {
         self.path(of).exists()
     }
 
+    /// Removes a pin, if it is there. A link's program is off its interface then.
     pub(crate) fn remove(&self, of: &str) -> io::Result<()> {
+        if of.starts_with(LINK)
+            && let Ok(link) = syscalls::open_pin(&self.path(of))
+        {
+            // Fails if the interface is gone, and with it what was attached.
+            let _ = syscalls::link_detach(link.as_fd());
+        }
         match fs::remove_file(self.path(of)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         }
     }
 
-    /// Removes every pin: programs are detached and maps freed once no process has them open.
+    /// Removes every pin: programs are off; maps are freed once no process has them open.
     pub(crate) fn clear(&self) -> io::Result<()> {
         // Links first: no program may run without what user space keeps up.
         let mut names = Vec::new();
         for entry in fs::read_dir(&self.directory)? {
-            names.push(entry?.file_name());
+            names.push(entry?.file_name().to_string_lossy().into_owned());
         }
-        names.sort_by_key(|name| !name.to_string_lossy().starts_with("link"));
-        for name in names {
-            fs::remove_file(self.directory.join(name))?;
-        }
-        Ok(())
+        names.sort_by_key(|name| !name.starts_with(LINK));
+        names.iter().try_for_each(|name| self.remove(name))
     }
 
     /// Removes the directories too.

@@ -60,6 +60,12 @@ pub(crate) fn link_update(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::
         .map(drop)
 }
 
+/// Takes the program off at once; the kernel would do so some time after the last pin and descriptor are gone.
+pub(crate) fn link_detach(link: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: the descriptor is open.
+    checked(unsafe { sys::bpf_link_detach(link.as_raw_fd()) }).map(drop)
+}
+
 /// The interface that a link of XDP or tc is on; 0 if the interface is gone.
 pub(crate) fn link_ifindex(link: BorrowedFd<'_>) -> io::Result<u32> {
     // SAFETY: the struct is plain numbers.

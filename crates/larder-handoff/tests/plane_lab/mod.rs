@@ -1,5 +1,6 @@
 //! A client `c`, a front-end `f` and a node `n` on a bridge, each in a namespace that is removed on drop.
 
+use larder_handoff::plane::Plane;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::cell::RefCell;
@@ -128,19 +129,13 @@ impl Lab {
         ]
     }
 
-    /// The programs on a device of the front-end, as `bpftool net` and `ip` list them.
-    pub(crate) fn programs(&self, device: &str) -> String {
-        let name = self.name("f");
-        let listed = output(&format!(
-            "ip netns exec {name} bpftool net show dev {device}; ip -n {name} -o -d link show {device} | grep -o 'prog/xdp' || true"
-        ));
-        let interesting = |line: &&str| line.contains(device) || line.contains("prog/xdp");
-        listed.lines().filter(interesting).collect::<Vec<_>>().join("\n")
+    /// Whether a device has an XDP program.
+    pub(crate) fn has_xdp(&self, host: &str, device: &str) -> bool {
+        output(&format!("ip -n {} -d link show {device}", self.name(host))).contains("prog/xdp")
     }
 
-    /// Sees every frame that arrives at `device`.
-    pub(crate) fn sniffer(&self, host: &str, device: &str) -> Sniffer {
-        let _ = device;
+    /// Sees every frame that arrives at `host`.
+    pub(crate) fn sniffer(&self, host: &str) -> Sniffer {
         let socket = self.inside(host, || {
             const ALL: i32 = 0x0300; // ETH_P_ALL in network order
             Socket::new(Domain::PACKET, Type::RAW, Some(Protocol::from(ALL))).expect("a packet socket")
@@ -156,7 +151,7 @@ pub(crate) struct Sniffer {
 }
 
 impl Sniffer {
-    /// Whether a packet that ends with `payload`, by a whole checksum, arrives within some seconds.
+    /// Whether a packet that ends with `payload` arrives within some seconds.
     pub(crate) fn sees(&self, payload: &[u8]) -> bool {
         let end = Instant::now() + Duration::from_secs(5);
         let mut frame = [0; 4096];
@@ -173,6 +168,7 @@ impl Sniffer {
 
 impl Drop for Lab {
     fn drop(&mut self) {
+        let _ = Plane::clean(&self.name("p"));
         for host in ["c", "f", "n", "h"] {
             let _ = Command::new("ip").args(["netns", "del", &self.name(host)]).status();
         }

@@ -78,7 +78,7 @@ impl Packet {
         tcp.extend(self.to.port().to_be_bytes());
         tcp.extend(self.seq.to_be_bytes());
         tcp.extend(self.ack.to_be_bytes());
-        tcp.extend([((20 + self.options.len()) / 4 << 4) as u8, self.flags, 0xfa, 0xf0, 0, 0, 0, 0]);
+        tcp.extend([((5 + self.options.len() / 4) << 4) as u8, self.flags, 0xfa, 0xf0, 0, 0, 0, 0]);
         tcp.extend(&self.options);
         tcp.extend(&self.payload);
         let mut frame = [OUR_MAC, CLIENT_MAC].concat();
