@@ -37,7 +37,7 @@ IN int front(void *ctx, int xdp) {
     struct service *service = service_at(p.server, p.server_port_be);
     if (!service)
         return pass(xdp);
-    if (parsed == PARSED_BAD || l4_at(&p) + p.header_bytes + p.payload_bytes > frame_bytes(ctx, xdp)) {
+    if (parsed == PARSED_BAD || !frame_holds(ctx, xdp, l4_at(&p) + p.header_bytes + p.payload_bytes)) {
         count(COUNT_MALFORMED);
         return drop(xdp);
     }

@@ -19,6 +19,11 @@ IN __u32 frame_bytes(void *ctx, int xdp) {
     return xdp ? bpf_xdp_get_buff_len(ctx) : ((struct __sk_buff *)ctx)->len;
 }
 
+/* Whether the frame has so many bytes; most have them where the program can see them. */
+IN int frame_holds(void *ctx, int xdp, __u32 bytes) {
+    return frame_end(ctx, xdp) - frame_start(ctx, xdp) >= bytes || frame_bytes(ctx, xdp) >= bytes;
+}
+
 /* `bytes` has bounds that the verifier knows. */
 IN long frame_load(void *ctx, int xdp, __u32 at, void *to, __u32 bytes) {
     return xdp ? bpf_xdp_load_bytes(ctx, at, to, bytes) : bpf_skb_load_bytes(ctx, at, to, bytes);

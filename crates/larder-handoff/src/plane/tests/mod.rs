@@ -6,6 +6,7 @@ mod malformed;
 mod packet;
 mod reply;
 mod sources;
+mod speed;
 mod tunnel;
 
 use super::{Attach, Link, Plane, PlaneConfig, PlaneEvent, ServiceSpec};

@@ -1,0 +1,51 @@
+//! What a packet costs: the kernel's own time of a test run, without the way to and from the interface.
+
+use super::packet::{MSS, SACK, TIMESTAMPS, WSCALE};
+use super::{Bench, KEYS, all_on, everywhere};
+use crate::plane::FlowTo;
+use libbpf_rs::ProgramInput;
+
+/// Runs of one call; a rewritten packet has fewer hops each time.
+const REPEAT: u32 = 60;
+
+fn ns_per_packet(bench: &Bench, frame: &[u8]) -> u128 {
+    let name = if bench.plane.attached() == super::Attach::Tc { "front_tc" } else { "front_xdp" };
+    let program = bench.plane.programs.program(name).expect("a program");
+    let one = || {
+        let input = ProgramInput { data_in: Some(frame), repeat: REPEAT, ..Default::default() };
+        program.test_run(input).expect("it runs").duration.as_nanos()
+    };
+    (0..40).map(|_| one()).min().unwrap_or(0)
+}
+
+#[test]
+#[ignore = "measures; run it alone, with --nocapture"]
+fn what_a_packet_costs() {
+    everywhere(all_on(), |bench| {
+        bench.plane.put_flow(bench.key(), FlowTo::Node(7)).expect("a flow");
+        let known = bench.packet().opened(KEYS[0], 0).tsecr(1).frame();
+        eprintln!("known connection: {} ns", ns_per_packet(bench, &known));
+        bench.plane.remove_flow(bench.key()).expect("removed");
+        eprintln!("end of handshake: {} ns", ns_per_packet(bench, &known));
+        let mut forged = bench.packet().opened(KEYS[0], 0);
+        forged.ack ^= 1 << 20;
+        eprintln!("forged cookie: {} ns", ns_per_packet(bench, &forged.frame()));
+        let mut other = bench.packet().frame();
+        let last = other.len() - 18;
+        other[last] ^= 0xff; // the port
+        eprintln!("not ours: {} ns", ns_per_packet(bench, &other));
+        let syn = bench.packet().syn(&[&MSS, &SACK, &TIMESTAMPS, &WSCALE]).frame();
+        let first = (0..40).map(|_| {
+            let started = std::time::Instant::now();
+            bench.run(&syn);
+            started.elapsed().as_nanos()
+        });
+        let nothing = (0..40).map(|_| {
+            let started = std::time::Instant::now();
+            bench.run(&other);
+            started.elapsed().as_nanos()
+        });
+        let syn_ns = first.min().unwrap_or(0).saturating_sub(nothing.min().unwrap_or(0));
+        eprintln!("SYN, over a packet that is not ours: {syn_ns} ns");
+    });
+}
