@@ -1,0 +1,259 @@
+//! A client, a node, and between them a front-end that is a thread of the test: it answers SYNs with cookies and passes
+//! all else on, wrapped or held back as the test says.
+
+pub(crate) mod frame;
+pub(crate) mod wire;
+
+use frame::{ACK, FIN, SYN, Segment, Wrapping, wrap};
+use larder_handoff::netns::{Namespace, NamespaceThread, or_skip, veth};
+use larder_handoff::{Cookie, CookieKey, SynOptions};
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+use wire::Wire;
+
+pub(crate) const KEY: CookieKey = CookieKey([0x0123_4567_89ab_cdef, 0x1122_3344_5566_7788]);
+pub(crate) const OLD_KEY: CookieKey = CookieKey([0x2222, 0x3333]);
+pub(crate) const NO_KEY: CookieKey = CookieKey([0, 0]);
+
+pub(crate) const CLIENT_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
+pub(crate) const FRONT_MAC: [u8; 6] = [2, 0, 0, 0, 0, 3];
+pub(crate) const NODE_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x11];
+/// The interface of client and node.
+pub(crate) const INTERFACE: &str = "eth0";
+
+/// Nothing in these tests takes as long.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+
+pub(crate) fn vip(v6: bool) -> SocketAddr {
+    if v6 { "[fd09::64]:80" } else { "10.9.0.100:80" }.parse().expect("an address")
+}
+
+pub(crate) fn address(v6: bool, host: u8) -> IpAddr {
+    if v6 { format!("fd09::{host:x}") } else { format!("10.9.0.{host}") }.parse().expect("an address")
+}
+
+/// What the front-end does; the test may change it at any time.
+pub(crate) struct Orders {
+    /// Makes the cookies.
+    pub(crate) key: CookieKey,
+    /// How packets are wrapped on their way to the node; outer addresses.
+    pub(crate) wrapping: Option<(Wrapping, IpAddr, IpAddr)>,
+    /// No packet of the client gets to the node.
+    pub(crate) deaf: bool,
+    /// Nothing from the node gets to the client.
+    pub(crate) mute: bool,
+    /// Handshakes' last packets are passed on, too.
+    pub(crate) pass_handshakes: bool,
+    /// SYNs are passed on instead of being answered.
+    pub(crate) pass_syns: bool,
+    /// What has gone to the node, unwrapped, and what has come from it.
+    pub(crate) to_node: Vec<Segment>,
+    pub(crate) from_node: Vec<Segment>,
+    /// What was not passed on as it is deaf.
+    pub(crate) lost: Vec<Segment>,
+    isns: HashMap<SocketAddr, (u32, u32)>,
+    inject: Vec<Vec<u8>>,
+}
+
+pub(crate) struct Lab {
+    orders: Arc<Mutex<Orders>>,
+    stop: Arc<AtomicBool>,
+    front: Option<NamespaceThread<()>>,
+    pub(crate) client: Namespace,
+    pub(crate) node: Namespace,
+    _middle: Namespace,
+}
+
+impl Lab {
+    /// `None`: not possible here; said why.
+    pub(crate) fn new() -> Option<Self> {
+        let client = or_skip(Namespace::new("client"))?;
+        let node = or_skip(Namespace::new("node"))?;
+        let middle = or_skip(Namespace::new("front"))?;
+        veth((&client, INTERFACE), (&middle, "wc")).expect("a wire");
+        veth((&node, INTERFACE), (&middle, "wn")).expect("a wire");
+        for (host, mac, number) in [(&client, "02:00:00:00:00:02", 2), (&node, "02:00:00:00:00:11", 17)] {
+            // Later frames are made from what is on the wire, so the hosts compute checksums themselves.
+            host.offloads(INTERFACE, &["tx", "off", "tso", "off", "gso", "off", "gro", "on"])
+                .expect("ethtool");
+            host.ip(&format!(
+                "link set {INTERFACE} address {mac}\nlink set {INTERFACE} up\n\
+                 addr add 10.9.0.{number}/24 dev {INTERFACE}\naddr add fd09::{number:x}/64 dev {INTERFACE} nodad"
+            ))
+            .expect("addresses");
+        }
+        // Room for outer headers.
+        node.ip(&format!("link set {INTERFACE} mtu 2000")).expect("set");
+        middle.ip("link set wn mtu 2000\nlink set wc up\nlink set wn up").expect("up");
+        for wire in ["wc", "wn"] {
+            // The node receives by NAPI, which merges segments, only from a sender that cannot send long ones.
+            middle.offloads(wire, &["gro", "off", "tso", "off"]).expect("ethtool");
+        }
+        node.ip("addr add 10.9.0.100/32 dev lo\naddr add fd09::64/128 dev lo nodad")
+            .expect("the service address");
+        let neighbour = |on: &Namespace, of: &str, mac: &str| {
+            on.ip(&format!("neigh replace {of} lladdr {mac} dev {INTERFACE} nud permanent"))
+                .expect("a neighbour");
+        };
+        for of in ["10.9.0.100", "fd09::64"] {
+            neighbour(&client, of, "02:00:00:00:00:03");
+        }
+        for of in ["10.9.0.2", "fd09::2"] {
+            neighbour(&node, of, "02:00:00:00:00:02");
+        }
+        let orders = Arc::new(Mutex::new(Orders {
+            key: KEY,
+            wrapping: None,
+            deaf: false,
+            mute: false,
+            pass_handshakes: false,
+            pass_syns: false,
+            to_node: Vec::new(),
+            from_node: Vec::new(),
+            lost: Vec::new(),
+            isns: HashMap::new(),
+            inject: Vec::new(),
+        }));
+        let stop = Arc::new(AtomicBool::new(false));
+        let (c, n) = (middle.ifindex("wc").expect("there"), middle.ifindex("wn").expect("there"));
+        let (theirs, until) = (Arc::clone(&orders), Arc::clone(&stop));
+        let front = middle.thread(move || front_end(c, n, &theirs, &until)).expect("a front-end");
+        Some(Self { orders, stop, front: Some(front), client, node, _middle: middle })
+    }
+
+    pub(crate) fn orders(&self) -> MutexGuard<'_, Orders> {
+        self.orders.lock().expect("the front-end is well")
+    }
+
+    /// Sends a segment to the node.
+    pub(crate) fn inject(&self, segment: &Segment) {
+        let mut orders = self.orders();
+        let frame = wrapped(&orders, &segment.frame(NODE_MAC, FRONT_MAC));
+        orders.inject.push(frame);
+    }
+
+    /// Has the node's interface wait a little for more segments to merge. Under `ip netns exec`, as `/sys` must be that
+    /// of the namespace.
+    pub(crate) fn merge_segments(&self) {
+        let setting = format!("/sys/class/net/{INTERFACE}/gro_flush_timeout");
+        let mut command = std::process::Command::new("ip");
+        command.args(["netns", "exec", self.node.name(), "sh", "-c"]);
+        let done = command.arg(format!("echo 3000000 > {setting}")).status().expect("ip runs");
+        assert!(done.success());
+    }
+
+    /// The first segment with something in it that a client has sent to the node.
+    pub(crate) fn first_of(&self, client: SocketAddr) -> Option<Segment> {
+        let orders = self.orders();
+        let begins = |segment: &&Segment| segment.from == client && !segment.payload.is_empty();
+        orders.to_node.iter().find(begins).cloned()
+    }
+
+    /// Waits until something that came from the node suits.
+    pub(crate) fn expect_from_node(&self, what: &str, suits: impl Fn(&Segment) -> bool) -> Segment {
+        eventually(what, || self.orders().from_node.iter().find(|segment| suits(segment)).cloned())
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(front) = self.front.take()
+            && !std::thread::panicking()
+        {
+            front.join();
+        }
+    }
+}
+
+/// Waits until `f` gives something.
+pub(crate) fn eventually<T>(what: &str, mut f: impl FnMut() -> Option<T>) -> T {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        if let Some(value) = f() {
+            return value;
+        }
+        assert!(Instant::now() < until, "not within {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn front_end(client: u32, node: u32, orders: &Mutex<Orders>, stop: &AtomicBool) {
+    let (client, node) = (Wire::open(client).expect("a wire"), Wire::open(node).expect("a wire"));
+    while !stop.load(Ordering::Relaxed) {
+        wire::wait([client.raw(), node.raw()]);
+        let mut orders = orders.lock().expect("the test is well");
+        for frame in std::mem::take(&mut orders.inject) {
+            node.send(&frame).expect("sent");
+        }
+        while let Some(frame) = client.receive() {
+            from_client(&mut orders, frame, &client, &node);
+        }
+        while let Some(frame) = node.receive() {
+            let Some(segment) = Segment::read(&frame) else { continue };
+            orders.from_node.push(segment);
+            if !orders.mute {
+                client.send(&frame).expect("sent");
+            }
+        }
+    }
+}
+
+fn wrapped(orders: &Orders, frame: &[u8]) -> Vec<u8> {
+    match orders.wrapping {
+        Some((wrapping, from, to)) => wrap(frame, wrapping, from, to),
+        None => frame.to_vec(),
+    }
+}
+
+fn from_client(orders: &mut Orders, mut frame: Vec<u8>, client: &Wire, node: &Wire) {
+    let Some(segment) = Segment::read(&frame) else { return };
+    if segment.flags & (SYN | ACK) == SYN && !orders.pass_syns {
+        let answer = answer(orders, &segment);
+        client.send(&answer.frame(CLIENT_MAC, FRONT_MAC)).expect("sent");
+        return;
+    }
+    let handshake = orders.isns.get(&segment.from).is_some_and(|&(isn, cookie)| {
+        segment.seq == isn.wrapping_add(1) && segment.ack == cookie.wrapping_add(1)
+    });
+    let empty = segment.payload.is_empty() && segment.flags & FIN == 0;
+    if orders.deaf {
+        orders.lost.push(segment);
+        return;
+    }
+    if handshake && empty && !orders.pass_handshakes {
+        return;
+    }
+    frame[..6].copy_from_slice(&NODE_MAC);
+    node.send(&wrapped(orders, &frame)).expect("sent");
+    orders.to_node.push(segment);
+}
+
+/// The SYN-ACK, with the options of the SYN.
+fn answer(orders: &mut Orders, syn: &Segment) -> Segment {
+    let mss = syn.option(2).map_or(536, |mss| u16::from_be_bytes([mss[0], mss[1]]));
+    let offered = SynOptions {
+        mss,
+        sack: syn.option(4).is_some(),
+        timestamps: syn.timestamps().is_some(),
+        wscale: syn.option(3).map(|scale| scale[0]),
+    };
+    let cookie = Cookie::make(orders.key, syn.from, syn.to, syn.seq, offered);
+    orders.isns.insert(syn.from, (syn.seq, cookie.0));
+    let mut options = vec![2, 4, 0x05, 0xa0];
+    if let Some((value, _)) = syn.timestamps() {
+        options.extend([1, 1, 8, 10, 0, 0x12, 0x34, 0x56]);
+        options.extend(value.to_be_bytes());
+    }
+    if offered.sack {
+        options.extend([1, 1, 4, 2]);
+    }
+    if offered.wscale.is_some() {
+        options.extend([1, 3, 3, 7]);
+    }
+    let ack = syn.seq.wrapping_add(1);
+    Segment { seq: cookie.0, ack, options, ..Segment::new(syn.to, syn.from, SYN | ACK) }
+}
