@@ -6,6 +6,8 @@ pub(super) const TUNNELS_MAX: usize = 256;
 pub(super) const FROZEN_MAX: u32 = 16_384;
 
 pub(super) const CONN_COOKIE: u32 = 1;
+/// Either side's.
+pub(super) const CONN_FINS: u32 = 2 | 4;
 pub(super) const CONN_ENDED: u32 = 8;
 pub(super) const CONN_KILLING: u32 = 16;
 

@@ -103,3 +103,43 @@ fn filter_hook(program: BorrowedFd<'_>, ifindex: u32, hook: Hook) -> TcHook {
 fn tcx_is_missing(e: &io::Error) -> bool {
     matches!(e.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guard::interface_index;
+    use crate::netns::{Namespace, or_skip};
+    use libbpf_rs::ObjectBuilder;
+    use std::net::UdpSocket;
+
+    static INJECT: &[u8] = include_bytes!("../../bpf/prebuilt/inject.bpf.o");
+
+    /// What kernels before 6.6 have. A program that sends packets to no interface stands in the way of them until it
+    /// is taken off; another guard's start replaces it.
+    #[test]
+    fn a_filter_works_is_replaced_and_removed() {
+        let Some(host) = or_skip(Namespace::new("filter")) else { return };
+        host.run(|| {
+            let object = ObjectBuilder::default().open_memory(INJECT).expect("read").load().expect("loaded");
+            let program = object.progs_mut().next().expect("a program");
+            let lo = interface_index("lo").expect("lo");
+            let heard = || {
+                let (one, other) = (UdpSocket::bind("127.0.0.1:0"), UdpSocket::bind("127.0.0.1:0"));
+                let (one, other) = (one.expect("bound"), other.expect("bound"));
+                other.set_nonblocking(true).expect("set");
+                // Over the loopback interface a datagram has arrived when the call returns.
+                one.send_to(b"x", other.local_addr().expect("an address")).expect("sent");
+                other.recv(&mut [0; 1]).is_ok()
+            };
+            assert!(heard());
+            let first = Attached::filter(program.as_fd(), lo, Hook::TcIngress).expect("attached");
+            assert!(!heard());
+            let second = Attached::filter(program.as_fd(), lo, Hook::TcIngress).expect("replaced");
+            assert!(!heard());
+            second.remove(program.as_fd());
+            assert!(heard(), "there was one");
+            first.remove(program.as_fd());
+        })
+        .expect("entered");
+    }
+}

@@ -44,7 +44,7 @@ use crate::abi::{COUNTERS_MAX, Event, Keys, RawFlowKey, SERVICES_MAX, event_kind
 use crate::cookie::CookieKey;
 use crate::plane::ring::Ring;
 use crate::plane::syscalls::Hook;
-use abi::{CONN_COOKIE, CONN_ENDED, CONN_KILLING, FROZEN_MAX, RawConn, TUNNELS_MAX};
+use abi::{CONN_COOKIE, CONN_ENDED, CONN_FINS, CONN_KILLING, FROZEN_MAX, RawConn, TUNNELS_MAX};
 use attach::Attached;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object};
 use service::service_key;
@@ -122,6 +122,9 @@ pub struct Conn {
     pub opened_ns: u64,
     /// When its client last sent a packet; 0 if it has sent none here. `CLOCK_MONOTONIC`.
     pub seen_ns: u64,
+    /// One side has ended. A connection that stays so without a packet for minutes has no socket any more: the kernel
+    /// gives such sockets up without a word (`tcp_fin_timeout`).
+    pub half_closed: bool,
 }
 
 /// The tables that user space works with.
@@ -372,7 +375,13 @@ impl Guard {
             };
             if conn.flags & (CONN_ENDED | CONN_KILLING) == 0 {
                 let first_seq = (conn.flags & CONN_COOKIE != 0).then_some(conn.first_seq);
-                f(Conn { key: key.into(), first_seq, opened_ns: conn.opened_ns, seen_ns: conn.seen_ns });
+                f(Conn {
+                    key: key.into(),
+                    first_seq,
+                    opened_ns: conn.opened_ns,
+                    seen_ns: conn.seen_ns,
+                    half_closed: conn.flags & CONN_FINS != 0,
+                });
             }
         }
         Ok(())
@@ -555,6 +564,13 @@ mod tests {
             std::thread::sleep(std::time::Duration::from_millis(2));
         }
         assert_eq!(kept, [(key, packet)]);
+    }
+
+    #[test]
+    fn guards_and_taps_may_be_shared_by_threads() {
+        fn shared<T: Send + Sync>() {}
+        shared::<Guard>();
+        shared::<crate::inject::Tap>();
     }
 
     /// An acknowledgement from 10.9.0.100:9 to 10.9.0.100:80; checksums are not looked at before it is kept.

@@ -1,10 +1,8 @@
 //! A client, a node, and between them a front-end that is a thread of the test: it answers SYNs with cookies and passes
 //! all else on, wrapped or held back as the test says.
 
-pub(crate) mod frame;
-pub(crate) mod wire;
-
-use frame::{ACK, FIN, SYN, Segment, Wrapping, wrap};
+use crate::frame::{ACK, FIN, SYN, Segment, Wrapping, wrap};
+use crate::wire::{Wire, wait};
 use larder_handoff::netns::{Namespace, NamespaceThread, or_skip, veth};
 use larder_handoff::{Cookie, CookieKey, SynOptions};
 use std::collections::HashMap;
@@ -12,7 +10,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
-use wire::Wire;
 
 pub(crate) const KEY: CookieKey = CookieKey([0x0123_4567_89ab_cdef, 0x1122_3344_5566_7788]);
 pub(crate) const OLD_KEY: CookieKey = CookieKey([0x2222, 0x3333]);
@@ -184,7 +181,7 @@ pub(crate) fn eventually<T>(what: &str, mut f: impl FnMut() -> Option<T>) -> T {
 fn front_end(client: u32, node: u32, orders: &Mutex<Orders>, stop: &AtomicBool) {
     let (client, node) = (Wire::open(client).expect("a wire"), Wire::open(node).expect("a wire"));
     while !stop.load(Ordering::Relaxed) {
-        wire::wait([client.raw(), node.raw()]);
+        wait([client.raw(), node.raw()]);
         let mut orders = orders.lock().expect("the test is well");
         for frame in std::mem::take(&mut orders.inject) {
             node.send(&frame).expect("sent");

@@ -1,9 +1,6 @@
 //! An unmodified server behind the guard: nginx, which knows nothing of it.
 
-#[expect(dead_code, reason = "shared with another test program, which uses the rest")]
-mod guard_support;
-
-use guard_support::{INTERFACE, KEY, Lab, NO_KEY, PATIENCE, eventually, vip};
+use crate::lab::{INTERFACE, KEY, Lab, NO_KEY, PATIENCE, eventually, vip};
 use larder_handoff::guard::{Guard, GuardConfig, GuardService, accepts_cookies};
 use std::fs;
 use std::io::{Read, Write};

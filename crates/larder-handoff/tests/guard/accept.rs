@@ -1,0 +1,170 @@
+//! Listeners accept from cookies, and only from good ones.
+
+use crate::frame::{ACK, FIN, RST, SYN, Segment};
+use crate::lab::{KEY, NO_KEY, OLD_KEY, address, eventually, vip};
+use crate::support::{
+    COOKIE, SERVICE, accept, claim, closed, connect, count, exchange, expect_bytes, guarded, listen,
+};
+use crate::wire::{SACK, TIMESTAMPS, WSCALE, tcp_info};
+use larder_handoff::CookieKey;
+use larder_handoff::guard::GuardService;
+use socket2::Socket;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr};
+
+#[test]
+fn a_listener_accepts_from_the_cookie() {
+    let Some((lab, guard)) = guarded(COOKIE) else { return };
+    guard.set_tag(9).expect("set");
+    for v6 in [false, true] {
+        let listener = listen(&lab, vip(v6));
+        let (mut client, mut server) = exchange(&lab, &listener, v6);
+        assert_eq!(server.peer_addr().expect("a peer"), client.local_addr().expect("an address"));
+        let reply: Vec<u8> = (0..200_000_u32).map(|i| (i % 251) as u8).collect();
+        let sent = reply.clone();
+        let writer = std::thread::spawn(move || {
+            server.write_all(&sent).expect("sent");
+            server
+        });
+        expect_bytes(&mut client, &reply);
+        let server = writer.join().expect("written");
+        let info = tcp_info(&server);
+        assert_eq!(info.tcpi_options & (TIMESTAMPS | SACK | WSCALE), TIMESTAMPS | SACK | WSCALE);
+        // The MTU less headers and timestamps: 1500 - 20 - 20 - 12, or 1500 - 40 - 20 - 12.
+        assert_eq!(info.tcpi_snd_mss, if v6 { 1428 } else { 1448 });
+        let (client_sends, client_receives) = wscales(&tcp_info(&client));
+        assert_eq!((wscales(&info), client_sends), ((client_receives, 7), 7));
+        let tagged = lab.expect_from_node("a timestamp", |segment| segment.timestamps().is_some());
+        assert_eq!(tagged.timestamps().expect("there").0 >> 24, 9, "the tag");
+        lab.orders().from_node.clear();
+    }
+    assert_eq!((count(&guard, "accepted"), count(&guard, "refused")), (2, 0));
+}
+
+/// Scales of sending and receiving, which share a byte.
+fn wscales(info: &libc::tcp_info) -> (u8, u8) {
+    // Two fields of four bits, of which libc makes one.
+    (info.tcpi_snd_rcv_wscale & 15, info.tcpi_snd_rcv_wscale >> 4)
+}
+
+/// Whatever the client offers comes out of the cookie again, and nothing else.
+#[test]
+fn the_clients_options_are_kept() {
+    let Some((lab, guard)) = guarded(COOKIE) else { return };
+    let listener = listen(&lab, vip(false));
+    for offered in 0..8_u8 {
+        for (bit, name) in
+            [(TIMESTAMPS, "tcp_timestamps"), (SACK, "tcp_sack"), (WSCALE, "tcp_window_scaling")]
+        {
+            let value = if offered & bit == 0 { "0" } else { "1" };
+            lab.client.sysctl(&format!("net.ipv4.{name}"), value).expect("set");
+        }
+        let (mut client, mut server) = exchange(&lab, &listener, false);
+        let info = tcp_info(&server);
+        assert_eq!(info.tcpi_options & 7, offered);
+        assert_eq!(info.tcpi_snd_mss, if offered & TIMESTAMPS == 0 { 1460 } else { 1448 });
+        server.write_all(b"answer").expect("sent");
+        expect_bytes(&mut client, b"answer");
+    }
+    assert_eq!(count(&guard, "accepted"), 8);
+}
+
+#[test]
+fn a_dual_stack_listener_accepts_both() {
+    let Some((lab, _guard)) = guarded(COOKIE) else { return };
+    let listener = listen(&lab, "[::]:80".parse().expect("an address"));
+    for v6 in [false, true] {
+        exchange(&lab, &listener, v6);
+    }
+}
+
+#[test]
+fn a_forged_cookie_is_refused_and_both_keys_are_believed() {
+    let Some((lab, guard)) = guarded(COOKIE) else { return };
+    // The client knows nothing of what is claimed in its name, and would reset it.
+    lab.orders().mute = true;
+    for v6 in [false, true] {
+        let listener = listen(&lab, vip(v6));
+        for (port, key) in [(5001, KEY), (5002, OLD_KEY)] {
+            lab.inject(&claim(v6, port, key));
+            assert_eq!(accept(&listener).peer_addr().expect("a peer").port(), port);
+        }
+        let older = CookieKey([7, 7]);
+        for (port, key) in [(5003, older), (5004, NO_KEY)] {
+            lab.inject(&claim(v6, port, key));
+            lab.expect_from_node("a reset", |s| {
+                s.flags & RST != 0 && s.to.port() == port && s.to.is_ipv6() == v6
+            });
+        }
+        // An empty slot believes nothing, not even the empty key.
+        guard.set_keys(&[KEY, NO_KEY]).expect("set");
+        lab.inject(&claim(v6, 5005, NO_KEY));
+        lab.expect_from_node("a reset", |s| {
+            s.flags & RST != 0 && s.to.port() == 5005 && s.to.is_ipv6() == v6
+        });
+        guard.set_keys(&[KEY, OLD_KEY]).expect("set");
+        assert!(listener.accept().is_err(), "nobody else");
+    }
+    assert_eq!((count(&guard, "accepted"), count(&guard, "refused")), (4, 6));
+}
+
+#[test]
+fn within_grace_nothing_is_reset() {
+    let Some((lab, guard)) = guarded(GuardService { grace: true, ..COOKIE }) else { return };
+    lab.orders().mute = true;
+    lab.inject(&claim(false, 5001, KEY));
+    eventually("a refusal", || (count(&guard, "refused") == 1).then_some(()));
+    let listener = listen(&lab, vip(false));
+    // The client sends it again, and now the server has started.
+    lab.inject(&claim(false, 5001, KEY));
+    let _server = accept(&listener);
+    assert!(lab.orders().from_node.iter().all(|segment| segment.flags & RST == 0));
+}
+
+#[test]
+fn a_node_does_not_answer_syns_but_a_front_end_does() {
+    let Some((lab, guard)) = guarded(COOKIE) else { return };
+    let _listener = listen(&lab, vip(false));
+    let syn = Segment { seq: 7, ..Segment::new(SocketAddr::new(address(false, 2), 6001), vip(false), SYN) };
+    lab.inject(&syn);
+    eventually("a SYN", || (count(&guard, "syn") == 1).then_some(()));
+    assert!(lab.orders().from_node.is_empty());
+    guard.set_service(SERVICE, vip(false), GuardService { syns: true, ..COOKIE }).expect("set");
+    lab.inject(&syn);
+    lab.expect_from_node("an answer", |segment| segment.flags == SYN | ACK);
+}
+
+#[test]
+fn a_first_segment_may_carry_a_fin() {
+    let Some((lab, guard)) = guarded(COOKIE) else { return };
+    for v6 in [false, true] {
+        let listener = listen(&lab, vip(v6));
+        for request in [&b"only this"[..], b""] {
+            let mut client = connect(&lab, vip(v6));
+            // Both in one segment, as if the client were slow to send.
+            let socket = Socket::from(client);
+            socket.set_tcp_nodelay(false).expect("set");
+            socket.set_tcp_cork(true).expect("set");
+            client = socket.into();
+            client.write_all(request).expect("sent");
+            client.shutdown(Shutdown::Write).expect("shut");
+            let mut server = accept(&listener);
+            let mut got = Vec::new();
+            server.read_to_end(&mut got).expect("all of it");
+            assert_eq!(got, request);
+            server.write_all(b"answer").expect("sent");
+            drop(server);
+            let mut answer = Vec::new();
+            client.read_to_end(&mut answer).expect("all of it");
+            assert_eq!(answer, b"answer");
+        }
+        let alone =
+            lab.orders().to_node.iter().filter(|s| s.flags & FIN != 0 && !s.payload.is_empty()).count();
+        assert_eq!(alone, 1, "data and FIN in one segment");
+        lab.orders().to_node.clear();
+    }
+    eventually("four ends", || (count(&guard, "closed") == 4).then_some(()));
+    let mut ended = Vec::new();
+    closed(&guard, &mut ended);
+    assert!(ended.iter().all(|(_, first_seq)| first_seq.is_some()));
+}

@@ -1,0 +1,77 @@
+//! Ends are told, lives are listed.
+
+use crate::frame::{ACK, FIN, RST, Segment};
+use crate::lab::{eventually, vip};
+use crate::support::{COOKIE, SERVICE, closed, count, exchange, expect_bytes, guarded, listen};
+use larder_handoff::FlowKey;
+use socket2::Socket;
+use std::io::Write;
+use std::time::Duration;
+
+#[test]
+fn ends_are_told_once_and_live_connections_listed() {
+    let Some((lab, guard)) = guarded(COOKIE) else { return };
+    let listener = listen(&lab, vip(false));
+    let mut ended = Vec::new();
+    let live = || {
+        let mut live = Vec::new();
+        guard.each_conn(|conn| live.push((conn.key, conn.first_seq))).expect("read");
+        live
+    };
+    for who_first in ["client", "server", "reset"] {
+        let (client, server) = exchange(&lab, &listener, false);
+        let from = client.local_addr().expect("an address");
+        let key = FlowKey::new(from, SERVICE);
+        let first_seq = lab.first_of(from).map(|segment| segment.seq);
+        assert_eq!(live(), [(key, first_seq)], "{who_first}");
+        closed(&guard, &mut ended);
+        assert!(ended.is_empty(), "{who_first}");
+        match who_first {
+            "client" => {
+                drop(client);
+                eventually("half an end", || {
+                    lab.orders().to_node.iter().any(|s| s.from == from && s.flags & FIN != 0).then_some(())
+                });
+                closed(&guard, &mut ended);
+                assert!(ended.is_empty(), "half closed");
+                drop(server);
+            }
+            "server" => {
+                drop(server);
+                drop(client);
+            }
+            _ => {
+                Socket::from(client).set_linger(Some(Duration::ZERO)).expect("set");
+                drop(server);
+            }
+        }
+        eventually(who_first, || {
+            closed(&guard, &mut ended);
+            (!ended.is_empty()).then_some(())
+        });
+        assert_eq!(ended, [(key, first_seq)], "{who_first}");
+        assert_eq!(live(), []);
+        ended.clear();
+    }
+    std::thread::sleep(Duration::from_millis(50));
+    closed(&guard, &mut ended);
+    assert!(ended.is_empty());
+}
+
+/// A RST or FIN from nowhere near the connection ends nothing.
+#[test]
+fn a_forged_reset_is_not_an_end() {
+    let Some((lab, guard)) = guarded(COOKIE) else { return };
+    let listener = listen(&lab, vip(false));
+    let (mut client, mut server) = exchange(&lab, &listener, false);
+    let last = lab.orders().to_node.last().cloned().expect("sent");
+    for flags in [RST, FIN | ACK] {
+        let seq = last.seq.wrapping_add(0x5000_0000);
+        lab.inject(&Segment { seq, flags, options: Vec::new(), payload: Vec::new(), ..last.clone() });
+    }
+    client.write_all(b"still here").expect("sent");
+    expect_bytes(&mut server, b"still here");
+    let mut live = 0;
+    guard.each_conn(|_| live += 1).expect("read");
+    assert_eq!((live, count(&guard, "closed")), (1, 0));
+}

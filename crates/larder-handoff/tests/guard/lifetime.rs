@@ -1,0 +1,65 @@
+//! Guards come, go, and take over from each other.
+
+use crate::lab::{INTERFACE, address, vip};
+use crate::support::{COOKIE, STASH, count, exchange, expect_bytes, guarded, listen, start, unique_name};
+use larder_handoff::guard::{Guard, GuardConfig, GuardError, Leave, Tunnel, TunnelKind};
+use larder_handoff::inject::Tap;
+use std::io::Write;
+
+/// Programs and tables outlive the guard if told to, and connections never notice.
+#[test]
+fn a_guard_is_replaced_without_a_gap() {
+    let Some((lab, guard)) = guarded(COOKIE) else { return };
+    let listener = listen(&lab, vip(false));
+    let (mut client, mut server) = exchange(&lab, &listener, false);
+    let pins = guard.pins().to_owned();
+    let name = pins.parent().and_then(|p| p.file_name()).and_then(|n| n.to_str()).expect("a name").to_owned();
+    guard.stop(Leave::Guarding).expect("stopped");
+    // Nobody is there, and still connections are accepted.
+    let (_second_client, _second_server) = exchange(&lab, &listener, false);
+    let guard = start(&lab, &name);
+    assert!(guard.adopted());
+    client.write_all(b"more").expect("sent");
+    expect_bytes(&mut server, b"more");
+    assert_eq!(count(&guard, "accepted"), 2);
+    let (_third_client, _third_server) = exchange(&lab, &listener, false);
+    let mut live = 0;
+    guard.each_conn(|_| live += 1).expect("read");
+    assert_eq!(live, 3);
+    // Another size of a table is another make.
+    guard.stop(Leave::Guarding).expect("stopped");
+    let config =
+        GuardConfig { name: name.clone(), interface: INTERFACE.into(), ring_bytes: 1 << 20, conns_max: 8192 };
+    let guard = lab.node.run(|| Guard::start(&config)).expect("entered").expect("a guard");
+    assert!(!guard.adopted());
+    assert_eq!(count(&guard, "accepted"), 0);
+    // As after a crash: nobody has stopped it.
+    std::mem::forget(guard);
+    Guard::clean(&name).expect("cleaned");
+    assert!(!pins.exists());
+}
+
+#[test]
+fn a_config_that_cannot_be_is_refused() {
+    let Some((lab, guard)) = guarded(STASH) else { return };
+    assert!(matches!(guard.set_tag(128), Err(GuardError::Config(_))));
+    assert!(matches!(guard.set_service(64, vip(false), STASH), Err(GuardError::Config(_))));
+    let tunnel =
+        |vni| Tunnel { kind: TunnelKind::Vxlan { port: 4789, vni }, local: address(false, 17), remote: None };
+    assert!(matches!(guard.add_tunnel(&tunnel(1 << 24)), Err(GuardError::Config(_))));
+    let config = |interface: &str, ring_bytes, conns_max| GuardConfig {
+        name: unique_name(),
+        interface: interface.into(),
+        ring_bytes,
+        conns_max,
+    };
+    let start = |config| lab.node.run(|| Guard::start(&config)).expect("entered");
+    assert!(matches!(start(config("nothing", 1 << 20, 4096)), Err(GuardError::Interface { .. })));
+    assert!(matches!(start(config(INTERFACE, 1_000_000, 4096)), Err(GuardError::Config(_))));
+    assert!(matches!(start(config(INTERFACE, 1 << 20, 1)), Err(GuardError::Config(_))));
+    assert!(matches!(lab.node.run(|| Tap::open("nothing")), Ok(Err(GuardError::Interface { .. }))));
+    let tap = lab.node.run(|| Tap::open(INTERFACE)).expect("entered").expect("a device");
+    assert!(tap.write_frame(&[0; 14]).is_err());
+    assert!(tap.write_frame(&[0; 70_000]).is_err());
+    assert!(tap.write_packet(b"\x55 is neither 4 nor 6").is_err());
+}

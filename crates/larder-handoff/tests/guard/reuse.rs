@@ -1,0 +1,165 @@
+//! Connections on addresses that an old connection still holds, and old packets on new ones.
+
+use crate::frame::RST;
+use crate::lab::{Lab, PATIENCE, eventually, vip};
+use crate::support::{COOKIE, accept, closed, count, exchange, expect_bytes, guarded, listen, patient};
+use crate::wire::tcp_info;
+use socket2::{Domain, Socket, Type};
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// A client socket with a port of its own.
+fn connect_from(lab: &Lab, v6: bool, port: u16) -> TcpStream {
+    let made = lab.client.run(|| {
+        let domain = if v6 { Domain::IPV6 } else { Domain::IPV4 };
+        let socket = Socket::new(domain, Type::STREAM, None)?;
+        socket.set_reuse_address(true)?;
+        let any: IpAddr = if v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+        socket.bind(&SocketAddr::new(any, port).into())?;
+        // Until the last connection from this port has had its last acknowledgement.
+        eventually("a connection", || socket.connect(&vip(v6).into()).ok());
+        Ok::<_, std::io::Error>(TcpStream::from(socket))
+    });
+    patient(made.expect("entered").expect("a connection"))
+}
+
+/// The server closes first, so that its TIME_WAIT is in the way of the next connection from the same port.
+#[test]
+fn addresses_are_reused_over_time_wait() {
+    let Some((lab, guard)) = guarded(COOKIE) else { return };
+    for v6 in [false, true] {
+        let listener = listen(&lab, vip(v6));
+        for round in 0..5_u8 {
+            let mut client = connect_from(&lab, v6, 7001);
+            client.write_all(&[round; 600]).expect("sent");
+            let mut server = accept(&listener);
+            expect_bytes(&mut server, &[round; 600]);
+            server.write_all(&[round; 3000]).expect("sent");
+            drop(server);
+            let mut all = Vec::new();
+            client.read_to_end(&mut all).expect("all of it");
+            assert!(all == [round; 3000]);
+        }
+    }
+    assert_eq!((count(&guard, "accepted"), count(&guard, "stale_killed")), (10, 8));
+}
+
+/// Clients whose options are none: their packets hold no timestamps to tell old from new.
+#[test]
+fn addresses_are_reused_without_timestamps() {
+    let Some((lab, guard)) = guarded(COOKIE) else { return };
+    lab.client.sysctl("net.ipv4.tcp_timestamps", "0").expect("set");
+    let listener = listen(&lab, vip(false));
+    for round in 0..3_u8 {
+        let mut client = connect_from(&lab, false, 7002);
+        client.write_all(&[round; 100]).expect("sent");
+        let mut server = accept(&listener);
+        expect_bytes(&mut server, &[round; 100]);
+        drop(server);
+        assert_eq!(client.read(&mut [0; 1]).expect("its end"), 0);
+    }
+    assert_eq!((count(&guard, "accepted"), count(&guard, "stale_killed")), (3, 2));
+}
+
+/// A client that vanished without a word, and comes again from the same port.
+#[test]
+fn addresses_are_reused_over_a_live_socket() {
+    let Some((lab, guard)) = guarded(COOKIE) else { return };
+    let listener = listen(&lab, vip(false));
+    let mut client = connect_from(&lab, false, 7003);
+    client.write_all(b"first").expect("sent");
+    let mut forgotten = accept(&listener);
+    expect_bytes(&mut forgotten, b"first");
+    lab.orders().deaf = true;
+    lab.orders().mute = true;
+    // Closed with a RST, which leaves nothing at the client.
+    Socket::from(client).set_linger(Some(Duration::ZERO)).expect("set");
+    eventually("a lost reset", || lab.orders().lost.iter().any(|s| s.flags & RST != 0).then_some(()));
+    lab.orders().deaf = false;
+    lab.orders().mute = false;
+    let mut client = connect_from(&lab, false, 7003);
+    client.write_all(b"second").expect("sent");
+    let mut server = accept(&listener);
+    expect_bytes(&mut server, b"second");
+    server.write_all(b"answer").expect("sent");
+    expect_bytes(&mut client, b"answer");
+    assert!(forgotten.read(&mut [0; 8]).is_err(), "it was reset");
+    assert_eq!((count(&guard, "accepted"), count(&guard, "stale_killed")), (2, 1));
+    let mut ended = Vec::new();
+    closed(&guard, &mut ended);
+    assert_eq!(ended.len(), 1, "the first has ended, the second lives");
+}
+
+/// A copy of a first segment that was long on its way must not have the request answered again.
+#[test]
+fn a_late_copy_of_a_request_is_not_accepted() {
+    let Some((lab, guard)) = guarded(COOKIE) else { return };
+    let listener = listen(&lab, vip(false));
+    let (client, mut server) = exchange(&lab, &listener, false);
+    let first = lab.first_of(client.local_addr().expect("an address")).expect("sent");
+    // The client closes first, so that nothing stays at the node.
+    drop(client);
+    assert_eq!(server.read(&mut [0; 1]).expect("its end"), 0);
+    drop(server);
+    eventually("the end", || (count(&guard, "closed") == 1).then_some(()));
+    lab.orders().from_node.clear();
+    // The node's socket goes when the client has acknowledged its FIN. Until then it takes the copy for what it is.
+    eventually("a reset", || {
+        lab.inject(&first);
+        let seen = &lab.orders().from_node;
+        seen.iter().any(|segment| segment.flags & RST != 0).then_some(())
+    });
+    assert!(listener.accept().is_err());
+    assert_eq!(count(&guard, "accepted"), 1);
+}
+
+/// Many connections at once from few ports, so that nearly each one finds its predecessor in TIME_WAIT: none fails, and
+/// none waits for a retransmission.
+#[test]
+fn a_crowd_on_few_ports_never_waits() {
+    const THREADS: u32 = 4;
+    const EACH: u32 = 150;
+    let Some((lab, guard)) = guarded(COOKIE) else { return };
+    lab.client.sysctl("net.ipv4.ip_local_port_range", "20000 20063").expect("set");
+    let listener = listen(&lab, vip(false));
+    let server = std::thread::spawn(move || {
+        for _ in 0..THREADS * EACH {
+            let (mut stream, _) = listener.accept().expect("a connection");
+            let mut size = [0; 4];
+            stream.read_exact(&mut size).expect("a request");
+            let size = usize::try_from(u32::from_be_bytes(size)).expect("small");
+            stream.write_all(&vec![b'r'; size]).expect("sent");
+        }
+    });
+    let retransmitted: u32 = std::thread::scope(|scope| {
+        let lab = &lab;
+        let start = |thread| scope.spawn(move || crowd(lab, thread, EACH));
+        let clients: Vec<_> = (0..THREADS).map(start).collect();
+        clients.into_iter().map(|client| client.join().expect("well")).sum()
+    });
+    server.join().expect("well");
+    let counted = (count(&guard, "accepted"), count(&guard, "refused"));
+    assert_eq!(counted, (u64::from(THREADS * EACH), 0));
+    assert!(count(&guard, "stale_killed") > u64::from(THREADS * EACH) / 2, "the ports were few");
+    assert_eq!(retransmitted, 0);
+}
+
+/// The segments that the clients had to send again.
+fn crowd(lab: &Lab, thread: u32, each: u32) -> u32 {
+    let one = |i: u32| {
+        let mut client = lab.client.run(|| {
+            // All ports may be in use for a moment.
+            eventually("a port", || TcpStream::connect(vip(false)).ok())
+        });
+        let client = client.as_mut().expect("entered");
+        client.set_read_timeout(Some(PATIENCE)).expect("set");
+        let size = (i * 7919 + thread) % 30_000;
+        client.write_all(&size.to_be_bytes()).expect("sent");
+        let mut answer = Vec::new();
+        client.read_to_end(&mut answer).expect("all of it");
+        assert_eq!(answer.len(), usize::try_from(size).expect("small"));
+        tcp_info(client).tcpi_total_retrans
+    };
+    (0..each).map(one).sum()
+}

@@ -1,0 +1,112 @@
+//! Packets that no socket can take now.
+
+use crate::frame::Segment;
+use crate::lab::{INTERFACE, eventually, vip};
+use crate::support::{
+    COOKIE, SERVICE, STASH, accept, connect, count, exchange, expect_bytes, guarded, listen,
+};
+use crate::wire::set_repair;
+use larder_handoff::FlowKey;
+use larder_handoff::guard::{Guard, GuardEvent, accepts_cookies};
+use larder_handoff::inject::Tap;
+use std::io::{Read, Write};
+
+fn stashed(guard: &Guard, into: &mut Vec<(FlowKey, bool, Vec<u8>)>) {
+    guard.read_events(|event| {
+        if let GuardEvent::Stash { key, frozen, packet, .. } = event {
+            into.push((key, frozen, packet.to_vec()));
+        }
+    });
+}
+
+#[test]
+fn packets_without_a_socket_are_stashed_and_given_back() {
+    let Some((lab, guard)) = guarded(STASH) else { return };
+    for v6 in [false, true] {
+        let listener = listen(&lab, vip(v6));
+        let mut client = connect(&lab, vip(v6));
+        client.write_all(b"hello").expect("sent");
+        let mut kept = Vec::new();
+        eventually("a stashed packet", || {
+            stashed(&guard, &mut kept);
+            (!kept.is_empty()).then_some(())
+        });
+        let (key, frozen, packet) = kept.remove(0);
+        let from = client.local_addr().expect("an address");
+        assert_eq!(key, FlowKey::new(from, SERVICE));
+        assert!(!frozen);
+        assert_eq!(Segment::read(&packet), lab.first_of(from));
+        assert!(lab.orders().from_node.iter().all(|s| s.to != from), "no reset");
+        if !accepts_cookies() {
+            continue;
+        }
+        // Once the node believes cookies, the same packet opens the connection.
+        guard.set_service(SERVICE, vip(v6), COOKIE).expect("set");
+        let tap = lab.node.run(|| Tap::open(INTERFACE)).expect("entered").expect("a device");
+        tap.write_frame(&packet).expect("written");
+        let mut server = accept(&listener);
+        expect_bytes(&mut server, b"hello");
+        assert!(lab.node.ifindex(tap.name()).is_ok());
+        let name = tap.name().to_owned();
+        drop(tap);
+        assert!(lab.node.ifindex(&name).is_err(), "the device is gone");
+    }
+}
+
+/// Nothing that arrives while a connection is frozen reaches its socket, and nothing its socket sends gets out; what was
+/// kept, merged by the kernel or not, continues the stream.
+#[test]
+fn a_frozen_connection_is_still_and_goes_on() {
+    let Some((lab, guard)) = guarded(COOKIE) else { return };
+    let tap = lab.node.run(|| Tap::open(INTERFACE)).expect("entered").expect("a device");
+    lab.merge_segments();
+    let mut merged = false;
+    for v6 in [false, true] {
+        let listener = listen(&lab, vip(v6));
+        let (mut client, mut server) = exchange(&lab, &listener, v6);
+        let key = FlowKey::new(client.local_addr().expect("an address"), SERVICE);
+        guard.freeze(key).expect("frozen");
+        let dropped = count(&guard, "egress_dropped");
+        let upload: Vec<u8> = (0..13_000_u32).map(|i| (i % 241) as u8).collect();
+        client.write_all(&upload).expect("sent");
+        let mut kept = Vec::new();
+        eventually("all of it", || {
+            stashed(&guard, &mut kept);
+            let segments = kept.iter().filter_map(|(.., packet)| Segment::read(packet));
+            (segments.map(|segment| segment.payload.len()).sum::<usize>() >= upload.len()).then_some(())
+        });
+        assert!(kept.iter().all(|(whose, frozen, _)| *whose == key && *frozen));
+        server.set_nonblocking(true).expect("set");
+        assert!(server.read(&mut [0; 1]).is_err(), "nothing arrived");
+        server.set_nonblocking(false).expect("set");
+        server.write_all(b"unheard").expect("sent");
+        eventually("a dropped answer", || (count(&guard, "egress_dropped") > dropped).then_some(()));
+        guard.thaw(key).expect("thawed");
+        merged |= kept.iter().any(|(.., packet)| packet.len() > 2000);
+        for (.., packet) in &kept {
+            tap.write_frame(packet).expect("written");
+        }
+        expect_bytes(&mut server, &upload);
+        expect_bytes(&mut client, b"unheard");
+    }
+    assert!(merged, "the kernel merges segments here");
+}
+
+/// A packet for a socket in repair waits, whatever the service says.
+#[test]
+fn packets_for_a_socket_in_repair_are_stashed() {
+    let Some((lab, guard)) = guarded(COOKIE) else { return };
+    let tap = lab.node.run(|| Tap::open(INTERFACE)).expect("entered").expect("a device");
+    let listener = listen(&lab, vip(false));
+    let (mut client, mut server) = exchange(&lab, &listener, false);
+    set_repair(&server, 1).expect("into repair");
+    client.write_all(b"wait").expect("sent");
+    let mut kept = Vec::new();
+    eventually("a stashed packet", || {
+        stashed(&guard, &mut kept);
+        (!kept.is_empty()).then_some(())
+    });
+    set_repair(&server, -1).expect("out of repair");
+    tap.write_packet(&kept[0].2[14..]).expect("written");
+    expect_bytes(&mut server, b"wait");
+}
