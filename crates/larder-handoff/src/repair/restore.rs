@@ -8,7 +8,9 @@ use super::diag::{Killed, kill_socket};
 use super::state::Checkpoint;
 use super::sys::{self, Mode, Negotiated, Queue};
 use super::{Mends, window_words};
-use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, bind, connect, send, socket_with};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, connect, recv, send, socket_with,
+};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -23,6 +25,8 @@ const KILLS_MAX: u32 = 3;
 /// Added to the timestamp clock: a value that was read can be one below the last one sent, because the lowest bit has
 /// another meaning since Linux 6.7, and a segment must not look older than the last one (RFC 7323 section 5).
 const TIMESTAMP_STEP: u32 = 2;
+/// The step that fails with `EPERM` when the socket is not as connect() left it: it has sent something, or was closed.
+const OPTIONS: &str = "TCP_REPAIR_OPTIONS";
 
 /// How to restore.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -47,13 +51,17 @@ pub struct Restored {
     pub inject: Option<Vec<u8>>,
 }
 
-/// Why a connection could not be restored. This host then holds nothing of it and has sent nothing, so whoever still has
-/// the frozen socket can [resume](super::resume) it.
+/// Why a connection could not be restored. But for [`Disturbed`](Self::Disturbed), this host then holds nothing of it and
+/// has sent nothing, so whoever still has the frozen socket can [resume](super::resume) it.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
     /// The checkpoint's named field has a value that no connection has. The sender's fault; a retry does not help.
     #[error("a checkpoint whose {0} cannot be")]
     Invalid(&'static str),
+    /// A packet of the client reached the half-made socket (R6), which may have acknowledged bytes that nobody has. The
+    /// connection is gone.
+    #[error("a packet of the client came in between")]
+    Disturbed,
     /// Another socket of this host has the same addresses and could not be ended.
     #[error("another socket has the connection's addresses")]
     Occupied,
@@ -71,7 +79,8 @@ pub enum RestoreError {
 
 impl From<(&'static str, io::Error)> for RestoreError {
     fn from((step, source): (&'static str, io::Error)) -> Self {
-        Self::Kernel { step, source }
+        let established_no_more = step == OPTIONS && source.raw_os_error() == Some(libc::EPERM);
+        if established_no_more { Self::Disturbed } else { Self::Kernel { step, source } }
     }
 }
 
@@ -91,9 +100,8 @@ pub fn restore(checkpoint: &Checkpoint, options: &RestoreOptions) -> Result<Rest
         // connect() calculated it before the negotiated size was known, so for the smallest of all.
         sys::refresh_segment_size(fd).step("IP_OPTIONS")?;
     }
-    if options.reinject {
-        refill(fd, Queue::Received, &checkpoint.received).step("filling the receive queue")?;
-    }
+    let back = refilled(checkpoint, options);
+    refill(fd, Queue::Received, back).step("filling the receive queue")?;
     let (sent, unsent) = checkpoint.send_parts();
     if !checkpoint.send_queue.is_empty() {
         let room = i32::try_from(checkpoint.send_queue.len() + SEND_SLACK_BYTES).unwrap_or(i32::MAX);
@@ -103,12 +111,30 @@ pub fn restore(checkpoint: &Checkpoint, options: &RestoreOptions) -> Result<Rest
     set_window(fd, checkpoint).step("TCP_REPAIR_WINDOW")?;
     sys::unlock_buffers(fd).step("SO_BUF_LOCK")?;
     sys::select_queue(fd, Queue::None).step("TCP_REPAIR_QUEUE")?;
-    // A probe makes the client say what it has got; without one the first to speak is a timeout of 3 s.
+    // A probe makes the client say what it has got of the send queue; without one the first to speak is a timeout of 3 s.
     let mode = if sent.is_empty() { Mode::Ordinary } else { Mode::Probing };
     sys::set_mode(fd, mode).step("leaving TCP_REPAIR")?;
+    if !back.is_empty() && !options.reinject {
+        // An error is the application's to find: it is the connection's.
+        let _ = recv(fd, &mut [0; 1][..], RecvFlags::DONTWAIT);
+    }
     let unsent = write_now(fd, unsent).to_vec();
     let first = if options.reinject { Vec::new() } else { checkpoint.received.clone() };
     Ok(Restored { socket, first, unsent, inject: checkpoint.fin_packet() })
+}
+
+/// The bytes that go into the receive queue: all that are unread, or the last one when the client found the window full.
+/// Reading that one makes the kernel tell the client of the new window (`tcp_cleanup_rbuf`); else the client asks at its
+/// next timeout only, which can be a minute away.
+fn refilled<'a>(checkpoint: &'a Checkpoint, options: &RestoreOptions) -> &'a [u8] {
+    let Checkpoint { window, received, .. } = checkpoint;
+    let open = window.receive_from.wrapping_add(window.receive).wrapping_sub(checkpoint.rcv_nxt);
+    let full = open < 2 * u32::from(checkpoint.mss) || open > window.receive;
+    match received.len() {
+        length if full && !options.reinject => received.get(length.saturating_sub(1)..).unwrap_or_default(),
+        _ if options.reinject => received,
+        _ => &[],
+    }
 }
 
 /// A socket in repair mode, established, with the sequence numbers of the checkpoint.
@@ -142,8 +168,7 @@ fn connect_once(
     sys::set_mode(fd, Mode::Repair).step("TCP_REPAIR")?;
     sys::select_queue(fd, Queue::Send).step("TCP_REPAIR_QUEUE")?;
     sys::set_sequence(fd, checkpoint.unacknowledged_seq()).step("TCP_QUEUE_SEQ")?;
-    let refilled = if options.reinject { checkpoint.received.len() } else { 0 };
-    let refilled = u32::try_from(refilled).unwrap_or(0);
+    let refilled = u32::try_from(refilled(checkpoint, options).len()).unwrap_or(0);
     sys::select_queue(fd, Queue::Received).step("TCP_REPAIR_QUEUE")?;
     sys::set_sequence(fd, checkpoint.rcv_nxt.wrapping_sub(refilled)).step("TCP_QUEUE_SEQ")?;
     let window = checkpoint.window.receive.max(refilled);
@@ -167,7 +192,7 @@ fn negotiate(fd: BorrowedFd<'_>, checkpoint: &Checkpoint) -> Result<(), (&'stati
     if checkpoint.timestamp.is_some() {
         options.push((Negotiated::Timestamps, 0));
     }
-    sys::set_negotiated(fd, &options).step("TCP_REPAIR_OPTIONS")?;
+    sys::set_negotiated(fd, &options).step(OPTIONS)?;
     if let Some(timestamp) = checkpoint.timestamp {
         sys::set_timestamp(fd, timestamp.wrapping_add(TIMESTAMP_STEP)).step("TCP_TIMESTAMP")?;
     }

@@ -44,7 +44,8 @@ pub struct Window {
 /// What a peer needs not to notice that its connection moved.
 ///
 /// Lost on the way: congestion window, round-trip time, segments received out of order (the peer sends them again), and
-/// the peer's last timestamp (echoed as 0 until its next segment, which Linux ignores).
+/// the peer's last timestamp (echoed as 0 until its next segment, which Linux ignores), explicit congestion notification.
+/// Options that the application set on its socket are its own to set again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checkpoint {
     /// Our address, the one that moves.

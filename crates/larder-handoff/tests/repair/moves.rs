@@ -6,8 +6,9 @@ use larder_handoff::repair::{
     resume,
 };
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 /// What timestamps take of each segment.
 const TIMESTAMP_BYTES: u32 = 12;
@@ -194,7 +195,6 @@ fn full_queue(family: Family, length: usize, warm: usize) {
     let (taken, restored) = move_to(&net, 1, server, &RestoreOptions::default());
     let (sent, unsent) = taken.send_parts();
     assert!(taken.send_queue == bytes[..written], "{} of {written}", taken.send_queue.len());
-    eprintln!("{} sent, {} not", sent.len(), unsent.len());
     assert!(!sent.is_empty() && !unsent.is_empty(), "{} sent, {} not", sent.len(), unsent.len());
     let mut server = stream(restored);
     std::thread::scope(|scope| {
@@ -240,4 +240,49 @@ fn a_connection_moves_a_thousand_times() {
         assert!(read_exactly(&mut client, reply) == pattern(at, reply), "round {round}");
         at += reply;
     }
+}
+
+/// A client that found the window full asks again after ever longer times. It must not have to.
+#[test]
+fn a_client_that_waits_for_the_window_goes_on_at_once() {
+    if skipped() {
+        return;
+    }
+    let net = Net::new(Family::V4);
+    let (client, server) = net.connect(&net.listen(0), None);
+    client.set_write_timeout(None).expect("no timeout");
+    let bytes = pattern(0, 4 << 20);
+    std::thread::scope(|scope| {
+        scope.spawn(|| (&client).write_all(&bytes).expect("an open connection"));
+        // The client asks after 0.2, 0.6, 1.4 and 3 s.
+        std::thread::sleep(Duration::from_millis(1700));
+        // What it sends when it hears of the new window must find the way.
+        net.point(1);
+        let (taken, restored) = move_to(&net, 1, server, &RestoreOptions::default());
+        assert!(taken.received.len() > 10_000, "{} bytes", taken.received.len());
+        let first = restored.first.clone();
+        assert!(first == bytes[..first.len()]);
+        let mut server = stream(restored);
+        let begun = Instant::now();
+        read_exactly(&mut server, 1);
+        assert!(begun.elapsed() < Duration::from_millis(500), "{:?}", begun.elapsed());
+        let rest = read_exactly(&mut server, bytes.len() - first.len() - 1);
+        assert!(rest == bytes[first.len() + 1..]);
+    });
+}
+
+/// A socket that listens for both families has IPv4 connections of mapped addresses; they move as IPv4 connections.
+#[test]
+fn mapped_addresses_move_as_ipv4() {
+    if skipped() {
+        return;
+    }
+    let net = Net::new(Family::V4);
+    let listener = net.hosts[0].run(|| TcpListener::bind("[::]:80")).expect("a free port");
+    let (mut client, mut server) = net.connect(&listener, None);
+    assert!(server.local_addr().expect("an address").is_ipv6());
+    exchange(&mut client, &mut server, 1000);
+    let (taken, restored) = move_to(&net, 1, server, &RestoreOptions::default());
+    assert!(taken.local.is_ipv4() && taken.remote.is_ipv4());
+    exchange(&mut client, &mut stream(restored), 100_000);
 }
