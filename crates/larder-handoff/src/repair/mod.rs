@@ -35,7 +35,8 @@ use sys::Mode;
 
 /// Which races are mended; all by default. Each can be switched off, so that its test can show that it is needed.
 ///
-/// This module acts on `stable_snapshot`, `half_closed`, `kill_stale` and `segment_size`; the others are for its callers.
+/// This module acts on `stable_snapshot`, `half_closed`, `kill_stale`, `segment_size` and
+/// `speak_first`; the others are for its callers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mends {
     /// R1: a client's packet arrives after the old socket is gone. The front-end forwards the connection's packets before
@@ -60,6 +61,9 @@ pub struct Mends {
     pub entry_outlives: bool,
     /// A restored socket sends segments of 524 bytes because `connect` knows no better. The size is calculated anew.
     pub segment_size: bool,
+    /// A restored socket does not speak first: a client that waits for the window, or whose acknowledgements were lost
+    /// meanwhile, learns of it after a timeout. It is made to.
+    pub speak_first: bool,
 }
 
 impl Default for Mends {
@@ -75,6 +79,7 @@ impl Default for Mends {
             syn_begins_anew: true,
             entry_outlives: true,
             segment_size: true,
+            speak_first: true,
         }
     }
 }

@@ -111,8 +111,10 @@ pub fn restore(checkpoint: &Checkpoint, options: &RestoreOptions) -> Result<Rest
     set_window(fd, checkpoint).step("TCP_REPAIR_WINDOW")?;
     sys::unlock_buffers(fd).step("SO_BUF_LOCK")?;
     sys::select_queue(fd, Queue::None).step("TCP_REPAIR_QUEUE")?;
-    // A probe makes the client say what it has got of the send queue; without one the first to speak is a timeout of 3 s.
-    let mode = if sent.is_empty() { Mode::Ordinary } else { Mode::Probing };
+    // A probe makes the client say what it has got of the send queue and how much more it takes; without one the first to
+    // speak is a timeout of 1 to 3 s.
+    let waiting = !checkpoint.send_queue.is_empty();
+    let mode = if waiting && options.mends.speak_first { Mode::Probing } else { Mode::Ordinary };
     sys::set_mode(fd, mode).step("leaving TCP_REPAIR")?;
     if !back.is_empty() && !options.reinject {
         // An error is the application's to find: it is the connection's.
@@ -129,7 +131,7 @@ pub fn restore(checkpoint: &Checkpoint, options: &RestoreOptions) -> Result<Rest
 fn refilled<'a>(checkpoint: &'a Checkpoint, options: &RestoreOptions) -> &'a [u8] {
     let Checkpoint { window, received, .. } = checkpoint;
     let open = window.receive_from.wrapping_add(window.receive).wrapping_sub(checkpoint.rcv_nxt);
-    let full = open < 2 * u32::from(checkpoint.mss) || open > window.receive;
+    let full = options.mends.speak_first && (open < 2 * u32::from(checkpoint.mss) || open > window.receive);
     match received.len() {
         length if full && !options.reinject => received.get(length.saturating_sub(1)..).unwrap_or_default(),
         _ if options.reinject => received,

@@ -2,8 +2,8 @@
 
 use crate::net::{Family, Net, PATIENCE, skipped};
 use larder_handoff::repair::{
-    Checkpoint, Info, Mends, Negotiated, RestoreOptions, Restored, checkpoint, close_silently, restore,
-    resume,
+    Checkpoint, CheckpointCause, Info, Mends, Negotiated, RestoreOptions, Restored, checkpoint,
+    close_silently, restore, resume,
 };
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -171,8 +171,8 @@ fn a_refused_handoff_goes_on_where_it_was() {
 
 /// The client reads nothing until the move is over: a part of the queue is sent and unread, a part is unsent.
 ///
-/// `warm` bytes go both ways before, so that the congestion window has grown.
-fn full_queue(family: Family, length: usize, warm: usize) {
+/// Returns how long the rest took. `warm` bytes go both ways before, so that the congestion window has grown.
+fn full_queue(family: Family, length: usize, warm: usize, options: &RestoreOptions) -> Duration {
     let net = Net::new(family);
     let (mut client, mut server) = net.connect(&net.listen(0), None);
     exchange(&mut client, &mut server, warm);
@@ -192,10 +192,11 @@ fn full_queue(family: Family, length: usize, warm: usize) {
             }
         }
     }
-    let (taken, restored) = move_to(&net, 1, server, &RestoreOptions::default());
+    let (taken, restored) = move_to(&net, 1, server, options);
     let (sent, unsent) = taken.send_parts();
     assert!(taken.send_queue == bytes[..written], "{} of {written}", taken.send_queue.len());
     assert!(!sent.is_empty() && !unsent.is_empty(), "{} sent, {} not", sent.len(), unsent.len());
+    let begun = Instant::now();
     let mut server = stream(restored);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -205,6 +206,7 @@ fn full_queue(family: Family, length: usize, warm: usize) {
         assert!(read_exactly(&mut client, length) == bytes, "other bytes came");
         assert_eq!(read_exactly(&mut client, 3), b"end");
     });
+    begun.elapsed()
 }
 
 #[test]
@@ -212,10 +214,55 @@ fn a_full_send_queue_arrives_exactly_once() {
     if skipped() {
         return;
     }
-    full_queue(Family::V4, 60_000, 0);
-    full_queue(Family::V4, 1 << 20, 0);
-    full_queue(Family::V4, 1 << 20, 300_000);
-    full_queue(Family::V6, 1 << 20, 300_000);
+    let cases = [
+        (Family::V4, 60_000, 0),
+        (Family::V4, 1 << 20, 0),
+        (Family::V4, 1 << 20, 300_000),
+        (Family::V6, 1 << 20, 300_000),
+    ];
+    for (family, length, warm) in cases {
+        let took = full_queue(family, length, warm, &RestoreOptions::default());
+        assert!(took < Duration::from_millis(900), "{took:?}");
+    }
+    let silent = Mends { speak_first: false, ..Mends::default() };
+    let took = full_queue(Family::V4, 60_000, 0, &RestoreOptions { reinject: false, mends: silent });
+    assert!(took > Duration::from_millis(900), "{took:?}: the mend mends nothing");
+}
+
+/// The send queue drains while it is read: each reading has the bytes that it says, and the client gets all of them once.
+#[test]
+fn a_queue_that_drains_is_read_whole() {
+    if skipped() {
+        return;
+    }
+    let net = Net::new(Family::V4);
+    let (mut client, mut server) = net.connect(&net.listen(0), None);
+    socket2::SockRef::from(&server).set_send_buffer_size(1 << 20).expect("an option");
+    let begin = checkpoint(server.as_fd(), &Mends::default()).expect("a connection at rest").write_seq;
+    resume(server.as_fd()).expect("a frozen socket");
+    let (rounds, length) = (1000, 20_000);
+    std::thread::scope(|scope| {
+        scope.spawn(|| assert!(read_exactly(&mut client, rounds * length) == pattern(0, rounds * length)));
+        let mut filled = 0;
+        for round in 0..rounds {
+            server.write_all(&pattern(round * length, length)).expect("an open connection");
+            let taken = match checkpoint(server.as_fd(), &Mends::default()) {
+                Ok(taken) => taken,
+                Err(e) => {
+                    assert!(matches!(e.cause, CheckpointCause::Moving), "{e}");
+                    continue;
+                }
+            };
+            resume(server.as_fd()).expect("a frozen socket");
+            let end = (round + 1) * length;
+            assert_eq!(taken.write_seq, begin.wrapping_add(u32::try_from(end).expect("few")));
+            let queued = taken.send_queue.len();
+            assert!(taken.send_queue == pattern(end - queued, queued), "other bytes in round {round}");
+            filled += u32::from(queued > 0);
+        }
+        assert!(filled > 0, "the queue was always empty: the test proves nothing");
+    });
+    assert!(Info::read(server.as_fd()).expect("a connection").retransmitted < 10);
 }
 
 #[test]

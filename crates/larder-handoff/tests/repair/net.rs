@@ -18,7 +18,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) fn skipped() -> bool {
     let why = match repair::available() {
         Err(why) => why.to_string(),
-        Ok(()) if !run(&["netns", "list"]) => "the command ip".to_owned(),
+        Ok(()) if !run(&["-V"]) => "the command ip".to_owned(),
         Ok(()) => return false,
     };
     eprintln!("skipped: needs {why}");
