@@ -26,6 +26,8 @@ const CLOSED_WAIT: Duration = Duration::from_millis(5);
 const LOAD_EVERY: Duration = Duration::from_secs(1);
 /// Messages of front-ends that wait at most; then they are read no further.
 const INPUTS_MAX: usize = 256;
+/// Reads of the kernel's events before others have their turn.
+const DRAINS_MAX: usize = 8;
 /// Front-ends that wait to be taken at most.
 const PEERS_MAX: usize = 16;
 
@@ -50,6 +52,8 @@ pub(super) struct Core {
     stash: Stash,
     cpu: CpuMeter,
     closed_at: Option<Instant>,
+    /// The kernel has more to tell than was read.
+    more_at: Option<Instant>,
     load_at: Instant,
 }
 
@@ -86,6 +90,7 @@ impl Core {
             stash: Stash::default(),
             cpu: CpuMeter::default(),
             closed_at: None,
+            more_at: None,
             load_at: Instant::now(),
         })
     }
@@ -126,20 +131,19 @@ impl Core {
     }
 
     fn due(&self) -> Instant {
-        let others = self.closed_at.into_iter().chain(self.stash.due());
+        let others = self.closed_at.into_iter().chain(self.more_at).chain(self.stash.due());
         others.fold(self.load_at, Instant::min)
     }
 
     fn tick(&mut self, now: Instant) {
+        if self.more_at.is_some() {
+            self.drain();
+        }
         if self.closed_at.is_some_and(|at| at <= now) {
             self.flush_closed();
         }
         while let Some((key, packets)) = self.stash.overdue(now) {
-            let rules = self.in_kernel.rules.get(usize::from(key.service)).copied().flatten();
-            // In grace the connection may be another front-end's, whose state comes yet.
-            if !rules.is_some_and(|rules| rules.grace) {
-                packets.iter().for_each(|packet| self.inject(packet));
-            }
+            tracing::debug!(client = %key.client, packets = packets.len(), "their connection has not come: dropped");
         }
         if self.load_at <= now {
             self.load_at = now + LOAD_EVERY;
@@ -237,30 +241,33 @@ impl Core {
         let mut restored = forwarding.restore(Moved { client: flow.client, server, checkpoint, request })?;
         let packets = self.stash.restored(Instant::now(), flow);
         // The client's end comes first: nothing it sends later has new bytes.
-        restored.inject.take().iter().chain(&packets).for_each(|packet| self.inject(packet));
+        let injected = restored.inject.take().map_or(Ok(()), |packet| forwarding.inject(&packet));
+        given(&injected);
+        packets.iter().for_each(|packet| given(&forwarding.give_back(packet)));
         place.send(restored);
         Ok(())
-    }
-
-    fn inject(&self, packet: &[u8]) {
-        let injected = self.forwarding.as_ref().map(|forwarding| forwarding.inject(packet));
-        if let Some(Err(error)) = injected {
-            tracing::warn!(%error, "a packet could not be given to the stack; the client will send it again");
-        }
     }
 
     /// Takes what the kernel has to tell.
     fn drain(&mut self) {
         let Some(forwarding) = self.forwarding.clone() else { return };
         let now = Instant::now();
-        forwarding.read_events(&mut |seen| match seen {
-            Seen::Early { key, packet } => {
-                if self.stash.early(now, key, packet) == Now::Inject {
-                    self.inject(packet);
+        for _ in 0..DRAINS_MAX {
+            let read = forwarding.read_events(&mut |seen| match seen {
+                Seen::Early { key, packet } => {
+                    if self.stash.early(now, key, packet) == Now::Inject {
+                        given(&forwarding.give_back(packet));
+                    }
                 }
+                Seen::Closed { key, first_seq } => self.closed(now, key, first_seq),
+            });
+            if read == 0 {
+                self.more_at = None;
+                return;
             }
-            Seen::Closed { key, first_seq } => self.closed(now, key, first_seq),
-        });
+        }
+        // Others have their turn; the rest does not make the descriptor readable again.
+        self.more_at = Some(now);
     }
 
     fn closed(&mut self, now: Instant, flow: FlowKey, first_seq: u32) {
@@ -386,6 +393,13 @@ impl Core {
             self.fronts.remove(&key);
             self.switches.gone(key);
         }
+    }
+}
+
+/// Whether a packet was given to the stack; if not, the client will send it again.
+fn given(done: &io::Result<()>) {
+    if let Err(error) = done {
+        tracing::warn!(%error, "a packet could not be given to the stack");
     }
 }
 

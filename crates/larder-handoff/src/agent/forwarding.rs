@@ -1,4 +1,4 @@
-//! What the agent has done for it in the kernel.
+//! What the agent has done for it in the kernel: [`super::Host`] does it.
 
 use super::Restored;
 use crate::channel::message::Refusal;
@@ -82,7 +82,7 @@ pub trait Forwarding: Send + Sync + 'static {
     /// Readable when [`Self::read_events`] has something. Stays the same.
     fn events_fd(&self) -> BorrowedFd<'_>;
 
-    /// Passes on what was seen since, in order, and returns how much it was.
+    /// Passes on what was seen since, in order, up to a limit, and returns how much it was: 0 when there is no more.
     fn read_events(&self, seen: &mut dyn FnMut(Seen<'_>)) -> usize;
 
     /// Passes on every live connection, with the sequence number of the client's first byte or 0.
@@ -94,7 +94,13 @@ pub trait Forwarding: Send + Sync + 'static {
     /// Why it cannot be, in a word for the front-end and in detail. Nothing of the connection is left then.
     fn restore(&self, moved: Moved<'_>) -> Result<Restored, (Refusal, String)>;
 
-    /// Gives this host's stack an early packet or one of [`Restored::inject`], as if it came from the network.
+    /// Gives this host's stack an early packet, as it was told.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    fn give_back(&self, packet: &[u8]) -> io::Result<()>;
+
+    /// Gives this host's stack a packet of [`Restored::inject`], as if it came from the network.
     ///
     /// # Errors
     /// If the kernel refuses.

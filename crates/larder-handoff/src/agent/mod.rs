@@ -14,6 +14,7 @@
 
 mod core;
 mod forwarding;
+mod host;
 mod interface;
 mod link;
 mod load;
@@ -24,6 +25,7 @@ mod switches;
 mod tests;
 
 pub use forwarding::{Forwarding, Moved, Rules, Seen};
+pub use host::Host;
 pub use restored::{Restored, restore};
 pub use stash::{ECHO, STASH_BYTES_MAX, STASH_FLOWS_MAX, STASH_PACKETS_MAX, WAIT};
 

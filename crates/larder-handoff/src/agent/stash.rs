@@ -2,8 +2,8 @@
 //!
 //! A front-end sends a connection's packets on from the moment it freezes the socket, so the first of them can overtake
 //! the connection's state. Dropped, they would cost the client a retransmission timeout of 200 ms and more; given to the
-//! stack, a reset. So they wait, up to [`WAIT`]. When no connection has come by then none will: the stack gets them and
-//! answers with a reset, so that a client of a lost connection does not hang.
+//! stack, a reset. So they wait, up to [`WAIT`]. When no connection has come by then they are dropped: whose connection is
+//! lost the front-end knows, and resets its client.
 
 use crate::FlowKey;
 use std::collections::{HashMap, VecDeque};

@@ -125,6 +125,10 @@ impl Forwarding for Played {
         Ok(Restored { client, server, socket, first, unsent: Vec::new(), inject })
     }
 
+    fn give_back(&self, packet: &[u8]) -> io::Result<()> {
+        self.inject(packet)
+    }
+
     fn inject(&self, packet: &[u8]) -> io::Result<()> {
         self.see(|state| state.injected.push(packet.to_vec()));
         Ok(())
@@ -297,8 +301,15 @@ async fn a_connection_meets_its_early_packets() {
     // Seen by the kernel before its socket was there, told after.
     stage.kernel.happens([early(1, 12)]);
     stage.kernel.wait(|state| state.injected.last() == Some(&vec![12])).await;
-    // The other connection never comes: the stack shall answer its client.
-    stage.kernel.wait(|state| state.injected.last() == Some(&vec![20])).await;
+    // The other connection is called off.
+    let connection = Connection { client: ([192, 0, 2, 1], 2).into(), service: 4 };
+    front.channel.send(&ToNode::Forget(connection)).expect("room");
+    front.hand(71, 4, 2);
+    assert_eq!(front.heard().await, FromNode::Restored { id: 71 });
+    stage.kernel.see(|state| {
+        assert_eq!(state.injected.last(), Some(&b"end".to_vec()));
+        assert!(!state.injected.contains(&vec![20]), "given up before it came");
+    });
 }
 
 #[tokio::test]

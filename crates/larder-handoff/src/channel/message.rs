@@ -15,6 +15,8 @@ pub const MESSAGE_BYTES_MAX: usize = (4 << 20) + (64 << 10);
 pub const CLOSED_MAX: usize = 256;
 /// Connections in one [`FromNode::Live`] at most.
 pub const LIVE_MAX: usize = 4_096;
+/// Largest tag of a node; see [`crate::guard::Guard::set_tag`].
+pub const TAG_MAX: u8 = 127;
 /// Longest name or explanation. Bytes.
 pub const TEXT_BYTES_MAX: usize = 256;
 
@@ -73,7 +75,7 @@ pub enum FromNode {
 pub struct Hello {
     /// The front-end's name, for logs. At most [`TEXT_BYTES_MAX`].
     pub name: String,
-    /// The node's tag in timestamps; 0 for none.
+    /// The node's tag in timestamps; 0 for none, at most [`TAG_MAX`].
     pub tag: u8,
     /// The live keys of cookies.
     pub keys: Keys,
@@ -332,6 +334,7 @@ impl Message for ToNode {
         match self {
             Self::Hello(hello) => {
                 text(&hello.name)?;
+                at_most("a tag", hello.tag.into(), TAG_MAX.into())?;
                 services(&hello.services)
             }
             Self::Services(list) => services(list),
@@ -439,7 +442,7 @@ mod tests {
 
     fn to_node() -> impl Strategy<Value = ToNode> {
         prop_oneof![
-            ("[ -~]{0,64}", any::<u8>(), keys(), services())
+            ("[ -~]{0,64}", 0..=TAG_MAX, keys(), services())
                 .prop_map(|(name, tag, keys, services)| ToNode::Hello(Hello { name, tag, keys, services })),
             keys().prop_map(ToNode::Keys),
             services().prop_map(ToNode::Services),

@@ -1,0 +1,114 @@
+//! This host's kernel, as the agent drives it: the guard's programs, the injector, sockets.
+
+use super::{Forwarding, Moved, Restored, Rules, Seen, restore};
+use crate::channel::message::Refusal;
+use crate::guard::{self, Guard, GuardConfig, GuardError, GuardEvent, GuardService};
+use crate::inject::Tap;
+use crate::{CookieKey, FlowKey, repair};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+
+/// Room for events and early packets. Bytes.
+const RING_BYTES: u32 = 8 << 20;
+/// Connections that are noted.
+const CONNS_MAX: u32 = 1 << 18;
+
+/// The programs on an interface of this host. Dropping it removes them.
+#[derive(Debug)]
+pub struct Host {
+    guard: Guard,
+    /// None where connections cannot be restored.
+    tap: Option<Tap>,
+}
+
+impl Host {
+    /// Puts the programs on `interface`, in the name of `name` (see [`GuardConfig::name`]). What a predecessor of the
+    /// same name left is taken over. Connections can be restored only with `repair`, which makes a TAP device.
+    ///
+    /// # Errors
+    /// If the kernel refuses; with `repair` also if it cannot restore connections.
+    pub fn start(name: &str, interface: &str, repair: bool) -> Result<Self, GuardError> {
+        let config = GuardConfig {
+            name: name.to_owned(),
+            interface: interface.to_owned(),
+            ring_bytes: RING_BYTES,
+            conns_max: CONNS_MAX,
+        };
+        let tap = repair.then(|| {
+            let refused = |why: repair::Why| io::Error::new(io::ErrorKind::PermissionDenied, why);
+            repair::available().map_err(refused).map_err(GuardError::io("restore connections"))?;
+            Tap::open(interface)
+        });
+        let tap = tap.transpose()?;
+        Ok(Self { guard: Guard::start(&config)?, tap })
+    }
+
+    /// The guard, for what the agent does not do: tunnels, counters.
+    pub fn guard(&self) -> &Guard {
+        &self.guard
+    }
+
+    fn tap(&self) -> io::Result<&Tap> {
+        self.tap.as_ref().ok_or(io::ErrorKind::Unsupported.into())
+    }
+}
+
+impl Forwarding for Host {
+    fn accepts_cookies(&self) -> bool {
+        guard::accepts_cookies()
+    }
+
+    fn set_service(&self, id: u16, address: SocketAddr, rules: Rules) -> io::Result<()> {
+        let Rules { cookie, stash, grace } = rules;
+        // What cannot be here is not begun: the front-end knows from the welcome.
+        let (cookie, stash) = (cookie && self.accepts_cookies(), stash && self.tap.is_some());
+        let service = GuardService { cookie, stash, grace, syns: false };
+        self.guard.set_service(id, address, service).map_err(io::Error::other)
+    }
+
+    fn remove_service(&self, address: SocketAddr) -> io::Result<()> {
+        self.guard.remove_service(address).map_err(io::Error::other)
+    }
+
+    fn set_keys(&self, keys: &[CookieKey; 2]) -> io::Result<()> {
+        self.guard.set_keys(keys).map_err(io::Error::other)
+    }
+
+    fn set_tag(&self, tag: u8) -> io::Result<()> {
+        self.guard.set_tag(tag).map_err(io::Error::other)
+    }
+
+    fn events_fd(&self) -> BorrowedFd<'_> {
+        self.guard.events_fd()
+    }
+
+    fn read_events(&self, seen: &mut dyn FnMut(Seen<'_>)) -> usize {
+        self.guard.read_events(|event| match event {
+            GuardEvent::Stash { key, packet, .. } => seen(Seen::Early { key, packet }),
+            GuardEvent::Closed { key, first_seq, .. } => {
+                seen(Seen::Closed { key, first_seq: first_seq.unwrap_or(0) });
+            }
+        })
+    }
+
+    fn each_connection(&self, see: &mut dyn FnMut(FlowKey, u32)) {
+        let read = self.guard.each_conn(|conn| see(conn.key, conn.first_seq.unwrap_or(0)));
+        if let Err(error) = read {
+            tracing::warn!(%error, "connections that live were not all read");
+        }
+    }
+
+    fn restore(&self, moved: Moved<'_>) -> Result<Restored, (Refusal, String)> {
+        self.tap().map_err(|_| (Refusal::Unsupported, String::new()))?;
+        restore(moved)
+    }
+
+    fn give_back(&self, packet: &[u8]) -> io::Result<()> {
+        self.tap()?.write_frame(packet)
+    }
+
+    fn inject(&self, packet: &[u8]) -> io::Result<()> {
+        self.tap()?.write_packet(packet)
+    }
+}
