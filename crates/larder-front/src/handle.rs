@@ -2,6 +2,7 @@
 
 use crate::access::AccessLog;
 use crate::config::{ConfigError, NodeEntry};
+use crate::handoff::HandoffStatus;
 use crate::metrics::render;
 use crate::node::Node;
 use crate::nodes::NodeRef;
@@ -56,6 +57,9 @@ pub struct NodeStatus {
     pub report: Option<ReportStatus>,
     /// Whether the node's event stream tells what its cache holds.
     pub cache_followed: bool,
+    /// How it takes connections; left out if it does not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub handoff: Option<HandoffStatus>,
 }
 
 /// The switch, as it is now.
@@ -172,6 +176,7 @@ impl SwitchHandle {
                 misses,
                 report: node.signals.status(now),
                 cache_followed: node.signals.is_streaming(),
+                handoff: self.shared.handoff.as_ref().and_then(|edge| edge.peers.status(row.id)),
             }
         });
         status.collect()
@@ -251,7 +256,11 @@ impl SwitchHandle {
     /// # Errors
     /// There is no such node.
     pub fn leave(&self, name: &str) -> Result<(), UnknownNode> {
-        self.member(name)?.change(&self.shared, "operator", |standing| standing.left = true);
+        let member = self.member(name)?;
+        member.change(&self.shared, "operator", |standing| standing.left = true);
+        if let Some(edge) = &self.shared.handoff {
+            edge.peers.unwatch(member.id);
+        }
         Ok(())
     }
 

@@ -40,7 +40,10 @@ pub use config::{Check, ConfigError, HealthConfig, Limits, NodeEntry, SwitchConf
 pub use explain::ExplainReply;
 pub use failure::{ERROR_HEADER, Failure};
 pub use handle::{JoinRefused, NodeStatus, SwitchHandle, SwitchStatus, UnknownNode};
-pub use handoff::{Forward, HandoffConfig, Mechanism, NodeHandoff, Setting, UnknownMechanism};
+pub use handoff::{
+    Delivery, Facts, Forward, HandoffConfig, HandoffError, HandoffStatus, Mechanism, NodeHandoff, Setting, Speaks,
+    UnknownMechanism, Why,
+};
 pub use metrics::{METRICS, Metric, MetricKind};
 pub use recorder::{RecordConfig, RecordStartError, RecordStatus};
 pub use route_status::{ClassStatus, RouteFault, RouteStatus};

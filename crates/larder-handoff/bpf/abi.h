@@ -128,6 +128,7 @@ enum event_kind {
     EVENT_ENDED = 3,  /* the client has ended its side (FIN) or all (RST) */
     EVENT_STASH = 4,  /* node: a packet for a connection that is not here yet, or is frozen; the packet follows */
     EVENT_CLOSED = 5, /* node: a connection has ended */
+    EVENT_LATER = 7,  /* a copy of a later packet with payload of a handed-off connection; one of LATER_ONE_IN */
     EVENT_WOKE = 6,   /* a connection marked FLOW_IDLE has a packet with payload again */
 };
 
@@ -145,6 +146,9 @@ struct event {
      * of the client's first byte, which tells connections on the same addresses apart, 0 if it is not known */
     __u64 target;
 };
+
+/* Of the packets with payload that follow a connection's first one, how many are shown to user space. */
+#define LATER_ONE_IN 16
 
 /* Counters, per processor; names in src/abi.rs. */
 enum counter {

@@ -9,7 +9,8 @@
 #define END_SLACK_BYTES 65536
 
 /* Puts the packet into the ring. Returns 0 if it does not fit. */
-IN int punt(void *ctx, int xdp, const struct packet *p, const struct flow_key *key, __u8 flags, int first, __u64 hash) {
+IN int punt(void *ctx, int xdp, const struct packet *p, const struct flow_key *key, __u8 kind, __u8 flags, int first,
+            __u64 hash) {
     __u32 bytes = l4_at(p) + p->header_bytes + p->payload_bytes;
     struct scratch *s = scratch();
     if (!s || bytes > PUNT_BYTES_MAX || frame_load(ctx, xdp, 0, s->packet, clamp(bytes, PUNT_BYTES_MAX))) {
@@ -17,7 +18,7 @@ IN int punt(void *ctx, int xdp, const struct packet *p, const struct flow_key *k
         return 0;
     }
     __builtin_memset(&s->event, 0, sizeof(s->event));
-    s->event.kind = EVENT_PUNT;
+    s->event.kind = kind;
     s->event.flags = flags;
     s->event.node = NO_NODE;
     s->event.packet_bytes = bytes;
@@ -107,6 +108,8 @@ IN int flow_known(void *ctx, int xdp, const struct packet *p, const struct flow_
     switch (flow->state) {
     case FLOW_NODE:
         flow->packets++;
+        if (p->payload_bytes && flow->requests > 1 && bpf_get_prandom_u32() % LATER_ONE_IN == 0)
+            punt(ctx, xdp, p, key, EVENT_LATER, flow->flags, 0, 0);
         return forward(ctx, xdp, p, flow->node);
     case FLOW_HOLD:
         if (flow->held >= config.hold_packets) {
@@ -115,7 +118,7 @@ IN int flow_known(void *ctx, int xdp, const struct packet *p, const struct flow_
         }
         flow->held++;
         count(COUNT_HELD);
-        punt(ctx, xdp, p, key, flow->flags, 0, 0);
+        punt(ctx, xdp, p, key, EVENT_PUNT, flow->flags, 0, 0);
         return drop(xdp);
     case FLOW_RESET:
         return reset_answer(ctx, xdp, p);
@@ -194,7 +197,7 @@ IN int flow_first(void *ctx, int xdp, const struct packet *p, const struct flow_
     }
     if (!flow_open(p, key, FLOW_HOLD, 0, NO_NODE))
         return drop(xdp); /* a copy of it is on another processor: the client sends again what gets lost */
-    if (!punt(ctx, xdp, p, key, 0, 1, hash)) {
+    if (!punt(ctx, xdp, p, key, EVENT_PUNT, 0, 1, hash)) {
         bpf_map_delete_elem(&flows, key);
         return drop(xdp);
     }

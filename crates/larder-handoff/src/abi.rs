@@ -96,6 +96,8 @@ pub mod event_kind {
     pub const CLOSED: u8 = 5;
     /// A connection marked idle has a request again.
     pub const WOKE: u8 = 6;
+    /// A copy of a later packet with payload of a handed-off connection follows.
+    pub const LATER: u8 = 7;
 }
 
 /// A connection's addresses, as `struct flow_key`.

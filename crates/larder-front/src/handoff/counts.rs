@@ -49,6 +49,16 @@ impl Counts {
         }
     }
 
+    pub(crate) fn later(&self, elsewhere: bool) {
+        self.later.fetch_add(1, Relaxed);
+        self.elsewhere.fetch_add(u64::from(elsewhere), Relaxed);
+    }
+
+    /// Later requests looked at, and those of them that belong elsewhere.
+    pub(crate) fn laters(&self) -> (u64, u64) {
+        (self.later.load(Relaxed), self.elsewhere.load(Relaxed))
+    }
+
     pub(crate) fn unaccepted(&self, count: usize) {
         self.unaccepted.fetch_add(count as u64, Relaxed);
     }

@@ -75,7 +75,7 @@ pub(crate) struct Edge {
     pub(super) fabric: Box<dyn Fabric>,
     /// Listen addresses by their numbers.
     pub(super) services: Vec<SocketAddr>,
-    pub(super) peers: Peers,
+    pub(crate) peers: Peers,
     pub(super) table: Mutex<Table>,
     holding: Mutex<Holding>,
     placed: Mutex<HashMap<FlowKey, Placed>>,
@@ -135,6 +135,7 @@ impl Edge {
         match told {
             Told::Punt { key, first, head, packet } => self.punt(shared, key, first.then_some(head), packet),
             Told::Opened { key, reused } => self.opened(shared, key, reused),
+            Told::Later { key, packet } => self.later(shared, key, packet),
             Told::Woke { key, node } => self.woke(shared, key, node),
             Told::Ended { key, flags } => self.client_ended(shared, key, flags),
         }
@@ -256,7 +257,7 @@ impl Edge {
     /// A ClientHello that is passed through: its server name stands for all it will ask for.
     fn hello(self: &Arc<Self>, shared: &Arc<Shared>, (key, generation): (FlowKey, u64), name: &[u8]) {
         let request = shared.routing.request(&Head::new(b"CONNECT", name, b"", &()));
-        let speaks = if self.config.tls { Speaks::Tls } else { Speaks::Other };
+        let speaks = if self.config.tls { Speaks::Tls } else { Speaks::TlsHere };
         self.decide(shared, Pending { key, generation, request, speaks, text: None, head: None });
     }
 
@@ -449,6 +450,26 @@ impl Edge {
         {
             handed.idle = !handed.lease.reuse(shared.clock.now(), handed.request, node);
         }
+    }
+
+    /// A later request of a handed-off connection: would it have gone to the same node?
+    fn later(&self, shared: &Shared, key: FlowKey, packet: &[u8]) {
+        let Some(segment) = super::held::segment(packet) else { return };
+        // Something that does not begin a request says nothing.
+        let First::Http(asked) = first::read(segment.payload) else { return };
+        let Some(node) = lock(&self.table).get_mut(key).map(|handed| handed.decision.node) else { return };
+        let target = target_key(asked.host, asked.target.as_bytes());
+        let head = Head::new(asked.method.as_bytes(), target.host, target.path, &*asked);
+        let request = shared.routing.request(&head);
+        if !shared.dispatcher.settings_of(request.route).policy.is_by_target() {
+            return;
+        }
+        let explained = shared.dispatcher.explain_request(shared.clock.now(), &request);
+        // A target that nobody has yet is at home wherever it is asked for first.
+        let Some(known) = explained.known.filter(|known| !known.servers.is_empty()) else { return };
+        let elsewhere = !known.servers.contains(&node);
+        self.learned.note_later(request.route, elsewhere);
+        self.counts.later(elsewhere);
     }
 
     /// The client has ended its side, or all.

@@ -140,7 +140,7 @@ impl Edge {
                     };
                 }
                 First::Tls(name) => {
-                    let speaks = if self.config.tls { Speaks::Tls } else { Speaks::Other };
+                    let speaks = if self.config.tls { Speaks::Tls } else { Speaks::TlsHere };
                     let request = shared.routing.request(&Head::new(b"CONNECT", &name, b"", &()));
                     return Seen { speaks, asked: Some((request, None)) };
                 }

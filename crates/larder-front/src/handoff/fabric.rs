@@ -17,8 +17,6 @@ pub(crate) enum To {
     Node(NodeId),
     /// To this host's own stack.
     Here,
-    /// Nowhere: the client is told that its connection is gone.
-    Reset,
 }
 
 /// A decision that the plane may use again.
@@ -40,6 +38,8 @@ pub(crate) enum Told<'p> {
     Opened { key: FlowKey, reused: Reusable },
     /// A connection that counted as idle has a request again.
     Woke { key: FlowKey, node: NodeId },
+    /// A copy of a later packet with payload of a handed-off connection.
+    Later { key: FlowKey, packet: &'p [u8] },
     /// The client has ended its side (FIN) or all (RST): flags of [`abi::flow_flag`].
     Ended { key: FlowKey, flags: u8 },
 }
@@ -82,8 +82,8 @@ pub(crate) trait Fabric: Send + Sync + Debug {
     fn counters(&self) -> Vec<(&'static str, u64)>;
     /// Takes what the plane has told; gives how many.
     fn told(&self, visit: &mut dyn FnMut(Told<'_>)) -> usize;
-    /// Connections that the fast path has opened at a node, modulo 2^32.
-    fn opened(&self, node: NodeId) -> u32;
+    /// Connections that the fast path has opened at a node, `None` at all of them, modulo 2^32.
+    fn opened(&self, node: Option<NodeId>) -> u32;
     /// New connections are taken from here on.
     fn begin(&self) -> io::Result<()>;
     /// No new connections any more.
@@ -147,7 +147,7 @@ impl Fabric for Nothing {
         0
     }
 
-    fn opened(&self, _node: NodeId) -> u32 {
+    fn opened(&self, _node: Option<NodeId>) -> u32 {
         0
     }
 

@@ -84,11 +84,6 @@ impl Machine {
         Ok(machine)
     }
 
-    /// Whether SYNs are answered here.
-    pub(crate) fn has_cookies(&self) -> bool {
-        self.own.is_some()
-    }
-
     fn set_services(&self, spec: ServiceSpec) -> Result<(), MachineError> {
         for (id, address) in (0..).zip(&self.services) {
             // An IPv6 segment has 20 bytes less.
@@ -146,6 +141,7 @@ fn told(event: PlaneEvent<'_>) -> Told<'_> {
                 Reusable { target: TargetId(target), node: NodeId(node), route, service: key.service, class };
             Told::Opened { key, reused }
         }
+        PlaneEvent::Later { key, packet, .. } => Told::Later { key, packet },
         PlaneEvent::Ended { key, flags, .. } => Told::Ended { key, flags },
         PlaneEvent::Woke { key, node, .. } => Told::Woke { key, node: NodeId(node) },
     }
@@ -156,7 +152,6 @@ impl Fabric for Machine {
         let to = match to {
             To::Node(node) => FlowTo::Node(node.0),
             To::Here => FlowTo::Local,
-            To::Reset => FlowTo::Reset,
         };
         self.plane.put_flow(key, to).map_err(io::Error::other)
     }
@@ -210,9 +205,9 @@ impl Fabric for Machine {
         self.plane.set_base(node.map(|node| node.0), base, seen);
     }
 
-    fn opened(&self, node: NodeId) -> u32 {
+    fn opened(&self, node: Option<NodeId>) -> u32 {
         // The gate counts modulo 2^32, as the difference between opened and seen needs it.
-        (self.plane.opened(Some(node.0)) & u64::from(u32::MAX)) as u32
+        (self.plane.opened(node.map(|node| node.0)) & u64::from(u32::MAX)) as u32
     }
 
     fn set_link(&self, node: NodeId, way: &Way, forward: Forward) -> io::Result<()> {

@@ -26,11 +26,11 @@ mod table;
 mod tests;
 
 pub use config::{Forward, HandoffConfig, NodeHandoff};
-pub use mechanism::{Mechanism, Setting, UnknownMechanism};
+pub use mechanism::{Delivery, Facts, Mechanism, Setting, Speaks, UnknownMechanism, Why};
+pub use peers::HandoffStatus;
 
 pub use run::HandoffError;
 
 pub(crate) use edge::{Edge, Started};
 pub(crate) use entrance::Entered;
-pub(crate) use mechanism::{Delivery, Why};
 pub(crate) use run::Ears;

@@ -8,7 +8,7 @@ use larder_handoff::FlowKey;
 use larder_handoff::channel::Timing;
 use larder_handoff::channel::client::{ChannelState, Event, NodeChannel, Peer, SendError, What};
 use larder_handoff::channel::identity::{Identity, PublicKey};
-use larder_handoff::channel::message::{Accepted, FromNode, Hello, Keys, Live, Service, ToNode, Welcome};
+use larder_handoff::channel::message::{Accepted, FromNode, Hello, Keys, Live, ToNode, Welcome};
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -25,6 +25,19 @@ const LINKED: u8 = 8;
 /// All of it.
 #[cfg(test)]
 pub(super) const UP_FOR_TESTS: u8 = UP | COOKIE | REPAIR | LINKED;
+
+/// How a node takes connections, for status pages.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct HandoffStatus {
+    /// Its control channel: `up`, `connecting`, or `down: ` and why.
+    pub channel: String,
+    /// The name by which its agent goes.
+    pub agent: Option<String>,
+    /// It can be handed connections by cookie now.
+    pub cookie: bool,
+    /// It can be handed sockets now.
+    pub repair: bool,
+}
 
 /// What a node can do at the moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,6 +89,8 @@ pub(crate) struct Peers {
     hello: Mutex<Hello>,
     moving: Mutex<HashMap<u64, Moving>>,
     next_move: AtomicU64,
+    /// As [`Slot::opened_seen`], of all nodes.
+    opened_seen: AtomicU32,
 }
 
 impl Peers {
@@ -93,6 +108,7 @@ impl Peers {
             hello: Mutex::new(hello),
             moving: Mutex::default(),
             next_move: AtomicU64::new(1),
+            opened_seen: AtomicU32::new(0),
         };
         (peers, events)
     }
@@ -120,10 +136,16 @@ impl Peers {
         }
     }
 
-    /// How a node's control channel stands, for people; `None` if it has none.
-    pub(crate) fn state(&self, node: NodeId) -> Option<ChannelState> {
-        let slot = self.slot(node)?;
-        lock(&slot.channel).as_ref().map(|channel| channel.state().borrow().clone())
+    /// How a node stands, for people; `None` if it takes no connections.
+    pub(crate) fn status(&self, node: NodeId) -> Option<HandoffStatus> {
+        let state = lock(&self.slot(node)?.channel).as_ref().map(|channel| channel.state().borrow().clone())?;
+        let (channel, agent) = match state {
+            ChannelState::Connecting => ("connecting".to_owned(), None),
+            ChannelState::Up { name, .. } => ("up".to_owned(), Some(name)),
+            ChannelState::Waiting { why, .. } => (format!("down: {why}"), None),
+        };
+        let Capability { up, cookie, repair, linked } = self.capability(node);
+        Some(HandoffStatus { channel, agent, cookie: up && cookie && linked, repair: up && repair && linked })
     }
 
     /// Connects to a node's control address and keeps doing so.
@@ -154,21 +176,20 @@ impl Peers {
         });
     }
 
-    /// Tells every node what to do on the listen addresses.
-    pub(crate) fn set_services(&self, services: &[Service]) {
-        lock(&self.hello).services = services.to_vec();
-        self.slots.iter().for_each(|slot| {
-            if let Some(channel) = &*lock(&slot.channel) {
-                channel.set_services(services.to_vec());
-            }
-        });
-    }
-
     /// One more connection that the fast path has opened is counted.
     pub(crate) fn count_opened(&self, node: NodeId) {
         if let Some(slot) = self.slot(node) {
             slot.opened_seen.fetch_add(1, Relaxed);
+            self.opened_seen.fetch_add(1, Relaxed);
         }
+    }
+
+    /// What was opened before this start is nobody's to count.
+    pub(super) fn begin_counting(&self, opened: impl Fn(Option<NodeId>) -> u32) {
+        for (index, slot) in (0..).zip(&self.slots) {
+            slot.opened_seen.store(opened(Some(NodeId(index))), Relaxed);
+        }
+        self.opened_seen.store(opened(None), Relaxed);
     }
 
     /// How many of them are.
@@ -178,7 +199,7 @@ impl Peers {
 
     /// How many of all nodes are.
     pub(crate) fn opened_seen_sum(&self) -> u32 {
-        self.slots.iter().fold(0, |sum, slot| sum.wrapping_add(slot.opened_seen.load(Relaxed)))
+        self.opened_seen.load(Relaxed)
     }
 
     /// Sends a message to a node.

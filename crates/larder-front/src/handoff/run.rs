@@ -81,6 +81,7 @@ impl Edge {
         let identity = config.identity.clone();
         let (peers, nodes) = Peers::new(nodes_max, identity, hello);
         fabric.set_keys(&live.keys, live.current);
+        peers.begin_counting(|node| fabric.opened(node));
         let edge = Arc::new(Self::new(config, fabric, listen.to_vec(), peers));
         Ok((edge, Ears { nodes, plane, keyring }))
     }

@@ -55,7 +55,6 @@ impl Fabric for Paper {
         let (state, node) = match notes.flows.get(&key)? {
             To::Node(node) => (flow_state::NODE, node.0),
             To::Here => (flow_state::LOCAL, abi::NO_NODE),
-            To::Reset => (flow_state::RESET, abi::NO_NODE),
         };
         let seen_ns = notes.seen_ns.get(&key).copied().unwrap_or(0);
         Some(abi::Flow {
@@ -123,7 +122,7 @@ impl Fabric for Paper {
         0
     }
 
-    fn opened(&self, _node: NodeId) -> u32 {
+    fn opened(&self, _node: Option<NodeId>) -> u32 {
         0
     }
 

@@ -222,6 +222,11 @@ impl Snapshot {
         for (what, value) in [("packet", packets), ("connection", unaccepted)] {
             count(&mut lost, &[("what", what)], value)?;
         }
+        let (seen, elsewhere) = edge.map_or((0, 0), |edge| edge.counts.laters());
+        let mut later = describe(encoder, &table::LATER)?;
+        for (home, value) in [("here", seen.saturating_sub(elsewhere)), ("elsewhere", elsewhere)] {
+            count(&mut later, &[("home", home)], value)?;
+        }
         let mut plane = describe(encoder, &table::PLANE)?;
         for (event, value) in edge.iter().flat_map(|edge| edge.plane_counters()) {
             count(&mut plane, &[("event", event)], value)?;

@@ -37,6 +37,15 @@ pub enum PlaneEvent<'a> {
         /// When.
         at_ns: u64,
     },
+    /// A copy of a later packet with payload of a handed-off connection; one of sixteen is shown.
+    Later {
+        /// The connection.
+        key: FlowKey,
+        /// When.
+        at_ns: u64,
+        /// The Ethernet frame.
+        packet: &'a [u8],
+    },
     /// A connection that was marked as idle has a packet with payload again.
     Woke {
         /// The connection.
@@ -79,6 +88,10 @@ fn decode(record: &[u8]) -> Option<PlaneEvent<'_>> {
             target: event.target,
             at_ns,
         }),
+        event_kind::LATER => {
+            let packet = rest.get(..usize::try_from(event.packet_bytes).ok()?)?;
+            Some(PlaneEvent::Later { key, at_ns, packet })
+        }
         event_kind::WOKE => Some(PlaneEvent::Woke { key, node: event.node, at_ns }),
         event_kind::ENDED => Some(PlaneEvent::Ended { key, node: event.node, flags: event.flags, at_ns }),
         _ => None,

@@ -10,6 +10,7 @@ use schemars::JsonSchema;
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
+use super::raw_handoff::{RawHandoff, RawPeerHandoff};
 use super::raw_policy::{
     Parameters, RawBounded, RawCap, RawEwma, RawHacc, RawMaglev, RawRendezvous, RawStatic, RawUtil, RawWard,
     RawWrr,
@@ -29,7 +30,7 @@ pub(crate) struct RawSwitch {
     pub(crate) listen: Texts,
     #[schemars(example = ["127.0.0.1:9001", "127.0.0.1:9002"])]
     /// The nodes: each an "address:port", or a table with `address` and, if wanted, `name`, `weight`, `cache`,
-    /// `groups`. Nodes are known by name (by default the address): one that returns under its name keeps its targets. Required.
+    /// `groups`, `handoff`. Nodes are known by name (by default the address): one that returns under its name keeps its targets. Required.
     pub(crate) nodes: Vec<RawPeer>,
     /// Which node serves a target; `larder check --policies` says what each of them does.
     #[schemars(extend("enum" = PolicyKind::ALL.map(PolicyKind::name)))]
@@ -94,6 +95,8 @@ pub(crate) struct RawSwitch {
     pub(crate) routes: Vec<RawRoute>,
     /// What is heard of the nodes besides replies: how loaded they are, and what their caches hold.
     pub(crate) signals: RawSignals,
+    /// How connections reach the nodes.
+    pub(crate) handoff: RawHandoff,
     /// How t_low = "learned" is learned.
     pub(crate) training: RawTraining,
     /// What lard-cost goes by instead of t_low and t_high.
@@ -143,6 +146,9 @@ pub(crate) struct RawPeer {
     /// The groups it is in, for routes that use only some nodes.
     #[serde(skip_serializing_if = "Texts::is_empty")]
     pub(crate) groups: Texts,
+    /// How it takes connections that are handed to it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) handoff: Option<RawPeerHandoff>,
 }
 
 /// The table form of [`RawPeer`].
@@ -158,6 +164,8 @@ struct PeerTable {
     cache: Option<Size>,
     #[serde(default)]
     groups: Texts,
+    #[serde(default)]
+    handoff: Option<RawPeerHandoff>,
 }
 
 fn weight_one() -> f64 {
@@ -166,7 +174,7 @@ fn weight_one() -> f64 {
 
 impl From<&str> for RawPeer {
     fn from(address: &str) -> Self {
-        Self { address: address.to_owned(), name: None, weight: 1.0, cache: None, groups: Texts::default() }
+        Self { address: address.to_owned(), name: None, weight: 1.0, cache: None, groups: Texts::default(), handoff: None }
     }
 }
 
@@ -185,8 +193,8 @@ impl<'de> Deserialize<'de> for RawPeer {
             }
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<RawPeer, A::Error> {
                 let table = PeerTable::deserialize(de::value::MapAccessDeserializer::new(map))?;
-                let PeerTable { address, name, weight, cache, groups } = table;
-                Ok(RawPeer { address, name, weight, cache, groups })
+                let PeerTable { address, name, weight, cache, groups, handoff } = table;
+                Ok(RawPeer { address, name, weight, cache, groups, handoff })
             }
         }
         from.deserialize_any(TextOrTable)
@@ -339,6 +347,7 @@ impl Default for RawSwitch {
             classes: Vec::new(),
             routes: Vec::new(),
             signals: RawSignals::default(),
+            handoff: RawHandoff::default(),
             training: RawTraining::standard(),
             cost: RawCost::standard(),
             cap: RawCap::standard(),

@@ -19,6 +19,7 @@ use super::raw_switch::{
 use super::text::{Size, Span};
 use super::valid::{addresses, in_range, node_name, span};
 use super::valid_hacc::level_key;
+use super::valid_handoff::{handoff, peer};
 use super::valid_policy::apply;
 use super::valid_route::routes;
 use super::valid_rule::{classes, key};
@@ -63,6 +64,7 @@ pub(super) fn switch(raw: &RawSwitch, warnings: &mut Vec<Fault>) -> Result<Switc
     switch.classes = classes("switch", &raw.classes, warnings)?;
     switch.routes = routes(raw, &switch.settings, &switch.nodes, warnings)?;
     switch.signals = signals(&raw.signals)?;
+    switch.handoff = handoff(&raw.handoff)?;
     let targets_max = raw.ward.targets_max.unwrap_or(switch.census_targets_max);
     switch.census_targets_max = in_range("switch.ward.targets_max", targets_max, 64, 100_000_000)?;
     switch.health = health(&raw.health)?;
@@ -106,6 +108,9 @@ fn fault(error: &ConfigError) -> Fault {
         ConfigError::Route { .. } | ConfigError::Routes(_) | ConfigError::NodeGroup { .. } => {
             Fault::new("switch.routes", error.to_string())
         }
+        ConfigError::HandoffName(_) => Fault::new("switch.handoff.name", error.to_string()),
+        ConfigError::HandoffIdentity => Fault::new("switch.handoff.identity", error.to_string()),
+        ConfigError::HandoffShare(_) => Fault::new("switch.handoff.locality_lost_max", error.to_string()),
         ConfigError::Via => Fault::new("switch.via", error.to_string()),
     }
 }
@@ -219,7 +224,8 @@ fn peers(raw: &[RawPeer]) -> Result<Vec<NodeEntry>, Fault> {
         let cache = entry.cache.map_or(Bytes::ZERO, |size| size.0);
         let spec = NodeSpec { weight, cache, ..NodeSpec::named(name) };
         let groups = groups(&format!("{key}.groups"), &entry.groups.0)?;
-        peers.push(NodeEntry { groups, ..NodeEntry::new(spec, entry.address.clone()) });
+        let handoff = entry.handoff.as_ref().map(|raw| peer(&key, raw)).transpose()?;
+        peers.push(NodeEntry { groups, handoff, ..NodeEntry::new(spec, entry.address.clone()) });
     }
     Ok(peers)
 }
@@ -261,7 +267,7 @@ fn settings(raw: &RawSwitch) -> Result<Settings, Fault> {
     Ok(settings)
 }
 
-fn host_and_port(address: &str) -> Result<(), &'static str> {
+pub(super) fn host_and_port(address: &str) -> Result<(), &'static str> {
     let (host, port) = address.rsplit_once(':').ok_or("has no port")?;
     let bare_v6 = host.contains(':') && !(host.starts_with('[') && host.ends_with(']'));
     if host.is_empty() || bare_v6 || host.chars().any(char::is_whitespace) || host.contains('/') {

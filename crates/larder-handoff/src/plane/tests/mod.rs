@@ -143,6 +143,7 @@ impl Bench {
                     Told::Opened { node, route, class, target }
                 }
                 PlaneEvent::Ended { node, flags, .. } => Told::Ended { node, flags },
+                PlaneEvent::Later { .. } => return,
                 PlaneEvent::Woke { node, .. } => Told::Woke { node },
             });
         });
