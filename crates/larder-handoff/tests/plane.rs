@@ -3,7 +3,9 @@
 
 mod plane_lab;
 
-use larder_handoff::plane::{Attach, FlowTo, Leave, Link, Plane, PlaneConfig, PlaneEvent, ServiceSpec};
+use larder_handoff::plane::{
+    Attach, FlowTo, Leave, Link, Plane, PlaneConfig, PlaneEvent, ServiceSpec, Tunnel, TunnelKind,
+};
 use larder_handoff::{CookieKey, FlowKey};
 use plane_lab::{Lab, wait_for};
 use std::io::{Read, Write};
@@ -27,13 +29,18 @@ fn config(lab: &Lab, attach: Attach) -> PlaneConfig {
 }
 
 fn prepare(plane: &Plane, lab: &Lab) {
-    let spec = ServiceSpec { cookie: true, fast: true, tags: true, grace: true, closed: false, mss: 1400 };
+    prepare_by(plane, lab, None);
+}
+
+/// The node is reached by `tunnel`, or on the same layer 2.
+fn prepare_by(plane: &Plane, lab: &Lab, tunnel: Option<Tunnel>) {
+    let spec = ServiceSpec { cookie: true, fast: true, tags: true, grace: true, closed: false, mss: 1300 };
     plane.set_keys(&[CookieKey([1, 2]), CookieKey([3, 4])], 0).expect("keys");
     for (id, vip) in [(0, VIP), (1, VIP6)] {
         plane.set_service(id, vip.parse().expect("an address"), spec).expect("a service");
     }
     let (ifindex, source_mac) = plane.interface();
-    let link = Link { tag: 1, ifindex, source_mac, next_hop: lab.mac("wn"), tunnel: None };
+    let link = Link { tag: 1, ifindex, source_mac, next_hop: lab.mac("wn"), tunnel };
     plane.set_link(0, Some(&link)).expect("a link");
 }
 
@@ -70,6 +77,52 @@ fn punted(plane: &Plane) -> (FlowKey, bool, Vec<u8>) {
     })
 }
 
+/// `/`, then what is more than one segment, so that the receiver's kernel may join them.
+fn stream() -> Vec<u8> {
+    (0..9000_u32).map(|i| (i * 7 + i / 251) as u8).collect()
+}
+
+/// A node's kernel unpacks what the programs and user space wrap.
+fn tunnels_to_a_vxlan_device(attach: Attach) {
+    let Some(lab) = Lab::new() else { return };
+    let vxlan = "ip -n NODE link add vx0 type vxlan id 42 dstport 4789 local 10.9.0.4 dev wn udp6zerocsumrx && \
+                 ip -n NODE link set vx0 address 02:00:00:00:00:44 up";
+    if !lab.node_can(vxlan) {
+        return eprintln!("skipped: needs a kernel with VXLAN");
+    }
+    let plane = lab.inside("f", || Plane::start(&config(&lab, attach))).expect("a plane");
+    let kind = TunnelKind::Vxlan { port: 4789, vni: 42, mac: [2, 0, 0, 0, 0, 0x44] };
+    let (local, remote) = ([10, 9, 0, 3].into(), [10, 9, 0, 4].into());
+    prepare_by(&plane, &lab, Some(Tunnel { kind, local, remote }));
+    for vip in [VIP, VIP6] {
+        let node = lab.sniffer("n");
+        let mut client = connected(&lab, vip.parse().expect("an address"));
+        client.write_all(GET).expect("sent");
+        let (key, _, packet) = punted(&plane);
+        plane.forward(0, &packet).expect("forwarded");
+        assert!(node.sees(GET), "user space wraps");
+        plane.put_flow(key, FlowTo::Node(0)).expect("a flow");
+        client.write_all(&stream()).expect("sent");
+        assert!(node.collects(&stream()), "the program wraps");
+    }
+    plane.stop(Leave::Nothing).expect("stopped");
+}
+
+#[test]
+fn native_xdp_tunnels() {
+    tunnels_to_a_vxlan_device(Attach::Native);
+}
+
+#[test]
+fn generic_xdp_tunnels() {
+    tunnels_to_a_vxlan_device(Attach::Generic);
+}
+
+#[test]
+fn tc_tunnels() {
+    tunnels_to_a_vxlan_device(Attach::Tc);
+}
+
 /// A client's kernel takes our SYN-ACK, its request is held, user space passes it on, and what follows goes to the node
 /// by the program; then the node dies, and the client is told.
 fn connects_and_is_forwarded(attach: Attach) {
@@ -91,6 +144,8 @@ fn connects_and_is_forwarded(attach: Attach) {
         plane.put_flow(key, FlowTo::Node(0)).expect("a flow");
         client.write_all(b"the second segment").expect("sent");
         assert!(node.sees(b"the second segment"), "the program forwards");
+        client.write_all(&stream()).expect("sent");
+        assert!(node.collects(&stream()), "every byte of it");
         plane.reset_client(key).expect("reset");
         let error = client.read(&mut [0; 16]).expect_err("a reset");
         assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
@@ -164,6 +219,12 @@ fn a_successor_takes_over() {
     Plane::clean(&config.name).expect("cleaned");
     assert!(!answers(&lab));
     Plane::clean(&config.name).expect("nothing left to clean");
+}
+
+#[test]
+fn every_thread_may_use_a_plane() {
+    fn shared<T: Send + Sync>() {}
+    shared::<Plane>();
 }
 
 #[test]

@@ -4,6 +4,7 @@ use larder_handoff::plane::Plane;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::AsFd;
@@ -134,13 +135,20 @@ impl Lab {
         output(&format!("ip -n {} -d link show {device}", self.name(host))).contains("prog/xdp")
     }
 
-    /// Sees every frame that arrives at `host`.
+    /// Runs a command in which NODE is the node's namespace; whether it works.
+    pub(crate) fn node_can(&self, command: &str) -> bool {
+        let command = command.replace("NODE", &self.name("n"));
+        Command::new("sh").args(["-c", &command]).status().is_ok_and(|status| status.success())
+    }
+
+    /// Sees every TCP packet that arrives at `host`, those out of a tunnel too.
     pub(crate) fn sniffer(&self, host: &str) -> Sniffer {
         let socket = self.inside(host, || {
             const ALL: i32 = 0x0300; // ETH_P_ALL in network order
             Socket::new(Domain::PACKET, Type::RAW, Some(Protocol::from(ALL))).expect("a packet socket")
         });
         socket.set_read_timeout(Some(Duration::from_millis(50))).expect("a timeout");
+        socket.set_recv_buffer_size(1 << 20).expect("a buffer");
         Sniffer { socket: RefCell::new(socket) }
     }
 }
@@ -150,19 +158,61 @@ pub(crate) struct Sniffer {
     socket: RefCell<Socket>,
 }
 
+/// Sequence number and payload of a TCP packet in a frame.
+fn segment(frame: &[u8]) -> Option<(u32, &[u8])> {
+    let (at, end) = match frame.get(12..14)? {
+        [8, 0] if frame.get(23) == Some(&6) => (34, 14 + be16(frame, 16)?),
+        [0x86, 0xdd] if frame.get(20) == Some(&6) => (54, 54 + be16(frame, 18)?),
+        _ => return None,
+    };
+    let header = usize::from(frame.get(at + 12)? >> 4) * 4;
+    let seq = u32::from_be_bytes(frame.get(at + 4..at + 8)?.try_into().ok()?);
+    Some((seq, frame.get(at + header..end)?))
+}
+
+fn be16(bytes: &[u8], at: usize) -> Option<usize> {
+    bytes.get(at..at + 2).map(|two| usize::from(two[0]) << 8 | usize::from(two[1]))
+}
+
 impl Sniffer {
-    /// Whether a packet that ends with `payload` arrives within some seconds.
-    pub(crate) fn sees(&self, payload: &[u8]) -> bool {
+    /// Hands every TCP segment that arrives to `take`, until that is content or some seconds have gone.
+    fn until(&self, mut take: impl FnMut(u32, &[u8]) -> bool) -> bool {
         let end = Instant::now() + Duration::from_secs(5);
-        let mut frame = [0; 4096];
+        let mut frame = vec![0; 1 << 16];
         while Instant::now() < end {
-            if let Ok(bytes) = self.socket.borrow_mut().read(&mut frame)
-                && frame[..bytes].ends_with(payload)
+            let Ok(bytes) = self.socket.borrow_mut().read(&mut frame) else { continue };
+            if let Some((seq, payload)) = segment(&frame[..bytes])
+                && take(seq, payload)
             {
                 return true;
             }
         }
         false
+    }
+
+    /// Whether a segment that ends with `payload` arrives.
+    pub(crate) fn sees(&self, payload: &[u8]) -> bool {
+        self.until(|_, seen| seen.ends_with(payload))
+    }
+
+    /// Whether all of `stream` arrives, in any order and number of pieces.
+    pub(crate) fn collects(&self, stream: &[u8]) -> bool {
+        let mut seen = BTreeMap::new();
+        let mut first = None;
+        self.until(|seq, payload| {
+            if payload.is_empty() {
+                return false;
+            }
+            // Retransmissions may begin before the stream: what is behind counts.
+            let base = *first.get_or_insert(seq);
+            for (i, &byte) in payload.iter().enumerate() {
+                seen.insert(i64::from(seq.wrapping_sub(base).cast_signed()) + i as i64, byte);
+            }
+            let bytes: Vec<u8> = seen.values().copied().collect();
+            let whole = seen.last_key_value().zip(seen.first_key_value());
+            whole.is_some_and(|((last, _), (first, _))| last - first + 1 == bytes.len() as i64)
+                && bytes.ends_with(stream)
+        })
     }
 }
 
