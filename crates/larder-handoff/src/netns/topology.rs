@@ -16,10 +16,11 @@
 //! to the card, so hosts compute it (`tx off`); frames sent back by XDP arrive only if the far end has a program, so the
 //! hub has one there; the hub does not put segments together again, so what travels is no longer than the MTU.
 
-use super::{Namespace, NetnsError, veth};
+use super::{Namespace, NetnsError, succeeded, veth};
 use libbpf_rs::{Link, ObjectBuilder};
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::process::Command;
 
 /// What a host calls its only interface (the router's second is `eth1`).
 pub const INTERFACE: &str = "eth0";
@@ -330,7 +331,22 @@ impl Topology {
         for (port, _) in &ports {
             self.hub.offloads(port, &["gro", "off"])?;
         }
-        Ok(())
+        self.keep_order()
+    }
+
+    /// Lets the hub handle all packets of a connection on one processor. Otherwise those that a host sends from two
+    /// processors wait in two queues and overtake each other, which senders take for loss.
+    fn keep_order(&self) -> Result<(), NetnsError> {
+        let processors = std::thread::available_parallelism().map_or(1, |n| n.get().min(32));
+        let mask = u32::MAX >> (32 - processors);
+        // Only a process of its own sees the interfaces of the namespace in `/sys`.
+        let script = format!(
+            "for queue in /sys/class/net/*/queues/rx-*/rps_cpus; do echo {mask:x} >$queue || exit 1; done"
+        );
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", self.hub.name(), "sh", "-c", &script]);
+        let output = command.output().map_err(|e| NetnsError::io(format!("running {command:?}"), e))?;
+        succeeded(&format!("{command:?}"), &output)
     }
 
     /// Gives front-ends and nodes the service address.

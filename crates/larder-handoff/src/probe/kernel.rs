@@ -31,19 +31,22 @@ pub(super) fn functions() -> (Result<(), String>, BTreeMap<String, bool>) {
 
 /// Loads the smallest of our programs and forgets it.
 pub(super) fn load() -> Result<(), String> {
+    // A refusal is an answer here, not something to print.
+    let printer = libbpf_rs::set_print(None);
     let loaded = ObjectBuilder::default().open_memory(PASS).and_then(libbpf_rs::OpenObject::load);
+    libbpf_rs::set_print(printer);
     loaded.map(|_| ()).map_err(|e| e.to_string())
 }
 
 /// What the driver of an interface says it can, and the program that is on it.
 pub(super) fn xdp(index: u32) -> (Option<Xdp>, u32) {
     let Ok(index) = i32::try_from(index) else { return (None, 0) };
-    let Ok(stdin) = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty())
+    let Ok(nothing) = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty())
     else {
         return (None, 0);
     };
     // A question about an interface; the descriptor of a program is not looked at.
-    match libbpf_rs::Xdp::new(stdin.as_fd()).query(index, XdpFlags::NONE) {
+    match libbpf_rs::Xdp::new(nothing.as_fd()).query(index, XdpFlags::NONE) {
         Ok(said) => {
             let can = match said.feature_flags {
                 0 => None,

@@ -42,6 +42,20 @@ fn start(topology: &Topology) -> Shaper {
     Shaper::start(&topology.hub, &[&topology.client().port, &topology.nodes[0].port]).expect("attached")
 }
 
+/// The counts once no packet is on its way: the last ones of a connection still are when its bytes have come.
+fn settled(shaper: &Shaper) -> ShaperCounts {
+    let mut before = shaper.counts();
+    for _ in 0..200 {
+        std::thread::sleep(Duration::from_millis(50));
+        let after = shaper.counts();
+        if after == before {
+            break;
+        }
+        before = after;
+    }
+    before
+}
+
 /// Both ways, so the handshake alone takes a round trip; far above what the wires take without.
 #[test]
 fn delay_is_added_to_every_packet() {
@@ -57,7 +71,7 @@ fn delay_is_added_to_every_packet() {
         let took = transfer(&topology, address, 10_000);
         assert!(took >= delay * 3, "{took:?}");
     }
-    let counts = shaper.counts();
+    let counts = settled(&shaper);
     assert_eq!(counts.delayed, counts.seen, "{counts:?}");
     assert_eq!((counts.ring_full, counts.unsent, counts.too_long), (0, 0, 0), "{counts:?}");
 }
@@ -68,7 +82,7 @@ fn losses_are_repaired_and_counted() {
     let shaper = start(&topology);
     shaper.set_all(&Shape { seed: 1, loss: 0.02, ..Shape::default() }).expect("set");
     transfer(&topology, topology.nodes[0].v4.into(), 2_000_000);
-    let counts = shaper.counts();
+    let counts = settled(&shaper);
     // At least 1,400 segments; 28 losses expected, 5 or fewer have a chance of 1e-7.
     assert!(counts.lost > 5 && counts.lost < counts.seen / 10, "{counts:?}");
 }
@@ -82,7 +96,7 @@ fn the_nth_packet_of_each_flow_is_lost() {
     for _ in 0..3 {
         transfer(&topology, topology.nodes[0].v4.into(), 5_000);
     }
-    let counts = shaper.counts();
+    let counts = settled(&shaper);
     assert_eq!((counts.nth_lost, counts.lost), (6, 0), "{counts:?}");
 }
 
@@ -101,7 +115,7 @@ fn duplicates_and_reordering_are_survived() {
     };
     shaper.set_all(&shape).expect("set");
     transfer(&topology, topology.nodes[0].v6.into(), 1_000_000);
-    let counts = shaper.counts();
+    let counts = settled(&shaper);
     assert!(counts.duplicated > counts.seen / 20, "{counts:?}");
     // Sent twice, yet each counted once.
     assert_eq!(counts.delayed + counts.too_long, counts.seen, "{counts:?}");

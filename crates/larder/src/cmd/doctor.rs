@@ -71,7 +71,7 @@ impl Asked {
 
 impl fmt::Display for Asked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+        f.pad(match self {
             Self::Auto => "auto",
             Self::Cookie => "cookie",
             Self::Repair => "repair",

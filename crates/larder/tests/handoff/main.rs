@@ -8,6 +8,7 @@ mod client;
 mod content;
 mod counters;
 mod direct;
+mod doctor;
 mod origin;
 mod plans;
 mod verifier;

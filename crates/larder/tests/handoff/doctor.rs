@@ -1,0 +1,84 @@
+//! `larder doctor` as a process, on this machine and in namespaces.
+
+use std::fs;
+use std::process::{Command, Output};
+
+use larder_handoff::netns::{Host, INTERFACE, Topology, TopologySpec, or_skip};
+use serde_json::Value;
+
+const LARDER: &str = env!("CARGO_BIN_EXE_larder");
+
+fn states(output: &Output, role: &str) -> (Value, Vec<(String, String)>) {
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let roles = json["roles"].as_array().unwrap();
+    let side = roles.iter().find(|side| side["role"] == role).unwrap().clone();
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let findings = side["findings"].as_array().unwrap();
+    let states = findings.iter().map(|f| (text(&f["what"]), text(&f["state"]))).collect();
+    (side, states)
+}
+
+/// Relay is always there, so asking for nothing in particular succeeds on every machine, with rights or without.
+#[test]
+fn it_says_something_of_every_machine() {
+    let output = Command::new(LARDER).args(["doctor", "--json"]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    for role in ["switch", "node"] {
+        let (side, states) = states(&output, role);
+        assert!(["cookie", "repair", "relay"].contains(&side["mechanism"].as_str().unwrap()), "{side}");
+        for what in ["CAP_NET_ADMIN", "BTF", "bpf_sk_assign_tcp_reqsk", "TCP_REPAIR", "TUN"] {
+            assert!(states.iter().any(|(name, _)| name == what), "{what} of {role}");
+        }
+    }
+    let table = Command::new(LARDER).arg("doctor").output().unwrap();
+    let table = String::from_utf8(table.stdout).unwrap();
+    assert!(table.contains("switch: auto asked for") && table.contains("node: auto asked for"), "{table}");
+}
+
+#[test]
+fn what_nothing_can_give_fails_and_is_named() {
+    let arguments = ["doctor", "--role", "switch", "--mechanism", "cookie", "--service", "192.0.2.1:80"];
+    let output = Command::new(LARDER).args(arguments).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        said.contains("cookie is asked for on the switch") && said.contains("address 192.0.2.1"),
+        "{said}"
+    );
+    let wrong = Command::new(LARDER).args(["doctor", "--mechanism", "magic"]).output().unwrap();
+    assert_eq!(wrong.status.code(), Some(2));
+}
+
+fn examine(host: &Host, config: &str, more: &[&str]) -> Output {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("larder.toml");
+    fs::write(&file, config).unwrap();
+    let mut command = Command::new(LARDER);
+    command.args(["doctor", "--json", "--interface", INTERFACE, "--config"]).arg(file).args(more);
+    host.namespace.output(&mut command).unwrap()
+}
+
+/// Cookie where the topology is made for it; not where a router stands between, unless by a tunnel.
+#[test]
+fn a_config_is_examined_where_it_will_run() {
+    let switch = |node: &Host| {
+        format!(
+            "[switch]\nlisten = \"10.9.0.100:80\"\n[[switch.nodes]]\nname = \"a\"\naddress = \"{}:80\"\n",
+            node.v4
+        )
+    };
+    for routed in [false, true] {
+        let spec = TopologySpec { nodes: 1, routed, ..TopologySpec::default() };
+        let Some(topology) = or_skip(Topology::new(&spec)) else { return };
+        let config = switch(&topology.nodes[0]);
+        let output = examine(topology.front(), &config, &["--mechanism", "cookie"]);
+        let (side, states) = states(&output, "switch");
+        assert!(states.contains(&("address 10.9.0.100".to_owned(), "works".to_owned())), "{states:?}");
+        assert_eq!(output.status.success(), !routed, "{side:#}");
+        assert_eq!(side["mechanism"], if routed { "relay" } else { "cookie" });
+        let tunnel = examine(topology.front(), &config, &["--mechanism", "cookie", "--tunnels"]);
+        assert!(tunnel.status.success());
+        // What asks for no handoff has what it asks for.
+        assert!(examine(topology.front(), &config, &[]).status.success());
+    }
+}
