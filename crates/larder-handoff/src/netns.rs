@@ -14,6 +14,7 @@ mod topology;
 
 pub use topology::{Host, INTERFACE, Offloads, Topology, TopologySpec};
 
+use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CapabilitySet, LinkNameSpaceType, capabilities, move_into_link_name_space};
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -337,16 +338,33 @@ pub fn leftovers() -> Vec<String> {
     names
 }
 
-/// Removes [`leftovers`]; gives how many.
+/// Removes [`leftovers`], and ends the processes in them; gives how many. Only where nobody else's processes are hidden
+/// from this one: a process in another PID namespace looks dead from here.
 ///
 /// # Errors
 /// What `ip` said about the first that could not be removed.
 pub fn remove_leftovers() -> Result<usize, NetnsError> {
     let names = leftovers();
     for name in &names {
+        end_processes(name)?;
         ip(&["netns", "del", name])?;
     }
     Ok(names.len())
+}
+
+/// Kills what runs in a namespace: while something does, its interfaces stay.
+fn end_processes(name: &str) -> Result<(), NetnsError> {
+    let mut command = Command::new("ip");
+    command.args(["netns", "pids", name]);
+    let output = command.output().map_err(|e| NetnsError::io(format!("running {command:?}"), e))?;
+    succeeded(&format!("ip netns pids {name}"), &output)?;
+    for pid in String::from_utf8_lossy(&output.stdout).lines() {
+        if let Some(pid) = pid.trim().parse().ok().and_then(Pid::from_raw) {
+            // It may have ended meanwhile.
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+    Ok(())
 }
 
 /// Whose a namespace is, if its name is one of ours.
@@ -461,8 +479,14 @@ mod tests {
         let name = format!("ld{pid}-0-left");
         ip(&["netns", "add", &name]).expect("made");
         let own = Namespace::new("kept").expect("made");
+        let mut inside = Command::new("ip");
+        let mut sleeper = inside.args(["netns", "exec", &name, "sleep", "60"]).spawn().expect("started");
         let found = leftovers();
+        // Other processes' tests may leave some meanwhile, so not all that there are.
+        end_processes(&name).expect("ended");
+        let ended = sleeper.wait().expect("waited");
         ip(&["netns", "del", &name]).expect("removed");
+        assert!(!ended.success(), "it slept on");
         assert!(found.contains(&name), "{found:?}");
         assert!(!found.contains(&own.name().to_owned()), "{found:?}");
     }

@@ -18,6 +18,8 @@ pub struct Capabilities {
     pub net_admin: bool,
     /// `CAP_BPF`
     pub bpf: bool,
+    /// `CAP_PERFMON`
+    pub perfmon: bool,
     /// `CAP_NET_RAW`
     pub net_raw: bool,
     /// `CAP_SYS_ADMIN`
@@ -138,6 +140,7 @@ fn effective() -> Capabilities {
     Capabilities {
         net_admin: has(CapabilitySet::NET_ADMIN),
         bpf: has(CapabilitySet::BPF),
+        perfmon: has(CapabilitySet::PERFMON),
         net_raw: has(CapabilitySet::NET_RAW),
         sys_admin: has(CapabilitySet::SYS_ADMIN),
     }

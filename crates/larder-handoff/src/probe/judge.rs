@@ -83,6 +83,8 @@ fn programs(facts: &Facts, subject: &Subject, out: &mut Vec<Finding>) {
     };
     capability("CAP_NET_ADMIN", caps.net_admin, BOTH, "attaches programs to interfaces, repairs sockets");
     capability("CAP_BPF", caps.bpf || caps.sys_admin, BOTH, "loads programs and maps");
+    // `check_ptr_to_btf_access` in kernel/bpf/verifier.c.
+    capability("CAP_PERFMON", caps.perfmon || caps.sys_admin, BOTH, "programs may read the kernel's sockets");
     if subject.role == Role::Switch {
         capability("CAP_NET_RAW", caps.net_raw, BOTH, "sends held packets again");
     }
@@ -175,7 +177,7 @@ fn interface(name: &str, found: &Result<InterfaceFacts, String>, subject: &Subje
 
 fn xdp(facts: &InterfaceFacts) -> Finding {
     let look = look("XDP", NOTHING, "packets are forwarded before the kernel unpacks them");
-    let tc = "nothing to be done: tc forwards in its place, at about twice the cost";
+    let tc = "nothing to be done: tc forwards in its place, for more processor time a packet";
     match (facts.xdp_program, facts.xdp, facts.lro) {
         (0, Some(Xdp::Native), Some(true)) => {
             look.degraded("the card puts segments together (LRO)", "ethtool -K <interface> lro off")

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -180,6 +181,15 @@ pub struct Setup {
 
 /// Carries out all plans. In the calling thread's namespace: threads inherit it.
 pub fn run(plans: &[Plan], setup: Setup) -> Tally {
+    run_shares(plans, setup, None)
+}
+
+/// Carries out the plans over and over for as long as `go` says so.
+pub fn run_while(plans: &[Plan], setup: Setup, go: &AtomicBool) -> Tally {
+    run_shares(plans, setup, Some(go))
+}
+
+fn run_shares(plans: &[Plan], setup: Setup, go: Option<&AtomicBool>) -> Tally {
     let share = plans.len().div_ceil(setup.threads).max(1);
     thread::scope(|scope| {
         let workers: Vec<_> = plans
@@ -187,7 +197,7 @@ pub fn run(plans: &[Plan], setup: Setup) -> Tally {
             .enumerate()
             .map(|(number, plans)| {
                 let port = setup.first_port + u16::try_from(number).unwrap();
-                scope.spawn(move || run_share(plans, port, setup.stall))
+                scope.spawn(move || run_share(plans, port, setup.stall, go))
             })
             .collect();
         let mut tally = Tally::default();
@@ -198,9 +208,13 @@ pub fn run(plans: &[Plan], setup: Setup) -> Tally {
     })
 }
 
-fn run_share(plans: &[Plan], port: u16, stall: Duration) -> Tally {
+fn run_share(plans: &[Plan], port: u16, stall: Duration, go: Option<&AtomicBool>) -> Tally {
     let mut tally = Tally::default();
-    for plan in plans {
+    let rounds = if go.is_some() { usize::MAX } else { plans.len() };
+    for plan in plans.iter().cycle().take(rounds) {
+        if go.is_some_and(|go| !go.load(Ordering::Relaxed)) {
+            break;
+        }
         let mut times = Times::default();
         match carry_out(plan, port, stall, &mut times, &mut tally) {
             Ok(()) => tally.right += 1,

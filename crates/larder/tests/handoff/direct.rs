@@ -2,11 +2,14 @@
 
 use std::fs;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use larder_handoff::netns::{Topology, TopologySpec, or_skip};
+use larder_handoff::shaper::{Shape, Shaper};
 
-use crate::client::{self, Setup};
+use crate::client::{self, Fault, Manner, Plan, Setup};
 use crate::content::Content;
 use crate::counters::counter;
 use crate::origin::Origin;
@@ -62,4 +65,72 @@ fn apache_answers_all_manners_of_clients() {
     let tally = topology.client().namespace.run(|| client::run(&plans, SETUP)).unwrap();
     println!("{tally}");
     tally.assert_faultless();
+}
+
+/// What is lost, late, out of order or doubled on the way arrives once and in order all the same.
+#[test]
+fn a_bad_wire_makes_no_fault() {
+    let Some(topology) = topology() else { return };
+    let service = service(&topology);
+    let content = Content::new(&SIZES[..6], 2);
+    let _origin = Origin::nginx(&topology.nodes[0].namespace, &service, content.root());
+    let shaper = Shaper::start(&topology.hub, &[&topology.client().port, &topology.nodes[0].port]).unwrap();
+    let shape = Shape {
+        seed: 5,
+        loss: 0.005,
+        duplicate: 0.01,
+        jitter: Duration::from_micros(300),
+        reorder: 0.01,
+        reorder_by: Duration::from_millis(2),
+        ..Shape::default()
+    };
+    shaper.set_all(&shape).unwrap();
+    let plans = mixed(3, 500, &service, &content.targets);
+    let tally = topology.client().namespace.run(|| client::run(&plans, SETUP)).unwrap();
+    println!("{tally}; {:?}", shaper.counts());
+    tally.assert_faultless();
+    let counts = shaper.counts();
+    assert!(counts.lost > 0 && counts.duplicated > 0 && counts.delayed > 0, "{counts:?}");
+    assert_eq!((counts.ring_full, counts.unsent), (0, 0), "{counts:?}");
+}
+
+#[test]
+fn a_hundred_megabytes_arrive() {
+    let Some(topology) = topology() else { return };
+    let service = service(&topology);
+    let content = Content::new(&[100_000_000], 1);
+    let _origin = Origin::nginx(&topology.nodes[0].namespace, &service, content.root());
+    let plans = service.map(|server| Plan {
+        manner: Manner::Plain,
+        server,
+        same_port: false,
+        targets: content.targets.clone(),
+    });
+    let tally = topology.client().namespace.run(|| client::run(&plans, SETUP)).unwrap();
+    println!("{tally}");
+    tally.assert_faultless();
+    assert_eq!(tally.bytes, 200_000_000);
+}
+
+/// A server that dies under load is a fault on connections that it had, and on those that it refuses.
+#[test]
+fn a_killed_server_is_noticed() {
+    let Some(topology) = topology() else { return };
+    let service = service(&topology);
+    let content = Content::new(&SIZES, 1);
+    let origin = Origin::nginx(&topology.nodes[0].namespace, &service, content.root());
+    let plans = mixed(4, 100, &service, &content.targets);
+    let go = AtomicBool::new(true);
+    let tally = thread::scope(|scope| {
+        let namespace = &topology.client().namespace;
+        let load = scope.spawn(|| namespace.run(|| client::run_while(&plans, SETUP, &go)).unwrap());
+        thread::sleep(Duration::from_millis(300));
+        drop(origin);
+        thread::sleep(Duration::from_millis(100));
+        go.store(false, Ordering::Relaxed);
+        load.join().unwrap()
+    });
+    assert!(tally.right > 0, "{tally}");
+    let refused = tally.faults.iter().any(|(_, fault)| matches!(fault, Fault::Connect(_)));
+    assert!(refused, "{tally}");
 }

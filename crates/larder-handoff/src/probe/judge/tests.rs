@@ -22,7 +22,13 @@ fn whole() -> Facts {
     let sysctl = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
     Facts {
         kernel: "6.18.1".to_owned(),
-        capabilities: Capabilities { net_admin: true, bpf: true, net_raw: true, sys_admin: true },
+        capabilities: Capabilities {
+            net_admin: true,
+            bpf: true,
+            perfmon: true,
+            net_raw: true,
+            sys_admin: true,
+        },
         btf: Ok(()),
         functions: super::super::kernel::FUNCTIONS.iter().map(|f| ((*f).to_owned(), true)).collect(),
         load: Ok(()),
