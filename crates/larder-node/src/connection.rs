@@ -10,6 +10,7 @@
 
 use crate::config::Limits;
 use crate::stats::Counters;
+use bytes::{Buf as _, Bytes};
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
 use std::io::{self, IoSlice};
@@ -109,6 +110,10 @@ enum Awaiting {
 /// A socket with deadlines.
 pub(crate) struct Socket {
     stream: TokioIo<TcpStream>,
+    /// Bytes to be read before the stream's.
+    first: Bytes,
+    /// Bytes to be written before any others.
+    unsent: Bytes,
     shared: Arc<Shared>,
     head_timeout: Duration,
     idle_timeout: Duration,
@@ -122,9 +127,18 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    pub(crate) fn new(stream: TcpStream, shared: Arc<Shared>, limits: &Limits) -> Self {
+    /// A socket whose stream is preceded by `first` for reading and by `unsent` for writing.
+    pub(crate) fn new(
+        stream: TcpStream,
+        first: Bytes,
+        unsent: Bytes,
+        shared: Arc<Shared>,
+        limits: &Limits,
+    ) -> Self {
         Self {
             stream: TokioIo::new(stream),
+            first,
+            unsent,
             shared,
             head_timeout: limits.head_timeout,
             idle_timeout: limits.idle_timeout,
@@ -158,6 +172,26 @@ impl Socket {
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, what)))
     }
 
+    /// Writes what was left unsent when the connection came.
+    fn poll_unsent(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.unsent.is_empty() {
+            let written = ready!(Pin::new(&mut self.stream).poll_write(cx, &self.unsent))?;
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.unsent.advance(written);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_unsent_in_time(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.unsent.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        let written = self.poll_unsent(cx);
+        self.after_write(cx, written)
+    }
+
     fn after_write<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.write_timer = None;
@@ -175,9 +209,20 @@ impl Read for Socket {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        buf: ReadBufCursor<'_>,
+        mut buf: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
-        match Pin::new(&mut self.stream).poll_read(cx, buf) {
+        // Nothing else may ever be written here, and the client waits for it.
+        if let Poll::Ready(Err(error)) = self.poll_unsent(cx) {
+            return Poll::Ready(Err(error));
+        }
+        let now = self.first.len().min(buf.remaining());
+        let read = if now > 0 {
+            buf.put_slice(&self.first.split_to(now));
+            Poll::Ready(Ok(()))
+        } else {
+            Pin::new(&mut self.stream).poll_read(cx, buf)
+        };
+        match read {
             Poll::Pending => self.poll_read_deadline(cx),
             ready => {
                 if self.awaiting == Awaiting::Silence {
@@ -192,6 +237,7 @@ impl Read for Socket {
 
 impl Write for Socket {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        ready!(self.poll_unsent_in_time(cx))?;
         let written = Pin::new(&mut self.stream).poll_write(cx, buf);
         self.after_write(cx, written)
     }
@@ -201,6 +247,7 @@ impl Write for Socket {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_unsent_in_time(cx))?;
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
         self.after_write(cx, written)
     }
@@ -210,6 +257,7 @@ impl Write for Socket {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_unsent_in_time(cx))?;
         if self.shared.flushed() {
             self.awaiting = Awaiting::Silence;
             self.read_armed = false;
@@ -221,6 +269,7 @@ impl Write for Socket {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_unsent_in_time(cx))?;
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }

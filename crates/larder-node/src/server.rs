@@ -1,10 +1,15 @@
 //! Accepting connections, serving them, and ending in good order.
+//!
+//! A connection that a front-end has handed over comes in one of two ways: by cookie the kernel accepts it, and it is one
+//! like any other of the listening socket; by repair it comes as a socket, with the bytes that the front-end has read.
 
 use crate::config::Limits;
 use crate::connection::{Shared, Socket};
 use crate::node::{Node, NodeError};
+use bytes::Bytes;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
+use larder_handoff::agent::Restored;
 use rustix::io::Errno;
 use std::convert::Infallible;
 use std::future::Future;
@@ -13,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::timeout;
 
 /// Pause after a failed accept, such as for want of file descriptors.
@@ -51,12 +56,27 @@ impl Node {
         listener: TcpListener,
         shutdown: impl Future<Output = ()>,
     ) -> Result<Drained, NodeError> {
+        let (_, restored) = mpsc::channel(1);
+        self.serve_with(listener, restored, shutdown).await
+    }
+
+    /// [`Self::serve`], and beside the listening socket's the connections of `restored`: those that a front-end has
+    /// handed over with their state. Limits hold for both together.
+    ///
+    /// # Errors
+    /// As [`Self::serve`].
+    pub async fn serve_with(
+        self: Arc<Self>,
+        listener: TcpListener,
+        restored: mpsc::Receiver<Restored>,
+        shutdown: impl Future<Output = ()>,
+    ) -> Result<Drained, NodeError> {
         let connections_max = self.limits.connections_max;
         let places = Arc::new(Semaphore::new(connections_max as usize));
         let (phase, _) = watch::channel(Phase::Serving);
         tracing::info!(node = %self.describe(), "serving");
         {
-            let accepting = self.accept(&listener, &places, &phase);
+            let accepting = self.accept(&listener, restored, &places, &phase);
             tokio::pin!(accepting, shutdown);
             tokio::select! {
                 error = &mut accepting => return Err(NodeError::Listener(error)),
@@ -80,14 +100,19 @@ impl Node {
     async fn accept(
         self: &Arc<Self>,
         listener: &TcpListener,
+        mut restored: mpsc::Receiver<Restored>,
         places: &Arc<Semaphore>,
         phase: &watch::Sender<Phase>,
     ) -> io::Error {
         let builder = http(&self.limits);
         let refusals = Arc::new(Semaphore::new(REFUSALS_MAX));
         loop {
-            let stream = match listener.accept().await {
-                Ok((stream, _)) => stream,
+            let arrived = tokio::select! {
+                accepted = listener.accept() => accepted.map(|(stream, _)| Arrived::new(stream)),
+                Some(restored) = restored.recv() => Arrived::restored(restored),
+            };
+            let arrived = match arrived {
+                Ok(arrived) => arrived,
                 Err(error) if is_fatal(&error) => return error,
                 Err(error) => {
                     self.counters.accept_errors.add(1);
@@ -100,13 +125,13 @@ impl Node {
                 Ok(place) => {
                     self.counters.connections_accepted.add(1);
                     let connection =
-                        Arc::clone(self).connection(builder.clone(), stream, place, phase.subscribe());
+                        Arc::clone(self).connection(builder.clone(), arrived, place, phase.subscribe());
                     tokio::spawn(connection);
                 }
                 Err(_) => {
                     self.counters.connections_refused.add(1);
                     if let Ok(place) = Arc::clone(&refusals).try_acquire_owned() {
-                        tokio::spawn(refuse(stream, place, self.refusal()));
+                        tokio::spawn(refuse(arrived, place, self.refusal()));
                     }
                 }
             }
@@ -116,16 +141,17 @@ impl Node {
     async fn connection(
         self: Arc<Self>,
         builder: http1::Builder,
-        stream: TcpStream,
+        arrived: Arrived,
         _place: OwnedSemaphorePermit,
         mut phase: watch::Receiver<Phase>,
     ) {
+        let Arrived { stream, first, unsent } = arrived;
         // Fails only for a connection that is gone already.
         let _ = stream.set_nodelay(true);
         let counters = Arc::clone(&self.counters);
         counters.connections.rise();
         let shared = Shared::new(Arc::clone(&counters));
-        let socket = Socket::new(stream, Arc::clone(&shared), &self.limits);
+        let socket = Socket::new(stream, first, unsent, Arc::clone(&shared), &self.limits);
         let requests = Arc::clone(&shared);
         let service = service_fn(move |request| {
             let reply = Arc::clone(&self).handle(Arc::clone(&requests), request);
@@ -161,6 +187,28 @@ impl Node {
     }
 }
 
+/// A connection to be served.
+struct Arrived {
+    stream: TcpStream,
+    /// The client's bytes that come before what the socket delivers.
+    first: Bytes,
+    /// Bytes to be written before anything else.
+    unsent: Bytes,
+}
+
+impl Arrived {
+    fn new(stream: TcpStream) -> Self {
+        Self { stream, first: Bytes::new(), unsent: Bytes::new() }
+    }
+
+    fn restored(restored: Restored) -> io::Result<Self> {
+        let stream = std::net::TcpStream::from(restored.socket);
+        stream.set_nonblocking(true)?;
+        let stream = TcpStream::from_std(stream)?;
+        Ok(Self { stream, first: restored.first.into(), unsent: restored.unsent.into() })
+    }
+}
+
 /// The HTTP side of connections. Deadlines are the socket's, not hyper's: hyper has one for heads and silence alike.
 fn http(limits: &Limits) -> http1::Builder {
     let mut builder = http1::Builder::new();
@@ -174,8 +222,10 @@ fn http(limits: &Limits) -> http1::Builder {
 
 /// Tells a client that there is no place, and waits until it has heard: closing with its request unread would reset
 /// the connection and lose the reply.
-async fn refuse(mut stream: TcpStream, _place: OwnedSemaphorePermit, refusal: Vec<u8>) {
+async fn refuse(arrived: Arrived, _place: OwnedSemaphorePermit, refusal: Vec<u8>) {
+    let Arrived { mut stream, unsent, .. } = arrived;
     let told = async {
+        stream.write_all(&unsent).await?;
         stream.write_all(&refusal).await?;
         stream.shutdown().await?;
         let mut unread = [0; 1_024];

@@ -7,6 +7,7 @@
 mod client;
 mod dynamic;
 mod files;
+mod handed;
 mod limits;
 mod origin;
 mod origin_abuse;
@@ -19,6 +20,7 @@ mod sharing;
 mod stub;
 
 use larder_core::Bytes;
+use larder_handoff::agent::Restored;
 use larder_node::{DiskModel, Drained, Node, NodeConfig, NodeError, NodeStats, StoreConfig};
 use std::fs;
 use std::net::SocketAddr;
@@ -26,7 +28,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::net::TcpListener;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 /// Longer than anything takes on a busy machine.
@@ -36,6 +38,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 struct Running {
     node: Arc<Node>,
     address: SocketAddr,
+    /// Takes connections that a front-end has handed over.
+    hand: mpsc::Sender<Restored>,
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<Result<Drained, NodeError>>,
     /// Holds the store's files.
@@ -48,10 +52,11 @@ impl Running {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
-        let task = tokio::spawn(Arc::clone(&node).serve(listener, async move {
+        let (hand, restored) = mpsc::channel(16);
+        let task = tokio::spawn(Arc::clone(&node).serve_with(listener, restored, async move {
             let _ = stopped.await;
         }));
-        Self { node, address, stop: Some(stop), task, _files: files }
+        Self { node, address, hand, stop: Some(stop), task, _files: files }
     }
 
     /// A node before a directory that `fill` fills, after `set` has changed its configuration.

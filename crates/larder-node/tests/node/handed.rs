@@ -1,0 +1,84 @@
+//! Connections that come as sockets, with bytes that were read elsewhere.
+
+use super::client::Client;
+use super::{HOUR, PATIENCE, Running, pattern, settled};
+use larder_handoff::agent::Restored;
+use std::os::fd::OwnedFd;
+use tokio::io::{AsyncReadExt as _, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
+
+const REQUEST: &[u8] = b"GET /file HTTP/1.1\r\nHost: n\r\n\r\n";
+
+async fn running(connections_max: u32) -> Running {
+    let fill = |root: &std::path::Path| settled(&root.join("file"), pattern(3_000), HOUR);
+    Running::directory(fill, |config| config.limits.connections_max = connections_max).await
+}
+
+/// A client, and the server's end of its connection with what was read and what was left unsent.
+async fn handed(first: &[u8], unsent: &[u8]) -> (Client, Restored) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let server = listener.local_addr().unwrap();
+    let (near, far) = tokio::join!(TcpStream::connect(server), listener.accept());
+    let (far, client) = far.unwrap();
+    let socket = OwnedFd::from(far.into_std().unwrap());
+    let (first, unsent) = (first.to_vec(), unsent.to_vec());
+    let restored = Restored { client, server, socket, first, unsent, inject: None };
+    (Client { stream: BufReader::new(near.unwrap()) }, restored)
+}
+
+#[tokio::test]
+async fn a_request_may_be_split_anywhere_between_front_end_and_node() {
+    let running = running(10).await;
+    for split in 0..=REQUEST.len() {
+        let (mut client, restored) = handed(&REQUEST[..split], b"").await;
+        running.hand.send(restored).await.unwrap();
+        client.send(&REQUEST[split..]).await;
+        assert_eq!(client.reply(false).await.body, pattern(3_000), "split at {split}");
+        // It is kept alive like any other.
+        assert_eq!(client.get("/file").await.status, 200);
+    }
+}
+
+#[tokio::test]
+async fn more_than_one_request_may_have_been_read() {
+    let running = running(10).await;
+    let count = 2_000;
+    let (mut client, restored) = handed(&REQUEST.repeat(count), b"").await;
+    running.hand.send(restored).await.unwrap();
+    for _ in 0..count {
+        assert_eq!(client.reply(false).await.body, pattern(3_000));
+    }
+}
+
+#[tokio::test]
+async fn what_was_left_unsent_comes_first_and_needs_no_request() {
+    let running = running(10).await;
+    let rest = pattern(4 << 20);
+    let (mut client, restored) = handed(b"", &rest).await;
+    running.hand.send(restored).await.unwrap();
+    let mut seen = vec![0; rest.len()];
+    timeout(PATIENCE, client.stream.read_exact(&mut seen)).await.expect("it comes").unwrap();
+    assert!(seen == rest);
+
+    let (mut client, restored) = handed(REQUEST, &rest).await;
+    running.hand.send(restored).await.unwrap();
+    timeout(PATIENCE, client.stream.read_exact(&mut seen)).await.expect("it comes").unwrap();
+    assert!(seen == rest);
+    assert_eq!(client.reply(false).await.body, pattern(3_000));
+}
+
+#[tokio::test]
+async fn limits_and_draining_hold_for_both_ways_in() {
+    let mut running = running(1).await;
+    let (mut first, restored) = handed(REQUEST, b"").await;
+    running.hand.send(restored).await.unwrap();
+    assert_eq!(first.reply(false).await.status, 200);
+    let (mut second, restored) = handed(REQUEST, b"").await;
+    running.hand.send(restored).await.unwrap();
+    assert_eq!(second.reply(false).await.status, 503);
+    assert_eq!(running.client().await.get("/file").await.status, 503);
+    running.shut_down();
+    first.closed().await;
+    assert_eq!(running.ended().await.aborted, 0);
+}
