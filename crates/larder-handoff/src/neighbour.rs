@@ -1,8 +1,8 @@
 //! Who is next on the way to an address: interface, source, Ethernet addresses. By netlink (`man 7 rtnetlink`).
 
 use crate::probe::netlink::{
-    NETLINK_ROUTE, NLM_F_DUMP, RTA_DST, RTA_GATEWAY, RTA_OIF, RTM_GETROUTE, addresses, ask, attributes, ip, links,
-    u32_at,
+    NETLINK_ROUTE, NLM_F_DUMP, RTA_DST, RTA_GATEWAY, RTA_OIF, RTM_GETROUTE, addresses, ask, attributes, ip,
+    links, u32_at,
 };
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -110,7 +110,8 @@ fn neighbour(ifindex: u32, to: IpAddr, family: u8) -> io::Result<[u8; 6]> {
 fn mac_of(ifindex: u32) -> io::Result<[u8; 6]> {
     for answer in ask(NETLINK_ROUTE, RTM_GETLINK, NLM_F_DUMP, &[0; 16])? {
         if u32_at(&answer, 4) == Some(ifindex) {
-            let address = attributes(answer.get(16..).unwrap_or_default()).find(|(kind, _)| *kind == IFLA_ADDRESS);
+            let address =
+                attributes(answer.get(16..).unwrap_or_default()).find(|(kind, _)| *kind == IFLA_ADDRESS);
             return address
                 .and_then(|(_, value)| <[u8; 6]>::try_from(value).ok())
                 .ok_or_else(|| io::Error::other("the interface has no Ethernet address"));
@@ -132,7 +133,9 @@ pub fn mtu(interface: &str) -> io::Result<u32> {
 /// interface or none (a virtual address), the only other one that is up. `None` if that is not clear.
 pub fn interface_for(address: IpAddr) -> Option<String> {
     let (links, addresses) = (links().ok()?, addresses().ok()?);
-    let name = |index: u32| links.iter().find(|link| link.index == index && link.name != "lo").map(|l| l.name.clone());
+    let name = |index: u32| {
+        links.iter().find(|link| link.index == index && link.name != "lo").map(|l| l.name.clone())
+    };
     if let Some(owner) = addresses.iter().filter(|own| own.ip == address).find_map(|own| name(own.index)) {
         return Some(owner);
     }

@@ -43,7 +43,7 @@ impl Counts {
         self.ended[end as usize].fetch_add(1, Relaxed);
     }
 
-    pub(crate) fn sent(&self, sent: io::Result<()>) {
+    pub(crate) fn sent(&self, sent: &io::Result<()>) {
         if sent.is_err() {
             self.lost.fetch_add(1, Relaxed);
         }

@@ -181,7 +181,7 @@ impl Edge {
             }
         };
         drop(holding);
-        self.counts.sent(sent);
+        self.counts.sent(&sent);
     }
 
     /// Reads what a held connection asks for, and asks the dispatcher.
@@ -303,7 +303,7 @@ impl Edge {
         let mut holding = lock(&self.holding);
         let Some(held) = holding.take(key, Some(generation)) else { return };
         for packet in held.packets() {
-            self.counts.sent(self.fabric.forward(decision.node, packet));
+            self.counts.sent(&self.fabric.forward(decision.node, packet));
         }
         let entered = self.fabric.put_flow(key, To::Node(decision.node));
         drop(holding);
@@ -368,7 +368,7 @@ impl Edge {
             tracing::warn!(%error, %key, "a connection could not be entered in the forwarding plane");
         }
         for packet in held.packets() {
-            self.counts.sent(self.fabric.accept_here(packet));
+            self.counts.sent(&self.fabric.accept_here(packet));
         }
     }
 
@@ -491,7 +491,9 @@ impl Edge {
     /// A node says that a connection has ended there.
     /// The sequence number of the client's first byte tells which one of these addresses; 0 if it is not known.
     pub(super) fn node_ended(&self, shared: &Shared, key: FlowKey, first_seq: u32, node: NodeId) {
-        let another = |flow: larder_handoff::abi::Flow| first_seq != 0 && flow.first_seq != 0 && flow.first_seq != first_seq;
+        let another = |flow: larder_handoff::abi::Flow| {
+            first_seq != 0 && flow.first_seq != 0 && flow.first_seq != first_seq
+        };
         if self.fabric.flow(key).is_some_and(another) {
             return;
         }

@@ -54,7 +54,11 @@ struct Own {
 
 impl Machine {
     /// Sets up the plane for these listen addresses; with cookies, if `cookie`.
-    pub(crate) fn open(config: &HandoffConfig, listen: &[SocketAddr], cookie: bool) -> Result<Self, MachineError> {
+    pub(crate) fn open(
+        config: &HandoffConfig,
+        listen: &[SocketAddr],
+        cookie: bool,
+    ) -> Result<Self, MachineError> {
         let interface = match &config.interface {
             Some(name) => name.clone(),
             None => interface_of(listen)?,
@@ -79,8 +83,7 @@ impl Machine {
             closed: false,
             mss: segment(mtu, config.forward),
         };
-        let machine =
-            Self { plane, own, name: config.name.clone(), services: listen.to_vec(), spec };
+        let machine = Self { plane, own, name: config.name.clone(), services: listen.to_vec(), spec };
         Ok(machine)
     }
 
@@ -213,7 +216,9 @@ impl Fabric for Machine {
     fn set_link(&self, node: NodeId, way: &Way, forward: Forward) -> io::Result<()> {
         let (ifindex, source_mac) = self.plane.interface();
         let link = match (forward, way.mac) {
-            (Forward::L2, Some(mac)) => Link { tag: way.tag, ifindex, source_mac, next_hop: mac, tunnel: None },
+            (Forward::L2, Some(mac)) => {
+                Link { tag: way.tag, ifindex, source_mac, next_hop: mac, tunnel: None }
+            }
             (Forward::L2, None) => {
                 return Err(io::Error::other("the node does not say which interface takes its packets"));
             }
@@ -221,7 +226,9 @@ impl Fabric for Machine {
                 let hop = next_hop(way.address)?;
                 let kind = match forward {
                     Forward::Gue(port) => TunnelKind::Gue { port },
-                    Forward::Vxlan { port, vni } => TunnelKind::Vxlan { port, vni, mac: mac.unwrap_or_default() },
+                    Forward::Vxlan { port, vni } => {
+                        TunnelKind::Vxlan { port, vni, mac: mac.unwrap_or_default() }
+                    }
                     Forward::Ipip | Forward::L2 => TunnelKind::Ipip,
                 };
                 let tunnel = Tunnel { kind, local: hop.source, remote: way.address };
@@ -282,7 +289,10 @@ impl Fabric for Machine {
         let plane = Plane::clean(&self.name).map_err(|error| error.to_string());
         let own = Guard::clean(&format!("{}-own", self.name)).map_err(|error| error.to_string());
         if let Err(error) = plane.and(own) {
-            tracing::warn!(error, "something of the forwarding plane stays behind; the next start removes it");
+            tracing::warn!(
+                error,
+                "something of the forwarding plane stays behind; the next start removes it"
+            );
         }
     }
 }

@@ -138,7 +138,8 @@ impl Peers {
 
     /// How a node stands, for people; `None` if it takes no connections.
     pub(crate) fn status(&self, node: NodeId) -> Option<HandoffStatus> {
-        let state = lock(&self.slot(node)?.channel).as_ref().map(|channel| channel.state().borrow().clone())?;
+        let state =
+            lock(&self.slot(node)?.channel).as_ref().map(|channel| channel.state().borrow().clone())?;
         let (channel, agent) = match state {
             ChannelState::Connecting => ("connecting".to_owned(), None),
             ChannelState::Up { name, .. } => ("up".to_owned(), Some(name)),

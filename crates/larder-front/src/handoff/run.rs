@@ -91,7 +91,9 @@ impl Edge {
         let Some(handoff) = node.handoff.as_ref().filter(|_| self.config.moves_connections()) else { return };
         match handoff.control.to_socket_addrs().map(|mut addresses| addresses.next()) {
             Ok(Some(address)) => self.peers.watch(id, address, handoff.key),
-            Ok(None) => tracing::warn!(node = &*node.name, control = handoff.control, "the name has no address"),
+            Ok(None) => {
+                tracing::warn!(node = &*node.name, control = handoff.control, "the name has no address");
+            }
             Err(error) => {
                 tracing::warn!(node = &*node.name, control = handoff.control, %error, "the node is relayed");
             }
@@ -192,7 +194,8 @@ fn machine(config: &mut HandoffConfig, listen: &[SocketAddr]) -> (Option<Machine
         }
     }
     if config.setting.allows_repair() {
-        let opened = larder_handoff::repair::available().map_err(|why| MachineError::Io(io::Error::other(why)));
+        let opened =
+            larder_handoff::repair::available().map_err(|why| MachineError::Io(io::Error::other(why)));
         match opened.and_then(|()| Machine::open(config, listen, false)) {
             Ok(machine) => {
                 config.setting = Setting::Repair;

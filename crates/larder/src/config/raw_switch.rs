@@ -174,7 +174,14 @@ fn weight_one() -> f64 {
 
 impl From<&str> for RawPeer {
     fn from(address: &str) -> Self {
-        Self { address: address.to_owned(), name: None, weight: 1.0, cache: None, groups: Texts::default(), handoff: None }
+        Self {
+            address: address.to_owned(),
+            name: None,
+            weight: 1.0,
+            cache: None,
+            groups: Texts::default(),
+            handoff: None,
+        }
     }
 }
 

@@ -15,7 +15,8 @@ const FORWARDS: [&str; 4] = ["l2", "ipip", "gue", "vxlan"];
 pub(super) fn handoff(raw: &RawHandoff) -> Result<HandoffConfig, Fault> {
     let setting: Setting = raw.mechanism.parse().map_err(|_| {
         let what = format!("unknown value '{}'", raw.mechanism.escape_debug());
-        Fault::new("switch.handoff.mechanism", what).hint(suggest(&raw.mechanism, &Setting::ALL.map(Setting::name)))
+        Fault::new("switch.handoff.mechanism", what)
+            .hint(suggest(&raw.mechanism, &Setting::ALL.map(Setting::name)))
     })?;
     let mut config = HandoffConfig {
         setting,
@@ -39,11 +40,15 @@ pub(super) fn handoff(raw: &RawHandoff) -> Result<HandoffConfig, Fault> {
     };
     if config.moves_connections() {
         let Some(path) = &raw.identity else {
-            return Err(Fault::new("switch.handoff.identity", "missing: nodes must know who hands connections to them")
-                .hint("make a key with `larder keys new FILE`, and name the file here"));
+            return Err(Fault::new(
+                "switch.handoff.identity",
+                "missing: nodes must know who hands connections to them",
+            )
+            .hint("make a key with `larder keys new FILE`, and name the file here"));
         };
         let identity = Identity::load(Path::new(path));
-        config.identity = Some(identity.map_err(|error| Fault::new("switch.handoff.identity", error.to_string()))?);
+        config.identity =
+            Some(identity.map_err(|error| Fault::new("switch.handoff.identity", error.to_string()))?);
     }
     Ok(config)
 }
@@ -51,17 +56,22 @@ pub(super) fn handoff(raw: &RawHandoff) -> Result<HandoffConfig, Fault> {
 fn forward(raw: &RawHandoff) -> Result<Forward, Fault> {
     let key = "switch.handoff.forward";
     if raw.vni >= 1 << 24 {
-        return Err(Fault::new("switch.handoff.vni", format!("{} is out of range", raw.vni)).hint("0 to 16777215"));
+        return Err(
+            Fault::new("switch.handoff.vni", format!("{} is out of range", raw.vni)).hint("0 to 16777215")
+        );
     }
     if raw.forward_port == 0 {
-        return Err(Fault::new("switch.handoff.forward_port", "0 is no port").hint("1 to 65535; 4789 for vxlan"));
+        return Err(
+            Fault::new("switch.handoff.forward_port", "0 is no port").hint("1 to 65535; 4789 for vxlan")
+        );
     }
     match raw.forward.as_str() {
         "l2" => Ok(Forward::L2),
         "ipip" => Ok(Forward::Ipip),
         "gue" => Ok(Forward::Gue(raw.forward_port)),
         "vxlan" => Ok(Forward::Vxlan { port: raw.forward_port, vni: raw.vni }),
-        other => Err(Fault::new(key, format!("unknown value '{}'", other.escape_debug())).hint(suggest(other, &FORWARDS))),
+        other => Err(Fault::new(key, format!("unknown value '{}'", other.escape_debug()))
+            .hint(suggest(other, &FORWARDS))),
     }
 }
 
@@ -101,16 +111,26 @@ mod tests {
         );
         let switch = Written::parse("f", &text).unwrap().validate().unwrap().switch.unwrap().switch;
         let handoff = switch.handoff;
-        assert_eq!((handoff.setting, handoff.forward), (Setting::Cookie, Forward::Vxlan { port: 99, vni: 7 }));
-        assert_eq!((handoff.flows_max, handoff.targets_max, handoff.hold_max, handoff.hold_packets), (4096, 2048, 7, 8));
-        assert_eq!((&*handoff.name, handoff.interface.as_deref(), handoff.fast, handoff.tls), ("edge", Some("eth0"), false, false));
+        assert_eq!(
+            (handoff.setting, handoff.forward),
+            (Setting::Cookie, Forward::Vxlan { port: 99, vni: 7 })
+        );
+        assert_eq!(
+            (handoff.flows_max, handoff.targets_max, handoff.hold_max, handoff.hold_packets),
+            (4096, 2048, 7, 8)
+        );
+        assert_eq!(
+            (&*handoff.name, handoff.interface.as_deref(), handoff.fast, handoff.tls),
+            ("edge", Some("eth0"), false, false)
+        );
         assert_eq!(handoff.identity.map(|identity| identity.public()), Some(key));
         assert_eq!(switch.nodes[0].handoff.as_ref().map(|node| node.key), Some(key));
     }
 
     #[test]
     fn each_mistake_is_named() {
-        const HEAD: &str = "[switch]\nlisten = \"127.0.0.1:1\"\nnodes = [\"127.0.0.1:2\"]\n[switch.handoff]\n";
+        const HEAD: &str =
+            "[switch]\nlisten = \"127.0.0.1:1\"\nnodes = [\"127.0.0.1:2\"]\n[switch.handoff]\n";
         for (line, key, word) in [
             ("mechanism = \"cooky\"", "mechanism", "did you mean 'cookie'"),
             ("mechanism = \"auto\"", "identity", "larder keys new"),

@@ -5,7 +5,9 @@
 #![allow(unreachable_pub, clippy::panic, clippy::unwrap_used, reason = "test code: a panic is a failed test")]
 
 mod client;
+mod cluster;
 mod content;
+mod cookie;
 mod counters;
 mod direct;
 mod doctor;
