@@ -18,6 +18,8 @@ use tokio::sync::{mpsc, oneshot};
 /// Messages of all nodes that may wait for the edge; a node that says more is slowed down.
 const EVENTS_MAX: usize = 1_024;
 
+const TAG_MAX: u8 = 127;
+
 const UP: u8 = 1;
 const COOKIE: u8 = 2;
 const REPAIR: u8 = 4;
@@ -250,9 +252,10 @@ impl Peers {
     }
 }
 
-/// The tag of a node in timestamps: only the first 255 slots have one.
+/// The tag of a node in timestamps: only the first 127 slots have one, for a clock with a higher one looks like one that
+/// has gone back (RFC 7323 section 5.2).
 pub(crate) fn tag(node: NodeId) -> u8 {
-    u8::try_from(node.0 + 1).unwrap_or(0)
+    u8::try_from(node.0 + 1).ok().filter(|tag| *tag <= TAG_MAX).unwrap_or(0)
 }
 
 impl Edge {

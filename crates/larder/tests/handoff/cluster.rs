@@ -236,7 +236,7 @@ impl Cluster {
         let until = Instant::now() + PATIENCE;
         while Instant::now() < until && agents > 0 {
             let nodes = self.admin("/nodes");
-            if nodes.matches("\"channel\":\"up\"").count() >= agents {
+            if nodes.matches("\"channel\": \"up\"").count() >= agents {
                 return;
             }
             std::thread::sleep(Duration::from_millis(20));
