@@ -12,8 +12,9 @@ for source in *.bpf.c; do
     object=prebuilt/${source%.c}.o
     # -g is for BTF; the DWARF goes with the strip. The prefix map keeps this machine's paths out.
     clang -O2 -g -target bpf -mcpu=v3 -Wall -Wextra -Werror -Wno-unused-parameter -I"$include" \
-        -ffile-prefix-map="$PWD"=. -fdebug-compilation-dir=. -c "$source" -o "$object"
-    llvm-strip -g "$object"
+        -ffile-prefix-map="$PWD"=. -fdebug-compilation-dir=. -c "$source" -o "$object.new"
+    llvm-strip -g "$object.new"
+    mv "$object.new" "$object"
     echo "$object: $(stat -c %s "$object") bytes" >&2
 done
 sha256sum ./*.c ./*.h > prebuilt/SOURCES

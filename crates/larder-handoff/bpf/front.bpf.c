@@ -4,6 +4,7 @@
  * write at the same time. What is decided for which packet is in ARCHITECTURE.md, and the parts are in front_*.h.
  * Kernel: 5.18 (bpf_xdp_load_bytes, bpf_loop); native XDP, generic XDP or tc. */
 #include "front_flow.h"
+#include "front_icmp.h"
 
 char _license[] SEC("license") = "GPL";
 
@@ -29,11 +30,27 @@ IN int on_syn(void *ctx, int xdp, const struct packet *p, const struct service *
     return syn_answer(ctx, xdp, p, service);
 }
 
+/* What is not TCP: an ICMP message that a node must get, or none of ours. */
+IN int on_other(void *ctx, int xdp) {
+    struct packet p = {};
+    if (!icmp_quoted(frame_start(ctx, xdp), frame_end(ctx, xdp), &p))
+        return pass(xdp);
+    struct service *service = service_at(p.server, p.server_port_be);
+    if (!service || !frame_holds(ctx, xdp, l4_at(&p) + p.payload_bytes))
+        return pass(xdp);
+    struct flow_key key = {.client_port_be = p.client_port_be, .service = service->id};
+    __builtin_memcpy(key.client, p.client, 16);
+    struct flow *flow = bpf_map_lookup_elem(&flows, &key);
+    if (!flow || flow->state != FLOW_NODE)
+        return pass(xdp);
+    return forward(ctx, xdp, &p, flow->node);
+}
+
 IN int front(void *ctx, int xdp) {
     struct packet p = {};
     enum parsed parsed = packet_parse(frame_start(ctx, xdp), frame_end(ctx, xdp), &p);
     if (parsed == PARSED_OTHER)
-        return pass(xdp);
+        return on_other(ctx, xdp);
     struct service *service = service_at(p.server, p.server_port_be);
     if (!service)
         return pass(xdp);

@@ -8,15 +8,42 @@
 /* A FIN or RST is believed if it is so near to what the client sent last: a forged one would have to guess. */
 #define END_SLACK_BYTES 65536
 
+/* Makes the copy in `s` a whole packet of PUNT_BYTES_MAX bytes: what is cut off is as if it were lost, and the client
+ * sends it again. Only where the kernel has joined segments, after it has checked them; so the checksum may be left to
+ * user space, marked as one that waits. */
+IN void punt_cut(struct scratch *s, const struct packet *p) {
+    __be16 l3_bytes;
+    __u32 tcp_bytes = PUNT_BYTES_MAX - l4_at(p);
+    __u16 sum = ~csum_fold(pseudo_sum(p, tcp_bytes));
+    if (p->ipv6) {
+        l3_bytes = bpf_htons(tcp_bytes);
+        __builtin_memcpy(s->packet + ETH_HLEN + 4, &l3_bytes, 2);
+        s->packet[L4_AT_V6 + 13] &= ~(TCP_FIN | TCP_PSH);
+        __builtin_memcpy(s->packet + L4_AT_V6 + 16, &sum, 2);
+    } else {
+        struct iphdr *ip = (void *)(s->packet + ETH_HLEN);
+        __u32 old = ip->tot_len;
+        ip->tot_len = bpf_htons(PUNT_BYTES_MAX - ETH_HLEN);
+        ip->check = csum_fold((__u16)~ip->check + (__u16)~old + (__u64)ip->tot_len); /* RFC 1624 */
+        s->packet[L4_AT_V4 + 13] &= ~(TCP_FIN | TCP_PSH);
+        __builtin_memcpy(s->packet + L4_AT_V4 + 16, &sum, 2);
+    }
+}
+
 /* Puts the packet into the ring. Returns 0 if it does not fit. */
 IN int punt(void *ctx, int xdp, const struct packet *p, const struct flow_key *key, __u8 kind, __u8 flags, int first,
             __u64 hash) {
     __u32 bytes = l4_at(p) + p->header_bytes + p->payload_bytes;
+    int cut = config.checksums_partial && bytes > PUNT_BYTES_MAX;
     struct scratch *s = scratch();
+    if (cut)
+        bytes = PUNT_BYTES_MAX;
     if (!s || bytes > PUNT_BYTES_MAX || frame_load(ctx, xdp, 0, s->packet, clamp(bytes, PUNT_BYTES_MAX))) {
         count(COUNT_PUNT_LOST);
         return 0;
     }
+    if (cut)
+        punt_cut(s, p);
     __builtin_memset(&s->event, 0, sizeof(s->event));
     s->event.kind = kind;
     s->event.flags = flags;

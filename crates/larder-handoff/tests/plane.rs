@@ -82,6 +82,48 @@ fn stream() -> Vec<u8> {
     (0..9000_u32).map(|i| (i * 7 + i / 251) as u8).collect()
 }
 
+/// The nodes' network is behind another interface.
+fn forwards_by_another_interface(attach: Attach) {
+    let Some(lab) = Lab::new() else { return };
+    // GRO has the node's end of the veth take what XDP redirects.
+    assert!(lab.node_can(
+        "ip link add wg netns FRONT type veth peer name wm netns NODE && ip -n FRONT link set wg up && \
+         ip -n NODE link set wm address 02:00:00:00:00:45 up && \
+         ip netns exec NODE ethtool -K wm gro on >/dev/null && ip netns exec FRONT ethtool -K wg gro on >/dev/null"
+    ));
+    let plane = lab.inside("f", || Plane::start(&config(&lab, attach))).expect("a plane");
+    prepare(&plane, &lab);
+    let (ifindex, source_mac) = plane.interface_named("wg").expect("the interface");
+    assert!(plane.interface_named("nope").is_err());
+    let link = Link { tag: 1, ifindex, source_mac, next_hop: [2, 0, 0, 0, 0, 0x45], tunnel: None };
+    plane.set_link(0, Some(&link)).expect("a link");
+    let node = lab.sniffer("n");
+    let mut client = connected(&lab, VIP.parse().expect("an address"));
+    client.write_all(GET).expect("sent");
+    let (key, _, packet) = punted(&plane);
+    plane.forward(0, &packet).expect("forwarded");
+    assert!(node.sees(GET));
+    plane.put_flow(key, FlowTo::Node(0)).expect("a flow");
+    client.write_all(&stream()).expect("sent");
+    assert!(node.collects(&stream()), "redirected");
+    plane.stop(Leave::Nothing).expect("stopped");
+}
+
+#[test]
+fn native_xdp_redirects() {
+    forwards_by_another_interface(Attach::Native);
+}
+
+#[test]
+fn generic_xdp_redirects() {
+    forwards_by_another_interface(Attach::Generic);
+}
+
+#[test]
+fn tc_redirects() {
+    forwards_by_another_interface(Attach::Tc);
+}
+
 /// A node's kernel unpacks what the programs and user space wrap.
 fn tunnels_to_a_vxlan_device(attach: Attach) {
     let Some(lab) = Lab::new() else { return };

@@ -19,6 +19,9 @@ const EVENTS_READ_MAX: usize = 4096;
 /// Connections per call to the kernel while all are listed.
 const FLOWS_BATCH: u32 = 1024;
 
+/// The largest segment size to offer: a packet of that size fits into the ring with every header there can be.
+pub const MSS_MAX: u16 = 1900;
+
 /// What is done on a listen address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServiceSpec {
@@ -36,8 +39,8 @@ pub struct ServiceSpec {
     /// No new connections: SYNs go to the stack. What follows them is unknown here, so the stack gets it only without
     /// `grace`.
     pub closed: bool,
-    /// Segment size offered to clients. Bytes, without headers; the node's packets are the larger ones, so this bounds
-    /// what clients send.
+    /// Segment size offered to clients, which bounds what they send. Bytes, without headers; 536 to [`MSS_MAX`]. Take
+    /// off what tunnels add.
     pub mss: u16,
 }
 
@@ -131,10 +134,13 @@ impl Plane {
     ///
     /// # Errors
     ///
-    /// `id` is not below [`SERVICES_MAX`], or the kernel refuses (more addresses than that).
+    /// `id` is not below [`SERVICES_MAX`], a segment size out of range, or the kernel refuses (more addresses than that).
     pub fn set_service(&self, id: u16, address: SocketAddr, service: ServiceSpec) -> Result<(), PlaneError> {
         if id >= SERVICES_MAX {
             return Err(PlaneError::Config("more listen addresses than the plane has room for"));
+        }
+        if !(536..=MSS_MAX).contains(&service.mss) {
+            return Err(PlaneError::Config("a segment size out of range"));
         }
         let flag = |on: bool, flag: u16| if on { flag } else { 0 };
         let flags = flag(service.cookie, service_flag::COOKIE)

@@ -20,8 +20,8 @@
 //!
 //! # What it does not do
 //!
-//! VLAN-tagged frames, IPv4 options, fragments and IPv6 extension headers go to this host's stack. ICMP errors for a
-//! node's packets are not passed on to the node.
+//! VLAN-tagged frames, IPv4 options, fragments and IPv6 extension headers go to this host's stack, and so does ICMP,
+//! but for "packet too big", which goes to the node whose packet it was.
 
 mod control;
 mod error;
@@ -38,7 +38,7 @@ pub(crate) mod syscalls;
 #[cfg(test)]
 mod tests;
 
-pub use control::{FlowTo, ServiceSpec, TargetEntry, now_ns};
+pub use control::{FlowTo, MSS_MAX, ServiceSpec, TargetEntry, now_ns};
 pub use error::PlaneError;
 pub use events::PlaneEvent;
 pub use link::{Link, LinkError, Tunnel, TunnelKind};
@@ -231,7 +231,20 @@ impl Plane {
         (self.ifindex, self.mac)
     }
 
-    /// Readable when there are events.
+    /// Number and Ethernet address of another interface of the same network namespace, for a [`Link`] that leaves by it.
+    /// From native XDP that takes a driver that can send what XDP redirects (most that have XDP at all).
+    ///
+    /// # Errors
+    ///
+    /// The interface is not there.
+    pub fn interface_named(&self, interface: &str) -> Result<(u32, [u8; 6]), PlaneError> {
+        let failed = |source| PlaneError::Interface { interface: interface.to_owned(), source };
+        let mac = syscalls::interface_mac(self.sender.as_fd(), interface).map_err(failed)?;
+        Ok((ifindex(&self.sender, interface)?, mac))
+    }
+
+    /// Readable when there are events. It is woken for the first event behind those that have been read: read until
+    /// [`Plane::read_events`] finds none before waiting.
     pub fn events_fd(&self) -> BorrowedFd<'_> {
         self.events.as_fd()
     }

@@ -7,7 +7,7 @@
 use super::mapping::Mapping;
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
 const BUSY: u32 = 1 << 31;
 const DISCARDED: u32 = 1 << 30;
@@ -52,6 +52,9 @@ impl Ring {
             }
             read += (bytes + HEADER_BYTES).next_multiple_of(8) as u64;
             ours.store(read, Ordering::Release);
+            // The kernel wakes us only if it sees that we had read all before its record. So what we have read must be
+            // visible before we look whether there is more.
+            fence(Ordering::SeqCst);
         }
         records
     }

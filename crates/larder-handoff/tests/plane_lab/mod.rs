@@ -135,9 +135,9 @@ impl Lab {
         output(&format!("ip -n {} -d link show {device}", self.name(host))).contains("prog/xdp")
     }
 
-    /// Runs a command in which NODE is the node's namespace; whether it works.
+    /// Runs a command in which NODE and FRONT are names of namespaces; whether it works.
     pub(crate) fn node_can(&self, command: &str) -> bool {
-        let command = command.replace("NODE", &self.name("n"));
+        let command = command.replace("NODE", &self.name("n")).replace("FRONT", &self.name("f"));
         Command::new("sh").args(["-c", &command]).status().is_ok_and(|status| status.success())
     }
 

@@ -1,7 +1,9 @@
 //! Packets that are not whole, or not ours.
 
-use super::packet::{MSS, Packet, TIMESTAMPS, is_forwarded};
-use super::{Fate, KEYS, all_on, everywhere};
+use super::super::frame::{Frame, checksum};
+use super::packet::{ACK, FIN, MSS, Packet, TIMESTAMPS, is_forwarded, read};
+use super::{Attach, Bench, Fate, KEYS, Told, all_on, everywhere};
+use crate::abi::PUNT_BYTES_MAX;
 use crate::plane::FlowTo;
 
 /// Cut at every length the kernel lets in: never forwarded, never answered.
@@ -103,13 +105,72 @@ fn what_is_not_ours_goes_to_the_stack() {
     });
 }
 
-/// Larger than the ring takes: lost by name, and no connection is left.
+/// Larger than the ring takes. From a wire: lost by name, and no connection is left. Joined by the kernel: cut, as if the
+/// rest were lost.
 #[test]
-fn a_packet_too_large_to_punt_is_dropped() {
+fn a_packet_too_large_to_punt_is_cut_or_dropped() {
     everywhere(all_on(), |bench| {
-        let packet = bench.packet().opened(KEYS[0], 0).payload(&[b'x'; 2030]);
-        assert_eq!(bench.run(&packet.frame()), Fate::Dropped);
-        assert!(bench.plane.flow(bench.key()).is_none());
-        assert_eq!((bench.counter("punt_lost"), bench.told().len()), (1, 0));
+        let mut packet = bench.packet().opened(KEYS[0], 0).payload(&[b'x'; 3000]).flags(ACK | FIN);
+        let frame = packet.frame();
+        assert_eq!(bench.run(&frame), Fate::Dropped);
+        if bench.plane.attached() == Attach::Native {
+            assert!(bench.plane.flow(bench.key()).is_none());
+            assert_eq!((bench.counter("punt_lost"), bench.told().len()), (1, 0));
+            return;
+        }
+        let told = bench.told();
+        let Some(Told::Punt { first: true, packet: cut, .. }) = told.first() else {
+            unreachable!("{told:?}")
+        };
+        assert_eq!(cut.len(), PUNT_BYTES_MAX);
+        let whole = Frame::parse(cut).and_then(|frame| frame.completed()).expect("a packet with a checksum");
+        let (cut, _) = read(&whole);
+        packet.payload.truncate(cut.payload.len());
+        packet.flags = ACK;
+        assert_eq!(whole[14..], packet.frame()[14..]);
+    });
+}
+
+/// A router's "packet too big" for what a node has sent.
+fn too_big(bench: &Bench, mtu: u16) -> Vec<u8> {
+    let sent = Packet::new(bench.server(), bench.client()).payload(&[0; 64]).frame();
+    let mut icmp = if bench.v6 { vec![2, 0, 0, 0, 0, 0] } else { vec![3, 4, 0, 0, 0, 0] };
+    icmp.extend(mtu.to_be_bytes());
+    icmp.extend(&sent[14..]);
+    let carrier = bench.packet().payload(&icmp[20..]).frame();
+    let (at, protocol) = if bench.v6 { (54, 58) } else { (34, 1) };
+    let mut frame = carrier;
+    frame[at..].copy_from_slice(&icmp);
+    frame[if bench.v6 { 20 } else { 23 }] = protocol;
+    if !bench.v6 {
+        frame[24..26].fill(0);
+        let sum = checksum(&[&frame[14..34]]);
+        frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    }
+    frame
+}
+
+#[test]
+fn a_node_hears_that_its_packets_are_too_big() {
+    everywhere(all_on(), |bench| {
+        let frame = too_big(bench, 1280);
+        assert_eq!(bench.run(&frame), Fate::Passed, "nobody's");
+        bench.plane.put_flow(bench.key(), FlowTo::Local).expect("a flow");
+        assert_eq!(bench.run(&frame), Fate::Passed, "this host's");
+        bench.plane.put_flow(bench.key(), FlowTo::Node(7)).expect("a flow");
+        let sent = bench.run(&frame).sent();
+        assert_eq!((&sent[..6], &sent[6..12]), (super::NODE_MAC.as_slice(), super::OUR_MAC.as_slice()));
+        let ip_end = if bench.v6 { 54 } else { 34 };
+        assert_eq!(sent[ip_end..], frame[ip_end..]);
+        assert_eq!(sent[if bench.v6 { 21 } else { 22 }], 63);
+        for length in ip_end..frame.len() {
+            assert_eq!(bench.run(&frame[..length]), Fate::Passed, "{length} bytes");
+        }
+        // Another message about the same packet stays here.
+        let mut other = frame.clone();
+        other[ip_end] = if bench.v6 { 1 } else { 11 };
+        assert_eq!(bench.run(&other), Fate::Passed);
+        let flow = bench.plane.flow(bench.key()).expect("the flow");
+        assert_eq!((flow.packets, flow.last_seq), (0, 0), "it is no packet of the client's");
     });
 }
