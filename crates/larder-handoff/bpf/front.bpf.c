@@ -1,7 +1,22 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
 /* The front-end's programs: `front_xdp` and `front_tc` are the same, for the two hooks; `front_egress` silences sockets
  * whose connection has moved on; `front_set_flow` lets user space change a connection without losing what the others
- * write at the same time. What is decided for which packet is in ARCHITECTURE.md, and the parts are in front_*.h.
+ * write at the same time. The parts are in front_*.h.
+ *
+ * What becomes of a packet, first match; [x] only if the service says so:
+ *
+ *   not TCP, or not to a listen address        stack; "packet too big" about a node's packet: the node
+ *   lengths that contradict each other         dropped
+ *   SYN                                        noted in a flow that is there; [cookie, open] SYN-ACK, else stack
+ *   flow, packet proves a newer connection     the flow ends, then as for no flow
+ *   flow NODE / HOLD / RESET / LOCAL           its node / ring, up to a number / RST / stack
+ *   no flow, [cookie] valid: RST               dropped
+ *     data                                     [fast] known target, gates open: its node and OPENED; else HOLD and ring
+ *     FIN / nothing                            flow LOCAL, stack / dropped: the handshake's end
+ *   no flow, [tags] timestamp names a node     the node
+ *   no flow, [grace]                           dropped
+ *   no flow                                    stack
+ *
  * Kernel: 5.18 (bpf_xdp_load_bytes, bpf_loop); native XDP, generic XDP or tc. */
 #include "front_flow.h"
 #include "front_icmp.h"

@@ -15,7 +15,7 @@
 //!
 //! # Kernel
 //!
-//! 5.18 for XDP, 6.6 for tc (tcx, which the egress program needs in every mode). Rights: `CAP_BPF`, `CAP_NET_ADMIN`,
+//! 5.18. Before 6.6 tc has filters instead of links; a restart replaces those at once too. Rights: `CAP_BPF`, `CAP_NET_ADMIN`,
 //! `CAP_NET_RAW`, and `CAP_SYS_ADMIN` where no bpffs is mounted.
 //!
 //! # What it does not do
@@ -26,6 +26,7 @@
 mod control;
 mod error;
 mod events;
+mod filter;
 mod frame;
 mod gates;
 mod link;

@@ -4,6 +4,7 @@
 //! pinned lies in a directory named for its layout; another layout's is removed, since nothing can read it. One process
 //! at a time has an instance: it holds a lock on the directory, which ends with it.
 
+use super::filter::{self, FILTER};
 use super::syscalls;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open, statfs};
 use rustix::mount::{MountFlags, mount};
@@ -90,13 +91,16 @@ impl Pins {
         self.path(of).exists()
     }
 
-    /// Removes a pin, if it is there. A link's program is off its interface then.
+    /// Removes a pin, if it is there. What a link or filter attached is off its interface then.
     pub(crate) fn remove(&self, of: &str) -> io::Result<()> {
-        if of.starts_with(LINK)
-            && let Ok(link) = syscalls::open_pin(&self.path(of))
-        {
-            // Fails if the interface is gone, and with it what was attached.
-            let _ = syscalls::link_detach(link.as_fd());
+        if let Ok(pinned) = syscalls::open_pin(&self.path(of)) {
+            if of.starts_with(LINK) {
+                // Fails if the interface is gone, and with it what was attached.
+                let _ = syscalls::link_detach(pinned.as_fd());
+            }
+            if of.starts_with(FILTER) {
+                filter::detach(of, pinned.as_fd());
+            }
         }
         match fs::remove_file(self.path(of)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -111,7 +115,7 @@ impl Pins {
         for entry in fs::read_dir(&self.directory)? {
             names.push(entry?.file_name().to_string_lossy().into_owned());
         }
-        names.sort_by_key(|name| !name.starts_with(LINK));
+        names.sort_by_key(|name| !name.starts_with(LINK) && !name.starts_with(FILTER));
         names.iter().try_for_each(|name| self.remove(name))
     }
 

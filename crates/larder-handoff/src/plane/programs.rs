@@ -1,5 +1,6 @@
 //! The front-end's programs: loaded with the maps that a predecessor left, if they fit, and attached.
 
+use super::filter;
 use super::pins::Pins;
 use super::syscalls::{self, Hook};
 use super::{Attach, PlaneConfig, PlaneError};
@@ -133,26 +134,56 @@ impl Programs {
                 pins.remove(pin_name(other)).map_err(PlaneError::io("remove a predecessor's link"))?;
             }
         }
+        if hook != Hook::TcIngress {
+            let filter = filter::pin_name(ifindex, Hook::TcIngress);
+            pins.remove(&filter).map_err(PlaneError::io("remove a predecessor's filter"))?;
+        }
         let egress = self.hook(ifindex, Hook::TcEgress, "front_egress", pins)?;
         let ingress = self.hook(ifindex, hook, name, pins)?;
-        Ok(vec![ingress, egress])
+        Ok(ingress.into_iter().chain(egress).collect())
     }
 
-    /// Replaces the program of a pinned link at once, or makes the link and pins it.
-    fn hook(&self, ifindex: u32, hook: Hook, name: &'static str, pins: &Pins) -> Result<OwnedFd, PlaneError> {
+    /// Replaces the program of a pinned link at once, or makes the link and pins it. `None`: a filter does it.
+    fn hook(
+        &self,
+        ifindex: u32,
+        hook: Hook,
+        name: &'static str,
+        pins: &Pins,
+    ) -> Result<Option<OwnedFd>, PlaneError> {
         let program = self.program(name)?;
         if pins.is_pinned(pin_name(hook)) {
             match taken_over(ifindex, hook, &program, pins) {
-                Ok(Some(link)) => return Ok(link),
+                Ok(Some(link)) => return Ok(Some(link)),
                 Ok(None) | Err(_) => {
                     pins.remove(pin_name(hook)).map_err(PlaneError::io("remove a predecessor's link"))?;
                 }
             }
         }
-        let link = syscalls::link_create(program.as_fd(), ifindex, hook)
-            .map_err(PlaneError::io("attach a program"))?;
+        let link = match syscalls::link_create(program.as_fd(), ifindex, hook) {
+            Err(error) if is_tc(hook) && error.kind() == io::ErrorKind::InvalidInput => {
+                return self.filter(ifindex, hook, name, pins).map(|()| None);
+            }
+            link => link.map_err(PlaneError::io("attach a program"))?,
+        };
         syscalls::pin(link.as_fd(), &pins.path(pin_name(hook))).map_err(PlaneError::io("pin a link"))?;
-        Ok(link)
+        Ok(Some(link))
+    }
+
+    /// Adds or replaces a filter of tc, and notes it.
+    pub(super) fn filter(
+        &self,
+        ifindex: u32,
+        hook: Hook,
+        name: &'static str,
+        pins: &Pins,
+    ) -> Result<(), PlaneError> {
+        let program = self.program(name)?;
+        let note = pins.path(&filter::pin_name(ifindex, hook));
+        filter::attach(program.as_fd(), ifindex, hook).map_err(PlaneError::bpf("add a filter"))?;
+        // The note of the program before goes, the filter stays.
+        let _ = std::fs::remove_file(&note);
+        syscalls::pin(program.as_fd(), &note).map_err(PlaneError::io("note a filter"))
     }
 }
 
@@ -169,6 +200,10 @@ fn taken_over(
     }
     syscalls::link_update(link.as_fd(), program.as_fd())?;
     Ok(Some(link))
+}
+
+fn is_tc(hook: Hook) -> bool {
+    matches!(hook, Hook::TcIngress | Hook::TcEgress)
 }
 
 fn pin_name(hook: Hook) -> &'static str {

@@ -36,7 +36,8 @@ fn c_path(path: &Path) -> io::Result<CString> {
     Ok(CString::new(path.as_os_str().as_bytes())?)
 }
 
-/// Attaches a program to an interface; it stays while the link is open or pinned. tc needs Linux 6.6 (tcx).
+/// Attaches a program to an interface; it stays while the link is open or pinned. Links of tc (tcx)
+/// need Linux 6.6; before, `InvalidInput`.
 pub(crate) fn link_create(program: BorrowedFd<'_>, ifindex: u32, hook: Hook) -> io::Result<OwnedFd> {
     let (kind, flags) = match hook {
         Hook::XdpNative => (sys::BPF_XDP, sys::XDP_FLAGS_DRV_MODE),

@@ -135,9 +135,11 @@ impl Lab {
         output(&format!("ip -n {} -d link show {device}", self.name(host))).contains("prog/xdp")
     }
 
-    /// Runs a command in which NODE and FRONT are names of namespaces; whether it works.
-    pub(crate) fn node_can(&self, command: &str) -> bool {
-        let command = command.replace("NODE", &self.name("n")).replace("FRONT", &self.name("f"));
+    /// Runs a command in which CLIENT, FRONT and NODE are names of namespaces; whether it works.
+    pub(crate) fn can(&self, command: &str) -> bool {
+        let hosts = [("CLIENT", "c"), ("FRONT", "f"), ("NODE", "n")];
+        let named = |command: String, (word, host): (&str, &str)| command.replace(word, &self.name(host));
+        let command = hosts.into_iter().fold(command.to_owned(), named);
         Command::new("sh").args(["-c", &command]).status().is_ok_and(|status| status.success())
     }
 
