@@ -124,7 +124,8 @@ IN int flow_is_replaced(const struct flow *flow, const struct packet *p, const s
     int follows_syn = flow->flags & FLOW_SYN_SEEN && p->seq == flow->syn_seq + 1;
     if (!(p->flags & TCP_ACK) || p->flags & TCP_RST)
         return 0;
-    if (!(service->flags & SERVICE_COOKIE))
+    /* The stack answers SYNs: its answer has no cookie of ours to bring back. */
+    if (!(service->flags & SERVICE_COOKIE) || (service->flags & SERVICE_CLOSED && follows_syn))
         return follows_syn;
     int closing = flow->flags & (FLOW_CLIENT_FIN | FLOW_CLIENT_RST) && p->seq != flow->last_seq;
     return (follows_syn || closing) && p->seq != flow->first_seq && cookie_believed(p);

@@ -276,7 +276,8 @@ impl Plane {
         remove(&self.targets, hash.as_bytes(), "forget a target")
     }
 
-    /// Sets where a connection's packets go, and makes it known if it is not.
+    /// Sets where a connection's packets go, and makes it known if it is not. Packets that were held before are in the
+    /// ring still, and those of this instant may follow: whoever reads them passes them on.
     ///
     /// # Errors
     ///

@@ -141,24 +141,30 @@ fn a_closing_connection_is_replaced_by_any_that_is_proved() {
     });
 }
 
-/// Without cookies the stack answers the SYN; the acknowledgement of that answer belongs to it.
+/// Without cookies, or with the service closed, the stack answers the SYN; the acknowledgement of that answer belongs to
+/// it.
 #[test]
 fn a_connection_of_the_stack_replaces_the_old_one() {
-    everywhere(ServiceSpec { cookie: false, grace: false, ..all_on() }, |bench| {
-        to_node(bench);
-        bench.run(&data(bench, 0, b"12345").frame()).sent();
-        let mut syn = bench.packet().syn(&[&MSS]);
-        syn.seq = 0x4000_0000;
-        assert_eq!(bench.run(&syn.frame()), Fate::Passed);
-        let answer = Packet::new(bench.server(), bench.client()).flags(SYN | ACK);
-        assert_eq!(bench.run_egress(&answer.frame()), Fate::Passed);
-        bench.run(&data(bench, 5, b"still the old one").frame()).sent();
-        let mut ack = bench.packet();
-        ack.seq = 0x4000_0001;
-        assert_eq!(bench.run(&ack.frame()), Fate::Passed);
-        assert!(matches!(bench.told().as_slice(), [Told::Ended { node: 7, .. }]));
-        assert!(bench.plane.flow(bench.key()).is_none());
-    });
+    let repair = ServiceSpec { cookie: false, grace: false, ..all_on() };
+    let closed = ServiceSpec { closed: true, grace: false, ..all_on() };
+    everywhere(repair, replaced_by_the_stacks);
+    everywhere(closed, replaced_by_the_stacks);
+}
+
+fn replaced_by_the_stacks(bench: &Bench) {
+    to_node(bench);
+    bench.run(&data(bench, 0, b"12345").frame()).sent();
+    let mut syn = bench.packet().syn(&[&MSS]);
+    syn.seq = 0x4000_0000;
+    assert_eq!(bench.run(&syn.frame()), Fate::Passed);
+    let answer = Packet::new(bench.server(), bench.client()).flags(SYN | ACK);
+    assert_eq!(bench.run_egress(&answer.frame()), Fate::Passed);
+    bench.run(&data(bench, 5, b"still the old one").frame()).sent();
+    let mut ack = bench.packet();
+    ack.seq = 0x4000_0001;
+    assert_eq!(bench.run(&ack.frame()), Fate::Passed);
+    assert!(matches!(bench.told().as_slice(), [Told::Ended { node: 7, .. }]));
+    assert!(bench.plane.flow(bench.key()).is_none());
 }
 
 #[test]

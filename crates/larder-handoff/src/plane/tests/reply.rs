@@ -200,3 +200,35 @@ fn a_syn_does_not_end_a_connection() {
         assert!(bench.told().is_empty());
     });
 }
+
+/// Options of any bytes: the answer is whole, no longer than the SYN, and its cookie is ours. Prints the failing bytes.
+#[test]
+fn options_of_any_bytes_are_survived() {
+    everywhere(all_on(), |bench| {
+        let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut next = || {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random
+        };
+        for _ in 0..2000 {
+            let length = next() as usize % 11 * 4;
+            // Mostly kinds and lengths that mean something.
+            let mut byte = |_| match next() % 4 {
+                0 => next() as u8,
+                1 => [0, 1, 2, 3, 4, 8][next() as usize % 6],
+                _ => [2, 3, 4, 10][next() as usize % 4],
+            };
+            let options: Vec<u8> = (0..length).map(&mut byte).collect();
+            let syn = bench.packet().syn(&[&options]);
+            let answer = bench.run(&syn.frame()).sent();
+            assert!(answer.len() <= syn.frame().len(), "{options:?}");
+            let (reply, _) = read(&answer);
+            answered(&reply.options);
+            let kept = Cookie(reply.seq).check(KEYS[0], syn.from, syn.to, ISN);
+            assert!(kept.is_some_and(|kept| kept.wscale.is_none_or(|scale| scale <= 14)), "{options:?}");
+        }
+        assert_eq!(bench.counter("malformed"), 0);
+    });
+}
