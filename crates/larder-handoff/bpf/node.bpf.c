@@ -19,6 +19,12 @@
 #define STALE_BYTES (64 << 20)
 #define STALE_TIME_WAIT_BYTES (1 << 20)
 
+#define WAIT_NS 1000000ULL            /* how long a packet goes to the end of the line */
+#define WAITS_MAX 64                  /* and how often, all packets of a connection together */
+#define ACCEPT_NS 1000000000ULL       /* how long a connection without a socket may be one that a full listener refused */
+#define STRAY_AGAIN_NS 150000000ULL   /* a packet sent again comes later than this: RTO is at least 200 ms */
+#define STRAY_FORGET_NS 60000000000ULL
+
 static __always_inline enum parsed read_packet(struct __sk_buff *skb, struct packet *p) {
     __u32 want = skb->len < HEADERS_BYTES_MAX ? skb->len : HEADERS_BYTES_MAX;
     if (skb->data_end - skb->data < want)
@@ -42,13 +48,45 @@ static __always_inline struct bpf_sock *socket_of(struct __sk_buff *skb, const s
     return bpf_skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
 }
 
+/* The connection has begun, but what makes its socket is still on the way: the kernel takes packets through its layers
+ * in batches, so the next ones can come here before. They go to the end of the line, a few times; then the client has to
+ * send them again. */
+static __always_inline int wait(struct __sk_buff *skb, struct conn *conn) {
+    if (bpf_ktime_get_ns() - conn->opened_ns > WAIT_NS || __sync_fetch_and_add(&conn->waits, 1) >= WAITS_MAX)
+        return VERDICT_DROP;
+    return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
+}
+
+/* Whether the packet is of the connection that is written down, and not its first. */
+static __always_inline int follows(const struct packet *p, const struct conn *conn) {
+    return p->seq - conn->first_seq < STALE_BYTES;
+}
+
+/* Whether a packet is the first in a while for a connection that is not known. It may have overtaken the one that makes
+ * it known: a RST would cut a good connection. If it was none, the client sends it again and gets the RST then. */
+static __always_inline int is_first_stray(const struct flow_key *key) {
+    __u64 now = bpf_ktime_get_ns();
+    __u64 *since = bpf_map_lookup_elem(&strays, key);
+    if (since && now - *since > STRAY_AGAIN_NS && now - *since < STRAY_FORGET_NS)
+        return 0;
+    if (!since || now - *since >= STRAY_FORGET_NS)
+        bpf_map_update_elem(&strays, key, &now, BPF_ANY);
+    return 1;
+}
+
 /* No socket has this connection. */
-static __always_inline int without_socket(struct __sk_buff *skb, const struct flow_key *key, __u32 flags) {
+static __always_inline int without_socket(struct __sk_buff *skb, const struct packet *p, const struct flow_key *key,
+                                          __u32 flags) {
+    struct conn *conn = bpf_map_lookup_elem(&conns, key);
+    if (conn && (conn->flags & (CONN_COOKIE | CONN_ENDED)) == CONN_COOKIE && follows(p, conn) &&
+        bpf_ktime_get_ns() - conn->opened_ns < ACCEPT_NS)
+        return wait(skb, conn);
     if (flags & SERVICE_STASH)
         return stash(skb, key, 0);
-    if (flags & SERVICE_COOKIE)
-        count(COUNT_REFUSED);
-    return flags & SERVICE_GRACE ? VERDICT_DROP : VERDICT_NEXT;
+    if (!(flags & SERVICE_COOKIE))
+        return flags & SERVICE_GRACE ? VERDICT_DROP : VERDICT_NEXT;
+    count(COUNT_REFUSED);
+    return flags & SERVICE_GRACE || is_first_stray(key) ? VERDICT_DROP : VERDICT_NEXT;
 }
 
 /* The listener accepts the connection of this packet, which proves its cookie. */
@@ -71,7 +109,7 @@ static __always_inline int at_listener(struct __sk_buff *skb, const struct packe
     if (!skc || !(flags & SERVICE_COOKIE) || !cookie_proves(p)) {
         if (skc)
             bpf_sk_release(skc);
-        return without_socket(skb, key, flags);
+        return without_socket(skb, p, key, flags);
     }
     struct conn *conn = bpf_map_lookup_elem(&conns, key);
     int ended = conn && conn->flags & CONN_ENDED && conn->flags & CONN_COOKIE && conn->first_seq == p->seq;
@@ -106,13 +144,15 @@ static __always_inline int at_time_wait(struct __sk_buff *skb, const struct pack
         return VERDICT_NEXT;
     struct timestamps ts = {};
     int newer = timestamps_read(skb, p, &ts) && ts_recent && (__s32)(ts.value - ts_recent) > 0;
+    struct conn *conn = bpf_map_lookup_elem(&conns, key);
     if (flags & SERVICE_COOKIE && cookie_proves(p)) {
-        struct conn *conn = bpf_map_lookup_elem(&conns, key);
         if (!begins_another(p, conn, expected, newer))
             return VERDICT_NEXT;
         conn_begin(key, p, CONN_KILLING);
         return stale_kill(skb, p, expected);
     }
+    if (conn && conn->flags & CONN_KILLING && follows(p, conn))
+        return wait(skb, conn);
     /* All that the old client sent is there, so nothing of it lies behind. */
     if (flags & SERVICE_STASH) {
         __s32 ahead = p->seq - expected;
@@ -159,11 +199,15 @@ static __always_inline int at_socket(struct __sk_buff *skb, const struct packet 
     bpf_sk_release(skc);
     if (repair)
         return stash(skb, key, 0);
-    if (p->seq != expected && flags & SERVICE_COOKIE && cookie_proves(p)) {
+    if (p->seq != expected && flags & SERVICE_COOKIE) {
         struct conn *conn = bpf_map_lookup_elem(&conns, key);
-        if (begins_another(p, conn, expected, 0)) {
-            conn_begin(key, p, CONN_KILLING);
-            return stale_kill(skb, p, expected);
+        if (cookie_proves(p)) {
+            if (begins_another(p, conn, expected, 0)) {
+                conn_begin(key, p, CONN_KILLING);
+                return stale_kill(skb, p, expected);
+            }
+        } else if (conn && conn->flags & CONN_KILLING && follows(p, conn)) {
+            return wait(skb, conn);
         }
     }
     if (flags & SERVICE_STASH && p->seq - expected + STALE_BYTES >= 2U * STALE_BYTES)

@@ -5,6 +5,7 @@
 
 #define TUNNELS_MAX 256      /* tunnel ends; one for each front-end and protocol */
 #define FROZEN_MAX 16384     /* connections frozen at a time */
+#define STRAYS_MAX 8192      /* connections that a packet came for and that are not known */
 #define STASH_BYTES_MAX 65600 /* of one packet, Ethernet header included: as much as the kernel merges */
 
 /* Where encapsulated packets come from and go to. Addresses as in struct flow_key; remote all zero: from anybody. */
@@ -33,7 +34,7 @@ struct conn {
     __u32 flags;
     __u32 first_seq; /* sequence number of the client's first byte; valid with CONN_COOKIE or CONN_KILLING */
     __u32 kills;     /* tries to remove a predecessor */
-    __u32 zero;
+    __u32 waits;     /* packets put behind the first one, which had made no socket yet */
     __u64 opened_ns; /* CLOCK_MONOTONIC */
     __u64 seen_ns;   /* last packet from the client */
 };

@@ -54,6 +54,14 @@ struct {
     __type(value, struct conn);
 } conns SEC(".maps");
 
+/* When the first packet came for a connection that is not known. Apart from `conns`, as anybody can fill it. */
+struct {
+    __uint(type, BPF_MAP_TYPE_LRU_HASH);
+    __uint(max_entries, STRAYS_MAX);
+    __type(key, struct flow_key);
+    __type(value, __u64);
+} strays SEC(".maps");
+
 struct {
     __uint(type, BPF_MAP_TYPE_RINGBUF);
     __uint(max_entries, 1 << 20);

@@ -35,7 +35,7 @@ pub(super) struct RawConn {
     pub(super) flags: u32,
     pub(super) first_seq: u32,
     pub(super) kills: u32,
-    pub(super) zero: u32,
+    pub(super) waits: u32,
     pub(super) opened_ns: u64,
     pub(super) seen_ns: u64,
 }

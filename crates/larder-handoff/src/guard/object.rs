@@ -10,7 +10,8 @@ use std::sync::Once;
 pub(super) static NODE: &[u8] = include_bytes!("../../bpf/prebuilt/node.bpf.o");
 
 /// Tables that outlive the process. The counters too: a restart does not set them back.
-const TABLES: [&str; 8] = ["services", "keys", "tag", "tunnels", "frozen", "conns", "events", "counters"];
+const TABLES: [&str; 9] =
+    ["services", "keys", "tag", "tunnels", "frozen", "conns", "strays", "events", "counters"];
 
 /// Whether the kernel can make a listener accept a connection from a cookie.
 pub(super) fn kernel_accepts_cookies() -> bool {

@@ -127,19 +127,33 @@ impl Lab {
 
     /// Sends a segment to the node.
     pub(crate) fn inject(&self, segment: &Segment) {
-        let mut orders = self.orders();
-        let frame = wrapped(&orders, &segment.frame(NODE_MAC, FRONT_MAC));
-        orders.inject.push(frame);
+        self.inject_all(std::slice::from_ref(segment));
     }
 
-    /// Has the node's interface wait a little for more segments to merge. Under `ip netns exec`, as `/sys` must be that
-    /// of the namespace.
+    /// Sends segments to the node, without a pause between them.
+    pub(crate) fn inject_all(&self, segments: &[Segment]) {
+        let mut orders = self.orders();
+        let frames: Vec<_> =
+            segments.iter().map(|segment| wrapped(&orders, &segment.frame(NODE_MAC, FRONT_MAC))).collect();
+        orders.inject.extend(frames);
+    }
+
+    /// Has the node's interface wait a little for more segments to merge.
     pub(crate) fn merge_segments(&self) {
-        let setting = format!("/sys/class/net/{INTERFACE}/gro_flush_timeout");
+        self.set_interface("gro_flush_timeout", "3000000");
+    }
+
+    /// Has a thread of the kernel receive on the node, which takes several packets at a time through each layer.
+    pub(crate) fn receive_in_batches(&self) {
+        self.set_interface("threaded", "1");
+    }
+
+    /// Under `ip netns exec`, as `/sys` must be that of the namespace.
+    fn set_interface(&self, name: &str, value: &str) {
         let mut command = std::process::Command::new("ip");
         command.args(["netns", "exec", self.node.name(), "sh", "-c"]);
-        let done = command.arg(format!("echo 3000000 > {setting}")).status().expect("ip runs");
-        assert!(done.success());
+        let line = format!("echo {value} > /sys/class/net/{INTERFACE}/{name}");
+        assert!(command.arg(line).status().expect("ip runs").success());
     }
 
     /// The first segment with something in it that a client has sent to the node.

@@ -1,8 +1,10 @@
 //! Connections on addresses that an old connection still holds, and old packets on new ones.
 
-use crate::frame::RST;
-use crate::lab::{Lab, PATIENCE, eventually, vip};
-use crate::support::{COOKIE, accept, closed, count, exchange, expect_bytes, guarded, listen, patient};
+use crate::frame::{ACK, FIN, RST, Segment};
+use crate::lab::{KEY, Lab, PATIENCE, eventually, vip};
+use crate::support::{
+    COOKIE, accept, claim_with, closed, count, exchange, expect_bytes, guarded, listen, patient,
+};
 use crate::wire::tcp_info;
 use socket2::{Domain, Socket, Type};
 use std::io::{Read, Write};
@@ -162,4 +164,30 @@ fn crowd(lab: &Lab, thread: u32, each: u32) -> u32 {
         tcp_info(client).tcpi_total_retrans
     };
     (0..each).map(one).sum()
+}
+
+/// A new connection's first packets come together while the old one is in TIME_WAIT. Nobody sends anything twice.
+#[test]
+fn what_follows_a_reused_address_at_once_is_not_lost() {
+    let Some((lab, guard)) = guarded(COOKIE) else { return };
+    lab.orders().mute = true;
+    lab.receive_in_batches();
+    let listener = listen(&lab, vip(false));
+    for round in 0..50_u32 {
+        let first = claim_with(false, 5001, KEY, 1000 + round * 1_000_000);
+        let seq = first.seq.wrapping_add(5);
+        let second = Segment { seq, payload: b"second".to_vec(), ..first.clone() };
+        lab.inject_all(&[first.clone(), second]);
+        let mut server = accept(&listener);
+        expect_bytes(&mut server, b"GET /second");
+        lab.orders().from_node.clear();
+        // The server ends first, so that TIME_WAIT is the node's.
+        drop(server);
+        let fin = lab.expect_from_node("a FIN", |segment| segment.flags & FIN != 0);
+        let ack = fin.seq.wrapping_add(1);
+        let seq = seq.wrapping_add(6);
+        lab.inject(&Segment { seq, ack, flags: FIN | ACK, payload: Vec::new(), ..first });
+        lab.expect_from_node("its acknowledgement", |segment| segment.ack == seq.wrapping_add(1));
+    }
+    assert_eq!((count(&guard, "accepted"), count(&guard, "stale_killed")), (50, 49));
 }

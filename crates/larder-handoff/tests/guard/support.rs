@@ -97,9 +97,19 @@ pub(crate) fn closed(guard: &Guard, into: &mut Vec<(FlowKey, Option<u32>)>) {
 
 /// A segment that claims to be the first of a connection.
 pub(crate) fn claim(v6: bool, port: u16, key: CookieKey) -> Segment {
+    claim_with(v6, port, key, 1000)
+}
+
+/// The same with an initial sequence number.
+pub(crate) fn claim_with(v6: bool, port: u16, key: CookieKey, isn: u32) -> Segment {
     let from = SocketAddr::new(address(v6, 2), port);
     let options = SynOptions { mss: 1440, sack: false, timestamps: false, wscale: None };
-    let cookie = Cookie::make(key, from, vip(v6), 1000, options);
+    let cookie = Cookie::make(key, from, vip(v6), isn, options);
     let ack = cookie.0.wrapping_add(1);
-    Segment { seq: 1001, ack, payload: b"GET /".to_vec(), ..Segment::new(from, vip(v6), ACK | PSH) }
+    Segment {
+        seq: isn.wrapping_add(1),
+        ack,
+        payload: b"GET /".to_vec(),
+        ..Segment::new(from, vip(v6), ACK | PSH)
+    }
 }
