@@ -11,6 +11,7 @@
 #include "node_maps.h"
 #include "node_tunnel.h"
 #include <bpf/bpf_core_read.h>
+#include <linux/if_packet.h>
 
 #define HEADERS_BYTES_MAX (L4_AT_V6 + TCP_HEADER_BYTES_MAX)
 
@@ -86,7 +87,10 @@ static __always_inline int without_socket(struct __sk_buff *skb, const struct pa
     if (!(flags & SERVICE_COOKIE))
         return flags & SERVICE_GRACE ? VERDICT_DROP : VERDICT_NEXT;
     count(COUNT_REFUSED);
-    return flags & SERVICE_GRACE || is_first_stray(key) ? VERDICT_DROP : VERDICT_NEXT;
+    if (flags & SERVICE_GRACE)
+        return VERDICT_DROP;
+    /* Where the stack answers SYNs too, it may have done so with a cookie of its own. */
+    return !(flags & SERVICE_SYNS) && is_first_stray(key) ? VERDICT_DROP : VERDICT_NEXT;
 }
 
 /* The listener accepts the connection of this packet, which proves its cookie. */
@@ -226,6 +230,9 @@ SEC("tc")
 int node_ingress(struct __sk_buff *skb) {
     struct packet p = {};
     struct flow_key key;
+    /* Somebody else's, which the interface hears because it listens to all, or the network floods it. */
+    if (skb->pkt_type == PACKET_OTHERHOST)
+        return VERDICT_NEXT;
     int opened = tunnel_open(skb);
     int other = opened == OPENED_TUNNEL ? VERDICT_DROP : VERDICT_NEXT;
     struct service *service = 0;

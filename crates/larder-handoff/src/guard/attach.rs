@@ -5,7 +5,7 @@
 //! discipline itself stays when the filter goes, as others may use it.
 
 use super::GuardError;
-use crate::plane::syscalls::{Hook, link_create, link_ifindex, link_update, open_pin, pin};
+use crate::plane::syscalls::{Hook, link_create, link_detach, link_ifindex, link_update, open_pin, pin};
 use libbpf_rs::{TC_EGRESS, TC_INGRESS, TcHook, TcHookBuilder};
 use std::fs;
 use std::io;
@@ -22,7 +22,7 @@ pub(crate) enum Attached {
     /// By a link; it goes when the descriptor is closed, if it is not pinned.
     Link {
         /// Keeps the link.
-        _fd: OwnedFd,
+        fd: OwnedFd,
     },
     /// By a filter; it stays until it is removed.
     Filter {
@@ -44,7 +44,7 @@ impl Attached {
         if let Ok(link) = open_pin(path) {
             if link_ifindex(link.as_fd()).is_ok_and(|found| found == ifindex) {
                 link_update(link.as_fd(), program).map_err(GuardError::io("replace a program"))?;
-                return Ok((Self::Link { _fd: link }, true));
+                return Ok((Self::Link { fd: link }, true));
             }
             // Its interface is gone, or is another now.
             fs::remove_file(path).map_err(GuardError::io("remove an old link"))?;
@@ -52,7 +52,7 @@ impl Attached {
         match link_create(program, ifindex, hook) {
             Ok(link) => {
                 pin(link.as_fd(), path).map_err(GuardError::io("pin a link"))?;
-                Ok((Self::Link { _fd: link }, false))
+                Ok((Self::Link { fd: link }, false))
             }
             Err(e) if tcx_is_missing(&e) => Ok((Self::filter(program, ifindex, hook)?, false)),
             Err(source) => Err(GuardError::Io { doing: "attach a program", source }),
@@ -62,7 +62,7 @@ impl Attached {
     /// Attaches `program` for as long as this lives.
     pub(crate) fn hold(program: BorrowedFd<'_>, ifindex: u32, hook: Hook) -> Result<Self, GuardError> {
         match link_create(program, ifindex, hook) {
-            Ok(link) => Ok(Self::Link { _fd: link }),
+            Ok(link) => Ok(Self::Link { fd: link }),
             Err(e) if tcx_is_missing(&e) => Self::filter(program, ifindex, hook),
             Err(source) => Err(GuardError::Io { doing: "attach a program", source }),
         }
@@ -75,11 +75,20 @@ impl Attached {
         Ok(Self::Filter { ifindex, hook })
     }
 
-    /// Takes a filter away. Links go with their descriptor and pin.
+    /// Takes the program off at once. `any` is any open descriptor: the call for filters wants one and does not use it.
     pub(crate) fn remove(&self, any: BorrowedFd<'_>) {
-        if let Self::Filter { ifindex, hook } = *self {
-            remove_filter(any, ifindex, hook);
+        match self {
+            // An interface that is gone has taken its link along.
+            Self::Link { fd } => drop(link_detach(fd.as_fd())),
+            Self::Filter { ifindex, hook } => remove_filter(any, *ifindex, *hook),
         }
+    }
+}
+
+/// Takes the program off whose link is pinned at `path`, at once rather than when the kernel notices that nobody has it.
+pub(crate) fn remove_pinned(path: &Path) {
+    if let Ok(link) = open_pin(path) {
+        let _ = link_detach(link.as_fd());
     }
 }
 

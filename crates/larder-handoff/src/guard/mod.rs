@@ -8,7 +8,10 @@
 //!   in TIME_WAIT or forgotten, is removed first;
 //! - packets for a socket that is to come, is in `TCP_REPAIR` or is frozen are handed to user space
 //!   ([`GuardEvent::Stash`]), to be given back by [`crate::inject::Tap`];
-//! - SYNs are dropped, as a node must not answer for the address.
+//! - SYNs are dropped, as a node must not answer for the address;
+//! - packets of an accepted connection that come in one batch with its first, before that has made a socket, are put
+//!   behind it. Where cookies are believed, a packet for an unknown connection is dropped the first time, as it may have
+//!   overtaken the one that makes it known, and is answered with a RST if it comes again after 150 ms.
 //!
 //! Outwards: frozen sockets are silenced. Both ways it is noted which connections live ([`Guard::each_conn`]), and told
 //! when both sides have ended or a RST has passed ([`GuardEvent::Closed`]).
@@ -16,7 +19,7 @@
 //! The same programs serve a front-end's own stack, with no tag and [`GuardService::syns`].
 //!
 //! # Limits
-//! 64 listen addresses, 256 tunnel ends, 16,384 frozen connections, [`GuardConfig::conns_max`] connections (the one
+//! 64 listen addresses, 256 tunnel ends, 16,384 frozen connections, 8192 unknown ones, [`GuardConfig::conns_max`] connections (the one
 //! longest without a packet is forgotten first), [`GuardConfig::ring_bytes`] for events: what finds no room is counted
 //! as `event_lost` or `stash_lost`. A stashed packet is sent again by its client; a lost end is found by
 //! [`Guard::each_conn`].
@@ -55,6 +58,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use zerocopy::{FromBytes, IntoBytes};
 
+/// The programs, and the names of their links' pins.
+const PROGRAMS: [(&str, Hook); 2] = [("node_ingress", Hook::TcIngress), ("node_egress", Hook::TcEgress)];
 /// Names the interface of filters, which unlike links do not know it by their pin.
 const FILTER_MARK: &str = "filter-";
 /// Records handed out by one call of [`Guard::read_events`].
@@ -145,7 +150,8 @@ struct Tables {
 pub struct Guard {
     tables: Tables,
     ring: Mutex<Ring>,
-    attached: Vec<Attached>,
+    // Keeps the programs on should somebody remove the pins.
+    _attached: Vec<Attached>,
     name: String,
     pins: PathBuf,
     cookies: bool,
@@ -180,12 +186,12 @@ impl Guard {
         }
         let ifindex = interface_index(&config.interface)?;
         let pins = pins::directory(&config.name)?;
-        pins::remove(&config.name, Some(&pins), remove_filters)?;
+        pins::remove(&config.name, Some(&pins), take_off)?;
         let fresh = fs::read_dir(&pins).is_ok_and(|mut entries| entries.next().is_none());
         let started = Self::start_in(config, image, ifindex, &pins, cookies);
         if started.is_err() && fresh {
             // What was loaded half is of no use. The error that made it so is the one to tell.
-            let _ = pins::remove(&config.name, None, remove_filters);
+            let _ = pins::remove(&config.name, None, take_off);
         }
         started
     }
@@ -202,7 +208,7 @@ impl Guard {
         let ring = Ring::new(tables.events.as_fd(), config.ring_bytes)
             .map_err(GuardError::io("map the events into memory"))?;
         let mut attached = Vec::new();
-        for (name, hook) in [("node_ingress", Hook::TcIngress), ("node_egress", Hook::TcEgress)] {
+        for (name, hook) in PROGRAMS {
             let program = object
                 .progs_mut()
                 .find(|program| program.name() == name)
@@ -217,7 +223,7 @@ impl Guard {
         Ok(Self {
             tables,
             ring: Mutex::new(ring),
-            attached,
+            _attached: attached,
             name: config.name.clone(),
             pins: pins.to_owned(),
             cookies,
@@ -412,10 +418,7 @@ impl Guard {
         self.leave = leave;
         match leave {
             Leave::Guarding => Ok(()),
-            Leave::Nothing => {
-                self.attached.clear();
-                pins::remove(&self.name, None, remove_filters)
-            }
+            Leave::Nothing => pins::remove(&self.name, None, take_off),
         }
     }
 
@@ -424,7 +427,7 @@ impl Guard {
     /// # Errors
     /// A name that cannot be one; what cannot be removed.
     pub fn clean(name: &str) -> Result<(), GuardError> {
-        pins::remove(name, None, remove_filters)
+        pins::remove(name, None, take_off)
     }
 
     /// Where its programs and tables are pinned.
@@ -436,7 +439,7 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if self.leave == Leave::Nothing
-            && let Err(e) = pins::remove(&self.name, None, remove_filters)
+            && let Err(e) = pins::remove(&self.name, None, take_off)
         {
             tracing::warn!("{e}");
         }
@@ -473,8 +476,11 @@ fn gone(deleted: libbpf_rs::Result<()>, doing: &'static str) -> Result<(), Guard
     }
 }
 
-/// Takes the filters off the interfaces that a directory of pins names.
-fn remove_filters(pins: &Path) {
+/// Takes the programs off that a directory of pins names.
+fn take_off(pins: &Path) {
+    for (name, _) in PROGRAMS {
+        attach::remove_pinned(&pins.join(name));
+    }
     let Ok(entries) = fs::read_dir(pins) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();

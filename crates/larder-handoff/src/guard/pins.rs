@@ -1,6 +1,6 @@
 //! Where programs and tables stay while no process holds them: a directory in a bpffs.
 //!
-//! `/sys/fs/bpf/larder/<name>/node<version>`; on a host without a bpffs there, one is mounted at `/run/larder/bpf`.
+//! `/sys/fs/bpf/larder-guard/<name>/node<version>`; on a host without a bpffs there, one is mounted at `/run/larder/bpf`.
 //! The version is that of the tables' meaning: another version is never adopted, only removed.
 
 use super::GuardError;
@@ -57,7 +57,7 @@ fn instance(name: &str) -> Result<PathBuf, GuardError> {
     if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(sound) {
         return Err(GuardError::Config("a name has 1 to 32 letters, digits, - and _"));
     }
-    Ok(bpffs().map_err(GuardError::io("find or mount a bpffs"))?.join("larder").join(name))
+    Ok(bpffs().map_err(GuardError::io("find or mount a bpffs"))?.join("larder-guard").join(name))
 }
 
 fn bpffs() -> io::Result<PathBuf> {

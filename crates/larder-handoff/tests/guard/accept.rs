@@ -1,7 +1,7 @@
 //! Listeners accept from cookies, and only from good ones.
 
 use crate::frame::{ACK, FIN, RST, SYN, Segment};
-use crate::lab::{KEY, NO_KEY, OLD_KEY, address, eventually, vip};
+use crate::lab::{INTERFACE, KEY, NO_KEY, OLD_KEY, address, eventually, vip};
 use crate::support::{
     COOKIE, SERVICE, accept, claim, closed, connect, count, exchange, expect_bytes, guarded, listen,
 };
@@ -217,4 +217,42 @@ fn a_segment_that_overtakes_the_first_is_not_reset() {
     expect_bytes(&mut server, b"second");
     assert_eq!(count(&guard, "accepted"), 1);
     assert!(lab.orders().from_node.iter().all(|segment| segment.flags & RST == 0));
+}
+
+/// A network that does not know where an address is sends its frames to everybody.
+#[test]
+fn frames_for_other_hosts_are_left_alone() {
+    let Some((lab, guard)) = guarded(GuardService { stash: true, ..COOKIE }) else { return };
+    lab.orders().mute = true;
+    lab.node.ip(&format!("link set {INTERFACE} promisc on")).expect("set");
+    let listener = listen(&lab, vip(false));
+    lab.inject_for_another(&claim(false, 5001, KEY));
+    lab.inject_for_another(&claim(false, 5002, NO_KEY));
+    lab.inject(&claim(false, 5003, KEY));
+    assert_eq!(accept(&listener).peer_addr().expect("a peer").port(), 5003);
+    assert_eq!((count(&guard, "accepted"), count(&guard, "stashed")), (1, 0));
+}
+
+/// The front-end's own stack: connections that it accepts itself and connections from cookies, side by side.
+#[test]
+fn the_stacks_own_handshake_works_beside_cookies() {
+    let services =
+        [GuardService { syns: true, ..COOKIE }, GuardService { syns: true, stash: true, ..COOKIE }];
+    for service in services {
+        let Some((lab, guard)) = guarded(service) else { return };
+        for v6 in [false, true] {
+            let listener = listen(&lab, vip(v6));
+            for own in [true, false, true] {
+                lab.orders().pass_syns = own;
+                let (mut client, mut server) = exchange(&lab, &listener, v6);
+                server.write_all(b"answer").expect("sent");
+                drop(server);
+                let mut answer = Vec::new();
+                client.read_to_end(&mut answer).expect("all of it");
+                assert_eq!(answer, b"answer");
+            }
+        }
+        eventually("six ends", || (count(&guard, "closed") == 6).then_some(()));
+        assert_eq!((count(&guard, "accepted"), count(&guard, "stashed")), (2, 0));
+    }
 }

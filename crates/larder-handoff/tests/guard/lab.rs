@@ -130,6 +130,12 @@ impl Lab {
         self.inject_all(std::slice::from_ref(segment));
     }
 
+    /// Sends a segment by the node's wire, but to another host.
+    pub(crate) fn inject_for_another(&self, segment: &Segment) {
+        let frame = segment.frame([2, 0, 0, 0, 0, 0x12], FRONT_MAC);
+        self.orders().inject.push(frame);
+    }
+
     /// Sends segments to the node, without a pause between them.
     pub(crate) fn inject_all(&self, segments: &[Segment]) {
         let mut orders = self.orders();

@@ -1,10 +1,12 @@
 //! Guards come, go, and take over from each other.
 
+use crate::frame::{ACK, SYN, Segment};
 use crate::lab::{INTERFACE, address, vip};
 use crate::support::{COOKIE, STASH, count, exchange, expect_bytes, guarded, listen, start, unique_name};
 use larder_handoff::guard::{Guard, GuardConfig, GuardError, Leave, Tunnel, TunnelKind};
 use larder_handoff::inject::Tap;
 use std::io::Write;
+use std::net::SocketAddr;
 
 /// Programs and tables outlive the guard if told to, and connections never notice.
 #[test]
@@ -37,6 +39,10 @@ fn a_guard_is_replaced_without_a_gap() {
     std::mem::forget(guard);
     Guard::clean(&name).expect("cleaned");
     assert!(!pins.exists());
+    // At once, though the forgotten guard still has its links open: the stack answers SYNs again.
+    let syn = Segment { seq: 7, ..Segment::new(SocketAddr::new(address(false, 2), 6001), vip(false), SYN) };
+    lab.inject(&syn);
+    lab.expect_from_node("an answer", |segment| segment.flags == SYN | ACK);
 }
 
 #[test]
