@@ -234,12 +234,11 @@ int node_ingress(struct __sk_buff *skb) {
     if (skb->pkt_type == PACKET_OTHERHOST)
         return VERDICT_NEXT;
     int opened = tunnel_open(skb);
-    int other = opened == OPENED_TUNNEL ? VERDICT_DROP : VERDICT_NEXT;
     struct service *service = 0;
     if (opened != OPENED_BAD && read_packet(skb, &p) == PARSED_TCP)
         service = service_of(p.server, p.server_port_be);
-    if (opened == OPENED_BAD || (!service && other == VERDICT_DROP)) {
-        /* A tunnel carries packets for our services and nothing else. */
+    /* A tunnel carries packets for our services and what is said about them, nothing else. */
+    if (opened == OPENED_BAD || (!service && opened == OPENED_TUNNEL && !is_too_big_of_service(skb))) {
         count(COUNT_MALFORMED);
         return VERDICT_DROP;
     }

@@ -78,6 +78,31 @@ static __always_inline __u16 tunnel_inner(struct __sk_buff *skb, const struct tu
     return inner == bpf_htons(ETH_P_IP) ? ETH_P_IP : inner == bpf_htons(ETH_P_IPV6) ? ETH_P_IPV6 : 0;
 }
 
+/* Whether an unwrapped packet is a router's word that a packet from one of our services was too big (RFC 1191, RFC 8201):
+ * without it a connection over a path with a smaller MTU would stall. The stack checks whether it is true. */
+static __noinline int is_too_big_of_service(struct __sk_buff *skb) {
+    __u8 address[16];
+    __be16 port_be;
+    __u32 icmp_at = skb->protocol == bpf_htons(ETH_P_IP) ? L4_AT_V4 : L4_AT_V6, quoted_at = icmp_at + 8;
+    __u8 about[2], protocol;
+    __be32 v4;
+    if (bpf_skb_load_bytes(skb, icmp_at, about, 2))
+        return 0;
+    if (icmp_at == L4_AT_V4) {
+        if (bpf_skb_load_bytes(skb, sizeof(struct ethhdr) + 9, &protocol, 1) || protocol != IPPROTO_ICMP ||
+            about[0] != 3 || about[1] != 4 || bpf_skb_load_bytes(skb, quoted_at + 12, &v4, 4) ||
+            bpf_skb_load_bytes(skb, quoted_at + sizeof(struct iphdr), &port_be, 2))
+            return 0;
+        map_v4(address, v4);
+    } else {
+        if (bpf_skb_load_bytes(skb, sizeof(struct ethhdr) + 6, &protocol, 1) || protocol != IPPROTO_ICMPV6 ||
+            about[0] != 2 || bpf_skb_load_bytes(skb, quoted_at + 8, address, 16) ||
+            bpf_skb_load_bytes(skb, quoted_at + sizeof(struct ipv6hdr), &port_be, 2))
+            return 0;
+    }
+    return service_of(address, port_be) != 0;
+}
+
 /* Leaves the outer Ethernet header in front of the inner packet: its destination is this host. */
 APART int tunnel_open(struct __sk_buff *skb) {
     struct tunnel_key key = {};

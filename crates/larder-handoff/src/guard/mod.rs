@@ -152,6 +152,7 @@ pub struct Guard {
     ring: Mutex<Ring>,
     // Keeps the programs on should somebody remove the pins.
     _attached: Vec<Attached>,
+    _lock: fs::File,
     name: String,
     pins: PathBuf,
     cookies: bool,
@@ -185,10 +186,10 @@ impl Guard {
             return Err(GuardError::Config("conns_max is 1024 to 16777216"));
         }
         let ifindex = interface_index(&config.interface)?;
-        let pins = pins::directory(&config.name)?;
+        let (pins, lock) = pins::directory(&config.name)?;
         pins::remove(&config.name, Some(&pins), take_off)?;
         let fresh = fs::read_dir(&pins).is_ok_and(|mut entries| entries.next().is_none());
-        let started = Self::start_in(config, image, ifindex, &pins, cookies);
+        let started = Self::start_in(config, image, ifindex, (&pins, lock), cookies);
         if started.is_err() && fresh {
             // What was loaded half is of no use. The error that made it so is the one to tell.
             let _ = pins::remove(&config.name, None, take_off);
@@ -200,7 +201,7 @@ impl Guard {
         config: &GuardConfig,
         image: &[u8],
         ifindex: u32,
-        pins: &Path,
+        (pins, lock): (&Path, fs::File),
         cookies: bool,
     ) -> Result<Self, GuardError> {
         let (object, adopted) = object::load(config, image, pins)?;
@@ -224,6 +225,7 @@ impl Guard {
             tables,
             ring: Mutex::new(ring),
             _attached: attached,
+            _lock: lock,
             name: config.name.clone(),
             pins: pins.to_owned(),
             cookies,

@@ -18,11 +18,15 @@ const PREFIX: &str = "node";
 const VERSION: u32 = 1;
 const NAME_BYTES_MAX: usize = 32;
 
-/// Directory of the instance `name`, made if it is not there.
-pub(super) fn directory(name: &str) -> Result<PathBuf, GuardError> {
-    let base = instance(name)?.join(format!("{PREFIX}{VERSION}"));
-    fs::create_dir_all(&base).map_err(GuardError::io("make a directory in the bpffs"))?;
-    Ok(base)
+/// Directory of the instance `name`, made if it is not there, and a lock on it: one process at a time has an instance.
+pub(super) fn directory(name: &str) -> Result<(PathBuf, File), GuardError> {
+    let instance = instance(name)?;
+    let directory = instance.join(format!("{PREFIX}{VERSION}"));
+    fs::create_dir_all(&directory).map_err(GuardError::io("make a directory in the bpffs"))?;
+    let lock = File::open(&instance).map_err(GuardError::io("open a directory in the bpffs"))?;
+    flock(&lock, FlockOperation::NonBlockingLockExclusive)
+        .map_err(GuardError::io("have a guard of this name, as another process has it"))?;
+    Ok((directory, lock))
 }
 
 /// Removes the directories of the instance `name`, of any version, but for `keep`. Calls `forget` with each before.

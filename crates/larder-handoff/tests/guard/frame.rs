@@ -115,6 +115,24 @@ impl Segment {
     }
 }
 
+/// A router's word to the sender of `packet` that links on its way carry no more than `mtu` bytes: the IP packet.
+pub(crate) fn too_big(packet: &Segment, router: IpAddr, mtu: u32) -> Vec<u8> {
+    let quoted = packet.packet();
+    let mtu = mtu.to_be_bytes();
+    if packet.from.is_ipv4() {
+        let mut icmp = [&[3, 4, 0, 0], &mtu[..], &quoted[..28]].concat();
+        let sum = checksum(&icmp);
+        icmp[2..4].copy_from_slice(&sum.to_be_bytes());
+        return ip(router, packet.from.ip(), 1, &icmp);
+    }
+    let mut icmp = [&[2, 0, 0, 0], &mtu[..], &quoted[..60]].concat();
+    let length = u32::try_from(icmp.len()).expect("short").to_be_bytes();
+    let (IpAddr::V6(from), IpAddr::V6(to)) = (router, packet.from.ip()) else { unreachable!("one family") };
+    let sum = checksum(&[&from.octets()[..], &to.octets(), &length, &[0, 0, 0, 58], &icmp].concat());
+    icmp[2..4].copy_from_slice(&sum.to_be_bytes());
+    ip(router, packet.from.ip(), 58, &icmp)
+}
+
 /// An IP packet around `payload`.
 fn ip(from: IpAddr, to: IpAddr, protocol: u8, payload: &[u8]) -> Vec<u8> {
     let mut packet = Vec::new();

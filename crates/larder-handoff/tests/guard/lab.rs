@@ -136,6 +136,14 @@ impl Lab {
         self.orders().inject.push(frame);
     }
 
+    /// Sends an IP packet to the node.
+    pub(crate) fn inject_packet(&self, packet: &[u8]) {
+        let protocol: [u8; 2] = if packet[0] >> 4 == 4 { [8, 0] } else { [0x86, 0xdd] };
+        let mut orders = self.orders();
+        let frame = wrapped(&orders, &[&NODE_MAC[..], &FRONT_MAC, &protocol, packet].concat());
+        orders.inject.push(frame);
+    }
+
     /// Sends segments to the node, without a pause between them.
     pub(crate) fn inject_all(&self, segments: &[Segment]) {
         let mut orders = self.orders();

@@ -2,7 +2,9 @@
 
 use crate::frame::{ACK, SYN, Segment};
 use crate::lab::{INTERFACE, address, vip};
-use crate::support::{COOKIE, STASH, count, exchange, expect_bytes, guarded, listen, start, unique_name};
+use crate::support::{
+    COOKIE, SERVICE, STASH, count, exchange, expect_bytes, guarded, listen, start, unique_name,
+};
 use larder_handoff::guard::{Guard, GuardConfig, GuardError, Leave, Tunnel, TunnelKind};
 use larder_handoff::inject::Tap;
 use std::io::Write;
@@ -59,7 +61,11 @@ fn a_config_that_cannot_be_is_refused() {
         ring_bytes,
         conns_max,
     };
+    let taken = guard.pins().parent().and_then(|p| p.file_name()).and_then(|n| n.to_str()).expect("a name");
     let start = |config| lab.node.run(|| Guard::start(&config)).expect("entered");
+    let twice = GuardConfig { name: taken.to_owned(), ..config(INTERFACE, 1 << 20, 4096) };
+    assert!(matches!(start(twice), Err(GuardError::Io { .. })), "one at a time");
+    guard.set_service(SERVICE, vip(false), STASH).expect("the first goes on");
     assert!(matches!(start(config("nothing", 1 << 20, 4096)), Err(GuardError::Interface { .. })));
     assert!(matches!(start(config(INTERFACE, 1_000_000, 4096)), Err(GuardError::Config(_))));
     assert!(matches!(start(config(INTERFACE, 1 << 20, 1)), Err(GuardError::Config(_))));

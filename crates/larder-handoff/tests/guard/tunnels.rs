@@ -1,8 +1,9 @@
 //! Packets of a front-end in another network.
 
-use crate::frame::{SYN, Segment, Wrapping};
+use crate::frame::{SYN, Segment, Wrapping, too_big};
 use crate::lab::{KEY, address, eventually, vip};
 use crate::support::{COOKIE, accept, claim, count, exchange, expect_bytes, guarded, listen};
+use crate::wire::tcp_info;
 use larder_handoff::guard::{Tunnel, TunnelKind};
 use std::io::Write;
 use std::net::SocketAddr;
@@ -73,4 +74,32 @@ fn foreign_packets_in_tunnels_are_dropped() {
     assert_eq!(accept(&listener).peer_addr().expect("a peer").port(), 5002);
     assert!(listener.accept().is_err());
     assert_eq!(bad(), 2);
+}
+
+/// A router on the way to the client says that packets are too big, to the service address; the front-end passes it on.
+#[test]
+fn a_smaller_path_is_heard_of_through_a_tunnel() {
+    let Some((lab, guard)) = guarded(COOKIE) else { return };
+    let (from, to) = (address(false, 3), address(false, 17));
+    guard.add_tunnel(&Tunnel { kind: TunnelKind::Ipip, local: to, remote: Some(from) }).expect("added");
+    lab.orders().wrapping = Some((Wrapping::Ipip, from, to));
+    for v6 in [false, true] {
+        let listener = listen(&lab, vip(v6));
+        let (mut client, mut server) = exchange(&lab, &listener, v6);
+        // Without an acknowledgement, as the stack believes only what is said about packets on their way.
+        lab.orders().deaf = true;
+        server.write_all(b"answer").expect("sent");
+        let peer = client.local_addr().expect("an address");
+        let data = lab.expect_from_node("data", |s| s.to == peer && !s.payload.is_empty());
+        lab.inject_packet(&too_big(&data, address(v6, 99), 1300));
+        let headers = if v6 { 40 } else { 20 } + 20 + 12;
+        eventually("smaller segments", || (tcp_info(&server).tcpi_snd_mss == 1300 - headers).then_some(()));
+        lab.orders().deaf = false;
+        expect_bytes(&mut client, b"answer");
+        // About somebody else's packet.
+        let before = count(&guard, "malformed");
+        let foreign = Segment { from: SocketAddr::new(data.from.ip(), 81), ..data };
+        lab.inject_packet(&too_big(&foreign, address(v6, 99), 1300));
+        eventually("a drop", || (count(&guard, "malformed") == before + 1).then_some(()));
+    }
 }
