@@ -133,7 +133,20 @@ static __always_inline int at_listener(struct __sk_buff *skb, const struct packe
     return VERDICT_NEXT;
 }
 
-/* A connection that has ended lingers on the packet's addresses. `skc` is released. */
+/* Notes what a packet says about the end of its connection. A RST or FIN that the socket will not believe must not count
+ * either. The RST on its way to a predecessor says nothing about this connection. */
+static __always_inline void note_end(const struct packet *p, const struct flow_key *key, struct conn *conn,
+                                     __u32 expected) {
+    if (conn->flags & (CONN_KILLING | CONN_ENDED))
+        return;
+    if (p->flags & TCP_RST && p->seq == expected)
+        conn_end(key, conn);
+    else if (p->flags & TCP_FIN && p->seq - expected + STALE_BYTES < 2U * STALE_BYTES)
+        conn_fin(key, conn, CONN_CLIENT_FIN);
+}
+
+/* A connection that has ended lingers on the packet's addresses, or one whose server has closed and whose client has not:
+ * the kernel keeps both in the same small form. `skc` is released. */
 static __always_inline int at_time_wait(struct __sk_buff *skb, const struct packet *p, const struct flow_key *key,
                                         __u32 flags, struct bpf_sock *skc) {
     struct tcp_timewait_sock *tw = bpf_skc_to_tcp_timewait_sock(skc);
@@ -144,11 +157,13 @@ static __always_inline int at_time_wait(struct __sk_buff *skb, const struct pack
     __u32 expected = tw->tw_sk.__tw_common.skc_tw_rcv_nxt;
     __u32 ts_recent = tw->tw_ts_recent;
     bpf_sk_release(skc);
+    struct conn *conn = bpf_map_lookup_elem(&conns, key);
+    if (conn)
+        note_end(p, key, conn, expected);
     if (p->seq == expected || p->flags & TCP_RST)
         return VERDICT_NEXT;
     struct timestamps ts = {};
     int newer = timestamps_read(skb, p, &ts) && ts_recent && (__s32)(ts.value - ts_recent) > 0;
-    struct conn *conn = bpf_map_lookup_elem(&conns, key);
     if (flags & SERVICE_COOKIE && cookie_proves(p)) {
         if (!begins_another(p, conn, expected, newer))
             return VERDICT_NEXT;
@@ -166,7 +181,7 @@ static __always_inline int at_time_wait(struct __sk_buff *skb, const struct pack
     return VERDICT_NEXT;
 }
 
-/* Notes what a packet for a live socket says about its end. */
+/* Notes that a connection lives, or ends. */
 static __always_inline void note(const struct packet *p, const struct flow_key *key, __u32 state, __u32 expected) {
     struct conn *conn = bpf_map_lookup_elem(&conns, key);
     if (!conn) {
@@ -180,14 +195,7 @@ static __always_inline void note(const struct packet *p, const struct flow_key *
             return;
     }
     conn->seen_ns = bpf_ktime_get_ns();
-    /* The RST on its way to a predecessor says nothing about this connection. */
-    if (conn->flags & (CONN_KILLING | CONN_ENDED))
-        return;
-    /* A RST or FIN that the socket will not believe must not count either. */
-    if (p->flags & TCP_RST && p->seq == expected)
-        conn_end(key, conn);
-    else if (p->flags & TCP_FIN && p->seq - expected + STALE_BYTES < 2U * STALE_BYTES)
-        conn_fin(key, conn, CONN_CLIENT_FIN);
+    note_end(p, key, conn, expected);
 }
 
 /* A socket has the packet's addresses. `skc` is released. */

@@ -5,6 +5,7 @@ use crate::lab::{eventually, vip};
 use crate::support::{COOKIE, SERVICE, closed, count, exchange, expect_bytes, guarded, listen};
 use larder_handoff::FlowKey;
 use socket2::Socket;
+use std::io::Read as _;
 use std::io::Write;
 use std::time::Duration;
 
@@ -18,8 +19,8 @@ fn ends_are_told_once_and_live_connections_listed() {
         guard.each_conn(|conn| live.push((conn.key, conn.first_seq))).expect("read");
         live
     };
-    for who_first in ["client", "server", "reset"] {
-        let (client, server) = exchange(&lab, &listener, false);
+    for who_first in ["client", "server", "server, long before", "reset"] {
+        let (mut client, server) = exchange(&lab, &listener, false);
         let from = client.local_addr().expect("an address");
         let key = FlowKey::new(from, SERVICE);
         let first_seq = lab.first_of(from).map(|segment| segment.seq);
@@ -38,6 +39,18 @@ fn ends_are_told_once_and_live_connections_listed() {
             }
             "server" => {
                 drop(server);
+                drop(client);
+            }
+            "server, long before" => {
+                drop(server);
+                assert_eq!(client.read(&mut [0; 1]).expect("its end"), 0);
+                let fin = lab.expect_from_node("a FIN", |s| s.to == from && s.flags & FIN != 0);
+                let heard = |s: &Segment| s.from == from && s.ack == fin.seq.wrapping_add(1);
+                eventually("an ACK", || lab.orders().to_node.iter().any(heard).then_some(()));
+                // By then the kernel has put the socket away, into what it keeps for TIME_WAIT too.
+                std::thread::sleep(Duration::from_millis(20));
+                closed(&guard, &mut ended);
+                assert!(ended.is_empty(), "half closed");
                 drop(client);
             }
             _ => {
