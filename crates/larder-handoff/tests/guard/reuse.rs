@@ -145,6 +145,8 @@ fn a_crowd_on_few_ports_never_waits() {
     assert_eq!(counted, (u64::from(THREADS * EACH), 0));
     assert!(count(&guard, "stale_killed") > u64::from(THREADS * EACH) / 2, "the ports were few");
     assert_eq!(retransmitted, 0);
+    eventually("every end, once", || (count(&guard, "closed") == u64::from(THREADS * EACH)).then_some(()));
+    guard.each_conn(|conn| panic!("{conn:?} has ended")).expect("read");
 }
 
 /// The segments that the clients had to send again.
