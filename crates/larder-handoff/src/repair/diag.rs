@@ -41,7 +41,7 @@ pub enum Killed {
 
 /// Ends the socket between `local` and `remote` in this network namespace, in whatever state it is; a listening socket is
 /// left alone. A socket that is still open sends a RST: a client that uses these addresses for a newer connection
-/// ignores it, for it lies outside its window (RFC 5961 section 3).
+/// ignores it, for it lies outside its window (RFC 5961 section 3), but a client of this very connection is cut off.
 ///
 /// # Errors
 /// `PermissionDenied` without `CAP_NET_ADMIN`; `Unsupported` when the kernel was built without

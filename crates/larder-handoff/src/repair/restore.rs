@@ -4,7 +4,7 @@
 //! established), options after it and before anything is sent, the windows after the queues.
 
 use super::checkpoint::Step;
-use super::diag::{Killed, kill_socket};
+use super::diag::kill_socket;
 use super::state::Checkpoint;
 use super::sys::{self, Mode, Negotiated, Queue};
 use super::{Mends, window_words};
@@ -103,13 +103,13 @@ pub fn restore(checkpoint: &Checkpoint, options: &RestoreOptions) -> Result<Rest
     let back = refilled(checkpoint, options);
     refill(fd, Queue::Received, back).step("filling the receive queue")?;
     let (sent, unsent) = checkpoint.send_parts();
+    let usual_bytes = sys::send_buffer(fd).step("SO_SNDBUF")?;
     if !checkpoint.send_queue.is_empty() {
         let room = i32::try_from(checkpoint.send_queue.len() + SEND_SLACK_BYTES).unwrap_or(i32::MAX);
         sys::force_send_buffer(fd, room).step("SO_SNDBUFFORCE")?;
         refill(fd, Queue::Send, sent).step("filling the send queue")?;
     }
     set_window(fd, checkpoint).step("TCP_REPAIR_WINDOW")?;
-    sys::unlock_buffers(fd).step("SO_BUF_LOCK")?;
     sys::select_queue(fd, Queue::None).step("TCP_REPAIR_QUEUE")?;
     // A probe makes the client say what it has got of the send queue and how much more it takes; without one the first to
     // speak is a timeout of 1 to 3 s.
@@ -121,6 +121,12 @@ pub fn restore(checkpoint: &Checkpoint, options: &RestoreOptions) -> Result<Rest
         let _ = recv(fd, &mut [0; 1][..], RecvFlags::DONTWAIT);
     }
     let unsent = write_now(fd, unsent).to_vec();
+    // From here on the connection lives on this host, whatever fails. The large buffer must not stay: an application that
+    // fills it would carry twice as much on each move.
+    if !checkpoint.send_queue.is_empty() {
+        let _ = sys::force_send_buffer(fd, usual_bytes / 2);
+    }
+    let _ = sys::unlock_buffers(fd);
     let first = if options.reinject { Vec::new() } else { checkpoint.received.clone() };
     Ok(Restored { socket, first, unsent, inject: checkpoint.fin_packet() })
 }
@@ -147,11 +153,8 @@ fn connected(checkpoint: &Checkpoint, options: &RestoreOptions) -> Result<OwnedF
             Err(("connect", e))
                 if e.kind() == io::ErrorKind::AddrNotAvailable && options.mends.kill_stale =>
             {
-                // The kernel says the same of an address that is not ours; then there is no socket to end.
-                let killed = kill_socket(checkpoint.local, checkpoint.remote).step("SOCK_DESTROY")?;
-                if killed == Killed::Missing || kills.next().is_none() {
-                    return Err(RestoreError::Occupied);
-                }
+                kills.next().ok_or(RestoreError::Occupied)?;
+                kill_socket(checkpoint.local, checkpoint.remote).step("SOCK_DESTROY")?;
             }
             other => return Ok(other?),
         }

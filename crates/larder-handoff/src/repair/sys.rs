@@ -110,6 +110,13 @@ pub(super) fn refresh_segment_size(fd: BorrowedFd<'_>) -> io::Result<()> {
     set_bytes(fd, libc::IPPROTO_IP, libc::IP_OPTIONS, &[])
 }
 
+/// The size of the send buffer, which is twice what was last asked for.
+pub(super) fn send_buffer(fd: BorrowedFd<'_>) -> io::Result<i32> {
+    let mut bytes = [0; 4];
+    get_bytes(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &mut bytes)?;
+    Ok(i32::from_ne_bytes(bytes))
+}
+
 /// Room for `bytes` in the send buffer, whatever the limits of the system; the kernel doubles it.
 pub(super) fn force_send_buffer(fd: BorrowedFd<'_>, bytes: i32) -> io::Result<()> {
     set_int(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, bytes)

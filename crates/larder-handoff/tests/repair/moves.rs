@@ -169,6 +169,23 @@ fn a_refused_handoff_goes_on_where_it_was() {
     exchange(&mut client, &mut server, 1_000_000);
 }
 
+/// Writes what the socket takes at once; returns how much.
+fn write_some(server: &mut TcpStream, bytes: &[u8]) -> usize {
+    server.set_nonblocking(true).expect("a mode");
+    let mut written = 0;
+    while written < bytes.len() {
+        match server.write(&bytes[written..]) {
+            Ok(some) => written += some,
+            Err(e) => {
+                assert_eq!(e.kind(), std::io::ErrorKind::WouldBlock);
+                break;
+            }
+        }
+    }
+    server.set_nonblocking(false).expect("a mode");
+    written
+}
+
 /// The client reads nothing until the move is over: a part of the queue is sent and unread, a part is unsent.
 ///
 /// Returns how long the rest took. `warm` bytes go both ways before, so that the congestion window has grown.
@@ -181,17 +198,7 @@ fn full_queue(family: Family, length: usize, warm: usize, options: &RestoreOptio
     net.shut(1);
     net.point(1);
     socket2::SockRef::from(&server).set_send_buffer_size(4 << 20).expect("an option");
-    server.set_nonblocking(true).expect("a mode");
-    let mut written = 0;
-    while written < length {
-        match server.write(&bytes[written..]) {
-            Ok(some) => written += some,
-            Err(e) => {
-                assert_eq!(e.kind(), std::io::ErrorKind::WouldBlock);
-                break;
-            }
-        }
-    }
+    let written = write_some(&mut server, &bytes);
     let (taken, restored) = move_to(&net, 1, server, options);
     let (sent, unsent) = taken.send_parts();
     assert!(taken.send_queue == bytes[..written], "{} of {written}", taken.send_queue.len());
@@ -287,6 +294,45 @@ fn a_connection_moves_a_thousand_times() {
         assert!(read_exactly(&mut client, reply) == pattern(at, reply), "round {round}");
         at += reply;
     }
+}
+
+/// Moves while the client is reading: what is unacknowledged and unsent goes along each time.
+fn ping_pong(rounds: usize, length: usize) {
+    let net = Net::new(Family::V4);
+    let (mut client, mut server) = net.connect(&net.listen(0), None);
+    let mut carried = 0;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0..rounds {
+                let bytes = pattern(round * length, length);
+                assert!(read_exactly(&mut client, length) == bytes, "other bytes came in round {round}");
+            }
+        });
+        for round in 0..rounds {
+            // From here on the client's acknowledgements are lost, so that a part of the queue stays.
+            let to = (round + 1) % 2;
+            net.cut();
+            let bytes = pattern(round * length, length);
+            let written = write_some(&mut server, &bytes);
+            let (taken, restored) = move_to(&net, to, server, &RestoreOptions::default());
+            carried += usize::from(!taken.send_queue.is_empty());
+            // The answer to the new socket's probe was lost on the cut wire, so it asks again.
+            checkpoint(restored.socket.as_fd(), &Mends::default()).expect("an open connection");
+            resume(restored.socket.as_fd()).expect("a frozen socket");
+            server = stream(restored);
+            server.write_all(&bytes[written..]).expect("an open connection");
+        }
+    });
+    assert!(carried >= rounds / 2, "{carried} of {rounds} moves had a queue");
+}
+
+#[test]
+fn a_connection_moves_while_the_client_reads() {
+    if skipped() {
+        return;
+    }
+    ping_pong(100, 60_000);
+    ping_pong(20, 1 << 20);
 }
 
 /// A client that found the window full asks again after ever longer times. It must not have to.
