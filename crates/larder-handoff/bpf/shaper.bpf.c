@@ -127,8 +127,7 @@ static __always_inline __u32 number(__u64 flow) {
         if (!packets)
             return 0;
     }
-    /* Two packets of a flow on two processors at once may get the same number. */
-    return ++*packets;
+    return __sync_fetch_and_add(packets, 1) + 1;
 }
 
 /* Copies the frame into a slot of `room` bytes. 0 if there was none. */

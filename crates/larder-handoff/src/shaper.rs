@@ -6,7 +6,7 @@
 //! must be a frame without segments to be cut (`segmentation: false` in a topology) and up to 9 KB.
 //!
 //! What befalls the k-th packet of a flow follows from the seed, the flow's addresses and k alone, so a run repeats
-//! itself as far as the packets do. (k counts exactly while one processor handles a flow.)
+//! itself as far as the packets do.
 
 mod wire;
 
