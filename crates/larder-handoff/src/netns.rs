@@ -11,8 +11,12 @@
 //! Needs `ip` (iproute2) and, for offloads, `ethtool`; `CAP_NET_ADMIN` and `CAP_SYS_ADMIN`.
 
 mod topology;
+mod wire;
+
+pub(crate) use wire::set_tcp_checksum;
 
 pub use topology::{Host, INTERFACE, Offloads, Topology, TopologySpec};
+pub use wire::{TcpFrame, Wire};
 
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CapabilitySet, LinkNameSpaceType, capabilities, move_into_link_name_space};

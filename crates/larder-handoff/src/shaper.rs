@@ -8,9 +8,7 @@
 //! What befalls the k-th packet of a flow follows from the seed, the flow's addresses and k alone, so a run repeats
 //! itself as far as the packets do.
 
-mod wire;
-
-use crate::netns::{Namespace, NamespaceThread, NetnsError};
+use crate::netns::{Namespace, NamespaceThread, NetnsError, Wire, set_tcp_checksum};
 use libbpf_rs::{
     MapCore, MapFlags, MapHandle, Object, ObjectBuilder, RingBuffer, RingBufferBuilder, TC_EGRESS, TcHook,
     TcHookBuilder,
@@ -22,11 +20,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
-use wire::Wire;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 static OBJECT: &[u8] = include_bytes!("../bpf/prebuilt/shaper.bpf.o");
 
+/// The program lets packets with this mark pass.
+const TREATED: u32 = 0x7368_6170;
 /// Delayed frames waiting at most; beyond, they are lost.
 const WAITING_MAX: usize = 65_536;
 /// How long the thread sleeps at most, and so how long it takes to end.
@@ -285,7 +284,8 @@ impl Attached {
             let doing = doing.to_owned();
             move |source| ShaperError::Bpf { doing, source }
         };
-        let wire = Wire::open()?;
+        let wire = Wire::open_here()?;
+        wire.mark(TREATED)?;
         let object = ObjectBuilder::default()
             .open_memory(OBJECT)
             .and_then(libbpf_rs::OpenObject::load)
@@ -345,7 +345,9 @@ impl Attached {
         let mut lost = std::mem::take(&mut queue.refused);
         while queue.heap.peek().is_some_and(|first| first.due_ns <= now) {
             let Some(mut first) = queue.heap.pop() else { break };
-            if self.wire.send(first.ifindex, &mut first.frame).is_err() {
+            // Where the sender left that to its interface, the frame that the program saw had none.
+            set_tcp_checksum(&mut first.frame);
+            if self.wire.send(first.ifindex, &first.frame).is_err() {
                 lost += 1;
             }
         }
