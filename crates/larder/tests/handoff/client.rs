@@ -32,6 +32,10 @@ pub enum Manner {
     Split { at: usize, pause: Duration, no_delay: bool },
     /// One request after another; the client closes.
     KeptAlive,
+    /// Asks for the head alone; the server closes.
+    HeadOnly,
+    /// One request with a field of this length in its head, so that it takes several segments; the server closes.
+    LongHead { bytes: usize },
 }
 
 impl Manner {
@@ -242,9 +246,14 @@ fn carry_out(
     let mut replies = Replies { stream, buffer: Vec::new(), stall, times, tally };
     let last = plan.targets.len() - 1;
     match plan.manner {
-        Manner::Plain => {
+        Manner::Plain | Manner::LongHead { .. } => {
             replies.send(&head(plan, 0, true))?;
             replies.take(&plan.targets[0])?;
+            replies.end()
+        }
+        Manner::HeadOnly => {
+            replies.send(&head(plan, 0, true))?;
+            replies.take_part(&plan.targets[0], 0)?;
             replies.end()
         }
         Manner::Pipelined | Manner::HalfClosing => {
@@ -306,8 +315,13 @@ fn connect(plan: &Plan, port: u16, stall: Duration) -> io::Result<TcpStream> {
 pub fn head(plan: &Plan, n: usize, close: bool) -> Vec<u8> {
     let connection = if close { "Connection: close\r\n" } else { "" };
     let path = &plan.targets[n].path;
-    format!("GET {path} HTTP/1.1\r\nHost: www.example.com\r\nUser-Agent: verifier\r\n{connection}\r\n")
-        .into_bytes()
+    let method = if plan.manner == Manner::HeadOnly { "HEAD" } else { "GET" };
+    let filler = match plan.manner {
+        Manner::LongHead { bytes } => format!("X-Filler: {}\r\n", "x".repeat(bytes)),
+        _ => String::new(),
+    };
+    let lines = format!("{method} {path} HTTP/1.1\r\nHost: www.example.com\r\nUser-Agent: verifier\r\n");
+    format!("{lines}{filler}{connection}\r\n").into_bytes()
 }
 
 fn io_fault(error: io::Error) -> Fault {

@@ -11,6 +11,7 @@ mod cookie;
 mod counters;
 mod direct;
 mod doctor;
+mod flood;
 mod origin;
 mod plans;
 mod verifier;

@@ -9,6 +9,8 @@ use crate::content::Target;
 /// Servers may take a half-closed connection for an ended one while a reply waits for room in the socket (nginx does),
 /// so what is asked for on those fits at once. Bytes.
 const AT_ONCE: u64 = 10_000;
+/// How many connections it takes for every manner to come once.
+const MANNERS: usize = 8;
 /// Large replies are rare, for the time they take. Bytes.
 const LARGE: u64 = 1_000_000;
 
@@ -41,7 +43,7 @@ pub fn mixed(seed: u64, count: usize, servers: &[SocketAddr], targets: &[Target]
         let mut some = |from: &[&Target], count: usize| -> Vec<Target> {
             (0..count).map(|_| from[random.below(from.len())].clone()).collect()
         };
-        let (manner, targets) = match number % 7 {
+        let (manner, targets) = match number % MANNERS {
             0 => (Manner::Plain, some(&usual, 1)),
             1 => (Manner::Pipelined, some(&usual, 2 + number % 5)),
             2 => (Manner::HalfClosing, some(&small, 1)),
@@ -51,6 +53,9 @@ pub fn mixed(seed: u64, count: usize, servers: &[SocketAddr], targets: &[Target]
             }
             4 => (Manner::KeptAlive, some(&usual, 1 + number % 9)),
             5 if number % 50 == 5 => (Manner::Plain, targets[targets.len() - 1..].to_vec()),
+            5 => (Manner::HeadOnly, some(&usual, 1)),
+            // From one segment to five; servers take up to 8 KB in a line.
+            7 => (Manner::LongHead { bytes: (chance % 7_000) as usize }, some(&usual, 1)),
             _ => (Manner::Plain, some(&usual, 1)),
         };
         // The server closes these, so that the client's port is free at once.
@@ -62,9 +67,9 @@ pub fn mixed(seed: u64, count: usize, servers: &[SocketAddr], targets: &[Target]
     plans
 }
 
-/// Every seventh becomes one whose head is cut, each time at the next place.
+/// Those in place of the sixth become ones whose head is cut, each time at the next place.
 fn split(random: &mut Random, plans: &mut [Plan]) {
-    for (number, plan) in plans.iter_mut().skip(6).step_by(7).enumerate() {
+    for (number, plan) in plans.iter_mut().skip(6).step_by(MANNERS).enumerate() {
         let length = head(plan, 0, true).len();
         plan.manner = Manner::Split {
             at: 1 + number % (length - 1),

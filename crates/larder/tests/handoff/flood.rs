@@ -1,0 +1,53 @@
+//! A flood of SYNs from addresses that nobody has.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use larder_handoff::netns::{Host, INTERFACE, TcpFrame, Wire};
+
+use crate::plans::Random;
+
+/// SYN.
+const SYN: u8 = 2;
+/// Maximum segment size 1460, SACK, window scale 7, as a client of today offers (without timestamps).
+const OPTIONS: [u8; 12] = [2, 4, 5, 0xb4, 1, 3, 3, 7, 4, 2, 1, 1];
+
+/// Sends SYNs over `from`'s wire to `to`, whose next hop has the address `mac`, at this rate for as long as `go` says
+/// so; gives how many. The senders are in 198.18.0.0/15, which is for benchmarks (RFC 2544).
+///
+/// # Panics
+/// If there is no raw socket.
+pub fn syns(from: &Host, (to, mac): (SocketAddr, [u8; 6]), per_second: u32, go: &AtomicBool) -> u64 {
+    let wire = Wire::open(&from.namespace).unwrap();
+    let ifindex = from.namespace.ifindex(INTERFACE).unwrap();
+    let mut random = Random(1);
+    let started = Instant::now();
+    let mut sent = 0;
+    while go.load(Ordering::Relaxed) {
+        let due = (started.elapsed().as_secs_f64() * f64::from(per_second)) as u64;
+        if sent >= due {
+            std::thread::sleep(Duration::from_micros(200));
+            continue;
+        }
+        let chance = random.next();
+        let [_, b, c, d, high, low, ..] = chance.to_be_bytes();
+        let source = IpAddr::V4(Ipv4Addr::new(198, 18 | (b & 1), c, d));
+        let frame = TcpFrame {
+            macs: [from.mac, mac],
+            from: SocketAddr::new(source, u16::from_be_bytes([high | 4, low])),
+            to,
+            seq: random.next() as u32,
+            ack: 0,
+            flags: SYN,
+            window: 64_240,
+            options: &OPTIONS,
+            payload: &[],
+        };
+        // What does not go into the interface's queue is no flood.
+        if wire.send(ifindex, &frame.bytes().unwrap()).is_ok() {
+            sent += 1;
+        }
+    }
+    sent
+}
