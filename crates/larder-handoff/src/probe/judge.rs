@@ -16,6 +16,9 @@ const CLIENT_MTU: u32 = 1500;
 /// Connections that wait to be accepted: below, a burst of a busy site overflows. Count.
 const SOMAXCONN_MIN: i64 = 1024;
 
+/// Ports: fewer, and relaying to few nodes runs out of them. Count.
+const PORTS_MIN: u32 = 16_384;
+
 /// Judges facts for a subject.
 pub fn judge(facts: &Facts, subject: &Subject) -> Report {
     let mut findings = Vec::new();
@@ -26,6 +29,7 @@ pub fn judge(facts: &Facts, subject: &Subject) -> Report {
     }
     services(facts, subject, &mut findings);
     settings(facts, subject, &mut findings);
+    findings.extend(unpacks(subject));
     nodes(facts, subject, &mut findings);
     Report { role: subject.role, findings }
 }
@@ -286,6 +290,9 @@ fn settings(facts: &Facts, subject: &Subject, out: &mut Vec<Finding>) {
         Some(value) if value >= SOMAXCONN_MIN => backlog.works(value.to_string()),
         other => backlog.degraded(said(other), "sysctl -w net.core.somaxconn=16384"),
     });
+    if subject.role == Role::Switch {
+        out.push(ports(facts));
+    }
     let tracking =
         look("conntrack", NOTHING, "half of a connection is invisible here, and may be held invalid");
     out.push(match facts.number("net.netfilter.nf_conntrack_count") {
@@ -298,8 +305,31 @@ fn settings(facts: &Facts, subject: &Subject, out: &mut Vec<Finding>) {
     });
 }
 
+fn ports(facts: &Facts) -> Finding {
+    let look = look("ip_local_port_range", NOTHING, "relayed requests take a port each towards their node");
+    let range = facts.sysctls.get("net.ipv4.ip_local_port_range").and_then(|text| {
+        let mut ends = text.split_whitespace().map(str::parse::<u32>);
+        Some((ends.next()?.ok()?, ends.next()?.ok()?))
+    });
+    match range {
+        Some((first, last)) if last.saturating_sub(first) >= PORTS_MIN => {
+            look.works(format!("{first} to {last}"))
+        }
+        Some((first, last)) => look
+            .degraded(format!("{first} to {last}"), "sysctl -w net.ipv4.ip_local_port_range=\"10240 65535\""),
+        None => look.is(State::Unknown, "not readable", None),
+    }
+}
+
 fn said(value: Option<i64>) -> String {
     value.map_or_else(|| "not readable".to_owned(), |v| v.to_string())
+}
+
+/// Whether what comes in a tunnel is unpacked: by a program of larder's, so it is wherever programs run.
+fn unpacks(subject: &Subject) -> Option<Finding> {
+    let look = look("tunnels", NOTHING, "packets from the front-end are unpacked before sockets see them");
+    let unpacks = subject.role == Role::Node && subject.tunnels;
+    unpacks.then(|| look.works("by larder's own program: the kernel's ipip, fou and vxlan are not needed"))
 }
 
 /// A node out of reach is served by relay, which takes handoff from a switch only if it is so with all.

@@ -38,6 +38,7 @@ fn whole() -> Facts {
         sock_destroy: Ok(()),
         sysctls: [
             ("net.core.somaxconn", "16384"),
+            ("net.ipv4.ip_local_port_range", "32768\t60999"),
             ("net.ipv4.tcp_syncookies", "1"),
             ("net.ipv4.tcp_tw_reuse", "1"),
             ("net.ipv4.conf.all.arp_ignore", "0"),
@@ -175,14 +176,18 @@ fn slower_ways_are_degraded_and_no_more() {
         Some(Ok(InterfaceFacts { mtu: 1400, up: true, xdp: Some(Xdp::Generic), xdp_program: 0, lro: None }));
     facts.bpffs = false;
     facts.capabilities.sys_admin = false;
-    facts.sysctls.insert("net.core.somaxconn".to_owned(), "128".to_owned());
-    facts.sysctls.insert("net.ipv4.conf.all.rp_filter".to_owned(), "1".to_owned());
-    facts.sysctls.insert("net.netfilter.nf_conntrack_count".to_owned(), "12".to_owned());
+    set(&mut facts, "net.core.somaxconn", "128");
+    set(&mut facts, "net.ipv4.conf.all.rp_filter", "1");
+    set(&mut facts, "net.ipv4.ip_local_port_range", "32768 33000");
+    set(&mut facts, "net.netfilter.nf_conntrack_count", "12");
     let report = judge(&facts, &subject(Role::Switch));
     assert_eq!(report.best(), Mechanism::Cookie);
     let degraded: Vec<_> =
         report.findings.iter().filter(|f| f.state == State::Degraded).map(|f| f.what.as_str()).collect();
-    assert_eq!(degraded, ["bpffs", "XDP", "MTU", "rp_filter", "somaxconn", "conntrack"]);
+    assert_eq!(
+        degraded,
+        ["bpffs", "XDP", "MTU", "rp_filter", "somaxconn", "ip_local_port_range", "conntrack"]
+    );
 }
 
 #[test]
@@ -195,6 +200,8 @@ fn a_tunnel_needs_no_common_wire_but_room() {
     assert_eq!(report.best(), Mechanism::Cookie);
     let mtu = report.findings.iter().find(|f| f.what == "MTU").expect("looked at");
     assert_eq!(mtu.state, State::Degraded);
+    let node = judge(&facts, &Subject { role: Role::Node, nodes: Vec::new(), ..subject });
+    assert!(node.findings.iter().any(|f| f.what == "tunnels" && f.state == State::Works));
 }
 
 /// In namespaces made for it, a machine with the rights finds what the topology says.
