@@ -95,7 +95,9 @@ impl Facts {
     pub fn of_this_host(subject: &Subject) -> Self {
         let (btf, functions) = kernel::functions();
         let links = netlink::links();
-        let interface = subject.interface.as_deref().map(|name| interface(name, links.as_deref()));
+        let kernel = read("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let says_xdp = version(&kernel) >= Some((6, 3));
+        let interface = subject.interface.as_deref().map(|name| interface(name, links.as_deref(), says_xdp));
         let name_of = |index: u32| {
             let known = links.as_ref().ok().and_then(|all| all.iter().find(|l| l.index == index));
             known.map_or_else(|| format!("interface {index}"), |l| l.name.clone())
@@ -108,7 +110,7 @@ impl Facts {
             (*node, found.map(|r| Route { interface: name_of(r.index), on_link: r.on_link }))
         };
         Self {
-            kernel: read("/proc/sys/kernel/osrelease").unwrap_or_default(),
+            kernel,
             capabilities: effective(),
             btf,
             functions,
@@ -182,10 +184,22 @@ pub(super) fn conf(scope: &str, name: &str) -> String {
     format!("net.ipv4.conf.{scope}.{name}")
 }
 
-fn interface(name: &str, links: Result<&[netlink::Link], &std::io::Error>) -> Result<InterfaceFacts, String> {
+/// Major and minor number of a kernel's release.
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+/// `says_xdp`: since 6.3 a kernel tells what its drivers can do with XDP; silence then means nothing.
+fn interface(
+    name: &str,
+    links: Result<&[netlink::Link], &std::io::Error>,
+    says_xdp: bool,
+) -> Result<InterfaceFacts, String> {
     let links = links.map_err(ToString::to_string)?;
     let link = links.iter().find(|l| l.name == name).ok_or("there is no such interface")?;
     let (xdp, xdp_program) = kernel::xdp(link.index);
+    let xdp = xdp.or(says_xdp.then_some(Xdp::Generic));
     Ok(InterfaceFacts { mtu: link.mtu, up: link.up, xdp, xdp_program, lro: lro(name) })
 }
 
@@ -195,4 +209,32 @@ fn lro(name: &str) -> Option<bool> {
     let line =
         text.lines().find_map(|line| line.trim().strip_prefix("large-receive-offload:").map(str::trim))?;
     Some(line.starts_with("on"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_are_read() {
+        for (release, read) in [
+            ("6.18.44-fc-v669", Some((6, 18))),
+            ("5.10", Some((5, 10))),
+            ("6", None),
+            ("", None),
+            ("99999999999.1", None),
+        ] {
+            assert_eq!(version(release), read, "{release}");
+        }
+        assert!(version("6.3.0") >= Some((6, 3)) && version("") < Some((6, 3)));
+    }
+
+    /// No driver is behind the loopback interface.
+    #[test]
+    fn an_interface_says_what_it_is() {
+        let links = netlink::links();
+        let lo = interface("lo", links.as_deref(), true).expect("there");
+        assert_eq!(lo.xdp, Some(Xdp::Generic));
+        assert!(interface("nothing", links.as_deref(), true).is_err());
+    }
 }
