@@ -10,7 +10,9 @@ use larder_core::rules::ClassRules;
 use larder_front::{Route, SwitchConfig};
 use larder_node::StoreConfig;
 
-use crate::config::{self, AdminListen, Config, NodeRole, Size, Span, SwitchRole, WardRole, Written};
+use crate::config::{
+    self, AdminListen, AgentRole, Config, HandoffRole, NodeRole, Size, Span, SwitchRole, WardRole, Written,
+};
 use crate::outcome::usage;
 
 /// Check a config file, or print what a config file may say.
@@ -72,8 +74,12 @@ fn summary(config: &Config, out: &mut impl Write) -> anyhow::Result<()> {
     if let Some(role) = &config.node {
         node_summary(role, out)?;
     }
-    if config.switch.is_none() && config.node.is_none() {
-        writeln!(out, "neither [switch] nor [node]: this file starts nothing")?;
+    if let Some(AgentRole { name, handoff }) = &config.agent {
+        writeln!(out, "agent {name}:")?;
+        handoff_summary(handoff, out)?;
+    }
+    if config.switch.is_none() && config.node.is_none() && config.agent.is_none() {
+        writeln!(out, "neither [switch] nor [node] nor [agent]: this file starts nothing")?;
     }
     let admin = match config.admin {
         AdminListen::Unset => "as the role's default".to_owned(),
@@ -174,6 +180,14 @@ fn node_summary(role: &NodeRole, out: &mut impl Write) -> anyhow::Result<()> {
         Size(cache.bytes),
         cache.kind
     )?;
+    role.handoff.as_ref().map_or(Ok(()), |handoff| handoff_summary(handoff, out))
+}
+
+fn handoff_summary(role: &HandoffRole, out: &mut impl Write) -> anyhow::Result<()> {
+    let services: Vec<String> = role.services.iter().map(ToString::to_string).collect();
+    let how = if role.repair { "by cookie or with their state" } else { "by cookie" };
+    writeln!(out, "  takes connections to {} on {} {how}", services.join(" and "), role.interface)?;
+    writeln!(out, "  {} switch(es) may connect to {}", role.switches.len(), role.listen)?;
     Ok(())
 }
 

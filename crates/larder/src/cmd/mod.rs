@@ -1,8 +1,11 @@
 //! The subcommands: each turns its arguments into work for the library crates.
 
+pub(crate) mod agent;
 pub(crate) mod check;
 pub(crate) mod demo;
 pub(crate) mod doctor;
+mod handoff;
+pub(crate) mod keys;
 pub(crate) mod lab;
 pub(crate) mod load;
 pub(crate) mod logging;

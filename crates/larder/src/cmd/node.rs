@@ -6,11 +6,16 @@ use anyhow::Context;
 use clap::Args;
 use larder_node::Node;
 use tokio::net::TcpListener;
+use tokio::sync::mpsc;
 
+use super::handoff;
 use super::serve::{self, ServeArgs};
 use crate::admin::NodeSurface;
 use crate::config::{Config, NodeRole, RawModel, RawNode, Size, Texts};
 use crate::outcome::usage;
+
+/// Connections that a switch has handed over and that are not yet served, at most; further ones are refused.
+const RESTORED_MAX: usize = 1_024;
 
 /// Serve content over HTTP/1.1 through a bounded memory cache.
 ///
@@ -75,7 +80,7 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
     let runtime = serve::runtime(role.threads)?;
     runtime.block_on(async {
         let shutdown = serve::shutdown(&args.serve)?;
-        let NodeRole { listen, node, .. } = role;
+        let NodeRole { listen, node, handoff, .. } = role;
         let name = node.name.clone();
         let node = Node::new(node).with_context(|| format!("node {name} cannot start"))?;
         let listener =
@@ -83,10 +88,18 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
         let listen = listener.local_addr()?;
         let surface = Arc::new(NodeSurface::new(Arc::clone(&node)));
         let admin = serve::start_admin(admin, None, surface, shutdown.clone()).await?;
+        let (sockets, restored) = mpsc::channel(RESTORED_MAX);
+        let agent = match handoff {
+            Some(role) => Some(handoff::start(&name, role, Some(sockets)).await?),
+            None => None,
+        };
         tracing::info!(%name, %listen, "node serves");
         args.serve.say_ready(vec![listen], admin)?;
-        let drained =
-            node.serve(listener, shutdown.requested()).await.with_context(|| format!("node {name}"))?;
+        let served = node.serve_with(listener, restored, shutdown.requested()).await;
+        if let Some(agent) = agent {
+            agent.stop().await;
+        }
+        let drained = served.with_context(|| format!("node {name}"))?;
         if drained.aborted > 0 {
             tracing::warn!(connections = drained.aborted, "cut, since their replies did not end in time");
         }

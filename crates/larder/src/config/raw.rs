@@ -7,6 +7,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::raw_agent::RawAgent;
 use super::raw_node::RawNode;
 use super::raw_switch::RawSwitch;
 
@@ -21,6 +22,9 @@ pub(crate) struct RawConfig {
     /// A content node: serves a directory through its own bounded memory cache (`larder node`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) node: Option<RawNode>,
+    /// Handoff for a host whose server is of another make (`larder agent`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) agent: Option<RawAgent>,
     /// The admin interface: JSON and Prometheus metrics over HTTP.
     pub(crate) admin: RawAdmin,
     /// What is written to stderr.

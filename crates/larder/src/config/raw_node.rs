@@ -7,6 +7,7 @@ use larder_node::{CacheConfig, Limits, NodeConfig, StoreConfig};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::raw_agent::RawNodeHandoff;
 use super::raw_dynamic::RawDynamic;
 use super::raw_origin::RawOrigin;
 use super::raw_report::RawReport;
@@ -50,6 +51,9 @@ pub(crate) struct RawNode {
     /// Programs that answer some targets instead of the store, taking processor and disk time. For experiments.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) dynamic: Option<RawDynamic>,
+    /// Connections that switches hand over: the node answers clients directly.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) handoff: Option<RawNodeHandoff>,
 }
 
 /// `[node.cache]`.
@@ -174,6 +178,7 @@ impl Default for RawNode {
             model: None,
             origin: None,
             dynamic: None,
+            handoff: None,
         }
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::error::{Fault, suggest};
 use super::raw::{RawAdmin, RawConfig};
 use super::text::{Span, Texts};
+use super::valid_agent::{AgentRole, agent};
 use super::valid_node::{NodeRole, node};
 use super::valid_switch::{SwitchRole, switch};
 
@@ -15,6 +16,7 @@ use super::valid_switch::{SwitchRole, switch};
 pub(crate) struct Config {
     pub(crate) switch: Option<SwitchRole>,
     pub(crate) node: Option<NodeRole>,
+    pub(crate) agent: Option<AgentRole>,
     pub(crate) admin: AdminListen,
     /// A filter for `tracing`.
     pub(crate) log: String,
@@ -38,6 +40,7 @@ impl Config {
         Ok(Self {
             switch: raw.switch.as_ref().map(|raw| switch(raw, &mut warnings)).transpose()?,
             node: raw.node.as_ref().map(node).transpose()?,
+            agent: raw.agent.as_ref().map(agent).transpose()?,
             admin: admin(&raw.admin)?,
             log: raw.log.level.clone(),
             warnings,

@@ -11,6 +11,7 @@ use super::error::Fault;
 use super::raw_node::{RawModel, RawNode, RawNodeLimits};
 use super::text::Size;
 use super::valid::{addresses, in_range, node_name, word};
+use super::valid_agent::{HandoffRole, handoff};
 use super::valid_dynamic::dynamic;
 use super::valid_origin::origin;
 use super::valid_report::report;
@@ -22,6 +23,8 @@ pub(crate) struct NodeRole {
     pub(crate) node: NodeConfig,
     /// 0: one for each core.
     pub(crate) threads: usize,
+    /// Whether switches hand over connections.
+    pub(crate) handoff: Option<HandoffRole>,
 }
 
 pub(super) fn node(raw: &RawNode) -> Result<NodeRole, Fault> {
@@ -57,7 +60,8 @@ pub(super) fn node(raw: &RawNode) -> Result<NodeRole, Fault> {
         };
         Fault::new(key, "out of range").hint(error.expected)
     })?;
-    Ok(NodeRole { listen, node, threads: in_range("node.threads", raw.threads, 0, 1024)? })
+    let handoff = raw.handoff.as_ref().map(|raw| handoff(raw, listen)).transpose()?;
+    Ok(NodeRole { listen, node, threads: in_range("node.threads", raw.threads, 0, 1024)?, handoff })
 }
 
 fn limits(raw: &RawNodeLimits) -> Limits {

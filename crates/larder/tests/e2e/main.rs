@@ -7,6 +7,7 @@ mod command_line;
 mod demo;
 mod failover;
 mod http;
+mod keys;
 mod live_routes;
 mod load;
 mod load_users;

@@ -64,7 +64,7 @@ fn every_wrong_config_is_refused_with_place_and_remedy() {
             let place = error.strip_prefix("larder: larder.toml:").unwrap_or_else(|| panic!("{error}"));
             let (line, rest) = place.split_once(": ").unwrap();
             assert!((1..=case.config.lines().count()).contains(&line.parse().unwrap()), "{error}");
-            assert!(rest.starts_with("switch") && error.contains("\n  hint: "), "{error}");
+            assert!(rest.starts_with(role(&case)) && error.contains("\n  hint: "), "{error}");
             written.push(format!("=== {}\n{}\n---\n{error}\n", case.title, case.config.trim_end()));
             count += 1;
         }
@@ -76,15 +76,21 @@ fn every_wrong_config_is_refused_with_place_and_remedy() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
 
-/// A switch says the same as a check, and does nothing else: it would not end by itself if it served.
+/// The role that a config is for: its first section.
+fn role(case: &Case) -> &'static str {
+    let begins = |role: &&str| case.config.trim_start().starts_with(&format!("[{role}]"));
+    ["node", "agent"].into_iter().find(begins).unwrap_or("switch")
+}
+
+/// A role says the same as a check, and does nothing else: it would not end by itself if it served.
 #[test]
-fn a_switch_does_not_start_on_half_a_config() {
+fn no_role_starts_on_half_a_config() {
     let folder = tempfile::tempdir().unwrap();
     for file in files() {
         // One of each kind: that the two agree hangs on the path, not on the case.
         let case = cases(&file).into_iter().last().unwrap();
         let error =
-            said(folder.path(), &case, &["switch", "--config", "larder.toml", "--admin", "127.0.0.1:0"]);
+            said(folder.path(), &case, &[role(&case), "--config", "larder.toml", "--admin", "127.0.0.1:0"]);
         assert_eq!(error, case.error, "{}", case.title);
     }
 }

@@ -1,0 +1,43 @@
+//! `larder agent`: a node's side of handoff, for a host with a server of another make.
+
+use clap::Args;
+
+use super::handoff;
+use super::serve::{self, ServeArgs};
+use crate::config::{AgentRole, Config};
+use crate::outcome::usage;
+
+/// Let the server of this host take handed-off connections.
+///
+/// The server stays as it is and sees clients by their own addresses. The agent looks after programs in the kernel by
+/// which it accepts connections that a switch has begun, and tells the switch which have ended and how busy the host
+/// is. It is on no connection's way: if it ends, connections live on, and new ones are relayed.
+///
+/// For example: larder agent --config agent.toml, with an [agent] section. Needs `CAP_BPF` and `CAP_NET_ADMIN`; larder
+/// doctor says what else.
+#[derive(Debug, Args)]
+pub(crate) struct AgentArgs {
+    #[command(flatten)]
+    serve: ServeArgs,
+}
+
+pub(crate) fn run(args: &AgentArgs) -> anyhow::Result<()> {
+    let written = args.serve.written()?;
+    if args.serve.config.is_none() {
+        return Err(usage("an agent needs to know its switches: --config FILE, with an [agent] section"));
+    }
+    let config = written.validate()?;
+    super::logging::start(&config.log)?;
+    let Config { agent: Some(AgentRole { name, handoff }), .. } = config else {
+        return Err(usage("there is no [agent] section"));
+    };
+    let runtime = serve::runtime(args.serve.threads.unwrap_or(1))?;
+    runtime.block_on(async {
+        let shutdown = serve::shutdown(&args.serve)?;
+        let agent = handoff::start(&name, handoff, None).await?;
+        args.serve.say_ready(vec![agent.address()], None)?;
+        shutdown.requested().await;
+        agent.stop().await;
+        Ok(())
+    })
+}

@@ -1,0 +1,77 @@
+//! What `larder agent` and `larder node` have in common: the node's side of handoff.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use larder_handoff::agent::{Agent, AgentConfig, Forwarding, Host, Restored};
+use larder_handoff::channel::Timing;
+use larder_handoff::channel::identity::Identity;
+use tokio::sync::mpsc;
+
+use crate::config::HandoffRole;
+
+/// Longest name of programs in the kernel. Bytes.
+const INSTANCE_BYTES_MAX: usize = 32;
+
+/// Starts an agent for the node called `name`, which gives restored connections to `sockets`.
+///
+/// Where the machine cannot do part of it, the rest is done, and switches are told: without programs in the kernel they
+/// relay, without restored connections they hand over by cookie only.
+pub(crate) async fn start(
+    name: &str,
+    role: HandoffRole,
+    sockets: Option<mpsc::Sender<Restored>>,
+) -> anyhow::Result<Agent> {
+    let HandoffRole { listen, identity, switches, interface, services, repair } = role;
+    let identity = Identity::load(&identity)?;
+    let (host, sockets) = host(&instance(name), &interface, sockets.filter(|_| repair));
+    let config = AgentConfig {
+        name: name.to_owned(),
+        listen,
+        identity,
+        switches,
+        interface: Some(interface),
+        services,
+        timing: Timing::default(),
+    };
+    let forwarding = host.map(|host| -> Arc<dyn Forwarding> { Arc::new(host) });
+    Agent::start(config, forwarding, sockets).await.context("the agent cannot start")
+}
+
+/// This machine's kernel, as far as it goes.
+fn host(
+    instance: &str,
+    interface: &str,
+    sockets: Option<mpsc::Sender<Restored>>,
+) -> (Option<Host>, Option<mpsc::Sender<Restored>>) {
+    if sockets.is_some() {
+        match Host::start(instance, interface, true) {
+            Ok(host) => return (Some(host), sockets),
+            Err(error) => tracing::warn!(%error, "connections cannot be taken with their state"),
+        }
+    }
+    match Host::start(instance, interface, false) {
+        Ok(host) => (Some(host), None),
+        Err(error) => {
+            tracing::warn!(%error, "no connections can be taken: switches relay to this node");
+            (None, None)
+        }
+    }
+}
+
+/// What a node's programs are called in the kernel: letters, digits, '-' and '_'.
+fn instance(name: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' };
+    format!("node-{name}").chars().map(plain).take(INSTANCE_BYTES_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_in_the_kernel_are_plain_and_short() {
+        assert_eq!(instance("a.example:80"), "node-a-example-80");
+        assert_eq!(instance(&"é".repeat(99)).len(), INSTANCE_BYTES_MAX);
+    }
+}
