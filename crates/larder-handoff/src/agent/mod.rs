@@ -140,8 +140,8 @@ impl Agent {
     }
 
     /// How front-ends' attempts to connect ended.
-    pub fn outcomes(&self) -> &Outcomes {
-        &self.outcomes
+    pub fn outcomes(&self) -> Arc<Outcomes> {
+        Arc::clone(&self.outcomes)
     }
 
     /// Ends: what has ended on the node is told first. When this returns the agent holds [`Forwarding`] no longer.

@@ -3,11 +3,13 @@
 //! Read-only but for draining, without authentication, and therefore on loopback unless told otherwise. It has
 //! limits of its own, so that a forgotten scraper cannot hurt the traffic: connections, header bytes, header time.
 
+mod agent;
 mod answer;
 mod node;
 mod server;
 mod switch;
 
+pub(crate) use agent::AgentSurface;
 pub(crate) use answer::{Answer, Ask, Surface};
 pub(crate) use node::NodeSurface;
 pub(crate) use server::serve;

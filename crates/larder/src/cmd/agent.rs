@@ -1,9 +1,12 @@
 //! `larder agent`: a node's side of handoff, for a host with a server of another make.
 
+use std::sync::Arc;
+
 use clap::Args;
 
 use super::handoff;
 use super::serve::{self, ServeArgs};
+use crate::admin::AgentSurface;
 use crate::config::{AgentRole, Config};
 use crate::outcome::usage;
 
@@ -28,14 +31,16 @@ pub(crate) fn run(args: &AgentArgs) -> anyhow::Result<()> {
     }
     let config = written.validate()?;
     super::logging::start(&config.log)?;
-    let Config { agent: Some(AgentRole { name, handoff }), .. } = config else {
+    let Config { agent: Some(AgentRole { name, handoff }), admin, .. } = config else {
         return Err(usage("there is no [agent] section"));
     };
     let runtime = serve::runtime(args.serve.threads.unwrap_or(1))?;
     runtime.block_on(async {
         let shutdown = serve::shutdown(&args.serve)?;
         let agent = handoff::start(&name, handoff, None).await?;
-        args.serve.say_ready(vec![agent.address()], None)?;
+        let surface = Arc::new(AgentSurface::new(agent.outcomes()));
+        let admin = serve::start_admin(admin, None, surface, shutdown.clone()).await?;
+        args.serve.say_ready(vec![agent.address()], admin)?;
         shutdown.requested().await;
         agent.stop().await;
         Ok(())

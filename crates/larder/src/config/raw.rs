@@ -36,8 +36,8 @@ pub(crate) struct RawConfig {
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct RawAdmin {
     #[schemars(example = "127.0.0.1:9900")]
-    /// Where the admin interface listens: "address:port", or "off". Unset: 127.0.0.1:9900 for a switch, off for a
-    /// node. It has no authentication: keep it on loopback or on a network of its own.
+    /// Where the admin interface listens: "address:port", or "off". Unset: 127.0.0.1:9900 for a switch, off for
+    /// the others. It has no authentication: keep it on loopback or on a network of its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) listen: Option<String>,
 }

@@ -1,0 +1,66 @@
+//! What an agent's admin interface answers.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use larder_handoff::channel::server::{Outcome, Outcomes};
+
+use super::{Answer, Ask, Surface};
+
+/// Content type of Prometheus' text format.
+const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+const ROUTES: [&str; 3] = ["/stats", "/metrics", "/healthz"];
+
+/// A running agent, as its admin interface sees it: how switches' attempts to connect ended.
+pub(crate) struct AgentSurface {
+    outcomes: Arc<Outcomes>,
+}
+
+impl AgentSurface {
+    pub(crate) fn new(outcomes: Arc<Outcomes>) -> Self {
+        Self { outcomes }
+    }
+
+    fn attempts(&self) -> BTreeMap<&'static str, u64> {
+        Outcome::ALL.into_iter().map(|outcome| (outcome.name(), self.outcomes.count(outcome))).collect()
+    }
+
+    fn metrics(&self) -> String {
+        let name = "larder_agent_control_attempts_total";
+        let mut text =
+            format!("# HELP {name} Attempts of switches to connect, by outcome.\n# TYPE {name} counter\n");
+        for (outcome, count) in self.attempts() {
+            // Writing to a text does not fail.
+            let _ = writeln!(text, "{name}{{outcome=\"{outcome}\"}} {count}");
+        }
+        text
+    }
+}
+
+impl Surface for AgentSurface {
+    fn answer(&self, ask: &Ask<'_>) -> Answer {
+        let answer = match ask.path {
+            "/stats" => Answer::json(&BTreeMap::from([("control_attempts", self.attempts())])),
+            "/metrics" => Answer::text(METRICS, self.metrics()),
+            "/healthz" => Answer::text("text/plain", "ok\n".to_owned()),
+            _ => return Answer::no_such_path(&ROUTES),
+        };
+        if ask.post { Answer::wrong_method("GET, HEAD") } else { answer }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_outcome_is_exported_once() {
+        let text = AgentSurface::new(Arc::default()).metrics();
+        for outcome in Outcome::ALL {
+            let line = format!("larder_agent_control_attempts_total{{outcome=\"{}\"}} 0\n", outcome.name());
+            assert_eq!(text.matches(&line).count(), 1, "{text}");
+        }
+    }
+}
