@@ -129,6 +129,7 @@ impl Front {
             header_bytes_max: shared.limits.header_bytes_max,
             header: shared.timeouts.header,
             keepalive: shared.timeouts.keepalive,
+            half_close: shared.handoff.is_some(),
         };
         let stream: Stream = Box::new(ClientStream::new(tcp, link.clone(), limits, shared.clock));
         let mut session = ServerSession::new_http1(stream);

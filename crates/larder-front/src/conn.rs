@@ -51,6 +51,9 @@ pub(crate) struct ConnLimits {
     pub(crate) header_bytes_max: usize,
     pub(crate) header: Duration,
     pub(crate) keepalive: Duration,
+    /// A client that ends its side after a request without a body still gets its reply. Where connections are handed to
+    /// nodes, which do so too; elsewhere such a client counts as gone.
+    pub(crate) half_close: bool,
 }
 
 /// What the connection's task, its stream and its requests share. All fields are written by one task at a time;
@@ -67,6 +70,8 @@ pub(crate) struct Link {
     /// When the phase began. Nanoseconds of the switch's clock; 0 in `Head` until it is needed.
     since_ns: AtomicU64,
     broken: AtomicBool,
+    /// The request being served has no body: what may still come from the client is the next request, or its end.
+    bodyless: AtomicBool,
     rescued: Mutex<Rescued>,
     /// How the connection is delivered.
     pub(crate) delivery: Delivery,
@@ -96,6 +101,7 @@ impl Link {
             answered_in_head: AtomicBool::new(false),
             since_ns: AtomicU64::new(now.as_nanos().max(1)),
             broken: AtomicBool::new(false),
+            bodyless: AtomicBool::new(false),
             rescued: Mutex::default(),
             delivery,
             started: Mutex::new(started),
@@ -107,8 +113,10 @@ impl Link {
         self.started.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// A header has been read; the request is served from here on.
-    pub(crate) fn serving(&self) {
+    /// A header has been read; the request is served from here on. If it is `bodyless`, a client that ends its side has
+    /// still to get its reply.
+    pub(crate) fn serving(&self, bodyless: bool) {
+        self.bodyless.store(bodyless, Relaxed);
         self.phase.store(Phase::Serving as u8, Relaxed);
     }
 
@@ -275,7 +283,17 @@ impl AsyncRead for ClientStream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         if this.link.phase() == Phase::Serving {
-            return this.tcp()?.poll_read(cx, buf);
+            let before = buf.filled().len();
+            let read = this.tcp()?.poll_read(cx, buf);
+            let ended =
+                matches!(read, Poll::Ready(Ok(()))) && buf.filled().len() == before && buf.remaining() > 0;
+            // A client may end its side once it has asked (RFC 9112 section 9.6). Whether it is gone altogether shows when it
+            // is written to.
+            return if ended && this.limits.half_close && this.link.bodyless.load(Relaxed) {
+                Poll::Pending
+            } else {
+                read
+            };
         }
         // Asked for more, so what has come is no complete header yet.
         if this.link.head_bytes.load(Relaxed) > this.limits.header_bytes_max {

@@ -8,6 +8,7 @@ use super::edge::lock;
 use super::table::Text;
 use larder_core::{RouteId, TargetId};
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 /// How much the latest value counts in a mean.
@@ -37,8 +38,11 @@ pub(crate) struct Learned {
     /// Locks over parts of the table.
     parts: Box<[Mutex<Box<[Target]>>]>,
     routes: Mutex<HashMap<RouteId, Later>>,
+    asked: AtomicU64,
 }
 
+/// Of the connections of a route that loses too much locality, how many are handed over all the same.
+const PROBE_ONE_IN: u64 = 16;
 const PARTS: usize = 16;
 
 impl Learned {
@@ -46,7 +50,7 @@ impl Learned {
     pub(crate) fn new(targets_max: usize) -> Self {
         let each = targets_max.div_ceil(PARTS).max(1);
         let part = |_| Mutex::new(vec![Target::default(); each].into());
-        Self { parts: (0..PARTS).map(part).collect(), routes: Mutex::default() }
+        Self { parts: (0..PARTS).map(part).collect(), routes: Mutex::default(), asked: AtomicU64::new(1) }
     }
 
     fn with<R>(&self, id: TargetId, act: impl FnOnce(&mut Target) -> R) -> R {
@@ -102,9 +106,10 @@ impl Learned {
         lock(&self.routes).get(&route).filter(|later| later.seen >= LATER_MIN).map(|later| later.elsewhere)
     }
 
-    /// Whether it is more than `max`.
+    /// Whether it is more than `max`. One connection in sixteen is told that it is not, so that a change shows.
     pub(crate) fn locality_lost(&self, route: RouteId, max: f64) -> bool {
         self.elsewhere(route).is_some_and(|share| share > max)
+            && !self.asked.fetch_add(1, Relaxed).is_multiple_of(PROBE_ONE_IN)
     }
 }
 

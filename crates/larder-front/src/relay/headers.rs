@@ -22,6 +22,15 @@ impl Headers for Fields<'_> {
     }
 }
 
+/// Whether a request announces no body (RFC 9112 section 6.3).
+pub(super) fn is_bodyless(request: &RequestHeader) -> bool {
+    let length = request.headers.get(http::header::CONTENT_LENGTH);
+    let upgrade = request.headers.contains_key(http::header::UPGRADE);
+    !upgrade
+        && !request.headers.contains_key(http::header::TRANSFER_ENCODING)
+        && length.is_none_or(|length| length.as_bytes() == b"0")
+}
+
 /// Appends the client's address. Earlier values, in however many fields, become one list.
 pub(super) fn forwarded_for(request: &mut RequestHeader, client: &HeaderValue) -> Result<()> {
     if !request.headers.contains_key(&X_FORWARDED_FOR) {

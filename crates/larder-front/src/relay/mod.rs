@@ -146,7 +146,7 @@ impl ProxyHttp for Relay {
     async fn request_filter(&self, session: &mut Session, context: &mut Context) -> Result<bool> {
         context.arrived = self.shared.clock.now();
         if let Some(link) = link(session) {
-            link.serving();
+            link.serving(headers::is_bodyless(session.req_header()));
         }
         session.set_read_timeout(Some(self.shared.timeouts.client_read));
         session.set_write_timeout(Some(self.shared.timeouts.client_write));

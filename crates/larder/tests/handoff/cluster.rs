@@ -196,8 +196,8 @@ impl Cluster {
             Server::Apache => self.origins.push(Origin::apache(&host.namespace, &listen, &root)),
             Server::Larder => {
                 let text = format!(
-                    "[node]\nname = \"{instance}\"\nlisten = [\"{service4}\", \"{service6}\", \"{own}\"]\n\
-                     root = \"{}\"\ncache = \"256MB\"\n[node.handoff]\n{handoff}\n[log]\nlevel = \"info\"\n",
+                    "[node]\nname = \"{instance}\"\nlisten = \"[::]:80\"\n\
+                     root = \"{}\"\ncache.size = \"256MB\"\n[node.handoff]\n{handoff}\n[log]\nlevel = \"info\"\n",
                     root.display(),
                 );
                 fs::write(&config, text).unwrap();

@@ -22,7 +22,7 @@ fn load(cluster: &Cluster, seed: u64, count: usize) -> Tally {
 /// the dispatcher's count is back at zero.
 #[test]
 fn nginx_answers_clients_directly() {
-    let spec = Spec { handoff: "mechanism = \"cookie\"", ..Spec::default() };
+    let spec = Spec { handoff: "mechanism = \"cookie\"\nlocality_lost_max = 1.0", ..Spec::default() };
     let Some(cluster) = Cluster::new(&spec, Content::new(&SIZES, 3)) else { return };
     let tally = load(&cluster, 1, 3_000);
     println!(
@@ -54,7 +54,8 @@ fn nginx_answers_clients_directly() {
 #[test]
 fn apache_and_larder_answer_clients_directly() {
     for server in [Server::Apache, Server::Larder] {
-        let spec = Spec { server, handoff: "mechanism = \"cookie\"", ..Spec::default() };
+        let spec =
+            Spec { server, handoff: "mechanism = \"cookie\"\nlocality_lost_max = 1.0", ..Spec::default() };
         let Some(cluster) = Cluster::new(&spec, Content::new(&SIZES, 2)) else { return };
         load(&cluster, 2, 600).assert_faultless();
         let handed = cluster.metric("larder_switch_deliveries_total", &["cookie"]);
