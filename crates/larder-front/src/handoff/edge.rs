@@ -35,6 +35,9 @@ use std::time::Duration;
 /// How long a connection that this host's own stack is to accept may take until it is accepted.
 const PLACED_FOR: Duration = Duration::from_secs(5);
 
+/// Decisions that may wait for the accept loop.
+const PLACED_MAX: usize = 65_536;
+
 /// Batches of events taken before other work gets its turn.
 const DRAINS_MAX: usize = 8;
 
@@ -263,7 +266,8 @@ impl Edge {
 
     fn decide(self: &Arc<Self>, shared: &Arc<Shared>, pending: Pending) {
         let key = pending.key;
-        if let Some(delivery) = self.facts(pending.speaks, false).before_node() {
+        let facts = self.facts_of(shared, pending.request.route, pending.speaks, false);
+        if let Some(delivery) = facts.before_node() {
             return self.here(shared, key, pending.generation, delivery, None);
         }
         let mut lease = Lease::new(shared.clone());
@@ -363,7 +367,12 @@ impl Edge {
         let mut holding = lock(&self.holding);
         let Some(held) = holding.take(key, Some(generation)) else { return };
         let now = shared.clock.now();
-        lock(&self.placed).insert(key, Placed { delivery, started, since: now });
+        let mut placed = lock(&self.placed);
+        // Beyond that the accept loop decides anew.
+        if placed.len() < PLACED_MAX || placed.contains_key(&key) {
+            placed.insert(key, Placed { delivery, started, since: now });
+        }
+        drop(placed);
         if let Err(error) = self.fabric.put_flow(key, To::Here) {
             tracing::warn!(%error, %key, "a connection could not be entered in the forwarding plane");
         }
@@ -403,6 +412,12 @@ impl Edge {
         }
     }
 
+    /// The same for a request of a known route, whose own word counts.
+    pub(super) fn facts_of(&self, shared: &Shared, route: RouteId, speaks: Speaks, accepted: bool) -> Facts {
+        let facts = self.facts(speaks, accepted);
+        Facts { setting: shared.routing.of(route).mechanism.unwrap_or(facts.setting), ..facts }
+    }
+
     /// What the rule says of a request that goes to `node`.
     pub(crate) fn delivery(
         &self,
@@ -422,7 +437,7 @@ impl Edge {
             node_failures: failures,
             reply_bytes: self.learned.reply_bytes(request.target),
             locality_lost: self.learned.locality_lost(request.route, self.config.locality_lost_max),
-            ..self.facts(speaks, accepted)
+            ..self.facts_of(shared, request.route, speaks, accepted)
         };
         facts.choose()
     }

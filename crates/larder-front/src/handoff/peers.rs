@@ -274,7 +274,8 @@ impl Edge {
     fn node_up(&self, shared: &Shared, node: NodeId, welcome: &Welcome) {
         let Some(slot) = self.peers.slot(node) else { return };
         let name = shared.nodes.get(node).map(|node| node.name.clone());
-        let linked = self.link(shared, node, welcome);
+        // The way through a tunnel is asked for, and the answer may take a moment.
+        let linked = tokio::task::block_in_place(|| self.link(shared, node, welcome));
         let accepted = takes(&welcome.accepted, self.services.len());
         let mut bits = UP;
         for (bit, holds) in
