@@ -265,6 +265,16 @@ impl Plane {
         removed.map_err(PlaneError::io("remove what is pinned"))
     }
 
+    /// Takes its programs off and removes what is pinned: nothing of it outlives this process.
+    ///
+    /// # Errors
+    ///
+    /// As [`Plane::stop`].
+    pub fn take_off(&self) -> Result<(), PlaneError> {
+        let removed = self.pins.as_ref().map_or(Ok(()), Pins::remove_all);
+        removed.map_err(PlaneError::io("remove what is pinned"))
+    }
+
     /// Removes what a crashed instance left. Nothing left is fine.
     ///
     /// # Errors

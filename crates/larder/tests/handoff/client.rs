@@ -36,6 +36,8 @@ pub enum Manner {
     HeadOnly,
     /// One request with a field of this length in its head, so that it takes several segments; the server closes.
     LongHead { bytes: usize },
+    /// One request; after each 64 KB of its reply the client rests for so long.
+    Slow { rest: Duration },
 }
 
 impl Manner {
@@ -243,10 +245,14 @@ fn carry_out(
     let started = Instant::now();
     let stream = connect(plan, port, stall).map_err(Fault::Connect)?;
     times.connect = started.elapsed();
-    let mut replies = Replies { stream, buffer: Vec::new(), stall, times, tally };
+    let rest = match plan.manner {
+        Manner::Slow { rest } => rest,
+        _ => Duration::ZERO,
+    };
+    let mut replies = Replies { stream, buffer: Vec::new(), stall, rest, times, tally };
     let last = plan.targets.len() - 1;
     match plan.manner {
-        Manner::Plain | Manner::LongHead { .. } => {
+        Manner::Plain | Manner::LongHead { .. } | Manner::Slow { .. } => {
             replies.send(&head(plan, 0, true))?;
             replies.take(&plan.targets[0])?;
             replies.end()
@@ -337,6 +343,7 @@ struct Replies<'a> {
     /// Read and not yet looked at.
     buffer: Vec<u8>,
     stall: Duration,
+    rest: Duration,
     times: &'a mut Times,
     tally: &'a mut Tally,
 }
@@ -349,6 +356,7 @@ impl Replies<'_> {
     /// Reads more; `false` at the end.
     fn more(&mut self) -> Result<bool, Fault> {
         let mut chunk = [0; 1 << 16];
+        thread::sleep(self.rest);
         let asked = Instant::now();
         let read = loop {
             match self.stream.read(&mut chunk) {
