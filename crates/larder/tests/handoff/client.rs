@@ -242,9 +242,7 @@ fn carry_out(
     times: &mut Times,
     tally: &mut Tally,
 ) -> Result<(), Fault> {
-    let started = Instant::now();
-    let stream = connect(plan, port, stall).map_err(Fault::Connect)?;
-    times.connect = started.elapsed();
+    let stream = connect(plan, port, stall, times).map_err(Fault::Connect)?;
     let rest = match plan.manner {
         Manner::Slow { rest } => rest,
         _ => Duration::ZERO,
@@ -297,7 +295,23 @@ fn carry_out(
     }
 }
 
-fn connect(plan: &Plan, port: u16, stall: Duration) -> io::Result<TcpStream> {
+/// Connects as soon as the client's own kernel is done with an earlier connection from the same port.
+fn connect(plan: &Plan, port: u16, stall: Duration, times: &mut Times) -> io::Result<TcpStream> {
+    let until = Instant::now() + stall;
+    loop {
+        let started = Instant::now();
+        let connected = connect_once(plan, port, stall);
+        times.connect = started.elapsed();
+        match connected {
+            Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable && started < until => {
+                thread::sleep(Duration::from_millis(1));
+            }
+            connected => return connected,
+        }
+    }
+}
+
+fn connect_once(plan: &Plan, port: u16, stall: Duration) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(plan.server), Type::STREAM, Some(Protocol::TCP))?;
     if plan.same_port {
         let any: IpAddr = match plan.server {

@@ -2,7 +2,6 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -203,7 +202,6 @@ fn addresses_are_used_again_at_once() {
         matches!(plan.manner, Manner::Plain | Manner::Pipelined | Manner::HeadOnly | Manner::Resetting { .. })
     });
     plans.iter_mut().for_each(|plan| plan.same_port = true);
-    let plans = Arc::new(plans);
     let tally = cluster
         .topology
         .client()
