@@ -11,6 +11,7 @@ mod cookie;
 mod counters;
 mod direct;
 mod doctor;
+mod families;
 mod faults;
 mod flood;
 mod flood_test;
