@@ -143,7 +143,7 @@ pub struct Plane {
 
 impl Plane {
     /// Loads and attaches the programs in this thread's network namespace. What a predecessor of the same name left is
-    /// taken over if its layout and sizes are ours, and removed otherwise.
+    /// taken over if its layout is ours, and replaced otherwise; where only sizes differ the connections are copied.
     ///
     /// # Errors
     ///

@@ -373,10 +373,12 @@ impl Cluster {
 
     /// Waits until no node has load.
     pub fn await_rest(&self) {
-        let until = Instant::now() + PATIENCE;
+        let started = Instant::now();
+        let until = started + PATIENCE;
         while self.metric("larder_switch_node_load", &[]) > 0 && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(50));
         }
+        println!("at rest after {:?}", started.elapsed());
         assert_eq!(
             self.metric("larder_switch_node_load", &[]),
             0,

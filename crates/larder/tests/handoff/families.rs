@@ -242,6 +242,8 @@ fn the_fast_path_changes_no_result() {
         let decided = cluster.metric("larder_switch_decisions_total", &["reuse"]);
         assert!(decided >= reused, "{decided} told to the dispatcher, {reused} used again");
         counts_are_the_nodes(&cluster);
+        let lines = cluster.access_log().lines().count();
+        assert!(lines >= 800, "{lines} in the access log");
     }
     assert_eq!(results[&false], results[&true]);
 }

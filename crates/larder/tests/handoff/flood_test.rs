@@ -177,7 +177,7 @@ fn forged_packets_do_not_cut_connections() {
             payload: if flags & PSH == 0 { &[] } else { b"GET / HTTP/1.1\r\n\r\n" },
         };
         sent += u64::from(wire.send(ifindex, &frame.bytes().unwrap()).is_ok());
-        if sent % 64 == 0 {
+        if sent.is_multiple_of(64) {
             thread::sleep(Duration::from_micros(500));
         }
     }

@@ -215,7 +215,7 @@ fn a_dead_nodes_clients_are_told() {
     let plans = downloads(&cluster, 12);
     let started = Instant::now();
     let (tally, ()) = during(&mut cluster, &plans, |cluster| {
-        cluster.topology.nodes[0].namespace.ip(&format!("link set {INTERFACE} down")).unwrap();
+        cluster.node(0).namespace.ip(&format!("link set {INTERFACE} down")).unwrap();
         let told = cluster.await_metric("larder_switch_handoff_ends_total", &["node_lost"], 1);
         println!("{told} told after {:?}", started.elapsed() - Duration::from_millis(500));
         assert!(started.elapsed() < Duration::from_millis(3_500), "{:?}", started.elapsed());

@@ -16,6 +16,7 @@ mod faults;
 mod flood;
 mod flood_test;
 mod kills;
+mod long;
 mod origin;
 mod plans;
 mod verifier;
