@@ -78,7 +78,8 @@ impl Machine {
         let spec = ServiceSpec {
             cookie,
             fast: cookie && config.fast,
-            tags: true,
+            // Where this host's stack answers SYNs, the timestamps that come back are its own, and name nobody.
+            tags: cookie,
             grace: cookie,
             closed: false,
             mss: segment(mtu, config.forward),
