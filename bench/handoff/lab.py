@@ -253,10 +253,18 @@ class Lab:
             time.sleep(0.05)
         raise RuntimeError(f"{process.name} does not listen on {address}:{port}: {process.log.read_text()[-1500:]}")
 
+    def forget(self):
+        """Takes away what our switches have left in the kernel for their next start."""
+        for base in ["/sys/fs/bpf/larder", "/run/larder/bpf", "/run/larder/bpf/larder", "/run/larder/bpf/larder-guard",
+                     "/sys/fs/bpf/larder-guard"]:
+            for left in pathlib.Path(base).glob(f"{self.prefix}-*"):
+                shutil.rmtree(left, ignore_errors=True)
+
     def close(self):
         for process in reversed(self.processes):
             process.stop()
         self.processes = []
+        self.forget()
         for name in [*(host.name for host in self.hosts), getattr(self, "hub", None)]:
             if name:
                 run("ip", "netns", "del", name, check=False)

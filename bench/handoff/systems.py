@@ -107,6 +107,8 @@ interface = "{lab.front.device}"
 identity = "{key(lab, 'switch')[0]}"
 secret = "{key(lab, 'secret')[0]}"
 {handoff}
+[switch.timeouts]
+drain = "1s"
 [admin]
 listen = "127.0.0.1:9900"
 [log]
@@ -236,4 +238,5 @@ class System:
     def __exit__(self, *_):
         if self.process:
             self.lab.stop(self.process)
+        self.lab.forget()
         self.lab.far_xdp(False)
