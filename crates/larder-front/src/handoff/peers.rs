@@ -301,8 +301,13 @@ impl Edge {
     fn node_up(&self, shared: &Shared, node: NodeId, welcome: &Welcome) {
         let Some(slot) = self.peers.slot(node) else { return };
         let name = shared.nodes.get(node).map(|node| node.name.clone());
-        // The way through a tunnel is asked for, and the answer may take a moment.
-        let linked = tokio::task::block_in_place(|| self.link(shared, node, welcome));
+        // The way through a tunnel is asked for, and the answer may take a moment. A runtime of one thread has no other
+        // that could go on meanwhile.
+        let link = || self.link(shared, node, welcome);
+        let linked = match tokio::runtime::Handle::current().runtime_flavor() {
+            tokio::runtime::RuntimeFlavor::CurrentThread => link(),
+            _ => tokio::task::block_in_place(link),
+        };
         let accepted = takes(&welcome.accepted, self.services.len());
         let mut bits = UP;
         for (bit, holds) in
