@@ -125,8 +125,11 @@ IN int flow_is_replaced(const struct flow *flow, const struct packet *p, const s
     if (!(p->flags & TCP_ACK) || p->flags & TCP_RST)
         return 0;
     /* The stack answers SYNs: its answer has no cookie of ours to bring back. */
-    if (!(service->flags & SERVICE_COOKIE) || (service->flags & SERVICE_CLOSED && follows_syn))
-        return follows_syn;
+    if (!(service->flags & SERVICE_COOKIE) || (service->flags & SERVICE_CLOSED && follows_syn)) {
+        /* A late copy of the connection's own SYN, and of what followed it, is not a new one. */
+        int later = (__s32)(p->seq - flow->last_seq) > 0 || flow->flags & (FLOW_CLIENT_FIN | FLOW_CLIENT_RST);
+        return follows_syn && later && p->seq != flow->first_seq;
+    }
     int closing = flow->flags & (FLOW_CLIENT_FIN | FLOW_CLIENT_RST) && p->seq != flow->last_seq;
     return (follows_syn || closing) && p->seq != flow->first_seq && cookie_believed(p);
 }
@@ -253,19 +256,47 @@ IN int flow_by_tag(void *ctx, int xdp, const struct packet *p, __u16 *node) {
     return 1;
 }
 
+#define STATE_LISTEN 10 /* TCP_LISTEN of the kernel's tcp_states.h */
+
+/* 1 if this host's stack has a socket for the connection, a listening one apart. */
+IN int stack_has(void *ctx, int xdp, const struct packet *p) {
+    struct bpf_sock_tuple tuple = {};
+    __u32 bytes;
+    if (p->ipv6) {
+        __builtin_memcpy(tuple.ipv6.saddr, p->client, 16);
+        __builtin_memcpy(tuple.ipv6.daddr, p->server, 16);
+        tuple.ipv6.sport = p->client_port_be;
+        tuple.ipv6.dport = p->server_port_be;
+        bytes = sizeof(tuple.ipv6);
+    } else {
+        __builtin_memcpy(&tuple.ipv4.saddr, p->client + 12, 4);
+        __builtin_memcpy(&tuple.ipv4.daddr, p->server + 12, 4);
+        tuple.ipv4.sport = p->client_port_be;
+        tuple.ipv4.dport = p->server_port_be;
+        bytes = sizeof(tuple.ipv4);
+    }
+    struct bpf_sock *sock = bpf_skc_lookup_tcp(ctx, &tuple, bytes, BPF_F_CURRENT_NETNS, 0);
+    if (!sock)
+        return 0;
+    int has = sock->state != STATE_LISTEN;
+    bpf_sk_release(sock);
+    return has;
+}
+
 /* An unknown packet that opens nothing. */
 IN int flow_unknown(void *ctx, int xdp, const struct packet *p, const struct flow_key *key,
                     const struct service *service) {
     __u16 node = NO_NODE;
     if (service->flags & SERVICE_TAGS && flow_by_tag(ctx, xdp, p, &node)) {
+        /* Nothing is written down: a tag proves nothing, and forged ones would push real connections out of the table. */
         count(COUNT_BY_TAG);
-        /* A connection that begins with its end, or that another processor has made, needs no entry of ours. */
-        if (!(p->flags & TCP_RST))
-            flow_open(p, key, FLOW_NODE, FLOW_BY_TAG | (p->flags & TCP_FIN ? FLOW_CLIENT_FIN : 0), node);
         return forward(ctx, xdp, p, node);
     }
     count(service->flags & SERVICE_COOKIE && p->flags & TCP_ACK ? COUNT_BAD_COOKIE : COUNT_UNKNOWN);
-    return service->flags & SERVICE_GRACE ? drop(xdp) : pass(xdp);
+    /* A connection that this host's stack has is served by it, also when the table has forgotten it. */
+    if (!(service->flags & SERVICE_GRACE) || stack_has(ctx, xdp, p))
+        return pass(xdp);
+    return drop(xdp);
 }
 
 IN int flow_new(void *ctx, int xdp, const struct packet *p, const struct flow_key *key,

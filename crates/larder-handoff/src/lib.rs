@@ -19,6 +19,7 @@ mod cookie;
 mod flow;
 pub mod guard;
 pub mod inject;
+mod listing;
 pub mod neighbour;
 pub mod netns;
 pub mod plane;

@@ -45,6 +45,7 @@ pub use service::{GuardService, Tunnel, TunnelKind};
 use crate::FlowKey;
 use crate::abi::{COUNTERS_MAX, Event, Keys, RawFlowKey, SERVICES_MAX, event_kind};
 use crate::cookie::CookieKey;
+use crate::listing::each_entry;
 use crate::plane::ring::Ring;
 use crate::plane::syscalls::Hook;
 use abi::{CONN_COOKIE, CONN_ENDED, CONN_FINS, CONN_KILLING, FROZEN_MAX, RawConn, TUNNELS_MAX};
@@ -65,8 +66,6 @@ const PROGRAMS: [(&str, Hook); 2] = [("node_ingress", Hook::TcIngress), ("node_e
 const FILTER_MARK: &str = "filter-";
 /// Records handed out by one call of [`Guard::read_events`].
 const EVENTS_A_CALL_MAX: usize = 4096;
-/// Connections read from the kernel at a time.
-const CONNS_A_BATCH: u32 = 256;
 
 /// What a guard is made from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -424,18 +423,8 @@ impl Guard {
     }
 
     fn each_raw_conn(&self, mut f: impl FnMut(RawFlowKey, RawConn)) -> Result<(), GuardError> {
-        let all = self
-            .tables
-            .conns
-            .lookup_batch(CONNS_A_BATCH, MapFlags::ANY, MapFlags::ANY)
-            .map_err(GuardError::bpf("read the connections"))?;
-        for (key, value) in all {
-            if let (Ok(key), Ok(conn)) = (RawFlowKey::read_from_bytes(&key), RawConn::read_from_bytes(&value))
-            {
-                f(key, conn);
-            }
-        }
-        Ok(())
+        let shown = each_entry(self.tables.conns.as_fd(), |key: RawFlowKey, conn: RawConn| f(key, conn));
+        shown.map_err(|source| GuardError::Io { doing: "read the connections", source })
     }
 
     /// Stops.

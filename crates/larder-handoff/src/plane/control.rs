@@ -7,8 +7,10 @@ use crate::abi::{
     Target, flow_state, link_kind, service_flag,
 };
 use crate::flow::mapped;
+use crate::listing::each_entry;
 use crate::{CookieKey, FlowKey};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, ProgramInput};
+use std::os::fd::AsFd;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -16,8 +18,6 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Events read in one call at most, so that other work gets its turn.
 const EVENTS_READ_MAX: usize = 4096;
-/// Connections per call to the kernel while all are listed.
-const FLOWS_BATCH: u32 = 1024;
 
 /// The largest segment size to offer: a packet of that size fits into the ring with every header there can be.
 pub const MSS_MAX: u16 = 1900;
@@ -341,13 +341,8 @@ impl Plane {
     ///
     /// The kernel refuses.
     pub fn each_flow(&self, mut take: impl FnMut(FlowKey, Flow)) -> Result<(), PlaneError> {
-        let batch = self.flows.lookup_batch(FLOWS_BATCH, MapFlags::ANY, MapFlags::ANY);
-        for (key, flow) in batch.map_err(PlaneError::bpf("list connections"))? {
-            if let (Ok(key), Ok(flow)) = (RawFlowKey::read_from_bytes(&key), Flow::read_from_bytes(&flow)) {
-                take(key.into(), flow);
-            }
-        }
-        Ok(())
+        let shown = each_entry(self.flows.as_fd(), |key: RawFlowKey, flow: Flow| take(key.into(), flow));
+        shown.map_err(PlaneError::io("list connections"))
     }
 
     /// Hands the events that are there to `take`, in order, some thousands at most. Returns how many. While one thread
