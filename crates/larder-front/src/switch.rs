@@ -247,6 +247,10 @@ impl Switch {
             }
         }
         tracing::info!(outstanding = self.shared.dispatcher.outstanding(), "draining");
+        if let Some(edge) = &self.shared.handoff {
+            // Before the listeners go: what is answered with a cookie must find one.
+            edge.close();
+        }
         stop.send_replace(true);
         // Wakes the connections that wait for a request.
         proxy.http_cleanup().await;

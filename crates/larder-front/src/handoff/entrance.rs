@@ -33,6 +33,14 @@ pub(crate) enum Entered {
     Done,
 }
 
+/// Whether the first byte is that of a TLS handshake.
+async fn begins_with_tls(tcp: &TcpStream) -> bool {
+    let mut byte = [0; 1];
+    // It was handed to this host's stack before it was accepted.
+    let peeked = tokio::time::timeout(PEEK_PAUSE, tcp.peek(&mut byte)).await;
+    matches!(peeked, Ok(Ok(1))) && byte[0] == first::HANDSHAKE
+}
+
 /// What the first bytes ask for.
 struct Seen {
     speaks: Speaks,
@@ -50,7 +58,9 @@ impl Edge {
         let local = tcp.local_addr().ok();
         let placed = local.and_then(|local| self.placed(client, local));
         let seen = match &placed {
-            Some(Placed { delivery, started: None, .. }) => {
+            Some(Placed { delivery, started: None, .. })
+                if delivery.mechanism == Mechanism::Relay && !begins_with_tls(&tcp).await =>
+            {
                 let delivery = *delivery;
                 return self.relayed(tcp, delivery, None);
             }
@@ -146,7 +156,10 @@ impl Edge {
                 }
                 First::No(speaks) => speaks,
             };
-            let until = *rest_until.get_or_insert(tokio::time::Instant::now() + self.config.header_wait);
+            // What the relay cannot speak is waited for as long as a header may take.
+            let patience =
+                if bytes[0] == first::HANDSHAKE { shared.timeouts.header } else { self.config.header_wait };
+            let until = *rest_until.get_or_insert(tokio::time::Instant::now() + patience);
             if speaks != Speaks::Partial || length == bytes.len() || tokio::time::Instant::now() >= until {
                 return Seen { speaks, asked: None };
             }
@@ -173,20 +186,19 @@ impl Edge {
             Ok(Err(_)) | Err(_) => return self.relayed(tcp, Delivery::relay(Why::Failed), Some(started)),
         };
         let _ = back.set_nodelay(true);
+        let Ok(pipes) = splice::Pipes::new() else {
+            return self.relayed(tcp, Delivery::relay(Why::Failed), Some(started));
+        };
         self.counts.delivered(delivery);
         shared.metrics.handed(started.decision, started.request);
         shared.metrics.node_connected(started.decision.node);
         let began = shared.clock.now();
-        let sent = splice::both_ways(tcp, back, shared.timeouts.node_read).await;
-        if let Err(error) = &sent {
+        let (sent, ended) = splice::both_ways(tcp, back, pipes, shared.timeouts.node_read).await;
+        if let Err(error) = ended {
             tracing::debug!(%error, node = &*node.name, "a spliced connection broke");
         }
         let now = shared.clock.now();
-        let end = crate::metrics::HandedEnd {
-            node: started.decision.node,
-            bytes: sent.unwrap_or_default(),
-            total: now - began,
-        };
+        let end = crate::metrics::HandedEnd { node: started.decision.node, bytes: sent, total: now - began };
         shared.metrics.handed_ended(&end);
         let Started { mut lease, .. } = started;
         lease.release(now);

@@ -13,7 +13,8 @@ pub(crate) const FIELDS_MAX: usize = 100;
 /// HTTP/2's connection preface (RFC 9113 section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-const HANDSHAKE: u8 = 22;
+/// The first byte of a TLS record that holds a handshake.
+pub(super) const HANDSHAKE: u8 = 22;
 const CLIENT_HELLO: u8 = 1;
 const SERVER_NAME: u16 = 0;
 /// A ClientHello longer than this is nobody's.

@@ -163,10 +163,15 @@ impl Edge {
         }
     }
 
+    /// Takes no new connections any more: SYNs go to this host's stack.
+    pub(crate) fn close(&self) {
+        self.fabric.close();
+    }
+
     /// Waits for the handed-off connections, the longest for `drain`. What is left then goes on being forwarded without
     /// this process, until it is started again.
     pub(crate) async fn drain_out(self: Arc<Self>, drain: Duration) {
-        self.fabric.close();
+        self.close();
         let all_ended = async {
             while self.sizes().1 > 0 {
                 tokio::time::sleep(TICK).await;

@@ -6,33 +6,72 @@
 use rustix::pipe::{PipeFlags, SpliceFlags, pipe_with, splice};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
 /// What is moved at a time; a pipe holds so much by default. Bytes.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// One direction: from one socket into a pipe and out of it to the other. Gives how many bytes went.
-async fn one_way(from: &TcpStream, to: &TcpStream, (read, write): (OwnedFd, OwnedFd)) -> io::Result<u64> {
+/// When bytes last moved, either way. Milliseconds since the connection was spliced.
+struct Progress {
+    began: Instant,
+    at_ms: AtomicU64,
+    silent: Duration,
+}
+
+impl Progress {
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn note(&self) {
+        self.at_ms.store(self.now_ms(), Relaxed);
+    }
+
+    /// Waits for `ready`, for as long as bytes move in either direction now and then.
+    async fn wait(&self, ready: impl Future<Output = io::Result<()>>) -> io::Result<()> {
+        tokio::pin!(ready);
+        loop {
+            let moved = Duration::from_millis(self.at_ms.load(Relaxed));
+            let due = self.began + moved + self.silent;
+            match tokio::time::timeout_at(due.into(), &mut ready).await {
+                Ok(ready) => return ready,
+                Err(_) if Duration::from_millis(self.at_ms.load(Relaxed)) > moved => {}
+                Err(_) => return Err(io::ErrorKind::TimedOut.into()),
+            }
+        }
+    }
+}
+
+/// One direction: from one socket into a pipe and out of it to the other; `sent` is how many bytes went.
+async fn one_way(
+    from: &TcpStream,
+    to: &TcpStream,
+    (read, write): (OwnedFd, OwnedFd),
+    progress: &Progress,
+    sent: &AtomicU64,
+) -> io::Result<()> {
     let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
-    let mut total = 0;
     loop {
-        from.readable().await?;
+        progress.wait(from.readable()).await?;
         let took =
             from.try_io(Interest::READABLE, || Ok(splice(from, None, &write, None, CHUNK_BYTES, flags)?));
         let mut left = match took {
-            Ok(0) => return Ok(total),
+            Ok(0) => return shutdown(to),
             Ok(took) => took,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
             Err(error) => return Err(error),
         };
+        progress.note();
         while left > 0 {
-            to.writable().await?;
+            progress.wait(to.writable()).await?;
             match to.try_io(Interest::WRITABLE, || Ok(splice(&read, None, to, None, left, flags)?)) {
-                Ok(sent) => {
-                    left -= sent;
-                    total += sent as u64;
+                Ok(moved) => {
+                    left -= moved;
+                    sent.fetch_add(moved as u64, Relaxed);
+                    progress.note();
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error),
@@ -41,36 +80,41 @@ async fn one_way(from: &TcpStream, to: &TcpStream, (read, write): (OwnedFd, Owne
     }
 }
 
-/// Moves bytes both ways until both sides have ended, or one has failed. `silent` is how long neither may say anything.
-/// Gives the bytes that went to the client.
-///
-/// # Errors
-/// A side has failed, or nothing moved for `silent`.
-pub(super) async fn both_ways(client: TcpStream, node: TcpStream, silent: Duration) -> io::Result<u64> {
-    let pipe = || pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC);
-    let (up, down) = (pipe()?, pipe()?);
-    let (mut asked, mut answered) = (false, None);
-    let (client_ref, node_ref) = (&client, &node);
-    let upward = one_way(client_ref, node_ref, up);
-    let downward = one_way(node_ref, client_ref, down);
-    tokio::pin!(upward, downward);
-    // The first side that ends is passed on; the other may go on until it ends too.
-    let first = tokio::select! {
-        ended = &mut upward => { ended?; asked = true; None }
-        ended = &mut downward => Some(ended?),
-    };
-    if asked {
-        shutdown(node_ref)?;
-        answered =
-            Some(tokio::time::timeout(silent, &mut downward).await.map_err(|_| io::ErrorKind::TimedOut)??);
-        shutdown(client_ref)?;
-    } else {
-        shutdown(client_ref)?;
-        // The client has its answer; what it still sends goes to a node that has closed.
-        let _ = tokio::time::timeout(silent, &mut upward).await;
+/// The pipes that a connection needs, one each way.
+pub(super) struct Pipes([(OwnedFd, OwnedFd); 2]);
+
+impl Pipes {
+    /// # Errors
+    /// There are no descriptors left.
+    pub(super) fn new() -> io::Result<Self> {
+        let pipe = || pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC);
+        Ok(Self([pipe()?, pipe()?]))
     }
-    let sent = first.or(answered).unwrap_or_default();
-    Ok(sent)
+}
+
+/// Moves bytes both ways until both sides have ended, one has failed, or nothing has moved either way for `silent`.
+/// Gives the bytes that went to the client, and how it ended. A node that has ended its side has said all: the client
+/// need not end its own.
+pub(super) async fn both_ways(
+    client: TcpStream,
+    node: TcpStream,
+    Pipes([up, down]): Pipes,
+    silent: Duration,
+) -> (u64, io::Result<()>) {
+    let progress = Progress { began: Instant::now(), at_ms: AtomicU64::new(0), silent };
+    let (asked, answered) = (AtomicU64::new(0), AtomicU64::new(0));
+    let upward = one_way(&client, &node, up, &progress, &asked);
+    let downward = one_way(&node, &client, down, &progress, &answered);
+    tokio::pin!(upward, downward);
+    let ended = tokio::select! {
+        ended = &mut downward => ended,
+        // What the client has still to say is no condition for what it is still to get.
+        ended = &mut upward => match ended {
+            Ok(()) => downward.await,
+            Err(error) => Err(error),
+        },
+    };
+    (answered.load(Relaxed), ended)
 }
 
 fn shutdown(stream: &TcpStream) -> io::Result<()> {
@@ -96,7 +140,8 @@ mod tests {
     #[tokio::test]
     async fn every_byte_goes_both_ways_and_a_half_close_is_passed_on() {
         let ((mut client, front), (back, mut node)) = (pair().await, pair().await);
-        let spliced = tokio::spawn(both_ways(front, back, Duration::from_secs(10)));
+        let pipes = Pipes::new().expect("descriptors");
+        let spliced = tokio::spawn(both_ways(front, back, pipes, Duration::from_secs(10)));
         let request: Vec<u8> = (0..300_000_u32).map(|n| (n % 251) as u8).collect();
         let reply: Vec<u8> = (0..2_000_000_u32).map(|n| (n % 241) as u8).collect();
         let (sent, answer) = (request.clone(), reply.clone());
@@ -113,19 +158,43 @@ mod tests {
         node.write_all(&answer).await.expect("answers");
         drop(node);
         assert!(asking.await.expect("no panic") == reply, "the reply came as it was sent");
-        assert_eq!(spliced.await.expect("no panic").expect("ends well"), reply.len() as u64);
+        let (sent, ended) = spliced.await.expect("no panic");
+        assert!(ended.is_ok() && sent == reply.len() as u64, "{sent} {ended:?}");
     }
 
     #[tokio::test]
     async fn a_node_that_closes_first_ends_the_connection() {
         let ((mut client, front), (back, mut node)) = (pair().await, pair().await);
-        let spliced = tokio::spawn(both_ways(front, back, Duration::from_millis(200)));
+        let pipes = Pipes::new().expect("descriptors");
+        let spliced = tokio::spawn(both_ways(front, back, pipes, Duration::from_secs(10)));
         node.write_all(b"bye").await.expect("writes");
         drop(node);
         let mut got = Vec::new();
         client.read_to_end(&mut got).await.expect("reads");
         assert_eq!(got, b"bye");
-        drop(client);
-        assert_eq!(spliced.await.expect("no panic").expect("ends well"), 3);
+        let (sent, ended) = spliced.await.expect("no panic");
+        assert!(ended.is_ok() && sent == 3, "{sent} {ended:?}");
+    }
+
+    #[tokio::test]
+    async fn silence_ends_a_connection_and_a_slow_reply_does_not() {
+        let ((_client, front), (back, _node)) = (pair().await, pair().await);
+        let pipes = Pipes::new().expect("descriptors");
+        let (_, ended) = both_ways(front, back, pipes, Duration::from_millis(50)).await;
+        assert_eq!(ended.expect_err("nothing moved").kind(), io::ErrorKind::TimedOut);
+
+        let ((mut client, front), (back, mut node)) = (pair().await, pair().await);
+        let pipes = Pipes::new().expect("descriptors");
+        let spliced = tokio::spawn(both_ways(front, back, pipes, Duration::from_millis(400)));
+        client.shutdown().await.expect("half-closes");
+        let mut got = Vec::new();
+        for _ in 0..6 {
+            node.write_all(b"x").await.expect("writes");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        drop(node);
+        client.read_to_end(&mut got).await.expect("reads");
+        assert_eq!(got.len(), 6, "the whole took longer than may be silent");
+        assert!(spliced.await.expect("no panic").1.is_ok());
     }
 }
