@@ -71,7 +71,6 @@ impl Machine {
             ring_bytes: RING_BYTES,
             hold_packets: config.hold_packets,
         })?;
-        take_over(&plane, listen)?;
         tracing::info!(interface, attached = ?plane.attached(), adopted = plane.adopted(), cookie, "forwarding plane");
         let own = if cookie { Some(Own::open(config, &interface, listen)?) } else { None };
         let mtu = larder_handoff::neighbour::mtu(&interface)?;
@@ -99,30 +98,39 @@ impl Machine {
 
     /// Answers SYNs from here on: keys and nodes are known.
     pub(crate) fn begin(&self) -> Result<(), MachineError> {
-        self.set_services(self.spec)
+        let stale = self.stale()?;
+        for (address, _) in self.plane.services() {
+            if !self.services.contains(&address) {
+                tracing::info!(%address, "a listen address of the last start is no more");
+                self.plane.remove_service(address)?;
+            }
+        }
+        self.set_services(self.spec)?;
+        stale.into_iter().try_for_each(|key| self.plane.remove_flow(key))?;
+        Ok(())
+    }
+
+    /// Connections of a predecessor whose listen address is no more, or has another number now: those that live are
+    /// known again by their node's tag.
+    fn stale(&self) -> Result<Vec<FlowKey>, MachineError> {
+        let ours = |id: u16| self.services.get(usize::from(id)).copied();
+        let moved: Vec<u16> = self
+            .plane
+            .services()
+            .into_iter()
+            .filter_map(|(address, id)| (ours(id) != Some(address)).then_some(id))
+            .collect();
+        let mut stale = Vec::new();
+        if !moved.is_empty() {
+            self.plane.each_flow(|key, _| stale.extend(moved.contains(&key.service).then_some(key)))?;
+        }
+        Ok(stale)
     }
 
     /// Readable when the plane has something to tell.
     pub(crate) fn events(&self) -> io::Result<OwnedFd> {
         self.plane.events_fd().try_clone_to_owned()
     }
-}
-
-/// What a predecessor has left that fits no more goes: listen addresses that are not, or have another number now, and
-/// their connections (those that live are known again by their node's tag).
-fn take_over(plane: &Plane, listen: &[SocketAddr]) -> Result<(), MachineError> {
-    let ours = |id: u16| listen.get(usize::from(id)).copied();
-    for (address, id) in plane.services() {
-        if ours(id) == Some(address) {
-            continue;
-        }
-        plane.remove_service(address)?;
-        let mut theirs = Vec::new();
-        plane.each_flow(|key, _| theirs.extend((key.service == id).then_some(key)))?;
-        tracing::info!(%address, connections = theirs.len(), "a listen address of the last start is no more");
-        theirs.into_iter().try_for_each(|key| plane.remove_flow(key))?;
-    }
-    Ok(())
 }
 
 impl Own {

@@ -244,13 +244,17 @@ impl Front {
 async fn a_front_end_gets_what_the_config_allows_and_learns_what_is_there() {
     let stage = Stage::new().await;
     stage.kernel.see(|state| state.live = vec![flow(1, 0), flow(2, 1), flow(3, 1)]);
+    // The stack's sockets: one that is known already, one that is not, one of another address.
+    let client = |port: u16| SocketAddr::from(([192, 0, 2, 1], port));
+    let sockets = vec![(address(81), flow(2, 1).client), (address(81), client(9)), (address(22), client(8))];
+    stage.kernel.see(|state| state.sockets = sockets);
     let mut front = stage.join(0, hello(7, &[service(4, 81), service(5, 99)]));
     let welcome = front.welcome().await;
     assert_eq!((welcome.name.as_str(), welcome.cookie, welcome.repair, welcome.mac), ("a", true, true, None));
     assert!(welcome.mtu > 0);
     assert_eq!(welcome.accepted, Accepted { services: vec![4], keys: true, tag: true });
     let ports: Vec<u16> = front.live().await.iter().map(|one| one.client.port()).collect();
-    assert_eq!(ports, [2, 3]);
+    assert_eq!(ports, [2, 3, 9]);
     stage.kernel.see(|state| {
         let rules = Rules { cookie: true, stash: true, grace: false };
         assert_eq!(state.services, [(address(81), (1, rules))].into());
