@@ -14,7 +14,7 @@ test: ## the gate: formatting, lints, tests, tidy, documentation
 	@scripts/test.sh
 
 handoff-long: ## a hundred thousand connections handed over in network namespaces, every byte verified (root; minutes)
-	@scripts/run.sh cargo test --release --locked -p larder --test handoff -- --ignored --nocapture a_hundred_thousand
+	@scripts/run.sh cargo test --release --locked -p larder --test handoff -- --ignored --nocapture --test-threads 1 long::
 
 paper: ## the papers' experiments, all of them, into docs/validation.md and target/validation.html (minutes; goes on where it stopped)
 	@scripts/run.sh cargo run --release --locked -p larder -- sim paper all --markdown docs/validation.md --html target/validation.html $(ARGS)
