@@ -50,7 +50,7 @@ struct flow {
     __u32 packets;   /* forwarded */
     __u32 requests;  /* packets with payload: about the requests of an HTTP/1.1 client that does not pipeline */
     __u32 first_ack; /* acknowledgement of the first packet: the reply's first sequence number */
-    __u32 zero;
+    __u32 asked_ack; /* last_ack when the latest packet with payload came */
     __u64 seen_ns;   /* CLOCK_MONOTONIC of the last packet */
     __u64 opened_ns;
 };

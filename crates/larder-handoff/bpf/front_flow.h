@@ -74,6 +74,7 @@ IN int flow_open(const struct packet *p, const struct flow_key *key, __u8 state,
         .last_seq = p->seq + p->payload_bytes + fin,
         .last_ack = p->ack,
         .first_ack = p->ack,
+        .asked_ack = p->ack,
         .held = state == FLOW_HOLD,
         .packets = state == FLOW_NODE,
         .requests = p->payload_bytes ? 1 : 0,
@@ -110,6 +111,7 @@ IN void flow_note(struct flow *flow, const struct flow_key *key, const struct pa
     }
     if (p->payload_bytes) {
         flow->requests++;
+        flow->asked_ack = flow->last_ack;
         /* Told again with the next packet if the ring had no room. */
         if (flow->flags & FLOW_IDLE && tell(EVENT_WOKE, key, flow->flags, flow->node, 0))
             flow->flags &= ~FLOW_IDLE;

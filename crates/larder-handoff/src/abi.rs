@@ -152,8 +152,8 @@ pub struct Flow {
     pub requests: u32,
     /// The reply's first sequence number.
     pub first_ack: u32,
-    /// Always 0.
-    pub zero: u32,
+    /// `last_ack` when the latest packet with payload came: while they are equal nothing of its reply was seen.
+    pub asked_ack: u32,
     /// When the last packet came.
     pub seen_ns: u64,
     /// When the connection was opened.

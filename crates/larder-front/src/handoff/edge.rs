@@ -545,9 +545,14 @@ impl Edge {
         self.fabric.counters()
     }
 
-    /// Whether a connection waits for its decision.
-    pub(super) fn is_held(&self, key: FlowKey) -> bool {
-        lock(&self.holding).get_mut(key).is_some()
+    /// Lets the plane forget a connection that it holds and nobody here does: the client's next packet opens it anew.
+    pub(super) fn forget_held(&self, key: FlowKey) {
+        // The lock is kept while decisions take effect, so that a flow that is still held is nobody's.
+        let mut holding = lock(&self.holding);
+        let still = self.fabric.flow(key).is_some_and(|flow| flow.state == flow_state::HOLD);
+        if still && holding.get_mut(key).is_none() {
+            self.fabric.remove_flow(key);
+        }
     }
 
     /// Connections held, handed off, and waiting to be accepted here.

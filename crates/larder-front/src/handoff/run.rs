@@ -22,8 +22,12 @@ use tokio::sync::mpsc;
 
 /// How often events that wake nobody are taken and gates set.
 const TICK: Duration = Duration::from_millis(5);
-/// How often all connections are looked at.
-const SWEEP: Duration = Duration::from_millis(500);
+/// How often the connections under way are looked at.
+const REVIEW: Duration = Duration::from_millis(500);
+/// How often the plane's whole table is gone through: it may be large, and what is found there is not urgent.
+const SWEEP: Duration = Duration::from_secs(2);
+/// However many connections there are, looking at them takes a hundredth of the time at most.
+const REVIEW_ONE_IN: u32 = 100;
 
 /// What an edge hears.
 #[derive(Debug)]
@@ -126,7 +130,9 @@ impl Edge {
     async fn serve(self: &Arc<Self>, shared: &Arc<Shared>, ring: &Readiness, keyring: &Keyring) {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
-        let mut sweep_due = tokio::time::Instant::now() + SWEEP;
+        // The first sweep finds what a predecessor left.
+        let mut review_due = tokio::time::Instant::now() + REVIEW;
+        let mut sweep_due = review_due;
         let (mut live, left) = keyring.at(since_1970());
         let mut keys_due = tokio::time::Instant::now() + left;
         loop {
@@ -142,12 +148,17 @@ impl Edge {
                     self.set_gates(shared);
                     self.bury(shared, true);
                 }
+                () = tokio::time::sleep_until(review_due) => {
+                    self.drain(shared);
+                    let began = tokio::time::Instant::now();
+                    self.review(shared);
+                    review_due = began + REVIEW.max(began.elapsed() * REVIEW_ONE_IN);
+                }
                 () = tokio::time::sleep_until(sweep_due) => {
                     self.drain(shared);
                     let began = tokio::time::Instant::now();
                     self.sweep(shared);
-                    // However many connections there are, a twentieth of the time is spent on looking at them.
-                    sweep_due = tokio::time::Instant::now() + SWEEP.max(began.elapsed() * 20);
+                    sweep_due = began + SWEEP.max(began.elapsed() * REVIEW_ONE_IN);
                 }
                 () = tokio::time::sleep_until(keys_due) => {
                     let (next, left) = keyring.at(since_1970());

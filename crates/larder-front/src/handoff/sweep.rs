@@ -23,9 +23,26 @@ const LINGER: Duration = Duration::from_secs(60);
 /// so long: the client's next try opens it anew.
 const HELD_BY_NOBODY: Duration = Duration::from_millis(100);
 
+/// A connection that is nobody's is taken for one from before a restart only once it is so old: a younger one may be on its
+/// way into the table.
+const SETTLED_AFTER: Duration = Duration::from_secs(2);
+
+/// How long a reply's first byte may take before its connection counts as resting.
+const UNANSWERED_FOR: Duration = Duration::from_secs(60);
+
 /// A connection of which the client has seen nothing may be unknown to its node for so long: its first packet may have
 /// been lost, and the client sends it again.
 const UNPROVEN_FOR: Duration = Duration::from_secs(4);
+
+/// How long it is known.
+fn age(now_ns: u64, flow: &Flow) -> Duration {
+    Duration::from_nanos(now_ns.saturating_sub(flow.opened_ns))
+}
+
+/// For how long the client has sent nothing.
+fn silence(now_ns: u64, flow: &Flow) -> Duration {
+    Duration::from_nanos(now_ns.saturating_sub(flow.seen_ns))
+}
 
 impl Edge {
     /// Lets the plane know how loaded nodes are, and up to where it may go by itself.
@@ -53,28 +70,46 @@ impl Edge {
         self.fabric.set_gate(None, dispatcher.admission_limit(), usable);
     }
 
-    /// Looks at every connection the plane knows: those that rest, those that are over, those that came from before a
-    /// restart; and at those it no longer knows.
+    /// Looks at the connections that count at their nodes: those that rest, and those that the plane has forgotten.
+    pub(super) fn review(self: &Arc<Self>, shared: &Arc<Shared>) {
+        let now_ns = self.fabric.now_ns();
+        let active = lock(&self.table).active_keys();
+        for key in active {
+            match self.fabric.flow(key).filter(|flow| flow.state == flow_state::NODE) {
+                None => self.end(shared, key, End::Silent),
+                Some(flow) if self.rests(now_ns, &flow) => self.rest(shared, key),
+                Some(_) => {}
+            }
+        }
+        let unaccepted = self.expire_placed(shared.clock.now());
+        self.counts.unaccepted(unaccepted);
+        self.peers.ask_doubtful(shared.clock.now());
+        self.bury(shared, false);
+    }
+
+    /// Looks at every connection the plane knows: those that are over, those that came from before a restart; and at
+    /// those it no longer knows.
     pub(super) fn sweep(self: &Arc<Self>, shared: &Arc<Shared>) {
         let now_ns = self.fabric.now_ns();
         let before = lock(&self.table).keys();
-        let (mut seen, mut over, mut strangers, mut resting) = (HashSet::new(), vec![], vec![], vec![]);
+        let (mut seen, mut over, mut held, mut strangers) = (HashSet::new(), vec![], vec![], vec![]);
         self.fabric.each_flow(&mut |key, flow| {
-            let silent = Duration::from_nanos(now_ns.saturating_sub(flow.seen_ns));
+            let silent = silence(now_ns, &flow);
             let ended = flow.flags & (flow_flag::CLIENT_FIN | flow_flag::CLIENT_RST) != 0;
-            if ended && silent > LINGER {
-                over.push(key);
+            if flow.state == flow_state::HOLD && silent > HELD_BY_NOBODY {
+                held.push(key);
             }
-            if flow.state == flow_state::HOLD && silent > HELD_BY_NOBODY && !self.is_held(key) {
-                over.push(key);
-            }
+            // What this host's stack serves, the stack knows the end of.
             if flow.state != flow_state::NODE {
                 return;
             }
-            seen.insert(key);
-            if silent > self.config.idle_after {
-                resting.push(key);
-            } else if !ended {
+            if ended && silent > LINGER {
+                over.push(key);
+            }
+            let known = lock(&self.table).contains(key);
+            if known {
+                seen.insert(key);
+            } else if !ended && silent <= self.config.idle_after && age(now_ns, &flow) > SETTLED_AFTER {
                 strangers.push((key, flow));
             }
         });
@@ -84,16 +119,20 @@ impl Edge {
             }
         }
         over.into_iter().for_each(|key| self.fabric.remove_flow(key));
-        resting.into_iter().for_each(|key| self.rest(shared, key));
+        held.into_iter().for_each(|key| self.forget_held(key));
         for (key, flow) in strangers {
             if !lock(&self.table).contains(key) {
                 self.adopt(shared, key, flow);
             }
         }
-        let unaccepted = self.expire_placed(shared.clock.now());
-        self.counts.unaccepted(unaccepted);
-        self.peers.ask_doubtful(shared.clock.now());
-        self.bury(shared, false);
+    }
+
+    /// Whether nothing is under way on a connection: the client has had something of the latest reply and no packet has come
+    /// since. A client that waits for its reply's first byte is not at rest, however slow the node is, within reason.
+    fn rests(&self, now_ns: u64, flow: &Flow) -> bool {
+        let silent = silence(now_ns, flow);
+        let answered = flow.last_ack != flow.asked_ack;
+        silent > if answered { self.config.idle_after } else { UNANSWERED_FOR.max(self.config.idle_after) }
     }
 
     /// A connection on which nothing moves gives its load back.
@@ -152,7 +191,7 @@ impl Edge {
         self.peers.ask_again(node, doubtful.then(|| now + UNPROVEN_FOR));
         // What the plane has forgotten, as after a restart, it learns from the node.
         for key in live {
-            let known = self.fabric.flow(*key).is_some_and(|flow| flow.state != flow_state::HOLD);
+            let known = self.fabric.flow(*key).is_some();
             if !known && let Err(error) = self.fabric.put_flow(*key, To::Node(node)) {
                 tracing::warn!(%error, %key, "a node's connection could not be entered in the forwarding plane");
             }

@@ -99,6 +99,11 @@ impl Table {
         self.by_key.keys().copied().collect()
     }
 
+    /// Those that count at their nodes.
+    pub(crate) fn active_keys(&self) -> Vec<FlowKey> {
+        self.by_key.iter().filter(|(_, handed)| !handed.idle).map(|(key, _)| *key).collect()
+    }
+
     pub(crate) fn of_node(&self, node: NodeId) -> Vec<FlowKey> {
         let there = self.by_key.iter().filter(|(_, handed)| handed.decision.node == node);
         there.map(|(key, _)| *key).collect()

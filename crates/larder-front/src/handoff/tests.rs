@@ -323,14 +323,17 @@ async fn what_the_plane_opens_counts_rests_wakes_and_ends() {
     });
     assert_eq!((bench.load(), bench.edge.peers.opened_seen(reused.node)), (2, 1));
     bench.notes(|notes| notes.now_ns = 2_000_000_000);
+    bench.edge.review(&bench.shared);
     bench.edge.sweep(&bench.shared);
     assert_eq!((bench.load(), bench.notes(|notes| notes.idle.len())), (0, 2), "nothing moves on either");
+    bench.edge.review(&bench.shared);
     bench.edge.sweep(&bench.shared);
     assert_eq!(bench.notes(|notes| notes.idle.len()), 2, "told once");
     bench.edge.take(&bench.shared, Told::Woke { key: key(2), node: reused.node });
     bench.edge.take(&bench.shared, Told::Woke { key: key(2), node: reused.node });
     assert_eq!(bench.load(), 1);
     bench.notes(|notes| notes.flows.clear());
+    bench.edge.review(&bench.shared);
     bench.edge.sweep(&bench.shared);
     assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)), "the plane has forgotten them");
 }
@@ -350,9 +353,11 @@ async fn connections_of_a_dead_node_are_told() {
     bench.punt(key(1), true, 1, GET);
     let node = bench.notes(|notes| notes.forwarded[0].0);
     bench.shared.dispatcher.fail(bench.shared.clock.now(), node, &mut Vec::new());
+    bench.edge.review(&bench.shared);
     bench.edge.sweep(&bench.shared);
     assert!(bench.notes(|notes| notes.reset.is_empty()), "its channel is up: it is only slow");
     bench.edge.peers.set_bits(node, 0);
+    bench.edge.review(&bench.shared);
     bench.edge.sweep(&bench.shared);
     assert_eq!((bench.notes(|notes| notes.reset.clone()), bench.load()), (vec![key(1)], 0));
 }
@@ -361,9 +366,12 @@ async fn connections_of_a_dead_node_are_told() {
 async fn connections_from_before_a_restart_are_counted() {
     let bench = Bench::new(|_| {});
     bench.notes(|notes| {
+        // The plane has had it for long, and something came just now.
+        notes.now_ns = 9_000_000_000;
         notes.flows.insert(key(1), To::Node(NodeId(1)));
-        notes.seen_ns.insert(key(1), 0);
+        notes.seen_ns.insert(key(1), 9_000_000_000);
     });
+    bench.edge.review(&bench.shared);
     bench.edge.sweep(&bench.shared);
     assert_eq!((bench.load(), bench.delivered()), (1, vec![("cookie", "adopted", 1)]));
     let live = [key(5)].into_iter().collect();
