@@ -91,8 +91,12 @@ class Limits:
         self.memory.mkdir()
         self.blkio.mkdir()
         (self.memory / "memory.limit_in_bytes").write_text(str(memory_bytes))
-        (self.blkio / "blkio.throttle.read_iops_device").write_text(f"{device} {iops}")
-        (self.blkio / "blkio.throttle.read_bps_device").write_text(f"{device} {bps}")
+        self.rates = {"iops": iops, "bps": bps}
+        self.slow(True)
+
+    def slow(self, on):
+        for what, rate in self.rates.items():
+            (self.blkio / f"blkio.throttle.read_{what}_device").write_text(f"{self.device} {rate if on else 0}")
 
     def enter(self, command):
         return ["sh", "-c", 'for group in "$0" "$1"; do echo $$ >"$group/cgroup.procs" || exit 1; done; shift; exec "$@"',
@@ -149,7 +153,13 @@ def point(lab, program, nodes, limits, policy, paths, args):
         time.sleep(0.3)
         lab.pin()
         arguments = dict(address=VIP, port=80, connections=connections, keep=False, paths=[f"@{paths}"], turn=True)
+        # Caches fill at full speed; then the disks become slow, and the cluster settles.
+        for limit in limits:
+            limit.slow(False)
         load(lab, program, seconds=args.warm, **arguments)
+        for limit in limits:
+            limit.slow(True)
+        load(lab, program, seconds=args.settle, **arguments)
         meter = Meter(lab, [process])
         reads, before = sum(limit.reads() for limit in limits), meter.look()
         result = load(lab, program, seconds=args.seconds, **arguments)
@@ -182,9 +192,10 @@ def main():
     parser.add_argument("--mean", type=int, default=20_000, help="bytes of a file")
     parser.add_argument("--alpha", type=float, default=0.8, help="of Zipf's law")
     parser.add_argument("--memory", type=int, default=32, help="MiB of a node, page cache and server together")
-    parser.add_argument("--iops", type=int, default=200, help="reads a second of a disk")
+    parser.add_argument("--iops", type=int, default=80, help="reads a second of a disk")
     parser.add_argument("--bps", type=int, default=20_000_000, help="bytes a second of a disk")
-    parser.add_argument("--warm", type=float, default=12.0)
+    parser.add_argument("--warm", type=float, default=5.0, help="seconds with fast disks")
+    parser.add_argument("--settle", type=float, default=4.0, help="seconds with slow disks, before those that count")
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--json")
     args = parser.parse_args()

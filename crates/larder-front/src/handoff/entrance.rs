@@ -22,6 +22,8 @@ use tokio::net::TcpStream;
 
 /// The most of a header that is looked at. Bytes.
 const PEEK_BYTES: usize = 16 << 10;
+/// What most headers fit into. Bytes.
+const PEEK_FIRST_BYTES: usize = 2 << 10;
 /// How often an incomplete header is looked at again.
 const PEEK_PAUSE: Duration = Duration::from_millis(1);
 
@@ -126,12 +128,16 @@ impl Edge {
 
     /// Looks at the first bytes, for as long as a header may be awaited.
     async fn look(&self, shared: &Shared, tcp: &TcpStream) -> Seen {
-        let mut bytes = vec![0; PEEK_BYTES];
+        let mut bytes = vec![0; PEEK_FIRST_BYTES];
         let deadline = tokio::time::Instant::now() + shared.timeouts.header;
         let mut rest_until = None;
         loop {
             let peeked = tokio::time::timeout_at(deadline, tcp.peek(&mut bytes)).await;
             let Ok(Ok(length @ 1..)) = peeked else { return Seen { speaks: Speaks::Partial, asked: None } };
+            if length == bytes.len() && length < PEEK_BYTES {
+                bytes.resize(PEEK_BYTES, 0);
+                continue;
+            }
             let speaks = match first::read(&bytes[..length]) {
                 First::Http(asked) => {
                     let target = target_key(asked.host, asked.target.as_bytes());
