@@ -53,8 +53,9 @@ IN int punt(void *ctx, int xdp, const struct packet *p, const struct flow_key *k
     s->event.first = first;
     s->event.at_ns = bpf_ktime_get_ns();
     s->event.target = hash;
-    if (bpf_ringbuf_output(&events, s, sizeof(s->event) + clamp(bytes, PUNT_BYTES_MAX),
-                           BPF_RB_FORCE_WAKEUP)) {
+    /* A sample for statistics is taken with whatever comes next. */
+    __u64 wake = kind == EVENT_LATER ? BPF_RB_NO_WAKEUP : BPF_RB_FORCE_WAKEUP;
+    if (bpf_ringbuf_output(&events, s, sizeof(s->event) + clamp(bytes, PUNT_BYTES_MAX), wake)) {
         count(COUNT_PUNT_LOST);
         return 0;
     }
