@@ -358,7 +358,6 @@ async fn connections_of_a_dead_node_are_told() {
     assert!(bench.notes(|notes| notes.reset.is_empty()), "its channel is up: it is only slow");
     bench.edge.peers.set_bits(node, 0);
     bench.edge.review(&bench.shared);
-    bench.edge.sweep(&bench.shared);
     assert_eq!((bench.notes(|notes| notes.reset.clone()), bench.load()), (vec![key(1)], 0));
 }
 
