@@ -258,6 +258,15 @@ pub(crate) fn tag(node: NodeId) -> u8 {
     u8::try_from(node.0 + 1).ok().filter(|tag| *tag <= TAG_MAX).unwrap_or(0)
 }
 
+/// Does what may block, without holding up other tasks where there are threads for them. With one thread, tokio allows no
+/// such thing, and everybody waits.
+fn in_place<T>(work: impl FnOnce() -> T) -> T {
+    match tokio::runtime::Handle::current().runtime_flavor() {
+        tokio::runtime::RuntimeFlavor::CurrentThread => work(),
+        _ => tokio::task::block_in_place(work),
+    }
+}
+
 impl Edge {
     /// Takes what nodes tell until the edge ends.
     pub(super) async fn hear(self: Arc<Self>, shared: Arc<Shared>, mut events: mpsc::Receiver<Event>) {
@@ -275,7 +284,7 @@ impl Edge {
         let Some(slot) = self.peers.slot(node) else { return };
         let name = shared.nodes.get(node).map(|node| node.name.clone());
         // The way through a tunnel is asked for, and the answer may take a moment.
-        let linked = tokio::task::block_in_place(|| self.link(shared, node, welcome));
+        let linked = in_place(|| self.link(shared, node, welcome));
         let accepted = takes(&welcome.accepted, self.services.len());
         let mut bits = UP;
         for (bit, holds) in
