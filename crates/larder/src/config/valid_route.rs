@@ -99,7 +99,11 @@ fn one(
         group: raw.group.clone(),
         key: key_of,
         classes: raw.classes.as_ref().map(|raw| classes(at, raw, warnings)).transpose()?,
-        mechanism: raw.mechanism.as_ref().map(|word| mechanism(&format!("{at}.mechanism"), word)).transpose()?,
+        mechanism: raw
+            .mechanism
+            .as_ref()
+            .map(|word| mechanism(&format!("{at}.mechanism"), word))
+            .transpose()?,
     })
 }
 
