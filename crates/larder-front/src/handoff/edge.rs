@@ -174,9 +174,15 @@ impl Edge {
             return;
         }
         // It was handed over before the decision took effect in the plane; the lock is kept by whoever makes it do so.
-        let sent = match self.fabric.flow(key).map(|flow| (flow.state, flow.node)) {
+        let flow = self.fabric.flow(key);
+        let sent = match flow.map(|flow| (flow.state, flow.node)) {
             Some((flow_state::NODE, node)) => self.fabric.forward(NodeId(node), packet),
             Some((flow_state::LOCAL, _)) => self.fabric.accept_here(packet),
+            // Held by a predecessor that is no more. The first packet, which the client sends again, opens it anew.
+            Some((flow_state::HOLD, _)) if super::held::begins(packet, flow.map(|flow| flow.first_seq)) => {
+                drop(holding);
+                return self.punt(shared, key, Some(None), packet);
+            }
             // Held by nobody: the client will send its first packet again, which opens the connection anew.
             _ => {
                 self.fabric.remove_flow(key);
@@ -537,6 +543,11 @@ impl Edge {
     /// Counters of the forwarding plane, by name.
     pub(crate) fn plane_counters(&self) -> Vec<(&'static str, u64)> {
         self.fabric.counters()
+    }
+
+    /// Whether a connection waits for its decision.
+    pub(super) fn is_held(&self, key: FlowKey) -> bool {
+        lock(&self.holding).get_mut(key).is_some()
     }
 
     /// Connections held, handed off, and waiting to be accepted here.

@@ -140,6 +140,7 @@ impl Edge {
                 _ = tick.tick() => {
                     self.drain(shared);
                     self.set_gates(shared);
+                    self.bury(shared, true);
                 }
                 () = tokio::time::sleep_until(sweep_due) => {
                     self.drain(shared);
