@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs what a build of larder lacks, and says what it installs. Does nothing, quietly, where nothing lacks.
 #
-#   scripts/setup.sh build    a C compiler, cmake, CA certificates, cargo and rustc
-#   scripts/setup.sh test     the same, with rustfmt and clippy
+#   scripts/setup.sh build    a C compiler, cmake, libelf and zlib, CA certificates, cargo and rustc
+#   scripts/setup.sh test     the same, with rustfmt and clippy; in CI, with the servers and tools that tests run
 #   scripts/setup.sh fuzz     the first, with a C++ compiler for libFuzzer
 #
 # Rust comes from what is installed, else from rustup, else from Debian's packages. LARDER_NO_RUSTUP=1 leaves
@@ -40,22 +40,47 @@ apt_update() {
 apt_install() {
     say "installing Debian packages: $*"
     apt_update "$*"
-    as_root "$*" env DEBIAN_FRONTEND=noninteractive DEBCONF_NOWARNINGS=yes \
+    as_root "$*" env DEBIAN_FRONTEND=noninteractive DEBCONF_NOWARNINGS=yes ${RUNLEVEL:+RUNLEVEL="$RUNLEVEL"} \
         apt-get -qq install -y --no-install-recommends "$@" >/dev/null || die "apt-get install $* failed"
 }
 
-# What is needed besides Rust: zstd and zlib-ng are C libraries, built from source by their crates.
+# has_header NAME: whether C programs can include it.
+has_header() {
+    echo "#include <$1>" | cc -E -x c - >/dev/null 2>&1
+}
+
+# What is needed besides Rust: zstd, zlib-ng and libbpf are C libraries, built from source by their crates; libbpf needs
+# libelf's and zlib's headers, and asks pkg-config for them.
 install_system_packages() {
     local lacking=()
     command -v cc >/dev/null 2>&1 || lacking+=(gcc libc6-dev)
     [ "$PURPOSE" != fuzz ] || command -v c++ >/dev/null 2>&1 || lacking+=(g++)
     command -v cmake >/dev/null 2>&1 || lacking+=(cmake)
     command -v make >/dev/null 2>&1 || lacking+=(make)
+    command -v pkg-config >/dev/null 2>&1 || lacking+=(pkg-config)
+    has_header libelf.h || lacking+=(libelf-dev)
+    has_header zlib.h || lacking+=(zlib1g-dev)
     [ -e "${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}" ] || lacking+=(ca-certificates)
     [ ${#lacking[@]} -eq 0 ] && return 0
     command -v apt-get >/dev/null 2>&1 ||
         die "please install: ${lacking[*]} (Debian's names; there is no apt-get here to do it)"
     apt_install "${lacking[@]}"
+}
+
+# What tests of handoff run beside us. Without it they skip, and say so; CI goes nowhere without it.
+install_test_tools() {
+    local lacking=()
+    [ "${CI:-}" = true ] || return 0
+    command -v ip >/dev/null 2>&1 || lacking+=(iproute2)
+    command -v ethtool >/dev/null 2>&1 || lacking+=(ethtool)
+    command -v curl >/dev/null 2>&1 || lacking+=(curl)
+    command -v nginx >/dev/null 2>&1 || lacking+=(nginx)
+    # The server alone, without a site of the machine's own.
+    command -v apache2 >/dev/null 2>&1 || lacking+=(apache2-bin)
+    [ ${#lacking[@]} -eq 0 ] && return 0
+    command -v apt-get >/dev/null 2>&1 || die "please install: ${lacking[*]} (Debian's names)"
+    # RUNLEVEL=1 keeps Debian from starting what it installs.
+    RUNLEVEL=1 apt_install "${lacking[@]}"
 }
 
 # Downloads and verifies rustup's installer, and runs it without touching the shell's start-up files.
@@ -141,6 +166,7 @@ install_components() {
 }
 
 install_system_packages
+[ "$PURPOSE" != test ] || install_test_tools
 if ! select_toolchain; then
     say "there is no Rust $LARDER_MSRV or newer here"
     install_rust_by_rustup || install_rust_by_apt || true

@@ -52,8 +52,9 @@ pub use signals::{CacheSignalsConfig, ReportStatus, SignalSource, SignalsConfig,
 pub use switch::{Switch, SwitchError};
 pub use target::{TargetKey, target_key};
 
-/// Entry points for the fuzz targets: parsers of what nodes say, with the checks that must hold for any input.
+/// Entry points for the fuzz targets: parsers of what nodes and clients say, with the checks that must hold for any input.
 #[doc(hidden)]
 pub mod fuzzing {
+    pub use crate::handoff::fuzzing::{fuzz_first, fuzz_held};
     pub use crate::signals::fuzzing::{fuzz_orca, fuzz_pages, fuzz_stream};
 }

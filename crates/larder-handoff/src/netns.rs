@@ -10,11 +10,13 @@
 //!
 //! Needs `ip` (iproute2) and, for offloads, `ethtool`; `CAP_NET_ADMIN` and `CAP_SYS_ADMIN`.
 
+mod capture;
 mod topology;
 mod wire;
 
 pub(crate) use wire::set_tcp_checksum;
 
+pub use capture::{Capture, Captured, FRAME_BYTES_MAX};
 pub use topology::{Host, INTERFACE, Offloads, Topology, TopologySpec};
 pub use wire::{TcpFrame, Wire};
 
@@ -99,9 +101,17 @@ pub fn available() -> Result<(), NetnsError> {
             return Err(NetnsError::Unable(format!("needs {name}")));
         }
     }
-    match Command::new("ip").arg("-V").stdout(Stdio::null()).stderr(Stdio::null()).status() {
+    installed("ip", "-V", "iproute2")
+}
+
+/// Whether a program can be run; `version` is an argument with which it does nothing much.
+///
+/// # Errors
+/// [`NetnsError::Unable`] names it and its package.
+pub fn installed(program: &str, version: &str, package: &str) -> Result<(), NetnsError> {
+    match Command::new(program).arg(version).stdout(Stdio::null()).stderr(Stdio::null()).status() {
         Ok(_) => Ok(()),
-        Err(e) => Err(NetnsError::Unable(format!("needs `ip` of iproute2: {e}"))),
+        Err(e) => Err(NetnsError::Unable(format!("needs `{program}` of {package}: {e}"))),
     }
 }
 

@@ -34,3 +34,38 @@ pub use run::HandoffError;
 pub(crate) use edge::{Edge, Started};
 pub(crate) use entrance::Entered;
 pub(crate) use run::Ears;
+
+/// Entry points for the fuzz targets.
+#[doc(hidden)]
+pub(crate) mod fuzzing {
+    use super::first::{self, First};
+    use super::held::{Held, segment};
+    use super::mechanism::Speaks;
+
+    /// Reads the first bytes of a connection as they grow: a verdict stays, whatever comes behind.
+    pub fn fuzz_first(bytes: &[u8]) {
+        let Some((cut, bytes)) = bytes.split_first() else { return };
+        let kind = |bytes: &[u8]| match first::read(bytes) {
+            First::Http(asked) => (Speaks::Http1, asked.target.as_bytes().to_vec()),
+            First::Tls(name) => (Speaks::Tls, name),
+            First::No(speaks) => (speaks, Vec::new()),
+        };
+        let early = kind(&bytes[..bytes.len().min(usize::from(*cut) * 2)]);
+        if early.0 != Speaks::Partial {
+            assert_eq!(early, kind(bytes));
+        }
+    }
+
+    /// Puts held frames together, each as long as the byte before it says.
+    pub fn fuzz_held(mut bytes: &[u8]) {
+        let mut held = Held::default();
+        while let Some((length, rest)) = bytes.split_first() {
+            let (frame, rest) = rest.split_at(usize::from(*length).min(rest.len()));
+            held.push(frame);
+            bytes = rest;
+        }
+        let mut payloads = held.packets().iter().filter_map(|frame| segment(frame)).map(|s| s.payload);
+        let first = payloads.find(|payload| !payload.is_empty()).unwrap_or_default();
+        assert!(held.bytes().starts_with(first));
+    }
+}

@@ -16,7 +16,7 @@
 //! to the card, so hosts compute it (`tx off`); frames sent back by XDP arrive only if the far end has a program, so the
 //! hub has one there; the hub does not put segments together again, so what travels is no longer than the MTU.
 
-use super::{Namespace, NetnsError, succeeded, veth};
+use super::{Namespace, NetnsError, installed, succeeded, veth};
 use libbpf_rs::{Link, ObjectBuilder};
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -151,6 +151,7 @@ impl Topology {
                 return Err(NetnsError::Size { what, min, max, asked });
             }
         }
+        installed("ethtool", "--version", "ethtool")?;
         let hub = Namespace::new("hub")?;
         let mut lines = String::from("link add br0 type bridge mcast_snooping 0\n");
         if spec.routed {

@@ -80,6 +80,8 @@ pub struct Facts {
     pub tcp_repair: Result<(), String>,
     /// A socket can be destroyed from outside.
     pub sock_destroy: Result<(), String>,
+    /// Sockets of MPTCP in this network namespace; `None` if the kernel has none or does not say.
+    pub mptcp_sockets: Option<u64>,
     /// Values by name, as read.
     pub sysctls: BTreeMap<String, String>,
     /// The interface asked about; `None` if none was.
@@ -119,6 +121,7 @@ impl Facts {
             tun: open_tun(),
             tcp_repair: kernel::tcp_repair().map_err(|e| e.to_string()),
             sock_destroy: netlink::sock_destroy().map_err(|e| e.to_string()),
+            mptcp_sockets: read("/proc/thread-self/net/protocols").as_deref().and_then(mptcp_sockets),
             sysctls: sysctls(subject.interface.as_deref()),
             interface,
             addresses,
@@ -153,12 +156,22 @@ fn open_tun() -> Result<(), String> {
     opened.map(|_| ()).map_err(|e| e.to_string())
 }
 
+/// Of the table of protocols: name, size of a socket, sockets.
+fn mptcp_sockets(protocols: &str) -> Option<u64> {
+    let line = protocols.lines().find_map(|line| line.strip_prefix("MPTCP "))?;
+    line.split_whitespace().nth(1)?.parse().ok()
+}
+
 fn sysctls(interface: Option<&str>) -> BTreeMap<String, String> {
     let mut names: Vec<String> = [
         "net.core.somaxconn",
         "net.ipv4.ip_local_port_range",
+        "net.ipv4.tcp_rfc1337",
+        "net.ipv4.tcp_sack",
         "net.ipv4.tcp_syncookies",
+        "net.ipv4.tcp_timestamps",
         "net.ipv4.tcp_tw_reuse",
+        "net.ipv4.tcp_window_scaling",
         "net.netfilter.nf_conntrack_count",
     ]
     .map(str::to_owned)
@@ -227,6 +240,14 @@ mod tests {
             assert_eq!(version(release), read, "{release}");
         }
         assert!(version("6.3.0") >= Some((6, 3)) && version("") < Some((6, 3)));
+    }
+
+    #[test]
+    fn sockets_of_a_protocol_are_counted() {
+        let table = "protocol  size sockets  memory press maxhdr\nMPTCPv6   2048      9       1   no       0\n\
+            MPTCP     1888      3       0   no       0   yes\n";
+        assert_eq!(mptcp_sockets(table), Some(3));
+        assert_eq!(mptcp_sockets("protocol  size sockets\nTCP 1 2\n"), None);
     }
 
     /// No driver is behind the loopback interface.

@@ -264,18 +264,7 @@ fn quiet(facts: &Facts, subject: &Subject, name: &str, wanted: i64, why: &'stati
 /// Settings of the kernel that cost connections when they are wrong.
 fn settings(facts: &Facts, subject: &Subject, out: &mut Vec<Finding>) {
     if subject.role == Role::Node {
-        let cookies =
-            look("tcp_syncookies", COOKIE, "the kernel looks at no cookie, ours included, without it");
-        out.push(match facts.number("net.ipv4.tcp_syncookies") {
-            Some(0) => cookies.missing("0", "sysctl -w net.ipv4.tcp_syncookies=1"),
-            Some(value) => cookies.works(value.to_string()),
-            None => cookies.is(State::Unknown, "not readable", None),
-        });
-        let reuse = look("tcp_tw_reuse", NOTHING, "a client may use its port again at once");
-        out.push(match facts.number("net.ipv4.tcp_tw_reuse") {
-            Some(1) => reuse.works("1"),
-            other => reuse.degraded(said(other), "sysctl -w net.ipv4.tcp_tw_reuse=1"),
-        });
+        node_settings(facts, out);
     }
     let filter = look("rp_filter", NOTHING, "replies leave by another way than requests came");
     out.push(match in_force(facts, subject, "rp_filter") {
@@ -302,6 +291,44 @@ fn settings(facts: &Facts, subject: &Subject, out: &mut Vec<Finding>) {
             format!("tracks {n} connections"),
             "a rule `notrack` for the service address, in table raw at prerouting and output",
         ),
+    });
+}
+
+/// Settings of a node's TCP. `bpf_sk_assign_tcp_reqsk` (`net/core/filter.c`) refuses a connection whose options the host has
+/// switched off, and any of a listener of MPTCP.
+fn node_settings(facts: &Facts, out: &mut Vec<Finding>) {
+    for (name, why) in [
+        ("tcp_syncookies", "the kernel looks at no cookie, ours included, without it"),
+        ("tcp_timestamps", "connections of clients that use timestamps are refused without it"),
+        ("tcp_sack", "connections of clients that acknowledge selectively are refused without it"),
+        ("tcp_window_scaling", "connections of clients that scale their window are refused without it"),
+    ] {
+        let look = look(name, COOKIE, why);
+        out.push(match facts.number(&format!("net.ipv4.{name}")) {
+            Some(0) => look.missing("0", &format!("sysctl -w net.ipv4.{name}=1")),
+            Some(value) => look.works(value.to_string()),
+            None => look.is(State::Unknown, "not readable", None),
+        });
+    }
+    let mptcp = look("MPTCP", NOTHING, "the kernel gives no connection by its cookie to a listener of MPTCP");
+    out.push(match facts.mptcp_sockets {
+        Some(count) if count > 0 => mptcp.degraded(
+            format!("{count} sockets use it"),
+            "if the server is one of them, let it listen for TCP only (in Go: GODEBUG=multipathtcp=0)",
+        ),
+        Some(_) => mptcp.works("no socket uses it"),
+        None => mptcp.works("not in this kernel"),
+    });
+    let old =
+        look("tcp_rfc1337", NOTHING, "an old connection on a client's port makes room for its next at once");
+    out.push(match facts.number("net.ipv4.tcp_rfc1337") {
+        Some(1) => old.degraded("1: it stays for a minute", "sysctl -w net.ipv4.tcp_rfc1337=0"),
+        other => old.works(said(other)),
+    });
+    let reuse = look("tcp_tw_reuse", NOTHING, "a client may use its port again at once");
+    out.push(match facts.number("net.ipv4.tcp_tw_reuse") {
+        Some(1) => reuse.works("1"),
+        other => reuse.degraded(said(other), "sysctl -w net.ipv4.tcp_tw_reuse=1"),
     });
 }
 

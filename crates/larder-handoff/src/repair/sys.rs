@@ -41,7 +41,13 @@ pub(super) fn set_mode(fd: BorrowedFd<'_>, mode: Mode) -> io::Result<()> {
         Mode::Probing => 0,
         Mode::Ordinary => -1,
     };
-    set_int(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR, value)
+    set_int(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR, value)?;
+    if mode == Mode::Repair {
+        return Ok(());
+    }
+    // Leaving repair makes the socket one that shares its port with nobody (`do_tcp_setsockopt`), and its TIME_WAIT too: no
+    // server could listen there again for a minute after the last connection.
+    set_int(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)
 }
 
 pub(super) fn select_queue(fd: BorrowedFd<'_>, queue: Queue) -> io::Result<()> {

@@ -169,6 +169,33 @@ fn a_refused_handoff_goes_on_where_it_was() {
     exchange(&mut client, &mut server, 1_000_000);
 }
 
+/// As a server does that is started again: its old connections are still there, or in TIME_WAIT.
+#[test]
+fn a_server_listens_anew_beside_moved_connections() {
+    if skipped() {
+        return;
+    }
+    for resumed in [false, true] {
+        let net = Net::new(Family::V4);
+        let listener = net.listen(0);
+        let (mut client, server) = net.connect(&listener, None);
+        drop(listener);
+        let (at, mut server) = if resumed {
+            checkpoint(server.as_fd(), &Mends::default()).expect("an open connection");
+            resume(server.as_fd()).expect("a frozen socket");
+            (0, server)
+        } else {
+            (1, stream(move_to(&net, 1, server, &RestoreOptions::default()).1))
+        };
+        exchange(&mut client, &mut server, 1000);
+        drop(net.listen(at));
+        drop(server);
+        assert_eq!(client.read(&mut [0; 1]).expect("an end"), 0);
+        drop(client);
+        drop(net.listen(at));
+    }
+}
+
 /// Writes what the socket takes at once; returns how much.
 fn write_some(server: &mut TcpStream, bytes: &[u8]) -> usize {
     server.set_nonblocking(true).expect("a mode");

@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
@@ -13,7 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::policies::{Named, chosen};
 use crate::config::Size;
 use crate::demo::plan::Plan;
-use crate::demo::{self, Demo, Setup};
+use crate::demo::{self, Demo, Setup, handoff};
 use crate::outcome::usage;
 use crate::report;
 
@@ -24,8 +25,18 @@ use crate::report;
 /// and a report to look at (demo-report.html).
 ///
 /// Without --log, the requests are made by a generator fitted to the trace of the LARD paper (rice-like).
+///
+/// With --handoff it shows instead what is gained when nodes answer clients directly: hosts in network namespaces, the
+/// same requests by each mechanism in turn, the front-end's processor time, and one connection packet by packet. Needs the
+/// rights for that (root); `larder doctor` says which.
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
+    /// Compare mechanisms of delivery (relay, repair, cookie) instead of policies. Takes about half a minute.
+    #[arg(long, conflicts_with_all = ["policies", "cache_kind", "t_low", "t_high", "speed", "disk_only", "runs", "out", "no_report", "svg"])]
+    handoff: bool,
+    /// Length of each run with --handoff. Seconds, 1 to 60.
+    #[arg(long, default_value_t = 4, requires = "handoff", value_parser = clap::value_parser!(u64).range(1..=60))]
+    seconds: u64,
     /// Replay this access log instead: Common or Combined Log Format and more, also .gz and .zst.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["trace_recipe", "scale"])]
     log: Option<PathBuf>,
@@ -35,9 +46,9 @@ pub(crate) struct DemoArgs {
     /// Size of the synthetic trace relative to the original: targets and requests.
     #[arg(long, value_name = "FACTOR", default_value_t = 0.1)]
     scale: f64,
-    /// Nodes, each a process. 1 to 64.
-    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=64))]
-    nodes: u16,
+    /// Nodes, each a process. 1 to 64. Default: 8; with --handoff 3.
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=64))]
+    nodes: Option<u16>,
     /// Memory of each node.
     #[arg(long, value_name = "SIZE", default_value = "16MB")]
     cache: Size,
@@ -52,7 +63,7 @@ pub(crate) struct DemoArgs {
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Clients, each with one request outstanding. Default: S = (nodes-1) T_high + T_low - 1, which keeps the
-    /// cluster full, as in the paper.
+    /// cluster full, as in the paper; with --handoff 16.
     #[arg(long)]
     clients: Option<u32>,
     /// T_low of the policies and of the admission limit.
@@ -91,19 +102,33 @@ pub(crate) struct DemoArgs {
     json_schema: bool,
 }
 
+/// Nodes unless told otherwise.
+const NODES: u16 = 8;
+/// The same with --handoff: hosts that share one machine's processors.
+const HANDOFF_NODES: u16 = 3;
+const HANDOFF_CLIENTS: u32 = 16;
+
 /// Requests of a synthetic trace, unless told otherwise.
 const SYNTHETIC_REQUESTS: usize = 36_000;
 
 pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
     if args.json_schema {
         let mut out = io::stdout().lock();
-        serde_json::to_writer_pretty(&mut out, &schemars::schema_for!(demo::result::DemoReport))?;
+        let schema = if args.handoff {
+            schemars::schema_for!(handoff::result::HandoffReport)
+        } else {
+            schemars::schema_for!(demo::result::DemoReport)
+        };
+        serde_json::to_writer_pretty(&mut out, &schema)?;
         writeln!(out)?;
         return Ok(());
     }
     args.check()?;
     super::logging::start("warn")?;
     super::serve::raise_open_files();
+    if args.handoff {
+        return run_handoff(args);
+    }
     let setup = args.setup()?;
     let demo = Demo::new(setup, args.plan()?);
     let runtime = super::serve::runtime(1)?;
@@ -138,6 +163,44 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The demo of handoff: on a thread of its own, so that an interrupt is heard and everything is removed in order.
+fn run_handoff(args: &DemoArgs) -> anyhow::Result<()> {
+    let setup = handoff::Setup {
+        nodes: usize::from(args.nodes.unwrap_or(HANDOFF_NODES)),
+        clients: args.clients.unwrap_or(HANDOFF_CLIENTS),
+        cache_bytes: args.cache.0.get(),
+        seed: args.seed,
+        measured: Duration::from_secs(args.seconds),
+    };
+    let plan = args.plan()?;
+    let interrupt = handoff::Interrupt::default();
+    let work = {
+        let interrupt = interrupt.clone();
+        move || handoff::run(&setup, &plan, &interrupt, &say)
+    };
+    let runtime = super::serve::runtime(1)?;
+    let outcome = runtime.block_on(async {
+        let mut term = signal(SignalKind::terminate()).context("cannot watch SIGTERM")?;
+        let mut work = tokio::task::spawn_blocking(work);
+        tokio::select! {
+            outcome = &mut work => return outcome.context("the demo failed")?,
+            _ = tokio::signal::ctrl_c() => {}
+            _ = term.recv() => {}
+        }
+        say("ending: what was made is removed");
+        interrupt.ask();
+        work.await.context("the demo failed")?
+    })?;
+    let mut out = io::stdout().lock();
+    if args.json {
+        serde_json::to_writer_pretty(&mut out, &outcome)?;
+        writeln!(out)?;
+    } else {
+        handoff::table::write(&outcome, &mut out)?;
+    }
+    Ok(out.flush()?)
+}
+
 impl DemoArgs {
     fn check(&self) -> anyhow::Result<()> {
         if self.t_low == 0 || self.t_low >= self.t_high || self.t_high > 100_000 {
@@ -158,15 +221,19 @@ impl DemoArgs {
         Ok(())
     }
 
+    fn nodes(&self) -> u16 {
+        self.nodes.unwrap_or(NODES)
+    }
+
     fn clients(&self) -> u32 {
-        let derived = u32::from(self.nodes - 1) * self.t_high + self.t_low - 1;
+        let derived = u32::from(self.nodes() - 1) * self.t_high + self.t_low - 1;
         self.clients.unwrap_or(derived.max(1))
     }
 
     fn setup(&self) -> anyhow::Result<Setup> {
         let policies = chosen(&self.policies).map_err(usage)?;
         Ok(Setup {
-            nodes: usize::from(self.nodes),
+            nodes: usize::from(self.nodes()),
             cache_bytes: self.cache.0.get(),
             cache_kind: self.cache_kind.to_string(),
             policies: policies.iter().map(ToString::to_string).collect(),

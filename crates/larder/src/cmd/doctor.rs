@@ -1,21 +1,26 @@
 //! `larder doctor`: says what this machine can do of TCP connection handoff, and how to get the rest.
 
+mod ask;
+
 use std::fmt;
 use std::io::{self, Write};
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use anyhow::bail;
 use clap::{Args, ValueEnum};
-use larder_handoff::probe::{Facts, Finding, Mechanism, Report, Role, State, Subject, judge};
+use larder_front::Setting;
+use larder_handoff::probe::{Facts, Finding, Mechanism, Report, Role, State, judge};
 use serde_json::{Value, json};
 
+use self::ask::Ask;
 use crate::config::{Config, Written};
 
 /// Say what this machine can do of connection handoff, what is missing, and how to get it.
 ///
-/// Looks and changes nothing. Run it as the user that runs larder: capabilities count. Exit code 0 if what is asked for
-/// is available (auto always is, for it falls back to relay), 1 if not.
+/// Looks and changes nothing. Run it as the user that runs larder, in the same network namespace: capabilities count. With a
+/// config it looks at what [switch.handoff], [node.handoff] and [agent] ask for, and says what each listen address gets.
+/// Exit code 0 if what is asked for is available (auto always is, for it falls back to relay), 1 if not.
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
     /// The config file; its roles, addresses and nodes are looked at.
@@ -30,13 +35,13 @@ pub(crate) struct DoctorArgs {
     /// What must be available.
     #[arg(long, value_enum)]
     mechanism: Option<Asked>,
-    /// The interface by which clients' packets come in.
+    /// The interface by which clients' packets come in, in place of the config's.
     #[arg(long)]
     interface: Option<String>,
     /// A service address, beside those of the config; may be repeated.
     #[arg(long)]
     service: Vec<SocketAddr>,
-    /// Packets to the nodes go through tunnels.
+    /// Packets to the nodes go through tunnels, whatever the config says.
     #[arg(long)]
     tunnels: bool,
 }
@@ -56,6 +61,18 @@ enum Asked {
     Repair,
     Splice,
     Relay,
+}
+
+impl From<Setting> for Asked {
+    fn from(setting: Setting) -> Self {
+        match setting {
+            Setting::Auto => Self::Auto,
+            Setting::Cookie => Self::Cookie,
+            Setting::Repair => Self::Repair,
+            Setting::Splice => Self::Splice,
+            Setting::Relay => Self::Relay,
+        }
+    }
 }
 
 impl Asked {
@@ -85,6 +102,10 @@ impl fmt::Display for Asked {
 struct Examined {
     asked: Asked,
     report: Report,
+    /// Where clients connect.
+    listen: Vec<SocketAddr>,
+    /// Nodes to which nothing is handed over, since the config does not say how.
+    relayed: Vec<String>,
 }
 
 impl Examined {
@@ -99,6 +120,16 @@ impl Examined {
             Asked::Cookie | Asked::Repair if !self.available() => Mechanism::Relay.to_string(),
             asked => asked.to_string(),
         }
+    }
+
+    /// What connections to an address of ours get. A name for any address is none that packets can be told by, so that
+    /// nothing is handed over from there.
+    fn mechanism_at(&self, listen: SocketAddr) -> String {
+        let handed = !matches!(self.asked, Asked::Splice | Asked::Relay);
+        if handed && listen.ip().is_unspecified() {
+            return Mechanism::Relay.to_string();
+        }
+        self.mechanism()
     }
 
     fn lacks(&self, mechanism: Mechanism) -> String {
@@ -140,55 +171,28 @@ fn sides(args: &DoctorArgs, config: Option<&Config>) -> Vec<Role> {
         Some(only) => only == side,
         None => in_config,
     };
-    let (switch, node) = config.map_or((true, true), |c| (c.switch.is_some(), c.node.is_some()));
+    let (switch, node) =
+        config.map_or((true, true), |c| (c.switch.is_some(), c.node.is_some() || c.agent.is_some()));
     let all = [(Role::Switch, wanted(Side::Switch, switch)), (Role::Node, wanted(Side::Node, node))];
     all.into_iter().filter_map(|(role, is)| is.then_some(role)).collect()
 }
 
 fn examine(args: &DoctorArgs, config: Option<&Config>, role: Role) -> Examined {
-    let mut subject = Subject {
-        role,
-        interface: args.interface.clone(),
-        services: args.service.clone(),
-        nodes: Vec::new(),
-        tunnels: args.tunnels,
-    };
-    let mut unresolved = Vec::new();
-    match (role, config) {
-        (Role::Switch, Some(Config { switch: Some(switch), .. })) => {
-            subject.services.extend(&switch.switch.listen);
-            for node in &switch.switch.nodes {
-                match first_address(&node.address) {
-                    Ok(ip) => subject.nodes.push(ip),
-                    Err(error) => unresolved.push(unknown_way(&node.address, &error)),
-                }
-            }
-        }
-        (Role::Node, Some(Config { node: Some(node), .. })) => subject.services.push(node.listen),
-        _ => {}
-    }
+    let Ask { subject, asked, listen, relayed, odd } = ask::ask(args, config, role);
     let mut report = judge(&Facts::of_this_host(&subject), &subject);
-    report.findings.extend(unresolved);
-    // A config that says nothing of handoff relays.
-    let asked = args.mechanism.unwrap_or(if config.is_some() { Asked::Relay } else { Asked::Auto });
-    Examined { asked, report }
+    report.findings.extend(odd);
+    Examined { asked, report, listen, relayed }
 }
 
-fn first_address(address: &str) -> io::Result<IpAddr> {
-    let mut found = address.to_socket_addrs()?;
-    let first = found.next().ok_or_else(|| io::Error::other("the name has no address"))?;
-    Ok(first.ip())
-}
-
-fn unknown_way(address: &str, error: &io::Error) -> Finding {
-    Finding {
-        what: format!("way to {address}"),
-        state: State::Unknown,
-        found: error.to_string(),
-        why: "packets are forwarded on it, unchanged or in a tunnel",
-        remedy: Some("let the name be known here, or give the address".to_owned()),
-        needed_for: &[],
+/// What is lost while something is missing.
+fn costs(finding: &Finding) -> Option<String> {
+    if finding.state != State::Missing || finding.needed_for.is_empty() {
+        return None;
     }
+    let names: Vec<&str> = finding.needed_for.iter().map(|mechanism| mechanism.name()).collect();
+    let rest = Mechanism::ALL.into_iter().find(|mechanism| !finding.needed_for.contains(mechanism));
+    let rest = rest.unwrap_or(Mechanism::Relay);
+    Some(format!("{}; at best {rest} is left", names.join(" and ")))
 }
 
 fn as_json(examined: &[Examined]) -> Value {
@@ -201,6 +205,7 @@ fn as_json(examined: &[Examined]) -> Value {
             "why": f.why,
             "remedy": f.remedy,
             "needed_for": needed_for,
+            "costs": costs(f),
         })
     };
     let side = |one: &Examined| {
@@ -209,6 +214,8 @@ fn as_json(examined: &[Examined]) -> Value {
             "asked": one.asked.to_string(),
             "mechanism": one.mechanism(),
             "available": one.available(),
+            "listen": one.listen.iter().map(|at| json!({ "address": at, "mechanism": one.mechanism_at(*at) })).collect::<Vec<_>>(),
+            "relayed_nodes": one.relayed,
             "possible": Mechanism::ALL.iter().filter(|m| one.report.can(**m)).map(|m| m.name()).collect::<Vec<_>>(),
             "findings": one.report.findings.iter().map(finding).collect::<Vec<_>>(),
         })
@@ -225,6 +232,13 @@ fn print(one: &Examined, out: &mut impl Write) -> io::Result<()> {
             lacks => writeln!(out, "  {mechanism:<8} not possible: lacks {lacks}")?,
         }
     }
+    for listen in &one.listen {
+        writeln!(out, "  connections to {listen} get {}", one.mechanism_at(*listen))?;
+    }
+    if !one.relayed.is_empty() {
+        let names = one.relayed.join(", ");
+        writeln!(out, "  relayed to, having no `handoff` in the config: {names}")?;
+    }
     let width = report.findings.iter().map(|f| f.what.chars().count()).max().unwrap_or(0);
     for finding in &report.findings {
         writeln!(out, "  {:<8}  {:<width$}  {}", finding.state.name(), finding.what, finding.found)?;
@@ -232,6 +246,9 @@ fn print(one: &Examined, out: &mut impl Write) -> io::Result<()> {
             writeln!(out, "  {:<8}  {:<width$}  why: {}", "", "", finding.why)?;
             if let Some(remedy) = &finding.remedy {
                 writeln!(out, "  {:<8}  {:<width$}  get it: {remedy}", "", "")?;
+            }
+            if let Some(costs) = costs(finding) {
+                writeln!(out, "  {:<8}  {:<width$}  it costs: {costs}", "", "")?;
             }
         }
     }
@@ -259,7 +276,9 @@ mod tests {
             finding("another", State::Missing, &[Mechanism::Cookie]),
             finding("third", State::Degraded, &[Mechanism::Repair]),
         ];
-        Examined { asked, report: Report { role: Role::Switch, findings } }
+        let report = Report { role: Role::Switch, findings };
+        let listen = vec!["10.9.0.100:80".parse().unwrap(), "0.0.0.0:80".parse().unwrap()];
+        Examined { asked, report, listen, relayed: vec!["b".to_owned()] }
     }
 
     #[test]
@@ -292,5 +311,14 @@ mod tests {
         assert!(text.contains("repair   possible\n"), "{text}");
         assert_eq!(text.matches("get it: do this").count(), 2, "{text}");
         assert_eq!(text.matches("why: it matters").count(), 2, "{text}");
+        for line in [
+            "it costs: cookie; at best repair is left",
+            "connections to 10.9.0.100:80 get repair",
+            // Packets are told by their address.
+            "connections to 0.0.0.0:80 get relay",
+            "no `handoff` in the config: b",
+        ] {
+            assert_eq!(text.matches(line).count(), 1, "{line} in\n{text}");
+        }
     }
 }

@@ -63,7 +63,7 @@ fn host(
 }
 
 /// What a node's programs are called in the kernel: letters, digits, '-' and '_'.
-fn instance(name: &str) -> String {
+pub(crate) fn instance(name: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' };
     format!("node-{name}").chars().map(plain).take(INSTANCE_BYTES_MAX).collect()
 }

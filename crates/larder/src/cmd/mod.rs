@@ -4,7 +4,7 @@ pub(crate) mod agent;
 pub(crate) mod check;
 pub(crate) mod demo;
 pub(crate) mod doctor;
-mod handoff;
+pub(crate) mod handoff;
 pub(crate) mod keys;
 pub(crate) mod lab;
 pub(crate) mod load;

@@ -6,6 +6,7 @@
 
 pub(crate) mod cluster;
 pub(crate) mod cpu;
+pub(crate) mod handoff;
 pub(crate) mod plan;
 pub(crate) mod result;
 mod run;

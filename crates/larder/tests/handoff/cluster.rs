@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use larder_handoff::channel::identity::{Identity, PublicKey};
 use larder_handoff::guard::Guard;
-use larder_handoff::netns::{Host, Namespace, Topology, TopologySpec, or_skip};
+use larder_handoff::netns::{Host, Namespace, NetnsError, Topology, TopologySpec, installed, or_skip};
 use larder_handoff::plane::Plane;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -28,6 +28,17 @@ pub enum Server {
     Nginx,
     Apache,
     Larder,
+}
+
+impl Server {
+    /// Whether it is there to be run.
+    pub fn installed(self) -> Result<(), NetnsError> {
+        match self {
+            Self::Nginx => installed("nginx", "-v", "nginx"),
+            Self::Apache => installed("apache2", "-v", "apache2"),
+            Self::Larder => Ok(()),
+        }
+    }
 }
 
 /// A process of the binary; ended on drop.
@@ -149,6 +160,7 @@ impl Drop for Left {
 impl Cluster {
     /// `None` where there are no rights to make one.
     pub fn new(spec: &Spec<'_>, content: Content) -> Option<Self> {
+        or_skip(spec.server.installed())?;
         let topology = or_skip(Topology::new(&spec.topology))?;
         let folder = tempfile::tempdir().unwrap();
         let mut cluster = Self {

@@ -10,6 +10,7 @@ use larder_handoff::netns::{Topology, TopologySpec, or_skip};
 use larder_handoff::shaper::{Shape, Shaper};
 
 use crate::client::{self, Fault, Manner, Plan, Setup};
+use crate::cluster::Server;
 use crate::content::Content;
 use crate::counters::counter;
 use crate::flood;
@@ -19,7 +20,8 @@ use crate::plans::mixed;
 const SIZES: [u64; 7] = [1, 100, 1_000, 10_000, 65_536, 300_000, 2_000_000];
 const SETUP: Setup = Setup { threads: 16, first_port: 20_000, stall: Duration::from_secs(5) };
 
-fn topology() -> Option<Topology> {
+fn topology(server: Server) -> Option<Topology> {
+    or_skip(server.installed())?;
     let spec = TopologySpec { nodes: 1, port_range: (30_000, 60_999), ..TopologySpec::default() };
     let topology = or_skip(Topology::new(&spec))?;
     topology.point_clients_at(&topology.nodes[0]).unwrap();
@@ -33,7 +35,7 @@ fn service(topology: &Topology) -> [SocketAddr; 2] {
 /// Two thousand connections of all manners to nginx on the service address, without a switch: not one fault.
 #[test]
 fn nginx_answers_all_manners_of_clients() {
-    let Some(topology) = topology() else { return };
+    let Some(topology) = topology(Server::Nginx) else { return };
     let service = service(&topology);
     let content = Content::new(&SIZES, 3);
     let origin = Origin::nginx(&topology.nodes[0].namespace, &service, content.root());
@@ -58,7 +60,7 @@ fn nginx_answers_all_manners_of_clients() {
 
 #[test]
 fn apache_answers_all_manners_of_clients() {
-    let Some(topology) = topology() else { return };
+    let Some(topology) = topology(Server::Apache) else { return };
     let service = service(&topology);
     let content = Content::new(&SIZES, 2);
     let _origin = Origin::apache(&topology.nodes[0].namespace, &service, content.root());
@@ -71,7 +73,7 @@ fn apache_answers_all_manners_of_clients() {
 /// What is lost, late, out of order or doubled on the way arrives once and in order all the same.
 #[test]
 fn a_bad_wire_makes_no_fault() {
-    let Some(topology) = topology() else { return };
+    let Some(topology) = topology(Server::Nginx) else { return };
     let service = service(&topology);
     let content = Content::new(&SIZES[..6], 2);
     let _origin = Origin::nginx(&topology.nodes[0].namespace, &service, content.root());
@@ -97,7 +99,7 @@ fn a_bad_wire_makes_no_fault() {
 
 #[test]
 fn a_hundred_megabytes_arrive() {
-    let Some(topology) = topology() else { return };
+    let Some(topology) = topology(Server::Nginx) else { return };
     let service = service(&topology);
     let content = Content::new(&[100_000_000], 1);
     let _origin = Origin::nginx(&topology.nodes[0].namespace, &service, content.root());
@@ -116,7 +118,7 @@ fn a_hundred_megabytes_arrive() {
 /// A server that dies under load is a fault on connections that it had, and on those that it refuses.
 #[test]
 fn a_killed_server_is_noticed() {
-    let Some(topology) = topology() else { return };
+    let Some(topology) = topology(Server::Nginx) else { return };
     let service = service(&topology);
     let content = Content::new(&SIZES, 1);
     let origin = Origin::nginx(&topology.nodes[0].namespace, &service, content.root());
@@ -140,7 +142,7 @@ fn a_killed_server_is_noticed() {
 /// clients get through.)
 #[test]
 fn a_flood_arrives_and_clients_get_through() {
-    let Some(topology) = topology() else { return };
+    let Some(topology) = topology(Server::Nginx) else { return };
     let service = service(&topology);
     let content = Content::new(&SIZES[..4], 1);
     let node = &topology.nodes[0];

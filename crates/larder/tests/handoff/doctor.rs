@@ -3,6 +3,7 @@
 use std::fs;
 use std::process::{Command, Output};
 
+use larder_handoff::channel::identity::Identity;
 use larder_handoff::netns::{Host, INTERFACE, Topology, TopologySpec, or_skip};
 use serde_json::Value;
 
@@ -54,8 +55,55 @@ fn examine(host: &Host, config: &str, more: &[&str]) -> Output {
     let file = folder.path().join("larder.toml");
     fs::write(&file, config).unwrap();
     let mut command = Command::new(LARDER);
-    command.args(["doctor", "--json", "--interface", INTERFACE, "--config"]).arg(file).args(more);
+    command.args(["doctor", "--json", "--config"]).arg(file).args(more);
     host.namespace.output(&mut command).unwrap()
+}
+
+/// Mechanism, interface, services and tunnels are the config's own; each listen address has its answer.
+#[test]
+fn a_config_says_what_it_needs() {
+    let spec = TopologySpec { nodes: 1, routed: true, ..TopologySpec::default() };
+    let Some(topology) = or_skip(Topology::new(&spec)) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("key");
+    let identity = Identity::generate().unwrap();
+    identity.save(&file).unwrap();
+    let (key, file, node) = (identity.public(), file.display(), topology.nodes[0].v4);
+    let switch = |more: &str| {
+        format!(
+            "[switch]\nlisten = [\"10.9.0.100:80\", \"0.0.0.0:81\"]\n\
+             nodes = [\"192.0.2.9:80\", {{ address = \"{node}:80\", handoff = {{ control = \"{node}:7946\", key = \"{key}\" }} }}]\n\
+             [switch.handoff]\nmechanism = \"cookie\"\nidentity = \"{file}\"\n{more}"
+        )
+    };
+    let listens = |side: &Value| {
+        let text = |one: &Value| one["mechanism"].as_str().unwrap().to_owned();
+        side["listen"].as_array().unwrap().iter().map(text).collect::<Vec<_>>()
+    };
+    // A router stands between: only tunnels pass it.
+    for (forward, works, first) in [("", false, "relay"), ("forward = \"gue\"\n", true, "cookie")] {
+        let output = examine(topology.front(), &switch(forward), &[]);
+        let (side, states) = states(&output, "switch");
+        assert_eq!(output.status.success(), works, "{side:#}");
+        assert_eq!(side["asked"], "cookie");
+        assert_eq!(listens(&side), [first, "relay"], "{side:#}");
+        assert_eq!(side["relayed_nodes"], serde_json::json!(["192.0.2.9:80"]));
+        // Found by the listen address.
+        assert!(states.contains(&("interface eth0".to_owned(), "works".to_owned())), "{states:?}");
+    }
+    let agent = format!(
+        "[agent]\nlisten = \"{node}:7946\"\nidentity = \"{file}\"\nswitches = [\"{key}\"]\n\
+         interface = \"{INTERFACE}\"\nservices = [\"10.9.0.100:80\", \"10.9.0.101:80\"]\n"
+    );
+    let output = examine(&topology.nodes[0], &agent, &[]);
+    let (side, states) = states(&output, "node");
+    assert!(output.status.success(), "{side:#}");
+    assert_eq!((&side["asked"], listens(&side).len()), (&"auto".into(), 2));
+    for (what, state) in
+        [("address 10.9.0.100", "works"), ("address 10.9.0.101", "missing"), ("interface eth0", "works")]
+    {
+        assert!(states.contains(&(what.to_owned(), state.to_owned())), "{states:?}");
+    }
 }
 
 /// Cookie where the topology is made for it; not where a router stands between, unless by a tunnel.

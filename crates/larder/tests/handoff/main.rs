@@ -9,6 +9,7 @@ mod cluster;
 mod content;
 mod cookie;
 mod counters;
+mod demo;
 mod direct;
 mod doctor;
 mod families;

@@ -36,10 +36,15 @@ fn whole() -> Facts {
         tun: Ok(()),
         tcp_repair: Ok(()),
         sock_destroy: Ok(()),
+        mptcp_sockets: Some(0),
         sysctls: [
             ("net.core.somaxconn", "16384"),
             ("net.ipv4.ip_local_port_range", "32768\t60999"),
+            ("net.ipv4.tcp_rfc1337", "0"),
+            ("net.ipv4.tcp_sack", "1"),
             ("net.ipv4.tcp_syncookies", "1"),
+            ("net.ipv4.tcp_timestamps", "1"),
+            ("net.ipv4.tcp_window_scaling", "1"),
             ("net.ipv4.tcp_tw_reuse", "1"),
             ("net.ipv4.conf.all.arp_ignore", "0"),
             ("net.ipv4.conf.eth0.arp_ignore", "1"),
@@ -119,6 +124,9 @@ fn broken_networks() -> Vec<Case> {
         ("arp_ignore", |f| set(f, "net.ipv4.conf.eth0.arp_ignore", "0"), Cookie, Relay),
         ("arp_announce", |f| set(f, "net.ipv4.conf.all.arp_announce", "0"), Cookie, Relay),
         ("tcp_syncookies", |f| set(f, "net.ipv4.tcp_syncookies", "0"), Cookie, Repair),
+        ("tcp_timestamps", |f| set(f, "net.ipv4.tcp_timestamps", "0"), Cookie, Repair),
+        ("tcp_sack", |f| set(f, "net.ipv4.tcp_sack", "0"), Cookie, Repair),
+        ("tcp_window_scaling", |f| set(f, "net.ipv4.tcp_window_scaling", "0"), Cookie, Repair),
         ("way to 10.9.0.11", |f| f.routes[0].1 = off_link(), Relay, Cookie),
     ]
 }
@@ -188,6 +196,19 @@ fn slower_ways_are_degraded_and_no_more() {
         degraded,
         ["bpffs", "XDP", "MTU", "rp_filter", "somaxconn", "ip_local_port_range", "conntrack"]
     );
+}
+
+/// What costs a node connections now and then, or depends on its server.
+#[test]
+fn a_node_says_what_it_may_lose() {
+    let mut facts = whole();
+    facts.mptcp_sockets = Some(2);
+    set(&mut facts, "net.ipv4.tcp_rfc1337", "1");
+    let report = judge(&facts, &subject(Role::Node));
+    let degraded: Vec<_> =
+        report.findings.iter().filter(|f| f.state == State::Degraded).map(|f| f.what.as_str()).collect();
+    assert_eq!(degraded, ["MPTCP", "tcp_rfc1337"]);
+    assert_eq!(report.best(), Mechanism::Cookie);
 }
 
 #[test]

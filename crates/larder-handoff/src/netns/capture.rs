@@ -1,0 +1,130 @@
+//! Looking at the frames that pass a namespace, each once: on its way in.
+
+#![expect(unsafe_code, reason = "the option that leaves out sent frames has no safe wrapper")]
+
+use super::{Namespace, NetnsError};
+use socket2::{Domain, Protocol, Socket, Type};
+use std::io::{self, Read};
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+/// Longest frame that is kept whole; of longer ones the beginning. Bytes.
+pub const FRAME_BYTES_MAX: usize = 2_048;
+/// Frames that may wait to be read: bytes of the socket's buffer. Beyond, the kernel drops.
+const BUFFER_BYTES: usize = 4 << 20;
+
+/// A frame as it came in, Ethernet header first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Captured {
+    /// When it was read, from the opening of the capture on.
+    pub at: Duration,
+    /// At most [`FRAME_BYTES_MAX`] of its bytes.
+    pub frame: Vec<u8>,
+}
+
+/// A raw socket that gets a copy of every frame that comes in by any interface of one network namespace. On a hub
+/// that is each frame between hosts once, at the port of the host that sent it.
+#[derive(Debug)]
+pub struct Capture {
+    socket: Socket,
+    opened: Instant,
+}
+
+impl Capture {
+    /// Opens it in a namespace.
+    ///
+    /// # Errors
+    /// Without `CAP_NET_RAW`.
+    pub fn open(namespace: &Namespace) -> Result<Self, NetnsError> {
+        let socket = namespace.run(Self::socket)?;
+        let socket =
+            socket.map_err(|e| NetnsError::io(format!("opening a raw socket in {}", namespace.name()), e))?;
+        Ok(Self { socket, opened: Instant::now() })
+    }
+
+    fn socket() -> io::Result<Socket> {
+        let all = Protocol::from(i32::from((libc::ETH_P_ALL as u16).to_be()));
+        let socket = Socket::new(Domain::PACKET, Type::RAW, Some(all))?;
+        let on: libc::c_int = 1;
+        // SAFETY: the value is an int that lives through the call, and its size is given.
+        let set = unsafe {
+            libc::setsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_PACKET,
+                libc::PACKET_IGNORE_OUTGOING,
+                (&raw const on).cast(),
+                size_of::<libc::c_int>() as libc::socklen_t,
+            )
+        };
+        if set != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        socket.set_recv_buffer_size(BUFFER_BYTES)?;
+        Ok(socket)
+    }
+
+    /// Reads frames until none has come for `quiet`, or `max` have.
+    ///
+    /// # Errors
+    /// If the socket fails.
+    pub fn read(&mut self, max: usize, quiet: Duration) -> io::Result<Vec<Captured>> {
+        self.socket.set_read_timeout(Some(quiet.max(Duration::from_millis(1))))?;
+        let mut frames = Vec::new();
+        let mut bytes = [0; FRAME_BYTES_MAX];
+        while frames.len() < max {
+            match self.socket.read(&mut bytes) {
+                Ok(length) => {
+                    frames.push(Captured { at: self.opened.elapsed(), frame: bytes[..length].to_vec() });
+                }
+                Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => break,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(frames)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netns::{INTERFACE, TcpFrame, Topology, TopologySpec, Wire, or_skip};
+
+    /// What one host sends to another is seen once at the hub, though it passes two ports of it.
+    #[test]
+    fn each_frame_is_seen_once() {
+        let spec = TopologySpec { nodes: 1, ..TopologySpec::default() };
+        let Some(topology) = or_skip(Topology::new(&spec)) else { return };
+        let (from, to) = (topology.client(), &topology.nodes[0]);
+        let mut capture = Capture::open(&topology.hub).expect("opened");
+        let wire = Wire::open(&from.namespace).expect("opened");
+        let index = from.namespace.ifindex(INTERFACE).expect("there");
+        let frames: Vec<Vec<u8>> = (0..5)
+            .map(|seq| {
+                let frame = TcpFrame {
+                    macs: [from.mac, to.mac],
+                    from: (from.v4, 999).into(),
+                    to: (to.v4, 998).into(),
+                    seq,
+                    ack: 0,
+                    // Without any flag nobody answers.
+                    flags: 0,
+                    window: 0,
+                    options: &[],
+                    payload: b"seen",
+                };
+                frame.bytes().expect("a frame")
+            })
+            .collect();
+        for frame in &frames {
+            wire.send(index, frame).expect("sent");
+        }
+        let seen = capture.read(100, Duration::from_millis(300)).expect("read");
+        let ours: Vec<&Vec<u8>> =
+            seen.iter().map(|c| &c.frame).filter(|frame| frame.ends_with(b"seen")).collect();
+        assert_eq!(ours, frames.iter().collect::<Vec<_>>());
+        assert!(seen.windows(2).all(|pair| pair[0].at <= pair[1].at));
+        let few = capture.read(1, Duration::from_millis(1)).expect("read");
+        assert!(few.len() <= 1);
+    }
+}

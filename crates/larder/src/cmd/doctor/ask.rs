@@ -1,0 +1,102 @@
+//! What is to be looked at: by the arguments, and by what a config's sections ask for.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+
+use larder_front::{Forward, NodeEntry};
+use larder_handoff::neighbour::interface_for;
+use larder_handoff::probe::{Finding, Role, State, Subject};
+
+use super::{Asked, DoctorArgs};
+use crate::config::{Config, HandoffRole, SwitchRole};
+
+/// One side.
+pub(super) struct Ask {
+    pub(super) subject: Subject,
+    pub(super) asked: Asked,
+    pub(super) listen: Vec<SocketAddr>,
+    /// Nodes that cannot be handed anything.
+    pub(super) relayed: Vec<String>,
+    /// What was found odd already.
+    pub(super) odd: Vec<Finding>,
+}
+
+pub(super) fn ask(args: &DoctorArgs, config: Option<&Config>, role: Role) -> Ask {
+    let subject = Subject {
+        role,
+        interface: args.interface.clone(),
+        services: args.service.clone(),
+        nodes: Vec::new(),
+        tunnels: args.tunnels,
+    };
+    // A config that says nothing of handoff relays.
+    let asked = if config.is_some() { Asked::Relay } else { Asked::Auto };
+    let mut ask = Ask { subject, asked, listen: Vec::new(), relayed: Vec::new(), odd: Vec::new() };
+    match (role, config) {
+        (Role::Switch, Some(Config { switch: Some(switch), .. })) => ask.switch(switch),
+        (Role::Node, Some(Config { agent: Some(agent), .. })) => ask.node(&agent.handoff),
+        (Role::Node, Some(Config { node: Some(node), .. })) => match &node.handoff {
+            Some(handoff) => ask.node(handoff),
+            None => ask.subject.services.push(node.listen),
+        },
+        _ => {}
+    }
+    ask.asked = args.mechanism.unwrap_or(ask.asked);
+    ask
+}
+
+impl Ask {
+    fn switch(&mut self, role: &SwitchRole) {
+        let config = &role.switch;
+        self.asked = config.handoff.setting.into();
+        self.listen.clone_from(&config.listen);
+        self.subject.services.extend(&config.listen);
+        self.subject.tunnels |= config.handoff.forward != Forward::L2;
+        let by_address = || interface_for(config.listen.first()?.ip());
+        let interface = self.subject.interface.take();
+        self.subject.interface = interface.or_else(|| config.handoff.interface.clone()).or_else(by_address);
+        let moves = config.handoff.moves_connections();
+        // With none that takes connections by config, all are looked at: the answer is what they could have.
+        let some_take = config.nodes.iter().any(|node| node.handoff.is_some());
+        for node in &config.nodes {
+            if moves && node.handoff.is_none() {
+                self.relayed.push(node.spec.name.clone());
+            }
+            if node.handoff.is_some() || !some_take {
+                self.way(node);
+            }
+        }
+    }
+
+    fn way(&mut self, node: &NodeEntry) {
+        match first_address(&node.address) {
+            Ok(ip) => self.subject.nodes.push(ip),
+            Err(error) => self.odd.push(unknown_way(&node.address, &error)),
+        }
+    }
+
+    fn node(&mut self, role: &HandoffRole) {
+        // Whatever the machine can is offered, and the switch chooses.
+        self.asked = Asked::Auto;
+        self.listen.clone_from(&role.services);
+        self.subject.services.extend(&role.services);
+        self.subject.interface.get_or_insert_with(|| role.interface.clone());
+    }
+}
+
+fn first_address(address: &str) -> io::Result<IpAddr> {
+    let mut found = address.to_socket_addrs()?;
+    let first = found.next().ok_or_else(|| io::Error::other("the name has no address"))?;
+    Ok(first.ip())
+}
+
+fn unknown_way(address: &str, error: &io::Error) -> Finding {
+    Finding {
+        what: format!("way to {address}"),
+        state: State::Unknown,
+        found: error.to_string(),
+        why: "packets are forwarded on it, unchanged or in a tunnel",
+        remedy: Some("let the name be known here, or give the address".to_owned()),
+        needed_for: &[],
+    }
+}

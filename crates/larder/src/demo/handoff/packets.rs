@@ -1,0 +1,285 @@
+//! One connection, packet by packet, as the hub between the hosts has seen it.
+
+use std::net::Ipv4Addr;
+
+use larder_handoff::netns::Captured;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+/// Lines of a trace; what lies between the beginning and the end of a longer connection is counted.
+const LINES_MAX: usize = 16;
+const HEAD_LINES: usize = 11;
+
+const FIN: u8 = 1;
+const SYN: u8 = 2;
+const RST: u8 = 4;
+const ACK: u8 = 16;
+
+/// A host of the topology.
+#[derive(Clone, Debug)]
+pub(super) struct Name {
+    pub(super) name: String,
+    pub(super) mac: [u8; 6],
+    pub(super) kind: Kind,
+}
+
+/// What a host is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Client,
+    Front,
+    Node,
+}
+
+/// A line of the trace.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+pub(crate) struct Line {
+    /// Microseconds since the first packet.
+    pub(crate) us: f64,
+    /// The host that put it on the wire.
+    pub(crate) from: String,
+    /// The host whose hardware address it bears.
+    pub(crate) to: String,
+    /// Flags of TCP and bytes carried.
+    pub(crate) what: String,
+    /// What it means.
+    pub(crate) note: String,
+}
+
+/// A trace.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
+pub(crate) struct Trace {
+    /// The lines shown.
+    pub(crate) lines: Vec<Line>,
+    /// Packets between the lines shown before and after; 0 if all are there.
+    pub(crate) left_out: usize,
+    /// After which line they are left out.
+    pub(crate) left_out_after: usize,
+    /// Packets of the connection, and of those to nodes that the front-end made for it.
+    pub(crate) packets: usize,
+    /// Bytes that the front-end put on the wire.
+    pub(crate) front_bytes: u64,
+    /// Bytes that nodes put on the wire straight to the client.
+    pub(crate) direct_bytes: u64,
+}
+
+/// A TCP packet over IPv4.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Packet<'f> {
+    macs: [[u8; 6]; 2],
+    from: (Ipv4Addr, u16),
+    to: (Ipv4Addr, u16),
+    seq: u32,
+    flags: u8,
+    payload: &'f [u8],
+    /// Of the whole packet, Ethernet header included.
+    bytes: usize,
+}
+
+impl<'f> Packet<'f> {
+    /// `None` for anything else, and for what is cut off before its payload.
+    fn of(frame: &'f [u8]) -> Option<Self> {
+        let six = |at: usize| frame.get(at..at + 6)?.try_into().ok();
+        let be16 = |at: usize| Some(u16::from_be_bytes(frame.get(at..at + 2)?.try_into().ok()?));
+        let address = |at: usize| Some(Ipv4Addr::from(<[u8; 4]>::try_from(frame.get(at..at + 4)?).ok()?));
+        let version = *frame.get(14)?;
+        if be16(12)? != 0x0800 || version >> 4 != 4 || *frame.get(23)? != 6 {
+            return None;
+        }
+        let tcp = 14 + usize::from(version & 15) * 4;
+        let end = 14 + usize::from(be16(16)?);
+        let data = tcp + usize::from(frame.get(tcp + 12)? >> 4) * 4;
+        let seq = u32::from_be_bytes(frame.get(tcp + 4..tcp + 8)?.try_into().ok()?);
+        Some(Self {
+            macs: [six(6)?, six(0)?],
+            from: (address(26)?, be16(tcp)?),
+            to: (address(30)?, be16(tcp + 2)?),
+            seq,
+            flags: *frame.get(tcp + 13)?,
+            payload: frame.get(data..end.min(frame.len()))?,
+            bytes: end,
+        })
+    }
+
+    fn what(&self) -> String {
+        let names = [(SYN, "SYN"), (FIN, "FIN"), (RST, "RST"), (ACK, "ACK")];
+        let mut set: Vec<&str> =
+            names.iter().filter(|(bit, _)| self.flags & bit != 0).map(|(_, name)| *name).collect();
+        // All but the first packet acknowledge; that is said only of those that do nothing else.
+        if set.len() > 1 && !set.contains(&"SYN") || !self.payload.is_empty() && set == ["ACK"] {
+            set.retain(|name| *name != "ACK");
+        }
+        let mut text = set.join("-");
+        if !self.payload.is_empty() {
+            let gap = if text.is_empty() { "" } else { ", " };
+            text = format!("{text}{gap}{} bytes", self.payload.len());
+        }
+        text
+    }
+}
+
+/// The trace of the connections in `frames` that belong to the client's port `port`, or to the front-end's own towards a
+/// node.
+pub(super) fn trace(frames: &[Captured], names: &[Name], port: u16) -> Trace {
+    let all: Vec<(f64, Packet<'_>)> = frames
+        .iter()
+        .filter_map(|captured| Some((captured.at.as_secs_f64() * 1e6, Packet::of(&captured.frame)?)))
+        .collect();
+    let kind = |mac: [u8; 6]| names.iter().find(|name| name.mac == mac).map(|name| name.kind);
+    let of_client = |packet: &Packet<'_>| packet.from.1 == port || packet.to.1 == port;
+    // A relay's own connection: between the front-end and a node, and none of the control channel's or of health checks.
+    let relayed = |packet: &Packet<'_>| {
+        let ends = packet.macs.map(kind);
+        !ends.contains(&Some(Kind::Client)) && (packet.from.1 == 80 || packet.to.1 == 80)
+    };
+    let mine: Vec<&(f64, Packet<'_>)> =
+        all.iter().filter(|(_, packet)| of_client(packet) || relayed(packet)).collect();
+    let Some(first) = mine.iter().find(|(_, packet)| packet.from.1 == port).map(|(at, _)| *at) else {
+        return Trace::default();
+    };
+    let mine: Vec<&(f64, Packet<'_>)> = mine.into_iter().filter(|(at, _)| *at >= first).collect();
+    let bytes = |wanted: &dyn Fn(&Packet<'_>) -> bool| {
+        mine.iter().filter(|(_, packet)| wanted(packet)).map(|(_, packet)| packet.bytes as u64).sum()
+    };
+    let mut trace = Trace {
+        packets: mine.len(),
+        front_bytes: bytes(&|packet| kind(packet.macs[0]) == Some(Kind::Front)),
+        direct_bytes: bytes(&|packet| packet.macs.map(kind) == [Some(Kind::Node), Some(Kind::Client)]),
+        ..Trace::default()
+    };
+    for (index, (at, packet)) in mine.iter().enumerate() {
+        let rest = mine.len() - index;
+        if mine.len() > LINES_MAX && index >= HEAD_LINES && rest > LINES_MAX - HEAD_LINES {
+            trace.left_out += 1;
+            trace.left_out_after = HEAD_LINES;
+            continue;
+        }
+        let name = |mac: [u8; 6]| {
+            names.iter().find(|name| name.mac == mac).map_or_else(|| "?".to_owned(), |n| n.name.clone())
+        };
+        trace.lines.push(Line {
+            us: at - first,
+            from: name(packet.macs[0]),
+            to: name(packet.macs[1]),
+            what: packet.what(),
+            note: note(packet, packet.macs.map(kind), mine[..index].iter().map(|(_, before)| before)),
+        });
+    }
+    trace
+}
+
+/// What a packet means, as far as its bytes show.
+fn note<'p, 'f: 'p>(
+    packet: &Packet<'_>,
+    ends: [Option<Kind>; 2],
+    mut before: impl Iterator<Item = &'p Packet<'f>>,
+) -> String {
+    use Kind::{Client, Front, Node};
+    let again = before.any(|earlier| {
+        (earlier.from, earlier.to, earlier.seq, earlier.flags, earlier.payload)
+            == (packet.from, packet.to, packet.seq, packet.flags, packet.payload)
+            && earlier.macs != packet.macs
+    });
+    let text = String::from_utf8_lossy(packet.payload);
+    let line = text.lines().next().filter(|_| text.is_ascii() && !text.is_empty());
+    let quoted = line.filter(|line| line.contains("HTTP/")).map(|line| format!("\"{}\" ", clip(line, 40)));
+    let quoted = quoted.unwrap_or_default();
+    let said = match ends {
+        [Some(Front), Some(Node)] if again => "the same packet, only its hardware addresses rewritten",
+        [Some(Front), Some(Client)] if packet.flags & SYN != 0 => "the front-end answers",
+        [Some(Node), Some(Client)] if !packet.payload.is_empty() => {
+            "straight to the client, from the service address"
+        }
+        [Some(Node), Some(Client)] => "straight to the client",
+        [Some(Front), Some(Node)] if packet.flags & SYN != 0 => "a second connection",
+        [Some(Front), Some(Client)] if !packet.payload.is_empty() => "copied by the front-end",
+        _ => "",
+    };
+    format!("{quoted}{said}").trim_end().to_owned()
+}
+
+fn clip(line: &str, max: usize) -> String {
+    let mut text: String = line.chars().take(max).collect();
+    if text.len() < line.len() {
+        text.push_str("..");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use larder_handoff::netns::TcpFrame;
+    use std::time::Duration;
+
+    const CLIENT: [u8; 6] = [2, 0, 0, 9, 0, 120];
+    const FRONT: [u8; 6] = [2, 0, 0, 9, 0, 3];
+    const NODE: [u8; 6] = [2, 0, 0, 9, 0, 11];
+
+    fn names() -> Vec<Name> {
+        let name = |name: &str, mac, kind| Name { name: name.to_owned(), mac, kind };
+        vec![
+            name("client", CLIENT, Kind::Client),
+            name("switch", FRONT, Kind::Front),
+            name("node0", NODE, Kind::Node),
+        ]
+    }
+
+    fn captured(us: u64, macs: [[u8; 6]; 2], up: bool, seq: u32, flags: u8, payload: &[u8]) -> Captured {
+        let ends = [([10, 9, 0, 120], 4711).into(), ([10, 9, 0, 100], 80).into()];
+        let [from, to] = if up { ends } else { [ends[1], ends[0]] };
+        let frame = TcpFrame { macs, from, to, seq, ack: 1, flags, window: 9, options: &[], payload };
+        Captured { at: Duration::from_micros(us), frame: frame.bytes().expect("a frame") }
+    }
+
+    #[test]
+    fn a_handed_off_connection_reads_as_it_went() {
+        let get = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n";
+        let frames = [
+            captured(100, [CLIENT, FRONT], true, 1, SYN, b""),
+            captured(110, [FRONT, CLIENT], false, 7, SYN | ACK, b""),
+            captured(120, [CLIENT, FRONT], true, 2, ACK, get),
+            captured(125, [FRONT, NODE], true, 2, ACK, get),
+            captured(150, [NODE, CLIENT], false, 8, ACK, b"HTTP/1.1 200 OK\r\n\r\n"),
+            captured(160, [NODE, CLIENT], false, 27, FIN | ACK, b""),
+            Captured { at: Duration::ZERO, frame: vec![0; 60] },
+        ];
+        let trace = trace(&frames, &names(), 4711);
+        let lines: Vec<(f64, &str, &str, &str)> =
+            trace.lines.iter().map(|l| (l.us.round(), &*l.from, &*l.to, &*l.what)).collect();
+        assert_eq!(
+            lines,
+            [
+                (0.0, "client", "switch", "SYN"),
+                (10.0, "switch", "client", "SYN-ACK"),
+                (20.0, "client", "switch", "28 bytes"),
+                (25.0, "switch", "node0", "28 bytes"),
+                (50.0, "node0", "client", "19 bytes"),
+                (60.0, "node0", "client", "FIN"),
+            ]
+        );
+        assert!(trace.lines[3].note.contains("only its hardware addresses rewritten"), "{trace:?}");
+        assert!(trace.lines[4].note.starts_with("\"HTTP/1.1 200 OK\" straight"), "{trace:?}");
+        assert_eq!((trace.packets, trace.left_out), (6, 0));
+        assert_eq!((trace.front_bytes, trace.direct_bytes), (54 + 54 + 28, 54 + 19 + 54));
+    }
+
+    #[test]
+    fn a_long_connection_is_cut_in_the_middle() {
+        let frames: Vec<Captured> =
+            (0..50).map(|i| captured(u64::from(i), [CLIENT, FRONT], true, i, ACK, b"")).collect();
+        let trace = trace(&frames, &names(), 4711);
+        assert_eq!((trace.lines.len(), trace.left_out, trace.left_out_after), (16, 34, 11));
+        assert_eq!(trace.lines.last().map(|line| line.us.round()), Some(49.0));
+        assert_eq!(super::trace(&frames, &names(), 1), Trace::default());
+    }
+
+    #[test]
+    fn cut_off_frames_are_nothing() {
+        let whole = captured(0, [CLIENT, FRONT], true, 1, SYN, b"").frame;
+        assert!(Packet::of(&whole).is_some());
+        for end in 0..whole.len() {
+            assert_eq!(Packet::of(&whole[..end]), None, "{end}");
+        }
+    }
+}
