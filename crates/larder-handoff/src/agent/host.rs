@@ -2,7 +2,7 @@
 
 use super::{Forwarding, Moved, Restored, Rules, Seen, restore};
 use crate::channel::message::Refusal;
-use crate::guard::{self, Guard, GuardConfig, GuardError, GuardEvent, GuardService};
+use crate::guard::{self, Guard, GuardConfig, GuardError, GuardEvent, GuardService, Tunnel};
 use crate::inject::Tap;
 use crate::{CookieKey, FlowKey, repair};
 use std::io;
@@ -44,7 +44,7 @@ impl Host {
         Ok(Self { guard: Guard::start(&config)?, tap })
     }
 
-    /// The guard, for what the agent does not do: tunnels, counters.
+    /// The guard, for what the agent does not do: counters.
     pub fn guard(&self) -> &Guard {
         &self.guard
     }
@@ -77,6 +77,14 @@ impl Forwarding for Host {
 
     fn set_tag(&self, tag: u8) -> io::Result<()> {
         self.guard.set_tag(tag).map_err(io::Error::other)
+    }
+
+    fn add_tunnel(&self, tunnel: &Tunnel) -> io::Result<()> {
+        self.guard.add_tunnel(tunnel).map_err(io::Error::other)
+    }
+
+    fn remove_tunnel(&self, tunnel: &Tunnel) -> io::Result<()> {
+        self.guard.remove_tunnel(tunnel).map_err(io::Error::other)
     }
 
     fn events_fd(&self) -> BorrowedFd<'_> {

@@ -22,7 +22,7 @@ pub(crate) async fn start(
     role: HandoffRole,
     sockets: Option<mpsc::Sender<Restored>>,
 ) -> anyhow::Result<Agent> {
-    let HandoffRole { listen, identity, switches, interface, services, repair } = role;
+    let HandoffRole { listen, identity, switches, interface, services, repair, lateral } = role;
     let identity = Identity::load(&identity)?;
     let (host, sockets) = host(&instance(name), &interface, sockets.filter(|_| repair));
     let config = AgentConfig {
@@ -32,6 +32,7 @@ pub(crate) async fn start(
         switches,
         interface: Some(interface),
         services,
+        lateral,
         timing: Timing::default(),
     };
     let forwarding = host.map(|host| -> Arc<dyn Forwarding> { Arc::new(host) });

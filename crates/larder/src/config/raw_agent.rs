@@ -51,6 +51,11 @@ pub(crate) struct RawNodeHandoff {
     pub(crate) services: Texts,
     /// Take connections with their state too (TCP_REPAIR), where the machine can: for switches that do so.
     pub(crate) repair: bool,
+    /// What is done about a later request on a connection that was handed over, where this node has not its target and its
+    /// disk is busy: "forward" asks the switch who has it and may fetch the reply from there (extended LARD); "serve" reads
+    /// it here.
+    #[schemars(extend("enum" = ["serve", "forward"]))]
+    pub(crate) later: String,
 }
 
 impl Default for RawAgent {
@@ -75,6 +80,7 @@ impl Default for RawNodeHandoff {
             interface: String::new(),
             services: Texts::default(),
             repair: true,
+            later: "forward".to_owned(),
         }
     }
 }
