@@ -12,6 +12,8 @@ mod counters;
 mod direct;
 mod doctor;
 mod flood;
+mod lateral;
 mod origin;
 mod plans;
+mod tunnel;
 mod verifier;
