@@ -86,6 +86,11 @@ impl InFlight {
         &self.shared.counters
     }
 
+    /// Whether it comes from the client itself, on a connection that was handed over.
+    pub(crate) fn is_of_client(&self) -> bool {
+        self.shared.handed.is_some()
+    }
+
     /// What is done about it, if it is a later request of a connection that was handed over.
     pub(crate) fn later(&self) -> Option<Later> {
         self.shared.handed.clone().filter(|_| self.later)

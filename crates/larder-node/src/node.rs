@@ -179,7 +179,11 @@ impl Node {
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
         let mut in_flight = shared.begin();
-        let (parts, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
+        if in_flight.is_of_client() {
+            // No switch has relayed it: what it says of itself is the client's word.
+            parts.headers.remove(report::TARGET);
+        }
         if self.is_own(parts.uri.path()) {
             in_flight.set_own();
         }
