@@ -32,7 +32,7 @@ pub(crate) async fn start(
         switches,
         interface: Some(interface),
         services,
-        lateral,
+        lateral: lateral.is_some(),
         timing: Timing::default(),
     };
     let forwarding = host.map(|host| -> Arc<dyn Forwarding> { Arc::new(host) });

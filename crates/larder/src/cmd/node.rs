@@ -95,7 +95,8 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
                 let lateral = role.lateral;
                 handed.services.clone_from(&role.services);
                 let agent = handoff::start(&name, role, Some(sockets)).await?;
-                handed.lateral = lateral.then(|| LateralConfig::new(agent.asker()));
+                handed.lateral =
+                    lateral.map(|wait| LateralConfig { wait, ..LateralConfig::new(agent.asker()) });
                 Some(agent)
             }
             None => None,

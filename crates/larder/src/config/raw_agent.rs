@@ -1,9 +1,11 @@
 //! `[agent]` and `[node.handoff]` as written, with their defaults.
 
+use std::time::Duration;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::text::Texts;
+use super::text::{Span, Texts};
 
 /// `[agent]`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -56,6 +58,8 @@ pub(crate) struct RawNodeHandoff {
     /// it here.
     #[schemars(extend("enum" = ["serve", "forward"]))]
     pub(crate) later: String,
+    /// How long the switch's answer is waited for; without it the request is served here. 1ms to 1s.
+    pub(crate) later_wait: Span,
 }
 
 impl Default for RawAgent {
@@ -81,6 +85,7 @@ impl Default for RawNodeHandoff {
             services: Texts::default(),
             repair: true,
             later: "forward".to_owned(),
+            later_wait: Span(Duration::from_millis(2)),
         }
     }
 }

@@ -92,13 +92,14 @@ fn run(later: &str, locality_lost_max: f64) -> Option<Run> {
         text
     });
     fs::write(&manifest, lines).unwrap();
-    // A read takes 10 ms.
+    // A read takes 15 ms.
     let node = format!(
-        "cache.size = \"800KB\"\ncache.kind = \"lru\"\n[node.model]\nmanifest = \"{}\"\nspeed = 3.0\n",
+        "cache.size = \"800KB\"\ncache.kind = \"lru\"\n[node.model]\nmanifest = \"{}\"\nspeed = 2.0\n",
         manifest.display()
     );
     let handoff = format!("mechanism = \"cookie\"\nlocality_lost_max = {locality_lost_max}");
-    let node_handoff = format!("later = \"{later}\"\n");
+    // Not to depend on how busy the machine is.
+    let node_handoff = format!("later = \"{later}\"\nlater_wait = \"500ms\"\n");
     let spec = Spec {
         server: Server::Larder,
         node: &node,
@@ -146,8 +147,11 @@ fn nodes_that_fetch_from_others_read_less_than_those_that_serve_alone() {
     let Some(together) = run("forward", 0.2) else { return };
     assert_eq!((alone.fetched, alone.requests), (0, together.requests));
     assert!(together.fetched > together.requests / 20, "{} fetched", together.fetched);
-    // Answers that come too late on a busy machine.
-    assert!(together.failed == 0 && together.unknown < together.requests / 5, "{} unknown", together.unknown);
+    assert!(
+        together.failed == 0 && together.unknown < together.requests / 20,
+        "{} unknown",
+        together.unknown
+    );
     assert!(
         together.misses * 10 < alone.misses * 8,
         "{} misses alone, {} together, of {} requests",
