@@ -2,16 +2,19 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test paper lab fmt lint tidy doc bench fuzz clean
+.PHONY: help demo test handoff-long paper lab fmt lint tidy doc bench fuzz clean
 
 help: ## show this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
 
 demo: ## a whole cluster on this machine, policies side by side (ARGS="--log access.log" for your own traffic)
 	@scripts/demo.sh $(ARGS)
 
 test: ## the gate: formatting, lints, tests, tidy, documentation
 	@scripts/test.sh
+
+handoff-long: ## a hundred thousand connections handed over in network namespaces, every byte verified (root; minutes)
+	@scripts/run.sh cargo test --release --locked -p larder --test handoff -- --ignored --nocapture a_hundred_thousand
 
 paper: ## the papers' experiments, all of them, into docs/validation.md and target/validation.html (minutes; goes on where it stopped)
 	@scripts/run.sh cargo run --release --locked -p larder -- sim paper all --markdown docs/validation.md --html target/validation.html $(ARGS)

@@ -1,6 +1,7 @@
 //! What a switch is told of its routes: which requests, which policy, which nodes, which classes and keys.
 
 use crate::config::{ConfigError, SwitchConfig};
+use crate::handoff::Setting;
 use larder_core::Settings;
 use larder_core::nodes::{GroupId, Groups};
 use larder_core::rules::{ClassRules, KeyTemplate, Matcher, RouteRules, RuleError};
@@ -32,6 +33,8 @@ pub struct Route {
     pub key: Option<KeyTemplate>,
     /// The service classes of its requests; `None` for the default route's rules.
     pub classes: Option<ClassRules>,
+    /// How its connections are delivered; `None` for the switch's word. Without effect where the switch only relays.
+    pub mechanism: Option<Setting>,
 }
 
 impl Route {
@@ -44,6 +47,7 @@ impl Route {
             group: None,
             key: None,
             classes: None,
+            mechanism: None,
         }
     }
 }

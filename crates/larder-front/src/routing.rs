@@ -1,6 +1,7 @@
 //! From a request's head to what the dispatcher is asked: route, class, target.
 
 use crate::config::{ConfigError, NodeEntry, SwitchConfig};
+use crate::handoff::Setting;
 use crate::routes::{self, DEFAULT_ROUTE};
 use larder_core::census::Census;
 use larder_core::nodes::{GroupId, Groups};
@@ -17,6 +18,8 @@ pub(crate) struct Routed {
     pub(crate) group: Option<String>,
     pub(crate) key: KeyTemplate,
     pub(crate) classes: ClassRules,
+    /// How its connections are delivered; `None` for the switch's word.
+    pub(crate) mechanism: Option<Setting>,
     /// What its requests ask for, where its policy goes by a table that can be made of it.
     pub(crate) census: Option<Census>,
 }
@@ -43,6 +46,7 @@ impl Routing {
             group: None,
             key: config.key.clone(),
             classes: config.classes.clone(),
+            mechanism: None,
             census: census(config.settings.policy),
         };
         let others = config.routes.iter().map(|route| Routed {
@@ -51,6 +55,7 @@ impl Routing {
             group: route.group.clone(),
             key: route.key.as_ref().unwrap_or(&config.key).clone(),
             classes: route.classes.as_ref().unwrap_or(&config.classes).clone(),
+            mechanism: route.mechanism,
             census: census(route.settings.policy),
         });
         Ok(Self {

@@ -42,7 +42,7 @@ pub struct HandoffConfig {
     pub forward: Forward,
     /// Whether the forwarding plane may use a decision again. Default true.
     pub fast: bool,
-    /// How long it may. 1 ms to 10 s; default 100 ms.
+    /// How long it may. 1 ms to 10 s; default 1 s: the node's load and state hold it back in the meantime.
     pub fast_age: Duration,
     /// Connections the forwarding plane knows; the least recently used are forgotten beyond. 1,024 to 16,777,216;
     /// default 262,144.
@@ -79,7 +79,7 @@ impl Default for HandoffConfig {
             secret: None,
             forward: Forward::L2,
             fast: true,
-            fast_age: Duration::from_millis(100),
+            fast_age: Duration::from_secs(1),
             flows_max: 262_144,
             targets_max: 65_536,
             hold_max: 4_096,

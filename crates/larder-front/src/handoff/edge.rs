@@ -35,6 +35,9 @@ use std::time::Duration;
 /// How long a connection that this host's own stack is to accept may take until it is accepted.
 const PLACED_FOR: Duration = Duration::from_secs(5);
 
+/// Decisions that may wait for the accept loop.
+const PLACED_MAX: usize = 65_536;
+
 /// Batches of events taken before other work gets its turn.
 const DRAINS_MAX: usize = 8;
 
@@ -171,9 +174,15 @@ impl Edge {
             return;
         }
         // It was handed over before the decision took effect in the plane; the lock is kept by whoever makes it do so.
-        let sent = match self.fabric.flow(key).map(|flow| (flow.state, flow.node)) {
+        let flow = self.fabric.flow(key);
+        let sent = match flow.map(|flow| (flow.state, flow.node)) {
             Some((flow_state::NODE, node)) => self.fabric.forward(NodeId(node), packet),
             Some((flow_state::LOCAL, _)) => self.fabric.accept_here(packet),
+            // Held by a predecessor that is no more. The first packet, which the client sends again, opens it anew.
+            Some((flow_state::HOLD, _)) if super::held::begins(packet, flow.map(|flow| flow.first_seq)) => {
+                drop(holding);
+                return self.punt(shared, key, Some(None), packet);
+            }
             // Held by nobody: the client will send its first packet again, which opens the connection anew.
             _ => {
                 self.fabric.remove_flow(key);
@@ -263,7 +272,8 @@ impl Edge {
 
     fn decide(self: &Arc<Self>, shared: &Arc<Shared>, pending: Pending) {
         let key = pending.key;
-        if let Some(delivery) = self.facts(pending.speaks, false).before_node() {
+        let facts = self.facts_of(shared, pending.request.route, pending.speaks, false);
+        if let Some(delivery) = facts.before_node() {
             return self.here(shared, key, pending.generation, delivery, None);
         }
         let mut lease = Lease::new(shared.clone());
@@ -363,7 +373,12 @@ impl Edge {
         let mut holding = lock(&self.holding);
         let Some(held) = holding.take(key, Some(generation)) else { return };
         let now = shared.clock.now();
-        lock(&self.placed).insert(key, Placed { delivery, started, since: now });
+        let mut placed = lock(&self.placed);
+        // Beyond that the accept loop decides anew.
+        if placed.len() < PLACED_MAX || placed.contains_key(&key) {
+            placed.insert(key, Placed { delivery, started, since: now });
+        }
+        drop(placed);
         if let Err(error) = self.fabric.put_flow(key, To::Here) {
             tracing::warn!(%error, %key, "a connection could not be entered in the forwarding plane");
         }
@@ -403,6 +418,12 @@ impl Edge {
         }
     }
 
+    /// The same for a request of a known route, whose own word counts.
+    pub(super) fn facts_of(&self, shared: &Shared, route: RouteId, speaks: Speaks, accepted: bool) -> Facts {
+        let facts = self.facts(speaks, accepted);
+        Facts { setting: shared.routing.of(route).mechanism.unwrap_or(facts.setting), ..facts }
+    }
+
     /// What the rule says of a request that goes to `node`.
     pub(crate) fn delivery(
         &self,
@@ -423,7 +444,7 @@ impl Edge {
             reply_bytes: self.learned.reply_bytes(request.target),
             locality_lost: !peer.lateral
                 && self.learned.locality_lost(request.route, self.config.locality_lost_max),
-            ..self.facts(speaks, accepted)
+            ..self.facts_of(shared, request.route, speaks, accepted)
         };
         facts.choose()
     }
@@ -523,6 +544,11 @@ impl Edge {
     /// Counters of the forwarding plane, by name.
     pub(crate) fn plane_counters(&self) -> Vec<(&'static str, u64)> {
         self.fabric.counters()
+    }
+
+    /// Whether a connection waits for its decision.
+    pub(super) fn is_held(&self, key: FlowKey) -> bool {
+        lock(&self.holding).get_mut(key).is_some()
     }
 
     /// Connections held, handed off, and waiting to be accepted here.

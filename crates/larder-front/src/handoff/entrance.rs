@@ -70,7 +70,7 @@ impl Edge {
         let Some(started) = self.started(shared, placed, request).await else {
             return self.relayed(tcp, Delivery::relay(Why::Refused), None);
         };
-        let setting = self.facts(seen.speaks, true).before_node();
+        let setting = self.facts_of(shared, started.request.route, seen.speaks, true).before_node();
         let delivery = setting.unwrap_or_else(|| {
             self.delivery(shared, started.request, started.decision.node, seen.speaks, true)
         });

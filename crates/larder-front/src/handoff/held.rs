@@ -56,6 +56,11 @@ pub(crate) fn segment(frame: &[u8]) -> Option<Segment<'_>> {
     Some(Segment { seq, payload: frame.get(data..total)? })
 }
 
+/// Whether a frame carries the client's first bytes, which have the number `first_seq`.
+pub(crate) fn begins(frame: &[u8], first_seq: Option<u32>) -> bool {
+    segment(frame).is_some_and(|segment| !segment.payload.is_empty() && Some(segment.seq) == first_seq)
+}
+
 impl Held {
     pub(crate) fn push(&mut self, packet: &[u8]) {
         self.packets.push(packet.into());

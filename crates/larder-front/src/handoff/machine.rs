@@ -40,7 +40,6 @@ pub(crate) struct Machine {
     plane: Plane,
     /// Where cookies are used.
     own: Option<Own>,
-    name: String,
     services: Vec<SocketAddr>,
     spec: ServiceSpec,
 }
@@ -72,18 +71,20 @@ impl Machine {
             ring_bytes: RING_BYTES,
             hold_packets: config.hold_packets,
         })?;
+        take_over(&plane, listen)?;
         tracing::info!(interface, attached = ?plane.attached(), adopted = plane.adopted(), cookie, "forwarding plane");
         let own = if cookie { Some(Own::open(config, &interface, listen)?) } else { None };
         let mtu = larder_handoff::neighbour::mtu(&interface)?;
         let spec = ServiceSpec {
             cookie,
             fast: cookie && config.fast,
-            tags: true,
+            // Where this host's stack answers SYNs, the timestamps that come back are its own, and name nobody.
+            tags: cookie,
             grace: cookie,
             closed: false,
             mss: segment(mtu, config.forward),
         };
-        let machine = Self { plane, own, name: config.name.clone(), services: listen.to_vec(), spec };
+        let machine = Self { plane, own, services: listen.to_vec(), spec };
         Ok(machine)
     }
 
@@ -105,6 +106,23 @@ impl Machine {
     pub(crate) fn events(&self) -> io::Result<OwnedFd> {
         self.plane.events_fd().try_clone_to_owned()
     }
+}
+
+/// What a predecessor has left that fits no more goes: listen addresses that are not, or have another number now, and
+/// their connections (those that live are known again by their node's tag).
+fn take_over(plane: &Plane, listen: &[SocketAddr]) -> Result<(), MachineError> {
+    let ours = |id: u16| listen.get(usize::from(id)).copied();
+    for (address, id) in plane.services() {
+        if ours(id) == Some(address) {
+            continue;
+        }
+        plane.remove_service(address)?;
+        let mut theirs = Vec::new();
+        plane.each_flow(|key, _| theirs.extend((key.service == id).then_some(key)))?;
+        tracing::info!(%address, connections = theirs.len(), "a listen address of the last start is no more");
+        theirs.into_iter().try_for_each(|key| plane.remove_flow(key))?;
+    }
+    Ok(())
 }
 
 impl Own {
@@ -280,17 +298,17 @@ impl Fabric for Machine {
     }
 
     fn close(&self) {
-        if let Err(error) = self.set_services(ServiceSpec { closed: true, ..self.spec }) {
+        // What follows a SYN that the stack answers is unknown to the plane: the stack must get it.
+        let closed = ServiceSpec { closed: true, tags: false, grace: false, ..self.spec };
+        if let Err(error) = self.set_services(closed) {
             tracing::warn!(%error, "the forwarding plane could not be closed to new connections");
         }
     }
 
     fn remove(&self) {
-        let plane = Plane::clean(&self.name).map_err(|error| error.to_string());
-        let own = Guard::clean(&format!("{}-own", self.name)).map_err(|error| error.to_string());
-        if let Err(error) = plane.and(own) {
+        if let Err(error) = self.plane.take_off() {
             tracing::warn!(
-                error,
+                %error,
                 "something of the forwarding plane stays behind; the next start removes it"
             );
         }

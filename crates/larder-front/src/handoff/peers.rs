@@ -3,7 +3,7 @@
 use super::edge::{Edge, lock};
 use super::fabric::Way;
 use crate::switch::Shared;
-use larder_core::{NodeId, NodeState};
+use larder_core::{NodeId, NodeState, Time};
 use larder_handoff::FlowKey;
 use larder_handoff::channel::Timing;
 use larder_handoff::channel::client::{ChannelState, Event, NodeChannel, Peer, SendError, What};
@@ -12,7 +12,7 @@ use larder_handoff::channel::message::{Accepted, FromNode, Hello, Keys, Live, To
 use larder_handoff::guard::Tunnel;
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use tokio::sync::{mpsc, oneshot};
 
@@ -70,6 +70,9 @@ struct Slot {
     incarnation: AtomicU64,
     /// Connections that the node has named since it was asked for all.
     live: Mutex<HashSet<FlowKey>>,
+    /// When it is asked again, for some that it did not name were too young to tell.
+    ask_at: Mutex<Option<Time>>,
+    dead: AtomicBool,
 }
 
 /// What became of a socket on its way to a node.
@@ -212,6 +215,30 @@ impl Peers {
         self.opened_seen.load(Relaxed)
     }
 
+    /// Whether a node is dead from now on; `true` if it has just died.
+    pub(super) fn note_dead(&self, node: NodeId, dead: bool) -> bool {
+        self.slot(node).is_some_and(|slot| !slot.dead.swap(dead, Relaxed) && dead)
+    }
+
+    /// The node is asked for its connections again then.
+    pub(super) fn ask_again(&self, node: NodeId, at: Option<Time>) {
+        if let Some(slot) = self.slot(node) {
+            *lock(&slot.ask_at) = at;
+        }
+    }
+
+    /// Asks those that are to be asked again by now.
+    pub(super) fn ask_doubtful(&self, now: Time) {
+        for (index, slot) in (0..).zip(&self.slots) {
+            let due = lock(&slot.ask_at).take_if(|at| *at <= now).is_some();
+            if due {
+                lock(&slot.live).clear();
+                // A node that is gone is asked when it is back.
+                let _ = self.send(NodeId(index), &ToNode::Live);
+            }
+        }
+    }
+
     /// Sends a message to a node.
     pub(crate) fn send(&self, node: NodeId, message: &ToNode) -> Result<(), SendError> {
         let slot = self.slot(node).ok_or(SendError::Down)?;
@@ -281,7 +308,13 @@ impl Edge {
     fn node_up(&self, shared: &Shared, node: NodeId, welcome: &Welcome) {
         let Some(slot) = self.peers.slot(node) else { return };
         let name = shared.nodes.get(node).map(|node| node.name.clone());
-        let linked = self.link(shared, node, welcome);
+        // The way through a tunnel is asked for, and the answer may take a moment. A runtime of one thread has no other
+        // that could go on meanwhile.
+        let link = || self.link(shared, node, welcome);
+        let linked = match tokio::runtime::Handle::current().runtime_flavor() {
+            tokio::runtime::RuntimeFlavor::CurrentThread => link(),
+            _ => tokio::task::block_in_place(link),
+        };
         let accepted = takes(&welcome.accepted, self.services.len());
         let mut bits = UP;
         for (bit, holds) in [

@@ -134,8 +134,7 @@ impl Edge {
     async fn serve(self: &Arc<Self>, shared: &Arc<Shared>, ring: &Readiness, keyring: &Keyring) {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
-        let mut sweep = tokio::time::interval(SWEEP);
-        sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+        let mut sweep_due = tokio::time::Instant::now() + SWEEP;
         let (mut live, left) = keyring.at(since_1970());
         let mut keys_due = tokio::time::Instant::now() + left;
         loop {
@@ -149,10 +148,14 @@ impl Edge {
                 _ = tick.tick() => {
                     self.drain(shared);
                     self.set_gates(shared);
+                    self.bury(shared, true);
                 }
-                _ = sweep.tick() => {
+                () = tokio::time::sleep_until(sweep_due) => {
                     self.drain(shared);
+                    let began = tokio::time::Instant::now();
                     self.sweep(shared);
+                    // However many connections there are, a twentieth of the time is spent on looking at them.
+                    sweep_due = tokio::time::Instant::now() + SWEEP.max(began.elapsed() * 20);
                 }
                 () = tokio::time::sleep_until(keys_due) => {
                     let (next, left) = keyring.at(since_1970());

@@ -19,6 +19,14 @@ use std::time::Duration;
 /// An ended connection's flow is kept so long for packets that come late: a node's TIME_WAIT is 60 s.
 const LINGER: Duration = Duration::from_secs(60);
 
+/// A connection that no process holds although the plane thinks so, as after a restart, is forgotten by the plane after
+/// so long: the client's next try opens it anew.
+const HELD_BY_NOBODY: Duration = Duration::from_millis(100);
+
+/// A connection of which the client has seen nothing may be unknown to its node for so long: its first packet may have
+/// been lost, and the client sends it again.
+const UNPROVEN_FOR: Duration = Duration::from_secs(4);
+
 impl Edge {
     /// Lets the plane know how loaded nodes are, and up to where it may go by itself.
     pub(super) fn set_gates(&self, shared: &Shared) {
@@ -57,6 +65,9 @@ impl Edge {
             if ended && silent > LINGER {
                 over.push(key);
             }
+            if flow.state == flow_state::HOLD && silent > HELD_BY_NOBODY && !self.is_held(key) {
+                over.push(key);
+            }
             if flow.state != flow_state::NODE {
                 return;
             }
@@ -81,7 +92,8 @@ impl Edge {
         }
         let unaccepted = self.expire_placed(shared.clock.now());
         self.counts.unaccepted(unaccepted);
-        self.bury(shared);
+        self.peers.ask_doubtful(shared.clock.now());
+        self.bury(shared, false);
     }
 
     /// A connection on which nothing moves gives its load back.
@@ -123,13 +135,21 @@ impl Edge {
     pub(super) fn reconcile(&self, shared: &Shared, node: NodeId, live: &HashSet<FlowKey>) {
         let grace = Duration::from_secs(1);
         let now = shared.clock.now();
+        let mut doubtful = false;
         let keys = lock(&self.table).of_node(node);
         for key in keys {
-            let young = lock(&self.table).get_mut(key).is_none_or(|handed| now.since(handed.opened) < grace);
-            if !live.contains(&key) && !young {
+            if live.contains(&key) {
+                continue;
+            }
+            let proven = self.fabric.flow(key).is_none_or(|flow| flow.flags & flow_flag::ACKED != 0);
+            let grace = if proven { grace } else { UNPROVEN_FOR };
+            if lock(&self.table).get_mut(key).is_none_or(|handed| now.since(handed.opened) < grace) {
+                doubtful = true;
+            } else {
                 self.lose(shared, key);
             }
         }
+        self.peers.ask_again(node, doubtful.then(|| now + UNPROVEN_FOR));
         // What the plane has forgotten, as after a restart, it learns from the node.
         for key in live {
             let known = self.fabric.flow(*key).is_some_and(|flow| flow.state != flow_state::HOLD);
@@ -139,10 +159,12 @@ impl Edge {
         }
     }
 
-    /// The connections of dead nodes: their clients are told at once.
-    fn bury(&self, shared: &Shared) {
+    /// The connections of dead nodes, or with `newly` of those that have died just now: their clients are told at once.
+    pub(super) fn bury(&self, shared: &Shared, newly: bool) {
         for row in shared.dispatcher.nodes().rows() {
-            if self.is_dead(shared, row.id) {
+            let dead = self.is_dead(shared, row.id);
+            let died = self.peers.note_dead(row.id, dead);
+            if dead && (died || !newly) {
                 let keys = lock(&self.table).of_node(row.id);
                 keys.into_iter().for_each(|key| self.lose(shared, key));
             }

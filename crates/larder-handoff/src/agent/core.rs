@@ -16,7 +16,7 @@ use crate::channel::message::{
 use crate::channel::server::{Peer, Server};
 use crate::channel::whereabouts::Where;
 use crate::{FlowKey, Readiness};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -387,6 +387,15 @@ impl Core {
                 if let Some(service) = self.switches.theirs(key, flow.service) {
                     let connection = Connection { client: flow.client, service };
                     connections.push(Socket { connection, first_seq });
+                }
+            });
+            let mut named: HashSet<Connection> = connections.iter().map(|socket| socket.connection).collect();
+            forwarding.each_socket(&mut |local, client| {
+                let service = self.switches.place(local).and_then(|ours| self.switches.theirs(key, ours));
+                let Some(service) = service else { return };
+                let connection = Connection { client, service };
+                if named.insert(connection) {
+                    connections.push(Socket { connection, first_seq: 0 });
                 }
             });
         }

@@ -101,6 +101,10 @@ pub trait Forwarding: Send + Sync + 'static {
     /// Passes on every live connection, with the sequence number of the client's first byte or 0.
     fn each_connection(&self, see: &mut dyn FnMut(FlowKey, u32));
 
+    /// Passes on every live connection that the stack has: local address, client. Some that
+    /// [`Self::each_connection`] has forgotten or never known may be among them. Slower than that.
+    fn each_socket(&self, see: &mut dyn FnMut(SocketAddr, SocketAddr));
+
     /// Makes a socket of a connection.
     ///
     /// # Errors

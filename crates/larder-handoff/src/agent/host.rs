@@ -1,23 +1,30 @@
 //! This host's kernel, as the agent drives it: the guard's programs, the injector, sockets.
 
-use super::{Forwarding, Moved, Restored, Rules, Seen, restore};
+use super::{Forwarding, Moved, Restored, Rules, Seen, restore, sockets};
 use crate::channel::message::Refusal;
-use crate::guard::{self, Guard, GuardConfig, GuardError, GuardEvent, GuardService, Tunnel};
+use crate::guard::{self, Guard, GuardConfig, GuardError, GuardEvent, GuardService, Leave, Tunnel};
 use crate::inject::Tap;
 use crate::{CookieKey, FlowKey, repair};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 /// Room for events and early packets. Bytes.
 const RING_BYTES: u32 = 8 << 20;
 /// Connections that are noted.
 const CONNS_MAX: u32 = 1 << 18;
 
-/// The programs on an interface of this host. Dropping it removes them.
+/// Packets of a connection that has been seen within so long may still be on their way: a client sends an unanswered
+/// request again for a while.
+const LATE: Duration = Duration::from_secs(10);
+
+/// The programs on an interface of this host. Dropping it removes them, unless connections outlive it
+/// ([`Host::outlived`]).
 #[derive(Debug)]
 pub struct Host {
     guard: Guard,
+    outlived: bool,
     /// None where connections cannot be restored.
     tap: Option<Tap>,
 }
@@ -41,7 +48,15 @@ impl Host {
             Tap::open(interface)
         });
         let tap = tap.transpose()?;
-        Ok(Self { guard: Guard::start(&config)?, tap })
+        Ok(Self { guard: Guard::start(&config)?, outlived: false, tap })
+    }
+
+    /// Connections are another process's and go on when this one ends: then its programs stay for the next start, if
+    /// there are connections, or were some seconds ago.
+    #[must_use]
+    pub fn outlived(mut self) -> Self {
+        self.outlived = true;
+        self
     }
 
     /// The guard, for what the agent does not do: counters.
@@ -51,6 +66,16 @@ impl Host {
 
     fn tap(&self) -> io::Result<&Tap> {
         self.tap.as_ref().ok_or(io::ErrorKind::Unsupported.into())
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        // What cannot be read may be busy.
+        if self.outlived && self.guard.is_busy(LATE).unwrap_or(true) {
+            tracing::info!(pins = %self.guard.pins().display(), "connections go on: the programs stay in the kernel for the next start");
+            self.guard.leave_at_drop(Leave::Guarding);
+        }
     }
 }
 
@@ -104,6 +129,12 @@ impl Forwarding for Host {
         let read = self.guard.each_conn(|conn| see(conn.key, conn.first_seq.unwrap_or(0)));
         if let Err(error) = read {
             tracing::warn!(%error, "connections that live were not all read");
+        }
+    }
+
+    fn each_socket(&self, see: &mut dyn FnMut(SocketAddr, SocketAddr)) {
+        if let Err(error) = sockets::each(see) {
+            tracing::warn!(%error, "the stack's connections were not all read");
         }
     }
 

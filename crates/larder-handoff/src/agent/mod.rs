@@ -20,6 +20,7 @@ mod interface;
 mod link;
 mod load;
 mod restored;
+mod sockets;
 mod stash;
 mod switches;
 #[cfg(test)]

@@ -134,7 +134,8 @@ impl Switches {
         }
     }
 
-    fn place(&self, address: SocketAddr) -> Option<u16> {
+    /// The node's number for an address of its own.
+    pub(super) fn place(&self, address: SocketAddr) -> Option<u16> {
         let place = self.addresses.iter().position(|&one| one == address)?;
         u16::try_from(place).ok()
     }

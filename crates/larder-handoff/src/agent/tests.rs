@@ -36,6 +36,7 @@ struct State {
     tunnels: Vec<Tunnel>,
     told: VecDeque<Told>,
     live: Vec<FlowKey>,
+    sockets: Vec<(SocketAddr, SocketAddr)>,
     injected: Vec<Vec<u8>>,
     refuse: bool,
 }
@@ -126,6 +127,11 @@ impl Forwarding for Played {
     fn each_connection(&self, see: &mut dyn FnMut(FlowKey, u32)) {
         let live = self.see(|state| state.live.clone());
         live.into_iter().for_each(|key| see(key, 5));
+    }
+
+    fn each_socket(&self, see: &mut dyn FnMut(SocketAddr, SocketAddr)) {
+        let sockets = self.see(|state| state.sockets.clone());
+        sockets.into_iter().for_each(|(local, client)| see(local, client));
     }
 
     fn restore(&self, moved: Moved<'_>) -> Result<Restored, (Refusal, String)> {

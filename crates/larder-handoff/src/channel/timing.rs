@@ -9,9 +9,9 @@ pub struct Timing {
     pub handshake: Duration,
     /// From a message's first byte to its last, received or sent. Default 10 s.
     pub message: Duration,
-    /// Between two pings of the front-end. Default 1 s.
+    /// Between two pings of the front-end. Default 500 ms.
     pub ping: Duration,
-    /// The peer is given up after silence for so long. Default 4 s; more than `ping`.
+    /// The peer is given up after silence for so long. Default 2 s; more than `ping`.
     pub silence: Duration,
     /// Before the first attempt to connect again; doubles with each failure. Default 100 ms.
     pub retry_min: Duration,
@@ -24,8 +24,8 @@ impl Default for Timing {
         Self {
             handshake: Duration::from_secs(5),
             message: Duration::from_secs(10),
-            ping: Duration::from_secs(1),
-            silence: Duration::from_secs(4),
+            ping: Duration::from_millis(500),
+            silence: Duration::from_secs(2),
             retry_min: Duration::from_millis(100),
             retry_max: Duration::from_secs(5),
         }

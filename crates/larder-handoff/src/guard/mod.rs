@@ -56,6 +56,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// The programs, and the names of their links' pins.
@@ -145,7 +146,7 @@ struct Tables {
     counters: MapHandle,
 }
 
-/// A guard at work. Dropping it leaves nothing; [`Guard::stop`] can leave it guarding.
+/// A guard at work. Dropping it leaves nothing, unless [`Guard::leave_at_drop`] or [`Guard::stop`] say otherwise.
 #[derive(Debug)]
 pub struct Guard {
     tables: Tables,
@@ -371,16 +372,7 @@ impl Guard {
     /// # Errors
     /// If the kernel refuses.
     pub fn each_conn(&self, mut f: impl FnMut(Conn)) -> Result<(), GuardError> {
-        let all = self
-            .tables
-            .conns
-            .lookup_batch(CONNS_A_BATCH, MapFlags::ANY, MapFlags::ANY)
-            .map_err(GuardError::bpf("read the connections"))?;
-        for (key, value) in all {
-            let (Ok(key), Ok(conn)) = (RawFlowKey::read_from_bytes(&key), RawConn::read_from_bytes(&value))
-            else {
-                continue;
-            };
+        self.each_raw_conn(|key, conn| {
             if conn.flags & (CONN_ENDED | CONN_KILLING) == 0 {
                 let first_seq = (conn.flags & CONN_COOKIE != 0).then_some(conn.first_seq);
                 f(Conn {
@@ -391,8 +383,7 @@ impl Guard {
                     half_closed: conn.flags & CONN_FINS != 0,
                 });
             }
-        }
-        Ok(())
+        })
     }
 
     /// The counters since the tables were made, in the order of [`crate::abi::COUNTERS`].
@@ -410,6 +401,41 @@ impl Guard {
             *sum = each.iter().flatten().filter_map(|bytes| u64::read_from_bytes(bytes).ok()).sum();
         }
         Ok(sums)
+    }
+
+    /// What a drop leaves; nothing, unless this says otherwise.
+    pub fn leave_at_drop(&mut self, leave: Leave) {
+        self.leave = leave;
+    }
+
+    /// Whether a connection lives here, or has been seen within `span`: then packets may still be on their way that the
+    /// stack would answer with a RST without the programs.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn is_busy(&self, span: Duration) -> Result<bool, GuardError> {
+        let since = crate::plane::now_ns().saturating_sub(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX));
+        let mut busy = false;
+        self.each_raw_conn(|_, conn| {
+            busy |= conn.flags & (CONN_ENDED | CONN_KILLING) == 0;
+            busy |= conn.opened_ns.max(conn.seen_ns) > since;
+        })?;
+        Ok(busy)
+    }
+
+    fn each_raw_conn(&self, mut f: impl FnMut(RawFlowKey, RawConn)) -> Result<(), GuardError> {
+        let all = self
+            .tables
+            .conns
+            .lookup_batch(CONNS_A_BATCH, MapFlags::ANY, MapFlags::ANY)
+            .map_err(GuardError::bpf("read the connections"))?;
+        for (key, value) in all {
+            if let (Ok(key), Ok(conn)) = (RawFlowKey::read_from_bytes(&key), RawConn::read_from_bytes(&value))
+            {
+                f(key, conn);
+            }
+        }
+        Ok(())
     }
 
     /// Stops.

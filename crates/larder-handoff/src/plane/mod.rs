@@ -143,7 +143,7 @@ pub struct Plane {
 
 impl Plane {
     /// Loads and attaches the programs in this thread's network namespace. What a predecessor of the same name left is
-    /// taken over if its layout and sizes are ours, and removed otherwise.
+    /// taken over if its layout is ours, and replaced otherwise; where only sizes differ the connections are copied.
     ///
     /// # Errors
     ///
@@ -262,6 +262,16 @@ impl Plane {
             _ => Ok(()),
         };
         drop(attachments);
+        removed.map_err(PlaneError::io("remove what is pinned"))
+    }
+
+    /// Takes its programs off and removes what is pinned: nothing of it outlives this process.
+    ///
+    /// # Errors
+    ///
+    /// As [`Plane::stop`].
+    pub fn take_off(&self) -> Result<(), PlaneError> {
+        let removed = self.pins.as_ref().map_or(Ok(()), Pins::remove_all);
         removed.map_err(PlaneError::io("remove what is pinned"))
     }
 

@@ -108,6 +108,17 @@ impl Pins {
         }
     }
 
+    /// Removes the pins of maps: programs that use them go on.
+    pub(crate) fn forget_maps(&self) -> io::Result<()> {
+        for entry in fs::read_dir(&self.directory)? {
+            let name = entry?.file_name().to_string_lossy().into_owned();
+            if !name.starts_with(LINK) && !name.starts_with(FILTER) {
+                self.remove(&name)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Removes every pin: programs are off; maps are freed once no process has them open.
     pub(crate) fn clear(&self) -> io::Result<()> {
         // Links first: no program may run without what user space keeps up.

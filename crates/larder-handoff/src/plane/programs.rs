@@ -4,7 +4,7 @@ use super::filter;
 use super::pins::Pins;
 use super::syscalls::{self, Hook};
 use super::{Attach, PlaneConfig, PlaneError};
-use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, OpenMapMut, OpenObject, ProgramMut};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenMapMut, OpenObject, ProgramMut};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -13,6 +13,10 @@ const OBJECT: &[u8] = include_bytes!("../../bpf/prebuilt/front.bpf.o");
 /// The maps that outlive a process. The others hold nothing.
 const KEPT: [&str; 9] =
     ["flows", "targets", "services", "links", "tags", "gates", "keys", "events", "counters"];
+
+/// Those of them whose entries are good in a map of another size. Gates hold what a process counts, targets live for
+/// milliseconds, and what stands in the ring its next reader cannot place.
+const COPIED: [&str; 5] = ["flows", "services", "links", "tags", "keys"];
 
 /// Programs that are loaded, and their maps.
 #[derive(Debug)]
@@ -77,20 +81,51 @@ fn fits(object: &mut OpenObject, pins: &Pins) -> bool {
     })
 }
 
+/// A predecessor's maps where they differ from ours in their sizes alone: what is in them is good. All of them or none.
+fn outgrown(object: &mut OpenObject, pins: &Pins) -> Vec<(&'static str, MapHandle)> {
+    let mut old = Vec::new();
+    for map in object.maps_mut() {
+        let Some(name) = COPIED.into_iter().find(|name| map.name() == *name) else { continue };
+        let like = |pinned: &MapHandle| {
+            pinned.map_type() == map.map_type()
+                && pinned.key_size() == map.key_size()
+                && pinned.value_size() == map.value_size()
+        };
+        match MapHandle::from_pinned_path(pins.path(name)) {
+            Ok(pinned) if like(&pinned) => old.push((name, pinned)),
+            _ => return Vec::new(),
+        }
+    }
+    old
+}
+
+/// Beyond the room of the new map the rest is left out: packets find their node by its tag.
+fn copy(from: &MapHandle, to: &MapHandle) -> Result<(), PlaneError> {
+    for key in from.keys() {
+        let value = from.lookup(&key, MapFlags::ANY).map_err(PlaneError::bpf("read a predecessor's map"))?;
+        // One that went meanwhile is no loss.
+        let Some(value) = value else { continue };
+        to.update(&key, &value, MapFlags::ANY).map_err(PlaneError::bpf("fill a map"))?;
+    }
+    Ok(())
+}
+
 impl Programs {
     /// Loads the programs for `attach`, which is not `Auto`. With `pins`, maps are shared with a predecessor where all
-    /// fit, else everything it left is removed; new maps are pinned.
+    /// fit; where only sizes differ they are new and filled from the old ones, else new and empty. A predecessor's programs
+    /// go on with its own maps until they are replaced.
     pub(super) fn load(
         config: &PlaneConfig,
         attach: Attach,
         pins: Option<&Pins>,
     ) -> Result<Self, PlaneError> {
         let mut object = opened(config, attach).map_err(PlaneError::bpf("read the programs"))?;
-        let mut adopted = false;
+        let (mut adopted, mut old) = (false, Vec::new());
         if let Some(pins) = pins {
             adopted = fits(&mut object, pins);
             if !adopted {
-                pins.clear().map_err(PlaneError::io("remove what a predecessor left"))?;
+                old = outgrown(&mut object, pins);
+                pins.forget_maps().map_err(PlaneError::io("remove what a predecessor left"))?;
             }
             for mut map in object.maps_mut() {
                 let name = map.name().to_string_lossy().into_owned();
@@ -100,7 +135,11 @@ impl Programs {
             }
         }
         let object = object.load().map_err(PlaneError::bpf("load the programs"))?;
-        Ok(Self { object, adopted })
+        let loaded = Self { object, adopted };
+        for (name, map) in &old {
+            copy(map, &loaded.map(name)?)?;
+        }
+        Ok(Self { adopted: adopted || !old.is_empty(), ..loaded })
     }
 
     /// A map by its name in `bpf/front_maps.h`.

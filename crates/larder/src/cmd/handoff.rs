@@ -24,6 +24,8 @@ pub(crate) async fn start(
 ) -> anyhow::Result<Agent> {
     let HandoffRole { listen, identity, switches, interface, services, repair, lateral } = role;
     let identity = Identity::load(&identity)?;
+    // Without restored connections in this process all are another's.
+    let outlived = sockets.is_none();
     let (host, sockets) = host(&instance(name), &interface, sockets.filter(|_| repair));
     let config = AgentConfig {
         name: name.to_owned(),
@@ -35,7 +37,8 @@ pub(crate) async fn start(
         lateral: lateral.is_some(),
         timing: Timing::default(),
     };
-    let forwarding = host.map(|host| -> Arc<dyn Forwarding> { Arc::new(host) });
+    let forwarding =
+        host.map(|host| -> Arc<dyn Forwarding> { Arc::new(if outlived { host.outlived() } else { host }) });
     Agent::start(config, forwarding, sockets).await.context("the agent cannot start")
 }
 

@@ -53,6 +53,11 @@ pub(crate) struct RawRoute {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(example = serde_json::json!([{ "class": "db", "path": "/cgi-bin/*" }]))]
     pub(crate) classes: Option<Vec<RawClass>>,
+    /// How its connections reach the nodes, as switch.handoff.mechanism. Unset: as said there; without effect where that is
+    /// "relay".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(example = &"relay")]
+    pub(crate) mechanism: Option<String>,
     /// Which of its nodes serves a target. Unset: as under [switch]. So with all that a policy goes by: seed, t_low,
     /// t_high, replication_decay, targets_max, and the tables hacc, ward and so on, key by key.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -13,11 +13,7 @@ const FORWARDS: [&str; 4] = ["l2", "ipip", "gue", "vxlan"];
 
 /// Handoff at the switch. Ranges are checked by the front. The key is read here, so that `larder check` finds it wrong.
 pub(super) fn handoff(raw: &RawHandoff) -> Result<HandoffConfig, Fault> {
-    let setting: Setting = raw.mechanism.parse().map_err(|_| {
-        let what = format!("unknown value '{}'", raw.mechanism.escape_debug());
-        Fault::new("switch.handoff.mechanism", what)
-            .hint(suggest(&raw.mechanism, &Setting::ALL.map(Setting::name)))
-    })?;
+    let setting = mechanism("switch.handoff.mechanism", &raw.mechanism)?;
     let mut config = HandoffConfig {
         setting,
         name: raw.name.clone(),
@@ -51,6 +47,14 @@ pub(super) fn handoff(raw: &RawHandoff) -> Result<HandoffConfig, Fault> {
             Some(identity.map_err(|error| Fault::new("switch.handoff.identity", error.to_string()))?);
     }
     Ok(config)
+}
+
+/// The mechanism that `word` names.
+pub(super) fn mechanism(key: &str, word: &str) -> Result<Setting, Fault> {
+    word.parse().map_err(|_| {
+        let what = format!("unknown value '{}'", word.escape_debug());
+        Fault::new(key, what).hint(suggest(word, &Setting::ALL.map(Setting::name)))
+    })
 }
 
 fn forward(raw: &RawHandoff) -> Result<Forward, Fault> {
@@ -134,7 +138,7 @@ mod tests {
         for (line, key, word) in [
             ("mechanism = \"cooky\"", "mechanism", "did you mean 'cookie'"),
             ("mechanism = \"auto\"", "identity", "larder keys new"),
-            ("forward = \"gre\"", "forward", "use one of"),
+            ("forward = \"gre\"", "forward", "known here"),
             ("vni = 16777216", "vni", "16777215"),
             ("forward_port = 0", "forward_port", "no port"),
             ("fast_age = \"0s\"", "fast_age", "1ms to"),

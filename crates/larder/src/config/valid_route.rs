@@ -12,6 +12,7 @@ use super::error::{Fault, suggest};
 use super::raw_route::RawRoute;
 use super::raw_switch::RawSwitch;
 use super::valid_hacc::level_key;
+use super::valid_handoff::mechanism;
 use super::valid_policy::apply;
 use super::valid_rule::{classes, key, list_fault, matcher, unreachable};
 
@@ -98,6 +99,11 @@ fn one(
         group: raw.group.clone(),
         key: key_of,
         classes: raw.classes.as_ref().map(|raw| classes(at, raw, warnings)).transpose()?,
+        mechanism: raw
+            .mechanism
+            .as_ref()
+            .map(|word| mechanism(&format!("{at}.mechanism"), word))
+            .transpose()?,
     })
 }
 

@@ -36,6 +36,8 @@ pub enum Manner {
     HeadOnly,
     /// One request with a field of this length in its head, so that it takes several segments; the server closes.
     LongHead { bytes: usize },
+    /// One request; after each 64 KB of its reply the client rests for so long.
+    Slow { rest: Duration },
 }
 
 impl Manner {
@@ -240,13 +242,15 @@ fn carry_out(
     times: &mut Times,
     tally: &mut Tally,
 ) -> Result<(), Fault> {
-    let started = Instant::now();
-    let stream = connect(plan, port, stall).map_err(Fault::Connect)?;
-    times.connect = started.elapsed();
-    let mut replies = Replies { stream, buffer: Vec::new(), stall, times, tally };
+    let stream = connect(plan, port, stall, times).map_err(Fault::Connect)?;
+    let rest = match plan.manner {
+        Manner::Slow { rest } => rest,
+        _ => Duration::ZERO,
+    };
+    let mut replies = Replies { stream, buffer: Vec::new(), stall, rest, times, tally };
     let last = plan.targets.len() - 1;
     match plan.manner {
-        Manner::Plain | Manner::LongHead { .. } => {
+        Manner::Plain | Manner::LongHead { .. } | Manner::Slow { .. } => {
             replies.send(&head(plan, 0, true))?;
             replies.take(&plan.targets[0])?;
             replies.end()
@@ -291,7 +295,23 @@ fn carry_out(
     }
 }
 
-fn connect(plan: &Plan, port: u16, stall: Duration) -> io::Result<TcpStream> {
+/// Connects as soon as the client's own kernel is done with an earlier connection from the same port.
+fn connect(plan: &Plan, port: u16, stall: Duration, times: &mut Times) -> io::Result<TcpStream> {
+    let until = Instant::now() + stall;
+    loop {
+        let started = Instant::now();
+        let connected = connect_once(plan, port, stall);
+        times.connect = started.elapsed();
+        match connected {
+            Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable && started < until => {
+                thread::sleep(Duration::from_millis(1));
+            }
+            connected => return connected,
+        }
+    }
+}
+
+fn connect_once(plan: &Plan, port: u16, stall: Duration) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(plan.server), Type::STREAM, Some(Protocol::TCP))?;
     if plan.same_port {
         let any: IpAddr = match plan.server {
@@ -337,6 +357,7 @@ struct Replies<'a> {
     /// Read and not yet looked at.
     buffer: Vec<u8>,
     stall: Duration,
+    rest: Duration,
     times: &'a mut Times,
     tally: &'a mut Tally,
 }
@@ -349,6 +370,7 @@ impl Replies<'_> {
     /// Reads more; `false` at the end.
     fn more(&mut self) -> Result<bool, Fault> {
         let mut chunk = [0; 1 << 16];
+        thread::sleep(self.rest);
         let asked = Instant::now();
         let read = loop {
             match self.stream.read(&mut chunk) {

@@ -9,7 +9,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use larder_handoff::channel::identity::{Identity, PublicKey};
+use larder_handoff::guard::Guard;
 use larder_handoff::netns::{Host, Namespace, Topology, TopologySpec, or_skip};
+use larder_handoff::plane::Plane;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -52,7 +54,7 @@ impl Process {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    fn signal(&self, signal: Signal) {
+    pub fn signal(&self, signal: Signal) {
         if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
             let _ = kill_process(pid, signal);
         }
@@ -69,6 +71,13 @@ impl Process {
             std::thread::sleep(Duration::from_millis(10));
         }
         false
+    }
+
+    /// Memory that it has in use. Bytes.
+    pub fn memory(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) << 10
     }
 
     /// Ends it as a crash does.
@@ -100,24 +109,55 @@ pub struct Spec<'a> {
     pub handoff: &'a str,
     /// Which nodes run an agent.
     pub agents: bool,
+    /// Port 443 too, where the servers speak TLS (nginx only).
+    pub tls: bool,
 }
 
 impl Default for Spec<'_> {
     fn default() -> Self {
         let topology = TopologySpec { nodes: 3, port_range: (30_000, 60_999), ..TopologySpec::default() };
         let server = Server::Nginx;
-        Self { topology, server, node: "", node_handoff: "", switch: "", handoff: "", agents: true }
+        Self {
+            topology,
+            server,
+            node: "",
+            node_handoff: "",
+            switch: "",
+            handoff: "",
+            agents: true,
+            tls: false,
+        }
     }
 }
 
 /// A running cluster. Processes end before the hosts they run on.
 pub struct Cluster {
     pub switch: Option<Process>,
+    /// Of the further front-ends.
+    pub others: Vec<Process>,
     pub agents: Vec<Option<Process>>,
     pub origins: Vec<Origin>,
     pub topology: Topology,
     pub content: Content,
     folder: TempDir,
+    tls: bool,
+    /// What may be left in the kernel: names of planes and guards.
+    left: Left,
+}
+
+/// Removed on drop, when the processes are gone.
+#[derive(Default)]
+struct Left {
+    names: Vec<String>,
+}
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        for name in &self.names {
+            let _ = Plane::clean(name);
+            let _ = Guard::clean(name);
+        }
+    }
 }
 
 impl Cluster {
@@ -125,12 +165,26 @@ impl Cluster {
     pub fn new(spec: &Spec<'_>, content: Content) -> Option<Self> {
         let topology = or_skip(Topology::new(&spec.topology))?;
         let folder = tempfile::tempdir().unwrap();
-        let mut cluster =
-            Self { switch: None, agents: Vec::new(), origins: Vec::new(), topology, content, folder };
-        let switch_key = cluster.key("switch");
+        let mut cluster = Self {
+            switch: None,
+            others: Vec::new(),
+            agents: Vec::new(),
+            origins: Vec::new(),
+            topology,
+            content,
+            folder,
+            tls: spec.tls,
+            left: Left::default(),
+        };
+        if spec.tls {
+            cluster.make_certificate();
+        }
+        let fronts = 0..cluster.topology.fronts.len();
+        let keys: Vec<PublicKey> =
+            fronts.clone().map(|front| cluster.key(&format!("switch{front}"))).collect();
         let mut nodes = String::new();
         for number in 0..cluster.topology.nodes.len() {
-            let key = cluster.start_node(spec, number, switch_key);
+            let key = cluster.start_node(spec, number, &keys);
             let address = cluster.topology.nodes[number].v4;
             let _ = write!(nodes, "{{ name = \"n{number}\", address = \"{address}:80\"");
             if spec.agents {
@@ -138,24 +192,64 @@ impl Cluster {
             }
             nodes.push_str(" }, ");
         }
-        let service = cluster.service();
+        cluster.key("secret");
+        for front in fronts.clone() {
+            cluster.write_switch(spec, front, &nodes);
+        }
+        cluster.start_switch();
+        for front in fronts.skip(1) {
+            let config = cluster.path(&format!("switch{front}.toml"));
+            let log = cluster.path(&format!("switch{front}.log"));
+            let args = ["switch", "--config", config.to_str().unwrap()];
+            let process = Process::start(&cluster.topology.fronts[front].namespace, &args, log);
+            cluster.others.push(process);
+            cluster.await_channels(front);
+        }
+        Some(cluster)
+    }
+
+    fn write_switch(&mut self, spec: &Spec<'_>, front: usize, nodes: &str) {
+        let listen: Vec<String> = self.services().iter().map(|address| format!("\"{address}\"")).collect();
+        let name = self.instance(&format!("s{front}"));
+        self.left.names.extend([name.clone(), format!("{name}-own")]);
         let text = format!(
-            "[switch]\nlisten = [\"{}\", \"{}\"]\nnodes = [{nodes}]\naccess_log = \"{}\"\n{}\n\
+            "[switch]\nlisten = [{}]\nnodes = [{nodes}]\naccess_log = \"{}\"\n{}\n\
              [switch.handoff]\nidentity = \"{}\"\nsecret = \"{}\"\ninterface = \"eth0\"\nname = \"{}\"\n{}\n\
              [admin]\nlisten = \"127.0.0.1:9900\"\n[log]\nlevel = \"info\"\n",
-            service[0],
-            service[1],
-            cluster.path("access.log").display(),
+            listen.join(", "),
+            self.path("access.log").display(),
             spec.switch,
-            cluster.path("switch").display(),
-            cluster.path("secret").display(),
-            cluster.instance("s"),
+            self.path(&format!("switch{front}")).display(),
+            self.path("secret").display(),
+            name,
             spec.handoff,
         );
-        cluster.key("secret");
-        fs::write(cluster.path("switch.toml"), text).unwrap();
-        cluster.start_switch();
-        Some(cluster)
+        fs::write(self.path(&format!("switch{front}.toml")), text).unwrap();
+    }
+
+    /// The name of the switch's forwarding plane.
+    pub fn plane(&self) -> &str {
+        &self.left.names.iter().find(|name| name.ends_with("-s0")).unwrap()[..]
+    }
+
+    fn make_certificate(&self) {
+        let pem = self.path("tls.pem");
+        let mut command = Command::new("openssl");
+        command.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]);
+        command.args(["-days", "2", "-subj", "/CN=www.example.com", "-keyout"]).arg(self.path("tls.key"));
+        let made = command.arg("-out").arg(&pem).output().unwrap();
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        let both = fs::read_to_string(&pem).unwrap() + &fs::read_to_string(self.path("tls.key")).unwrap();
+        fs::write(&pem, both).unwrap();
+    }
+
+    /// All listen addresses.
+    fn services(&self) -> Vec<SocketAddr> {
+        let mut services = self.service().to_vec();
+        if self.tls {
+            services.extend(self.service().map(|address| SocketAddr::new(address.ip(), 443)));
+        }
+        services
     }
 
     /// Names what this cluster leaves in the kernel: bpffs is one for all namespaces.
@@ -180,24 +274,33 @@ impl Cluster {
         [(self.topology.vip4, 80).into(), (self.topology.vip6, 80).into()]
     }
 
-    fn start_node(&mut self, spec: &Spec<'_>, number: usize, switch: PublicKey) -> PublicKey {
+    fn start_node(&mut self, spec: &Spec<'_>, number: usize, switches: &[PublicKey]) -> PublicKey {
         let host = &self.topology.nodes[number];
-        let [service4, service6] = self.service();
+        let services = self.services();
+        let listed: Vec<String> = services.iter().map(|address| format!("\"{address}\"")).collect();
+        let switches: Vec<String> = switches.iter().map(|key| format!("\"{key}\"")).collect();
         let own = SocketAddr::from((host.v4, 80));
         let name = format!("node{number}");
         let key = self.key(&name);
         let handoff = format!(
-            "listen = \"{}:{CONTROL}\"\nidentity = \"{}\"\nswitches = [\"{switch}\"]\ninterface = \"eth0\"\n\
-             services = [\"{service4}\", \"{service6}\"]\n",
+            "listen = \"{}:{CONTROL}\"\nidentity = \"{}\"\nswitches = [{}]\ninterface = \"eth0\"\n\
+             services = [{}]\n",
             host.v4,
             self.path(&name).display(),
+            switches.join(", "),
+            listed.join(", "),
         );
         let instance = self.instance(&format!("n{number}"));
         let config = self.path(&format!("{name}.toml"));
         let root = self.content.root().to_owned();
-        let listen = [service4, service6, own];
+        self.left.names.push(format!("node-{instance}"));
+        let listen: Vec<SocketAddr> = services.into_iter().chain([own]).collect();
+        let host = &self.topology.nodes[number];
         match spec.server {
-            Server::Nginx => self.origins.push(Origin::nginx(&host.namespace, &listen, &root)),
+            Server::Nginx => {
+                let cert = self.tls.then(|| self.path("tls.pem"));
+                self.origins.push(Origin::nginx_tls(&host.namespace, &listen, &root, cert.as_deref()));
+            }
             Server::Apache => self.origins.push(Origin::apache(&host.namespace, &listen, &root)),
             Server::Larder => {
                 let files = format!("root = \"{}\"\ncache.size = \"256MB\"\n", root.display());
@@ -235,14 +338,19 @@ impl Cluster {
 
     /// Starts the switch and waits until nodes can be handed connections, if they can at all.
     pub fn start_switch(&mut self) {
-        let config = self.path("switch.toml");
+        let config = self.path("switch0.toml");
         let args = ["switch", "--config", config.to_str().unwrap()];
         let log = self.path("switch.log");
         self.switch = Some(Process::start(&self.topology.front().namespace, &args, log));
+        self.await_channels(0);
+    }
+
+    /// Waits until a front-end has a channel to every agent.
+    pub fn await_channels(&self, front: usize) {
         let agents = self.agents.iter().flatten().count();
         let until = Instant::now() + PATIENCE;
         while Instant::now() < until && agents > 0 {
-            let nodes = self.admin("/nodes");
+            let nodes = self.admin_of(front, "/nodes");
             if nodes.matches("\"channel\": \"up\"").count() >= agents {
                 return;
             }
@@ -253,15 +361,20 @@ impl Cluster {
 
     /// What the switch's admin interface answers.
     pub fn admin(&self, path: &str) -> String {
-        Self::admin_of(&self.topology.front().namespace, path)
+        self.admin_of(0, path)
     }
 
     /// What the admin interface of a larder node answers.
     pub fn node_admin(&self, number: usize, path: &str) -> String {
-        Self::admin_of(&self.topology.nodes[number].namespace, path)
+        Self::admin_in(&self.topology.nodes[number].namespace, path)
     }
 
-    fn admin_of(namespace: &Namespace, path: &str) -> String {
+    /// What a front-end's admin interface answers.
+    pub fn admin_of(&self, front: usize, path: &str) -> String {
+        Self::admin_in(&self.topology.fronts[front].namespace, path)
+    }
+
+    fn admin_in(namespace: &Namespace, path: &str) -> String {
         let path = path.to_owned();
         let ask = move || -> std::io::Result<String> {
             use std::io::Write as _;
@@ -281,6 +394,23 @@ impl Cluster {
             .lines()
             .filter(|line| line.starts_with(name) && labels.iter().all(|label| line.contains(label)));
         lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum::<f64>() as u64
+    }
+
+    /// Waits until no node has load.
+    pub fn await_rest(&self) {
+        let started = Instant::now();
+        let until = started + PATIENCE;
+        while self.metric("larder_switch_node_load", &[]) > 0 && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        println!("at rest after {:?}", started.elapsed());
+        assert_eq!(
+            self.metric("larder_switch_node_load", &[]),
+            0,
+            "{}\n{}",
+            self.admin("/metrics"),
+            self.logs()
+        );
     }
 
     /// Waits until the metric is at least that much.

@@ -23,9 +23,23 @@ pub struct Origin {
 impl Origin {
     /// nginx on these addresses of the namespace, with the files under `root`.
     pub fn nginx(namespace: &Namespace, addresses: &[SocketAddr], root: &Path) -> Self {
+        Self::nginx_tls(namespace, addresses, root, None)
+    }
+
+    /// The same, which speaks TLS at the addresses with port 443, by the certificate and key in `cert`.
+    pub fn nginx_tls(
+        namespace: &Namespace,
+        addresses: &[SocketAddr],
+        root: &Path,
+        cert: Option<&Path>,
+    ) -> Self {
         let listen = addresses.iter().fold(String::new(), |mut text, address| {
-            let _ = writeln!(text, "listen {address} backlog=16384;");
+            let tls = if address.port() == 443 { " ssl" } else { "" };
+            let _ = writeln!(text, "listen {address}{tls} backlog=16384;");
             text
+        });
+        let tls = cert.map_or(String::new(), |path| {
+            format!("ssl_certificate {0}; ssl_certificate_key {0};", path.display())
         });
         Self::start(namespace, addresses, |folder| {
             let at = folder.display();
@@ -35,7 +49,7 @@ impl Origin {
                  http {{ access_log {at}/access.log; sendfile on; tcp_nopush on; keepalive_requests 1000000;\n\
                  client_body_temp_path {at}/body; proxy_temp_path {at}/proxy; fastcgi_temp_path {at}/fastcgi;\n\
                  uwsgi_temp_path {at}/uwsgi; scgi_temp_path {at}/scgi;\n\
-                 server {{ {listen} root {}; }} }}\n",
+                 server {{ {listen} {tls} root {}; dav_methods PUT; client_max_body_size 20m; }} }}\n",
                 root.display()
             );
             let path = write(folder, "nginx.conf", &config);

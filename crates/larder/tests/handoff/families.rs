@@ -1,0 +1,285 @@
+//! Requests of every kind: held, cut anywhere, with bodies, over TLS, from clients in use everywhere.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use crate::client::{self, Manner, Plan, Setup, Tally, head};
+use crate::cluster::{Cluster, Spec};
+use crate::content::{Content, Target};
+use crate::plans::mixed;
+
+const SETUP: Setup = Setup { threads: 16, first_port: 20_000, stall: Duration::from_secs(10) };
+const COOKIE: &str = "mechanism = \"cookie\"\nlocality_lost_max = 1.0";
+const SIZES: [u64; 5] = [1, 1_000, 10_000, 100_000, 1_000_000];
+
+fn cluster(handoff: &str, switch: &str) -> Option<Cluster> {
+    Cluster::new(&Spec { handoff, switch, ..Spec::default() }, Content::new(&SIZES, 2))
+}
+
+fn run(cluster: &Cluster, plans: &[Plan], setup: Setup) -> Tally {
+    let tally = cluster.topology.client().namespace.run(|| client::run(plans, setup)).unwrap();
+    println!("{tally}");
+    tally
+}
+
+fn slow(cluster: &Cluster, bytes: u64, count: usize) -> Vec<Plan> {
+    let target = cluster.content.targets.iter().find(|target| target.bytes == bytes).unwrap();
+    let plan = |number: usize| Plan {
+        manner: Manner::Slow { rest: Duration::from_millis(20) },
+        server: cluster.service()[number % 2],
+        same_port: false,
+        targets: vec![target.clone()],
+    };
+    (0..count).map(plan).collect()
+}
+
+fn delivered(cluster: &Cluster, word: &str) -> u64 {
+    cluster.metric("larder_switch_deliveries_total", &[word])
+}
+
+/// Above S connections wait, held, and go on when there is room.
+#[test]
+fn requests_above_the_limit_wait() {
+    let Some(cluster) = cluster(COOKIE, "admission = 4\nqueue_max = 100\nqueue_timeout = \"20s\"") else {
+        return;
+    };
+    let plans = slow(&cluster, 1_000_000, 16);
+    let load = cluster.topology.client().namespace.thread(move || client::run(&plans, SETUP)).unwrap();
+    let (mut most, mut held) = (0, 0);
+    for _ in 0..20 {
+        thread::sleep(Duration::from_millis(25));
+        most = most.max(cluster.metric("larder_switch_node_load", &[]));
+        held = held.max(cluster.metric("larder_switch_handoff_connections", &["held"]));
+    }
+    let tally = load.join();
+    println!("{tally}; at most {most} under way and {held} held");
+    tally.assert_faultless();
+    assert!((1..=4).contains(&most) && held > 4, "{most} under way, {held} held");
+    assert!(delivered(&cluster, "cookie") >= 16);
+    cluster.await_rest();
+}
+
+/// Who waits too long, or finds no place to wait, gets a 503; nobody is reset.
+#[test]
+fn requests_that_wait_too_long_get_503() {
+    let Some(cluster) = cluster(COOKIE, "admission = 2\nqueue_max = 3\nqueue_timeout = \"300ms\"") else {
+        return;
+    };
+    let plans = slow(&cluster, 1_000_000, 2);
+    let load = cluster.topology.client().namespace.thread(move || client::run(&plans, SETUP)).unwrap();
+    thread::sleep(Duration::from_millis(100));
+    let service = cluster.service();
+    let ask = move |number: usize| {
+        let mut stream = TcpStream::connect(service[number % 2]).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream.write_all(b"GET /1/0 HTTP/1.1\r\nHost: www.example.com\r\nConnection: close\r\n\r\n").unwrap();
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).unwrap();
+        String::from_utf8_lossy(&bytes).lines().next().unwrap_or_default().to_owned()
+    };
+    let all = move || {
+        thread::scope(|scope| {
+            let asking: Vec<_> = (0..10).map(|number| scope.spawn(move || ask(number))).collect();
+            asking.into_iter().map(|one| one.join().unwrap()).collect::<Vec<_>>()
+        })
+    };
+    let answers = cluster.topology.client().namespace.run(all).unwrap();
+    println!("{answers:?}");
+    assert!(answers.iter().all(|line| line.starts_with("HTTP/1.1 503") || line.starts_with("HTTP/1.1 200")));
+    assert!(answers.iter().filter(|line| line.starts_with("HTTP/1.1 503")).count() >= 5, "{answers:?}");
+    load.join().assert_faultless();
+    cluster.await_rest();
+}
+
+/// The first segment ends at every byte of the head, with the rest at once or after the switch has given up waiting.
+#[test]
+fn a_head_may_be_cut_anywhere() {
+    let Some(cluster) = cluster(COOKIE, "") else { return };
+    let mut plans = Vec::new();
+    for pause in [0, 500, 8_000].map(Duration::from_micros) {
+        let whole = slow(&cluster, 1_000, 1).remove(0);
+        for at in 1..head(&whole, 0, true).len() {
+            let manner = Manner::Split { at, pause, no_delay: true };
+            plans.push(Plan { manner, server: cluster.service()[at % 2], ..whole.clone() });
+        }
+    }
+    run(&cluster, &plans, SETUP).assert_faultless();
+    assert!(delivered(&cluster, "cookie") > 50 && delivered(&cluster, "incomplete") > 50);
+    cluster.await_rest();
+}
+
+/// Bodies of all lengths arrive whole, however many segments come behind the first.
+#[test]
+fn bodies_arrive_whole() {
+    let Some(cluster) = cluster(COOKIE, "") else { return };
+    let service = cluster.service();
+    for (number, bytes) in [0, 1, 1_300, 1_460, 20_000, 300_000, 3_000_000].into_iter().enumerate() {
+        let target = Target { path: format!("/put-{number}"), bytes };
+        let mut body = vec![0; bytes as usize];
+        target.fill(0, &mut body);
+        let put = || {
+            let mut stream = TcpStream::connect(service[number % 2]).unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+            let head = format!(
+                "PUT {} HTTP/1.1\r\nHost: www.example.com\r\nContent-Length: {bytes}\r\nConnection: close\r\n\r\n",
+                target.path
+            );
+            stream.write_all(&[head.as_bytes(), &body].concat()).unwrap();
+            let mut text = String::new();
+            stream.read_to_string(&mut text).unwrap();
+            text
+        };
+        let answer = cluster.topology.client().namespace.run(put).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 201"), "{bytes}: {answer:?}");
+        let stored = fs::read(cluster.content.root().join(&target.path[1..])).unwrap();
+        assert!(stored == body, "{bytes} bytes, {} stored", stored.len());
+    }
+    assert!(delivered(&cluster, "cookie") >= 5, "{}", cluster.admin("/metrics"));
+    cluster.await_rest();
+}
+
+/// TLS goes to the node that has the name, unopened.
+#[test]
+fn tls_passes_through_by_name() {
+    let spec = Spec { handoff: COOKIE, tls: true, ..Spec::default() };
+    let Some(cluster) = Cluster::new(&spec, Content::new(&SIZES, 2)) else { return };
+    let namespace = &cluster.topology.client().namespace;
+    for (number, target) in cluster.content.targets.iter().enumerate() {
+        let ip = cluster.service()[number % 2].ip();
+        let ip = if ip.is_ipv6() { format!("[{ip}]") } else { ip.to_string() };
+        let mut curl = Command::new("curl");
+        curl.args([
+            "-sk",
+            "--http1.1",
+            "--max-time",
+            "10",
+            "--resolve",
+            &format!("www.example.com:443:{ip}"),
+        ]);
+        curl.arg(format!("https://www.example.com{}", target.path));
+        let got = namespace.output(&mut curl).unwrap();
+        assert!(got.status.success(), "{ip}: {:?} {}", got.status, cluster.logs());
+        assert_eq!(
+            (got.stdout.len() as u64, target.first_wrong(0, &got.stdout)),
+            (target.bytes, None),
+            "{target:?}"
+        );
+    }
+    assert!(delivered(&cluster, "cookie") >= 9, "{}", cluster.admin("/metrics"));
+    cluster.await_rest();
+}
+
+/// HTTP/2's preface is relayed; the answer is a refusal that its sender understands, or HTTP/2.
+#[test]
+fn http2_is_relayed() {
+    let Some(cluster) = cluster(COOKIE, "") else { return };
+    let mut curl = Command::new("curl");
+    curl.args(["-s", "--http2-prior-knowledge", "--max-time", "5"]);
+    curl.arg(format!("http://{}/1/0", cluster.service()[0]));
+    let ended = cluster.topology.client().namespace.output(&mut curl).unwrap();
+    println!("curl: {:?}", ended.status);
+    assert_ne!(ended.status.code(), Some(28), "it hung");
+    assert_eq!(delivered(&cluster, "http2"), 1, "{}", cluster.admin("/metrics"));
+    cluster.await_rest();
+}
+
+/// curl, wrk and h2load see nothing unusual.
+#[test]
+fn common_clients_are_served() {
+    let Some(cluster) = cluster(COOKIE, "") else { return };
+    let namespace = &cluster.topology.client().namespace;
+    for (number, target) in cluster.content.targets.iter().enumerate() {
+        let mut curl = Command::new("curl");
+        let server = cluster.service()[number % 2];
+        curl.args(["-s", "--max-time", "10"]).arg(format!("http://{server}{}", target.path));
+        let got = namespace.output(&mut curl).unwrap();
+        assert!(got.status.success() && got.stdout.len() as u64 == target.bytes, "{:?}", got.status);
+        assert_eq!(target.first_wrong(0, &got.stdout), None, "{target:?}");
+    }
+    for server in cluster.service() {
+        let url = format!("http://{server}/1000/0");
+        let mut wrk = Command::new("wrk");
+        wrk.args(["-t1", "-c16", "-d1s", "--timeout", "5s", &url]);
+        let said = String::from_utf8(namespace.output(&mut wrk).unwrap().stdout).unwrap();
+        assert!(
+            said.contains("Requests/sec") && !said.contains("Socket errors") && !said.contains("Non-2xx"),
+            "{said}"
+        );
+        let mut closing = Command::new("wrk");
+        closing.args(["-t1", "-c16", "-d1s", "--timeout", "5s", "-H", "Connection: close", &url]);
+        let said = String::from_utf8(namespace.output(&mut closing).unwrap().stdout).unwrap();
+        assert!(said.contains("Requests/sec") && !said.contains("Non-2xx"), "{said}");
+        println!("{said}");
+        let mut h2load = Command::new("h2load");
+        h2load.args(["--h1", "-n", "2000", "-c", "16", &url]);
+        let said = String::from_utf8(namespace.output(&mut h2load).unwrap().stdout).unwrap();
+        assert!(said.contains("2000 succeeded, 0 failed, 0 errored, 0 timeout"), "{said}");
+    }
+    assert!(delivered(&cluster, "cookie") > 100);
+    cluster.await_rest();
+}
+
+/// The same load with every request decided by the dispatcher and with decisions used again comes to the same replies;
+/// every use of a decision is counted, and the switch counts what the nodes have.
+#[test]
+fn the_fast_path_changes_no_result() {
+    let mut results = BTreeMap::new();
+    for fast in [false, true] {
+        let Some(cluster) = cluster(&format!("{COOKIE}\nfast = {fast}"), "") else { return };
+        let plans = mixed(51, 800, &cluster.service(), &cluster.content.targets);
+        let tally = run(&cluster, &plans, SETUP);
+        tally.assert_faultless();
+        results.insert(fast, (tally.right, tally.replies));
+        cluster.await_rest();
+        let reused = delivered(&cluster, "\"fast\"");
+        assert_eq!(reused, cluster.metric("larder_switch_plane_total", &["event=\"fast\""]));
+        assert_eq!(reused > 100, fast, "{reused} used again\n{}", cluster.admin("/metrics"));
+        let decided = cluster.metric("larder_switch_decisions_total", &["reuse"]);
+        assert!(decided >= reused, "{decided} told to the dispatcher, {reused} used again");
+        counts_are_the_nodes(&cluster);
+        let lines = cluster.access_log().lines().count();
+        assert!(lines >= 800, "{lines} in the access log");
+    }
+    assert_eq!(results[&false], results[&true]);
+}
+
+fn counts_are_the_nodes(cluster: &Cluster) {
+    let plans = slow(cluster, 1_000_000, 12);
+    let load = cluster.topology.client().namespace.thread(move || client::run(&plans, SETUP)).unwrap();
+    thread::sleep(Duration::from_millis(150));
+    for (number, node) in cluster.topology.nodes.iter().enumerate() {
+        let mut ss = Command::new("ss");
+        ss.args(["-Htn", "state", "connected", "exclude", "time-wait", "sport", "=", ":80"]);
+        let listed = String::from_utf8(node.namespace.output(&mut ss).unwrap().stdout).unwrap();
+        // The relay's own connections are to the node's own address.
+        let service = [".100:80 ", "::64]:80 "];
+        let there = listed.lines().filter(|line| service.iter().any(|one| line.contains(one))).count() as u64;
+        let counted = cluster.metric("larder_switch_node_load", &[&format!("\"n{number}\"")]);
+        assert_eq!(there, counted, "n{number}: {listed}");
+    }
+    load.join().assert_faultless();
+    cluster.await_rest();
+}
+
+/// Clients whose segments are small, as behind tunnels.
+#[test]
+fn small_segments_suffice() {
+    let Some(cluster) = cluster(COOKIE, "") else { return };
+    let namespace = &cluster.topology.client().namespace;
+    namespace.sysctl("net.ipv4.route.min_adv_mss", "256").unwrap();
+    namespace.sysctl("net.ipv6.route.min_adv_mss", "256").unwrap();
+    for mss in [1_300, 1_000, 536] {
+        let lines = format!(
+            "route replace 10.9.0.0/24 dev eth0 advmss {mss}\nroute replace fd09::/64 dev eth0 advmss {mss}\n"
+        );
+        namespace.ip(&lines).unwrap();
+        let plans = mixed(52, 100, &cluster.service(), &cluster.content.targets);
+        run(&cluster, &plans, SETUP).assert_faultless();
+    }
+    cluster.await_rest();
+}

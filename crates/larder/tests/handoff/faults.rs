@@ -1,0 +1,76 @@
+//! A bad network around the cookie path: lost, late, doubled and reordered packets on every wire.
+
+use std::time::Duration;
+
+use larder_handoff::shaper::{Shape, Shaper};
+
+use crate::client::{self, Manner, Plan, Setup};
+use crate::cluster::{Cluster, Spec};
+use crate::content::Content;
+use crate::plans::mixed;
+
+const SIZES: [u64; 6] = [1, 100, 1_000, 10_000, 65_536, 300_000];
+/// A lost packet costs a retransmission time-out, some in a row a multiple of it.
+const SETUP: Setup = Setup { threads: 24, first_port: 20_000, stall: Duration::from_secs(20) };
+const COOKIE: &str = "mechanism = \"cookie\"\nlocality_lost_max = 1.0";
+
+/// The ends of the wires at which clients, front-end and nodes receive.
+fn ports(cluster: &Cluster) -> Vec<&str> {
+    cluster.topology.hosts().map(|host| host.port.as_str()).collect()
+}
+
+/// Everything at once, on all wires, all manners: every byte arrives, no connection is reset, and loads end at zero.
+#[test]
+fn a_bad_network_makes_no_fault() {
+    let Some(cluster) = Cluster::new(&Spec { handoff: COOKIE, ..Spec::default() }, Content::new(&SIZES, 3))
+    else {
+        return;
+    };
+    let shaper = Shaper::start(&cluster.topology.hub, &ports(&cluster)).unwrap();
+    let shape = Shape {
+        seed: 7,
+        loss: 0.005,
+        duplicate: 0.01,
+        jitter: Duration::from_micros(300),
+        reorder: 0.01,
+        reorder_by: Duration::from_millis(2),
+        ..Shape::default()
+    };
+    shaper.set_all(&shape).unwrap();
+    let plans = mixed(11, 600, &cluster.service(), &cluster.content.targets);
+    let tally = cluster.topology.client().namespace.run(|| client::run(&plans, SETUP)).unwrap();
+    let counts = shaper.counts();
+    println!("{tally}; {counts:?}");
+    tally.assert_faultless();
+    assert!(counts.lost > 50 && counts.duplicated > 50 && counts.delayed > 1_000, "{counts:?}");
+    let handed = cluster.metric("larder_switch_deliveries_total", &["cookie"]);
+    assert!(handed > 300, "{handed} handed over\n{}", cluster.logs());
+    shaper.set_all(&Shape::default()).unwrap();
+    cluster.await_rest();
+}
+
+/// The k-th packet of each connection is lost, on the way to the front-end, the nodes and the clients in turn: SYN, the
+/// handshake's end, first segment, SYN-ACK, the first of the reply.
+#[test]
+fn every_early_packet_may_be_lost() {
+    let Some(cluster) = Cluster::new(&Spec { handoff: COOKIE, ..Spec::default() }, Content::new(&SIZES, 2))
+    else {
+        return;
+    };
+    let shaper = Shaper::start(&cluster.topology.hub, &ports(&cluster)).unwrap();
+    let mut manners: Vec<Plan> = mixed(12, 48, &cluster.service(), &cluster.content.targets);
+    manners.retain(|plan| !matches!(plan.manner, Manner::KeptAlive));
+    for host in cluster.topology.hosts() {
+        for nth in 1..=4 {
+            shaper.set_all(&Shape::default()).unwrap();
+            shaper.set(&host.port, &Shape { drop_nth: nth, ..Shape::default() }).unwrap();
+            let setup = Setup { threads: 48, ..SETUP };
+            let tally = cluster.topology.client().namespace.run(|| client::run(&manners, setup)).unwrap();
+            println!("packet {nth} to {}: {tally}", host.port);
+            tally.assert_faultless();
+        }
+    }
+    assert!(shaper.counts().nth_lost > 200, "{:?}", shaper.counts());
+    shaper.set_all(&Shape::default()).unwrap();
+    cluster.await_rest();
+}

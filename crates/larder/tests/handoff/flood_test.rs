@@ -1,0 +1,216 @@
+//! What attackers do: floods of SYNs, forged cookies, requests that never end, packets on other people's connections.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use larder_handoff::netns::{INTERFACE, TcpFrame, Wire};
+
+use crate::client::{self, Manner, Plan, Setup};
+use crate::cluster::{Cluster, Spec};
+use crate::content::Content;
+use crate::flood;
+use crate::plans::{Random, mixed};
+
+const SETUP: Setup = Setup { threads: 12, first_port: 20_000, stall: Duration::from_secs(10) };
+const COOKIE: &str = "mechanism = \"cookie\"\nlocality_lost_max = 1.0";
+const SIZES: [u64; 5] = [1, 100, 1_000, 10_000, 100_000];
+const FIN: u8 = 1;
+const SYN: u8 = 2;
+const RST: u8 = 4;
+const PSH: u8 = 8;
+const ACK: u8 = 16;
+
+/// Beside a flood no connection is lost, and nothing grows: a SYN leaves no trace.
+#[test]
+fn a_flood_of_syns_costs_nobody_a_connection() {
+    let Some(cluster) = Cluster::new(&Spec { handoff: COOKIE, ..Spec::default() }, Content::new(&SIZES, 3))
+    else {
+        return;
+    };
+    let plans = mixed(41, 400, &cluster.service(), &cluster.content.targets);
+    let load = || cluster.topology.client().namespace.run(|| client::run(&plans, SETUP)).unwrap();
+    load().assert_faultless();
+    let switch = cluster.switch.as_ref().unwrap();
+    let memory = switch.memory();
+    let before = cluster.metric("larder_switch_plane_total", &["\"syn\""]);
+    let go = AtomicBool::new(true);
+    let to = (cluster.service()[0], cluster.topology.front().mac);
+    let (sent, tally) = thread::scope(|scope| {
+        let flood = scope.spawn(|| flood::syns(cluster.topology.client(), to, 50_000, &go));
+        let tally = load();
+        thread::sleep(Duration::from_millis(500));
+        go.store(false, Ordering::Relaxed);
+        (flood.join().unwrap(), tally)
+    });
+    println!("{sent} SYNs; {tally}");
+    tally.assert_faultless();
+    let seen = cluster.metric("larder_switch_plane_total", &["\"syn\""]) - before;
+    assert!(sent > 5_000 && seen > sent / 2, "{sent} sent, {seen} seen");
+    let grown = switch.memory().saturating_sub(memory);
+    assert!(grown < 16 << 20, "{grown} bytes more than {memory}");
+    let (held, placed) = (
+        cluster.metric("larder_switch_handoff_connections", &["held"]),
+        cluster.metric("larder_switch_handoff_connections", &["placed"]),
+    );
+    assert_eq!((held, placed), (0, 0));
+    cluster.await_rest();
+}
+
+/// First segments with cookies that nobody made open nothing.
+#[test]
+fn forged_cookies_open_nothing() {
+    let Some(cluster) = Cluster::new(&Spec { handoff: COOKIE, ..Spec::default() }, Content::new(&SIZES, 1))
+    else {
+        return;
+    };
+    let client = cluster.topology.client();
+    let wire = Wire::open(&client.namespace).unwrap();
+    let ifindex = client.namespace.ifindex(INTERFACE).unwrap();
+    let mut random = Random(42);
+    let request = b"GET /1/0 HTTP/1.1\r\nHost: www.example.com\r\n\r\n";
+    for number in 0..20_000_u32 {
+        let chance = random.next();
+        let frame = TcpFrame {
+            macs: [client.mac, cluster.topology.front().mac],
+            from: SocketAddr::from((client.v4, 1_024 + (number % 20_000) as u16)),
+            to: cluster.service()[0],
+            seq: chance as u32,
+            ack: (chance >> 32) as u32,
+            flags: PSH | ACK,
+            window: 64_240,
+            options: &[],
+            payload: request,
+        };
+        while wire.send(ifindex, &frame.bytes().unwrap()).is_err() {
+            thread::sleep(Duration::from_micros(100));
+        }
+    }
+    let bad = cluster.await_metric("larder_switch_plane_total", &["bad_cookie"], 15_000);
+    assert!(bad >= 15_000, "{bad} refused");
+    // One in 2^24 is right by chance.
+    let opened = cluster.metric("larder_switch_deliveries_total", &[]);
+    assert!(opened <= 1, "{opened} opened\n{}", cluster.admin("/metrics"));
+    assert_eq!(cluster.metric("larder_switch_handoff_connections", &[]), 0);
+}
+
+/// Requests that never end take places among those that are held, or relayed, for a while, and no longer.
+#[test]
+fn half_requests_are_bounded() {
+    let spec = Spec {
+        handoff: "mechanism = \"cookie\"\nlocality_lost_max = 1.0\nhold_max = 32\nheader_wait = \"200ms\"",
+        switch: "timeouts.header = \"500ms\"",
+        ..Spec::default()
+    };
+    let Some(cluster) = Cluster::new(&spec, Content::new(&SIZES, 2)) else { return };
+    let service = cluster.service()[0];
+    let half = move || -> Vec<TcpStream> {
+        let open = |number: usize| {
+            let mut stream = TcpStream::connect(service).unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+            let head = b"GET /1/0 HTTP/1.1\r\nHost: www.example.com\r\n";
+            stream.write_all(&head[..1 + number % (head.len() - 1)]).unwrap();
+            stream
+        };
+        (0..300).map(open).collect()
+    };
+    let streams = cluster.topology.client().namespace.run(half).unwrap();
+    let held = cluster.metric("larder_switch_handoff_connections", &["held"]);
+    assert!(held <= 32, "{held} held");
+    // Others are served meanwhile.
+    let plans = mixed(43, 100, &cluster.service(), &cluster.content.targets);
+    let tally = cluster.topology.client().namespace.run(|| client::run(&plans, SETUP)).unwrap();
+    println!("{tally}");
+    tally.assert_faultless();
+    for mut stream in streams {
+        let mut text = Vec::new();
+        stream.read_to_end(&mut text).unwrap();
+        assert!(text.starts_with(b"HTTP/1.1 408") || text.is_empty(), "{}", String::from_utf8_lossy(&text));
+    }
+    let full = cluster.metric("larder_switch_deliveries_total", &["hold_full"]);
+    assert!(full > 0, "{}", cluster.admin("/metrics"));
+    assert_eq!(cluster.metric("larder_switch_handoff_connections", &[]), 0, "{}", cluster.admin("/metrics"));
+    cluster.await_rest();
+}
+
+/// Somebody who knows the addresses of a connection, but not its numbers, cannot cut it, nor end its account.
+#[test]
+fn forged_packets_do_not_cut_connections() {
+    let Some(cluster) =
+        Cluster::new(&Spec { handoff: COOKIE, ..Spec::default() }, Content::new(&[5_000_000], 2))
+    else {
+        return;
+    };
+    let plans: Vec<Plan> = (0..6)
+        .map(|number: usize| Plan {
+            manner: Manner::Slow { rest: Duration::from_millis(20) },
+            server: cluster.service()[number % 2],
+            same_port: true,
+            targets: vec![cluster.content.targets[number % 2].clone()],
+        })
+        .collect();
+    let client = cluster.topology.client();
+    let setup = Setup { threads: 6, ..SETUP };
+    let load = client.namespace.thread(move || client::run(&plans, setup)).unwrap();
+    thread::sleep(Duration::from_millis(300));
+    let wire = Wire::open(&client.namespace).unwrap();
+    let ifindex = client.namespace.ifindex(INTERFACE).unwrap();
+    let mut random = Random(44);
+    let started = Instant::now();
+    let mut sent = 0_u64;
+    while started.elapsed() < Duration::from_millis(800) {
+        let chance = random.next();
+        let number = (chance >> 8) as usize % 6;
+        let flags = [SYN, RST, FIN | ACK, RST | ACK, PSH | ACK, SYN | ACK, ACK][chance as usize % 7];
+        let from = cluster.client_addresses()[number % 2];
+        let frame = TcpFrame {
+            macs: [client.mac, cluster.topology.front().mac],
+            from: SocketAddr::new(from, SETUP.first_port + number as u16),
+            to: cluster.service()[number % 2],
+            seq: random.next() as u32,
+            ack: random.next() as u32,
+            flags,
+            window: 1_000,
+            options: &[],
+            payload: if flags & PSH == 0 { &[] } else { b"GET / HTTP/1.1\r\n\r\n" },
+        };
+        sent += u64::from(wire.send(ifindex, &frame.bytes().unwrap()).is_ok());
+        if sent.is_multiple_of(64) {
+            thread::sleep(Duration::from_micros(500));
+        }
+    }
+    let live = cluster.metric("larder_switch_handoff_connections", &["handed_off"]);
+    let tally = load.join();
+    println!("{sent} forged; {live} live; {tally}");
+    tally.assert_faultless();
+    assert!(sent > 1_000, "{sent}");
+    cluster.await_rest();
+}
+
+/// Clients that use the same addresses for one connection after another, at once.
+#[test]
+fn addresses_are_used_again_at_once() {
+    let Some(cluster) = Cluster::new(&Spec { handoff: COOKIE, ..Spec::default() }, Content::new(&SIZES, 3))
+    else {
+        return;
+    };
+    let mut plans = mixed(45, 1_200, &cluster.service(), &cluster.content.targets);
+    // Where the client ends first the port is its own kernel's to keep.
+    plans.retain(|plan| {
+        matches!(plan.manner, Manner::Plain | Manner::Pipelined | Manner::HeadOnly | Manner::Resetting { .. })
+    });
+    plans.iter_mut().for_each(|plan| plan.same_port = true);
+    let tally = cluster
+        .topology
+        .client()
+        .namespace
+        .run(|| client::run(&plans, Setup { threads: 4, ..SETUP }))
+        .unwrap();
+    println!("{tally}");
+    tally.assert_faultless();
+    let reused = cluster.metric("larder_switch_plane_total", &["reused"]);
+    assert!(reused > 400, "{reused}\n{}", cluster.admin("/metrics"));
+    cluster.await_rest();
+}

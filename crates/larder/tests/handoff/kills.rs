@@ -1,0 +1,285 @@
+//! Processes and hosts that die in the middle.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use larder_handoff::netns::{INTERFACE, TopologySpec};
+use larder_handoff::plane::{Attach, Leave, Plane, PlaneConfig};
+use rustix::process::Signal;
+
+use crate::client::{self, Fault, Manner, Plan, Setup, Tally};
+use crate::cluster::{Cluster, Server, Spec};
+use crate::content::Content;
+use crate::counters::counter;
+use crate::plans::mixed;
+
+const LARGE: u64 = 10_000_000;
+const SETUP: Setup = Setup { threads: 12, first_port: 20_000, stall: Duration::from_secs(10) };
+const COOKIE: &str = "mechanism = \"cookie\"\nlocality_lost_max = 1.0";
+/// Replies of 10 MB take three seconds with it.
+const REST: Duration = Duration::from_millis(20);
+
+/// `count` slow downloads of 10 MB.
+fn downloads(cluster: &Cluster, count: usize) -> Vec<Plan> {
+    let large = cluster.content.targets.iter().filter(|target| target.bytes == LARGE).cycle();
+    let servers = cluster.service().into_iter().cycle();
+    let plan = |(target, server): (&crate::content::Target, _)| Plan {
+        manner: Manner::Slow { rest: REST },
+        server,
+        same_port: false,
+        targets: vec![target.clone()],
+    };
+    large.zip(servers).take(count).map(plan).collect()
+}
+
+fn small(cluster: &Cluster, seed: u64, count: usize) -> Vec<Plan> {
+    let targets: Vec<_> = cluster.content.targets.iter().filter(|t| t.bytes < LARGE).cloned().collect();
+    mixed(seed, count, &cluster.service(), &targets)
+}
+
+fn content() -> Content {
+    Content::new(&[1, 1_000, 10_000, 100_000, LARGE], 3)
+}
+
+/// Runs the plans at the client, all at once, while `happens` does.
+fn during<T>(cluster: &mut Cluster, plans: &[Plan], happens: impl FnOnce(&mut Cluster) -> T) -> (Tally, T) {
+    let (plans, setup) = (plans.to_vec(), Setup { threads: plans.len().max(1), ..SETUP });
+    let load = cluster.topology.client().namespace.thread(move || client::run(&plans, setup)).unwrap();
+    thread::sleep(Duration::from_millis(500));
+    let happened = happens(cluster);
+    let tally = load.join();
+    println!("{tally}");
+    (tally, happened)
+}
+
+/// How often servers waited in vain for an acknowledgement. (What bursts lose on the wire they send again without.)
+fn timeouts(cluster: &Cluster) -> u64 {
+    let of =
+        |name: &str| cluster.topology.nodes.iter().map(|node| counter(&node.namespace, name)).sum::<u64>();
+    println!("{} segments sent again, {} time-outs", of("TcpRetransSegs"), of("TcpExtTCPTimeouts"));
+    of("TcpExtTCPTimeouts")
+}
+
+/// Most of twelve downloads have not stood still.
+fn no_stall(cluster: &Cluster, before: u64, tally: &Tally) {
+    let waited = timeouts(cluster) - before;
+    assert!(waited < 12, "{waited} time-outs");
+    let [_, _, pause] = tally.quantiles(1.0);
+    assert!(pause < Duration::from_secs(1), "a pause of {pause:?}");
+}
+
+/// New connections are handed over, and none counts afterwards.
+fn works_again(cluster: &Cluster, seed: u64) {
+    let before = cluster.metric("larder_switch_deliveries_total", &["cookie"]);
+    let plans = small(cluster, seed, 200);
+    let tally = cluster.topology.client().namespace.run(|| client::run(&plans, SETUP)).unwrap();
+    println!("{tally}");
+    tally.assert_faultless();
+    let handed = cluster.metric("larder_switch_deliveries_total", &["cookie"]) - before;
+    assert!(handed > 100, "{handed} handed over\n{}", cluster.logs());
+    cluster.await_rest();
+}
+
+/// The switch dies by SIGKILL while clients fetch 10 MB and others come: the programs go on, the next start takes over,
+/// nobody notices.
+#[test]
+fn a_killed_switch_is_not_missed() {
+    let spec = Spec { handoff: COOKIE, ..Spec::default() };
+    let Some(mut cluster) = Cluster::new(&spec, content()) else { return };
+    let before = timeouts(&cluster);
+    let plans = downloads(&cluster, 12);
+    let fresh = plans[0].clone();
+    let (tally, late) = during(&mut cluster, &plans, |cluster| {
+        cluster.switch.as_mut().unwrap().kill();
+        // Held until somebody decides.
+        let held = vec![fresh; 4];
+        let setup = Setup { threads: 4, first_port: 21_000, ..SETUP };
+        let late = cluster.topology.client().namespace.thread(move || client::run(&held, setup)).unwrap();
+        thread::sleep(Duration::from_millis(300));
+        cluster.start_switch();
+        late.join()
+    });
+    tally.assert_faultless();
+    println!("while it was dead: {late}");
+    late.assert_faultless();
+    no_stall(&cluster, before, &tally);
+    assert!(cluster.switch.as_ref().unwrap().log().contains("adopted=true"), "{}", cluster.logs());
+    works_again(&cluster, 21);
+}
+
+/// The switch is told to stop while clients fetch 10 MB. Their connections go on without it and with the next.
+#[test]
+fn a_stopped_switch_leaves_connections_going() {
+    let spec = Spec { handoff: COOKIE, switch: "timeouts.drain = \"200ms\"", ..Spec::default() };
+    let Some(mut cluster) = Cluster::new(&spec, content()) else { return };
+    let before = timeouts(&cluster);
+    let plans = downloads(&cluster, 12);
+    let (tally, ()) = during(&mut cluster, &plans, |cluster| {
+        assert!(cluster.switch.as_mut().unwrap().stop(), "{}", cluster.logs());
+        thread::sleep(Duration::from_millis(300));
+        cluster.start_switch();
+    });
+    tally.assert_faultless();
+    no_stall(&cluster, before, &tally);
+    assert!(cluster.switch.as_ref().unwrap().log().contains("adopted=true"), "{}", cluster.logs());
+    works_again(&cluster, 22);
+    // With nothing to do it leaves nothing.
+    assert!(cluster.switch.as_mut().unwrap().stop(), "{}", cluster.logs());
+    let left = ["/sys/fs/bpf/larder", "/run/larder/bpf"]
+        .map(|root| std::path::Path::new(root).join(cluster.plane()));
+    assert!(left.iter().all(|path| !path.exists()), "{left:?}");
+    cluster.start_switch();
+    works_again(&cluster, 23);
+}
+
+/// The table of connections is lost while clients fetch 10 MB: their timestamps tell the nodes.
+#[test]
+fn a_lost_table_is_made_up_for_by_tags() {
+    let spec = Spec { handoff: COOKIE, ..Spec::default() };
+    let Some(mut cluster) = Cluster::new(&spec, content()) else { return };
+    let before = timeouts(&cluster);
+    let plans = downloads(&cluster, 12);
+    let (tally, lost) = during(&mut cluster, &plans, |cluster| {
+        cluster.switch.as_mut().unwrap().kill();
+        let config = PlaneConfig {
+            name: cluster.plane().to_owned(),
+            interface: INTERFACE.to_owned(),
+            attach: Attach::Auto,
+            flows_max: 262_144,
+            targets_max: 65_536,
+            ring_bytes: 4 << 20,
+            hold_packets: 64,
+        };
+        let wipe = || {
+            let plane = Plane::start(&config).unwrap();
+            assert!(plane.adopted());
+            let mut keys = Vec::new();
+            plane.each_flow(|key, _| keys.push(key)).unwrap();
+            keys.iter().for_each(|key| plane.remove_flow(*key).unwrap());
+            plane.stop(Leave::Forwarding).unwrap();
+            keys.len()
+        };
+        let lost = cluster.topology.front().namespace.run(wipe).unwrap();
+        cluster.start_switch();
+        lost
+    });
+    tally.assert_faultless();
+    assert!(lost >= 12, "{lost} connections were in the table");
+    assert!(cluster.metric("larder_switch_plane_total", &["by_tag"]) >= 12, "{}", cluster.admin("/metrics"));
+    no_stall(&cluster, before, &tally);
+    works_again(&cluster, 24);
+}
+
+/// Routers send clients to another front-end, and back, in the middle of everything: it knows the nodes by their tags and
+/// believes the other's cookies.
+#[test]
+fn another_front_end_goes_on() {
+    let topology =
+        TopologySpec { nodes: 3, fronts: 2, port_range: (30_000, 60_999), ..TopologySpec::default() };
+    let Some(mut cluster) = Cluster::new(&Spec { topology, handoff: COOKIE, ..Spec::default() }, content())
+    else {
+        return;
+    };
+    let plans = downloads(&cluster, 12);
+    let others: Vec<Plan> = small(&cluster, 25, 96)
+        .into_iter()
+        .filter(|plan| matches!(plan.manner, Manner::Plain | Manner::Pipelined | Manner::HeadOnly))
+        .collect();
+    let go = std::sync::Arc::new(AtomicBool::new(true));
+    let (tally, short) = during(&mut cluster, &plans, |cluster| {
+        let (still, setup) = (std::sync::Arc::clone(&go), Setup { threads: 6, first_port: 21_000, ..SETUP });
+        let namespace = &cluster.topology.client().namespace;
+        let short = namespace.thread(move || client::run_while(&others, setup, &still)).unwrap();
+        for turn in [1, 0, 1, 0] {
+            thread::sleep(Duration::from_millis(400));
+            cluster.topology.point_clients_at(&cluster.topology.fronts[turn]).unwrap();
+        }
+        thread::sleep(Duration::from_millis(400));
+        go.store(false, Ordering::Relaxed);
+        short.join()
+    });
+    println!("meanwhile: {short}");
+    tally.assert_faultless();
+    short.assert_faultless();
+    assert!(short.right > 100, "{short}");
+    works_again(&cluster, 26);
+}
+
+/// A node's host is gone all of a sudden: its clients are reset soon rather than left hanging, the others' are not.
+#[test]
+fn a_dead_nodes_clients_are_told() {
+    let health = "health.interval = \"100ms\"\nhealth.timeout = \"100ms\"\nhealth.fall = 2";
+    let spec = Spec { handoff: COOKIE, switch: health, ..Spec::default() };
+    let Some(mut cluster) = Cluster::new(&spec, content()) else { return };
+    let plans = downloads(&cluster, 12);
+    let started = Instant::now();
+    let (tally, ()) = during(&mut cluster, &plans, |cluster| {
+        cluster.node(0).namespace.ip(&format!("link set {INTERFACE} down")).unwrap();
+        let told = cluster.await_metric("larder_switch_handoff_ends_total", &["node_lost"], 1);
+        println!("{told} told after {:?}", started.elapsed() - Duration::from_millis(500));
+        assert!(started.elapsed() < Duration::from_millis(3_500), "{:?}", started.elapsed());
+    });
+    let reset = tally.faults.iter().filter(|(_, fault)| matches!(fault, Fault::Reset)).count();
+    assert!(reset > 0 && tally.right > 0, "{tally}");
+    assert_eq!(reset, tally.faults.len(), "{:?}", tally.faults);
+    works_again(&cluster, 27);
+}
+
+/// An agent ends, by a signal or by a crash, while its node's clients fetch 10 MB: they notice nothing, new ones are
+/// relayed to the node, and are handed over again when it is back.
+#[test]
+fn an_agent_may_restart() {
+    for crash in [false, true] {
+        let spec = Spec {
+            topology: TopologySpec { nodes: 1, port_range: (30_000, 60_999), ..TopologySpec::default() },
+            handoff: COOKIE,
+            ..Spec::default()
+        };
+        let Some(mut cluster) = Cluster::new(&spec, content()) else { return };
+        let plans = downloads(&cluster, 6);
+        let others = small(&cluster, 28, 64);
+        let (tally, relayed) = during(&mut cluster, &plans, |cluster| {
+            let agent = cluster.agents[0].as_mut().unwrap();
+            if crash {
+                agent.kill();
+            } else {
+                assert!(agent.stop());
+            }
+            let before = cluster.metric("larder_switch_deliveries_total", &["relay"]);
+            let short = cluster.topology.client().namespace.run(|| client::run(&others, SETUP)).unwrap();
+            println!("meanwhile: {short}");
+            short.assert_faultless();
+            let relayed = cluster.metric("larder_switch_deliveries_total", &["relay"]) - before;
+            cluster.start_agent(0, Server::Nginx);
+            cluster.await_channels(0);
+            relayed
+        });
+        tally.assert_faultless();
+        assert!(relayed > 32, "{relayed} relayed (crash: {crash})\n{}", cluster.logs());
+        works_again(&cluster, 29);
+    }
+}
+
+/// The control channel falls silent and comes back: connections go on, nothing is lost, loads are exact afterwards.
+#[test]
+fn a_cut_channel_loses_nothing() {
+    let spec = Spec { handoff: COOKIE, ..Spec::default() };
+    let Some(mut cluster) = Cluster::new(&spec, content()) else { return };
+    let plans = downloads(&cluster, 12);
+    let others = small(&cluster, 30, 120);
+    let (tally, ()) = during(&mut cluster, &plans, |cluster| {
+        cluster.agents.iter().flatten().for_each(|agent| agent.signal(Signal::STOP));
+        for _ in 0..3 {
+            let short = cluster.topology.client().namespace.run(|| client::run(&others, SETUP)).unwrap();
+            short.assert_faultless();
+            thread::sleep(Duration::from_millis(900));
+        }
+        let nodes = cluster.admin("/nodes");
+        assert!(!nodes.contains("\"channel\": \"up\""), "{nodes}");
+        cluster.agents.iter().flatten().for_each(|agent| agent.signal(Signal::CONT));
+        cluster.await_channels(0);
+    });
+    tally.assert_faultless();
+    works_again(&cluster, 31);
+}
