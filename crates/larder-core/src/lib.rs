@@ -12,6 +12,7 @@ pub mod class;
 pub mod cost;
 pub mod dispatch;
 pub mod id;
+pub mod lateral;
 pub mod nodes;
 pub mod policy;
 pub mod record;

@@ -62,13 +62,14 @@ impl Node {
             switches: vec![switch.public()],
             interface: Some(INTERFACE.to_owned()),
             services: vec![address],
+            lateral: false,
             timing: Timing::default(),
         };
         let (sockets_in, sockets) = mpsc::channel(4);
         let agent = Agent::start(config, Some(host), Some(sockets_in)).await.expect("started");
         let keys = Keys::new([CookieKey([1, 2]), CookieKey([3, 4])], 0);
         let services = vec![Service { id: 6, address, cookie: false, stash: true, grace: false }];
-        let hello = Hello { name: "front".to_owned(), tag: 5, keys, services };
+        let hello = Hello { name: "front".to_owned(), tag: 5, keys, services, tunnel: None };
         let (sink, events) = mpsc::channel(64);
         let peer = Peer { node: 0, address: agent.address(), key: node.public() };
         let channel = NodeChannel::start(peer, switch, hello, Timing::default(), sink);

@@ -39,7 +39,7 @@ fn keys(number: u64) -> Keys {
 }
 
 fn hello() -> Hello {
-    Hello { name: "front".to_owned(), tag: 3, keys: keys(1), services: Vec::new() }
+    Hello { name: "front".to_owned(), tag: 3, keys: keys(1), services: Vec::new(), tunnel: None }
 }
 
 fn welcome() -> Welcome {
@@ -48,6 +48,7 @@ fn welcome() -> Welcome {
         incarnation: 7,
         cookie: true,
         repair: false,
+        lateral: false,
         mac: None,
         mtu: 1_500,
         accepted: Accepted::default(),

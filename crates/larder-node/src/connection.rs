@@ -9,6 +9,7 @@
 //! when that buffer is empty: so a dropped body makes its request *finishing*, and the next flush ends it.
 
 use crate::config::Limits;
+use crate::lateral::Later;
 use crate::stats::Counters;
 use bytes::{Buf as _, Bytes};
 use hyper::rt::{Read, ReadBufCursor, Write};
@@ -31,12 +32,15 @@ pub(crate) struct Shared {
     /// Whether any request has been read.
     used: AtomicBool,
     finishing: AtomicU64,
+    /// Of a connection that a front-end has handed over: it has decided by the first request alone.
+    handed: Option<Later>,
 }
 
 impl Shared {
-    pub(crate) fn new(counters: Arc<Counters>) -> Arc<Self> {
+    pub(crate) fn new(counters: Arc<Counters>, handed: Option<Later>) -> Arc<Self> {
         Arc::new(Self {
             counters,
+            handed,
             busy: AtomicBool::new(false),
             used: AtomicBool::new(false),
             finishing: AtomicU64::new(0),
@@ -51,9 +55,9 @@ impl Shared {
     /// Notes that a head has been read.
     pub(crate) fn begin(self: &Arc<Self>) -> InFlight {
         self.busy.store(true, Relaxed);
-        self.used.store(true, Relaxed);
+        let later = self.used.swap(true, Relaxed);
         self.counters.in_flight.rise();
-        InFlight { shared: Arc::clone(self), since: Some(std::time::Instant::now()) }
+        InFlight { shared: Arc::clone(self), since: Some(std::time::Instant::now()), later }
     }
 
     fn flushed(&self) -> bool {
@@ -73,11 +77,23 @@ pub(crate) struct InFlight {
     shared: Arc<Shared>,
     /// When its head had been read; `None` for one that the node answers for itself, which is no part of its work.
     since: Option<std::time::Instant>,
+    /// It is not its connection's first.
+    later: bool,
 }
 
 impl InFlight {
     pub(crate) fn counters(&self) -> &Counters {
         &self.shared.counters
+    }
+
+    /// Whether it comes from the client itself, on a connection that was handed over.
+    pub(crate) fn is_of_client(&self) -> bool {
+        self.shared.handed.is_some()
+    }
+
+    /// What is done about it, if it is a later request of a connection that was handed over.
+    pub(crate) fn later(&self) -> Option<Later> {
+        self.shared.handed.clone().filter(|_| self.later)
     }
 
     /// It asks for one of the node's own paths.

@@ -16,6 +16,15 @@ pub(crate) enum PartState {
     Awaited(Arc<Flight>),
 }
 
+/// What becomes of contents that a request has read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Keeping {
+    /// By which id the switch knows the target.
+    pub(crate) told: Option<TargetId>,
+    /// Whether they go into the cache.
+    pub(crate) keep: bool,
+}
+
 impl Node {
     /// What is kept of a name, if it still holds. The flag says whether something was kept that does not hold.
     pub(crate) async fn cached(
@@ -58,7 +67,7 @@ impl Node {
         hash: u64,
         name: &[u8],
         why: Why,
-        told: Option<TargetId>,
+        keeping: Keeping,
     ) -> Result<(Arc<Object>, Outcome), StoreError> {
         let (flight, collapsed) = match self.memory.begin((hash, 0), Wanted::Head(name)) {
             Found::Have(Entry::Head(object)) => return Ok((object, Outcome::Hit)),
@@ -67,7 +76,7 @@ impl Node {
             Found::Full => return Err(StoreError::Busy),
             Found::Lead(lead) => {
                 let flight = lead.flight();
-                tokio::spawn(Arc::clone(self).read_object(lead, name.into(), told));
+                tokio::spawn(Arc::clone(self).read_object(lead, name.into(), keeping));
                 (flight, false)
             }
         };
@@ -131,18 +140,18 @@ impl Node {
         size <= self.object_max
     }
 
-    async fn read_object(self: Arc<Self>, lead: Lead, name: Box<[u8]>, told: Option<TargetId>) {
+    async fn read_object(self: Arc<Self>, lead: Lead, name: Box<[u8]>, keeping: Keeping) {
         let opened = self.store.open_short(&name, self.chunk).await;
-        let keep = opened.as_ref().is_ok_and(|(meta, _)| self.keeps(meta.size));
+        let keep = keeping.keep && opened.as_ref().is_ok_and(|(meta, _)| self.keeps(meta.size));
         let now_ms = self.now_ms();
-        let object =
-            opened.map(|(meta, body)| Entry::Head(Arc::new(Object::new(&name, meta, body, now_ms).of(told))));
+        let object = opened
+            .map(|(meta, body)| Entry::Head(Arc::new(Object::new(&name, meta, body, now_ms).of(keeping))));
         lead.land(object, keep);
     }
 
     async fn read_part(self: Arc<Self>, lead: Lead, object: Arc<Object>, piece: Piece) {
         let bytes = self.store.read(&object.name, object.meta, piece).await;
-        let keep = self.keeps(object.meta.size);
+        let keep = object.keep && self.keeps(object.meta.size);
         if matches!(bytes, Err(StoreError::Changed | StoreError::NotFound)) {
             // What is known of the object holds no more; the next request starts anew.
             self.memory.forget((lead.hash(), 0));

@@ -21,6 +21,7 @@ mod connection;
 mod dynamic;
 mod fetch;
 mod http;
+mod lateral;
 mod machine;
 mod memory;
 mod node;
@@ -35,11 +36,12 @@ mod store;
 
 pub use config::{CacheConfig, ConfigError, Limits, NodeConfig, StoreConfig};
 pub use dynamic::{Amount, CpuConfig, DynamicConfig, DynamicDisk, HandlerConfig};
+pub use lateral::LateralConfig;
 pub use machine::{ScratchError, Usage};
 pub use node::{Node, NodeError};
 pub use origin::{HostHeader, OriginConfig};
 pub use report::{CpuScope, LoadCounters, Origin, ReportConfig};
-pub use server::Drained;
+pub use server::{Drained, Handed};
 pub use stats::NodeStats;
 pub use store::{DirectoryError, DiskModel, ManifestError, ProcessorModel};
 

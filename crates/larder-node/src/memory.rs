@@ -371,6 +371,11 @@ impl Memory {
         }
     }
 
+    /// Reads under way or waiting.
+    pub(crate) fn reading(&self) -> u32 {
+        u32::try_from(self.lock().reading).unwrap_or(u32::MAX)
+    }
+
     fn keep(&self, key: Key, entry: &Entry) -> Kept {
         let mut evicted = Vec::new();
         // Contents are released after the lock: returning a large block to the system takes long.

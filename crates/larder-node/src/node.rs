@@ -4,9 +4,11 @@ use crate::body::{Body, streams_max};
 use crate::config::{ConfigError, Limits, NodeConfig};
 use crate::connection::Shared;
 use crate::dynamic::Dynamic;
+use crate::fetch::Keeping;
 use crate::http::cache_status::{Outcome, Speller, Why};
 use crate::http::condition;
 use crate::http::path::{self, PathError};
+use crate::lateral::{Elsewhere, Later};
 use crate::machine::{Machine, ScratchError, Usage};
 use crate::memory::Memory;
 use crate::reply::Ask;
@@ -177,15 +179,23 @@ impl Node {
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
         let mut in_flight = shared.begin();
-        let (parts, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
+        if in_flight.is_of_client() {
+            // No switch has relayed it: what it says of itself is the client's word.
+            parts.headers.remove(report::TARGET);
+        }
         if self.is_own(parts.uri.path()) {
             in_flight.set_own();
         }
-        let reply = self.reply(&parts, body).await;
+        let later = in_flight.later().filter(|_| !self.is_own(parts.uri.path()));
+        if later.is_some() {
+            self.counters.later.add(1);
+        }
+        let reply = self.reply(&parts, body, later.as_ref()).await;
         reply.map(|body| body.with(in_flight))
     }
 
-    async fn reply<B>(self: &Arc<Self>, parts: &Parts, body: B) -> Response<Body>
+    async fn reply<B>(self: &Arc<Self>, parts: &Parts, body: B, later: Option<&Later>) -> Response<Body>
     where
         B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
@@ -225,7 +235,7 @@ impl Node {
             }
         };
         let mut why = Why::Miss;
-        match self.get(parts, &name, &mut why).await {
+        match self.get(parts, &name, &mut why, later).await {
             Ok(reply) => {
                 self.machine.cpu.reply(http_body::Body::size_hint(reply.body()).lower()).await;
                 reply
@@ -239,6 +249,7 @@ impl Node {
         request: &Parts,
         name: &[u8],
         why: &mut Why,
+        later: Option<&Later>,
     ) -> Result<Response<Body>, StoreError> {
         let hash = self.memory.hash(name);
         let ask = Ask { method: &request.method, headers: &request.headers, hash };
@@ -248,14 +259,15 @@ impl Node {
             return self.answer(ask, object, Outcome::Hit).await;
         }
         // Boxed, as all that is not a hit: a hit's future stays small to move.
-        Box::pin(self.get_missing(ask, name, *why)).await
+        Box::pin(self.get_missing((request, ask), name, *why, later)).await
     }
 
     async fn get_missing(
         self: &Arc<Self>,
-        ask: Ask<'_>,
+        (request, ask): (&Parts, Ask<'_>),
         name: &[u8],
         why: Why,
+        later: Option<&Later>,
     ) -> Result<Response<Body>, StoreError> {
         // Whoever asks for no body, or may have it already, must not push out what others ask for.
         let head = ask.method == Method::HEAD;
@@ -269,7 +281,14 @@ impl Node {
                 return Ok(reply);
             }
         }
-        let (object, outcome) = self.object(ask.hash, name, why, report::told(ask.headers)).await?;
+        let keeping = match later {
+            None => Keeping { told: report::told(ask.headers), keep: true },
+            Some(later) => match self.elsewhere(later, request, why).await {
+                Elsewhere::Fetched(reply) => return Ok(reply),
+                Elsewhere::Here(keeping) => keeping,
+            },
+        };
+        let (object, outcome) = self.object(ask.hash, name, why, keeping).await?;
         self.answer(ask, object, outcome).await
     }
 

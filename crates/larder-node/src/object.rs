@@ -6,6 +6,7 @@
 //! recent that a further one could leave the same time: then it goes out with `W/`, and the contents are read again
 //! when their validity is next looked at.
 
+use crate::fetch::Keeping;
 use crate::http::condition::Validators;
 use crate::http::content_type;
 use crate::store::Meta;
@@ -30,6 +31,8 @@ pub(crate) struct Object {
     pub(crate) body: Option<Bytes>,
     /// The target it belongs to, as a switch knows it.
     pub(crate) told: Option<TargetId>,
+    /// Whether its chunks go into the cache.
+    pub(crate) keep: bool,
     /// When the store was last asked about it, in milliseconds since the node's start.
     checked_ms: AtomicU64,
 }
@@ -51,13 +54,15 @@ impl Object {
             content_type: HeaderValue::from_static(content_type::of(name)),
             body,
             told: None,
+            keep: true,
             checked_ms: AtomicU64::new(now_ms),
         }
     }
 
-    /// The object as a part of what a switch knows as target `told`.
-    pub(crate) fn of(self, told: Option<TargetId>) -> Self {
-        Self { told, ..self }
+    /// The object as a part of what a switch knows as a target, to be kept or not.
+    pub(crate) fn of(self, keeping: Keeping) -> Self {
+        let Keeping { told, keep } = keeping;
+        Self { told, keep, ..self }
     }
 
     /// What preconditions are held against.

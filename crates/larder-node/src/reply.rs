@@ -222,7 +222,7 @@ impl Node {
             }
             Outcome::Failed { why: Why::Bypass | Why::Method, .. } => {}
             Outcome::Failed { .. } => counters.misses.add(1),
-            Outcome::Program { .. } | Outcome::Local(_) => {}
+            Outcome::Lateral { .. } | Outcome::Program { .. } | Outcome::Local(_) => {}
         }
         match status.as_u16() {
             200 => {}

@@ -5,6 +5,7 @@
 
 use crate::config::Limits;
 use crate::connection::{Shared, Socket};
+use crate::lateral::{Later, Lateral, LateralConfig};
 use crate::node::{Node, NodeError};
 use bytes::Bytes;
 use hyper::server::conn::http1;
@@ -14,6 +15,7 @@ use rustix::io::Errno;
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -56,27 +58,29 @@ impl Node {
         listener: TcpListener,
         shutdown: impl Future<Output = ()>,
     ) -> Result<Drained, NodeError> {
-        let (_, restored) = mpsc::channel(1);
-        self.serve_with(listener, restored, shutdown).await
+        self.serve_with(listener, Handed::none(), shutdown).await
     }
 
-    /// [`Self::serve`], and beside the listening socket's the connections of `restored`: those that a front-end has
-    /// handed over with their state. Limits hold for both together.
+    /// [`Self::serve`], where front-ends hand connections over: `handed` says how they come. Limits hold for all
+    /// connections together.
     ///
     /// # Errors
     /// As [`Self::serve`].
     pub async fn serve_with(
         self: Arc<Self>,
         listener: TcpListener,
-        restored: mpsc::Receiver<Restored>,
+        handed: Handed,
         shutdown: impl Future<Output = ()>,
     ) -> Result<Drained, NodeError> {
         let connections_max = self.limits.connections_max;
         let places = Arc::new(Semaphore::new(connections_max as usize));
         let (phase, _) = watch::channel(Phase::Serving);
+        let Handed { restored, services, lateral } = handed;
+        let known =
+            Known { services, lateral: lateral.map(|config| Arc::new(Lateral::new(config, &self.name))) };
         tracing::info!(node = %self.describe(), "serving");
         {
-            let accepting = self.accept(&listener, restored, &places, &phase);
+            let accepting = self.accept(&listener, (restored, known), &places, &phase);
             tokio::pin!(accepting, shutdown);
             tokio::select! {
                 error = &mut accepting => return Err(NodeError::Listener(error)),
@@ -100,7 +104,7 @@ impl Node {
     async fn accept(
         self: &Arc<Self>,
         listener: &TcpListener,
-        mut restored: mpsc::Receiver<Restored>,
+        (mut restored, known): (mpsc::Receiver<Restored>, Known),
         places: &Arc<Semaphore>,
         phase: &watch::Sender<Phase>,
     ) -> io::Error {
@@ -108,8 +112,8 @@ impl Node {
         let refusals = Arc::new(Semaphore::new(REFUSALS_MAX));
         loop {
             let arrived = tokio::select! {
-                accepted = listener.accept() => accepted.map(|(stream, _)| Arrived::new(stream)),
-                Some(restored) = restored.recv() => Arrived::restored(restored),
+                accepted = listener.accept() => accepted.map(|(stream, _)| known.accepted(stream)),
+                Some(restored) = restored.recv() => known.restored(restored),
             };
             let arrived = match arrived {
                 Ok(arrived) => arrived,
@@ -140,17 +144,20 @@ impl Node {
 
     async fn connection(
         self: Arc<Self>,
-        builder: http1::Builder,
+        mut builder: http1::Builder,
         arrived: Arrived,
         _place: OwnedSemaphorePermit,
         mut phase: watch::Receiver<Phase>,
     ) {
-        let Arrived { stream, first, unsent } = arrived;
+        let Arrived { stream, first, unsent, handed } = arrived;
+        // A client that ends its side (RFC 9112 section 9.6) may still read, and cannot be told from one that is gone. From a
+        // front-end that relays it means that nobody waits any more, and what is under way ends.
+        builder.half_close(handed.is_some());
         // Fails only for a connection that is gone already.
         let _ = stream.set_nodelay(true);
         let counters = Arc::clone(&self.counters);
         counters.connections.rise();
-        let shared = Shared::new(Arc::clone(&counters));
+        let shared = Shared::new(Arc::clone(&counters), handed);
         let socket = Socket::new(stream, first, unsent, Arc::clone(&shared), &self.limits);
         let requests = Arc::clone(&shared);
         let service = service_fn(move |request| {
@@ -194,18 +201,49 @@ struct Arrived {
     first: Bytes,
     /// Bytes to be written before anything else.
     unsent: Bytes,
+    /// A front-end has handed it over.
+    handed: Option<Later>,
 }
 
-impl Arrived {
-    fn new(stream: TcpStream) -> Self {
-        Self { stream, first: Bytes::new(), unsent: Bytes::new() }
+/// Connections that front-ends hand over.
+#[derive(Debug)]
+pub struct Handed {
+    /// Those that come with their state.
+    pub restored: mpsc::Receiver<Restored>,
+    /// The addresses that clients connect to: what is accepted on one of them was handed over.
+    pub services: Vec<SocketAddr>,
+    /// How later requests that belong to other nodes are fetched from there; `None`: they are served here.
+    pub lateral: Option<LateralConfig>,
+}
+
+impl Handed {
+    /// None are.
+    pub fn none() -> Self {
+        Self { restored: mpsc::channel(1).1, services: Vec::new(), lateral: None }
+    }
+}
+
+/// What tells handed-over connections from others.
+struct Known {
+    services: Vec<SocketAddr>,
+    lateral: Option<Arc<Lateral>>,
+}
+
+impl Known {
+    fn accepted(&self, stream: TcpStream) -> Arrived {
+        let local = stream.local_addr().ok().filter(|_| !self.services.is_empty());
+        let of = |local: SocketAddr| SocketAddr::new(local.ip().to_canonical(), local.port());
+        let service = local.map(of).filter(|local| self.services.contains(local));
+        let handed = service.map(|service| Later { service, lateral: self.lateral.clone() });
+        Arrived { stream, first: Bytes::new(), unsent: Bytes::new(), handed }
     }
 
-    fn restored(restored: Restored) -> io::Result<Self> {
+    fn restored(&self, restored: Restored) -> io::Result<Arrived> {
+        let handed = Some(Later { service: restored.server, lateral: self.lateral.clone() });
         let stream = std::net::TcpStream::from(restored.socket);
         stream.set_nonblocking(true)?;
         let stream = TcpStream::from_std(stream)?;
-        Ok(Self { stream, first: restored.first.into(), unsent: restored.unsent.into() })
+        Ok(Arrived { stream, first: restored.first.into(), unsent: restored.unsent.into(), handed })
     }
 }
 

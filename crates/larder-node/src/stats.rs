@@ -52,6 +52,11 @@ pub(crate) struct Counters {
     pub(crate) misses: Count,
     pub(crate) collapsed: Count,
     pub(crate) dynamic: Count,
+    /// Later requests on handed-over connections, and those of them that were not served here by the rule.
+    pub(crate) later: Count,
+    pub(crate) later_fetched: Count,
+    pub(crate) later_unknown: Count,
+    pub(crate) later_failed: Count,
     pub(crate) not_modified: Count,
     pub(crate) partial_content: Count,
     pub(crate) client_errors: Count,
@@ -92,6 +97,14 @@ pub struct NodeStats {
     pub collapsed: u64,
     /// Requests for dynamic content: neither hits nor misses.
     pub dynamic: u64,
+    /// Later requests on handed-over connections that were served here, as they should.
+    pub later_served: u64,
+    /// Those whose reply was fetched from a node that has it: neither hits nor misses here.
+    pub later_fetched: u64,
+    /// Those that were served here because nobody was known to have the target.
+    pub later_unknown: u64,
+    /// Those that were served here because the node that has the target gave no reply.
+    pub later_failed: u64,
     /// Replies 304.
     pub not_modified: u64,
     /// Replies 206.
@@ -166,6 +179,8 @@ impl Counters {
 
     pub(crate) fn snapshot(&self, rest: Rest) -> NodeStats {
         let Rest { name, kind, draining, memory, store, usage } = rest;
+        let [fetched, unknown, failed] =
+            [&self.later_fetched, &self.later_unknown, &self.later_failed].map(Count::read);
         NodeStats {
             name,
             store: kind,
@@ -175,6 +190,10 @@ impl Counters {
             misses: self.misses.read(),
             collapsed: self.collapsed.read(),
             dynamic: self.dynamic.read(),
+            later_served: self.later.read().saturating_sub(fetched + unknown + failed),
+            later_fetched: fetched,
+            later_unknown: unknown,
+            later_failed: failed,
             not_modified: self.not_modified.read(),
             partial_content: self.partial_content.read(),
             client_errors: self.client_errors.read(),
@@ -226,6 +245,10 @@ impl Collector for NodeStats {
             ("misses", "Requests for which the store was asked", self.misses),
             ("collapsed", "Misses served by another request's read", self.collapsed),
             ("dynamic", "Requests for dynamic content", self.dynamic),
+            ("later_served", "Later requests on handed-over connections, served here", self.later_served),
+            ("later_fetched", "Those fetched from a node that has the target", self.later_fetched),
+            ("later_unknown", "Those served here for want of a node that has it", self.later_unknown),
+            ("later_failed", "Those served here since the other node failed", self.later_failed),
             ("not_modified", "Replies 304", self.not_modified),
             ("partial_content", "Replies 206", self.partial_content),
             ("client_errors", "Replies 400 to 499", self.client_errors),

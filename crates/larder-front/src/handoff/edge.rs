@@ -442,7 +442,8 @@ impl Edge {
             node_repair: peer.repair && peer.linked,
             node_failures: failures,
             reply_bytes: self.learned.reply_bytes(request.target),
-            locality_lost: self.learned.locality_lost(request.route, self.config.locality_lost_max),
+            locality_lost: !peer.lateral
+                && self.learned.locality_lost(request.route, self.config.locality_lost_max),
             ..self.facts_of(shared, request.route, speaks, accepted)
         };
         facts.choose()

@@ -24,6 +24,7 @@ mod sweep;
 mod table;
 #[cfg(test)]
 mod tests;
+mod whereabouts;
 
 pub use config::{Forward, HandoffConfig, NodeHandoff};
 pub use mechanism::{Delivery, Facts, Mechanism, Setting, Speaks, UnknownMechanism, Why};

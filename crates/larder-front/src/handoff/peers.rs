@@ -9,6 +9,7 @@ use larder_handoff::channel::Timing;
 use larder_handoff::channel::client::{ChannelState, Event, NodeChannel, Peer, SendError, What};
 use larder_handoff::channel::identity::{Identity, PublicKey};
 use larder_handoff::channel::message::{Accepted, FromNode, Hello, Keys, Live, ToNode, Welcome};
+use larder_handoff::guard::Tunnel;
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -24,9 +25,12 @@ const UP: u8 = 1;
 const COOKIE: u8 = 2;
 const REPAIR: u8 = 4;
 const LINKED: u8 = 8;
+const LATERAL: u8 = 16;
 /// All of it.
 #[cfg(test)]
 pub(super) const UP_FOR_TESTS: u8 = UP | COOKIE | REPAIR | LINKED;
+#[cfg(test)]
+pub(super) const LATERAL_FOR_TESTS: u8 = LATERAL;
 
 /// How a node takes connections, for status pages.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
@@ -52,6 +56,8 @@ pub(crate) struct Capability {
     pub(crate) repair: bool,
     /// The forwarding plane knows the way to it.
     pub(crate) linked: bool,
+    /// Its server fetches from others what they have.
+    pub(crate) lateral: bool,
 }
 
 #[derive(Debug, Default)]
@@ -130,6 +136,7 @@ impl Peers {
             cookie: bits & COOKIE != 0,
             repair: bits & REPAIR != 0,
             linked: bits & LINKED != 0,
+            lateral: bits & LATERAL != 0,
         }
     }
 
@@ -150,16 +157,16 @@ impl Peers {
             ChannelState::Up { name, .. } => ("up".to_owned(), Some(name)),
             ChannelState::Waiting { why, .. } => (format!("down: {why}"), None),
         };
-        let Capability { up, cookie, repair, linked } = self.capability(node);
+        let Capability { up, cookie, repair, linked, .. } = self.capability(node);
         Some(HandoffStatus { channel, agent, cookie: up && cookie && linked, repair: up && repair && linked })
     }
 
-    /// Connects to a node's control address and keeps doing so.
-    pub(crate) fn watch(&self, node: NodeId, address: SocketAddr, key: PublicKey) {
+    /// Connects to a node's control address and keeps doing so. The node is told that packets come by `tunnel`.
+    pub(crate) fn watch(&self, node: NodeId, address: SocketAddr, key: PublicKey, tunnel: Option<Tunnel>) {
         let (Some(slot), Some(identity)) = (self.slot(node), self.identity.clone()) else { return };
         let peer = Peer { node: node.0, address, key };
         let mut hello = lock(&self.hello).clone();
-        hello.tag = tag(node);
+        (hello.tag, hello.tunnel) = (tag(node), tunnel);
         let channel = NodeChannel::start(peer, identity, hello, Timing::default(), self.sink.clone());
         *lock(&slot.channel) = Some(channel);
     }
@@ -310,9 +317,12 @@ impl Edge {
         };
         let accepted = takes(&welcome.accepted, self.services.len());
         let mut bits = UP;
-        for (bit, holds) in
-            [(COOKIE, welcome.cookie && accepted), (REPAIR, welcome.repair && accepted), (LINKED, linked)]
-        {
+        for (bit, holds) in [
+            (COOKIE, welcome.cookie && accepted),
+            (REPAIR, welcome.repair && accepted),
+            (LINKED, linked),
+            (LATERAL, welcome.lateral),
+        ] {
             bits |= if holds { bit } else { 0 };
         }
         slot.bits.store(bits, Relaxed);
@@ -353,7 +363,7 @@ impl Edge {
         tracing::warn!(node = name.as_deref(), why, "control channel is down");
     }
 
-    fn node_says(&self, shared: &Shared, node: NodeId, message: FromNode) {
+    fn node_says(&self, shared: &Arc<Shared>, node: NodeId, message: FromNode) {
         match message {
             FromNode::Closed(connections) => {
                 for socket in connections {
@@ -372,6 +382,7 @@ impl Edge {
             FromNode::Refused { id, why, detail } => {
                 self.peers.answer(node, id, Arrived::Refused(format!("{why:?}: {detail}")));
             }
+            FromNode::Where(question) => self.tell_where(shared, node, &question),
             FromNode::Load(_) | FromNode::Welcome(_) | FromNode::Pong(_) => {}
         }
     }
@@ -395,7 +406,7 @@ impl Edge {
     }
 }
 
-/// Whether a node serves all our listen addresses and believes our keys.
+/// Whether a node serves all our listen addresses, believes our keys and unwraps our packets.
 fn takes(accepted: &Accepted, services: usize) -> bool {
-    accepted.keys && accepted.services.len() >= services
+    accepted.keys && accepted.tunnel && accepted.services.len() >= services
 }

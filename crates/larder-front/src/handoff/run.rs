@@ -1,6 +1,6 @@
 //! The edge at work: opened with the switch, run beside it, ended after it.
 
-use super::config::HandoffConfig;
+use super::config::{Forward, HandoffConfig};
 use super::edge::{Edge, lock};
 use super::fabric::{Fabric, Nothing};
 use super::keyring::Keyring;
@@ -13,8 +13,9 @@ use larder_core::NodeId;
 use larder_handoff::Readiness;
 use larder_handoff::channel::client::Event;
 use larder_handoff::channel::message::{Hello, Keys, Service};
+use larder_handoff::guard::{Tunnel, TunnelKind};
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -77,6 +78,7 @@ impl Edge {
             tag: 0,
             keys: Keys::new(live.keys, live.current),
             services: services.collect(),
+            tunnel: None,
         };
         let fabric: Box<dyn Fabric> = match machine {
             Some(machine) => Box::new(machine),
@@ -94,7 +96,13 @@ impl Edge {
     pub(crate) fn join(&self, id: NodeId, node: &Node) {
         let Some(handoff) = node.handoff.as_ref().filter(|_| self.config.moves_connections()) else { return };
         match handoff.control.to_socket_addrs().map(|mut addresses| addresses.next()) {
-            Ok(Some(address)) => self.peers.watch(id, address, handoff.key),
+            Ok(Some(address)) => {
+                let tunnel = tunnel(self.config.forward, node.resolved.ip()).unwrap_or_else(|error| {
+                    tracing::warn!(node = &*node.name, %error, "no way for the node's packets is known yet");
+                    None
+                });
+                self.peers.watch(id, address, handoff.key, tunnel);
+            }
             Ok(None) => {
                 tracing::warn!(node = &*node.name, control = handoff.control, "the name has no address");
             }
@@ -199,6 +207,21 @@ impl Edge {
             );
         }
     }
+}
+
+/// How packets come to a node, as it is told; `None` for packets that come as they are.
+fn tunnel(forward: Forward, node: IpAddr) -> io::Result<Option<Tunnel>> {
+    let kind = match forward {
+        Forward::L2 => return Ok(None),
+        Forward::Ipip => TunnelKind::Ipip,
+        Forward::Gue(port) => TunnelKind::Gue { port },
+        Forward::Vxlan { port, vni } => TunnelKind::Vxlan { port, vni },
+    };
+    // The address that the kernel would send from, as for the outer packets.
+    let any = if node.is_ipv4() { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { Ipv6Addr::UNSPECIFIED.into() };
+    let probe = UdpSocket::bind((any, 0))?;
+    probe.connect((node, 9))?;
+    Ok(Some(Tunnel { kind, local: node, remote: Some(probe.local_addr()?.ip()) }))
 }
 
 /// The machine, or as much of it as there is; and whether cookies are used.

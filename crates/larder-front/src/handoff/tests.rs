@@ -135,14 +135,14 @@ impl Fabric for Paper {
     fn remove(&self) {}
 }
 
-struct Bench {
-    shared: Arc<Shared>,
-    edge: Arc<Edge>,
+pub(super) struct Bench {
+    pub(super) shared: Arc<Shared>,
+    pub(super) edge: Arc<Edge>,
     paper: Paper,
 }
 
 impl Bench {
-    fn new(change: impl FnOnce(&mut SwitchConfig)) -> Self {
+    pub(super) fn new(change: impl FnOnce(&mut SwitchConfig)) -> Self {
         let identity = Identity::generate().expect("randomness");
         let key = identity.public();
         let entry = |n: u8| NodeEntry {
@@ -162,6 +162,7 @@ impl Bench {
             tag: 0,
             keys: Keys::new([CookieKey([0; 2]); 2], 0),
             services: Vec::new(),
+            tunnel: None,
         };
         let (peers, _) = Peers::new(8, None, hello);
         for node in [NodeId(0), NodeId(1)] {
@@ -173,12 +174,12 @@ impl Bench {
         Self { shared: Arc::new(shared), edge, paper }
     }
 
-    fn punt(&self, key: FlowKey, first: bool, seq: u32, payload: &[u8]) {
+    pub(super) fn punt(&self, key: FlowKey, first: bool, seq: u32, payload: &[u8]) {
         let packet = super::held::tests::frame(seq, payload, false);
         self.edge.take(&self.shared, Told::Punt { key, first, head: first.then_some(99), packet: &packet });
     }
 
-    fn load(&self) -> u32 {
+    pub(super) fn load(&self) -> u32 {
         self.shared.dispatcher.nodes().rows().iter().map(|row| row.load).sum()
     }
 
@@ -192,11 +193,11 @@ impl Bench {
     }
 }
 
-fn key(port: u16) -> FlowKey {
+pub(super) fn key(port: u16) -> FlowKey {
     FlowKey::new(([192, 0, 2, 1], port).into(), 0)
 }
 
-const GET: &[u8] = b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n";
+pub(super) const GET: &[u8] = b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n";
 
 #[tokio::test]
 async fn a_whole_request_goes_to_its_node_and_counts_until_it_ends() {

@@ -241,6 +241,9 @@ impl ProxyHttp for Relay {
             health::note_success(&node);
             signals::note_reply(&self.shared, &node, context.request.target, context.cache, reply);
         }
+        if let Some(edge) = &self.shared.handoff {
+            edge.note_relayed(&session.req_header().method, context.request.target, reply);
+        }
         headers::via_reply(reply, &self.shared.via)
     }
 

@@ -1,5 +1,6 @@
 //! The agent's one task: everything that happens comes here, and everything that is done is done from here.
 
+use super::asker::{Ask, Waiting};
 use super::interface::Interface;
 use super::link::{From, Input, Link};
 use super::load::CpuMeter;
@@ -13,6 +14,7 @@ use crate::channel::message::{
     ToNode, Welcome, clipped,
 };
 use crate::channel::server::{Peer, Server};
+use crate::channel::whereabouts::Where;
 use crate::{FlowKey, Readiness};
 use std::collections::{BTreeMap, HashSet};
 use std::io;
@@ -50,6 +52,7 @@ pub(super) struct Core {
     fronts: BTreeMap<PublicKey, Front>,
     links: u64,
     stash: Stash,
+    asked: Waiting,
     cpu: CpuMeter,
     closed_at: Option<Instant>,
     /// The kernel has more to tell than was read.
@@ -73,11 +76,12 @@ impl Core {
             incarnation: u64::from_ne_bytes(incarnation),
             cookie: forwarding.as_ref().is_some_and(|forwarding| forwarding.accepts_cookies()),
             repair: forwarding.is_some() && sockets.is_some(),
+            lateral: false,
             mac: interface.and_then(|interface| interface.mac),
             mtu: interface.map_or(0, |interface| interface.mtu),
             accepted: Accepted::default(),
         };
-        let in_kernel = Wanted { rules: vec![None; services.len()], keys: None, tag: 0 };
+        let in_kernel = Wanted { rules: vec![None; services.len()], ..Wanted::default() };
         Ok(Self {
             welcome,
             timing,
@@ -88,11 +92,17 @@ impl Core {
             fronts: BTreeMap::new(),
             links: 0,
             stash: Stash::default(),
+            asked: Waiting::default(),
             cpu: CpuMeter::default(),
             closed_at: None,
             more_at: None,
             load_at: Instant::now(),
         })
+    }
+
+    /// Whether front-ends are told that later requests lose little here.
+    pub(super) fn set_lateral(&mut self, lateral: bool) {
+        self.welcome.lateral = lateral;
     }
 
     /// What is readable when the kernel has something to tell.
@@ -105,6 +115,7 @@ impl Core {
         mut self,
         server: Server,
         events: Option<Readiness>,
+        mut asks: mpsc::Receiver<Ask>,
         mut stopped: oneshot::Receiver<()>,
     ) {
         let (inputs_in, mut inputs) = mpsc::channel(INPUTS_MAX);
@@ -122,6 +133,7 @@ impl Core {
                 }
                 Some(peer) = peers.recv() => self.connected(peer, &inputs_in),
                 Some(input) = inputs.recv() => self.input(input),
+                Some(ask) = asks.recv() => self.ask(ask),
                 () = tokio::time::sleep_until(self.due().into()) => self.tick(Instant::now()),
             }
         }
@@ -193,6 +205,7 @@ impl Core {
                     self.stash.take(flow);
                 }
             }
+            Some(ToNode::Has(has)) => self.asked.answered(key, has),
             Some(ToNode::Ping(number)) => self.tell(key, &FromNode::Pong(number)),
             // The link lets no second one through.
             Some(ToNode::Hello(_)) => {}
@@ -200,9 +213,25 @@ impl Core {
     }
 
     fn disconnected(&mut self, key: PublicKey) {
+        self.forget(key);
+        self.apply(None);
+    }
+
+    fn forget(&mut self, key: PublicKey) {
         self.fronts.remove(&key);
         self.switches.gone(key);
-        self.apply(None);
+        self.asked.gone(key);
+    }
+
+    /// Passes a question on to a front-end that has the listen address. Where there is none the answer's sender is dropped,
+    /// which is the answer.
+    fn ask(&mut self, ask: Ask) {
+        let Ask { service, asked, answer } = ask;
+        let front = self.fronts.keys().find(|key| self.switches.has(**key, service)).copied();
+        if let Some(front) = front {
+            let id = self.asked.begin(front, answer);
+            self.tell(front, &FromNode::Where(Where { id, asked }));
+        }
     }
 
     /// A connection by the node's numbers.
@@ -309,6 +338,7 @@ impl Core {
             if wanted.tag != self.in_kernel.tag && succeeded("tag", &forwarding.set_tag(wanted.tag)) {
                 self.in_kernel.tag = wanted.tag;
             }
+            self.apply_tunnels(&*forwarding, &wanted);
         }
         let changed = |(&key, front): (&PublicKey, &Front)| {
             let now = self.switches.accepted(key, &self.in_kernel);
@@ -327,6 +357,18 @@ impl Core {
             };
             if succeeded("listen address", &done) {
                 *held = rules;
+            }
+        }
+    }
+
+    fn apply_tunnels(&mut self, forwarding: &dyn Forwarding, wanted: &Wanted) {
+        let held = &mut self.in_kernel.tunnels;
+        held.retain(|tunnel| {
+            wanted.tunnels.contains(tunnel) || !succeeded("old tunnel", &forwarding.remove_tunnel(tunnel))
+        });
+        for tunnel in &wanted.tunnels {
+            if !held.contains(tunnel) && succeeded("tunnel", &forwarding.add_tunnel(tunnel)) {
+                held.push(*tunnel);
             }
         }
     }
@@ -399,8 +441,7 @@ impl Core {
         };
         if !sent {
             tracing::warn!(address = %front.link.address, "a front-end takes its messages too slowly: cut");
-            self.fronts.remove(&key);
-            self.switches.gone(key);
+            self.forget(key);
         }
     }
 }

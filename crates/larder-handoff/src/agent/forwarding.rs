@@ -2,6 +2,7 @@
 
 use super::Restored;
 use crate::channel::message::Refusal;
+use crate::guard::Tunnel;
 use crate::{CookieKey, FlowKey};
 use std::io;
 use std::net::SocketAddr;
@@ -78,6 +79,18 @@ pub trait Forwarding: Send + Sync + 'static {
     /// # Errors
     /// If the kernel refuses.
     fn set_tag(&self, tag: u8) -> io::Result<()>;
+
+    /// Unwraps packets that come by `tunnel`.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    fn add_tunnel(&self, tunnel: &Tunnel) -> io::Result<()>;
+
+    /// Unwraps them no longer.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    fn remove_tunnel(&self, tunnel: &Tunnel) -> io::Result<()>;
 
     /// Readable when [`Self::read_events`] has something. Stays the same.
     fn events_fd(&self) -> BorrowedFd<'_>;

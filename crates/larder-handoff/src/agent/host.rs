@@ -2,7 +2,7 @@
 
 use super::{Forwarding, Moved, Restored, Rules, Seen, restore, sockets};
 use crate::channel::message::Refusal;
-use crate::guard::{self, Guard, GuardConfig, GuardError, GuardEvent, GuardService, Leave};
+use crate::guard::{self, Guard, GuardConfig, GuardError, GuardEvent, GuardService, Leave, Tunnel};
 use crate::inject::Tap;
 use crate::{CookieKey, FlowKey, repair};
 use std::io;
@@ -59,7 +59,7 @@ impl Host {
         self
     }
 
-    /// The guard, for what the agent does not do: tunnels, counters.
+    /// The guard, for what the agent does not do: counters.
     pub fn guard(&self) -> &Guard {
         &self.guard
     }
@@ -102,6 +102,14 @@ impl Forwarding for Host {
 
     fn set_tag(&self, tag: u8) -> io::Result<()> {
         self.guard.set_tag(tag).map_err(io::Error::other)
+    }
+
+    fn add_tunnel(&self, tunnel: &Tunnel) -> io::Result<()> {
+        self.guard.add_tunnel(tunnel).map_err(io::Error::other)
+    }
+
+    fn remove_tunnel(&self, tunnel: &Tunnel) -> io::Result<()> {
+        self.guard.remove_tunnel(tunnel).map_err(io::Error::other)
     }
 
     fn events_fd(&self) -> BorrowedFd<'_> {

@@ -12,6 +12,7 @@
 //! A front-end that goes away takes nothing with it: listen addresses, keys and connections stay as they are until it
 //! comes back and says otherwise.
 
+mod asker;
 mod core;
 mod forwarding;
 mod host;
@@ -25,6 +26,7 @@ mod switches;
 #[cfg(test)]
 mod tests;
 
+pub use asker::{Ask, Asker, QUEUE_MAX, WAITING_MAX};
 pub use forwarding::{Forwarding, Moved, Rules, Seen};
 pub use host::Host;
 pub use restored::{Restored, restore};
@@ -56,6 +58,8 @@ pub struct AgentConfig {
     pub interface: Option<String>,
     /// Listen addresses that front-ends may have it look after; all others are refused. At most 64.
     pub services: Vec<SocketAddr>,
+    /// Whether the server in this process fetches what other nodes have: front-ends are told.
+    pub lateral: bool,
     /// Times of the control channel.
     pub timing: Timing,
 }
@@ -99,6 +103,7 @@ pub enum AgentError {
 pub struct Agent {
     address: SocketAddr,
     outcomes: Arc<Outcomes>,
+    asker: Asker,
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<()>,
 }
@@ -121,18 +126,20 @@ impl Agent {
             interface::interface(name).map_err(failed)
         });
         let described = described.transpose()?;
-        let AgentConfig { name, listen, identity, switches, services, timing, .. } = config;
+        let AgentConfig { name, listen, identity, switches, services, lateral, timing, .. } = config;
         let refused = |source| AgentError::Listen { address: listen, source };
         let server = Server::bind(listen, identity, switches, timing).await.map_err(refused)?;
         let address = server.address().map_err(refused)?;
         let outcomes = server.outcomes();
-        let core = Core::new(name, services, timing, described, forwarding, sockets);
-        let core = core.map_err(AgentError::System)?;
+        let mut core =
+            Core::new(name, services, timing, described, forwarding, sockets).map_err(AgentError::System)?;
+        core.set_lateral(lateral);
         let events = core.events().map_err(AgentError::System)?;
         let (stop, stopped) = oneshot::channel();
-        let task = tokio::spawn(core.run(server, events, stopped));
+        let (asker, asks) = Asker::new();
+        let task = tokio::spawn(core.run(server, events, asks, stopped));
         tracing::info!(%address, "agent waits for front-ends");
-        Ok(Self { address, outcomes, stop: Some(stop), task })
+        Ok(Self { address, outcomes, asker, stop: Some(stop), task })
     }
 
     /// Where front-ends connect to.
@@ -143,6 +150,11 @@ impl Agent {
     /// How front-ends' attempts to connect ended.
     pub fn outcomes(&self) -> Arc<Outcomes> {
         Arc::clone(&self.outcomes)
+    }
+
+    /// Asks front-ends who has a target. Lives on when the agent has ended, and then knows nothing.
+    pub fn asker(&self) -> Asker {
+        self.asker.clone()
     }
 
     /// Ends: what has ended on the node is told first. When this returns the agent holds [`Forwarding`] no longer.

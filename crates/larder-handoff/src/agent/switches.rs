@@ -3,11 +3,13 @@
 //! A listen address is looked after if any front-end asks for it and the node's config names it; its rules are those of
 //! all front-ends together. There is room for two keys of cookies: the current ones of the front-ends that are connected
 //! come first, then of those that were, then the keys before. A tag is used if all connected front-ends give the same.
+//! Tunnels are those of all front-ends.
 
 use super::Rules;
 use crate::CookieKey;
 use crate::channel::identity::PublicKey;
 use crate::channel::message::{Accepted, Hello, Keys, Service};
+use crate::guard::Tunnel;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
@@ -20,6 +22,8 @@ pub(super) struct Wanted {
     pub(super) keys: Option<[CookieKey; 2]>,
     /// 0: none.
     pub(super) tag: u8,
+    /// Each once.
+    pub(super) tunnels: Vec<Tunnel>,
 }
 
 #[derive(Debug)]
@@ -28,6 +32,7 @@ struct Told {
     services: Vec<Service>,
     keys: Keys,
     tag: u8,
+    tunnel: Option<Tunnel>,
 }
 
 /// The front-ends that have been here since the start.
@@ -46,8 +51,8 @@ impl Switches {
 
     /// A front-end is there.
     pub(super) fn hello(&mut self, key: PublicKey, hello: Hello) {
-        let Hello { keys, services, tag, .. } = hello;
-        self.told.insert(key, Told { up: true, services, keys, tag });
+        let Hello { keys, services, tag, tunnel, .. } = hello;
+        self.told.insert(key, Told { up: true, services, keys, tag, tunnel });
     }
 
     /// It is gone. What it wanted stays.
@@ -87,6 +92,12 @@ impl Switches {
         services.iter().find(|service| service.address == address).map(|service| service.id)
     }
 
+    /// Whether a front-end has this listen address.
+    pub(super) fn has(&self, key: PublicKey, address: SocketAddr) -> bool {
+        let has = |told: &Told| told.services.iter().any(|service| service.address == address);
+        self.told.get(&key).is_some_and(has)
+    }
+
     /// What is to be in the kernel now.
     pub(super) fn wanted(&self) -> Wanted {
         let mut rules = vec![None; self.addresses.len()];
@@ -99,7 +110,13 @@ impl Switches {
                 all.grace |= service.grace;
             }
         }
-        Wanted { rules, keys: self.keys(), tag: self.tag() }
+        let mut tunnels: Vec<Tunnel> = Vec::new();
+        for tunnel in self.told.values().filter_map(|told| told.tunnel) {
+            if !tunnels.contains(&tunnel) {
+                tunnels.push(tunnel);
+            }
+        }
+        Wanted { rules, keys: self.keys(), tag: self.tag(), tunnels }
     }
 
     /// What a front-end is told, if `in_kernel` is what the kernel has taken.
@@ -113,6 +130,7 @@ impl Switches {
             services: told.services.iter().filter(taken).map(|service| service.id).collect(),
             keys: in_kernel.keys.is_some_and(|keys| keys.contains(&told.keys.current())),
             tag: in_kernel.tag == told.tag,
+            tunnel: told.tunnel.is_none_or(|tunnel| in_kernel.tunnels.contains(&tunnel)),
         }
     }
 
@@ -145,6 +163,7 @@ impl Switches {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::guard::TunnelKind;
 
     const A: PublicKey = PublicKey([1; 32]);
     const B: PublicKey = PublicKey([2; 32]);
@@ -164,13 +183,13 @@ mod tests {
 
     fn hello(current: u64, services: &[Service], tag: u8) -> Hello {
         let keys = Keys::new([cookie_key(current), cookie_key(current + 1)], 0);
-        Hello { name: String::new(), tag, keys, services: services.to_vec() }
+        Hello { name: String::new(), tag, keys, services: services.to_vec(), tunnel: None }
     }
 
     #[test]
     fn front_ends_share_addresses_by_their_own_numbers() {
         let mut switches = Switches::new(vec![address(80), address(81)]);
-        assert_eq!(switches.wanted(), Wanted { rules: vec![None, None], keys: None, tag: 0 });
+        assert_eq!(switches.wanted(), Wanted { rules: vec![None, None], ..Wanted::default() });
         switches.hello(A, hello(1, &[service(7, 81), service(8, 99)], 4));
         switches.hello(B, hello(1, &[Service { cookie: false, stash: true, ..service(0, 81) }], 4));
         let wanted = switches.wanted();
@@ -180,7 +199,11 @@ mod tests {
         assert_eq!((switches.theirs(A, 1), switches.theirs(B, 1)), (Some(7), Some(0)));
         assert_eq!((switches.ours(A, 8), switches.ours(A, 0), switches.theirs(C, 1)), (None, None, None));
         let accepted = switches.accepted(A, &wanted);
-        assert_eq!(accepted, Accepted { services: vec![7], keys: true, tag: true }, "99 is not the node's");
+        assert_eq!(
+            accepted,
+            Accepted { services: vec![7], keys: true, tag: true, tunnel: true },
+            "99 is not the node's"
+        );
         assert_eq!(switches.accepted(B, &Wanted::default()).services, [], "the kernel has refused");
     }
 
@@ -219,6 +242,28 @@ mod tests {
             switches.hello(key, hello(10, &[], 1));
         }
         assert_eq!(switches.wanted().keys, Some([cookie_key(10), cookie_key(11)]));
+    }
+
+    #[test]
+    fn tunnels_are_those_of_all_and_change_with_the_next_hello() {
+        let tunnel = |last: u8, port| Tunnel {
+            kind: TunnelKind::Gue { port },
+            local: [10, 9, 1, 11].into(),
+            remote: Some([10, 9, 0, last].into()),
+        };
+        let with = |tunnel| Hello { tunnel, ..hello(1, &[], 1) };
+        let mut switches = Switches::new(Vec::new());
+        switches.hello(A, with(Some(tunnel(1, 6080))));
+        switches.hello(B, with(Some(tunnel(1, 6080))));
+        assert_eq!(switches.wanted().tunnels, [tunnel(1, 6080)]);
+        switches.hello(B, with(Some(tunnel(2, 6080))));
+        switches.gone(A);
+        assert_eq!(switches.wanted().tunnels, [tunnel(1, 6080), tunnel(2, 6080)], "A's connections go on");
+        let in_kernel = Wanted { tunnels: vec![tunnel(1, 6080)], ..switches.wanted() };
+        assert_eq!([A, B].map(|key| switches.accepted(key, &in_kernel).tunnel), [true, false]);
+        switches.hello(A, with(None));
+        assert_eq!(switches.wanted().tunnels, [tunnel(2, 6080)]);
+        assert!(switches.accepted(A, &Wanted::default()).tunnel, "it has none");
     }
 
     #[test]

@@ -7,6 +7,8 @@ use crate::channel::identity::Identity;
 use crate::channel::message::{
     Accepted, Blob, CLOSED_MAX, Connection, FromNode, Handoff, Hello, Keys, Refusal, Service, ToNode, Welcome,
 };
+use crate::channel::whereabouts::{Asked, Has};
+use crate::guard::{Tunnel, TunnelKind};
 use crate::{CookieKey, FlowKey};
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::{BTreeMap, VecDeque};
@@ -31,6 +33,7 @@ struct State {
     services: BTreeMap<SocketAddr, (u16, Rules)>,
     keys: Option<[CookieKey; 2]>,
     tag: u8,
+    tunnels: Vec<Tunnel>,
     told: VecDeque<Told>,
     live: Vec<FlowKey>,
     sockets: Vec<(SocketAddr, SocketAddr)>,
@@ -91,6 +94,16 @@ impl Forwarding for Played {
 
     fn set_tag(&self, tag: u8) -> io::Result<()> {
         self.see(|state| state.tag = tag);
+        Ok(())
+    }
+
+    fn add_tunnel(&self, tunnel: &Tunnel) -> io::Result<()> {
+        self.see(|state| state.tunnels.push(*tunnel));
+        Ok(())
+    }
+
+    fn remove_tunnel(&self, tunnel: &Tunnel) -> io::Result<()> {
+        self.see(|state| state.tunnels.retain(|one| one != tunnel));
         Ok(())
     }
 
@@ -160,7 +173,7 @@ fn service(id: u16, port: u16) -> Service {
 
 fn hello(current: u64, services: &[Service]) -> Hello {
     let keys = Keys::new([CookieKey([current; 2]), CookieKey([0; 2])], 0);
-    Hello { name: "front".to_owned(), tag: 3, keys, services: services.to_vec() }
+    Hello { name: "front".to_owned(), tag: 3, keys, services: services.to_vec(), tunnel: None }
 }
 
 /// A node with two listen addresses, and the keys of two front-ends.
@@ -183,6 +196,7 @@ impl Stage {
             switches: switches.iter().map(Identity::public).collect(),
             interface: Some("lo".to_owned()),
             services: vec![address(80), address(81)],
+            lateral: true,
             timing: timing(),
         };
         let (sink, sockets) = mpsc::channel(1);
@@ -252,7 +266,7 @@ async fn a_front_end_gets_what_the_config_allows_and_learns_what_is_there() {
     let welcome = front.welcome().await;
     assert_eq!((welcome.name.as_str(), welcome.cookie, welcome.repair, welcome.mac), ("a", true, true, None));
     assert!(welcome.mtu > 0);
-    assert_eq!(welcome.accepted, Accepted { services: vec![4], keys: true, tag: true });
+    assert_eq!(welcome.accepted, Accepted { services: vec![4], keys: true, tag: true, tunnel: true });
     let ports: Vec<u16> = front.live().await.iter().map(|one| one.client.port()).collect();
     assert_eq!(ports, [2, 3, 9]);
     stage.kernel.see(|state| {
@@ -261,11 +275,59 @@ async fn a_front_end_gets_what_the_config_allows_and_learns_what_is_there() {
         assert_eq!((state.keys.map(|keys| keys[0]), state.tag), (Some(CookieKey([7; 2])), 3));
     });
     front.channel.set_services(vec![service(0, 80)]);
-    let accepted = Accepted { services: vec![0], keys: true, tag: true };
+    let accepted = Accepted { services: vec![0], keys: true, tag: true, tunnel: true };
     assert_eq!(front.heard().await, FromNode::Accepted(accepted));
     assert_eq!(stage.kernel.see(|state| state.services.keys().copied().collect::<Vec<_>>()), [address(80)]);
     front.channel.send(&ToNode::Live).expect("room");
     assert_eq!(front.live().await.len(), 1);
+}
+
+#[tokio::test]
+async fn questions_find_the_front_end_of_their_address() {
+    let stage = Stage::new().await;
+    let asker = stage.agent.asker();
+    let asked = Asked { method: "GET".to_owned(), host: "h".to_owned(), target: "/a".to_owned() };
+    assert_eq!(asker.ask(address(81), asked.clone(), HANGS).await, None, "nobody is there");
+    let mut front = stage.join(0, hello(7, &[service(4, 81)]));
+    assert!(front.welcome().await.lateral);
+    front.live().await;
+    assert_eq!(asker.ask(address(80), asked.clone(), HANGS).await, None, "not one of its addresses");
+    let answering = async {
+        let FromNode::Where(question) = front.heard().await else { panic!("must be a question") };
+        let has = Has { id: question.id, target: Some(7), here: true, load: 2, holders: Vec::new() };
+        front.channel.send(&ToNode::Has(has.clone())).expect("room");
+        (question.asked, has)
+    };
+    let (answer, (heard, has)) = tokio::join!(asker.ask(address(81), asked.clone(), HANGS), answering);
+    assert_eq!((answer, heard), (Some(has), asked.clone()));
+    let waiting = async { asker.ask(address(81), asked.clone(), HANGS * 2).await };
+    let leaving = async {
+        front.heard().await;
+        drop(front);
+    };
+    assert_eq!(timeout(HANGS, async { tokio::join!(waiting, leaving).0 }).await, Ok(None), "it has gone");
+}
+
+#[tokio::test]
+async fn tunnels_come_and_go_with_the_front_ends_that_want_them() {
+    let stage = Stage::new().await;
+    let tunnel = |port| Tunnel {
+        kind: TunnelKind::Gue { port },
+        local: [10, 9, 1, 11].into(),
+        remote: Some([10, 9, 0, 1].into()),
+    };
+    let with = |tunnel| Hello { tunnel, ..hello(7, &[service(4, 81)]) };
+    let mut front = stage.join(0, with(Some(tunnel(6080))));
+    assert!(front.welcome().await.accepted.tunnel);
+    assert_eq!(stage.kernel.see(|state| state.tunnels.clone()), [tunnel(6080)]);
+    drop(front);
+    let mut front = stage.join(0, with(Some(tunnel(6081))));
+    front.welcome().await;
+    assert_eq!(stage.kernel.see(|state| state.tunnels.clone()), [tunnel(6081)]);
+    drop(front);
+    let mut front = stage.join(0, with(None));
+    front.welcome().await;
+    assert_eq!(stage.kernel.see(|state| state.tunnels.clone()), []);
 }
 
 #[tokio::test]
@@ -378,6 +440,7 @@ async fn a_host_without_rights_says_so_and_reports_its_load() {
         switches,
         interface: None,
         services: vec![address(80)],
+        lateral: false,
         timing: timing(),
     };
     let nobody = Agent::start(config(Vec::new()), None, None).await.map(drop);
@@ -393,7 +456,7 @@ async fn a_host_without_rights_says_so_and_reports_its_load() {
     let mut front = Front { channel, events };
     let welcome = front.welcome().await;
     assert_eq!((welcome.cookie, welcome.repair), (false, false));
-    assert_eq!(welcome.accepted, Accepted { services: Vec::new(), keys: false, tag: false });
+    assert_eq!(welcome.accepted, Accepted { services: Vec::new(), keys: false, tag: false, tunnel: true });
     assert_eq!(front.live().await, []);
     front.hand(1, 0, 1);
     assert!(matches!(front.heard().await, FromNode::Refused { why: Refusal::Unsupported, .. }));

@@ -1,7 +1,9 @@
 //! What front-end and node say to each other, as bytes: postcard (its wire format 1.0), one message each, no bytes
 //! behind. A message that breaks a limit below is refused as a whole: the other side has a fault.
 
+use super::whereabouts::{Has, Where};
 use crate::abi::SERVICES_MAX;
+use crate::guard::{Tunnel, TunnelKind};
 use crate::{CookieKey, FlowKey};
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -37,6 +39,8 @@ pub enum ToNode {
     Forget(Connection),
     /// Asks for [`FromNode::Pong`] with the same number.
     Ping(u64),
+    /// The answer to [`FromNode::Where`].
+    Has(Has),
 }
 
 /// From a node to the front-end.
@@ -68,6 +72,8 @@ pub enum FromNode {
     Load(Load),
     /// The answer to [`ToNode::Ping`].
     Pong(u64),
+    /// Asks which nodes have a target. Answered by [`ToNode::Has`], or not at all.
+    Where(Where),
 }
 
 /// Who the front-end is and what the node is to do for it.
@@ -81,6 +87,9 @@ pub struct Hello {
     pub keys: Keys,
     /// Listen addresses. At most [`SERVICES_MAX`], each address and number once.
     pub services: Vec<Service>,
+    /// How the clients' packets come from the front-end; `None`: as they are, for it is on the same network. Where they
+    /// come from is always said.
+    pub tunnel: Option<Tunnel>,
 }
 
 /// The live keys of cookies: both are believed.
@@ -184,6 +193,8 @@ pub struct Welcome {
     pub cookie: bool,
     /// A server here takes restored connections.
     pub repair: bool,
+    /// The server here fetches what others have: later requests on a connection lose little by belonging elsewhere.
+    pub lateral: bool,
     /// Address of the interface that takes the clients' packets; `None` if it has none.
     pub mac: Option<[u8; 6]>,
     /// Largest packet of that interface; 0 if there is none. Bytes.
@@ -201,6 +212,8 @@ pub struct Accepted {
     pub keys: bool,
     /// The front-end's tag is used. False if another front-end gave the node another one: then neither is.
     pub tag: bool,
+    /// Packets that come by the front-end's tunnel are unwrapped; true if it has none.
+    pub tunnel: bool,
 }
 
 /// Connections of a node.
@@ -335,11 +348,13 @@ impl Message for ToNode {
             Self::Hello(hello) => {
                 text(&hello.name)?;
                 at_most("a tag", hello.tag.into(), TAG_MAX.into())?;
+                hello.tunnel.iter().try_for_each(tunnel)?;
                 services(&hello.services)
             }
             Self::Services(list) => services(list),
             Self::Handoff(handoff) => service(handoff.connection.service),
             Self::Forget(connection) => service(connection.service),
+            Self::Has(has) => has.check(),
             Self::Keys(_) | Self::Live | Self::Ping(_) => Ok(()),
         }
     }
@@ -357,12 +372,13 @@ impl Message for FromNode {
             Self::Live(live) => at_most("the number of connections", live.connections.len(), LIVE_MAX),
             Self::Refused { detail, .. } => text(detail),
             Self::Load(load) => at_most("a share", load.cpu_permille.unwrap_or(0).into(), 1_000),
+            Self::Where(asked) => asked.check(),
             Self::Restored { .. } | Self::Pong(_) => Ok(()),
         }
     }
 }
 
-fn at_most(what: &'static str, number: usize, most: usize) -> Result<(), MessageError> {
+pub(super) fn at_most(what: &'static str, number: usize, most: usize) -> Result<(), MessageError> {
     if number <= most { Ok(()) } else { Err(MessageError::Limit(what)) }
 }
 
@@ -372,6 +388,13 @@ fn text(text: &str) -> Result<(), MessageError> {
 
 fn service(id: u16) -> Result<(), MessageError> {
     at_most("the number of a listen address", id.into(), usize::from(SERVICES_MAX) - 1)
+}
+
+/// Whoever may wrap packets may forge clients: that anybody may is no front-end's to say.
+fn tunnel(tunnel: &Tunnel) -> Result<(), MessageError> {
+    at_most("a tunnel from anywhere", usize::from(tunnel.remote.is_none()), 0)?;
+    let vni = if let TunnelKind::Vxlan { vni, .. } = tunnel.kind { vni } else { 0 };
+    at_most("a VXLAN network", vni as usize, (1 << 24) - 1)
 }
 
 fn services(list: &[Service]) -> Result<(), MessageError> {
@@ -401,6 +424,7 @@ pub fn clipped(mut text: String) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::whereabouts::tests::{asked, has};
     use super::*;
     use proptest::collection::vec;
     use proptest::prelude::*;
@@ -440,10 +464,31 @@ mod tests {
         vec(any::<u8>(), 0..300).prop_map(Blob)
     }
 
+    fn tunnel() -> impl Strategy<Value = Tunnel> {
+        let kind = prop_oneof![
+            Just(TunnelKind::Ipip),
+            any::<u16>().prop_map(|port| TunnelKind::Gue { port }),
+            (any::<u16>(), 0..1_u32 << 24).prop_map(|(port, vni)| TunnelKind::Vxlan { port, vni }),
+        ];
+        (kind, any::<(IpAddr, IpAddr)>()).prop_map(|(kind, (local, remote))| Tunnel {
+            kind,
+            local,
+            remote: Some(remote),
+        })
+    }
+
     fn to_node() -> impl Strategy<Value = ToNode> {
         prop_oneof![
-            ("[ -~]{0,64}", 0..=TAG_MAX, keys(), services())
-                .prop_map(|(name, tag, keys, services)| ToNode::Hello(Hello { name, tag, keys, services })),
+            ("[ -~]{0,64}", 0..=TAG_MAX, keys(), services(), prop::option::of(tunnel())).prop_map(
+                |(name, tag, keys, services, tunnel)| ToNode::Hello(Hello {
+                    name,
+                    tag,
+                    keys,
+                    services,
+                    tunnel
+                })
+            ),
+            has().prop_map(ToNode::Has),
             keys().prop_map(ToNode::Keys),
             services().prop_map(ToNode::Services),
             Just(ToNode::Live),
@@ -456,16 +501,16 @@ mod tests {
     }
 
     fn from_node() -> impl Strategy<Value = FromNode> {
-        let accepted =
-            || {
-                (vec(0..SERVICES_MAX, 0..9), any::<(bool, bool)>())
-                    .prop_map(|(services, (keys, tag))| Accepted { services, keys, tag })
-            };
-        let welcome = ("[ -~]{0,64}", any::<(u64, bool, bool, Option<[u8; 6]>, u32)>(), accepted());
+        let accepted = || {
+            (vec(0..SERVICES_MAX, 0..9), any::<(bool, bool, bool)>())
+                .prop_map(|(services, (keys, tag, tunnel))| Accepted { services, keys, tag, tunnel })
+        };
+        let welcome = ("[ -~]{0,64}", any::<(u64, bool, bool, bool, Option<[u8; 6]>, u32)>(), accepted());
         prop_oneof![
-            welcome.prop_map(|(name, (incarnation, cookie, repair, mac, mtu), accepted)| {
-                FromNode::Welcome(Welcome { name, incarnation, cookie, repair, mac, mtu, accepted })
+            welcome.prop_map(|(name, (incarnation, cookie, repair, lateral, mac, mtu), accepted)| {
+                FromNode::Welcome(Welcome { name, incarnation, cookie, repair, lateral, mac, mtu, accepted })
             }),
+            asked().prop_map(FromNode::Where),
             accepted().prop_map(FromNode::Accepted),
             vec(socket(), 0..=CLOSED_MAX).prop_map(FromNode::Closed),
             (vec(socket(), 0..99), any::<bool>())
@@ -544,6 +589,17 @@ mod tests {
         for twice in [[service(1, 80), service(1, 81)], [service(1, 80), service(2, 80)]] {
             assert_eq!(limit(ToNode::Services(twice.to_vec()).encode()), "a listen address given twice");
         }
+        let tunnel = |kind, remote| Hello {
+            name: String::new(),
+            tag: 0,
+            keys: Keys::new([CookieKey([0; 2]); 2], 0),
+            services: Vec::new(),
+            tunnel: Some(Tunnel { kind, local: [9; 4].into(), remote }),
+        };
+        let anybody = ToNode::Hello(tunnel(TunnelKind::Ipip, None));
+        assert_eq!(limit(anybody.encode()), "a tunnel from anywhere");
+        let vxlan = TunnelKind::Vxlan { port: 4789, vni: 1 << 24 };
+        assert_eq!(limit(ToNode::Hello(tunnel(vxlan, Some([8; 4].into()))).encode()), "a VXLAN network");
         let load = Load { cpu_permille: Some(1_001), ..Load::default() };
         assert_eq!(limit(FromNode::Load(load).encode()), "a share");
         let detail = "x".repeat(TEXT_BYTES_MAX + 1);

@@ -22,5 +22,6 @@ pub mod message;
 pub mod server;
 mod timing;
 pub mod transport;
+pub mod whereabouts;
 
 pub use timing::Timing;

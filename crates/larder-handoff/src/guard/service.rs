@@ -3,6 +3,7 @@
 use super::abi::{RawTunnel, RawTunnelKey};
 use crate::abi::{Service, ServiceKey, link_kind, service_flag};
 use crate::flow::mapped;
+use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 
 /// Protocol numbers of the outer header (IANA).
@@ -41,7 +42,7 @@ pub(super) fn service_key(address: SocketAddr) -> ServiceKey {
 }
 
 /// How packets are wrapped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TunnelKind {
     /// IP in IP, any version in any (RFC 2003, RFC 2473, RFC 4213).
     Ipip,
@@ -60,7 +61,7 @@ pub enum TunnelKind {
 }
 
 /// Where wrapped packets come from. What is in them must be for a listen address of the guard; all else is dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tunnel {
     /// How they are wrapped.
     pub kind: TunnelKind,

@@ -13,6 +13,7 @@
 //! a; hit; ttl=30                    from memory; the origin's reply is fresh for 30 s more
 //! a; fwd=vary-miss; fwd-status=200; stored   the origin was asked, and what it sent is kept
 //! a; fwd=request; fwd-status=200; detail=no-store   the origin was asked, and what it sent is not kept
+//! a; fwd=uri-miss; fwd-status=200; detail=lateral   fetched from the node that has it, and not kept
 //! a; detail=...                     answered without asking cache or store
 //! ```
 
@@ -32,6 +33,8 @@ pub(crate) enum Outcome {
     Kept { ttl: i64, detail: Option<&'static str> },
     /// The origin was asked, and sent this status.
     Pulled { why: Why, status: Option<u16>, stored: bool, collapsed: bool, detail: Option<&'static str> },
+    /// Another node was asked, and sent this status.
+    Lateral { why: Why, status: u16 },
     /// A program made the reply.
     Program { why: Why, name: &'static str },
     /// Neither was asked, for this reason.
@@ -119,6 +122,9 @@ impl Speller {
                 let (name, why) = (&self.name, why.token());
                 value(format!("{name}; fwd={why}{status}{stored}{collapsed}{}", Detail(detail)))
             }
+            Outcome::Lateral { why, status } => {
+                value(format!("{}; fwd={}; fwd-status={status}; detail=lateral", self.name, why.token()))
+            }
             Outcome::Program { why, name } => {
                 value(format!("{}; fwd={}; detail={name}", self.name, why.token()))
             }
@@ -181,6 +187,10 @@ mod tests {
             (forward(Why::Partial, true, false), "n; fwd=partial; stored"),
             (forward(Why::Stale, false, false), "n; fwd=stale"),
             (failed, "n; fwd=uri-miss; fwd-status=404; detail=not-found"),
+            (
+                Outcome::Lateral { why: Why::Miss, status: 206 },
+                "n; fwd=uri-miss; fwd-status=206; detail=lateral",
+            ),
             (Outcome::Local("method"), "n; detail=method"),
             (Outcome::Kept { ttl: 5, detail: None }, "n; hit; ttl=5"),
             (Outcome::Kept { ttl: -5, detail: Some("x") }, "n; hit; ttl=-5; detail=x"),

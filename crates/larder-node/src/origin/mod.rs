@@ -28,5 +28,5 @@ mod stored;
 pub use config::{HostHeader, OriginConfig};
 
 pub(crate) use body::Pulled;
-pub(crate) use client::Origin;
+pub(crate) use client::{Fetched, Origin};
 pub(crate) use stored::Page;

@@ -112,8 +112,8 @@ impl Node {
         reply
     }
 
-    /// A reply of the origin passed on to one client.
-    pub(super) fn pass(
+    /// A reply of the origin, or of another node, passed on to one client.
+    pub(crate) fn pass(
         &self,
         origin: &Origin,
         parts: &Parts,

@@ -28,7 +28,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 /// The request header in which a switch tells the target's id.
-const TARGET: HeaderName = HeaderName::from_static("larder-target");
+pub(crate) const TARGET: HeaderName = HeaderName::from_static("larder-target");
 
 /// What reporting needs.
 #[derive(Debug)]

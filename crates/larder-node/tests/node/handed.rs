@@ -3,8 +3,9 @@
 use super::client::Client;
 use super::{HOUR, PATIENCE, Running, pattern, settled};
 use larder_handoff::agent::Restored;
+use larder_node::{Handed, NodeConfig, StoreConfig};
 use std::os::fd::OwnedFd;
-use tokio::io::{AsyncReadExt as _, BufReader};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
@@ -81,4 +82,39 @@ async fn limits_and_draining_hold_for_both_ways_in() {
     running.shut_down();
     first.closed().await;
     assert_eq!(running.ended().await.aborted, 0);
+}
+
+/// A node all of whose connections count as handed over.
+async fn accepted() -> Running {
+    let files = tempfile::tempdir().unwrap();
+    let root = files.path().join("root");
+    settled(&root.join("a"), "x", HOUR);
+    settled(&root.join("long"), pattern(500_000), HOUR);
+    let mut config = NodeConfig::new("n", StoreConfig::Directory { root, bypass_page_cache: false });
+    super::small_chunks(&mut config);
+    let handed = |address| Handed { services: vec![address], ..Handed::none() };
+    Running::start_handed(config, files, handed).await
+}
+
+/// RFC 9112 section 9.6: a client may end its side and still read.
+#[tokio::test]
+async fn half_closed_clients_get_all_their_replies() {
+    let running = accepted().await;
+    let get = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: n\r\n\r\n");
+    for requests in [vec!["/a"], vec!["/long"], vec!["/a", "/long", "/a", "/long"]] {
+        let mut client = running.client().await;
+        client.send(requests.iter().map(|path| get(path)).collect::<String>().as_bytes()).await;
+        client.stream.shutdown().await.unwrap();
+        for path in &requests {
+            let reply = client.reply(false).await;
+            let bytes = if *path == "/a" { 1 } else { 500_000 };
+            assert_eq!((reply.status, reply.body.len(), reply.torn), (200, bytes, false), "{requests:?}");
+        }
+        client.closed().await;
+    }
+    // Without a request there is nothing to wait for.
+    let mut silent = running.client().await;
+    silent.stream.shutdown().await.unwrap();
+    silent.closed().await;
+    running.until(|stats| stats.connections == 0 && stats.in_flight == 0).await;
 }

@@ -8,6 +8,7 @@ mod client;
 mod dynamic;
 mod files;
 mod handed;
+mod lateral;
 mod limits;
 mod origin;
 mod origin_abuse;
@@ -21,7 +22,7 @@ mod stub;
 
 use larder_core::Bytes;
 use larder_handoff::agent::Restored;
-use larder_node::{DiskModel, Drained, Node, NodeConfig, NodeError, NodeStats, StoreConfig};
+use larder_node::{DiskModel, Drained, Handed, Node, NodeConfig, NodeError, NodeStats, StoreConfig};
 use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -48,12 +49,22 @@ struct Running {
 
 impl Running {
     async fn start(config: NodeConfig, files: tempfile::TempDir) -> Self {
+        Self::start_handed(config, files, |_| Handed::none()).await
+    }
+
+    /// `handed` says how connections to the node's address are handed over.
+    async fn start_handed(
+        config: NodeConfig,
+        files: tempfile::TempDir,
+        handed: impl FnOnce(SocketAddr) -> Handed,
+    ) -> Self {
         let node = Node::new(config).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
         let (hand, restored) = mpsc::channel(16);
-        let task = tokio::spawn(Arc::clone(&node).serve_with(listener, restored, async move {
+        let handed = Handed { restored, ..handed(address) };
+        let task = tokio::spawn(Arc::clone(&node).serve_with(listener, handed, async move {
             let _ = stopped.await;
         }));
         Self { node, address, hand, stop: Some(stop), task, _files: files }

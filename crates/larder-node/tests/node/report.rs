@@ -143,6 +143,21 @@ async fn what_is_cached_is_told_and_what_changes_after() {
     assert_eq!(active, Some(0), "a subscriber is no request for contents");
 }
 
+/// A client that is connected directly could spoil what switches know.
+#[tokio::test]
+async fn on_handed_over_connections_nobody_but_a_switch_says_what_a_target_is() {
+    let files = tempfile::tempdir().unwrap();
+    let manifest = files.path().join("manifest");
+    fs::write(&manifest, "1000\t/a\n").unwrap();
+    let store = StoreConfig::Model { manifest, disk: quick(), processor: None, preload: false };
+    let handed = |address| Handed { services: vec![address], ..Handed::none() };
+    let running = Running::start_handed(NodeConfig::new("n", store), files, handed).await;
+    get_as(&running, "/a", 0xa).await;
+    running.until(|stats| stats.cache_objects == 1).await;
+    let mut lines = Lines::open(&running).await;
+    assert_eq!((lines.told().await.0, lines.told().await.0), ("snapshot".to_owned(), "live".to_owned()));
+}
+
 #[tokio::test]
 async fn an_object_in_chunks_is_cached_while_any_chunk_is() {
     let manifest = "200000\t/long\n60000\t/a\n60000\t/b\n60000\t/c\n";

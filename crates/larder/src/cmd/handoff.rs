@@ -22,7 +22,7 @@ pub(crate) async fn start(
     role: HandoffRole,
     sockets: Option<mpsc::Sender<Restored>>,
 ) -> anyhow::Result<Agent> {
-    let HandoffRole { listen, identity, switches, interface, services, repair } = role;
+    let HandoffRole { listen, identity, switches, interface, services, repair, lateral } = role;
     let identity = Identity::load(&identity)?;
     // Without restored connections in this process all are another's.
     let outlived = sockets.is_none();
@@ -34,6 +34,7 @@ pub(crate) async fn start(
         switches,
         interface: Some(interface),
         services,
+        lateral: lateral.is_some(),
         timing: Timing::default(),
     };
     let forwarding =

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use clap::Args;
-use larder_node::Node;
+use larder_node::{Handed, LateralConfig, Node};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
@@ -89,13 +89,21 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
         let surface = Arc::new(NodeSurface::new(Arc::clone(&node)));
         let admin = serve::start_admin(admin, None, surface, shutdown.clone()).await?;
         let (sockets, restored) = mpsc::channel(RESTORED_MAX);
+        let mut handed = Handed { restored, ..Handed::none() };
         let agent = match handoff {
-            Some(role) => Some(handoff::start(&name, role, Some(sockets)).await?),
+            Some(role) => {
+                let lateral = role.lateral;
+                handed.services.clone_from(&role.services);
+                let agent = handoff::start(&name, role, Some(sockets)).await?;
+                handed.lateral =
+                    lateral.map(|wait| LateralConfig { wait, ..LateralConfig::new(agent.asker()) });
+                Some(agent)
+            }
             None => None,
         };
         tracing::info!(%name, %listen, "node serves");
         args.serve.say_ready(vec![listen], admin)?;
-        let served = node.serve_with(listener, restored, shutdown.requested()).await;
+        let served = node.serve_with(listener, handed, shutdown.requested()).await;
         if let Some(agent) = agent {
             agent.stop().await;
         }

@@ -1,9 +1,11 @@
 //! `[agent]` and `[node.handoff]` as written, with their defaults.
 
+use std::time::Duration;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::text::Texts;
+use super::text::{Span, Texts};
 
 /// `[agent]`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -51,6 +53,13 @@ pub(crate) struct RawNodeHandoff {
     pub(crate) services: Texts,
     /// Take connections with their state too (TCP_REPAIR), where the machine can: for switches that do so.
     pub(crate) repair: bool,
+    /// What is done about a later request on a connection that was handed over, where this node has not its target and its
+    /// disk is busy: "forward" asks the switch who has it and may fetch the reply from there (extended LARD); "serve" reads
+    /// it here.
+    #[schemars(extend("enum" = ["serve", "forward"]))]
+    pub(crate) later: String,
+    /// How long the switch's answer is waited for; without it the request is served here. 1ms to 1s.
+    pub(crate) later_wait: Span,
 }
 
 impl Default for RawAgent {
@@ -75,6 +84,8 @@ impl Default for RawNodeHandoff {
             interface: String::new(),
             services: Texts::default(),
             repair: true,
+            later: "forward".to_owned(),
+            later_wait: Span(Duration::from_millis(2)),
         }
     }
 }

@@ -2,12 +2,13 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use larder_handoff::abi::SERVICES_MAX;
 use larder_handoff::channel::identity::PublicKey;
 use larder_handoff::channel::server::SWITCHES_MAX;
 
-use super::error::Fault;
+use super::error::{Fault, suggest};
 use super::raw_agent::{RawAgent, RawNodeHandoff};
 use super::text::Texts;
 use super::valid::{addresses, node_name};
@@ -30,6 +31,8 @@ pub(crate) struct HandoffRole {
     pub(crate) services: Vec<SocketAddr>,
     /// Whether this process takes restored connections, where the machine can.
     pub(crate) repair: bool,
+    /// Whether this process fetches what other nodes have, and how long it waits to learn who does.
+    pub(crate) lateral: Option<Duration>,
 }
 
 /// The keys that both sections have.
@@ -47,14 +50,26 @@ pub(super) fn agent(raw: &RawAgent) -> Result<AgentRole, Fault> {
     node_name("agent.name", name)?;
     let shared = Shared { section: "agent", listen, identity, switches, interface, services };
     // A server in another process has no use for a socket of this one.
-    Ok(AgentRole { name: name.clone(), handoff: shared.valid(false)? })
+    Ok(AgentRole { name: name.clone(), handoff: shared.valid(false, None)? })
 }
 
 /// `node_listen` is where the node accepts connections.
 pub(super) fn handoff(raw: &RawNodeHandoff, node_listen: SocketAddr) -> Result<HandoffRole, Fault> {
-    let RawNodeHandoff { listen, identity, switches, interface, services, repair } = raw;
+    let RawNodeHandoff { listen, identity, switches, interface, services, repair, later, later_wait } = raw;
     let shared = Shared { section: "node.handoff", listen, identity, switches, interface, services };
-    let role = shared.valid(*repair)?;
+    let lateral = match later.as_str() {
+        "forward" => Some(later_wait.0),
+        "serve" => None,
+        unknown => {
+            let what = format!("unknown value '{}'", unknown.escape_debug());
+            return Err(Fault::new("node.handoff.later", what).hint(suggest(unknown, &["serve", "forward"])));
+        }
+    };
+    if !(Duration::from_millis(1)..=Duration::from_secs(1)).contains(&later_wait.0) {
+        return Err(Fault::new("node.handoff.later_wait", format!("{:?} is out of range", later_wait.0))
+            .hint("1ms to 1s"));
+    }
+    let role = shared.valid(*repair, lateral)?;
     if let Some(deaf) = role.services.iter().find(|service| !takes_in(node_listen, **service)) {
         let what = format!("{deaf} is not where the node listens, which is {node_listen}");
         return Err(Fault::new("node.handoff.services", what)
@@ -70,7 +85,7 @@ fn takes_in(listen: SocketAddr, service: SocketAddr) -> bool {
 }
 
 impl Shared<'_> {
-    fn valid(&self, repair: bool) -> Result<HandoffRole, Fault> {
+    fn valid(&self, repair: bool, lateral: Option<Duration>) -> Result<HandoffRole, Fault> {
         let key = |name: &str| format!("{}.{name}", self.section);
         let missing = |name: &str, what: &str, hint: &str| {
             Err(Fault::new(key(name), format!("missing: {what}")).hint(hint.to_owned()))
@@ -104,6 +119,7 @@ impl Shared<'_> {
             interface: self.interface.to_owned(),
             services: self.services()?,
             repair,
+            lateral,
         })
     }
 
@@ -193,6 +209,7 @@ mod tests {
             interface: "eth0".to_owned(),
             services: vec!["10.9.0.100:80".parse().unwrap(), "[2001:db8::100]:80".parse().unwrap()],
             repair: false,
+            lateral: None,
         };
         let text = section("[agent]\nname = \"a\"", ("", ""));
         let agent = AgentRole { name: "a".to_owned(), handoff: expected.clone() };
@@ -201,8 +218,17 @@ mod tests {
         let node = "[node]\nlisten = \"[::]:80\"\nroot = \"/\"\n";
         let text = section(&format!("{node}[node.handoff]"), ("", ""));
         let handoff = |text: &str| read(text).unwrap().node.unwrap().handoff;
-        assert_eq!(handoff(&text), Some(HandoffRole { repair: true, ..expected.clone() }));
-        assert_eq!(handoff(&format!("{text}repair = false\n")), Some(expected));
+        assert_eq!(
+            handoff(&text),
+            Some(HandoffRole { repair: true, lateral: Some(Duration::from_millis(2)), ..expected.clone() })
+        );
+        assert_eq!(handoff(&format!("{text}repair = false\nlater = \"serve\"\n")), Some(expected));
+        for wait in ["0s", "2s"] {
+            let error = read(&format!("{text}later_wait = \"{wait}\"\n")).unwrap_err();
+            assert_eq!(&*error.key, "node.handoff.later_wait");
+        }
+        let error = read(&format!("{text}later = \"fetch\"\n")).unwrap_err();
+        assert_eq!((&*error.key, error.to_string().contains("forward")), ("node.handoff.later", true));
         assert_eq!(handoff(node), None);
     }
 

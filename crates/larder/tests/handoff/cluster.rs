@@ -110,6 +110,10 @@ impl Drop for Process {
 pub struct Spec<'a> {
     pub topology: TopologySpec,
     pub server: Server,
+    /// What larder nodes serve, as lines of `[node]` and its subsections; empty: the content's files.
+    pub node: &'a str,
+    /// Further lines of larder nodes' `[node.handoff]`.
+    pub node_handoff: &'a str,
     /// Further lines of `[switch]`.
     pub switch: &'a str,
     /// Further lines of `[switch.handoff]`.
@@ -123,7 +127,17 @@ pub struct Spec<'a> {
 impl Default for Spec<'_> {
     fn default() -> Self {
         let topology = TopologySpec { nodes: 3, port_range: (30_000, 60_999), ..TopologySpec::default() };
-        Self { topology, server: Server::Nginx, switch: "", handoff: "", agents: true, tls: false }
+        let server = Server::Nginx;
+        Self {
+            topology,
+            server,
+            node: "",
+            node_handoff: "",
+            switch: "",
+            handoff: "",
+            agents: true,
+            tls: false,
+        }
     }
 }
 
@@ -301,10 +315,12 @@ impl Cluster {
             }
             Server::Apache => self.origins.push(Origin::apache(&host.namespace, &listen, &root)),
             Server::Larder => {
+                let files = format!("root = \"{}\"\ncache.size = \"256MB\"\n", root.display());
+                let store = if spec.node.is_empty() { &files } else { spec.node };
                 let text = format!(
-                    "[node]\nname = \"{instance}\"\nlisten = \"[::]:80\"\n\
-                     root = \"{}\"\ncache.size = \"256MB\"\n[node.handoff]\n{handoff}\n[log]\nlevel = \"info\"\n",
-                    root.display(),
+                    "[node]\nname = \"{instance}\"\nlisten = \"[::]:80\"\n{store}\n\
+                     [node.handoff]\n{handoff}{}\n[admin]\nlisten = \"127.0.0.1:9900\"\n[log]\nlevel = \"info\"\n",
+                    spec.node_handoff,
                 );
                 fs::write(&config, text).unwrap();
             }
@@ -360,8 +376,17 @@ impl Cluster {
         self.admin_of(0, path)
     }
 
+    /// What the admin interface of a larder node answers.
+    pub fn node_admin(&self, number: usize, path: &str) -> String {
+        Self::admin_in(&self.topology.nodes[number].namespace, path)
+    }
+
     /// What a front-end's admin interface answers.
     pub fn admin_of(&self, front: usize, path: &str) -> String {
+        Self::admin_in(&self.topology.fronts[front].namespace, path)
+    }
+
+    fn admin_in(namespace: &Namespace, path: &str) -> String {
         let path = path.to_owned();
         let ask = move || -> std::io::Result<String> {
             use std::io::Write as _;
@@ -371,7 +396,7 @@ impl Cluster {
             stream.read_to_string(&mut text)?;
             Ok(text)
         };
-        self.topology.fronts[front].namespace.run(ask).unwrap().unwrap_or_default()
+        namespace.run(ask).unwrap().unwrap_or_default()
     }
 
     /// The sum of a metric's lines that hold all of `labels`.

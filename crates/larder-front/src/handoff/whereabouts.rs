@@ -1,0 +1,176 @@
+//! What the switch tells others of targets, and learns of them in passing: nodes that ask who has a target, replies that are
+//! relayed.
+
+use super::edge::Edge;
+use crate::lease::Lease;
+use crate::switch::Shared;
+use crate::target::target_key;
+use http::header::CONTENT_LENGTH;
+use http::{Method, StatusCode};
+use larder_core::rules::{Head, Headers};
+use larder_core::{NodeId, Request, TargetId};
+use larder_handoff::channel::message::ToNode;
+use larder_handoff::channel::whereabouts::{Asked, HOLDERS_MAX, Has, Holder, Where};
+use pingora_http::ResponseHeader;
+use std::cell::Cell;
+use std::sync::Arc;
+
+/// The fields of a request that are not known, and whether anybody wanted one.
+#[derive(Default)]
+struct Unseen(Cell<bool>);
+
+impl Headers for Unseen {
+    fn get(&self, _name: &str) -> Option<&[u8]> {
+        self.0.set(true);
+        None
+    }
+}
+
+impl Edge {
+    /// Answers a node's question.
+    pub(super) fn tell_where(&self, shared: &Arc<Shared>, node: NodeId, question: &Where) {
+        let has = self.whereabouts(shared, node, question.id, &question.asked);
+        if let Err(error) = self.peers.send(node, &ToNode::Has(has)) {
+            tracing::debug!(%node, %error, "a node's question was not answered");
+        }
+    }
+
+    /// What the dispatcher remembers of a request's target, for the node that asks. A target that is mapped nowhere is
+    /// placed, as a first request would place it: else every node would read it for itself.
+    fn whereabouts(&self, shared: &Arc<Shared>, node: NodeId, id: u64, asked: &Asked) -> Has {
+        let nodes = shared.dispatcher.nodes();
+        let mut has = Has { id, target: None, here: false, load: nodes.load(node), holders: Vec::new() };
+        let key = target_key(asked.host.as_bytes(), asked.target.as_bytes());
+        let unseen = Unseen::default();
+        let head = Head::new(asked.method.as_bytes(), key.host, key.path, &unseen);
+        let request = shared.routing.request(&head);
+        if unseen.0.get() {
+            // Another target, on another route, for all that is known.
+            return has;
+        }
+        has.target = Some(request.target.0);
+        let mut servers = servers(shared, &request);
+        if servers.is_empty() && shared.dispatcher.settings_of(request.route).policy.is_by_target() {
+            // Its load, or its place in the queue, is given back at once: the request is at the node already.
+            let _ = Lease::new(shared.clone()).arrive(shared.clock.now(), request);
+            servers = self::servers(shared, &request);
+        }
+        for server in servers {
+            if server == node {
+                has.here = true;
+            } else if has.holders.len() < HOLDERS_MAX
+                && nodes.is_open(server)
+                && let Some(entry) = shared.nodes.get(server)
+            {
+                let (address, load) = (entry.resolved, nodes.load(server));
+                has.holders.push(Holder { node: server.0, address, load });
+            }
+        }
+        has
+    }
+
+    /// A relayed request has been answered: how long the reply will be, if it says so and if that is ever asked.
+    pub(crate) fn note_relayed(&self, method: &Method, target: TargetId, reply: &ResponseHeader) {
+        if !self.config.setting.allows_repair() || *method != Method::GET || reply.status != StatusCode::OK {
+            return;
+        }
+        let length = reply.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+        if let Some(bytes) = length.and_then(|length| length.parse().ok()) {
+            self.learned.note_reply(target, bytes);
+        }
+    }
+}
+
+/// The nodes that a request's target is mapped to.
+fn servers(shared: &Shared, request: &Request) -> Vec<NodeId> {
+    let known = shared.dispatcher.explain_request(shared.clock.now(), request).known;
+    known.map_or(Vec::new(), |known| known.servers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::mechanism::{Setting, Speaks, Why};
+    use super::super::peers::{LATERAL_FOR_TESTS, UP_FOR_TESTS};
+    use super::super::tests::{Bench, GET, key};
+    use super::*;
+
+    fn asked(target: &str) -> Asked {
+        Asked { method: "GET".to_owned(), host: "h".to_owned(), target: target.to_owned() }
+    }
+
+    #[tokio::test]
+    async fn nodes_learn_who_has_what_the_dispatcher_has_placed() {
+        let bench = Bench::new(|_| {});
+        let (edge, shared) = (&bench.edge, &bench.shared);
+        bench.punt(key(1), true, 1, GET);
+        let all = [NodeId(0), NodeId(1)].map(|node| edge.whereabouts(shared, node, 2, &asked("/a")));
+        let (at, other) = if all[0].here { (0, 1) } else { (1, 0) };
+        assert!(all[at].here && all[at].holders.is_empty() && all[at].load == 1, "{all:?}");
+        let address = "127.0.0.1:9".parse().expect("an address");
+        let holder = Holder { node: at as u16, address, load: 1 };
+        assert_eq!((all[other].here, &all[other].holders[..]), (false, &[holder][..]));
+        assert_eq!(all[0].target, all[1].target);
+        // Mapped nowhere, it is placed, and stays where it is.
+        let placed =
+            [NodeId(0), NodeId(1), NodeId(0)].map(|node| edge.whereabouts(shared, node, 3, &asked("/b")));
+        assert_eq!((placed[0].here, placed[0].holders.len()), (placed[2].here, placed[2].holders.len()));
+        assert!(placed[0].here != placed[1].here, "{placed:?}");
+        assert_eq!((placed[2].id, bench.load()), (3, 1), "and counts no load");
+        shared.dispatcher.fail(shared.clock.now(), NodeId(at as u16), &mut Vec::new());
+        let lost = edge.whereabouts(shared, NodeId(other as u16), 4, &asked("/a"));
+        assert_eq!(lost.holders, [], "a dead node has nothing");
+    }
+
+    #[tokio::test]
+    async fn what_is_not_in_the_question_is_not_guessed() {
+        let template = "{path}{header:x-tenant}".parse().expect("a template");
+        let bench = Bench::new(|config| config.key = template);
+        bench.punt(key(1), true, 1, GET);
+        for node in [NodeId(0), NodeId(1)] {
+            let has = bench.edge.whereabouts(&bench.shared, node, 1, &asked("/a"));
+            assert_eq!((has.target, has.here, has.holders.len()), (None, false, 0));
+        }
+    }
+
+    #[tokio::test]
+    async fn routes_that_lose_locality_are_relayed_unless_the_node_fetches_from_others() {
+        let bench = Bench::new(|_| {});
+        let request = Request::new(TargetId(1));
+        (0..99).for_each(|_| bench.edge.learned.note_later(request.route, true));
+        let relayed = |bits| {
+            bench.edge.peers.set_bits(NodeId(0), bits);
+            let delivery = || bench.edge.delivery(&bench.shared, request, NodeId(0), Speaks::Http1, false);
+            (0..64).filter(|_| delivery().why == Why::Locality).count()
+        };
+        assert_eq!(relayed(UP_FOR_TESTS), 60, "one in sixteen is tried");
+        assert_eq!(relayed(UP_FOR_TESTS | LATERAL_FOR_TESTS), 0);
+    }
+
+    #[tokio::test]
+    async fn relayed_replies_teach_how_long_they_are() {
+        let bench = Bench::new(|_| {});
+        let target = TargetId(5);
+        let reply = |status: u16, length: Option<&str>| {
+            let mut reply = ResponseHeader::build(status, None).expect("a header");
+            if let Some(length) = length {
+                reply.insert_header(CONTENT_LENGTH, length).expect("inserts");
+            }
+            reply
+        };
+        for (method, status, length) in [
+            (Method::HEAD, 200, Some("9")),
+            (Method::GET, 404, Some("9")),
+            (Method::GET, 206, Some("9")),
+            (Method::GET, 200, None),
+            (Method::GET, 200, Some("x")),
+        ] {
+            bench.edge.note_relayed(&method, target, &reply(status, length));
+            assert_eq!(bench.edge.learned.reply_bytes(target), None, "{method} {status} {length:?}");
+        }
+        bench.edge.note_relayed(&Method::GET, target, &reply(200, Some("1234")));
+        assert_eq!(bench.edge.learned.reply_bytes(target), Some(1_234));
+        let cookie = Bench::new(|config| config.handoff.setting = Setting::Cookie);
+        cookie.edge.note_relayed(&Method::GET, target, &reply(200, Some("1234")));
+        assert_eq!(cookie.edge.learned.reply_bytes(target), None, "nobody would ask");
+    }
+}

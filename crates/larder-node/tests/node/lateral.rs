@@ -1,0 +1,193 @@
+//! Later requests of handed-over connections, with a front-end that is played.
+
+use super::client::{Client, Reply};
+use super::{PATIENCE, Running, quick};
+use larder_handoff::agent::Asker;
+use larder_handoff::channel::whereabouts::{Asked, Has, Holder};
+use larder_node::{DiskModel, Handed, LateralConfig, NodeConfig, StoreConfig};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// 280 ms for a small file.
+fn slow() -> DiskModel {
+    DiskModel { speed: 0.1, ..DiskModel::default() }
+}
+
+const MANIFEST: &str = "10\t/1\n10\t/2\n10\t/3\n10\t/4\n10\t/5\n30000\t/wanted\n10\t/other\n";
+
+/// Two nodes; the connections of the first one count as handed over.
+struct Pair {
+    here: Running,
+    there: Running,
+    /// What the front-end was asked.
+    asked: Arc<Mutex<Vec<Asked>>>,
+}
+
+impl Pair {
+    /// `answer` is what the front-end says, given the other node's address; `None`: nothing.
+    async fn new(
+        disk: DiskModel,
+        answer: impl Fn(SocketAddr) -> Option<Has> + Send + 'static,
+        set: impl FnOnce(&mut LateralConfig),
+    ) -> Self {
+        let there = Running::model(MANIFEST, quick(), |config| config.name = "there".to_owned()).await;
+        let (asker, mut asks) = Asker::new();
+        let (asked, address) = (Arc::new(Mutex::new(Vec::new())), there.address);
+        let notes = Arc::clone(&asked);
+        tokio::spawn(async move {
+            while let Some(ask) = asks.recv().await {
+                notes.lock().unwrap().push(ask.asked);
+                match answer(address) {
+                    // The node may have given up.
+                    Some(has) => drop(ask.answer.send(has)),
+                    None => tokio::time::sleep(Duration::from_millis(20)).await,
+                }
+            }
+        });
+        let mut lateral = LateralConfig::new(asker);
+        // Nothing here is to depend on how busy the machine is.
+        lateral.wait = PATIENCE;
+        set(&mut lateral);
+        let files = tempfile::tempdir().unwrap();
+        let manifest = files.path().join("manifest");
+        std::fs::write(&manifest, MANIFEST).unwrap();
+        let store = StoreConfig::Model { manifest, disk, processor: None, preload: false };
+        let mut config = NodeConfig::new("here", store);
+        config.health_path = Some("/health".to_owned());
+        let handed = |address| Handed { services: vec![address], lateral: Some(lateral), ..Handed::none() };
+        let here = Running::start_handed(config, files, handed).await;
+        Self { here, there, asked }
+    }
+
+    /// Gives the first node's disk five reads to do, by the first requests of so many connections.
+    async fn busy(&self) -> Vec<Client> {
+        let mut clients = Vec::new();
+        for path in 1..=5 {
+            let mut client = self.here.client().await;
+            client.send(format!("GET /{path} HTTP/1.1\r\nHost: n\r\n\r\n").as_bytes()).await;
+            clients.push(client);
+        }
+        self.here.until(|stats| stats.store_reading == 5).await;
+        clients
+    }
+
+    /// A connection that has had its first request.
+    async fn used(&self) -> Client {
+        let mut client = self.here.client().await;
+        assert_eq!(client.get("/health").await.status, 200);
+        client
+    }
+
+    fn asked(&self) -> usize {
+        self.asked.lock().unwrap().len()
+    }
+
+    /// Later requests at the first node: served, fetched, unknown, failed.
+    fn later(&self) -> [u64; 4] {
+        let stats = self.here.node.stats();
+        [stats.later_served, stats.later_fetched, stats.later_unknown, stats.later_failed]
+    }
+
+    async fn right(&self, path: &str, reply: &Reply) {
+        let expected = self.there.client().await.get(path).await;
+        assert!(reply.status == 200 && reply.body == expected.body && !reply.body.is_empty());
+        assert_eq!(reply.header("etag"), expected.header("etag"));
+    }
+}
+
+fn has(here: bool, holder: Option<SocketAddr>) -> Option<Has> {
+    let holders = holder.map(|address| Holder { node: 3, address, load: 1 }).into_iter().collect();
+    Some(Has { id: 0, target: Some(0xABCD), here, load: 1, holders })
+}
+
+#[tokio::test]
+async fn a_busy_node_fetches_from_the_one_that_has_it_and_keeps_nothing() {
+    let pair = Pair::new(slow(), |there| has(false, Some(there)), |_| {}).await;
+    let warm = pair.there.client().await.get("/wanted").await;
+    assert_eq!(warm.status, 200);
+    let mut client = pair.used().await;
+    let _busy = pair.busy().await;
+    for _ in 0..3 {
+        let reply = client.get("/wanted").await;
+        // The first of two: caches nearer to the contents come first.
+        assert_eq!((reply.cache_status(), reply.header("via")), ("there; hit", "1.1 here"));
+        pair.right("/wanted", &reply).await;
+    }
+    let part = client.get_with("/wanted", "Range: bytes=5-9\r\n").await;
+    assert_eq!((part.status, &part.body[..]), (206, &warm.body[5..10]));
+    assert_eq!(
+        (pair.later(), pair.asked()),
+        ([0, 4, 0, 0], 1),
+        "asked once, for the answer holds for a while"
+    );
+    let asked = pair.asked.lock().unwrap()[0].clone();
+    assert_eq!((&*asked.method, &*asked.host, &*asked.target), ("GET", "n", "/wanted"));
+    // Served by the other as any request: no later one there, whatever it is there.
+    assert_eq!(pair.there.node.stats().later_served, 0);
+    pair.here.until(|stats| stats.store_reading == 0).await;
+    let reply = client.get("/wanted").await;
+    assert_eq!(reply.cache_status(), "here; fwd=uri-miss; stored", "its disk is idle again");
+    assert_eq!(client.get("/wanted").await.cache_status(), "here; hit");
+    assert_eq!((pair.later(), pair.asked()), ([2, 4, 0, 0], 1));
+}
+
+#[tokio::test]
+async fn first_requests_heads_bodies_and_what_was_fetched_already_are_served_here() {
+    let pair = Pair::new(slow(), |there| has(false, Some(there)), |_| {}).await;
+    let mut client = pair.used().await;
+    let _busy = pair.busy().await;
+    assert_eq!(client.request("HEAD", "/wanted", "").await.header("content-length"), "30000");
+    client.send(b"GET /other HTTP/1.1\r\nHost: n\r\nLarder-Lateral: 1\r\n\r\n").await;
+    let mut bodied = pair.used().await;
+    bodied.send(b"GET /wanted HTTP/1.1\r\nHost: n\r\nContent-Length: 1\r\n\r\nx").await;
+    let mut first = pair.here.client().await;
+    first.send(b"GET /wanted HTTP/1.1\r\nHost: n\r\n\r\n").await;
+    for client in [&mut client, &mut bodied, &mut first] {
+        assert_eq!(client.reply(false).await.status, 200);
+    }
+    assert_eq!((pair.later(), pair.asked()), ([3, 0, 0, 0], 0));
+}
+
+#[tokio::test]
+async fn what_is_mapped_here_is_kept_however_busy_the_disk_is() {
+    let pair = Pair::new(slow(), |_| has(true, None), |_| {}).await;
+    let mut client = pair.used().await;
+    let _busy = pair.busy().await;
+    assert_eq!(client.get("/wanted").await.cache_status(), "here; fwd=uri-miss; stored");
+    assert_eq!((pair.later(), pair.asked()), ([1, 0, 0, 0], 1));
+}
+
+#[tokio::test]
+async fn a_front_end_that_knows_nothing_or_is_silent_leaves_the_request_here() {
+    for silent in [false, true] {
+        let answer = move |_| if silent { None } else { has(false, None) };
+        let pair = Pair::new(slow(), answer, |lateral| {
+            if silent {
+                lateral.wait = Duration::from_millis(2);
+            }
+        })
+        .await;
+        let mut client = pair.used().await;
+        let _busy = pair.busy().await;
+        let reply = client.get("/wanted").await;
+        assert_eq!(reply.cache_status(), "here; fwd=uri-miss", "read and not kept: the disk is busy");
+        pair.right("/wanted", &reply).await;
+        assert_eq!((pair.later(), pair.asked()), ([0, 0, 1, 0], 1), "silent: {silent}");
+    }
+}
+
+#[tokio::test]
+async fn a_node_that_is_gone_or_answers_errors_is_done_without() {
+    // Bound and dropped: nobody listens there.
+    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let other = Running::model("1\t/x\n", quick(), |_| {}).await;
+    for address in [gone, other.address] {
+        let pair = Pair::new(slow(), move |_| has(false, Some(address)), |_| {}).await;
+        let mut client = pair.used().await;
+        let _busy = pair.busy().await;
+        pair.right("/wanted", &client.get("/wanted").await).await;
+        assert_eq!(pair.later(), [0, 0, 0, 1]);
+    }
+    assert_eq!(other.node.stats().client_errors, 1, "404");
+}

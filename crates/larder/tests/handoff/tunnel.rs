@@ -1,0 +1,48 @@
+//! Cookie handoff to nodes behind a router: packets go there wrapped, answers come back as they are.
+
+use std::time::Duration;
+
+use larder_handoff::netns::TopologySpec;
+
+use crate::client::{self, Setup};
+use crate::cluster::{Cluster, Spec};
+use crate::content::Content;
+use crate::plans::mixed;
+
+const SIZES: [u64; 5] = [1, 100, 10_000, 65_536, 300_000];
+const SETUP: Setup = Setup { threads: 16, first_port: 20_000, stall: Duration::from_secs(5) };
+
+/// IPv4 and IPv6 clients, in IPv4.
+fn works(forward: &str) {
+    let topology = TopologySpec {
+        routed: true,
+        // The longest outer header is 50 bytes: IPv4, UDP, VXLAN and Ethernet.
+        backbone_mtu: 1600,
+        port_range: (30_000, 60_999),
+        ..TopologySpec::default()
+    };
+    let handoff = format!("mechanism = \"cookie\"\nlocality_lost_max = 1.0\n{forward}");
+    let spec = Spec { topology, handoff: &handoff, ..Spec::default() };
+    let Some(cluster) = Cluster::new(&spec, Content::new(&SIZES, 2)) else { return };
+    let plans = mixed(7, 400, &cluster.service(), &cluster.content.targets);
+    let tally = cluster.topology.client().namespace.run(|| client::run(&plans, SETUP)).unwrap();
+    println!("{forward}: {tally}");
+    tally.assert_faultless();
+    let handed = cluster.metric("larder_switch_deliveries_total", &["cookie"]);
+    assert!(handed > 250, "{handed} handed over\n{}", cluster.logs());
+}
+
+#[test]
+fn packets_go_in_ip() {
+    works("forward = \"ipip\"");
+}
+
+#[test]
+fn packets_go_in_generic_udp() {
+    works("forward = \"gue\"\nforward_port = 6080");
+}
+
+#[test]
+fn packets_go_in_vxlan() {
+    works("forward = \"vxlan\"\nvni = 7");
+}
