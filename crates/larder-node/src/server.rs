@@ -7,13 +7,15 @@ use crate::config::Limits;
 use crate::connection::{Shared, Socket};
 use crate::node::{Node, NodeError};
 use bytes::Bytes;
-use hyper::server::conn::http1;
+use hyper::server::conn::http1::{self, Parts};
 use hyper::service::service_fn;
-use larder_handoff::agent::Restored;
+use larder_handoff::agent::{Giver, Resting, Restored};
 use rustix::io::Errno;
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -71,12 +73,27 @@ impl Node {
         restored: mpsc::Receiver<Restored>,
         shutdown: impl Future<Output = ()>,
     ) -> Result<Drained, NodeError> {
+        self.serve_handed(listener, restored, None, shutdown).await
+    }
+
+    /// [`Self::serve_with`]; connections that rest between two requests are given up to other nodes by `giver` when a
+    /// front-end asks for it, and when this node drains.
+    ///
+    /// # Errors
+    /// As [`Self::serve`].
+    pub async fn serve_handed(
+        self: Arc<Self>,
+        listener: TcpListener,
+        restored: mpsc::Receiver<Restored>,
+        giver: Option<Giver>,
+        shutdown: impl Future<Output = ()>,
+    ) -> Result<Drained, NodeError> {
         let connections_max = self.limits.connections_max;
         let places = Arc::new(Semaphore::new(connections_max as usize));
         let (phase, _) = watch::channel(Phase::Serving);
         tracing::info!(node = %self.describe(), "serving");
         {
-            let accepting = self.accept(&listener, restored, &places, &phase);
+            let accepting = self.accept(&listener, restored, giver, &places, &phase);
             tokio::pin!(accepting, shutdown);
             tokio::select! {
                 error = &mut accepting => return Err(NodeError::Listener(error)),
@@ -101,10 +118,13 @@ impl Node {
         self: &Arc<Self>,
         listener: &TcpListener,
         mut restored: mpsc::Receiver<Restored>,
+        giver: Option<Giver>,
         places: &Arc<Semaphore>,
         phase: &watch::Sender<Phase>,
     ) -> io::Error {
-        let builder = http(&self.limits);
+        let mut builder = http(&self.limits);
+        // A switch that relays does not end its side before it has the reply; a client that is answered directly may.
+        builder.half_close(giver.is_some());
         let refusals = Arc::new(Semaphore::new(REFUSALS_MAX));
         loop {
             let arrived = tokio::select! {
@@ -124,8 +144,9 @@ impl Node {
             match Arc::clone(places).try_acquire_owned() {
                 Ok(place) => {
                     self.counters.connections_accepted.add(1);
+                    let (phase, giver) = (phase.subscribe(), giver.clone());
                     let connection =
-                        Arc::clone(self).connection(builder.clone(), arrived, place, phase.subscribe());
+                        Arc::clone(self).connection(builder.clone(), arrived, place, phase, giver);
                     tokio::spawn(connection);
                 }
                 Err(_) => {
@@ -141,40 +162,82 @@ impl Node {
     async fn connection(
         self: Arc<Self>,
         builder: http1::Builder,
-        arrived: Arrived,
+        mut arrived: Arrived,
         _place: OwnedSemaphorePermit,
         mut phase: watch::Receiver<Phase>,
+        mut giver: Option<Giver>,
     ) {
-        let Arrived { stream, first, unsent } = arrived;
         // Fails only for a connection that is gone already.
-        let _ = stream.set_nodelay(true);
+        let _ = arrived.stream.set_nodelay(true);
         let counters = Arc::clone(&self.counters);
         counters.connections.rise();
-        let shared = Shared::new(Arc::clone(&counters));
+        while let Some(resting) = self.serve_connection(&builder, arrived, &mut phase, giver.as_mut()).await {
+            let Some(giver) = &giver else { break };
+            // Nobody takes it: it goes on here, or ends if this node drains.
+            match resting.give(giver).await {
+                Some(back) if *phase.borrow() == Phase::Serving => arrived = back,
+                _ => break,
+            }
+        }
+        counters.connections.fall(1);
+    }
+
+    /// Serves a connection to its end, or until it rests and is to be given up.
+    async fn serve_connection(
+        self: &Arc<Self>,
+        builder: &http1::Builder,
+        arrived: Arrived,
+        phase: &mut watch::Receiver<Phase>,
+        giver: Option<&mut Giver>,
+    ) -> Option<Arrived> {
+        let Arrived { stream, first, unsent, used } = arrived;
+        let can_give = giver.is_some();
+        let shared = Shared::new(Arc::clone(&self.counters), used);
         let socket = Socket::new(stream, first, unsent, Arc::clone(&shared), &self.limits);
-        let requests = Arc::clone(&shared);
+        let (node, requests) = (Arc::clone(self), Arc::clone(&shared));
         let service = service_fn(move |request| {
-            let reply = Arc::clone(&self).handle(Arc::clone(&requests), request);
+            let reply = Arc::clone(&node).handle(Arc::clone(&requests), request);
             async move { Ok::<_, Infallible>(reply.await) }
         });
-        let mut connection = std::pin::pin!(builder.serve_connection(socket, service));
+        let mut connection = builder.serve_connection(socket, service);
+        let released = async {
+            match giver {
+                Some(giver) => loop {
+                    giver.released().await;
+                    if shared.rests() {
+                        break;
+                    }
+                },
+                None => std::future::pending().await,
+            }
+        };
         let ended = tokio::select! {
             biased;
             // Errors are the client's: what it sent is no HTTP, or it went away. Deadlines are counted where they
             // pass.
             _ = &mut connection => true,
             _ = phase.wait_for(|phase| *phase != Phase::Serving) => false,
+            () = released => false,
         };
         // hyper closes a connection between two requests, and would wait for the first one of a new connection.
-        if !ended && !shared.is_unused() {
-            connection.as_mut().graceful_shutdown();
-            tokio::select! {
-                biased;
-                _ = &mut connection => {}
-                _ = phase.wait_for(|phase| *phase == Phase::Aborting) => {}
-            }
+        if ended || shared.is_unused() {
+            return None;
         }
-        counters.connections.fall(1);
+        let rests = can_give && shared.rests();
+        Pin::new(&mut connection).graceful_shutdown();
+        if rests {
+            // Nothing is under way, so this does not wait.
+            shared.keep_open();
+            let given_up = (&mut connection).await;
+            let Parts { io, read_buf, .. } = connection.into_parts();
+            return given_up.ok().and_then(|()| io.into_resting(read_buf));
+        }
+        tokio::select! {
+            biased;
+            _ = &mut connection => {}
+            _ = phase.wait_for(|phase| *phase == Phase::Aborting) => {}
+        }
+        None
     }
 
     fn refusal(&self) -> Vec<u8> {
@@ -188,24 +251,41 @@ impl Node {
 }
 
 /// A connection to be served.
-struct Arrived {
-    stream: TcpStream,
+pub(crate) struct Arrived {
+    pub(crate) stream: TcpStream,
     /// The client's bytes that come before what the socket delivers.
-    first: Bytes,
+    pub(crate) first: Bytes,
     /// Bytes to be written before anything else.
-    unsent: Bytes,
+    pub(crate) unsent: Bytes,
+    /// It has had requests before.
+    pub(crate) used: bool,
 }
 
 impl Arrived {
     fn new(stream: TcpStream) -> Self {
-        Self { stream, first: Bytes::new(), unsent: Bytes::new() }
+        Self { stream, first: Bytes::new(), unsent: Bytes::new(), used: false }
     }
 
     fn restored(restored: Restored) -> io::Result<Self> {
         let stream = std::net::TcpStream::from(restored.socket);
         stream.set_nonblocking(true)?;
         let stream = TcpStream::from_std(stream)?;
-        Ok(Self { stream, first: restored.first.into(), unsent: restored.unsent.into() })
+        Ok(Self { stream, first: restored.first.into(), unsent: restored.unsent.into(), used: false })
+    }
+
+    /// Gives the connection up to another node; comes back if none takes it, unless it has ended.
+    async fn give(self, giver: &Giver) -> Option<Self> {
+        let (client, server) = (self.stream.peer_addr().ok()?, self.stream.local_addr().ok()?);
+        let canonical = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
+        let resting = Resting {
+            client: canonical(client),
+            server: canonical(server),
+            socket: self.stream.into_std().ok()?.into(),
+            unread: self.first.to_vec(),
+        };
+        let Resting { socket, unread, .. } = giver.give(resting).await?;
+        let stream = TcpStream::from_std(std::net::TcpStream::from(socket)).ok()?;
+        Some(Self { stream, first: unread.into(), unsent: Bytes::new(), used: true })
     }
 }
 

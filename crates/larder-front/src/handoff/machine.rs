@@ -78,7 +78,9 @@ impl Machine {
         let spec = ServiceSpec {
             cookie,
             fast: cookie && config.fast,
-            tags: true,
+            // A tag is in the timestamps of connections that begin with a cookie only. In those of this host's own
+            // stack, which begins the others, any number can stand there.
+            tags: cookie,
             grace: cookie,
             closed: false,
             mss: segment(mtu, config.forward),
@@ -178,6 +180,12 @@ impl Fabric for Machine {
     fn set_idle(&self, key: FlowKey) {
         if let Err(error) = self.plane.add_flags(key, flow_flag::IDLE) {
             tracing::debug!(%error, %key, "a connection could not be marked as idle");
+        }
+    }
+
+    fn set_ended(&self, key: FlowKey) {
+        if let Err(error) = self.plane.add_flags(key, flow_flag::CLIENT_FIN | flow_flag::TOLD) {
+            tracing::debug!(%error, %key, "a connection could not be marked as ended");
         }
     }
 

@@ -82,6 +82,7 @@ impl Edge {
         let unaccepted = self.expire_placed(shared.clock.now());
         self.counts.unaccepted(unaccepted);
         self.bury(shared);
+        self.sweep_passing(shared);
     }
 
     /// A connection on which nothing moves gives its load back.
@@ -111,6 +112,7 @@ impl Edge {
             idle: false,
             rested: true,
             half_closed: None,
+            first_ack: None,
         };
         self.counts.delivered(handed.delivery);
         let before = lock(&self.table).put(key, handed);
@@ -126,7 +128,8 @@ impl Edge {
         let keys = lock(&self.table).of_node(node);
         for key in keys {
             let young = lock(&self.table).get_mut(key).is_none_or(|handed| now.since(handed.opened) < grace);
-            if !live.contains(&key) && !young {
+            // On its way there, it may be too young for this list.
+            if !live.contains(&key) && !young && !self.peers.is_moving(key) {
                 self.lose(shared, key);
             }
         }
@@ -143,6 +146,7 @@ impl Edge {
     fn bury(&self, shared: &Shared) {
         for row in shared.dispatcher.nodes().rows() {
             if self.is_dead(shared, row.id) {
+                self.peers.give_up_moves(row.id);
                 let keys = lock(&self.table).of_node(row.id);
                 keys.into_iter().for_each(|key| self.lose(shared, key));
             }
@@ -161,8 +165,14 @@ impl Edge {
     pub(super) fn finish(&self, shared: &Shared, key: FlowKey, mut handed: Handed, end: End) {
         let now = shared.clock.now();
         let flow = self.fabric.flow(key);
-        let bytes = flow.map(|flow| u64::from(flow.last_ack.wrapping_sub(flow.first_ack)).saturating_sub(1));
-        let requests = flow.map_or(0, |flow| flow.requests);
+        // Of a moved connection the plane has not seen the first request, and perhaps no acknowledgement before the last.
+        let (first_ack, unseen) = (handed.first_ack, u32::from(handed.first_ack.is_some()));
+        let flow = flow.filter(|flow| flow.packets > 0);
+        let bytes = flow.map(|flow| {
+            let first_ack = first_ack.unwrap_or(flow.first_ack);
+            u64::from(flow.last_ack.wrapping_sub(first_ack)).saturating_sub(1)
+        });
+        let requests = flow.map_or(0, |flow| flow.requests) + unseen;
         let node = handed.decision.node;
         if end == End::Closed
             && requests <= 1
@@ -175,6 +185,9 @@ impl Edge {
             }
         }
         handed.lease.release(now);
+        if !self.config.mends.entry_outlives {
+            self.fabric.remove_flow(key);
+        }
         self.counts.ended(end);
         let total = now - handed.opened;
         shared.metrics.handed_ended(&HandedEnd { node, bytes: bytes.unwrap_or(0), total });

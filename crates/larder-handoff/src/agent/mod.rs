@@ -16,6 +16,7 @@ mod core;
 mod forwarding;
 mod host;
 mod interface;
+mod leaving;
 mod link;
 mod load;
 mod restored;
@@ -26,10 +27,12 @@ mod tests;
 
 pub use forwarding::{Forwarding, Moved, Rules, Seen};
 pub use host::Host;
+pub use leaving::{Giver, LEAVING_MAX, Resting};
 pub use restored::{Restored, restore};
 pub use stash::{ECHO, STASH_BYTES_MAX, STASH_FLOWS_MAX, STASH_PACKETS_MAX, WAIT};
 
 use self::core::Core;
+use self::leaving::Leavers;
 use crate::abi::SERVICES_MAX;
 use crate::channel::Timing;
 use crate::channel::identity::{Identity, PublicKey};
@@ -37,7 +40,7 @@ use crate::channel::server::{Outcomes, SWITCHES_MAX, Server};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 /// What an agent is told at its start.
@@ -98,6 +101,7 @@ pub enum AgentError {
 pub struct Agent {
     address: SocketAddr,
     outcomes: Arc<Outcomes>,
+    giver: Giver,
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<()>,
 }
@@ -129,14 +133,23 @@ impl Agent {
         let core = core.map_err(AgentError::System)?;
         let events = core.events().map_err(AgentError::System)?;
         let (stop, stopped) = oneshot::channel();
-        let task = tokio::spawn(core.run(server, events, stopped));
+        let (leavers_in, leavers) = mpsc::channel(leaving::LEAVERS_MAX);
+        let (release, released) = watch::channel(0);
+        let leavers = Leavers { leavers, release };
+        let giver = Giver { leavers: leavers_in, release: released };
+        let task = tokio::spawn(core.run(server, events, leavers, stopped));
         tracing::info!(%address, "agent waits for front-ends");
-        Ok(Self { address, outcomes, stop: Some(stop), task })
+        Ok(Self { address, outcomes, giver, stop: Some(stop), task })
     }
 
     /// Where front-ends connect to.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Gives connections of the server in this process up, to other nodes.
+    pub fn giver(&self) -> Giver {
+        self.giver.clone()
     }
 
     /// How front-ends' attempts to connect ended.

@@ -116,7 +116,8 @@ impl Switches {
         }
     }
 
-    fn place(&self, address: SocketAddr) -> Option<u16> {
+    /// The node's number for a listen address.
+    pub(super) fn place(&self, address: SocketAddr) -> Option<u16> {
         let place = self.addresses.iter().position(|&one| one == address)?;
         u16::try_from(place).ok()
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use clap::Args;
+use larder_handoff::agent::Agent;
 use larder_node::Node;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -95,7 +96,8 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
         };
         tracing::info!(%name, %listen, "node serves");
         args.serve.say_ready(vec![listen], admin)?;
-        let served = node.serve_with(listener, restored, shutdown.requested()).await;
+        let giver = agent.as_ref().map(Agent::giver);
+        let served = node.serve_handed(listener, restored, giver, shutdown.requested()).await;
         if let Some(agent) = agent {
             agent.stop().await;
         }

@@ -35,9 +35,17 @@ pub struct Process {
 }
 
 impl Process {
-    fn start(namespace: &Namespace, args: &[&str], log: PathBuf) -> Self {
+    /// `by` is a command that starts the binary: what stands behind it is the binary and its arguments.
+    fn start(namespace: &Namespace, by: &[String], args: &[&str], log: PathBuf) -> Self {
         let stderr = fs::File::create(&log).unwrap();
-        let mut command = Command::new(LARDER);
+        let mut command = match by {
+            [] => Command::new(LARDER),
+            [first, others @ ..] => {
+                let mut command = Command::new(first);
+                command.args(others).arg(LARDER);
+                command
+            }
+        };
         command.args(args).args(["--ready-line"]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
         let mut child = namespace.spawn(&mut command).unwrap();
         let mut line = String::new();
@@ -96,12 +104,26 @@ pub struct Spec<'a> {
     pub handoff: &'a str,
     /// Which nodes run an agent.
     pub agents: bool,
+    /// Further lines of `[node.handoff]`.
+    pub node: &'a str,
+    /// Commands that start the switch and the nodes: to take something from them that the machine has.
+    pub switch_by: Vec<String>,
+    pub nodes_by: Vec<String>,
 }
 
 impl Default for Spec<'_> {
     fn default() -> Self {
         let topology = TopologySpec { nodes: 3, port_range: (30_000, 60_999), ..TopologySpec::default() };
-        Self { topology, server: Server::Nginx, switch: "", handoff: "", agents: true }
+        Self {
+            topology,
+            server: Server::Nginx,
+            switch: "",
+            handoff: "",
+            agents: true,
+            node: "",
+            switch_by: Vec::new(),
+            nodes_by: Vec::new(),
+        }
     }
 }
 
@@ -112,6 +134,8 @@ pub struct Cluster {
     pub origins: Vec<Origin>,
     pub topology: Topology,
     pub content: Content,
+    switch_by: Vec<String>,
+    nodes_by: Vec<String>,
     folder: TempDir,
 }
 
@@ -120,8 +144,10 @@ impl Cluster {
     pub fn new(spec: &Spec<'_>, content: Content) -> Option<Self> {
         let topology = or_skip(Topology::new(&spec.topology))?;
         let folder = tempfile::tempdir().unwrap();
+        let (switch_by, nodes_by) = (spec.switch_by.clone(), spec.nodes_by.clone());
+        let (agents, origins) = (Vec::new(), Vec::new());
         let mut cluster =
-            Self { switch: None, agents: Vec::new(), origins: Vec::new(), topology, content, folder };
+            Self { switch: None, agents, origins, topology, content, switch_by, nodes_by, folder };
         let switch_key = cluster.key("switch");
         let mut nodes = String::new();
         for number in 0..cluster.topology.nodes.len() {
@@ -197,8 +223,9 @@ impl Cluster {
             Server::Larder => {
                 let text = format!(
                     "[node]\nname = \"{instance}\"\nlisten = \"[::]:80\"\n\
-                     root = \"{}\"\ncache.size = \"256MB\"\n[node.handoff]\n{handoff}\n[log]\nlevel = \"info\"\n",
+                     root = \"{}\"\ncache.size = \"256MB\"\n[node.handoff]\n{handoff}{}\n[log]\nlevel = \"info\"\n",
                     root.display(),
+                    spec.node,
                 );
                 fs::write(&config, text).unwrap();
             }
@@ -223,7 +250,8 @@ impl Cluster {
         let config = self.path(&format!("node{number}.toml"));
         let args = [role, "--config", config.to_str().unwrap()];
         let log = self.path(&format!("node{number}.log"));
-        self.agents[number] = Some(Process::start(&self.topology.nodes[number].namespace, &args, log));
+        self.agents[number] =
+            Some(Process::start(&self.topology.nodes[number].namespace, &self.nodes_by, &args, log));
     }
 
     /// Starts the switch and waits until nodes can be handed connections, if they can at all.
@@ -231,7 +259,7 @@ impl Cluster {
         let config = self.path("switch.toml");
         let args = ["switch", "--config", config.to_str().unwrap()];
         let log = self.path("switch.log");
-        self.switch = Some(Process::start(&self.topology.front().namespace, &args, log));
+        self.switch = Some(Process::start(&self.topology.front().namespace, &self.switch_by, &args, log));
         let agents = self.agents.iter().flatten().count();
         let until = Instant::now() + PATIENCE;
         while Instant::now() < until && agents > 0 {
@@ -246,11 +274,23 @@ impl Cluster {
 
     /// What the switch's admin interface answers.
     pub fn admin(&self, path: &str) -> String {
-        let path = path.to_owned();
+        self.ask("GET", path)
+    }
+
+    /// Tells the switch something by its admin interface.
+    pub fn post(&self, path: &str) -> String {
+        self.ask("POST", path)
+    }
+
+    fn ask(&self, method: &str, path: &str) -> String {
+        let (method, path) = (method.to_owned(), path.to_owned());
         let ask = move || -> std::io::Result<String> {
             use std::io::Write as _;
             let mut stream = std::net::TcpStream::connect("127.0.0.1:9900")?;
-            write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+            write!(
+                stream,
+                "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+            )?;
             let mut text = String::new();
             stream.read_to_string(&mut text)?;
             Ok(text)
