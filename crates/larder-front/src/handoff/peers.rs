@@ -274,8 +274,9 @@ impl Peers {
     }
 
     /// The node has named all its connections: what had been sent before it was asked the `asked`th time and is not among
-    /// them never arrived. What was sent later may still be on its way.
-    fn resolve(&self, node: NodeId, asked: u64, live: &HashSet<FlowKey>) {
+    /// them never arrived: those are returned. What was sent later may still be on its way.
+    fn resolve(&self, node: NodeId, asked: u64, live: &HashSet<FlowKey>) -> Vec<FlowKey> {
+        let mut refused = Vec::new();
         let mut moving = lock(&self.moving);
         let told = |m: &Moving| m.node == node && m.sent.is_some_and(|sent| sent < asked);
         let ids: Vec<u64> = moving.iter().filter(|(_, m)| told(m)).map(|(id, _)| *id).collect();
@@ -284,11 +285,13 @@ impl Peers {
                 let arrived = if live.contains(&key) {
                     Arrived::Restored
                 } else {
+                    refused.push(key);
                     Arrived::Refused("the node does not know the connection".to_owned())
                 };
                 let _ = answer.send(arrived);
             }
         }
+        refused
     }
 }
 
@@ -395,10 +398,12 @@ impl Edge {
         if !live.last {
             return;
         }
-        let named = std::mem::take(&mut *named);
+        let mut named = std::mem::take(&mut *named);
         // The list that comes unasked may be older than a move that was sent at once.
         if slot.lists.fetch_add(1, Relaxed) > 0 {
-            self.peers.resolve(node, slot.asked.load(Relaxed), &named);
+            let refused = self.peers.resolve(node, slot.asked.load(Relaxed), &named);
+            // They go on here; they are not lost.
+            named.extend(refused);
         }
         self.reconcile(shared, node, &named);
     }

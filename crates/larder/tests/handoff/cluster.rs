@@ -267,6 +267,11 @@ impl Cluster {
             if nodes.matches("\"channel\": \"up\"").count() >= agents {
                 return;
             }
+            // It cannot hand connections over, and has said so.
+            if self.switch.as_ref().is_some_and(|switch| switch.log().contains("mechanism=\"repair\" error"))
+            {
+                return;
+            }
             std::thread::sleep(Duration::from_millis(20));
         }
         assert!(agents == 0, "the nodes' channels are not up: {}\n{}", self.admin("/nodes"), self.logs());

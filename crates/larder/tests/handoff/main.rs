@@ -15,5 +15,6 @@ mod doctor;
 mod flood;
 mod origin;
 mod plans;
+mod races;
 mod sockets;
 mod verifier;

@@ -9,7 +9,6 @@ use std::time::Duration;
 use crate::client::{self, Manner, Plan, Setup, Tally};
 use crate::cluster::{Cluster, Server, Spec};
 use crate::content::{Content, Target};
-use crate::counters::counter;
 use crate::plans::mixed;
 
 const SIZES: [u64; 7] = [1, 100, 1_000, 10_000, 65_536, 300_000, 2_000_000];
@@ -25,29 +24,6 @@ fn cluster(handoff: &str, each: usize) -> Option<Cluster> {
 fn run(cluster: &Cluster, plans: &[Plan]) -> Tally {
     let tally = cluster.topology.client().namespace.run(|| client::run(plans, SETUP)).unwrap();
     println!("{tally}");
-    for (plan, fault) in tally.faults.iter().take(5) {
-        println!("{:?} {} {}: {fault}", plan.manner, plan.server, plan.same_port);
-    }
-    for line in cluster
-        .logs()
-        .lines()
-        .filter(|line| line.contains("not take") || line.contains("nothing was heard"))
-        .take(5)
-    {
-        println!("{line}");
-    }
-    let counted = |namespace| {
-        ["TcpRetransSegs", "TcpExtTCPTimeouts", "TcpExtTCPLossProbes", "TcpOutRsts"]
-            .map(|name| counter(namespace, name))
-    };
-    println!(
-        "client {:?}, front {:?}",
-        counted(&cluster.topology.client().namespace),
-        counted(&cluster.topology.front().namespace)
-    );
-    for node in &cluster.topology.nodes {
-        println!("node {:?}", counted(&node.namespace));
-    }
     for line in cluster.admin("/metrics").lines().filter(|line| line.starts_with(DELIVERIES)) {
         println!("{line}");
     }
@@ -60,13 +36,6 @@ fn connections_of_all_manners_move() {
     let settings = "mechanism = \"repair\"\nrepair_min = \"0B\"\nlocality_lost_max = 1.0";
     let Some(cluster) = cluster(settings, 3) else { return };
     let plans = mixed(11, 2_000, &cluster.service(), &cluster.content.targets);
-    if std::env::var_os("LARDER_BY_MANNER").is_some() {
-        for manner in 0..8 {
-            let some: Vec<Plan> = plans.iter().skip(manner).step_by(8).take(80).cloned().collect();
-            println!("{:?}", some[0].manner);
-            run(&cluster, &some);
-        }
-    }
     run(&cluster, &plans).assert_faultless();
     let moved = cluster.metric(DELIVERIES, &["mechanism=\"repair\"", "why=\"repair\""]);
     // One in eight is split, and its header may come in two.
@@ -124,8 +93,9 @@ fn a_switch_that_loses_its_channels_loses_no_connection() {
         let namespace = &cluster.topology.client().namespace;
         let load = scope.spawn(|| namespace.run(|| client::run_while(&plans, SETUP, &go)).unwrap());
         let front = &cluster.topology.front().namespace;
-        for _ in 0..5 {
-            thread::sleep(Duration::from_millis(400));
+        // Each attempt to connect again waits longer than the one before.
+        for _ in 0..3 {
+            thread::sleep(Duration::from_millis(700));
             // Ends the switch's side of the channels: to it they have broken.
             let cut = front.run(|| {
                 std::process::Command::new("ss").args(["-K", "dport", "=", ":7946"]).output().unwrap()
@@ -141,7 +111,7 @@ fn a_switch_that_loses_its_channels_loses_no_connection() {
     let moved = cluster.metric(DELIVERIES, &["mechanism=\"repair\""]);
     let without = cluster.metric(DELIVERIES, &["why=\"channel\""]);
     println!("{moved} moved, {without} relayed for want of a channel");
-    assert!(moved > 500, "{moved} moved\n{}", cluster.logs());
+    assert!(moved > 200, "{moved} moved\n{}", cluster.logs());
     assert!(cluster.logs().contains("control channel is down"));
 }
 
