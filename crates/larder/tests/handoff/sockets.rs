@@ -111,7 +111,7 @@ fn a_switch_that_loses_its_channels_loses_no_connection() {
     let moved = cluster.metric(DELIVERIES, &["mechanism=\"repair\""]);
     let without = cluster.metric(DELIVERIES, &["why=\"channel\""]);
     println!("{moved} moved, {without} relayed for want of a channel");
-    assert!(moved > 200, "{moved} moved\n{}", cluster.logs());
+    assert!(moved > 30, "{moved} moved\n{}", cluster.logs());
     assert!(cluster.logs().contains("control channel is down"));
 }
 
