@@ -10,6 +10,7 @@
 
 use crate::config::Limits;
 use crate::lateral::Later;
+use crate::server::Arrived;
 use crate::stats::Counters;
 use bytes::{Buf as _, Bytes};
 use hyper::rt::{Read, ReadBufCursor, Write};
@@ -34,22 +35,36 @@ pub(crate) struct Shared {
     finishing: AtomicU64,
     /// Of a connection that a front-end has handed over: it has decided by the first request alone.
     handed: Option<Later>,
+    /// Whether the client is told of no end: the connection goes on elsewhere.
+    open: AtomicBool,
 }
 
 impl Shared {
-    pub(crate) fn new(counters: Arc<Counters>, handed: Option<Later>) -> Arc<Self> {
+    /// Of a connection; `used` if it has had requests elsewhere.
+    pub(crate) fn new(counters: Arc<Counters>, handed: Option<Later>, used: bool) -> Arc<Self> {
         Arc::new(Self {
             counters,
             handed,
             busy: AtomicBool::new(false),
-            used: AtomicBool::new(false),
+            used: AtomicBool::new(used),
             finishing: AtomicU64::new(0),
+            open: AtomicBool::new(false),
         })
     }
 
     /// Whether no request has been read yet.
     pub(crate) fn is_unused(&self) -> bool {
         !self.used.load(Relaxed)
+    }
+
+    /// Whether a request has been answered to its last byte and no other one has been read.
+    pub(crate) fn rests(&self) -> bool {
+        self.used.load(Relaxed) && !self.busy.load(Relaxed) && self.finishing.load(Relaxed) == 0
+    }
+
+    /// From here on the end of hyper's work is not that of the connection.
+    pub(crate) fn keep_open(&self) {
+        self.open.store(true, Relaxed);
     }
 
     /// Notes that a head has been read.
@@ -164,6 +179,15 @@ impl Socket {
             read_armed: true,
             write_timer: None,
         }
+    }
+
+    /// The connection with what has been read of it, `read` before what is left here; nothing if it cannot go on.
+    pub(crate) fn into_resting(self, read: Bytes, handed: Option<Later>) -> Option<Arrived> {
+        if !self.unsent.is_empty() {
+            return None;
+        }
+        let first = if self.first.is_empty() { read } else { [read, self.first].concat().into() };
+        Some(Arrived { stream: self.stream.into_inner(), first, unsent: Bytes::new(), used: true, handed })
     }
 
     /// Called when the socket has nothing to read.
@@ -285,6 +309,9 @@ impl Write for Socket {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.shared.open.load(Relaxed) {
+            return Poll::Ready(Ok(()));
+        }
         ready!(self.poll_unsent_in_time(cx))?;
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }

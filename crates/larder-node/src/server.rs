@@ -8,14 +8,15 @@ use crate::connection::{Shared, Socket};
 use crate::lateral::{Later, Lateral, LateralConfig};
 use crate::node::{Node, NodeError};
 use bytes::Bytes;
-use hyper::server::conn::http1;
+use hyper::server::conn::http1::{self, Parts};
 use hyper::service::service_fn;
-use larder_handoff::agent::Restored;
+use larder_handoff::agent::{Giver, Resting, Restored};
 use rustix::io::Errno;
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -75,12 +76,12 @@ impl Node {
         let connections_max = self.limits.connections_max;
         let places = Arc::new(Semaphore::new(connections_max as usize));
         let (phase, _) = watch::channel(Phase::Serving);
-        let Handed { restored, services, lateral } = handed;
+        let Handed { restored, services, lateral, giver } = handed;
         let known =
             Known { services, lateral: lateral.map(|config| Arc::new(Lateral::new(config, &self.name))) };
         tracing::info!(node = %self.describe(), "serving");
         {
-            let accepting = self.accept(&listener, (restored, known), &places, &phase);
+            let accepting = self.accept(&listener, (restored, known), giver, &places, &phase);
             tokio::pin!(accepting, shutdown);
             tokio::select! {
                 error = &mut accepting => return Err(NodeError::Listener(error)),
@@ -105,6 +106,7 @@ impl Node {
         self: &Arc<Self>,
         listener: &TcpListener,
         (mut restored, known): (mpsc::Receiver<Restored>, Known),
+        giver: Option<Giver>,
         places: &Arc<Semaphore>,
         phase: &watch::Sender<Phase>,
     ) -> io::Error {
@@ -128,8 +130,9 @@ impl Node {
             match Arc::clone(places).try_acquire_owned() {
                 Ok(place) => {
                     self.counters.connections_accepted.add(1);
+                    let (phase, giver) = (phase.subscribe(), giver.clone());
                     let connection =
-                        Arc::clone(self).connection(builder.clone(), arrived, place, phase.subscribe());
+                        Arc::clone(self).connection(builder.clone(), arrived, place, phase, giver);
                     tokio::spawn(connection);
                 }
                 Err(_) => {
@@ -145,43 +148,86 @@ impl Node {
     async fn connection(
         self: Arc<Self>,
         mut builder: http1::Builder,
-        arrived: Arrived,
+        mut arrived: Arrived,
         _place: OwnedSemaphorePermit,
         mut phase: watch::Receiver<Phase>,
+        mut giver: Option<Giver>,
     ) {
-        let Arrived { stream, first, unsent, handed } = arrived;
         // A client that ends its side (RFC 9112 section 9.6) may still read, and cannot be told from one that is gone. From a
         // front-end that relays it means that nobody waits any more, and what is under way ends.
-        builder.half_close(handed.is_some());
+        builder.half_close(arrived.handed.is_some());
         // Fails only for a connection that is gone already.
-        let _ = stream.set_nodelay(true);
+        let _ = arrived.stream.set_nodelay(true);
         let counters = Arc::clone(&self.counters);
         counters.connections.rise();
-        let shared = Shared::new(Arc::clone(&counters), handed);
+        while let Some(resting) = self.serve_connection(&builder, arrived, &mut phase, giver.as_mut()).await {
+            let Some(giver) = &giver else { break };
+            // Nobody takes it: it goes on here, or ends if this node drains.
+            match resting.give(giver).await {
+                Some(back) if *phase.borrow() == Phase::Serving => arrived = back,
+                _ => break,
+            }
+        }
+        counters.connections.fall(1);
+    }
+
+    /// Serves a connection to its end, or until it rests and is to be given up.
+    async fn serve_connection(
+        self: &Arc<Self>,
+        builder: &http1::Builder,
+        arrived: Arrived,
+        phase: &mut watch::Receiver<Phase>,
+        giver: Option<&mut Giver>,
+    ) -> Option<Arrived> {
+        let Arrived { stream, first, unsent, used, handed } = arrived;
+        // One that came by relay is the front-end's to end.
+        let can_give = giver.is_some() && handed.is_some();
+        let shared = Shared::new(Arc::clone(&self.counters), handed.clone(), used);
         let socket = Socket::new(stream, first, unsent, Arc::clone(&shared), &self.limits);
-        let requests = Arc::clone(&shared);
+        let (node, requests) = (Arc::clone(self), Arc::clone(&shared));
         let service = service_fn(move |request| {
-            let reply = Arc::clone(&self).handle(Arc::clone(&requests), request);
+            let reply = Arc::clone(&node).handle(Arc::clone(&requests), request);
             async move { Ok::<_, Infallible>(reply.await) }
         });
-        let mut connection = std::pin::pin!(builder.serve_connection(socket, service));
+        let mut connection = builder.serve_connection(socket, service);
+        let released = async {
+            match giver {
+                Some(giver) => loop {
+                    giver.released().await;
+                    if shared.rests() {
+                        break;
+                    }
+                },
+                None => std::future::pending().await,
+            }
+        };
         let ended = tokio::select! {
             biased;
             // Errors are the client's: what it sent is no HTTP, or it went away. Deadlines are counted where they
             // pass.
             _ = &mut connection => true,
             _ = phase.wait_for(|phase| *phase != Phase::Serving) => false,
+            () = released => false,
         };
         // hyper closes a connection between two requests, and would wait for the first one of a new connection.
-        if !ended && !shared.is_unused() {
-            connection.as_mut().graceful_shutdown();
-            tokio::select! {
-                biased;
-                _ = &mut connection => {}
-                _ = phase.wait_for(|phase| *phase == Phase::Aborting) => {}
-            }
+        if ended || shared.is_unused() {
+            return None;
         }
-        counters.connections.fall(1);
+        let rests = can_give && shared.rests();
+        Pin::new(&mut connection).graceful_shutdown();
+        if rests {
+            // Nothing is under way, so this does not wait.
+            shared.keep_open();
+            let given_up = (&mut connection).await;
+            let Parts { io, read_buf, .. } = connection.into_parts();
+            return given_up.ok().and_then(|()| io.into_resting(read_buf, handed));
+        }
+        tokio::select! {
+            biased;
+            _ = &mut connection => {}
+            _ = phase.wait_for(|phase| *phase == Phase::Aborting) => {}
+        }
+        None
     }
 
     fn refusal(&self) -> Vec<u8> {
@@ -195,14 +241,16 @@ impl Node {
 }
 
 /// A connection to be served.
-struct Arrived {
-    stream: TcpStream,
+pub(crate) struct Arrived {
+    pub(crate) stream: TcpStream,
     /// The client's bytes that come before what the socket delivers.
-    first: Bytes,
+    pub(crate) first: Bytes,
     /// Bytes to be written before anything else.
-    unsent: Bytes,
+    pub(crate) unsent: Bytes,
+    /// It has had requests before.
+    pub(crate) used: bool,
     /// A front-end has handed it over.
-    handed: Option<Later>,
+    pub(crate) handed: Option<Later>,
 }
 
 /// Connections that front-ends hand over.
@@ -214,12 +262,15 @@ pub struct Handed {
     pub services: Vec<SocketAddr>,
     /// How later requests that belong to other nodes are fetched from there; `None`: they are served here.
     pub lateral: Option<LateralConfig>,
+    /// Gives connections that rest between two requests up to other nodes when a front-end asks for it, and when this
+    /// node drains; `None`: they end then.
+    pub giver: Option<Giver>,
 }
 
 impl Handed {
     /// None are.
     pub fn none() -> Self {
-        Self { restored: mpsc::channel(1).1, services: Vec::new(), lateral: None }
+        Self { restored: mpsc::channel(1).1, services: Vec::new(), lateral: None, giver: None }
     }
 }
 
@@ -235,7 +286,7 @@ impl Known {
         let of = |local: SocketAddr| SocketAddr::new(local.ip().to_canonical(), local.port());
         let service = local.map(of).filter(|local| self.services.contains(local));
         let handed = service.map(|service| Later { service, lateral: self.lateral.clone() });
-        Arrived { stream, first: Bytes::new(), unsent: Bytes::new(), handed }
+        Arrived { stream, first: Bytes::new(), unsent: Bytes::new(), used: false, handed }
     }
 
     fn restored(&self, restored: Restored) -> io::Result<Arrived> {
@@ -243,7 +294,26 @@ impl Known {
         let stream = std::net::TcpStream::from(restored.socket);
         stream.set_nonblocking(true)?;
         let stream = TcpStream::from_std(stream)?;
-        Ok(Arrived { stream, first: restored.first.into(), unsent: restored.unsent.into(), handed })
+        let (first, unsent) = (restored.first.into(), restored.unsent.into());
+        Ok(Arrived { stream, first, unsent, used: false, handed })
+    }
+}
+
+impl Arrived {
+    /// Gives the connection up to another node; comes back if none takes it, unless it has ended.
+    async fn give(self, giver: &Giver) -> Option<Self> {
+        let (used, handed) = (true, self.handed);
+        let (client, server) = (self.stream.peer_addr().ok()?, self.stream.local_addr().ok()?);
+        let canonical = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
+        let resting = Resting {
+            client: canonical(client),
+            server: canonical(server),
+            socket: self.stream.into_std().ok()?.into(),
+            unread: self.first.to_vec(),
+        };
+        let Resting { socket, unread, .. } = giver.give(resting).await?;
+        let stream = TcpStream::from_std(std::net::TcpStream::from(socket)).ok()?;
+        Some(Self { stream, first: unread.into(), unsent: Bytes::new(), used, handed })
     }
 }
 

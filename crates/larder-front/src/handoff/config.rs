@@ -3,6 +3,7 @@
 use super::mechanism::Setting;
 use crate::config::ConfigError;
 use larder_handoff::channel::identity::{Identity, PublicKey};
+use larder_handoff::repair::Mends;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -67,6 +68,8 @@ pub struct HandoffConfig {
     pub locality_lost_max: f64,
     /// Whether TLS is passed through by server name. Default true.
     pub tls: bool,
+    /// Which races of moved sockets are mended. Default all; only tests switch one off.
+    pub mends: Mends,
 }
 
 impl Default for HandoffConfig {
@@ -90,6 +93,7 @@ impl Default for HandoffConfig {
             repair_bytes_min: 16_384,
             locality_lost_max: 0.2,
             tls: true,
+            mends: Mends::default(),
         }
     }
 }

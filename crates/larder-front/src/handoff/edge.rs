@@ -16,6 +16,7 @@ use super::first::{self, Asked, First};
 use super::held::{Holding, Wait};
 use super::learned::Learned;
 use super::mechanism::{Delivery, Facts, Mechanism, Speaks, Why};
+use super::passing::AllPassing;
 use super::peers::Peers;
 use super::table::{End, Handed, Table, Text};
 use crate::lease::Lease;
@@ -82,6 +83,8 @@ pub(crate) struct Edge {
     pub(super) table: Mutex<Table>,
     holding: Mutex<Holding>,
     placed: Mutex<HashMap<FlowKey, Placed>>,
+    /// Connections on their way from one node to another.
+    pub(super) passing: Mutex<AllPassing>,
     pub(super) learned: Learned,
     pub(crate) counts: Counts,
 }
@@ -119,6 +122,7 @@ impl Edge {
             table: Mutex::default(),
             holding: Mutex::default(),
             placed: Mutex::default(),
+            passing: Mutex::default(),
             learned,
             counts: Counts::default(),
         }
@@ -340,21 +344,9 @@ impl Edge {
         delivery: Delivery,
         text: Option<Arc<Text>>,
     ) {
-        let Started { lease, request, decision } = started;
         self.counts.delivered(delivery);
-        shared.metrics.handed(decision, request);
-        let opened = shared.clock.now();
-        let handed = Handed {
-            lease,
-            request,
-            decision,
-            delivery,
-            opened,
-            text,
-            idle: false,
-            rested: false,
-            half_closed: None,
-        };
+        shared.metrics.handed(started.decision, started.request);
+        let handed = Handed::new(started, delivery, shared.clock.now(), text);
         let before = lock(&self.table).put(key, handed);
         if let Some(before) = before {
             self.finish(shared, key, before, End::Replaced);
@@ -521,6 +513,8 @@ impl Edge {
         }
         let ours = lock(&self.table).get_mut(key).is_some_and(|handed| handed.decision.node == node);
         if ours {
+            // The client's FIN may have come before the plane knew the connection, or never, if the node has reset it.
+            self.fabric.set_ended(key);
             self.end(shared, key, End::Closed);
         }
     }

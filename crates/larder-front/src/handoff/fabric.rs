@@ -63,6 +63,8 @@ pub(crate) trait Fabric: Send + Sync + Debug {
     fn each_flow(&self, visit: &mut dyn FnMut(FlowKey, abi::Flow));
     /// Marks a connection as idle; its next request is told ([`Told::Woke`]).
     fn set_idle(&self, key: FlowKey);
+    /// Marks a connection as one that has ended; its late packets still go to its node.
+    fn set_ended(&self, key: FlowKey);
     /// Sends a packet on to a node, as the plane would.
     fn forward(&self, node: NodeId, packet: &[u8]) -> io::Result<()>;
     /// Gives a packet to this host's own stack, as if it had just come in.
@@ -110,6 +112,8 @@ impl Fabric for Nothing {
     fn each_flow(&self, _visit: &mut dyn FnMut(FlowKey, abi::Flow)) {}
 
     fn set_idle(&self, _key: FlowKey) {}
+
+    fn set_ended(&self, _key: FlowKey) {}
 
     fn forward(&self, _node: NodeId, _packet: &[u8]) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())

@@ -207,6 +207,12 @@ impl Fabric for Machine {
         }
     }
 
+    fn set_ended(&self, key: FlowKey) {
+        if let Err(error) = self.plane.add_flags(key, flow_flag::CLIENT_FIN | flow_flag::TOLD) {
+            tracing::debug!(%error, %key, "a connection could not be marked as ended");
+        }
+    }
+
     fn forward(&self, node: NodeId, packet: &[u8]) -> io::Result<()> {
         self.plane.forward(node.0, packet)
     }

@@ -195,11 +195,13 @@ pub enum Why {
     Failed,
     /// It was there before this switch started, or had been forgotten.
     Adopted,
+    /// Its node drains: another one has it now. Counted beside how it was delivered first.
+    Drain,
 }
 
 impl Why {
     /// Every reason.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Configured,
         Self::Http2,
         Self::Unreadable,
@@ -217,6 +219,7 @@ impl Why {
         Self::Refused,
         Self::Failed,
         Self::Adopted,
+        Self::Drain,
     ];
 
     /// The word used in logs and metric labels.
@@ -239,6 +242,7 @@ impl Why {
             Self::Refused => "refused",
             Self::Failed => "failed",
             Self::Adopted => "adopted",
+            Self::Drain => "drain",
         }
     }
 }

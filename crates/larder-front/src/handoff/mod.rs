@@ -17,6 +17,7 @@ mod log;
 mod machine;
 mod mechanism;
 mod moving;
+mod passing;
 mod peers;
 mod run;
 mod splice;

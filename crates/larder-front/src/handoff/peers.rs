@@ -73,6 +73,10 @@ struct Slot {
     /// When it is asked again, for some that it did not name were too young to tell.
     ask_at: Mutex<Option<Time>>,
     dead: AtomicBool,
+    /// How often it has been asked for all. Counted, as moves are sent, while `channel` is locked.
+    asked: AtomicU64,
+    /// Lists it has ended since its channel came up. The first one it sends unasked.
+    lists: AtomicU64,
 }
 
 /// What became of a socket on its way to a node.
@@ -88,6 +92,8 @@ pub(crate) enum Arrived {
 struct Moving {
     node: NodeId,
     key: FlowKey,
+    /// How often the node had been asked for all its connections when this one was sent; `None` before.
+    sent: Option<u64>,
     answer: oneshot::Sender<Arrived>,
 }
 
@@ -249,8 +255,40 @@ impl Peers {
     pub(crate) fn begin_move(&self, node: NodeId, key: FlowKey) -> (u64, oneshot::Receiver<Arrived>) {
         let (answer, arrived) = oneshot::channel();
         let id = self.next_move.fetch_add(1, Relaxed);
-        lock(&self.moving).insert(id, Moving { node, key, answer });
+        lock(&self.moving).insert(id, Moving { node, key, sent: None, answer });
         (id, arrived)
+    }
+
+    /// Sends the message that moves a socket.
+    pub(crate) fn send_move(&self, id: u64, message: &ToNode) -> Result<(), SendError> {
+        let node = lock(&self.moving).get(&id).map(|moving| moving.node).ok_or(SendError::Down)?;
+        let slot = self.slot(node).ok_or(SendError::Down)?;
+        let channel = lock(&slot.channel);
+        let asked = slot.asked.load(Relaxed);
+        // Noted first: the answer may come at once.
+        if let Some(moving) = lock(&self.moving).get_mut(&id) {
+            moving.sent = Some(asked);
+        }
+        channel.as_ref().ok_or(SendError::Down)?.send(message)
+    }
+
+    /// Asks a node for all its connections. Its answer tells of every move that was sent before.
+    fn ask(&self, slot: &Slot) {
+        let channel = lock(&slot.channel);
+        slot.asked.fetch_add(1, Relaxed);
+        // Down again: it will be asked when it is up.
+        let _ = channel.as_ref().map(|channel| channel.send(&ToNode::Live));
+    }
+
+    /// Whether a connection is on its way to a node.
+    pub(super) fn is_moving(&self, key: FlowKey) -> bool {
+        lock(&self.moving).values().any(|moving| moving.key == key)
+    }
+
+    /// What is on its way to a dead node is lost.
+    pub(crate) fn give_up_moves(&self, node: NodeId) {
+        // Dropping the sender says that nothing will be heard.
+        lock(&self.moving).retain(|_, moving| moving.node != node);
     }
 
     /// The answer is waited for no more.
@@ -269,20 +307,25 @@ impl Peers {
         }
     }
 
-    /// The node has named all its connections: what was on its way and is not among them never arrived.
-    fn resolve(&self, node: NodeId, live: &HashSet<FlowKey>) {
+    /// The node has named all its connections: what had been sent before it was asked the `asked`th time and is not among
+    /// them never arrived: those are returned. What was sent later may still be on its way.
+    fn resolve(&self, node: NodeId, asked: u64, live: &HashSet<FlowKey>) -> Vec<FlowKey> {
+        let mut refused = Vec::new();
         let mut moving = lock(&self.moving);
-        let ids: Vec<u64> = moving.iter().filter(|(_, m)| m.node == node).map(|(id, _)| *id).collect();
+        let told = |m: &Moving| m.node == node && m.sent.is_some_and(|sent| sent < asked);
+        let ids: Vec<u64> = moving.iter().filter(|(_, m)| told(m)).map(|(id, _)| *id).collect();
         for id in ids {
             if let Some(Moving { key, answer, .. }) = moving.remove(&id) {
                 let arrived = if live.contains(&key) {
                     Arrived::Restored
                 } else {
+                    refused.push(key);
                     Arrived::Refused("the node does not know the connection".to_owned())
                 };
                 let _ = answer.send(arrived);
             }
         }
+        refused
     }
 }
 
@@ -339,8 +382,9 @@ impl Edge {
             tracing::info!(node = name.as_deref(), "the node has started anew");
         }
         lock(&slot.live).clear();
+        slot.lists.store(0, Relaxed);
         // The answer says which connections are there, and so which are not.
-        let _ = self.peers.send(node, &ToNode::Live);
+        self.peers.ask(slot);
     }
 
     fn link(&self, shared: &Shared, node: NodeId, welcome: &Welcome) -> bool {
@@ -363,7 +407,7 @@ impl Edge {
         tracing::warn!(node = name.as_deref(), why, "control channel is down");
     }
 
-    fn node_says(&self, shared: &Arc<Shared>, node: NodeId, message: FromNode) {
+    fn node_says(self: &Arc<Self>, shared: &Arc<Shared>, node: NodeId, message: FromNode) {
         match message {
             FromNode::Closed(connections) => {
                 for socket in connections {
@@ -383,6 +427,9 @@ impl Edge {
                 self.peers.answer(node, id, Arrived::Refused(format!("{why:?}: {detail}")));
             }
             FromNode::Where(question) => self.tell_where(shared, node, &question),
+            FromNode::Leave(connection) => self.leave(shared, node, connection),
+            FromNode::Move(handoff) => self.pass(shared, node, handoff),
+            FromNode::Stay(connection) => self.stay(node, connection),
             FromNode::Load(_) | FromNode::Welcome(_) | FromNode::Pong(_) => {}
         }
     }
@@ -395,8 +442,13 @@ impl Edge {
         if !live.last {
             return;
         }
-        let named = std::mem::take(&mut *named);
-        self.peers.resolve(node, &named);
+        let mut named = std::mem::take(&mut *named);
+        // The list that comes unasked may be older than a move that was sent at once.
+        if slot.lists.fetch_add(1, Relaxed) > 0 {
+            let refused = self.peers.resolve(node, slot.asked.load(Relaxed), &named);
+            // They go on here; they are not lost.
+            named.extend(refused);
+        }
         self.reconcile(shared, node, &named);
     }
 

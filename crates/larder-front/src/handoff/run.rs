@@ -70,8 +70,8 @@ impl Edge {
             id,
             address: *address,
             cookie,
-            stash: config.setting.allows_repair(),
-            grace: true,
+            stash: config.setting.allows_repair() && config.mends.stash_early,
+            grace: cookie || config.mends.stash_early,
         });
         let hello = Hello {
             name: config.name.clone(),

@@ -85,6 +85,7 @@ impl Edge {
         self.counts.unaccepted(unaccepted);
         self.peers.ask_doubtful(shared.clock.now());
         self.bury(shared, false);
+        self.sweep_passing(shared);
     }
 
     /// Looks at every connection the plane knows: those that are over, those that came from before a restart; and at
@@ -162,6 +163,7 @@ impl Edge {
             idle: false,
             rested: true,
             half_closed: None,
+            first_ack: None,
         };
         self.counts.delivered(handed.delivery);
         let before = lock(&self.table).put(key, handed);
@@ -182,7 +184,9 @@ impl Edge {
             }
             let proven = self.fabric.flow(key).is_none_or(|flow| flow.flags & flow_flag::ACKED != 0);
             let grace = if proven { grace } else { UNPROVEN_FOR };
-            if lock(&self.table).get_mut(key).is_none_or(|handed| now.since(handed.opened) < grace) {
+            let young = lock(&self.table).get_mut(key).is_none_or(|handed| now.since(handed.opened) < grace);
+            // On its way there, it may be too young for this list.
+            if young || self.peers.is_moving(key) {
                 doubtful = true;
             } else {
                 self.lose(shared, key);
@@ -203,6 +207,9 @@ impl Edge {
         for row in shared.dispatcher.nodes().rows() {
             let dead = self.is_dead(shared, row.id);
             let died = self.peers.note_dead(row.id, dead);
+            if dead {
+                self.peers.give_up_moves(row.id);
+            }
             if dead && (died || !newly) {
                 let keys = lock(&self.table).of_node(row.id);
                 keys.into_iter().for_each(|key| self.lose(shared, key));
@@ -222,8 +229,14 @@ impl Edge {
     pub(super) fn finish(&self, shared: &Shared, key: FlowKey, mut handed: Handed, end: End) {
         let now = shared.clock.now();
         let flow = self.fabric.flow(key);
-        let bytes = flow.map(|flow| u64::from(flow.last_ack.wrapping_sub(flow.first_ack)).saturating_sub(1));
-        let requests = flow.map_or(0, |flow| flow.requests);
+        // Of a moved connection the plane has not seen the first request, and perhaps no acknowledgement before the last.
+        let (first_ack, unseen) = (handed.first_ack, u32::from(handed.first_ack.is_some()));
+        let flow = flow.filter(|flow| flow.packets > 0);
+        let bytes = flow.map(|flow| {
+            let first_ack = first_ack.unwrap_or(flow.first_ack);
+            u64::from(flow.last_ack.wrapping_sub(first_ack)).saturating_sub(1)
+        });
+        let requests = flow.map_or(0, |flow| flow.requests) + unseen;
         let node = handed.decision.node;
         if end == End::Closed
             && requests <= 1
@@ -236,6 +249,9 @@ impl Edge {
             }
         }
         handed.lease.release(now);
+        if !self.config.mends.entry_outlives {
+            self.fabric.remove_flow(key);
+        }
         self.counts.ended(end);
         let total = now - handed.opened;
         shared.metrics.handed_ended(&HandedEnd { node, bytes: bytes.unwrap_or(0), total });

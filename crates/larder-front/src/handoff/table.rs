@@ -4,6 +4,7 @@
 //! or RST) and told by the node; a connection without packets for a while counts as idle, gives its load back and
 //! takes it again with its next request; one that stays silent is forgotten.
 
+use super::edge::Started;
 use super::mechanism::Delivery;
 use crate::lease::Lease;
 use larder_core::{Decision, NodeId, Request, Time};
@@ -35,6 +36,27 @@ pub(crate) struct Handed {
     pub(crate) rested: bool,
     /// When the client's FIN was seen while the node may still be sending.
     pub(crate) half_closed: Option<Time>,
+    /// Of a moved connection, the number of the reply's first byte.
+    pub(crate) first_ack: Option<u32>,
+}
+
+impl Handed {
+    /// A connection that begins `now`.
+    pub(crate) fn new(started: Started, delivery: Delivery, now: Time, text: Option<Arc<Text>>) -> Self {
+        let Started { lease, request, decision } = started;
+        Self {
+            lease,
+            request,
+            decision,
+            delivery,
+            opened: now,
+            text,
+            idle: false,
+            rested: false,
+            half_closed: None,
+            first_ack: None,
+        }
+    }
 }
 
 /// How a connection ended.

@@ -77,6 +77,8 @@ impl Fabric for Paper {
         }
     }
 
+    fn set_ended(&self, _key: FlowKey) {}
+
     fn set_idle(&self, key: FlowKey) {
         lock(&self.0).idle.push(key);
     }

@@ -2,6 +2,7 @@
 
 use super::asker::{Ask, Waiting};
 use super::interface::Interface;
+use super::leaving::{Leavers, Leaving};
 use super::link::{From, Input, Link};
 use super::load::CpuMeter;
 use super::stash::{Now, Stash};
@@ -15,8 +16,9 @@ use crate::channel::message::{
 };
 use crate::channel::server::{Peer, Server};
 use crate::channel::whereabouts::Where;
+use crate::plane::now_ns;
 use crate::{FlowKey, Readiness};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -34,7 +36,7 @@ const DRAINS_MAX: usize = 8;
 const PEERS_MAX: usize = 16;
 
 /// A front-end that is connected.
-struct Front {
+pub(super) struct Front {
     link: Link,
     /// Ended connections not told yet.
     closed: Vec<Socket>,
@@ -45,13 +47,15 @@ struct Front {
 pub(super) struct Core {
     welcome: Welcome,
     timing: Timing,
-    forwarding: Option<Arc<dyn Forwarding>>,
+    pub(super) forwarding: Option<Arc<dyn Forwarding>>,
     sockets: Option<mpsc::Sender<Restored>>,
-    switches: Switches,
+    pub(super) switches: Switches,
     in_kernel: Wanted,
-    fronts: BTreeMap<PublicKey, Front>,
+    pub(super) fronts: BTreeMap<PublicKey, Front>,
     links: u64,
-    stash: Stash,
+    pub(super) stash: Stash,
+    /// Connections that are being given up.
+    pub(super) leaving: HashMap<FlowKey, Leaving>,
     asked: Waiting,
     cpu: CpuMeter,
     closed_at: Option<Instant>,
@@ -93,6 +97,7 @@ impl Core {
             links: 0,
             stash: Stash::default(),
             asked: Waiting::default(),
+            leaving: HashMap::new(),
             cpu: CpuMeter::default(),
             closed_at: None,
             more_at: None,
@@ -116,8 +121,10 @@ impl Core {
         server: Server,
         events: Option<Readiness>,
         mut asks: mpsc::Receiver<Ask>,
+        leavers: Leavers,
         mut stopped: oneshot::Receiver<()>,
     ) {
+        let Leavers { mut leavers, release } = leavers;
         let (inputs_in, mut inputs) = mpsc::channel(INPUTS_MAX);
         let (peers_in, mut peers) = mpsc::channel(PEERS_MAX);
         let accepting = tokio::spawn(server.run(peers_in));
@@ -132,8 +139,14 @@ impl Core {
                     self.drain();
                 }
                 Some(peer) = peers.recv() => self.connected(peer, &inputs_in),
-                Some(input) = inputs.recv() => self.input(input),
-                Some(ask) = asks.recv() => self.ask(ask),
+                Some(input) = inputs.recv() => {
+                    if matches!(input.message, Some(ToNode::Release)) {
+                        release.send_modify(|times| *times += 1);
+                    }
+                    self.input(input);
+                }
+                Some(ask) = asks.recv() => self.inquire(ask),
+                Some(leaver) = leavers.recv() => self.leave(leaver),
                 () = tokio::time::sleep_until(self.due().into()) => self.tick(Instant::now()),
             }
         }
@@ -160,6 +173,7 @@ impl Core {
         if self.load_at <= now {
             self.load_at = now + LOAD_EVERY;
             self.report_load();
+            self.expire_leaving(now);
         }
     }
 
@@ -179,6 +193,7 @@ impl Core {
         }
         self.tell(key, &FromNode::Welcome(Welcome { accepted, ..self.welcome.clone() }));
         self.tell_live(key);
+        self.ask_again(key);
     }
 
     fn input(&mut self, input: Input) {
@@ -207,13 +222,19 @@ impl Core {
             }
             Some(ToNode::Has(has)) => self.asked.answered(key, has),
             Some(ToNode::Ping(number)) => self.tell(key, &FromNode::Pong(number)),
-            // The link lets no second one through.
-            Some(ToNode::Hello(_)) => {}
+            Some(message @ (ToNode::Give(_) | ToNode::Taken(_) | ToNode::Keep(_))) => {
+                // What came before it is in the stash then.
+                self.drain();
+                self.passed(key, &message);
+            }
+            // The link lets no second hello through; who waits for a release is told by the loop.
+            Some(ToNode::Hello(_) | ToNode::Release) => {}
         }
     }
 
     fn disconnected(&mut self, key: PublicKey) {
         self.forget(key);
+        self.unasked(key);
         self.apply(None);
     }
 
@@ -225,7 +246,7 @@ impl Core {
 
     /// Passes a question on to a front-end that has the listen address. Where there is none the answer's sender is dropped,
     /// which is the answer.
-    fn ask(&mut self, ask: Ask) {
+    fn inquire(&mut self, ask: Ask) {
         let Ask { service, asked, answer } = ask;
         let front = self.fronts.keys().find(|key| self.switches.has(**key, service)).copied();
         if let Some(front) = front {
@@ -235,7 +256,7 @@ impl Core {
     }
 
     /// A connection by the node's numbers.
-    fn flow(&self, key: PublicKey, connection: Connection) -> Option<FlowKey> {
+    pub(super) fn flow(&self, key: PublicKey, connection: Connection) -> Option<FlowKey> {
         self.switches.ours(key, connection.service).map(|ours| FlowKey::new(connection.client, ours))
     }
 
@@ -267,8 +288,11 @@ impl Core {
             mpsc::error::TrySendError::Closed(_) => no(Refusal::Unsupported),
         })?;
         let (checkpoint, request) = (&handoff.checkpoint.0, &handoff.request.0);
-        let mut restored = forwarding.restore(Moved { client: flow.client, server, checkpoint, request })?;
-        let packets = self.stash.restored(Instant::now(), flow);
+        // First, so that nothing that its packets say of it is overwritten.
+        forwarding.begun(flow);
+        let restored = forwarding.restore(Moved { client: flow.client, server, checkpoint, request });
+        let mut restored = restored.inspect_err(|_| forwarding.forget(flow))?;
+        let packets = self.stash.restored(Instant::now(), now_ns(), flow);
         // The client's end comes first: nothing it sends later has new bytes.
         let injected = restored.inject.take().map_or(Ok(()), |packet| forwarding.inject(&packet));
         given(&injected);
@@ -283,8 +307,8 @@ impl Core {
         let now = Instant::now();
         for _ in 0..DRAINS_MAX {
             let read = forwarding.read_events(&mut |seen| match seen {
-                Seen::Early { key, packet } => {
-                    if self.stash.early(now, key, packet) == Now::Inject {
+                Seen::Early { key, at_ns, packet } => {
+                    if self.stash.early(now, key, at_ns, packet) == Now::Inject {
                         given(&forwarding.give_back(packet));
                     }
                 }
@@ -430,7 +454,7 @@ impl Core {
         }
     }
 
-    fn tell(&mut self, key: PublicKey, message: &FromNode) {
+    pub(super) fn tell(&mut self, key: PublicKey, message: &FromNode) {
         let Some(front) = self.fronts.get(&key) else { return };
         let sent = match message.encode() {
             Ok(bytes) => front.link.send(bytes),

@@ -26,6 +26,8 @@ pub enum Seen<'a> {
     Early {
         /// The connection.
         key: FlowKey,
+        /// When it came. Nanoseconds of `CLOCK_MONOTONIC`.
+        at_ns: u64,
         /// As it came.
         packet: &'a [u8],
     },
@@ -110,6 +112,24 @@ pub trait Forwarding: Send + Sync + 'static {
     /// # Errors
     /// Why it cannot be, in a word for the front-end and in detail. Nothing of the connection is left then.
     fn restore(&self, moved: Moved<'_>) -> Result<Restored, (Refusal, String)>;
+
+    /// A connection is about to be restored: [`Self::each_connection`] passes it on from here.
+    fn begun(&self, key: FlowKey);
+
+    /// A connection is not here, or no more: nothing is told of it.
+    fn forget(&self, key: FlowKey);
+
+    /// Freezes a connection: its packets are told as [`Seen::Early`], what its socket sends is dropped.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    fn freeze(&self, key: FlowKey) -> io::Result<()>;
+
+    /// Lets it go on.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    fn thaw(&self, key: FlowKey) -> io::Result<()>;
 
     /// Gives this host's stack an early packet, as it was told.
     ///

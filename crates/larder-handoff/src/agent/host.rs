@@ -118,7 +118,7 @@ impl Forwarding for Host {
 
     fn read_events(&self, seen: &mut dyn FnMut(Seen<'_>)) -> usize {
         self.guard.read_events(|event| match event {
-            GuardEvent::Stash { key, packet, .. } => seen(Seen::Early { key, packet }),
+            GuardEvent::Stash { key, packet, at_ns, .. } => seen(Seen::Early { key, at_ns, packet }),
             GuardEvent::Closed { key, first_seq, .. } => {
                 seen(Seen::Closed { key, first_seq: first_seq.unwrap_or(0) });
             }
@@ -141,6 +141,26 @@ impl Forwarding for Host {
     fn restore(&self, moved: Moved<'_>) -> Result<Restored, (Refusal, String)> {
         self.tap().map_err(|_| (Refusal::Unsupported, String::new()))?;
         restore(moved)
+    }
+
+    fn begun(&self, key: FlowKey) {
+        if let Err(error) = self.guard.note(key) {
+            tracing::warn!(%error, %key, "a connection could not be written down");
+        }
+    }
+
+    fn forget(&self, key: FlowKey) {
+        if let Err(error) = self.guard.forget(key) {
+            tracing::warn!(%error, %key, "a connection could not be forgotten");
+        }
+    }
+
+    fn freeze(&self, key: FlowKey) -> io::Result<()> {
+        self.guard.freeze(key).map_err(io::Error::other)
+    }
+
+    fn thaw(&self, key: FlowKey) -> io::Result<()> {
+        self.guard.thaw(key).map_err(io::Error::other)
     }
 
     fn give_back(&self, packet: &[u8]) -> io::Result<()> {

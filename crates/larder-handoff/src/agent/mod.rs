@@ -17,6 +17,7 @@ mod core;
 mod forwarding;
 mod host;
 mod interface;
+mod leaving;
 mod link;
 mod load;
 mod restored;
@@ -29,10 +30,12 @@ mod tests;
 pub use asker::{Ask, Asker, QUEUE_MAX, WAITING_MAX};
 pub use forwarding::{Forwarding, Moved, Rules, Seen};
 pub use host::Host;
+pub use leaving::{Giver, LEAVING_MAX, Resting};
 pub use restored::{Restored, restore};
 pub use stash::{ECHO, STASH_BYTES_MAX, STASH_FLOWS_MAX, STASH_PACKETS_MAX, WAIT};
 
 use self::core::Core;
+use self::leaving::Leavers;
 use crate::abi::SERVICES_MAX;
 use crate::channel::Timing;
 use crate::channel::identity::{Identity, PublicKey};
@@ -40,7 +43,7 @@ use crate::channel::server::{Outcomes, SWITCHES_MAX, Server};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 /// What an agent is told at its start.
@@ -104,6 +107,7 @@ pub struct Agent {
     address: SocketAddr,
     outcomes: Arc<Outcomes>,
     asker: Asker,
+    giver: Giver,
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<()>,
 }
@@ -137,14 +141,23 @@ impl Agent {
         let events = core.events().map_err(AgentError::System)?;
         let (stop, stopped) = oneshot::channel();
         let (asker, asks) = Asker::new();
-        let task = tokio::spawn(core.run(server, events, asks, stopped));
+        let (leavers_in, leavers) = mpsc::channel(leaving::LEAVERS_MAX);
+        let (release, released) = watch::channel(0);
+        let leavers = Leavers { leavers, release };
+        let giver = Giver { leavers: leavers_in, release: released };
+        let task = tokio::spawn(core.run(server, events, asks, leavers, stopped));
         tracing::info!(%address, "agent waits for front-ends");
-        Ok(Self { address, outcomes, asker, stop: Some(stop), task })
+        Ok(Self { address, outcomes, asker, giver, stop: Some(stop), task })
     }
 
     /// Where front-ends connect to.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Gives connections of the server in this process up, to other nodes.
+    pub fn giver(&self) -> Giver {
+        self.giver.clone()
     }
 
     /// How front-ends' attempts to connect ended.

@@ -39,22 +39,32 @@ struct Waiting {
     packets: Vec<Vec<u8>>,
 }
 
+/// When a connection was restored: by the clock of packets as well, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+struct Since {
+    at: Instant,
+    ns: u64,
+}
+
 /// Packets that wait. Time is given; nothing here looks at a clock.
 #[derive(Debug, Default)]
 pub(super) struct Stash {
     waiting: HashMap<FlowKey, Waiting>,
     /// In the order in which they came; those that are gone meanwhile are passed over.
     order: VecDeque<(Instant, FlowKey)>,
-    restored: HashMap<FlowKey, Instant>,
+    restored: HashMap<FlowKey, Since>,
     restored_order: VecDeque<(Instant, FlowKey)>,
     bytes: usize,
     packets: usize,
 }
 
 impl Stash {
-    /// Takes an early packet.
-    pub(super) fn early(&mut self, now: Instant, key: FlowKey, packet: &[u8]) -> Now {
-        if self.restored.get(&key).is_some_and(|&at| now.saturating_duration_since(at) < ECHO) {
+    /// Takes a packet that was seen at `seen_ns`. One that was seen after its connection had been restored has found no
+    /// socket again, because that is gone or because the packet is of the next connection with these addresses: given to
+    /// the stack it would come back for ever.
+    pub(super) fn early(&mut self, now: Instant, key: FlowKey, seen_ns: u64, packet: &[u8]) -> Now {
+        let before = |since: &Since| seen_ns < since.ns && now.saturating_duration_since(since.at) < ECHO;
+        if self.restored.get(&key).is_some_and(before) {
             return Now::Inject;
         }
         let known = self.waiting.get(&key).map(|waiting| waiting.packets.len());
@@ -76,14 +86,19 @@ impl Stash {
     }
 
     /// Its socket is there: returns its packets in the order in which they came.
-    pub(super) fn restored(&mut self, now: Instant, key: FlowKey) -> Vec<Vec<u8>> {
-        if self.restored.insert(key, now).is_none() {
+    pub(super) fn restored(&mut self, now: Instant, now_ns: u64, key: FlowKey) -> Vec<Vec<u8>> {
+        if self.restored.insert(key, Since { at: now, ns: now_ns }).is_none() {
             self.restored_order.push_back((now, key));
         }
         if self.restored_order.len() > RESTORED_MAX {
             self.forget_restored();
         }
         self.take(key)
+    }
+
+    /// Its socket, if there is one, gets nothing from here on: what comes waits.
+    pub(super) fn begin(&mut self, key: FlowKey) {
+        self.restored.remove(&key);
     }
 
     /// Its socket will never be there: returns its packets.
@@ -99,7 +114,7 @@ impl Stash {
         while let Some(&(_, key)) = self.restored_order.front().filter(|(at, _)| *at + ECHO <= now) {
             // Restored again meanwhile: stays, with its later time.
             match self.restored.get(&key) {
-                Some(&at) if at + ECHO > now => {
+                Some(&Since { at, .. }) if at + ECHO > now => {
                     self.restored_order.pop_front();
                     self.restored_order.push_back((at, key));
                 }
@@ -151,30 +166,32 @@ mod tests {
     fn packets_wait_for_their_socket_and_keep_their_order() {
         let (mut stash, now) = (Stash::default(), Instant::now());
         for byte in 0..3 {
-            assert_eq!(stash.early(now, key(1), &[byte]), Now::Held);
+            assert_eq!(stash.early(now, key(1), 5, &[byte]), Now::Held);
         }
-        assert_eq!(stash.early(now, key(2), &[9]), Now::Held);
-        assert_eq!(stash.restored(now, key(1)), [[0], [1], [2]]);
+        assert_eq!(stash.early(now, key(2), 5, &[9]), Now::Held);
+        assert_eq!(stash.restored(now, 9, key(1)), [[0], [1], [2]]);
         assert_eq!((stash.len(), stash.bytes), (1, 1));
-        assert_eq!(stash.early(now + ECHO / 2, key(1), &[3]), Now::Inject, "told late");
+        assert_eq!(stash.early(now + ECHO / 2, key(1), 8, &[3]), Now::Inject, "told late");
+        assert_eq!(stash.early(now + ECHO / 2, key(1), 9, &[3]), Now::Held, "seen when its socket was gone");
+        assert_eq!(stash.take(key(1)), [[3]]);
         assert_eq!(stash.overdue(now + WAIT), Some((key(2), vec![vec![9]])));
         assert_eq!(stash.overdue(now + ECHO), None);
-        assert_eq!(stash.early(now + ECHO, key(1), &[3]), Now::Held, "its socket is gone by now");
+        assert_eq!(stash.early(now + ECHO, key(1), 5, &[3]), Now::Held, "its socket is gone by now");
     }
 
     #[test]
     fn a_connection_that_does_not_come_is_given_up_once() {
         let (mut stash, now) = (Stash::default(), Instant::now());
-        stash.early(now, key(1), &[1]);
-        stash.early(now + WAIT / 2, key(1), &[2]);
+        stash.early(now, key(1), 5, &[1]);
+        stash.early(now + WAIT / 2, key(1), 5, &[2]);
         assert_eq!(stash.overdue(now + WAIT / 2), None);
         assert_eq!(stash.due(), Some(now + WAIT));
         assert_eq!(stash.overdue(now + WAIT), Some((key(1), vec![vec![1], vec![2]])));
         assert_eq!((stash.overdue(now + WAIT), stash.due(), stash.bytes), (None, None, 0));
         // Taken and come again: only the later time counts.
-        stash.early(now, key(2), &[1]);
+        stash.early(now, key(2), 5, &[1]);
         assert_eq!(stash.take(key(2)).len(), 1);
-        stash.early(now + WAIT / 2, key(2), &[2]);
+        stash.early(now + WAIT / 2, key(2), 5, &[2]);
         assert_eq!(stash.overdue(now + WAIT), None);
         assert_eq!(stash.overdue(now + WAIT * 2), Some((key(2), vec![vec![2]])));
     }
@@ -183,19 +200,19 @@ mod tests {
     fn each_table_has_its_limit() {
         let (mut stash, now) = (Stash::default(), Instant::now());
         for _ in 0..STASH_PACKETS_MAX {
-            assert_eq!(stash.early(now, key(0), &[0]), Now::Held);
+            assert_eq!(stash.early(now, key(0), 5, &[0]), Now::Held);
         }
-        assert_eq!(stash.early(now, key(0), &[0]), Now::Full);
+        assert_eq!(stash.early(now, key(0), 5, &[0]), Now::Full);
         for port in 1..u16::try_from(STASH_FLOWS_MAX).expect("few") {
-            assert_eq!(stash.early(now, key(port), &[0]), Now::Held);
+            assert_eq!(stash.early(now, key(port), 5, &[0]), Now::Held);
         }
-        assert_eq!(stash.early(now, key(u16::MAX), &[0]), Now::Full);
-        assert_eq!(stash.early(now, key(1), &vec![0; STASH_BYTES_MAX]), Now::Full);
+        assert_eq!(stash.early(now, key(u16::MAX), 5, &[0]), Now::Full);
+        assert_eq!(stash.early(now, key(1), 5, &vec![0; STASH_BYTES_MAX]), Now::Full);
         let mut stash = Stash::default();
         for at in 0..RESTORED_MAX + 9 {
             let client =
                 ([10, 0, (at >> 16).try_into().expect("few"), 1], (at & 0xffff).try_into().expect("a port"));
-            stash.restored(now, FlowKey::new(client.into(), 0));
+            stash.restored(now, 9, FlowKey::new(client.into(), 0));
         }
         assert_eq!((stash.restored.len(), stash.restored_order.len()), (RESTORED_MAX, RESTORED_MAX));
     }

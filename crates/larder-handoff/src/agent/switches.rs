@@ -134,7 +134,7 @@ impl Switches {
         }
     }
 
-    /// The node's number for an address of its own.
+    /// The node's number for a listen address.
     pub(super) fn place(&self, address: SocketAddr) -> Option<u16> {
         let place = self.addresses.iter().position(|&one| one == address)?;
         u16::try_from(place).ok()

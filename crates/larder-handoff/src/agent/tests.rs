@@ -117,7 +117,7 @@ impl Forwarding for Played {
         let told = self.see(|state| std::mem::take(&mut state.told));
         for one in &told {
             match one {
-                Told::Early(key, packet) => seen(Seen::Early { key: *key, packet }),
+                Told::Early(key, packet) => seen(Seen::Early { key: *key, at_ns: 0, packet }),
                 Told::Closed(key) => seen(Seen::Closed { key: *key, first_seq: 9 }),
             }
         }
@@ -142,6 +142,22 @@ impl Forwarding for Played {
         let socket = eventfd(0, EventfdFlags::NONBLOCK).expect("some descriptor");
         let (first, inject) = (moved.request.to_vec(), Some(b"end".to_vec()));
         Ok(Restored { client, server, socket, first, unsent: Vec::new(), inject })
+    }
+
+    fn begun(&self, key: FlowKey) {
+        self.see(|state| state.live.push(key));
+    }
+
+    fn forget(&self, key: FlowKey) {
+        self.see(|state| state.live.retain(|other| *other != key));
+    }
+
+    fn freeze(&self, _key: FlowKey) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn thaw(&self, _key: FlowKey) -> io::Result<()> {
+        Ok(())
     }
 
     fn give_back(&self, packet: &[u8]) -> io::Result<()> {

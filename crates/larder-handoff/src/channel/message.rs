@@ -41,6 +41,15 @@ pub enum ToNode {
     Ping(u64),
     /// The answer to [`FromNode::Where`].
     Has(Has),
+    /// The node is to give its connections up: [`FromNode::Leave`] for each that rests between two requests.
+    Release,
+    /// The answer to [`FromNode::Leave`]: the connection's packets go to another node from now on. Answered by
+    /// [`FromNode::Move`] or [`FromNode::Stay`].
+    Give(Connection),
+    /// Another node has the connection; what this one still has of it is worth nothing.
+    Taken(Connection),
+    /// The connection stays with this node, which gets its packets.
+    Keep(Connection),
 }
 
 /// From a node to the front-end.
@@ -74,6 +83,13 @@ pub enum FromNode {
     Pong(u64),
     /// Asks which nodes have a target. Answered by [`ToNode::Has`], or not at all.
     Where(Where),
+    /// The node wants to give a connection up. Answered by [`ToNode::Give`], [`ToNode::Taken`] or [`ToNode::Keep`].
+    Leave(Connection),
+    /// A connection that is given up, frozen. Answered by [`ToNode::Taken`] or [`ToNode::Keep`]. When the channel breaks
+    /// before that, [`FromNode::Leave`] asks what became of it.
+    Move(Handoff),
+    /// A connection cannot be given up after all.
+    Stay(Connection),
 }
 
 /// Who the front-end is and what the node is to do for it.
@@ -353,9 +369,12 @@ impl Message for ToNode {
             }
             Self::Services(list) => services(list),
             Self::Handoff(handoff) => service(handoff.connection.service),
-            Self::Forget(connection) => service(connection.service),
+            Self::Forget(connection)
+            | Self::Give(connection)
+            | Self::Taken(connection)
+            | Self::Keep(connection) => service(connection.service),
             Self::Has(has) => has.check(),
-            Self::Keys(_) | Self::Live | Self::Ping(_) => Ok(()),
+            Self::Keys(_) | Self::Live | Self::Ping(_) | Self::Release => Ok(()),
         }
     }
 }
@@ -373,6 +392,8 @@ impl Message for FromNode {
             Self::Refused { detail, .. } => text(detail),
             Self::Load(load) => at_most("a share", load.cpu_permille.unwrap_or(0).into(), 1_000),
             Self::Where(asked) => asked.check(),
+            Self::Leave(connection) | Self::Stay(connection) => service(connection.service),
+            Self::Move(handoff) => service(handoff.connection.service),
             Self::Restored { .. } | Self::Pong(_) => Ok(()),
         }
     }
@@ -497,6 +518,10 @@ mod tests {
             }),
             connection().prop_map(ToNode::Forget),
             any::<u64>().prop_map(ToNode::Ping),
+            Just(ToNode::Release),
+            connection().prop_map(ToNode::Give),
+            connection().prop_map(ToNode::Taken),
+            connection().prop_map(ToNode::Keep),
         ]
     }
 
@@ -529,6 +554,11 @@ mod tests {
                 })
             ),
             any::<u64>().prop_map(FromNode::Pong),
+            connection().prop_map(FromNode::Leave),
+            (any::<u64>(), connection(), blob(), blob()).prop_map(|(id, connection, checkpoint, request)| {
+                FromNode::Move(Handoff { id, connection, checkpoint, request })
+            }),
+            connection().prop_map(FromNode::Stay),
         ]
     }
 

@@ -352,6 +352,20 @@ impl Guard {
         gone(self.tables.conns.delete(RawFlowKey::from(key).as_bytes()), "forget a connection")
     }
 
+    /// Writes a connection down that has been restored here: [`Guard::each_conn`] gives it before its client has sent
+    /// anything, and nothing is left of an ended one with the same addresses.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn note(&self, key: FlowKey) -> Result<(), GuardError> {
+        let now = crate::plane::now_ns();
+        let conn = RawConn { flags: 0, first_seq: 0, kills: 0, waits: 0, opened_ns: now, seen_ns: 0 };
+        self.tables
+            .conns
+            .update(RawFlowKey::from(key).as_bytes(), conn.as_bytes(), MapFlags::ANY)
+            .map_err(GuardError::bpf("write a connection down"))
+    }
+
     /// Readable when there are events.
     pub fn events_fd(&self) -> BorrowedFd<'_> {
         self.tables.events.as_fd()

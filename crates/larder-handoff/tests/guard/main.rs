@@ -5,6 +5,7 @@ mod ends;
 mod frame;
 mod lab;
 mod lifetime;
+mod moves;
 mod nginx;
 mod reuse;
 mod stash;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use clap::Args;
+use larder_handoff::agent::Agent;
 use larder_node::{Handed, LateralConfig, Node};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -103,7 +104,8 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
         };
         tracing::info!(%name, %listen, "node serves");
         args.serve.say_ready(vec![listen], admin)?;
-        let served = node.serve_with(listener, handed, shutdown.requested()).await;
+        let giver = agent.as_ref().map(Agent::giver);
+        let served = node.serve_with(listener, Handed { giver, ..handed }, shutdown.requested()).await;
         if let Some(agent) = agent {
             agent.stop().await;
         }

@@ -33,6 +33,7 @@ pub(super) fn handoff(raw: &RawHandoff) -> Result<HandoffConfig, Fault> {
         repair_bytes_min: raw.repair_min.0.get(),
         locality_lost_max: raw.locality_lost_max,
         tls: raw.tls,
+        ..HandoffConfig::default()
     };
     if config.moves_connections() {
         let Some(path) = &raw.identity else {

@@ -48,9 +48,17 @@ pub struct Process {
 }
 
 impl Process {
-    fn start(namespace: &Namespace, args: &[&str], log: PathBuf) -> Self {
+    /// `by` is a command that starts the binary: what stands behind it is the binary and its arguments.
+    fn start(namespace: &Namespace, by: &[String], args: &[&str], log: PathBuf) -> Self {
         let stderr = fs::File::create(&log).unwrap();
-        let mut command = Command::new(LARDER);
+        let mut command = match by {
+            [] => Command::new(LARDER),
+            [first, others @ ..] => {
+                let mut command = Command::new(first);
+                command.args(others).arg(LARDER);
+                command
+            }
+        };
         command.args(args).args(["--ready-line"]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
         let mut child = namespace.spawn(&mut command).unwrap();
         let mut line = String::new();
@@ -122,6 +130,9 @@ pub struct Spec<'a> {
     pub agents: bool,
     /// Port 443 too, where the servers speak TLS (nginx only).
     pub tls: bool,
+    /// Commands that start the switch and the nodes: to take something from them that the machine has.
+    pub switch_by: Vec<String>,
+    pub nodes_by: Vec<String>,
 }
 
 impl Default for Spec<'_> {
@@ -137,6 +148,8 @@ impl Default for Spec<'_> {
             handoff: "",
             agents: true,
             tls: false,
+            switch_by: Vec::new(),
+            nodes_by: Vec::new(),
         }
     }
 }
@@ -150,6 +163,8 @@ pub struct Cluster {
     pub origins: Vec<Origin>,
     pub topology: Topology,
     pub content: Content,
+    switch_by: Vec<String>,
+    nodes_by: Vec<String>,
     folder: TempDir,
     tls: bool,
     /// What may be left in the kernel: names of planes and guards.
@@ -187,6 +202,8 @@ impl Cluster {
             folder,
             tls: spec.tls,
             left: Left::default(),
+            switch_by: spec.switch_by.clone(),
+            nodes_by: spec.nodes_by.clone(),
         };
         if spec.tls {
             cluster.make_certificate();
@@ -213,7 +230,8 @@ impl Cluster {
             let config = cluster.path(&format!("switch{front}.toml"));
             let log = cluster.path(&format!("switch{front}.log"));
             let args = ["switch", "--config", config.to_str().unwrap()];
-            let process = Process::start(&cluster.topology.fronts[front].namespace, &args, log);
+            let process =
+                Process::start(&cluster.topology.fronts[front].namespace, &cluster.switch_by, &args, log);
             cluster.others.push(process);
             cluster.await_channels(front);
         }
@@ -345,7 +363,8 @@ impl Cluster {
         let config = self.path(&format!("node{number}.toml"));
         let args = [role, "--config", config.to_str().unwrap()];
         let log = self.path(&format!("node{number}.log"));
-        self.agents[number] = Some(Process::start(&self.topology.nodes[number].namespace, &args, log));
+        self.agents[number] =
+            Some(Process::start(&self.topology.nodes[number].namespace, &self.nodes_by, &args, log));
     }
 
     /// Starts the switch and waits until nodes can be handed connections, if they can at all.
@@ -353,7 +372,7 @@ impl Cluster {
         let config = self.path("switch0.toml");
         let args = ["switch", "--config", config.to_str().unwrap()];
         let log = self.path("switch.log");
-        self.switch = Some(Process::start(&self.topology.front().namespace, &args, log));
+        self.switch = Some(Process::start(&self.topology.front().namespace, &self.switch_by, &args, log));
         self.await_channels(0);
     }
 
@@ -366,6 +385,11 @@ impl Cluster {
             if nodes.matches("\"channel\": \"up\"").count() >= agents {
                 return;
             }
+            // It cannot hand connections over, and has said so.
+            if self.switch.as_ref().is_some_and(|switch| switch.log().contains("mechanism=\"repair\" error"))
+            {
+                return;
+            }
             std::thread::sleep(Duration::from_millis(20));
         }
         assert!(agents == 0, "the nodes' channels are not up: {}\n{}", self.admin("/nodes"), self.logs());
@@ -374,6 +398,11 @@ impl Cluster {
     /// What the switch's admin interface answers.
     pub fn admin(&self, path: &str) -> String {
         self.admin_of(0, path)
+    }
+
+    /// Tells the switch something by its admin interface.
+    pub fn post(&self, path: &str) -> String {
+        Self::ask_in(&self.topology.front().namespace, "POST", path)
     }
 
     /// What the admin interface of a larder node answers.
@@ -387,11 +416,18 @@ impl Cluster {
     }
 
     fn admin_in(namespace: &Namespace, path: &str) -> String {
-        let path = path.to_owned();
+        Self::ask_in(namespace, "GET", path)
+    }
+
+    fn ask_in(namespace: &Namespace, method: &str, path: &str) -> String {
+        let (method, path) = (method.to_owned(), path.to_owned());
         let ask = move || -> std::io::Result<String> {
             use std::io::Write as _;
             let mut stream = std::net::TcpStream::connect("127.0.0.1:9900")?;
-            write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+            write!(
+                stream,
+                "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+            )?;
             let mut text = String::new();
             stream.read_to_string(&mut text)?;
             Ok(text)

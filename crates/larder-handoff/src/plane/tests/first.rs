@@ -333,7 +333,11 @@ fn unknown_connections_go_by_their_tag() {
     everywhere(all_on(), |bench| {
         let packet = bench.packet().flags(ACK).tsecr(9 << 24 | 1234).payload(b"x");
         is_forwarded(&bench.run(&packet.frame()).sent(), &packet);
-        assert_eq!(bench.plane.flow(bench.key()), None, "a tag proves nothing, so that nothing is written down");
+        assert_eq!(
+            bench.plane.flow(bench.key()),
+            None,
+            "a tag proves nothing, so that nothing is written down"
+        );
         assert_eq!(bench.counter("by_tag"), 1);
         bench.plane.remove_flow(bench.key()).expect("removed");
         for tag in [0, 8, 255] {

@@ -1,0 +1,109 @@
+//! The races of moved sockets that the guard mends: with its rules and without.
+
+use crate::lab::{INTERFACE, Lab, eventually, vip};
+use crate::support::{COOKIE, SERVICE, count, exchange, guarded, listen};
+use crate::wire::set_repair;
+use larder_handoff::FlowKey;
+use larder_handoff::guard::{Guard, GuardEvent, accepts_cookies};
+use larder_handoff::inject::Tap;
+use larder_handoff::repair::{Info, Mends, RestoreOptions, checkpoint, close_silently, restore};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+const ESTABLISHED: u8 = 1;
+const CLOSE_WAIT: u8 = 8;
+
+fn ready() -> Option<(Lab, Guard)> {
+    if !accepts_cookies() {
+        eprintln!("skipped: needs bpf_sk_assign_tcp_reqsk (Linux 6.9)");
+        return None;
+    }
+    guarded(COOKIE)
+}
+
+fn kept(guard: &Guard, into: &mut Vec<Vec<u8>>) {
+    guard.read_events(|event| {
+        if let GuardEvent::Stash { packet, .. } = event {
+            into.push(packet.to_vec());
+        }
+    });
+}
+
+/// What the server reads after a move from a client that has written "late" once the state had been read; `held` says
+/// whether the guard of the old host kept it.
+fn written_late(held: bool) -> Option<Result<Vec<u8>, ErrorKind>> {
+    let (lab, guard) = ready()?;
+    let tap = lab.node.run(|| Tap::open(INTERFACE)).expect("entered").expect("a device");
+    let listener = listen(&lab, vip(false));
+    let (mut client, server) = exchange(&lab, &listener, false);
+    let key = FlowKey::new(client.local_addr().expect("an address"), SERVICE);
+    if held {
+        guard.freeze(key).expect("frozen");
+    } else {
+        guard.remove_service(vip(false)).expect("removed");
+    }
+    let state = checkpoint(server.as_fd(), &Mends::default()).expect("an open connection");
+    client.write_all(b"late").expect("sent");
+    let mut packets = Vec::new();
+    if held {
+        eventually("a packet that is kept", || {
+            kept(&guard, &mut packets);
+            (!packets.is_empty()).then_some(())
+        });
+        assert_eq!(count(&guard, "egress_dropped"), 0, "nothing to acknowledge");
+    } else {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    close_silently(OwnedFd::from(server)).expect("closed");
+    guard.thaw(key).expect("thawed");
+    let restored = lab.node.run(|| restore(&state, &RestoreOptions::default())).expect("entered");
+    let mut server = TcpStream::from(restored.expect("restored").socket);
+    guard.set_service(SERVICE, vip(false), COOKIE).expect("set");
+    for packet in &packets {
+        tap.write_frame(packet).expect("written");
+    }
+    server.set_nonblocking(false).expect("set");
+    server.set_read_timeout(Some(Duration::from_millis(1_500))).expect("set");
+    let mut got = [0; 4];
+    Some(server.read_exact(&mut got).map(|()| got.to_vec()).map_err(|error| error.kind()))
+}
+
+/// R4: the socket that is given up must not acknowledge what is not in the state.
+#[test]
+fn the_owner_of_a_connection_is_held_before_its_state_is_read() {
+    let Some(held) = written_late(true) else { return };
+    assert_eq!(held, Ok(b"late".to_vec()));
+    assert_eq!(written_late(false), Some(Err(ErrorKind::WouldBlock)), "read without the mend");
+}
+
+/// The state of a socket in repair whose client has ended its side meanwhile; `guarded` says whether its packets are kept.
+fn ended_meanwhile(guarded: bool) -> Option<u8> {
+    let (lab, guard) = ready()?;
+    let listener = listen(&lab, vip(false));
+    let (client, server) = exchange(&lab, &listener, false);
+    if !guarded {
+        guard.remove_service(vip(false)).expect("removed");
+    }
+    set_repair(&server, 1).expect("into repair");
+    client.shutdown(Shutdown::Write).expect("ended");
+    let state = || Info::read(server.as_fd()).expect("a connection").state;
+    if guarded {
+        let mut packets = Vec::new();
+        eventually("a packet that is kept", || {
+            kept(&guard, &mut packets);
+            (!packets.is_empty()).then_some(())
+        });
+    } else {
+        eventually("the end of the client's side", || (state() != ESTABLISHED).then_some(()));
+    }
+    Some(state())
+}
+
+/// R6: a packet reaches a socket in the making. Closed by its client it takes no options any more, and is lost.
+#[test]
+fn a_socket_in_the_making_gets_no_packets() {
+    let Some(with) = ended_meanwhile(true) else { return };
+    assert_eq!((with, ended_meanwhile(false)), (ESTABLISHED, Some(CLOSE_WAIT)));
+}

@@ -1,0 +1,124 @@
+//! What a machine lacks is done without: cookie, else repair, else relay, and the log says why.
+//!
+//! A kernel without the function that cookies need is one whose type information (BTF) does not name it; a machine without
+//! type information is one where that is not to be seen. Both are put over `/sys/kernel/btf` in the process's own mount
+//! namespace.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::client::{self, Setup};
+use crate::cluster::{Cluster, Server, Spec};
+use crate::content::Content;
+use crate::plans::mixed;
+
+const SETUP: Setup = Setup { threads: 8, first_port: 20_000, stall: Duration::from_secs(5) };
+const DELIVERIES: &str = "larder_switch_deliveries_total";
+const BTF: &str = "/sys/kernel/btf/vmlinux";
+const COUNT: usize = 160;
+
+fn words(text: &str) -> Vec<String> {
+    text.split(' ').map(str::to_owned).collect()
+}
+
+/// Starts a process with a file in the place of the kernel's type information.
+fn with_btf(file: &Path) -> Vec<String> {
+    let script = format!("mount --bind {} {BTF} && exec \"$@\"", file.display());
+    ["unshare", "--mount", "sh", "-c", &script, "sh"].map(str::to_owned).to_vec()
+}
+
+/// The kernel's type information without the function that makes a listener accept.
+fn without_kfunc(folder: &Path) -> Option<PathBuf> {
+    let mut btf = fs::read(BTF).ok()?;
+    let name = b"\0bpf_sk_assign_tcp_reqsk\0";
+    let at = btf.windows(name.len()).position(|bytes| bytes == name)?;
+    btf[at + name.len() - 2] = b'x';
+    let path = folder.join("btf");
+    fs::write(&path, btf).unwrap();
+    Some(path)
+}
+
+/// Starts a process that may do nothing that others may not.
+fn without_rights() -> Vec<String> {
+    words("setpriv --bounding-set=-all --inh-caps=-all --ambient-caps=-all --")
+}
+
+/// Connections of all manners without a fault; how many by this mechanism and reason.
+fn deliveries(spec: &Spec<'_>, labels: [&str; 2]) -> Option<(u64, String)> {
+    let cluster = Cluster::new(spec, Content::new(&[1, 1_000, 65_536, 300_000], 2))?;
+    let plans = mixed(21, COUNT, &cluster.service(), &cluster.content.targets);
+    let tally = cluster.topology.client().namespace.run(|| client::run(&plans, SETUP)).unwrap();
+    println!("{labels:?}: {tally}");
+    tally.assert_faultless();
+    let metrics = cluster.admin("/metrics");
+    metrics.lines().filter(|line| line.starts_with(DELIVERIES)).for_each(|line| println!("{line}"));
+    Some((cluster.metric(DELIVERIES, &labels), cluster.logs()))
+}
+
+fn auto() -> Spec<'static> {
+    let handoff =
+        "mechanism = \"auto\"\nrepair_min = \"0B\"\nlocality_lost_max = 1.0\nheader_wait = \"20ms\"";
+    let mut spec = Spec { server: Server::Larder, handoff, ..Spec::default() };
+    spec.topology.nodes = 2;
+    spec
+}
+
+const COOKIE: [&str; 2] = ["mechanism=\"cookie\"", "why="];
+const REPAIR: [&str; 2] = ["mechanism=\"repair\"", "why=\"repair\""];
+const RELAY: [&str; 2] = ["mechanism=\"relay\"", "why="];
+/// Of the connections, those whose header came in one go: nearly all.
+const MOST: u64 = COUNT as u64 * 8 / 10;
+
+#[test]
+fn nodes_take_what_they_can() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some((cookie, log)) = deliveries(&auto(), COOKIE) else { return };
+    assert!(cookie > MOST, "{cookie} of {COUNT}\n{log}");
+    let Some(old) = without_kfunc(folder.path()) else { return };
+
+    let (repair, log) = deliveries(&Spec { nodes_by: with_btf(&old), ..auto() }, REPAIR).unwrap();
+    assert!(repair > MOST, "no function in the nodes: {repair} of {COUNT} by repair\n{log}");
+
+    let spec = Spec { nodes_by: with_btf(&old), node_handoff: "repair = false\n", ..auto() };
+    let (relay, log) = deliveries(&spec, ["mechanism=\"relay\"", "why=\"node\""]).unwrap();
+    assert!(relay > MOST, "no function, no repair: {relay} of {COUNT} by relay\n{log}");
+
+    let spec = Spec { nodes_by: without_rights(), ..auto() };
+    let (relay, log) = deliveries_on_any_port(spec, ["mechanism=\"relay\"", "why=\"node\""]).unwrap();
+    assert!(relay > MOST, "nodes without rights: {relay} of {COUNT} by relay\n{log}");
+    assert!(log.contains("no connections can be taken"), "{log}");
+}
+
+#[test]
+fn a_switch_does_what_it_can() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(old) = without_kfunc(folder.path()) else { return };
+    let Some((repair, log)) = deliveries(&Spec { switch_by: with_btf(&old), ..auto() }, REPAIR) else {
+        return;
+    };
+    assert!(repair > MOST, "no function in the switch: {repair} of {COUNT} by repair\n{log}");
+    assert!(log.contains("cannot hand connections over so"), "{log}");
+
+    // Without type information the program that looks into sockets cannot be loaded; the forwarding plane does not.
+    let spec = Spec { switch_by: with_btf(Path::new("/dev/null")), ..auto() };
+    let (repair, log) = deliveries(&spec, REPAIR).unwrap();
+    assert!(repair > MOST, "no type information in the switch: {repair} of {COUNT} by repair\n{log}");
+
+    let spec = Spec { switch_by: without_rights(), ..auto() };
+    let (relay, log) = deliveries_on_any_port(spec, RELAY).unwrap();
+    assert_eq!(relay, COUNT as u64, "{log}");
+    assert!(log.contains("CAP_NET_ADMIN") || log.contains("not permitted"), "{log}");
+}
+
+/// Without rights, processes may take port 80 only where anybody may.
+fn deliveries_on_any_port(mut spec: Spec<'_>, labels: [&str; 2]) -> Option<(u64, String)> {
+    let open = "echo 0 > /proc/sys/net/ipv4/ip_unprivileged_port_start && exec \"$@\"";
+    let first: Vec<String> = ["sh", "-c", open, "sh"].map(str::to_owned).to_vec();
+    for by in [&mut spec.switch_by, &mut spec.nodes_by] {
+        if !by.is_empty() {
+            *by = first.iter().chain(by.iter()).cloned().collect();
+        }
+    }
+    deliveries(&spec, labels)
+}

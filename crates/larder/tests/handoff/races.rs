@@ -1,0 +1,364 @@
+//! The races of moved sockets that a front-end mends: with its mend switched off, each costs connections; with it, none.
+//!
+//! Switch and node run in this process, in namespaces of their own, so that a mend can be switched off and the node be slow.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use larder_core::NodeSpec;
+use larder_front::{HandoffConfig, NodeEntry, NodeHandoff, Setting, Switch, SwitchConfig};
+use larder_handoff::agent::{Agent, AgentConfig, Forwarding, Host, Moved, Restored, Rules, Seen};
+use larder_handoff::channel::Timing;
+use larder_handoff::channel::identity::Identity;
+use larder_handoff::channel::message::Refusal;
+use larder_handoff::guard::Tunnel;
+use larder_handoff::netns::{Namespace, Topology, TopologySpec, or_skip};
+use larder_handoff::plane::Plane;
+use larder_handoff::repair::Mends;
+use larder_handoff::{CookieKey, FlowKey};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::plans::Random;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+/// A client that hears nothing for so long counts as stalled.
+const STALL: Duration = Duration::from_millis(1_500);
+const THREADS: usize = 8;
+
+/// A node that takes its time before it restores a connection.
+struct Slow {
+    host: Host,
+    before: Duration,
+}
+
+impl Forwarding for Slow {
+    fn accepts_cookies(&self) -> bool {
+        false
+    }
+
+    fn set_service(&self, id: u16, address: SocketAddr, rules: Rules) -> io::Result<()> {
+        self.host.set_service(id, address, rules)
+    }
+
+    fn remove_service(&self, address: SocketAddr) -> io::Result<()> {
+        self.host.remove_service(address)
+    }
+
+    fn set_keys(&self, keys: &[CookieKey; 2]) -> io::Result<()> {
+        self.host.set_keys(keys)
+    }
+
+    fn set_tag(&self, tag: u8) -> io::Result<()> {
+        self.host.set_tag(tag)
+    }
+
+    fn events_fd(&self) -> BorrowedFd<'_> {
+        self.host.events_fd()
+    }
+
+    fn read_events(&self, seen: &mut dyn FnMut(Seen<'_>)) -> usize {
+        self.host.read_events(seen)
+    }
+
+    fn each_connection(&self, see: &mut dyn FnMut(FlowKey, u32)) {
+        self.host.each_connection(see);
+    }
+
+    fn add_tunnel(&self, tunnel: &Tunnel) -> io::Result<()> {
+        self.host.add_tunnel(tunnel)
+    }
+
+    fn remove_tunnel(&self, tunnel: &Tunnel) -> io::Result<()> {
+        self.host.remove_tunnel(tunnel)
+    }
+
+    fn each_socket(&self, see: &mut dyn FnMut(SocketAddr, SocketAddr)) {
+        self.host.each_socket(see);
+    }
+
+    fn restore(&self, moved: Moved<'_>) -> Result<Restored, (Refusal, String)> {
+        thread::sleep(self.before);
+        self.host.restore(moved)
+    }
+
+    fn begun(&self, key: FlowKey) {
+        self.host.begun(key);
+    }
+
+    fn forget(&self, key: FlowKey) {
+        self.host.forget(key);
+    }
+
+    fn freeze(&self, key: FlowKey) -> io::Result<()> {
+        self.host.freeze(key)
+    }
+
+    fn thaw(&self, key: FlowKey) -> io::Result<()> {
+        self.host.thaw(key)
+    }
+
+    fn give_back(&self, packet: &[u8]) -> io::Result<()> {
+        self.host.give_back(packet)
+    }
+
+    fn inject(&self, packet: &[u8]) -> io::Result<()> {
+        self.host.inject(packet)
+    }
+}
+
+/// Answers each request `GET /<bytes>` with so many bytes, until its client has ended.
+fn serve(mut stream: TcpStream, first: Vec<u8>) -> io::Result<()> {
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut got = first;
+    loop {
+        while let Some(at) = got.windows(4).position(|four| four == b"\r\n\r\n") {
+            let head = String::from_utf8_lossy(&got[..at]).into_owned();
+            got.drain(..at + 4);
+            let bytes: usize = head[5..].split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0);
+            write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {bytes}\r\n\r\n")?;
+            stream.write_all(&vec![b'x'; bytes])?;
+        }
+        let mut chunk = [0; 4_096];
+        match stream.read(&mut chunk)? {
+            0 => return Ok(()),
+            length => got.extend_from_slice(&chunk[..length]),
+        }
+    }
+}
+
+/// A runtime in a namespace; what it runs ends when this is dropped.
+struct Running {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<larder_handoff::netns::NamespaceThread<()>>,
+}
+
+impl Running {
+    fn start<F>(namespace: &Namespace, work: impl FnOnce(oneshot::Receiver<()>) -> F + Send + 'static) -> Self
+    where
+        F: Future<Output = ()>,
+    {
+        let (stop, stopped) = oneshot::channel();
+        let run = move || {
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+            runtime.unwrap().block_on(work(stopped));
+        };
+        Self { stop: Some(stop), thread: Some(namespace.thread(run).unwrap()) }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            thread.join();
+        }
+    }
+}
+
+/// What a client does.
+#[derive(Clone, Copy, Debug)]
+enum Manner {
+    /// A second request, a moment after the first.
+    Pipelining,
+    /// Its end, a moment after its request.
+    HalfClosing,
+    /// Its end in the middle of a long reply.
+    EndingEarly,
+}
+
+fn take(stream: &mut TcpStream, bytes: usize) -> io::Result<()> {
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {bytes}\r\n\r\n").len();
+    stream.read_exact(&mut vec![0; head + bytes])
+}
+
+fn ask(server: SocketAddr, manner: Manner, gap: Duration) -> io::Result<()> {
+    let mut stream = TcpStream::connect_timeout(&server, PATIENCE)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(STALL))?;
+    let (bytes, long) = (20_000, 4_000_000);
+    let pause = || {
+        let began = Instant::now();
+        while began.elapsed() < gap {
+            std::hint::spin_loop();
+        }
+    };
+    let request = |bytes: usize| format!("GET /{bytes} HTTP/1.1\r\nHost: a\r\n\r\n").into_bytes();
+    match manner {
+        Manner::Pipelining => {
+            stream.write_all(&request(bytes))?;
+            pause();
+            stream.write_all(&request(bytes))?;
+            take(&mut stream, bytes)?;
+            take(&mut stream, bytes)?;
+        }
+        Manner::HalfClosing => {
+            stream.write_all(&request(bytes))?;
+            pause();
+            stream.shutdown(Shutdown::Write)?;
+            take(&mut stream, bytes)?;
+        }
+        Manner::EndingEarly => {
+            stream.write_all(&request(long))?;
+            stream.read_exact(&mut [0; 50_000])?;
+            stream.shutdown(Shutdown::Write)?;
+            thread::sleep(Duration::from_millis(20));
+            let mut rest = Vec::new();
+            stream.read_to_end(&mut rest)?;
+            if rest.len() + 50_000 < long {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            return Ok(());
+        }
+    }
+    // A client that has ended its side cannot do so again.
+    if matches!(manner, Manner::Pipelining) {
+        stream.shutdown(Shutdown::Write)?;
+    }
+    match stream.read(&mut [0; 1])? {
+        0 => Ok(()),
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+fn fails(server: SocketAddr, manner: Manner, gap: Duration) -> bool {
+    let asked = ask(server, manner, gap);
+    if let Err(error) = &asked {
+        println!("{manner:?} after {gap:?}: {error}");
+    }
+    asked.is_err()
+}
+
+/// Connections of this manner through a switch with these mends to a node that is so slow: how many went wrong, of how
+/// many. `None` without rights.
+#[expect(clippy::too_many_lines, reason = "one scene, from its hosts to its end")]
+fn wrong(mends: Mends, slow: Duration, manner: Manner, count: usize) -> Option<usize> {
+    let spec = TopologySpec { nodes: 1, ..TopologySpec::default() };
+    let topology = or_skip(Topology::new(&spec))?;
+    let (switch_id, node_id) = (Identity::generate().unwrap(), Identity::generate().unwrap());
+    let service: SocketAddr = (topology.vip4, 80).into();
+    let (host, front) = (&topology.nodes[0], topology.front());
+    let (control, own) = (SocketAddr::from((host.v4, 7946)), SocketAddr::from((host.v4, 80)));
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let name = format!("race-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+    let left = name.clone();
+    let agent = AgentConfig {
+        name: "n".to_owned(),
+        listen: control,
+        identity: node_id.clone(),
+        switches: vec![switch_id.public()],
+        interface: Some("eth0".to_owned()),
+        services: vec![service],
+        lateral: false,
+        timing: Timing::default(),
+    };
+    let programs = name.clone();
+    let node = Running::start(&host.namespace, move |stopped| async move {
+        let slow = Slow { host: Host::start(&programs, "eth0", true).unwrap(), before: slow };
+        let (sink, mut sockets) = mpsc::channel::<Restored>(64);
+        let agent = Agent::start(agent, Some(Arc::new(slow)), Some(sink)).await.unwrap();
+        let listener = TcpListener::bind(own).unwrap();
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                thread::spawn(move || serve(stream, Vec::new()));
+            }
+        });
+        let serving = async {
+            while let Some(restored) = sockets.recv().await {
+                thread::spawn(move || serve(restored.socket.into(), restored.first));
+            }
+        };
+        tokio::select! {
+            _ = stopped => {}
+            () = serving => {}
+        }
+        agent.stop().await;
+    });
+    let mut entry = NodeEntry::new(NodeSpec::named("n"), own.to_string());
+    entry.handoff = Some(NodeHandoff { control: control.to_string(), key: node_id.public() });
+    let mut config = SwitchConfig::new(vec![service], vec![entry]);
+    config.handoff = HandoffConfig {
+        setting: Setting::Repair,
+        name,
+        interface: Some("eth0".to_owned()),
+        identity: Some(switch_id),
+        repair_bytes_min: 0,
+        locality_lost_max: 1.0,
+        mends,
+        ..HandoffConfig::default()
+    };
+    config.timeouts.drain = Duration::from_millis(1);
+    let (ready, is_ready) = std::sync::mpsc::channel();
+    let switch = Running::start(&front.namespace, move |stopped| async move {
+        let switch = Switch::bind(config).unwrap();
+        let handle = switch.handle();
+        let watching = async {
+            let up = || handle.nodes().iter().any(|node| node.handoff.as_ref().is_some_and(|h| h.repair));
+            while !up() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            let _ = ready.send(());
+            let _ = stopped.await;
+        };
+        switch.run(watching).await.unwrap();
+    });
+    is_ready.recv_timeout(PATIENCE).unwrap();
+    let client = &topology.client().namespace;
+    let clients = || {
+        thread::scope(|scope| {
+            let one = |number: usize| {
+                let mut random = Random(number as u64);
+                let some = (0..count / THREADS).map(move |_| Duration::from_micros(random.next() % 300));
+                scope.spawn(move || some.filter(|gap| fails(service, manner, *gap)).count())
+            };
+            let threads: Vec<_> = (0..THREADS).map(one).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        })
+    };
+    let wrong = client.run(clients).unwrap();
+    drop((switch, node));
+    // With connections left, the plane stays for the next start of the switch; there is none. The switch's last task may
+    // hold it for a moment.
+    let until = Instant::now() + STALL;
+    while Plane::clean(&left).is_err() && Instant::now() < until {
+        thread::sleep(Duration::from_millis(20));
+    }
+    Some(wrong)
+}
+
+/// With all mends no connection goes wrong, however slow the node is; without this one at least `least` do.
+fn needs(without: Mends, slow: Duration, manner: Manner, count: usize, least: usize) {
+    for slow in [Duration::ZERO, slow] {
+        let Some(faults) = wrong(Mends::default(), slow, manner, count) else { return };
+        assert_eq!(faults, 0, "of {count} with the mend, {manner:?}, {slow:?}");
+    }
+    let faults = wrong(without, slow, manner, count).unwrap();
+    println!("{manner:?}: {faults} of {count} went wrong without the mend, none of {} with it", 2 * count);
+    assert!(faults >= least, "{faults} of {count} without the mend: the test proves nothing");
+}
+
+/// R1: a packet that comes after the snapshot and before the node gets the connection's packets.
+#[test]
+fn packets_are_forwarded_before_the_socket_freezes() {
+    let without = Mends { forward_first: false, ..Mends::default() };
+    needs(without, Duration::from_micros(300), Manner::Pipelining, 160, 5);
+}
+
+/// R2: a packet that comes to the node before the connection's socket is there.
+#[test]
+fn early_packets_wait_for_their_socket() {
+    let without = Mends { stash_early: false, ..Mends::default() };
+    needs(without, Duration::from_millis(5), Manner::HalfClosing, 160, 5);
+}
+
+/// R9: packets that come after the front-end has seen the connection's end.
+#[test]
+fn late_packets_still_go_to_the_node() {
+    let without = Mends { entry_outlives: false, ..Mends::default() };
+    needs(without, Duration::from_micros(300), Manner::EndingEarly, 64, 5);
+}

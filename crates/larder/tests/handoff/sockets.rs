@@ -1,0 +1,200 @@
+//! Sockets moved from the switch to larder's nodes (`mechanism = "repair"`), and connections spliced.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use crate::client::{self, Manner, Plan, Setup, Tally};
+use crate::cluster::{Cluster, Server, Spec};
+use crate::content::{Content, Target};
+use crate::plans::mixed;
+
+const SIZES: [u64; 7] = [1, 100, 1_000, 10_000, 65_536, 300_000, 2_000_000];
+const SETUP: Setup = Setup { threads: 16, first_port: 20_000, stall: Duration::from_secs(5) };
+const DELIVERIES: &str = "larder_switch_deliveries_total";
+
+/// Larder's nodes behind a switch with these lines of `[switch.handoff]`.
+fn cluster(handoff: &str, each: usize) -> Option<Cluster> {
+    let spec = Spec { server: Server::Larder, handoff, ..Spec::default() };
+    Cluster::new(&spec, Content::new(&SIZES, each))
+}
+
+fn run(cluster: &Cluster, plans: &[Plan]) -> Tally {
+    let tally = cluster.topology.client().namespace.run(|| client::run(plans, SETUP)).unwrap();
+    println!("{tally}");
+    for line in cluster.admin("/metrics").lines().filter(|line| line.starts_with(DELIVERIES)) {
+        println!("{line}");
+    }
+    tally
+}
+
+/// Connections of all manners, each of which moves if it can: not one fault, and the nodes know the clients.
+#[test]
+fn connections_of_all_manners_move() {
+    let settings = "mechanism = \"repair\"\nrepair_min = \"0B\"\nlocality_lost_max = 1.0";
+    let Some(cluster) = cluster(settings, 3) else { return };
+    let plans = mixed(11, 2_000, &cluster.service(), &cluster.content.targets);
+    run(&cluster, &plans).assert_faultless();
+    let moved = cluster.metric(DELIVERIES, &["mechanism=\"repair\"", "why=\"repair\""]);
+    // One in eight is split, and its header may come in two.
+    assert!(moved > 1_600, "{moved} moved\n{}", cluster.logs());
+    let failed = cluster.metric(DELIVERIES, &["why=\"failed\""]);
+    assert_eq!(failed, 0, "{}", cluster.logs());
+    let load = "larder_switch_node_load";
+    let until = std::time::Instant::now() + Duration::from_secs(10);
+    while cluster.metric(load, &[]) > 0 && std::time::Instant::now() < until {
+        thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(cluster.metric(load, &[]), 0);
+    let own = cluster.client_addresses().map(|ip| ip.to_string());
+    let log = cluster.access_log();
+    let lines = log.lines().filter(|line| line.ends_with("mechanism=repair why=repair"));
+    let (known, unknown): (Vec<&str>, Vec<&str>) =
+        lines.partition(|line| own.iter().any(|ip| line.starts_with(&format!("{ip} "))));
+    assert!(known.len() > 1_600 && unknown.is_empty(), "{} {}", known.len(), unknown.len());
+}
+
+/// Replies that are known to be small are not worth a move.
+#[test]
+fn known_small_replies_are_relayed() {
+    let Some(cluster) = cluster("mechanism = \"repair\"\nlocality_lost_max = 1.0", 1) else { return };
+    let server = cluster.service()[0];
+    let plan = |bytes| {
+        let target = cluster.content.targets.iter().find(|t| t.bytes == bytes).unwrap().clone();
+        Plan { manner: Manner::Plain, server, same_port: false, targets: vec![target] }
+    };
+    let one_by_one = Setup { threads: 1, ..SETUP };
+    for bytes in [1_000, 300_000] {
+        let plans = vec![plan(bytes); 50];
+        let client = &cluster.topology.client().namespace;
+        client.run(|| client::run(&plans, one_by_one)).unwrap().assert_faultless();
+        let moved = cluster.metric(DELIVERIES, &["mechanism=\"repair\""]);
+        let small = cluster.metric(DELIVERIES, &["mechanism=\"relay\"", "why=\"small\""]);
+        println!("{bytes} bytes: {moved} moved, {small} relayed as small");
+        match bytes {
+            1_000 => assert!(small >= 40 && moved <= 10, "{moved} {small}"),
+            _ => assert!(moved >= 50, "{moved}"),
+        }
+    }
+}
+
+/// The control channels break in the middle, over and over: what is on its way is in doubt until the node says, and no
+/// connection has two answers or none. A node that has died is another matter.
+#[test]
+fn a_switch_that_loses_its_channels_loses_no_connection() {
+    let settings = "mechanism = \"repair\"\nrepair_min = \"0B\"\nlocality_lost_max = 1.0";
+    let Some(cluster) = cluster(settings, 2) else { return };
+    let small = [0, 1, 4].map(|at: usize| cluster.content.targets[at].clone());
+    let plans = mixed(12, 400, &cluster.service(), &small);
+    let go = AtomicBool::new(true);
+    let tally = thread::scope(|scope| {
+        let namespace = &cluster.topology.client().namespace;
+        let load = scope.spawn(|| namespace.run(|| client::run_while(&plans, SETUP, &go)).unwrap());
+        let front = &cluster.topology.front().namespace;
+        // Each attempt to connect again waits longer than the one before.
+        for _ in 0..3 {
+            thread::sleep(Duration::from_millis(700));
+            // Ends the switch's side of the channels: to it they have broken.
+            let cut = front.run(|| {
+                std::process::Command::new("ss").args(["-K", "dport", "=", ":7946"]).output().unwrap()
+            });
+            assert!(cut.unwrap().status.success());
+        }
+        thread::sleep(Duration::from_millis(400));
+        go.store(false, Ordering::Relaxed);
+        load.join().unwrap()
+    });
+    println!("{tally}");
+    tally.assert_faultless();
+    let moved = cluster.metric(DELIVERIES, &["mechanism=\"repair\""]);
+    let without = cluster.metric(DELIVERIES, &["why=\"channel\""]);
+    println!("{moved} moved, {without} relayed for want of a channel");
+    assert!(moved > 30, "{moved} moved\n{}", cluster.logs());
+    assert!(cluster.logs().contains("control channel is down"));
+}
+
+/// Connections of all manners, moved from one to the other inside the kernel.
+#[test]
+fn connections_of_all_manners_are_spliced() {
+    let spec = Spec { handoff: "mechanism = \"splice\"", agents: false, ..Spec::default() };
+    let Some(cluster) = Cluster::new(&spec, Content::new(&SIZES, 2)) else { return };
+    let plans = mixed(13, 1_000, &cluster.service(), &cluster.content.targets);
+    run(&cluster, &plans).assert_faultless();
+    let spliced = cluster.metric(DELIVERIES, &["mechanism=\"splice\"", "why=\"configured\""]);
+    assert!(spliced > 850, "{spliced} spliced\n{}", cluster.logs());
+}
+
+/// Asks for a target on a kept-alive connection until told to stop; how often. A fault is a panic.
+fn keep_asking(server: SocketAddr, target: &Target, go: &AtomicBool) -> u32 {
+    let mut stream = TcpStream::connect_timeout(&server, SETUP.stall).unwrap();
+    stream.set_read_timeout(Some(SETUP.stall)).unwrap();
+    stream.set_nodelay(true).unwrap();
+    let mut asked = 0;
+    while go.load(Ordering::Relaxed) {
+        let request = format!("GET {} HTTP/1.1\r\nHost: www.example.com\r\n\r\n", target.path);
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut got = Vec::new();
+        let head = loop {
+            let mut chunk = [0; 1 << 14];
+            let length = stream.read(&mut chunk).unwrap();
+            assert!(length > 0, "closed after {asked} replies");
+            got.extend_from_slice(&chunk[..length]);
+            if let Some(at) = got.windows(4).position(|four| four == b"\r\n\r\n") {
+                break at + 4;
+            }
+        };
+        let text = String::from_utf8_lossy(&got[..head]).to_lowercase();
+        assert!(!text.contains("connection: close"), "told to go after {asked} replies: {text}");
+        let mut body = got.split_off(head);
+        while body.len() < target.bytes as usize {
+            let mut chunk = [0; 1 << 16];
+            let length = stream.read(&mut chunk).unwrap();
+            assert!(length > 0, "a short reply");
+            body.extend_from_slice(&chunk[..length]);
+        }
+        assert_eq!((body.len() as u64, target.first_wrong(0, &body)), (target.bytes, None));
+        asked += 1;
+        thread::sleep(Duration::from_millis(15));
+    }
+    asked
+}
+
+/// A node drains, and then ends: its kept-alive connections go on at the others, and no client notices.
+#[test]
+fn kept_alive_connections_leave_a_node_that_drains() {
+    for mechanism in ["repair", "auto"] {
+        let settings = format!("mechanism = \"{mechanism}\"\nrepair_min = \"0B\"\nlocality_lost_max = 1.0");
+        let Some(mut cluster) = cluster(&settings, 30) else { return };
+        let go = AtomicBool::new(true);
+        let service = cluster.service();
+        let mut node = cluster.agents[0].take().unwrap();
+        let targets: Vec<Target> =
+            cluster.content.targets.iter().filter(|t| t.bytes < 100_000).cloned().collect();
+        let (before, after, asked) = thread::scope(|scope| {
+            let namespace = &cluster.topology.client().namespace;
+            let clients: Vec<_> = (0..60)
+                .map(|number| {
+                    let (namespace, target, go) = (namespace, &targets[number * 2], &go);
+                    let server = service[number % 2];
+                    scope.spawn(move || namespace.run(|| keep_asking(server, target, go)).unwrap())
+                })
+                .collect();
+            thread::sleep(Duration::from_millis(700));
+            let before = cluster.metric("larder_switch_node_load", &["n0"]);
+            cluster.post("/nodes/n0/drain");
+            let moved = cluster.await_metric(DELIVERIES, &["why=\"drain\""], 10);
+            thread::sleep(Duration::from_millis(1_500));
+            assert!(node.stop(), "the node does not end");
+            thread::sleep(Duration::from_millis(700));
+            let after = cluster.metric(DELIVERIES, &["why=\"drain\""]);
+            go.store(false, Ordering::Relaxed);
+            let asked: u32 = clients.into_iter().map(|client| client.join().expect("no fault")).sum();
+            println!("{moved} had moved");
+            (before, after, asked)
+        });
+        println!("{mechanism}: load of the node before {before}; {after} moved on, {asked} replies");
+        assert!(after >= 10, "{after} moved on\n{}", cluster.logs());
+    }
+}
