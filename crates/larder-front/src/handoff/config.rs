@@ -37,7 +37,8 @@ pub struct HandoffConfig {
     pub interface: Option<String>,
     /// This switch's key, by which nodes know it.
     pub identity: Option<Identity>,
-    /// From which cookie keys are made; switches that share connections share it. `None`: a random one each start.
+    /// From which cookie keys are made; switches that share connections share it. `None`: one of its own, made from
+    /// `identity`, so that a restart makes the same.
     pub secret: Option<PathBuf>,
     /// How packets reach the nodes.
     pub forward: Forward,
@@ -57,7 +58,8 @@ pub struct HandoffConfig {
     /// How long the rest of a request header is waited for before this host accepts the connection itself. 0 to 1 s;
     /// default 2 ms.
     pub header_wait: Duration,
-    /// How long a key makes cookies; it is believed as long again. 10 s to 1 h; default 60 s.
+    /// How long a key makes cookies; it is believed for half as long again. A client that connects and asks later than that
+    /// is not understood any more, so that it should not be less than clients keep unused connections. 10 s to 1 h; default 5 min.
     pub key_life: Duration,
     /// Without packets for so long a connection counts no more, until its next request. 10 ms to 1 h; default 1 s.
     pub idle_after: Duration,
@@ -88,7 +90,7 @@ impl Default for HandoffConfig {
             hold_max: 4_096,
             hold_packets: 64,
             header_wait: Duration::from_millis(2),
-            key_life: Duration::from_secs(60),
+            key_life: Duration::from_secs(300),
             idle_after: Duration::from_secs(1),
             repair_bytes_min: 16_384,
             locality_lost_max: 0.2,

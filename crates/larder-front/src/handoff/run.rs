@@ -30,6 +30,9 @@ const SWEEP: Duration = Duration::from_secs(2);
 /// However many connections there are, looking at them takes a hundredth of the time at most.
 const REVIEW_ONE_IN: u32 = 100;
 
+/// What the secret of cookies is derived for.
+const COOKIES: u64 = 1;
+
 /// What an edge hears.
 #[derive(Debug)]
 pub(crate) struct Ears {
@@ -87,6 +90,8 @@ impl Edge {
         let identity = config.identity.clone();
         let (peers, nodes) = Peers::new(nodes_max, identity, hello);
         fabric.set_keys(&live.keys, live.current);
+        // What a predecessor was yet to be told counts for nobody.
+        while fabric.told(&mut |_| {}) > 0 {}
         peers.begin_counting(|node| fabric.opened(node));
         let edge = Arc::new(Self::new(config, fabric, listen.to_vec(), peers));
         Ok((edge, Ears { nodes, plane, keyring }))
@@ -257,6 +262,9 @@ fn without(mechanism: &str, error: &MachineError) {
 fn secret(config: &HandoffConfig) -> Result<[u8; 32], HandoffError> {
     if let Some(path) = &config.secret {
         return larder_handoff::channel::identity::load_secret(path).map_err(HandoffError::Secret);
+    }
+    if let Some(identity) = &config.identity {
+        return Ok(identity.derive(COOKIES));
     }
     let mut secret = [0; 32];
     let mut filled = 0;

@@ -64,6 +64,7 @@ impl Fabric for Paper {
             first_ack: 1,
             last_ack: 1_002,
             requests: 1,
+            packets: 3,
             ..Default::default()
         })
     }

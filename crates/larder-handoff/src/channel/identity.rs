@@ -1,6 +1,7 @@
 //! Who a front-end or a node is: a static X25519 key pair (RFC 7748). The secret key is a text file, base64 on one
 //! line, for its owner only; the public key is the same in the other side's config.
 
+use crate::CookieKey;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use snow::params::DHChoice;
@@ -140,6 +141,17 @@ impl Identity {
         let mut file = options.open(path).map_err(unwritable)?;
         file.write_all(format!("{}\n", STANDARD.encode(self.secret)).as_bytes()).map_err(unwritable)?;
         file.sync_all().map_err(unwritable)
+    }
+
+    /// A secret for another purpose, made from this one: the same each time, and it says nothing of the key.
+    pub fn derive(&self, purpose: u64) -> [u8; KEY_BYTES] {
+        let mut secret = [0; KEY_BYTES];
+        for (half, place) in secret.chunks_exact_mut(KEY_BYTES / 2).zip([purpose, !purpose]) {
+            let words = CookieKey::derive(self.secret(), place).0;
+            half[..8].copy_from_slice(&words[0].to_le_bytes());
+            half[8..].copy_from_slice(&words[1].to_le_bytes());
+        }
+        secret
     }
 
     /// What others know this identity by.

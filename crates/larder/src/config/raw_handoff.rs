@@ -28,7 +28,8 @@ pub(crate) struct RawHandoff {
     #[schemars(example = "/etc/larder/switch.key")]
     pub(crate) identity: Option<String>,
     /// File with 32 secret bytes in base64, made by `larder keys new FILE`, from which the keys of cookies are made.
-    /// Switches that may get each other's connections share it. Unset: a new secret at each start.
+    /// Switches that may get each other's connections share it. Unset: one made from the
+    /// identity.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(example = "/etc/larder/cookies.key")]
     pub(crate) secret: Option<String>,

@@ -215,6 +215,8 @@ fn another_front_end_goes_on() {
     let others: Vec<Plan> = small(&cluster, 25, 96)
         .into_iter()
         .filter(|plan| matches!(plan.manner, Manner::Plain | Manner::Pipelined | Manner::HeadOnly))
+        // A port whose last connection the client's own kernel has yet to end is not the front-ends' matter.
+        .map(|plan| Plan { same_port: false, ..plan })
         .collect();
     let go = std::sync::Arc::new(AtomicBool::new(true));
     let (tally, short) = during(&mut cluster, &plans, |cluster| {
