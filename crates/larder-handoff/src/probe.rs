@@ -1,7 +1,7 @@
 //! What this machine can do, and what of it a role needs.
 //!
 //! [`Facts`] are what was found: plain data, gathered by [`Facts::of_this_host`] without changing anything (but for a
-//! socket and a tiny program that live for a moment), or made up by a test. [`judge`] turns facts into [`Finding`]s and
+//! socket and a tiny program that live for a moment), or made up by a test. [`judge()`] turns facts into [`Finding`]s and
 //! so into the best [`Mechanism`] that is left: cookie, else repair, else relay.
 
 mod facts;

@@ -1,7 +1,7 @@
 //! Moving an established TCP connection from one host's socket to another's (`TCP_REPAIR`).
 //!
-//! [`checkpoint`] freezes a socket and reads its state, [`Checkpoint::encode`] makes a frame of it,
-//! [`Checkpoint::decode`] and [`restore`] make a socket of it on another host that has the same address. The old socket
+//! [`checkpoint()`] freezes a socket and reads its state, [`Checkpoint::encode`] makes a frame of it,
+//! [`Checkpoint::decode`] and [`restore()`] make a socket of it on another host that has the same address. The old socket
 //! is given up by [`close_silently`], or goes on by [`resume`] if the other host refused.
 //!
 //! The packets go on arriving all the while. What can happen between two calls, and who mends it, is in [`Mends`].

@@ -16,7 +16,7 @@ use crate::outcome::usage;
 /// which it accepts connections that a switch has begun, and tells the switch which have ended and how busy the host
 /// is. It is on no connection's way: if it ends, connections live on, and new ones are relayed.
 ///
-/// For example: larder agent --config agent.toml, with an [agent] section. Needs `CAP_BPF` and `CAP_NET_ADMIN`; larder
+/// For example: larder agent --config agent.toml, with an `[agent]` section. Needs `CAP_BPF` and `CAP_NET_ADMIN`; larder
 /// doctor says what else.
 #[derive(Debug, Args)]
 pub(crate) struct AgentArgs {

@@ -19,7 +19,7 @@ use crate::config::{Config, Written};
 /// Say what this machine can do of connection handoff, what is missing, and how to get it.
 ///
 /// Looks and changes nothing. Run it as the user that runs larder, in the same network namespace: capabilities count. With a
-/// config it looks at what [switch.handoff], [node.handoff] and [agent] ask for, and says what each listen address gets.
+/// config it looks at what `[switch.handoff]`, `[node.handoff]` and `[agent]` ask for, and says what each listen address gets.
 /// Exit code 0 if what is asked for is available (auto always is, for it falls back to relay), 1 if not.
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
