@@ -495,6 +495,14 @@ mod tests {
         let own = Namespace::new("kept").expect("made");
         let mut inside = Command::new("ip");
         let mut sleeper = inside.args(["netns", "exec", &name, "sleep", "60"]).spawn().expect("started");
+        // It is inside once it is what it was to become.
+        let comm = format!("/proc/{}/comm", sleeper.id());
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while std::fs::read_to_string(&comm).is_ok_and(|name| name.trim() != "sleep")
+            && std::time::Instant::now() < until
+        {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
         let found = leftovers();
         // Other processes' tests may leave some meanwhile, so not all that there are.
         end_processes(&name).expect("ended");

@@ -229,6 +229,8 @@ fn a_successor_takes_over() {
     prepare(&first, &lab);
     let vip: SocketAddr = VIP.parse().expect("an address");
     let mut client = connected(&lab, vip);
+    // Nobody acknowledges anything here, which small pieces would wait for.
+    client.set_nodelay(true).expect("set");
     client.write_all(GET).expect("sent");
     let (key, ..) = punted(&first);
     first.put_flow(key, FlowTo::Node(0)).expect("a flow");
