@@ -372,8 +372,12 @@ async fn a_node_that_says_nothing_or_nonsense_is_given_up() {
 #[tokio::test]
 async fn what_a_slow_node_does_not_take_is_refused_and_not_kept() {
     let (switch, node) = (identity(), identity());
-    let mut door = Door::open(&node, &[switch.public()], timing()).await;
-    let (channel, mut events) = start(door.address, node.public(), &switch);
+    // Nobody answers pings here, and making the messages takes its time.
+    let patient = Timing { silence: HANGS, ..timing() };
+    let mut door = Door::open(&node, &[switch.public()], patient).await;
+    let (sink, mut events) = mpsc::channel(64);
+    let peer = Node { node: 5, address: door.address, key: node.public() };
+    let channel = NodeChannel::start(peer, switch.clone(), hello(), patient, sink);
     let mut peer = door.peer().await;
     greet(&mut peer).await;
     assert!(matches!(next(&mut events).await, What::Up(_)));
