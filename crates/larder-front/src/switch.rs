@@ -230,8 +230,9 @@ impl Switch {
         }
         let mut helpers = JoinSet::new();
         helpers.spawn(expire(self.shared.clone()));
+        let mut edge_task = None;
         if let (Some(edge), Some(ears)) = (&self.shared.handoff, self.ears.take()) {
-            helpers.spawn(edge.clone().run(self.shared.clone(), ears));
+            edge_task = Some(helpers.spawn(edge.clone().run(self.shared.clone(), ears)).id());
         }
         for node in self.shared.nodes.members() {
             watch(&mut helpers, &self.shared, node.id);
@@ -243,7 +244,15 @@ impl Switch {
                 () = &mut shutdown => break,
                 Some(node) = self.joined.recv() => watch(&mut helpers, &self.shared, node),
                 // A watch ends when its node leaves.
-                Some(_) = helpers.join_next() => {}
+                Some(ended) = helpers.join_next_with_id() => {
+                    let id = ended.map_or_else(|error| error.id(), |(id, ())| id);
+                    if let Some(edge) = self.shared.handoff.as_ref().filter(|_| edge_task == Some(id)) {
+                        // Nobody decides about held connections any more: from here on this host accepts them itself.
+                        edge.close();
+                        self.shared.metrics.panicked();
+                        tracing::error!("the edge was lost to a fault in the switch: new connections are relayed");
+                    }
+                }
             }
         }
         tracing::info!(outstanding = self.shared.dispatcher.outstanding(), "draining");

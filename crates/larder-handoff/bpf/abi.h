@@ -34,7 +34,6 @@ enum flow_state {
 #define FLOW_SYN_SEEN 4   /* a SYN has come on these addresses since: syn_seq is set, a new connection may follow */
 #define FLOW_FAST 8       /* opened by the fast path */
 #define FLOW_TOLD 16      /* its end has been told to user space */
-#define FLOW_BY_TAG 32    /* not used any more: packets that only a tag tells are forwarded without an entry */
 #define FLOW_IDLE 64      /* set by user space: the next packet with payload clears it and is told (EVENT_WOKE) */
 #define FLOW_ACKED 128    /* the client has acknowledged something of the reply: last_ack is past first_ack */
 

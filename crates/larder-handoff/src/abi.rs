@@ -42,8 +42,6 @@ pub mod flow_flag {
     pub const FAST: u8 = 8;
     /// Its end has been told.
     pub const TOLD: u8 = 16;
-    /// Made from the node tag of a timestamp.
-    pub const BY_TAG: u8 = 32;
     /// Set from here: the next packet with payload clears it and is told.
     pub const IDLE: u8 = 64;
     /// The client has acknowledged something of the reply.

@@ -494,11 +494,9 @@ impl Edge {
             return self.end(shared, key, End::ClientReset);
         }
         if flags & flow_flag::ACKED != 0 {
-            // It has had something of the reply, so its FIN is the answer to the node's, or it wants no more.
-            return self.end(shared, key, End::Closed);
-        }
-        if let Some(handed) = lock(&self.table).get_mut(key) {
-            handed.half_closed = Some(shared.clock.now());
+            // It has had something of the reply, so its FIN is the answer to the node's, or it wants no more. Otherwise it
+            // has only asked, and the node will say when it is done.
+            self.end(shared, key, End::Closed);
         }
     }
 

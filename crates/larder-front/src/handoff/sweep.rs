@@ -1,6 +1,6 @@
 //! Regular work: gates, keys, idle and forgotten connections, dead nodes.
 
-use super::edge::{Edge, lock};
+use super::edge::{Edge, Started, lock};
 use super::fabric::To;
 use super::mechanism::{Delivery, Mechanism, Why};
 use super::table::{End, Handed};
@@ -153,18 +153,10 @@ impl Edge {
         if !lease.reuse(shared.clock.now(), request, node) {
             return;
         }
-        let handed = Handed {
-            lease,
-            request,
-            decision: Decision { node, reason: Reason::Reuse },
-            delivery: Delivery { mechanism: Mechanism::Cookie, why: Why::Adopted },
-            opened: shared.clock.now(),
-            text: None,
-            idle: false,
-            rested: true,
-            half_closed: None,
-            first_ack: None,
-        };
+        let decision = Decision { node, reason: Reason::Reuse };
+        let delivery = Delivery { mechanism: Mechanism::Cookie, why: Why::Adopted };
+        let started = Started { lease, request, decision };
+        let handed = Handed { rested: true, ..Handed::new(started, delivery, shared.clock.now(), None) };
         self.counts.delivered(handed.delivery);
         let before = lock(&self.table).put(key, handed);
         if let Some(before) = before {

@@ -34,8 +34,6 @@ pub(crate) struct Handed {
     pub(crate) idle: bool,
     /// It has been idle at least once, so that its duration says nothing of the node.
     pub(crate) rested: bool,
-    /// When the client's FIN was seen while the node may still be sending.
-    pub(crate) half_closed: Option<Time>,
     /// Of a moved connection, the number of the reply's first byte.
     pub(crate) first_ack: Option<u32>,
 }
@@ -53,7 +51,6 @@ impl Handed {
             text,
             idle: false,
             rested: false,
-            half_closed: None,
             first_ack: None,
         }
     }

@@ -30,6 +30,10 @@ struct Notes {
     reset: Vec<FlowKey>,
     seen_ns: BTreeMap<FlowKey, u64>,
     now_ns: u64,
+    /// Limit, and whether the fast path may go by it.
+    gates: BTreeMap<Option<NodeId>, (u32, bool)>,
+    /// Connections known, and those of the fast path among them.
+    bases: BTreeMap<Option<NodeId>, (u32, u32)>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -98,9 +102,13 @@ impl Fabric for Paper {
         lock(&self.0).targets.push((head, *reusable));
     }
 
-    fn set_gate(&self, _node: Option<NodeId>, _limit: u32, _usable: bool) {}
+    fn set_gate(&self, node: Option<NodeId>, limit: u32, usable: bool) {
+        lock(&self.0).gates.insert(node, (limit, usable));
+    }
 
-    fn set_base(&self, _node: Option<NodeId>, _base: u32, _seen: u32) {}
+    fn set_base(&self, node: Option<NodeId>, base: u32, seen: u32) {
+        lock(&self.0).bases.insert(node, (base, seen));
+    }
 
     fn set_link(&self, _node: NodeId, _way: &Way, _forward: Forward) -> io::Result<()> {
         Ok(())
@@ -381,4 +389,33 @@ async fn connections_from_before_a_restart_are_counted() {
     bench.edge.reconcile(&bench.shared, NodeId(1), &live);
     let entered = bench.notes(|notes| notes.flows.get(&key(5)).copied());
     assert_eq!(entered, Some(To::Node(NodeId(1))), "what the node has, the plane forwards");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_fast_path_goes_by_loads_and_stops_where_a_node_should_get_nothing() {
+    let bench = Bench::new(|config| config.settings.admission = Admission::Fixed(2));
+    bench.punt(key(1), true, 1, GET);
+    let reused = bench.notes(|notes| notes.targets[0].1);
+    bench.edge.take(&bench.shared, Told::Opened { key: key(2), reused });
+    let (node, other) = (reused.node, NodeId(1 - reused.node.0));
+    let gates = || {
+        bench.edge.set_gates(&bench.shared);
+        bench.notes(|notes| (notes.gates.clone(), notes.bases.clone()))
+    };
+    let (open, bases) = gates();
+    let t_high = bench.shared.dispatcher.settings().t_high;
+    assert_eq!((open[&Some(node)], open[&Some(other)]), ((t_high, true), (t_high, true)));
+    assert_eq!((open[&None], bases[&Some(node)], bases[&None]), ((2, true), (2, 1), (2, 1)));
+    // A failure that traffic has seen, a channel that is down, a node that takes nothing.
+    let failures = &bench.shared.nodes.get(node).expect("the node").keep().expect("the node");
+    failures.failures.store(1, std::sync::atomic::Ordering::Relaxed);
+    bench.edge.peers.set_bits(other, 0);
+    let (shut, _) = gates();
+    assert!(!shut[&Some(node)].1 && !shut[&Some(other)].1);
+    failures.failures.store(0, std::sync::atomic::Ordering::Relaxed);
+    bench.shared.dispatcher.drain(bench.shared.clock.now(), node, &mut Vec::new());
+    assert!(!gates().0[&Some(node)].1);
+    // Whoever waits comes first.
+    bench.punt(key(3), true, 1, GET);
+    assert!(!gates().0[&None].1, "one waits for its admission");
 }
