@@ -41,8 +41,8 @@ pub use explain::ExplainReply;
 pub use failure::{ERROR_HEADER, Failure};
 pub use handle::{JoinRefused, NodeStatus, SwitchHandle, SwitchStatus, UnknownNode};
 pub use handoff::{
-    Delivery, Facts, Forward, HandoffConfig, HandoffError, HandoffStatus, Mechanism, NodeHandoff, Setting,
-    Speaks, UnknownMechanism, Why,
+    Delivery, Facts, Forward, HandoffConfig, HandoffError, HandoffStatus, Handshake, Mechanism, NodeHandoff,
+    Setting, Speaks, UnknownMechanism, Why,
 };
 pub use metrics::{METRICS, Metric, MetricKind};
 pub use recorder::{RecordConfig, RecordStartError, RecordStatus};

@@ -141,7 +141,8 @@ struct event {
     __u8 class_;
     __u8 first; /* EVENT_PUNT: the packet that opened the flow */
     __u64 at_ns;
-    /* EVENT_OPENED: target id; EVENT_PUNT: hash of the head for `targets`, 0 if it has none; EVENT_CLOSED: sequence number
+    /* EVENT_OPENED: target id; EVENT_ENDED: bytes that the client has acknowledged in the low half, 0 if none was forwarded,
+     * and its packets with payload in the high one; EVENT_PUNT: hash of the head for `targets`, 0 if it has none; EVENT_CLOSED: sequence number
      * of the client's first byte, which tells connections on the same addresses apart, 0 if it is not known */
     __u64 target;
 };

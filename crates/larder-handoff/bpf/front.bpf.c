@@ -81,8 +81,10 @@ IN int front(void *ctx, int xdp) {
     if (flow) {
         if (!flow_is_replaced(flow, &p, service))
             return flow_known(ctx, xdp, &p, &key, flow);
-        if (!(flow->flags & FLOW_TOLD))
-            tell(EVENT_ENDED, &key, flow->flags, flow->node, 0);
+        if (!(flow->flags & FLOW_TOLD)) {
+            struct target account = {.id = flow_account(flow)};
+            tell(EVENT_ENDED, &key, flow->flags, flow->node, &account);
+        }
         bpf_map_delete_elem(&flows, &key);
         count(COUNT_REUSED);
     }

@@ -85,11 +85,17 @@ IN int flow_open(const struct packet *p, const struct flow_key *key, __u8 state,
     return !bpf_map_update_elem(&flows, key, &flow, BPF_NOEXIST);
 }
 
+/* What the client has acknowledged of the reply, in the low half; its packets with payload in the high one. */
+IN __u64 flow_account(const struct flow *flow) {
+    return (__u64)flow->requests << 32 | (flow->packets ? flow->last_ack - flow->first_ack : 0);
+}
+
 /* The end of the client's side, told once; again with the next packet if the ring had no room. */
 IN void flow_ended(struct flow *flow, const struct flow_key *key) {
     if (!(flow->flags & (FLOW_CLIENT_FIN | FLOW_CLIENT_RST)) || flow->flags & FLOW_TOLD)
         return;
-    if (tell(EVENT_ENDED, key, flow->flags, flow->node, 0))
+    struct target account = {.id = flow_account(flow)};
+    if (tell(EVENT_ENDED, key, flow->flags, flow->node, &account))
         flow->flags |= FLOW_TOLD;
 }
 

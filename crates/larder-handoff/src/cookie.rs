@@ -8,6 +8,10 @@ use std::fmt;
 use std::net::SocketAddr;
 
 const NO_WSCALE: u32 = 15;
+/// RFC 7323 section 2.3.
+const WSCALE_MAX: u32 = 14;
+/// The window scale that a front-end offers whoever offers one; `COOKIE_WSCALE` of `bpf/cookie.h`.
+pub(crate) const OWN_WSCALE: u8 = 7;
 
 /// A key of cookies. 128 bits.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -62,7 +66,7 @@ impl Cookie {
     ) -> Self {
         let sizes = if server.ip().to_canonical().is_ipv4() { MSS_V4 } else { MSS_V6 };
         let index = sizes.iter().rposition(|&size| size <= options.mss).unwrap_or(0);
-        let wscale = options.wscale.map_or(NO_WSCALE, |scale| u32::from(scale.min(14)));
+        let wscale = options.wscale.map_or(NO_WSCALE, |scale| u32::from(scale).min(WSCALE_MAX));
         let flags = u32::from(options.sack) << 5 | u32::from(options.timestamps) << 4;
         let low = u32::try_from(index).unwrap_or(0) << 6 | flags | wscale;
         Self(tag(key, client, server, client_isn, low) << 8 | low)
@@ -76,17 +80,21 @@ impl Cookie {
         server: SocketAddr,
         client_isn: u32,
     ) -> Option<SynOptions> {
+        let proven = tag(key, client, server, client_isn, self.0 & 0xff) == self.0 >> 8;
+        proven.then(|| self.options(server.ip().to_canonical().is_ipv4()))
+    }
+
+    /// What the cookie carries, of a connection over IPv4 or IPv6. Proves nothing: that is for [`Cookie::check`], or has
+    /// been done.
+    pub fn options(self, ipv4: bool) -> SynOptions {
         let low = self.0 & 0xff;
-        if tag(key, client, server, client_isn, low) != self.0 >> 8 {
-            return None;
-        }
-        let sizes = if server.ip().to_canonical().is_ipv4() { MSS_V4 } else { MSS_V6 };
-        Some(SynOptions {
+        let sizes = if ipv4 { MSS_V4 } else { MSS_V6 };
+        SynOptions {
             mss: sizes[(low >> 6) as usize],
             sack: low >> 5 & 1 == 1,
             timestamps: low >> 4 & 1 == 1,
-            wscale: u8::try_from(low & 15).ok().filter(|&scale| u32::from(scale) != NO_WSCALE),
-        })
+            wscale: u8::try_from(low & 15).ok().filter(|&scale| u32::from(scale) <= WSCALE_MAX),
+        }
     }
 }
 

@@ -26,11 +26,37 @@ pub enum Forward {
     },
 }
 
+/// Who completes the handshake of a connection that may be moved by `repair`. Cookies are always the forwarding plane's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Handshake {
+    /// The forwarding plane, with a cookie: this host never has a socket, and the node gets the state that it would have.
+    /// Where the forwarding plane cannot, the stack.
+    #[default]
+    Plane,
+    /// This host's stack: every connection is accepted here, then moved. The published scheme.
+    Stack,
+}
+
+impl Handshake {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Plane, Self::Stack];
+
+    /// The word used in the config.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Plane => "plane",
+            Self::Stack => "stack",
+        }
+    }
+}
+
 /// Handoff at a switch.
 #[derive(Clone, Debug)]
 pub struct HandoffConfig {
     /// What is asked for. Default relay.
     pub setting: Setting,
+    /// Who completes the handshake under `repair`. Default the forwarding plane.
+    pub handshake: Handshake,
     /// Names the instance: what it leaves in the kernel is found under this name. Default `switch`.
     pub name: String,
     /// The interface that clients come by; `None` finds it by the listen address.
@@ -63,7 +89,7 @@ pub struct HandoffConfig {
     pub key_life: Duration,
     /// Without packets for so long a connection counts no more, until its next request. 10 ms to 1 h; default 1 s.
     pub idle_after: Duration,
-    /// Replies below this are not worth moving a socket for. Bytes; default 16,384.
+    /// Replies below this are not worth moving an accepted socket for. Bytes; default 16,384.
     pub repair_bytes_min: u64,
     /// The share of later requests on a kept-alive connection that may belong to other nodes before a route is relayed.
     /// 0 to 1; default 0.2.
@@ -78,6 +104,7 @@ impl Default for HandoffConfig {
     fn default() -> Self {
         Self {
             setting: Setting::Relay,
+            handshake: Handshake::Plane,
             name: "switch".to_owned(),
             interface: None,
             identity: None,

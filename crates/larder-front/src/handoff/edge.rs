@@ -13,7 +13,7 @@ use super::config::HandoffConfig;
 use super::counts::Counts;
 use super::fabric::{Fabric, Reusable, To, Told};
 use super::first::{self, Asked, First};
-use super::held::{Holding, Wait};
+use super::held::{Held, Holding, Wait};
 use super::learned::Learned;
 use super::mechanism::{Delivery, Facts, Mechanism, Speaks, Why};
 use super::passing::AllPassing;
@@ -27,6 +27,7 @@ use larder_core::rules::{Head, Headers};
 use larder_core::{Decision, NodeId, Reason, Refusal, Request, RouteId, ServiceClass, Time};
 use larder_handoff::FlowKey;
 use larder_handoff::abi::{flow_flag, flow_state};
+use larder_handoff::plane::Account;
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -81,7 +82,7 @@ pub(crate) struct Edge {
     pub(super) services: Vec<SocketAddr>,
     pub(crate) peers: Peers,
     pub(super) table: Mutex<Table>,
-    holding: Mutex<Holding>,
+    pub(super) holding: Mutex<Holding>,
     placed: Mutex<HashMap<FlowKey, Placed>>,
     /// Connections on their way from one node to another.
     pub(super) passing: Mutex<AllPassing>,
@@ -144,7 +145,7 @@ impl Edge {
             Told::Opened { key, reused } => self.opened(shared, key, reused),
             Told::Later { key, packet } => self.later(shared, key, packet),
             Told::Woke { key, node } => self.woke(shared, key, node),
-            Told::Ended { key, flags } => self.client_ended(shared, key, flags),
+            Told::Ended { key, flags, account } => self.client_ended(shared, key, flags, account),
         }
     }
 
@@ -299,18 +300,22 @@ impl Edge {
 
     /// The dispatcher has answered.
     fn settle(
-        &self,
+        self: &Arc<Self>,
         shared: &Arc<Shared>,
         pending: Pending,
         lease: Lease,
         outcome: Result<Decision, Refusal>,
     ) {
-        let Pending { key, generation, request, speaks, text, head } = pending;
+        let Pending { key, generation, request, speaks, ref text, head } = pending;
         let Ok(decision) = outcome else {
             // The relay asks again and answers with the refusal, or has better luck.
             return self.here(shared, key, generation, Delivery::relay(Why::Refused), None);
         };
         let delivery = self.delivery(shared, request, decision.node, speaks, false);
+        if delivery.mechanism == Mechanism::Repair {
+            let text = text.clone();
+            return self.give_state(shared, (key, generation), Started { lease, request, decision }, text);
+        }
         if delivery.mechanism != Mechanism::Cookie {
             return self.here(shared, key, generation, delivery, Some(Started { lease, request, decision }));
         }
@@ -332,7 +337,7 @@ impl Edge {
             let reusable = Reusable { target, node, route: request.route.0, service: key.service, class };
             self.fabric.put_target(head, &reusable, self.config.fast_age);
         }
-        self.hand(shared, key, Started { lease, request, decision }, delivery, text);
+        self.hand(shared, key, Started { lease, request, decision }, delivery, pending.text);
     }
 
     /// Notes a connection that a node answers from now on.
@@ -349,12 +354,12 @@ impl Edge {
         let handed = Handed::new(started, delivery, shared.clock.now(), text);
         let before = lock(&self.table).put(key, handed);
         if let Some(before) = before {
-            self.finish(shared, key, before, End::Replaced);
+            self.finish(shared, key, before, End::Replaced, None);
         }
     }
 
     /// This host's own stack takes a held connection; the accept loop finds what was decided.
-    fn here(
+    pub(super) fn here(
         &self,
         shared: &Shared,
         key: FlowKey,
@@ -364,6 +369,18 @@ impl Edge {
     ) {
         let mut holding = lock(&self.holding);
         let Some(held) = holding.take(key, Some(generation)) else { return };
+        self.accept_held(shared, key, &held, delivery, started);
+    }
+
+    /// The same for what has been taken out of those that are held.
+    pub(super) fn accept_held(
+        &self,
+        shared: &Shared,
+        key: FlowKey,
+        held: &Held,
+        delivery: Delivery,
+        started: Option<Started>,
+    ) {
         let now = shared.clock.now();
         let mut placed = lock(&self.placed);
         // Beyond that the accept loop decides anew.
@@ -487,30 +504,28 @@ impl Edge {
     }
 
     /// The client has ended its side, or all.
-    fn client_ended(&self, shared: &Shared, key: FlowKey, flags: u8) {
+    fn client_ended(&self, shared: &Shared, key: FlowKey, flags: u8, account: Account) {
         if flags & flow_flag::CLIENT_RST != 0 {
             // Whoever waits for its admission finds it gone.
             lock(&self.holding).take(key, None);
-            return self.end(shared, key, End::ClientReset);
+            return self.end_with(shared, key, End::ClientReset, || Some(account));
         }
         if flags & flow_flag::ACKED != 0 {
             // It has had something of the reply, so its FIN is the answer to the node's, or it wants no more. Otherwise it
             // has only asked, and the node will say when it is done.
-            self.end(shared, key, End::Closed);
+            self.end_with(shared, key, End::Closed, || Some(account));
         }
     }
 
     /// A node says that a connection has ended there.
     /// The sequence number of the client's first byte tells which one of these addresses; 0 if it is not known.
     pub(super) fn node_ended(&self, shared: &Shared, key: FlowKey, first_seq: u32, node: NodeId) {
+        // Most have ended here by the client's last packet already.
+        let ours = lock(&self.table).get_mut(key).is_some_and(|handed| handed.decision.node == node);
         let another = |flow: larder_handoff::abi::Flow| {
             first_seq != 0 && flow.first_seq != 0 && flow.first_seq != first_seq
         };
-        if self.fabric.flow(key).is_some_and(another) {
-            return;
-        }
-        let ours = lock(&self.table).get_mut(key).is_some_and(|handed| handed.decision.node == node);
-        if ours {
+        if ours && !self.fabric.flow(key).is_some_and(another) {
             // The client's FIN may have come before the plane knew the connection, or never, if the node has reset it.
             self.fabric.set_ended(key);
             self.end(shared, key, End::Closed);
@@ -519,10 +534,20 @@ impl Edge {
 
     /// A connection ends, if there is one.
     pub(super) fn end(&self, shared: &Shared, key: FlowKey, end: End) {
+        self.end_with(shared, key, end, || self.account(key));
+    }
+
+    /// The same, where it is known what the plane has seen of it.
+    fn end_with(&self, shared: &Shared, key: FlowKey, end: End, account: impl FnOnce() -> Option<Account>) {
         let handed = lock(&self.table).take(key);
         if let Some(handed) = handed {
-            self.finish(shared, key, handed, end);
+            self.finish(shared, key, handed, end, account());
         }
+    }
+
+    /// What the plane has seen of a connection.
+    pub(super) fn account(&self, key: FlowKey) -> Option<Account> {
+        self.fabric.flow(key).as_ref().and_then(Account::of)
     }
 
     /// Forgets decisions whose connections were never accepted. Gives how many.

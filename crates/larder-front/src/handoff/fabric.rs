@@ -4,6 +4,7 @@
 
 use super::config::Forward;
 use larder_core::{NodeId, TargetId};
+use larder_handoff::plane::Account;
 use larder_handoff::{CookieKey, FlowKey, abi};
 use std::fmt::Debug;
 use std::io;
@@ -41,7 +42,7 @@ pub(crate) enum Told<'p> {
     /// A copy of a later packet with payload of a handed-off connection.
     Later { key: FlowKey, packet: &'p [u8] },
     /// The client has ended its side (FIN) or all (RST): flags of [`abi::flow_flag`].
-    Ended { key: FlowKey, flags: u8 },
+    Ended { key: FlowKey, flags: u8, account: Account },
 }
 
 /// How a node's packets get to it.

@@ -37,6 +37,7 @@ pub(crate) enum Wait {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Segment<'p> {
     pub(crate) seq: u32,
+    pub(crate) fin: bool,
     pub(crate) payload: &'p [u8],
 }
 
@@ -53,7 +54,8 @@ pub(crate) fn segment(frame: &[u8]) -> Option<Segment<'_>> {
     let seq = u32::from_be_bytes(frame.get(l4 + 4..l4 + 8)?.try_into().ok()?);
     let data = l4 + usize::from(frame.get(l4 + 12)? >> 4) * 4;
     // A frame may be padded to the least that Ethernet sends.
-    Some(Segment { seq, payload: frame.get(data..total)? })
+    let fin = *frame.get(l4 + 13)? & 1 == 1;
+    Some(Segment { seq, fin, payload: frame.get(data..total)? })
 }
 
 /// Whether a frame carries the client's first bytes, which have the number `first_seq`.
@@ -70,6 +72,17 @@ impl Held {
         &self.packets
     }
 
+    /// Whether `received` bytes from the first one on, as [`Held::bytes`] gives them, are all that the packets say: no end of
+    /// the client's, and nothing behind a gap.
+    pub(crate) fn is_all(&self, received: usize) -> bool {
+        let first = self.packets.first().and_then(|packet| segment(packet)).map(|segment| segment.seq);
+        self.packets.iter().all(|packet| {
+            let Some((segment, first)) = segment(packet).zip(first) else { return false };
+            let end = segment.seq.wrapping_sub(first) as usize + segment.payload.len();
+            !segment.fin && end <= received
+        })
+    }
+
     /// What the client has sent so far without a gap, from its first byte on.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut segments: Vec<Segment<'_>> = self
@@ -81,7 +94,7 @@ impl Held {
         let Some(first) = segments.first().map(|segment| segment.seq) else { return Vec::new() };
         segments.sort_by_key(|segment| segment.seq.wrapping_sub(first));
         let mut bytes: Vec<u8> = Vec::new();
-        for Segment { seq, payload } in segments {
+        for Segment { seq, payload, .. } in segments {
             let at = seq.wrapping_sub(first) as usize;
             if at > bytes.len() || bytes.len() >= HEAD_BYTES_MAX {
                 break;
@@ -156,7 +169,7 @@ pub(super) mod tests {
         for v6 in [false, true] {
             let mut padded = frame(7, b"G", v6);
             padded.extend([0; 9]);
-            assert_eq!(segment(&padded), Some(Segment { seq: 7, payload: b"G" }));
+            assert_eq!(segment(&padded), Some(Segment { seq: 7, fin: false, payload: b"G" }));
             for end in 0..padded.len() - 9 {
                 assert_eq!(segment(&padded[..end]), None, "{end}");
             }

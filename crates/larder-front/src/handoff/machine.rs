@@ -171,7 +171,7 @@ fn told(event: PlaneEvent<'_>) -> Told<'_> {
             Told::Opened { key, reused }
         }
         PlaneEvent::Later { key, packet, .. } => Told::Later { key, packet },
-        PlaneEvent::Ended { key, flags, .. } => Told::Ended { key, flags },
+        PlaneEvent::Ended { key, flags, account, .. } => Told::Ended { key, flags, account },
         PlaneEvent::Woke { key, node, .. } => Told::Woke { key, node: NodeId(node) },
     }
 }

@@ -1,7 +1,7 @@
 //! How a connection is delivered, and the rule that chooses.
 //!
 //! Four mechanisms, the cheapest for the front-end first: *cookie* (the node's kernel completes the handshake, the
-//! front-end only forwards packets), *repair* (the front-end's socket is moved to the node), *splice* (two connections,
+//! front-end only forwards packets), *repair* (the state of a socket is moved to the node), *splice* (two connections,
 //! bytes moved in the kernel), *relay* (two connections, bytes through this process, a decision for every request).
 //!
 //! The rule, in order; the first line that applies names the reason:
@@ -17,11 +17,12 @@
 //! | later requests of the route's connections lose too much locality | relay | `locality` |
 //! | the node's control channel is down | relay, or splice for TLS | `channel` |
 //! | the setting allows cookie, the connection has no socket yet, the node's kernel can | cookie | `cookie` |
-//! | the setting allows repair, the connection has a socket, the node can, and the reply is large enough | repair | `repair` |
-//! | the reply is known to be small | relay | `small` |
+//! | the setting allows repair, the node can, the connection has a socket, and its reply is known to be small | relay | `small` |
+//! | the setting allows repair, the node can | repair | `repair` |
 //! | none of these | relay, or splice for TLS | `node` |
 //!
-//! For a connection without a socket, *relay*, *splice* and *repair* mean that this host's own stack accepts it first.
+//! For a connection without a socket, *relay* and *splice* mean that this host's own stack accepts it first, and *repair*
+//! that the node gets the state that the socket would have.
 
 use std::fmt;
 use std::str::FromStr;
@@ -152,7 +153,7 @@ pub struct Facts {
     pub node_failures: u32,
     /// What was learned of the target's reply. Bytes; `None` if nothing yet.
     pub reply_bytes: Option<u64>,
-    /// Replies below this are cheaper to relay than to move a socket for. Bytes.
+    /// Replies below this are cheaper to relay than to move an accepted socket for. Bytes.
     pub repair_bytes_min: u64,
     /// Later requests on the route's connections would have gone elsewhere too often.
     pub locality_lost: bool,
@@ -306,7 +307,7 @@ impl Facts {
         }
         // TLS can be moved only while its first bytes are unread, which the repair path sees to.
         if self.setting.allows_repair() && self.node_repair {
-            if self.reply_bytes.is_some_and(|bytes| bytes < self.repair_bytes_min) {
+            if self.accepted && self.reply_bytes.is_some_and(|bytes| bytes < self.repair_bytes_min) {
                 return two(Why::Small);
             }
             return Delivery { mechanism: Mechanism::Repair, why: Why::Repair };
@@ -366,6 +367,7 @@ mod tests {
             (Facts { accepted: true, reply_bytes: Some(16_383), ..BEST }, ("relay", "small")),
             (Facts { accepted: true, reply_bytes: Some(16_384), ..BEST }, ("repair", "repair")),
             (Facts { reply_bytes: Some(1), ..BEST }, ("cookie", "cookie")),
+            (Facts { node_cookie: false, reply_bytes: Some(1), ..BEST }, ("repair", "repair")),
         ] {
             assert_eq!(of(facts), expected, "{facts:?}");
         }

@@ -4,6 +4,7 @@
 //! holds; `table` keeps what handed-off connections hold; `peers` talks to the nodes; `sweep` keeps counts and ends
 //! exact; `fabric` is the machine.
 
+mod begun;
 mod config;
 mod counts;
 mod edge;
@@ -27,7 +28,7 @@ mod table;
 mod tests;
 mod whereabouts;
 
-pub use config::{Forward, HandoffConfig, NodeHandoff};
+pub use config::{Forward, HandoffConfig, Handshake, NodeHandoff};
 pub use mechanism::{Delivery, Facts, Mechanism, Setting, Speaks, UnknownMechanism, Why};
 pub use peers::HandoffStatus;
 

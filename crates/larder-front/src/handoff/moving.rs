@@ -21,7 +21,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 
 /// How long a socket stays frozen while nothing is known of it. Then its client is told that the connection is gone.
-const DOUBT: Duration = Duration::from_secs(30);
+pub(super) const DOUBT: Duration = Duration::from_secs(30);
 
 /// What became of it.
 pub(super) enum Moved {
@@ -116,7 +116,7 @@ impl Edge {
 
     /// The node gets the connection's packets from here on, and the connection is one of those that are handed over: it
     /// may end before the node has said that it has it.
-    fn forward_to(
+    pub(super) fn forward_to(
         &self,
         shared: &Arc<Shared>,
         key: FlowKey,
@@ -134,13 +134,13 @@ impl Edge {
         let before = table.put(key, Handed::new(started, delivery, shared.clock.now(), text));
         drop(table);
         if let Some(before) = before {
-            self.finish(shared, key, before, End::Replaced);
+            self.finish(shared, key, before, End::Replaced, None);
         }
         Ok(())
     }
 
     /// What a connection that stays here holds; nothing if it has ended meanwhile.
-    fn take_back(&self, key: FlowKey) -> Option<Started> {
+    pub(super) fn take_back(&self, key: FlowKey) -> Option<Started> {
         let handed = lock(&self.table).take(key)?;
         Some(Started { lease: handed.lease, request: handed.request, decision: handed.decision })
     }

@@ -1,6 +1,6 @@
 //! The edge at work: opened with the switch, run beside it, ended after it.
 
-use super::config::{Forward, HandoffConfig};
+use super::config::{Forward, HandoffConfig, Handshake};
 use super::edge::{Edge, lock};
 use super::fabric::{Fabric, Nothing};
 use super::keyring::Keyring;
@@ -61,6 +61,8 @@ impl Edge {
     ) -> Result<(Arc<Self>, Ears), HandoffError> {
         let keyring = Keyring::new(secret(&config)?, config.key_life);
         let (machine, cookie) = machine(&mut config, listen);
+        // Where cookies are only for this host, nodes get whole connections.
+        let node_cookie = cookie && config.setting.allows_cookie();
         let plane = machine.as_ref().and_then(|machine| match machine.events() {
             Ok(events) => Some(events),
             Err(error) => {
@@ -72,9 +74,9 @@ impl Edge {
         let services = (0..).zip(listen).map(|(id, address)| Service {
             id,
             address: *address,
-            cookie,
+            cookie: node_cookie,
             stash: config.setting.allows_repair() && config.mends.stash_early,
-            grace: cookie || config.mends.stash_early,
+            grace: node_cookie || config.mends.stash_early,
         });
         let hello = Hello {
             name: config.name.clone(),
@@ -241,6 +243,13 @@ fn machine(config: &mut HandoffConfig, listen: &[SocketAddr]) -> (Option<Machine
         }
     }
     if config.setting.allows_repair() {
+        // Whoever allows cookies has tried this.
+        if config.handshake == Handshake::Plane && !config.setting.allows_cookie() {
+            match Machine::open(config, listen, true) {
+                Ok(machine) => return (Some(machine), true),
+                Err(error) => without("repair without a socket", &error),
+            }
+        }
         let opened =
             larder_handoff::repair::available().map_err(|why| MachineError::Io(io::Error::other(why)));
         match opened.and_then(|()| Machine::open(config, listen, false)) {

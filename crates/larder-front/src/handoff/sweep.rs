@@ -12,6 +12,7 @@ use larder_core::nodes::GroupId;
 use larder_core::{Decision, NodeId, Reason, Request, TargetId};
 use larder_handoff::FlowKey;
 use larder_handoff::abi::{Flow, flow_flag, flow_state};
+use larder_handoff::plane::Account;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -160,7 +161,7 @@ impl Edge {
         self.counts.delivered(handed.delivery);
         let before = lock(&self.table).put(key, handed);
         if let Some(before) = before {
-            self.finish(shared, key, before, End::Replaced);
+            self.finish(shared, key, before, End::Replaced, None);
         }
     }
 
@@ -218,17 +219,26 @@ impl Edge {
     }
 
     /// A connection has ended: its load, what it taught, its line in the log.
-    pub(super) fn finish(&self, shared: &Shared, key: FlowKey, mut handed: Handed, end: End) {
+    pub(super) fn finish(
+        &self,
+        shared: &Shared,
+        key: FlowKey,
+        mut handed: Handed,
+        end: End,
+        account: Option<Account>,
+    ) {
         let now = shared.clock.now();
-        let flow = self.fabric.flow(key);
-        // Of a moved connection the plane has not seen the first request, and perhaps no acknowledgement before the last.
-        let (first_ack, unseen) = (handed.first_ack, u32::from(handed.first_ack.is_some()));
-        let flow = flow.filter(|flow| flow.packets > 0);
-        let bytes = flow.map(|flow| {
-            let first_ack = first_ack.unwrap_or(flow.first_ack);
-            u64::from(flow.last_ack.wrapping_sub(first_ack)).saturating_sub(1)
-        });
-        let requests = flow.map_or(0, |flow| flow.requests) + unseen;
+        let (acknowledged, requests) = match handed.first_ack {
+            None => (account.map(|seen| seen.acknowledged), account.map_or(0, |seen| seen.requests)),
+            // Of a moved connection the plane has not seen the first request, and perhaps no acknowledgement before the last.
+            Some(first_ack) => {
+                let flow = self.fabric.flow(key).filter(|flow| flow.packets > 0);
+                let acknowledged = flow.map(|flow| flow.last_ack.wrapping_sub(first_ack));
+                (acknowledged, flow.map_or(0, |flow| flow.requests) + 1)
+            }
+        };
+        // The node's FIN has a number, too.
+        let bytes = acknowledged.map(|bytes| u64::from(bytes).saturating_sub(1));
         let node = handed.decision.node;
         if end == End::Closed
             && requests <= 1

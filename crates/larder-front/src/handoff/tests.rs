@@ -12,6 +12,7 @@ use larder_core::{NodeId, NodeSpec, PolicyKind};
 use larder_handoff::abi::{self, flow_flag, flow_state};
 use larder_handoff::channel::identity::Identity;
 use larder_handoff::channel::message::{Hello, Keys};
+use larder_handoff::plane::Account;
 use larder_handoff::{CookieKey, FlowKey};
 use std::collections::BTreeMap;
 use std::io;
@@ -210,6 +211,11 @@ pub(super) fn key(port: u16) -> FlowKey {
 
 pub(super) const GET: &[u8] = b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n";
 
+/// As the plane tells it of a client that has had 1,000 bytes.
+fn ended(key: FlowKey, flags: u8) -> Told<'static> {
+    Told::Ended { key, flags, account: Account { acknowledged: 1_001, requests: 1 } }
+}
+
 #[tokio::test]
 async fn a_whole_request_goes_to_its_node_and_counts_until_it_ends() {
     let bench = Bench::new(|_| {});
@@ -225,7 +231,7 @@ async fn a_whole_request_goes_to_its_node_and_counts_until_it_ends() {
     // A packet that was handed over before the decision took effect follows the others.
     bench.punt(key(1), false, 7 + GET.len() as u32, b"x");
     assert_eq!(bench.notes(|notes| notes.forwarded.len()), 2);
-    bench.edge.take(&bench.shared, Told::Ended { key: key(1), flags: flow_flag::CLIENT_FIN });
+    bench.edge.take(&bench.shared, ended(key(1), flow_flag::CLIENT_FIN));
     assert_eq!(bench.load(), 1, "a half-closed client still waits for its reply");
     bench.edge.node_ended(&bench.shared, key(1), 0, NodeId(1 - node.0));
     assert_eq!(bench.load(), 1, "another node says nothing about it");
@@ -267,7 +273,7 @@ async fn connections_beyond_the_limit_wait_held_and_then_go_on() {
     bench.punt(key(2), true, 1, GET);
     assert_eq!((bench.load(), bench.edge.sizes()), (1, (1, 1, 0)));
     bench.punt(key(2), false, 1 + GET.len() as u32, b"GET ");
-    bench.edge.take(&bench.shared, Told::Ended { key: key(1), flags: flow_flag::CLIENT_RST });
+    bench.edge.take(&bench.shared, ended(key(1), flow_flag::CLIENT_RST));
     tokio::time::sleep(Duration::from_millis(1)).await;
     assert_eq!((bench.load(), bench.edge.sizes()), (1, (0, 1, 0)));
     assert!(bench.notes(|notes| matches!(notes.flows[&key(2)], To::Node(_)) && notes.forwarded.len() == 3));
@@ -278,7 +284,7 @@ async fn a_client_that_leaves_while_it_waits_leaves_nothing() {
     let bench = Bench::new(|config| config.settings.admission = Admission::Fixed(1));
     bench.punt(key(1), true, 1, GET);
     bench.punt(key(2), true, 1, GET);
-    bench.edge.take(&bench.shared, Told::Ended { key: key(2), flags: flow_flag::CLIENT_RST });
+    bench.edge.take(&bench.shared, ended(key(2), flow_flag::CLIENT_RST));
     bench.edge.node_ended(&bench.shared, key(1), 0, bench.notes(|notes| notes.forwarded[0].0));
     tokio::time::sleep(Duration::from_millis(1)).await;
     assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)));

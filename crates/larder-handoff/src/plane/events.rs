@@ -2,7 +2,7 @@
 
 use super::ring::Ring;
 use crate::FlowKey;
-use crate::abi::{Event, event_kind};
+use crate::abi::{Event, Flow, event_kind};
 use zerocopy::FromBytes;
 
 /// What the forwarding plane tells, in the order in which it happened.
@@ -63,9 +63,28 @@ pub enum PlaneEvent<'a> {
         node: u16,
         /// See [`crate::abi::flow_flag`].
         flags: u8,
+        /// What it was.
+        account: Account,
         /// When.
         at_ns: u64,
     },
+}
+
+/// What the plane has seen of a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    /// Bytes that the client has acknowledged, modulo 2^32, the node's FIN included.
+    pub acknowledged: u32,
+    /// The client's packets with payload.
+    pub requests: u32,
+}
+
+impl Account {
+    /// Of a connection as it stands; `None` while nothing of it was forwarded.
+    pub fn of(flow: &Flow) -> Option<Self> {
+        let acknowledged = flow.last_ack.wrapping_sub(flow.first_ack);
+        (flow.packets > 0).then_some(Self { acknowledged, requests: flow.requests })
+    }
 }
 
 /// A record of the ring; `None` if it is none of ours.
@@ -93,7 +112,11 @@ fn decode(record: &[u8]) -> Option<PlaneEvent<'_>> {
             Some(PlaneEvent::Later { key, at_ns, packet })
         }
         event_kind::WOKE => Some(PlaneEvent::Woke { key, node: event.node, at_ns }),
-        event_kind::ENDED => Some(PlaneEvent::Ended { key, node: event.node, flags: event.flags, at_ns }),
+        event_kind::ENDED => {
+            let [low, high] = [event.target, event.target >> 32].map(|half| half as u32);
+            let account = Account { acknowledged: low, requests: high };
+            Some(PlaneEvent::Ended { key, node: event.node, flags: event.flags, account, at_ns })
+        }
         _ => None,
     }
 }

@@ -75,6 +75,11 @@ impl<'a> Frame<'a> {
         &self.bytes[self.tcp_at + self.header_bytes..]
     }
 
+    /// The TCP header, options included; 20 bytes at least.
+    pub(crate) fn header(&self) -> &'a [u8] {
+        &self.bytes[self.tcp_at..self.tcp_at + self.header_bytes]
+    }
+
     fn addresses(&self) -> &'a [u8] {
         if self.ipv6 { &self.bytes[22..54] } else { &self.bytes[26..34] }
     }

@@ -27,7 +27,7 @@ mod control;
 mod error;
 mod events;
 mod filter;
-mod frame;
+pub(crate) mod frame;
 mod gates;
 mod link;
 mod mapping;
@@ -41,7 +41,7 @@ mod tests;
 
 pub use control::{FlowTo, MSS_MAX, ServiceSpec, TargetEntry, now_ns};
 pub use error::PlaneError;
-pub use events::PlaneEvent;
+pub use events::{Account, PlaneEvent};
 pub use link::{Link, LinkError, Tunnel, TunnelKind};
 
 use gates::Gates;

@@ -11,6 +11,7 @@
 //! Source: Linux `net/ipv4/tcp.c`, `include/uapi/linux/tcp.h`. The same calls serve CRIU's checkpoints and Prism (Hayakawa
 //! et al., "Prism: Proxies without the Pain", NSDI 2021); neither mends the segment size, and both lose the races.
 
+mod begun;
 mod checkpoint;
 mod diag;
 mod fin;

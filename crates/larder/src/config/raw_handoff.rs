@@ -1,7 +1,7 @@
 //! `[switch.handoff]` as written, with its defaults, and what a node says of it.
 
 use larder_core::Bytes;
-use larder_front::{HandoffConfig, Setting};
+use larder_front::{HandoffConfig, Handshake, Setting};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -12,10 +12,14 @@ use super::text::{Size, Span};
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct RawHandoff {
     /// How connections reach nodes: "relay"; "splice" (whole connections, moved in the kernel); "cookie" (the node's
-    /// kernel completes the handshake and answers the client directly); "repair" (the connection's socket is moved to
-    /// the node); "auto", the best that this machine and the node can. What cannot be done is relayed.
+    /// kernel completes the handshake and answers the client directly); "repair" (the state of the connection's socket
+    /// is moved to the node); "auto", the best that this machine and the node can. What cannot be done is relayed.
     #[schemars(extend("enum" = Setting::ALL.map(Setting::name)))]
     pub(crate) mechanism: String,
+    /// Who completes the handshake of connections that are moved by repair: "plane", the forwarding plane, with a cookie,
+    /// so that this host never has a socket for them; "stack", this host's stack, from whose socket the state is read.
+    #[schemars(extend("enum" = Handshake::ALL.map(Handshake::name)))]
+    pub(crate) handshake: String,
     /// Names what is left in the kernel by this switch, unique on its machine. 1 to 32 letters, digits, "-" and "_".
     pub(crate) name: String,
     /// The interface that clients come by. Unset: the one with the first listen address, or the only one.
@@ -58,7 +62,7 @@ pub(crate) struct RawHandoff {
     pub(crate) key_life: Span,
     /// A handed-off connection without packets for so long counts no more, until its next request. 10ms to 1h.
     pub(crate) idle_after: Span,
-    /// Replies below this are relayed rather than their socket moved.
+    /// Replies below this are relayed rather than an accepted socket moved.
     pub(crate) repair_min: Size,
     /// The share of later requests on kept-alive connections that may belong to other nodes, before a route is relayed.
     /// 0 to 1.
@@ -72,6 +76,7 @@ impl Default for RawHandoff {
         let handoff = HandoffConfig::default();
         Self {
             mechanism: handoff.setting.name().to_owned(),
+            handshake: handoff.handshake.name().to_owned(),
             name: handoff.name,
             interface: None,
             identity: None,

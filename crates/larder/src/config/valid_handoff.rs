@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use larder_front::{Forward, HandoffConfig, NodeHandoff, Setting};
+use larder_front::{Forward, HandoffConfig, Handshake, NodeHandoff, Setting};
 use larder_handoff::channel::identity::Identity;
 
 use super::error::{Fault, suggest};
@@ -14,8 +14,14 @@ const FORWARDS: [&str; 4] = ["l2", "ipip", "gue", "vxlan"];
 /// Handoff at the switch. Ranges are checked by the front. The key is read here, so that `larder check` finds it wrong.
 pub(super) fn handoff(raw: &RawHandoff) -> Result<HandoffConfig, Fault> {
     let setting = mechanism("switch.handoff.mechanism", &raw.mechanism)?;
+    let handshake = Handshake::ALL.into_iter().find(|who| who.name() == raw.handshake).ok_or_else(|| {
+        let what = format!("unknown value '{}'", raw.handshake.escape_debug());
+        let hint = suggest(&raw.handshake, &Handshake::ALL.map(Handshake::name));
+        Fault::new("switch.handoff.handshake", what).hint(hint)
+    })?;
     let mut config = HandoffConfig {
         setting,
+        handshake,
         name: raw.name.clone(),
         interface: raw.interface.clone(),
         identity: None,
@@ -96,7 +102,7 @@ pub(super) fn peer(key: &str, raw: &RawPeerHandoff) -> Result<NodeHandoff, Fault
 #[cfg(test)]
 mod tests {
     use super::super::Written;
-    use larder_front::{Forward, Setting};
+    use larder_front::{Forward, Handshake, Setting};
     use larder_handoff::channel::identity::Identity;
 
     #[test]
@@ -109,7 +115,7 @@ mod tests {
         let text = format!(
             "[switch]\nlisten = \"127.0.0.1:1\"\n\
              nodes = [{{ address = \"127.0.0.1:2\", handoff = {{ control = \"127.0.0.1:3\", key = \"{key}\" }} }}]\n\
-             [switch.handoff]\nmechanism = \"cookie\"\nname = \"edge\"\ninterface = \"eth0\"\nidentity = {file:?}\n\
+             [switch.handoff]\nmechanism = \"cookie\"\nhandshake = \"stack\"\nname = \"edge\"\ninterface = \"eth0\"\nidentity = {file:?}\n\
              forward = \"vxlan\"\nforward_port = 99\nvni = 7\nfast = false\nfast_age = \"5ms\"\nflows_max = 4096\n\
              targets_max = 2048\nhold_max = 7\nhold_packets = 8\nheader_wait = \"3ms\"\nkey_life = \"20s\"\n\
              idle_after = \"2s\"\nrepair_min = \"1KB\"\nlocality_lost_max = 0.5\ntls = false\n"
@@ -120,6 +126,7 @@ mod tests {
             (handoff.setting, handoff.forward),
             (Setting::Cookie, Forward::Vxlan { port: 99, vni: 7 })
         );
+        assert_eq!(handoff.handshake, Handshake::Stack);
         assert_eq!(
             (handoff.flows_max, handoff.targets_max, handoff.hold_max, handoff.hold_packets),
             (4096, 2048, 7, 8)
@@ -138,6 +145,7 @@ mod tests {
             "[switch]\nlisten = \"127.0.0.1:1\"\nnodes = [\"127.0.0.1:2\"]\n[switch.handoff]\n";
         for (line, key, word) in [
             ("mechanism = \"cooky\"", "mechanism", "did you mean 'cookie'"),
+            ("handshake = \"stak\"", "handshake", "did you mean 'stack'"),
             ("mechanism = \"auto\"", "identity", "larder keys new"),
             ("forward = \"gre\"", "forward", "known here"),
             ("vni = 16777216", "vni", "16777215"),

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use larder_core::NodeSpec;
-use larder_front::{HandoffConfig, NodeEntry, NodeHandoff, Setting, Switch, SwitchConfig};
+use larder_front::{HandoffConfig, Handshake, NodeEntry, NodeHandoff, Setting, Switch, SwitchConfig};
 use larder_handoff::agent::{Agent, AgentConfig, Forwarding, Host, Moved, Restored, Rules, Seen};
 use larder_handoff::channel::Timing;
 use larder_handoff::channel::identity::Identity;
@@ -284,6 +284,7 @@ fn wrong(mends: Mends, slow: Duration, manner: Manner, count: usize) -> Option<u
     let mut config = SwitchConfig::new(vec![service], vec![entry]);
     config.handoff = HandoffConfig {
         setting: Setting::Repair,
+        handshake: Handshake::Stack,
         name,
         interface: Some("eth0".to_owned()),
         identity: Some(switch_id),

@@ -1,0 +1,108 @@
+//! `repair` without a socket: the forwarding plane has answered the handshake, the request is held, and the node gets the
+//! state that a socket of this host would have ([`Checkpoint::begun`]).
+//!
+//! As when a socket is moved, the plane forwards the connection's packets first and the state follows; what comes early waits
+//! at the node. What is held is kept until the node has answered: if it refuses, this host's own stack gets it.
+
+use super::edge::{Edge, Started, lock};
+use super::held::Held;
+use super::mechanism::{Delivery, Mechanism, Why};
+use super::moving::DOUBT;
+use super::peers::{Arrived, tag};
+use super::table::{End, Text};
+use crate::switch::Shared;
+use larder_handoff::FlowKey;
+use larder_handoff::channel::message::{Blob, Handoff, ToNode};
+use larder_handoff::repair::Checkpoint;
+use std::sync::Arc;
+
+impl Edge {
+    /// Gives a held connection to the node that was decided on.
+    pub(super) fn give_state(
+        self: &Arc<Self>,
+        shared: &Arc<Shared>,
+        (key, generation): (FlowKey, u64),
+        started: Started,
+        text: Option<Arc<Text>>,
+    ) {
+        let node = started.decision.node;
+        // Locked until the decision has taken effect in the plane, as for every decision.
+        let mut holding = lock(&self.holding);
+        let state = holding.get_mut(key).filter(|held| held.generation == generation);
+        let state = match state.map(|held| self.state(key, held, tag(node))) {
+            Some(Some(state)) => state,
+            // What the client sends has not what a state needs: its timestamps, say.
+            Some(None) => {
+                drop(holding);
+                return self.here(shared, key, generation, Delivery::relay(Why::Failed), Some(started));
+            }
+            // The client has reset it meanwhile.
+            None => return,
+        };
+        let Some(held) = holding.take(key, Some(generation)) else { return };
+        let forwarded = self.forward_to(shared, key, started, text);
+        drop(holding);
+        if let Err(started) = forwarded {
+            return self.here_again(shared, key, &held, Some(started));
+        }
+        let (id, arrived) = self.peers.begin_move(node, key);
+        let message = ToNode::Handoff(Handoff {
+            id,
+            connection: key.into(),
+            checkpoint: Blob(state.0),
+            request: Blob(Vec::new()),
+        });
+        if let Err(error) = self.peers.send_move(id, &message) {
+            self.peers.end_move(id);
+            tracing::debug!(%error, %key, "a connection's state could not be sent to its node");
+            return self.here_again(shared, key, &held, self.take_back(key));
+        }
+        let (edge, shared, complete) = (self.clone(), shared.clone(), state.1);
+        tokio::spawn(async move {
+            match tokio::time::timeout(DOUBT, arrived).await {
+                Ok(Ok(Arrived::Restored)) => {
+                    if !complete {
+                        // An end of the client's, or what came before its time.
+                        for packet in held.packets() {
+                            edge.counts.sent(&edge.fabric.forward(node, packet));
+                        }
+                    }
+                    edge.counts.delivered(Delivery { mechanism: Mechanism::Repair, why: Why::Repair });
+                }
+                Ok(Ok(Arrived::Refused(why))) => {
+                    tracing::info!(why, %key, "a node did not take a connection");
+                    let started = edge.take_back(key);
+                    edge.here_again(&shared, key, &held, started);
+                }
+                // Whether the node has it is not known, and two hosts must not answer.
+                Ok(Err(_)) | Err(_) => {
+                    edge.peers.end_move(id);
+                    tracing::warn!(%key, "nothing was heard of a connection on its way to a node: its client is told");
+                    let _ = edge.fabric.reset_client(key);
+                    edge.end(&shared, key, End::NodeLost);
+                }
+            }
+        });
+    }
+
+    /// The state of a held connection, and whether all that is held is in it.
+    fn state(&self, key: FlowKey, held: &Held, tag: u8) -> Option<(Vec<u8>, bool)> {
+        let server = *self.services.get(usize::from(key.service))?;
+        let received = held.bytes();
+        let complete = held.is_all(received.len());
+        // What it says of the client comes from the packet that proved its cookie.
+        let first = held.packets().first()?;
+        let state = Checkpoint::begun(first, (server, key.client), received, tag)?;
+        state.encode().ok().map(|frame| (frame, complete))
+    }
+
+    /// This host's own stack gets a connection after all; without `started` it has ended meanwhile, and its client is told.
+    fn here_again(&self, shared: &Shared, key: FlowKey, held: &Held, started: Option<Started>) {
+        match started {
+            Some(started) => self.accept_held(shared, key, held, Delivery::relay(Why::Failed), Some(started)),
+            None => {
+                let _ = self.fabric.reset_client(key);
+            }
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! The state of a connection that never had a socket: its handshake was answered with a cookie by the forwarding plane,
+//! and what the client has sent since is held. All that a socket would know is in the cookie and in those packets.
+
+use super::state::{Checkpoint, Scales, Window};
+use crate::cookie::{Cookie, OWN_WSCALE};
+use crate::plane::frame::Frame;
+use std::net::SocketAddr;
+
+/// What a SYN-ACK with a cookie promises to take; its window is never scaled (RFC 7323 section 2.2). Bytes.
+const PROMISED_BYTES: u32 = 65_535;
+/// The lowest bit of a timestamp clock says that it counts microseconds; cookies count milliseconds.
+const MILLISECONDS: u32 = !1;
+/// The bits of a timestamp that count under a node's tag.
+const COUNTING: u32 = 0x00ff_ffff;
+
+const END: u8 = 0;
+const NOP: u8 = 1;
+const TIMESTAMP: u8 = 8;
+
+/// The echo of the timestamp option (RFC 7323 section 3.2): the clock of our side, as the client has it.
+fn echo(mut options: &[u8]) -> Option<u32> {
+    loop {
+        options = match options {
+            [TIMESTAMP, 10, rest @ ..] => return rest.get(4..8)?.try_into().ok().map(u32::from_be_bytes),
+            [END, ..] | [] => return None,
+            [NOP, rest @ ..] => rest,
+            [_, length, ..] => options.get(usize::from(*length).max(2)..)?,
+            [_] => return None,
+        }
+    }
+}
+
+impl Checkpoint {
+    /// The state of a connection whose first packet behind the handshake is `frame` (Ethernet, as the forwarding plane
+    /// hands it over, its cookie proven), and whose client has sent `received` so far. `tag` goes into the top of our
+    /// timestamps; 0 for none. `None` if the frame is no such packet.
+    pub fn begun(
+        frame: &[u8],
+        (local, remote): (SocketAddr, SocketAddr),
+        received: Vec<u8>,
+        tag: u8,
+    ) -> Option<Self> {
+        let header = Frame::parse(frame)?.header();
+        let word = |at: usize| header[at..at + 4].try_into().map_or(0, u32::from_be_bytes);
+        let (first_seq, write_seq) = (word(4), word(8));
+        let options = Cookie(write_seq.wrapping_sub(1)).options(local.ip().to_canonical().is_ipv4());
+        let scales = options.wscale.map_or(Scales::default(), |send| Scales { send, receive: OWN_WSCALE });
+        let send = u32::from(u16::from_be_bytes([header[14], header[15]])) << scales.send;
+        let clock = if options.timestamps { Some(echo(&header[20..])?) } else { None };
+        let tagged = |clock: u32| if tag == 0 { clock } else { clock & COUNTING | u32::from(tag) << 24 };
+        let checkpoint = Self {
+            local,
+            remote,
+            write_seq,
+            rcv_nxt: first_seq.wrapping_add(u32::try_from(received.len()).ok()?),
+            mss: options.mss,
+            sack: options.sack,
+            scales,
+            timestamp: clock.map(|clock| tagged(clock) & MILLISECONDS),
+            window: Window {
+                send_set_at: first_seq,
+                send,
+                send_max: send,
+                receive: PROMISED_BYTES,
+                receive_from: first_seq,
+                extension: Vec::new(),
+            },
+            received,
+            send_queue: Vec::new(),
+            unsent: 0,
+            fin_received: false,
+        };
+        checkpoint.check().ok().map(|()| checkpoint)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cookie::{CookieKey, SynOptions};
+    use proptest::prelude::*;
+
+    const KEY: CookieKey = CookieKey([1, 2]);
+
+    fn frame(seq: u32, ack: u32, window: u16, options: &[u8], payload: &[u8]) -> Vec<u8> {
+        let mut frame = [&[0; 12][..], &[0x08, 0, 0x45, 0]].concat();
+        let header = 20 + options.len();
+        frame.extend(u16::try_from(20 + header + payload.len()).expect("small").to_be_bytes());
+        frame.extend([0, 0, 0x40, 0, 64, 6, 0, 0, 192, 0, 2, 1, 10, 9, 0, 100, 0, 1, 0, 80]);
+        frame.extend(seq.to_be_bytes());
+        frame.extend(ack.to_be_bytes());
+        frame.extend([u8::try_from(header / 4 * 16).expect("small"), 0x18]);
+        frame.extend(window.to_be_bytes());
+        frame.extend([0; 4]);
+        [&frame, options, payload].concat()
+    }
+
+    fn addresses() -> (SocketAddr, SocketAddr) {
+        (([10, 9, 0, 100], 80).into(), ([192, 0, 2, 1], 1).into())
+    }
+
+    proptest! {
+        #[test]
+        fn what_the_handshake_agreed_on_is_in_the_state(
+            (isn, window, tag, clock) in any::<(u32, u16, u8, u32)>(),
+            (mss, sack, timestamps) in any::<(u16, bool, bool)>(),
+            wscale in prop::option::of(0..=14_u8),
+            payload in prop::collection::vec(any::<u8>(), 1..99),
+            nops in 0..3_usize,
+        ) {
+            let (server, client) = addresses();
+            let offered = SynOptions { mss: mss.max(536), sack, timestamps, wscale };
+            let cookie = Cookie::make(KEY, client, server, isn, offered);
+            let mut options = vec![NOP; nops * 4 + 2];
+            options.extend([TIMESTAMP, 10, 9, 9, 9, 9]);
+            options.extend(clock.to_be_bytes());
+            let options = if timestamps { &options[..] } else { &[] };
+            let first = frame(isn.wrapping_add(1), cookie.0.wrapping_add(1), window, options, &payload);
+            let state = Checkpoint::begun(&first, addresses(), payload.clone(), tag % 128).expect("a state");
+            prop_assert_eq!(state.check(), Ok(()));
+            prop_assert_eq!(state.write_seq, cookie.0.wrapping_add(1));
+            prop_assert_eq!(state.rcv_nxt, isn.wrapping_add(1).wrapping_add(payload.len() as u32));
+            prop_assert!(state.mss <= offered.mss && state.sack == sack);
+            prop_assert_eq!(state.scales.receive, wscale.map_or(0, |_| OWN_WSCALE));
+            prop_assert_eq!(state.window.send, u32::from(window) << wscale.unwrap_or(0));
+            prop_assert_eq!(state.timestamp.is_some(), timestamps);
+            if let Some(timestamp) = state.timestamp {
+                let expected = if tag % 128 == 0 { clock } else { clock & COUNTING | u32::from(tag % 128) << 24 };
+                prop_assert_eq!(timestamp, expected & !1);
+            }
+            prop_assert_eq!(Checkpoint::decode(&state.encode().expect("a frame")), Ok(state));
+        }
+
+        #[test]
+        fn any_frame_is_read(frame in prop::collection::vec(any::<u8>(), 0..120), tag in any::<u8>()) {
+            let _ = Checkpoint::begun(&frame, addresses(), vec![1], tag);
+        }
+    }
+
+    #[test]
+    fn a_client_that_lost_its_timestamps_has_no_state() {
+        let offered = SynOptions { mss: 1460, sack: true, timestamps: true, wscale: Some(7) };
+        let (server, client) = addresses();
+        let cookie = Cookie::make(KEY, client, server, 7, offered);
+        let first = frame(8, cookie.0.wrapping_add(1), 500, &[], b"GET");
+        assert_eq!(Checkpoint::begun(&first, addresses(), b"GET".to_vec(), 1), None);
+    }
+}
