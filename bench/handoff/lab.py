@@ -47,6 +47,20 @@ def prefer(pid, nice):
         pathlib.Path(f"/proc/{pid}/autogroup").write_text(str(nice))
 
 
+def clear(cpu):
+    """Moves whatever may run elsewhere off a processor, threads of the kernel too, so that what it does is the front-end's.
+    Returns where they were allowed to run."""
+    moved = {}
+    for task in pathlib.Path("/proc").glob("[0-9]*/task/[0-9]*"):
+        # Threads that belong to this processor refuse; others end meanwhile.
+        with contextlib.suppress(OSError):
+            pid, cpus = int(task.name), os.sched_getaffinity(int(task.name))
+            if cpu in cpus and len(cpus) > 1:
+                os.sched_setaffinity(pid, cpus - {cpu})
+                moved[pid] = cpus
+    return moved
+
+
 class Host:
     """A network namespace with one interface to the hub. The interface's name is unique on this machine."""
 
@@ -132,6 +146,7 @@ class Lab:
         self.affinity = os.sched_getaffinity(0)
         if len(self.affinity) < 2:
             sys.exit("needs two processors: one for the front-end, one for the rest")
+        self.moved = clear(FRONT_CPU)
         os.sched_setaffinity(0, {OTHER_CPU})
         # Before whatever else this machine does; what we start inherits it.
         self.nice = os.getpriority(os.PRIO_PROCESS, 0)
@@ -278,6 +293,9 @@ class Lab:
                 run("ip", "netns", "del", name, check=False)
         for name, value in self.saved.items():
             run("sysctl", "-qw", f"{name}={value}", check=False)
+        for pid, cpus in self.moved.items():
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(pid, cpus)
         os.sched_setaffinity(0, self.affinity)
         os.setpriority(os.PRIO_PROCESS, 0, self.nice)
         prefer("self", 0)

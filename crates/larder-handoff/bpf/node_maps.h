@@ -86,6 +86,9 @@ static __always_inline struct service *service_of(const __u8 address[16], __be16
     return bpf_map_lookup_elem(&services, &key);
 }
 
+/* Ends that wait in the ring wake nobody up to here. */
+#define WAKE_AT_BYTES 65536
+
 /* Tells that a connection has ended, once. */
 static __always_inline void conn_end(const struct flow_key *key, struct conn *conn) {
     if (__sync_fetch_and_or(&conn->flags, CONN_ENDED) & CONN_ENDED)
@@ -102,7 +105,9 @@ static __always_inline void conn_end(const struct flow_key *key, struct conn *co
     event->flow = *key;
     event->at_ns = bpf_ktime_get_ns();
     event->target = conn->flags & CONN_COOKIE ? conn->first_seq : 0;
-    bpf_ringbuf_submit(event, 0);
+    /* Ends can wait: user space looks every few milliseconds. Not when the ring fills. */
+    __u64 wake = bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA) > WAKE_AT_BYTES ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
+    bpf_ringbuf_submit(event, wake);
 }
 
 /* One side has ended. */
@@ -127,7 +132,7 @@ static __always_inline void conn_fin(const struct flow_key *key, struct conn *co
         }                                                                                                              \
         event.packet_bytes = bytes;                                                                                    \
         record->event = event;                                                                                         \
-        bpf_ringbuf_submit(record, 0);                                                                                 \
+        bpf_ringbuf_submit(record, BPF_RB_FORCE_WAKEUP);                                                               \
         count(COUNT_STASHED);                                                                                          \
         return VERDICT_DROP;                                                                                           \
     }

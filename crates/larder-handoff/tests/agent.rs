@@ -128,7 +128,7 @@ fn a_connection_moves_through_the_agent_with_what_came_early() {
             node.channel
                 .send(&ToNode::Handoff(Handoff { id: 9, connection, checkpoint, request }))
                 .expect("room");
-            assert_eq!(node.heard().await, FromNode::Restored { id: 9 });
+            assert_eq!(node.heard().await, FromNode::Restored { ids: vec![9] });
             let restored = timeout(HANGS, node.sockets.recv()).await.expect("in time").expect("a socket");
             assert_eq!((restored.client, &restored.first[..]), (from, &b"one "[..]));
             let mut again = TcpStream::from(restored.socket);

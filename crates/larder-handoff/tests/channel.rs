@@ -159,14 +159,15 @@ async fn messages_arrive_in_order_both_ways() {
     }
     let replies = tokio::spawn(async move {
         for id in 0..500 {
-            peer.sender.send(&FromNode::Restored { id }.encode().expect("short")).await.expect("sent");
+            peer.sender
+                .send(&FromNode::Restored { ids: vec![id] }.encode().expect("short"))
+                .await
+                .expect("sent");
         }
         peer
     });
     for id in 0..500 {
-        assert!(
-            matches!(next(&mut events).await, What::Message(FromNode::Restored { id: said }) if said == id)
-        );
+        assert!(matches!(next(&mut events).await, What::Message(FromNode::Restored { ids }) if ids == [id]));
     }
     replies.await.expect("all sent");
 }

@@ -12,6 +12,7 @@ use super::peers::{Arrived, tag};
 use super::table::{End, Text};
 use crate::switch::Shared;
 use larder_handoff::FlowKey;
+use larder_handoff::abi::flow_flag;
 use larder_handoff::channel::message::{Blob, Handoff, ToNode};
 use larder_handoff::repair::Checkpoint;
 use std::sync::Arc;
@@ -69,6 +70,11 @@ impl Edge {
                     }
                     edge.counts.delivered(Delivery { mechanism: Mechanism::Repair, why: Why::Repair });
                 }
+                // It has answered, and the connection has ended since.
+                Ok(Ok(Arrived::Refused(_))) if edge.is_answered(key) => {
+                    let _ = edge.fabric.reset_client(key);
+                    edge.end(&shared, key, End::Closed);
+                }
                 Ok(Ok(Arrived::Refused(why))) => {
                     tracing::info!(why, %key, "a node did not take a connection");
                     let started = edge.take_back(key);
@@ -94,6 +100,11 @@ impl Edge {
         let first = held.packets().first()?;
         let state = Checkpoint::begun(first, (server, key.client), received, tag)?;
         state.encode().ok().map(|frame| (frame, complete))
+    }
+
+    /// Whether the client has acknowledged anything of a reply.
+    fn is_answered(&self, key: FlowKey) -> bool {
+        self.fabric.flow(key).is_some_and(|flow| flow.flags & flow_flag::ACKED != 0)
     }
 
     /// This host's own stack gets a connection after all; without `started` it has ended meanwhile, and its client is told.

@@ -422,7 +422,9 @@ impl Edge {
                     slot.bits.fetch_and(!(COOKIE | REPAIR), Relaxed);
                 }
             }
-            FromNode::Restored { id } => self.peers.answer(node, id, Arrived::Restored),
+            FromNode::Restored { ids } => {
+                ids.into_iter().for_each(|id| self.peers.answer(node, id, Arrived::Restored));
+            }
             FromNode::Refused { id, why, detail } => {
                 self.peers.answer(node, id, Arrived::Refused(format!("{why:?}: {detail}")));
             }

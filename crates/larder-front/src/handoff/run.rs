@@ -27,8 +27,10 @@ const TICK: Duration = Duration::from_millis(5);
 const REVIEW: Duration = Duration::from_millis(500);
 /// How often the plane's whole table is gone through: it may be large, and what is found there is not urgent.
 const SWEEP: Duration = Duration::from_secs(2);
-/// However many connections there are, looking at them takes a hundredth of the time at most.
+/// However many connections there are, looking at those under way takes a hundredth of the time at most.
 const REVIEW_ONE_IN: u32 = 100;
+/// The same for the whole table, most of which are connections that have ended.
+const SWEEP_ONE_IN: u32 = 400;
 
 /// What the secret of cookies is derived for.
 const COOKIES: u64 = 1;
@@ -173,7 +175,7 @@ impl Edge {
                     self.drain(shared);
                     let began = tokio::time::Instant::now();
                     self.sweep(shared);
-                    sweep_due = began + SWEEP.max(began.elapsed() * REVIEW_ONE_IN);
+                    sweep_due = began + SWEEP.max(began.elapsed() * SWEEP_ONE_IN);
                 }
                 () = tokio::time::sleep_until(keys_due) => {
                     let (next, left) = keyring.at(since_1970());

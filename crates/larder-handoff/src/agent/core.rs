@@ -11,8 +11,8 @@ use super::{Forwarding, Moved, Restored, Seen};
 use crate::channel::Timing;
 use crate::channel::identity::PublicKey;
 use crate::channel::message::{
-    Accepted, CLOSED_MAX, Connection, FromNode, Handoff, LIVE_MAX, Live, Load, Message as _, Refusal, Socket,
-    ToNode, Welcome, clipped,
+    Accepted, CLOSED_MAX, Connection, FromNode, Handoff, LIVE_MAX, Live, Load, Message as _, RESTORED_MAX,
+    Refusal, Socket, ToNode, Welcome, clipped,
 };
 use crate::channel::server::{Peer, Server};
 use crate::channel::whereabouts::Where;
@@ -24,8 +24,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 
-/// Ended connections wait for others at most so long, to be told together.
-const CLOSED_WAIT: Duration = Duration::from_millis(5);
+/// The kernel is asked so often which connections have ended; they are told together.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Time between two reports of load.
 const LOAD_EVERY: Duration = Duration::from_secs(1);
 /// Messages of front-ends that wait at most; then they are read no further.
@@ -40,6 +40,8 @@ pub(super) struct Front {
     link: Link,
     /// Ended connections not told yet.
     closed: Vec<Socket>,
+    /// Numbers of restored ones not told yet.
+    restored: Vec<u64>,
     /// What it was told last of what holds.
     accepted: Accepted,
 }
@@ -58,7 +60,8 @@ pub(super) struct Core {
     pub(super) leaving: HashMap<FlowKey, Leaving>,
     asked: Waiting,
     cpu: CpuMeter,
-    closed_at: Option<Instant>,
+    /// When the ends of connections are looked for, for they wake nobody.
+    look_at: Instant,
     /// The kernel has more to tell than was read.
     more_at: Option<Instant>,
     load_at: Instant,
@@ -99,7 +102,7 @@ impl Core {
             asked: Waiting::default(),
             leaving: HashMap::new(),
             cpu: CpuMeter::default(),
-            closed_at: None,
+            look_at: Instant::now(),
             more_at: None,
             load_at: Instant::now(),
         })
@@ -156,15 +159,16 @@ impl Core {
     }
 
     fn due(&self) -> Instant {
-        let others = self.closed_at.into_iter().chain(self.more_at).chain(self.stash.due());
+        // Ends are for front-ends; without one nobody waits for them.
+        let look_at = (!self.fronts.is_empty()).then_some(self.look_at);
+        let others = look_at.into_iter().chain(self.more_at).chain(self.stash.due());
         others.fold(self.load_at, Instant::min)
     }
 
     fn tick(&mut self, now: Instant) {
-        if self.more_at.is_some() {
+        if self.more_at.is_some() || self.look_at <= now {
+            self.look_at = now + LOOK_EVERY;
             self.drain();
-        }
-        if self.closed_at.is_some_and(|at| at <= now) {
             self.flush_closed();
         }
         while let Some((key, packets)) = self.stash.overdue(now) {
@@ -185,7 +189,10 @@ impl Core {
         let to = From { key, number: self.links, core: inputs.clone() };
         let link = Link::new(address, sender, receiver, self.timing, to);
         // An older connection of the same front-end ends here.
-        self.fronts.insert(key, Front { link, closed: Vec::new(), accepted: Accepted::default() });
+        self.fronts.insert(
+            key,
+            Front { link, closed: Vec::new(), restored: Vec::new(), accepted: Accepted::default() },
+        );
         self.apply(Some(key));
         let accepted = self.switches.accepted(key, &self.in_kernel);
         if let Some(front) = self.fronts.get_mut(&key) {
@@ -264,7 +271,8 @@ impl Core {
         // What came before the connection is in the stash then.
         self.drain();
         let answer = match self.take(key, handoff) {
-            Ok(()) => FromNode::Restored { id: handoff.id },
+            // Nobody waits for it: the connection lives here, and the front-end only keeps what it would need otherwise.
+            Ok(()) => return self.restored(key, handoff.id),
             Err((why, detail)) => {
                 tracing::warn!(client = %handoff.connection.client, ?why, %detail, "a connection was not taken");
                 if let Some(flow) = self.flow(key, handoff.connection) {
@@ -274,6 +282,22 @@ impl Core {
             }
         };
         self.tell(key, &answer);
+    }
+
+    /// Told with the others.
+    fn restored(&mut self, key: PublicKey, id: u64) {
+        let Some(front) = self.fronts.get_mut(&key) else { return };
+        front.restored.push(id);
+        if front.restored.len() >= RESTORED_MAX {
+            self.flush_restored(key);
+        }
+    }
+
+    fn flush_restored(&mut self, key: PublicKey) {
+        let ids = self.fronts.get_mut(&key).map(|front| std::mem::take(&mut front.restored));
+        if let Some(ids) = ids.filter(|ids| !ids.is_empty()) {
+            self.tell(key, &FromNode::Restored { ids });
+        }
     }
 
     fn take(&mut self, key: PublicKey, handoff: &Handoff) -> Result<(), (Refusal, String)> {
@@ -312,7 +336,7 @@ impl Core {
                         given(&forwarding.give_back(packet));
                     }
                 }
-                Seen::Closed { key, first_seq } => self.closed(now, key, first_seq),
+                Seen::Closed { key, first_seq } => self.closed(key, first_seq),
             });
             if read == 0 {
                 self.more_at = None;
@@ -323,14 +347,13 @@ impl Core {
         self.more_at = Some(now);
     }
 
-    fn closed(&mut self, now: Instant, flow: FlowKey, first_seq: u32) {
+    fn closed(&mut self, flow: FlowKey, first_seq: u32) {
         let mut full = false;
         for (&key, front) in &mut self.fronts {
             if let Some(theirs) = self.switches.theirs(key, flow.service) {
                 let connection = Connection { client: flow.client, service: theirs };
                 front.closed.push(Socket { connection, first_seq });
                 full |= front.closed.len() >= CLOSED_MAX;
-                self.closed_at.get_or_insert(now + CLOSED_WAIT);
             }
         }
         if full {
@@ -339,10 +362,11 @@ impl Core {
     }
 
     fn flush_closed(&mut self) {
-        self.closed_at = None;
         let taken = |(key, front): (&PublicKey, &mut Front)| (*key, std::mem::take(&mut front.closed));
         let all: Vec<(PublicKey, Vec<Socket>)> = self.fronts.iter_mut().map(taken).collect();
         for (key, closed) in all {
+            // One that has ended already was restored before.
+            self.flush_restored(key);
             if !closed.is_empty() {
                 self.tell(key, &FromNode::Closed(closed));
             }
@@ -405,6 +429,8 @@ impl Core {
     }
 
     fn tell_live(&mut self, key: PublicKey) {
+        // What is restored but not in the list has ended.
+        self.flush_restored(key);
         let mut connections = Vec::new();
         if let Some(forwarding) = self.forwarding.clone() {
             forwarding.each_connection(&mut |flow, first_seq| {

@@ -379,7 +379,7 @@ async fn a_connection_meets_its_early_packets() {
     let early = |port, byte| Told::Early(flow(port, 1), vec![byte]);
     stage.kernel.happens([early(1, 10), early(2, 20), early(1, 11)]);
     front.hand(70, 4, 1);
-    assert_eq!(front.heard().await, FromNode::Restored { id: 70 });
+    assert_eq!(front.heard().await, FromNode::Restored { ids: vec![70] });
     let restored = timeout(HANGS, stage.sockets.recv()).await.expect("in time").expect("a socket");
     assert_eq!(
         (restored.server, restored.client.port(), restored.first),
@@ -393,7 +393,7 @@ async fn a_connection_meets_its_early_packets() {
     let connection = Connection { client: ([192, 0, 2, 1], 2).into(), service: 4 };
     front.channel.send(&ToNode::Forget(connection)).expect("room");
     front.hand(71, 4, 2);
-    assert_eq!(front.heard().await, FromNode::Restored { id: 71 });
+    assert_eq!(front.heard().await, FromNode::Restored { ids: vec![71] });
     stage.kernel.see(|state| {
         assert_eq!(state.injected.last(), Some(&b"end".to_vec()));
         assert!(!state.injected.contains(&vec![20]), "given up before it came");
@@ -409,7 +409,7 @@ async fn each_refusal_has_its_name() {
     front.hand(1, 9, 1);
     assert!(matches!(front.heard().await, FromNode::Refused { id: 1, why: Refusal::Service, .. }));
     front.hand(2, 4, 1);
-    assert_eq!(front.heard().await, FromNode::Restored { id: 2 });
+    assert_eq!(front.heard().await, FromNode::Restored { ids: vec![2] });
     front.hand(3, 4, 2);
     assert!(matches!(front.heard().await, FromNode::Refused { id: 3, why: Refusal::Full, .. }));
     stage.sockets.recv().await.expect("a socket");

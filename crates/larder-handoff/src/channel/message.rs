@@ -15,6 +15,8 @@ use std::net::SocketAddr;
 pub const MESSAGE_BYTES_MAX: usize = (4 << 20) + (64 << 10);
 /// Connections in one [`FromNode::Closed`] at most.
 pub const CLOSED_MAX: usize = 256;
+/// Connections in one [`FromNode::Restored`] at most.
+pub const RESTORED_MAX: usize = 256;
 /// Connections in one [`FromNode::Live`] at most.
 pub const LIVE_MAX: usize = 4_096;
 /// Largest tag of a node; see [`crate::guard::Guard::set_tag`].
@@ -63,10 +65,10 @@ pub enum FromNode {
     Closed(Vec<Socket>),
     /// The node's connections, in pieces.
     Live(Live),
-    /// A handed-off connection is in its socket.
+    /// Handed-off connections are in their sockets. At most [`RESTORED_MAX`].
     Restored {
-        /// Of the [`Handoff`].
-        id: u64,
+        /// Each of a [`Handoff`].
+        ids: Vec<u64>,
     },
     /// A handed-off connection could not be taken; the node keeps nothing of it.
     Refused {
@@ -394,7 +396,8 @@ impl Message for FromNode {
             Self::Where(asked) => asked.check(),
             Self::Leave(connection) | Self::Stay(connection) => service(connection.service),
             Self::Move(handoff) => service(handoff.connection.service),
-            Self::Restored { .. } | Self::Pong(_) => Ok(()),
+            Self::Restored { ids } => at_most("the number of restored connections", ids.len(), RESTORED_MAX),
+            Self::Pong(_) => Ok(()),
         }
     }
 }

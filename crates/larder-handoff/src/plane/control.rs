@@ -10,6 +10,7 @@ use crate::flow::mapped;
 use crate::listing::each_entry;
 use crate::{CookieKey, FlowKey};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, ProgramInput};
+use std::collections::hash_map::Entry;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
 use std::sync::PoisonError;
@@ -221,14 +222,19 @@ impl Plane {
             put(&self.links, slot.as_bytes(), closed.as_bytes(), "set a link")?;
             put(&self.links, slot.as_bytes(), raw.as_bytes(), "set a link")?;
         }
+        self.ways.lock().unwrap_or_else(PoisonError::into_inner).insert(node, raw);
         if raw.tag != 0 {
             put(&self.tags, u32::from(raw.tag).as_bytes(), slot.as_bytes(), "set a tag")?;
         }
         Ok(())
     }
 
+    /// The way to a node; the kernel is asked only for those that a predecessor has set.
     pub(super) fn link(&self, node: u16) -> Option<NodeLink> {
-        let link: NodeLink = value(&self.links, u32::from(node).as_bytes())?;
+        let link = match self.ways.lock().unwrap_or_else(PoisonError::into_inner).entry(node) {
+            Entry::Occupied(known) => *known.get(),
+            Entry::Vacant(unknown) => *unknown.insert(value(&self.links, u32::from(node).as_bytes())?),
+        };
         (link.kind != link_kind::NONE).then_some(link)
     }
 

@@ -44,12 +44,14 @@ pub use error::PlaneError;
 pub use events::{Account, PlaneEvent};
 pub use link::{Link, LinkError, Tunnel, TunnelKind};
 
+use crate::abi::NodeLink;
 use gates::Gates;
 use libbpf_rs::MapHandle;
 use pins::Pins;
 use programs::Programs;
 use ring::Ring;
 use socket2::{Domain, Socket, Type};
+use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Mutex;
 
@@ -122,6 +124,8 @@ pub struct Plane {
     targets: MapHandle,
     services: MapHandle,
     links: MapHandle,
+    /// What is in `links`, as far as it is known here.
+    ways: Mutex<HashMap<u16, NodeLink>>,
     tags: MapHandle,
     keys: MapHandle,
     events: MapHandle,
@@ -194,6 +198,7 @@ impl Plane {
             targets: programs.map("targets")?,
             services: programs.map("services")?,
             links: programs.map("links")?,
+            ways: Mutex::default(),
             tags: programs.map("tags")?,
             keys: programs.map("keys")?,
             counters: programs.map("counters")?,

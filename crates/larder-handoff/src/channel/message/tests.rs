@@ -89,7 +89,7 @@ fn from_node() -> impl Strategy<Value = FromNode> {
         vec(socket(), 0..=CLOSED_MAX).prop_map(FromNode::Closed),
         (vec(socket(), 0..99), any::<bool>())
             .prop_map(|(connections, last)| FromNode::Live(Live { connections, last })),
-        any::<u64>().prop_map(|id| FromNode::Restored { id }),
+        prop::collection::vec(any::<u64>(), 0..5).prop_map(|ids| FromNode::Restored { ids }),
         (any::<u64>(), "\\PC{0,40}").prop_map(|(id, detail)| FromNode::Refused {
             id,
             why: Refusal::Kernel,
