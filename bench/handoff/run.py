@@ -80,6 +80,24 @@ def table(cells, measured):
     return "\n".join(lines)
 
 
+# (portable, not portable): what a server that relays costs beyond one that hands over, on the same nodes.
+PORTABLE = [("relay", "cookie"), ("relay-larder", "repair")]
+
+
+def portability(cells):
+    """The cost of portability as PRESS has it: the throughput that a portable server loses, here where all processors are the
+    limit, so by the processor time of all hosts."""
+    by = {(c["size"], c["keep"], c["system"]): c for c in cells}
+    lines = ["Cost of portability: throughput that handing over gains on relaying, all hosts' processors being the limit",
+             "(PRESS's model: at most 16 % on a fast network, 107 % on a slow one)", "",
+             "| size | " + " | ".join(f"{b} over {a}, {m}" for a, b in PORTABLE for m in ("close", "keep")) + " |",
+             "|---" * (1 + 2 * len(PORTABLE)) + "|"]
+    for size in dict.fromkeys(c["size"] for c in cells):
+        pairs = [(by.get((size, keep, a)), by.get((size, keep, b))) for a, b in PORTABLE for keep in (False, True)]
+        lines.append(f"| {size} | " + " | ".join(f"{a['total_us'] / b['total_us'] - 1:+.0%}" if a and b else "-" for a, b in pairs) + " |")
+    return "\n".join(lines) + "\n"
+
+
 def verdicts(cells, measured):
     lines, missed = [], 0
     for (size, keep, name), limit in TARGETS.items():
@@ -129,6 +147,7 @@ def main():
     measured = "front_named_us" if args.named else "front_us"
     judged, missed = verdicts(cells, measured)
     print(table(cells, measured))
+    print(portability(cells))
     print(judged)
     if args.json:
         setup = {key: getattr(args, key) for key in ["seconds", "rounds", "wire", "named"]}

@@ -4,6 +4,8 @@ use super::packet::{MSS, SACK, TIMESTAMPS, WSCALE};
 use super::{Bench, KEYS, all_on, everywhere};
 use crate::plane::FlowTo;
 use libbpf_rs::ProgramInput;
+use rustix::thread::{CpuSet, sched_setaffinity};
+use std::time::{Duration, Instant};
 
 /// Runs of one call; a rewritten packet has fewer hops each time.
 const REPEAT: u32 = 60;
@@ -47,5 +49,51 @@ fn what_a_packet_costs() {
         });
         let syn_ns = first.min().unwrap_or(0).saturating_sub(nothing.min().unwrap_or(0));
         eprintln!("SYN, over a packet that is not ours: {syn_ns} ns");
+    });
+}
+
+/// Packets per second of processors that run the program at once, each for a second on a frame of its own.
+fn packets_per_second(bench: &Bench, frames: &[Vec<u8>]) -> f64 {
+    let name = if bench.plane.attached() == super::Attach::Tc { "front_tc" } else { "front_xdp" };
+    let plane = &bench.plane;
+    let one = move |cpu: usize, frame: &[u8]| {
+        let program = plane.programs.program(name).expect("a program");
+        let mut cpus = CpuSet::new();
+        cpus.set(cpu);
+        sched_setaffinity(None, &cpus).expect("a processor");
+        let (until, mut ns) = (Instant::now() + Duration::from_secs(1), Vec::new());
+        while Instant::now() < until {
+            let input = ProgramInput { data_in: Some(frame), repeat: REPEAT, ..Default::default() };
+            ns.push(program.test_run(input).expect("it runs").duration.as_nanos());
+        }
+        ns.sort_unstable();
+        1e9 / ns[ns.len() / 2] as f64
+    };
+    std::thread::scope(|scope| {
+        let runs: Vec<_> =
+            frames.iter().enumerate().map(|(cpu, frame)| scope.spawn(move || one(cpu, frame))).collect();
+        runs.into_iter().map(|run| run.join().expect("no fault")).sum()
+    })
+}
+
+#[test]
+#[ignore = "measures; run it alone, with --nocapture"]
+fn what_a_second_processor_brings() {
+    everywhere(all_on(), |bench| {
+        let known: Vec<Vec<u8>> = (0..2)
+            .map(|number| {
+                let mut packet = bench.packet();
+                packet.from.set_port(packet.from.port() + number);
+                let key = crate::FlowKey::new(packet.from, bench.key().service);
+                bench.plane.put_flow(key, FlowTo::Node(7)).expect("a flow");
+                packet.opened(KEYS[0], 0).tsecr(1).frame()
+            })
+            .collect();
+        let one = packets_per_second(bench, &known[..1]);
+        let two = packets_per_second(bench, &known);
+        eprintln!(
+            "known connections: {one:.0} packets/s on one processor, {two:.0} on two ({:.2}x)",
+            two / one
+        );
     });
 }
