@@ -1,6 +1,6 @@
 /* SYNs at a fixed rate from addresses that nobody has. See README.md.
  *
- *   flood INTERFACE DESTINATION_MAC ADDRESS PORT RATE SECONDS
+ *   flood INTERFACE SOURCE_MAC DESTINATION_MAC ADDRESS PORT RATE SECONDS
  *
  * For namespaces of one's own only: it refuses addresses outside 10.9.0.0/24. Writes how many were sent, as JSON. */
 #define _GNU_SOURCE
@@ -14,12 +14,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
-#define BATCH 64
+#define BATCH 32
+#define PAUSE_NS 100000
 #define OPTIONS 20
 
 struct syn {
@@ -57,6 +57,10 @@ static uint16_t folded(uint32_t sum) {
     return htons(~sum);
 }
 
+static int mac(const char *text, uint8_t *m) {
+    return sscanf(text, "%hhx:%hhx:%hhx:%hhx:%hhx:%hhx", m, m + 1, m + 2, m + 3, m + 4, m + 5) == 6;
+}
+
 static void vary(struct syn *s) {
     s->ip.saddr = htonl(0x0a400000 | (draw() & 0x3fffff)); /* 10.64.0.0/10 */
     s->tcp.source = htons(1024 + draw() % 64000);
@@ -70,28 +74,25 @@ static void vary(struct syn *s) {
 
 int main(int count, char **args) {
     struct in_addr to;
-    if (count != 7 || inet_pton(AF_INET, args[3], &to) != 1 || ntohl(to.s_addr) >> 8 != 0x0a0900) {
-        fprintf(stderr, "usage: flood INTERFACE MAC 10.9.0.x PORT RATE SECONDS\n");
+    if (count != 8 || inet_pton(AF_INET, args[4], &to) != 1 || ntohl(to.s_addr) >> 8 != 0x0a0900) {
+        fprintf(stderr, "usage: flood INTERFACE MAC MAC 10.9.0.x PORT RATE SECONDS\n");
         return 2;
     }
-    double rate = atof(args[5]), seconds = atof(args[6]);
+    double rate = atof(args[6]), seconds = atof(args[7]);
     if (rate < 1 || rate > 1e6 || seconds <= 0 || seconds > 60)
         return 2;
     int fd = socket(AF_PACKET, SOCK_RAW, 0), on = 1;
-    struct ifreq request = {0};
-    strncpy(request.ifr_name, args[1], IFNAMSIZ - 1);
-    if (fd < 0 || ioctl(fd, SIOCGIFHWADDR, &request)) {
-        perror(args[1]);
+    if (fd < 0) {
+        perror("socket");
         return 1;
     }
     static struct syn syns[BATCH];
     struct syn first = {.eth.ether_type = htons(ETHERTYPE_IP)};
-    memcpy(first.eth.ether_shost, request.ifr_hwaddr.sa_data, 6);
-    sscanf(args[2], "%hhx:%hhx:%hhx:%hhx:%hhx:%hhx", &first.eth.ether_dhost[0], &first.eth.ether_dhost[1],
-           &first.eth.ether_dhost[2], &first.eth.ether_dhost[3], &first.eth.ether_dhost[4], &first.eth.ether_dhost[5]);
+    if (!mac(args[2], first.eth.ether_shost) || !mac(args[3], first.eth.ether_dhost))
+        return 2;
     first.ip = (struct iphdr){.version = 4, .ihl = 5, .ttl = 64, .protocol = IPPROTO_TCP, .daddr = to.s_addr,
                               .tot_len = htons(sizeof first - sizeof first.eth), .frag_off = htons(0x4000)};
-    first.tcp = (struct tcphdr){.dest = htons(atoi(args[4])), .doff = 10, .syn = 1, .window = htons(64240)};
+    first.tcp = (struct tcphdr){.dest = htons(atoi(args[5])), .doff = 10, .syn = 1, .window = htons(64240)};
     /* MSS 1460, SACK permitted, timestamps, no-op, window scale 7: as Linux asks */
     static const uint8_t options[OPTIONS] = {2, 4, 0x05, 0xb4, 4, 2, 8, 10, 0, 0, 1, 0, 0, 0, 0, 0, 1, 3, 3, 7};
     memcpy(first.options, options, OPTIONS);
@@ -104,14 +105,16 @@ int main(int count, char **args) {
         pieces[i] = (struct iovec){&syns[i], sizeof syns[i]};
         messages[i].msg_hdr = (struct msghdr){.msg_name = &out, .msg_namelen = sizeof out, .msg_iov = &pieces[i], .msg_iovlen = 1};
     }
-    uint64_t began = now_ns(), end = began + seconds * 1e9, sent = 0, lost = 0;
+    uint64_t began = now_ns(), end = began + seconds * 1e9, sent = 0, lost = 0, last = began;
+    uint64_t every = BATCH / rate * 1e9;
     for (uint64_t at = began; at < end; at = now_ns()) {
-        uint64_t due = (at - began) * 1e-9 * rate;
-        if (sent + lost + BATCH > due) {
-            struct timespec pause = {0, 200000};
+        /* What was missed is made up for at twice the rate, not at once: bursts overrun any queue. */
+        if (sent + lost + BATCH > (at - began) * 1e-9 * rate || at - last < every / 2) {
+            struct timespec pause = {0, PAUSE_NS};
             nanosleep(&pause, NULL);
             continue;
         }
+        last = at;
         for (int i = 0; i < BATCH; i++)
             vary(&syns[i]);
         int n = sendmmsg(fd, messages, BATCH, MSG_DONTWAIT);

@@ -237,6 +237,10 @@ class Lab:
         else:
             run(*link, "xdpdrv", "off")
 
+    def swallow(self, mac):
+        """Frames for this address end at the hub."""
+        run("bridge", "-n", self.hub, "fdb", "replace", mac, "dev", "br0", "self", "permanent")
+
     def napi_threads(self):
         """Threads that take packets, by interface."""
         threads = {}
