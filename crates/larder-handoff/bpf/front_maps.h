@@ -100,8 +100,10 @@ static __always_inline struct scratch *scratch(void) {
     return bpf_map_lookup_elem(&scratches, &zero);
 }
 
-/* Events without a packet can wait: user space looks every few milliseconds. Not when the ring fills. */
-#define WAKE_AT_BYTES 262144
+/* Events without a packet can wait: user space looks every few milliseconds, and is woken when some have gathered. */
+#define WAKE_AT_BYTES (32 * (sizeof(struct event) + BPF_RINGBUF_HDR_SZ))
+/* From here on every one wakes: the ring fills. */
+#define WAKE_ALWAYS_BYTES 262144
 
 /* An event without a packet. Returns 0 if the ring has no room. */
 static __always_inline int tell(__u8 kind, const struct flow_key *key, __u8 flags, __u16 node,
@@ -113,7 +115,8 @@ static __always_inline int tell(__u8 kind, const struct flow_key *key, __u8 flag
         event.target = target->id;
     }
     __u64 waiting = bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA);
-    __u64 wake = waiting > WAKE_AT_BYTES ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
+    int gathered = waiting >= WAKE_AT_BYTES && waiting < WAKE_AT_BYTES + sizeof(event) + BPF_RINGBUF_HDR_SZ;
+    __u64 wake = gathered || waiting > WAKE_ALWAYS_BYTES ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
     if (!bpf_ringbuf_output(&events, &event, sizeof(event), wake))
         return 1;
     count(COUNT_EVENT_LOST);

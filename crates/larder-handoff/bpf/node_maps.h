@@ -86,8 +86,10 @@ static __always_inline struct service *service_of(const __u8 address[16], __be16
     return bpf_map_lookup_elem(&services, &key);
 }
 
-/* Ends that wait in the ring wake nobody up to here. */
-#define WAKE_AT_BYTES 65536
+/* Ends can wait: user space looks every few milliseconds, and is woken when some have gathered. */
+#define WAKE_AT_BYTES (32 * (sizeof(struct event) + BPF_RINGBUF_HDR_SZ))
+/* From here on every one wakes: the ring fills. */
+#define WAKE_ALWAYS_BYTES 65536
 
 /* Tells that a connection has ended, once. */
 static __always_inline void conn_end(const struct flow_key *key, struct conn *conn) {
@@ -105,8 +107,9 @@ static __always_inline void conn_end(const struct flow_key *key, struct conn *co
     event->flow = *key;
     event->at_ns = bpf_ktime_get_ns();
     event->target = conn->flags & CONN_COOKIE ? conn->first_seq : 0;
-    /* Ends can wait: user space looks every few milliseconds. Not when the ring fills. */
-    __u64 wake = bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA) > WAKE_AT_BYTES ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
+    __u64 waiting = bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA); /* this one included */
+    int gathered = waiting >= WAKE_AT_BYTES && waiting < WAKE_AT_BYTES + sizeof(*event) + BPF_RINGBUF_HDR_SZ;
+    __u64 wake = gathered || waiting > WAKE_ALWAYS_BYTES ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
     bpf_ringbuf_submit(event, wake);
 }
 

@@ -58,16 +58,14 @@ impl Edge {
             tracing::debug!(%error, %key, "a connection's state could not be sent to its node");
             return self.here_again(shared, key, &held, self.take_back(key));
         }
-        let (edge, shared, complete) = (self.clone(), shared.clone(), state.1);
+        if !state.1 {
+            // An end of the client's, or what came before its time: it waits at the node.
+            held.packets().iter().for_each(|packet| self.counts.sent(&self.fabric.forward(node, packet)));
+        }
+        let (edge, shared) = (self.clone(), shared.clone());
         tokio::spawn(async move {
             match tokio::time::timeout(DOUBT, arrived).await {
                 Ok(Ok(Arrived::Restored)) => {
-                    if !complete {
-                        // An end of the client's, or what came before its time.
-                        for packet in held.packets() {
-                            edge.counts.sent(&edge.fabric.forward(node, packet));
-                        }
-                    }
                     edge.counts.delivered(Delivery { mechanism: Mechanism::Repair, why: Why::Repair });
                 }
                 // It has answered, and the connection has ended since.

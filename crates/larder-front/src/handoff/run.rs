@@ -22,7 +22,7 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
 
 /// How often events that wake nobody are taken and gates set.
-const TICK: Duration = Duration::from_millis(5);
+const TICK: Duration = Duration::from_millis(20);
 /// How often the connections under way are looked at.
 const REVIEW: Duration = Duration::from_millis(500);
 /// How often the plane's whole table is gone through: it may be large, and what is found there is not urgent.
