@@ -155,6 +155,7 @@ fn a_stopped_switch_leaves_connections_going() {
     assert!(cluster.switch.as_ref().unwrap().log().contains("adopted=true"), "{}", cluster.logs());
     works_again(&cluster, 22);
     // With nothing to do it leaves nothing.
+    cluster.await_rest();
     assert!(cluster.switch.as_mut().unwrap().stop(), "{}", cluster.logs());
     let left = ["/sys/fs/bpf/larder", "/run/larder/bpf"]
         .map(|root| std::path::Path::new(root).join(cluster.plane()));
