@@ -12,6 +12,7 @@
 #define ENCAP_BYTES_MAX 72     /* outer Ethernet + IPv6 + UDP + VXLAN = 70 */
 #define PUNT_BYTES_MAX 2048    /* of one packet, Ethernet header included */
 #define HEAD_HASH_BYTES_MAX 512 /* request line and Host line together, for the fast path */
+#define EXPIRED_KEYS 8         /* keys of cookies that are remembered when they are believed no more */
 
 /* A connection as the forwarding plane knows it. */
 struct flow_key {
@@ -68,6 +69,7 @@ struct service_key {
 #define SERVICE_CLOSED 16  /* no new connections: a SYN goes to the stack */
 #define SERVICE_STASH 32   /* node: packets without a socket are kept for the socket that is to come */
 #define SERVICE_SYNS 64    /* node: SYNs go to the stack: this host is the front-end itself */
+#define SERVICE_RESETS 128 /* with GRACE: data that belong to nothing, and come again and again, are answered with a RST */
 
 struct service {
     __u16 id;    /* below SERVICES_MAX */
@@ -120,6 +122,11 @@ struct keys {
     __u32 zero;
 };
 
+/* Former keys: a cookie made with one is ours and too old. All zero: none. */
+struct expired_keys {
+    __u64 k[EXPIRED_KEYS][2];
+};
+
 /* What the kernel tells user space, through one ring buffer, in order. */
 enum event_kind {
     EVENT_PUNT = 1,   /* a packet of a held connection; the packet follows the event */
@@ -153,7 +160,8 @@ struct event {
 enum counter {
     COUNT_SYN, COUNT_SYN_ACK, COUNT_HANDSHAKE_ACK, COUNT_BAD_COOKIE, COUNT_FAST, COUNT_PUNTED, COUNT_PUNT_LOST,
     COUNT_HELD, COUNT_HOLD_FULL, COUNT_FORWARDED, COUNT_BY_TAG, COUNT_LOCAL, COUNT_RESET, COUNT_REUSED, COUNT_UNKNOWN,
-    COUNT_GATE_CLOSED, COUNT_EVENT_LOST, COUNT_EGRESS_DROPPED, COUNT_MALFORMED, COUNT_NO_LINK,
+    COUNT_GATE_CLOSED, COUNT_EVENT_LOST, COUNT_EGRESS_DROPPED, COUNT_MALFORMED, COUNT_NO_LINK, COUNT_EXPIRED,
+    COUNT_RESET_LIMITED,
     /* on a node */
     COUNT_ACCEPTED, COUNT_REFUSED, COUNT_STASHED, COUNT_STASH_LOST, COUNT_STALE_KILLED, COUNT_DECAPSULATED, COUNT_CLOSED,
     COUNT_MAX = 32,
@@ -166,4 +174,5 @@ _Static_assert(sizeof(struct node_link) == 96 && __builtin_offsetof(struct node_
 _Static_assert(sizeof(struct gate) == 24 && __builtin_offsetof(struct gate, limit) == 16, "gate");
 _Static_assert(sizeof(struct target) == 24 && __builtin_offsetof(struct target, node) == 16, "target");
 _Static_assert(sizeof(struct keys) == 56 && __builtin_offsetof(struct keys, current) == 48, "keys");
+_Static_assert(sizeof(struct expired_keys) == 128, "expired_keys");
 _Static_assert(sizeof(struct event) == 48 && __builtin_offsetof(struct event, at_ns) == 32, "event");

@@ -14,7 +14,8 @@
  *     data                                     [fast] known target, gates open: its node and OPENED; else HOLD and ring
  *     FIN / nothing                            flow LOCAL, stack / dropped: the handshake's end
  *   no flow, [tags] timestamp names a node     the node
- *   no flow, [grace]                           dropped
+ *   no flow, [grace], the stack has no socket: cookie ours and too old, or [resets] data that come again and again: RST;
+ *     else dropped
  *   no flow                                    stack
  *
  * Kernel: 5.18 (bpf_xdp_load_bytes, bpf_loop); native XDP, generic XDP or tc. */

@@ -4,6 +4,7 @@
 #include "front_cookie.h"
 #include "front_forward.h"
 #include "front_head.h"
+#include "front_stray.h"
 
 /* A FIN or RST is believed if it is so near to what the client sent last: a forged one would have to guess. */
 #define END_SLACK_BYTES 65536
@@ -299,7 +300,7 @@ IN int flow_unknown(void *ctx, int xdp, const struct packet *p, const struct flo
     /* A connection that this host's stack has is served by it, also when the table has forgotten it. */
     if (!(service->flags & SERVICE_GRACE) || stack_has(ctx, xdp, p))
         return pass(xdp);
-    return drop(xdp);
+    return service->flags & SERVICE_COOKIE ? stray(ctx, xdp, p, key, service) : drop(xdp);
 }
 
 IN int flow_new(void *ctx, int xdp, const struct packet *p, const struct flow_key *key,

@@ -116,6 +116,8 @@ impl Fabric for Paper {
 
     fn set_keys(&self, _keys: &[CookieKey; 2], _current: usize) {}
 
+    fn set_former_keys(&self, _keys: &[CookieKey]) {}
+
     fn reset_client(&self, key: FlowKey) -> io::Result<()> {
         lock(&self.0).reset.push(key);
         Ok(())
@@ -140,6 +142,8 @@ impl Fabric for Paper {
     fn begin(&self) -> io::Result<()> {
         Ok(())
     }
+
+    fn settle(&self) {}
 
     fn close(&self) {}
 

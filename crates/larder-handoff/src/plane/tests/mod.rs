@@ -8,6 +8,7 @@ mod packet;
 mod reply;
 mod sources;
 mod speed;
+mod stray;
 mod tunnel;
 
 use super::{Attach, Link, Plane, PlaneConfig, PlaneEvent, ServiceSpec};
@@ -77,7 +78,7 @@ pub(super) fn config(name: &str) -> PlaneConfig {
 }
 
 pub(super) fn all_on() -> ServiceSpec {
-    ServiceSpec { cookie: true, fast: true, tags: true, grace: true, closed: false, mss: 1400 }
+    ServiceSpec { cookie: true, fast: true, tags: true, grace: true, resets: false, closed: false, mss: 1400 }
 }
 
 impl Bench {
