@@ -42,6 +42,7 @@ struct flow {
     __u8 state; /* enum flow_state */
     __u8 flags;
     __u16 node;
+    __u32 first_echo; /* clock of the SYN-ACK that the first packet answers, ms modulo 2^23; 0: not known */
     __u32 first_seq; /* sequence number of the first byte of the client */
     __u32 last_seq;  /* behind the last byte or FIN seen from the client */
     __u32 last_ack;  /* last acknowledgement seen from the client */
@@ -51,6 +52,7 @@ struct flow {
     __u32 requests;  /* packets with payload: about the requests of an HTTP/1.1 client that does not pipeline */
     __u32 first_ack; /* acknowledgement of the first packet: the reply's first sequence number */
     __u32 asked_ack; /* last_ack when the latest packet with payload came */
+    __u32 zero;
     __u64 seen_ns;   /* CLOCK_MONOTONIC of the last packet */
     __u64 opened_ns;
 };
@@ -168,7 +170,7 @@ enum counter {
 };
 
 _Static_assert(sizeof(struct flow_key) == 20, "flow_key");
-_Static_assert(sizeof(struct flow) == 56 && __builtin_offsetof(struct flow, seen_ns) == 40, "flow");
+_Static_assert(sizeof(struct flow) == 64 && __builtin_offsetof(struct flow, seen_ns) == 48, "flow");
 _Static_assert(sizeof(struct service_key) == 20 && sizeof(struct service) == 8, "service");
 _Static_assert(sizeof(struct node_link) == 96 && __builtin_offsetof(struct node_link, header) == 24, "node_link");
 _Static_assert(sizeof(struct gate) == 24 && __builtin_offsetof(struct gate, limit) == 16, "gate");

@@ -80,7 +80,7 @@ IN int front(void *ctx, int xdp) {
     if (p.flags & TCP_SYN && !(p.flags & TCP_ACK))
         return on_syn(ctx, xdp, &p, service, flow);
     if (flow) {
-        if (!flow_is_replaced(flow, &p, service))
+        if (!flow_is_replaced(ctx, xdp, flow, &p, service))
             return flow_known(ctx, xdp, &p, &key, flow);
         if (!(flow->flags & FLOW_TOLD))
             tell(EVENT_ENDED, &key, flow->flags, flow->node, 0);

@@ -65,13 +65,15 @@ IN int punt(void *ctx, int xdp, const struct packet *p, const struct flow_key *k
 }
 
 /* A new entry in `flows`. Returns 0 if another processor was first or there is no room. */
-IN int flow_open(const struct packet *p, const struct flow_key *key, __u8 state, __u8 flags, __u16 node) {
+IN int flow_open(void *ctx, int xdp, const struct packet *p, const struct flow_key *key, __u8 state, __u8 flags,
+                 __u16 node) {
     __u64 now = bpf_ktime_get_ns();
     int fin = p->flags & TCP_FIN ? 1 : 0;
     struct flow flow = {
         .state = state,
         .flags = flags,
         .node = node,
+        .first_echo = echo_of(ctx, xdp, p),
         .first_seq = p->seq,
         .last_seq = p->seq + p->payload_bytes + fin,
         .last_ack = p->ack,
@@ -122,9 +124,20 @@ IN void flow_note(struct flow *flow, const struct flow_key *key, const struct pa
     flow_ended(flow, key);
 }
 
+/* 1 if a packet that proves a cookie begins a later connection than this one, rather than an older one whose packet was long
+ * on its way: by the time of the SYN-ACK that it answers. Where that is not known, a packet whose SYN has been seen is
+ * believed, and else a number behind the last one (RFC 6191 has both, with the client's clock). */
+IN int flow_is_older(void *ctx, int xdp, const struct flow *flow, const struct packet *p, int follows_syn) {
+    __u32 echo = flow->first_echo ? echo_of(ctx, xdp, p) : 0;
+    if (echo)
+        return (__s32)((echo - flow->first_echo) << (32 - ECHO_BITS)) >= 0;
+    return follows_syn || (__s32)(p->seq - flow->last_seq) > 0;
+}
+
 /* 1 if the packet belongs to a new connection on the addresses of this one. Only then is the old one given up: a SYN
  * alone may be forged, a packet that fits the answer to it is not. */
-IN int flow_is_replaced(const struct flow *flow, const struct packet *p, const struct service *service) {
+IN int flow_is_replaced(void *ctx, int xdp, const struct flow *flow, const struct packet *p,
+                        const struct service *service) {
     int follows_syn = flow->flags & FLOW_SYN_SEEN && p->seq == flow->syn_seq + 1;
     if (!(p->flags & TCP_ACK) || p->flags & TCP_RST)
         return 0;
@@ -135,7 +148,8 @@ IN int flow_is_replaced(const struct flow *flow, const struct packet *p, const s
         return follows_syn && later && p->seq != flow->first_seq;
     }
     int closing = flow->flags & (FLOW_CLIENT_FIN | FLOW_CLIENT_RST) && p->seq != flow->last_seq;
-    return (follows_syn || closing) && p->seq != flow->first_seq && cookie_believed(p);
+    return (follows_syn || closing) && p->seq != flow->first_seq && cookie_believed(p) &&
+           flow_is_older(ctx, xdp, flow, p, follows_syn);
 }
 
 IN int flow_known(void *ctx, int xdp, const struct packet *p, const struct flow_key *key, struct flow *flow) {
@@ -184,7 +198,7 @@ IN void gate_leave(struct gate *gate) {
 }
 
 /* Opens a connection to the node that a known target has. Returns 0 if it cannot. */
-IN int fast_open(const struct packet *p, const struct flow_key *key, __u64 hash, __u16 *node) {
+IN int fast_open(void *ctx, int xdp, const struct packet *p, const struct flow_key *key, __u64 hash, __u16 *node) {
     struct target *target = bpf_map_lookup_elem(&targets, &hash);
     struct gate *of_node, *of_all;
     if (!target || target->service != key->service || target->expires_ns <= bpf_ktime_get_ns())
@@ -202,7 +216,7 @@ IN int fast_open(const struct packet *p, const struct flow_key *key, __u64 hash,
         count(COUNT_GATE_CLOSED);
         return 0;
     }
-    if (flow_open(p, key, FLOW_NODE, FLOW_FAST, slot)) {
+    if (flow_open(ctx, xdp, p, key, FLOW_NODE, FLOW_FAST, slot)) {
         if (tell(EVENT_OPENED, key, FLOW_FAST, slot, target)) {
             *node = slot;
             count(COUNT_FAST);
@@ -220,7 +234,7 @@ IN int flow_first(void *ctx, int xdp, const struct packet *p, const struct flow_
                   const struct service *service) {
     __u64 hash = head_hash(ctx, xdp, p);
     __u16 node = NO_NODE;
-    if (hash && service->flags & SERVICE_FAST && fast_open(p, key, hash, &node)) {
+    if (hash && service->flags & SERVICE_FAST && fast_open(ctx, xdp, p, key, hash, &node)) {
         if (p->flags & TCP_FIN) {
             struct flow *flow = bpf_map_lookup_elem(&flows, key);
             if (flow) {
@@ -230,7 +244,7 @@ IN int flow_first(void *ctx, int xdp, const struct packet *p, const struct flow_
         }
         return forward(ctx, xdp, p, node);
     }
-    if (!flow_open(p, key, FLOW_HOLD, 0, NO_NODE))
+    if (!flow_open(ctx, xdp, p, key, FLOW_HOLD, 0, NO_NODE))
         return drop(xdp); /* a copy of it is on another processor: the client sends again what gets lost */
     if (!punt(ctx, xdp, p, key, EVENT_PUNT, 0, 1, hash)) {
         bpf_map_delete_elem(&flows, key);
@@ -314,7 +328,7 @@ IN int flow_new(void *ctx, int xdp, const struct packet *p, const struct flow_ke
     if (p->payload_bytes)
         return flow_first(ctx, xdp, p, key, service);
     if (p->flags & TCP_FIN) { /* it asks for nothing: the stack here closes it */
-        flow_open(p, key, FLOW_LOCAL, FLOW_CLIENT_FIN | FLOW_TOLD, NO_NODE);
+        flow_open(ctx, xdp, p, key, FLOW_LOCAL, FLOW_CLIENT_FIN | FLOW_TOLD, NO_NODE);
         count(COUNT_LOCAL);
         return pass(xdp);
     }

@@ -92,6 +92,7 @@ struct {
 struct front_config {
     __u32 hold_packets; /* of one held connection that go to user space */
     __u32 checksums_partial; /* 1 where packets may still wait for their checksum: not in native XDP */
+    __u32 clock_ms; /* added to the kernel's clock: several front-ends and restarts go by one time */
 };
 const volatile struct front_config config = {.hold_packets = 64};
 

@@ -4,6 +4,8 @@
 #include "cookie.h"
 #include "front_io.h"
 
+#define ECHO_BITS 23 /* of the clock in our SYN-ACKs */
+
 struct options {
     __u8 bytes[48]; /* 40 used: reads behind the end need no check of their own */
     __u32 length;
@@ -66,4 +68,11 @@ IN void options_read(void *ctx, int xdp, const struct packet *p, struct options 
         return;
     o->length = length;
     bpf_loop(40, option_next, o, 0);
+}
+
+/* Our clock in a connection's first packet: what it echoes of the SYN-ACK. 0: no timestamps, or no time of ours. */
+IN __u32 echo_of(void *ctx, int xdp, const struct packet *p) {
+    struct options o;
+    options_read(ctx, xdp, p, &o);
+    return o.timestamps && !(o.tsecr >> ECHO_BITS) ? o.tsecr : 0;
 }

@@ -138,6 +138,8 @@ pub struct Flow {
     pub flags: u8,
     /// The node's slot.
     pub node: u16,
+    /// Clock of the SYN-ACK that the client's first packet answers. ms modulo 2^23; 0: not known.
+    pub first_echo: u32,
     /// Sequence number of the client's first byte.
     pub first_seq: u32,
     /// Behind the last byte or FIN seen from the client.
@@ -156,6 +158,8 @@ pub struct Flow {
     pub first_ack: u32,
     /// `last_ack` when the latest packet with payload came: while they are equal nothing of its reply was seen.
     pub asked_ack: u32,
+    /// Always 0.
+    pub zero: u32,
     /// When the last packet came.
     pub seen_ns: u64,
     /// When the connection was opened.
@@ -344,7 +348,7 @@ mod tests {
     #[test]
     fn structs_are_laid_out_as_in_the_kernel() {
         assert_eq!(size_of::<RawFlowKey>(), 20);
-        assert_eq!((size_of::<Flow>(), offset_of!(Flow, seen_ns)), (56, 40));
+        assert_eq!((size_of::<Flow>(), offset_of!(Flow, seen_ns)), (64, 48));
         assert_eq!(size_of::<ServiceKey>(), 20);
         assert_eq!(size_of::<Service>(), 8);
         assert_eq!((size_of::<NodeLink>(), offset_of!(NodeLink, header)), (96, 24));

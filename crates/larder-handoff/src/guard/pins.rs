@@ -15,7 +15,7 @@ const PRIVATE: &str = "/run/larder/bpf";
 /// `BPF_FS_MAGIC`, include/uapi/linux/magic.h.
 const MAGIC: u64 = 0xcafe_4a11;
 const PREFIX: &str = "node";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const NAME_BYTES_MAX: usize = 32;
 
 /// Directory of the instance `name`, made if it is not there, and a lock on it: one process at a time has an instance.

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Raised when the meaning of what is pinned changes; sizes are compared besides.
-const LAYOUT: &str = "layout-1";
+const LAYOUT: &str = "layout-2";
 /// How names of links begin.
 const LINK: &str = "link-";
 /// `BPF_FS_MAGIC` of linux/magic.h.

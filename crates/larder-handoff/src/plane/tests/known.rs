@@ -141,6 +141,55 @@ fn a_closing_connection_is_replaced_by_any_that_is_proved() {
     });
 }
 
+/// Copies of what an older connection's client sent at its begin: they were long on their way.
+#[test]
+fn a_late_first_packet_does_not_end_its_successor() {
+    everywhere(all_on(), |bench| {
+        let begins = |isn: u32, echo: u32| {
+            let mut packet = bench.packet().tsecr(echo).payload(b"PUT ");
+            (packet.seq, packet.ack) = (isn.wrapping_add(1), cookie(bench, isn).wrapping_add(1));
+            packet
+        };
+        // The clock has come round.
+        let (older, newer, third) = (begins(9000, 8_388_000), begins(500, 200), begins(100, 300));
+        assert_eq!(bench.run(&newer.frame()), Fate::Dropped);
+        let flow = bench.plane.flow(bench.key()).expect("the flow");
+        assert_eq!((flow.state, flow.first_echo), (flow_state::HOLD, 200));
+        to_node(bench);
+        let mut syn = bench.packet().syn(&[&MSS]);
+        syn.seq = 9000;
+        read(&bench.run(&syn.frame()).sent());
+        is_forwarded(&bench.run(&older.frame()).sent(), &older);
+        // The same when it is closing.
+        let mut fin = newer.clone().payload(b"").flags(FIN | ACK);
+        fin.seq = newer.seq.wrapping_add(4);
+        bench.run(&fin.frame()).sent();
+        is_forwarded(&bench.run(&older.frame()).sent(), &older);
+        assert_eq!(bench.plane.flow(bench.key()).expect("the flow").first_seq, newer.seq);
+        assert_eq!(bench.run(&third.frame()), Fate::Dropped);
+        assert_eq!(bench.plane.flow(bench.key()).expect("the flow").first_seq, third.seq);
+        assert_eq!(bench.counter("reused"), 1);
+    });
+}
+
+/// Without timestamps, a number that lies behind is an older connection's.
+#[test]
+fn a_closing_connection_is_not_replaced_by_a_lower_number() {
+    everywhere(all_on(), |bench| {
+        to_node(bench);
+        bench.run(&data(bench, 0, b"1").flags(FIN | ACK).frame()).sent();
+        let mut older = bench.packet().payload(b"PUT ");
+        let isn = ISN.wrapping_sub(100_000);
+        (older.seq, older.ack) = (isn.wrapping_add(1), cookie(bench, isn).wrapping_add(1));
+        is_forwarded(&bench.run(&older.frame()).sent(), &older);
+        assert_eq!(bench.counter("reused"), 0);
+    });
+}
+
+fn cookie(bench: &Bench, isn: u32) -> u32 {
+    crate::Cookie::make(KEYS[0], bench.client(), bench.server(), isn, super::packet::offered()).0
+}
+
 /// Without cookies, or with the service closed, the stack answers the SYN; the acknowledgement of that answer belongs to
 /// it.
 #[test]
