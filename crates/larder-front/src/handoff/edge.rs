@@ -486,16 +486,20 @@ impl Edge {
         self.counts.later(elsewhere);
     }
 
-    /// The client has ended its side, or all.
+    /// The client has ended its side, or all, or has begun anew on the same addresses.
     fn client_ended(&self, shared: &Shared, key: FlowKey, flags: u8) {
         if flags & flow_flag::CLIENT_RST != 0 {
             // Whoever waits for its admission finds it gone.
             lock(&self.holding).take(key, None);
             return self.end(shared, key, End::ClientReset);
         }
-        if flags & flow_flag::ACKED != 0 {
-            // It has had something of the reply, so its FIN is the answer to the node's, or it wants no more. Otherwise it
-            // has only asked, and the node will say when it is done.
+        if flags & flow_flag::CLIENT_FIN == 0 {
+            return self.end(shared, key, End::Replaced);
+        }
+        // It may have asked for all it wants, and the node go on sending: the node says when it is done, and silence does.
+        // Of one that rests nobody waits for anything.
+        let rests = lock(&self.table).get_mut(key).is_some_and(|handed| handed.idle);
+        if rests {
             self.end(shared, key, End::Closed);
         }
     }

@@ -13,6 +13,7 @@ mod degrade;
 mod demo;
 mod direct;
 mod doctor;
+mod ends;
 mod expired;
 mod families;
 mod faults;
