@@ -29,7 +29,8 @@ enum flow_state {
     FLOW_RESET = 4, /* its node is dead: every packet is answered with a RST */
 };
 
-/* Bits of flow.flags. */
+/* Bits of flow.flags; all in the low byte, as events and user space have one. Processors and user space set them at the same
+ * time, so only by flow_mark and flow_unmark. */
 #define FLOW_CLIENT_FIN 1 /* the client has sent a FIN */
 #define FLOW_CLIENT_RST 2 /* the client has sent a RST */
 #define FLOW_SYN_SEEN 4   /* a SYN has come on these addresses since: syn_seq is set, a new connection may follow */
@@ -40,8 +41,9 @@ enum flow_state {
 
 struct flow {
     __u8 state; /* enum flow_state */
-    __u8 flags;
+    __u8 zero;
     __u16 node;
+    __u32 flags; /* a word of its own, for atomic instructions */
     __u32 first_echo; /* clock of the SYN-ACK that the first packet answers, ms modulo 2^23; 0: not known */
     __u32 first_seq; /* sequence number of the first byte of the client */
     __u32 last_seq;  /* behind the last byte or FIN seen from the client */
@@ -52,7 +54,6 @@ struct flow {
     __u32 requests;  /* packets with payload: about the requests of an HTTP/1.1 client that does not pipeline */
     __u32 first_ack; /* acknowledgement of the first packet: the reply's first sequence number */
     __u32 asked_ack; /* last_ack when the latest packet with payload came */
-    __u32 zero;
     __u64 seen_ns;   /* CLOCK_MONOTONIC of the last packet */
     __u64 opened_ns;
 };
@@ -163,14 +164,15 @@ enum counter {
     COUNT_SYN, COUNT_SYN_ACK, COUNT_HANDSHAKE_ACK, COUNT_BAD_COOKIE, COUNT_FAST, COUNT_PUNTED, COUNT_PUNT_LOST,
     COUNT_HELD, COUNT_HOLD_FULL, COUNT_FORWARDED, COUNT_BY_TAG, COUNT_LOCAL, COUNT_RESET, COUNT_REUSED, COUNT_UNKNOWN,
     COUNT_GATE_CLOSED, COUNT_EVENT_LOST, COUNT_EGRESS_DROPPED, COUNT_MALFORMED, COUNT_NO_LINK, COUNT_EXPIRED,
-    COUNT_RESET_LIMITED,
+    COUNT_RESET_LIMITED, COUNT_IMPLAUSIBLE, COUNT_LATER_SKIPPED,
     /* on a node */
     COUNT_ACCEPTED, COUNT_REFUSED, COUNT_STASHED, COUNT_STASH_LOST, COUNT_STALE_KILLED, COUNT_DECAPSULATED, COUNT_CLOSED,
     COUNT_MAX = 32,
 };
 
 _Static_assert(sizeof(struct flow_key) == 20, "flow_key");
-_Static_assert(sizeof(struct flow) == 64 && __builtin_offsetof(struct flow, seen_ns) == 48, "flow");
+_Static_assert(sizeof(struct flow) == 64 && __builtin_offsetof(struct flow, flags) == 4 &&
+                   __builtin_offsetof(struct flow, seen_ns) == 48, "flow");
 _Static_assert(sizeof(struct service_key) == 20 && sizeof(struct service) == 8, "service");
 _Static_assert(sizeof(struct node_link) == 96 && __builtin_offsetof(struct node_link, header) == 24, "node_link");
 _Static_assert(sizeof(struct gate) == 24 && __builtin_offsetof(struct gate, limit) == 16, "gate");

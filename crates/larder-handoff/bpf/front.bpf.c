@@ -39,7 +39,7 @@ IN int on_syn(void *ctx, int xdp, const struct packet *p, const struct service *
     }
     if (flow) {
         flow->syn_seq = p->seq;
-        flow->flags |= FLOW_SYN_SEEN;
+        flow_mark(flow, FLOW_SYN_SEEN);
     }
     if (service->flags & SERVICE_CLOSED || !(service->flags & SERVICE_COOKIE))
         return pass(xdp);
@@ -82,7 +82,7 @@ IN int front(void *ctx, int xdp) {
     if (flow) {
         if (!flow_is_replaced(ctx, xdp, flow, &p, service))
             return flow_known(ctx, xdp, &p, &key, flow);
-        if (!(flow->flags & FLOW_TOLD))
+        if (!(flow_mark(flow, FLOW_TOLD) & FLOW_TOLD))
             tell(EVENT_ENDED, &key, flow->flags, flow->node, 0);
         bpf_map_delete_elem(&flows, &key);
         count(COUNT_REUSED);
@@ -143,7 +143,7 @@ int front_set_flow(struct flow_change *change) {
         if (change->state)
             *(volatile __u8 *)&flow->state = change->state;
         if (change->flags)
-            flow->flags |= change->flags;
+            flow_mark(flow, change->flags);
         return 0;
     }
     if (!change->state)

@@ -6,6 +6,11 @@
 #include "front_head.h"
 #include "front_stray.h"
 
+/* What a packet says is noted if its numbers are so near to the client's last ones: a forged one would have to guess both,
+ * one chance in 2^14. Clients have less under way; one that is ahead by more, as after a time with another front-end, is
+ * forwarded all the same. */
+#define PLAUSIBLE_BYTES (16U << 20)
+
 /* A FIN or RST is believed if it is so near to what the client sent last: a forged one would have to guess. */
 #define END_SLACK_BYTES 65536
 
@@ -37,6 +42,12 @@ IN int punt(void *ctx, int xdp, const struct packet *p, const struct flow_key *k
     __u32 bytes = l4_at(p) + p->header_bytes + p->payload_bytes;
     int cut = config.checksums_partial && bytes > PUNT_BYTES_MAX;
     struct scratch *s = scratch();
+    /* First packets must find room, samples need not. */
+    if (kind == EVENT_LATER &&
+        bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA) > bpf_ringbuf_query(&events, BPF_RB_RING_SIZE) / 4) {
+        count(COUNT_LATER_SKIPPED);
+        return 0;
+    }
     if (cut)
         bytes = PUNT_BYTES_MAX;
     if (!s || bytes > PUNT_BYTES_MAX || frame_load(ctx, xdp, 0, s->packet, clamp(bytes, PUNT_BYTES_MAX))) {
@@ -88,37 +99,58 @@ IN int flow_open(void *ctx, int xdp, const struct packet *p, const struct flow_k
     return !bpf_map_update_elem(&flows, key, &flow, BPF_NOEXIST);
 }
 
+/* Gives the flags as they were. */
+IN __u32 flow_mark(struct flow *flow, __u32 flags) {
+    return __sync_fetch_and_or(&flow->flags, flags);
+}
+
+IN __u32 flow_unmark(struct flow *flow, __u32 flags) {
+    return __sync_fetch_and_and(&flow->flags, ~flags);
+}
+
 /* The end of the client's side, told once; again with the next packet if the ring had no room. */
 IN void flow_ended(struct flow *flow, const struct flow_key *key) {
-    if (!(flow->flags & (FLOW_CLIENT_FIN | FLOW_CLIENT_RST)) || flow->flags & FLOW_TOLD)
+    __u32 flags = flow->flags;
+    if (!(flags & (FLOW_CLIENT_FIN | FLOW_CLIENT_RST)) || flags & FLOW_TOLD || flow_mark(flow, FLOW_TOLD) & FLOW_TOLD)
         return;
-    if (tell(EVENT_ENDED, key, flow->flags, flow->node, 0))
-        flow->flags |= FLOW_TOLD;
+    if (!tell(EVENT_ENDED, key, flags, flow->node, 0))
+        flow_unmark(flow, FLOW_TOLD);
+}
+
+IN int is_near(__u32 number, __u32 last) {
+    return number - last + PLAUSIBLE_BYTES < 2 * PLAUSIBLE_BYTES;
 }
 
 /* Takes down what a packet of a known connection says. */
 IN void flow_note(struct flow *flow, const struct flow_key *key, const struct packet *p) {
     __u32 end = p->seq + p->payload_bytes + (p->flags & TCP_FIN ? 1 : 0);
     int fresh = !flow->packets && !flow->held && !flow->last_seq;
+    int acks = p->flags & TCP_ACK ? 1 : 0;
+    /* Of a connection that user space has entered, the last acknowledgement may not be known. */
+    if (!fresh && (!is_near(p->seq, flow->last_seq) || (acks && flow->last_ack && !is_near(p->ack, flow->last_ack)))) {
+        count(COUNT_IMPLAUSIBLE);
+        return;
+    }
     if (p->flags & (TCP_FIN | TCP_RST)) {
         if (fresh || p->seq - flow->last_seq + END_SLACK_BYTES < 2 * END_SLACK_BYTES)
-            flow->flags |= p->flags & TCP_RST ? FLOW_CLIENT_RST : FLOW_CLIENT_FIN;
+            flow_mark(flow, p->flags & TCP_RST ? FLOW_CLIENT_RST : FLOW_CLIENT_FIN);
     }
     if (!(p->flags & TCP_RST) && (fresh || (__s32)(end - flow->last_seq) > 0))
         flow->last_seq = end;
     if (fresh)
         flow->first_ack = p->ack;
-    if (p->flags & TCP_ACK && (fresh || (__s32)(p->ack - flow->last_ack) > 0)) {
+    if (acks && (fresh || !flow->last_ack || (__s32)(p->ack - flow->last_ack) > 0)) {
         flow->last_ack = p->ack;
-        if (p->ack != flow->first_ack)
-            flow->flags |= FLOW_ACKED;
+        if (p->ack != flow->first_ack && !(flow->flags & FLOW_ACKED))
+            flow_mark(flow, FLOW_ACKED);
     }
     if (p->payload_bytes) {
         flow->requests++;
         flow->asked_ack = flow->last_ack;
         /* Told again with the next packet if the ring had no room. */
-        if (flow->flags & FLOW_IDLE && tell(EVENT_WOKE, key, flow->flags, flow->node, 0))
-            flow->flags &= ~FLOW_IDLE;
+        if (flow->flags & FLOW_IDLE && flow_unmark(flow, FLOW_IDLE) & FLOW_IDLE &&
+            !tell(EVENT_WOKE, key, flow->flags, flow->node, 0))
+            flow_mark(flow, FLOW_IDLE);
     }
     flow->seen_ns = bpf_ktime_get_coarse_ns();
     flow_ended(flow, key);
@@ -238,7 +270,7 @@ IN int flow_first(void *ctx, int xdp, const struct packet *p, const struct flow_
         if (p->flags & TCP_FIN) {
             struct flow *flow = bpf_map_lookup_elem(&flows, key);
             if (flow) {
-                flow->flags |= FLOW_CLIENT_FIN;
+                flow_mark(flow, FLOW_CLIENT_FIN);
                 flow_ended(flow, key);
             }
         }
@@ -253,7 +285,7 @@ IN int flow_first(void *ctx, int xdp, const struct packet *p, const struct flow_
     if (p->flags & TCP_FIN) {
         struct flow *flow = bpf_map_lookup_elem(&flows, key);
         if (flow) {
-            flow->flags |= FLOW_CLIENT_FIN;
+            flow_mark(flow, FLOW_CLIENT_FIN);
             flow_ended(flow, key);
         }
     }

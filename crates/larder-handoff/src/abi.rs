@@ -128,16 +128,23 @@ pub struct RawFlowKey {
     pub service: u16,
 }
 
+// The programs are built for little-endian machines: there the low byte of a word is its first.
+const _: () = assert!(cfg!(target_endian = "little"), "the programs are little-endian");
+
 /// A connection, as `struct flow`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Flow {
     /// See [`flow_state`].
     pub state: u8,
-    /// See [`flow_flag`].
-    pub flags: u8,
+    /// Always 0.
+    pub zero: u8,
     /// The node's slot.
     pub node: u16,
+    /// See [`flow_flag`].
+    pub flags: u8,
+    /// Always 0. In the kernel `flags` is a word of 32 bits, for atomic instructions, of which this is the rest.
+    pub flags_rest: [u8; 3],
     /// Clock of the SYN-ACK that the client's first packet answers. ms modulo 2^23; 0: not known.
     pub first_echo: u32,
     /// Sequence number of the client's first byte.
@@ -158,8 +165,6 @@ pub struct Flow {
     pub first_ack: u32,
     /// `last_ack` when the latest packet with payload came: while they are equal nothing of its reply was seen.
     pub asked_ack: u32,
-    /// Always 0.
-    pub zero: u32,
     /// When the last packet came.
     pub seen_ns: u64,
     /// When the connection was opened.
@@ -304,10 +309,10 @@ pub struct Event {
 pub const COUNTERS_MAX: usize = 32;
 
 /// How many of them a front-end's programs use.
-pub const FRONT_COUNTERS: usize = 22;
+pub const FRONT_COUNTERS: usize = 24;
 
 /// Names of the counters, in the order of `enum counter`.
-pub const COUNTERS: [&str; 29] = [
+pub const COUNTERS: [&str; 31] = [
     "syn",
     "syn_ack",
     "handshake_ack",
@@ -330,6 +335,8 @@ pub const COUNTERS: [&str; 29] = [
     "no_link",
     "expired",
     "reset_limited",
+    "implausible",
+    "later_skipped",
     "accepted",
     "refused",
     "stashed",
@@ -348,7 +355,7 @@ mod tests {
     #[test]
     fn structs_are_laid_out_as_in_the_kernel() {
         assert_eq!(size_of::<RawFlowKey>(), 20);
-        assert_eq!((size_of::<Flow>(), offset_of!(Flow, seen_ns)), (64, 48));
+        assert_eq!((size_of::<Flow>(), offset_of!(Flow, flags), offset_of!(Flow, seen_ns)), (64, 4, 48));
         assert_eq!(size_of::<ServiceKey>(), 20);
         assert_eq!(size_of::<Service>(), 8);
         assert_eq!((size_of::<NodeLink>(), offset_of!(NodeLink, header)), (96, 24));

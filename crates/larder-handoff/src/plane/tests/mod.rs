@@ -114,6 +114,14 @@ impl Bench {
         self.run_program(if tc { "front_tc" } else { "front_xdp" }, tc, frame)
     }
 
+    /// Runs it that often on a frame, as fast as the kernel can.
+    pub(super) fn run_often(&self, frame: &[u8], times: u32) {
+        let name = if self.plane.attached() == Attach::Tc { "front_tc" } else { "front_xdp" };
+        let input = ProgramInput { data_in: Some(frame), repeat: times, ..Default::default() };
+        let program = self.plane.programs.program(name).expect("a program");
+        program.test_run(input).expect("it runs");
+    }
+
     pub(super) fn run_egress(&self, frame: &[u8]) -> Fate {
         self.run_program("front_egress", true, frame)
     }
