@@ -76,15 +76,14 @@ IN int punt(void *ctx, int xdp, const struct packet *p, const struct flow_key *k
 }
 
 /* A new entry in `flows`. Returns 0 if another processor was first or there is no room. */
-IN int flow_open(void *ctx, int xdp, const struct packet *p, const struct flow_key *key, __u8 state, __u8 flags,
-                 __u16 node) {
+IN int flow_open(const struct packet *p, const struct flow_key *key, __u32 echo, __u8 state, __u8 flags, __u16 node) {
     __u64 now = bpf_ktime_get_ns();
     int fin = p->flags & TCP_FIN ? 1 : 0;
     struct flow flow = {
         .state = state,
         .flags = flags,
         .node = node,
-        .first_echo = echo_of(ctx, xdp, p),
+        .first_echo = echo,
         .first_seq = p->seq,
         .last_seq = p->seq + p->payload_bytes + fin,
         .last_ack = p->ack,
@@ -230,7 +229,7 @@ IN void gate_leave(struct gate *gate) {
 }
 
 /* Opens a connection to the node that a known target has. Returns 0 if it cannot. */
-IN int fast_open(void *ctx, int xdp, const struct packet *p, const struct flow_key *key, __u64 hash, __u16 *node) {
+IN int fast_open(const struct packet *p, const struct flow_key *key, __u32 echo, __u64 hash, __u16 *node) {
     struct target *target = bpf_map_lookup_elem(&targets, &hash);
     struct gate *of_node, *of_all;
     if (!target || target->service != key->service || target->expires_ns <= bpf_ktime_get_ns())
@@ -248,7 +247,7 @@ IN int fast_open(void *ctx, int xdp, const struct packet *p, const struct flow_k
         count(COUNT_GATE_CLOSED);
         return 0;
     }
-    if (flow_open(ctx, xdp, p, key, FLOW_NODE, FLOW_FAST, slot)) {
+    if (flow_open(p, key, echo, FLOW_NODE, FLOW_FAST, slot)) {
         if (tell(EVENT_OPENED, key, FLOW_FAST, slot, target)) {
             *node = slot;
             count(COUNT_FAST);
@@ -265,8 +264,9 @@ IN int fast_open(void *ctx, int xdp, const struct packet *p, const struct flow_k
 IN int flow_first(void *ctx, int xdp, const struct packet *p, const struct flow_key *key,
                   const struct service *service) {
     __u64 hash = head_hash(ctx, xdp, p);
+    __u32 echo = echo_of(ctx, xdp, p);
     __u16 node = NO_NODE;
-    if (hash && service->flags & SERVICE_FAST && fast_open(ctx, xdp, p, key, hash, &node)) {
+    if (hash && service->flags & SERVICE_FAST && fast_open(p, key, echo, hash, &node)) {
         if (p->flags & TCP_FIN) {
             struct flow *flow = bpf_map_lookup_elem(&flows, key);
             if (flow) {
@@ -276,7 +276,7 @@ IN int flow_first(void *ctx, int xdp, const struct packet *p, const struct flow_
         }
         return forward(ctx, xdp, p, node);
     }
-    if (!flow_open(ctx, xdp, p, key, FLOW_HOLD, 0, NO_NODE))
+    if (!flow_open(p, key, echo, FLOW_HOLD, 0, NO_NODE))
         return drop(xdp); /* a copy of it is on another processor: the client sends again what gets lost */
     if (!punt(ctx, xdp, p, key, EVENT_PUNT, 0, 1, hash)) {
         bpf_map_delete_elem(&flows, key);
@@ -360,7 +360,7 @@ IN int flow_new(void *ctx, int xdp, const struct packet *p, const struct flow_ke
     if (p->payload_bytes)
         return flow_first(ctx, xdp, p, key, service);
     if (p->flags & TCP_FIN) { /* it asks for nothing: the stack here closes it */
-        flow_open(ctx, xdp, p, key, FLOW_LOCAL, FLOW_CLIENT_FIN | FLOW_TOLD, NO_NODE);
+        flow_open(p, key, echo_of(ctx, xdp, p), FLOW_LOCAL, FLOW_CLIENT_FIN | FLOW_TOLD, NO_NODE);
         count(COUNT_LOCAL);
         return pass(xdp);
     }

@@ -48,7 +48,7 @@ struct {
 } allowances SEC(".maps");
 
 /* 1 if the packet is the first of a connection whose cookie was made with a former key. */
-static __noinline int cookie_expired(const struct packet *p) {
+APART int cookie_expired(const struct packet *p) {
     __u32 zero = 0, cookie;
     struct expired_keys *former = bpf_map_lookup_elem(&expired, &zero);
     if (!former || !p)
@@ -66,7 +66,7 @@ static __noinline int cookie_expired(const struct packet *p) {
 }
 
 /* 1 if this segment has come before, and long enough ago. */
-static __noinline int stray_comes_again(const struct packet *p, const struct flow_key *key) {
+APART int stray_comes_again(const struct packet *p, const struct flow_key *key) {
     if (!p || !key)
         return 0;
     __u64 now = bpf_ktime_get_ns();
