@@ -6,10 +6,6 @@
 
 #define IN static __always_inline
 
-/* A function that the verifier looks at once and by itself, rather than with each call: its arguments may be anything of
- * their types, so pointers are checked. Keeps the time to load the programs at a fraction. */
-#define APART __attribute__((noinline))
-
 IN void *frame_start(void *ctx, int xdp) {
     return xdp ? (void *)(long)((struct xdp_md *)ctx)->data : (void *)(long)((struct __sk_buff *)ctx)->data;
 }

@@ -56,7 +56,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, Object};
 use service::service_key;
 use std::fs;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -154,7 +154,7 @@ pub struct Guard {
     ring: Mutex<Ring>,
     // Keeps the programs on should somebody remove the pins.
     _attached: Vec<Attached>,
-    _lock: fs::File,
+    _lock: OwnedFd,
     name: String,
     pins: PathBuf,
     cookies: bool,
@@ -203,7 +203,7 @@ impl Guard {
         config: &GuardConfig,
         image: &[u8],
         ifindex: u32,
-        (pins, lock): (&Path, fs::File),
+        (pins, lock): (&Path, OwnedFd),
         cookies: bool,
     ) -> Result<Self, GuardError> {
         let (object, adopted) = object::load(config, image, pins)?;
