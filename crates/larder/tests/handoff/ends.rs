@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use crate::cluster::{Cluster, Server, Spec};
 use crate::content::Content;
 
-const HANDOFF: &str = "mechanism = \"cookie\"\nidle_after = \"20s\"\nlocality_lost_max = 1.0";
+const HANDOFF: &str =
+    "mechanism = \"cookie\"\nidle_after = \"20s\"\nfast_age = \"10s\"\nlocality_lost_max = 1.0";
 const LOAD: &str = "larder_switch_node_load";
 const DELIVERIES: &str = "larder_switch_deliveries_total";
 const LARGE: u64 = 20_000_000;
@@ -69,7 +70,7 @@ fn a_connection_that_its_node_resets_has_ended() {
     // Two sweeps.
     std::thread::sleep(Duration::from_secs(4));
     assert_eq!(cluster.metric(DELIVERIES, &["mechanism=\"cookie\""]), 24);
-    assert!(cluster.metric(DELIVERIES, &["fast"]) > 0);
+    assert!(cluster.metric(DELIVERIES, &["fast"]) > 0, "{}", cluster.admin("/metrics"));
     assert_eq!(cluster.metric(DELIVERIES, &["adopted"]), 0, "{}", cluster.logs());
     assert_eq!(cluster.metric(LOAD, &[]), 0);
 }
