@@ -12,6 +12,7 @@
 #define ENCAP_BYTES_MAX 72     /* outer Ethernet + IPv6 + UDP + VXLAN = 70 */
 #define PUNT_BYTES_MAX 2048    /* of one packet, Ethernet header included */
 #define HEAD_HASH_BYTES_MAX 512 /* request line and Host line together, for the fast path */
+#define EXPIRED_KEYS 8         /* keys of cookies that are remembered when they are believed no more */
 
 /* A connection as the forwarding plane knows it. */
 struct flow_key {
@@ -28,19 +29,23 @@ enum flow_state {
     FLOW_RESET = 4, /* its node is dead: every packet is answered with a RST */
 };
 
-/* Bits of flow.flags. */
+/* Bits of flow.flags; all in the low byte, as events and user space have one. Processors and user space set them at the same
+ * time, so only by flow_mark and flow_unmark. */
 #define FLOW_CLIENT_FIN 1 /* the client has sent a FIN */
 #define FLOW_CLIENT_RST 2 /* the client has sent a RST */
 #define FLOW_SYN_SEEN 4   /* a SYN has come on these addresses since: syn_seq is set, a new connection may follow */
 #define FLOW_FAST 8       /* opened by the fast path */
 #define FLOW_TOLD 16      /* its end has been told to user space */
-#define FLOW_IDLE 64      /* set by user space: the next packet with payload clears it and is told (EVENT_WOKE) */
+#define FLOW_IDLE 64      /* set by user space, and when the client's end is told: the next packet with payload, or one that goes on
+                           * acknowledging after the end, clears it and is told (EVENT_WOKE) */
 #define FLOW_ACKED 128    /* the client has acknowledged something of the reply: last_ack is past first_ack */
 
 struct flow {
     __u8 state; /* enum flow_state */
-    __u8 flags;
+    __u8 zero;
     __u16 node;
+    __u32 flags; /* a word of its own, for atomic instructions */
+    __u32 first_echo; /* clock of the SYN-ACK that the first packet answers, ms modulo 2^23; 0: not known */
     __u32 first_seq; /* sequence number of the first byte of the client */
     __u32 last_seq;  /* behind the last byte or FIN seen from the client */
     __u32 last_ack;  /* last acknowledgement seen from the client */
@@ -49,7 +54,7 @@ struct flow {
     __u32 packets;   /* forwarded */
     __u32 requests;  /* packets with payload: about the requests of an HTTP/1.1 client that does not pipeline */
     __u32 first_ack; /* acknowledgement of the first packet: the reply's first sequence number */
-    __u32 asked_ack; /* last_ack when the latest packet with payload came */
+    __u32 asked_ack; /* last_ack when the latest packet with payload came, or the client's end */
     __u64 seen_ns;   /* CLOCK_MONOTONIC of the last packet */
     __u64 opened_ns;
 };
@@ -68,6 +73,7 @@ struct service_key {
 #define SERVICE_CLOSED 16  /* no new connections: a SYN goes to the stack */
 #define SERVICE_STASH 32   /* node: packets without a socket are kept for the socket that is to come */
 #define SERVICE_SYNS 64    /* node: SYNs go to the stack: this host is the front-end itself */
+#define SERVICE_RESETS 128 /* with GRACE: data that belong to nothing, and come again and again, are answered with a RST */
 
 struct service {
     __u16 id;    /* below SERVICES_MAX */
@@ -120,6 +126,11 @@ struct keys {
     __u32 zero;
 };
 
+/* Former keys: a cookie made with one is ours and too old. All zero: none. */
+struct expired_keys {
+    __u64 k[EXPIRED_KEYS][2];
+};
+
 /* What the kernel tells user space, through one ring buffer, in order. */
 enum event_kind {
     EVENT_PUNT = 1,   /* a packet of a held connection; the packet follows the event */
@@ -154,17 +165,20 @@ struct event {
 enum counter {
     COUNT_SYN, COUNT_SYN_ACK, COUNT_HANDSHAKE_ACK, COUNT_BAD_COOKIE, COUNT_FAST, COUNT_PUNTED, COUNT_PUNT_LOST,
     COUNT_HELD, COUNT_HOLD_FULL, COUNT_FORWARDED, COUNT_BY_TAG, COUNT_LOCAL, COUNT_RESET, COUNT_REUSED, COUNT_UNKNOWN,
-    COUNT_GATE_CLOSED, COUNT_EVENT_LOST, COUNT_EGRESS_DROPPED, COUNT_MALFORMED, COUNT_NO_LINK,
+    COUNT_GATE_CLOSED, COUNT_EVENT_LOST, COUNT_EGRESS_DROPPED, COUNT_MALFORMED, COUNT_NO_LINK, COUNT_EXPIRED,
+    COUNT_RESET_LIMITED, COUNT_IMPLAUSIBLE, COUNT_LATER_SKIPPED,
     /* on a node */
     COUNT_ACCEPTED, COUNT_REFUSED, COUNT_STASHED, COUNT_STASH_LOST, COUNT_STALE_KILLED, COUNT_DECAPSULATED, COUNT_CLOSED,
     COUNT_MAX = 32,
 };
 
 _Static_assert(sizeof(struct flow_key) == 20, "flow_key");
-_Static_assert(sizeof(struct flow) == 56 && __builtin_offsetof(struct flow, seen_ns) == 40, "flow");
+_Static_assert(sizeof(struct flow) == 64 && __builtin_offsetof(struct flow, flags) == 4 &&
+                   __builtin_offsetof(struct flow, seen_ns) == 48, "flow");
 _Static_assert(sizeof(struct service_key) == 20 && sizeof(struct service) == 8, "service");
 _Static_assert(sizeof(struct node_link) == 96 && __builtin_offsetof(struct node_link, header) == 24, "node_link");
 _Static_assert(sizeof(struct gate) == 24 && __builtin_offsetof(struct gate, limit) == 16, "gate");
 _Static_assert(sizeof(struct target) == 24 && __builtin_offsetof(struct target, node) == 16, "target");
 _Static_assert(sizeof(struct keys) == 56 && __builtin_offsetof(struct keys, current) == 48, "keys");
+_Static_assert(sizeof(struct expired_keys) == 128, "expired_keys");
 _Static_assert(sizeof(struct event) == 48 && __builtin_offsetof(struct event, at_ns) == 32, "event");

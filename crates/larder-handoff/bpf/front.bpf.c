@@ -14,7 +14,8 @@
  *     data                                     [fast] known target, gates open: its node and OPENED; else HOLD and ring
  *     FIN / nothing                            flow LOCAL, stack / dropped: the handshake's end
  *   no flow, [tags] timestamp names a node     the node
- *   no flow, [grace]                           dropped
+ *   no flow, [grace], the stack has no socket: cookie ours and too old, or [resets] data that come again and again: RST;
+ *     else dropped
  *   no flow                                    stack
  *
  * Kernel: 5.18 (bpf_xdp_load_bytes, bpf_loop); native XDP, generic XDP or tc. */
@@ -38,7 +39,7 @@ IN int on_syn(void *ctx, int xdp, const struct packet *p, const struct service *
     }
     if (flow) {
         flow->syn_seq = p->seq;
-        flow->flags |= FLOW_SYN_SEEN;
+        flow_mark(flow, FLOW_SYN_SEEN);
     }
     if (service->flags & SERVICE_CLOSED || !(service->flags & SERVICE_COOKIE))
         return pass(xdp);
@@ -79,9 +80,9 @@ IN int front(void *ctx, int xdp) {
     if (p.flags & TCP_SYN && !(p.flags & TCP_ACK))
         return on_syn(ctx, xdp, &p, service, flow);
     if (flow) {
-        if (!flow_is_replaced(flow, &p, service))
+        if (!flow_is_replaced(ctx, xdp, flow, &p, service))
             return flow_known(ctx, xdp, &p, &key, flow);
-        if (!(flow->flags & FLOW_TOLD)) {
+        if (!(flow_mark(flow, FLOW_TOLD) & FLOW_TOLD)) {
             struct target account = {.id = flow_account(flow)};
             tell(EVENT_ENDED, &key, flow->flags, flow->node, &account);
         }
@@ -144,7 +145,7 @@ int front_set_flow(struct flow_change *change) {
         if (change->state)
             *(volatile __u8 *)&flow->state = change->state;
         if (change->flags)
-            flow->flags |= change->flags;
+            flow_mark(flow, change->flags);
         return 0;
     }
     if (!change->state)

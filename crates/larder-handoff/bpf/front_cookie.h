@@ -13,7 +13,7 @@ IN void cookie_of(const struct packet *p, __u32 client_isn, __u32 low, struct co
 }
 
 /* 1 if the packet acknowledges a SYN-ACK that carried a cookie for its addresses, and is the first behind it. */
-static __noinline int cookie_believed(const struct packet *p) {
+APART int cookie_believed(const struct packet *p) {
     __u32 zero = 0, cookie;
     struct keys *k = bpf_map_lookup_elem(&keys, &zero);
     if (!k || !p)
@@ -28,7 +28,7 @@ static __noinline int cookie_believed(const struct packet *p) {
     return cookie_make(&in, p->ipv6, k->k[slot][0], k->k[slot][1]) == cookie;
 }
 
-static __noinline __u32 cookie_for_syn(const struct packet *p, __u32 low) {
+APART __u32 cookie_for_syn(const struct packet *p, __u32 low) {
     __u32 zero = 0;
     struct keys *k = bpf_map_lookup_elem(&keys, &zero);
     if (!k || !p)

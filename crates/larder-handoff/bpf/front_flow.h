@@ -4,6 +4,12 @@
 #include "front_cookie.h"
 #include "front_forward.h"
 #include "front_head.h"
+#include "front_stray.h"
+
+/* What a packet says is noted if its numbers are so near to the client's last ones: a forged one would have to guess both,
+ * one chance in 2^14. Clients have less under way; one that is ahead by more, as after a time with another front-end, is
+ * forwarded all the same. */
+#define PLAUSIBLE_BYTES (16U << 20)
 
 /* A FIN or RST is believed if it is so near to what the client sent last: a forged one would have to guess. */
 #define END_SLACK_BYTES 65536
@@ -36,6 +42,12 @@ IN int punt(void *ctx, int xdp, const struct packet *p, const struct flow_key *k
     __u32 bytes = l4_at(p) + p->header_bytes + p->payload_bytes;
     int cut = config.checksums_partial && bytes > PUNT_BYTES_MAX;
     struct scratch *s = scratch();
+    /* First packets must find room, samples need not. */
+    if (kind == EVENT_LATER &&
+        bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA) > bpf_ringbuf_query(&events, BPF_RB_RING_SIZE) / 4) {
+        count(COUNT_LATER_SKIPPED);
+        return 0;
+    }
     if (cut)
         bytes = PUNT_BYTES_MAX;
     if (!s || bytes > PUNT_BYTES_MAX || frame_load(ctx, xdp, 0, s->packet, clamp(bytes, PUNT_BYTES_MAX))) {
@@ -64,13 +76,14 @@ IN int punt(void *ctx, int xdp, const struct packet *p, const struct flow_key *k
 }
 
 /* A new entry in `flows`. Returns 0 if another processor was first or there is no room. */
-IN int flow_open(const struct packet *p, const struct flow_key *key, __u8 state, __u8 flags, __u16 node) {
+IN int flow_open(const struct packet *p, const struct flow_key *key, __u32 echo, __u8 state, __u8 flags, __u16 node) {
     __u64 now = bpf_ktime_get_ns();
     int fin = p->flags & TCP_FIN ? 1 : 0;
     struct flow flow = {
         .state = state,
         .flags = flags,
         .node = node,
+        .first_echo = echo,
         .first_seq = p->seq,
         .last_seq = p->seq + p->payload_bytes + fin,
         .last_ack = p->ack,
@@ -85,6 +98,15 @@ IN int flow_open(const struct packet *p, const struct flow_key *key, __u8 state,
     return !bpf_map_update_elem(&flows, key, &flow, BPF_NOEXIST);
 }
 
+/* Gives the flags as they were. */
+IN __u32 flow_mark(struct flow *flow, __u32 flags) {
+    return __sync_fetch_and_or(&flow->flags, flags);
+}
+
+IN __u32 flow_unmark(struct flow *flow, __u32 flags) {
+    return __sync_fetch_and_and(&flow->flags, ~flags);
+}
+
 /* What the client has acknowledged of the reply, in the low half; its packets with payload in the high one. */
 IN __u64 flow_account(const struct flow *flow) {
     return (__u64)flow->requests << 32 | (flow->packets ? flow->last_ack - flow->first_ack : 0);
@@ -92,44 +114,77 @@ IN __u64 flow_account(const struct flow *flow) {
 
 /* The end of the client's side, told once; again with the next packet if the ring had no room. */
 IN void flow_ended(struct flow *flow, const struct flow_key *key) {
-    if (!(flow->flags & (FLOW_CLIENT_FIN | FLOW_CLIENT_RST)) || flow->flags & FLOW_TOLD)
+    __u32 flags = flow->flags;
+    if (!(flags & (FLOW_CLIENT_FIN | FLOW_CLIENT_RST)) || flags & FLOW_TOLD || flow_mark(flow, FLOW_TOLD) & FLOW_TOLD)
         return;
+    /* It may go on taking its reply: then that is told. */
+    flow->asked_ack = flow->last_ack;
+    flow_mark(flow, flags & FLOW_ACKED ? FLOW_IDLE : 0);
     struct target account = {.id = flow_account(flow)};
-    if (tell(EVENT_ENDED, key, flow->flags, flow->node, &account))
-        flow->flags |= FLOW_TOLD;
+    if (!tell(EVENT_ENDED, key, flags, flow->node, &account))
+        flow_unmark(flow, FLOW_TOLD);
+}
+
+/* A connection that counted as idle is none any more; told again with the next packet if the ring had no room. */
+IN void flow_woke(struct flow *flow, const struct flow_key *key) {
+    if (flow->flags & FLOW_IDLE && flow_unmark(flow, FLOW_IDLE) & FLOW_IDLE &&
+        !tell(EVENT_WOKE, key, flow->flags, flow->node, 0))
+        flow_mark(flow, FLOW_IDLE);
+}
+
+IN int is_near(__u32 number, __u32 last) {
+    return number - last + PLAUSIBLE_BYTES < 2 * PLAUSIBLE_BYTES;
 }
 
 /* Takes down what a packet of a known connection says. */
 IN void flow_note(struct flow *flow, const struct flow_key *key, const struct packet *p) {
     __u32 end = p->seq + p->payload_bytes + (p->flags & TCP_FIN ? 1 : 0);
     int fresh = !flow->packets && !flow->held && !flow->last_seq;
+    int acks = p->flags & TCP_ACK ? 1 : 0;
+    /* Of a connection that user space has entered, the last acknowledgement may not be known. */
+    if (!fresh && (!is_near(p->seq, flow->last_seq) || (acks && flow->last_ack && !is_near(p->ack, flow->last_ack)))) {
+        count(COUNT_IMPLAUSIBLE);
+        return;
+    }
     if (p->flags & (TCP_FIN | TCP_RST)) {
         if (fresh || p->seq - flow->last_seq + END_SLACK_BYTES < 2 * END_SLACK_BYTES)
-            flow->flags |= p->flags & TCP_RST ? FLOW_CLIENT_RST : FLOW_CLIENT_FIN;
+            flow_mark(flow, p->flags & TCP_RST ? FLOW_CLIENT_RST : FLOW_CLIENT_FIN);
     }
     if (!(p->flags & TCP_RST) && (fresh || (__s32)(end - flow->last_seq) > 0))
         flow->last_seq = end;
     if (fresh)
         flow->first_ack = p->ack;
-    if (p->flags & TCP_ACK && (fresh || (__s32)(p->ack - flow->last_ack) > 0)) {
+    if (acks && (fresh || !flow->last_ack || (__s32)(p->ack - flow->last_ack) > 0)) {
         flow->last_ack = p->ack;
-        if (p->ack != flow->first_ack)
-            flow->flags |= FLOW_ACKED;
+        if (p->ack != flow->first_ack && !(flow->flags & FLOW_ACKED))
+            flow_mark(flow, FLOW_ACKED);
+        /* One more is the node's FIN. */
+        if (flow->flags & FLOW_CLIENT_FIN && p->ack - flow->asked_ack > 1)
+            flow_woke(flow, key);
     }
     if (p->payload_bytes) {
         flow->requests++;
         flow->asked_ack = flow->last_ack;
-        /* Told again with the next packet if the ring had no room. */
-        if (flow->flags & FLOW_IDLE && tell(EVENT_WOKE, key, flow->flags, flow->node, 0))
-            flow->flags &= ~FLOW_IDLE;
+        flow_woke(flow, key);
     }
     flow->seen_ns = bpf_ktime_get_coarse_ns();
     flow_ended(flow, key);
 }
 
+/* 1 if a packet that proves a cookie begins a later connection than this one, rather than an older one whose packet was long
+ * on its way: by the time of the SYN-ACK that it answers. Where that is not known, a packet whose SYN has been seen is
+ * believed, and else a number behind the last one (RFC 6191 has both, with the client's clock). */
+IN int flow_is_older(void *ctx, int xdp, const struct flow *flow, const struct packet *p, int follows_syn) {
+    __u32 echo = flow->first_echo ? echo_of(ctx, xdp, p) : 0;
+    if (echo)
+        return (__s32)((echo - flow->first_echo) << (32 - ECHO_BITS)) >= 0;
+    return follows_syn || (__s32)(p->seq - flow->last_seq) > 0;
+}
+
 /* 1 if the packet belongs to a new connection on the addresses of this one. Only then is the old one given up: a SYN
  * alone may be forged, a packet that fits the answer to it is not. */
-IN int flow_is_replaced(const struct flow *flow, const struct packet *p, const struct service *service) {
+IN int flow_is_replaced(void *ctx, int xdp, const struct flow *flow, const struct packet *p,
+                        const struct service *service) {
     int follows_syn = flow->flags & FLOW_SYN_SEEN && p->seq == flow->syn_seq + 1;
     if (!(p->flags & TCP_ACK) || p->flags & TCP_RST)
         return 0;
@@ -140,7 +195,8 @@ IN int flow_is_replaced(const struct flow *flow, const struct packet *p, const s
         return follows_syn && later && p->seq != flow->first_seq;
     }
     int closing = flow->flags & (FLOW_CLIENT_FIN | FLOW_CLIENT_RST) && p->seq != flow->last_seq;
-    return (follows_syn || closing) && p->seq != flow->first_seq && cookie_believed(p);
+    return (follows_syn || closing) && p->seq != flow->first_seq && cookie_believed(p) &&
+           flow_is_older(ctx, xdp, flow, p, follows_syn);
 }
 
 IN int flow_known(void *ctx, int xdp, const struct packet *p, const struct flow_key *key, struct flow *flow) {
@@ -189,7 +245,7 @@ IN void gate_leave(struct gate *gate) {
 }
 
 /* Opens a connection to the node that a known target has. Returns 0 if it cannot. */
-IN int fast_open(const struct packet *p, const struct flow_key *key, __u64 hash, __u16 *node) {
+IN int fast_open(const struct packet *p, const struct flow_key *key, __u32 echo, __u64 hash, __u16 *node) {
     struct target *target = bpf_map_lookup_elem(&targets, &hash);
     struct gate *of_node, *of_all;
     if (!target || target->service != key->service || target->expires_ns <= bpf_ktime_get_ns())
@@ -207,7 +263,7 @@ IN int fast_open(const struct packet *p, const struct flow_key *key, __u64 hash,
         count(COUNT_GATE_CLOSED);
         return 0;
     }
-    if (flow_open(p, key, FLOW_NODE, FLOW_FAST, slot)) {
+    if (flow_open(p, key, echo, FLOW_NODE, FLOW_FAST, slot)) {
         if (tell(EVENT_OPENED, key, FLOW_FAST, slot, target)) {
             *node = slot;
             count(COUNT_FAST);
@@ -224,18 +280,19 @@ IN int fast_open(const struct packet *p, const struct flow_key *key, __u64 hash,
 IN int flow_first(void *ctx, int xdp, const struct packet *p, const struct flow_key *key,
                   const struct service *service) {
     __u64 hash = head_hash(ctx, xdp, p);
+    __u32 echo = echo_of(ctx, xdp, p);
     __u16 node = NO_NODE;
-    if (hash && service->flags & SERVICE_FAST && fast_open(p, key, hash, &node)) {
+    if (hash && service->flags & SERVICE_FAST && fast_open(p, key, echo, hash, &node)) {
         if (p->flags & TCP_FIN) {
             struct flow *flow = bpf_map_lookup_elem(&flows, key);
             if (flow) {
-                flow->flags |= FLOW_CLIENT_FIN;
+                flow_mark(flow, FLOW_CLIENT_FIN);
                 flow_ended(flow, key);
             }
         }
         return forward(ctx, xdp, p, node);
     }
-    if (!flow_open(p, key, FLOW_HOLD, 0, NO_NODE))
+    if (!flow_open(p, key, echo, FLOW_HOLD, 0, NO_NODE))
         return drop(xdp); /* a copy of it is on another processor: the client sends again what gets lost */
     if (!punt(ctx, xdp, p, key, EVENT_PUNT, 0, 1, hash)) {
         bpf_map_delete_elem(&flows, key);
@@ -244,7 +301,7 @@ IN int flow_first(void *ctx, int xdp, const struct packet *p, const struct flow_
     if (p->flags & TCP_FIN) {
         struct flow *flow = bpf_map_lookup_elem(&flows, key);
         if (flow) {
-            flow->flags |= FLOW_CLIENT_FIN;
+            flow_mark(flow, FLOW_CLIENT_FIN);
             flow_ended(flow, key);
         }
     }
@@ -305,7 +362,7 @@ IN int flow_unknown(void *ctx, int xdp, const struct packet *p, const struct flo
     /* A connection that this host's stack has is served by it, also when the table has forgotten it. */
     if (!(service->flags & SERVICE_GRACE) || stack_has(ctx, xdp, p))
         return pass(xdp);
-    return drop(xdp);
+    return service->flags & SERVICE_COOKIE ? stray(ctx, xdp, p, key, service) : drop(xdp);
 }
 
 IN int flow_new(void *ctx, int xdp, const struct packet *p, const struct flow_key *key,
@@ -319,7 +376,7 @@ IN int flow_new(void *ctx, int xdp, const struct packet *p, const struct flow_ke
     if (p->payload_bytes)
         return flow_first(ctx, xdp, p, key, service);
     if (p->flags & TCP_FIN) { /* it asks for nothing: the stack here closes it */
-        flow_open(p, key, FLOW_LOCAL, FLOW_CLIENT_FIN | FLOW_TOLD, NO_NODE);
+        flow_open(p, key, echo_of(ctx, xdp, p), FLOW_LOCAL, FLOW_CLIENT_FIN | FLOW_TOLD, NO_NODE);
         count(COUNT_LOCAL);
         return pass(xdp);
     }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* The front-end's tables, its counters, and what it tells user space. Sizes marked "config" are set before loading. */
+/* The front-end's tables, and what it tells user space. Sizes marked "config" are set before loading. */
 #pragma once
 #include "abi.h"
+#include "counters.h"
 #include "packet.h"
 
 struct {
@@ -56,16 +57,16 @@ struct {
 } keys SEC(".maps");
 
 struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, 1);
+    __type(key, __u32);
+    __type(value, struct expired_keys);
+} expired SEC(".maps");
+
+struct {
     __uint(type, BPF_MAP_TYPE_RINGBUF);
     __uint(max_entries, 1 << 20); /* config */
 } events SEC(".maps");
-
-struct {
-    __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-    __uint(max_entries, COUNT_MAX);
-    __type(key, __u32);
-    __type(value, __u64);
-} counters SEC(".maps");
 
 /* What does not fit on the stack. Programs of one processor do not interrupt each other here: all run in softirq. */
 struct scratch {
@@ -85,15 +86,9 @@ struct {
 struct front_config {
     __u32 hold_packets; /* of one held connection that go to user space */
     __u32 checksums_partial; /* 1 where packets may still wait for their checksum: not in native XDP */
+    __u32 clock_ms; /* added to the kernel's clock: several front-ends and restarts go by one time */
 };
 const volatile struct front_config config = {.hold_packets = 64};
-
-static __always_inline void count(enum counter which) {
-    __u32 key = which;
-    __u64 *value = bpf_map_lookup_elem(&counters, &key);
-    if (value)
-        *value += 1;
-}
 
 static __always_inline struct scratch *scratch(void) {
     __u32 zero = 0;

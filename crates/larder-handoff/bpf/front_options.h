@@ -4,6 +4,8 @@
 #include "cookie.h"
 #include "front_io.h"
 
+#define ECHO_BITS 23 /* of the clock in our SYN-ACKs */
+
 struct options {
     __u8 bytes[48]; /* 40 used: reads behind the end need no check of their own */
     __u32 length;
@@ -54,6 +56,16 @@ static long option_next(__u32 i, void *context) {
     return 0;
 }
 
+/* Reads what has been copied. */
+APART int options_parse(struct options *o) {
+    if (!o)
+        return 0;
+    struct options here = *o; /* the loop takes nothing but what is on the stack */
+    bpf_loop(40, option_next, &here, 0);
+    *o = here;
+    return 1;
+}
+
 /* What cannot be read counts as absent. */
 IN void options_read(void *ctx, int xdp, const struct packet *p, struct options *o) {
     __builtin_memset(o, 0, sizeof(*o));
@@ -65,5 +77,12 @@ IN void options_read(void *ctx, int xdp, const struct packet *p, struct options 
     if (frame_load(ctx, xdp, l4_at(p) + 20, o->bytes, clamp(length, 40)))
         return;
     o->length = length;
-    bpf_loop(40, option_next, o, 0);
+    options_parse(o);
+}
+
+/* Our clock in a connection's first packet: what it echoes of the SYN-ACK. 0: no timestamps, or no time of ours. */
+IN __u32 echo_of(void *ctx, int xdp, const struct packet *p) {
+    struct options o;
+    options_read(ctx, xdp, p, &o);
+    return o.timestamps && !(o.tsecr >> ECHO_BITS) ? o.tsecr : 0;
 }

@@ -103,9 +103,10 @@ IN int reply_send(void *ctx, int xdp, const struct packet *p, struct reply *r, _
 }
 
 /* Clock of the SYN-ACK's timestamp. Its top byte is 0: there stands a node's tag once a node has the connection. The
- * next bit is 0 too, so that the tag survives 2^23 ms = 2.3 h of the node's clock running on from here. */
+ * next bit is 0 too, so that the tag survives 2^23 ms = 2.3 h of the node's clock running on from here. The first packet
+ * brings it back, and so tells which of two connections on the same addresses is the older one. */
 IN __u32 timestamp_be(void) {
-    return bpf_htonl((__u32)(bpf_ktime_get_ns() / 1000000) & 0x007fffff);
+    return bpf_htonl(((__u32)(bpf_ktime_get_ns() / 1000000) + config.clock_ms) & 0x007fffff);
 }
 
 /* Options of a SYN-ACK, a subset of what the SYN offers. In words: MSS; SACK permitted and timestamps, or one of them;

@@ -118,8 +118,8 @@ static __always_inline int at_listener(struct __sk_buff *skb, const struct packe
     struct conn *conn = bpf_map_lookup_elem(&conns, key);
     int ended = conn && conn->flags & CONN_ENDED && conn->flags & CONN_COOKIE && conn->first_seq == p->seq;
     struct sock *listener = (struct sock *)bpf_skc_to_tcp_sock(skc);
-    /* A late copy of the first segment must not have the request answered twice. */
-    if (ended || !listener) {
+    /* A late copy of a first segment must not have the request answered twice. */
+    if (ended || !listener || is_overtaken(skb, p, conn)) {
         bpf_sk_release(skc);
         count(COUNT_REFUSED);
         return flags & SERVICE_GRACE ? VERDICT_DROP : VERDICT_NEXT;
@@ -129,7 +129,7 @@ static __always_inline int at_listener(struct __sk_buff *skb, const struct packe
     if (refused)
         return refused;
     count(COUNT_ACCEPTED);
-    conn_begin(key, p, CONN_COOKIE | (p->flags & TCP_FIN ? CONN_CLIENT_FIN : 0));
+    conn_begin(skb, key, p, CONN_COOKIE | (p->flags & TCP_FIN ? CONN_CLIENT_FIN : 0));
     return VERDICT_NEXT;
 }
 
@@ -165,9 +165,9 @@ static __always_inline int at_time_wait(struct __sk_buff *skb, const struct pack
     struct timestamps ts = {};
     int newer = timestamps_read(skb, p, &ts) && ts_recent && (__s32)(ts.value - ts_recent) > 0;
     if (flags & SERVICE_COOKIE && cookie_proves(p)) {
-        if (!begins_another(p, conn, expected, newer))
+        if (!begins_another(skb, p, conn, expected, newer))
             return VERDICT_NEXT;
-        conn_begin(key, p, CONN_KILLING);
+        conn_begin(skb, key, p, CONN_KILLING);
         return stale_kill(skb, p, expected);
     }
     if (conn && conn->flags & CONN_KILLING && follows(p, conn))
@@ -214,8 +214,8 @@ static __always_inline int at_socket(struct __sk_buff *skb, const struct packet 
     if (p->seq != expected && flags & SERVICE_COOKIE) {
         struct conn *conn = bpf_map_lookup_elem(&conns, key);
         if (cookie_proves(p)) {
-            if (begins_another(p, conn, expected, 0)) {
-                conn_begin(key, p, CONN_KILLING);
+            if (begins_another(skb, p, conn, expected, 0)) {
+                conn_begin(skb, key, p, CONN_KILLING);
                 return stale_kill(skb, p, expected);
             }
         } else if (conn && conn->flags & CONN_KILLING && follows(p, conn)) {

@@ -29,16 +29,19 @@ struct tunnel {
 #define CONN_NODE_FIN 4   /* the server has ended its side */
 #define CONN_ENDED 8      /* both, or a RST; told */
 #define CONN_KILLING 16   /* its socket's predecessor on the same addresses is being removed */
+#define CONN_FORMER 32    /* former_seq is valid */
 
 struct conn {
     __u32 flags;
     __u32 first_seq; /* sequence number of the client's first byte; valid with CONN_COOKIE or CONN_KILLING */
     __u32 kills;     /* tries to remove a predecessor */
     __u32 waits;     /* packets put behind the first one, which had made no socket yet */
+    __u32 echo;      /* clock of the SYN-ACK that the first segment answers, ms modulo 2^23; 0: not known */
+    __u32 former_seq; /* first_seq of the connection before on the same addresses */
     __u64 opened_ns; /* CLOCK_MONOTONIC */
     __u64 seen_ns;   /* last packet from the client */
 };
 
 _Static_assert(sizeof(struct tunnel_key) == 36, "tunnel_key");
 _Static_assert(sizeof(struct tunnel) == 8, "tunnel");
-_Static_assert(sizeof(struct conn) == 32 && __builtin_offsetof(struct conn, opened_ns) == 16, "conn");
+_Static_assert(sizeof(struct conn) == 40 && __builtin_offsetof(struct conn, opened_ns) == 24, "conn");

@@ -12,6 +12,7 @@
 #define OPTION_TIMESTAMP_BYTES 10
 #define TCP_HEADER_BYTES_MAX 60
 #define KILLS_MAX 3
+#define ECHO_BITS 23 /* of the front-end's clock in its SYN-ACKs */
 
 struct timestamps {
     __u32 value;
@@ -100,12 +101,33 @@ static __always_inline void cookie_attributes(struct __sk_buff *skb, const struc
         attributes->rcv_tsecr = (ts.echo & 0xffffff) | *top << 24;
 }
 
+/* The front-end's clock in a first segment: what the client echoes of the SYN-ACK. 0: it sends no timestamps, or this is no
+ * time of a front-end's. */
+static __always_inline __u32 echo_of(struct __sk_buff *skb, const struct packet *p) {
+    struct timestamps ts = {};
+    return timestamps_read(skb, p, &ts) && !(ts.echo >> ECHO_BITS) ? ts.echo : 0;
+}
+
+/* Whether a first segment is of an older connection than the one that is written down: it was long on its way. Its cookie is
+ * good, and says nothing of its age; the SYN-ACK's time, which it echoes, does (RFC 7323 section 5 compares the client's
+ * clock, which may begin anew with each connection). Without timestamps the last connection is known again by its
+ * number. */
+static __always_inline int is_overtaken(struct __sk_buff *skb, const struct packet *p, const struct conn *conn) {
+    if (!conn || !(conn->flags & (CONN_COOKIE | CONN_KILLING)) || conn->first_seq == p->seq)
+        return 0;
+    if (conn->flags & CONN_FORMER && conn->former_seq == p->seq)
+        return 1;
+    __u32 echo = echo_of(skb, p);
+    return echo && conn->echo && (__s32)((echo - conn->echo) << (32 - ECHO_BITS)) < 0;
+}
+
 /* Writes down that the connection is here now. A predecessor on the same addresses that nobody saw end has ended. */
-APART int conn_begin(const struct flow_key *key, const struct packet *p, __u32 flags) {
+APART int conn_begin(struct __sk_buff *skb, const struct flow_key *key, const struct packet *p, __u32 flags) {
     if (!key || !p)
         return 0;
     __u64 now = bpf_ktime_get_ns();
     struct conn fresh = {.flags = flags, .first_seq = p->seq, .opened_ns = now, .seen_ns = now};
+    fresh.echo = echo_of(skb, p);
     struct conn *old = bpf_map_lookup_elem(&conns, key);
     if (old) {
         int same = old->first_seq == p->seq && (old->flags & (CONN_COOKIE | CONN_KILLING));
@@ -113,6 +135,13 @@ APART int conn_begin(const struct flow_key *key, const struct packet *p, __u32 f
             conn_end(key, old);
         if (same && (flags & CONN_KILLING))
             fresh.kills = old->kills + 1;
+        if (same) {
+            fresh.flags |= old->flags & CONN_FORMER;
+            fresh.former_seq = old->former_seq;
+        } else if (old->flags & (CONN_COOKIE | CONN_KILLING)) {
+            fresh.flags |= CONN_FORMER;
+            fresh.former_seq = old->first_seq;
+        }
     }
     return bpf_map_update_elem(&conns, key, &fresh, BPF_ANY) == 0;
 }
@@ -149,8 +178,10 @@ APART int stale_kill(struct __sk_buff *skb, const struct packet *p, __u32 expect
 
 /* Whether a packet that proves a cookie begins another connection than the one that has this socket. Known exactly while
  * the connection is written down; else as RFC 6191 tells a new connection from an old one. */
-static __always_inline int begins_another(const struct packet *p, const struct conn *conn, __u32 expected,
-                                          int newer_timestamp) {
+static __always_inline int begins_another(struct __sk_buff *skb, const struct packet *p, const struct conn *conn,
+                                          __u32 expected, int newer_timestamp) {
+    if (is_overtaken(skb, p, conn))
+        return 0;
     if (conn && conn->flags & CONN_KILLING)
         return conn->first_seq != p->seq || conn->kills < KILLS_MAX;
     if (conn && conn->flags & CONN_COOKIE)

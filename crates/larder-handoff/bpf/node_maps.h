@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* The tables of the node's program, and how it counts and tells. The sizes of `conns` and
+/* The tables of the node's program, and how it tells. The sizes of `conns` and
  * `events` are set anew when it is loaded. */
 #pragma once
 #include "abi.h"
+#include "counters.h"
 #include "node_abi.h"
 #include "node_kernel.h"
+#include "packet.h"
 #include <bpf/bpf_helpers.h>
-
-/* A function that the verifier looks at once and by itself, rather than with each call: its arguments may be anything of
- * their types, so pointers are checked. Keeps the time to load the program at a fraction. */
-#define APART __attribute__((noinline))
 
 struct {
     __uint(type, BPF_MAP_TYPE_HASH);
@@ -66,19 +64,6 @@ struct {
     __uint(type, BPF_MAP_TYPE_RINGBUF);
     __uint(max_entries, 1 << 20);
 } events SEC(".maps");
-
-struct {
-    __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-    __uint(max_entries, COUNT_MAX);
-    __type(key, __u32);
-    __type(value, __u64);
-} counters SEC(".maps");
-
-static __always_inline void count(__u32 which) {
-    __u64 *value = bpf_map_lookup_elem(&counters, &which);
-    if (value)
-        *value += 1;
-}
 
 static __always_inline struct service *service_of(const __u8 address[16], __be16 port_be) {
     struct service_key key = {.port_be = port_be};

@@ -17,6 +17,8 @@ pub const ENCAP_BYTES_MAX: usize = 72;
 pub const PUNT_BYTES_MAX: usize = 2048;
 /// The most of a head that the fast path reads: request line and Host line together.
 pub const HEAD_HASH_BYTES_MAX: usize = 512;
+/// Keys of cookies that are remembered when they are believed no more.
+pub const EXPIRED_KEYS: usize = 8;
 
 /// Values of [`Flow::state`].
 pub mod flow_state {
@@ -64,6 +66,8 @@ pub mod service_flag {
     pub const STASH: u16 = 32;
     /// On a node: SYNs go to the stack, as this host is the front-end itself.
     pub const SYNS: u16 = 64;
+    /// With [`GRACE`]: data that belong to nothing, and come again and again, are answered with a reset.
+    pub const RESETS: u16 = 128;
 }
 
 /// Values of [`NodeLink::kind`].
@@ -124,16 +128,25 @@ pub struct RawFlowKey {
     pub service: u16,
 }
 
+// The programs are built for little-endian machines: there the low byte of a word is its first.
+const _: () = assert!(cfg!(target_endian = "little"), "the programs are little-endian");
+
 /// A connection, as `struct flow`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Flow {
     /// See [`flow_state`].
     pub state: u8,
-    /// See [`flow_flag`].
-    pub flags: u8,
+    /// Always 0.
+    pub zero: u8,
     /// The node's slot.
     pub node: u16,
+    /// See [`flow_flag`].
+    pub flags: u8,
+    /// Always 0. In the kernel `flags` is a word of 32 bits, for atomic instructions, of which this is the rest.
+    pub flags_rest: [u8; 3],
+    /// Clock of the SYN-ACK that the client's first packet answers. ms modulo 2^23; 0: not known.
+    pub first_echo: u32,
     /// Sequence number of the client's first byte.
     pub first_seq: u32,
     /// Behind the last byte or FIN seen from the client.
@@ -258,6 +271,14 @@ pub struct Keys {
     pub zero: u32,
 }
 
+/// Former keys of cookies, as `struct expired_keys`. All zero: none.
+#[derive(Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct ExpiredKeys {
+    /// A cookie made with one of them is ours and too old.
+    pub k: [[u64; 2]; EXPIRED_KEYS],
+}
+
 /// What the kernel tells, as `struct event`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -288,10 +309,10 @@ pub struct Event {
 pub const COUNTERS_MAX: usize = 32;
 
 /// How many of them a front-end's programs use.
-pub const FRONT_COUNTERS: usize = 20;
+pub const FRONT_COUNTERS: usize = 24;
 
 /// Names of the counters, in the order of `enum counter`.
-pub const COUNTERS: [&str; 27] = [
+pub const COUNTERS: [&str; 31] = [
     "syn",
     "syn_ack",
     "handshake_ack",
@@ -312,6 +333,10 @@ pub const COUNTERS: [&str; 27] = [
     "egress_dropped",
     "malformed",
     "no_link",
+    "expired",
+    "reset_limited",
+    "implausible",
+    "later_skipped",
     "accepted",
     "refused",
     "stashed",
@@ -330,13 +355,14 @@ mod tests {
     #[test]
     fn structs_are_laid_out_as_in_the_kernel() {
         assert_eq!(size_of::<RawFlowKey>(), 20);
-        assert_eq!((size_of::<Flow>(), offset_of!(Flow, seen_ns)), (56, 40));
+        assert_eq!((size_of::<Flow>(), offset_of!(Flow, flags), offset_of!(Flow, seen_ns)), (64, 4, 48));
         assert_eq!(size_of::<ServiceKey>(), 20);
         assert_eq!(size_of::<Service>(), 8);
         assert_eq!((size_of::<NodeLink>(), offset_of!(NodeLink, header)), (96, 24));
         assert_eq!((size_of::<Gate>(), offset_of!(Gate, limit)), (24, 16));
         assert_eq!((size_of::<Target>(), offset_of!(Target, node)), (24, 16));
         assert_eq!((size_of::<Keys>(), offset_of!(Keys, current)), (56, 48));
+        assert_eq!(size_of::<ExpiredKeys>(), 128);
         assert_eq!((size_of::<Event>(), offset_of!(Event, flow), offset_of!(Event, at_ns)), (48, 8, 32));
         assert!(COUNTERS.len() <= COUNTERS_MAX);
     }

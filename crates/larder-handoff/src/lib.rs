@@ -14,6 +14,7 @@
 
 pub mod abi;
 pub mod agent;
+mod bpffs;
 pub mod channel;
 mod cookie;
 mod flow;

@@ -480,6 +480,7 @@ impl Edge {
             && handed.decision.node == node
         {
             handed.idle = !handed.lease.reuse(shared.clock.now(), handed.request, node);
+            handed.closing = None;
         }
     }
 
@@ -503,29 +504,42 @@ impl Edge {
         self.counts.later(elsewhere);
     }
 
-    /// The client has ended its side, or all.
+    /// The client has ended its side, or all, or has begun anew on the same addresses.
     fn client_ended(&self, shared: &Shared, key: FlowKey, flags: u8, account: Account) {
         if flags & flow_flag::CLIENT_RST != 0 {
             // Whoever waits for its admission finds it gone.
             lock(&self.holding).take(key, None);
             return self.end_with(shared, key, End::ClientReset, || Some(account));
         }
+        if flags & flow_flag::CLIENT_FIN == 0 {
+            return self.end_with(shared, key, End::Replaced, || Some(account));
+        }
+        // Of one that rests nobody waits for anything.
+        let rests = lock(&self.table).get_mut(key).is_some_and(|handed| handed.idle);
+        if rests {
+            return self.end_with(shared, key, End::Closed, || Some(account));
+        }
+        // Most often this is the answer to the node's end. It may also have asked for all it wants, and the node go on
+        // sending: then what it acknowledges is told. One that has had nothing yet waits for its reply.
         if flags & flow_flag::ACKED != 0 {
-            // It has had something of the reply, so its FIN is the answer to the node's, or it wants no more. Otherwise it
-            // has only asked, and the node will say when it is done.
-            self.end_with(shared, key, End::Closed, || Some(account));
+            lock(&self.table).close(key, account, shared.clock.now());
         }
     }
 
     /// A node says that a connection has ended there.
     /// The sequence number of the client's first byte tells which one of these addresses; 0 if it is not known.
     pub(super) fn node_ended(&self, shared: &Shared, key: FlowKey, first_seq: u32, node: NodeId) {
-        // Most have ended here by the client's last packet already.
-        let ours = lock(&self.table).get_mut(key).is_some_and(|handed| handed.decision.node == node);
+        let ours = {
+            let mut table = lock(&self.table);
+            table.get_mut(key).filter(|handed| handed.decision.node == node).map(|handed| handed.closing)
+        };
+        if let Some(Some((account, _))) = ours {
+            return self.end_with(shared, key, End::Closed, || Some(account));
+        }
         let another = |flow: larder_handoff::abi::Flow| {
             first_seq != 0 && flow.first_seq != 0 && flow.first_seq != first_seq
         };
-        if ours && !self.fabric.flow(key).is_some_and(another) {
+        if ours.is_some() && !self.fabric.flow(key).is_some_and(another) {
             // The client's FIN may have come before the plane knew the connection, or never, if the node has reset it.
             self.fabric.set_ended(key);
             self.end(shared, key, End::Closed);

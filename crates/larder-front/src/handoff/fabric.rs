@@ -77,6 +77,8 @@ pub(crate) trait Fabric: Send + Sync + Debug {
     fn set_base(&self, node: Option<NodeId>, base: u32, seen: u32);
     fn set_link(&self, node: NodeId, way: &Way, forward: Forward) -> io::Result<()>;
     fn set_keys(&self, keys: &[CookieKey; 2], current: usize);
+    /// Keys that are believed no more: whose cookie was made with one is told that it is too old.
+    fn set_former_keys(&self, keys: &[CookieKey]);
     /// Tells the client of a dead node's connection that it is gone.
     fn reset_client(&self, key: FlowKey) -> io::Result<()>;
     /// Of the clock that flows are stamped with.
@@ -89,6 +91,8 @@ pub(crate) trait Fabric: Send + Sync + Debug {
     fn opened(&self, node: Option<NodeId>) -> u32;
     /// New connections are taken from here on.
     fn begin(&self) -> io::Result<()>;
+    /// What nodes have is known from here on: clients of connections that nobody has are told.
+    fn settle(&self);
     /// No new connections any more.
     fn close(&self);
     /// Takes everything out of the kernel.
@@ -136,6 +140,8 @@ impl Fabric for Nothing {
 
     fn set_keys(&self, _keys: &[CookieKey; 2], _current: usize) {}
 
+    fn set_former_keys(&self, _keys: &[CookieKey]) {}
+
     fn reset_client(&self, _key: FlowKey) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
@@ -159,6 +165,8 @@ impl Fabric for Nothing {
     fn begin(&self) -> io::Result<()> {
         Ok(())
     }
+
+    fn settle(&self) {}
 
     fn close(&self) {}
 

@@ -5,6 +5,7 @@
 //! of the last one's: a handshake has half a `key_life` to complete.
 
 use larder_handoff::CookieKey;
+use larder_handoff::abi::EXPIRED_KEYS;
 use std::time::Duration;
 
 /// The keys at a moment.
@@ -48,11 +49,39 @@ impl Keyring {
         let left = half - Duration::from_nanos(u64::try_from(passed).unwrap_or(0));
         (Live { keys, current }, left)
     }
+
+    /// The keys that have been believed last and are no more, the latest first.
+    pub(crate) fn former(&self, since_1970: Duration) -> Vec<CookieKey> {
+        let half = (self.life / 2).max(Duration::from_millis(1));
+        let halves = u64::try_from(since_1970.as_nanos() / half.as_nanos()).unwrap_or(u64::MAX);
+        // In the first half of an epoch the last one's key is believed still.
+        let first = (halves / 2).saturating_sub(u64::from(halves % 2 == 0));
+        let epochs = (0..first).rev().take(EXPIRED_KEYS);
+        epochs.map(|epoch| CookieKey::derive(&self.secret, epoch)).collect()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_key_that_is_believed_no_more_is_a_former_one() {
+        let ring = Keyring::new([3; 32], Duration::from_secs(60));
+        let at = |step: u64| Duration::from_secs(6_000 + step * 30);
+        for step in 0..8 {
+            let (before, after) = (ring.at(at(step)).0, ring.at(at(step + 1)).0);
+            let former = ring.former(at(step + 1));
+            assert!(after.keys.iter().all(|key| !former.contains(key)), "none that is believed");
+            let gone = |key: &&CookieKey| !after.keys.contains(key);
+            assert!(before.keys.iter().filter(gone).all(|key| former.contains(key)));
+        }
+        assert_eq!(
+            ring.former(Duration::from_secs(90)),
+            [CookieKey::derive(&[3; 32], 0)],
+            "time has a beginning"
+        );
+    }
 
     #[test]
     fn a_key_is_believed_before_and_after_it_makes_cookies() {

@@ -14,6 +14,7 @@ use larder_handoff::{CookieKey, FlowKey};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// Events that may wait to be read. Bytes; a power of two.
@@ -41,7 +42,8 @@ pub(crate) struct Machine {
     /// Where cookies are used.
     own: Option<Own>,
     services: Vec<SocketAddr>,
-    spec: ServiceSpec,
+    /// In force once connections are taken.
+    spec: Mutex<ServiceSpec>,
 }
 
 /// What makes this host's own stack accept connections that began with a cookie.
@@ -80,14 +82,19 @@ impl Machine {
             // Where this host's stack answers SYNs, the timestamps that come back are its own, and name nobody.
             tags: cookie,
             grace: cookie,
+            resets: false,
             closed: false,
             mss: segment(mtu, config.forward),
         };
-        let machine = Self { plane, own, services: listen.to_vec(), spec };
+        let machine = Self { plane, own, services: listen.to_vec(), spec: Mutex::new(spec) };
         Ok(machine)
     }
 
-    fn set_services(&self, spec: ServiceSpec) -> Result<(), MachineError> {
+    /// Changes what is done on the listen addresses.
+    fn set_services(&self, change: impl FnOnce(ServiceSpec) -> ServiceSpec) -> Result<(), MachineError> {
+        let mut now = self.spec.lock().unwrap_or_else(PoisonError::into_inner);
+        let spec = change(*now);
+        *now = spec;
         for (id, address) in (0..).zip(&self.services) {
             // An IPv6 segment has 20 bytes less.
             let mss = spec.mss - if address.is_ipv6() { 20 } else { 0 };
@@ -105,7 +112,7 @@ impl Machine {
                 self.plane.remove_service(address)?;
             }
         }
-        self.set_services(self.spec)?;
+        self.set_services(|spec| spec)?;
         stale.into_iter().try_for_each(|key| self.plane.remove_flow(key))?;
         Ok(())
     }
@@ -287,6 +294,12 @@ impl Fabric for Machine {
         }
     }
 
+    fn set_former_keys(&self, keys: &[CookieKey]) {
+        if let Err(error) = self.plane.set_expired(keys) {
+            tracing::error!(%error, "the former keys of cookies could not be set in the forwarding plane");
+        }
+    }
+
     fn reset_client(&self, key: FlowKey) -> io::Result<()> {
         self.plane.reset_client(key)
     }
@@ -311,10 +324,17 @@ impl Fabric for Machine {
         Self::begin(self).map_err(io::Error::other)
     }
 
+    fn settle(&self) {
+        let settled = self.set_services(|spec| ServiceSpec { resets: spec.cookie && !spec.closed, ..spec });
+        if let Err(error) = settled {
+            tracing::warn!(%error, "clients of connections that are nobody's are not told");
+        }
+    }
+
     fn close(&self) {
         // What follows a SYN that the stack answers is unknown to the plane: the stack must get it.
-        let closed = ServiceSpec { closed: true, tags: false, grace: false, ..self.spec };
-        if let Err(error) = self.set_services(closed) {
+        let close = |spec| ServiceSpec { closed: true, tags: false, grace: false, resets: false, ..spec };
+        if let Err(error) = self.set_services(close) {
             tracing::warn!(%error, "the forwarding plane could not be closed to new connections");
         }
     }

@@ -407,9 +407,11 @@ impl Edge {
         tracing::warn!(node = name.as_deref(), why, "control channel is down");
     }
 
-    fn node_says(self: &Arc<Self>, shared: &Arc<Shared>, node: NodeId, message: FromNode) {
+    pub(super) fn node_says(self: &Arc<Self>, shared: &Arc<Shared>, node: NodeId, message: FromNode) {
         match message {
             FromNode::Closed(connections) => {
+                // The plane has told of a connection that it opened before the node had a packet of it.
+                self.drain(shared);
                 for socket in connections {
                     self.node_ended(shared, socket.connection.into(), socket.first_seq, node);
                 }

@@ -32,6 +32,10 @@ const REVIEW_ONE_IN: u32 = 100;
 /// The same for the whole table, most of which are connections that have ended.
 const SWEEP_ONE_IN: u32 = 400;
 
+/// So long after a start data that belong to nothing are not answered: nodes may yet tell of connections that they have,
+/// and clients of what a restart interrupted send again at growing distances, which reach 51 s by then (RFC 6298).
+const GRACE: Duration = Duration::from_secs(120);
+
 /// What the secret of cookies is derived for.
 const COOKIES: u64 = 1;
 
@@ -94,6 +98,7 @@ impl Edge {
         let identity = config.identity.clone();
         let (peers, nodes) = Peers::new(nodes_max, identity, hello);
         fabric.set_keys(&live.keys, live.current);
+        fabric.set_former_keys(&keyring.former(since_1970()));
         // What a predecessor was yet to be told counts for nobody.
         while fabric.told(&mut |_| {}) > 0 {}
         peers.begin_counting(|node| fabric.opened(node));
@@ -152,6 +157,9 @@ impl Edge {
         let mut sweep_due = review_due;
         let (mut live, left) = keyring.at(since_1970());
         let mut keys_due = tokio::time::Instant::now() + left;
+        let settles = tokio::time::sleep(GRACE);
+        tokio::pin!(settles);
+        let mut settled = false;
         loop {
             tokio::select! {
                 ready = ring.readable() => {
@@ -177,6 +185,10 @@ impl Edge {
                     self.sweep(shared);
                     sweep_due = began + SWEEP.max(began.elapsed() * SWEEP_ONE_IN);
                 }
+                () = &mut settles, if !settled => {
+                    self.fabric.settle();
+                    settled = true;
+                }
                 () = tokio::time::sleep_until(keys_due) => {
                     let (next, left) = keyring.at(since_1970());
                     keys_due = tokio::time::Instant::now() + left;
@@ -184,6 +196,7 @@ impl Edge {
                         // Nodes first: they must believe what the plane makes.
                         self.peers.set_keys(Keys::new(next.keys, next.current));
                         self.fabric.set_keys(&next.keys, next.current);
+                        self.fabric.set_former_keys(&keyring.former(since_1970()));
                         live = next;
                     }
                 }

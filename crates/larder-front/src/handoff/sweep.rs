@@ -31,6 +31,9 @@ const SETTLED_AFTER: Duration = Duration::from_secs(2);
 /// How long a reply's first byte may take before its connection counts as resting.
 const UNANSWERED_FOR: Duration = Duration::from_secs(60);
 
+/// A client that has ended its side acknowledges what still comes at distances below this.
+const ENDS_AFTER: Duration = Duration::from_secs(1);
+
 /// A connection of which the client has seen nothing may be unknown to its node for so long: its first packet may have
 /// been lost, and the client sends it again.
 const UNPROVEN_FOR: Duration = Duration::from_secs(4);
@@ -38,6 +41,11 @@ const UNPROVEN_FOR: Duration = Duration::from_secs(4);
 /// How long it is known.
 fn age(now_ns: u64, flow: &Flow) -> Duration {
     Duration::from_nanos(now_ns.saturating_sub(flow.opened_ns))
+}
+
+/// The client's side has ended, or the node has said that all has.
+fn has_ended(flow: &Flow) -> bool {
+    flow.flags & (flow_flag::CLIENT_FIN | flow_flag::CLIENT_RST) != 0
 }
 
 /// For how long the client has sent nothing.
@@ -78,9 +86,15 @@ impl Edge {
         for key in active {
             match self.fabric.flow(key).filter(|flow| flow.state == flow_state::NODE) {
                 None => self.end(shared, key, End::Silent),
+                Some(flow) if self.is_over(now_ns, &flow) => self.end(shared, key, End::Closed),
                 Some(flow) if self.rests(now_ns, &flow) => self.rest(shared, key),
                 Some(_) => {}
             }
+        }
+        // Their nodes should have said so.
+        let closed = lock(&self.table).closed_for(ENDS_AFTER, shared.clock.now());
+        for key in closed {
+            self.end(shared, key, End::Closed);
         }
         let unaccepted = self.expire_placed(shared.clock.now());
         self.counts.unaccepted(unaccepted);
@@ -97,7 +111,7 @@ impl Edge {
         let (mut seen, mut over, mut held, mut strangers) = (HashSet::new(), vec![], vec![], vec![]);
         self.fabric.each_flow(&mut |key, flow| {
             let silent = silence(now_ns, &flow);
-            let ended = flow.flags & (flow_flag::CLIENT_FIN | flow_flag::CLIENT_RST) != 0;
+            let ended = has_ended(&flow);
             if flow.state == flow_state::HOLD && silent > HELD_BY_NOBODY {
                 held.push(key);
             }
@@ -123,7 +137,8 @@ impl Edge {
         over.into_iter().for_each(|key| self.fabric.remove_flow(key));
         held.into_iter().for_each(|key| self.forget_held(key));
         for (key, flow) in strangers {
-            if !lock(&self.table).contains(key) {
+            // Its end may have been told since: it is noted in the plane before the table forgets it.
+            if !lock(&self.table).contains(key) && self.fabric.flow(key).is_some_and(|now| !has_ended(&now)) {
                 self.adopt(shared, key, flow);
             }
         }
@@ -135,6 +150,13 @@ impl Edge {
         let silent = silence(now_ns, flow);
         let answered = flow.last_ack != flow.asked_ack;
         silent > if answered { self.config.idle_after } else { UNANSWERED_FOR.max(self.config.idle_after) }
+    }
+
+    /// Whether a connection has ended although its node has not said so: the client has ended its side, has had something
+    /// of the reply, and acknowledges no more.
+    fn is_over(&self, now_ns: u64, flow: &Flow) -> bool {
+        let both = flow_flag::CLIENT_FIN | flow_flag::ACKED;
+        flow.flags & both == both && silence(now_ns, flow) > self.config.idle_after.min(ENDS_AFTER)
     }
 
     /// A connection on which nothing moves gives its load back.
@@ -227,7 +249,8 @@ impl Edge {
         end: End,
         account: Option<Account>,
     ) {
-        let now = shared.clock.now();
+        let (account, now) =
+            handed.closing.map_or((account, shared.clock.now()), |(account, at)| (Some(account), at));
         let (acknowledged, requests) = match handed.first_ack {
             None => (account.map(|seen| seen.acknowledged), account.map_or(0, |seen| seen.requests)),
             // Of a moved connection the plane has not seen the first request, and perhaps no acknowledgement before the last.

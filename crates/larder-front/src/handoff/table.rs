@@ -9,8 +9,10 @@ use super::mechanism::Delivery;
 use crate::lease::Lease;
 use larder_core::{Decision, NodeId, Request, Time};
 use larder_handoff::FlowKey;
-use std::collections::HashMap;
+use larder_handoff::plane::Account;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What a log line says of a request that was handed off.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +38,9 @@ pub(crate) struct Handed {
     pub(crate) rested: bool,
     /// Of a moved connection, the number of the reply's first byte.
     pub(crate) first_ack: Option<u32>,
+    /// The client has ended its side, having had something of its reply: what was seen of the connection, and when. It counts no
+    /// more unless the client goes on taking its reply; the node says when all has ended.
+    pub(crate) closing: Option<(Account, Time)>,
 }
 
 impl Handed {
@@ -52,6 +57,7 @@ impl Handed {
             idle: false,
             rested: false,
             first_ack: None,
+            closing: None,
         }
     }
 }
@@ -90,9 +96,31 @@ impl End {
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     by_key: HashMap<FlowKey, Handed>,
+    /// Those whose client has ended its side, since when, in order.
+    closing: VecDeque<(FlowKey, Time)>,
 }
 
 impl Table {
+    /// The client of a connection has ended its side: its load is given back. `false` if it is not known.
+    pub(crate) fn close(&mut self, key: FlowKey, account: Account, now: Time) -> bool {
+        let Some(handed) = self.by_key.get_mut(&key) else { return false };
+        (handed.idle, handed.closing) = (true, Some((account, now)));
+        handed.lease.release(now);
+        self.closing.push_back((key, now));
+        true
+    }
+
+    /// Connections whose client has ended its side so long ago, and that are there still.
+    pub(crate) fn closed_for(&mut self, age: Duration, now: Time) -> Vec<FlowKey> {
+        let old = self.closing.iter().take_while(|(_, at)| now.since(*at) > age).count();
+        let is_closing = |(key, at): &(FlowKey, Time)| {
+            self.by_key.get(key).is_some_and(|handed| handed.closing.is_some_and(|(_, since)| since == *at))
+        };
+        let keys = self.closing.iter().take(old).filter(|one| is_closing(one)).map(|(key, _)| *key).collect();
+        self.closing.drain(..old);
+        keys
+    }
+
     /// A connection begins; gives the one that had its addresses before.
     pub(crate) fn put(&mut self, key: FlowKey, handed: Handed) -> Option<Handed> {
         self.by_key.insert(key, handed)

@@ -11,7 +11,7 @@ use larder_core::dispatch::Admission;
 use larder_core::{NodeId, NodeSpec, PolicyKind};
 use larder_handoff::abi::{self, flow_flag, flow_state};
 use larder_handoff::channel::identity::Identity;
-use larder_handoff::channel::message::{Hello, Keys};
+use larder_handoff::channel::message::{FromNode, Hello, Keys, Socket};
 use larder_handoff::plane::Account;
 use larder_handoff::{CookieKey, FlowKey};
 use std::collections::BTreeMap;
@@ -30,6 +30,11 @@ struct Notes {
     idle: Vec<FlowKey>,
     reset: Vec<FlowKey>,
     seen_ns: BTreeMap<FlowKey, u64>,
+    flags: BTreeMap<FlowKey, u8>,
+    /// What the plane has yet to tell: openings by the fast path.
+    untold: Vec<(FlowKey, Reusable)>,
+    /// Connections that end right after the plane's table has been read.
+    end_meanwhile: Vec<FlowKey>,
     now_ns: u64,
     /// Limit, and whether the fast path may go by it.
     gates: BTreeMap<Option<NodeId>, (u32, bool)>,
@@ -66,6 +71,7 @@ impl Fabric for Paper {
             state,
             node,
             seen_ns,
+            flags: notes.flags.get(&key).copied().unwrap_or(0),
             first_ack: 1,
             last_ack: 1_002,
             requests: 1,
@@ -81,9 +87,13 @@ impl Fabric for Paper {
                 visit(key, flow);
             }
         }
+        let ended = std::mem::take(&mut lock(&self.0).end_meanwhile);
+        ended.into_iter().for_each(|key| self.set_ended(key));
     }
 
-    fn set_ended(&self, _key: FlowKey) {}
+    fn set_ended(&self, key: FlowKey) {
+        *lock(&self.0).flags.entry(key).or_default() |= flow_flag::CLIENT_FIN | flow_flag::TOLD;
+    }
 
     fn set_idle(&self, key: FlowKey) {
         lock(&self.0).idle.push(key);
@@ -117,6 +127,8 @@ impl Fabric for Paper {
 
     fn set_keys(&self, _keys: &[CookieKey; 2], _current: usize) {}
 
+    fn set_former_keys(&self, _keys: &[CookieKey]) {}
+
     fn reset_client(&self, key: FlowKey) -> io::Result<()> {
         lock(&self.0).reset.push(key);
         Ok(())
@@ -130,8 +142,10 @@ impl Fabric for Paper {
         Vec::new()
     }
 
-    fn told(&self, _visit: &mut dyn FnMut(Told<'_>)) -> usize {
-        0
+    fn told(&self, visit: &mut dyn FnMut(Told<'_>)) -> usize {
+        let untold = std::mem::take(&mut lock(&self.0).untold);
+        untold.iter().for_each(|&(key, reused)| visit(Told::Opened { key, reused }));
+        untold.len()
     }
 
     fn opened(&self, _node: Option<NodeId>) -> u32 {
@@ -141,6 +155,8 @@ impl Fabric for Paper {
     fn begin(&self) -> io::Result<()> {
         Ok(())
     }
+
+    fn settle(&self) {}
 
     fn close(&self) {}
 
@@ -354,6 +370,62 @@ async fn what_the_plane_opens_counts_rests_wakes_and_ends() {
     bench.edge.review(&bench.shared);
     bench.edge.sweep(&bench.shared);
     assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)), "the plane has forgotten them");
+}
+
+/// The client half-closes in the middle of a reply: its FIN says nothing about the node's side.
+#[tokio::test]
+async fn a_half_closed_connection_counts_while_its_reply_goes_on() {
+    let bench = Bench::new(|config| config.handoff.idle_after = Duration::from_secs(5));
+    let fin = flow_flag::CLIENT_FIN | flow_flag::ACKED;
+    for port in [1, 2] {
+        bench.punt(key(port), true, 1, GET);
+        bench.notes(|notes| notes.flags.insert(key(port), fin));
+        bench.edge.take(&bench.shared, ended(key(port), fin));
+    }
+    bench.edge.review(&bench.shared);
+    assert_eq!((bench.load(), bench.edge.sizes().1), (0, 2), "most have had all that they asked for");
+    let nodes = bench.notes(|notes| [notes.forwarded[0].0, notes.forwarded[1].0]);
+    for (port, node) in [1, 2].into_iter().zip(nodes) {
+        bench.edge.take(&bench.shared, Told::Woke { key: key(port), node });
+    }
+    assert_eq!(bench.load(), 2, "these acknowledge more");
+    let node = nodes[0];
+    bench.edge.node_ended(&bench.shared, key(1), 0, node);
+    assert_eq!(bench.load(), 1);
+    bench.notes(|notes| notes.now_ns = 900_000_000);
+    bench.edge.review(&bench.shared);
+    assert_eq!(bench.load(), 1);
+    bench.notes(|notes| notes.now_ns = 1_100_000_000);
+    bench.edge.review(&bench.shared);
+    assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)), "it acknowledges no more");
+}
+
+/// A node may be done with a connection before the edge has looked at what the plane tells of its begin.
+#[tokio::test]
+async fn an_end_that_is_heard_before_the_begin_ends_it() {
+    let bench = Bench::new(|_| {});
+    bench.punt(key(1), true, 1, GET);
+    let reused = bench.notes(|notes| notes.targets[0].1);
+    bench.notes(|notes| {
+        notes.flows.insert(key(2), To::Node(reused.node));
+        notes.untold.push((key(2), reused));
+    });
+    let socket = |key: FlowKey| Socket { connection: key.into(), first_seq: 0 };
+    bench.edge.node_says(&bench.shared, reused.node, FromNode::Closed(vec![socket(key(1)), socket(key(2))]));
+    assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)));
+    // Nor are they taken for connections from before a restart.
+    bench.notes(|notes| notes.now_ns = 9_000_000_000);
+    bench.notes(|notes| notes.seen_ns.extend([(key(1), 9_000_000_000), (key(2), 9_000_000_000)]));
+    bench.edge.sweep(&bench.shared);
+    assert_eq!(bench.load(), 0);
+    bench.notes(|notes| {
+        notes.flows.insert(key(3), To::Node(reused.node));
+        notes.seen_ns.insert(key(3), 9_000_000_000);
+        notes.end_meanwhile.push(key(3));
+    });
+    bench.edge.sweep(&bench.shared);
+    assert_eq!(bench.load(), 0);
+    assert!(bench.delivered().iter().all(|(_, why, _)| *why != "adopted"), "{:?}", bench.delivered());
 }
 
 #[tokio::test]

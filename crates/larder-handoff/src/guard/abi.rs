@@ -29,13 +29,15 @@ pub(super) struct RawTunnel {
     pub(super) vni: u32,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct RawConn {
     pub(super) flags: u32,
     pub(super) first_seq: u32,
     pub(super) kills: u32,
     pub(super) waits: u32,
+    pub(super) echo: u32,
+    pub(super) former_seq: u32,
     pub(super) opened_ns: u64,
     pub(super) seen_ns: u64,
 }
@@ -50,6 +52,6 @@ mod tests {
     fn structs_are_laid_out_as_in_the_kernel() {
         assert_eq!(size_of::<RawTunnelKey>(), 36);
         assert_eq!(size_of::<RawTunnel>(), 8);
-        assert_eq!((size_of::<RawConn>(), offset_of!(RawConn, opened_ns)), (32, 16));
+        assert_eq!((size_of::<RawConn>(), offset_of!(RawConn, opened_ns)), (40, 24));
     }
 }

@@ -56,7 +56,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, Object};
 use service::service_key;
 use std::fs;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -78,7 +78,7 @@ pub struct GuardConfig {
     pub interface: String,
     /// Room for events and stashed packets. Bytes, a power of two, 256 KB to 256 MB.
     pub ring_bytes: u32,
-    /// Connections written down, 1024 to 16 million; 80 bytes of kernel memory each, in use or not.
+    /// Connections written down, 1024 to 16 million; 88 bytes of kernel memory each, in use or not.
     pub conns_max: u32,
 }
 
@@ -154,7 +154,7 @@ pub struct Guard {
     ring: Mutex<Ring>,
     // Keeps the programs on should somebody remove the pins.
     _attached: Vec<Attached>,
-    _lock: fs::File,
+    _lock: OwnedFd,
     name: String,
     pins: PathBuf,
     cookies: bool,
@@ -203,7 +203,7 @@ impl Guard {
         config: &GuardConfig,
         image: &[u8],
         ifindex: u32,
-        (pins, lock): (&Path, fs::File),
+        (pins, lock): (&Path, OwnedFd),
         cookies: bool,
     ) -> Result<Self, GuardError> {
         let (object, adopted) = object::load(config, image, pins)?;
@@ -359,7 +359,7 @@ impl Guard {
     /// If the kernel refuses.
     pub fn note(&self, key: FlowKey) -> Result<(), GuardError> {
         let now = crate::plane::now_ns();
-        let conn = RawConn { flags: 0, first_seq: 0, kills: 0, waits: 0, opened_ns: now, seen_ns: 0 };
+        let conn = RawConn { opened_ns: now, ..RawConn::default() };
         self.tables
             .conns
             .update(RawFlowKey::from(key).as_bytes(), conn.as_bytes(), MapFlags::ANY)

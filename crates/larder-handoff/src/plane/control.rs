@@ -3,8 +3,8 @@
 use super::link::Link;
 use super::{Plane, PlaneError, PlaneEvent, events};
 use crate::abi::{
-    COUNTERS_MAX, Flow, Keys, NO_NODE, NODES_MAX, NodeLink, RawFlowKey, SERVICES_MAX, Service, ServiceKey,
-    Target, flow_state, link_kind, service_flag,
+    COUNTERS_MAX, ExpiredKeys, Flow, Keys, NO_NODE, NODES_MAX, NodeLink, RawFlowKey, SERVICES_MAX, Service,
+    ServiceKey, Target, flow_state, link_kind, service_flag,
 };
 use crate::flow::mapped;
 use crate::listing::each_entry;
@@ -35,8 +35,11 @@ pub struct ServiceSpec {
     pub tags: bool,
     /// Packets that belong to nothing are dropped rather than passed to the stack, which would reset the connection.
     /// Under `cookie` a segment that overtakes the first one belongs to nothing: without `grace` it costs the client
-    /// its connection.
+    /// its connection. Data whose cookie is too old are answered with a reset all the same.
     pub grace: bool,
+    /// With `grace` and `cookie`: data that belong to nothing and come again after 3 s are answered with a reset too. Not
+    /// before nodes have told which connections they have: those without timestamps are known by the table alone.
+    pub resets: bool,
     /// No new connections: SYNs go to the stack. What follows them is unknown here, so the stack gets it only without
     /// `grace`.
     pub closed: bool,
@@ -148,7 +151,8 @@ impl Plane {
             | flag(service.fast, service_flag::FAST)
             | flag(service.tags, service_flag::TAGS)
             | flag(service.grace, service_flag::GRACE)
-            | flag(service.closed, service_flag::CLOSED);
+            | flag(service.closed, service_flag::CLOSED)
+            | flag(service.resets, service_flag::RESETS);
         let raw = Service { id, flags, mss: service.mss, zero: 0 };
         put(&self.services, service_key(address).as_bytes(), raw.as_bytes(), "set a service")
     }
@@ -187,6 +191,18 @@ impl Plane {
         // An array's element is not replaced at once: the key that is in use stays as it is while the other is written.
         put(&self.keys, at.as_bytes(), Keys { current: old.current, ..next }.as_bytes(), "set the keys")?;
         put(&self.keys, at.as_bytes(), next.as_bytes(), "set the keys")
+    }
+
+    /// Sets former keys of cookies, [8](crate::abi::EXPIRED_KEYS) at most, those beyond are left out: first data whose cookie was made
+    /// with one of them are answered with a reset.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses.
+    pub fn set_expired(&self, keys: &[CookieKey]) -> Result<(), PlaneError> {
+        let mut raw = ExpiredKeys::default();
+        raw.k.iter_mut().zip(keys).for_each(|(slot, key)| *slot = key.0);
+        put(&self.expired, 0_u32.as_bytes(), raw.as_bytes(), "set the former keys")
     }
 
     /// Sets the way to a node; `None` closes it: packets for the node are dropped.

@@ -77,7 +77,7 @@ pub struct PlaneConfig {
     pub interface: String,
     /// Where the programs sit.
     pub attach: Attach,
-    /// Connections at most, 1 to 2^24; beyond, the least recently used is forgotten. 100 bytes each.
+    /// Connections at most, 1 to 2^24; beyond, the least recently used is forgotten. 108 bytes each.
     pub flows_max: u32,
     /// Remembered decisions at most, 1 to 2^24; beyond, the least recently used is forgotten.
     pub targets_max: u32,
@@ -128,6 +128,7 @@ pub struct Plane {
     ways: Mutex<HashMap<u16, NodeLink>>,
     tags: MapHandle,
     keys: MapHandle,
+    expired: MapHandle,
     events: MapHandle,
     counters: MapHandle,
     gates: Gates,
@@ -201,6 +202,7 @@ impl Plane {
             ways: Mutex::default(),
             tags: programs.map("tags")?,
             keys: programs.map("keys")?,
+            expired: programs.map("expired")?,
             counters: programs.map("counters")?,
             gates: Gates::new(gates.as_fd()).map_err(PlaneError::io("map the gates"))?,
             ring: Mutex::new(ring),

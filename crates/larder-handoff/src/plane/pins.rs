@@ -1,27 +1,25 @@
 //! Where maps and links outlive the process: a directory per instance in a bpffs.
 //!
-//! `/sys/fs/bpf/larder/<name>` where a bpffs is mounted there, else a bpffs of our own under `/run/larder/bpf`. What is
-//! pinned lies in a directory named for its layout; another layout's is removed, since nothing can read it. One process
-//! at a time has an instance: it holds a lock on the directory, which ends with it.
+//! `/sys/fs/bpf/larder/<name>` on most hosts ([`bpffs`]). What is pinned lies in a directory named for its layout; another
+//! layout's is removed, since nothing can read it. One process at a time has an instance: it holds a lock on the
+//! directory, which ends with it.
 
 use super::filter::{self, FILTER};
 use super::syscalls;
-use rustix::fs::{FlockOperation, Mode, OFlags, flock, open, statfs};
-use rustix::mount::{MountFlags, mount};
+use crate::bpffs;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Raised when the meaning of what is pinned changes; sizes are compared besides.
-const LAYOUT: &str = "layout-1";
+const LAYOUT: &str = "layout-2";
 /// How names of links begin.
 const LINK: &str = "link-";
-/// `BPF_FS_MAGIC` of linux/magic.h.
-const BPFFS: u32 = 0xcafe_4a11;
-const SYSTEM: &str = "/sys/fs/bpf";
-const OURS: &str = "/run/larder/bpf";
+/// Of the directories of planes.
+const FAMILY: &str = "larder";
+const NAME_BYTES_MAX: usize = 64;
 
 /// The pins of one instance.
 #[derive(Clone, Debug)]
@@ -31,44 +29,19 @@ pub(crate) struct Pins {
     _lock: Arc<OwnedFd>,
 }
 
-fn is_bpffs(path: &Path) -> bool {
-    statfs(path).is_ok_and(|is| is.f_type as u32 == BPFFS)
-}
-
-/// The root of a bpffs, mounted if need be (`CAP_SYS_ADMIN`).
-fn root() -> io::Result<PathBuf> {
-    if is_bpffs(Path::new(SYSTEM)) {
-        return Ok(Path::new(SYSTEM).join("larder"));
-    }
-    fs::create_dir_all(OURS)?;
-    // One process mounts, the others wait and see it.
-    let lock = open(
-        "/run/larder/bpf.lock",
-        OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC,
-        Mode::RUSR | Mode::WUSR,
-    )?;
-    flock(&lock, FlockOperation::LockExclusive)?;
-    if !is_bpffs(Path::new(OURS)) {
-        mount("larder", OURS, "bpf", MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC, None)?;
-    }
-    Ok(PathBuf::from(OURS))
-}
-
 impl Pins {
     /// The pins of the instance `name`; other layouts of it are removed. `WouldBlock` if another process has them.
     pub(crate) fn open(name: &str) -> io::Result<Self> {
-        let letters = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-        if name.is_empty() || name.len() > 64 || !name.chars().all(letters) {
+        if !bpffs::is_name(name, NAME_BYTES_MAX) {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
                 "the name is not 1 to 64 of a-z, 0-9, - and _",
             ));
         }
-        let instance = root()?.join(name);
+        let instance = bpffs::instance(FAMILY, name)?;
         let directory = instance.join(LAYOUT);
         fs::create_dir_all(&directory)?;
-        let lock = open(&instance, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+        let lock = bpffs::lock(&instance)?;
         for entry in fs::read_dir(&instance)? {
             let path = entry?.path();
             if path != directory {

@@ -35,14 +35,25 @@ fn sized(map: &mut OpenMapMut<'_>, config: &PlaneConfig) -> libbpf_rs::Result<()
     }
 }
 
+/// By how much `CLOCK_REALTIME` is ahead of `CLOCK_MONOTONIC`. ms, modulo 2^32.
+fn clock_ms() -> u32 {
+    let ms = |id| {
+        let now = rustix::time::clock_gettime(id);
+        now.tv_sec.wrapping_mul(1000).wrapping_add(now.tv_nsec / 1_000_000)
+    };
+    let ahead = ms(rustix::time::ClockId::Realtime).wrapping_sub(ms(rustix::time::ClockId::Monotonic));
+    (ahead & i64::from(u32::MAX)) as u32
+}
+
 /// Writes `struct front_config`.
 fn configure(map: &mut OpenMapMut<'_>, config: &PlaneConfig, attach: Attach) {
     let partial = u32::from(attach != Attach::Native);
     if let Some(value) = map.initial_value_mut()
-        && value.len() >= 8
+        && value.len() >= 12
     {
         value[..4].copy_from_slice(&config.hold_packets.to_ne_bytes());
         value[4..8].copy_from_slice(&partial.to_ne_bytes());
+        value[8..12].copy_from_slice(&clock_ms().to_ne_bytes());
     }
 }
 

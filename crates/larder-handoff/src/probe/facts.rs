@@ -2,14 +2,12 @@
 
 use super::netlink::{self, Address};
 use super::{Subject, kernel};
+use crate::bpffs;
 use rustix::thread::{CapabilitySet, capabilities};
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::IpAddr;
 use std::path::Path;
-
-/// `BPF_FS_MAGIC` of `linux/magic.h`.
-const BPFFS: i64 = 0xcafe_4a11;
 
 /// Effective capabilities of this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -117,7 +115,7 @@ impl Facts {
             btf,
             functions,
             load: kernel::load(),
-            bpffs: rustix::fs::statfs("/sys/fs/bpf").is_ok_and(|fs| fs.f_type == BPFFS),
+            bpffs: bpffs::is_at_its_place(),
             tun: open_tun(),
             tcp_repair: kernel::tcp_repair().map_err(|e| e.to_string()),
             sock_destroy: netlink::sock_destroy().map_err(|e| e.to_string()),

@@ -1,14 +1,16 @@
 //! Connections on addresses that an old connection still holds, and old packets on new ones.
 
 use crate::frame::{ACK, FIN, RST, Segment};
-use crate::lab::{KEY, Lab, PATIENCE, eventually, vip};
+use crate::lab::{KEY, Lab, PATIENCE, address, eventually, vip};
 use crate::support::{
     COOKIE, accept, claim_with, closed, count, exchange, expect_bytes, guarded, listen, patient,
 };
 use crate::wire::tcp_info;
+use larder_handoff::guard::Guard;
+use larder_handoff::{Cookie, SynOptions};
 use socket2::{Domain, Socket, Type};
 use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 /// A client socket with a port of its own.
@@ -192,4 +194,64 @@ fn what_follows_a_reused_address_at_once_is_not_lost() {
         lab.expect_from_node("its acknowledgement", |segment| segment.ack == seq.wrapping_add(1));
     }
     assert_eq!((count(&guard, "accepted"), count(&guard, "stale_killed")), (50, 49));
+}
+
+/// The first segment of a connection that begins on port 5002 with this number, `echo` being the time of its SYN-ACK.
+fn begins(v6: bool, isn: u32, echo: u32, value: u32) -> Segment {
+    let from = SocketAddr::new(address(v6, 2), 5002);
+    let options = SynOptions { mss: 1440, sack: false, timestamps: true, wscale: None };
+    let cookie = Cookie::make(KEY, from, vip(v6), isn, options);
+    let stamps = [&[1, 1, 8, 10], value.to_be_bytes().as_slice(), echo.to_be_bytes().as_slice()].concat();
+    Segment { ack: cookie.0.wrapping_add(1), options: stamps, ..claim_with(v6, 5002, KEY, isn) }
+}
+
+/// Has `older` and then `newer` accepted on the same addresses, and gives the copies of older ones that come then to the
+/// node: the newer connection lives.
+fn outlives(lab: &Lab, guard: &Guard, listener: &TcpListener, v6: bool, connections: &[Segment]) {
+    let key = vip(v6);
+    let mut server = None;
+    for (round, first) in connections.iter().enumerate() {
+        lab.inject(first);
+        let mut accepted = accept(listener);
+        expect_bytes(&mut accepted, b"GET /");
+        assert_eq!(accepted.local_addr().expect("an address"), key, "{round}");
+        server = Some(accepted);
+    }
+    let ([older @ .., newer], Some(mut server)) = (connections, server) else { unreachable!("some") };
+    for late in older {
+        lab.inject(late);
+    }
+    let seq = newer.seq.wrapping_add(5);
+    lab.inject(&Segment { seq, payload: b"more".to_vec(), ..newer.clone() });
+    expect_bytes(&mut server, b"more");
+    // And when it has ended, they are not answered anew.
+    lab.inject(&Segment { seq: seq.wrapping_add(4), flags: RST, payload: Vec::new(), ..newer.clone() });
+    assert!(server.read(&mut [0; 1]).is_err(), "it was reset");
+    let refused = count(guard, "refused") + u64::try_from(older.len()).expect("few");
+    for late in older {
+        lab.inject(late);
+    }
+    eventually("refused", || (count(guard, "refused") >= refused).then_some(()));
+    assert!(listener.accept().is_err());
+}
+
+/// A first segment that was so long on its way that another connection has its addresses now.
+#[test]
+fn a_late_first_segment_does_not_end_its_successor() {
+    let Some((lab, guard)) = guarded(COOKIE) else { return };
+    lab.orders().mute = true;
+    for v6 in [false, true] {
+        let listener = listen(&lab, vip(v6));
+        let before = count(&guard, "stale_killed");
+        // By the time of the SYN-ACK, whatever the client's own clock and numbers do.
+        let stamped =
+            [begins(v6, 1000, 8_388_000, 9), begins(v6, 500, 8_388_500, 7), begins(v6, 7000, 100, 3)];
+        outlives(&lab, &guard, &listener, v6, &stamped);
+        assert_eq!(count(&guard, "stale_killed") - before, 2);
+        // Without timestamps, the last one.
+        let plain = [claim_with(v6, 5003, KEY, 1000), claim_with(v6, 5003, KEY, 500)];
+        outlives(&lab, &guard, &listener, v6, &plain);
+        assert_eq!(count(&guard, "stale_killed") - before, 3);
+    }
+    assert_eq!(count(&guard, "accepted"), 10);
 }

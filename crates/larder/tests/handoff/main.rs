@@ -13,6 +13,8 @@ mod degrade;
 mod demo;
 mod direct;
 mod doctor;
+mod ends;
+mod expired;
 mod families;
 mod faults;
 mod flood;

@@ -49,7 +49,8 @@ impl Origin {
                  http {{ access_log {at}/access.log; sendfile on; tcp_nopush on; keepalive_requests 1000000;\n\
                  client_body_temp_path {at}/body; proxy_temp_path {at}/proxy; fastcgi_temp_path {at}/fastcgi;\n\
                  uwsgi_temp_path {at}/uwsgi; scgi_temp_path {at}/scgi;\n\
-                 server {{ {listen} {tls} root {}; dav_methods PUT; client_max_body_size 20m; }} }}\n",
+                 server {{ {listen} {tls} root {}; dav_methods PUT; client_max_body_size 20m;
+                 reset_timedout_connection on; location = /reset {{ return 444; }} }} }}\n",
                 root.display()
             );
             let path = write(folder, "nginx.conf", &config);

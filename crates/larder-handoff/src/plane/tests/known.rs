@@ -141,6 +141,55 @@ fn a_closing_connection_is_replaced_by_any_that_is_proved() {
     });
 }
 
+/// Copies of what an older connection's client sent at its begin: they were long on their way.
+#[test]
+fn a_late_first_packet_does_not_end_its_successor() {
+    everywhere(all_on(), |bench| {
+        let begins = |isn: u32, echo: u32| {
+            let mut packet = bench.packet().tsecr(echo).payload(b"PUT ");
+            (packet.seq, packet.ack) = (isn.wrapping_add(1), cookie(bench, isn).wrapping_add(1));
+            packet
+        };
+        // The clock has come round.
+        let (older, newer, third) = (begins(9000, 8_388_000), begins(500, 200), begins(100, 300));
+        assert_eq!(bench.run(&newer.frame()), Fate::Dropped);
+        let flow = bench.plane.flow(bench.key()).expect("the flow");
+        assert_eq!((flow.state, flow.first_echo), (flow_state::HOLD, 200));
+        to_node(bench);
+        let mut syn = bench.packet().syn(&[&MSS]);
+        syn.seq = 9000;
+        read(&bench.run(&syn.frame()).sent());
+        is_forwarded(&bench.run(&older.frame()).sent(), &older);
+        // The same when it is closing.
+        let mut fin = newer.clone().payload(b"").flags(FIN | ACK);
+        fin.seq = newer.seq.wrapping_add(4);
+        bench.run(&fin.frame()).sent();
+        is_forwarded(&bench.run(&older.frame()).sent(), &older);
+        assert_eq!(bench.plane.flow(bench.key()).expect("the flow").first_seq, newer.seq);
+        assert_eq!(bench.run(&third.frame()), Fate::Dropped);
+        assert_eq!(bench.plane.flow(bench.key()).expect("the flow").first_seq, third.seq);
+        assert_eq!(bench.counter("reused"), 1);
+    });
+}
+
+/// Without timestamps, a number that lies behind is an older connection's.
+#[test]
+fn a_closing_connection_is_not_replaced_by_a_lower_number() {
+    everywhere(all_on(), |bench| {
+        to_node(bench);
+        bench.run(&data(bench, 0, b"1").flags(FIN | ACK).frame()).sent();
+        let mut older = bench.packet().payload(b"PUT ");
+        let isn = ISN.wrapping_sub(100_000);
+        (older.seq, older.ack) = (isn.wrapping_add(1), cookie(bench, isn).wrapping_add(1));
+        is_forwarded(&bench.run(&older.frame()).sent(), &older);
+        assert_eq!(bench.counter("reused"), 0);
+    });
+}
+
+fn cookie(bench: &Bench, isn: u32) -> u32 {
+    crate::Cookie::make(KEYS[0], bench.client(), bench.server(), isn, super::packet::offered()).0
+}
+
 /// Without cookies, or with the service closed, the stack answers the SYN; the acknowledgement of that answer belongs to
 /// it.
 #[test]
@@ -236,5 +285,90 @@ fn connections_are_listed_and_forgotten() {
         ports.clear();
         list(&mut ports);
         assert!(ports.len() == 299 && !ports.contains(&17));
+    });
+}
+
+const ROUNDS: u32 = 20_000;
+
+/// Flags are set by programs and by user space at the same time: none is lost.
+#[test]
+fn marks_made_at_the_same_time_are_all_kept() {
+    let closed = ServiceSpec { closed: true, ..all_on() };
+    everywhere(closed, |bench| {
+        // Repeated runs of XDP programs take milliseconds to begin; the source is one.
+        if bench.plane.attached() != super::Attach::Tc {
+            return;
+        }
+        // It changes nothing but the flag, and leaves the frame as it is.
+        let syn = bench.packet().syn(&[&MSS]).frame();
+        let (done, mut lost) = (std::sync::atomic::AtomicBool::new(false), 0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    bench.run_often(&syn, 1000);
+                }
+            });
+            let all = [flow_flag::IDLE, flow_flag::ACKED, flow_flag::TOLD, flow_flag::CLIENT_FIN];
+            let want = all.iter().fold(0, |all, flag| all | flag);
+            for _ in 0..ROUNDS {
+                let _ = bench.plane.remove_flow(bench.key());
+                let _ = bench.plane.put_flow(bench.key(), FlowTo::Node(7));
+                all.iter().for_each(|&flag| drop(bench.plane.add_flags(bench.key(), flag)));
+                lost += u32::from(bench.plane.flow(bench.key()).is_none_or(|flow| flow.flags & want != want));
+            }
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        assert_eq!(lost, 0, "of {ROUNDS} times");
+    });
+}
+
+/// Whoever does not see the connection guesses its numbers: nothing is noted of what he sends.
+#[test]
+fn implausible_numbers_are_not_noted() {
+    everywhere(all_on(), |bench| {
+        to_node(bench);
+        bench.run(&data(bench, 0, b"12345").frame()).sent();
+        let before = bench.plane.flow(bench.key()).expect("the flow");
+        for (seq, ack) in [(17 << 20, 0), (0, 17 << 20), (1 << 30, 1 << 30), (0, 1 << 31), (0xfe00_0000, 100)]
+        {
+            let mut forged = data(bench, 5, b"x").flags(FIN | ACK);
+            (forged.seq, forged.ack) = (forged.seq.wrapping_add(seq), forged.ack.wrapping_add(ack));
+            is_forwarded(&bench.run(&forged.frame()).sent(), &forged);
+        }
+        let after = bench.plane.flow(bench.key()).expect("the flow");
+        let noted =
+            |flow: crate::abi::Flow| (flow.last_seq, flow.last_ack, flow.flags, flow.requests, flow.seen_ns);
+        assert_eq!((noted(after), bench.counter("implausible")), (noted(before), 5));
+        // A client that has had 15 MB acknowledged at once, and has sent as much, unseen.
+        let mut next = data(bench, 15 << 20, b"x");
+        next.ack = next.ack.wrapping_add(15 << 20);
+        bench.run(&next.frame()).sent();
+        let after = bench.plane.flow(bench.key()).expect("the flow");
+        assert_eq!((after.last_ack, after.flags), (next.ack, flow_flag::ACKED));
+        // The number that is not known is believed.
+        bench.plane.remove_flow(bench.key()).expect("removed");
+        bench.plane.put_flow_seen(bench.key(), FlowTo::Node(7), next.seq, 0).expect("a flow");
+        bench.run(&next.frame()).sent();
+        assert_eq!(bench.plane.flow(bench.key()).expect("the flow").last_ack, next.ack);
+    });
+}
+
+/// Samples of later requests leave room in the ring for first packets.
+#[test]
+fn samples_do_not_crowd_out_first_packets() {
+    everywhere(all_on(), |bench| {
+        to_node(bench);
+        for at in 0..3000_u32 {
+            bench.run(&data(bench, at, &[b'x'; 1000]).frame()).sent();
+        }
+        assert!(bench.counter("later_skipped") > 0);
+        assert!(bench.counter("punted") >= 10, "some are shown");
+        for port in 1..=20 {
+            let mut first = data(bench, 0, &[b'x'; 1000]);
+            first.from.set_port(port);
+            first = first.opened(KEYS[0], 0);
+            assert_eq!(bench.run(&first.frame()), Fate::Dropped);
+        }
+        assert_eq!(bench.counter("punt_lost"), 0);
     });
 }

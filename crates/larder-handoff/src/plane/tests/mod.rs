@@ -8,6 +8,7 @@ mod packet;
 mod reply;
 mod sources;
 mod speed;
+mod stray;
 mod tunnel;
 
 use super::{Attach, Link, Plane, PlaneConfig, PlaneEvent, ServiceSpec};
@@ -77,7 +78,7 @@ pub(super) fn config(name: &str) -> PlaneConfig {
 }
 
 pub(super) fn all_on() -> ServiceSpec {
-    ServiceSpec { cookie: true, fast: true, tags: true, grace: true, closed: false, mss: 1400 }
+    ServiceSpec { cookie: true, fast: true, tags: true, grace: true, resets: false, closed: false, mss: 1400 }
 }
 
 impl Bench {
@@ -111,6 +112,14 @@ impl Bench {
     pub(super) fn run(&self, frame: &[u8]) -> Fate {
         let tc = self.plane.attached() == Attach::Tc;
         self.run_program(if tc { "front_tc" } else { "front_xdp" }, tc, frame)
+    }
+
+    /// Runs it that often on a frame, as fast as the kernel can.
+    pub(super) fn run_often(&self, frame: &[u8], times: u32) {
+        let name = if self.plane.attached() == Attach::Tc { "front_tc" } else { "front_xdp" };
+        let input = ProgramInput { data_in: Some(frame), repeat: times, ..Default::default() };
+        let program = self.plane.programs.program(name).expect("a program");
+        program.test_run(input).expect("it runs");
     }
 
     pub(super) fn run_egress(&self, frame: &[u8]) -> Fate {
