@@ -75,6 +75,30 @@ fn the_end_is_told_once() {
     });
 }
 
+/// A client that has ended its side says by what it acknowledges whether the node goes on sending.
+#[test]
+fn a_client_that_goes_on_acknowledging_is_told() {
+    everywhere(all_on(), |bench| {
+        to_node(bench);
+        let acks = |bytes: u32, flags| {
+            let mut packet = data(bench, 5, b"").flags(flags);
+            packet.ack = packet.ack.wrapping_add(bytes);
+            packet.frame()
+        };
+        bench.run(&data(bench, 0, b"12345").frame()).sent();
+        bench.run(&acks(1_000, FIN | ACK)).sent();
+        let flags = flow_flag::CLIENT_FIN | flow_flag::ACKED;
+        assert_eq!(bench.told(), [Told::Ended { node: 7, flags }]);
+        // The node's FIN has a number, and ends the connection.
+        bench.run(&acks(1_001, ACK)).sent();
+        assert_eq!(bench.told(), []);
+        for bytes in [2_000, 3_000] {
+            bench.run(&acks(bytes, ACK)).sent();
+        }
+        assert_eq!(bench.told(), [Told::Woke { node: 7 }]);
+    });
+}
+
 /// A RST from somebody who does not see the connection reaches the node, which ignores it, and ends nothing here.
 #[test]
 fn a_blind_reset_is_no_end() {
