@@ -13,7 +13,8 @@ use super::config::HandoffConfig;
 use super::counts::Counts;
 use super::fabric::{Fabric, Reusable, To, Told};
 use super::first::{self, Asked, First};
-use super::held::{Holding, Wait};
+use super::gates::Reservations;
+use super::held::{Held, Holding, Wait};
 use super::learned::Learned;
 use super::mechanism::{Delivery, Facts, Mechanism, Speaks, Why};
 use super::passing::AllPassing;
@@ -28,7 +29,7 @@ use larder_core::{Decision, NodeId, Reason, Refusal, Request, RouteId, ServiceCl
 use larder_handoff::FlowKey;
 use larder_handoff::abi::{flow_flag, flow_state};
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -85,6 +86,11 @@ pub(crate) struct Edge {
     placed: Mutex<HashMap<FlowKey, Placed>>,
     /// Connections on their way from one node to another.
     pub(super) passing: Mutex<AllPassing>,
+    /// Held connections that are to be decided, each once.
+    due: Mutex<VecDeque<FlowKey>>,
+    pub(super) reserved: Reservations,
+    /// What is counted is read and written to the gates by one thread at a time.
+    pub(super) writing_gates: Mutex<()>,
     pub(super) learned: Learned,
     pub(crate) counts: Counts,
 }
@@ -123,6 +129,9 @@ impl Edge {
             holding: Mutex::default(),
             placed: Mutex::default(),
             passing: Mutex::default(),
+            due: Mutex::default(),
+            reserved: Reservations::default(),
+            writing_gates: Mutex::default(),
             learned,
             counts: Counts::default(),
         }
@@ -131,20 +140,31 @@ impl Edge {
     /// Takes what the plane has told. What a flood leaves for later is taken with the next tick.
     pub(super) fn drain(self: &Arc<Self>, shared: &Arc<Shared>) {
         for _ in 0..DRAINS_MAX {
-            if self.fabric.told(&mut |told| self.take(shared, told)) == 0 {
+            let count = self.fabric.told(&mut |told| self.note(shared, told));
+            self.decide_due(shared);
+            if count == 0 {
                 break;
             }
         }
     }
 
-    /// Takes one event.
-    pub(super) fn take(self: &Arc<Self>, shared: &Arc<Shared>, told: Told<'_>) {
+    /// Takes one event. Decisions are left to [`Edge::decide_due`]: connections that the plane has opened by itself may stand
+    /// behind it, and count before.
+    pub(super) fn note(self: &Arc<Self>, shared: &Arc<Shared>, told: Told<'_>) {
         match told {
             Told::Punt { key, first, head, packet } => self.punt(shared, key, first.then_some(head), packet),
             Told::Opened { key, reused } => self.opened(shared, key, reused),
             Told::Later { key, packet } => self.later(shared, key, packet),
             Told::Woke { key, node } => self.woke(shared, key, node),
             Told::Ended { key, flags } => self.client_ended(shared, key, flags),
+        }
+    }
+
+    /// Decides what is due.
+    pub(super) fn decide_due(self: &Arc<Self>, shared: &Arc<Shared>) {
+        loop {
+            let Some(key) = lock(&self.due).pop_front() else { return };
+            self.consider(shared, key);
         }
     }
 
@@ -158,11 +178,18 @@ impl Edge {
         held.head = head;
         held.push(packet);
         let generation = held.generation;
-        drop(holding);
-        if full {
-            return self.here(shared, key, generation, Delivery::relay(Why::HoldFull), None);
+        if !full {
+            return self.make_due(key, held);
         }
-        self.consider(shared, key);
+        drop(holding);
+        self.here(shared, key, generation, Delivery::relay(Why::HoldFull), None);
+    }
+
+    /// What was already due stays where it is in the order.
+    fn make_due(&self, key: FlowKey, held: &mut Held) {
+        if !std::mem::replace(&mut held.due, true) {
+            lock(&self.due).push_back(key);
+        }
     }
 
     /// A further packet of a held connection.
@@ -170,12 +197,7 @@ impl Edge {
         let mut holding = lock(&self.holding);
         if let Some(held) = holding.get_mut(key) {
             held.push(packet);
-            let decides = held.wait != Wait::Admission;
-            drop(holding);
-            if decides {
-                self.consider(shared, key);
-            }
-            return;
+            return self.make_due(key, held);
         }
         // It was handed over before the decision took effect in the plane; the lock is kept by whoever makes it do so.
         let flow = self.fabric.flow(key);
@@ -199,10 +221,11 @@ impl Edge {
 
     /// Reads what a held connection asks for, and asks the dispatcher.
     fn consider(self: &Arc<Self>, shared: &Arc<Shared>, key: FlowKey) {
-        let (bytes, head, generation) = match lock(&self.holding).get_mut(key) {
-            Some(held) => (held.bytes(), held.head, held.generation),
-            None => return,
-        };
+        let mut holding = lock(&self.holding);
+        // What has been asked for waits for its answer.
+        let Some(held) = holding.undecided(key) else { return };
+        let (bytes, head, generation) = (held.bytes(), held.head, held.generation);
+        drop(holding);
         let speaks = match first::read(&bytes) {
             First::Http(asked) => return self.asked(shared, (key, generation), &asked, head),
             First::Tls(name) => return self.hello(shared, (key, generation), &name),
@@ -224,9 +247,7 @@ impl Edge {
             let (edge, shared, generation) = (self.clone(), shared.clone(), held.generation);
             tokio::spawn(async move {
                 tokio::time::sleep(edge.config.header_wait).await;
-                let waits = |held: &&mut super::held::Held| {
-                    held.generation == generation && held.wait == Wait::Header
-                };
+                let waits = |held: &&mut Held| held.generation == generation && held.wait == Wait::Header;
                 let still = lock(&edge.holding).get_mut(key).filter(waits).is_some();
                 if still {
                     edge.here(&shared, key, generation, Delivery::relay(Why::Incomplete), None);
@@ -281,7 +302,11 @@ impl Edge {
             return self.here(shared, key, pending.generation, delivery, None);
         }
         let mut lease = Lease::new(shared.clone());
-        match lease.arrive(shared.clock.now(), pending.request) {
+        let reserved = self.reserve(shared);
+        self.catch_up(shared);
+        let arrived = lease.arrive(shared.clock.now(), pending.request);
+        drop(reserved);
+        match arrived {
             Ok(Some(decision)) => self.settle(shared, pending, lease, Ok(decision)),
             Ok(None) => {
                 if let Some(held) = lock(&self.holding).get_mut(key) {
@@ -306,6 +331,10 @@ impl Edge {
         outcome: Result<Decision, Refusal>,
     ) {
         let Pending { key, generation, request, speaks, text, head } = pending;
+        if let Ok(decision) = &outcome {
+            // Before anything can be used again.
+            self.set_bases(shared, decision.node);
+        }
         let Ok(decision) = outcome else {
             // The relay asks again and answers with the refusal, or has better luck.
             return self.here(shared, key, generation, Delivery::relay(Why::Refused), None);
@@ -443,11 +472,13 @@ impl Edge {
 
     /// The fast path has opened a connection.
     fn opened(&self, shared: &Arc<Shared>, key: FlowKey, reused: Reusable) {
-        self.peers.count_opened(reused.node);
         let class = ServiceClass::ALL.get(usize::from(reused.class)).copied().unwrap_or(ServiceClass::N);
         let request = Request::new(reused.target).with_route(RouteId(reused.route)).with_class(class);
         let mut lease = Lease::new(shared.clone());
-        if !lease.reuse(shared.clock.now(), request, reused.node) {
+        let counted = lease.reuse(shared.clock.now(), request, reused.node);
+        // Afterwards, so that a gate that is set in between counts it twice and not never.
+        self.peers.count_opened(reused.node);
+        if !counted {
             return;
         }
         let decision = Decision { node: reused.node, reason: Reason::Reuse };
@@ -463,6 +494,7 @@ impl Edge {
             && handed.decision.node == node
         {
             handed.idle = !handed.lease.reuse(shared.clock.now(), handed.request, node);
+            self.set_bases(shared, node);
         }
     }
 

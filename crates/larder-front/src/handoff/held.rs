@@ -17,6 +17,8 @@ pub(crate) struct Held {
     /// The fast path's hash of its head.
     pub(crate) head: Option<u64>,
     pub(crate) wait: Wait,
+    /// It is among those that are to be decided.
+    pub(crate) due: bool,
     /// Tells it from an earlier one of the same addresses.
     pub(crate) generation: u64,
 }
@@ -103,6 +105,13 @@ pub(crate) struct Holding {
 impl Holding {
     pub(crate) fn get_mut(&mut self, key: FlowKey) -> Option<&mut Held> {
         self.by_key.get_mut(&key)
+    }
+
+    /// One that is due no more, unless it has been decided already.
+    pub(crate) fn undecided(&mut self, key: FlowKey) -> Option<&mut Held> {
+        let held = self.by_key.get_mut(&key)?;
+        held.due = false;
+        (held.wait != Wait::Admission).then_some(held)
     }
 
     /// A connection begins to wait; whatever an earlier one of the same addresses has left is dropped.

@@ -2,7 +2,7 @@
 //!
 //! [`mechanism`] has the rule that chooses; `edge` asks the dispatcher for connections that the forwarding plane
 //! holds; `table` keeps what handed-off connections hold; `peers` talks to the nodes; `sweep` keeps counts and ends
-//! exact; `fabric` is the machine.
+//! exact; `gates` bounds what the plane opens by itself; `fabric` is the machine.
 
 mod config;
 mod counts;
@@ -10,6 +10,7 @@ mod edge;
 mod entrance;
 mod fabric;
 mod first;
+mod gates;
 mod held;
 mod keyring;
 mod learned;

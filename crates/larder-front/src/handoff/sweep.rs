@@ -1,4 +1,4 @@
-//! Regular work: gates, keys, idle and forgotten connections, dead nodes.
+//! Regular work: idle and forgotten connections, dead nodes.
 
 use super::edge::{Edge, Started, lock};
 use super::fabric::To;
@@ -8,7 +8,6 @@ use crate::lease::Lease;
 use crate::metrics::HandedEnd;
 use crate::switch::Shared;
 use larder_core::dispatch::Served;
-use larder_core::nodes::GroupId;
 use larder_core::{Decision, NodeId, Reason, Request, TargetId};
 use larder_handoff::FlowKey;
 use larder_handoff::abi::{Flow, flow_flag, flow_state};
@@ -45,31 +44,6 @@ fn silence(now_ns: u64, flow: &Flow) -> Duration {
 }
 
 impl Edge {
-    /// Lets the plane know how loaded nodes are, and up to where it may go by itself.
-    pub(super) fn set_gates(&self, shared: &Shared) {
-        let dispatcher = &shared.dispatcher;
-        let t_high = u64::from(dispatcher.settings().t_high);
-        for row in dispatcher.nodes().rows() {
-            // First what was opened, then the load: a connection counted in between is counted twice for a moment, never not.
-            let seen = self.peers.opened_seen(row.id);
-            let load = dispatcher.nodes().load(row.id);
-            let peer = self.peers.capability(row.id);
-            let shaky = shared
-                .nodes
-                .get(row.id)
-                .is_none_or(|node| node.failures.load(std::sync::atomic::Ordering::Relaxed) > 0);
-            let usable =
-                dispatcher.nodes().is_open(row.id) && peer.up && peer.cookie && peer.linked && !shaky;
-            let limit = u32::try_from(t_high * u64::from(row.weight.milli()) / 1000).unwrap_or(u32::MAX);
-            self.fabric.set_base(Some(row.id), load, seen);
-            self.fabric.set_gate(Some(row.id), limit.max(1), usable);
-        }
-        let seen = self.peers.opened_seen_sum();
-        self.fabric.set_base(None, dispatcher.outstanding_in(GroupId::ALL), seen);
-        let usable = dispatcher.queued_in(GroupId::ALL) == 0 && self.config.fast;
-        self.fabric.set_gate(None, dispatcher.admission_limit(), usable);
-    }
-
     /// Looks at the connections that count at their nodes: those that rest, and those that the plane has forgotten.
     pub(super) fn review(self: &Arc<Self>, shared: &Arc<Shared>) {
         let now_ns = self.fabric.now_ns();
@@ -162,6 +136,7 @@ impl Edge {
         if let Some(before) = before {
             self.finish(shared, key, before, End::Replaced);
         }
+        self.set_bases(shared, node);
     }
 
     /// Holds the table against what a node says it has: what it does not have has ended there.

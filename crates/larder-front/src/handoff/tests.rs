@@ -13,7 +13,7 @@ use larder_handoff::abi::{self, flow_flag, flow_state};
 use larder_handoff::channel::identity::Identity;
 use larder_handoff::channel::message::{Hello, Keys};
 use larder_handoff::{CookieKey, FlowKey};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -34,6 +34,20 @@ struct Notes {
     gates: BTreeMap<Option<NodeId>, (u32, bool)>,
     /// Connections known, and those of the fast path among them.
     bases: BTreeMap<Option<NodeId>, (u32, u32)>,
+    /// Those when the latest flow was entered.
+    bases_then: BTreeMap<Option<NodeId>, (u32, u32)>,
+    /// What there is to tell, in order; connections opened are counted as soon as they stand here.
+    to_tell: VecDeque<Tale>,
+    opened: u32,
+    /// To stand there once the plane was asked for the first time.
+    late: VecDeque<Tale>,
+}
+
+/// Something to tell later.
+#[derive(Clone, Copy, Debug)]
+enum Tale {
+    Punt(FlowKey),
+    Opened(FlowKey, Reusable),
 }
 
 #[derive(Clone, Debug, Default)]
@@ -43,6 +57,7 @@ impl Fabric for Paper {
     fn put_flow(&self, key: FlowKey, to: To) -> io::Result<()> {
         let mut notes = lock(&self.0);
         let now = notes.now_ns;
+        notes.bases_then = notes.bases.clone();
         notes.flows.insert(key, to);
         notes.seen_ns.insert(key, now);
         Ok(())
@@ -129,12 +144,26 @@ impl Fabric for Paper {
         Vec::new()
     }
 
-    fn told(&self, _visit: &mut dyn FnMut(Told<'_>)) -> usize {
-        0
+    fn told(&self, visit: &mut dyn FnMut(Told<'_>)) -> usize {
+        let tales = std::mem::take(&mut lock(&self.0).to_tell);
+        for tale in &tales {
+            match *tale {
+                Tale::Punt(key) => {
+                    let packet = super::held::tests::frame(1, GET, false);
+                    visit(Told::Punt { key, first: true, head: None, packet: &packet });
+                }
+                Tale::Opened(key, reused) => visit(Told::Opened { key, reused }),
+            }
+        }
+        let mut notes = lock(&self.0);
+        let late = std::mem::take(&mut notes.late);
+        notes.opened += late.iter().filter(|tale| matches!(tale, Tale::Opened(..))).count() as u32;
+        notes.to_tell.extend(late);
+        tales.len()
     }
 
     fn opened(&self, _node: Option<NodeId>) -> u32 {
-        0
+        lock(&self.0).opened
     }
 
     fn begin(&self) -> io::Result<()> {
@@ -167,7 +196,8 @@ impl Bench {
             HandoffConfig { setting: Setting::Auto, identity: Some(identity), ..HandoffConfig::default() };
         change(&mut config);
         let handoff = config.handoff.clone();
-        let shared = Shared::new(config, tokio::sync::mpsc::unbounded_channel().0).expect("a valid config");
+        let mut shared =
+            Shared::new(config, tokio::sync::mpsc::unbounded_channel().0).expect("a valid config");
         let hello = Hello {
             name: "s".to_owned(),
             tag: 0,
@@ -182,12 +212,21 @@ impl Bench {
         let paper = Paper::default();
         let listen = vec![([127, 0, 0, 1], 80).into()];
         let edge = Arc::new(Edge::new(handoff, Box::new(paper.clone()), listen, peers));
+        shared.handoff = Some(edge.clone());
         Self { shared: Arc::new(shared), edge, paper }
     }
 
     pub(super) fn punt(&self, key: FlowKey, first: bool, seq: u32, payload: &[u8]) {
         let packet = super::held::tests::frame(seq, payload, false);
-        self.edge.take(&self.shared, Told::Punt { key, first, head: first.then_some(99), packet: &packet });
+        self.take(Told::Punt { key, first, head: first.then_some(99), packet: &packet });
+    }
+
+    pub(super) fn take(&self, told: Told<'_>) {
+        if matches!(told, Told::Opened { .. }) {
+            self.notes(|notes| notes.opened += 1);
+        }
+        self.edge.note(&self.shared, told);
+        self.edge.decide_due(&self.shared);
     }
 
     pub(super) fn load(&self) -> u32 {
@@ -225,7 +264,7 @@ async fn a_whole_request_goes_to_its_node_and_counts_until_it_ends() {
     // A packet that was handed over before the decision took effect follows the others.
     bench.punt(key(1), false, 7 + GET.len() as u32, b"x");
     assert_eq!(bench.notes(|notes| notes.forwarded.len()), 2);
-    bench.edge.take(&bench.shared, Told::Ended { key: key(1), flags: flow_flag::CLIENT_FIN });
+    bench.take(Told::Ended { key: key(1), flags: flow_flag::CLIENT_FIN });
     assert_eq!(bench.load(), 1, "a half-closed client still waits for its reply");
     bench.edge.node_ended(&bench.shared, key(1), 0, NodeId(1 - node.0));
     assert_eq!(bench.load(), 1, "another node says nothing about it");
@@ -267,7 +306,7 @@ async fn connections_beyond_the_limit_wait_held_and_then_go_on() {
     bench.punt(key(2), true, 1, GET);
     assert_eq!((bench.load(), bench.edge.sizes()), (1, (1, 1, 0)));
     bench.punt(key(2), false, 1 + GET.len() as u32, b"GET ");
-    bench.edge.take(&bench.shared, Told::Ended { key: key(1), flags: flow_flag::CLIENT_RST });
+    bench.take(Told::Ended { key: key(1), flags: flow_flag::CLIENT_RST });
     tokio::time::sleep(Duration::from_millis(1)).await;
     assert_eq!((bench.load(), bench.edge.sizes()), (1, (0, 1, 0)));
     assert!(bench.notes(|notes| matches!(notes.flows[&key(2)], To::Node(_)) && notes.forwarded.len() == 3));
@@ -278,7 +317,7 @@ async fn a_client_that_leaves_while_it_waits_leaves_nothing() {
     let bench = Bench::new(|config| config.settings.admission = Admission::Fixed(1));
     bench.punt(key(1), true, 1, GET);
     bench.punt(key(2), true, 1, GET);
-    bench.edge.take(&bench.shared, Told::Ended { key: key(2), flags: flow_flag::CLIENT_RST });
+    bench.take(Told::Ended { key: key(2), flags: flow_flag::CLIENT_RST });
     bench.edge.node_ended(&bench.shared, key(1), 0, bench.notes(|notes| notes.forwarded[0].0));
     tokio::time::sleep(Duration::from_millis(1)).await;
     assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)));
@@ -329,7 +368,7 @@ async fn what_the_plane_opens_counts_rests_wakes_and_ends() {
     let bench = Bench::new(|_| {});
     bench.punt(key(1), true, 1, GET);
     let reused = bench.notes(|notes| notes.targets[0].1);
-    bench.edge.take(&bench.shared, Told::Opened { key: key(2), reused });
+    bench.take(Told::Opened { key: key(2), reused });
     bench.notes(|notes| {
         notes.flows.insert(key(2), To::Node(reused.node));
     });
@@ -341,8 +380,8 @@ async fn what_the_plane_opens_counts_rests_wakes_and_ends() {
     bench.edge.review(&bench.shared);
     bench.edge.sweep(&bench.shared);
     assert_eq!(bench.notes(|notes| notes.idle.len()), 2, "told once");
-    bench.edge.take(&bench.shared, Told::Woke { key: key(2), node: reused.node });
-    bench.edge.take(&bench.shared, Told::Woke { key: key(2), node: reused.node });
+    bench.take(Told::Woke { key: key(2), node: reused.node });
+    bench.take(Told::Woke { key: key(2), node: reused.node });
     assert_eq!(bench.load(), 1);
     bench.notes(|notes| notes.flows.clear());
     bench.edge.review(&bench.shared);
@@ -396,7 +435,7 @@ async fn the_fast_path_goes_by_loads_and_stops_where_a_node_should_get_nothing()
     let bench = Bench::new(|config| config.settings.admission = Admission::Fixed(2));
     bench.punt(key(1), true, 1, GET);
     let reused = bench.notes(|notes| notes.targets[0].1);
-    bench.edge.take(&bench.shared, Told::Opened { key: key(2), reused });
+    bench.take(Told::Opened { key: key(2), reused });
     let (node, other) = (reused.node, NodeId(1 - reused.node.0));
     let gates = || {
         bench.edge.set_gates(&bench.shared);
@@ -418,4 +457,52 @@ async fn the_fast_path_goes_by_loads_and_stops_where_a_node_should_get_nothing()
     // Whoever waits comes first.
     bench.punt(key(3), true, 1, GET);
     assert!(!gates().0[&None].1, "one waits for its admission");
+}
+
+/// With room for two, one is there, and the plane has opened a second one by itself: before the first packet of a third
+/// came, after it, or while it was being looked at. The third one waits.
+#[tokio::test(start_paused = true)]
+async fn what_the_plane_has_opened_takes_its_place_before_it_is_told() {
+    for order in ["before", "behind", "late"] {
+        let bench = Bench::new(|config| config.settings.admission = Admission::Fixed(2));
+        bench.punt(key(1), true, 1, GET);
+        let reused = bench.notes(|notes| notes.targets[0].1);
+        let (punt, opened) = (Tale::Punt(key(2)), Tale::Opened(key(3), reused));
+        bench.notes(|notes| {
+            match order {
+                "before" => notes.to_tell.extend([opened, punt]),
+                "behind" => notes.to_tell.extend([punt, opened]),
+                _ => {
+                    notes.to_tell.push_back(punt);
+                    notes.late.push_back(opened);
+                }
+            }
+            notes.opened = u32::from(order != "late");
+        });
+        bench.edge.drain(&bench.shared);
+        assert_eq!((bench.load(), bench.edge.sizes()), (2, (1, 2, 0)), "{order}");
+        let (gate, base) = bench.notes(|notes| (notes.gates[&None], notes.bases[&None]));
+        assert_eq!((gate, base), ((2, false), (2, 1)), "{order}: somebody waits");
+    }
+}
+
+/// The gates know of a connection before the plane can forward anything of it, or use its decision again.
+#[tokio::test]
+async fn gates_are_set_before_a_decision_takes_effect() {
+    let bench = Bench::new(|config| config.settings.admission = Admission::Fixed(2));
+    bench.punt(key(1), true, 1, GET);
+    let (node, then) = bench.notes(|notes| (notes.forwarded[0].0, notes.bases_then.clone()));
+    assert_eq!((then[&None], then[&Some(node)]), ((1, 0), (1, 0)));
+    // A relayed request takes a place too, and one that is found in the plane.
+    let mut lease = crate::lease::Lease::new(bench.shared.clone());
+    let request = larder_core::Request::new(larder_core::TargetId(7));
+    assert!(matches!(lease.arrive(bench.shared.clock.now(), request), Ok(Some(_))));
+    assert_eq!(bench.notes(|notes| notes.bases[&None]), (2, 0));
+    bench.notes(|notes| {
+        notes.now_ns = 9_000_000_000;
+        notes.flows.insert(key(5), To::Node(NodeId(1)));
+        notes.seen_ns.insert(key(5), 9_000_000_000);
+    });
+    bench.edge.sweep(&bench.shared);
+    assert_eq!(bench.notes(|notes| notes.bases[&None]), (3, 0));
 }
