@@ -195,6 +195,8 @@ impl Switch {
         if handoff.setting != Setting::Relay {
             let (edge, heard) = Edge::open(handoff, &addresses, nodes_max)?;
             (shared.handoff, ears) = (Some(edge), Some(heard));
+        } else {
+            Edge::leave_nothing(&handoff)?;
         }
         Ok(Self { shared: Arc::new(shared), listeners, addresses, server: Arc::new(server), joined, ears })
     }

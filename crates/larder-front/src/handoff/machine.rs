@@ -73,6 +73,10 @@ impl Machine {
         })?;
         tracing::info!(interface, attached = ?plane.attached(), adopted = plane.adopted(), cookie, "forwarding plane");
         let own = if cookie { Some(Own::open(config, &interface, listen)?) } else { None };
+        if !cookie {
+            // Of a start that had cookies.
+            Guard::clean(&own_name(config))?;
+        }
         let mtu = larder_handoff::neighbour::mtu(&interface)?;
         let spec = ServiceSpec {
             cookie,
@@ -136,7 +140,7 @@ impl Machine {
 impl Own {
     fn open(config: &HandoffConfig, interface: &str, listen: &[SocketAddr]) -> Result<Self, MachineError> {
         let guard = Guard::start(&GuardConfig {
-            name: format!("{}-own", config.name),
+            name: own_name(config),
             interface: interface.to_owned(),
             ring_bytes: 1 << 18,
             conns_max: config.flows_max,
@@ -147,6 +151,25 @@ impl Own {
         }
         Ok(Self { guard, tap: Tap::open(interface)? })
     }
+}
+
+fn own_name(config: &HandoffConfig) -> String {
+    format!("{}-own", config.name)
+}
+
+/// Takes off what a predecessor has left in the kernel, where nobody will be behind it: its programs would go on answering
+/// SYNs, and nobody would accept the connections.
+pub(crate) fn take_off_remains(config: &HandoffConfig) -> Result<(), plane::PlaneError> {
+    if Plane::take_off_remains(&config.name)? {
+        tracing::warn!(
+            name = config.name,
+            "a predecessor's forwarding plane was taken off: what it had handed over is cut"
+        );
+        if let Err(error) = Guard::clean(&own_name(config)) {
+            tracing::warn!(%error, "a predecessor's program for this host's own stack could not be removed");
+        }
+    }
+    Ok(())
 }
 
 /// The largest segment that fits through the way to the nodes.

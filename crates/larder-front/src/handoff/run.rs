@@ -47,6 +47,13 @@ pub enum HandoffError {
     /// The shared secret cannot be read. Fault of the config.
     #[error("handoff.secret: {0}")]
     Secret(#[source] larder_handoff::channel::identity::IdentityError),
+    /// Programs that a predecessor has left would answer clients with nobody behind, and cannot be removed. Fault of this
+    /// process's rights.
+    #[error(
+        "a switch of this name has left programs in the kernel that answer clients, and they cannot be taken off ({0}): \
+         start it with the rights that it had, or remove its directory under the bpffs"
+    )]
+    Remains(#[source] larder_handoff::plane::PlaneError),
     /// No randomness. Fault of the machine.
     #[error("no random secret: {0}")]
     Random(#[source] io::Error),
@@ -61,6 +68,9 @@ impl Edge {
     ) -> Result<(Arc<Self>, Ears), HandoffError> {
         let keyring = Keyring::new(secret(&config)?, config.key_life);
         let (machine, cookie) = machine(&mut config, listen);
+        if machine.is_none() {
+            Self::leave_nothing(&config)?;
+        }
         let plane = machine.as_ref().and_then(|machine| match machine.events() {
             Ok(events) => Some(events),
             Err(error) => {
@@ -95,6 +105,11 @@ impl Edge {
         peers.begin_counting(|node| fabric.opened(node));
         let edge = Arc::new(Self::new(config, fabric, listen.to_vec(), peers));
         Ok((edge, Ears { nodes, plane, keyring }))
+    }
+
+    /// For a switch that moves no connections: nothing of a predecessor that did answers clients any more.
+    pub(crate) fn leave_nothing(config: &HandoffConfig) -> Result<(), HandoffError> {
+        super::machine::take_off_remains(config).map_err(HandoffError::Remains)
     }
 
     /// Connects to a node that takes connections.
@@ -134,7 +149,11 @@ impl Edge {
         let work = async {
             match ring {
                 Some(ring) => self.serve(&shared, &ring, &keyring).await,
-                None => std::future::pending().await,
+                None => {
+                    // Nobody would hear of what is held.
+                    self.fabric.remove();
+                    std::future::pending().await
+                }
             }
         };
         tokio::join!(work, self.clone().hear(shared.clone(), nodes));

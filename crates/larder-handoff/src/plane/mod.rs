@@ -275,6 +275,25 @@ impl Plane {
         removed.map_err(PlaneError::io("remove what is pinned"))
     }
 
+    /// Takes off what an instance that is no more has left, if there is anything; nothing is made or mounted to look for it.
+    /// Gives whether there was. What a running process has stays.
+    ///
+    /// # Errors
+    ///
+    /// Something is there, and rights to remove it are missing.
+    pub fn take_off_remains(name: &str) -> Result<bool, PlaneError> {
+        if !pins::remain(name) {
+            return Ok(false);
+        }
+        match Pins::open(name) {
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(false),
+            pins => {
+                let removed = pins.and_then(|pins| pins.remove_all());
+                removed.map(|()| true).map_err(PlaneError::io("remove what is pinned"))
+            }
+        }
+    }
+
     /// Removes what a crashed instance left. Nothing left is fine.
     ///
     /// # Errors
