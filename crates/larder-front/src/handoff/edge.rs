@@ -23,7 +23,6 @@ use super::table::{End, Handed, Table, Text};
 use crate::lease::Lease;
 use crate::switch::Shared;
 use crate::target::target_key;
-use larder_core::nodes::GroupId;
 use larder_core::rules::{Head, Headers};
 use larder_core::{Decision, NodeId, Reason, Refusal, Request, RouteId, ServiceClass, Time};
 use larder_handoff::FlowKey;
@@ -269,12 +268,8 @@ impl Edge {
         let watched = Watched { asked, looked: Cell::new(false) };
         let request =
             shared.routing.request(&Head::new(asked.method.as_bytes(), target.host, target.path, &watched));
-        let settings = shared.dispatcher.settings_of(request.route);
         // A decision by fields, by turns or by lot is this request's alone.
-        let again = self.config.fast
-            && !watched.looked.get()
-            && settings.policy.is_by_target()
-            && shared.dispatcher.group_of(request.route) == GroupId::ALL;
+        let again = !watched.looked.get() && self.may_reuse(shared, request.route);
         let text = shared.access.is_some().then(|| {
             let text = Text {
                 method: asked.method.into(),

@@ -75,6 +75,8 @@ pub(crate) trait Fabric: Send + Sync + Debug {
     /// `base` connections are known, `seen` of those that the fast path has opened among them.
     fn set_base(&self, node: Option<NodeId>, base: u32, seen: u32);
     fn set_link(&self, node: NodeId, way: &Way, forward: Forward) -> io::Result<()>;
+    /// What is for the node is dropped from now on.
+    fn close_link(&self, node: NodeId) -> io::Result<()>;
     fn set_keys(&self, keys: &[CookieKey; 2], current: usize);
     /// Tells the client of a dead node's connection that it is gone.
     fn reset_client(&self, key: FlowKey) -> io::Result<()>;
@@ -131,6 +133,10 @@ impl Fabric for Nothing {
 
     fn set_link(&self, _node: NodeId, _way: &Way, _forward: Forward) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn close_link(&self, _node: NodeId) -> io::Result<()> {
+        Ok(())
     }
 
     fn set_keys(&self, _keys: &[CookieKey; 2], _current: usize) {}

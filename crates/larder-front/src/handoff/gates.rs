@@ -10,8 +10,8 @@
 
 use super::edge::Edge;
 use crate::switch::Shared;
-use larder_core::NodeId;
 use larder_core::nodes::GroupId;
+use larder_core::{NodeId, RouteId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::SeqCst, fence};
 
@@ -92,10 +92,29 @@ impl Edge {
         self.set_sum(shared);
     }
 
+    /// T_high at the gates, which stand for nodes and not for routes: the least of those in force on routes whose decisions
+    /// may be used again, so that none of them is exceeded.
+    fn t_high(&self, shared: &Shared) -> u32 {
+        let dispatcher = &shared.dispatcher;
+        let routes = (0..dispatcher.routes()).filter_map(|route| u16::try_from(route).ok()).map(RouteId);
+        let highs = routes
+            .filter(|route| self.may_reuse(shared, *route))
+            .map(|route| dispatcher.thresholds_of(route).1);
+        highs.min().unwrap_or(1)
+    }
+
+    /// Whether decisions of a route may be used again: not where each request has a turn or a lot of its own, and not where
+    /// a part of the nodes has an S of its own, for which there is no gate.
+    pub(super) fn may_reuse(&self, shared: &Shared, route: RouteId) -> bool {
+        self.config.fast
+            && shared.dispatcher.settings_of(route).policy.is_by_target()
+            && shared.dispatcher.group_of(route) == GroupId::ALL
+    }
+
     /// Lets the plane know how loaded nodes are, and up to where it may go by itself.
     pub(super) fn set_gates(&self, shared: &Shared) {
         let dispatcher = &shared.dispatcher;
-        let t_high = u64::from(dispatcher.settings().t_high);
+        let t_high = u64::from(self.t_high(shared));
         for row in dispatcher.nodes().rows() {
             let peer = self.peers.capability(row.id);
             let shaky = shared.nodes.get(row.id).is_none_or(|node| node.failures.load(Relaxed) > 0);

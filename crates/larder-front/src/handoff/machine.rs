@@ -299,6 +299,10 @@ impl Fabric for Machine {
         self.plane.set_link(node.0, Some(&link)).map_err(io::Error::other)
     }
 
+    fn close_link(&self, node: NodeId) -> io::Result<()> {
+        self.plane.set_link(node.0, None).map_err(io::Error::other)
+    }
+
     fn set_keys(&self, keys: &[CookieKey; 2], current: usize) {
         // Believed here before cookies are made with them.
         let own = self.own.as_ref().map_or(Ok(()), |own| own.guard.set_keys(keys));

@@ -1,7 +1,8 @@
 //! Delivering connections without standing in between: the edge of the switch.
 //!
 //! [`mechanism`] has the rule that chooses; `edge` asks the dispatcher for connections that the forwarding plane
-//! holds; `table` keeps what handed-off connections hold; `peers` talks to the nodes; `sweep` keeps counts and ends
+//! holds; `table` keeps what handed-off connections hold; `peers` talks to the nodes, whose
+//! places are in `slots`; `sweep` keeps counts and ends
 //! exact; `gates` bounds what the plane opens by itself; `fabric` is the machine.
 
 mod config;
@@ -21,6 +22,7 @@ mod moving;
 mod passing;
 mod peers;
 mod run;
+mod slots;
 mod splice;
 mod sweep;
 mod table;

@@ -63,6 +63,8 @@ pub(crate) struct Capability {
 #[derive(Debug, Default)]
 struct Slot {
     bits: AtomicU8,
+    /// Of [`COOKIE`] and [`REPAIR`], those that the node's host can; whether it does so for us is for it to accept.
+    able: AtomicU8,
     /// Connections opened by the fast path that the dispatcher has been told of.
     opened_seen: AtomicU32,
     channel: Mutex<Option<NodeChannel>>,
@@ -77,6 +79,15 @@ struct Slot {
     asked: AtomicU64,
     /// Lists it has ended since its channel came up. The first one it sends unasked.
     lists: AtomicU64,
+    /// The node has left, and finishes what it has.
+    left: Mutex<Option<Left>>,
+}
+
+/// A node that has left.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Left {
+    /// Since when its channel is down.
+    pub(super) silent: Option<Time>,
 }
 
 /// What became of a socket on its way to a node.
@@ -150,6 +161,7 @@ impl Peers {
     #[cfg(test)]
     pub(super) fn set_bits(&self, node: NodeId, bits: u8) {
         if let Some(slot) = self.slot(node) {
+            slot.able.store(bits & (COOKIE | REPAIR), Relaxed);
             slot.bits.store(bits, Relaxed);
         }
     }
@@ -175,12 +187,25 @@ impl Peers {
         (hello.tag, hello.tunnel) = (tag(node), tunnel);
         let channel = NodeChannel::start(peer, identity, hello, Timing::default(), self.sink.clone());
         *lock(&slot.channel) = Some(channel);
+        *lock(&slot.left) = None;
     }
 
-    /// Ends the channel to a node that has left.
-    pub(crate) fn unwatch(&self, node: NodeId) {
+    /// Looks at what is known of a node's leave.
+    pub(super) fn with_left<R>(&self, node: NodeId, look: impl FnOnce(&mut Option<Left>) -> R) -> Option<R> {
+        self.slot(node).map(|slot| look(&mut lock(&slot.left)))
+    }
+
+    /// The nodes that have left and finish what they have.
+    pub(super) fn leaving(&self) -> Vec<NodeId> {
+        let left = (0..).zip(&self.slots).filter(|(_, slot)| lock(&slot.left).is_some());
+        left.map(|(index, _)| NodeId(index)).collect()
+    }
+
+    /// Ends the channel to a node that has left, and has nothing any more.
+    pub(super) fn unwatch(&self, node: NodeId) {
         if let Some(slot) = self.slot(node) {
             *lock(&slot.channel) = None;
+            *lock(&slot.left) = None;
             slot.bits.store(0, Relaxed);
         }
     }
@@ -358,17 +383,11 @@ impl Edge {
             tokio::runtime::RuntimeFlavor::CurrentThread => link(),
             _ => tokio::task::block_in_place(link),
         };
-        let accepted = takes(&welcome.accepted, self.services.len());
-        let mut bits = UP;
-        for (bit, holds) in [
-            (COOKIE, welcome.cookie && accepted),
-            (REPAIR, welcome.repair && accepted),
-            (LINKED, linked),
-            (LATERAL, welcome.lateral),
-        ] {
-            bits |= if holds { bit } else { 0 };
-        }
-        slot.bits.store(bits, Relaxed);
+        let bit = |bit: u8, holds: bool| if holds { bit } else { 0 };
+        slot.able.store(bit(COOKIE, welcome.cookie) | bit(REPAIR, welcome.repair), Relaxed);
+        slot.bits.store(UP | bit(LINKED, linked) | bit(LATERAL, welcome.lateral), Relaxed);
+        self.accepted(node, &welcome.accepted);
+        let bits = slot.bits.load(Relaxed);
         tracing::info!(
             node = name.as_deref(),
             agent = welcome.name,
@@ -385,6 +404,16 @@ impl Edge {
         slot.lists.store(0, Relaxed);
         // The answer says which connections are there, and so which are not.
         self.peers.ask(slot);
+    }
+
+    /// What a node's host can it does for us while it takes what it was told last; it may refuse now and take the next.
+    pub(super) fn accepted(&self, node: NodeId, accepted: &Accepted) {
+        let Some(slot) = self.peers.slot(node) else { return };
+        if takes(accepted, self.services.len()) {
+            slot.bits.fetch_or(slot.able.load(Relaxed), Relaxed);
+        } else {
+            slot.bits.fetch_and(!(COOKIE | REPAIR), Relaxed);
+        }
     }
 
     fn link(&self, shared: &Shared, node: NodeId, welcome: &Welcome) -> bool {
@@ -415,13 +444,7 @@ impl Edge {
                 }
             }
             FromNode::Live(live) => self.node_lives(shared, node, live),
-            FromNode::Accepted(accepted) => {
-                if let Some(slot) = self.peers.slot(node)
-                    && !takes(&accepted, self.services.len())
-                {
-                    slot.bits.fetch_and(!(COOKIE | REPAIR), Relaxed);
-                }
-            }
+            FromNode::Accepted(accepted) => self.accepted(node, &accepted),
             FromNode::Restored { id } => self.peers.answer(node, id, Arrived::Restored),
             FromNode::Refused { id, why, detail } => {
                 self.peers.answer(node, id, Arrived::Refused(format!("{why:?}: {detail}")));

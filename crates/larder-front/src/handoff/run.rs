@@ -152,7 +152,7 @@ impl Edge {
                 None => {
                     // Nobody would hear of what is held.
                     self.fabric.remove();
-                    std::future::pending().await
+                    std::future::pending::<()>().await;
                 }
             }
         };

@@ -100,6 +100,7 @@ impl Edge {
                 self.adopt(shared, key, flow);
             }
         }
+        self.sweep_left(shared, shared.clock.now());
     }
 
     /// Whether nothing is under way on a connection: the client has had something of the latest reply and no packet has come
@@ -185,7 +186,7 @@ impl Edge {
     }
 
     /// The node does not have the connection any more: the client is told.
-    fn lose(&self, shared: &Shared, key: FlowKey) {
+    pub(super) fn lose(&self, shared: &Shared, key: FlowKey) {
         if let Err(error) = self.fabric.reset_client(key) {
             tracing::debug!(%error, %key, "a client could not be told that its connection is gone");
         }
