@@ -16,10 +16,11 @@ use super::first::{self, Asked, First};
 use super::gates::Reservations;
 use super::held::{Held, Holding, Wait};
 use super::learned::Learned;
-use super::mechanism::{Delivery, Facts, Mechanism, Speaks, Why};
+use super::mechanism::{Delivery, Mechanism, Speaks, Why};
 use super::passing::AllPassing;
 use super::peers::Peers;
-use super::table::{End, Handed, Table, Text};
+use super::table::{End, Handed, Table};
+use super::text::Text;
 use crate::lease::Lease;
 use crate::switch::Shared;
 use crate::target::target_key;
@@ -47,7 +48,7 @@ const DRAINS_MAX: usize = 8;
 pub(crate) struct Placed {
     pub(crate) delivery: Delivery,
     /// What the dispatcher said, if it was asked.
-    pub(crate) started: Option<Started>,
+    pub(crate) outcome: Option<Outcome>,
     since: Time,
 }
 
@@ -58,6 +59,9 @@ pub(crate) struct Started {
     pub(crate) request: Request,
     pub(crate) decision: Decision,
 }
+
+/// What the dispatcher has said of a request.
+pub(crate) type Outcome = Result<Started, Refusal>;
 
 /// What is known of a connection whose decision is being made.
 #[derive(Debug)]
@@ -175,11 +179,23 @@ impl Edge {
         let full = holding.len() >= self.config.hold_max;
         let held = holding.begin(key);
         held.head = head;
-        held.push(packet);
-        let generation = held.generation;
-        if !full {
+        self.keep(shared, holding, (key, packet), full);
+    }
+
+    /// Keeps a packet of a connection that is held, for a decision; one too many goes to this host's own stack, with all
+    /// that is held of its connection.
+    fn keep(
+        &self,
+        shared: &Shared,
+        mut holding: MutexGuard<'_, Holding>,
+        (key, packet): (FlowKey, &[u8]),
+        full: bool,
+    ) {
+        let Some((held, room)) = holding.push(key, packet) else { return };
+        if room && !full {
             return self.make_due(key, held);
         }
+        let generation = held.generation;
         drop(holding);
         self.here(shared, key, generation, Delivery::relay(Why::HoldFull), None);
     }
@@ -194,9 +210,8 @@ impl Edge {
     /// A further packet of a held connection.
     fn more(self: &Arc<Self>, shared: &Arc<Shared>, key: FlowKey, packet: &[u8]) {
         let mut holding = lock(&self.holding);
-        if let Some(held) = holding.get_mut(key) {
-            held.push(packet);
-            return self.make_due(key, held);
+        if holding.get_mut(key).is_some() {
+            return self.keep(shared, holding, (key, packet), false);
         }
         // It was handed over before the decision took effect in the plane; the lock is kept by whoever makes it do so.
         let flow = self.fabric.flow(key);
@@ -271,16 +286,14 @@ impl Edge {
         // A decision by fields, by turns or by lot is this request's alone.
         let again = !watched.looked.get() && self.may_reuse(shared, request.route);
         let text = shared.access.is_some().then(|| {
-            let text = Text {
-                method: asked.method.into(),
-                target: asked.target.into(),
-                host: asked.host.into(),
-                http10: asked.minor == 0,
-            };
-            self.learned.text(request.target, text)
+            let text = self.learned.texts.of(asked)?;
+            Some(self.learned.text(request.target, text))
         });
         let head = head.filter(|_| again);
-        self.decide(shared, Pending { key, generation, request, speaks: Speaks::Http1, text, head });
+        self.decide(
+            shared,
+            Pending { key, generation, request, speaks: Speaks::Http1, text: text.flatten(), head },
+        );
     }
 
     /// A ClientHello that is passed through: its server name stands for all it will ask for.
@@ -326,17 +339,20 @@ impl Edge {
         outcome: Result<Decision, Refusal>,
     ) {
         let Pending { key, generation, request, speaks, text, head } = pending;
-        if let Ok(decision) = &outcome {
-            // Before anything can be used again.
-            self.set_bases(shared, decision.node);
-        }
-        let Ok(decision) = outcome else {
-            // The relay asks again and answers with the refusal, or has better luck.
-            return self.here(shared, key, generation, Delivery::relay(Why::Refused), None);
+        let decision = match outcome {
+            Ok(decision) => decision,
+            // The relay answers with the refusal.
+            Err(refusal) => {
+                let delivery = Delivery::relay(Why::Refused);
+                return self.here(shared, key, generation, delivery, Some(Err(refusal)));
+            }
         };
+        // Before anything can be used again.
+        self.set_bases(shared, decision.node);
         let delivery = self.delivery(shared, request, decision.node, speaks, false);
         if delivery.mechanism != Mechanism::Cookie {
-            return self.here(shared, key, generation, delivery, Some(Started { lease, request, decision }));
+            let started = Started { lease, request, decision };
+            return self.here(shared, key, generation, delivery, Some(Ok(started)));
         }
         let mut holding = lock(&self.holding);
         let Some(held) = holding.take(key, Some(generation)) else { return };
@@ -384,7 +400,7 @@ impl Edge {
         key: FlowKey,
         generation: u64,
         delivery: Delivery,
-        started: Option<Started>,
+        outcome: Option<Outcome>,
     ) {
         let mut holding = lock(&self.holding);
         let Some(held) = holding.take(key, Some(generation)) else { return };
@@ -392,7 +408,7 @@ impl Edge {
         let mut placed = lock(&self.placed);
         // Beyond that the accept loop decides anew.
         if placed.len() < PLACED_MAX || placed.contains_key(&key) {
-            placed.insert(key, Placed { delivery, started, since: now });
+            placed.insert(key, Placed { delivery, outcome, since: now });
         }
         drop(placed);
         if let Err(error) = self.fabric.put_flow(key, To::Here) {
@@ -416,53 +432,6 @@ impl Edge {
             any && listen.port() == local.port()
         };
         u16::try_from(self.services.iter().position(same)?).ok()
-    }
-
-    /// What the rule sees before a node is known.
-    pub(super) fn facts(&self, speaks: Speaks, accepted: bool) -> Facts {
-        Facts {
-            setting: self.config.setting,
-            speaks,
-            accepted,
-            channel: false,
-            node_cookie: false,
-            node_repair: false,
-            node_failures: 0,
-            reply_bytes: None,
-            repair_bytes_min: self.config.repair_bytes_min,
-            locality_lost: false,
-        }
-    }
-
-    /// The same for a request of a known route, whose own word counts.
-    pub(super) fn facts_of(&self, shared: &Shared, route: RouteId, speaks: Speaks, accepted: bool) -> Facts {
-        let facts = self.facts(speaks, accepted);
-        Facts { setting: shared.routing.of(route).mechanism.unwrap_or(facts.setting), ..facts }
-    }
-
-    /// What the rule says of a request that goes to `node`.
-    pub(crate) fn delivery(
-        &self,
-        shared: &Shared,
-        request: Request,
-        node: NodeId,
-        speaks: Speaks,
-        accepted: bool,
-    ) -> Delivery {
-        let peer = self.peers.capability(node);
-        let failures =
-            shared.nodes.get(node).map_or(0, |node| node.failures.load(std::sync::atomic::Ordering::Relaxed));
-        let facts = Facts {
-            channel: peer.up,
-            node_cookie: peer.cookie && peer.linked,
-            node_repair: peer.repair && peer.linked,
-            node_failures: failures,
-            reply_bytes: self.learned.reply_bytes(request.target),
-            locality_lost: !peer.lateral
-                && self.learned.locality_lost(request.route, self.config.locality_lost_max),
-            ..self.facts_of(shared, request.route, speaks, accepted)
-        };
-        facts.choose()
     }
 
     /// The fast path has opened a connection.

@@ -5,6 +5,7 @@
 //! places are in `slots`; `sweep` keeps counts and ends
 //! exact; `gates` bounds what the plane opens by itself; `fabric` is the machine.
 
+mod choice;
 mod config;
 mod counts;
 mod edge;
@@ -28,6 +29,7 @@ mod sweep;
 mod table;
 #[cfg(test)]
 mod tests;
+mod text;
 mod whereabouts;
 
 pub use config::{Forward, HandoffConfig, NodeHandoff};
@@ -36,7 +38,7 @@ pub use peers::HandoffStatus;
 
 pub use run::HandoffError;
 
-pub(crate) use edge::{Edge, Started};
+pub(crate) use edge::{Edge, Outcome, Started};
 pub(crate) use entrance::Entered;
 pub(crate) use run::Ears;
 

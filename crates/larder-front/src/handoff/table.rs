@@ -6,20 +6,12 @@
 
 use super::edge::Started;
 use super::mechanism::Delivery;
+use super::text::Text;
 use crate::lease::Lease;
 use larder_core::{Decision, NodeId, Request, Time};
 use larder_handoff::FlowKey;
 use std::collections::HashMap;
 use std::sync::Arc;
-
-/// What a log line says of a request that was handed off.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Text {
-    pub(crate) method: Box<str>,
-    pub(crate) target: Box<str>,
-    pub(crate) host: Box<[u8]>,
-    pub(crate) http10: bool,
-}
 
 /// One connection.
 #[derive(Debug)]

@@ -5,13 +5,14 @@ mod slots;
 
 use super::config::{Forward, HandoffConfig, NodeHandoff};
 use super::edge::{Edge, lock};
+use super::entrance::Entered;
 use super::fabric::{Fabric, Reusable, To, Told, Way};
 use super::mechanism::{Mechanism, Setting};
 use super::peers::{Peers, UP_FOR_TESTS};
 use crate::config::{NodeEntry, SwitchConfig};
 use crate::switch::Shared;
 use larder_core::dispatch::Admission;
-use larder_core::{NodeId, NodeSpec, PolicyKind, Settings};
+use larder_core::{NodeId, NodeSpec, PolicyKind, Refusal, Settings};
 use larder_handoff::abi::{self, flow_flag, flow_state};
 use larder_handoff::channel::identity::Identity;
 use larder_handoff::channel::message::{Hello, Keys};
@@ -205,6 +206,7 @@ impl Bench {
         config.handoff =
             HandoffConfig { setting: Setting::Auto, identity: Some(identity), ..HandoffConfig::default() };
         change(&mut config);
+        let listen = config.listen.clone();
         let handoff = config.handoff.clone();
         let mut shared =
             Shared::new(config, tokio::sync::mpsc::unbounded_channel().0).expect("a valid config");
@@ -220,7 +222,6 @@ impl Bench {
             peers.set_bits(node, UP_FOR_TESTS);
         }
         let paper = Paper::default();
-        let listen = vec![([127, 0, 0, 1], 80).into()];
         let edge = Arc::new(Edge::new(handoff, Box::new(paper.clone()), listen, peers));
         shared.handoff = Some(edge.clone());
         Self { shared: Arc::new(shared), edge, paper }
@@ -347,6 +348,57 @@ async fn connections_that_cannot_even_be_held_are_accepted_here() {
     assert_eq!(placed.delivery.why.name(), "hold_full");
 }
 
+/// All packets of all held connections together have a limit too.
+#[tokio::test]
+async fn what_is_held_has_a_limit_in_bytes() {
+    let bench = Bench::new(|config| config.settings.admission = Admission::Fixed(1));
+    bench.punt(key(1), true, 1, GET);
+    bench.punt(key(2), true, 1, GET);
+    let payload = vec![b'x'; 60_000];
+    let mut held = 0;
+    while bench.edge.sizes().0 == 1 {
+        held += payload.len();
+        assert!(held <= super::held::ALL_BYTES_MAX + payload.len(), "{held}");
+        bench.punt(key(2), false, 1 + GET.len() as u32, &payload);
+    }
+    assert!(held > super::held::ALL_BYTES_MAX / 2, "{held}");
+    let accepted = bench.notes(|notes| (notes.flows[&key(2)], notes.accepted.iter().sum::<usize>()));
+    assert!(accepted.0 == To::Here && accepted.1 > held);
+    let placed = bench.edge.placed(key(2).client, ([127, 0, 0, 1], 80).into()).expect("it is expected");
+    assert_eq!(placed.delivery.why.name(), "hold_full");
+    bench.punt(key(3), true, 1, GET);
+    assert_eq!(bench.edge.sizes().0, 1, "there is room again");
+}
+
+/// A connection that has waited in vain is not made to wait again: it comes with its refusal.
+#[tokio::test]
+async fn a_refusal_comes_with_its_connection() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("its address");
+    let bench = Bench::new(|config| {
+        config.listen = vec![address];
+        config.settings.admission = Admission::Fixed(1);
+        config.settings.queue_timeout = Duration::from_millis(1);
+    });
+    let client = tokio::net::TcpStream::connect(address).await.expect("a connection");
+    let (accepted, from) = listener.accept().await.expect("the connection");
+    let key = FlowKey::new(client.local_addr().expect("an address"), 0);
+    bench.punt(self::key(1), true, 1, GET);
+    bench.punt(key, true, 1, GET);
+    let mut expired = Vec::new();
+    bench.shared.dispatcher.expire(larder_core::Time::MAX, &mut expired);
+    bench.shared.waiting.expire(&expired);
+    while bench.edge.sizes().2 == 0 {
+        tokio::task::yield_now().await;
+    }
+    let Entered::Relay(_, delivery, outcome) = bench.edge.enter(&bench.shared, accepted, from).await else {
+        panic!("it is relayed");
+    };
+    assert_eq!(delivery.why.name(), "refused");
+    assert!(matches!(outcome, Some(Err(Refusal::Deadline))), "{outcome:?}");
+    assert_eq!(bench.shared.dispatcher.queued(), 0);
+}
+
 #[tokio::test]
 async fn who_has_no_node_for_cookies_is_relayed_with_its_decision() {
     let bench = Bench::new(|_| {});
@@ -356,7 +408,7 @@ async fn who_has_no_node_for_cookies_is_relayed_with_its_decision() {
     bench.punt(key(1), true, 1, GET);
     let placed = bench.edge.placed(key(1).client, ([127, 0, 0, 1], 80).into()).expect("it is expected");
     assert_eq!((placed.delivery.mechanism, placed.delivery.why.name()), (Mechanism::Relay, "channel"));
-    assert!(placed.started.is_some() && bench.load() == 1);
+    assert!(matches!(placed.outcome, Some(Ok(_))) && bench.load() == 1);
     drop(placed);
     assert_eq!(bench.load(), 0);
 }
