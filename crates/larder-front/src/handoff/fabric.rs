@@ -4,6 +4,7 @@
 
 use super::config::Forward;
 use larder_core::{NodeId, TargetId};
+use larder_handoff::plane::Owner;
 use larder_handoff::{CookieKey, FlowKey, abi};
 use std::fmt::Debug;
 use std::io;
@@ -75,6 +76,10 @@ pub(crate) trait Fabric: Send + Sync + Debug {
     /// `base` connections are known, `seen` of those that the fast path has opened among them.
     fn set_base(&self, node: Option<NodeId>, base: u32, seen: u32);
     fn set_link(&self, node: NodeId, way: &Way, forward: Forward) -> io::Result<()>;
+    /// Whose a node's place is; `None` if that is not kept.
+    fn owner(&self, node: NodeId) -> Option<Owner>;
+    /// A place is this key's from now on; `after_another` if connections of another may still go by its number.
+    fn set_owner(&self, node: NodeId, key: [u8; 32], after_another: bool);
     /// What is for the node is dropped from now on.
     fn close_link(&self, node: NodeId) -> io::Result<()>;
     fn set_keys(&self, keys: &[CookieKey; 2], current: usize);
@@ -134,6 +139,12 @@ impl Fabric for Nothing {
     fn set_link(&self, _node: NodeId, _way: &Way, _forward: Forward) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
+
+    fn owner(&self, _node: NodeId) -> Option<Owner> {
+        None
+    }
+
+    fn set_owner(&self, _node: NodeId, _key: [u8; 32], _after_another: bool) {}
 
     fn close_link(&self, _node: NodeId) -> io::Result<()> {
         Ok(())

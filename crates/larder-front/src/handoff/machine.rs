@@ -8,7 +8,8 @@ use larder_handoff::guard::{self, Guard, GuardConfig, GuardService};
 use larder_handoff::inject::Tap;
 use larder_handoff::neighbour::next_hop;
 use larder_handoff::plane::{
-    self, Attach, FlowTo, Link, Plane, PlaneConfig, PlaneEvent, ServiceSpec, TargetEntry, Tunnel, TunnelKind,
+    self, Attach, FlowTo, Link, Owner, Plane, PlaneConfig, PlaneEvent, ServiceSpec, TargetEntry, Tunnel,
+    TunnelKind,
 };
 use larder_handoff::{CookieKey, FlowKey};
 use std::io;
@@ -297,6 +298,16 @@ impl Fabric for Machine {
             }
         };
         self.plane.set_link(node.0, Some(&link)).map_err(io::Error::other)
+    }
+
+    fn owner(&self, node: NodeId) -> Option<Owner> {
+        self.plane.owner(node.0)
+    }
+
+    fn set_owner(&self, node: NodeId, key: [u8; 32], after_another: bool) {
+        if let Err(error) = self.plane.set_owner(node.0, key, after_another) {
+            tracing::warn!(%error, node = node.index(), "whose place it is could not be noted");
+        }
     }
 
     fn close_link(&self, node: NodeId) -> io::Result<()> {

@@ -41,6 +41,7 @@ pub use run::HandoffError;
 pub(crate) use edge::{Edge, Outcome, Started};
 pub(crate) use entrance::Entered;
 pub(crate) use run::Ears;
+pub(crate) use slots::key_of;
 
 /// Entry points for the fuzz targets.
 #[doc(hidden)]

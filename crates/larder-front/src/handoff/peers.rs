@@ -63,6 +63,8 @@ pub(crate) struct Capability {
 #[derive(Debug, Default)]
 struct Slot {
     bits: AtomicU8,
+    /// In its connections' timestamps.
+    tag: AtomicU8,
     /// Of [`COOKIE`] and [`REPAIR`], those that the node's host can; whether it does so for us is for it to accept.
     able: AtomicU8,
     /// Connections opened by the fast path that the dispatcher has been told of.
@@ -141,6 +143,11 @@ impl Peers {
         (peers, events)
     }
 
+    /// How many nodes there is room for.
+    pub(super) fn places(&self) -> u16 {
+        u16::try_from(self.slots.len()).unwrap_or(u16::MAX)
+    }
+
     fn slot(&self, node: NodeId) -> Option<&Slot> {
         self.slots.get(node.index())
     }
@@ -179,12 +186,23 @@ impl Peers {
         Some(HandoffStatus { channel, agent, cookie: up && cookie && linked, repair: up && repair && linked })
     }
 
+    /// What names the node in timestamps; 0 if nothing does.
+    pub(super) fn tag_of(&self, node: NodeId) -> u8 {
+        self.slot(node).map_or(0, |slot| slot.tag.load(Relaxed))
+    }
+
+    pub(super) fn set_tag(&self, node: NodeId, tag: u8) {
+        if let Some(slot) = self.slot(node) {
+            slot.tag.store(tag, Relaxed);
+        }
+    }
+
     /// Connects to a node's control address and keeps doing so. The node is told that packets come by `tunnel`.
     pub(crate) fn watch(&self, node: NodeId, address: SocketAddr, key: PublicKey, tunnel: Option<Tunnel>) {
         let (Some(slot), Some(identity)) = (self.slot(node), self.identity.clone()) else { return };
         let peer = Peer { node: node.0, address, key };
         let mut hello = lock(&self.hello).clone();
-        (hello.tag, hello.tunnel) = (tag(node), tunnel);
+        (hello.tag, hello.tunnel) = (slot.tag.load(Relaxed), tunnel);
         let channel = NodeChannel::start(peer, identity, hello, Timing::default(), self.sink.clone());
         *lock(&slot.channel) = Some(channel);
         *lock(&slot.left) = None;
@@ -418,7 +436,7 @@ impl Edge {
 
     fn link(&self, shared: &Shared, node: NodeId, welcome: &Welcome) -> bool {
         let Some(entry) = shared.nodes.get(node) else { return false };
-        let way = Way { mac: welcome.mac, address: entry.resolved.ip(), tag: tag(node) };
+        let way = Way { mac: welcome.mac, address: entry.resolved.ip(), tag: self.peers.tag_of(node) };
         match self.fabric.set_link(node, &way, self.config.forward) {
             Ok(()) => true,
             Err(error) => {

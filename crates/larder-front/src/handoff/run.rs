@@ -114,6 +114,7 @@ impl Edge {
 
     /// Connects to a node that takes connections.
     pub(crate) fn join(&self, id: NodeId, node: &Node) {
+        self.take_place(id, node);
         let Some(handoff) = node.handoff.as_ref().filter(|_| self.config.moves_connections()) else { return };
         match handoff.control.to_socket_addrs().map(|mut addresses| addresses.next()) {
             Ok(Some(address)) => {

@@ -16,6 +16,7 @@ use larder_core::{NodeId, NodeSpec, PolicyKind, Refusal, Settings};
 use larder_handoff::abi::{self, flow_flag, flow_state};
 use larder_handoff::channel::identity::Identity;
 use larder_handoff::channel::message::{Hello, Keys};
+use larder_handoff::plane::Owner;
 use larder_handoff::{CookieKey, FlowKey};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -45,6 +46,7 @@ struct Notes {
     opened: u32,
     /// Nodes to which the way is closed.
     closed: Vec<NodeId>,
+    owners: BTreeMap<NodeId, Owner>,
     /// To stand there once the plane was asked for the first time.
     late: VecDeque<Tale>,
 }
@@ -133,6 +135,15 @@ impl Fabric for Paper {
 
     fn set_link(&self, _node: NodeId, _way: &Way, _forward: Forward) -> io::Result<()> {
         Ok(())
+    }
+
+    fn owner(&self, node: NodeId) -> Option<Owner> {
+        Some(lock(&self.0).owners.get(&node).copied().unwrap_or_default())
+    }
+
+    fn set_owner(&self, node: NodeId, key: [u8; 32], after_another: bool) {
+        let since = after_another.then_some(Duration::ZERO);
+        lock(&self.0).owners.insert(node, Owner { key, since });
     }
 
     fn close_link(&self, node: NodeId) -> io::Result<()> {

@@ -31,6 +31,7 @@ mod frame;
 mod gates;
 mod link;
 mod mapping;
+mod owners;
 mod pins;
 mod programs;
 pub(crate) mod ring;
@@ -43,6 +44,7 @@ pub use control::{FlowTo, MSS_MAX, ServiceSpec, TargetEntry, now_ns};
 pub use error::PlaneError;
 pub use events::PlaneEvent;
 pub use link::{Link, LinkError, Tunnel, TunnelKind};
+pub use owners::Owner;
 
 use gates::Gates;
 use libbpf_rs::MapHandle;
@@ -126,6 +128,7 @@ pub struct Plane {
     keys: MapHandle,
     events: MapHandle,
     counters: MapHandle,
+    owners: MapHandle,
     gates: Gates,
     ring: Mutex<Ring>,
     /// Writers that read first: keys, links and tags.
@@ -186,7 +189,9 @@ impl Plane {
 
     /// Everything but attaching.
     fn load(config: &PlaneConfig, attach: Attach, pins: Option<&Pins>) -> Result<Self, PlaneError> {
+        let owners = owners::pinned(pins);
         let programs = Programs::load(config, attach, pins)?;
+        let owners = owners::open(owners, programs.adopted, pins)?;
         let (events, gates) = (programs.map("events")?, programs.map("gates")?);
         let ring = Ring::new(events.as_fd(), config.ring_bytes).map_err(PlaneError::io("map the ring"))?;
         let plane = Self {
@@ -209,6 +214,7 @@ impl Plane {
             attachments: Vec::new(),
             pins: pins.cloned(),
             events,
+            owners,
             programs,
         };
         if !plane.adopted() {

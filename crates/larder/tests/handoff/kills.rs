@@ -191,6 +191,29 @@ fn a_stopped_switch_leaves_connections_going() {
     works_again(&cluster, 23);
 }
 
+/// The switch dies while clients fetch 10 MB, and the next start names its nodes in another order: connections stay with
+/// the nodes that have them.
+#[test]
+fn nodes_may_be_named_in_another_order() {
+    let spec = Spec { handoff: COOKIE, ..Spec::default() };
+    let Some(mut cluster) = Cluster::new(&spec, content()) else { return };
+    let plans = downloads(&cluster, 12);
+    let (tally, ()) = during(&mut cluster, &plans, |cluster| {
+        cluster.switch.as_mut().unwrap().kill();
+        let config = std::fs::read_to_string(cluster.path("switch0.toml")).unwrap();
+        let (head, rest) = config.split_once("nodes = [").unwrap();
+        let (first, others) = rest.split_once(" }, ").unwrap();
+        let (others, rest) = others.split_once("]\n").unwrap();
+        let turned = format!("{head}nodes = [{others}{first} }}, ]\n{rest}");
+        std::fs::write(cluster.path("switch0.toml"), turned).unwrap();
+        cluster.start_switch();
+    });
+    tally.assert_faultless();
+    let log = cluster.switch.as_ref().unwrap().log();
+    assert!(log.contains("connections follow them") && log.contains("adopted=true"), "{}", cluster.logs());
+    works_again(&cluster, 44);
+}
+
 /// The table of connections is lost while clients fetch 10 MB: their timestamps tell the nodes.
 #[test]
 fn a_lost_table_is_made_up_for_by_tags() {

@@ -57,3 +57,53 @@ async fn clients_of_a_node_that_has_left_and_died_are_told() {
     assert_eq!((after(20), after(29)), ((0, 0), (0, 0)));
     assert_eq!(after(31), (1, 1));
 }
+
+/// Places 0, 1 and 2 were a's, b's and c's. Now the first is b's and the second a newcomer's; a is gone, and c without a
+/// place: its connections go on.
+#[tokio::test]
+async fn connections_follow_their_nodes_to_other_places() {
+    let bench = Bench::new(|_| {});
+    let [a, b, c, x] = [1, 2, 3, 4].map(|byte| [byte; 32]);
+    bench.notes(|notes| {
+        for (index, owner) in (0..).zip([a, b, c]) {
+            notes.owners.insert(NodeId(index), Owner { key: owner, since: None });
+            notes.flows.insert(key(index), To::Node(NodeId(index)));
+        }
+    });
+    bench.edge.settle_places(&[(NodeId(0), b), (NodeId(1), x)].into());
+    bench.notes(|notes| {
+        assert_eq!(notes.reset, [key(0)], "a's place is another's");
+        assert_eq!(notes.flows[&key(1)], To::Node(NodeId(0)), "b has moved");
+        assert_eq!(notes.flows[&key(2)], To::Node(NodeId(2)), "c has its place to the end");
+        let closed: std::collections::BTreeSet<NodeId> = notes.closed.drain(..).collect();
+        assert_eq!(closed, [NodeId(0), NodeId(1)].into(), "closed until the channels are up");
+        let moved = |key| Owner { key, since: Some(Duration::ZERO) };
+        assert_eq!((notes.owners[&NodeId(0)], notes.owners[&NodeId(1)]), (moved(b), moved(x)));
+    });
+    bench.edge.settle_places(&[(NodeId(0), b), (NodeId(1), x)].into());
+    assert!(bench.notes(|notes| notes.closed.is_empty() && notes.reset.len() == 1), "all is as it was");
+}
+
+/// A place that another node had is emptied, and has no tag at first.
+#[tokio::test]
+async fn a_place_is_used_again() {
+    let bench = Bench::new(|_| {});
+    let node = bench.shared.nodes.get(NodeId(0)).and_then(|node| node.keep()).expect("it is there");
+    bench.notes(|notes| {
+        notes.owners.insert(NodeId(5), Owner { key: [9; 32], since: None });
+        notes.flows.insert(key(1), To::Node(NodeId(5)));
+    });
+    for (place, tag) in [(NodeId(5), 0), (NodeId(6), 7)] {
+        bench.edge.take_place(place, &node);
+        assert_eq!(bench.edge.peers.tag_of(place), tag, "{place}");
+        assert_eq!(bench.notes(|notes| notes.owners[&place].key), crate::handoff::key_of(&node));
+    }
+    assert_eq!(bench.notes(|notes| notes.reset.clone()), [key(1)]);
+    // An hour later nothing of the other node's can be left.
+    bench.notes(|notes| {
+        let owner = notes.owners.get_mut(&NodeId(5)).expect("it has one");
+        owner.since = Some(Duration::from_secs(3_600));
+    });
+    bench.edge.take_place(NodeId(5), &node);
+    assert_eq!(bench.edge.peers.tag_of(NodeId(5)), 6);
+}
