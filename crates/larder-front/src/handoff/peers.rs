@@ -76,6 +76,8 @@ struct Slot {
     live: Mutex<HashSet<FlowKey>>,
     /// When it is asked again, for some that it did not name were too young to tell.
     ask_at: Mutex<Option<Time>>,
+    /// When it was asked last: what it names was there then.
+    asked_at: Mutex<Time>,
     dead: AtomicBool,
     /// How often it has been asked for all. Counted, as moves are sent, while `channel` is locked.
     asked: AtomicU64,
@@ -282,6 +284,7 @@ impl Peers {
             let due = lock(&slot.ask_at).take_if(|at| *at <= now).is_some();
             if due {
                 lock(&slot.live).clear();
+                *lock(&slot.asked_at) = now;
                 // A node that is gone is asked when it is back.
                 let _ = self.send(NodeId(index), &ToNode::Live);
             }
@@ -316,7 +319,8 @@ impl Peers {
     }
 
     /// Asks a node for all its connections. Its answer tells of every move that was sent before.
-    fn ask(&self, slot: &Slot) {
+    fn ask(&self, slot: &Slot, now: Time) {
+        *lock(&slot.asked_at) = now;
         let channel = lock(&slot.channel);
         slot.asked.fetch_add(1, Relaxed);
         // Down again: it will be asked when it is up.
@@ -384,23 +388,20 @@ impl Edge {
         while let Some(Event { node, what }) = events.recv().await {
             let node = NodeId(node);
             match what {
-                What::Up(welcome) => self.node_up(&shared, node, &welcome),
+                What::Up(welcome) => self.node_up(&shared, node, welcome).await,
                 What::Down(error) => self.node_down(&shared, node, &error.to_string()),
+                What::Message(FromNode::Live(live)) => self.node_lives(&shared, node, live).await,
                 What::Message(message) => self.node_says(&shared, node, message),
             }
         }
     }
 
-    fn node_up(&self, shared: &Shared, node: NodeId, welcome: &Welcome) {
+    async fn node_up(self: &Arc<Self>, shared: &Arc<Shared>, node: NodeId, welcome: Box<Welcome>) {
         let Some(slot) = self.peers.slot(node) else { return };
         let name = shared.nodes.get(node).map(|node| node.name.clone());
-        // The way through a tunnel is asked for, and the answer may take a moment. A runtime of one thread has no other
-        // that could go on meanwhile.
-        let link = || self.link(shared, node, welcome);
-        let linked = match tokio::runtime::Handle::current().runtime_flavor() {
-            tokio::runtime::RuntimeFlavor::CurrentThread => link(),
-            _ => tokio::task::block_in_place(link),
-        };
+        // The way through a tunnel is asked for, and the answer may take a moment.
+        let (edge, all, mac) = (self.clone(), shared.clone(), welcome.mac);
+        let linked = tokio::task::spawn_blocking(move || edge.link(&all, node, mac)).await.unwrap_or(false);
         let bit = |bit: u8, holds: bool| if holds { bit } else { 0 };
         slot.able.store(bit(COOKIE, welcome.cookie) | bit(REPAIR, welcome.repair), Relaxed);
         slot.bits.store(UP | bit(LINKED, linked) | bit(LATERAL, welcome.lateral), Relaxed);
@@ -421,7 +422,7 @@ impl Edge {
         lock(&slot.live).clear();
         slot.lists.store(0, Relaxed);
         // The answer says which connections are there, and so which are not.
-        self.peers.ask(slot);
+        self.peers.ask(slot, shared.clock.now());
     }
 
     /// What a node's host can it does for us while it takes what it was told last; it may refuse now and take the next.
@@ -434,9 +435,9 @@ impl Edge {
         }
     }
 
-    fn link(&self, shared: &Shared, node: NodeId, welcome: &Welcome) -> bool {
+    fn link(&self, shared: &Shared, node: NodeId, mac: Option<[u8; 6]>) -> bool {
         let Some(entry) = shared.nodes.get(node) else { return false };
-        let way = Way { mac: welcome.mac, address: entry.resolved.ip(), tag: self.peers.tag_of(node) };
+        let way = Way { mac, address: entry.resolved.ip(), tag: self.peers.tag_of(node) };
         match self.fabric.set_link(node, &way, self.config.forward) {
             Ok(()) => true,
             Err(error) => {
@@ -461,7 +462,6 @@ impl Edge {
                     self.node_ended(shared, socket.connection.into(), socket.first_seq, node);
                 }
             }
-            FromNode::Live(live) => self.node_lives(shared, node, live),
             FromNode::Accepted(accepted) => self.accepted(node, &accepted),
             FromNode::Restored { id } => self.peers.answer(node, id, Arrived::Restored),
             FromNode::Refused { id, why, detail } => {
@@ -471,26 +471,28 @@ impl Edge {
             FromNode::Leave(connection) => self.leave(shared, node, connection),
             FromNode::Move(handoff) => self.pass(shared, node, handoff),
             FromNode::Stay(connection) => self.stay(node, connection),
-            FromNode::Load(_) | FromNode::Welcome(_) | FromNode::Pong(_) => {}
+            // Lists are worked through by themselves.
+            FromNode::Live(_) | FromNode::Load(_) | FromNode::Welcome(_) | FromNode::Pong(_) => {}
         }
     }
 
     /// A piece of what a node's connections are.
-    fn node_lives(&self, shared: &Shared, node: NodeId, live: Live) {
+    async fn node_lives(&self, shared: &Shared, node: NodeId, live: Live) {
         let Some(slot) = self.peers.slot(node) else { return };
-        let mut named = lock(&slot.live);
-        named.extend(live.connections.into_iter().map(|socket| FlowKey::from(socket.connection)));
+        let keys = live.connections.into_iter().map(|socket| FlowKey::from(socket.connection));
+        lock(&slot.live).extend(keys);
         if !live.last {
             return;
         }
-        let mut named = std::mem::take(&mut *named);
+        let mut named = std::mem::take(&mut *lock(&slot.live));
         // The list that comes unasked may be older than a move that was sent at once.
         if slot.lists.fetch_add(1, Relaxed) > 0 {
             let refused = self.peers.resolve(node, slot.asked.load(Relaxed), &named);
             // They go on here; they are not lost.
             named.extend(refused);
         }
-        self.reconcile(shared, node, &named);
+        let as_of = *lock(&slot.asked_at);
+        self.reconcile(shared, node, &named, as_of).await;
     }
 
     /// Whether a node is dead: it neither answers nor is its channel up.

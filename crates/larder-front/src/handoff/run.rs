@@ -20,6 +20,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 
 /// How often events that wake nobody are taken and gates set.
 const TICK: Duration = Duration::from_millis(5);
@@ -36,9 +37,9 @@ const COOKIES: u64 = 1;
 /// What an edge hears.
 #[derive(Debug)]
 pub(crate) struct Ears {
-    nodes: mpsc::Receiver<Event>,
-    plane: Option<OwnedFd>,
-    keyring: Keyring,
+    pub(super) nodes: mpsc::Receiver<Event>,
+    pub(super) plane: Option<OwnedFd>,
+    pub(super) keyring: Keyring,
 }
 
 /// Why an edge cannot be opened although connections could be relayed.
@@ -157,7 +158,18 @@ impl Edge {
                 }
             }
         };
-        tokio::join!(work, self.clone().hear(shared.clone(), nodes));
+        // What nodes say may take long to work through; what the plane holds must not wait for it.
+        let mut hearing = JoinSet::new();
+        hearing.spawn(self.clone().hear(shared.clone(), nodes));
+        tokio::select! {
+            () = work => {}
+            Some(Err(error)) = hearing.join_next() => {
+                // A fault there is one of the edge.
+                if let Ok(fault) = error.try_into_panic() {
+                    std::panic::resume_unwind(fault);
+                }
+            }
+        }
     }
 
     async fn serve(self: &Arc<Self>, shared: &Arc<Shared>, ring: &Readiness, keyring: &Keyring) {

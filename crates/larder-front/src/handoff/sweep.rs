@@ -8,7 +8,7 @@ use crate::lease::Lease;
 use crate::metrics::HandedEnd;
 use crate::switch::Shared;
 use larder_core::dispatch::Served;
-use larder_core::{Decision, NodeId, Reason, Request, TargetId};
+use larder_core::{Decision, NodeId, Reason, Request, TargetId, Time};
 use larder_handoff::FlowKey;
 use larder_handoff::abi::{Flow, flow_flag, flow_state};
 use std::collections::HashSet;
@@ -32,6 +32,9 @@ const UNANSWERED_FOR: Duration = Duration::from_secs(60);
 /// A connection of which the client has seen nothing may be unknown to its node for so long: its first packet may have
 /// been lost, and the client sends it again.
 const UNPROVEN_FOR: Duration = Duration::from_secs(4);
+
+/// Connections that are held against a node's list before others have their turn.
+const RECONCILED_AT_ONCE: usize = 256;
 
 /// How long it is known.
 fn age(now_ns: u64, flow: &Flow) -> Duration {
@@ -141,28 +144,48 @@ impl Edge {
     }
 
     /// Holds the table against what a node says it has: what it does not have has ended there.
-    pub(super) fn reconcile(&self, shared: &Shared, node: NodeId, live: &HashSet<FlowKey>) {
+    /// The list is of the time `as_of` or later. Others have their turn in between.
+    pub(super) async fn reconcile(
+        &self,
+        shared: &Shared,
+        node: NodeId,
+        live: &HashSet<FlowKey>,
+        as_of: Time,
+    ) {
         let grace = Duration::from_secs(1);
-        let now = shared.clock.now();
         let mut doubtful = false;
         let keys = lock(&self.table).of_node(node);
-        for key in keys {
+        for (at, key) in keys.into_iter().enumerate() {
+            if at % RECONCILED_AT_ONCE == RECONCILED_AT_ONCE - 1 {
+                tokio::task::yield_now().await;
+            }
             if live.contains(&key) {
                 continue;
             }
             let proven = self.fabric.flow(key).is_none_or(|flow| flow.flags & flow_flag::ACKED != 0);
             let grace = if proven { grace } else { UNPROVEN_FOR };
-            let young = lock(&self.table).get_mut(key).is_none_or(|handed| now.since(handed.opened) < grace);
             // On its way there, it may be too young for this list.
-            if young || self.peers.is_moving(key) {
-                doubtful = true;
-            } else {
-                self.lose(shared, key);
+            let settled = |handed: &Handed| {
+                handed.decision.node == node
+                    && as_of.since(handed.opened) >= grace
+                    && !self.peers.is_moving(key)
+            };
+            // Looked at and taken at once: another connection may have its addresses by now.
+            let handed = lock(&self.table).take_if(key, settled);
+            match handed {
+                Some(handed) => {
+                    self.tell_lost(key);
+                    self.finish(shared, key, handed, End::NodeLost);
+                }
+                None => doubtful = true,
             }
         }
-        self.peers.ask_again(node, doubtful.then(|| now + UNPROVEN_FOR));
+        self.peers.ask_again(node, doubtful.then(|| shared.clock.now() + UNPROVEN_FOR));
         // What the plane has forgotten, as after a restart, it learns from the node.
-        for key in live {
+        for (at, key) in live.iter().enumerate() {
+            if at % RECONCILED_AT_ONCE == RECONCILED_AT_ONCE - 1 {
+                tokio::task::yield_now().await;
+            }
             let known = self.fabric.flow(*key).is_some();
             if !known && let Err(error) = self.fabric.put_flow(*key, To::Node(node)) {
                 tracing::warn!(%error, %key, "a node's connection could not be entered in the forwarding plane");
@@ -187,10 +210,14 @@ impl Edge {
 
     /// The node does not have the connection any more: the client is told.
     pub(super) fn lose(&self, shared: &Shared, key: FlowKey) {
+        self.tell_lost(key);
+        self.end(shared, key, End::NodeLost);
+    }
+
+    fn tell_lost(&self, key: FlowKey) {
         if let Err(error) = self.fabric.reset_client(key) {
             tracing::debug!(%error, %key, "a client could not be told that its connection is gone");
         }
-        self.end(shared, key, End::NodeLost);
     }
 
     /// A connection has ended: its load, what it taught, its line in the log.

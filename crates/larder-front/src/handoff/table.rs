@@ -98,6 +98,11 @@ impl Table {
         self.by_key.remove(&key)
     }
 
+    /// Takes a connection of which this holds.
+    pub(crate) fn take_if(&mut self, key: FlowKey, holds: impl FnOnce(&Handed) -> bool) -> Option<Handed> {
+        self.by_key.get(&key).is_some_and(holds).then(|| self.by_key.remove(&key))?
+    }
+
     pub(crate) fn contains(&self, key: FlowKey) -> bool {
         self.by_key.contains_key(&key)
     }

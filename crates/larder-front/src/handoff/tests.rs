@@ -12,7 +12,7 @@ use super::peers::{Peers, UP_FOR_TESTS};
 use crate::config::{NodeEntry, SwitchConfig};
 use crate::switch::Shared;
 use larder_core::dispatch::Admission;
-use larder_core::{NodeId, NodeSpec, PolicyKind, Refusal, Settings};
+use larder_core::{NodeId, NodeSpec, PolicyKind, Refusal, Settings, Time};
 use larder_handoff::abi::{self, flow_flag, flow_state};
 use larder_handoff::channel::identity::Identity;
 use larder_handoff::channel::message::{Hello, Keys};
@@ -47,6 +47,8 @@ struct Notes {
     /// Nodes to which the way is closed.
     closed: Vec<NodeId>,
     owners: BTreeMap<NodeId, Owner>,
+    /// Finding the way to a node takes so long.
+    link_takes: Duration,
     /// To stand there once the plane was asked for the first time.
     late: VecDeque<Tale>,
 }
@@ -134,6 +136,8 @@ impl Fabric for Paper {
     }
 
     fn set_link(&self, _node: NodeId, _way: &Way, _forward: Forward) -> io::Result<()> {
+        let takes = lock(&self.0).link_takes;
+        std::thread::sleep(takes);
         Ok(())
     }
 
@@ -498,7 +502,7 @@ async fn connections_from_before_a_restart_are_counted() {
     bench.edge.sweep(&bench.shared);
     assert_eq!((bench.load(), bench.delivered()), (1, vec![("cookie", "adopted", 1)]));
     let live = [key(5)].into_iter().collect();
-    bench.edge.reconcile(&bench.shared, NodeId(1), &live);
+    bench.edge.reconcile(&bench.shared, NodeId(1), &live, Time::ZERO).await;
     let entered = bench.notes(|notes| notes.flows.get(&key(5)).copied());
     assert_eq!(entered, Some(To::Node(NodeId(1))), "what the node has, the plane forwards");
 }

@@ -1,7 +1,10 @@
 //! Nodes that come, leave, and change their minds.
 
 use super::*;
-use larder_handoff::channel::message::Accepted;
+use crate::handoff::keyring::Keyring;
+use crate::handoff::run::Ears;
+use larder_handoff::channel::client::{Event, What};
+use larder_handoff::channel::message::{Accepted, Welcome};
 
 /// A node may refuse what it was told and take the next.
 #[tokio::test]
@@ -106,4 +109,74 @@ async fn a_place_is_used_again() {
     });
     bench.edge.take_place(NodeId(5), &node);
     assert_eq!(bench.edge.peers.tag_of(NodeId(5)), 6);
+}
+
+/// While the way to a node is being looked for, on a runtime of one thread, connections are decided.
+#[tokio::test]
+async fn what_nodes_say_holds_nothing_up() {
+    let bench = Bench::new(|_| {});
+    bench.edge.peers.set_bits(NodeId(0), 0);
+    bench.notes(|notes| notes.link_takes = Duration::from_secs(2));
+    let (said, nodes) = tokio::sync::mpsc::channel(1);
+    // Never readable: events are taken with every tick.
+    let (plane, _other) = std::os::unix::net::UnixStream::pair().expect("a pair");
+    let keyring = Keyring::new([0; 32], Duration::from_secs(300));
+    let ears = Ears { nodes, plane: Some(plane.into()), keyring };
+    let work = tokio::spawn(bench.edge.clone().run(bench.shared.clone(), ears));
+    let welcome = Welcome {
+        name: "a".to_owned(),
+        incarnation: 1,
+        cookie: true,
+        repair: true,
+        lateral: false,
+        mac: None,
+        mtu: 1_500,
+        accepted: Accepted { keys: true, tag: true, tunnel: true, services: vec![0] },
+    };
+    said.send(Event { node: 0, what: What::Up(Box::new(welcome)) }).await.expect("it is heard");
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    bench.notes(|notes| notes.to_tell.push_back(Tale::Punt(key(1))));
+    while bench.load() == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let up = || bench.edge.peers.capability(NodeId(0));
+    assert!(!up().up, "it was decided before the way was found");
+    while !up().up {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(up().cookie && up().linked);
+    work.abort();
+}
+
+/// Others have their turn while a long list is worked through.
+#[tokio::test]
+async fn a_long_list_is_worked_through_in_pieces() {
+    let bench = Bench::new(|_| {});
+    let live = (1..=10_000).map(key).collect();
+    let turns = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let count = turns.clone();
+    let others = tokio::spawn(async move {
+        loop {
+            count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            tokio::task::yield_now().await;
+        }
+    });
+    bench.edge.reconcile(&bench.shared, NodeId(1), &live, Time::ZERO).await;
+    others.abort();
+    assert_eq!(bench.notes(|notes| notes.flows.len()), 10_000);
+    assert!(turns.load(std::sync::atomic::Ordering::Relaxed) > 20, "{turns:?}");
+}
+
+/// A connection that came after the list was asked for says nothing by not being in it, however long the list takes.
+#[tokio::test]
+async fn a_late_list_ends_nothing_that_is_younger() {
+    let bench = Bench::new(|_| {});
+    let asked = bench.shared.clock.now();
+    bench.punt(key(1), true, 1, GET);
+    let node = bench.notes(|notes| notes.forwarded[0].0);
+    let none = std::collections::HashSet::new();
+    bench.edge.reconcile(&bench.shared, node, &none, asked).await;
+    assert_eq!((bench.edge.sizes().1, bench.notes(|notes| notes.reset.len())), (1, 0));
+    bench.edge.reconcile(&bench.shared, node, &none, asked + Duration::from_secs(9)).await;
+    assert_eq!((bench.edge.sizes().1, bench.notes(|notes| notes.reset.len())), (0, 1));
 }
