@@ -1,7 +1,7 @@
 //! The edge at work: opened with the switch, run beside it, ended after it.
 
 use super::config::{Forward, HandoffConfig};
-use super::edge::{Edge, lock};
+use super::edge::Edge;
 use super::fabric::{Fabric, Nothing};
 use super::keyring::Keyring;
 use super::machine::{Machine, MachineError};
@@ -28,6 +28,8 @@ const TICK: Duration = Duration::from_millis(5);
 const REVIEW: Duration = Duration::from_millis(500);
 /// How often the plane's whole table is gone through: it may be large, and what is found there is not urgent.
 const SWEEP: Duration = Duration::from_secs(2);
+/// How often the plane is asked, at the end, whether it forwards anything still: its table may be large.
+const DRAIN_LOOK: Duration = Duration::from_millis(100);
 /// However many connections there are, looking at them takes a hundredth of the time at most.
 const REVIEW_ONE_IN: u32 = 100;
 
@@ -229,14 +231,20 @@ impl Edge {
     pub(crate) async fn drain_out(self: Arc<Self>, drain: Duration) {
         self.close();
         let all_ended = async {
-            while self.sizes().1 > 0 {
-                tokio::time::sleep(TICK).await;
+            loop {
+                let (held, handed, _) = self.sizes();
+                // What this process does not count the plane may forward all the same.
+                match held + handed {
+                    0 if self.forwarded() == 0 => return,
+                    0 => tokio::time::sleep(DRAIN_LOOK).await,
+                    _ => tokio::time::sleep(TICK).await,
+                }
             }
         };
         if tokio::time::timeout(drain, all_ended).await.is_ok() {
             self.fabric.remove();
         } else {
-            let left = lock(&self.table).len();
+            let left = self.forwarded().max(self.sizes().1);
             tracing::warn!(
                 connections = left,
                 name = self.config.name,

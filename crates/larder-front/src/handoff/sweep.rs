@@ -22,6 +22,9 @@ const LINGER: Duration = Duration::from_secs(60);
 /// so long: the client's next try opens it anew.
 const HELD_BY_NOBODY: Duration = Duration::from_millis(100);
 
+/// A client that has said nothing for so long has gone without a word.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(3_600);
+
 /// A connection that is nobody's is taken for one from before a restart only once it is so old: a younger one may be on its
 /// way into the table.
 const SETTLED_AFTER: Duration = Duration::from_secs(2);
@@ -104,6 +107,20 @@ impl Edge {
             }
         }
         self.sweep_left(shared, shared.clock.now());
+    }
+
+    /// The connections that the plane forwards: also those that rest and count for nobody, as a predecessor's do, but not
+    /// those whose clients have said nothing for very long.
+    pub(super) fn forwarded(&self) -> usize {
+        let now_ns = self.fabric.now_ns();
+        let mut count = 0;
+        self.fabric.each_flow(&mut |_, flow| {
+            let ended = flow.flags & (flow_flag::CLIENT_FIN | flow_flag::CLIENT_RST) != 0;
+            if flow.state == flow_state::NODE && !ended && silence(now_ns, &flow) < FORGOTTEN_AFTER {
+                count += 1;
+            }
+        });
+        count
     }
 
     /// Whether nothing is under way on a connection: the client has had something of the latest reply and no packet has come

@@ -47,6 +47,7 @@ struct Notes {
     /// Nodes to which the way is closed.
     closed: Vec<NodeId>,
     owners: BTreeMap<NodeId, Owner>,
+    taken_off: bool,
     /// Finding the way to a node takes so long.
     link_takes: Duration,
     /// To stand there once the plane was asked for the first time.
@@ -198,7 +199,9 @@ impl Fabric for Paper {
 
     fn close(&self) {}
 
-    fn remove(&self) {}
+    fn remove(&self) {
+        lock(&self.0).taken_off = true;
+    }
 }
 
 pub(super) struct Bench {
@@ -505,4 +508,24 @@ async fn connections_from_before_a_restart_are_counted() {
     bench.edge.reconcile(&bench.shared, NodeId(1), &live, Time::ZERO).await;
     let entered = bench.notes(|notes| notes.flows.get(&key(5)).copied());
     assert_eq!(entered, Some(To::Node(NodeId(1))), "what the node has, the plane forwards");
+}
+
+/// At the end a connection from before the start, which rests and counts for nobody, is forwarded on; one whose client went
+/// without a word does not keep the programs in the kernel.
+#[tokio::test(start_paused = true)]
+async fn a_switch_that_stops_leaves_what_the_plane_forwards() {
+    let hour = 3_600_000_000_000;
+    for (silent_ns, stays) in [(hour / 12, true), (hour + 1, false)] {
+        let bench = Bench::new(|_| {});
+        bench.notes(|notes| {
+            notes.now_ns = 9 * hour;
+            notes.flows.insert(key(1), To::Node(NodeId(1)));
+            notes.seen_ns.insert(key(1), 9 * hour - silent_ns);
+        });
+        bench.edge.review(&bench.shared);
+        bench.edge.sweep(&bench.shared);
+        assert_eq!(bench.edge.sizes(), (0, 0, 0), "it counts for nobody");
+        bench.edge.clone().drain_out(Duration::from_millis(200)).await;
+        assert_eq!(bench.notes(|notes| notes.taken_off), !stays);
+    }
 }
