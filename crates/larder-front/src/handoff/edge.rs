@@ -91,6 +91,8 @@ pub(crate) struct Edge {
     pub(super) passing: Mutex<AllPassing>,
     /// Held connections that are to be decided, each once.
     due: Mutex<VecDeque<FlowKey>>,
+    /// Held while a decision takes effect: until then a node's word that the connection has ended would find nobody.
+    pub(super) deciding: Mutex<()>,
     pub(super) reserved: Reservations,
     /// What is counted is read and written to the gates by one thread at a time.
     pub(super) writing_gates: Mutex<()>,
@@ -133,6 +135,7 @@ impl Edge {
             placed: Mutex::default(),
             passing: Mutex::default(),
             due: Mutex::default(),
+            deciding: Mutex::default(),
             reserved: Reservations::default(),
             writing_gates: Mutex::default(),
             learned,
@@ -167,6 +170,7 @@ impl Edge {
     pub(super) fn decide_due(self: &Arc<Self>, shared: &Arc<Shared>) {
         loop {
             let Some(key) = lock(&self.due).pop_front() else { return };
+            let _alone = lock(&self.deciding);
             self.consider(shared, key);
         }
     }
@@ -323,6 +327,7 @@ impl Edge {
                 let (edge, shared) = (self.clone(), shared.clone());
                 tokio::spawn(async move {
                     let outcome = lease.wait().await;
+                    let _alone = lock(&edge.deciding);
                     edge.settle(&shared, pending, lease, outcome);
                 });
             }

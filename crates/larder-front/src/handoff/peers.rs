@@ -458,6 +458,9 @@ impl Edge {
     fn node_says(self: &Arc<Self>, shared: &Arc<Shared>, node: NodeId, message: FromNode) {
         match message {
             FromNode::Closed(connections) => {
+                // What the plane has opened by itself before it ended there.
+                self.drain(shared);
+                let _alone = lock(&self.deciding);
                 for socket in connections {
                     self.node_ended(shared, socket.connection.into(), socket.first_seq, node);
                 }
