@@ -84,7 +84,12 @@ pub(crate) trait Fabric: Send + Sync + Debug {
     fn close_link(&self, node: NodeId) -> io::Result<()>;
     fn set_keys(&self, keys: &[CookieKey; 2], current: usize);
     /// Tells the client of a dead node's connection that it is gone.
-    fn reset_client(&self, key: FlowKey) -> io::Result<()>;
+    fn reset_client(&self, key: FlowKey) -> io::Result<()> {
+        self.reset_client_at(key, None)
+    }
+    /// The same. Where the plane has seen no acknowledgement, `ack` is the number of the first byte that the client has not
+    /// acknowledged.
+    fn reset_client_at(&self, key: FlowKey, ack: Option<u32>) -> io::Result<()>;
     /// Of the clock that flows are stamped with.
     fn now_ns(&self) -> u64;
     /// Counters of the plane, by name.
@@ -152,7 +157,7 @@ impl Fabric for Nothing {
 
     fn set_keys(&self, _keys: &[CookieKey; 2], _current: usize) {}
 
-    fn reset_client(&self, _key: FlowKey) -> io::Result<()> {
+    fn reset_client_at(&self, _key: FlowKey, _ack: Option<u32>) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 

@@ -325,8 +325,8 @@ impl Fabric for Machine {
         }
     }
 
-    fn reset_client(&self, key: FlowKey) -> io::Result<()> {
-        self.plane.reset_client(key)
+    fn reset_client_at(&self, key: FlowKey, ack: Option<u32>) -> io::Result<()> {
+        self.plane.reset_client_at(key, ack)
     }
 
     fn now_ns(&self) -> u64 {

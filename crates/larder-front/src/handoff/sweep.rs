@@ -191,7 +191,7 @@ impl Edge {
             let handed = lock(&self.table).take_if(key, settled);
             match handed {
                 Some(handed) => {
-                    self.tell_lost(key);
+                    self.tell_lost(key, handed.first_ack);
                     self.finish(shared, key, handed, End::NodeLost);
                 }
                 None => doubtful = true,
@@ -227,12 +227,13 @@ impl Edge {
 
     /// The node does not have the connection any more: the client is told.
     pub(super) fn lose(&self, shared: &Shared, key: FlowKey) {
-        self.tell_lost(key);
+        let first_ack = lock(&self.table).get_mut(key).and_then(|handed| handed.first_ack);
+        self.tell_lost(key, first_ack);
         self.end(shared, key, End::NodeLost);
     }
 
-    fn tell_lost(&self, key: FlowKey) {
-        if let Err(error) = self.fabric.reset_client(key) {
+    fn tell_lost(&self, key: FlowKey, first_ack: Option<u32>) {
+        if let Err(error) = self.fabric.reset_client_at(key, first_ack) {
             tracing::debug!(%error, %key, "a client could not be told that its connection is gone");
         }
     }

@@ -33,6 +33,8 @@ struct Notes {
     removed: Vec<FlowKey>,
     idle: Vec<FlowKey>,
     reset: Vec<FlowKey>,
+    /// With these numbers.
+    reset_at: Vec<Option<u32>>,
     seen_ns: BTreeMap<FlowKey, u64>,
     now_ns: u64,
     /// Limit, and whether the fast path may go by it.
@@ -158,8 +160,9 @@ impl Fabric for Paper {
 
     fn set_keys(&self, _keys: &[CookieKey; 2], _current: usize) {}
 
-    fn reset_client(&self, key: FlowKey) -> io::Result<()> {
+    fn reset_client_at(&self, key: FlowKey, ack: Option<u32>) -> io::Result<()> {
         lock(&self.0).reset.push(key);
+        lock(&self.0).reset_at.push(ack);
         Ok(())
     }
 
@@ -490,6 +493,28 @@ async fn connections_of_a_dead_node_are_told() {
     bench.edge.peers.set_bits(node, 0);
     bench.edge.review(&bench.shared);
     assert_eq!((bench.notes(|notes| notes.reset.clone()), bench.load()), (vec![key(1)], 0));
+    assert_eq!(bench.notes(|notes| notes.reset_at.clone()), [None], "the plane has seen its numbers");
+}
+
+/// Of a moved connection only the socket knew the numbers, if its client has said nothing since.
+#[tokio::test]
+async fn clients_of_moved_connections_are_told_with_the_sockets_numbers() {
+    let bench = Bench::new(|_| {});
+    for port in 1..=2 {
+        bench.punt(key(port), true, 1, GET);
+        if let Some(handed) = lock(&bench.edge.table).get_mut(key(port)) {
+            handed.first_ack = Some(77);
+        }
+    }
+    let node = bench.notes(|notes| notes.forwarded[0].0);
+    let late = Time::from_secs(9);
+    bench.edge.reconcile(&bench.shared, node, &std::collections::HashSet::new(), late).await;
+    for node in [NodeId(0), NodeId(1)] {
+        bench.shared.dispatcher.fail(bench.shared.clock.now(), node, &mut Vec::new());
+        bench.edge.peers.set_bits(node, 0);
+    }
+    bench.edge.review(&bench.shared);
+    assert_eq!(bench.notes(|notes| notes.reset_at.clone()), [Some(77); 2]);
 }
 
 #[tokio::test]
