@@ -117,14 +117,14 @@ impl Front {
     /// Serves a connection's requests, one after the other.
     async fn serve(self, tcp: TcpStream, client: SocketAddr) {
         let shared = &self.shared;
-        let (tcp, delivery, started) = match &shared.handoff {
+        let (tcp, delivery, outcome) = match &shared.handoff {
             None => (tcp, Delivery::relay(Why::Configured), None),
             Some(edge) => match edge.enter(shared, tcp, client).await {
-                Entered::Relay(tcp, delivery, started) => (tcp, delivery, started),
+                Entered::Relay(tcp, delivery, outcome) => (tcp, delivery, outcome),
                 Entered::Done => return,
             },
         };
-        let link = Arc::new(Link::new(client, shared.clock.now(), delivery, started));
+        let link = Arc::new(Link::new(client, shared.clock.now(), delivery, outcome));
         let limits = ConnLimits {
             header_bytes_max: shared.limits.header_bytes_max,
             header: shared.timeouts.header,

@@ -8,7 +8,7 @@
 
 use crate::clock::Clock;
 use crate::failure::Failure;
-use crate::handoff::{Delivery, Started};
+use crate::handoff::{Delivery, Outcome};
 use async_trait::async_trait;
 use bytes::BytesMut;
 use http::HeaderValue;
@@ -76,7 +76,7 @@ pub(crate) struct Link {
     /// How the connection is delivered.
     pub(crate) delivery: Delivery,
     /// What was decided of its first request before it was read.
-    started: Mutex<Option<Started>>,
+    outcome: Mutex<Option<Outcome>>,
 }
 
 /// How a connection ends that is not simply closed.
@@ -90,7 +90,7 @@ pub(crate) struct Rescued {
 
 impl Link {
     /// A connection accepted at `now`; its first header is awaited from now on.
-    pub(crate) fn new(client: SocketAddr, now: Time, delivery: Delivery, started: Option<Started>) -> Self {
+    pub(crate) fn new(client: SocketAddr, now: Time, delivery: Delivery, outcome: Option<Outcome>) -> Self {
         let address = client.ip().to_canonical().to_string();
         Self {
             client,
@@ -104,13 +104,13 @@ impl Link {
             bodyless: AtomicBool::new(false),
             rescued: Mutex::default(),
             delivery,
-            started: Mutex::new(started),
+            outcome: Mutex::new(outcome),
         }
     }
 
     /// What was decided of the first request, once.
-    pub(crate) fn take_started(&self) -> Option<Started> {
-        self.started.lock().unwrap_or_else(PoisonError::into_inner).take()
+    pub(crate) fn take_outcome(&self) -> Option<Outcome> {
+        self.outcome.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// A header has been read; the request is served from here on. If it is `bodyless`, a client that ends its side has

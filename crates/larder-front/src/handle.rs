@@ -259,7 +259,7 @@ impl SwitchHandle {
         let member = self.member(name)?;
         member.change(&self.shared, "operator", |standing| standing.left = true);
         if let Some(edge) = &self.shared.handoff {
-            edge.peers.unwatch(member.id);
+            edge.node_leaves(member.id);
         }
         Ok(())
     }

@@ -38,7 +38,12 @@ impl Lease {
     pub(crate) fn arrive(&mut self, now: Time, request: Request) -> Result<Option<Decision>, Refusal> {
         debug_assert!(matches!(self.hold, Hold::Nothing), "a request arrives once");
         self.route = request.route;
-        match self.shared.dispatcher.arrive(now, request) {
+        let edge = self.shared.handoff.as_ref();
+        // What the forwarding plane opens by itself in this moment must not make it one too many.
+        let reserved = edge.map(|edge| edge.reserve(&self.shared));
+        let arrival = self.shared.dispatcher.arrive(now, request);
+        drop(reserved);
+        match arrival {
             Arrival::Start(decision) => {
                 self.hold = Hold::Node(decision.node);
                 Ok(Some(decision))

@@ -195,6 +195,8 @@ impl Switch {
         if handoff.setting != Setting::Relay {
             let (edge, heard) = Edge::open(handoff, &addresses, nodes_max)?;
             (shared.handoff, ears) = (Some(edge), Some(heard));
+        } else {
+            Edge::leave_nothing(&handoff)?;
         }
         Ok(Self { shared: Arc::new(shared), listeners, addresses, server: Arc::new(server), joined, ears })
     }
@@ -232,6 +234,8 @@ impl Switch {
         helpers.spawn(expire(self.shared.clone()));
         let mut edge_task = None;
         if let (Some(edge), Some(ears)) = (&self.shared.handoff, self.ears.take()) {
+            let members = self.shared.nodes.members();
+            edge.settle_places(&members.map(|node| (node.id, crate::handoff::key_of(&node))).collect());
             edge_task = Some(helpers.spawn(edge.clone().run(self.shared.clone(), ears)).id());
         }
         for node in self.shared.nodes.members() {

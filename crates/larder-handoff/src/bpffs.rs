@@ -54,6 +54,11 @@ pub(crate) fn instance(family: &str, name: &str) -> io::Result<PathBuf> {
     Ok(Path::new(root()?).join(family).join(name))
 }
 
+/// Where the instance would be, without mounting anything.
+pub(crate) fn instance_if_any(family: &str, name: &str) -> PathBuf {
+    Path::new(if is_at_its_place() { SYSTEM } else { OURS }).join(family).join(name)
+}
+
 /// Has the instance whose directory this is for as long as the descriptor is open: one process at a time. `WouldBlock` if
 /// another one has it.
 pub(crate) fn lock(instance: &Path) -> io::Result<OwnedFd> {

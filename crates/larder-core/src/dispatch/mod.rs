@@ -312,6 +312,13 @@ impl Dispatcher {
         &self.route(route).settings
     }
 
+    /// T_low and T_high of a route as they are in force, in connections: those that its policy has found out, else the
+    /// route's settings.
+    pub fn thresholds_of(&self, route: RouteId) -> (u32, u32) {
+        let Route { policy, settings, .. } = self.route(route);
+        policy.thresholds().unwrap_or((settings.t_low, settings.t_high))
+    }
+
     /// The group of nodes that a route uses.
     pub fn group_of(&self, route: RouteId) -> GroupId {
         self.route(route).group
@@ -491,8 +498,7 @@ impl Dispatcher {
 
     /// The thresholds that S is derived from: those in force on the default route.
     fn thresholds(&self) -> (u32, u32) {
-        let Route { policy, settings, .. } = &self.routes[0];
-        policy.thresholds().unwrap_or((settings.t_low, settings.t_high))
+        self.thresholds_of(RouteId::DEFAULT)
     }
 
     /// S = (n - 1) T_high + T_low - 1 (LARD section 2.4) over the nodes of a group, each node's thresholds scaled by its

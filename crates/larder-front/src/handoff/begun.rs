@@ -9,7 +9,8 @@ use super::held::Held;
 use super::mechanism::{Delivery, Mechanism, Why};
 use super::moving::DOUBT;
 use super::peers::{Arrived, tag};
-use super::table::{End, Text};
+use super::table::End;
+use super::text::Text;
 use crate::switch::Shared;
 use larder_handoff::FlowKey;
 use larder_handoff::abi::flow_flag;
@@ -35,7 +36,7 @@ impl Edge {
             // What the client sends has not what a state needs: its timestamps, say.
             Some(None) => {
                 drop(holding);
-                return self.here(shared, key, generation, Delivery::relay(Why::Failed), Some(started));
+                return self.here(shared, key, generation, Delivery::relay(Why::Failed), Some(Ok(started)));
             }
             // The client has reset it meanwhile.
             None => return,
@@ -108,7 +109,9 @@ impl Edge {
     /// This host's own stack gets a connection after all; without `started` it has ended meanwhile, and its client is told.
     fn here_again(&self, shared: &Shared, key: FlowKey, held: &Held, started: Option<Started>) {
         match started {
-            Some(started) => self.accept_held(shared, key, held, Delivery::relay(Why::Failed), Some(started)),
+            Some(started) => {
+                self.accept_held(shared, key, held, Delivery::relay(Why::Failed), Some(Ok(started)));
+            }
             None => {
                 let _ = self.fabric.reset_client(key);
             }

@@ -13,23 +13,24 @@ use super::config::HandoffConfig;
 use super::counts::Counts;
 use super::fabric::{Fabric, Reusable, To, Told};
 use super::first::{self, Asked, First};
+use super::gates::Reservations;
 use super::held::{Held, Holding, Wait};
 use super::learned::Learned;
-use super::mechanism::{Delivery, Facts, Mechanism, Speaks, Why};
+use super::mechanism::{Delivery, Mechanism, Speaks, Why};
 use super::passing::AllPassing;
 use super::peers::Peers;
-use super::table::{End, Handed, Table, Text};
+use super::table::{End, Handed, Table};
+use super::text::Text;
 use crate::lease::Lease;
 use crate::switch::Shared;
 use crate::target::target_key;
-use larder_core::nodes::GroupId;
 use larder_core::rules::{Head, Headers};
 use larder_core::{Decision, NodeId, Reason, Refusal, Request, RouteId, ServiceClass, Time};
 use larder_handoff::FlowKey;
 use larder_handoff::abi::{flow_flag, flow_state};
 use larder_handoff::plane::Account;
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -48,7 +49,7 @@ const DRAINS_MAX: usize = 8;
 pub(crate) struct Placed {
     pub(crate) delivery: Delivery,
     /// What the dispatcher said, if it was asked.
-    pub(crate) started: Option<Started>,
+    pub(crate) outcome: Option<Outcome>,
     since: Time,
 }
 
@@ -59,6 +60,9 @@ pub(crate) struct Started {
     pub(crate) request: Request,
     pub(crate) decision: Decision,
 }
+
+/// What the dispatcher has said of a request.
+pub(crate) type Outcome = Result<Started, Refusal>;
 
 /// What is known of a connection whose decision is being made.
 #[derive(Debug)]
@@ -86,6 +90,13 @@ pub(crate) struct Edge {
     placed: Mutex<HashMap<FlowKey, Placed>>,
     /// Connections on their way from one node to another.
     pub(super) passing: Mutex<AllPassing>,
+    /// Held connections that are to be decided, each once.
+    due: Mutex<VecDeque<FlowKey>>,
+    /// Held while a decision takes effect: until then a node's word that the connection has ended would find nobody.
+    pub(super) deciding: Mutex<()>,
+    pub(super) reserved: Reservations,
+    /// What is counted is read and written to the gates by one thread at a time.
+    pub(super) writing_gates: Mutex<()>,
     pub(super) learned: Learned,
     pub(crate) counts: Counts,
 }
@@ -124,6 +135,10 @@ impl Edge {
             holding: Mutex::default(),
             placed: Mutex::default(),
             passing: Mutex::default(),
+            due: Mutex::default(),
+            deciding: Mutex::default(),
+            reserved: Reservations::default(),
+            writing_gates: Mutex::default(),
             learned,
             counts: Counts::default(),
         }
@@ -132,20 +147,32 @@ impl Edge {
     /// Takes what the plane has told. What a flood leaves for later is taken with the next tick.
     pub(super) fn drain(self: &Arc<Self>, shared: &Arc<Shared>) {
         for _ in 0..DRAINS_MAX {
-            if self.fabric.told(&mut |told| self.take(shared, told)) == 0 {
+            let count = self.fabric.told(&mut |told| self.note(shared, told));
+            self.decide_due(shared);
+            if count == 0 {
                 break;
             }
         }
     }
 
-    /// Takes one event.
-    pub(super) fn take(self: &Arc<Self>, shared: &Arc<Shared>, told: Told<'_>) {
+    /// Takes one event. Decisions are left to [`Edge::decide_due`]: connections that the plane has opened by itself may stand
+    /// behind it, and count before.
+    pub(super) fn note(self: &Arc<Self>, shared: &Arc<Shared>, told: Told<'_>) {
         match told {
             Told::Punt { key, first, head, packet } => self.punt(shared, key, first.then_some(head), packet),
             Told::Opened { key, reused } => self.opened(shared, key, reused),
             Told::Later { key, packet } => self.later(shared, key, packet),
             Told::Woke { key, node } => self.woke(shared, key, node),
             Told::Ended { key, flags, account } => self.client_ended(shared, key, flags, account),
+        }
+    }
+
+    /// Decides what is due.
+    pub(super) fn decide_due(self: &Arc<Self>, shared: &Arc<Shared>) {
+        loop {
+            let Some(key) = lock(&self.due).pop_front() else { return };
+            let _alone = lock(&self.deciding);
+            self.consider(shared, key);
         }
     }
 
@@ -157,26 +184,39 @@ impl Edge {
         let full = holding.len() >= self.config.hold_max;
         let held = holding.begin(key);
         held.head = head;
-        held.push(packet);
+        self.keep(shared, holding, (key, packet), full);
+    }
+
+    /// Keeps a packet of a connection that is held, for a decision; one too many goes to this host's own stack, with all
+    /// that is held of its connection.
+    fn keep(
+        &self,
+        shared: &Shared,
+        mut holding: MutexGuard<'_, Holding>,
+        (key, packet): (FlowKey, &[u8]),
+        full: bool,
+    ) {
+        let Some((held, room)) = holding.push(key, packet) else { return };
+        if room && !full {
+            return self.make_due(key, held);
+        }
         let generation = held.generation;
         drop(holding);
-        if full {
-            return self.here(shared, key, generation, Delivery::relay(Why::HoldFull), None);
+        self.here(shared, key, generation, Delivery::relay(Why::HoldFull), None);
+    }
+
+    /// What was already due stays where it is in the order.
+    fn make_due(&self, key: FlowKey, held: &mut Held) {
+        if !std::mem::replace(&mut held.due, true) {
+            lock(&self.due).push_back(key);
         }
-        self.consider(shared, key);
     }
 
     /// A further packet of a held connection.
     fn more(self: &Arc<Self>, shared: &Arc<Shared>, key: FlowKey, packet: &[u8]) {
         let mut holding = lock(&self.holding);
-        if let Some(held) = holding.get_mut(key) {
-            held.push(packet);
-            let decides = held.wait != Wait::Admission;
-            drop(holding);
-            if decides {
-                self.consider(shared, key);
-            }
-            return;
+        if holding.get_mut(key).is_some() {
+            return self.keep(shared, holding, (key, packet), false);
         }
         // It was handed over before the decision took effect in the plane; the lock is kept by whoever makes it do so.
         let flow = self.fabric.flow(key);
@@ -200,10 +240,11 @@ impl Edge {
 
     /// Reads what a held connection asks for, and asks the dispatcher.
     fn consider(self: &Arc<Self>, shared: &Arc<Shared>, key: FlowKey) {
-        let (bytes, head, generation) = match lock(&self.holding).get_mut(key) {
-            Some(held) => (held.bytes(), held.head, held.generation),
-            None => return,
-        };
+        let mut holding = lock(&self.holding);
+        // What has been asked for waits for its answer.
+        let Some(held) = holding.undecided(key) else { return };
+        let (bytes, head, generation) = (held.bytes(), held.head, held.generation);
+        drop(holding);
         let speaks = match first::read(&bytes) {
             First::Http(asked) => return self.asked(shared, (key, generation), &asked, head),
             First::Tls(name) => return self.hello(shared, (key, generation), &name),
@@ -225,9 +266,7 @@ impl Edge {
             let (edge, shared, generation) = (self.clone(), shared.clone(), held.generation);
             tokio::spawn(async move {
                 tokio::time::sleep(edge.config.header_wait).await;
-                let waits = |held: &&mut super::held::Held| {
-                    held.generation == generation && held.wait == Wait::Header
-                };
+                let waits = |held: &&mut Held| held.generation == generation && held.wait == Wait::Header;
                 let still = lock(&edge.holding).get_mut(key).filter(waits).is_some();
                 if still {
                     edge.here(&shared, key, generation, Delivery::relay(Why::Incomplete), None);
@@ -249,23 +288,17 @@ impl Edge {
         let watched = Watched { asked, looked: Cell::new(false) };
         let request =
             shared.routing.request(&Head::new(asked.method.as_bytes(), target.host, target.path, &watched));
-        let settings = shared.dispatcher.settings_of(request.route);
         // A decision by fields, by turns or by lot is this request's alone.
-        let again = self.config.fast
-            && !watched.looked.get()
-            && settings.policy.is_by_target()
-            && shared.dispatcher.group_of(request.route) == GroupId::ALL;
+        let again = !watched.looked.get() && self.may_reuse(shared, request.route);
         let text = shared.access.is_some().then(|| {
-            let text = Text {
-                method: asked.method.into(),
-                target: asked.target.into(),
-                host: asked.host.into(),
-                http10: asked.minor == 0,
-            };
-            self.learned.text(request.target, text)
+            let text = self.learned.texts.of(asked)?;
+            Some(self.learned.text(request.target, text))
         });
         let head = head.filter(|_| again);
-        self.decide(shared, Pending { key, generation, request, speaks: Speaks::Http1, text, head });
+        self.decide(
+            shared,
+            Pending { key, generation, request, speaks: Speaks::Http1, text: text.flatten(), head },
+        );
     }
 
     /// A ClientHello that is passed through: its server name stands for all it will ask for.
@@ -282,7 +315,11 @@ impl Edge {
             return self.here(shared, key, pending.generation, delivery, None);
         }
         let mut lease = Lease::new(shared.clone());
-        match lease.arrive(shared.clock.now(), pending.request) {
+        let reserved = self.reserve(shared);
+        self.catch_up(shared);
+        let arrived = lease.arrive(shared.clock.now(), pending.request);
+        drop(reserved);
+        match arrived {
             Ok(Some(decision)) => self.settle(shared, pending, lease, Ok(decision)),
             Ok(None) => {
                 if let Some(held) = lock(&self.holding).get_mut(key) {
@@ -291,6 +328,7 @@ impl Edge {
                 let (edge, shared) = (self.clone(), shared.clone());
                 tokio::spawn(async move {
                     let outcome = lease.wait().await;
+                    let _alone = lock(&edge.deciding);
                     edge.settle(&shared, pending, lease, outcome);
                 });
             }
@@ -307,17 +345,24 @@ impl Edge {
         outcome: Result<Decision, Refusal>,
     ) {
         let Pending { key, generation, request, speaks, ref text, head } = pending;
-        let Ok(decision) = outcome else {
-            // The relay asks again and answers with the refusal, or has better luck.
-            return self.here(shared, key, generation, Delivery::relay(Why::Refused), None);
+        let decision = match outcome {
+            Ok(decision) => decision,
+            // The relay answers with the refusal.
+            Err(refusal) => {
+                let delivery = Delivery::relay(Why::Refused);
+                return self.here(shared, key, generation, delivery, Some(Err(refusal)));
+            }
         };
+        // Before anything can be used again.
+        self.set_bases(shared, decision.node);
         let delivery = self.delivery(shared, request, decision.node, speaks, false);
         if delivery.mechanism == Mechanism::Repair {
             let text = text.clone();
             return self.give_state(shared, (key, generation), Started { lease, request, decision }, text);
         }
         if delivery.mechanism != Mechanism::Cookie {
-            return self.here(shared, key, generation, delivery, Some(Started { lease, request, decision }));
+            let started = Started { lease, request, decision };
+            return self.here(shared, key, generation, delivery, Some(Ok(started)));
         }
         let mut holding = lock(&self.holding);
         let Some(held) = holding.take(key, Some(generation)) else { return };
@@ -365,11 +410,11 @@ impl Edge {
         key: FlowKey,
         generation: u64,
         delivery: Delivery,
-        started: Option<Started>,
+        outcome: Option<Outcome>,
     ) {
         let mut holding = lock(&self.holding);
         let Some(held) = holding.take(key, Some(generation)) else { return };
-        self.accept_held(shared, key, &held, delivery, started);
+        self.accept_held(shared, key, &held, delivery, outcome);
     }
 
     /// The same for what has been taken out of those that are held.
@@ -379,13 +424,13 @@ impl Edge {
         key: FlowKey,
         held: &Held,
         delivery: Delivery,
-        started: Option<Started>,
+        outcome: Option<Outcome>,
     ) {
         let now = shared.clock.now();
         let mut placed = lock(&self.placed);
         // Beyond that the accept loop decides anew.
         if placed.len() < PLACED_MAX || placed.contains_key(&key) {
-            placed.insert(key, Placed { delivery, started, since: now });
+            placed.insert(key, Placed { delivery, outcome, since: now });
         }
         drop(placed);
         if let Err(error) = self.fabric.put_flow(key, To::Here) {
@@ -411,60 +456,15 @@ impl Edge {
         u16::try_from(self.services.iter().position(same)?).ok()
     }
 
-    /// What the rule sees before a node is known.
-    pub(super) fn facts(&self, speaks: Speaks, accepted: bool) -> Facts {
-        Facts {
-            setting: self.config.setting,
-            speaks,
-            accepted,
-            channel: false,
-            node_cookie: false,
-            node_repair: false,
-            node_failures: 0,
-            reply_bytes: None,
-            repair_bytes_min: self.config.repair_bytes_min,
-            locality_lost: false,
-        }
-    }
-
-    /// The same for a request of a known route, whose own word counts.
-    pub(super) fn facts_of(&self, shared: &Shared, route: RouteId, speaks: Speaks, accepted: bool) -> Facts {
-        let facts = self.facts(speaks, accepted);
-        Facts { setting: shared.routing.of(route).mechanism.unwrap_or(facts.setting), ..facts }
-    }
-
-    /// What the rule says of a request that goes to `node`.
-    pub(crate) fn delivery(
-        &self,
-        shared: &Shared,
-        request: Request,
-        node: NodeId,
-        speaks: Speaks,
-        accepted: bool,
-    ) -> Delivery {
-        let peer = self.peers.capability(node);
-        let failures =
-            shared.nodes.get(node).map_or(0, |node| node.failures.load(std::sync::atomic::Ordering::Relaxed));
-        let facts = Facts {
-            channel: peer.up,
-            node_cookie: peer.cookie && peer.linked,
-            node_repair: peer.repair && peer.linked,
-            node_failures: failures,
-            reply_bytes: self.learned.reply_bytes(request.target),
-            locality_lost: !peer.lateral
-                && self.learned.locality_lost(request.route, self.config.locality_lost_max),
-            ..self.facts_of(shared, request.route, speaks, accepted)
-        };
-        facts.choose()
-    }
-
     /// The fast path has opened a connection.
     fn opened(&self, shared: &Arc<Shared>, key: FlowKey, reused: Reusable) {
-        self.peers.count_opened(reused.node);
         let class = ServiceClass::ALL.get(usize::from(reused.class)).copied().unwrap_or(ServiceClass::N);
         let request = Request::new(reused.target).with_route(RouteId(reused.route)).with_class(class);
         let mut lease = Lease::new(shared.clone());
-        if !lease.reuse(shared.clock.now(), request, reused.node) {
+        let counted = lease.reuse(shared.clock.now(), request, reused.node);
+        // Afterwards, so that a gate that is set in between counts it twice and not never.
+        self.peers.count_opened(reused.node);
+        if !counted {
             return;
         }
         let decision = Decision { node: reused.node, reason: Reason::Reuse };
@@ -481,6 +481,7 @@ impl Edge {
         {
             handed.idle = !handed.lease.reuse(shared.clock.now(), handed.request, node);
             handed.closing = None;
+            self.set_bases(shared, node);
         }
     }
 
@@ -522,7 +523,8 @@ impl Edge {
         // Most often this is the answer to the node's end. It may also have asked for all it wants, and the node go on
         // sending: then what it acknowledges is told. One that has had nothing yet waits for its reply.
         if flags & flow_flag::ACKED != 0 {
-            lock(&self.table).close(key, account, shared.clock.now());
+            let node = lock(&self.table).close(key, account, shared.clock.now());
+            node.into_iter().for_each(|node| self.set_bases(shared, node));
         }
     }
 

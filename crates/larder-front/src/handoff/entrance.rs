@@ -3,17 +3,17 @@
 //! A connection that the plane has held comes with its decision ([`Edge::placed`]). Of any other one the first bytes are
 //! looked at without taking them (`MSG_PEEK`); the dispatcher is asked only where the answer may be a move or a splice.
 
-use super::edge::{Edge, Placed, Started};
+use super::edge::{Edge, Outcome, Placed, Started};
 use super::first::{self, First};
 use super::mechanism::{Delivery, Mechanism, Setting, Speaks, Why};
 use super::moving::Moved;
 use super::splice;
-use super::table::Text;
+use super::text::Text;
 use crate::lease::Lease;
 use crate::switch::Shared;
 use crate::target::target_key;
-use larder_core::Request;
 use larder_core::rules::Head;
+use larder_core::{Refusal, Request};
 use larder_handoff::FlowKey;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -29,8 +29,8 @@ const PEEK_PAUSE: Duration = Duration::from_millis(1);
 
 /// What is to be done with an accepted connection.
 pub(crate) enum Entered {
-    /// It is relayed: its first request has been decided, or not yet.
-    Relay(TcpStream, Delivery, Option<Started>),
+    /// It is relayed: its first request has been decided or refused, or not yet.
+    Relay(TcpStream, Delivery, Option<Outcome>),
     /// It has been dealt with.
     Done,
 }
@@ -60,7 +60,11 @@ impl Edge {
         let local = tcp.local_addr().ok();
         let placed = local.and_then(|local| self.placed(client, local));
         let seen = match &placed {
-            Some(Placed { delivery, started: None, .. })
+            Some(Placed { delivery, outcome: Some(Err(refusal)), .. }) => {
+                let (delivery, refusal) = (*delivery, *refusal);
+                return self.refused(tcp, delivery, refusal).await;
+            }
+            Some(Placed { delivery, outcome: None, .. })
                 if delivery.mechanism == Mechanism::Relay && !begins_with_tls(&tcp).await =>
             {
                 let delivery = *delivery;
@@ -74,13 +78,14 @@ impl Edge {
         if let Some(delivery) = self.facts(seen.speaks, true).before_node()
             && delivery.mechanism == Mechanism::Relay
         {
-            return self.relayed(tcp, delivery, placed.and_then(|placed| placed.started));
+            return self.relayed(tcp, delivery, placed.and_then(|placed| placed.outcome));
         }
         let Some((request, text)) = seen.asked else {
             return self.relayed(tcp, Delivery::relay(Why::Unreadable), None);
         };
-        let Some(started) = self.started(shared, placed, request).await else {
-            return self.relayed(tcp, Delivery::relay(Why::Refused), None);
+        let started = match self.started(shared, placed, request).await {
+            Ok(started) => started,
+            Err(refusal) => return self.refused(tcp, Delivery::relay(Why::Refused), refusal).await,
         };
         let setting = self.facts_of(shared, started.request.route, seen.speaks, true).before_node();
         let delivery = setting.unwrap_or_else(|| {
@@ -90,40 +95,45 @@ impl Edge {
             Mechanism::Splice => self.splice(shared, tcp, started, delivery).await,
             Mechanism::Repair => {
                 let Some(service) = local.and_then(|local| self.service(local)) else {
-                    return self.relayed(tcp, Delivery::relay(Why::Failed), Some(started));
+                    return self.relayed(tcp, Delivery::relay(Why::Failed), Some(Ok(started)));
                 };
                 match self.move_socket(shared, FlowKey::new(client, service), tcp, started, text).await {
                     Moved::Gone | Moved::Lost => Entered::Done,
                     Moved::Stays(tcp, started) => {
-                        self.relayed(tcp, Delivery::relay(Why::Failed), Some(started))
+                        self.relayed(tcp, Delivery::relay(Why::Failed), Some(Ok(started)))
                     }
                 }
             }
-            Mechanism::Relay | Mechanism::Cookie => self.relayed(tcp, delivery, Some(started)),
+            Mechanism::Relay | Mechanism::Cookie => self.relayed(tcp, delivery, Some(Ok(started))),
         }
     }
 
-    fn relayed(&self, tcp: TcpStream, delivery: Delivery, started: Option<Started>) -> Entered {
+    fn relayed(&self, tcp: TcpStream, delivery: Delivery, outcome: Option<Outcome>) -> Entered {
         self.counts.delivered(delivery);
-        Entered::Relay(tcp, delivery, started)
+        Entered::Relay(tcp, delivery, outcome)
     }
 
-    /// The decision that came with the connection, or a new one; `None` if the dispatcher refuses.
-    async fn started(
-        &self,
-        shared: &Arc<Shared>,
-        placed: Option<Placed>,
-        request: Request,
-    ) -> Option<Started> {
-        if let Some(started) = placed.and_then(|placed| placed.started) {
-            return Some(started);
+    /// The dispatcher has refused, perhaps after a long wait, and is not asked again: the relay says so. There is nothing
+    /// to say in TLS that is not ended here.
+    async fn refused(&self, tcp: TcpStream, delivery: Delivery, refusal: Refusal) -> Entered {
+        if begins_with_tls(&tcp).await {
+            self.counts.delivered(delivery);
+            return Entered::Done;
+        }
+        self.relayed(tcp, delivery, Some(Err(refusal)))
+    }
+
+    /// The decision that came with the connection, or a new one.
+    async fn started(&self, shared: &Arc<Shared>, placed: Option<Placed>, request: Request) -> Outcome {
+        if let Some(outcome) = placed.and_then(|placed| placed.outcome) {
+            return outcome;
         }
         let mut lease = Lease::new(shared.clone());
-        let decision = match lease.arrive(shared.clock.now(), request).ok()? {
+        let decision = match lease.arrive(shared.clock.now(), request)? {
             Some(decision) => decision,
-            None => lease.wait().await.ok()?,
+            None => lease.wait().await?,
         };
-        Some(Started { lease, request, decision })
+        Ok(Started { lease, request, decision })
     }
 
     /// Looks at the first bytes, for as long as a header may be awaited.
@@ -142,14 +152,8 @@ impl Edge {
                 First::Http(asked) => {
                     let target = target_key(asked.host, asked.target.as_bytes());
                     let head = Head::new(asked.method.as_bytes(), target.host, target.path, &*asked);
-                    let text = shared.access.is_some().then(|| {
-                        Arc::new(Text {
-                            method: asked.method.into(),
-                            target: asked.target.into(),
-                            host: asked.host.into(),
-                            http10: asked.minor == 0,
-                        })
-                    });
+                    let text = shared.access.is_some().then(|| self.learned.texts.of(&asked));
+                    let text = text.flatten().map(Arc::new);
                     return Seen {
                         speaks: Speaks::Http1,
                         asked: Some((shared.routing.request(&head), text)),
@@ -182,18 +186,18 @@ impl Edge {
         delivery: Delivery,
     ) -> Entered {
         let Some(node) = shared.nodes.get(started.decision.node).and_then(|node| node.keep()) else {
-            return self.relayed(tcp, Delivery::relay(Why::Failed), Some(started));
+            return self.relayed(tcp, Delivery::relay(Why::Failed), Some(Ok(started)));
         };
         let connected =
             tokio::time::timeout(shared.timeouts.connect, TcpStream::connect(node.resolved)).await;
         let back = match connected {
             Ok(Ok(back)) => back,
             // Nothing has been read, so that the relay can try this node again, and others.
-            Ok(Err(_)) | Err(_) => return self.relayed(tcp, Delivery::relay(Why::Failed), Some(started)),
+            Ok(Err(_)) | Err(_) => return self.relayed(tcp, Delivery::relay(Why::Failed), Some(Ok(started))),
         };
         let _ = back.set_nodelay(true);
         let Ok(pipes) = splice::Pipes::new() else {
-            return self.relayed(tcp, Delivery::relay(Why::Failed), Some(started));
+            return self.relayed(tcp, Delivery::relay(Why::Failed), Some(Ok(started)));
         };
         self.counts.delivered(delivery);
         shared.metrics.handed(started.decision, started.request);

@@ -4,7 +4,7 @@
 
 use super::config::Forward;
 use larder_core::{NodeId, TargetId};
-use larder_handoff::plane::Account;
+use larder_handoff::plane::{Account, Owner};
 use larder_handoff::{CookieKey, FlowKey, abi};
 use std::fmt::Debug;
 use std::io;
@@ -76,11 +76,22 @@ pub(crate) trait Fabric: Send + Sync + Debug {
     /// `base` connections are known, `seen` of those that the fast path has opened among them.
     fn set_base(&self, node: Option<NodeId>, base: u32, seen: u32);
     fn set_link(&self, node: NodeId, way: &Way, forward: Forward) -> io::Result<()>;
+    /// Whose a node's place is; `None` if that is not kept.
+    fn owner(&self, node: NodeId) -> Option<Owner>;
+    /// A place is this key's from now on; `after_another` if connections of another may still go by its number.
+    fn set_owner(&self, node: NodeId, key: [u8; 32], after_another: bool);
+    /// What is for the node is dropped from now on.
+    fn close_link(&self, node: NodeId) -> io::Result<()>;
     fn set_keys(&self, keys: &[CookieKey; 2], current: usize);
     /// Keys that are believed no more: whose cookie was made with one is told that it is too old.
     fn set_former_keys(&self, keys: &[CookieKey]);
     /// Tells the client of a dead node's connection that it is gone.
-    fn reset_client(&self, key: FlowKey) -> io::Result<()>;
+    fn reset_client(&self, key: FlowKey) -> io::Result<()> {
+        self.reset_client_at(key, None)
+    }
+    /// The same. Where the plane has seen no acknowledgement, `ack` is the number of the first byte that the client has not
+    /// acknowledged.
+    fn reset_client_at(&self, key: FlowKey, ack: Option<u32>) -> io::Result<()>;
     /// Of the clock that flows are stamped with.
     fn now_ns(&self) -> u64;
     /// Counters of the plane, by name.
@@ -138,11 +149,21 @@ impl Fabric for Nothing {
         Err(io::ErrorKind::Unsupported.into())
     }
 
+    fn owner(&self, _node: NodeId) -> Option<Owner> {
+        None
+    }
+
+    fn set_owner(&self, _node: NodeId, _key: [u8; 32], _after_another: bool) {}
+
+    fn close_link(&self, _node: NodeId) -> io::Result<()> {
+        Ok(())
+    }
+
     fn set_keys(&self, _keys: &[CookieKey; 2], _current: usize) {}
 
     fn set_former_keys(&self, _keys: &[CookieKey]) {}
 
-    fn reset_client(&self, _key: FlowKey) -> io::Result<()> {
+    fn reset_client_at(&self, _key: FlowKey, _ack: Option<u32>) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 

@@ -1,13 +1,17 @@
 //! Connections that wait for their decision: their packets, in the order in which they came.
 //!
 //! Nothing of what is held has been acknowledged, so that whatever is lost here the client sends again. A connection
-//! keeps at most what the plane hands over (`hold_packets`); their number has a limit of its own.
+//! keeps at most what the plane hands over (`hold_packets`); their number has a limit of its own, and so have all their bytes together.
 
 use larder_handoff::FlowKey;
 use std::collections::HashMap;
 
 /// The most of a request header that is put together from held packets. Bytes.
 const HEAD_BYTES_MAX: usize = 32 << 10;
+/// All held packets together. Bytes.
+pub(crate) const ALL_BYTES_MAX: usize = 64 << 20;
+/// What a packet takes beside its bytes, about.
+const PACKET_BYTES: usize = 48;
 
 /// One connection.
 #[derive(Debug, Default)]
@@ -17,6 +21,8 @@ pub(crate) struct Held {
     /// The fast path's hash of its head.
     pub(crate) head: Option<u64>,
     pub(crate) wait: Wait,
+    /// It is among those that are to be decided.
+    pub(crate) due: bool,
     /// Tells it from an earlier one of the same addresses.
     pub(crate) generation: u64,
 }
@@ -68,6 +74,10 @@ impl Held {
         self.packets.push(packet.into());
     }
 
+    fn cost(&self) -> usize {
+        self.packets.iter().map(|packet| packet.len() + PACKET_BYTES).sum()
+    }
+
     pub(crate) fn packets(&self) -> &[Box<[u8]>] {
         &self.packets
     }
@@ -111,6 +121,8 @@ impl Held {
 pub(crate) struct Holding {
     by_key: HashMap<FlowKey, Held>,
     begun: u64,
+    /// What all packets take.
+    bytes: usize,
 }
 
 impl Holding {
@@ -118,9 +130,17 @@ impl Holding {
         self.by_key.get_mut(&key)
     }
 
+    /// One that is due no more, unless it has been decided already.
+    pub(crate) fn undecided(&mut self, key: FlowKey) -> Option<&mut Held> {
+        let held = self.by_key.get_mut(&key)?;
+        held.due = false;
+        (held.wait != Wait::Admission).then_some(held)
+    }
+
     /// A connection begins to wait; whatever an earlier one of the same addresses has left is dropped.
     pub(crate) fn begin(&mut self, key: FlowKey) -> &mut Held {
         self.begun += 1;
+        self.bytes -= self.by_key.get(&key).map_or(0, Held::cost);
         let held = self.by_key.entry(key).or_default();
         *held = Held { generation: self.begun, ..Held::default() };
         held
@@ -129,7 +149,17 @@ impl Holding {
     /// Takes a connection out; of a later one of the same addresses, if `generation` says so, nothing.
     pub(crate) fn take(&mut self, key: FlowKey, generation: Option<u64>) -> Option<Held> {
         let same = |held: &Held| generation.is_none_or(|generation| held.generation == generation);
-        same(self.by_key.get(&key)?).then(|| self.by_key.remove(&key))?
+        let held = same(self.by_key.get(&key)?).then(|| self.by_key.remove(&key))??;
+        self.bytes -= held.cost();
+        Some(held)
+    }
+
+    /// Keeps a packet of a connection that is held; says whether there was room for it.
+    pub(crate) fn push(&mut self, key: FlowKey, packet: &[u8]) -> Option<(&mut Held, bool)> {
+        let held = self.by_key.get_mut(&key)?;
+        held.push(packet);
+        self.bytes += packet.len() + PACKET_BYTES;
+        Some((held, self.bytes <= ALL_BYTES_MAX))
     }
 
     pub(crate) fn len(&self) -> usize {

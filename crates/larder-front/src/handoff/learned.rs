@@ -5,7 +5,7 @@
 //! is displaced is learned again.
 
 use super::edge::lock;
-use super::table::Text;
+use super::text::{Text, Texts};
 use larder_core::{RouteId, TargetId};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -39,6 +39,8 @@ pub(crate) struct Learned {
     parts: Box<[Mutex<Box<[Target]>>]>,
     routes: Mutex<HashMap<RouteId, Later>>,
     asked: AtomicU64,
+    /// Bounds what log lines will say.
+    pub(crate) texts: Texts,
 }
 
 /// Of the connections of a route that loses too much locality, how many are handed over all the same.
@@ -50,7 +52,12 @@ impl Learned {
     pub(crate) fn new(targets_max: usize) -> Self {
         let each = targets_max.div_ceil(PARTS).max(1);
         let part = |_| Mutex::new(vec![Target::default(); each].into());
-        Self { parts: (0..PARTS).map(part).collect(), routes: Mutex::default(), asked: AtomicU64::new(1) }
+        Self {
+            parts: (0..PARTS).map(part).collect(),
+            routes: Mutex::default(),
+            asked: AtomicU64::new(1),
+            texts: Texts::default(),
+        }
     }
 
     fn with<R>(&self, id: TargetId, act: impl FnOnce(&mut Target) -> R) -> R {
@@ -115,6 +122,7 @@ impl Learned {
 
 #[cfg(test)]
 mod tests {
+    use super::super::first::Asked;
     use super::*;
 
     #[test]
@@ -126,10 +134,11 @@ mod tests {
         assert_eq!((learned.reply_bytes(one), learned.reply_bytes(other)), (Some(1_000), None));
         learned.note_reply(one, 2_600);
         assert_eq!(learned.reply_bytes(one), Some(1_100), "a sixteenth of the way");
-        let text = Text { method: "GET".into(), target: "/a".into(), host: (*b"h").into(), http10: false };
-        let kept = learned.text(other, text.clone());
+        let asked = Asked { method: "GET", target: "/a", host: b"h", minor: 1, fields: Vec::new() };
+        let text = || learned.texts.of(&asked).expect("room");
+        let kept = learned.text(other, text());
         assert_eq!((learned.reply_bytes(one), learned.text_of(other)), (None, Some(kept)));
-        assert!(Arc::ptr_eq(&learned.text(other, text.clone()), &learned.text(other, text)));
+        assert!(Arc::ptr_eq(&learned.text(other, text()), &learned.text(other, text())));
     }
 
     #[test]

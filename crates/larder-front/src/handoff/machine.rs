@@ -8,7 +8,8 @@ use larder_handoff::guard::{self, Guard, GuardConfig, GuardService};
 use larder_handoff::inject::Tap;
 use larder_handoff::neighbour::next_hop;
 use larder_handoff::plane::{
-    self, Attach, FlowTo, Link, Plane, PlaneConfig, PlaneEvent, ServiceSpec, TargetEntry, Tunnel, TunnelKind,
+    self, Attach, FlowTo, Link, Owner, Plane, PlaneConfig, PlaneEvent, ServiceSpec, TargetEntry, Tunnel,
+    TunnelKind,
 };
 use larder_handoff::{CookieKey, FlowKey};
 use std::io;
@@ -75,6 +76,10 @@ impl Machine {
         })?;
         tracing::info!(interface, attached = ?plane.attached(), adopted = plane.adopted(), cookie, "forwarding plane");
         let own = if cookie { Some(Own::open(config, &interface, listen)?) } else { None };
+        if !cookie {
+            // Of a start that had cookies.
+            Guard::clean(&own_name(config))?;
+        }
         let mtu = larder_handoff::neighbour::mtu(&interface)?;
         let spec = ServiceSpec {
             cookie,
@@ -143,7 +148,7 @@ impl Machine {
 impl Own {
     fn open(config: &HandoffConfig, interface: &str, listen: &[SocketAddr]) -> Result<Self, MachineError> {
         let guard = Guard::start(&GuardConfig {
-            name: format!("{}-own", config.name),
+            name: own_name(config),
             interface: interface.to_owned(),
             ring_bytes: 1 << 18,
             conns_max: config.flows_max,
@@ -154,6 +159,25 @@ impl Own {
         }
         Ok(Self { guard, tap: Tap::open(interface)? })
     }
+}
+
+fn own_name(config: &HandoffConfig) -> String {
+    format!("{}-own", config.name)
+}
+
+/// Takes off what a predecessor has left in the kernel, where nobody will be behind it: its programs would go on answering
+/// SYNs, and nobody would accept the connections.
+pub(crate) fn take_off_remains(config: &HandoffConfig) -> Result<(), plane::PlaneError> {
+    if Plane::take_off_remains(&config.name)? {
+        tracing::warn!(
+            name = config.name,
+            "a predecessor's forwarding plane was taken off: what it had handed over is cut"
+        );
+        if let Err(error) = Guard::clean(&own_name(config)) {
+            tracing::warn!(%error, "a predecessor's program for this host's own stack could not be removed");
+        }
+    }
+    Ok(())
 }
 
 /// The largest segment that fits through the way to the nodes.
@@ -283,6 +307,20 @@ impl Fabric for Machine {
         self.plane.set_link(node.0, Some(&link)).map_err(io::Error::other)
     }
 
+    fn owner(&self, node: NodeId) -> Option<Owner> {
+        self.plane.owner(node.0)
+    }
+
+    fn set_owner(&self, node: NodeId, key: [u8; 32], after_another: bool) {
+        if let Err(error) = self.plane.set_owner(node.0, key, after_another) {
+            tracing::warn!(%error, node = node.index(), "whose place it is could not be noted");
+        }
+    }
+
+    fn close_link(&self, node: NodeId) -> io::Result<()> {
+        self.plane.set_link(node.0, None).map_err(io::Error::other)
+    }
+
     fn set_keys(&self, keys: &[CookieKey; 2], current: usize) {
         // Believed here before cookies are made with them.
         let own = self.own.as_ref().map_or(Ok(()), |own| own.guard.set_keys(keys));
@@ -300,8 +338,8 @@ impl Fabric for Machine {
         }
     }
 
-    fn reset_client(&self, key: FlowKey) -> io::Result<()> {
-        self.plane.reset_client(key)
+    fn reset_client_at(&self, key: FlowKey, ack: Option<u32>) -> io::Result<()> {
+        self.plane.reset_client_at(key, ack)
     }
 
     fn now_ns(&self) -> u64 {

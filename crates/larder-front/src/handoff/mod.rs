@@ -1,16 +1,19 @@
 //! Delivering connections without standing in between: the edge of the switch.
 //!
 //! [`mechanism`] has the rule that chooses; `edge` asks the dispatcher for connections that the forwarding plane
-//! holds; `table` keeps what handed-off connections hold; `peers` talks to the nodes; `sweep` keeps counts and ends
-//! exact; `fabric` is the machine.
+//! holds; `table` keeps what handed-off connections hold; `peers` talks to the nodes, whose
+//! places are in `slots`; `sweep` keeps counts and ends
+//! exact; `gates` bounds what the plane opens by itself; `fabric` is the machine.
 
 mod begun;
+mod choice;
 mod config;
 mod counts;
 mod edge;
 mod entrance;
 mod fabric;
 mod first;
+mod gates;
 mod held;
 mod keyring;
 mod learned;
@@ -21,11 +24,13 @@ mod moving;
 mod passing;
 mod peers;
 mod run;
+mod slots;
 mod splice;
 mod sweep;
 mod table;
 #[cfg(test)]
 mod tests;
+mod text;
 mod whereabouts;
 
 pub use config::{Forward, HandoffConfig, Handshake, NodeHandoff};
@@ -34,9 +39,10 @@ pub use peers::HandoffStatus;
 
 pub use run::HandoffError;
 
-pub(crate) use edge::{Edge, Started};
+pub(crate) use edge::{Edge, Outcome, Started};
 pub(crate) use entrance::Entered;
 pub(crate) use run::Ears;
+pub(crate) use slots::key_of;
 
 /// Entry points for the fuzz targets.
 #[doc(hidden)]

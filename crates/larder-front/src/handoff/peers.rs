@@ -63,6 +63,10 @@ pub(crate) struct Capability {
 #[derive(Debug, Default)]
 struct Slot {
     bits: AtomicU8,
+    /// In its connections' timestamps.
+    tag: AtomicU8,
+    /// Of [`COOKIE`] and [`REPAIR`], those that the node's host can; whether it does so for us is for it to accept.
+    able: AtomicU8,
     /// Connections opened by the fast path that the dispatcher has been told of.
     opened_seen: AtomicU32,
     channel: Mutex<Option<NodeChannel>>,
@@ -72,11 +76,22 @@ struct Slot {
     live: Mutex<HashSet<FlowKey>>,
     /// When it is asked again, for some that it did not name were too young to tell.
     ask_at: Mutex<Option<Time>>,
+    /// When it was asked last: what it names was there then.
+    asked_at: Mutex<Time>,
     dead: AtomicBool,
     /// How often it has been asked for all. Counted, as moves are sent, while `channel` is locked.
     asked: AtomicU64,
     /// Lists it has ended since its channel came up. The first one it sends unasked.
     lists: AtomicU64,
+    /// The node has left, and finishes what it has.
+    left: Mutex<Option<Left>>,
+}
+
+/// A node that has left.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Left {
+    /// Since when its channel is down.
+    pub(super) silent: Option<Time>,
 }
 
 /// What became of a socket on its way to a node.
@@ -130,6 +145,11 @@ impl Peers {
         (peers, events)
     }
 
+    /// How many nodes there is room for.
+    pub(super) fn places(&self) -> u16 {
+        u16::try_from(self.slots.len()).unwrap_or(u16::MAX)
+    }
+
     fn slot(&self, node: NodeId) -> Option<&Slot> {
         self.slots.get(node.index())
     }
@@ -150,6 +170,7 @@ impl Peers {
     #[cfg(test)]
     pub(super) fn set_bits(&self, node: NodeId, bits: u8) {
         if let Some(slot) = self.slot(node) {
+            slot.able.store(bits & (COOKIE | REPAIR), Relaxed);
             slot.bits.store(bits, Relaxed);
         }
     }
@@ -167,20 +188,44 @@ impl Peers {
         Some(HandoffStatus { channel, agent, cookie: up && cookie && linked, repair: up && repair && linked })
     }
 
+    /// What names the node in timestamps; 0 if nothing does.
+    pub(super) fn tag_of(&self, node: NodeId) -> u8 {
+        self.slot(node).map_or(0, |slot| slot.tag.load(Relaxed))
+    }
+
+    pub(super) fn set_tag(&self, node: NodeId, tag: u8) {
+        if let Some(slot) = self.slot(node) {
+            slot.tag.store(tag, Relaxed);
+        }
+    }
+
     /// Connects to a node's control address and keeps doing so. The node is told that packets come by `tunnel`.
     pub(crate) fn watch(&self, node: NodeId, address: SocketAddr, key: PublicKey, tunnel: Option<Tunnel>) {
         let (Some(slot), Some(identity)) = (self.slot(node), self.identity.clone()) else { return };
         let peer = Peer { node: node.0, address, key };
         let mut hello = lock(&self.hello).clone();
-        (hello.tag, hello.tunnel) = (tag(node), tunnel);
+        (hello.tag, hello.tunnel) = (slot.tag.load(Relaxed), tunnel);
         let channel = NodeChannel::start(peer, identity, hello, Timing::default(), self.sink.clone());
         *lock(&slot.channel) = Some(channel);
+        *lock(&slot.left) = None;
     }
 
-    /// Ends the channel to a node that has left.
-    pub(crate) fn unwatch(&self, node: NodeId) {
+    /// Looks at what is known of a node's leave.
+    pub(super) fn with_left<R>(&self, node: NodeId, look: impl FnOnce(&mut Option<Left>) -> R) -> Option<R> {
+        self.slot(node).map(|slot| look(&mut lock(&slot.left)))
+    }
+
+    /// The nodes that have left and finish what they have.
+    pub(super) fn leaving(&self) -> Vec<NodeId> {
+        let left = (0..).zip(&self.slots).filter(|(_, slot)| lock(&slot.left).is_some());
+        left.map(|(index, _)| NodeId(index)).collect()
+    }
+
+    /// Ends the channel to a node that has left, and has nothing any more.
+    pub(super) fn unwatch(&self, node: NodeId) {
         if let Some(slot) = self.slot(node) {
             *lock(&slot.channel) = None;
+            *lock(&slot.left) = None;
             slot.bits.store(0, Relaxed);
         }
     }
@@ -239,6 +284,7 @@ impl Peers {
             let due = lock(&slot.ask_at).take_if(|at| *at <= now).is_some();
             if due {
                 lock(&slot.live).clear();
+                *lock(&slot.asked_at) = now;
                 // A node that is gone is asked when it is back.
                 let _ = self.send(NodeId(index), &ToNode::Live);
             }
@@ -273,7 +319,8 @@ impl Peers {
     }
 
     /// Asks a node for all its connections. Its answer tells of every move that was sent before.
-    fn ask(&self, slot: &Slot) {
+    fn ask(&self, slot: &Slot, now: Time) {
+        *lock(&slot.asked_at) = now;
         let channel = lock(&slot.channel);
         slot.asked.fetch_add(1, Relaxed);
         // Down again: it will be asked when it is up.
@@ -341,34 +388,25 @@ impl Edge {
         while let Some(Event { node, what }) = events.recv().await {
             let node = NodeId(node);
             match what {
-                What::Up(welcome) => self.node_up(&shared, node, &welcome),
+                What::Up(welcome) => self.node_up(&shared, node, welcome).await,
                 What::Down(error) => self.node_down(&shared, node, &error.to_string()),
+                What::Message(FromNode::Live(live)) => self.node_lives(&shared, node, live).await,
                 What::Message(message) => self.node_says(&shared, node, message),
             }
         }
     }
 
-    fn node_up(&self, shared: &Shared, node: NodeId, welcome: &Welcome) {
+    async fn node_up(self: &Arc<Self>, shared: &Arc<Shared>, node: NodeId, welcome: Box<Welcome>) {
         let Some(slot) = self.peers.slot(node) else { return };
         let name = shared.nodes.get(node).map(|node| node.name.clone());
-        // The way through a tunnel is asked for, and the answer may take a moment. A runtime of one thread has no other
-        // that could go on meanwhile.
-        let link = || self.link(shared, node, welcome);
-        let linked = match tokio::runtime::Handle::current().runtime_flavor() {
-            tokio::runtime::RuntimeFlavor::CurrentThread => link(),
-            _ => tokio::task::block_in_place(link),
-        };
-        let accepted = takes(&welcome.accepted, self.services.len());
-        let mut bits = UP;
-        for (bit, holds) in [
-            (COOKIE, welcome.cookie && accepted),
-            (REPAIR, welcome.repair && accepted),
-            (LINKED, linked),
-            (LATERAL, welcome.lateral),
-        ] {
-            bits |= if holds { bit } else { 0 };
-        }
-        slot.bits.store(bits, Relaxed);
+        // The way through a tunnel is asked for, and the answer may take a moment.
+        let (edge, all, mac) = (self.clone(), shared.clone(), welcome.mac);
+        let linked = tokio::task::spawn_blocking(move || edge.link(&all, node, mac)).await.unwrap_or(false);
+        let bit = |bit: u8, holds: bool| if holds { bit } else { 0 };
+        slot.able.store(bit(COOKIE, welcome.cookie) | bit(REPAIR, welcome.repair), Relaxed);
+        slot.bits.store(UP | bit(LINKED, linked) | bit(LATERAL, welcome.lateral), Relaxed);
+        self.accepted(node, &welcome.accepted);
+        let bits = slot.bits.load(Relaxed);
         tracing::info!(
             node = name.as_deref(),
             agent = welcome.name,
@@ -384,12 +422,22 @@ impl Edge {
         lock(&slot.live).clear();
         slot.lists.store(0, Relaxed);
         // The answer says which connections are there, and so which are not.
-        self.peers.ask(slot);
+        self.peers.ask(slot, shared.clock.now());
     }
 
-    fn link(&self, shared: &Shared, node: NodeId, welcome: &Welcome) -> bool {
+    /// What a node's host can it does for us while it takes what it was told last; it may refuse now and take the next.
+    pub(super) fn accepted(&self, node: NodeId, accepted: &Accepted) {
+        let Some(slot) = self.peers.slot(node) else { return };
+        if takes(accepted, self.services.len()) {
+            slot.bits.fetch_or(slot.able.load(Relaxed), Relaxed);
+        } else {
+            slot.bits.fetch_and(!(COOKIE | REPAIR), Relaxed);
+        }
+    }
+
+    fn link(&self, shared: &Shared, node: NodeId, mac: Option<[u8; 6]>) -> bool {
         let Some(entry) = shared.nodes.get(node) else { return false };
-        let way = Way { mac: welcome.mac, address: entry.resolved.ip(), tag: tag(node) };
+        let way = Way { mac, address: entry.resolved.ip(), tag: self.peers.tag_of(node) };
         match self.fabric.set_link(node, &way, self.config.forward) {
             Ok(()) => true,
             Err(error) => {
@@ -410,20 +458,14 @@ impl Edge {
     pub(super) fn node_says(self: &Arc<Self>, shared: &Arc<Shared>, node: NodeId, message: FromNode) {
         match message {
             FromNode::Closed(connections) => {
-                // The plane has told of a connection that it opened before the node had a packet of it.
+                // What the plane has opened by itself before it ended there.
                 self.drain(shared);
+                let _alone = lock(&self.deciding);
                 for socket in connections {
                     self.node_ended(shared, socket.connection.into(), socket.first_seq, node);
                 }
             }
-            FromNode::Live(live) => self.node_lives(shared, node, live),
-            FromNode::Accepted(accepted) => {
-                if let Some(slot) = self.peers.slot(node)
-                    && !takes(&accepted, self.services.len())
-                {
-                    slot.bits.fetch_and(!(COOKIE | REPAIR), Relaxed);
-                }
-            }
+            FromNode::Accepted(accepted) => self.accepted(node, &accepted),
             FromNode::Restored { ids } => {
                 ids.into_iter().for_each(|id| self.peers.answer(node, id, Arrived::Restored));
             }
@@ -434,26 +476,28 @@ impl Edge {
             FromNode::Leave(connection) => self.leave(shared, node, connection),
             FromNode::Move(handoff) => self.pass(shared, node, handoff),
             FromNode::Stay(connection) => self.stay(node, connection),
-            FromNode::Load(_) | FromNode::Welcome(_) | FromNode::Pong(_) => {}
+            // Lists are worked through by themselves.
+            FromNode::Live(_) | FromNode::Load(_) | FromNode::Welcome(_) | FromNode::Pong(_) => {}
         }
     }
 
     /// A piece of what a node's connections are.
-    fn node_lives(&self, shared: &Shared, node: NodeId, live: Live) {
+    async fn node_lives(&self, shared: &Shared, node: NodeId, live: Live) {
         let Some(slot) = self.peers.slot(node) else { return };
-        let mut named = lock(&slot.live);
-        named.extend(live.connections.into_iter().map(|socket| FlowKey::from(socket.connection)));
+        let keys = live.connections.into_iter().map(|socket| FlowKey::from(socket.connection));
+        lock(&slot.live).extend(keys);
         if !live.last {
             return;
         }
-        let mut named = std::mem::take(&mut *named);
+        let mut named = std::mem::take(&mut *lock(&slot.live));
         // The list that comes unasked may be older than a move that was sent at once.
         if slot.lists.fetch_add(1, Relaxed) > 0 {
             let refused = self.peers.resolve(node, slot.asked.load(Relaxed), &named);
             // They go on here; they are not lost.
             named.extend(refused);
         }
-        self.reconcile(shared, node, &named);
+        let as_of = *lock(&slot.asked_at);
+        self.reconcile(shared, node, &named, as_of).await;
     }
 
     /// Whether a node is dead: it neither answers nor is its channel up.

@@ -1,7 +1,7 @@
 //! The edge at work: opened with the switch, run beside it, ended after it.
 
 use super::config::{Forward, HandoffConfig, Handshake};
-use super::edge::{Edge, lock};
+use super::edge::Edge;
 use super::fabric::{Fabric, Nothing};
 use super::keyring::Keyring;
 use super::machine::{Machine, MachineError};
@@ -20,6 +20,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 
 /// How often events that wake nobody are taken and gates set.
 const TICK: Duration = Duration::from_millis(20);
@@ -27,6 +28,8 @@ const TICK: Duration = Duration::from_millis(20);
 const REVIEW: Duration = Duration::from_millis(500);
 /// How often the plane's whole table is gone through: it may be large, and what is found there is not urgent.
 const SWEEP: Duration = Duration::from_secs(2);
+/// How often the plane is asked, at the end, whether it forwards anything still: its table may be large.
+const DRAIN_LOOK: Duration = Duration::from_millis(100);
 /// However many connections there are, looking at those under way takes a hundredth of the time at most.
 const REVIEW_ONE_IN: u32 = 100;
 /// The same for the whole table, most of which are connections that have ended.
@@ -42,9 +45,9 @@ const COOKIES: u64 = 1;
 /// What an edge hears.
 #[derive(Debug)]
 pub(crate) struct Ears {
-    nodes: mpsc::Receiver<Event>,
-    plane: Option<OwnedFd>,
-    keyring: Keyring,
+    pub(super) nodes: mpsc::Receiver<Event>,
+    pub(super) plane: Option<OwnedFd>,
+    pub(super) keyring: Keyring,
 }
 
 /// Why an edge cannot be opened although connections could be relayed.
@@ -53,6 +56,13 @@ pub enum HandoffError {
     /// The shared secret cannot be read. Fault of the config.
     #[error("handoff.secret: {0}")]
     Secret(#[source] larder_handoff::channel::identity::IdentityError),
+    /// Programs that a predecessor has left would answer clients with nobody behind, and cannot be removed. Fault of this
+    /// process's rights.
+    #[error(
+        "a switch of this name has left programs in the kernel that answer clients, and they cannot be taken off ({0}): \
+         start it with the rights that it had, or remove its directory under the bpffs"
+    )]
+    Remains(#[source] larder_handoff::plane::PlaneError),
     /// No randomness. Fault of the machine.
     #[error("no random secret: {0}")]
     Random(#[source] io::Error),
@@ -67,6 +77,9 @@ impl Edge {
     ) -> Result<(Arc<Self>, Ears), HandoffError> {
         let keyring = Keyring::new(secret(&config)?, config.key_life);
         let (machine, cookie) = machine(&mut config, listen);
+        if machine.is_none() {
+            Self::leave_nothing(&config)?;
+        }
         // Where cookies are only for this host, nodes get whole connections.
         let node_cookie = cookie && config.setting.allows_cookie();
         let plane = machine.as_ref().and_then(|machine| match machine.events() {
@@ -106,8 +119,14 @@ impl Edge {
         Ok((edge, Ears { nodes, plane, keyring }))
     }
 
+    /// For a switch that moves no connections: nothing of a predecessor that did answers clients any more.
+    pub(crate) fn leave_nothing(config: &HandoffConfig) -> Result<(), HandoffError> {
+        super::machine::take_off_remains(config).map_err(HandoffError::Remains)
+    }
+
     /// Connects to a node that takes connections.
     pub(crate) fn join(&self, id: NodeId, node: &Node) {
+        self.take_place(id, node);
         let Some(handoff) = node.handoff.as_ref().filter(|_| self.config.moves_connections()) else { return };
         match handoff.control.to_socket_addrs().map(|mut addresses| addresses.next()) {
             Ok(Some(address)) => {
@@ -143,10 +162,25 @@ impl Edge {
         let work = async {
             match ring {
                 Some(ring) => self.serve(&shared, &ring, &keyring).await,
-                None => std::future::pending().await,
+                None => {
+                    // Nobody would hear of what is held.
+                    self.fabric.remove();
+                    std::future::pending::<()>().await;
+                }
             }
         };
-        tokio::join!(work, self.clone().hear(shared.clone(), nodes));
+        // What nodes say may take long to work through; what the plane holds must not wait for it.
+        let mut hearing = JoinSet::new();
+        hearing.spawn(self.clone().hear(shared.clone(), nodes));
+        tokio::select! {
+            () = work => {}
+            Some(Err(error)) = hearing.join_next() => {
+                // A fault there is one of the edge.
+                if let Ok(fault) = error.try_into_panic() {
+                    std::panic::resume_unwind(fault);
+                }
+            }
+        }
     }
 
     async fn serve(self: &Arc<Self>, shared: &Arc<Shared>, ring: &Readiness, keyring: &Keyring) {
@@ -214,14 +248,20 @@ impl Edge {
     pub(crate) async fn drain_out(self: Arc<Self>, drain: Duration) {
         self.close();
         let all_ended = async {
-            while self.sizes().1 > 0 {
-                tokio::time::sleep(TICK).await;
+            loop {
+                let (held, handed, _) = self.sizes();
+                // What this process does not count the plane may forward all the same.
+                match held + handed {
+                    0 if self.forwarded() == 0 => return,
+                    0 => tokio::time::sleep(DRAIN_LOOK).await,
+                    _ => tokio::time::sleep(TICK).await,
+                }
             }
         };
         if tokio::time::timeout(drain, all_ended).await.is_ok() {
             self.fabric.remove();
         } else {
-            let left = lock(&self.table).len();
+            let left = self.forwarded().max(self.sizes().1);
             tracing::warn!(
                 connections = left,
                 name = self.config.name,

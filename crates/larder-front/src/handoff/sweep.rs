@@ -1,4 +1,4 @@
-//! Regular work: gates, keys, idle and forgotten connections, dead nodes.
+//! Regular work: idle and forgotten connections, dead nodes.
 
 use super::edge::{Edge, Started, lock};
 use super::fabric::To;
@@ -8,8 +8,7 @@ use crate::lease::Lease;
 use crate::metrics::HandedEnd;
 use crate::switch::Shared;
 use larder_core::dispatch::Served;
-use larder_core::nodes::GroupId;
-use larder_core::{Decision, NodeId, Reason, Request, TargetId};
+use larder_core::{Decision, NodeId, Reason, Request, TargetId, Time};
 use larder_handoff::FlowKey;
 use larder_handoff::abi::{Flow, flow_flag, flow_state};
 use larder_handoff::plane::Account;
@@ -24,6 +23,9 @@ const LINGER: Duration = Duration::from_secs(60);
 /// so long: the client's next try opens it anew.
 const HELD_BY_NOBODY: Duration = Duration::from_millis(100);
 
+/// A client that has said nothing for so long has gone without a word.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(3_600);
+
 /// A connection that is nobody's is taken for one from before a restart only once it is so old: a younger one may be on its
 /// way into the table.
 const SETTLED_AFTER: Duration = Duration::from_secs(2);
@@ -37,6 +39,9 @@ const ENDS_AFTER: Duration = Duration::from_secs(1);
 /// A connection of which the client has seen nothing may be unknown to its node for so long: its first packet may have
 /// been lost, and the client sends it again.
 const UNPROVEN_FOR: Duration = Duration::from_secs(4);
+
+/// Connections that are held against a node's list before others have their turn.
+const RECONCILED_AT_ONCE: usize = 256;
 
 /// How long it is known.
 fn age(now_ns: u64, flow: &Flow) -> Duration {
@@ -54,31 +59,6 @@ fn silence(now_ns: u64, flow: &Flow) -> Duration {
 }
 
 impl Edge {
-    /// Lets the plane know how loaded nodes are, and up to where it may go by itself.
-    pub(super) fn set_gates(&self, shared: &Shared) {
-        let dispatcher = &shared.dispatcher;
-        let t_high = u64::from(dispatcher.settings().t_high);
-        for row in dispatcher.nodes().rows() {
-            // First what was opened, then the load: a connection counted in between is counted twice for a moment, never not.
-            let seen = self.peers.opened_seen(row.id);
-            let load = dispatcher.nodes().load(row.id);
-            let peer = self.peers.capability(row.id);
-            let shaky = shared
-                .nodes
-                .get(row.id)
-                .is_none_or(|node| node.failures.load(std::sync::atomic::Ordering::Relaxed) > 0);
-            let usable =
-                dispatcher.nodes().is_open(row.id) && peer.up && peer.cookie && peer.linked && !shaky;
-            let limit = u32::try_from(t_high * u64::from(row.weight.milli()) / 1000).unwrap_or(u32::MAX);
-            self.fabric.set_base(Some(row.id), load, seen);
-            self.fabric.set_gate(Some(row.id), limit.max(1), usable);
-        }
-        let seen = self.peers.opened_seen_sum();
-        self.fabric.set_base(None, dispatcher.outstanding_in(GroupId::ALL), seen);
-        let usable = dispatcher.queued_in(GroupId::ALL) == 0 && self.config.fast;
-        self.fabric.set_gate(None, dispatcher.admission_limit(), usable);
-    }
-
     /// Looks at the connections that count at their nodes: those that rest, and those that the plane has forgotten.
     pub(super) fn review(self: &Arc<Self>, shared: &Arc<Shared>) {
         let now_ns = self.fabric.now_ns();
@@ -142,6 +122,21 @@ impl Edge {
                 self.adopt(shared, key, flow);
             }
         }
+        self.sweep_left(shared, shared.clock.now());
+    }
+
+    /// The connections that the plane forwards: also those that rest and count for nobody, as a predecessor's do, but not
+    /// those whose clients have said nothing for very long.
+    pub(super) fn forwarded(&self) -> usize {
+        let now_ns = self.fabric.now_ns();
+        let mut count = 0;
+        self.fabric.each_flow(&mut |_, flow| {
+            let ended = flow.flags & (flow_flag::CLIENT_FIN | flow_flag::CLIENT_RST) != 0;
+            if flow.state == flow_state::NODE && !ended && silence(now_ns, &flow) < FORGOTTEN_AFTER {
+                count += 1;
+            }
+        });
+        count
     }
 
     /// Whether nothing is under way on a connection: the client has had something of the latest reply and no packet has come
@@ -185,31 +180,53 @@ impl Edge {
         if let Some(before) = before {
             self.finish(shared, key, before, End::Replaced, None);
         }
+        self.set_bases(shared, node);
     }
 
     /// Holds the table against what a node says it has: what it does not have has ended there.
-    pub(super) fn reconcile(&self, shared: &Shared, node: NodeId, live: &HashSet<FlowKey>) {
+    /// The list is of the time `as_of` or later. Others have their turn in between.
+    pub(super) async fn reconcile(
+        &self,
+        shared: &Shared,
+        node: NodeId,
+        live: &HashSet<FlowKey>,
+        as_of: Time,
+    ) {
         let grace = Duration::from_secs(1);
-        let now = shared.clock.now();
         let mut doubtful = false;
         let keys = lock(&self.table).of_node(node);
-        for key in keys {
+        for (at, key) in keys.into_iter().enumerate() {
+            if at % RECONCILED_AT_ONCE == RECONCILED_AT_ONCE - 1 {
+                tokio::task::yield_now().await;
+            }
             if live.contains(&key) {
                 continue;
             }
             let proven = self.fabric.flow(key).is_none_or(|flow| flow.flags & flow_flag::ACKED != 0);
             let grace = if proven { grace } else { UNPROVEN_FOR };
-            let young = lock(&self.table).get_mut(key).is_none_or(|handed| now.since(handed.opened) < grace);
             // On its way there, it may be too young for this list.
-            if young || self.peers.is_moving(key) {
-                doubtful = true;
-            } else {
-                self.lose(shared, key);
+            let settled = |handed: &Handed| {
+                handed.decision.node == node
+                    && as_of.since(handed.opened) >= grace
+                    && !self.peers.is_moving(key)
+            };
+            // Looked at and taken at once: another connection may have its addresses by now.
+            let handed = lock(&self.table).take_if(key, settled);
+            match handed {
+                Some(handed) => {
+                    self.tell_lost(key, handed.first_ack);
+                    let account = self.account(key);
+                    self.finish(shared, key, handed, End::NodeLost, account);
+                }
+                None => doubtful = true,
             }
         }
-        self.peers.ask_again(node, doubtful.then(|| now + UNPROVEN_FOR));
+        self.peers.ask_again(node, doubtful.then(|| shared.clock.now() + UNPROVEN_FOR));
         // What the plane has forgotten, as after a restart, it learns from the node.
-        for key in live {
+        for (at, key) in live.iter().enumerate() {
+            if at % RECONCILED_AT_ONCE == RECONCILED_AT_ONCE - 1 {
+                tokio::task::yield_now().await;
+            }
             let known = self.fabric.flow(*key).is_some();
             if !known && let Err(error) = self.fabric.put_flow(*key, To::Node(node)) {
                 tracing::warn!(%error, %key, "a node's connection could not be entered in the forwarding plane");
@@ -233,11 +250,16 @@ impl Edge {
     }
 
     /// The node does not have the connection any more: the client is told.
-    fn lose(&self, shared: &Shared, key: FlowKey) {
-        if let Err(error) = self.fabric.reset_client(key) {
+    pub(super) fn lose(&self, shared: &Shared, key: FlowKey) {
+        let first_ack = lock(&self.table).get_mut(key).and_then(|handed| handed.first_ack);
+        self.tell_lost(key, first_ack);
+        self.end(shared, key, End::NodeLost);
+    }
+
+    fn tell_lost(&self, key: FlowKey, first_ack: Option<u32>) {
+        if let Err(error) = self.fabric.reset_client_at(key, first_ack) {
             tracing::debug!(%error, %key, "a client could not be told that its connection is gone");
         }
-        self.end(shared, key, End::NodeLost);
     }
 
     /// A connection has ended: its load, what it taught, its line in the log.
@@ -274,6 +296,7 @@ impl Edge {
             }
         }
         handed.lease.release(now);
+        self.set_bases(shared, node);
         if !self.config.mends.entry_outlives {
             self.fabric.remove_flow(key);
         }

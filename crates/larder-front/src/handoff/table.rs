@@ -6,6 +6,7 @@
 
 use super::edge::Started;
 use super::mechanism::Delivery;
+use super::text::Text;
 use crate::lease::Lease;
 use larder_core::{Decision, NodeId, Request, Time};
 use larder_handoff::FlowKey;
@@ -13,15 +14,6 @@ use larder_handoff::plane::Account;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
-
-/// What a log line says of a request that was handed off.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Text {
-    pub(crate) method: Box<str>,
-    pub(crate) target: Box<str>,
-    pub(crate) host: Box<[u8]>,
-    pub(crate) http10: bool,
-}
 
 /// One connection.
 #[derive(Debug)]
@@ -101,13 +93,13 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// The client of a connection has ended its side: its load is given back. `false` if it is not known.
-    pub(crate) fn close(&mut self, key: FlowKey, account: Account, now: Time) -> bool {
-        let Some(handed) = self.by_key.get_mut(&key) else { return false };
+    /// The client of a connection has ended its side: its load is given back. Gives its node, if it is known.
+    pub(crate) fn close(&mut self, key: FlowKey, account: Account, now: Time) -> Option<NodeId> {
+        let handed = self.by_key.get_mut(&key)?;
         (handed.idle, handed.closing) = (true, Some((account, now)));
         handed.lease.release(now);
         self.closing.push_back((key, now));
-        true
+        Some(handed.decision.node)
     }
 
     /// Connections whose client has ended its side so long ago, and that are there still.
@@ -132,6 +124,11 @@ impl Table {
 
     pub(crate) fn take(&mut self, key: FlowKey) -> Option<Handed> {
         self.by_key.remove(&key)
+    }
+
+    /// Takes a connection of which this holds.
+    pub(crate) fn take_if(&mut self, key: FlowKey, holds: impl FnOnce(&Handed) -> bool) -> Option<Handed> {
+        self.by_key.get(&key).is_some_and(holds).then(|| self.by_key.remove(&key))?
     }
 
     pub(crate) fn contains(&self, key: FlowKey) -> bool {

@@ -1,20 +1,24 @@
 //! The edge against a machine that only takes notes.
 
+mod gates;
+mod slots;
+
 use super::config::{Forward, HandoffConfig, NodeHandoff};
 use super::edge::{Edge, lock};
+use super::entrance::Entered;
 use super::fabric::{Fabric, Reusable, To, Told, Way};
 use super::mechanism::{Mechanism, Setting};
 use super::peers::{Peers, UP_FOR_TESTS};
 use crate::config::{NodeEntry, SwitchConfig};
 use crate::switch::Shared;
 use larder_core::dispatch::Admission;
-use larder_core::{NodeId, NodeSpec, PolicyKind};
+use larder_core::{NodeId, NodeSpec, PolicyKind, Refusal, Settings, Time};
 use larder_handoff::abi::{self, flow_flag, flow_state};
 use larder_handoff::channel::identity::Identity;
 use larder_handoff::channel::message::{FromNode, Hello, Keys, Socket};
-use larder_handoff::plane::Account;
+use larder_handoff::plane::{Account, Owner};
 use larder_handoff::{CookieKey, FlowKey};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -29,6 +33,8 @@ struct Notes {
     removed: Vec<FlowKey>,
     idle: Vec<FlowKey>,
     reset: Vec<FlowKey>,
+    /// With these numbers.
+    reset_at: Vec<Option<u32>>,
     seen_ns: BTreeMap<FlowKey, u64>,
     flags: BTreeMap<FlowKey, u8>,
     /// What the plane has yet to tell: openings by the fast path.
@@ -40,6 +46,26 @@ struct Notes {
     gates: BTreeMap<Option<NodeId>, (u32, bool)>,
     /// Connections known, and those of the fast path among them.
     bases: BTreeMap<Option<NodeId>, (u32, u32)>,
+    /// Those when the latest flow was entered.
+    bases_then: BTreeMap<Option<NodeId>, (u32, u32)>,
+    /// What there is to tell, in order; connections opened are counted as soon as they stand here.
+    to_tell: VecDeque<Tale>,
+    opened: u32,
+    /// Nodes to which the way is closed.
+    closed: Vec<NodeId>,
+    owners: BTreeMap<NodeId, Owner>,
+    taken_off: bool,
+    /// Finding the way to a node takes so long.
+    link_takes: Duration,
+    /// To stand there once the plane was asked for the first time.
+    late: VecDeque<Tale>,
+}
+
+/// Something to tell later.
+#[derive(Clone, Copy, Debug)]
+enum Tale {
+    Punt(FlowKey),
+    Opened(FlowKey, Reusable),
 }
 
 #[derive(Clone, Debug, Default)]
@@ -49,6 +75,7 @@ impl Fabric for Paper {
     fn put_flow(&self, key: FlowKey, to: To) -> io::Result<()> {
         let mut notes = lock(&self.0);
         let now = notes.now_ns;
+        notes.bases_then = notes.bases.clone();
         notes.flows.insert(key, to);
         notes.seen_ns.insert(key, now);
         Ok(())
@@ -122,6 +149,22 @@ impl Fabric for Paper {
     }
 
     fn set_link(&self, _node: NodeId, _way: &Way, _forward: Forward) -> io::Result<()> {
+        let takes = lock(&self.0).link_takes;
+        std::thread::sleep(takes);
+        Ok(())
+    }
+
+    fn owner(&self, node: NodeId) -> Option<Owner> {
+        Some(lock(&self.0).owners.get(&node).copied().unwrap_or_default())
+    }
+
+    fn set_owner(&self, node: NodeId, key: [u8; 32], after_another: bool) {
+        let since = after_another.then_some(Duration::ZERO);
+        lock(&self.0).owners.insert(node, Owner { key, since });
+    }
+
+    fn close_link(&self, node: NodeId) -> io::Result<()> {
+        lock(&self.0).closed.push(node);
         Ok(())
     }
 
@@ -129,8 +172,9 @@ impl Fabric for Paper {
 
     fn set_former_keys(&self, _keys: &[CookieKey]) {}
 
-    fn reset_client(&self, key: FlowKey) -> io::Result<()> {
+    fn reset_client_at(&self, key: FlowKey, ack: Option<u32>) -> io::Result<()> {
         lock(&self.0).reset.push(key);
+        lock(&self.0).reset_at.push(ack);
         Ok(())
     }
 
@@ -145,11 +189,25 @@ impl Fabric for Paper {
     fn told(&self, visit: &mut dyn FnMut(Told<'_>)) -> usize {
         let untold = std::mem::take(&mut lock(&self.0).untold);
         untold.iter().for_each(|&(key, reused)| visit(Told::Opened { key, reused }));
-        untold.len()
+        let tales = std::mem::take(&mut lock(&self.0).to_tell);
+        for tale in &tales {
+            match *tale {
+                Tale::Punt(key) => {
+                    let packet = super::held::tests::frame(1, GET, false);
+                    visit(Told::Punt { key, first: true, head: None, packet: &packet });
+                }
+                Tale::Opened(key, reused) => visit(Told::Opened { key, reused }),
+            }
+        }
+        let mut notes = lock(&self.0);
+        let late = std::mem::take(&mut notes.late);
+        notes.opened += late.iter().filter(|tale| matches!(tale, Tale::Opened(..))).count() as u32;
+        notes.to_tell.extend(late);
+        untold.len() + tales.len()
     }
 
     fn opened(&self, _node: Option<NodeId>) -> u32 {
-        0
+        lock(&self.0).opened
     }
 
     fn begin(&self) -> io::Result<()> {
@@ -160,7 +218,9 @@ impl Fabric for Paper {
 
     fn close(&self) {}
 
-    fn remove(&self) {}
+    fn remove(&self) {
+        lock(&self.0).taken_off = true;
+    }
 }
 
 pub(super) struct Bench {
@@ -183,8 +243,10 @@ impl Bench {
         config.handoff =
             HandoffConfig { setting: Setting::Auto, identity: Some(identity), ..HandoffConfig::default() };
         change(&mut config);
+        let listen = config.listen.clone();
         let handoff = config.handoff.clone();
-        let shared = Shared::new(config, tokio::sync::mpsc::unbounded_channel().0).expect("a valid config");
+        let mut shared =
+            Shared::new(config, tokio::sync::mpsc::unbounded_channel().0).expect("a valid config");
         let hello = Hello {
             name: "s".to_owned(),
             tag: 0,
@@ -197,14 +259,22 @@ impl Bench {
             peers.set_bits(node, UP_FOR_TESTS);
         }
         let paper = Paper::default();
-        let listen = vec![([127, 0, 0, 1], 80).into()];
         let edge = Arc::new(Edge::new(handoff, Box::new(paper.clone()), listen, peers));
+        shared.handoff = Some(edge.clone());
         Self { shared: Arc::new(shared), edge, paper }
     }
 
     pub(super) fn punt(&self, key: FlowKey, first: bool, seq: u32, payload: &[u8]) {
         let packet = super::held::tests::frame(seq, payload, false);
-        self.edge.take(&self.shared, Told::Punt { key, first, head: first.then_some(99), packet: &packet });
+        self.take(Told::Punt { key, first, head: first.then_some(99), packet: &packet });
+    }
+
+    pub(super) fn take(&self, told: Told<'_>) {
+        if matches!(told, Told::Opened { .. }) {
+            self.notes(|notes| notes.opened += 1);
+        }
+        self.edge.note(&self.shared, told);
+        self.edge.decide_due(&self.shared);
     }
 
     pub(super) fn load(&self) -> u32 {
@@ -247,7 +317,7 @@ async fn a_whole_request_goes_to_its_node_and_counts_until_it_ends() {
     // A packet that was handed over before the decision took effect follows the others.
     bench.punt(key(1), false, 7 + GET.len() as u32, b"x");
     assert_eq!(bench.notes(|notes| notes.forwarded.len()), 2);
-    bench.edge.take(&bench.shared, ended(key(1), flow_flag::CLIENT_FIN));
+    bench.take(ended(key(1), flow_flag::CLIENT_FIN));
     assert_eq!(bench.load(), 1, "a half-closed client still waits for its reply");
     bench.edge.node_ended(&bench.shared, key(1), 0, NodeId(1 - node.0));
     assert_eq!(bench.load(), 1, "another node says nothing about it");
@@ -289,7 +359,7 @@ async fn connections_beyond_the_limit_wait_held_and_then_go_on() {
     bench.punt(key(2), true, 1, GET);
     assert_eq!((bench.load(), bench.edge.sizes()), (1, (1, 1, 0)));
     bench.punt(key(2), false, 1 + GET.len() as u32, b"GET ");
-    bench.edge.take(&bench.shared, ended(key(1), flow_flag::CLIENT_RST));
+    bench.take(ended(key(1), flow_flag::CLIENT_RST));
     tokio::time::sleep(Duration::from_millis(1)).await;
     assert_eq!((bench.load(), bench.edge.sizes()), (1, (0, 1, 0)));
     assert!(bench.notes(|notes| matches!(notes.flows[&key(2)], To::Node(_)) && notes.forwarded.len() == 3));
@@ -300,7 +370,7 @@ async fn a_client_that_leaves_while_it_waits_leaves_nothing() {
     let bench = Bench::new(|config| config.settings.admission = Admission::Fixed(1));
     bench.punt(key(1), true, 1, GET);
     bench.punt(key(2), true, 1, GET);
-    bench.edge.take(&bench.shared, ended(key(2), flow_flag::CLIENT_RST));
+    bench.take(ended(key(2), flow_flag::CLIENT_RST));
     bench.edge.node_ended(&bench.shared, key(1), 0, bench.notes(|notes| notes.forwarded[0].0));
     tokio::time::sleep(Duration::from_millis(1)).await;
     assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)));
@@ -320,6 +390,57 @@ async fn connections_that_cannot_even_be_held_are_accepted_here() {
     assert_eq!(placed.delivery.why.name(), "hold_full");
 }
 
+/// All packets of all held connections together have a limit too.
+#[tokio::test]
+async fn what_is_held_has_a_limit_in_bytes() {
+    let bench = Bench::new(|config| config.settings.admission = Admission::Fixed(1));
+    bench.punt(key(1), true, 1, GET);
+    bench.punt(key(2), true, 1, GET);
+    let payload = vec![b'x'; 60_000];
+    let mut held = 0;
+    while bench.edge.sizes().0 == 1 {
+        held += payload.len();
+        assert!(held <= super::held::ALL_BYTES_MAX + payload.len(), "{held}");
+        bench.punt(key(2), false, 1 + GET.len() as u32, &payload);
+    }
+    assert!(held > super::held::ALL_BYTES_MAX / 2, "{held}");
+    let accepted = bench.notes(|notes| (notes.flows[&key(2)], notes.accepted.iter().sum::<usize>()));
+    assert!(accepted.0 == To::Here && accepted.1 > held);
+    let placed = bench.edge.placed(key(2).client, ([127, 0, 0, 1], 80).into()).expect("it is expected");
+    assert_eq!(placed.delivery.why.name(), "hold_full");
+    bench.punt(key(3), true, 1, GET);
+    assert_eq!(bench.edge.sizes().0, 1, "there is room again");
+}
+
+/// A connection that has waited in vain is not made to wait again: it comes with its refusal.
+#[tokio::test]
+async fn a_refusal_comes_with_its_connection() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("its address");
+    let bench = Bench::new(|config| {
+        config.listen = vec![address];
+        config.settings.admission = Admission::Fixed(1);
+        config.settings.queue_timeout = Duration::from_millis(1);
+    });
+    let client = tokio::net::TcpStream::connect(address).await.expect("a connection");
+    let (accepted, from) = listener.accept().await.expect("the connection");
+    let key = FlowKey::new(client.local_addr().expect("an address"), 0);
+    bench.punt(self::key(1), true, 1, GET);
+    bench.punt(key, true, 1, GET);
+    let mut expired = Vec::new();
+    bench.shared.dispatcher.expire(larder_core::Time::MAX, &mut expired);
+    bench.shared.waiting.expire(&expired);
+    while bench.edge.sizes().2 == 0 {
+        tokio::task::yield_now().await;
+    }
+    let Entered::Relay(_, delivery, outcome) = bench.edge.enter(&bench.shared, accepted, from).await else {
+        panic!("it is relayed");
+    };
+    assert_eq!(delivery.why.name(), "refused");
+    assert!(matches!(outcome, Some(Err(Refusal::Deadline))), "{outcome:?}");
+    assert_eq!(bench.shared.dispatcher.queued(), 0);
+}
+
 #[tokio::test]
 async fn who_has_no_node_for_cookies_is_relayed_with_its_decision() {
     let bench = Bench::new(|_| {});
@@ -329,7 +450,7 @@ async fn who_has_no_node_for_cookies_is_relayed_with_its_decision() {
     bench.punt(key(1), true, 1, GET);
     let placed = bench.edge.placed(key(1).client, ([127, 0, 0, 1], 80).into()).expect("it is expected");
     assert_eq!((placed.delivery.mechanism, placed.delivery.why.name()), (Mechanism::Relay, "channel"));
-    assert!(placed.started.is_some() && bench.load() == 1);
+    assert!(matches!(placed.outcome, Some(Ok(_))) && bench.load() == 1);
     drop(placed);
     assert_eq!(bench.load(), 0);
 }
@@ -351,7 +472,7 @@ async fn what_the_plane_opens_counts_rests_wakes_and_ends() {
     let bench = Bench::new(|_| {});
     bench.punt(key(1), true, 1, GET);
     let reused = bench.notes(|notes| notes.targets[0].1);
-    bench.edge.take(&bench.shared, Told::Opened { key: key(2), reused });
+    bench.take(Told::Opened { key: key(2), reused });
     bench.notes(|notes| {
         notes.flows.insert(key(2), To::Node(reused.node));
     });
@@ -363,8 +484,8 @@ async fn what_the_plane_opens_counts_rests_wakes_and_ends() {
     bench.edge.review(&bench.shared);
     bench.edge.sweep(&bench.shared);
     assert_eq!(bench.notes(|notes| notes.idle.len()), 2, "told once");
-    bench.edge.take(&bench.shared, Told::Woke { key: key(2), node: reused.node });
-    bench.edge.take(&bench.shared, Told::Woke { key: key(2), node: reused.node });
+    bench.take(Told::Woke { key: key(2), node: reused.node });
+    bench.take(Told::Woke { key: key(2), node: reused.node });
     assert_eq!(bench.load(), 1);
     bench.notes(|notes| notes.flows.clear());
     bench.edge.review(&bench.shared);
@@ -380,13 +501,13 @@ async fn a_half_closed_connection_counts_while_its_reply_goes_on() {
     for port in [1, 2] {
         bench.punt(key(port), true, 1, GET);
         bench.notes(|notes| notes.flags.insert(key(port), fin));
-        bench.edge.take(&bench.shared, ended(key(port), fin));
+        bench.take(ended(key(port), fin));
     }
     bench.edge.review(&bench.shared);
     assert_eq!((bench.load(), bench.edge.sizes().1), (0, 2), "most have had all that they asked for");
     let nodes = bench.notes(|notes| [notes.forwarded[0].0, notes.forwarded[1].0]);
     for (port, node) in [1, 2].into_iter().zip(nodes) {
-        bench.edge.take(&bench.shared, Told::Woke { key: key(port), node });
+        bench.take(Told::Woke { key: key(port), node });
     }
     assert_eq!(bench.load(), 2, "these acknowledge more");
     let node = nodes[0];
@@ -449,6 +570,28 @@ async fn connections_of_a_dead_node_are_told() {
     bench.edge.peers.set_bits(node, 0);
     bench.edge.review(&bench.shared);
     assert_eq!((bench.notes(|notes| notes.reset.clone()), bench.load()), (vec![key(1)], 0));
+    assert_eq!(bench.notes(|notes| notes.reset_at.clone()), [None], "the plane has seen its numbers");
+}
+
+/// Of a moved connection only the socket knew the numbers, if its client has said nothing since.
+#[tokio::test]
+async fn clients_of_moved_connections_are_told_with_the_sockets_numbers() {
+    let bench = Bench::new(|_| {});
+    for port in 1..=2 {
+        bench.punt(key(port), true, 1, GET);
+        if let Some(handed) = lock(&bench.edge.table).get_mut(key(port)) {
+            handed.first_ack = Some(77);
+        }
+    }
+    let node = bench.notes(|notes| notes.forwarded[0].0);
+    let late = Time::from_secs(9);
+    bench.edge.reconcile(&bench.shared, node, &std::collections::HashSet::new(), late).await;
+    for node in [NodeId(0), NodeId(1)] {
+        bench.shared.dispatcher.fail(bench.shared.clock.now(), node, &mut Vec::new());
+        bench.edge.peers.set_bits(node, 0);
+    }
+    bench.edge.review(&bench.shared);
+    assert_eq!(bench.notes(|notes| notes.reset_at.clone()), [Some(77); 2]);
 }
 
 #[tokio::test]
@@ -464,36 +607,27 @@ async fn connections_from_before_a_restart_are_counted() {
     bench.edge.sweep(&bench.shared);
     assert_eq!((bench.load(), bench.delivered()), (1, vec![("cookie", "adopted", 1)]));
     let live = [key(5)].into_iter().collect();
-    bench.edge.reconcile(&bench.shared, NodeId(1), &live);
+    bench.edge.reconcile(&bench.shared, NodeId(1), &live, Time::ZERO).await;
     let entered = bench.notes(|notes| notes.flows.get(&key(5)).copied());
     assert_eq!(entered, Some(To::Node(NodeId(1))), "what the node has, the plane forwards");
 }
 
+/// At the end a connection from before the start, which rests and counts for nobody, is forwarded on; one whose client went
+/// without a word does not keep the programs in the kernel.
 #[tokio::test(start_paused = true)]
-async fn the_fast_path_goes_by_loads_and_stops_where_a_node_should_get_nothing() {
-    let bench = Bench::new(|config| config.settings.admission = Admission::Fixed(2));
-    bench.punt(key(1), true, 1, GET);
-    let reused = bench.notes(|notes| notes.targets[0].1);
-    bench.edge.take(&bench.shared, Told::Opened { key: key(2), reused });
-    let (node, other) = (reused.node, NodeId(1 - reused.node.0));
-    let gates = || {
-        bench.edge.set_gates(&bench.shared);
-        bench.notes(|notes| (notes.gates.clone(), notes.bases.clone()))
-    };
-    let (open, bases) = gates();
-    let t_high = bench.shared.dispatcher.settings().t_high;
-    assert_eq!((open[&Some(node)], open[&Some(other)]), ((t_high, true), (t_high, true)));
-    assert_eq!((open[&None], bases[&Some(node)], bases[&None]), ((2, true), (2, 1), (2, 1)));
-    // A failure that traffic has seen, a channel that is down, a node that takes nothing.
-    let failures = &bench.shared.nodes.get(node).expect("the node").keep().expect("the node");
-    failures.failures.store(1, std::sync::atomic::Ordering::Relaxed);
-    bench.edge.peers.set_bits(other, 0);
-    let (shut, _) = gates();
-    assert!(!shut[&Some(node)].1 && !shut[&Some(other)].1);
-    failures.failures.store(0, std::sync::atomic::Ordering::Relaxed);
-    bench.shared.dispatcher.drain(bench.shared.clock.now(), node, &mut Vec::new());
-    assert!(!gates().0[&Some(node)].1);
-    // Whoever waits comes first.
-    bench.punt(key(3), true, 1, GET);
-    assert!(!gates().0[&None].1, "one waits for its admission");
+async fn a_switch_that_stops_leaves_what_the_plane_forwards() {
+    let hour = 3_600_000_000_000;
+    for (silent_ns, stays) in [(hour / 12, true), (hour + 1, false)] {
+        let bench = Bench::new(|_| {});
+        bench.notes(|notes| {
+            notes.now_ns = 9 * hour;
+            notes.flows.insert(key(1), To::Node(NodeId(1)));
+            notes.seen_ns.insert(key(1), 9 * hour - silent_ns);
+        });
+        bench.edge.review(&bench.shared);
+        bench.edge.sweep(&bench.shared);
+        assert_eq!(bench.edge.sizes(), (0, 0, 0), "it counts for nobody");
+        bench.edge.clone().drain_out(Duration::from_millis(200)).await;
+        assert_eq!(bench.notes(|notes| notes.taken_off), !stays);
+    }
 }

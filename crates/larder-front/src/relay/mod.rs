@@ -95,9 +95,16 @@ impl Relay {
     async fn place(&self, session: &Session, context: &mut Context) -> Result<Decision, Failure> {
         if let Some(link) = link(session) {
             context.delivery = link.delivery;
-            if let Some(Started { lease, request, decision }) = link.take_started() {
-                (context.lease, context.request) = (lease, request);
-                return Ok(decision);
+            match link.take_outcome() {
+                Some(Ok(Started { lease, request, decision })) => {
+                    (context.lease, context.request) = (lease, request);
+                    return Ok(decision);
+                }
+                Some(Err(refusal)) => {
+                    context.request = self.request(session.req_header());
+                    return Err(refusal.into());
+                }
+                None => {}
             }
         }
         context.request = self.request(session.req_header());

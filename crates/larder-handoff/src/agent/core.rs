@@ -4,6 +4,7 @@ use super::asker::{Ask, Waiting};
 use super::interface::Interface;
 use super::leaving::{Leavers, Leaving};
 use super::link::{From, Input, Link};
+use super::lists::{Asker, Listed, Lists};
 use super::load::CpuMeter;
 use super::stash::{Now, Stash};
 use super::switches::{Switches, Wanted};
@@ -59,6 +60,7 @@ pub(super) struct Core {
     /// Connections that are being given up.
     pub(super) leaving: HashMap<FlowKey, Leaving>,
     asked: Waiting,
+    lists: Lists,
     cpu: CpuMeter,
     /// When the ends of connections are looked for, for they wake nobody.
     look_at: Instant,
@@ -100,6 +102,7 @@ impl Core {
             links: 0,
             stash: Stash::default(),
             asked: Waiting::default(),
+            lists: Lists::default(),
             leaving: HashMap::new(),
             cpu: CpuMeter::default(),
             look_at: Instant::now(),
@@ -132,6 +135,8 @@ impl Core {
         let (peers_in, mut peers) = mpsc::channel(PEERS_MAX);
         let accepting = tokio::spawn(server.run(peers_in));
         loop {
+            self.lists.begin(self.forwarding.as_ref(), self.switches.addresses());
+            let due = self.due();
             tokio::select! {
                 _ = &mut stopped => break,
                 ready = readable(events.as_ref()) => {
@@ -148,14 +153,16 @@ impl Core {
                     }
                     self.input(input);
                 }
+                (asker, listed) = self.lists.made() => self.tell_live(asker, listed),
                 Some(ask) = asks.recv() => self.inquire(ask),
                 Some(leaver) = leavers.recv() => self.leave(leaver),
-                () = tokio::time::sleep_until(self.due().into()) => self.tick(Instant::now()),
+                () = tokio::time::sleep_until(due.into()) => self.tick(Instant::now()),
             }
         }
         self.drain();
         self.flush_closed();
         accepting.abort();
+        std::mem::take(&mut self.lists).end().await;
     }
 
     fn due(&self) -> Instant {
@@ -199,7 +206,7 @@ impl Core {
             front.accepted.clone_from(&accepted);
         }
         self.tell(key, &FromNode::Welcome(Welcome { accepted, ..self.welcome.clone() }));
-        self.tell_live(key);
+        self.lists.ask((key, self.links));
         self.ask_again(key);
     }
 
@@ -220,7 +227,7 @@ impl Core {
                 self.apply(Some(key));
                 self.tell_accepted(key);
             }
-            Some(ToNode::Live) => self.tell_live(key),
+            Some(ToNode::Live) => self.lists.ask((key, number)),
             Some(ToNode::Handoff(handoff)) => self.handoff(key, &handoff),
             Some(ToNode::Forget(connection)) => {
                 if let Some(flow) = self.flow(key, connection) {
@@ -428,26 +435,28 @@ impl Core {
         self.tell(key, &FromNode::Accepted(accepted));
     }
 
-    fn tell_live(&mut self, key: PublicKey) {
+    fn tell_live(&mut self, (key, number): Asker, listed: Listed) {
+        if self.fronts.get(&key).is_none_or(|front| front.link.number != number) {
+            return;
+        }
         // What is restored but not in the list has ended.
         self.flush_restored(key);
-        let mut connections = Vec::new();
-        if let Some(forwarding) = self.forwarding.clone() {
-            forwarding.each_connection(&mut |flow, first_seq| {
-                if let Some(service) = self.switches.theirs(key, flow.service) {
-                    let connection = Connection { client: flow.client, service };
-                    connections.push(Socket { connection, first_seq });
-                }
-            });
-            let mut named: HashSet<Connection> = connections.iter().map(|socket| socket.connection).collect();
-            forwarding.each_socket(&mut |local, client| {
-                let service = self.switches.place(local).and_then(|ours| self.switches.theirs(key, ours));
-                let Some(service) = service else { return };
-                let connection = Connection { client, service };
-                if named.insert(connection) {
-                    connections.push(Socket { connection, first_seq: 0 });
-                }
-            });
+        let Listed { connections: known, sockets } = listed;
+        let mut connections = Vec::with_capacity(known.len());
+        for (flow, first_seq) in known {
+            if let Some(service) = self.switches.theirs(key, flow.service) {
+                let connection = Connection { client: flow.client, service };
+                connections.push(Socket { connection, first_seq });
+            }
+        }
+        let mut named: HashSet<Connection> = connections.iter().map(|socket| socket.connection).collect();
+        for (local, client) in sockets {
+            let service = self.switches.place(local).and_then(|ours| self.switches.theirs(key, ours));
+            let Some(service) = service else { continue };
+            let connection = Connection { client, service };
+            if named.insert(connection) {
+                connections.push(Socket { connection, first_seq: 0 });
+            }
         }
         let mut rest = &connections[..];
         loop {

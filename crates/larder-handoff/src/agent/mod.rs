@@ -19,6 +19,7 @@ mod host;
 mod interface;
 mod leaving;
 mod link;
+mod lists;
 mod load;
 mod restored;
 mod sockets;

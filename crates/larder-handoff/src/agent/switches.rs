@@ -135,6 +135,11 @@ impl Switches {
     }
 
     /// The node's number for a listen address.
+    /// Listen addresses by their places.
+    pub(super) fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
     pub(super) fn place(&self, address: SocketAddr) -> Option<u16> {
         let place = self.addresses.iter().position(|&one| one == address)?;
         u16::try_from(place).ok()

@@ -39,6 +39,8 @@ struct State {
     sockets: Vec<(SocketAddr, SocketAddr)>,
     injected: Vec<Vec<u8>>,
     refuse: bool,
+    /// The stack's list takes until this is false.
+    list_is_long: bool,
 }
 
 /// Plays the kernel: remembers what it is told, and tells what the test lets happen.
@@ -130,6 +132,9 @@ impl Forwarding for Played {
     }
 
     fn each_socket(&self, see: &mut dyn FnMut(SocketAddr, SocketAddr)) {
+        while self.see(|state| state.list_is_long) {
+            std::thread::sleep(Duration::from_millis(2));
+        }
         let sockets = self.see(|state| state.sockets.clone());
         sockets.into_iter().for_each(|(local, client)| see(local, client));
     }
@@ -268,6 +273,20 @@ impl Front {
         let handoff = Handoff { id, connection, checkpoint: Blob::default(), request };
         self.channel.send(&ToNode::Handoff(handoff)).expect("room");
     }
+}
+
+/// On a runtime of one thread: while the stack's list is being read, everything else goes on.
+#[tokio::test]
+async fn a_long_list_holds_nothing_up() {
+    let mut stage = Stage::new().await;
+    stage.kernel.see(|state| state.list_is_long = true);
+    let mut front = stage.join(0, hello(7, &[service(0, 80)]));
+    front.welcome().await;
+    front.hand(1, 0, 5);
+    assert_eq!(front.heard().await, FromNode::Restored { ids: vec![1] }, "before the list");
+    stage.sockets.recv().await.expect("a socket");
+    stage.kernel.see(|state| state.list_is_long = false);
+    front.live().await;
 }
 
 #[tokio::test]

@@ -31,6 +31,7 @@ pub(crate) mod frame;
 mod gates;
 mod link;
 mod mapping;
+mod owners;
 mod pins;
 mod programs;
 pub(crate) mod ring;
@@ -43,6 +44,7 @@ pub use control::{FlowTo, MSS_MAX, ServiceSpec, TargetEntry, now_ns};
 pub use error::PlaneError;
 pub use events::{Account, PlaneEvent};
 pub use link::{Link, LinkError, Tunnel, TunnelKind};
+pub use owners::Owner;
 
 use crate::abi::NodeLink;
 use gates::Gates;
@@ -131,6 +133,7 @@ pub struct Plane {
     expired: MapHandle,
     events: MapHandle,
     counters: MapHandle,
+    owners: MapHandle,
     gates: Gates,
     ring: Mutex<Ring>,
     /// Writers that read first: keys, links and tags.
@@ -191,7 +194,9 @@ impl Plane {
 
     /// Everything but attaching.
     fn load(config: &PlaneConfig, attach: Attach, pins: Option<&Pins>) -> Result<Self, PlaneError> {
+        let owners = owners::pinned(pins);
         let programs = Programs::load(config, attach, pins)?;
+        let owners = owners::open(owners, programs.adopted, pins)?;
         let (events, gates) = (programs.map("events")?, programs.map("gates")?);
         let ring = Ring::new(events.as_fd(), config.ring_bytes).map_err(PlaneError::io("map the ring"))?;
         let plane = Self {
@@ -216,6 +221,7 @@ impl Plane {
             attachments: Vec::new(),
             pins: pins.cloned(),
             events,
+            owners,
             programs,
         };
         if !plane.adopted() {
@@ -280,6 +286,25 @@ impl Plane {
     pub fn take_off(&self) -> Result<(), PlaneError> {
         let removed = self.pins.as_ref().map_or(Ok(()), Pins::remove_all);
         removed.map_err(PlaneError::io("remove what is pinned"))
+    }
+
+    /// Takes off what an instance that is no more has left, if there is anything; nothing is made or mounted to look for it.
+    /// Gives whether there was. What a running process has stays.
+    ///
+    /// # Errors
+    ///
+    /// Something is there, and rights to remove it are missing.
+    pub fn take_off_remains(name: &str) -> Result<bool, PlaneError> {
+        if !pins::remain(name) {
+            return Ok(false);
+        }
+        match Pins::open(name) {
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(false),
+            pins => {
+                let removed = pins.and_then(|pins| pins.remove_all());
+                removed.map(|()| true).map_err(PlaneError::io("remove what is pinned"))
+            }
+        }
     }
 
     /// Removes what a crashed instance left. Nothing left is fine.

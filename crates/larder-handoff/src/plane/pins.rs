@@ -29,6 +29,11 @@ pub(crate) struct Pins {
     _lock: Arc<OwnedFd>,
 }
 
+/// Whether an instance of this name has left something, as far as this process may see.
+pub(crate) fn remain(name: &str) -> bool {
+    bpffs::is_name(name, NAME_BYTES_MAX) && bpffs::instance_if_any(FAMILY, name).is_dir()
+}
+
 impl Pins {
     /// The pins of the instance `name`; other layouts of it are removed. `WouldBlock` if another process has them.
     pub(crate) fn open(name: &str) -> io::Result<Self> {
@@ -66,14 +71,15 @@ impl Pins {
 
     /// Removes a pin, if it is there. What a link or filter attached is off its interface then.
     pub(crate) fn remove(&self, of: &str) -> io::Result<()> {
-        if let Ok(pinned) = syscalls::open_pin(&self.path(of)) {
-            if of.starts_with(LINK) {
+        match syscalls::open_pin(&self.path(of)) {
+            Ok(pinned) if of.starts_with(LINK) => {
                 // Fails if the interface is gone, and with it what was attached.
                 let _ = syscalls::link_detach(pinned.as_fd());
             }
-            if of.starts_with(FILTER) {
-                filter::detach(of, pinned.as_fd());
-            }
+            Ok(pinned) if of.starts_with(FILTER) => filter::detach(of, pinned.as_fd()),
+            // Without its pin a filter would be found no more, and go on.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Err(error),
+            _ => {}
         }
         match fs::remove_file(self.path(of)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

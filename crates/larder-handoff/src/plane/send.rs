@@ -54,16 +54,25 @@ impl Plane {
     /// `NotFound`: the connection or its listen address is not known. Else from the kernel; the connection is marked all
     /// the same.
     pub fn reset_client(&self, key: FlowKey) -> io::Result<()> {
+        self.reset_client_at(key, None)
+    }
+
+    /// As [`Plane::reset_client`], for a connection that began in this host's stack: where the plane has seen no
+    /// acknowledgement, `ack` is the number of the first byte that the client has not acknowledged.
+    ///
+    /// # Errors
+    ///
+    /// As [`Plane::reset_client`].
+    pub fn reset_client_at(&self, key: FlowKey, ack: Option<u32>) -> io::Result<()> {
         let flow = self.flow(key).ok_or(io::ErrorKind::NotFound)?;
         if flow.state != flow_state::RESET {
             self.put_flow(key, FlowTo::Reset).map_err(io::Error::other)?;
         }
-        if flow.last_ack == 0 {
-            return Ok(());
-        }
+        let seen = Some(flow.last_ack).filter(|ack| *ack != 0);
+        let Some(ack) = seen.or(ack) else { return Ok(()) };
         let service = self.services().into_iter().find(|&(_, id)| id == key.service);
         let (server, _) = service.ok_or(io::ErrorKind::NotFound)?;
-        let packet = frame::reset(server, key.client, flow.last_ack)?;
+        let packet = frame::reset(server, key.client, ack)?;
         // By the kernel's routes: the way back to the client is not ours to know. The port of a raw address is 0.
         let socket = if key.client.is_ipv4() { Some(&self.raw_v4) } else { self.raw_v6.as_ref() };
         let to = SocketAddr::new(key.client.ip(), 0);

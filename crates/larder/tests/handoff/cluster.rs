@@ -369,11 +369,16 @@ impl Cluster {
 
     /// Starts the switch and waits until nodes can be handed connections, if they can at all.
     pub fn start_switch(&mut self) {
+        self.start_switch_alone();
+        self.await_channels(0);
+    }
+
+    /// Starts the switch, whatever it can hand over.
+    pub fn start_switch_alone(&mut self) {
         let config = self.path("switch0.toml");
         let args = ["switch", "--config", config.to_str().unwrap()];
         let log = self.path("switch.log");
         self.switch = Some(Process::start(&self.topology.front().namespace, &self.switch_by, &args, log));
-        self.await_channels(0);
     }
 
     /// Waits until a front-end has a channel to every agent.

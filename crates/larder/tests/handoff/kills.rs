@@ -108,6 +108,34 @@ fn a_killed_switch_is_not_missed() {
     works_again(&cluster, 21);
 }
 
+/// The switch dies, and the next start hands nothing over: what was left in the kernel no longer answers clients, who are
+/// relayed.
+#[test]
+fn a_switch_may_come_back_without_handoff() {
+    let spec = Spec { handoff: COOKIE, ..Spec::default() };
+    let Some(mut cluster) = Cluster::new(&spec, content()) else { return };
+    let config = std::fs::read_to_string(cluster.path("switch0.toml")).unwrap();
+    for mechanism in ["relay", "splice"] {
+        works_again(&cluster, 41);
+        cluster.switch.as_mut().unwrap().kill();
+        let without = config.replace("mechanism = \"cookie\"", &format!("mechanism = \"{mechanism}\""));
+        assert_ne!(without, config);
+        std::fs::write(cluster.path("switch0.toml"), without).unwrap();
+        cluster.start_switch_alone();
+        let mut plans = small(&cluster, 42, 60);
+        // A switch that only relays takes the end of a client's side for its end.
+        plans.retain(|plan| !matches!(plan.manner, Manner::HalfClosing));
+        let tally = cluster.topology.client().namespace.run(|| client::run(&plans, SETUP)).unwrap();
+        println!("{mechanism}: {tally}");
+        tally.assert_faultless();
+        assert!(cluster.switch.as_ref().unwrap().log().contains("was taken off"), "{}", cluster.logs());
+        assert!(cluster.switch.as_mut().unwrap().stop(), "{}", cluster.logs());
+        std::fs::write(cluster.path("switch0.toml"), &config).unwrap();
+        cluster.start_switch();
+    }
+    works_again(&cluster, 43);
+}
+
 /// Connections wait for admission when the switch dies: what it held is lost, and the clients' next tries go on.
 #[test]
 fn what_a_killed_switch_held_is_not_lost() {
@@ -162,6 +190,29 @@ fn a_stopped_switch_leaves_connections_going() {
     assert!(left.iter().all(|path| !path.exists()), "{left:?}");
     cluster.start_switch();
     works_again(&cluster, 23);
+}
+
+/// The switch dies while clients fetch 10 MB, and the next start names its nodes in another order: connections stay with
+/// the nodes that have them.
+#[test]
+fn nodes_may_be_named_in_another_order() {
+    let spec = Spec { handoff: COOKIE, ..Spec::default() };
+    let Some(mut cluster) = Cluster::new(&spec, content()) else { return };
+    let plans = downloads(&cluster, 12);
+    let (tally, ()) = during(&mut cluster, &plans, |cluster| {
+        cluster.switch.as_mut().unwrap().kill();
+        let config = std::fs::read_to_string(cluster.path("switch0.toml")).unwrap();
+        let (head, rest) = config.split_once("nodes = [").unwrap();
+        let (first, others) = rest.split_once(" }, ").unwrap();
+        let (others, rest) = others.split_once("]\n").unwrap();
+        let turned = format!("{head}nodes = [{others}{first} }}, ]\n{rest}");
+        std::fs::write(cluster.path("switch0.toml"), turned).unwrap();
+        cluster.start_switch();
+    });
+    tally.assert_faultless();
+    let log = cluster.switch.as_ref().unwrap().log();
+    assert!(log.contains("connections follow them") && log.contains("adopted=true"), "{}", cluster.logs());
+    works_again(&cluster, 44);
 }
 
 /// The table of connections is lost while clients fetch 10 MB: their timestamps tell the nodes.

@@ -1,10 +1,12 @@
 //! Sockets moved from the switch to larder's nodes (`mechanism = "repair"`), and connections spliced.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
+
+use larder_handoff::netns::INTERFACE;
 
 use crate::client::{self, Manner, Plan, Setup, Tally};
 use crate::cluster::{Cluster, Server, Spec};
@@ -133,6 +135,45 @@ fn lose_channels(handshake: &str) {
     println!("{moved} moved, {without} relayed for want of a channel");
     assert!(moved > 30, "{moved} moved\n{}", cluster.logs());
     assert!(cluster.logs().contains("control channel is down"));
+}
+
+/// A node dies with a moved connection of which its client has acknowledged nothing: the reply never came. The client,
+/// who waits and says nothing, is told all the same.
+#[test]
+fn clients_that_wait_for_a_dead_node_are_told() {
+    let spec = Spec {
+        server: Server::Larder,
+        handoff: "mechanism = \"repair\"\nrepair_min = \"0B\"\nlocality_lost_max = 1.0",
+        switch: "health.interval = \"100ms\"\nhealth.timeout = \"100ms\"\nhealth.fall = 2",
+        ..Spec::default()
+    };
+    let Some(cluster) = Cluster::new(&spec, Content::new(&SIZES, 1)) else { return };
+    // What nodes send to the client goes nowhere.
+    let [v4, v6] = cluster.client_addresses();
+    let astray = format!(
+        "neigh replace {v4} lladdr 02:00:00:00:00:99 dev {INTERFACE}\n\
+         neigh replace {v6} lladdr 02:00:00:00:00:99 dev {INTERFACE}\n"
+    );
+    for node in &cluster.topology.nodes {
+        node.namespace.ip(&astray).unwrap();
+    }
+    let servers = cluster.service();
+    let namespace = &cluster.topology.client().namespace;
+    let waiting = namespace.thread(move || {
+        let mut streams = servers.map(|server| TcpStream::connect(server).unwrap());
+        for stream in &mut streams {
+            stream.set_read_timeout(Some(Duration::from_secs(15))).unwrap();
+            stream.write_all(b"GET /1000/0 HTTP/1.1\r\nHost: www.example.com\r\n\r\n").unwrap();
+        }
+        streams.map(|mut stream| stream.read(&mut [0; 1]).map_err(|error| error.kind()))
+    });
+    let waiting = waiting.unwrap();
+    cluster.await_metric(DELIVERIES, &["mechanism=\"repair\"", "why=\"repair\""], 2);
+    for node in &cluster.topology.nodes {
+        node.namespace.ip(&format!("link set {INTERFACE} down")).unwrap();
+    }
+    let told = waiting.join();
+    assert_eq!(told, [Err(ErrorKind::ConnectionReset); 2], "{}", cluster.logs());
 }
 
 /// Connections of all manners, moved from one to the other inside the kernel.

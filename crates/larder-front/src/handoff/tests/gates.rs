@@ -1,0 +1,115 @@
+//! What the plane may open by itself.
+
+use super::*;
+use larder_core::dispatch::Served;
+use larder_core::policy::thresholds::HighRule;
+
+#[tokio::test(start_paused = true)]
+async fn the_fast_path_goes_by_loads_and_stops_where_a_node_should_get_nothing() {
+    let bench = Bench::new(|config| config.settings.admission = Admission::Fixed(2));
+    bench.punt(key(1), true, 1, GET);
+    let reused = bench.notes(|notes| notes.targets[0].1);
+    bench.take(Told::Opened { key: key(2), reused });
+    let (node, other) = (reused.node, NodeId(1 - reused.node.0));
+    let gates = || {
+        bench.edge.set_gates(&bench.shared);
+        bench.notes(|notes| (notes.gates.clone(), notes.bases.clone()))
+    };
+    let (open, bases) = gates();
+    let t_high = bench.shared.dispatcher.settings().t_high;
+    assert_eq!((open[&Some(node)], open[&Some(other)]), ((t_high, true), (t_high, true)));
+    assert_eq!((open[&None], bases[&Some(node)], bases[&None]), ((2, true), (2, 1), (2, 1)));
+    // A failure that traffic has seen, a channel that is down, a node that takes nothing.
+    let failures = &bench.shared.nodes.get(node).expect("the node").keep().expect("the node");
+    failures.failures.store(1, std::sync::atomic::Ordering::Relaxed);
+    bench.edge.peers.set_bits(other, 0);
+    let (shut, _) = gates();
+    assert!(!shut[&Some(node)].1 && !shut[&Some(other)].1);
+    failures.failures.store(0, std::sync::atomic::Ordering::Relaxed);
+    bench.shared.dispatcher.drain(bench.shared.clock.now(), node, &mut Vec::new());
+    assert!(!gates().0[&Some(node)].1);
+    // Whoever waits comes first.
+    bench.punt(key(3), true, 1, GET);
+    assert!(!gates().0[&None].1, "one waits for its admission");
+}
+
+/// With room for two, one is there, and the plane has opened a second one by itself: before the first packet of a third
+/// came, after it, or while it was being looked at. The third one waits.
+#[tokio::test(start_paused = true)]
+async fn what_the_plane_has_opened_takes_its_place_before_it_is_told() {
+    for order in ["before", "behind", "late"] {
+        let bench = Bench::new(|config| config.settings.admission = Admission::Fixed(2));
+        bench.punt(key(1), true, 1, GET);
+        let reused = bench.notes(|notes| notes.targets[0].1);
+        let (punt, opened) = (Tale::Punt(key(2)), Tale::Opened(key(3), reused));
+        bench.notes(|notes| {
+            match order {
+                "before" => notes.to_tell.extend([opened, punt]),
+                "behind" => notes.to_tell.extend([punt, opened]),
+                _ => {
+                    notes.to_tell.push_back(punt);
+                    notes.late.push_back(opened);
+                }
+            }
+            notes.opened = u32::from(order != "late");
+        });
+        bench.edge.drain(&bench.shared);
+        assert_eq!((bench.load(), bench.edge.sizes()), (2, (1, 2, 0)), "{order}");
+        let (gate, base) = bench.notes(|notes| (notes.gates[&None], notes.bases[&None]));
+        assert_eq!((gate, base), ((2, false), (2, 1)), "{order}: somebody waits");
+    }
+}
+
+/// The gates know of a connection before the plane can forward anything of it, or use its decision again.
+#[tokio::test]
+async fn gates_are_set_before_a_decision_takes_effect() {
+    let bench = Bench::new(|config| config.settings.admission = Admission::Fixed(2));
+    bench.punt(key(1), true, 1, GET);
+    let (node, then) = bench.notes(|notes| (notes.forwarded[0].0, notes.bases_then.clone()));
+    assert_eq!((then[&None], then[&Some(node)]), ((1, 0), (1, 0)));
+    // A relayed request takes a place too, and one that is found in the plane.
+    let mut lease = crate::lease::Lease::new(bench.shared.clone());
+    let request = larder_core::Request::new(larder_core::TargetId(7));
+    assert!(matches!(lease.arrive(bench.shared.clock.now(), request), Ok(Some(_))));
+    assert_eq!(bench.notes(|notes| notes.bases[&None]), (2, 0));
+    bench.notes(|notes| {
+        notes.now_ns = 9_000_000_000;
+        notes.flows.insert(key(5), To::Node(NodeId(1)));
+        notes.seen_ns.insert(key(5), 9_000_000_000);
+    });
+    bench.edge.sweep(&bench.shared);
+    assert_eq!(bench.notes(|notes| notes.bases[&None]), (3, 0));
+}
+
+/// The least T_high of the routes whose decisions may be used again, as it is in force: one route has learned its own from
+/// how long requests take.
+#[tokio::test]
+async fn gates_go_by_the_thresholds_in_force() {
+    let bench = Bench::new(|config| {
+        let by_delay = HighRule::ByDelay { delay: Duration::from_millis(300), service: None };
+        let matcher = larder_core::rules::Matcher::new();
+        let learns = crate::routes::Route::new("learns", matcher.clone().path("/learns").expect("a path"));
+        let mut settings = config.settings.clone();
+        settings.thresholds.high = by_delay;
+        let turns = crate::routes::Route::new("turns", matcher.path("/turns").expect("a path"));
+        let few = Settings { policy: PolicyKind::Rr, t_high: 26, ..config.settings.clone() };
+        config.routes = vec![
+            crate::routes::Route { settings, ..learns },
+            crate::routes::Route { settings: few, ..turns },
+        ];
+    });
+    let limit = || {
+        bench.edge.set_gates(&bench.shared);
+        bench.notes(|notes| notes.gates[&Some(NodeId(0))].0)
+    };
+    assert_eq!(limit(), 65, "as given; the route that gives each request its turn has no say");
+    let request = larder_core::Request::new(larder_core::TargetId(1)).with_route(larder_core::RouteId(1));
+    for _ in 0..200 {
+        let served = Served { elapsed: Duration::from_millis(10), first_byte: None, found: None };
+        let mut lease = crate::lease::Lease::new(bench.shared.clone());
+        let decision = lease.arrive(bench.shared.clock.now(), request).expect("room").expect("room");
+        bench.shared.dispatcher.served(bench.shared.clock.now(), &request, decision.node, &served);
+    }
+    let (_, learned) = bench.shared.dispatcher.thresholds_of(larder_core::RouteId(1));
+    assert!(learned < 65 && limit() == learned, "{learned}");
+}

@@ -1,0 +1,182 @@
+//! Nodes that come, leave, and change their minds.
+
+use super::*;
+use crate::handoff::keyring::Keyring;
+use crate::handoff::run::Ears;
+use larder_handoff::channel::client::{Event, What};
+use larder_handoff::channel::message::{Accepted, Welcome};
+
+/// A node may refuse what it was told and take the next.
+#[tokio::test]
+async fn what_a_node_has_refused_it_may_take_later() {
+    let bench = Bench::new(|_| {});
+    let takes = |keys| Accepted { keys, tag: true, tunnel: true, services: vec![0] };
+    let can = || bench.edge.peers.capability(NodeId(0));
+    bench.edge.accepted(NodeId(0), &takes(false));
+    assert!(can().up && !can().cookie && !can().repair);
+    bench.edge.accepted(NodeId(0), &takes(true));
+    assert!(can().cookie && can().repair);
+}
+
+/// A node that leaves gets nothing new by the fast path, finishes what it has, and then there is no way to it any more.
+#[tokio::test]
+async fn a_node_that_leaves_finishes_and_is_closed() {
+    let bench = Bench::new(|_| {});
+    bench.punt(key(1), true, 1, GET);
+    let node = bench.notes(|notes| notes.forwarded[0].0);
+    bench.edge.set_gates(&bench.shared);
+    assert!(bench.notes(|notes| notes.gates[&Some(node)].1));
+    let handle = crate::handle::SwitchHandle::new(bench.shared.clone());
+    handle.leave(&format!("n{}", node.index())).expect("it is there");
+    bench.edge.set_gates(&bench.shared);
+    assert!(!bench.notes(|notes| notes.gates[&Some(node)].1));
+    bench.edge.sweep(&bench.shared);
+    assert!(bench.notes(|notes| notes.closed.is_empty()) && bench.load() == 0, "its row is gone");
+    assert_eq!(bench.edge.sizes(), (0, 1, 0), "it goes on");
+    bench.edge.node_ended(&bench.shared, key(1), 0, node);
+    bench.notes(|notes| notes.flows.clear());
+    bench.edge.sweep(&bench.shared);
+    assert_eq!(bench.notes(|notes| (notes.closed.clone(), notes.reset.len())), (vec![node], 0));
+    assert!(!bench.edge.peers.capability(node).up && bench.edge.peers.leaving().is_empty());
+}
+
+/// A node that has left and then falls silent takes nobody with it unheard.
+#[tokio::test]
+async fn clients_of_a_node_that_has_left_and_died_are_told() {
+    let bench = Bench::new(|_| {});
+    bench.punt(key(1), true, 1, GET);
+    let node = bench.notes(|notes| notes.forwarded[0].0);
+    bench.edge.node_leaves(node);
+    bench.edge.peers.set_bits(node, 0);
+    let after = |seconds| {
+        let now = bench.shared.clock.now() + Duration::from_secs(seconds);
+        bench.edge.sweep_left(&bench.shared, now);
+        bench.notes(|notes| (notes.reset.len(), notes.closed.len()))
+    };
+    assert_eq!(after(0), (0, 0), "it may come back");
+    bench.edge.peers.set_bits(node, UP_FOR_TESTS);
+    assert_eq!(after(11), (0, 0), "it is back");
+    bench.edge.peers.set_bits(node, 0);
+    assert_eq!((after(20), after(29)), ((0, 0), (0, 0)));
+    assert_eq!(after(31), (1, 1));
+}
+
+/// Places 0, 1 and 2 were a's, b's and c's. Now the first is b's and the second a newcomer's; a is gone, and c without a
+/// place: its connections go on.
+#[tokio::test]
+async fn connections_follow_their_nodes_to_other_places() {
+    let bench = Bench::new(|_| {});
+    let [a, b, c, x] = [1, 2, 3, 4].map(|byte| [byte; 32]);
+    bench.notes(|notes| {
+        for (index, owner) in (0..).zip([a, b, c]) {
+            notes.owners.insert(NodeId(index), Owner { key: owner, since: None });
+            notes.flows.insert(key(index), To::Node(NodeId(index)));
+        }
+    });
+    bench.edge.settle_places(&[(NodeId(0), b), (NodeId(1), x)].into());
+    bench.notes(|notes| {
+        assert_eq!(notes.reset, [key(0)], "a's place is another's");
+        assert_eq!(notes.flows[&key(1)], To::Node(NodeId(0)), "b has moved");
+        assert_eq!(notes.flows[&key(2)], To::Node(NodeId(2)), "c has its place to the end");
+        let closed: std::collections::BTreeSet<NodeId> = notes.closed.drain(..).collect();
+        assert_eq!(closed, [NodeId(0), NodeId(1)].into(), "closed until the channels are up");
+        let moved = |key| Owner { key, since: Some(Duration::ZERO) };
+        assert_eq!((notes.owners[&NodeId(0)], notes.owners[&NodeId(1)]), (moved(b), moved(x)));
+    });
+    bench.edge.settle_places(&[(NodeId(0), b), (NodeId(1), x)].into());
+    assert!(bench.notes(|notes| notes.closed.is_empty() && notes.reset.len() == 1), "all is as it was");
+}
+
+/// A place that another node had is emptied, and has no tag at first.
+#[tokio::test]
+async fn a_place_is_used_again() {
+    let bench = Bench::new(|_| {});
+    let node = bench.shared.nodes.get(NodeId(0)).and_then(|node| node.keep()).expect("it is there");
+    bench.notes(|notes| {
+        notes.owners.insert(NodeId(5), Owner { key: [9; 32], since: None });
+        notes.flows.insert(key(1), To::Node(NodeId(5)));
+    });
+    for (place, tag) in [(NodeId(5), 0), (NodeId(6), 7)] {
+        bench.edge.take_place(place, &node);
+        assert_eq!(bench.edge.peers.tag_of(place), tag, "{place}");
+        assert_eq!(bench.notes(|notes| notes.owners[&place].key), crate::handoff::key_of(&node));
+    }
+    assert_eq!(bench.notes(|notes| notes.reset.clone()), [key(1)]);
+    // An hour later nothing of the other node's can be left.
+    bench.notes(|notes| {
+        let owner = notes.owners.get_mut(&NodeId(5)).expect("it has one");
+        owner.since = Some(Duration::from_secs(3_600));
+    });
+    bench.edge.take_place(NodeId(5), &node);
+    assert_eq!(bench.edge.peers.tag_of(NodeId(5)), 6);
+}
+
+/// While the way to a node is being looked for, on a runtime of one thread, connections are decided.
+#[tokio::test]
+async fn what_nodes_say_holds_nothing_up() {
+    let bench = Bench::new(|_| {});
+    bench.edge.peers.set_bits(NodeId(0), 0);
+    bench.notes(|notes| notes.link_takes = Duration::from_secs(2));
+    let (said, nodes) = tokio::sync::mpsc::channel(1);
+    // Never readable: events are taken with every tick.
+    let (plane, _other) = std::os::unix::net::UnixStream::pair().expect("a pair");
+    let keyring = Keyring::new([0; 32], Duration::from_secs(300));
+    let ears = Ears { nodes, plane: Some(plane.into()), keyring };
+    let work = tokio::spawn(bench.edge.clone().run(bench.shared.clone(), ears));
+    let welcome = Welcome {
+        name: "a".to_owned(),
+        incarnation: 1,
+        cookie: true,
+        repair: true,
+        lateral: false,
+        mac: None,
+        mtu: 1_500,
+        accepted: Accepted { keys: true, tag: true, tunnel: true, services: vec![0] },
+    };
+    said.send(Event { node: 0, what: What::Up(Box::new(welcome)) }).await.expect("it is heard");
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    bench.notes(|notes| notes.to_tell.push_back(Tale::Punt(key(1))));
+    while bench.load() == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let up = || bench.edge.peers.capability(NodeId(0));
+    assert!(!up().up, "it was decided before the way was found");
+    while !up().up {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(up().cookie && up().linked);
+    work.abort();
+}
+
+/// Others have their turn while a long list is worked through.
+#[tokio::test]
+async fn a_long_list_is_worked_through_in_pieces() {
+    let bench = Bench::new(|_| {});
+    let live = (1..=10_000).map(key).collect();
+    let turns = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let count = turns.clone();
+    let others = tokio::spawn(async move {
+        loop {
+            count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            tokio::task::yield_now().await;
+        }
+    });
+    bench.edge.reconcile(&bench.shared, NodeId(1), &live, Time::ZERO).await;
+    others.abort();
+    assert_eq!(bench.notes(|notes| notes.flows.len()), 10_000);
+    assert!(turns.load(std::sync::atomic::Ordering::Relaxed) > 20, "{turns:?}");
+}
+
+/// A connection that came after the list was asked for says nothing by not being in it, however long the list takes.
+#[tokio::test]
+async fn a_late_list_ends_nothing_that_is_younger() {
+    let bench = Bench::new(|_| {});
+    let asked = bench.shared.clock.now();
+    bench.punt(key(1), true, 1, GET);
+    let node = bench.notes(|notes| notes.forwarded[0].0);
+    let none = std::collections::HashSet::new();
+    bench.edge.reconcile(&bench.shared, node, &none, asked).await;
+    assert_eq!((bench.edge.sizes().1, bench.notes(|notes| notes.reset.len())), (1, 0));
+    bench.edge.reconcile(&bench.shared, node, &none, asked + Duration::from_secs(9)).await;
+    assert_eq!((bench.edge.sizes().1, bench.notes(|notes| notes.reset.len())), (0, 1));
+}
