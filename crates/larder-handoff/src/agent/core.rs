@@ -1,6 +1,7 @@
 //! The agent's one task: everything that happens comes here, and everything that is done is done from here.
 
 use super::asker::{Ask, Waiting};
+use super::ending::{Ending, Farewell};
 use super::interface::Interface;
 use super::leaving::{Leavers, Leaving};
 use super::link::{From, Input, Link};
@@ -32,6 +33,8 @@ const LOAD_EVERY: Duration = Duration::from_secs(1);
 const INPUTS_MAX: usize = 256;
 /// Reads of the kernel's events before others have their turn.
 const DRAINS_MAX: usize = 8;
+/// How long the last messages may take to be written at the end.
+const WRITTEN_WAIT: Duration = Duration::from_millis(500);
 /// Front-ends that wait to be taken at most.
 const PEERS_MAX: usize = 16;
 
@@ -57,6 +60,7 @@ pub(super) struct Core {
     /// Connections that are being given up.
     pub(super) leaving: HashMap<FlowKey, Leaving>,
     asked: Waiting,
+    pub(super) ending: Option<Ending>,
     cpu: CpuMeter,
     closed_at: Option<Instant>,
     /// The kernel has more to tell than was read.
@@ -97,6 +101,7 @@ impl Core {
             links: 0,
             stash: Stash::default(),
             asked: Waiting::default(),
+            ending: None,
             leaving: HashMap::new(),
             cpu: CpuMeter::default(),
             closed_at: None,
@@ -122,6 +127,7 @@ impl Core {
         events: Option<Readiness>,
         mut asks: mpsc::Receiver<Ask>,
         leavers: Leavers,
+        mut farewells: mpsc::Receiver<Farewell>,
         mut stopped: oneshot::Receiver<()>,
     ) {
         let Leavers { mut leavers, release } = leavers;
@@ -147,12 +153,20 @@ impl Core {
                 }
                 Some(ask) = asks.recv() => self.inquire(ask),
                 Some(leaver) = leavers.recv() => self.leave(leaver),
+                Some(farewell) = farewells.recv() => self.farewell(farewell),
                 () = tokio::time::sleep_until(self.due().into()) => self.tick(Instant::now()),
             }
         }
         self.drain();
         self.flush_closed();
         accepting.abort();
+        let written = async {
+            for (_, front) in std::mem::take(&mut self.fronts) {
+                front.link.finish().await;
+            }
+        };
+        // A front-end that takes nothing must not hold up the end.
+        let _ = tokio::time::timeout(WRITTEN_WAIT, written).await;
     }
 
     fn due(&self) -> Instant {
@@ -194,6 +208,7 @@ impl Core {
         self.tell(key, &FromNode::Welcome(Welcome { accepted, ..self.welcome.clone() }));
         self.tell_live(key);
         self.ask_again(key);
+        self.tell_ending(key);
     }
 
     fn input(&mut self, input: Input) {
@@ -221,6 +236,7 @@ impl Core {
                 }
             }
             Some(ToNode::Has(has)) => self.asked.answered(key, has),
+            Some(ToNode::Noted) => self.noted(key),
             Some(ToNode::Ping(number)) => self.tell(key, &FromNode::Pong(number)),
             Some(message @ (ToNode::Give(_) | ToNode::Taken(_) | ToNode::Keep(_))) => {
                 // What came before it is in the stash then.
@@ -242,6 +258,7 @@ impl Core {
         self.fronts.remove(&key);
         self.switches.gone(key);
         self.asked.gone(key);
+        self.noted(key);
     }
 
     /// Passes a question on to a front-end that has the listen address. Where there is none the answer's sender is dropped,

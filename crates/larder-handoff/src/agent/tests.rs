@@ -447,6 +447,35 @@ async fn a_front_end_that_goes_takes_nothing_with_it() {
 }
 
 #[tokio::test]
+async fn front_ends_know_of_the_end_before_it_comes() {
+    let stage = Stage::new().await;
+    assert_eq!(stage.agent.farewell().await, 0, "nobody is there");
+    let stage = Stage::new().await;
+    let mut fronts = [0, 1].map(|which| stage.join(which, hello(7, &[service(4, 81)])));
+    for front in &mut fronts {
+        front.welcome().await;
+        front.live().await;
+    }
+    let [mut one, mut other] = fronts;
+    let telling = async { stage.agent.farewell().await };
+    let answering = async {
+        assert_eq!(one.heard().await, FromNode::Ending);
+        assert_eq!(other.heard().await, FromNode::Ending);
+        one.channel.send(&ToNode::Noted).expect("room");
+        // The other one goes rather than answer.
+        drop(other);
+    };
+    assert_eq!(timeout(HANGS, async { tokio::join!(telling, answering).0 }).await, Ok(2));
+    let mut late = stage.join(1, hello(7, &[service(4, 81)]));
+    late.welcome().await;
+    late.live().await;
+    assert_eq!(late.heard().await, FromNode::Ending);
+    stage.kernel.happens([Told::Closed(flow(1, 1))]);
+    stage.agent.stop().await;
+    assert!(matches!(one.heard().await, FromNode::Closed(list) if list.len() == 1), "told at the end");
+}
+
+#[tokio::test]
 async fn a_host_without_rights_says_so_and_reports_its_load() {
     let (node, switch) = (Identity::generate().expect("a key"), Identity::generate().expect("a key"));
     let config = |switches| AgentConfig {

@@ -50,6 +50,8 @@ pub enum ToNode {
     Taken(Connection),
     /// The connection stays with this node, which gets its packets.
     Keep(Connection),
+    /// The answer to [`FromNode::Ending`]: nothing that is decided from now on comes to the node.
+    Noted,
 }
 
 /// From a node to the front-end.
@@ -90,6 +92,9 @@ pub enum FromNode {
     Move(Handoff),
     /// A connection cannot be given up after all.
     Stay(Connection),
+    /// The node's server ends soon: nothing new is to come. Answered by [`ToNode::Noted`]. Holds until the channel is up
+    /// anew.
+    Ending,
 }
 
 /// Who the front-end is and what the node is to do for it.
@@ -374,7 +379,7 @@ impl Message for ToNode {
             | Self::Taken(connection)
             | Self::Keep(connection) => service(connection.service),
             Self::Has(has) => has.check(),
-            Self::Keys(_) | Self::Live | Self::Ping(_) | Self::Release => Ok(()),
+            Self::Keys(_) | Self::Live | Self::Ping(_) | Self::Release | Self::Noted => Ok(()),
         }
     }
 }
@@ -394,7 +399,7 @@ impl Message for FromNode {
             Self::Where(asked) => asked.check(),
             Self::Leave(connection) | Self::Stay(connection) => service(connection.service),
             Self::Move(handoff) => service(handoff.connection.service),
-            Self::Restored { .. } | Self::Pong(_) => Ok(()),
+            Self::Restored { .. } | Self::Pong(_) | Self::Ending => Ok(()),
         }
     }
 }

@@ -13,6 +13,7 @@ mod degrade;
 mod demo;
 mod direct;
 mod doctor;
+mod endings;
 mod families;
 mod faults;
 mod flood;
