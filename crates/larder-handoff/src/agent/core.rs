@@ -66,6 +66,7 @@ pub(super) struct Core {
     /// The kernel has more to tell than was read.
     more_at: Option<Instant>,
     load_at: Instant,
+    beat_at: Instant,
 }
 
 impl Core {
@@ -107,6 +108,7 @@ impl Core {
             closed_at: None,
             more_at: None,
             load_at: Instant::now(),
+            beat_at: Instant::now(),
         })
     }
 
@@ -171,7 +173,7 @@ impl Core {
 
     fn due(&self) -> Instant {
         let others = self.closed_at.into_iter().chain(self.more_at).chain(self.stash.due());
-        others.fold(self.load_at, Instant::min)
+        others.fold(self.load_at.min(self.beat_at), Instant::min)
     }
 
     fn tick(&mut self, now: Instant) {
@@ -189,6 +191,16 @@ impl Core {
             self.report_load();
             self.expire_leaving(now);
         }
+        if self.beat_at <= now {
+            self.beat_at = now + self.timing.ping;
+            self.beat();
+        }
+    }
+
+    /// Front-ends hear that the node is there, whether or not their pings get through.
+    fn beat(&mut self) {
+        let keys: Vec<PublicKey> = self.fronts.keys().copied().collect();
+        keys.into_iter().for_each(|key| self.tell(key, &FromNode::Pong(0)));
     }
 
     fn connected(&mut self, peer: Peer, inputs: &mpsc::Sender<Input>) {

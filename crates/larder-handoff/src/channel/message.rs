@@ -81,7 +81,7 @@ pub enum FromNode {
     },
     /// How busy the node is. Unasked, every so often.
     Load(Load),
-    /// The answer to [`ToNode::Ping`].
+    /// The answer to [`ToNode::Ping`]; unasked, with 0, a sign of life: a ping may be stuck behind a long message.
     Pong(u64),
     /// Asks which nodes have a target. Answered by [`ToNode::Has`], or not at all.
     Where(Where),
