@@ -68,6 +68,7 @@ struct service_key {
 #define SERVICE_CLOSED 16  /* no new connections: a SYN goes to the stack */
 #define SERVICE_STASH 32   /* node: packets without a socket are kept for the socket that is to come */
 #define SERVICE_SYNS 64    /* node: SYNs go to the stack: this host is the front-end itself */
+#define SERVICE_NO_REUSE 128 /* for tests: a SYN on the addresses of a known connection begins no other */
 
 struct service {
     __u16 id;    /* below SERVICES_MAX */

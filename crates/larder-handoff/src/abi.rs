@@ -64,6 +64,8 @@ pub mod service_flag {
     pub const STASH: u16 = 32;
     /// On a node: SYNs go to the stack, as this host is the front-end itself.
     pub const SYNS: u16 = 64;
+    /// For tests: a SYN on the addresses of a known connection begins no other.
+    pub const NO_REUSE: u16 = 128;
 }
 
 /// Values of [`NodeLink::kind`].

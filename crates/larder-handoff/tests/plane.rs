@@ -34,7 +34,15 @@ fn prepare(plane: &Plane, lab: &Lab) {
 
 /// The node is reached by `tunnel`, or on the same layer 2.
 fn prepare_by(plane: &Plane, lab: &Lab, tunnel: Option<Tunnel>) {
-    let spec = ServiceSpec { cookie: true, fast: true, tags: true, grace: true, closed: false, mss: 1300 };
+    let spec = ServiceSpec {
+        cookie: true,
+        fast: true,
+        tags: true,
+        grace: true,
+        closed: false,
+        no_reuse: false,
+        mss: 1300,
+    };
     plane.set_keys(&[CookieKey([1, 2]), CookieKey([3, 4])], 0).expect("keys");
     for (id, vip) in [(0, VIP), (1, VIP6)] {
         plane.set_service(id, vip.parse().expect("an address"), spec).expect("a service");

@@ -81,6 +81,7 @@ impl Machine {
             tags: cookie,
             grace: cookie,
             closed: false,
+            no_reuse: !config.mends.syn_begins_anew,
             mss: segment(mtu, config.forward),
         };
         let machine = Self { plane, own, services: listen.to_vec(), spec };
