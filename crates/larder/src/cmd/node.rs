@@ -77,6 +77,7 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
     }
     args.overlay(written.raw.node.get_or_insert_default());
     let config = written.validate()?;
+    written.present(&config)?;
     super::logging::start(&config.log)?;
     serve::raise_open_files();
     let Config { node: Some(role), admin, .. } = config else {
