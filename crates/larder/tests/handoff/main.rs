@@ -25,5 +25,6 @@ mod origin;
 mod plans;
 mod races;
 mod sockets;
+mod tls;
 mod tunnel;
 mod verifier;
