@@ -8,7 +8,7 @@ use super::link::{From, Input, Link};
 use super::load::CpuMeter;
 use super::stash::{Now, Stash};
 use super::switches::{Switches, Wanted};
-use super::{Forwarding, Moved, Restored, Seen};
+use super::{Forwarding, Moved, Restored, Seen, vanished};
 use crate::channel::Timing;
 use crate::channel::identity::PublicKey;
 use crate::channel::message::{
@@ -67,6 +67,7 @@ pub(super) struct Core {
     more_at: Option<Instant>,
     load_at: Instant,
     beat_at: Instant,
+    look_at: Instant,
 }
 
 impl Core {
@@ -109,6 +110,7 @@ impl Core {
             more_at: None,
             load_at: Instant::now(),
             beat_at: Instant::now(),
+            look_at: Instant::now(),
         })
     }
 
@@ -190,6 +192,10 @@ impl Core {
             self.load_at = now + LOAD_EVERY;
             self.report_load();
             self.expire_leaving(now);
+        }
+        if self.look_at <= now {
+            self.look_at = now + vanished::LOOK_EVERY;
+            self.forget_vanished(now);
         }
         if self.beat_at <= now {
             self.beat_at = now + self.timing.ping;
@@ -352,7 +358,7 @@ impl Core {
         self.more_at = Some(now);
     }
 
-    fn closed(&mut self, now: Instant, flow: FlowKey, first_seq: u32) {
+    pub(super) fn closed(&mut self, now: Instant, flow: FlowKey, first_seq: u32) {
         let mut full = false;
         for (&key, front) in &mut self.fronts {
             if let Some(theirs) = self.switches.theirs(key, flow.service) {
@@ -434,6 +440,7 @@ impl Core {
     }
 
     fn tell_live(&mut self, key: PublicKey) {
+        self.forget_vanished(Instant::now());
         let mut connections = Vec::new();
         if let Some(forwarding) = self.forwarding.clone() {
             forwarding.each_connection(&mut |flow, first_seq| {
@@ -443,7 +450,7 @@ impl Core {
                 }
             });
             let mut named: HashSet<Connection> = connections.iter().map(|socket| socket.connection).collect();
-            forwarding.each_socket(&mut |local, client| {
+            let read = forwarding.each_socket(&mut |local, client| {
                 let service = self.switches.place(local).and_then(|ours| self.switches.theirs(key, ours));
                 let Some(service) = service else { return };
                 let connection = Connection { client, service };
@@ -451,6 +458,9 @@ impl Core {
                     connections.push(Socket { connection, first_seq: 0 });
                 }
             });
+            if let Err(error) = read {
+                tracing::warn!(%error, "the stack's connections were not all read");
+            }
         }
         let mut rest = &connections[..];
         loop {

@@ -27,6 +27,7 @@ mod stash;
 mod switches;
 #[cfg(test)]
 mod tests;
+mod vanished;
 
 pub use asker::{Ask, Asker, QUEUE_MAX, WAITING_MAX};
 pub use forwarding::{Forwarding, Moved, Rules, Seen};

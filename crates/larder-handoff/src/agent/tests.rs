@@ -38,6 +38,7 @@ struct State {
     told: VecDeque<Told>,
     live: Vec<FlowKey>,
     sockets: Vec<(SocketAddr, SocketAddr)>,
+    silent: Vec<FlowKey>,
     injected: Vec<Vec<u8>>,
     refuse: bool,
 }
@@ -130,9 +131,15 @@ impl Forwarding for Played {
         live.into_iter().for_each(|key| see(key, 5));
     }
 
-    fn each_socket(&self, see: &mut dyn FnMut(SocketAddr, SocketAddr)) {
+    fn each_socket(&self, see: &mut dyn FnMut(SocketAddr, SocketAddr)) -> io::Result<()> {
         let sockets = self.see(|state| state.sockets.clone());
         sockets.into_iter().for_each(|(local, client)| see(local, client));
+        if self.see(|state| state.refuse) { Err(io::ErrorKind::Other.into()) } else { Ok(()) }
+    }
+
+    fn each_silent(&self, _span: Duration, see: &mut dyn FnMut(FlowKey, u32)) {
+        let silent = self.see(|state| state.silent.clone());
+        silent.into_iter().for_each(|key| see(key, 5));
     }
 
     fn restore(&self, moved: Moved<'_>) -> Result<Restored, (Refusal, String)> {
@@ -474,6 +481,31 @@ async fn front_ends_know_of_the_end_before_it_comes() {
     stage.kernel.happens([Told::Closed(flow(1, 1))]);
     stage.agent.stop().await;
     assert!(matches!(one.heard().await, FromNode::Closed(list) if list.len() == 1), "told at the end");
+}
+
+#[tokio::test]
+async fn connections_of_vanished_clients_are_not_kept() {
+    let stage = Stage::new().await;
+    let mut front = stage.join(0, hello(7, &[service(4, 81)]));
+    front.welcome().await;
+    front.live().await;
+    stage.kernel.see(|state| {
+        state.live = vec![flow(1, 1), flow(2, 1), flow(3, 1)];
+        state.silent = vec![flow(1, 1), flow(2, 1)];
+        state.sockets = vec![(address(81), flow(1, 1).client)];
+        state.refuse = true;
+    });
+    front.channel.send(&ToNode::Live).expect("room");
+    assert_eq!(front.live().await.len(), 3, "a list that breaks off proves nothing");
+    stage.kernel.see(|state| state.refuse = false);
+    front.channel.send(&ToNode::Live).expect("room");
+    let ports: Vec<u16> = front.live().await.iter().map(|one| one.client.port()).collect();
+    assert_eq!(ports, [1, 3], "idle, gone, at work");
+    let FromNode::Closed(list) = front.heard().await else { panic!("must be ended connections") };
+    assert_eq!(
+        list.iter().map(|one| (one.connection.client.port(), one.first_seq)).collect::<Vec<_>>(),
+        [(2, 5)]
+    );
 }
 
 /// Passes bytes on, those to `to` at `rate` bytes a second, for one connection.

@@ -78,8 +78,12 @@ impl Forwarding for Slow {
         self.host.remove_tunnel(tunnel)
     }
 
-    fn each_socket(&self, see: &mut dyn FnMut(SocketAddr, SocketAddr)) {
-        self.host.each_socket(see);
+    fn each_socket(&self, see: &mut dyn FnMut(SocketAddr, SocketAddr)) -> io::Result<()> {
+        self.host.each_socket(see)
+    }
+
+    fn each_silent(&self, span: Duration, see: &mut dyn FnMut(FlowKey, u32)) {
+        self.host.each_silent(span, see);
     }
 
     fn restore(&self, moved: Moved<'_>) -> Result<Restored, (Refusal, String)> {
