@@ -379,6 +379,12 @@ impl Edge {
             linked,
             "control channel is up"
         );
+        if !welcome.accepted.keys {
+            tracing::error!(
+                node = name.as_deref(),
+                "the node believes cookies of another switch: give all switches of a node one `secret`. It is relayed"
+            );
+        }
         let before = slot.incarnation.swap(welcome.incarnation, Relaxed);
         if before != 0 && before != welcome.incarnation {
             tracing::info!(node = name.as_deref(), "the node has started anew");
