@@ -392,7 +392,7 @@ fn early_packets_wait_for_their_socket() {
 #[test]
 fn a_new_connection_may_have_an_old_ones_addresses() {
     let without = Mends { syn_begins_anew: false, ..Mends::default() };
-    needs(without, Duration::from_micros(300), Manner::Returning, 32, 1);
+    needs(without, Duration::from_micros(300), Manner::Returning, 16, 1);
 }
 
 /// R9: packets that come after the front-end has seen the connection's end.
