@@ -17,9 +17,11 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
+
+mod ends;
+mod slow;
 
 const HANGS: Duration = Duration::from_secs(30);
 
@@ -452,109 +454,6 @@ async fn a_front_end_that_goes_takes_nothing_with_it() {
     assert_eq!(stage.kernel.see(|state| state.keys.map(|keys| keys[0])), Some(CookieKey([8; 2])));
     stage.agent.stop().await;
     assert_eq!(Arc::strong_count(&stage.kernel), 1, "nothing is held after the end");
-}
-
-#[tokio::test]
-async fn front_ends_know_of_the_end_before_it_comes() {
-    let stage = Stage::new().await;
-    assert_eq!(stage.agent.farewell().await, 0, "nobody is there");
-    let stage = Stage::new().await;
-    let mut fronts = [0, 1].map(|which| stage.join(which, hello(7, &[service(4, 81)])));
-    for front in &mut fronts {
-        front.welcome().await;
-        front.live().await;
-    }
-    let [mut one, mut other] = fronts;
-    let telling = async { stage.agent.farewell().await };
-    let answering = async {
-        assert_eq!(one.heard().await, FromNode::Ending);
-        assert_eq!(other.heard().await, FromNode::Ending);
-        one.channel.send(&ToNode::Noted).expect("room");
-        // The other one goes rather than answer.
-        drop(other);
-    };
-    assert_eq!(timeout(HANGS, async { tokio::join!(telling, answering).0 }).await, Ok(2));
-    let mut late = stage.join(1, hello(7, &[service(4, 81)]));
-    late.welcome().await;
-    late.live().await;
-    assert_eq!(late.heard().await, FromNode::Ending);
-    stage.kernel.happens([Told::Closed(flow(1, 1))]);
-    stage.agent.stop().await;
-    assert!(matches!(one.heard().await, FromNode::Closed(list) if list.len() == 1), "told at the end");
-}
-
-#[tokio::test]
-async fn connections_of_vanished_clients_are_not_kept() {
-    let stage = Stage::new().await;
-    let mut front = stage.join(0, hello(7, &[service(4, 81)]));
-    front.welcome().await;
-    front.live().await;
-    stage.kernel.see(|state| {
-        state.live = vec![flow(1, 1), flow(2, 1), flow(3, 1)];
-        state.silent = vec![flow(1, 1), flow(2, 1)];
-        state.sockets = vec![(address(81), flow(1, 1).client)];
-        state.refuse = true;
-    });
-    front.channel.send(&ToNode::Live).expect("room");
-    assert_eq!(front.live().await.len(), 3, "a list that breaks off proves nothing");
-    stage.kernel.see(|state| state.refuse = false);
-    front.channel.send(&ToNode::Live).expect("room");
-    let ports: Vec<u16> = front.live().await.iter().map(|one| one.client.port()).collect();
-    assert_eq!(ports, [1, 3], "idle, gone, at work");
-    let FromNode::Closed(list) = front.heard().await else { panic!("must be ended connections") };
-    assert_eq!(
-        list.iter().map(|one| (one.connection.client.port(), one.first_seq)).collect::<Vec<_>>(),
-        [(2, 5)]
-    );
-}
-
-/// Passes bytes on, those to `to` at `rate` bytes a second, for one connection.
-async fn slow_way(to: SocketAddr, rate: f64) -> SocketAddr {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let address = listener.local_addr().expect("its address");
-    tokio::spawn(async move {
-        let (near, _) = listener.accept().await.expect("accepted");
-        let far = tokio::net::TcpStream::connect(to).await.expect("connected");
-        let ((mut from_near, mut to_near), (mut from_far, mut to_far)) =
-            (near.into_split(), far.into_split());
-        let back = async { tokio::io::copy(&mut from_far, &mut to_near).await };
-        let forth = async {
-            let mut chunk = vec![0; 16 << 10];
-            loop {
-                let length = from_near.read(&mut chunk).await?;
-                if length == 0 {
-                    return io::Result::Ok(0);
-                }
-                to_far.write_all(&chunk[..length]).await?;
-                tokio::time::sleep(Duration::from_secs_f64(length as f64 / rate)).await;
-            }
-        };
-        let _ = tokio::join!(back, forth);
-    });
-    address
-}
-
-/// What fills the way for longer than the other side may be silent: pings do not get through meanwhile.
-#[tokio::test]
-async fn a_long_message_on_a_slow_way_is_no_silence() {
-    let mut stage = Stage::new().await;
-    let address = slow_way(stage.agent.address(), 2e6).await;
-    let (sink, events) = mpsc::channel(4_096);
-    let peer = Peer { node: 0, address, key: stage.node.public() };
-    // Shorter than the time between two reports of load.
-    let timing = Timing { silence: Duration::from_millis(700), ..timing() };
-    let told = hello(7, &[service(4, 81)]);
-    let channel = NodeChannel::start(peer, stage.switches[0].clone(), told, timing, sink);
-    let mut front = Front { channel, events };
-    front.welcome().await;
-    front.live().await;
-    let connection = Connection { client: ([192, 0, 2, 1], 1).into(), service: 4 };
-    let (checkpoint, request) = (Blob(vec![7; 4 << 20]), Blob(b"GET /".to_vec()));
-    let began = std::time::Instant::now();
-    front.channel.send(&ToNode::Handoff(Handoff { id: 9, connection, checkpoint, request })).expect("room");
-    assert_eq!(front.heard().await, FromNode::Restored { id: 9 });
-    assert!(began.elapsed() > timing.silence * 2, "{:?}: not slow enough to prove anything", began.elapsed());
-    stage.sockets.recv().await.expect("a socket");
 }
 
 #[tokio::test]
