@@ -37,8 +37,8 @@ doc: ## build the documentation of the code
 bench: ## microbenchmarks
 	@scripts/run.sh cargo bench --locked --workspace
 
-fuzz: ## fuzz every parser, SECONDS_EACH=60 each (needs a nightly Rust and cargo-fuzz)
-	@scripts/fuzz.sh $(or $(SECONDS_EACH),60)
+fuzz: ## fuzz every parser, or TARGETS="...", SECONDS_EACH=60 each (needs a nightly Rust and cargo-fuzz)
+	@scripts/fuzz.sh $(or $(SECONDS_EACH),60) $(TARGETS)
 
 clean: ## remove what was built
 	@rm -rf target fuzz/target

@@ -19,16 +19,43 @@ pub(crate) struct Standing {
     pub(crate) drained: bool,
     /// It answers.
     pub(crate) healthy: bool,
+    /// What it has said itself.
+    pub(crate) ending: Ending,
+}
+
+/// Whether a node has said that it ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Ending {
+    #[default]
+    Not,
+    /// It ends what it has and takes nothing new.
+    Soon,
+    /// It has ended as it said. Its host's kernel may still be sending what clients have not acknowledged.
+    Ended,
 }
 
 impl Standing {
     const fn state(self) -> NodeState {
         match self {
             Self { left: true, .. } => NodeState::Removed,
-            Self { drained: true, .. } => NodeState::Draining,
+            Self { drained: true, .. } | Self { ending: Ending::Soon, .. } => NodeState::Draining,
+            Self { ending: Ending::Ended, healthy: true, .. } => NodeState::Draining,
             Self { healthy: true, .. } => NodeState::Up,
             Self { healthy: false, .. } => NodeState::Down,
         }
+    }
+
+    /// It answers; if it had ended, it has started anew.
+    pub(crate) fn answers(&mut self) {
+        self.healthy = true;
+        if self.ending == Ending::Ended {
+            self.ending = Ending::Not;
+        }
+    }
+
+    /// Whether nobody but the checks brings it back.
+    pub(crate) fn is_out(&self) -> bool {
+        !self.healthy || self.ending == Ending::Ended
     }
 }
 
@@ -68,7 +95,12 @@ impl Node {
             failures: AtomicU32::new(0),
             signals: NodeSignals::default(),
             handoff: entry.handoff.clone(),
-            standing: Mutex::new(Standing { left: false, drained: false, healthy: true }),
+            standing: Mutex::new(Standing {
+                left: false,
+                drained: false,
+                healthy: true,
+                ending: Ending::Not,
+            }),
         }
     }
 

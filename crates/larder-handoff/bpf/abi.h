@@ -74,6 +74,7 @@ struct service_key {
 #define SERVICE_STASH 32   /* node: packets without a socket are kept for the socket that is to come */
 #define SERVICE_SYNS 64    /* node: SYNs go to the stack: this host is the front-end itself */
 #define SERVICE_RESETS 128 /* with GRACE: data that belong to nothing, and come again and again, are answered with a RST */
+#define SERVICE_NO_REUSE 256 /* for tests: a SYN on the addresses of a known connection begins no other */
 
 struct service {
     __u16 id;    /* below SERVICES_MAX */

@@ -37,7 +37,7 @@ IN int on_syn(void *ctx, int xdp, const struct packet *p, const struct service *
         count(COUNT_MALFORMED);
         return drop(xdp);
     }
-    if (flow) {
+    if (flow && !(service->flags & SERVICE_NO_REUSE)) {
         flow->syn_seq = p->seq;
         flow_mark(flow, FLOW_SYN_SEEN);
     }

@@ -68,6 +68,8 @@ pub mod service_flag {
     pub const SYNS: u16 = 64;
     /// With [`GRACE`]: data that belong to nothing, and come again and again, are answered with a reset.
     pub const RESETS: u16 = 128;
+    /// For tests: a SYN on the addresses of a known connection begins no other.
+    pub const NO_REUSE: u16 = 256;
 }
 
 /// Values of [`NodeLink::kind`].

@@ -41,6 +41,7 @@ fn prepare_by(plane: &Plane, lab: &Lab, tunnel: Option<Tunnel>) {
         grace: true,
         resets: false,
         closed: false,
+        no_reuse: false,
         mss: 1300,
     };
     plane.set_keys(&[CookieKey([1, 2]), CookieKey([3, 4])], 0).expect("keys");

@@ -22,10 +22,12 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep_until, timeout};
 
 /// Pause after a failed accept, such as for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How long the last connections that wait to be accepted may take. Busy clients must not hold up the end.
+const LAST_LOOK: Duration = Duration::from_millis(20);
 /// Refused connections that are told so and closed gently at one time; further ones are just closed.
 const REFUSALS_MAX: usize = 64;
 /// Time a refused client gets to read the refusal.
@@ -81,12 +83,9 @@ impl Node {
             Known { services, lateral: lateral.map(|config| Arc::new(Lateral::new(config, &self.name))) };
         tracing::info!(node = %self.describe(), "serving");
         {
-            let accepting = self.accept(&listener, (restored, known), giver, &places, &phase);
-            tokio::pin!(accepting, shutdown);
-            tokio::select! {
-                error = &mut accepting => return Err(NodeError::Listener(error)),
-                () = &mut shutdown => {}
-            }
+            tokio::pin!(shutdown);
+            let accepting = self.accept(&listener, (restored, known), giver, &places, &phase, shutdown);
+            accepting.await.map_err(NodeError::Listener)?;
         }
         drop(listener);
         self.set_draining(true);
@@ -102,6 +101,7 @@ impl Node {
         Ok(Drained { aborted })
     }
 
+    /// Accepts until `shutdown` completes and nothing more waits: what the kernel has accepted would be reset.
     async fn accept(
         self: &Arc<Self>,
         listener: &TcpListener,
@@ -109,17 +109,26 @@ impl Node {
         giver: Option<Giver>,
         places: &Arc<Semaphore>,
         phase: &watch::Sender<Phase>,
-    ) -> io::Error {
+        mut shutdown: Pin<&mut impl Future<Output = ()>>,
+    ) -> io::Result<()> {
         let builder = http(&self.limits);
         let refusals = Arc::new(Semaphore::new(REFUSALS_MAX));
+        let mut last_look = None;
         loop {
             let arrived = tokio::select! {
+                () = &mut shutdown, if last_look.is_none() => {
+                    // Who hands over a socket now is refused, and keeps it.
+                    restored.close();
+                    last_look = Some(Instant::now() + LAST_LOOK);
+                    continue;
+                }
+                () = sleep_until(last_look.unwrap_or_else(Instant::now)), if last_look.is_some() => return Ok(()),
                 accepted = listener.accept() => accepted.map(|(stream, _)| known.accepted(stream)),
                 Some(restored) = restored.recv() => known.restored(restored),
             };
             let arrived = match arrived {
                 Ok(arrived) => arrived,
-                Err(error) if is_fatal(&error) => return error,
+                Err(error) if is_fatal(&error) => return Err(error),
                 Err(error) => {
                     self.counters.accept_errors.add(1);
                     tracing::warn!(%error, "accept failed");

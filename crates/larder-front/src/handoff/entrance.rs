@@ -92,7 +92,10 @@ impl Edge {
             self.delivery(shared, started.request, started.decision.node, seen.speaks, true)
         });
         match delivery.mechanism {
-            Mechanism::Splice => self.splice(shared, tcp, started, delivery).await,
+            Mechanism::Splice => {
+                let port = local.filter(|_| seen.speaks == Speaks::Tls).and_then(|local| self.port(local));
+                self.splice(shared, tcp, started, (delivery, port)).await
+            }
             Mechanism::Repair => {
                 let Some(service) = local.and_then(|local| self.service(local)) else {
                     return self.relayed(tcp, Delivery::relay(Why::Failed), Some(Ok(started)));
@@ -178,18 +181,26 @@ impl Edge {
         }
     }
 
+    /// Where nodes speak what clients of `local` do, if that is not at their own port: what is passed through unopened comes
+    /// to the port that the client came to, as by `cookie`, unless the switch has but one.
+    fn port(&self, local: SocketAddr) -> Option<u16> {
+        let port = local.port();
+        self.services.iter().any(|service| service.port() != port).then_some(port)
+    }
+
     async fn splice(
         &self,
         shared: &Arc<Shared>,
         tcp: TcpStream,
         started: Started,
-        delivery: Delivery,
+        (delivery, port): (Delivery, Option<u16>),
     ) -> Entered {
         let Some(node) = shared.nodes.get(started.decision.node).and_then(|node| node.keep()) else {
             return self.relayed(tcp, Delivery::relay(Why::Failed), Some(Ok(started)));
         };
-        let connected =
-            tokio::time::timeout(shared.timeouts.connect, TcpStream::connect(node.resolved)).await;
+        let mut address = node.resolved;
+        address.set_port(port.unwrap_or(address.port()));
+        let connected = tokio::time::timeout(shared.timeouts.connect, TcpStream::connect(address)).await;
         let back = match connected {
             Ok(Ok(back)) => back,
             // Nothing has been read, so that the relay can try this node again, and others.

@@ -10,8 +10,9 @@ use larder_core::rules::Headers;
 /// Header fields looked at; a request with more is left to the relay, which has the same limit for its answer.
 pub(crate) const FIELDS_MAX: usize = 100;
 
-/// HTTP/2's connection preface (RFC 9113 section 3.4).
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// How HTTP/2's connection preface begins (RFC 9113 section 3.4). The method is reserved for it, so that nothing behind it
+/// changes what it is.
+const PREFACE: &[u8] = b"PRI ";
 
 /// The first byte of a TLS record that holds a handshake.
 pub(super) const HANDSHAKE: u8 = 22;
@@ -55,9 +56,7 @@ pub(crate) fn read(bytes: &[u8]) -> First<'_> {
     match bytes.first() {
         None => First::No(Speaks::Partial),
         Some(&HANDSHAKE) => hello(bytes),
-        Some(_) if bytes.len() >= 4 && PREFACE.starts_with(&bytes[..bytes.len().min(PREFACE.len())]) => {
-            First::No(Speaks::Http2)
-        }
+        Some(_) if bytes.starts_with(PREFACE) => First::No(Speaks::Http2),
         Some(_) => http(bytes),
     }
 }
@@ -205,8 +204,13 @@ mod tests {
         }
         assert_eq!(speaks(b"\x00\x01"), Speaks::Other);
         assert_eq!(speaks(b"SSH-2.0-OpenSSH\r\n"), Speaks::Other);
-        assert_eq!(speaks(PREFACE), Speaks::Http2);
-        assert_eq!(speaks(&PREFACE[..8]), Speaks::Http2);
+        let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+        assert_eq!(speaks(&preface[..3]), Speaks::Partial);
+        for end in 4..=preface.len() {
+            assert_eq!(speaks(&preface[..end]), Speaks::Http2, "{end}");
+        }
+        // What it was taken for it stays.
+        assert_eq!(speaks(b"PRI * HTTP/1.1\r\n\r\n"), Speaks::Http2);
     }
 
     #[test]

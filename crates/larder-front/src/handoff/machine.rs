@@ -89,6 +89,7 @@ impl Machine {
             grace: cookie,
             resets: false,
             closed: false,
+            no_reuse: !config.mends.syn_begins_anew,
             mss: segment(mtu, config.forward),
         };
         let machine = Self { plane, own, services: listen.to_vec(), spec: Mutex::new(spec) };

@@ -2,6 +2,7 @@
 
 use super::edge::{Edge, lock};
 use super::fabric::Way;
+use crate::node::Ending;
 use crate::switch::Shared;
 use larder_core::{NodeId, NodeState, Time};
 use larder_handoff::FlowKey;
@@ -406,6 +407,7 @@ impl Edge {
         slot.able.store(bit(COOKIE, welcome.cookie) | bit(REPAIR, welcome.repair), Relaxed);
         slot.bits.store(UP | bit(LINKED, linked) | bit(LATERAL, welcome.lateral), Relaxed);
         self.accepted(node, &welcome.accepted);
+        self.set_ending(shared, node, |_| Ending::Not);
         let bits = slot.bits.load(Relaxed);
         tracing::info!(
             node = name.as_deref(),
@@ -415,6 +417,12 @@ impl Edge {
             linked,
             "control channel is up"
         );
+        if !welcome.accepted.keys {
+            tracing::error!(
+                node = name.as_deref(),
+                "the node believes cookies of another switch: give all switches of a node one `secret`. It is relayed"
+            );
+        }
         let before = slot.incarnation.swap(welcome.incarnation, Relaxed);
         if before != 0 && before != welcome.incarnation {
             tracing::info!(node = name.as_deref(), "the node has started anew");
@@ -447,12 +455,27 @@ impl Edge {
         }
     }
 
-    fn node_down(&self, shared: &Shared, node: NodeId, why: &str) {
+    pub(super) fn node_down(&self, shared: &Shared, node: NodeId, why: &str) {
         if let Some(slot) = self.peers.slot(node) {
             slot.bits.fetch_and(!UP, Relaxed);
         }
+        self.set_ending(shared, node, |ending| if ending == Ending::Not { ending } else { Ending::Ended });
         let name = shared.nodes.get(node).map(|node| node.name.clone());
         tracing::warn!(node = name.as_deref(), why, "control channel is down");
+    }
+
+    /// A node says that it ends: neither the dispatcher nor the plane by itself sends it anything new. Then it is told so.
+    pub(super) fn node_ends(&self, shared: &Shared, node: NodeId) {
+        self.set_ending(shared, node, |_| Ending::Soon);
+        self.set_gates(shared);
+        // A channel that is down says the same.
+        let _ = self.peers.send(node, &ToNode::Noted);
+    }
+
+    fn set_ending(&self, shared: &Shared, node: NodeId, change: impl FnOnce(Ending) -> Ending) {
+        if let Some(node) = shared.nodes.get(node) {
+            node.change(shared, "the node itself", |standing| standing.ending = change(standing.ending));
+        }
     }
 
     pub(super) fn node_says(self: &Arc<Self>, shared: &Arc<Shared>, node: NodeId, message: FromNode) {
@@ -475,6 +498,7 @@ impl Edge {
             FromNode::Where(question) => self.tell_where(shared, node, &question),
             FromNode::Leave(connection) => self.leave(shared, node, connection),
             FromNode::Move(handoff) => self.pass(shared, node, handoff),
+            FromNode::Ending => self.node_ends(shared, node),
             FromNode::Stay(connection) => self.stay(node, connection),
             // Lists are worked through by themselves.
             FromNode::Live(_) | FromNode::Load(_) | FromNode::Welcome(_) | FromNode::Pong(_) => {}

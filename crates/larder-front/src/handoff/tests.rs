@@ -10,9 +10,10 @@ use super::fabric::{Fabric, Reusable, To, Told, Way};
 use super::mechanism::{Mechanism, Setting};
 use super::peers::{Peers, UP_FOR_TESTS};
 use crate::config::{NodeEntry, SwitchConfig};
+use crate::node::Standing;
 use crate::switch::Shared;
 use larder_core::dispatch::Admission;
-use larder_core::{NodeId, NodeSpec, PolicyKind, Refusal, Settings, Time};
+use larder_core::{NodeId, NodeSpec, NodeState, PolicyKind, Refusal, Settings, Time};
 use larder_handoff::abi::{self, flow_flag, flow_state};
 use larder_handoff::channel::identity::Identity;
 use larder_handoff::channel::message::{FromNode, Hello, Keys, Socket};
@@ -326,6 +327,28 @@ async fn a_whole_request_goes_to_its_node_and_counts_until_it_ends() {
     assert_eq!(bench.delivered(), [("cookie", "cookie", 1)]);
     let target = bench.notes(|notes| notes.targets[0].1.target);
     assert_eq!(bench.edge.learned.reply_bytes(target), Some(1_000), "what the client has acknowledged");
+}
+
+#[tokio::test]
+async fn a_node_that_ends_gets_nothing_new() {
+    let bench = Bench::new(|_| {});
+    bench.punt(key(1), true, 7, GET);
+    let node = bench.notes(|notes| notes.forwarded[0].0);
+    let state = || bench.shared.dispatcher.nodes().state(node);
+    bench.edge.node_ends(&bench.shared, node);
+    assert_eq!((state(), bench.notes(|notes| notes.gates[&Some(node)].1)), (NodeState::Draining, false));
+    bench.punt(key(2), true, 7, GET);
+    assert_ne!(bench.notes(|notes| notes.forwarded[1].0), node);
+    // Its kernel goes on with what clients have not acknowledged.
+    bench.edge.node_down(&bench.shared, node, "closed");
+    bench.edge.bury(&bench.shared, false);
+    assert_eq!((state(), bench.notes(|notes| notes.reset.clone())), (NodeState::Draining, vec![]));
+    // It is back, or nothing is.
+    let member = bench.shared.nodes.get(node).expect("a member").keep().expect("a member");
+    member.change(&bench.shared, "a test", |standing| standing.healthy = false);
+    assert_eq!(state(), NodeState::Down);
+    member.change(&bench.shared, "a test", Standing::answers);
+    assert_eq!(state(), NodeState::Up);
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@
 
 mod probe;
 
-use crate::node::Node;
+use crate::node::{Node, Standing};
 use crate::switch::Shared;
 use larder_core::NodeId;
 use larder_core::nodes::GroupId;
@@ -86,7 +86,7 @@ async fn check(shared: &Shared, node: &Node) {
             None => {
                 (good, bad) = (good.saturating_add(1), 0);
                 if good >= health.rise {
-                    node.change(shared, "active checks succeed", |standing| standing.healthy = true);
+                    node.change(shared, "active checks succeed", Standing::answers);
                 }
             }
             Some(reason) => {
@@ -111,14 +111,14 @@ async fn wait_out(shared: &Shared, node: &Node) {
     let step = (shared.health.retry_after / 10).max(Duration::from_millis(1));
     while !node.standing().left {
         tokio::time::sleep(step).await;
-        if node.standing().healthy {
+        if !node.standing().is_out() {
             down_for = Duration::ZERO;
             continue;
         }
         down_for += step;
         if down_for >= shared.health.retry_after {
             down_for = Duration::ZERO;
-            node.change(shared, "another chance", |standing| standing.healthy = true);
+            node.change(shared, "another chance", Standing::answers);
             node.failures.store(shared.health.passive_fall.saturating_sub(1), Relaxed);
         }
     }

@@ -1,6 +1,7 @@
 //! The agent's one task: everything that happens comes here, and everything that is done is done from here.
 
 use super::asker::{Ask, Waiting};
+use super::ending::{Ending, Farewell};
 use super::interface::Interface;
 use super::leaving::{Leavers, Leaving};
 use super::link::{From, Input, Link};
@@ -8,7 +9,7 @@ use super::lists::{Asker, Listed, Lists};
 use super::load::CpuMeter;
 use super::stash::{Now, Stash};
 use super::switches::{Switches, Wanted};
-use super::{Forwarding, Moved, Restored, Seen};
+use super::{Forwarding, Moved, Restored, Seen, vanished};
 use crate::channel::Timing;
 use crate::channel::identity::PublicKey;
 use crate::channel::message::{
@@ -33,6 +34,8 @@ const LOAD_EVERY: Duration = Duration::from_secs(1);
 const INPUTS_MAX: usize = 256;
 /// Reads of the kernel's events before others have their turn.
 const DRAINS_MAX: usize = 8;
+/// How long the last messages may take to be written at the end.
+const WRITTEN_WAIT: Duration = Duration::from_millis(500);
 /// Front-ends that wait to be taken at most.
 const PEERS_MAX: usize = 16;
 
@@ -61,12 +64,16 @@ pub(super) struct Core {
     pub(super) leaving: HashMap<FlowKey, Leaving>,
     asked: Waiting,
     lists: Lists,
+    pub(super) ending: Option<Ending>,
     cpu: CpuMeter,
     /// When the ends of connections are looked for, for they wake nobody.
     look_at: Instant,
     /// The kernel has more to tell than was read.
     more_at: Option<Instant>,
     load_at: Instant,
+    beat_at: Instant,
+    /// When connections that nobody has any more are looked for.
+    silent_at: Instant,
 }
 
 impl Core {
@@ -103,11 +110,14 @@ impl Core {
             stash: Stash::default(),
             asked: Waiting::default(),
             lists: Lists::default(),
+            ending: None,
             leaving: HashMap::new(),
             cpu: CpuMeter::default(),
             look_at: Instant::now(),
             more_at: None,
             load_at: Instant::now(),
+            beat_at: Instant::now(),
+            silent_at: Instant::now(),
         })
     }
 
@@ -128,6 +138,7 @@ impl Core {
         events: Option<Readiness>,
         mut asks: mpsc::Receiver<Ask>,
         leavers: Leavers,
+        mut farewells: mpsc::Receiver<Farewell>,
         mut stopped: oneshot::Receiver<()>,
     ) {
         let Leavers { mut leavers, release } = leavers;
@@ -153,23 +164,34 @@ impl Core {
                     }
                     self.input(input);
                 }
-                (asker, listed) = self.lists.made() => self.tell_live(asker, listed),
+                (asker, listed) = self.lists.made() => {
+                    let listed = self.without_vanished(listed);
+                    asker.into_iter().for_each(|asker| self.tell_live(asker, &listed));
+                }
                 Some(ask) = asks.recv() => self.inquire(ask),
                 Some(leaver) = leavers.recv() => self.leave(leaver),
                 () = tokio::time::sleep_until(due.into()) => self.tick(Instant::now()),
+                Some(farewell) = farewells.recv() => self.farewell(farewell),
             }
         }
         self.drain();
         self.flush_closed();
         accepting.abort();
         std::mem::take(&mut self.lists).end().await;
+        let written = async {
+            for (_, front) in std::mem::take(&mut self.fronts) {
+                front.link.finish().await;
+            }
+        };
+        // A front-end that takes nothing must not hold up the end.
+        let _ = tokio::time::timeout(WRITTEN_WAIT, written).await;
     }
 
     fn due(&self) -> Instant {
         // Ends are for front-ends; without one nobody waits for them.
         let look_at = (!self.fronts.is_empty()).then_some(self.look_at);
         let others = look_at.into_iter().chain(self.more_at).chain(self.stash.due());
-        others.fold(self.load_at, Instant::min)
+        others.fold(self.load_at.min(self.beat_at).min(self.silent_at), Instant::min)
     }
 
     fn tick(&mut self, now: Instant) {
@@ -186,6 +208,20 @@ impl Core {
             self.report_load();
             self.expire_leaving(now);
         }
+        if self.silent_at <= now {
+            self.silent_at = now + vanished::LOOK_EVERY;
+            self.lists.look();
+        }
+        if self.beat_at <= now {
+            self.beat_at = now + self.timing.ping;
+            self.beat();
+        }
+    }
+
+    /// Front-ends hear that the node is there, whether or not their pings get through.
+    fn beat(&mut self) {
+        let keys: Vec<PublicKey> = self.fronts.keys().copied().collect();
+        keys.into_iter().for_each(|key| self.tell(key, &FromNode::Pong(0)));
     }
 
     fn connected(&mut self, peer: Peer, inputs: &mpsc::Sender<Input>) {
@@ -208,6 +244,7 @@ impl Core {
         self.tell(key, &FromNode::Welcome(Welcome { accepted, ..self.welcome.clone() }));
         self.lists.ask((key, self.links));
         self.ask_again(key);
+        self.tell_ending(key);
     }
 
     fn input(&mut self, input: Input) {
@@ -235,6 +272,7 @@ impl Core {
                 }
             }
             Some(ToNode::Has(has)) => self.asked.answered(key, has),
+            Some(ToNode::Noted) => self.noted(key),
             Some(ToNode::Ping(number)) => self.tell(key, &FromNode::Pong(number)),
             Some(message @ (ToNode::Give(_) | ToNode::Taken(_) | ToNode::Keep(_))) => {
                 // What came before it is in the stash then.
@@ -256,6 +294,7 @@ impl Core {
         self.fronts.remove(&key);
         self.switches.gone(key);
         self.asked.gone(key);
+        self.noted(key);
     }
 
     /// Passes a question on to a front-end that has the listen address. Where there is none the answer's sender is dropped,
@@ -354,7 +393,7 @@ impl Core {
         self.more_at = Some(now);
     }
 
-    fn closed(&mut self, flow: FlowKey, first_seq: u32) {
+    pub(super) fn closed(&mut self, flow: FlowKey, first_seq: u32) {
         let mut full = false;
         for (&key, front) in &mut self.fronts {
             if let Some(theirs) = self.switches.theirs(key, flow.service) {
@@ -435,22 +474,22 @@ impl Core {
         self.tell(key, &FromNode::Accepted(accepted));
     }
 
-    fn tell_live(&mut self, (key, number): Asker, listed: Listed) {
+    fn tell_live(&mut self, (key, number): Asker, listed: &Listed) {
         if self.fronts.get(&key).is_none_or(|front| front.link.number != number) {
             return;
         }
         // What is restored but not in the list has ended.
         self.flush_restored(key);
-        let Listed { connections: known, sockets } = listed;
+        let Listed { connections: known, sockets, .. } = listed;
         let mut connections = Vec::with_capacity(known.len());
-        for (flow, first_seq) in known {
+        for &(flow, first_seq) in known {
             if let Some(service) = self.switches.theirs(key, flow.service) {
                 let connection = Connection { client: flow.client, service };
                 connections.push(Socket { connection, first_seq });
             }
         }
         let mut named: HashSet<Connection> = connections.iter().map(|socket| socket.connection).collect();
-        for (local, client) in sockets {
+        for &(local, client) in sockets {
             let service = self.switches.place(local).and_then(|ours| self.switches.theirs(key, ours));
             let Some(service) = service else { continue };
             let connection = Connection { client, service };

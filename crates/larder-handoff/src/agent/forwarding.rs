@@ -7,6 +7,7 @@ use crate::{CookieKey, FlowKey};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 /// What is done about a listen address's packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -105,7 +106,13 @@ pub trait Forwarding: Send + Sync + 'static {
 
     /// Passes on every live connection that the stack has: local address, client. Some that
     /// [`Self::each_connection`] has forgotten or never known may be among them. Slower than that.
-    fn each_socket(&self, see: &mut dyn FnMut(SocketAddr, SocketAddr));
+    ///
+    /// # Errors
+    /// If they cannot be read to the end.
+    fn each_socket(&self, see: &mut dyn FnMut(SocketAddr, SocketAddr)) -> io::Result<()>;
+
+    /// Passes on those of [`Self::each_connection`] of which no packet has passed for `span`.
+    fn each_silent(&self, span: Duration, see: &mut dyn FnMut(FlowKey, u32));
 
     /// Makes a socket of a connection.
     ///

@@ -4,6 +4,7 @@ use super::{Forwarding, Moved, Restored, Rules, Seen, restore, sockets};
 use crate::channel::message::Refusal;
 use crate::guard::{self, Guard, GuardConfig, GuardError, GuardEvent, GuardService, Leave, Tunnel};
 use crate::inject::Tap;
+use crate::plane::now_ns;
 use crate::{CookieKey, FlowKey, repair};
 use std::io;
 use std::net::SocketAddr;
@@ -132,9 +133,19 @@ impl Forwarding for Host {
         }
     }
 
-    fn each_socket(&self, see: &mut dyn FnMut(SocketAddr, SocketAddr)) {
-        if let Err(error) = sockets::each(see) {
-            tracing::warn!(%error, "the stack's connections were not all read");
+    fn each_socket(&self, see: &mut dyn FnMut(SocketAddr, SocketAddr)) -> io::Result<()> {
+        sockets::each(see)
+    }
+
+    fn each_silent(&self, span: Duration, see: &mut dyn FnMut(FlowKey, u32)) {
+        let since = now_ns().saturating_sub(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX));
+        let read = self.guard.each_conn(|conn| {
+            if conn.opened_ns.max(conn.seen_ns) < since {
+                see(conn.key, conn.first_seq.unwrap_or(0));
+            }
+        });
+        if let Err(error) = read {
+            tracing::warn!(%error, "silent connections were not all read");
         }
     }
 

@@ -65,6 +65,14 @@ impl Link {
         Self { number, address, queue, task: tokio::spawn(talk) }
     }
 
+    /// Ends the link once what waits has been written.
+    pub(super) async fn finish(mut self) {
+        // The writer ends with its queue.
+        self.queue = mpsc::channel(1).0;
+        // Fails only if the task has panicked, and then it is over too.
+        let _ = (&mut self.task).await;
+    }
+
     /// Whether there was room for a message.
     pub(super) fn send(&self, message: Vec<u8>) -> bool {
         // Closed: the link is over, and its end is on its way to the core.

@@ -1,7 +1,7 @@
 //! Lists of what the node has, made beside the agent's task: where there are many connections the kernel's own list takes
 //! long to read, and packets of connections on their way, closings and pings do not wait for it.
 
-use super::Forwarding;
+use super::{Forwarding, vanished};
 use crate::FlowKey;
 use crate::channel::identity::PublicKey;
 use std::collections::VecDeque;
@@ -19,6 +19,8 @@ pub(super) struct Listed {
     pub(super) connections: Vec<(FlowKey, u32)>,
     /// By the stack: local address, client. Those of the agent's listen addresses.
     pub(super) sockets: Vec<(SocketAddr, SocketAddr)>,
+    /// Of the connections, those of which nothing has been seen for long; none if not all sockets could be read.
+    pub(super) silent: Vec<(FlowKey, u32)>,
 }
 
 /// A front-end, and the number of its link: a list for an older link would pass for the answer to another question.
@@ -27,16 +29,24 @@ pub(super) type Asker = (PublicKey, u64);
 /// Who is to get a list, and who gets the one that is being made.
 #[derive(Debug, Default)]
 pub(super) struct Lists {
-    waiting: VecDeque<Asker>,
-    making: JoinSet<(Asker, Listed)>,
+    /// `None`: the agent itself.
+    waiting: VecDeque<Option<Asker>>,
+    making: JoinSet<(Option<Asker>, Listed)>,
 }
 
 impl Lists {
     /// A front-end is to get a list of what there is from now on.
     pub(super) fn ask(&mut self, asker: Asker) {
-        self.waiting.retain(|other| other.0 != asker.0 || *other == asker);
-        if self.waiting.iter().filter(|other| **other == asker).count() < WAITING_MAX {
-            self.waiting.push_back(asker);
+        self.waiting.retain(|other| other.is_none_or(|other| other.0 != asker.0 || other == asker));
+        if self.waiting.iter().filter(|other| **other == Some(asker)).count() < WAITING_MAX {
+            self.waiting.push_back(Some(asker));
+        }
+    }
+
+    /// The agent itself looks at what there is.
+    pub(super) fn look(&mut self) {
+        if !self.waiting.contains(&None) {
+            self.waiting.push_back(None);
         }
     }
 
@@ -51,18 +61,25 @@ impl Lists {
             let mut listed = Listed::default();
             if let Some(forwarding) = forwarding {
                 forwarding.each_connection(&mut |flow, first_seq| listed.connections.push((flow, first_seq)));
-                forwarding.each_socket(&mut |local, client| {
+                forwarding.each_silent(vanished::SILENT_FOR, &mut |flow, first_seq| {
+                    listed.silent.push((flow, first_seq));
+                });
+                let read = forwarding.each_socket(&mut |local, client| {
                     if addresses.contains(&local) {
                         listed.sockets.push((local, client));
                     }
                 });
+                if let Err(error) = read {
+                    tracing::warn!(%error, "the stack's connections were not all read: silent ones stay");
+                    listed.silent.clear();
+                }
             }
             (asker, listed)
         });
     }
 
     /// Waits for the one that is being made; for ever if there is none.
-    pub(super) async fn made(&mut self) -> (Asker, Listed) {
+    pub(super) async fn made(&mut self) -> (Option<Asker>, Listed) {
         loop {
             match self.making.join_next().await {
                 Some(Ok(made)) => return made,

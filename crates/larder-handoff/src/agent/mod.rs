@@ -14,6 +14,7 @@
 
 mod asker;
 mod core;
+mod ending;
 mod forwarding;
 mod host;
 mod interface;
@@ -27,6 +28,7 @@ mod stash;
 mod switches;
 #[cfg(test)]
 mod tests;
+mod vanished;
 
 pub use asker::{Ask, Asker, QUEUE_MAX, WAITING_MAX};
 pub use forwarding::{Forwarding, Moved, Rules, Seen};
@@ -36,6 +38,7 @@ pub use restored::{Restored, restore};
 pub use stash::{ECHO, STASH_BYTES_MAX, STASH_FLOWS_MAX, STASH_PACKETS_MAX, WAIT};
 
 use self::core::Core;
+use self::ending::Farewell;
 use self::leaving::Leavers;
 use crate::abi::SERVICES_MAX;
 use crate::channel::Timing;
@@ -44,8 +47,12 @@ use crate::channel::server::{Outcomes, SWITCHES_MAX, Server};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
+
+/// How long front-ends may take to answer that nothing new comes.
+const FAREWELL_WAIT: Duration = Duration::from_secs(1);
 
 /// What an agent is told at its start.
 #[derive(Clone, Debug)]
@@ -109,6 +116,7 @@ pub struct Agent {
     outcomes: Arc<Outcomes>,
     asker: Asker,
     giver: Giver,
+    farewells: mpsc::Sender<Farewell>,
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<()>,
 }
@@ -146,9 +154,10 @@ impl Agent {
         let (release, released) = watch::channel(0);
         let leavers = Leavers { leavers, release };
         let giver = Giver { leavers: leavers_in, release: released };
-        let task = tokio::spawn(core.run(server, events, asks, leavers, stopped));
+        let (farewells, to_tell) = mpsc::channel(1);
+        let task = tokio::spawn(core.run(server, events, asks, leavers, to_tell, stopped));
         tracing::info!(%address, "agent waits for front-ends");
-        Ok(Self { address, outcomes, asker, giver, stop: Some(stop), task })
+        Ok(Self { address, outcomes, asker, giver, farewells, stop: Some(stop), task })
     }
 
     /// Where front-ends connect to.
@@ -169,6 +178,22 @@ impl Agent {
     /// Asks front-ends who has a target. Lives on when the agent has ended, and then knows nothing.
     pub fn asker(&self) -> Asker {
         self.asker.clone()
+    }
+
+    /// Tells all front-ends that the server in this process ends soon, and waits until they have answered that nothing
+    /// new comes, 1 s at the most. How many were told. What they sent before that answer may still be on its way.
+    pub async fn farewell(&self) -> usize {
+        let (all_know, known) = oneshot::channel();
+        if self.farewells.send(all_know).await.is_err() {
+            return 0;
+        }
+        match tokio::time::timeout(FAREWELL_WAIT, known).await {
+            Ok(told) => told.unwrap_or(0),
+            Err(_) => {
+                tracing::warn!("a front-end did not answer that nothing new comes");
+                1
+            }
+        }
     }
 
     /// Ends: what has ended on the node is told first. When this returns the agent holds [`Forwarding`] no longer.

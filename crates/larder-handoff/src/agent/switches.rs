@@ -1,9 +1,11 @@
 //! What each front-end wants of the node, and what comes of it when they want different things.
 //!
 //! A listen address is looked after if any front-end asks for it and the node's config names it; its rules are those of
-//! all front-ends together. There is room for two keys of cookies: the current ones of the front-ends that are connected
-//! come first, then of those that were, then the keys before. A tag is used if all connected front-ends give the same.
-//! Tunnels are those of all front-ends.
+//! all front-ends together. There is room for the two live keys of one secret: those of the front-end that has been
+//! connected longest, and of all that have a key in common with it, as they do while keys change. Current keys come first,
+//! then the keys before. A front-end with another secret is told that its keys do not hold, and hands nothing over; one that
+//! uses no cookies needs none. A tag is used if all connected front-ends give the same. Tunnels are those of all
+//! front-ends.
 
 use super::Rules;
 use crate::CookieKey;
@@ -33,6 +35,18 @@ struct Told {
     keys: Keys,
     tag: u8,
     tunnel: Option<Tunnel>,
+    /// Which hello it was, of all.
+    since: u64,
+}
+
+impl Told {
+    fn uses_cookies(&self) -> bool {
+        self.services.iter().any(|service| service.cookie)
+    }
+
+    fn both(&self) -> [CookieKey; 2] {
+        [self.keys.current(), self.keys.other()]
+    }
 }
 
 /// The front-ends that have been here since the start.
@@ -41,18 +55,20 @@ pub(super) struct Switches {
     /// The node's listen addresses; their places are the node's numbers for them.
     addresses: Vec<SocketAddr>,
     told: BTreeMap<PublicKey, Told>,
+    hellos: u64,
 }
 
 impl Switches {
     /// Nobody yet. The node looks after these addresses and no others.
     pub(super) fn new(addresses: Vec<SocketAddr>) -> Self {
-        Self { addresses, told: BTreeMap::new() }
+        Self { addresses, told: BTreeMap::new(), hellos: 0 }
     }
 
     /// A front-end is there.
     pub(super) fn hello(&mut self, key: PublicKey, hello: Hello) {
         let Hello { keys, services, tag, tunnel, .. } = hello;
-        self.told.insert(key, Told { up: true, services, keys, tag, tunnel });
+        self.hellos += 1;
+        self.told.insert(key, Told { up: true, services, keys, tag, tunnel, since: self.hellos });
     }
 
     /// It is gone. What it wanted stays.
@@ -128,7 +144,8 @@ impl Switches {
         };
         Accepted {
             services: told.services.iter().filter(taken).map(|service| service.id).collect(),
-            keys: in_kernel.keys.is_some_and(|keys| keys.contains(&told.keys.current())),
+            keys: !told.uses_cookies()
+                || in_kernel.keys.is_some_and(|keys| keys.contains(&told.keys.current())),
             tag: in_kernel.tag == told.tag,
             tunnel: told.tunnel.is_none_or(|tunnel| in_kernel.tunnels.contains(&tunnel)),
         }
@@ -146,10 +163,12 @@ impl Switches {
     }
 
     fn keys(&self) -> Option<[CookieKey; 2]> {
-        let of = |up: bool| self.told.values().filter(move |told| told.up == up);
-        let current = of(true).chain(of(false)).map(|told| told.keys.current());
-        let other = of(true).chain(of(false)).map(|told| told.keys.other());
-        let mut keys = current.chain(other);
+        let mut told: Vec<&Told> = self.told.values().collect();
+        told.sort_by_key(|told| (!told.uses_cookies(), !told.up, told.since));
+        let first = told.first()?.both();
+        told.retain(|told| told.both().iter().any(|key| first.contains(key)));
+        let current = told.iter().map(|told| told.keys.current());
+        let mut keys = current.chain(told.iter().map(|told| told.keys.other()));
         let first = keys.next()?;
         let second = keys.find(|&key| key != first).unwrap_or(first);
         Some([first, second])
@@ -231,22 +250,28 @@ mod tests {
     }
 
     #[test]
-    fn two_places_for_keys_go_to_current_ones_of_those_who_are_there() {
-        let mut switches = Switches::new(Vec::new());
-        switches.hello(A, hello(10, &[], 1));
-        switches.hello(B, hello(20, &[], 1));
-        assert_eq!(switches.wanted().keys, Some([cookie_key(10), cookie_key(20)]));
-        switches.hello(C, hello(30, &[], 1));
-        let wanted = switches.wanted();
-        let believed = [A, B, C].map(|key| switches.accepted(key, &wanted).keys);
-        assert_eq!(believed, [true, true, false]);
+    fn one_secret_is_believed_and_others_are_told() {
+        let all = [service(0, 80)];
+        let mut switches = Switches::new(vec![address(80)]);
+        let believed = |switches: &Switches| {
+            let wanted = switches.wanted();
+            ([A, B, C].map(|key| switches.accepted(key, &wanted).keys), wanted.keys)
+        };
+        switches.hello(B, hello(10, &all, 1));
+        switches.hello(A, hello(20, &all, 1));
+        switches.hello(C, hello(30, &[Service { cookie: false, ..service(0, 80) }], 1));
+        let first = Some([cookie_key(10), cookie_key(11)]);
+        assert_eq!(believed(&switches), ([false, true, true], first), "B was first, C has no cookies");
+        // Clocks differ a little: B has the next key before C, and both are believed.
+        switches.set_keys(B, Keys::new([cookie_key(12), cookie_key(11)], 0));
+        switches.set_services(C, all.to_vec());
+        switches.set_keys(C, Keys::new([cookie_key(10), cookie_key(11)], 1));
+        let both = Some([cookie_key(12), cookie_key(11)]);
+        assert_eq!(believed(&switches), ([false, true, true], both));
+        switches.gone(B);
+        assert_eq!(believed(&switches).0, [true, false, false], "A has been there longest");
         switches.gone(A);
-        assert_eq!(switches.wanted().keys, Some([cookie_key(20), cookie_key(30)]));
-        // The same keys at all front-ends leave room for the keys before.
-        for key in [A, B, C] {
-            switches.hello(key, hello(10, &[], 1));
-        }
-        assert_eq!(switches.wanted().keys, Some([cookie_key(10), cookie_key(11)]));
+        assert_eq!(believed(&switches).1, Some([cookie_key(11), cookie_key(12)]), "C alone is there");
     }
 
     #[test]

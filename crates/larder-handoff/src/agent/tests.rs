@@ -20,6 +20,9 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
+mod ends;
+mod slow;
+
 const HANGS: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Debug)]
@@ -37,6 +40,7 @@ struct State {
     told: VecDeque<Told>,
     live: Vec<FlowKey>,
     sockets: Vec<(SocketAddr, SocketAddr)>,
+    silent: Vec<FlowKey>,
     injected: Vec<Vec<u8>>,
     refuse: bool,
     /// The stack's list takes until this is false.
@@ -131,12 +135,18 @@ impl Forwarding for Played {
         live.into_iter().for_each(|key| see(key, 5));
     }
 
-    fn each_socket(&self, see: &mut dyn FnMut(SocketAddr, SocketAddr)) {
+    fn each_socket(&self, see: &mut dyn FnMut(SocketAddr, SocketAddr)) -> io::Result<()> {
         while self.see(|state| state.list_is_long) {
             std::thread::sleep(Duration::from_millis(2));
         }
         let sockets = self.see(|state| state.sockets.clone());
         sockets.into_iter().for_each(|(local, client)| see(local, client));
+        if self.see(|state| state.refuse) { Err(io::ErrorKind::Other.into()) } else { Ok(()) }
+    }
+
+    fn each_silent(&self, _span: Duration, see: &mut dyn FnMut(FlowKey, u32)) {
+        let silent = self.see(|state| state.silent.clone());
+        silent.into_iter().for_each(|key| see(key, 5));
     }
 
     fn restore(&self, moved: Moved<'_>) -> Result<Restored, (Refusal, String)> {

@@ -52,6 +52,8 @@ pub enum ToNode {
     Taken(Connection),
     /// The connection stays with this node, which gets its packets.
     Keep(Connection),
+    /// The answer to [`FromNode::Ending`]: nothing that is decided from now on comes to the node.
+    Noted,
 }
 
 /// From a node to the front-end.
@@ -81,7 +83,7 @@ pub enum FromNode {
     },
     /// How busy the node is. Unasked, every so often.
     Load(Load),
-    /// The answer to [`ToNode::Ping`].
+    /// The answer to [`ToNode::Ping`]; unasked, with 0, a sign of life: a ping may be stuck behind a long message.
     Pong(u64),
     /// Asks which nodes have a target. Answered by [`ToNode::Has`], or not at all.
     Where(Where),
@@ -92,6 +94,9 @@ pub enum FromNode {
     Move(Handoff),
     /// A connection cannot be given up after all.
     Stay(Connection),
+    /// The node's server ends soon: nothing new is to come. Answered by [`ToNode::Noted`]. Holds until the channel is up
+    /// anew.
+    Ending,
 }
 
 /// Who the front-end is and what the node is to do for it.
@@ -376,7 +381,7 @@ impl Message for ToNode {
             | Self::Taken(connection)
             | Self::Keep(connection) => service(connection.service),
             Self::Has(has) => has.check(),
-            Self::Keys(_) | Self::Live | Self::Ping(_) | Self::Release => Ok(()),
+            Self::Keys(_) | Self::Live | Self::Ping(_) | Self::Release | Self::Noted => Ok(()),
         }
     }
 }
@@ -397,7 +402,7 @@ impl Message for FromNode {
             Self::Leave(connection) | Self::Stay(connection) => service(connection.service),
             Self::Move(handoff) => service(handoff.connection.service),
             Self::Restored { ids } => at_most("the number of restored connections", ids.len(), RESTORED_MAX),
-            Self::Pong(_) => Ok(()),
+            Self::Pong(_) | Self::Ending => Ok(()),
         }
     }
 }

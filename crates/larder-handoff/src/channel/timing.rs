@@ -7,11 +7,12 @@ use std::time::Duration;
 pub struct Timing {
     /// From the connection's start to the end of the handshake and the first message. Default 5 s.
     pub handshake: Duration,
-    /// From a message's first byte to its last, received or sent. Default 10 s.
+    /// From a message's first byte to its last, received or sent. Default 60 s: the longest message, 4 MiB, at 0.6 Mbit/s.
     pub message: Duration,
-    /// Between two pings of the front-end. Default 500 ms.
+    /// Between two pings of the front-end, and between two signs of life of the node. Default
+    /// 500 ms.
     pub ping: Duration,
-    /// The peer is given up after silence for so long. Default 2 s; more than `ping`.
+    /// The peer is given up when not one byte has come for so long. Default 2 s; more than `ping`.
     pub silence: Duration,
     /// Before the first attempt to connect again; doubles with each failure. Default 100 ms.
     pub retry_min: Duration,
@@ -23,7 +24,7 @@ impl Default for Timing {
     fn default() -> Self {
         Self {
             handshake: Duration::from_secs(5),
-            message: Duration::from_secs(10),
+            message: Duration::from_secs(60),
             ping: Duration::from_millis(500),
             silence: Duration::from_secs(2),
             retry_min: Duration::from_millis(100),

@@ -179,6 +179,10 @@ impl Sender {
                 self.plain.extend_from_slice(now);
                 (head, rest) = (&[], later);
                 self.piece().await?;
+                // A socket with room takes all of it at once, and encryption takes its time: others have their turn.
+                if !rest.is_empty() {
+                    tokio::task::yield_now().await;
+                }
             }
             Ok(())
         };
@@ -199,8 +203,8 @@ impl Sender {
 }
 
 impl Receiver {
-    /// Waits for one message, up to `silence` for its first byte. Not to be dropped half-way if more is to be
-    /// received.
+    /// Waits for one message, up to `silence` for its first byte and for each further one: a long message on a slow way
+    /// is no silence. Not to be dropped half-way if more is to be received.
     ///
     /// # Errors
     /// If the other side is silent, slow, gone, or sends what it could not have.
@@ -210,11 +214,11 @@ impl Receiver {
             return Err(TransportError::Closed);
         }
         let message_timeout = self.message_timeout;
-        in_time(message_timeout, "receiving a message", self.message()).await
+        in_time(message_timeout, "receiving a message", self.message(silence)).await
     }
 
-    async fn message(&mut self) -> Result<Vec<u8>, TransportError> {
-        let mut piece = self.piece().await?;
+    async fn message(&mut self, silence: Duration) -> Result<Vec<u8>, TransportError> {
+        let mut piece = self.piece(silence).await?;
         let Some((head, _)) = piece.split_first_chunk::<4>() else {
             return Err(TransportError::Length(piece.len()));
         };
@@ -225,7 +229,7 @@ impl Receiver {
         piece.drain(..4);
         let mut message = piece;
         while message.len() < length {
-            let piece = self.piece().await?;
+            let piece = self.piece(silence).await?;
             // An empty piece would let a message take for ever without growing.
             if piece.is_empty() {
                 return Err(TransportError::Length(0));
@@ -236,20 +240,37 @@ impl Receiver {
     }
 
     /// Receives one Noise message.
-    async fn piece(&mut self) -> Result<Vec<u8>, TransportError> {
-        let length = self.stream.read_u16().await.map_err(|error| truncated(error.into()))?;
-        let length = usize::from(length);
+    async fn piece(&mut self, silence: Duration) -> Result<Vec<u8>, TransportError> {
+        let mut length = [0; 2];
+        fill(&mut self.stream, &mut length, silence).await?;
+        let length = usize::from(u16::from_be_bytes(length));
         if length < TAG_BYTES {
             return Err(TransportError::Length(length));
         }
         self.sealed.resize(length, 0);
-        self.stream.read_exact(&mut self.sealed).await.map_err(|error| truncated(error.into()))?;
+        fill(&mut self.stream, &mut self.sealed, silence).await?;
         let mut plain = vec![0; length];
         let plain_bytes = self.noise.read_message(self.nonce, &self.sealed, &mut plain).map_err(forged)?;
         self.nonce += 1;
         plain.truncate(plain_bytes);
         Ok(plain)
     }
+}
+
+/// Fills `bytes`, each of which may take as long as `silence`.
+async fn fill(
+    reader: &mut (impl AsyncRead + Unpin),
+    mut bytes: &mut [u8],
+    silence: Duration,
+) -> Result<(), TransportError> {
+    while !bytes.is_empty() {
+        let got = in_time(silence, "silence", async { Ok(reader.read(bytes).await?) }).await?;
+        if got == 0 {
+            return Err(TransportError::Truncated);
+        }
+        bytes = &mut bytes[got..];
+    }
+    Ok(())
 }
 
 fn halves(stream: TcpStream) -> io::Result<(BufReader<OwnedReadHalf>, OwnedWriteHalf)> {
@@ -445,5 +466,10 @@ mod tests {
         sender.stream.write_all(&[0]).await.expect("sent");
         let slow = receiver.receive(LONG).await;
         assert!(matches!(slow, Err(TransportError::Slow("receiving a message"))));
+
+        let ((mut sender, _held), (_other, mut receiver)) = pair().await;
+        sender.stream.write_all(&[0]).await.expect("sent");
+        let silent = receiver.receive(Duration::from_millis(20)).await;
+        assert!(matches!(silent, Err(TransportError::Slow("silence"))), "in the middle of a message");
     }
 }

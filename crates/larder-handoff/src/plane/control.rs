@@ -43,6 +43,9 @@ pub struct ServiceSpec {
     /// No new connections: SYNs go to the stack. What follows them is unknown here, so the stack gets it only without
     /// `grace`.
     pub closed: bool,
+    /// A SYN on the addresses of a known connection begins no other. For tests of what comes of that
+    /// ([`crate::repair::Mends::syn_begins_anew`]).
+    pub no_reuse: bool,
     /// Segment size offered to clients, which bounds what they send. Bytes, without headers; 536 to [`MSS_MAX`]. Take
     /// off what tunnels add.
     pub mss: u16,
@@ -152,7 +155,8 @@ impl Plane {
             | flag(service.tags, service_flag::TAGS)
             | flag(service.grace, service_flag::GRACE)
             | flag(service.closed, service_flag::CLOSED)
-            | flag(service.resets, service_flag::RESETS);
+            | flag(service.resets, service_flag::RESETS)
+            | flag(service.no_reuse, service_flag::NO_REUSE);
         let raw = Service { id, flags, mss: service.mss, zero: 0 };
         put(&self.services, service_key(address).as_bytes(), raw.as_bytes(), "set a service")
     }

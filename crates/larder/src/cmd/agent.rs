@@ -30,6 +30,7 @@ pub(crate) fn run(args: &AgentArgs) -> anyhow::Result<()> {
         return Err(usage("an agent needs to know its switches: --config FILE, with an [agent] section"));
     }
     let config = written.validate()?;
+    written.present(&config)?;
     super::logging::start(&config.log)?;
     let Config { agent: Some(AgentRole { name, handoff }), admin, .. } = config else {
         return Err(usage("there is no [agent] section"));

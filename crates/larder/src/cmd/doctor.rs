@@ -5,7 +5,7 @@ mod ask;
 use std::fmt;
 use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use clap::{Args, ValueEnum};
@@ -139,7 +139,15 @@ impl Examined {
 }
 
 pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
-    let config = args.config.as_deref().map(|path| Written::read(path)?.validate()).transpose()?;
+    let read = |path: &Path| {
+        let written = Written::read(path)?;
+        let config = written.validate()?;
+        for warning in written.warnings(&config) {
+            writeln!(io::stderr(), "warning: {warning}")?;
+        }
+        anyhow::Ok(config)
+    };
+    let config = args.config.as_deref().map(read).transpose()?;
     let sides = sides(args, config.as_ref());
     let examined: Vec<Examined> =
         sides.into_iter().map(|role| examine(args, config.as_ref(), role)).collect();

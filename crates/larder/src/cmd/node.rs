@@ -1,6 +1,7 @@
 //! `larder node`: a content node.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
@@ -10,13 +11,16 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
 use super::handoff;
-use super::serve::{self, ServeArgs};
+use super::serve::{self, ServeArgs, Shutdown};
 use crate::admin::NodeSurface;
 use crate::config::{Config, NodeRole, RawModel, RawNode, Size, Texts};
 use crate::outcome::usage;
 
 /// Connections that a switch has handed over and that are not yet served, at most; further ones are refused.
 const RESTORED_MAX: usize = 1_024;
+/// Connections that were sent here before the switches knew that the node ends come at the latest so long after: a lost
+/// first packet is repeated after 200 ms by Linux, 300 ms by others.
+const LAST_ONES: Duration = Duration::from_millis(500);
 
 /// Serve content over HTTP/1.1 through a bounded memory cache.
 ///
@@ -73,6 +77,7 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
     }
     args.overlay(written.raw.node.get_or_insert_default());
     let config = written.validate()?;
+    written.present(&config)?;
     super::logging::start(&config.log)?;
     serve::raise_open_files();
     let Config { node: Some(role), admin, .. } = config else {
@@ -105,7 +110,8 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
         tracing::info!(%name, %listen, "node serves");
         args.serve.say_ready(vec![listen], admin)?;
         let giver = agent.as_ref().map(Agent::giver);
-        let served = node.serve_with(listener, Handed { giver, ..handed }, shutdown.requested()).await;
+        let ending = ending(shutdown, Arc::clone(&node), agent.as_ref());
+        let served = node.serve_with(listener, Handed { giver, ..handed }, ending).await;
         if let Some(agent) = agent {
             agent.stop().await;
         }
@@ -115,6 +121,17 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
         }
         Ok(())
     })
+}
+
+/// Returns when the node is to take no connections any more: when it is asked to end, switches know it, and what they sent
+/// before has come.
+async fn ending(shutdown: Shutdown, node: Arc<Node>, agent: Option<&Agent>) {
+    shutdown.requested().await;
+    let Some(agent) = agent else { return };
+    node.set_draining(true);
+    if agent.farewell().await > 0 {
+        tokio::time::sleep(LAST_ONES).await;
+    }
 }
 
 impl NodeArgs {

@@ -71,6 +71,7 @@ pub(crate) fn run(args: &SwitchArgs) -> anyhow::Result<()> {
     }
     args.overlay(written.raw.switch.get_or_insert_default());
     let config = written.validate()?;
+    written.present(&config)?;
     super::logging::start(&config.log)?;
     serve::raise_open_files();
     for warning in written.warnings(&config) {

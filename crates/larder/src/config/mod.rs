@@ -104,7 +104,13 @@ impl Written {
 
     /// What is odd in a valid config, with its place.
     pub(crate) fn warnings(&self, config: &Config) -> Vec<ConfigError> {
-        config.warnings.iter().map(|fault| self.source().locate(fault.clone())).collect()
+        let odd = config.warnings.iter().chain(&config.absent);
+        odd.map(|fault| self.source().locate(fault.clone())).collect()
+    }
+
+    /// Whether every file that a valid config needs at the start is there.
+    pub(crate) fn present(&self, config: &Config) -> Result<(), ConfigError> {
+        config.absent.first().map_or(Ok(()), |fault| Err(self.source().locate(fault.clone())))
     }
 
     /// Whether the text itself gives this key, and it is no default.

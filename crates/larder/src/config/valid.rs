@@ -1,6 +1,8 @@
 //! The config as used: every value is in its range, and no two of them contradict each other.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -22,6 +24,8 @@ pub(crate) struct Config {
     pub(crate) log: String,
     /// What is odd and works: each is likely a mistake.
     pub(super) warnings: Vec<Fault>,
+    /// Files that are named and not there yet: a role that needs them cannot start.
+    pub(super) absent: Vec<Fault>,
 }
 
 /// Where the admin interface listens.
@@ -36,16 +40,31 @@ pub(crate) enum AdminListen {
 impl Config {
     /// Checks everything; the first fault is returned.
     pub(super) fn new(raw: &RawConfig) -> Result<Self, Fault> {
-        let mut warnings = Vec::new();
-        Ok(Self {
-            switch: raw.switch.as_ref().map(|raw| switch(raw, &mut warnings)).transpose()?,
+        let (mut warnings, mut absent) = (Vec::new(), Vec::new());
+        let config = Self {
+            switch: raw.switch.as_ref().map(|raw| switch(raw, &mut warnings, &mut absent)).transpose()?,
             node: raw.node.as_ref().map(node).transpose()?,
             agent: raw.agent.as_ref().map(agent).transpose()?,
             admin: admin(&raw.admin)?,
             log: raw.log.level.clone(),
             warnings,
-        })
+            absent: Vec::new(),
+        };
+        let of_node = config.node.as_ref().and_then(|role| role.handoff.as_ref());
+        let of_agent = config.agent.as_ref().map(|role| &role.handoff);
+        for (key, role) in [("node.handoff.identity", of_node), ("agent.identity", of_agent)] {
+            absent.extend(role.and_then(|role| no_key(key, &role.identity)));
+        }
+        Ok(Self { absent, ..config })
     }
+}
+
+/// What to say of a secret key's file if it is not there.
+pub(super) fn no_key(key: &'static str, path: &Path) -> Option<Fault> {
+    let absent = matches!(std::fs::metadata(path), Err(error) if error.kind() == ErrorKind::NotFound);
+    let what = || Fault::new(key, format!("{} is not there", path.display()));
+    absent
+        .then(|| what().hint(format!("make it on the host that uses it: larder keys new {}", path.display())))
 }
 
 fn admin(raw: &RawAdmin) -> Result<AdminListen, Fault> {

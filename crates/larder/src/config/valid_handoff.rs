@@ -7,12 +7,14 @@ use larder_handoff::channel::identity::Identity;
 
 use super::error::{Fault, suggest};
 use super::raw_handoff::{RawHandoff, RawPeerHandoff};
+use super::valid::no_key;
 use super::valid_switch::host_and_port;
 
 const FORWARDS: [&str; 4] = ["l2", "ipip", "gue", "vxlan"];
 
-/// Handoff at the switch. Ranges are checked by the front. The key is read here, so that `larder check` finds it wrong.
-pub(super) fn handoff(raw: &RawHandoff) -> Result<HandoffConfig, Fault> {
+/// Handoff at the switch. Ranges are checked by the front. The key is read here, so that `larder check` finds it wrong; if
+/// there is none yet, that is said in `absent`, and one that nobody knows stands in for it.
+pub(super) fn handoff(raw: &RawHandoff, absent: &mut Vec<Fault>) -> Result<HandoffConfig, Fault> {
     let setting = mechanism("switch.handoff.mechanism", &raw.mechanism)?;
     let handshake = Handshake::ALL.into_iter().find(|who| who.name() == raw.handshake).ok_or_else(|| {
         let what = format!("unknown value '{}'", raw.handshake.escape_debug());
@@ -49,9 +51,12 @@ pub(super) fn handoff(raw: &RawHandoff) -> Result<HandoffConfig, Fault> {
             )
             .hint("make a key with `larder keys new FILE`, and name the file here"));
         };
-        let identity = Identity::load(Path::new(path));
+        let path = Path::new(path);
+        let missing = no_key("switch.handoff.identity", path);
+        let identity = if missing.is_some() { Identity::generate() } else { Identity::load(path) };
         config.identity =
             Some(identity.map_err(|error| Fault::new("switch.handoff.identity", error.to_string()))?);
+        absent.extend(missing);
     }
     Ok(config)
 }
@@ -160,5 +165,25 @@ mod tests {
             assert_eq!(error.key, format!("switch.handoff.{key}"), "{line}\n{error}");
             assert!(error.to_string().contains(word), "{line}\n{error}");
         }
+    }
+
+    #[test]
+    fn a_key_that_is_not_there_yet_stops_the_start_and_not_the_check() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("switch.key");
+        let text = format!(
+            "[switch]\nlisten = \"127.0.0.1:1\"\nnodes = [\"127.0.0.1:2\"]\n\
+             [switch.handoff]\nmechanism = \"auto\"\nidentity = {file:?}\n"
+        );
+        let written = Written::parse("f", &text).unwrap();
+        let config = written.validate().unwrap();
+        let [warning] = &written.warnings(&config)[..] else { panic!("{:?}", written.warnings(&config)) };
+        assert!(warning.to_string().contains("larder keys new"), "{warning}");
+        assert_eq!(written.present(&config).unwrap_err().line, Some(6));
+        Identity::generate().unwrap().save(&file).unwrap();
+        let config = written.validate().unwrap();
+        assert!(written.warnings(&config).is_empty() && written.present(&config).is_ok());
+        std::fs::write(&file, "no key").unwrap();
+        assert!(written.validate().is_err(), "a wrong one is found by the check");
     }
 }

@@ -40,7 +40,11 @@ pub(crate) struct SwitchRole {
 /// The oldest that the dispatcher may let a load report become.
 const REPORT_AGE_MAX: Duration = Duration::from_secs(3600);
 
-pub(super) fn switch(raw: &RawSwitch, warnings: &mut Vec<Fault>) -> Result<SwitchRole, Fault> {
+pub(super) fn switch(
+    raw: &RawSwitch,
+    warnings: &mut Vec<Fault>,
+    absent: &mut Vec<Fault>,
+) -> Result<SwitchRole, Fault> {
     let listen = addresses("switch.listen", &raw.listen, "127.0.0.1:8080")?;
     if raw.nodes.is_empty() {
         let hint = "write nodes = [\"10.0.0.1:80\", \"10.0.0.2:80\"]";
@@ -64,7 +68,7 @@ pub(super) fn switch(raw: &RawSwitch, warnings: &mut Vec<Fault>) -> Result<Switc
     switch.classes = classes("switch", &raw.classes, warnings)?;
     switch.routes = routes(raw, &switch.settings, &switch.nodes, warnings)?;
     switch.signals = signals(&raw.signals)?;
-    switch.handoff = handoff(&raw.handoff)?;
+    switch.handoff = handoff(&raw.handoff, absent)?;
     let targets_max = raw.ward.targets_max.unwrap_or(switch.census_targets_max);
     switch.census_targets_max = in_range("switch.ward.targets_max", targets_max, 64, 100_000_000)?;
     switch.health = health(&raw.health)?;

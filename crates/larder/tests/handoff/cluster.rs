@@ -266,7 +266,8 @@ impl Cluster {
         let pem = self.path("tls.pem");
         let mut command = Command::new("openssl");
         command.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]);
-        command.args(["-days", "2", "-subj", "/CN=www.example.com", "-keyout"]).arg(self.path("tls.key"));
+        command.args(["-days", "2", "-subj", "/CN=www.example.com"]);
+        command.args(["-addext", "subjectAltName=DNS:www.example.com", "-keyout"]).arg(self.path("tls.key"));
         let made = command.arg("-out").arg(&pem).output().unwrap();
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
         let both = fs::read_to_string(&pem).unwrap() + &fs::read_to_string(self.path("tls.key")).unwrap();
@@ -324,7 +325,8 @@ impl Cluster {
         let config = self.path(&format!("{name}.toml"));
         let root = self.content.root().to_owned();
         self.left.names.push(format!("node-{instance}"));
-        let listen: Vec<SocketAddr> = services.into_iter().chain([own]).collect();
+        let own_tls = self.tls.then(|| SocketAddr::from((host.v4, 443)));
+        let listen: Vec<SocketAddr> = services.into_iter().chain([own]).chain(own_tls).collect();
         let host = &self.topology.nodes[number];
         match spec.server {
             Server::Nginx => {

@@ -40,7 +40,7 @@ fn without_kfunc(folder: &Path) -> Option<PathBuf> {
 }
 
 /// Starts a process that may do nothing that others may not.
-fn without_rights() -> Vec<String> {
+pub fn without_rights() -> Vec<String> {
     words("setpriv --bounding-set=-all --inh-caps=-all --ambient-caps=-all --")
 }
 
@@ -111,10 +111,14 @@ fn a_switch_does_what_it_can() {
     assert!(log.contains("CAP_NET_ADMIN") || log.contains("not permitted"), "{log}");
 }
 
-/// Without rights, processes may take port 80 only where anybody may.
-fn deliveries_on_any_port(mut spec: Spec<'_>, labels: [&str; 2]) -> Option<(u64, String)> {
+/// Without rights, processes may take port 80 only where anybody may: what makes it so and starts a process then.
+pub fn with_any_port() -> Vec<String> {
     let open = "echo 0 > /proc/sys/net/ipv4/ip_unprivileged_port_start && exec \"$@\"";
-    let first: Vec<String> = ["sh", "-c", open, "sh"].map(str::to_owned).to_vec();
+    ["sh", "-c", open, "sh"].map(str::to_owned).to_vec()
+}
+
+fn deliveries_on_any_port(mut spec: Spec<'_>, labels: [&str; 2]) -> Option<(u64, String)> {
+    let first = with_any_port();
     for by in [&mut spec.switch_by, &mut spec.nodes_by] {
         if !by.is_empty() {
             *by = first.iter().chain(by.iter()).cloned().collect();

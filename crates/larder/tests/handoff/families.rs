@@ -145,37 +145,6 @@ fn bodies_arrive_whole() {
     cluster.await_rest();
 }
 
-/// TLS goes to the node that has the name, unopened.
-#[test]
-fn tls_passes_through_by_name() {
-    let spec = Spec { handoff: COOKIE, tls: true, ..Spec::default() };
-    let Some(cluster) = Cluster::new(&spec, Content::new(&SIZES, 2)) else { return };
-    let namespace = &cluster.topology.client().namespace;
-    for (number, target) in cluster.content.targets.iter().enumerate() {
-        let ip = cluster.service()[number % 2].ip();
-        let ip = if ip.is_ipv6() { format!("[{ip}]") } else { ip.to_string() };
-        let mut curl = Command::new("curl");
-        curl.args([
-            "-sk",
-            "--http1.1",
-            "--max-time",
-            "10",
-            "--resolve",
-            &format!("www.example.com:443:{ip}"),
-        ]);
-        curl.arg(format!("https://www.example.com{}", target.path));
-        let got = namespace.output(&mut curl).unwrap();
-        assert!(got.status.success(), "{ip}: {:?} {}", got.status, cluster.logs());
-        assert_eq!(
-            (got.stdout.len() as u64, target.first_wrong(0, &got.stdout)),
-            (target.bytes, None),
-            "{target:?}"
-        );
-    }
-    assert!(delivered(&cluster, "cookie") >= 9, "{}", cluster.admin("/metrics"));
-    cluster.await_rest();
-}
-
 /// HTTP/2's preface is relayed; the answer is a refusal that its sender understands, or HTTP/2.
 #[test]
 fn http2_is_relayed() {

@@ -21,6 +21,7 @@ use larder_handoff::netns::{Namespace, Topology, TopologySpec, or_skip};
 use larder_handoff::plane::Plane;
 use larder_handoff::repair::Mends;
 use larder_handoff::{CookieKey, FlowKey};
+use socket2::{Domain, Protocol, Socket, Type};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::plans::Random;
@@ -77,8 +78,12 @@ impl Forwarding for Slow {
         self.host.remove_tunnel(tunnel)
     }
 
-    fn each_socket(&self, see: &mut dyn FnMut(SocketAddr, SocketAddr)) {
-        self.host.each_socket(see);
+    fn each_socket(&self, see: &mut dyn FnMut(SocketAddr, SocketAddr)) -> io::Result<()> {
+        self.host.each_socket(see)
+    }
+
+    fn each_silent(&self, span: Duration, see: &mut dyn FnMut(FlowKey, u32)) {
+        self.host.each_silent(span, see);
     }
 
     fn restore(&self, moved: Moved<'_>) -> Result<Restored, (Refusal, String)> {
@@ -170,6 +175,8 @@ enum Manner {
     HalfClosing,
     /// Its end in the middle of a long reply.
     EndingEarly,
+    /// A reset after its reply, and at once the next connection from the same port.
+    Returning,
 }
 
 fn take(stream: &mut TcpStream, bytes: usize) -> io::Result<()> {
@@ -177,7 +184,31 @@ fn take(stream: &mut TcpStream, bytes: usize) -> io::Result<()> {
     stream.read_exact(&mut vec![0; head + bytes])
 }
 
+/// Two connections from one port, which the first leaves by a reset: nobody has to wait before it is used again.
+fn return_at_once(server: SocketAddr) -> io::Result<()> {
+    let request = b"GET /20000 HTTP/1.1\r\nHost: a\r\n\r\n";
+    let mut from: Option<SocketAddr> = None;
+    for _ in 0..2 {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_reuse_address(true)?;
+        socket.set_linger(Some(Duration::ZERO))?;
+        if let Some(from) = from {
+            socket.bind(&from.into())?;
+        }
+        socket.connect_timeout(&server.into(), STALL)?;
+        let mut stream = TcpStream::from(socket);
+        from = Some(stream.local_addr()?);
+        stream.set_read_timeout(Some(STALL))?;
+        stream.write_all(request)?;
+        take(&mut stream, 20_000)?;
+    }
+    Ok(())
+}
+
 fn ask(server: SocketAddr, manner: Manner, gap: Duration) -> io::Result<()> {
+    if matches!(manner, Manner::Returning) {
+        return return_at_once(server);
+    }
     let mut stream = TcpStream::connect_timeout(&server, PATIENCE)?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(STALL))?;
@@ -215,6 +246,7 @@ fn ask(server: SocketAddr, manner: Manner, gap: Duration) -> io::Result<()> {
             }
             return Ok(());
         }
+        Manner::Returning => return Ok(()),
     }
     // A client that has ended its side cannot do so again.
     if matches!(manner, Manner::Pipelining) {
@@ -355,6 +387,13 @@ fn packets_are_forwarded_before_the_socket_freezes() {
 fn early_packets_wait_for_their_socket() {
     let without = Mends { stash_early: false, ..Mends::default() };
     needs(without, Duration::from_millis(5), Manner::HalfClosing, 160, 1);
+}
+
+/// R8: a client begins a new connection with the addresses of one that has moved.
+#[test]
+fn a_new_connection_may_have_an_old_ones_addresses() {
+    let without = Mends { syn_begins_anew: false, ..Mends::default() };
+    needs(without, Duration::from_micros(300), Manner::Returning, 16, 1);
 }
 
 /// R9: packets that come after the front-end has seen the connection's end.

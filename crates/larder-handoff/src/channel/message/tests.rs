@@ -71,6 +71,7 @@ fn to_node() -> impl Strategy<Value = ToNode> {
         connection().prop_map(ToNode::Give),
         connection().prop_map(ToNode::Taken),
         connection().prop_map(ToNode::Keep),
+        Just(ToNode::Noted),
     ]
 }
 
@@ -108,6 +109,7 @@ fn from_node() -> impl Strategy<Value = FromNode> {
             FromNode::Move(Handoff { id, connection, checkpoint, request })
         }),
         connection().prop_map(FromNode::Stay),
+        Just(FromNode::Ending),
     ]
 }
 

@@ -1,0 +1,53 @@
+//! A way that takes its time.
+
+use super::*;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+/// Passes bytes on, those to `to` at `rate` bytes a second, for one connection.
+async fn slow_way(to: SocketAddr, rate: f64) -> SocketAddr {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("its address");
+    tokio::spawn(async move {
+        let (near, _) = listener.accept().await.expect("accepted");
+        let far = tokio::net::TcpStream::connect(to).await.expect("connected");
+        let ((mut from_near, mut to_near), (mut from_far, mut to_far)) =
+            (near.into_split(), far.into_split());
+        let back = async { tokio::io::copy(&mut from_far, &mut to_near).await };
+        let forth = async {
+            let mut chunk = vec![0; 16 << 10];
+            loop {
+                let length = from_near.read(&mut chunk).await?;
+                if length == 0 {
+                    return io::Result::Ok(0);
+                }
+                to_far.write_all(&chunk[..length]).await?;
+                tokio::time::sleep(Duration::from_secs_f64(length as f64 / rate)).await;
+            }
+        };
+        let _ = tokio::join!(back, forth);
+    });
+    address
+}
+
+/// What fills the way for longer than the other side may be silent: pings do not get through meanwhile.
+#[tokio::test]
+async fn a_long_message_on_a_slow_way_is_no_silence() {
+    let mut stage = Stage::new().await;
+    let address = slow_way(stage.agent.address(), 2e6).await;
+    let (sink, events) = mpsc::channel(4_096);
+    let peer = Peer { node: 0, address, key: stage.node.public() };
+    // Shorter than the time between two reports of load.
+    let timing = Timing { silence: Duration::from_millis(700), ..timing() };
+    let told = hello(7, &[service(4, 81)]);
+    let channel = NodeChannel::start(peer, stage.switches[0].clone(), told, timing, sink);
+    let mut front = Front { channel, events };
+    front.welcome().await;
+    front.live().await;
+    let connection = Connection { client: ([192, 0, 2, 1], 1).into(), service: 4 };
+    let (checkpoint, request) = (Blob(vec![7; 4 << 20]), Blob(b"GET /".to_vec()));
+    let began = std::time::Instant::now();
+    front.channel.send(&ToNode::Handoff(Handoff { id: 9, connection, checkpoint, request })).expect("room");
+    assert_eq!(front.heard().await, FromNode::Restored { ids: vec![9] });
+    assert!(began.elapsed() > timing.silence * 2, "{:?}: not slow enough to prove anything", began.elapsed());
+    stage.sockets.recv().await.expect("a socket");
+}

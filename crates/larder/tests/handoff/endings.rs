@@ -1,0 +1,53 @@
+//! Nodes that end and start again while clients come.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use crate::client::{self, Manner, Setup};
+use crate::cluster::{Cluster, Server, Spec};
+use crate::content::Content;
+use crate::plans::mixed;
+
+const SIZES: [u64; 5] = [1, 1_000, 10_000, 65_536, 300_000];
+const SETUP: Setup = Setup { threads: 12, first_port: 20_000, stall: Duration::from_secs(5) };
+
+/// One larder node after the other ends by SIGTERM under load, without having been drained, and starts again. No client
+/// notices: the switch knows before the node takes no more.
+#[test]
+fn nodes_end_under_load_and_no_client_notices() {
+    let handoff = "mechanism = \"cookie\"\nlocality_lost_max = 1.0";
+    // A node that is gone no longer tells which connections have ended: the switch is not to wait for them.
+    let switch = "timeouts.drain = \"200ms\"";
+    let spec = Spec { server: Server::Larder, handoff, switch, ..Spec::default() };
+    let Some(mut cluster) = Cluster::new(&spec, Content::new(&SIZES, 3)) else { return };
+    // A kept-alive client that asks while the node closes is told so by HTTP's own rules (RFC 9112 section 9.5).
+    let plans: Vec<_> = mixed(41, 600, &cluster.service(), &cluster.content.targets)
+        .into_iter()
+        .filter(|plan| !matches!(plan.manner, Manner::KeptAlive))
+        .collect();
+    let go = Arc::new(AtomicBool::new(true));
+    let still = Arc::clone(&go);
+    let run = move || client::run_while(&plans, SETUP, &still);
+    let load = cluster.topology.client().namespace.thread(run).unwrap();
+    for number in 0..3 {
+        thread::sleep(Duration::from_millis(300));
+        let mut node = cluster.agents[number].take().unwrap();
+        let began = std::time::Instant::now();
+        assert!(node.stop(), "node {number} does not end: {}", node.log());
+        println!("node {number} ended within {:?}", began.elapsed());
+        thread::sleep(Duration::from_millis(300));
+        cluster.start_agent(number, Server::Larder);
+        cluster.await_channels(0);
+    }
+    go.store(false, Ordering::Relaxed);
+    let tally = load.join();
+    println!("{tally}");
+    tally.assert_faultless();
+    let handed = cluster.metric("larder_switch_deliveries_total", &["cookie"]);
+    assert!(handed > 300 && tally.right > 300, "{handed} handed over\n{}", cluster.logs());
+    let states = cluster.admin("/nodes");
+    assert_eq!(states.matches("\"state\": \"up\"").count(), 3, "{states}");
+    cluster.await_rest();
+}
