@@ -108,7 +108,7 @@ struct gate {
     __u32 usable; /* 0: the fast path opens none */
 };
 
-/* A decision the fast path may use again. Key: hash of the request line and the Host line. */
+/* A decision the fast path may use again. Key: hash of the request line and the Host line, with the listen address. */
 struct target {
     __u64 expires_ns; /* CLOCK_MONOTONIC */
     __u64 id;         /* the dispatcher's target id */

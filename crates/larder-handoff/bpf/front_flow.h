@@ -280,6 +280,8 @@ IN int fast_open(const struct packet *p, const struct flow_key *key, __u32 echo,
 IN int flow_first(void *ctx, int xdp, const struct packet *p, const struct flow_key *key,
                   const struct service *service) {
     __u64 hash = head_hash(ctx, xdp, p);
+    /* Each listen address has its own: the same request may be asked of two, over IPv4 and IPv6 say. */
+    hash = hash ? hash ^ key->service * HASH_OF_SERVICE : 0;
     __u32 echo = echo_of(ctx, xdp, p);
     __u16 node = NO_NODE;
     if (hash && service->flags & SERVICE_FAST && fast_open(p, key, echo, hash, &node)) {

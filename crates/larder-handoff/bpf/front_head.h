@@ -7,6 +7,9 @@
 #include "cookie.h"
 #include "front_io.h"
 
+/* Spreads the number of the listen address over the hash (2^64 over the golden ratio). */
+#define HASH_OF_SERVICE 0x9e3779b97f4a7c15ULL
+
 struct head_scan {
     __u64 v[4];
     __u64 last; /* the word with the final newline, cleared behind it */

@@ -515,6 +515,9 @@ impl Edge {
         if flags & flow_flag::CLIENT_FIN == 0 {
             return self.end_with(shared, key, End::Replaced, || Some(account));
         }
+        if !self.config.mends.entry_outlives {
+            self.fabric.remove_flow(key);
+        }
         // Of one that rests nobody waits for anything.
         let rests = lock(&self.table).get_mut(key).is_some_and(|handed| handed.idle);
         if rests {

@@ -18,7 +18,8 @@ fn hash_of(bench: &Bench, bytes: &[u8]) -> u64 {
     use zerocopy::FromBytes;
     let keys = bench.plane.keys.lookup(&[0; 4], MapFlags::ANY).expect("keys").expect("keys");
     let key = crate::abi::Keys::read_from_bytes(&keys).expect("keys").hash;
-    sip_bytes(key, bytes)
+    // Each listen address has its own.
+    sip_bytes(key, bytes) ^ u64::from(bench.key().service).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 fn sip_bytes(key: [u64; 2], bytes: &[u8]) -> u64 {
