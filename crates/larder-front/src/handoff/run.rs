@@ -23,7 +23,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 /// How often events that wake nobody are taken and gates set.
-const TICK: Duration = Duration::from_millis(20);
+const TICK: Duration = Duration::from_millis(50);
 /// How often the connections under way are looked at.
 const REVIEW: Duration = Duration::from_millis(500);
 /// How often the plane's whole table is gone through: it may be large, and what is found there is not urgent.
