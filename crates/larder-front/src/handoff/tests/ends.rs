@@ -1,0 +1,168 @@
+//! How long a connection counts, and how it ends.
+
+use super::*;
+
+#[tokio::test]
+async fn what_the_plane_opens_counts_rests_wakes_and_ends() {
+    let bench = Bench::new(|_| {});
+    bench.punt(key(1), true, 1, GET);
+    let reused = bench.notes(|notes| notes.targets[0].1);
+    bench.take(Told::Opened { key: key(2), reused });
+    bench.notes(|notes| {
+        notes.flows.insert(key(2), To::Node(reused.node));
+    });
+    assert_eq!((bench.load(), bench.edge.peers.opened_seen(reused.node)), (2, 1));
+    bench.notes(|notes| notes.now_ns = 2_000_000_000);
+    bench.edge.review(&bench.shared);
+    bench.edge.sweep(&bench.shared);
+    assert_eq!((bench.load(), bench.notes(|notes| notes.idle.len())), (0, 2), "nothing moves on either");
+    bench.edge.review(&bench.shared);
+    bench.edge.sweep(&bench.shared);
+    assert_eq!(bench.notes(|notes| notes.idle.len()), 2, "told once");
+    bench.take(Told::Woke { key: key(2), node: reused.node });
+    bench.take(Told::Woke { key: key(2), node: reused.node });
+    assert_eq!(bench.load(), 1);
+    bench.notes(|notes| notes.flows.clear());
+    bench.edge.review(&bench.shared);
+    bench.edge.sweep(&bench.shared);
+    assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)), "the plane has forgotten them");
+}
+
+/// The client half-closes in the middle of a reply: its FIN says nothing about the node's side.
+#[tokio::test]
+async fn a_half_closed_connection_counts_while_its_reply_goes_on() {
+    let bench = Bench::new(|config| config.handoff.idle_after = Duration::from_secs(5));
+    let fin = flow_flag::CLIENT_FIN | flow_flag::ACKED;
+    for port in [1, 2] {
+        bench.punt(key(port), true, 1, GET);
+        bench.notes(|notes| notes.flags.insert(key(port), fin));
+        bench.take(ended(key(port), fin));
+    }
+    bench.edge.review(&bench.shared);
+    assert_eq!((bench.load(), bench.edge.sizes().1), (0, 2), "most have had all that they asked for");
+    let nodes = bench.notes(|notes| [notes.forwarded[0].0, notes.forwarded[1].0]);
+    for (port, node) in [1, 2].into_iter().zip(nodes) {
+        bench.take(Told::Woke { key: key(port), node });
+    }
+    assert_eq!(bench.load(), 2, "these acknowledge more");
+    let node = nodes[0];
+    bench.edge.node_ended(&bench.shared, key(1), 0, node);
+    assert_eq!(bench.load(), 1);
+    bench.notes(|notes| notes.now_ns = 900_000_000);
+    bench.edge.review(&bench.shared);
+    assert_eq!(bench.load(), 1);
+    bench.notes(|notes| notes.now_ns = 1_100_000_000);
+    bench.edge.review(&bench.shared);
+    assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)), "it acknowledges no more");
+}
+
+/// A node may be done with a connection before the edge has looked at what the plane tells of its begin.
+#[tokio::test]
+async fn an_end_that_is_heard_before_the_begin_ends_it() {
+    let bench = Bench::new(|_| {});
+    bench.punt(key(1), true, 1, GET);
+    let reused = bench.notes(|notes| notes.targets[0].1);
+    bench.notes(|notes| {
+        notes.flows.insert(key(2), To::Node(reused.node));
+        notes.untold.push((key(2), reused));
+    });
+    let socket = |key: FlowKey| Socket { connection: key.into(), first_seq: 0 };
+    bench.edge.node_says(&bench.shared, reused.node, FromNode::Closed(vec![socket(key(1)), socket(key(2))]));
+    assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)));
+    // Nor are they taken for connections from before a restart.
+    bench.notes(|notes| notes.now_ns = 9_000_000_000);
+    bench.notes(|notes| notes.seen_ns.extend([(key(1), 9_000_000_000), (key(2), 9_000_000_000)]));
+    bench.edge.sweep(&bench.shared);
+    assert_eq!(bench.load(), 0);
+    bench.notes(|notes| {
+        notes.flows.insert(key(3), To::Node(reused.node));
+        notes.seen_ns.insert(key(3), 9_000_000_000);
+        notes.end_meanwhile.push(key(3));
+    });
+    bench.edge.sweep(&bench.shared);
+    assert_eq!(bench.load(), 0);
+    assert!(bench.delivered().iter().all(|(_, why, _)| *why != "adopted"), "{:?}", bench.delivered());
+}
+
+#[tokio::test]
+async fn a_new_connection_of_old_addresses_ends_the_old_one() {
+    let bench = Bench::new(|_| {});
+    for _ in 0..3 {
+        bench.punt(key(1), true, 1, GET);
+        assert_eq!((bench.load(), bench.edge.sizes()), (1, (0, 1, 0)));
+    }
+}
+
+#[tokio::test]
+async fn connections_of_a_dead_node_are_told() {
+    let bench = Bench::new(|_| {});
+    bench.punt(key(1), true, 1, GET);
+    let node = bench.notes(|notes| notes.forwarded[0].0);
+    bench.shared.dispatcher.fail(bench.shared.clock.now(), node, &mut Vec::new());
+    bench.edge.review(&bench.shared);
+    bench.edge.sweep(&bench.shared);
+    assert!(bench.notes(|notes| notes.reset.is_empty()), "its channel is up: it is only slow");
+    bench.edge.peers.set_bits(node, 0);
+    bench.edge.review(&bench.shared);
+    assert_eq!((bench.notes(|notes| notes.reset.clone()), bench.load()), (vec![key(1)], 0));
+    assert_eq!(bench.notes(|notes| notes.reset_at.clone()), [None], "the plane has seen its numbers");
+}
+
+/// Of a moved connection only the socket knew the numbers, if its client has said nothing since.
+#[tokio::test]
+async fn clients_of_moved_connections_are_told_with_the_sockets_numbers() {
+    let bench = Bench::new(|_| {});
+    for port in 1..=2 {
+        bench.punt(key(port), true, 1, GET);
+        if let Some(handed) = lock(&bench.edge.table).get_mut(key(port)) {
+            handed.first_ack = Some(77);
+        }
+    }
+    let node = bench.notes(|notes| notes.forwarded[0].0);
+    let late = Time::from_secs(9);
+    bench.edge.reconcile(&bench.shared, node, &std::collections::HashSet::new(), late).await;
+    for node in [NodeId(0), NodeId(1)] {
+        bench.shared.dispatcher.fail(bench.shared.clock.now(), node, &mut Vec::new());
+        bench.edge.peers.set_bits(node, 0);
+    }
+    bench.edge.review(&bench.shared);
+    assert_eq!(bench.notes(|notes| notes.reset_at.clone()), [Some(77); 2]);
+}
+
+#[tokio::test]
+async fn connections_from_before_a_restart_are_counted() {
+    let bench = Bench::new(|_| {});
+    bench.notes(|notes| {
+        // The plane has had it for long, and something came just now.
+        notes.now_ns = 9_000_000_000;
+        notes.flows.insert(key(1), To::Node(NodeId(1)));
+        notes.seen_ns.insert(key(1), 9_000_000_000);
+    });
+    bench.edge.review(&bench.shared);
+    bench.edge.sweep(&bench.shared);
+    assert_eq!((bench.load(), bench.delivered()), (1, vec![("cookie", "adopted", 1)]));
+    let live = [key(5)].into_iter().collect();
+    bench.edge.reconcile(&bench.shared, NodeId(1), &live, Time::ZERO).await;
+    let entered = bench.notes(|notes| notes.flows.get(&key(5)).copied());
+    assert_eq!(entered, Some(To::Node(NodeId(1))), "what the node has, the plane forwards");
+}
+
+/// At the end a connection from before the start, which rests and counts for nobody, is forwarded on; one whose client went
+/// without a word does not keep the programs in the kernel.
+#[tokio::test(start_paused = true)]
+async fn a_switch_that_stops_leaves_what_the_plane_forwards() {
+    let hour = 3_600_000_000_000;
+    for (silent_ns, stays) in [(hour / 12, true), (hour + 1, false)] {
+        let bench = Bench::new(|_| {});
+        bench.notes(|notes| {
+            notes.now_ns = 9 * hour;
+            notes.flows.insert(key(1), To::Node(NodeId(1)));
+            notes.seen_ns.insert(key(1), 9 * hour - silent_ns);
+        });
+        bench.edge.review(&bench.shared);
+        bench.edge.sweep(&bench.shared);
+        assert_eq!(bench.edge.sizes(), (0, 0, 0), "it counts for nobody");
+        bench.edge.clone().drain_out(Duration::from_millis(200)).await;
+        assert_eq!(bench.notes(|notes| notes.taken_off), !stays);
+    }
+}
