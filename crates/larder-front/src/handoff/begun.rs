@@ -8,13 +8,14 @@ use super::edge::{Edge, Started, lock};
 use super::held::Held;
 use super::mechanism::{Delivery, Mechanism, Why};
 use super::moving::DOUBT;
-use super::peers::{Arrived, tag};
-use super::table::End;
+use super::peers::Arrived;
+use super::table::{End, Handed};
 use super::text::Text;
 use crate::switch::Shared;
 use larder_handoff::FlowKey;
 use larder_handoff::abi::flow_flag;
 use larder_handoff::channel::message::{Blob, Handoff, ToNode};
+use larder_handoff::plane::is_undamaged;
 use larder_handoff::repair::Checkpoint;
 use std::sync::Arc;
 
@@ -28,12 +29,17 @@ impl Edge {
         text: Option<Arc<Text>>,
     ) {
         let node = started.decision.node;
+        // What is kept until nodes have answered has the limit of what is held.
+        if self.peers.moves() >= self.config.hold_max {
+            let delivery = Delivery::relay(Why::HoldFull);
+            return self.here(shared, key, generation, delivery, Some(Ok(started)));
+        }
         // Locked until the decision has taken effect in the plane, as for every decision.
         let mut holding = lock(&self.holding);
         let state = holding.get_mut(key).filter(|held| held.generation == generation);
-        let state = match state.map(|held| self.state(key, held, tag(node))) {
+        let state = match state.map(|held| self.state(key, held, self.peers.tag_of(node))) {
             Some(Some(state)) => state,
-            // What the client sends has not what a state needs: its timestamps, say.
+            // What the client sends has not what a state needs: its timestamps, say, or a good checksum.
             Some(None) => {
                 drop(holding);
                 return self.here(shared, key, generation, Delivery::relay(Why::Failed), Some(Ok(started)));
@@ -42,12 +48,13 @@ impl Edge {
             None => return,
         };
         let Some(held) = holding.take(key, Some(generation)) else { return };
-        let forwarded = self.forward_to(shared, key, started, text);
+        let (id, arrived) = self.peers.begin_move(node, key);
+        let forwarded = self.forward_to(shared, key, started, text, Some(id));
         drop(holding);
         if let Err(started) = forwarded {
-            return self.here_again(shared, key, &held, Some(started));
+            self.peers.end_move(id);
+            return self.accept_held(shared, key, &held, Delivery::relay(Why::Failed), Some(Ok(started)));
         }
-        let (id, arrived) = self.peers.begin_move(node, key);
         let message = ToNode::Handoff(Handoff {
             id,
             connection: key.into(),
@@ -57,7 +64,7 @@ impl Edge {
         if let Err(error) = self.peers.send_move(id, &message) {
             self.peers.end_move(id);
             tracing::debug!(%error, %key, "a connection's state could not be sent to its node");
-            return self.here_again(shared, key, &held, self.take_back(key));
+            return self.stays(shared, key, id, &held);
         }
         if !state.1 {
             // An end of the client's, or what came before its time: it waits at the node.
@@ -71,20 +78,17 @@ impl Edge {
                 }
                 // It has answered, and the connection has ended since.
                 Ok(Ok(Arrived::Refused(_))) if edge.is_answered(key) => {
-                    let _ = edge.fabric.reset_client(key);
-                    edge.end(&shared, key, End::Closed);
+                    edge.gone(&shared, key, id, End::Closed);
                 }
                 Ok(Ok(Arrived::Refused(why))) => {
                     tracing::info!(why, %key, "a node did not take a connection");
-                    let started = edge.take_back(key);
-                    edge.here_again(&shared, key, &held, started);
+                    edge.stays(&shared, key, id, &held);
                 }
                 // Whether the node has it is not known, and two hosts must not answer.
                 Ok(Err(_)) | Err(_) => {
                     edge.peers.end_move(id);
                     tracing::warn!(%key, "nothing was heard of a connection on its way to a node: its client is told");
-                    let _ = edge.fabric.reset_client(key);
-                    edge.end(&shared, key, End::NodeLost);
+                    edge.gone(&shared, key, id, End::NodeLost);
                 }
             }
         });
@@ -92,6 +96,10 @@ impl Edge {
 
     /// The state of a held connection, and whether all that is held is in it.
     fn state(&self, key: FlowKey, held: &Held, tag: u8) -> Option<(Vec<u8>, bool)> {
+        // What was damaged on its way must not become the client's word: nobody looks at its checksum any more.
+        if !held.packets().iter().all(|packet| is_undamaged(packet)) {
+            return None;
+        }
         let server = *self.services.get(usize::from(key.service))?;
         let received = held.bytes();
         let complete = held.is_all(received.len());
@@ -106,15 +114,23 @@ impl Edge {
         self.fabric.flow(key).is_some_and(|flow| flow.flags & flow_flag::ACKED != 0)
     }
 
-    /// This host's own stack gets a connection after all; without `started` it has ended meanwhile, and its client is told.
-    fn here_again(&self, shared: &Shared, key: FlowKey, held: &Held, started: Option<Started>) {
-        match started {
-            Some(started) => {
-                self.accept_held(shared, key, held, Delivery::relay(Why::Failed), Some(Ok(started)));
-            }
-            None => {
-                let _ = self.fabric.reset_client(key);
-            }
+    /// This host's own stack gets a connection after all, unless it has ended meanwhile: then another one may have its
+    /// addresses.
+    fn stays(&self, shared: &Shared, key: FlowKey, id: u64, held: &Held) {
+        let handed = lock(&self.table).take_if(key, |handed| handed.on_its_way == Some(id));
+        if let Some(Handed { lease, request, decision, .. }) = handed {
+            let started = Started { lease, request, decision };
+            self.accept_held(shared, key, held, Delivery::relay(Why::Failed), Some(Ok(started)));
+        }
+    }
+
+    /// The client of a connection is told that it is gone, unless it has ended meanwhile.
+    fn gone(&self, shared: &Shared, key: FlowKey, id: u64, end: End) {
+        let handed = lock(&self.table).take_if(key, |handed| handed.on_its_way == Some(id));
+        if let Some(handed) = handed {
+            let _ = self.fabric.reset_client(key);
+            let account = self.account(key);
+            self.finish(shared, key, handed, end, account);
         }
     }
 }

@@ -41,6 +41,9 @@ const PLACED_FOR: Duration = Duration::from_secs(5);
 /// Decisions that may wait for the accept loop.
 const PLACED_MAX: usize = 65_536;
 
+/// A node's word that a connection has ended is not older than this: it tells them every 50 ms.
+const WORDS_AGE: Duration = Duration::from_millis(500);
+
 /// Batches of events taken before other work gets its turn.
 const DRAINS_MAX: usize = 8;
 
@@ -118,6 +121,12 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The time that long before now.
+fn ago(shared: &Shared, age: Duration) -> Time {
+    let age = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
+    Time::from_nanos(shared.clock.now().as_nanos().saturating_sub(age))
+}
+
 impl Edge {
     pub(crate) fn new(
         config: HandoffConfig,
@@ -160,10 +169,12 @@ impl Edge {
     pub(super) fn note(self: &Arc<Self>, shared: &Arc<Shared>, told: Told<'_>) {
         match told {
             Told::Punt { key, first, head, packet } => self.punt(shared, key, first.then_some(head), packet),
-            Told::Opened { key, reused } => self.opened(shared, key, reused),
+            Told::Opened { key, reused, age } => self.opened(shared, key, reused, ago(shared, age)),
             Told::Later { key, packet } => self.later(shared, key, packet),
             Told::Woke { key, node } => self.woke(shared, key, node),
-            Told::Ended { key, flags, account } => self.client_ended(shared, key, flags, account),
+            Told::Ended { key, flags, account, age } => {
+                self.client_ended(shared, key, flags, account, ago(shared, age));
+            }
         }
     }
 
@@ -355,7 +366,11 @@ impl Edge {
         };
         // Before anything can be used again.
         self.set_bases(shared, decision.node);
-        let delivery = self.delivery(shared, request, decision.node, speaks, false);
+        let mut delivery = self.delivery(shared, request, decision.node, speaks, false);
+        // A node that takes cookies for this address too could accept a copy of the first packet before the state comes.
+        if delivery.mechanism == Mechanism::Repair && self.takes_cookies(decision.node) {
+            delivery = Delivery { mechanism: Mechanism::Cookie, why: Why::Cookie };
+        }
         if delivery.mechanism == Mechanism::Repair {
             let text = text.clone();
             return self.give_state(shared, (key, generation), Started { lease, request, decision }, text);
@@ -382,7 +397,19 @@ impl Edge {
             let reusable = Reusable { target, node, route: request.route.0, service: key.service, class };
             self.fabric.put_target(head, &reusable, self.config.fast_age);
         }
-        self.hand(shared, key, Started { lease, request, decision }, delivery, pending.text);
+        self.hand(
+            shared,
+            key,
+            Started { lease, request, decision },
+            delivery,
+            pending.text,
+            shared.clock.now(),
+        );
+    }
+
+    /// Whether a node was told to accept connections by cookie, and can.
+    fn takes_cookies(&self, node: NodeId) -> bool {
+        self.config.setting.allows_cookie() && self.peers.capability(node).cookie
     }
 
     /// Notes a connection that a node answers from now on.
@@ -393,10 +420,11 @@ impl Edge {
         started: Started,
         delivery: Delivery,
         text: Option<Arc<Text>>,
+        opened: Time,
     ) {
         self.counts.delivered(delivery);
         shared.metrics.handed(started.decision, started.request);
-        let handed = Handed::new(started, delivery, shared.clock.now(), text);
+        let handed = Handed::new(started, delivery, opened, text);
         let before = lock(&self.table).put(key, handed);
         if let Some(before) = before {
             self.finish(shared, key, before, End::Replaced, None);
@@ -457,7 +485,7 @@ impl Edge {
     }
 
     /// The fast path has opened a connection.
-    fn opened(&self, shared: &Arc<Shared>, key: FlowKey, reused: Reusable) {
+    fn opened(&self, shared: &Arc<Shared>, key: FlowKey, reused: Reusable, at: Time) {
         let class = ServiceClass::ALL.get(usize::from(reused.class)).copied().unwrap_or(ServiceClass::N);
         let request = Request::new(reused.target).with_route(RouteId(reused.route)).with_class(class);
         let mut lease = Lease::new(shared.clone());
@@ -470,7 +498,7 @@ impl Edge {
         let decision = Decision { node: reused.node, reason: Reason::Reuse };
         let delivery = Delivery { mechanism: Mechanism::Cookie, why: Why::Fast };
         let text = self.learned.text_of(reused.target);
-        self.hand(shared, key, Started { lease, request, decision }, delivery, text);
+        self.hand(shared, key, Started { lease, request, decision }, delivery, text, at);
     }
 
     /// A connection that counted as idle has a request again.
@@ -506,7 +534,7 @@ impl Edge {
     }
 
     /// The client has ended its side, or all, or has begun anew on the same addresses.
-    fn client_ended(&self, shared: &Shared, key: FlowKey, flags: u8, account: Account) {
+    fn client_ended(&self, shared: &Shared, key: FlowKey, flags: u8, account: Account, at: Time) {
         if flags & flow_flag::CLIENT_RST != 0 {
             // Whoever waits for its admission finds it gone.
             lock(&self.holding).take(key, None);
@@ -518,15 +546,11 @@ impl Edge {
         if !self.config.mends.entry_outlives {
             self.fabric.remove_flow(key);
         }
-        // Of one that rests nobody waits for anything.
-        let rests = lock(&self.table).get_mut(key).is_some_and(|handed| handed.idle);
-        if rests {
-            return self.end_with(shared, key, End::Closed, || Some(account));
-        }
         // Most often this is the answer to the node's end. It may also have asked for all it wants, and the node go on
         // sending: then what it acknowledges is told. One that has had nothing yet waits for its reply.
-        if flags & flow_flag::ACKED != 0 {
-            let node = lock(&self.table).close(key, account, shared.clock.now());
+        let rests = lock(&self.table).get_mut(key).is_some_and(|handed| handed.idle);
+        if rests || flags & flow_flag::ACKED != 0 {
+            let node = lock(&self.table).close(key, account, at, shared.clock.now());
             node.into_iter().for_each(|node| self.set_bases(shared, node));
         }
     }
@@ -544,6 +568,16 @@ impl Edge {
         let another = |flow: larder_handoff::abi::Flow| {
             first_seq != 0 && flow.first_seq != 0 && flow.first_seq != first_seq
         };
+        // Of a moved connection its node has no number: the word may be about its predecessor, told with others of its time.
+        let young = first_seq == 0 && {
+            let now = shared.clock.now();
+            lock(&self.table).get_mut(key).is_some_and(|handed| {
+                handed.delivery.mechanism == Mechanism::Repair && now.since(handed.opened) < WORDS_AGE
+            })
+        };
+        if young {
+            return self.peers.ask_again(node, Some(shared.clock.now() + WORDS_AGE));
+        }
         if ours.is_some() && !self.fabric.flow(key).is_some_and(another) {
             // The client's FIN may have come before the plane knew the connection, or never, if the node has reset it.
             self.fabric.set_ended(key);

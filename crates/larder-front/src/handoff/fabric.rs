@@ -30,19 +30,19 @@ pub(crate) struct Reusable {
     pub(crate) class: u8,
 }
 
-/// Something the plane tells.
+/// Something the plane tells; `age` is how long ago it happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Told<'p> {
     /// A packet of a connection that is held. `head` is the fast path's hash, if the packet has one.
     Punt { key: FlowKey, first: bool, head: Option<u64>, packet: &'p [u8] },
     /// The fast path has opened a connection.
-    Opened { key: FlowKey, reused: Reusable },
+    Opened { key: FlowKey, reused: Reusable, age: Duration },
     /// A connection that counted as idle has a request again.
     Woke { key: FlowKey, node: NodeId },
     /// A copy of a later packet with payload of a handed-off connection.
     Later { key: FlowKey, packet: &'p [u8] },
     /// The client has ended its side (FIN) or all (RST): flags of [`abi::flow_flag`].
-    Ended { key: FlowKey, flags: u8, account: Account },
+    Ended { key: FlowKey, flags: u8, account: Account, age: Duration },
 }
 
 /// How a node's packets get to it.

@@ -193,17 +193,20 @@ fn interface_of(listen: &[SocketAddr]) -> Result<String, MachineError> {
 }
 
 fn told(event: PlaneEvent<'_>) -> Told<'_> {
+    let age = |at_ns: u64| Duration::from_nanos(plane::now_ns().saturating_sub(at_ns));
     match event {
         PlaneEvent::Punt { key, first, head_hash, packet, .. } => {
             Told::Punt { key, first, head: head_hash, packet }
         }
-        PlaneEvent::Opened { key, node, route, class, target, .. } => {
+        PlaneEvent::Opened { key, node, route, class, target, at_ns } => {
             let reused =
                 Reusable { target: TargetId(target), node: NodeId(node), route, service: key.service, class };
-            Told::Opened { key, reused }
+            Told::Opened { key, reused, age: age(at_ns) }
         }
         PlaneEvent::Later { key, packet, .. } => Told::Later { key, packet },
-        PlaneEvent::Ended { key, flags, account, .. } => Told::Ended { key, flags, account },
+        PlaneEvent::Ended { key, flags, account, at_ns, .. } => {
+            Told::Ended { key, flags, account, age: age(at_ns) }
+        }
         PlaneEvent::Woke { key, node, .. } => Told::Woke { key, node: NodeId(node) },
     }
 }

@@ -55,7 +55,7 @@ impl Edge {
         let mut waiting = Some((started, text));
         if self.config.mends.forward_first
             && let Some((started, text)) = waiting.take()
-            && let Err(started) = self.forward_to(shared, key, started, text)
+            && let Err(started) = self.forward_to(shared, key, started, text, None)
         {
             return stays(socket, started);
         }
@@ -94,7 +94,7 @@ impl Edge {
                     tracing::warn!(%error, %key, "the old end of a moved connection could not be closed silently");
                 }
                 if let Some((started, text)) = waiting {
-                    let _ = self.forward_to(shared, key, started, text);
+                    let _ = self.forward_to(shared, key, started, text, None);
                 }
                 let delivery = Delivery { mechanism: Mechanism::Repair, why: Why::Repair };
                 self.counts.delivered(delivery);
@@ -123,6 +123,7 @@ impl Edge {
         key: FlowKey,
         started: Started,
         text: Option<Arc<Text>>,
+        on_its_way: Option<u64>,
     ) -> Result<(), Started> {
         // Locked for both: nobody may find one without the other.
         let mut table = lock(&self.table);
@@ -132,7 +133,8 @@ impl Edge {
         }
         shared.metrics.handed(started.decision, started.request);
         let delivery = Delivery { mechanism: Mechanism::Repair, why: Why::Repair };
-        let before = table.put(key, Handed::new(started, delivery, shared.clock.now(), text));
+        let handed = Handed::new(started, delivery, shared.clock.now(), text);
+        let before = table.put(key, Handed { on_its_way, ..handed });
         drop(table);
         if let Some(before) = before {
             self.finish(shared, key, before, End::Replaced, None);

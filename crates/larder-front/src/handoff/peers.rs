@@ -282,9 +282,10 @@ impl Peers {
     /// Asks those that are to be asked again by now.
     pub(super) fn ask_doubtful(&self, now: Time) {
         for (index, slot) in (0..).zip(&self.slots) {
-            let due = lock(&slot.ask_at).take_if(|at| *at <= now).is_some();
+            // Not into the middle of a list.
+            let whole = lock(&slot.live).is_empty();
+            let due = whole && lock(&slot.ask_at).take_if(|at| *at <= now).is_some();
             if due {
-                lock(&slot.live).clear();
                 *lock(&slot.asked_at) = now;
                 // A node that is gone is asked when it is back.
                 let _ = self.send(NodeId(index), &ToNode::Live);
@@ -304,6 +305,11 @@ impl Peers {
         let id = self.next_move.fetch_add(1, Relaxed);
         lock(&self.moving).insert(id, Moving { node, key, sent: None, answer });
         (id, arrived)
+    }
+
+    /// How many are on their way.
+    pub(super) fn moves(&self) -> usize {
+        lock(&self.moving).len()
     }
 
     /// Sends the message that moves a socket.

@@ -36,6 +36,9 @@ const UNANSWERED_FOR: Duration = Duration::from_secs(60);
 /// A client that has ended its side acknowledges what still comes at distances below this.
 const ENDS_AFTER: Duration = Duration::from_secs(1);
 
+/// A connection whose client has ended its side is kept so long for its node's word, should the node go on sending, or die.
+const CLOSING_FOR: Duration = Duration::from_secs(10);
+
 /// A connection of which the client has seen nothing may be unknown to its node for so long: its first packet may have
 /// been lost, and the client sends it again.
 const UNPROVEN_FOR: Duration = Duration::from_secs(4);
@@ -72,7 +75,7 @@ impl Edge {
             }
         }
         // Their nodes should have said so.
-        let closed = lock(&self.table).closed_for(ENDS_AFTER, shared.clock.now());
+        let closed = lock(&self.table).closed_for(CLOSING_FOR, shared.clock.now());
         for key in closed {
             self.end(shared, key, End::Closed);
         }
@@ -213,6 +216,10 @@ impl Edge {
             // Looked at and taken at once: another connection may have its addresses by now.
             let handed = lock(&self.table).take_if(key, settled);
             match handed {
+                // Its node's word was lost with the channel.
+                Some(handed) if handed.closing.is_some() => {
+                    self.finish(shared, key, handed, End::Closed, None);
+                }
                 Some(handed) => {
                     self.tell_lost(key, handed.first_ack);
                     let account = self.account(key);
@@ -271,8 +278,10 @@ impl Edge {
         end: End,
         account: Option<Account>,
     ) {
-        let (account, now) =
-            handed.closing.map_or((account, shared.clock.now()), |(account, at)| (Some(account), at));
+        let now = shared.clock.now();
+        let (account, ended) = handed.closing.map_or((account, now), |(account, at)| (Some(account), at));
+        // What was held may have ended before it was decided.
+        let total = ended.since(handed.opened);
         let (acknowledged, requests) = match handed.first_ack {
             None => (account.map(|seen| seen.acknowledged), account.map_or(0, |seen| seen.requests)),
             // Of a moved connection the plane has not seen the first request, and perhaps no acknowledgement before the last.
@@ -291,7 +300,7 @@ impl Edge {
         {
             self.learned.note_reply(handed.request.target, bytes);
             if !handed.rested {
-                let served = Served { elapsed: now - handed.opened, first_byte: None, found: None };
+                let served = Served { elapsed: total, first_byte: None, found: None };
                 shared.dispatcher.served(now, &handed.request, node, &served);
             }
         }
@@ -301,7 +310,6 @@ impl Edge {
             self.fabric.remove_flow(key);
         }
         self.counts.ended(end);
-        let total = now - handed.opened;
         shared.metrics.handed_ended(&HandedEnd { node, bytes: bytes.unwrap_or(0), total });
         self.log(shared, key, &handed, bytes, total);
     }

@@ -30,6 +30,8 @@ pub(crate) struct Handed {
     pub(crate) rested: bool,
     /// Of a moved connection, the number of the reply's first byte.
     pub(crate) first_ack: Option<u32>,
+    /// Of one whose state is on its way: the number of its move.
+    pub(crate) on_its_way: Option<u64>,
     /// The client has ended its side, having had something of its reply: what was seen of the connection, and when. It counts no
     /// more unless the client goes on taking its reply; the node says when all has ended.
     pub(crate) closing: Option<(Account, Time)>,
@@ -49,6 +51,7 @@ impl Handed {
             idle: false,
             rested: false,
             first_ack: None,
+            on_its_way: None,
             closing: None,
         }
     }
@@ -93,12 +96,12 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// The client of a connection has ended its side: its load is given back. Gives its node, if it is known.
-    pub(crate) fn close(&mut self, key: FlowKey, account: Account, now: Time) -> Option<NodeId> {
+    /// The client of a connection has ended its side, `at`: its load is given back. Gives its node, if it is known.
+    pub(crate) fn close(&mut self, key: FlowKey, account: Account, at: Time, now: Time) -> Option<NodeId> {
         let handed = self.by_key.get_mut(&key)?;
-        (handed.idle, handed.closing) = (true, Some((account, now)));
+        (handed.idle, handed.closing) = (true, Some((account, at)));
         handed.lease.release(now);
-        self.closing.push_back((key, now));
+        self.closing.push_back((key, at));
         Some(handed.decision.node)
     }
 

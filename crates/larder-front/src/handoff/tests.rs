@@ -190,7 +190,7 @@ impl Fabric for Paper {
 
     fn told(&self, visit: &mut dyn FnMut(Told<'_>)) -> usize {
         let untold = std::mem::take(&mut lock(&self.0).untold);
-        untold.iter().for_each(|&(key, reused)| visit(Told::Opened { key, reused }));
+        untold.iter().for_each(|&(key, reused)| visit(Told::Opened { key, reused, age: Duration::ZERO }));
         let tales = std::mem::take(&mut lock(&self.0).to_tell);
         for tale in &tales {
             match *tale {
@@ -198,7 +198,7 @@ impl Fabric for Paper {
                     let packet = super::held::tests::frame(1, GET, false);
                     visit(Told::Punt { key, first: true, head: None, packet: &packet });
                 }
-                Tale::Opened(key, reused) => visit(Told::Opened { key, reused }),
+                Tale::Opened(key, reused) => visit(Told::Opened { key, reused, age: Duration::ZERO }),
             }
         }
         let mut notes = lock(&self.0);
@@ -301,7 +301,7 @@ pub(super) const GET: &[u8] = b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n";
 
 /// As the plane tells it of a client that has had 1,000 bytes.
 fn ended(key: FlowKey, flags: u8) -> Told<'static> {
-    Told::Ended { key, flags, account: Account { acknowledged: 1_001, requests: 1 } }
+    Told::Ended { key, flags, account: Account { acknowledged: 1_001, requests: 1 }, age: Duration::ZERO }
 }
 
 #[tokio::test]
@@ -489,4 +489,15 @@ async fn a_request_that_fields_decide_is_not_decided_again_in_the_plane() {
     let turns = Bench::new(|config| config.settings.policy = PolicyKind::Rr);
     turns.punt(key(1), true, 1, GET);
     assert!(turns.notes(|notes| notes.targets.is_empty() && notes.forwarded.len() == 1));
+}
+
+/// Nobody looks at a checksum again once its bytes are in a state.
+#[tokio::test]
+async fn a_damaged_request_goes_into_no_state() {
+    let bench = Bench::new(|config| config.handoff.setting = Setting::Repair);
+    bench.punt(key(1), true, 1, GET);
+    assert_eq!(bench.notes(|notes| (notes.flows[&key(1)], notes.accepted.len())), (To::Here, 1));
+    let placed = bench.edge.placed(key(1).client, ([127, 0, 0, 1], 80).into()).expect("it is expected");
+    assert_eq!((placed.delivery.mechanism, placed.delivery.why.name()), (Mechanism::Relay, "failed"));
+    assert!(matches!(placed.outcome, Some(Ok(_))), "with its decision");
 }

@@ -147,6 +147,16 @@ impl<'a> Frame<'a> {
     }
 }
 
+/// Whether an Ethernet frame, as the programs hand it up, is a whole TCP packet whose checksum is right, or waits to be made by
+/// the interface it never reached.
+pub fn is_undamaged(frame: &[u8]) -> bool {
+    Frame::parse(frame).is_some_and(|frame| {
+        let tcp = &frame.bytes[frame.tcp_at..];
+        let right = checksum(&[frame.addresses(), &frame.pseudo_tail(), tcp]) == 0;
+        right || be16(tcp, 16) == Some(!checksum(&[frame.addresses(), &frame.pseudo_tail()]))
+    })
+}
+
 /// Sets lengths and checksums of a frame that `Frame::parse` knows, up to its end.
 fn seal(frame: &mut [u8]) {
     let ipv6 = frame[12..14] == [0x86, 0xdd];

@@ -43,6 +43,7 @@ mod tests;
 pub use control::{FlowTo, MSS_MAX, ServiceSpec, TargetEntry, now_ns};
 pub use error::PlaneError;
 pub use events::{Account, PlaneEvent};
+pub use frame::is_undamaged;
 pub use link::{Link, LinkError, Tunnel, TunnelKind};
 pub use owners::Owner;
 

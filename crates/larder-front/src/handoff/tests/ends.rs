@@ -7,7 +7,7 @@ async fn what_the_plane_opens_counts_rests_wakes_and_ends() {
     let bench = Bench::new(|_| {});
     bench.punt(key(1), true, 1, GET);
     let reused = bench.notes(|notes| notes.targets[0].1);
-    bench.take(Told::Opened { key: key(2), reused });
+    bench.take(Told::Opened { key: key(2), reused, age: Duration::ZERO });
     bench.notes(|notes| {
         notes.flows.insert(key(2), To::Node(reused.node));
     });

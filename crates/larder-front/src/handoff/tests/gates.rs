@@ -9,7 +9,7 @@ async fn the_fast_path_goes_by_loads_and_stops_where_a_node_should_get_nothing()
     let bench = Bench::new(|config| config.settings.admission = Admission::Fixed(2));
     bench.punt(key(1), true, 1, GET);
     let reused = bench.notes(|notes| notes.targets[0].1);
-    bench.take(Told::Opened { key: key(2), reused });
+    bench.take(Told::Opened { key: key(2), reused, age: Duration::ZERO });
     let (node, other) = (reused.node, NodeId(1 - reused.node.0));
     let gates = || {
         bench.edge.set_gates(&bench.shared);

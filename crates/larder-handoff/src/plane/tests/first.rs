@@ -358,3 +358,17 @@ fn unknown_connections_go_by_their_tag() {
         is_forwarded(&bench.run(&tagged.frame()).sent(), &tagged);
     });
 }
+
+#[test]
+fn every_damaged_byte_is_noticed() {
+    everywhere(all_on(), |bench| {
+        let frame = bench.packet().payload(GET).frame();
+        assert!(crate::plane::is_undamaged(&frame));
+        let tcp_at = if frame[12] == 0x86 { 54 } else { 34 };
+        for at in tcp_at..frame.len() {
+            let mut damaged = frame.clone();
+            damaged[at] ^= 0x41;
+            assert!(!crate::plane::is_undamaged(&damaged), "byte {at}");
+        }
+    });
+}
