@@ -52,7 +52,7 @@ fn an_agent_says_what_it_lacks() {
     );
     fs::write(folder.path().join("agent.toml"), config).unwrap();
     let keyless = larder(folder.path(), &["agent", "--config", "agent.toml"]);
-    assert_eq!(keyless.status.code(), Some(1));
+    assert_eq!(keyless.status.code(), Some(2));
     assert!(said(&keyless).contains("node.key"), "{}", said(&keyless));
     larder(folder.path(), &["keys", "new", "node.key"]);
     let without = larder(folder.path(), &["agent", "--config", "agent.toml"]);

@@ -111,7 +111,9 @@ fn a_head_may_be_cut_anywhere() {
         }
     }
     run(&cluster, &plans, SETUP).assert_faultless();
-    assert!(delivered(&cluster, "cookie") > 50 && delivered(&cluster, "incomplete") > 50);
+    // A target that is known is known by its first two lines.
+    let by = ["cookie", "fast", "incomplete"].map(|word| delivered(&cluster, word));
+    assert!(by[0] > 50 && by[1] > 20 && by[2] > 20, "{by:?}");
     cluster.await_rest();
 }
 

@@ -30,6 +30,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// A client that hears nothing for so long counts as stalled.
 const STALL: Duration = Duration::from_millis(1_500);
 const THREADS: usize = 8;
+/// Times that a race without its mend is run before it proves nothing.
+const TRIES_MAX: usize = 6;
 
 /// A node that takes its time before it restores a connection.
 struct Slow {
@@ -370,7 +372,9 @@ fn needs(without: Mends, slow: Duration, manner: Manner, count: usize, least: us
         let Some(faults) = wrong(Mends::default(), slow, manner, count) else { return };
         assert_eq!(faults, 0, "of {count} with the mend, {manner:?}, {slow:?}");
     }
-    let faults = wrong(without, slow, manner, count).unwrap();
+    // A race is won or lost by chance.
+    let mut tries = (0..TRIES_MAX).map(|_| wrong(without, slow, manner, count).unwrap());
+    let faults = tries.find(|faults| *faults >= least).unwrap_or(0);
     println!("{manner:?}: {faults} of {count} went wrong without the mend, none of {} with it", 2 * count);
     assert!(faults >= least, "{faults} of {count} without the mend: the test proves nothing");
 }
