@@ -197,6 +197,10 @@ impl Sniffer {
         self.until(|_, seen| seen.ends_with(payload))
     }
 
+    pub(crate) fn sees_one_of(&self, payloads: &[&[u8]]) -> bool {
+        self.until(|_, seen| payloads.iter().any(|payload| seen.ends_with(payload)))
+    }
+
     /// Whether all of `stream` arrives, in any order and number of pieces.
     pub(crate) fn collects(&self, stream: &[u8]) -> bool {
         let mut seen = BTreeMap::new();
