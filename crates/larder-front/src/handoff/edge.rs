@@ -27,8 +27,7 @@ use crate::target::target_key;
 use larder_core::rules::{Head, Headers};
 use larder_core::{Decision, NodeId, Reason, Refusal, Request, RouteId, ServiceClass, Time};
 use larder_handoff::FlowKey;
-use larder_handoff::abi::{flow_flag, flow_state};
-use larder_handoff::plane::Account;
+use larder_handoff::abi::flow_state;
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -40,9 +39,6 @@ const PLACED_FOR: Duration = Duration::from_secs(5);
 
 /// Decisions that may wait for the accept loop.
 const PLACED_MAX: usize = 65_536;
-
-/// A node's word that a connection has ended is not older than this: it tells them every 50 ms.
-const WORDS_AGE: Duration = Duration::from_millis(500);
 
 /// Batches of events taken before other work gets its turn.
 const DRAINS_MAX: usize = 8;
@@ -531,76 +527,6 @@ impl Edge {
         let elsewhere = !known.servers.contains(&node);
         self.learned.note_later(request.route, elsewhere);
         self.counts.later(elsewhere);
-    }
-
-    /// The client has ended its side, or all, or has begun anew on the same addresses.
-    fn client_ended(&self, shared: &Shared, key: FlowKey, flags: u8, account: Account, at: Time) {
-        if flags & flow_flag::CLIENT_RST != 0 {
-            // Whoever waits for its admission finds it gone.
-            lock(&self.holding).take(key, None);
-            return self.end_with(shared, key, End::ClientReset, || Some(account));
-        }
-        if flags & flow_flag::CLIENT_FIN == 0 {
-            return self.end_with(shared, key, End::Replaced, || Some(account));
-        }
-        if !self.config.mends.entry_outlives {
-            self.fabric.remove_flow(key);
-        }
-        // Most often this is the answer to the node's end. It may also have asked for all it wants, and the node go on
-        // sending: then what it acknowledges is told. One that has had nothing yet waits for its reply.
-        let rests = lock(&self.table).get_mut(key).is_some_and(|handed| handed.idle);
-        if rests || flags & flow_flag::ACKED != 0 {
-            let node = lock(&self.table).close(key, account, at, shared.clock.now());
-            node.into_iter().for_each(|node| self.set_bases(shared, node));
-        }
-    }
-
-    /// A node says that a connection has ended there.
-    /// The sequence number of the client's first byte tells which one of these addresses; 0 if it is not known.
-    pub(super) fn node_ended(&self, shared: &Shared, key: FlowKey, first_seq: u32, node: NodeId) {
-        let ours = {
-            let mut table = lock(&self.table);
-            table.get_mut(key).filter(|handed| handed.decision.node == node).map(|handed| handed.closing)
-        };
-        if let Some(Some((account, _))) = ours {
-            return self.end_with(shared, key, End::Closed, || Some(account));
-        }
-        let another = |flow: larder_handoff::abi::Flow| {
-            first_seq != 0 && flow.first_seq != 0 && flow.first_seq != first_seq
-        };
-        // Of a moved connection its node has no number: the word may be about its predecessor, told with others of its time.
-        let young = first_seq == 0 && {
-            let now = shared.clock.now();
-            lock(&self.table).get_mut(key).is_some_and(|handed| {
-                handed.delivery.mechanism == Mechanism::Repair && now.since(handed.opened) < WORDS_AGE
-            })
-        };
-        if young {
-            return self.peers.ask_again(node, Some(shared.clock.now() + WORDS_AGE));
-        }
-        if ours.is_some() && !self.fabric.flow(key).is_some_and(another) {
-            // The client's FIN may have come before the plane knew the connection, or never, if the node has reset it.
-            self.fabric.set_ended(key);
-            self.end(shared, key, End::Closed);
-        }
-    }
-
-    /// A connection ends, if there is one.
-    pub(super) fn end(&self, shared: &Shared, key: FlowKey, end: End) {
-        self.end_with(shared, key, end, || self.account(key));
-    }
-
-    /// The same, where it is known what the plane has seen of it.
-    fn end_with(&self, shared: &Shared, key: FlowKey, end: End, account: impl FnOnce() -> Option<Account>) {
-        let handed = lock(&self.table).take(key);
-        if let Some(handed) = handed {
-            self.finish(shared, key, handed, end, account());
-        }
-    }
-
-    /// What the plane has seen of a connection.
-    pub(super) fn account(&self, key: FlowKey) -> Option<Account> {
-        self.fabric.flow(key).as_ref().and_then(Account::of)
     }
 
     /// Forgets decisions whose connections were never accepted. Gives how many.

@@ -10,6 +10,7 @@ mod choice;
 mod config;
 mod counts;
 mod edge;
+mod ends;
 mod entrance;
 mod fabric;
 mod first;

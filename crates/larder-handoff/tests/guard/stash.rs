@@ -49,7 +49,15 @@ fn packets_without_a_socket_are_stashed_and_given_back() {
         assert!(lab.node.ifindex(tap.name()).is_ok());
         let name = tap.name().to_owned();
         drop(tap);
-        assert!(lab.node.ifindex(&name).is_err(), "the device is gone");
+        // Another test's process may have been between fork and exec with a copy of the descriptor.
+        let gone = || lab.node.ifindex(&name).is_err();
+        assert!(
+            (0..100).any(|_| gone() || {
+                std::thread::sleep(std::time::Duration::from_millis(20));
+                false
+            }),
+            "the device is gone"
+        );
     }
 }
 
