@@ -96,7 +96,7 @@ static __always_inline struct scratch *scratch(void) {
 }
 
 /* Events without a packet can wait: user space looks every few milliseconds, and is woken when some have gathered. */
-#define WAKE_AT_BYTES (32 * (sizeof(struct event) + BPF_RINGBUF_HDR_SZ))
+#define WAKE_AT_BYTES (128 * (sizeof(struct event) + BPF_RINGBUF_HDR_SZ))
 /* From here on every one wakes: the ring fills. */
 #define WAKE_ALWAYS_BYTES 262144
 

@@ -10,7 +10,7 @@ use larder_handoff::abi::flow_flag;
 use larder_handoff::plane::Account;
 use std::time::Duration;
 
-/// A node's word that a connection has ended is not older than this: it tells them every 50 ms.
+/// A node's word that a connection has ended is not older than this: it tells them every 100 ms.
 const WORDS_AGE: Duration = Duration::from_millis(500);
 
 impl Edge {

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 
 /// The kernel is asked so often which connections have ended; they are told together.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Time between two reports of load.
 const LOAD_EVERY: Duration = Duration::from_secs(1);
 /// Messages of front-ends that wait at most; then they are read no further.
