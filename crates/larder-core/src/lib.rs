@@ -9,6 +9,7 @@
 pub mod cache;
 pub mod census;
 pub mod class;
+mod clock;
 pub mod cost;
 pub mod dispatch;
 pub mod id;
@@ -20,6 +21,7 @@ pub mod rules;
 pub mod tape;
 pub mod time;
 pub mod unit;
+mod wire;
 
 pub use class::ServiceClass;
 pub use dispatch::{
@@ -33,3 +35,4 @@ pub use nodes::{
 pub use policy::{PolicyKind, Reason};
 pub use time::Time;
 pub use unit::Bytes;
+pub use wire::WireError;

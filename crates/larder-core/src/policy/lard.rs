@@ -18,9 +18,10 @@
 //! Parameters: T_low (25), T_high (65), or the [rules](super::thresholds) they come from; the size of the target map.
 //! State: the target map.
 
-use super::targets::{Slot, Targets};
+use super::targets::Targets;
 use super::thresholds::{Levels, Thresholds};
 use super::{Choice, Known, Policy, Reason};
+use crate::clock::Slot;
 use crate::dispatch::{Request, Served, Settings};
 use crate::id::{NodeId, TargetId};
 use crate::nodes::{LoadReport, Placing, Sight};

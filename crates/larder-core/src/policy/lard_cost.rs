@@ -49,8 +49,9 @@ pub use miss::{CostSettings, MissCost};
 
 use super::lard::{known, retry};
 use super::lard_r::{Verdict, apply, least_of, most_of};
-use super::targets::{Shard, Slot, Targets};
+use super::targets::{Shard, Targets};
 use super::{Choice, Known, Policy, Reason};
+use crate::clock::Slot;
 use crate::dispatch::{Found, Request, Served, Settings};
 use crate::id::{NodeId, TargetId};
 use crate::nodes::load::Key;

@@ -23,9 +23,10 @@
 //! Cost: O(servers of the target), and the search for the least loaded node when a set is empty or overloaded.
 
 use super::lard::{known, retry};
-use super::targets::{Shard, Slot, Targets};
+use super::targets::{Shard, Targets};
 use super::thresholds::{Levels, Thresholds};
 use super::{Choice, Known, Policy, Reason};
+use crate::clock::Slot;
 use crate::dispatch::{Request, Served, Settings};
 use crate::id::{NodeId, TargetId};
 use crate::nodes::{LoadReport, Placing, Sight};

@@ -4,27 +4,20 @@
 //! nodes' caches anyway. The map here is split by target hash into shards, each with its own lock and its share of
 //! the bound, so that threads rarely meet.
 //!
-//! A full shard forgets by the clock method (second chance), the usual stand-in for LRU: a hand goes round the
-//! entries, clears the *used* mark where it is set, and forgets the first entry that was not used since it last
-//! passed. A new target starts without the mark, so one that is asked for once goes first. A use writes nothing once
-//! the mark is set: no list to keep in order, and a hot target's entry stays in every processor's cache. A sweep looks at no more than [`SWEEP`] buckets; if all targets there were in use,
-//! the first of them goes.
+//! A full shard forgets what was not used lately ([`crate::clock`]).
 //!
 //! A node that fails takes its targets with it. They are not hunted down: each entry carries the membership epoch at
 //! which it was last looked at, and members lost since then are dropped when it is looked at next.
 
 use super::set::Small;
 use super::{Choice, Reason};
+use crate::clock::{self, ClockTable, Slot};
 use crate::id::{NodeId, TargetId};
 use crate::nodes::{Sight, lock};
 use crate::tape::Lane;
 use crate::time::Time;
-use hashbrown::HashTable;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
-
-/// Buckets that the hand passes at most to forget one target, unless all of them are empty.
-pub const SWEEP: usize = 128;
 
 /// Bytes per bucket of the map, its control byte included. Between 4/7 and 1 of the buckets' 7/8 are in use.
 pub const BUCKET_BYTES: usize = size_of::<Entry>() + 1;
@@ -36,6 +29,18 @@ struct Entry {
     set: Small,
     epoch: u32,
     used: bool,
+}
+
+impl clock::Entry for Entry {
+    #[inline]
+    fn target(&self) -> TargetId {
+        self.target
+    }
+
+    #[inline]
+    fn used(&mut self) -> &mut bool {
+        &mut self.used
+    }
 }
 
 /// All shards.
@@ -88,45 +93,32 @@ impl Targets {
 /// A part of the map.
 #[derive(Debug)]
 pub(super) struct Shard {
-    table: HashTable<Entry>,
+    table: ClockTable<Entry>,
     /// Sets with more than four members.
     large: BTreeMap<TargetId, Box<[NodeId]>>,
-    hand: usize,
-    targets_max: usize,
     /// Recorded visits; see [`Sight::visit`].
     visits: u64,
 }
 
-/// An entry found: valid until another target is touched.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Slot(usize);
-
 impl Shard {
     fn new(targets_max: usize) -> Self {
-        Self { table: HashTable::new(), large: BTreeMap::new(), hand: 0, targets_max, visits: 0 }
+        Self { table: ClockTable::new(targets_max), large: BTreeMap::new(), visits: 0 }
     }
 
     /// The entry of a target, without counting as a use.
     pub(super) fn find(&self, target: TargetId) -> Option<Slot> {
-        self.table.find_bucket_index(target.0, |entry| entry.target == target).map(Slot)
+        self.table.find(target)
     }
 
     /// The entry of a target, used now; made if there was none, in place of one not used lately where the shard is
     /// full. An entry made is empty.
     pub(super) fn touch(&mut self, target: TargetId) -> Slot {
-        if let Some(slot) = self.find(target) {
-            let entry = self.entry_mut(slot);
-            if !entry.used {
-                entry.used = true;
-            }
-            return slot;
+        let fresh = || Entry { target, changed: Time::ZERO, set: Small::EMPTY, epoch: 0, used: false };
+        let (slot, forgotten) = self.table.touch(target, fresh);
+        if let Some(forgotten) = forgotten {
+            self.large.remove(&forgotten.target);
         }
-        if self.table.len() >= self.targets_max {
-            self.forget_one();
-        }
-        let entry = Entry { target, changed: Time::ZERO, set: Small::EMPTY, epoch: 0, used: false };
-        let made = self.table.insert_unique(target.0, entry, |entry| entry.target.0);
-        Slot(made.bucket_index())
+        slot
     }
 
     /// The members that have not lost their targets since the entry was last looked at.
@@ -184,46 +176,11 @@ impl Shard {
     }
 
     fn entry(&self, slot: Slot) -> &Entry {
-        self.table.get_bucket(slot.0).expect("a slot is used before its shard changes")
+        self.table.get(slot)
     }
 
     fn entry_mut(&mut self, slot: Slot) -> &mut Entry {
-        self.table.get_bucket_mut(slot.0).expect("a slot is used before its shard changes")
-    }
-
-    /// Forgets the target at which the hand stops.
-    fn forget_one(&mut self) {
-        let buckets = self.table.num_buckets();
-        let mut fallback = None;
-        for step in 0..buckets {
-            let at = (self.hand + step) % buckets;
-            let Some(entry) = self.table.get_bucket_mut(at) else { continue };
-            if entry.used {
-                entry.used = false;
-                fallback = fallback.or(Some(at));
-            } else {
-                fallback = Some(at);
-                break;
-            }
-            if step >= SWEEP {
-                break;
-            }
-        }
-        let Some(at) = fallback else { return };
-        self.hand = (at + 1) % buckets;
-        if let Ok(found) = self.table.get_bucket_entry(at) {
-            let (entry, _) = found.remove();
-            self.large.remove(&entry.target);
-        }
-        // Removals leave marks in the table that use up its room. Where they have used up all of it, the table is
-        // laid anew at its size; left alone it would double.
-        if self.table.capacity() == self.table.len() {
-            let mut fresh = HashTable::with_capacity(self.table.len() + 1);
-            for entry in self.table.drain() {
-                fresh.insert_unique(entry.target.0, entry, |entry| entry.target.0);
-            }
-            self.table = fresh;
-        }
+        self.table.get_mut(slot)
     }
 }
 
@@ -277,11 +234,11 @@ mod tests {
             shard.touch(target);
             assert!(shard.table.len() <= 1_000);
             if i == 5_000 {
-                buckets = shard.table.num_buckets();
+                buckets = shard.table.buckets();
             }
         }
         let shard = targets.shard(TargetId(0));
-        assert_eq!((shard.table.len(), shard.table.num_buckets()), (1_000, buckets));
+        assert_eq!((shard.table.len(), shard.table.buckets()), (1_000, buckets));
     }
 
     proptest! {

@@ -1,7 +1,6 @@
 //! Decisions, changes and the end of a record as bytes.
 
-use super::wire::{Wire, put, put_bytes};
-use super::{FRAME_BYTES_MAX, RecordError};
+use super::FRAME_BYTES_MAX;
 use crate::class::ServiceClass;
 use crate::dispatch::{
     Arrival, CacheEvent, Cause, Change, Changed, Decided, Decision, Exclude, Refusal, Request,
@@ -13,6 +12,7 @@ use crate::policy::table::{Place, RouteTable};
 use crate::tape::{Entry, Lane, Read, Track};
 use crate::time::Time;
 use crate::unit::Bytes;
+use crate::wire::{Wire, WireError, put, put_bytes};
 use std::sync::Arc;
 
 const STATES: [NodeState; 4] = [NodeState::Up, NodeState::Draining, NodeState::Down, NodeState::Removed];
@@ -58,7 +58,7 @@ impl Frame {
     ///
     /// # Errors
     /// It is longer than a frame may be.
-    pub fn encode(&self) -> Result<Vec<u8>, RecordError> {
+    pub fn encode(&self) -> Result<Vec<u8>, WireError> {
         let mut body = Vec::with_capacity(64);
         match self {
             Self::Decided(decided) => put_decided(&mut body, decided),
@@ -69,7 +69,7 @@ impl Frame {
             }
         }
         if body.len() > FRAME_BYTES_MAX {
-            return Err(RecordError::TooLong(body.len() as u64));
+            return Err(WireError::TooLong(body.len() as u64));
         }
         let mut frame = Vec::with_capacity(body.len() + 4);
         put_bytes(&mut frame, &body);
@@ -80,13 +80,13 @@ impl Frame {
     ///
     /// # Errors
     /// The bytes are no frame.
-    pub fn decode(bytes: &[u8]) -> Result<Self, RecordError> {
+    pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
         let mut wire = Wire(bytes);
         let frame = match wire.byte("kind of frame")? {
             0 => Self::Decided(decided(&mut wire)?),
             1 => Self::Changed(changed(&mut wire)?),
             2 => Self::End(wire.one_of(&End::ALL, "end")?, wire.number("number of frames")?),
-            kind => return Err(RecordError::Value { what: "kind of frame", value: kind.into() }),
+            kind => return Err(WireError::Value { what: "kind of frame", value: kind.into() }),
         };
         wire.end()?;
         Ok(frame)
@@ -129,7 +129,7 @@ fn put_decided(out: &mut Vec<u8>, decided: &Decided) {
     }
 }
 
-fn decided(wire: &mut Wire<'_>) -> Result<Decided, RecordError> {
+fn decided(wire: &mut Wire<'_>) -> Result<Decided, WireError> {
     let generation = wire.number("generation")?;
     let at = Time::from_nanos(wire.number("time")?);
     let cause = match wire.byte("cause")? {
@@ -137,7 +137,7 @@ fn decided(wire: &mut Wire<'_>) -> Result<Decided, RecordError> {
         1 => Cause::Retry(wire.node()?),
         2 => Cause::Admit(Ticket(wire.number("ticket")?), Time::from_nanos(wire.number("deadline")?)),
         3 => Cause::Reuse(wire.node()?),
-        cause => return Err(RecordError::Value { what: "cause", value: cause.into() }),
+        cause => return Err(WireError::Value { what: "cause", value: cause.into() }),
     };
     let request = request(wire)?;
     let tape = tape(wire)?;
@@ -145,7 +145,7 @@ fn decided(wire: &mut Wire<'_>) -> Result<Decided, RecordError> {
         0 => Arrival::Start(Decision { node: wire.node()?, reason: wire.one_of(&Reason::ALL, "reason")? }),
         1 => Arrival::Wait(Ticket(wire.number("ticket")?)),
         2 => Arrival::Refused(wire.one_of(&Refusal::ALL, "refusal")?),
-        outcome => return Err(RecordError::Value { what: "outcome", value: outcome.into() }),
+        outcome => return Err(WireError::Value { what: "outcome", value: outcome.into() }),
     };
     Ok(Decided { generation, at, cause, request, tape, outcome })
 }
@@ -160,20 +160,20 @@ fn put_request(out: &mut Vec<u8>, request: &Request) {
     request.exclude.nodes().rev().for_each(|node| put(out, node.0.into()));
 }
 
-fn request(wire: &mut Wire<'_>) -> Result<Request, RecordError> {
+fn request(wire: &mut Wire<'_>) -> Result<Request, WireError> {
     let target = TargetId(wire.word("target")?);
     let class = wire.one_of(&ServiceClass::ALL, "service class")?;
     let route = RouteId(wire.small("route")?);
     let origin = match wire.number("origin")? {
         0 => None,
         node => Some(NodeId(
-            u16::try_from(node - 1).map_err(|_| RecordError::Value { what: "origin", value: node })?,
+            u16::try_from(node - 1).map_err(|_| WireError::Value { what: "origin", value: node })?,
         )),
     };
     let mut exclude = Exclude::NONE;
     let excluded = wire.number("number of excluded nodes")?;
     if excluded > Exclude::MAX as u64 {
-        return Err(RecordError::Value { what: "number of excluded nodes", value: excluded });
+        return Err(WireError::Value { what: "number of excluded nodes", value: excluded });
     }
     for _ in 0..excluded {
         exclude = exclude.with(wire.node()?);
@@ -200,11 +200,11 @@ fn put_tape(out: &mut Vec<u8>, tape: &[Entry]) {
     }
 }
 
-fn tape(wire: &mut Wire<'_>) -> Result<Vec<Entry>, RecordError> {
+fn tape(wire: &mut Wire<'_>) -> Result<Vec<Entry>, WireError> {
     let entries = wire.number("length of the tape")?;
     // An entry has at least two bytes.
     if entries > wire.0.len() as u64 / 2 {
-        return Err(RecordError::Value { what: "length of the tape", value: entries });
+        return Err(WireError::Value { what: "length of the tape", value: entries });
     }
     let entry = |_| {
         let code = wire.byte("tape entry")?;
@@ -212,7 +212,7 @@ fn tape(wire: &mut Wire<'_>) -> Result<Vec<Entry>, RecordError> {
             return Ok(Entry::Visit(track(wire, code)?, wire.number("visit")?));
         }
         let read = Read::ALL.get(usize::from(code));
-        let read = read.ok_or(RecordError::Value { what: "tape entry", value: code.into() })?;
+        let read = read.ok_or(WireError::Value { what: "tape entry", value: code.into() })?;
         Ok(Entry::Read(*read, wire.number("value read")?))
     };
     (0..entries).map(entry).collect()
@@ -238,7 +238,7 @@ fn put_track(out: &mut Vec<u8>, track: Track) {
     index.into_iter().for_each(|index| put(out, index.into()));
 }
 
-fn track(wire: &mut Wire<'_>, code: u8) -> Result<Track, RecordError> {
+fn track(wire: &mut Wire<'_>, code: u8) -> Result<Track, WireError> {
     let route = if code & ROUTED == 0 { RouteId::DEFAULT } else { RouteId(wire.small("route")?) };
     let lane = match code & !ROUTED {
         VISITS => Lane::Turn,
@@ -246,7 +246,7 @@ fn track(wire: &mut Wire<'_>, code: u8) -> Result<Track, RecordError> {
         0x42 => Lane::Joiners,
         0x43 => Lane::Shard(wire.small("shard")?),
         0x44 => Lane::Own(wire.small("lane")?),
-        _ => return Err(RecordError::Value { what: "tape entry", value: code.into() }),
+        _ => return Err(WireError::Value { what: "tape entry", value: code.into() }),
     };
     Ok(Track { route, lane })
 }
@@ -295,7 +295,7 @@ fn put_changed(out: &mut Vec<u8>, changed: &Changed) {
     put(out, changed.node.0.into());
 }
 
-fn changed(wire: &mut Wire<'_>) -> Result<Changed, RecordError> {
+fn changed(wire: &mut Wire<'_>) -> Result<Changed, WireError> {
     let generation = wire.number("generation")?;
     let at = Time::from_nanos(wire.number("time")?);
     let change = match wire.byte("change")? {
@@ -313,7 +313,7 @@ fn changed(wire: &mut Wire<'_>) -> Result<Changed, RecordError> {
             Change::Cache(node, target, event)
         }
         5 => Change::Table(RouteId(wire.small("route")?), Arc::new(table(wire)?)),
-        change => return Err(RecordError::Value { what: "change", value: change.into() }),
+        change => return Err(WireError::Value { what: "change", value: change.into() }),
     };
     Ok(Changed { generation, at, change, tape: tape(wire)?, node: wire.node()? })
 }
@@ -331,27 +331,27 @@ pub(super) fn put_table(out: &mut Vec<u8>, table: &RouteTable) {
     }
 }
 
-pub(super) fn table(wire: &mut Wire<'_>) -> Result<RouteTable, RecordError> {
+pub(super) fn table(wire: &mut Wire<'_>) -> Result<RouteTable, WireError> {
     let nodes = wire.small("number of the table's nodes")?;
     let count = wire.number("number of targets")?;
     // A target has at least two bytes.
     if count > wire.0.len() as u64 / 2 {
-        return Err(RecordError::Value { what: "number of targets", value: count });
+        return Err(WireError::Value { what: "number of targets", value: count });
     }
     let mut target = 0_u64;
     let place = |_| {
         let step = wire.number("target")?;
-        target = target.checked_add(step).ok_or(RecordError::Value { what: "target", value: step })?;
+        target = target.checked_add(step).ok_or(WireError::Value { what: "target", value: step })?;
         let place = match wire.number("place")? {
             0 => Place::Core,
             node => Place::Node(
-                u16::try_from(node - 1).map_err(|_| RecordError::Value { what: "place", value: node })?,
+                u16::try_from(node - 1).map_err(|_| WireError::Value { what: "place", value: node })?,
             ),
         };
         Ok((TargetId(target), place))
     };
-    let places = (0..count).map(place).collect::<Result<Vec<_>, RecordError>>()?;
-    RouteTable::new(nodes, places).map_err(|_| RecordError::Value { what: "routing table", value: count })
+    let places = (0..count).map(place).collect::<Result<Vec<_>, WireError>>()?;
+    RouteTable::new(nodes, places).map_err(|_| WireError::Value { what: "routing table", value: count })
 }
 
 /// A bit for each number that is known, then those numbers.
@@ -367,16 +367,16 @@ fn put_report(out: &mut Vec<u8>, report: &LoadReport) {
     values().flatten().for_each(|value| put(out, value));
 }
 
-fn report(wire: &mut Wire<'_>) -> Result<LoadReport, RecordError> {
+fn report(wire: &mut Wire<'_>) -> Result<LoadReport, WireError> {
     /// The next number, if its bit says that it is there.
-    fn next<T: TryFrom<u64>>(wire: &mut Wire<'_>, bits: &mut u64) -> Result<Option<T>, RecordError> {
+    fn next<T: TryFrom<u64>>(wire: &mut Wire<'_>, bits: &mut u64) -> Result<Option<T>, WireError> {
         let there = *bits & 1 == 1;
         *bits >>= 1;
         there.then(|| wire.small("reported number")).transpose()
     }
     let mut bits = wire.number("reported numbers")?;
     if bits >> Signal::ALL.len() > 0 {
-        return Err(RecordError::Value { what: "set of reported numbers", value: bits });
+        return Err(WireError::Value { what: "set of reported numbers", value: bits });
     }
     let mut report = LoadReport {
         cpu_permille: next(wire, &mut bits)?,
@@ -402,7 +402,7 @@ pub(super) fn put_spec(out: &mut Vec<u8>, spec: &NodeSpec) {
     put(out, spec.groups.bits());
 }
 
-pub(super) fn spec(wire: &mut Wire<'_>) -> Result<NodeSpec, RecordError> {
+pub(super) fn spec(wire: &mut Wire<'_>) -> Result<NodeSpec, WireError> {
     let name = wire.text("node name")?.to_owned();
     Ok(NodeSpec {
         name,
@@ -412,9 +412,9 @@ pub(super) fn spec(wire: &mut Wire<'_>) -> Result<NodeSpec, RecordError> {
     })
 }
 
-fn weight(wire: &mut Wire<'_>) -> Result<Weight, RecordError> {
+fn weight(wire: &mut Wire<'_>) -> Result<Weight, WireError> {
     let milli: u32 = wire.small("weight")?;
-    Weight::from_milli(milli).ok_or(RecordError::Value { what: "weight", value: milli.into() })
+    Weight::from_milli(milli).ok_or(WireError::Value { what: "weight", value: milli.into() })
 }
 
 /// The place of a value in its list, of which no list has more than a byte can count.

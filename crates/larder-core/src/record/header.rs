@@ -2,10 +2,10 @@
 
 use super::frame::{put_spec, put_table, spec, table};
 use super::settings::{from_text, to_text};
-use super::wire::{Wire, put, put_bytes};
 use super::{FRAME_BYTES_MAX, MAGIC, RecordError, VERSION};
 use crate::dispatch::{Dispatcher, RouteSpec, Settings};
 use crate::nodes::{GroupId, NODES_LIMIT, NodeSpec};
+use crate::wire::{Wire, WireError, put, put_bytes};
 use std::sync::Arc;
 
 /// What a run started from.
@@ -35,7 +35,7 @@ impl Header {
         put(&mut body, self.nodes.len() as u64);
         self.nodes.iter().for_each(|spec| put_spec(&mut body, spec));
         if body.len() > FRAME_BYTES_MAX {
-            return Err(RecordError::TooLong(body.len() as u64));
+            return Err(WireError::TooLong(body.len() as u64).into());
         }
         let mut out = [&MAGIC[..], &[VERSION]].concat();
         put_bytes(&mut out, &body);
@@ -51,18 +51,18 @@ impl Header {
         let own = settings(&mut wire)?;
         let count = wire.number("number of routes")?;
         if count >= Dispatcher::ROUTES_MAX as u64 {
-            return Err(RecordError::Value { what: "number of routes", value: count });
+            return Err(WireError::Value { what: "number of routes", value: count }.into());
         }
         let route = |_| {
             let number: u8 = wire.small("group")?;
             let group = GroupId::new(number);
-            let group = group.ok_or(RecordError::Value { what: "group", value: number.into() })?;
+            let group = group.ok_or(WireError::Value { what: "group", value: number.into() })?;
             Ok(RouteSpec { group, settings: settings(&mut wire)? })
         };
         let routes = (0..count).map(route).collect::<Result<_, RecordError>>()?;
         let count = wire.number("number of nodes")?;
         if count > u64::from(NODES_LIMIT) {
-            return Err(RecordError::Value { what: "number of nodes", value: count });
+            return Err(WireError::Value { what: "number of nodes", value: count }.into());
         }
         let nodes = (0..count).map(|_| spec(&mut wire)).collect::<Result<_, _>>()?;
         wire.end()?;
@@ -88,7 +88,7 @@ fn settings(wire: &mut Wire<'_>) -> Result<Settings, RecordError> {
     let table = match wire.byte("routing table")? {
         0 => None,
         1 => Some(Arc::new(table(wire)?)),
-        other => return Err(RecordError::Value { what: "sign of a routing table", value: other.into() }),
+        other => return Err(WireError::Value { what: "sign of a routing table", value: other.into() }.into()),
     };
     Ok(Settings { table, ..settings })
 }

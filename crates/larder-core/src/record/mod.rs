@@ -20,11 +20,12 @@ mod frame;
 mod header;
 mod line;
 mod settings;
-mod wire;
 
 pub use frame::{End, Frame};
 pub use header::Header;
 pub use line::{changed_line, decided_line, first_visit};
+
+use crate::wire::WireError;
 
 /// The first bytes of a record.
 pub const MAGIC: [u8; 8] = *b"LARDEREC";
@@ -36,31 +37,9 @@ pub const FRAME_BYTES_MAX: usize = 1 << 26;
 /// Why bytes are no record. Fault of whoever made or damaged them; a retry does not help.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
-    /// A frame ends in the middle of a value.
-    #[error("it ends in the middle of {0}")]
-    Short(&'static str),
-    /// A value that means nothing.
-    #[error("{value} is no {what}")]
-    Value {
-        /// What it should be.
-        what: &'static str,
-        /// What it is.
-        value: u64,
-    },
-    /// A text that means nothing.
-    #[error("'{text}' is no {what}")]
-    Text {
-        /// What it should be.
-        what: &'static str,
-        /// How it begins.
-        text: String,
-    },
-    /// Bytes are left over.
-    #[error("{0} bytes are left over")]
-    Left(usize),
-    /// It is longer than [`FRAME_BYTES_MAX`].
-    #[error("{0} bytes are more than a frame may have")]
-    TooLong(u64),
+    /// Bytes that mean nothing.
+    #[error(transparent)]
+    Wire(#[from] WireError),
     /// The settings are of a policy or kind that a record cannot hold.
     #[error("these settings cannot be recorded: {0}")]
     Settings(&'static str),

@@ -11,6 +11,7 @@ use crate::policy::UtilBy;
 use crate::policy::hacc::{Level, SignalWeight};
 use crate::policy::lard_cost::MissCost;
 use crate::policy::thresholds::{HighRule, LowRule, Training};
+use crate::wire::WireError;
 use core::fmt::Write as _;
 use core::time::Duration;
 
@@ -292,7 +293,7 @@ pub(super) fn to_text(settings: &Settings) -> Result<String, RecordError> {
 pub(super) fn from_text(text: &str) -> Result<Settings, RecordError> {
     let mut settings = Settings::default();
     for line in text.lines() {
-        let bad = || RecordError::Text { what: "setting", text: line.chars().take(60).collect() };
+        let bad = || WireError::Text { what: "setting", text: line.chars().take(60).collect() };
         let (name, value) = line.split_once(' ').ok_or_else(bad)?;
         if name == "policy" {
             settings.policy = value.parse().map_err(|_| bad())?;

@@ -214,9 +214,9 @@ fn lines_have_seven_fields() {
 
 #[test]
 fn damage_is_named() {
-    assert_eq!(Frame::decode(&[]), Err(RecordError::Short("kind of frame")));
-    assert_eq!(Frame::decode(&[7]), Err(RecordError::Value { what: "kind of frame", value: 7 }));
-    assert_eq!(Frame::decode(&[2, 0, 5, 0]), Err(RecordError::Left(1)));
+    assert_eq!(Frame::decode(&[]), Err(WireError::Short("kind of frame")));
+    assert_eq!(Frame::decode(&[7]), Err(WireError::Value { what: "kind of frame", value: 7 }));
+    assert_eq!(Frame::decode(&[2, 0, 5, 0]), Err(WireError::Left(1)));
     let endless = [&[2, 0][..], &[0xFF; 12]].concat();
-    assert!(matches!(Frame::decode(&endless), Err(RecordError::Value { what: "number of frames", .. })));
+    assert!(matches!(Frame::decode(&endless), Err(WireError::Value { what: "number of frames", .. })));
 }

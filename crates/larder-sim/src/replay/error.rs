@@ -1,5 +1,6 @@
 //! Why a record cannot be replayed.
 
+use larder_core::WireError;
 use larder_core::dispatch::{RedoError, SettingsError};
 use larder_core::record::RecordError;
 use larder_core::tape::Track;
@@ -47,7 +48,7 @@ pub enum Trouble {
     NoEnd,
     /// Its bytes are no frame.
     #[error(transparent)]
-    Bytes(#[from] RecordError),
+    Bytes(#[from] WireError),
     /// It cannot be made anew.
     #[error(transparent)]
     Redo(#[from] RedoError),

@@ -1,7 +1,8 @@
 //! A record as a stream of frames.
 
 use super::error::{ReplayError, Trouble};
-use larder_core::record::{FRAME_BYTES_MAX, Frame, Header, MAGIC, RecordError, VERSION};
+use larder_core::WireError;
+use larder_core::record::{FRAME_BYTES_MAX, Frame, Header, MAGIC, VERSION};
 use std::io::{BufRead, ErrorKind, Read};
 
 /// The frames of a record, one after the other.
@@ -31,7 +32,7 @@ impl<R: BufRead> Frames<R> {
         }
         let mut frames = Self { input, bytes: Vec::new(), number: 0 };
         if !frames.fill()? {
-            return Err(ReplayError::Header(RecordError::Short("header")));
+            return Err(ReplayError::Header(WireError::Short("header").into()));
         }
         let header = Header::decode(&frames.bytes).map_err(ReplayError::Header)?;
         Ok((frames, header))
@@ -83,6 +84,6 @@ impl<R: BufRead> Frames<R> {
                 return if read as u64 == length { Ok(true) } else { self.fail(Trouble::NoEnd) };
             }
         }
-        self.fail(Trouble::Bytes(RecordError::TooLong(length)))
+        self.fail(Trouble::Bytes(WireError::TooLong(length)))
     }
 }

@@ -1,0 +1,120 @@
+//! A bounded table of targets that forgets those not used lately.
+//!
+//! It forgets by the clock method (second chance), the usual stand-in for LRU: a hand goes round the entries, clears the
+//! *used* mark where it is set, and forgets the first entry that was not used since it last passed. A new target starts
+//! without the mark, so one that is asked for once goes first. A use writes nothing once the mark is set: no list to keep in
+//! order, and a hot target's entry stays in every processor's cache. A sweep looks at no more than [`SWEEP`] buckets; if all
+//! targets there were in use, the first of them goes.
+
+use crate::id::TargetId;
+use hashbrown::HashTable;
+
+/// Buckets that the hand passes at most to forget one target, unless all of them are empty.
+pub(crate) const SWEEP: usize = 128;
+
+/// An entry of the table.
+pub(crate) trait Entry {
+    /// Whose entry it is.
+    fn target(&self) -> TargetId;
+    /// Whether it was used since the hand last passed.
+    fn used(&mut self) -> &mut bool;
+}
+
+/// The table.
+#[derive(Debug)]
+pub(crate) struct ClockTable<E> {
+    table: HashTable<E>,
+    hand: usize,
+    targets_max: usize,
+}
+
+/// An entry found: valid until another target is touched or removed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slot(usize);
+
+impl<E: Entry> ClockTable<E> {
+    /// An empty table of at most `targets_max` targets, at least 1.
+    pub(crate) fn new(targets_max: usize) -> Self {
+        Self { table: HashTable::new(), hand: 0, targets_max }
+    }
+
+    /// The entry of a target, without counting as a use.
+    #[inline]
+    pub(crate) fn find(&self, target: TargetId) -> Option<Slot> {
+        self.table.find_bucket_index(target.0, |entry| entry.target() == target).map(Slot)
+    }
+
+    /// The entry of a target, used now; made if there was none, in place of one not used lately where the table is full.
+    /// Returns what was forgotten for it.
+    #[inline]
+    pub(crate) fn touch(&mut self, target: TargetId, make: impl FnOnce() -> E) -> (Slot, Option<E>) {
+        if let Some(slot) = self.find(target) {
+            let used = self.get_mut(slot).used();
+            if !*used {
+                *used = true;
+            }
+            return (slot, None);
+        }
+        let forgotten = if self.table.len() >= self.targets_max { self.forget_one() } else { None };
+        let made = self.table.insert_unique(target.0, make(), |entry| entry.target().0);
+        (Slot(made.bucket_index()), forgotten)
+    }
+
+    /// An entry.
+    #[inline]
+    pub(crate) fn get(&self, slot: Slot) -> &E {
+        self.table.get_bucket(slot.0).expect("a slot is used before its table changes")
+    }
+
+    /// An entry, to be changed in all but its target.
+    #[inline]
+    pub(crate) fn get_mut(&mut self, slot: Slot) -> &mut E {
+        self.table.get_bucket_mut(slot.0).expect("a slot is used before its table changes")
+    }
+
+    /// Targets in the table.
+    pub(crate) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Forgets the target at which the hand stops.
+    fn forget_one(&mut self) -> Option<E> {
+        let buckets = self.table.num_buckets();
+        let mut fallback = None;
+        for step in 0..buckets {
+            let at = (self.hand + step) % buckets;
+            let Some(entry) = self.table.get_bucket_mut(at) else { continue };
+            if *entry.used() {
+                *entry.used() = false;
+                fallback = fallback.or(Some(at));
+            } else {
+                fallback = Some(at);
+                break;
+            }
+            if step >= SWEEP {
+                break;
+            }
+        }
+        let at = fallback?;
+        self.hand = (at + 1) % buckets;
+        let forgotten = self.table.get_bucket_entry(at).ok().map(|found| found.remove().0);
+        // Removals leave marks in the table that use up its room. Where they have used up all of it, the table is
+        // laid anew at its size; left alone it would double.
+        if self.table.capacity() == self.table.len() {
+            let mut fresh = HashTable::with_capacity(self.table.len() + 1);
+            for entry in self.table.drain() {
+                fresh.insert_unique(entry.target().0, entry, |entry| entry.target().0);
+            }
+            self.table = fresh;
+        }
+        forgotten
+    }
+}
+
+#[cfg(test)]
+impl<E> ClockTable<E> {
+    /// Buckets that take memory.
+    pub(crate) fn buckets(&self) -> usize {
+        self.table.num_buckets()
+    }
+}
