@@ -72,6 +72,18 @@ impl<E: Entry> ClockTable<E> {
         self.table.get_bucket_mut(slot.0).expect("a slot is used before its table changes")
     }
 
+    /// Forgets a target.
+    pub(crate) fn remove(&mut self, target: TargetId) {
+        if let Ok(found) = self.table.find_entry(target.0, |entry| entry.target() == target) {
+            found.remove();
+        }
+    }
+
+    /// All entries, to be changed in all but their targets, in no order that means anything.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut E> {
+        self.table.iter_mut()
+    }
+
     /// Targets in the table.
     pub(crate) fn len(&self) -> usize {
         self.table.len()

@@ -15,6 +15,7 @@ pub mod dispatch;
 pub mod id;
 pub mod lateral;
 pub mod nodes;
+pub mod peers;
 pub mod policy;
 pub mod record;
 pub mod rules;

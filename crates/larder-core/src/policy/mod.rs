@@ -29,7 +29,7 @@ mod peak_ewma;
 mod random;
 mod rendezvous;
 mod rr;
-mod set;
+pub(crate) mod set;
 mod static_partition;
 pub mod table;
 pub mod targets;

@@ -9,12 +9,12 @@ const NONE: u16 = u16::MAX;
 
 /// Up to four members in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Small([u16; 4]);
+pub(crate) struct Small([u16; 4]);
 
 impl Small {
-    pub(super) const EMPTY: Self = Self([NONE; 4]);
+    pub(crate) const EMPTY: Self = Self([NONE; 4]);
 
-    pub(super) fn from_slice(members: &[NodeId]) -> Option<Self> {
+    pub(crate) fn from_slice(members: &[NodeId]) -> Option<Self> {
         let mut set = Self::EMPTY;
         if members.len() > set.0.len() {
             return None;
@@ -25,12 +25,12 @@ impl Small {
         Some(set)
     }
 
-    pub(super) fn iter(self) -> impl Iterator<Item = NodeId> {
+    pub(crate) fn iter(self) -> impl Iterator<Item = NodeId> {
         self.0.into_iter().take_while(|member| *member != NONE).map(NodeId)
     }
 
     /// The only member, if there is just one.
-    pub(super) fn single(self) -> Option<NodeId> {
+    pub(crate) fn single(self) -> Option<NodeId> {
         (self.0[0] != NONE && self.0[1] == NONE).then_some(NodeId(self.0[0]))
     }
 }

@@ -1,0 +1,242 @@
+use super::*;
+use crate::peers::{Change, LOG_MAX};
+
+const ME: NodeId = NodeId(0);
+const A: NodeId = NodeId(1);
+const B: NodeId = NodeId(2);
+const X: TargetId = TargetId(7);
+
+fn always() -> PressSettings {
+    let sharing = SharingSettings { on_permille: 0, off_permille: 0, window: 1_000 };
+    PressSettings { overload: 10, sharing, ..PressSettings::default() }
+}
+
+fn ms(ms: u64) -> Time {
+    Time::from_millis(ms)
+}
+
+/// A node with two peers, who have told their loads.
+fn node(loads: [u32; 2]) -> Press {
+    let mut node = Press::new(ME, 1, always());
+    for (peer, load) in [A, B].into_iter().zip(loads) {
+        node.joined(Time::ZERO, peer, &mut Vec::new());
+        hear_load(&mut node, Time::ZERO, peer, load, 0);
+    }
+    node
+}
+
+fn hear_load(node: &mut Press, now: Time, from: NodeId, load: u32, changes: u64) -> Vec<Outgoing> {
+    let mut out = Vec::new();
+    node.hear(now, from, Message::Load { epoch: 1, load, sharing: true, changes }, &mut out);
+    out
+}
+
+fn has(node: &mut Press, from: NodeId, first: u64, target: TargetId, cached: bool) {
+    let message = Message::Changes { epoch: 1, first, items: vec![Change { target, cached }] };
+    node.hear(Time::ZERO, from, message, &mut Vec::new());
+}
+
+fn begin(node: &mut Press, count: u32) {
+    (0..count).for_each(|_| node.begun(Time::ZERO, &mut Vec::new()));
+}
+
+fn decided(node: &mut Press) -> (NodeId, Why) {
+    let verdict = node.decide(Time::ZERO, X, Some(Bytes(1_000)));
+    (verdict.node, verdict.why)
+}
+
+#[test]
+fn the_first_request_for_a_target_is_served_where_it_arrives() {
+    assert_eq!(decided(&mut node([0, 0])), (ME, Why::First));
+}
+
+#[test]
+fn a_target_is_served_where_it_is() {
+    let mut node = node([3, 5]);
+    has(&mut node, B, 1, X, true);
+    assert_eq!(decided(&mut node), (B, Why::Peer));
+    has(&mut node, A, 1, X, true);
+    assert_eq!(decided(&mut node), (A, Why::Peer));
+    node.noted(Time::ZERO, X, true, &mut Vec::new());
+    assert_eq!(decided(&mut node), (ME, Why::Here));
+    node.noted(Time::ZERO, X, false, &mut Vec::new());
+    has(&mut node, A, 2, X, false);
+    has(&mut node, B, 2, X, false);
+    assert_eq!(decided(&mut node), (ME, Why::First));
+}
+
+#[test]
+fn overload_adds_servers() {
+    let mut node = node([9, 11]);
+    has(&mut node, B, 1, X, true);
+    assert_eq!(decided(&mut node), (ME, Why::Relief), "this node has room");
+    begin(&mut node, 10);
+    assert_eq!(decided(&mut node), (A, Why::Spread), "another node has room");
+    assert_eq!(node.servers(X), [A, B]);
+    assert_eq!(decided(&mut node), (A, Why::Peer), "which is a server now");
+    assert_eq!(decided(&mut node).1, Why::Crowded, "what was sent to it counts");
+}
+
+#[test]
+fn equally_loaded_servers_take_turns_as_they_are_sent_to() {
+    let mut node = node([0, 0]);
+    has(&mut node, A, 1, X, true);
+    has(&mut node, B, 1, X, true);
+    let mut counts = [0; 3];
+    (0..8).for_each(|_| counts[decided(&mut node).0.index()] += 1);
+    assert_eq!(counts, [0, 4, 4]);
+}
+
+#[test]
+fn large_targets_are_served_where_they_are_asked_for() {
+    let mut node = node([0, 0]);
+    has(&mut node, A, 1, X, true);
+    let verdict = node.decide(Time::ZERO, X, Some(Bytes::kib(128)));
+    assert_eq!(verdict, Verdict { node: ME, why: Why::Large, keep: false });
+    assert_eq!(node.decide(Time::ZERO, X, None).node, A);
+}
+
+#[test]
+fn a_load_is_told_by_steps_and_as_a_sign_of_life() {
+    let mut node = node([0, 0]);
+    let mut out = Vec::new();
+    node.tick(Time::ZERO, &mut out);
+    out.clear();
+    let told = |out: &[Outgoing]| out.iter().map(|sent| sent.message.clone()).collect::<Vec<_>>();
+    let load = |load| Message::Load { epoch: 1, load, sharing: true, changes: 0 };
+    (0..9).for_each(|_| node.begun(ms(1), &mut out));
+    assert_eq!(told(&out), [load(4), load(8)]);
+    out.clear();
+    (0..5).for_each(|_| node.ended(ms(2), &mut out));
+    assert_eq!(told(&out), [load(4)]);
+    out.clear();
+    assert_eq!(node.due(), ms(1_002));
+    node.tick(ms(1_002), &mut out);
+    assert_eq!(told(&out), [load(4)]);
+    assert!(out.iter().all(|sent| sent.to == To::All));
+}
+
+#[test]
+fn changes_are_gathered() {
+    let mut node = node([0, 0]);
+    let mut out = Vec::new();
+    for target in 0..3 {
+        node.noted(ms(5), TargetId(target), true, &mut out);
+    }
+    assert!(out.is_empty());
+    assert!(node.due() <= ms(25));
+    node.tick(ms(25), &mut out);
+    let changes = |out: &[Outgoing]| {
+        let items = |sent: &Outgoing| match &sent.message {
+            Message::Changes { first, items, .. } => Some((*first, items.len())),
+            _ => None,
+        };
+        out.iter().filter_map(items).collect::<Vec<_>>()
+    };
+    assert_eq!(changes(&out), [(1, 3)]);
+    out.clear();
+    (10..10 + UNTOLD_MAX).for_each(|target| node.noted(ms(30), TargetId(target), true, &mut out));
+    assert_eq!(changes(&out), [(4, 64)], "before their time");
+}
+
+#[test]
+fn a_server_that_is_silent_is_no_worse_than_an_overloaded_one() {
+    let mut node = node([9, 0]);
+    has(&mut node, A, 1, X, true);
+    has(&mut node, B, 1, X, true);
+    hear_load(&mut node, ms(3_500), A, 9, 1);
+    let at = |node: &mut Press| node.decide(ms(3_600), X, None).node;
+    assert_eq!(at(&mut node), A, "B's load is unknown");
+    hear_load(&mut node, ms(3_500), A, 11, 1);
+    assert_eq!(at(&mut node), B);
+}
+
+#[test]
+fn a_node_of_unknown_load_is_never_made_a_server() {
+    let mut node = node([11, 0]);
+    has(&mut node, A, 1, X, true);
+    begin(&mut node, 10);
+    hear_load(&mut node, ms(3_500), A, 11, 1);
+    assert_eq!(node.decide(ms(3_500), X, None).why, Why::Crowded);
+    hear_load(&mut node, ms(3_500), B, 0, 0);
+    assert_eq!(node.decide(ms(3_500), X, None).node, B);
+}
+
+#[test]
+fn one_that_does_not_answer_is_shunned_until_it_is_heard() {
+    let mut node = node([0, 0]);
+    has(&mut node, A, 1, X, true);
+    assert_eq!(decided(&mut node), (A, Why::Peer));
+    assert_eq!(node.unanswered(A, X), Verdict { node: ME, why: Why::Unanswered, keep: true });
+    assert_eq!(decided(&mut node), (ME, Why::First));
+    hear_load(&mut node, Time::ZERO, A, 0, 1);
+    assert_eq!(decided(&mut node), (A, Why::Peer));
+}
+
+#[test]
+fn who_leaves_takes_his_targets_along() {
+    let mut node = node([0, 0]);
+    has(&mut node, A, 1, X, true);
+    node.left(A);
+    assert_eq!(decided(&mut node), (ME, Why::First));
+    node.joined(Time::ZERO, A, &mut Vec::new());
+    hear_load(&mut node, Time::ZERO, A, 0, 0);
+    assert_eq!(decided(&mut node), (ME, Why::First));
+}
+
+#[test]
+fn an_assumed_server_is_forgotten_without_its_word() {
+    let mut node = node([0, 11]);
+    has(&mut node, B, 1, X, true);
+    begin(&mut node, 10);
+    assert_eq!(decided(&mut node), (A, Why::Spread));
+    node.tick(ms(4_999), &mut Vec::new());
+    assert_eq!(node.servers(X), [A, B]);
+    node.tick(ms(5_000), &mut Vec::new());
+    assert_eq!(node.servers(X), [B]);
+    assert_eq!(decided(&mut node), (A, Why::Spread));
+    node.not_kept(A, X);
+    assert_eq!(node.servers(X), [B]);
+}
+
+#[test]
+fn by_itself_a_node_says_nothing_until_it_takes_part() {
+    let sharing = SharingSettings { window: 100, ..SharingSettings::default() };
+    let mut node = Press::new(ME, 1, PressSettings { memory: Bytes(100), sharing, ..always() });
+    let mut out = Vec::new();
+    node.joined(Time::ZERO, A, &mut out);
+    node.begun(Time::ZERO, &mut out);
+    (0..50).for_each(|at| node.noted(Time::ZERO, TargetId(at), true, &mut out));
+    node.tick(ms(10_000), &mut out);
+    assert!(out.is_empty() && node.due() == Time::MAX);
+    assert_eq!(decided(&mut node), (ME, Why::Alone));
+    (0..100).for_each(|at| node.served(ms(1), TargetId(at), Bytes(10), true, &mut out));
+    let load = Message::Load { epoch: 1, load: 1, sharing: true, changes: 50 };
+    assert_eq!(out, [Outgoing { to: To::All, message: load }]);
+    assert!(node.shares());
+}
+
+/// Two nodes that hear one another: what one has the other comes to know, from its log or from its list.
+#[test]
+fn what_was_missed_is_asked_for() {
+    for missed in [10, LOG_MAX as u64 + 5_000] {
+        let (mut a, mut b) = (Press::new(A, 3, always()), Press::new(B, 4, always()));
+        (0..missed).for_each(|at| a.noted(Time::ZERO, TargetId(at), true, &mut Vec::new()));
+        a.tick(ms(100), &mut Vec::new());
+        let mut now = ms(100);
+        let (mut to_a, mut to_b) = (Vec::new(), Vec::new());
+        a.joined(now, B, &mut to_b);
+        b.joined(now, A, &mut to_a);
+        for _ in 0..100 {
+            now += Duration::from_millis(10);
+            let (heard_by_a, heard_by_b) = (core::mem::take(&mut to_a), core::mem::take(&mut to_b));
+            heard_by_a.into_iter().for_each(|sent: Outgoing| a.hear(now, B, sent.message, &mut to_b));
+            heard_by_b.into_iter().for_each(|sent: Outgoing| b.hear(now, A, sent.message, &mut to_a));
+            a.tick(now, &mut to_b);
+            b.tick(now, &mut to_a);
+        }
+        assert!(b.knows(A), "{missed}");
+        assert_eq!(b.sizes().0 as u64, missed);
+        assert_eq!(b.servers(TargetId(missed - 1)), [A]);
+    }
+}
