@@ -49,7 +49,7 @@ impl Edge {
         };
         let Some(held) = holding.take(key, Some(generation)) else { return };
         let (id, arrived) = self.peers.begin_move(node, key);
-        let forwarded = self.forward_to(shared, key, started, text, Some(id));
+        let forwarded = self.forward_to(shared, (key, id), started, text);
         drop(holding);
         if let Err(started) = forwarded {
             self.peers.end_move(id);
@@ -77,7 +77,7 @@ impl Edge {
                     edge.counts.delivered(Delivery { mechanism: Mechanism::Repair, why: Why::Repair });
                 }
                 // It has answered, and the connection has ended since.
-                Ok(Ok(Arrived::Refused(_))) if edge.is_answered(key) => {
+                Ok(Ok(Arrived::Refused(_))) if edge.is_answered(key, id) => {
                     edge.gone(&shared, key, id, End::Closed);
                 }
                 Ok(Ok(Arrived::Refused(why))) => {
@@ -109,25 +109,28 @@ impl Edge {
         state.encode().ok().map(|frame| (frame, complete))
     }
 
-    /// Whether the client has acknowledged anything of a reply.
-    fn is_answered(&self, key: FlowKey) -> bool {
-        self.fabric.flow(key).is_some_and(|flow| flow.flags & flow_flag::ACKED != 0)
+    /// Whether the client of a connection on its way has acknowledged anything of a reply.
+    pub(super) fn is_answered(&self, key: FlowKey, id: u64) -> bool {
+        let Some(flow) = self.fabric.flow(key) else { return false };
+        let mut table = lock(&self.table);
+        let Some(handed) = table.get_mut(key).filter(|handed| handed.is_move(id)) else { return false };
+        // Where the plane did not see the handshake, only the socket knows where the reply began.
+        let beyond = |first_ack| flow.packets > 0 && flow.last_ack != first_ack;
+        handed.first_ack.map_or(flow.flags & flow_flag::ACKED != 0, beyond)
     }
 
     /// This host's own stack gets a connection after all, unless it has ended meanwhile: then another one may have its
     /// addresses.
     fn stays(&self, shared: &Shared, key: FlowKey, id: u64, held: &Held) {
-        let handed = lock(&self.table).take_if(key, |handed| handed.on_its_way == Some(id));
-        if let Some(Handed { lease, request, decision, .. }) = handed {
+        if let Some(Handed { lease, request, decision, .. }) = self.take_moving(key, id) {
             let started = Started { lease, request, decision };
             self.accept_held(shared, key, held, Delivery::relay(Why::Failed), Some(Ok(started)));
         }
     }
 
     /// The client of a connection is told that it is gone, unless it has ended meanwhile.
-    fn gone(&self, shared: &Shared, key: FlowKey, id: u64, end: End) {
-        let handed = lock(&self.table).take_if(key, |handed| handed.on_its_way == Some(id));
-        if let Some(handed) = handed {
+    pub(super) fn gone(&self, shared: &Shared, key: FlowKey, id: u64, end: End) {
+        if let Some(handed) = self.take_moving(key, id) {
             let _ = self.fabric.reset_client(key);
             let account = self.account(key);
             self.finish(shared, key, handed, end, account);

@@ -2,6 +2,8 @@
 
 use super::edge::{Edge, lock};
 use super::fabric::Way;
+pub(crate) use super::moves::Arrived;
+use super::moves::{Moves, Moving};
 use crate::node::Ending;
 use crate::switch::Shared;
 use larder_core::{NodeId, NodeState, Time};
@@ -11,7 +13,7 @@ use larder_handoff::channel::client::{ChannelState, Event, NodeChannel, Peer, Se
 use larder_handoff::channel::identity::{Identity, PublicKey};
 use larder_handoff::channel::message::{Accepted, FromNode, Hello, Keys, Live, ToNode, Welcome};
 use larder_handoff::guard::Tunnel;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -95,24 +97,6 @@ pub(super) struct Left {
     pub(super) silent: Option<Time>,
 }
 
-/// What became of a socket on its way to a node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Arrived {
-    /// The node has it.
-    Restored,
-    /// The node has not, and never will.
-    Refused(String),
-}
-
-#[derive(Debug)]
-struct Moving {
-    node: NodeId,
-    key: FlowKey,
-    /// How often the node had been asked for all its connections when this one was sent; `None` before.
-    sent: Option<u64>,
-    answer: oneshot::Sender<Arrived>,
-}
-
 /// All nodes.
 #[derive(Debug)]
 pub(crate) struct Peers {
@@ -120,7 +104,7 @@ pub(crate) struct Peers {
     identity: Option<Identity>,
     sink: mpsc::Sender<Event>,
     hello: Mutex<Hello>,
-    moving: Mutex<HashMap<u64, Moving>>,
+    moving: Mutex<Moves>,
     next_move: AtomicU64,
     /// As [`Slot::opened_seen`], of all nodes.
     opened_seen: AtomicU32,
@@ -309,17 +293,17 @@ impl Peers {
 
     /// How many are on their way.
     pub(super) fn moves(&self) -> usize {
-        lock(&self.moving).len()
+        lock(&self.moving).by_id.len()
     }
 
     /// Sends the message that moves a socket.
     pub(crate) fn send_move(&self, id: u64, message: &ToNode) -> Result<(), SendError> {
-        let node = lock(&self.moving).get(&id).map(|moving| moving.node).ok_or(SendError::Down)?;
+        let node = lock(&self.moving).by_id.get(&id).map(|moving| moving.node).ok_or(SendError::Down)?;
         let slot = self.slot(node).ok_or(SendError::Down)?;
         let channel = lock(&slot.channel);
         let asked = slot.asked.load(Relaxed);
         // Noted first: the answer may come at once.
-        if let Some(moving) = lock(&self.moving).get_mut(&id) {
+        if let Some(moving) = lock(&self.moving).by_id.get_mut(&id) {
             moving.sent = Some(asked);
         }
         channel.as_ref().ok_or(SendError::Down)?.send(message)
@@ -336,25 +320,25 @@ impl Peers {
 
     /// Whether a connection is on its way to a node.
     pub(super) fn is_moving(&self, key: FlowKey) -> bool {
-        lock(&self.moving).values().any(|moving| moving.key == key)
+        lock(&self.moving).by_key.contains_key(&key)
     }
 
     /// What is on its way to a dead node is lost.
     pub(crate) fn give_up_moves(&self, node: NodeId) {
         // Dropping the sender says that nothing will be heard.
-        lock(&self.moving).retain(|_, moving| moving.node != node);
+        lock(&self.moving).take_all(|moving| moving.node == node);
     }
 
     /// The answer is waited for no more.
     pub(crate) fn end_move(&self, id: u64) {
-        lock(&self.moving).remove(&id);
+        lock(&self.moving).remove(id);
     }
 
     fn answer(&self, node: NodeId, id: u64, arrived: Arrived) {
         let mut moving = lock(&self.moving);
         // A number is only good from the node it was given to.
-        if moving.get(&id).is_some_and(|moving| moving.node == node)
-            && let Some(moving) = moving.remove(&id)
+        if moving.by_id.get(&id).is_some_and(|moving| moving.node == node)
+            && let Some(moving) = moving.remove(id)
         {
             // Nobody waits for it if the client has gone.
             let _ = moving.answer.send(arrived);
@@ -365,19 +349,15 @@ impl Peers {
     /// them never arrived: those are returned. What was sent later may still be on its way.
     fn resolve(&self, node: NodeId, asked: u64, live: &HashSet<FlowKey>) -> Vec<FlowKey> {
         let mut refused = Vec::new();
-        let mut moving = lock(&self.moving);
         let told = |m: &Moving| m.node == node && m.sent.is_some_and(|sent| sent < asked);
-        let ids: Vec<u64> = moving.iter().filter(|(_, m)| told(m)).map(|(id, _)| *id).collect();
-        for id in ids {
-            if let Some(Moving { key, answer, .. }) = moving.remove(&id) {
-                let arrived = if live.contains(&key) {
-                    Arrived::Restored
-                } else {
-                    refused.push(key);
-                    Arrived::Refused("the node does not know the connection".to_owned())
-                };
-                let _ = answer.send(arrived);
-            }
+        for Moving { key, answer, .. } in lock(&self.moving).take_all(told) {
+            let arrived = if live.contains(&key) {
+                Arrived::Restored
+            } else {
+                refused.push(key);
+                Arrived::Refused("the node does not know the connection".to_owned())
+            };
+            let _ = answer.send(arrived);
         }
         refused
     }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::handoff::keyring::Keyring;
 use crate::handoff::run::Ears;
-use larder_handoff::channel::client::{Event, What};
+use larder_handoff::channel::client::What;
 use larder_handoff::channel::message::{Accepted, Welcome};
 
 /// A node may refuse what it was told and take the next.
