@@ -377,6 +377,48 @@ fn implausible_numbers_are_not_noted() {
     });
 }
 
+/// A connection that was with another front-end for 100 MB is known again once its client has gone on from there for a
+/// second. What somebody forges while the client speaks is not believed, nor a forged end.
+#[test]
+fn numbers_that_a_client_goes_on_from_are_believed() {
+    everywhere(all_on(), |bench| {
+        to_node(bench);
+        bench.run(&data(bench, 0, b"12345").frame()).sent();
+        let far = |more: u32, flags| {
+            let mut packet = data(bench, (100 << 20) + more, b"x").flags(flags);
+            packet.ack = packet.ack.wrapping_add((100 << 20) + more);
+            packet
+        };
+        let noted =
+            || bench.plane.flow(bench.key()).map(|flow| (flow.last_seq, flow.last_ack)).expect("the flow");
+        let wait = || std::thread::sleep(std::time::Duration::from_millis(1_050));
+        let before = noted();
+        for more in [0, 1] {
+            is_forwarded(&bench.run(&far(more, ACK).frame()).sent(), &far(more, ACK));
+        }
+        assert_eq!(noted(), before, "not at once");
+        wait();
+        bench.run(&data(bench, 5, b"6").frame()).sent();
+        let spoken = noted();
+        bench.run(&far(2, ACK).frame()).sent();
+        assert_eq!(noted(), spoken, "the client has gone on where it was");
+        wait();
+        bench.run(&far(3, ACK | FIN).frame()).sent();
+        assert_eq!(noted(), spoken, "an end is not believed");
+        bench.run(&far(4, ACK).frame()).sent();
+        let last = far(4, ACK);
+        assert_eq!(noted(), (last.seq.wrapping_add(1), last.ack));
+        let flow = bench.plane.flow(bench.key()).expect("the flow");
+        assert_eq!(
+            (flow.flags & flow_flag::CLIENT_FIN, flow.flags & flow_flag::ACKED),
+            (0, flow_flag::ACKED)
+        );
+        // From here on it is as any other.
+        bench.run(&far(5, ACK | FIN).frame()).sent();
+        assert_ne!(bench.plane.flow(bench.key()).expect("the flow").flags & flow_flag::CLIENT_FIN, 0);
+    });
+}
+
 /// Samples of later requests leave room in the ring for first packets.
 #[test]
 fn samples_do_not_crowd_out_first_packets() {
