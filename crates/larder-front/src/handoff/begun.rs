@@ -19,6 +19,15 @@ use larder_handoff::plane::is_undamaged;
 use larder_handoff::repair::Checkpoint;
 use std::sync::Arc;
 
+/// The state that a socket of a held connection would have.
+struct State {
+    frame: Vec<u8>,
+    /// The number of the client's first byte.
+    first_seq: u32,
+    /// All that is held is in it.
+    complete: bool,
+}
+
 impl Edge {
     /// Gives a held connection to the node that was decided on.
     pub(super) fn give_state(
@@ -50,6 +59,9 @@ impl Edge {
         let Some(held) = holding.take(key, Some(generation)) else { return };
         let (id, arrived) = self.peers.begin_move(node, key);
         let forwarded = self.forward_to(shared, (key, id), started, text);
+        if let Some(handed) = lock(&self.table).get_mut(key).filter(|handed| handed.is_move(id)) {
+            handed.first_seq = Some(state.first_seq);
+        }
         drop(holding);
         if let Err(started) = forwarded {
             self.peers.end_move(id);
@@ -58,7 +70,8 @@ impl Edge {
         let message = ToNode::Handoff(Handoff {
             id,
             connection: key.into(),
-            checkpoint: Blob(state.0),
+            first_seq: state.first_seq,
+            checkpoint: Blob(state.frame),
             request: Blob(Vec::new()),
         });
         if let Err(error) = self.peers.send_move(id, &message) {
@@ -66,7 +79,7 @@ impl Edge {
             tracing::debug!(%error, %key, "a connection's state could not be sent to its node");
             return self.stays(shared, key, id, &held);
         }
-        if !state.1 {
+        if !state.complete {
             // An end of the client's, or what came before its time: it waits at the node.
             held.packets().iter().for_each(|packet| self.counts.sent(&self.fabric.forward(node, packet)));
         }
@@ -94,8 +107,8 @@ impl Edge {
         });
     }
 
-    /// The state of a held connection, and whether all that is held is in it.
-    fn state(&self, key: FlowKey, held: &Held, tag: u8) -> Option<(Vec<u8>, bool)> {
+    /// The state of a held connection.
+    fn state(&self, key: FlowKey, held: &Held, tag: u8) -> Option<State> {
         // What was damaged on its way must not become the client's word: nobody looks at its checksum any more.
         if !held.packets().iter().all(|packet| is_undamaged(packet)) {
             return None;
@@ -106,7 +119,8 @@ impl Edge {
         // What it says of the client comes from the packet that proved its cookie.
         let first = held.packets().first()?;
         let state = Checkpoint::begun(first, (server, key.client), received, tag)?;
-        state.encode().ok().map(|frame| (frame, complete))
+        let first_seq = state.unread_seq();
+        state.encode().ok().map(|frame| State { frame, first_seq, complete })
     }
 
     /// Whether the client of a connection on its way has acknowledged anything of a reply.

@@ -65,13 +65,13 @@ impl Edge {
             self.peers.end_move(id);
             return stays(socket, started);
         }
-        let frame = match freeze(&socket, &self.config.mends) {
-            Ok((frame, first_ack)) => {
+        let frozen = match freeze(&socket, &self.config.mends) {
+            Ok(frozen) => {
                 let mut table = lock(&self.table);
                 if let Some(handed) = table.get_mut(key).filter(|handed| handed.is_move(id)) {
-                    handed.first_ack = Some(first_ack);
+                    (handed.first_ack, handed.first_seq) = (Some(frozen.first_ack), Some(frozen.first_seq));
                 }
-                frame
+                frozen
             }
             Err(Unfrozen { usable, why }) => {
                 self.peers.end_move(id);
@@ -86,7 +86,8 @@ impl Edge {
         let message = ToNode::Handoff(Handoff {
             id,
             connection: key.into(),
-            checkpoint: Blob(frame),
+            first_seq: frozen.first_seq,
+            checkpoint: Blob(frozen.frame),
             request: Blob(Vec::new()),
         });
         if let Err(error) = self.peers.send_move(id, &message) {
@@ -227,14 +228,22 @@ struct Unfrozen {
     why: String,
 }
 
-/// The state, and the number of the first byte that is still to be sent.
-fn freeze(socket: &OwnedFd, mends: &Mends) -> Result<(Vec<u8>, u32), Unfrozen> {
+/// The state of a socket, nothing of which has been read.
+struct Frozen {
+    frame: Vec<u8>,
+    /// The number of the first byte that is still to be sent.
+    first_ack: u32,
+    /// That of the client's first byte.
+    first_seq: u32,
+}
+
+fn freeze(socket: &OwnedFd, mends: &Mends) -> Result<Frozen, Unfrozen> {
     let checkpoint = repair::checkpoint(socket.as_fd(), mends).map_err(|error| Unfrozen {
         usable: error.connection == Connection::Usable,
         why: error.to_string(),
     })?;
-    let first_ack = checkpoint.unacknowledged_seq();
-    checkpoint.encode().map(|frame| (frame, first_ack)).map_err(|error| {
+    let (first_ack, first_seq) = (checkpoint.unacknowledged_seq(), checkpoint.unread_seq());
+    checkpoint.encode().map(|frame| Frozen { frame, first_ack, first_seq }).map_err(|error| {
         let usable = repair::resume(socket.as_fd()).is_ok();
         Unfrozen { usable, why: error.to_string() }
     })

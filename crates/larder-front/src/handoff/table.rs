@@ -30,6 +30,8 @@ pub(crate) struct Handed {
     pub(crate) rested: bool,
     /// Of a moved connection, the number of the reply's first byte.
     pub(crate) first_ack: Option<u32>,
+    /// Of a moved connection, the number of the client's first byte, by which its node names it.
+    pub(crate) first_seq: Option<u32>,
     /// Of one whose state is or was on its way.
     pub(crate) on_its_way: Option<OnItsWay>,
     /// The client has ended its side, having had something of its reply: what was seen of the connection, and when. It counts no
@@ -60,6 +62,7 @@ impl Handed {
             idle: false,
             rested: false,
             first_ack: None,
+            first_seq: None,
             on_its_way: None,
             closing: None,
         }

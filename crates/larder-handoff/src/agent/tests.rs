@@ -43,6 +43,8 @@ struct State {
     silent: Vec<FlowKey>,
     injected: Vec<Vec<u8>>,
     refuse: bool,
+    /// The kernel does not know the numbers of connections that end.
+    unnumbered: bool,
     /// The stack's list takes until this is false.
     list_is_long: bool,
 }
@@ -124,7 +126,11 @@ impl Forwarding for Played {
         for one in &told {
             match one {
                 Told::Early(key, packet) => seen(Seen::Early { key: *key, at_ns: 0, packet }),
-                Told::Closed(key) => seen(Seen::Closed { key: *key, first_seq: 9 }),
+                Told::Closed(key) => {
+                    let at_ns = crate::plane::now_ns();
+                    let first_seq = if self.see(|state| state.unnumbered) { 0 } else { 9 };
+                    seen(Seen::Closed { key: *key, first_seq, at_ns });
+                }
             }
         }
         told.len()
@@ -280,7 +286,7 @@ impl Front {
     fn hand(&self, id: u64, service: u16, port: u16) {
         let connection = Connection { client: ([192, 0, 2, 1], port).into(), service };
         let request = Blob(b"GET /".to_vec());
-        let handoff = Handoff { id, connection, checkpoint: Blob::default(), request };
+        let handoff = Handoff { id, connection, first_seq: 7, checkpoint: Blob::default(), request };
         self.channel.send(&ToNode::Handoff(handoff)).expect("room");
     }
 }

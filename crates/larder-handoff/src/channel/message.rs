@@ -198,6 +198,8 @@ pub struct Handoff {
     pub id: u64,
     /// Which connection.
     pub connection: Connection,
+    /// Sequence number of the client's first byte, by which the node names the connection when it ends; 0 if it is not known.
+    pub first_seq: u32,
     /// Its state, as the `repair` module writes it.
     pub checkpoint: Blob,
     /// What the front-end has read of the client's bytes: they come before all that the socket will deliver.

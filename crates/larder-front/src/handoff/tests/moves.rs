@@ -223,3 +223,18 @@ async fn a_routes_repair_goes_by_cookie_where_nodes_take_cookies() {
         assert_eq!(bench.notes(|notes| notes.flows[&key(2)]), To::Node(NodeId(0)));
     }
 }
+
+/// A moved connection may be over as soon as it has begun. Its node's word is its own by the number; that of its predecessor,
+/// or of one whose number is not known, is not.
+#[tokio::test]
+async fn a_short_connection_that_moved_counts_no_longer_than_it_lives() {
+    let mut bench = Bench::new(|config| config.handoff.setting = Setting::Repair);
+    let mut node = Node::join(&mut bench, false).await;
+    bench.punt_whole(key(1), 7, GET);
+    let handoff = node.state().await;
+    assert_eq!(handoff.first_seq, 7);
+    for (first_seq, left) in [(0, 1), (6, 1), (7, 0)] {
+        bench.edge.node_ended(&bench.shared, key(1), first_seq, NodeId(0));
+        assert_eq!(bench.load(), left, "{first_seq}");
+    }
+}

@@ -62,9 +62,11 @@ fn to_node() -> impl Strategy<Value = ToNode> {
         keys().prop_map(ToNode::Keys),
         services().prop_map(ToNode::Services),
         Just(ToNode::Live),
-        (any::<u64>(), connection(), blob(), blob()).prop_map(|(id, connection, checkpoint, request)| {
-            ToNode::Handoff(Handoff { id, connection, checkpoint, request })
-        }),
+        (any::<(u64, u32)>(), connection(), blob(), blob()).prop_map(
+            |((id, first_seq), connection, checkpoint, request)| {
+                ToNode::Handoff(Handoff { id, connection, first_seq, checkpoint, request })
+            }
+        ),
         connection().prop_map(ToNode::Forget),
         any::<u64>().prop_map(ToNode::Ping),
         Just(ToNode::Release),
@@ -105,9 +107,11 @@ fn from_node() -> impl Strategy<Value = FromNode> {
         ),
         any::<u64>().prop_map(FromNode::Pong),
         connection().prop_map(FromNode::Leave),
-        (any::<u64>(), connection(), blob(), blob()).prop_map(|(id, connection, checkpoint, request)| {
-            FromNode::Move(Handoff { id, connection, checkpoint, request })
-        }),
+        (any::<(u64, u32)>(), connection(), blob(), blob()).prop_map(
+            |((id, first_seq), connection, checkpoint, request)| {
+                FromNode::Move(Handoff { id, connection, first_seq, checkpoint, request })
+            }
+        ),
         connection().prop_map(FromNode::Stay),
         Just(FromNode::Ending),
     ]
@@ -189,7 +193,7 @@ fn each_limit_is_named() {
     let refused = FromNode::Refused { id: 1, why: Refusal::Full, detail };
     assert_eq!(limit(refused.encode()), "the length of a text");
     let checkpoint = Blob(vec![0; MESSAGE_BYTES_MAX]);
-    let handoff = Handoff { id: 0, connection: one, checkpoint, request: Blob::default() };
+    let handoff = Handoff { id: 0, connection: one, first_seq: 0, checkpoint, request: Blob::default() };
     assert!(matches!(ToNode::Handoff(handoff).encode(), Err(MessageError::TooLong(_))));
     let mut bytes = ToNode::Live.encode().unwrap();
     bytes.push(0);
