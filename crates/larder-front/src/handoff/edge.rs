@@ -383,9 +383,12 @@ impl Edge {
         let entered = self.fabric.put_flow(key, To::Node(decision.node));
         drop(holding);
         if let Err(error) = entered {
-            tracing::warn!(%error, %key, "a connection could not be entered in the forwarding plane");
-            self.fabric.remove_flow(key);
-            return;
+            tracing::warn!(%error, %key, "a connection could not be entered in the forwarding plane: its client is told");
+            let now = shared.clock.now();
+            self.hand(shared, key, Started { lease, request, decision }, delivery, pending.text, now);
+            // The node may have it, so that nobody else can answer; and what the client sends would not get there.
+            let first_ack = held.packets().first().and_then(|packet| super::held::acknowledges(packet));
+            return self.lose_at(shared, key, first_ack);
         }
         if let Some(head) = head {
             let class = u8::try_from(request.class.index()).unwrap_or(0);

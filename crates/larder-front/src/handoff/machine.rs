@@ -220,6 +220,10 @@ impl Fabric for Machine {
         self.plane.put_flow(key, to).map_err(io::Error::other)
     }
 
+    fn add_flow(&self, key: FlowKey, node: NodeId) -> io::Result<()> {
+        self.plane.add_flow(key, node.0).map(drop).map_err(io::Error::other)
+    }
+
     fn remove_flow(&self, key: FlowKey) {
         if let Err(error) = self.plane.remove_flow(key) {
             tracing::debug!(%error, %key, "a connection could not be removed from the forwarding plane");

@@ -60,6 +60,8 @@ struct Notes {
     closed: Vec<NodeId>,
     owners: BTreeMap<NodeId, Owner>,
     taken_off: bool,
+    /// There is no room for a connection.
+    full: bool,
     /// Finding the way to a node takes so long.
     link_takes: Duration,
     /// To stand there once the plane was asked for the first time.
@@ -79,12 +81,19 @@ struct Paper(Arc<Mutex<Notes>>);
 impl Fabric for Paper {
     fn put_flow(&self, key: FlowKey, to: To) -> io::Result<()> {
         let mut notes = lock(&self.0);
+        if notes.full {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
         let now = notes.now_ns;
         notes.bases_then = notes.bases.clone();
         notes.flows.insert(key, to);
         notes.seen_ns.insert(key, now);
         notes.opened_ns.entry(key).or_insert(now);
         Ok(())
+    }
+
+    fn add_flow(&self, key: FlowKey, node: NodeId) -> io::Result<()> {
+        if self.flow(key).is_some() { Ok(()) } else { self.put_flow(key, To::Node(node)) }
     }
 
     fn remove_flow(&self, key: FlowKey) {

@@ -312,6 +312,20 @@ fn connections_are_listed_and_forgotten() {
     });
 }
 
+/// What a node says it has does not displace what has its addresses by now.
+#[test]
+fn a_flow_is_added_only_where_there_is_none() {
+    everywhere(all_on(), |bench| {
+        let flow = || bench.plane.flow(bench.key()).map(|flow| (flow.state, flow.node));
+        assert!(bench.plane.add_flow(bench.key(), 7).expect("room"));
+        assert_eq!(flow(), Some((flow_state::NODE, 7)));
+        assert!(!bench.plane.add_flow(bench.key(), 8).expect("room"));
+        bench.plane.put_flow(bench.key(), FlowTo::Hold).expect("room");
+        assert!(!bench.plane.add_flow(bench.key(), 8).expect("room"));
+        assert_eq!(flow().map(|(state, _)| state), Some(flow_state::HOLD));
+    });
+}
+
 const ROUNDS: u32 = 20_000;
 
 /// Flags are set by programs and by user space at the same time: none is lost.
