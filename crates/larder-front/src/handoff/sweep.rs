@@ -125,6 +125,7 @@ impl Edge {
             }
         }
         self.sweep_left(shared, shared.clock.now());
+        self.wake_tags(shared);
     }
 
     /// The connections that the plane forwards: also those that rest and count for nobody, as a predecessor's do, but not
@@ -248,6 +249,7 @@ impl Edge {
 
     /// The connections of dead nodes, or with `newly` of those that have died just now: their clients are told at once.
     pub(super) fn bury(&self, shared: &Shared, newly: bool) {
+        self.peers.give_up_unheard(shared.clock.now());
         for row in shared.dispatcher.nodes().rows() {
             let dead = self.is_dead(shared, row.id);
             let died = self.peers.note_dead(row.id, dead);

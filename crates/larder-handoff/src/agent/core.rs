@@ -267,6 +267,11 @@ impl Core {
                 self.apply(Some(key));
                 self.tell_accepted(key);
             }
+            Some(ToNode::Tag(tag)) => {
+                self.switches.set_tag(key, tag);
+                self.apply(Some(key));
+                self.tell_accepted(key);
+            }
             Some(ToNode::Live) => self.lists.ask((key, number)),
             Some(ToNode::Handoff(handoff)) => self.handoff(key, &handoff),
             Some(ToNode::Forget(connection)) => {

@@ -51,7 +51,7 @@ impl Node {
             lateral: false,
             mac: None,
             mtu: 1_500,
-            accepted: Accepted { keys: true, tag: true, tunnel: true, services: vec![0] },
+            accepted: Accepted { keys: true, tag: true, tunnel: true, services: vec![0], mixed: false },
         };
         node.say(FromNode::Welcome(welcome)).await;
         bench.until(|| bench.edge.peers.capability(NodeId(0)).repair).await;
@@ -236,5 +236,40 @@ async fn a_short_connection_that_moved_counts_no_longer_than_it_lives() {
     for (first_seq, left) in [(0, 1), (6, 1), (7, 0)] {
         bench.edge.node_ended(&bench.shared, key(1), first_seq, NodeId(0));
         assert_eq!(bench.load(), left, "{first_seq}");
+    }
+}
+
+/// A channel that is down for longer than most need to come back: its clients are told then, and not after the longest wait.
+#[tokio::test]
+async fn a_state_in_doubt_is_waited_for_while_its_node_may_come_back() {
+    let mut bench = Bench::new(|config| config.handoff.setting = Setting::Repair);
+    let mut node = Node::join(&mut bench, false).await;
+    bench.punt_whole(key(1), 7, GET);
+    node.state().await;
+    let later = |millis| {
+        let now = bench.shared.clock.now() + Duration::from_millis(millis);
+        bench.edge.peers.give_up_unheard(now);
+        bench.edge.peers.moves()
+    };
+    assert_eq!(later(60_000), 1, "the channel is up");
+    drop(node);
+    bench.until(|| !bench.edge.peers.capability(NodeId(0)).up).await;
+    assert_eq!((later(1_000), later(2_001)), (1, 0));
+    bench.until(|| bench.notes(|notes| notes.reset == [key(1)])).await;
+    assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)));
+}
+
+/// A node whose tag comes back is told.
+#[tokio::test]
+async fn a_tag_that_has_rested_is_told() {
+    let mut bench = Bench::new(|_| {});
+    let mut node = Node::join(&mut bench, true).await;
+    assert_eq!(node.peer.hello.tag, 0, "nobody has given it one");
+    bench.edge.sweep(&bench.shared);
+    loop {
+        let bytes = node.peer.receiver.receive(HANGS).await.expect("a message");
+        if ToNode::decode(&bytes).expect("a message") == ToNode::Tag(1) {
+            break;
+        }
     }
 }

@@ -74,13 +74,15 @@ fn to_node() -> impl Strategy<Value = ToNode> {
         connection().prop_map(ToNode::Taken),
         connection().prop_map(ToNode::Keep),
         Just(ToNode::Noted),
+        (0..=TAG_MAX).prop_map(ToNode::Tag),
     ]
 }
 
 fn from_node() -> impl Strategy<Value = FromNode> {
     let accepted = || {
-        (vec(0..SERVICES_MAX, 0..9), any::<(bool, bool, bool)>())
-            .prop_map(|(services, (keys, tag, tunnel))| Accepted { services, keys, tag, tunnel })
+        (vec(0..SERVICES_MAX, 0..9), any::<(bool, bool, bool, bool)>()).prop_map(
+            |(services, (keys, tag, tunnel, mixed))| Accepted { services, keys, tag, tunnel, mixed },
+        )
     };
     let welcome = ("[ -~]{0,64}", any::<(u64, bool, bool, bool, Option<[u8; 6]>, u32)>(), accepted());
     prop_oneof![
