@@ -94,6 +94,8 @@ pub(crate) struct Edge {
     /// Held while a decision takes effect: until then a node's word that the connection has ended would find nobody.
     pub(super) deciding: Mutex<()>,
     pub(super) reserved: Reservations,
+    /// Somebody else has taken what the plane has told, and something is due.
+    pub(super) caught_up: tokio::sync::Notify,
     /// What is counted is read and written to the gates by one thread at a time.
     pub(super) writing_gates: Mutex<()>,
     pub(super) learned: Learned,
@@ -143,6 +145,7 @@ impl Edge {
             due: Mutex::default(),
             deciding: Mutex::default(),
             reserved: Reservations::default(),
+            caught_up: tokio::sync::Notify::new(),
             writing_gates: Mutex::default(),
             learned,
             counts: Counts::default(),
@@ -322,11 +325,7 @@ impl Edge {
             return self.here(shared, key, pending.generation, delivery, None);
         }
         let mut lease = Lease::new(shared.clone());
-        let reserved = self.reserve(shared);
-        self.catch_up(shared);
-        let arrived = lease.arrive(shared.clock.now(), pending.request);
-        drop(reserved);
-        match arrived {
+        match lease.arrive(shared.clock.now(), pending.request) {
             Ok(Some(decision)) => self.settle(shared, pending, lease, Ok(decision)),
             Ok(None) => {
                 if let Some(held) = lock(&self.holding).get_mut(key) {
