@@ -41,6 +41,10 @@ impl Lease {
         let edge = self.shared.handoff.as_ref();
         // What the forwarding plane opens by itself in this moment must not make it one too many.
         let reserved = edge.map(|edge| edge.reserve(&self.shared));
+        // Nor what it has opened and is yet to tell.
+        if let Some(edge) = edge {
+            edge.catch_up(&self.shared);
+        }
         let arrival = self.shared.dispatcher.arrive(now, request);
         drop(reserved);
         match arrival {

@@ -11,6 +11,27 @@
  * forwarded all the same. */
 #define PLAUSIBLE_BYTES (16U << 20)
 
+/* Numbers further off are believed, too, when the client has gone on from them for so long while none came that fits the
+ * former ones: so a connection is known again that was with another front-end for a while. Who forges them has to do so
+ * while the client is silent. */
+#define JUMP_NS 1000000000ULL
+#define JUMPS_MAX 4096
+
+/* Numbers that do not fit a connection's. */
+struct jump {
+    __u64 since_ns;
+    __u64 seen_ns; /* flow.seen_ns then: with a later one, a packet has come that fits */
+    __u32 seq;
+    __u32 ack;
+};
+
+struct {
+    __uint(type, BPF_MAP_TYPE_LRU_HASH);
+    __uint(max_entries, JUMPS_MAX);
+    __type(key, struct flow_key);
+    __type(value, struct jump);
+} jumps SEC(".maps");
+
 /* A FIN or RST is believed if it is so near to what the client sent last: a forged one would have to guess. */
 #define END_SLACK_BYTES 65536
 
@@ -136,6 +157,25 @@ IN int is_near(__u32 number, __u32 last) {
     return number - last + PLAUSIBLE_BYTES < 2 * PLAUSIBLE_BYTES;
 }
 
+/* 1 if the numbers of a packet, which do not fit the connection's last ones, are believed all the same. */
+APART int jump_believed(const struct packet *p, const struct flow_key *key, const struct flow *flow) {
+    if (!p || !key || !flow)
+        return 0;
+    __u64 now = bpf_ktime_get_ns();
+    __u32 end = p->seq + p->payload_bytes;
+    struct jump *jump = bpf_map_lookup_elem(&jumps, key);
+    if (!jump || jump->seen_ns != flow->seen_ns || !is_near(p->seq, jump->seq) || !is_near(p->ack, jump->ack)) {
+        struct jump fresh = {.since_ns = now, .seen_ns = flow->seen_ns, .seq = end, .ack = p->ack};
+        bpf_map_update_elem(&jumps, key, &fresh, BPF_ANY);
+        return 0;
+    }
+    if ((__s32)(end - jump->seq) > 0)
+        jump->seq = end;
+    if ((__s32)(p->ack - jump->ack) > 0)
+        jump->ack = p->ack;
+    return now - jump->since_ns >= JUMP_NS;
+}
+
 /* Takes down what a packet of a known connection says. */
 IN void flow_note(struct flow *flow, const struct flow_key *key, const struct packet *p) {
     __u32 end = p->seq + p->payload_bytes + (p->flags & TCP_FIN ? 1 : 0);
@@ -143,8 +183,16 @@ IN void flow_note(struct flow *flow, const struct flow_key *key, const struct pa
     int acks = p->flags & TCP_ACK ? 1 : 0;
     /* Of a connection that user space has entered, the last acknowledgement may not be known. */
     if (!fresh && (!is_near(p->seq, flow->last_seq) || (acks && flow->last_ack && !is_near(p->ack, flow->last_ack)))) {
-        count(COUNT_IMPLAUSIBLE);
-        return;
+        /* Not the last word of a client, which a forger might have. */
+        if (!acks || p->flags & (TCP_FIN | TCP_RST) || !jump_believed(p, key, flow)) {
+            count(COUNT_IMPLAUSIBLE);
+            return;
+        }
+        flow->last_seq = p->seq;
+        flow->last_ack = p->ack;
+        flow->asked_ack = p->ack;
+        if (p->ack != flow->first_ack)
+            flow_mark(flow, FLOW_ACKED);
     }
     if (p->flags & (TCP_FIN | TCP_RST)) {
         if (fresh || p->seq - flow->last_seq + END_SLACK_BYTES < 2 * END_SLACK_BYTES)

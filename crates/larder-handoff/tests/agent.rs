@@ -126,7 +126,7 @@ fn a_connection_moves_through_the_agent_with_what_came_early() {
             let connection = Connection { client: from, service: 6 };
             let (checkpoint, request) = (Blob(state), Blob(request.to_vec()));
             node.channel
-                .send(&ToNode::Handoff(Handoff { id: 9, connection, checkpoint, request }))
+                .send(&ToNode::Handoff(Handoff { id: 9, connection, first_seq: 0, checkpoint, request }))
                 .expect("room");
             assert_eq!(node.heard().await, FromNode::Restored { ids: vec![9] });
             let restored = timeout(HANGS, node.sockets.recv()).await.expect("in time").expect("a socket");

@@ -59,6 +59,7 @@ fn handoff(id: u64, bytes: usize) -> ToNode {
     ToNode::Handoff(Handoff {
         id,
         connection: Connection { client: ([192, 0, 2, 1], 40_000).into(), service: 1 },
+        first_seq: 7,
         checkpoint: Blob(vec![u8::try_from(id % 251).expect("short"); bytes]),
         request: Blob(b"GET / HTTP/1.1\r\n".to_vec()),
     })

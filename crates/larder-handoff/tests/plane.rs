@@ -34,16 +34,8 @@ fn prepare(plane: &Plane, lab: &Lab) {
 
 /// The node is reached by `tunnel`, or on the same layer 2.
 fn prepare_by(plane: &Plane, lab: &Lab, tunnel: Option<Tunnel>) {
-    let spec = ServiceSpec {
-        cookie: true,
-        fast: true,
-        tags: true,
-        grace: true,
-        resets: false,
-        closed: false,
-        no_reuse: false,
-        mss: 1300,
-    };
+    let on = ServiceSpec { cookie: true, fast: true, tags: true, grace: true, ..ServiceSpec::default() };
+    let spec = ServiceSpec { mss: 1300, ..on };
     plane.set_keys(&[CookieKey([1, 2]), CookieKey([3, 4])], 0).expect("keys");
     for (id, vip) in [(0, VIP), (1, VIP6)] {
         plane.set_service(id, vip.parse().expect("an address"), spec).expect("a service");

@@ -19,6 +19,15 @@ use larder_handoff::plane::is_undamaged;
 use larder_handoff::repair::Checkpoint;
 use std::sync::Arc;
 
+/// The state that a socket of a held connection would have.
+struct State {
+    frame: Vec<u8>,
+    /// The number of the client's first byte.
+    first_seq: u32,
+    /// All that is held is in it.
+    complete: bool,
+}
+
 impl Edge {
     /// Gives a held connection to the node that was decided on.
     pub(super) fn give_state(
@@ -49,7 +58,10 @@ impl Edge {
         };
         let Some(held) = holding.take(key, Some(generation)) else { return };
         let (id, arrived) = self.peers.begin_move(node, key);
-        let forwarded = self.forward_to(shared, key, started, text, Some(id));
+        let forwarded = self.forward_to(shared, (key, id), started, text);
+        if let Some(handed) = lock(&self.table).get_mut(key).filter(|handed| handed.is_move(id)) {
+            handed.first_seq = Some(state.first_seq);
+        }
         drop(holding);
         if let Err(started) = forwarded {
             self.peers.end_move(id);
@@ -58,7 +70,8 @@ impl Edge {
         let message = ToNode::Handoff(Handoff {
             id,
             connection: key.into(),
-            checkpoint: Blob(state.0),
+            first_seq: state.first_seq,
+            checkpoint: Blob(state.frame),
             request: Blob(Vec::new()),
         });
         if let Err(error) = self.peers.send_move(id, &message) {
@@ -66,7 +79,7 @@ impl Edge {
             tracing::debug!(%error, %key, "a connection's state could not be sent to its node");
             return self.stays(shared, key, id, &held);
         }
-        if !state.1 {
+        if !state.complete {
             // An end of the client's, or what came before its time: it waits at the node.
             held.packets().iter().for_each(|packet| self.counts.sent(&self.fabric.forward(node, packet)));
         }
@@ -77,7 +90,7 @@ impl Edge {
                     edge.counts.delivered(Delivery { mechanism: Mechanism::Repair, why: Why::Repair });
                 }
                 // It has answered, and the connection has ended since.
-                Ok(Ok(Arrived::Refused(_))) if edge.is_answered(key) => {
+                Ok(Ok(Arrived::Refused(_))) if edge.is_answered(key, id) => {
                     edge.gone(&shared, key, id, End::Closed);
                 }
                 Ok(Ok(Arrived::Refused(why))) => {
@@ -94,8 +107,8 @@ impl Edge {
         });
     }
 
-    /// The state of a held connection, and whether all that is held is in it.
-    fn state(&self, key: FlowKey, held: &Held, tag: u8) -> Option<(Vec<u8>, bool)> {
+    /// The state of a held connection.
+    fn state(&self, key: FlowKey, held: &Held, tag: u8) -> Option<State> {
         // What was damaged on its way must not become the client's word: nobody looks at its checksum any more.
         if !held.packets().iter().all(|packet| is_undamaged(packet)) {
             return None;
@@ -106,28 +119,32 @@ impl Edge {
         // What it says of the client comes from the packet that proved its cookie.
         let first = held.packets().first()?;
         let state = Checkpoint::begun(first, (server, key.client), received, tag)?;
-        state.encode().ok().map(|frame| (frame, complete))
+        let first_seq = state.unread_seq();
+        state.encode().ok().map(|frame| State { frame, first_seq, complete })
     }
 
-    /// Whether the client has acknowledged anything of a reply.
-    fn is_answered(&self, key: FlowKey) -> bool {
-        self.fabric.flow(key).is_some_and(|flow| flow.flags & flow_flag::ACKED != 0)
+    /// Whether the client of a connection on its way has acknowledged anything of a reply.
+    pub(super) fn is_answered(&self, key: FlowKey, id: u64) -> bool {
+        let Some(flow) = self.fabric.flow(key) else { return false };
+        let mut table = lock(&self.table);
+        let Some(handed) = table.get_mut(key).filter(|handed| handed.is_move(id)) else { return false };
+        // Where the plane did not see the handshake, only the socket knows where the reply began.
+        let beyond = |first_ack| flow.packets > 0 && flow.last_ack != first_ack;
+        handed.first_ack.map_or(flow.flags & flow_flag::ACKED != 0, beyond)
     }
 
     /// This host's own stack gets a connection after all, unless it has ended meanwhile: then another one may have its
     /// addresses.
     fn stays(&self, shared: &Shared, key: FlowKey, id: u64, held: &Held) {
-        let handed = lock(&self.table).take_if(key, |handed| handed.on_its_way == Some(id));
-        if let Some(Handed { lease, request, decision, .. }) = handed {
+        if let Some(Handed { lease, request, decision, .. }) = self.take_moving(key, id) {
             let started = Started { lease, request, decision };
             self.accept_held(shared, key, held, Delivery::relay(Why::Failed), Some(Ok(started)));
         }
     }
 
     /// The client of a connection is told that it is gone, unless it has ended meanwhile.
-    fn gone(&self, shared: &Shared, key: FlowKey, id: u64, end: End) {
-        let handed = lock(&self.table).take_if(key, |handed| handed.on_its_way == Some(id));
-        if let Some(handed) = handed {
+    pub(super) fn gone(&self, shared: &Shared, key: FlowKey, id: u64, end: End) {
+        if let Some(handed) = self.take_moving(key, id) {
             let _ = self.fabric.reset_client(key);
             let account = self.account(key);
             self.finish(shared, key, handed, end, account);

@@ -94,6 +94,8 @@ pub(crate) struct Edge {
     /// Held while a decision takes effect: until then a node's word that the connection has ended would find nobody.
     pub(super) deciding: Mutex<()>,
     pub(super) reserved: Reservations,
+    /// Somebody else has taken what the plane has told, and something is due.
+    pub(super) caught_up: tokio::sync::Notify,
     /// What is counted is read and written to the gates by one thread at a time.
     pub(super) writing_gates: Mutex<()>,
     pub(super) learned: Learned,
@@ -143,6 +145,7 @@ impl Edge {
             due: Mutex::default(),
             deciding: Mutex::default(),
             reserved: Reservations::default(),
+            caught_up: tokio::sync::Notify::new(),
             writing_gates: Mutex::default(),
             learned,
             counts: Counts::default(),
@@ -322,11 +325,7 @@ impl Edge {
             return self.here(shared, key, pending.generation, delivery, None);
         }
         let mut lease = Lease::new(shared.clone());
-        let reserved = self.reserve(shared);
-        self.catch_up(shared);
-        let arrived = lease.arrive(shared.clock.now(), pending.request);
-        drop(reserved);
-        match arrived {
+        match lease.arrive(shared.clock.now(), pending.request) {
             Ok(Some(decision)) => self.settle(shared, pending, lease, Ok(decision)),
             Ok(None) => {
                 if let Some(held) = lock(&self.holding).get_mut(key) {
@@ -383,9 +382,12 @@ impl Edge {
         let entered = self.fabric.put_flow(key, To::Node(decision.node));
         drop(holding);
         if let Err(error) = entered {
-            tracing::warn!(%error, %key, "a connection could not be entered in the forwarding plane");
-            self.fabric.remove_flow(key);
-            return;
+            tracing::warn!(%error, %key, "a connection could not be entered in the forwarding plane: its client is told");
+            let now = shared.clock.now();
+            self.hand(shared, key, Started { lease, request, decision }, delivery, pending.text, now);
+            // The node may have it, so that nobody else can answer; and what the client sends would not get there.
+            let first_ack = held.packets().first().and_then(|packet| super::held::acknowledges(packet));
+            return self.lose_at(shared, key, first_ack);
         }
         if let Some(head) = head {
             let class = u8::try_from(request.class.index()).unwrap_or(0);

@@ -46,10 +46,11 @@ impl Edge {
         if let Some(Some((account, _))) = ours {
             return self.end_with(shared, key, End::Closed, || Some(account));
         }
-        let another = |flow: larder_handoff::abi::Flow| {
-            first_seq != 0 && flow.first_seq != 0 && flow.first_seq != first_seq
-        };
-        // Of a moved connection its node has no number: the word may be about its predecessor, told with others of its time.
+        // Of a moved connection the plane may not have seen the first byte.
+        let moved = lock(&self.table).get_mut(key).and_then(|handed| handed.first_seq);
+        let another = |own: u32| first_seq != 0 && own != 0 && own != first_seq;
+        // A node that was not told the number of a connection that moved: its word may be about the predecessor, told with
+        // others of its time.
         let young = first_seq == 0 && {
             let now = shared.clock.now();
             lock(&self.table).get_mut(key).is_some_and(|handed| {
@@ -59,7 +60,8 @@ impl Edge {
         if young {
             return self.peers.ask_again(node, Some(shared.clock.now() + WORDS_AGE));
         }
-        if ours.is_some() && !self.fabric.flow(key).is_some_and(another) {
+        let own = moved.or_else(|| self.fabric.flow(key).map(|flow| flow.first_seq));
+        if ours.is_some() && !own.is_some_and(another) {
             // The client's FIN may have come before the plane knew the connection, or never, if the node has reset it.
             self.fabric.set_ended(key);
             self.end(shared, key, End::Closed);

@@ -59,6 +59,8 @@ pub(crate) struct Way {
 /// The machine.
 pub(crate) trait Fabric: Send + Sync + Debug {
     fn put_flow(&self, key: FlowKey, to: To) -> io::Result<()>;
+    /// Sends a connection's packets to a node unless the plane knows it already, in whatever state.
+    fn add_flow(&self, key: FlowKey, node: NodeId) -> io::Result<()>;
     fn remove_flow(&self, key: FlowKey);
     fn flow(&self, key: FlowKey) -> Option<abi::Flow>;
     fn each_flow(&self, visit: &mut dyn FnMut(FlowKey, abi::Flow));
@@ -116,6 +118,10 @@ pub(crate) struct Nothing;
 
 impl Fabric for Nothing {
     fn put_flow(&self, _key: FlowKey, _to: To) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn add_flow(&self, _key: FlowKey, _node: NodeId) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 

@@ -48,7 +48,7 @@ impl Edge {
 
     /// Takes what the plane has told while its connections, which the dispatcher is yet to be told of, could be the last
     /// that there is room for. With a place reserved.
-    pub(super) fn catch_up(self: &Arc<Self>, shared: &Arc<Shared>) {
+    pub(crate) fn catch_up(self: &Arc<Self>, shared: &Arc<Shared>) {
         let limit = shared.dispatcher.admission_limit();
         for _ in 0..CATCHES_MAX {
             let untold = self.fabric.opened(None).wrapping_sub(self.peers.opened_seen_sum());
@@ -58,8 +58,10 @@ impl Edge {
                 return;
             }
             // Counted before it is told: another processor is at it.
-            if self.fabric.told(&mut |told| self.note(shared, told)) == 0 {
-                std::thread::yield_now();
+            match self.fabric.told(&mut |told| self.note(shared, told)) {
+                0 => std::thread::yield_now(),
+                // What waits for its decision is not decided here: a request is being admitted.
+                _ => self.caught_up.notify_one(),
             }
         }
     }

@@ -64,6 +64,13 @@ pub(crate) fn segment(frame: &[u8]) -> Option<Segment<'_>> {
     Some(Segment { seq, fin, payload: frame.get(data..total)? })
 }
 
+/// What a frame with a TCP segment acknowledges.
+pub(crate) fn acknowledges(frame: &[u8]) -> Option<u32> {
+    let l4 = if *frame.get(12)? == 0x86 { 54 } else { 34 };
+    segment(frame)?;
+    frame.get(l4 + 8..l4 + 12)?.try_into().ok().map(u32::from_be_bytes)
+}
+
 /// Whether a frame carries the client's first bytes, which have the number `first_seq`.
 pub(crate) fn begins(frame: &[u8], first_seq: Option<u32>) -> bool {
     segment(frame).is_some_and(|segment| !segment.payload.is_empty() && Some(segment.seq) == first_seq)
@@ -160,6 +167,10 @@ impl Holding {
         held.push(packet);
         self.bytes += packet.len() + PACKET_BYTES;
         Some((held, self.bytes <= ALL_BYTES_MAX))
+    }
+
+    pub(crate) fn contains(&self, key: FlowKey) -> bool {
+        self.by_key.contains_key(&key)
     }
 
     pub(crate) fn len(&self) -> usize {

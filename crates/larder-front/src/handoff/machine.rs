@@ -8,8 +8,8 @@ use larder_handoff::guard::{self, Guard, GuardConfig, GuardService};
 use larder_handoff::inject::Tap;
 use larder_handoff::neighbour::next_hop;
 use larder_handoff::plane::{
-    self, Attach, FlowTo, Link, Owner, Plane, PlaneConfig, PlaneEvent, ServiceSpec, TargetEntry, Tunnel,
-    TunnelKind,
+    self, Attach, FlowTo, Link, Owner, Plane, PlaneConfig, PlaneEvent, Remains, ServiceSpec, TargetEntry,
+    Tunnel, TunnelKind,
 };
 use larder_handoff::{CookieKey, FlowKey};
 use std::io;
@@ -169,13 +169,21 @@ fn own_name(config: &HandoffConfig) -> String {
 /// Takes off what a predecessor has left in the kernel, where nobody will be behind it: its programs would go on answering
 /// SYNs, and nobody would accept the connections.
 pub(crate) fn take_off_remains(config: &HandoffConfig) -> Result<(), plane::PlaneError> {
-    if Plane::take_off_remains(&config.name)? {
-        tracing::warn!(
+    match Plane::take_off_remains(&config.name)? {
+        Remains::None => {}
+        Remains::Unseen => tracing::info!(
             name = config.name,
-            "a predecessor's forwarding plane was taken off: what it had handed over is cut"
-        );
-        if let Err(error) = Guard::clean(&own_name(config)) {
-            tracing::warn!(%error, "a predecessor's program for this host's own stack could not be removed");
+            "whether a switch of this name has left a forwarding plane in the kernel cannot be seen without rights: if one \
+             handed connections over and was killed, start this one with its rights once"
+        ),
+        Remains::TakenOff => {
+            tracing::warn!(
+                name = config.name,
+                "a predecessor's forwarding plane was taken off: what it had handed over is cut"
+            );
+            if let Err(error) = Guard::clean(&own_name(config)) {
+                tracing::warn!(%error, "a predecessor's program for this host's own stack could not be removed");
+            }
         }
     }
     Ok(())
@@ -218,6 +226,10 @@ impl Fabric for Machine {
             To::Here => FlowTo::Local,
         };
         self.plane.put_flow(key, to).map_err(io::Error::other)
+    }
+
+    fn add_flow(&self, key: FlowKey, node: NodeId) -> io::Result<()> {
+        self.plane.add_flow(key, node.0).map(drop).map_err(io::Error::other)
     }
 
     fn remove_flow(&self, key: FlowKey) {

@@ -21,6 +21,7 @@ mod learned;
 mod log;
 mod machine;
 mod mechanism;
+mod moves;
 mod moving;
 mod passing;
 mod peers;

@@ -9,7 +9,7 @@ use super::edge::{Edge, Started, lock};
 use super::fabric::To;
 use super::mechanism::{Delivery, Mechanism, Why};
 use super::peers::Arrived;
-use super::table::{End, Handed};
+use super::table::{End, Handed, OnItsWay};
 use super::text::Text;
 use crate::switch::Shared;
 use larder_handoff::FlowKey;
@@ -23,6 +23,9 @@ use tokio::net::TcpStream;
 
 /// How long a socket stays frozen while nothing is known of it. Then its client is told that the connection is gone.
 pub(super) const DOUBT: Duration = Duration::from_secs(30);
+
+/// What a connection holds that is not forwarded before it is restored: only without a race's mend.
+type Waiting = (Started, Option<Arc<Text>>);
 
 /// What became of it.
 pub(super) enum Moved {
@@ -52,63 +55,85 @@ impl Edge {
                 return Moved::Lost;
             }
         };
+        // From here on it is known by this number: its addresses may be another connection's by the time of the answer.
+        let (id, arrived) = self.peers.begin_move(node, key);
         let mut waiting = Some((started, text));
         if self.config.mends.forward_first
             && let Some((started, text)) = waiting.take()
-            && let Err(started) = self.forward_to(shared, key, started, text, None)
+            && let Err(started) = self.forward_to(shared, (key, id), started, text)
         {
+            self.peers.end_move(id);
             return stays(socket, started);
         }
-        let frame = match freeze(&socket, &self.config.mends) {
-            Ok((frame, first_ack)) => {
-                if let Some(handed) = lock(&self.table).get_mut(key) {
-                    handed.first_ack = Some(first_ack);
+        let frozen = match freeze(&socket, &self.config.mends) {
+            Ok(frozen) => {
+                let mut table = lock(&self.table);
+                if let Some(handed) = table.get_mut(key).filter(|handed| handed.is_move(id)) {
+                    (handed.first_ack, handed.first_seq) = (Some(frozen.first_ack), Some(frozen.first_seq));
                 }
-                frame
+                frozen
             }
             Err(Unfrozen { usable, why }) => {
+                self.peers.end_move(id);
                 tracing::debug!(why, %key, "a connection cannot be moved");
-                let _ = self.fabric.put_flow(key, To::Here);
-                let started = self.take_back(key).or(waiting.map(|(started, _)| started));
-                return match started.filter(|_| usable) {
-                    Some(started) => stays(socket, started),
-                    None => Moved::Lost,
+                return match self.turn_back((key, id), waiting) {
+                    Some(started) if usable => stays(socket, started),
+                    Some(_) => Moved::Lost,
+                    None => given_up(key, socket),
                 };
             }
         };
-        let (id, arrived) = self.peers.begin_move(node, key);
         let message = ToNode::Handoff(Handoff {
             id,
             connection: key.into(),
-            checkpoint: Blob(frame),
+            first_seq: frozen.first_seq,
+            checkpoint: Blob(frozen.frame),
             request: Blob(Vec::new()),
         });
         if let Err(error) = self.peers.send_move(id, &message) {
             self.peers.end_move(id);
             tracing::debug!(%error, %key, "a connection could not be sent to its node");
-            return self.thaw(key, socket, waiting);
+            return self.thaw((key, id), socket, waiting);
         }
-        match tokio::time::timeout(DOUBT, arrived).await {
-            Ok(Ok(Arrived::Restored)) => {
-                if let Err(error) = repair::close_silently(socket) {
-                    tracing::warn!(%error, %key, "the old end of a moved connection could not be closed silently");
-                }
+        let arrived = tokio::time::timeout(DOUBT, arrived).await.ok().and_then(Result::ok);
+        self.peers.end_move(id);
+        self.conclude(shared, (key, id), socket, waiting, arrived)
+    }
+
+    /// What its node has said of a connection, or that nothing was heard, takes effect.
+    pub(super) fn conclude(
+        &self,
+        shared: &Arc<Shared>,
+        (key, id): (FlowKey, u64),
+        socket: OwnedFd,
+        waiting: Option<Waiting>,
+        arrived: Option<Arrived>,
+    ) -> Moved {
+        match arrived {
+            Some(Arrived::Restored) => {
+                let _ = given_up(key, socket);
                 if let Some((started, text)) = waiting {
-                    let _ = self.forward_to(shared, key, started, text, None);
+                    let _ = self.forward_to(shared, (key, id), started, text);
                 }
                 let delivery = Delivery { mechanism: Mechanism::Repair, why: Why::Repair };
                 self.counts.delivered(delivery);
                 Moved::Gone
             }
-            Ok(Ok(Arrived::Refused(why))) => {
+            // It has answered, and the connection has ended since.
+            Some(Arrived::Refused(_)) if self.is_answered(key, id) => {
+                self.gone(shared, key, id, End::Closed);
+                given_up(key, socket)
+            }
+            Some(Arrived::Refused(why)) => {
                 tracing::info!(why, %key, "a node did not take a connection");
-                self.thaw(key, socket, waiting)
+                self.thaw((key, id), socket, waiting)
             }
             // Whether the node has it is not known, and two hosts must not answer.
-            Ok(Err(_)) | Err(_) => {
-                self.peers.end_move(id);
+            None => {
                 tracing::warn!(%key, "nothing was heard of a connection on its way to a node: its client is told");
-                self.end(shared, key, End::NodeLost);
+                let Some(handed) = self.take_moving(key, id) else { return given_up(key, socket) };
+                let account = self.account(key);
+                self.finish(shared, key, handed, End::NodeLost, account);
                 self.abort(key, socket);
                 Moved::Lost
             }
@@ -120,10 +145,9 @@ impl Edge {
     pub(super) fn forward_to(
         &self,
         shared: &Arc<Shared>,
-        key: FlowKey,
+        (key, id): (FlowKey, u64),
         started: Started,
         text: Option<Arc<Text>>,
-        on_its_way: Option<u64>,
     ) -> Result<(), Started> {
         // Locked for both: nobody may find one without the other.
         let mut table = lock(&self.table);
@@ -134,6 +158,7 @@ impl Edge {
         shared.metrics.handed(started.decision, started.request);
         let delivery = Delivery { mechanism: Mechanism::Repair, why: Why::Repair };
         let handed = Handed::new(started, delivery, shared.clock.now(), text);
+        let on_its_way = Some(OnItsWay { id, entered_ns: self.fabric.now_ns() });
         let before = table.put(key, Handed { on_its_way, ..handed });
         drop(table);
         if let Some(before) = before {
@@ -142,22 +167,33 @@ impl Edge {
         Ok(())
     }
 
-    /// What a connection that stays here holds; nothing if it has ended meanwhile.
-    pub(super) fn take_back(&self, key: FlowKey) -> Option<Started> {
-        let handed = lock(&self.table).take(key)?;
-        Some(Started { lease: handed.lease, request: handed.request, decision: handed.decision })
+    /// Takes a connection out of the table that goes no further on its way, unless it has ended meanwhile: then its addresses
+    /// may be another one's, which the plane knows before the table does.
+    pub(super) fn take_moving(&self, key: FlowKey, id: u64) -> Option<Handed> {
+        let still = |way: OnItsWay| self.fabric.flow(key).is_none_or(|flow| flow.opened_ns <= way.entered_ns);
+        lock(&self.table).take_if(key, |handed| handed.is_move(id) && handed.on_its_way.is_some_and(still))
     }
 
-    /// The frozen socket goes on here.
-    fn thaw(&self, key: FlowKey, socket: OwnedFd, waiting: Option<(Started, Option<Arc<Text>>)>) -> Moved {
+    /// The connection's packets come here again: gives what it holds. `None` if it has ended meanwhile.
+    fn turn_back(&self, (key, id): (FlowKey, u64), waiting: Option<Waiting>) -> Option<Started> {
+        if let Some((started, _)) = waiting {
+            // They have never gone elsewhere.
+            return Some(started);
+        }
+        let Handed { lease, request, decision, .. } = self.take_moving(key, id)?;
+        if let Err(error) = self.fabric.put_flow(key, To::Here) {
+            tracing::warn!(%error, %key, "a connection could not be pointed back at this host");
+        }
+        Some(Started { lease, request, decision })
+    }
+
+    /// The frozen socket goes on here, if the connection does.
+    fn thaw(&self, (key, id): (FlowKey, u64), socket: OwnedFd, waiting: Option<Waiting>) -> Moved {
         // First the plane, so that nothing the thawed socket sends is dropped on its way out.
-        let _ = self.fabric.put_flow(key, To::Here);
-        let started = self.take_back(key).or(waiting.map(|(started, _)| started));
-        match (repair::resume(socket.as_fd()), started) {
-            (Ok(()), Some(started)) => stays(socket, started),
-            // The client has reset it, or another connection has its addresses.
-            (Ok(()), None) => Moved::Lost,
-            (Err(error), _) => {
+        let Some(started) = self.turn_back((key, id), waiting) else { return given_up(key, socket) };
+        match repair::resume(socket.as_fd()) {
+            Ok(()) => stays(socket, started),
+            Err(error) => {
                 tracing::warn!(%error, %key, "a frozen connection could not be brought back");
                 let _ = self.fabric.reset_client(key);
                 Moved::Lost
@@ -179,19 +215,35 @@ impl Edge {
     }
 }
 
+/// A socket whose connection is elsewhere, or over. It says nothing.
+fn given_up(key: FlowKey, socket: OwnedFd) -> Moved {
+    if let Err(error) = repair::close_silently(socket) {
+        tracing::warn!(%error, %key, "the old end of a moved connection could not be closed silently");
+    }
+    Moved::Lost
+}
+
 struct Unfrozen {
     usable: bool,
     why: String,
 }
 
-/// The state, and the number of the first byte that is still to be sent.
-fn freeze(socket: &OwnedFd, mends: &Mends) -> Result<(Vec<u8>, u32), Unfrozen> {
+/// The state of a socket, nothing of which has been read.
+struct Frozen {
+    frame: Vec<u8>,
+    /// The number of the first byte that is still to be sent.
+    first_ack: u32,
+    /// That of the client's first byte.
+    first_seq: u32,
+}
+
+fn freeze(socket: &OwnedFd, mends: &Mends) -> Result<Frozen, Unfrozen> {
     let checkpoint = repair::checkpoint(socket.as_fd(), mends).map_err(|error| Unfrozen {
         usable: error.connection == Connection::Usable,
         why: error.to_string(),
     })?;
-    let first_ack = checkpoint.unacknowledged_seq();
-    checkpoint.encode().map(|frame| (frame, first_ack)).map_err(|error| {
+    let (first_ack, first_seq) = (checkpoint.unacknowledged_seq(), checkpoint.unread_seq());
+    checkpoint.encode().map(|frame| Frozen { frame, first_ack, first_seq }).map_err(|error| {
         let usable = repair::resume(socket.as_fd()).is_ok();
         Unfrozen { usable, why: error.to_string() }
     })

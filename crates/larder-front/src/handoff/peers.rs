@@ -1,7 +1,10 @@
 //! The nodes' side of the control channel: what each can do, and what it tells.
 
+use super::config::Handshake;
 use super::edge::{Edge, lock};
 use super::fabric::Way;
+pub(crate) use super::moves::Arrived;
+use super::moves::{Moves, Moving};
 use crate::node::Ending;
 use crate::switch::Shared;
 use larder_core::{NodeId, NodeState, Time};
@@ -11,16 +14,20 @@ use larder_handoff::channel::client::{ChannelState, Event, NodeChannel, Peer, Se
 use larder_handoff::channel::identity::{Identity, PublicKey};
 use larder_handoff::channel::message::{Accepted, FromNode, Hello, Keys, Live, ToNode, Welcome};
 use larder_handoff::guard::Tunnel;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 /// Messages of all nodes that may wait for the edge; a node that says more is slowed down.
 const EVENTS_MAX: usize = 1_024;
 
 const TAG_MAX: u8 = 127;
+
+/// How long the channel of a node to which states are on their way may be down. Most come back within the first attempts.
+const UNHEARD_FOR: Duration = Duration::from_secs(2);
 
 const UP: u8 = 1;
 const COOKIE: u8 = 2;
@@ -80,6 +87,10 @@ struct Slot {
     /// When it was asked last: what it names was there then.
     asked_at: Mutex<Time>,
     dead: AtomicBool,
+    /// Since when its channel is down, if it has been up.
+    down_since: Mutex<Option<Time>>,
+    /// Of its interface, as it said last.
+    mac: Mutex<Option<[u8; 6]>>,
     /// How often it has been asked for all. Counted, as moves are sent, while `channel` is locked.
     asked: AtomicU64,
     /// Lists it has ended since its channel came up. The first one it sends unasked.
@@ -95,24 +106,6 @@ pub(super) struct Left {
     pub(super) silent: Option<Time>,
 }
 
-/// What became of a socket on its way to a node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Arrived {
-    /// The node has it.
-    Restored,
-    /// The node has not, and never will.
-    Refused(String),
-}
-
-#[derive(Debug)]
-struct Moving {
-    node: NodeId,
-    key: FlowKey,
-    /// How often the node had been asked for all its connections when this one was sent; `None` before.
-    sent: Option<u64>,
-    answer: oneshot::Sender<Arrived>,
-}
-
 /// All nodes.
 #[derive(Debug)]
 pub(crate) struct Peers {
@@ -120,7 +113,7 @@ pub(crate) struct Peers {
     identity: Option<Identity>,
     sink: mpsc::Sender<Event>,
     hello: Mutex<Hello>,
-    moving: Mutex<HashMap<u64, Moving>>,
+    moving: Mutex<Moves>,
     next_move: AtomicU64,
     /// As [`Slot::opened_seen`], of all nodes.
     opened_seen: AtomicU32,
@@ -309,17 +302,17 @@ impl Peers {
 
     /// How many are on their way.
     pub(super) fn moves(&self) -> usize {
-        lock(&self.moving).len()
+        lock(&self.moving).by_id.len()
     }
 
     /// Sends the message that moves a socket.
     pub(crate) fn send_move(&self, id: u64, message: &ToNode) -> Result<(), SendError> {
-        let node = lock(&self.moving).get(&id).map(|moving| moving.node).ok_or(SendError::Down)?;
+        let node = lock(&self.moving).by_id.get(&id).map(|moving| moving.node).ok_or(SendError::Down)?;
         let slot = self.slot(node).ok_or(SendError::Down)?;
         let channel = lock(&slot.channel);
         let asked = slot.asked.load(Relaxed);
         // Noted first: the answer may come at once.
-        if let Some(moving) = lock(&self.moving).get_mut(&id) {
+        if let Some(moving) = lock(&self.moving).by_id.get_mut(&id) {
             moving.sent = Some(asked);
         }
         channel.as_ref().ok_or(SendError::Down)?.send(message)
@@ -336,25 +329,35 @@ impl Peers {
 
     /// Whether a connection is on its way to a node.
     pub(super) fn is_moving(&self, key: FlowKey) -> bool {
-        lock(&self.moving).values().any(|moving| moving.key == key)
+        lock(&self.moving).by_key.contains_key(&key)
     }
 
     /// What is on its way to a dead node is lost.
     pub(crate) fn give_up_moves(&self, node: NodeId) {
         // Dropping the sender says that nothing will be heard.
-        lock(&self.moving).retain(|_, moving| moving.node != node);
+        lock(&self.moving).take_all(|moving| moving.node == node);
+    }
+
+    /// What was on its way to nodes whose channels have been down for so long is waited for no more: they have had the time to
+    /// come back and say what they have.
+    pub(super) fn give_up_unheard(&self, now: Time) {
+        for (index, slot) in (0..).zip(&self.slots) {
+            if lock(&slot.down_since).is_some_and(|since| now.since(since) >= UNHEARD_FOR) {
+                self.give_up_moves(NodeId(index));
+            }
+        }
     }
 
     /// The answer is waited for no more.
     pub(crate) fn end_move(&self, id: u64) {
-        lock(&self.moving).remove(&id);
+        lock(&self.moving).remove(id);
     }
 
     fn answer(&self, node: NodeId, id: u64, arrived: Arrived) {
         let mut moving = lock(&self.moving);
         // A number is only good from the node it was given to.
-        if moving.get(&id).is_some_and(|moving| moving.node == node)
-            && let Some(moving) = moving.remove(&id)
+        if moving.by_id.get(&id).is_some_and(|moving| moving.node == node)
+            && let Some(moving) = moving.remove(id)
         {
             // Nobody waits for it if the client has gone.
             let _ = moving.answer.send(arrived);
@@ -365,19 +368,15 @@ impl Peers {
     /// them never arrived: those are returned. What was sent later may still be on its way.
     fn resolve(&self, node: NodeId, asked: u64, live: &HashSet<FlowKey>) -> Vec<FlowKey> {
         let mut refused = Vec::new();
-        let mut moving = lock(&self.moving);
         let told = |m: &Moving| m.node == node && m.sent.is_some_and(|sent| sent < asked);
-        let ids: Vec<u64> = moving.iter().filter(|(_, m)| told(m)).map(|(id, _)| *id).collect();
-        for id in ids {
-            if let Some(Moving { key, answer, .. }) = moving.remove(&id) {
-                let arrived = if live.contains(&key) {
-                    Arrived::Restored
-                } else {
-                    refused.push(key);
-                    Arrived::Refused("the node does not know the connection".to_owned())
-                };
-                let _ = answer.send(arrived);
-            }
+        for Moving { key, answer, .. } in lock(&self.moving).take_all(told) {
+            let arrived = if live.contains(&key) {
+                Arrived::Restored
+            } else {
+                refused.push(key);
+                Arrived::Refused("the node does not know the connection".to_owned())
+            };
+            let _ = answer.send(arrived);
         }
         refused
     }
@@ -408,10 +407,12 @@ impl Edge {
         let name = shared.nodes.get(node).map(|node| node.name.clone());
         // The way through a tunnel is asked for, and the answer may take a moment.
         let (edge, all, mac) = (self.clone(), shared.clone(), welcome.mac);
+        *lock(&slot.mac) = mac;
         let linked = tokio::task::spawn_blocking(move || edge.link(&all, node, mac)).await.unwrap_or(false);
         let bit = |bit: u8, holds: bool| if holds { bit } else { 0 };
         slot.able.store(bit(COOKIE, welcome.cookie) | bit(REPAIR, welcome.repair), Relaxed);
         slot.bits.store(UP | bit(LINKED, linked) | bit(LATERAL, welcome.lateral), Relaxed);
+        *lock(&slot.down_since) = None;
         self.accepted(node, &welcome.accepted);
         self.set_ending(shared, node, |_| Ending::Not);
         let bits = slot.bits.load(Relaxed);
@@ -442,7 +443,16 @@ impl Edge {
     /// What a node's host can it does for us while it takes what it was told last; it may refuse now and take the next.
     pub(super) fn accepted(&self, node: NodeId, accepted: &Accepted) {
         let Some(slot) = self.peers.slot(node) else { return };
-        if takes(accepted, self.services.len()) {
+        // Where the stack answers SYNs there is no cookie of ours to take.
+        let mixed = accepted.mixed && self.config.handshake == Handshake::Plane;
+        if mixed {
+            tracing::error!(
+                node = node.index(),
+                "another switch hands over to the node by `cookie` at this listen address, with the same `secret`, and this one \
+                 by `repair`: give both one `mechanism`, or `secret`s of their own. It is relayed"
+            );
+        }
+        if takes(accepted, self.services.len()) && !mixed {
             slot.bits.fetch_or(slot.able.load(Relaxed), Relaxed);
         } else {
             slot.bits.fetch_and(!(COOKIE | REPAIR), Relaxed);
@@ -461,9 +471,24 @@ impl Edge {
         }
     }
 
+    /// A node has a tag from now on.
+    pub(super) fn give_tag(self: &Arc<Self>, shared: &Arc<Shared>, node: NodeId, tag: u8) {
+        let Some(slot) = self.peers.slot(node) else { return };
+        slot.tag.store(tag, Relaxed);
+        if let Some(channel) = &*lock(&slot.channel) {
+            channel.set_tag(tag);
+        }
+        if slot.bits.load(Relaxed) & LINKED != 0 {
+            // The plane knows it a moment later than the node at worst: meanwhile it goes by the table.
+            let (edge, shared, mac) = (self.clone(), shared.clone(), *lock(&slot.mac));
+            tokio::task::spawn_blocking(move || edge.link(&shared, node, mac));
+        }
+    }
+
     pub(super) fn node_down(&self, shared: &Shared, node: NodeId, why: &str) {
         if let Some(slot) = self.peers.slot(node) {
             slot.bits.fetch_and(!UP, Relaxed);
+            lock(&slot.down_since).get_or_insert(shared.clock.now());
         }
         self.set_ending(shared, node, |ending| if ending == Ending::Not { ending } else { Ending::Ended });
         let name = shared.nodes.get(node).map(|node| node.name.clone());

@@ -202,6 +202,7 @@ impl Edge {
                     }
                     self.drain(shared);
                 }
+                () = self.caught_up.notified() => self.decide_due(shared),
                 _ = tick.tick() => {
                     self.drain(shared);
                     self.set_gates(shared);

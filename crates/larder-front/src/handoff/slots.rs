@@ -13,6 +13,7 @@ use larder_core::{NodeId, Time};
 use larder_handoff::FlowKey;
 use larder_handoff::abi::{flow_flag, flow_state};
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long the channel of a node that has left may be down until its clients are told that it is gone.
@@ -59,9 +60,22 @@ impl Edge {
             self.clear(&HashMap::from([(place, None)]));
             self.own(place, key);
         }
-        let rests =
-            self.fabric.owner(place).and_then(|owner| owner.since).is_some_and(|since| since < TAG_RESTS);
-        self.peers.set_tag(place, if rests { 0 } else { tag(place) });
+        self.peers.set_tag(place, if self.tag_rests(place) { 0 } else { tag(place) });
+    }
+
+    fn tag_rests(&self, place: NodeId) -> bool {
+        self.fabric.owner(place).and_then(|owner| owner.since).is_some_and(|since| since < TAG_RESTS)
+    }
+
+    /// Nodes whose places' tags have rested long enough have them again.
+    pub(super) fn wake_tags(self: &Arc<Self>, shared: &Arc<Shared>) {
+        for row in shared.dispatcher.nodes().rows() {
+            let own = tag(row.id);
+            let takes = shared.nodes.get(row.id).is_some_and(|node| node.handoff.is_some());
+            if takes && own != 0 && self.peers.tag_of(row.id) == 0 && !self.tag_rests(row.id) {
+                self.give_tag(shared, row.id, own);
+            }
+        }
     }
 
     /// Notes whose a place is.

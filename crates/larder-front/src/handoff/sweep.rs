@@ -1,7 +1,6 @@
 //! Regular work: idle and forgotten connections, dead nodes.
 
 use super::edge::{Edge, Started, lock};
-use super::fabric::To;
 use super::mechanism::{Delivery, Mechanism, Why};
 use super::table::{End, Handed};
 use crate::lease::Lease;
@@ -126,6 +125,7 @@ impl Edge {
             }
         }
         self.sweep_left(shared, shared.clock.now());
+        self.wake_tags(shared);
     }
 
     /// The connections that the plane forwards: also those that rest and count for nobody, as a predecessor's do, but not
@@ -234,8 +234,14 @@ impl Edge {
             if at % RECONCILED_AT_ONCE == RECONCILED_AT_ONCE - 1 {
                 tokio::task::yield_now().await;
             }
-            let known = self.fabric.flow(*key).is_some();
-            if !known && let Err(error) = self.fabric.put_flow(*key, To::Node(node)) {
+            // What is held here, or at another node, is another connection.
+            let holding = lock(&self.holding);
+            let elsewhere =
+                || lock(&self.table).get_mut(*key).is_some_and(|handed| handed.decision.node != node);
+            if !holding.contains(*key)
+                && !elsewhere()
+                && let Err(error) = self.fabric.add_flow(*key, node)
+            {
                 tracing::warn!(%error, %key, "a node's connection could not be entered in the forwarding plane");
             }
         }
@@ -243,6 +249,7 @@ impl Edge {
 
     /// The connections of dead nodes, or with `newly` of those that have died just now: their clients are told at once.
     pub(super) fn bury(&self, shared: &Shared, newly: bool) {
+        self.peers.give_up_unheard(shared.clock.now());
         for row in shared.dispatcher.nodes().rows() {
             let dead = self.is_dead(shared, row.id);
             let died = self.peers.note_dead(row.id, dead);
@@ -259,6 +266,11 @@ impl Edge {
     /// The node does not have the connection any more: the client is told.
     pub(super) fn lose(&self, shared: &Shared, key: FlowKey) {
         let first_ack = lock(&self.table).get_mut(key).and_then(|handed| handed.first_ack);
+        self.lose_at(shared, key, first_ack);
+    }
+
+    /// The same, where the plane may not know what the client has acknowledged.
+    pub(super) fn lose_at(&self, shared: &Shared, key: FlowKey, first_ack: Option<u32>) {
         self.tell_lost(key, first_ack);
         self.end(shared, key, End::NodeLost);
     }

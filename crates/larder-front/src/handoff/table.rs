@@ -30,11 +30,22 @@ pub(crate) struct Handed {
     pub(crate) rested: bool,
     /// Of a moved connection, the number of the reply's first byte.
     pub(crate) first_ack: Option<u32>,
-    /// Of one whose state is on its way: the number of its move.
-    pub(crate) on_its_way: Option<u64>,
+    /// Of a moved connection, the number of the client's first byte, by which its node names it.
+    pub(crate) first_seq: Option<u32>,
+    /// Of one whose state is or was on its way.
+    pub(crate) on_its_way: Option<OnItsWay>,
     /// The client has ended its side, having had something of its reply: what was seen of the connection, and when. It counts no
     /// more unless the client goes on taking its reply; the node says when all has ended.
     pub(crate) closing: Option<(Account, Time)>,
+}
+
+/// A connection whose state goes to its node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OnItsWay {
+    /// The number of its move.
+    pub(crate) id: u64,
+    /// When it was pointed at the node, by the plane's clock: what the plane knows since later is another connection.
+    pub(crate) entered_ns: u64,
 }
 
 impl Handed {
@@ -51,9 +62,15 @@ impl Handed {
             idle: false,
             rested: false,
             first_ack: None,
+            first_seq: None,
             on_its_way: None,
             closing: None,
         }
+    }
+
+    /// Whether this is the connection of that move.
+    pub(crate) fn is_move(&self, id: u64) -> bool {
+        self.on_its_way.is_some_and(|way| way.id == id)
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod ends;
 mod gates;
+mod moves;
 mod slots;
 
 use super::config::{Forward, HandoffConfig, NodeHandoff};
@@ -16,6 +17,7 @@ use crate::switch::Shared;
 use larder_core::dispatch::Admission;
 use larder_core::{NodeId, NodeSpec, NodeState, PolicyKind, Refusal, Settings, Time};
 use larder_handoff::abi::{self, flow_flag, flow_state};
+use larder_handoff::channel::client::Event;
 use larder_handoff::channel::identity::Identity;
 use larder_handoff::channel::message::{FromNode, Hello, Keys, Socket};
 use larder_handoff::plane::{Account, Owner};
@@ -38,6 +40,7 @@ struct Notes {
     /// With these numbers.
     reset_at: Vec<Option<u32>>,
     seen_ns: BTreeMap<FlowKey, u64>,
+    opened_ns: BTreeMap<FlowKey, u64>,
     flags: BTreeMap<FlowKey, u8>,
     /// What the plane has yet to tell: openings by the fast path.
     untold: Vec<(FlowKey, Reusable)>,
@@ -57,6 +60,8 @@ struct Notes {
     closed: Vec<NodeId>,
     owners: BTreeMap<NodeId, Owner>,
     taken_off: bool,
+    /// There is no room for a connection.
+    full: bool,
     /// Finding the way to a node takes so long.
     link_takes: Duration,
     /// To stand there once the plane was asked for the first time.
@@ -76,16 +81,25 @@ struct Paper(Arc<Mutex<Notes>>);
 impl Fabric for Paper {
     fn put_flow(&self, key: FlowKey, to: To) -> io::Result<()> {
         let mut notes = lock(&self.0);
+        if notes.full {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
         let now = notes.now_ns;
         notes.bases_then = notes.bases.clone();
         notes.flows.insert(key, to);
         notes.seen_ns.insert(key, now);
+        notes.opened_ns.entry(key).or_insert(now);
         Ok(())
+    }
+
+    fn add_flow(&self, key: FlowKey, node: NodeId) -> io::Result<()> {
+        if self.flow(key).is_some() { Ok(()) } else { self.put_flow(key, To::Node(node)) }
     }
 
     fn remove_flow(&self, key: FlowKey) {
         let mut notes = lock(&self.0);
         notes.flows.remove(&key);
+        notes.opened_ns.remove(&key);
         notes.removed.push(key);
     }
 
@@ -100,6 +114,7 @@ impl Fabric for Paper {
             state,
             node,
             seen_ns,
+            opened_ns: notes.opened_ns.get(&key).copied().unwrap_or(0),
             flags: notes.flags.get(&key).copied().unwrap_or(0),
             first_ack: 1,
             last_ack: 1_002,
@@ -229,6 +244,8 @@ pub(super) struct Bench {
     pub(super) shared: Arc<Shared>,
     pub(super) edge: Arc<Edge>,
     paper: Paper,
+    /// What nodes say, until somebody hears it.
+    said: Option<tokio::sync::mpsc::Receiver<Event>>,
 }
 
 impl Bench {
@@ -256,14 +273,14 @@ impl Bench {
             services: Vec::new(),
             tunnel: None,
         };
-        let (peers, _) = Peers::new(8, None, hello);
+        let (peers, said) = Peers::new(8, handoff.identity.clone(), hello);
         for node in [NodeId(0), NodeId(1)] {
             peers.set_bits(node, UP_FOR_TESTS);
         }
         let paper = Paper::default();
         let edge = Arc::new(Edge::new(handoff, Box::new(paper.clone()), listen, peers));
         shared.handoff = Some(edge.clone());
-        Self { shared: Arc::new(shared), edge, paper }
+        Self { shared: Arc::new(shared), edge, paper, said: Some(said) }
     }
 
     pub(super) fn punt(&self, key: FlowKey, first: bool, seq: u32, payload: &[u8]) {

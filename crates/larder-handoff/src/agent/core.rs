@@ -7,6 +7,7 @@ use super::leaving::{Leavers, Leaving};
 use super::link::{From, Input, Link};
 use super::lists::{Asker, Listed, Lists};
 use super::load::CpuMeter;
+use super::numbers::Numbers;
 use super::stash::{Now, Stash};
 use super::switches::{Switches, Wanted};
 use super::{Forwarding, Moved, Restored, Seen, vanished};
@@ -60,6 +61,7 @@ pub(super) struct Core {
     pub(super) fronts: BTreeMap<PublicKey, Front>,
     links: u64,
     pub(super) stash: Stash,
+    pub(super) numbers: Numbers,
     /// Connections that are being given up.
     pub(super) leaving: HashMap<FlowKey, Leaving>,
     asked: Waiting,
@@ -108,6 +110,7 @@ impl Core {
             fronts: BTreeMap::new(),
             links: 0,
             stash: Stash::default(),
+            numbers: Numbers::default(),
             asked: Waiting::default(),
             lists: Lists::default(),
             ending: None,
@@ -264,6 +267,11 @@ impl Core {
                 self.apply(Some(key));
                 self.tell_accepted(key);
             }
+            Some(ToNode::Tag(tag)) => {
+                self.switches.set_tag(key, tag);
+                self.apply(Some(key));
+                self.tell_accepted(key);
+            }
             Some(ToNode::Live) => self.lists.ask((key, number)),
             Some(ToNode::Handoff(handoff)) => self.handoff(key, &handoff),
             Some(ToNode::Forget(connection)) => {
@@ -362,7 +370,9 @@ impl Core {
         forwarding.begun(flow);
         let restored = forwarding.restore(Moved { client: flow.client, server, checkpoint, request });
         let mut restored = restored.inspect_err(|_| forwarding.forget(flow))?;
-        let packets = self.stash.restored(Instant::now(), now_ns(), flow);
+        let now = now_ns();
+        self.numbers.begin(flow, handoff.first_seq, now);
+        let packets = self.stash.restored(Instant::now(), now, flow);
         // The client's end comes first: nothing it sends later has new bytes.
         let injected = restored.inject.take().map_or(Ok(()), |packet| forwarding.inject(&packet));
         given(&injected);
@@ -382,7 +392,7 @@ impl Core {
                         given(&forwarding.give_back(packet));
                     }
                 }
-                Seen::Closed { key, first_seq } => self.closed(key, first_seq),
+                Seen::Closed { key, first_seq, at_ns } => self.closed(key, first_seq, at_ns),
             });
             if read == 0 {
                 self.more_at = None;
@@ -393,7 +403,8 @@ impl Core {
         self.more_at = Some(now);
     }
 
-    pub(super) fn closed(&mut self, flow: FlowKey, first_seq: u32) {
+    pub(super) fn closed(&mut self, flow: FlowKey, first_seq: u32, at_ns: u64) {
+        let first_seq = self.numbers.end(flow, first_seq, at_ns);
         let mut full = false;
         for (&key, front) in &mut self.fronts {
             if let Some(theirs) = self.switches.theirs(key, flow.service) {

@@ -38,6 +38,8 @@ pub enum Seen<'a> {
         key: FlowKey,
         /// Sequence number of the client's first byte; 0 if it is not known.
         first_seq: u32,
+        /// When. Nanoseconds of `CLOCK_MONOTONIC`.
+        at_ns: u64,
     },
 }
 

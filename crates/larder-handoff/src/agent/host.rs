@@ -120,8 +120,8 @@ impl Forwarding for Host {
     fn read_events(&self, seen: &mut dyn FnMut(Seen<'_>)) -> usize {
         self.guard.read_events(|event| match event {
             GuardEvent::Stash { key, packet, at_ns, .. } => seen(Seen::Early { key, at_ns, packet }),
-            GuardEvent::Closed { key, first_seq, .. } => {
-                seen(Seen::Closed { key, first_seq: first_seq.unwrap_or(0) });
+            GuardEvent::Closed { key, first_seq, at_ns } => {
+                seen(Seen::Closed { key, first_seq: first_seq.unwrap_or(0), at_ns });
             }
         })
     }

@@ -139,6 +139,7 @@ impl Core {
                     close(leaving.leaver);
                     self.stash.take(flow);
                     forwarding.forget(flow);
+                    self.numbers.forget(flow);
                     done("thaw", &forwarding.thaw(flow));
                 }
             }
@@ -171,11 +172,12 @@ impl Core {
         self.stash.begin(flow);
         let Some(leaving) = self.leaving.get_mut(&flow) else { return };
         let socket = leaving.leaver.resting.socket.as_fd();
+        let first_seq = self.numbers.of(flow);
         let read = repair::checkpoint(socket, &Mends::default()).map_err(|error| error.to_string());
         let message = read.and_then(|checkpoint| {
             let frame = checkpoint.encode().map_err(|error| error.to_string())?;
             let request = Blob(leaving.leaver.resting.unread.clone());
-            Ok(FromNode::Move(Handoff { id: 0, connection, checkpoint: Blob(frame), request }))
+            Ok(FromNode::Move(Handoff { id: 0, connection, first_seq, checkpoint: Blob(frame), request }))
         });
         (leaving.frozen, leaving.since) = (true, Instant::now());
         let front = leaving.front;

@@ -22,6 +22,7 @@ mod leaving;
 mod link;
 mod lists;
 mod load;
+mod numbers;
 mod restored;
 mod sockets;
 mod stash;

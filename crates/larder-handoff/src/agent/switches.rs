@@ -84,6 +84,12 @@ impl Switches {
         }
     }
 
+    pub(super) fn set_tag(&mut self, key: PublicKey, tag: u8) {
+        if let Some(told) = self.told.get_mut(&key) {
+            told.tag = tag;
+        }
+    }
+
     pub(super) fn set_services(&mut self, key: PublicKey, services: Vec<Service>) {
         if let Some(told) = self.told.get_mut(&key) {
             told.services = services;
@@ -142,21 +148,27 @@ impl Switches {
             let rules = self.place(service.address).and_then(|ours| in_kernel.rules.get(usize::from(ours)));
             rules.is_some_and(Option::is_some)
         };
+        let others = |service: &Service| {
+            let rules = self.place(service.address).and_then(|ours| in_kernel.rules.get(usize::from(ours)));
+            !service.cookie && rules.is_some_and(|rules| rules.is_some_and(|rules| rules.cookie))
+        };
+        let believed = in_kernel.keys.is_some_and(|keys| told.both().iter().any(|key| keys.contains(key)));
         Accepted {
             services: told.services.iter().filter(taken).map(|service| service.id).collect(),
             keys: !told.uses_cookies()
                 || in_kernel.keys.is_some_and(|keys| keys.contains(&told.keys.current())),
             tag: in_kernel.tag == told.tag,
             tunnel: told.tunnel.is_none_or(|tunnel| in_kernel.tunnels.contains(&tunnel)),
+            mixed: believed && told.services.iter().any(others),
         }
     }
 
-    /// The node's number for a listen address.
     /// Listen addresses by their places.
     pub(super) fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
+    /// The node's number for a listen address.
     pub(super) fn place(&self, address: SocketAddr) -> Option<u16> {
         let place = self.addresses.iter().position(|&one| one == address)?;
         u16::try_from(place).ok()
@@ -225,7 +237,7 @@ mod tests {
         let accepted = switches.accepted(A, &wanted);
         assert_eq!(
             accepted,
-            Accepted { services: vec![7], keys: true, tag: true, tunnel: true },
+            Accepted { services: vec![7], keys: true, tag: true, tunnel: true, mixed: false },
             "99 is not the node's"
         );
         assert_eq!(switches.accepted(B, &Wanted::default()).services, [], "the kernel has refused");
@@ -272,6 +284,21 @@ mod tests {
         assert_eq!(believed(&switches).0, [true, false, false], "A has been there longest");
         switches.gone(A);
         assert_eq!(believed(&switches).1, Some([cookie_key(11), cookie_key(12)]), "C alone is there");
+    }
+
+    #[test]
+    fn who_moves_states_of_the_secret_by_which_another_uses_cookies_is_told() {
+        let by_state = |port| Service { cookie: false, stash: true, ..service(1, port) };
+        let mixed = |same: u64, port| {
+            let mut switches = Switches::new(vec![address(80), address(81)]);
+            switches.hello(A, hello(10, &[service(0, 80)], 1));
+            switches.hello(B, hello(same, &[by_state(port)], 1));
+            let wanted = switches.wanted();
+            [A, B].map(|key| switches.accepted(key, &wanted).mixed)
+        };
+        assert_eq!(mixed(10, 80), [false, true]);
+        assert_eq!(mixed(20, 80), [false, false], "its cookies are not believed");
+        assert_eq!(mixed(10, 81), [false, false], "another address");
     }
 
     #[test]

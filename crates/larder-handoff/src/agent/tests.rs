@@ -43,6 +43,8 @@ struct State {
     silent: Vec<FlowKey>,
     injected: Vec<Vec<u8>>,
     refuse: bool,
+    /// The kernel does not know the numbers of connections that end.
+    unnumbered: bool,
     /// The stack's list takes until this is false.
     list_is_long: bool,
 }
@@ -124,7 +126,11 @@ impl Forwarding for Played {
         for one in &told {
             match one {
                 Told::Early(key, packet) => seen(Seen::Early { key: *key, at_ns: 0, packet }),
-                Told::Closed(key) => seen(Seen::Closed { key: *key, first_seq: 9 }),
+                Told::Closed(key) => {
+                    let at_ns = crate::plane::now_ns();
+                    let first_seq = if self.see(|state| state.unnumbered) { 0 } else { 9 };
+                    seen(Seen::Closed { key: *key, first_seq, at_ns });
+                }
             }
         }
         told.len()
@@ -280,7 +286,7 @@ impl Front {
     fn hand(&self, id: u64, service: u16, port: u16) {
         let connection = Connection { client: ([192, 0, 2, 1], port).into(), service };
         let request = Blob(b"GET /".to_vec());
-        let handoff = Handoff { id, connection, checkpoint: Blob::default(), request };
+        let handoff = Handoff { id, connection, first_seq: 7, checkpoint: Blob::default(), request };
         self.channel.send(&ToNode::Handoff(handoff)).expect("room");
     }
 }
@@ -311,7 +317,10 @@ async fn a_front_end_gets_what_the_config_allows_and_learns_what_is_there() {
     let welcome = front.welcome().await;
     assert_eq!((welcome.name.as_str(), welcome.cookie, welcome.repair, welcome.mac), ("a", true, true, None));
     assert!(welcome.mtu > 0);
-    assert_eq!(welcome.accepted, Accepted { services: vec![4], keys: true, tag: true, tunnel: true });
+    assert_eq!(
+        welcome.accepted,
+        Accepted { services: vec![4], keys: true, tag: true, tunnel: true, mixed: false }
+    );
     let ports: Vec<u16> = front.live().await.iter().map(|one| one.client.port()).collect();
     assert_eq!(ports, [2, 3, 9]);
     stage.kernel.see(|state| {
@@ -320,11 +329,14 @@ async fn a_front_end_gets_what_the_config_allows_and_learns_what_is_there() {
         assert_eq!((state.keys.map(|keys| keys[0]), state.tag), (Some(CookieKey([7; 2])), 3));
     });
     front.channel.set_services(vec![service(0, 80)]);
-    let accepted = Accepted { services: vec![0], keys: true, tag: true, tunnel: true };
+    let accepted = Accepted { services: vec![0], keys: true, tag: true, tunnel: true, mixed: false };
     assert_eq!(front.heard().await, FromNode::Accepted(accepted));
     assert_eq!(stage.kernel.see(|state| state.services.keys().copied().collect::<Vec<_>>()), [address(80)]);
     front.channel.send(&ToNode::Live).expect("room");
     assert_eq!(front.live().await.len(), 1);
+    front.channel.set_tag(9);
+    assert!(matches!(front.heard().await, FromNode::Accepted(accepted) if accepted.tag));
+    assert_eq!(stage.kernel.see(|state| state.tag), 9);
 }
 
 #[tokio::test]
@@ -501,7 +513,10 @@ async fn a_host_without_rights_says_so_and_reports_its_load() {
     let mut front = Front { channel, events };
     let welcome = front.welcome().await;
     assert_eq!((welcome.cookie, welcome.repair), (false, false));
-    assert_eq!(welcome.accepted, Accepted { services: Vec::new(), keys: false, tag: false, tunnel: true });
+    assert_eq!(
+        welcome.accepted,
+        Accepted { services: Vec::new(), keys: false, tag: false, tunnel: true, mixed: false }
+    );
     assert_eq!(front.live().await, []);
     front.hand(1, 0, 1);
     assert!(matches!(front.heard().await, FromNode::Refused { why: Refusal::Unsupported, .. }));

@@ -4,6 +4,7 @@
 use super::core::Core;
 use super::lists::Listed;
 use crate::FlowKey;
+use crate::plane::now_ns;
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -35,7 +36,7 @@ impl Core {
         for (&flow, &first_seq) in &gone {
             tracing::debug!(%flow, "the stack does not have a connection any more");
             forwarding.forget(flow);
-            self.closed(flow, first_seq);
+            self.closed(flow, first_seq, now_ns());
         }
         listed.connections.retain(|(flow, _)| !gone.contains_key(flow));
         listed

@@ -172,6 +172,11 @@ impl NodeChannel {
         self.hello.send_if_modified(|hello| std::mem::replace(&mut hello.keys, keys) != keys);
     }
 
+    /// Sets the node's tag, now and for each connection to come. The node's answer is [`FromNode::Accepted`].
+    pub fn set_tag(&self, tag: u8) {
+        self.hello.send_if_modified(|hello| std::mem::replace(&mut hello.tag, tag) != tag);
+    }
+
     /// Sets the listen addresses, now and for each connection to come. The node's answer is [`FromNode::Accepted`].
     pub fn set_services(&self, services: Vec<Service>) {
         self.hello.send_if_modified(|hello| {
@@ -298,6 +303,9 @@ impl Runner {
                     }
                     if wanted.services != told.services {
                         sender.send(&ToNode::Services(wanted.services.clone()).encode()?).await?;
+                    }
+                    if wanted.tag != told.tag {
+                        sender.send(&ToNode::Tag(wanted.tag).encode()?).await?;
                     }
                     told = wanted;
                 }

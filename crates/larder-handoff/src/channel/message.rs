@@ -54,6 +54,9 @@ pub enum ToNode {
     Keep(Connection),
     /// The answer to [`FromNode::Ending`]: nothing that is decided from now on comes to the node.
     Noted,
+    /// The front-end's tag for the node, in place of the one before. At most [`TAG_MAX`]; 0: none. Answered by
+    /// [`FromNode::Accepted`].
+    Tag(u8),
 }
 
 /// From a node to the front-end.
@@ -198,6 +201,8 @@ pub struct Handoff {
     pub id: u64,
     /// Which connection.
     pub connection: Connection,
+    /// Sequence number of the client's first byte, by which the node names the connection when it ends; 0 if it is not known.
+    pub first_seq: u32,
     /// Its state, as the `repair` module writes it.
     pub checkpoint: Blob,
     /// What the front-end has read of the client's bytes: they come before all that the socket will deliver.
@@ -237,6 +242,9 @@ pub struct Accepted {
     pub tag: bool,
     /// Packets that come by the front-end's tunnel are unwrapped; true if it has none.
     pub tunnel: bool,
+    /// The front-end uses no cookies at a listen address where the node takes those of another one, of the same secret: a copy of
+    /// a connection's first packet could become a second connection there before its state comes.
+    pub mixed: bool,
 }
 
 /// Connections of a node.
@@ -381,6 +389,7 @@ impl Message for ToNode {
             | Self::Taken(connection)
             | Self::Keep(connection) => service(connection.service),
             Self::Has(has) => has.check(),
+            Self::Tag(tag) => at_most("a tag", (*tag).into(), TAG_MAX.into()),
             Self::Keys(_) | Self::Live | Self::Ping(_) | Self::Release | Self::Noted => Ok(()),
         }
     }

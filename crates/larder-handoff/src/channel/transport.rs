@@ -18,7 +18,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
 /// Version of the protocol: of the handshake and of all messages.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 
 const PATTERN: &str = "Noise_IK_25519_ChaChaPoly_BLAKE2s";
 const MAGIC: [u8; 6] = *b"larder";

@@ -328,6 +328,21 @@ impl Plane {
         self.change_flow(FlowChange { key: key.into(), node, state, flags: 0, seq, ack })
     }
 
+    /// Sends a connection's packets to a node unless it is known already, in whatever state. Says whether it was not.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses.
+    pub fn add_flow(&self, key: FlowKey, node: u16) -> Result<bool, PlaneError> {
+        let now = now_ns();
+        let flow = Flow { state: flow_state::NODE, node, seen_ns: now, opened_ns: now, ..Flow::default() };
+        let added = self.flows.update(RawFlowKey::from(key).as_bytes(), flow.as_bytes(), MapFlags::NO_EXIST);
+        match added {
+            Err(error) if error.kind() == libbpf_rs::ErrorKind::AlreadyExists => Ok(false),
+            added => added.map(|()| true).map_err(PlaneError::bpf("add a connection")),
+        }
+    }
+
     /// Adds [flags](crate::abi::flow_flag) to a connection.
     ///
     /// # Errors

@@ -117,6 +117,17 @@ pub enum Leave {
     Nothing,
 }
 
+/// What was found of an instance that is no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remains {
+    /// Nothing, or what a running process has.
+    None,
+    /// Its programs; they are off now.
+    TakenOff,
+    /// This process may not look: root's bpffs lets no others in.
+    Unseen,
+}
+
 /// A running forwarding plane. Every method may be called from every thread.
 ///
 /// Dropped without [`Plane::stop`] it leaves what [`Leave::Forwarding`] leaves, as a crash does.
@@ -290,20 +301,22 @@ impl Plane {
     }
 
     /// Takes off what an instance that is no more has left, if there is anything; nothing is made or mounted to look for it.
-    /// Gives whether there was. What a running process has stays.
+    /// What a running process has stays.
     ///
     /// # Errors
     ///
     /// Something is there, and rights to remove it are missing.
-    pub fn take_off_remains(name: &str) -> Result<bool, PlaneError> {
-        if !pins::remain(name) {
-            return Ok(false);
+    pub fn take_off_remains(name: &str) -> Result<Remains, PlaneError> {
+        match pins::remain(name) {
+            None => return Ok(Remains::Unseen),
+            Some(false) => return Ok(Remains::None),
+            Some(true) => {}
         }
         match Pins::open(name) {
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(false),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(Remains::None),
             pins => {
                 let removed = pins.and_then(|pins| pins.remove_all());
-                removed.map(|()| true).map_err(PlaneError::io("remove what is pinned"))
+                removed.map(|()| Remains::TakenOff).map_err(PlaneError::io("remove what is pinned"))
             }
         }
     }

@@ -29,9 +29,20 @@ pub(crate) struct Pins {
     _lock: Arc<OwnedFd>,
 }
 
-/// Whether an instance of this name has left something, as far as this process may see.
-pub(crate) fn remain(name: &str) -> bool {
-    bpffs::is_name(name, NAME_BYTES_MAX) && bpffs::instance_if_any(FAMILY, name).is_dir()
+/// Whether an instance of this name has left something; `None` if this process may not see it.
+pub(crate) fn remain(name: &str) -> Option<bool> {
+    if !bpffs::is_name(name, NAME_BYTES_MAX) {
+        return Some(false);
+    }
+    is_there(fs::metadata(bpffs::instance_if_any(FAMILY, name)))
+}
+
+fn is_there(looked: io::Result<fs::Metadata>) -> Option<bool> {
+    match looked {
+        Ok(found) => Some(found.is_dir()),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => None,
+        Err(_) => Some(false),
+    }
 }
 
 impl Pins {
@@ -117,5 +128,17 @@ impl Pins {
             Some(instance) => fs::remove_dir(instance),
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_not_be_seen_is_not_taken_for_nothing() {
+        assert_eq!(is_there(fs::metadata("/")), Some(true));
+        assert_eq!(is_there(Err(io::ErrorKind::NotFound.into())), Some(false));
+        assert_eq!(is_there(Err(io::ErrorKind::PermissionDenied.into())), None);
     }
 }

@@ -57,19 +57,21 @@ impl Plane {
         self.reset_client_at(key, None)
     }
 
-    /// As [`Plane::reset_client`], for a connection that began in this host's stack: where the plane has seen no
-    /// acknowledgement, `ack` is the number of the first byte that the client has not acknowledged.
+    /// As [`Plane::reset_client`], for a connection that began in this host's stack, or that the plane has no room for: where it
+    /// has seen no acknowledgement, `ack` is the number of the first byte that the client has not acknowledged.
     ///
     /// # Errors
     ///
-    /// As [`Plane::reset_client`].
+    /// As [`Plane::reset_client`]. With a number the client gets its RST also if the connection is not known.
     pub fn reset_client_at(&self, key: FlowKey, ack: Option<u32>) -> io::Result<()> {
-        let flow = self.flow(key).ok_or(io::ErrorKind::NotFound)?;
-        if flow.state != flow_state::RESET {
-            self.put_flow(key, FlowTo::Reset).map_err(io::Error::other)?;
-        }
-        let seen = Some(flow.last_ack).filter(|ack| *ack != 0);
-        let Some(ack) = seen.or(ack) else { return Ok(()) };
+        let flow = self.flow(key);
+        let marked = match flow {
+            Some(flow) if flow.state == flow_state::RESET => Ok(()),
+            Some(_) => self.put_flow(key, FlowTo::Reset).map_err(io::Error::other),
+            None => Err(io::ErrorKind::NotFound.into()),
+        };
+        let seen = flow.map(|flow| flow.last_ack).filter(|ack| *ack != 0);
+        let Some(ack) = seen.or(ack) else { return marked };
         let service = self.services().into_iter().find(|&(_, id)| id == key.service);
         let (server, _) = service.ok_or(io::ErrorKind::NotFound)?;
         let packet = frame::reset(server, key.client, ack)?;
@@ -81,7 +83,7 @@ impl Plane {
             &to.into(),
             libc::MSG_DONTWAIT,
         )?;
-        Ok(())
+        marked
     }
 }
 

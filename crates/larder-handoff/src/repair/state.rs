@@ -83,6 +83,11 @@ impl Checkpoint {
         self.write_seq.wrapping_sub(u32::try_from(self.send_queue.len()).unwrap_or(0))
     }
 
+    /// Sequence number of the first byte of the client that is unread.
+    pub fn unread_seq(&self) -> u32 {
+        self.rcv_nxt.wrapping_sub(u32::try_from(self.received.len()).unwrap_or(0))
+    }
+
     /// The sent and the unsent part of the send queue.
     pub fn send_parts(&self) -> (&[u8], &[u8]) {
         let sent = self.send_queue.len().saturating_sub(self.unsent as usize);

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use larder_handoff::netns::{Topology, TopologySpec, or_skip};
-use larder_handoff::shaper::{Shape, Shaper};
+use larder_handoff::shaper::Shaper;
 
 use crate::client::{self, Fault, Manner, Plan, Setup};
 use crate::cluster::Server;
@@ -15,7 +15,7 @@ use crate::content::Content;
 use crate::counters::counter;
 use crate::flood;
 use crate::origin::Origin;
-use crate::plans::mixed;
+use crate::plans::{bad_network, mixed};
 
 const SIZES: [u64; 7] = [1, 100, 1_000, 10_000, 65_536, 300_000, 2_000_000];
 const SETUP: Setup = Setup { threads: 16, first_port: 20_000, stall: Duration::from_secs(5) };
@@ -78,16 +78,7 @@ fn a_bad_wire_makes_no_fault() {
     let content = Content::new(&SIZES[..6], 2);
     let _origin = Origin::nginx(&topology.nodes[0].namespace, &service, content.root());
     let shaper = Shaper::start(&topology.hub, &[&topology.client().port, &topology.nodes[0].port]).unwrap();
-    let shape = Shape {
-        seed: 5,
-        loss: 0.005,
-        duplicate: 0.01,
-        jitter: Duration::from_micros(300),
-        reorder: 0.01,
-        reorder_by: Duration::from_millis(2),
-        ..Shape::default()
-    };
-    shaper.set_all(&shape).unwrap();
+    shaper.set_all(&bad_network(5)).unwrap();
     let plans = mixed(3, 500, &service, &content.targets);
     let tally = topology.client().namespace.run(|| client::run(&plans, SETUP)).unwrap();
     println!("{tally}; {:?}", shaper.counts());

@@ -7,7 +7,7 @@ use larder_handoff::shaper::{Shape, Shaper};
 use crate::client::{self, Manner, Plan, Setup};
 use crate::cluster::{Cluster, Spec};
 use crate::content::Content;
-use crate::plans::mixed;
+use crate::plans::{bad_network, mixed};
 
 const SIZES: [u64; 6] = [1, 100, 1_000, 10_000, 65_536, 300_000];
 /// A lost packet costs a retransmission time-out, some in a row a multiple of it.
@@ -27,16 +27,7 @@ fn a_bad_network_makes_no_fault() {
         return;
     };
     let shaper = Shaper::start(&cluster.topology.hub, &ports(&cluster)).unwrap();
-    let shape = Shape {
-        seed: 7,
-        loss: 0.005,
-        duplicate: 0.01,
-        jitter: Duration::from_micros(300),
-        reorder: 0.01,
-        reorder_by: Duration::from_millis(2),
-        ..Shape::default()
-    };
-    shaper.set_all(&shape).unwrap();
+    shaper.set_all(&bad_network(7)).unwrap();
     let plans = mixed(11, 600, &cluster.service(), &cluster.content.targets);
     let tally = cluster.topology.client().namespace.run(|| client::run(&plans, SETUP)).unwrap();
     let counts = shaper.counts();

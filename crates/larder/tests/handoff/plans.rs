@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use larder_handoff::shaper::Shape;
+
 use crate::client::{Manner, Plan, head};
 use crate::content::Target;
 
@@ -13,6 +15,19 @@ const AT_ONCE: u64 = 10_000;
 const MANNERS: usize = 8;
 /// Large replies are rare, for the time they take. Bytes.
 const LARGE: u64 = 1_000_000;
+
+/// Wires that lose, double, delay and reorder packets.
+pub fn bad_network(seed: u64) -> Shape {
+    Shape {
+        seed,
+        loss: 0.005,
+        duplicate: 0.01,
+        jitter: Duration::from_micros(300),
+        reorder: 0.01,
+        reorder_by: Duration::from_millis(2),
+        ..Shape::default()
+    }
+}
 
 /// A generator of numbers: SplitMix64.
 pub struct Random(pub u64);

@@ -1,6 +1,7 @@
 //! How long a connection counts, and how it ends.
 
 use super::*;
+use crate::handoff::table::End;
 
 #[tokio::test]
 async fn what_the_plane_opens_counts_rests_wakes_and_ends() {
@@ -165,4 +166,40 @@ async fn a_switch_that_stops_leaves_what_the_plane_forwards() {
         bench.edge.clone().drain_out(Duration::from_millis(200)).await;
         assert_eq!(bench.notes(|notes| notes.taken_off), !stays);
     }
+}
+
+/// The node has a connection's packets, and the plane no room for it: nothing more of the client's would get there.
+#[tokio::test]
+async fn a_client_whose_connection_finds_no_room_is_told() {
+    let bench = Bench::new(|_| {});
+    bench.notes(|notes| notes.full = true);
+    bench.take(Told::Punt { key: key(1), first: true, head: None, packet: &super::moves::whole(7, GET) });
+    bench.notes(|notes| {
+        assert_eq!((notes.forwarded.len(), notes.reset.clone()), (1, vec![key(1)]));
+        assert_eq!(notes.reset_at, [Some(0x1234_56c8)], "with the number that only its packet has");
+    });
+    assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)));
+    assert!(bench.edge.counts.ends().any(|(end, count)| end == End::NodeLost && count == 1));
+}
+
+/// What a node says it has is entered only where nobody else has its addresses by now: one that is held, one that the plane
+/// knows, or one at another node.
+#[tokio::test]
+async fn a_nodes_word_does_not_take_the_next_connection() {
+    let bench = Bench::new(|config| config.settings.admission = Admission::Fixed(1));
+    bench.punt(key(1), true, 1, GET);
+    bench.punt(key(2), true, 1, GET);
+    let (node, other) = bench.notes(|notes| {
+        let node = notes.forwarded[0].0;
+        notes.flows.insert(key(3), To::Here);
+        notes.flows.remove(&key(1));
+        (node, NodeId(1 - node.0))
+    });
+    assert_eq!(bench.edge.sizes(), (1, 1, 0), "one is held");
+    let live = [key(1), key(2), key(3), key(4)].into_iter().collect();
+    bench.edge.reconcile(&bench.shared, other, &live, Time::ZERO).await;
+    let flows = bench.notes(|notes| notes.flows.clone());
+    assert_eq!(flows, [(key(3), To::Here), (key(4), To::Node(other))].into());
+    bench.edge.reconcile(&bench.shared, node, &live, Time::ZERO).await;
+    assert_eq!(bench.notes(|notes| notes.flows.get(&key(1)).copied()), Some(To::Node(node)), "forgotten");
 }

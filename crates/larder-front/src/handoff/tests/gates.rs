@@ -60,6 +60,26 @@ async fn what_the_plane_has_opened_takes_its_place_before_it_is_told() {
     }
 }
 
+/// The same for a request that is relayed; and a connection whose first packet was told with it is decided all the same.
+#[tokio::test]
+async fn what_the_plane_has_opened_takes_its_place_before_a_relayed_request() {
+    let bench = Bench::new(|config| config.settings.admission = Admission::Fixed(2));
+    bench.punt(key(1), true, 1, GET);
+    let reused = bench.notes(|notes| notes.targets[0].1);
+    bench.notes(|notes| {
+        notes.to_tell.extend([Tale::Opened(key(3), reused), Tale::Punt(key(2))]);
+        notes.opened = 1;
+    });
+    let mut lease = crate::lease::Lease::new(bench.shared.clone());
+    let request = larder_core::Request::new(larder_core::TargetId(7));
+    assert!(matches!(lease.arrive(bench.shared.clock.now(), request), Ok(None)), "it waits");
+    assert_eq!(bench.load(), 2);
+    bench.edge.caught_up.notified().await;
+    assert_eq!(bench.shared.dispatcher.queued(), 1);
+    bench.edge.decide_due(&bench.shared);
+    assert_eq!(bench.shared.dispatcher.queued(), 2);
+}
+
 /// The gates know of a connection before the plane can forward anything of it, or use its decision again.
 #[tokio::test]
 async fn gates_are_set_before_a_decision_takes_effect() {

@@ -1,21 +1,28 @@
 //! Nodes that come, leave, and change their minds.
 
 use super::*;
+use crate::handoff::config::Handshake;
 use crate::handoff::keyring::Keyring;
 use crate::handoff::run::Ears;
-use larder_handoff::channel::client::{Event, What};
+use larder_handoff::channel::client::What;
 use larder_handoff::channel::message::{Accepted, Welcome};
 
 /// A node may refuse what it was told and take the next.
 #[tokio::test]
 async fn what_a_node_has_refused_it_may_take_later() {
     let bench = Bench::new(|_| {});
-    let takes = |keys| Accepted { keys, tag: true, tunnel: true, services: vec![0] };
+    let takes = |keys| Accepted { keys, tag: true, tunnel: true, services: vec![0], mixed: false };
+    let mixed = Accepted { mixed: true, ..takes(true) };
     let can = || bench.edge.peers.capability(NodeId(0));
     bench.edge.accepted(NodeId(0), &takes(false));
     assert!(can().up && !can().cookie && !can().repair);
     bench.edge.accepted(NodeId(0), &takes(true));
     assert!(can().cookie && can().repair);
+    bench.edge.accepted(NodeId(0), &mixed);
+    assert!(can().up && !can().repair, "it takes another switch's cookies too");
+    let stack = Bench::new(|config| config.handoff.handshake = Handshake::Stack);
+    stack.edge.accepted(NodeId(0), &mixed);
+    assert!(stack.edge.peers.capability(NodeId(0)).repair, "which are not this one's");
 }
 
 /// A node that leaves gets nothing new by the fast path, finishes what it has, and then there is no way to it any more.
@@ -109,6 +116,16 @@ async fn a_place_is_used_again() {
     });
     bench.edge.take_place(NodeId(5), &node);
     assert_eq!(bench.edge.peers.tag_of(NodeId(5)), 6);
+    // The same, without a start.
+    let minutes = |count: u64| {
+        bench.notes(|notes| {
+            let owner = Owner { key: [9; 32], since: Some(Duration::from_secs(60 * count)) };
+            notes.owners.insert(NodeId(0), owner);
+        });
+        bench.edge.sweep(&bench.shared);
+        bench.edge.peers.tag_of(NodeId(0))
+    };
+    assert_eq!((minutes(59), minutes(60)), (0, 1));
 }
 
 /// While the way to a node is being looked for, on a runtime of one thread, connections are decided.
@@ -131,7 +148,7 @@ async fn what_nodes_say_holds_nothing_up() {
         lateral: false,
         mac: None,
         mtu: 1_500,
-        accepted: Accepted { keys: true, tag: true, tunnel: true, services: vec![0] },
+        accepted: Accepted { keys: true, tag: true, tunnel: true, services: vec![0], mixed: false },
     };
     said.send(Event { node: 0, what: What::Up(Box::new(welcome)) }).await.expect("it is heard");
     tokio::time::sleep(Duration::from_millis(20)).await;

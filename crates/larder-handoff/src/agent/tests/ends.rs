@@ -55,3 +55,19 @@ async fn connections_of_vanished_clients_are_not_kept() {
         [(2, 5)]
     );
 }
+
+/// What the kernel has not accepted by itself it knows no number of: the front-end has said it.
+#[tokio::test]
+async fn a_restored_connection_ends_by_the_number_it_came_with() {
+    let mut stage = Stage::new().await;
+    let mut front = stage.join(0, hello(7, &[service(4, 81)]));
+    front.welcome().await;
+    front.live().await;
+    stage.kernel.see(|state| state.unnumbered = true);
+    front.hand(1, 4, 5);
+    assert_eq!(front.heard().await, FromNode::Restored { ids: vec![1] });
+    stage.sockets.recv().await.expect("a socket");
+    stage.kernel.happens([Told::Closed(flow(5, 1)), Told::Closed(flow(5, 1))]);
+    let FromNode::Closed(list) = front.heard().await else { panic!("must be ended connections") };
+    assert_eq!(list.iter().map(|one| one.first_seq).collect::<Vec<_>>(), [7, 0], "once");
+}

@@ -46,7 +46,10 @@ async fn a_long_message_on_a_slow_way_is_no_silence() {
     let connection = Connection { client: ([192, 0, 2, 1], 1).into(), service: 4 };
     let (checkpoint, request) = (Blob(vec![7; 4 << 20]), Blob(b"GET /".to_vec()));
     let began = std::time::Instant::now();
-    front.channel.send(&ToNode::Handoff(Handoff { id: 9, connection, checkpoint, request })).expect("room");
+    front
+        .channel
+        .send(&ToNode::Handoff(Handoff { id: 9, connection, first_seq: 0, checkpoint, request }))
+        .expect("room");
     assert_eq!(front.heard().await, FromNode::Restored { ids: vec![9] });
     assert!(began.elapsed() > timing.silence * 2, "{:?}: not slow enough to prove anything", began.elapsed());
     stage.sockets.recv().await.expect("a socket");

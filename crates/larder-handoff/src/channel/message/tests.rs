@@ -62,9 +62,11 @@ fn to_node() -> impl Strategy<Value = ToNode> {
         keys().prop_map(ToNode::Keys),
         services().prop_map(ToNode::Services),
         Just(ToNode::Live),
-        (any::<u64>(), connection(), blob(), blob()).prop_map(|(id, connection, checkpoint, request)| {
-            ToNode::Handoff(Handoff { id, connection, checkpoint, request })
-        }),
+        (any::<(u64, u32)>(), connection(), blob(), blob()).prop_map(
+            |((id, first_seq), connection, checkpoint, request)| {
+                ToNode::Handoff(Handoff { id, connection, first_seq, checkpoint, request })
+            }
+        ),
         connection().prop_map(ToNode::Forget),
         any::<u64>().prop_map(ToNode::Ping),
         Just(ToNode::Release),
@@ -72,13 +74,15 @@ fn to_node() -> impl Strategy<Value = ToNode> {
         connection().prop_map(ToNode::Taken),
         connection().prop_map(ToNode::Keep),
         Just(ToNode::Noted),
+        (0..=TAG_MAX).prop_map(ToNode::Tag),
     ]
 }
 
 fn from_node() -> impl Strategy<Value = FromNode> {
     let accepted = || {
-        (vec(0..SERVICES_MAX, 0..9), any::<(bool, bool, bool)>())
-            .prop_map(|(services, (keys, tag, tunnel))| Accepted { services, keys, tag, tunnel })
+        (vec(0..SERVICES_MAX, 0..9), any::<(bool, bool, bool, bool)>()).prop_map(
+            |(services, (keys, tag, tunnel, mixed))| Accepted { services, keys, tag, tunnel, mixed },
+        )
     };
     let welcome = ("[ -~]{0,64}", any::<(u64, bool, bool, bool, Option<[u8; 6]>, u32)>(), accepted());
     prop_oneof![
@@ -105,9 +109,11 @@ fn from_node() -> impl Strategy<Value = FromNode> {
         ),
         any::<u64>().prop_map(FromNode::Pong),
         connection().prop_map(FromNode::Leave),
-        (any::<u64>(), connection(), blob(), blob()).prop_map(|(id, connection, checkpoint, request)| {
-            FromNode::Move(Handoff { id, connection, checkpoint, request })
-        }),
+        (any::<(u64, u32)>(), connection(), blob(), blob()).prop_map(
+            |((id, first_seq), connection, checkpoint, request)| {
+                FromNode::Move(Handoff { id, connection, first_seq, checkpoint, request })
+            }
+        ),
         connection().prop_map(FromNode::Stay),
         Just(FromNode::Ending),
     ]
@@ -189,7 +195,7 @@ fn each_limit_is_named() {
     let refused = FromNode::Refused { id: 1, why: Refusal::Full, detail };
     assert_eq!(limit(refused.encode()), "the length of a text");
     let checkpoint = Blob(vec![0; MESSAGE_BYTES_MAX]);
-    let handoff = Handoff { id: 0, connection: one, checkpoint, request: Blob::default() };
+    let handoff = Handoff { id: 0, connection: one, first_seq: 0, checkpoint, request: Blob::default() };
     assert!(matches!(ToNode::Handoff(handoff).encode(), Err(MessageError::TooLong(_))));
     let mut bytes = ToNode::Live.encode().unwrap();
     bytes.push(0);

@@ -312,6 +312,20 @@ fn connections_are_listed_and_forgotten() {
     });
 }
 
+/// What a node says it has does not displace what has its addresses by now.
+#[test]
+fn a_flow_is_added_only_where_there_is_none() {
+    everywhere(all_on(), |bench| {
+        let flow = || bench.plane.flow(bench.key()).map(|flow| (flow.state, flow.node));
+        assert!(bench.plane.add_flow(bench.key(), 7).expect("room"));
+        assert_eq!(flow(), Some((flow_state::NODE, 7)));
+        assert!(!bench.plane.add_flow(bench.key(), 8).expect("room"));
+        bench.plane.put_flow(bench.key(), FlowTo::Hold).expect("room");
+        assert!(!bench.plane.add_flow(bench.key(), 8).expect("room"));
+        assert_eq!(flow().map(|(state, _)| state), Some(flow_state::HOLD));
+    });
+}
+
 const ROUNDS: u32 = 20_000;
 
 /// Flags are set by programs and by user space at the same time: none is lost.
@@ -374,6 +388,48 @@ fn implausible_numbers_are_not_noted() {
         bench.plane.put_flow_seen(bench.key(), FlowTo::Node(7), next.seq, 0).expect("a flow");
         bench.run(&next.frame()).sent();
         assert_eq!(bench.plane.flow(bench.key()).expect("the flow").last_ack, next.ack);
+    });
+}
+
+/// A connection that was with another front-end for 100 MB is known again once its client has gone on from there for a
+/// second. What somebody forges while the client speaks is not believed, nor a forged end.
+#[test]
+fn numbers_that_a_client_goes_on_from_are_believed() {
+    everywhere(all_on(), |bench| {
+        to_node(bench);
+        bench.run(&data(bench, 0, b"12345").frame()).sent();
+        let far = |more: u32, flags| {
+            let mut packet = data(bench, (100 << 20) + more, b"x").flags(flags);
+            packet.ack = packet.ack.wrapping_add((100 << 20) + more);
+            packet
+        };
+        let noted =
+            || bench.plane.flow(bench.key()).map(|flow| (flow.last_seq, flow.last_ack)).expect("the flow");
+        let wait = || std::thread::sleep(std::time::Duration::from_millis(1_050));
+        let before = noted();
+        for more in [0, 1] {
+            is_forwarded(&bench.run(&far(more, ACK).frame()).sent(), &far(more, ACK));
+        }
+        assert_eq!(noted(), before, "not at once");
+        wait();
+        bench.run(&data(bench, 5, b"6").frame()).sent();
+        let spoken = noted();
+        bench.run(&far(2, ACK).frame()).sent();
+        assert_eq!(noted(), spoken, "the client has gone on where it was");
+        wait();
+        bench.run(&far(3, ACK | FIN).frame()).sent();
+        assert_eq!(noted(), spoken, "an end is not believed");
+        bench.run(&far(4, ACK).frame()).sent();
+        let last = far(4, ACK);
+        assert_eq!(noted(), (last.seq.wrapping_add(1), last.ack));
+        let flow = bench.plane.flow(bench.key()).expect("the flow");
+        assert_eq!(
+            (flow.flags & flow_flag::CLIENT_FIN, flow.flags & flow_flag::ACKED),
+            (0, flow_flag::ACKED)
+        );
+        // From here on it is as any other.
+        bench.run(&far(5, ACK | FIN).frame()).sent();
+        assert_ne!(bench.plane.flow(bench.key()).expect("the flow").flags & flow_flag::CLIENT_FIN, 0);
     });
 }
 

@@ -78,16 +78,7 @@ pub(super) fn config(name: &str) -> PlaneConfig {
 }
 
 pub(super) fn all_on() -> ServiceSpec {
-    ServiceSpec {
-        cookie: true,
-        fast: true,
-        tags: true,
-        grace: true,
-        resets: false,
-        closed: false,
-        no_reuse: false,
-        mss: 1400,
-    }
+    ServiceSpec { cookie: true, fast: true, tags: true, grace: true, mss: 1400, ..ServiceSpec::default() }
 }
 
 impl Bench {

@@ -1,0 +1,275 @@
+//! Connections whose state goes to a node, and answers that come late.
+
+use super::*;
+use crate::handoff::edge::Started;
+use crate::handoff::peers::Arrived;
+use crate::lease::Lease;
+use larder_handoff::channel::Timing;
+use larder_handoff::channel::message::{Accepted, Handoff, Message as _, Refusal, ToNode, Welcome};
+use larder_handoff::channel::server::{Peer, Server};
+use std::os::fd::OwnedFd;
+
+const HANGS: Duration = Duration::from_secs(30);
+
+/// A whole first packet behind a cookie that says: no timestamps. Its checksum waits to be made.
+pub(super) fn whole(seq: u32, payload: &[u8]) -> Vec<u8> {
+    let mut packet = crate::handoff::held::tests::frame(seq, payload, false);
+    packet[42..46].copy_from_slice(&0x1234_56c8_u32.to_be_bytes());
+    packet[48..50].copy_from_slice(&500_u16.to_be_bytes());
+    let pseudo = 6 + (packet.len() - 34) as u16;
+    packet[50..52].copy_from_slice(&pseudo.to_be_bytes());
+    packet
+}
+
+/// The first node's side of a channel.
+struct Node {
+    peer: Peer,
+}
+
+impl Node {
+    async fn join(bench: &mut Bench, cookie: bool) -> Self {
+        let identity = Identity::generate().expect("randomness");
+        let switch = bench.edge.config.identity.as_ref().expect("it has one").public();
+        let key = identity.public();
+        let server = Server::bind(([127, 0, 0, 1], 0).into(), identity, vec![switch], Timing::default());
+        let server = server.await.expect("a port");
+        let address = server.address().expect("its address");
+        let (sink, mut peers) = tokio::sync::mpsc::channel(1);
+        tokio::spawn(server.run(sink));
+        bench.edge.peers.set_bits(NodeId(0), 0);
+        bench.shared.dispatcher.fail(bench.shared.clock.now(), NodeId(1), &mut Vec::new());
+        bench.edge.peers.watch(NodeId(0), address, key, None);
+        let said = bench.said.take().expect("once");
+        tokio::spawn(bench.edge.clone().hear(bench.shared.clone(), said));
+        let peer = peers.recv().await.expect("the switch");
+        let mut node = Self { peer };
+        let welcome = Welcome {
+            name: "a".to_owned(),
+            incarnation: 1,
+            cookie,
+            repair: true,
+            lateral: false,
+            mac: None,
+            mtu: 1_500,
+            accepted: Accepted { keys: true, tag: true, tunnel: true, services: vec![0], mixed: false },
+        };
+        node.say(FromNode::Welcome(welcome)).await;
+        bench.until(|| bench.edge.peers.capability(NodeId(0)).repair).await;
+        node
+    }
+
+    async fn say(&mut self, message: FromNode) {
+        self.peer.sender.send(&message.encode().expect("a message")).await.expect("it is heard");
+    }
+
+    /// The next state that comes.
+    async fn state(&mut self) -> Handoff {
+        loop {
+            let bytes = self.peer.receiver.receive(HANGS).await.expect("a message");
+            if let ToNode::Handoff(handoff) = ToNode::decode(&bytes).expect("a message") {
+                return handoff;
+            }
+        }
+    }
+
+    async fn refuse(&mut self, id: u64) {
+        self.say(FromNode::Refused { id, why: Refusal::Full, detail: "no".to_owned() }).await;
+    }
+}
+
+impl Bench {
+    async fn until(&self, holds: impl Fn() -> bool) {
+        let soon = async {
+            while !holds() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(HANGS, soon).await.expect("in time");
+    }
+
+    fn punt_whole(&self, key: FlowKey, seq: u32, payload: &[u8]) {
+        let packet = whole(seq, payload);
+        self.take(Told::Punt { key, first: true, head: None, packet: &packet });
+    }
+
+    /// A connection whose state is on its way.
+    fn forwarded(&self, key: FlowKey) -> u64 {
+        let (id, _) = self.edge.peers.begin_move(NodeId(0), key);
+        let request = larder_core::Request::new(larder_core::TargetId(1));
+        let mut lease = Lease::new(self.shared.clone());
+        let decision = lease.arrive(self.shared.clock.now(), request).expect("room").expect("room");
+        let started = Started { lease, request, decision };
+        assert!(self.edge.forward_to(&self.shared, (key, id), started, None).is_ok());
+        id
+    }
+}
+
+fn socket() -> OwnedFd {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    std::net::TcpStream::connect(listener.local_addr().expect("its address")).expect("a connection").into()
+}
+
+/// A node answers, or does not, once another connection has the addresses: it stays as it is, whether the table or only the
+/// plane knows of it.
+#[tokio::test]
+async fn a_late_answer_of_a_moved_socket_is_not_the_next_connections() {
+    let refused = || Some(Arrived::Refused("no".to_owned()));
+    for arrived in [refused, || None, || Some(Arrived::Restored)] {
+        for told in [true, false] {
+            let bench = Bench::new(|_| {});
+            let id = bench.forwarded(key(1));
+            bench.notes(|notes| {
+                notes.now_ns = 9;
+                notes.opened_ns.insert(key(1), 9);
+                notes.flags.insert(key(1), flow_flag::ACKED);
+            });
+            if told {
+                bench.punt(key(1), true, 7, GET);
+            }
+            let before = bench.notes(|notes| notes.flows.clone());
+            bench.edge.conclude(&bench.shared, (key(1), id), socket(), None, arrived());
+            bench.notes(|notes| {
+                assert_eq!(notes.flows, before, "{:?}, {told}", arrived());
+                assert_eq!((notes.reset.len(), notes.accepted.len()), (0, 0), "{:?}, {told}", arrived());
+            });
+            assert_eq!((bench.load(), bench.edge.sizes()), (1, (0, 1, 0)), "{:?}, {told}", arrived());
+        }
+    }
+}
+
+/// The same answers while the connection is the same.
+#[tokio::test]
+async fn an_answer_of_a_moved_socket_is_its_connections() {
+    let silent = Bench::new(|_| {});
+    let id = silent.forwarded(key(1));
+    silent.edge.conclude(&silent.shared, (key(1), id), socket(), None, None);
+    assert_eq!((silent.notes(|notes| notes.reset.clone()), silent.load()), (vec![key(1)], 0));
+    let refused = Bench::new(|_| {});
+    let id = refused.forwarded(key(1));
+    let no = Arrived::Refused("no".to_owned());
+    refused.edge.conclude(&refused.shared, (key(1), id), socket(), None, Some(no.clone()));
+    assert_eq!((refused.notes(|notes| notes.flows[&key(1)]), refused.edge.sizes().1), (To::Here, 0));
+    // It had answered, and its client has had something of it.
+    let over = Bench::new(|_| {});
+    let id = over.forwarded(key(1));
+    over.notes(|notes| notes.flags.insert(key(1), flow_flag::ACKED));
+    over.edge.conclude(&over.shared, (key(1), id), socket(), None, Some(no));
+    assert_eq!((over.notes(|notes| notes.reset.clone()), over.load()), (vec![key(1)], 0));
+}
+
+/// What a node refuses goes on here; but a connection that has taken over its addresses is none of its business.
+#[tokio::test]
+async fn a_state_that_is_refused_brings_its_own_connection_back_and_no_other() {
+    let mut bench = Bench::new(|config| config.handoff.setting = Setting::Repair);
+    let mut node = Node::join(&mut bench, false).await;
+    bench.punt_whole(key(1), 7, GET);
+    let first = node.state().await;
+    assert_eq!(bench.notes(|notes| notes.flows[&key(1)]), To::Node(NodeId(0)));
+    bench.punt_whole(key(1), 9_007, GET);
+    let second = node.state().await;
+    assert_ne!(first.id, second.id);
+    node.refuse(first.id).await;
+    bench.until(|| bench.edge.peers.moves() == 1).await;
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    let seen = bench.notes(|notes| (notes.flows[&key(1)], notes.accepted.len(), notes.reset.len()));
+    assert_eq!((seen, bench.edge.sizes()), ((To::Node(NodeId(0)), 0, 0), (0, 1, 0)));
+    node.refuse(second.id).await;
+    bench.until(|| bench.edge.sizes().2 == 1).await;
+    assert_eq!(bench.notes(|notes| (notes.flows[&key(1)], notes.accepted.len())), (To::Here, 1));
+    let placed = bench.edge.placed(key(1).client, ([127, 0, 0, 1], 80).into()).expect("it is expected");
+    assert_eq!((placed.delivery.mechanism, placed.delivery.why.name()), (Mechanism::Relay, "failed"));
+    assert!(matches!(placed.outcome, Some(Ok(_))) && bench.load() == 1, "with its decision");
+}
+
+/// The plane has opened another connection on the addresses, and has yet to tell.
+#[tokio::test]
+async fn a_state_that_is_refused_leaves_alone_what_the_plane_has_yet_to_tell() {
+    let mut bench = Bench::new(|config| config.handoff.setting = Setting::Repair);
+    let mut node = Node::join(&mut bench, false).await;
+    bench.punt_whole(key(1), 7, GET);
+    let first = node.state().await;
+    bench.notes(|notes| notes.opened_ns.insert(key(1), 9));
+    node.refuse(first.id).await;
+    bench.until(|| bench.edge.peers.moves() == 0).await;
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    let seen = bench.notes(|notes| (notes.flows[&key(1)], notes.accepted.len(), notes.reset.len()));
+    assert_eq!((seen, bench.edge.sizes()), ((To::Node(NodeId(0)), 0, 0), (0, 1, 0)));
+    bench.take(ended(key(1), 0));
+    assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)), "it ends as what it was");
+}
+
+/// Where the switch lets cookies be used, a route's word for `repair` moves states only to nodes that take no cookies: such a
+/// node could accept a copy of the first packet before the state comes.
+#[tokio::test]
+async fn a_routes_repair_goes_by_cookie_where_nodes_take_cookies() {
+    let moves = b"GET /moves HTTP/1.1\r\nHost: h\r\n\r\n";
+    for (cookie, expected) in [(true, "cookie"), (false, "repair")] {
+        let mut bench = Bench::new(|config| {
+            let matcher = larder_core::rules::Matcher::new().path("/moves").expect("a path");
+            let route = crate::routes::Route::new("moves", matcher);
+            config.routes = vec![crate::routes::Route { mechanism: Some(Setting::Repair), ..route }];
+        });
+        let mut node = Node::join(&mut bench, cookie).await;
+        for (port, request) in [(1, GET), (2, &moves[..])] {
+            bench.punt_whole(key(port), 7, request);
+            if !cookie {
+                let id = node.state().await.id;
+                node.say(FromNode::Restored { ids: vec![id] }).await;
+            }
+        }
+        bench.until(|| bench.delivered().iter().map(|(_, _, count)| count).sum::<u64>() == 2).await;
+        let delivered = bench.delivered();
+        assert!(delivered.iter().all(|(name, ..)| *name == expected), "{cookie}: {delivered:?}");
+        assert_eq!(bench.notes(|notes| notes.flows[&key(2)]), To::Node(NodeId(0)));
+    }
+}
+
+/// A moved connection may be over as soon as it has begun. Its node's word is its own by the number; that of its predecessor,
+/// or of one whose number is not known, is not.
+#[tokio::test]
+async fn a_short_connection_that_moved_counts_no_longer_than_it_lives() {
+    let mut bench = Bench::new(|config| config.handoff.setting = Setting::Repair);
+    let mut node = Node::join(&mut bench, false).await;
+    bench.punt_whole(key(1), 7, GET);
+    let handoff = node.state().await;
+    assert_eq!(handoff.first_seq, 7);
+    for (first_seq, left) in [(0, 1), (6, 1), (7, 0)] {
+        bench.edge.node_ended(&bench.shared, key(1), first_seq, NodeId(0));
+        assert_eq!(bench.load(), left, "{first_seq}");
+    }
+}
+
+/// A channel that is down for longer than most need to come back: its clients are told then, and not after the longest wait.
+#[tokio::test]
+async fn a_state_in_doubt_is_waited_for_while_its_node_may_come_back() {
+    let mut bench = Bench::new(|config| config.handoff.setting = Setting::Repair);
+    let mut node = Node::join(&mut bench, false).await;
+    bench.punt_whole(key(1), 7, GET);
+    node.state().await;
+    let later = |millis| {
+        let now = bench.shared.clock.now() + Duration::from_millis(millis);
+        bench.edge.peers.give_up_unheard(now);
+        bench.edge.peers.moves()
+    };
+    assert_eq!(later(60_000), 1, "the channel is up");
+    drop(node);
+    bench.until(|| !bench.edge.peers.capability(NodeId(0)).up).await;
+    assert_eq!((later(1_000), later(2_001)), (1, 0));
+    bench.until(|| bench.notes(|notes| notes.reset == [key(1)])).await;
+    assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)));
+}
+
+/// A node whose tag comes back is told.
+#[tokio::test]
+async fn a_tag_that_has_rested_is_told() {
+    let mut bench = Bench::new(|_| {});
+    let mut node = Node::join(&mut bench, true).await;
+    assert_eq!(node.peer.hello.tag, 0, "nobody has given it one");
+    bench.edge.sweep(&bench.shared);
+    loop {
+        let bytes = node.peer.receiver.receive(HANGS).await.expect("a message");
+        if ToNode::decode(&bytes).expect("a message") == ToNode::Tag(1) {
+            break;
+        }
+    }
+}
