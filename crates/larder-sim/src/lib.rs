@@ -7,6 +7,7 @@
 //! * [`users`] are clients who fetch pages and think, or go through profiles; [`simulate_with`] takes them;
 //! * [`sweep()`] runs many of them on all cores;
 //! * [`churn()`](churn::churn) says what nodes that come and go cost under each policy;
+//! * [`faults`] is the test of the protocol between peers: all that can go wrong between them, from seeds;
 //! * [`ceiling`] says what no policy can exceed.
 //!
 //! The same workload, scenario and seed give the same outcome on every machine and on any number of threads.
@@ -17,6 +18,7 @@ pub mod churn;
 pub mod cost;
 mod engine;
 mod error;
+pub mod faults;
 mod gms;
 mod memory;
 pub mod outcome;

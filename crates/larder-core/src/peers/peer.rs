@@ -71,14 +71,16 @@ impl Peer {
         self.sharing && self.known == self.latest && self.listing.is_none()
     }
 
-    /// When something is to be asked.
-    pub(super) fn due(&self) -> Option<Time> {
-        self.ask_at
+    /// When something is to be asked: what is missing, or, where nothing was heard for `stale_after`, whether it takes part
+    /// still. That it does not any more may have been lost.
+    pub(super) fn due(&self, stale_after: Duration) -> Option<Time> {
+        let silent_at = self.load.filter(|_| self.sharing).map(|(_, at)| at + stale_after);
+        self.ask_at.or(silent_at)
     }
 
     /// What is to be asked by now.
-    pub(super) fn ask(&mut self, now: Time) -> Option<Message> {
-        self.ask_at.filter(|at| *at <= now)?;
+    pub(super) fn ask(&mut self, now: Time, stale_after: Duration) -> Option<Message> {
+        self.due(stale_after).filter(|at| *at <= now)?;
         self.ask_at = Some(now + ASK_AGAIN);
         Some(match self.listing {
             Some(after) => Message::AskList { of: self.epoch, after },
@@ -105,6 +107,9 @@ impl Peer {
         }
         self.load = Some((load, now));
         self.sent = 0;
+        if self.known == self.latest && self.listing.is_none() {
+            self.ask_at = None;
+        }
         self.heard_of(now, changes, GAP_PATIENCE);
         Lesson::Nothing
     }
@@ -183,6 +188,24 @@ impl Peer {
 mod tests {
     use super::*;
 
+    impl Peer {
+        fn ask_soon(&mut self, now: Time) -> Option<Message> {
+            self.ask(now, Duration::from_secs(60))
+        }
+    }
+
+    #[test]
+    fn a_silent_one_is_asked_whether_it_takes_part() {
+        let (mut peer, stale_after) = (sharing(0), Duration::from_secs(3));
+        assert_eq!(peer.due(stale_after), Some(ms(3_000)));
+        assert_eq!(peer.ask(ms(3_000), stale_after), Some(Message::Ask { of: 5, after: 0 }));
+        assert_eq!(peer.due(stale_after), Some(ms(3_500)));
+        peer.hear_load(ms(3_100), 1, true, 0);
+        assert_eq!(peer.due(stale_after), Some(ms(6_100)));
+        peer.hear_load(ms(3_200), 1, false, 0);
+        assert_eq!(peer.due(stale_after), None);
+    }
+
     fn change(target: u64) -> Change {
         Change { target: TargetId(target), cached: true }
     }
@@ -202,12 +225,12 @@ mod tests {
     fn a_gap_is_asked_about_when_nothing_fills_it() {
         let mut peer = sharing(0);
         assert_eq!(peer.hear_changes(ms(1), 3, vec![change(3)]), Lesson::Nothing);
-        assert_eq!(peer.ask(ms(20)), None, "it may be on its way");
-        assert_eq!(peer.ask(ms(51)), Some(Message::Ask { of: 5, after: 0 }));
-        assert_eq!(peer.ask(ms(52)), None);
+        assert_eq!(peer.ask_soon(ms(20)), None, "it may be on its way");
+        assert_eq!(peer.ask_soon(ms(51)), Some(Message::Ask { of: 5, after: 0 }));
+        assert_eq!(peer.ask_soon(ms(52)), None);
         let items = vec![change(1), change(2), change(3)];
         assert_eq!(peer.hear_changes(ms(60), 1, items.clone()), Lesson::Learn(items));
-        assert!(peer.is_known() && peer.due().is_none());
+        assert!(peer.is_known() && peer.ask_at.is_none());
     }
 
     #[test]
@@ -224,28 +247,28 @@ mod tests {
     #[test]
     fn a_list_comes_part_by_part() {
         let mut peer = sharing(10_000);
-        assert_eq!(peer.ask(ms(60)), Some(Message::Ask { of: 5, after: 0 }));
+        assert_eq!(peer.ask_soon(ms(60)), Some(Message::Ask { of: 5, after: 0 }));
         let part = |from: u64| (from..from + 3).map(TargetId).collect::<Vec<_>>();
         let learnt = |from: u64| Lesson::Learn((from..from + 3).map(change).collect());
         assert_eq!(peer.hear_list(ms(61), 10_000, None, false, part(0)), [Lesson::Forget, learnt(0)]);
         assert!(!peer.is_known());
-        assert_eq!(peer.ask(ms(61)), Some(Message::AskList { of: 5, after: Some(TargetId(2)) }));
-        assert_eq!(peer.ask(ms(400)), None);
-        assert!(peer.ask(ms(561)).is_some(), "the answer was lost");
+        assert_eq!(peer.ask_soon(ms(61)), Some(Message::AskList { of: 5, after: Some(TargetId(2)) }));
+        assert_eq!(peer.ask_soon(ms(400)), None);
+        assert!(peer.ask_soon(ms(561)).is_some(), "the answer was lost");
         assert_eq!(peer.hear_list(ms(562), 10_000, Some(TargetId(1)), true, part(2)), [], "nobody asked");
         assert_eq!(peer.hear_list(ms(563), 10_000, Some(TargetId(2)), true, part(3)), [learnt(3)]);
-        assert!(peer.is_known() && peer.due().is_none());
+        assert!(peer.is_known() && peer.ask_at.is_none());
         assert_eq!(peer.hear_list(ms(564), 10_000, None, true, part(0)), [], "an echo");
     }
 
     #[test]
     fn a_part_older_than_known_changes_is_asked_for_again() {
         let mut peer = sharing(9);
-        peer.ask(ms(60));
+        peer.ask_soon(ms(60));
         peer.hear_list(ms(61), 9, None, false, vec![TargetId(1)]);
         peer.hear_changes(ms(62), 10, vec![Change { target: TargetId(7), cached: false }]);
         assert_eq!(peer.hear_list(ms(63), 9, Some(TargetId(1)), true, vec![TargetId(7)]), []);
-        assert!(peer.due().is_some());
+        assert!(peer.ask_at.is_some());
         assert_eq!(peer.hear_list(ms(700), 10, Some(TargetId(1)), true, vec![]), [Lesson::Learn(vec![])]);
         assert!(peer.is_known());
     }

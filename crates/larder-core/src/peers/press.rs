@@ -318,10 +318,11 @@ impl Press {
         let mut fresh = false;
         let mut lessons = Vec::new();
         match message {
-            Message::Ask { of, after } if of == self.epoch => self.answer(from, after, out),
-            Message::AskList { of, after } if of == self.epoch => {
+            Message::Ask { of, after } if of == self.epoch => self.answer(now, from, after, out),
+            Message::AskList { of, after } if of == self.epoch && self.sharing.is_on() => {
                 out.push(Outgoing { to: To::One(from), message: self.ledger.list(self.epoch, after) });
             }
+            Message::AskList { of, .. } if of == self.epoch => self.say_load(now, To::One(from), out),
             Message::Ask { .. } | Message::AskList { .. } => {}
             Message::Load { epoch, load, sharing, changes } => {
                 if peer.hear_epoch(epoch, &mut fresh) {
@@ -352,7 +353,7 @@ impl Press {
 
     /// When [`Press::tick`] is due next.
     pub fn due(&self) -> Time {
-        let asks = self.peers.values().filter_map(Peer::due);
+        let asks = self.peers.values().filter_map(|peer| peer.due(self.settings.stale_after));
         let beat = self.sharing.is_on().then_some(self.beat_at);
         let expiry = self.assumed_order.front().map(|(at, ..)| *at);
         asks.chain(beat).chain(self.tell_at).chain(expiry).min().unwrap_or(Time::MAX)
@@ -366,12 +367,9 @@ impl Press {
         if self.sharing.is_on() && self.beat_at <= now {
             self.say_load(now, To::All, out);
         }
-        let asking: Vec<NodeId> = self
-            .peers
-            .iter()
-            .filter(|(_, peer)| peer.due().is_some_and(|at| at <= now))
-            .map(|(id, _)| *id)
-            .collect();
+        let is_due = |peer: &Peer| peer.due(self.settings.stale_after).is_some_and(|at| at <= now);
+        let asking: Vec<NodeId> =
+            self.peers.iter().filter(|(_, peer)| is_due(peer)).map(|(node, _)| *node).collect();
         asking.into_iter().for_each(|peer| self.ask(now, peer, out));
         while let Some((at, target, node)) = self.assumed_order.front().copied().filter(|(at, ..)| *at <= now)
         {
@@ -478,11 +476,15 @@ impl Press {
     }
 
     fn ask(&mut self, now: Time, peer: NodeId, out: &mut Vec<Outgoing>) {
-        let asked = self.peers.get_mut(&peer).and_then(|peer| peer.ask(now));
+        let asked = self.peers.get_mut(&peer).and_then(|peer| peer.ask(now, self.settings.stale_after));
         out.extend(asked.map(|message| Outgoing { to: To::One(peer), message }));
     }
 
-    fn answer(&self, to: NodeId, after: u64, out: &mut Vec<Outgoing>) {
+    fn answer(&mut self, now: Time, to: NodeId, after: u64, out: &mut Vec<Outgoing>) {
+        self.say_load(now, To::One(to), out);
+        if !self.sharing.is_on() {
+            return;
+        }
         let messages = self.ledger.since(self.epoch, after);
         let messages = messages.unwrap_or_else(|| vec![self.ledger.list(self.epoch, None)]);
         out.extend(messages.into_iter().map(|message| Outgoing { to: To::One(to), message }));

@@ -1,7 +1,9 @@
-//! `larder sim`: the simulated cluster, the papers' experiments, nodes that come and go, and the analytic model of PRESS.
+//! `larder sim`: the simulated cluster, the papers' experiments, nodes that come and go, what goes wrong between
+//! peers, and the analytic model of PRESS.
 
 mod calibrate;
 mod churn;
+mod faults;
 mod paper;
 mod press;
 mod replay;
@@ -26,6 +28,7 @@ enum SimCommand {
     Calibrate(calibrate::CalibrateArgs),
     Validate(Box<validate::ValidateArgs>),
     Churn(Box<churn::ChurnArgs>),
+    Faults(faults::FaultsArgs),
 }
 
 pub(crate) fn run(args: &SimArgs) -> anyhow::Result<()> {
@@ -37,5 +40,6 @@ pub(crate) fn run(args: &SimArgs) -> anyhow::Result<()> {
         SimCommand::Calibrate(args) => calibrate::run(args),
         SimCommand::Validate(args) => validate::run(args),
         SimCommand::Churn(args) => churn::run(args),
+        SimCommand::Faults(args) => faults::run(args),
     }
 }

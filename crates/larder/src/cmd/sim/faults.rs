@@ -1,0 +1,79 @@
+//! `larder sim faults`: the protocol between peers in worlds where everything goes wrong.
+
+use std::io::{self, Write};
+
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use larder_sim::faults::{self, Survived};
+use serde::Serialize;
+
+use crate::outcome::usage;
+
+/// Run nodes that cooperate through lost, late, repeated and reordered messages, crashes, pauses and partitions, and
+/// check that every request ends once and that all views of the cluster become exact when the faults end.
+///
+/// Each world is drawn from a seed. The first seed whose world shows a fault ends the command with exit code 1 and is
+/// named; `--only` runs it again and tells all that happens.
+#[derive(Debug, Args)]
+pub(crate) struct FaultsArgs {
+    /// Worlds, 1 to 10 million.
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    seeds: u64,
+    /// The first seed.
+    #[arg(long, default_value_t = 0)]
+    first: u64,
+    /// Run this seed alone, and tell what happens, line by line.
+    #[arg(long, value_name = "SEED", conflicts_with_all = ["seeds", "first"])]
+    only: Option<u64>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    schema: &'static str,
+    first: u64,
+    seeds: u64,
+    /// Sums over all worlds; of the times to converge the longest.
+    survived: Survived,
+}
+
+pub(crate) fn run(args: &FaultsArgs) -> anyhow::Result<()> {
+    let (first, seeds) = args.only.map_or((args.first, args.seeds), |only| (only, 1));
+    let end = first.checked_add(seeds).ok_or_else(|| usage("--first: there are no seeds beyond 2^64 - 1"))?;
+    let survived = if let Some(only) = args.only {
+        let mut out = io::stderr().lock();
+        // Talk that nobody can hear is no failure.
+        faults::world_told(only, &mut |line| drop(writeln!(out, "{line}")))?
+    } else {
+        let bar = ProgressBar::new(seeds);
+        if let Ok(style) = ProgressStyle::with_template("faults [{bar:30}] {pos} of {len} worlds, {eta} left") {
+            bar.set_style(style);
+        }
+        let survived = faults::worlds(first..end, &|| bar.inc(1));
+        bar.finish_and_clear();
+        survived?
+    };
+    write(&Report { schema: "larder/faults/1", first, seeds, survived }, args.json)
+}
+
+fn write(report: &Report, json: bool) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    if json {
+        serde_json::to_writer_pretty(&mut out, report)?;
+        writeln!(out)?;
+    } else {
+        let s = &report.survived;
+        let last = report.first + report.seeds - 1;
+        writeln!(out, "worlds         {} (seeds {} to {last}), {} nodes", report.seeds, report.first, s.nodes)?;
+        writeln!(out, "requests       {}, forwarded {}, taken back {}", s.requests, s.forwarded, s.taken_back)?;
+        writeln!(out, "failed once    aborted in mid-reply {}, cut off with their node {}", s.aborted, s.cut)?;
+        writeln!(out, "messages       {} heard, {} lost", s.heard, s.lost)?;
+        writeln!(out, "faults         {} crashes, {} pauses, {} partitions", s.crashes, s.pauses, s.partitions)?;
+        writeln!(out, "views exact    {} ms after the last fault at most", s.converged_ms)?;
+        writeln!(out, "what must hold held in every world")?;
+    }
+    out.flush()?;
+    Ok(())
+}
