@@ -5,12 +5,10 @@ use crate::id::TargetId;
 use core::ops::Bound;
 use std::collections::{BTreeSet, VecDeque};
 
-/// Changes that can be told again; who missed more is given the list. 128 KB.
-pub const LOG_MAX: usize = 8_192;
-
 /// The ledger.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Ledger {
+    log_max: usize,
     residents: BTreeSet<TargetId>,
     /// The latest changes, the oldest first.
     log: VecDeque<Change>,
@@ -19,11 +17,16 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
+    /// An empty one that can tell its latest `log_max` changes, at least 1, again.
+    pub(super) const fn new(log_max: usize) -> Self {
+        Self { log_max, residents: BTreeSet::new(), log: VecDeque::new(), changes: 0 }
+    }
+
     /// A target is in memory now, or no longer. Returns whether that is news.
     pub(super) fn note(&mut self, target: TargetId, cached: bool) -> bool {
         let news = if cached { self.residents.insert(target) } else { self.residents.remove(&target) };
         if news {
-            if self.log.len() == LOG_MAX {
+            if self.log.len() >= self.log_max {
                 self.log.pop_front();
             }
             self.log.push_back(Change { target, cached });
@@ -76,9 +79,11 @@ impl Ledger {
 mod tests {
     use super::*;
 
+    const LOG_MAX: usize = 8_192;
+
     #[test]
     fn changes_are_told_from_where_they_were_missed() {
-        let mut ledger = Ledger::default();
+        let mut ledger = Ledger::new(100_000);
         assert!(ledger.note(TargetId(1), true) && ledger.note(TargetId(2), true));
         assert!(!ledger.note(TargetId(1), true), "no news");
         assert!(ledger.note(TargetId(1), false) && !ledger.note(TargetId(1), false));
@@ -94,7 +99,7 @@ mod tests {
 
     #[test]
     fn what_the_log_has_lost_is_in_the_list() {
-        let mut ledger = Ledger::default();
+        let mut ledger = Ledger::new(LOG_MAX);
         let many = LOG_MAX as u64 + 10;
         (0..many).for_each(|at| assert!(ledger.note(TargetId(at), true)));
         assert_eq!(ledger.since(1, 9), None);

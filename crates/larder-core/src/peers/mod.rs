@@ -11,7 +11,6 @@ mod press;
 mod sets;
 mod sharing;
 
-pub use ledger::LOG_MAX;
 pub use message::{CHANGES_MAX, Change, LIST_MAX, MESSAGE_BYTES_MAX, Message};
 pub use press::{Press, PressSettings, Verdict, Why};
 pub use sharing::SharingSettings;

@@ -38,6 +38,7 @@ use super::peer::{Lesson, Peer};
 use super::sets::Sets;
 use super::sharing::{Sharing, SharingSettings};
 use super::{Outgoing, To};
+use crate::clock::{self, ClockTable};
 use crate::id::{NodeId, TargetId};
 use crate::nodes::mix;
 use crate::time::Time;
@@ -69,6 +70,8 @@ pub struct PressSettings {
     pub assumed_for: Duration,
     /// Targets whose servers are known at most.
     pub targets_max: usize,
+    /// Changes of memory that can be told again, 16 bytes each; who missed more is given the whole list. At least 64.
+    pub log_max: usize,
     /// This node's memory, for the judgement of when to take part.
     pub memory: Bytes,
     /// When a node takes part.
@@ -86,6 +89,7 @@ impl Default for PressSettings {
             stale_after: Duration::from_secs(3),
             assumed_for: Duration::from_secs(5),
             targets_max: 1_000_000,
+            log_max: 8_192,
             memory: Bytes::mib(64),
             sharing: SharingSettings::default(),
         }
@@ -160,6 +164,22 @@ pub struct Verdict {
     pub keep: bool,
 }
 
+#[derive(Debug)]
+struct Large {
+    target: TargetId,
+    used: bool,
+}
+
+impl clock::Entry for Large {
+    fn target(&self) -> TargetId {
+        self.target
+    }
+
+    fn used(&mut self) -> &mut bool {
+        &mut self.used
+    }
+}
+
 /// A node of the cluster.
 #[derive(Debug)]
 pub struct Press {
@@ -170,6 +190,8 @@ pub struct Press {
     ledger: Ledger,
     peers: BTreeMap<NodeId, Peer>,
     sets: Sets,
+    /// Targets that were large when they were served last.
+    large: ClockTable<Large>,
     /// Servers that this node has made and that have not said so themselves.
     assumed: BTreeMap<(TargetId, NodeId), Time>,
     assumed_order: VecDeque<(Time, TargetId, NodeId)>,
@@ -188,9 +210,10 @@ impl Press {
             epoch,
             settings,
             sharing: Sharing::new(settings.sharing, settings.memory),
-            ledger: Ledger::default(),
+            ledger: Ledger::new(settings.log_max.max(UNTOLD_MAX as usize)),
             peers: BTreeMap::new(),
             sets: Sets::new(settings.targets_max),
+            large: ClockTable::new((settings.targets_max / 16).max(1)),
             assumed: BTreeMap::new(),
             assumed_order: VecDeque::new(),
             load: 0,
@@ -201,12 +224,12 @@ impl Press {
         }
     }
 
-    /// Decides who serves a client's request. `size` is None where it is not known. The request counts from
-    /// [`Press::begun`] on.
+    /// Decides who serves a client's request. `size` is None where it is not known: then it is large if it was the last time
+    /// that it was [served](Press::served). The request counts from [`Press::begun`] on.
     pub fn decide(&mut self, now: Time, target: TargetId, size: Option<Bytes>) -> Verdict {
         let me = self.me;
         let here = |why, keep| Verdict { node: me, why, keep };
-        if size.is_some_and(|size| size >= self.settings.large_min) {
+        if size.map_or_else(|| self.large.find(target).is_some(), |size| size >= self.settings.large_min) {
             return here(Why::Large, false);
         }
         if !self.sharing.is_on() {
@@ -271,7 +294,12 @@ impl Press {
         missed: bool,
         out: &mut Vec<Outgoing>,
     ) {
-        if size < self.settings.large_min && self.sharing.served(target, size, missed) {
+        if size >= self.settings.large_min {
+            self.large.touch(target, || Large { target, used: false });
+            return;
+        }
+        self.large.remove(target);
+        if self.sharing.served(target, size, missed) {
             self.told_changes = self.ledger.changes();
             self.tell_at = None;
             self.say_load(now, To::All, out);

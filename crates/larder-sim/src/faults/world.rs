@@ -160,6 +160,7 @@ impl<'t> World<'t> {
             gather: chance.micros(0, 1).saturating_mul(20_000),
             assumed_for: Duration::from_secs(2),
             targets_max: if chance.permille(250) { 16 } else { 10_000 },
+            log_max: if chance.permille(500) { 64 } else { 8_192 },
             memory,
             sharing,
             ..PressSettings::default()

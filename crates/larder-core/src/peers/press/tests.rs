@@ -1,5 +1,5 @@
 use super::*;
-use crate::peers::{Change, LOG_MAX};
+use crate::peers::Change;
 
 const ME: NodeId = NodeId(0);
 const A: NodeId = NodeId(1);
@@ -93,6 +93,10 @@ fn large_targets_are_served_where_they_are_asked_for() {
     has(&mut node, A, 1, X, true);
     let verdict = node.decide(Time::ZERO, X, Some(Bytes::kib(128)));
     assert_eq!(verdict, Verdict { node: ME, why: Why::Large, keep: false });
+    assert_eq!(node.decide(Time::ZERO, X, None).node, A);
+    node.served(Time::ZERO, X, Bytes::kib(128), true, &mut Vec::new());
+    assert_eq!(node.decide(Time::ZERO, X, None), verdict, "as large as it was");
+    node.served(Time::ZERO, X, Bytes(1), true, &mut Vec::new());
     assert_eq!(node.decide(Time::ZERO, X, None).node, A);
 }
 
@@ -219,7 +223,7 @@ fn by_itself_a_node_says_nothing_until_it_takes_part() {
 /// Two nodes that hear one another: what one has the other comes to know, from its log or from its list.
 #[test]
 fn what_was_missed_is_asked_for() {
-    for missed in [10, LOG_MAX as u64 + 5_000] {
+    for missed in [10, PressSettings::default().log_max as u64 + 5_000] {
         let (mut a, mut b) = (Press::new(A, 3, always()), Press::new(B, 4, always()));
         (0..missed).for_each(|at| a.noted(Time::ZERO, TargetId(at), true, &mut Vec::new()));
         a.tick(ms(100), &mut Vec::new());

@@ -48,7 +48,8 @@ pub(crate) fn run(args: &FaultsArgs) -> anyhow::Result<()> {
         faults::world_told(only, &mut |line| drop(writeln!(out, "{line}")))?
     } else {
         let bar = ProgressBar::new(seeds);
-        if let Ok(style) = ProgressStyle::with_template("faults [{bar:30}] {pos} of {len} worlds, {eta} left") {
+        if let Ok(style) = ProgressStyle::with_template("faults [{bar:30}] {pos} of {len} worlds, {eta} left")
+        {
             bar.set_style(style);
         }
         let survived = faults::worlds(first..end, &|| bar.inc(1));
@@ -66,11 +67,27 @@ fn write(report: &Report, json: bool) -> anyhow::Result<()> {
     } else {
         let s = &report.survived;
         let last = report.first + report.seeds - 1;
-        writeln!(out, "worlds         {} (seeds {} to {last}), {} nodes", report.seeds, report.first, s.nodes)?;
-        writeln!(out, "requests       {}, forwarded {}, taken back {}", s.requests, s.forwarded, s.taken_back)?;
-        writeln!(out, "failed once    aborted in mid-reply {}, cut off with their node {}", s.aborted, s.cut)?;
+        writeln!(
+            out,
+            "worlds         {} (seeds {} to {last}), {} nodes",
+            report.seeds, report.first, s.nodes
+        )?;
+        writeln!(
+            out,
+            "requests       {}, forwarded {}, taken back {}",
+            s.requests, s.forwarded, s.taken_back
+        )?;
+        writeln!(
+            out,
+            "failed once    aborted in mid-reply {}, cut off with their node {}",
+            s.aborted, s.cut
+        )?;
         writeln!(out, "messages       {} heard, {} lost", s.heard, s.lost)?;
-        writeln!(out, "faults         {} crashes, {} pauses, {} partitions", s.crashes, s.pauses, s.partitions)?;
+        writeln!(
+            out,
+            "faults         {} crashes, {} pauses, {} partitions",
+            s.crashes, s.pauses, s.partitions
+        )?;
         writeln!(out, "views exact    {} ms after the last fault at most", s.converged_ms)?;
         writeln!(out, "what must hold held in every world")?;
     }
