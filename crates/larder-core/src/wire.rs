@@ -81,6 +81,13 @@ impl<'a> Wire<'a> {
         T::try_from(value).map_err(|_| WireError::Value { what, value })
     }
 
+    /// A number of things that follow.
+    pub(crate) fn count(&mut self, what: &'static str, most: usize) -> Result<usize, WireError> {
+        let value = self.number(what)?;
+        let count = usize::try_from(value).ok().filter(|count| *count <= most);
+        count.ok_or(WireError::Value { what, value })
+    }
+
     /// A node slot.
     pub(crate) fn node(&mut self) -> Result<NodeId, WireError> {
         self.small("node").map(NodeId)

@@ -182,14 +182,8 @@ fn after(wire: &mut Wire<'_>) -> Result<Option<TargetId>, WireError> {
     }
 }
 
-fn count(wire: &mut Wire<'_>, what: &'static str, most: usize) -> Result<usize, WireError> {
-    let value = wire.number(what)?;
-    let count = usize::try_from(value).ok().filter(|count| *count <= most);
-    count.ok_or(WireError::Value { what, value })
-}
-
 fn changes(wire: &mut Wire<'_>) -> Result<Vec<Change>, WireError> {
-    let count = count(wire, "number of changes", CHANGES_MAX)?;
+    let count = wire.count("number of changes", CHANGES_MAX)?;
     let marks: Vec<u8> =
         (0..count.div_ceil(8)).map(|_| wire.byte("marks of changes")).collect::<Result<_, _>>()?;
     let change = |at: usize| {
@@ -200,7 +194,7 @@ fn changes(wire: &mut Wire<'_>) -> Result<Vec<Change>, WireError> {
 }
 
 fn targets(wire: &mut Wire<'_>) -> Result<Vec<TargetId>, WireError> {
-    let count = count(wire, "number of targets", LIST_MAX)?;
+    let count = wire.count("number of targets", LIST_MAX)?;
     (0..count).map(|_| wire.word("target").map(TargetId)).collect()
 }
 

@@ -4,6 +4,7 @@
 //! travel, who is there, and what serving means is the business of those who drive it: the live node, and the simulator,
 //! which loses, delays, repeats and reorders them.
 
+mod card;
 mod ledger;
 mod message;
 mod peer;
@@ -11,6 +12,7 @@ mod press;
 mod sets;
 mod sharing;
 
+pub use card::{BATCH_MAX, Card, CardMessage, CardOutput, CardSettings, Ends, NameKey, Placed};
 pub use message::{CHANGES_MAX, Change, LIST_MAX, MESSAGE_BYTES_MAX, Message};
 pub use press::{Press, PressSettings, Verdict, Why};
 pub use sharing::SharingSettings;

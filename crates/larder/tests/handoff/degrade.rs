@@ -51,6 +51,8 @@ fn deliveries(spec: &Spec<'_>, labels: [&str; 2]) -> Option<(u64, String)> {
     let tally = cluster.topology.client().namespace.run(|| client::run(&plans, SETUP)).unwrap();
     println!("{labels:?}: {tally}");
     tally.assert_faultless();
+    // Nodes gather what they tell.
+    cluster.await_rest();
     let metrics = cluster.admin("/metrics");
     metrics.lines().filter(|line| line.starts_with(DELIVERIES)).for_each(|line| println!("{line}"));
     Some((cluster.metric(DELIVERIES, &labels), cluster.logs()))
