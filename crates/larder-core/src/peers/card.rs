@@ -240,12 +240,8 @@ impl Card {
 
     /// A node is gone.
     pub fn left(&mut self, now: Time, node: NodeId, out: &mut Vec<CardOutput>) {
-        let gone = |(_, id): &(&Box<str>, &NodeId)| **id == node;
-        let Some(name) =
-            self.names.iter().find(gone).map(|(name, _)| name.clone()).filter(|_| node != self.me)
-        else {
-            return;
-        };
+        let mut names = self.names.iter().filter(|(_, id)| **id == node && node != self.me);
+        let Some(name) = names.next().map(|(name, _)| name.clone()) else { return };
         self.names.remove(&name);
         self.keys.remove(&NameKey::of(&name));
         self.desk.leave(now, node, NameKey::of(&name));
