@@ -34,9 +34,6 @@ pub enum LinkError {
     /// It is leaving.
     #[error("it is leaving")]
     Leaving,
-    /// It was tried just now, in vain.
-    #[error("tried just now, in vain")]
-    JustFailed,
 }
 
 /// What it takes to make connections, and to accept them.

@@ -61,6 +61,8 @@ pub struct Network {
     drain_timeout: Duration,
     hub: AbortHandle,
     port: tokio::sync::Mutex<Option<JoinHandle<()>>>,
+    #[cfg(test)]
+    pub(crate) gate: gossip::Gate,
 }
 
 impl Network {
@@ -82,6 +84,8 @@ impl Network {
         let incarnation = u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX);
         let own = Arc::new(Own::new(config.name.clone(), incarnation));
         let counters = Arc::<Counters>::default();
+        #[cfg(test)]
+        let gate = gossip::Gate::default();
         let start = gossip::Start {
             own: Arc::clone(&own),
             address,
@@ -90,7 +94,7 @@ impl Network {
             config: config.gossip,
             counters: Arc::clone(&counters),
             #[cfg(test)]
-            gate: gossip::Gate::default(),
+            gate: Arc::clone(&gate),
         };
         let (membership, changes) = Membership::start(start, socket).map_err(failed)?;
         let ends = Arc::new(Ends {
@@ -125,6 +129,8 @@ impl Network {
             drain_timeout,
             hub: tokio::spawn(hub).abort_handle(),
             port: tokio::sync::Mutex::new(Some(port)),
+            #[cfg(test)]
+            gate,
         };
         Ok((network, Events::new(events)))
     }

@@ -280,11 +280,11 @@ impl Driver {
         if self.outdone {
             self.complain(known.life.address);
         } else if outranked {
-            // An earlier life of this process, or a process that has gone.
+            // An earlier life of this one whose clock was ahead, or a process that has gone.
             let next = known.life.incarnation.saturating_add(1);
             tracing::warn!(
                 incarnation = next,
-                "this host's clock has gone back since this member's last life"
+                "this member's last life was newer by its clock; this one follows it"
             );
             self.start.own.set_incarnation(next);
             self.become_life(Life { incarnation: next, renewal: 0, ..own });
