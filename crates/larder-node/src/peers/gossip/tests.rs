@@ -1,0 +1,275 @@
+use super::super::datagram::DATAGRAM_BYTES_MAX;
+use super::*;
+use crate::peers::member::Why;
+use std::time::Duration;
+use tokio::time::{Instant, sleep, timeout};
+
+const LONG: Duration = Duration::from_secs(20);
+
+/// A tenth of the defaults, so that a member that dies is gone within half a second where nothing else runs.
+fn quick() -> GossipConfig {
+    GossipConfig {
+        probe_period: Duration::from_millis(60),
+        probe_timeout: Duration::from_millis(25),
+        suspicion: Duration::from_millis(240),
+        gossip_period: Duration::from_millis(20),
+        seek_alone: Duration::from_millis(50),
+        seek: Duration::from_millis(200),
+        ..GossipConfig::default()
+    }
+}
+
+struct Node {
+    membership: Membership,
+    changes: mpsc::Receiver<Change>,
+    address: SocketAddr,
+    counters: Arc<Counters>,
+    own: Arc<Own>,
+    gate: Gate,
+}
+
+async fn start(name: &str, incarnation: u64, at: &str, seeds: &[SocketAddr], key: u8) -> Node {
+    let socket = UdpSocket::bind(at).await.expect("a port");
+    let address = socket.local_addr().expect("its address");
+    let own = Arc::new(Own::new(name.parse().expect("a name"), incarnation));
+    let (counters, gate) = (Arc::<Counters>::default(), Gate::default());
+    let start = Start {
+        own: Arc::clone(&own),
+        address,
+        key: [key; 32],
+        seeds: seeds.iter().map(|seed| seed.to_string().parse().expect("a seed")).collect(),
+        config: quick(),
+        counters: Arc::clone(&counters),
+        gate: Arc::clone(&gate),
+    };
+    let (membership, changes) = Membership::start(start, socket).expect("started");
+    Node { membership, changes, address, counters, own, gate }
+}
+
+impl Node {
+    fn sees(&self) -> Vec<String> {
+        self.membership.members().iter().map(|member| member.name.to_string()).collect()
+    }
+
+    async fn until_it_sees(&self, names: &[&str]) {
+        let seen = async {
+            while self.sees() != names {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        if timeout(LONG, seen).await.is_err() {
+            panic!("{} sees {:?}, not {names:?}", self.own.name, self.sees());
+        }
+    }
+
+    async fn next(&mut self) -> Change {
+        timeout(LONG, self.changes.recv()).await.expect("in time").expect("a change")
+    }
+}
+
+async fn three() -> [Node; 3] {
+    let a = start("a", 1, "127.0.0.1:0", &[], 1).await;
+    let b = start("b", 1, "127.0.0.1:0", &[a.address], 1).await;
+    let c = start("c", 1, "127.0.0.1:0", &[a.address, a.address], 1).await;
+    a.until_it_sees(&["b", "c"]).await;
+    b.until_it_sees(&["a", "c"]).await;
+    c.until_it_sees(&["a", "b"]).await;
+    [a, b, c]
+}
+
+#[tokio::test]
+async fn members_join_by_one_seed_and_one_leaves() {
+    let [mut a, b, mut c] = three().await;
+    let came = [a.next().await, a.next().await];
+    let names = came.map(|change| match change {
+        Change::Joined(member) => member.name.to_string(),
+        Change::Left(..) => panic!("nobody left"),
+    });
+    assert!(names == ["b", "c"] || names == ["c", "b"]);
+    b.membership.leave().await;
+    a.until_it_sees(&["c"]).await;
+    c.until_it_sees(&["a"]).await;
+    let left = a.next().await;
+    assert!(matches!(&left, Change::Left(member, Why::Said) if member.address == b.address), "{left:?}");
+    while let Change::Joined(_) = c.next().await {}
+    assert_eq!(a.counters.read().members, 1);
+}
+
+#[tokio::test]
+async fn a_member_that_dies_is_lost_within_bounds() {
+    let [mut a, b, c] = three().await;
+    let _ = (a.next().await, a.next().await);
+    let died = Instant::now();
+    let dead = b.address;
+    drop(b);
+    let left = a.next().await;
+    assert!(matches!(&left, Change::Left(member, Why::Lost) if member.address == dead), "{left:?}");
+    let (took, config) = (died.elapsed(), quick());
+    assert!(took >= config.suspicion, "it had time to object");
+    // Two members that each probe one of two; a machine that is busy with other tests takes longer.
+    assert!(took < 4 * config.probe_period + config.suspicion + Duration::from_secs(3), "{took:?}");
+    c.until_it_sees(&["a"]).await;
+}
+
+#[tokio::test]
+async fn a_later_life_replaces_an_earlier_one() {
+    let [mut a, b, c] = three().await;
+    let _ = (a.next().await, a.next().await);
+    drop(b);
+    let again = start("b", 2, "127.0.0.1:0", &[c.address], 1).await;
+    again.until_it_sees(&["a", "c"]).await;
+    let left = a.next().await;
+    assert!(
+        matches!(&left, Change::Left(member, Why::Replaced | Why::Lost) if member.incarnation == 1),
+        "{left:?}"
+    );
+    let came = a.next().await;
+    assert!(
+        matches!(&came, Change::Joined(member) if (member.incarnation, member.address) == (2, again.address)),
+        "{came:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_process_whose_clock_went_back_comes_back() {
+    let [a, b, c] = three().await;
+    let address = b.address;
+    b.own.set_incarnation(1);
+    drop(b);
+    // The task's socket goes with it, a moment later.
+    let again = timeout(LONG, async {
+        while std::net::UdpSocket::bind(address).is_err() {
+            sleep(Duration::from_millis(5)).await;
+        }
+        start("b", 0, &address.to_string(), &[a.address], 1).await
+    });
+    let again = again.await.expect("the port is free");
+    again.until_it_sees(&["a", "c"]).await;
+    a.until_it_sees(&["b", "c"]).await;
+    c.until_it_sees(&["a", "b"]).await;
+    assert!(again.own.incarnation() > 1);
+}
+
+#[tokio::test]
+async fn halves_of_a_partition_lose_and_find_each_other() {
+    let a = start("a", 1, "127.0.0.1:0", &[], 1).await;
+    let mut nodes = vec![a];
+    for name in ["b", "c", "d"] {
+        let seed = nodes[0].address;
+        nodes.push(start(name, 1, "127.0.0.1:0", &[seed], 1).await);
+    }
+    let whole = [&["b", "c", "d"][..], &["a", "c", "d"], &["a", "b", "d"], &["a", "b", "c"]];
+    let halves = [&["b"][..], &["a"], &["d"], &["c"]];
+    for (node, names) in nodes.iter().zip(whole) {
+        node.until_it_sees(names).await;
+    }
+    for (at, node) in nodes.iter().enumerate() {
+        let others = nodes.iter().enumerate().filter(|(other, _)| other / 2 != at / 2);
+        let others = others.map(|(_, other)| other.address);
+        node.gate.lock().expect("no panic").extend(others);
+    }
+    for (node, names) in nodes.iter().zip(halves) {
+        node.until_it_sees(names).await;
+    }
+    for node in &nodes {
+        node.gate.lock().expect("no panic").clear();
+    }
+    for (node, names) in nodes.iter().zip(whole) {
+        node.until_it_sees(names).await;
+    }
+    assert!(nodes.iter().all(|node| node.own.incarnation() == 1), "the same lives, renewed");
+}
+
+/// Two that lose each other have nobody else to hear of each other from.
+#[tokio::test]
+async fn two_that_lost_each_other_find_each_other() {
+    let a = start("a", 1, "127.0.0.1:0", &[], 1).await;
+    let b = start("b", 1, "127.0.0.1:0", &[a.address], 1).await;
+    a.until_it_sees(&["b"]).await;
+    b.until_it_sees(&["a"]).await;
+    a.gate.lock().expect("no panic").insert(b.address);
+    a.until_it_sees(&[]).await;
+    b.until_it_sees(&[]).await;
+    a.gate.lock().expect("no panic").clear();
+    a.until_it_sees(&["b"]).await;
+    b.until_it_sees(&["a"]).await;
+}
+
+#[tokio::test]
+async fn of_two_with_one_name_the_newer_is_the_member() {
+    let [a, b, c] = three().await;
+    let newer = start("b", 5, "127.0.0.1:0", &[a.address], 1).await;
+    newer.until_it_sees(&["a", "c"]).await;
+    let taken = async {
+        loop {
+            let members = a.membership.members();
+            if members.iter().any(|member| member.address == newer.address) {
+                break;
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(LONG, taken).await.expect("the newer one");
+    // The older one is told so at its next attempts, and does not fight.
+    sleep(Duration::from_millis(600)).await;
+    let (mine, others) = (b.counters.read(), newer.counters.read());
+    assert!(mine.renewals <= 2 && others.renewals <= 2, "{mine:?} {others:?}");
+    assert!(a.membership.members().iter().any(|member| member.address == newer.address));
+    drop(newer);
+    let back = async {
+        while !a.membership.members().iter().any(|member| member.address == b.address) {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(LONG, back).await.expect("the older one is back");
+    c.until_it_sees(&["a", "b"]).await;
+}
+
+#[tokio::test]
+async fn strangers_datagrams_are_counted_and_ignored() {
+    let [a, b, _c] = three().await;
+    let stranger = start("x", 1, "127.0.0.1:0", &[a.address, b.address], 2).await;
+    let socket = UdpSocket::bind("127.0.0.1:0").await.expect("a port");
+    for length in [0, 1, 40, 41, 500, DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MAX + 1, 9_000] {
+        let sent = socket.send_to(&vec![length.to_le_bytes()[0]; length], a.address).await.expect("sent");
+        assert_eq!(sent, length);
+    }
+    let counted = async {
+        while a.counters.read().datagrams_forged < 8 + 3 {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(LONG, counted).await.expect("counted");
+    assert_eq!(stranger.sees(), [""; 0]);
+    assert_eq!(a.sees(), ["b", "c"]);
+    assert_eq!(a.counters.read().datagrams_malformed, 0);
+}
+
+#[tokio::test]
+async fn there_is_room_for_so_many_members_only() {
+    let a = start("a", 1, "127.0.0.1:0", &[], 1).await;
+    let socket = UdpSocket::bind("127.0.0.1:0").await.expect("a port");
+    let small = Start {
+        own: Arc::new(Own::new("z".parse().expect("a name"), 1)),
+        address: socket.local_addr().expect("its address"),
+        key: [1; 32],
+        seeds: vec![a.address.to_string().parse().expect("a seed")],
+        config: GossipConfig { known_max: 2, ..quick() },
+        counters: Arc::default(),
+        gate: Gate::default(),
+    };
+    let counters = Arc::clone(&small.counters);
+    let (small, _changes) = Membership::start(small, socket).expect("started");
+    let _others = [
+        start("b", 1, "127.0.0.1:0", &[a.address], 1).await,
+        start("c", 1, "127.0.0.1:0", &[a.address], 1).await,
+    ];
+    a.until_it_sees(&["b", "c", "z"]).await;
+    let refused = async {
+        while counters.read().datagrams_full == 0 {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(LONG, refused).await.expect("refused");
+    assert!(small.members().len() <= 2);
+}
