@@ -6,6 +6,7 @@
 
 use crate::config::CacheConfig;
 use crate::connection::InFlight;
+use crate::cooperate::{Relayed, Serviced};
 use crate::fetch::PartState;
 use crate::node::Node;
 use crate::object::Object;
@@ -42,12 +43,15 @@ pub(crate) struct Body {
     left: u64,
     /// Ends the request when the body has been taken over, or will never be.
     in_flight: Option<InFlight>,
+    /// Counts as load among peers until then.
+    serviced: Option<Serviced>,
 }
 
 enum Content {
     Whole(Bytes),
     Parts(Box<Parts>),
     Pulled(Box<Pulled>),
+    Relayed(Box<Relayed>),
     /// Has no length; it ends when it ends.
     Events(Box<Events>),
 }
@@ -58,20 +62,37 @@ impl Body {
     }
 
     pub(crate) fn whole(bytes: Bytes) -> Self {
-        Self { left: bytes.len() as u64, content: Content::Whole(bytes), in_flight: None }
+        Self { left: bytes.len() as u64, content: Content::Whole(bytes), in_flight: None, serviced: None }
     }
 
     pub(crate) fn parts(parts: Parts) -> Self {
-        Self { left: parts.left, content: Content::Parts(Box::new(parts)), in_flight: None }
+        Self { left: parts.left, content: Content::Parts(Box::new(parts)), in_flight: None, serviced: None }
     }
 
     pub(crate) fn events(events: Events) -> Self {
-        Self { left: UNKNOWN, content: Content::Events(Box::new(events)), in_flight: None }
+        Self { left: UNKNOWN, content: Content::Events(Box::new(events)), in_flight: None, serviced: None }
     }
 
     /// A body from an origin, of this length if it is known.
     pub(crate) fn pulled(pulled: Pulled, len: Option<u64>) -> Self {
-        Self { left: len.unwrap_or(UNKNOWN), content: Content::Pulled(Box::new(pulled)), in_flight: None }
+        Self {
+            left: len.unwrap_or(UNKNOWN),
+            content: Content::Pulled(Box::new(pulled)),
+            in_flight: None,
+            serviced: None,
+        }
+    }
+
+    /// A body from a peer, of this length if it is known.
+    pub(crate) fn relayed(relayed: Relayed, len: Option<u64>) -> Self {
+        let content = Content::Relayed(Box::new(relayed));
+        Self { left: len.unwrap_or(UNKNOWN), content, in_flight: None, serviced: None }
+    }
+
+    /// Hangs the load that it is on the body.
+    pub(crate) fn serviced(mut self, serviced: Serviced) -> Self {
+        self.serviced = Some(serviced);
+        self
     }
 
     /// Hangs the request on the body.
@@ -107,6 +128,15 @@ impl http_body::Body for Body {
                 }
                 // It ended before its length: the client must not take it for whole.
                 None => return Poll::Ready(Some(Err(StoreError::OriginBroke))),
+            },
+            Content::Relayed(relayed) => match ready!(relayed.poll_next(cx)) {
+                Some(Ok(bytes)) => bytes,
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                None if self.left == UNKNOWN => {
+                    self.left = 0;
+                    return Poll::Ready(None);
+                }
+                None => return Poll::Ready(Some(Err(StoreError::PeerBroke))),
             },
             Content::Events(events) => {
                 let lines = ready!(events.poll_next(cx));

@@ -18,6 +18,7 @@
 mod body;
 mod config;
 mod connection;
+mod cooperate;
 mod dynamic;
 mod fetch;
 mod http;
@@ -36,6 +37,7 @@ mod stats;
 mod store;
 
 pub use config::{CacheConfig, ConfigError, Limits, NodeConfig, StoreConfig};
+pub use cooperate::{CooperateConfig, MemberView, PeersView};
 pub use dynamic::{Amount, CpuConfig, DynamicConfig, DynamicDisk, HandlerConfig};
 pub use lateral::LateralConfig;
 pub use machine::{ScratchError, Usage};

@@ -3,6 +3,7 @@
 use crate::body::{Body, streams_max};
 use crate::config::{ConfigError, Limits, NodeConfig};
 use crate::connection::Shared;
+use crate::cooperate::Cooperation;
 use crate::dynamic::Dynamic;
 use crate::fetch::Keeping;
 use crate::http::cache_status::{Outcome, Speller, Why};
@@ -21,8 +22,8 @@ use http::request::Parts;
 use http::{Method, Request, Response, StatusCode, Uri};
 use std::borrow::Cow;
 use std::error::Error;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
@@ -55,13 +56,15 @@ pub struct Node {
     pub(crate) memory: Arc<Memory>,
     pub(crate) store: Store,
     pub(crate) machine: Machine,
-    dynamic: Option<Dynamic>,
+    pub(crate) dynamic: Option<Dynamic>,
     /// Bounds look-ups without a read, as `reads_max` bounds reads.
     pub(crate) stats_at_once: Semaphore,
     /// Bounds replies in chunks.
     pub(crate) streams: Arc<Semaphore>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) report: Report,
+    /// Set once, where there are peers.
+    pub(crate) cooperation: OnceLock<Arc<Cooperation>>,
     pub(crate) chunk: u64,
     pub(crate) object_max: u64,
     pub(crate) revalidate_ms: u64,
@@ -95,6 +98,7 @@ impl Node {
             streams: Arc::new(Semaphore::new(streams_max(&cache))),
             counters: Arc::default(),
             report,
+            cooperation: OnceLock::new(),
             chunk: cache.chunk.0,
             object_max: cache.object_max.0,
             revalidate_ms: u64::try_from(revalidate.as_millis()).unwrap_or(u64::MAX),
@@ -191,11 +195,23 @@ impl Node {
         if later.is_some() {
             self.counters.later.add(1);
         }
-        let reply = self.reply(&parts, body, later.as_ref()).await;
+        let cooperation =
+            self.cooperation.get().filter(|_| later.is_none() && !self.is_own(parts.uri.path()));
+        let reply = match cooperation {
+            Some(cooperation) => {
+                Box::pin(self.answer_client(&Arc::clone(cooperation), &mut parts, body)).await
+            }
+            None => self.reply(&parts, body, later.as_ref()).await,
+        };
         reply.map(|body| body.with(in_flight))
     }
 
-    async fn reply<B>(self: &Arc<Self>, parts: &Parts, body: B, later: Option<&Later>) -> Response<Body>
+    pub(crate) async fn reply<B>(
+        self: &Arc<Self>,
+        parts: &Parts,
+        body: B,
+        later: Option<&Later>,
+    ) -> Response<Body>
     where
         B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
@@ -294,7 +310,7 @@ impl Node {
 
     /// The name of contents that a request asks for: the path in a directory; path and query, as they are, in a
     /// model.
-    fn name_of<'a>(&self, uri: &'a Uri) -> Result<Cow<'a, [u8]>, PathError> {
+    pub(crate) fn name_of<'a>(&self, uri: &'a Uri) -> Result<Cow<'a, [u8]>, PathError> {
         match &self.store {
             Store::Directory(_) | Store::Origin(_) => path::resolve(uri.path()),
             Store::Model(_) => {
@@ -309,7 +325,7 @@ impl Node {
     }
 
     /// Whether the node keeps a path for itself.
-    fn is_own(&self, path: &str) -> bool {
+    pub(crate) fn is_own(&self, path: &str) -> bool {
         let own = [&self.health_path, &self.stats_path];
         own.iter().any(|own| own.as_deref() == Some(path)) || self.report.has(path)
     }

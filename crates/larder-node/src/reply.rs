@@ -102,6 +102,7 @@ impl Node {
             StoreError::Busy => (StatusCode::SERVICE_UNAVAILABLE, "reads-full"),
             StoreError::StreamsFull => (StatusCode::SERVICE_UNAVAILABLE, "streams-full"),
             StoreError::OriginBroke => (StatusCode::BAD_GATEWAY, "origin-broke"),
+            StoreError::PeerBroke => (StatusCode::BAD_GATEWAY, "peer-broke"),
             StoreError::Slow => (StatusCode::SERVICE_UNAVAILABLE, "slow"),
             StoreError::Abandoned => (StatusCode::SERVICE_UNAVAILABLE, "abandoned"),
             StoreError::Io(_) => (StatusCode::INTERNAL_SERVER_ERROR, "store-error"),

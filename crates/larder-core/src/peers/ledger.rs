@@ -40,6 +40,11 @@ impl Ledger {
         self.residents.contains(&target)
     }
 
+    /// All targets in memory, in order.
+    pub(super) fn targets(&self) -> impl Iterator<Item = TargetId> + '_ {
+        self.residents.iter().copied()
+    }
+
     /// Targets in memory.
     pub(super) fn len(&self) -> usize {
         self.residents.len()

@@ -18,7 +18,7 @@ pub(super) struct Peer {
     pub(super) sharing: bool,
     /// As it said last, and when.
     load: Option<(u32, Time)>,
-    /// Requests sent to it since.
+    /// Requests sent to it since that have not come back.
     pub(super) sent: u32,
     /// It did not answer, and has not been heard since.
     pub(super) shunned: bool,

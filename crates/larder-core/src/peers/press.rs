@@ -21,7 +21,7 @@
 //! intervals as a sign of life; and what it begins or ceases to have in memory, gathered for a short time.
 //!
 //! Where the paper is silent (papers' ambiguities in brackets):
-//! - Between two reports this node counts what it has sent to a peer itself [2]. Ties go to the server of the highest hash of
+//! - Between two reports this node counts what it has sent to a peer itself and has not had back [2]. Ties go to the server of the highest hash of
 //!   target and name [2], so that initial nodes agree.
 //! - A load is *unknown* when none was told for `stale_after`. A server with unknown load counts as loaded to T, neither
 //!   preferred nor avoided; a node with unknown load is never made a server.
@@ -266,6 +266,13 @@ impl Press {
         Verdict { node: self.me, why: Why::Unanswered, keep: true }
     }
 
+    /// A request that was forwarded to a node has ended, whatever came of it.
+    pub fn returned(&mut self, node: NodeId) {
+        if let Some(peer) = self.peers.get_mut(&node) {
+            peer.sent = peer.sent.saturating_sub(1);
+        }
+    }
+
     /// A service node has answered without keeping the target: it is large, or must not be kept.
     pub fn not_kept(&mut self, node: NodeId, target: TargetId) {
         self.assumed.remove(&(target, node));
@@ -328,6 +335,13 @@ impl Press {
             self.sets.forget(peer);
         }
         if self.sharing.is_on() {
+            self.say_load(now, To::One(peer), out);
+        }
+    }
+
+    /// Messages to a peer go again, and it may have missed some: it is told the load. What else it missed it then asks for.
+    pub fn greet(&mut self, now: Time, peer: NodeId, out: &mut Vec<Outgoing>) {
+        if self.sharing.is_on() && self.peers.contains_key(&peer) {
             self.say_load(now, To::One(peer), out);
         }
     }
@@ -416,6 +430,16 @@ impl Press {
         servers.sort_unstable();
         servers.dedup();
         servers
+    }
+
+    /// Whether a target is in memory here, as far as was [noted](Press::noted).
+    pub fn holds(&self, target: TargetId) -> bool {
+        self.ledger.holds(target)
+    }
+
+    /// All that is in memory here, as far as was noted, in order.
+    pub fn held(&self) -> Vec<TargetId> {
+        self.ledger.targets().collect()
     }
 
     /// Connections serviced here.

@@ -17,7 +17,7 @@ mod body;
 mod client;
 mod config;
 mod fetch;
-mod fields;
+pub(crate) mod fields;
 mod filling;
 mod flight;
 mod passed;

@@ -139,12 +139,23 @@ impl Node {
         outcome: Outcome,
         body: Body,
     ) -> Response<Body> {
+        fields::via(&mut headers, &origin.via);
+        self.merged_with(status, headers, outcome, body)
+    }
+
+    /// A reply with somebody else's headers and this node's.
+    pub(crate) fn merged_with(
+        &self,
+        status: StatusCode,
+        mut headers: HeaderMap,
+        outcome: Outcome,
+        body: Body,
+    ) -> Response<Body> {
         let mut reply = self.start(status, outcome, body);
         // Caches nearer to the origin stand first in the list.
         for value in reply.headers().get_all(CACHE_STATUS) {
             headers.append(CACHE_STATUS, value.clone());
         }
-        fields::via(&mut headers, &origin.via);
         *reply.headers_mut() = headers;
         reply
     }

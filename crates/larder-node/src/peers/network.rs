@@ -140,6 +140,11 @@ impl Network {
         self.local
     }
 
+    /// This member's name.
+    pub fn name(&self) -> &Name {
+        &self.own.name
+    }
+
     /// Which life of its name this is. Another one after a while if this host's clock has gone back.
     pub fn incarnation(&self) -> u64 {
         self.own.incarnation()

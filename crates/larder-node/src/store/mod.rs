@@ -71,6 +71,9 @@ pub(crate) enum StoreError {
     /// The origin broke off in the middle of a reply, or sent nothing for too long.
     #[error("the origin broke off")]
     OriginBroke,
+    /// The service node broke off in the middle of a reply.
+    #[error("the service node broke off")]
+    PeerBroke,
     /// A client lagged behind others that read the same reply, which is too long to be kept for it.
     #[error("too slow for a reply that is not kept")]
     Slow,

@@ -456,6 +456,7 @@ impl<'t> World<'t> {
         match stage {
             Stage::Sent { to, .. } => {
                 self.nodes[initial].press.unanswered(NodeId(to as u16), target);
+                self.nodes[initial].press.returned(NodeId(to as u16));
                 self.requests[request].stage = Stage::Here;
                 self.survived.taken_back += 1;
                 self.serve(request, initial);
@@ -475,6 +476,9 @@ impl<'t> World<'t> {
         let Request { initial, epoch, stage, .. } = self.requests[request];
         if stage == Stage::Ended {
             return Err(self.violation(format!("request {request} ends twice")));
+        }
+        if let Stage::Begun { to, .. } = stage {
+            self.nodes[initial].press.returned(NodeId(to as u16));
         }
         self.requests[request].stage = Stage::Ended;
         self.release(initial, epoch)

@@ -6,14 +6,15 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use larder_handoff::agent::Agent;
-use larder_node::{Handed, LateralConfig, Node};
+use larder_node::peers::{ClusterSecret, PeersConfig};
+use larder_node::{CooperateConfig, Handed, LateralConfig, Node};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
 use super::handoff;
 use super::serve::{self, ServeArgs, Shutdown};
 use crate::admin::NodeSurface;
-use crate::config::{Config, NodeRole, RawModel, RawNode, Size, Texts};
+use crate::config::{Config, NodeRole, PeersRole, RawModel, RawNode, Size, Texts};
 use crate::outcome::usage;
 
 /// Connections that a switch has handed over and that are not yet served, at most; further ones are refused.
@@ -86,7 +87,7 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
     let runtime = serve::runtime(role.threads)?;
     runtime.block_on(async {
         let shutdown = serve::shutdown(&args.serve)?;
-        let NodeRole { listen, node, handoff, .. } = role;
+        let NodeRole { listen, node, handoff, peers, .. } = role;
         let name = node.name.clone();
         let node = Node::new(node).with_context(|| format!("node {name} cannot start"))?;
         let listener =
@@ -107,13 +108,19 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
             }
             None => None,
         };
+        if let Some(peers) = peers {
+            join(&node, peers).await?;
+        }
         tracing::info!(%name, %listen, "node serves");
         args.serve.say_ready(vec![listen], admin)?;
         let giver = agent.as_ref().map(Agent::giver);
         let ending = ending(shutdown, Arc::clone(&node), agent.as_ref());
-        let served = node.serve_with(listener, Handed { giver, ..handed }, ending).await;
+        let served = Arc::clone(&node).serve_with(listener, Handed { giver, ..handed }, ending).await;
         if let Some(agent) = agent {
             agent.stop().await;
+        }
+        if !node.leave_peers().await {
+            tracing::warn!("replies to peers were cut, since they did not end in time");
         }
         let drained = served.with_context(|| format!("node {name}"))?;
         if drained.aborted > 0 {
@@ -121,6 +128,16 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
         }
         Ok(())
     })
+}
+
+/// Joins the cluster of equal nodes.
+async fn join(node: &Arc<Node>, role: PeersRole) -> anyhow::Result<()> {
+    let PeersRole { name, listen, advertise, secret, seeds, press, head_timeout } = role;
+    let read =
+        ClusterSecret::load(&secret).with_context(|| format!("node.peers.secret: {}", secret.display()))?;
+    let network = PeersConfig { advertise, seeds, ..PeersConfig::new(name, listen, read) };
+    let joined = node.join_peers(CooperateConfig { network, press, head_timeout }).await;
+    joined.context("node.peers")
 }
 
 /// Returns when the node is to take no connections any more: when it is asked to end, switches know it, and what they sent

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::raw_agent::RawNodeHandoff;
 use super::raw_dynamic::RawDynamic;
 use super::raw_origin::RawOrigin;
+use super::raw_peers::RawPeers;
 use super::raw_report::RawReport;
 use super::text::{Size, Span, Texts};
 
@@ -54,6 +55,9 @@ pub(crate) struct RawNode {
     /// Connections that switches hand over: the node answers clients directly.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) handoff: Option<RawNodeHandoff>,
+    /// A cluster of equal nodes without a front-end (PRESS): any takes any request, and together they are one memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) peers: Option<RawPeers>,
 }
 
 /// `[node.cache]`.
@@ -179,6 +183,7 @@ impl Default for RawNode {
             origin: None,
             dynamic: None,
             handoff: None,
+            peers: None,
         }
     }
 }

@@ -14,6 +14,7 @@ use super::valid::{addresses, in_range, node_name, word};
 use super::valid_agent::{HandoffRole, handoff};
 use super::valid_dynamic::dynamic;
 use super::valid_origin::origin;
+use super::valid_peers::{PeersRole, peers};
 use super::valid_report::report;
 
 /// `[node]`, valid.
@@ -25,6 +26,8 @@ pub(crate) struct NodeRole {
     pub(crate) threads: usize,
     /// Whether switches hand over connections.
     pub(crate) handoff: Option<HandoffRole>,
+    /// Whether it is one of equal nodes.
+    pub(crate) peers: Option<PeersRole>,
 }
 
 pub(super) fn node(raw: &RawNode) -> Result<NodeRole, Fault> {
@@ -36,12 +39,17 @@ pub(super) fn node(raw: &RawNode) -> Result<NodeRole, Fault> {
     };
     node_name("node.name", &raw.name)?;
     let store = store(raw)?;
+    let peers =
+        raw.peers.as_ref().map(|raw_peers| peers(raw_peers, &raw.name, raw.cache.size.0)).transpose()?;
+    let object_max = raw.cache.object_max.map_or(Bytes(u64::MAX), |limit| limit.0);
+    // What is large is kept by no node of a cluster.
+    let shared_max = peers.as_ref().map_or(Bytes(u64::MAX), |peers| Bytes(peers.press.large_min.0 - 1));
     let node = NodeConfig {
         name: raw.name.clone(),
         cache: CacheConfig {
             kind: word("node.cache.kind", &raw.cache.kind, &CacheKind::ALL.map(CacheKind::name))?,
             bytes: raw.cache.size.0,
-            object_max: raw.cache.object_max.map_or(Bytes(u64::MAX), |limit| limit.0),
+            object_max: object_max.min(shared_max),
             chunk: raw.cache.chunk.0,
         },
         dynamic: raw.dynamic.as_ref().map(|raw| dynamic(raw, &store)).transpose()?,
@@ -61,7 +69,7 @@ pub(super) fn node(raw: &RawNode) -> Result<NodeRole, Fault> {
         Fault::new(key, "out of range").hint(error.expected)
     })?;
     let handoff = raw.handoff.as_ref().map(|raw| handoff(raw, listen)).transpose()?;
-    Ok(NodeRole { listen, node, threads: in_range("node.threads", raw.threads, 0, 1024)?, handoff })
+    Ok(NodeRole { listen, node, threads: in_range("node.threads", raw.threads, 0, 1024)?, handoff, peers })
 }
 
 fn limits(raw: &RawNodeLimits) -> Limits {

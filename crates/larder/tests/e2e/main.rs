@@ -12,6 +12,7 @@ mod live_routes;
 mod load;
 mod load_users;
 mod node_content;
+mod peers;
 mod plan;
 mod process;
 mod replay;

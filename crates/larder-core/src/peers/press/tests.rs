@@ -88,6 +88,16 @@ fn equally_loaded_servers_take_turns_as_they_are_sent_to() {
 }
 
 #[test]
+fn what_has_come_back_does_not_count() {
+    let mut node = node([0, 0]);
+    has(&mut node, A, 1, X, true);
+    for _ in 0..100 {
+        assert_eq!(decided(&mut node), (A, Why::Peer));
+        node.returned(A);
+    }
+}
+
+#[test]
 fn large_targets_are_served_where_they_are_asked_for() {
     let mut node = node([0, 0]);
     has(&mut node, A, 1, X, true);

@@ -1,0 +1,178 @@
+//! Nodes without a front-end: any takes any request, and the one that has it in memory serves it.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::{TcpListener, UdpSocket};
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::http::{self, Reply};
+use crate::process::{LARDER, Process, until};
+
+const NAMES: [&str; 3] = ["a", "b", "c"];
+
+/// A port of this host that is free for TCP and UDP.
+fn free_port() -> u16 {
+    until("a port is free", || {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        UdpSocket::bind(("127.0.0.1", port)).ok().map(|_| port)
+    })
+}
+
+struct Cluster {
+    nodes: Vec<Option<Process>>,
+    _folder: tempfile::TempDir,
+}
+
+impl Cluster {
+    /// Three nodes over one directory of `files` files of 1,000 bytes each and one of 100,000, who know of the first.
+    fn start(files: usize, more: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("root");
+        fs::create_dir(&root).unwrap();
+        (0..files).for_each(|file| fs::write(root.join(format!("{file}")), body(file)).unwrap());
+        fs::write(root.join("large"), vec![b'x'; 100_000]).unwrap();
+        let secret = folder.path().join("cluster.key");
+        assert!(Command::new(LARDER).args(["keys", "new"]).arg(&secret).status().unwrap().success());
+        let ports: Vec<u16> = NAMES.iter().map(|_| free_port()).collect();
+        let node = |(name, port): (&&str, &u16)| {
+            let config = format!(
+                "[node]\nname = \"{name}\"\nlisten = \"127.0.0.1:0\"\nroot = \"{}\"\ncache.size = \"2MB\"\n{more}\n\
+                 [node.peers]\nlisten = \"127.0.0.1:{port}\"\nseeds = [\"127.0.0.1:{}\"]\nsecret = \"{}\"\n\
+                 share_above = 0.0\nalone_below = 0.0\n[admin]\nlisten = \"127.0.0.1:0\"\n",
+                root.display(),
+                ports[0],
+                secret.display()
+            );
+            Some(configured(folder.path(), name, &config))
+        };
+        let nodes = NAMES.iter().zip(&ports).map(node).collect();
+        let cluster = Self { nodes, _folder: folder };
+        cluster.await_members(&[0, 1, 2]);
+        cluster
+    }
+
+    fn node(&self, node: usize) -> &Process {
+        self.nodes[node].as_ref().unwrap()
+    }
+
+    fn get(&self, node: usize, target: &str) -> Reply {
+        http::get(self.node(node).address, target)
+    }
+
+    fn view(&self, node: usize) -> Value {
+        http::get(self.node(node).admin.unwrap(), "/peers").json()
+    }
+
+    /// Waits until these nodes, and no others, know one another and their loads.
+    fn await_members(&self, nodes: &[usize]) {
+        until("all know one another", || {
+            let knows = |node: &usize| {
+                let view = self.view(*node);
+                let members = view["members"].as_array().unwrap();
+                let others: BTreeSet<&str> = members
+                    .iter()
+                    .filter(|member| member["known"] == true && member["load"].is_u64())
+                    .map(|member| member["name"].as_str().unwrap())
+                    .collect();
+                let wanted = nodes.iter().filter(|other| *other != node).map(|other| NAMES[*other]).collect();
+                members.len() == others.len() && others == wanted
+            };
+            nodes.iter().all(knows).then_some(())
+        });
+    }
+
+    /// Waits until a node knows so many targets of others.
+    fn await_known(&self, node: usize, targets: u64) {
+        until("what others hold is known", || {
+            (self.view(node)["targets_known"].as_u64() == Some(targets)).then_some(())
+        });
+    }
+}
+
+fn configured(folder: &Path, name: &str, config: &str) -> Process {
+    let path = folder.join(format!("{name}.toml"));
+    fs::write(&path, config).unwrap();
+    Process::start(&["node", "--config", path.to_str().unwrap()])
+}
+
+fn body(file: usize) -> Vec<u8> {
+    format!("{file:>1000}").into_bytes()
+}
+
+/// What the caches of the nodes on the way say, the service node's first.
+fn status(reply: &Reply) -> String {
+    let fields = reply.head.lines().filter_map(|line| line.split_once(':'));
+    let values =
+        fields.filter(|(name, _)| name.eq_ignore_ascii_case("cache-status")).map(|(_, value)| value.trim());
+    values.collect::<Vec<_>>().join(", ")
+}
+
+#[test]
+fn a_request_is_served_where_its_target_is_in_memory() {
+    let cluster = Cluster::start(10, "");
+    let first = cluster.get(0, "/7");
+    assert_eq!((first.status, first.body), (200, body(7)));
+    for node in [1, 2] {
+        cluster.await_known(node, 1);
+        let reply = cluster.get(node, "/7");
+        assert_eq!((reply.status, &reply.body), (200, &body(7)));
+        assert_eq!(
+            status(&reply),
+            format!("a; hit, {}; fwd=uri-miss; fwd-status=200; detail=lateral", NAMES[node])
+        );
+        let view = cluster.view(node);
+        assert_eq!((&view["decisions"]["peer"], &view["targets_held"]), (&1.into(), &0.into()), "{view}");
+    }
+    assert_eq!(cluster.view(0)["taken"], 2);
+    assert_eq!(status(&cluster.get(0, "/7")), "a; hit");
+    // Conditions and ranges go along.
+    let part = http::ask(cluster.node(1).address, "GET", "/7", "Range: bytes=990-\r\n");
+    assert_eq!((part.status, part.body), (206, body(7)[990..].to_vec()));
+    // What is large is served where it is asked for, and kept by nobody.
+    let large = cluster.get(1, "/large");
+    assert_eq!((large.status, large.body.len()), (200, 100_000));
+    assert_eq!(cluster.get(2, "/large").status, 200);
+    assert_eq!(cluster.view(1)["targets_held"], 0);
+    assert_eq!(cluster.get(2, "/none").status, 404);
+}
+
+#[test]
+fn together_they_are_one_memory() {
+    // Each holds 2 MB of the 6 MB.
+    let cluster = Cluster::start(5_000, "cache.kind = \"lru\"");
+    let mut hits = 0;
+    for round in 0..3 {
+        for file in 0..5_000 {
+            let reply = cluster.get((file + round) % 3, &format!("/{file}"));
+            assert_eq!((reply.status, &reply.body), (200, &body(file)));
+            hits += usize::from(round > 0 && status(&reply).contains("; hit"));
+        }
+    }
+    let views: Vec<Value> = (0..3).map(|node| cluster.view(node)).collect();
+    assert!(hits > 8_000, "{hits} of 10,000: {views:#?}");
+    let held: Vec<u64> = (0..3).map(|node| cluster.view(node)["targets_held"].as_u64().unwrap()).collect();
+    assert!(held.iter().all(|held| *held > 1_000) && held.iter().sum::<u64>() < 6_500, "{held:?}");
+}
+
+#[test]
+fn the_death_of_a_node_costs_no_request() {
+    let mut cluster = Cluster::start(300, "");
+    (0..300).for_each(|file| assert_eq!(cluster.get(0, &format!("/{file}")).status, 200));
+    cluster.await_known(1, 300);
+    assert!(status(&cluster.get(1, "/5")).starts_with("a; hit"));
+    cluster.nodes[0].as_mut().unwrap().kill();
+    cluster.nodes[0] = None;
+    for file in 0..300 {
+        let reply = cluster.get(1 + file % 2, &format!("/{file}"));
+        assert_eq!((reply.status, reply.body), (200, body(file)));
+    }
+    cluster.await_members(&[1, 2]);
+    // One that leaves in good order is missed at once.
+    let b = cluster.nodes[1].take().unwrap();
+    assert!(b.terminate().success());
+    cluster.await_members(&[2]);
+    assert_eq!(cluster.get(2, "/5").body, body(5));
+}
