@@ -143,7 +143,7 @@ impl Serviced {
 impl Drop for Serviced {
     fn drop(&mut self) {
         self.returned();
-        self.cooperation.with(|press, now, out| press.ended(now, out));
+        self.cooperation.with(Press::ended);
     }
 }
 
@@ -190,7 +190,7 @@ impl Cooperation {
     }
 
     fn begin(self: &Arc<Self>) -> Serviced {
-        self.with(|press, now, out| press.begun(now, out));
+        self.with(Press::begun);
         Serviced { cooperation: Arc::clone(self), at: None }
     }
 

@@ -31,6 +31,7 @@ pub(crate) struct RawPeers {
     pub(crate) overload: u32,
     /// Objects of this size and more are served by the node that is asked for them, and no node keeps them in memory. By
     /// default a 64th of `cache.size`.
+    #[schemars(example = "16MB")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) large_min: Option<Size>,
     /// A node tells its load when it differs by so much from what it told last. 1 to 10,000.

@@ -9,6 +9,7 @@ use larder_core::peers::{PressSettings, SharingSettings};
 use larder_node::peers::{Name, Seed};
 
 use super::error::Fault;
+use super::raw_node::RawNode;
 use super::raw_peers::RawPeers;
 use super::text::Texts;
 use super::valid::{addresses, in_range};
@@ -49,6 +50,10 @@ pub(super) fn peers(raw: &RawPeers, name: &str, memory: Bytes) -> Result<PeersRo
     if raw.secret.is_empty() {
         return Err(Fault::new("node.peers.secret", "peers must share a secret")
             .hint("name a file made by `larder keys new FILE`, the same on all nodes"));
+    }
+    if name == RawNode::default().name {
+        return Err(Fault::new("node.name", "peers are known by name, and this one has none of its own")
+            .hint("write a name that no other node of the cluster has"));
     }
     let name =
         name.parse().map_err(|error| Fault::new("node.name", format!("no name for peers: {error}")))?;
