@@ -178,6 +178,8 @@ pub struct Press {
     told_changes: u64,
     tell_at: Option<Time>,
     beat_at: Time,
+    /// No peer is to be asked anything before.
+    asks_at: Time,
 }
 
 impl Press {
@@ -198,6 +200,7 @@ impl Press {
             told_changes: 0,
             tell_at: None,
             beat_at: Time::ZERO,
+            asks_at: Time::MAX,
         }
     }
 
@@ -350,12 +353,11 @@ impl Press {
         self.ask(now, from, out);
     }
 
-    /// When [`Press::tick`] is due next.
+    /// When [`Press::tick`] is due next, or earlier. O(1).
     pub fn due(&self) -> Time {
-        let asks = self.peers.values().filter_map(Peer::due);
         let beat = self.sharing.is_on().then_some(self.beat_at);
         let expiry = self.assumed_order.front().map(|(at, ..)| *at);
-        asks.chain(beat).chain(self.tell_at).chain(expiry).min().unwrap_or(Time::MAX)
+        beat.into_iter().chain(self.tell_at).chain(expiry).fold(self.asks_at, Time::min)
     }
 
     /// Does what is due.
@@ -366,13 +368,16 @@ impl Press {
         if self.sharing.is_on() && self.beat_at <= now {
             self.say_load(now, To::All, out);
         }
-        let asking: Vec<NodeId> = self
-            .peers
-            .iter()
-            .filter(|(_, peer)| peer.due().is_some_and(|at| at <= now))
-            .map(|(id, _)| *id)
-            .collect();
-        asking.into_iter().for_each(|peer| self.ask(now, peer, out));
+        if self.asks_at <= now {
+            let asking: Vec<NodeId> = self
+                .peers
+                .iter()
+                .filter(|(_, peer)| peer.due().is_some_and(|at| at <= now))
+                .map(|(id, _)| *id)
+                .collect();
+            asking.into_iter().for_each(|peer| self.ask(now, peer, out));
+            self.asks_at = self.peers.values().filter_map(Peer::due).min().unwrap_or(Time::MAX);
+        }
         while let Some((at, target, node)) = self.assumed_order.front().copied().filter(|(at, ..)| *at <= now)
         {
             self.assumed_order.pop_front();
@@ -480,6 +485,8 @@ impl Press {
     fn ask(&mut self, now: Time, peer: NodeId, out: &mut Vec<Outgoing>) {
         let asked = self.peers.get_mut(&peer).and_then(|peer| peer.ask(now));
         out.extend(asked.map(|message| Outgoing { to: To::One(peer), message }));
+        let due = self.peers.get(&peer).and_then(Peer::due);
+        self.asks_at = due.map_or(self.asks_at, |at| self.asks_at.min(at));
     }
 
     fn answer(&self, to: NodeId, after: u64, out: &mut Vec<Outgoing>) {
