@@ -7,6 +7,7 @@
 //! * [`users`] are clients who fetch pages and think, or go through profiles; [`simulate_with`] takes them;
 //! * [`sweep()`] runs many of them on all cores;
 //! * [`churn()`](churn::churn) says what nodes that come and go cost under each policy;
+//! * [`cooperation`] is the cluster without a front-end: the live nodes' protocol on modelled networks;
 //! * [`ceiling`] says what no policy can exceed.
 //!
 //! The same workload, scenario and seed give the same outcome on every machine and on any number of threads.
@@ -14,6 +15,7 @@
 mod calendar;
 pub mod ceiling;
 pub mod churn;
+pub mod cooperation;
 pub mod cost;
 mod engine;
 mod error;
