@@ -91,8 +91,9 @@ struct Point {
     seed: u64,
     /// Files instead of the recipe's, of the same mean size; 0: the recipe's.
     files: u32,
-    /// Requests, a third of which come first.
     requests: u32,
+    /// Share of the requests that come first and are not measured.
+    warmup: f64,
     nodes: u32,
     /// Memory of a node in MB of 1,024 KB.
     memory_mb: f64,
@@ -124,6 +125,7 @@ impl Default for Point {
             seed: 1,
             files: 0,
             requests: 100_000,
+            warmup: 1.0 / 3.0,
             nodes,
             memory_mb,
             connections: 40,
@@ -148,6 +150,7 @@ impl Point {
         let checks = [
             (self.files <= recipe.targets, "files", "at most the recipe's"),
             ((1_000..=20_000_000).contains(&self.requests), "requests", "1,000 to 20,000,000"),
+            ((0.0..1.0).contains(&self.warmup), "warmup", "from 0 to below 1"),
             ((1..=10_000).contains(&self.nodes), "nodes", "1 to 10,000"),
             (self.memory_mb > 0.0 && self.memory_mb <= 1e6, "memory_mb", "above 0 and at most 1,000,000"),
             ((1..=10_000).contains(&self.connections), "connections", "1 to 10,000"),
@@ -189,6 +192,7 @@ impl Point {
         };
         Cooperation {
             connections: self.connections,
+            warmup: Some((f64::from(self.requests) * self.warmup) as usize),
             costs: if self.telling_free { costs.telling_free() } else { costs },
             protocol: PressSettings {
                 overload: self.overload,
