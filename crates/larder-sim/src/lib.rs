@@ -8,6 +8,7 @@
 //! * [`sweep()`] runs many of them on all cores;
 //! * [`churn()`](churn::churn) says what nodes that come and go cost under each policy;
 //! * [`faults`] is the test of the protocol between peers: all that can go wrong between them, from seeds;
+//! * [`cooperation`] is the cluster without a front-end: the live nodes' protocol on modelled networks;
 //! * [`ceiling`] says what no policy can exceed.
 //!
 //! The same workload, scenario and seed give the same outcome on every machine and on any number of threads.
@@ -15,6 +16,7 @@
 mod calendar;
 pub mod ceiling;
 pub mod churn;
+pub mod cooperation;
 pub mod cost;
 mod engine;
 mod error;

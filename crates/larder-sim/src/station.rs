@@ -46,6 +46,12 @@ impl Station {
         self.line.push_back((Key::new(Time::from_nanos(end - self.shift_ns), seq), job));
     }
 
+    /// Something takes `time_ns` of service whose end nobody waits for.
+    pub(crate) fn charge(&mut self, now: Time, time_ns: u64) {
+        self.free_ns = self.free_ns.max(now.as_nanos()).saturating_add(time_ns);
+        self.given_ns = self.given_ns.saturating_add(time_ns);
+    }
+
     /// The job that stood in line without a time, and has just been [popped](Station::pop) at `now`, takes `time_ns`
     /// from now on. Not for a station with late wake-ups.
     pub(crate) fn serve(&mut self, calendar: &mut Calendar, now: Time, time_ns: u64, seq: u64, job: u32) {
@@ -203,6 +209,19 @@ mod tests {
         station.enqueue(&mut calendar, at(200), 4, 6, 5);
         assert_eq!(calendar.next().1.time(), at(204));
         assert_eq!(station.busy_ns(at(202)), 112);
+    }
+
+    #[test]
+    fn what_nobody_waits_for_takes_its_time_in_line() {
+        let (mut calendar, mut station, at) = (Calendar::new(1), Station::new(0), Time::from_nanos);
+        station.charge(at(10), 5);
+        station.enqueue(&mut calendar, at(11), 5, 0, 7);
+        assert_eq!(calendar.next().1.time(), at(20));
+        station.charge(at(12), 100);
+        assert_eq!((calendar.next().1.time(), station.pop(&mut calendar)), (at(20), Some(7)));
+        assert_eq!((calendar.next().1, station.busy_ns(at(30))), (Key::NEVER, 20));
+        station.enqueue(&mut calendar, at(30), 1, 1, 8);
+        assert_eq!(calendar.next().1.time(), at(121));
     }
 
     #[test]

@@ -200,6 +200,8 @@ pub struct Press {
     told_changes: u64,
     tell_at: Option<Time>,
     beat_at: Time,
+    /// No peer is to be asked anything before.
+    asks_at: Time,
 }
 
 impl Press {
@@ -221,6 +223,7 @@ impl Press {
             told_changes: 0,
             tell_at: None,
             beat_at: Time::ZERO,
+            asks_at: Time::MAX,
         }
     }
 
@@ -393,12 +396,11 @@ impl Press {
         self.ask(now, from, out);
     }
 
-    /// When [`Press::tick`] is due next.
+    /// When [`Press::tick`] is due next, or earlier. O(1).
     pub fn due(&self) -> Time {
-        let asks = self.peers.values().filter_map(|peer| peer.due(self.settings.stale_after));
         let beat = self.sharing.is_on().then_some(self.beat_at);
         let expiry = self.assumed_order.front().map(|(at, ..)| *at);
-        asks.chain(beat).chain(self.tell_at).chain(expiry).min().unwrap_or(Time::MAX)
+        beat.into_iter().chain(self.tell_at).chain(expiry).fold(self.asks_at, Time::min)
     }
 
     /// Does what is due.
@@ -409,10 +411,15 @@ impl Press {
         if self.sharing.is_on() && self.beat_at <= now {
             self.say_load(now, To::All, out);
         }
-        let is_due = |peer: &Peer| peer.due(self.settings.stale_after).is_some_and(|at| at <= now);
-        let asking: Vec<NodeId> =
-            self.peers.iter().filter(|(_, peer)| is_due(peer)).map(|(node, _)| *node).collect();
-        asking.into_iter().for_each(|peer| self.ask(now, peer, out));
+        if self.asks_at <= now {
+            let stale_after = self.settings.stale_after;
+            let is_due = |peer: &Peer| peer.due(stale_after).is_some_and(|at| at <= now);
+            let asking: Vec<NodeId> =
+                self.peers.iter().filter(|(_, peer)| is_due(peer)).map(|(node, _)| *node).collect();
+            asking.into_iter().for_each(|peer| self.ask(now, peer, out));
+            let due = self.peers.values().filter_map(|peer| peer.due(stale_after));
+            self.asks_at = due.min().unwrap_or(Time::MAX);
+        }
         while let Some((at, target, node)) = self.assumed_order.front().copied().filter(|(at, ..)| *at <= now)
         {
             self.assumed_order.pop_front();
@@ -530,6 +537,8 @@ impl Press {
     fn ask(&mut self, now: Time, peer: NodeId, out: &mut Vec<Outgoing>) {
         let asked = self.peers.get_mut(&peer).and_then(|peer| peer.ask(now, self.settings.stale_after));
         out.extend(asked.map(|message| Outgoing { to: To::One(peer), message }));
+        let due = self.peers.get(&peer).and_then(|peer| peer.due(self.settings.stale_after));
+        self.asks_at = due.map_or(self.asks_at, |at| self.asks_at.min(at));
     }
 
     fn answer(&mut self, now: Time, to: NodeId, after: u64, out: &mut Vec<Outgoing>) {

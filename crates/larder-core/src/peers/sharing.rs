@@ -4,7 +4,8 @@
 //! part (locality-conscious) once its misses exceed 5 % of its clients' requests. The paper gives no window and no way back.
 //! Here requests are counted in windows of a fixed number, and a node judges for itself alone:
 //!
-//! - by itself, the misses are those of its memory;
+//! - by itself, the misses are those of its memory that are not due to its having taken part until lately: a node that goes
+//!   back has in memory what fell to it, and fills it again with what its clients ask for;
 //! - taking part, they are those that a memory of the same size *would have had* by itself: a list of ids and sizes sees all
 //!   that its clients ask for. Below half the share (2.5 %) a node goes back; between the two it stays what it is.
 //!
@@ -64,7 +65,7 @@ impl Sharing {
             self.evicted.clear();
         }
         self.asked += 1;
-        self.missed += u32::from(if self.on { missed_alone } else { missed });
+        self.missed += u32::from(missed_alone && (self.on || missed));
         if self.asked < self.settings.window {
             return false;
         }
@@ -100,6 +101,19 @@ mod tests {
         assert_eq!(round(&mut sharing, 10, 20), Vec::<bool>::new(), "all fits");
         assert_eq!(round(&mut sharing, 20, 20), [true], "each is evicted before it is asked for again");
         assert_eq!(round(&mut sharing, 10, 40), [false], "all fits again");
+    }
+
+    #[test]
+    fn who_has_gone_back_stays_while_its_memory_fills() {
+        let settings = SharingSettings { window: 100, ..SharingSettings::default() };
+        let mut sharing = Sharing::new(settings, Bytes(100));
+        assert_eq!(round(&mut sharing, 20, 20), [true]);
+        assert_eq!(round(&mut sharing, 10, 40), [false]);
+        // Nothing of what it is asked for is here yet, but would be if it had always been by itself.
+        for target in (0..50).flat_map(|_| 0..10) {
+            assert!(!sharing.served(TargetId(target), Bytes(10), true) && !sharing.is_on());
+        }
+        assert_eq!(round(&mut sharing, 20, 20), [true], "its memory is too small again");
     }
 
     #[test]

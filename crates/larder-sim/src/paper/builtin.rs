@@ -2,7 +2,7 @@
 
 use super::report::Sample;
 use super::traces::Traces;
-use super::{PaperError, cap, cap_vector, hacc, lard, peers, press, ward};
+use super::{PaperError, cap, cap_vector, cooperation, hacc, lard, peers, press, ward};
 
 /// A source of samples, by name.
 pub trait Builtin: Sync {
@@ -42,6 +42,7 @@ const ALL: &[&dyn Builtin] = &[
     &lard::Coverage,
     &press::Model,
     &press::Peaks,
+    &cooperation::PressCluster,
     &ward::Clusters,
     &ward::Core,
     &ward::Window,

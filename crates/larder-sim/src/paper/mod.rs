@@ -37,6 +37,7 @@ mod cap_vector;
 pub mod catalogue;
 mod claim;
 mod cluster;
+mod cooperation;
 mod evidence;
 mod experiment;
 mod file;

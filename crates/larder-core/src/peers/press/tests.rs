@@ -254,3 +254,24 @@ fn what_was_missed_is_asked_for() {
         assert_eq!(b.servers(TargetId(missed - 1)), [A]);
     }
 }
+
+#[test]
+fn a_tick_is_due_when_something_is_to_be_asked_and_not_after_it_came() {
+    let mut node = node([0, 0]);
+    node.tick(Time::ZERO, &mut Vec::new());
+    let beat = node.due();
+    let later = |first| Message::Changes { epoch: 1, first, items: vec![Change { target: X, cached: true }] };
+    node.hear(ms(10), A, later(2), &mut Vec::new());
+    assert!(node.due() <= ms(60) && node.due() < beat);
+    let mut out = Vec::new();
+    node.tick(ms(60), &mut out);
+    let asked =
+        |out: &[Outgoing]| out.iter().filter(|out| matches!(out.message, Message::Ask { .. })).count();
+    assert_eq!((asked(&out), node.due()), (1, ms(560)), "it is asked again");
+    node.hear(ms(70), A, later(1), &mut Vec::new());
+    node.hear(ms(70), A, later(2), &mut Vec::new());
+    out.clear();
+    node.tick(ms(560), &mut out);
+    assert_eq!(asked(&out), 0);
+    assert!(node.due() > ms(560));
+}

@@ -1,0 +1,188 @@
+//! What a request and a message take of processors, disks and interfaces.
+//!
+//! The rates are those of the PRESS model (PPoPP 2001, table 1), for the actual size of a file instead of the mean, and the
+//! measured costs of a VIA message (section 4.1). KB are 1,024 bytes.
+
+use serde::{Deserialize, Serialize};
+
+use crate::SimError;
+use crate::press::Network;
+
+/// Time of the start and rate of what follows: `start_s + KB / kb_per_s`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rate {
+    /// Seconds, from 0.
+    pub start_s: f64,
+    /// KB in a second, above 0.
+    pub kb_per_s: f64,
+}
+
+impl Rate {
+    const fn new(start_s: f64, kb_per_s: f64) -> Self {
+        Self { start_s, kb_per_s }
+    }
+
+    /// Nanoseconds that so many bytes take.
+    pub(super) fn ns(&self, bytes: u64) -> u64 {
+        nanos(self.start_s + bytes as f64 / 1_024.0 / self.kb_per_s)
+    }
+
+    fn is_good(&self) -> bool {
+        self.start_s >= 0.0 && self.start_s.is_finite() && self.kb_per_s > 0.0
+    }
+}
+
+/// Nanoseconds, rounded. Negative and infinite times do not pass [`Costs::check`].
+pub(super) fn nanos(seconds: f64) -> u64 {
+    (seconds * 1e9).round() as u64
+}
+
+/// The costs. Defaults are those of the fast network; [`Costs::of`] gives either.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Costs {
+    /// Whether nodes have an interface and a network for one another; else they share those of the clients.
+    pub own_network: bool,
+    /// Processor: to read and parse a request (`1/mu_p`), in s.
+    pub parse_s: f64,
+    /// Processor: a reply to a client (`1/mu_m`).
+    pub reply: Rate,
+    /// Disk: a file (`1/mu_d`).
+    pub disk: Rate,
+    /// Processor of the initial node: to forward a request (`1/mu_f`), in s.
+    pub forward_s: f64,
+    /// Processor of the service node: to take a forwarded request, in s. Reading M1 of the model: parsing and `1/mu_f`.
+    pub accept_s: f64,
+    /// Processor: to send (`1/mu_s`) or receive (`1/mu_g`) a reply between nodes.
+    pub relay: Rate,
+    /// Processor, at either end: what a handed connection takes more than a forwarded request, in s.
+    pub handoff_s: f64,
+    /// Bytes of a message that hands a connection over.
+    pub handoff_bytes: u64,
+    /// Bytes of a request, from a client or between nodes.
+    pub request_bytes: u64,
+    /// Processor, at either end: a message of the protocol.
+    pub message: Rate,
+    /// Whether loads are written into the memory of the others, who do nothing for it.
+    pub remote_writes: bool,
+    /// Processor of the dispatcher: a decision, in s.
+    pub decide_s: f64,
+    /// Interface to clients (`1/mu_e`).
+    pub external: Rate,
+    /// Interface between nodes (`1/mu_i`); of no use without `own_network`.
+    pub internal: Rate,
+    /// From one interface to the other, in s.
+    pub latency_s: f64,
+}
+
+impl Default for Costs {
+    fn default() -> Self {
+        Self::of(Network::Fast)
+    }
+}
+
+impl Costs {
+    /// The paper's values.
+    pub fn of(network: Network) -> Self {
+        let parse_s = 1.0 / 9_000.0;
+        let fast = Self {
+            own_network: true,
+            parse_s,
+            reply: Rate::new(0.000_1, 11_500.0),
+            disk: Rate::new(0.018_8, 3_000.0),
+            forward_s: 1.0 / 60_000.0,
+            accept_s: parse_s + 1.0 / 60_000.0,
+            relay: Rate::new(0.000_01, 80_000.0),
+            handoff_s: 0.000_002,
+            handoff_bytes: 256,
+            request_bytes: 256,
+            message: Rate::new(0.000_003, 80_000.0),
+            remote_writes: true,
+            decide_s: 0.000_01,
+            external: Rate::new(0.000_004, 12_000.0),
+            internal: Rate::new(0.000_003, 64_000.0),
+            // 19 us one way for 4 bytes, less 3 us at each processor and each interface.
+            latency_s: 0.000_007,
+        };
+        match network {
+            Network::Fast => fast,
+            Network::Slow => Self {
+                own_network: false,
+                forward_s: 1.0 / 7_000.0,
+                accept_s: parse_s + 1.0 / 7_000.0,
+                relay: Rate::new(0.000_1, 11_500.0),
+                message: Rate::new(0.000_1, 11_500.0),
+                remote_writes: false,
+                latency_s: 0.000_05,
+                ..fast
+            },
+        }
+    }
+
+    /// The same, but telling takes no processor, as in the analytic model.
+    pub fn telling_free(self) -> Self {
+        Self { message: Rate::new(0.0, f64::INFINITY), ..self }
+    }
+
+    /// The interface between nodes.
+    pub(super) fn between(&self) -> &Rate {
+        if self.own_network { &self.internal } else { &self.external }
+    }
+
+    pub(super) fn check(&self) -> Result<(), SimError> {
+        let times = [
+            (self.parse_s, "parse_s"),
+            (self.forward_s, "forward_s"),
+            (self.accept_s, "accept_s"),
+            (self.handoff_s, "handoff_s"),
+            (self.decide_s, "decide_s"),
+            (self.latency_s, "latency_s"),
+        ];
+        if let Some((_, key)) = times.into_iter().find(|(value, _)| !(*value >= 0.0 && value.is_finite())) {
+            return Err(SimError::OutOfRange { key, range: "0 or more" });
+        }
+        let rates = [
+            (&self.reply, "reply"),
+            (&self.disk, "disk"),
+            (&self.relay, "relay"),
+            (&self.message, "message"),
+            (&self.external, "external"),
+            (&self.internal, "internal"),
+        ];
+        match rates.into_iter().find(|(rate, _)| !rate.is_good()) {
+            Some((_, key)) => Err(SimError::OutOfRange { key, range: "start_s from 0, kb_per_s above 0" }),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_those_of_table_1() {
+        let fast = Costs::of(Network::Fast);
+        assert_eq!(fast.reply.ns(16 * 1_024), nanos(0.000_1 + 16.0 / 11_500.0));
+        assert_eq!(fast.disk.ns(0), 18_800_000);
+        let slow = Costs::of(Network::Slow);
+        assert_eq!(slow.relay.ns(512), 143_478, "the paper's section 5: 143 us for 512 bytes");
+        // The rates of non-portable servers that the paper prints: 55,000 and 6,900 a second.
+        assert!((1.0 / (fast.forward_s + fast.handoff_s) - 53_571.0).abs() < 1.0);
+        assert!((1.0 / (slow.forward_s + slow.handoff_s) - 6_903.0).abs() < 1.0);
+        assert_eq!(fast.telling_free().message.ns(1_000_000), 0);
+    }
+
+    #[test]
+    fn impossible_costs_are_named() {
+        let key = |costs: Costs| match costs.check() {
+            Err(SimError::OutOfRange { key, .. }) => key,
+            other => unreachable!("{other:?}"),
+        };
+        assert_eq!(key(Costs { parse_s: -1.0, ..Costs::default() }), "parse_s");
+        assert_eq!(key(Costs { latency_s: f64::NAN, ..Costs::default() }), "latency_s");
+        assert_eq!(key(Costs { reply: Rate::new(0.0, 0.0), ..Costs::default() }), "reply");
+        assert_eq!(Costs::default().telling_free().check(), Ok(()));
+    }
+}

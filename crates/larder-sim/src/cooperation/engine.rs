@@ -1,0 +1,386 @@
+//! The run: stations, wires, timers, clients, and when what is counted.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use larder_core::cache::{ByteCache, CacheKind};
+use larder_core::peers::{Outgoing, Press, PressSettings};
+use larder_core::{Bytes, NodeId, Time};
+
+use super::outcome::{Busy, Outcome, Tally};
+use super::servers::Directory;
+use super::tell::Note;
+use super::{Cooperation, Spread, draw};
+use crate::Workload;
+use crate::calendar::{Calendar, Key};
+use crate::station::Station;
+
+/// A place where work is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum At {
+    Cpu,
+    Disk,
+    /// The interface to clients.
+    Clients,
+    /// The interface to other nodes; that to clients where there is no other.
+    Nodes,
+}
+
+/// Stations of a node, in the order of [`At`].
+const STATIONS: usize = 4;
+/// The clock of what is on the wires.
+const WIRES: usize = 0;
+
+/// What a request is doing; it has done it when its station says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Comes in from the client.
+    Coming,
+    /// Is parsed by the initial node.
+    Parsed,
+    /// Is asked about: on its way to the dispatcher, at its processor, on its way back, at the initial node's processor.
+    Asking,
+    Decided,
+    Answered,
+    Told,
+    /// Is prepared for the service node, on its way there, taken by it.
+    Forwarding,
+    Forwarded,
+    Accepting,
+    /// Is read from disk.
+    Reading,
+    /// The reply is prepared for the initial node, on its way there.
+    Returning,
+    Returned,
+    /// The reply is prepared for the client, goes out to it.
+    Replying,
+    Leaving,
+}
+
+/// A request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Job {
+    pub(super) item: u32,
+    pub(super) initial: u16,
+    pub(super) service: u16,
+    pub(super) step: Step,
+    pub(super) keep: bool,
+    pub(super) missed: bool,
+    pub(super) came: Time,
+}
+
+/// What a task is.
+#[derive(Debug)]
+pub(super) enum Body {
+    Free,
+    Request(Job),
+    Note(Note),
+}
+
+/// Where a task is between two nodes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Way {
+    pub(super) from: u16,
+    pub(super) to: u16,
+    pub(super) bytes: u64,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Out,
+    Wire,
+    In,
+}
+
+/// Something that stations work at.
+#[derive(Debug)]
+pub(super) struct Task {
+    pub(super) body: Body,
+    way: Option<Way>,
+}
+
+/// Stations, wires and clocks.
+#[derive(Debug)]
+struct Machines {
+    calendar: Calendar,
+    stations: Vec<Station>,
+    /// On the wires: all take equally long, so they arrive in order.
+    wires: VecDeque<(Key, u32)>,
+    seq: u64,
+}
+
+pub(super) struct Engine<'r> {
+    pub(super) workload: &'r Workload,
+    pub(super) cluster: &'r Cooperation,
+    pub(super) now: Time,
+    machines: Machines,
+    pub(super) tasks: Vec<Task>,
+    free: Vec<u32>,
+    pub(super) presses: Vec<Press>,
+    pub(super) directory: Option<Directory>,
+    pub(super) caches: Vec<ByteCache<u32>>,
+    /// Reads under way, with those who wait for them.
+    pub(super) reads: BTreeMap<(u16, u32), Vec<u32>>,
+    pub(super) evicted: Vec<(u32, Bytes)>,
+    pub(super) out: Vec<Outgoing>,
+    pub(super) tally: Tally,
+    /// Requests that have come.
+    come: usize,
+    warmup: usize,
+    /// Since when it is measured, and whether no longer.
+    since: Option<Time>,
+    pub(super) measuring: bool,
+    busy_before: Vec<u64>,
+    /// Nodes that take part, since when the count stands, and nanoseconds of taking part so far.
+    sharing: (u64, Time, u128),
+    result: Outcome,
+}
+
+impl<'r> Engine<'r> {
+    pub(super) fn new(workload: &'r Workload, cluster: &'r Cooperation) -> Self {
+        let nodes = usize::from(cluster.nodes);
+        // One more for a dispatcher.
+        let places = (nodes + 1) * STATIONS;
+        let protocol = PressSettings { memory: cluster.memory, ..cluster.protocol };
+        let asks = cluster.server == super::Server::Dispatcher;
+        let speakers = if cluster.server.talks() { cluster.nodes } else { 0 };
+        let cache = |_| ByteCache::new(CacheKind::Lru, cluster.memory, Bytes(u64::MAX));
+        let warmup = cluster.warmup.unwrap_or(workload.requests.len() / 3);
+        Self {
+            workload,
+            cluster,
+            now: Time::ZERO,
+            machines: Machines {
+                calendar: Calendar::new(1 + places + nodes),
+                stations: (0..places).map(|place| Station::new(1 + place)).collect(),
+                wires: VecDeque::new(),
+                seq: 0,
+            },
+            tasks: Vec::new(),
+            free: Vec::new(),
+            presses: (0..speakers).map(|node| Press::new(NodeId(node), 1, protocol)).collect(),
+            directory: asks.then(|| Directory::new(workload.items.len(), nodes, &protocol)),
+            caches: (0..nodes).map(cache).collect(),
+            reads: BTreeMap::new(),
+            evicted: Vec::new(),
+            out: Vec::new(),
+            tally: Tally::new(nodes),
+            come: 0,
+            warmup,
+            since: None,
+            measuring: false,
+            busy_before: Vec::new(),
+            sharing: (0, Time::ZERO, 0),
+            result: Outcome::default(),
+        }
+    }
+
+    pub(super) fn run(mut self) -> Outcome {
+        self.introduce();
+        let connections = u64::from(self.cluster.connections) * u64::from(self.cluster.nodes);
+        for _ in 0..connections.min(self.workload.requests.len() as u64) {
+            self.come();
+        }
+        // Timers strike for ever; requests do not.
+        let mut ended = 0;
+        while ended < self.workload.requests.len() {
+            let (clock, key) = self.machines.calendar.next();
+            if key == Key::NEVER {
+                unreachable!("a request waits for nothing");
+            }
+            self.now = key.time();
+            let places = self.machines.stations.len();
+            match clock {
+                WIRES => self.arrive(),
+                place if place <= places => {
+                    let Machines { stations, calendar, .. } = &mut self.machines;
+                    if let Some(task) = stations[place - 1].pop(calendar) {
+                        ended += usize::from(self.done(task));
+                    }
+                }
+                timer => self.strike((timer - places - 1) as u16),
+            }
+        }
+        self.result.requests_all = ended as u64;
+        self.result
+    }
+
+    /// The next request of a connection comes.
+    pub(super) fn come(&mut self) {
+        let Some(item) = self.workload.requests.get(self.come).copied() else { return };
+        if self.come == self.warmup {
+            self.begin_measuring();
+        }
+        let nodes = u64::from(self.cluster.nodes);
+        let at = self.come as u64;
+        let initial = match self.cluster.spread {
+            Spread::Random => draw(draw(self.cluster.seed).wrapping_add(at)) % nodes,
+            Spread::RoundRobin => at % nodes,
+        } as u16;
+        self.come += 1;
+        let job = Job {
+            item,
+            initial,
+            service: initial,
+            step: Step::Coming,
+            keep: false,
+            missed: false,
+            came: self.now,
+        };
+        let task = self.add(Body::Request(job));
+        let ns = self.cluster.costs.external.ns(self.cluster.costs.request_bytes);
+        self.work(initial, At::Clients, ns, task);
+        if self.come == self.workload.requests.len() {
+            self.end_measuring();
+        }
+    }
+
+    pub(super) fn add(&mut self, body: Body) -> u32 {
+        let task = Task { body, way: None };
+        if let Some(at) = self.free.pop() {
+            self.tasks[at as usize] = task;
+            return at;
+        }
+        self.tasks.push(task);
+        (self.tasks.len() - 1) as u32
+    }
+
+    pub(super) fn remove(&mut self, task: u32) -> Body {
+        self.free.push(task);
+        core::mem::replace(&mut self.tasks[task as usize].body, Body::Free)
+    }
+
+    fn place(&self, node: u16, at: At) -> usize {
+        let at = if at == At::Nodes && !self.cluster.costs.own_network { At::Clients } else { at };
+        usize::from(node) * STATIONS + at as usize
+    }
+
+    /// A task comes to a station.
+    pub(super) fn work(&mut self, node: u16, at: At, ns: u64, task: u32) {
+        let place = self.place(node, at);
+        let Machines { calendar, stations, seq, .. } = &mut self.machines;
+        *seq += 1;
+        stations[place].enqueue(calendar, self.now, ns, *seq, task);
+    }
+
+    /// A station is kept busy by something that nobody waits for.
+    pub(super) fn charge(&mut self, node: u16, at: At, ns: u64) {
+        let place = self.place(node, at);
+        self.machines.stations[place].charge(self.now, ns);
+    }
+
+    /// A task goes to another node, `times` times over at this end.
+    pub(super) fn send(&mut self, task: u32, from: u16, to: u16, bytes: u64, times: u64) {
+        self.tasks[task as usize].way = Some(Way { from, to, bytes, stage: Stage::Out });
+        let ns = self.cluster.costs.between().ns(bytes) * times;
+        self.work(from, At::Nodes, ns, task);
+    }
+
+    /// A station has done its work at a task. Whether that ended a request.
+    fn done(&mut self, task: u32) -> bool {
+        let latency = super::costs::nanos(self.cluster.costs.latency_s);
+        let Task { body, way } = &mut self.tasks[task as usize];
+        match way {
+            Some(way) if way.stage == Stage::Out => {
+                way.stage = Stage::Wire;
+                let Machines { calendar, wires, seq, .. } = &mut self.machines;
+                *seq += 1;
+                let key = Key::new(self.now, *seq).later(latency);
+                if wires.is_empty() {
+                    calendar.set(WIRES, key);
+                }
+                wires.push_back((key, task));
+                return false;
+            }
+            _ => *way = None,
+        }
+        match body {
+            Body::Request(job) => {
+                let job = *job;
+                self.advance(task, job)
+            }
+            Body::Note(_) => {
+                self.note_done(task);
+                false
+            }
+            Body::Free => unreachable!("a station works at something"),
+        }
+    }
+
+    /// Something arrives at the other end of a wire.
+    fn arrive(&mut self) {
+        let Machines { calendar, wires, .. } = &mut self.machines;
+        let Some((_, task)) = wires.pop_front() else { return };
+        calendar.set(WIRES, wires.front().map_or(Key::NEVER, |(key, _)| *key));
+        let Some(way) = &mut self.tasks[task as usize].way else { unreachable!("it is on its way") };
+        way.stage = Stage::In;
+        let way = *way;
+        if matches!(self.tasks[task as usize].body, Body::Note(_)) {
+            return self.note_arrived(task, way);
+        }
+        let ns = self.cluster.costs.between().ns(way.bytes);
+        self.work(way.to, At::Nodes, ns, task);
+    }
+
+    /// Sets the clock of a node's protocol.
+    pub(super) fn set_timer(&mut self, node: u16) {
+        let clock = 1 + self.machines.stations.len() + usize::from(node);
+        let due = self.presses[usize::from(node)].due();
+        let key = if due == Time::MAX { Key::NEVER } else { Key::new(due.max(self.now), 0) };
+        self.machines.calendar.set(clock, key);
+    }
+
+    /// How many nodes take part has changed.
+    pub(super) fn count_sharing(&mut self) {
+        let (count, since, before) = self.sharing;
+        let passed = if self.measuring { self.now.since(since).as_nanos() } else { 0 };
+        let sharing = self.presses.iter().filter(|press| press.shares()).count() as u64;
+        self.sharing = (sharing, self.now, before + u128::from(count) * passed);
+    }
+
+    fn busy_ns(&self) -> Vec<u64> {
+        self.machines.stations.iter().map(|station| station.busy_ns(self.now)).collect()
+    }
+
+    fn begin_measuring(&mut self) {
+        self.count_sharing();
+        self.busy_before = self.busy_ns();
+        self.since = Some(self.now);
+        self.measuring = true;
+    }
+
+    fn end_measuring(&mut self) {
+        self.count_sharing();
+        let Some(since) = self.since.filter(|_| self.measuring) else { return };
+        self.measuring = false;
+        let ns = self.now.since(since).as_nanos();
+        let nodes = usize::from(self.cluster.nodes);
+        let busy: Vec<f64> = self
+            .busy_ns()
+            .iter()
+            .zip(&self.busy_before)
+            .map(|(after, before)| (after - before) as f64 / ns.max(1) as f64)
+            .collect();
+        let of = |at: At| (0..nodes).map(|node| busy[node * STATIONS + at as usize]).collect::<Vec<f64>>();
+        let mean = |at: At| of(at).iter().sum::<f64>() / nodes as f64;
+        let most = of(At::Cpu).into_iter().chain(of(At::Disk)).fold(0.0, f64::max);
+        let known: usize = self.directory.as_ref().map_or(0, Directory::len)
+            + self.presses.iter().map(|press| press.sizes().0).sum::<usize>();
+        let own: usize = self.presses.iter().map(|press| press.sizes().1).sum();
+        let peers = self.presses.len() * self.presses.len().saturating_sub(1);
+        self.result = Outcome {
+            sharing: self.sharing.2 as f64 / (ns.max(1) as f64 * nodes as f64),
+            busy: Busy {
+                cpu: mean(At::Cpu),
+                disk: mean(At::Disk),
+                external: mean(At::Clients),
+                internal: mean(At::Nodes),
+                dispatcher: busy[nodes * STATIONS + At::Cpu as usize],
+                most,
+            },
+            state_bytes: (34 * known + 17 * own + 100 * peers) as f64 / nodes as f64,
+            targets_known: known as f64 / nodes as f64,
+            ..self.tally.outcome(ns as f64 / 1e9)
+        };
+    }
+}

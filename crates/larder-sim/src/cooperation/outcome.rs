@@ -1,0 +1,165 @@
+//! What a run gave.
+
+use serde::{Deserialize, Serialize};
+
+use larder_core::peers::Why;
+
+use crate::outcome::{DelayLog, Delays};
+
+/// How busy the stations were, 0 to 1, mean over the nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Busy {
+    /// Processors.
+    pub cpu: f64,
+    /// Disks.
+    pub disk: f64,
+    /// Interfaces to clients.
+    pub external: f64,
+    /// Interfaces between nodes; 0 where there are none.
+    pub internal: f64,
+    /// The dispatcher's processor; 0 where there is none.
+    pub dispatcher: f64,
+    /// The busiest processor or disk.
+    pub most: f64,
+}
+
+/// A run in figures: from the first request after the warm-up until the last one comes. Shares and numbers per request are of
+/// the requests that ended meanwhile.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Requests of the run, warm-up included; all of them ended.
+    pub requests_all: u64,
+    /// Requests measured.
+    pub requests: u64,
+    /// Simulated seconds measured.
+    pub seconds: f64,
+    /// Requests per simulated second, whole cluster.
+    pub throughput: f64,
+    /// LHR: of the requests served where they came, those found in memory.
+    pub hit_rate_local: f64,
+    /// THR: of all requests, those found in the memory of the node that served them.
+    pub hit_rate: f64,
+    /// Requests served by another node than the one they came to.
+    pub forwarded_share: f64,
+    /// Broadcasts of a load, per request.
+    pub load_broadcasts: f64,
+    /// Broadcasts of what nodes began and ceased to have in memory, per request; several changes may share one.
+    pub cache_broadcasts: f64,
+    /// Such changes, per request.
+    pub cache_changes: f64,
+    /// Messages that telling took, each receiver's counted, per request.
+    pub messages: f64,
+    /// Bytes of those messages, per request.
+    pub message_bytes: f64,
+    /// Bytes of forwarded requests and relayed replies between nodes, per request.
+    pub relayed_bytes: f64,
+    /// Reads from disk, per request.
+    pub disk_reads: f64,
+    /// Requests of the node that served most, over the mean.
+    pub imbalance: f64,
+    /// Share of the nodes' time during which they took part; 0 for servers that never do.
+    pub sharing: f64,
+    /// How busy stations were.
+    pub busy: Busy,
+    /// Bytes of protocol state of a node at the end, mean: 34 a target known, 17 one in memory, 100 a peer.
+    pub state_bytes: f64,
+    /// Targets whose servers a node knows, at the end, mean.
+    pub targets_known: f64,
+    /// Delays of requests.
+    pub delay: Delays,
+    /// Decisions by reason, those that occurred, in the order of [`Why::ALL`].
+    pub reasons: Vec<(String, u64)>,
+}
+
+impl Outcome {
+    /// The share of the decisions that had this reason, 0 to 1.
+    pub fn reason_share(&self, why: Why) -> f64 {
+        let all: u64 = self.reasons.iter().map(|(_, count)| count).sum();
+        let of = self.reasons.iter().find(|(name, _)| name == why.name()).map_or(0, |(_, count)| *count);
+        of as f64 / all.max(1) as f64
+    }
+}
+
+/// What is counted while a run is measured.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    pub(super) ended: u64,
+    pub(super) local: u64,
+    pub(super) hits_local: u64,
+    pub(super) hits: u64,
+    pub(super) load_broadcasts: u64,
+    pub(super) cache_broadcasts: u64,
+    pub(super) cache_changes: u64,
+    pub(super) messages: u64,
+    pub(super) message_bytes: u64,
+    pub(super) relayed_bytes: u64,
+    pub(super) disk_reads: u64,
+    /// Requests served, by node.
+    pub(super) served: Vec<u64>,
+    pub(super) reasons: [u64; Why::ALL.len()],
+    pub(super) delays: DelayLog,
+}
+
+impl Tally {
+    pub(super) fn new(nodes: usize) -> Self {
+        Self { served: vec![0; nodes], ..Self::default() }
+    }
+
+    /// The figures that need nothing else.
+    pub(super) fn outcome(&self, seconds: f64) -> Outcome {
+        let share = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
+        let each = |count: u64| share(count, self.ended);
+        let most = self.served.iter().copied().max().unwrap_or(0);
+        let served: u64 = self.served.iter().sum();
+        Outcome {
+            requests: self.ended,
+            seconds,
+            throughput: if seconds > 0.0 { self.ended as f64 / seconds } else { 0.0 },
+            hit_rate_local: share(self.hits_local, self.local),
+            hit_rate: each(self.hits),
+            forwarded_share: each(self.ended - self.local),
+            load_broadcasts: each(self.load_broadcasts),
+            cache_broadcasts: each(self.cache_broadcasts),
+            cache_changes: each(self.cache_changes),
+            messages: each(self.messages),
+            message_bytes: each(self.message_bytes),
+            relayed_bytes: each(self.relayed_bytes),
+            disk_reads: each(self.disk_reads),
+            imbalance: share(most * self.served.len() as u64, served),
+            delay: self.delays.delays(),
+            reasons: Why::ALL
+                .into_iter()
+                .map(|why| (why.name().to_owned(), self.reasons[why as usize]))
+                .filter(|(_, count)| *count > 0)
+                .collect(),
+            ..Outcome::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_are_numbered_as_listed() {
+        for (at, why) in Why::ALL.into_iter().enumerate() {
+            assert_eq!(why as usize, at, "{}", why.name());
+        }
+    }
+
+    #[test]
+    fn the_local_hit_rate_is_that_of_requests_served_where_they_came() {
+        let tally = Tally {
+            ended: 100,
+            local: 25,
+            hits_local: 20,
+            hits: 95,
+            served: vec![10, 30],
+            ..Tally::default()
+        };
+        let outcome = tally.outcome(2.0);
+        assert_eq!((outcome.throughput, outcome.hit_rate_local, outcome.hit_rate), (50.0, 0.8, 0.95));
+        assert_eq!((outcome.forwarded_share, outcome.imbalance), (0.75, 1.5));
+    }
+}

@@ -1,0 +1,256 @@
+//! A request's way, step by step.
+
+use larder_core::peers::{Verdict, Why};
+use larder_core::{Bytes, NodeId, TargetId};
+
+use super::Server;
+use super::costs::{Rate, nanos};
+use super::engine::{At, Body, Engine, Job, Step};
+
+impl Engine<'_> {
+    /// A request has done a step; `job` is its state then. Whether it has ended.
+    pub(super) fn advance(&mut self, task: u32, job: Job) -> bool {
+        let costs = &self.cluster.costs;
+        let Job { initial, service, .. } = job;
+        match job.step {
+            Step::Coming => {
+                self.begun(initial);
+                self.go(task, Step::Parsed, initial, At::Cpu, nanos(costs.parse_s));
+            }
+            Step::Parsed => self.parsed(task, job),
+            Step::Asking => self.pass(task, Step::Decided, initial, self.dispatcher(), costs.request_bytes),
+            // Question and answer are short: the dispatcher's processor receives, decides and answers in one go.
+            Step::Decided => {
+                let ns = 2 * costs.message.ns(costs.request_bytes) + nanos(costs.decide_s);
+                self.go(task, Step::Answered, self.dispatcher(), At::Cpu, ns);
+            }
+            Step::Answered => {
+                self.dispatch(task, job);
+                let bytes = self.cluster.costs.request_bytes;
+                self.pass(task, Step::Told, self.dispatcher(), initial, bytes);
+            }
+            Step::Told => {
+                let ns = costs.message.ns(costs.request_bytes);
+                self.decided(task, job, ns);
+            }
+            Step::Forwarding => self.forward(task, job),
+            Step::Forwarded => {
+                self.begun(service);
+                let handoff = if self.cluster.server.relays() { 0.0 } else { costs.handoff_s };
+                self.go(task, Step::Accepting, service, At::Cpu, nanos(costs.accept_s + handoff));
+            }
+            Step::Accepting => self.serve(task, job),
+            Step::Reading => self.read(task, job),
+            Step::Returning => {
+                self.ended(service);
+                let bytes = self.bytes(job.item);
+                self.relayed(bytes);
+                self.pass(task, Step::Returned, service, initial, bytes);
+            }
+            Step::Returned => {
+                let bytes = self.bytes(job.item);
+                let ns = costs.relay.ns(bytes) + costs.reply.ns(bytes);
+                self.go(task, Step::Replying, initial, At::Cpu, ns);
+            }
+            Step::Replying => {
+                let ns = costs.external.ns(self.bytes(job.item));
+                self.go(task, Step::Leaving, self.answering(&job), At::Clients, ns);
+            }
+            Step::Leaving => {
+                self.end(task, job);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The next step is one at a station.
+    fn go(&mut self, task: u32, step: Step, node: u16, at: At, ns: u64) {
+        self.set(task, |job| job.step = step);
+        self.work(node, at, ns, task);
+    }
+
+    /// The next step is a way to another node.
+    fn pass(&mut self, task: u32, step: Step, from: u16, to: u16, bytes: u64) {
+        self.set(task, |job| job.step = step);
+        self.send(task, from, to, bytes, 1);
+    }
+
+    fn set(&mut self, task: u32, change: impl FnOnce(&mut Job)) {
+        if let Body::Request(job) = &mut self.tasks[task as usize].body {
+            change(job);
+        }
+    }
+
+    const fn dispatcher(&self) -> u16 {
+        self.cluster.nodes
+    }
+
+    pub(super) fn bytes(&self, item: u32) -> u64 {
+        self.workload.items[item as usize].bytes
+    }
+
+    pub(super) fn target(&self, item: u32) -> TargetId {
+        self.workload.items[item as usize].id
+    }
+
+    /// The node that answers the client.
+    fn answering(&self, job: &Job) -> u16 {
+        if self.cluster.server.relays() { job.initial } else { job.service }
+    }
+
+    fn relayed(&mut self, bytes: u64) {
+        if self.measuring {
+            self.tally.relayed_bytes += bytes;
+        }
+    }
+
+    /// The initial node has parsed a request: it decides, or asks.
+    fn parsed(&mut self, task: u32, job: Job) {
+        let size = Bytes(self.bytes(job.item));
+        let large = size >= self.cluster.protocol.large_min;
+        let verdict = match self.cluster.server {
+            Server::Dispatcher if !large => {
+                let costs = &self.cluster.costs;
+                let ns = costs.message.ns(costs.request_bytes);
+                return self.go(task, Step::Asking, job.initial, At::Cpu, ns);
+            }
+            Server::Trad | Server::Dispatcher => Verdict {
+                node: NodeId(job.initial),
+                why: if large { Why::Large } else { Why::Alone },
+                keep: !large,
+            },
+            Server::Press | Server::Distributed => {
+                let target = self.target(job.item);
+                self.presses[usize::from(job.initial)].decide(self.now, target, Some(size))
+            }
+        };
+        self.note_why(verdict.why);
+        let job = Job { service: verdict.node.0, keep: !large, ..job };
+        self.set(task, |kept| *kept = job);
+        self.decided(task, job, 0);
+    }
+
+    /// The dispatcher decides.
+    fn dispatch(&mut self, task: u32, job: Job) {
+        let size = Bytes(self.bytes(job.item));
+        let Some(directory) = &mut self.directory else { return };
+        let (service, why) = directory.decide(job.initial, job.item, size);
+        self.note_why(why);
+        self.set(task, |job| (job.service, job.keep) = (service, true));
+    }
+
+    fn note_why(&mut self, why: Why) {
+        if self.measuring {
+            self.tally.reasons[why as usize] += 1;
+        }
+    }
+
+    /// It is known who serves; the initial node's processor has `ns` of work with that before anything else.
+    fn decided(&mut self, task: u32, job: Job, ns: u64) {
+        let costs = &self.cluster.costs;
+        if job.service != job.initial {
+            let handoff = if self.cluster.server.relays() { 0.0 } else { costs.handoff_s };
+            let ns = ns + nanos(costs.forward_s + handoff);
+            return self.go(task, Step::Forwarding, job.initial, At::Cpu, ns);
+        }
+        if ns > 0 {
+            return self.go(task, Step::Accepting, job.initial, At::Cpu, ns);
+        }
+        self.serve(task, job);
+    }
+
+    /// The initial node has prepared what it forwards.
+    fn forward(&mut self, task: u32, job: Job) {
+        let costs = &self.cluster.costs;
+        let mut bytes = costs.request_bytes;
+        if !self.cluster.server.relays() {
+            bytes = costs.handoff_bytes;
+            self.served(&job);
+            self.ended(job.initial);
+        }
+        self.relayed(bytes);
+        self.pass(task, Step::Forwarded, job.initial, job.service, bytes);
+    }
+
+    /// The service node serves: from memory, or from disk.
+    fn serve(&mut self, task: u32, job: Job) {
+        let Job { service, item, .. } = job;
+        if job.keep && self.caches[usize::from(service)].touch(&item) {
+            return self.produce(task, job);
+        }
+        self.set(task, |job| job.missed = true);
+        if job.keep {
+            if let Some(waiting) = self.reads.get_mut(&(service, item)) {
+                return waiting.push(task);
+            }
+            self.reads.insert((service, item), Vec::new());
+        }
+        if self.measuring {
+            self.tally.disk_reads += 1;
+        }
+        let ns = self.cluster.costs.disk.ns(self.bytes(item));
+        self.go(task, Step::Reading, service, At::Disk, ns);
+    }
+
+    /// A file has been read: it is kept, and all who waited go on.
+    fn read(&mut self, task: u32, job: Job) {
+        let Job { service, item, keep, .. } = job;
+        if keep {
+            self.keep(service, item);
+        }
+        self.produce(task, job);
+        for sharer in self.reads.remove(&(service, item)).unwrap_or_default() {
+            if let Body::Request(job) = self.tasks[sharer as usize].body {
+                self.produce(sharer, job);
+            }
+        }
+    }
+
+    fn keep(&mut self, node: u16, item: u32) {
+        let mut evicted = core::mem::take(&mut self.evicted);
+        let cache = &mut self.caches[usize::from(node)];
+        cache.insert(item, Bytes(self.workload.items[item as usize].memory), &mut evicted);
+        let kept = cache.contains(&item);
+        for (gone, _) in evicted.drain(..) {
+            self.noted(node, gone, false);
+        }
+        self.evicted = evicted;
+        self.noted(node, item, kept);
+    }
+
+    /// The service node has the file.
+    fn produce(&mut self, task: u32, job: Job) {
+        let bytes = self.bytes(job.item);
+        let ns = |rate: &Rate| rate.ns(bytes);
+        let costs = &self.cluster.costs;
+        if job.service != job.initial && self.cluster.server.relays() {
+            self.go(task, Step::Returning, job.service, At::Cpu, ns(&costs.relay));
+        } else {
+            self.go(task, Step::Replying, job.service, At::Cpu, ns(&costs.reply));
+        }
+    }
+
+    /// The reply has left for the client, who asks for the next.
+    fn end(&mut self, task: u32, job: Job) {
+        self.remove(task);
+        let local = job.service == job.initial;
+        self.ended(self.answering(&job));
+        if local || self.cluster.server.relays() {
+            self.served(&job);
+        }
+        if self.measuring {
+            let hit = u64::from(!job.missed);
+            let tally = &mut self.tally;
+            tally.ended += 1;
+            tally.hits += hit;
+            tally.served[usize::from(job.service)] += 1;
+            if local {
+                tally.local += 1;
+                tally.hits_local += hit;
+            }
+            tally.delays.note(self.now.since(job.came).as_nanos() as u64);
+        }
+        self.come();
+    }
+}

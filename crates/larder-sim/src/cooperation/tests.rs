@@ -1,0 +1,163 @@
+use larder_core::peers::{SharingSettings, Why};
+use larder_trace::synth::{Recipe, generate};
+
+use super::*;
+use crate::press::{self, Network, Press, Reading};
+use crate::workload::Item;
+use larder_core::TargetId;
+
+fn workload(targets: u32, requests: u64) -> Workload {
+    Workload::from_trace(&generate(&Recipe::zipf(targets, requests, 0.8), 3, 1.0).expect("possible"))
+}
+
+/// Nodes that always take part.
+fn always(server: Server, nodes: u16, memory: Bytes) -> Cooperation {
+    let mut cluster = Cooperation::new(server, nodes, memory);
+    cluster.protocol.sharing = SharingSettings { on_permille: 0, off_permille: 0, window: 1_000 };
+    cluster
+}
+
+fn run(workload: &Workload, cluster: &Cooperation) -> Outcome {
+    cooperate(workload, cluster).expect("a good cluster")
+}
+
+#[test]
+fn the_same_seed_gives_the_same_and_another_seed_does_not() {
+    let workload = workload(500, 6_000);
+    let cluster = Cooperation::new(Server::Press, 4, Bytes(workload.bytes() / 10));
+    let outcome = run(&workload, &cluster);
+    assert_eq!(outcome, run(&workload, &cluster));
+    assert_ne!(outcome, run(&workload, &Cooperation { seed: 2, ..cluster }));
+}
+
+#[test]
+fn every_request_ends_whatever_the_server() {
+    let workload = workload(500, 6_000);
+    for server in Server::ALL {
+        for network in [Network::Fast, Network::Slow] {
+            for nodes in [1, 2, 5] {
+                let cluster = Cooperation {
+                    costs: Costs::of(network),
+                    ..Cooperation::new(server, nodes, Bytes(workload.bytes() / 10))
+                };
+                let outcome = run(&workload, &cluster);
+                assert_eq!(outcome.requests_all, 6_000, "{server:?}");
+                assert!(outcome.requests > 3_000 && outcome.throughput > 0.0, "{server:?} {outcome:?}");
+                assert!(outcome.busy.most <= 1.0 && outcome.busy.cpu > 0.0);
+                let alone = nodes == 1 || server == Server::Trad;
+                assert_eq!(alone, outcome.forwarded_share == 0.0, "{server:?} {nodes}");
+                assert_eq!(
+                    alone && server != Server::Dispatcher,
+                    outcome.messages == 0.0,
+                    "{server:?} {nodes}"
+                );
+            }
+        }
+    }
+}
+
+/// Files that are all in memory somewhere; a processor's work is that of the analytic model.
+#[test]
+fn what_a_request_takes_is_what_the_model_says() {
+    let size = 16 * 1_024;
+    for (server, of) in [
+        (Server::Press, press::Server::Portable),
+        (Server::Distributed, press::Server::NonPortable),
+        (Server::Trad, press::Server::Trad),
+    ] {
+        for network in [Network::Fast, Network::Slow] {
+            let items = (0..400).map(|id| Item::file(TargetId(id * 77), size)).collect();
+            let requests = (0..24_000_u64).map(|at| (draw(at) % 400) as u32).collect();
+            let workload = Workload { items, requests, times: Vec::new() };
+            let costs = Costs { handoff_s: 0.0, ..Costs::of(network).telling_free() };
+            let mut cluster = Cooperation { costs, connections: 2, ..always(server, 4, Bytes::mib(10)) };
+            // Never overloaded, so that nothing is replicated.
+            cluster.protocol.overload = 1_000;
+            cluster.protocol.load_step = 1_000;
+            let outcome = run(&workload, &cluster);
+            let q = outcome.forwarded_share;
+            assert!(server == Server::Trad || (0.5..0.9).contains(&q), "{server:?} {q}");
+            let (parse, forward) = (1.0 / 9_000.0, costs.forward_s);
+            let relay = match network {
+                Network::Fast => 0.000_01 + 16.0 / 80_000.0,
+                Network::Slow => 0.000_1 + 16.0 / 11_500.0,
+            };
+            let relays = if of == press::Server::Portable { 2.0 * relay } else { 0.0 };
+            let cpu = parse + 0.000_1 + 16.0 / 11_500.0 + q * (parse + 2.0 * forward + relays);
+            let model = Press { network, reading: Reading::M1, ..Press::default() };
+            assert_eq!(model.reading, Press::default().reading);
+            let measured = outcome.busy.cpu * 4.0 / outcome.throughput;
+            assert!((measured / cpu - 1.0).abs() < 0.01, "{server:?} {network:?}: {measured} {cpu}");
+        }
+    }
+}
+
+#[test]
+fn memories_together_hold_what_one_does_not() {
+    let workload = workload(1_000, 40_000);
+    let memory = Bytes(workload.bytes() / 6);
+    let [trad, press, distributed, dispatcher] =
+        Server::ALL.map(|server| run(&workload, &Cooperation::new(server, 8, memory)));
+    for outcome in [&press, &distributed, &dispatcher] {
+        assert!(outcome.hit_rate > trad.hit_rate + 0.1, "{} {}", outcome.hit_rate, trad.hit_rate);
+        assert!(outcome.throughput > 1.5 * trad.throughput);
+        assert!(outcome.disk_reads < 0.5 * trad.disk_reads);
+        assert!((0.4..0.9).contains(&outcome.forwarded_share), "{}", outcome.forwarded_share);
+    }
+    assert!(press.sharing > 0.99 && press.load_broadcasts > 0.01 && press.state_bytes > 1_000.0);
+    assert_eq!((trad.sharing, trad.messages), (0.0, 0.0));
+    assert_eq!(trad.hit_rate, trad.hit_rate_local);
+    // A portable server moves replies between nodes, the others only requests.
+    assert!(press.relayed_bytes > 5.0 * distributed.relayed_bytes);
+    assert!(dispatcher.busy.dispatcher > 0.0 && press.busy.dispatcher == 0.0);
+}
+
+#[test]
+fn nodes_whose_memory_holds_all_stay_by_themselves() {
+    // No first uses in what is measured, and few before: 50 targets.
+    let items: Vec<Item> = (0..50).map(|id| Item::file(TargetId(id), 5_000)).collect();
+    let requests = (0..60_000_u64).map(|at| (draw(at) % 50) as u32).collect();
+    let workload = Workload { items, requests, times: Vec::new() };
+    let mut cluster = Cooperation::new(Server::Press, 4, Bytes::mib(1));
+    cluster.protocol.sharing.window = 5_000;
+    let outcome = run(&workload, &cluster);
+    assert_eq!((outcome.sharing, outcome.messages, outcome.hit_rate), (0.0, 0.0, 1.0));
+    assert_eq!(outcome.reason_share(Why::Alone), 1.0);
+}
+
+#[test]
+fn large_files_stay_where_they_are_asked_for() {
+    let items = vec![Item::file(TargetId(1), 200 * 1_024), Item::file(TargetId(2), 1_000)];
+    let requests = (0..4_000).map(|at| u32::from(at % 4 != 0)).collect();
+    let workload = Workload { items, requests, times: Vec::new() };
+    for server in Server::ALL {
+        let outcome = run(&workload, &always(server, 4, Bytes::mib(10)));
+        assert!((outcome.reason_share(Why::Large) - 0.25).abs() < 0.03, "{server:?} {outcome:?}");
+        assert!((outcome.disk_reads - 0.25).abs() < 0.03, "{server:?}: each is read");
+    }
+}
+
+#[test]
+fn who_asks_while_a_file_is_read_waits_for_that_read() {
+    let workload =
+        Workload { items: vec![Item::file(TargetId(1), 1_000)], requests: vec![0; 100], times: Vec::new() };
+    let cluster =
+        Cooperation { connections: 50, warmup: Some(0), ..Cooperation::new(Server::Trad, 1, Bytes::mib(1)) };
+    let outcome = run(&workload, &cluster);
+    assert!((outcome.disk_reads * outcome.requests as f64 - 1.0).abs() < 1e-6, "{outcome:?}");
+    assert!(outcome.hit_rate < 0.6, "those who waited missed");
+}
+
+#[test]
+fn impossible_clusters_are_named() {
+    let workload = workload(10, 100);
+    let cluster = Cooperation::new(Server::Press, 2, Bytes::mib(1));
+    let error = |cluster: Cooperation| cooperate(&workload, &cluster).unwrap_err().to_string();
+    assert!(error(Cooperation { nodes: 0, ..cluster.clone() }).contains("nodes"));
+    assert!(error(Cooperation { connections: 0, ..cluster.clone() }).contains("connections"));
+    let costs = Costs { parse_s: f64::NAN, ..Costs::default() };
+    assert!(error(Cooperation { costs, ..cluster.clone() }).contains("parse_s"));
+    let mut stale = cluster;
+    stale.protocol.stale_after = stale.protocol.beat;
+    assert!(error(stale).contains("stale_after"));
+}
