@@ -48,6 +48,9 @@ impl Engine<'_> {
                 self.pass(task, Step::Returned, service, initial, bytes);
             }
             Step::Returned => {
+                if let Some(press) = self.presses.get_mut(usize::from(initial)) {
+                    press.returned(NodeId(service));
+                }
                 let bytes = self.bytes(job.item);
                 let ns = costs.relay.ns(bytes) + costs.reply.ns(bytes);
                 self.go(task, Step::Replying, initial, At::Cpu, ns);
