@@ -57,6 +57,7 @@ files! {
     "press/window.toml",
     "press/slow-cluster.toml",
     "press/scale.toml",
+    "press/scale-1000.toml",
     "cap/fig02-vector.toml",
     "cap/fig03a-publishing-static.toml",
     "cap/fig03b-commerce-b.toml",

@@ -1,0 +1,80 @@
+//! One small simulation of every server without a front-end, kept in `experiments/golden/cooperation/`: what changes a
+//! decision of the peers' protocol, or a time of their simulator, shows here. `LARDER_GOLDEN=write cargo test -p larder-sim
+//! --test cooperation` writes the files; the difference is then for the eye.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use larder_core::Bytes;
+use larder_sim::Workload;
+use larder_sim::cooperation::{Cooperation, Outcome, Server, cooperate};
+use larder_trace::synth::{Recipe, generate};
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments/golden/cooperation")
+}
+
+/// 2,000 targets by Zipf's law; six nodes with an eighth of their bytes each, which judge early and tell late, so that all
+/// kinds of messages occur.
+fn outcome(server: Server) -> Outcome {
+    let trace = generate(&Recipe::zipf(2_000, 24_000, 0.9), 7, 1.0).expect("the recipe is possible");
+    let workload = Workload::from_trace(&trace);
+    let mut cluster = Cooperation::new(server, 6, Bytes(workload.bytes() / 8));
+    cluster.protocol.overload = 50;
+    cluster.protocol.sharing.window = 200;
+    cooperate(&workload, &cluster).expect("a good cluster")
+}
+
+fn text(server: Server, outcome: &Outcome) -> String {
+    let mut text = format!("# {}: recipe in crates/larder-sim/tests/cooperation.rs\n", server.name());
+    let mut line = |key: &str, value: String| {
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "{key} = {value}");
+    };
+    line("requests", outcome.requests.to_string());
+    for (key, value) in [
+        ("seconds", outcome.seconds),
+        ("throughput", outcome.throughput),
+        ("hit_rate_local", outcome.hit_rate_local),
+        ("hit_rate", outcome.hit_rate),
+        ("forwarded_share", outcome.forwarded_share),
+        ("load_broadcasts", outcome.load_broadcasts),
+        ("cache_broadcasts", outcome.cache_broadcasts),
+        ("cache_changes", outcome.cache_changes),
+        ("messages", outcome.messages),
+        ("message_bytes", outcome.message_bytes),
+        ("relayed_bytes", outcome.relayed_bytes),
+        ("disk_reads", outcome.disk_reads),
+        ("sharing", outcome.sharing),
+        ("imbalance", outcome.imbalance),
+        ("state_bytes", outcome.state_bytes),
+        ("cpu", outcome.busy.cpu),
+        ("disk", outcome.busy.disk),
+        ("delay_mean_ms", outcome.delay.mean_s * 1e3),
+    ] {
+        line(key, format!("{value:.6}"));
+    }
+    for (why, count) in &outcome.reasons {
+        line(&format!("reasons.{why}"), count.to_string());
+    }
+    text
+}
+
+#[test]
+fn every_server_gives_what_is_kept() {
+    let folder = folder();
+    let writes = std::env::var("LARDER_GOLDEN").is_ok_and(|value| value == "write");
+    let mut differing = Vec::new();
+    for server in Server::ALL {
+        let path = folder.join(format!("{}.txt", server.name()));
+        let ours = text(server, &outcome(server));
+        if writes {
+            std::fs::create_dir_all(&folder).expect("the folder can be made");
+            std::fs::write(&path, ours).expect("the file can be written");
+        } else if std::fs::read_to_string(&path).ok().as_deref() != Some(&*ours) {
+            differing.push(format!("{}:\n{ours}", path.display()));
+        }
+    }
+    let hint = "LARDER_GOLDEN=write cargo test -p larder-sim --test cooperation";
+    assert!(differing.is_empty(), "not as kept; if that is right, `{hint}`\n{}", differing.join("\n"));
+}
