@@ -196,10 +196,18 @@ impl Cooperation {
 
     /// Who serves a request, the name of that node if it is not this one, and whether this node has it in memory.
     fn decide(&self, target: TargetId) -> (Verdict, Option<Name>, bool) {
-        let (verdict, held) =
-            self.with(|press, now, _| (press.decide(now, target, None), press.holds(target)));
+        let mut state = self.lock();
+        let now = self.now();
+        let State { press, names, .. } = &mut *state;
+        let verdict = press.decide(now, target, None);
+        let name = names.get(&verdict.node).filter(|_| verdict.node != ME).cloned();
+        let held = press.holds(target);
+        drop(state);
         self.placed[verdict.why as usize].fetch_add(1, Relaxed);
-        let name = (verdict.node != ME).then(|| self.lock().names.get(&verdict.node).cloned()).flatten();
+        if verdict.why == Placed::Spread {
+            // What it has assumed expires.
+            self.sooner.notify_one();
+        }
         (verdict, name, held)
     }
 
@@ -267,9 +275,11 @@ impl Cooperation {
             }
             Event::Left(member, why) => {
                 tracing::info!(peer = %member.name, ?why, "a peer has gone");
-                let Some(node) = self.lock().numbers.remove(&member.name) else { return };
-                self.with(|press, _, _| press.left(node));
-                self.lock().names.remove(&node);
+                let mut state = self.lock();
+                if let Some(node) = state.numbers.remove(&member.name) {
+                    state.press.left(node);
+                    state.names.remove(&node);
+                }
             }
             Event::Up(peer, Way::To) => self.of(&peer.name, Press::greet),
             Event::Up(_, Way::From) | Event::Down(..) => {}
@@ -458,8 +468,12 @@ impl Node {
     /// Answers what a peer has forwarded.
     async fn answer_peer(self: Arc<Self>, request: Request<hyper::body::Incoming>) -> Response<Body> {
         let Some(cooperation) = self.cooperation.get() else { return gone() };
-        let serviced = cooperation.begin();
         let (mut parts, body) = request.into_parts();
+        if !self.is_shared(&parts) || !body.is_end_stream() {
+            // Nobody forwards such: its program or its settings are others than this node's.
+            return self.plain(StatusCode::MISDIRECTED_REQUEST, Outcome::Local("not-shared"), "");
+        }
+        let serviced = cooperation.begin();
         parts.headers.remove(TARGET);
         if let Some(target) = self.target_of(&parts) {
             name_target(&mut parts.headers, target);
@@ -499,6 +513,10 @@ impl Node {
         request.uri_mut().clone_from(&parts.uri);
         let mut headers = parts.headers.clone();
         fields::strip(&mut headers);
+        if let Some(host) = parts.headers.get(header::HOST) {
+            // Whatever the client's `Connection` names: the target goes by it.
+            headers.insert(header::HOST, host.clone());
+        }
         *request.headers_mut() = headers;
         let asked = cooperation.network.forward(to, request);
         let reply = match tokio::time::timeout(cooperation.head_timeout, asked).await {

@@ -29,7 +29,8 @@
 //! - A service node that does not have the target any more reads and keeps it [3].
 //! - One that does not answer is shunned until it is heard again; the initial node serves what it could not forward.
 //!
-//! State: up to 34 bytes per target known, 17 per target in memory here, about 100 per peer. Cost of a decision: O(1), or
+//! State: up to 57 bytes per target known, some 20 per target in memory here, about 100 per peer, and the list of what this node
+//! would have by itself. Cost of a decision: O(1), or
 //! O(peers) where all servers are overloaded.
 
 use super::ledger::Ledger;

@@ -161,6 +161,8 @@ impl<S: Service> Port<S> {
             .max_header_list_size(config.head_bytes_max)
             .max_send_buf_size(config.window_bytes as usize)
             .auto_date_header(false)
+            // Clients that go away all at once are no attack of the peer's.
+            .max_pending_accept_reset_streams(config.streams_max.saturating_add(STREAMS_SLACK) as usize)
             .keep_alive_interval(config.ping)
             .keep_alive_timeout(config.ping_timeout);
         let _link = Held::new(&self.ends.counters, (|counters| &counters.data_links) as Gauge);

@@ -114,15 +114,14 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
         tracing::info!(%name, %listen, "node serves");
         args.serve.say_ready(vec![listen], admin)?;
         let giver = agent.as_ref().map(Agent::giver);
+        let leaving = tokio::spawn(leaving(shutdown.clone(), Arc::clone(&node)));
         let ending = ending(shutdown, Arc::clone(&node), agent.as_ref());
         let served = Arc::clone(&node).serve_with(listener, Handed { giver, ..handed }, ending).await;
         if let Some(agent) = agent {
             agent.stop().await;
         }
-        if !node.leave_peers().await {
-            tracing::warn!("replies to peers were cut, since they did not end in time");
-        }
         let drained = served.with_context(|| format!("node {name}"))?;
+        leaving.await.context("leaving the peers")?;
         if drained.aborted > 0 {
             tracing::warn!(connections = drained.aborted, "cut, since their replies did not end in time");
         }
@@ -138,6 +137,15 @@ async fn join(node: &Arc<Node>, role: PeersRole) -> anyhow::Result<()> {
     let network = PeersConfig { advertise, seeds, ..PeersConfig::new(name, listen, read) };
     let joined = node.join_peers(CooperateConfig { network, press, head_timeout }).await;
     joined.context("node.peers")
+}
+
+/// Tells the peers that this node goes when it is asked to end, so that they send it nothing while its clients are served to
+/// the end.
+async fn leaving(shutdown: Shutdown, node: Arc<Node>) {
+    shutdown.requested().await;
+    if !node.leave_peers().await {
+        tracing::warn!("replies to peers were cut, since they did not end in time");
+    }
 }
 
 /// Returns when the node is to take no connections any more: when it is asked to end, switches know it, and what they sent

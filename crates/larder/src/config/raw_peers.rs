@@ -39,16 +39,16 @@ pub(crate) struct RawPeers {
     /// Changes of memory are told together after this time; "0s" tells each at once. At most 10 s.
     pub(crate) gather: Span,
     /// A node takes part when more than this share of its clients' requests are not in its memory; before, and with
-    /// memory enough, it works by itself. 0 to 1; 0: always.
+    /// memory enough, it works by itself. 0 to 1; 0, with `alone_below` 0 too: always.
     pub(crate) share_above: f64,
     /// It works by itself again when less than this share would be missed. At most `share_above`.
     pub(crate) alone_below: f64,
     /// Requests after which that is judged. 10 to 1,000,000.
     pub(crate) window: u32,
-    /// Targets whose servers are known at most; 34 bytes each. 1,000 to 100,000,000.
+    /// Targets whose servers are known at most; some 60 bytes each. 1,000 to 100,000,000.
     pub(crate) targets_max: usize,
     /// How long the node that has a target may take to begin its reply; then the request is served where it arrived.
-    /// At most 10 min.
+    /// 10 ms to 10 min.
     pub(crate) head_timeout: Span,
 }
 

@@ -64,7 +64,7 @@ pub(super) fn peers(raw: &RawPeers, name: &str, memory: Bytes) -> Result<PeersRo
         secret: PathBuf::from(&raw.secret),
         seeds: seeds(&raw.seeds)?,
         press: press(raw, memory)?,
-        head_timeout: within("node.peers.head_timeout", raw.head_timeout.0, Duration::from_secs(600))?,
+        head_timeout: head_timeout(raw.head_timeout.0)?,
     })
 }
 
@@ -107,6 +107,14 @@ fn press(raw: &RawPeers, memory: Bytes) -> Result<PressSettings, Fault> {
         },
         ..PressSettings::default()
     })
+}
+
+fn head_timeout(span: Duration) -> Result<Duration, Fault> {
+    const KEY: &str = "node.peers.head_timeout";
+    if span < Duration::from_millis(10) {
+        return Err(Fault::new(KEY, "out of range").hint("at least 10 ms, or no reply of a peer is in time"));
+    }
+    within(KEY, span, Duration::from_secs(600))
 }
 
 fn within(key: &'static str, span: Duration, most: Duration) -> Result<Duration, Fault> {

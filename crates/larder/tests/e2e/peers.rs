@@ -39,7 +39,7 @@ impl Cluster {
         let ports: Vec<u16> = NAMES.iter().map(|_| free_port()).collect();
         let node = |(name, port): (&&str, &u16)| {
             let config = format!(
-                "[node]\nname = \"{name}\"\nlisten = \"127.0.0.1:0\"\nroot = \"{}\"\ncache.size = \"2MB\"\n{more}\n\
+                "[node]\nname = \"{name}\"\nlisten = \"127.0.0.1:0\"\nroot = \"{}\"\ncache.size = \"2MB\"\nrevalidate = \"1h\"\n{more}\n\
                  [node.peers]\nlisten = \"127.0.0.1:{port}\"\nseeds = [\"127.0.0.1:{}\"]\nsecret = \"{}\"\n\
                  share_above = 0.0\nalone_below = 0.0\n[admin]\nlisten = \"127.0.0.1:0\"\n",
                 root.display(),
