@@ -20,18 +20,17 @@
 //! and those that others forwarded to it. A node tells its load when it differs by a step from what it told last, and at
 //! intervals as a sign of life; and what it begins or ceases to have in memory, gathered for a short time.
 //!
-//! Where the paper is silent (papers' ambiguities in brackets):
-//! - Between two reports this node counts what it has sent to a peer itself and has not had back [2]. Ties go to the server of the highest hash of
-//!   target and name [2], so that initial nodes agree.
+//! Where the paper is silent (papers' ambiguities in parentheses):
+//! - Between two reports this node counts what it has sent to a peer itself and has not had back (2). Ties go to the server of
+//!   the highest hash of target and slot (2).
 //! - A load is *unknown* when none was told for `stale_after`. A server with unknown load counts as loaded to T, neither
 //!   preferred nor avoided; a node with unknown load is never made a server.
-//! - A node that was made a server by this one counts as such for `assumed_for`, or until it says so itself [5].
-//! - A service node that does not have the target any more reads and keeps it [3].
+//! - A node that was made a server by this one counts as such for `assumed_for`, or until it says so itself (5).
+//! - A service node that does not have the target any more reads and keeps it (3).
 //! - One that does not answer is shunned until it is heard again; the initial node serves what it could not forward.
 //!
 //! State: up to 57 bytes per target known, some 20 per target in memory here, about 100 per peer, and the list of what this node
-//! would have by itself. Cost of a decision: O(1), or
-//! O(peers) where all servers are overloaded.
+//! would have by itself. Cost of a decision: O(servers of the target), or O(peers) where all of them are overloaded.
 
 use super::ledger::Ledger;
 use super::message::Message;

@@ -105,10 +105,10 @@ pub fn world(seed: u64) -> Result<Survived, Violation> {
     World::new(seed, None).run()
 }
 
-/// [`world`], with a line for each thing that happens.
+/// [`world()`], with a line for each thing that happens.
 ///
 /// # Errors
-/// As [`world`].
+/// As [`world()`].
 pub fn world_told(seed: u64, tell: &mut dyn FnMut(String)) -> Result<Survived, Violation> {
     World::new(seed, Some(tell)).run()
 }
