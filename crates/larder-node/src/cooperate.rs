@@ -13,6 +13,8 @@
 //! peers hear of changes.
 
 use crate::body::Body;
+use crate::connection::{Bound, Shared};
+use crate::handover::{Departure, Handover, HandoverView};
 use crate::http::cache_status::{Outcome, Why};
 use crate::memory::Memory;
 use crate::node::Node;
@@ -54,6 +56,8 @@ pub struct CooperateConfig {
     pub press: PressSettings,
     /// How long a service node may take to begin its reply. Then this node serves the request.
     pub head_timeout: Duration,
+    /// Hands connections over; `None`: all that peers serve is relayed.
+    pub handover: Option<Arc<Handover>>,
 }
 
 /// A node's part of the cluster.
@@ -65,6 +69,7 @@ pub(crate) struct Cooperation {
     sooner: Notify,
     began: Instant,
     head_timeout: Duration,
+    pub(crate) handover: Option<Arc<Handover>>,
     /// Decisions by reason, as [`Placed::ALL`] has them.
     placed: [AtomicU64; Placed::ALL.len()],
     loads_told: AtomicU64,
@@ -106,6 +111,8 @@ pub struct PeersView {
     pub forwarded: u64,
     /// Requests that peers have forwarded.
     pub taken: u64,
+    /// Connections that are handed over; `null` if none are.
+    pub handoff: Option<HandoverView>,
 }
 
 /// A member.
@@ -157,7 +164,7 @@ impl Cooperation {
     }
 
     /// Does something with the protocol, and sends what it says.
-    fn with<R>(&self, act: impl FnOnce(&mut Press, Time, &mut Vec<Outgoing>) -> R) -> R {
+    pub(crate) fn with<R>(&self, act: impl FnOnce(&mut Press, Time, &mut Vec<Outgoing>) -> R) -> R {
         let mut state = self.lock();
         let now = self.now();
         let State { press, names, out, .. } = &mut *state;
@@ -271,10 +278,16 @@ impl Cooperation {
             Event::Joined(member) => {
                 let Some(node) = self.number(&member.name) else { return };
                 tracing::info!(peer = %member.name, address = %member.address, "a peer has come");
+                if let Some(handover) = &self.handover {
+                    handover.joined(&member);
+                }
                 self.with(|press, now, out| press.joined(now, node, out));
             }
             Event::Left(member, why) => {
                 tracing::info!(peer = %member.name, ?why, "a peer has gone");
+                if let Some(handover) = &self.handover {
+                    handover.left(&member.name, why);
+                }
                 let mut state = self.lock();
                 if let Some(node) = state.numbers.remove(&member.name) {
                     state.press.left(node);
@@ -341,6 +354,7 @@ impl Cooperation {
             changes_told: self.changes_told.load(Relaxed),
             forwarded: counts.requests_out,
             taken: counts.requests_in,
+            handoff: self.handover.as_ref().map(|handover| handover.view()),
         }
     }
 }
@@ -380,7 +394,7 @@ impl Node {
     /// # Errors
     /// The network cannot be started.
     pub async fn join_peers(self: &Arc<Self>, config: CooperateConfig) -> Result<(), NetworkError> {
-        let CooperateConfig { network, press, head_timeout } = config;
+        let CooperateConfig { network, press, head_timeout, handover } = config;
         let node: Weak<Self> = Arc::downgrade(self);
         let service = move |request: Request<hyper::body::Incoming>, _from: Name| {
             let node = node.upgrade();
@@ -404,6 +418,7 @@ impl Node {
             sooner: Notify::new(),
             began: Instant::now(),
             head_timeout,
+            handover,
             placed: Default::default(),
             loads_told: AtomicU64::new(0),
             changes_told: AtomicU64::new(0),
@@ -430,6 +445,7 @@ impl Node {
     pub(crate) async fn answer_client<B>(
         self: &Arc<Self>,
         cooperation: &Arc<Cooperation>,
+        shared: &Shared,
         parts: &mut Parts,
         body: B,
     ) -> Response<Body>
@@ -438,6 +454,7 @@ impl Node {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let mut serviced = cooperation.begin();
+        let bound = shared.take_bound();
         // Whose id it is, is not the client's to say.
         parts.headers.remove(TARGET);
         let target = if self.is_shared(parts) && body.is_end_stream() { self.target_of(parts) } else { None };
@@ -445,9 +462,18 @@ impl Node {
             return self.reply(parts, body, None).await.map(|body| body.serviced(serviced));
         };
         name_target(&mut parts.headers, target);
+        if bound == Bound::Taken {
+            // Decided, and counted, where the connection came from.
+            cooperation.count_taken();
+            return self.reply(parts, body, None).await.map(|body| body.serviced(serviced));
+        }
         let (verdict, name, held) = cooperation.decide(target);
         if let Some(name) = name {
             serviced.at = Some(verdict.node);
+            if let Some((flow, head)) = cooperation.departs(&name, parts, target, (shared, bound)) {
+                let departure = Departure { to: name, flow, head, target, serviced };
+                match shared.depart(departure).await {}
+            }
             match self.forward(cooperation, &name, parts).await {
                 Ok(reply) => {
                     self.count_served(cooperation, parts, target, &reply, false);
@@ -553,6 +579,9 @@ impl Node {
         let whole = parts.method == Method::GET && reply.status() == StatusCode::OK;
         if let Some(size) = size.filter(|_| whole) {
             let size = larder_core::Bytes(size);
+            if let Some(handover) = &cooperation.handover {
+                handover.note_size(target, size);
+            }
             cooperation.with(|press, now, out| press.served(now, target, size, missed, out));
         }
     }

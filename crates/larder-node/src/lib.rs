@@ -21,6 +21,7 @@ mod connection;
 mod cooperate;
 mod dynamic;
 mod fetch;
+mod handover;
 mod http;
 mod lateral;
 mod machine;
@@ -39,6 +40,9 @@ mod store;
 pub use config::{CacheConfig, ConfigError, Limits, NodeConfig, StoreConfig};
 pub use cooperate::{CooperateConfig, MemberView, PeersView};
 pub use dynamic::{Amount, CpuConfig, DynamicConfig, DynamicDisk, HandlerConfig};
+pub use handover::{
+    Handover, HandoverConfig, HandoverError, HandoverView, SERVICES_MAX as HANDOVER_SERVICES_MAX, Unmoved,
+};
 pub use lateral::LateralConfig;
 pub use machine::{ScratchError, Usage};
 pub use node::{Node, NodeError};

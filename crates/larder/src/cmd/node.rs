@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use larder_handoff::agent::Agent;
+use larder_handoff::agent::{Agent, Restored};
 use larder_node::peers::{ClusterSecret, PeersConfig};
-use larder_node::{CooperateConfig, Handed, LateralConfig, Node};
+use larder_node::{CooperateConfig, Handed, Handover, LateralConfig, Node};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
@@ -97,11 +97,12 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
         let admin = serve::start_admin(admin, None, surface, shutdown.clone()).await?;
         let (sockets, restored) = mpsc::channel(RESTORED_MAX);
         let mut handed = Handed { restored, ..Handed::none() };
-        let agent = match handoff {
+        let (mut between, mut sockets) = (None, Some(sockets));
+        let mut agent = match handoff {
             Some(role) => {
                 let lateral = role.lateral;
                 handed.services.clone_from(&role.services);
-                let agent = handoff::start(&name, role, Some(sockets)).await?;
+                let agent = handoff::start(&name, role, sockets.take()).await?;
                 handed.lateral =
                     lateral.map(|wait| LateralConfig { wait, ..LateralConfig::new(agent.asker()) });
                 Some(agent)
@@ -109,16 +110,23 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
             None => None,
         };
         if let Some(peers) = peers {
-            join(&node, peers).await?;
+            let started = join(&node, peers, sockets.take()).await?;
+            if let Some((handover, its)) = started {
+                (between, agent, handed.by_peers) = (Some(handover), Some(its), true);
+            }
         }
         tracing::info!(%name, %listen, "node serves");
         args.serve.say_ready(vec![listen], admin)?;
-        let giver = agent.as_ref().map(Agent::giver);
+        // A connection is handed over once.
+        let giver = agent.as_ref().filter(|_| between.is_none()).map(Agent::giver);
         let leaving = tokio::spawn(leaving(shutdown.clone(), Arc::clone(&node)));
         let ending = ending(shutdown, Arc::clone(&node), agent.as_ref());
         let served = Arc::clone(&node).serve_with(listener, Handed { giver, ..handed }, ending).await;
         if let Some(agent) = agent {
             agent.stop().await;
+        }
+        if let Some(handover) = between {
+            handover.end();
         }
         let drained = served.with_context(|| format!("node {name}"))?;
         leaving.await.context("leaving the peers")?;
@@ -129,14 +137,28 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
     })
 }
 
-/// Joins the cluster of equal nodes.
-async fn join(node: &Arc<Node>, role: PeersRole) -> anyhow::Result<()> {
-    let PeersRole { name, listen, advertise, secret, seeds, press, head_timeout } = role;
+/// Joins the cluster of equal nodes. Connections that others hand over come to `sockets`.
+async fn join(
+    node: &Arc<Node>,
+    role: PeersRole,
+    sockets: Option<mpsc::Sender<Restored>>,
+) -> anyhow::Result<Option<(Arc<Handover>, Agent)>> {
+    let PeersRole { name, listen, advertise, secret, seeds, press, head_timeout, handoff } = role;
+    let own = name.to_string();
     let read =
         ClusterSecret::load(&secret).with_context(|| format!("node.peers.secret: {}", secret.display()))?;
     let network = PeersConfig { advertise, seeds, ..PeersConfig::new(name, listen, read) };
-    let joined = node.join_peers(CooperateConfig { network, press, head_timeout }).await;
-    joined.context("node.peers")
+    let started = match (handoff, sockets) {
+        (Some(role), Some(sockets)) => handoff::between_peers(&own, role, &network, sockets).await?,
+        _ => {
+            Handover::take_off_remains(&handoff::instance(&own));
+            None
+        }
+    };
+    let handover = started.as_ref().map(|(handover, _)| Arc::clone(handover));
+    let joined = node.join_peers(CooperateConfig { network, press, head_timeout, handover }).await;
+    joined.context("node.peers")?;
+    Ok(started)
 }
 
 /// Tells the peers that this node goes when it is asked to end, so that they send it nothing while its clients are served to

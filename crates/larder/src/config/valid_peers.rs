@@ -13,6 +13,7 @@ use super::raw_node::RawNode;
 use super::raw_peers::RawPeers;
 use super::text::Texts;
 use super::valid::{addresses, in_range};
+use super::valid_peers_handoff::{PeersHandoffRole, handoff};
 
 /// Seeds at most.
 const SEEDS_MAX: usize = 256;
@@ -28,9 +29,15 @@ pub(crate) struct PeersRole {
     pub(crate) seeds: Vec<Seed>,
     pub(crate) press: PressSettings,
     pub(crate) head_timeout: Duration,
+    pub(crate) handoff: Option<PeersHandoffRole>,
 }
 
-pub(super) fn peers(raw: &RawPeers, name: &str, memory: Bytes) -> Result<PeersRole, Fault> {
+pub(super) fn peers(
+    raw: &RawPeers,
+    name: &str,
+    memory: Bytes,
+    clients: SocketAddr,
+) -> Result<PeersRole, Fault> {
     const EXAMPLE: &str = "10.0.0.11:7950";
     let [listen] = addresses("node.peers.listen", &raw.listen, EXAMPLE)?[..] else {
         return Err(Fault::new("node.peers.listen", "a node listens to peers on one address")
@@ -57,14 +64,17 @@ pub(super) fn peers(raw: &RawPeers, name: &str, memory: Bytes) -> Result<PeersRo
     }
     let name =
         name.parse().map_err(|error| Fault::new("node.name", format!("no name for peers: {error}")))?;
+    let press = press(raw, memory)?;
+    let handoff = handoff(raw, clients, advertise.unwrap_or(listen), press.large_min)?;
     Ok(PeersRole {
         name,
         listen,
         advertise,
         secret: PathBuf::from(&raw.secret),
         seeds: seeds(&raw.seeds)?,
-        press: press(raw, memory)?,
+        press,
         head_timeout: head_timeout(raw.head_timeout.0)?,
+        handoff,
     })
 }
 
