@@ -16,14 +16,15 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long the channel of a peer to which sockets are on their way may be down. Most come back within the first attempts.
 const UNHEARD_FOR: Duration = Duration::from_secs(2);
 /// An entry of the plane outlives its connection, so that late packets still go to its node (R9): longer than `TIME_WAIT`.
 const ENDED_NS: u64 = 120_000_000_000;
-/// Connections that an earlier process has handed over wait so long for their node to be heard of.
-const STRANGE_FOR: Duration = Duration::from_secs(60);
+/// Connections of a node that is not there go on for so long: of one that has ended in good order, whose kernel still sends
+/// what clients have not taken, and of one that has not been heard of since this process began.
+const ALONE_FOR: Duration = Duration::from_secs(60);
 
 /// A peer.
 #[derive(Debug)]
@@ -33,6 +34,8 @@ struct Peer {
     address: SocketAddr,
     /// It is a member of the cluster now.
     member: bool,
+    /// It has said that it goes.
+    said: bool,
     channel: NodeChannel,
     /// Of the channel: those before it are not listened to any more.
     number: u16,
@@ -56,6 +59,8 @@ pub(super) struct Members {
     last_number: u16,
     /// Whose each number in the plane is; zeros: nobody's.
     owners: Vec<[u8; 32]>,
+    /// When those that had said so went.
+    gone: BTreeMap<u16, Instant>,
 }
 
 impl Members {
@@ -106,8 +111,10 @@ impl Members {
         }
     }
 
-    fn at_slot(&self, slot: u16) -> bool {
-        self.peers.values().any(|peer| peer.slot == slot)
+    /// Whether a node is gone for good; `began` is when this process did.
+    fn is_gone(&self, slot: u16, began: Instant) -> bool {
+        let since = self.gone.get(&slot).copied().unwrap_or(began);
+        since.elapsed() > ALONE_FOR && !self.peers.values().any(|peer| peer.slot == slot)
     }
 }
 
@@ -144,6 +151,7 @@ impl Handover {
             key,
             address,
             member: true,
+            said: false,
             channel,
             number,
             up: false,
@@ -153,14 +161,15 @@ impl Handover {
             epoch,
             named: None,
         };
+        members.gone.remove(&slot);
         members.peers.insert(member.name.clone(), peer);
         self.admitted.set(members.keys());
     }
 
-    pub(super) fn member_left(&self, name: &Name) {
+    pub(super) fn member_left(&self, name: &Name, said: bool) {
         let mut state = self.state();
         let Some(peer) = state.members.peers.get_mut(name) else { return };
-        peer.member = false;
+        (peer.member, peer.said) = (false, said);
         let up = peer.up;
         self.admitted.set(state.members.keys());
         if !up {
@@ -168,13 +177,22 @@ impl Handover {
         }
     }
 
-    /// A peer is gone: clients whose connections it had are told.
+    /// A peer is gone: clients whose connections it had are told, unless it has ended in good order.
     fn lost(&self, state: &mut State, name: &Name) {
         let Some(peer) = state.members.peers.remove(name) else { return };
         state.members.by_number.remove(&peer.number);
         state.moves.give_up(peer.slot);
-        self.reset_all(state, peer.slot);
-        if let Err(error) = self.plane.set_link(peer.slot, None) {
+        if peer.said {
+            state.members.gone.insert(peer.slot, Instant::now());
+        } else {
+            self.give_up(state, peer.slot);
+        }
+    }
+
+    fn give_up(&self, state: &mut State, slot: u16) {
+        state.members.gone.remove(&slot);
+        self.reset_all(state, slot);
+        if let Err(error) = self.plane.set_link(slot, None) {
             tracing::debug!(%error, "the way to a peer could not be closed");
         }
     }
@@ -385,11 +403,9 @@ impl Handover {
         }
         let unknown = |key: FlowKey| !known.contains(&key) && self.plane.flow(key).is_none();
         state.table.retain_known(unknown);
-        if self.began.elapsed() > STRANGE_FOR {
-            for slot in state.table.slots() {
-                if !state.members.at_slot(slot) {
-                    self.reset_all(&mut state, slot);
-                }
+        for slot in state.table.slots() {
+            if state.members.is_gone(slot, self.began) {
+                self.give_up(&mut state, slot);
             }
         }
     }

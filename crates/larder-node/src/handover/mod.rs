@@ -31,7 +31,8 @@
 //!    belong elsewhere: the packets come by the initial node, and a connection is handed over once.
 //! 5. The frozen socket is closed without a word. If the peer has refused, it goes on here, and the request is relayed.
 //!
-//! When a service node is gone (no member any more, and its channel down), clients of its connections are told by resets.
+//! When a service node is gone (no member any more, and its channel down), clients of its connections are told by resets; those
+//! of one that has said that it goes have a minute, in which its kernel sends what they have not taken.
 
 mod choice;
 mod members;
@@ -280,7 +281,7 @@ impl Handover {
     /// A member is none any more.
     pub(crate) fn left(&self, name: &Name, why: Why) {
         tracing::debug!(peer = %name, ?why, "nothing more is handed over to it");
-        self.member_left(name);
+        self.member_left(name, why == Why::Said);
     }
 
     /// Ends: what has been handed over goes on without this process, and the next start takes it over. If there is nothing,

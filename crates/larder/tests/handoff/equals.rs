@@ -75,7 +75,7 @@ fn every_manner_of_client_is_served_to_the_last_byte() {
     let moved = cluster.sum("moved");
     println!("{moved} handed over\n{}\n{}\n{}", cluster.view(0), cluster.view(1), cluster.view(2));
     assert!(moved > 200, "{moved} handed over\n{}", cluster.logs());
-    assert_eq!(cluster.sum("taken"), moved, "{}", cluster.logs());
+    cluster.until("what was taken was moved", |cluster| cluster.sum("taken") == cluster.sum("moved"));
     cluster.until("what has ended is not counted", |cluster| cluster.sum("connections") == 0);
 }
 
@@ -92,6 +92,8 @@ fn a_port_is_used_again_at_once() {
     let plans: Vec<Plan> = (0..400).map(one).collect();
     let tally = cluster.run(&plans);
     tally.assert_faultless();
+    let [connect, _, _] = tally.quantiles(0.5);
+    assert!(connect < Duration::from_millis(500), "most SYNs were lost: {connect:?}");
     let [_, first, _] = tally.quantiles(0.99);
     assert!(first < Duration::from_millis(190), "the first byte after {first:?}: something was sent again");
     cluster.until("all are handed over", |cluster| cluster.handoff(0, "moved") >= 390);
