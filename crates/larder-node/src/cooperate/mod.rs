@@ -12,31 +12,25 @@
 //! One lock guards the protocol's state; it is held for a few look-ups and for the queueing of messages, in whose order
 //! peers hear of changes.
 
-use crate::body::Body;
-use crate::http::cache_status::{Outcome, Why};
 use crate::memory::Memory;
 use crate::node::Node;
-use crate::origin::fields;
-use crate::peers::{Event, Events, ForwardError, Name, Network, NetworkError, PeersConfig, ReplyBody, Way};
-use crate::report::TARGET;
+use crate::peers::{Event, Events, Name, Network, NetworkError, PeersConfig, Way};
 use crate::report::residents::{Change, Subscription};
-use crate::store::{Store, StoreError};
 use bytes::Bytes;
-use http::header::{self, HeaderMap, HeaderValue};
-use http::request::Parts;
-use http::{Method, Request, Response, StatusCode};
-use http_body::Body as _;
-use http_body_util::Empty;
+use http::Request;
 use larder_core::peers::{Message, Outgoing, Press, PressSettings, To, Verdict, Why as Placed};
 use larder_core::{NodeId, TargetId, Time};
-use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
-use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
+
+mod serve;
+mod view;
+
+pub(crate) use serve::{Relayed, Serviced};
+pub use view::{MemberView, PeersView};
 
 /// This node, among its peers.
 const ME: NodeId = NodeId(0);
@@ -77,74 +71,6 @@ struct State {
     numbers: BTreeMap<Name, NodeId>,
     names: BTreeMap<NodeId, Name>,
     out: Vec<Outgoing>,
-}
-
-/// What the cluster looks like from here.
-#[derive(Clone, Debug, Serialize)]
-pub struct PeersView {
-    /// This node's name.
-    pub name: String,
-    /// Which life of it: milliseconds since 1970 at its start.
-    pub incarnation: u64,
-    /// Whether it takes part; by itself it forwards nothing and tells nothing.
-    pub sharing: bool,
-    /// Connections that it services.
-    pub load: u32,
-    /// Targets whose servers it knows.
-    pub targets_known: usize,
-    /// Targets that it holds in memory, of those that peers may ask for.
-    pub targets_held: usize,
-    /// Decisions by reason.
-    pub decisions: BTreeMap<&'static str, u64>,
-    /// The other members.
-    pub members: Vec<MemberView>,
-    /// Broadcasts of load.
-    pub loads_told: u64,
-    /// Broadcasts of changes of memory.
-    pub changes_told: u64,
-    /// Requests that were forwarded.
-    pub forwarded: u64,
-    /// Requests that peers have forwarded.
-    pub taken: u64,
-}
-
-/// A member.
-#[derive(Clone, Debug, Serialize)]
-pub struct MemberView {
-    /// Its name.
-    pub name: String,
-    /// Where it listens for peers.
-    pub address: String,
-    /// Which life of its name.
-    pub incarnation: u64,
-    /// Its load as it counts here; unknown is `null`.
-    pub load: Option<u32>,
-    /// Whether all that it has said of its memory is known.
-    pub known: bool,
-}
-
-/// A connection serviced here counts as load until this goes.
-#[derive(Debug)]
-pub(crate) struct Serviced {
-    cooperation: Arc<Cooperation>,
-    /// The node that serves it, if not this one.
-    at: Option<NodeId>,
-}
-
-impl Serviced {
-    /// Its service node has answered, or will not.
-    fn returned(&mut self) {
-        if let Some(node) = self.at.take() {
-            self.cooperation.with(|press, _, _| press.returned(node));
-        }
-    }
-}
-
-impl Drop for Serviced {
-    fn drop(&mut self) {
-        self.returned();
-        self.cooperation.with(Press::ended);
-    }
 }
 
 impl Cooperation {
@@ -189,11 +115,6 @@ impl Cooperation {
         }
     }
 
-    fn begin(self: &Arc<Self>) -> Serviced {
-        self.with(Press::begun);
-        Serviced { cooperation: Arc::clone(self), at: None }
-    }
-
     /// Who serves a request, the name of that node if it is not this one, and whether this node has it in memory.
     fn decide(&self, target: TargetId) -> (Verdict, Option<Name>, bool) {
         let mut state = self.lock();
@@ -211,12 +132,16 @@ impl Cooperation {
         (verdict, name, held)
     }
 
-    /// A request that could not be forwarded is this node's. Whoever is only busy is not shunned for it.
-    fn take_back(&self, node: NodeId, target: TargetId, error: Option<&ForwardError>) {
-        self.placed[Placed::Unanswered as usize].fetch_add(1, Relaxed);
-        if !matches!(error, Some(ForwardError::Full(_) | ForwardError::Target)) {
-            self.with(|press, _, _| press.unanswered(node, target));
-        }
+    /// A request that could not be forwarded is this node's.
+    fn take_back(&self, node: NodeId, target: TargetId, to_blame: bool) {
+        let verdict = self.with(|press, now, _| press.unanswered(now, node, target, to_blame));
+        self.placed[verdict.why as usize].fetch_add(1, Relaxed);
+    }
+
+    /// A request that a peer has forwarded is this node's, whatever it believes.
+    fn forwarded(&self, target: TargetId) {
+        let verdict = self.with(|press, _, _| press.forwarded(target, None));
+        self.placed[verdict.why as usize].fetch_add(1, Relaxed);
     }
 
     /// Works until the network ends.
@@ -310,67 +235,12 @@ impl Cooperation {
         state.names.insert(node, name.clone());
         Some(node)
     }
-
-    fn view(&self) -> PeersView {
-        let (state, now) = (self.lock(), self.now());
-        let State { press, numbers, .. } = &*state;
-        let (targets_known, targets_held) = press.sizes();
-        let counts = self.network.counters().read();
-        let decided = Placed::ALL.iter().zip(&self.placed);
-        let members = self.network.members();
-        let member = |member: &crate::peers::Member| {
-            let node = numbers.get(&member.name).copied();
-            MemberView {
-                name: member.name.to_string(),
-                address: member.address.to_string(),
-                incarnation: member.incarnation,
-                load: node.and_then(|node| press.load_of(now, node)),
-                known: node.is_some_and(|node| press.knows(node)),
-            }
-        };
-        PeersView {
-            name: self.network.name().to_string(),
-            incarnation: self.network.incarnation(),
-            sharing: press.shares(),
-            load: press.load(),
-            targets_known,
-            targets_held,
-            decisions: decided.map(|(why, count)| (why.name(), count.load(Relaxed))).collect(),
-            members: members.iter().map(member).collect(),
-            loads_told: self.loads_told.load(Relaxed),
-            changes_told: self.changes_told.load(Relaxed),
-            forwarded: counts.requests_out,
-            taken: counts.requests_in,
-        }
-    }
 }
 
 async fn next_change(changes: &mut Option<Subscription>) -> Option<Change> {
     match changes {
         Some(subscription) => subscription.changes.recv().await.map(|told| told.change),
         None => std::future::pending().await,
-    }
-}
-
-/// A reply that comes from a peer.
-pub(crate) struct Relayed {
-    body: ReplyBody,
-}
-
-impl Relayed {
-    /// The next bytes; `None` at the end.
-    pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, StoreError>>> {
-        loop {
-            return Poll::Ready(match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
-                None => None,
-                Some(Err(_)) => Some(Err(StoreError::PeerBroke)),
-                Some(Ok(frame)) => match frame.into_data() {
-                    Ok(bytes) if !bytes.is_empty() => Some(Ok(bytes)),
-                    // Trailers are not passed on.
-                    _ => continue,
-                },
-            });
-        }
     }
 }
 
@@ -387,7 +257,7 @@ impl Node {
             async move {
                 match node {
                     Some(node) => node.answer_peer(request).await,
-                    None => gone(),
+                    None => serve::gone(),
                 }
             }
         };
@@ -425,148 +295,4 @@ impl Node {
     pub fn peers(&self) -> Option<PeersView> {
         self.cooperation.get().map(|cooperation| cooperation.view())
     }
-
-    /// Answers a client's request, here or by a peer.
-    pub(crate) async fn answer_client<B>(
-        self: &Arc<Self>,
-        cooperation: &Arc<Cooperation>,
-        parts: &mut Parts,
-        body: B,
-    ) -> Response<Body>
-    where
-        B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    {
-        let mut serviced = cooperation.begin();
-        // Whose id it is, is not the client's to say.
-        parts.headers.remove(TARGET);
-        let target = if self.is_shared(parts) && body.is_end_stream() { self.target_of(parts) } else { None };
-        let Some(target) = target else {
-            return self.reply(parts, body, None).await.map(|body| body.serviced(serviced));
-        };
-        name_target(&mut parts.headers, target);
-        let (verdict, name, held) = cooperation.decide(target);
-        if let Some(name) = name {
-            serviced.at = Some(verdict.node);
-            match self.forward(cooperation, &name, parts).await {
-                Ok(reply) => {
-                    self.count_served(cooperation, parts, target, &reply, false);
-                    return self.relay(parts, reply).map(|body| body.serviced(serviced));
-                }
-                Err(error) => {
-                    tracing::debug!(peer = %name, error = ?error.as_ref().map(ToString::to_string), "served here");
-                    cooperation.take_back(verdict.node, target, error.as_ref());
-                    serviced.returned();
-                }
-            }
-        }
-        let reply = self.reply(parts, body, None).await;
-        self.count_served(cooperation, parts, target, &reply, !held);
-        reply.map(|body| body.serviced(serviced))
-    }
-
-    /// Answers what a peer has forwarded.
-    async fn answer_peer(self: Arc<Self>, request: Request<hyper::body::Incoming>) -> Response<Body> {
-        let Some(cooperation) = self.cooperation.get() else { return gone() };
-        let (mut parts, body) = request.into_parts();
-        if !self.is_shared(&parts) || !body.is_end_stream() {
-            // Nobody forwards such: its program or its settings are others than this node's.
-            return self.plain(StatusCode::MISDIRECTED_REQUEST, Outcome::Local("not-shared"), "");
-        }
-        let serviced = cooperation.begin();
-        parts.headers.remove(TARGET);
-        if let Some(target) = self.target_of(&parts) {
-            name_target(&mut parts.headers, target);
-        }
-        let reply = self.reply(&parts, body, None).await;
-        reply.map(|body| body.serviced(serviced))
-    }
-
-    /// Whether peers may serve a request as well as this node: a GET or HEAD for contents.
-    fn is_shared(&self, parts: &Parts) -> bool {
-        let path = parts.uri.path();
-        let target = parts.uri.path_and_query().map_or("", |target| target.as_str());
-        let dynamic = self.dynamic.as_ref().is_some_and(|dynamic| dynamic.find(path, target).is_some());
-        matches!(parts.method, Method::GET | Method::HEAD) && !dynamic && !self.is_own(path)
-    }
-
-    /// The target of a request: the file, the modelled name, or what an origin is asked for.
-    fn target_of(&self, parts: &Parts) -> Option<TargetId> {
-        if let Store::Origin(_) = &self.store {
-            let host = parts.uri.authority().map(|authority| authority.as_str().as_bytes());
-            let host = host.or_else(|| parts.headers.get(header::HOST).map(HeaderValue::as_bytes));
-            let rest = parts.uri.path_and_query()?.as_str().as_bytes();
-            return Some(TargetId::of_parts(&[host.unwrap_or_default(), rest]));
-        }
-        self.name_of(&parts.uri).ok().map(|name| TargetId::of(&name))
-    }
-
-    /// Sends a request to a peer and waits for the head of its reply. The error is `None` where that took too long.
-    async fn forward(
-        &self,
-        cooperation: &Cooperation,
-        to: &Name,
-        parts: &Parts,
-    ) -> Result<Response<ReplyBody>, Option<ForwardError>> {
-        let mut request = Request::new(Empty::<Bytes>::new());
-        request.method_mut().clone_from(&parts.method);
-        request.uri_mut().clone_from(&parts.uri);
-        let mut headers = parts.headers.clone();
-        fields::strip(&mut headers);
-        if let Some(host) = parts.headers.get(header::HOST) {
-            // Whatever the client's `Connection` names: the target goes by it.
-            headers.insert(header::HOST, host.clone());
-        }
-        *request.headers_mut() = headers;
-        let asked = cooperation.network.forward(to, request);
-        let reply = match tokio::time::timeout(cooperation.head_timeout, asked).await {
-            Ok(reply) => reply.map_err(Some)?,
-            Err(_) => return Err(None),
-        };
-        Ok(reply)
-    }
-
-    /// Passes a peer's reply on to the client.
-    fn relay(&self, parts: &Parts, reply: Response<ReplyBody>) -> Response<Body> {
-        let (head, body) = reply.into_parts();
-        let len = body.size_hint().exact();
-        let mut headers = head.headers;
-        fields::strip(&mut headers);
-        let empty = parts.method == Method::HEAD
-            || matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
-            || len == Some(0);
-        let body = if empty { Body::empty() } else { Body::relayed(Relayed { body }, len) };
-        let outcome = Outcome::Lateral { why: Why::Miss, status: head.status.as_u16() };
-        self.merged_with(head.status, headers, outcome, body)
-    }
-
-    /// Tells the protocol of a whole reply to a client's request: what it took from memory, and how large it is.
-    fn count_served<B: http_body::Body>(
-        &self,
-        cooperation: &Cooperation,
-        parts: &Parts,
-        target: TargetId,
-        reply: &Response<B>,
-        missed: bool,
-    ) {
-        let size = reply.body().size_hint().exact();
-        let whole = parts.method == Method::GET && reply.status() == StatusCode::OK;
-        if let Some(size) = size.filter(|_| whole) {
-            let size = larder_core::Bytes(size);
-            cooperation.with(|press, now, out| press.served(now, target, size, missed, out));
-        }
-    }
-}
-
-fn name_target(headers: &mut HeaderMap, target: TargetId) {
-    if let Ok(value) = HeaderValue::try_from(target.to_string()) {
-        headers.insert(TARGET, value);
-    }
-}
-
-/// The node is ending.
-fn gone() -> Response<Body> {
-    let mut reply = Response::new(Body::empty());
-    *reply.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-    reply
 }
