@@ -126,7 +126,10 @@ impl Node {
                 }
                 () = sleep_until(last_look.unwrap_or_else(Instant::now)), if last_look.is_some() => return Ok(()),
                 accepted = listener.accept() => accepted.map(|(stream, _)| known.accepted(stream)),
-                Some(restored) = restored.recv() => known.restored(restored),
+                Some(restored) = restored.recv() => {
+                    self.count_taken();
+                    known.restored(restored)
+                }
             };
             let arrived = match arrived {
                 Ok(arrived) => arrived,
@@ -258,6 +261,13 @@ impl Node {
         After::Ended
     }
 
+    /// A connection has come from a peer, or from a switch.
+    fn count_taken(&self) {
+        if let Some(handover) = self.cooperation.get().and_then(|cooperation| cooperation.handover.as_ref()) {
+            handover.count_taken();
+        }
+    }
+
     /// A connection by its addresses, if it can be handed over to a peer.
     fn flow_of(&self, stream: &TcpStream) -> Option<FlowKey> {
         let handover = self.cooperation.get()?.handover.as_ref()?;
@@ -266,7 +276,7 @@ impl Node {
 
     /// Hands a connection over to a peer; gives it back if that has not taken it.
     async fn depart(&self, leaving: Arrived, departure: Departure) -> Option<Arrived> {
-        let Departure { to, flow, head, target, serviced } = departure;
+        let Departure { to, node, flow, head, target, serviced } = departure;
         let cooperation = self.cooperation.get()?;
         let handover = cooperation.handover.as_ref()?;
         let Arrived { stream, first, unsent, used, handed, .. } = leaving;
@@ -278,7 +288,11 @@ impl Node {
             cooperation.count_departed(target);
         };
         let stays = match handover.hand_over(&to, flow, socket, first.clone(), sent).await {
-            Moved::Gone | Moved::Lost => return None,
+            Moved::Gone => {
+                cooperation.with(|press, _, _| press.answered(node));
+                return None;
+            }
+            Moved::Lost => return None,
             Moved::Stays(socket) => std::net::TcpStream::from(socket),
         };
         let stream = TcpStream::from_std(stays).ok()?;
@@ -361,13 +375,8 @@ impl Known {
     }
 
     fn restored(&self, restored: Restored) -> io::Result<Arrived> {
-        let (handed, bound) = match self.by_peers {
-            true => (None, Bound::Taken),
-            false => {
-                let later = Later { service: restored.server, lateral: self.lateral.clone() };
-                (Some(later), Bound::Free)
-            }
-        };
+        let later = Later { service: restored.server, lateral: self.lateral.clone() };
+        let (handed, bound) = if self.by_peers { (None, Bound::Taken) } else { (Some(later), Bound::Free) };
         let stream = std::net::TcpStream::from(restored.socket);
         stream.set_nonblocking(true)?;
         let stream = TcpStream::from_std(stream)?;

@@ -146,13 +146,6 @@ impl Cooperation {
         handover.choose(to, parts, target, shared.standing()).ok()
     }
 
-    /// A connection that a peer has handed over is served here.
-    pub(crate) fn count_taken(&self) {
-        if let Some(handover) = &self.handover {
-            handover.count_taken();
-        }
-    }
-
     /// A request has left with its connection: its reply does not pass here.
     pub(crate) fn count_departed(&self, target: TargetId) {
         if let Some(size) = self.handover.as_ref().and_then(|handover| handover.size_of(target)) {

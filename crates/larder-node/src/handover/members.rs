@@ -263,7 +263,7 @@ impl Handover {
                 }
             }
             Err(error) => {
-                tracing::warn!(peer = %name, %error, "no way for clients' packets: its requests are relayed")
+                tracing::warn!(peer = %name, %error, "no way for clients' packets: its requests are relayed");
             }
         });
     }

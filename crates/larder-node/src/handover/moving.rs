@@ -8,7 +8,7 @@ use super::table::Handed;
 use super::{Handover, State};
 use crate::cooperate::Serviced;
 use crate::peers::Name;
-use larder_core::{Bytes, TargetId};
+use larder_core::{Bytes, NodeId, TargetId};
 use larder_handoff::FlowKey;
 use larder_handoff::channel::message::{Blob, Handoff, ToNode};
 use larder_handoff::plane::FlowTo;
@@ -26,6 +26,8 @@ const DOUBT: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(crate) struct Departure {
     pub(crate) to: Name,
+    /// The same, by its number among the peers.
+    pub(crate) node: NodeId,
     pub(crate) flow: FlowKey,
     /// The request's head.
     pub(crate) head: Vec<u8>,

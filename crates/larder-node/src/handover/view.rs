@@ -1,8 +1,13 @@
 //! What is handed over, for people.
 
 use super::Handover;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -25,6 +30,27 @@ pub struct HandoverView {
     pub taken: u64,
     /// Requests that were relayed, by reason.
     pub relayed: BTreeMap<&'static str, u64>,
+}
+
+impl HandoverView {
+    pub(crate) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        for (name, help, value) in [
+            ("connections_moved", "Connections handed over to peers", self.moved),
+            ("connections_taken", "Connections that peers have handed over", self.taken),
+        ] {
+            let metric = ConstCounter::new(value);
+            metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)?;
+        }
+        let metric = ConstGauge::new(self.connections as u64);
+        let help = "Connections that peers have now";
+        metric.encode(encoder.encode_descriptor("connections_away", help, None, metric.metric_type())?)?;
+        let help = "Requests that were relayed, and their connection not handed over, by why";
+        let mut relayed = encoder.encode_descriptor("connections_stayed", help, None, MetricType::Counter)?;
+        for (why, count) in &self.relayed {
+            ConstCounter::new(*count).encode(relayed.encode_family(&[("why", *why)])?)?;
+        }
+        Ok(())
+    }
 }
 
 impl Handover {

@@ -1,4 +1,4 @@
-//! Handoff end to end: clients, switch and nodes in network namespaces, real servers, every byte verified.
+//! Clusters end to end, with handoff and without a front-end: clients, switch and nodes in network namespaces, real servers, every byte verified.
 //!
 //! Needs the rights to make namespaces; without them every test here says so and passes, but for those of the client.
 
@@ -16,13 +16,14 @@ mod doctor;
 mod endings;
 mod ends;
 mod equals;
-mod equals_die;
-mod equals_lab;
 mod expired;
 mod families;
 mod faults;
 mod flood;
 mod flood_test;
+mod handover;
+mod handover_die;
+mod handover_lab;
 mod kills;
 mod lateral;
 mod long;

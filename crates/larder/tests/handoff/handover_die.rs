@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::client::{self, Fault, Manner, Plan, Setup, Tally};
 use crate::content::Content;
-use crate::equals_lab::{Equals, SETUP};
+use crate::handover_lab::{Equals, SETUP};
 
 const LARGE: u64 = 10_000_000;
 const LINES: &str = "handoff = \"required\"\nhandoff_min = \"10KB\"";
