@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import pathlib
+import signal
 import statistics
 import sys
 import tempfile
@@ -223,6 +224,8 @@ def main():
     args = parser.parse_args()
     if os.geteuid() != 0:
         sys.exit("network namespaces and BPF need root")
+    # Told to end, it still removes what it has made.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     sizes, manners = args.sizes.split(","), {"both": [False, True], "close": [False], "keep": [True]}[args.manner]
     rows = {}
     with tempfile.TemporaryDirectory(prefix="transfer-bench-") as work:
