@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import pathlib
+import shutil
 import signal
 import statistics
 import sys
@@ -146,6 +147,10 @@ handoff_services = [{services}]
 
     def close(self):
         self.stop()
+        # What nodes have left in the kernel for their next start.
+        for base in ["/sys/fs/bpf/larder", "/sys/fs/bpf/larder-guard", "/run/larder/bpf/larder", "/run/larder/bpf/larder-guard"]:
+            for left in pathlib.Path(base).glob(f"node-{self.prefix}-*"):
+                shutil.rmtree(left, ignore_errors=True)
         for host in self.hosts:
             run("ip", "netns", "del", host.name, check=False)
         run("ip", "netns", "del", self.hub, check=False)
