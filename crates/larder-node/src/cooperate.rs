@@ -31,6 +31,7 @@ use larder_core::peers::{Message, Outgoing, Press, PressSettings, To, Verdict, W
 use larder_core::{NodeId, TargetId, Time};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -419,6 +420,11 @@ impl Node {
             Some(cooperation) => cooperation.network.leave().await,
             None => true,
         }
+    }
+
+    /// Where it listens to its peers; `None` if there are none.
+    pub fn peers_address(&self) -> Option<SocketAddr> {
+        self.cooperation.get().map(|cooperation| cooperation.network.local())
     }
 
     /// What the cluster looks like from here; `None` if there are no peers.

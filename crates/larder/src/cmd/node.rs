@@ -15,6 +15,7 @@ use super::handoff;
 use super::serve::{self, ServeArgs, Shutdown};
 use crate::admin::NodeSurface;
 use crate::config::{Config, NodeRole, PeersRole, RawModel, RawNode, Size, Texts};
+use crate::demo::cluster::Ready;
 use crate::outcome::usage;
 
 /// Connections that a switch has handed over and that are not yet served, at most; further ones are refused.
@@ -112,7 +113,7 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
             join(&node, peers).await?;
         }
         tracing::info!(%name, %listen, "node serves");
-        args.serve.say_ready(vec![listen], admin)?;
+        args.serve.say_ready(&Ready { listen: vec![listen], admin, peers: node.peers_address() })?;
         let giver = agent.as_ref().map(Agent::giver);
         let leaving = tokio::spawn(leaving(shutdown.clone(), Arc::clone(&node)));
         let ending = ending(shutdown, Arc::clone(&node), agent.as_ref());
