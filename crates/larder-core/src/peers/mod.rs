@@ -11,11 +11,14 @@ mod peer;
 mod press;
 mod sets;
 mod sharing;
+mod trust;
+mod verdict;
 
 pub use card::{BATCH_MAX, Card, CardMessage, CardOutput, CardSettings, Ends, NameKey, Placed};
 pub use message::{CHANGES_MAX, Change, LIST_MAX, MESSAGE_BYTES_MAX, Message};
-pub use press::{Press, PressSettings, Verdict, Why};
+pub use press::{Press, PressSettings};
 pub use sharing::SharingSettings;
+pub use verdict::{Verdict, Why};
 
 use crate::id::NodeId;
 
