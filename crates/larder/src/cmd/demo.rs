@@ -52,7 +52,7 @@ pub(crate) struct DemoArgs {
     /// Recipe of the synthetic trace; `larder trace synth --help` lists them. Default: rice-like; with --peers clarknet-like.
     #[arg(long, value_name = "NAME")]
     trace_recipe: Option<String>,
-    /// Size of the synthetic trace relative to the original: targets and requests. Default: 0.1; with --peers 0.03.
+    /// Size of the synthetic trace relative to the original: targets and requests. Default: 0.1.
     #[arg(long, value_name = "FACTOR")]
     scale: Option<f64>,
     /// Nodes, each a process. 1 to 64. Default: 8; with --handoff 3.

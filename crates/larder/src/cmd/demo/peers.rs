@@ -11,8 +11,8 @@ use crate::demo::peers::{Demo, Memory, Setup, System, table};
 use crate::outcome::usage;
 use crate::report;
 
-/// The synthetic trace, unless told otherwise: all of its requests, of which a third warms up.
-const SYNTHETIC: Synthetic = Synthetic { recipe: "clarknet-like", scale: 0.03, requests: 90_000 };
+/// The synthetic trace, unless told otherwise.
+const SYNTHETIC: Synthetic = Synthetic { recipe: "clarknet-like", scale: 0.1, requests: 90_000 };
 /// Clients for each node: half of T, since a forwarded request counts at two nodes.
 const CLIENTS_PER_NODE: u32 = 40;
 

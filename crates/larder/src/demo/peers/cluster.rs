@@ -105,7 +105,7 @@ impl Cluster {
 
     /// Waits until every node knows all others and their loads.
     async fn await_peers(&self) -> anyhow::Result<()> {
-        self.until("peers did not find one another", |watch| watch.all_known()).await
+        self.until("peers did not find one another", Watch::all_known).await
     }
 
     /// Waits until every node knows who has each of `targets` targets, which are all in memory somewhere.

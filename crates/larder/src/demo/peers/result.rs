@@ -273,6 +273,27 @@ impl PeersReport {
 pub(crate) mod tests {
     use super::*;
 
+    fn prediction() -> Prediction {
+        let row = |system: &str, error| Predicted {
+            system: system.to_owned(),
+            shares: "measured",
+            hit_ratio: 0.9,
+            forwarded: 0.7,
+            requests_per_s: 1_100.0,
+            binds: "cpu",
+            measured: 1_000.0,
+            error,
+        };
+        Prediction {
+            alpha: 0.8,
+            read_ms: 10.0,
+            rows: vec![row("trad", 0.1), row("press", 0.2), row("press", -0.1)],
+            break_even_ms: Some(5.0),
+            read_over_local: 20.0,
+            forward_over_local: 2.0,
+        }
+    }
+
     /// Two systems with made-up figures: `press` half as fast again as `trad`.
     pub(crate) fn sample() -> PeersReport {
         let figures = |requests_per_s, hit_ratio, forwarded| Figures {
@@ -297,16 +318,6 @@ pub(crate) mod tests {
             over_trad: Some(over_trad),
             latency_cdf: vec![(1.0, 0.5), (20.0, 0.99)],
         };
-        let row = |system: &str, error| Predicted {
-            system: system.to_owned(),
-            shares: "measured",
-            hit_ratio: 0.9,
-            forwarded: 0.7,
-            requests_per_s: 1_100.0,
-            binds: "cpu",
-            measured: 1_000.0,
-            error,
-        };
         let point = |memory_share, load_step| Point {
             memory_bytes: 16_000_000,
             memory_share,
@@ -315,14 +326,7 @@ pub(crate) mod tests {
                 system("trad", figures(1_000.0, 0.88, 0.0), 1.0),
                 system("press", figures(1_500.0, 0.97, 0.72), 1.5),
             ],
-            model: Some(Prediction {
-                alpha: 0.8,
-                read_ms: 10.0,
-                rows: vec![row("trad", 0.1), row("press", 0.2), row("press", -0.1)],
-                break_even_ms: Some(5.0),
-                read_over_local: 20.0,
-                forward_over_local: 2.0,
-            }),
+            model: Some(prediction()),
         };
         PeersReport {
             schema: SCHEMA,

@@ -108,11 +108,12 @@ impl Watch {
         Ok(watch)
     }
 
-    /// Whether every node knows every other, and its load.
+    /// Whether every node knows every other, and the loads of all if they take part: who works alone tells nobody anything.
     pub(super) fn all_known(&self) -> bool {
         let others = self.nodes.len() - 1;
         let knows = |peer: &PeerCounts| {
-            peer.members.len() == others && peer.members.iter().all(|row| row.known && row.load.is_some())
+            let told = |row: &MemberRow| !peer.sharing || (row.known && row.load.is_some());
+            peer.members.len() == others && peer.members.iter().all(told)
         };
         self.peers.len() == self.nodes.len() && self.peers.iter().all(knows)
     }
@@ -221,6 +222,10 @@ mod tests {
         let mut watch = watch(1, 1, 1);
         assert!(watch.all_known() && watch.all_found(5) && !watch.all_found(6));
         watch.peers[1].members[0].load = None;
+        assert!(!watch.all_known());
+        watch.peers[1].sharing = false;
+        assert!(watch.all_known());
+        watch.peers[1].members.clear();
         assert!(!watch.all_known());
     }
 }
