@@ -53,9 +53,9 @@ fn gain(trad: &Figures, press: &SystemReport) -> String {
         _ => "as here".to_owned(),
     };
     format!(
-        "PRESS serves {} % {} than nodes by themselves (trad misses {:.1} %, PRESS {:.1} %); its authors measured 57, 48, 50 and 49 % \
+        "PRESS serves {:.0} % {} than nodes by themselves (trad misses {:.1} %, PRESS {:.1} %); its authors measured 57, 48, 50 and 49 % \
          more on their four traces, {beside}",
-        number(gain.abs()),
+        gain.abs(),
         if gain < 0.0 { "less" } else { "more" },
         (1.0 - trad.hit_ratio) * 100.0,
         (1.0 - press.median.hit_ratio) * 100.0,
@@ -84,13 +84,13 @@ fn why(model: Option<&Prediction>) -> Vec<String> {
     }
     if let [trad, press, shared] = &model.rows[..] {
         notes.push(format!(
-            "The model misses trad by {} % (the paper's by up to {} %) and PRESS by {} %, by {} % with the measured shares (the paper's by \
-             {} % on average)",
-            number(trad.error * 100.0),
-            number(MODEL_ERROR.1 * 100.0),
-            number(press.error * 100.0),
-            number(shared.error * 100.0),
-            number(MODEL_ERROR.0 * 100.0),
+            "The model is off by {:+.0} % for trad (the paper's by up to {:.0} %), by {:+.0} % for PRESS, and by {:+.0} % with the measured \
+             shares (the paper's by {:.0} % on average)",
+            trad.error * 100.0,
+            MODEL_ERROR.1 * 100.0,
+            press.error * 100.0,
+            shared.error * 100.0,
+            MODEL_ERROR.0 * 100.0,
         ));
     }
     notes
@@ -204,7 +204,9 @@ mod tests {
     fn the_papers_figures_stand_beside() {
         let mut report = sample();
         let notes = of(&report).join("\n");
-        for expected in ["50 % more", "57, 48, 50 and 49", "as here", "With reads of 5 ms", "by up to 38 %"] {
+        for expected in
+            ["50 % more", "57, 48, 50 and 49", "as here", "With reads of 5 ms", "by up to 38 %", "-10 %"]
+        {
             assert!(notes.contains(expected), "{expected} in\n{notes}");
         }
         report.points[0].systems[1].over_trad = Some(0.9);

@@ -6,7 +6,8 @@
 //!
 //! Service rates: processor times of a local reply and of forwarding as [`rates`](super::rates) measured them, and the mean
 //! time of a read in the run of the traditional server. All nodes and the clients share the processors of this machine, so
-//! that each node has a part of one: processor times count as many times over as there are nodes for each processor. The
+//! that each node has a part of one: processor times count as many times over as there are nodes for each processor, and what others
+//! use of the processors meanwhile is taken off. The
 //! text is M0, since the measured time of forwarding has all nodes' work in it; networks do not bind on loopback.
 
 use larder_core::Bytes;
@@ -26,7 +27,8 @@ const CLARKNET_KB: f64 = 9.7;
 pub(super) struct Fed<'a> {
     pub(super) rates: &'a Rates,
     pub(super) nodes: usize,
-    pub(super) cores: usize,
+    /// Processors of the machine.
+    pub(super) cores: f64,
     pub(super) memory: Bytes,
     /// Zipf exponent of the trace.
     pub(super) alpha: f64,
@@ -41,18 +43,26 @@ pub(super) struct Fed<'a> {
 /// In words: the model has no answer for such figures.
 pub(super) fn predict(fed: &Fed<'_>) -> Result<Prediction, String> {
     let read_ms = fed.trad.read_ms.ok_or("the traditional server read nothing from disk")?;
-    let press = model(fed, read_ms)?;
+    let press = model(fed, read_ms, fed.cores)?;
     let said = |error: larder_sim::SimError| error.to_string();
     let solution = press.solve().map_err(said)?;
     let row = |system: &str, shares, hit_ratio: f64, forwarded: f64, measured: f64| {
-        let server = if system == "trad" { Server::Trad } else { Server::Portable };
-        let answer = press.at(server, hit_ratio, forwarded).map_err(said)?;
+        let (server, run) = match system {
+            "trad" => (Server::Trad, fed.trad),
+            _ => (Server::Portable, fed.press),
+        };
+        // What others use of the processors this cluster has not.
+        let others = run.cpu_busy.zip(run.cpu_own).map_or(0.0, |(all, own)| (all - own).clamp(0.0, 0.99));
+        let processors = fed.cores * (1.0 - others);
+        let model = model(fed, read_ms, processors)?;
+        let answer = model.at(server, hit_ratio, forwarded).map_err(said)?;
         Ok::<_, String>(Predicted {
             system: system.to_owned(),
             shares,
             hit_ratio,
             forwarded,
             requests_per_s: answer.throughput,
+            processors,
             binds: if answer.binds == Resource::Disk { "disk" } else { "cpu" },
             measured,
             error: answer.throughput / measured.max(f64::MIN_POSITIVE) - 1.0,
@@ -78,12 +88,12 @@ pub(super) fn predict(fed: &Fed<'_>) -> Result<Prediction, String> {
     })
 }
 
-fn model(fed: &Fed<'_>, read_ms: f64) -> Result<Press, String> {
+fn model(fed: &Fed<'_>, read_ms: f64, processors: f64) -> Result<Press, String> {
     if !(0.0..=ALPHA_MAX).contains(&fed.alpha) {
         return Err(format!("the requests' exponent is {:.2}, the model takes 0 to 5", fed.alpha));
     }
     // A node's part of a processor.
-    let shared = fed.nodes as f64 / fed.cores.max(1) as f64;
+    let shared = fed.nodes as f64 / processors;
     let seconds = |us: f64| us * shared / 1e6;
     Ok(Press {
         nodes: u32::try_from(fed.nodes).map_err(|_| "too many nodes".to_owned())?,
@@ -153,7 +163,7 @@ mod tests {
         let fed = Fed {
             rates: &rates,
             nodes: 8,
-            cores: 2,
+            cores: 2.0,
             memory: Bytes::mib(10),
             alpha: 0.8,
             reply_bytes_mean: 10_240.0,

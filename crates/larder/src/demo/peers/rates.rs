@@ -178,7 +178,7 @@ fn costs(seen: &Seen) -> anyhow::Result<(f64, f64)> {
         bail!("only {served} requests could be measured");
     }
     let each = |time: Duration| time.as_secs_f64() * 1e6 / served as f64;
-    Ok((each(seen.measured.spent.nodes), each(seen.measured.spent.clients)))
+    Ok((each(seen.measured.spent.nodes), seen.report.generator.cpu_us_per_request))
 }
 
 #[cfg(test)]

@@ -236,6 +236,8 @@ pub(crate) struct Predicted {
     pub(crate) forwarded: f64,
     /// Requests a second.
     pub(crate) requests_per_s: f64,
+    /// Processors that others left to the demo, mean of the run.
+    pub(crate) processors: f64,
     /// What is used up first: cpu or disk.
     pub(crate) binds: &'static str,
     /// What was measured.
@@ -280,6 +282,7 @@ pub(crate) mod tests {
             hit_ratio: 0.9,
             forwarded: 0.7,
             requests_per_s: 1_100.0,
+            processors: 1.9,
             binds: "cpu",
             measured: 1_000.0,
             error,

@@ -341,7 +341,7 @@ impl Demo {
         let fed = Fed {
             rates,
             nodes: self.setup.nodes,
-            cores: cores(),
+            cores: cores() as f64,
             memory: Bytes(point.memory_bytes),
             alpha,
             reply_bytes_mean: self.plan.info.reply_bytes_mean,
@@ -463,7 +463,7 @@ fn figures(seen: &Seen, nodes: usize) -> Figures {
         imbalance: report.imbalance_requests.unwrap_or(1.0),
         cpu_us_nodes: each_us(seen.measured.spent.nodes),
         cpu_us_switch: each_us(seen.measured.spent.switch),
-        cpu_us_clients: each_us(seen.measured.spent.clients),
+        cpu_us_clients: report.generator.cpu_us_per_request,
         cpu_busy: seen.measured.busy.map(|busy| busy.0),
         cpu_own: seen.measured.busy.map(|busy| busy.1),
         seconds: report.measured_s,

@@ -39,12 +39,11 @@ struct MemberRow {
     known: bool,
 }
 
-/// Processor time of a cluster and of this process, which makes the load.
+/// Processor time of a cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Spent {
     pub(super) nodes: Duration,
     pub(super) switch: Duration,
-    pub(super) clients: Duration,
 }
 
 /// A cluster at one moment.
@@ -170,7 +169,6 @@ impl Spent {
         Self {
             nodes: cluster.node_ids().into_iter().map(spent::process).sum(),
             switch: cluster.switch_id().map_or(Duration::ZERO, spent::process),
-            clients: spent::process(std::process::id()),
         }
     }
 
@@ -178,7 +176,6 @@ impl Spent {
         Self {
             nodes: self.nodes.saturating_sub(earlier.nodes),
             switch: self.switch.saturating_sub(earlier.switch),
-            clients: self.clients.saturating_sub(earlier.clients),
         }
     }
 }
