@@ -1,6 +1,7 @@
 //! What the cluster looks like from one node.
 
 use super::{Cooperation, State};
+use crate::peers::Counted;
 use larder_core::peers::Why as Placed;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -33,6 +34,8 @@ pub struct PeersView {
     pub forwarded: u64,
     /// Requests that peers have forwarded.
     pub taken: u64,
+    /// The network between them.
+    pub network: Counted,
 }
 
 /// A member.
@@ -81,6 +84,7 @@ impl Cooperation {
             changes_told: self.changes_told.load(Relaxed),
             forwarded: counts.requests_out,
             taken: counts.requests_in,
+            network: counts,
         }
     }
 }
