@@ -184,8 +184,8 @@ fn throughput(report: &PeersReport, heading: (&str, &str)) -> Svg {
                 value: speed,
                 text: format!("{}{ratio}", number(speed.round())),
             });
-            let predicted = point.model.iter().flat_map(|model| &model.rows);
-            if let Some(row) = predicted.filter(|row| row.system == system.system).next_back() {
+            let mut predicted = point.model.iter().flat_map(|model| &model.rows);
+            if let Some(row) = predicted.rfind(|row| row.system == system.system) {
                 rows.push(Bar {
                     label: format!("{} model", row.system),
                     value: row.requests_per_s,
@@ -232,8 +232,8 @@ fn throughput_along(report: &PeersReport) -> Figure {
     }
     for name in names(report) {
         let predicted = |point: &Point| {
-            let rows = point.model.iter().flat_map(|model| &model.rows);
-            let row = rows.filter(|row| row.system == name).next_back()?;
+            let mut rows = point.model.iter().flat_map(|model| &model.rows);
+            let row = rows.rfind(|row| row.system == name)?;
             Some((report.place(point), row.requests_per_s))
         };
         let points: Vec<(f64, f64)> = report.points.iter().filter_map(predicted).collect();
