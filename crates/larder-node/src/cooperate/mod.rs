@@ -22,6 +22,7 @@ use http::Request;
 use larder_core::peers::{Message, Outgoing, Press, PressSettings, To, Verdict, Why as Placed};
 use larder_core::{NodeId, TargetId, Time};
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -301,6 +302,11 @@ impl Node {
             Some(cooperation) => cooperation.network.leave().await,
             None => true,
         }
+    }
+
+    /// Where it listens to its peers; `None` if there are none.
+    pub fn peers_address(&self) -> Option<SocketAddr> {
+        self.cooperation.get().map(|cooperation| cooperation.network.local())
     }
 
     /// What the cluster looks like from here; `None` if there are no peers.

@@ -15,6 +15,7 @@ use super::handoff;
 use super::serve::{self, ServeArgs, Shutdown};
 use crate::admin::NodeSurface;
 use crate::config::{Config, NodeRole, PeersRole, RawModel, RawNode, Size, Texts};
+use crate::demo::cluster::Ready;
 use crate::outcome::usage;
 
 /// Connections that a switch has handed over and that are not yet served, at most; further ones are refused.
@@ -116,7 +117,7 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
             }
         }
         tracing::info!(%name, %listen, "node serves");
-        args.serve.say_ready(vec![listen], admin)?;
+        args.serve.say_ready(&Ready { listen: vec![listen], admin, peers: node.peers_address() })?;
         // A connection is handed over once.
         let giver = agent.as_ref().filter(|_| between.is_none()).map(Agent::giver);
         let leaving = tokio::spawn(leaving(shutdown.clone(), Arc::clone(&node)));
