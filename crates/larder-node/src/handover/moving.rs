@@ -224,7 +224,7 @@ impl Handover {
         }
     }
 
-    /// Notes that a peer serves a target, of which nothing comes back here.
+    /// How large a target is, if that is known.
     pub(crate) fn size_of(&self, target: TargetId) -> Option<Bytes> {
         super::lock(&self.sizes).of(target)
     }
@@ -234,5 +234,43 @@ impl Handover {
 fn close(key: FlowKey, socket: OwnedFd) {
     if let Err(error) = repair::close_silently(socket) {
         tracing::warn!(%error, %key, "the old end of a moved connection could not be closed silently");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(port: u16) -> FlowKey {
+        FlowKey::new(([192, 0, 2, 1], port).into(), 0)
+    }
+
+    #[test]
+    fn an_answer_counts_from_the_peer_that_was_asked() {
+        let mut moves = Moves::default();
+        let (id, mut arrived) = moves.begin(3, 1, key(1));
+        moves.answer(4, id, Arrived::Restored);
+        assert!(arrived.try_recv().is_err() && moves.has(key(1)));
+        moves.answer(3, id, Arrived::Restored);
+        assert!(matches!(arrived.try_recv(), Ok(Arrived::Restored)) && !moves.has(key(1)));
+    }
+
+    #[test]
+    fn what_a_peer_names_after_its_return_answers_what_was_sent_before() {
+        let mut moves = Moves::default();
+        let (_, mut named) = moves.begin(3, 1, key(1));
+        let (_, mut unnamed) = moves.begin(3, 1, key(2));
+        let (_, mut later) = moves.begin(3, 2, key(3));
+        let (_, mut other) = moves.begin(4, 1, key(4));
+        moves.resolve(3, 2, |key| key.client.port() == 1);
+        assert!(matches!(named.try_recv(), Ok(Arrived::Restored)));
+        assert!(matches!(unnamed.try_recv(), Ok(Arrived::Refused(_))));
+        assert!(later.try_recv().is_err() && other.try_recv().is_err());
+        moves.give_up(3);
+        assert!(!moves.has(key(3)) && moves.has(key(4)));
+        assert!(
+            matches!(later.try_recv(), Err(oneshot::error::TryRecvError::Closed)),
+            "nothing more is heard"
+        );
     }
 }
