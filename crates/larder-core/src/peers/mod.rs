@@ -11,8 +11,11 @@ mod peer;
 mod press;
 mod sets;
 mod sharing;
+mod trust;
 
-pub use card::{BATCH_MAX, Card, CardMessage, CardOutput, CardSettings, Ends, NameKey, Placed};
+pub use card::{
+    BATCH_MAX, Batch, Card, CardMessage, CardOutput, CardSettings, CardWhy, Claim, Ends, NameKey, Placed,
+};
 pub use message::{CHANGES_MAX, Change, LIST_MAX, MESSAGE_BYTES_MAX, Message};
 pub use press::{Press, PressSettings, Verdict, Why};
 pub use sharing::SharingSettings;
