@@ -12,6 +12,7 @@ mod press;
 mod sets;
 mod sharing;
 mod trust;
+mod ward;
 
 pub use card::{
     BATCH_MAX, Batch, Card, CardMessage, CardOutput, CardSettings, CardWhy, Claim, Ends, NameKey, Placed,
@@ -19,6 +20,10 @@ pub use card::{
 pub use message::{CHANGES_MAX, Change, LIST_MAX, MESSAGE_BYTES_MAX, Message};
 pub use press::{Press, PressSettings, Verdict, Why};
 pub use sharing::SharingSettings;
+pub use ward::{
+    Analyse, COUNTS_MAX, Count, OWNERS_MAX, PART_MAX, Rest, TableId, Ward, WardMessage, WardOutput,
+    WardSettings, WardStatus, WardVerdict, WardWhy,
+};
 
 use crate::id::NodeId;
 
