@@ -339,7 +339,7 @@ impl Card {
     /// A node did not answer a request that was forwarded to it: it is shunned for a while.
     pub fn unanswered(&mut self, now: Time, node: NodeId) {
         if self.accounts.contains_key(&node) {
-            self.trust.entry(node).or_default().lose(now);
+            self.trust.entry(node).or_insert(Trust::NEW).lose(now);
         }
     }
 

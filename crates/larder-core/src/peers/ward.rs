@@ -278,7 +278,7 @@ impl Ward {
     /// A node did not answer a request that was forwarded to it: it is shunned for a while.
     pub fn unanswered(&mut self, now: Time, node: NodeId) {
         if node != self.me && self.keys.values().any(|id| *id == node) {
-            self.trust.entry(node).or_default().lose(now);
+            self.trust.entry(node).or_insert(Trust::NEW).lose(now);
         }
     }
 

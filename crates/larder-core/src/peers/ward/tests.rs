@@ -47,12 +47,12 @@ impl Cluster {
     /// All that are there see all that are there, and nobody else.
     fn meet(&mut self, now: Time) {
         for node in 0..3 {
-            for other in 0..3 {
-                let sees = |(ward, _): &(Ward, Census)| ward.names.contains_key(NAMES[other]);
+            for (other, name) in NAMES.into_iter().enumerate() {
+                let sees = |(ward, _): &(Ward, Census)| ward.names.contains_key(name);
                 let id = NodeId(other as u16);
                 match (self.nodes[node].as_ref().map(sees), self.nodes[other].is_some()) {
                     (Some(false), true) => {
-                        self.at(now, node, |ward, out| ward.joined(now, id, NAMES[other], out));
+                        self.at(now, node, |ward, out| ward.joined(now, id, name, out));
                     }
                     (Some(true), false) => self.at(now, node, |ward, out| ward.left(now, id, out)),
                     _ => {}
