@@ -44,7 +44,7 @@ pub(crate) struct Body {
     /// Ends the request when the body has been taken over, or will never be.
     in_flight: Option<InFlight>,
     /// Counts as load among peers until then.
-    serviced: Option<Serviced>,
+    serviced: Option<Box<Serviced>>,
 }
 
 enum Content {
@@ -91,7 +91,7 @@ impl Body {
 
     /// Hangs the load that it is on the body.
     pub(crate) fn serviced(mut self, serviced: Serviced) -> Self {
-        self.serviced = Some(serviced);
+        self.serviced = Some(Box::new(serviced));
         self
     }
 
@@ -124,6 +124,9 @@ impl http_body::Body for Body {
                 Some(Err(error)) => return Poll::Ready(Some(Err(error))),
                 None if self.left == UNKNOWN => {
                     self.left = 0;
+                    if let Some(serviced) = &mut self.serviced {
+                        serviced.whole();
+                    }
                     return Poll::Ready(None);
                 }
                 // It ended before its length: the client must not take it for whole.
@@ -134,6 +137,9 @@ impl http_body::Body for Body {
                 Some(Err(error)) => return Poll::Ready(Some(Err(error))),
                 None if self.left == UNKNOWN => {
                     self.left = 0;
+                    if let Some(serviced) = &mut self.serviced {
+                        serviced.whole();
+                    }
                     return Poll::Ready(None);
                 }
                 None => return Poll::Ready(Some(Err(StoreError::PeerBroke))),
@@ -148,6 +154,9 @@ impl http_body::Body for Body {
         };
         if self.left != UNKNOWN {
             self.left = self.left.saturating_sub(bytes.len() as u64);
+        }
+        if let Some(serviced) = &mut self.serviced {
+            serviced.sent(bytes.len());
         }
         if let Some(in_flight) = &self.in_flight {
             in_flight.counters().bytes_out.add(bytes.len() as u64);

@@ -1,6 +1,7 @@
 //! What this node knows of one other.
 
 use super::message::{Change, Message};
+use super::trust::Trust;
 use crate::id::TargetId;
 use crate::time::Time;
 use core::time::Duration;
@@ -20,8 +21,8 @@ pub(super) struct Peer {
     load: Option<(u32, Time)>,
     /// Requests sent to it since that have not come back.
     pub(super) sent: u32,
-    /// It did not answer, and has not been heard since.
-    pub(super) shunned: bool,
+    /// Whether it answers what is forwarded to it.
+    pub(super) trust: Trust,
     /// The last of its changes that is known here, with all before it.
     known: u64,
     /// The last that it has spoken of.
@@ -51,7 +52,7 @@ impl Peer {
             sharing: false,
             load: None,
             sent: 0,
-            shunned: false,
+            trust: Trust::NEW,
             known: 0,
             latest: 0,
             ask_at: None,
@@ -99,10 +100,9 @@ impl Peer {
 
     /// Hears of its load. What it has in memory is of no use while it does not take part.
     pub(super) fn hear_load(&mut self, now: Time, load: u32, sharing: bool, changes: u64) -> Lesson {
-        self.shunned = false;
         let was_sharing = core::mem::replace(&mut self.sharing, sharing);
         if !sharing {
-            *self = Self { epoch: self.epoch, ..Self::new() };
+            *self = Self { epoch: self.epoch, trust: self.trust, ..Self::new() };
             return if was_sharing { Lesson::Forget } else { Lesson::Nothing };
         }
         self.load = Some((load, now));
@@ -116,7 +116,6 @@ impl Peer {
 
     /// Hears changes. Those that are known already do nothing.
     pub(super) fn hear_changes(&mut self, now: Time, first: u64, mut items: Vec<Change>) -> Lesson {
-        self.shunned = false;
         let Some(last) = first.checked_add(items.len() as u64).and_then(|after| after.checked_sub(1)) else {
             return Lesson::Nothing;
         };
@@ -142,7 +141,6 @@ impl Peer {
         last: bool,
         targets: Vec<TargetId>,
     ) -> Vec<Lesson> {
-        self.shunned = false;
         let expected =
             self.listing.is_some_and(|next| next == after) || (after.is_none() && self.known < self.latest);
         // An older part would undo what changes have told since.

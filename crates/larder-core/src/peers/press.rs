@@ -27,7 +27,9 @@
 //!   preferred nor avoided; a node with unknown load is never made a server.
 //! - A node that was made a server by this one counts as such for `assumed_for`, or until it says so itself (5).
 //! - A service node that does not have the target any more reads and keeps it (3).
-//! - One that does not answer is shunned until it is heard again; the initial node serves what it could not forward.
+//! - One that does not answer is shunned for 1 s, then tried with one request, and shunned for twice as long, up to 30 s, while
+//!   it does not answer that; the initial node serves what it could not forward. Messages do not end this: a node may speak
+//!   and yet not get at its disk.
 //!
 //! State: up to 57 bytes per target known, some 20 per target in memory here, about 100 per peer, and the list of what this node
 //! would have by itself. Cost of a decision: O(servers of the target), or O(peers) where all of them are overloaded.
@@ -37,6 +39,8 @@ use super::message::Message;
 use super::peer::{Lesson, Peer};
 use super::sets::Sets;
 use super::sharing::{Sharing, SharingSettings};
+use super::trust::Trust;
+use super::verdict::{Verdict, Why};
 use super::{Outgoing, To};
 use crate::clock::{self, ClockTable};
 use crate::id::{NodeId, TargetId};
@@ -94,74 +98,6 @@ impl Default for PressSettings {
             sharing: SharingSettings::default(),
         }
     }
-}
-
-/// Why a request is served where it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Why {
-    /// This node is by itself.
-    Alone,
-    /// It is large.
-    Large,
-    /// It is here in memory.
-    Here,
-    /// It has no server yet.
-    First,
-    /// A peer has it.
-    Peer,
-    /// Its servers are overloaded, and this node is not.
-    Relief,
-    /// Its servers and this node are overloaded, and another node is not.
-    Spread,
-    /// All are overloaded.
-    Crowded,
-    /// Another node forwarded it.
-    Forwarded,
-    /// The service node did not answer.
-    Unanswered,
-}
-
-impl Why {
-    /// All, in order.
-    pub const ALL: [Self; 10] = [
-        Self::Alone,
-        Self::Large,
-        Self::Here,
-        Self::First,
-        Self::Peer,
-        Self::Relief,
-        Self::Spread,
-        Self::Crowded,
-        Self::Forwarded,
-        Self::Unanswered,
-    ];
-
-    /// Its name in logs and metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Alone => "alone",
-            Self::Large => "large",
-            Self::Here => "here",
-            Self::First => "first",
-            Self::Peer => "peer",
-            Self::Relief => "relief",
-            Self::Spread => "spread",
-            Self::Crowded => "crowded",
-            Self::Forwarded => "forwarded",
-            Self::Unanswered => "unanswered",
-        }
-    }
-}
-
-/// A decision of an initial node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Verdict {
-    /// The service node.
-    pub node: NodeId,
-    /// Why.
-    pub why: Why,
-    /// Whether this node keeps what it serves itself.
-    pub keep: bool,
 }
 
 #[derive(Debug)]
@@ -232,7 +168,7 @@ impl Press {
     pub fn decide(&mut self, now: Time, target: TargetId, size: Option<Bytes>) -> Verdict {
         let me = self.me;
         let here = |why, keep| Verdict { node: me, why, keep };
-        if size.map_or_else(|| self.large.find(target).is_some(), |size| size >= self.settings.large_min) {
+        if self.is_large(target, size) {
             return here(Why::Large, false);
         }
         if !self.sharing.is_on() {
@@ -246,7 +182,7 @@ impl Press {
         };
         let limit = self.settings.overload;
         if load <= limit {
-            return self.send(server, Why::Peer);
+            return self.send(now, server, Why::Peer);
         }
         if self.load < limit {
             return here(Why::Relief, true);
@@ -254,19 +190,33 @@ impl Press {
         match self.least_loaded(now, target) {
             Some((other, load)) if load < limit => {
                 self.assume(now, target, other);
-                self.send(other, Why::Spread)
+                self.send(now, other, Why::Spread)
             }
-            _ => self.send(server, Why::Crowded),
+            _ => self.send(now, server, Why::Crowded),
         }
     }
 
-    /// A service node did not answer: it is shunned until it is heard again, and this node serves the request.
-    pub fn unanswered(&mut self, node: NodeId, target: TargetId) -> Verdict {
-        if let Some(peer) = self.peers.get_mut(&node) {
-            peer.shunned = true;
+    /// Decides about a request that another node has forwarded: it is served here, whatever is known, so that it goes no
+    /// further.
+    pub fn forwarded(&mut self, target: TargetId, size: Option<Bytes>) -> Verdict {
+        Verdict { node: self.me, why: Why::Forwarded, keep: !self.is_large(target, size) }
+    }
+
+    /// A service node did not answer: it is shunned for a while, and this node serves the request. With `fault` false it is
+    /// not to blame (it is only busy, or waits for another), and not shunned.
+    pub fn unanswered(&mut self, now: Time, node: NodeId, target: TargetId, fault: bool) -> Verdict {
+        if let Some(peer) = self.peers.get_mut(&node).filter(|_| fault) {
+            peer.trust.lose(now);
         }
         self.assumed.remove(&(target, node));
         Verdict { node: self.me, why: Why::Unanswered, keep: true }
+    }
+
+    /// A service node has begun to answer what was forwarded to it: it is not shunned any more.
+    pub fn answered(&mut self, node: NodeId) {
+        if let Some(peer) = self.peers.get_mut(&node) {
+            peer.trust = Trust::default();
+        }
     }
 
     /// A request that was forwarded to a node has ended, whatever came of it.
@@ -474,9 +424,14 @@ impl Press {
         (self.sets.len(), self.ledger.len())
     }
 
-    fn send(&mut self, node: NodeId, why: Why) -> Verdict {
+    fn is_large(&mut self, target: TargetId, size: Option<Bytes>) -> bool {
+        size.map_or_else(|| self.large.find(target).is_some(), |size| size >= self.settings.large_min)
+    }
+
+    fn send(&mut self, now: Time, node: NodeId, why: Why) -> Verdict {
         if let Some(peer) = self.peers.get_mut(&node) {
             peer.sent = peer.sent.saturating_add(1);
+            peer.trust.try_with(now);
         }
         Verdict { node, why, keep: false }
     }
@@ -487,7 +442,7 @@ impl Press {
         let Self { sets, peers, settings, .. } = self;
         let servers = sets.members(target, true).chain(assumed);
         let usable = servers.filter_map(|node| {
-            let peer = peers.get(&node).filter(|peer| peer.sharing && !peer.shunned)?;
+            let peer = peers.get(&node).filter(|peer| peer.sharing && peer.trust.may_ask(now))?;
             Some((node, peer.load(now, settings.stale_after).unwrap_or(settings.overload)))
         });
         usable.min_by_key(|(node, load)| (*load, core::cmp::Reverse(rank(target, *node))))
@@ -495,7 +450,7 @@ impl Press {
 
     /// The least loaded of all peers whose load is known.
     fn least_loaded(&self, now: Time, target: TargetId) -> Option<(NodeId, u32)> {
-        let usable = self.peers.iter().filter(|(_, peer)| peer.sharing && !peer.shunned);
+        let usable = self.peers.iter().filter(|(_, peer)| peer.sharing && peer.trust.may_ask(now));
         let known =
             usable.filter_map(|(node, peer)| Some((*node, peer.load(now, self.settings.stale_after)?)));
         known.min_by_key(|(node, load)| (*load, core::cmp::Reverse(rank(target, *node))))

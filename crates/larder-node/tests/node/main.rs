@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a failing helper fails its test")]
 
 mod client;
+mod cooperate;
 mod dynamic;
 mod files;
 mod handed;

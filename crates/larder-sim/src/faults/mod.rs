@@ -13,7 +13,9 @@
 //! 3. Loads are what is under way: no node ends with a load that nothing accounts for.
 //! 4. Some time after the last fault all nodes know of each other what they have in memory, exactly: [`CONVERGES_WITHIN`].
 //!
-//! The order of calls is the live node's: decide, begin, forward or serve, note what memory keeps and evicts, end.
+//! The order of calls is the live node's: begin, decide, forward or serve, note what memory keeps and evicts, end. A request
+//! goes where the verdict of the node that has it says, the service node's too. That each of these rules is really looked
+//! after is shown by worlds whose nodes break one: [`Broken`].
 
 mod chance;
 mod world;
@@ -28,6 +30,38 @@ use world::World;
 
 /// After the last fault, and with every node in sight of every other, views are exact within this time (of the simulation).
 pub const CONVERGES_WITHIN: Duration = Duration::from_secs(8);
+
+/// A rule that the nodes of a world break, to show that the breach is seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Broken {
+    /// A service node decides about what was forwarded to it as if a client had asked: breaks rule 2.
+    ForwardsAgain,
+    /// An initial node forgets a request whose service node did not answer: breaks rule 1.
+    ForgetsRequests,
+    /// An initial node gives up on a request whose service node did not answer, and answers it all the same: breaks rule 1.
+    EndsTwice,
+    /// A service node does not count the end of what was forwarded to it: breaks rule 3.
+    ForgetsEnds,
+    /// Nobody asks for what he has missed: breaks rule 4.
+    NeverAsks,
+}
+
+impl Broken {
+    /// All.
+    pub const ALL: [Self; 5] =
+        [Self::ForwardsAgain, Self::ForgetsRequests, Self::EndsTwice, Self::ForgetsEnds, Self::NeverAsks];
+
+    /// Its name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ForwardsAgain => "forwards-again",
+            Self::ForgetsRequests => "forgets-requests",
+            Self::EndsTwice => "ends-twice",
+            Self::ForgetsEnds => "forgets-ends",
+            Self::NeverAsks => "never-asks",
+        }
+    }
+}
 
 /// What a world went through.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -97,29 +131,37 @@ impl fmt::Display for Violation {
 
 impl core::error::Error for Violation {}
 
-/// Runs one world to its end.
+/// Runs one world to its end, in which a rule is broken if one is named.
 ///
 /// # Errors
 /// What did not hold first.
-pub fn world(seed: u64) -> Result<Survived, Violation> {
-    World::new(seed, None).run()
+pub fn world(seed: u64, broken: Option<Broken>) -> Result<Survived, Violation> {
+    World::new(seed, broken, None).run()
 }
 
 /// [`world()`], with a line for each thing that happens.
 ///
 /// # Errors
 /// As [`world()`].
-pub fn world_told(seed: u64, tell: &mut dyn FnMut(String)) -> Result<Survived, Violation> {
-    World::new(seed, Some(tell)).run()
+pub fn world_told(
+    seed: u64,
+    broken: Option<Broken>,
+    tell: &mut dyn FnMut(String),
+) -> Result<Survived, Violation> {
+    World::new(seed, broken, Some(tell)).run()
 }
 
 /// Runs the worlds of these seeds on all cores; `done` is called after each. Returns the sum of what they went through.
 ///
 /// # Errors
 /// The violation of the lowest seed that has one.
-pub fn worlds(seeds: core::ops::Range<u64>, done: &(dyn Fn() + Sync)) -> Result<Survived, Violation> {
+pub fn worlds(
+    seeds: core::ops::Range<u64>,
+    broken: Option<Broken>,
+    done: &(dyn Fn() + Sync),
+) -> Result<Survived, Violation> {
     let one = |seed| {
-        let survived = world(seed);
+        let survived = world(seed, broken);
         done();
         survived
     };
@@ -134,7 +176,7 @@ mod tests {
     /// The subset of seeds that every run of the tests goes through; `larder sim faults` goes through more.
     #[test]
     fn what_must_hold_holds_in_many_worlds() {
-        let survived = worlds(0..400, &|| {}).unwrap_or_else(|violation| panic!("{violation}"));
+        let survived = worlds(0..400, None, &|| {}).unwrap_or_else(|violation| panic!("{violation}"));
         // The worlds are as bad as they are meant to be.
         let Survived { forwarded, taken_back, aborted, cut, lost, crashes, pauses, partitions, .. } =
             survived;
@@ -146,8 +188,18 @@ mod tests {
     #[test]
     fn a_seed_replays() {
         let mut told = [Vec::new(), Vec::new()];
-        let survived = told.each_mut().map(|lines| world_told(11, &mut |line| lines.push(line)));
+        let survived = told.each_mut().map(|lines| world_told(11, None, &mut |line| lines.push(line)));
         assert_eq!(survived[0], survived[1]);
         assert!(told[0].len() > 100 && told[0] == told[1]);
+    }
+
+    #[test]
+    fn a_broken_rule_is_seen() {
+        let seen = |broken| worlds(0..60, Some(broken), &|| {}).expect_err(broken.name()).what;
+        assert!(seen(Broken::ForwardsAgain).contains("is forwarded twice"));
+        assert!(seen(Broken::ForgetsRequests).contains("has not ended"));
+        assert!(seen(Broken::EndsTwice).contains("ends twice"));
+        assert!(seen(Broken::ForgetsEnds).contains("are under way"));
+        assert!(seen(Broken::NeverAsks).contains("does not know"));
     }
 }

@@ -3,10 +3,10 @@
 mod troubles;
 
 use super::chance::Chance;
-use super::{CONVERGES_WITHIN, Survived, Violation};
+use super::{Broken, CONVERGES_WITHIN, Survived, Violation};
 use core::time::Duration;
 use larder_core::cache::{ByteCache, CacheKind};
-use larder_core::peers::{Message, Outgoing, Press, PressSettings, SharingSettings, To};
+use larder_core::peers::{Message, Outgoing, Press, PressSettings, SharingSettings, To, Verdict};
 use larder_core::{Bytes, NodeId, TargetId, Time};
 use std::collections::BTreeMap;
 
@@ -133,6 +133,7 @@ pub(super) struct World<'t> {
     sizes: Vec<u64>,
     settings: PressSettings,
     says_sizes: bool,
+    broken: Option<Broken>,
     loss_permille: u64,
     delay_us: u64,
     /// The nodes of one part, while the network has two.
@@ -143,7 +144,7 @@ pub(super) struct World<'t> {
 }
 
 impl<'t> World<'t> {
-    pub(super) fn new(seed: u64, tell: Option<&'t mut dyn FnMut(String)>) -> Self {
+    pub(super) fn new(seed: u64, broken: Option<Broken>, tell: Option<&'t mut dyn FnMut(String)>) -> Self {
         let mut chance = Chance::new(seed);
         let count = 2 + chance.below(5) as usize;
         let targets = 20 + chance.below(300);
@@ -188,6 +189,7 @@ impl<'t> World<'t> {
             sizes,
             settings,
             says_sizes: chance.permille(500),
+            broken,
             loss_permille: chance.below(4) * 60,
             delay_us: 10_u64.pow(1 + chance.below(5) as u32),
             part: None,
@@ -297,10 +299,11 @@ impl<'t> World<'t> {
         match event {
             Event::Client => self.client()?,
             Event::Hear { to, from, message } => self.hear(to, from, message),
-            Event::Forwarded { request } => self.forwarded(request),
+            Event::Forwarded { request } => self.forwarded(request)?,
             Event::Ready { request, node, epoch, missed } => self.ready(request, (node, epoch), missed)?,
             Event::Head { request, kept } => self.head(request, kept),
             Event::End { request } => self.end(request)?,
+            Event::Released { .. } if self.broken == Some(Broken::ForgetsEnds) => {}
             Event::Released { node, epoch } => self.release(node, epoch)?,
             Event::Broken { request } => self.broken(request)?,
             Event::Tick { node, epoch } => self.tick(node, epoch),
@@ -336,11 +339,16 @@ impl<'t> World<'t> {
         self.requests.push(Request { initial, epoch, target, stage: Stage::Here, forwards: 0 });
         self.survived.requests += 1;
         let size = self.says_sizes.then(|| Bytes(self.sizes[rank as usize]));
-        let verdict = self.nodes[initial].press.decide(self.now, target, size);
         self.count(initial, true);
-        self.say(|| format!("request {request} for {rank} at {initial}: {verdict:?}"));
-        if verdict.node.index() == initial {
-            self.serve(request, initial);
+        let verdict = self.nodes[initial].press.decide(self.now, target, size);
+        self.go(request, initial, verdict)
+    }
+
+    /// A request goes where the node that has it decides, at every node anew.
+    fn go(&mut self, request: Id, at: Id, verdict: Verdict) -> Result<(), Violation> {
+        self.say(|| format!("request {request} at {at}: {verdict:?}"));
+        if verdict.node.index() == at {
+            self.serve(request, at);
             return Ok(());
         }
         self.forward(request, verdict.node.index())
@@ -366,14 +374,23 @@ impl<'t> World<'t> {
         Ok(())
     }
 
-    fn forwarded(&mut self, request: Id) {
-        let Stage::Sent { to, epoch } = self.requests[request].stage else { return };
+    fn forwarded(&mut self, request: Id) -> Result<(), Violation> {
+        let Request { target, stage: Stage::Sent { to, epoch }, .. } = self.requests[request] else {
+            return Ok(());
+        };
         if !self.nodes[to].up || self.nodes[to].epoch != epoch {
             let wait = self.chance.micros(10, self.delay_us + 10);
-            return self.after(wait, Event::Broken { request });
+            self.after(wait, Event::Broken { request });
+            return Ok(());
         }
         self.count(to, true);
-        self.serve(request, to);
+        let size = self.says_sizes.then(|| Bytes(self.sizes[target.0 as usize]));
+        let press = &mut self.nodes[to].press;
+        let verdict = match self.broken {
+            Some(Broken::ForwardsAgain) => press.decide(self.now, target, size),
+            _ => press.forwarded(target, size),
+        };
+        self.go(request, to, verdict)
     }
 
     /// A node looks for what is asked for, and reads it if it is not in memory.
@@ -396,7 +413,8 @@ impl<'t> World<'t> {
         }
         if node == initial {
             // The client's connection takes the rest.
-            if self.requests[request].stage == Stage::Here {
+            let twice = self.broken == Some(Broken::EndsTwice);
+            if self.requests[request].stage == Stage::Here || twice {
                 self.nodes_out(node, |press, now, out| press.served(now, target, size, missed, out));
                 self.settle(request)?;
             }
@@ -433,6 +451,7 @@ impl<'t> World<'t> {
             return;
         }
         self.requests[request].stage = Stage::Begun { to, epoch };
+        self.nodes[initial].press.answered(NodeId(to as u16));
         if !kept {
             self.nodes[initial].press.not_kept(NodeId(to as u16), target);
         }
@@ -457,10 +476,14 @@ impl<'t> World<'t> {
         let Request { initial, target, stage, .. } = self.requests[request];
         match stage {
             Stage::Sent { to, .. } => {
-                self.nodes[initial].press.unanswered(NodeId(to as u16), target);
+                self.nodes[initial].press.unanswered(self.now, NodeId(to as u16), target, true);
                 self.nodes[initial].press.returned(NodeId(to as u16));
-                self.requests[request].stage = Stage::Here;
                 self.survived.taken_back += 1;
+                match self.broken {
+                    Some(Broken::ForgetsRequests) => return Ok(()),
+                    Some(Broken::EndsTwice) => self.settle(request)?,
+                    _ => self.requests[request].stage = Stage::Here,
+                }
                 self.serve(request, initial);
             }
             Stage::Begun { .. } => {
@@ -511,7 +534,9 @@ impl<'t> World<'t> {
     fn nodes_out(&mut self, node: Id, act: impl FnOnce(&mut Press, Time, &mut Vec<Outgoing>)) {
         let mut out = Vec::new();
         act(&mut self.nodes[node].press, self.now, &mut out);
-        for Outgoing { to, message } in out {
+        let asks = |message: &Message| matches!(message, Message::Ask { .. } | Message::AskList { .. });
+        let mute = self.broken == Some(Broken::NeverAsks);
+        for Outgoing { to, message } in out.into_iter().filter(|out| !(mute && asks(&out.message))) {
             // As they travel.
             let message = Message::decode(&message.encode()).expect("what is sent can be read");
             let all = 0..self.nodes.len();

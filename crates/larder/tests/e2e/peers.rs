@@ -6,6 +6,7 @@ use std::net::{TcpListener, UdpSocket};
 use std::path::Path;
 use std::process::Command;
 
+use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::http::{self, Reply};
@@ -29,6 +30,11 @@ struct Cluster {
 impl Cluster {
     /// Three nodes over one directory of `files` files of 1,000 bytes each and one of 100,000, who know of the first.
     fn start(files: usize, more: &str) -> Self {
+        Self::start_with(files, more, "")
+    }
+
+    /// The same, with more settings of the peers.
+    fn start_with(files: usize, more: &str, peers: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().join("root");
         fs::create_dir(&root).unwrap();
@@ -41,7 +47,7 @@ impl Cluster {
             let config = format!(
                 "[node]\nname = \"{name}\"\nlisten = \"127.0.0.1:0\"\nroot = \"{}\"\ncache.size = \"2MB\"\nrevalidate = \"1h\"\n{more}\n\
                  [node.peers]\nlisten = \"127.0.0.1:{port}\"\nseeds = [\"127.0.0.1:{}\"]\nsecret = \"{}\"\n\
-                 share_above = 0.0\nalone_below = 0.0\n[admin]\nlisten = \"127.0.0.1:0\"\n",
+                 share_above = 0.0\nalone_below = 0.0\n{peers}\n[admin]\nlisten = \"127.0.0.1:0\"\n",
                 root.display(),
                 ports[0],
                 secret.display()
@@ -175,4 +181,27 @@ fn the_death_of_a_node_costs_no_request() {
     assert!(b.terminate().success());
     cluster.await_members(&[2]);
     assert_eq!(cluster.get(2, "/5").body, body(5));
+}
+
+/// A node that stands still speaks no word, but its kernel takes connections and requests.
+#[test]
+fn a_node_that_does_not_answer_costs_one_wait() {
+    let cluster = Cluster::start_with(20, "", "head_timeout = \"1s\"");
+    (0..20).for_each(|file| assert_eq!(cluster.get(0, &format!("/{file}")).status, 200));
+    cluster.await_known(1, 20);
+    assert!(status(&cluster.get(1, "/0")).starts_with("a; hit"));
+    cluster.node(0).signal(Signal::STOP);
+    for file in 0..20 {
+        assert_eq!(cluster.get(1, &format!("/{file}")).body, body(file));
+    }
+    let unanswered = cluster.view(1)["decisions"]["unanswered"].as_u64().unwrap();
+    // The first, and each that was tried since, if it stood still for longer than its peers bear.
+    assert!((1..=4).contains(&unanswered), "{unanswered}");
+    cluster.node(0).signal(Signal::CONT);
+    cluster.await_members(&[0, 1, 2]);
+    until("it is asked again", || {
+        let taken = cluster.view(0)["taken"].as_u64().unwrap();
+        cluster.get(2, "/3");
+        (cluster.view(0)["taken"].as_u64().unwrap() > taken).then_some(())
+    });
 }

@@ -35,7 +35,7 @@ fn nginx_answers_clients_directly() {
             .join("\n")
     );
     tally.assert_faultless();
-    let handed = cluster.metric("larder_switch_deliveries_total", &["cookie"]);
+    let handed = cluster.await_metric("larder_switch_deliveries_total", &["cookie"], 2_001);
     assert!(handed > 2_000, "{handed} handed over\n{}", cluster.logs());
     let own = cluster.client_addresses().map(|ip| ip.to_string());
     for origin in &cluster.origins {
@@ -58,7 +58,7 @@ fn apache_and_larder_answer_clients_directly() {
             Spec { server, handoff: "mechanism = \"cookie\"\nlocality_lost_max = 1.0", ..Spec::default() };
         let Some(cluster) = Cluster::new(&spec, Content::new(&SIZES, 2)) else { return };
         load(&cluster, 2, 600).assert_faultless();
-        let handed = cluster.metric("larder_switch_deliveries_total", &["cookie"]);
+        let handed = cluster.await_metric("larder_switch_deliveries_total", &["cookie"], 301);
         assert!(handed > 300, "{server:?}: {handed} handed over\n{}", cluster.logs());
     }
 }

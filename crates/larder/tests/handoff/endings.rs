@@ -45,7 +45,7 @@ fn nodes_end_under_load_and_no_client_notices() {
     let tally = load.join();
     println!("{tally}");
     tally.assert_faultless();
-    let handed = cluster.metric("larder_switch_deliveries_total", &["cookie"]);
+    let handed = cluster.await_metric("larder_switch_deliveries_total", &["cookie"], 301);
     assert!(handed > 300 && tally.right > 300, "{handed} handed over\n{}", cluster.logs());
     let states = cluster.admin("/nodes");
     assert_eq!(states.matches("\"state\": \"up\"").count(), 3, "{states}");

@@ -34,7 +34,7 @@ fn a_bad_network_makes_no_fault() {
     println!("{tally}; {counts:?}");
     tally.assert_faultless();
     assert!(counts.lost > 50 && counts.duplicated > 50 && counts.delayed > 1_000, "{counts:?}");
-    let handed = cluster.metric("larder_switch_deliveries_total", &["cookie"]);
+    let handed = cluster.await_metric("larder_switch_deliveries_total", &["cookie"], 301);
     assert!(handed > 300, "{handed} handed over\n{}", cluster.logs());
     shaper.set_all(&Shape::default()).unwrap();
     cluster.await_rest();

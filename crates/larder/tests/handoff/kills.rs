@@ -76,7 +76,7 @@ fn works_again(cluster: &Cluster, seed: u64) {
     let tally = cluster.topology.client().namespace.run(|| client::run(&plans, SETUP)).unwrap();
     println!("{tally}");
     tally.assert_faultless();
-    let handed = cluster.metric("larder_switch_deliveries_total", &["cookie"]) - before;
+    let handed = cluster.await_metric("larder_switch_deliveries_total", &["cookie"], before + 101) - before;
     assert!(handed > 100, "{handed} handed over\n{}", cluster.logs());
     cluster.await_rest();
 }

@@ -130,8 +130,8 @@ fn run(later: &str, locality_lost_max: f64) -> Option<Run> {
             .all(|(path, body)| body.len() == BYTES && request(&mut stream, path) == *body)
     };
     assert!(cluster.topology.client().namespace.run(direct).unwrap(), "other bytes");
-    let handed = cluster.metric("larder_switch_deliveries_total", &["cookie"]);
     let all = (CLIENTS * CONNECTIONS) as u64;
+    let handed = cluster.await_metric("larder_switch_deliveries_total", &["cookie"], all * 9 / 10);
     assert!(handed * 10 >= all * 9, "{handed} of {all} handed over, later = {later}\n{}", cluster.logs());
     let requests = all * REQUESTS as u64;
     println!(

@@ -28,7 +28,7 @@ fn works(forward: &str) {
     let tally = cluster.topology.client().namespace.run(|| client::run(&plans, SETUP)).unwrap();
     println!("{forward}: {tally}");
     tally.assert_faultless();
-    let handed = cluster.metric("larder_switch_deliveries_total", &["cookie"]);
+    let handed = cluster.await_metric("larder_switch_deliveries_total", &["cookie"], 251);
     assert!(handed > 250, "{handed} handed over\n{}", cluster.logs());
 }
 

@@ -177,14 +177,30 @@ fn a_node_of_unknown_load_is_never_made_a_server() {
 }
 
 #[test]
-fn one_that_does_not_answer_is_shunned_until_it_is_heard() {
+fn one_that_does_not_answer_is_shunned_until_it_answers() {
     let mut node = node([0, 0]);
     has(&mut node, A, 1, X, true);
     assert_eq!(decided(&mut node), (A, Why::Peer));
-    assert_eq!(node.unanswered(A, X), Verdict { node: ME, why: Why::Unanswered, keep: true });
+    let unanswered = Verdict { node: ME, why: Why::Unanswered, keep: true };
+    assert_eq!(node.unanswered(Time::ZERO, A, X, false), unanswered);
+    assert_eq!(decided(&mut node), (A, Why::Peer), "it was not to blame");
+    assert_eq!(node.unanswered(Time::ZERO, A, X, true), unanswered);
     assert_eq!(decided(&mut node), (ME, Why::First));
     hear_load(&mut node, Time::ZERO, A, 0, 1);
-    assert_eq!(decided(&mut node), (A, Why::Peer));
+    assert_eq!(decided(&mut node), (ME, Why::First), "it speaks, and may not answer all the same");
+    assert_eq!(node.decide(ms(1_000), X, None).node, A, "one trial");
+    assert_eq!(node.decide(ms(1_000), X, None).node, ME);
+    node.answered(A);
+    assert_eq!(node.decide(ms(1_000), X, None).node, A);
+}
+
+#[test]
+fn what_another_has_forwarded_is_served_here() {
+    let mut node = node([0, 0]);
+    has(&mut node, A, 1, X, true);
+    assert_eq!(node.forwarded(X, None), Verdict { node: ME, why: Why::Forwarded, keep: true });
+    let large = Some(always().large_min);
+    assert_eq!(node.forwarded(X, large), Verdict { node: ME, why: Why::Forwarded, keep: false });
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use larder_sim::faults::{self, Survived};
+use larder_sim::faults::{self, Broken, Survived};
 use serde::Serialize;
 
 use crate::outcome::usage;
@@ -25,6 +25,9 @@ pub(crate) struct FaultsArgs {
     /// Run this seed alone, and tell what happens, line by line.
     #[arg(long, value_name = "SEED", conflicts_with_all = ["seeds", "first"])]
     only: Option<u64>,
+    /// Let the nodes break a rule, to see that the breach is found.
+    #[arg(long = "break", value_name = "RULE", value_parser = broken)]
+    broken: Option<Broken>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -45,18 +48,26 @@ pub(crate) fn run(args: &FaultsArgs) -> anyhow::Result<()> {
     let survived = if let Some(only) = args.only {
         let mut out = io::stderr().lock();
         // Talk that nobody can hear is no failure.
-        faults::world_told(only, &mut |line| drop(writeln!(out, "{line}")))?
+        faults::world_told(only, args.broken, &mut |line| drop(writeln!(out, "{line}")))?
     } else {
         let bar = ProgressBar::new(seeds);
         if let Ok(style) = ProgressStyle::with_template("faults [{bar:30}] {pos} of {len} worlds, {eta} left")
         {
             bar.set_style(style);
         }
-        let survived = faults::worlds(first..end, &|| bar.inc(1));
+        let survived = faults::worlds(first..end, args.broken, &|| bar.inc(1));
         bar.finish_and_clear();
         survived?
     };
     write(&Report { schema: "larder/faults/1", first, seeds, survived }, args.json)
+}
+
+fn broken(name: &str) -> Result<Broken, String> {
+    let names = Broken::ALL.map(Broken::name).join(", ");
+    Broken::ALL
+        .into_iter()
+        .find(|broken| broken.name() == name)
+        .ok_or(format!("no such rule: one of {names}"))
 }
 
 fn write(report: &Report, json: bool) -> anyhow::Result<()> {

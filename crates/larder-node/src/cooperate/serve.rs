@@ -1,0 +1,303 @@
+//! Requests and replies among peers: forwarded, relayed, served for another.
+//!
+//! An error that is the service node's own (it is full, it ends, its disk fails, it does not share this target) does not reach
+//! the client: it marks such a reply, and the initial node serves the request itself. An origin's errors are everybody's, and
+//! passed on.
+
+use super::Cooperation;
+use crate::body::Body;
+use crate::http::cache_status::{Outcome, Why};
+use crate::node::Node;
+use crate::origin::fields;
+use crate::peers::{ForwardError, Name, ReplyBody};
+use crate::report::TARGET;
+use crate::store::{Store, StoreError};
+use bytes::Bytes;
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::request::Parts;
+use http::{Method, Request, Response, StatusCode};
+use http_body::Body as _;
+use http_body_util::Empty;
+use larder_core::peers::Press;
+use larder_core::{NodeId, TargetId};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+/// Marks a reply of a peer that is its own refusal.
+const REFUSED: HeaderName = HeaderName::from_static("larder-refused");
+
+/// A connection serviced here counts as load until this goes.
+#[derive(Debug)]
+pub(crate) struct Serviced {
+    cooperation: Arc<Cooperation>,
+    /// The node that serves it, if not this one.
+    at: Option<NodeId>,
+    /// What counts once all of the body was sent, its length being unknown before.
+    counted: Option<Counted>,
+}
+
+/// A reply to a client's request.
+#[derive(Clone, Copy, Debug)]
+struct Counted {
+    target: TargetId,
+    /// This node served it and had it not in memory.
+    missed: bool,
+    bytes: u64,
+}
+
+impl Serviced {
+    /// Its service node has answered, or will not.
+    fn returned(&mut self) {
+        if let Some(node) = self.at.take() {
+            self.cooperation.with(|press, _, _| press.returned(node));
+        }
+    }
+
+    /// So many bytes of the body are sent.
+    pub(crate) fn sent(&mut self, bytes: usize) {
+        if let Some(counted) = &mut self.counted {
+            counted.bytes += bytes as u64;
+        }
+    }
+
+    /// The body, whose length was not known, is sent whole.
+    pub(crate) fn whole(&mut self) {
+        if let Some(counted) = self.counted.take() {
+            self.cooperation.count(counted);
+        }
+    }
+}
+
+impl Drop for Serviced {
+    fn drop(&mut self) {
+        self.returned();
+        self.cooperation.with(Press::ended);
+    }
+}
+
+impl Cooperation {
+    fn begin(self: &Arc<Self>) -> Serviced {
+        self.with(Press::begun);
+        Serviced { cooperation: Arc::clone(self), at: None, counted: None }
+    }
+
+    fn count(&self, Counted { target, missed, bytes }: Counted) {
+        self.with(|press, now, out| press.served(now, target, larder_core::Bytes(bytes), missed, out));
+    }
+}
+
+/// Why a request that was to be forwarded is served here.
+#[derive(Debug, thiserror::Error)]
+enum Unserved {
+    /// There was no reply.
+    #[error(transparent)]
+    Forward(#[from] ForwardError),
+    /// Not in time.
+    #[error("no reply in time")]
+    Late,
+    /// The service node would not, or could not.
+    #[error("the peer answers {0}")]
+    Refused(StatusCode),
+}
+
+/// A reply that comes from a peer.
+pub(crate) struct Relayed {
+    body: ReplyBody,
+}
+
+impl Relayed {
+    /// The next bytes; `None` at the end.
+    pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, StoreError>>> {
+        loop {
+            return Poll::Ready(match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
+                None => None,
+                Some(Err(_)) => Some(Err(StoreError::PeerBroke)),
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(bytes) if !bytes.is_empty() => Some(Ok(bytes)),
+                    // Trailers are not passed on.
+                    _ => continue,
+                },
+            });
+        }
+    }
+}
+
+impl Node {
+    /// Answers a client's request, here or by a peer.
+    pub(crate) async fn answer_client<B>(
+        self: &Arc<Self>,
+        cooperation: &Arc<Cooperation>,
+        parts: &mut Parts,
+        body: B,
+    ) -> Response<Body>
+    where
+        B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let mut serviced = cooperation.begin();
+        // Whose id it is, is not the client's to say.
+        parts.headers.remove(TARGET);
+        let target = if self.is_shared(parts) && body.is_end_stream() { self.target_of(parts) } else { None };
+        let Some(target) = target else {
+            return self.reply(parts, body, None).await.map(|body| body.serviced(serviced));
+        };
+        name_target(&mut parts.headers, target);
+        let (verdict, name, held) = cooperation.decide(target);
+        if let Some(name) = name {
+            serviced.at = Some(verdict.node);
+            match self.forward(cooperation, &name, parts).await {
+                Ok(reply) => {
+                    cooperation.with(|press, _, _| press.answered(verdict.node));
+                    let counted = Counted { target, missed: false, bytes: 0 };
+                    let reply = self.relay(parts, reply);
+                    return Self::counting(parts, reply, serviced, counted);
+                }
+                Err(error) => {
+                    tracing::debug!(peer = %name, %error, "served here");
+                    cooperation.take_back(verdict.node, target, self.is_to_blame(&error));
+                    serviced.returned();
+                }
+            }
+        }
+        let reply = self.reply(parts, body, None).await;
+        Self::counting(parts, reply, serviced, Counted { target, missed: !held, bytes: 0 })
+    }
+
+    /// Whether it is for the service node that it did not serve. One that is only busy is asked again, and how long an origin
+    /// takes is no matter of the node that waits for it.
+    fn is_to_blame(&self, error: &Unserved) -> bool {
+        match error {
+            Unserved::Forward(error) => !matches!(error, ForwardError::Full(_) | ForwardError::Target),
+            Unserved::Late => !matches!(self.store, Store::Origin(_)),
+            Unserved::Refused(_) => true,
+        }
+    }
+
+    /// Answers what a peer has forwarded.
+    pub(super) async fn answer_peer(
+        self: Arc<Self>,
+        request: Request<hyper::body::Incoming>,
+    ) -> Response<Body> {
+        let Some(cooperation) = self.cooperation.get() else { return gone() };
+        let (mut parts, body) = request.into_parts();
+        if !self.is_shared(&parts) || !body.is_end_stream() {
+            // Nobody forwards such: its program or its settings are others than this node's.
+            return refused(self.plain(StatusCode::MISDIRECTED_REQUEST, Outcome::Local("not-shared"), ""));
+        }
+        let serviced = cooperation.begin();
+        parts.headers.remove(TARGET);
+        if let Some(target) = self.target_of(&parts) {
+            cooperation.forwarded(target);
+            name_target(&mut parts.headers, target);
+        }
+        let reply = self.reply(&parts, body, None).await.map(|body| body.serviced(serviced));
+        let own = reply.status().is_server_error() && !matches!(self.store, Store::Origin(_));
+        if own { refused(reply) } else { reply }
+    }
+
+    /// Whether peers may serve a request as well as this node: a GET or HEAD for contents.
+    fn is_shared(&self, parts: &Parts) -> bool {
+        let path = parts.uri.path();
+        let target = parts.uri.path_and_query().map_or("", |target| target.as_str());
+        let dynamic = self.dynamic.as_ref().is_some_and(|dynamic| dynamic.find(path, target).is_some());
+        matches!(parts.method, Method::GET | Method::HEAD) && !dynamic && !self.is_own(path)
+    }
+
+    /// The target of a request: the file, the modelled name, or what an origin is asked for.
+    fn target_of(&self, parts: &Parts) -> Option<TargetId> {
+        if let Store::Origin(origin) = &self.store {
+            // As memory names it: a host has several spellings.
+            let host = origin.host(parts)?;
+            let rest = parts.uri.path_and_query()?.as_str();
+            return Some(TargetId::of_parts(&[host.as_bytes(), rest.as_bytes()]));
+        }
+        self.name_of(&parts.uri).ok().map(|name| TargetId::of(&name))
+    }
+
+    /// Sends a request to a peer and waits for the head of its reply.
+    async fn forward(
+        &self,
+        cooperation: &Cooperation,
+        to: &Name,
+        parts: &Parts,
+    ) -> Result<Response<ReplyBody>, Unserved> {
+        let mut request = Request::new(Empty::<Bytes>::new());
+        request.method_mut().clone_from(&parts.method);
+        request.uri_mut().clone_from(&parts.uri);
+        let mut headers = parts.headers.clone();
+        fields::strip(&mut headers);
+        if let Some(host) = parts.headers.get(header::HOST) {
+            // Whatever the client's `Connection` names: the target goes by it.
+            headers.insert(header::HOST, host.clone());
+        }
+        *request.headers_mut() = headers;
+        let asked = cooperation.network.forward(to, request);
+        let reply = match tokio::time::timeout(cooperation.head_timeout, asked).await {
+            Ok(reply) => reply?,
+            Err(_) => return Err(Unserved::Late),
+        };
+        if reply.headers().contains_key(REFUSED) {
+            return Err(Unserved::Refused(reply.status()));
+        }
+        Ok(reply)
+    }
+
+    /// Passes a peer's reply on to the client.
+    fn relay(&self, parts: &Parts, reply: Response<ReplyBody>) -> Response<Body> {
+        let (head, body) = reply.into_parts();
+        let len = body.size_hint().exact();
+        let mut headers = head.headers;
+        fields::strip(&mut headers);
+        let empty = parts.method == Method::HEAD
+            || matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
+            || len == Some(0);
+        let body = if empty { Body::empty() } else { Body::relayed(Relayed { body }, len) };
+        let outcome = Outcome::Lateral { why: Why::Miss, status: head.status.as_u16() };
+        self.merged_with(head.status, headers, outcome, body)
+    }
+
+    /// Hangs the load on a reply, and tells the protocol how large the whole is: now, or when it is known. HEAD, 304 and errors
+    /// take nothing from memory and do not count.
+    fn counting(
+        parts: &Parts,
+        reply: Response<Body>,
+        mut serviced: Serviced,
+        counted: Counted,
+    ) -> Response<Body> {
+        let size = match (&parts.method, reply.status()) {
+            (&Method::GET, StatusCode::OK) => Some(reply.body().size_hint().exact()),
+            (&Method::GET, StatusCode::PARTIAL_CONTENT) => whole_of_part(reply.headers()).map(Some),
+            _ => None,
+        };
+        match size {
+            Some(Some(bytes)) => serviced.cooperation.count(Counted { bytes, ..counted }),
+            Some(None) => serviced.counted = Some(counted),
+            None => {}
+        }
+        reply.map(|body| body.serviced(serviced))
+    }
+}
+
+/// The size of the whole, of which a reply holds a range.
+fn whole_of_part(headers: &HeaderMap) -> Option<u64> {
+    headers.get(header::CONTENT_RANGE)?.to_str().ok()?.rsplit_once('/')?.1.trim().parse().ok()
+}
+
+fn name_target(headers: &mut HeaderMap, target: TargetId) {
+    if let Ok(value) = HeaderValue::try_from(target.to_string()) {
+        headers.insert(TARGET, value);
+    }
+}
+
+fn refused(mut reply: Response<Body>) -> Response<Body> {
+    reply.headers_mut().insert(REFUSED, HeaderValue::from_static("1"));
+    reply
+}
+
+/// The node is ending.
+pub(super) fn gone() -> Response<Body> {
+    let mut reply = Response::new(Body::empty());
+    *reply.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    refused(reply)
+}

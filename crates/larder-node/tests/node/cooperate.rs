@@ -1,0 +1,106 @@
+//! Nodes among peers, two in this process.
+
+use super::stub::{Answer, Framing, Stub};
+use super::{HOUR, PATIENCE, Running, pattern, settled};
+use larder_core::Bytes;
+use larder_core::peers::{PressSettings, SharingSettings};
+use larder_node::CooperateConfig;
+use larder_node::peers::{ClusterSecret, PeersConfig, Seed};
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+/// Has a node join the peers at `seeds`; returns where it listens for them.
+async fn join(running: &Running, name: &str, seeds: &[SocketAddr], sharing: SharingSettings) -> SocketAddr {
+    let folder = tempfile::tempdir().unwrap();
+    let key = folder.path().join("key");
+    fs::write(&key, "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=\n").unwrap();
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+    let listen: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    let listen = SocketAddr::new(listen.ip(), free_port());
+    let mut network = PeersConfig::new(name.parse().unwrap(), listen, ClusterSecret::load(&key).unwrap());
+    network.seeds = seeds.iter().map(|seed| seed.to_string().parse::<Seed>().unwrap()).collect();
+    let press = PressSettings { memory: Bytes(20_000), sharing, ..PressSettings::default() };
+    let config = CooperateConfig { network, press, head_timeout: Duration::from_secs(5) };
+    running.node.join_peers(config).await.unwrap();
+    listen
+}
+
+/// One that is free for TCP and UDP.
+fn free_port() -> u16 {
+    loop {
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        if std::net::UdpSocket::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+async fn until(what: &str, wanted: impl Fn() -> bool) {
+    let waiting = async {
+        while !wanted() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, waiting).await.expect(what);
+}
+
+const ALWAYS: SharingSettings = SharingSettings { on_permille: 0, off_permille: 0, window: 100 };
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_error_of_a_peer_is_not_the_clients() {
+    let node = async |name: &'static str| {
+        let fill = |root: &Path| settled(&root.join("x"), pattern(1_000), HOUR);
+        Running::directory(fill, |config| config.name = name.to_owned()).await
+    };
+    let (a, b) = (node("a").await, node("b").await);
+    let address = join(&a, "a", &[], ALWAYS).await;
+    join(&b, "b", &[address], ALWAYS).await;
+    until("they know each other", || {
+        [&a, &b].iter().all(|node| {
+            let view = node.node.peers().unwrap();
+            view.members.first().is_some_and(|member| member.known && member.load.is_some())
+        })
+    })
+    .await;
+    assert_eq!(a.client().await.get("/x").await.status, 200);
+    until("b knows what a has", || b.node.peers().unwrap().targets_known == 1).await;
+    assert_eq!(b.client().await.get("/x").await.cache_status(), "a; hit");
+    // It ends, and its network does not know yet.
+    let watch = std::sync::Arc::downgrade(&a.node);
+    drop(a);
+    until("it ends", || watch.strong_count() == 0).await;
+    let reply = b.client().await.get("/x").await;
+    assert_eq!((reply.status, &reply.body), (200, &pattern(1_000)));
+    assert_eq!(reply.header("larder-refused"), "");
+    let view = b.node.peers().unwrap();
+    assert_eq!((view.decisions["peer"], view.decisions["unanswered"]), (2, 1), "{view:?}");
+    assert_eq!(b.client().await.get("/x").await.cache_status(), "b; hit");
+    assert!(b.node.leave_peers().await);
+}
+
+/// What counts in the judgement is the size when the body is through, whether or not it was told before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replies_without_a_length_make_a_node_take_part() {
+    let answer = |_: &super::stub::Asked| {
+        Answer::new(200, "Cache-Control: max-age=1000\r\n", pattern(1_000)).framed(Framing::Chunked)
+    };
+    let stub = Stub::start(answer).await;
+    let node = stub.node(|_, config| config.cache.bytes = Bytes(20_000)).await;
+    let sharing = SharingSettings { on_permille: 500, off_permille: 400, window: 50 };
+    join(&node, "n", &[], sharing).await;
+    let mut client = node.client().await;
+    for target in 0..49 {
+        assert_eq!(client.get(&format!("/{target}")).await.body, pattern(1_000));
+    }
+    // HEAD takes nothing from memory.
+    for target in 0..10 {
+        assert_eq!(client.request("HEAD", &format!("/other{target}"), "").await.status, 200);
+    }
+    assert!(!node.node.peers().unwrap().sharing);
+    assert_eq!(client.get("/last").await.status, 200);
+    until("it takes part", || node.node.peers().unwrap().sharing).await;
+    assert!(node.node.leave_peers().await);
+}
