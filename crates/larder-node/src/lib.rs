@@ -37,7 +37,9 @@ mod stats;
 mod store;
 
 pub use config::{CacheConfig, ConfigError, Limits, NodeConfig, StoreConfig};
-pub use cooperate::{CooperateConfig, MemberView, PeersView};
+pub use cooperate::{
+    Analyst, CooperateConfig, CooperateError, CooperatePolicy, MemberView, PeersView, TableView, WardConfig,
+};
 pub use dynamic::{Amount, CpuConfig, DynamicConfig, DynamicDisk, HandlerConfig};
 pub use lateral::LateralConfig;
 pub use machine::{ScratchError, Usage};

@@ -4,7 +4,7 @@
 //! the client: it marks such a reply, and the initial node serves the request itself. An origin's errors are everybody's, and
 //! passed on.
 
-use super::Cooperation;
+use super::{Cooperation, Place};
 use crate::body::Body;
 use crate::http::cache_status::{Outcome, Why};
 use crate::node::Node;
@@ -18,10 +18,11 @@ use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
 use http_body::Body as _;
 use http_body_util::Empty;
-use larder_core::peers::Press;
+use larder_core::peers::Claim;
 use larder_core::{NodeId, TargetId};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, ready};
 
 /// Marks a reply of a peer that is its own refusal.
@@ -33,6 +34,8 @@ pub(crate) struct Serviced {
     cooperation: Arc<Cooperation>,
     /// The node that serves it, if not this one.
     at: Option<NodeId>,
+    /// By what a dispatcher counts it.
+    claim: Option<Claim>,
     /// What counts once all of the body was sent, its length being unknown before.
     counted: Option<Counted>,
 }
@@ -50,7 +53,14 @@ impl Serviced {
     /// Its service node has answered, or will not.
     fn returned(&mut self) {
         if let Some(node) = self.at.take() {
-            self.cooperation.with(|press, _, _| press.returned(node));
+            self.cooperation.with(|policy, _, _| policy.side().returned(node));
+        }
+    }
+
+    /// It is served by another node than the dispatcher counts it for.
+    fn release(&mut self) {
+        if let Some(claim) = self.claim.take() {
+            self.cooperation.release(claim);
         }
     }
 
@@ -64,7 +74,7 @@ impl Serviced {
     /// The body, whose length was not known, is sent whole.
     pub(crate) fn whole(&mut self) {
         if let Some(counted) = self.counted.take() {
-            self.cooperation.count(counted);
+            self.cooperation.served(counted);
         }
     }
 }
@@ -72,18 +82,22 @@ impl Serviced {
 impl Drop for Serviced {
     fn drop(&mut self) {
         self.returned();
-        self.cooperation.with(Press::ended);
+        self.release();
+        self.cooperation.load.fetch_sub(1, Relaxed);
+        self.cooperation.with(|policy, now, out| policy.side().ended(now, out));
     }
 }
 
 impl Cooperation {
     fn begin(self: &Arc<Self>) -> Serviced {
-        self.with(Press::begun);
-        Serviced { cooperation: Arc::clone(self), at: None, counted: None }
+        self.load.fetch_add(1, Relaxed);
+        self.with(|policy, now, out| policy.side().begun(now, out));
+        Serviced { cooperation: Arc::clone(self), at: None, claim: None, counted: None }
     }
 
-    fn count(&self, Counted { target, missed, bytes }: Counted) {
-        self.with(|press, now, out| press.served(now, target, larder_core::Bytes(bytes), missed, out));
+    fn served(&self, Counted { target, missed, bytes }: Counted) {
+        let size = larder_core::Bytes(bytes);
+        self.with(|policy, now, out| policy.side().served(now, target, size, missed, out));
     }
 }
 
@@ -143,20 +157,22 @@ impl Node {
             return self.reply(parts, body, None).await.map(|body| body.serviced(serviced));
         };
         name_target(&mut parts.headers, target);
-        let (verdict, name, held) = cooperation.decide(target);
+        let Place { node, name, held, claim } = cooperation.decide(target).await;
+        serviced.claim = claim;
         if let Some(name) = name {
-            serviced.at = Some(verdict.node);
+            serviced.at = Some(node);
             match self.forward(cooperation, &name, parts).await {
                 Ok(reply) => {
-                    cooperation.with(|press, _, _| press.answered(verdict.node));
+                    cooperation.with(|policy, _, _| policy.side().answered(node));
                     let counted = Counted { target, missed: false, bytes: 0 };
                     let reply = self.relay(parts, reply);
                     return Self::counting(parts, reply, serviced, counted);
                 }
                 Err(error) => {
                     tracing::debug!(peer = %name, %error, "served here");
-                    cooperation.take_back(verdict.node, target, self.is_to_blame(&error));
+                    cooperation.take_back(node, target, self.is_to_blame(&error));
                     serviced.returned();
+                    serviced.release();
                 }
             }
         }
@@ -205,7 +221,7 @@ impl Node {
     }
 
     /// The target of a request: the file, the modelled name, or what an origin is asked for.
-    fn target_of(&self, parts: &Parts) -> Option<TargetId> {
+    pub(super) fn target_of(&self, parts: &Parts) -> Option<TargetId> {
         if let Store::Origin(origin) = &self.store {
             // As memory names it: a host has several spellings.
             let host = origin.host(parts)?;
@@ -271,7 +287,7 @@ impl Node {
             _ => None,
         };
         match size {
-            Some(Some(bytes)) => serviced.cooperation.count(Counted { bytes, ..counted }),
+            Some(Some(bytes)) => serviced.cooperation.served(Counted { bytes, ..counted }),
             Some(None) => serviced.counted = Some(counted),
             None => {}
         }

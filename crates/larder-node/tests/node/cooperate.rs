@@ -23,7 +23,11 @@ async fn join(running: &Running, name: &str, seeds: &[SocketAddr], sharing: Shar
     let mut network = PeersConfig::new(name.parse().unwrap(), listen, ClusterSecret::load(&key).unwrap());
     network.seeds = seeds.iter().map(|seed| seed.to_string().parse::<Seed>().unwrap()).collect();
     let press = PressSettings { memory: Bytes(20_000), sharing, ..PressSettings::default() };
-    let config = CooperateConfig { network, press, head_timeout: Duration::from_secs(5) };
+    let config = CooperateConfig {
+        network,
+        policy: CooperatePolicy::Press(press),
+        head_timeout: Duration::from_secs(5),
+    };
     running.node.join_peers(config).await.unwrap();
     listen
 }

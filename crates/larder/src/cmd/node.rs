@@ -7,15 +7,18 @@ use anyhow::Context;
 use clap::Args;
 use larder_handoff::agent::Agent;
 use larder_node::peers::{ClusterSecret, PeersConfig};
-use larder_node::{CooperateConfig, Handed, LateralConfig, Node};
+use larder_node::{CooperateConfig, CooperatePolicy, Handed, LateralConfig, Node};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
 use super::handoff;
 use super::serve::{self, ServeArgs, Shutdown};
 use crate::admin::NodeSurface;
-use crate::config::{Config, NodeRole, PeersRole, RawModel, RawNode, Size, Texts};
+use crate::config::{Config, NodeRole, PeersPolicy, PeersRole, RawModel, RawNode, Size, Texts};
 use crate::outcome::usage;
+use tables::TableFile;
+
+mod tables;
 
 /// Connections that a switch has handed over and that are not yet served, at most; further ones are refused.
 const RESTORED_MAX: usize = 1_024;
@@ -131,12 +134,31 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
 
 /// Joins the cluster of equal nodes.
 async fn join(node: &Arc<Node>, role: PeersRole) -> anyhow::Result<()> {
-    let PeersRole { name, listen, advertise, secret, seeds, press, head_timeout } = role;
+    let PeersRole { name, listen, advertise, secret, seeds, policy, head_timeout } = role;
     let read =
         ClusterSecret::load(&secret).with_context(|| format!("node.peers.secret: {}", secret.display()))?;
     let network = PeersConfig { advertise, seeds, ..PeersConfig::new(name, listen, read) };
-    let joined = node.join_peers(CooperateConfig { network, press, head_timeout }).await;
-    joined.context("node.peers")
+    // A node does not start on a table that it cannot use.
+    let (mut file, mut loaded) = (None, None);
+    let policy = match policy {
+        PeersPolicy::Press(settings) => CooperatePolicy::Press(settings),
+        PeersPolicy::Card(settings) => CooperatePolicy::Card(settings),
+        PeersPolicy::Ward(ward) => {
+            if let Some(unread) = TableFile::new(&ward) {
+                let (read, table) = unread.load(node).await;
+                (file, loaded) = (Some(read), Some(table.context("node.peers.ward.table")?));
+            }
+            CooperatePolicy::Ward(tables::config(&ward))
+        }
+    };
+    node.join_peers(CooperateConfig { network, policy, head_timeout }).await.context("node.peers")?;
+    if let Some(loaded) = loaded {
+        tables::give(node, loaded);
+    }
+    if let Some(file) = file {
+        tokio::spawn(file.watch(Arc::clone(node)));
+    }
+    Ok(())
 }
 
 /// Tells the peers that this node goes when it is asked to end, so that they send it nothing while its clients are served to

@@ -13,6 +13,7 @@ use super::raw_node::RawNode;
 use super::raw_peers::RawPeers;
 use super::text::Texts;
 use super::valid::{addresses, in_range};
+use super::valid_peers_policy::{PeersPolicy, policy};
 
 /// Seeds at most.
 const SEEDS_MAX: usize = 256;
@@ -26,8 +27,18 @@ pub(crate) struct PeersRole {
     /// File with the cluster's secret. Read when the role starts.
     pub(crate) secret: PathBuf,
     pub(crate) seeds: Vec<Seed>,
-    pub(crate) press: PressSettings,
+    pub(crate) policy: PeersPolicy,
     pub(crate) head_timeout: Duration,
+}
+
+impl PeersRole {
+    /// The largest object that a node of this cluster keeps.
+    pub(super) fn object_max(&self) -> Bytes {
+        match &self.policy {
+            PeersPolicy::Press(press) => Bytes(press.large_min.0 - 1),
+            PeersPolicy::Card(_) | PeersPolicy::Ward(_) => Bytes(u64::MAX),
+        }
+    }
 }
 
 pub(super) fn peers(raw: &RawPeers, name: &str, memory: Bytes) -> Result<PeersRole, Fault> {
@@ -63,7 +74,7 @@ pub(super) fn peers(raw: &RawPeers, name: &str, memory: Bytes) -> Result<PeersRo
         advertise,
         secret: PathBuf::from(&raw.secret),
         seeds: seeds(&raw.seeds)?,
-        press: press(raw, memory)?,
+        policy: policy(raw, memory)?,
         head_timeout: head_timeout(raw.head_timeout.0)?,
     })
 }
@@ -78,7 +89,7 @@ fn seeds(texts: &Texts) -> Result<Vec<Seed>, Fault> {
     texts.0.iter().map(seed).collect()
 }
 
-fn press(raw: &RawPeers, memory: Bytes) -> Result<PressSettings, Fault> {
+pub(super) fn press(raw: &RawPeers, memory: Bytes) -> Result<PressSettings, Fault> {
     let number = |key: &'static str, value: u32, least: usize, most: usize| {
         in_range(key, value as usize, least, most).map(|_| value)
     };
