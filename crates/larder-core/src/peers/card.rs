@@ -111,7 +111,8 @@ pub struct CardSettings {
     pub patience: Duration,
     /// A dispatcher that was silent is asked again after this time. 10 ms to 1 min; default 500 ms.
     pub retry: Duration,
-    /// Ends are told after this time where no request takes them along. At most 1 s; default 20 ms.
+    /// Ends are told after this time where no request takes them along, and no batch is under way. At most 1 s; default 0:
+    /// later, the dispatcher's own requests would be the only ones that end at once, and the least loaded node mostly itself.
     pub gather: Duration,
     /// Requests that wait at most; further ones are served where they arrived. 1 to 1,000,000; default 4,096.
     pub waiting_max: usize,
@@ -124,7 +125,7 @@ impl Default for CardSettings {
         Self {
             patience: Duration::from_millis(50),
             retry: Duration::from_millis(500),
-            gather: Duration::from_millis(20),
+            gather: Duration::ZERO,
             waiting_max: 4_096,
             dispatcher: Settings::default(),
         }

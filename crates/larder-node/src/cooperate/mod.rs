@@ -90,6 +90,8 @@ pub(crate) struct Cooperation {
     began: Instant,
     head_timeout: Duration,
     memory: Arc<Memory>,
+    /// Whether another may have to be asked who serves a request.
+    asks: bool,
     /// Connections serviced here.
     load: AtomicU32,
     /// Decisions by reason.
@@ -196,7 +198,8 @@ impl Cooperation {
 
     /// Who serves a request.
     async fn decide(self: &Arc<Self>, target: TargetId) -> Place {
-        let (node, reason, held, claim) = match Asked::new(self, target) {
+        let asked = if self.asks { Asked::new(self, target) } else { None };
+        let (node, reason, held, claim) = match asked {
             Some(asked) => match asked.place().await {
                 Some(placed) => (placed.node, placed.why.name(), false, placed.claim),
                 // The node ends.
@@ -376,6 +379,7 @@ impl Node {
         let policy = Policy::new(policy, network.name(), network.incarnation().max(1))?;
         let cooperation = Arc::new(Cooperation {
             network,
+            asks: matches!(policy, Policy::Card(_)),
             placed: policy.reasons().into_iter().map(|reason| (reason, AtomicU64::new(0))).collect(),
             state: Mutex::new(State {
                 policy,

@@ -90,7 +90,7 @@ pub(crate) struct RawCard {
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct RawTables {
     /// File of a routing table, as `larder trace ward --names .. --output` writes it. It is read at the start and again when
-    /// it changes, and takes the place of the table that the nodes have. One node with it is enough. Unset: none.
+    /// it changes, and takes the place of the table that the nodes have. Unset: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(example = "/var/lib/larder/www.routes")]
     pub(crate) table: Option<String>,

@@ -4,6 +4,11 @@ use super::{BATCH_MAX, Batch, CardMessage, Ends, NameKey};
 use crate::id::TargetId;
 use crate::wire::{Wire, WireError, put};
 
+/// Kinds. Those of other policies are others, so that nothing is taken for what it is not.
+const BATCH: u8 = 16;
+const ANSWERS: u8 = 17;
+const UNKNOWN: u8 = 18;
+
 /// No message has more bytes.
 const BYTES_MAX: usize = BATCH_MAX * (8 + 8 + 5) + 64;
 
@@ -13,7 +18,7 @@ impl CardMessage {
         let mut out = Vec::with_capacity(32);
         match self {
             Self::Batch(Batch { epoch, account, number, heard, lot, ends, asks }) => {
-                out.push(0);
+                out.push(BATCH);
                 [epoch, account, number, heard, lot].into_iter().for_each(|value| put(&mut out, *value));
                 put(&mut out, ends.len() as u64);
                 for Ends { node, count } in ends {
@@ -24,13 +29,13 @@ impl CardMessage {
                 asks.iter().for_each(|target| out.extend_from_slice(&target.0.to_le_bytes()));
             }
             Self::Answers { number, nodes } => {
-                out.push(1);
+                out.push(ANSWERS);
                 put(&mut out, *number);
                 put(&mut out, nodes.len() as u64);
                 nodes.iter().for_each(|node| out.extend_from_slice(&node.0.to_le_bytes()));
             }
             Self::Unknown { number } => {
-                out.push(2);
+                out.push(UNKNOWN);
                 put(&mut out, *number);
             }
         }
@@ -47,7 +52,7 @@ impl CardMessage {
         }
         let mut wire = Wire(bytes);
         let message = match wire.byte("kind of message")? {
-            0 => Self::Batch(Batch {
+            BATCH => Self::Batch(Batch {
                 epoch: wire.number("epoch")?,
                 account: wire.number("number of an account")?,
                 number: wire.number("number of a batch")?,
@@ -56,12 +61,12 @@ impl CardMessage {
                 ends: ends(&mut wire)?,
                 asks: words(&mut wire, "number of requests")?.into_iter().map(TargetId).collect(),
             }),
-            1 => {
+            ANSWERS => {
                 let number = wire.number("number of a batch")?;
                 let nodes = words(&mut wire, "number of answers")?.into_iter().map(NameKey).collect();
                 Self::Answers { number, nodes }
             }
-            2 => Self::Unknown { number: wire.number("number of a batch")? },
+            UNKNOWN => Self::Unknown { number: wire.number("number of a batch")? },
             kind => return Err(WireError::Value { what: "kind of message", value: kind.into() }),
         };
         wire.end()?;

@@ -11,6 +11,15 @@ use crate::wire::{Wire, WireError, put, put_bytes};
 use core::cmp::{Ordering, Reverse};
 use std::sync::Arc;
 
+/// Kinds. Those of other policies are others, so that nothing is taken for what it is not.
+const NONE: u8 = 32;
+const NEWEST: u8 = 33;
+const ASK_TABLE: u8 = 34;
+const TABLE: u8 = 35;
+const ASK_COUNTS: u8 = 36;
+const COUNTS: u8 = 37;
+const WANT: u8 = 38;
+
 /// Most targets in one part of a node's counts.
 pub const COUNTS_MAX: usize = 2_048;
 /// Most targets in one part of a table.
@@ -117,18 +126,18 @@ impl WardMessage {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(32);
         match self {
-            Self::Newest { id: None } => out.push(0),
+            Self::Newest { id: None } => out.push(NONE),
             Self::Newest { id: Some(id) } => {
-                out.push(1);
+                out.push(NEWEST);
                 put_id(&mut out, id);
             }
             Self::AskTable { id, from } => {
-                out.push(2);
+                out.push(ASK_TABLE);
                 put_id(&mut out, id);
                 put(&mut out, u64::from(*from));
             }
             Self::Table { id, from, total, owners, rows } => {
-                out.push(3);
+                out.push(TABLE);
                 put_id(&mut out, id);
                 put(&mut out, u64::from(*from));
                 put(&mut out, u64::from(*total));
@@ -141,13 +150,13 @@ impl WardMessage {
                 }
             }
             Self::AskCounts { round, snapshot, from } => {
-                out.push(4);
+                out.push(ASK_COUNTS);
                 put(&mut out, *round);
                 put(&mut out, *snapshot);
                 put(&mut out, u64::from(*from));
             }
             Self::Counts { round, snapshot, from, total, memory, rows } => {
-                out.push(5);
+                out.push(COUNTS);
                 put(&mut out, *round);
                 put(&mut out, *snapshot);
                 put(&mut out, u64::from(*from));
@@ -160,7 +169,7 @@ impl WardMessage {
                     put(&mut out, size.get());
                 }
             }
-            Self::Want => out.push(6),
+            Self::Want => out.push(WANT),
         }
         out
     }
@@ -175,22 +184,22 @@ impl WardMessage {
         }
         let mut wire = Wire(bytes);
         let message = match wire.byte("kind of message")? {
-            0 => Self::Newest { id: None },
-            1 => Self::Newest { id: Some(id(&mut wire)?) },
-            2 => Self::AskTable { id: id(&mut wire)?, from: wire.small("number of a row")? },
-            3 => Self::Table {
+            NONE => Self::Newest { id: None },
+            NEWEST => Self::Newest { id: Some(id(&mut wire)?) },
+            ASK_TABLE => Self::AskTable { id: id(&mut wire)?, from: wire.small("number of a row")? },
+            TABLE => Self::Table {
                 id: id(&mut wire)?,
                 from: wire.small("number of a row")?,
                 total: wire.small("number of rows")?,
                 owners: owners(&mut wire)?,
                 rows: rows(&mut wire)?,
             },
-            4 => Self::AskCounts {
+            ASK_COUNTS => Self::AskCounts {
                 round: wire.number("number of a round")?,
                 snapshot: wire.number("number of counts")?,
                 from: wire.small("number of a row")?,
             },
-            5 => Self::Counts {
+            COUNTS => Self::Counts {
                 round: wire.number("number of a round")?,
                 snapshot: wire.number("number of counts")?,
                 from: wire.small("number of a row")?,
@@ -198,7 +207,7 @@ impl WardMessage {
                 memory: Bytes(wire.number("size of a memory")?),
                 rows: counts(&mut wire)?,
             },
-            6 => Self::Want,
+            WANT => Self::Want,
             kind => return Err(WireError::Value { what: "kind of message", value: kind.into() }),
         };
         wire.end()?;
