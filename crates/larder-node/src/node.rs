@@ -150,9 +150,13 @@ impl Node {
         usage
     }
 
-    /// [`Node::stats`] in the Prometheus text format.
+    /// [`Node::stats`], and [`Node::peers`] if there are any, in the Prometheus text format.
     pub fn metrics_text(&self) -> String {
-        self.stats().metrics_text()
+        let own = self.stats().metrics_text();
+        match self.peers() {
+            Some(peers) => own.trim_end_matches("# EOF\n").to_owned() + &peers.metrics_text(),
+            None => own,
+        }
     }
 
     /// Makes the health path answer 503 (or 200 again), while everything else is served on: front-ends that watch

@@ -36,6 +36,7 @@ use tokio::sync::Notify;
 use ward::{Job, WardSide};
 
 mod card;
+mod metrics;
 mod press;
 mod serve;
 mod side;

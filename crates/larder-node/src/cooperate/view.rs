@@ -2,7 +2,7 @@
 
 use super::side::Policy;
 use super::{Cooperation, ME, State};
-use crate::peers::Member;
+use crate::peers::{Counted, Member};
 use larder_core::Time;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -45,6 +45,8 @@ pub struct PeersView {
     pub forwarded: u64,
     /// Requests that peers have forwarded.
     pub taken: u64,
+    /// The network between them.
+    pub network: Counted,
 }
 
 /// A member.
@@ -180,6 +182,7 @@ impl Cooperation {
             tables_told: self.tables_told.load(Relaxed),
             forwarded: counts.requests_out,
             taken: counts.requests_in,
+            network: counts,
         }
     }
 }

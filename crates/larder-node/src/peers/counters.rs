@@ -9,7 +9,7 @@ macro_rules! counters {
         pub struct Counters { $($(#[$doc])* pub $name: AtomicU64,)* }
 
         /// The counters at one time.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
         pub struct Counted { $($(#[$doc])* pub $name: u64,)* }
 
         impl Counters {

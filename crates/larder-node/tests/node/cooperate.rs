@@ -82,6 +82,17 @@ async fn an_error_of_a_peer_is_not_the_clients() {
     let view = b.node.peers().unwrap();
     assert_eq!((view.decisions["peer"], view.decisions["unanswered"]), (2, 1), "{view:?}");
     assert_eq!(b.client().await.get("/x").await.cache_status(), "b; hit");
+    // Every number of it is exported, once.
+    let text = b.node.metrics_text();
+    let numbers = serde_json::to_value(view.network).unwrap();
+    let names = numbers.as_object().unwrap().keys().filter(|name| !name.starts_with("requests_"));
+    for name in names.map(String::as_str).chain(["forwarded", "taken", "requests_unsent", "requests_lost"]) {
+        let name = format!("larder_node_peers_{name}");
+        let line = |line: &&str| line.strip_prefix(&name).is_some_and(|rest| rest.starts_with(['{', '_']));
+        assert!(text.lines().any(|text| line(&text)), "{name} in\n{text}");
+    }
+    assert!(text.contains("larder_node_peers_decisions_total{node=\"b\",why=\"unanswered\"} 1"), "{text}");
+    assert!(text.contains("larder_node_requests_total") && text.matches("# EOF").count() == 1, "{text}");
     assert!(b.node.leave_peers().await);
 }
 

@@ -49,7 +49,7 @@ pub struct Process {
 
 impl Process {
     /// `by` is a command that starts the binary: what stands behind it is the binary and its arguments.
-    fn start(namespace: &Namespace, by: &[String], args: &[&str], log: PathBuf) -> Self {
+    pub fn start(namespace: &Namespace, by: &[String], args: &[&str], log: PathBuf) -> Self {
         let stderr = fs::File::create(&log).unwrap();
         let mut command = match by {
             [] => Command::new(LARDER),
@@ -422,7 +422,7 @@ impl Cluster {
         Self::admin_in(&self.topology.fronts[front].namespace, path)
     }
 
-    fn admin_in(namespace: &Namespace, path: &str) -> String {
+    pub fn admin_in(namespace: &Namespace, path: &str) -> String {
         Self::ask_in(namespace, "GET", path)
     }
 

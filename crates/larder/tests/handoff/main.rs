@@ -1,4 +1,4 @@
-//! Handoff end to end: clients, switch and nodes in network namespaces, real servers, every byte verified.
+//! Clusters end to end, with handoff and without a front-end: clients, switch and nodes in network namespaces, real servers, every byte verified.
 //!
 //! Needs the rights to make namespaces; without them every test here says so and passes, but for those of the client.
 
@@ -15,6 +15,7 @@ mod direct;
 mod doctor;
 mod endings;
 mod ends;
+mod equals;
 mod expired;
 mod families;
 mod faults;

@@ -1,0 +1,233 @@
+//! Nodes without a front-end, each on a host of its own: killed, started again, stopped, cut off from each other under load.
+//! Clients verify every byte. No request may be lost but those that the node in trouble had in hand.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use larder_handoff::netns::{INTERFACE, Topology, TopologySpec, or_skip};
+use rustix::fs::Mode;
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::client::{self, Fault, Manner, Plan, Setup, Tally};
+use crate::cluster::{Cluster, Process};
+use crate::content::{Content, Target};
+
+const NODES: usize = 4;
+const SETUP: Setup = Setup { threads: 8, first_port: 20_000, stall: Duration::from_secs(6) };
+/// What a node waits for a peer's reply. Seconds.
+const HEAD_TIMEOUT: u64 = 1;
+/// The slowest that a change of membership is told: four probes' time and the suspicion, doubled for a busy machine.
+const NOTICED_WITHIN: Duration = Duration::from_secs(12);
+
+struct Equals {
+    // Processes go before the hosts that they run on.
+    nodes: Vec<Option<Process>>,
+    topology: Topology,
+    content: Content,
+    folder: tempfile::TempDir,
+}
+
+impl Equals {
+    /// `None` where there are no rights to make one.
+    fn start() -> Option<Self> {
+        let spec = TopologySpec {
+            nodes: NODES,
+            xdp_peer: false,
+            port_range: (30_000, 60_999),
+            ..TopologySpec::default()
+        };
+        let topology = or_skip(Topology::new(&spec))?;
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("secret"), "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=\n").unwrap();
+        rustix::fs::chmod(folder.path().join("secret"), Mode::RUSR).unwrap();
+        // 6.5 MB, of which a node holds 3.
+        let content = Content::new(&[1_000, 10_000, 50_000], 106);
+        let mut cluster = Self { nodes: (0..NODES).map(|_| None).collect(), topology, content, folder };
+        (0..NODES).for_each(|number| cluster.start_node(number));
+        cluster.await_members(&[0, 1, 2, 3]);
+        Some(cluster)
+    }
+
+    fn start_node(&mut self, number: usize) {
+        let host = &self.topology.nodes[number];
+        let text = format!(
+            "[node]\nname = \"n{number}\"\nlisten = \"{0}:80\"\nroot = \"{1}\"\ncache.size = \"3MB\"\n\
+             revalidate = \"1h\"\n[node.peers]\nlisten = \"{0}:7946\"\nseeds = [\"{2}:7946\", \"{3}:7946\"]\n\
+             secret = \"{4}\"\nshare_above = 0.0\nalone_below = 0.0\nhead_timeout = \"{HEAD_TIMEOUT}s\"\n\
+             [admin]\nlisten = \"127.0.0.1:9900\"\n[log]\nlevel = \"info\"\n",
+            host.v4,
+            self.content.root().display(),
+            self.topology.nodes[0].v4,
+            self.topology.nodes[1].v4,
+            self.folder.path().join("secret").display(),
+        );
+        let config = self.folder.path().join(format!("n{number}.toml"));
+        fs::write(&config, text).unwrap();
+        let log = self.folder.path().join(format!("n{number}.log"));
+        let args = ["node", "--config", config.to_str().unwrap()];
+        self.nodes[number] = Some(Process::start(&host.namespace, &[], &args, log));
+    }
+
+    fn node(&self, number: usize) -> &Process {
+        self.nodes[number].as_ref().unwrap()
+    }
+
+    fn view(&self, number: usize) -> Value {
+        let reply = Cluster::admin_in(&self.topology.nodes[number].namespace, "/peers");
+        let body = reply.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+        serde_json::from_str(body).unwrap_or_default()
+    }
+
+    /// Waits until these nodes know these others, their loads and what they hold, and nobody else; returns how long it took.
+    fn await_members(&self, nodes: &[usize]) -> Duration {
+        self.await_views(&|number| nodes.contains(&number).then(|| nodes.to_vec()))
+    }
+
+    fn await_views(&self, wanted: &dyn Fn(usize) -> Option<Vec<usize>>) -> Duration {
+        let started = Instant::now();
+        loop {
+            // One that is stopped is not asked: it would not answer.
+            let views: Vec<(usize, Value)> =
+                (0..NODES).filter_map(|number| Some((wanted(number)?.len(), self.view(number)))).collect();
+            let right = views.iter().all(|(count, view)| {
+                let known = |member: &Value| member["load"].is_u64() && member["known"] == true;
+                view["members"].as_array().is_some_and(|all| all.len() + 1 == *count && all.iter().all(known))
+            });
+            if right {
+                return started.elapsed();
+            }
+            assert!(started.elapsed() < 3 * NOTICED_WITHIN, "{views:#?}\n{}", self.logs());
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn logs(&self) -> String {
+        self.nodes.iter().flatten().map(Process::log).collect::<Vec<_>>().join("\n--\n")
+    }
+
+    fn address(&self, number: usize) -> SocketAddr {
+        (self.topology.nodes[number].v4, 80).into()
+    }
+
+    /// Connections to these nodes, one request each or several, in an order of their own for each.
+    fn plans(&self, nodes: &[usize]) -> Vec<Plan> {
+        let targets = &self.content.targets;
+        let at = |place: usize| targets[place * 7_919 % targets.len()].clone();
+        let plan = |number: usize| {
+            let (manner, count) = match number % 4 {
+                0 => (Manner::KeptAlive, 8),
+                1 => (Manner::Pipelined, 4),
+                _ => (Manner::Plain, 1),
+            };
+            let targets: Vec<Target> = (0..count).map(|n| at(number * 5 + n)).collect();
+            Plan { manner, server: self.address(nodes[number % nodes.len()]), same_port: false, targets }
+        };
+        (0..800).map(plan).collect()
+    }
+
+    /// Asks the nodes for as long as `act` takes.
+    fn under_load<R: Send>(&self, nodes: &[usize], act: impl FnOnce() -> R + Send) -> (Tally, R) {
+        let plans = self.plans(nodes);
+        let go = AtomicBool::new(true);
+        thread::scope(|scope| {
+            let namespace = &self.topology.client().namespace;
+            let load = scope.spawn(|| namespace.run(|| client::run_while(&plans, SETUP, &go)).unwrap());
+            thread::sleep(Duration::from_millis(500));
+            let acted = act();
+            thread::sleep(Duration::from_millis(500));
+            go.store(false, Ordering::Relaxed);
+            (load.join().unwrap(), acted)
+        })
+    }
+
+    /// What two hosts send each other gets lost, or does so no longer: the one's neighbour has moved away.
+    fn cut(&self, a: usize, b: usize, cut: bool) {
+        for (from, to) in [(a, b), (b, a)] {
+            let (from, to) = (&self.topology.nodes[from], &self.topology.nodes[to]);
+            let nobody = "02:ff:ff:ff:ff:ff".to_owned();
+            let mac = if cut { nobody } else { to.mac_text() };
+            let to: Ipv4Addr = to.v4;
+            from.namespace
+                .ip(&format!("neigh replace {to} lladdr {mac} dev {INTERFACE} nud permanent"))
+                .unwrap();
+        }
+    }
+}
+
+/// A reply that had begun may be cut, one for each connection there can be at a time.
+fn assert_only_cut(tally: &Tally, what: &str) {
+    let cut = |fault: &Fault| matches!(fault, Fault::Reset | Fault::Short { .. });
+    let others: Vec<String> = tally
+        .faults
+        .iter()
+        .filter(|(_, fault)| !cut(fault))
+        .map(|(plan, fault)| format!("{} {:?}: {fault}", plan.server, plan.targets[0].path))
+        .collect();
+    assert!(others.is_empty(), "{what}: {others:#?}");
+    assert!(tally.faults.len() <= SETUP.threads, "{what}: {tally}");
+    assert!(tally.right > 100, "{what}: {tally}");
+    println!("{what}: {tally}");
+}
+
+#[test]
+fn what_happens_to_one_node_is_no_matter_to_the_clients_of_others() {
+    let Some(mut cluster) = Equals::start() else { return };
+    let (tally, ()) = cluster.under_load(&[0, 1, 2, 3], || thread::sleep(Duration::from_secs(2)));
+    tally.assert_faultless();
+    let views: Vec<Value> = (0..NODES).map(|number| cluster.view(number)).collect();
+    assert!(views.iter().all(|view| view["forwarded"].as_u64() > Some(20)), "{views:#?}");
+
+    // Killed.
+    let mut killed = cluster.nodes[1].take().unwrap();
+    let (tally, noticed) = cluster.under_load(&[0, 2, 3], || {
+        killed.kill();
+        cluster.await_members(&[0, 2, 3])
+    });
+    assert_only_cut(&tally, "killed");
+    println!("its absence was known to all after {noticed:?}");
+    assert!(noticed < NOTICED_WITHIN);
+
+    // Started again.
+    cluster.start_node(1);
+    let (tally, noticed) = cluster.under_load(&[0, 1, 2, 3], || cluster.await_members(&[0, 1, 2, 3]));
+    tally.assert_faultless();
+    println!("its presence was known to all after {noticed:?}");
+
+    // It stands still for longer than its peers bear, and for less.
+    for (seconds, gone) in [(6, true), (1, false)] {
+        let (tally, ()) = cluster.under_load(&[0, 1, 3], || {
+            cluster.node(2).signal(Signal::STOP);
+            if gone {
+                cluster.await_views(&|number| (number != 2).then(|| vec![0, 1, 3]));
+            } else {
+                thread::sleep(Duration::from_secs(seconds));
+            }
+        });
+        cluster.node(2).signal(Signal::CONT);
+        assert_only_cut(&tally, "stopped");
+        let (tally, noticed) = cluster.under_load(&[0, 1, 2, 3], || cluster.await_members(&[0, 1, 2, 3]));
+        tally.assert_faultless();
+        println!("known to all again after {noticed:?}");
+    }
+
+    // The network falls into halves; clients reach both.
+    let pairs = [(0, 2), (0, 3), (1, 2), (1, 3)];
+    let (tally, noticed) = cluster.under_load(&[0, 1, 2, 3], || {
+        pairs.iter().for_each(|(a, b)| cluster.cut(*a, *b, true));
+        cluster.await_views(&|number| Some(if number < 2 { vec![0, 1] } else { vec![2, 3] }))
+    });
+    assert_only_cut(&tally, "in halves");
+    println!("halves were known after {noticed:?}");
+    let (tally, ()) = cluster.under_load(&[0, 1, 2, 3], || thread::sleep(Duration::from_secs(2)));
+    tally.assert_faultless();
+    let (tally, noticed) = cluster.under_load(&[0, 1, 2, 3], || {
+        pairs.iter().for_each(|(a, b)| cluster.cut(*a, *b, false));
+        cluster.await_members(&[0, 1, 2, 3])
+    });
+    assert_only_cut(&tally, "whole again");
+    println!("whole again after {noticed:?}");
+}
