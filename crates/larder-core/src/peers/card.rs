@@ -116,7 +116,8 @@ pub struct CardSettings {
     pub gather: Duration,
     /// Requests that wait at most; further ones are served where they arrived. 1 to 1,000,000; default 4,096.
     pub waiting_max: usize,
-    /// Of the dispatcher. Admission is unlimited whatever they say: each node limits its own connections.
+    /// Of the dispatcher. Whatever they say, admission is unlimited, since each node limits its own connections, and a node
+    /// that joins is given all it can take at once.
     pub dispatcher: Settings,
 }
 

@@ -70,7 +70,7 @@ fn a_dispatcher_makes_of_them_one_memory() {
     let cluster = Cluster::start_as(5_000, "cache.kind = \"lru\"", "policy = \"card\"");
     await_members(&cluster, &[0, 1, 2]);
     let mut hits = 0;
-    for round in 0..3 {
+    for round in 0..2 {
         for file in 0..5_000 {
             let reply = cluster.get((file + round) % 3, &format!("/{file}"));
             assert_eq!((reply.status, &reply.body), (200, &body(file)));
@@ -78,12 +78,12 @@ fn a_dispatcher_makes_of_them_one_memory() {
         }
     }
     let views: Vec<Value> = (0..3).map(|node| cluster.view(node)).collect();
-    assert!(hits > 8_000, "{hits} of 10,000: {views:#?}");
+    assert!(hits > 4_000, "{hits} of 5,000: {views:#?}");
     let held: Vec<u64> = views.iter().map(|view| view["targets_held"].as_u64().unwrap()).collect();
     assert!(held.iter().all(|held| *held > 1_000) && held.iter().sum::<u64>() < 6_500, "{held:?}");
     for view in &views {
         assert_eq!((&view["policy"], &view["dispatcher"]), (&"card".into(), &"a".into()));
-        assert!(decisions(view, "peer") > 2_000 && decisions(view, "here") > 500, "{view:#}");
+        assert!(decisions(view, "peer") > 1_500 && decisions(view, "here") > 500, "{view:#}");
     }
     // Of what has ended the dispatcher counts nothing.
     until("no load is left at the dispatcher", || {
@@ -119,7 +119,7 @@ fn the_death_of_the_dispatcher_costs_no_request() {
 }
 
 const TABLES: &str = "policy = \"ward\"\n\
-    ward = { first_requests = 400, settle = \"300ms\", memory = \"100kB\", refresh = \"15m\" }";
+    ward = { first_requests = 400, settle = \"300ms\", memory = \"100kB\", forward_us = 50.0, refresh = \"15m\" }";
 
 /// Asks at each node for ten files often, and for the rest of 150 now and then.
 fn warm(cluster: &Cluster, nodes: &[usize]) {

@@ -32,7 +32,8 @@ pub(super) struct Desk {
 
 impl Desk {
     pub(super) fn new(settings: &Settings) -> Result<Self, SettingsError> {
-        let settings = Settings { admission: Admission::Unlimited, ..settings.clone() };
+        // To a dispatcher that takes over, all nodes are new: there is none to be spared.
+        let settings = Settings { admission: Admission::Unlimited, join_warm_targets: 0, ..settings.clone() };
         Ok(Self {
             dispatcher: Dispatcher::new(settings, &[])?,
             slots: BTreeMap::new(),
