@@ -4,7 +4,7 @@ use super::stub::{Answer, Framing, Stub};
 use super::{HOUR, PATIENCE, Running, pattern, settled};
 use larder_core::Bytes;
 use larder_core::peers::{PressSettings, SharingSettings};
-use larder_node::CooperateConfig;
+use larder_node::{CooperateConfig, CooperatePolicy};
 use larder_node::peers::{ClusterSecret, PeersConfig, Seed};
 use std::fs;
 use std::net::SocketAddr;
