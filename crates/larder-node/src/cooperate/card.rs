@@ -131,3 +131,47 @@ impl Cooperation {
         self.with_card(|card, now, _| card.card.ended(now, claim));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PEER: NodeId = NodeId(1);
+
+    fn side(own: &str, peer: &str) -> CardSide {
+        let (own, peer): (Name, Name) = (own.parse().expect("a name"), peer.parse().expect("a name"));
+        let mut side = CardSide::new(&own, 1, CardSettings::default()).expect("defaults are in range");
+        side.joined(Time::ZERO, PEER, &peer, &mut Vec::new());
+        side
+    }
+
+    /// Passes what one says to the other, and back, until neither says anything.
+    fn talk(now: Time, from: &mut CardSide, to: &mut CardSide, said: Vec<Say>) {
+        let mut answers = Vec::new();
+        for say in said {
+            let Say::To(PEER, bytes) = say else { panic!("{say:?}") };
+            to.hear(now, PEER, &bytes, &mut answers).expect("it can be read");
+        }
+        if !answers.is_empty() {
+            talk(now, to, from, answers);
+        }
+    }
+
+    #[test]
+    fn who_goes_away_before_his_place_comes_leaves_no_load() {
+        let (mut dispatcher, mut node) = (side("a", "b"), side("b", "a"));
+        let now = Time::from_millis(1);
+        let mut said = Vec::new();
+        let stays = node.ask(now, TargetId(7), &mut said);
+        talk(now, &mut node, &mut dispatcher, std::mem::take(&mut said));
+        drop(node.ask(now, TargetId(7), &mut said));
+        talk(now, &mut node, &mut dispatcher, std::mem::take(&mut said));
+        let load = |side: &CardSide| side.card.load_at_desk(ME) + side.card.load_at_desk(PEER);
+        assert_eq!(load(&dispatcher), 2);
+        node.tick(now, &mut said);
+        talk(now, &mut node, &mut dispatcher, said);
+        assert_eq!(load(&dispatcher), 1, "that of the one who stays");
+        let placed = stays.blocking_recv().expect("it was placed");
+        assert!(placed.claim.is_some() && node.waiters.is_empty());
+    }
+}
