@@ -216,12 +216,12 @@ fn a_table_of_yesterday_s_log_is_gone_by_until_its_file_changes() {
     await_members(&cluster, &[0, 1, 2]);
     let table = await_table(&cluster, &[0, 1, 2], 1);
     assert_eq!((&table["core_targets"], &table["partition_targets"]), (&1.into(), &100.into()));
-    for node in 0..3 {
+    for (node, name) in NAMES.into_iter().enumerate() {
         for file in 0..100 {
             assert_eq!(server(&cluster.get(node, &format!("/{file}"))), NAMES[file % 3], "/{file}");
         }
-        assert_eq!(server(&cluster.get(node, "/200")), NAMES[node], "the core");
-        assert_eq!(server(&cluster.get(node, "/250")), NAMES[node], "it is not in the table");
+        assert_eq!(server(&cluster.get(node, "/200")), name, "the core");
+        assert_eq!(server(&cluster.get(node, "/250")), name, "it is not in the table");
     }
     assert_eq!(decisions(&cluster.view(1), "rest"), 1);
     // One that cannot be used is none.
