@@ -143,3 +143,25 @@ pub fn interface_for(address: IpAddr) -> Option<String> {
     let only = others.next()?;
     others.next().is_none().then(|| only.name.clone())
 }
+
+/// The interface of this host that has an address, the loopback interface included; `None` if none has.
+///
+/// # Errors
+/// The kernel does not tell.
+pub fn holder(address: IpAddr) -> io::Result<Option<String>> {
+    let (links, addresses) = (links()?, addresses()?);
+    let of = |index: u32| links.iter().find(|link| link.index == index).map(|link| link.name.clone());
+    Ok(addresses.iter().filter(|own| own.ip == address).find_map(|own| of(own.index)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_found_at_its_interface() {
+        let holder = |text: &str| holder(text.parse().expect("an address")).expect("told");
+        assert_eq!(holder("127.0.0.1").as_deref(), Some("lo"));
+        assert_eq!(holder("192.0.2.77"), None);
+    }
+}

@@ -48,8 +48,8 @@ pub use fault::Fault;
 pub use limits::TooFewFiles;
 pub use pacer::{Pacer, PacerError, RATE_MAX, RATE_MIN, SPEEDUP_MAX};
 pub use plan::{
-    Arrivals, CONNECTIONS_MAX, HEADERS_BYTES_MAX, Method, Plan, PlanError, Reuse, Stop, TARGET_BYTES_MAX,
-    THREADS_MAX, TIMEOUT_MAX,
+    Arrivals, CONNECTIONS_MAX, HEADERS_BYTES_MAX, Method, OTHERS_MAX, Plan, PlanError, Reuse, Stop,
+    TARGET_BYTES_MAX, THREADS_MAX, TIMEOUT_MAX,
 };
 pub use replay::Replay;
 pub use report::compare::{Change, Comparison};

@@ -11,6 +11,8 @@ use crate::pacer::{Pacer, PacerError};
 pub const TARGET_BYTES_MAX: usize = 65_536;
 /// Most clients or connections of a run.
 pub const CONNECTIONS_MAX: u32 = 1_000_000;
+/// Most further addresses of a run.
+pub const OTHERS_MAX: usize = 1_023;
 /// Most threads of a run.
 pub const THREADS_MAX: u32 = 256;
 /// Longest limit for one request.
@@ -118,6 +120,9 @@ impl Stop {
 pub struct Plan {
     /// Where to connect to.
     pub address: SocketAddr,
+    /// Further addresses of the same site, at most [`OTHERS_MAX`]: requests go to `address` and these in turn, as by
+    /// round-robin DNS. Each client has a connection to each.
+    pub others: Vec<SocketAddr>,
     /// The `Host` header.
     pub host: String,
     /// What can be asked for, as sent in the request line. See [`crate::target::wire`] for names from logs.
@@ -163,6 +168,7 @@ impl Plan {
         let warmup_requests = order.len() as u64 / 3;
         Self {
             address,
+            others: Vec::new(),
             host: host.to_owned(),
             targets,
             order,
@@ -184,12 +190,17 @@ impl Plan {
         }
     }
 
-    /// Most connections the run may hold at a time.
-    pub fn connections(&self) -> u32 {
+    /// Clients of a closed loop, or most senders of an open one: each has a connection to each address.
+    pub fn senders(&self) -> u32 {
         match self.arrivals {
             Arrivals::Closed { clients } => clients,
             _ => self.connections_max,
         }
+    }
+
+    /// Most connections the run may hold at a time.
+    pub fn connections(&self) -> u32 {
+        self.senders().saturating_mul(u32::try_from(self.others.len() + 1).unwrap_or(u32::MAX))
     }
 
     pub(crate) fn check(self) -> Result<Job, PlanError> {
@@ -229,6 +240,7 @@ impl Plan {
         let limit = |what, value: u64, max: u64| {
             if (1..=max).contains(&value) { Ok(()) } else { Err(PlanError::Limit { what, value, max }) }
         };
+        limit("addresses", self.others.len() as u64 + 1, OTHERS_MAX as u64 + 1)?;
         limit("connections", u64::from(self.connections()), u64::from(CONNECTIONS_MAX))?;
         limit("threads", u64::from(self.threads), u64::from(THREADS_MAX))?;
         limit("requests", self.requests.unwrap_or(1), 1 << 53)?;
@@ -296,6 +308,12 @@ pub(crate) struct Job {
 }
 
 impl Job {
+    /// Where request `number` goes: the place of the address, and the address.
+    pub(crate) fn destination(&self, number: u64) -> (usize, SocketAddr) {
+        let place = (number % (self.plan.others.len() as u64 + 1)) as usize;
+        (place, place.checked_sub(1).map_or(self.plan.address, |other| self.plan.others[other]))
+    }
+
     /// Writes the head of request `number` in place of what `head` holds; returns the target's index.
     pub(crate) fn write_request(&self, number: u64, head: &mut Vec<u8>) -> usize {
         let order = &self.plan.order;
@@ -378,6 +396,18 @@ mod tests {
         assert_eq!(targets, [1, 0, 1, 1, 0]);
         assert!(head.starts_with(b"GET /a HTTP/1.1\r\nHost: example.org\r\nUser-Agent: larder-load/"));
         assert!(head.ends_with(b"\r\nX-A: b\r\n\r\n"));
+    }
+
+    #[test]
+    fn requests_go_to_the_addresses_in_turn() {
+        let at = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
+        let spread = Plan { others: vec![at(2), at(3)], ..plan() };
+        assert_eq!((spread.senders(), spread.connections()), (64, 192));
+        let job = spread.check().unwrap();
+        let places: Vec<_> = (0..4).map(|number| job.destination(number)).collect();
+        assert_eq!(places, [(0, at(1)), (1, at(2)), (2, at(3)), (0, at(1))]);
+        let many = Plan { others: vec![at(2); OTHERS_MAX + 1], ..plan() };
+        assert!(matches!(many.check(), Err(PlanError::Limit { what: "addresses", .. })));
     }
 
     #[test]

@@ -93,7 +93,7 @@ pub struct Report {
 pub struct Setup {
     /// Load model: `closed`, `open-constant` or `open-trace`; of users, `sessions-open`, `sessions-closed` or `dbench`.
     pub load_model: String,
-    /// Where the requests went.
+    /// Where the requests went; several addresses, which took turns, are separated by spaces.
     pub address: String,
     /// The `Host` header.
     pub host: String,
@@ -143,6 +143,12 @@ pub struct Cache {
     pub misses: u64,
     /// Good replies without a cache's name.
     pub unnamed: u64,
+    /// Of the hits and misses, replies that a further cache passed on.
+    #[serde(default)]
+    pub passed_on: u64,
+    /// Hits among those.
+    #[serde(default)]
+    pub passed_on_hits: u64,
     /// Replies whose `Cache-Status` breaks its grammar.
     pub malformed: u64,
     /// Hits over hits and misses; `None` without either.
@@ -277,7 +283,7 @@ impl Setup {
         };
         Self {
             load_model: plan.arrivals.name().to_owned(),
-            address: plan.address.to_string(),
+            address: plan.others.iter().fold(plan.address.to_string(), |all, one| format!("{all} {one}")),
             host: plan.host.clone(),
             clients,
             rate: shared.job.pacer.as_ref().map(crate::pacer::Pacer::mean_rate),
@@ -304,6 +310,8 @@ impl Cache {
             hits,
             misses: named - hits,
             unnamed: tally.ok - named,
+            passed_on: tally.passed_on,
+            passed_on_hits: tally.passed_on_hits,
             malformed: tally.cache_malformed,
             hit_ratio: ratio(hits as f64, named as f64),
             byte_hit_ratio: ratio(tally.hit_bytes as f64, tally.known_bytes as f64),

@@ -81,11 +81,13 @@ struct Yield {
 pub async fn run(plan: Plan, progress: &(dyn Fn(Progress) + Sync)) -> Result<Report, LoadError> {
     let job = Arc::new(plan.check()?);
     make_room(job.plan.connections())?;
-    probe(job.plan.address, job.plan.timeout).await?;
+    for address in std::iter::once(job.plan.address).chain(job.plan.others.iter().copied()) {
+        probe(address, job.plan.timeout).await?;
+    }
     let (cancel, cancelled) = watch::channel(());
     let shared = Arc::new(Shared::new(Arc::clone(&job), Instant::now()));
     let mut yields = Vec::new();
-    for (place, connections) in shares(job.plan.connections(), job.plan.threads).into_iter().enumerate() {
+    for (place, connections) in shares(job.plan.senders(), job.plan.threads).into_iter().enumerate() {
         let (send, receive) = oneshot::channel();
         let (shared, cancelled) = (Arc::clone(&shared), cancelled.clone());
         std::thread::Builder::new()

@@ -34,6 +34,8 @@ pub(crate) struct Sample<'a> {
     /// Name in `Cache-Status`; empty if there was none.
     pub(crate) node: &'a [u8],
     pub(crate) hit: bool,
+    /// Caches that `Cache-Status` names.
+    pub(crate) caches: u32,
     pub(crate) cache_malformed: bool,
 }
 
@@ -84,6 +86,9 @@ pub(crate) struct Tally {
     pub(crate) body_bytes: u64,
     pub(crate) hit_bytes: u64,
     pub(crate) known_bytes: u64,
+    /// Good replies that a further cache passed on, and those of them that came from memory.
+    pub(crate) passed_on: u64,
+    pub(crate) passed_on_hits: u64,
     pub(crate) warmup: u64,
     pub(crate) cache_malformed: u64,
     pub(crate) last_done: Duration,
@@ -111,6 +116,8 @@ impl Tally {
             body_bytes: 0,
             hit_bytes: 0,
             known_bytes: 0,
+            passed_on: 0,
+            passed_on_hits: 0,
             warmup: 0,
             cache_malformed: 0,
             last_done: Duration::ZERO,
@@ -168,6 +175,8 @@ impl Tally {
         self.first_byte.record(sample.first_byte.saturating_sub(sample.intended));
         let Some(node) = node else { return };
         self.known_bytes += sample.body_bytes;
+        self.passed_on += u64::from(sample.caches > 1);
+        self.passed_on_hits += u64::from(sample.caches > 1 && sample.hit);
         let row = self.nodes.row_mut(node);
         row.requests += 1;
         row.bytes += sample.body_bytes;
@@ -189,6 +198,8 @@ impl Tally {
         self.body_bytes += other.body_bytes;
         self.hit_bytes += other.hit_bytes;
         self.known_bytes += other.known_bytes;
+        self.passed_on += other.passed_on;
+        self.passed_on_hits += other.passed_on_hits;
         self.warmup += other.warmup;
         self.cache_malformed += other.cache_malformed;
         self.last_done = self.last_done.max(other.last_done);
@@ -287,6 +298,7 @@ mod tests {
             body_bytes: 10,
             node: node.as_bytes(),
             hit: node == "a",
+            caches: 1,
             cache_malformed: false,
         }
     }

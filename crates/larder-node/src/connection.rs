@@ -9,19 +9,22 @@
 //! when that buffer is empty: so a dropped body makes its request *finishing*, and the next flush ends it.
 
 use crate::config::Limits;
+use crate::handover::{Departure, Standing};
 use crate::lateral::Later;
 use crate::server::Arrived;
 use crate::stats::Counters;
 use bytes::{Buf as _, Bytes};
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
+use larder_handoff::FlowKey;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::net::TcpStream;
+use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 /// What a connection's socket and its requests share.
@@ -37,14 +40,41 @@ pub(crate) struct Shared {
     handed: Option<Later>,
     /// Whether the client is told of no end: the connection goes on elsewhere.
     open: AtomicBool,
+    /// Its addresses, if it can be handed over to a peer.
+    flow: Option<FlowKey>,
+    /// Of the next request: see [`Bound`].
+    bound: Mutex<Bound>,
+    departure: Mutex<Option<Departure>>,
+    departs: Notify,
+}
+
+/// What is settled of a connection's next request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Bound {
+    /// Nothing.
+    #[default]
+    Free,
+    /// The connection was to be handed over with it, and stays: it is relayed if a peer serves it.
+    Stays,
+    /// A peer has handed the connection over with it: this node serves it.
+    Taken,
 }
 
 impl Shared {
     /// Of a connection; `used` if it has had requests elsewhere.
-    pub(crate) fn new(counters: Arc<Counters>, handed: Option<Later>, used: bool) -> Arc<Self> {
+    pub(crate) fn new(
+        counters: Arc<Counters>,
+        handed: Option<Later>,
+        used: bool,
+        (flow, bound): (Option<FlowKey>, Bound),
+    ) -> Arc<Self> {
         Arc::new(Self {
             counters,
             handed,
+            flow,
+            bound: Mutex::new(bound),
+            departure: Mutex::default(),
+            departs: Notify::new(),
             busy: AtomicBool::new(false),
             used: AtomicBool::new(used),
             finishing: AtomicU64::new(0),
@@ -60,6 +90,34 @@ impl Shared {
     /// Whether a request has been answered to its last byte and no other one has been read.
     pub(crate) fn rests(&self) -> bool {
         self.used.load(Relaxed) && !self.busy.load(Relaxed) && self.finishing.load(Relaxed) == 0
+    }
+
+    /// What is settled of the request that has just been read.
+    pub(crate) fn take_bound(&self) -> Bound {
+        std::mem::take(&mut *self.bound.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// How the connection stands towards being handed over.
+    pub(crate) fn standing(&self) -> Standing {
+        Standing { flow: self.flow, rests: self.finishing.load(Relaxed) == 0 }
+    }
+
+    /// The connection is to be handed over, with the request that is being handled: its handler has ended by then.
+    pub(crate) async fn depart(&self, departure: Departure) -> std::convert::Infallible {
+        *self.departure.lock().unwrap_or_else(PoisonError::into_inner) = Some(departure);
+        self.departs.notify_one();
+        std::future::pending().await
+    }
+
+    /// Waits until it is.
+    pub(crate) async fn departing(&self) -> Departure {
+        loop {
+            self.departs.notified().await;
+            let departure = self.departure.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(departure) = departure {
+                return departure;
+            }
+        }
     }
 
     /// From here on the end of hyper's work is not that of the connection.
@@ -187,7 +245,8 @@ impl Socket {
             return None;
         }
         let first = if self.first.is_empty() { read } else { [read, self.first].concat().into() };
-        Some(Arrived { stream: self.stream.into_inner(), first, unsent: Bytes::new(), used: true, handed })
+        let stream = self.stream.into_inner();
+        Some(Arrived { stream, first, unsent: Bytes::new(), used: true, handed, bound: Bound::Free })
     }
 
     /// Called when the socket has nothing to read.

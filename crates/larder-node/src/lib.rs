@@ -21,6 +21,7 @@ mod connection;
 mod cooperate;
 mod dynamic;
 mod fetch;
+mod handover;
 mod http;
 mod lateral;
 mod machine;
@@ -41,6 +42,9 @@ pub use cooperate::{
     Analyst, CooperateConfig, CooperateError, CooperatePolicy, MemberView, PeersView, TableView, WardConfig,
 };
 pub use dynamic::{Amount, CpuConfig, DynamicConfig, DynamicDisk, HandlerConfig};
+pub use handover::{
+    Handover, HandoverConfig, HandoverError, HandoverView, SERVICES_MAX as HANDOVER_SERVICES_MAX, Unmoved,
+};
 pub use lateral::LateralConfig;
 pub use machine::{ScratchError, Usage};
 pub use node::{Node, NodeError};

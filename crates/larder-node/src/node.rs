@@ -203,7 +203,7 @@ impl Node {
             self.cooperation.get().filter(|_| later.is_none() && !self.is_own(parts.uri.path()));
         let reply = match cooperation {
             Some(cooperation) => {
-                Box::pin(self.answer_client(&Arc::clone(cooperation), &mut parts, body)).await
+                Box::pin(self.answer_client(&Arc::clone(cooperation), &shared, &mut parts, body)).await
             }
             None => self.reply(&parts, body, later.as_ref()).await,
         };

@@ -4,12 +4,14 @@
 //! like any other of the listening socket; by repair it comes as a socket, with the bytes that the front-end has read.
 
 use crate::config::Limits;
-use crate::connection::{Shared, Socket};
+use crate::connection::{Bound, Shared, Socket};
+use crate::handover::{Departure, Moved};
 use crate::lateral::{Later, Lateral, LateralConfig};
 use crate::node::{Node, NodeError};
 use bytes::Bytes;
 use hyper::server::conn::http1::{self, Parts};
 use hyper::service::service_fn;
+use larder_handoff::FlowKey;
 use larder_handoff::agent::{Giver, Resting, Restored};
 use rustix::io::Errno;
 use std::convert::Infallible;
@@ -78,9 +80,9 @@ impl Node {
         let connections_max = self.limits.connections_max;
         let places = Arc::new(Semaphore::new(connections_max as usize));
         let (phase, _) = watch::channel(Phase::Serving);
-        let Handed { restored, services, lateral, giver } = handed;
-        let known =
-            Known { services, lateral: lateral.map(|config| Arc::new(Lateral::new(config, &self.name))) };
+        let Handed { restored, services, lateral, giver, by_peers } = handed;
+        let lateral = lateral.map(|config| Arc::new(Lateral::new(config, &self.name)));
+        let known = Known { services, lateral, by_peers };
         tracing::info!(node = %self.describe(), "serving");
         {
             tokio::pin!(shutdown);
@@ -124,7 +126,10 @@ impl Node {
                 }
                 () = sleep_until(last_look.unwrap_or_else(Instant::now)), if last_look.is_some() => return Ok(()),
                 accepted = listener.accept() => accepted.map(|(stream, _)| known.accepted(stream)),
-                Some(restored) = restored.recv() => known.restored(restored),
+                Some(restored) = restored.recv() => {
+                    self.count_taken();
+                    known.restored(restored)
+                }
             };
             let arrived = match arrived {
                 Ok(arrived) => arrived,
@@ -164,17 +169,25 @@ impl Node {
     ) {
         // A client that ends its side (RFC 9112 section 9.6) may still read, and cannot be told from one that is gone. From a
         // front-end that relays it means that nobody waits any more, and what is under way ends.
-        builder.half_close(arrived.handed.is_some());
+        let direct = arrived.bound == Bound::Taken || self.flow_of(&arrived.stream).is_some();
+        builder.half_close(arrived.handed.is_some() || direct);
         // Fails only for a connection that is gone already.
         let _ = arrived.stream.set_nodelay(true);
         let counters = Arc::clone(&self.counters);
         counters.connections.rise();
-        while let Some(resting) = self.serve_connection(&builder, arrived, &mut phase, giver.as_mut()).await {
-            let Some(giver) = &giver else { break };
-            // Nobody takes it: it goes on here, or ends if this node drains.
-            match resting.give(giver).await {
-                Some(back) if *phase.borrow() == Phase::Serving => arrived = back,
-                _ => break,
+        loop {
+            let back = match self.serve_connection(&builder, arrived, &mut phase, giver.as_mut()).await {
+                After::Ended => break,
+                After::Departs(leaving, departure) => self.depart(leaving, *departure).await,
+                After::Rests(resting) => match &giver {
+                    // Nobody takes it: it goes on here, or ends if this node drains.
+                    Some(giver) => resting.give(giver).await.filter(|_| *phase.borrow() == Phase::Serving),
+                    None => None,
+                },
+            };
+            match back {
+                Some(back) => arrived = back,
+                None => break,
             }
         }
         counters.connections.fall(1);
@@ -187,11 +200,12 @@ impl Node {
         arrived: Arrived,
         phase: &mut watch::Receiver<Phase>,
         giver: Option<&mut Giver>,
-    ) -> Option<Arrived> {
-        let Arrived { stream, first, unsent, used, handed } = arrived;
+    ) -> After {
+        let Arrived { stream, first, unsent, used, handed, bound } = arrived;
         // One that came by relay is the front-end's to end.
         let can_give = giver.is_some() && handed.is_some();
-        let shared = Shared::new(Arc::clone(&self.counters), handed.clone(), used);
+        let flow = self.flow_of(&stream);
+        let shared = Shared::new(Arc::clone(&self.counters), handed.clone(), used, (flow, bound));
         let socket = Socket::new(stream, first, unsent, Arc::clone(&shared), &self.limits);
         let (node, requests) = (Arc::clone(self), Arc::clone(&shared));
         let service = service_fn(move |request| {
@@ -215,12 +229,19 @@ impl Node {
             // Errors are the client's: what it sent is no HTTP, or it went away. Deadlines are counted where they
             // pass.
             _ = &mut connection => true,
+            departure = shared.departing() => {
+                let Parts { io, read_buf, .. } = connection.into_parts();
+                return match io.into_resting(read_buf, handed) {
+                    Some(leaving) => After::Departs(leaving, Box::new(departure)),
+                    None => After::Ended,
+                };
+            }
             _ = phase.wait_for(|phase| *phase != Phase::Serving) => false,
             () = released => false,
         };
         // hyper closes a connection between two requests, and would wait for the first one of a new connection.
         if ended || shared.is_unused() {
-            return None;
+            return After::Ended;
         }
         let rests = can_give && shared.rests();
         Pin::new(&mut connection).graceful_shutdown();
@@ -229,14 +250,53 @@ impl Node {
             shared.keep_open();
             let given_up = (&mut connection).await;
             let Parts { io, read_buf, .. } = connection.into_parts();
-            return given_up.ok().and_then(|()| io.into_resting(read_buf, handed));
+            let resting = given_up.ok().and_then(|()| io.into_resting(read_buf, handed));
+            return resting.map_or(After::Ended, After::Rests);
         }
         tokio::select! {
             biased;
             _ = &mut connection => {}
             _ = phase.wait_for(|phase| *phase == Phase::Aborting) => {}
         }
-        None
+        After::Ended
+    }
+
+    /// A connection has come from a peer, or from a switch.
+    fn count_taken(&self) {
+        if let Some(handover) = self.cooperation.get().and_then(|cooperation| cooperation.handover.as_ref()) {
+            handover.count_taken();
+        }
+    }
+
+    /// A connection by its addresses, if it can be handed over to a peer.
+    fn flow_of(&self, stream: &TcpStream) -> Option<FlowKey> {
+        let handover = self.cooperation.get()?.handover.as_ref()?;
+        handover.flow(stream.peer_addr().ok()?, stream.local_addr().ok()?)
+    }
+
+    /// Hands a connection over to a peer; gives it back if that has not taken it.
+    async fn depart(&self, leaving: Arrived, departure: Departure) -> Option<Arrived> {
+        let Departure { to, node, flow, head, target, serviced } = departure;
+        let cooperation = self.cooperation.get()?;
+        let handover = cooperation.handover.as_ref()?;
+        let Arrived { stream, first, unsent, used, handed, .. } = leaving;
+        let first = [&head[..], &first].concat();
+        let socket = stream.into_std().ok()?.into();
+        // Once it is on its way the peer counts it.
+        let sent = || {
+            drop(serviced);
+            cooperation.count_departed(target);
+        };
+        let stays = match handover.hand_over(&to, flow, socket, first.clone(), sent).await {
+            Moved::Gone => {
+                cooperation.answered(node);
+                return None;
+            }
+            Moved::Lost => return None,
+            Moved::Stays(socket) => std::net::TcpStream::from(socket),
+        };
+        let stream = TcpStream::from_std(stays).ok()?;
+        Some(Arrived { stream, first: first.into(), unsent, used, handed, bound: Bound::Stays })
     }
 
     fn refusal(&self) -> Vec<u8> {
@@ -260,6 +320,17 @@ pub(crate) struct Arrived {
     pub(crate) used: bool,
     /// A front-end has handed it over.
     pub(crate) handed: Option<Later>,
+    /// What is settled of its first request.
+    pub(crate) bound: Bound,
+}
+
+/// What became of a connection.
+enum After {
+    Ended,
+    /// It rests between two requests, and is to be given up.
+    Rests(Arrived),
+    /// It is to be handed over to a peer, with a request.
+    Departs(Arrived, Box<Departure>),
 }
 
 /// Connections that front-ends hand over.
@@ -274,12 +345,16 @@ pub struct Handed {
     /// Gives connections that rest between two requests up to other nodes when a front-end asks for it, and when this
     /// node drains; `None`: they end then.
     pub giver: Option<Giver>,
+    /// It is peers that hand them over, and not front-ends: the first request of each is served here, the others as those of
+    /// any client.
+    pub by_peers: bool,
 }
 
 impl Handed {
     /// None are.
     pub fn none() -> Self {
-        Self { restored: mpsc::channel(1).1, services: Vec::new(), lateral: None, giver: None }
+        let restored = mpsc::channel(1).1;
+        Self { restored, services: Vec::new(), lateral: None, giver: None, by_peers: false }
     }
 }
 
@@ -287,6 +362,7 @@ impl Handed {
 struct Known {
     services: Vec<SocketAddr>,
     lateral: Option<Arc<Lateral>>,
+    by_peers: bool,
 }
 
 impl Known {
@@ -295,16 +371,17 @@ impl Known {
         let of = |local: SocketAddr| SocketAddr::new(local.ip().to_canonical(), local.port());
         let service = local.map(of).filter(|local| self.services.contains(local));
         let handed = service.map(|service| Later { service, lateral: self.lateral.clone() });
-        Arrived { stream, first: Bytes::new(), unsent: Bytes::new(), used: false, handed }
+        Arrived { stream, first: Bytes::new(), unsent: Bytes::new(), used: false, handed, bound: Bound::Free }
     }
 
     fn restored(&self, restored: Restored) -> io::Result<Arrived> {
-        let handed = Some(Later { service: restored.server, lateral: self.lateral.clone() });
+        let later = Later { service: restored.server, lateral: self.lateral.clone() };
+        let (handed, bound) = if self.by_peers { (None, Bound::Taken) } else { (Some(later), Bound::Free) };
         let stream = std::net::TcpStream::from(restored.socket);
         stream.set_nonblocking(true)?;
         let stream = TcpStream::from_std(stream)?;
         let (first, unsent) = (restored.first.into(), restored.unsent.into());
-        Ok(Arrived { stream, first, unsent, used: false, handed })
+        Ok(Arrived { stream, first, unsent, used: false, handed, bound })
     }
 }
 
@@ -322,7 +399,8 @@ impl Arrived {
         };
         let Resting { socket, unread, .. } = giver.give(resting).await?;
         let stream = TcpStream::from_std(std::net::TcpStream::from(socket)).ok()?;
-        Some(Self { stream, first: unread.into(), unsent: Bytes::new(), used, handed })
+        let first = unread.into();
+        Some(Self { stream, first, unsent: Bytes::new(), used, handed, bound: Bound::Free })
     }
 }
 

@@ -14,7 +14,7 @@ use super::text::Text;
 use crate::switch::Shared;
 use larder_handoff::FlowKey;
 use larder_handoff::channel::message::{Blob, Handoff, ToNode};
-use larder_handoff::repair::{self, Connection, Mends};
+use larder_handoff::repair::{self, Unfrozen, freeze};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -65,7 +65,7 @@ impl Edge {
             self.peers.end_move(id);
             return stays(socket, started);
         }
-        let frozen = match freeze(&socket, &self.config.mends) {
+        let frozen = match freeze(socket.as_fd(), &self.config.mends) {
             Ok(frozen) => {
                 let mut table = lock(&self.table);
                 if let Some(handed) = table.get_mut(key).filter(|handed| handed.is_move(id)) {
@@ -221,32 +221,6 @@ fn given_up(key: FlowKey, socket: OwnedFd) -> Moved {
         tracing::warn!(%error, %key, "the old end of a moved connection could not be closed silently");
     }
     Moved::Lost
-}
-
-struct Unfrozen {
-    usable: bool,
-    why: String,
-}
-
-/// The state of a socket, nothing of which has been read.
-struct Frozen {
-    frame: Vec<u8>,
-    /// The number of the first byte that is still to be sent.
-    first_ack: u32,
-    /// That of the client's first byte.
-    first_seq: u32,
-}
-
-fn freeze(socket: &OwnedFd, mends: &Mends) -> Result<Frozen, Unfrozen> {
-    let checkpoint = repair::checkpoint(socket.as_fd(), mends).map_err(|error| Unfrozen {
-        usable: error.connection == Connection::Usable,
-        why: error.to_string(),
-    })?;
-    let (first_ack, first_seq) = (checkpoint.unacknowledged_seq(), checkpoint.unread_seq());
-    checkpoint.encode().map(|frame| Frozen { frame, first_ack, first_seq }).map_err(|error| {
-        let usable = repair::resume(socket.as_fd()).is_ok();
-        Unfrozen { usable, why: error.to_string() }
-    })
 }
 
 fn stays(socket: OwnedFd, started: Started) -> Moved {

@@ -29,6 +29,9 @@ use tokio::sync::{mpsc, oneshot};
 
 /// The kernel is asked so often which connections have ended; they are told together.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Restored connections are told at once, and those of so long after together: until they are, the front-end keeps their old
+/// sockets, which a new connection of the client with the same addresses would run into.
+const RESTORED_AFTER: Duration = Duration::from_millis(5);
 /// Time between two reports of load.
 const LOAD_EVERY: Duration = Duration::from_secs(1);
 /// Messages of front-ends that wait at most; then they are read no further.
@@ -72,6 +75,9 @@ pub(super) struct Core {
     look_at: Instant,
     /// The kernel has more to tell than was read.
     more_at: Option<Instant>,
+    /// When restored connections are told, and when they were last.
+    restored_at: Option<Instant>,
+    restored_told: Instant,
     load_at: Instant,
     beat_at: Instant,
     /// When connections that nobody has any more are looked for.
@@ -118,6 +124,8 @@ impl Core {
             cpu: CpuMeter::default(),
             look_at: Instant::now(),
             more_at: None,
+            restored_at: None,
+            restored_told: Instant::now(),
             load_at: Instant::now(),
             beat_at: Instant::now(),
             silent_at: Instant::now(),
@@ -193,11 +201,16 @@ impl Core {
     fn due(&self) -> Instant {
         // Ends are for front-ends; without one nobody waits for them.
         let look_at = (!self.fronts.is_empty()).then_some(self.look_at);
-        let others = look_at.into_iter().chain(self.more_at).chain(self.stash.due());
+        let others = look_at.into_iter().chain(self.more_at).chain(self.restored_at).chain(self.stash.due());
         others.fold(self.load_at.min(self.beat_at).min(self.silent_at), Instant::min)
     }
 
     fn tick(&mut self, now: Instant) {
+        if self.restored_at.take_if(|at| *at <= now).is_some() {
+            self.restored_told = now;
+            let keys: Vec<PublicKey> = self.fronts.keys().copied().collect();
+            keys.into_iter().for_each(|key| self.flush_restored(key));
+        }
         if self.more_at.is_some() || self.look_at <= now {
             self.look_at = now + LOOK_EVERY;
             self.drain();
@@ -342,6 +355,7 @@ impl Core {
     fn restored(&mut self, key: PublicKey, id: u64) {
         let Some(front) = self.fronts.get_mut(&key) else { return };
         front.restored.push(id);
+        self.restored_at.get_or_insert(self.restored_told + RESTORED_AFTER);
         if front.restored.len() >= RESTORED_MAX {
             self.flush_restored(key);
         }

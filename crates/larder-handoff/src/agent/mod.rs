@@ -44,7 +44,7 @@ use self::leaving::Leavers;
 use crate::abi::SERVICES_MAX;
 use crate::channel::Timing;
 use crate::channel::identity::{Identity, PublicKey};
-use crate::channel::server::{Outcomes, SWITCHES_MAX, Server};
+use crate::channel::server::{Admitted, Outcomes, SWITCHES_MAX, Server};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -115,6 +115,7 @@ pub enum AgentError {
 pub struct Agent {
     address: SocketAddr,
     outcomes: Arc<Outcomes>,
+    admitted: Admitted,
     asker: Asker,
     giver: Giver,
     farewells: mpsc::Sender<Farewell>,
@@ -144,7 +145,7 @@ impl Agent {
         let refused = |source| AgentError::Listen { address: listen, source };
         let server = Server::bind(listen, identity, switches, timing).await.map_err(refused)?;
         let address = server.address().map_err(refused)?;
-        let outcomes = server.outcomes();
+        let (outcomes, admitted) = (server.outcomes(), server.admitted());
         let mut core =
             Core::new(name, services, timing, described, forwarding, sockets).map_err(AgentError::System)?;
         core.set_lateral(lateral);
@@ -158,7 +159,7 @@ impl Agent {
         let (farewells, to_tell) = mpsc::channel(1);
         let task = tokio::spawn(core.run(server, events, asks, leavers, to_tell, stopped));
         tracing::info!(%address, "agent waits for front-ends");
-        Ok(Self { address, outcomes, asker, giver, farewells, stop: Some(stop), task })
+        Ok(Self { address, outcomes, admitted, asker, giver, farewells, stop: Some(stop), task })
     }
 
     /// Where front-ends connect to.
@@ -174,6 +175,11 @@ impl Agent {
     /// How front-ends' attempts to connect ended.
     pub fn outcomes(&self) -> Arc<Outcomes> {
         Arc::clone(&self.outcomes)
+    }
+
+    /// Which front-ends it works for: at first those of [`AgentConfig::switches`].
+    pub fn admitted(&self) -> Admitted {
+        self.admitted.clone()
     }
 
     /// Asks front-ends who has a target. Lives on when the agent has ended, and then knows nothing.

@@ -114,8 +114,11 @@ impl Identity {
         Self::new(secret)
     }
 
-    /// The identity of a secret key.
-    fn new(secret: [u8; KEY_BYTES]) -> Result<Self, IdentityError> {
+    /// The identity of a secret key: any 32 bytes that nobody else knows.
+    ///
+    /// # Errors
+    /// If there is no X25519.
+    pub fn new(secret: [u8; KEY_BYTES]) -> Result<Self, IdentityError> {
         let mut dh = DefaultResolver.resolve_dh(&DHChoice::Curve25519).ok_or(IdentityError::Random)?;
         dh.set(&secret);
         let public = dh.pubkey().try_into().map_err(|_| IdentityError::Random)?;

@@ -7,8 +7,8 @@ use super::transport::{self, Receiver, Sender, TransportError};
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
@@ -124,6 +124,23 @@ enum GreetError {
     NoHello,
 }
 
+/// The keys that are let in: a list that can change while the server runs. A front-end whose key goes keeps the connection
+/// that it has.
+#[derive(Clone, Debug, Default)]
+pub struct Admitted(Arc<RwLock<Vec<PublicKey>>>);
+
+impl Admitted {
+    /// Lets these in from now on, the first [`SWITCHES_MAX`] of them, and no others.
+    pub fn set(&self, mut keys: Vec<PublicKey>) {
+        keys.truncate(SWITCHES_MAX);
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = keys;
+    }
+
+    fn now(&self) -> Vec<PublicKey> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
 /// Accepts front-ends.
 #[derive(Debug)]
 pub struct Server {
@@ -134,7 +151,7 @@ pub struct Server {
 #[derive(Debug)]
 struct Shared {
     identity: Identity,
-    switches: Vec<PublicKey>,
+    admitted: Admitted,
     timing: Timing,
     outcomes: Arc<Outcomes>,
 }
@@ -147,12 +164,13 @@ impl Server {
     pub async fn bind(
         address: SocketAddr,
         identity: Identity,
-        mut switches: Vec<PublicKey>,
+        switches: Vec<PublicKey>,
         timing: Timing,
     ) -> io::Result<Self> {
-        switches.truncate(SWITCHES_MAX);
         let listener = TcpListener::bind(address).await?;
-        let shared = Shared { identity, switches, timing, outcomes: Arc::default() };
+        let admitted = Admitted::default();
+        admitted.set(switches);
+        let shared = Shared { identity, admitted, timing, outcomes: Arc::default() };
         Ok(Self { listener, shared: Arc::new(shared) })
     }
 
@@ -162,6 +180,11 @@ impl Server {
     /// If the system does not tell.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
+    }
+
+    /// Who is let in.
+    pub fn admitted(&self) -> Admitted {
+        self.shared.admitted.clone()
     }
 
     /// How attempts to connect ended. Lives on when the server has ended.
@@ -212,7 +235,7 @@ impl Shared {
 
     async fn handshake(&self, stream: TcpStream, address: SocketAddr) -> Result<Peer, GreetError> {
         let (key, sender, mut receiver) =
-            transport::respond(stream, &self.identity, &self.switches, &self.timing).await?;
+            transport::respond(stream, &self.identity, &self.admitted.now(), &self.timing).await?;
         let first = receiver.receive(self.timing.handshake).await?;
         match ToNode::decode(&first)? {
             ToNode::Hello(hello) => Ok(Peer { key, address, hello, sender, receiver }),

@@ -10,7 +10,7 @@ pub(crate) async fn drive(bench: &Rc<Bench>, clients: u32) {
     for _ in 0..clients {
         let bench = Rc::clone(bench);
         running.push(tokio::task::spawn_local(async move {
-            let mut sender = Sender::new(bench.shared.job.plan.timeout);
+            let mut sender = Sender::new(&bench.shared.job.plan);
             while let Some(claim) = bench.shared.claim_now(bench.shared.now()) {
                 sender.perform(&bench, claim).await;
             }

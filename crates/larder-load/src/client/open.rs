@@ -100,7 +100,7 @@ impl Pool {
 fn spawn(bench: &Rc<Bench>, pool: &Rc<Pool>, mailbox: &Rc<Mailbox>) -> JoinHandle<()> {
     let (bench, pool, mailbox) = (Rc::clone(bench), Rc::clone(pool), Rc::clone(mailbox));
     tokio::task::spawn_local(async move {
-        let mut sender = Sender::new(bench.shared.job.plan.timeout);
+        let mut sender = Sender::new(&bench.shared.job.plan);
         loop {
             mailbox.filled.notified().await;
             if let Some(claim) = mailbox.claim.take() {

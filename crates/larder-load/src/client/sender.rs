@@ -8,7 +8,7 @@ use super::connection::Buffers;
 use super::line::{Line, Way};
 use super::usage::Usage;
 use crate::fault::Fault;
-use crate::plan::{Method, Reuse};
+use crate::plan::{Method, Plan, Reuse};
 use crate::shared::{Claim, Shared};
 use crate::tally::{Sample, Tally};
 
@@ -37,16 +37,17 @@ impl Bench {
     }
 }
 
-/// A sender and its line, which it keeps between requests.
+/// A sender and its lines, one to each address, which it keeps between requests.
 #[derive(Debug)]
 pub(crate) struct Sender {
-    line: Line,
+    lines: Vec<Line>,
     request: Vec<u8>,
 }
 
 impl Sender {
-    pub(crate) fn new(timeout: Duration) -> Self {
-        Self { line: Line::new(timeout), request: Vec::new() }
+    pub(crate) fn new(plan: &Plan) -> Self {
+        let lines = (0..=plan.others.len()).map(|_| Line::new(plan.timeout)).collect();
+        Self { lines, request: Vec::new() }
     }
 
     /// Sends one request, reads its reply to the end, and records what came of it.
@@ -57,60 +58,64 @@ impl Sender {
             bench.usage_from.set(Some(Usage::of_this_thread()));
         }
         let target = job.write_request(claim.number, &mut self.request);
+        let (place, address) = job.destination(claim.number);
         let way = Way {
-            address: job.plan.address,
+            address,
             method: job.plan.method,
             timeout: job.plan.timeout,
             keep: job.plan.reuse == Reuse::KeepAlive,
         };
-        let exchanged = self.line.exchange(&way, &self.request, &bench.buffers).await;
-        let outcome = exchanged.map_err(|broken| broken.fault).and_then(|_| self.judge(bench, target));
-        self.note(bench, claim, begun, exchanged.ok(), outcome);
+        let line = &mut self.lines[place];
+        let exchanged = line.exchange(&way, &self.request, &bench.buffers).await;
+        let outcome = exchanged.map_err(|broken| broken.fault).and_then(|_| expect(line, bench, target));
+        note(line, bench, claim, begun, exchanged.ok(), outcome);
         bench.shared.count(outcome.is_ok());
         if outcome == Err(Fault::Connect) {
             tokio::time::sleep(CONNECT_REST).await;
         }
     }
+}
 
-    /// Records what came of a request. `first_byte`: when the reply began, if all of it came.
-    fn note(
-        &self,
-        bench: &Bench,
-        claim: Claim,
-        begun: Instant,
-        first_byte: Option<Instant>,
-        outcome: Result<(), Fault>,
-    ) {
-        let since_start = |at: Instant| at.saturating_duration_since(bench.shared.start());
-        let done = bench.shared.now();
-        let reader = &self.line.reader;
-        let mut tally = bench.tally.borrow_mut();
-        tally.connections.opened += self.line.effort.opened;
-        tally.connections.stale_retries += self.line.effort.stale;
-        tally.record(&Sample {
-            measured: claim.measured,
-            while_busy: bench.shared.while_busy(done),
-            intended: claim.intended,
-            sent: since_start(begun),
-            first_byte: first_byte.map_or(done, since_start),
-            done,
-            outcome,
-            status: if first_byte.is_some() { reader.status() } else { 0 },
-            body_bytes: reader.body_bytes(),
-            node: reader.cache().name(),
-            hit: reader.cache().hit(),
-            cache_malformed: reader.cache_malformed(),
-        });
-    }
+/// Records what came of a request. `first_byte`: when the reply began, if all of it came.
+fn note(
+    line: &Line,
+    bench: &Bench,
+    claim: Claim,
+    begun: Instant,
+    first_byte: Option<Instant>,
+    outcome: Result<(), Fault>,
+) {
+    let since_start = |at: Instant| at.saturating_duration_since(bench.shared.start());
+    let done = bench.shared.now();
+    let reader = &line.reader;
+    let mut tally = bench.tally.borrow_mut();
+    tally.connections.opened += line.effort.opened;
+    tally.connections.stale_retries += line.effort.stale;
+    tally.record(&Sample {
+        measured: claim.measured,
+        while_busy: bench.shared.while_busy(done),
+        intended: claim.intended,
+        sent: since_start(begun),
+        first_byte: first_byte.map_or(done, since_start),
+        done,
+        outcome,
+        status: if first_byte.is_some() { reader.status() } else { 0 },
+        body_bytes: reader.body_bytes(),
+        node: reader.cache().name(),
+        hit: reader.cache().hit(),
+        caches: reader.cache().members(),
+        cache_malformed: reader.cache_malformed(),
+    });
+}
 
-    fn judge(&self, bench: &Bench, target: usize) -> Result<(), Fault> {
-        let plan = &bench.shared.job.plan;
-        let expected = match &plan.expected_sizes {
-            Some(sizes) if plan.method == Method::Get => Some(sizes[target]),
-            _ => None,
-        };
-        judge(&self.line, expected)
-    }
+/// What a reply for the plan's target of that number is worth.
+fn expect(line: &Line, bench: &Bench, target: usize) -> Result<(), Fault> {
+    let plan = &bench.shared.job.plan;
+    let expected = match &plan.expected_sizes {
+        Some(sizes) if plan.method == Method::Get => Some(sizes[target]),
+        _ => None,
+    };
+    judge(line, expected)
 }
 
 /// What a complete reply is worth; `expected` is its size, if it is to have one.

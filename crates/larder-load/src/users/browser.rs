@@ -166,6 +166,7 @@ impl Tab {
             body_bytes: reader.body_bytes(),
             node: reader.cache().name(),
             hit: reader.cache().hit(),
+            caches: reader.cache().members(),
             cache_malformed: reader.cache_malformed(),
         });
         drop(tally);

@@ -116,6 +116,9 @@ impl Collector for PeersView {
         for (why, count) in &self.decisions {
             ConstCounter::new(*count).encode(decisions.encode_family(&[("why", *why)])?)?;
         }
+        if let Some(handoff) = &self.handoff {
+            handoff.encode(&mut encoder)?;
+        }
         let help = "The load of a member as it counts here; none while it is unknown";
         let mut loads = encoder.encode_descriptor("member_load", help, None, MetricType::Gauge)?;
         for member in &self.members {

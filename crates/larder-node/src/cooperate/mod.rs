@@ -17,6 +17,7 @@
 //! One lock guards the policy's state; it is held for a few look-ups and for the queueing of messages, in whose order
 //! peers hear of changes.
 
+use crate::handover::Handover;
 use crate::memory::Memory;
 use crate::node::Node;
 use crate::peers::{Event, Events, Name, Network, NetworkError, PeersConfig, Way};
@@ -29,6 +30,7 @@ use larder_core::peers::{Claim, Why};
 use larder_core::{NodeId, TargetId, Time};
 use side::{Policy, Say, Told};
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -68,6 +70,8 @@ pub struct CooperateConfig {
     pub policy: CooperatePolicy,
     /// How long a service node may take to begin its reply. Then this node serves the request.
     pub head_timeout: Duration,
+    /// Hands connections over; `None`: all that peers serve is relayed.
+    pub handover: Option<Arc<Handover>>,
 }
 
 /// Why a node cannot work with peers. The operator's to mend.
@@ -90,6 +94,7 @@ pub(crate) struct Cooperation {
     sooner: Notify,
     began: Instant,
     head_timeout: Duration,
+    pub(crate) handover: Option<Arc<Handover>>,
     memory: Arc<Memory>,
     /// Whether another may have to be asked who serves a request.
     asks: bool,
@@ -309,10 +314,16 @@ impl Cooperation {
             Event::Joined(member) => {
                 let Some(node) = self.number(&member.name) else { return };
                 tracing::info!(peer = %member.name, address = %member.address, "a peer has come");
+                if let Some(handover) = &self.handover {
+                    handover.joined(&member);
+                }
                 self.with(|policy, now, out| policy.side().joined(now, node, &member.name, out));
             }
             Event::Left(member, why) => {
                 tracing::info!(peer = %member.name, ?why, "a peer has gone");
+                if let Some(handover) = &self.handover {
+                    handover.left(&member.name, why);
+                }
                 let Some(node) = self.number_of(&member.name) else { return };
                 self.with(|policy, now, out| policy.side().left(now, node, out));
                 let mut state = self.lock();
@@ -365,7 +376,7 @@ impl Node {
     /// # Errors
     /// The network cannot be started, or a setting is out of range.
     pub async fn join_peers(self: &Arc<Self>, config: CooperateConfig) -> Result<(), CooperateError> {
-        let CooperateConfig { network, policy, head_timeout } = config;
+        let CooperateConfig { network, policy, head_timeout, handover } = config;
         let node: Weak<Self> = Arc::downgrade(self);
         let service = move |request: Request<hyper::body::Incoming>, _from: Name| {
             let node = node.upgrade();
@@ -392,6 +403,7 @@ impl Node {
             sooner: Notify::new(),
             began: Instant::now(),
             head_timeout,
+            handover,
             memory: Arc::clone(&self.memory),
             load: AtomicU32::new(0),
             loads_told: AtomicU64::new(0),
@@ -409,6 +421,11 @@ impl Node {
             Some(cooperation) => cooperation.network.leave().await,
             None => true,
         }
+    }
+
+    /// Where it listens to its peers; `None` if there are none.
+    pub fn peers_address(&self) -> Option<SocketAddr> {
+        self.cooperation.get().map(|cooperation| cooperation.network.local())
     }
 
     /// What the cluster looks like from here; `None` if there are no peers.

@@ -6,6 +6,8 @@
 
 use super::{Cooperation, Place};
 use crate::body::Body;
+use crate::connection::{Bound, Shared};
+use crate::handover::Departure;
 use crate::http::cache_status::{Outcome, Why};
 use crate::node::Node;
 use crate::origin::fields;
@@ -97,6 +99,19 @@ impl Cooperation {
 
     fn served(&self, Counted { target, missed, bytes }: Counted) {
         let size = larder_core::Bytes(bytes);
+        if let Some(handover) = &self.handover {
+            handover.note_size(target, size);
+        }
+        self.note_served(target, size, missed);
+    }
+
+    /// A node has begun to answer what it was given.
+    pub(crate) fn answered(&self, node: NodeId) {
+        self.with(|policy, _, _| policy.side().answered(node));
+    }
+
+    /// A client's request was answered with a whole of this size.
+    pub(crate) fn note_served(&self, target: TargetId, size: larder_core::Bytes, missed: bool) {
         self.with(|policy, now, out| policy.side().served(now, target, size, missed, out));
     }
 }
@@ -142,6 +157,7 @@ impl Node {
     pub(crate) async fn answer_client<B>(
         self: &Arc<Self>,
         cooperation: &Arc<Cooperation>,
+        shared: &Shared,
         parts: &mut Parts,
         body: B,
     ) -> Response<Body>
@@ -150,6 +166,7 @@ impl Node {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let mut serviced = cooperation.begin();
+        let bound = shared.take_bound();
         // Whose id it is, is not the client's to say.
         parts.headers.remove(TARGET);
         let target = if self.is_shared(parts) && body.is_end_stream() { self.target_of(parts) } else { None };
@@ -157,13 +174,22 @@ impl Node {
             return self.reply(parts, body, None).await.map(|body| body.serviced(serviced));
         };
         name_target(&mut parts.headers, target);
+        if bound == Bound::Taken {
+            // Decided, and counted, where the connection came from.
+            cooperation.forwarded(target);
+            return self.reply(parts, body, None).await.map(|body| body.serviced(serviced));
+        }
         let Place { node, name, held, claim } = cooperation.decide(target).await;
         serviced.claim = claim;
         if let Some(name) = name {
             serviced.at = Some(node);
+            if let Some((flow, head)) = cooperation.departs(&name, parts, target, (shared, bound)) {
+                let departure = Departure { to: name, node, flow, head, target, serviced };
+                match shared.depart(departure).await {}
+            }
             match self.forward(cooperation, &name, parts).await {
                 Ok(reply) => {
-                    cooperation.with(|policy, _, _| policy.side().answered(node));
+                    cooperation.answered(node);
                     let counted = Counted { target, missed: false, bytes: 0 };
                     let reply = self.relay(parts, reply);
                     return Self::counting(parts, reply, serviced, counted);

@@ -2,6 +2,7 @@
 
 use super::side::Policy;
 use super::{Cooperation, ME, State};
+use crate::handover::HandoverView;
 use crate::peers::{Counted, Member};
 use larder_core::Time;
 use serde::Serialize;
@@ -45,6 +46,8 @@ pub struct PeersView {
     pub forwarded: u64,
     /// Requests that peers have forwarded.
     pub taken: u64,
+    /// Connections that are handed over; `null` if none are.
+    pub handoff: Option<HandoverView>,
     /// The network between them.
     pub network: Counted,
 }
@@ -182,6 +185,7 @@ impl Cooperation {
             tables_told: self.tables_told.load(Relaxed),
             forwarded: counts.requests_out,
             taken: counts.requests_in,
+            handoff: self.handover.as_ref().map(|handover| handover.view()),
             network: counts,
         }
     }

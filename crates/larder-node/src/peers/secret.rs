@@ -1,6 +1,7 @@
 //! What the peers of a cluster share: 32 secret bytes. Whoever has them is a member, so every key between peers is made
 //! from them, each for one use: HKDF with SHA-256 (RFC 5869), the use as its info.
 
+use super::name::Name;
 use larder_handoff::channel::identity::{IdentityError, KEY_BYTES, load_secret};
 use ring::hkdf::{HKDF_SHA256, Salt};
 use std::fmt;
@@ -36,10 +37,18 @@ impl ClusterSecret {
     }
 
     pub(crate) fn key(&self, purpose: Purpose) -> [u8; KEY_BYTES] {
-        let info: &[u8] = match purpose {
+        self.derived(match purpose {
             Purpose::Links => b"links",
             Purpose::Datagrams => b"datagrams",
-        };
+        })
+    }
+
+    /// The secret key that a member proves on the control channel by which connections are handed over.
+    pub(crate) fn key_of_member(&self, name: &Name) -> [u8; KEY_BYTES] {
+        self.derived(&[b"member ", name.as_str().as_bytes()].concat())
+    }
+
+    fn derived(&self, info: &[u8]) -> [u8; KEY_BYTES] {
         let mut key = [0; KEY_BYTES];
         let derived = Salt::new(HKDF_SHA256, SALT).extract(&self.0);
         let filled = derived.expand(&[info], HKDF_SHA256).and_then(|okm| okm.fill(&mut key));
@@ -72,6 +81,10 @@ mod tests {
         assert_eq!(
             hex(secret.key(Purpose::Datagrams)),
             "7849d5520fee391fef0f08d17134e415e7591369a592a6032a6ad9d2f76ff252"
+        );
+        assert_eq!(
+            hex(secret.key_of_member(&"a".parse().expect("a name"))),
+            "f30a24e8ad431f193293bd9d25aa4c9371d5fbeb2af23435d15882a3f35dcdcb"
         );
         assert_eq!(format!("{secret:?}"), "ClusterSecret(..)");
     }

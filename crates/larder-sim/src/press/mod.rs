@@ -271,6 +271,21 @@ impl Press {
         Ok(self.solve_for(files, &zipf))
     }
 
+    /// What a server whose cluster finds `hit_rate` of the requests in memory, and forwards `forwarded` of them, can reach:
+    /// the model's queues without its memories, for shares that were measured.
+    ///
+    /// # Errors
+    /// A parameter or share is out of range.
+    pub fn at(&self, server: Server, hit_rate: f64, forwarded: f64) -> Result<Answer, SimError> {
+        self.check()?;
+        for (key, share) in [("hit_rate", hit_rate), ("forwarded", forwarded)] {
+            if !(0.0..=1.0).contains(&share) {
+                return Err(SimError::OutOfRange { key, range: "0 to 1" });
+            }
+        }
+        Ok(self.answer(server, hit_rate, forwarded))
+    }
+
     /// Files that a node's memory holds.
     fn held(&self) -> f64 {
         self.memory_mb * 1_024.0 / self.file_kb
@@ -285,11 +300,15 @@ impl Press {
         let alone = zipf.share(held, files);
         let answer = |server| {
             let hit_rate = if server == Server::Trad { alone } else { hit_rate_cluster };
-            let demand = self.demand(server, hit_rate, forwarded);
-            let (binds, most) = demand.largest();
-            Answer { server, demand, binds, throughput: nodes / most }
+            self.answer(server, hit_rate, forwarded)
         };
         Solution { files, hit_rate_cluster, hit_rate_replicated, forwarded, servers: Server::ALL.map(answer) }
+    }
+
+    fn answer(&self, server: Server, hit_rate: f64, forwarded: f64) -> Answer {
+        let demand = self.demand(server, hit_rate, forwarded);
+        let (binds, most) = demand.largest();
+        Answer { server, demand, binds, throughput: f64::from(self.nodes) / most }
     }
 
     fn demand(&self, server: Server, hit_rate: f64, forwarded: f64) -> Demand {

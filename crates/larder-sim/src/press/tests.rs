@@ -33,6 +33,17 @@ fn two_points_come_out_to_the_digit() {
     near(slow.throughput(Server::NonPortable), 16_067.0, 0.5, "non-port, slow");
 }
 
+#[test]
+fn measured_shares_stand_for_the_models() {
+    let press = Press { file_kb: 16.0, hit_rate: 0.75, nodes: 8, ..Press::default() };
+    let solution = press.solve().unwrap();
+    let (hits, forwarded) = (solution.hit_rate_cluster, solution.forwarded);
+    assert_eq!(press.at(Server::Portable, hits, forwarded), Ok(solution.servers[1]));
+    let all_in_memory = press.at(Server::Trad, 1.0, 0.0).unwrap();
+    assert_eq!((all_in_memory.binds, all_in_memory.demand.disk_s), (Resource::Cpu, 0.0));
+    assert!(press.at(Server::Trad, 1.01, 0.0).is_err() && press.at(Server::Trad, 0.5, f64::NAN).is_err());
+}
+
 /// Peaks of M1 over the whole space, computed by the same independent program: N, fast port/trad, fast np/port in
 /// percent more, slow port/trad, slow np/port in percent more.
 const PEAKS: [(u32, f64, f64, f64, f64); 7] = [

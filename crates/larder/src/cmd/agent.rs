@@ -8,6 +8,7 @@ use super::handoff;
 use super::serve::{self, ServeArgs};
 use crate::admin::AgentSurface;
 use crate::config::{AgentRole, Config};
+use crate::demo::cluster::Ready;
 use crate::outcome::usage;
 
 /// Let the server of this host take handed-off connections.
@@ -41,7 +42,7 @@ pub(crate) fn run(args: &AgentArgs) -> anyhow::Result<()> {
         let agent = handoff::start(&name, handoff, None).await?;
         let surface = Arc::new(AgentSurface::new(agent.outcomes()));
         let admin = serve::start_admin(admin, None, surface, shutdown.clone()).await?;
-        args.serve.say_ready(vec![agent.address()], admin)?;
+        args.serve.say_ready(&Ready { listen: vec![agent.address()], admin, peers: None })?;
         shutdown.requested().await;
         agent.stop().await;
         Ok(())

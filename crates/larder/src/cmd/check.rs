@@ -180,6 +180,11 @@ fn node_summary(role: &NodeRole, out: &mut impl Write) -> anyhow::Result<()> {
         Size(cache.bytes),
         cache.kind
     )?;
+    if let Some(handoff) = role.peers.as_ref().and_then(|peers| peers.handoff.as_ref()) {
+        let services: Vec<String> = handoff.services.iter().map(ToString::to_string).collect();
+        let (min, services) = (Size(handoff.min), services.join(" and "));
+        writeln!(out, "  hands connections over to peers for {min} and more; clients connect to {services}")?;
+    }
     role.handoff.as_ref().map_or(Ok(()), |handoff| handoff_summary(handoff, out))
 }
 

@@ -1,14 +1,17 @@
 //! `larder demo`: what a content-aware cluster gains, on this machine, in a minute.
 
+mod peers;
+
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use larder_core::Bytes;
 use larder_core::cache::CacheKind;
+use larder_core::{Bytes, PolicyKind};
 use larder_trace::{LoadOptions, Trace, synth};
+use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::policies::{Named, chosen};
@@ -26,44 +29,52 @@ use crate::report;
 ///
 /// Without --log, the requests are made by a generator fitted to the trace of the LARD paper (rice-like).
 ///
+/// With --peers it shows instead a cluster without a front-end (PRESS), beside nodes that work alone and beside a switch; see
+/// docs/peers.md.
+///
 /// With --handoff it shows instead what is gained when nodes answer clients directly: hosts in network namespaces, the
 /// same requests by each mechanism in turn, the front-end's processor time, and one connection packet by packet. Needs the
 /// rights for that (root); `larder doctor` says which.
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
     /// Compare mechanisms of delivery (relay, repair, cookie) instead of policies. Takes about half a minute.
-    #[arg(long, conflicts_with_all = ["policies", "cache_kind", "t_low", "t_high", "speed", "disk_only", "runs", "out", "no_report", "svg"])]
+    #[arg(long, conflicts_with_all = ["peers", "policies", "cache_kind", "t_low", "t_high", "speed", "disk_only", "runs", "out", "no_report", "svg"])]
     handoff: bool,
-    /// Length of each run with --handoff. Seconds, 1 to 60.
-    #[arg(long, default_value_t = 4, requires = "handoff", value_parser = clap::value_parser!(u64).range(1..=60))]
-    seconds: u64,
+    /// Longest measured part of each run, with --handoff or --peers. Seconds, 1 to 3600. Default: 4 with --handoff; to the
+    /// end of the trace with --peers.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    seconds: Option<u64>,
+    #[command(flatten)]
+    without: peers::PeersArgs,
     /// Replay this access log instead: Common or Combined Log Format and more, also .gz and .zst.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["trace_recipe", "scale"])]
     log: Option<PathBuf>,
-    /// Recipe of the synthetic trace; `larder trace synth --help` lists them.
-    #[arg(long, value_name = "NAME", default_value = "rice-like")]
-    trace_recipe: String,
-    /// Size of the synthetic trace relative to the original: targets and requests.
-    #[arg(long, value_name = "FACTOR", default_value_t = 0.1)]
-    scale: f64,
+    /// Recipe of the synthetic trace; `larder trace synth --help` lists them. Default: rice-like; with --peers clarknet-like.
+    #[arg(long, value_name = "NAME")]
+    trace_recipe: Option<String>,
+    /// Size of the synthetic trace relative to the original: targets and requests. Default: 0.1.
+    #[arg(long, value_name = "FACTOR")]
+    scale: Option<f64>,
     /// Nodes, each a process. 1 to 64. Default: 8; with --handoff 3.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=64))]
     nodes: Option<u16>,
     /// Memory of each node.
     #[arg(long, value_name = "SIZE", default_value = "16MB")]
     cache: Size,
-    /// What the nodes evict first: gds (Greedy-Dual-Size, as in the paper), gds-packets or lru.
-    #[arg(long, value_name = "KIND", default_value = "gds")]
-    cache_kind: CacheKind,
+    /// What the nodes evict first: gds (Greedy-Dual-Size, as in the paper), gds-packets or lru. Default: gds; with --peers lru.
+    #[arg(long, value_name = "KIND")]
+    cache_kind: Option<CacheKind>,
     /// Policies to compare, in this order; `all` for every one, which takes as much longer. They are told what they go by:
-    /// load reports and cache events of the nodes, and a routing table made of the requests that warm the caches.
-    #[arg(long, value_delimiter = ',', value_name = "NAME,...", default_value = "rr,wrr,hash,lard,lard-r")]
-    policies: Vec<Named>,
+    /// load reports and cache events of the nodes, and a routing table made of the requests that warm the caches. Default:
+    /// rr,wrr,hash,lard,lard-r; with --peers trad,press,lard-r, where `trad` (or `rr`) are nodes by themselves, `press` nodes that
+    /// work together, and others policies of a switch.
+    #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
+    policies: Vec<String>,
     /// Seed of the synthetic trace and of the policies that draw lots.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Clients, each with one request outstanding. Default: S = (nodes-1) T_high + T_low - 1, which keeps the
-    /// cluster full, as in the paper; with --handoff 16.
+    /// cluster full, as in the paper; with --handoff 16, with --peers 40 for each node.
     #[arg(long)]
     clients: Option<u32>,
     /// T_low of the policies and of the admission limit.
@@ -76,10 +87,11 @@ pub(crate) struct DemoArgs {
     /// Faster shortens the demo and loads the real processors more; the ratios stay.
     #[arg(long, value_name = "FACTOR", default_value_t = 2.0)]
     speed: f64,
-    /// Model the nodes' disks only: what a node can send is then bounded by this machine, which all nodes share.
+    /// Model the nodes' disks only: what a node can send is then bounded by this machine, which all nodes share. Always so with
+    /// --peers.
     #[arg(long)]
     disk_only: bool,
-    /// Replay only the first requests of the trace. Default: all of a log, 36000 of a synthetic trace.
+    /// Replay only the first requests of the trace. Default: all of a log, 36000 of a synthetic trace, 90000 with --peers.
     #[arg(long, value_name = "REQUESTS")]
     limit: Option<usize>,
     /// Runs of each policy, interleaved; the run with the median throughput counts.
@@ -94,9 +106,9 @@ pub(crate) struct DemoArgs {
     /// Also write the main chart as an SVG file.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Print JSON instead of the table.
-    #[arg(long)]
-    json: bool,
+    /// Print JSON instead of the table, or with a name (--json=FILE) write it to that file beside the table.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
+    json: Option<PathBuf>,
     /// Print the JSON Schema of --json and end.
     #[arg(long)]
     json_schema: bool,
@@ -108,16 +120,31 @@ const NODES: u16 = 8;
 const HANDOFF_NODES: u16 = 3;
 const HANDOFF_CLIENTS: u32 = 16;
 
-/// Requests of a synthetic trace, unless told otherwise.
-const SYNTHETIC_REQUESTS: usize = 36_000;
+/// Length of a run with --handoff.
+const HANDOFF_SECONDS: u64 = 4;
+
+/// The synthetic trace, unless told otherwise, and how much of it.
+const SYNTHETIC: Synthetic = Synthetic { recipe: "rice-like", scale: 0.1, requests: 36_000 };
+
+/// A synthetic trace.
+#[derive(Clone, Copy)]
+struct Synthetic {
+    recipe: &'static str,
+    scale: f64,
+    requests: usize,
+}
+
+/// What --policies names without --peers, unless told otherwise.
+const POLICIES: [PolicyKind; 5] =
+    [PolicyKind::Rr, PolicyKind::Wrr, PolicyKind::Hash, PolicyKind::Lard, PolicyKind::LardR];
 
 pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
     if args.json_schema {
         let mut out = io::stdout().lock();
-        let schema = if args.handoff {
-            schemars::schema_for!(handoff::result::HandoffReport)
-        } else {
-            schemars::schema_for!(demo::result::DemoReport)
+        let schema = match (args.handoff, args.without.peers) {
+            (true, _) => schemars::schema_for!(handoff::result::HandoffReport),
+            (_, true) => schemars::schema_for!(demo::peers::result::PeersReport),
+            _ => schemars::schema_for!(demo::result::DemoReport),
         };
         serde_json::to_writer_pretty(&mut out, &schema)?;
         writeln!(out)?;
@@ -129,38 +156,26 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
     if args.handoff {
         return run_handoff(args);
     }
-    let setup = args.setup()?;
-    let demo = Demo::new(setup, args.plan()?);
+    if args.without.peers {
+        return peers::run(args);
+    }
+    let demo = Demo::new(args.setup()?, args.plan(SYNTHETIC)?);
+    let outcome = until_interrupted(demo.run())?;
+    args.print(&outcome, |out| demo::table::write(&outcome, out))?;
+    args.show(&outcome.warnings, || report::chart(&outcome), || report::page(&outcome))
+}
+
+/// Runs to the end, or until the user or the system asks to end: what was started then ends too.
+fn until_interrupted<T>(demo: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = super::serve::runtime(1)?;
-    let outcome = runtime.block_on(async {
+    runtime.block_on(async {
         let mut term = signal(SignalKind::terminate()).context("cannot watch SIGTERM")?;
         tokio::select! {
-            outcome = demo.run() => outcome,
+            outcome = demo => outcome,
             _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
             _ = term.recv() => Err(anyhow::anyhow!("terminated")),
         }
-    })?;
-    let mut out = io::stdout().lock();
-    if args.json {
-        serde_json::to_writer_pretty(&mut out, &outcome)?;
-        writeln!(out)?;
-    } else {
-        demo::table::write(&outcome, &mut out)?;
-    }
-    out.flush()?;
-    drop(out);
-    for warning in &outcome.warnings {
-        say(&format!("warning: {warning}"));
-    }
-    if let Some(path) = &args.svg {
-        write(path, &report::chart(&outcome))?;
-        say(&format!("chart: {}", path.display()));
-    }
-    if !args.no_report {
-        write(&args.out, &report::page(&outcome)?)?;
-        say(&format!("report: {}", args.out.display()));
-    }
-    Ok(())
+    })
 }
 
 /// The demo of handoff: on a thread of its own, so that an interrupt is heard and everything is removed in order.
@@ -170,9 +185,9 @@ fn run_handoff(args: &DemoArgs) -> anyhow::Result<()> {
         clients: args.clients.unwrap_or(HANDOFF_CLIENTS),
         cache_bytes: args.cache.0.get(),
         seed: args.seed,
-        measured: Duration::from_secs(args.seconds),
+        measured: Duration::from_secs(args.seconds.unwrap_or(HANDOFF_SECONDS)),
     };
-    let plan = args.plan()?;
+    let plan = args.plan(SYNTHETIC)?;
     let interrupt = handoff::Interrupt::default();
     let work = {
         let interrupt = interrupt.clone();
@@ -191,17 +206,53 @@ fn run_handoff(args: &DemoArgs) -> anyhow::Result<()> {
         interrupt.ask();
         work.await.context("the demo failed")?
     })?;
-    let mut out = io::stdout().lock();
-    if args.json {
-        serde_json::to_writer_pretty(&mut out, &outcome)?;
-        writeln!(out)?;
-    } else {
-        handoff::table::write(&outcome, &mut out)?;
-    }
-    Ok(out.flush()?)
+    args.print(&outcome, |out| handoff::table::write(&outcome, out))
 }
 
 impl DemoArgs {
+    /// Prints the table or the JSON, or the one here and the other to a file.
+    fn print(
+        &self,
+        outcome: &impl Serialize,
+        table: impl FnOnce(&mut io::StdoutLock<'_>) -> io::Result<()>,
+    ) -> anyhow::Result<()> {
+        let mut out = io::stdout().lock();
+        match &self.json {
+            Some(path) if path.as_os_str() == "-" => {
+                serde_json::to_writer_pretty(&mut out, outcome)?;
+                writeln!(out)?;
+            }
+            file => {
+                if let Some(path) = file {
+                    write(path, &(serde_json::to_string_pretty(outcome)? + "\n"))?;
+                }
+                table(&mut out)?;
+            }
+        }
+        Ok(out.flush()?)
+    }
+
+    /// Says the warnings and writes the chart and the page, where asked.
+    fn show(
+        &self,
+        warnings: &[String],
+        chart: impl FnOnce() -> String,
+        page: impl FnOnce() -> serde_json::Result<String>,
+    ) -> anyhow::Result<()> {
+        for warning in warnings {
+            say(&format!("warning: {warning}"));
+        }
+        if let Some(path) = &self.svg {
+            write(path, &chart())?;
+            say(&format!("chart: {}", path.display()));
+        }
+        if !self.no_report {
+            write(&self.out, &page()?)?;
+            say(&format!("report: {}", self.out.display()));
+        }
+        Ok(())
+    }
+
     fn check(&self) -> anyhow::Result<()> {
         if self.t_low == 0 || self.t_low >= self.t_high || self.t_high > 100_000 {
             return Err(usage("--t-low must be at least 1 and below --t-high, which may be up to 100000"));
@@ -212,11 +263,14 @@ impl DemoArgs {
         if !(0.001..=1e6).contains(&self.speed) {
             return Err(usage("--speed must be from 0.001 to 1000000; 1 is a node of 1998"));
         }
-        if !(self.scale > 0.0 && self.scale <= 1.0) {
+        if !self.scale.is_none_or(|scale| scale > 0.0 && scale <= 1.0) {
             return Err(usage("--scale must be above 0 and at most 1"));
         }
         if !(1..=100_000).contains(&self.clients()) {
             return Err(usage("--clients must be from 1 to 100000"));
+        }
+        if self.seconds.is_some() && !self.handoff && !self.without.peers {
+            return Err(usage("--seconds goes with --handoff or --peers: other runs end with the trace"));
         }
         Ok(())
     }
@@ -230,12 +284,21 @@ impl DemoArgs {
         self.clients.unwrap_or(derived.max(1))
     }
 
+    fn policies(&self) -> anyhow::Result<Vec<PolicyKind>> {
+        if self.policies.is_empty() {
+            return Ok(POLICIES.to_vec());
+        }
+        let named: Vec<Named> =
+            self.policies.iter().map(|name| name.parse()).collect::<Result<_, _>>().map_err(usage)?;
+        chosen(&named).map_err(usage)
+    }
+
     fn setup(&self) -> anyhow::Result<Setup> {
-        let policies = chosen(&self.policies).map_err(usage)?;
+        let policies = self.policies()?;
         Ok(Setup {
             nodes: usize::from(self.nodes()),
             cache_bytes: self.cache.0.get(),
-            cache_kind: self.cache_kind.to_string(),
+            cache_kind: self.cache_kind.unwrap_or(CacheKind::Gds).to_string(),
             policies: policies.iter().map(ToString::to_string).collect(),
             seed: self.seed,
             clients: self.clients(),
@@ -247,7 +310,7 @@ impl DemoArgs {
         })
     }
 
-    fn plan(&self) -> anyhow::Result<Plan> {
+    fn plan(&self, synthetic: Synthetic) -> anyhow::Result<Plan> {
         if let Some(path) = &self.log {
             let spinner = demo::spinner(&format!("reading {}", path.display()));
             let (trace, read) =
@@ -264,11 +327,12 @@ impl DemoArgs {
             let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
             return Plan::new(&trace, name, self.limit.unwrap_or(usize::MAX));
         }
-        let recipe = synth::Recipe::by_name(&self.trace_recipe).map_err(|error| usage(error.to_string()))?;
-        let trace =
-            synth::generate(&recipe, self.seed, self.scale).map_err(|error| usage(error.to_string()))?;
-        let source = format!("{}, synthetic, scale {}, seed {}", self.trace_recipe, self.scale, self.seed);
-        Plan::new(&trace, source, self.limit.unwrap_or(SYNTHETIC_REQUESTS))
+        let (name, scale) =
+            (self.trace_recipe.as_deref().unwrap_or(synthetic.recipe), self.scale.unwrap_or(synthetic.scale));
+        let recipe = synth::Recipe::by_name(name).map_err(|error| usage(error.to_string()))?;
+        let trace = synth::generate(&recipe, self.seed, scale).map_err(|error| usage(error.to_string()))?;
+        let source = format!("{name}, synthetic, scale {scale}, seed {}", self.seed);
+        Plan::new(&trace, source, self.limit.unwrap_or(synthetic.requests))
     }
 }
 

@@ -61,6 +61,8 @@ enum Asked {
     Repair,
     Splice,
     Relay,
+    /// By `repair` between peers, as far as that goes.
+    Peers,
 }
 
 impl From<Setting> for Asked {
@@ -81,7 +83,7 @@ impl Asked {
         match self {
             Self::Cookie => Some(Mechanism::Cookie),
             Self::Repair => Some(Mechanism::Repair),
-            Self::Auto | Self::Splice | Self::Relay => None,
+            Self::Auto | Self::Splice | Self::Relay | Self::Peers => None,
         }
     }
 }
@@ -94,6 +96,7 @@ impl fmt::Display for Asked {
             Self::Repair => "repair",
             Self::Splice => "splice",
             Self::Relay => "relay",
+            Self::Peers => "repair",
         })
     }
 }
@@ -118,6 +121,7 @@ impl Examined {
         match self.asked {
             Asked::Auto => self.report.best().to_string(),
             Asked::Cookie | Asked::Repair if !self.available() => Mechanism::Relay.to_string(),
+            Asked::Peers if !self.report.can(Mechanism::Repair) => Mechanism::Relay.to_string(),
             asked => asked.to_string(),
         }
     }
@@ -297,6 +301,7 @@ mod tests {
             (Asked::Repair, "repair", true),
             (Asked::Splice, "splice", true),
             (Asked::Relay, "relay", true),
+            (Asked::Peers, "repair", true),
         ] {
             let one = examined(asked);
             assert_eq!((one.mechanism().as_str(), one.available()), (used, available), "{asked}");

@@ -6,9 +6,11 @@ use anyhow::Context;
 use larder_handoff::agent::{Agent, AgentConfig, Forwarding, Host, Restored};
 use larder_handoff::channel::Timing;
 use larder_handoff::channel::identity::Identity;
+use larder_node::peers::PeersConfig;
+use larder_node::{Handover, HandoverConfig};
 use tokio::sync::mpsc;
 
-use crate::config::HandoffRole;
+use crate::config::{HandoffRole, PeersHandoffRole};
 
 /// Longest name of programs in the kernel. Bytes.
 const INSTANCE_BYTES_MAX: usize = 32;
@@ -59,6 +61,26 @@ fn host(
         Err(error) => {
             tracing::warn!(%error, "no connections can be taken: switches relay to this node");
             (None, None)
+        }
+    }
+}
+
+/// Starts to hand connections over between peers, and an agent that gives those that come to `sockets`. `None` where this
+/// machine cannot, unless it has to.
+pub(crate) async fn between_peers(
+    name: &str,
+    role: PeersHandoffRole,
+    peers: &PeersConfig,
+    sockets: mpsc::Sender<Restored>,
+) -> anyhow::Result<Option<(Arc<Handover>, Agent)>> {
+    let PeersHandoffRole { required, min, services, port } = role;
+    let config = HandoverConfig { min, services, port, instance: instance(name) };
+    match Handover::start(config, peers, sockets).await {
+        Ok(started) => Ok(Some(started)),
+        Err(error) if required => Err(error).context("node.peers.handoff is \"required\""),
+        Err(error) => {
+            tracing::warn!(%error, "connections are not handed over to peers, nor taken: requests are relayed");
+            Ok(None)
         }
     }
 }

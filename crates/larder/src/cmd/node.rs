@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use larder_handoff::agent::Agent;
+use larder_handoff::agent::{Agent, Restored};
 use larder_node::peers::{ClusterSecret, PeersConfig};
-use larder_node::{CooperateConfig, CooperatePolicy, Handed, LateralConfig, Node};
+use larder_node::{CooperateConfig, CooperatePolicy, Handed, Handover, LateralConfig, Node};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
@@ -15,6 +15,7 @@ use super::handoff;
 use super::serve::{self, ServeArgs, Shutdown};
 use crate::admin::NodeSurface;
 use crate::config::{Config, NodeRole, PeersPolicy, PeersRole, RawModel, RawNode, Size, Texts};
+use crate::demo::cluster::Ready;
 use crate::outcome::usage;
 use tables::TableFile;
 
@@ -100,11 +101,12 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
         let admin = serve::start_admin(admin, None, surface, shutdown.clone()).await?;
         let (sockets, restored) = mpsc::channel(RESTORED_MAX);
         let mut handed = Handed { restored, ..Handed::none() };
-        let agent = match handoff {
+        let (mut between, mut sockets) = (None, Some(sockets));
+        let mut agent = match handoff {
             Some(role) => {
                 let lateral = role.lateral;
                 handed.services.clone_from(&role.services);
-                let agent = handoff::start(&name, role, Some(sockets)).await?;
+                let agent = handoff::start(&name, role, sockets.take()).await?;
                 handed.lateral =
                     lateral.map(|wait| LateralConfig { wait, ..LateralConfig::new(agent.asker()) });
                 Some(agent)
@@ -112,16 +114,23 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
             None => None,
         };
         if let Some(peers) = peers {
-            join(&node, peers).await?;
+            let started = join(&node, peers, sockets.take()).await?;
+            if let Some((handover, its)) = started {
+                (between, agent, handed.by_peers) = (Some(handover), Some(its), true);
+            }
         }
         tracing::info!(%name, %listen, "node serves");
-        args.serve.say_ready(vec![listen], admin)?;
-        let giver = agent.as_ref().map(Agent::giver);
+        args.serve.say_ready(&Ready { listen: vec![listen], admin, peers: node.peers_address() })?;
+        // A connection is handed over once.
+        let giver = agent.as_ref().filter(|_| between.is_none()).map(Agent::giver);
         let leaving = tokio::spawn(leaving(shutdown.clone(), Arc::clone(&node)));
         let ending = ending(shutdown, Arc::clone(&node), agent.as_ref());
         let served = Arc::clone(&node).serve_with(listener, Handed { giver, ..handed }, ending).await;
         if let Some(agent) = agent {
             agent.stop().await;
+        }
+        if let Some(handover) = between {
+            handover.end();
         }
         let drained = served.with_context(|| format!("node {name}"))?;
         leaving.await.context("leaving the peers")?;
@@ -132,9 +141,14 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
     })
 }
 
-/// Joins the cluster of equal nodes.
-async fn join(node: &Arc<Node>, role: PeersRole) -> anyhow::Result<()> {
-    let PeersRole { name, listen, advertise, secret, seeds, policy, head_timeout } = role;
+/// Joins the cluster of equal nodes. Connections that others hand over come to `sockets`.
+async fn join(
+    node: &Arc<Node>,
+    role: PeersRole,
+    sockets: Option<mpsc::Sender<Restored>>,
+) -> anyhow::Result<Option<(Arc<Handover>, Agent)>> {
+    let PeersRole { name, listen, advertise, secret, seeds, policy, head_timeout, handoff } = role;
+    let own = name.to_string();
     let read =
         ClusterSecret::load(&secret).with_context(|| format!("node.peers.secret: {}", secret.display()))?;
     let network = PeersConfig { advertise, seeds, ..PeersConfig::new(name, listen, read) };
@@ -151,14 +165,23 @@ async fn join(node: &Arc<Node>, role: PeersRole) -> anyhow::Result<()> {
             CooperatePolicy::Ward(tables::config(&ward))
         }
     };
-    node.join_peers(CooperateConfig { network, policy, head_timeout }).await.context("node.peers")?;
+    let started = match (handoff, sockets) {
+        (Some(role), Some(sockets)) => handoff::between_peers(&own, role, &network, sockets).await?,
+        _ => {
+            Handover::take_off_remains(&handoff::instance(&own));
+            None
+        }
+    };
+    let handover = started.as_ref().map(|(handover, _)| Arc::clone(handover));
+    let config = CooperateConfig { network, policy, head_timeout, handover };
+    node.join_peers(config).await.context("node.peers")?;
     if let Some(loaded) = loaded {
         tables::give(node, loaded);
     }
     if let Some(file) = file {
         tokio::spawn(file.watch(Arc::clone(node)));
     }
-    Ok(())
+    Ok(started)
 }
 
 /// Tells the peers that this node goes when it is asked to end, so that they send it nothing while its clients are served to

@@ -53,9 +53,9 @@ impl ServeArgs {
     }
 
     /// Tells a parent that waits for it where the service is.
-    pub(crate) fn say_ready(&self, listen: Vec<SocketAddr>, admin: Option<SocketAddr>) -> anyhow::Result<()> {
+    pub(crate) fn say_ready(&self, ready: &Ready) -> anyhow::Result<()> {
         if self.ready_line {
-            let line = serde_json::to_string(&Ready { listen, admin })?;
+            let line = serde_json::to_string(ready)?;
             let mut out = io::stdout().lock();
             writeln!(out, "{line}")?;
             out.flush()?;

@@ -14,6 +14,7 @@ use self::tables::Keeper;
 use super::serve::{self, ServeArgs};
 use crate::admin::SwitchSurface;
 use crate::config::{Config, RawHigh, RawLow, RawPeer, RawSwitch, Span, SwitchRole, Texts};
+use crate::demo::cluster::Ready;
 use crate::outcome::usage;
 
 /// Where the admin interface of a switch is unless told otherwise.
@@ -95,7 +96,7 @@ pub(crate) fn run(args: &SwitchArgs) -> anyhow::Result<()> {
         let surface = Arc::new(SwitchSurface::new(handle, effective, keepers));
         let admin = serve::start_admin(admin, Some(ADMIN), surface, shutdown.clone()).await?;
         tracing::info!(?listen, "switch serves");
-        args.serve.say_ready(listen, admin)?;
+        args.serve.say_ready(&Ready { listen, admin, peers: None })?;
         switch.run(shutdown.requested()).await.context("the switch")
     })
 }

@@ -56,6 +56,18 @@ pub(crate) struct RawPeers {
     /// How long the node that has a target may take to begin its reply; then the request is served where it arrived.
     /// 10 ms to 10 min.
     pub(crate) head_timeout: Span,
+    /// Whether a connection is handed over to the node that has what it asks for, so that this one answers the client itself:
+    /// "off" (replies are relayed), "auto" (where this machine can; `larder doctor` says whether), "required" (or the node does
+    /// not start).
+    pub(crate) handoff: String,
+    /// Requests for less are relayed all the same; "0B" hands all over. Less than `large_min`.
+    pub(crate) handoff_min: Size,
+    /// Where clients connect to, of all nodes, the same list on each: "address:port", at most 64. A node has its own on the
+    /// interface that takes clients' packets, and those of the others on its loopback interface. Required with `handoff`.
+    #[schemars(example = "10.0.1.11:80")]
+    pub(crate) handoff_services: Texts,
+    /// TCP port of the nodes' handoff channels, at the address of `listen`; the same on all nodes. 1 to 65535.
+    pub(crate) handoff_port: u16,
     /// What nodes go by that ask one of them (CARD).
     pub(crate) card: RawCard,
     /// What nodes go by that have a routing table (WARD).
@@ -156,6 +168,10 @@ impl Default for RawPeers {
             window: press.sharing.window,
             targets_max: press.targets_max,
             head_timeout: Span(Duration::from_secs(10)),
+            handoff: "off".to_owned(),
+            handoff_min: Size(larder_core::Bytes::kib(16)),
+            handoff_services: Texts::default(),
+            handoff_port: 7951,
             card: RawCard::default(),
             ward: RawTables::default(),
         }

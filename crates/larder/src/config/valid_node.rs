@@ -39,8 +39,11 @@ pub(super) fn node(raw: &RawNode) -> Result<NodeRole, Fault> {
     };
     node_name("node.name", &raw.name)?;
     let store = store(raw)?;
-    let peers =
-        raw.peers.as_ref().map(|raw_peers| peers(raw_peers, &raw.name, raw.cache.size.0)).transpose()?;
+    let peers = raw
+        .peers
+        .as_ref()
+        .map(|raw_peers| peers(raw_peers, &raw.name, raw.cache.size.0, listen))
+        .transpose()?;
     let object_max = raw.cache.object_max.map_or(Bytes(u64::MAX), |limit| limit.0);
     // What is large is kept by no node of a cluster.
     let shared_max = peers.as_ref().map_or(Bytes(u64::MAX), PeersRole::object_max);
@@ -69,6 +72,13 @@ pub(super) fn node(raw: &RawNode) -> Result<NodeRole, Fault> {
         Fault::new(key, "out of range").hint(error.expected)
     })?;
     let handoff = raw.handoff.as_ref().map(|raw| handoff(raw, listen)).transpose()?;
+    if handoff.is_some() && peers.as_ref().is_some_and(|peers| peers.handoff.is_some()) {
+        return Err(Fault::new(
+            "node.peers.handoff",
+            "contradicts node.handoff: connections are handed over by switches or by peers",
+        )
+        .hint("leave out one of them"));
+    }
     Ok(NodeRole { listen, node, threads: in_range("node.threads", raw.threads, 0, 1024)?, handoff, peers })
 }
 

@@ -13,6 +13,7 @@ use super::raw_node::RawNode;
 use super::raw_peers::RawPeers;
 use super::text::Texts;
 use super::valid::{addresses, in_range};
+use super::valid_peers_handoff::{PeersHandoffRole, handoff};
 use super::valid_peers_policy::{PeersPolicy, policy};
 
 /// Seeds at most.
@@ -29,6 +30,7 @@ pub(crate) struct PeersRole {
     pub(crate) seeds: Vec<Seed>,
     pub(crate) policy: PeersPolicy,
     pub(crate) head_timeout: Duration,
+    pub(crate) handoff: Option<PeersHandoffRole>,
 }
 
 impl PeersRole {
@@ -41,7 +43,12 @@ impl PeersRole {
     }
 }
 
-pub(super) fn peers(raw: &RawPeers, name: &str, memory: Bytes) -> Result<PeersRole, Fault> {
+pub(super) fn peers(
+    raw: &RawPeers,
+    name: &str,
+    memory: Bytes,
+    clients: SocketAddr,
+) -> Result<PeersRole, Fault> {
     const EXAMPLE: &str = "10.0.0.11:7950";
     let [listen] = addresses("node.peers.listen", &raw.listen, EXAMPLE)?[..] else {
         return Err(Fault::new("node.peers.listen", "a node listens to peers on one address")
@@ -68,14 +75,22 @@ pub(super) fn peers(raw: &RawPeers, name: &str, memory: Bytes) -> Result<PeersRo
     }
     let name =
         name.parse().map_err(|error| Fault::new("node.name", format!("no name for peers: {error}")))?;
+    let policy = policy(raw, memory)?;
+    // Only PRESS serves what is large where it is asked for.
+    let large_min = match &policy {
+        PeersPolicy::Press(press) => press.large_min,
+        PeersPolicy::Card(_) | PeersPolicy::Ward(_) => Bytes(u64::MAX),
+    };
+    let handoff = handoff(raw, clients, advertise.unwrap_or(listen), large_min)?;
     Ok(PeersRole {
         name,
         listen,
         advertise,
         secret: PathBuf::from(&raw.secret),
         seeds: seeds(&raw.seeds)?,
-        policy: policy(raw, memory)?,
+        policy,
         head_timeout: head_timeout(raw.head_timeout.0)?,
+        handoff,
     })
 }
 

@@ -25,6 +25,9 @@ pub(crate) struct Ready {
     pub(crate) listen: Vec<SocketAddr>,
     /// Where its admin interface is, if it has one.
     pub(crate) admin: Option<SocketAddr>,
+    /// Where it listens to its peers, if it has any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) peers: Option<SocketAddr>,
 }
 
 /// What the cluster is made of.
@@ -131,7 +134,7 @@ fn switch_arguments(spec: &ClusterSpec, policy: &str, members: &[String]) -> Vec
 }
 
 /// One thread for each process: there are more processes than cores already.
-fn arguments(role: &str, words: &[(&str, String)]) -> Vec<String> {
+pub(crate) fn arguments(role: &str, words: &[(&str, String)]) -> Vec<String> {
     let fixed = [role, "--threads", "1", "--ready-line", "--exit-with-stdin", "--log", "warn"];
     let fixed = fixed.into_iter().map(str::to_owned);
     fixed.chain(words.iter().flat_map(|(flag, value)| [(*flag).to_owned(), value.clone()])).collect()

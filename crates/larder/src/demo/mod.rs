@@ -7,11 +7,13 @@
 pub(crate) mod cluster;
 pub(crate) mod cpu;
 pub(crate) mod handoff;
+pub(crate) mod peers;
 pub(crate) mod plan;
 pub(crate) mod result;
 mod run;
 mod sample;
 mod signals;
+mod spent;
 pub(crate) mod table;
 
 pub(crate) use run::{Demo, HOST, Setup, spinner};

@@ -6,9 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
-use larder_core::Bytes;
+use larder_core::{Bytes, Time};
 use larder_load::target::wire;
-use larder_trace::{Target, Trace};
+use larder_trace::{Request, SizeUnit, Target, Trace};
 
 use super::result::TraceInfo;
 
@@ -51,6 +51,20 @@ impl Plan {
             warmup,
             info,
         })
+    }
+
+    /// Its first requests as a trace without times.
+    pub(super) fn trace(&self, requests: usize) -> Trace {
+        let target = |(name, size): (&String, &u64)| Target { name: name.clone(), size: Bytes(*size) };
+        let size = |target: u32| Bytes(self.sizes.get(target as usize).copied().unwrap_or(0));
+        let request =
+            |target: &u32| Request { time: Time::ZERO, target: *target, client: 0, size: size(*target) };
+        Trace {
+            targets: self.targets.iter().zip(self.sizes.iter()).map(target).collect(),
+            requests: self.order.iter().take(requests).map(request).collect(),
+            size_unit: SizeUnit::Bytes,
+            origin_ns: None,
+        }
     }
 
     /// Writes the targets and sizes for a node's modelled store.
@@ -136,8 +150,6 @@ fn describe(source: String, order: &[u32], warmup: usize, sizes: &[u64]) -> Trac
 #[cfg(test)]
 mod tests {
     use super::*;
-    use larder_core::Time;
-    use larder_trace::{Request, SizeUnit};
 
     fn trace(names: &[&str], asked: &[u32]) -> Trace {
         let target = |name: &&str| Target { name: (*name).to_owned(), size: Bytes(name.len() as u64) };

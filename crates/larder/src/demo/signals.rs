@@ -7,12 +7,11 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use larder_core::{Bytes, PolicyKind, Time};
+use larder_core::{Bytes, PolicyKind};
 use larder_sim::tables::needs_table;
 use larder_trace::ward::{
     CoreChoice, Frequencies, RoutesHeader, WardCluster, WardCosts, save_routes, ward_analysis,
 };
-use larder_trace::{Request, SizeUnit, Target, Trace};
 
 use super::plan::Plan;
 use super::run::HOST;
@@ -44,7 +43,8 @@ pub(super) fn config(
 
 /// The routing table of the requests that warm up.
 fn write_table(plan: &Plan, nodes: usize, cache: Bytes, path: &Path) -> anyhow::Result<()> {
-    let trace = warming(plan);
+    // The requests that warm up.
+    let trace = plan.trace(plan.warmup);
     let log = Frequencies::of(&trace);
     let cluster = WardCluster {
         nodes: u16::try_from(nodes).context("too many nodes")?,
@@ -55,20 +55,6 @@ fn write_table(plan: &Plan, nodes: usize, cache: Bytes, path: &Path) -> anyhow::
     let names: Vec<String> = (1..=nodes).map(|node| format!("node-{node}")).collect();
     let header = RoutesHeader::of(&analysis, &trace, &plan.info.source, &names);
     save_routes(&header, &analysis, &trace, path).with_context(|| format!("cannot write {}", path.display()))
-}
-
-/// The requests that warm up, as a trace.
-fn warming(plan: &Plan) -> Trace {
-    let target = |(name, size): (&String, &u64)| Target { name: name.clone(), size: Bytes(*size) };
-    let size = |target: u32| Bytes(plan.sizes.get(target as usize).copied().unwrap_or(0));
-    let request =
-        |target: &u32| Request { time: Time::ZERO, target: *target, client: 0, size: size(*target) };
-    Trace {
-        targets: plan.targets.iter().zip(plan.sizes.iter()).map(target).collect(),
-        requests: plan.order.iter().take(plan.warmup).map(request).collect(),
-        size_unit: SizeUnit::Bytes,
-        origin_ns: None,
-    }
 }
 
 #[cfg(test)]

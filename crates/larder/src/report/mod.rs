@@ -4,6 +4,7 @@ mod axis;
 mod charts;
 mod demo;
 mod paper;
+mod peers;
 mod plan;
 mod plot;
 mod svg;
@@ -11,6 +12,7 @@ mod svg;
 pub(crate) use charts::number;
 pub(crate) use demo::{chart, page};
 pub(crate) use paper::page as paper_page;
+pub(crate) use peers::{chart as peers_chart, page as peers_page};
 pub(crate) use plan::page as plan_page;
 
 /// Colours and letters of the charts; also put into every SVG file that stands alone.

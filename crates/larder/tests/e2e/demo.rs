@@ -1,9 +1,10 @@
-//! `larder demo`, small: real cluster, every policy, all outputs.
+//! `larder demo`, small: real clusters, every policy, with a front-end and without, all outputs.
 
 use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
 
 use larder_core::PolicyKind;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::process::{LARDER, children, parent_of, until};
@@ -60,5 +61,127 @@ fn a_killed_demo_leaves_no_process_behind() {
     let cluster = until("nodes and switch run", || Some(children(demo.id())).filter(|ids| ids.len() == 4));
     demo.kill().unwrap();
     demo.wait().unwrap();
+    until("all have ended", || cluster.iter().all(|id| parent_of(*id).is_none()).then_some(()));
+}
+
+/// The demo without a front-end, small and with fast disks, and its JSON.
+fn peers_demo(more: &[&str]) -> Value {
+    let output = Command::new(LARDER)
+        .args([
+            "demo",
+            "--peers",
+            "--nodes",
+            "3",
+            "--trace-recipe",
+            "forth-like",
+            "--scale",
+            "0.02",
+            "--speed",
+            "100",
+            "--clients",
+            "24",
+            "--json",
+        ])
+        .args(more)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn count(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value} is no count"))
+}
+
+fn share(value: &Value) -> f64 {
+    let share = value.as_f64().unwrap_or_else(|| panic!("{value} is no share"));
+    assert!((0.0..=1.0).contains(&share), "{share}");
+    share
+}
+
+#[test]
+fn a_small_demo_without_a_front_end_counts_everything_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let (page, chart) = (folder.path().join("report.html"), folder.path().join("chart.svg"));
+    let (page_name, chart_name) = (page.to_str().unwrap(), chart.to_str().unwrap());
+    let report = peers_demo(&["--limit", "3000", "--out", page_name, "--svg", chart_name]);
+    let schema = Command::new(LARDER).args(["demo", "--peers", "--json-schema"]).output().unwrap();
+    let schema: Value = serde_json::from_slice(&schema.stdout).unwrap();
+    let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<BTreeSet<_>>();
+    assert_eq!(keys(&schema["properties"]), keys(&report));
+    let point = &report["points"][0];
+    assert_eq!(keys(&schema["$defs"]["Point"]["properties"]), keys(point));
+    let systems = point["systems"].as_array().unwrap();
+    let names: Vec<&str> = systems.iter().map(|system| system["system"].as_str().unwrap()).collect();
+    assert_eq!(names, ["trad", "press", "lard-r"]);
+    for (name, figures) in names.iter().zip(systems.iter().map(|system| &system["median"])) {
+        let (requests, hits, misses) =
+            (count(&figures["requests"]), count(&figures["hits"]), count(&figures["misses"]));
+        assert_eq!((requests, hits + misses, count(&figures["errors"])), (2_000, 2_000, 0), "{name}");
+        let whole = &figures["whole"];
+        assert_eq!((&whole["sent"], &whole["served"]), (&3_000.into(), &3_000.into()), "{name}: {whole}");
+        assert!(figures["requests_per_s"].as_f64().unwrap() > 0.0 && share(&figures["hit_ratio"]) > 0.0);
+        let elsewhere = requests - count(&figures["local"]);
+        if *name == "press" {
+            assert!(share(&figures["forwarded"]) > 0.0 && elsewhere > 0, "{figures}");
+            assert_eq!((&whole["decided"], &whole["forwarded"]), (&3_000.into(), &whole["taken"]), "{whole}");
+            assert!(count(&whole["forwarded"]) >= elsewhere, "{whole}");
+            assert!(count(&whole["loads_told"]) > 0 && count(&whole["changes_told"]) > 0, "{whole}");
+            let decisions = figures["peers"]["decisions"].as_object().unwrap();
+            let sum: f64 =
+                decisions.iter().filter(|(why, _)| *why != "unanswered").map(|row| share(row.1)).sum();
+            assert!((sum - 1.0).abs() < 1e-9, "{decisions:?}");
+        } else {
+            assert_eq!((elsewhere, &figures["peers"]), (0, &Value::Null), "{name}");
+            assert_eq!(figures["hit_ratio"], figures["hit_ratio_local"], "{name}");
+        }
+    }
+    let [alone, together] = [0, 1].map(|system: usize| &systems[system]["median"]);
+    assert!(share(&together["hit_ratio"]) > share(&alone["hit_ratio_local"]), "one memory instead of three");
+    let rates = &report["rates"];
+    assert!(rates["local_us"].as_f64().unwrap() > 0.0 && share(&rates["forwarded"]) > 0.3, "{rates}");
+    assert_eq!(point["model"]["rows"].as_array().unwrap().len(), 3, "{report:#}");
+    assert!(std::fs::read_to_string(page).unwrap().contains("paper, Clarknet"));
+    assert!(std::fs::read_to_string(chart).unwrap().starts_with("<svg"));
+}
+
+#[test]
+fn sweeps_run_every_setting() {
+    let steps = peers_demo(&["--limit", "450", "--no-report", "--sweep", "load-step", "--no-model"]);
+    let points = steps["points"].as_array().unwrap();
+    let told: Vec<u64> = points.iter().map(|point| count(&point["load_step"])).collect();
+    assert_eq!(told, [1, 2, 4, 8, 16]);
+    let memories = peers_demo(&[
+        "--limit",
+        "450",
+        "--no-report",
+        "--sweep",
+        "memory",
+        "--policies",
+        "press",
+        "--no-model",
+        "--seconds",
+        "1",
+    ]);
+    let points = memories["points"].as_array().unwrap();
+    let bytes: Vec<u64> = points.iter().map(|point| count(&point["memory_bytes"])).collect();
+    assert!(bytes.len() == 6 && bytes.is_sorted(), "{bytes:?}");
+    for point in points {
+        let figures = &point["systems"][0]["median"];
+        assert_eq!(count(&figures["hits"]) + count(&figures["misses"]), count(&figures["requests"]));
+    }
+}
+
+#[test]
+fn an_interrupt_ends_the_demo_and_all_its_nodes() {
+    let mut demo = Command::new(LARDER)
+        .args(["demo", "--peers", "--speed", "0.1", "--nodes", "3", "--no-report", "--no-model"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let cluster = until("nodes run", || Some(children(demo.id())).filter(|ids| ids.len() == 3));
+    kill_process(Pid::from_child(&demo), Signal::INT).unwrap();
+    assert!(!demo.wait().unwrap().success());
     until("all have ended", || cluster.iter().all(|id| parent_of(*id).is_none()).then_some(()));
 }

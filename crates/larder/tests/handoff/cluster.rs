@@ -173,8 +173,8 @@ pub struct Cluster {
 
 /// Removed on drop, when the processes are gone.
 #[derive(Default)]
-struct Left {
-    names: Vec<String>,
+pub struct Left {
+    pub names: Vec<String>,
 }
 
 impl Drop for Left {
@@ -240,7 +240,7 @@ impl Cluster {
 
     fn write_switch(&mut self, spec: &Spec<'_>, front: usize, nodes: &str) {
         let listen: Vec<String> = self.services().iter().map(|address| format!("\"{address}\"")).collect();
-        let name = self.instance(&format!("s{front}"));
+        let name = Self::instance(&format!("s{front}"));
         self.left.names.extend([name.clone(), format!("{name}-own")]);
         let text = format!(
             "[switch]\nlisten = [{}]\nnodes = [{nodes}]\naccess_log = \"{}\"\n{}\n\
@@ -284,7 +284,7 @@ impl Cluster {
     }
 
     /// Names what this cluster leaves in the kernel: bpffs is one for all namespaces.
-    fn instance(&self, what: &str) -> String {
+    pub fn instance(what: &str) -> String {
         static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         format!("t{}-{number}-{what}", std::process::id())
@@ -321,7 +321,7 @@ impl Cluster {
             switches.join(", "),
             listed.join(", "),
         );
-        let instance = self.instance(&format!("n{number}"));
+        let instance = Self::instance(&format!("n{number}"));
         let config = self.path(&format!("{name}.toml"));
         let root = self.content.root().to_owned();
         self.left.names.push(format!("node-{instance}"));

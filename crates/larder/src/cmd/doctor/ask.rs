@@ -4,11 +4,11 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
 use larder_front::{Forward, NodeEntry};
-use larder_handoff::neighbour::interface_for;
-use larder_handoff::probe::{Finding, Role, State, Subject};
+use larder_handoff::neighbour::{holder, interface_for};
+use larder_handoff::probe::{Finding, Mechanism, Role, State, Subject};
 
 use super::{Asked, DoctorArgs};
-use crate::config::{Config, HandoffRole, SwitchRole};
+use crate::config::{Config, HandoffRole, PeersHandoffRole, SwitchRole};
 
 /// One side.
 pub(super) struct Ask {
@@ -35,10 +35,14 @@ pub(super) fn ask(args: &DoctorArgs, config: Option<&Config>, role: Role) -> Ask
     match (role, config) {
         (Role::Switch, Some(Config { switch: Some(switch), .. })) => ask.switch(switch),
         (Role::Node, Some(Config { agent: Some(agent), .. })) => ask.node(&agent.handoff),
-        (Role::Node, Some(Config { node: Some(node), .. })) => match &node.handoff {
-            Some(handoff) => ask.node(handoff),
-            None => ask.subject.services.push(node.listen),
-        },
+        (Role::Node, Some(Config { node: Some(node), .. })) => {
+            let between = node.peers.as_ref().and_then(|peers| peers.handoff.as_ref());
+            match (&node.handoff, between) {
+                (Some(handoff), _) => ask.node(handoff),
+                (None, Some(handoff)) => ask.peers(handoff),
+                (None, None) => ask.subject.services.push(node.listen),
+            }
+        }
         _ => {}
     }
     ask.asked = args.mechanism.unwrap_or(ask.asked);
@@ -81,6 +85,55 @@ impl Ask {
         self.listen.clone_from(&role.services);
         self.subject.services.extend(&role.services);
         self.subject.interface.get_or_insert_with(|| role.interface.clone());
+    }
+}
+
+impl Ask {
+    /// A node hands over what comes to its own service addresses, and takes what comes to those on its loopback interface.
+    fn peers(&mut self, role: &PeersHandoffRole) {
+        self.asked = if role.required { Asked::Repair } else { Asked::Peers };
+        let mut own = None;
+        for service in &role.services {
+            let (state, found) = match holder(service.ip()) {
+                Ok(Some(name)) if name == "lo" => {
+                    self.subject.services.push(*service);
+                    (State::Works, "a peer's: on the loopback interface".to_owned())
+                }
+                Ok(Some(name)) => {
+                    self.listen.push(*service);
+                    let found = format!("this node's: on {name}");
+                    own = Some(name);
+                    (State::Works, found)
+                }
+                Ok(None) => (State::Degraded, "on no interface".to_owned()),
+                Err(error) => (State::Unknown, error.to_string()),
+            };
+            let remedy = format!(
+                "ip address add {}/{} dev lo",
+                service.ip(),
+                if service.is_ipv4() { 32 } else { 128 }
+            );
+            self.odd.push(Finding {
+                what: format!("service address {service}"),
+                state,
+                found,
+                why: "a node takes connections only to addresses that it has",
+                remedy: (state != State::Works).then_some(remedy),
+                needed_for: &[],
+            });
+        }
+        if own.is_none() {
+            self.odd.push(Finding {
+                what: "service address of this node".to_owned(),
+                state: State::Missing,
+                found: "none of them is on an interface".to_owned(),
+                why: "clients connect to it, and their connections are told by it",
+                remedy: Some("give it to the interface that clients' packets come by".to_owned()),
+                needed_for: &[Mechanism::Repair],
+            });
+        }
+        let interface = self.subject.interface.take();
+        self.subject.interface = interface.or(own);
     }
 }
 

@@ -1,0 +1,212 @@
+//! Whether a request that a peer serves is handed over with its connection, or relayed, and why.
+
+use super::{CONNECTIONS_MAX, Handover, lock};
+use crate::connection::{Bound, Shared};
+use crate::cooperate::Cooperation;
+use crate::peers::Name;
+use crate::report::TARGET;
+use http::header::{self, HeaderName};
+use http::request::Parts;
+use http::{Method, Version};
+use larder_core::TargetId;
+use larder_handoff::FlowKey;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Why a connection stays, and its request is relayed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Unmoved {
+    /// The target is smaller than is worth it.
+    Small,
+    /// The target's size is not known: no whole reply for it has passed here.
+    SizeUnknown,
+    /// It is no plain GET in HTTP/1.1.
+    Request,
+    /// It came to no service address of this node, or has been handed over once.
+    Elsewhere,
+    /// An earlier reply has not left yet.
+    Unsent,
+    /// The peer takes none: its channel is down, it ends, or it does not have the address.
+    Peer,
+    /// As many are handed over as may be.
+    Full,
+    /// It was tried and did not succeed; the log says why.
+    Failed,
+}
+
+impl Unmoved {
+    /// All, in order.
+    pub const ALL: [Self; 8] = [
+        Self::Small,
+        Self::SizeUnknown,
+        Self::Request,
+        Self::Elsewhere,
+        Self::Unsent,
+        Self::Peer,
+        Self::Full,
+        Self::Failed,
+    ];
+
+    /// Its name in the view of peers.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Small => "small",
+            Self::SizeUnknown => "size-unknown",
+            Self::Request => "request",
+            Self::Elsewhere => "elsewhere",
+            Self::Unsent => "unsent",
+            Self::Peer => "peer",
+            Self::Full => "full",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// How many stayed, and why.
+#[derive(Debug, Default)]
+pub(super) struct Counts([AtomicU64; Unmoved::ALL.len()]);
+
+impl Counts {
+    pub(super) fn add(&self, why: Unmoved) {
+        self.0[why as usize].fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn read(&self) -> BTreeMap<&'static str, u64> {
+        Unmoved::ALL.iter().map(|why| (why.name(), self.0[*why as usize].load(Relaxed))).collect()
+    }
+}
+
+/// What is known of the connection that a request came by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Standing {
+    /// `None`: it is none that could be handed over.
+    pub(crate) flow: Option<FlowKey>,
+    /// Whether all earlier replies have left.
+    pub(crate) rests: bool,
+}
+
+impl Handover {
+    /// The connection and the bytes of its request, if it is to be handed over; else why not, which is counted.
+    pub(crate) fn choose(
+        &self,
+        to: &Name,
+        parts: &Parts,
+        target: TargetId,
+        standing: Standing,
+    ) -> Result<(FlowKey, Vec<u8>), Unmoved> {
+        let chosen = self.judge(to, parts, target, standing);
+        if let Err(why) = &chosen {
+            self.counts.add(*why);
+        }
+        chosen
+    }
+
+    fn judge(
+        &self,
+        to: &Name,
+        parts: &Parts,
+        target: TargetId,
+        standing: Standing,
+    ) -> Result<(FlowKey, Vec<u8>), Unmoved> {
+        let size = lock(&self.sizes).of(target).ok_or(Unmoved::SizeUnknown)?;
+        if size < self.min {
+            return Err(Unmoved::Small);
+        }
+        let flow = standing.flow.ok_or(Unmoved::Elsewhere)?;
+        let head = head_of(parts).ok_or(Unmoved::Request)?;
+        if !standing.rests {
+            return Err(Unmoved::Unsent);
+        }
+        let state = self.state();
+        if !state.members.takes(to, flow.service) {
+            return Err(Unmoved::Peer);
+        }
+        if state.table.len() >= CONNECTIONS_MAX {
+            return Err(Unmoved::Full);
+        }
+        Ok((flow, head))
+    }
+
+    /// Counts one that was to be handed over and stays.
+    pub(super) fn count(&self, why: Unmoved) {
+        self.counts.add(why);
+    }
+}
+
+impl Cooperation {
+    /// The connection and the bytes of its request, if it is handed over to the peer that serves the request.
+    pub(crate) fn departs(
+        &self,
+        to: &Name,
+        parts: &Parts,
+        target: TargetId,
+        (shared, bound): (&Shared, Bound),
+    ) -> Option<(FlowKey, Vec<u8>)> {
+        let handover = self.handover.as_ref().filter(|_| bound == Bound::Free)?;
+        handover.choose(to, parts, target, shared.standing()).ok()
+    }
+
+    /// A request has left with its connection: its reply does not pass here.
+    pub(crate) fn count_departed(&self, target: TargetId) {
+        if let Some(size) = self.handover.as_ref().and_then(|handover| handover.size_of(target)) {
+            self.note_served(target, size, false);
+        }
+    }
+}
+
+/// The head of a plain GET as bytes again; `None` if it is none. Names of fields are in small letters now, which is the same
+/// (RFC 9110 section 5.1).
+fn head_of(parts: &Parts) -> Option<Vec<u8>> {
+    const NOT: [HeaderName; 3] = [header::EXPECT, header::UPGRADE, header::TRANSFER_ENCODING];
+    let plain = parts.method == Method::GET && parts.version == Version::HTTP_11;
+    if !plain || NOT.iter().any(|name| parts.headers.contains_key(name)) {
+        return None;
+    }
+    let mut head = match parts.uri.authority() {
+        None => format!("GET {} HTTP/1.1\r\n", parts.uri.path_and_query()?).into_bytes(),
+        Some(_) => format!("GET {} HTTP/1.1\r\n", parts.uri).into_bytes(),
+    };
+    for (name, value) in parts.headers.iter().filter(|(name, _)| **name != TARGET) {
+        head.extend_from_slice(name.as_str().as_bytes());
+        head.extend_from_slice(b": ");
+        head.extend_from_slice(value.as_bytes());
+        head.extend_from_slice(b"\r\n");
+    }
+    head.extend_from_slice(b"\r\n");
+    Some(head)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::Request;
+
+    fn head(request: http::request::Builder) -> Option<String> {
+        let (parts, ()) = request.body(()).expect("a request").into_parts();
+        head_of(&parts).map(|bytes| String::from_utf8(bytes).expect("text"))
+    }
+
+    #[test]
+    fn a_plain_request_becomes_bytes_again() {
+        let get = |uri| Request::get(uri).header("host", "h");
+        let twice = get("/a%20b?c").header("accept", "x").header("accept", "y").header(TARGET, "7");
+        assert_eq!(
+            head(twice).as_deref(),
+            Some("GET /a%20b?c HTTP/1.1\r\nhost: h\r\naccept: x\r\naccept: y\r\n\r\n")
+        );
+        assert_eq!(
+            head(get("http://h/a")).as_deref(),
+            Some("GET http://h/a HTTP/1.1\r\nhost: h\r\n\r\n"),
+            "in absolute form"
+        );
+    }
+
+    #[test]
+    fn others_are_not_plain() {
+        assert_eq!(head(Request::head("/")), None);
+        assert_eq!(head(Request::get("/").version(Version::HTTP_10)), None);
+        for name in ["expect", "upgrade", "transfer-encoding"] {
+            assert_eq!(head(Request::get("/").header(name, "x")), None, "{name}");
+        }
+    }
+}

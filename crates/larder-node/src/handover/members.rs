@@ -1,0 +1,418 @@
+//! The peers that connections are handed over to: their channels, what they take, and what they tell.
+
+use super::moving::Arrived;
+use super::table::Handed;
+use super::{Handover, PEERS_MAX, State};
+use crate::peers::{Member, Name};
+use larder_handoff::FlowKey;
+use larder_handoff::abi::{Flow, flow_flag, flow_state};
+use larder_handoff::channel::Timing;
+use larder_handoff::channel::client::{Event, NodeChannel, Peer as Address, What};
+use larder_handoff::channel::identity::PublicKey;
+use larder_handoff::channel::message::{FromNode, Live, ToNode, Welcome};
+use larder_handoff::neighbour;
+use larder_handoff::plane::{Link, Plane, now_ns};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long the channel of a peer to which sockets are on their way may be down. Most come back within the first attempts.
+const UNHEARD_FOR: Duration = Duration::from_secs(2);
+/// An entry of the plane outlives its connection, so that late packets still go to its node (R9): longer than `TIME_WAIT`.
+const ENDED_NS: u64 = 120_000_000_000;
+/// Connections of a node that is not there go on for so long: of one that has ended in good order, whose kernel still sends
+/// what clients have not taken, and of one that has not been heard of since this process began.
+const ALONE_FOR: Duration = Duration::from_secs(60);
+
+/// A peer.
+#[derive(Debug)]
+struct Peer {
+    slot: u16,
+    key: PublicKey,
+    address: SocketAddr,
+    /// It is a member of the cluster now.
+    member: bool,
+    /// It has said that it goes.
+    said: bool,
+    channel: NodeChannel,
+    /// Of the channel: those before it are not listened to any more.
+    number: u16,
+    up: bool,
+    /// It restores connections, and does not end.
+    able: bool,
+    linked: bool,
+    /// Numbers of our service addresses that it looks after.
+    accepted: Vec<u16>,
+    /// How often its channel has come up.
+    epoch: u64,
+    /// What it has named since, until it has named all.
+    named: Option<HashSet<FlowKey>>,
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(super) struct Members {
+    peers: BTreeMap<Name, Peer>,
+    by_number: HashMap<u16, Name>,
+    last_number: u16,
+    /// Whose each number in the plane is; zeros: nobody's.
+    owners: Vec<[u8; 32]>,
+    /// When those that had said so went.
+    gone: BTreeMap<u16, Instant>,
+}
+
+impl Members {
+    /// Nobody yet. What an earlier process has handed over goes by the numbers that the plane has kept.
+    pub(super) fn new(plane: &Plane) -> Self {
+        let owner = |slot| plane.owner(slot).map_or([0; 32], |owner| owner.key);
+        Self { owners: (0..PEERS_MAX).map(owner).collect(), ..Self::default() }
+    }
+
+    /// The number of a peer and how often its channel has come up, if it takes connections of this service address.
+    pub(super) fn place(&self, name: &Name, service: u16) -> Option<(u16, u64)> {
+        let peer = self.peers.get(name)?;
+        let takes = peer.member && peer.up && peer.able && peer.linked && peer.accepted.contains(&service);
+        takes.then_some((peer.slot, peer.epoch))
+    }
+
+    pub(super) fn takes(&self, name: &Name, service: u16) -> bool {
+        self.place(name, service).is_some()
+    }
+
+    pub(super) fn ready(&self) -> Vec<String> {
+        let ready =
+            |peer: &Peer| peer.accepted.iter().any(|_| peer.member && peer.up && peer.able && peer.linked);
+        self.peers.iter().filter(|(_, peer)| ready(peer)).map(|(name, _)| name.to_string()).collect()
+    }
+
+    /// The keys of all members.
+    fn keys(&self) -> Vec<PublicKey> {
+        self.peers.values().filter(|peer| peer.member).map(|peer| peer.key).collect()
+    }
+
+    /// The number of a peer: the one that it had, or one that is nobody's and that no connection goes by.
+    fn slot(&mut self, key: PublicKey, used: impl Fn(u16) -> bool) -> Option<u16> {
+        let taken = |slot: u16| self.peers.values().any(|peer| peer.slot == slot);
+        let had = (0..).zip(&self.owners).find(|(_, owner)| **owner == key.0).map(|(slot, _)| slot);
+        let fresh = || (0..PEERS_MAX).find(|slot| !taken(*slot) && !used(*slot));
+        let slot = had.filter(|slot| !taken(*slot)).or_else(fresh)?;
+        self.owners[usize::from(slot)] = key.0;
+        Some(slot)
+    }
+
+    fn next_number(&mut self) -> u16 {
+        loop {
+            self.last_number = self.last_number.wrapping_add(1);
+            if !self.by_number.contains_key(&self.last_number) {
+                return self.last_number;
+            }
+        }
+    }
+
+    /// Whether a node is gone for good; `began` is when this process did.
+    fn is_gone(&self, slot: u16, began: Instant) -> bool {
+        let since = self.gone.get(&slot).copied().unwrap_or(began);
+        since.elapsed() > ALONE_FOR && !self.peers.values().any(|peer| peer.slot == slot)
+    }
+}
+
+impl Handover {
+    pub(super) fn member_joined(&self, member: &Member, key: PublicKey) {
+        let mut state = self.state();
+        let State { members, table, .. } = &mut *state;
+        let before = members.peers.remove(&member.name);
+        let (slot, epoch) = match &before {
+            Some(before) => (before.slot, before.epoch),
+            None => {
+                let slots = table.slots();
+                let Some(slot) = members.slot(key, |slot| slots.contains(&slot)) else {
+                    return tracing::warn!(peer = %member.name, "more peers than connections can be handed over to");
+                };
+                if let Err(error) = self.plane.set_owner(slot, key.0, false) {
+                    tracing::warn!(%error, slot, "whose number it is could not be noted");
+                }
+                (slot, 0)
+            }
+        };
+        if let Some(before) = before {
+            members.by_number.remove(&before.number);
+        }
+        let number = members.next_number();
+        let address = SocketAddr::new(member.address.ip(), self.port);
+        let to = Address { node: number, address, key };
+        let timing = Timing::default();
+        let channel =
+            NodeChannel::start(to, self.identity.clone(), self.hello.clone(), timing, self.sink.clone());
+        members.by_number.insert(number, member.name.clone());
+        let peer = Peer {
+            slot,
+            key,
+            address,
+            member: true,
+            said: false,
+            channel,
+            number,
+            up: false,
+            able: false,
+            linked: false,
+            accepted: Vec::new(),
+            epoch,
+            named: None,
+        };
+        members.gone.remove(&slot);
+        members.peers.insert(member.name.clone(), peer);
+        self.admitted.set(members.keys());
+    }
+
+    pub(super) fn member_left(&self, name: &Name, said: bool) {
+        let mut state = self.state();
+        let Some(peer) = state.members.peers.get_mut(name) else { return };
+        (peer.member, peer.said) = (false, said);
+        let up = peer.up;
+        self.admitted.set(state.members.keys());
+        if !up {
+            self.lost(&mut state, name);
+        }
+    }
+
+    /// A peer is gone: clients whose connections it had are told, unless it has ended in good order.
+    fn lost(&self, state: &mut State, name: &Name) {
+        let Some(peer) = state.members.peers.remove(name) else { return };
+        state.members.by_number.remove(&peer.number);
+        state.moves.give_up(peer.slot);
+        if peer.said {
+            state.members.gone.insert(peer.slot, Instant::now());
+        } else {
+            self.give_up(state, peer.slot);
+        }
+    }
+
+    fn give_up(&self, state: &mut State, slot: u16) {
+        state.members.gone.remove(&slot);
+        self.reset_all(state, slot);
+        if let Err(error) = self.plane.set_link(slot, None) {
+            tracing::debug!(%error, "the way to a peer could not be closed");
+        }
+    }
+
+    fn reset_all(&self, state: &mut State, slot: u16) {
+        let State { table, moves, .. } = state;
+        let lost = table.take_of(slot);
+        if !lost.is_empty() {
+            tracing::warn!(
+                slot,
+                connections = lost.len(),
+                "the node that has them is gone: their clients are told"
+            );
+        }
+        for (key, handed) in lost {
+            // What is on its way still has its socket here, which tells the client.
+            if !moves.has(key)
+                && let Err(error) = self.plane.reset_client_at(key, handed.first_ack)
+            {
+                tracing::debug!(%error, %key, "a client could not be told that its connection is gone");
+            }
+        }
+    }
+
+    /// Sends a message to a peer; whether it was taken.
+    pub(super) fn tell(&self, name: &Name, message: &ToNode) -> bool {
+        let state = self.state();
+        let Some(peer) = state.members.peers.get(name) else { return false };
+        match peer.channel.send(message) {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::debug!(peer = %name, %error, "a message to a peer's agent was not sent");
+                false
+            }
+        }
+    }
+
+    /// Something has happened on a channel.
+    pub(super) fn hear(self: &Arc<Self>, event: Event) {
+        let Event { node: number, what } = event;
+        let mut state = self.state();
+        let Some(name) = state.members.by_number.get(&number).cloned() else { return };
+        match what {
+            What::Up(welcome) => self.up(&mut state, &name, &welcome),
+            What::Down(error) => {
+                tracing::info!(peer = %name, %error, "nothing can be handed over to it");
+                self.down(&mut state, &name);
+            }
+            What::Message(message) => self.said(&mut state, &name, message),
+        }
+    }
+
+    fn up(self: &Arc<Self>, state: &mut State, name: &Name, welcome: &Welcome) {
+        let Some(peer) = state.members.peers.get_mut(name) else { return };
+        (peer.up, peer.able, peer.linked) = (true, welcome.repair, false);
+        peer.accepted.clone_from(&welcome.accepted.services);
+        peer.epoch += 1;
+        // The first list comes unasked, and was made after this.
+        peer.named = Some(HashSet::new());
+        let (handover, name, mac, to) = (Arc::clone(self), name.clone(), welcome.mac, peer.address.ip());
+        let (slot, epoch) = (peer.slot, peer.epoch);
+        tokio::task::spawn_blocking(move || match handover.link(slot, to, mac) {
+            Ok(()) => {
+                tracing::info!(peer = %name, "connections can be handed over to it");
+                let mut state = handover.state();
+                if let Some(peer) = state.members.peers.get_mut(&name).filter(|peer| peer.epoch == epoch) {
+                    peer.linked = true;
+                }
+            }
+            Err(error) => {
+                tracing::warn!(peer = %name, %error, "no way for clients' packets: its requests are relayed");
+            }
+        });
+    }
+
+    /// Clients' packets go to the peer's own interface, which has to be on the same network.
+    fn link(&self, slot: u16, to: IpAddr, mac: Option<[u8; 6]>) -> io::Result<()> {
+        let mac = mac.ok_or_else(|| io::Error::other("its interface has no Ethernet address"))?;
+        let (ifindex, source_mac) = self.plane.interface();
+        let hop = neighbour::next_hop(to)?;
+        if hop.ifindex == ifindex && hop.mac != mac {
+            return Err(io::Error::other("it is behind a router"));
+        }
+        let link = Link { tag: 0, ifindex, source_mac, next_hop: mac, tunnel: None };
+        self.plane.set_link(slot, Some(&link)).map_err(io::Error::other)
+    }
+
+    fn down(self: &Arc<Self>, state: &mut State, name: &Name) {
+        let Some(peer) = state.members.peers.get_mut(name) else { return };
+        (peer.up, peer.named) = (false, None);
+        if !peer.member {
+            return self.lost(state, name);
+        }
+        let (handover, name, slot, epoch) = (Arc::downgrade(self), name.clone(), peer.slot, peer.epoch);
+        tokio::spawn(async move {
+            tokio::time::sleep(UNHEARD_FOR).await;
+            let Some(handover) = handover.upgrade() else { return };
+            let mut state = handover.state();
+            let same = state.members.peers.get(&name).is_some_and(|peer| peer.epoch == epoch && !peer.up);
+            if same {
+                state.moves.give_up(slot);
+            }
+        });
+    }
+
+    fn said(&self, state: &mut State, name: &Name, message: FromNode) {
+        let State { members, table, moves } = state;
+        let Some(peer) = members.peers.get_mut(name) else { return };
+        match message {
+            FromNode::Accepted(accepted) => peer.accepted = accepted.services,
+            FromNode::Restored { ids } => {
+                ids.into_iter().for_each(|id| moves.answer(peer.slot, id, Arrived::Restored));
+            }
+            FromNode::Refused { id, why, detail } => {
+                moves.answer(peer.slot, id, Arrived::Refused(format!("{why:?}: {detail}")));
+            }
+            FromNode::Closed(sockets) => {
+                for socket in sockets {
+                    let key = FlowKey::from(socket.connection);
+                    if table.closed(peer.slot, key, socket.first_seq) {
+                        self.ended(key);
+                    }
+                }
+            }
+            FromNode::Live(live) => self.lives(state, name, live),
+            FromNode::Ending => {
+                peer.able = false;
+                // A channel that is down says the same.
+                let _ = peer.channel.send(&ToNode::Noted);
+            }
+            // Connections are handed over once.
+            FromNode::Leave(connection) => {
+                let _ = peer.channel.send(&ToNode::Keep(connection));
+            }
+            FromNode::Where(_)
+            | FromNode::Move(_)
+            | FromNode::Stay(_)
+            | FromNode::Load(_)
+            | FromNode::Welcome(_)
+            | FromNode::Pong(_) => {}
+        }
+    }
+
+    /// A piece of what a peer has.
+    fn lives(&self, state: &mut State, name: &Name, live: Live) {
+        let State { members, table, moves } = state;
+        let Some(peer) = members.peers.get_mut(name) else { return };
+        let Some(named) = &mut peer.named else { return };
+        named.extend(live.connections.into_iter().map(|socket| FlowKey::from(socket.connection)));
+        if !live.last {
+            return;
+        }
+        let named = peer.named.take().unwrap_or_default();
+        moves.resolve(peer.slot, peer.epoch, |key| named.contains(&key));
+        for key in table.take_unnamed(peer.slot, peer.epoch, &named, |key| moves.has(key)) {
+            self.ended(key);
+        }
+    }
+
+    /// A connection has ended at its node: its late packets still go there.
+    fn ended(&self, key: FlowKey) {
+        if let Err(error) = self.plane.add_flags(key, flow_flag::CLIENT_FIN | flow_flag::TOLD) {
+            tracing::debug!(%error, %key, "a connection could not be marked as ended");
+        }
+    }
+
+    /// What an earlier process has handed over goes on.
+    pub(super) fn adopt(&self) {
+        let mut state = self.state();
+        let taken = self.plane.each_flow(|key, flow| {
+            if lives(&flow) && flow.node < PEERS_MAX {
+                let handed = Handed { slot: flow.node, epoch: 0, first_seq: None, first_ack: None };
+                state.table.put(key, handed);
+            }
+        });
+        if let Err(error) = taken {
+            tracing::warn!(%error, "what an earlier start has handed over could not be read");
+        }
+        if state.table.len() > 0 {
+            tracing::info!(
+                connections = state.table.len(),
+                "connections of an earlier start go on at their nodes"
+            );
+        }
+    }
+
+    /// Forgets what has ended, and gives up what belongs to nodes that nobody has heard of.
+    pub(super) fn sweep(&self) {
+        // Only ends are told, and those the nodes tell too.
+        while self.plane.read_events(|_| {}) > 0 {}
+        let since = now_ns();
+        let (mut known, mut over) = (HashSet::new(), Vec::new());
+        let read = self.plane.each_flow(|key, flow| {
+            known.insert(key);
+            if !lives(&flow) && since.saturating_sub(flow.seen_ns) > ENDED_NS {
+                over.push(key);
+            }
+        });
+        if let Err(error) = read {
+            return tracing::warn!(%error, "the forwarding plane's connections could not be read");
+        }
+        let mut state = self.state();
+        for key in over {
+            // Its addresses may have come back since.
+            if self.plane.flow(key).is_some_and(|flow| !lives(&flow)) {
+                let _ = self.plane.remove_flow(key);
+            }
+        }
+        let unknown = |key: FlowKey| !known.contains(&key) && self.plane.flow(key).is_none();
+        state.table.retain_known(unknown);
+        for slot in state.table.slots() {
+            if state.members.is_gone(slot, self.began) {
+                self.give_up(&mut state, slot);
+            }
+        }
+    }
+}
+
+/// Whether a connection goes on at a node, as far as the plane knows.
+pub(super) fn lives(flow: &Flow) -> bool {
+    let ends = flow_flag::CLIENT_FIN | flow_flag::CLIENT_RST;
+    flow.state == flow_state::NODE && flow.flags & ends == 0
+}

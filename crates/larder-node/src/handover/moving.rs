@@ -1,0 +1,238 @@
+//! One connection on its way to a peer.
+//!
+//! The frozen socket is kept until the peer has answered: a refusal brings it back to life. While nothing is known (the
+//! channel broke in the middle) it stays frozen; the peer says after its return what it has.
+
+use super::choice::Unmoved;
+use super::table::Handed;
+use super::{Handover, State};
+use crate::cooperate::Serviced;
+use crate::peers::Name;
+use larder_core::{Bytes, NodeId, TargetId};
+use larder_handoff::FlowKey;
+use larder_handoff::channel::message::{Blob, Handoff, ToNode};
+use larder_handoff::plane::FlowTo;
+use larder_handoff::repair::{self, Mends, Unfrozen};
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// How long a socket stays frozen while nothing is known of it. Then its client is told that the connection is gone.
+const DOUBT: Duration = Duration::from_secs(30);
+
+/// A connection that is to be handed over, as its request's handler leaves it.
+#[derive(Debug)]
+pub(crate) struct Departure {
+    pub(crate) to: Name,
+    /// The same, by its number among the peers.
+    pub(crate) node: NodeId,
+    pub(crate) flow: FlowKey,
+    /// The request's head.
+    pub(crate) head: Vec<u8>,
+    pub(crate) target: TargetId,
+    /// It counts here until it has been sent.
+    pub(crate) serviced: Serviced,
+}
+
+/// What became of it.
+#[derive(Debug)]
+pub(crate) enum Moved {
+    /// The peer has it.
+    Gone,
+    /// It is still here; why is in the log.
+    Stays(OwnedFd),
+    /// It is lost; its client has been told.
+    Lost,
+}
+
+/// What a peer has said of a socket on its way.
+#[derive(Debug)]
+pub(super) enum Arrived {
+    Restored,
+    Refused(String),
+}
+
+/// A socket on its way.
+#[derive(Debug)]
+struct Move {
+    slot: u16,
+    key: FlowKey,
+    /// Of the peer's channel, when it was sent.
+    epoch: u64,
+    answer: oneshot::Sender<Arrived>,
+}
+
+/// All of them, by number.
+#[derive(Debug, Default)]
+pub(super) struct Moves {
+    last: u64,
+    moves: HashMap<u64, Move>,
+}
+
+impl Moves {
+    fn begin(&mut self, slot: u16, epoch: u64, key: FlowKey) -> (u64, oneshot::Receiver<Arrived>) {
+        let (answer, arrived) = oneshot::channel();
+        self.last += 1;
+        self.moves.insert(self.last, Move { slot, key, epoch, answer });
+        (self.last, arrived)
+    }
+
+    /// A peer has answered. A number is only good from the one that it was given to.
+    pub(super) fn answer(&mut self, slot: u16, id: u64, arrived: Arrived) {
+        if self.moves.get(&id).is_some_and(|one| one.slot == slot)
+            && let Some(one) = self.moves.remove(&id)
+        {
+            // Nobody waits for it if the node ends.
+            let _ = one.answer.send(arrived);
+        }
+    }
+
+    pub(super) fn has(&self, key: FlowKey) -> bool {
+        self.moves.values().any(|one| one.key == key)
+    }
+
+    /// A peer has named all that it has since its channel came up the `epoch`th time.
+    pub(super) fn resolve(&mut self, slot: u16, epoch: u64, has: impl Fn(FlowKey) -> bool) {
+        for (_, one) in self.moves.extract_if(|_, one| one.slot == slot && one.epoch < epoch) {
+            let arrived = if has(one.key) {
+                Arrived::Restored
+            } else {
+                Arrived::Refused("the peer does not know the connection".to_owned())
+            };
+            let _ = one.answer.send(arrived);
+        }
+    }
+
+    /// Nothing more will be heard of what was sent to a peer.
+    pub(super) fn give_up(&mut self, slot: u16) {
+        self.moves.retain(|_, one| one.slot != slot);
+    }
+}
+
+impl Handover {
+    /// Hands a connection over: `socket`, of which there is no other descriptor, whose request is `first`, with what was
+    /// read behind it. `sent` is called when it is on its way.
+    pub(crate) async fn hand_over(
+        &self,
+        to: &Name,
+        key: FlowKey,
+        socket: OwnedFd,
+        first: Vec<u8>,
+        sent: impl FnOnce(),
+    ) -> Moved {
+        let Some((slot, id, arrived)) = self.point_at(to, key) else {
+            self.count(Unmoved::Failed);
+            return Moved::Stays(socket);
+        };
+        let frozen = match repair::freeze(socket.as_fd(), &Mends::default()) {
+            Ok(frozen) => frozen,
+            Err(Unfrozen { usable, why }) => {
+                tracing::debug!(why, %key, "a connection cannot be handed over");
+                self.tell(to, &ToNode::Forget(key.into()));
+                self.turn_back(key, id);
+                self.count(Unmoved::Failed);
+                return if usable { Moved::Stays(socket) } else { Moved::Lost };
+            }
+        };
+        if let Some(handed) = self.state().table.get_mut(key) {
+            (handed.first_seq, handed.first_ack) = (Some(frozen.first_seq), Some(frozen.first_ack));
+        }
+        let message = ToNode::Handoff(Handoff {
+            id,
+            connection: key.into(),
+            first_seq: frozen.first_seq,
+            checkpoint: Blob(frozen.frame),
+            request: Blob(first),
+        });
+        if !self.tell(to, &message) {
+            return self.thaw(key, id, socket);
+        }
+        sent();
+        let answer = tokio::time::timeout(DOUBT, arrived).await.ok().and_then(Result::ok);
+        match answer {
+            Some(Arrived::Restored) => {
+                self.moved.fetch_add(1, Relaxed);
+                close(key, socket);
+                Moved::Gone
+            }
+            Some(Arrived::Refused(why)) => {
+                tracing::info!(peer = %to, why, %key, "a peer did not take a connection");
+                self.thaw(key, id, socket)
+            }
+            // Whether the peer has it is not known, and two hosts must not answer.
+            None => {
+                tracing::warn!(peer = %to, slot, %key, "nothing was heard of a connection on its way: its client is told");
+                self.state().moves.moves.remove(&id);
+                self.abort(key, socket);
+                Moved::Lost
+            }
+        }
+    }
+
+    /// The peer gets the connection's packets from here on, where they wait for it.
+    fn point_at(&self, to: &Name, key: FlowKey) -> Option<(u16, u64, oneshot::Receiver<Arrived>)> {
+        // Locked for all: nobody may find one without the other.
+        let mut state = self.state();
+        let State { members, table, moves } = &mut *state;
+        let (slot, epoch) = members.place(to, key.service)?;
+        if let Err(error) = self.plane.put_flow(key, FlowTo::Node(slot)) {
+            tracing::warn!(%error, %key, "a connection could not be entered in the forwarding plane");
+            return None;
+        }
+        let (id, arrived) = moves.begin(slot, epoch, key);
+        table.put(key, Handed { slot, epoch, first_seq: None, first_ack: None });
+        Some((slot, id, arrived))
+    }
+
+    /// The connection's packets come here again.
+    fn turn_back(&self, key: FlowKey, id: u64) {
+        let mut state = self.state();
+        state.moves.moves.remove(&id);
+        state.table.remove(key);
+        if let Err(error) = self.plane.remove_flow(key) {
+            tracing::warn!(%error, %key, "a connection could not be pointed back at this host");
+        }
+    }
+
+    /// The frozen socket goes on here.
+    fn thaw(&self, key: FlowKey, id: u64, socket: OwnedFd) -> Moved {
+        self.count(Unmoved::Failed);
+        // First the plane, so that nothing the thawed socket sends is dropped on its way out.
+        self.turn_back(key, id);
+        match repair::resume(socket.as_fd()) {
+            Ok(()) => Moved::Stays(socket),
+            Err(error) => {
+                tracing::warn!(%error, %key, "a frozen connection could not be brought back");
+                Moved::Lost
+            }
+        }
+    }
+
+    /// Tells the client that its connection is gone, with the number that only the socket knows.
+    fn abort(&self, key: FlowKey, socket: OwnedFd) {
+        self.count(Unmoved::Failed);
+        self.state().table.remove(key);
+        let reset = self.plane.remove_flow(key).map_err(std::io::Error::other);
+        let reset = reset
+            .and_then(|()| repair::resume(socket.as_fd()))
+            .and_then(|()| socket2::SockRef::from(&socket).set_linger(Some(Duration::ZERO)));
+        drop(socket);
+        if let Err(error) = reset {
+            tracing::debug!(%error, %key, "a lost connection's socket could not be reset");
+        }
+    }
+
+    /// Notes that a peer serves a target, of which nothing comes back here.
+    pub(crate) fn size_of(&self, target: TargetId) -> Option<Bytes> {
+        super::lock(&self.sizes).of(target)
+    }
+}
+
+/// A socket whose connection is elsewhere. It says nothing.
+fn close(key: FlowKey, socket: OwnedFd) {
+    if let Err(error) = repair::close_silently(socket) {
+        tracing::warn!(%error, %key, "the old end of a moved connection could not be closed silently");
+    }
+}

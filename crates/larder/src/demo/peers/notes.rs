@@ -1,0 +1,219 @@
+//! What the figures say beside the paper's, in words, and why they differ.
+
+use super::published::{MODEL_ERROR, WARD_OVER, range};
+use super::published_ratios;
+use super::result::{Figures, PeersReport, Point, Prediction, Sweep, SystemReport};
+use crate::report::number;
+
+/// Differences below which two figures count as alike.
+const ALIKE: f64 = 0.02;
+
+/// The notes of a report.
+pub(super) fn of(report: &PeersReport) -> Vec<String> {
+    let mut notes = Vec::new();
+    let Some(point) = typical(report) else { return notes };
+    if let (Some(trad), Some(press)) = (point.system("trad"), point.system("press")) {
+        notes.push(gain(&trad.median, press));
+        notes.extend(why(point.model.as_ref()));
+        notes.extend(shares(&trad.median, &press.median, report.cluster.nodes));
+    }
+    notes.extend(switch(point));
+    notes.extend(ward(point));
+    match report.sweep {
+        Some(Sweep::Memory) => notes.extend(memory(report)),
+        Some(Sweep::LoadStep) => notes.extend(steps(report)),
+        None => {}
+    }
+    notes.push(format!(
+        "All nodes and the clients share the {} processors of this machine: a node has a part of one, and what forwarding costs the \
+         nodes the clients lose too. PRESS's nodes had a processor each, and its clients others",
+        report.cluster.cores
+    ));
+    notes
+}
+
+/// The point that stands nearest the paper's memory: about an eighth of the working set; of a sweep of steps, 4.
+fn typical(report: &PeersReport) -> Option<&Point> {
+    let from = |point: &&Point| match report.sweep {
+        Some(Sweep::LoadStep) => (f64::from(point.load_step) - 4.0).abs(),
+        _ => (point.memory_share - 0.12).abs(),
+    };
+    report.points.iter().min_by(|a, b| from(a).total_cmp(&from(b)))
+}
+
+fn gain(trad: &Figures, press: &SystemReport) -> String {
+    let gain = (press.over_trad.unwrap_or(1.0) - 1.0) * 100.0;
+    let (least, most) = range(|row| row.gain);
+    let beside = match gain {
+        gain if gain < 0.0 => {
+            "and here it is slower: forwarding costs more than the misses it saves".to_owned()
+        }
+        gain if gain < least - 5.0 => "less here".to_owned(),
+        gain if gain > most + 5.0 => "more here".to_owned(),
+        _ => "as here".to_owned(),
+    };
+    format!(
+        "PRESS serves {:.0} % {} than nodes by themselves (trad misses {:.1} %, PRESS {:.1} %); its authors measured 57, 48, 50 and 49 % \
+         more on their four traces, {beside}",
+        gain.abs(),
+        if gain < 0.0 { "less" } else { "more" },
+        (1.0 - trad.hit_ratio) * 100.0,
+        (1.0 - press.median.hit_ratio) * 100.0,
+    )
+}
+
+/// The balance of disk, forwarding and processor, which decides the gain.
+fn why(model: Option<&Prediction>) -> Vec<String> {
+    let Some(model) = model else { return Vec::new() };
+    let (read, fast, slow) = published_ratios();
+    let mut notes = vec![format!(
+        "What it gains hangs on what a read and a way through a second node cost beside a local reply: here {} and {} times as much, \
+         in the paper {} and {} times on its user-level network ({} on kernel TCP, which is what runs here)",
+        number(model.read_over_local),
+        number(model.forward_over_local),
+        number(read),
+        number(fast),
+        number(slow),
+    )];
+    if let Some(break_even) = model.break_even_ms {
+        notes.push(format!(
+            "With reads of {} ms instead of {} ms, trad would be as fast, by the model: on faster stores, PRESS loses",
+            number(break_even),
+            number(model.read_ms)
+        ));
+    }
+    if let [trad, press, shared] = &model.rows[..] {
+        notes.push(format!(
+            "The model is off by {:+.0} % for trad (the paper's by up to {:.0} %), by {:+.0} % for PRESS, and by {:+.0} % with the measured \
+             shares (the paper's by {:.0} % on average)",
+            trad.error * 100.0,
+            MODEL_ERROR.1 * 100.0,
+            press.error * 100.0,
+            shared.error * 100.0,
+            MODEL_ERROR.0 * 100.0,
+        ));
+    }
+    notes
+}
+
+fn shares(trad: &Figures, press: &Figures, nodes: usize) -> Vec<String> {
+    let mut notes = Vec::new();
+    let (least, most) = range(|row| row.trad);
+    let hits = trad.hit_ratio * 100.0;
+    if !(least - 1.0..=most + 1.0).contains(&hits) {
+        notes.push(format!(
+            "Nodes by themselves find {hits:.1} % in memory, the paper's {least} to {most} %: there is {} to gain",
+            if hits < least { "more" } else { "less" }
+        ));
+    }
+    let even = (nodes as f64 - 1.0) / nodes as f64;
+    let (least, most) = range(|row| row.forwarded);
+    if !(least / 100.0 - ALIKE..=most / 100.0 + ALIKE).contains(&press.forwarded) {
+        notes.push(format!(
+            "{:.1} % are forwarded, in the paper {least} to {most} %: were each target at one of {nodes} nodes, it would be {:.1} %",
+            press.forwarded * 100.0,
+            even * 100.0
+        ));
+    }
+    if let Some(peers) = &press.peers
+        && peers.sharing < nodes
+    {
+        notes.push(format!(
+            "{} of {nodes} nodes work by themselves at the end, since their own memory would miss few requests",
+            nodes - peers.sharing
+        ));
+    }
+    notes
+}
+
+/// With a front-end.
+fn switch(point: &Point) -> Vec<String> {
+    let (Some(lard), Some(press)) = (point.system("lard-r"), point.system("press")) else {
+        return Vec::new();
+    };
+    let ratio = lard.median.requests_per_s / press.median.requests_per_s.max(f64::MIN_POSITIVE);
+    vec![format!(
+        "A switch with LARD/R serves {ratio:.2} times what PRESS does, for {} us of nodes and switch a request against {} us; every \
+         request passes it, none is forwarded between nodes",
+        number(lard.median.cpu_us_nodes + lard.median.cpu_us_switch),
+        number(press.median.cpu_us_nodes),
+    )]
+}
+
+/// WARD over round robin and over pure partitioning, where they ran.
+fn ward(point: &Point) -> Vec<String> {
+    let speed = |name: &str| point.system(name).map(|system| system.median.requests_per_s);
+    let Some(ward) = speed("ward") else { return Vec::new() };
+    let over = |what: &str, speed: Option<f64>, published: f64| {
+        speed.filter(|speed| *speed > 0.0).map(|speed| {
+            format!("WARD serves {:.2} times what {what} does; its authors simulated up to {published} times at 16 nodes", ward / speed)
+        })
+    };
+    let rows = [
+        over("round robin", speed("trad"), WARD_OVER.0),
+        over("pure partitioning", speed("part"), WARD_OVER.1),
+    ];
+    rows.into_iter().flatten().collect()
+}
+
+fn memory(report: &PeersReport) -> Vec<String> {
+    let gain = |point: &&Point| point.system("press").and_then(|press| press.over_trad);
+    let (Some(first), Some(last)) =
+        (report.points.iter().find_map(|p| gain(&p)), report.points.iter().rev().find_map(|p| gain(&p)))
+    else {
+        return Vec::new();
+    };
+    let peak = report
+        .points
+        .iter()
+        .filter(|p| gain(p).is_some())
+        .max_by(|a, b| gain(a).unwrap_or(0.0).total_cmp(&gain(b).unwrap_or(0.0)));
+    let mut notes = vec![format!(
+        "With the least memory PRESS serves {first:.2} times what trad does, with the whole working set in each {last:.2} times; the paper: \
+         memory helps trad most, and both are equal once one memory holds the working set"
+    )];
+    notes.extend(peak.map(|point| format!("It gains most with {}", report.setting(point))));
+    notes
+}
+
+fn steps(report: &PeersReport) -> Vec<String> {
+    let rows: Vec<(u32, &Figures)> = report
+        .points
+        .iter()
+        .filter_map(|point| Some((point.load_step, &point.system("press")?.median)))
+        .collect();
+    let (Some(least), Some(most)) = (
+        rows.iter().map(|row| row.1.requests_per_s).reduce(f64::min),
+        rows.iter().map(|row| row.1.requests_per_s).reduce(f64::max),
+    ) else {
+        return Vec::new();
+    };
+    vec![format!(
+        "From step to step throughput differs by {:.0} % at most; the paper: steps of 2 to 8 are equal, 1 makes too many messages, \
+         more than 8 spreads the load badly",
+        (most / least.max(f64::MIN_POSITIVE) - 1.0) * 100.0
+    )]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::result::tests::sample;
+    use super::*;
+
+    #[test]
+    fn the_papers_figures_stand_beside() {
+        let mut report = sample();
+        let notes = of(&report).join("\n");
+        for expected in
+            ["50 % more", "57, 48, 50 and 49", "as here", "With reads of 5 ms", "by up to 38 %", "-10 %"]
+        {
+            assert!(notes.contains(expected), "{expected} in\n{notes}");
+        }
+        report.points[0].systems[1].over_trad = Some(0.9);
+        assert!(of(&report).join("\n").contains("10 % less than nodes by themselves"));
+        report.sweep = Some(Sweep::Memory);
+        assert!(of(&report).join("\n").contains("With the least memory PRESS serves 0.90 times"));
+        report.points.clear();
+        assert!(of(&report).is_empty());
+    }
+}

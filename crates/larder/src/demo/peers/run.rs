@@ -1,0 +1,508 @@
+//! Runs the demo: every setting, every system, one cluster after another.
+
+use std::io::Write as _;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::Context;
+use indicatif::{ProgressBar, ProgressStyle};
+use larder_core::{Bytes, Settings};
+use larder_load::{Progress, Warning};
+use larder_trace::Stats;
+
+use super::bench::{Load, Seen, drive};
+use super::cluster::{Cluster, ClusterSpec, PeersSpec, SwitchSpec};
+use super::notes;
+use super::predict::{Fed, predict};
+use super::rates;
+use super::result::{
+    ClusterInfo, Figures, PeerFigures, PeersReport, Point, Prediction, Rates, SCHEMA, Sweep, SystemReport,
+    WholeRun,
+};
+use super::system::System;
+use crate::demo::plan::Plan;
+use crate::demo::signals;
+use crate::report::number;
+
+/// Share of all cores above which a run may have measured others' work.
+const OTHERS_BUSY_MAX: f64 = 0.1;
+/// Share of the time beyond which the one thread of the clients was the limit.
+const CLIENT_RUNNING_MAX: f64 = 0.8;
+/// Memories of the sweep, as shares of the working set, ahead of the whole of it.
+const MEMORY_SHARES: [f64; 5] = [0.03, 0.06, 0.12, 0.25, 0.5];
+/// A memory that holds all: contents, and what each object counts at least.
+const WHOLE_SHARE: f64 = 1.1;
+/// Steps of the sweep: those of the paper's section 4.2.
+const LOAD_STEPS: [u32; 5] = [1, 2, 4, 8, 16];
+/// T of the paper.
+const OVERLOAD: u32 = 80;
+/// Judgements of whether to take part that fit into the warm-up.
+const JUDGEMENTS: usize = 10;
+/// Longest time the switch takes for its K.
+const REPLICATION_DECAY_MAX: Duration = Duration::from_secs(24 * 3_600);
+/// Least memory of a node.
+const MEMORY_MIN: u64 = 64 << 10;
+
+/// Memory of a node.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Memory {
+    /// A share of the trace's working set, above 0.
+    Share(f64),
+    /// So much.
+    Size(Bytes),
+}
+
+impl FromStr for Memory {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || {
+            format!(
+                "'{text}' is no memory: write a size such as 16MB, or a share of the working set such as 12%"
+            )
+        };
+        match text.strip_suffix('%') {
+            Some(number) => {
+                let percent: f64 = number.trim().parse().map_err(|_| wrong())?;
+                (percent > 0.0 && percent <= 1_000.0)
+                    .then_some(Self::Share(percent / 100.0))
+                    .ok_or_else(wrong)
+            }
+            None => text.parse().map(Self::Size).map_err(|_| wrong()),
+        }
+    }
+}
+
+impl Memory {
+    fn bytes(self, working_set: u64) -> Bytes {
+        match self {
+            Self::Share(share) => Bytes(((working_set as f64 * share) as u64).max(MEMORY_MIN)),
+            Self::Size(size) => Bytes(size.get().max(MEMORY_MIN)),
+        }
+    }
+}
+
+/// What the demo is to do.
+#[derive(Clone, Debug)]
+pub(crate) struct Setup {
+    pub(crate) nodes: usize,
+    pub(crate) systems: Vec<System>,
+    pub(crate) memory: Memory,
+    pub(crate) sweep: Option<Sweep>,
+    pub(crate) load_step: u32,
+    pub(crate) large_min: Bytes,
+    pub(crate) cache_kind: String,
+    pub(crate) clients: u32,
+    pub(crate) seconds: Option<u64>,
+    pub(crate) seed: u64,
+    pub(crate) t_low: u32,
+    pub(crate) t_high: u32,
+    pub(crate) speed: f64,
+    pub(crate) runs: usize,
+    /// Measure what a request takes, and let the model predict.
+    pub(crate) model: bool,
+}
+
+/// What differs from point to point.
+#[derive(Clone, Copy, Debug)]
+struct Setting {
+    memory: Bytes,
+    load_step: u32,
+}
+
+/// One run's outcome.
+#[derive(Clone, Debug)]
+struct Run {
+    figures: Figures,
+    latency_cdf: Vec<(f64, f64)>,
+    warnings: Vec<Warning>,
+}
+
+/// A demo ready to run.
+pub(crate) struct Demo {
+    setup: Setup,
+    plan: Plan,
+    bar: ProgressBar,
+}
+
+impl Demo {
+    pub(crate) fn new(setup: Setup, plan: Plan) -> Self {
+        let style = ProgressStyle::with_template("{msg:40} [{bar:30}] {percent:>3} %  {per_sec}")
+            .unwrap_or_else(|_| ProgressStyle::default_bar());
+        let bar = ProgressBar::new(plan.order.len() as u64).with_style(style.progress_chars("=> "));
+        Self { setup, plan, bar }
+    }
+
+    /// Measures what a request takes, then runs every system under every setting.
+    pub(crate) async fn run(&self) -> anyhow::Result<PeersReport> {
+        let folder = tempfile::tempdir().context("cannot make a temporary directory")?;
+        let manifest = folder.path().join("manifest.tsv");
+        self.plan.write_manifest(&manifest)?;
+        let mut warnings = Vec::new();
+        let rates = self.rates(&manifest, folder.path(), &mut warnings).await?;
+        let alpha = Stats::of_trace(&self.plan.trace(usize::MAX)).zipf.map(|zipf| zipf.exponent);
+        let mut points = Vec::new();
+        for setting in self.settings() {
+            let spec = self.spec(&manifest, setting);
+            let runs = self.all(&spec, setting, folder.path()).await?;
+            let mut point = self.point(setting, &runs, &mut warnings);
+            if let (Some(rates), Some(alpha)) = (&rates, alpha) {
+                point.model = self.predict(rates, alpha, &point, &mut warnings);
+            }
+            points.push(point);
+        }
+        self.bar.finish_and_clear();
+        let mut report = PeersReport {
+            schema: SCHEMA,
+            version: env!("CARGO_PKG_VERSION"),
+            trace: self.plan.info.clone(),
+            cluster: self.info(),
+            rates,
+            sweep: self.setup.sweep,
+            points,
+            notes: Vec::new(),
+            warnings,
+        };
+        report.notes = notes::of(&report);
+        Ok(report)
+    }
+
+    /// A failure to measure them is no failure of the demo: the model then has nothing to say.
+    async fn rates(
+        &self,
+        manifest: &Path,
+        folder: &Path,
+        warnings: &mut Vec<String>,
+    ) -> anyhow::Result<Option<Rates>> {
+        if !self.setup.model {
+            return Ok(None);
+        }
+        self.bar.set_message("what a request takes");
+        let spec = self.spec(manifest, Setting { memory: Bytes::mib(1), load_step: self.setup.load_step });
+        match rates::measure(&spec, &self.plan, folder).await {
+            Ok(rates) => {
+                self.say(&format!(
+                    "a request takes {} us of a node, {} us of the clients, and {} us more of the nodes if forwarded",
+                    number(rates.local_us),
+                    number(rates.client_us),
+                    number(rates.forward_us)
+                ));
+                Ok(Some(rates))
+            }
+            Err(error) => {
+                warnings.push(format!("the model is left out: what a request takes is not known: {error:#}"));
+                Ok(None)
+            }
+        }
+    }
+
+    /// All systems under one setting, as often as asked, in turn within each round.
+    async fn all(
+        &self,
+        spec: &ClusterSpec,
+        setting: Setting,
+        folder: &Path,
+    ) -> anyhow::Result<Vec<Vec<Run>>> {
+        let mut runs: Vec<Vec<Run>> = vec![Vec::new(); self.setup.systems.len()];
+        for round in 0..self.setup.runs {
+            for (system, runs) in self.setup.systems.iter().zip(&mut runs) {
+                let mut label = system.to_string();
+                match self.setup.sweep {
+                    Some(Sweep::Memory) => label += &format!(", {}", setting.memory),
+                    Some(Sweep::LoadStep) => label += &format!(", step {}", setting.load_step),
+                    None => {}
+                }
+                if self.setup.runs > 1 {
+                    label += &format!(" ({} of {})", round + 1, self.setup.runs);
+                }
+                self.bar.set_message(label.clone());
+                let run = self.one(*system, spec, folder).await;
+                let run = run.with_context(|| format!("while running {label}"))?;
+                self.say(&said(&label, &run.figures));
+                runs.push(run);
+            }
+        }
+        Ok(runs)
+    }
+
+    async fn one(&self, system: System, spec: &ClusterSpec, folder: &Path) -> anyhow::Result<Run> {
+        let mut spec = spec.clone();
+        if let System::Switch(policy) = system {
+            spec.switch.config = signals::config(policy.name(), &self.plan, spec.nodes, spec.memory, folder)?;
+        }
+        let cluster = Cluster::start(system, &spec, folder).await?;
+        let load = Load {
+            targets: self.plan.targets.clone(),
+            sizes: self.plan.sizes.clone(),
+            order: self.plan.order.clone(),
+            warmup: self.plan.warmup,
+            again: false,
+            clients: self.setup.clients,
+            measured: self.setup.seconds.map(Duration::from_secs),
+        };
+        self.bar.reset();
+        let note = |at: &Progress| self.bar.set_position(at.finished);
+        let seen = drive(&cluster, &load, &note).await?;
+        cluster.stop().await;
+        let warnings = seen.report.warnings.iter().filter(|warning| counts(warning)).cloned().collect();
+        Ok(Run {
+            latency_cdf: seen.report.latency.curve.iter().map(|at| (at.us / 1e3, at.quantile)).collect(),
+            figures: figures(&seen, self.setup.nodes),
+            warnings,
+        })
+    }
+
+    fn settings(&self) -> Vec<Setting> {
+        let setup = &self.setup;
+        let working_set = self.plan.info.working_set_bytes;
+        let memory = setup.memory.bytes(working_set);
+        match setup.sweep {
+            None => vec![Setting { memory, load_step: setup.load_step }],
+            Some(Sweep::LoadStep) => LOAD_STEPS.map(|load_step| Setting { memory, load_step }).to_vec(),
+            Some(Sweep::Memory) => {
+                let shares = MEMORY_SHARES.into_iter().chain([WHOLE_SHARE]);
+                let memory = |share| Memory::Share(share).bytes(working_set);
+                shares.map(|share| Setting { memory: memory(share), load_step: setup.load_step }).collect()
+            }
+        }
+    }
+
+    fn spec(&self, manifest: &Path, setting: Setting) -> ClusterSpec {
+        let setup = &self.setup;
+        ClusterSpec {
+            nodes: setup.nodes,
+            memory: setting.memory,
+            cache_kind: setup.cache_kind.clone(),
+            large_min: setup.large_min,
+            manifest: PathBuf::from(manifest),
+            disk_speed: setup.speed,
+            peers: PeersSpec {
+                overload: OVERLOAD,
+                load_step: setting.load_step,
+                window: Some(self.window()),
+            },
+            switch: SwitchSpec {
+                t_low: setup.t_low,
+                t_high: setup.t_high,
+                seed: setup.seed,
+                replication_decay: self.replication_decay(),
+                config: None,
+            },
+        }
+    }
+
+    /// Such that nodes judge several times while their memories are warmed; at most the default, and no fewer than 20.
+    fn window(&self) -> u32 {
+        let each = self.plan.warmup / self.setup.nodes.max(1) / JUDGEMENTS;
+        u32::try_from(each).unwrap_or(u32::MAX).clamp(20, 1_000)
+    }
+
+    /// LARD's K, on a clock that runs as much faster as the modelled disks do.
+    fn replication_decay(&self) -> Duration {
+        let k = Settings::default().replication_decay.as_secs_f64() / self.setup.speed;
+        Duration::try_from_secs_f64(k).unwrap_or(Duration::MAX).min(REPLICATION_DECAY_MAX)
+    }
+
+    fn point(&self, setting: Setting, runs: &[Vec<Run>], warnings: &mut Vec<String>) -> Point {
+        let medians: Vec<&Run> = runs.iter().map(|runs| median(runs)).collect();
+        let each = self.setup.systems.iter().zip(&medians);
+        let trad = each.clone().find(|(system, _)| **system == System::Trad);
+        let trad = trad.map(|(_, run)| run.figures.requests_per_s).filter(|speed| *speed > 0.0);
+        for (system, run) in each.clone() {
+            warn(*system, run, warnings);
+        }
+        let systems = each.zip(runs).map(|((system, median), runs)| SystemReport {
+            system: system.to_string(),
+            about: system.about(),
+            over_trad: trad.map(|trad| median.figures.requests_per_s / trad),
+            median: median.figures.clone(),
+            runs: runs.iter().map(|run| run.figures.clone()).collect(),
+            latency_cdf: median.latency_cdf.clone(),
+        });
+        Point {
+            memory_bytes: setting.memory.get(),
+            memory_share: setting.memory.get() as f64 / self.plan.info.working_set_bytes.max(1) as f64,
+            load_step: setting.load_step,
+            systems: systems.collect(),
+            model: None,
+        }
+    }
+
+    fn predict(
+        &self,
+        rates: &Rates,
+        alpha: f64,
+        point: &Point,
+        warnings: &mut Vec<String>,
+    ) -> Option<Prediction> {
+        let (trad, press) = (point.system("trad")?, point.system("press")?);
+        let fed = Fed {
+            rates,
+            nodes: self.setup.nodes,
+            cores: cores() as f64,
+            memory: Bytes(point.memory_bytes),
+            alpha,
+            reply_bytes_mean: self.plan.info.reply_bytes_mean,
+            trad: &trad.median,
+            press: &press.median,
+        };
+        predict(&fed)
+            .map_err(|why| {
+                warnings
+                    .push(format!("{} of memory: the model is left out: {why}", Bytes(point.memory_bytes)));
+            })
+            .ok()
+    }
+
+    fn info(&self) -> ClusterInfo {
+        let setup = &self.setup;
+        ClusterInfo {
+            nodes: setup.nodes,
+            cache_kind: setup.cache_kind.clone(),
+            large_min_bytes: setup.large_min.get(),
+            node_model: format!(
+                "the disk of the LARD paper (28 ms to the first block, 410 us for each 4 KB, 14 ms for each 44 KB beyond \
+                 the first, one read at a time), {} times as fast as in 1998",
+                setup.speed
+            ),
+            speed: setup.speed,
+            clients: setup.clients,
+            overload: OVERLOAD,
+            window: self.window(),
+            cores: cores(),
+            seconds: setup.seconds,
+            seed: setup.seed,
+            runs: setup.runs,
+        }
+    }
+
+    /// A line above the progress bar or, where stderr is no terminal, instead of it.
+    fn say(&self, line: &str) {
+        self.bar.suspend(|| {
+            // Talk that nobody can hear is no failure.
+            let _ = writeln!(std::io::stderr(), "{line}");
+        });
+    }
+}
+
+fn said(label: &str, figures: &Figures) -> String {
+    format!(
+        "{label}: {} requests/s, {:.1} % from memory, {:.1} % forwarded, {:.1} s",
+        number(figures.requests_per_s.round()),
+        figures.hit_ratio * 100.0,
+        figures.forwarded * 100.0,
+        figures.seconds
+    )
+}
+
+/// Processors that this process may use.
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZeroUsize::get)
+}
+
+/// Whether a warning of the load generator is one here: throughput is that of the time when every client had work, a run
+/// may be ended before the trace is, and clients wait for the processors that they share with all nodes.
+fn counts(warning: &Warning) -> bool {
+    match warning {
+        Warning::LongTail { .. } | Warning::Interrupted => false,
+        Warning::SaturatedClient { running, .. } => *running > CLIENT_RUNNING_MAX,
+        _ => true,
+    }
+}
+
+fn warn(system: System, run: &Run, warnings: &mut Vec<String>) {
+    let Figures { cpu_busy, cpu_own, .. } = run.figures;
+    if let Some((busy, own)) = cpu_busy.zip(cpu_own)
+        && busy - own > OTHERS_BUSY_MAX
+    {
+        warnings.push(format!(
+            "{system}: others used {:.0} % of the processors meanwhile, which this machine's processes lacked",
+            (busy - own) * 100.0
+        ));
+    }
+    warnings.extend(run.warnings.iter().map(|warning| format!("{system}: {warning}")));
+}
+
+fn figures(seen: &Seen, nodes: usize) -> Figures {
+    let (report, cache) = (&seen.report, &seen.report.cache);
+    let (told, served) = (seen.measured.told.as_ref(), seen.measured.served.max(1) as f64);
+    let share = |part: u64, whole: u64| if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
+    let each_us = |time: Duration| time.as_secs_f64() * 1e6 / served;
+    let (named, reads) = (cache.hits + cache.misses, seen.measured.disk_reads);
+    let (local, local_hits) = (named - cache.passed_on, cache.hits.saturating_sub(cache.passed_on_hits));
+    let busy_s = seen.measured.disk_busy.as_secs_f64();
+    Figures {
+        requests_per_s: report.requests_per_s_busy.unwrap_or(report.requests_per_s),
+        requests: report.ok,
+        hits: cache.hits,
+        misses: cache.misses,
+        local,
+        local_hits,
+        errors: report.failed,
+        hit_ratio_local: share(local_hits, local),
+        hit_ratio: share(cache.hits, named),
+        forwarded: share(cache.passed_on, named),
+        peers: told.map(|told| PeerFigures {
+            load_broadcasts: told.loads as f64 / served,
+            cache_broadcasts: told.changes as f64 / served,
+            decisions: told
+                .decisions
+                .iter()
+                .filter(|(_, count)| **count > 0)
+                .map(|(why, count)| (why.clone(), share(*count, told.decided())))
+                .collect(),
+            sharing: told.sharing,
+        }),
+        disk_reads: reads as f64 / served,
+        read_ms: (reads > 0).then(|| busy_s * 1e3 / reads as f64),
+        disk_busy: (busy_s / nodes as f64 / report.measured_s.max(1e-9)).min(1.0),
+        latency_ms_p50: report.latency.p50_us / 1e3,
+        latency_ms_p99: report.latency.p99_us / 1e3,
+        imbalance: report.imbalance_requests.unwrap_or(1.0),
+        cpu_us_nodes: each_us(seen.measured.spent.nodes),
+        cpu_us_switch: each_us(seen.measured.spent.switch),
+        cpu_us_clients: report.generator.cpu_us_per_request,
+        cpu_busy: seen.measured.busy.map(|busy| busy.0),
+        cpu_own: seen.measured.busy.map(|busy| busy.1),
+        seconds: report.measured_s,
+        whole: whole(seen),
+    }
+}
+
+fn whole(seen: &Seen) -> WholeRun {
+    let told = seen.whole.told.clone().unwrap_or_default();
+    WholeRun {
+        sent: seen.report.finished,
+        served: seen.whole.served,
+        decided: told.decided(),
+        forwarded: told.forwarded,
+        taken: told.taken,
+        loads_told: told.loads,
+        changes_told: told.changes,
+    }
+}
+
+/// The run with the median throughput; of an even number the slower of the two in the middle.
+fn median(runs: &[Run]) -> &Run {
+    let mut order: Vec<&Run> = runs.iter().collect();
+    order.sort_by(|a, b| a.figures.requests_per_s.total_cmp(&b.figures.requests_per_s));
+    order[(order.len() - 1) / 2]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_a_size_or_a_share() {
+        assert_eq!("12%".parse(), Ok(Memory::Share(0.12)));
+        assert_eq!("16MB".parse(), Ok(Memory::Size("16MB".parse().unwrap())));
+        assert_eq!(Memory::Share(0.5).bytes(1_000_000), Bytes(500_000));
+        assert_eq!(Memory::Share(0.001).bytes(1_000_000), Bytes(MEMORY_MIN));
+        for wrong in ["", "0%", "-1%", "x%", "NaN%", "sixteen"] {
+            assert!(wrong.parse::<Memory>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Equal nodes hand connections over to one another: every byte verified.
+
+use std::time::Duration;
+
+use crate::client::{Manner, Plan};
+use crate::content::{Content, Target};
+use crate::handover_lab::Equals;
+use crate::plans::mixed;
+
+const MIN: u64 = 10_000;
+
+fn cluster(count: usize, sizes: &[u64], each: usize) -> Option<Equals> {
+    Equals::new(count, Content::new(sizes, each), "handoff = \"required\"\nhandoff_min = \"10KB\"")
+}
+
+fn plan(manner: Manner, server: std::net::SocketAddr, targets: &[Target]) -> Plan {
+    Plan { manner, server, same_port: false, targets: targets.to_vec() }
+}
+
+/// Node 1 has all targets in memory, and node 0 knows that and how large they are.
+fn warm(cluster: &Equals) {
+    let all = &cluster.content.targets;
+    let [server, _] = cluster.service(1);
+    cluster.run(&[plan(Manner::KeptAlive, server, all)]).assert_faultless();
+    cluster.await_known(0, all.len() as u64);
+    // One connection each: the reply says how large it is.
+    let [server, _] = cluster.service(0);
+    let each: Vec<Plan> =
+        all.iter().map(|one| plan(Manner::Plain, server, std::slice::from_ref(one))).collect();
+    cluster.run(&each).assert_faultless();
+    assert_eq!(cluster.handoff(0, "size-unknown"), all.len() as u64, "{}", cluster.view(0));
+}
+
+/// The client of node 0 is answered by node 1, on the same connection, over IPv4 and IPv6; later requests too.
+#[test]
+fn a_connection_goes_to_the_node_that_has_its_target() {
+    let Some(cluster) = cluster(2, &[1_000, 100_000], 2) else { return };
+    warm(&cluster);
+    let all = &cluster.content.targets;
+    let (small, large): (Vec<_>, Vec<_>) = all.iter().cloned().partition(|target| target.bytes < MIN);
+    for server in cluster.service(0) {
+        let before = [cluster.handoff(0, "moved"), cluster.handoff(1, "taken"), cluster.handoff(0, "small")];
+        // Relayed, handed over, then all served at node 1, whose own they are.
+        let targets = [&small[..], &large[..], &small[..], &large[..]].concat();
+        cluster.run(&[plan(Manner::KeptAlive, server, &targets)]).assert_faultless();
+        cluster.until("it is handed over", |cluster| cluster.handoff(0, "moved") == before[0] + 1);
+        assert_eq!(cluster.handoff(1, "taken"), before[1] + 1);
+        assert_eq!(cluster.handoff(0, "small"), before[2] + small.len() as u64, "what is small is relayed");
+        // The server closes.
+        cluster.run(&[plan(Manner::Plain, server, &large[..1])]).assert_faultless();
+        cluster.run(&[plan(Manner::Pipelined, server, &targets)]).assert_faultless();
+        cluster.run(&[plan(Manner::HalfClosing, server, &large[..1])]).assert_faultless();
+        cluster.until("all are handed over", |cluster| cluster.handoff(0, "moved") >= before[0] + 3);
+    }
+    cluster.until("what has ended is not counted", |cluster| cluster.handoff(0, "connections") == 0);
+    assert_eq!(cluster.sum("failed"), 0, "{}", cluster.logs());
+    // Nothing of node 1 counts as forwarded here any more.
+    cluster.until("loads come back", |cluster| {
+        (0..2).all(|node| {
+            let view = cluster.view(node);
+            view["load"] == 0 && view["members"][0]["load"] == 0
+        })
+    });
+}
+
+/// Clients of all manners at three nodes, ports used again at once, resets in the middle.
+#[test]
+fn every_manner_of_client_is_served_to_the_last_byte() {
+    let Some(cluster) = cluster(3, &[1, 1_000, 20_000, 100_000, 1_000_000], 4) else { return };
+    let targets = cluster.content.targets.clone();
+    for round in 0..3 {
+        let plans = mixed(round, 600, &cluster.services(), &targets);
+        cluster.run(&plans).assert_faultless();
+    }
+    let moved = cluster.sum("moved");
+    println!("{moved} handed over\n{}\n{}\n{}", cluster.view(0), cluster.view(1), cluster.view(2));
+    assert!(moved > 200, "{moved} handed over\n{}", cluster.logs());
+    cluster.until("what was taken was moved", |cluster| cluster.sum("taken") == cluster.sum("moved"));
+    cluster.until("what has ended is not counted", |cluster| cluster.sum("connections") == 0);
+}
+
+/// Connections that are handed over with bytes still on their way, again and again from the same port.
+#[test]
+fn a_port_is_used_again_at_once() {
+    let Some(cluster) = cluster(2, &[20_000], 3) else { return };
+    warm(&cluster);
+    let [server, _] = cluster.service(0);
+    let one = |number: usize| Plan {
+        same_port: true,
+        ..plan(Manner::Plain, server, &cluster.content.targets[number % 3..=number % 3])
+    };
+    let plans: Vec<Plan> = (0..400).map(one).collect();
+    let tally = cluster.run(&plans);
+    tally.assert_faultless();
+    let [connect, _, _] = tally.quantiles(0.5);
+    assert!(connect < Duration::from_millis(500), "most SYNs were lost: {connect:?}");
+    let [_, first, _] = tally.quantiles(0.99);
+    assert!(first < Duration::from_millis(190), "the first byte after {first:?}: something was sent again");
+    cluster.until("all are handed over", |cluster| cluster.handoff(0, "moved") >= 390);
+}

@@ -1,0 +1,167 @@
+//! Equal nodes in namespaces, without a front-end: each has a service address of its own, and those of the others on its
+//! loopback interface.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use larder_handoff::netns::{Topology, TopologySpec, or_skip};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::client::{self, Plan, Setup, Tally};
+use crate::cluster::{Cluster, Left, Process};
+use crate::content::Content;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+pub const SETUP: Setup = Setup { threads: 8, first_port: 20_000, stall: Duration::from_secs(10) };
+
+/// The cluster. Processes end before the hosts they run on.
+pub struct Equals {
+    pub nodes: Vec<Option<Process>>,
+    pub topology: Topology,
+    pub content: Content,
+    names: Vec<String>,
+    folder: TempDir,
+    _left: Left,
+}
+
+fn service(node: usize) -> [IpAddr; 2] {
+    let last = 201 + u8::try_from(node).unwrap();
+    [Ipv4Addr::new(10, 9, 0, last).into(), Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, last.into()).into()]
+}
+
+impl Equals {
+    /// So many nodes over one directory, with these lines in `[node.peers]`. `None` where there are no rights.
+    pub fn new(count: usize, content: Content, lines: &str) -> Option<Self> {
+        let spec = TopologySpec { nodes: count, port_range: (30_000, 60_999), ..TopologySpec::default() };
+        let topology = or_skip(Topology::new(&spec))?;
+        for (number, host) in topology.nodes.iter().enumerate() {
+            let address = |node: usize| {
+                let on = if node == number { "eth0" } else { "lo" };
+                let [v4, v6] = service(node);
+                format!("addr add {v4}/32 dev {on}\naddr add {v6}/128 dev {on} nodad preferred_lft 0\n")
+            };
+            host.namespace.ip(&(0..count).map(address).collect::<String>()).unwrap();
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let names: Vec<String> = (0..count).map(|number| Cluster::instance(&format!("e{number}"))).collect();
+        let left = Left { names: names.iter().map(|name| format!("node-{name}")).collect() };
+        let nodes = names.iter().map(|_| None).collect();
+        let mut cluster = Self { nodes, topology, content, names, folder, _left: left };
+        larder_handoff::channel::identity::Identity::generate()
+            .unwrap()
+            .save(&cluster.path("secret"))
+            .unwrap();
+        for number in 0..count {
+            cluster.configure(number, lines);
+            cluster.start(number);
+        }
+        cluster.await_ready(&(0..count).collect::<Vec<_>>());
+        Some(cluster)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn configure(&self, number: usize, lines: &str) {
+        let services = (0..self.names.len()).flat_map(service).fold(String::new(), |mut text, ip| {
+            let _ = write!(text, "\"{}\", ", SocketAddr::new(ip, 80));
+            text
+        });
+        let text = format!(
+            "[node]\nname = \"{}\"\nlisten = \"[::]:80\"\nroot = \"{}\"\ncache.size = \"256MB\"\nrevalidate = \"1h\"\n\
+             [node.peers]\nlisten = \"{}:7950\"\nseeds = [\"{}:7950\"]\nsecret = \"{}\"\nshare_above = 0.0\nalone_below = 0.0\n\
+             large_min = \"64MB\"\nhandoff_services = [{services}]\n{lines}\n\
+             [admin]\nlisten = \"127.0.0.1:9900\"\n[log]\nlevel = \"info\"\n",
+            self.names[number],
+            self.content.root().display(),
+            self.topology.nodes[number].v4,
+            self.topology.nodes[0].v4,
+            self.path("secret").display(),
+        );
+        fs::write(self.path(&format!("node{number}.toml")), text).unwrap();
+    }
+
+    pub fn start(&mut self, number: usize) {
+        let config = self.path(&format!("node{number}.toml"));
+        let args = ["node", "--config", config.to_str().unwrap()];
+        let log = self.path(&format!("node{number}.log"));
+        self.nodes[number] = Some(Process::start(&self.topology.nodes[number].namespace, &[], &args, log));
+    }
+
+    /// Where clients of a node connect, IPv4 and IPv6.
+    pub fn service(&self, node: usize) -> [SocketAddr; 2] {
+        service(node).map(|ip| SocketAddr::new(ip, 80))
+    }
+
+    /// All of them.
+    pub fn services(&self) -> Vec<SocketAddr> {
+        (0..self.names.len()).flat_map(|node| self.service(node)).collect()
+    }
+
+    pub fn view(&self, node: usize) -> Value {
+        let text = Cluster::admin_in(&self.topology.nodes[node].namespace, "/peers");
+        serde_json::from_str(text.split_once("\r\n\r\n").map_or("null", |(_, body)| body)).unwrap()
+    }
+
+    /// A number of a node's view of what is handed over.
+    pub fn handoff(&self, node: usize, name: &str) -> u64 {
+        let view = self.view(node);
+        let number = view["handoff"].get(name).or_else(|| view["handoff"]["relayed"].get(name));
+        number.and_then(Value::as_u64).unwrap_or_else(|| panic!("no {name} in {view}"))
+    }
+
+    /// The same of all nodes.
+    pub fn sum(&self, name: &str) -> u64 {
+        (0..self.names.len())
+            .filter(|node| self.nodes[*node].is_some())
+            .map(|node| self.handoff(node, name))
+            .sum()
+    }
+
+    /// Waits until this holds.
+    pub fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
+        let until = Instant::now() + PATIENCE;
+        while !holds(self) {
+            assert!(Instant::now() < until, "{what}\n{}", self.logs());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Waits until each of these can hand connections over to each other.
+    pub fn await_ready(&self, nodes: &[usize]) {
+        self.until("all can be handed connections", |cluster| {
+            let ready = |node: &usize| {
+                cluster.view(*node)["handoff"]["ready"].as_array().is_some_and(|r| r.len() + 1 >= nodes.len())
+            };
+            nodes.iter().all(ready)
+        });
+    }
+
+    /// Waits until a node knows so many targets of others.
+    pub fn await_known(&self, node: usize, targets: u64) {
+        self.until("what others hold is known", |cluster| {
+            cluster.view(node)["targets_known"].as_u64() == Some(targets)
+        });
+    }
+
+    /// Carries plans out at the client.
+    pub fn run(&self, plans: &[Plan]) -> Tally {
+        let tally = self.topology.client().namespace.run(|| client::run(plans, SETUP)).unwrap();
+        println!("{tally}");
+        tally
+    }
+
+    pub fn logs(&self) -> String {
+        let mut text = String::new();
+        for (number, _) in self.nodes.iter().enumerate() {
+            let log = fs::read_to_string(self.path(&format!("node{number}.log"))).unwrap_or_default();
+            let _ = writeln!(text, "-- node {number}: {}\n{log}", self.names[number]);
+        }
+        text
+    }
+}
