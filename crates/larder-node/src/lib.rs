@@ -38,7 +38,9 @@ mod stats;
 mod store;
 
 pub use config::{CacheConfig, ConfigError, Limits, NodeConfig, StoreConfig};
-pub use cooperate::{CooperateConfig, MemberView, PeersView};
+pub use cooperate::{
+    Analyst, CooperateConfig, CooperateError, CooperatePolicy, MemberView, PeersView, TableView, WardConfig,
+};
 pub use dynamic::{Amount, CpuConfig, DynamicConfig, DynamicDisk, HandlerConfig};
 pub use handover::{
     Handover, HandoverConfig, HandoverError, HandoverView, SERVICES_MAX as HANDOVER_SERVICES_MAX, Unmoved,

@@ -289,7 +289,7 @@ impl Node {
         };
         let stays = match handover.hand_over(&to, flow, socket, first.clone(), sent).await {
             Moved::Gone => {
-                cooperation.with(|press, _, _| press.answered(node));
+                cooperation.answered(node);
                 return None;
             }
             Moved::Lost => return None,

@@ -4,25 +4,43 @@
 //! Servers" (USENIX 2000), and its name in WARD (HPL-2001-2). A node asks the dispatcher where a request is to be served; the
 //! dispatcher is that of the switch ([`crate::dispatch`]), with all its policies.
 //!
-//! - *Batches.* One message to the dispatcher is under way at a time; what comes meanwhile is gathered and goes with the
-//!   next. So batches grow with the dispatcher's load by themselves, and an idle one answers at once (2000, section 4).
+//! - *Batches.* One batch of requests is under way to the dispatcher at a time; what comes meanwhile is gathered and goes with
+//!   the next. So batches grow with the dispatcher's load by themselves, and an idle one answers at once (2000, section 4).
 //! - *Who it is.* The live node with the lowest name, as each node sees it; nobody is elected. Who is asked decides: while
 //!   views differ there may be two, which costs locality only.
 //! - *When it dies.* Requests that wait longer than `patience` are served where they arrived (the paper says nothing of it).
 //!   The same node is asked again after `retry`, its successor as soon as the membership says that it is gone. What it had
-//!   counted is lost; the new one counts what it places itself, and knows by the *term* whose placements end.
+//!   counted is lost; the new one counts what it places itself.
 //! - *When a distributor dies*, the loads of what it had been answered end with it.
+//!
+//! # Loads
+//! The dispatcher counts what it has placed until it hears that it ended. Messages may be lost, late, repeated and out of
+//! order, and none of that may leave a load behind:
+//!
+//! - Batches are numbered. A batch says which was the last whose answers were used; what the dispatcher has answered since
+//!   then is placed no longer. One that comes twice is answered twice in the same words.
+//! - Ends go in numbered lots, each repeated unchanged until a batch that carried it is answered; each counts once.
+//! - All this is an *account*, named by the number of its first batch. A node opens one with each node that comes, and anew
+//!   where it has lost count; the dispatcher then ends all that it counts for that node. Who is asked on an account that he
+//!   does not know says so, and is asked again on a new one.
+//!
+//! State: some 100 bytes per peer, and at a dispatcher 8 KB more per distributor at most.
 
-use crate::dispatch::{Admission, Arrival, Dispatcher, Request, Settings, SettingsError};
+use crate::dispatch::{Settings, SettingsError};
 use crate::id::{NodeId, TargetId};
-use crate::nodes::NodeSpec;
 use crate::time::Time;
+use account::{Account, Flight};
 use core::time::Duration;
+use desk::Desk;
 use std::collections::{BTreeMap, VecDeque};
 
+mod account;
+mod desk;
 mod wire;
 
-/// Most requests in one batch, and most lines of ends.
+use super::trust::Trust;
+
+/// Most requests in one batch, and most nodes whose ends one batch tells.
 pub const BATCH_MAX: usize = 1_024;
 
 /// A node's name as messages carry it: its XXH3-64. No name has 0, which stands for *whoever asks*.
@@ -39,52 +57,67 @@ impl NameKey {
     }
 }
 
-/// Requests that ended, of one node.
+/// Requests of one distributor that ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ends {
-    /// Who had placed them.
-    pub term: u64,
     /// Where.
     pub node: NameKey,
     /// How many.
     pub count: u32,
 }
 
+/// What a distributor asks and tells.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Batch {
+    /// Which life of the distributor.
+    pub epoch: u64,
+    /// The number of the first batch of the account.
+    pub account: u64,
+    /// Counts up.
+    pub number: u64,
+    /// The last batch of the account whose answers were used; 0 if there is none.
+    pub heard: u64,
+    /// Which lot of ends this is, from 1; 0 for none yet.
+    pub lot: u64,
+    /// What has ended, at most [`BATCH_MAX`].
+    pub ends: Vec<Ends>,
+    /// What is asked for, at most [`BATCH_MAX`].
+    pub asks: Vec<TargetId>,
+}
+
 /// A message between a distributor and a dispatcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CardMessage {
     /// Where are these to be served? Those have ended.
-    Batch {
-        /// Counts up.
-        number: u64,
-        /// What is asked for, at most [`BATCH_MAX`].
-        asks: Vec<TargetId>,
-        /// What has ended since the last batch, at most [`BATCH_MAX`].
-        ends: Vec<Ends>,
-    },
+    Batch(Batch),
     /// There.
     Answers {
         /// The batch's.
         number: u64,
-        /// The dispatcher's.
-        term: u64,
         /// One for each that was asked for, in order.
         nodes: Vec<NameKey>,
+    },
+    /// The account of that batch is not known.
+    Unknown {
+        /// The batch's.
+        number: u64,
     },
 }
 
 /// How nodes and their dispatcher work together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CardSettings {
-    /// Longer than this no request waits for the dispatcher. 1 ms to 10 s.
+    /// Longer than this no request waits for the dispatcher. 1 ms to 10 s; default 50 ms.
     pub patience: Duration,
-    /// A dispatcher that was silent is asked again after this time.
+    /// A dispatcher that was silent is asked again after this time. 10 ms to 1 min; default 500 ms.
     pub retry: Duration,
-    /// Ends are told after this time where no request takes them along.
+    /// Ends are told after this time where no request takes them along, and no batch is under way. At most 1 s; default 0:
+    /// later, the dispatcher's own requests would be the only ones that end at once, and the least loaded node mostly itself.
     pub gather: Duration,
-    /// Requests that wait at most; further ones are served where they arrived.
+    /// Requests that wait at most; further ones are served where they arrived. 1 to 1,000,000; default 4,096.
     pub waiting_max: usize,
-    /// Of the dispatcher. Admission is unlimited whatever they say: each node limits its own connections.
+    /// Of the dispatcher. Whatever they say, admission is unlimited, since each node limits its own connections, and a node
+    /// that joins is given all it can take at once.
     pub dispatcher: Settings,
 }
 
@@ -93,11 +126,49 @@ impl Default for CardSettings {
         Self {
             patience: Duration::from_millis(50),
             retry: Duration::from_millis(500),
-            gather: Duration::from_millis(20),
+            gather: Duration::ZERO,
             waiting_max: 4_096,
             dispatcher: Settings::default(),
         }
     }
+}
+
+/// Why a request is served where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum CardWhy {
+    /// The dispatcher says: where it arrived.
+    Here,
+    /// The dispatcher says: by a peer.
+    Peer,
+    /// The dispatcher is silent.
+    Silent,
+    /// Too many requests wait for the dispatcher.
+    Full,
+    /// The dispatcher names a node that is not there, or that does not answer.
+    Gone,
+}
+
+impl CardWhy {
+    /// All, in order.
+    pub const ALL: [Self; 5] = [Self::Here, Self::Peer, Self::Silent, Self::Full, Self::Gone];
+
+    /// Its name in logs and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Here => "here",
+            Self::Peer => "peer",
+            Self::Silent => "silent",
+            Self::Full => "full",
+            Self::Gone => "gone",
+        }
+    }
+}
+
+/// By what a dispatcher counts a request. To be given back at its end, once ([`Card::ended`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    account: u64,
+    name: NameKey,
 }
 
 /// A request that was placed.
@@ -105,11 +176,12 @@ impl Default for CardSettings {
 pub struct Placed {
     /// By which the caller knows it.
     pub ticket: u64,
-    /// Where it is to be served.
+    /// Where it is to be served: this node but for [`CardWhy::Peer`].
     pub node: NodeId,
-    /// Who placed it; None: nobody, it is served where it arrived because the dispatcher is silent. To be given back at its
-    /// end ([`Card::ended`]).
-    pub term: Option<u64>,
+    /// Why.
+    pub why: CardWhy,
+    /// By what a dispatcher counts it; None: it does not.
+    pub claim: Option<Claim>,
 }
 
 /// What is to be done.
@@ -133,26 +205,26 @@ struct Waiting {
     since: Time,
 }
 
-#[derive(Debug)]
-struct Flight {
-    to: NodeId,
-    number: u64,
-    asked: Vec<Waiting>,
-}
+/// This node's account with its own dispatcher: no batch has this number.
+const OWN: u64 = 0;
+
+/// The dispatcher hears from each node at least so often.
+const SIGN: Duration = Duration::from_secs(10);
 
 /// A node of the cluster.
 #[derive(Debug)]
 pub struct Card {
     me: NodeId,
+    epoch: u64,
     settings: CardSettings,
     /// Live nodes by name, this one among them.
     names: BTreeMap<Box<str>, NodeId>,
     keys: BTreeMap<NameKey, NodeId>,
+    /// With the other nodes.
+    accounts: BTreeMap<NodeId, Account>,
+    trust: BTreeMap<NodeId, Trust>,
     waiting: VecDeque<Waiting>,
-    flight: Option<Flight>,
     numbers: u64,
-    ends: BTreeMap<(u64, NameKey), u32>,
-    ends_at: Option<Time>,
     /// The dispatcher that did not answer, and when it is asked again.
     silent: Option<(NodeId, Time)>,
     desk: Desk,
@@ -164,18 +236,17 @@ impl Card {
     /// # Errors
     /// A setting of the dispatcher is out of range.
     pub fn new(me: NodeId, name: &str, epoch: u64, settings: CardSettings) -> Result<Self, SettingsError> {
-        let term = TargetId::of_parts(&[name.as_bytes(), &epoch.to_le_bytes()]).0;
-        let desk = Desk::new(term, &settings.dispatcher)?;
+        let desk = Desk::new(&settings.dispatcher)?;
         let mut card = Self {
             me,
+            epoch,
             settings,
             names: BTreeMap::new(),
             keys: BTreeMap::new(),
+            accounts: BTreeMap::new(),
+            trust: BTreeMap::new(),
             waiting: VecDeque::new(),
-            flight: None,
-            numbers: 0,
-            ends: BTreeMap::new(),
-            ends_at: None,
+            numbers: OWN,
             silent: None,
             desk,
         };
@@ -187,54 +258,65 @@ impl Card {
     pub fn ask(&mut self, now: Time, ticket: u64, target: TargetId, out: &mut Vec<CardOutput>) {
         let waiting = Waiting { ticket, target, since: now };
         let dispatcher = self.dispatcher();
-        if dispatcher == self.me {
-            let node = self.desk.place(now, self.me, target);
-            return out.push(self.placed(waiting, node, self.desk.term));
-        }
-        let silent = self.silent.is_some_and(|(node, until)| node == dispatcher && now < until);
-        if silent || self.waiting.len() >= self.settings.waiting_max {
-            return out.push(self.alone(waiting));
+        if dispatcher != self.me {
+            if self.silent.is_some_and(|(node, until)| node == dispatcher && now < until) {
+                return out.push(self.here(waiting, CardWhy::Silent));
+            }
+            if self.waiting.len() >= self.settings.waiting_max {
+                return out.push(self.here(waiting, CardWhy::Full));
+            }
         }
         self.waiting.push_back(waiting);
-        self.send(out);
+        self.send(now, out);
     }
 
     /// A placed request has ended.
-    pub fn ended(&mut self, now: Time, node: NodeId, term: Option<u64>) {
-        let Some(term) = term else { return };
-        let Some(name) = self.name_of(node) else { return };
-        if term == self.desk.term {
-            return self.desk.end(now, self.me, name, 1);
+    pub fn ended(&mut self, now: Time, claim: Claim) {
+        if claim.account == OWN {
+            return self.desk.end(now, self.me, claim.name, 1);
         }
-        // What is not told for long is of a dispatcher that is gone.
-        if self.ends.len() < BATCH_MAX || self.ends.contains_key(&(term, name)) {
-            *self.ends.entry((term, name)).or_default() += 1;
-            self.ends_at = self.ends_at.or(Some(now + self.settings.gather));
+        let gather = self.settings.gather;
+        let mut accounts = self.accounts.values_mut();
+        if let Some(account) = accounts.find(|account| account.id == claim.account) {
+            account.owe(claim.name, now + gather);
         }
     }
 
-    /// Hears a message.
+    /// Hears a message. Those of nodes that are not there mean nothing.
     pub fn hear(&mut self, now: Time, from: NodeId, message: CardMessage, out: &mut Vec<CardOutput>) {
+        if !self.accounts.contains_key(&from) {
+            return;
+        }
         match message {
-            CardMessage::Batch { number, asks, ends } => {
-                let term = self.desk.term;
-                let ours = ends.into_iter().filter(|ends| ends.term == term);
-                ours.for_each(|ends| self.desk.end(now, from, ends.node, ends.count));
-                let nodes = asks.into_iter().map(|target| self.desk.place(now, from, target)).collect();
-                let message = CardMessage::Answers { number, term, nodes };
-                out.push(CardOutput::Send { to: from, message });
+            CardMessage::Batch(batch) => {
+                let answer = self.desk.hear(now, from, batch);
+                out.extend(answer.map(|message| CardOutput::Send { to: from, message }));
             }
-            CardMessage::Answers { number, term, nodes } => {
-                self.answered(now, from, (number, term), nodes, out);
+            CardMessage::Answers { number, nodes } => self.answered(now, from, number, nodes, out),
+            CardMessage::Unknown { number } => {
+                let Some(account) = self.accounts.get_mut(&from) else { return };
+                if let Some(flight) = account.landed(number) {
+                    account.close(now);
+                    self.again(flight);
+                    self.send(now, out);
+                }
             }
         }
     }
 
     /// A node is there, or there anew.
     pub fn joined(&mut self, now: Time, node: NodeId, name: &str, out: &mut Vec<CardOutput>) {
-        if node != self.me {
-            self.left(now, node, out);
+        if node == self.me {
+            return;
+        }
+        self.left(now, node, out);
+        if let Some(before) = self.names.get(name).copied() {
+            self.left(now, before, out);
+        }
+        if !self.names.contains_key(name) {
             self.enter(now, node, name);
+            self.accounts.insert(node, Account::due_at(now));
+            self.send(now, out);
         }
     }
 
@@ -244,49 +326,71 @@ impl Card {
         let Some(name) = names.next().map(|(name, _)| name.clone()) else { return };
         self.names.remove(&name);
         self.keys.remove(&NameKey::of(&name));
+        self.trust.remove(&node);
         self.desk.leave(now, node, NameKey::of(&name));
         if self.silent.is_some_and(|(silent, _)| silent == node) {
             self.silent = None;
         }
-        if let Some(flight) = self.flight.take_if(|flight| flight.to == node) {
+        if let Some(flight) = self.accounts.remove(&node).and_then(|account| account.flight) {
             // Its successor is asked.
-            flight.asked.into_iter().rev().for_each(|waiting| self.waiting.push_front(waiting));
+            self.again(flight);
         }
-        self.send_or_place(now, out);
+        self.send(now, out);
     }
 
-    /// When [`Card::tick`] is due next.
+    /// A node did not answer a request that was forwarded to it: it is shunned for a while.
+    pub fn unanswered(&mut self, now: Time, node: NodeId) {
+        if self.accounts.contains_key(&node) {
+            self.trust.entry(node).or_insert(Trust::NEW).lose(now);
+        }
+    }
+
+    /// A node has begun to answer a request that was forwarded to it.
+    pub fn replied(&mut self, node: NodeId) {
+        self.trust.remove(&node);
+    }
+
+    /// When [`Card::tick`] is due next. O(nodes).
     pub fn due(&self) -> Time {
-        let patience = self.settings.patience;
-        let flight = self.flight.as_ref().and_then(|flight| flight.asked.first());
-        let oldest =
-            [flight, self.waiting.front()].into_iter().flatten().map(|waiting| waiting.since + patience);
-        oldest.chain(self.ends_at.filter(|_| self.flight.is_none())).min().unwrap_or(Time::MAX)
+        let oldest = self.waiting.front().map_or(Time::MAX, |waiting| waiting.since + self.settings.patience);
+        self.accounts.iter().map(|(node, account)| self.due_with(*node, account)).fold(oldest, Time::min)
+    }
+
+    /// When something is to be done about an account. The dispatcher is told at intervals how it stands, whatever happens.
+    fn due_with(&self, node: NodeId, account: &Account) -> Time {
+        let CardSettings { patience, retry, .. } = self.settings;
+        let idle = if node == self.dispatcher() { account.spoke + SIGN } else { Time::MAX };
+        account.due(patience, retry).unwrap_or(idle)
     }
 
     /// Does what is due.
     pub fn tick(&mut self, now: Time, out: &mut Vec<CardOutput>) {
-        let patience = self.settings.patience;
-        let late = |waiting: &Waiting| now.since(waiting.since) >= patience;
-        if let Some(flight) = self.flight.take_if(|flight| flight.asked.first().is_some_and(late)) {
-            self.silent = Some((flight.to, now + self.settings.retry));
-            out.extend(flight.asked.into_iter().map(|waiting| self.alone(waiting)));
-            let waiting = core::mem::take(&mut self.waiting);
-            out.extend(waiting.into_iter().map(|waiting| self.alone(waiting)));
-        }
-        while let Some(waiting) = self.waiting.pop_front_if(|waiting| late(waiting)) {
-            out.push(self.alone(waiting));
-        }
-        if self.ends_at.is_some_and(|at| at <= now) && self.flight.is_none() {
-            self.ends_at = None;
-            let dispatcher = self.dispatcher();
-            if dispatcher == self.me {
-                // They were of another term.
-                self.ends.clear();
-            } else {
-                self.send_batch(dispatcher, out);
+        let CardSettings { patience, retry, .. } = self.settings;
+        let due = self.accounts.iter().filter(|(node, account)| self.due_with(**node, account) <= now);
+        let nodes: Vec<NodeId> = due.map(|(node, _)| *node).collect();
+        for node in nodes {
+            let Some(account) = self.accounts.get_mut(&node) else { continue };
+            match account.flight.take() {
+                Some(flight) if !flight.asked.is_empty() => {
+                    // The next batch says that its answers are not used.
+                    account.speak_by(now + retry);
+                    self.silent = Some((node, now + retry));
+                    let waiting = match self.dispatcher() == node {
+                        true => core::mem::take(&mut self.waiting),
+                        false => VecDeque::new(),
+                    };
+                    let all = flight.asked.into_iter().chain(waiting);
+                    out.extend(all.map(|waiting| self.here(waiting, CardWhy::Silent)));
+                }
+                // Nobody waits for it.
+                _ => self.send_batch(now, node, out),
             }
         }
+        let late = |waiting: &mut Waiting| now.since(waiting.since) >= patience;
+        while let Some(waiting) = self.waiting.pop_front_if(late) {
+            out.push(self.here(waiting, CardWhy::Silent));
+        }
+        self.send(now, out);
     }
 
     /// Who decides, as this node sees it.
@@ -294,9 +398,21 @@ impl Card {
         self.names.values().next().copied().unwrap_or(self.me)
     }
 
-    /// The load that this node's own dispatcher counts for a node; 0 where it decides nothing.
+    /// The load that this node's own dispatcher counts for a node; 0 where it decides nothing. O(nodes).
     pub fn load_at_desk(&self, node: NodeId) -> u32 {
-        self.name_of(node).map_or(0, |name| self.desk.load(name))
+        let name = self.keys.iter().find(|(_, id)| **id == node);
+        name.map_or(0, |(name, _)| self.desk.load(*name))
+    }
+
+    /// Requests that wait for the dispatcher's answer.
+    pub fn waiting(&self) -> usize {
+        let asked = self.accounts.values().filter_map(|account| account.flight.as_ref());
+        self.waiting.len() + asked.map(|flight| flight.asked.len()).sum::<usize>()
+    }
+
+    /// Targets that this node's own dispatcher remembers.
+    pub fn targets_known(&self) -> usize {
+        self.desk.targets_known()
     }
 
     fn enter(&mut self, now: Time, node: NodeId, name: &str) {
@@ -305,162 +421,91 @@ impl Card {
         self.desk.join(now, name);
     }
 
-    fn name_of(&self, node: NodeId) -> Option<NameKey> {
-        self.keys.iter().find(|(_, id)| **id == node).map(|(key, _)| *key)
+    fn here(&self, waiting: Waiting, why: CardWhy) -> CardOutput {
+        CardOutput::Placed(Placed { ticket: waiting.ticket, node: self.me, why, claim: None })
     }
 
-    fn alone(&self, waiting: Waiting) -> CardOutput {
-        CardOutput::Placed(Placed { ticket: waiting.ticket, node: self.me, term: None })
-    }
-
-    /// Where an answer sends a request. A node that is not there any more is none.
-    fn placed(&self, waiting: Waiting, name: NameKey, term: u64) -> CardOutput {
-        match self.keys.get(&name) {
-            Some(node) => {
-                CardOutput::Placed(Placed { ticket: waiting.ticket, node: *node, term: Some(term) })
-            }
-            None => self.alone(waiting),
+    /// Where an answer sends a request, and whether somebody is to be told that it ends at once: a node that is not there any
+    /// more, or shunned, is none.
+    fn placed(&mut self, now: Time, waiting: Waiting, claim: Claim) -> (CardOutput, bool) {
+        if claim.name == NameKey::ASKER {
+            return (self.here(waiting, CardWhy::Here), false);
         }
+        let node = self.keys.get(&claim.name).copied();
+        let trusted = |node: &NodeId| self.trust.get(node).is_none_or(|trust| trust.may_ask(now));
+        let Some(node) = node.filter(trusted) else {
+            return (self.here(waiting, CardWhy::Gone), true);
+        };
+        if let Some(trust) = self.trust.get_mut(&node) {
+            trust.try_with(now);
+        }
+        let why = if node == self.me { CardWhy::Here } else { CardWhy::Peer };
+        (CardOutput::Placed(Placed { ticket: waiting.ticket, node, why, claim: Some(claim) }), false)
     }
 
     fn answered(
         &mut self,
         now: Time,
         from: NodeId,
-        (number, term): (u64, u64),
+        number: u64,
         nodes: Vec<NameKey>,
         out: &mut Vec<CardOutput>,
     ) {
-        let ours = |flight: &mut Flight| flight.to == from && flight.number == number;
-        let Some(flight) = self.flight.take_if(ours) else {
-            // Too late: what it has counted for this node has no end of its own.
-            for name in nodes.into_iter().filter(|name| *name != NameKey::ASKER) {
-                *self.ends.entry((term, name)).or_default() += 1;
-                self.ends_at = self.ends_at.or(Some(now + self.settings.gather));
-            }
-            return;
+        let Some(account) = self.accounts.get_mut(&from) else { return };
+        let Some(flight) = account.landed(number) else {
+            // Too late, or of a batch that came late: the next one says that it is not used.
+            return account.speak_by(now + self.settings.gather);
         };
-        self.silent = None;
-        let mut nodes = nodes.into_iter();
-        for waiting in flight.asked {
-            let name = nodes.next().unwrap_or(NameKey::ASKER);
-            let placed = self.placed(waiting, name, term);
-            if name != NameKey::ASKER && !self.keys.contains_key(&name) {
-                *self.ends.entry((term, name)).or_default() += 1;
-            }
+        account.used(&flight);
+        if self.silent.is_some_and(|(silent, _)| silent == from) {
+            self.silent = None;
+        }
+        let names = nodes.into_iter().chain(core::iter::repeat(NameKey::ASKER));
+        for (waiting, name) in flight.asked.into_iter().zip(names) {
+            let claim = Claim { account: flight.account, name };
+            let (placed, is_over) = self.placed(now, waiting, claim);
             out.push(placed);
+            if is_over {
+                self.ended(now, claim);
+            }
         }
-        self.send(out);
+        self.send(now, out);
     }
 
-    /// Sends what waits, unless a batch is under way.
-    fn send(&mut self, out: &mut Vec<CardOutput>) {
+    /// Requests whose batch has gone wrong wait again, before those that came later.
+    fn again(&mut self, flight: Flight) {
+        flight.asked.into_iter().rev().for_each(|waiting| self.waiting.push_front(waiting));
+    }
+
+    /// Sends what waits, unless a batch with requests is under way, or places it where this node decides.
+    fn send(&mut self, now: Time, out: &mut Vec<CardOutput>) {
         let dispatcher = self.dispatcher();
-        if self.flight.is_none() && !self.waiting.is_empty() && dispatcher != self.me {
-            self.send_batch(dispatcher, out);
+        if dispatcher == self.me {
+            for waiting in core::mem::take(&mut self.waiting) {
+                let name = self.desk.place(now, self.me, waiting.target);
+                let claim = Claim { account: OWN, name };
+                let (placed, is_over) = self.placed(now, waiting, claim);
+                out.push(placed);
+                if is_over {
+                    self.ended(now, claim);
+                }
+            }
+        } else if !self.waiting.is_empty()
+            && self.accounts.get(&dispatcher).is_some_and(|account| !account.asks())
+        {
+            self.send_batch(now, dispatcher, out);
         }
     }
 
-    fn send_batch(&mut self, to: NodeId, out: &mut Vec<CardOutput>) {
-        let count = self.waiting.len().min(BATCH_MAX);
+    /// Sends what there is for a node: what waits, if that decides, and what is to be told.
+    fn send_batch(&mut self, now: Time, to: NodeId, out: &mut Vec<CardOutput>) {
+        let is_dispatcher = to == self.dispatcher();
+        let Some(account) = self.accounts.get_mut(&to) else { return };
+        let count = if is_dispatcher { self.waiting.len().min(BATCH_MAX) } else { 0 };
         let asked: Vec<Waiting> = self.waiting.drain(..count).collect();
-        let asks = asked.iter().map(|waiting| waiting.target).collect();
-        let mut ends = Vec::new();
-        while let Some(((term, node), count)) = self.ends.pop_first().filter(|_| ends.len() < BATCH_MAX) {
-            ends.push(Ends { term, node, count });
-        }
-        if self.ends.is_empty() {
-            self.ends_at = None;
-        }
         self.numbers += 1;
-        let number = self.numbers;
-        // A batch of ends alone needs no answer to be waited for.
-        if !asked.is_empty() {
-            self.flight = Some(Flight { to, number, asked });
-        }
-        out.push(CardOutput::Send { to, message: CardMessage::Batch { number, asks, ends } });
-    }
-
-    /// After a change of who decides.
-    fn send_or_place(&mut self, now: Time, out: &mut Vec<CardOutput>) {
-        if self.dispatcher() != self.me {
-            return self.send(out);
-        }
-        for waiting in core::mem::take(&mut self.waiting) {
-            let node = self.desk.place(now, self.me, waiting.target);
-            out.push(self.placed(waiting, node, self.desk.term));
-        }
-    }
-}
-
-/// The dispatcher of a node. It works where somebody asks it.
-#[derive(Debug)]
-struct Desk {
-    term: u64,
-    dispatcher: Dispatcher,
-    slots: BTreeMap<NameKey, NodeId>,
-    names: BTreeMap<NodeId, NameKey>,
-    /// Requests placed and not ended: by who asked, and where.
-    placed: BTreeMap<(NodeId, NameKey), u32>,
-}
-
-impl Desk {
-    fn new(term: u64, settings: &Settings) -> Result<Self, SettingsError> {
-        let settings = Settings { admission: Admission::Unlimited, ..settings.clone() };
-        let dispatcher = Dispatcher::new(settings, &[])?;
-        Ok(Self { term, dispatcher, slots: BTreeMap::new(), names: BTreeMap::new(), placed: BTreeMap::new() })
-    }
-
-    fn join(&mut self, now: Time, name: &str) {
-        // Beyond the most nodes that the dispatcher takes, a node is placed at by nobody, and serves its own.
-        if let Ok(slot) = self.dispatcher.join(now, NodeSpec::named(name), &mut Vec::new()) {
-            self.slots.insert(NameKey::of(name), slot);
-            self.names.insert(slot, NameKey::of(name));
-        }
-    }
-
-    fn leave(&mut self, now: Time, node: NodeId, name: NameKey) {
-        let asked: Vec<(NameKey, u32)> = self
-            .placed
-            .range((node, NameKey(0))..=(node, NameKey(u64::MAX)))
-            .map(|((_, at), count)| (*at, *count))
-            .collect();
-        asked.into_iter().for_each(|(at, count)| self.end(now, node, at, count));
-        if let Some(slot) = self.slots.remove(&name) {
-            self.dispatcher.fail(now, slot, &mut Vec::new());
-            self.dispatcher.leave(now, slot, &mut Vec::new());
-            self.names.remove(&slot);
-            self.placed.retain(|(_, at), _| *at != name);
-        }
-    }
-
-    fn place(&mut self, now: Time, asker: NodeId, target: TargetId) -> NameKey {
-        let Arrival::Start(decision) = self.dispatcher.arrive(now, Request::new(target)) else {
-            return NameKey::ASKER;
-        };
-        let Some(name) = self.names.get(&decision.node).copied() else {
-            self.dispatcher.finish(now, decision.node, &mut Vec::new());
-            return NameKey::ASKER;
-        };
-        *self.placed.entry((asker, name)).or_default() += 1;
-        name
-    }
-
-    /// Requests have ended; never more than were placed.
-    fn end(&mut self, now: Time, asker: NodeId, name: NameKey, count: u32) {
-        let Some(placed) = self.placed.get_mut(&(asker, name)) else { return };
-        let count = count.min(*placed);
-        *placed -= count;
-        if *placed == 0 {
-            self.placed.remove(&(asker, name));
-        }
-        if let Some(slot) = self.slots.get(&name).copied() {
-            (0..count).for_each(|_| self.dispatcher.finish(now, slot, &mut Vec::new()));
-        }
-    }
-
-    fn load(&self, name: NameKey) -> u32 {
-        self.placed.iter().filter(|((_, at), _)| *at == name).map(|(_, count)| *count).sum()
+        let batch = account.batch(now, self.epoch, self.numbers, asked);
+        out.push(CardOutput::Send { to, message: CardMessage::Batch(batch) });
     }
 }
 

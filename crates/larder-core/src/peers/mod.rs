@@ -13,12 +13,19 @@ mod sets;
 mod sharing;
 mod trust;
 mod verdict;
+mod ward;
 
-pub use card::{BATCH_MAX, Card, CardMessage, CardOutput, CardSettings, Ends, NameKey, Placed};
+pub use card::{
+    BATCH_MAX, Batch, Card, CardMessage, CardOutput, CardSettings, CardWhy, Claim, Ends, NameKey, Placed,
+};
 pub use message::{CHANGES_MAX, Change, LIST_MAX, MESSAGE_BYTES_MAX, Message};
 pub use press::{Press, PressSettings};
 pub use sharing::SharingSettings;
 pub use verdict::{Verdict, Why};
+pub use ward::{
+    Analyse, COUNTS_MAX, Count, OWNERS_MAX, PART_MAX, Rest, TableId, Ward, WardMessage, WardOutput,
+    WardSettings, WardStatus, WardVerdict, WardWhy,
+};
 
 use crate::id::NodeId;
 

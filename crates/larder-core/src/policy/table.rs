@@ -174,7 +174,15 @@ impl RouteTable {
 
     /// Every target and its place, in order of the ids.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (TargetId, Place)> + '_ {
-        self.targets.iter().zip(&self.codes).map(|(&target, &code)| (TargetId(target), Place::of_code(code)))
+        self.rows(0, self.len())
+    }
+
+    /// Up to `count` of them from the one in place `from` on. O(count).
+    pub fn rows(&self, from: usize, count: usize) -> impl ExactSizeIterator<Item = (TargetId, Place)> + '_ {
+        let begin = from.min(self.len());
+        let end = begin.saturating_add(count).min(self.len());
+        let rows = self.targets[begin..end].iter().zip(&self.codes[begin..end]);
+        rows.map(|(&target, &code)| (TargetId(target), Place::of_code(code)))
     }
 }
 
@@ -210,6 +218,7 @@ mod tests {
             prop_assert_eq!(table.is_empty(), expected.is_empty());
             prop_assert_eq!(table.repeated(), rows.len() - expected.len());
             prop_assert_eq!(table.core_len(), expected.values().filter(|&&p| p == Place::Core).count());
+            prop_assert!(table.rows(rows.len() / 2, 3).eq(table.iter().skip(rows.len() / 2).take(3)));
             prop_assert!(table.iter().eq(expected));
         }
     }

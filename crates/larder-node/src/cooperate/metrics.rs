@@ -21,11 +21,12 @@ impl PeersView {
         out
     }
 
-    fn counters(&self) -> [(&'static str, &'static str, u64); 26] {
+    fn counters(&self) -> [(&'static str, &'static str, u64); 27] {
         let network = &self.network;
         [
             ("loads_told", "Broadcasts of load", self.loads_told),
             ("changes_told", "Broadcasts of changes of memory", self.changes_told),
+            ("tables_told", "Broadcasts of which routing table there is", self.tables_told),
             ("forwarded", "Requests forwarded to peers", self.forwarded),
             ("taken", "Requests that peers have forwarded", self.taken),
             ("requests_unsent", "Requests not forwarded, and not worked on", network.requests_unsent),
@@ -57,12 +58,37 @@ impl PeersView {
         ]
     }
 
-    fn gauges(&self) -> [(&'static str, &'static str, u64); 8] {
+    /// Of the routing table, where there is one.
+    fn table_counters(&self) -> Vec<(&'static str, &'static str, u64)> {
+        let Some(table) = &self.table else { return Vec::new() };
+        vec![
+            ("tables_made", "Routing tables made here", table.made),
+            ("tables_fetched", "Routing tables fetched from peers", table.fetched),
+            ("tables_refused", "Routing tables that are too large here", table.refused),
+            ("tables_unmade", "Times that no routing table was made", table.unmade),
+        ]
+    }
+
+    fn table_gauges(&self) -> Vec<(&'static str, &'static str, f64)> {
+        let Some(table) = &self.table else { return Vec::new() };
+        vec![
+            ("table_number", "Which routing table the node goes by", table.number as f64),
+            ("table_age_seconds", "Seconds since it goes by it", table.age_s),
+            ("table_core_targets", "Targets that every node serves", table.core_targets as f64),
+            ("table_partition_targets", "Targets that have an owner", table.partition_targets as f64),
+            ("table_owners", "Owners", table.owners as f64),
+            ("table_owners_there", "Owners that are there", table.owners_there as f64),
+            ("table_left_out", "Targets left out for want of room", table.left_out as f64),
+        ]
+    }
+
+    fn gauges(&self) -> [(&'static str, &'static str, u64); 9] {
         [
             ("sharing", "1 while the node takes part", u64::from(self.sharing)),
             ("load", "Connections that the node services", u64::from(self.load)),
             ("targets_known", "Targets whose servers are known", self.targets_known as u64),
             ("targets_held", "Targets in memory that peers may ask for", self.targets_held as u64),
+            ("waiting", "Requests that wait for the dispatcher", self.waiting as u64),
             ("members", "Other members", self.members.len() as u64),
             ("streams", "Forwarded requests whose reply is under way", self.network.streams),
             ("data_links", "Data connections", self.network.data_links),
@@ -73,11 +99,15 @@ impl PeersView {
 
 impl Collector for PeersView {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        for (name, help, value) in self.counters() {
+        for (name, help, value) in self.counters().into_iter().chain(self.table_counters()) {
             let metric = ConstCounter::new(value);
             metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)?;
         }
         for (name, help, value) in self.gauges() {
+            let metric = ConstGauge::new(value);
+            metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)?;
+        }
+        for (name, help, value) in self.table_gauges() {
             let metric = ConstGauge::new(value);
             metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)?;
         }

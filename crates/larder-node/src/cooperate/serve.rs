@@ -4,7 +4,7 @@
 //! the client: it marks such a reply, and the initial node serves the request itself. An origin's errors are everybody's, and
 //! passed on.
 
-use super::Cooperation;
+use super::{Cooperation, Place};
 use crate::body::Body;
 use crate::connection::{Bound, Shared};
 use crate::handover::Departure;
@@ -20,10 +20,11 @@ use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
 use http_body::Body as _;
 use http_body_util::Empty;
-use larder_core::peers::Press;
+use larder_core::peers::Claim;
 use larder_core::{NodeId, TargetId};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, ready};
 
 /// Marks a reply of a peer that is its own refusal.
@@ -35,6 +36,8 @@ pub(crate) struct Serviced {
     cooperation: Arc<Cooperation>,
     /// The node that serves it, if not this one.
     at: Option<NodeId>,
+    /// By what a dispatcher counts it.
+    claim: Option<Claim>,
     /// What counts once all of the body was sent, its length being unknown before.
     counted: Option<Counted>,
 }
@@ -52,7 +55,14 @@ impl Serviced {
     /// Its service node has answered, or will not.
     fn returned(&mut self) {
         if let Some(node) = self.at.take() {
-            self.cooperation.with(|press, _, _| press.returned(node));
+            self.cooperation.with(|policy, _, _| policy.side().returned(node));
+        }
+    }
+
+    /// It is served by another node than the dispatcher counts it for.
+    fn release(&mut self) {
+        if let Some(claim) = self.claim.take() {
+            self.cooperation.release(claim);
         }
     }
 
@@ -66,7 +76,7 @@ impl Serviced {
     /// The body, whose length was not known, is sent whole.
     pub(crate) fn whole(&mut self) {
         if let Some(counted) = self.counted.take() {
-            self.cooperation.count(counted);
+            self.cooperation.served(counted);
         }
     }
 }
@@ -74,21 +84,35 @@ impl Serviced {
 impl Drop for Serviced {
     fn drop(&mut self) {
         self.returned();
-        self.cooperation.with(Press::ended);
+        self.release();
+        self.cooperation.load.fetch_sub(1, Relaxed);
+        self.cooperation.with(|policy, now, out| policy.side().ended(now, out));
     }
 }
 
 impl Cooperation {
     fn begin(self: &Arc<Self>) -> Serviced {
-        self.with(Press::begun);
-        Serviced { cooperation: Arc::clone(self), at: None, counted: None }
+        self.load.fetch_add(1, Relaxed);
+        self.with(|policy, now, out| policy.side().begun(now, out));
+        Serviced { cooperation: Arc::clone(self), at: None, claim: None, counted: None }
     }
 
-    fn count(&self, Counted { target, missed, bytes }: Counted) {
+    fn served(&self, Counted { target, missed, bytes }: Counted) {
+        let size = larder_core::Bytes(bytes);
         if let Some(handover) = &self.handover {
-            handover.note_size(target, larder_core::Bytes(bytes));
+            handover.note_size(target, size);
         }
-        self.with(|press, now, out| press.served(now, target, larder_core::Bytes(bytes), missed, out));
+        self.note_served(target, size, missed);
+    }
+
+    /// A node has begun to answer what it was given.
+    pub(crate) fn answered(&self, node: NodeId) {
+        self.with(|policy, _, _| policy.side().answered(node));
+    }
+
+    /// A client's request was answered with a whole of this size.
+    pub(crate) fn note_served(&self, target: TargetId, size: larder_core::Bytes, missed: bool) {
+        self.with(|policy, now, out| policy.side().served(now, target, size, missed, out));
     }
 }
 
@@ -155,24 +179,26 @@ impl Node {
             cooperation.forwarded(target);
             return self.reply(parts, body, None).await.map(|body| body.serviced(serviced));
         }
-        let (verdict, name, held) = cooperation.decide(target);
+        let Place { node, name, held, claim } = cooperation.decide(target).await;
+        serviced.claim = claim;
         if let Some(name) = name {
-            serviced.at = Some(verdict.node);
+            serviced.at = Some(node);
             if let Some((flow, head)) = cooperation.departs(&name, parts, target, (shared, bound)) {
-                let departure = Departure { to: name, node: verdict.node, flow, head, target, serviced };
+                let departure = Departure { to: name, node, flow, head, target, serviced };
                 match shared.depart(departure).await {}
             }
             match self.forward(cooperation, &name, parts).await {
                 Ok(reply) => {
-                    cooperation.with(|press, _, _| press.answered(verdict.node));
+                    cooperation.answered(node);
                     let counted = Counted { target, missed: false, bytes: 0 };
                     let reply = self.relay(parts, reply);
                     return Self::counting(parts, reply, serviced, counted);
                 }
                 Err(error) => {
                     tracing::debug!(peer = %name, %error, "served here");
-                    cooperation.take_back(verdict.node, target, self.is_to_blame(&error));
+                    cooperation.take_back(node, target, self.is_to_blame(&error));
                     serviced.returned();
+                    serviced.release();
                 }
             }
         }
@@ -221,7 +247,7 @@ impl Node {
     }
 
     /// The target of a request: the file, the modelled name, or what an origin is asked for.
-    fn target_of(&self, parts: &Parts) -> Option<TargetId> {
+    pub(super) fn target_of(&self, parts: &Parts) -> Option<TargetId> {
         if let Store::Origin(origin) = &self.store {
             // As memory names it: a host has several spellings.
             let host = origin.host(parts)?;
@@ -287,7 +313,7 @@ impl Node {
             _ => None,
         };
         match size {
-            Some(Some(bytes)) => serviced.cooperation.count(Counted { bytes, ..counted }),
+            Some(Some(bytes)) => serviced.cooperation.served(Counted { bytes, ..counted }),
             Some(None) => serviced.counted = Some(counted),
             None => {}
         }

@@ -149,7 +149,7 @@ impl Cooperation {
     /// A request has left with its connection: its reply does not pass here.
     pub(crate) fn count_departed(&self, target: TargetId) {
         if let Some(size) = self.handover.as_ref().and_then(|handover| handover.size_of(target)) {
-            self.with(|press, now, out| press.served(now, target, size, false, out));
+            self.note_served(target, size, false);
         }
     }
 }

@@ -4,8 +4,8 @@ use super::stub::{Answer, Framing, Stub};
 use super::{HOUR, PATIENCE, Running, pattern, settled};
 use larder_core::Bytes;
 use larder_core::peers::{PressSettings, SharingSettings};
-use larder_node::CooperateConfig;
 use larder_node::peers::{ClusterSecret, PeersConfig, Seed};
+use larder_node::{CooperateConfig, CooperatePolicy};
 use std::fs;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -23,7 +23,12 @@ async fn join(running: &Running, name: &str, seeds: &[SocketAddr], sharing: Shar
     let mut network = PeersConfig::new(name.parse().unwrap(), listen, ClusterSecret::load(&key).unwrap());
     network.seeds = seeds.iter().map(|seed| seed.to_string().parse::<Seed>().unwrap()).collect();
     let press = PressSettings { memory: Bytes(20_000), sharing, ..PressSettings::default() };
-    let config = CooperateConfig { network, press, head_timeout: Duration::from_secs(5), handover: None };
+    let config = CooperateConfig {
+        network,
+        policy: CooperatePolicy::Press(press),
+        head_timeout: Duration::from_secs(5),
+        handover: None,
+    };
     running.node.join_peers(config).await.unwrap();
     listen
 }

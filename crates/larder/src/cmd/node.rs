@@ -7,16 +7,19 @@ use anyhow::Context;
 use clap::Args;
 use larder_handoff::agent::{Agent, Restored};
 use larder_node::peers::{ClusterSecret, PeersConfig};
-use larder_node::{CooperateConfig, Handed, Handover, LateralConfig, Node};
+use larder_node::{CooperateConfig, CooperatePolicy, Handed, Handover, LateralConfig, Node};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
 use super::handoff;
 use super::serve::{self, ServeArgs, Shutdown};
 use crate::admin::NodeSurface;
-use crate::config::{Config, NodeRole, PeersRole, RawModel, RawNode, Size, Texts};
+use crate::config::{Config, NodeRole, PeersPolicy, PeersRole, RawModel, RawNode, Size, Texts};
 use crate::demo::cluster::Ready;
 use crate::outcome::usage;
+use tables::TableFile;
+
+mod tables;
 
 /// Connections that a switch has handed over and that are not yet served, at most; further ones are refused.
 const RESTORED_MAX: usize = 1_024;
@@ -144,11 +147,24 @@ async fn join(
     role: PeersRole,
     sockets: Option<mpsc::Sender<Restored>>,
 ) -> anyhow::Result<Option<(Arc<Handover>, Agent)>> {
-    let PeersRole { name, listen, advertise, secret, seeds, press, head_timeout, handoff } = role;
+    let PeersRole { name, listen, advertise, secret, seeds, policy, head_timeout, handoff } = role;
     let own = name.to_string();
     let read =
         ClusterSecret::load(&secret).with_context(|| format!("node.peers.secret: {}", secret.display()))?;
     let network = PeersConfig { advertise, seeds, ..PeersConfig::new(name, listen, read) };
+    // A node does not start on a table that it cannot use.
+    let (mut file, mut loaded) = (None, None);
+    let policy = match policy {
+        PeersPolicy::Press(settings) => CooperatePolicy::Press(settings),
+        PeersPolicy::Card(settings) => CooperatePolicy::Card(settings),
+        PeersPolicy::Ward(ward) => {
+            if let Some(unread) = TableFile::new(&ward) {
+                let (read, table) = unread.load(node).await;
+                (file, loaded) = (Some(read), Some(table.context("node.peers.ward.table")?));
+            }
+            CooperatePolicy::Ward(tables::config(&ward))
+        }
+    };
     let started = match (handoff, sockets) {
         (Some(role), Some(sockets)) => handoff::between_peers(&own, role, &network, sockets).await?,
         _ => {
@@ -157,8 +173,14 @@ async fn join(
         }
     };
     let handover = started.as_ref().map(|(handover, _)| Arc::clone(handover));
-    let joined = node.join_peers(CooperateConfig { network, press, head_timeout, handover }).await;
-    joined.context("node.peers")?;
+    let config = CooperateConfig { network, policy, head_timeout, handover };
+    node.join_peers(config).await.context("node.peers")?;
+    if let Some(loaded) = loaded {
+        tables::give(node, loaded);
+    }
+    if let Some(file) = file {
+        tokio::spawn(file.watch(Arc::clone(node)));
+    }
     Ok(started)
 }
 

@@ -35,6 +35,7 @@ mod valid_node;
 mod valid_origin;
 mod valid_peers;
 mod valid_peers_handoff;
+mod valid_peers_policy;
 mod valid_policy;
 mod valid_report;
 mod valid_route;
@@ -57,6 +58,7 @@ pub(crate) use valid_agent::{AgentRole, HandoffRole};
 pub(crate) use valid_node::NodeRole;
 pub(crate) use valid_peers::PeersRole;
 pub(crate) use valid_peers_handoff::PeersHandoffRole;
+pub(crate) use valid_peers_policy::{PeersPolicy, PeersWard};
 pub(crate) use valid_switch::SwitchRole;
 pub(crate) use valid_ward::{Refresh, TableFile, WardNode, WardRole};
 

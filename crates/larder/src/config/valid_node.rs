@@ -46,7 +46,7 @@ pub(super) fn node(raw: &RawNode) -> Result<NodeRole, Fault> {
         .transpose()?;
     let object_max = raw.cache.object_max.map_or(Bytes(u64::MAX), |limit| limit.0);
     // What is large is kept by no node of a cluster.
-    let shared_max = peers.as_ref().map_or(Bytes(u64::MAX), |peers| Bytes(peers.press.large_min.0 - 1));
+    let shared_max = peers.as_ref().map_or(Bytes(u64::MAX), PeersRole::object_max);
     let node = NodeConfig {
         name: raw.name.clone(),
         cache: CacheConfig {

@@ -14,6 +14,7 @@ use super::raw_peers::RawPeers;
 use super::text::Texts;
 use super::valid::{addresses, in_range};
 use super::valid_peers_handoff::{PeersHandoffRole, handoff};
+use super::valid_peers_policy::{PeersPolicy, policy};
 
 /// Seeds at most.
 const SEEDS_MAX: usize = 256;
@@ -27,9 +28,19 @@ pub(crate) struct PeersRole {
     /// File with the cluster's secret. Read when the role starts.
     pub(crate) secret: PathBuf,
     pub(crate) seeds: Vec<Seed>,
-    pub(crate) press: PressSettings,
+    pub(crate) policy: PeersPolicy,
     pub(crate) head_timeout: Duration,
     pub(crate) handoff: Option<PeersHandoffRole>,
+}
+
+impl PeersRole {
+    /// The largest object that a node of this cluster keeps.
+    pub(super) fn object_max(&self) -> Bytes {
+        match &self.policy {
+            PeersPolicy::Press(press) => Bytes(press.large_min.0 - 1),
+            PeersPolicy::Card(_) | PeersPolicy::Ward(_) => Bytes(u64::MAX),
+        }
+    }
 }
 
 pub(super) fn peers(
@@ -64,15 +75,20 @@ pub(super) fn peers(
     }
     let name =
         name.parse().map_err(|error| Fault::new("node.name", format!("no name for peers: {error}")))?;
-    let press = press(raw, memory)?;
-    let handoff = handoff(raw, clients, advertise.unwrap_or(listen), press.large_min)?;
+    let policy = policy(raw, memory)?;
+    // Only PRESS serves what is large where it is asked for.
+    let large_min = match &policy {
+        PeersPolicy::Press(press) => press.large_min,
+        PeersPolicy::Card(_) | PeersPolicy::Ward(_) => Bytes(u64::MAX),
+    };
+    let handoff = handoff(raw, clients, advertise.unwrap_or(listen), large_min)?;
     Ok(PeersRole {
         name,
         listen,
         advertise,
         secret: PathBuf::from(&raw.secret),
         seeds: seeds(&raw.seeds)?,
-        press,
+        policy,
         head_timeout: head_timeout(raw.head_timeout.0)?,
         handoff,
     })
@@ -88,7 +104,7 @@ fn seeds(texts: &Texts) -> Result<Vec<Seed>, Fault> {
     texts.0.iter().map(seed).collect()
 }
 
-fn press(raw: &RawPeers, memory: Bytes) -> Result<PressSettings, Fault> {
+pub(super) fn press(raw: &RawPeers, memory: Bytes) -> Result<PressSettings, Fault> {
     let number = |key: &'static str, value: u32, least: usize, most: usize| {
         in_range(key, value as usize, least, most).map(|_| value)
     };

@@ -175,17 +175,7 @@ impl<'a> Section<'a> {
     /// How often the table is made anew.
     fn every(&self) -> Result<Option<Duration>, Fault> {
         let Some((key, text)) = self.get("refresh", |raw| raw.refresh.as_deref()) else { return Ok(None) };
-        if text == "off" {
-            return Ok(None);
-        }
-        let every: Span = text.parse().map_err(|_| {
-            Fault::new(&key, format!("'{text}' is neither \"off\" nor a span of time"))
-                .hint("write \"15m\", \"24h\" or \"off\"")
-        })?;
-        if every.0 < Duration::from_secs(1) || every.0 > EVERY_MAX {
-            return Err(Fault::new(key, format!("{every} is out of range")).hint("1s to 31d, or \"off\""));
-        }
-        Ok(Some(every.0))
+        every(&key, text)
     }
 
     fn refresh(
@@ -221,12 +211,29 @@ impl<'a> Section<'a> {
     }
 
     fn price(&self, name: &str, of: impl Fn(&RawWard) -> Option<f64>, standard: f64) -> Result<f64, Fault> {
-        match self.get(name, of) {
-            Some((key, price)) if !(0.0..=1e6).contains(&price) => {
-                Err(Fault::new(key, format!("{price} is out of range")).hint("0 to 1000000"))
-            }
-            Some((_, price)) => Ok(price),
-            None => Ok(standard),
-        }
+        self.get(name, of).map_or(Ok(standard), |(key, value)| price(&key, value))
     }
+}
+
+/// How often a table is made; None for "off".
+pub(super) fn every(key: &str, text: &str) -> Result<Option<Duration>, Fault> {
+    if text == "off" {
+        return Ok(None);
+    }
+    let every: Span = text.parse().map_err(|_| {
+        Fault::new(key, format!("'{text}' is neither \"off\" nor a span of time"))
+            .hint("write \"15m\", \"24h\" or \"off\"")
+    })?;
+    if every.0 < Duration::from_secs(1) || every.0 > EVERY_MAX {
+        return Err(Fault::new(key, format!("{every} is out of range")).hint("1s to 31d, or \"off\""));
+    }
+    Ok(Some(every.0))
+}
+
+/// A price in microseconds.
+pub(super) fn price(key: &str, price: f64) -> Result<f64, Fault> {
+    if (0.0..=1e6).contains(&price) {
+        return Ok(price);
+    }
+    Err(Fault::new(key, format!("{price} is out of range")).hint("0 to 1000000"))
 }

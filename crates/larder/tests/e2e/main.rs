@@ -13,6 +13,7 @@ mod load;
 mod load_users;
 mod node_content;
 mod peers;
+mod peers_policies;
 mod plan;
 mod process;
 mod replay;

@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::http::{self, Reply};
 use crate::process::{LARDER, Process, until};
 
-const NAMES: [&str; 3] = ["a", "b", "c"];
+pub const NAMES: [&str; 3] = ["a", "b", "c"];
 
 /// A port of this host that is free for TCP and UDP.
 fn free_port() -> u16 {
@@ -22,8 +22,9 @@ fn free_port() -> u16 {
     })
 }
 
-struct Cluster {
-    nodes: Vec<Option<Process>>,
+/// Three nodes on this host.
+pub struct Cluster {
+    pub nodes: Vec<Option<Process>>,
     _folder: tempfile::TempDir,
 }
 
@@ -35,6 +36,13 @@ impl Cluster {
 
     /// The same, with more settings of the peers.
     fn start_with(files: usize, more: &str, peers: &str) -> Self {
+        let cluster = Self::start_as(files, more, peers);
+        cluster.await_members(&[0, 1, 2]);
+        cluster
+    }
+
+    /// The same, who need not know one another yet.
+    pub fn start_as(files: usize, more: &str, peers: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().join("root");
         fs::create_dir(&root).unwrap();
@@ -55,20 +63,18 @@ impl Cluster {
             Some(configured(folder.path(), name, &config))
         };
         let nodes = NAMES.iter().zip(&ports).map(node).collect();
-        let cluster = Self { nodes, _folder: folder };
-        cluster.await_members(&[0, 1, 2]);
-        cluster
+        Self { nodes, _folder: folder }
     }
 
-    fn node(&self, node: usize) -> &Process {
+    pub fn node(&self, node: usize) -> &Process {
         self.nodes[node].as_ref().unwrap()
     }
 
-    fn get(&self, node: usize, target: &str) -> Reply {
+    pub fn get(&self, node: usize, target: &str) -> Reply {
         http::get(self.node(node).address, target)
     }
 
-    fn view(&self, node: usize) -> Value {
+    pub fn view(&self, node: usize) -> Value {
         http::get(self.node(node).admin.unwrap(), "/peers").json()
     }
 
@@ -104,12 +110,12 @@ fn configured(folder: &Path, name: &str, config: &str) -> Process {
     Process::start(&["node", "--config", path.to_str().unwrap()])
 }
 
-fn body(file: usize) -> Vec<u8> {
+pub fn body(file: usize) -> Vec<u8> {
     format!("{file:>1000}").into_bytes()
 }
 
 /// What the caches of the nodes on the way say, the service node's first.
-fn status(reply: &Reply) -> String {
+pub fn status(reply: &Reply) -> String {
     let fields = reply.head.lines().filter_map(|line| line.split_once(':'));
     let values =
         fields.filter(|(name, _)| name.eq_ignore_ascii_case("cache-status")).map(|(_, value)| value.trim());

@@ -22,7 +22,7 @@ pub(crate) enum FreshError {
 }
 
 /// The table for nodes of these numbers. `O(targets x nodes)`.
-pub(super) fn table(
+pub(crate) fn table(
     taken: &Taken,
     refresh: &Refresh,
     numbers: &[u16],

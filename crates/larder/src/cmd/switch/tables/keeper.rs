@@ -38,7 +38,7 @@ struct State {
 
 /// What tells one version of a file from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stamp {
+pub(crate) struct Stamp {
     modified: Option<SystemTime>,
     bytes: u64,
 }
@@ -88,7 +88,7 @@ impl Keeper {
     pub(crate) fn new(role: WardRole) -> Result<Self, TableError> {
         let mut state = State::default();
         if let Some(file) = &role.table {
-            state.stamp = stamp(&file.path);
+            state.stamp = Stamp::of(&file.path);
             let table = file::read(file, &role.nodes)?;
             state.put(Arc::new(table), "file");
         }
@@ -136,7 +136,7 @@ impl Keeper {
         let mut state = self.lock();
         let read = match &self.role.table {
             Some(file) => {
-                state.stamp = stamp(&file.path);
+                state.stamp = Stamp::of(&file.path);
                 file::read(file, &self.role.nodes)
             }
             None => Err(TableError::NoFile(self.role.route.clone())),
@@ -259,7 +259,7 @@ impl Keeper {
 
     /// Whether the file is another than the one read last. A file that is gone is none: it may be on its way back.
     fn is_changed(&self) -> bool {
-        let now = self.role.table.as_ref().and_then(|file| stamp(&file.path));
+        let now = self.role.table.as_ref().and_then(|file| Stamp::of(&file.path));
         now.is_some() && now != self.lock().stamp
     }
 
@@ -281,7 +281,10 @@ impl State {
     }
 }
 
-fn stamp(path: &Path) -> Option<Stamp> {
-    let metadata = fs::metadata(path).ok()?;
-    Some(Stamp { modified: metadata.modified().ok(), bytes: metadata.len() })
+impl Stamp {
+    /// What a file looks like; None if there is none.
+    pub(crate) fn of(path: &Path) -> Option<Self> {
+        let metadata = fs::metadata(path).ok()?;
+        Some(Self { modified: metadata.modified().ok(), bytes: metadata.len() })
+    }
 }

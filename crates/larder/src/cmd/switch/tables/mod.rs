@@ -12,4 +12,5 @@ mod file;
 mod fresh;
 mod keeper;
 
-pub(crate) use keeper::{Keeper, TableStatus};
+pub(crate) use fresh::table as table_of;
+pub(crate) use keeper::{Keeper, Stamp, TableStatus};

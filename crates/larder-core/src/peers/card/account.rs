@@ -1,0 +1,111 @@
+//! A distributor's account with one dispatcher: what is under way, and what is to be told.
+
+use super::{BATCH_MAX, Batch, Ends, NameKey, Waiting};
+use crate::time::Time;
+use core::time::Duration;
+use std::collections::BTreeMap;
+
+/// A batch that is not answered yet.
+#[derive(Debug)]
+pub(super) struct Flight {
+    number: u64,
+    pub(super) account: u64,
+    /// In the order in which they came.
+    pub(super) asked: Vec<Waiting>,
+}
+
+/// One account.
+#[derive(Debug)]
+pub(super) struct Account {
+    /// The number of its first batch; 0 until that is sent, which nobody's claims have.
+    pub(super) id: u64,
+    heard: u64,
+    /// What is to be told, of at most [`BATCH_MAX`] nodes.
+    ends: BTreeMap<NameKey, u32>,
+    lot: u64,
+    /// The lot under way.
+    told: Vec<Ends>,
+    pub(super) flight: Option<Flight>,
+    /// When a batch is sent, with or without requests.
+    at: Option<Time>,
+    /// When the last was sent.
+    pub(super) spoke: Time,
+}
+
+impl Account {
+    /// An account that is opened at this time.
+    pub(super) const fn due_at(at: Time) -> Self {
+        Self {
+            id: u64::MAX,
+            heard: 0,
+            ends: BTreeMap::new(),
+            lot: 0,
+            told: Vec::new(),
+            flight: None,
+            at: Some(at),
+            spoke: at,
+        }
+    }
+
+    /// The other side is to forget this account; the next batch opens another.
+    pub(super) fn close(&mut self, now: Time) {
+        *self = Self { flight: self.flight.take(), ..Self::due_at(now) };
+    }
+
+    /// A request that was placed at this node has ended, which is told at `at` at the latest. Beyond the bound the account
+    /// is closed: that ends all.
+    pub(super) fn owe(&mut self, name: NameKey, at: Time) {
+        if self.ends.len() >= BATCH_MAX && !self.ends.contains_key(&name) {
+            return self.close(at);
+        }
+        let count = self.ends.entry(name).or_default();
+        *count = count.saturating_add(1);
+        self.speak_by(at);
+    }
+
+    /// A batch is to be sent at this time at the latest.
+    pub(super) fn speak_by(&mut self, at: Time) {
+        self.at = Some(self.at.map_or(at, |before| before.min(at)));
+    }
+
+    /// Whether requests wait for the answer to a batch.
+    pub(super) fn asks(&self) -> bool {
+        self.flight.as_ref().is_some_and(|flight| !flight.asked.is_empty())
+    }
+
+    /// When something is to be done: the batch under way has taken too long, or one is to be sent.
+    pub(super) fn due(&self, patience: Duration, retry: Duration) -> Option<Time> {
+        let Some(flight) = &self.flight else { return self.at };
+        Some(flight.asked.first().map_or(self.spoke + retry, |oldest| oldest.since + patience))
+    }
+
+    /// The batch that asks for these. It takes the place of the one under way, which nobody waits for.
+    pub(super) fn batch(&mut self, now: Time, epoch: u64, number: u64, asked: Vec<Waiting>) -> Batch {
+        if self.id == u64::MAX {
+            self.id = number;
+        }
+        if self.told.is_empty() && !self.ends.is_empty() {
+            let ends = core::mem::take(&mut self.ends);
+            self.told = ends.into_iter().map(|(node, count)| Ends { node, count }).collect();
+            self.lot += 1;
+        }
+        (self.at, self.spoke) = (None, now);
+        let asks = asked.iter().map(|waiting| waiting.target).collect();
+        self.flight = Some(Flight { number, account: self.id, asked });
+        let (account, heard, lot, ends) = (self.id, self.heard, self.lot, self.told.clone());
+        Batch { epoch, account, number, heard, lot, ends, asks }
+    }
+
+    /// The batch that an answer belongs to, if it is under way.
+    pub(super) fn landed(&mut self, number: u64) -> Option<Flight> {
+        self.flight.take_if(|flight| flight.number == number)
+    }
+
+    /// The answers to a batch are used; what it told has arrived.
+    pub(super) fn used(&mut self, flight: &Flight) {
+        if flight.account == self.id {
+            self.heard = flight.number;
+            self.told.clear();
+        }
+    }
+}

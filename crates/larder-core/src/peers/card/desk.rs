@@ -1,0 +1,144 @@
+//! The dispatcher of a node. It works where somebody asks it.
+
+use super::{Batch, CardMessage, NameKey};
+use crate::dispatch::{Admission, Arrival, Dispatcher, Request, Settings, SettingsError};
+use crate::id::{NodeId, TargetId};
+use crate::nodes::NodeSpec;
+use crate::time::Time;
+use std::collections::BTreeMap;
+
+/// A distributor's account.
+#[derive(Debug)]
+struct Client {
+    epoch: u64,
+    account: u64,
+    /// Its last batch, and what it was answered.
+    number: u64,
+    nodes: Vec<NameKey>,
+    /// The last lot of ends that was counted.
+    lot: u64,
+}
+
+/// The dispatcher.
+#[derive(Debug)]
+pub(super) struct Desk {
+    dispatcher: Dispatcher,
+    slots: BTreeMap<NameKey, NodeId>,
+    names: BTreeMap<NodeId, NameKey>,
+    clients: BTreeMap<NodeId, Client>,
+    /// Requests placed and not ended: by who asked, and where.
+    placed: BTreeMap<(NodeId, NameKey), u32>,
+}
+
+impl Desk {
+    pub(super) fn new(settings: &Settings) -> Result<Self, SettingsError> {
+        // To a dispatcher that takes over, all nodes are new: there is none to be spared.
+        let settings = Settings { admission: Admission::Unlimited, join_warm_targets: 0, ..settings.clone() };
+        Ok(Self {
+            dispatcher: Dispatcher::new(settings, &[])?,
+            slots: BTreeMap::new(),
+            names: BTreeMap::new(),
+            clients: BTreeMap::new(),
+            placed: BTreeMap::new(),
+        })
+    }
+
+    /// Answers a batch; one that is older than another, or of a former account, not at all.
+    pub(super) fn hear(&mut self, now: Time, from: NodeId, batch: Batch) -> Option<CardMessage> {
+        let Batch { epoch, account, number, heard, lot, ends, asks } = batch;
+        let known = self.clients.get(&from).map(|client| (client.epoch, client.account, client.number));
+        match known {
+            Some((e, a, _)) if (epoch, account) < (e, a) => return None,
+            Some((e, a, last)) if (epoch, account) == (e, a) => {
+                if number < last {
+                    return None;
+                }
+                if number == last {
+                    let nodes = self.clients.get(&from)?.nodes.clone();
+                    return Some(CardMessage::Answers { number, nodes });
+                }
+            }
+            _ if number != account => return Some(CardMessage::Unknown { number }),
+            _ => {
+                self.forget(now, from);
+                let client = Client { epoch, account, number: 0, nodes: Vec::new(), lot: 0 };
+                self.clients.insert(from, client);
+            }
+        }
+        let client = self.clients.get_mut(&from)?;
+        let unused = if heard < client.number { core::mem::take(&mut client.nodes) } else { Vec::new() };
+        let is_news = lot > client.lot;
+        client.lot = client.lot.max(lot);
+        unused.into_iter().for_each(|name| self.end(now, from, name, 1));
+        if is_news {
+            ends.into_iter().for_each(|ends| self.end(now, from, ends.node, ends.count));
+        }
+        let nodes: Vec<NameKey> = asks.into_iter().map(|target| self.place(now, from, target)).collect();
+        let client = self.clients.get_mut(&from)?;
+        client.number = number;
+        client.nodes.clone_from(&nodes);
+        Some(CardMessage::Answers { number, nodes })
+    }
+
+    pub(super) fn join(&mut self, now: Time, name: &str) {
+        // Beyond the most nodes that the dispatcher takes, a node is placed at by nobody, and serves its own.
+        if let Ok(slot) = self.dispatcher.join(now, NodeSpec::named(name), &mut Vec::new()) {
+            self.slots.insert(NameKey::of(name), slot);
+            self.names.insert(slot, NameKey::of(name));
+        }
+    }
+
+    pub(super) fn leave(&mut self, now: Time, node: NodeId, name: NameKey) {
+        self.forget(now, node);
+        if let Some(slot) = self.slots.remove(&name) {
+            self.dispatcher.fail(now, slot, &mut Vec::new());
+            self.dispatcher.leave(now, slot, &mut Vec::new());
+            self.names.remove(&slot);
+            self.placed.retain(|(_, at), _| *at != name);
+        }
+    }
+
+    pub(super) fn place(&mut self, now: Time, asker: NodeId, target: TargetId) -> NameKey {
+        let Arrival::Start(decision) = self.dispatcher.arrive(now, Request::new(target)) else {
+            return NameKey::ASKER;
+        };
+        let Some(name) = self.names.get(&decision.node).copied() else {
+            self.dispatcher.finish(now, decision.node, &mut Vec::new());
+            return NameKey::ASKER;
+        };
+        *self.placed.entry((asker, name)).or_default() += 1;
+        name
+    }
+
+    /// Requests have ended; never more than were placed.
+    pub(super) fn end(&mut self, now: Time, asker: NodeId, name: NameKey, count: u32) {
+        let Some(placed) = self.placed.get_mut(&(asker, name)) else { return };
+        let count = count.min(*placed);
+        *placed -= count;
+        if *placed == 0 {
+            self.placed.remove(&(asker, name));
+        }
+        if let Some(slot) = self.slots.get(&name).copied() {
+            (0..count).for_each(|_| self.dispatcher.finish(now, slot, &mut Vec::new()));
+        }
+    }
+
+    pub(super) fn load(&self, name: NameKey) -> u32 {
+        self.placed.iter().filter(|((_, at), _)| *at == name).map(|(_, count)| *count).sum()
+    }
+
+    pub(super) fn targets_known(&self) -> usize {
+        self.dispatcher.targets_known()
+    }
+
+    /// Ends all that is counted for a distributor.
+    fn forget(&mut self, now: Time, node: NodeId) {
+        self.clients.remove(&node);
+        let asked: Vec<(NameKey, u32)> = self
+            .placed
+            .range((node, NameKey(0))..=(node, NameKey(u64::MAX)))
+            .map(|((_, at), count)| (*at, *count))
+            .collect();
+        asked.into_iter().for_each(|(at, count)| self.end(now, node, at, count));
+    }
+}

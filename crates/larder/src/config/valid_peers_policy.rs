@@ -1,0 +1,136 @@
+//! `node.peers.policy` and what it goes by, checked.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use larder_core::peers::{CardSettings, PressSettings, Rest, WardSettings};
+use larder_core::{Bytes, PolicyKind, Settings};
+use larder_trace::ward::WardCosts;
+
+use super::error::{Fault, suggest};
+use super::raw_peers::{BY_CONNECTIONS, RawCard, RawPeers, RawTables};
+use super::raw_policy::Parameters;
+use super::raw_threshold::{RawHigh, RawLow};
+use super::valid::{in_range, word};
+use super::valid_peers::press;
+use super::valid_policy::{HOUR, MS, apply, share, within};
+use super::valid_ward::{every, price};
+
+/// Who decides where a request is served, valid.
+#[derive(Clone, Debug)]
+pub(crate) enum PeersPolicy {
+    /// Each node, by what the others have.
+    Press(PressSettings),
+    /// One for all.
+    Card(Box<CardSettings>),
+    /// Each node, by a table.
+    Ward(PeersWard),
+}
+
+/// How nodes come to a routing table.
+#[derive(Clone, Debug)]
+pub(crate) struct PeersWard {
+    pub(crate) settings: WardSettings,
+    pub(crate) carry_permille: u16,
+    pub(crate) costs: WardCosts,
+    /// The table's file.
+    pub(crate) table: Option<PathBuf>,
+    /// The host of its rows that name none; empty if unknown.
+    pub(crate) host: String,
+}
+
+pub(super) fn policy(raw: &RawPeers, memory: Bytes) -> Result<PeersPolicy, Fault> {
+    match raw.policy.as_str() {
+        "press" => press(raw, memory).map(PeersPolicy::Press),
+        "card" => card(&raw.card).map(|card| PeersPolicy::Card(Box::new(card))),
+        "ward" => ward(&raw.ward, memory).map(PeersPolicy::Ward),
+        other => Err(unknown("node.peers.policy", other, &["press", "card", "ward"])),
+    }
+}
+
+fn unknown(key: &str, word: &str, known: &[&str]) -> Fault {
+    Fault::new(key, format!("unknown value '{word}'")).hint(suggest(word, known))
+}
+
+fn card(raw: &RawCard) -> Result<CardSettings, Fault> {
+    const AT: &str = "node.peers.card";
+    let kind: PolicyKind = word(&format!("{AT}.policy"), &raw.policy, &BY_CONNECTIONS.map(PolicyKind::name))?;
+    if !BY_CONNECTIONS.contains(&kind) {
+        let what = format!("'{kind}' goes by more than a dispatcher among peers knows of them");
+        let hint = format!("one of {}", BY_CONNECTIONS.map(PolicyKind::name).join(", "));
+        return Err(Fault::new(format!("{AT}.policy"), what).hint(hint));
+    }
+    let given = Parameters {
+        policy: Some(&raw.policy),
+        seed: None,
+        t_low: Some(RawLow::Fixed(raw.t_low)),
+        t_high: Some(RawHigh::Fixed(raw.t_high)),
+        training: None,
+        training_above: None,
+        replication_decay: Some(raw.replication_decay),
+        targets_max: Some(raw.targets_max),
+        hacc: None,
+        bounded: None,
+        maglev: None,
+        rendezvous: None,
+        ewma: None,
+        wrr: None,
+        fixed: None,
+        util: None,
+        cap: None,
+        cost: None,
+    };
+    let mut dispatcher = Settings::default();
+    apply(AT, &given, &mut dispatcher)?;
+    Ok(CardSettings {
+        patience: within(&format!("{AT}.patience"), raw.patience, MS, Duration::from_secs(10))?,
+        retry: within(&format!("{AT}.retry"), raw.retry, 10 * MS, Duration::from_secs(60))?,
+        waiting_max: in_range(&format!("{AT}.waiting_max"), raw.waiting_max, 1, 1_000_000)?,
+        dispatcher,
+        ..CardSettings::default()
+    })
+}
+
+fn ward(raw: &RawTables, cache: Bytes) -> Result<PeersWard, Fault> {
+    let key = |name: &str| format!("node.peers.ward.{name}");
+    let refresh = every(&key("refresh"), &raw.refresh)?;
+    if refresh.is_none() && raw.table.is_none() {
+        return Err(Fault::new(key("refresh"), "there is no routing table, and none would be computed")
+            .hint("set refresh = \"15m\", or table = \"FILE\" (larder trace ward makes one)"));
+    }
+    for (name, text) in [("table", &raw.table), ("host", &raw.host)] {
+        if text.as_ref().is_some_and(String::is_empty) {
+            return Err(Fault::new(key(name), "is empty").hint("leave it out, or write what it is"));
+        }
+    }
+    let memory = raw.memory.map_or(cache, |size| size.0);
+    if memory == Bytes::ZERO {
+        return Err(Fault::new(key("memory"), "out of range").hint("at least 1 byte"));
+    }
+    let first = usize::try_from(raw.first_requests).unwrap_or(usize::MAX);
+    let settings = WardSettings {
+        refresh,
+        first_requests: in_range(&key("first_requests"), first, 1, 1_000_000_000)? as u64,
+        settle: within(&key("settle"), raw.settle, 100 * MS, HOUR)?,
+        targets_max: in_range(&key("targets_max"), raw.targets_max, 64, 100_000_000)?,
+        memory,
+        rest: match raw.unnamed.as_str() {
+            "hash" => Rest::Hashed,
+            "here" => Rest::Here,
+            other => return Err(unknown(&key("unnamed"), other, &["hash", "here"])),
+        },
+        ..WardSettings::default()
+    };
+    let costs = WardCosts {
+        forward_us: price(&key("forward_us"), raw.forward_us)?,
+        disk_us_per_byte: price(&key("disk_us_per_byte"), raw.disk_us_per_byte)?,
+        origin: "config".to_owned(),
+    };
+    Ok(PeersWard {
+        settings,
+        carry_permille: share(&key("carry"), raw.carry, (0.0, 1.0))?,
+        costs,
+        table: raw.table.as_ref().map(PathBuf::from),
+        host: raw.host.clone().unwrap_or_default(),
+    })
+}
