@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test handoff-long paper lab fmt lint tidy doc bench fuzz clean
+.PHONY: help demo test handoff-long faults-long paper lab fmt lint tidy doc bench fuzz clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -15,6 +15,9 @@ test: ## the gate: formatting, lints, tests, tidy, documentation
 
 handoff-long: ## a hundred thousand connections handed over in network namespaces, every byte verified (root; minutes)
 	@scripts/run.sh cargo test --release --locked -p larder --test handoff -- --ignored --nocapture --test-threads 1 long::
+
+faults-long: ## the protocols between peers in 20,000 worlds each where everything goes wrong (minutes; SEEDS=, ARGS="--first 20000")
+	@scripts/run.sh cargo run --release --locked -p larder -- sim faults --seeds $(or $(SEEDS),20000) $(ARGS)
 
 paper: ## the papers' experiments, all of them, into docs/validation.md and target/validation.html (minutes; goes on where it stopped)
 	@scripts/run.sh cargo run --release --locked -p larder -- sim paper all --markdown docs/validation.md --html target/validation.html $(ARGS)

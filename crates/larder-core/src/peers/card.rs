@@ -418,7 +418,7 @@ impl Card {
     fn enter(&mut self, now: Time, node: NodeId, name: &str) {
         self.names.insert(name.into(), node);
         self.keys.insert(NameKey::of(name), node);
-        self.desk.join(now, name);
+        self.desk.join(now, node, name);
     }
 
     fn here(&self, waiting: Waiting, why: CardWhy) -> CardOutput {

@@ -1,7 +1,7 @@
-//! Nodes that cooperate, with everything that can go wrong between them: a test of the protocol, not of its speed.
+//! Nodes that cooperate, with everything that can go wrong between them: a test of the protocols, not of their speed.
 //!
-//! A *world* has a few nodes with small memories, each with the state machine of the live node
-//! ([`larder_core::peers::Press`]). Clients ask them for targets. Between the nodes messages are lost, delayed, repeated and
+//! A *world* has a few nodes, each with the state machine of the live node: [`larder_core::peers::Press`] with small memories,
+//! [`larder_core::peers::Card`], or [`larder_core::peers::Ward`]. Clients ask them for targets. Between the nodes messages are lost, delayed, repeated and
 //! overtake each other; nodes crash, start again, stand still; the network falls into parts. Whoever is out of sight is taken
 //! for gone after a while, wrongly or not. All of it is drawn from a seed, so a world that shows a fault shows it again.
 //!
@@ -11,13 +11,15 @@
 //!    node died then), or cut off with the node that had accepted it.
 //! 2. A request is forwarded once at most.
 //! 3. Loads are what is under way: no node ends with a load that nothing accounts for.
-//! 4. Some time after the last fault all nodes know of each other what they have in memory, exactly: [`CONVERGES_WITHIN`].
+//! 4. Some time after the last fault all nodes know of each other what they have in memory, exactly (PRESS); all take one node for
+//!    the dispatcher, and no dispatcher counts anything (CARD); all go by one table (WARD). [`Protocol::converges_within`].
 //!
 //! The order of calls is the live node's: begin, decide, forward or serve, note what memory keeps and evicts, end. A request
 //! goes where the verdict of the node that has it says, the service node's too. That each of these rules is really looked
 //! after is shown by worlds whose nodes break one: [`Broken`].
 
 mod chance;
+mod placing;
 mod world;
 
 use core::fmt;
@@ -31,6 +33,40 @@ use world::World;
 /// After the last fault, and with every node in sight of every other, views are exact within this time (of the simulation).
 pub const CONVERGES_WITHIN: Duration = Duration::from_secs(8);
 
+/// What the nodes of a world speak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// Every node knows of the others' loads and memories.
+    Press,
+    /// One node decides for all.
+    Card,
+    /// Every node has a routing table.
+    Ward,
+}
+
+impl Protocol {
+    /// All.
+    pub const ALL: [Self; 3] = [Self::Press, Self::Card, Self::Ward];
+
+    /// Its name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Press => "press",
+            Self::Card => "card",
+            Self::Ward => "ward",
+        }
+    }
+
+    /// So long after the last fault, of the simulation, rule 4 holds. A dispatcher hears from each node every 10 s at least.
+    pub const fn converges_within(self) -> Duration {
+        match self {
+            Self::Press => CONVERGES_WITHIN,
+            Self::Card => Duration::from_secs(14),
+            Self::Ward => Duration::from_secs(8),
+        }
+    }
+}
+
 /// A rule that the nodes of a world break, to show that the breach is seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
@@ -42,7 +78,7 @@ pub enum Broken {
     EndsTwice,
     /// A service node does not count the end of what was forwarded to it: breaks rule 3.
     ForgetsEnds,
-    /// Nobody asks for what he has missed: breaks rule 4.
+    /// Nobody asks for what he has missed (CARD, WARD: no clock strikes): breaks rule 4.
     NeverAsks,
 }
 
@@ -135,8 +171,11 @@ impl core::error::Error for Violation {}
 ///
 /// # Errors
 /// What did not hold first.
-pub fn world(seed: u64, broken: Option<Broken>) -> Result<Survived, Violation> {
-    World::new(seed, broken, None).run()
+pub fn world(protocol: Protocol, seed: u64, broken: Option<Broken>) -> Result<Survived, Violation> {
+    match protocol {
+        Protocol::Press => World::new(seed, broken, None).run(),
+        Protocol::Card | Protocol::Ward => placing::World::new(protocol, seed, broken, None).run(),
+    }
 }
 
 /// [`world()`], with a line for each thing that happens.
@@ -144,11 +183,15 @@ pub fn world(seed: u64, broken: Option<Broken>) -> Result<Survived, Violation> {
 /// # Errors
 /// As [`world()`].
 pub fn world_told(
+    protocol: Protocol,
     seed: u64,
     broken: Option<Broken>,
     tell: &mut dyn FnMut(String),
 ) -> Result<Survived, Violation> {
-    World::new(seed, broken, Some(tell)).run()
+    match protocol {
+        Protocol::Press => World::new(seed, broken, Some(tell)).run(),
+        Protocol::Card | Protocol::Ward => placing::World::new(protocol, seed, broken, Some(tell)).run(),
+    }
 }
 
 /// Runs the worlds of these seeds on all cores; `done` is called after each. Returns the sum of what they went through.
@@ -156,12 +199,13 @@ pub fn world_told(
 /// # Errors
 /// The violation of the lowest seed that has one.
 pub fn worlds(
+    protocol: Protocol,
     seeds: core::ops::Range<u64>,
     broken: Option<Broken>,
     done: &(dyn Fn() + Sync),
 ) -> Result<Survived, Violation> {
     let one = |seed| {
-        let survived = world(seed, broken);
+        let survived = world(protocol, seed, broken);
         done();
         survived
     };
@@ -176,30 +220,44 @@ mod tests {
     /// The subset of seeds that every run of the tests goes through; `larder sim faults` goes through more.
     #[test]
     fn what_must_hold_holds_in_many_worlds() {
-        let survived = worlds(0..400, None, &|| {}).unwrap_or_else(|violation| panic!("{violation}"));
-        // The worlds are as bad as they are meant to be.
-        let Survived { forwarded, taken_back, aborted, cut, lost, crashes, pauses, partitions, .. } =
-            survived;
-        for seen in [forwarded, taken_back, aborted, cut, lost, crashes, pauses, partitions] {
-            assert!(seen > 100, "{survived:?}");
+        for protocol in Protocol::ALL {
+            let survived = worlds(protocol, 0..400, None, &|| {})
+                .unwrap_or_else(|violation| panic!("{protocol:?} {violation}"));
+            // The worlds are as bad as they are meant to be.
+            let Survived { forwarded, taken_back, cut, lost, crashes, pauses, partitions, .. } = survived;
+            for seen in [forwarded, taken_back, cut, lost, crashes, pauses, partitions] {
+                assert!(seen > 100, "{protocol:?} {survived:?}");
+            }
+            // Replies of the others have no parts.
+            assert_eq!(survived.aborted > 100, protocol == Protocol::Press, "{survived:?}");
         }
     }
 
     #[test]
     fn a_seed_replays() {
-        let mut told = [Vec::new(), Vec::new()];
-        let survived = told.each_mut().map(|lines| world_told(11, None, &mut |line| lines.push(line)));
-        assert_eq!(survived[0], survived[1]);
-        assert!(told[0].len() > 100 && told[0] == told[1]);
+        for protocol in Protocol::ALL {
+            let mut told = [Vec::new(), Vec::new()];
+            let survived =
+                told.each_mut().map(|lines| world_told(protocol, 11, None, &mut |line| lines.push(line)));
+            assert_eq!(survived[0], survived[1]);
+            assert!(told[0].len() > 100 && told[0] == told[1]);
+        }
     }
 
     #[test]
     fn a_broken_rule_is_seen() {
-        let seen = |broken| worlds(0..60, Some(broken), &|| {}).expect_err(broken.name()).what;
-        assert!(seen(Broken::ForwardsAgain).contains("is forwarded twice"));
-        assert!(seen(Broken::ForgetsRequests).contains("has not ended"));
-        assert!(seen(Broken::EndsTwice).contains("ends twice"));
-        assert!(seen(Broken::ForgetsEnds).contains("are under way"));
-        assert!(seen(Broken::NeverAsks).contains("does not know"));
+        let seen = |protocol, broken: Broken| {
+            worlds(protocol, 0..60, Some(broken), &|| {}).expect_err(broken.name()).what
+        };
+        for protocol in Protocol::ALL {
+            assert!(seen(protocol, Broken::ForwardsAgain).contains("is forwarded twice"));
+            assert!(seen(protocol, Broken::ForgetsRequests).contains("has not ended"));
+            assert!(seen(protocol, Broken::EndsTwice).contains("ends twice"));
+        }
+        assert!(seen(Protocol::Press, Broken::ForgetsEnds).contains("are under way"));
+        assert!(seen(Protocol::Press, Broken::NeverAsks).contains("does not know"));
+        assert!(seen(Protocol::Card, Broken::ForgetsEnds).contains("none are under way"));
+        assert!(seen(Protocol::Card, Broken::NeverAsks).contains("has not ended"));
+        assert!(seen(Protocol::Ward, Broken::NeverAsks).contains("table"));
     }
 }

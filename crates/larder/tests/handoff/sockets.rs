@@ -250,8 +250,9 @@ fn kept_alive_connections_leave_a_node_that_drains() {
             thread::sleep(Duration::from_millis(700));
             let before = cluster.metric("larder_switch_node_load", &["n0"]);
             cluster.post("/nodes/n0/drain");
-            let moved = cluster.await_metric(DELIVERIES, &["why=\"drain\""], 10);
-            thread::sleep(Duration::from_millis(1_500));
+            // What has not moved when it ends, ends with it: a machine that stands still may need longer.
+            let moved = cluster.await_metric(DELIVERIES, &["why=\"drain\""], before);
+            thread::sleep(Duration::from_millis(500));
             assert!(node.stop(), "the node does not end");
             thread::sleep(Duration::from_millis(700));
             let after = cluster.metric(DELIVERIES, &["why=\"drain\""]);

@@ -89,7 +89,8 @@ impl Account {
             self.told = ends.into_iter().map(|(node, count)| Ends { node, count }).collect();
             self.lot += 1;
         }
-        (self.at, self.spoke) = (None, now);
+        // What has ended while another lot is under way is told as soon as that is answered.
+        (self.at, self.spoke) = ((!self.ends.is_empty()).then_some(now), now);
         let asks = asked.iter().map(|waiting| waiting.target).collect();
         self.flight = Some(Flight { number, account: self.id, asked });
         let (account, heard, lot, ends) = (self.id, self.heard, self.lot, self.told.clone());

@@ -25,6 +25,8 @@ pub(super) struct Desk {
     dispatcher: Dispatcher,
     slots: BTreeMap<NameKey, NodeId>,
     names: BTreeMap<NodeId, NameKey>,
+    /// The dispatcher's slot of who asks: the request's origin, which `ward` and `part` look at.
+    origins: BTreeMap<NodeId, NodeId>,
     clients: BTreeMap<NodeId, Client>,
     /// Requests placed and not ended: by who asked, and where.
     placed: BTreeMap<(NodeId, NameKey), u32>,
@@ -38,6 +40,7 @@ impl Desk {
             dispatcher: Dispatcher::new(settings, &[])?,
             slots: BTreeMap::new(),
             names: BTreeMap::new(),
+            origins: BTreeMap::new(),
             clients: BTreeMap::new(),
             placed: BTreeMap::new(),
         })
@@ -80,16 +83,18 @@ impl Desk {
         Some(CardMessage::Answers { number, nodes })
     }
 
-    pub(super) fn join(&mut self, now: Time, name: &str) {
+    pub(super) fn join(&mut self, now: Time, node: NodeId, name: &str) {
         // Beyond the most nodes that the dispatcher takes, a node is placed at by nobody, and serves its own.
         if let Ok(slot) = self.dispatcher.join(now, NodeSpec::named(name), &mut Vec::new()) {
             self.slots.insert(NameKey::of(name), slot);
             self.names.insert(slot, NameKey::of(name));
+            self.origins.insert(node, slot);
         }
     }
 
     pub(super) fn leave(&mut self, now: Time, node: NodeId, name: NameKey) {
         self.forget(now, node);
+        self.origins.remove(&node);
         if let Some(slot) = self.slots.remove(&name) {
             self.dispatcher.fail(now, slot, &mut Vec::new());
             self.dispatcher.leave(now, slot, &mut Vec::new());
@@ -99,7 +104,8 @@ impl Desk {
     }
 
     pub(super) fn place(&mut self, now: Time, asker: NodeId, target: TargetId) -> NameKey {
-        let Arrival::Start(decision) = self.dispatcher.arrive(now, Request::new(target)) else {
+        let request = Request { origin: self.origins.get(&asker).copied(), ..Request::new(target) };
+        let Arrival::Start(decision) = self.dispatcher.arrive(now, request) else {
             return NameKey::ASKER;
         };
         let Some(name) = self.names.get(&decision.node).copied() else {

@@ -1,5 +1,8 @@
 use super::*;
+use crate::policy::PolicyKind;
+use crate::policy::table::{Place, RouteTable};
 use proptest::prelude::*;
+use std::sync::Arc;
 
 const ME: NodeId = NodeId(0);
 
@@ -20,9 +23,13 @@ const NAMES: [&str; 3] = ["a", "b", "c"];
 
 impl Cluster {
     fn new() -> Self {
+        Self::with(&CardSettings::default())
+    }
+
+    fn with(settings: &CardSettings) -> Self {
         let card = |at: usize| {
             let mut card =
-                Card::new(NodeId(at as u16), NAMES[at], 1, CardSettings::default()).expect("defaults");
+                Card::new(NodeId(at as u16), NAMES[at], 1, settings.clone()).expect("good settings");
             for (other, name) in NAMES.iter().enumerate() {
                 card.joined(Time::ZERO, NodeId(other as u16), name, &mut Vec::new());
             }
@@ -69,6 +76,24 @@ impl Cluster {
         let card = self.nodes[node].as_ref().expect("it is there");
         (0..3).map(|at| card.load_at_desk(NodeId(at))).collect()
     }
+}
+
+/// `ward` serves a core where it was asked for: the dispatcher knows who asks.
+#[test]
+fn the_core_of_a_table_is_served_where_it_is_asked_for() {
+    let table = RouteTable::new(3, [(TargetId(1), Place::Core), (TargetId(2), Place::Node(2))]);
+    let dispatcher = Settings {
+        policy: PolicyKind::Ward,
+        table: Some(Arc::new(table.expect("its nodes are below 3"))),
+        ..Settings::default()
+    };
+    let mut cluster = Cluster::with(&CardSettings { dispatcher, ..CardSettings::default() });
+    for (ticket, node, target) in [(0, 0, 1), (1, 1, 1), (2, 2, 1), (3, 1, 2), (4, 1, 9)] {
+        cluster.ask(ms(1), node, ticket, target);
+        cluster.deliver(ms(1));
+    }
+    let places: Vec<u16> = cluster.placed.iter().map(|(_, placed)| placed.node.0).collect();
+    assert_eq!(places, [0, 1, 2, 2, 1], "the core at home, the partition at its owner, the rest at home");
 }
 
 #[test]
@@ -197,6 +222,24 @@ fn ends_that_are_lost_are_told_again_and_count_once() {
     cluster.deliver(ms(560));
     cluster.wires.push_back(twice);
     cluster.deliver(ms(560));
+    assert_eq!(cluster.desk_loads(0).iter().sum::<u32>(), 2);
+}
+
+#[test]
+fn what_ends_while_another_end_is_told_is_told_next() {
+    let mut cluster = Cluster::new();
+    (0..4).for_each(|ticket| cluster.ask(ms(1), 1, ticket, ticket));
+    cluster.deliver(ms(1));
+    let claims: Vec<Claim> = cluster.placed.iter().filter_map(|(_, placed)| placed.claim).collect();
+    cluster.at(1, |card, _| card.ended(ms(2), claims[0]));
+    cluster.tick(ms(2));
+    // Lost, and repeated with what it told: the second end waits for the answer.
+    cluster.wires.clear();
+    cluster.at(1, |card, _| card.ended(ms(3), claims[1]));
+    cluster.tick(ms(600));
+    cluster.deliver(ms(600));
+    cluster.tick(ms(600));
+    cluster.deliver(ms(600));
     assert_eq!(cluster.desk_loads(0).iter().sum::<u32>(), 2);
 }
 

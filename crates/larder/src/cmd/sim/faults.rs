@@ -1,10 +1,12 @@
 //! `larder sim faults`: the protocol between peers in worlds where everything goes wrong.
 
+use core::ops::Range;
 use std::io::{self, Write};
 
+use anyhow::Context;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use larder_sim::faults::{self, Broken, Survived};
+use larder_sim::faults::{self, Broken, Protocol, Survived, Violation};
 use serde::Serialize;
 
 use crate::outcome::usage;
@@ -12,13 +14,17 @@ use crate::outcome::usage;
 /// Run nodes that cooperate through lost, late, repeated and reordered messages, crashes, pauses and partitions, and
 /// check that every request ends once and that all views of the cluster become exact when the faults end.
 ///
-/// Each world is drawn from a seed. The first seed whose world shows a fault ends the command with exit code 1 and is
+/// Three protocols are run, each in so many worlds: PRESS, CARD (one node decides for all) and WARD (every node has a routing
+/// table). Each world is drawn from a seed. The first seed whose world shows a fault ends the command with exit code 1 and is
 /// named; `--only` runs it again and tells all that happens.
 #[derive(Debug, Args)]
 pub(crate) struct FaultsArgs {
     /// Worlds, 1 to 10 million.
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     seeds: u64,
+    /// Only this protocol: press, card or ward. All if not said; with `--only` and `--break` press.
+    #[arg(long, value_parser = protocol)]
+    protocol: Option<Protocol>,
     /// The first seed.
     #[arg(long, default_value_t = 0)]
     first: u64,
@@ -38,6 +44,12 @@ struct Report {
     schema: &'static str,
     first: u64,
     seeds: u64,
+    protocols: Vec<Of>,
+}
+
+#[derive(Debug, Serialize)]
+struct Of {
+    protocol: &'static str,
     /// Sums over all worlds; of the times to converge the longest.
     survived: Survived,
 }
@@ -45,21 +57,40 @@ struct Report {
 pub(crate) fn run(args: &FaultsArgs) -> anyhow::Result<()> {
     let (first, seeds) = args.only.map_or((args.first, args.seeds), |only| (only, 1));
     let end = first.checked_add(seeds).ok_or_else(|| usage("--first: there are no seeds beyond 2^64 - 1"))?;
-    let survived = if let Some(only) = args.only {
+    let single = args.only.is_some() || args.broken.is_some();
+    let protocols = match args.protocol {
+        Some(protocol) => vec![protocol],
+        None if single => vec![Protocol::Press],
+        None => Protocol::ALL.to_vec(),
+    };
+    let mut report = Report { schema: "larder/faults/2", first, seeds, protocols: Vec::new() };
+    for protocol in protocols {
+        let survived = survive(args, protocol, first..end);
+        let survived = survived.with_context(|| format!("{}: what must hold does not", protocol.name()))?;
+        report.protocols.push(Of { protocol: protocol.name(), survived });
+    }
+    write(&report, args.json)
+}
+
+fn survive(args: &FaultsArgs, protocol: Protocol, seeds: Range<u64>) -> Result<Survived, Violation> {
+    if let Some(only) = args.only {
         let mut out = io::stderr().lock();
         // Talk that nobody can hear is no failure.
-        faults::world_told(only, args.broken, &mut |line| drop(writeln!(out, "{line}")))?
-    } else {
-        let bar = ProgressBar::new(seeds);
-        if let Ok(style) = ProgressStyle::with_template("faults [{bar:30}] {pos} of {len} worlds, {eta} left")
-        {
-            bar.set_style(style);
-        }
-        let survived = faults::worlds(first..end, args.broken, &|| bar.inc(1));
-        bar.finish_and_clear();
-        survived?
-    };
-    write(&Report { schema: "larder/faults/1", first, seeds, survived }, args.json)
+        return faults::world_told(protocol, only, args.broken, &mut |line| drop(writeln!(out, "{line}")));
+    }
+    let bar = ProgressBar::new(seeds.end - seeds.start);
+    if let Ok(style) = ProgressStyle::with_template("{msg} [{bar:30}] {pos} of {len} worlds, {eta} left") {
+        bar.set_style(style);
+    }
+    bar.set_message(protocol.name());
+    let survived = faults::worlds(protocol, seeds, args.broken, &|| bar.inc(1));
+    bar.finish_and_clear();
+    survived
+}
+
+fn protocol(name: &str) -> Result<Protocol, String> {
+    let found = Protocol::ALL.into_iter().find(|protocol| protocol.name() == name);
+    found.ok_or("no such protocol: press, card or ward".to_owned())
 }
 
 fn broken(name: &str) -> Result<Broken, String> {
@@ -76,30 +107,32 @@ fn write(report: &Report, json: bool) -> anyhow::Result<()> {
         serde_json::to_writer_pretty(&mut out, report)?;
         writeln!(out)?;
     } else {
-        let s = &report.survived;
         let last = report.first + report.seeds - 1;
-        writeln!(
-            out,
-            "worlds         {} (seeds {} to {last}), {} nodes",
-            report.seeds, report.first, s.nodes
-        )?;
-        writeln!(
-            out,
-            "requests       {}, forwarded {}, taken back {}",
-            s.requests, s.forwarded, s.taken_back
-        )?;
-        writeln!(
-            out,
-            "failed once    aborted in mid-reply {}, cut off with their node {}",
-            s.aborted, s.cut
-        )?;
-        writeln!(out, "messages       {} heard, {} lost", s.heard, s.lost)?;
-        writeln!(
-            out,
-            "faults         {} crashes, {} pauses, {} partitions",
-            s.crashes, s.pauses, s.partitions
-        )?;
-        writeln!(out, "views exact    {} ms after the last fault at most", s.converged_ms)?;
+        for Of { protocol, survived: s } in &report.protocols {
+            writeln!(out, "protocol       {protocol}")?;
+            writeln!(
+                out,
+                "worlds         {} (seeds {} to {last}), {} nodes",
+                report.seeds, report.first, s.nodes
+            )?;
+            writeln!(
+                out,
+                "requests       {}, forwarded {}, taken back {}",
+                s.requests, s.forwarded, s.taken_back
+            )?;
+            writeln!(
+                out,
+                "failed once    aborted in mid-reply {}, cut off with their node {}",
+                s.aborted, s.cut
+            )?;
+            writeln!(out, "messages       {} heard, {} lost", s.heard, s.lost)?;
+            writeln!(
+                out,
+                "faults         {} crashes, {} pauses, {} partitions",
+                s.crashes, s.pauses, s.partitions
+            )?;
+            writeln!(out, "views exact    {} ms after the last fault at most", s.converged_ms)?;
+        }
         writeln!(out, "what must hold held in every world")?;
     }
     out.flush()?;

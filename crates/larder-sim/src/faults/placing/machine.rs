@@ -1,0 +1,226 @@
+//! A node of either protocol, in one shape.
+
+use crate::faults::Protocol;
+use core::time::Duration;
+use larder_core::census::{Counted, Taken};
+use larder_core::peers::{
+    Analyse, Card, CardMessage, CardOutput, CardSettings, Claim, Ward, WardMessage, WardOutput, WardSettings,
+};
+use larder_core::policy::table::{Place, RouteTable};
+use larder_core::{Bytes, NodeId, TargetId, Time};
+use std::collections::BTreeMap;
+
+/// What is given back at a request's end.
+pub(super) type Token = Claim;
+
+#[derive(Clone, Debug)]
+pub(super) enum Said {
+    Card(CardMessage),
+    Ward(WardMessage),
+}
+
+impl Said {
+    /// As it arrives.
+    pub(super) fn travelled(&self) -> Self {
+        match self {
+            Self::Card(message) => {
+                Self::Card(CardMessage::decode(&message.encode()).expect("what is sent can be read"))
+            }
+            Self::Ward(message) => {
+                Self::Ward(WardMessage::decode(&message.encode()).expect("what is sent can be read"))
+            }
+        }
+    }
+}
+
+/// What comes of an input.
+#[derive(Debug)]
+pub(super) enum Done {
+    Send { to: usize, said: Said },
+    Tell(Said),
+    Placed { request: u64, node: usize, token: Option<Token> },
+}
+
+#[derive(Debug)]
+pub(super) enum Machine {
+    Card(Box<Card>),
+    Ward(Box<Ward>, BTreeMap<u64, u64>),
+}
+
+impl Machine {
+    pub(super) fn new(protocol: Protocol, me: usize, name: &str, epoch: u64) -> Self {
+        let id = NodeId(me as u16);
+        if protocol == Protocol::Card {
+            let card = Card::new(id, name, epoch, CardSettings::default()).expect("defaults are in range");
+            return Self::Card(Box::new(card));
+        }
+        // Everything far sooner than live, so that tables are made and change in the middle of troubles.
+        let settings = WardSettings {
+            refresh: Some(Duration::from_secs(4)),
+            first_requests: 20,
+            settle: Duration::from_millis(500),
+            beat: Duration::from_millis(500),
+            retry: Duration::from_millis(300),
+            patience: Duration::from_secs(2),
+            ..WardSettings::default()
+        };
+        Self::Ward(Box::new(Ward::new(id, name, epoch, settings)), BTreeMap::new())
+    }
+
+    pub(super) fn ask(&mut self, now: Time, request: u64, target: u64, done: &mut Vec<Done>) {
+        match self {
+            Self::Card(card) => {
+                let mut out = Vec::new();
+                card.ask(now, request, TargetId(target), &mut out);
+                asked(out, done);
+            }
+            Self::Ward(ward, census) => {
+                *census.entry(target).or_default() += 1;
+                let verdict = ward.decide(now, TargetId(target));
+                done.push(Done::Placed { request, node: verdict.node.index(), token: None });
+            }
+        }
+    }
+
+    pub(super) fn ended(&mut self, now: Time, token: Token) {
+        if let Self::Card(card) = self {
+            card.ended(now, token);
+        }
+    }
+
+    pub(super) fn replied(&mut self, node: NodeId) {
+        match self {
+            Self::Card(card) => card.replied(node),
+            Self::Ward(ward, _) => ward.replied(node),
+        }
+    }
+
+    pub(super) fn unanswered(&mut self, now: Time, node: NodeId) {
+        match self {
+            Self::Card(card) => card.unanswered(now, node),
+            Self::Ward(ward, _) => ward.unanswered(now, node),
+        }
+    }
+
+    pub(super) fn joined(&mut self, now: Time, node: NodeId, name: &str, done: &mut Vec<Done>) {
+        self.act(
+            now,
+            done,
+            |card, out| card.joined(now, node, name, out),
+            |ward, out| {
+                ward.joined(now, node, name, out);
+            },
+        );
+    }
+
+    pub(super) fn left(&mut self, now: Time, node: NodeId, done: &mut Vec<Done>) {
+        self.act(now, done, |card, out| card.left(now, node, out), |ward, out| ward.left(now, node, out));
+    }
+
+    pub(super) fn hear(&mut self, now: Time, from: NodeId, said: Said, done: &mut Vec<Done>) {
+        match said {
+            Said::Card(message) => {
+                self.act(now, done, |card, out| card.hear(now, from, message, out), |_, _| {});
+            }
+            Said::Ward(message) => {
+                self.act(now, done, |_, _| {}, |ward, out| ward.hear(now, from, message, out));
+            }
+        }
+    }
+
+    pub(super) fn tick(&mut self, now: Time, done: &mut Vec<Done>) {
+        self.act(now, done, |card, out| card.tick(now, out), |ward, out| ward.tick(now, out));
+    }
+
+    pub(super) fn due(&self) -> Time {
+        match self {
+            Self::Card(card) => card.due(),
+            Self::Ward(ward, _) => ward.due(),
+        }
+    }
+
+    /// Who decides, or makes tables, as this node sees it.
+    pub(super) fn leader(&self) -> NodeId {
+        match self {
+            Self::Card(card) => card.dispatcher(),
+            Self::Ward(ward, _) => ward.maker(),
+        }
+    }
+
+    fn act(
+        &mut self,
+        now: Time,
+        done: &mut Vec<Done>,
+        of_card: impl FnOnce(&mut Card, &mut Vec<CardOutput>),
+        of_ward: impl FnOnce(&mut Ward, &mut Vec<WardOutput>),
+    ) {
+        match self {
+            Self::Card(card) => {
+                let mut out = Vec::new();
+                of_card(card, &mut out);
+                asked(out, done);
+            }
+            Self::Ward(ward, census) => {
+                let mut out = Vec::new();
+                of_ward(ward, &mut out);
+                routed(now, ward, census, out, done);
+            }
+        }
+    }
+}
+
+fn asked(out: Vec<CardOutput>, done: &mut Vec<Done>) {
+    done.extend(out.into_iter().map(|output| match output {
+        CardOutput::Send { to, message } => Done::Send { to: to.index(), said: Said::Card(message) },
+        CardOutput::Placed(placed) => {
+            Done::Placed { request: placed.ticket, node: placed.node.index(), token: placed.claim }
+        }
+    }));
+}
+
+fn routed(
+    now: Time,
+    ward: &mut Ward,
+    census: &mut BTreeMap<u64, u64>,
+    mut out: Vec<WardOutput>,
+    done: &mut Vec<Done>,
+) {
+    while !out.is_empty() {
+        for output in core::mem::take(&mut out) {
+            match output {
+                WardOutput::Send { to, message } => {
+                    done.push(Done::Send { to: to.index(), said: Said::Ward(message) });
+                }
+                WardOutput::Tell(message) => done.push(Done::Tell(Said::Ward(message))),
+                WardOutput::Count => ward.counted(now, taken(census), &mut out),
+                WardOutput::Analyse(analyse) => match table(&analyse) {
+                    Some(table) => ward.made(now, analyse.round, table, &mut out),
+                    None => ward.unmade(now, analyse.round),
+                },
+            }
+        }
+    }
+}
+
+fn taken(census: &mut BTreeMap<u64, u64>) -> Taken {
+    let row = |(target, requests)| Counted {
+        target: TargetId(target),
+        requests,
+        bytes: Bytes(requests * 10),
+        size: Bytes(10),
+    };
+    let rows = core::mem::take(census).into_iter().map(row).collect();
+    Taken { rows, ..Taken::default() }
+}
+
+/// The core is what was asked for most, the rest goes round.
+fn table(analyse: &Analyse) -> Option<RouteTable> {
+    let owners = analyse.nodes.len() as u64;
+    let most = analyse.counts.iter().map(|count| count.requests).max()?;
+    let places = analyse.counts.iter().map(|count| {
+        let core = count.requests * 2 > most;
+        let owner = (count.target.0 % owners) as u16;
+        (count.target, if core { Place::Core } else { Place::Node(owner) })
+    });
+    RouteTable::new(owners as u16, places).ok()
+}
