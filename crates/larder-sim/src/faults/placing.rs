@@ -1,6 +1,6 @@
 //! One world of nodes that are told where requests are served: by a dispatcher, CARD, or by a routing table, WARD.
 //!
-//! The troubles are those of [`super::world`]; memories and their contents play no part.
+//! The troubles are those of the worlds of PRESS; memories and their contents play no part.
 
 mod machine;
 
