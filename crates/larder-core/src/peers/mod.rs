@@ -5,6 +5,7 @@
 //! which loses, delays, repeats and reorders them.
 
 mod card;
+mod coming;
 mod ledger;
 mod message;
 mod peer;

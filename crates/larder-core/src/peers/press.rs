@@ -26,6 +26,9 @@
 //! - A load is *unknown* when none was told for `stale_after`. A server with unknown load counts as loaded to T, neither
 //!   preferred nor avoided; a node with unknown load is never made a server.
 //! - A node that was made a server by this one counts as such for `assumed_for`, or until it says so itself (5).
+//! - A node tells that it has a target when it begins to read it ([`Press::reading`]), not when it has read it: else those who
+//!   ask for it meanwhile would read it at their nodes too, and all of them have it for good. What does not come within
+//!   `assumed_for` is taken back, and told the next time only when it is there.
 //! - A service node that does not have the target any more reads and keeps it (3).
 //! - One that does not answer is shunned for 1 s, then tried with one request, and shunned for twice as long, up to 30 s, while
 //!   it does not answer that; the initial node serves what it could not forward. Messages do not end this: a node may speak
@@ -34,6 +37,7 @@
 //! State: up to 57 bytes per target known, some 20 per target in memory here, about 100 per peer, and the list of what this node
 //! would have by itself. Cost of a decision: O(servers of the target), or O(peers) where all of them are overloaded.
 
+use super::coming::Coming;
 use super::ledger::Ledger;
 use super::message::Message;
 use super::peer::{Lesson, Peer};
@@ -131,6 +135,7 @@ pub struct Press {
     /// Servers that this node has made and that have not said so themselves.
     assumed: BTreeMap<(TargetId, NodeId), Time>,
     assumed_order: VecDeque<(Time, TargetId, NodeId)>,
+    coming: Coming,
     load: u32,
     told_load: u32,
     told_changes: u64,
@@ -154,6 +159,7 @@ impl Press {
             large: ClockTable::new((settings.targets_max / 16).max(1)),
             assumed: BTreeMap::new(),
             assumed_order: VecDeque::new(),
+            coming: Coming::new((settings.targets_max / 16).max(1)),
             load: 0,
             told_load: 0,
             told_changes: 0,
@@ -256,6 +262,9 @@ impl Press {
     ) {
         if size >= self.settings.large_min {
             self.large.touch(target, || Large { target, used: false });
+            if self.coming.ends(target) {
+                self.note(now, target, false, out);
+            }
             return;
         }
         self.large.remove(target);
@@ -266,8 +275,22 @@ impl Press {
         }
     }
 
+    /// What was [decided](Press::decide) to be served and kept here is being read: the others hear of it at once, and ask here.
+    pub fn reading(&mut self, now: Time, verdict: Verdict, target: TargetId, out: &mut Vec<Outgoing>) {
+        let reads = verdict.keep && matches!(verdict.why, Why::First | Why::Relief);
+        if !reads || !self.sharing.is_on() || !self.coming.begins(now + self.settings.assumed_for, target) {
+            return;
+        }
+        self.note(now, target, true, out);
+    }
+
     /// A target is in memory here now, or no longer.
     pub fn noted(&mut self, now: Time, target: TargetId, cached: bool, out: &mut Vec<Outgoing>) {
+        self.coming.noted(target, cached);
+        self.note(now, target, cached, out);
+    }
+
+    fn note(&mut self, now: Time, target: TargetId, cached: bool, out: &mut Vec<Outgoing>) {
         if !self.ledger.note(target, cached) || !self.sharing.is_on() {
             return;
         }
@@ -350,11 +373,18 @@ impl Press {
     pub fn due(&self) -> Time {
         let beat = self.sharing.is_on().then_some(self.beat_at);
         let expiry = self.assumed_order.front().map(|(at, ..)| *at);
-        beat.into_iter().chain(self.tell_at).chain(expiry).fold(self.asks_at, Time::min)
+        beat.into_iter()
+            .chain(self.tell_at)
+            .chain(expiry)
+            .chain(self.coming.due())
+            .fold(self.asks_at, Time::min)
     }
 
     /// Does what is due.
     pub fn tick(&mut self, now: Time, out: &mut Vec<Outgoing>) {
+        while let Some(target) = self.coming.expires(now) {
+            self.note(now, target, false, out);
+        }
         if self.tell_at.is_some_and(|at| at <= now) {
             self.tell_changes(out);
         }
@@ -391,12 +421,12 @@ impl Press {
 
     /// Whether a target is in memory here, as far as was [noted](Press::noted).
     pub fn holds(&self, target: TargetId) -> bool {
-        self.ledger.holds(target)
+        self.ledger.holds(target) && !self.coming.has(target)
     }
 
     /// All that is in memory here, as far as was noted, in order.
     pub fn held(&self) -> Vec<TargetId> {
-        self.ledger.targets().collect()
+        self.ledger.targets().filter(|target| !self.coming.has(*target)).collect()
     }
 
     /// Connections serviced here.

@@ -220,9 +220,9 @@ impl Cooperation {
 
     /// The same where each node decides for itself.
     fn decide_here(&self, target: TargetId) -> (NodeId, &'static str, bool, Option<Claim>) {
-        self.with(|policy, now, _| match policy {
+        self.with(|policy, now, out| match policy {
             Policy::Press(side) => {
-                let verdict = side.press.decide(now, target, None);
+                let verdict = side.decide(now, target, out);
                 (verdict.node, verdict.why.name(), side.press.holds(target), None)
             }
             Policy::Ward(side) => {

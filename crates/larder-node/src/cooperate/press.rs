@@ -3,7 +3,7 @@
 use super::ME;
 use super::side::{Say, Side, Told};
 use crate::peers::Name;
-use larder_core::peers::{Message, Outgoing, Press, PressSettings, To, Why};
+use larder_core::peers::{Message, Outgoing, Press, PressSettings, To, Verdict, Why};
 use larder_core::{Bytes, NodeId, TargetId, Time, WireError};
 
 /// The protocol's state.
@@ -21,6 +21,13 @@ impl PressSide {
 
     pub(super) fn reasons() -> Vec<&'static str> {
         Why::ALL.iter().map(|why| why.name()).collect()
+    }
+
+    /// Who serves a client's request; if it is read here for that, the others hear of it.
+    pub(super) fn decide(&mut self, now: Time, target: TargetId, out: &mut Vec<Say>) -> Verdict {
+        let verdict = self.press.decide(now, target, None);
+        self.with(out, |press, out| press.reading(now, verdict, target, out));
+        verdict
     }
 
     fn with(&mut self, out: &mut Vec<Say>, act: impl FnOnce(&mut Press, &mut Vec<Outgoing>)) {

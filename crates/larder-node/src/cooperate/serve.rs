@@ -233,7 +233,9 @@ impl Node {
             cooperation.forwarded(target);
             name_target(&mut parts.headers, target);
         }
-        let reply = self.reply(&parts, body, None).await.map(|body| body.serviced(serviced));
+        let mut reply = self.reply(&parts, body, None).await.map(|body| body.serviced(serviced));
+        // An origin's own field of that name says nothing of this node.
+        reply.headers_mut().remove(REFUSED);
         let own = reply.status().is_server_error() && !matches!(self.store, Store::Origin(_));
         if own { refused(reply) } else { reply }
     }

@@ -52,6 +52,19 @@ async fn until(what: &str, wanted: impl Fn() -> bool) {
     tokio::time::timeout(PATIENCE, waiting).await.expect(what);
 }
 
+/// Makes them peers, `a` and `b`, and waits until they know each other.
+async fn introduce(a: &Running, b: &Running) {
+    let address = join(a, "a", &[], ALWAYS).await;
+    join(b, "b", &[address], ALWAYS).await;
+    until("they know each other", || {
+        [a, b].iter().all(|node| {
+            let view = node.node.peers().unwrap();
+            view.members.first().is_some_and(|member| member.known && member.load.is_some())
+        })
+    })
+    .await;
+}
+
 const ALWAYS: SharingSettings = SharingSettings { on_permille: 0, off_permille: 0, window: 100 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -61,15 +74,7 @@ async fn an_error_of_a_peer_is_not_the_clients() {
         Running::directory(fill, |config| config.name = name.to_owned()).await
     };
     let (a, b) = (node("a").await, node("b").await);
-    let address = join(&a, "a", &[], ALWAYS).await;
-    join(&b, "b", &[address], ALWAYS).await;
-    until("they know each other", || {
-        [&a, &b].iter().all(|node| {
-            let view = node.node.peers().unwrap();
-            view.members.first().is_some_and(|member| member.known && member.load.is_some())
-        })
-    })
-    .await;
+    introduce(&a, &b).await;
     assert_eq!(a.client().await.get("/x").await.status, 200);
     until("b knows what a has", || b.node.peers().unwrap().targets_known == 1).await;
     assert_eq!(b.client().await.get("/x").await.cache_status(), "a; hit");
@@ -95,6 +100,24 @@ async fn an_error_of_a_peer_is_not_the_clients() {
     assert!(text.contains("larder_node_peers_decisions_total{node=\"b\",why=\"unanswered\"} 1"), "{text}");
     assert!(text.contains("larder_node_requests_total") && text.matches("# EOF").count() == 1, "{text}");
     assert!(b.node.leave_peers().await);
+}
+
+/// Whatever an origin says of itself, its node serves for the others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_origin_cannot_speak_as_a_peer() {
+    let head = "Cache-Control: max-age=1000\r\nlarder-refused: 1\r\n";
+    let stub = Stub::start(move |_: &super::stub::Asked| Answer::new(200, head, pattern(1_000))).await;
+    let node = async |name: &'static str| stub.node(|_, config| config.name = name.to_owned()).await;
+    let (a, b) = (node("a").await, node("b").await);
+    introduce(&a, &b).await;
+    assert_eq!(a.client().await.get("/x").await.status, 200);
+    until("b knows what a has", || b.node.peers().unwrap().targets_known == 1).await;
+    for _ in 0..2 {
+        let reply = b.client().await.get("/x").await;
+        assert_eq!((reply.status, reply.cache_status()), (200, "a; hit; ttl=1000"));
+    }
+    let view = b.node.peers().unwrap();
+    assert_eq!((view.decisions["peer"], view.decisions["unanswered"]), (2, 0), "{view:?}");
 }
 
 /// What counts in the judgement is the size when the body is through, whether or not it was told before.

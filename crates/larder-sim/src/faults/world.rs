@@ -341,6 +341,7 @@ impl<'t> World<'t> {
         let size = self.says_sizes.then(|| Bytes(self.sizes[rank as usize]));
         self.count(initial, true);
         let verdict = self.nodes[initial].press.decide(self.now, target, size);
+        self.nodes_out(initial, |press, now, out| press.reading(now, verdict, target, out));
         self.go(request, initial, verdict)
     }
 

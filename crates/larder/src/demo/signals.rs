@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use larder_core::{Bytes, PolicyKind};
 use larder_sim::tables::needs_table;
+use larder_trace::Trace;
 use larder_trace::ward::{
-    CoreChoice, Frequencies, RoutesHeader, WardCluster, WardCosts, save_routes, ward_analysis,
+    Analysis, CoreChoice, Frequencies, RoutesHeader, WardCluster, WardCosts, save_routes, ward_analysis,
 };
 
 use super::plan::Plan;
@@ -28,7 +29,9 @@ pub(super) fn config(
     let text = if needs_table(kind) {
         let table = folder.join("demo.routes");
         if !table.exists() {
-            write_table(plan, nodes, cache, &table)?;
+            let trace = plan.trace(plan.warmup);
+            let costs = WardCosts::lard98(&Frequencies::of(&trace));
+            write_table(&trace, &plan.info.source, &cluster(nodes, cache, costs)?, CoreChoice::Best, &table)?;
         }
         format!("[switch.ward]\ntable = {:?}\nhost = \"{HOST}\"\n", table.display().to_string())
     } else if kind == PolicyKind::Static {
@@ -41,20 +44,26 @@ pub(super) fn config(
     Ok(Some(path))
 }
 
-/// The routing table of the requests that warm up.
-fn write_table(plan: &Plan, nodes: usize, cache: Bytes, path: &Path) -> anyhow::Result<()> {
-    // The requests that warm up.
-    let trace = plan.trace(plan.warmup);
-    let log = Frequencies::of(&trace);
-    let cluster = WardCluster {
-        nodes: u16::try_from(nodes).context("too many nodes")?,
-        memory_per_node: cache,
-        costs: WardCosts::lard98(&log),
-    };
-    let analysis = ward_analysis(&log, &cluster, CoreChoice::Best)?;
-    let names: Vec<String> = (1..=nodes).map(|node| format!("node-{node}")).collect();
-    let header = RoutesHeader::of(&analysis, &trace, &plan.info.source, &names);
-    save_routes(&header, &analysis, &trace, path).with_context(|| format!("cannot write {}", path.display()))
+/// The demo's nodes, to ward-analysis.
+pub(super) fn cluster(nodes: usize, memory: Bytes, costs: WardCosts) -> anyhow::Result<WardCluster> {
+    let nodes = u16::try_from(nodes).context("too many nodes")?;
+    Ok(WardCluster { nodes, memory_per_node: memory, costs })
+}
+
+/// Writes the routing table of a trace, read from `log`, as if it were yesterday's; says what it is made of.
+pub(super) fn write_table(
+    trace: &Trace,
+    log: &str,
+    cluster: &WardCluster,
+    core: CoreChoice,
+    path: &Path,
+) -> anyhow::Result<Analysis> {
+    let analysis = ward_analysis(&Frequencies::of(trace), cluster, core)?;
+    let names: Vec<String> = (1..=cluster.nodes).map(|node| format!("node-{node}")).collect();
+    let header = RoutesHeader::of(&analysis, trace, log, &names);
+    save_routes(&header, &analysis, trace, path)
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(analysis)
 }
 
 #[cfg(test)]

@@ -291,3 +291,71 @@ fn a_tick_is_due_when_something_is_to_be_asked_and_not_after_it_came() {
     assert_eq!(asked(&out), 0);
     assert!(node.due() > ms(560));
 }
+
+fn told(out: &[Outgoing]) -> Vec<Change> {
+    let changes = out.iter().filter_map(|out| match &out.message {
+        Message::Changes { items, .. } => Some(items.clone()),
+        _ => None,
+    });
+    changes.flatten().collect()
+}
+
+/// A node that tells each change at once, has told its load, and reads X.
+fn reads() -> (Press, Vec<Outgoing>) {
+    let mut node = node([0, 0]);
+    node.settings.gather = Duration::ZERO;
+    node.tick(Time::ZERO, &mut Vec::new());
+    let (mut out, verdict) = (Vec::new(), node.decide(ms(10), X, None));
+    node.reading(ms(10), verdict, X, &mut out);
+    (node, out)
+}
+
+const COMES: Change = Change { target: X, cached: true };
+const GOES: Change = Change { target: X, cached: false };
+
+#[test]
+fn what_is_read_is_told_when_the_read_begins() {
+    let (mut node, mut out) = reads();
+    assert_eq!(told(&out), [COMES]);
+    assert_eq!(node.decide(ms(11), X, None).why, Why::Here, "whoever asks waits for the read");
+    assert!(!node.holds(X) && node.held().is_empty() && node.servers(X) == [ME]);
+    out.clear();
+    node.noted(ms(30), X, true, &mut out);
+    node.tick(ms(6_000), &mut out);
+    assert_eq!((told(&out), node.holds(X)), (vec![], true), "it is told once");
+    node.noted(ms(6_001), X, false, &mut out);
+    assert_eq!(told(&out), [GOES]);
+}
+
+#[test]
+fn what_does_not_come_is_taken_back_and_not_told_again() {
+    let (mut node, mut out) = reads();
+    out.clear();
+    assert!(node.due() <= ms(5_010));
+    node.tick(ms(5_010), &mut out);
+    assert_eq!(told(&out), [GOES]);
+    out.clear();
+    let verdict = node.decide(ms(5_020), X, None);
+    node.reading(ms(5_020), verdict, X, &mut out);
+    assert_eq!((verdict.why, told(&out)), (Why::First, vec![]));
+    node.noted(ms(5_030), X, true, &mut out);
+    node.noted(ms(5_040), X, false, &mut out);
+    out.clear();
+    node.reading(ms(5_050), verdict, X, &mut out);
+    assert_eq!(told(&out), [COMES], "it has come once");
+    out.clear();
+    node.served(ms(5_060), X, Bytes::mib(1), true, &mut out);
+    assert_eq!(told(&out), [GOES], "too large to be kept");
+}
+
+#[test]
+fn what_is_not_read_here_is_not_told() {
+    let mut node = node([0, 0]);
+    node.settings.gather = Duration::ZERO;
+    let mut out = Vec::new();
+    for why in Why::ALL.into_iter().filter(|why| !matches!(why, Why::First | Why::Relief)) {
+        node.reading(ms(1), Verdict { node: ME, why, keep: true }, X, &mut out);
+    }
+    node.reading(ms(1), Verdict { node: ME, why: Why::First, keep: false }, X, &mut out);
+    assert_eq!(told(&out), []);
+}

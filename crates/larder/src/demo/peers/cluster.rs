@@ -9,8 +9,9 @@ use larder_core::Bytes;
 use larder_handoff::channel::identity::Identity;
 use tokio::process::Child;
 
-use super::system::System;
+use super::system::{Cooperation, System};
 use super::watch::Watch;
+use crate::demo::HOST;
 use crate::demo::cluster::{arguments, end_all, ready, spawn};
 
 /// Longest wait until peers know one another.
@@ -41,6 +42,8 @@ pub(super) struct PeersSpec {
     pub(super) load_step: u32,
     /// Requests after which a node judges whether to take part; none: it always does.
     pub(super) window: Option<u32>,
+    /// The routing table of those that go by one.
+    pub(super) table: Option<PathBuf>,
 }
 
 /// What a switch is told.
@@ -103,9 +106,9 @@ impl Cluster {
         Ok(ready.peers)
     }
 
-    /// Waits until every node knows all others and their loads.
+    /// Waits until every node knows all others and what it goes by.
     async fn await_peers(&self) -> anyhow::Result<()> {
-        self.until("peers did not find one another", Watch::all_known).await
+        self.until("peers did not find one another", Watch::all_ready).await
     }
 
     /// Waits until every node knows who has each of `targets` targets, which are all in memory somewhere.
@@ -195,21 +198,38 @@ fn node_config(
         spec.disk_speed,
     );
     let System::Peers(how) = system else { return text };
-    let PeersSpec { overload, load_step, window } = spec.peers;
     text += &format!(
-        "[node.peers]\nlisten = \"127.0.0.1:0\"\nsecret = {:?}\nlarge_min = {}\noverload = {overload}\nload_step = \
-         {load_step}\nhead_timeout = \"2m\"\n{}",
+        "[node.peers]\nlisten = \"127.0.0.1:0\"\nsecret = {:?}\npolicy = \"{}\"\nhead_timeout = \"2m\"\n",
         secret.display().to_string(),
-        spec.large_min.get(),
-        how.lines(),
+        how.policy(),
     );
-    text += &match window {
-        Some(window) => format!("window = {window}\n"),
-        None => "share_above = 0.0\nalone_below = 0.0\n".to_owned(),
-    };
     if let Some(seed) = seed {
         text += &format!("seeds = [\"{seed}\"]\n");
     }
+    let (PeersSpec { overload, load_step, window, table }, switch) = (&spec.peers, &spec.switch);
+    text += &match (how, table) {
+        (Cooperation::Press, _) => {
+            let large_min = spec.large_min.get();
+            let taking_part = match window {
+                Some(window) => format!("window = {window}"),
+                None => "share_above = 0.0\nalone_below = 0.0".to_owned(),
+            };
+            format!(
+                "large_min = {large_min}\noverload = {overload}\nload_step = {load_step}\n{taking_part}\n"
+            )
+        }
+        (Cooperation::Card, _) => format!(
+            "[node.peers.card]\nt_low = {}\nt_high = {}\nreplication_decay = \"{}us\"\n",
+            switch.t_low,
+            switch.t_high,
+            switch.replication_decay.as_micros()
+        ),
+        (Cooperation::Ward | Cooperation::Part, Some(table)) => format!(
+            "[node.peers.ward]\ntable = {:?}\nhost = \"{HOST}\"\nrefresh = \"off\"\n",
+            table.display().to_string()
+        ),
+        (Cooperation::Ward | Cooperation::Part, None) => String::new(),
+    };
     text
 }
 
@@ -230,7 +250,12 @@ mod tests {
             large_min: Bytes::kib(128),
             manifest,
             disk_speed: 2.0,
-            peers: PeersSpec { overload: 80, load_step: 4, window: Some(100) },
+            peers: PeersSpec {
+                overload: 80,
+                load_step: 4,
+                window: Some(100),
+                table: Some("a.routes".into()),
+            },
             switch: SwitchSpec {
                 t_low: 25,
                 t_high: 65,
@@ -240,7 +265,8 @@ mod tests {
             },
         };
         let secret = secret(folder.path()).unwrap();
-        for system in System::DEFAULT {
+        let peers = Cooperation::ALL.map(System::Peers);
+        for system in System::DEFAULT.into_iter().chain(peers) {
             for (window, seed) in [(Some(50), None), (None, Some(([127, 0, 0, 1], 1).into()))] {
                 spec.peers.window = window;
                 let file = folder.path().join("node.toml");

@@ -181,6 +181,10 @@ pub(crate) struct PeerFigures {
     pub(crate) load_broadcasts: f64,
     /// Broadcasts of what a node began or ceased to have in memory, for each request; several changes share one.
     pub(crate) cache_broadcasts: f64,
+    /// Messages of the protocol for each request, one for each receiver.
+    pub(crate) messages: f64,
+    /// Their bytes for each request.
+    pub(crate) message_bytes: f64,
     /// Share of the decisions by reason.
     pub(crate) decisions: BTreeMap<String, f64>,
     /// Nodes that took part at the end; the others worked by themselves.

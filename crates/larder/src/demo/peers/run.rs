@@ -11,6 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use larder_core::{Bytes, Settings};
 use larder_load::{Progress, Warning};
 use larder_trace::Stats;
+use larder_trace::ward::{Frequencies, WardCosts};
 
 use super::bench::{Load, Seen, drive};
 use super::cluster::{Cluster, ClusterSpec, PeersSpec, SwitchSpec};
@@ -21,7 +22,7 @@ use super::result::{
     ClusterInfo, Figures, PeerFigures, PeersReport, Point, Prediction, Rates, SCHEMA, Sweep, SystemReport,
     WholeRun,
 };
-use super::system::System;
+use super::system::{Cooperation, System};
 use crate::demo::plan::Plan;
 use crate::demo::signals;
 use crate::report::number;
@@ -146,7 +147,7 @@ impl Demo {
         let mut points = Vec::new();
         for setting in self.settings() {
             let spec = self.spec(&manifest, setting);
-            let runs = self.all(&spec, setting, folder.path()).await?;
+            let runs = self.all(&spec, setting, rates.as_ref(), folder.path()).await?;
             let mut point = self.point(setting, &runs, &mut warnings);
             if let (Some(rates), Some(alpha)) = (&rates, alpha) {
                 point.model = self.predict(rates, alpha, &point, &mut warnings);
@@ -203,6 +204,7 @@ impl Demo {
         &self,
         spec: &ClusterSpec,
         setting: Setting,
+        rates: Option<&Rates>,
         folder: &Path,
     ) -> anyhow::Result<Vec<Vec<Run>>> {
         let mut runs: Vec<Vec<Run>> = vec![Vec::new(); self.setup.systems.len()];
@@ -218,7 +220,7 @@ impl Demo {
                     label += &format!(" ({} of {})", round + 1, self.setup.runs);
                 }
                 self.bar.set_message(label.clone());
-                let run = self.one(*system, spec, folder).await;
+                let run = self.one(*system, spec, rates, folder).await;
                 let run = run.with_context(|| format!("while running {label}"))?;
                 self.say(&said(&label, &run.figures));
                 runs.push(run);
@@ -227,10 +229,21 @@ impl Demo {
         Ok(runs)
     }
 
-    async fn one(&self, system: System, spec: &ClusterSpec, folder: &Path) -> anyhow::Result<Run> {
+    async fn one(
+        &self,
+        system: System,
+        spec: &ClusterSpec,
+        rates: Option<&Rates>,
+        folder: &Path,
+    ) -> anyhow::Result<Run> {
         let mut spec = spec.clone();
-        if let System::Switch(policy) = system {
-            spec.switch.config = signals::config(policy.name(), &self.plan, spec.nodes, spec.memory, folder)?;
+        match system {
+            System::Trad => {}
+            System::Peers(how) => spec.peers.table = self.table(how, &spec, rates, folder)?,
+            System::Switch(policy) => {
+                spec.switch.config =
+                    signals::config(policy.name(), &self.plan, spec.nodes, spec.memory, folder)?;
+            }
         }
         let cluster = Cluster::start(system, &spec, folder).await?;
         let load = Load {
@@ -252,6 +265,39 @@ impl Demo {
             figures: figures(&seen, self.setup.nodes),
             warnings,
         })
+    }
+
+    /// The routing table of the requests that warm up, at the prices of this machine: what forwarding takes of a node's part of
+    /// a processor, and what the modelled disk takes for a byte. Without measured prices those of the LARD paper.
+    fn table(
+        &self,
+        how: Cooperation,
+        spec: &ClusterSpec,
+        rates: Option<&Rates>,
+        folder: &Path,
+    ) -> anyhow::Result<Option<PathBuf>> {
+        let Some(core) = how.core() else { return Ok(None) };
+        let path = folder.join(format!("{}.routes", System::Peers(how)));
+        let mut trace = self.plan.trace(self.plan.warmup);
+        // What no memory keeps needs no owner.
+        trace.requests.retain(|request| request.size < spec.large_min);
+        let mut costs = WardCosts::lard98(&Frequencies::of(&trace));
+        costs.disk_us_per_byte /= spec.disk_speed;
+        if let Some(rates) = rates {
+            let shared = (spec.nodes as f64 / cores() as f64).max(1.0);
+            costs.forward_us = rates.forward_us * shared;
+            costs.origin = "measured, and the modelled disk".to_owned();
+        }
+        let cluster = signals::cluster(spec.nodes, spec.memory, costs)?;
+        let made = signals::write_table(&trace, &self.plan.info.source, &cluster, core, &path)?;
+        self.say(&format!(
+            "the table of {how}: {} targets for all, {} with an owner, a forwarded request at {} us",
+            number(made.core.targets as f64),
+            number(made.partition.targets as f64),
+            number(made.costs.forward_us),
+            how = System::Peers(how),
+        ));
+        Ok(Some(path))
     }
 
     fn settings(&self) -> Vec<Setting> {
@@ -282,6 +328,7 @@ impl Demo {
                 overload: OVERLOAD,
                 load_step: setting.load_step,
                 window: Some(self.window()),
+                table: None,
             },
             switch: SwitchSpec {
                 t_low: setup.t_low,
@@ -447,6 +494,8 @@ fn figures(seen: &Seen, nodes: usize) -> Figures {
         peers: told.map(|told| PeerFigures {
             load_broadcasts: told.loads as f64 / served,
             cache_broadcasts: told.changes as f64 / served,
+            messages: told.messages as f64 / served,
+            message_bytes: told.message_bytes as f64 / served,
             decisions: told
                 .decisions
                 .iter()

@@ -5,6 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use larder_core::PolicyKind;
+use larder_trace::ward::CoreChoice;
 
 /// A way to serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,22 +23,51 @@ pub(crate) enum System {
 pub(crate) enum Cooperation {
     /// Each node decides by what all have told.
     Press,
+    /// One of them decides for all, by LARD/R.
+    Card,
+    /// Each decides by a table that all have: what is asked for most is everybody's, the rest has an owner.
+    Ward,
+    /// The same, but everything has an owner: the WARD paper's pure partitioning.
+    Part,
 }
 
 impl Cooperation {
     /// All, in the order of the documents.
-    const ALL: [Self; 1] = [Self::Press];
+    pub(super) const ALL: [Self; 4] = [Self::Press, Self::Card, Self::Ward, Self::Part];
 
     const fn name(self) -> &'static str {
         match self {
             Self::Press => "press",
+            Self::Card => "card",
+            Self::Ward => "ward",
+            Self::Part => "part",
         }
     }
 
-    /// What `[node.peers]` says of it, beyond what all have: lines of TOML.
-    pub(super) const fn lines(self) -> &'static str {
+    /// The policy in `[node.peers]`.
+    pub(super) const fn policy(self) -> &'static str {
         match self {
-            Self::Press => "",
+            Self::Press => "press",
+            Self::Card => "card",
+            Self::Ward | Self::Part => "ward",
+        }
+    }
+
+    /// What its routing table has for a core; none where there is no table.
+    pub(super) const fn core(self) -> Option<CoreChoice> {
+        match self {
+            Self::Press | Self::Card => None,
+            Self::Ward => Some(CoreChoice::Best),
+            Self::Part => Some(CoreChoice::Targets(0)),
+        }
+    }
+
+    const fn about(self) -> &'static str {
+        match self {
+            Self::Press => "each node decides by what all tell of their memories",
+            Self::Card => "one node decides for all, by lard-r",
+            Self::Ward => "a table decides: a core that every node serves, owners for the rest",
+            Self::Part => "a table decides: owners for everything",
         }
     }
 }
@@ -60,7 +90,7 @@ impl System {
     pub(crate) fn about(self) -> String {
         match self {
             Self::Trad => "no front-end, every node by itself".to_owned(),
-            Self::Peers(how) => format!("no front-end, nodes work together ({})", how.name()),
+            Self::Peers(how) => format!("no front-end, {}", how.about()),
             Self::Switch(kind) => format!("a switch before the nodes, policy {kind}"),
         }
     }
@@ -113,6 +143,8 @@ mod tests {
         let several = |text: &str| System::several(&text.split(',').map(str::to_owned).collect::<Vec<_>>());
         assert_eq!(several("trad,press,lard-r"), Ok(System::DEFAULT.to_vec()));
         assert_eq!(several("rr"), Ok(vec![System::Trad]));
+        let tables = [Cooperation::Ward, Cooperation::Part].map(System::Peers);
+        assert_eq!(several("ward,part"), Ok(tables.to_vec()));
         for (text, complaint) in [("press,press", "twice"), ("rr,trad", "twice"), ("presss", "trad, press")] {
             assert!(several(text).is_err_and(|error| error.contains(complaint)), "{text}");
         }

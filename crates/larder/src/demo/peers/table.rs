@@ -125,6 +125,7 @@ fn beside(report: &PeersReport) -> Table {
         "forwarded",
         "load",
         "caching",
+        "messages",
         "taking part",
         "over trad",
     ])];
@@ -146,7 +147,7 @@ fn beside(report: &PeersReport) -> Table {
         rows.push(
             [format!("paper, {}", row.trace), "trad".to_owned(), trad.clone(), trad]
                 .into_iter()
-                .chain(std::iter::repeat_with(none).take(5))
+                .chain(std::iter::repeat_with(none).take(6))
                 .collect(),
         );
         rows.push(vec![
@@ -158,12 +159,13 @@ fn beside(report: &PeersReport) -> Table {
             load,
             cache,
             none(),
+            none(),
             format!("{:+.0} %", row.gain),
         ]);
     }
     Table {
         title: "Where requests were served and what nodes told one another, beside PRESS's table 3 (8 nodes of 1999): LHR and THR, hits of \
-                what the node served that took it and of all; load and caching, broadcasts for each request"
+                what the node served that took it and of all; load and caching, broadcasts for each request; messages, those and all others, one for each receiver"
             .to_owned(),
         rows,
     }
@@ -176,9 +178,10 @@ fn shares(figures: &Figures, nodes: usize) -> Vec<String> {
             percent(figures.forwarded),
             percent(peers.load_broadcasts),
             percent(peers.cache_broadcasts),
+            format!("{:.2}", peers.messages),
             format!("{} of {nodes}", peers.sharing),
         ]),
-        None => row.extend(std::iter::repeat_with(|| "-".to_owned()).take(4)),
+        None => row.extend(std::iter::repeat_with(|| "-".to_owned()).take(5)),
     }
     row
 }

@@ -22,6 +22,9 @@ struct NodeCounts {
 /// What it says of its peers.
 #[derive(Clone, Debug, Deserialize)]
 struct PeerCounts {
+    policy: String,
+    dispatcher: Option<String>,
+    table: Option<TableRow>,
     sharing: bool,
     targets_known: usize,
     targets_held: usize,
@@ -31,6 +34,20 @@ struct PeerCounts {
     changes_told: u64,
     forwarded: u64,
     taken: u64,
+    network: NetworkCounts,
+}
+
+/// The table that a node goes by.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+struct TableRow {
+    number: u64,
+    maker: String,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+struct NetworkCounts {
+    messages_out: u64,
+    message_bytes_out: u64,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -77,6 +94,9 @@ pub(super) struct Told {
     pub(super) decisions: BTreeMap<String, u64>,
     pub(super) loads: u64,
     pub(super) changes: u64,
+    /// Messages of the protocol, one for each receiver, and their bytes.
+    pub(super) messages: u64,
+    pub(super) message_bytes: u64,
     pub(super) forwarded: u64,
     pub(super) taken: u64,
     /// Nodes that take part at the later moment.
@@ -107,14 +127,18 @@ impl Watch {
         Ok(watch)
     }
 
-    /// Whether every node knows every other, and the loads of all if they take part: who works alone tells nobody anything.
-    pub(super) fn all_known(&self) -> bool {
+    /// Whether every node knows every other, and what it goes by: the loads of all if it takes part (who works alone tells
+    /// nobody anything), the dispatcher of all, or the table of all.
+    pub(super) fn all_ready(&self) -> bool {
+        let Some(first) = self.peers.first() else { return false };
         let others = self.nodes.len() - 1;
-        let knows = |peer: &PeerCounts| {
-            let told = |row: &MemberRow| !peer.sharing || (row.known && row.load.is_some());
-            peer.members.len() == others && peer.members.iter().all(told)
+        let ready = |peer: &PeerCounts| match peer.policy.as_str() {
+            "card" => peer.dispatcher.is_some() && peer.dispatcher == first.dispatcher,
+            "ward" => peer.table.is_some() && peer.table == first.table,
+            _ => peer.members.iter().all(|row| !peer.sharing || (row.known && row.load.is_some())),
         };
-        self.peers.len() == self.nodes.len() && self.peers.iter().all(knows)
+        let found = |peer: &PeerCounts| peer.members.len() == others;
+        self.peers.len() == self.nodes.len() && self.peers.iter().all(|peer| found(peer) && ready(peer))
     }
 
     /// Whether every node knows who has the targets that it has not, of so many that are in memory.
@@ -153,6 +177,8 @@ impl Watch {
             told.changes += since(now.changes_told, |peer| peer.changes_told);
             told.forwarded += since(now.forwarded, |peer| peer.forwarded);
             told.taken += since(now.taken, |peer| peer.taken);
+            told.messages += since(now.network.messages_out, |peer| peer.network.messages_out);
+            told.message_bytes += since(now.network.message_bytes_out, |peer| peer.network.message_bytes_out);
             told.sharing += usize::from(now.sharing);
             // A request that another forwarded is the other's to count.
             for (why, count) in now.decisions.iter().filter(|(why, _)| *why != "forwarded") {
@@ -187,6 +213,10 @@ mod tests {
     fn watch(hits: u64, peer: u64, loads_told: u64) -> Watch {
         let counts = NodeCounts { hits, misses: 1, disk_busy_us: 10 * hits, disk_reads: hits };
         let peers = PeerCounts {
+            policy: "press".to_owned(),
+            dispatcher: None,
+            table: None,
+            network: NetworkCounts { messages_out: 3 * loads_told, message_bytes_out: 60 * loads_told },
             sharing: true,
             targets_known: 3,
             targets_held: 2,
@@ -209,20 +239,37 @@ mod tests {
         assert_eq!(between.disk_busy, Duration::from_micros(200));
         let told = between.told.expect("they have peers");
         assert_eq!((told.decided(), told.loads, told.forwarded, told.sharing), (4, 8, 4, 2));
+        assert_eq!((told.messages, told.message_bytes), (24, 480));
         let alone = Watch { peers: Vec::new(), ..watch(30, 0, 0) };
         assert!(alone.since(&Watch::default()).told.is_none());
-        assert!(!alone.all_known());
+        assert!(!alone.all_ready());
     }
 
     #[test]
     fn who_knows_all_others_knows_all() {
         let mut watch = watch(1, 1, 1);
-        assert!(watch.all_known() && watch.all_found(5) && !watch.all_found(6));
+        assert!(watch.all_ready() && watch.all_found(5) && !watch.all_found(6));
         watch.peers[1].members[0].load = None;
-        assert!(!watch.all_known());
+        assert!(!watch.all_ready());
         watch.peers[1].sharing = false;
-        assert!(watch.all_known());
+        assert!(watch.all_ready());
         watch.peers[1].members.clear();
-        assert!(!watch.all_known());
+        assert!(!watch.all_ready());
+    }
+
+    #[test]
+    fn peers_begin_with_one_table_or_one_dispatcher() {
+        let mut watch = watch(1, 1, 1);
+        watch.peers.iter_mut().for_each(|peer| peer.policy = "ward".to_owned());
+        assert!(!watch.all_ready(), "there is no table");
+        let table = |number| Some(TableRow { number, maker: "node-1".to_owned() });
+        watch.peers.iter_mut().for_each(|peer| peer.table = table(2));
+        assert!(watch.all_ready());
+        watch.peers[1].table = table(1);
+        assert!(!watch.all_ready());
+        watch.peers.iter_mut().for_each(|peer| peer.policy = "card".to_owned());
+        assert!(!watch.all_ready(), "nobody decides");
+        watch.peers.iter_mut().for_each(|peer| peer.dispatcher = Some("node-1".to_owned()));
+        assert!(watch.all_ready());
     }
 }
