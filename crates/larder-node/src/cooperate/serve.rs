@@ -210,7 +210,9 @@ impl Node {
     /// takes is no matter of the node that waits for it.
     fn is_to_blame(&self, error: &Unserved) -> bool {
         match error {
-            Unserved::Forward(error) => !matches!(error, ForwardError::Full(_) | ForwardError::Target),
+            Unserved::Forward(error) => {
+                !matches!(error, ForwardError::Full(_) | ForwardError::Target | ForwardError::Head { .. })
+            }
             Unserved::Late => !matches!(self.store, Store::Origin(_)),
             Unserved::Refused(_) => true,
         }

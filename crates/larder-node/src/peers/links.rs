@@ -67,6 +67,14 @@ pub enum ForwardError {
     /// The request cannot be sent as it is: its target is none. The caller's fault.
     #[error("the request has no sound target")]
     Target,
+    /// The request's head is larger than members take from one another: it would cost them their connection.
+    #[error("a request head of {bytes} bytes, members take {max}")]
+    Head {
+        /// As HTTP/2 counts it.
+        bytes: usize,
+        /// [`LinksConfig::head_bytes_max`].
+        max: u32,
+    },
     /// The connection or the stream ended before there was a reply.
     #[error("{name} gave no reply: {source}")]
     Lost {
@@ -85,7 +93,9 @@ impl ForwardError {
     pub const fn sent(&self) -> Sent {
         match self {
             Self::Lost { sent, .. } => *sent,
-            Self::NotMember(_) | Self::Full(_) | Self::Connect { .. } | Self::Target => Sent::Unsent,
+            Self::NotMember(_) | Self::Full(_) | Self::Connect { .. } | Self::Target | Self::Head { .. } => {
+                Sent::Unsent
+            }
         }
     }
 }
@@ -205,6 +215,10 @@ impl Links {
         let way = self.ways.lock().unwrap_or_else(PoisonError::into_inner).get(to).map(Arc::clone);
         let way = way.ok_or_else(|| ForwardError::NotMember(to.clone()))?;
         let mut request = outgoing(request, to).ok_or(ForwardError::Target)?;
+        let (bytes, max) = (head_bytes(&request), self.config.head_bytes_max);
+        if bytes > max as usize {
+            return Err(ForwardError::Head { bytes, max });
+        }
         // A kept connection may prove to have ended; a request that it has not taken goes on a new one, once.
         let mut again = true;
         loop {
@@ -338,6 +352,22 @@ where
     parts.uri = Uri::from_parts(uri).ok()?;
     parts.version = Version::HTTP_2;
     Some(Request::from_parts(parts, body.map_err(Into::into).boxed_unsync()))
+}
+
+/// Size of a request's head as HTTP/2 counts it: 32 bytes for each field more than name and value (RFC 9113, section 6.5.2).
+fn head_bytes<B>(request: &Request<B>) -> usize {
+    let field = |name: usize, value: usize| name + value + 32;
+    let uri = request.uri();
+    let authority = uri.authority().map_or(0, |authority| authority.as_str().len());
+    let path = uri.path_and_query().map_or(1, |path| path.as_str().len());
+    let pseudo = field(":method".len(), request.method().as_str().len())
+        + field(":scheme".len(), "https".len())
+        + field(":authority".len(), authority)
+        + field(":path".len(), path);
+    request
+        .headers()
+        .iter()
+        .fold(pseudo, |sum, (name, value)| sum + field(name.as_str().len(), value.as_bytes().len()))
 }
 
 /// Whether the other side says that it has not worked on the request: a refused stream, or one beyond the last that a

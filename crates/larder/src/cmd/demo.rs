@@ -41,7 +41,7 @@ pub(crate) struct DemoArgs {
     #[arg(long, conflicts_with_all = ["peers", "policies", "cache_kind", "t_low", "t_high", "speed", "disk_only", "runs", "out", "no_report", "svg"])]
     handoff: bool,
     /// Longest measured part of each run, with --handoff or --peers. Seconds, 1 to 3600. Default: 4 with --handoff; to the
-    /// end of the trace with --peers.
+    /// end of the trace with --peers, 15 with --warm.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=3_600))]
     seconds: Option<u64>,
     #[command(flatten)]
@@ -66,8 +66,8 @@ pub(crate) struct DemoArgs {
     cache_kind: Option<CacheKind>,
     /// Policies to compare, in this order; `all` for every one, which takes as much longer. They are told what they go by:
     /// load reports and cache events of the nodes, and a routing table made of the requests that warm the caches. Default:
-    /// rr,wrr,hash,lard,lard-r; with --peers trad,press,lard-r, where `trad` (or `rr`) are nodes by themselves, `press` nodes that
-    /// work together, and others policies of a switch.
+    /// rr,wrr,hash,lard,lard-r; with --peers trad,press,card,ward,part,lard-r, where `trad` (or `rr`) are nodes by themselves,
+    /// `press`, `card`, `ward` and `part` nodes that work together, and others policies of a switch.
     #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
     policies: Vec<String>,
     /// Seed of the synthetic trace and of the policies that draw lots.

@@ -53,6 +53,22 @@ impl Plan {
         })
     }
 
+    /// The same requests twice, of which the first time warms the memories of so many nodes that are asked in turn. A request
+    /// that comes again comes to another node than the first time, where there is another.
+    pub(crate) fn warmed_by_all(self, nodes: usize) -> anyhow::Result<Self> {
+        let mut order = self.order.to_vec();
+        if order.len().is_multiple_of(nodes.max(1)) {
+            order.pop();
+        }
+        let warmup = order.len();
+        order.extend_from_slice(&self.order);
+        if u32::try_from(order.len()).is_err() {
+            anyhow::bail!("{} has too many requests to be replayed twice", self.info.source);
+        }
+        let info = describe(format!("{}, twice", self.info.source), &order, warmup, &self.sizes);
+        Ok(Self { order: order.into(), warmup, info, ..self })
+    }
+
     /// Its first requests as a trace without times.
     pub(super) fn trace(&self, requests: usize) -> Trace {
         let target = |(name, size): (&String, &u64)| Target { name: name.clone(), size: Bytes(*size) };
@@ -159,6 +175,19 @@ mod tests {
             requests: asked.iter().map(request).collect(),
             size_unit: SizeUnit::Bytes,
             origin_ns: None,
+        }
+    }
+
+    #[test]
+    fn a_trace_that_warms_comes_to_other_nodes() {
+        let trace = trace(&["/a", "/b", "/c"], &[0, 1, 2, 0, 1, 2]);
+        let plan = || Plan::new(&trace, "t".into(), usize::MAX).unwrap();
+        let twice = plan().warmed_by_all(3).unwrap();
+        assert_eq!((*twice.order).to_vec(), [0, 1, 2, 0, 1, 0, 1, 2, 0, 1, 2]);
+        assert_eq!((twice.warmup, twice.info.warmup_requests, twice.info.cold_misses), (5, 5, 0));
+        for nodes in [1, 2, 3, 4, 7] {
+            let plan = plan().warmed_by_all(nodes).unwrap();
+            assert!(nodes == 1 || !plan.warmup.is_multiple_of(nodes), "{nodes}");
         }
     }
 

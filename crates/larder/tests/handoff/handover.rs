@@ -7,8 +7,10 @@ use crate::plans::mixed;
 
 const MIN: u64 = 10_000;
 
+const HANDOFF: &str = "handoff = \"required\"\nhandoff_min = \"10KB\"\n";
+
 fn cluster(count: usize, sizes: &[u64], each: usize) -> Option<Equals> {
-    Equals::new(count, Content::new(sizes, each), "handoff = \"required\"\nhandoff_min = \"10KB\"")
+    Equals::new(count, Content::new(sizes, each), HANDOFF)
 }
 
 fn plan(manner: Manner, server: std::net::SocketAddr, targets: &[Target]) -> Plan {
@@ -75,6 +77,37 @@ fn every_manner_of_client_is_served_to_the_last_byte() {
     assert!(moved > 200, "{moved} handed over\n{}", cluster.logs());
     cluster.until("what was taken was moved", |cluster| cluster.sum("taken") == cluster.sum("moved"));
     cluster.until("what has ended is not counted", |cluster| cluster.sum("connections") == 0);
+}
+
+/// Where one node decides for all, and where a table does.
+#[test]
+fn the_other_policies_hand_over_too() {
+    let ward =
+        "policy = \"ward\"\nward.first_requests = 100\nward.settle = \"100ms\"\nward.forward_us = 0.0\n";
+    for (policy, lines) in [("card", "policy = \"card\"\n"), ("ward", ward)] {
+        let content = Content::new(&[1_000, 20_000, 100_000], 6);
+        let Some(cluster) = Equals::new(3, content, &format!("{HANDOFF}{lines}")) else { return };
+        let targets = cluster.content.targets.clone();
+        for round in 0..3 {
+            cluster.run(&mixed(round, 600, &cluster.services(), &targets)).assert_faultless();
+        }
+        let view = cluster.view(0);
+        assert_eq!(view["policy"], policy);
+        assert_eq!(view["table"].is_object(), policy == "ward", "{view}");
+        let moved = cluster.sum("moved");
+        println!("{policy}: {moved} handed over\n{view}");
+        assert!(moved > 200, "{policy}: {moved} handed over\n{}", cluster.logs());
+        cluster.until("what was taken was moved", |cluster| cluster.sum("taken") == cluster.sum("moved"));
+        cluster.until("what has ended is not counted", |cluster| cluster.sum("connections") == 0);
+        // Nothing is left in a load, neither of a node nor of the dispatcher.
+        cluster.until("loads come back", |cluster| {
+            (0..3).all(|node| {
+                let view = cluster.view(node);
+                let idle = |member: &serde_json::Value| member["load"].is_null() || member["load"] == 0;
+                view["load"] == 0 && view["members"].as_array().is_some_and(|all| all.iter().all(idle))
+            })
+        });
+    }
 }
 
 /// Connections that are handed over with bytes still on their way, again and again from the same port.

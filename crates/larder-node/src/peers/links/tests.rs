@@ -203,3 +203,30 @@ async fn another_life_at_the_address_is_told() {
         assert!(matches!(links.forward(&known, get("/")).await, Err(ForwardError::NotMember(_))));
     }
 }
+
+/// A head at the limit is taken; a larger one costs neither its request's fellows nor their connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_head_that_is_too_large_is_not_sent() {
+    let ((a, _from_a), (_b, _from_b)) = with_chunks(256, 1).await;
+    let to: Name = "b".parse().expect("a name");
+    let mut under_way =
+        timeout(LONG, a.forward(&to, get("/half"))).await.expect("in time").expect("a reply").into_body();
+    let max = LinksConfig::default().head_bytes_max as usize;
+    let with = |bytes: usize| {
+        let mut request = get("/1");
+        let value = http::HeaderValue::from_bytes(&vec![b'a'; bytes]).expect("a value");
+        request.headers_mut().insert("x-large", value);
+        request
+    };
+    let rest = head_bytes(&outgoing(with(0), &to).expect("a request"));
+    let reply = timeout(LONG, a.forward(&to, with(max - rest))).await.expect("in time");
+    assert_eq!(
+        reply.expect("it is taken").into_body().collect().await.expect("whole").to_bytes().len(),
+        64 << 10
+    );
+    let error = timeout(LONG, a.forward(&to, with(max - rest + 1))).await.expect("in time").err();
+    assert!(matches!(error, Some(ForwardError::Head { bytes, .. }) if bytes == max + 1), "{error:?}");
+    let half =
+        timeout(LONG, under_way.frame()).await.expect("in time").expect("a frame").expect("it goes on");
+    assert_eq!(half.into_data().expect("data").as_ref(), b"half");
+}

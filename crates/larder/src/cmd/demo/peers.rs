@@ -13,13 +13,15 @@ use crate::report;
 
 /// The synthetic trace, unless told otherwise.
 const SYNTHETIC: Synthetic = Synthetic { recipe: "clarknet-like", scale: 0.1, requests: 90_000 };
+/// Measured part of a run of which the trace sets no end.
+const WARM_SECONDS: u64 = 15;
 /// Clients for each node: half of T, since a forwarded request counts at two nodes.
 const CLIENTS_PER_NODE: u32 = 40;
 
 /// What the demo without a front-end takes beyond the others.
 #[derive(Debug, Args)]
 pub(super) struct PeersArgs {
-    /// A cluster without a front-end, beside nodes by themselves and beside a switch. Takes a minute or two.
+    /// A cluster without a front-end, beside nodes by themselves and beside a switch. Takes two or three minutes.
     #[arg(long, conflicts_with_all = ["cache", "disk_only"])]
     pub(super) peers: bool,
     /// Memory of each node with --peers: a size, or a share of the trace's working set. The paper's nodes had 9 to 13 %.
@@ -35,26 +37,34 @@ pub(super) struct PeersArgs {
     /// With --peers: objects of this size and more are served where they are asked for and kept by nobody.
     #[arg(long, value_name = "SIZE", default_value = "128KiB", requires = "peers")]
     large_min: Size,
+    /// With --peers: warm the memories with the whole trace instead of its first third, then replay it again and again for
+    /// --seconds (15 unless told otherwise), each time at other nodes: figures of a cluster that has run for long.
+    #[arg(long, requires = "peers")]
+    warm: bool,
     /// With --peers: do not measure what requests take, and let the analytic model say nothing.
     #[arg(long, requires = "peers")]
     no_model: bool,
 }
 
 pub(super) fn run(args: &DemoArgs) -> anyhow::Result<()> {
-    let demo = Demo::new(setup(args)?, args.plan(SYNTHETIC)?);
+    let (setup, mut plan) = (setup(args)?, args.plan(SYNTHETIC)?);
+    if setup.warm {
+        plan = plan.warmed_by_all(setup.nodes)?;
+    }
+    let demo = Demo::new(setup, plan);
     let outcome = until_interrupted(demo.run())?;
     args.print(&outcome, |out| table::write(&outcome, out))?;
     args.show(&outcome.warnings, || report::peers_chart(&outcome), || report::peers_page(&outcome))
 }
 
 fn setup(args: &DemoArgs) -> anyhow::Result<Setup> {
-    let PeersArgs { memory, sweep, load_step, large_min, no_model, .. } = args.without;
+    let PeersArgs { memory, sweep, load_step, large_min, no_model, warm, .. } = args.without;
     if large_min.0 == Bytes::ZERO {
         return Err(usage("--large-min must be above 0, such as 128KiB"));
     }
     let systems = match (&args.policies[..], sweep) {
-        ([], Some(Sweep::LoadStep)) => vec![System::DEFAULT[1]],
-        ([], Some(Sweep::Memory)) => System::DEFAULT[..2].to_vec(),
+        ([], Some(Sweep::LoadStep)) => vec![System::PRESS],
+        ([], Some(Sweep::Memory)) => vec![System::Trad, System::PRESS],
         ([], None) => System::DEFAULT.to_vec(),
         (names, _) => System::several(names).map_err(usage)?,
     };
@@ -68,7 +78,8 @@ fn setup(args: &DemoArgs) -> anyhow::Result<Setup> {
         large_min: large_min.0,
         cache_kind: args.cache_kind.unwrap_or(CacheKind::Lru).to_string(),
         clients: args.clients.unwrap_or(u32::from(nodes) * CLIENTS_PER_NODE),
-        seconds: args.seconds,
+        seconds: args.seconds.or(warm.then_some(WARM_SECONDS)),
+        warm,
         seed: args.seed,
         t_low: args.t_low,
         t_high: args.t_high,

@@ -1,4 +1,4 @@
-//! `larder demo --peers`: a cluster without a front-end (PRESS), beside nodes that work alone and beside a switch.
+//! `larder demo --peers`: clusters without a front-end (PRESS, CARD, WARD), beside nodes that work alone and beside a switch.
 //!
 //! As in the plain demo, every run starts a cluster of its own from this executable, with cold memories, joined over
 //! loopback; the same requests go to each. Disks are modelled, since real ones would hide behind the page cache. Processors

@@ -15,8 +15,10 @@ pub(super) fn of(report: &PeersReport) -> Vec<String> {
     if let (Some(trad), Some(press)) = (point.system("trad"), point.system("press")) {
         notes.push(gain(&trad.median, press));
         notes.extend(why(point.model.as_ref()));
+        notes.extend(first_requests(report).filter(|_| point.model.is_some()));
         notes.extend(shares(&trad.median, &press.median, report.cluster.nodes));
     }
+    notes.extend(card(point));
     notes.extend(switch(point));
     notes.extend(ward(point));
     match report.sweep {
@@ -96,6 +98,20 @@ fn why(model: Option<&Prediction>) -> Vec<String> {
     notes
 }
 
+/// What no system finds in memory, which the model's hit ratio does not know.
+fn first_requests(report: &PeersReport) -> Option<String> {
+    let trace = &report.trace;
+    let rest = trace.requests.saturating_sub(trace.warmup_requests).max(1);
+    let share = trace.cold_misses as f64 / rest as f64;
+    (share >= ALIKE).then(|| {
+        format!(
+            "{:.1} % of the requests after the warm-up are the first for their target, which no memory has; the shares that the model finds \
+             by itself are those of a trace without such",
+            share * 100.0
+        )
+    })
+}
+
 fn shares(trad: &Figures, press: &Figures, nodes: usize) -> Vec<String> {
     let mut notes = Vec::new();
     let (least, most) = range(|row| row.trad);
@@ -138,6 +154,19 @@ fn switch(point: &Point) -> Vec<String> {
         number(lard.median.cpu_us_nodes + lard.median.cpu_us_switch),
         number(press.median.cpu_us_nodes),
     )]
+}
+
+/// One node that decides for all, beside one that all requests pass.
+fn card(point: &Point) -> Option<String> {
+    let card = &point.system("card")?.median;
+    let lard = &point.system("lard-r")?.median;
+    let messages = card.peers.as_ref().map_or(0.0, |peers| peers.messages);
+    Some(format!(
+        "CARD, whose dispatcher is asked instead of passed, serves {:.2} times what the switch with LARD/R does, with {messages:.2} messages a \
+         request; {:.1} % of its requests are forwarded",
+        card.requests_per_s / lard.requests_per_s.max(f64::MIN_POSITIVE),
+        card.forwarded * 100.0
+    ))
 }
 
 /// WARD over round robin and over pure partitioning, where they ran.

@@ -2,10 +2,11 @@
 //!
 //! As in the paper: the hit ratio of the traditional server stands for the working set, and a Zipf law with the trace's
 //! exponent for everything else, so that the model itself says what the cluster finds in memory and what it forwards.
-//! A second row has the measured shares in their place, and shows the error of the queues alone.
+//! A second row has the measured shares in their place, and shows the error of the queues alone: reads for each request, of which
+//! there are fewer than misses where several wait for one, and their mean time in that run.
 //!
-//! Service rates: processor times of a local reply and of forwarding as [`rates`](super::rates) measured them, and the mean
-//! time of a read in the run of the traditional server. All nodes and the clients share the processors of this machine, so
+//! Service rates: processor times of a local reply and of forwarding as [`rates`](super::rates) measured them, and for the
+//! model's own shares the mean time of a read in the run of the traditional server. All nodes and the clients share the processors of this machine, so
 //! that each node has a part of one: processor times count as many times over as there are nodes for each processor, and what others
 //! use of the processors meanwhile is taken off. The
 //! text is M0, since the measured time of forwarding has all nodes' work in it; networks do not bind on loopback.
@@ -46,7 +47,7 @@ pub(super) fn predict(fed: &Fed<'_>) -> Result<Prediction, String> {
     let press = model(fed, read_ms, fed.cores)?;
     let said = |error: larder_sim::SimError| error.to_string();
     let solution = press.solve().map_err(said)?;
-    let row = |system: &str, shares, hit_ratio: f64, forwarded: f64, measured: f64| {
+    let row = |system: &str, shares, reads: f64, read_ms: f64, forwarded: f64| {
         let (server, run) = match system {
             "trad" => (Server::Trad, fed.trad),
             _ => (Server::Portable, fed.press),
@@ -55,11 +56,13 @@ pub(super) fn predict(fed: &Fed<'_>) -> Result<Prediction, String> {
         let others = run.cpu_busy.zip(run.cpu_own).map_or(0.0, |(all, own)| (all - own).clamp(0.0, 0.99));
         let processors = fed.cores * (1.0 - others);
         let model = model(fed, read_ms, processors)?;
-        let answer = model.at(server, hit_ratio, forwarded).map_err(said)?;
+        let answer = model.at(server, (1.0 - reads).clamp(0.0, 1.0), forwarded).map_err(said)?;
+        let measured = run.requests_per_s;
         Ok::<_, String>(Predicted {
             system: system.to_owned(),
             shares,
-            hit_ratio,
+            reads,
+            read_ms,
             forwarded,
             requests_per_s: answer.throughput,
             processors,
@@ -70,13 +73,13 @@ pub(super) fn predict(fed: &Fed<'_>) -> Result<Prediction, String> {
     };
     let (trad, peers) = (fed.trad, fed.press);
     let rows = vec![
-        row("trad", "measured", trad.hit_ratio, 0.0, trad.requests_per_s)?,
-        row("press", "of the model", solution.hit_rate_cluster, solution.forwarded, peers.requests_per_s)?,
-        row("press", "measured", peers.hit_ratio, peers.forwarded, peers.requests_per_s)?,
+        row("trad", "measured", trad.disk_reads, read_ms, 0.0)?,
+        row("press", "of the model", 1.0 - solution.hit_rate_cluster, read_ms, solution.forwarded)?,
+        row("press", "measured", peers.disk_reads, peers.read_ms.unwrap_or(read_ms), peers.forwarded)?,
     ];
     let local_s = press.reply_s;
     let busy_s = press.at(Server::Portable, 1.0, peers.forwarded).map_err(said)?.demand.cpu_s;
-    let missed = 1.0 - trad.hit_ratio;
+    let missed = trad.disk_reads;
     Ok(Prediction {
         alpha: fed.alpha,
         read_ms,
@@ -154,7 +157,8 @@ mod tests {
     }
 
     fn figures(hit_ratio: f64, forwarded: f64, requests_per_s: f64) -> Figures {
-        Figures { hit_ratio, forwarded, requests_per_s, read_ms: Some(10.0), ..Figures::default() }
+        let (disk_reads, read_ms) = (1.0 - hit_ratio, Some(10.0));
+        Figures { hit_ratio, disk_reads, forwarded, requests_per_s, read_ms, ..Figures::default() }
     }
 
     #[test]
@@ -179,7 +183,14 @@ mod tests {
         // 8 nodes / 9,411.8 a second, of which one in ten reads: 8.5 ms.
         assert!((said.break_even_ms.unwrap() - 8.5).abs() < 1e-6);
         assert!((said.read_over_local - 25.0).abs() < 1e-6 && (said.forward_over_local - 1.5).abs() < 1e-6);
-        assert!(said.rows[1].hit_ratio > 0.9 && said.rows[1].forwarded > 0.3);
+        assert!(said.rows[1].reads < 0.1 && said.rows[1].forwarded > 0.3);
+        // Where two wait for each read there are half as many.
+        let shared = Figures { disk_reads: 0.05, ..trad.clone() };
+        let said = predict(&Fed { trad: &shared, ..fed }).unwrap();
+        assert!(
+            said.rows[0].binds == "disk" && (said.rows[0].requests_per_s - 16_000.0).abs() < 0.1,
+            "{said:?}"
+        );
         let whole = Figures { read_ms: None, ..figures(1.0, 0.0, 1.0) };
         assert!(predict(&Fed { trad: &whole, ..fed }).is_err());
     }

@@ -14,7 +14,7 @@ use larder_core::Bytes;
 use super::bench::{Load, Seen, drive};
 use super::cluster::{Cluster, ClusterSpec, PeersSpec};
 use super::result::Rates;
-use super::system::{Cooperation, System};
+use super::system::System;
 use crate::demo::plan::Plan;
 
 /// Most bytes of targets asked for: each node has them all in memory.
@@ -130,8 +130,7 @@ pub(super) async fn measure(spec: &ClusterSpec, plan: &Plan, folder: &Path) -> a
             reply_bytes_mean,
         });
     }
-    let press = System::Peers(Cooperation::Press);
-    let apart = run(press, &spec, &sample, sample.apart(), folder).await?;
+    let apart = run(System::PRESS, &spec, &sample, sample.apart(), folder).await?;
     let cache = apart.report.cache;
     let forwarded = cache.passed_on as f64 / (cache.hits + cache.misses).max(1) as f64;
     if forwarded < 0.1 {

@@ -66,6 +66,8 @@ pub(crate) struct ClusterInfo {
     pub(crate) cores: usize,
     /// Longest measured part of a run, seconds; none: to the end of the trace.
     pub(crate) seconds: Option<u64>,
+    /// Whether the whole trace warmed the memories, and came again until the measured part ended.
+    pub(crate) warm: bool,
     /// Seed of synthetic traces and of the switch.
     pub(crate) seed: u64,
     /// Runs of each system, interleaved; figures are those of the run with the median throughput.
@@ -232,10 +234,12 @@ pub(crate) struct Prediction {
 pub(crate) struct Predicted {
     /// Which system.
     pub(crate) system: String,
-    /// Where its hit ratio and forwarded share come from.
+    /// Where its reads and forwarded share come from.
     pub(crate) shares: &'static str,
-    /// Hit ratio of the whole cluster.
-    pub(crate) hit_ratio: f64,
+    /// Reads from disk for each request.
+    pub(crate) reads: f64,
+    /// Mean time of one, milliseconds.
+    pub(crate) read_ms: f64,
     /// Share of the requests that are forwarded.
     pub(crate) forwarded: f64,
     /// Requests a second.
@@ -283,7 +287,8 @@ pub(crate) mod tests {
         let row = |system: &str, error| Predicted {
             system: system.to_owned(),
             shares: "measured",
-            hit_ratio: 0.9,
+            reads: 0.1,
+            read_ms: 10.0,
             forwarded: 0.7,
             requests_per_s: 1_100.0,
             processors: 1.9,
@@ -350,6 +355,7 @@ pub(crate) mod tests {
                 window: 100,
                 cores: 2,
                 seconds: None,
+                warm: false,
                 seed: 1,
                 runs: 1,
             },

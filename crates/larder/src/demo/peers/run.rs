@@ -97,6 +97,8 @@ pub(crate) struct Setup {
     pub(crate) cache_kind: String,
     pub(crate) clients: u32,
     pub(crate) seconds: Option<u64>,
+    /// The whole trace has warmed the memories when measuring begins, and comes again and again.
+    pub(crate) warm: bool,
     pub(crate) seed: u64,
     pub(crate) t_low: u32,
     pub(crate) t_high: u32,
@@ -251,7 +253,7 @@ impl Demo {
             sizes: self.plan.sizes.clone(),
             order: self.plan.order.clone(),
             warmup: self.plan.warmup,
-            again: false,
+            again: self.setup.warm,
             clients: self.setup.clients,
             measured: self.setup.seconds.map(Duration::from_secs),
         };
@@ -420,6 +422,7 @@ impl Demo {
             window: self.window(),
             cores: cores(),
             seconds: setup.seconds,
+            warm: setup.warm,
             seed: setup.seed,
             runs: setup.runs,
         }

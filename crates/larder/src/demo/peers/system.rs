@@ -33,7 +33,7 @@ pub(crate) enum Cooperation {
 
 impl Cooperation {
     /// All, in the order of the documents.
-    pub(super) const ALL: [Self; 4] = [Self::Press, Self::Card, Self::Ward, Self::Part];
+    const ALL: [Self; 4] = [Self::Press, Self::Card, Self::Ward, Self::Part];
 
     const fn name(self) -> &'static str {
         match self {
@@ -73,9 +73,17 @@ impl Cooperation {
 }
 
 impl System {
+    /// PRESS.
+    pub(crate) const PRESS: Self = Self::Peers(Cooperation::Press);
     /// What runs unless told otherwise: without a front-end, cooperating, with a front-end.
-    pub(crate) const DEFAULT: [Self; 3] =
-        [Self::Trad, Self::Peers(Cooperation::Press), Self::Switch(PolicyKind::LardR)];
+    pub(crate) const DEFAULT: [Self; 6] = [
+        Self::Trad,
+        Self::PRESS,
+        Self::Peers(Cooperation::Card),
+        Self::Peers(Cooperation::Ward),
+        Self::Peers(Cooperation::Part),
+        Self::Switch(PolicyKind::LardR),
+    ];
 
     /// Its name.
     pub(crate) const fn name(self) -> &'static str {
@@ -141,10 +149,8 @@ mod tests {
     #[test]
     fn names_are_those_of_servers_and_of_the_switchs_policies() {
         let several = |text: &str| System::several(&text.split(',').map(str::to_owned).collect::<Vec<_>>());
-        assert_eq!(several("trad,press,lard-r"), Ok(System::DEFAULT.to_vec()));
+        assert_eq!(several("trad,press,card,ward,part,lard-r"), Ok(System::DEFAULT.to_vec()));
         assert_eq!(several("rr"), Ok(vec![System::Trad]));
-        let tables = [Cooperation::Ward, Cooperation::Part].map(System::Peers);
-        assert_eq!(several("ward,part"), Ok(tables.to_vec()));
         for (text, complaint) in [("press,press", "twice"), ("rr,trad", "twice"), ("presss", "trad, press")] {
             assert!(several(text).is_err_and(|error| error.contains(complaint)), "{text}");
         }

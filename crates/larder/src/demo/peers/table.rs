@@ -191,7 +191,8 @@ fn predicted(report: &PeersReport, models: &[(&Point, &Prediction)]) -> Table {
         "setting",
         "system",
         "shares",
-        "THR",
+        "reads",
+        "ms each",
         "forwarded",
         "model",
         "processors",
@@ -205,7 +206,8 @@ fn predicted(report: &PeersReport, models: &[(&Point, &Prediction)]) -> Table {
                 setting(report, point),
                 row.system.clone(),
                 row.shares.to_owned(),
-                percent(row.hit_ratio),
+                percent(row.reads),
+                number(row.read_ms),
                 percent(row.forwarded),
                 number(row.requests_per_s.round()),
                 format!("{:.2}", row.processors),
@@ -230,9 +232,13 @@ fn systems(report: &PeersReport) -> impl Iterator<Item = (&Point, &SystemReport)
 /// What was measured, and how: pairs of a word and its meaning.
 pub(crate) fn method(report: &PeersReport) -> Vec<(&'static str, String)> {
     let (trace, cluster) = (&report.trace, &report.cluster);
-    let measured = match cluster.seconds {
-        Some(seconds) => format!("for {seconds} s, or to the end of the trace"),
-        None => "to the end of the trace".to_owned(),
+    let measured = match (cluster.warm, cluster.seconds) {
+        (true, seconds) => {
+            let seconds = seconds.map_or_else(String::new, |seconds| format!(" for {seconds} s"));
+            format!("the trace again and again{seconds}; a request comes to other nodes each time")
+        }
+        (false, Some(seconds)) => format!("for {seconds} s, or to the end of the trace"),
+        (false, None) => "to the end of the trace".to_owned(),
     };
     let mut rows = vec![
         (
