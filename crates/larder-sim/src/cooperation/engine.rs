@@ -3,11 +3,10 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use larder_core::cache::{ByteCache, CacheKind};
-use larder_core::peers::{Outgoing, Press, PressSettings};
-use larder_core::{Bytes, NodeId, Time};
+use larder_core::{Bytes, Time};
 
+use super::minds::{self, Minds, State, Wish};
 use super::outcome::{Busy, Outcome, Tally};
-use super::servers::Directory;
 use super::tell::Note;
 use super::{Cooperation, Spread, draw};
 use crate::Workload;
@@ -116,13 +115,12 @@ pub(super) struct Engine<'r> {
     machines: Machines,
     pub(super) tasks: Vec<Task>,
     free: Vec<u32>,
-    pub(super) presses: Vec<Press>,
-    pub(super) directory: Option<Directory>,
+    pub(super) minds: Box<dyn Minds>,
     pub(super) caches: Vec<ByteCache<u32>>,
     /// Reads under way, with those who wait for them.
     pub(super) reads: BTreeMap<(u16, u32), Vec<u32>>,
     pub(super) evicted: Vec<(u32, Bytes)>,
-    pub(super) out: Vec<Outgoing>,
+    pub(super) out: Vec<Wish>,
     pub(super) tally: Tally,
     /// Requests that have come.
     come: usize,
@@ -141,9 +139,7 @@ impl<'r> Engine<'r> {
         let nodes = usize::from(cluster.nodes);
         // One more for a dispatcher.
         let places = (nodes + 1) * STATIONS;
-        let protocol = PressSettings { memory: cluster.memory, ..cluster.protocol };
-        let asks = cluster.server == super::Server::Dispatcher;
-        let speakers = if cluster.server.talks() { cluster.nodes } else { 0 };
+        let minds = minds::of(cluster, workload.items.len());
         let cache = |_| ByteCache::new(CacheKind::Lru, cluster.memory, Bytes(u64::MAX));
         let warmup = cluster.warmup.unwrap_or(workload.requests.len() / 3);
         Self {
@@ -158,13 +154,12 @@ impl<'r> Engine<'r> {
             },
             tasks: Vec::new(),
             free: Vec::new(),
-            presses: (0..speakers).map(|node| Press::new(NodeId(node), 1, protocol)).collect(),
-            directory: asks.then(|| Directory::new(workload.items.len(), nodes, &protocol)),
+            tally: Tally::new(nodes, minds.reasons()),
+            minds,
             caches: (0..nodes).map(cache).collect(),
             reads: BTreeMap::new(),
             evicted: Vec::new(),
             out: Vec::new(),
-            tally: Tally::new(nodes),
             come: 0,
             warmup,
             since: None,
@@ -325,7 +320,7 @@ impl<'r> Engine<'r> {
     /// Sets the clock of a node's protocol.
     pub(super) fn set_timer(&mut self, node: u16) {
         let clock = 1 + self.machines.stations.len() + usize::from(node);
-        let due = self.presses[usize::from(node)].due();
+        let due = self.minds.due(node);
         let key = if due == Time::MAX { Key::NEVER } else { Key::new(due.max(self.now), 0) };
         self.machines.calendar.set(clock, key);
     }
@@ -334,8 +329,7 @@ impl<'r> Engine<'r> {
     pub(super) fn count_sharing(&mut self) {
         let (count, since, before) = self.sharing;
         let passed = if self.measuring { self.now.since(since).as_nanos() } else { 0 };
-        let sharing = self.presses.iter().filter(|press| press.shares()).count() as u64;
-        self.sharing = (sharing, self.now, before + u128::from(count) * passed);
+        self.sharing = (self.minds.sharing(), self.now, before + u128::from(count) * passed);
     }
 
     fn busy_ns(&self) -> Vec<u64> {
@@ -364,10 +358,8 @@ impl<'r> Engine<'r> {
         let of = |at: At| (0..nodes).map(|node| busy[node * STATIONS + at as usize]).collect::<Vec<f64>>();
         let mean = |at: At| of(at).iter().sum::<f64>() / nodes as f64;
         let most = of(At::Cpu).into_iter().chain(of(At::Disk)).fold(0.0, f64::max);
-        let known: usize = self.directory.as_ref().map_or(0, Directory::len)
-            + self.presses.iter().map(|press| press.sizes().0).sum::<usize>();
-        let own: usize = self.presses.iter().map(|press| press.sizes().1).sum();
-        let peers = self.presses.len() * self.presses.len().saturating_sub(1);
+        let states = self.minds.states();
+        let state = |of: fn(&State) -> usize| states.iter().map(of).sum::<usize>() as f64 / nodes as f64;
         self.result = Outcome {
             sharing: self.sharing.2 as f64 / (ns.max(1) as f64 * nodes as f64),
             busy: Busy {
@@ -378,8 +370,8 @@ impl<'r> Engine<'r> {
                 dispatcher: busy[nodes * STATIONS + At::Cpu as usize],
                 most,
             },
-            state_bytes: (34 * known + 17 * own + 100 * peers) as f64 / nodes as f64,
-            targets_known: known as f64 / nodes as f64,
+            state_bytes: state(|state| state.bytes),
+            targets_known: state(|state| state.targets),
             ..self.tally.outcome(ns as f64 / 1e9)
         };
     }

@@ -40,6 +40,7 @@
 
 mod costs;
 mod engine;
+mod minds;
 mod outcome;
 mod serve;
 mod servers;

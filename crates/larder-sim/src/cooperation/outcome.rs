@@ -2,8 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use larder_core::peers::Why;
-
 use crate::outcome::{DelayLog, Delays};
 
 /// How busy the stations were, 0 to 1, mean over the nodes.
@@ -67,15 +65,15 @@ pub struct Outcome {
     pub targets_known: f64,
     /// Delays of requests.
     pub delay: Delays,
-    /// Decisions by reason, those that occurred, in the order of [`Why::ALL`].
+    /// Decisions by reason, those that occurred, in the order of the protocol's list.
     pub reasons: Vec<(String, u64)>,
 }
 
 impl Outcome {
-    /// The share of the decisions that had this reason, 0 to 1.
-    pub fn reason_share(&self, why: Why) -> f64 {
+    /// The share of the decisions that had the reason of this name, 0 to 1.
+    pub fn reason_share(&self, name: &str) -> f64 {
         let all: u64 = self.reasons.iter().map(|(_, count)| count).sum();
-        let of = self.reasons.iter().find(|(name, _)| name == why.name()).map_or(0, |(_, count)| *count);
+        let of = self.reasons.iter().find(|(known, _)| known == name).map_or(0, |(_, count)| *count);
         of as f64 / all.max(1) as f64
     }
 }
@@ -96,13 +94,16 @@ pub(super) struct Tally {
     pub(super) disk_reads: u64,
     /// Requests served, by node.
     pub(super) served: Vec<u64>,
-    pub(super) reasons: [u64; Why::ALL.len()],
+    /// Decisions by reason.
+    pub(super) reasons: Vec<(&'static str, u64)>,
     pub(super) delays: DelayLog,
 }
 
 impl Tally {
-    pub(super) fn new(nodes: usize) -> Self {
-        Self { served: vec![0; nodes], ..Self::default() }
+    /// For so many nodes with these reasons.
+    pub(super) fn new(nodes: usize, reasons: Vec<&'static str>) -> Self {
+        let reasons = reasons.into_iter().map(|name| (name, 0)).collect();
+        Self { served: vec![0; nodes], reasons, ..Self::default() }
     }
 
     /// The figures that need nothing else.
@@ -127,10 +128,11 @@ impl Tally {
             disk_reads: each(self.disk_reads),
             imbalance: share(most * self.served.len() as u64, served),
             delay: self.delays.delays(),
-            reasons: Why::ALL
-                .into_iter()
-                .map(|why| (why.name().to_owned(), self.reasons[why as usize]))
+            reasons: self
+                .reasons
+                .iter()
                 .filter(|(_, count)| *count > 0)
+                .map(|(name, count)| ((*name).to_owned(), *count))
                 .collect(),
             ..Outcome::default()
         }
@@ -140,13 +142,6 @@ impl Tally {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn reasons_are_numbered_as_listed() {
-        for (at, why) in Why::ALL.into_iter().enumerate() {
-            assert_eq!(why as usize, at, "{}", why.name());
-        }
-    }
 
     #[test]
     fn the_local_hit_rate_is_that_of_requests_served_where_they_came() {

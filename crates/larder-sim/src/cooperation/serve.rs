@@ -1,11 +1,10 @@
 //! A request's way, step by step.
 
-use larder_core::peers::{Verdict, Why};
-use larder_core::{Bytes, NodeId, TargetId};
+use larder_core::Bytes;
 
-use super::Server;
 use super::costs::{Rate, nanos};
 use super::engine::{At, Body, Engine, Job, Step};
+use super::minds::{Asked, Decision, Place};
 
 impl Engine<'_> {
     /// A request has done a step; `job` is its state then. Whether it has ended.
@@ -25,7 +24,8 @@ impl Engine<'_> {
                 self.go(task, Step::Answered, self.dispatcher(), At::Cpu, ns);
             }
             Step::Answered => {
-                self.dispatch(task, job);
+                let place = self.minds.answer(&self.asked(job.initial, job.item));
+                self.placed(task, job, place);
                 let bytes = self.cluster.costs.request_bytes;
                 self.pass(task, Step::Told, self.dispatcher(), initial, bytes);
             }
@@ -48,9 +48,7 @@ impl Engine<'_> {
                 self.pass(task, Step::Returned, service, initial, bytes);
             }
             Step::Returned => {
-                if let Some(press) = self.presses.get_mut(usize::from(initial)) {
-                    press.returned(NodeId(service));
-                }
+                self.minds.returned(initial, service);
                 let bytes = self.bytes(job.item);
                 let ns = costs.relay.ns(bytes) + costs.reply.ns(bytes);
                 self.go(task, Step::Replying, initial, At::Cpu, ns);
@@ -93,8 +91,10 @@ impl Engine<'_> {
         self.workload.items[item as usize].bytes
     }
 
-    pub(super) fn target(&self, item: u32) -> TargetId {
-        self.workload.items[item as usize].id
+    /// A node and an item, as minds are told.
+    pub(super) fn asked(&self, node: u16, item: u32) -> Asked {
+        let target = self.workload.items[item as usize].id;
+        Asked { node, item, target, size: Bytes(self.bytes(item)) }
     }
 
     /// The node that answers the client.
@@ -110,43 +110,28 @@ impl Engine<'_> {
 
     /// The initial node has parsed a request: it decides, or asks.
     fn parsed(&mut self, task: u32, job: Job) {
-        let size = Bytes(self.bytes(job.item));
-        let large = size >= self.cluster.protocol.large_min;
-        let verdict = match self.cluster.server {
-            Server::Dispatcher if !large => {
+        let asked = self.asked(job.initial, job.item);
+        match self.minds.decide(self.now, &asked, &mut self.out) {
+            Decision::Place(place) => {
+                let job = self.placed(task, job, place);
+                self.decided(task, job, 0);
+            }
+            Decision::Ask => {
                 let costs = &self.cluster.costs;
                 let ns = costs.message.ns(costs.request_bytes);
-                return self.go(task, Step::Asking, job.initial, At::Cpu, ns);
+                self.go(task, Step::Asking, job.initial, At::Cpu, ns);
             }
-            Server::Trad | Server::Dispatcher => Verdict {
-                node: NodeId(job.initial),
-                why: if large { Why::Large } else { Why::Alone },
-                keep: !large,
-            },
-            Server::Press | Server::Distributed => {
-                let target = self.target(job.item);
-                self.presses[usize::from(job.initial)].decide(self.now, target, Some(size))
-            }
-        };
-        self.note_why(verdict.why);
-        let job = Job { service: verdict.node.0, keep: !large, ..job };
-        self.set(task, |kept| *kept = job);
-        self.decided(task, job, 0);
-    }
-
-    /// The dispatcher decides.
-    fn dispatch(&mut self, task: u32, job: Job) {
-        let size = Bytes(self.bytes(job.item));
-        let Some(directory) = &mut self.directory else { return };
-        let (service, why) = directory.decide(job.initial, job.item, size);
-        self.note_why(why);
-        self.set(task, |job| (job.service, job.keep) = (service, true));
-    }
-
-    fn note_why(&mut self, why: Why) {
-        if self.measuring {
-            self.tally.reasons[why as usize] += 1;
         }
+    }
+
+    /// A request has its place.
+    fn placed(&mut self, task: u32, job: Job, Place { node, why, keep }: Place) -> Job {
+        if self.measuring {
+            self.tally.reasons[why].1 += 1;
+        }
+        let job = Job { service: node, keep, ..job };
+        self.set(task, |kept| *kept = job);
+        job
     }
 
     /// It is known who serves; the initial node's processor has `ns` of work with that before anything else.

@@ -14,7 +14,7 @@
 use core::time::Duration;
 
 use larder_core::Bytes;
-use larder_core::peers::{PressSettings, SharingSettings, Why};
+use larder_core::peers::{PressSettings, SharingSettings};
 use larder_trace::synth::Recipe;
 use serde::{Deserialize, Serialize};
 
@@ -374,7 +374,7 @@ impl ClusterPlan {
 
 fn values(outcome: &Outcome, nodes: f64) -> Vec<(&'static str, f64)> {
     let busy = outcome.busy;
-    let why = |why| outcome.reason_share(why);
+    let why = |name| outcome.reason_share(name);
     vec![
         ("throughput", outcome.throughput),
         ("throughput_node", outcome.throughput / nodes),
@@ -401,14 +401,14 @@ fn values(outcome: &Outcome, nodes: f64) -> Vec<(&'static str, f64)> {
         ("targets_known", outcome.targets_known),
         ("delay_mean_s", outcome.delay.mean_s),
         ("delay_p99_s", outcome.delay.p99_s),
-        ("why_alone", why(Why::Alone)),
-        ("why_large", why(Why::Large)),
-        ("why_here", why(Why::Here)),
-        ("why_first", why(Why::First)),
-        ("why_peer", why(Why::Peer)),
-        ("why_relief", why(Why::Relief)),
-        ("why_spread", why(Why::Spread)),
-        ("why_crowded", why(Why::Crowded)),
+        ("why_alone", why("alone")),
+        ("why_large", why("large")),
+        ("why_here", why("here")),
+        ("why_first", why("first")),
+        ("why_peer", why("peer")),
+        ("why_relief", why("relief")),
+        ("why_spread", why("spread")),
+        ("why_crowded", why("crowded")),
     ]
 }
 
