@@ -5,6 +5,7 @@ use larder_core::Bytes;
 use super::costs::{Rate, nanos};
 use super::engine::{At, Body, Engine, Job, Step};
 use super::minds::{Asked, Decision, Place};
+use super::{Moving, Server};
 
 impl Engine<'_> {
     /// A request has done a step; `job` is its state then. Whether it has ended.
@@ -12,6 +13,7 @@ impl Engine<'_> {
         let costs = &self.cluster.costs;
         let Job { initial, service, .. } = job;
         match job.step {
+            Step::Switching => self.switched(task, job),
             Step::Coming => {
                 self.begun(initial);
                 self.go(task, Step::Parsed, initial, At::Cpu, nanos(costs.parse_s));
@@ -36,7 +38,7 @@ impl Engine<'_> {
             Step::Forwarding => self.forward(task, job),
             Step::Forwarded => {
                 self.begun(service);
-                let handoff = if self.cluster.server.relays() { 0.0 } else { costs.handoff_s };
+                let handoff = if self.relays() { 0.0 } else { costs.handoff_s };
                 self.go(task, Step::Accepting, service, At::Cpu, nanos(costs.accept_s + handoff));
             }
             Step::Accepting => self.serve(task, job),
@@ -83,6 +85,10 @@ impl Engine<'_> {
         }
     }
 
+    fn relays(&self) -> bool {
+        self.cluster.moving == Moving::Relay
+    }
+
     const fn dispatcher(&self) -> u16 {
         self.cluster.nodes
     }
@@ -99,7 +105,7 @@ impl Engine<'_> {
 
     /// The node that answers the client.
     fn answering(&self, job: &Job) -> u16 {
-        if self.cluster.server.relays() { job.initial } else { job.service }
+        if self.relays() { job.initial } else { job.service }
     }
 
     fn relayed(&mut self, bytes: u64) {
@@ -108,10 +114,29 @@ impl Engine<'_> {
         }
     }
 
+    /// A request passes the switch.
+    pub(super) fn pass_switch(&mut self, task: u32) {
+        let ns = nanos(self.cluster.costs.switch_s);
+        self.go(task, Step::Switching, self.dispatcher(), At::Cpu, ns);
+    }
+
+    /// The switch has given it to a node, to which it is as any that comes.
+    fn switched(&mut self, task: u32, job: Job) {
+        let asked = self.asked(job.initial, job.item);
+        let decision = self.minds.decide(self.now, task, &asked, &mut self.out);
+        let Decision::Place(place) = decision else { unreachable!("a switch decides at once") };
+        self.placed(task, job, place);
+        self.set(task, |job| (job.initial, job.step) = (place.node, Step::Coming));
+        self.enter(task, place.node);
+    }
+
     /// The initial node has parsed a request: it decides, or asks.
     fn parsed(&mut self, task: u32, job: Job) {
+        if self.cluster.server == Server::Switch {
+            return self.decided(task, job, 0);
+        }
         let asked = self.asked(job.initial, job.item);
-        match self.minds.decide(self.now, &asked, &mut self.out) {
+        match self.minds.decide(self.now, task, &asked, &mut self.out) {
             Decision::Place(place) => {
                 let job = self.placed(task, job, place);
                 self.decided(task, job, 0);
@@ -121,7 +146,23 @@ impl Engine<'_> {
                 let ns = costs.message.ns(costs.request_bytes);
                 self.go(task, Step::Asking, job.initial, At::Cpu, ns);
             }
+            Decision::Later => {
+                let now = self.now;
+                self.set(task, |job| job.asked = now);
+            }
         }
+        self.tell(job.initial);
+    }
+
+    /// A request that waited has its place.
+    pub(super) fn answered(&mut self, task: u32, place: Place) {
+        let Body::Request(job) = self.tasks[task as usize].body else { return };
+        let waited = self.now.since(job.asked);
+        if self.measuring && !waited.is_zero() {
+            self.tally.answers.note(waited.as_nanos() as u64);
+        }
+        let job = self.placed(task, job, place);
+        self.decided(task, job, 0);
     }
 
     /// A request has its place.
@@ -138,7 +179,7 @@ impl Engine<'_> {
     fn decided(&mut self, task: u32, job: Job, ns: u64) {
         let costs = &self.cluster.costs;
         if job.service != job.initial {
-            let handoff = if self.cluster.server.relays() { 0.0 } else { costs.handoff_s };
+            let handoff = if self.relays() { 0.0 } else { costs.handoff_s };
             let ns = ns + nanos(costs.forward_s + handoff);
             return self.go(task, Step::Forwarding, job.initial, At::Cpu, ns);
         }
@@ -152,10 +193,13 @@ impl Engine<'_> {
     fn forward(&mut self, task: u32, job: Job) {
         let costs = &self.cluster.costs;
         let mut bytes = costs.request_bytes;
-        if !self.cluster.server.relays() {
+        if !self.relays() {
             bytes = costs.handoff_bytes;
             self.served(&job);
             self.ended(job.initial);
+            if self.minds.moved(self.now, job.initial, task) {
+                self.tell(job.initial);
+            }
         }
         self.relayed(bytes);
         self.pass(task, Step::Forwarded, job.initial, job.service, bytes);
@@ -212,7 +256,7 @@ impl Engine<'_> {
         let bytes = self.bytes(job.item);
         let ns = |rate: &Rate| rate.ns(bytes);
         let costs = &self.cluster.costs;
-        if job.service != job.initial && self.cluster.server.relays() {
+        if job.service != job.initial && self.relays() {
             self.go(task, Step::Returning, job.service, At::Cpu, ns(&costs.relay));
         } else {
             self.go(task, Step::Replying, job.service, At::Cpu, ns(&costs.reply));
@@ -222,9 +266,12 @@ impl Engine<'_> {
     /// The reply has left for the client, who asks for the next.
     fn end(&mut self, task: u32, job: Job) {
         self.remove(task);
+        if self.minds.over(self.now, job.initial, task) {
+            self.tell(job.initial);
+        }
         let local = job.service == job.initial;
         self.ended(self.answering(&job));
-        if local || self.cluster.server.relays() {
+        if local || self.relays() {
             self.served(&job);
         }
         if self.measuring {
@@ -239,6 +286,6 @@ impl Engine<'_> {
             }
             tally.delays.note(self.now.since(job.came).as_nanos() as u64);
         }
-        self.come();
+        self.come(job.initial);
     }
 }

@@ -2,8 +2,9 @@
 
 use std::rc::Rc;
 
-use larder_core::peers::{Message, To};
+use larder_core::peers::{Message, To, WardMessage};
 
+use super::costs::nanos;
 use super::engine::{At, Body, Engine, Job, Way};
 use super::minds::{Wish, Words};
 
@@ -37,8 +38,9 @@ impl Engine<'_> {
         for node in 0..self.minds.speakers() {
             for peer in 0..self.minds.speakers() {
                 self.minds.joined(self.now, node, peer, &mut self.out);
-                self.tell(node);
+                self.fulfil(node);
             }
+            self.set_timer(node);
         }
         self.count_sharing();
     }
@@ -74,6 +76,14 @@ impl Engine<'_> {
         self.tell(node);
     }
 
+    /// The first node is given a routing table, if there is one to be given now.
+    pub(super) fn give(&mut self) {
+        if self.cluster.ward.given.as_ref().is_some_and(|given| given.after == self.come) {
+            self.minds.given(self.now, &mut self.out);
+            self.tell(0);
+        }
+    }
+
     /// A node's timer strikes.
     pub(super) fn strike(&mut self, node: u16) {
         self.minds.tick(self.now, node, &mut self.out);
@@ -100,19 +110,35 @@ impl Engine<'_> {
         }
     }
 
-    /// What a node wants is done, or begun.
-    fn tell(&mut self, from: u16) {
+    /// What a node wants is done, or begun, and its clock set.
+    pub(super) fn tell(&mut self, from: u16) {
+        self.fulfil(from);
+        if from < self.minds.speakers() {
+            self.set_timer(from);
+        }
+    }
+
+    fn fulfil(&mut self, from: u16) {
         let mut out = core::mem::take(&mut self.out);
         for wish in out.drain(..) {
             match wish {
                 Wish::Say { to, words } => self.say(from, to, words),
                 Wish::Report => self.tell_dispatcher(from),
+                Wish::Placed { task, place } => self.answered(task, place),
+                Wish::Decided => {
+                    let ns = nanos(self.cluster.costs.decide_s);
+                    self.note_talk(from, ns);
+                    self.charge(from, At::Cpu, ns);
+                }
+                Wish::Analyse { targets, words } => {
+                    let ns = nanos(self.cluster.costs.analyse_s * targets as f64);
+                    let note = Note { words: Rc::new(words), bytes: 0, from, to: from, stage: Stage::Heard };
+                    let task = self.add(Body::Note(note));
+                    self.work(from, At::Cpu, ns, task);
+                }
             }
         }
         self.out = out;
-        if from < self.minds.speakers() {
-            self.set_timer(from);
-        }
     }
 
     /// A node begins to send a message.
@@ -127,16 +153,31 @@ impl Engine<'_> {
         }
         let bytes = words.bytes();
         self.count(receivers, bytes);
-        if self.measuring && to == ALL {
-            match words {
-                Words::Press(Message::Load { .. }) => self.tally.load_broadcasts += 1,
-                Words::Press(_) => self.tally.cache_broadcasts += 1,
-            }
+        match &words {
+            Words::Ward(WardMessage::Table { .. }) => self.tally.table_bytes += bytes,
+            Words::Ward(WardMessage::Counts { .. }) => self.tally.count_bytes += bytes,
+            _ => {}
+        }
+        if self.measuring {
+            self.note_kind(&words, to);
         }
         let note = Note { words: Rc::new(words), bytes, from, to, stage: Stage::Prepared };
         let task = self.add(Body::Note(note));
         let ns = self.cluster.costs.message.ns(bytes) * receivers;
-        self.work(from, At::Cpu, ns, task);
+        self.talk(from, ns, task);
+    }
+
+    fn note_kind(&mut self, words: &Words, to: u16) {
+        let tally = &mut self.tally;
+        match words {
+            Words::Press(Message::Load { .. }) if to == ALL => tally.load_broadcasts += 1,
+            Words::Press(_) if to == ALL => tally.cache_broadcasts += 1,
+            Words::Card(_) if words.asks() > 0 => {
+                tally.asks += words.asks();
+                tally.batches += 1;
+            }
+            _ => {}
+        }
     }
 
     /// A station has done its work at a message.
@@ -150,7 +191,9 @@ impl Engine<'_> {
             }
             Stage::Coming => {
                 note.stage = Stage::Heard;
-                self.work(to, At::Cpu, self.cluster.costs.message.ns(bytes), task);
+                let costs = &self.cluster.costs;
+                let ns = costs.message.ns(bytes) + note.words.asks() * nanos(costs.decide_s);
+                self.talk(to, ns, task);
             }
             Stage::Heard => {
                 if let Body::Note(Note { words, .. }) = self.remove(task) {

@@ -23,7 +23,7 @@ impl Minds for Alone {
         Why::ALL.map(Why::name).to_vec()
     }
 
-    fn decide(&mut self, _now: Time, asked: &Asked, _out: &mut Vec<Wish>) -> Decision {
+    fn decide(&mut self, _now: Time, _task: u32, asked: &Asked, _out: &mut Vec<Wish>) -> Decision {
         let keep = asked.size < self.large_min;
         let why = if keep { Why::Alone } else { Why::Large };
         Decision::Place(Place { node: asked.node, why: why as usize, keep })

@@ -80,7 +80,7 @@ impl Minds for Directory {
         Why::ALL.map(Why::name).to_vec()
     }
 
-    fn decide(&mut self, _now: Time, asked: &Asked, _out: &mut Vec<Wish>) -> Decision {
+    fn decide(&mut self, _now: Time, _task: u32, asked: &Asked, _out: &mut Vec<Wish>) -> Decision {
         if asked.size < self.large_min {
             return Decision::Ask;
         }

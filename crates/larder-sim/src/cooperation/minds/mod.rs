@@ -3,19 +3,39 @@
 //! The engine says what happens; [`Minds`] say who serves a request and what they want done ([`Wish`]). Messages are theirs;
 //! how long they travel, and what that takes, is the engine's.
 
-use larder_core::peers::{Message, To};
+use std::rc::Rc;
+
+use larder_core::peers::{CardMessage, Message, To, WardMessage};
+use larder_core::policy::table::RouteTable;
 use larder_core::{Bytes, TargetId, Time};
 
+use super::outcome::Tables;
 use super::{Cooperation, Server};
+use crate::{SimError, Workload};
 
 mod alone;
+mod card;
 mod directory;
 mod press;
+mod switch;
+mod ward;
+
+/// A target of a map or of a census: 33 bytes a bucket, of which half to seven eighths are in use.
+const TARGET_BYTES: usize = 48;
+/// What a node keeps of another.
+const PEER_BYTES: usize = 100;
 
 /// What one node says to another.
 #[derive(Clone, Debug)]
 pub(super) enum Words {
     Press(Message),
+    Card(CardMessage),
+    Ward(WardMessage),
+    /// To itself: what has come of an analysis.
+    Made {
+        round: u64,
+        table: Option<Rc<RouteTable>>,
+    },
 }
 
 impl Words {
@@ -23,8 +43,19 @@ impl Words {
     pub(super) fn bytes(&self) -> u64 {
         let bytes = match self {
             Self::Press(message) => message.encode().len(),
+            Self::Card(message) => message.encode().len(),
+            Self::Ward(message) => message.encode().len(),
+            Self::Made { .. } => 0,
         };
         bytes as u64
+    }
+
+    /// Decisions that it asks for.
+    pub(super) fn asks(&self) -> u64 {
+        match self {
+            Self::Card(CardMessage::Batch(batch)) => batch.asks.len() as u64,
+            _ => 0,
+        }
     }
 }
 
@@ -35,6 +66,12 @@ pub(super) enum Wish {
     Say { to: To, words: Words },
     /// A short message goes to a dispatcher beside the nodes, who knows what it says already.
     Report,
+    /// A request that waited for its place has it.
+    Placed { task: u32, place: Place },
+    /// This node has decided as the dispatcher.
+    Decided,
+    /// A table is made of the counts of so many targets, which the node then hears from itself.
+    Analyse { targets: usize, words: Words },
 }
 
 /// A request that is to be placed.
@@ -63,6 +100,8 @@ pub(super) enum Decision {
     Place(Place),
     /// A dispatcher beside the nodes is asked ([`Minds::answer`]).
     Ask,
+    /// The place is wished for ([`Wish::Placed`]), with this call or later.
+    Later,
 }
 
 /// Protocol state of one node.
@@ -86,8 +125,16 @@ pub(super) trait Minds {
     /// A node learns that another is there.
     fn joined(&mut self, _now: Time, _node: u16, _peer: u16, _out: &mut Vec<Wish>) {}
 
-    /// The initial node has parsed a request.
-    fn decide(&mut self, now: Time, asked: &Asked, out: &mut Vec<Wish>) -> Decision;
+    /// The node that decides for all, or makes their tables.
+    fn leader(&self) -> Option<u16> {
+        None
+    }
+
+    /// The first node is given what [`Given`](super::Given) says.
+    fn given(&mut self, _now: Time, _out: &mut Vec<Wish>) {}
+
+    /// The initial node has parsed a request; no other has its task's number until it is over.
+    fn decide(&mut self, now: Time, task: u32, asked: &Asked, out: &mut Vec<Wish>) -> Decision;
 
     /// The dispatcher beside the nodes answers.
     fn answer(&mut self, asked: &Asked) -> Place {
@@ -103,6 +150,16 @@ pub(super) trait Minds {
     /// The initial node is done with a client's request, which was found missing there or not. Whether it has changed whether
     /// it takes part ([`Minds::sharing`]).
     fn served(&mut self, _now: Time, _asked: &Asked, _missed: bool, _out: &mut Vec<Wish>) -> bool {
+        false
+    }
+
+    /// A request's connection is handed over by the initial node. Whether that node has something to tell now.
+    fn moved(&mut self, _now: Time, _node: u16, _task: u32) -> bool {
+        false
+    }
+
+    /// A request is over, at its initial node. Whether that has something to tell now.
+    fn over(&mut self, _now: Time, _node: u16, _task: u32) -> bool {
         false
     }
 
@@ -134,13 +191,41 @@ pub(super) trait Minds {
     fn states(&self) -> Vec<State> {
         Vec::new()
     }
+
+    /// The routing tables that were made.
+    fn tables(&self) -> Tables {
+        Tables::default()
+    }
 }
 
-/// Those of a cluster with a workload of so many items.
-pub(super) fn of(cluster: &Cooperation, items: usize) -> Box<dyn Minds> {
-    match cluster.server {
+/// Those of a cluster with this workload.
+pub(super) fn of(cluster: &Cooperation, workload: &Workload) -> Result<Box<dyn Minds>, SimError> {
+    Ok(match cluster.server {
         Server::Trad => Box::new(alone::Alone::new(cluster.protocol.large_min)),
+        Server::Rr => Box::new(alone::Alone::new(Bytes(u64::MAX))),
         Server::Press | Server::Distributed => Box::new(press::Presses::new(cluster)),
-        Server::Dispatcher => Box::new(directory::Directory::new(items, cluster)),
+        Server::Dispatcher => Box::new(directory::Directory::new(workload.items.len(), cluster)),
+        Server::Switch => Box::new(switch::Switch::new(cluster)?),
+        Server::Card => Box::new(card::Cards::new(cluster)?),
+        Server::Ward | Server::Part => Box::new(ward::Wards::new(cluster, workload)),
+    })
+}
+
+/// The name of a node. Names are in the order of the nodes: the first has the lowest.
+fn name_of(node: u16) -> String {
+    format!("n{node:05}")
+}
+
+/// Notes something of a task.
+fn put<T>(notes: &mut Vec<Option<T>>, task: u32, note: T) {
+    let at = task as usize;
+    if notes.len() <= at {
+        notes.resize_with(at + 1, || None);
     }
+    notes[at] = Some(note);
+}
+
+/// Takes it away.
+fn take<T>(notes: &mut [Option<T>], task: u32) -> Option<T> {
+    notes.get_mut(task as usize)?.take()
 }

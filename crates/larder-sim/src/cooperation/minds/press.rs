@@ -49,7 +49,7 @@ impl Minds for Presses {
         self.with(node, out, |press, out| press.joined(now, NodeId(peer), out));
     }
 
-    fn decide(&mut self, now: Time, asked: &Asked, _out: &mut Vec<Wish>) -> Decision {
+    fn decide(&mut self, now: Time, _task: u32, asked: &Asked, _out: &mut Vec<Wish>) -> Decision {
         let press = &mut self.presses[usize::from(asked.node)];
         let verdict = press.decide(now, asked.target, Some(asked.size));
         let keep = asked.size < self.large_min;
@@ -85,7 +85,7 @@ impl Minds for Presses {
     }
 
     fn hear(&mut self, now: Time, node: u16, from: u16, words: Words, out: &mut Vec<Wish>) {
-        let Words::Press(message) = words;
+        let Words::Press(message) = words else { return };
         self.with(node, out, |press, out| press.hear(now, NodeId(from), message, out));
     }
 
