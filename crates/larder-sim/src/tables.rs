@@ -78,6 +78,7 @@ pub fn routing_table(
     census: &[Counted],
     members: &[(NodeId, Bytes)],
     prices: &WardCosts,
+    core: CoreChoice,
 ) -> Result<RouteTable, SimError> {
     let log = Frequencies::from_rows((0_u32..).zip(census).map(|(target, row)| Frequency {
         target,
@@ -90,8 +91,7 @@ pub fn routing_table(
         costs: prices.clone(),
     };
     let wrong = |error: String| SimError::Table(error);
-    let analysis =
-        ward_analysis(&log, &cluster, CoreChoice::Best).map_err(|error| wrong(error.to_string()))?;
+    let analysis = ward_analysis(&log, &cluster, core).map_err(|error| wrong(error.to_string()))?;
     // ward-analysis numbers the members; the table names their slots.
     let slots = members.iter().map(|(node, _)| node.0 + 1).max().unwrap_or(0);
     let slot = |place| match place {
@@ -120,7 +120,7 @@ pub fn table_of_first(
         note(&census, &workload.items[*item as usize]);
     }
     let members: Vec<(NodeId, Bytes)> = (0..).map(NodeId).zip(nodes.iter().map(|node| node.cache)).collect();
-    routing_table(&census.take(0).rows, &members, prices)
+    routing_table(&census.take(0).rows, &members, prices, CoreChoice::Best)
 }
 
 /// Counts a request, if what it asks for may be kept in memory at all.
@@ -170,7 +170,7 @@ mod tests {
             size: Bytes(1_000),
         };
         let census = [row(0, 1_000), row(1, 2), row(2, 2), row(3, 2)];
-        let table = routing_table(&census, &members, &prices).expect("it can be made");
+        let table = routing_table(&census, &members, &prices, CoreChoice::Best).expect("it can be made");
         let owners: Vec<u16> =
             table.iter().filter_map(|(_, place)| place.owner()).map(|node| node.0).collect();
         assert!(owners.contains(&2) && !owners.contains(&1), "{owners:?}");

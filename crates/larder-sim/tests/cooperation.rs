@@ -1,9 +1,10 @@
-//! One small simulation of every server without a front-end, kept in `experiments/golden/cooperation/`: what changes a
+//! One small simulation of every server that needs no front-end, and of the switch beside them, kept in `experiments/golden/cooperation/`: what changes a
 //! decision of the peers' protocol, or a time of their simulator, shows here. `LARDER_GOLDEN=write cargo test -p larder-sim
 //! --test cooperation` writes the files; the difference is then for the eye.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use larder_core::Bytes;
 use larder_sim::Workload;
@@ -22,6 +23,9 @@ fn outcome(server: Server) -> Outcome {
     let mut cluster = Cooperation::new(server, 6, Bytes(workload.bytes() / 8));
     cluster.protocol.overload = 50;
     cluster.protocol.sharing.window = 200;
+    // Several tables while the run goes on.
+    cluster.ward.settings.first_requests = 800;
+    cluster.ward.settings.refresh = Some(Duration::from_secs(2));
     cooperate(&workload, &cluster).expect("a good cluster")
 }
 
@@ -53,6 +57,25 @@ fn text(server: Server, outcome: &Outcome) -> String {
         ("delay_mean_ms", outcome.delay.mean_s * 1e3),
     ] {
         line(key, format!("{value:.6}"));
+    }
+    if matches!(server, Server::Card | Server::Ward | Server::Part) {
+        for (key, value) in [
+            ("asks", outcome.asks),
+            ("batch", outcome.batch),
+            ("answer_mean_ms", outcome.answer.mean_s * 1e3),
+            ("answer_p99_ms", outcome.answer.p99_s * 1e3),
+            ("talk", outcome.busy.talk),
+            ("dispatcher", outcome.busy.dispatcher),
+            ("state_bytes_most", outcome.state_bytes_most),
+            ("tables", outcome.tables.made as f64),
+            ("table_targets", outcome.tables.targets as f64),
+            ("core_targets", outcome.tables.core_targets as f64),
+            ("table_spread_ms", outcome.tables.spread_s * 1e3),
+            ("table_bytes", outcome.table_bytes),
+            ("count_bytes", outcome.count_bytes),
+        ] {
+            line(key, format!("{value:.6}"));
+        }
     }
     for (why, count) in &outcome.reasons {
         line(&format!("reasons.{why}"), count.to_string());

@@ -353,20 +353,24 @@ impl Card {
     /// When [`Card::tick`] is due next. O(nodes).
     pub fn due(&self) -> Time {
         let oldest = self.waiting.front().map_or(Time::MAX, |waiting| waiting.since + self.settings.patience);
-        self.accounts.iter().map(|(node, account)| self.due_with(*node, account)).fold(oldest, Time::min)
+        let dispatcher = self.dispatcher();
+        let due = |(node, account): (&NodeId, &Account)| self.due_with(account, *node == dispatcher);
+        self.accounts.iter().map(due).fold(oldest, Time::min)
     }
 
     /// When something is to be done about an account. The dispatcher is told at intervals how it stands, whatever happens.
-    fn due_with(&self, node: NodeId, account: &Account) -> Time {
+    fn due_with(&self, account: &Account, is_dispatcher: bool) -> Time {
         let CardSettings { patience, retry, .. } = self.settings;
-        let idle = if node == self.dispatcher() { account.spoke + SIGN } else { Time::MAX };
+        let idle = if is_dispatcher { account.spoke + SIGN } else { Time::MAX };
         account.due(patience, retry).unwrap_or(idle)
     }
 
     /// Does what is due.
     pub fn tick(&mut self, now: Time, out: &mut Vec<CardOutput>) {
         let CardSettings { patience, retry, .. } = self.settings;
-        let due = self.accounts.iter().filter(|(node, account)| self.due_with(**node, account) <= now);
+        let dispatcher = self.dispatcher();
+        let is_due = |node, account| self.due_with(account, node == dispatcher) <= now;
+        let due = self.accounts.iter().filter(|(node, account)| is_due(**node, account));
         let nodes: Vec<NodeId> = due.map(|(node, _)| *node).collect();
         for node in nodes {
             let Some(account) = self.accounts.get_mut(&node) else { continue };

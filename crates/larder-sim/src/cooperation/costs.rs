@@ -1,11 +1,15 @@
 //! What a request and a message take of processors, disks and interfaces.
 //!
 //! The rates are those of the PRESS model (PPoPP 2001, table 1), for the actual size of a file instead of the mean, and the
-//! measured costs of a VIA message (section 4.1). KB are 1,024 bytes.
+//! measured costs of a VIA message (section 4.1); or those of the WARD paper's server ([`crate::cost::Ward01`]) with messages on
+//! one of PRESS's networks. KB are 1,024 bytes.
 
+use larder_trace::ward::WardCosts;
 use serde::{Deserialize, Serialize};
 
+use super::Moving;
 use crate::SimError;
+use crate::cost::Ward01;
 use crate::press::Network;
 
 /// Time of the start and rate of what follows: `start_s + KB / kb_per_s`.
@@ -74,6 +78,14 @@ pub struct Costs {
     pub internal: Rate,
     /// From one interface to the other, in s.
     pub latency_s: f64,
+    /// Whether messages of the protocol go before requests at processors, as what a kernel does; else they wait in line.
+    pub messages_first: bool,
+    /// Whether reading from disk keeps the processor busy: a server is one resource.
+    pub one_resource: bool,
+    /// Processor of the table maker: a target counted, when a routing table is made, in s.
+    pub analyse_s: f64,
+    /// Processor of the switch: a request, in s.
+    pub switch_s: f64,
 }
 
 impl Default for Costs {
@@ -104,6 +116,10 @@ impl Costs {
             internal: Rate::new(0.000_003, 64_000.0),
             // 19 us one way for 4 bytes, less 3 us at each processor and each interface.
             latency_s: 0.000_007,
+            messages_first: false,
+            one_resource: false,
+            analyse_s: 0.000_001,
+            switch_s: 0.0,
         };
         match network {
             Network::Fast => fast,
@@ -117,6 +133,43 @@ impl Costs {
                 latency_s: 0.000_05,
                 ..fast
             },
+        }
+    }
+
+    /// The WARD paper's server (HPL-2001-2, section 3.2): one resource, which takes 1 ms for 14.5 KB from memory and 9 ms more
+    /// from disk, and `forward_us` of the initial node for a request that moves. Clients' interfaces take no time. Messages,
+    /// which the paper does not have, are those of PRESS's network, and go before requests.
+    pub fn ward(network: Network, forward_us: f64) -> Self {
+        let model = Ward01 { forward_us, ..Ward01::default() };
+        let rate = |us_per_byte: f64| Rate::new(0.0, 1e6 / 1_024.0 / us_per_byte);
+        let free = Rate::new(0.0, f64::INFINITY);
+        Self {
+            parse_s: 0.0,
+            reply: rate(model.memory_us_per_byte),
+            disk: rate(model.disk_overhead_us_per_byte()),
+            forward_s: forward_us / 1e6,
+            accept_s: 0.0,
+            relay: free,
+            handoff_s: 0.0,
+            external: free,
+            messages_first: true,
+            one_resource: true,
+            ..Self::of(network)
+        }
+    }
+
+    /// What ward-analysis weighs: what moving a request takes of processors, and what a byte takes longer from disk, for files
+    /// of that mean size.
+    pub fn prices(&self, mean_bytes: u64, moving: Moving) -> WardCosts {
+        let bytes = mean_bytes.max(1);
+        let more_s = match moving {
+            Moving::Handoff => 2.0 * self.handoff_s,
+            Moving::Relay => 2.0 * self.relay.ns(bytes) as f64 / 1e9,
+        };
+        WardCosts {
+            forward_us: (self.forward_s + self.accept_s + more_s) * 1e6,
+            disk_us_per_byte: self.disk.ns(bytes) as f64 / 1e3 / bytes as f64,
+            origin: "costs of the simulation".to_owned(),
         }
     }
 
@@ -138,6 +191,8 @@ impl Costs {
             (self.handoff_s, "handoff_s"),
             (self.decide_s, "decide_s"),
             (self.latency_s, "latency_s"),
+            (self.analyse_s, "analyse_s"),
+            (self.switch_s, "switch_s"),
         ];
         if let Some((_, key)) = times.into_iter().find(|(value, _)| !(*value >= 0.0 && value.is_finite())) {
             return Err(SimError::OutOfRange { key, range: "0 or more" });
@@ -172,6 +227,20 @@ mod tests {
         assert!((1.0 / (fast.forward_s + fast.handoff_s) - 53_571.0).abs() < 1.0);
         assert!((1.0 / (slow.forward_s + slow.handoff_s) - 6_903.0).abs() < 1.0);
         assert_eq!(fast.telling_free().message.ns(1_000_000), 0);
+    }
+
+    #[test]
+    fn the_ward_papers_server_takes_1_ms_from_memory_and_10_from_disk() {
+        let ward = Costs::ward(Network::Fast, 276.0);
+        let bytes = 14_848;
+        assert_eq!((ward.reply.ns(bytes), ward.disk.ns(bytes)), (1_000_000, 9_000_000));
+        let prices = ward.prices(bytes, Moving::Handoff);
+        assert!((prices.forward_us - 276.0).abs() < 1e-9 && (prices.disk_us_per_byte - 0.606).abs() < 0.001);
+        assert_eq!(ward.check(), Ok(()));
+        // PRESS's relay takes both processors twice the reply.
+        let press = Costs::of(Network::Fast);
+        let more = press.prices(16 << 10, Moving::Relay).forward_us;
+        assert!((more - (111.1 + 2.0 * 16.7 + 2.0 * 210.0)).abs() < 0.1, "{more}");
     }
 
     #[test]

@@ -3,16 +3,15 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use larder_core::cache::{ByteCache, CacheKind};
-use larder_core::peers::{Outgoing, Press, PressSettings};
-use larder_core::{Bytes, NodeId, Time};
+use larder_core::{Bytes, Time};
 
+use super::minds::{self, Minds, State, Wish};
 use super::outcome::{Busy, Outcome, Tally};
-use super::servers::Directory;
 use super::tell::Note;
-use super::{Cooperation, Spread, draw};
-use crate::Workload;
+use super::{Cooperation, Server, Spread, draw};
 use crate::calendar::{Calendar, Key};
 use crate::station::Station;
+use crate::{SimError, Workload};
 
 /// A place where work is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,16 +22,20 @@ pub(super) enum At {
     Clients,
     /// The interface to other nodes; that to clients where there is no other.
     Nodes,
+    /// The processor with messages of the protocol, where these go before requests.
+    Talk,
 }
 
 /// Stations of a node, in the order of [`At`].
-const STATIONS: usize = 4;
+const STATIONS: usize = 5;
 /// The clock of what is on the wires.
 const WIRES: usize = 0;
 
 /// What a request is doing; it has done it when its station says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
+    /// Passes the switch.
+    Switching,
     /// Comes in from the client.
     Coming,
     /// Is parsed by the initial node.
@@ -66,6 +69,8 @@ pub(super) struct Job {
     pub(super) keep: bool,
     pub(super) missed: bool,
     pub(super) came: Time,
+    /// When its node asked for its place.
+    pub(super) asked: Time,
 }
 
 /// What a task is.
@@ -116,16 +121,16 @@ pub(super) struct Engine<'r> {
     machines: Machines,
     pub(super) tasks: Vec<Task>,
     free: Vec<u32>,
-    pub(super) presses: Vec<Press>,
-    pub(super) directory: Option<Directory>,
+    pub(super) minds: Box<dyn Minds>,
     pub(super) caches: Vec<ByteCache<u32>>,
     /// Reads under way, with those who wait for them.
     pub(super) reads: BTreeMap<(u16, u32), Vec<u32>>,
     pub(super) evicted: Vec<(u32, Bytes)>,
-    pub(super) out: Vec<Outgoing>,
+    pub(super) out: Vec<Wish>,
     pub(super) tally: Tally,
-    /// Requests that have come.
-    come: usize,
+    /// Requests that have come, in all and to each node.
+    pub(super) come: usize,
+    dealt: Vec<usize>,
     warmup: usize,
     /// Since when it is measured, and whether no longer.
     since: Option<Time>,
@@ -137,16 +142,14 @@ pub(super) struct Engine<'r> {
 }
 
 impl<'r> Engine<'r> {
-    pub(super) fn new(workload: &'r Workload, cluster: &'r Cooperation) -> Self {
+    pub(super) fn new(workload: &'r Workload, cluster: &'r Cooperation) -> Result<Self, SimError> {
         let nodes = usize::from(cluster.nodes);
         // One more for a dispatcher.
         let places = (nodes + 1) * STATIONS;
-        let protocol = PressSettings { memory: cluster.memory, ..cluster.protocol };
-        let asks = cluster.server == super::Server::Dispatcher;
-        let speakers = if cluster.server.talks() { cluster.nodes } else { 0 };
+        let minds = minds::of(cluster, workload)?;
         let cache = |_| ByteCache::new(CacheKind::Lru, cluster.memory, Bytes(u64::MAX));
         let warmup = cluster.warmup.unwrap_or(workload.requests.len() / 3);
-        Self {
+        Ok(Self {
             workload,
             cluster,
             now: Time::ZERO,
@@ -158,28 +161,27 @@ impl<'r> Engine<'r> {
             },
             tasks: Vec::new(),
             free: Vec::new(),
-            presses: (0..speakers).map(|node| Press::new(NodeId(node), 1, protocol)).collect(),
-            directory: asks.then(|| Directory::new(workload.items.len(), nodes, &protocol)),
+            tally: Tally::new(nodes, minds.reasons()),
+            minds,
             caches: (0..nodes).map(cache).collect(),
             reads: BTreeMap::new(),
             evicted: Vec::new(),
             out: Vec::new(),
-            tally: Tally::new(nodes),
             come: 0,
+            dealt: vec![0; nodes],
             warmup,
             since: None,
             measuring: false,
             busy_before: Vec::new(),
             sharing: (0, Time::ZERO, 0),
             result: Outcome::default(),
-        }
+        })
     }
 
     pub(super) fn run(mut self) -> Outcome {
         self.introduce();
-        let connections = u64::from(self.cluster.connections) * u64::from(self.cluster.nodes);
-        for _ in 0..connections.min(self.workload.requests.len() as u64) {
-            self.come();
+        for _ in 0..self.cluster.connections {
+            (0..self.cluster.nodes).for_each(|node| self.come(node));
         }
         // Timers strike for ever; requests do not.
         let mut ended = 0;
@@ -205,18 +207,14 @@ impl<'r> Engine<'r> {
         self.result
     }
 
-    /// The next request of a connection comes.
-    pub(super) fn come(&mut self) {
-        let Some(item) = self.workload.requests.get(self.come).copied() else { return };
+    /// The next request of a connection comes; of one of this node, where connections are a node's.
+    pub(super) fn come(&mut self, node: u16) {
+        let Some((at, initial)) = self.next(node) else { return };
+        let Some(item) = self.workload.requests.get(at).copied() else { return };
         if self.come == self.warmup {
             self.begin_measuring();
         }
-        let nodes = u64::from(self.cluster.nodes);
-        let at = self.come as u64;
-        let initial = match self.cluster.spread {
-            Spread::Random => draw(draw(self.cluster.seed).wrapping_add(at)) % nodes,
-            Spread::RoundRobin => at % nodes,
-        } as u16;
+        self.give();
         self.come += 1;
         let job = Job {
             item,
@@ -226,12 +224,41 @@ impl<'r> Engine<'r> {
             keep: false,
             missed: false,
             came: self.now,
+            asked: self.now,
         };
         let task = self.add(Body::Request(job));
-        let ns = self.cluster.costs.external.ns(self.cluster.costs.request_bytes);
-        self.work(initial, At::Clients, ns, task);
+        if self.cluster.server == Server::Switch {
+            self.pass_switch(task);
+        } else {
+            self.enter(task, initial);
+        }
         if self.come == self.workload.requests.len() {
             self.end_measuring();
+        }
+    }
+
+    /// A request comes to its initial node.
+    pub(super) fn enter(&mut self, task: u32, initial: u16) {
+        let ns = self.cluster.costs.external.ns(self.cluster.costs.request_bytes);
+        self.work(initial, At::Clients, ns, task);
+    }
+
+    /// Which request it is, and where it comes to.
+    fn next(&mut self, node: u16) -> Option<(usize, u16)> {
+        let nodes = usize::from(self.cluster.nodes);
+        let at = self.come;
+        match self.cluster.spread {
+            Spread::Random => {
+                let drawn = draw(draw(self.cluster.seed).wrapping_add(at as u64)) % nodes as u64;
+                Some((at, drawn as u16))
+            }
+            Spread::Dealt if self.cluster.server != Server::Switch => {
+                let own = self.dealt.get_mut(usize::from(node))?;
+                let at = usize::from(node) + nodes * *own;
+                *own += 1;
+                Some((at, node))
+            }
+            Spread::RoundRobin | Spread::Dealt => Some((at, (at % nodes) as u16)),
         }
     }
 
@@ -251,7 +278,13 @@ impl<'r> Engine<'r> {
     }
 
     fn place(&self, node: u16, at: At) -> usize {
-        let at = if at == At::Nodes && !self.cluster.costs.own_network { At::Clients } else { at };
+        let costs = &self.cluster.costs;
+        let at = match at {
+            At::Nodes if !costs.own_network => At::Clients,
+            At::Disk if costs.one_resource => At::Cpu,
+            At::Talk if !costs.messages_first => At::Cpu,
+            at => at,
+        };
         usize::from(node) * STATIONS + at as usize
     }
 
@@ -261,6 +294,22 @@ impl<'r> Engine<'r> {
         let Machines { calendar, stations, seq, .. } = &mut self.machines;
         *seq += 1;
         stations[place].enqueue(calendar, self.now, ns, *seq, task);
+    }
+
+    /// A processor works for the protocol.
+    pub(super) fn talk(&mut self, node: u16, ns: u64, task: u32) {
+        self.note_talk(node, ns);
+        if self.cluster.costs.messages_first {
+            self.charge(node, At::Cpu, ns);
+        }
+        self.work(node, At::Talk, ns, task);
+    }
+
+    /// It does so.
+    pub(super) fn note_talk(&mut self, node: u16, ns: u64) {
+        if self.measuring {
+            self.tally.talk_ns[usize::from(node)] += ns;
+        }
     }
 
     /// A station is kept busy by something that nobody waits for.
@@ -325,7 +374,7 @@ impl<'r> Engine<'r> {
     /// Sets the clock of a node's protocol.
     pub(super) fn set_timer(&mut self, node: u16) {
         let clock = 1 + self.machines.stations.len() + usize::from(node);
-        let due = self.presses[usize::from(node)].due();
+        let due = self.minds.due(node);
         let key = if due == Time::MAX { Key::NEVER } else { Key::new(due.max(self.now), 0) };
         self.machines.calendar.set(clock, key);
     }
@@ -334,8 +383,7 @@ impl<'r> Engine<'r> {
     pub(super) fn count_sharing(&mut self) {
         let (count, since, before) = self.sharing;
         let passed = if self.measuring { self.now.since(since).as_nanos() } else { 0 };
-        let sharing = self.presses.iter().filter(|press| press.shares()).count() as u64;
-        self.sharing = (sharing, self.now, before + u128::from(count) * passed);
+        self.sharing = (self.minds.sharing(), self.now, before + u128::from(count) * passed);
     }
 
     fn busy_ns(&self) -> Vec<u64> {
@@ -364,10 +412,15 @@ impl<'r> Engine<'r> {
         let of = |at: At| (0..nodes).map(|node| busy[node * STATIONS + at as usize]).collect::<Vec<f64>>();
         let mean = |at: At| of(at).iter().sum::<f64>() / nodes as f64;
         let most = of(At::Cpu).into_iter().chain(of(At::Disk)).fold(0.0, f64::max);
-        let known: usize = self.directory.as_ref().map_or(0, Directory::len)
-            + self.presses.iter().map(|press| press.sizes().0).sum::<usize>();
-        let own: usize = self.presses.iter().map(|press| press.sizes().1).sum();
-        let peers = self.presses.len() * self.presses.len().saturating_sub(1);
+        let talk: Vec<f64> = self.tally.talk_ns.iter().map(|of| *of as f64 / ns.max(1) as f64).collect();
+        let dispatcher = match self.minds.leader() {
+            Some(leader) => talk[usize::from(leader)],
+            None => busy[nodes * STATIONS + At::Cpu as usize],
+        };
+        let tables = self.minds.tables();
+        let of_tables = |bytes: u64| bytes as f64 / (tables.made.max(1) * nodes as u64) as f64;
+        let states = self.minds.states();
+        let state = |of: fn(&State) -> usize| states.iter().map(of).sum::<usize>() as f64 / nodes as f64;
         self.result = Outcome {
             sharing: self.sharing.2 as f64 / (ns.max(1) as f64 * nodes as f64),
             busy: Busy {
@@ -375,11 +428,16 @@ impl<'r> Engine<'r> {
                 disk: mean(At::Disk),
                 external: mean(At::Clients),
                 internal: mean(At::Nodes),
-                dispatcher: busy[nodes * STATIONS + At::Cpu as usize],
+                dispatcher,
                 most,
+                talk: talk.iter().sum::<f64>() / nodes as f64,
             },
-            state_bytes: (34 * known + 17 * own + 100 * peers) as f64 / nodes as f64,
-            targets_known: known as f64 / nodes as f64,
+            table_bytes: of_tables(self.tally.table_bytes),
+            count_bytes: of_tables(self.tally.count_bytes),
+            tables,
+            state_bytes_most: states.iter().map(|state| state.bytes).max().unwrap_or(0) as f64,
+            state_bytes: state(|state| state.bytes),
+            targets_known: state(|state| state.targets),
             ..self.tally.outcome(ns as f64 / 1e9)
         };
     }

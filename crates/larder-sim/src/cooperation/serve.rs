@@ -1,11 +1,11 @@
 //! A request's way, step by step.
 
-use larder_core::peers::{Verdict, Why};
-use larder_core::{Bytes, NodeId, TargetId};
+use larder_core::Bytes;
 
-use super::Server;
 use super::costs::{Rate, nanos};
 use super::engine::{At, Body, Engine, Job, Step};
+use super::minds::{Asked, Decision, Place};
+use super::{Moving, Server};
 
 impl Engine<'_> {
     /// A request has done a step; `job` is its state then. Whether it has ended.
@@ -13,6 +13,7 @@ impl Engine<'_> {
         let costs = &self.cluster.costs;
         let Job { initial, service, .. } = job;
         match job.step {
+            Step::Switching => self.switched(task, job),
             Step::Coming => {
                 self.begun(initial);
                 self.go(task, Step::Parsed, initial, At::Cpu, nanos(costs.parse_s));
@@ -25,7 +26,8 @@ impl Engine<'_> {
                 self.go(task, Step::Answered, self.dispatcher(), At::Cpu, ns);
             }
             Step::Answered => {
-                self.dispatch(task, job);
+                let place = self.minds.answer(&self.asked(job.initial, job.item));
+                self.placed(task, job, place);
                 let bytes = self.cluster.costs.request_bytes;
                 self.pass(task, Step::Told, self.dispatcher(), initial, bytes);
             }
@@ -36,7 +38,7 @@ impl Engine<'_> {
             Step::Forwarding => self.forward(task, job),
             Step::Forwarded => {
                 self.begun(service);
-                let handoff = if self.cluster.server.relays() { 0.0 } else { costs.handoff_s };
+                let handoff = if self.relays() { 0.0 } else { costs.handoff_s };
                 self.go(task, Step::Accepting, service, At::Cpu, nanos(costs.accept_s + handoff));
             }
             Step::Accepting => self.serve(task, job),
@@ -48,9 +50,7 @@ impl Engine<'_> {
                 self.pass(task, Step::Returned, service, initial, bytes);
             }
             Step::Returned => {
-                if let Some(press) = self.presses.get_mut(usize::from(initial)) {
-                    press.returned(NodeId(service));
-                }
+                self.minds.returned(initial, service);
                 let bytes = self.bytes(job.item);
                 let ns = costs.relay.ns(bytes) + costs.reply.ns(bytes);
                 self.go(task, Step::Replying, initial, At::Cpu, ns);
@@ -85,6 +85,10 @@ impl Engine<'_> {
         }
     }
 
+    fn relays(&self) -> bool {
+        self.cluster.moving == Moving::Relay
+    }
+
     const fn dispatcher(&self) -> u16 {
         self.cluster.nodes
     }
@@ -93,13 +97,15 @@ impl Engine<'_> {
         self.workload.items[item as usize].bytes
     }
 
-    pub(super) fn target(&self, item: u32) -> TargetId {
-        self.workload.items[item as usize].id
+    /// A node and an item, as minds are told.
+    pub(super) fn asked(&self, node: u16, item: u32) -> Asked {
+        let target = self.workload.items[item as usize].id;
+        Asked { node, item, target, size: Bytes(self.bytes(item)) }
     }
 
     /// The node that answers the client.
     fn answering(&self, job: &Job) -> u16 {
-        if self.cluster.server.relays() { job.initial } else { job.service }
+        if self.relays() { job.initial } else { job.service }
     }
 
     fn relayed(&mut self, bytes: u64) {
@@ -108,52 +114,72 @@ impl Engine<'_> {
         }
     }
 
+    /// A request passes the switch.
+    pub(super) fn pass_switch(&mut self, task: u32) {
+        let ns = nanos(self.cluster.costs.switch_s);
+        self.go(task, Step::Switching, self.dispatcher(), At::Cpu, ns);
+    }
+
+    /// The switch has given it to a node, to which it is as any that comes.
+    fn switched(&mut self, task: u32, job: Job) {
+        let asked = self.asked(job.initial, job.item);
+        let decision = self.minds.decide(self.now, task, &asked, &mut self.out);
+        let Decision::Place(place) = decision else { unreachable!("a switch decides at once") };
+        self.placed(task, job, place);
+        self.set(task, |job| (job.initial, job.step) = (place.node, Step::Coming));
+        self.enter(task, place.node);
+    }
+
     /// The initial node has parsed a request: it decides, or asks.
     fn parsed(&mut self, task: u32, job: Job) {
-        let size = Bytes(self.bytes(job.item));
-        let large = size >= self.cluster.protocol.large_min;
-        let verdict = match self.cluster.server {
-            Server::Dispatcher if !large => {
+        if self.cluster.server == Server::Switch {
+            return self.decided(task, job, 0);
+        }
+        let asked = self.asked(job.initial, job.item);
+        match self.minds.decide(self.now, task, &asked, &mut self.out) {
+            Decision::Place(place) => {
+                let job = self.placed(task, job, place);
+                self.decided(task, job, 0);
+            }
+            Decision::Ask => {
                 let costs = &self.cluster.costs;
                 let ns = costs.message.ns(costs.request_bytes);
-                return self.go(task, Step::Asking, job.initial, At::Cpu, ns);
+                self.go(task, Step::Asking, job.initial, At::Cpu, ns);
             }
-            Server::Trad | Server::Dispatcher => Verdict {
-                node: NodeId(job.initial),
-                why: if large { Why::Large } else { Why::Alone },
-                keep: !large,
-            },
-            Server::Press | Server::Distributed => {
-                let target = self.target(job.item);
-                self.presses[usize::from(job.initial)].decide(self.now, target, Some(size))
+            Decision::Later => {
+                let now = self.now;
+                self.set(task, |job| job.asked = now);
             }
-        };
-        self.note_why(verdict.why);
-        let job = Job { service: verdict.node.0, keep: !large, ..job };
-        self.set(task, |kept| *kept = job);
+        }
+        self.tell(job.initial);
+    }
+
+    /// A request that waited has its place.
+    pub(super) fn answered(&mut self, task: u32, place: Place) {
+        let Body::Request(job) = self.tasks[task as usize].body else { return };
+        let waited = self.now.since(job.asked);
+        if self.measuring && !waited.is_zero() {
+            self.tally.answers.note(waited.as_nanos() as u64);
+        }
+        let job = self.placed(task, job, place);
         self.decided(task, job, 0);
     }
 
-    /// The dispatcher decides.
-    fn dispatch(&mut self, task: u32, job: Job) {
-        let size = Bytes(self.bytes(job.item));
-        let Some(directory) = &mut self.directory else { return };
-        let (service, why) = directory.decide(job.initial, job.item, size);
-        self.note_why(why);
-        self.set(task, |job| (job.service, job.keep) = (service, true));
-    }
-
-    fn note_why(&mut self, why: Why) {
+    /// A request has its place.
+    fn placed(&mut self, task: u32, job: Job, Place { node, why, keep }: Place) -> Job {
         if self.measuring {
-            self.tally.reasons[why as usize] += 1;
+            self.tally.reasons[why].1 += 1;
         }
+        let job = Job { service: node, keep, ..job };
+        self.set(task, |kept| *kept = job);
+        job
     }
 
     /// It is known who serves; the initial node's processor has `ns` of work with that before anything else.
     fn decided(&mut self, task: u32, job: Job, ns: u64) {
         let costs = &self.cluster.costs;
         if job.service != job.initial {
-            let handoff = if self.cluster.server.relays() { 0.0 } else { costs.handoff_s };
+            let handoff = if self.relays() { 0.0 } else { costs.handoff_s };
             let ns = ns + nanos(costs.forward_s + handoff);
             return self.go(task, Step::Forwarding, job.initial, At::Cpu, ns);
         }
@@ -167,10 +193,13 @@ impl Engine<'_> {
     fn forward(&mut self, task: u32, job: Job) {
         let costs = &self.cluster.costs;
         let mut bytes = costs.request_bytes;
-        if !self.cluster.server.relays() {
+        if !self.relays() {
             bytes = costs.handoff_bytes;
             self.served(&job);
             self.ended(job.initial);
+            if self.minds.moved(self.now, job.initial, task) {
+                self.tell(job.initial);
+            }
         }
         self.relayed(bytes);
         self.pass(task, Step::Forwarded, job.initial, job.service, bytes);
@@ -227,7 +256,7 @@ impl Engine<'_> {
         let bytes = self.bytes(job.item);
         let ns = |rate: &Rate| rate.ns(bytes);
         let costs = &self.cluster.costs;
-        if job.service != job.initial && self.cluster.server.relays() {
+        if job.service != job.initial && self.relays() {
             self.go(task, Step::Returning, job.service, At::Cpu, ns(&costs.relay));
         } else {
             self.go(task, Step::Replying, job.service, At::Cpu, ns(&costs.reply));
@@ -237,9 +266,12 @@ impl Engine<'_> {
     /// The reply has left for the client, who asks for the next.
     fn end(&mut self, task: u32, job: Job) {
         self.remove(task);
+        if self.minds.over(self.now, job.initial, task) {
+            self.tell(job.initial);
+        }
         let local = job.service == job.initial;
         self.ended(self.answering(&job));
-        if local || self.cluster.server.relays() {
+        if local || self.relays() {
             self.served(&job);
         }
         if self.measuring {
@@ -254,6 +286,6 @@ impl Engine<'_> {
             }
             tally.delays.note(self.now.since(job.came).as_nanos() as u64);
         }
-        self.come();
+        self.come(job.initial);
     }
 }

@@ -2,15 +2,16 @@
 
 use std::rc::Rc;
 
-use larder_core::peers::{Message, Outgoing, To};
-use larder_core::{Bytes, NodeId};
+use larder_core::peers::{Message, To, WardMessage};
 
+use super::costs::nanos;
 use super::engine::{At, Body, Engine, Job, Way};
+use super::minds::{Wish, Words};
 
 /// A message, at its sender or at one receiver.
 #[derive(Clone, Debug)]
 pub(super) struct Note {
-    message: Rc<Message>,
+    words: Rc<Words>,
     bytes: u64,
     from: u16,
     /// The receiver; at its sender [`ALL`] for all peers.
@@ -34,46 +35,33 @@ const ALL: u16 = u16::MAX;
 impl Engine<'_> {
     /// All nodes learn of one another.
     pub(super) fn introduce(&mut self) {
-        for node in 0..self.presses.len() as u16 {
-            for peer in 0..self.presses.len() as u16 {
-                let mut out = core::mem::take(&mut self.out);
-                self.presses[usize::from(node)].joined(self.now, NodeId(peer), &mut out);
-                self.out = out;
-                self.tell(node);
+        for node in 0..self.minds.speakers() {
+            for peer in 0..self.minds.speakers() {
+                self.minds.joined(self.now, node, peer, &mut self.out);
+                self.fulfil(node);
             }
+            self.set_timer(node);
         }
         self.count_sharing();
     }
 
     /// A connection is serviced by a node.
     pub(super) fn begun(&mut self, node: u16) {
-        if let Some(directory) = &mut self.directory {
-            directory.load(node, 1);
-        }
-        let Some(press) = self.presses.get_mut(usize::from(node)) else { return };
-        press.begun(self.now, &mut self.out);
+        self.minds.begun(self.now, node, &mut self.out);
         self.tell(node);
     }
 
     /// A connection is serviced no more.
     pub(super) fn ended(&mut self, node: u16) {
-        if let Some(directory) = &mut self.directory {
-            directory.load(node, -1);
-            self.tell_dispatcher(node);
-        }
-        let Some(press) = self.presses.get_mut(usize::from(node)) else { return };
-        press.ended(self.now, &mut self.out);
+        self.minds.ended(self.now, node, &mut self.out);
         self.tell(node);
     }
 
     /// The initial node is done with a client's request.
     pub(super) fn served(&mut self, job: &Job) {
-        let (target, size) = (self.target(job.item), Bytes(self.bytes(job.item)));
-        let Some(press) = self.presses.get_mut(usize::from(job.initial)) else { return };
         let missed = job.missed && job.service == job.initial;
-        let shared = press.shares();
-        press.served(self.now, target, size, missed, &mut self.out);
-        if press.shares() != shared {
+        let asked = self.asked(job.initial, job.item);
+        if self.minds.served(self.now, &asked, missed, &mut self.out) {
             self.count_sharing();
         }
         self.tell(job.initial);
@@ -81,24 +69,24 @@ impl Engine<'_> {
 
     /// A node has an item in memory now, or no longer.
     pub(super) fn noted(&mut self, node: u16, item: u32, cached: bool) {
-        if let Some(directory) = &mut self.directory {
-            if !cached {
-                directory.evicted(node, item);
-            }
-            self.tell_dispatcher(node);
-        }
-        let target = self.target(item);
-        let Some(press) = self.presses.get_mut(usize::from(node)) else { return };
-        if self.measuring && press.shares() {
+        let change = self.asked(node, item);
+        if self.minds.noted(self.now, &change, cached, &mut self.out) && self.measuring {
             self.tally.cache_changes += 1;
         }
-        press.noted(self.now, target, cached, &mut self.out);
         self.tell(node);
+    }
+
+    /// The first node is given a routing table, if there is one to be given now.
+    pub(super) fn give(&mut self) {
+        if self.cluster.ward.given.as_ref().is_some_and(|given| given.after == self.come) {
+            self.minds.given(self.now, &mut self.out);
+            self.tell(0);
+        }
     }
 
     /// A node's timer strikes.
     pub(super) fn strike(&mut self, node: u16) {
-        self.presses[usize::from(node)].tick(self.now, &mut self.out);
+        self.minds.tick(self.now, node, &mut self.out);
         self.tell(node);
     }
 
@@ -122,33 +110,74 @@ impl Engine<'_> {
         }
     }
 
-    /// A node begins to send what it has to tell.
-    fn tell(&mut self, from: u16) {
+    /// What a node wants is done, or begun, and its clock set.
+    pub(super) fn tell(&mut self, from: u16) {
+        self.fulfil(from);
+        if from < self.minds.speakers() {
+            self.set_timer(from);
+        }
+    }
+
+    fn fulfil(&mut self, from: u16) {
         let mut out = core::mem::take(&mut self.out);
-        for Outgoing { to, message } in out.drain(..) {
-            let peers = self.presses.len() as u64 - 1;
-            let (to, receivers) = match to {
-                To::All => (ALL, peers),
-                To::One(peer) => (peer.0, 1),
-            };
-            if receivers == 0 {
-                continue;
-            }
-            let bytes = message.encode().len() as u64;
-            self.count(receivers, bytes);
-            if self.measuring && to == ALL {
-                match message {
-                    Message::Load { .. } => self.tally.load_broadcasts += 1,
-                    _ => self.tally.cache_broadcasts += 1,
+        for wish in out.drain(..) {
+            match wish {
+                Wish::Say { to, words } => self.say(from, to, words),
+                Wish::Report => self.tell_dispatcher(from),
+                Wish::Placed { task, place } => self.answered(task, place),
+                Wish::Decided => {
+                    let ns = nanos(self.cluster.costs.decide_s);
+                    self.note_talk(from, ns);
+                    self.charge(from, At::Cpu, ns);
+                }
+                Wish::Analyse { targets, words } => {
+                    let ns = nanos(self.cluster.costs.analyse_s * targets as f64);
+                    let note = Note { words: Rc::new(words), bytes: 0, from, to: from, stage: Stage::Heard };
+                    let task = self.add(Body::Note(note));
+                    self.work(from, At::Cpu, ns, task);
                 }
             }
-            let note = Note { message: Rc::new(message), bytes, from, to, stage: Stage::Prepared };
-            let task = self.add(Body::Note(note));
-            let ns = self.cluster.costs.message.ns(bytes) * receivers;
-            self.work(from, At::Cpu, ns, task);
         }
         self.out = out;
-        self.set_timer(from);
+    }
+
+    /// A node begins to send a message.
+    fn say(&mut self, from: u16, to: To, words: Words) {
+        let peers = u64::from(self.minds.speakers() - 1);
+        let (to, receivers) = match to {
+            To::All => (ALL, peers),
+            To::One(peer) => (peer.0, 1),
+        };
+        if receivers == 0 {
+            return;
+        }
+        let bytes = words.bytes();
+        self.count(receivers, bytes);
+        match &words {
+            Words::Ward(WardMessage::Table { .. }) => self.tally.table_bytes += bytes,
+            Words::Ward(WardMessage::Counts { .. }) => self.tally.count_bytes += bytes,
+            _ => {}
+        }
+        if self.measuring {
+            self.note_kind(&words, to);
+        }
+        let note = Note { words: Rc::new(words), bytes, from, to, stage: Stage::Prepared };
+        let task = self.add(Body::Note(note));
+        let ns = self.cluster.costs.message.ns(bytes) * receivers;
+        self.talk(from, ns, task);
+    }
+
+    fn note_kind(&mut self, words: &Words, to: u16) {
+        let tally = &mut self.tally;
+        match words {
+            Words::Press(Message::Load { .. }) if to == ALL => tally.load_broadcasts += 1,
+            Words::Press(_) if to == ALL => tally.cache_broadcasts += 1,
+            Words::Card(_) if words.asks() > 0 => {
+                tally.asks += words.asks();
+                tally.batches += 1;
+            }
+            _ => {}
+        }
     }
 
     /// A station has done its work at a message.
@@ -157,16 +186,18 @@ impl Engine<'_> {
         let Note { bytes, from, to, stage, .. } = *note;
         match stage {
             Stage::Prepared => {
-                let times = if to == ALL { self.presses.len() as u64 - 1 } else { 1 };
+                let times = if to == ALL { u64::from(self.minds.speakers() - 1) } else { 1 };
                 self.send(task, from, to, bytes, times);
             }
             Stage::Coming => {
                 note.stage = Stage::Heard;
-                self.work(to, At::Cpu, self.cluster.costs.message.ns(bytes), task);
+                let costs = &self.cluster.costs;
+                let ns = costs.message.ns(bytes) + note.words.asks() * nanos(costs.decide_s);
+                self.talk(to, ns, task);
             }
             Stage::Heard => {
-                if let Body::Note(note) = self.remove(task) {
-                    self.hear(&note, to);
+                if let Body::Note(Note { words, .. }) = self.remove(task) {
+                    self.hear(Rc::unwrap_or_clone(words), from, to);
                 }
             }
         }
@@ -175,13 +206,14 @@ impl Engine<'_> {
     /// A message arrives where it is to be heard.
     pub(super) fn note_arrived(&mut self, task: u32, way: Way) {
         let Body::Note(note) = self.remove(task) else { return };
-        let receivers = if way.to == ALL { 0..self.presses.len() as u16 } else { way.to..way.to + 1 };
+        let receivers = if way.to == ALL { 0..self.minds.speakers() } else { way.to..way.to + 1 };
         let interface = self.cluster.costs.between().ns(way.bytes);
-        let written = self.cluster.costs.remote_writes && matches!(*note.message, Message::Load { .. });
+        let is_load = matches!(*note.words, Words::Press(Message::Load { .. }));
+        let written = self.cluster.costs.remote_writes && is_load;
         for to in receivers.filter(|to| *to != way.from) {
             if written {
                 self.charge(to, At::Nodes, interface);
-                self.hear(&note, to);
+                self.hear(Words::clone(&note.words), way.from, to);
             } else {
                 let task = self.add(Body::Note(Note { to, stage: Stage::Coming, ..note.clone() }));
                 self.work(to, At::Nodes, interface, task);
@@ -189,9 +221,8 @@ impl Engine<'_> {
         }
     }
 
-    fn hear(&mut self, note: &Note, to: u16) {
-        let message = Message::clone(&note.message);
-        self.presses[usize::from(to)].hear(self.now, NodeId(note.from), message, &mut self.out);
+    fn hear(&mut self, words: Words, from: u16, to: u16) {
+        self.minds.hear(self.now, to, from, words, &mut self.out);
         self.tell(to);
     }
 }

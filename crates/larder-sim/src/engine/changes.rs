@@ -6,6 +6,7 @@ use larder_core::census::Census;
 use larder_core::dispatch::{CacheEvent, Found as Had, Request, Served};
 use larder_core::nodes::{GroupId, NodeState};
 use larder_core::{Bytes, NodeId, RouteId, Time};
+use larder_trace::ward::CoreChoice;
 
 use super::{Engine, Job};
 use crate::cost::{CostModel, Found};
@@ -160,7 +161,7 @@ impl<M: CostModel> Engine<'_, M> {
             let open = rows.iter().filter(|row| row.state == NodeState::Up && row.groups.contains(group));
             let members: Vec<(NodeId, Bytes)> = open.map(|row| (row.id, row.cache)).collect();
             let counted = census.take(refresh.carry_permille).rows;
-            if let Ok(table) = routing_table(&counted, &members, &refresh.prices) {
+            if let Ok(table) = routing_table(&counted, &members, &refresh.prices, CoreChoice::Best) {
                 self.dispatcher.set_table(self.now, RouteId(route), &Arc::new(table));
             }
         }

@@ -1,221 +1,57 @@
-//! `press-cluster`: servers without a front-end, simulated, with the analytic model beside them.
+//! Servers without a front-end, simulated: with the analytic model of PRESS beside them, or as the WARD paper has them.
 //!
-//! `[params]`: the fields of [`Point`], and
+//! Two builtins with the same `[params]`, `press-cluster` and `ward-cluster`. They differ in what a cluster is where nothing is
+//! said: the PRESS paper's, or the WARD paper's ([`WARD`]). `[params]`: the fields of [`Point`], and
 //!
-//! * `servers`: of `trad`, `press`, `distributed`, `dispatcher`; each is a line, for each variant one;
+//! * `servers`: names of [`Server`]; each is a line, for each variant one;
 //! * `variants`: tables with a `name` and fields of [`Point`]; the line is then `SERVER, NAME`. Without a name the line is the
-//!   server's. By default one without anything;
+//!   server's. By default one without anything. One may have `servers` of its own;
 //! * `over` and `values`: a field with numbers as values, which is x; or `over_traces`: tables with fields of [`Point`], x is
 //!   their number, from 1;
 //! * `modelled`: whether the model is solved at each x too: lines `trad m`, `port m`, `non-port m`.
 //!
-//! Metrics: see [`METRICS`].
+//! Metrics: see [`metrics`].
 
-use core::time::Duration;
+mod days;
+mod metrics;
+mod point;
 
-use larder_core::Bytes;
-use larder_core::peers::{PressSettings, SharingSettings, Why};
-use larder_trace::synth::Recipe;
-use serde::{Deserialize, Serialize};
+pub(super) use days::WardDays;
+
+use serde::Deserialize;
 
 use super::PaperError;
 use super::builtin::{Builtin, Plan, params};
 use super::report::Sample;
-use super::traces::{Traces, WorkloadSpec};
-use crate::cooperation::{Cooperation, Costs, Outcome, Server, cooperate};
-use crate::press::{self, Network, Press};
+use super::traces::Traces;
+use crate::cooperation::{Server, cooperate};
+use crate::press;
+use point::Point;
 
-/// What is measured.
-///
-/// | metric | meaning |
-/// |---|---|
-/// | `throughput`, `throughput_node` | requests per simulated second, of the cluster, of a node |
-/// | `hit_rate`, `hit_rate_local`, `miss_rate` | THR, LHR and 1 - THR, 0 to 1 |
-/// | `forwarded` | share of the requests |
-/// | `load_broadcasts`, `cache_broadcasts`, `cache_changes`, `messages`, `message_bytes`, `relayed_bytes`, `disk_reads` | per request |
-/// | `message_bytes_node_s` | bytes of messages that a node receives in a second |
-/// | `sharing` | share of the nodes' time during which they took part |
-/// | `imbalance` | requests of the node that served most, over the mean |
-/// | `cpu_busy`, `disk_busy`, `external_busy`, `internal_busy`, `dispatcher_busy` | 0 to 1 |
-/// | `state_bytes`, `targets_known` | of a node, at the end |
-/// | `delay_mean_s`, `delay_p99_s` | delay of requests |
-/// | `why_...` | share of the decisions with that reason |
-/// | `model_error` | how far the model lies from the simulated throughput, share of the latter |
-const METRICS: [&str; 34] = [
-    "throughput",
-    "throughput_node",
-    "hit_rate",
-    "hit_rate_local",
-    "miss_rate",
-    "forwarded",
-    "load_broadcasts",
-    "cache_broadcasts",
-    "cache_changes",
-    "messages",
-    "message_bytes",
-    "message_bytes_node_s",
-    "relayed_bytes",
-    "disk_reads",
-    "sharing",
-    "imbalance",
-    "cpu_busy",
-    "disk_busy",
-    "external_busy",
-    "internal_busy",
-    "dispatcher_busy",
-    "state_bytes",
-    "targets_known",
-    "delay_mean_s",
-    "delay_p99_s",
-    "why_alone",
-    "why_large",
-    "why_here",
-    "why_first",
-    "why_peer",
-    "why_relief",
-    "why_spread",
-    "why_crowded",
-    "model_error",
-];
+/// What a cluster of the WARD paper is (HPL-2001-2, sections 3.1 and 3.2). `connections` is the number of requests of its own
+/// that a node has in hand, as chosen for `ward-clusters`.
+const WARD: &str =
+    "costs = 'ward'\nrecipe = 'hp-hours-like'\nmemory_share = 0.05\nspread = 'dealt'\nconnections = 1024";
 
-/// The builtin.
+/// `press-cluster`, or `ward-cluster`.
 #[derive(Debug)]
-pub(super) struct PressCluster;
-
-/// A cluster and what is asked of it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct Point {
-    /// A recipe; its files' sizes and popularity count.
-    recipe: String,
-    seed: u64,
-    /// Files instead of the recipe's, of the same mean size; 0: the recipe's.
-    files: u32,
-    requests: u32,
-    /// Share of the requests that come first and are not measured.
-    warmup: f64,
-    nodes: u32,
-    /// Memory of a node in MB of 1,024 KB.
-    memory_mb: f64,
-    /// Clients' connections for each node.
-    connections: u32,
-    network: Network,
-    /// Telling takes no processor.
-    telling_free: bool,
-    /// T.
-    overload: u32,
-    load_step: u32,
-    gather_ms: f64,
-    /// Requests after which a node judges whether to take part, and above and below how many of 1,000 misses.
-    window: u32,
-    on_permille: u32,
-    off_permille: u32,
-    /// Of the model: mean size of a reply in KB, hit rate of one node, exponent.
-    file_kb: f64,
-    hit_rate: f64,
-    alpha: f64,
+pub(super) struct Clusters {
+    name: &'static str,
+    /// What is not as [`Point::default`], in TOML.
+    usual: &'static str,
 }
 
-impl Default for Point {
-    fn default() -> Self {
-        let Press { file_kb, hit_rate, alpha, memory_mb, nodes, .. } = Press::default();
-        let protocol = PressSettings::default();
-        Self {
-            recipe: "clarknet-like".to_owned(),
-            seed: 1,
-            files: 0,
-            requests: 100_000,
-            warmup: 1.0 / 3.0,
-            nodes,
-            memory_mb,
-            connections: 40,
-            network: Network::Fast,
-            telling_free: false,
-            overload: protocol.overload,
-            load_step: protocol.load_step,
-            gather_ms: protocol.gather.as_secs_f64() * 1e3,
-            window: protocol.sharing.window,
-            on_permille: protocol.sharing.on_permille,
-            off_permille: protocol.sharing.off_permille,
-            file_kb,
-            hit_rate,
-            alpha,
-        }
-    }
-}
+/// As the PRESS paper.
+pub(super) const PRESS_CLUSTER: Clusters = Clusters { name: "press-cluster", usual: "" };
+/// As the WARD paper.
+pub(super) const WARD_CLUSTER: Clusters = Clusters { name: "ward-cluster", usual: WARD };
 
-impl Point {
-    fn check(&self) -> Result<(), String> {
-        let recipe = Recipe::by_name(&self.recipe).map_err(|error| format!("recipe: {error}"))?;
-        let checks = [
-            (self.files <= recipe.targets, "files", "at most the recipe's"),
-            ((1_000..=20_000_000).contains(&self.requests), "requests", "1,000 to 20,000,000"),
-            ((0.0..1.0).contains(&self.warmup), "warmup", "from 0 to below 1"),
-            ((1..=10_000).contains(&self.nodes), "nodes", "1 to 10,000"),
-            (self.memory_mb > 0.0 && self.memory_mb <= 1e6, "memory_mb", "above 0 and at most 1,000,000"),
-            ((1..=10_000).contains(&self.connections), "connections", "1 to 10,000"),
-            ((1..=1_000_000).contains(&self.overload), "overload", "1 to 1,000,000"),
-            (self.load_step >= 1, "load_step", "at least 1"),
-            ((0.0..=1e6).contains(&self.gather_ms), "gather_ms", "0 to 1,000,000"),
-            (self.window >= 1, "window", "at least 1"),
-            (self.on_permille <= 1_000, "on_permille", "0 to 1,000"),
-            (self.off_permille <= self.on_permille, "off_permille", "at most on_permille"),
-        ];
-        match checks.into_iter().find(|(good, _, _)| !good) {
-            Some((_, key, range)) => Err(format!("{key}: must be {range}")),
-            None => Ok(()),
-        }
-    }
-
-    fn workload(&self) -> Result<WorkloadSpec, PaperError> {
-        let recipe =
-            Recipe::by_name(&self.recipe).map_err(|error| PaperError::Workload(error.to_string()))?;
-        let files = if self.files == 0 { recipe.targets } else { self.files };
-        let scale = f64::from(files) / f64::from(recipe.targets);
-        Ok(WorkloadSpec::Synthetic {
-            recipe: self.recipe.clone(),
-            seed: self.seed,
-            scale,
-            // The scale takes its part of them.
-            requests: Some((f64::from(self.requests) / scale).round() as u64),
-            hot: None,
-        })
-    }
-
-    fn cluster(&self, server: Server) -> Cooperation {
-        let memory = Bytes((self.memory_mb * 1_048_576.0) as u64);
-        let costs = Costs::of(self.network);
-        let sharing = SharingSettings {
-            on_permille: self.on_permille,
-            off_permille: self.off_permille,
-            window: self.window,
-        };
-        Cooperation {
-            connections: self.connections,
-            warmup: Some((f64::from(self.requests) * self.warmup) as usize),
-            costs: if self.telling_free { costs.telling_free() } else { costs },
-            protocol: PressSettings {
-                overload: self.overload,
-                load_step: self.load_step,
-                gather: Duration::from_secs_f64(self.gather_ms / 1e3),
-                sharing,
-                ..PressSettings::default()
-            },
-            ..Cooperation::new(server, self.nodes as u16, memory)
-        }
-    }
-
-    fn model(&self) -> Press {
-        Press {
-            nodes: self.nodes,
-            hit_rate: self.hit_rate,
-            file_kb: self.file_kb,
-            memory_mb: self.memory_mb,
-            alpha: self.alpha,
-            network: self.network,
-            ..Press::default()
-        }
-    }
+/// What is usual, and what is said instead.
+fn merged(usual: &str, table: &toml::Table) -> toml::Table {
+    let usual: Result<toml::Table, _> = usual.parse();
+    let mut all = usual.unwrap_or_else(|error| unreachable!("what is usual is TOML: {error}"));
+    all.extend(table.clone());
+    all
 }
 
 #[derive(Clone, Debug)]
@@ -248,14 +84,14 @@ struct Over {
 /// Most values of x, servers and variants, each.
 const LIST_MAX: usize = 32;
 
-impl Builtin for PressCluster {
+impl Builtin for Clusters {
     fn name(&self) -> &'static str {
-        "press-cluster"
+        self.name
     }
 
     fn plan(&self, table: &toml::Table) -> Result<Box<dyn Plan>, String> {
         let over: Over = params(table)?;
-        let mut rest = table.clone();
+        let mut rest = merged(self.usual, table);
         for key in ["servers", "variants", "over", "values", "over_traces", "modelled"] {
             rest.remove(key);
         }
@@ -269,6 +105,7 @@ impl Builtin for PressCluster {
         let mut lines: Vec<Line> = Vec::new();
         for variant in variants {
             let mut fields = variant;
+            let own = fields.remove("servers").map(|names| named_servers(&names)).transpose()?;
             let named = fields.remove("name").map(|name| name.as_str().unwrap_or_default().to_owned());
             let points = tables.iter().map(|table| {
                 let mut all = rest.clone();
@@ -278,7 +115,7 @@ impl Builtin for PressCluster {
                 point.check().map(|()| point)
             });
             let points = points.collect::<Result<Vec<_>, _>>()?;
-            for server in &over.servers {
+            for server in own.as_ref().unwrap_or(&over.servers) {
                 let name = match &named {
                     Some(name) => format!("{}, {name}", server.name()),
                     None => server.name().to_owned(),
@@ -297,6 +134,15 @@ impl Builtin for PressCluster {
         }
         Ok(Box::new(plan))
     }
+}
+
+fn named_servers(names: &toml::Value) -> Result<Vec<Server>, String> {
+    let wrong = |error: toml::de::Error| format!("servers: {}", error.message());
+    let servers: Vec<Server> = names.clone().try_into().map_err(wrong)?;
+    if servers.is_empty() || servers.len() > LIST_MAX {
+        return Err(format!("servers: must be 1 to {LIST_MAX}"));
+    }
+    Ok(servers)
 }
 
 /// The x, and the fields that each sets.
@@ -321,9 +167,9 @@ fn xs(over: &Over) -> Result<(Vec<f64>, Vec<toml::Table>), String> {
 
 const fn modelled_as(server: Server) -> press::Server {
     match server {
-        Server::Trad => press::Server::Trad,
+        Server::Trad | Server::Rr => press::Server::Trad,
         Server::Press => press::Server::Portable,
-        Server::Distributed | Server::Dispatcher => press::Server::NonPortable,
+        _ => press::Server::NonPortable,
     }
 }
 
@@ -341,11 +187,12 @@ impl ClusterPlan {
         let at = job / self.lines.len();
         let point = &line.points[at];
         let workload = traces.workload(&point.workload()?)?;
-        let outcome = cooperate(&workload, &point.cluster(line.server))?;
-        let mut values = values(&outcome, f64::from(point.nodes));
+        let cluster = point.cluster(line.server, &workload, point.warmup_requests());
+        let outcome = cooperate(&workload, &cluster)?;
+        let mut values = metrics::values(&outcome, f64::from(point.nodes));
         if self.modelled {
             let modelled = point.model().solve()?.throughput(modelled_as(line.server));
-            values.push(("model_error", (modelled / outcome.throughput - 1.0).abs()));
+            values.push((metrics::MODEL_ERROR, (modelled / outcome.throughput - 1.0).abs()));
         }
         Ok(vec![Sample::new(&line.name, self.xs[at], values)])
     }
@@ -372,46 +219,6 @@ impl ClusterPlan {
     }
 }
 
-fn values(outcome: &Outcome, nodes: f64) -> Vec<(&'static str, f64)> {
-    let busy = outcome.busy;
-    let why = |why| outcome.reason_share(why);
-    vec![
-        ("throughput", outcome.throughput),
-        ("throughput_node", outcome.throughput / nodes),
-        ("hit_rate", outcome.hit_rate),
-        ("hit_rate_local", outcome.hit_rate_local),
-        ("miss_rate", 1.0 - outcome.hit_rate),
-        ("forwarded", outcome.forwarded_share),
-        ("load_broadcasts", outcome.load_broadcasts),
-        ("cache_broadcasts", outcome.cache_broadcasts),
-        ("cache_changes", outcome.cache_changes),
-        ("messages", outcome.messages),
-        ("message_bytes", outcome.message_bytes),
-        ("message_bytes_node_s", outcome.message_bytes * outcome.throughput / nodes),
-        ("relayed_bytes", outcome.relayed_bytes),
-        ("disk_reads", outcome.disk_reads),
-        ("sharing", outcome.sharing),
-        ("imbalance", outcome.imbalance),
-        ("cpu_busy", busy.cpu),
-        ("disk_busy", busy.disk),
-        ("external_busy", busy.external),
-        ("internal_busy", busy.internal),
-        ("dispatcher_busy", busy.dispatcher),
-        ("state_bytes", outcome.state_bytes),
-        ("targets_known", outcome.targets_known),
-        ("delay_mean_s", outcome.delay.mean_s),
-        ("delay_p99_s", outcome.delay.p99_s),
-        ("why_alone", why(Why::Alone)),
-        ("why_large", why(Why::Large)),
-        ("why_here", why(Why::Here)),
-        ("why_first", why(Why::First)),
-        ("why_peer", why(Why::Peer)),
-        ("why_relief", why(Why::Relief)),
-        ("why_spread", why(Why::Spread)),
-        ("why_crowded", why(Why::Crowded)),
-    ]
-}
-
 impl Plan for ClusterPlan {
     fn lines(&self) -> Vec<String> {
         let simulated = self.lines.iter().map(|line| line.name.clone());
@@ -420,7 +227,7 @@ impl Plan for ClusterPlan {
     }
 
     fn metrics(&self) -> Vec<&'static str> {
-        METRICS.to_vec()
+        metrics::names()
     }
 
     fn jobs(&self) -> usize {
@@ -443,58 +250,4 @@ impl Plan for ClusterPlan {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::path::Path;
-
-    const PARAMS: &str = "recipe = 'forth-like'\nfiles = 2000\nrequests = 6000\nmemory_mb = 8\nwindow = 20\n\
-                          servers = ['trad', 'press']\nover = 'nodes'\nvalues = [1, 3]\nmodelled = true";
-
-    fn plan(text: &str) -> Result<Box<dyn Plan>, String> {
-        PressCluster.plan(&text.parse().unwrap())
-    }
-
-    #[test]
-    fn each_line_has_a_sample_at_each_x_with_every_metric() {
-        let plan = plan(PARAMS).unwrap();
-        let traces = Traces::new(Path::new("nowhere"));
-        let samples: Vec<Sample> = (0..plan.jobs()).flat_map(|job| plan.run(job, &traces).unwrap()).collect();
-        assert_eq!(plan.lines(), ["trad", "press", "non-port m", "port m", "trad m"]);
-        for line in plan.lines() {
-            let of = samples.iter().filter(|sample| sample.line == line);
-            assert_eq!(of.map(|sample| sample.x).collect::<Vec<_>>(), [1.0, 3.0], "{line}");
-        }
-        let press = samples.iter().find(|sample| sample.line == "press" && sample.x == 3.0).unwrap();
-        let metrics: Vec<&str> = press.values.keys().map(String::as_str).collect();
-        let mut known = METRICS.to_vec();
-        known.sort_unstable();
-        assert_eq!(metrics, known);
-        assert!(press.values["forwarded"] > 0.2);
-    }
-
-    #[test]
-    fn variants_are_lines() {
-        let plan =
-            plan(&format!("{PARAMS}\nvariants = [{{}}, {{ name = 'slow', network = 'slow' }}]")).unwrap();
-        assert_eq!(plan.lines()[..4], ["trad", "press", "trad, slow", "press, slow"]);
-        let keys: std::collections::BTreeSet<String> = (0..plan.jobs()).map(|job| plan.key(job)).collect();
-        assert_eq!(keys.len(), plan.jobs());
-    }
-
-    #[test]
-    fn wrong_parameters_are_named() {
-        for (from, to, complaint) in [
-            ("'press'", "'pres'", "servers"),
-            ("files = 2000", "files = 200000", "files: must be at most"),
-            ("memory_mb = 8", "memory_mb = 0", "memory_mb: must be above 0"),
-            ("window = 20", "window = 0", "window: must be"),
-            ("window = 20", "windows = 1", "windows"),
-            ("values = [1, 3]", "values = [3, 1]", "values: must rise"),
-            ("over = 'nodes'", "", "needs over and values"),
-            ("modelled = true", "variants = [{}, {}]", "two lines 'trad'"),
-        ] {
-            let error = plan(&PARAMS.replace(from, to)).err().unwrap_or_default();
-            assert!(error.contains(complaint), "{to}: {error}");
-        }
-    }
-}
+mod tests;

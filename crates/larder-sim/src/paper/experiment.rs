@@ -107,7 +107,12 @@ pub(super) struct Sweep {
 #[derive(Clone)]
 pub(super) enum Source {
     Sweep(Box<Sweep>),
-    Builtin { name: &'static str, plan: Arc<dyn Plan> },
+    /// `small`: what the small run has instead.
+    Builtin {
+        name: &'static str,
+        plan: Arc<dyn Plan>,
+        small: Option<Arc<dyn Plan>>,
+    },
 }
 
 impl fmt::Debug for Source {
@@ -228,7 +233,8 @@ impl Experiment {
     /// Its jobs; the small run's if `ci`.
     pub(super) fn jobs(&self, ci: bool) -> Result<Vec<Job>, PaperError> {
         match &self.source {
-            Source::Builtin { name, plan } => {
+            Source::Builtin { name, plan, small } => {
+                let plan = small.as_ref().filter(|_| ci).unwrap_or(plan);
                 let key = |job| format!("{name} {}", plan.key(job));
                 let job = |job| Job::Builtin { plan: Arc::clone(plan), job, key: key(job) };
                 Ok((0..plan.jobs()).map(job).collect())

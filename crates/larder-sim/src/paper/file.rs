@@ -1,11 +1,12 @@
 //! Reading an experiment file, and saying what is wrong with it: file, line, key, and what would be right.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::builtin;
+use super::builtin::{self, Builtin, Plan};
 use super::claim::{Bounds, Claim, Measure, Unit, Versus};
 use super::cluster::Knobs;
 use super::evidence::Evidence;
@@ -40,6 +41,7 @@ struct RawFile {
     line: Vec<RawLine>,
     builtin: Option<Spanned<String>>,
     params: Option<Spanned<toml::Table>>,
+    params_ci: Option<Spanned<toml::Table>>,
     ci: Option<Spanned<RawCi>>,
     #[serde(default)]
     figure: Vec<RawFigure>,
@@ -234,8 +236,10 @@ fn origin(source: &Text<'_>, raw: &RawFile) -> Result<Origin, FileError> {
             let found = builtin::by_name(builtin.get_ref())
                 .map_err(|message| source.error(builtin.span().start, message))?;
             let plan = found.plan(params).map_err(|message| source.error_below(place, &message))?;
+            let small = raw.params_ci.as_ref().map(|ci| small(source, found, params, ci)).transpose()?;
             let metrics = plan.metrics().into_iter().map(str::to_owned).collect();
-            Ok((plan.lines(), metrics, Source::Builtin { name: found.name(), plan: plan.into() }))
+            let lines = plan.lines();
+            Ok((lines, metrics, Source::Builtin { name: found.name(), plan: plan.into(), small }))
         }
         (None, Some(sweep)) => {
             let sweep = read_sweep(source, raw, sweep)?;
@@ -246,6 +250,19 @@ fn origin(source: &Text<'_>, raw: &RawFile) -> Result<Origin, FileError> {
             Err(source.error(raw.id.span().start, "an experiment needs [sweep] or 'builtin', one of the two"))
         }
     }
+}
+
+/// The small run of a builtin: `[params]` with some fields as `[params_ci]` says.
+fn small(
+    source: &Text<'_>,
+    builtin: &dyn Builtin,
+    params: &toml::Table,
+    ci: &Spanned<toml::Table>,
+) -> Result<Arc<dyn Plan>, FileError> {
+    let mut all = params.clone();
+    all.extend(ci.get_ref().clone());
+    let place = ci.span().start;
+    builtin.plan(&all).map(Arc::from).map_err(|message| source.error_below(place, &message))
 }
 
 fn read_sweep(source: &Text<'_>, raw: &RawFile, sweep: &Spanned<RawSweep>) -> Result<Sweep, FileError> {

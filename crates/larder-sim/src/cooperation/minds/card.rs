@@ -1,0 +1,116 @@
+//! CARD: the live node's machine, one per node; that of the lowest name decides for all.
+
+use larder_core::peers::{Card, CardOutput, CardSettings, CardWhy, Claim, Placed, To};
+use larder_core::{NodeId, Time};
+
+use super::{Asked, Decision, Minds, PEER_BYTES, Place, State, TARGET_BYTES, Wish, Words, name_of};
+use crate::SimError;
+use crate::cooperation::{Cooperation, Counted};
+
+/// What the dispatcher keeps of a distributor's last batch, without its answers.
+const CLIENT_BYTES: usize = 100;
+
+/// The nodes' machines.
+#[derive(Debug)]
+pub(super) struct Cards {
+    cards: Vec<Card>,
+    /// By what the dispatcher counts requests, by their tasks.
+    claims: Vec<Option<Claim>>,
+    counted: Counted,
+    /// Empty between two calls.
+    out: Vec<CardOutput>,
+}
+
+impl Cards {
+    pub(super) fn new(cluster: &Cooperation) -> Result<Self, SimError> {
+        let mut settings: CardSettings = cluster.card.clone();
+        settings.dispatcher.nodes_max = cluster.nodes;
+        let card = |node| Ok(Card::new(NodeId(node), &name_of(node), 1, settings.clone())?);
+        let cards = (0..cluster.nodes).map(card).collect::<Result<Vec<Card>, SimError>>()?;
+        Ok(Self { cards, claims: Vec::new(), counted: cluster.counted, out: Vec::new() })
+    }
+
+    fn with(&mut self, node: u16, out: &mut Vec<Wish>, act: impl FnOnce(&mut Card, &mut Vec<CardOutput>)) {
+        act(&mut self.cards[usize::from(node)], &mut self.out);
+        for output in self.out.drain(..) {
+            out.push(match output {
+                CardOutput::Send { to, message } => {
+                    Wish::Say { to: To::One(to), words: Words::Card(message) }
+                }
+                CardOutput::Placed(Placed { ticket, node, why, claim }) => {
+                    let task = ticket as u32;
+                    if let Some(claim) = claim {
+                        super::put(&mut self.claims, task, claim);
+                    }
+                    Wish::Placed { task, place: Place { node: node.0, why: why as usize, keep: true } }
+                }
+            });
+        }
+    }
+
+    fn release(&mut self, now: Time, node: u16, task: u32) -> bool {
+        let claim = super::take(&mut self.claims, task);
+        if let Some(claim) = claim {
+            self.cards[usize::from(node)].ended(now, claim);
+        }
+        claim.is_some()
+    }
+}
+
+impl Minds for Cards {
+    fn reasons(&self) -> Vec<&'static str> {
+        CardWhy::ALL.map(CardWhy::name).to_vec()
+    }
+
+    fn speakers(&self) -> u16 {
+        self.cards.len() as u16
+    }
+
+    fn leader(&self) -> Option<u16> {
+        self.cards.first().map(|card| card.dispatcher().0)
+    }
+
+    fn joined(&mut self, now: Time, node: u16, peer: u16, out: &mut Vec<Wish>) {
+        self.with(node, out, |card, out| card.joined(now, NodeId(peer), &name_of(peer), out));
+    }
+
+    fn decide(&mut self, now: Time, task: u32, asked: &Asked, out: &mut Vec<Wish>) -> Decision {
+        if self.leader() == Some(asked.node) {
+            out.push(Wish::Decided);
+        }
+        self.with(asked.node, out, |card, out| card.ask(now, u64::from(task), asked.target, out));
+        Decision::Later
+    }
+
+    fn moved(&mut self, now: Time, node: u16, task: u32) -> bool {
+        self.counted == Counted::UntilMoved && self.release(now, node, task)
+    }
+
+    fn over(&mut self, now: Time, node: u16, task: u32) -> bool {
+        self.release(now, node, task)
+    }
+
+    fn hear(&mut self, now: Time, node: u16, from: u16, words: Words, out: &mut Vec<Wish>) {
+        let Words::Card(message) = words else { return };
+        self.with(node, out, |card, out| card.hear(now, NodeId(from), message, out));
+    }
+
+    fn tick(&mut self, now: Time, node: u16, out: &mut Vec<Wish>) {
+        self.with(node, out, |card, out| card.tick(now, out));
+    }
+
+    fn due(&self, node: u16) -> Time {
+        self.cards[usize::from(node)].due()
+    }
+
+    /// 100 bytes a peer; at the dispatcher as much again for each distributor, and its targets.
+    fn states(&self) -> Vec<State> {
+        let peers = self.cards.len() - 1;
+        let state = |card: &Card| {
+            let targets = card.targets_known();
+            let clients = if targets > 0 { CLIENT_BYTES * peers } else { 0 };
+            State { bytes: TARGET_BYTES * targets + PEER_BYTES * peers + clients, targets }
+        };
+        self.cards.iter().map(state).collect()
+    }
+}
