@@ -70,6 +70,8 @@ pub struct PressSettings {
     pub load_step: u32,
     /// Changes of memory are gathered for this long; zero tells each at once.
     pub gather: Duration,
+    /// Whether the others hear of what is being read as if it were in memory. The paper: no.
+    pub tell_reads: bool,
     /// Time between signs of life.
     pub beat: Duration,
     /// A load told longer ago is unknown; more than `beat`.
@@ -93,6 +95,7 @@ impl Default for PressSettings {
             large_min: Bytes::kib(128),
             load_step: 4,
             gather: Duration::from_millis(20),
+            tell_reads: true,
             beat: Duration::from_secs(1),
             stale_after: Duration::from_secs(3),
             assumed_for: Duration::from_secs(5),
@@ -277,8 +280,9 @@ impl Press {
 
     /// What was [decided](Press::decide) to be served and kept here is being read: the others hear of it at once, and ask here.
     pub fn reading(&mut self, now: Time, verdict: Verdict, target: TargetId, out: &mut Vec<Outgoing>) {
+        let told = self.settings.tell_reads && self.sharing.is_on();
         let reads = verdict.keep && matches!(verdict.why, Why::First | Why::Relief);
-        if !reads || !self.sharing.is_on() || !self.coming.begins(now + self.settings.assumed_for, target) {
+        if !told || !reads || !self.coming.begins(now + self.settings.assumed_for, target) {
             return;
         }
         self.note(now, target, true, out);

@@ -160,7 +160,7 @@ impl Cooperation {
             seed: 1,
             costs: Costs::default(),
             moving: server.moving(),
-            protocol: PressSettings::default(),
+            protocol: PressSettings { tell_reads: false, ..PressSettings::default() },
             card: CardSettings {
                 dispatcher: Settings { shards: 1, ..Settings::default() },
                 ..CardSettings::default()

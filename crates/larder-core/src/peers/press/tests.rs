@@ -357,5 +357,7 @@ fn what_is_not_read_here_is_not_told() {
         node.reading(ms(1), Verdict { node: ME, why, keep: true }, X, &mut out);
     }
     node.reading(ms(1), Verdict { node: ME, why: Why::First, keep: false }, X, &mut out);
+    node.settings.tell_reads = false;
+    node.reading(ms(1), Verdict { node: ME, why: Why::First, keep: true }, X, &mut out);
     assert_eq!(told(&out), []);
 }

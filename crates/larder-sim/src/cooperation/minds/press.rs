@@ -49,9 +49,12 @@ impl Minds for Presses {
         self.with(node, out, |press, out| press.joined(now, NodeId(peer), out));
     }
 
-    fn decide(&mut self, now: Time, _task: u32, asked: &Asked, _out: &mut Vec<Wish>) -> Decision {
-        let press = &mut self.presses[usize::from(asked.node)];
-        let verdict = press.decide(now, asked.target, Some(asked.size));
+    fn decide(&mut self, now: Time, _task: u32, asked: &Asked, out: &mut Vec<Wish>) -> Decision {
+        let verdict = self.with(asked.node, out, |press, out| {
+            let verdict = press.decide(now, asked.target, Some(asked.size));
+            press.reading(now, verdict, asked.target, out);
+            verdict
+        });
         let keep = asked.size < self.large_min;
         Decision::Place(Place { node: verdict.node.0, why: verdict.why as usize, keep })
     }

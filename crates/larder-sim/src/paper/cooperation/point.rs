@@ -73,6 +73,8 @@ pub(super) struct Point {
     pub(super) overload: u32,
     pub(super) load_step: u32,
     pub(super) gather_ms: f64,
+    /// What is being read is told as if it were in memory.
+    pub(super) tell_reads: bool,
     /// Requests after which a node judges whether to take part, and above and below how many of 1,000 misses.
     pub(super) window: u32,
     pub(super) on_permille: u32,
@@ -122,6 +124,7 @@ impl Default for Point {
             overload: protocol.overload,
             load_step: protocol.load_step,
             gather_ms: protocol.gather.as_secs_f64() * 1e3,
+            tell_reads: false,
             window: protocol.sharing.window,
             on_permille: protocol.sharing.on_permille,
             off_permille: protocol.sharing.off_permille,
@@ -235,6 +238,7 @@ impl Point {
             overload: self.overload,
             load_step: self.load_step,
             gather: millis(self.gather_ms),
+            tell_reads: self.tell_reads,
             sharing: SharingSettings {
                 on_permille: self.on_permille,
                 off_permille: self.off_permille,
