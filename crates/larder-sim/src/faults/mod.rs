@@ -19,6 +19,7 @@
 //! after is shown by worlds whose nodes break one: [`Broken`].
 
 mod chance;
+mod ground;
 mod placing;
 mod world;
 
@@ -28,7 +29,9 @@ use core::time::Duration;
 use rayon::prelude::*;
 use serde::Serialize;
 
-use world::World;
+use ground::Ground;
+use placing::Placing;
+use world::Memories;
 
 /// After the last fault, and with every node in sight of every other, views are exact within this time (of the simulation).
 pub const CONVERGES_WITHIN: Duration = Duration::from_secs(8);
@@ -172,10 +175,7 @@ impl core::error::Error for Violation {}
 /// # Errors
 /// What did not hold first.
 pub fn world(protocol: Protocol, seed: u64, broken: Option<Broken>) -> Result<Survived, Violation> {
-    match protocol {
-        Protocol::Press => World::new(seed, broken, None).run(),
-        Protocol::Card | Protocol::Ward => placing::World::new(protocol, seed, broken, None).run(),
-    }
+    run(protocol, seed, broken, None)
 }
 
 /// [`world()`], with a line for each thing that happens.
@@ -188,9 +188,20 @@ pub fn world_told(
     broken: Option<Broken>,
     tell: &mut dyn FnMut(String),
 ) -> Result<Survived, Violation> {
+    run(protocol, seed, broken, Some(tell))
+}
+
+fn run(
+    protocol: Protocol,
+    seed: u64,
+    broken: Option<Broken>,
+    tell: Option<&mut dyn FnMut(String)>,
+) -> Result<Survived, Violation> {
     match protocol {
-        Protocol::Press => World::new(seed, broken, Some(tell)).run(),
-        Protocol::Card | Protocol::Ward => placing::World::new(protocol, seed, broken, Some(tell)).run(),
+        Protocol::Press => Ground::new(seed, broken, tell, |chance, _| Memories::draw(chance)).run(),
+        Protocol::Card | Protocol::Ward => {
+            Ground::new(seed, broken, tell, |chance, nodes| Placing::draw(protocol, chance, nodes)).run()
+        }
     }
 }
 

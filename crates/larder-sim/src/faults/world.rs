@@ -1,37 +1,17 @@
-//! One world: nodes, clients, a bad network, and the record of what must hold.
-
-mod troubles;
+//! The world of PRESS: nodes that know of each other's loads and memories.
 
 use super::chance::Chance;
-use super::{Broken, CONVERGES_WITHIN, Survived, Violation};
+use super::ground::{Ground, Happening, Id, PATIENCE, Stage, World, peer};
+use super::{Broken, Protocol, Violation};
 use core::time::Duration;
 use larder_core::cache::{ByteCache, CacheKind};
 use larder_core::peers::{Message, Outgoing, Press, PressSettings, SharingSettings, To, Verdict};
 use larder_core::{Bytes, NodeId, TargetId, Time};
-use std::collections::BTreeMap;
 
-/// Time in which things go wrong.
-const TROUBLE: Duration = Duration::from_secs(20);
-/// How long an initial node waits for the head of a forwarded reply, and for the rest of one.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// Time between two looks at whether all views are exact.
-const LOOK: Duration = Duration::from_millis(100);
 const OBJECT_MAX: u64 = 100;
 
-type Id = usize;
-
 #[derive(Debug)]
-enum Event {
-    Client,
-    Hear {
-        to: Id,
-        from: Id,
-        message: Message,
-    },
-    /// A forwarded request reaches its service node.
-    Forwarded {
-        request: Id,
-    },
+pub(super) enum Event {
     /// A node has what a request asks for: in memory, or read.
     Ready {
         request: Id,
@@ -52,101 +32,26 @@ enum Event {
         node: Id,
         epoch: u64,
     },
-    /// The connection to a service node has broken, or it takes too long.
-    Broken {
-        request: Id,
-    },
-    Tick {
-        node: Id,
-        epoch: u64,
-    },
-    /// A node looks whether another is there.
-    Sight {
-        of: Id,
-        by: Id,
-        again: bool,
-    },
-    Crash,
-    Start {
-        node: Id,
-    },
-    Pause,
-    Resume {
-        node: Id,
-        epoch: u64,
-    },
-    Part,
-    Heal,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    /// At its initial node.
-    Here,
-    /// Forwarded; no byte of the reply has come.
-    Sent {
-        to: Id,
-        epoch: u64,
-    },
-    /// A part of the reply was sent to the client.
-    Begun {
-        to: Id,
-        epoch: u64,
-    },
-    Ended,
 }
 
 #[derive(Debug)]
-struct Request {
-    initial: Id,
-    epoch: u64,
-    target: TargetId,
-    stage: Stage,
-    forwards: u32,
-}
-
-#[derive(Debug)]
-struct Node {
+pub(super) struct Node {
     press: Press,
-    epoch: u64,
     memory: ByteCache<u64>,
-    up: bool,
-    paused: bool,
-    /// What happened to it while it stood still.
-    backlog: Vec<Event>,
-    /// Whom it takes for present.
-    sees: Vec<bool>,
     /// What it should count as its load.
     under_way: u32,
-    tick_at: Time,
 }
 
 /// The world.
-pub(super) struct World<'t> {
-    seed: u64,
-    chance: Chance,
-    now: Time,
-    seq: u64,
-    queue: BTreeMap<(Time, u64), Event>,
-    nodes: Vec<Node>,
-    requests: Vec<Request>,
+#[derive(Debug)]
+pub(super) struct Memories {
     sizes: Vec<u64>,
     settings: PressSettings,
     says_sizes: bool,
-    broken: Option<Broken>,
-    loss_permille: u64,
-    delay_us: u64,
-    /// The nodes of one part, while the network has two.
-    part: Option<Vec<bool>>,
-    trouble: bool,
-    survived: Survived,
-    tell: Option<&'t mut dyn FnMut(String)>,
 }
 
-impl<'t> World<'t> {
-    pub(super) fn new(seed: u64, broken: Option<Broken>, tell: Option<&'t mut dyn FnMut(String)>) -> Self {
-        let mut chance = Chance::new(seed);
-        let count = 2 + chance.below(5) as usize;
+impl Memories {
+    pub(super) fn draw(chance: &mut Chance) -> Self {
         let targets = 20 + chance.below(300);
         let sizes = (0..targets).map(|_| if chance.permille(30) { OBJECT_MAX } else { 1 + chance.below(20) });
         let sizes: Vec<u64> = sizes.collect();
@@ -168,182 +73,156 @@ impl<'t> World<'t> {
             sharing,
             ..PressSettings::default()
         };
-        let node = |me: usize| Node {
-            press: Press::new(NodeId(me as u16), 1, settings),
-            epoch: 1,
-            memory: ByteCache::new(CacheKind::Lru, memory, Bytes(OBJECT_MAX - 1)),
-            up: true,
-            paused: false,
-            backlog: Vec::new(),
-            sees: vec![false; count],
+        Self { sizes, settings, says_sizes: chance.permille(500) }
+    }
+
+    fn size(&self, target: TargetId) -> Bytes {
+        Bytes(self.sizes[target.0 as usize])
+    }
+
+    /// A size, where nodes know it beforehand.
+    fn said_size(&self, target: TargetId) -> Option<Bytes> {
+        self.says_sizes.then(|| self.size(target))
+    }
+}
+
+impl World for Memories {
+    type Machine = Node;
+    type Message = Message;
+    type Event = Event;
+
+    fn converges_within(&self) -> Duration {
+        Protocol::Press.converges_within()
+    }
+
+    fn machine(&self, me: Id, epoch: u64) -> Node {
+        Node {
+            press: Press::new(peer(me), epoch, self.settings),
+            memory: ByteCache::new(CacheKind::Lru, self.settings.memory, Bytes(OBJECT_MAX - 1)),
             under_way: 0,
-            tick_at: Time::MAX,
-        };
-        let mut world = Self {
-            seed,
-            now: Time::ZERO,
-            seq: 0,
-            queue: BTreeMap::new(),
-            nodes: (0..count).map(node).collect(),
-            requests: Vec::new(),
-            sizes,
-            settings,
-            says_sizes: chance.permille(500),
-            broken,
-            loss_permille: chance.below(4) * 60,
-            delay_us: 10_u64.pow(1 + chance.below(5) as u32),
-            part: None,
-            trouble: true,
-            survived: Survived { nodes: count as u64, ..Survived::default() },
-            tell,
-            chance,
-        };
-        world.begin();
-        world
-    }
-
-    fn begin(&mut self) {
-        let count = self.nodes.len();
-        for by in 0..count {
-            for of in (0..count).filter(|of| *of != by) {
-                let wait = self.chance.micros(0, 2_000_000);
-                self.after(wait, Event::Sight { of, by, again: true });
-            }
-        }
-        self.after(Duration::ZERO, Event::Client);
-        let troubles: [fn() -> Event; 3] = [|| Event::Crash, || Event::Pause, || Event::Part];
-        for make in troubles {
-            for _ in 0..self.chance.below(4) {
-                let wait = self.chance.micros(0, TROUBLE.as_micros() as u64);
-                self.after(wait, make());
-            }
         }
     }
 
-    pub(super) fn run(mut self) -> Result<Survived, Violation> {
-        let mut quiet_since = None;
-        let mut look_at = Time::MAX;
-        loop {
-            let next = self.queue.first_key_value().map_or(Time::MAX, |((at, _), _)| *at);
-            if next > look_at {
-                self.now = look_at;
-                let since = quiet_since.unwrap_or(self.now);
-                let doubt = self.doubt();
-                if doubt.is_none() {
-                    self.survived.converged_ms = (self.now - since).as_millis() as u64;
-                    return Ok(self.survived);
-                }
-                if self.now - since >= CONVERGES_WITHIN {
-                    return Err(self.violation(doubt.unwrap_or_default()));
-                }
-                look_at += LOOK;
-                continue;
-            }
-            let Some(((at, _), event)) = self.queue.pop_first() else {
-                return Err(self.violation("nothing is left to happen".to_owned()));
-            };
-            self.now = at;
-            self.happen(event)?;
-            if self.trouble && self.now >= Time::ZERO + TROUBLE && self.all_is_well() {
-                self.trouble = false;
-                quiet_since = Some(self.now);
-                look_at = self.now + LOOK;
-                self.say(|| "no more troubles".to_owned());
-            }
-        }
+    /// Some are asked for far more often than others.
+    fn target(&self, chance: &mut Chance) -> u64 {
+        let most = self.sizes.len() as u64;
+        chance.below(most).min(chance.below(most)).min(chance.below(most))
     }
 
-    fn all_is_well(&self) -> bool {
-        self.part.is_none() && self.nodes.iter().all(|node| node.up && !node.paused)
-    }
-
-    fn violation(&self, what: String) -> Violation {
-        Violation { seed: self.seed, at_ms: self.now.as_nanos() / 1_000_000, what }
-    }
-
-    fn say(&mut self, line: impl FnOnce() -> String) {
-        if let Some(tell) = &mut self.tell {
-            tell(format!("{:>9.3} ms  {}", self.now.as_nanos() as f64 / 1e6, line()));
-        }
-    }
-
-    fn after(&mut self, wait: Duration, event: Event) {
-        self.seq += 1;
-        self.queue.insert((self.now + wait, self.seq), event);
-    }
-
-    /// Who is concerned by an event, if only one node is.
-    fn place(&self, event: &Event) -> Option<Id> {
+    fn place(ground: &Ground<'_, Self>, event: &Event) -> Id {
         match event {
-            Event::Hear { to, .. } => Some(*to),
-            Event::Ready { node, .. } | Event::Released { node, .. } | Event::Tick { node, .. } => {
-                Some(*node)
-            }
-            Event::Head { request, .. } | Event::End { request } | Event::Broken { request } => {
-                Some(self.requests[*request].initial)
-            }
-            Event::Forwarded { request } => match self.requests[*request].stage {
-                Stage::Sent { to, .. } => Some(to),
-                _ => None,
-            },
-            Event::Sight { by, .. } => Some(*by),
-            _ => None,
+            Event::Ready { node, .. } | Event::Released { node, .. } => *node,
+            Event::Head { request, .. } | Event::End { request } => ground.requests[*request].initial,
         }
     }
 
-    fn happen(&mut self, event: Event) -> Result<(), Violation> {
-        if let Some(node) = self.place(&event).filter(|node| self.nodes[*node].paused) {
-            self.nodes[node].backlog.push(event);
+    fn happen(ground: &mut Ground<'_, Self>, event: Event) -> Result<(), Violation> {
+        match event {
+            Event::Ready { request, node, epoch, missed } if ground.lives(node, epoch) => {
+                ground.ready(request, node, missed)
+            }
+            Event::Head { request, kept } => {
+                ground.head(request, kept);
+                Ok(())
+            }
+            Event::End { request } => ground.end(request),
+            Event::Released { .. } if ground.broken == Some(Broken::ForgetsEnds) => Ok(()),
+            Event::Released { node, epoch } if ground.lives(node, epoch) => ground.release(node),
+            Event::Ready { .. } | Event::Released { .. } => Ok(()),
+        }
+    }
+
+    fn asked(ground: &mut Ground<'_, Self>, request: Id) -> Result<(), Violation> {
+        ground.requests[request].stage = Stage::Here;
+        let (initial, target) = (ground.requests[request].initial, ground.target(request));
+        ground.count(initial, true);
+        let size = ground.own.said_size(target);
+        let verdict = ground.nodes[initial].machine.press.decide(ground.now, target, size);
+        ground.act(initial, |press, now, out| press.reading(now, verdict, target, out));
+        ground.go(request, initial, verdict)
+    }
+
+    fn forwarded(ground: &mut Ground<'_, Self>, request: Id, to: Id, there: bool) -> Result<(), Violation> {
+        if !there {
+            let wait = ground.travel();
+            ground.after(wait, Happening::Broken { request });
             return Ok(());
         }
-        match event {
-            Event::Client => self.client()?,
-            Event::Hear { to, from, message } => self.hear(to, from, message),
-            Event::Forwarded { request } => self.forwarded(request)?,
-            Event::Ready { request, node, epoch, missed } => self.ready(request, (node, epoch), missed)?,
-            Event::Head { request, kept } => self.head(request, kept),
-            Event::End { request } => self.end(request)?,
-            Event::Released { .. } if self.broken == Some(Broken::ForgetsEnds) => {}
-            Event::Released { node, epoch } => self.release(node, epoch)?,
-            Event::Broken { request } => self.broken(request)?,
-            Event::Tick { node, epoch } => self.tick(node, epoch),
-            Event::Sight { of, by, again } => self.sight(of, by, again),
-            Event::Crash => self.crash(),
-            Event::Start { node } => self.start(node),
-            Event::Pause => self.pause(),
-            Event::Resume { node, epoch } => self.resume(node, epoch)?,
-            Event::Part => self.fall_apart(),
-            Event::Heal => self.heal(),
+        ground.count(to, true);
+        let target = ground.target(request);
+        let size = ground.own.said_size(target);
+        let press = &mut ground.nodes[to].machine.press;
+        let verdict = match ground.broken {
+            Some(Broken::ForwardsAgain) => press.decide(ground.now, target, size),
+            _ => press.forwarded(target, size),
+        };
+        ground.go(request, to, verdict)
+    }
+
+    /// What was not begun the initial node serves itself.
+    fn broken(ground: &mut Ground<'_, Self>, request: Id) -> Result<(), Violation> {
+        let (initial, target) = (ground.requests[request].initial, ground.target(request));
+        match ground.requests[request].stage {
+            Stage::Sent { to, .. } => {
+                let press = &mut ground.nodes[initial].machine.press;
+                press.unanswered(ground.now, peer(to), target, true);
+                press.returned(peer(to));
+                ground.survived.taken_back += 1;
+                match ground.broken {
+                    Some(Broken::ForgetsRequests) => return Ok(()),
+                    Some(Broken::EndsTwice) => ground.settle(request)?,
+                    _ => ground.requests[request].stage = Stage::Here,
+                }
+                ground.serve(request, initial);
+            }
+            Stage::Begun { .. } => {
+                ground.survived.aborted += 1;
+                ground.say(|| format!("request {request} is aborted"));
+                ground.settle(request)?;
+            }
+            Stage::Waits | Stage::Here | Stage::Ended => {}
         }
         Ok(())
     }
 
-    // -- requests
-
-    fn client(&mut self) -> Result<(), Violation> {
-        if !self.trouble {
-            return Ok(());
-        }
-        let wait = self.chance.micros(100, 20_000);
-        self.after(wait, Event::Client);
-        let initial = self.chance.below(self.nodes.len() as u64) as Id;
-        if !self.nodes[initial].up || self.nodes[initial].paused {
-            return Ok(());
-        }
-        // Some are asked for far more often than others.
-        let most = self.sizes.len() as u64;
-        let rank = self.chance.below(most).min(self.chance.below(most)).min(self.chance.below(most));
-        let target = TargetId(rank);
-        let epoch = self.nodes[initial].epoch;
-        let request = self.requests.len();
-        self.requests.push(Request { initial, epoch, target, stage: Stage::Here, forwards: 0 });
-        self.survived.requests += 1;
-        let size = self.says_sizes.then(|| Bytes(self.sizes[rank as usize]));
-        self.count(initial, true);
-        let verdict = self.nodes[initial].press.decide(self.now, target, size);
-        self.nodes_out(initial, |press, now, out| press.reading(now, verdict, target, out));
-        self.go(request, initial, verdict)
+    fn takes(ground: &mut Ground<'_, Self>, by: Id, of: Id, there: bool) -> Result<(), Violation> {
+        ground.act(
+            by,
+            |press, now, out| if there { press.joined(now, peer(of), out) } else { press.left(peer(of)) },
+        );
+        Ok(())
     }
+
+    fn hear(ground: &mut Ground<'_, Self>, to: Id, from: Id, message: Message) -> Result<(), Violation> {
+        ground.act(to, |press, now, out| press.hear(now, peer(from), message, out));
+        Ok(())
+    }
+
+    fn due(ground: &Ground<'_, Self>, node: Id) -> Time {
+        ground.nodes[node].machine.press.due()
+    }
+
+    fn tick(ground: &mut Ground<'_, Self>, node: Id) -> Result<(), Violation> {
+        ground.act(node, Press::tick);
+        Ok(())
+    }
+
+    fn doubt(ground: &mut Ground<'_, Self>) -> Option<String> {
+        ground.loads().or_else(|| ground.views())
+    }
+}
+
+impl Ground<'_, Memories> {
+    fn target(&self, request: Id) -> TargetId {
+        TargetId(self.requests[request].target)
+    }
+
+    /// How long a packet travels.
+    fn travel(&mut self) -> Duration {
+        self.chance.micros(10, self.delay_us + 10)
+    }
+
+    // -- requests
 
     /// A request goes where the node that has it decides, at every node anew.
     fn go(&mut self, request: Id, at: Id, verdict: Verdict) -> Result<(), Violation> {
@@ -356,87 +235,57 @@ impl<'t> World<'t> {
     }
 
     fn forward(&mut self, request: Id, to: Id) -> Result<(), Violation> {
-        let (initial, epoch) = (self.requests[request].initial, self.nodes[to].epoch);
-        self.requests[request].forwards += 1;
-        self.survived.forwarded += 1;
-        if self.requests[request].forwards > 1 {
-            return Err(self.violation(format!("request {request} is forwarded twice")));
-        }
-        self.requests[request].stage = Stage::Sent { to, epoch };
-        let wait = self.chance.micros(10, self.delay_us + 10);
-        if self.reach(initial, to) {
-            self.after(wait, Event::Forwarded { request });
-            self.after(PATIENCE, Event::Broken { request });
+        self.sent(request, to)?;
+        let wait = self.travel();
+        if self.reach(self.requests[request].initial, to) {
+            self.after(wait, Happening::Forwarded { request });
+            self.after(PATIENCE, Happening::Broken { request });
         } else {
             // Refused at once where the host is there, after a while where it is not.
             let wait = if self.chance.permille(500) { wait } else { PATIENCE };
-            self.after(wait, Event::Broken { request });
+            self.after(wait, Happening::Broken { request });
         }
         Ok(())
     }
 
-    fn forwarded(&mut self, request: Id) -> Result<(), Violation> {
-        let Request { target, stage: Stage::Sent { to, epoch }, .. } = self.requests[request] else {
-            return Ok(());
-        };
-        if !self.nodes[to].up || self.nodes[to].epoch != epoch {
-            let wait = self.chance.micros(10, self.delay_us + 10);
-            self.after(wait, Event::Broken { request });
-            return Ok(());
-        }
-        self.count(to, true);
-        let size = self.says_sizes.then(|| Bytes(self.sizes[target.0 as usize]));
-        let press = &mut self.nodes[to].press;
-        let verdict = match self.broken {
-            Some(Broken::ForwardsAgain) => press.decide(self.now, target, size),
-            _ => press.forwarded(target, size),
-        };
-        self.go(request, to, verdict)
-    }
-
     /// A node looks for what is asked for, and reads it if it is not in memory.
     fn serve(&mut self, request: Id, node: Id) {
-        let target = self.requests[request].target;
-        let missed = !self.nodes[node].memory.touch(&target.0);
+        let missed = !self.nodes[node].machine.memory.touch(&self.requests[request].target);
         let epoch = self.nodes[node].epoch;
         let wait = if missed { self.chance.micros(1_000, 50_000) } else { self.chance.micros(10, 2_000) };
-        self.after(wait, Event::Ready { request, node, epoch, missed });
+        self.after(wait, Happening::Own(Event::Ready { request, node, epoch, missed }));
     }
 
-    fn ready(&mut self, request: Id, (node, epoch): (Id, u64), missed: bool) -> Result<(), Violation> {
-        if self.nodes[node].epoch != epoch {
-            return Ok(());
-        }
-        let Request { initial, target, .. } = self.requests[request];
-        let size = Bytes(self.sizes[target.0 as usize]);
+    fn ready(&mut self, request: Id, node: Id, missed: bool) -> Result<(), Violation> {
+        let (initial, target) = (self.requests[request].initial, self.target(request));
         if missed {
-            self.keep(node, target, size);
+            self.keep(node, target);
         }
         if node == initial {
             // The client's connection takes the rest.
             let twice = self.broken == Some(Broken::EndsTwice);
             if self.requests[request].stage == Stage::Here || twice {
-                self.nodes_out(node, |press, now, out| press.served(now, target, size, missed, out));
-                self.settle(request)?;
+                self.served(request, missed)?;
             }
             return Ok(());
         }
-        let (head, rest) = (self.chance.micros(10, self.delay_us + 10), self.chance.micros(100, 30_000));
-        let kept = self.nodes[node].memory.contains(&target.0);
+        let (head, rest) = (self.travel(), self.chance.micros(100, 30_000));
+        let kept = self.nodes[node].machine.memory.contains(&target.0);
         if self.reach(node, initial) {
-            self.after(head, Event::Head { request, kept });
-            self.after(head + rest, Event::End { request });
+            self.after(head, Happening::Own(Event::Head { request, kept }));
+            self.after(head + rest, Happening::Own(Event::End { request }));
         }
-        self.after(rest, Event::Released { node, epoch });
+        let epoch = self.nodes[node].epoch;
+        self.after(rest, Happening::Own(Event::Released { node, epoch }));
         Ok(())
     }
 
-    fn keep(&mut self, node: Id, target: TargetId, size: Bytes) {
+    fn keep(&mut self, node: Id, target: TargetId) {
         let mut evicted = Vec::new();
-        let memory = &mut self.nodes[node].memory;
-        memory.insert(target.0, size, &mut evicted);
+        let memory = &mut self.nodes[node].machine.memory;
+        memory.insert(target.0, self.own.size(target), &mut evicted);
         let kept = memory.contains(&target.0);
-        self.nodes_out(node, |press, now, out| {
+        self.act(node, |press, now, out| {
             evicted.iter().for_each(|(gone, _)| press.noted(now, TargetId(*gone), false, out));
             if kept {
                 press.noted(now, target, true, out);
@@ -445,76 +294,47 @@ impl<'t> World<'t> {
     }
 
     fn head(&mut self, request: Id, kept: bool) {
-        let Request { initial, target, stage: Stage::Sent { to, epoch }, .. } = self.requests[request] else {
-            return;
-        };
-        if !self.reach(to, initial) || self.nodes[to].epoch != epoch {
+        let (initial, target) = (self.requests[request].initial, self.target(request));
+        let Stage::Sent { to, epoch } = self.requests[request].stage else { return };
+        if !self.reach(to, initial) || !self.lives(to, epoch) {
             return;
         }
         self.requests[request].stage = Stage::Begun { to, epoch };
-        self.nodes[initial].press.answered(NodeId(to as u16));
+        let press = &mut self.nodes[initial].machine.press;
+        press.answered(peer(to));
         if !kept {
-            self.nodes[initial].press.not_kept(NodeId(to as u16), target);
+            press.not_kept(peer(to), target);
         }
-        self.after(PATIENCE, Event::Broken { request });
+        self.after(PATIENCE, Happening::Broken { request });
     }
 
     fn end(&mut self, request: Id) -> Result<(), Violation> {
-        let Request { initial, target, stage: Stage::Begun { to, epoch }, .. } = self.requests[request]
-        else {
-            return Ok(());
-        };
-        if !self.reach(to, initial) || self.nodes[to].epoch != epoch {
+        let Stage::Begun { to, epoch } = self.requests[request].stage else { return Ok(()) };
+        if !self.reach(to, self.requests[request].initial) || !self.lives(to, epoch) {
             return Ok(());
         }
-        let size = Bytes(self.sizes[target.0 as usize]);
-        self.nodes_out(initial, |press, now, out| press.served(now, target, size, false, out));
+        self.served(request, false)
+    }
+
+    /// The client has the whole reply.
+    fn served(&mut self, request: Id, missed: bool) -> Result<(), Violation> {
+        let (initial, target) = (self.requests[request].initial, self.target(request));
+        let size = self.own.size(target);
+        self.act(initial, |press, now, out| press.served(now, target, size, missed, out));
         self.settle(request)
     }
 
-    /// The service node is not there, or takes too long. What was not begun the initial node serves itself.
-    fn broken(&mut self, request: Id) -> Result<(), Violation> {
-        let Request { initial, target, stage, .. } = self.requests[request];
-        match stage {
-            Stage::Sent { to, .. } => {
-                self.nodes[initial].press.unanswered(self.now, NodeId(to as u16), target, true);
-                self.nodes[initial].press.returned(NodeId(to as u16));
-                self.survived.taken_back += 1;
-                match self.broken {
-                    Some(Broken::ForgetsRequests) => return Ok(()),
-                    Some(Broken::EndsTwice) => self.settle(request)?,
-                    _ => self.requests[request].stage = Stage::Here,
-                }
-                self.serve(request, initial);
-            }
-            Stage::Begun { .. } => {
-                self.survived.aborted += 1;
-                self.say(|| format!("request {request} is aborted"));
-                self.settle(request)?;
-            }
-            Stage::Here | Stage::Ended => {}
-        }
-        Ok(())
-    }
-
-    /// A request ends at its initial node, once.
     fn settle(&mut self, request: Id) -> Result<(), Violation> {
-        let Request { initial, epoch, stage, .. } = self.requests[request];
-        if stage == Stage::Ended {
-            return Err(self.violation(format!("request {request} ends twice")));
-        }
+        let (initial, stage) = (self.requests[request].initial, self.requests[request].stage);
+        self.ended(request)?;
         if let Stage::Begun { to, .. } = stage {
-            self.nodes[initial].press.returned(NodeId(to as u16));
+            self.nodes[initial].machine.press.returned(peer(to));
         }
-        self.requests[request].stage = Stage::Ended;
-        self.release(initial, epoch)
+        self.release(initial)
     }
 
-    fn release(&mut self, node: Id, epoch: u64) -> Result<(), Violation> {
-        if self.nodes[node].epoch != epoch {
-            return Ok(());
-        }
-        if self.nodes[node].under_way == 0 {
+    fn release(&mut self, node: Id) -> Result<(), Violation> {
+        if self.nodes[node].machine.under_way == 0 {
             return Err(self.violation(format!("node {node} ends what it has not begun")));
         }
         self.count(node, false);
@@ -522,69 +342,65 @@ impl<'t> World<'t> {
     }
 
     fn count(&mut self, node: Id, begins: bool) {
-        let under_way = &mut self.nodes[node].under_way;
+        let under_way = &mut self.nodes[node].machine.under_way;
         *under_way = if begins { *under_way + 1 } else { *under_way - 1 };
-        self.nodes_out(
-            node,
-            |press, now, out| if begins { press.begun(now, out) } else { press.ended(now, out) },
-        );
+        self.act(node, |press, now, out| if begins { press.begun(now, out) } else { press.ended(now, out) });
     }
 
-    // -- messages
-
-    fn nodes_out(&mut self, node: Id, act: impl FnOnce(&mut Press, Time, &mut Vec<Outgoing>)) {
+    /// Something happens to a node, and it sends what it has to say.
+    fn act(&mut self, node: Id, act: impl FnOnce(&mut Press, Time, &mut Vec<Outgoing>)) {
         let mut out = Vec::new();
-        act(&mut self.nodes[node].press, self.now, &mut out);
+        act(&mut self.nodes[node].machine.press, self.now, &mut out);
         let asks = |message: &Message| matches!(message, Message::Ask { .. } | Message::AskList { .. });
         let mute = self.broken == Some(Broken::NeverAsks);
         for Outgoing { to, message } in out.into_iter().filter(|out| !(mute && asks(&out.message))) {
-            // As they travel.
+            // As it travels.
             let message = Message::decode(&message.encode()).expect("what is sent can be read");
-            let all = 0..self.nodes.len();
-            let to: Vec<Id> = match to {
-                To::All => all.filter(|to| self.nodes[node].sees[*to]).collect(),
-                To::One(to) => vec![to.index()],
-            };
-            to.into_iter().for_each(|to| self.post(node, to, &message));
+            match to {
+                To::All => self.post_all(node, &message),
+                To::One(to) => self.post(node, to.index(), &message),
+            }
         }
         self.plan_tick(node);
     }
 
-    fn post(&mut self, from: Id, to: Id, message: &Message) {
-        let copies = if self.trouble && self.chance.permille(self.loss_permille / 4) { 2 } else { 1 };
-        for _ in 0..copies {
-            if !self.connected(from, to) || (self.trouble && self.chance.permille(self.loss_permille)) {
-                self.survived.lost += 1;
-                continue;
+    // -- what must hold
+
+    /// Whether a node counts what nothing accounts for, or does not know another.
+    fn loads(&self) -> Option<String> {
+        let nodes = || self.nodes.iter().enumerate().map(|(at, node)| (at, &node.machine));
+        for (a, Node { press, under_way, .. }) in nodes() {
+            if *under_way != 0 || press.load() != 0 {
+                return Some(format!("node {a} counts {}, and {under_way} are under way", press.load()));
             }
-            let wait = self.chance.micros(10, self.delay_us + 10);
-            self.after(wait, Event::Hear { to, from, message: message.clone() });
+            let unknown = |b: Id| !press.knows(peer(b)) || press.load_of(self.now, peer(b)) != Some(0);
+            if let Some((b, _)) = nodes().find(|(b, node)| *b != a && node.press.shares() && unknown(*b)) {
+                return Some(format!("node {a} does not know {b}"));
+            }
         }
+        None
     }
 
-    fn hear(&mut self, to: Id, from: Id, message: Message) {
-        if !self.nodes[to].up {
-            self.survived.lost += 1;
-            return;
+    /// Whether a node is wrong about what is in memory somewhere. One that forgets targets may know too little.
+    fn views(&mut self) -> Option<String> {
+        let forgets = self.own.settings.targets_max < self.own.sizes.len();
+        for target in 0..self.own.sizes.len() as u64 {
+            for a in 0..self.nodes.len() {
+                let holds = |(b, node): (Id, &Node)| {
+                    ((b == a || node.press.shares()) && node.memory.contains(&target)).then(|| peer(b))
+                };
+                let nodes = self.nodes.iter().map(|node| &node.machine).enumerate();
+                let truth: Vec<NodeId> = nodes.filter_map(holds).collect();
+                let believed = self.nodes[a].machine.press.servers(TargetId(target));
+                let right =
+                    if forgets { believed.iter().all(|b| truth.contains(b)) } else { believed == truth };
+                if !right {
+                    return Some(format!(
+                        "node {a} takes {believed:?} for servers of {target}: they are {truth:?}"
+                    ));
+                }
+            }
         }
-        self.survived.heard += 1;
-        self.say(|| format!("{from} to {to}: {message:?}"));
-        self.nodes_out(to, |press, now, out| press.hear(now, NodeId(from as u16), message, out));
-    }
-
-    fn plan_tick(&mut self, node: Id) {
-        let due = self.nodes[node].press.due().max(self.now);
-        if due < self.nodes[node].tick_at {
-            self.nodes[node].tick_at = due;
-            let epoch = self.nodes[node].epoch;
-            self.after(due - self.now, Event::Tick { node, epoch });
-        }
-    }
-
-    fn tick(&mut self, node: Id, epoch: u64) {
-        if self.nodes[node].up && self.nodes[node].epoch == epoch && self.nodes[node].tick_at <= self.now {
-            self.nodes[node].tick_at = Time::MAX;
-            self.nodes_out(node, Press::tick);
-        }
+        None
     }
 }

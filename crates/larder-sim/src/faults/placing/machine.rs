@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 pub(super) type Token = Claim;
 
 #[derive(Clone, Debug)]
-pub(super) enum Said {
+pub(in crate::faults) enum Said {
     Card(CardMessage),
     Ward(WardMessage),
 }
@@ -42,7 +42,7 @@ pub(super) enum Done {
 }
 
 #[derive(Debug)]
-pub(super) enum Machine {
+pub(in crate::faults) enum Machine {
     Card(Box<Card>),
     Ward(Box<Ward>, BTreeMap<u64, u64>),
 }

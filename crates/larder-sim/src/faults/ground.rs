@@ -1,0 +1,441 @@
+//! What every world stands on: a clock, a queue of what will happen, nodes that come and go, a bad network, and clients.
+//!
+//! A [`World`] says what its nodes are, and what they do about a request or a message; all else that happens is written
+//! here once. Draws are made in a fixed order, and of two things at one time the one planned first happens first: a seed
+//! makes one world.
+
+mod troubles;
+
+use super::chance::Chance;
+use super::{Broken, Survived, Violation};
+use core::fmt::Debug;
+use core::time::Duration;
+use larder_core::{NodeId, Time};
+use std::collections::BTreeMap;
+
+/// Time in which things go wrong.
+const TROUBLE: Duration = Duration::from_secs(20);
+/// How long an initial node waits for the head of a forwarded reply, and for the rest of one.
+pub(super) const PATIENCE: Duration = Duration::from_secs(1);
+/// Time between two looks at whether all is as it must be.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// A node, or a request, by its place in the list of all.
+pub(super) type Id = usize;
+
+/// A node as the protocols name it.
+pub(super) const fn peer(node: Id) -> NodeId {
+    NodeId(node as u16)
+}
+
+/// What a world adds to its ground.
+pub(super) trait World: Sized {
+    /// A node's state machine, and whatever else it loses in a crash.
+    type Machine;
+    /// What travels between nodes.
+    type Message: Clone + Debug;
+    /// What happens in this world only.
+    type Event;
+
+    /// So long after the last fault there is no doubt left.
+    fn converges_within(&self) -> Duration;
+    /// A node that begins.
+    fn machine(&self, me: Id, epoch: u64) -> Self::Machine;
+    /// What a client asks for.
+    fn target(&self, chance: &mut Chance) -> u64;
+    /// The node that an event concerns.
+    fn place(ground: &Ground<'_, Self>, event: &Self::Event) -> Id;
+    /// An event happens.
+    fn happen(ground: &mut Ground<'_, Self>, event: Self::Event) -> Result<(), Violation>;
+    /// A client's request, at [`Stage::Waits`], comes to its initial node.
+    fn asked(ground: &mut Ground<'_, Self>, request: Id) -> Result<(), Violation>;
+    /// A forwarded request comes to its service node, which may be `there` no more in the life in which it was meant.
+    fn forwarded(ground: &mut Ground<'_, Self>, request: Id, to: Id, there: bool) -> Result<(), Violation>;
+    /// The connection to a service node has broken, or it takes too long.
+    fn broken(ground: &mut Ground<'_, Self>, request: Id) -> Result<(), Violation>;
+    /// A node takes another for present, or for gone.
+    fn takes(ground: &mut Ground<'_, Self>, by: Id, of: Id, there: bool) -> Result<(), Violation>;
+    /// A node hears a message.
+    fn hear(ground: &mut Ground<'_, Self>, to: Id, from: Id, message: Self::Message)
+    -> Result<(), Violation>;
+    /// When a node's clock must strike, at the latest.
+    fn due(ground: &Ground<'_, Self>, node: Id) -> Time;
+    /// A node's clock strikes.
+    fn tick(ground: &mut Ground<'_, Self>, node: Id) -> Result<(), Violation>;
+    /// What is not as it must be, when every request has ended and every node sees every other; None if nothing.
+    fn doubt(ground: &mut Ground<'_, Self>) -> Option<String>;
+}
+
+/// What happens in every world, and what in this one only.
+pub(super) enum Happening<W: World> {
+    Own(W::Event),
+    Client,
+    Hear {
+        to: Id,
+        from: Id,
+        message: W::Message,
+    },
+    /// A forwarded request reaches its service node.
+    Forwarded {
+        request: Id,
+    },
+    /// The connection to a service node has broken, or it takes too long.
+    Broken {
+        request: Id,
+    },
+    Tick {
+        node: Id,
+        epoch: u64,
+    },
+    /// A node looks whether another is there.
+    Sight {
+        of: Id,
+        by: Id,
+        again: bool,
+    },
+    Crash,
+    Start {
+        node: Id,
+    },
+    Pause,
+    Resume {
+        node: Id,
+    },
+    Part,
+    Heal,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// It is not known yet where it is served.
+    Waits,
+    /// At its initial node.
+    Here,
+    /// Forwarded to a node, in this life of it; no byte of the reply has come.
+    Sent {
+        to: Id,
+        epoch: u64,
+    },
+    /// A part of the reply was sent to the client.
+    Begun {
+        to: Id,
+        epoch: u64,
+    },
+    Ended,
+}
+
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) initial: Id,
+    pub(super) target: u64,
+    pub(super) stage: Stage,
+    forwards: u32,
+}
+
+/// A node, and how it stands.
+pub(super) struct Standing<W: World> {
+    pub(super) machine: W::Machine,
+    /// Its life.
+    pub(super) epoch: u64,
+    up: bool,
+    paused: bool,
+    /// What happened to it while it stood still.
+    backlog: Vec<Happening<W>>,
+    /// Whom it takes for present.
+    sees: Vec<bool>,
+    tick_at: Time,
+}
+
+/// A world and its ground.
+pub(super) struct Ground<'t, W: World> {
+    pub(super) own: W,
+    pub(super) chance: Chance,
+    pub(super) now: Time,
+    pub(super) nodes: Vec<Standing<W>>,
+    pub(super) requests: Vec<Request>,
+    pub(super) broken: Option<Broken>,
+    pub(super) delay_us: u64,
+    pub(super) survived: Survived,
+    seed: u64,
+    seq: u64,
+    queue: BTreeMap<(Time, u64), Happening<W>>,
+    loss_permille: u64,
+    /// The nodes of one part, while the network has two.
+    part: Option<Vec<bool>>,
+    trouble: bool,
+    tell: Option<&'t mut dyn FnMut(String)>,
+}
+
+impl<'t, W: World> Ground<'t, W> {
+    /// A ground of a few nodes; `draw` is told how many.
+    pub(super) fn new(
+        seed: u64,
+        broken: Option<Broken>,
+        tell: Option<&'t mut dyn FnMut(String)>,
+        draw: impl FnOnce(&mut Chance, usize) -> W,
+    ) -> Self {
+        let mut chance = Chance::new(seed);
+        let count = 2 + chance.below(5) as usize;
+        let own = draw(&mut chance, count);
+        let mut ground = Self {
+            nodes: (0..count).map(|me| Standing::new(own.machine(me, 1), 1, count)).collect(),
+            own,
+            now: Time::ZERO,
+            requests: Vec::new(),
+            broken,
+            survived: Survived { nodes: count as u64, ..Survived::default() },
+            seed,
+            seq: 0,
+            queue: BTreeMap::new(),
+            loss_permille: chance.below(4) * 60,
+            delay_us: 10_u64.pow(1 + chance.below(5) as u32),
+            part: None,
+            trouble: true,
+            tell,
+            chance,
+        };
+        ground.begin();
+        ground
+    }
+
+    fn begin(&mut self) {
+        let count = self.nodes.len();
+        for by in 0..count {
+            self.plan_tick(by);
+            for of in (0..count).filter(|of| *of != by) {
+                let wait = self.chance.micros(0, 2_000_000);
+                self.after(wait, Happening::Sight { of, by, again: true });
+            }
+        }
+        self.after(Duration::ZERO, Happening::Client);
+        self.plan_troubles();
+    }
+
+    /// Runs until nothing is in doubt after the last fault.
+    pub(super) fn run(mut self) -> Result<Survived, Violation> {
+        let (mut quiet_since, mut look_at) = (Time::ZERO, Time::MAX);
+        loop {
+            let next = self.queue.first_key_value().map_or(Time::MAX, |((at, _), _)| *at);
+            if next > look_at {
+                self.now = look_at;
+                let Some(doubt) = self.doubt() else {
+                    self.survived.converged_ms = (self.now - quiet_since).as_millis() as u64;
+                    return Ok(self.survived);
+                };
+                if self.now - quiet_since >= self.own.converges_within() {
+                    return Err(self.violation(doubt));
+                }
+                look_at += LOOK;
+                continue;
+            }
+            let Some(((at, _), happening)) = self.queue.pop_first() else {
+                return Err(self.violation("nothing is left to happen".to_owned()));
+            };
+            self.now = at;
+            self.happen(happening)?;
+            if self.trouble && self.now >= Time::ZERO + TROUBLE && self.all_is_well() {
+                self.trouble = false;
+                quiet_since = self.now;
+                look_at = self.now + LOOK;
+                self.say(|| "no more troubles".to_owned());
+            }
+        }
+    }
+
+    /// What is not as it must be once all has settled; None if nothing.
+    fn doubt(&mut self) -> Option<String> {
+        if let Some(request) = self.requests.iter().position(|request| request.stage != Stage::Ended) {
+            return Some(format!("request {request} has not ended: {:?}", self.requests[request]));
+        }
+        for (at, node) in self.nodes.iter().enumerate() {
+            if let Some(unseen) = (0..self.nodes.len()).find(|of| *of != at && !node.sees[*of]) {
+                return Some(format!("node {at} does not see {unseen}"));
+            }
+        }
+        W::doubt(self)
+    }
+
+    pub(super) fn violation(&self, what: String) -> Violation {
+        Violation { seed: self.seed, at_ms: self.now.as_nanos() / 1_000_000, what }
+    }
+
+    pub(super) fn say(&mut self, line: impl FnOnce() -> String) {
+        if let Some(tell) = &mut self.tell {
+            tell(format!("{:>9.3} ms  {}", self.now.as_nanos() as f64 / 1e6, line()));
+        }
+    }
+
+    pub(super) fn after(&mut self, wait: Duration, happening: Happening<W>) {
+        self.seq += 1;
+        self.queue.insert((self.now + wait, self.seq), happening);
+    }
+
+    /// Who is concerned, if only one node is.
+    fn place(&self, happening: &Happening<W>) -> Option<Id> {
+        match happening {
+            Happening::Own(event) => Some(W::place(self, event)),
+            Happening::Hear { to, .. } => Some(*to),
+            Happening::Tick { node, .. } => Some(*node),
+            Happening::Broken { request } => Some(self.requests[*request].initial),
+            Happening::Forwarded { request } => match self.requests[*request].stage {
+                Stage::Sent { to, .. } => Some(to),
+                _ => None,
+            },
+            Happening::Sight { by, .. } => Some(*by),
+            _ => None,
+        }
+    }
+
+    fn happen(&mut self, happening: Happening<W>) -> Result<(), Violation> {
+        if let Some(node) = self.place(&happening).filter(|node| self.nodes[*node].paused) {
+            self.nodes[node].backlog.push(happening);
+            return Ok(());
+        }
+        match happening {
+            Happening::Own(event) => W::happen(self, event)?,
+            Happening::Client => self.client()?,
+            Happening::Hear { to, from, message } => self.hear(to, from, message)?,
+            Happening::Forwarded { request } => self.forwarded(request)?,
+            Happening::Broken { request } => W::broken(self, request)?,
+            Happening::Tick { node, epoch } => self.tick(node, epoch)?,
+            Happening::Sight { of, by, again } => self.sight(of, by, again)?,
+            Happening::Crash => self.crash(),
+            Happening::Start { node } => self.start(node),
+            Happening::Pause => self.pause(),
+            Happening::Resume { node } => self.resume(node)?,
+            Happening::Part => self.fall_apart(),
+            Happening::Heal => self.heal(),
+        }
+        Ok(())
+    }
+
+    // -- requests
+
+    fn client(&mut self) -> Result<(), Violation> {
+        if !self.trouble {
+            return Ok(());
+        }
+        let wait = self.chance.micros(100, 20_000);
+        self.after(wait, Happening::Client);
+        let initial = self.chance.below(self.nodes.len() as u64) as Id;
+        if !self.nodes[initial].runs() {
+            return Ok(());
+        }
+        let target = self.own.target(&mut self.chance);
+        self.requests.push(Request { initial, target, stage: Stage::Waits, forwards: 0 });
+        self.survived.requests += 1;
+        W::asked(self, self.requests.len() - 1)
+    }
+
+    /// A request leaves its initial node, once at most.
+    pub(super) fn sent(&mut self, request: Id, to: Id) -> Result<(), Violation> {
+        self.requests[request].forwards += 1;
+        self.survived.forwarded += 1;
+        if self.requests[request].forwards > 1 {
+            return Err(self.violation(format!("request {request} is forwarded twice")));
+        }
+        self.requests[request].stage = Stage::Sent { to, epoch: self.nodes[to].epoch };
+        Ok(())
+    }
+
+    fn forwarded(&mut self, request: Id) -> Result<(), Violation> {
+        let Stage::Sent { to, epoch } = self.requests[request].stage else { return Ok(()) };
+        W::forwarded(self, request, to, self.lives(to, epoch))
+    }
+
+    /// A request ends at its initial node, once.
+    pub(super) fn ended(&mut self, request: Id) -> Result<(), Violation> {
+        if self.requests[request].stage == Stage::Ended {
+            return Err(self.violation(format!("request {request} ends twice")));
+        }
+        self.requests[request].stage = Stage::Ended;
+        Ok(())
+    }
+
+    // -- the network
+
+    /// Whether a node is up in this life of it.
+    pub(super) fn lives(&self, node: Id, epoch: u64) -> bool {
+        self.nodes[node].up && self.nodes[node].epoch == epoch
+    }
+
+    /// Whether packets pass between two nodes.
+    fn connected(&self, a: Id, b: Id) -> bool {
+        self.nodes[a].up && self.nodes[b].up && self.part.as_ref().is_none_or(|part| part[a] == part[b])
+    }
+
+    /// Whether one answers the other.
+    pub(super) fn reach(&self, a: Id, b: Id) -> bool {
+        self.connected(a, b) && !self.nodes[a].paused && !self.nodes[b].paused
+    }
+
+    /// A message to one node, as lossy as the network is.
+    pub(super) fn post(&mut self, from: Id, to: Id, message: &W::Message) {
+        let copies = if self.trouble && self.chance.permille(self.loss_permille / 4) { 2 } else { 1 };
+        for _ in 0..copies {
+            if !self.connected(from, to) || (self.trouble && self.chance.permille(self.loss_permille)) {
+                self.survived.lost += 1;
+                continue;
+            }
+            let wait = self.chance.micros(10, self.delay_us + 10);
+            self.after(wait, Happening::Hear { to, from, message: message.clone() });
+        }
+    }
+
+    /// A message to all whom a node sees.
+    pub(super) fn post_all(&mut self, from: Id, message: &W::Message) {
+        for to in 0..self.nodes.len() {
+            if self.nodes[from].sees[to] {
+                self.post(from, to, message);
+            }
+        }
+    }
+
+    fn hear(&mut self, to: Id, from: Id, message: W::Message) -> Result<(), Violation> {
+        if !self.nodes[to].up {
+            self.survived.lost += 1;
+            return Ok(());
+        }
+        self.survived.heard += 1;
+        self.say(|| format!("{from} to {to}: {message:?}"));
+        W::hear(self, to, from, message)
+    }
+
+    // -- a node's clock
+
+    /// A node's clock strikes when its machine next has something to do: to be called after each input to the machine.
+    pub(super) fn plan_tick(&mut self, node: Id) {
+        let due = W::due(self, node).max(self.now);
+        if due < self.nodes[node].tick_at {
+            self.nodes[node].tick_at = due;
+            let epoch = self.nodes[node].epoch;
+            self.after(due - self.now, Happening::Tick { node, epoch });
+        }
+    }
+
+    fn tick(&mut self, node: Id, epoch: u64) -> Result<(), Violation> {
+        if !self.lives(node, epoch) || self.nodes[node].tick_at > self.now {
+            return Ok(());
+        }
+        self.nodes[node].tick_at = Time::MAX;
+        W::tick(self, node)
+    }
+}
+
+impl<W: World> Standing<W> {
+    fn new(machine: W::Machine, epoch: u64, nodes: usize) -> Self {
+        Self {
+            machine,
+            epoch,
+            up: true,
+            paused: false,
+            backlog: Vec::new(),
+            sees: vec![false; nodes],
+            tick_at: Time::MAX,
+        }
+    }
+
+    fn runs(&self) -> bool {
+        self.up && !self.paused
+    }
+}
