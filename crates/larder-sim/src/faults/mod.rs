@@ -20,8 +20,8 @@
 
 mod chance;
 mod ground;
+mod memories;
 mod placing;
-mod world;
 
 use core::fmt;
 use core::time::Duration;
@@ -30,8 +30,8 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use ground::Ground;
+use memories::Memories;
 use placing::Placing;
-use world::Memories;
 
 /// After the last fault, and with every node in sight of every other, views are exact within this time (of the simulation).
 pub const CONVERGES_WITHIN: Duration = Duration::from_secs(8);
