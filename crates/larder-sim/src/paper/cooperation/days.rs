@@ -57,7 +57,7 @@ impl Builtin for WardDays {
         let mut rest = merged(WARD, table);
         let own = rest.remove("over_nodes").map(|value| ("over_nodes".to_owned(), value));
         let OverNodes { over_nodes } = params(&own.into_iter().collect())?;
-        if over_nodes.is_empty() || over_nodes.len() > 32 || over_nodes.iter().any(|nodes| *nodes == 0) {
+        if over_nodes.is_empty() || over_nodes.len() > 32 || over_nodes.contains(&0) {
             return Err("over_nodes: must be 1 to 32 numbers from 1".to_owned());
         }
         let point: Point = params(&rest)?;
