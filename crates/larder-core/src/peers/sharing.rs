@@ -7,7 +7,9 @@
 //! - by itself, the misses are those of its memory that are not due to its having taken part until lately: a node that goes
 //!   back has in memory what fell to it, and fills it again with what its clients ask for;
 //! - taking part, they are those that a memory of the same size *would have had* by itself: a list of ids and sizes sees all
-//!   that its clients ask for. Below half the share (2.5 %) a node goes back; between the two it stays what it is.
+//!   that its clients ask for. Below half the share (2.5 %), 16 windows on end, a node goes back; between the two it stays what it is.
+//!   One window would be below by chance every now and then, and going back is dear: the node fills its memory again, and the
+//!   others read what it had for them.
 //!
 //! Targets that are too large to be shared count in neither: they are never in memory.
 
@@ -22,13 +24,15 @@ pub struct SharingSettings {
     pub on_permille: u32,
     /// Goes back below so many; at most `on_permille`.
     pub off_permille: u32,
+    /// Windows one after another that must be below, at least 1.
+    pub off_windows: u32,
     /// Requests in a window, at least 1.
     pub window: u32,
 }
 
 impl Default for SharingSettings {
     fn default() -> Self {
-        Self { on_permille: 50, off_permille: 25, window: 1_000 }
+        Self { on_permille: 50, off_permille: 25, off_windows: 16, window: 1_000 }
     }
 }
 
@@ -39,6 +43,8 @@ pub(super) struct Sharing {
     on: bool,
     asked: u32,
     missed: u32,
+    /// Windows on end that were below `off_permille`.
+    below: u32,
     /// What this node would have in memory by itself.
     alone: ByteCache<TargetId>,
     evicted: Vec<(TargetId, Bytes)>,
@@ -48,7 +54,7 @@ impl Sharing {
     pub(super) fn new(settings: SharingSettings, memory: Bytes) -> Self {
         let alone = ByteCache::new(CacheKind::Lru, memory, memory);
         let on = settings.on_permille == 0;
-        Self { settings, on, asked: 0, missed: 0, alone, evicted: Vec::new() }
+        Self { settings, on, asked: 0, missed: 0, below: 0, alone, evicted: Vec::new() }
     }
 
     /// Whether this node takes part.
@@ -71,9 +77,12 @@ impl Sharing {
         }
         let permille = u64::from(self.missed) * 1_000 / u64::from(self.asked.max(1));
         (self.asked, self.missed) = (0, 0);
-        let SharingSettings { on_permille, off_permille, .. } = self.settings;
-        let on =
-            if self.on { permille >= u64::from(off_permille) } else { permille > u64::from(on_permille) };
+        let SharingSettings { on_permille, off_permille, off_windows, .. } = self.settings;
+        self.below = if permille < u64::from(off_permille) { self.below + 1 } else { 0 };
+        let on = if self.on { self.below < off_windows } else { permille > u64::from(on_permille) };
+        if on != self.on {
+            self.below = 0;
+        }
         core::mem::replace(&mut self.on, on) != on
     }
 }
@@ -95,7 +104,7 @@ mod tests {
 
     #[test]
     fn it_takes_part_while_its_memory_is_too_small() {
-        let settings = SharingSettings { window: 100, ..SharingSettings::default() };
+        let settings = SharingSettings { window: 100, off_windows: 1, ..SharingSettings::default() };
         let mut sharing = Sharing::new(settings, Bytes(100));
         assert!(!sharing.is_on());
         assert_eq!(round(&mut sharing, 10, 20), Vec::<bool>::new(), "all fits");
@@ -105,7 +114,7 @@ mod tests {
 
     #[test]
     fn who_has_gone_back_stays_while_its_memory_fills() {
-        let settings = SharingSettings { window: 100, ..SharingSettings::default() };
+        let settings = SharingSettings { window: 100, off_windows: 1, ..SharingSettings::default() };
         let mut sharing = Sharing::new(settings, Bytes(100));
         assert_eq!(round(&mut sharing, 20, 20), [true]);
         assert_eq!(round(&mut sharing, 10, 40), [false]);
@@ -118,7 +127,7 @@ mod tests {
 
     #[test]
     fn between_the_two_shares_nothing_changes() {
-        let settings = SharingSettings { on_permille: 50, off_permille: 25, window: 100 };
+        let settings = SharingSettings { on_permille: 50, off_permille: 25, off_windows: 1, window: 100 };
         let mut sharing = Sharing::new(settings, Bytes(1_000));
         for target in 0..50 {
             sharing.served(TargetId(target), Bytes(10), false);
@@ -143,11 +152,23 @@ mod tests {
     }
 
     #[test]
+    fn one_window_below_is_chance() {
+        let settings = SharingSettings { window: 100, off_windows: 3, ..SharingSettings::default() };
+        let mut sharing = Sharing::new(settings, Bytes(100));
+        assert_eq!(round(&mut sharing, 20, 20), [true]);
+        // The first window still has what 10 targets displace.
+        assert_eq!(round(&mut sharing, 10, 30), Vec::<bool>::new(), "two windows on end are below");
+        assert_eq!(round(&mut sharing, 20, 5), Vec::<bool>::new(), "one is not: all begins anew");
+        assert_eq!(round(&mut sharing, 10, 30), Vec::<bool>::new());
+        assert_eq!(round(&mut sharing, 10, 10), [false]);
+    }
+
+    #[test]
     fn always_and_never() {
-        let always = SharingSettings { on_permille: 0, off_permille: 0, window: 10 };
+        let always = SharingSettings { on_permille: 0, off_permille: 0, off_windows: 1, window: 10 };
         let mut sharing = Sharing::new(always, Bytes(100));
         assert!(sharing.is_on() && round(&mut sharing, 5, 20).is_empty());
-        let never = SharingSettings { on_permille: 1_000, off_permille: 25, window: 10 };
+        let never = SharingSettings { on_permille: 1_000, off_permille: 25, off_windows: 1, window: 10 };
         let mut sharing = Sharing::new(never, Bytes(100));
         assert!(round(&mut sharing, 50, 20).is_empty() && !sharing.is_on());
     }

@@ -65,7 +65,8 @@ async fn introduce(a: &Running, b: &Running) {
     .await;
 }
 
-const ALWAYS: SharingSettings = SharingSettings { on_permille: 0, off_permille: 0, window: 100 };
+const ALWAYS: SharingSettings =
+    SharingSettings { on_permille: 0, off_permille: 0, off_windows: 1, window: 100 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_error_of_a_peer_is_not_the_clients() {
@@ -128,7 +129,7 @@ async fn replies_without_a_length_make_a_node_take_part() {
     };
     let stub = Stub::start(answer).await;
     let node = stub.node(|_, config| config.cache.bytes = Bytes(20_000)).await;
-    let sharing = SharingSettings { on_permille: 500, off_permille: 400, window: 50 };
+    let sharing = SharingSettings { on_permille: 500, off_permille: 400, off_windows: 1, window: 50 };
     join(&node, "n", &[], sharing).await;
     let mut client = node.client().await;
     for target in 0..49 {

@@ -66,7 +66,7 @@ use std::sync::Arc;
 
 use larder_core::Bytes;
 use larder_core::dispatch::Settings;
-use larder_core::peers::{CardSettings, PressSettings, Rest, WardSettings};
+use larder_core::peers::{CardSettings, PressSettings, Rest, SharingSettings, WardSettings};
 use larder_core::policy::table::RouteTable;
 use serde::{Deserialize, Serialize};
 
@@ -137,7 +137,8 @@ pub struct Cooperation {
     pub costs: Costs,
     /// How requests move; PRESS's relay, all others' handoff.
     pub moving: Moving,
-    /// The protocol's settings: PRESS.
+    /// The protocol's settings: PRESS. Default: those of the live nodes, but that reads are not told, as in the paper, and that one
+    /// window decides on going back.
     pub protocol: PressSettings,
     /// CARD, and the switch's dispatcher.
     pub card: CardSettings,
@@ -160,7 +161,11 @@ impl Cooperation {
             seed: 1,
             costs: Costs::default(),
             moving: server.moving(),
-            protocol: PressSettings { tell_reads: false, ..PressSettings::default() },
+            protocol: PressSettings {
+                tell_reads: false,
+                sharing: SharingSettings { off_windows: 1, ..SharingSettings::default() },
+                ..PressSettings::default()
+            },
             card: CardSettings {
                 dispatcher: Settings { shards: 1, ..Settings::default() },
                 ..CardSettings::default()
@@ -179,8 +184,12 @@ impl Cooperation {
             return wrong("connections", "1 to 10000");
         }
         let protocol = &self.protocol;
-        if protocol.load_step == 0 || protocol.overload == 0 || protocol.sharing.window == 0 {
-            return wrong("protocol", "positive: load_step, overload, sharing.window");
+        if protocol.load_step == 0
+            || protocol.overload == 0
+            || protocol.sharing.window == 0
+            || protocol.sharing.off_windows == 0
+        {
+            return wrong("protocol", "positive: load_step, overload, sharing.window, sharing.off_windows");
         }
         if protocol.beat.is_zero() || protocol.stale_after <= protocol.beat {
             return wrong("protocol", "such that beat is above 0 and stale_after above beat");

@@ -13,7 +13,8 @@ fn workload(targets: u32, requests: u64) -> Workload {
 /// Nodes that always take part.
 fn always(server: Server, nodes: u16, memory: Bytes) -> Cooperation {
     let mut cluster = Cooperation::new(server, nodes, memory);
-    cluster.protocol.sharing = SharingSettings { on_permille: 0, off_permille: 0, window: 1_000 };
+    cluster.protocol.sharing =
+        SharingSettings { on_permille: 0, off_permille: 0, off_windows: 1, window: 1_000 };
     cluster
 }
 

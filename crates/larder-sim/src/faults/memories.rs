@@ -57,9 +57,9 @@ impl Memories {
         let sizes: Vec<u64> = sizes.collect();
         let memory = Bytes(50 + chance.below(sizes.iter().sum::<u64>() / 2));
         let sharing = match chance.below(3) {
-            0 => SharingSettings { on_permille: 50, off_permille: 25, window: 50 },
-            1 => SharingSettings { on_permille: 400, off_permille: 300, window: 20 },
-            _ => SharingSettings { on_permille: 0, off_permille: 0, window: 100 },
+            0 => SharingSettings { on_permille: 50, off_permille: 25, off_windows: 1, window: 50 },
+            1 => SharingSettings { on_permille: 400, off_permille: 300, off_windows: 2, window: 20 },
+            _ => SharingSettings { on_permille: 0, off_permille: 0, off_windows: 1, window: 100 },
         };
         let settings = PressSettings {
             overload: 2 + chance.below(10) as u32,

@@ -47,7 +47,7 @@ pub(crate) struct RawPeers {
     /// Press: a node takes part when more than this share of its clients' requests are not in its memory; before, and with
     /// memory enough, it works by itself. 0 to 1; 0, with `alone_below` 0 too: always.
     pub(crate) share_above: f64,
-    /// Press: it works by itself again when less than this share would be missed. At most `share_above`.
+    /// Press: it works by itself again when less than this share would be missed, 16 times `window` on end. At most `share_above`.
     pub(crate) alone_below: f64,
     /// Press: requests after which that is judged. 10 to 1,000,000.
     pub(crate) window: u32,

@@ -130,6 +130,7 @@ pub(super) fn press(raw: &RawPeers, memory: Bytes) -> Result<PressSettings, Faul
             on_permille,
             off_permille: permille("node.peers.alone_below", raw.alone_below, raw.share_above)?,
             window: number("node.peers.window", raw.window, 10, 1_000_000)?,
+            ..SharingSettings::default()
         },
         ..PressSettings::default()
     })

@@ -7,7 +7,7 @@ const B: NodeId = NodeId(2);
 const X: TargetId = TargetId(7);
 
 fn always() -> PressSettings {
-    let sharing = SharingSettings { on_permille: 0, off_permille: 0, window: 1_000 };
+    let sharing = SharingSettings { on_permille: 0, off_permille: 0, off_windows: 1, window: 1_000 };
     PressSettings { overload: 10, sharing, ..PressSettings::default() }
 }
 
@@ -231,7 +231,7 @@ fn an_assumed_server_is_forgotten_without_its_word() {
 
 #[test]
 fn by_itself_a_node_says_nothing_until_it_takes_part() {
-    let sharing = SharingSettings { window: 100, ..SharingSettings::default() };
+    let sharing = SharingSettings { window: 100, off_windows: 1, ..SharingSettings::default() };
     let mut node = Press::new(ME, 1, PressSettings { memory: Bytes(100), sharing, ..always() });
     let mut out = Vec::new();
     node.joined(Time::ZERO, A, &mut out);

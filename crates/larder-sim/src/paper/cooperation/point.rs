@@ -79,6 +79,8 @@ pub(super) struct Point {
     pub(super) window: u32,
     pub(super) on_permille: u32,
     pub(super) off_permille: u32,
+    /// Windows on end below which it goes back.
+    pub(super) off_windows: u32,
     /// CARD: how long a request waits for the dispatcher.
     pub(super) patience_ms: f64,
     /// Until when the dispatcher counts what is handed over.
@@ -128,6 +130,7 @@ impl Default for Point {
             window: protocol.sharing.window,
             on_permille: protocol.sharing.on_permille,
             off_permille: protocol.sharing.off_permille,
+            off_windows: 1,
             patience_ms: 50.0,
             counted: Counted::default(),
             unnamed: Unnamed::Here,
@@ -160,6 +163,7 @@ impl Point {
             (us(Some(self.switch_us)), "switch_us", "0 to 1,000,000"),
             ((1..=1_000_000).contains(&self.overload), "overload", "1 to 1,000,000"),
             (self.load_step >= 1, "load_step", "at least 1"),
+            (self.off_windows >= 1, "off_windows", "at least 1"),
             ((0.0..=1e6).contains(&self.gather_ms), "gather_ms", "0 to 1,000,000"),
             (self.window >= 1, "window", "at least 1"),
             (self.on_permille <= 1_000, "on_permille", "0 to 1,000"),
@@ -242,6 +246,7 @@ impl Point {
             sharing: SharingSettings {
                 on_permille: self.on_permille,
                 off_permille: self.off_permille,
+                off_windows: self.off_windows,
                 window: self.window,
             },
             ..PressSettings::default()
