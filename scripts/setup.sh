@@ -74,6 +74,9 @@ install_test_tools() {
     command -v ip >/dev/null 2>&1 || lacking+=(iproute2)
     command -v ethtool >/dev/null 2>&1 || lacking+=(ethtool)
     command -v curl >/dev/null 2>&1 || lacking+=(curl)
+    command -v openssl >/dev/null 2>&1 || lacking+=(openssl)
+    command -v wrk >/dev/null 2>&1 || lacking+=(wrk)
+    command -v h2load >/dev/null 2>&1 || lacking+=(nghttp2-client)
     command -v nginx >/dev/null 2>&1 || lacking+=(nginx)
     # The server alone, without a site of the machine's own.
     command -v apache2 >/dev/null 2>&1 || lacking+=(apache2-bin)

@@ -8,6 +8,8 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
+use larder_handoff::netns::{installed, or_skip};
+
 use crate::client::{self, Manner, Plan, Setup, Tally, head};
 use crate::cluster::{Cluster, Spec};
 use crate::content::{Content, Target};
@@ -164,6 +166,11 @@ fn http2_is_relayed() {
 /// curl, wrk and h2load see nothing unusual.
 #[test]
 fn common_clients_are_served() {
+    for (program, package) in [("curl", "curl"), ("wrk", "wrk"), ("h2load", "nghttp2-client")] {
+        if or_skip(installed(program, "--version", package)).is_none() {
+            return;
+        }
+    }
     let Some(cluster) = cluster(COOKIE, "") else { return };
     let namespace = &cluster.topology.client().namespace;
     for (number, target) in cluster.content.targets.iter().enumerate() {
