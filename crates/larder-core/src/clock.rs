@@ -20,6 +20,29 @@ pub(crate) trait Entry {
     fn used(&mut self) -> &mut bool;
 }
 
+/// An entry that says no more than that its target is there.
+#[derive(Debug)]
+pub(crate) struct Mark {
+    target: TargetId,
+    used: bool,
+}
+
+impl Mark {
+    pub(crate) const fn new(target: TargetId) -> Self {
+        Self { target, used: false }
+    }
+}
+
+impl Entry for Mark {
+    fn target(&self) -> TargetId {
+        self.target
+    }
+
+    fn used(&mut self) -> &mut bool {
+        &mut self.used
+    }
+}
+
 /// The table.
 #[derive(Debug)]
 pub(crate) struct ClockTable<E> {

@@ -1,6 +1,6 @@
 //! Targets that a node has told to have and is still reading.
 
-use crate::clock::{self, ClockTable};
+use crate::clock::{ClockTable, Mark};
 use crate::id::TargetId;
 use crate::time::Time;
 use std::collections::{BTreeMap, VecDeque};
@@ -8,30 +8,14 @@ use std::collections::{BTreeMap, VecDeque};
 /// At one time; further ones are told when they are there.
 const COMING_MAX: usize = 65_536;
 
-/// A target that did not come: an error, or something that must not be kept.
-#[derive(Debug)]
-struct Failed {
-    target: TargetId,
-    used: bool,
-}
-
-impl clock::Entry for Failed {
-    fn target(&self) -> TargetId {
-        self.target
-    }
-
-    fn used(&mut self) -> &mut bool {
-        &mut self.used
-    }
-}
-
 /// What is being read, until when it is believed to come.
 #[derive(Debug)]
 pub(super) struct Coming {
     until: BTreeMap<TargetId, Time>,
     /// In order of the times; those that have come or ended are passed over.
     order: VecDeque<(Time, TargetId)>,
-    failed: ClockTable<Failed>,
+    /// Targets that did not come: an error, or something that must not be kept.
+    failed: ClockTable<Mark>,
 }
 
 impl Coming {
@@ -62,7 +46,7 @@ impl Coming {
     pub(super) fn ends(&mut self, target: TargetId) -> bool {
         let came = self.until.remove(&target).is_some();
         if came {
-            self.failed.touch(target, || Failed { target, used: false });
+            self.failed.touch(target, || Mark::new(target));
         }
         came
     }

@@ -46,7 +46,7 @@ use super::sharing::{Sharing, SharingSettings};
 use super::trust::Trust;
 use super::verdict::{Verdict, Why};
 use super::{Outgoing, To};
-use crate::clock::{self, ClockTable};
+use crate::clock::{ClockTable, Mark};
 use crate::id::{NodeId, TargetId};
 use crate::nodes::mix;
 use crate::time::Time;
@@ -107,22 +107,6 @@ impl Default for PressSettings {
     }
 }
 
-#[derive(Debug)]
-struct Large {
-    target: TargetId,
-    used: bool,
-}
-
-impl clock::Entry for Large {
-    fn target(&self) -> TargetId {
-        self.target
-    }
-
-    fn used(&mut self) -> &mut bool {
-        &mut self.used
-    }
-}
-
 /// A node of the cluster.
 #[derive(Debug)]
 pub struct Press {
@@ -134,7 +118,7 @@ pub struct Press {
     peers: BTreeMap<NodeId, Peer>,
     sets: Sets,
     /// Targets that were large when they were served last.
-    large: ClockTable<Large>,
+    large: ClockTable<Mark>,
     /// Servers that this node has made and that have not said so themselves.
     assumed: BTreeMap<(TargetId, NodeId), Time>,
     assumed_order: VecDeque<(Time, TargetId, NodeId)>,
@@ -264,7 +248,7 @@ impl Press {
         out: &mut Vec<Outgoing>,
     ) {
         if size >= self.settings.large_min {
-            self.large.touch(target, || Large { target, used: false });
+            self.large.touch(target, || Mark::new(target));
             if self.coming.ends(target) {
                 self.note(now, target, false, out);
             }
