@@ -282,10 +282,11 @@ impl Node {
         let Arrived { stream, first, unsent, used, handed, .. } = leaving;
         let first = [&head[..], &first].concat();
         let socket = stream.into_std().ok()?.into();
-        // Once it is on its way the peer counts it.
+        // Once it is on its way the peer counts it, and a dispatcher goes on.
         let sent = || {
-            drop(serviced);
+            let held = serviced.hold();
             cooperation.count_departed(target);
+            held
         };
         let stays = match handover.hand_over(&to, flow, socket, first.clone(), sent).await {
             Moved::Gone => {

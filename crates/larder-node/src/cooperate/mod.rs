@@ -45,7 +45,7 @@ mod side;
 mod view;
 mod ward;
 
-pub(crate) use serve::{Relayed, Serviced};
+pub(crate) use serve::{Held, Relayed, Serviced};
 pub use side::CooperatePolicy;
 pub use view::{MemberView, PeersView, TableView};
 pub use ward::{Analyst, WardConfig};

@@ -23,7 +23,7 @@ use http_body_util::Empty;
 use larder_core::peers::Claim;
 use larder_core::{NodeId, TargetId};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, ready};
 
@@ -59,6 +59,12 @@ impl Serviced {
         }
     }
 
+    /// It has left with its connection: it counts here no more, but at a dispatcher until that ends.
+    pub(crate) fn hold(mut self) -> Option<Held> {
+        let claim = self.claim.take()?;
+        Some(Held { cooperation: Arc::downgrade(&self.cooperation), claim: Some(claim) })
+    }
+
     /// It is served by another node than the dispatcher counts it for.
     fn release(&mut self) {
         if let Some(claim) = self.claim.take() {
@@ -87,6 +93,22 @@ impl Drop for Serviced {
         self.release();
         self.cooperation.load.fetch_sub(1, Relaxed);
         self.cooperation.with(|policy, now, out| policy.side().ended(now, out));
+    }
+}
+
+/// A connection that has been handed over counts at the dispatcher until this goes.
+#[derive(Debug)]
+pub(crate) struct Held {
+    /// Kept with the connection, which the cooperation's own side keeps.
+    cooperation: Weak<Cooperation>,
+    claim: Option<Claim>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let (Some(claim), Some(cooperation)) = (self.claim.take(), self.cooperation.upgrade()) {
+            cooperation.release(claim);
+        }
     }
 }
 

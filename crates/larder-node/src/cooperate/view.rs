@@ -158,6 +158,8 @@ impl State {
 
 impl Cooperation {
     pub(super) fn view(&self) -> PeersView {
+        // First, for its lock comes before the policy's.
+        let handoff = self.handover.as_ref().map(|handover| handover.view());
         let (state, now) = (self.lock(), self.now());
         let (targets_known, held) = state.policy.sizes();
         let counts = self.network.counters().read();
@@ -185,7 +187,7 @@ impl Cooperation {
             tables_told: self.tables_told.load(Relaxed),
             forwarded: counts.requests_out,
             taken: counts.requests_in,
-            handoff: self.handover.as_ref().map(|handover| handover.view()),
+            handoff,
             network: counts,
         }
     }

@@ -156,6 +156,7 @@ pub struct Handover {
     task: Mutex<Option<AbortHandle>>,
 }
 
+/// What goes out of the table may take the policy's lock ([`crate::cooperate::Held`]); so this one is never taken under that.
 #[derive(Debug, Default)]
 struct State {
     members: Members,

@@ -6,7 +6,7 @@
 use super::choice::Unmoved;
 use super::table::Handed;
 use super::{Handover, State};
-use crate::cooperate::Serviced;
+use crate::cooperate::{Held, Serviced};
 use crate::peers::Name;
 use larder_core::{Bytes, NodeId, TargetId};
 use larder_handoff::FlowKey;
@@ -32,7 +32,7 @@ pub(crate) struct Departure {
     /// The request's head.
     pub(crate) head: Vec<u8>,
     pub(crate) target: TargetId,
-    /// It counts here until it has been sent.
+    /// It counts here until it has been sent; at a dispatcher until it ends.
     pub(crate) serviced: Serviced,
 }
 
@@ -113,14 +113,15 @@ impl Moves {
 
 impl Handover {
     /// Hands a connection over: `socket`, of which there is no other descriptor, whose request is `first`, with what was
-    /// read behind it. `sent` is called when it is on its way.
+    /// read behind it. `sent` is called when it is on its way; what it returns is dropped when the connection is the peer's
+    /// no more.
     pub(crate) async fn hand_over(
         &self,
         to: &Name,
         key: FlowKey,
         socket: OwnedFd,
         first: Vec<u8>,
-        sent: impl FnOnce(),
+        sent: impl FnOnce() -> Option<Held>,
     ) -> Moved {
         let Some((slot, id, arrived)) = self.point_at(to, key) else {
             self.count(Unmoved::Failed);
@@ -149,7 +150,9 @@ impl Handover {
         if !self.tell(to, &message) {
             return self.thaw(key, id, socket);
         }
-        sent();
+        if let Some(held) = sent() {
+            self.state().table.hold(key, held);
+        }
         let answer = tokio::time::timeout(DOUBT, arrived).await.ok().and_then(Result::ok);
         match answer {
             Some(Arrived::Restored) => {

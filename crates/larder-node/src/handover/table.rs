@@ -1,6 +1,7 @@
 //! Connections that have been handed over. The plane forwards them; this says whose each is, and which one it is: addresses
 //! come again.
 
+use crate::cooperate::Held;
 use larder_handoff::FlowKey;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -19,7 +20,14 @@ pub(super) struct Handed {
 
 /// All of them.
 #[derive(Debug, Default)]
-pub(super) struct Table(HashMap<FlowKey, Handed>);
+pub(super) struct Table(HashMap<FlowKey, Entry>);
+
+#[derive(Debug)]
+struct Entry {
+    handed: Handed,
+    /// What a dispatcher counts it by, as long as it is here.
+    held: Option<Held>,
+}
 
 impl Table {
     pub(super) fn len(&self) -> usize {
@@ -27,15 +35,22 @@ impl Table {
     }
 
     pub(super) fn put(&mut self, key: FlowKey, handed: Handed) {
-        self.0.insert(key, handed);
+        self.0.insert(key, Entry { handed, held: None });
     }
 
     pub(super) fn get_mut(&mut self, key: FlowKey) -> Option<&mut Handed> {
-        self.0.get_mut(&key)
+        self.0.get_mut(&key).map(|entry| &mut entry.handed)
+    }
+
+    /// A dispatcher counts the connection until it ends; what has ended already it counts no more.
+    pub(super) fn hold(&mut self, key: FlowKey, held: Held) {
+        if let Some(entry) = self.0.get_mut(&key) {
+            entry.held = Some(held);
+        }
     }
 
     pub(super) fn remove(&mut self, key: FlowKey) -> Option<Handed> {
-        self.0.remove(&key)
+        self.0.remove(&key).map(|entry| entry.handed)
     }
 
     /// A node says that a connection has ended; 0 for a number that it does not know. `true` if it was this one.
@@ -43,7 +58,7 @@ impl Table {
         let is_it = |handed: &Handed| {
             handed.slot == slot && (first_seq == 0 || handed.first_seq.is_none_or(|ours| ours == first_seq))
         };
-        let closed = self.0.get(&key).is_some_and(is_it);
+        let closed = self.0.get(&key).is_some_and(|entry| is_it(&entry.handed));
         if closed {
             self.0.remove(&key);
         }
@@ -80,16 +95,14 @@ impl Table {
 
     /// Numbers of the nodes that have any.
     pub(super) fn slots(&self) -> BTreeSet<u16> {
-        self.0.values().map(|handed| handed.slot).collect()
+        self.0.values().map(|entry| entry.handed.slot).collect()
     }
 
     fn take(&mut self, which: impl Fn(FlowKey, &Handed) -> bool) -> Vec<(FlowKey, Handed)> {
-        let taken: Vec<_> =
-            self.0.iter().filter(|(key, handed)| which(**key, handed)).map(|(k, h)| (*k, *h)).collect();
-        taken.iter().for_each(|(key, _)| {
-            self.0.remove(key);
-        });
-        taken
+        self.0
+            .extract_if(|key, entry| which(*key, &entry.handed))
+            .map(|(key, entry)| (key, entry.handed))
+            .collect()
     }
 }
 

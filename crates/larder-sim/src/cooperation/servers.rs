@@ -81,9 +81,10 @@ pub enum Moving {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Counted {
-    /// Until it has moved, as in the live nodes: then the initial node has nothing to do with it any more.
-    #[default]
+    /// Until it has moved: of what it has placed the dispatcher then never sees more than what is on its way.
     UntilMoved,
-    /// Until its reply is through. In the paper the initial node sees that: it passes the client's packets on.
+    /// Until its reply is through, as in the live nodes. The initial node learns of that: the client's packets pass it, and the
+    /// service node tells it.
+    #[default]
     UntilServed,
 }

@@ -287,7 +287,8 @@ impl Cluster {
     pub fn instance(what: &str) -> String {
         static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        format!("t{}-{number}-{what}", std::process::id())
+        // In the order in which they were made.
+        format!("t{}-{number:03}-{what}", std::process::id())
     }
 
     pub fn path(&self, name: &str) -> PathBuf {

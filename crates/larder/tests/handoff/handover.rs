@@ -1,8 +1,10 @@
 //! Equal nodes hand connections over to one another: every byte verified.
 
-use crate::client::{Manner, Plan};
+use std::time::Duration;
+
+use crate::client::{self, Manner, Plan, Setup};
 use crate::content::{Content, Target};
-use crate::handover_lab::Equals;
+use crate::handover_lab::{Equals, SETUP};
 use crate::plans::mixed;
 
 const MIN: u64 = 10_000;
@@ -108,6 +110,30 @@ fn the_other_policies_hand_over_too() {
             })
         });
     }
+}
+
+/// What another node serves is that node's load at the dispatcher until it is through, though its packets alone pass here.
+#[test]
+fn a_dispatcher_counts_what_has_moved_until_it_ends() {
+    let content = Content::new(&[10_000_000], 8);
+    let Some(cluster) = Equals::new(2, content, &format!("{HANDOFF}policy = \"card\"\n")) else { return };
+    let targets = &cluster.content.targets;
+    let [server, _] = cluster.service(0);
+    let plans = |manner| -> Vec<Plan> {
+        targets.iter().map(|target| plan(manner, server, std::slice::from_ref(target))).collect()
+    };
+    cluster.run(&plans(Manner::Plain)).assert_faultless();
+    let slow = plans(Manner::Slow { rest: Duration::from_millis(20) });
+    let setup = Setup { threads: slow.len(), ..SETUP };
+    let load = cluster.topology.client().namespace.thread(move || client::run(&slow, setup)).unwrap();
+    let at_desk = |cluster: &Equals| cluster.view(0)["members"][0]["load"].as_u64();
+    let away = |cluster: &Equals| cluster.handoff(0, "moved") - cluster.handoff(0, "failed");
+    cluster.until("all are under way", |cluster| cluster.view(0)["load"].as_u64().unwrap() + away(cluster) == 8);
+    let moved = away(&cluster);
+    assert!(moved > 0, "none was handed over\n{}", cluster.logs());
+    assert_eq!((at_desk(&cluster), cluster.handoff(0, "connections")), (Some(moved), moved));
+    load.join().assert_faultless();
+    cluster.until("what has ended counts no more", |cluster| at_desk(cluster) == Some(0));
 }
 
 /// Connections that are handed over with bytes still on their way, again and again from the same port.
