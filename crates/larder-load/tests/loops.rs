@@ -56,7 +56,11 @@ fn several_addresses_take_turns_and_who_passed_a_reply_on_is_counted() {
         let report = run(plan);
         assert_eq!((one.targets().len(), other.targets().len()), (10, 10));
         // At least one to each address; a client takes an idle one before it opens another.
-        assert!((2..=2 * u64::from(clients)).contains(&report.connections.opened), "{:?}", report.connections);
+        assert!(
+            (2..=2 * u64::from(clients)).contains(&report.connections.opened),
+            "{:?}",
+            report.connections
+        );
         let cache = report.cache;
         assert_eq!((cache.hits, cache.misses, cache.passed_on, cache.passed_on_hits), (16, 0, 8, 8));
         assert_eq!(report.nodes.len(), 1);

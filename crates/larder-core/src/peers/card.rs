@@ -30,11 +30,13 @@ use crate::dispatch::{Settings, SettingsError};
 use crate::id::{NodeId, TargetId};
 use crate::time::Time;
 use account::{Account, Flight};
+use accounts::Accounts;
 use core::time::Duration;
 use desk::Desk;
 use std::collections::{BTreeMap, VecDeque};
 
 mod account;
+mod accounts;
 mod desk;
 mod wire;
 
@@ -219,9 +221,11 @@ pub struct Card {
     settings: CardSettings,
     /// Live nodes by name, this one among them.
     names: BTreeMap<Box<str>, NodeId>,
+    /// The same by number.
+    named: BTreeMap<NodeId, Box<str>>,
     keys: BTreeMap<NameKey, NodeId>,
     /// With the other nodes.
-    accounts: BTreeMap<NodeId, Account>,
+    accounts: Accounts,
     trust: BTreeMap<NodeId, Trust>,
     waiting: VecDeque<Waiting>,
     numbers: u64,
@@ -240,10 +244,11 @@ impl Card {
         let mut card = Self {
             me,
             epoch,
+            accounts: Accounts::new(settings.patience, settings.retry),
             settings,
             names: BTreeMap::new(),
+            named: BTreeMap::new(),
             keys: BTreeMap::new(),
-            accounts: BTreeMap::new(),
             trust: BTreeMap::new(),
             waiting: VecDeque::new(),
             numbers: OWN,
@@ -275,16 +280,15 @@ impl Card {
         if claim.account == OWN {
             return self.desk.end(now, self.me, claim.name, 1);
         }
-        let gather = self.settings.gather;
-        let mut accounts = self.accounts.values_mut();
-        if let Some(account) = accounts.find(|account| account.id == claim.account) {
-            account.owe(claim.name, now + gather);
+        let by = now + self.settings.gather;
+        if let Some(node) = self.accounts.owner(claim.account) {
+            self.accounts.with(node, |account| account.owe(claim.name, by));
         }
     }
 
     /// Hears a message. Those of nodes that are not there mean nothing.
     pub fn hear(&mut self, now: Time, from: NodeId, message: CardMessage, out: &mut Vec<CardOutput>) {
-        if !self.accounts.contains_key(&from) {
+        if !self.accounts.contains(from) {
             return;
         }
         match message {
@@ -294,9 +298,12 @@ impl Card {
             }
             CardMessage::Answers { number, nodes } => self.answered(now, from, number, nodes, out),
             CardMessage::Unknown { number } => {
-                let Some(account) = self.accounts.get_mut(&from) else { return };
-                if let Some(flight) = account.landed(number) {
+                let landed = self.accounts.with(from, |account| {
+                    let flight = account.landed(number)?;
                     account.close(now);
+                    Some(flight)
+                });
+                if let Some(flight) = landed.flatten() {
                     self.again(flight);
                     self.send(now, out);
                 }
@@ -322,8 +329,10 @@ impl Card {
 
     /// A node is gone.
     pub fn left(&mut self, now: Time, node: NodeId, out: &mut Vec<CardOutput>) {
-        let mut names = self.names.iter().filter(|(_, id)| **id == node && node != self.me);
-        let Some(name) = names.next().map(|(name, _)| name.clone()) else { return };
+        if node == self.me {
+            return;
+        }
+        let Some(name) = self.named.remove(&node) else { return };
         self.names.remove(&name);
         self.keys.remove(&NameKey::of(&name));
         self.trust.remove(&node);
@@ -331,7 +340,7 @@ impl Card {
         if self.silent.is_some_and(|(silent, _)| silent == node) {
             self.silent = None;
         }
-        if let Some(flight) = self.accounts.remove(&node).and_then(|account| account.flight) {
+        if let Some(flight) = self.accounts.remove(node).and_then(|account| account.flight) {
             // Its successor is asked.
             self.again(flight);
         }
@@ -340,7 +349,7 @@ impl Card {
 
     /// A node did not answer a request that was forwarded to it: it is shunned for a while.
     pub fn unanswered(&mut self, now: Time, node: NodeId) {
-        if self.accounts.contains_key(&node) {
+        if self.accounts.contains(node) {
             self.trust.entry(node).or_insert(Trust::NEW).lose(now);
         }
     }
@@ -350,34 +359,37 @@ impl Card {
         self.trust.remove(&node);
     }
 
-    /// When [`Card::tick`] is due next. O(nodes).
+    /// When [`Card::tick`] is due next. O(log nodes).
     pub fn due(&self) -> Time {
         let oldest = self.waiting.front().map_or(Time::MAX, |waiting| waiting.since + self.settings.patience);
-        let dispatcher = self.dispatcher();
-        let due = |(node, account): (&NodeId, &Account)| self.due_with(account, *node == dispatcher);
-        self.accounts.iter().map(due).fold(oldest, Time::min)
+        let first = self.accounts.first_due().unwrap_or(Time::MAX);
+        oldest.min(first).min(self.sign_due())
     }
 
-    /// When something is to be done about an account. The dispatcher is told at intervals how it stands, whatever happens.
-    fn due_with(&self, account: &Account, is_dispatcher: bool) -> Time {
-        let CardSettings { patience, retry, .. } = self.settings;
-        let idle = if is_dispatcher { account.spoke + SIGN } else { Time::MAX };
-        account.due(patience, retry).unwrap_or(idle)
+    /// When the dispatcher is to be told how its account stands, if nothing else happens.
+    fn sign_due(&self) -> Time {
+        let account = self.accounts.get(self.dispatcher()).filter(|account| account.rests());
+        account.map_or(Time::MAX, |account| account.spoke + SIGN)
     }
 
     /// Does what is due.
     pub fn tick(&mut self, now: Time, out: &mut Vec<CardOutput>) {
         let CardSettings { patience, retry, .. } = self.settings;
-        let dispatcher = self.dispatcher();
-        let is_due = |node, account| self.due_with(account, node == dispatcher) <= now;
-        let due = self.accounts.iter().filter(|(node, account)| is_due(**node, account));
-        let nodes: Vec<NodeId> = due.map(|(node, _)| *node).collect();
+        let mut nodes = self.accounts.due_by(now);
+        if self.sign_due() <= now {
+            nodes.insert(self.dispatcher());
+        }
         for node in nodes {
-            let Some(account) = self.accounts.get_mut(&node) else { continue };
-            match account.flight.take() {
-                Some(flight) if !flight.asked.is_empty() => {
+            let unanswered = self.accounts.with(node, |account| {
+                let flight = account.flight.take();
+                if flight.as_ref().is_some_and(|flight| !flight.asked.is_empty()) {
                     // The next batch says that its answers are not used.
                     account.speak_by(now + retry);
+                }
+                flight
+            });
+            match unanswered.flatten() {
+                Some(flight) if !flight.asked.is_empty() => {
                     self.silent = Some((node, now + retry));
                     let waiting = match self.dispatcher() == node {
                         true => core::mem::take(&mut self.waiting),
@@ -402,15 +414,14 @@ impl Card {
         self.names.values().next().copied().unwrap_or(self.me)
     }
 
-    /// The load that this node's own dispatcher counts for a node; 0 where it decides nothing. O(nodes).
+    /// The load that this node's own dispatcher counts for a node; 0 where it decides nothing.
     pub fn load_at_desk(&self, node: NodeId) -> u32 {
-        let name = self.keys.iter().find(|(_, id)| **id == node);
-        name.map_or(0, |(name, _)| self.desk.load(*name))
+        self.named.get(&node).map_or(0, |name| self.desk.load(NameKey::of(name)))
     }
 
     /// Requests that wait for the dispatcher's answer.
     pub fn waiting(&self) -> usize {
-        let asked = self.accounts.values().filter_map(|account| account.flight.as_ref());
+        let asked = self.accounts.iter().filter_map(|account| account.flight.as_ref());
         self.waiting.len() + asked.map(|flight| flight.asked.len()).sum::<usize>()
     }
 
@@ -421,6 +432,7 @@ impl Card {
 
     fn enter(&mut self, now: Time, node: NodeId, name: &str) {
         self.names.insert(name.into(), node);
+        self.named.insert(node, name.into());
         self.keys.insert(NameKey::of(name), node);
         self.desk.join(now, node, name);
     }
@@ -455,12 +467,17 @@ impl Card {
         nodes: Vec<NameKey>,
         out: &mut Vec<CardOutput>,
     ) {
-        let Some(account) = self.accounts.get_mut(&from) else { return };
-        let Some(flight) = account.landed(number) else {
-            // Too late, or of a batch that came late: the next one says that it is not used.
-            return account.speak_by(now + self.settings.gather);
-        };
-        account.used(&flight);
+        let gather = self.settings.gather;
+        let landed = self.accounts.with(from, |account| {
+            let flight = account.landed(number);
+            match &flight {
+                Some(flight) => account.used(flight),
+                // Too late, or of a batch that came late: the next one says that it is not used.
+                None => account.speak_by(now + gather),
+            }
+            flight
+        });
+        let Some(flight) = landed.flatten() else { return };
         if self.silent.is_some_and(|(silent, _)| silent == from) {
             self.silent = None;
         }
@@ -495,7 +512,7 @@ impl Card {
                 }
             }
         } else if !self.waiting.is_empty()
-            && self.accounts.get(&dispatcher).is_some_and(|account| !account.asks())
+            && self.accounts.get(dispatcher).is_some_and(|account| !account.asks())
         {
             self.send_batch(now, dispatcher, out);
         }
@@ -504,12 +521,15 @@ impl Card {
     /// Sends what there is for a node: what waits, if that decides, and what is to be told.
     fn send_batch(&mut self, now: Time, to: NodeId, out: &mut Vec<CardOutput>) {
         let is_dispatcher = to == self.dispatcher();
-        let Some(account) = self.accounts.get_mut(&to) else { return };
+        if !self.accounts.contains(to) {
+            return;
+        }
         let count = if is_dispatcher { self.waiting.len().min(BATCH_MAX) } else { 0 };
         let asked: Vec<Waiting> = self.waiting.drain(..count).collect();
         self.numbers += 1;
-        let batch = account.batch(now, self.epoch, self.numbers, asked);
-        out.push(CardOutput::Send { to, message: CardMessage::Batch(batch) });
+        let (epoch, number) = (self.epoch, self.numbers);
+        let batch = self.accounts.with(to, |account| account.batch(now, epoch, number, asked));
+        out.extend(batch.map(|batch| CardOutput::Send { to, message: CardMessage::Batch(batch) }));
     }
 }
 

@@ -23,8 +23,8 @@ use http_body_util::Empty;
 use larder_core::peers::Claim;
 use larder_core::{NodeId, TargetId};
 use std::pin::Pin;
-use std::sync::{Arc, Weak};
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 
 /// Marks a reply of a peer that is its own refusal.

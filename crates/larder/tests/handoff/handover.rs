@@ -128,7 +128,8 @@ fn a_dispatcher_counts_what_has_moved_until_it_ends() {
     let load = cluster.topology.client().namespace.thread(move || client::run(&slow, setup)).unwrap();
     let at_desk = |cluster: &Equals| cluster.view(0)["members"][0]["load"].as_u64();
     let away = |cluster: &Equals| cluster.handoff(0, "moved") - cluster.handoff(0, "failed");
-    cluster.until("all are under way", |cluster| cluster.view(0)["load"].as_u64().unwrap() + away(cluster) == 8);
+    cluster
+        .until("all are under way", |cluster| cluster.view(0)["load"].as_u64().unwrap() + away(cluster) == 8);
     let moved = away(&cluster);
     assert!(moved > 0, "none was handed over\n{}", cluster.logs());
     assert_eq!((at_desk(&cluster), cluster.handoff(0, "connections")), (Some(moved), moved));

@@ -17,8 +17,8 @@ pub(super) struct Flight {
 /// One account.
 #[derive(Debug)]
 pub(super) struct Account {
-    /// The number of its first batch; 0 until that is sent, which nobody's claims have.
-    pub(super) id: u64,
+    /// The number of its first batch; `None` until that is sent.
+    id: Option<u64>,
     heard: u64,
     /// What is to be told, of at most [`BATCH_MAX`] nodes.
     ends: BTreeMap<NameKey, u32>,
@@ -36,7 +36,7 @@ impl Account {
     /// An account that is opened at this time.
     pub(super) const fn due_at(at: Time) -> Self {
         Self {
-            id: u64::MAX,
+            id: None,
             heard: 0,
             ends: BTreeMap::new(),
             lot: 0,
@@ -45,6 +45,11 @@ impl Account {
             at: Some(at),
             spoke: at,
         }
+    }
+
+    /// The number of its first batch, by which claims name it.
+    pub(super) const fn number(&self) -> Option<u64> {
+        self.id
     }
 
     /// The other side is to forget this account; the next batch opens another.
@@ -73,6 +78,11 @@ impl Account {
         self.flight.as_ref().is_some_and(|flight| !flight.asked.is_empty())
     }
 
+    /// Whether nothing is to be done.
+    pub(super) const fn rests(&self) -> bool {
+        self.flight.is_none() && self.at.is_none()
+    }
+
     /// When something is to be done: the batch under way has taken too long, or one is to be sent.
     pub(super) fn due(&self, patience: Duration, retry: Duration) -> Option<Time> {
         let Some(flight) = &self.flight else { return self.at };
@@ -81,9 +91,7 @@ impl Account {
 
     /// The batch that asks for these. It takes the place of the one under way, which nobody waits for.
     pub(super) fn batch(&mut self, now: Time, epoch: u64, number: u64, asked: Vec<Waiting>) -> Batch {
-        if self.id == u64::MAX {
-            self.id = number;
-        }
+        let account = *self.id.get_or_insert(number);
         if self.told.is_empty() && !self.ends.is_empty() {
             let ends = core::mem::take(&mut self.ends);
             self.told = ends.into_iter().map(|(node, count)| Ends { node, count }).collect();
@@ -92,8 +100,8 @@ impl Account {
         // What has ended while another lot is under way is told as soon as that is answered.
         (self.at, self.spoke) = ((!self.ends.is_empty()).then_some(now), now);
         let asks = asked.iter().map(|waiting| waiting.target).collect();
-        self.flight = Some(Flight { number, account: self.id, asked });
-        let (account, heard, lot, ends) = (self.id, self.heard, self.lot, self.told.clone());
+        self.flight = Some(Flight { number, account, asked });
+        let (heard, lot, ends) = (self.heard, self.lot, self.told.clone());
         Batch { epoch, account, number, heard, lot, ends, asks }
     }
 
@@ -104,7 +112,7 @@ impl Account {
 
     /// The answers to a batch are used; what it told has arrived.
     pub(super) fn used(&mut self, flight: &Flight) {
-        if flight.account == self.id {
+        if self.id == Some(flight.account) {
             self.heard = flight.number;
             self.told.clear();
         }
