@@ -4,7 +4,7 @@
 #![expect(clippy::panic, reason = "a failing helper fails its test")]
 
 use larder_handoff::CookieKey;
-use larder_handoff::agent::{Agent, AgentConfig, Forwarding, Host, Restored};
+use larder_handoff::agent::{Agent, AgentConfig, Forwarding, Host, Restored, Sockets};
 use larder_handoff::channel::Timing;
 use larder_handoff::channel::client::{Event, NodeChannel, Peer, What};
 use larder_handoff::channel::identity::Identity;
@@ -66,7 +66,7 @@ impl Node {
             timing: Timing::default(),
         };
         let (sockets_in, sockets) = mpsc::channel(4);
-        let agent = Agent::start(config, Some(host), Some(sockets_in)).await.expect("started");
+        let agent = Agent::start(config, Some(host), Some(Sockets::new(sockets_in))).await.expect("started");
         let keys = Keys::new([CookieKey([1, 2]), CookieKey([3, 4])], 0);
         let services = vec![Service { id: 6, address, cookie: false, stash: true, grace: false }];
         let hello = Hello { name: "front".to_owned(), tag: 5, keys, services, tunnel: None };

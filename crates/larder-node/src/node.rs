@@ -53,6 +53,8 @@ pub struct Node {
     pub(crate) name: String,
     pub(crate) speller: Speller,
     pub(crate) limits: Limits,
+    /// For connections.
+    pub(crate) places: Arc<Semaphore>,
     pub(crate) memory: Arc<Memory>,
     pub(crate) store: Store,
     pub(crate) machine: Machine,
@@ -90,6 +92,7 @@ impl Node {
         let node = Arc::new(Self {
             speller: Speller::new(&name),
             name,
+            places: Arc::new(Semaphore::new(limits.connections_max as usize)),
             memory: Arc::new(Memory::new(&cache, limits.reads_max)),
             store,
             machine,
@@ -112,6 +115,12 @@ impl Node {
             node.preload();
         }
         Ok(node)
+    }
+
+    /// A place for each connection that may be served at once. Who hands one to [`serve_with`](Self::serve_with) with a place is
+    /// sure that it is served.
+    pub fn places(&self) -> Arc<Semaphore> {
+        Arc::clone(&self.places)
     }
 
     /// One line for the operator: the store, how it is read, the size of the cache. A modelled store says that it

@@ -78,7 +78,7 @@ impl Node {
         shutdown: impl Future<Output = ()>,
     ) -> Result<Drained, NodeError> {
         let connections_max = self.limits.connections_max;
-        let places = Arc::new(Semaphore::new(connections_max as usize));
+        let places = self.places();
         let (phase, _) = watch::channel(Phase::Serving);
         let Handed { restored, services, lateral, giver, by_peers } = handed;
         let lateral = lateral.map(|config| Arc::new(Lateral::new(config, &self.name)));
@@ -86,7 +86,7 @@ impl Node {
         tracing::info!(node = %self.describe(), "serving");
         {
             tokio::pin!(shutdown);
-            let accepting = self.accept(&listener, (restored, known), giver, &places, &phase, shutdown);
+            let accepting = self.accept(&listener, (restored, known), giver, &phase, shutdown);
             accepting.await.map_err(NodeError::Listener)?;
         }
         drop(listener);
@@ -109,7 +109,6 @@ impl Node {
         listener: &TcpListener,
         (mut restored, known): (mpsc::Receiver<Restored>, Known),
         giver: Option<Giver>,
-        places: &Arc<Semaphore>,
         phase: &watch::Sender<Phase>,
         mut shutdown: Pin<&mut impl Future<Output = ()>>,
     ) -> io::Result<()> {
@@ -117,7 +116,7 @@ impl Node {
         let refusals = Arc::new(Semaphore::new(REFUSALS_MAX));
         let mut last_look = None;
         loop {
-            let arrived = tokio::select! {
+            let (arrived, place) = tokio::select! {
                 () = &mut shutdown, if last_look.is_none() => {
                     // Who hands over a socket now is refused, and keeps it.
                     restored.close();
@@ -125,10 +124,11 @@ impl Node {
                     continue;
                 }
                 () = sleep_until(last_look.unwrap_or_else(Instant::now)), if last_look.is_some() => return Ok(()),
-                accepted = listener.accept() => accepted.map(|(stream, _)| known.accepted(stream)),
-                Some(restored) = restored.recv() => {
+                accepted = listener.accept() => (accepted.map(|(stream, _)| known.accepted(stream)), None),
+                Some(mut restored) = restored.recv() => {
                     self.count_taken();
-                    known.restored(restored)
+                    let place = restored.place.take();
+                    (known.restored(restored), place)
                 }
             };
             let arrived = match arrived {
@@ -141,7 +141,7 @@ impl Node {
                     continue;
                 }
             };
-            match Arc::clone(places).try_acquire_owned() {
+            match place.map_or_else(|| self.places().try_acquire_owned(), Ok) {
                 Ok(place) => {
                     self.counters.connections_accepted.add(1);
                     let (phase, giver) = (phase.subscribe(), giver.clone());

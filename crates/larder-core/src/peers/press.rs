@@ -28,7 +28,8 @@
 //! - A node that was made a server by this one counts as such for `assumed_for`, or until it says so itself (5).
 //! - A node tells that it has a target when it begins to read it ([`Press::reading`]), not when it has read it: else those who
 //!   ask for it meanwhile would read it at their nodes too, and all of them have it for good. What does not come within
-//!   `assumed_for` is taken back, and told the next time only when it is there.
+//!   `assumed_for` is taken back, and told the next time only when it is there. While most of what is read does not come,
+//!   nothing is told before it is there (see `coming`).
 //! - A service node that does not have the target any more reads and keeps it (3).
 //! - One that does not answer is shunned for 1 s, then tried with one request, and shunned for twice as long, up to 30 s, while
 //!   it does not answer that; the initial node serves what it could not forward. Messages do not end this: a node may speak
@@ -262,7 +263,8 @@ impl Press {
         }
     }
 
-    /// What was [decided](Press::decide) to be served and kept here is being read: the others hear of it at once, and ask here.
+    /// What was [decided](Press::decide) to be served and kept here is being read: the others hear of it at once, and ask here,
+    /// unless most of what was read lately was not kept.
     pub fn reading(&mut self, now: Time, verdict: Verdict, target: TargetId, out: &mut Vec<Outgoing>) {
         let told = self.settings.tell_reads && self.sharing.is_on();
         let reads = verdict.keep && matches!(verdict.why, Why::First | Why::Relief);

@@ -10,7 +10,7 @@ use super::load::CpuMeter;
 use super::numbers::Numbers;
 use super::stash::{Now, Stash};
 use super::switches::{Switches, Wanted};
-use super::{Forwarding, Moved, Restored, Seen, vanished};
+use super::{Forwarding, Moved, Seen, Sockets, vanished};
 use crate::channel::Timing;
 use crate::channel::identity::PublicKey;
 use crate::channel::message::{
@@ -58,7 +58,7 @@ pub(super) struct Core {
     welcome: Welcome,
     timing: Timing,
     pub(super) forwarding: Option<Arc<dyn Forwarding>>,
-    sockets: Option<mpsc::Sender<Restored>>,
+    sockets: Option<Sockets>,
     pub(super) switches: Switches,
     in_kernel: Wanted,
     pub(super) fronts: BTreeMap<PublicKey, Front>,
@@ -91,7 +91,7 @@ impl Core {
         timing: Timing,
         interface: Option<Interface>,
         forwarding: Option<Arc<dyn Forwarding>>,
-        sockets: Option<mpsc::Sender<Restored>>,
+        sockets: Option<Sockets>,
     ) -> io::Result<Self> {
         let mut incarnation = [0; 8];
         rustix::rand::getrandom(&mut incarnation, rustix::rand::GetRandomFlags::empty())?;
@@ -375,10 +375,7 @@ impl Core {
         };
         let flow = self.flow(key, handoff.connection).ok_or(no(Refusal::Service))?;
         let server = self.switches.address(flow.service).ok_or(no(Refusal::Service))?;
-        let place = sockets.try_reserve_owned().map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => no(Refusal::Full),
-            mpsc::error::TrySendError::Closed(_) => no(Refusal::Unsupported),
-        })?;
+        let place = sockets.reserve().map_err(no)?;
         let (checkpoint, request) = (&handoff.checkpoint.0, &handoff.request.0);
         // First, so that nothing that its packets say of it is overwritten.
         forwarding.begun(flow);

@@ -35,7 +35,7 @@ pub use asker::{Ask, Asker, QUEUE_MAX, WAITING_MAX};
 pub use forwarding::{Forwarding, Moved, Rules, Seen};
 pub use host::Host;
 pub use leaving::{Giver, LEAVING_MAX, Resting};
-pub use restored::{Restored, restore};
+pub use restored::{Restored, Sockets, restore};
 pub use stash::{ECHO, STASH_BYTES_MAX, STASH_FLOWS_MAX, STASH_PACKETS_MAX, WAIT};
 
 use self::core::Core;
@@ -126,14 +126,15 @@ pub struct Agent {
 impl Agent {
     /// Starts to work, on the current tokio runtime. Without `forwarding` the node takes no handoffs and says so: it
     /// reports its load only. Without `sockets` it takes connections by cookie only: there is no server in this process
-    /// that restored ones could be given to. A front-end is told that connections are refused while `sockets` is full.
+    /// that restored ones could be given to. A front-end is told that connections are refused while `sockets` has no
+    /// room, or no place.
     ///
     /// # Errors
     /// If the config cannot be, or the system refuses something.
     pub async fn start(
         config: AgentConfig,
         forwarding: Option<Arc<dyn Forwarding>>,
-        sockets: Option<mpsc::Sender<Restored>>,
+        sockets: Option<Sockets>,
     ) -> Result<Self, AgentError> {
         config.check()?;
         let described = config.interface.as_deref().map(|name| {

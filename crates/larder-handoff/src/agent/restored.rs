@@ -6,6 +6,9 @@ use crate::repair::{self, Checkpoint, RestoreOptions};
 use std::error::Error;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 /// A connection for the server of this process.
 #[derive(Debug)]
@@ -22,6 +25,50 @@ pub struct Restored {
     pub unsent: Vec<u8>,
     /// A packet to be given to the stack before any other: the client's end.
     pub inject: Option<Vec<u8>>,
+    /// The server's place that it has, where the server counts them: free again once this is dropped.
+    pub place: Option<OwnedSemaphorePermit>,
+}
+
+/// Where restored connections go: to the server of this process.
+#[derive(Clone, Debug)]
+pub struct Sockets {
+    sink: mpsc::Sender<Restored>,
+    places: Option<Arc<Semaphore>>,
+}
+
+impl Sockets {
+    /// As many as `sink` has room for.
+    pub const fn new(sink: mpsc::Sender<Restored>) -> Self {
+        Self { sink, places: None }
+    }
+
+    /// Each takes one of the places that the server has for connections, and keeps it. What finds none is refused, and goes
+    /// on where it was: here the client could only be turned away.
+    pub fn with_places(self, places: Arc<Semaphore>) -> Self {
+        Self { places: Some(places), ..self }
+    }
+
+    /// Room for one more.
+    pub(super) fn reserve(&self) -> Result<Reserved, Refusal> {
+        let place = self.places.clone().map(Semaphore::try_acquire_owned).transpose();
+        let room = self.sink.clone().try_reserve_owned().map_err(|error| match error {
+            TrySendError::Full(_) => Refusal::Full,
+            TrySendError::Closed(_) => Refusal::Unsupported,
+        })?;
+        Ok(Reserved { room, place: place.map_err(|_| Refusal::Full)? })
+    }
+}
+
+/// Room for a restored connection.
+pub(super) struct Reserved {
+    room: mpsc::OwnedPermit<Restored>,
+    place: Option<OwnedSemaphorePermit>,
+}
+
+impl Reserved {
+    pub(super) fn send(self, restored: Restored) {
+        self.room.send(Restored { place: self.place, ..restored });
+    }
 }
 
 /// Makes a socket of a connection, with all races mended.
@@ -45,7 +92,15 @@ pub fn restore(moved: Moved<'_>) -> Result<Restored, (Refusal, String)> {
     let mut first = moved.request.to_vec();
     first.extend(made.first);
     let (client, server) = (moved.client, moved.server);
-    Ok(Restored { client, server, socket: made.socket, first, unsent: made.unsent, inject: made.inject })
+    Ok(Restored {
+        client,
+        server,
+        socket: made.socket,
+        first,
+        unsent: made.unsent,
+        inject: made.inject,
+        place: None,
+    })
 }
 
 #[cfg(test)]

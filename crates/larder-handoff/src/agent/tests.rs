@@ -1,6 +1,6 @@
 //! The agent with real front-ends over loopback, and a kernel that is played.
 
-use super::{Agent, AgentConfig, AgentError, Forwarding, Moved, Restored, Rules, Seen};
+use super::{Agent, AgentConfig, AgentError, Forwarding, Moved, Restored, Rules, Seen, Sockets};
 use crate::channel::Timing;
 use crate::channel::client::{Event, NodeChannel, Peer, What};
 use crate::channel::identity::Identity;
@@ -17,7 +17,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 
 mod ends;
@@ -162,7 +162,7 @@ impl Forwarding for Played {
         let (client, server) = (moved.client, moved.server);
         let socket = eventfd(0, EventfdFlags::NONBLOCK).expect("some descriptor");
         let (first, inject) = (moved.request.to_vec(), Some(b"end".to_vec()));
-        Ok(Restored { client, server, socket, first, unsent: Vec::new(), inject })
+        Ok(Restored { client, server, socket, first, unsent: Vec::new(), inject, place: None })
     }
 
     fn begun(&self, key: FlowKey) {
@@ -220,6 +220,7 @@ struct Stage {
     node: Identity,
     switches: [Identity; 2],
     sockets: mpsc::Receiver<Restored>,
+    places: Arc<Semaphore>,
 }
 
 impl Stage {
@@ -237,9 +238,11 @@ impl Stage {
             timing: timing(),
         };
         let (sink, sockets) = mpsc::channel(1);
+        let places = Arc::new(Semaphore::new(4));
+        let sink = Sockets::new(sink).with_places(Arc::clone(&places));
         let forwarding: Arc<dyn Forwarding> = kernel.clone();
         let agent = Agent::start(config, Some(forwarding), Some(sink)).await.expect("started");
-        Self { kernel, agent, node, switches, sockets }
+        Self { kernel, agent, node, switches, sockets, places }
     }
 
     fn join(&self, which: usize, hello: Hello) -> Front {
@@ -453,7 +456,13 @@ async fn each_refusal_has_its_name() {
     assert_eq!(front.heard().await, FromNode::Restored { ids: vec![2] });
     front.hand(3, 4, 2);
     assert!(matches!(front.heard().await, FromNode::Refused { id: 3, why: Refusal::Full, .. }));
-    stage.sockets.recv().await.expect("a socket");
+    assert_eq!(stage.places.available_permits(), 3, "what was refused keeps no place");
+    let served = stage.sockets.recv().await.expect("a socket");
+    let others = stage.places.acquire_many(3).await.expect("places");
+    front.hand(6, 4, 2);
+    assert!(matches!(front.heard().await, FromNode::Refused { id: 6, why: Refusal::Full, .. }), "no place");
+    drop((served, others));
+    assert_eq!(stage.places.available_permits(), 4);
     stage.kernel.see(|state| state.refuse = true);
     front.hand(4, 4, 2);
     let FromNode::Refused { id: 4, why: Refusal::Kernel, detail } = front.heard().await else {

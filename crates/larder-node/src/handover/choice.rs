@@ -26,7 +26,7 @@ pub enum Unmoved {
     Elsewhere,
     /// An earlier reply has not left yet.
     Unsent,
-    /// The peer takes none: its channel is down, it ends, or it does not have the address.
+    /// The peer takes none: its channel is down, it ends, it had no place lately, or it does not have the address.
     Peer,
     /// As many are handed over as may be.
     Full,

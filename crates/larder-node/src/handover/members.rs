@@ -9,7 +9,7 @@ use larder_handoff::abi::{Flow, flow_flag, flow_state};
 use larder_handoff::channel::Timing;
 use larder_handoff::channel::client::{Event, NodeChannel, Peer as Address, What};
 use larder_handoff::channel::identity::PublicKey;
-use larder_handoff::channel::message::{FromNode, Live, ToNode, Welcome};
+use larder_handoff::channel::message::{FromNode, Live, Refusal, ToNode, Welcome};
 use larder_handoff::neighbour;
 use larder_handoff::plane::{Link, Plane, now_ns};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -25,6 +25,9 @@ const ENDED_NS: u64 = 120_000_000_000;
 /// Connections of a node that is not there go on for so long: of one that has ended in good order, whose kernel still sends
 /// what clients have not taken, and of one that has not been heard of since this process began.
 const ALONE_FOR: Duration = Duration::from_secs(60);
+/// A peer that had no place for a connection is offered none for so long: each that it refuses is frozen and thawed for
+/// nothing.
+const FULL_FOR: Duration = Duration::from_secs(1);
 
 /// A peer.
 #[derive(Debug)]
@@ -49,6 +52,16 @@ struct Peer {
     epoch: u64,
     /// What it has named since, until it has named all.
     named: Option<HashSet<FlowKey>>,
+    /// It had no place for a connection when it was last offered one, and is offered none until then.
+    full_until: Option<Instant>,
+}
+
+impl Peer {
+    /// Whether it takes connections now.
+    fn takes(&self) -> bool {
+        let full = self.full_until.is_some_and(|until| Instant::now() < until);
+        self.member && self.up && self.able && self.linked && !full
+    }
 }
 
 /// All of them.
@@ -73,7 +86,7 @@ impl Members {
     /// The number of a peer and how often its channel has come up, if it takes connections of this service address.
     pub(super) fn place(&self, name: &Name, service: u16) -> Option<(u16, u64)> {
         let peer = self.peers.get(name)?;
-        let takes = peer.member && peer.up && peer.able && peer.linked && peer.accepted.contains(&service);
+        let takes = peer.takes() && peer.accepted.contains(&service);
         takes.then_some((peer.slot, peer.epoch))
     }
 
@@ -82,8 +95,7 @@ impl Members {
     }
 
     pub(super) fn ready(&self) -> Vec<String> {
-        let ready =
-            |peer: &Peer| peer.accepted.iter().any(|_| peer.member && peer.up && peer.able && peer.linked);
+        let ready = |peer: &Peer| peer.takes() && !peer.accepted.is_empty();
         self.peers.iter().filter(|(_, peer)| ready(peer)).map(|(name, _)| name.to_string()).collect()
     }
 
@@ -160,6 +172,7 @@ impl Handover {
             accepted: Vec::new(),
             epoch,
             named: None,
+            full_until: None,
         };
         members.gone.remove(&slot);
         members.peers.insert(member.name.clone(), peer);
@@ -307,6 +320,9 @@ impl Handover {
                 ids.into_iter().for_each(|id| moves.answer(peer.slot, id, Arrived::Restored));
             }
             FromNode::Refused { id, why, detail } => {
+                if why == Refusal::Full {
+                    peer.full_until = Some(Instant::now() + FULL_FOR);
+                }
                 moves.answer(peer.slot, id, Arrived::Refused(format!("{why:?}: {detail}")));
             }
             FromNode::Closed(sockets) => {

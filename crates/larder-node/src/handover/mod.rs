@@ -53,7 +53,7 @@ use self::table::Table;
 use crate::peers::{Member, Name, PeersConfig, Why};
 use larder_core::Bytes;
 use larder_handoff::FlowKey;
-use larder_handoff::agent::{Agent, AgentConfig, AgentError, Host, Restored};
+use larder_handoff::agent::{Agent, AgentConfig, AgentError, Host, Sockets};
 use larder_handoff::channel::Timing;
 use larder_handoff::channel::client::Event;
 use larder_handoff::channel::identity::{Identity, IdentityError};
@@ -207,7 +207,7 @@ impl Handover {
     pub async fn start(
         config: HandoverConfig,
         peers: &PeersConfig,
-        sockets: mpsc::Sender<Restored>,
+        sockets: Sockets,
     ) -> Result<(Arc<Self>, Agent), HandoverError> {
         let HandoverConfig { min, services, port, instance } = config;
         repair::available()?;

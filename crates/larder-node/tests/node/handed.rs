@@ -24,7 +24,7 @@ async fn handed(first: &[u8], unsent: &[u8]) -> (Client, Restored) {
     let (far, client) = far.unwrap();
     let socket = OwnedFd::from(far.into_std().unwrap());
     let (first, unsent) = (first.to_vec(), unsent.to_vec());
-    let restored = Restored { client, server, socket, first, unsent, inject: None };
+    let restored = Restored { client, server, socket, first, unsent, inject: None, place: None };
     (Client { stream: BufReader::new(near.unwrap()) }, restored)
 }
 

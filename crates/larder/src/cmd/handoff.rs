@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use anyhow::Context;
-use larder_handoff::agent::{Agent, AgentConfig, Forwarding, Host, Restored};
+use larder_handoff::agent::{Agent, AgentConfig, Forwarding, Host, Sockets};
 use larder_handoff::channel::Timing;
 use larder_handoff::channel::identity::Identity;
 use larder_node::peers::PeersConfig;
 use larder_node::{Handover, HandoverConfig};
-use tokio::sync::mpsc;
 
 use crate::config::{HandoffRole, PeersHandoffRole};
 
@@ -19,11 +18,7 @@ const INSTANCE_BYTES_MAX: usize = 32;
 ///
 /// Where the machine cannot do part of it, the rest is done, and switches are told: without programs in the kernel they
 /// relay, without restored connections they hand over by cookie only.
-pub(crate) async fn start(
-    name: &str,
-    role: HandoffRole,
-    sockets: Option<mpsc::Sender<Restored>>,
-) -> anyhow::Result<Agent> {
+pub(crate) async fn start(name: &str, role: HandoffRole, sockets: Option<Sockets>) -> anyhow::Result<Agent> {
     let HandoffRole { listen, identity, switches, interface, services, repair, lateral } = role;
     let identity = Identity::load(&identity)?;
     // Without restored connections in this process all are another's.
@@ -45,11 +40,7 @@ pub(crate) async fn start(
 }
 
 /// This machine's kernel, as far as it goes.
-fn host(
-    instance: &str,
-    interface: &str,
-    sockets: Option<mpsc::Sender<Restored>>,
-) -> (Option<Host>, Option<mpsc::Sender<Restored>>) {
+fn host(instance: &str, interface: &str, sockets: Option<Sockets>) -> (Option<Host>, Option<Sockets>) {
     if sockets.is_some() {
         match Host::start(instance, interface, true) {
             Ok(host) => return (Some(host), sockets),
@@ -71,7 +62,7 @@ pub(crate) async fn between_peers(
     name: &str,
     role: PeersHandoffRole,
     peers: &PeersConfig,
-    sockets: mpsc::Sender<Restored>,
+    sockets: Sockets,
 ) -> anyhow::Result<Option<(Arc<Handover>, Agent)>> {
     let PeersHandoffRole { required, min, services, port } = role;
     let config = HandoverConfig { min, services, port, instance: instance(name) };

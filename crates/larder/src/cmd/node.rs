@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use larder_handoff::agent::{Agent, Restored};
+use larder_handoff::agent::{Agent, Sockets};
 use larder_node::peers::{ClusterSecret, PeersConfig};
 use larder_node::{CooperateConfig, CooperatePolicy, Handed, Handover, LateralConfig, Node};
 use tokio::net::TcpListener;
@@ -101,7 +101,7 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
         let admin = serve::start_admin(admin, None, surface, shutdown.clone()).await?;
         let (sockets, restored) = mpsc::channel(RESTORED_MAX);
         let mut handed = Handed { restored, ..Handed::none() };
-        let (mut between, mut sockets) = (None, Some(sockets));
+        let (mut between, mut sockets) = (None, Some(Sockets::new(sockets).with_places(node.places())));
         let mut agent = match handoff {
             Some(role) => {
                 let lateral = role.lateral;
@@ -145,7 +145,7 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
 async fn join(
     node: &Arc<Node>,
     role: PeersRole,
-    sockets: Option<mpsc::Sender<Restored>>,
+    sockets: Option<Sockets>,
 ) -> anyhow::Result<Option<(Arc<Handover>, Agent)>> {
     let PeersRole { name, listen, advertise, secret, seeds, policy, head_timeout, handoff } = role;
     let own = name.to_string();

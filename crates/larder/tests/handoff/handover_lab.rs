@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use larder_handoff::channel::identity::Identity;
 use larder_handoff::netns::{Topology, TopologySpec, or_skip};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -36,6 +37,17 @@ fn service(node: usize) -> [IpAddr; 2] {
 impl Equals {
     /// So many nodes over one directory, with these lines in `[node.peers]`. `None` where there are no rights.
     pub fn new(count: usize, content: Content, lines: &str) -> Option<Self> {
+        let mut cluster = Self::hosts(count, content)?;
+        for number in 0..count {
+            cluster.configure(number, lines);
+            cluster.start(number);
+        }
+        cluster.await_ready(&(0..count).collect::<Vec<_>>());
+        Some(cluster)
+    }
+
+    /// The hosts; nothing is configured yet, and nothing runs. `None` where there are no rights.
+    pub fn hosts(count: usize, content: Content) -> Option<Self> {
         let spec = TopologySpec { nodes: count, port_range: (30_000, 60_999), ..TopologySpec::default() };
         let topology = or_skip(Topology::new(&spec))?;
         for (number, host) in topology.nodes.iter().enumerate() {
@@ -50,24 +62,28 @@ impl Equals {
         let names: Vec<String> = (0..count).map(|number| Cluster::instance(&format!("e{number}"))).collect();
         let left = Left { names: names.iter().map(|name| format!("node-{name}")).collect() };
         let nodes = names.iter().map(|_| None).collect();
-        let mut cluster = Self { nodes, topology, content, names, folder, _left: left };
-        larder_handoff::channel::identity::Identity::generate()
-            .unwrap()
-            .save(&cluster.path("secret"))
-            .unwrap();
-        for number in 0..count {
-            cluster.configure(number, lines);
-            cluster.start(number);
-        }
-        cluster.await_ready(&(0..count).collect::<Vec<_>>());
+        let cluster = Self { nodes, topology, content, names, folder, _left: left };
+        Identity::generate().unwrap().save(&cluster.path("secret")).unwrap();
         Some(cluster)
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    /// A host has the service addresses of another on its loopback interface, or lacks them.
+    pub fn lend(&self, host: usize, of: usize, lent: bool) {
+        let [v4, v6] = service(of);
+        let lines = if lent {
+            format!("addr add {v4}/32 dev lo\naddr add {v6}/128 dev lo nodad preferred_lft 0\n")
+        } else {
+            format!("addr del {v4}/32 dev lo\naddr del {v6}/128 dev lo\n")
+        };
+        self.topology.nodes[host].namespace.ip(&lines).unwrap();
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    fn configure(&self, number: usize, lines: &str) {
+    /// Writes a node's config, with these lines in `[node.peers]`, or in sections of their own behind it.
+    pub fn configure(&self, number: usize, lines: &str) {
         let services = (0..self.names.len()).flat_map(service).fold(String::new(), |mut text, ip| {
             let _ = write!(text, "\"{}\", ", SocketAddr::new(ip, 80));
             text
@@ -104,7 +120,12 @@ impl Equals {
     }
 
     pub fn view(&self, node: usize) -> Value {
-        let text = Cluster::admin_in(&self.topology.nodes[node].namespace, "/peers");
+        self.page(node, "/peers")
+    }
+
+    /// What a node's admin interface answers.
+    pub fn page(&self, node: usize, path: &str) -> Value {
+        let text = Cluster::admin_in(&self.topology.nodes[node].namespace, path);
         serde_json::from_str(text.split_once("\r\n\r\n").map_or("null", |(_, body)| body)).unwrap()
     }
 

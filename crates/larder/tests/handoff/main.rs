@@ -24,6 +24,7 @@ mod flood_test;
 mod handover;
 mod handover_die;
 mod handover_lab;
+mod handover_refused;
 mod kills;
 mod lateral;
 mod long;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use larder_core::NodeSpec;
 use larder_front::{HandoffConfig, Handshake, NodeEntry, NodeHandoff, Setting, Switch, SwitchConfig};
-use larder_handoff::agent::{Agent, AgentConfig, Forwarding, Host, Moved, Restored, Rules, Seen};
+use larder_handoff::agent::{Agent, AgentConfig, Forwarding, Host, Moved, Restored, Rules, Seen, Sockets};
 use larder_handoff::channel::Timing;
 use larder_handoff::channel::identity::Identity;
 use larder_handoff::channel::message::Refusal;
@@ -330,7 +330,7 @@ fn wrong(mends: Mends, slow: Duration, manner: Manner, count: usize) -> Option<u
     let node = Running::start(&host.namespace, move |stopped| async move {
         let slow = Slow { host: Host::start(&programs, "eth0", true).unwrap(), before: slow };
         let (sink, mut sockets) = mpsc::channel::<Restored>(64);
-        let agent = Agent::start(agent, Some(Arc::new(slow)), Some(sink)).await.unwrap();
+        let agent = Agent::start(agent, Some(Arc::new(slow)), Some(Sockets::new(sink))).await.unwrap();
         let listener = TcpListener::bind(own).unwrap();
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {

@@ -348,6 +348,46 @@ fn what_does_not_come_is_taken_back_and_not_told_again() {
     assert_eq!(told(&out), [GOES], "too large to be kept");
 }
 
+/// Reads targets of their own, from this number on, one a millisecond; `kept` is there 20 ms later. The changes told.
+fn read_all(node: &mut Press, from: u64, count: u64, kept: impl Fn(u64) -> bool) -> usize {
+    node.settings.gather = Duration::ZERO;
+    let mut out = Vec::new();
+    for number in from..from + count + 20 {
+        node.tick(ms(number), &mut out);
+        if number < from + count {
+            let verdict = node.decide(ms(number), TargetId(number), None);
+            node.reading(ms(number), verdict, TargetId(number), &mut out);
+        }
+        if number >= from + 20 && kept(number - 20) {
+            node.noted(ms(number), TargetId(number - 20), true, &mut out);
+        }
+    }
+    told(&out).len()
+}
+
+#[test]
+fn what_nobody_may_keep_costs_no_more_changes_in_the_end() {
+    let mut node = node([0, 0]);
+    assert_eq!(read_all(&mut node, 1_000, 20_000, |_| false), 2 * 1_024, "told and taken back");
+    assert_eq!(read_all(&mut node, 30_000, 20_000, |_| false), 0);
+    assert_eq!(node.sizes(), (0, 0));
+    // What is kept now is told all the same, and soon when its read begins.
+    assert_eq!(read_all(&mut node, 60_000, 1_000, |_| true), 1_000);
+    let verdict = node.decide(ms(70_000), X, None);
+    node.reading(ms(70_000), verdict, X, &mut Vec::new());
+    assert_eq!(node.decide(ms(70_001), X, None).why, Why::Here);
+}
+
+#[test]
+fn a_tenth_that_nobody_may_keep_costs_two_changes_each() {
+    let mut node = node([0, 0]);
+    let changes = read_all(&mut node, 1_000, 20_000, |number| number % 10 != 0);
+    let (mut out, until) = (Vec::new(), ms(30_000));
+    node.tick(until, &mut out);
+    assert_eq!(changes + told(&out).len(), 18_000 + 2 * 2_000);
+    assert_eq!(node.held().len(), 18_000);
+}
+
 #[test]
 fn what_is_not_read_here_is_not_told() {
     let mut node = node([0, 0]);

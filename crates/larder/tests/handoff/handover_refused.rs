@@ -1,0 +1,194 @@
+//! Connections that a peer does not take, or that are not offered: their requests are relayed, every byte verified, and
+//! counted by why.
+
+use std::net::{Shutdown, SocketAddr};
+use std::time::Instant;
+
+use larder_handoff::channel::identity::Identity;
+
+use crate::client::{Manner, Plan};
+use crate::cluster::{Cluster, Process};
+use crate::content::{Content, Target};
+use crate::handover_lab::{Equals, SETUP};
+use crate::plans::mixed;
+
+const HANDOFF: &str = "handoff = \"required\"\nhandoff_min = \"10KB\"\n";
+const REASONS: [&str; 8] =
+    ["small", "size-unknown", "request", "elsewhere", "unsent", "peer", "full", "failed"];
+
+/// Two nodes. Node 1 has all targets in memory, and node 0 knows that and how large they are. `before` is called before they
+/// start.
+fn cluster(of_node_1: &str, before: impl FnOnce(&Equals)) -> Option<Equals> {
+    let mut cluster = Equals::hosts(2, Content::new(&[1_000, 10_000, 100_000], 3))?;
+    before(&cluster);
+    for (number, lines) in [HANDOFF, of_node_1].into_iter().enumerate() {
+        cluster.configure(number, lines);
+        cluster.start(number);
+    }
+    cluster.until("node 0 knows node 1", |cluster| cluster.view(0)["members"][0]["known"] == true);
+    let all = cluster.content.targets.clone();
+    cluster.run(&[plan(Manner::KeptAlive, cluster.service(1)[0], &all)]).assert_faultless();
+    cluster.await_known(0, all.len() as u64);
+    let own = cluster.own(0);
+    cluster.run(&[plan(Manner::KeptAlive, own, &all)]).assert_faultless();
+    assert_eq!(cluster.handoff(0, "size-unknown"), all.len() as u64, "{}", cluster.view(0));
+    Some(cluster)
+}
+
+fn plan(manner: Manner, server: SocketAddr, targets: &[Target]) -> Plan {
+    Plan { manner, server, same_port: false, targets: targets.to_vec() }
+}
+
+impl Equals {
+    /// Where a node accepts clients and hands nothing over: the address that its peers reach.
+    fn own(&self, node: usize) -> SocketAddr {
+        (self.topology.nodes[node].v4, 80).into()
+    }
+
+    fn of(&self, bytes: u64) -> Vec<Target> {
+        self.content.targets.iter().filter(|target| target.bytes == bytes).cloned().collect()
+    }
+
+    /// What node 0 has relayed so far: the whole, and by reason.
+    fn relayed(&self) -> (u64, [u64; REASONS.len()]) {
+        let forwarded = self.view(0)["forwarded"].as_u64().unwrap();
+        (forwarded, REASONS.map(|why| self.handoff(0, why)))
+    }
+
+    /// Requests of all manners at node 0, for what node 1 has: none may be lost, and none is handed over. How many were relayed
+    /// for each reason.
+    fn all_are_relayed(&self, seed: u64) -> [u64; REASONS.len()] {
+        let (forwarded, before) = self.relayed();
+        let moved = self.handoff(0, "moved");
+        let mut plans = mixed(seed, 160, &self.service(0), &self.content.targets);
+        // A client that goes away may be gone before anything is forwarded.
+        plans.retain(|plan| !matches!(plan.manner, Manner::Resetting { .. }));
+        self.run(&plans).assert_faultless();
+        self.until("nothing is on its way", |cluster| cluster.handoff(0, "connections") == 0);
+        assert_eq!(self.handoff(0, "moved"), moved, "{}", self.logs());
+        let (after_all, after) = self.relayed();
+        let reasons: [u64; REASONS.len()] = std::array::from_fn(|at| after[at] - before[at]);
+        println!(
+            "{} forwarded: {:?}",
+            after_all - forwarded,
+            REASONS.iter().zip(reasons).collect::<Vec<_>>()
+        );
+        assert_eq!(reasons.iter().sum::<u64>(), after_all - forwarded, "each is counted once");
+        reasons
+    }
+
+    /// Connections go to node 1 now.
+    fn all_are_moved(&self) {
+        self.until("node 1 takes connections", |cluster| {
+            cluster.view(0)["handoff"]["ready"].as_array().is_some_and(|ready| !ready.is_empty())
+        });
+        let before = self.handoff(0, "moved");
+        let large = self.of(100_000);
+        let plans: Vec<Plan> =
+            self.service(0).map(|server| plan(Manner::Plain, server, &large[..1])).to_vec();
+        self.run(&plans).assert_faultless();
+        self.until("both are handed over", |cluster| cluster.handoff(0, "moved") == before + 2);
+    }
+}
+
+fn reason(reasons: &[u64; REASONS.len()], why: &str) -> u64 {
+    reasons[REASONS.iter().position(|reason| *reason == why).unwrap()]
+}
+
+/// Its plane is off, it lacks the address that clients connect to, or somebody else answers in its place.
+#[test]
+fn a_peer_that_takes_none_is_relayed_to() {
+    let off = "handoff = \"off\"\n";
+    let Some(cluster) = cluster(off, |_| {}) else { return };
+    assert!(reason(&cluster.all_are_relayed(1), "peer") > 50);
+
+    let lacking = self::cluster(HANDOFF, |cluster| cluster.lend(1, 0, false)).unwrap();
+    lacking.until("the channel is up", |cluster| {
+        cluster.logs().contains("connections can be handed over to it")
+    });
+    assert!(reason(&lacking.all_are_relayed(2), "peer") > 50);
+
+    let mut impostor = None;
+    let others = self::cluster(off, |cluster| impostor = Some(stand_in(cluster, 1, 0))).unwrap();
+    let impostor = impostor.unwrap();
+    assert!(reason(&others.all_are_relayed(3), "peer") > 50);
+    let log = impostor.log();
+    assert!(log.contains("forged"), "it was asked: {log}");
+}
+
+/// An agent on a node's host that lacks the cluster's secret and takes the connections of another, if it is given any.
+fn stand_in(cluster: &Equals, host: usize, of: usize) -> Process {
+    let [path, config, log] = ["foreign", "foreign.toml", "foreign.log"].map(|name| cluster.path(name));
+    let identity = Identity::generate().unwrap();
+    identity.save(&path).unwrap();
+    let text = format!(
+        "[agent]\nname = \"{}\"\nlisten = \"{}:7951\"\nidentity = \"{}\"\nswitches = [\"{}\"]\ninterface = \"eth0\"\n\
+         services = [\"{}\"]\n[log]\nlevel = \"debug\"\n",
+        Cluster::instance("foreign"),
+        cluster.topology.nodes[host].v4,
+        path.display(),
+        identity.public(),
+        cluster.service(of)[0],
+    );
+    std::fs::write(&config, text).unwrap();
+    let args = ["agent", "--config", config.to_str().unwrap()];
+    Process::start(&cluster.topology.nodes[host].namespace, &[], &args, log)
+}
+
+/// The peer's kernel cannot have the socket: the frozen one goes on here.
+#[test]
+fn what_the_peers_kernel_refuses_goes_on_here() {
+    let Some(cluster) = cluster(HANDOFF, |_| {}) else { return };
+    cluster.all_are_moved();
+    cluster.lend(1, 0, false);
+    let reasons = cluster.all_are_relayed(4);
+    assert!(reason(&reasons, "failed") > 50, "{}", cluster.logs());
+    cluster.lend(1, 0, true);
+    cluster.all_are_moved();
+}
+
+/// A node that serves as many connections as it may does not take further ones: their requests are answered all the same.
+#[test]
+fn a_peer_at_its_limit_is_relayed_to() {
+    const PLACES: usize = 8;
+    let lines = format!("{HANDOFF}[node.limits]\nconnections_max = {PLACES}\n");
+    let Some(cluster) = cluster(&lines, |_| {}) else { return };
+    cluster.all_are_moved();
+    let silent = || std::net::TcpStream::connect(cluster.own(1)).unwrap();
+    let taken: Vec<_> = cluster
+        .topology
+        .client()
+        .namespace
+        .run(move || (0..PLACES).map(|_| silent()).collect::<Vec<_>>())
+        .unwrap();
+    cluster.until("node 1 has no place left", |cluster| cluster.page(1, "/stats")["connections"] == PLACES);
+    let began = Instant::now();
+    let reasons = cluster.all_are_relayed(5);
+    let [failed, peer] = ["failed", "peer"].map(|why| reason(&reasons, why));
+    assert!(failed > 0 && failed + peer > 50, "{}", cluster.logs());
+    // All clients at once, and again after each second.
+    let most = SETUP.threads as u64 * (began.elapsed().as_secs() + 2);
+    assert!(failed <= most, "one that has no place is not asked again at once: {failed} of {most}");
+    taken.iter().for_each(|stream| stream.shutdown(Shutdown::Both).unwrap());
+    cluster.until("there are places again", |cluster| cluster.page(1, "/stats")["connections"] == 0);
+    cluster.all_are_moved();
+}
+
+/// What is not offered, each for its reason.
+#[test]
+fn what_is_not_offered_is_counted_by_why() {
+    let Some(cluster) = cluster(HANDOFF, |_| {}) else { return };
+    cluster.all_are_moved();
+    let (small, large) = (cluster.of(1_000), cluster.of(100_000));
+    let [server, _] = cluster.service(0);
+    let cases = [
+        ("small", plan(Manner::Plain, server, &small[..1])),
+        ("request", plan(Manner::HeadOnly, server, &large[..1])),
+        ("elsewhere", plan(Manner::Plain, cluster.own(0), &large[..1])),
+    ];
+    for (why, plan) in cases {
+        let (before, moved) = (cluster.handoff(0, why), cluster.handoff(0, "moved"));
+        cluster.run(&[plan]).assert_faultless();
+        assert_eq!((cluster.handoff(0, why), cluster.handoff(0, "moved")), (before + 1, moved), "{why}");
+    }
+}
