@@ -283,14 +283,11 @@ impl Node {
         let first = [&head[..], &first].concat();
         let socket = stream.into_std().ok()?.into();
         // Once it is on its way the peer counts it, and a dispatcher goes on.
-        let sent = || {
-            let held = serviced.hold();
-            cooperation.count_departed(target);
-            held
-        };
+        let sent = || serviced.hold();
         let stays = match handover.hand_over(&to, flow, socket, first.clone(), sent).await {
             Moved::Gone => {
                 cooperation.answered(node);
+                cooperation.count_departed(target);
                 return None;
             }
             Moved::Lost => return None,

@@ -93,6 +93,8 @@ struct Slot {
     mac: Mutex<Option<[u8; 6]>>,
     /// How often it has been asked for all. Counted, as moves are sent, while `channel` is locked.
     asked: AtomicU64,
+    /// Of the channel's connections the one that was heard to come up last: by no other are moves sent, nor is asked for all.
+    session: AtomicU64,
     /// Lists it has ended since its channel came up. The first one it sends unasked.
     lists: AtomicU64,
     /// The node has left, and finishes what it has.
@@ -315,7 +317,7 @@ impl Peers {
         if let Some(moving) = lock(&self.moving).by_id.get_mut(&id) {
             moving.sent = Some(asked);
         }
-        channel.as_ref().ok_or(SendError::Down)?.send(message)
+        channel.as_ref().ok_or(SendError::Down)?.send_in(slot.session.load(Relaxed), message)
     }
 
     /// Asks a node for all its connections. Its answer tells of every move that was sent before.
@@ -324,7 +326,7 @@ impl Peers {
         let channel = lock(&slot.channel);
         slot.asked.fetch_add(1, Relaxed);
         // Down again: it will be asked when it is up.
-        let _ = channel.as_ref().map(|channel| channel.send(&ToNode::Live));
+        let _ = channel.as_ref().map(|channel| channel.send_in(slot.session.load(Relaxed), &ToNode::Live));
     }
 
     /// Whether a connection is on its way to a node.
@@ -391,10 +393,10 @@ pub(crate) fn tag(node: NodeId) -> u8 {
 impl Edge {
     /// Takes what nodes tell until the edge ends.
     pub(super) async fn hear(self: Arc<Self>, shared: Arc<Shared>, mut events: mpsc::Receiver<Event>) {
-        while let Some(Event { node, what }) = events.recv().await {
+        while let Some(Event { node, session, what }) = events.recv().await {
             let node = NodeId(node);
             match what {
-                What::Up(welcome) => self.node_up(&shared, node, welcome).await,
+                What::Up(welcome) => self.node_up(&shared, (node, session), welcome).await,
                 What::Down(error) => self.node_down(&shared, node, &error.to_string()),
                 What::Message(FromNode::Live(live)) => self.node_lives(&shared, node, live).await,
                 What::Message(message) => self.node_says(&shared, node, message),
@@ -402,7 +404,12 @@ impl Edge {
         }
     }
 
-    async fn node_up(self: &Arc<Self>, shared: &Arc<Shared>, node: NodeId, welcome: Box<Welcome>) {
+    async fn node_up(
+        self: &Arc<Self>,
+        shared: &Arc<Shared>,
+        (node, session): (NodeId, u64),
+        welcome: Box<Welcome>,
+    ) {
         let Some(slot) = self.peers.slot(node) else { return };
         let name = shared.nodes.get(node).map(|node| node.name.clone());
         // The way through a tunnel is asked for, and the answer may take a moment.
@@ -436,6 +443,7 @@ impl Edge {
         }
         lock(&slot.live).clear();
         slot.lists.store(0, Relaxed);
+        slot.session.store(session, Relaxed);
         // The answer says which connections are there, and so which are not.
         self.peers.ask(slot, shared.clock.now());
     }

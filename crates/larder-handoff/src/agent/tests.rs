@@ -2,7 +2,7 @@
 
 use super::{Agent, AgentConfig, AgentError, Forwarding, Moved, Restored, Rules, Seen, Sockets};
 use crate::channel::Timing;
-use crate::channel::client::{Event, NodeChannel, Peer, What};
+use crate::channel::client::{Event, NodeChannel, Peer, SendError, What};
 use crate::channel::identity::Identity;
 use crate::channel::message::{
     Accepted, Blob, CLOSED_MAX, Connection, FromNode, Handoff, Hello, Keys, Refusal, Service, ToNode, Welcome,
@@ -335,7 +335,11 @@ async fn a_front_end_gets_what_the_config_allows_and_learns_what_is_there() {
     let accepted = Accepted { services: vec![0], keys: true, tag: true, tunnel: true, mixed: false };
     assert_eq!(front.heard().await, FromNode::Accepted(accepted));
     assert_eq!(stage.kernel.see(|state| state.services.keys().copied().collect::<Vec<_>>()), [address(80)]);
-    front.channel.send(&ToNode::Live).expect("room");
+    // By the connection that is up, which is the first; not by one before or after it.
+    for other in [0, 2] {
+        assert!(matches!(front.channel.send_in(other, &ToNode::Live), Err(SendError::Down)));
+    }
+    front.channel.send_in(1, &ToNode::Live).expect("room");
     assert_eq!(front.live().await.len(), 1);
     front.channel.set_tag(9);
     assert!(matches!(front.heard().await, FromNode::Accepted(accepted) if accepted.tag));

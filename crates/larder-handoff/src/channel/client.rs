@@ -38,6 +38,8 @@ pub struct Peer {
 pub struct Event {
     /// The node's slot.
     pub node: u16,
+    /// Of the channel's connections, counted from 1, the one that this is of ([`NodeChannel::send_in`]).
+    pub session: u64,
     /// What happened.
     pub what: What,
 }
@@ -113,8 +115,8 @@ pub struct NodeChannel {
 
 #[derive(Debug)]
 struct Shared {
-    /// The queue of the connection that is up.
-    queue: Mutex<Option<mpsc::Sender<Vec<u8>>>>,
+    /// The queue of the connection that is up, and which one that is.
+    queue: Mutex<Option<(u64, mpsc::Sender<Vec<u8>>)>>,
     queued_bytes: AtomicUsize,
 }
 
@@ -138,6 +140,7 @@ impl NodeChannel {
             hello: hello_seen,
             state: state_set,
             shared: Arc::clone(&shared),
+            session: 0,
             sink,
         };
         Self { hello, state, shared, task: tokio::spawn(runner.run()) }
@@ -149,10 +152,26 @@ impl NodeChannel {
     /// # Errors
     /// If the channel is down, too much waits, or the message breaks a limit.
     pub fn send(&self, message: &ToNode) -> Result<(), SendError> {
+        self.send_over(None, message)
+    }
+
+    /// The same by this one of the channel's connections only. For what is answered by what the node says after its welcome:
+    /// a connection may have come up whose [`What::Up`] has not been heard yet.
+    ///
+    /// # Errors
+    /// As [`Self::send`]; [`SendError::Down`] too if that connection is not the one that is up.
+    pub fn send_in(&self, session: u64, message: &ToNode) -> Result<(), SendError> {
+        self.send_over(Some(session), message)
+    }
+
+    fn send_over(&self, session: Option<u64>, message: &ToNode) -> Result<(), SendError> {
         let bytes = message.encode()?;
         let length = bytes.len();
         let queue = self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        let queue = queue.as_ref().ok_or(SendError::Down)?;
+        let (number, queue) = queue.as_ref().ok_or(SendError::Down)?;
+        if session.is_some_and(|session| session != *number) {
+            return Err(SendError::Down);
+        }
         if self.shared.queued_bytes.load(Relaxed) + length > QUEUE_BYTES_MAX {
             return Err(SendError::Full);
         }
@@ -206,6 +225,8 @@ struct Runner {
     hello: watch::Receiver<Hello>,
     state: watch::Sender<ChannelState>,
     shared: Arc<Shared>,
+    /// Connections that have come up.
+    session: u64,
     sink: mpsc::Sender<Event>,
 }
 
@@ -251,7 +272,8 @@ impl Runner {
         let (name, incarnation) = (welcome.name.clone(), welcome.incarnation);
         let (queue, queued) = mpsc::channel(QUEUE_MAX);
         self.shared.queued_bytes.store(0, Relaxed);
-        self.set_queue(Some(queue));
+        self.session += 1;
+        self.set_queue(Some((self.session, queue)));
         self.state.send_replace(ChannelState::Up { name, incarnation });
         *up = true;
         self.tell(What::Up(Box::new(welcome))).await?;
@@ -261,12 +283,12 @@ impl Runner {
         }
     }
 
-    fn set_queue(&self, queue: Option<mpsc::Sender<Vec<u8>>>) {
+    fn set_queue(&self, queue: Option<(u64, mpsc::Sender<Vec<u8>>)>) {
         *self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner) = queue;
     }
 
     async fn tell(&self, what: What) -> Result<(), ChannelError> {
-        let event = Event { node: self.peer.node, what };
+        let event = Event { node: self.peer.node, session: self.session, what };
         self.sink.send(event).await.map_err(|_| TransportError::Closed.into())
     }
 

@@ -7,7 +7,7 @@ use crate::peers::{Member, Name};
 use larder_handoff::FlowKey;
 use larder_handoff::abi::{Flow, flow_flag, flow_state};
 use larder_handoff::channel::Timing;
-use larder_handoff::channel::client::{Event, NodeChannel, Peer as Address, What};
+use larder_handoff::channel::client::{Event, NodeChannel, Peer as Address, SendError, What};
 use larder_handoff::channel::identity::PublicKey;
 use larder_handoff::channel::message::{FromNode, Live, Refusal, ToNode, Welcome};
 use larder_handoff::neighbour;
@@ -22,6 +22,11 @@ use std::time::{Duration, Instant};
 const UNHEARD_FOR: Duration = Duration::from_secs(2);
 /// An entry of the plane outlives its connection, so that late packets still go to its node (R9): longer than `TIME_WAIT`.
 const ENDED_NS: u64 = 120_000_000_000;
+/// A client that takes a reply acknowledges it; one that has sent nothing for so long waits for nothing. The switch goes by the
+/// same (`idle_after`).
+const RESTS_NS: u64 = 1_000_000_000;
+/// Entries that are looked up or taken out of the plane while others wait for the lock: two system calls each, some microseconds.
+const SWEPT_AT_ONCE: usize = 64;
 /// Connections of a node that is not there go on for so long: of one that has ended in good order, whose kernel still sends
 /// what clients have not taken, and of one that has not been heard of since this process began.
 const ALONE_FOR: Duration = Duration::from_secs(60);
@@ -50,6 +55,8 @@ struct Peer {
     accepted: Vec<u16>,
     /// How often its channel has come up.
     epoch: u64,
+    /// Of the channel's connections the one that was heard to come up last.
+    session: u64,
     /// What it has named since, until it has named all.
     named: Option<HashSet<FlowKey>>,
     /// It had no place for a connection when it was last offered one, and is offered none until then.
@@ -171,6 +178,7 @@ impl Handover {
             linked: false,
             accepted: Vec::new(),
             epoch,
+            session: 0,
             named: None,
             full_until: None,
         };
@@ -194,12 +202,13 @@ impl Handover {
     fn lost(&self, state: &mut State, name: &Name) {
         let Some(peer) = state.members.peers.remove(name) else { return };
         state.members.by_number.remove(&peer.number);
-        state.moves.give_up(peer.slot);
         if peer.said {
             state.members.gone.insert(peer.slot, Instant::now());
         } else {
             self.give_up(state, peer.slot);
         }
+        // Last, so that the clients of what is on its way are told by the sockets that are still here.
+        state.moves.give_up(peer.slot);
     }
 
     fn give_up(&self, state: &mut State, slot: u16) {
@@ -230,26 +239,27 @@ impl Handover {
         }
     }
 
+    /// Sends what begins a move to a peer, by the connection of its channel that was up when the move began, `epoch`: what the
+    /// peer names after it has come up again would not tell of what came by a later one. Whether it was taken.
+    pub(super) fn send_move(&self, name: &Name, epoch: u64, message: &ToNode) -> bool {
+        let state = self.state();
+        let peer = state.members.peers.get(name).filter(|peer| peer.up && peer.epoch == epoch);
+        peer.is_some_and(|peer| told(name, peer.channel.send_in(peer.session, message)))
+    }
+
     /// Sends a message to a peer; whether it was taken.
     pub(super) fn tell(&self, name: &Name, message: &ToNode) -> bool {
         let state = self.state();
-        let Some(peer) = state.members.peers.get(name) else { return false };
-        match peer.channel.send(message) {
-            Ok(()) => true,
-            Err(error) => {
-                tracing::debug!(peer = %name, %error, "a message to a peer's agent was not sent");
-                false
-            }
-        }
+        state.members.peers.get(name).is_some_and(|peer| told(name, peer.channel.send(message)))
     }
 
     /// Something has happened on a channel.
     pub(super) fn hear(self: &Arc<Self>, event: Event) {
-        let Event { node: number, what } = event;
+        let Event { node: number, session, what } = event;
         let mut state = self.state();
         let Some(name) = state.members.by_number.get(&number).cloned() else { return };
         match what {
-            What::Up(welcome) => self.up(&mut state, &name, &welcome),
+            What::Up(welcome) => self.up(&mut state, &name, session, &welcome),
             What::Down(error) => {
                 tracing::info!(peer = %name, %error, "nothing can be handed over to it");
                 self.down(&mut state, &name);
@@ -258,8 +268,9 @@ impl Handover {
         }
     }
 
-    fn up(self: &Arc<Self>, state: &mut State, name: &Name, welcome: &Welcome) {
+    fn up(self: &Arc<Self>, state: &mut State, name: &Name, session: u64, welcome: &Welcome) {
         let Some(peer) = state.members.peers.get_mut(name) else { return };
+        peer.session = session;
         (peer.up, peer.able, peer.linked) = (true, welcome.repair, false);
         peer.accepted.clone_from(&welcome.accepted.services);
         peer.epoch += 1;
@@ -395,6 +406,20 @@ impl Handover {
         }
     }
 
+    /// Connections whose clients have sent nothing for so long that they rest between two requests are no load of the dispatcher's.
+    pub(super) fn rest(&self) {
+        let counted = self.state().table.counted();
+        for some in counted.chunks(SWEPT_AT_ONCE) {
+            let since = now_ns().saturating_sub(RESTS_NS);
+            let mut state = self.state();
+            for key in some {
+                if self.plane.flow(*key).is_none_or(|flow| flow.seen_ns < since) && !state.moves.has(*key) {
+                    state.table.release(*key);
+                }
+            }
+        }
+    }
+
     /// Forgets what has ended, and gives up what belongs to nodes that nobody has heard of.
     pub(super) fn sweep(&self) {
         // Only ends are told, and those the nodes tell too.
@@ -410,13 +435,18 @@ impl Handover {
         if let Err(error) = read {
             return tracing::warn!(%error, "the forwarding plane's connections could not be read");
         }
-        let mut state = self.state();
-        for key in over {
-            // Its addresses may have come back since.
-            if self.plane.flow(key).is_some_and(|flow| !lives(&flow)) {
-                let _ = self.plane.remove_flow(key);
+        for some in over.chunks(SWEPT_AT_ONCE) {
+            // Locked, since a connection of these addresses may be handed over in this moment; not for all at once, since others
+            // wait for it.
+            let _state = self.state();
+            for key in some {
+                // Its addresses may have come back since.
+                if self.plane.flow(*key).is_some_and(|flow| !lives(&flow)) {
+                    let _ = self.plane.remove_flow(*key);
+                }
             }
         }
+        let mut state = self.state();
         let unknown = |key: FlowKey| !known.contains(&key) && self.plane.flow(key).is_none();
         state.table.retain_known(unknown);
         for slot in state.table.slots() {
@@ -425,6 +455,14 @@ impl Handover {
             }
         }
     }
+}
+
+/// Whether a message was taken.
+fn told(name: &Name, sent: Result<(), SendError>) -> bool {
+    if let Err(error) = &sent {
+        tracing::debug!(peer = %name, %error, "a message to a peer's agent was not sent");
+    }
+    sent.is_ok()
 }
 
 /// Whether a connection goes on at a node, as far as the plane knows.

@@ -69,7 +69,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, JoinHandle};
 
 /// Service addresses of a cluster at most.
 pub const SERVICES_MAX: usize = 64;
@@ -85,6 +85,8 @@ const RING_BYTES: u32 = 1 << 16;
 const EVENTS_MAX: usize = 1_024;
 /// Packets of a connection that was seen so lately may still be on their way.
 const LATE_NS: u64 = 10_000_000_000;
+/// Time between two looks at what dispatchers count.
+const REST_EVERY: Duration = Duration::from_secs(1);
 /// Time between two looks at all entries.
 const SWEEP_EVERY: Duration = Duration::from_secs(10);
 
@@ -364,20 +366,30 @@ fn identity_of(secret: &crate::peers::ClusterSecret, name: &Name) -> Result<Iden
 }
 
 async fn run(handover: Weak<Handover>, mut events: mpsc::Receiver<Event>) {
-    let mut sweep = tokio::time::interval(SWEEP_EVERY);
-    sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let (mut sweep, mut rest) = (tokio::time::interval(SWEEP_EVERY), tokio::time::interval(REST_EVERY));
+    for ticks in [&mut sweep, &mut rest] {
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    }
+    let (mut sweeping, mut resting) = (None, None);
     loop {
         tokio::select! {
             event = events.recv() => match (event, handover.upgrade()) {
                 (Some(event), Some(handover)) => handover.hear(event),
                 _ => return,
             },
-            _ = sweep.tick() => {
-                let Some(handover) = handover.upgrade() else { return };
-                // Some system calls for each thousand of entries.
-                let _ = tokio::task::spawn_blocking(move || handover.sweep()).await;
-            }
+            _ = sweep.tick() => beside(&mut sweeping, &handover, Handover::sweep),
+            _ = rest.tick() => beside(&mut resting, &handover, Handover::rest),
         }
+    }
+}
+
+/// Does something that takes some system calls for each thousand of entries beside the events, which are not to wait for it;
+/// not while it is being done.
+fn beside(task: &mut Option<JoinHandle<()>>, handover: &Weak<Handover>, what: fn(&Handover)) {
+    if let Some(handover) = handover.upgrade()
+        && task.as_ref().is_none_or(JoinHandle::is_finished)
+    {
+        *task = Some(tokio::task::spawn_blocking(move || what(&handover)));
     }
 }
 

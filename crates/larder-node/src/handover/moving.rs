@@ -69,6 +69,8 @@ struct Move {
 pub(super) struct Moves {
     last: u64,
     moves: HashMap<u64, Move>,
+    /// How many there are of a connection.
+    keys: HashMap<FlowKey, u32>,
 }
 
 impl Moves {
@@ -76,13 +78,25 @@ impl Moves {
         let (answer, arrived) = oneshot::channel();
         self.last += 1;
         self.moves.insert(self.last, Move { slot, key, epoch, answer });
+        *self.keys.entry(key).or_default() += 1;
         (self.last, arrived)
+    }
+
+    fn end(&mut self, id: u64) -> Option<Move> {
+        let one = self.moves.remove(&id)?;
+        if let Some(count) = self.keys.get_mut(&one.key) {
+            *count -= 1;
+            if *count == 0 {
+                self.keys.remove(&one.key);
+            }
+        }
+        Some(one)
     }
 
     /// A peer has answered. A number is only good from the one that it was given to.
     pub(super) fn answer(&mut self, slot: u16, id: u64, arrived: Arrived) {
         if self.moves.get(&id).is_some_and(|one| one.slot == slot)
-            && let Some(one) = self.moves.remove(&id)
+            && let Some(one) = self.end(id)
         {
             // Nobody waits for it if the node ends.
             let _ = one.answer.send(arrived);
@@ -90,12 +104,12 @@ impl Moves {
     }
 
     pub(super) fn has(&self, key: FlowKey) -> bool {
-        self.moves.values().any(|one| one.key == key)
+        self.keys.contains_key(&key)
     }
 
     /// A peer has named all that it has since its channel came up the `epoch`th time.
     pub(super) fn resolve(&mut self, slot: u16, epoch: u64, has: impl Fn(FlowKey) -> bool) {
-        for (_, one) in self.moves.extract_if(|_, one| one.slot == slot && one.epoch < epoch) {
+        for one in self.take(|one| one.slot == slot && one.epoch < epoch) {
             let arrived = if has(one.key) {
                 Arrived::Restored
             } else {
@@ -107,7 +121,12 @@ impl Moves {
 
     /// Nothing more will be heard of what was sent to a peer.
     pub(super) fn give_up(&mut self, slot: u16) {
-        self.moves.retain(|_, one| one.slot != slot);
+        self.take(|one| one.slot == slot);
+    }
+
+    fn take(&mut self, which: impl Fn(&Move) -> bool) -> Vec<Move> {
+        let ids: Vec<u64> = self.moves.iter().filter(|(_, one)| which(one)).map(|(id, _)| *id).collect();
+        ids.into_iter().filter_map(|id| self.end(id)).collect()
     }
 }
 
@@ -123,7 +142,7 @@ impl Handover {
         first: Vec<u8>,
         sent: impl FnOnce() -> Option<Held>,
     ) -> Moved {
-        let Some((slot, id, arrived)) = self.point_at(to, key) else {
+        let Some((slot, epoch, id, arrived)) = self.point_at(to, key) else {
             self.count(Unmoved::Failed);
             return Moved::Stays(socket);
         };
@@ -147,7 +166,7 @@ impl Handover {
             checkpoint: Blob(frozen.frame),
             request: Blob(first),
         });
-        if !self.tell(to, &message) {
+        if !self.send_move(to, epoch, &message) {
             return self.thaw(key, id, socket);
         }
         if let Some(held) = sent() {
@@ -167,7 +186,7 @@ impl Handover {
             // Whether the peer has it is not known, and two hosts must not answer.
             None => {
                 tracing::warn!(peer = %to, slot, %key, "nothing was heard of a connection on its way: its client is told");
-                self.state().moves.moves.remove(&id);
+                self.state().moves.end(id);
                 self.abort(key, socket);
                 Moved::Lost
             }
@@ -175,7 +194,7 @@ impl Handover {
     }
 
     /// The peer gets the connection's packets from here on, where they wait for it.
-    fn point_at(&self, to: &Name, key: FlowKey) -> Option<(u16, u64, oneshot::Receiver<Arrived>)> {
+    fn point_at(&self, to: &Name, key: FlowKey) -> Option<(u16, u64, u64, oneshot::Receiver<Arrived>)> {
         // Locked for all: nobody may find one without the other.
         let mut state = self.state();
         let State { members, table, moves } = &mut *state;
@@ -186,13 +205,13 @@ impl Handover {
         }
         let (id, arrived) = moves.begin(slot, epoch, key);
         table.put(key, Handed { slot, epoch, first_seq: None, first_ack: None });
-        Some((slot, id, arrived))
+        Some((slot, epoch, id, arrived))
     }
 
     /// The connection's packets come here again.
     fn turn_back(&self, key: FlowKey, id: u64) {
         let mut state = self.state();
-        state.moves.moves.remove(&id);
+        state.moves.end(id);
         state.table.remove(key);
         if let Err(error) = self.plane.remove_flow(key) {
             tracing::warn!(%error, %key, "a connection could not be pointed back at this host");
@@ -271,6 +290,9 @@ mod tests {
         assert!(later.try_recv().is_err() && other.try_recv().is_err());
         moves.give_up(3);
         assert!(!moves.has(key(3)) && moves.has(key(4)));
+        let (again, _answer) = moves.begin(4, 1, key(4));
+        moves.end(again);
+        assert!(moves.has(key(4)), "the other of these addresses");
         assert!(
             matches!(later.try_recv(), Err(oneshot::error::TryRecvError::Closed)),
             "nothing more is heard"

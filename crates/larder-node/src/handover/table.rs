@@ -42,10 +42,22 @@ impl Table {
         self.0.get_mut(&key).map(|entry| &mut entry.handed)
     }
 
-    /// A dispatcher counts the connection until it ends; what has ended already it counts no more.
+    /// A dispatcher counts the connection until it ends or rests; what has ended already it counts no more.
     pub(super) fn hold(&mut self, key: FlowKey, held: Held) {
         if let Some(entry) = self.0.get_mut(&key) {
             entry.held = Some(held);
+        }
+    }
+
+    /// Connections that a dispatcher counts.
+    pub(super) fn counted(&self) -> Vec<FlowKey> {
+        self.0.iter().filter(|(_, entry)| entry.held.is_some()).map(|(key, _)| *key).collect()
+    }
+
+    /// A dispatcher counts the connection no more.
+    pub(super) fn release(&mut self, key: FlowKey) {
+        if let Some(entry) = self.0.get_mut(&key) {
+            entry.held = None;
         }
     }
 

@@ -38,6 +38,8 @@ pub enum Manner {
     LongHead { bytes: usize },
     /// One request; after each 64 KB of its reply the client rests for so long.
     Slow { rest: Duration },
+    /// One request; the connection stays open for so long after its reply, and the client closes.
+    Resting { rest: Duration },
 }
 
 impl Manner {
@@ -254,6 +256,12 @@ fn carry_out(
             replies.send(&head(plan, 0, true))?;
             replies.take(&plan.targets[0])?;
             replies.end()
+        }
+        Manner::Resting { rest } => {
+            replies.send(&head(plan, 0, false))?;
+            replies.take(&plan.targets[0])?;
+            std::thread::sleep(rest);
+            if replies.buffer.is_empty() { Ok(()) } else { Err(Fault::Surplus) }
         }
         Manner::HeadOnly => {
             replies.send(&head(plan, 0, true))?;

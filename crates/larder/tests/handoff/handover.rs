@@ -135,6 +135,15 @@ fn a_dispatcher_counts_what_has_moved_until_it_ends() {
     assert_eq!((at_desk(&cluster), cluster.handoff(0, "connections")), (Some(moved), moved));
     load.join().assert_faultless();
     cluster.until("what has ended counts no more", |cluster| at_desk(cluster) == Some(0));
+    // Kept alive, and resting: each has had a whole reply, on one connection.
+    let slow = plans(Manner::Resting { rest: Duration::from_secs(6) });
+    let before = cluster.handoff(0, "moved");
+    let load = cluster.topology.client().namespace.thread(move || client::run(&slow, setup)).unwrap();
+    cluster.until("some are handed over", |cluster| cluster.handoff(0, "moved") >= before + moved);
+    cluster.until("what rests counts no more", |cluster| {
+        at_desk(cluster) == Some(0) && cluster.handoff(0, "connections") >= moved
+    });
+    load.join().assert_faultless();
 }
 
 /// Connections that are handed over with bytes still on their way, again and again from the same port.

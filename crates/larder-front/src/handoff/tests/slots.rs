@@ -150,7 +150,7 @@ async fn what_nodes_say_holds_nothing_up() {
         mtu: 1_500,
         accepted: Accepted { keys: true, tag: true, tunnel: true, services: vec![0], mixed: false },
     };
-    said.send(Event { node: 0, what: What::Up(Box::new(welcome)) }).await.expect("it is heard");
+    said.send(Event { node: 0, session: 1, what: What::Up(Box::new(welcome)) }).await.expect("it is heard");
     tokio::time::sleep(Duration::from_millis(20)).await;
     bench.notes(|notes| notes.to_tell.push_back(Tale::Punt(key(1))));
     while bench.load() == 0 {
