@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
+use larder_core::cache::{ByteCache, CacheKind};
 use larder_core::{Bytes, Time};
 use larder_load::target::wire;
 use larder_trace::{Request, SizeUnit, Target, Trace};
@@ -83,11 +84,32 @@ impl Plan {
         }
     }
 
-    /// Writes the targets and sizes for a node's modelled store.
-    pub(crate) fn write_manifest(&self, path: &Path) -> anyhow::Result<()> {
+    /// What a memory holds that all requests have passed, the ones that come first in the order in which they were asked for
+    /// last. A node by itself comes to this in time, when it has been given every request once; it misses at the speed of its
+    /// disk until then.
+    pub(crate) fn remains(&self, kind: CacheKind, memory: Bytes, object_max: Bytes) -> Vec<u32> {
+        let (mut cache, mut evicted) = (ByteCache::new(kind, memory, object_max), Vec::new());
+        for target in &*self.order {
+            if !cache.touch(target) {
+                let size = self.sizes.get(*target as usize).copied().unwrap_or(0);
+                cache.insert(*target, Bytes(size), &mut evicted);
+                evicted.clear();
+            }
+        }
+        let mut seen = vec![false; self.sizes.len()];
+        let mut is_new = |target: &u32| !std::mem::replace(&mut seen[*target as usize], true);
+        self.order.iter().rev().copied().filter(|target| is_new(target) && cache.contains(target)).collect()
+    }
+
+    /// Writes the targets and sizes for a node's modelled store, these first.
+    pub(crate) fn write_manifest(&self, path: &Path, first: &[u32]) -> anyhow::Result<()> {
         let mut text = String::new();
-        for (target, size) in self.targets.iter().zip(self.sizes.iter()) {
-            writeln!(text, "{size}\t{target}")?;
+        let mut written = vec![false; self.sizes.len()];
+        for target in first.iter().copied().chain(0..u32::try_from(self.sizes.len())?) {
+            let target = target as usize;
+            if !std::mem::replace(&mut written[target], true) {
+                writeln!(text, "{}\t{}", self.sizes[target], self.targets[target])?;
+            }
         }
         std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
     }
@@ -189,6 +211,22 @@ mod tests {
             let plan = plan().warmed_by_all(nodes).unwrap();
             assert!(nodes == 1 || !plan.warmup.is_multiple_of(nodes), "{nodes}");
         }
+    }
+
+    #[test]
+    fn what_remains_in_a_memory_is_what_was_asked_for_last() {
+        let trace = trace(&["/a", "/b", "/c", "/d"], &[0, 1, 2, 0, 3]);
+        let plan = Plan::new(&trace, "t".into(), usize::MAX).unwrap();
+        let (lru, all) = ("lru".parse().unwrap(), Bytes(u64::MAX));
+        let room = |targets: u64| Bytes(plan.sizes[..4].iter().sum::<u64>() / 4 * targets + 6);
+        assert_eq!(plan.remains(lru, room(9), all), [3, 0, 2, 1]);
+        assert_eq!(plan.remains(lru, Bytes(plan.sizes[3] + plan.sizes[0]), all), [3, 0]);
+        assert_eq!(plan.remains(lru, room(9), Bytes(0)), [0; 0]);
+        let path = tempfile::NamedTempFile::new().unwrap();
+        plan.write_manifest(path.path(), &[3, 0]).unwrap();
+        let text = std::fs::read_to_string(path.path()).unwrap();
+        let names: Vec<_> = text.lines().map(|line| line.split_once('\t').unwrap().1).collect();
+        assert_eq!(names, ["/d", "/a", "/b", "/c"]);
     }
 
     #[test]

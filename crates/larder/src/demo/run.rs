@@ -85,7 +85,7 @@ impl Demo {
     pub(crate) async fn run(&self) -> anyhow::Result<DemoReport> {
         let folder = tempfile::tempdir().context("cannot make a temporary directory")?;
         let manifest = folder.path().join("manifest.tsv");
-        self.plan.write_manifest(&manifest)?;
+        self.plan.write_manifest(&manifest, &[])?;
         let spec = self.spec(manifest);
         let mut runs: Vec<Vec<Run>> = vec![Vec::new(); self.setup.policies.len()];
         for round in 0..self.setup.runs {

@@ -91,7 +91,7 @@ impl Scene {
     pub(crate) fn cluster(&self, policy: PolicyKind, folder: &Path) -> anyhow::Result<ClusterPlan> {
         let manifest = folder.join("manifest.tsv");
         match &self.drive {
-            Drive::Log { plan, .. } => plan.write_manifest(&manifest)?,
+            Drive::Log { plan, .. } => plan.write_manifest(&manifest, &[])?,
             Drive::Users { script, .. } => {
                 let listed =
                     if self.machines.programs.is_empty() { Listed::Everything } else { Listed::Documents };

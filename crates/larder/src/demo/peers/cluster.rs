@@ -29,6 +29,8 @@ pub(super) struct ClusterSpec {
     /// What is larger is kept in no memory.
     pub(super) large_min: Bytes,
     pub(super) manifest: PathBuf,
+    /// Memories hold what comes first in the manifest from the start.
+    pub(super) preload: bool,
     pub(super) disk_speed: f64,
     pub(super) peers: PeersSpec,
     pub(super) switch: SwitchSpec,
@@ -191,11 +193,13 @@ fn node_config(
     let object_max = spec.large_min.get().saturating_sub(1);
     let mut text = format!(
         "[node]\nlisten = \"127.0.0.1:0\"\nname = \"{name}\"\n[node.cache]\nsize = {}\nkind = \"{}\"\nobject_max = \
-         {object_max}\n[node.model]\nmanifest = {:?}\nspeed = {:?}\n[admin]\nlisten = \"127.0.0.1:0\"\n",
+         {object_max}\n[node.model]\nmanifest = {:?}\nspeed = {:?}\npreload = {}\n[admin]\nlisten = \
+         \"127.0.0.1:0\"\n",
         spec.memory.get(),
         spec.cache_kind,
         spec.manifest.display().to_string(),
         spec.disk_speed,
+        spec.preload,
     );
     let System::Peers(how) = system else { return text };
     text += &format!(
@@ -244,6 +248,7 @@ mod tests {
         let manifest = folder.path().join("manifest.tsv");
         std::fs::write(&manifest, "1\t/a\n").unwrap();
         let mut spec = ClusterSpec {
+            preload: false,
             nodes: 2,
             memory: Bytes::mib(1),
             cache_kind: "lru".to_owned(),

@@ -142,7 +142,7 @@ impl Demo {
     pub(crate) async fn run(&self) -> anyhow::Result<PeersReport> {
         let folder = tempfile::tempdir().context("cannot make a temporary directory")?;
         let manifest = folder.path().join("manifest.tsv");
-        self.plan.write_manifest(&manifest)?;
+        self.plan.write_manifest(&manifest, &[])?;
         let mut warnings = Vec::new();
         let rates = self.rates(&manifest, folder.path(), &mut warnings).await?;
         let alpha = Stats::of_trace(&self.plan.trace(usize::MAX)).zipf.map(|zipf| zipf.exponent);
@@ -240,6 +240,15 @@ impl Demo {
     ) -> anyhow::Result<Run> {
         let mut spec = spec.clone();
         match system {
+            // Each node has to read every target by itself, which takes its disk minutes: they start where they would end.
+            System::Trad if self.setup.warm => {
+                let kind = spec.cache_kind.parse().map_err(|error| anyhow::anyhow!("{error}"))?;
+                let object_max = Bytes(spec.large_min.get().saturating_sub(1));
+                spec.manifest = folder.join(format!("warm-{}.tsv", spec.memory.get()));
+                spec.preload = true;
+                self.plan
+                    .write_manifest(&spec.manifest, &self.plan.remains(kind, spec.memory, object_max))?;
+            }
             System::Trad => {}
             System::Peers(how) => spec.peers.table = self.table(how, &spec, rates, folder)?,
             System::Switch(policy) => {
@@ -325,6 +334,7 @@ impl Demo {
             cache_kind: setup.cache_kind.clone(),
             large_min: setup.large_min,
             manifest: PathBuf::from(manifest),
+            preload: false,
             disk_speed: setup.speed,
             peers: PeersSpec {
                 overload: OVERLOAD,
