@@ -44,7 +44,7 @@ files! {
     "ward/core-size.toml",
     "ward/card.toml",
     "ward/scale-card.toml",
-    "ward/scale-card-500.toml",
+    "ward/scale-card-1000.toml",
     "ward/scale-ward.toml",
     "press/fig03-gain.toml",
     "press/fig04-cost.toml",
