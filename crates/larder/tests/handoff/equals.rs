@@ -1,5 +1,5 @@
 //! Nodes without a front-end, each on a host of its own: killed, started again, stopped, cut off from each other under load.
-//! Clients verify every byte. No request may be lost but those that the node in trouble had in hand.
+//! Clients verify every byte. No request may be lost but those that the node in trouble had in hand. Each of the ways to decide.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -23,7 +23,15 @@ const HEAD_TIMEOUT: u64 = 1;
 /// The slowest that a change of membership is told: four probes' time and the suspicion, doubled for a busy machine.
 const NOTICED_WITHIN: Duration = Duration::from_secs(12);
 
+/// What a cluster goes by, as lines of `[node.peers]`.
+const PRESS: &str = "share_above = 0.0\nalone_below = 0.0\n";
+const CARD: &str = "policy = \"card\"\n";
+/// A table of the first requests, and another soon after each change of who is there.
+const WARD: &str =
+    "policy = \"ward\"\nward.first_requests = 500\nward.settle = \"500ms\"\nward.forward_us = 0.0\n";
+
 struct Equals {
+    policy: &'static str,
     // Processes go before the hosts that they run on.
     nodes: Vec<Option<Process>>,
     topology: Topology,
@@ -33,7 +41,7 @@ struct Equals {
 
 impl Equals {
     /// `None` where there are no rights to make one.
-    fn start() -> Option<Self> {
+    fn start(policy: &'static str) -> Option<Self> {
         let spec = TopologySpec {
             nodes: NODES,
             xdp_peer: false,
@@ -46,7 +54,8 @@ impl Equals {
         rustix::fs::chmod(folder.path().join("secret"), Mode::RUSR).unwrap();
         // 6.5 MB, of which a node holds 3.
         let content = Content::new(&[1_000, 10_000, 50_000], 106);
-        let mut cluster = Self { nodes: (0..NODES).map(|_| None).collect(), topology, content, folder };
+        let mut cluster =
+            Self { policy, nodes: (0..NODES).map(|_| None).collect(), topology, content, folder };
         (0..NODES).for_each(|number| cluster.start_node(number));
         cluster.await_members(&[0, 1, 2, 3]);
         Some(cluster)
@@ -57,13 +66,14 @@ impl Equals {
         let text = format!(
             "[node]\nname = \"n{number}\"\nlisten = \"{0}:80\"\nroot = \"{1}\"\ncache.size = \"3MB\"\n\
              revalidate = \"1h\"\n[node.peers]\nlisten = \"{0}:7946\"\nseeds = [\"{2}:7946\", \"{3}:7946\"]\n\
-             secret = \"{4}\"\nshare_above = 0.0\nalone_below = 0.0\nhead_timeout = \"{HEAD_TIMEOUT}s\"\n\
+             secret = \"{4}\"\nhead_timeout = \"{HEAD_TIMEOUT}s\"\n{5}\
              [admin]\nlisten = \"127.0.0.1:9900\"\n[log]\nlevel = \"info\"\n",
             host.v4,
             self.content.root().display(),
             self.topology.nodes[0].v4,
             self.topology.nodes[1].v4,
             self.folder.path().join("secret").display(),
+            self.policy,
         );
         let config = self.folder.path().join(format!("n{number}.toml"));
         fs::write(&config, text).unwrap();
@@ -91,14 +101,46 @@ impl Equals {
         let started = Instant::now();
         loop {
             // One that is stopped is not asked: it would not answer.
-            let views: Vec<(usize, Value)> =
-                (0..NODES).filter_map(|number| Some((wanted(number)?.len(), self.view(number)))).collect();
-            let right = views.iter().all(|(count, view)| {
-                let known = |member: &Value| member["load"].is_u64() && member["known"] == true;
-                view["members"].as_array().is_some_and(|all| all.len() + 1 == *count && all.iter().all(known))
-            });
-            if right {
+            let views: Vec<(Vec<usize>, Value)> =
+                (0..NODES).filter_map(|number| Some((wanted(number)?, self.view(number)))).collect();
+            if views.iter().all(|(members, view)| self.is_right(members, view)) {
                 return started.elapsed();
+            }
+            assert!(started.elapsed() < 3 * NOTICED_WITHIN, "{views:#?}\n{}", self.logs());
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Whether a node knows these members, itself among them, and goes by the first of them where one decides.
+    fn is_right(&self, members: &[usize], view: &Value) -> bool {
+        let known = |member: &Value| {
+            let load = member["load"].is_u64() || self.policy != PRESS;
+            load && member["known"] == true
+        };
+        let decides = self.policy == PRESS || view["dispatcher"] == format!("n{}", members[0]);
+        let all = |all: &Vec<Value>| all.len() + 1 == members.len() && all.iter().all(known);
+        decides && view["members"].as_array().is_some_and(all)
+    }
+
+    /// Waits until no request is left in a load, and all go by one table where they do: nothing of what happened stays behind.
+    fn await_rest(&self) {
+        let started = Instant::now();
+        loop {
+            let views: Vec<Value> = (0..NODES).map(|number| self.view(number)).collect();
+            let idle = |load: &Value| load.is_null() || *load == 0;
+            let rests = |view: &Value| {
+                let all =
+                    view["members"].as_array().is_some_and(|all| all.iter().all(|one| idle(&one["load"])));
+                view["load"] == 0 && view["waiting"] == 0 && all
+            };
+            let (first, table) = (&views[0]["table"], |view: &Value| view["table"].clone());
+            let same = |view: &Value| {
+                let [number, maker] = ["number", "maker"].map(|field| table(view)[field] == first[field]);
+                number && maker && table(view)["owners_there"] == NODES
+            };
+            if views.iter().all(rests) && (self.policy != WARD || views.iter().all(same)) {
+                println!("at rest after {:?}", started.elapsed());
+                return;
             }
             assert!(started.elapsed() < 3 * NOTICED_WITHIN, "{views:#?}\n{}", self.logs());
             thread::sleep(Duration::from_millis(50));
@@ -173,61 +215,99 @@ fn assert_only_cut(tally: &Tally, what: &str) {
     println!("{what}: {tally}");
 }
 
-#[test]
-fn what_happens_to_one_node_is_no_matter_to_the_clients_of_others() {
-    let Some(mut cluster) = Equals::start() else { return };
-    let (tally, ()) = cluster.under_load(&[0, 1, 2, 3], || thread::sleep(Duration::from_secs(2)));
-    tally.assert_faultless();
-    let views: Vec<Value> = (0..NODES).map(|number| cluster.view(number)).collect();
-    assert!(views.iter().all(|view| view["forwarded"].as_u64() > Some(20)), "{views:#?}");
+impl Equals {
+    fn serves_quietly(&self) {
+        let (tally, ()) = self.under_load(&[0, 1, 2, 3], || thread::sleep(Duration::from_secs(2)));
+        tally.assert_faultless();
+        let views: Vec<Value> = (0..NODES).map(|number| self.view(number)).collect();
+        assert!(views.iter().all(|view| view["forwarded"].as_u64() > Some(20)), "{views:#?}");
+    }
 
-    // Killed.
-    let mut killed = cluster.nodes[1].take().unwrap();
-    let (tally, noticed) = cluster.under_load(&[0, 2, 3], || {
-        killed.kill();
-        cluster.await_members(&[0, 2, 3])
-    });
-    assert_only_cut(&tally, "killed");
-    println!("its absence was known to all after {noticed:?}");
-    assert!(noticed < NOTICED_WITHIN);
+    /// A node is killed under the load of the others, and started again under that of all.
+    fn kill_and_start(&mut self, number: usize) {
+        let others: Vec<usize> = (0..NODES).filter(|other| *other != number).collect();
+        let mut killed = self.nodes[number].take().unwrap();
+        let (tally, noticed) = self.under_load(&others, || {
+            killed.kill();
+            self.await_members(&others)
+        });
+        assert_only_cut(&tally, "killed");
+        println!("its absence was known to all after {noticed:?}");
+        assert!(noticed < NOTICED_WITHIN);
 
-    // Started again.
-    cluster.start_node(1);
-    let (tally, noticed) = cluster.under_load(&[0, 1, 2, 3], || cluster.await_members(&[0, 1, 2, 3]));
-    tally.assert_faultless();
-    println!("its presence was known to all after {noticed:?}");
+        self.start_node(number);
+        let (tally, noticed) = self.under_load(&[0, 1, 2, 3], || self.await_members(&[0, 1, 2, 3]));
+        tally.assert_faultless();
+        println!("its presence was known to all after {noticed:?}");
+    }
 
-    // It stands still for longer than its peers bear, and for less.
-    for (seconds, gone) in [(6, true), (1, false)] {
-        let (tally, ()) = cluster.under_load(&[0, 1, 3], || {
-            cluster.node(2).signal(Signal::STOP);
-            if gone {
-                cluster.await_views(&|number| (number != 2).then(|| vec![0, 1, 3]));
-            } else {
-                thread::sleep(Duration::from_secs(seconds));
+    /// A node stands still: for so long, or until its peers do not bear it any more.
+    fn stop_and_go(&self, number: usize, time: Option<Duration>) {
+        let others: Vec<usize> = (0..NODES).filter(|other| *other != number).collect();
+        let (tally, ()) = self.under_load(&others, || {
+            self.node(number).signal(Signal::STOP);
+            match time {
+                Some(time) => thread::sleep(time),
+                None => drop(self.await_views(&|one| (one != number).then(|| others.clone()))),
             }
         });
-        cluster.node(2).signal(Signal::CONT);
+        self.node(number).signal(Signal::CONT);
         assert_only_cut(&tally, "stopped");
-        let (tally, noticed) = cluster.under_load(&[0, 1, 2, 3], || cluster.await_members(&[0, 1, 2, 3]));
+        let (tally, noticed) = self.under_load(&[0, 1, 2, 3], || self.await_members(&[0, 1, 2, 3]));
         tally.assert_faultless();
         println!("known to all again after {noticed:?}");
     }
 
-    // The network falls into halves; clients reach both.
-    let pairs = [(0, 2), (0, 3), (1, 2), (1, 3)];
-    let (tally, noticed) = cluster.under_load(&[0, 1, 2, 3], || {
-        pairs.iter().for_each(|(a, b)| cluster.cut(*a, *b, true));
-        cluster.await_views(&|number| Some(if number < 2 { vec![0, 1] } else { vec![2, 3] }))
-    });
-    assert_only_cut(&tally, "in halves");
-    println!("halves were known after {noticed:?}");
-    let (tally, ()) = cluster.under_load(&[0, 1, 2, 3], || thread::sleep(Duration::from_secs(2)));
-    tally.assert_faultless();
-    let (tally, noticed) = cluster.under_load(&[0, 1, 2, 3], || {
-        pairs.iter().for_each(|(a, b)| cluster.cut(*a, *b, false));
-        cluster.await_members(&[0, 1, 2, 3])
-    });
-    assert_only_cut(&tally, "whole again");
-    println!("whole again after {noticed:?}");
+    /// The network falls into halves, and is whole again; clients reach both.
+    fn halve_and_join(&self) {
+        let pairs = [(0, 2), (0, 3), (1, 2), (1, 3)];
+        let (tally, noticed) = self.under_load(&[0, 1, 2, 3], || {
+            pairs.iter().for_each(|(a, b)| self.cut(*a, *b, true));
+            self.await_views(&|number| Some(if number < 2 { vec![0, 1] } else { vec![2, 3] }))
+        });
+        assert_only_cut(&tally, "in halves");
+        println!("halves were known after {noticed:?}");
+        let (tally, ()) = self.under_load(&[0, 1, 2, 3], || thread::sleep(Duration::from_secs(1)));
+        tally.assert_faultless();
+        let (tally, noticed) = self.under_load(&[0, 1, 2, 3], || {
+            pairs.iter().for_each(|(a, b)| self.cut(*a, *b, false));
+            self.await_members(&[0, 1, 2, 3])
+        });
+        assert_only_cut(&tally, "whole again");
+        println!("whole again after {noticed:?}");
+    }
+}
+
+#[test]
+fn what_happens_to_one_node_is_no_matter_to_the_clients_of_others() {
+    let Some(mut cluster) = Equals::start(PRESS) else { return };
+    cluster.serves_quietly();
+    cluster.kill_and_start(1);
+    cluster.stop_and_go(2, None);
+    cluster.stop_and_go(2, Some(Duration::from_secs(1)));
+    cluster.halve_and_join();
+    cluster.await_rest();
+}
+
+/// Node 0 decides for all while it is there.
+#[test]
+fn nor_under_card_is_what_happens_to_the_dispatcher() {
+    let Some(mut cluster) = Equals::start(CARD) else { return };
+    cluster.serves_quietly();
+    cluster.kill_and_start(0);
+    cluster.kill_and_start(2);
+    cluster.stop_and_go(0, Some(Duration::from_secs(1)));
+    cluster.halve_and_join();
+    cluster.await_rest();
+}
+
+/// Node 0 makes the tables while it is there, and each is an owner.
+#[test]
+fn nor_under_ward_is_what_happens_to_who_makes_tables() {
+    let Some(mut cluster) = Equals::start(WARD) else { return };
+    cluster.serves_quietly();
+    cluster.kill_and_start(0);
+    cluster.stop_and_go(2, None);
+    cluster.halve_and_join();
+    cluster.await_rest();
 }

@@ -1,7 +1,7 @@
 //! Connections that a peer does not take, or that are not offered: their requests are relayed, every byte verified, and
 //! counted by why.
 
-use std::net::{Shutdown, SocketAddr};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Instant;
 
 use larder_handoff::channel::identity::Identity;
@@ -13,6 +13,9 @@ use crate::handover_lab::{Equals, SETUP};
 use crate::plans::mixed;
 
 const HANDOFF: &str = "handoff = \"required\"\nhandoff_min = \"10KB\"\n";
+const PLACES: usize = 8;
+/// Of a node that serves no more connections than that.
+const LIMITED: &str = "[node.limits]\nconnections_max = 8\n";
 const REASONS: [&str; 8] =
     ["small", "size-unknown", "request", "elsewhere", "unsent", "peer", "full", "failed"];
 
@@ -43,6 +46,20 @@ impl Equals {
     /// Where a node accepts clients and hands nothing over: the address that its peers reach.
     fn own(&self, node: usize) -> SocketAddr {
         (self.topology.nodes[node].v4, 80).into()
+    }
+
+    /// Clients that say nothing take all of node 1's places.
+    fn take_places(&self) -> Vec<TcpStream> {
+        let server = self.own(1);
+        let connect = || (0..PLACES).map(|_| TcpStream::connect(server).unwrap()).collect();
+        let taken = self.topology.client().namespace.run(connect).unwrap();
+        self.until("node 1 has no place left", |cluster| cluster.page(1, "/stats")["connections"] == PLACES);
+        taken
+    }
+
+    fn give_places(&self, taken: &[TcpStream]) {
+        taken.iter().for_each(|stream| stream.shutdown(Shutdown::Both).unwrap());
+        self.until("there are places again", |cluster| cluster.page(1, "/stats")["connections"] == 0);
     }
 
     fn of(&self, bytes: u64) -> Vec<Target> {
@@ -150,18 +167,9 @@ fn what_the_peers_kernel_refuses_goes_on_here() {
 /// A node that serves as many connections as it may does not take further ones: their requests are answered all the same.
 #[test]
 fn a_peer_at_its_limit_is_relayed_to() {
-    const PLACES: usize = 8;
-    let lines = format!("{HANDOFF}[node.limits]\nconnections_max = {PLACES}\n");
-    let Some(cluster) = cluster(&lines, |_| {}) else { return };
+    let Some(cluster) = cluster(&format!("{HANDOFF}{LIMITED}"), |_| {}) else { return };
     cluster.all_are_moved();
-    let silent = || std::net::TcpStream::connect(cluster.own(1)).unwrap();
-    let taken: Vec<_> = cluster
-        .topology
-        .client()
-        .namespace
-        .run(move || (0..PLACES).map(|_| silent()).collect::<Vec<_>>())
-        .unwrap();
-    cluster.until("node 1 has no place left", |cluster| cluster.page(1, "/stats")["connections"] == PLACES);
+    let taken = cluster.take_places();
     let began = Instant::now();
     let reasons = cluster.all_are_relayed(5);
     let [failed, peer] = ["failed", "peer"].map(|why| reason(&reasons, why));
@@ -169,9 +177,37 @@ fn a_peer_at_its_limit_is_relayed_to() {
     // All clients at once, and again after each second.
     let most = SETUP.threads as u64 * (began.elapsed().as_secs() + 2);
     assert!(failed <= most, "one that has no place is not asked again at once: {failed} of {most}");
-    taken.iter().for_each(|stream| stream.shutdown(Shutdown::Both).unwrap());
-    cluster.until("there are places again", |cluster| cluster.page(1, "/stats")["connections"] == 0);
+    cluster.give_places(&taken);
     cluster.all_are_moved();
+}
+
+/// What was offered and refused is counted by the dispatcher where it is served in the end, and not for good.
+#[test]
+fn under_card_a_refused_connection_counts_once() {
+    let content = Content::new(&[1_000, 10_000, 100_000], 3);
+    let Some(mut cluster) = Equals::hosts(2, content) else { return };
+    let card = format!("{HANDOFF}policy = \"card\"\n");
+    cluster.configure(0, &card);
+    cluster.configure(1, &format!("{card}{LIMITED}"));
+    (0..2).for_each(|number| cluster.start(number));
+    cluster.await_ready(&[0, 1]);
+    let plans = |seed| mixed(seed, 160, &cluster.service(0), &cluster.content.targets);
+    cluster.run(&plans(6)).assert_faultless();
+    let refused = |cluster: &Equals| cluster.handoff(0, "failed") + cluster.handoff(0, "peer");
+    cluster.until("what was handed over has ended", |cluster| {
+        cluster.handoff(0, "connections") == 0 && cluster.page(1, "/stats")["connections"] == 0
+    });
+    let (moved, before) = (cluster.handoff(0, "moved"), refused(&cluster));
+    assert!(moved > 10, "{moved} handed over\n{}", cluster.logs());
+    let taken = cluster.take_places();
+    cluster.run(&plans(7)).assert_faultless();
+    assert_eq!(cluster.handoff(0, "moved"), moved);
+    assert!(refused(&cluster) > before + 10, "{}", cluster.view(0));
+    cluster.give_places(&taken);
+    cluster.until("loads come back", |cluster| {
+        let view = cluster.view(0);
+        view["load"] == 0 && view["members"][0]["load"] == 0
+    });
 }
 
 /// What is not offered, each for its reason.
