@@ -36,8 +36,11 @@ impl NodeEntry {
 pub struct SwitchConfig {
     /// Where clients connect. At least one; port 0 takes any free port.
     pub listen: Vec<SocketAddr>,
-    /// The nodes. At least one; names are unique.
+    /// The nodes. At least one, unless the cluster `grows`; names are unique.
     pub nodes: Vec<NodeEntry>,
+    /// Nodes join later ([`crate::SwitchHandle::join`]), so that there may be none yet, neither here nor in a group that a
+    /// route uses. Default false.
+    pub grows: bool,
     /// The default route's policy, and the dispatcher's settings.
     pub settings: Settings,
     /// What counts as the same target, where a route says nothing else. Default `{host}{path}{query}`.
@@ -76,6 +79,7 @@ impl SwitchConfig {
         Self {
             listen,
             nodes,
+            grows: false,
             settings: Settings::default(),
             key: KeyTemplate::default(),
             classes: ClassRules::default(),
@@ -101,7 +105,7 @@ impl SwitchConfig {
         if self.listen.is_empty() {
             return Err(ConfigError::Empty("listen"));
         }
-        if self.nodes.is_empty() {
+        if self.nodes.is_empty() && !self.grows {
             return Err(ConfigError::Empty("nodes"));
         }
         range("threads", self.threads, 1, 1024)?;

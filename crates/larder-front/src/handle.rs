@@ -13,6 +13,7 @@ use larder_core::nodes::{GroupId, JoinError};
 use larder_core::{NodeId, NodeState, Weight};
 use serde::Serialize;
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -261,6 +262,33 @@ impl SwitchHandle {
         if let Some(edge) = &self.shared.handoff {
             edge.node_leaves(member.id);
         }
+        Ok(())
+    }
+
+    /// Where a node is reached, by the last look at the name service.
+    ///
+    /// # Errors
+    /// There is no such node.
+    pub fn address_of(&self, name: &str) -> Result<SocketAddr, UnknownNode> {
+        Ok(self.member(name)?.resolved)
+    }
+
+    /// A node is elsewhere: it was started on another host, or its name leads there now. It keeps its name and its
+    /// targets; what is under way to the old address is finished there. `address` is what the node's address is called,
+    /// `resolved` where that leads. One that takes handed-over connections leaves and joins instead: those it has are
+    /// known by its place.
+    ///
+    /// # Errors
+    /// There is no such node.
+    pub fn move_to(&self, name: &str, address: &str, resolved: SocketAddr) -> Result<(), UnknownNode> {
+        let shared = &*self.shared;
+        let before = self.member(name)?;
+        let after = before.give_way(address, resolved).ok_or_else(|| UnknownNode(name.to_owned()))?;
+        let (id, from) = (after.id, before.resolved);
+        shared.nodes.put(after);
+        tracing::info!(node = name, address, %resolved, before = %from, "node moves");
+        // Nobody listens once the switch has stopped; nothing is to be watched then.
+        let _ = shared.joined.send(id);
         Ok(())
     }
 

@@ -104,6 +104,31 @@ impl Node {
         }
     }
 
+    /// The same node elsewhere; it stands as it stood, and the checks find out whether it answers there. This one counts as
+    /// having left, so that whoever watches it ends and nothing that is found of it reaches the dispatcher. `None` if it has
+    /// left already.
+    pub(crate) fn give_way(&self, address: &str, resolved: SocketAddr) -> Option<Self> {
+        let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        if standing.left {
+            return None;
+        }
+        let mut peer = HttpPeer::new(resolved, false, String::new());
+        peer.options = self.peer.options.clone();
+        let after = Self {
+            id: self.id,
+            name: self.name.clone(),
+            address: address.to_owned(),
+            resolved,
+            peer,
+            failures: AtomicU32::new(0),
+            signals: NodeSignals::default(),
+            handoff: self.handoff.clone(),
+            standing: Mutex::new(*standing),
+        };
+        standing.left = true;
+        Some(after)
+    }
+
     /// The address of a node. Blocks while a name is resolved.
     pub(crate) fn resolve(entry: &NodeEntry) -> Result<SocketAddr, SwitchError> {
         let failed = |reason: String| SwitchError::Resolve {

@@ -126,7 +126,7 @@ pub(crate) fn validate(config: &SwitchConfig) -> Result<(), ConfigError> {
         route.settings.validate().map_err(|error| wrong(&route.name, "settings", error.to_string()))?;
         if let Some(group) = &route.group {
             let members = config.nodes.iter().filter(|node| node.groups.contains(group)).count();
-            if members == 0 {
+            if members == 0 && !config.grows {
                 let group: String = group.chars().take(64).collect();
                 let what = format!("no node is in group '{group}': name it in a node's groups");
                 return Err(wrong(&route.name, "group", what));

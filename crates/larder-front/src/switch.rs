@@ -136,6 +136,12 @@ impl Shared {
     }
 }
 
+/// Nodes for which there is room in the pool of idle connections: more may join.
+fn pool_nodes(config: &SwitchConfig) -> usize {
+    const AT_LEAST: usize = 16;
+    config.nodes.len().max(AT_LEAST.min(usize::from(config.settings.nodes_max)))
+}
+
 /// The dispatcher, and who records it if it is to be recorded.
 fn dispatcher(
     config: &SwitchConfig,
@@ -175,7 +181,7 @@ impl Switch {
         let server = ServerConf {
             threads: config.threads,
             // Pingora's pool is one for all nodes, sized per thread.
-            upstream_keepalive_pool_size: config.limits.node_idle_max.saturating_mul(config.nodes.len()),
+            upstream_keepalive_pool_size: config.limits.node_idle_max.saturating_mul(pool_nodes(&config)),
             // One try, the one for a pooled connection, and the retries.
             max_retries: usize::from(config.limits.retries_max) + 2,
             ..ServerConf::default()

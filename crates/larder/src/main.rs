@@ -12,6 +12,7 @@ mod demo;
 mod lab;
 mod outcome;
 mod report;
+mod roster;
 mod validate;
 
 use std::process::ExitCode;

@@ -2,20 +2,24 @@
 
 use std::sync::Arc;
 
-use larder_front::{RouteStatus, SwitchHandle};
+use larder_core::Weight;
+use larder_front::{NodeEntry, RouteStatus, SwitchHandle, UnknownNode};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::answer::percent_decode;
 use super::{Answer, Ask, Surface};
 use crate::cmd::switch::tables::{Keeper, TableStatus};
+use crate::config::{self, RawPeer, Size, Texts};
+use crate::roster::{Refused, RosterKeeper};
 
 /// Content type of the OpenMetrics text format.
 const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-const ROUTES: [&str; 11] = [
+const ROUTES: [&str; 15] = [
     "/status",
     "/nodes",
+    "/discovery",
     "/routes",
     "/explain?target=HOST/PATH&method=GET&header=NAME:VALUE",
     "/metrics",
@@ -23,6 +27,9 @@ const ROUTES: [&str; 11] = [
     "/healthz",
     "POST /nodes/NAME/drain",
     "POST /nodes/NAME/undrain",
+    "POST /nodes/NAME/weight?value=1.5",
+    "POST /nodes/NAME/join?address=HOST:PORT&weight=1&cache=8GiB&group=NAME",
+    "POST /nodes/NAME/leave",
     "POST /routes/NAME/table/reload",
     "POST /routes/NAME/table/refresh",
 ];
@@ -34,6 +41,7 @@ pub(crate) struct SwitchSurface {
     config: Value,
     /// Of the routes that go by a routing table.
     keepers: Vec<Arc<Keeper>>,
+    roster: Arc<RosterKeeper>,
 }
 
 /// A route and its routing table.
@@ -46,8 +54,13 @@ struct RouteView {
 }
 
 impl SwitchSurface {
-    pub(crate) fn new(switch: SwitchHandle, config: Value, keepers: Vec<Arc<Keeper>>) -> Self {
-        Self { switch, config, keepers }
+    pub(crate) fn new(
+        switch: SwitchHandle,
+        config: Value,
+        keepers: Vec<Arc<Keeper>>,
+        roster: Arc<RosterKeeper>,
+    ) -> Self {
+        Self { switch, config, keepers, roster }
     }
 
     fn explain(&self, ask: &Ask<'_>) -> Answer {
@@ -101,35 +114,86 @@ impl SwitchSurface {
         })
     }
 
-    /// `/nodes/NAME/drain` and `/nodes/NAME/undrain`; none for any other path.
-    fn change(&self, path: &str, post: bool) -> Option<Answer> {
-        let (name, verb) = path.strip_prefix("/nodes/")?.rsplit_once('/')?;
-        let drain = match verb {
-            "drain" => true,
-            "undrain" => false,
-            _ => return None,
-        };
-        if !post {
+    /// `/nodes/NAME/` and a word; none for any other path.
+    fn change(&self, ask: &Ask<'_>) -> Option<Answer> {
+        let (name, verb) = ask.path.strip_prefix("/nodes/")?.rsplit_once('/')?;
+        if !matches!(verb, "drain" | "undrain" | "weight" | "join" | "leave") {
+            return None;
+        }
+        if !ask.post {
             return Some(Answer::wrong_method("POST"));
         }
         let name = percent_decode(name);
-        let changed = if drain { self.switch.drain(&name) } else { self.switch.undrain(&name) };
-        Some(match changed {
-            Ok(_) => Answer::json(&self.switch.nodes()),
-            Err(error) => Answer::problem(404, &error.to_string(), "GET /nodes lists them"),
-        })
+        let unknown = |error: UnknownNode| Answer::problem(404, &error.to_string(), "GET /nodes lists them");
+        let changed = match verb {
+            "drain" => self.switch.drain(&name).map(drop).map_err(unknown),
+            "undrain" => self.switch.undrain(&name).map(drop).map_err(unknown),
+            "weight" => weight(ask).and_then(|weight| self.switch.reweigh(&name, weight).map_err(unknown)),
+            "join" => {
+                entry(&name, ask).and_then(|entry| self.roster.join(entry).map_err(|error| refused(&error)))
+            }
+            _ => self.roster.leave(&name).map_err(|error| refused(&error)),
+        };
+        Some(changed.map_or_else(|problem| problem, |()| Answer::json(&self.switch.nodes())))
     }
+}
+
+fn refused(error: &Refused) -> Answer {
+    let (status, hint) = match error {
+        Refused::Unknown(_) => (404, "GET /nodes lists them"),
+        Refused::Taken(..) => (409, "take another name"),
+        Refused::Named(..) => (409, "take it out there, or drain it: POST /nodes/NAME/drain"),
+        Refused::Undone(_) => (409, "nothing has changed"),
+    };
+    Answer::problem(status, &error.to_string(), hint)
+}
+
+/// The parameter `value`.
+fn weight(ask: &Ask<'_>) -> Result<Weight, Answer> {
+    let text = ask.param("value").unwrap_or_default();
+    let weight = text.parse().ok().and_then(Weight::from_f64);
+    weight.ok_or_else(|| {
+        let what = format!("value '{text}' is no weight");
+        Answer::problem(400, &what, "write value=1.5: 0.001 to 100, of which 1 is an ordinary node")
+    })
+}
+
+/// A node that is to join, as the config has it.
+fn entry(name: &str, ask: &Ask<'_>) -> Result<NodeEntry, Answer> {
+    let wrong = |error: &dyn std::fmt::Display| {
+        let hint = "write ?address=HOST:PORT, and if wanted weight=1.5, cache=8GiB, group=NAME";
+        Answer::problem(400, &error.to_string(), hint)
+    };
+    let number = |name: &str| match ask.param(name) {
+        None => Ok(None),
+        Some(text) => {
+            text.parse::<f64>().map(Some).map_err(|_| wrong(&format!("{name} '{text}' is no number")))
+        }
+    };
+    let cache = match ask.param("cache") {
+        None => None,
+        Some(text) => Some(text.parse::<Size>().map_err(|error| wrong(&format!("cache '{text}': {error}")))?),
+    };
+    let raw = RawPeer {
+        name: Some(name.to_owned()),
+        weight: number("weight")?.unwrap_or(1.0),
+        cache,
+        groups: Texts(ask.params("group").collect()),
+        ..RawPeer::from(ask.param("address").unwrap_or_default().as_str())
+    };
+    config::node(&raw).map_err(|error| wrong(&error))
 }
 
 impl Surface for SwitchSurface {
     fn answer(&self, ask: &Ask<'_>) -> Answer {
-        let changed = self.change(ask.path, ask.post).or_else(|| self.table(ask.path, ask.post));
+        let changed = self.change(ask).or_else(|| self.table(ask.path, ask.post));
         if let Some(answer) = changed {
             return answer;
         }
         let answer = match ask.path {
             "/status" => Answer::json(&self.switch.status()),
             "/nodes" => Answer::json(&self.switch.nodes()),
+            "/discovery" => Answer::json(&self.roster.view()),
             "/routes" => self.routes(),
             "/explain" => self.explain(ask),
             "/metrics" => Answer::text(METRICS, self.switch.metrics_text()),

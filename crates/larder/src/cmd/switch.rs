@@ -16,6 +16,7 @@ use crate::admin::SwitchSurface;
 use crate::config::{Config, RawHigh, RawLow, RawPeer, RawSwitch, Span, SwitchRole, Texts};
 use crate::demo::cluster::Ready;
 use crate::outcome::usage;
+use crate::roster::Found;
 
 /// Where the admin interface of a switch is unless told otherwise.
 const ADMIN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 9900);
@@ -24,7 +25,8 @@ const ADMIN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Add
 ///
 /// For example: larder switch --listen 0.0.0.0:8080 --node 10.0.0.1:80 --node 10.0.0.2:80
 ///
-/// The admin interface (127.0.0.1:9900 by default) lists the nodes (/nodes), explains where a target goes and why
+/// The admin interface (127.0.0.1:9900 by default) lists the nodes (/nodes) and where they were found (/discovery),
+/// lets nodes join, leave and drain, explains where a target goes and why
 /// (/explain?target=HOST/PATH), lists the routes (/routes) and gives metrics (/metrics). SIGTERM and SIGINT drain:
 /// requests in flight are finished, then the process ends. SIGHUP opens the access log anew and reads routing tables.
 #[derive(Debug, Args)]
@@ -81,19 +83,22 @@ pub(crate) fn run(args: &SwitchArgs) -> anyhow::Result<()> {
     let Config { switch: Some(mut role), admin, .. } = config else {
         return Err(usage("there is no [switch] section"));
     };
-    let keepers = keepers(&mut role)?;
+    let tables = keepers(&mut role)?;
     let effective = serde_json::to_value(&written.raw)?;
     let runtime = serve::runtime(role.threads)?;
     runtime.block_on(async {
         let shutdown = serve::shutdown(&args.serve)?;
+        let found = Found::look(std::mem::take(&mut role.switch.nodes), &role.discover, role.follow).await?;
+        role.switch.nodes = found.nodes();
         let switch = Switch::bind(role.switch).context("the switch cannot start")?;
         let handle = switch.handle();
         let listen = switch.addresses().to_vec();
-        on_hangup(handle.clone(), keepers.clone())?;
-        for keeper in &keepers {
+        on_hangup(handle.clone(), tables.clone())?;
+        for keeper in &tables {
             tokio::spawn(keeper.clone().watch(handle.clone()));
         }
-        let surface = Arc::new(SwitchSurface::new(handle, effective, keepers));
+        let roster = found.keep(handle.clone());
+        let surface = Arc::new(SwitchSurface::new(handle, effective, tables, roster));
         let admin = serve::start_admin(admin, Some(ADMIN), surface, shutdown.clone()).await?;
         tracing::info!(?listen, "switch serves");
         args.serve.say_ready(&Ready { listen, admin, peers: None })?;

@@ -10,6 +10,7 @@ use schemars::JsonSchema;
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
+use super::raw_discover::RawDiscover;
 use super::raw_handoff::{RawHandoff, RawPeerHandoff};
 use super::raw_policy::{
     Parameters, RawBounded, RawCap, RawEwma, RawHacc, RawMaglev, RawRendezvous, RawStatic, RawUtil, RawWard,
@@ -30,8 +31,15 @@ pub(crate) struct RawSwitch {
     pub(crate) listen: Texts,
     #[schemars(example = ["127.0.0.1:9001", "127.0.0.1:9002"])]
     /// The nodes: each an "address:port", or a table with `address` and, if wanted, `name`, `weight`, `cache`,
-    /// `groups`, `handoff`. Nodes are known by name (by default the address): one that returns under its name keeps its targets. Required.
+    /// `groups`, `handoff`. Nodes are known by name (by default the address): one that returns under its name keeps its targets. Required, unless
+    /// `discover` finds some.
     pub(crate) nodes: Vec<RawPeer>,
+    /// How often names in nodes' addresses are looked up anew: a node whose name leads elsewhere moves there, and keeps its
+    /// targets. 1s to 1h; 0s: once, at the start.
+    pub(crate) follow_names: Span,
+    /// Sources of nodes beside `nodes`: the DNS, files. Nodes come and go as they say, without a restart.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) discover: Vec<RawDiscover>,
     /// Which node serves a target; `larder check --policies` says what each of them does.
     #[schemars(extend("enum" = PolicyKind::ALL.map(PolicyKind::name)))]
     pub(crate) policy: String,
@@ -331,6 +339,8 @@ impl Default for RawSwitch {
         Self {
             listen: Texts::default(),
             nodes: Vec::new(),
+            follow_names: Span(std::time::Duration::from_secs(10)),
+            discover: Vec::new(),
             policy: settings.policy.to_string(),
             key: KeyTemplate::DEFAULT.to_owned(),
             seed: settings.seed,

@@ -11,6 +11,7 @@ use larder_front::{DEFAULT_ROUTE, NodeEntry, ROUTES_MAX, Route};
 use super::error::{Fault, suggest};
 use super::raw_route::RawRoute;
 use super::raw_switch::RawSwitch;
+use super::valid_discover::{Discover, Place};
 use super::valid_hacc::level_key;
 use super::valid_handoff::mechanism;
 use super::valid_policy::apply;
@@ -21,6 +22,7 @@ pub(super) fn routes(
     switch: &RawSwitch,
     standard: &Settings,
     nodes: &[NodeEntry],
+    discover: &[Discover],
     warnings: &mut Vec<Fault>,
 ) -> Result<Vec<Route>, Fault> {
     let raw = &switch.routes;
@@ -39,7 +41,7 @@ pub(super) fn routes(
         }
         routes.push(one(&at, route, (switch, standard), warnings)?);
     }
-    groups(&routes, nodes)?;
+    groups(&routes, nodes, discover)?;
     let conditions: Vec<_> = raw.iter().map(RawRoute::conditions).collect();
     unreachable("switch.routes", &conditions, warnings);
     let rules = routes
@@ -108,11 +110,15 @@ fn one(
 }
 
 /// Holds the groups that routes use against those that nodes are in.
-fn groups(routes: &[Route], nodes: &[NodeEntry]) -> Result<(), Fault> {
-    let of_nodes: BTreeSet<&str> = nodes.iter().flat_map(|node| &node.groups).map(String::as_str).collect();
+fn groups(routes: &[Route], nodes: &[NodeEntry], discover: &[Discover]) -> Result<(), Fault> {
+    let in_config = nodes.iter().flat_map(|node| &node.groups);
+    let in_dns = discover.iter().flat_map(|source| &source.groups);
+    let of_nodes: BTreeSet<&str> = in_config.chain(in_dns).map(String::as_str).collect();
+    // What a file names is not known here.
+    let any = discover.iter().any(|source| matches!(source.place, Place::File(_)));
     let of_routes: BTreeSet<&str> = routes.iter().filter_map(|route| route.group.as_deref()).collect();
     for (i, group) in routes.iter().map(|route| route.group.as_deref()).enumerate() {
-        if let Some(group) = group.filter(|group| !of_nodes.contains(group)) {
+        if let Some(group) = group.filter(|group| !any && !of_nodes.contains(group)) {
             let known: Vec<&str> = of_nodes.iter().copied().collect();
             let hint = match known.is_empty() {
                 true => format!("write {{ address = \"10.0.0.1:80\", groups = [\"{group}\"] }} in nodes"),
@@ -125,18 +131,17 @@ fn groups(routes: &[Route], nodes: &[NodeEntry]) -> Result<(), Fault> {
             .hint(hint));
         }
     }
-    for (i, node) in nodes.iter().enumerate() {
-        if let Some(group) = node.groups.iter().find(|group| !of_routes.contains(group.as_str())) {
+    let in_config = nodes.iter().enumerate().map(|(i, node)| (format!("nodes[{i}]"), &node.groups));
+    let in_dns = discover.iter().enumerate().map(|(i, source)| (format!("discover[{i}]"), &source.groups));
+    for (at, groups) in in_config.chain(in_dns) {
+        if let Some(group) = groups.iter().find(|group| !of_routes.contains(group.as_str())) {
             let known: Vec<&str> = of_routes.iter().copied().collect();
             let hint = match known.is_empty() {
                 true => format!("write group = \"{group}\" in a route, or leave groups out"),
                 false => suggest(group, &known),
             };
-            return Err(Fault::new(
-                format!("switch.nodes[{i}].groups"),
-                format!("no route uses group '{group}'"),
-            )
-            .hint(hint));
+            return Err(Fault::new(format!("switch.{at}.groups"), format!("no route uses group '{group}'"))
+                .hint(hint));
         }
     }
     if of_routes.len() > usize::from(GroupId::MAX) {

@@ -12,12 +12,13 @@ use larder_front::{
     RecordConfig, SwitchConfig, Timeouts,
 };
 
-use super::error::{Fault, suggest};
+use super::error::{ConfigError as ConfigFault, Fault, Source, suggest};
 use super::raw_switch::{
     AdmissionWord, RawAdmission, RawHealth, RawPeer, RawSwitch, RawSwitchLimits, RawTimeouts,
 };
 use super::text::{Size, Span};
 use super::valid::{addresses, in_range, node_name, span};
+use super::valid_discover::{Discover, discover};
 use super::valid_hacc::level_key;
 use super::valid_handoff::{handoff, peer};
 use super::valid_policy::apply;
@@ -33,6 +34,10 @@ pub(crate) struct SwitchRole {
     pub(crate) switch: SwitchConfig,
     /// 0: one for each core.
     pub(crate) threads: usize,
+    /// Where nodes are found beside those of the config.
+    pub(crate) discover: Vec<Discover>,
+    /// How often names are looked up anew; zero: never.
+    pub(crate) follow: Duration,
     /// Routes that go by a routing table.
     pub(crate) wards: Vec<WardRole>,
 }
@@ -46,8 +51,9 @@ pub(super) fn switch(
     absent: &mut Vec<Fault>,
 ) -> Result<SwitchRole, Fault> {
     let listen = addresses("switch.listen", &raw.listen, "127.0.0.1:8080")?;
-    if raw.nodes.is_empty() {
-        let hint = "write nodes = [\"10.0.0.1:80\", \"10.0.0.2:80\"]";
+    if raw.nodes.is_empty() && raw.discover.is_empty() {
+        let hint =
+            "write nodes = [\"10.0.0.1:80\", \"10.0.0.2:80\"], or where they are found: [[switch.discover]]";
         return Err(Fault::new("switch.nodes", "missing: a switch needs at least one node").hint(hint));
     }
     if raw.nodes.len() > usize::from(raw.nodes_max) {
@@ -55,7 +61,11 @@ pub(super) fn switch(
         return Err(Fault::new("switch.nodes_max", what).hint("raise nodes_max"));
     }
     let threads = in_range("switch.threads", raw.threads, 0, 1024)?;
-    let mut switch = SwitchConfig::new(listen, peers(&raw.nodes)?);
+    let mut switch = SwitchConfig::new(listen, peers("switch.nodes", &raw.nodes)?);
+    let discover =
+        (0..).zip(&raw.discover).map(|(i, raw): (usize, _)| discover(&format!("switch.discover[{i}]"), raw));
+    let discover = discover.collect::<Result<Vec<Discover>, Fault>>()?;
+    switch.grows = !discover.is_empty();
     switch.settings = settings(raw)?;
     switch.key = match level_key(&switch.settings) {
         Some(_) if raw.key != KeyTemplate::DEFAULT => {
@@ -66,7 +76,7 @@ pub(super) fn switch(
         None => key("switch.key", &raw.key)?,
     };
     switch.classes = classes("switch", &raw.classes, warnings)?;
-    switch.routes = routes(raw, &switch.settings, &switch.nodes, warnings)?;
+    switch.routes = routes(raw, &switch.settings, &switch.nodes, &discover, warnings)?;
     switch.signals = signals(&raw.signals)?;
     switch.handoff = handoff(&raw.handoff, absent)?;
     let targets_max = raw.ward.targets_max.unwrap_or(switch.census_targets_max);
@@ -82,8 +92,22 @@ pub(super) fn switch(
     }
     switch.validate().map_err(|error| fault(&error))?;
     let wards = wards(raw, &switch)?;
+    if !wards.is_empty() && !discover.is_empty() {
+        let what = "contradicts ward and part: a routing table is for the nodes of the config";
+        let hint = "list the nodes in switch.nodes, or take another policy";
+        return Err(Fault::new("switch.discover", what).hint(hint));
+    }
     together(&switch, warnings)?;
-    Ok(SwitchRole { switch, threads, wards })
+    let follow = follow_names(raw.follow_names)?;
+    Ok(SwitchRole { switch, threads, discover, follow, wards })
+}
+
+fn follow_names(raw: Span) -> Result<Duration, Fault> {
+    let (least, most) = (Duration::from_secs(1), Duration::from_secs(3600));
+    if raw.0.is_zero() || (least..=most).contains(&raw.0) {
+        return Ok(raw.0);
+    }
+    Err(Fault::new("switch.follow_names", format!("{raw} is out of range")).hint("1s to 1h, or 0s for never"))
 }
 
 /// The front's own checks, in the words of the config file.
@@ -205,11 +229,11 @@ fn limits(raw: &RawSwitchLimits) -> Limits {
     }
 }
 
-fn peers(raw: &[RawPeer]) -> Result<Vec<NodeEntry>, Fault> {
+pub(super) fn peers(list: &str, raw: &[RawPeer]) -> Result<Vec<NodeEntry>, Fault> {
     let mut names: BTreeMap<&str, usize> = BTreeMap::new();
     let mut peers = Vec::with_capacity(raw.len());
     for (i, entry) in raw.iter().enumerate() {
-        let key = format!("switch.nodes[{i}]");
+        let key = format!("{list}[{i}]");
         host_and_port(&entry.address).map_err(|what| {
             Fault::new(&key, format!("'{}' {what}", entry.address))
                 .hint("write \"10.0.0.1:80\" or \"name:80\"")
@@ -217,7 +241,7 @@ fn peers(raw: &[RawPeer]) -> Result<Vec<NodeEntry>, Fault> {
         let name = entry.name.as_deref().unwrap_or(&entry.address);
         node_name(&key, name)?;
         if let Some(first) = names.insert(name, i) {
-            let what = format!("the name '{name}' is that of switch.nodes[{first}] already");
+            let what = format!("the name '{name}' is that of {list}[{first}] already");
             return Err(Fault::new(key, what)
                 .hint("give each node a name of its own: { name = \"a\", address = ... }"));
         }
@@ -234,8 +258,18 @@ fn peers(raw: &[RawPeer]) -> Result<Vec<NodeEntry>, Fault> {
     Ok(peers)
 }
 
+/// A node by itself, for a caller that is no file.
+///
+/// # Errors
+/// What is wrong.
+pub(crate) fn node(raw: &RawPeer) -> Result<NodeEntry, ConfigFault> {
+    let one = peers("nodes", std::slice::from_ref(raw))
+        .map_err(|fault| Source::new("request", "").locate(fault))?;
+    one.into_iter().next().ok_or_else(|| Source::new("request", "").locate(Fault::new("nodes", "none")))
+}
+
 /// The groups a node names.
-fn groups(key: &str, names: &[String]) -> Result<Vec<String>, Fault> {
+pub(super) fn groups(key: &str, names: &[String]) -> Result<Vec<String>, Fault> {
     for (i, name) in names.iter().enumerate() {
         let fits = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
         if !fits || !(1..=64).contains(&name.len()) {
@@ -271,14 +305,14 @@ fn settings(raw: &RawSwitch) -> Result<Settings, Fault> {
     Ok(settings)
 }
 
-pub(super) fn host_and_port(address: &str) -> Result<(), &'static str> {
+pub(super) fn host_and_port(address: &str) -> Result<(&str, u16), &'static str> {
     let (host, port) = address.rsplit_once(':').ok_or("has no port")?;
     let bare_v6 = host.contains(':') && !(host.starts_with('[') && host.ends_with(']'));
     if host.is_empty() || bare_v6 || host.chars().any(char::is_whitespace) || host.contains('/') {
         return Err("names no host");
     }
     match port.parse::<u16>() {
-        Ok(1..) => Ok(()),
+        Ok(port @ 1..) => Ok((host, port)),
         _ => Err("has no port from 1 to 65535"),
     }
 }

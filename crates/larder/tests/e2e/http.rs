@@ -74,6 +74,10 @@ pub fn ask(address: SocketAddr, method: &str, target: &str, headers: &str) -> Re
     Client::connect(address).unwrap().ask(method, target, headers).unwrap()
 }
 
+pub fn post(address: SocketAddr, target: &str) -> Reply {
+    ask(address, "POST", target, "")
+}
+
 pub fn get(address: SocketAddr, target: &str) -> Reply {
     ask(address, "GET", target, "")
 }

@@ -4,7 +4,9 @@
 
 mod churn;
 mod command_line;
+mod crowd;
 mod demo;
+mod discovery;
 mod failover;
 mod http;
 mod keys;

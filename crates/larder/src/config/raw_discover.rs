@@ -1,0 +1,60 @@
+//! `[[switch.discover]]` as written, with its defaults.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::text::{Size, Span, Texts};
+
+/// `[[switch.discover]]`: a source of nodes. One of dns, srv and file says which.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RawDiscover {
+    /// "name:port": every address of the name (A, AAAA) is a node, and the address with the port is its name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(example = "store.example.com:80")]
+    pub(crate) dns: Option<String>,
+    /// A name of SRV records: every target of the best priority is a node by its name and port, with the record's weight
+    /// over the mean of all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(example = "_http._tcp.store.example.com")]
+    pub(crate) srv: Option<String>,
+    /// A file with `nodes`, written as under [switch]. It is read anew when it has changed; one that makes no sense
+    /// changes nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(example = "/etc/larder/nodes.toml")]
+    pub(crate) file: Option<String>,
+    /// Name servers to ask: "address" or "address:port". Unset: those of /etc/resolv.conf. For dns and srv.
+    #[serde(default, skip_serializing_if = "Texts::is_empty")]
+    #[schemars(example = "10.0.0.2:53")]
+    pub(crate) servers: Texts,
+    /// Time from one look to the next at most: of dns and srv sooner if the records end sooner, but not within a second.
+    /// 100ms to 1h.
+    #[serde(default = "period")]
+    #[schemars(example = "10s")]
+    pub(crate) period: Span,
+    /// How long a node that the source names no more stays; health checks watch it meanwhile. 0s to 1h. By default 30s,
+    /// and 0s for a file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(example = "30s")]
+    pub(crate) hold: Option<Span>,
+    /// The nodes' share of the load. 0.001 to 100. For dns and srv.
+    #[serde(default = "one")]
+    #[schemars(example = 1.0)]
+    pub(crate) weight: f64,
+    /// The nodes' cache size, if known. For dns and srv.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(example = "8GiB")]
+    pub(crate) cache: Option<Size>,
+    /// The groups that the nodes are in. For dns and srv.
+    #[serde(default, skip_serializing_if = "Texts::is_empty")]
+    #[schemars(example = &"dynamic")]
+    pub(crate) groups: Texts,
+}
+
+const fn period() -> Span {
+    Span(std::time::Duration::from_secs(10))
+}
+
+const fn one() -> f64 {
+    1.0
+}

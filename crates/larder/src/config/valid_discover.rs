@@ -1,0 +1,241 @@
+//! `[[switch.discover]]` and what is in its files, checked.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use larder_core::{Bytes, Weight};
+use larder_front::NodeEntry;
+use serde::Deserialize;
+
+use super::error::{ConfigError, Fault, Source};
+use super::raw_discover::RawDiscover;
+use super::raw_switch::RawPeer;
+use super::text::Span;
+use super::valid_switch::{groups, host_and_port, peers};
+
+/// Where nodes are found.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Place {
+    /// Every address of a name is a node, with this port.
+    Name(String, u16),
+    /// Every target of a name's SRV records.
+    Service(String),
+    /// Those that a file names.
+    File(PathBuf),
+}
+
+/// A source of nodes.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Discover {
+    pub(crate) place: Place,
+    /// Name servers; none: the system's.
+    pub(crate) servers: Vec<SocketAddr>,
+    pub(crate) period: Duration,
+    pub(crate) hold: Duration,
+    pub(crate) weight: Weight,
+    pub(crate) cache: Bytes,
+    pub(crate) groups: Vec<String>,
+}
+
+impl std::fmt::Display for Discover {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.place {
+            Place::Name(name, port) => write!(f, "dns {name}:{port}"),
+            Place::Service(name) => write!(f, "srv {name}"),
+            Place::File(path) => write!(f, "file {}", path.display()),
+        }
+    }
+}
+
+/// Names of the DNS are at most so long (RFC 1035, section 2.3.4).
+const NAME_MAX: usize = 253;
+const HOUR: Duration = Duration::from_secs(3600);
+const HOLD: Duration = Duration::from_secs(30);
+/// Files of more bytes are none that somebody has written.
+const FILE_BYTES_MAX: u64 = 16 << 20;
+
+pub(super) fn discover(at: &str, raw: &RawDiscover) -> Result<Discover, Fault> {
+    let given = [raw.dns.is_some(), raw.srv.is_some(), raw.file.is_some()];
+    if given.into_iter().filter(|given| *given).count() != 1 {
+        let what = "says nothing, or several things, of where nodes are found";
+        return Err(
+            Fault::new(at, what).hint("write one of dns = \"NAME:PORT\", srv = \"NAME\", file = \"PATH\"")
+        );
+    }
+    let place = place(at, raw)?;
+    let from_file = matches!(place, Place::File(_));
+    if from_file {
+        for (key, given) in [
+            ("servers", !raw.servers.0.is_empty()),
+            ("cache", raw.cache.is_some()),
+            ("groups", !raw.groups.0.is_empty()),
+        ] {
+            if given {
+                let what = "is not for a file";
+                return Err(Fault::new(format!("{at}.{key}"), what).hint("say it in the file, of each node"));
+            }
+        }
+    }
+    let hold = raw.hold.map_or(if from_file { Duration::ZERO } else { HOLD }, |span| span.0);
+    Ok(Discover {
+        place,
+        servers: raw
+            .servers
+            .0
+            .iter()
+            .map(|text| server(&format!("{at}.servers"), text))
+            .collect::<Result<_, _>>()?,
+        period: within(&format!("{at}.period"), raw.period.0, Duration::from_millis(100))?,
+        hold: within(&format!("{at}.hold"), hold, Duration::ZERO)?,
+        weight: Weight::from_f64(raw.weight).ok_or_else(|| {
+            Fault::new(format!("{at}.weight"), format!("{} is out of range", raw.weight)).hint("0.001 to 100")
+        })?,
+        cache: raw.cache.map_or(Bytes::ZERO, |size| size.0),
+        groups: groups(&format!("{at}.groups"), &raw.groups.0)?,
+    })
+}
+
+fn place(at: &str, raw: &RawDiscover) -> Result<Place, Fault> {
+    if let Some(text) = &raw.dns {
+        let key = format!("{at}.dns");
+        let (host, port) = host_and_port(text)
+            .map_err(|what| Fault::new(&key, format!("'{text}' {what}")).hint("write \"NAME:PORT\""))?;
+        if host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok() {
+            let what = format!("'{text}' is an address, which needs no looking up");
+            return Err(Fault::new(key, what).hint("put it into switch.nodes"));
+        }
+        return Ok(Place::Name(name(&key, host)?, port));
+    }
+    if let Some(text) = &raw.srv {
+        return Ok(Place::Service(name(&format!("{at}.srv"), text)?));
+    }
+    let path = raw.file.as_deref().unwrap_or_default();
+    if path.is_empty() {
+        return Err(Fault::new(format!("{at}.file"), "empty").hint("write file = \"/etc/larder/nodes.toml\""));
+    }
+    Ok(Place::File(path.into()))
+}
+
+fn name(key: &str, text: &str) -> Result<String, Fault> {
+    let label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+    };
+    let bare = text.strip_suffix('.').unwrap_or(text);
+    if bare.len() <= NAME_MAX && bare.split('.').all(label) {
+        return Ok(text.to_owned());
+    }
+    let what = format!("'{}' is no name of the DNS", text.escape_debug());
+    Err(Fault::new(key, what).hint("labels of 1 to 63 letters, digits, '-' and '_', with dots between them"))
+}
+
+fn server(key: &str, text: &str) -> Result<SocketAddr, Fault> {
+    let address = text.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, 53));
+    address.or_else(|_| text.parse()).map_err(|_| {
+        Fault::new(key, format!("'{text}' is no address")).hint("write \"10.0.0.2\" or \"10.0.0.2:53\"")
+    })
+}
+
+fn within(key: &str, span: Duration, least: Duration) -> Result<Duration, Fault> {
+    if (least..=HOUR).contains(&span) {
+        return Ok(span);
+    }
+    let hint = format!("{} to 1h", Span(least));
+    Err(Fault::new(key, format!("{} is out of range", Span(span))).hint(hint))
+}
+
+/// What a file of nodes holds.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NodesFile {
+    nodes: Vec<RawPeer>,
+}
+
+/// The nodes that a file's text names; `path` names it in errors.
+///
+/// # Errors
+/// What is wrong, with its line.
+pub(crate) fn nodes_in(path: &Path, text: &str) -> Result<Vec<NodeEntry>, ConfigError> {
+    let origin = path.display().to_string();
+    let source = Source::new(&origin, text);
+    let file: NodesFile = toml::from_str(text).map_err(|error| source.refused(&error))?;
+    peers("nodes", &file.nodes).map_err(|fault| source.locate(fault))
+}
+
+/// The text of a file of nodes.
+///
+/// # Errors
+/// It cannot be read, or is too large.
+pub(crate) fn nodes_text(path: &Path) -> Result<String, ConfigError> {
+    let unreadable = |error: &std::io::Error| Source::unreadable(path, error);
+    let size = std::fs::metadata(path).map_err(|error| unreadable(&error))?.len();
+    if size > FILE_BYTES_MAX {
+        return Err(unreadable(&std::io::Error::other("larger than 16 MiB")));
+    }
+    std::fs::read_to_string(path).map_err(|error| unreadable(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> Result<Discover, Fault> {
+        discover("switch.discover[0]", &toml::from_str(text).unwrap())
+    }
+
+    #[test]
+    fn a_source_is_one_of_three() {
+        let dns = parsed(
+            "dns = \"store.example.com:8080\"\ngroups = \"a\"\nservers = [\"::1\", \"10.0.0.2:5353\"]",
+        )
+        .unwrap();
+        assert_eq!(dns.to_string(), "dns store.example.com:8080");
+        assert_eq!(dns.servers, ["[::1]:53".parse().unwrap(), "10.0.0.2:5353".parse().unwrap()]);
+        assert_eq!((dns.hold, dns.groups), (HOLD, vec!["a".to_owned()]));
+        assert_eq!(parsed("srv = \"_http._tcp.store.\"").unwrap().to_string(), "srv _http._tcp.store.");
+        let file = parsed("file = \"/nodes.toml\"").unwrap();
+        assert_eq!((file.to_string(), file.hold), ("file /nodes.toml".to_owned(), Duration::ZERO));
+        assert_eq!(parsed("file = \"/n\"\nhold = \"5s\"").unwrap().hold, Duration::from_secs(5));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_named() {
+        for (text, complaint) in [
+            ("period = \"1s\"", "switch.discover[0]: says nothing"),
+            ("dns = \"a:1\"\nsrv = \"b\"", "switch.discover[0]: says nothing, or several things"),
+            ("dns = \"a\"", "switch.discover[0].dns: 'a' "),
+            ("dns = \"10.0.0.1:80\"", "is an address"),
+            ("dns = \"[::1]:80\"", "is an address"),
+            ("dns = \"a..b:80\"", "is no name"),
+            ("srv = \"a b\"", "is no name"),
+            ("srv = \"a\"\nservers = \"ns1\"", "switch.discover[0].servers: 'ns1' is no address"),
+            ("srv = \"a\"\nperiod = \"2h\"", "switch.discover[0].period: 2h is out of range"),
+            ("srv = \"a\"\nweight = 0.0", "switch.discover[0].weight: 0 is out of range"),
+            ("srv = \"a\"\ngroups = \"a b\"", "switch.discover[0].groups"),
+            ("file = \"\"", "switch.discover[0].file: empty"),
+            ("file = \"n\"\ngroups = \"a\"", "switch.discover[0].groups: is not for a file"),
+        ] {
+            let fault = parsed(text).expect_err(text);
+            let error = Source::new("f", text).locate(fault).to_string();
+            assert!(error.contains(complaint), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_file_names_nodes_as_the_config_does() {
+        let path = Path::new("/etc/nodes.toml");
+        let nodes = nodes_in(path, "nodes = [\"a:1\", { address = \"b:2\", weight = 2.0 }]").unwrap();
+        assert_eq!((nodes.len(), nodes[1].address.as_str()), (2, "b:2"));
+        assert_eq!(nodes_in(path, "nodes = []").unwrap(), []);
+        for (text, complaint) in [
+            ("", "missing field `nodes`"),
+            ("nodes = [\n\"a:1\",\n\"b\"]", "/etc/nodes.toml:3: nodes[1]: 'b' "),
+            ("nodes = [\"a:1\", \"a:1\"]", "is that of nodes[0] already"),
+            ("node = []", "node"),
+        ] {
+            let error = nodes_in(path, text).expect_err(text).to_string();
+            assert!(error.contains(complaint), "{text}: {error}");
+        }
+    }
+}
