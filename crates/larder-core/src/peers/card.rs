@@ -414,7 +414,7 @@ impl Card {
         self.names.values().next().copied().unwrap_or(self.me)
     }
 
-    /// The load that this node's own dispatcher counts for a node; 0 where it decides nothing.
+    /// The load that this node's own dispatcher counts for a node; 0 where it decides nothing. O(log nodes).
     pub fn load_at_desk(&self, node: NodeId) -> u32 {
         self.named.get(&node).map_or(0, |name| self.desk.load(NameKey::of(name)))
     }
@@ -423,6 +423,12 @@ impl Card {
     pub fn waiting(&self) -> usize {
         let asked = self.accounts.iter().filter_map(|account| account.flight.as_ref());
         self.waiting.len() + asked.map(|flight| flight.asked.len()).sum::<usize>()
+    }
+
+    /// Nodes that are there and that this node's own dispatcher places nothing at, since they are more than it takes
+    /// ([`Settings::nodes_max`]).
+    pub fn unseated(&self) -> usize {
+        self.desk.unseated()
     }
 
     /// Targets that this node's own dispatcher remembers.

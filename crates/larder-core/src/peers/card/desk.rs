@@ -27,9 +27,11 @@ pub(super) struct Desk {
     names: BTreeMap<NodeId, NameKey>,
     /// The dispatcher's slot of who asks: the request's origin, which `ward` and `part` look at.
     origins: BTreeMap<NodeId, NodeId>,
+    /// Nodes beyond the most that the dispatcher takes: nothing is placed at them until another goes.
+    unseated: BTreeMap<NameKey, (NodeId, Box<str>)>,
     clients: BTreeMap<NodeId, Client>,
-    /// Requests placed and not ended: by who asked, and where.
-    placed: BTreeMap<(NodeId, NameKey), u32>,
+    /// Requests placed and not ended: by who asked, and where. The dispatcher's load of a node is their sum.
+    placed: BTreeMap<NodeId, BTreeMap<NameKey, u32>>,
 }
 
 impl Desk {
@@ -41,6 +43,7 @@ impl Desk {
             slots: BTreeMap::new(),
             names: BTreeMap::new(),
             origins: BTreeMap::new(),
+            unseated: BTreeMap::new(),
             clients: BTreeMap::new(),
             placed: BTreeMap::new(),
         })
@@ -83,23 +86,35 @@ impl Desk {
         Some(CardMessage::Answers { number, nodes })
     }
 
+    /// A node is there. Beyond the most that the dispatcher takes it is placed at by nobody and serves its own, until
+    /// another goes.
     pub(super) fn join(&mut self, now: Time, node: NodeId, name: &str) {
-        // Beyond the most nodes that the dispatcher takes, a node is placed at by nobody, and serves its own.
-        if let Ok(slot) = self.dispatcher.join(now, NodeSpec::named(name), &mut Vec::new()) {
-            self.slots.insert(NameKey::of(name), slot);
-            self.names.insert(slot, NameKey::of(name));
-            self.origins.insert(node, slot);
+        let key = NameKey::of(name);
+        match self.dispatcher.join(now, NodeSpec::named(name), &mut Vec::new()) {
+            Ok(slot) => {
+                self.slots.insert(key, slot);
+                self.names.insert(slot, key);
+                self.origins.insert(node, slot);
+            }
+            Err(_) => drop(self.unseated.insert(key, (node, name.into()))),
         }
     }
 
+    /// A node is gone, and with it what is counted for it and at it. O(nodes log nodes).
     pub(super) fn leave(&mut self, now: Time, node: NodeId, name: NameKey) {
         self.forget(now, node);
         self.origins.remove(&node);
-        if let Some(slot) = self.slots.remove(&name) {
-            self.dispatcher.fail(now, slot, &mut Vec::new());
-            self.dispatcher.leave(now, slot, &mut Vec::new());
-            self.names.remove(&slot);
-            self.placed.retain(|(_, at), _| *at != name);
+        self.unseated.remove(&name);
+        let Some(slot) = self.slots.remove(&name) else { return };
+        self.names.remove(&slot);
+        self.dispatcher.fail(now, slot, &mut Vec::new());
+        // A slot with load is given to nobody else.
+        let ended: u32 = self.placed.values_mut().filter_map(|at| at.remove(&name)).sum();
+        self.placed.retain(|_, at| !at.is_empty());
+        self.finish(now, slot, ended);
+        self.dispatcher.leave(now, slot, &mut Vec::new());
+        if let Some((_, (node, name))) = self.unseated.pop_first() {
+            self.join(now, node, &name);
         }
     }
 
@@ -112,39 +127,68 @@ impl Desk {
             self.dispatcher.finish(now, decision.node, &mut Vec::new());
             return NameKey::ASKER;
         };
-        *self.placed.entry((asker, name)).or_default() += 1;
+        *self.placed.entry(asker).or_default().entry(name).or_default() += 1;
         name
     }
 
     /// Requests have ended; never more than were placed.
     pub(super) fn end(&mut self, now: Time, asker: NodeId, name: NameKey, count: u32) {
-        let Some(placed) = self.placed.get_mut(&(asker, name)) else { return };
+        let Some(at) = self.placed.get_mut(&asker) else { return };
+        let Some(placed) = at.get_mut(&name) else { return };
         let count = count.min(*placed);
         *placed -= count;
         if *placed == 0 {
-            self.placed.remove(&(asker, name));
+            at.remove(&name);
+        }
+        if at.is_empty() {
+            self.placed.remove(&asker);
         }
         if let Some(slot) = self.slots.get(&name).copied() {
-            (0..count).for_each(|_| self.dispatcher.finish(now, slot, &mut Vec::new()));
+            self.finish(now, slot, count);
         }
     }
 
+    /// What the dispatcher counts at a node. O(log nodes).
     pub(super) fn load(&self, name: NameKey) -> u32 {
-        self.placed.iter().filter(|((_, at), _)| *at == name).map(|(_, count)| *count).sum()
+        self.slots.get(&name).map_or(0, |slot| self.dispatcher.nodes().load(*slot))
+    }
+
+    /// Nodes that the dispatcher has no place for.
+    pub(super) fn unseated(&self) -> usize {
+        self.unseated.len()
     }
 
     pub(super) fn targets_known(&self) -> usize {
         self.dispatcher.targets_known()
     }
 
+    fn finish(&self, now: Time, slot: NodeId, count: u32) {
+        // Admission is unlimited: none waits for another to end.
+        (0..count).for_each(|_| self.dispatcher.finish(now, slot, &mut Vec::new()));
+    }
+
     /// Ends all that is counted for a distributor.
     fn forget(&mut self, now: Time, node: NodeId) {
         self.clients.remove(&node);
-        let asked: Vec<(NameKey, u32)> = self
-            .placed
-            .range((node, NameKey(0))..=(node, NameKey(u64::MAX)))
-            .map(|((_, at), count)| (*at, *count))
-            .collect();
-        asked.into_iter().for_each(|(at, count)| self.end(now, node, at, count));
+        for (name, count) in self.placed.remove(&node).unwrap_or_default() {
+            if let Some(slot) = self.slots.get(&name).copied() {
+                self.finish(now, slot, count);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+impl Desk {
+    /// The dispatcher counts what was placed and has not ended, at each node and in all.
+    pub(super) fn assert_exact(&self) {
+        let nodes = self.dispatcher.nodes();
+        let mut loads = vec![0; nodes.slots()];
+        for (name, count) in self.placed.values().flatten() {
+            loads[self.slots[name].index()] += count;
+        }
+        let counted: Vec<u32> = (0..nodes.slots()).map(|slot| nodes.load(NodeId(slot as u16))).collect();
+        assert_eq!(counted, loads);
+        assert_eq!(self.dispatcher.outstanding(), loads.iter().sum::<u32>());
     }
 }

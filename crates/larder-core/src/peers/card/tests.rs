@@ -189,6 +189,49 @@ fn who_goes_takes_his_loads_along() {
     assert_eq!(cluster.desk_loads(0), [0, 0, 0]);
 }
 
+/// A node that goes leaves its place at the dispatcher to the next one, whatever was under way there.
+#[test]
+fn who_goes_leaves_no_place_behind() {
+    let dispatcher = Settings { nodes_max: 3, ..Settings::default() };
+    let mut cluster = Cluster::with(&CardSettings { dispatcher, ..CardSettings::default() });
+    let mut ticket = 0;
+    for round in 1..2_000 {
+        for asker in 0..3 {
+            for _ in 0..3 {
+                ticket += 1;
+                cluster.ask(ms(round), asker, ticket, ticket);
+            }
+        }
+        cluster.deliver(ms(round));
+        let gone = 1 + ticket as usize % 2;
+        cluster.at(0, |card, out| card.left(ms(round), NodeId(gone as u16), out));
+        assert_eq!(cluster.desk_loads(0)[gone], 0);
+        cluster.at(0, |card, out| card.joined(ms(round), NodeId(gone as u16), NAMES[gone], out));
+        let card = cluster.nodes[0].as_ref().expect("it is there");
+        card.desk.assert_exact();
+        assert_eq!(card.unseated(), 0, "after {round} departures");
+        cluster.deliver(ms(round));
+    }
+}
+
+#[test]
+fn beyond_the_most_nodes_one_waits_for_a_place() {
+    let dispatcher = Settings { nodes_max: 2, ..Settings::default() };
+    let mut cluster = Cluster::with(&CardSettings { dispatcher, ..CardSettings::default() });
+    let places = |cluster: &mut Cluster, from: u64| {
+        (from..from + 20).for_each(|ticket| cluster.ask(ms(1), 0, ticket, ticket));
+        cluster.desk_loads(0).iter().map(|load| *load > 0).collect::<Vec<_>>()
+    };
+    assert_eq!(places(&mut cluster, 0), [true, true, false]);
+    let unseated = |cluster: &Cluster| cluster.nodes[0].as_ref().map(Card::unseated);
+    assert_eq!(unseated(&cluster), Some(1));
+    cluster.at(0, |card, out| card.left(ms(2), NodeId(1), out));
+    assert_eq!((unseated(&cluster), places(&mut cluster, 20)), (Some(0), vec![true, false, true]));
+    cluster.at(0, |card, out| card.joined(ms(3), NodeId(1), "b", out));
+    cluster.at(0, |card, out| card.left(ms(3), NodeId(1), out));
+    assert_eq!(unseated(&cluster), Some(0), "it went before it had a place");
+}
+
 #[test]
 fn an_answer_that_is_too_late_is_not_used() {
     let mut cluster = Cluster::new();
@@ -358,6 +401,7 @@ proptest! {
                 _ => {}
             }
             cluster.tick(now);
+            cluster.nodes.iter().flatten().for_each(|card| card.desk.assert_exact());
             let Some((to, from, message)) = cluster.wires.pop_front() else { continue };
             let hear = |cluster: &mut Cluster, message: CardMessage| {
                 cluster.at(to, |card, out| card.hear(now, NodeId(from as u16), message, out));
