@@ -18,6 +18,7 @@ mod ward;
 
 pub use card::{
     BATCH_MAX, Batch, Card, CardMessage, CardOutput, CardSettings, CardWhy, Claim, Ends, NameKey, Placed,
+    Seat,
 };
 pub use message::{CHANGES_MAX, Change, LIST_MAX, MESSAGE_BYTES_MAX, Message};
 pub use press::{Press, PressSettings};

@@ -1,6 +1,6 @@
 //! The dispatcher of a node. It works where somebody asks it.
 
-use super::{Batch, CardMessage, NameKey};
+use super::{Batch, CardMessage, NameKey, Seat};
 use crate::dispatch::{Admission, Arrival, Dispatcher, Request, Settings, SettingsError};
 use crate::id::{NodeId, TargetId};
 use crate::nodes::NodeSpec;
@@ -14,7 +14,7 @@ struct Client {
     account: u64,
     /// Its last batch, and what it was answered.
     number: u64,
-    nodes: Vec<NameKey>,
+    seats: Vec<Seat>,
     /// The last lot of ends that was counted.
     lot: u64,
 }
@@ -23,15 +23,19 @@ struct Client {
 #[derive(Debug)]
 pub(super) struct Desk {
     dispatcher: Dispatcher,
-    slots: BTreeMap<NameKey, NodeId>,
-    names: BTreeMap<NodeId, NameKey>,
+    /// Nodes that have come so far.
+    lives: u64,
+    /// The nodes that are there: by name, by the dispatcher's slot, and the slot by life.
+    named: BTreeMap<NameKey, Seat>,
+    seats: BTreeMap<NodeId, Seat>,
+    slots: BTreeMap<u64, NodeId>,
     /// The dispatcher's slot of who asks: the request's origin, which `ward` and `part` look at.
     origins: BTreeMap<NodeId, NodeId>,
     /// Nodes beyond the most that the dispatcher takes: nothing is placed at them until another goes.
     unseated: BTreeMap<NameKey, (NodeId, Box<str>)>,
     clients: BTreeMap<NodeId, Client>,
-    /// Requests placed and not ended: by who asked, and where. The dispatcher's load of a node is their sum.
-    placed: BTreeMap<NodeId, BTreeMap<NameKey, u32>>,
+    /// Requests placed and not ended: by who asked, and in which node's life. The dispatcher's load of a node is their sum.
+    placed: BTreeMap<NodeId, BTreeMap<u64, u32>>,
 }
 
 impl Desk {
@@ -40,8 +44,10 @@ impl Desk {
         let settings = Settings { admission: Admission::Unlimited, join_warm_targets: 0, ..settings.clone() };
         Ok(Self {
             dispatcher: Dispatcher::new(settings, &[])?,
+            lives: 0,
+            named: BTreeMap::new(),
+            seats: BTreeMap::new(),
             slots: BTreeMap::new(),
-            names: BTreeMap::new(),
             origins: BTreeMap::new(),
             unseated: BTreeMap::new(),
             clients: BTreeMap::new(),
@@ -60,30 +66,30 @@ impl Desk {
                     return None;
                 }
                 if number == last {
-                    let nodes = self.clients.get(&from)?.nodes.clone();
-                    return Some(CardMessage::Answers { number, nodes });
+                    let seats = self.clients.get(&from)?.seats.clone();
+                    return Some(CardMessage::Answers { number, seats });
                 }
             }
             _ if number != account => return Some(CardMessage::Unknown { number }),
             _ => {
                 self.forget(now, from);
-                let client = Client { epoch, account, number: 0, nodes: Vec::new(), lot: 0 };
+                let client = Client { epoch, account, number: 0, seats: Vec::new(), lot: 0 };
                 self.clients.insert(from, client);
             }
         }
         let client = self.clients.get_mut(&from)?;
-        let unused = if heard < client.number { core::mem::take(&mut client.nodes) } else { Vec::new() };
+        let unused = if heard < client.number { core::mem::take(&mut client.seats) } else { Vec::new() };
         let is_news = lot > client.lot;
         client.lot = client.lot.max(lot);
-        unused.into_iter().for_each(|name| self.end(now, from, name, 1));
+        unused.into_iter().for_each(|seat| self.end(now, from, seat.life, 1));
         if is_news {
-            ends.into_iter().for_each(|ends| self.end(now, from, ends.node, ends.count));
+            ends.into_iter().for_each(|ends| self.end(now, from, ends.life, ends.count));
         }
-        let nodes: Vec<NameKey> = asks.into_iter().map(|target| self.place(now, from, target)).collect();
+        let seats: Vec<Seat> = asks.into_iter().map(|target| self.place(now, from, target)).collect();
         let client = self.clients.get_mut(&from)?;
         client.number = number;
-        client.nodes.clone_from(&nodes);
-        Some(CardMessage::Answers { number, nodes })
+        client.seats.clone_from(&seats);
+        Some(CardMessage::Answers { number, seats })
     }
 
     /// A node is there. Beyond the most that the dispatcher takes it is placed at by nobody and serves its own, until
@@ -92,8 +98,11 @@ impl Desk {
         let key = NameKey::of(name);
         match self.dispatcher.join(now, NodeSpec::named(name), &mut Vec::new()) {
             Ok(slot) => {
-                self.slots.insert(key, slot);
-                self.names.insert(slot, key);
+                self.lives += 1;
+                let seat = Seat { node: key, life: self.lives };
+                self.named.insert(key, seat);
+                self.seats.insert(slot, seat);
+                self.slots.insert(seat.life, slot);
                 self.origins.insert(node, slot);
             }
             Err(_) => drop(self.unseated.insert(key, (node, name.into()))),
@@ -105,11 +114,12 @@ impl Desk {
         self.forget(now, node);
         self.origins.remove(&node);
         self.unseated.remove(&name);
-        let Some(slot) = self.slots.remove(&name) else { return };
-        self.names.remove(&slot);
+        let Some(life) = self.named.remove(&name).map(|seat| seat.life) else { return };
+        let Some(slot) = self.slots.remove(&life) else { return };
+        self.seats.remove(&slot);
         self.dispatcher.fail(now, slot, &mut Vec::new());
         // A slot with load is given to nobody else.
-        let ended: u32 = self.placed.values_mut().filter_map(|at| at.remove(&name)).sum();
+        let ended: u32 = self.placed.values_mut().filter_map(|at| at.remove(&life)).sum();
         self.placed.retain(|_, at| !at.is_empty());
         self.finish(now, slot, ended);
         self.dispatcher.leave(now, slot, &mut Vec::new());
@@ -118,39 +128,40 @@ impl Desk {
         }
     }
 
-    pub(super) fn place(&mut self, now: Time, asker: NodeId, target: TargetId) -> NameKey {
+    pub(super) fn place(&mut self, now: Time, asker: NodeId, target: TargetId) -> Seat {
         let request = Request { origin: self.origins.get(&asker).copied(), ..Request::new(target) };
         let Arrival::Start(decision) = self.dispatcher.arrive(now, request) else {
-            return NameKey::ASKER;
+            return Seat::ASKER;
         };
-        let Some(name) = self.names.get(&decision.node).copied() else {
-            self.dispatcher.finish(now, decision.node, &mut Vec::new());
-            return NameKey::ASKER;
+        let Some(seat) = self.seats.get(&decision.node).copied() else {
+            self.finish(now, decision.node, 1);
+            return Seat::ASKER;
         };
-        *self.placed.entry(asker).or_default().entry(name).or_default() += 1;
-        name
+        *self.placed.entry(asker).or_default().entry(seat.life).or_default() += 1;
+        seat
     }
 
-    /// Requests have ended; never more than were placed.
-    pub(super) fn end(&mut self, now: Time, asker: NodeId, name: NameKey, count: u32) {
+    /// Requests have ended; never more than were placed, and none of a former life of their node.
+    pub(super) fn end(&mut self, now: Time, asker: NodeId, life: u64, count: u32) {
         let Some(at) = self.placed.get_mut(&asker) else { return };
-        let Some(placed) = at.get_mut(&name) else { return };
+        let Some(placed) = at.get_mut(&life) else { return };
         let count = count.min(*placed);
         *placed -= count;
         if *placed == 0 {
-            at.remove(&name);
+            at.remove(&life);
         }
         if at.is_empty() {
             self.placed.remove(&asker);
         }
-        if let Some(slot) = self.slots.get(&name).copied() {
+        if let Some(slot) = self.slots.get(&life).copied() {
             self.finish(now, slot, count);
         }
     }
 
     /// What the dispatcher counts at a node. O(log nodes).
     pub(super) fn load(&self, name: NameKey) -> u32 {
-        self.slots.get(&name).map_or(0, |slot| self.dispatcher.nodes().load(*slot))
+        let slot = self.named.get(&name).and_then(|seat| self.slots.get(&seat.life));
+        slot.map_or(0, |slot| self.dispatcher.nodes().load(*slot))
     }
 
     /// Nodes that the dispatcher has no place for.
@@ -170,8 +181,8 @@ impl Desk {
     /// Ends all that is counted for a distributor.
     fn forget(&mut self, now: Time, node: NodeId) {
         self.clients.remove(&node);
-        for (name, count) in self.placed.remove(&node).unwrap_or_default() {
-            if let Some(slot) = self.slots.get(&name).copied() {
+        for (life, count) in self.placed.remove(&node).unwrap_or_default() {
+            if let Some(slot) = self.slots.get(&life).copied() {
                 self.finish(now, slot, count);
             }
         }
@@ -184,8 +195,8 @@ impl Desk {
     pub(super) fn assert_exact(&self) {
         let nodes = self.dispatcher.nodes();
         let mut loads = vec![0; nodes.slots()];
-        for (name, count) in self.placed.values().flatten() {
-            loads[self.slots[name].index()] += count;
+        for (life, count) in self.placed.values().flatten() {
+            loads[self.slots[life].index()] += count;
         }
         let counted: Vec<u32> = (0..nodes.slots()).map(|slot| nodes.load(NodeId(slot as u16))).collect();
         assert_eq!(counted, loads);
