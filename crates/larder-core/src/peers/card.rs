@@ -39,10 +39,12 @@ use std::collections::{BTreeMap, VecDeque};
 
 mod account;
 mod accounts;
+mod audit;
 mod desk;
 mod wire;
 
 use super::trust::Trust;
+pub use audit::Miscount;
 
 /// Most requests in one batch, and most nodes whose ends one batch tells.
 pub const BATCH_MAX: usize = 1_024;

@@ -17,8 +17,8 @@ mod verdict;
 mod ward;
 
 pub use card::{
-    BATCH_MAX, Batch, Card, CardMessage, CardOutput, CardSettings, CardWhy, Claim, Ends, NameKey, Placed,
-    Seat,
+    BATCH_MAX, Batch, Card, CardMessage, CardOutput, CardSettings, CardWhy, Claim, Ends, Miscount, NameKey,
+    Placed, Seat,
 };
 pub use message::{CHANGES_MAX, Change, LIST_MAX, MESSAGE_BYTES_MAX, Message};
 pub use press::{Press, PressSettings};

@@ -220,12 +220,6 @@ impl Press {
         }
     }
 
-    /// A service node has answered without keeping the target: it is large, or must not be kept.
-    pub fn not_kept(&mut self, node: NodeId, target: TargetId) {
-        self.assumed.remove(&(target, node));
-        self.sets.remove(target, node);
-    }
-
     /// A connection is serviced here: a client's request, or one that another node has forwarded.
     pub fn begun(&mut self, now: Time, out: &mut Vec<Outgoing>) {
         self.load += 1;

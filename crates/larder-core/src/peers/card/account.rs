@@ -83,6 +83,12 @@ impl Account {
         self.flight.is_none() && self.at.is_none()
     }
 
+    /// Its number and the last batch whose answers were used, if nothing is to be told.
+    pub(super) fn settled(&self) -> Option<(u64, u64)> {
+        let is_told = self.ends.is_empty() && self.told.is_empty();
+        self.id.filter(|_| is_told).map(|id| (id, self.heard))
+    }
+
     /// When something is to be done: the batch under way has taken too long, or one is to be sent.
     pub(super) fn due(&self, patience: Duration, retry: Duration) -> Option<Time> {
         let Some(flight) = &self.flight else { return self.at };

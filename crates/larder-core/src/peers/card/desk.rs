@@ -173,6 +173,21 @@ impl Desk {
         self.dispatcher.targets_known()
     }
 
+    /// The lives of the nodes that have a place.
+    pub(super) fn lives(&self) -> impl Iterator<Item = u64> + '_ {
+        self.slots.keys().copied()
+    }
+
+    /// What is counted for a distributor in one life of a node.
+    pub(super) fn counted(&self, asker: NodeId, life: u64) -> u32 {
+        self.placed.get(&asker).and_then(|at| at.get(&life)).copied().unwrap_or(0)
+    }
+
+    /// Of a distributor: its epoch, its account, and the last batch that was answered.
+    pub(super) fn heard(&self, asker: NodeId) -> Option<(u64, u64, u64)> {
+        self.clients.get(&asker).map(|client| (client.epoch, client.account, client.number))
+    }
+
     fn finish(&self, now: Time, slot: NodeId, count: u32) {
         // Admission is unlimited: none waits for another to end.
         (0..count).for_each(|_| self.dispatcher.finish(now, slot, &mut Vec::new()));

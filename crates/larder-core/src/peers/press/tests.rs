@@ -225,8 +225,6 @@ fn an_assumed_server_is_forgotten_without_its_word() {
     node.tick(ms(5_000), &mut Vec::new());
     assert_eq!(node.servers(X), [B]);
     assert_eq!(decided(&mut node), (A, Why::Spread));
-    node.not_kept(A, X);
-    assert_eq!(node.servers(X), [B]);
 }
 
 #[test]
