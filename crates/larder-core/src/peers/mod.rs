@@ -29,6 +29,9 @@ pub use ward::{
     WardSettings, WardStatus, WardVerdict, WardWhy,
 };
 
+#[cfg(test)]
+mod extremes;
+
 use crate::id::NodeId;
 
 /// To whom a message goes.
