@@ -268,6 +268,13 @@ impl Press {
         self.note(now, target, true, out);
     }
 
+    /// What was being read here is not there: the others hear of it at once, instead of when it should have come.
+    pub fn came_to_nothing(&mut self, now: Time, target: TargetId, out: &mut Vec<Outgoing>) {
+        if self.coming.is_not_there(target) {
+            self.note(now, target, false, out);
+        }
+    }
+
     /// A target is in memory here now, or no longer.
     pub fn noted(&mut self, now: Time, target: TargetId, cached: bool, out: &mut Vec<Outgoing>) {
         self.coming.noted(target, cached);

@@ -326,6 +326,20 @@ fn what_is_read_is_told_when_the_read_begins() {
 }
 
 #[test]
+fn what_is_not_there_is_taken_back_at_once() {
+    let (mut node, mut out) = reads();
+    out.clear();
+    node.came_to_nothing(ms(20), X, &mut out);
+    node.came_to_nothing(ms(20), X, &mut out);
+    assert_eq!(told(&out), [GOES]);
+    assert!(!node.servers(X).contains(&ME));
+    out.clear();
+    node.noted(ms(30), X, true, &mut out);
+    node.came_to_nothing(ms(40), X, &mut out);
+    assert_eq!(told(&out), [COMES], "its error is kept: it is there");
+}
+
+#[test]
 fn what_does_not_come_is_taken_back_and_not_told_again() {
     let (mut node, mut out) = reads();
     out.clear();
