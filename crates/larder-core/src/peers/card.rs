@@ -20,6 +20,8 @@
 //! - Batches are numbered. A batch says which was the last whose answers were used; what the dispatcher has answered since
 //!   then is placed no longer. One that comes twice is answered twice in the same words.
 //! - Ends go in numbered lots, each repeated unchanged until a batch that carried it is answered; each counts once.
+//! - The dispatcher numbers the nodes that come. Answers and ends name this *life*: when it takes a node for gone, all that
+//!   it counts there ends, and what ends later is not taken from what it has placed there since.
 //! - All this is an *account*, named by the number of its first batch. A node opens one with each node that comes, and anew
 //!   where it has lost count; the dispatcher then ends all that it counts for that node. Who is asked on an account that he
 //!   does not know says so, and is asked again on a new one.
@@ -37,10 +39,12 @@ use std::collections::{BTreeMap, VecDeque};
 
 mod account;
 mod accounts;
+mod audit;
 mod desk;
 mod wire;
 
 use super::trust::Trust;
+pub use audit::Miscount;
 
 /// Most requests in one batch, and most nodes whose ends one batch tells.
 pub const BATCH_MAX: usize = 1_024;
@@ -59,11 +63,25 @@ impl NameKey {
     }
 }
 
+/// Where a dispatcher places a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Seat {
+    /// The node.
+    pub node: NameKey,
+    /// Which life of it, as the dispatcher counts: from 1, one more with each node that comes, or comes again.
+    pub life: u64,
+}
+
+impl Seat {
+    /// At whoever asks, where the dispatcher counts nothing.
+    pub const ASKER: Self = Self { node: NameKey::ASKER, life: 0 };
+}
+
 /// Requests of one distributor that ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ends {
-    /// Where.
-    pub node: NameKey,
+    /// In which life of their node.
+    pub life: u64,
     /// How many.
     pub count: u32,
 }
@@ -97,7 +115,7 @@ pub enum CardMessage {
         /// The batch's.
         number: u64,
         /// One for each that was asked for, in order.
-        nodes: Vec<NameKey>,
+        seats: Vec<Seat>,
     },
     /// The account of that batch is not known.
     Unknown {
@@ -170,7 +188,7 @@ impl CardWhy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
     account: u64,
-    name: NameKey,
+    life: u64,
 }
 
 /// A request that was placed.
@@ -278,11 +296,11 @@ impl Card {
     /// A placed request has ended.
     pub fn ended(&mut self, now: Time, claim: Claim) {
         if claim.account == OWN {
-            return self.desk.end(now, self.me, claim.name, 1);
+            return self.desk.end(now, self.me, claim.life, 1);
         }
         let by = now + self.settings.gather;
         if let Some(node) = self.accounts.owner(claim.account) {
-            self.accounts.with(node, |account| account.owe(claim.name, by));
+            self.accounts.with(node, |account| account.owe(claim.life, by));
         }
     }
 
@@ -296,7 +314,7 @@ impl Card {
                 let answer = self.desk.hear(now, from, batch);
                 out.extend(answer.map(|message| CardOutput::Send { to: from, message }));
             }
-            CardMessage::Answers { number, nodes } => self.answered(now, from, number, nodes, out),
+            CardMessage::Answers { number, seats } => self.answered(now, from, number, seats, out),
             CardMessage::Unknown { number } => {
                 let landed = self.accounts.with(from, |account| {
                     let flight = account.landed(number)?;
@@ -414,7 +432,7 @@ impl Card {
         self.names.values().next().copied().unwrap_or(self.me)
     }
 
-    /// The load that this node's own dispatcher counts for a node; 0 where it decides nothing.
+    /// The load that this node's own dispatcher counts for a node; 0 where it decides nothing. O(log nodes).
     pub fn load_at_desk(&self, node: NodeId) -> u32 {
         self.named.get(&node).map_or(0, |name| self.desk.load(NameKey::of(name)))
     }
@@ -423,6 +441,12 @@ impl Card {
     pub fn waiting(&self) -> usize {
         let asked = self.accounts.iter().filter_map(|account| account.flight.as_ref());
         self.waiting.len() + asked.map(|flight| flight.asked.len()).sum::<usize>()
+    }
+
+    /// Nodes that are there and that this node's own dispatcher places nothing at, since they are more than it takes
+    /// ([`Settings::nodes_max`]).
+    pub fn unseated(&self) -> usize {
+        self.desk.unseated()
     }
 
     /// Targets that this node's own dispatcher remembers.
@@ -443,11 +467,11 @@ impl Card {
 
     /// Where an answer sends a request, and whether somebody is to be told that it ends at once: a node that is not there any
     /// more, or shunned, is none.
-    fn placed(&mut self, now: Time, waiting: Waiting, claim: Claim) -> (CardOutput, bool) {
-        if claim.name == NameKey::ASKER {
+    fn placed(&mut self, now: Time, waiting: Waiting, name: NameKey, claim: Claim) -> (CardOutput, bool) {
+        if name == NameKey::ASKER {
             return (self.here(waiting, CardWhy::Here), false);
         }
-        let node = self.keys.get(&claim.name).copied();
+        let node = self.keys.get(&name).copied();
         let trusted = |node: &NodeId| self.trust.get(node).is_none_or(|trust| trust.may_ask(now));
         let Some(node) = node.filter(trusted) else {
             return (self.here(waiting, CardWhy::Gone), true);
@@ -464,7 +488,7 @@ impl Card {
         now: Time,
         from: NodeId,
         number: u64,
-        nodes: Vec<NameKey>,
+        seats: Vec<Seat>,
         out: &mut Vec<CardOutput>,
     ) {
         let gather = self.settings.gather;
@@ -481,10 +505,10 @@ impl Card {
         if self.silent.is_some_and(|(silent, _)| silent == from) {
             self.silent = None;
         }
-        let names = nodes.into_iter().chain(core::iter::repeat(NameKey::ASKER));
-        for (waiting, name) in flight.asked.into_iter().zip(names) {
-            let claim = Claim { account: flight.account, name };
-            let (placed, is_over) = self.placed(now, waiting, claim);
+        let seats = seats.into_iter().chain(core::iter::repeat(Seat::ASKER));
+        for (waiting, Seat { node, life }) in flight.asked.into_iter().zip(seats) {
+            let claim = Claim { account: flight.account, life };
+            let (placed, is_over) = self.placed(now, waiting, node, claim);
             out.push(placed);
             if is_over {
                 self.ended(now, claim);
@@ -503,9 +527,9 @@ impl Card {
         let dispatcher = self.dispatcher();
         if dispatcher == self.me {
             for waiting in core::mem::take(&mut self.waiting) {
-                let name = self.desk.place(now, self.me, waiting.target);
-                let claim = Claim { account: OWN, name };
-                let (placed, is_over) = self.placed(now, waiting, claim);
+                let Seat { node, life } = self.desk.place(now, self.me, waiting.target);
+                let claim = Claim { account: OWN, life };
+                let (placed, is_over) = self.placed(now, waiting, node, claim);
                 out.push(placed);
                 if is_over {
                     self.ended(now, claim);

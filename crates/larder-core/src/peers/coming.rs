@@ -8,13 +8,16 @@
 //! a read begins            credit - 1, at least 0; at 0 the node ceases to tell
 //! the target has come      credit + 2, at most CREDIT_MAX; from CREDIT_BACK on the node tells again
 //! it does not come         nothing
+//! it is not there          what its begin has cost
 //! ```
 //!
 //! A read that comes gains one and one that does not loses one, so the credit falls to nothing where more than half of them
 //! do not come, and grows back where less than half do not. Every read counts, told or not: so the way back needs no
 //! message. What is under way counts as not come, so the end of telling does not wait for the time after which a read is
 //! given up. While nothing comes, no more than [`CREDIT_MAX`] are told; in all never more than that and twice as many as
-//! have come.
+//! have come. What is *not there* (an error of the client's: a name that nothing has) is no sign that what is there may not be
+//! kept. It is taken back at once, and so costs its two changes, but no credit: else a few dozen wrong names a second would
+//! end the telling of all else.
 
 use crate::clock::{ClockTable, Mark};
 use crate::id::TargetId;
@@ -34,13 +37,20 @@ const CREDIT_BACK: u32 = CREDIT_MAX / 2;
 /// What is being read, until when it is believed to come.
 #[derive(Debug)]
 pub(super) struct Coming {
-    until: BTreeMap<TargetId, Time>,
+    until: BTreeMap<TargetId, Read>,
     /// In order of the times; those that have come or ended are passed over.
     order: VecDeque<(Time, TargetId)>,
     /// Targets that did not come: an error, or something that must not be kept.
     failed: ClockTable<Mark>,
     credit: u32,
     tells: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Read {
+    until: Time,
+    /// What it has taken of the credit.
+    cost: u32,
 }
 
 impl Coming {
@@ -60,10 +70,11 @@ impl Coming {
         if self.order.len() == COMING_MAX || self.failed.find(target).is_some() || self.has(target) {
             return false;
         }
-        self.until.insert(target, until);
+        let cost = self.credit.min(1);
+        self.until.insert(target, Read { until, cost });
         self.order.push_back((until, target));
         let told = self.tells;
-        self.credit = self.credit.saturating_sub(1);
+        self.credit -= cost;
         self.tells &= self.credit > 0;
         told
     }
@@ -76,9 +87,20 @@ impl Coming {
         }
         self.failed.remove(target);
         if followed {
-            self.credit = (self.credit + 2).min(CREDIT_MAX);
-            self.tells |= self.credit >= CREDIT_BACK;
+            self.earn(2);
         }
+    }
+
+    /// There is no such thing. Whether it was coming.
+    pub(super) fn is_not_there(&mut self, target: TargetId) -> bool {
+        let cost = self.until.get(&target).map(|read| read.cost);
+        cost.into_iter().for_each(|cost| self.earn(cost));
+        self.ends(target)
+    }
+
+    fn earn(&mut self, credit: u32) {
+        self.credit = (self.credit + credit).min(CREDIT_MAX);
+        self.tells |= self.credit >= CREDIT_BACK;
     }
 
     /// It will not be kept. Whether it was coming.
@@ -94,7 +116,7 @@ impl Coming {
     pub(super) fn expires(&mut self, now: Time) -> Option<TargetId> {
         while let Some((at, target)) = self.order.front().copied().filter(|(at, _)| *at <= now) {
             self.order.pop_front();
-            if self.until.get(&target) == Some(&at) && self.ends(target) {
+            if self.until.get(&target).is_some_and(|read| read.until == at) && self.ends(target) {
                 return Some(target);
             }
         }
@@ -124,12 +146,13 @@ mod tests {
         coming: Coming,
         begun: u64,
         came: u64,
+        absent: u64,
         told: u64,
     }
 
     impl Reads {
         fn new() -> Self {
-            Self { coming: Coming::new(1_000), begun: 0, came: 0, told: 0 }
+            Self { coming: Coming::new(1_000), begun: 0, came: 0, absent: 0, told: 0 }
         }
 
         /// How many of so many are told, a millisecond between two.
@@ -144,7 +167,7 @@ mod tests {
                     self.came += 1;
                     self.coming.noted(target, true);
                 }
-                assert!(self.told <= MAX + 2 * self.came);
+                assert!(self.told <= MAX + 2 * self.came + self.absent);
             }
             self.told - before
         }
@@ -205,6 +228,23 @@ mod tests {
         assert!(coming.begins(Time::from_millis(5_001), TargetId(2)));
         coming.noted(TargetId(1), true);
         assert!(coming.begins(Time::from_millis(5_002), TargetId(1)), "it has come after all");
+    }
+
+    #[test]
+    fn what_is_not_there_costs_no_credit() {
+        let mut reads = Reads::new();
+        let absent = |reads: &mut Reads| {
+            let told = reads.read(1, |_| false);
+            assert!(reads.coming.is_not_there(TargetId(reads.begun)));
+            reads.absent += 1;
+            assert!(!reads.coming.is_not_there(TargetId(reads.begun)), "once");
+            told
+        };
+        assert_eq!((0..10 * MAX).map(|_| absent(&mut reads)).sum::<u64>(), 10 * MAX);
+        // Nor does it bring any.
+        reads.told = 0;
+        reads.read(5 * MAX, |_| false);
+        assert_eq!((0..10 * MAX).map(|_| absent(&mut reads)).sum::<u64>(), 0);
     }
 
     #[test]

@@ -60,7 +60,7 @@ impl Ledger {
         let oldest = self.changes - self.log.len() as u64;
         let skip = usize::try_from(after.checked_sub(oldest)?).ok()?;
         let mut rest = self.log.iter().skip(skip).copied().peekable();
-        let mut first = after + 1;
+        let mut first = after.saturating_add(1);
         let mut messages = Vec::new();
         while rest.peek().is_some() {
             let items: Vec<Change> = rest.by_ref().take(CHANGES_MAX).collect();

@@ -17,7 +17,8 @@ mod verdict;
 mod ward;
 
 pub use card::{
-    BATCH_MAX, Batch, Card, CardMessage, CardOutput, CardSettings, CardWhy, Claim, Ends, NameKey, Placed,
+    BATCH_MAX, Batch, Card, CardMessage, CardOutput, CardSettings, CardWhy, Claim, Ends, Miscount, NameKey,
+    Placed, Seat,
 };
 pub use message::{CHANGES_MAX, Change, LIST_MAX, MESSAGE_BYTES_MAX, Message};
 pub use press::{Press, PressSettings};
@@ -27,6 +28,9 @@ pub use ward::{
     Analyse, COUNTS_MAX, Count, OWNERS_MAX, PART_MAX, Rest, TableId, Ward, WardMessage, WardOutput,
     WardSettings, WardStatus, WardVerdict, WardWhy,
 };
+
+#[cfg(test)]
+mod extremes;
 
 use crate::id::NodeId;
 

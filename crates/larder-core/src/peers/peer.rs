@@ -64,7 +64,7 @@ impl Peer {
     /// `stale_after`.
     pub(super) fn load(&self, now: Time, stale_after: Duration) -> Option<u32> {
         let (load, at) = self.load?;
-        (now.since(at) <= stale_after).then_some(load + self.sent)
+        (now.since(at) <= stale_after).then_some(load.saturating_add(self.sent))
     }
 
     /// Whether all of its changes that it has spoken of are known.

@@ -220,12 +220,6 @@ impl Press {
         }
     }
 
-    /// A service node has answered without keeping the target: it is large, or must not be kept.
-    pub fn not_kept(&mut self, node: NodeId, target: TargetId) {
-        self.assumed.remove(&(target, node));
-        self.sets.remove(target, node);
-    }
-
     /// A connection is serviced here: a client's request, or one that another node has forwarded.
     pub fn begun(&mut self, now: Time, out: &mut Vec<Outgoing>) {
         self.load += 1;
@@ -272,6 +266,13 @@ impl Press {
             return;
         }
         self.note(now, target, true, out);
+    }
+
+    /// What was being read here is not there: the others hear of it at once, instead of when it should have come.
+    pub fn came_to_nothing(&mut self, now: Time, target: TargetId, out: &mut Vec<Outgoing>) {
+        if self.coming.is_not_there(target) {
+            self.note(now, target, false, out);
+        }
     }
 
     /// A target is in memory here now, or no longer.

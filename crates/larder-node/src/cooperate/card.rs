@@ -73,7 +73,11 @@ impl Side for CardSide {
     }
 
     fn joined(&mut self, now: Time, node: NodeId, name: &Name, out: &mut Vec<Say>) {
+        let before = self.card.unseated();
         self.with(now, out, |card, out| card.joined(now, node, name.as_str(), out));
+        if self.card.unseated() > before {
+            tracing::warn!(peer = %name, "more nodes than the dispatcher takes: nothing is placed at this one");
+        }
     }
 
     fn left(&mut self, now: Time, node: NodeId, out: &mut Vec<Say>) {

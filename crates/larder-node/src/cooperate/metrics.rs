@@ -82,13 +82,14 @@ impl PeersView {
         ]
     }
 
-    fn gauges(&self) -> [(&'static str, &'static str, u64); 9] {
+    fn gauges(&self) -> [(&'static str, &'static str, u64); 10] {
         [
             ("sharing", "1 while the node takes part", u64::from(self.sharing)),
             ("load", "Connections that the node services", u64::from(self.load)),
             ("targets_known", "Targets whose servers are known", self.targets_known as u64),
             ("targets_held", "Targets in memory that peers may ask for", self.targets_held as u64),
             ("waiting", "Requests that wait for the dispatcher", self.waiting as u64),
+            ("unseated", "Members that this dispatcher takes no more", self.unseated as u64),
             ("members", "Other members", self.members.len() as u64),
             ("streams", "Forwarded requests whose reply is under way", self.network.streams),
             ("data_links", "Data connections", self.network.data_links),

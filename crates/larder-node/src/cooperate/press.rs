@@ -86,6 +86,10 @@ impl Side for PressSide {
         self.with(out, |press, out| press.served(now, target, size, missed, out));
     }
 
+    fn came_to_nothing(&mut self, now: Time, target: TargetId, out: &mut Vec<Say>) {
+        self.with(out, |press, out| press.came_to_nothing(now, target, out));
+    }
+
     fn returned(&mut self, node: NodeId) {
         self.press.returned(node);
     }

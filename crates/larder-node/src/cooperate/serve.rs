@@ -225,6 +225,9 @@ impl Node {
             }
         }
         let reply = self.reply(parts, body, None).await;
+        if says_nothing_is_there(reply.status()) {
+            cooperation.with(|policy, now, out| policy.side().came_to_nothing(now, target, out));
+        }
         Self::counting(parts, reply, serviced, Counted { target, missed: !held, bytes: 0 })
     }
 
@@ -350,6 +353,13 @@ impl Node {
 /// The size of the whole, of which a reply holds a range.
 fn whole_of_part(headers: &HeaderMap) -> Option<u64> {
     headers.get(header::CONTENT_RANGE)?.to_str().ok()?.rsplit_once('/')?.1.trim().parse().ok()
+}
+
+/// Whether a reply says that there is nothing to be kept: a client's error, but for those that hang on what else it asked.
+fn says_nothing_is_there(status: StatusCode) -> bool {
+    let of_the_request =
+        matches!(status, StatusCode::PRECONDITION_FAILED | StatusCode::RANGE_NOT_SATISFIABLE);
+    status.is_client_error() && !of_the_request
 }
 
 fn name_target(headers: &mut HeaderMap, target: TargetId) {

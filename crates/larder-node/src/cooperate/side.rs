@@ -72,6 +72,9 @@ pub(super) trait Side {
     /// A client's request was answered with a whole of this size; with `missed` this node served it and had it not in memory.
     fn served(&mut self, _now: Time, _target: TargetId, _size: Bytes, _missed: bool, _out: &mut Vec<Say>) {}
 
+    /// A client's request, served here, was answered with an error that says that there is nothing.
+    fn came_to_nothing(&mut self, _now: Time, _target: TargetId, _out: &mut Vec<Say>) {}
+
     /// What was forwarded to a node has ended.
     fn returned(&mut self, _node: NodeId) {}
 

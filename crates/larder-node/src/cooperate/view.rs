@@ -32,6 +32,8 @@ pub struct PeersView {
     pub targets_held: usize,
     /// Requests that wait for the dispatcher.
     pub waiting: usize,
+    /// Members that this node as the dispatcher places nothing at, for it takes no more nodes.
+    pub unseated: usize,
     /// Decisions by reason.
     pub decisions: BTreeMap<&'static str, u64>,
     /// The other members.
@@ -163,10 +165,14 @@ impl Cooperation {
         let (state, now) = (self.lock(), self.now());
         let (targets_known, held) = state.policy.sizes();
         let counts = self.network.counters().read();
-        let (decider, sharing, waiting) = match &state.policy {
-            Policy::Press(side) => (None, side.press.shares(), 0),
-            Policy::Card(side) => (Some(side.card.dispatcher()), true, side.card.waiting()),
-            Policy::Ward(side) => (Some(side.ward.maker()), true, 0),
+        let (decider, sharing) = match &state.policy {
+            Policy::Press(side) => (None, side.press.shares()),
+            Policy::Card(side) => (Some(side.card.dispatcher()), true),
+            Policy::Ward(side) => (Some(side.ward.maker()), true),
+        };
+        let (waiting, unseated) = match &state.policy {
+            Policy::Card(side) => (side.card.waiting(), side.card.unseated()),
+            Policy::Press(_) | Policy::Ward(_) => (0, 0),
         };
         let name = |node| if node == ME { Some(self.network.name()) } else { state.names.get(&node) };
         PeersView {
@@ -180,6 +186,7 @@ impl Cooperation {
             targets_known,
             targets_held: held.unwrap_or_else(|| self.memory.residents()),
             waiting,
+            unseated,
             decisions: self.placed.iter().map(|(why, count)| (*why, count.load(Relaxed))).collect(),
             members: self.network.members().iter().map(|member| state.member(now, member)).collect(),
             loads_told: self.loads_told.load(Relaxed),

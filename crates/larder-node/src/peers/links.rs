@@ -3,14 +3,14 @@
 //! A member has a connection of its own to each it forwards to, made when first needed; further ones when the streams of
 //! the others are used up. Many requests share one, each with credit of its own, and the connection has credit for all of
 //! them together: a client that takes nothing holds up its own stream and no other. A connection whose other side has
-//! vanished ends when a ping is not answered in time. When a member leaves of its own will, what is under way with it
-//! may end; when it is lost, that is cut.
+//! vanished ends when a ping is not answered in time. A member that has gone, or is taken for gone, is asked for nothing
+//! more; what is under way with it goes on while it answers pings, since whoever says that it is gone may be wrong.
 
 use super::config::LinksConfig;
 use super::connect::{Ends, LinkError};
 use super::counters::{Counters, Held, rise};
 use super::hello::Kind;
-use super::member::{Member, Why};
+use super::member::Member;
 use super::name::Name;
 use bytes::Bytes;
 use http::uri::{Authority, PathAndQuery, Scheme};
@@ -154,19 +154,15 @@ impl Links {
         self.ways.lock().unwrap_or_else(PoisonError::into_inner).insert(name, Arc::new(way));
     }
 
-    /// A member has gone.
-    pub(crate) fn left(&self, member: &Member, why: Why) {
+    /// A member has gone, or is taken for gone.
+    pub(crate) fn left(&self, member: &Member) {
         let mut ways = self.ways.lock().unwrap_or_else(PoisonError::into_inner);
         if ways.get(&member.name).is_none_or(|way| way.member != *member) {
             return;
         }
         let Some(way) = ways.remove(&member.name) else { return };
         drop(ways);
-        if why == Why::Said {
-            way.connections().clear();
-        } else {
-            way.cut();
-        }
+        way.connections().clear();
     }
 
     #[cfg(test)]

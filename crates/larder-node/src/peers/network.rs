@@ -265,11 +265,11 @@ async fn hub(
                 links.joined(member.clone());
                 outbound.joined(member);
             }
-            Change::Left(member, why) => {
+            Change::Left(member, _) => {
                 table.send_modify(|table| {
                     Arc::make_mut(table).remove(&member.peer());
                 });
-                links.left(&member, why);
+                links.left(&member);
                 outbound.left(&member.name);
             }
         }

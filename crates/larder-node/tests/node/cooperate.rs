@@ -144,3 +144,22 @@ async fn replies_without_a_length_make_a_node_take_part() {
     until("it takes part", || node.node.peers().unwrap().sharing).await;
     assert!(node.node.leave_peers().await);
 }
+
+/// A name that nothing has is told as being read for no longer than it takes to see that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_not_there_is_taken_back_at_once() {
+    let node = async |name: &'static str| {
+        let fill = |root: &Path| settled(&root.join("x"), pattern(1_000), HOUR);
+        Running::directory(fill, |config| config.name = name.to_owned()).await
+    };
+    let (a, b) = (node("a").await, node("b").await);
+    introduce(&a, &b).await;
+    let mut client = a.client().await;
+    for target in 0..20 {
+        assert_eq!(client.get(&format!("/none{target}")).await.status, 404);
+        assert_eq!(a.node.peers().unwrap().targets_held, 0);
+    }
+    assert_eq!(client.get("/x").await.status, 200);
+    until("b knows what a has, and nothing else", || b.node.peers().unwrap().targets_known == 1).await;
+    assert_eq!(a.node.peers().unwrap().decisions["first"], 21);
+}

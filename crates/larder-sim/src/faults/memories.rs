@@ -22,7 +22,6 @@ pub(super) enum Event {
     /// The reply's head, and its end, reach the initial node.
     Head {
         request: Id,
-        kept: bool,
     },
     End {
         request: Id,
@@ -112,7 +111,7 @@ impl World for Memories {
     fn place(ground: &Ground<'_, Self>, event: &Event) -> Id {
         match event {
             Event::Ready { node, .. } | Event::Released { node, .. } => *node,
-            Event::Head { request, .. } | Event::End { request } => ground.requests[*request].initial,
+            Event::Head { request } | Event::End { request } => ground.requests[*request].initial,
         }
     }
 
@@ -121,8 +120,8 @@ impl World for Memories {
             Event::Ready { request, node, epoch, missed } if ground.lives(node, epoch) => {
                 ground.ready(request, node, missed)
             }
-            Event::Head { request, kept } => {
-                ground.head(request, kept);
+            Event::Head { request } => {
+                ground.head(request);
                 Ok(())
             }
             Event::End { request } => ground.end(request),
@@ -135,7 +134,7 @@ impl World for Memories {
     fn asked(ground: &mut Ground<'_, Self>, request: Id) -> Result<(), Violation> {
         ground.requests[request].stage = Stage::Here;
         let (initial, target) = (ground.requests[request].initial, ground.target(request));
-        ground.count(initial, true);
+        ground.count(initial, true)?;
         let size = ground.own.said_size(target);
         let verdict = ground.nodes[initial].machine.press.decide(ground.now, target, size);
         ground.act(initial, |press, now, out| press.reading(now, verdict, target, out));
@@ -148,7 +147,7 @@ impl World for Memories {
             ground.after(wait, Happening::Broken { request });
             return Ok(());
         }
-        ground.count(to, true);
+        ground.count(to, true)?;
         let target = ground.target(request);
         let size = ground.own.said_size(target);
         let press = &mut ground.nodes[to].machine.press;
@@ -270,9 +269,8 @@ impl Ground<'_, Memories> {
             return Ok(());
         }
         let (head, rest) = (self.travel(), self.chance.micros(100, 30_000));
-        let kept = self.nodes[node].machine.memory.contains(&target.0);
         if self.reach(node, initial) {
-            self.after(head, Happening::Own(Event::Head { request, kept }));
+            self.after(head, Happening::Own(Event::Head { request }));
             self.after(head + rest, Happening::Own(Event::End { request }));
         }
         let epoch = self.nodes[node].epoch;
@@ -293,18 +291,14 @@ impl Ground<'_, Memories> {
         });
     }
 
-    fn head(&mut self, request: Id, kept: bool) {
-        let (initial, target) = (self.requests[request].initial, self.target(request));
+    fn head(&mut self, request: Id) {
+        let initial = self.requests[request].initial;
         let Stage::Sent { to, epoch } = self.requests[request].stage else { return };
         if !self.reach(to, initial) || !self.lives(to, epoch) {
             return;
         }
         self.requests[request].stage = Stage::Begun { to, epoch };
-        let press = &mut self.nodes[initial].machine.press;
-        press.answered(peer(to));
-        if !kept {
-            press.not_kept(peer(to), target);
-        }
+        self.nodes[initial].machine.press.answered(peer(to));
         self.after(PATIENCE, Happening::Broken { request });
     }
 
@@ -337,14 +331,22 @@ impl Ground<'_, Memories> {
         if self.nodes[node].machine.under_way == 0 {
             return Err(self.violation(format!("node {node} ends what it has not begun")));
         }
-        self.count(node, false);
-        Ok(())
+        self.count(node, false)
     }
 
-    fn count(&mut self, node: Id, begins: bool) {
+    /// A node has one connection more or less under way, and counts as many.
+    fn count(&mut self, node: Id, begins: bool) -> Result<(), Violation> {
         let under_way = &mut self.nodes[node].machine.under_way;
         *under_way = if begins { *under_way + 1 } else { *under_way - 1 };
         self.act(node, |press, now, out| if begins { press.begun(now, out) } else { press.ended(now, out) });
+        if !begins && self.broken == Some(Broken::EndsCountTwice) {
+            self.act(node, Press::ended);
+        }
+        let Node { press, under_way, .. } = &self.nodes[node].machine;
+        if press.load() == *under_way {
+            return Ok(());
+        }
+        Err(self.violation(format!("node {node} counts {}, and {under_way} are under way", press.load())))
     }
 
     /// Something happens to a node, and it sends what it has to say.

@@ -10,7 +10,8 @@
 //! 1. Every request that a node has accepted ends once: answered, aborted after a part of its reply was sent (its service
 //!    node died then), or cut off with the node that had accepted it.
 //! 2. A request is forwarded once at most.
-//! 3. Loads are what is under way: no node ends with a load that nothing accounts for.
+//! 3. Loads are what is under way: at each node after every change (PRESS), at each desk whenever it and a node that asks it
+//!    have nothing to tell each other (CARD), and nowhere is a load left that nothing accounts for.
 //! 4. Some time after the last fault all nodes know of each other what they have in memory, exactly (PRESS); all take one node for
 //!    the dispatcher, and no dispatcher counts anything (CARD); all go by one table (WARD). [`Protocol::converges_within`].
 //!
@@ -79,16 +80,25 @@ pub enum Broken {
     ForgetsRequests,
     /// An initial node gives up on a request whose service node did not answer, and answers it all the same: breaks rule 1.
     EndsTwice,
-    /// A service node does not count the end of what was forwarded to it: breaks rule 3.
+    /// A service node does not count the end of what was forwarded to it: breaks rule 3. (CARD: a distributor tells no ends;
+    /// WARD counts nothing.)
     ForgetsEnds,
+    /// Each end counts twice: breaks rule 3. (WARD counts nothing.)
+    EndsCountTwice,
     /// Nobody asks for what he has missed (CARD, WARD: no clock strikes): breaks rule 4.
     NeverAsks,
 }
 
 impl Broken {
     /// All.
-    pub const ALL: [Self; 5] =
-        [Self::ForwardsAgain, Self::ForgetsRequests, Self::EndsTwice, Self::ForgetsEnds, Self::NeverAsks];
+    pub const ALL: [Self; 6] = [
+        Self::ForwardsAgain,
+        Self::ForgetsRequests,
+        Self::EndsTwice,
+        Self::ForgetsEnds,
+        Self::EndsCountTwice,
+        Self::NeverAsks,
+    ];
 
     /// Its name on the command line.
     pub const fn name(self) -> &'static str {
@@ -97,6 +107,7 @@ impl Broken {
             Self::ForgetsRequests => "forgets-requests",
             Self::EndsTwice => "ends-twice",
             Self::ForgetsEnds => "forgets-ends",
+            Self::EndsCountTwice => "ends-count-twice",
             Self::NeverAsks => "never-asks",
         }
     }
@@ -235,12 +246,11 @@ mod tests {
             let survived = worlds(protocol, 0..400, None, &|| {})
                 .unwrap_or_else(|violation| panic!("{protocol:?} {violation}"));
             // The worlds are as bad as they are meant to be.
-            let Survived { forwarded, taken_back, cut, lost, crashes, pauses, partitions, .. } = survived;
-            for seen in [forwarded, taken_back, cut, lost, crashes, pauses, partitions] {
+            let Survived { forwarded, taken_back, aborted, cut, lost, crashes, pauses, partitions, .. } =
+                survived;
+            for seen in [forwarded, taken_back, aborted, cut, lost, crashes, pauses, partitions] {
                 assert!(seen > 100, "{protocol:?} {survived:?}");
             }
-            // Replies of the others have no parts.
-            assert_eq!(survived.aborted > 100, protocol == Protocol::Press, "{survived:?}");
         }
     }
 
@@ -267,7 +277,9 @@ mod tests {
         }
         assert!(seen(Protocol::Press, Broken::ForgetsEnds).contains("are under way"));
         assert!(seen(Protocol::Press, Broken::NeverAsks).contains("does not know"));
-        assert!(seen(Protocol::Card, Broken::ForgetsEnds).contains("none are under way"));
+        assert!(seen(Protocol::Card, Broken::ForgetsEnds).contains("are under way"));
+        assert!(seen(Protocol::Press, Broken::EndsCountTwice).contains("are under way"));
+        assert!(seen(Protocol::Card, Broken::EndsCountTwice).contains("are under way"));
         assert!(seen(Protocol::Card, Broken::NeverAsks).contains("has not ended"));
         assert!(seen(Protocol::Ward, Broken::NeverAsks).contains("table"));
     }

@@ -9,7 +9,7 @@ use super::ground::{Ground, Happening, Id, PATIENCE, Stage, World, peer};
 use super::{Broken, Protocol, Violation};
 use core::time::Duration;
 use larder_core::Time;
-use larder_core::peers::WardStatus;
+use larder_core::peers::{Miscount, WardStatus};
 use machine::{Done, Machine, Said, Token};
 use std::collections::BTreeMap;
 
@@ -19,9 +19,17 @@ const AGAIN: u64 = 1 << 63;
 #[derive(Debug)]
 pub(super) enum Event {
     /// A node has served a request that it got itself.
-    Served { request: Id, epoch: u64 },
-    /// The reply of a service node arrives.
-    Reply { request: Id },
+    Served {
+        request: Id,
+        epoch: u64,
+    },
+    /// The reply's head, and its end, reach the initial node.
+    Head {
+        request: Id,
+    },
+    End {
+        request: Id,
+    },
 }
 
 /// The world.
@@ -30,8 +38,8 @@ pub(super) struct Placing {
     protocol: Protocol,
     names: Vec<String>,
     targets: u64,
-    /// What is given back at a request's end.
-    tokens: BTreeMap<Id, Token>,
+    /// What is given back at a request's end, by the initial node and the request.
+    tokens: BTreeMap<(Id, Id), Token>,
 }
 
 impl Placing {
@@ -62,14 +70,18 @@ impl World for Placing {
     }
 
     fn place(ground: &Ground<'_, Self>, event: &Event) -> Id {
-        let (Event::Served { request, .. } | Event::Reply { request }) = event;
+        let (Event::Served { request, .. } | Event::Head { request } | Event::End { request }) = event;
         ground.requests[*request].initial
     }
 
     fn happen(ground: &mut Ground<'_, Self>, event: Event) -> Result<(), Violation> {
         match event {
             Event::Served { request, epoch } => ground.served(request, epoch),
-            Event::Reply { request } => ground.reply(request),
+            Event::Head { request } => {
+                ground.head(request);
+                Ok(())
+            }
+            Event::End { request } => ground.end(request),
         }
     }
 
@@ -88,9 +100,17 @@ impl World for Placing {
         Ok(())
     }
 
-    /// The request is served here, and what a dispatcher counts for it ends.
+    /// The request is served here, and what a dispatcher counts for it ends; in the middle of a reply it is aborted.
     fn broken(ground: &mut Ground<'_, Self>, request: Id) -> Result<(), Violation> {
-        let Stage::Sent { to, .. } = ground.requests[request].stage else { return Ok(()) };
+        let to = match ground.requests[request].stage {
+            Stage::Sent { to, .. } => to,
+            Stage::Begun { .. } => {
+                ground.survived.aborted += 1;
+                ground.say(|| format!("request {request} is aborted"));
+                return ground.settle(request);
+            }
+            Stage::Waits | Stage::Here | Stage::Ended => return Ok(()),
+        };
         ground.survived.taken_back += 1;
         let initial = ground.requests[request].initial;
         ground.nodes[initial].machine.unanswered(ground.now, peer(to));
@@ -100,7 +120,7 @@ impl World for Placing {
                 ground.settle(request)?;
                 return ground.settle(request);
             }
-            _ => ground.end_token(request),
+            _ => ground.end_token(request)?,
         }
         ground.serve_here(request);
         Ok(())
@@ -114,7 +134,8 @@ impl World for Placing {
     }
 
     fn hear(ground: &mut Ground<'_, Self>, to: Id, from: Id, said: Said) -> Result<(), Violation> {
-        ground.act(to, |machine, now, done| machine.hear(now, peer(from), said, done))
+        ground.act(to, |machine, now, done| machine.hear(now, peer(from), said, done))?;
+        ground.counts(from, to)
     }
 
     fn due(ground: &Ground<'_, Self>, node: Id) -> Time {
@@ -144,7 +165,7 @@ impl Ground<'_, Placing> {
         if stage != Stage::Waits {
             return Err(self.violation(format!("request {request} is placed twice: {stage:?}")));
         }
-        self.own.tokens.extend(token.map(|token| (request, token)));
+        self.own.tokens.extend(token.map(|token| ((initial, request), token)));
         self.say(|| format!("request {request} of {initial} is placed at {node}: {token:?}"));
         if node == initial {
             self.serve_here(request);
@@ -180,35 +201,49 @@ impl Ground<'_, Placing> {
     /// A service node serves, and replies.
     fn answer(&mut self, request: Id, to: Id) {
         let wait = self.chance.micros(10, 60_000);
+        let rest = self.chance.micros(10, 30_000);
         if self.reach(to, self.requests[request].initial) {
-            self.after(wait, Happening::Own(Event::Reply { request }));
+            self.after(wait, Happening::Own(Event::Head { request }));
+            self.after(wait + rest, Happening::Own(Event::End { request }));
         }
     }
 
-    fn reply(&mut self, request: Id) -> Result<(), Violation> {
-        let Stage::Sent { to, epoch } = self.requests[request].stage else { return Ok(()) };
+    fn head(&mut self, request: Id) {
+        let Stage::Sent { to, epoch } = self.requests[request].stage else { return };
         let initial = self.requests[request].initial;
         if !self.reach(to, initial) || !self.lives(to, epoch) {
+            return;
+        }
+        self.requests[request].stage = Stage::Begun { to, epoch };
+        self.nodes[initial].machine.replied(peer(to));
+        self.after(PATIENCE, Happening::Broken { request });
+    }
+
+    fn end(&mut self, request: Id) -> Result<(), Violation> {
+        let Stage::Begun { to, epoch } = self.requests[request].stage else { return Ok(()) };
+        if !self.reach(to, self.requests[request].initial) || !self.lives(to, epoch) {
             return Ok(());
         }
-        self.nodes[initial].machine.replied(peer(to));
         self.settle(request)
     }
 
     fn settle(&mut self, request: Id) -> Result<(), Violation> {
         self.ended(request)?;
-        self.end_token(request);
-        Ok(())
+        self.end_token(request)
     }
 
-    fn end_token(&mut self, request: Id) {
-        let Some(token) = self.own.tokens.remove(&request) else { return };
+    fn end_token(&mut self, request: Id) -> Result<(), Violation> {
+        let initial = self.requests[request].initial;
+        let Some(token) = self.own.tokens.remove(&(initial, request)) else { return Ok(()) };
         self.say(|| format!("request {request} ends: {token:?}"));
-        if self.broken != Some(Broken::ForgetsEnds) {
-            let initial = self.requests[request].initial;
-            self.nodes[initial].machine.ended(self.now, token);
-            self.plan_tick(initial);
-        }
+        let times = match self.broken {
+            Some(Broken::ForgetsEnds) => 0,
+            Some(Broken::EndsCountTwice) => 2,
+            _ => 1,
+        };
+        (0..times).for_each(|_| self.nodes[initial].machine.ended(self.now, token));
+        self.plan_tick(initial);
+        self.counts(initial, initial)
     }
 
     /// Something happens to a node, and what comes of it is done.
@@ -223,8 +258,9 @@ impl Ground<'_, Placing> {
             match done {
                 Done::Send { to, said } => self.post(node, to, &said.travelled()),
                 Done::Tell(said) => self.post_all(node, &said.travelled()),
-                Done::Placed { request, node: at, .. } if request & AGAIN != 0 => {
+                Done::Placed { request, node: at, token } if request & AGAIN != 0 => {
                     let request = (request & !AGAIN) as Id;
+                    token.into_iter().for_each(|token| self.nodes[node].machine.ended(self.now, token));
                     if at != node {
                         self.forward(request, at)?;
                     } else if matches!(self.requests[request].stage, Stage::Sent { to, .. } if to == node) {
@@ -247,6 +283,23 @@ impl Ground<'_, Placing> {
         leaders
             .find(|(_, leader)| leader.index() != first)
             .map(|(at, leader)| format!("node {at} takes {leader:?} for the first, not {first}"))
+    }
+
+    /// Whether a node's desk counts what another has under way, as far as they have nothing to tell each other.
+    fn counts(&self, desk: Id, asker: Id) -> Result<(), Violation> {
+        let (Machine::Card(at), Machine::Card(of)) = (&self.nodes[desk].machine, &self.nodes[asker].machine)
+        else {
+            return Ok(());
+        };
+        let tokens = self.own.tokens.range((asker, 0)..=(asker, Id::MAX));
+        // Those that were cut off with their node count no more.
+        let out = tokens.filter(|((_, request), _)| self.requests[*request].stage != Stage::Ended);
+        match at.miscount(of, out.map(|(_, token)| *token)) {
+            None => Ok(()),
+            Some(Miscount { counted, under_way }) => Err(self.violation(format!(
+                "the desk of node {desk} counts {counted} for node {asker}, and {under_way} are under way"
+            ))),
+        }
     }
 
     /// Whether a dispatcher counts what nothing accounts for.

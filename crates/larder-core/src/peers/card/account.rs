@@ -1,6 +1,6 @@
 //! A distributor's account with one dispatcher: what is under way, and what is to be told.
 
-use super::{BATCH_MAX, Batch, Ends, NameKey, Waiting};
+use super::{BATCH_MAX, Batch, Ends, Waiting};
 use crate::time::Time;
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -20,8 +20,8 @@ pub(super) struct Account {
     /// The number of its first batch; `None` until that is sent.
     id: Option<u64>,
     heard: u64,
-    /// What is to be told, of at most [`BATCH_MAX`] nodes.
-    ends: BTreeMap<NameKey, u32>,
+    /// What is to be told, of at most [`BATCH_MAX`] nodes' lives.
+    ends: BTreeMap<u64, u32>,
     lot: u64,
     /// The lot under way.
     told: Vec<Ends>,
@@ -57,13 +57,13 @@ impl Account {
         *self = Self { flight: self.flight.take(), ..Self::due_at(now) };
     }
 
-    /// A request that was placed at this node has ended, which is told at `at` at the latest. Beyond the bound the account
+    /// A request that was placed in this life of a node has ended, which is told at `at` at the latest. Beyond the bound the account
     /// is closed: that ends all.
-    pub(super) fn owe(&mut self, name: NameKey, at: Time) {
-        if self.ends.len() >= BATCH_MAX && !self.ends.contains_key(&name) {
+    pub(super) fn owe(&mut self, life: u64, at: Time) {
+        if self.ends.len() >= BATCH_MAX && !self.ends.contains_key(&life) {
             return self.close(at);
         }
-        let count = self.ends.entry(name).or_default();
+        let count = self.ends.entry(life).or_default();
         *count = count.saturating_add(1);
         self.speak_by(at);
     }
@@ -83,6 +83,12 @@ impl Account {
         self.flight.is_none() && self.at.is_none()
     }
 
+    /// Its number and the last batch whose answers were used, if nothing is to be told.
+    pub(super) fn settled(&self) -> Option<(u64, u64)> {
+        let is_told = self.ends.is_empty() && self.told.is_empty();
+        self.id.filter(|_| is_told).map(|id| (id, self.heard))
+    }
+
     /// When something is to be done: the batch under way has taken too long, or one is to be sent.
     pub(super) fn due(&self, patience: Duration, retry: Duration) -> Option<Time> {
         let Some(flight) = &self.flight else { return self.at };
@@ -94,7 +100,7 @@ impl Account {
         let account = *self.id.get_or_insert(number);
         if self.told.is_empty() && !self.ends.is_empty() {
             let ends = core::mem::take(&mut self.ends);
-            self.told = ends.into_iter().map(|(node, count)| Ends { node, count }).collect();
+            self.told = ends.into_iter().map(|(life, count)| Ends { life, count }).collect();
             self.lot += 1;
         }
         // What has ended while another lot is under way is told as soon as that is answered.

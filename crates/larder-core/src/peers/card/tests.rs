@@ -124,7 +124,7 @@ fn batches_grow_while_the_dispatcher_is_busy() {
     let sizes = |cluster: &Cluster| {
         let size = |(_, _, message): &(usize, usize, CardMessage)| match message {
             CardMessage::Batch(batch) => batch.asks.len(),
-            CardMessage::Answers { nodes, .. } => nodes.len(),
+            CardMessage::Answers { seats, .. } => seats.len(),
             CardMessage::Unknown { .. } => 0,
         };
         cluster.wires.iter().map(size).collect::<Vec<_>>()
@@ -187,6 +187,95 @@ fn who_goes_takes_his_loads_along() {
     assert_eq!(cluster.desk_loads(0).iter().sum::<u32>(), 6);
     cluster.at(0, |card, out| card.left(ms(2), NodeId(2), out));
     assert_eq!(cluster.desk_loads(0), [0, 0, 0]);
+}
+
+/// The longest are shorter than any that is refused.
+#[test]
+fn the_longest_messages_are_taken() {
+    let most = u64::MAX;
+    let ends = vec![Ends { life: most, count: u32::MAX }; BATCH_MAX];
+    let asks = vec![TargetId(most); BATCH_MAX];
+    let batch = Batch { epoch: most, account: most, number: most, heard: most, lot: most, ends, asks };
+    let seats = vec![Seat { node: NameKey(most), life: most }; BATCH_MAX];
+    for message in [CardMessage::Batch(batch), CardMessage::Answers { number: most, seats }] {
+        let bytes = message.encode();
+        assert!(bytes.len() < 32 << 10);
+        assert_eq!(CardMessage::decode(&bytes), Ok(message));
+    }
+    assert!(CardMessage::decode(&[16, 0, 0, 0, 0, 0, 0, 0]).is_err(), "without lives");
+    assert!(CardMessage::decode(&[17, 0, 0]).is_err(), "without lives");
+}
+
+/// The dispatcher alone takes a node for gone and for there again: what ends of the first life is not taken from the second.
+#[test]
+fn what_ends_of_a_former_life_counts_no_more() {
+    let mut cluster = Cluster::new();
+    for asker in [0, 1] {
+        (0..30).for_each(|ticket| cluster.ask(ms(1), asker, ticket, ticket));
+        cluster.deliver(ms(1));
+    }
+    let before = cluster.placed.clone();
+    cluster.at(0, |card, out| card.left(ms(2), NodeId(2), out));
+    cluster.at(0, |card, out| card.joined(ms(2), NodeId(2), "c", out));
+    cluster.deliver(ms(2));
+    assert_eq!(cluster.desk_loads(0)[2], 0);
+    for asker in [0, 1] {
+        (100..130).for_each(|ticket| cluster.ask(ms(3), asker, ticket, ticket));
+        cluster.deliver(ms(3));
+    }
+    let loads = cluster.desk_loads(0);
+    assert!(loads[2] > 0);
+    for (asker, placed) in before.into_iter().filter(|(_, placed)| placed.node == NodeId(2)) {
+        placed.claim.into_iter().for_each(|claim| cluster.at(asker, |card, _| card.ended(ms(4), claim)));
+    }
+    for at in [ms(4), ms(5)] {
+        cluster.tick(at);
+        cluster.deliver(at);
+    }
+    assert_eq!(cluster.desk_loads(0), loads);
+}
+
+/// A node that goes leaves its place at the dispatcher to the next one, whatever was under way there.
+#[test]
+fn who_goes_leaves_no_place_behind() {
+    let dispatcher = Settings { nodes_max: 3, ..Settings::default() };
+    let mut cluster = Cluster::with(&CardSettings { dispatcher, ..CardSettings::default() });
+    let mut ticket = 0;
+    for round in 1..2_000 {
+        for asker in 0..3 {
+            for _ in 0..3 {
+                ticket += 1;
+                cluster.ask(ms(round), asker, ticket, ticket);
+            }
+        }
+        cluster.deliver(ms(round));
+        let gone = 1 + ticket as usize % 2;
+        cluster.at(0, |card, out| card.left(ms(round), NodeId(gone as u16), out));
+        assert_eq!(cluster.desk_loads(0)[gone], 0);
+        cluster.at(0, |card, out| card.joined(ms(round), NodeId(gone as u16), NAMES[gone], out));
+        let card = cluster.nodes[0].as_ref().expect("it is there");
+        card.desk.assert_exact();
+        assert_eq!(card.unseated(), 0, "after {round} departures");
+        cluster.deliver(ms(round));
+    }
+}
+
+#[test]
+fn beyond_the_most_nodes_one_waits_for_a_place() {
+    let dispatcher = Settings { nodes_max: 2, ..Settings::default() };
+    let mut cluster = Cluster::with(&CardSettings { dispatcher, ..CardSettings::default() });
+    let places = |cluster: &mut Cluster, from: u64| {
+        (from..from + 20).for_each(|ticket| cluster.ask(ms(1), 0, ticket, ticket));
+        cluster.desk_loads(0).iter().map(|load| *load > 0).collect::<Vec<_>>()
+    };
+    assert_eq!(places(&mut cluster, 0), [true, true, false]);
+    let unseated = |cluster: &Cluster| cluster.nodes[0].as_ref().map(Card::unseated);
+    assert_eq!(unseated(&cluster), Some(1));
+    cluster.at(0, |card, out| card.left(ms(2), NodeId(1), out));
+    assert_eq!((unseated(&cluster), places(&mut cluster, 20)), (Some(0), vec![true, false, true]));
+    cluster.at(0, |card, out| card.joined(ms(3), NodeId(1), "b", out));
+    cluster.at(0, |card, out| card.left(ms(3), NodeId(1), out));
+    assert_eq!(unseated(&cluster), Some(0), "it went before it had a place");
 }
 
 #[test]
@@ -358,6 +447,7 @@ proptest! {
                 _ => {}
             }
             cluster.tick(now);
+            cluster.nodes.iter().flatten().for_each(|card| card.desk.assert_exact());
             let Some((to, from, message)) = cluster.wires.pop_front() else { continue };
             let hear = |cluster: &mut Cluster, message: CardMessage| {
                 cluster.at(to, |card, out| card.hear(now, NodeId(from as u16), message, out));
@@ -407,13 +497,13 @@ proptest! {
     fn a_message_is_its_bytes(
         number: u64, epoch: u64, words in prop::collection::vec(any::<u64>(), 0..40), count: u32, batch: bool,
     ) {
-        let name = |word: &u64| NameKey(*word);
         let message = if batch {
-            let ends = words.iter().map(|word| Ends { node: NameKey(*word), count }).collect();
+            let ends = words.iter().map(|word| Ends { life: *word, count }).collect();
             let asks = words.iter().copied().map(TargetId).collect();
             CardMessage::Batch(Batch { epoch, account: number, number, heard: epoch, lot: number, ends, asks })
         } else {
-            CardMessage::Answers { number, nodes: words.iter().map(name).collect() }
+            let seat = |word: &u64| Seat { node: NameKey(*word), life: word.rotate_left(7) };
+            CardMessage::Answers { number, seats: words.iter().map(seat).collect() }
         };
         let bytes = message.encode();
         prop_assert!((0..bytes.len()).all(|end| CardMessage::decode(&bytes[..end]).is_err()));

@@ -1,16 +1,17 @@
-//! Messages of CARD as bytes: a kind, then numbers as varints, targets and names as 8 bytes each.
+//! Messages of CARD as bytes: a kind, then numbers and lives as varints, targets and names as 8 bytes each.
 
-use super::{BATCH_MAX, Batch, CardMessage, Ends, NameKey};
+use super::{BATCH_MAX, Batch, CardMessage, Ends, NameKey, Seat};
 use crate::id::TargetId;
 use crate::wire::{Wire, WireError, put};
 
-/// Kinds. Those of other policies are others, so that nothing is taken for what it is not.
-const BATCH: u8 = 16;
-const ANSWERS: u8 = 17;
+/// Kinds. Those of other policies are others, so that nothing is taken for what it is not; 16 and 17, whose ends and answers
+/// say nothing of lives, are refused.
+const BATCH: u8 = 19;
+const ANSWERS: u8 = 20;
 const UNKNOWN: u8 = 18;
 
 /// No message has more bytes.
-const BYTES_MAX: usize = BATCH_MAX * (8 + 8 + 5) + 64;
+const BYTES_MAX: usize = BATCH_MAX * (10 + 5 + 8) + 64;
 
 impl CardMessage {
     /// The message as bytes, less than 32 KB.
@@ -21,18 +22,21 @@ impl CardMessage {
                 out.push(BATCH);
                 [epoch, account, number, heard, lot].into_iter().for_each(|value| put(&mut out, *value));
                 put(&mut out, ends.len() as u64);
-                for Ends { node, count } in ends {
-                    out.extend_from_slice(&node.0.to_le_bytes());
+                for Ends { life, count } in ends {
+                    put(&mut out, *life);
                     put(&mut out, u64::from(*count));
                 }
                 put(&mut out, asks.len() as u64);
                 asks.iter().for_each(|target| out.extend_from_slice(&target.0.to_le_bytes()));
             }
-            Self::Answers { number, nodes } => {
+            Self::Answers { number, seats } => {
                 out.push(ANSWERS);
                 put(&mut out, *number);
-                put(&mut out, nodes.len() as u64);
-                nodes.iter().for_each(|node| out.extend_from_slice(&node.0.to_le_bytes()));
+                put(&mut out, seats.len() as u64);
+                for Seat { node, life } in seats {
+                    out.extend_from_slice(&node.0.to_le_bytes());
+                    put(&mut out, *life);
+                }
             }
             Self::Unknown { number } => {
                 out.push(UNKNOWN);
@@ -59,13 +63,9 @@ impl CardMessage {
                 heard: wire.number("number of a batch")?,
                 lot: wire.number("number of a lot")?,
                 ends: ends(&mut wire)?,
-                asks: words(&mut wire, "number of requests")?.into_iter().map(TargetId).collect(),
+                asks: asks(&mut wire)?,
             }),
-            ANSWERS => {
-                let number = wire.number("number of a batch")?;
-                let nodes = words(&mut wire, "number of answers")?.into_iter().map(NameKey).collect();
-                Self::Answers { number, nodes }
-            }
+            ANSWERS => Self::Answers { number: wire.number("number of a batch")?, seats: seats(&mut wire)? },
             UNKNOWN => Self::Unknown { number: wire.number("number of a batch")? },
             kind => return Err(WireError::Value { what: "kind of message", value: kind.into() }),
         };
@@ -76,11 +76,17 @@ impl CardMessage {
 
 fn ends(wire: &mut Wire<'_>) -> Result<Vec<Ends>, WireError> {
     let count = wire.count("number of ends", BATCH_MAX)?;
-    let one = |_| Ok(Ends { node: NameKey(wire.word("name")?), count: wire.small("number of requests")? });
+    let one = |_| Ok(Ends { life: wire.number("life")?, count: wire.small("number of requests")? });
     (0..count).map(one).collect()
 }
 
-fn words(wire: &mut Wire<'_>, what: &'static str) -> Result<Vec<u64>, WireError> {
-    let count = wire.count(what, BATCH_MAX)?;
-    (0..count).map(|_| wire.word("target or name")).collect()
+fn asks(wire: &mut Wire<'_>) -> Result<Vec<TargetId>, WireError> {
+    let count = wire.count("number of requests", BATCH_MAX)?;
+    (0..count).map(|_| wire.word("target").map(TargetId)).collect()
+}
+
+fn seats(wire: &mut Wire<'_>) -> Result<Vec<Seat>, WireError> {
+    let count = wire.count("number of answers", BATCH_MAX)?;
+    let one = |_| Ok(Seat { node: NameKey(wire.word("name")?), life: wire.number("life")? });
+    (0..count).map(one).collect()
 }

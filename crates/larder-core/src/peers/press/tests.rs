@@ -225,8 +225,6 @@ fn an_assumed_server_is_forgotten_without_its_word() {
     node.tick(ms(5_000), &mut Vec::new());
     assert_eq!(node.servers(X), [B]);
     assert_eq!(decided(&mut node), (A, Why::Spread));
-    node.not_kept(A, X);
-    assert_eq!(node.servers(X), [B]);
 }
 
 #[test]
@@ -325,6 +323,20 @@ fn what_is_read_is_told_when_the_read_begins() {
     assert_eq!((told(&out), node.holds(X)), (vec![], true), "it is told once");
     node.noted(ms(6_001), X, false, &mut out);
     assert_eq!(told(&out), [GOES]);
+}
+
+#[test]
+fn what_is_not_there_is_taken_back_at_once() {
+    let (mut node, mut out) = reads();
+    out.clear();
+    node.came_to_nothing(ms(20), X, &mut out);
+    node.came_to_nothing(ms(20), X, &mut out);
+    assert_eq!(told(&out), [GOES]);
+    assert!(!node.servers(X).contains(&ME));
+    out.clear();
+    node.noted(ms(30), X, true, &mut out);
+    node.came_to_nothing(ms(40), X, &mut out);
+    assert_eq!(told(&out), [COMES], "its error is kept: it is there");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 use super::*;
 use crate::peers::events::{Event, Events};
+use crate::peers::member::Why;
 use crate::peers::network::Network;
 use crate::peers::network::tests::{LONG, config, name, next, start, until_up};
 use http_body_util::Empty;
@@ -149,6 +150,55 @@ async fn requests_under_way_end_when_a_member_leaves() {
     assert!(nothing_cut);
 }
 
+/// Datagrams that are lost make a member that is well look dead: its replies go on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_under_way_with_a_member_taken_for_gone_goes_on() {
+    let ((a, _from_a), _b) = with_chunks(16, 1).await;
+    let reply = a.forward(&name("b"), get("/64")).await.expect("a reply");
+    let member = a.members()[0].clone();
+    a.links().left(&member);
+    assert!(matches!(a.forward(&name("b"), get("/1")).await, Err(ForwardError::NotMember(_))));
+    let whole = timeout(LONG, reply.into_body().collect()).await.expect("in time").expect("a whole body");
+    assert_eq!(whole.to_bytes().len(), 64 * (64 << 10));
+    assert_eq!(a.counters().read().streams, 0);
+}
+
+/// Taken for gone while it stands still: what is under way with it ends with its pings, though its kernel takes what comes.
+#[tokio::test]
+async fn what_is_under_way_with_a_member_that_is_dead_ends() {
+    let mut near = config("a", &[], 1);
+    (near.links.ping, near.links.ping_timeout) = (Duration::from_millis(50), Duration::from_millis(500));
+    let (a, mut from_a) =
+        Network::start(near, |_, _| async { Response::new(chunks(0)) }).await.expect("started");
+    let seed = a.local();
+    let (freeze, frozen) = oneshot::channel::<()>();
+    let (thaw, thawed) = std::sync::mpsc::channel::<()>();
+    let host = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async move {
+            let answer = |_: Request<Incoming>, _: Name| async {
+                Response::new(body(|at| async move {
+                    if at == 0 { Some(Bytes::from_static(b"half")) } else { std::future::pending().await }
+                }))
+            };
+            let _b = Network::start(config("b", &[seed], 1), answer).await.expect("started");
+            // Until the test says, or ends.
+            let _ = frozen.await;
+            let _ = thawed.recv();
+        });
+    });
+    until_up(&mut from_a, "b").await;
+    let mut half = a.forward(&name("b"), get("/half")).await.expect("a reply").into_body();
+    assert!(matches!(half.frame().await, Some(Ok(_))));
+    let member = a.members()[0].clone();
+    freeze.send(()).expect("it waits");
+    a.links().left(&member);
+    let broken = timeout(LONG, half.frame()).await.expect("in time");
+    assert!(matches!(broken, Some(Err(_))), "cut, not ended: {broken:?}");
+    drop(thaw);
+    host.join().expect("it ends");
+}
+
 /// The other side has vanished without a word: only pings tell.
 #[tokio::test]
 async fn a_silent_connection_is_noticed() {
@@ -199,7 +249,7 @@ async fn another_life_at_the_address_is_told() {
             matches!(&error, ForwardError::Connect { source, .. } if matches!(**source, LinkError::Another)),
             "{error}"
         );
-        links.left(&member, Why::Lost);
+        links.left(&member);
         assert!(matches!(links.forward(&known, get("/")).await, Err(ForwardError::NotMember(_))));
     }
 }
