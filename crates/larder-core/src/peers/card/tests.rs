@@ -235,6 +235,27 @@ fn what_ends_of_a_former_life_counts_no_more() {
     assert_eq!(cluster.desk_loads(0), loads);
 }
 
+/// What worlds look into: a desk that counts less or more than is under way is seen, once both sides have said all.
+#[test]
+fn a_miscount_is_seen_where_nothing_is_to_be_told() {
+    let mut cluster = Cluster::new();
+    (0..9).for_each(|ticket| cluster.ask(ms(1), 1, ticket, ticket));
+    cluster.deliver(ms(1));
+    let claims: Vec<Claim> = cluster.placed.iter().filter_map(|(_, placed)| placed.claim).collect();
+    let miscount = |cluster: &Cluster, claims: &[Claim]| {
+        let [desk, asker] = [0, 1].map(|node| cluster.nodes[node].as_ref().expect("it is there"));
+        desk.miscount(asker, claims.iter().copied())
+    };
+    assert_eq!(miscount(&cluster, &claims), None);
+    assert!(miscount(&cluster, &claims[1..]).is_some_and(|seen| seen.counted == seen.under_way + 1));
+    cluster.at(1, |card, _| card.ended(ms(2), claims[0]));
+    assert_eq!(miscount(&cluster, &claims), None, "it is not told yet");
+    cluster.tick(ms(2));
+    cluster.deliver(ms(2));
+    assert_eq!(miscount(&cluster, &claims[1..]), None);
+    assert!(miscount(&cluster, &claims).is_some_and(|seen| seen.counted + 1 == seen.under_way));
+}
+
 /// A node that goes leaves its place at the dispatcher to the next one, whatever was under way there.
 #[test]
 fn who_goes_leaves_no_place_behind() {
