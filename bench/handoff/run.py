@@ -120,7 +120,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=2.0, help="of one measurement")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--wire", choices=["nic", "jumbo"], default="nic", help="packets of MTU size, or as hosts hand them over")
-    parser.add_argument("--idle", choices=["poll", "halt"], default="poll",
+    parser.add_argument("--idle", choices=["poll", "halt"], default="halt",
                         help="whether idle processors of a virtual machine poll for a while, or halt, from which to wake is an exit")
     parser.add_argument("--named", action="store_true",
                         help="judge by the CPU time of the front-end's own threads: on a machine that does other work too")
