@@ -30,6 +30,8 @@ pub struct NodeStatus {
     pub name: String,
     /// Its address as configured.
     pub address: String,
+    /// Where that leads now.
+    pub resolved: SocketAddr,
     /// `up`, `draining`, `down` or `removed`.
     pub state: String,
     /// Whether it answers, by the last checks; a node that drains may be healthy or not.
@@ -163,6 +165,7 @@ impl SwitchHandle {
             NodeStatus {
                 name: row.name.to_string(),
                 address: node.address.clone(),
+                resolved: node.resolved,
                 state: row.state.to_string(),
                 healthy: node.standing().healthy,
                 load: row.load,
@@ -258,7 +261,7 @@ impl SwitchHandle {
     /// There is no such node.
     pub fn leave(&self, name: &str) -> Result<(), UnknownNode> {
         let member = self.member(name)?;
-        member.change(&self.shared, "operator", |standing| standing.left = true);
+        member.change(&self.shared, "no member any more", |standing| standing.left = true);
         if let Some(edge) = &self.shared.handoff {
             edge.node_leaves(member.id);
         }

@@ -57,7 +57,7 @@ pub(crate) use reference::{defaults, schema};
 pub(crate) use text::{Size, Span, Texts};
 pub(crate) use valid::{AdminListen, Config};
 pub(crate) use valid_agent::{AgentRole, HandoffRole};
-pub(crate) use valid_discover::{Discover, Place, nodes_in, nodes_text};
+pub(crate) use valid_discover::{Discover, Place, nodes_in};
 pub(crate) use valid_node::NodeRole;
 pub(crate) use valid_peers::PeersRole;
 pub(crate) use valid_peers_handoff::PeersHandoffRole;
@@ -72,6 +72,19 @@ use error::Source;
 /// Largest config file read; a larger one is not a config.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
+/// The text of a config file, or of a file that one names.
+///
+/// # Errors
+/// It cannot be read, or is too large.
+pub(crate) fn text_of(path: &Path) -> Result<String, ConfigError> {
+    let unreadable = |error: &std::io::Error| Source::unreadable(path, error);
+    let size = std::fs::metadata(path).map_err(|error| unreadable(&error))?.len();
+    if size > FILE_BYTES_MAX {
+        return Err(unreadable(&std::io::Error::other("larger than 16 MiB")));
+    }
+    std::fs::read_to_string(path).map_err(|error| unreadable(&error))
+}
+
 /// A config as written, with the text it came from.
 #[derive(Clone, Debug)]
 pub(crate) struct Written {
@@ -84,13 +97,7 @@ pub(crate) struct Written {
 impl Written {
     /// Reads a file.
     pub(crate) fn read(path: &Path) -> Result<Self, ConfigError> {
-        let unreadable = |error: &std::io::Error| Source::unreadable(path, error);
-        let size = std::fs::metadata(path).map_err(|error| unreadable(&error))?.len();
-        if size > FILE_BYTES_MAX {
-            return Err(unreadable(&std::io::Error::other("larger than 16 MiB")));
-        }
-        let text = std::fs::read_to_string(path).map_err(|error| unreadable(&error))?;
-        Self::parse(&path.display().to_string(), &text)
+        Self::parse(&path.display().to_string(), &text_of(path)?)
     }
 
     /// Reads a text; `origin` names it in errors.

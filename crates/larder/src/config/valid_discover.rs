@@ -52,8 +52,6 @@ impl std::fmt::Display for Discover {
 const NAME_MAX: usize = 253;
 const HOUR: Duration = Duration::from_secs(3600);
 const HOLD: Duration = Duration::from_secs(30);
-/// Files of more bytes are none that somebody has written.
-const FILE_BYTES_MAX: u64 = 16 << 20;
 
 pub(super) fn discover(at: &str, raw: &RawDiscover) -> Result<Discover, Fault> {
     let given = [raw.dns.is_some(), raw.srv.is_some(), raw.file.is_some()];
@@ -161,19 +159,6 @@ pub(crate) fn nodes_in(path: &Path, text: &str) -> Result<Vec<NodeEntry>, Config
     let source = Source::new(&origin, text);
     let file: NodesFile = toml::from_str(text).map_err(|error| source.refused(&error))?;
     peers("nodes", &file.nodes).map_err(|fault| source.locate(fault))
-}
-
-/// The text of a file of nodes.
-///
-/// # Errors
-/// It cannot be read, or is too large.
-pub(crate) fn nodes_text(path: &Path) -> Result<String, ConfigError> {
-    let unreadable = |error: &std::io::Error| Source::unreadable(path, error);
-    let size = std::fs::metadata(path).map_err(|error| unreadable(&error))?.len();
-    if size > FILE_BYTES_MAX {
-        return Err(unreadable(&std::io::Error::other("larger than 16 MiB")));
-    }
-    std::fs::read_to_string(path).map_err(|error| unreadable(&error))
 }
 
 #[cfg(test)]

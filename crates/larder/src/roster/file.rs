@@ -27,7 +27,7 @@ impl NodesFile {
     /// # Errors
     /// It cannot be read, or makes no sense.
     pub(super) fn look(&mut self) -> Result<Option<Vec<NodeEntry>>, ConfigError> {
-        let text = config::nodes_text(&self.path)?;
+        let text = config::text_of(&self.path)?;
         if self.text.as_ref() == Some(&text) {
             return Ok(None);
         }

@@ -281,27 +281,29 @@ impl RosterKeeper {
         }
     }
 
-    /// Does what is to be done now.
-    fn apply(&self) {
+    /// Does what is to be done now; what could not be done, by node.
+    fn apply(&self) -> BTreeMap<String, String> {
         let _one = self.applying.lock().unwrap_or_else(PoisonError::into_inner);
         let changes = {
             let mut state = self.state();
             state.roster.forget(Instant::now());
-            state.undone.clear();
             state.roster.changes()
         };
+        let mut undone = BTreeMap::new();
         for change in changes {
             let done = self.carry_out(&change);
-            let mut state = self.state();
             match done {
-                Ok(()) => state.roster.done(&change),
+                Ok(()) => self.state().roster.done(&change),
                 Err(error) => {
-                    let name = change.name().to_owned();
-                    tracing::warn!(node = name, error, "a node could not be changed; it is tried again");
-                    state.undone.insert(name, error);
+                    undone.insert(change.name().to_owned(), error);
                 }
             }
         }
+        let before = std::mem::replace(&mut self.state().undone, undone.clone());
+        for (node, error) in undone.iter().filter(|(node, error)| before.get(*node) != Some(*error)) {
+            tracing::warn!(node, error, "a node could not be changed; it is tried again");
+        }
+        undone
     }
 
     fn carry_out(&self, change: &Change) -> Result<(), String> {
@@ -399,9 +401,7 @@ impl RosterKeeper {
             }
             Ok(state.roster.of(ADMIN).into_iter().chain([entry]).collect())
         })?;
-        self.apply();
-        let undone = self.state().undone.get(&name).cloned();
-        match undone {
+        match self.apply().remove(&name) {
             None => Ok(()),
             Some(error) => {
                 self.change_admin(|state| Ok(without(state, &name)))?;
