@@ -3,11 +3,15 @@
 //! The loop is ours rather than Pingora's: it counts connections, knows every socket before a byte is read, and
 //! drains by its own deadline. Between two requests of a connection the stream is back in our hands.
 
-use crate::conn::{ClientStream, ConnLimits, Link, Rescued};
+use crate::client_io::ClientIo;
+use crate::conn::{ClientStream, ConnLimits, Link, Rescued, Security};
 use crate::failure::Failure;
 use crate::handoff::{Delivery, Entered, Why};
+use crate::http2;
+use crate::proxy_protocol;
 use crate::relay::Relay;
 use crate::switch::Shared;
+use crate::tls::Tls;
 use pingora_core::apps::HttpServerApp;
 use pingora_core::protocols::Stream;
 use pingora_core::protocols::http::ServerSession;
@@ -31,11 +35,22 @@ const LINGERING_MAX: usize = 256;
 /// A pause after the machine has refused to accept, so as not to spin while it is out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
+/// What connections begin with.
+#[derive(Clone, Debug)]
+pub(crate) enum Entry {
+    /// HTTP.
+    Clear,
+    /// TLS.
+    Secure(Arc<Tls>),
+}
+
 /// What every connection needs.
 #[derive(Clone)]
 pub(crate) struct Front {
     pub(crate) shared: Arc<Shared>,
     pub(crate) proxy: Arc<HttpProxy<Relay>>,
+    /// What connections to its address begin with.
+    pub(crate) entry: Entry,
     /// Turns true when the switch stops.
     pub(crate) stopping: watch::Receiver<bool>,
     pub(crate) lingering: Arc<Semaphore>,
@@ -47,7 +62,13 @@ impl Front {
         proxy: Arc<HttpProxy<Relay>>,
         stopping: watch::Receiver<bool>,
     ) -> Self {
-        Self { shared, proxy, stopping, lingering: Arc::new(Semaphore::new(LINGERING_MAX)) }
+        let lingering = Arc::new(Semaphore::new(LINGERING_MAX));
+        Self { shared, proxy, entry: Entry::Clear, stopping, lingering }
+    }
+
+    /// The same for an address whose connections begin otherwise.
+    pub(crate) fn at(&self, entry: Entry) -> Self {
+        Self { entry, ..self.clone() }
     }
 
     /// Accepts until the switch stops, then waits for the connections, the longest until the drain deadline.
@@ -99,9 +120,13 @@ impl Front {
         let _ = tcp.set_nodelay(true);
         let Some(counted) = Counted::new(&self.shared) else {
             self.shared.metrics.failed(Failure::ConnectionsFull);
+            if let Entry::Secure(_) = self.entry {
+                // An answer would take the handshake, which is what there is no room for.
+                return;
+            }
             if let Ok(permit) = self.lingering.clone().try_acquire_owned() {
                 connections.spawn(async move {
-                    bid_farewell(tcp, Some(Failure::ConnectionsFull)).await;
+                    bid_farewell(ClientIo::Clear(tcp), Some(Failure::ConnectionsFull)).await;
                     drop(permit);
                 });
             }
@@ -114,9 +139,21 @@ impl Front {
         });
     }
 
-    /// Serves a connection's requests, one after the other.
+    /// Serves a connection.
     async fn serve(self, tcp: TcpStream, client: SocketAddr) {
         let shared = &self.shared;
+        let Some((tcp, client)) = self.announced(tcp, client).await else { return };
+        if let Entry::Secure(tls) = &self.entry {
+            let Some(secured) = tls.accept(tcp, shared.timeouts.header).await else { return };
+            let link = Link::new(client, shared.clock.now(), Delivery::relay(Why::Tls), None);
+            let link = link.secured(Security::of(secured.client.as_deref()));
+            let io = ClientIo::Secure(secured.stream);
+            return if secured.http2 {
+                self.serve_http2(io, link).await
+            } else {
+                self.serve_http1(io, link).await
+            };
+        }
         let (tcp, delivery, outcome) = match &shared.handoff {
             None => (tcp, Delivery::relay(Why::Configured), None),
             Some(edge) => match edge.enter(shared, tcp, client).await {
@@ -124,14 +161,43 @@ impl Front {
                 Entered::Done => return,
             },
         };
-        let link = Arc::new(Link::new(client, shared.clock.now(), delivery, outcome));
-        let limits = ConnLimits {
+        let link = Link::new(client, shared.clock.now(), delivery, outcome);
+        if shared.h2c && http2::begins(&tcp, shared.timeouts.header).await {
+            return self.serve_http2(ClientIo::Clear(tcp), link).await;
+        }
+        self.serve_http1(ClientIo::Clear(tcp), link).await;
+    }
+
+    /// The connection as the balancer before us has announced it, where one is trusted. `None` if what came is no
+    /// announcement.
+    async fn announced(&self, mut tcp: TcpStream, client: SocketAddr) -> Option<(TcpStream, SocketAddr)> {
+        let shared = &self.shared;
+        if !shared.announcers.trusts(client.ip()) {
+            return Some((tcp, client));
+        }
+        match proxy_protocol::read(&mut tcp, client, shared.timeouts.header).await {
+            Ok(client) => Some((tcp, client)),
+            Err(failure) => {
+                shared.metrics.failed(failure);
+                None
+            }
+        }
+    }
+
+    pub(crate) fn limits(&self) -> ConnLimits {
+        let shared = &self.shared;
+        ConnLimits {
             header_bytes_max: shared.limits.header_bytes_max,
             header: shared.timeouts.header,
             keepalive: shared.timeouts.keepalive,
             half_close: shared.handoff.is_some(),
-        };
-        let stream: Stream = Box::new(ClientStream::new(tcp, link.clone(), limits, shared.clock));
+        }
+    }
+
+    /// Serves the requests of an HTTP/1 connection, one after the other.
+    async fn serve_http1(self, io: ClientIo, link: Link) {
+        let (shared, link) = (&self.shared, Arc::new(link));
+        let stream: Stream = Box::new(ClientStream::new(io, link.clone(), self.limits(), shared.clock));
         let mut session = ServerSession::new_http1(stream);
         // No timeouts of the engine's own before a request: the stream has them.
         session.set_keepalive(Some(0));
@@ -145,30 +211,30 @@ impl Front {
                 settings.apply_to_session(&mut session);
             }
         }
-        let Rescued { unanswered, tcp } = link.take_rescued();
+        let Rescued { unanswered, io } = link.take_rescued();
         match unanswered {
             Some(failure) => shared.metrics.failed(failure),
             None if link.was_malformed() => shared.metrics.failed(Failure::BadRequest),
             None => {}
         }
-        if let Some(tcp) = tcp {
-            bid_farewell(tcp, unanswered).await;
+        if let Some(io) = io {
+            bid_farewell(io, unanswered).await;
         }
     }
 }
 
-/// Answers on a bare socket what is unanswered, and closes it so that the client can read the answer: closing with
+/// Answers on a bare connection what is unanswered, and closes it so that the client can read the answer: closing with
 /// unread bytes would reset the connection and take the answer back.
-async fn bid_farewell(mut tcp: TcpStream, unanswered: Option<Failure>) {
+async fn bid_farewell(mut io: ClientIo, unanswered: Option<Failure>) {
     let exchange = async {
         if let Some(failure) = unanswered {
-            tcp.write_all(failure.raw_reply().as_bytes()).await?;
+            io.write_all(failure.raw_reply().as_bytes()).await?;
         }
-        tcp.shutdown().await?;
+        io.shutdown().await?;
         let mut rest = [0; 4096];
         let mut total = 0;
         while total < LINGER_BYTES_MAX {
-            match tcp.read(&mut rest).await? {
+            match io.read(&mut rest).await? {
                 0 => break,
                 read => total += read,
             }

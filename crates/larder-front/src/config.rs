@@ -2,9 +2,11 @@
 
 use crate::access::AccessLogConfig;
 use crate::handoff::{HandoffConfig, NodeHandoff};
+use crate::proxy_protocol::AddressRange;
 use crate::recorder::RecordConfig;
 use crate::routes::{self, Route};
 use crate::signals::SignalsConfig;
+use crate::tls::TlsConfig;
 use larder_core::rules::{ClassRules, KeyTemplate};
 use larder_core::{NodeSpec, Settings};
 use std::net::SocketAddr;
@@ -15,6 +17,8 @@ use std::time::Duration;
 pub struct NodeEntry {
     /// Name, weight and cache size, as the dispatcher knows it. Its groups are set by the switch.
     pub spec: NodeSpec,
+    /// Whether it is asked by HTTP/2 without TLS (RFC 9113 section 3.3), which carries trailers and so gRPC. Default false.
+    pub http2: bool,
     /// `host:port`. A host name is resolved once, when the switch is bound; the first address is used.
     pub address: String,
     /// The groups it is in, by the names that routes use; none by default. A node in no group serves the routes that
@@ -27,7 +31,7 @@ pub struct NodeEntry {
 impl NodeEntry {
     /// A node in no group.
     pub fn new(spec: NodeSpec, address: impl Into<String>) -> Self {
-        Self { spec, address: address.into(), groups: Vec::new(), handoff: None }
+        Self { spec, http2: false, address: address.into(), groups: Vec::new(), handoff: None }
     }
 }
 
@@ -36,6 +40,12 @@ impl NodeEntry {
 pub struct SwitchConfig {
     /// Where clients connect. At least one; port 0 takes any free port.
     pub listen: Vec<SocketAddr>,
+    /// TLS, at addresses of its own; none by default.
+    pub tls: Option<TlsConfig>,
+    /// Whether clients may speak HTTP/2 without TLS, knowing that it is spoken here (RFC 9113 section 3.3). Default false.
+    pub h2c: bool,
+    /// Addresses that announce with the PROXY protocol whom each connection is from; none by default. At most 1,024.
+    pub announcers: Vec<AddressRange>,
     /// The nodes. At least one, unless the cluster `grows`; names are unique.
     pub nodes: Vec<NodeEntry>,
     /// Nodes join later ([`crate::SwitchHandle::join`]), so that there may be none yet, neither here nor in a group that a
@@ -78,6 +88,9 @@ impl SwitchConfig {
     pub fn new(listen: Vec<SocketAddr>, nodes: Vec<NodeEntry>) -> Self {
         Self {
             listen,
+            tls: None,
+            h2c: false,
+            announcers: Vec::new(),
             nodes,
             grows: false,
             settings: Settings::default(),
@@ -102,9 +115,13 @@ impl SwitchConfig {
     /// # Errors
     /// The first field that is out of range, or an empty list.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        if self.listen.is_empty() {
+        if self.listen.is_empty() && self.tls.is_none() {
             return Err(ConfigError::Empty("listen"));
         }
+        if let Some(tls) = &self.tls {
+            tls.validate()?;
+        }
+        range("announcers", self.announcers.len(), 0, 1024)?;
         if self.nodes.is_empty() && !self.grows {
             return Err(ConfigError::Empty("nodes"));
         }

@@ -6,6 +6,7 @@
 //! connections, a size limit, and one `writev` for a header and the body that follows it. When a limit is broken it
 //! hands the socket back to the connection's task, which answers.
 
+use crate::client_io::ClientIo;
 use crate::clock::Clock;
 use crate::failure::Failure;
 use crate::handoff::{Delivery, Outcome};
@@ -27,7 +28,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::time::Sleep;
 
 /// Writes up to this size wait for a flush or for more: about one segment, so that a small reply is one write.
@@ -75,8 +75,26 @@ pub(crate) struct Link {
     rescued: Mutex<Rescued>,
     /// How the connection is delivered.
     pub(crate) delivery: Delivery,
+    /// What TLS has shown of the client; none where there is no TLS.
+    pub(crate) security: Option<Security>,
     /// What was decided of its first request before it was read.
     outcome: Mutex<Option<Outcome>>,
+}
+
+/// What TLS has shown of a client.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Security {
+    /// Its certificate as it stands in `Client-Cert` (RFC 9440 section 2.2).
+    pub(crate) client_cert: Option<HeaderValue>,
+}
+
+impl Security {
+    /// Of a client with this certificate (DER), if it has shown one.
+    pub(crate) fn of(certificate: Option<&[u8]>) -> Self {
+        use base64::Engine as _;
+        let field = |der| format!(":{}:", base64::engine::general_purpose::STANDARD.encode(der));
+        Self { client_cert: certificate.map(field).and_then(|value| HeaderValue::try_from(value).ok()) }
+    }
 }
 
 /// How a connection ends that is not simply closed.
@@ -84,8 +102,8 @@ pub(crate) struct Link {
 pub(crate) struct Rescued {
     /// What is still to be answered.
     pub(crate) unanswered: Option<Failure>,
-    /// The socket, once its stream is dropped.
-    pub(crate) tcp: Option<TcpStream>,
+    /// The connection, once its stream is dropped.
+    pub(crate) io: Option<ClientIo>,
 }
 
 impl Link {
@@ -104,8 +122,14 @@ impl Link {
             bodyless: AtomicBool::new(false),
             rescued: Mutex::default(),
             delivery,
+            security: None,
             outcome: Mutex::new(outcome),
         }
+    }
+
+    /// The same over TLS.
+    pub(crate) fn secured(self, security: Security) -> Self {
+        Self { security: Some(security), ..self }
     }
 
     /// What was decided of the first request, once.
@@ -172,7 +196,7 @@ impl Link {
 #[derive(Debug)]
 pub(crate) struct ClientStream {
     /// Taken only when the stream is dropped.
-    tcp: Option<TcpStream>,
+    io: Option<ClientIo>,
     link: Arc<Link>,
     limits: ConnLimits,
     clock: Clock,
@@ -181,8 +205,8 @@ pub(crate) struct ClientStream {
 }
 
 impl ClientStream {
-    pub(crate) fn new(tcp: TcpStream, link: Arc<Link>, limits: ConnLimits, clock: Clock) -> Self {
-        Self { tcp: Some(tcp), link, limits, clock, pending: BytesMut::new(), deadline: None }
+    pub(crate) fn new(io: ClientIo, link: Arc<Link>, limits: ConnLimits, clock: Clock) -> Self {
+        Self { io: Some(io), link, limits, clock, pending: BytesMut::new(), deadline: None }
     }
 
     pub(crate) fn link(&self) -> &Arc<Link> {
@@ -192,16 +216,16 @@ impl ClientStream {
     /// Resolves when the client has closed the connection or reset it. Pends for ever when it has sent bytes that
     /// nobody has read yet, behind which a close cannot be seen.
     pub(crate) async fn closed(&self) {
-        let Some(tcp) = &self.tcp else { return };
+        let Some(io) = &self.io else { return };
         let mut byte = [0; 1];
-        match tcp.peek(&mut byte).await {
+        match io.tcp().peek(&mut byte).await {
             Ok(0) | Err(_) => {}
             Ok(_) => std::future::pending().await,
         }
     }
 
-    fn tcp(&mut self) -> io::Result<Pin<&mut TcpStream>> {
-        self.tcp.as_mut().map(Pin::new).ok_or_else(|| io::ErrorKind::NotConnected.into())
+    fn io(&mut self) -> io::Result<Pin<&mut ClientIo>> {
+        self.io.as_mut().map(Pin::new).ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
     fn condemn(&self, failure: Failure) -> Poll<io::Result<()>> {
@@ -257,10 +281,10 @@ impl ClientStream {
 
     fn poll_pending_out(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.pending.is_empty() {
-            let Some(tcp) = self.tcp.as_mut() else {
+            let Some(io) = self.io.as_mut() else {
                 return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
             };
-            let written = ready!(Pin::new(tcp).poll_write(cx, &self.pending))?;
+            let written = ready!(Pin::new(io).poll_write(cx, &self.pending))?;
             self.consume_pending(written)?;
         }
         Poll::Ready(Ok(()))
@@ -284,7 +308,7 @@ impl AsyncRead for ClientStream {
         let this = self.get_mut();
         if this.link.phase() == Phase::Serving {
             let before = buf.filled().len();
-            let read = this.tcp()?.poll_read(cx, buf);
+            let read = this.io()?.poll_read(cx, buf);
             let ended =
                 matches!(read, Poll::Ready(Ok(()))) && buf.filled().len() == before && buf.remaining() > 0;
             // A client may end its side once it has asked (RFC 9112 section 9.6). Whether it is gone altogether shows when it
@@ -301,7 +325,7 @@ impl AsyncRead for ClientStream {
             return this.condemn(if in_request_line { Failure::UriTooLong } else { Failure::HeaderTooLarge });
         }
         let before = buf.filled().len();
-        match this.tcp()?.poll_read(cx, buf) {
+        match this.io()?.poll_read(cx, buf) {
             Poll::Ready(Ok(())) => {
                 this.note_head(&buf.filled()[before..]);
                 Poll::Ready(Ok(()))
@@ -323,22 +347,24 @@ impl AsyncWrite for ClientStream {
             return Poll::Ready(Ok(buf.len()));
         }
         while !this.pending.is_empty() {
-            let Some(tcp) = this.tcp.as_mut() else {
+            let Some(io) = this.io.as_mut() else {
                 return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
             };
             let parts = [IoSlice::new(&this.pending), IoSlice::new(buf)];
-            let written = ready!(Pin::new(tcp).poll_write_vectored(cx, &parts))?;
+            let written = ready!(Pin::new(io).poll_write_vectored(cx, &parts))?;
             let held = this.pending.len();
             this.consume_pending(written)?;
             if written > held {
                 return Poll::Ready(Ok(written - held));
             }
         }
-        this.tcp()?.poll_write(cx, buf)
+        this.io()?.poll_write(cx, buf)
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.get_mut().poll_pending_out(cx)
+        let this = self.get_mut();
+        ready!(this.poll_pending_out(cx))?;
+        this.io()?.poll_flush(cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -348,7 +374,7 @@ impl AsyncWrite for ClientStream {
         if this.link.broken.load(Relaxed) {
             return Poll::Ready(Ok(()));
         }
-        this.tcp()?.poll_shutdown(cx)
+        this.io()?.poll_shutdown(cx)
     }
 }
 
@@ -361,7 +387,7 @@ impl Shutdown for ClientStream {
 
 impl UniqueID for ClientStream {
     fn id(&self) -> UniqueIDType {
-        self.tcp.as_ref().map_or(-1, AsRawFd::as_raw_fd)
+        self.io.as_ref().map_or(-1, AsRawFd::as_raw_fd)
     }
 }
 
@@ -388,13 +414,13 @@ impl Peek for ClientStream {}
 
 impl Drop for ClientStream {
     fn drop(&mut self) {
-        let Some(tcp) = self.tcp.take() else { return };
+        let Some(io) = self.io.take() else { return };
         if !self.pending.is_empty() {
             // What a dropped reply has produced so far: a client that gets it learns more than from nothing.
-            let _ = tcp.try_write(&self.pending);
+            io.try_write(&self.pending);
         }
         if self.link.broken.load(Relaxed) {
-            self.link.rescued.lock().unwrap_or_else(PoisonError::into_inner).tcp = Some(tcp);
+            self.link.rescued.lock().unwrap_or_else(PoisonError::into_inner).io = Some(io);
         }
     }
 }

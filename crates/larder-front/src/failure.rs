@@ -13,6 +13,9 @@ pub const ERROR_HEADER: &str = "x-larder-error";
 pub enum Failure {
     /// The request is malformed or ambiguous. Fault of the client.
     BadRequest,
+    /// A balancer that is to announce whom a connection is from (PROXY protocol) did not. Fault of the balancer, or of the
+    /// config that trusts it; nothing is answered.
+    BadAnnouncement,
     /// The request target is longer than the limit. Fault of the client.
     UriTooLong,
     /// The header is longer than the limit. Fault of the client.
@@ -47,8 +50,9 @@ pub enum Failure {
 
 impl Failure {
     /// Every failure.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::BadRequest,
+        Self::BadAnnouncement,
         Self::UriTooLong,
         Self::HeaderTooLarge,
         Self::HeaderTimeout,
@@ -70,6 +74,7 @@ impl Failure {
     pub const fn name(self) -> &'static str {
         match self {
             Self::BadRequest => "bad_request",
+            Self::BadAnnouncement => "bad_announcement",
             Self::UriTooLong => "uri_too_long",
             Self::HeaderTooLarge => "header_too_large",
             Self::HeaderTimeout => "header_timeout",
@@ -91,7 +96,7 @@ impl Failure {
     /// The status the client gets; for [`Failure::ClientGone`], which nobody gets, the 499 that logs use.
     pub const fn status(self) -> u16 {
         match self {
-            Self::BadRequest => 400,
+            Self::BadRequest | Self::BadAnnouncement => 400,
             Self::HeaderTimeout | Self::BodyTimeout => 408,
             Self::UriTooLong => 414,
             Self::HeaderTooLarge => 431,

@@ -9,6 +9,7 @@ use crate::nodes::NodeRef;
 use crate::recorder::RecordStatus;
 use crate::signals::ReportStatus;
 use crate::switch::{Shared, SwitchError};
+use crate::tls::CertificateStatus;
 use larder_core::nodes::{GroupId, JoinError};
 use larder_core::{NodeId, NodeState, Weight};
 use serde::Serialize;
@@ -87,6 +88,11 @@ pub struct SwitchStatus {
     pub targets: usize,
     /// How many can be remembered: the sum over the routes, each of which remembers its own.
     pub targets_max: usize,
+    /// Certificates in force.
+    pub certificates: Vec<CertificateStatus>,
+    /// Why they are not those of the files, if they are not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub certificates_trouble: Option<String>,
     /// Client connections open.
     pub client_connections: usize,
     /// How many may be open.
@@ -190,7 +196,11 @@ impl SwitchHandle {
     pub fn status(&self) -> SwitchStatus {
         let dispatcher = &self.shared.dispatcher;
         let limits = Sums::of(&self.shared);
+        let (certificates, certificates_trouble) =
+            self.shared.tls.as_ref().map(|tls| tls.status()).unwrap_or_default();
         SwitchStatus {
+            certificates,
+            certificates_trouble,
             policy: dispatcher.settings().policy.to_string(),
             signals: self.shared.signals.source().to_string(),
             uptime_s: self.shared.clock.now().as_secs_f64(),

@@ -12,6 +12,7 @@
 mod accept;
 mod access;
 mod cache_status;
+mod client_io;
 mod clock;
 mod config;
 mod conn;
@@ -20,10 +21,12 @@ mod failure;
 mod handle;
 mod handoff;
 mod health;
+mod http2;
 mod lease;
 mod metrics;
 mod node;
 mod nodes;
+mod proxy_protocol;
 mod recorder;
 mod relay;
 mod route_status;
@@ -32,6 +35,7 @@ mod routing;
 mod signals;
 mod switch;
 mod target;
+mod tls;
 mod waiting;
 
 pub use access::{AccessFormat, AccessLogConfig, AccessLogOutput};
@@ -45,12 +49,14 @@ pub use handoff::{
     Setting, Speaks, UnknownMechanism, Why,
 };
 pub use metrics::{METRICS, Metric, MetricKind};
+pub use proxy_protocol::AddressRange;
 pub use recorder::{RecordConfig, RecordStartError, RecordStatus};
 pub use route_status::{ClassStatus, RouteFault, RouteStatus};
 pub use routes::{DEFAULT_ROUTE, ROUTES_MAX, Route};
 pub use signals::{CacheSignalsConfig, ReportStatus, SignalSource, SignalsConfig, UnknownSource};
 pub use switch::{Switch, SwitchError};
 pub use target::{TargetKey, target_key};
+pub use tls::{CertificateFault, CertificateStatus, ClientCertificates, TlsConfig, TlsVersion};
 
 /// Entry points for the fuzz targets: parsers of what nodes and clients say, with the checks that must hold for any input.
 #[doc(hidden)]

@@ -86,6 +86,9 @@ impl Node {
         peer.options.read_timeout = Some(timeouts.node_read);
         peer.options.write_timeout = Some(timeouts.node_write);
         peer.options.idle_timeout = Some(timeouts.node_idle);
+        if entry.http2 {
+            peer.options.set_http_version(2, 2);
+        }
         Self {
             id,
             name: entry.spec.name.as_str().into(),

@@ -1,6 +1,6 @@
 //! The switch as a whole: bound, run, drained.
 
-use crate::accept::Front;
+use crate::accept::{Entry, Front};
 use crate::access::AccessLog;
 use crate::clock::Clock;
 use crate::config::{ConfigError, HealthConfig, Limits, NodeEntry, SwitchConfig, Timeouts};
@@ -10,11 +10,13 @@ use crate::health;
 use crate::metrics::Metrics;
 use crate::node::Node;
 use crate::nodes::Nodes;
+use crate::proxy_protocol::Announcers;
 use crate::recorder::{RecordStartError, Recorder};
 use crate::relay::Relay;
 use crate::routes;
 use crate::routing::Routing;
 use crate::signals::{self, Needs, Signals};
+use crate::tls::{CertificateFault, Tls};
 use crate::waiting::Waiting;
 use http::HeaderValue;
 use larder_core::dispatch::SettingsError;
@@ -63,6 +65,9 @@ pub enum SwitchError {
         /// What the machine says.
         source: io::Error,
     },
+    /// A certificate or key cannot be had. Fault of the file that it names.
+    #[error(transparent)]
+    Certificate(#[from] CertificateFault),
     /// The access log cannot be opened.
     #[error("cannot open the access log: {0}")]
     AccessLog(#[source] io::Error),
@@ -91,6 +96,12 @@ pub(crate) struct Shared {
     pub(crate) signals: Signals,
     /// Set once the listen addresses are known, where connections are to be handed over.
     pub(crate) handoff: Option<Arc<Edge>>,
+    /// Certificates and what TLS goes by; none where there is no TLS.
+    pub(crate) tls: Option<Arc<Tls>>,
+    /// Where requests that come without TLS are sent: the port under `https`.
+    pub(crate) redirect: Option<u16>,
+    pub(crate) h2c: bool,
+    pub(crate) announcers: Announcers,
     pub(crate) timeouts: Timeouts,
     pub(crate) limits: Limits,
     pub(crate) via: HeaderValue,
@@ -113,6 +124,7 @@ impl Shared {
             nodes.put(Node::new(id, entry, Node::resolve(entry)?, &config.timeouts));
         }
         let needs = Needs::of(routing.all().map(|(id, _)| dispatcher.settings_of(id)));
+        let tls = config.tls.map(Tls::load).transpose()?.map(Arc::new);
         let access = config.access_log.as_ref().map(AccessLog::open).transpose();
         Ok(Self {
             clock: Clock::start(),
@@ -126,6 +138,10 @@ impl Shared {
             access: access.map_err(SwitchError::AccessLog)?,
             signals: Signals::new(config.signals, needs),
             handoff: None,
+            tls,
+            redirect: None,
+            h2c: config.h2c,
+            announcers: Announcers(config.announcers),
             health: config.health,
             timeouts: config.timeouts,
             limits: config.limits,
@@ -164,8 +180,11 @@ fn dispatcher(
 #[derive(Debug)]
 pub struct Switch {
     shared: Arc<Shared>,
+    /// Those of the config, then those for TLS.
     listeners: Vec<std::net::TcpListener>,
     addresses: Vec<SocketAddr>,
+    /// How many of them are without TLS.
+    clear: usize,
     server: Arc<ServerConf>,
     joined: mpsc::UnboundedReceiver<NodeId>,
     ears: Option<Ears>,
@@ -186,7 +205,9 @@ impl Switch {
             max_retries: usize::from(config.limits.retries_max) + 2,
             ..ServerConf::default()
         };
-        let listen_on = config.listen.clone();
+        let (clear, tls) = (config.listen.len(), config.tls.clone());
+        let secure = tls.iter().flat_map(|tls| tls.listen.iter().copied());
+        let listen_on: Vec<SocketAddr> = config.listen.iter().copied().chain(secure).collect();
         let (join, joined) = mpsc::unbounded_channel();
         let (handoff, nodes_max) = (config.handoff.clone(), config.settings.nodes_max);
         let mut shared = Shared::new(config, join)?;
@@ -197,17 +218,28 @@ impl Switch {
         });
         let (addresses, listeners): (Vec<_>, Vec<_>) =
             bound.collect::<Result<Vec<_>, SwitchError>>()?.into_iter().unzip();
+        if tls.is_some_and(|tls| tls.redirect) {
+            shared.redirect = addresses.get(clear).map(SocketAddr::port);
+        }
         let mut ears = None;
         if handoff.setting != Setting::Relay {
-            let (edge, heard) = Edge::open(handoff, &addresses, nodes_max)?;
+            let (edge, heard) = Edge::open(handoff, &addresses[..clear], nodes_max)?;
             (shared.handoff, ears) = (Some(edge), Some(heard));
         } else {
             Edge::leave_nothing(&handoff)?;
         }
-        Ok(Self { shared: Arc::new(shared), listeners, addresses, server: Arc::new(server), joined, ears })
+        Ok(Self {
+            shared: Arc::new(shared),
+            listeners,
+            addresses,
+            clear,
+            server: Arc::new(server),
+            joined,
+            ears,
+        })
     }
 
-    /// The addresses taken, in the order of the config, with the port chosen where 0 was asked for.
+    /// The addresses taken, in the order of the config, those for TLS last, with the port chosen where 0 was asked for.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
@@ -233,10 +265,15 @@ impl Switch {
         let front = Front::new(self.shared.clone(), proxy.clone(), stopping);
 
         let mut listeners = JoinSet::new();
-        for listener in self.listeners {
-            listeners.spawn(front.clone().accept(TcpListener::from_std(listener)?));
+        for (number, listener) in self.listeners.into_iter().enumerate() {
+            let secure = self.shared.tls.as_ref().filter(|_| number >= self.clear);
+            let front = front.at(secure.map_or(Entry::Clear, |tls| Entry::Secure(tls.clone())));
+            listeners.spawn(front.accept(TcpListener::from_std(listener)?));
         }
         let mut helpers = JoinSet::new();
+        if let Some(tls) = &self.shared.tls {
+            helpers.spawn(tls.clone().watch());
+        }
         helpers.spawn(expire(self.shared.clone()));
         let mut edge_task = None;
         if let (Some(edge), Some(ears)) = (&self.shared.handoff, self.ears.take()) {

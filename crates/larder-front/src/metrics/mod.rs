@@ -63,7 +63,8 @@ const FAILURE: usize = REASON + Reason::ALL.len();
 const RETRY: usize = FAILURE + Failure::ALL.len();
 const CLIENTS: usize = RETRY + Retry::ALL.len();
 const PANICS: usize = CLIENTS + 1;
-const TOTAL: usize = PANICS + 1;
+const HTTP2: usize = PANICS + 1;
+const TOTAL: usize = HTTP2 + 1;
 const QUEUE_WAIT: usize = TOTAL + HISTOGRAM_CELLS;
 const HANDED_TOTAL: usize = QUEUE_WAIT + HISTOGRAM_CELLS;
 const SWITCH_CELLS: usize = HANDED_TOTAL + HISTOGRAM_CELLS;
@@ -200,6 +201,10 @@ impl Metrics {
 
     pub(crate) fn client_connected(&self) {
         self.cells.local().add(CLIENTS, 1);
+    }
+
+    pub(crate) fn http2_connected(&self) {
+        self.cells.local().add(HTTP2, 1);
     }
 
     pub(crate) fn panicked(&self) {

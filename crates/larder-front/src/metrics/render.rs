@@ -4,13 +4,14 @@ use super::cells::{HISTOGRAM_CELLS, bounds_s};
 use super::table::{self, Metric, MetricKind};
 use super::{
     BYTES, CACHE, CLASS, CLASSES, CLIENTS, CONNECTIONS, FAILURE, FIRST_BYTE, HANDED, HANDED_BYTES,
-    HANDED_TOTAL, PANICS, REASON, RETRY, ROUTE_REASON, Retry, STATES, TOTAL, TRANSITIONS,
+    HANDED_TOTAL, HTTP2, PANICS, REASON, RETRY, ROUTE_REASON, Retry, STATES, TOTAL, TRANSITIONS,
 };
 use super::{Failure, QUEUE_WAIT, Reason};
 use crate::access::AccessLog;
 use crate::cache_status::CacheOutcome;
 use crate::handle::Sums;
 use crate::switch::Shared;
+use crate::tls::Shaken;
 use larder_core::{NodeId, NodeRow, ServiceClass};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
@@ -43,6 +44,7 @@ impl Collector for Snapshot {
         self.nodes(&mut encoder, &rows)?;
         self.routes(&mut encoder)?;
         self.handoff(&mut encoder)?;
+        self.tls(&mut encoder)?;
         self.switch(&mut encoder)
     }
 }
@@ -193,10 +195,26 @@ impl Snapshot {
             (&table::CLIENTS_TOTAL, cells.sum(CLIENTS)),
             (&table::LOG_DROPPED, dropped),
             (&table::PANICS, cells.sum(PANICS)),
+            (&table::HTTP2, cells.sum(HTTP2)),
         ] {
             describe(encoder, metric)?.encode_counter::<NoLabelSet, _, u64>(&value, None)?;
         }
         Ok(())
+    }
+
+    /// Handshakes and certificates.
+    fn tls(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        let tls = self.shared.tls.as_ref();
+        let mut handshakes = describe(encoder, &table::TLS_HANDSHAKES)?;
+        for how in Shaken::ALL {
+            count(&mut handshakes, &[("outcome", how.name())], tls.map_or(0, |tls| tls.shaken(how)))?;
+        }
+        let (certificates, trouble) = tls.map(|tls| tls.status()).unwrap_or_default();
+        let mut ends = describe(encoder, &table::TLS_NOT_AFTER)?;
+        for certificate in certificates {
+            ends.encode_family(&[("file", &*certificate.file)])?.encode_gauge(&certificate.not_after)?;
+        }
+        describe(encoder, &table::TLS_STALE)?.encode_gauge(&u32::from(trouble.is_some()))
     }
 
     /// What is done beside relaying.

@@ -44,6 +44,14 @@ metrics! {
         "Requests ended, by route and by why their node was chosen; reasons that have not come up are left out";
     GROUP_OUTSTANDING, Gauge, "larder_switch_group_outstanding", ["group"],
         "Requests admitted and not ended, by the group of nodes their routes use (empty: all nodes)";
+    TLS_HANDSHAKES, Counter, "larder_switch_tls_handshakes_total", ["outcome"],
+        "TLS handshakes that have ended: done, failed, timed_out";
+    TLS_NOT_AFTER, Gauge, "larder_switch_tls_certificate_not_after_seconds", ["file"],
+        "When a certificate in force ends, seconds since 1970";
+    TLS_STALE, Gauge, "larder_switch_tls_certificates_stale", [],
+        "1 if the certificates in force are not those of the files, which make no sense";
+    HTTP2, Counter, "larder_switch_http2_connections_total", [],
+        "Connections of clients that speak HTTP/2";
     FAILURES, Counter, "larder_switch_failures_total", ["error"],
         "Requests and connections the switch itself answered or broke off, by why";
     RETRIES, Counter, "larder_switch_retries_total", ["kind"],

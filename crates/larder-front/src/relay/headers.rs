@@ -2,6 +2,7 @@
 //!
 //! Hop-by-hop fields are the relay engine's business.
 
+use crate::conn::Security;
 use http::HeaderValue;
 use http::header::{HOST, HeaderName, VIA};
 use larder_core::TargetId;
@@ -10,6 +11,9 @@ use pingora_error::Result;
 use pingora_http::{RequestHeader, ResponseHeader};
 
 static LARDER_TARGET: HeaderName = HeaderName::from_static("larder-target");
+static CLIENT_CERT: HeaderName = HeaderName::from_static("client-cert");
+static CLIENT_CERT_CHAIN: HeaderName = HeaderName::from_static("client-cert-chain");
+static X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 /// The fields of a request, as rules and key templates read them.
@@ -66,9 +70,55 @@ pub(super) fn via_reply(reply: &mut ResponseHeader, via: &HeaderValue) -> Result
     reply.append_header(VIA, via.clone()).map(|_| ())
 }
 
+/// Tells the node whether the request came by TLS, and whose certificate the client has shown (RFC 9440). What a client has put
+/// there goes.
+pub(super) fn security(request: &mut RequestHeader, security: Option<&Security>) -> Result<()> {
+    let scheme = HeaderValue::from_static(if security.is_some() { "https" } else { "http" });
+    request.insert_header(X_FORWARDED_PROTO.clone(), scheme)?;
+    for name in [&CLIENT_CERT, &CLIENT_CERT_CHAIN] {
+        request.remove_header(name);
+    }
+    match security.and_then(|security| security.client_cert.as_ref()) {
+        Some(certificate) => request.insert_header(CLIENT_CERT.clone(), certificate.clone()),
+        None => Ok(()),
+    }
+}
+
+/// The host a request is for: its `Host`, or in HTTP/2 the `:authority` that stands for it (RFC 9113 section 8.3.1). Empty if
+/// there is neither.
+pub(super) fn host(request: &RequestHeader) -> &[u8] {
+    let named = request.headers.get(HOST).map(HeaderValue::as_bytes);
+    let authority = || request.uri.authority().map(|authority| authority.as_str().as_bytes());
+    match request.version {
+        http::Version::HTTP_2 => authority().or(named),
+        _ => named,
+    }
+    .unwrap_or(b"")
+}
+
+/// The request's target under `https` at this port; none if it names no host.
+pub(super) fn under_https(request: &RequestHeader, port: u16) -> Option<HeaderValue> {
+    let host = host(request);
+    // The port goes, but no part of an address of IPv6.
+    let end = match host.iter().rposition(|byte| *byte == b':') {
+        Some(at) if host[at + 1..].iter().all(u8::is_ascii_digit) && !host.ends_with(b"]") => at,
+        _ => host.len(),
+    };
+    if end == 0 {
+        return None;
+    }
+    let port = if port == 443 { String::new() } else { format!(":{port}") };
+    let path = request.raw_path();
+    let path = if path.starts_with(b"/") { path } else { b"/" };
+    HeaderValue::from_bytes(&[b"https://", &host[..end], port.as_bytes(), path].concat()).ok()
+}
+
 /// Whether the request names its host as RFC 9112 section 3.2 asks: one field; HTTP/1.0 may leave it out.
 pub(super) fn has_one_host(request: &RequestHeader) -> bool {
     let hosts = request.headers.get_all(HOST).iter().count();
+    if request.version == http::Version::HTTP_2 {
+        return hosts <= 1 && !host(request).is_empty();
+    }
     hosts == 1 || hosts == 0 && request.version < http::Version::HTTP_11
 }
 

@@ -20,13 +20,14 @@ use crate::conn::{ClientStream, Link};
 use crate::failure::Failure;
 use crate::handoff::Started;
 use crate::health;
+use crate::http2;
 use crate::metrics::Retry;
 use crate::signals;
 use crate::switch::Shared;
 use crate::target::target_key;
 use async_trait::async_trait;
 use http::StatusCode;
-use http::header::{CACHE_STATUS, HOST};
+use http::header::CACHE_STATUS;
 use larder_core::rules::Head;
 use larder_core::{Decision, Refusal, Request};
 use pingora_core::ErrorType;
@@ -51,8 +52,30 @@ fn stream(session: &Session) -> Option<&ClientStream> {
     (**session.downstream_session.stream()?).as_any().downcast_ref()
 }
 
-fn link(session: &Session) -> Option<&Arc<Link>> {
-    stream(session).map(ClientStream::link)
+/// The connection that a request has come by.
+enum LinkRef<'a> {
+    /// Its stream has it.
+    Own(&'a Link),
+    /// It is one of many on a connection of HTTP/2.
+    Shared(Arc<Link>),
+}
+
+impl std::ops::Deref for LinkRef<'_> {
+    type Target = Link;
+
+    fn deref(&self) -> &Link {
+        match self {
+            Self::Own(link) => link,
+            Self::Shared(link) => link,
+        }
+    }
+}
+
+fn link(session: &Session) -> Option<LinkRef<'_>> {
+    match stream(session) {
+        Some(stream) => Some(LinkRef::Own(stream.link())),
+        None => http2::connection().map(LinkRef::Shared),
+    }
 }
 
 /// An error that carries a failure of ours; it is not retried.
@@ -80,7 +103,7 @@ impl Relay {
 
     /// What the dispatcher is asked for a request with this header.
     fn request(&self, header: &RequestHeader) -> Request {
-        let host = header.headers.get(HOST).map_or(&b""[..], |host| host.as_bytes());
+        let host = headers::host(header);
         let key = target_key(host, header.raw_path());
         let fields = headers::Fields(header);
         self.shared.routing.request(&Head::new(
@@ -158,6 +181,9 @@ impl ProxyHttp for Relay {
         session.set_read_timeout(Some(self.shared.timeouts.client_read));
         session.set_write_timeout(Some(self.shared.timeouts.client_write));
         self.check(session).map_err(|failure| refuse(context, failure))?;
+        if self.sent_to_https(session).await? {
+            return Ok(true);
+        }
         let decision = self.place(session, context).await.map_err(|failure| refuse(context, failure))?;
         context.decision = Some(decision);
         context.tried = context.arrived + context.queued.unwrap_or_default();
@@ -212,6 +238,9 @@ impl ProxyHttp for Relay {
     ) -> Result<()> {
         if let Some(link) = link(session) {
             headers::forwarded_for(request, &link.forwarded_for)?;
+            if self.shared.tls.is_some() {
+                headers::security(request, link.security.as_ref())?;
+            }
         }
         headers::via(request, &self.shared.via)?;
         headers::target(request, context.request.target)?;

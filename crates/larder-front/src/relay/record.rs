@@ -6,7 +6,7 @@ use crate::access::Record;
 use crate::cache_status::CacheOutcome;
 use crate::failure::Failure;
 use crate::metrics::Ended;
-use http::header::{HOST, REFERER, USER_AGENT};
+use http::header::{REFERER, USER_AGENT};
 use larder_core::Time;
 use pingora_error::Error;
 use pingora_proxy::Session;
@@ -62,9 +62,10 @@ impl Relay {
             version: match request.version {
                 http::Version::HTTP_10 => "HTTP/1.0",
                 http::Version::HTTP_09 => "HTTP/0.9",
+                http::Version::HTTP_2 => "HTTP/2.0",
                 _ => "HTTP/1.1",
             },
-            host: field(HOST).unwrap_or(b""),
+            host: super::headers::host(request),
             status: Some(ended.status.or(ended.failure.map(Failure::status)).unwrap_or(499)),
             body_bytes: ended.body_bytes,
             referer: field(REFERER),

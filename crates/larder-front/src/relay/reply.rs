@@ -1,11 +1,11 @@
 //! Replies the switch makes itself.
 
 use super::retry::reply_begun;
-use super::{Context, Relay, link};
+use super::{Context, Relay, headers, link, stream};
 use crate::failure::{ERROR_HEADER, Failure};
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, RETRY_AFTER};
-use http::{HeaderValue, Method};
+use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, LOCATION, RETRY_AFTER};
+use http::{HeaderValue, Method, StatusCode};
 use pingora_error::Result;
 use pingora_http::ResponseHeader;
 use pingora_proxy::{FailToProxy, Session};
@@ -27,14 +27,33 @@ impl Relay {
         let keep = failure.status() >= 500 && context.tries == 0;
         if !keep {
             session.set_keepalive(None);
-            if let Some(link) = link(session) {
-                link.linger();
+            // A stream of HTTP/2 ends by itself, and its connection goes on.
+            if let Some(stream) = stream(session) {
+                stream.link().linger();
             }
         }
         match self.write_answer(session, failure).await {
             Ok(()) => FailToProxy { error_code: failure.status(), can_reuse_downstream: keep },
             Err(_) => NOTHING,
         }
+    }
+
+    /// Answers a request that came without TLS and should not have: the same is to be had under `https`. Challenges of ACME
+    /// (RFC 8555 section 8.3) are let through.
+    pub(super) async fn sent_to_https(&self, session: &mut Session) -> Result<bool> {
+        let Some(port) = self.shared.redirect else { return Ok(false) };
+        if link(session).is_some_and(|link| link.security.is_some())
+            || session.req_header().raw_path().starts_with(b"/.well-known/acme-challenge/")
+        {
+            return Ok(false);
+        }
+        let Some(location) = headers::under_https(session.req_header(), port) else { return Ok(false) };
+        let mut reply = ResponseHeader::build(StatusCode::PERMANENT_REDIRECT, Some(4))?;
+        reply.insert_header(LOCATION, location)?;
+        reply.insert_header(CONTENT_LENGTH, 0)?;
+        headers::via_reply(&mut reply, &self.shared.via)?;
+        session.write_response_header(Box::new(reply), true).await?;
+        Ok(true)
     }
 
     async fn write_answer(&self, session: &mut Session, failure: Failure) -> Result<()> {

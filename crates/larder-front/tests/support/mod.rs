@@ -177,6 +177,8 @@ pub fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
 pub struct Running {
     pub handle: SwitchHandle,
     pub address: SocketAddr,
+    /// The second address, if there is one.
+    pub secure: Option<SocketAddr>,
     stop: Option<oneshot::Sender<()>>,
     pub task: JoinHandle<std::io::Result<()>>,
 }
@@ -195,11 +197,12 @@ impl Running {
     pub fn start(config: SwitchConfig) -> Self {
         let switch = Switch::bind(config).expect("binds");
         let (handle, address) = (switch.handle(), switch.addresses()[0]);
+        let secure = switch.addresses().get(1).copied();
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(switch.run(async {
             let _ = stopped.await;
         }));
-        Self { handle, address, stop: Some(stop), task }
+        Self { handle, address, secure, stop: Some(stop), task }
     }
 
     pub fn stop(&mut self) {

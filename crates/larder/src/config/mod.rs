@@ -25,6 +25,7 @@ mod raw_rule;
 mod raw_signals;
 mod raw_switch;
 mod raw_threshold;
+mod raw_tls;
 mod reference;
 mod text;
 mod valid;
@@ -45,6 +46,7 @@ mod valid_rule;
 mod valid_signals;
 mod valid_switch;
 mod valid_threshold;
+mod valid_tls;
 mod valid_together;
 mod valid_ward;
 

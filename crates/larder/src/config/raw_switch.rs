@@ -20,6 +20,7 @@ use super::raw_route::RawRoute;
 use super::raw_rule::RawClass;
 use super::raw_signals::RawSignals;
 use super::raw_threshold::{RawCost, RawHigh, RawLow, RawTraining};
+use super::raw_tls::RawTls;
 use super::text::{Size, Span, Texts};
 
 /// `[switch]`.
@@ -27,11 +28,18 @@ use super::text::{Size, Span, Texts};
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct RawSwitch {
     #[schemars(example = "127.0.0.1:8080")]
-    /// Where clients connect: one "address:port" or a list. Port 0 takes any free port. Required.
+    /// Where clients connect: one "address:port" or a list. Port 0 takes any free port. Required, unless there is [switch.tls].
     pub(crate) listen: Texts,
+    /// Whether clients may speak HTTP/2 without TLS, knowing that it is spoken here.
+    pub(crate) h2c: bool,
+    /// Addresses of balancers before the switch that announce with the PROXY protocol (1 or 2) whom each connection is from, as
+    /// "10.0.0.0/8". From them every connection must begin with it; from others none may.
+    #[serde(skip_serializing_if = "Texts::is_empty")]
+    #[schemars(example = ["10.0.0.0/8", "2001:db8::/32"])]
+    pub(crate) proxy_protocol_from: Texts,
     #[schemars(example = ["127.0.0.1:9001", "127.0.0.1:9002"])]
     /// The nodes: each an "address:port", or a table with `address` and, if wanted, `name`, `weight`, `cache`,
-    /// `groups`, `handoff`. Nodes are known by name (by default the address): one that returns under its name keeps its targets. Required, unless
+    /// `groups`, `http2` (true: it is asked by HTTP/2 without TLS, as gRPC needs), `handoff`. Nodes are known by name (by default the address): one that returns under its name keeps its targets. Required, unless
     /// `discover` finds some.
     pub(crate) nodes: Vec<RawPeer>,
     /// How often names in nodes' addresses are looked up anew: a node whose name leads elsewhere moves there, and keeps its
@@ -101,6 +109,9 @@ pub(crate) struct RawSwitch {
     /// request; what none takes is as said under [switch]. No access control: what is compared is as it was sent.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) routes: Vec<RawRoute>,
+    /// TLS, at addresses of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tls: Option<RawTls>,
     /// What is heard of the nodes besides replies: how loaded they are, and what their caches hold.
     pub(crate) signals: RawSignals,
     /// How connections reach the nodes.
@@ -154,6 +165,9 @@ pub(crate) struct RawPeer {
     /// The groups it is in, for routes that use only some nodes.
     #[serde(skip_serializing_if = "Texts::is_empty")]
     pub(crate) groups: Texts,
+    /// Whether it is asked by HTTP/2.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) http2: bool,
     /// How it takes connections that are handed to it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) handoff: Option<RawPeerHandoff>,
@@ -173,6 +187,8 @@ struct PeerTable {
     #[serde(default)]
     groups: Texts,
     #[serde(default)]
+    http2: bool,
+    #[serde(default)]
     handoff: Option<RawPeerHandoff>,
 }
 
@@ -188,6 +204,7 @@ impl From<&str> for RawPeer {
             weight: 1.0,
             cache: None,
             groups: Texts::default(),
+            http2: false,
             handoff: None,
         }
     }
@@ -208,8 +225,8 @@ impl<'de> Deserialize<'de> for RawPeer {
             }
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<RawPeer, A::Error> {
                 let table = PeerTable::deserialize(de::value::MapAccessDeserializer::new(map))?;
-                let PeerTable { address, name, weight, cache, groups, handoff } = table;
-                Ok(RawPeer { address, name, weight, cache, groups, handoff })
+                let PeerTable { address, name, weight, cache, groups, http2, handoff } = table;
+                Ok(RawPeer { address, name, weight, cache, groups, http2, handoff })
             }
         }
         from.deserialize_any(TextOrTable)
@@ -338,6 +355,8 @@ impl Default for RawSwitch {
         let settings = Settings::default();
         Self {
             listen: Texts::default(),
+            h2c: false,
+            proxy_protocol_from: Texts::default(),
             nodes: Vec::new(),
             follow_names: Span(std::time::Duration::from_secs(10)),
             discover: Vec::new(),
@@ -363,6 +382,7 @@ impl Default for RawSwitch {
             via: "larder".to_owned(),
             classes: Vec::new(),
             routes: Vec::new(),
+            tls: None,
             signals: RawSignals::default(),
             handoff: RawHandoff::default(),
             training: RawTraining::standard(),

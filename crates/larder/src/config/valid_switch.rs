@@ -25,6 +25,7 @@ use super::valid_policy::apply;
 use super::valid_route::routes;
 use super::valid_rule::{classes, key};
 use super::valid_signals::signals;
+use super::valid_tls::{against_handoff, announcers, tls};
 use super::valid_together::together;
 use super::valid_ward::{WardRole, wards};
 
@@ -50,7 +51,10 @@ pub(super) fn switch(
     warnings: &mut Vec<Fault>,
     absent: &mut Vec<Fault>,
 ) -> Result<SwitchRole, Fault> {
-    let listen = addresses("switch.listen", &raw.listen, "127.0.0.1:8080")?;
+    let listen = match &raw.tls {
+        Some(_) if raw.listen.is_empty() => Vec::new(),
+        _ => addresses("switch.listen", &raw.listen, "127.0.0.1:8080")?,
+    };
     if raw.nodes.is_empty() && raw.discover.is_empty() {
         let hint =
             "write nodes = [\"10.0.0.1:80\", \"10.0.0.2:80\"], or where they are found: [[switch.discover]]";
@@ -61,6 +65,7 @@ pub(super) fn switch(
         return Err(Fault::new("switch.nodes_max", what).hint("raise nodes_max"));
     }
     let threads = in_range("switch.threads", raw.threads, 0, 1024)?;
+    let tls = raw.tls.as_ref().map(|raw| tls(raw, &listen)).transpose()?;
     let mut switch = SwitchConfig::new(listen, peers("switch.nodes", &raw.nodes)?);
     let discover =
         (0..).zip(&raw.discover).map(|(i, raw): (usize, _)| discover(&format!("switch.discover[{i}]"), raw));
@@ -79,6 +84,8 @@ pub(super) fn switch(
     switch.routes = routes(raw, &switch.settings, &switch.nodes, &discover, warnings)?;
     switch.signals = signals(&raw.signals)?;
     switch.handoff = handoff(&raw.handoff, absent)?;
+    (switch.tls, switch.h2c, switch.announcers) = (tls, raw.h2c, announcers(&raw.proxy_protocol_from)?);
+    against_handoff(switch.tls.as_ref(), &switch.announcers, &switch.handoff)?;
     let targets_max = raw.ward.targets_max.unwrap_or(switch.census_targets_max);
     switch.census_targets_max = in_range("switch.ward.targets_max", targets_max, 64, 100_000_000)?;
     switch.health = health(&raw.health)?;
@@ -253,7 +260,12 @@ pub(super) fn peers(list: &str, raw: &[RawPeer]) -> Result<Vec<NodeEntry>, Fault
         let spec = NodeSpec { weight, cache, ..NodeSpec::named(name) };
         let groups = groups(&format!("{key}.groups"), &entry.groups.0)?;
         let handoff = entry.handoff.as_ref().map(|raw| peer(&key, raw)).transpose()?;
-        peers.push(NodeEntry { groups, handoff, ..NodeEntry::new(spec, entry.address.clone()) });
+        peers.push(NodeEntry {
+            groups,
+            handoff,
+            http2: entry.http2,
+            ..NodeEntry::new(spec, entry.address.clone())
+        });
     }
     Ok(peers)
 }

@@ -1,0 +1,84 @@
+//! What a client's bytes come by and go by: a socket, or TLS over one.
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsRawFd, RawFd};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::server::TlsStream;
+
+/// A client's connection.
+#[derive(Debug)]
+pub(crate) enum ClientIo {
+    /// As it came.
+    Clear(TcpStream),
+    /// Its handshake is done.
+    Secure(Box<TlsStream<TcpStream>>),
+}
+
+impl ClientIo {
+    /// The socket under it.
+    pub(crate) fn tcp(&self) -> &TcpStream {
+        match self {
+            Self::Clear(tcp) => tcp,
+            Self::Secure(tls) => tls.get_ref().0,
+        }
+    }
+
+    /// Writes what the socket takes without waiting. Over TLS nothing: what is written in part is worth nothing there.
+    pub(crate) fn try_write(&self, bytes: &[u8]) {
+        if let Self::Clear(tcp) = self {
+            let _ = tcp.try_write(bytes);
+        }
+    }
+}
+
+impl AsRawFd for ClientIo {
+    fn as_raw_fd(&self) -> RawFd {
+        self.tcp().as_raw_fd()
+    }
+}
+
+impl AsyncRead for ClientIo {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Clear(tcp) => Pin::new(tcp).poll_read(cx, buf),
+            Self::Secure(tls) => Pin::new(tls).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for ClientIo {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Clear(tcp) => Pin::new(tcp).poll_write(cx, buf),
+            Self::Secure(tls) => Pin::new(tls).poll_write(cx, buf),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Clear(tcp) => Pin::new(tcp).poll_write_vectored(cx, parts),
+            Self::Secure(tls) => Pin::new(tls).poll_write_vectored(cx, parts),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Clear(tcp) => Pin::new(tcp).poll_flush(cx),
+            Self::Secure(tls) => Pin::new(tls).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Clear(tcp) => Pin::new(tcp).poll_shutdown(cx),
+            Self::Secure(tls) => Pin::new(tls).poll_shutdown(cx),
+        }
+    }
+}

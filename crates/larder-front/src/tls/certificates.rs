@@ -1,0 +1,278 @@
+//! Certificates and keys in files, and which of them a client is shown.
+
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use serde::Serialize;
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+
+/// Most certificates in force; a folder with more is refused.
+const CERTIFICATES_MAX: usize = 10_000;
+/// Largest file read.
+const FILE_MAX: u64 = 1 << 20;
+/// A certificate that ends within this time is warned of, seconds.
+const SOON_S: i64 = 7 * 24 * 3600;
+
+/// What is wrong with a certificate, a key, or a file of them.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}{what}", if .file.as_os_str().is_empty() { String::new() } else { format!("{}: ", .file.display()) })]
+pub struct CertificateFault {
+    /// Where; empty if it is in no file.
+    pub file: PathBuf,
+    /// What is wrong, and what would be right.
+    pub what: String,
+}
+
+impl CertificateFault {
+    pub(super) fn new(file: impl Into<PathBuf>, what: impl Into<String>) -> Self {
+        Self { file: file.into(), what: what.into() }
+    }
+}
+
+/// A certificate in force.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CertificateStatus {
+    /// Its file.
+    pub file: String,
+    /// The hosts it is for.
+    pub names: Vec<String>,
+    /// When it ends, seconds since 1970.
+    pub not_after: i64,
+    /// Whether clients that name no host are shown it.
+    pub default: bool,
+}
+
+/// One certificate with its chain and key.
+#[derive(Debug)]
+struct Entry {
+    file: PathBuf,
+    /// In lower case; wildcards as `*.example.org`.
+    names: Vec<String>,
+    not_after: i64,
+    key: Arc<CertifiedKey>,
+    /// Of what was read.
+    digest: u64,
+}
+
+/// All of them. Equal if the files say the same.
+#[derive(Debug)]
+pub(super) struct Certificates {
+    /// The default first.
+    entries: Vec<Entry>,
+}
+
+impl PartialEq for Certificates {
+    fn eq(&self, other: &Self) -> bool {
+        let told =
+            |all: &Self| -> Vec<_> { all.entries.iter().map(|e| (e.file.clone(), e.digest)).collect() };
+        told(self) == told(other)
+    }
+}
+
+impl Certificates {
+    /// Reads files, and folders of them.
+    pub(super) fn read(paths: &[PathBuf], provider: &CryptoProvider) -> Result<Self, CertificateFault> {
+        let mut entries = Vec::new();
+        for path in paths {
+            if path.is_dir() {
+                let before = entries.len();
+                for file in folder(path)? {
+                    entries.extend(entry(&file, provider, true)?);
+                }
+                if entries.len() == before {
+                    let what = "holds no certificate: put FILE.pem there (chain and key), FILE.crt beside FILE.key, or \
+                                folders with fullchain.pem and privkey.pem";
+                    return Err(CertificateFault::new(path, what));
+                }
+            } else {
+                entries.extend(entry(path, provider, false)?);
+            }
+        }
+        if entries.len() > CERTIFICATES_MAX {
+            let what = format!("{} certificates, and {CERTIFICATES_MAX} may be", entries.len());
+            return Err(CertificateFault::new("", what));
+        }
+        Ok(Self { entries })
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Who picks one of them for a client. Of several for a name, the one that ends last.
+    pub(super) fn resolver(&self) -> Arc<dyn ResolvesServerCert> {
+        let mut best: BTreeMap<&str, &Entry> = BTreeMap::new();
+        for entry in &self.entries {
+            for name in &entry.names {
+                let first = best.entry(name).or_insert(entry);
+                if entry.not_after > first.not_after {
+                    *first = entry;
+                }
+            }
+        }
+        let (mut by_name, mut by_parent) = (HashMap::new(), HashMap::new());
+        for (name, entry) in best {
+            match name.strip_prefix("*.") {
+                Some(parent) => by_parent.insert(parent.to_owned(), entry.key.clone()),
+                None => by_name.insert(name.to_owned(), entry.key.clone()),
+            };
+        }
+        let default = self.entries.first().map(|entry| entry.key.clone());
+        Arc::new(ByName { by_name, by_parent, default })
+    }
+
+    pub(super) fn status(&self) -> Vec<CertificateStatus> {
+        let entries = self.entries.iter().enumerate();
+        let status = entries.map(|(i, entry)| CertificateStatus {
+            file: entry.file.display().to_string(),
+            names: entry.names.clone(),
+            not_after: entry.not_after,
+            default: i == 0,
+        });
+        status.collect()
+    }
+
+    /// Says which have ended, or will soon.
+    pub(super) fn warn(&self) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
+        for entry in &self.entries {
+            let (file, left_s) = (entry.file.display(), entry.not_after - now);
+            if left_s < 0 {
+                tracing::warn!(%file, "the certificate has ended: clients will refuse it");
+            } else if left_s < SOON_S {
+                tracing::warn!(%file, days = left_s / 86_400, "the certificate ends soon");
+            }
+        }
+    }
+}
+
+/// Picks by the host that a client names (RFC 6066 section 3); a wildcard stands for one label (RFC 6125 section 6.4.3).
+#[derive(Debug)]
+struct ByName {
+    by_name: HashMap<String, Arc<CertifiedKey>>,
+    by_parent: HashMap<String, Arc<CertifiedKey>>,
+    default: Option<Arc<CertifiedKey>>,
+}
+
+impl ByName {
+    fn find(&self, host: &str) -> Option<&Arc<CertifiedKey>> {
+        let host = host.trim_end_matches('.').to_ascii_lowercase();
+        self.by_name.get(&host).or_else(|| self.by_parent.get(host.split_once('.')?.1))
+    }
+}
+
+impl ResolvesServerCert for ByName {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        hello.server_name().and_then(|host| self.find(host)).or(self.default.as_ref()).cloned()
+    }
+}
+
+/// Files of a folder that may hold certificates, and those of certbot's folders below it, in the order of their names.
+fn folder(path: &Path) -> Result<Vec<PathBuf>, CertificateFault> {
+    let failed = |error: std::io::Error| CertificateFault::new(path, format!("cannot be read: {error}"));
+    let mut files = Vec::new();
+    for item in std::fs::read_dir(path).map_err(failed)? {
+        let item = item.map_err(failed)?.path();
+        let extension = item.extension().and_then(|extension| extension.to_str());
+        let below = item.join("fullchain.pem");
+        if item.is_file() && matches!(extension, Some("pem" | "crt" | "cer")) {
+            files.push(item);
+        } else if below.is_file() {
+            files.push(below);
+        }
+        if files.len() > CERTIFICATES_MAX {
+            return Err(CertificateFault::new(path, format!("holds more than {CERTIFICATES_MAX} files")));
+        }
+    }
+    files.sort_unstable();
+    Ok(files)
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, CertificateFault> {
+    let failed = |what: String| CertificateFault::new(path, what);
+    let length = std::fs::metadata(path).map_err(|error| failed(format!("cannot be read: {error}")))?.len();
+    if length > FILE_MAX {
+        return Err(failed(format!("is of {length} bytes, which is no certificate: at most {FILE_MAX}")));
+    }
+    std::fs::read(path).map_err(|error| failed(format!("cannot be read: {error}")))
+}
+
+fn in_pem<T: PemObject>(path: &Path, text: &[u8]) -> Result<Vec<T>, CertificateFault> {
+    let all: Result<Vec<T>, pem::Error> = T::pem_slice_iter(text).collect();
+    all.map_err(|error| CertificateFault::new(path, format!("is no PEM: {error}")))
+}
+
+/// The certificates in a file. At least one.
+pub(super) fn chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, CertificateFault> {
+    let chain: Vec<CertificateDer<'static>> = in_pem(path, &read(path)?)?;
+    if chain.is_empty() {
+        let what = "holds no certificate: PEM is needed, with a line -----BEGIN CERTIFICATE-----";
+        return Err(CertificateFault::new(path, what));
+    }
+    Ok(chain)
+}
+
+/// Where the key of a certificate is that is not in its file.
+fn key_paths(path: &Path) -> Vec<PathBuf> {
+    let mut paths = vec![path.with_extension("key")];
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".key");
+    paths.push(beside.into());
+    if path.file_name().is_some_and(|name| name == "fullchain.pem") {
+        paths.insert(0, path.with_file_name("privkey.pem"));
+    }
+    paths
+}
+
+/// The certificate in a file, with its key. None if the file is one of a folder's and holds none.
+fn entry(path: &Path, provider: &CryptoProvider, of_folder: bool) -> Result<Option<Entry>, CertificateFault> {
+    let mut text = read(path)?;
+    let chain: Vec<CertificateDer<'static>> = in_pem(path, &text)?;
+    if chain.is_empty() {
+        let what = "holds no certificate: PEM is needed, with a line -----BEGIN CERTIFICATE-----";
+        return if of_folder { Ok(None) } else { Err(CertificateFault::new(path, what)) };
+    }
+    let mut keys: Vec<PrivateKeyDer<'static>> = in_pem(path, &text)?;
+    if keys.is_empty() {
+        let beside = key_paths(path);
+        let Some(file) = beside.iter().find(|file| file.is_file()) else {
+            let names: Vec<String> = beside.iter().map(|file| file.display().to_string()).collect();
+            let what = format!("has no key: put it into the same file, or into {}", names.join(" or "));
+            return Err(CertificateFault::new(path, what));
+        };
+        let more = read(file)?;
+        keys = in_pem(file, &more)?;
+        text.extend_from_slice(&more);
+    }
+    let Some(key) = keys.into_iter().next() else {
+        return Err(CertificateFault::new(path, "has no key: a line -----BEGIN PRIVATE KEY----- is needed"));
+    };
+    let wrong = |what: String| CertificateFault::new(path, what);
+    let signing =
+        provider.key_provider.load_private_key(key).map_err(|error| wrong(format!("its key: {error}")))?;
+    let (names, not_after) = described(&chain[0]).map_err(wrong)?;
+    let key = CertifiedKey::new(chain, signing);
+    key.keys_match().map_err(|_| wrong("its key is that of another certificate".to_owned()))?;
+    let digest = xxhash_rust::xxh3::xxh3_64(&text);
+    Ok(Some(Entry { file: path.to_owned(), names, not_after, key: Arc::new(key), digest }))
+}
+
+/// The hosts a certificate is for, in lower case, and when it ends.
+fn described(certificate: &CertificateDer<'_>) -> Result<(Vec<String>, i64), String> {
+    let (_, parsed) =
+        X509Certificate::from_der(certificate).map_err(|error| format!("is no certificate: {error}"))?;
+    let alternatives =
+        parsed.subject_alternative_name().map_err(|error| format!("its alternative names: {error}"))?;
+    let names = alternatives.iter().flat_map(|names| &names.value.general_names);
+    let names = names.filter_map(|name| match name {
+        GeneralName::DNSName(name) => Some(name.to_ascii_lowercase()),
+        _ => None,
+    });
+    Ok((names.collect(), parsed.validity().not_after.timestamp()))
+}

@@ -1,0 +1,71 @@
+//! What is to be done about TLS.
+
+use crate::config::{ConfigError, span};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// A version of TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TlsVersion {
+    /// RFC 5246.
+    Tls12,
+    /// RFC 8446.
+    Tls13,
+}
+
+/// Whether clients have to prove who they are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClientCertificates {
+    /// They are not asked.
+    Off,
+    /// They are asked; those that have no certificate are served too. With the authorities' certificates, PEM.
+    Optional(PathBuf),
+    /// Those that have none are not served.
+    Required(PathBuf),
+}
+
+/// TLS at the switch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsConfig {
+    /// Where clients connect. At least one; port 0 takes any free port.
+    pub listen: Vec<SocketAddr>,
+    /// Files and folders with certificates and their keys, PEM. At least one. The first certificate is for clients that name
+    /// no host, or one that no certificate has.
+    pub certificates: Vec<PathBuf>,
+    /// The oldest version spoken. Default 1.2.
+    pub min_version: TlsVersion,
+    /// Whether HTTP/2 is offered. Default true.
+    pub http2: bool,
+    /// Default off.
+    pub clients: ClientCertificates,
+    /// Time from one look at the files to the next. 1 s to 24 h; default 1 min.
+    pub reload: Duration,
+    /// Whether requests that come without TLS are answered with a redirect (308) to the same under `https`. Default false.
+    pub redirect: bool,
+}
+
+impl TlsConfig {
+    /// With the defaults.
+    pub fn new(listen: Vec<SocketAddr>, certificates: Vec<PathBuf>) -> Self {
+        Self {
+            listen,
+            certificates,
+            min_version: TlsVersion::Tls12,
+            http2: true,
+            clients: ClientCertificates::Off,
+            reload: Duration::from_secs(60),
+            redirect: false,
+        }
+    }
+
+    pub(crate) fn validate(&self) -> Result<(), ConfigError> {
+        if self.listen.is_empty() {
+            return Err(ConfigError::Empty("tls.listen"));
+        }
+        if self.certificates.is_empty() {
+            return Err(ConfigError::Empty("tls.certificates"));
+        }
+        span("tls.reload", self.reload, 1_000, 24 * 3_600_000)
+    }
+}

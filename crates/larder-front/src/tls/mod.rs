@@ -1,0 +1,233 @@
+//! TLS at the switch: certificates by name, renewed while it runs; what a handshake has shown of a client.
+//!
+//! After RFC 8446 and RFC 5246, by rustls. A connection takes the certificates that are in force when it comes; those that are
+//! open keep theirs.
+
+mod certificates;
+mod config;
+
+pub use certificates::{CertificateFault, CertificateStatus};
+pub use config::{ClientCertificates, TlsConfig, TlsVersion};
+
+use arc_swap::ArcSwap;
+use certificates::Certificates;
+use rustls::RootCertStore;
+use rustls::ServerConfig;
+use rustls::crypto::CryptoProvider;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoServerSessionStorage, ProducesTickets, WebPkiClientVerifier};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+/// Protocol names of ALPN (RFC 7301; RFC 9113 section 3.2).
+const HTTP2: &[u8] = b"h2";
+const HTTP1: &[u8] = b"http/1.1";
+
+/// How a handshake ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shaken {
+    /// With a connection.
+    Done = 0,
+    /// It was no TLS, or client and switch have nothing in common, or the client's certificate does not do.
+    Failed = 1,
+    /// It took longer than a header may.
+    TimedOut = 2,
+}
+
+impl Shaken {
+    pub(crate) const ALL: [Self; 3] = [Self::Done, Self::Failed, Self::TimedOut];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Failed => "failed",
+            Self::TimedOut => "timed_out",
+        }
+    }
+}
+
+/// A connection whose handshake is done.
+pub(crate) struct Secured {
+    pub(crate) stream: Box<TlsStream<TcpStream>>,
+    /// The client speaks HTTP/2.
+    pub(crate) http2: bool,
+    /// The client's own certificate, where it was asked for one and had one: DER.
+    pub(crate) client: Option<Vec<u8>>,
+}
+
+/// TLS as it is in force.
+pub(crate) struct Tls {
+    config: TlsConfig,
+    provider: Arc<CryptoProvider>,
+    tickets: Arc<dyn ProducesTickets>,
+    verifier: Arc<dyn ClientCertVerifier>,
+    acceptor: ArcSwap<ServerConfig>,
+    loaded: Mutex<Certificates>,
+    /// Why the last look at the files changed nothing, if it failed.
+    trouble: Mutex<Option<String>>,
+    shaken: [AtomicU64; Shaken::ALL.len()],
+}
+
+impl std::fmt::Debug for Tls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tls").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+impl TlsConfig {
+    /// Reads the files, and says what is in them.
+    ///
+    /// # Errors
+    /// A file cannot be read or makes no sense; it is named.
+    pub fn check(&self) -> Result<Vec<CertificateStatus>, CertificateFault> {
+        Tls::load(self.clone()).map(|tls| tls.status().0)
+    }
+}
+
+impl Tls {
+    /// Reads the certificates.
+    ///
+    /// # Errors
+    /// A file cannot be read or makes no sense; it is named.
+    pub(crate) fn load(config: TlsConfig) -> Result<Self, CertificateFault> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let certificates = Certificates::read(&config.certificates, &provider)?;
+        let verifier = verifier(&config.clients, &provider)?;
+        let tickets = rustls::crypto::ring::Ticketer::new()
+            .map_err(|error| CertificateFault::new("", format!("no keys for session tickets: {error}")))?;
+        let first = server_config(&config, &provider, &certificates, &verifier, &tickets)?;
+        Ok(Self {
+            acceptor: ArcSwap::from_pointee(first),
+            loaded: Mutex::new(certificates),
+            trouble: Mutex::default(),
+            shaken: Default::default(),
+            config,
+            provider,
+            tickets,
+            verifier,
+        })
+    }
+
+    /// Shakes hands, for `patience` at most. `None` if nothing came of it, which is counted.
+    pub(crate) async fn accept(&self, tcp: TcpStream, patience: Duration) -> Option<Secured> {
+        let shaking = TlsAcceptor::from(self.acceptor.load_full()).accept(tcp);
+        let (shaken, stream) = match tokio::time::timeout(patience, shaking).await {
+            Ok(Ok(stream)) => (Shaken::Done, Some(stream)),
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "no TLS connection");
+                (Shaken::Failed, None)
+            }
+            Err(_) => (Shaken::TimedOut, None),
+        };
+        self.shaken[shaken as usize].fetch_add(1, Relaxed);
+        let stream = Box::new(stream?);
+        let (_, session) = stream.get_ref();
+        let http2 = session.alpn_protocol() == Some(HTTP2);
+        let client = session.peer_certificates().and_then(|chain| chain.first()).map(|own| own.to_vec());
+        Some(Secured { http2, client, stream })
+    }
+
+    /// Reads the files again and takes what they say, if it makes sense. Blocks on the disk.
+    pub(crate) fn renew(&self) {
+        let renewed =
+            Certificates::read(&self.config.certificates, &self.provider).and_then(|certificates| {
+                let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+                if *loaded == certificates {
+                    return Ok(());
+                }
+                let config = server_config(
+                    &self.config,
+                    &self.provider,
+                    &certificates,
+                    &self.verifier,
+                    &self.tickets,
+                )?;
+                certificates.warn();
+                tracing::info!(certificates = certificates.len(), "certificates renewed");
+                self.acceptor.store(Arc::new(config));
+                *loaded = certificates;
+                Ok(())
+            });
+        let trouble = renewed.err().map(|fault| fault.to_string());
+        let mut before = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(error) = trouble.as_ref().filter(|error| before.as_ref() != Some(error)) {
+            tracing::warn!(error, "certificates are not renewed: those before stay in force");
+        }
+        *before = trouble;
+    }
+
+    /// The certificates in force, and why the files' are not, if they are not.
+    pub(crate) fn status(&self) -> (Vec<CertificateStatus>, Option<String>) {
+        let loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner).status();
+        (loaded, self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone())
+    }
+
+    /// How many handshakes ended so.
+    pub(crate) fn shaken(&self, how: Shaken) -> u64 {
+        self.shaken[how as usize].load(Relaxed)
+    }
+
+    /// Looks at the files now and then, for ever.
+    pub(crate) async fn watch(self: Arc<Self>) {
+        self.loaded.lock().unwrap_or_else(PoisonError::into_inner).warn();
+        loop {
+            tokio::time::sleep(self.config.reload).await;
+            let tls = self.clone();
+            if tokio::task::spawn_blocking(move || tls.renew()).await.is_err() {
+                tracing::error!("the look at the certificates was lost to a fault in the switch");
+            }
+        }
+    }
+}
+
+fn server_config(
+    config: &TlsConfig,
+    provider: &Arc<CryptoProvider>,
+    certificates: &Certificates,
+    verifier: &Arc<dyn ClientCertVerifier>,
+    tickets: &Arc<dyn ProducesTickets>,
+) -> Result<ServerConfig, CertificateFault> {
+    let versions = match config.min_version {
+        TlsVersion::Tls12 => &[&rustls::version::TLS13, &rustls::version::TLS12][..],
+        TlsVersion::Tls13 => &[&rustls::version::TLS13],
+    };
+    let mut made = ServerConfig::builder_with_provider(provider.clone())
+        .with_protocol_versions(versions)
+        .map_err(|error| CertificateFault::new("", error.to_string()))?
+        .with_client_cert_verifier(verifier.clone())
+        .with_cert_resolver(certificates.resolver());
+    made.alpn_protocols =
+        if config.http2 { vec![HTTP2.to_vec(), HTTP1.to_vec()] } else { vec![HTTP1.to_vec()] };
+    // Sessions go on by tickets, which take no memory here.
+    made.ticketer = tickets.clone();
+    made.session_storage = Arc::new(NoServerSessionStorage {});
+    Ok(made)
+}
+
+fn verifier(
+    clients: &ClientCertificates,
+    provider: &Arc<CryptoProvider>,
+) -> Result<Arc<dyn ClientCertVerifier>, CertificateFault> {
+    let (file, required) = match clients {
+        ClientCertificates::Off => return Ok(WebPkiClientVerifier::no_client_auth()),
+        ClientCertificates::Optional(file) => (file, false),
+        ClientCertificates::Required(file) => (file, true),
+    };
+    let named = |what: String| CertificateFault::new(file, what);
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates::chain(file)? {
+        roots
+            .add(certificate)
+            .map_err(|error| named(format!("is no certificate of an authority: {error}")))?;
+    }
+    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone());
+    let builder = if required { builder } else { builder.allow_unauthenticated() };
+    builder.build().map_err(|error| named(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests;

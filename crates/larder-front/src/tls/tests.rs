@@ -1,0 +1,233 @@
+use super::certificates::Certificates;
+use super::*;
+use rcgen::{CertificateParams, KeyPair};
+use rustls::pki_types::ServerName;
+use std::path::{Path, PathBuf};
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+/// A certificate for these hosts and its key, PEM, that ends on the first of January.
+fn made(names: &[&str], year: i32) -> (String, String) {
+    let key = KeyPair::generate().unwrap();
+    let mut params =
+        CertificateParams::new(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()).unwrap();
+    params.not_after = rcgen::date_time_ymd(year, 1, 1);
+    (params.self_signed(&key).unwrap().pem(), key.serialize_pem())
+}
+
+fn write(folder: &Path, name: &str, text: &str) -> PathBuf {
+    let path = folder.join(name);
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+fn names(certificates: &Certificates) -> Vec<String> {
+    certificates.status().into_iter().flat_map(|status| status.names).collect()
+}
+
+#[test]
+fn files_and_folders_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let (a, b, c) = (made(&["a.test"], 2040), made(&["*.b.test", "B.test"], 2040), made(&["c.test"], 2040));
+    let both = write(at, "one.pem", &(a.0.clone() + &a.1));
+    let apart = write(at, "many/two.crt", &b.0);
+    write(at, "many/two.key", &b.1);
+    write(at, "many/live/fullchain.pem", &c.0);
+    write(at, "many/live/privkey.pem", &c.1);
+    write(at, "many/README", "nothing");
+    write(at, "many/params.pem", "-----BEGIN DH PARAMETERS-----\nMAA=\n-----END DH PARAMETERS-----\n");
+    let read = |paths: &[&Path]| {
+        Certificates::read(&paths.iter().map(|path| path.to_path_buf()).collect::<Vec<_>>(), &provider())
+    };
+    assert_eq!(names(&read(&[&both, &apart]).unwrap()), ["a.test", "*.b.test", "b.test"]);
+    let all = read(&[&both, &at.join("many")]).unwrap();
+    assert_eq!(names(&all), ["a.test", "c.test", "*.b.test", "b.test"]);
+    assert_eq!(all, read(&[&both, &at.join("many")]).unwrap());
+    assert!(all.status()[0].default && all.status()[0].not_after == 2_208_988_800);
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let (a, b) = (made(&["a.test"], 2040), made(&["b.test"], 2040));
+    let cases = [
+        (at.join("none.pem"), "none.pem: cannot be read"),
+        (write(at, "text.pem", "hello"), "text.pem: holds no certificate"),
+        (write(at, "bare.pem", &a.0), "bare.pem: has no key: put it into the same file, or into"),
+        (write(at, "wrong.pem", &(a.0.clone() + &b.1)), "wrong.pem: its key is that of another certificate"),
+        (write(at, "cut.pem", &a.0[..a.0.len() / 2]), "cut.pem: "),
+        (write(at, "empty/README", "x").parent().unwrap().to_path_buf(), "empty: holds no certificate"),
+        (write(at, "large.pem", &"x".repeat((1 << 20) + 1)), "large.pem: is of 1048577 bytes"),
+    ];
+    for (path, said) in cases {
+        let fault = Certificates::read(&[path], &provider()).unwrap_err().to_string();
+        assert!(fault.contains(said), "{fault}");
+    }
+}
+
+/// The certificate that a client is shown who names this host, or none.
+async fn shown(tls: &Arc<Tls>, host: &str) -> Result<Vec<u8>, String> {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let serving = tls.clone();
+    let server = tokio::spawn(async move {
+        let (tcp, _) = listener.accept().await.unwrap();
+        serving.accept(tcp, Duration::from_secs(5)).await.map(|secured| secured.http2)
+    });
+    let mut config = rustls::ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Anyone))
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let name = ServerName::try_from(host.to_owned()).unwrap();
+    let tcp = tokio::net::TcpStream::connect(address).await.unwrap();
+    let stream = tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, tcp).await;
+    let http2 = server.await.unwrap();
+    let stream = stream.map_err(|error| error.to_string())?;
+    assert_eq!(http2, Some(true));
+    Ok(stream.get_ref().1.peer_certificates().unwrap()[0].to_vec())
+}
+
+#[derive(Debug)]
+struct Anyone;
+
+impl rustls::client::danger::ServerCertVerifier for Anyone {
+    fn verify_server_cert(
+        &self,
+        _: &rustls::pki_types::CertificateDer<'_>,
+        _: &[rustls::pki_types::CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: rustls::pki_types::UnixTime,
+    ) -> Result<rustls::client::danger::ServerCertVerified, rustls::Error> {
+        Ok(rustls::client::danger::ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &rustls::pki_types::CertificateDer<'_>,
+        signed: &rustls::DigitallySignedStruct,
+    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls12_signature(
+            message,
+            certificate,
+            signed,
+            &provider().signature_verification_algorithms,
+        )
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &rustls::pki_types::CertificateDer<'_>,
+        signed: &rustls::DigitallySignedStruct,
+    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls13_signature(
+            message,
+            certificate,
+            signed,
+            &provider().signature_verification_algorithms,
+        )
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
+        provider().signature_verification_algorithms.supported_schemes()
+    }
+}
+
+fn der(pem: &str) -> Vec<u8> {
+    use rustls::pki_types::pem::PemObject;
+    rustls::pki_types::CertificateDer::from_pem_slice(pem.as_bytes()).unwrap().to_vec()
+}
+
+#[tokio::test]
+async fn a_client_is_shown_the_certificate_of_its_host() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let (a, b, newer) =
+        (made(&["a.test"], 2040), made(&["*.b.test"], 2040), made(&["x.b.test", "*.b.test"], 2041));
+    write(at, "1.pem", &(a.0.clone() + &a.1));
+    write(at, "2.pem", &(b.0.clone() + &b.1));
+    let tls = Tls::load(TlsConfig::new(vec![([127, 0, 0, 1], 0).into()], vec![at.to_path_buf()])).unwrap();
+    let tls = Arc::new(tls);
+    for (host, pem) in [
+        ("a.test", &a.0),
+        ("A.TEST", &a.0),
+        ("x.b.test", &b.0),
+        ("x.y.b.test", &a.0),
+        ("b.test", &a.0),
+        ("other.test", &a.0),
+    ] {
+        assert_eq!(shown(&tls, host).await, Ok(der(pem)), "{host}");
+    }
+    // A file that makes no sense changes nothing, and is told of.
+    write(at, "3.pem", &newer.0);
+    tls.renew();
+    assert_eq!(shown(&tls, "y.b.test").await, Ok(der(&b.0)));
+    assert!(tls.status().1.unwrap().contains("3.pem: has no key"));
+    // The one that ends last is shown.
+    write(at, "3.pem", &(newer.0.clone() + &newer.1));
+    tls.renew();
+    assert_eq!(shown(&tls, "y.b.test").await, Ok(der(&newer.0)));
+    assert_eq!((tls.status().0.len(), tls.status().1), (3, None));
+    assert_eq!((tls.shaken(Shaken::Done), tls.shaken(Shaken::Failed)), (8, 0));
+}
+
+#[tokio::test]
+async fn a_client_without_a_certificate_is_served_only_where_it_may() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let (own, authority) = (made(&["a.test"], 2040), made(&["authority.test"], 2040));
+    let file = write(at, "own.pem", &(own.0.clone() + &own.1));
+    let authority = write(at, "authority.crt", &authority.0);
+    for (clients, served) in [
+        (ClientCertificates::Optional(authority.clone()), true),
+        (ClientCertificates::Required(authority), false),
+    ] {
+        let config = TlsConfig {
+            clients,
+            // The client learns of the refusal in the handshake itself, not after it.
+            min_version: TlsVersion::Tls12,
+            ..TlsConfig::new(vec![([127, 0, 0, 1], 0).into()], vec![file.clone()])
+        };
+        let tls = Arc::new(Tls::load(config).unwrap());
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let client = tokio::spawn(async move {
+            let config = rustls::ClientConfig::builder_with_provider(provider())
+                .with_protocol_versions(&[&rustls::version::TLS12])
+                .unwrap()
+                .dangerous()
+                .with_custom_certificate_verifier(Arc::new(Anyone))
+                .with_no_client_auth();
+            let tcp = tokio::net::TcpStream::connect(address).await.unwrap();
+            let name = ServerName::try_from("a.test").unwrap();
+            tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, tcp).await.is_ok()
+        });
+        let (tcp, _) = listener.accept().await.unwrap();
+        let secured = tls.accept(tcp, Duration::from_secs(5)).await;
+        assert_eq!((secured.is_some(), client.await.unwrap()), (served, served));
+        assert_eq!(tls.shaken(Shaken::Failed), u64::from(!served));
+    }
+}
+
+#[tokio::test]
+async fn who_does_not_shake_hands_is_let_go() {
+    let folder = tempfile::tempdir().unwrap();
+    let own = made(&["a.test"], 2040);
+    let file = write(folder.path(), "own.pem", &(own.0 + &own.1));
+    let tls = Tls::load(TlsConfig::new(vec![([127, 0, 0, 1], 0).into()], vec![file])).unwrap();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let _client = tokio::net::TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let (tcp, _) = listener.accept().await.unwrap();
+    assert!(tls.accept(tcp, Duration::from_millis(20)).await.is_none());
+    assert_eq!(tls.shaken(Shaken::TimedOut), 1);
+}

@@ -1,0 +1,126 @@
+//! `[switch.tls]` and who is believed to announce clients, checked and turned into what the front is told.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use larder_front::{AddressRange, ClientCertificates, HandoffConfig, Setting, TlsConfig, TlsVersion};
+
+use super::error::{Fault, suggest};
+use super::raw_tls::RawTls;
+use super::text::Texts;
+use super::valid::addresses;
+
+const VERSIONS: [&str; 2] = ["1.2", "1.3"];
+const CLIENTS: [&str; 3] = ["off", "optional", "required"];
+
+/// TLS, with the certificates read once, so that `larder check` finds them wrong.
+pub(super) fn tls(raw: &RawTls, clear: &[SocketAddr]) -> Result<TlsConfig, Fault> {
+    let listen = addresses("switch.tls.listen", &raw.listen, "0.0.0.0:443")?;
+    if let Some(twice) = listen.iter().find(|address| address.port() != 0 && clear.contains(address)) {
+        let what = format!("{twice} is in switch.listen too");
+        return Err(Fault::new("switch.tls.listen", what).hint("an address is with TLS or without"));
+    }
+    if raw.certificates.0.is_empty() {
+        return Err(Fault::new("switch.tls.certificates", "missing: TLS needs a certificate and its key")
+            .hint("name a PEM file with both, or a folder of such files"));
+    }
+    let min_version = match raw.min_version.as_str() {
+        "1.2" => TlsVersion::Tls12,
+        "1.3" => TlsVersion::Tls13,
+        other => {
+            let what = format!("unknown version '{}'", other.escape_debug());
+            return Err(Fault::new("switch.tls.min_version", what).hint(suggest(other, &VERSIONS)));
+        }
+    };
+    let config = TlsConfig {
+        min_version,
+        http2: raw.http2,
+        clients: clients(raw)?,
+        reload: raw.reload.0,
+        redirect: raw.redirect,
+        ..TlsConfig::new(listen, raw.certificates.0.iter().map(PathBuf::from).collect())
+    };
+    if config.redirect && clear.is_empty() {
+        let what = "there is nothing to send on: no address is without TLS";
+        return Err(Fault::new("switch.tls.redirect", what).hint("write switch.listen = \"0.0.0.0:80\""));
+    }
+    config.check().map_err(|fault| {
+        let of_clients = raw.client_ca.as_ref().is_some_and(|file| fault.file == PathBuf::from(file));
+        let key = if of_clients { "switch.tls.client_ca" } else { "switch.tls.certificates" };
+        Fault::new(key, fault.to_string())
+    })?;
+    Ok(config)
+}
+
+fn clients(raw: &RawTls) -> Result<ClientCertificates, Fault> {
+    let key = "switch.tls.client_certificates";
+    let file = raw.client_ca.as_ref().map(PathBuf::from);
+    match (raw.client_certificates.as_str(), file) {
+        ("off", None) => Ok(ClientCertificates::Off),
+        ("off", Some(_)) => {
+            Err(Fault::new("switch.tls.client_ca", "is not used: clients are asked for nothing")
+                .hint("write client_certificates = \"required\""))
+        }
+        ("optional", Some(file)) => Ok(ClientCertificates::Optional(file)),
+        ("required", Some(file)) => Ok(ClientCertificates::Required(file)),
+        ("optional" | "required", None) => {
+            Err(Fault::new(key, "nobody's certificates would do: client_ca is missing")
+                .hint("write client_ca = \"FILE\", with the authorities' certificates"))
+        }
+        (other, _) => {
+            let what = format!("unknown value '{}'", other.escape_debug());
+            Err(Fault::new(key, what).hint(suggest(other, &CLIENTS)))
+        }
+    }
+}
+
+/// `switch.proxy_protocol_from`.
+pub(super) fn announcers(raw: &Texts) -> Result<Vec<AddressRange>, Fault> {
+    let key = "switch.proxy_protocol_from";
+    raw.0.iter().map(|text| text.parse().map_err(|what: String| Fault::new(key, what))).collect()
+}
+
+/// What must be read before it is decided cannot be delivered before it is read.
+pub(super) fn against_handoff(
+    tls: Option<&TlsConfig>,
+    announcers: &[AddressRange],
+    handoff: &HandoffConfig,
+) -> Result<(), Fault> {
+    if handoff.setting == Setting::Relay {
+        return Ok(());
+    }
+    let hint = "leave it out, or write mechanism = \"relay\" in [switch.handoff]";
+    if !announcers.is_empty() {
+        let what =
+            "contradicts switch.handoff: a connection that begins with an announcement cannot be handed over";
+        return Err(Fault::new("switch.proxy_protocol_from", what).hint(hint));
+    }
+    if tls.is_some_and(|tls| tls.redirect) {
+        let what = "contradicts switch.handoff: nodes that are handed a connection would answer";
+        return Err(Fault::new("switch.tls.redirect", what).hint(hint));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Written;
+    use larder_front::TlsVersion;
+
+    #[test]
+    fn certificates_and_an_address_are_enough() {
+        let folder = tempfile::tempdir().unwrap();
+        let made = rcgen::generate_simple_self_signed(["a.test".to_owned()]).unwrap();
+        let file = folder.path().join("a.pem");
+        std::fs::write(&file, made.cert.pem() + &made.signing_key.serialize_pem()).unwrap();
+        let text = format!(
+            "[switch]\nnodes = [\"10.0.0.1:80\"]\nproxy_protocol_from = [\"10.0.0.0/8\"]\n[switch.tls]\nlisten = \
+             \"127.0.0.1:443\"\ncertificates = {:?}\n",
+            folder.path().display().to_string()
+        );
+        let switch = Written::parse("f", &text).unwrap().validate().unwrap().switch.unwrap().switch;
+        let tls = switch.tls.unwrap();
+        assert_eq!((tls.min_version, tls.http2, tls.listen.len()), (TlsVersion::Tls12, true, 1));
+        assert!(switch.listen.is_empty() && switch.announcers.len() == 1);
+    }
+}
