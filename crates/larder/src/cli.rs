@@ -35,6 +35,8 @@ enum Command {
     Lab(Box<cmd::lab::LabArgs>),
     Check(cmd::check::CheckArgs),
     Doctor(cmd::doctor::DoctorArgs),
+    Completions(cmd::paperwork::CompletionsArgs),
+    Manual(cmd::paperwork::ManualArgs),
     /// Print the version.
     Version,
 }
@@ -55,6 +57,8 @@ impl Cli {
             Command::Lab(args) => cmd::lab::run(&args),
             Command::Check(args) => cmd::check::run(&args),
             Command::Doctor(args) => cmd::doctor::run(&args),
+            Command::Completions(args) => cmd::paperwork::completions(args),
+            Command::Manual(args) => cmd::paperwork::manual(&args),
             Command::Version => version(),
         }
     }

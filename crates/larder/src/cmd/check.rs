@@ -90,10 +90,24 @@ fn summary(config: &Config, out: &mut impl Write) -> anyhow::Result<()> {
     Ok(())
 }
 
+fn certificate_end(seconds: i64) -> std::time::SystemTime {
+    // Dates beyond what can be written are written as the last that can.
+    const LAST_S: u64 = 253_402_300_799;
+    std::time::UNIX_EPOCH + std::time::Duration::from_secs(u64::try_from(seconds).unwrap_or(0).min(LAST_S))
+}
+
 fn switch_summary(role: &SwitchRole, out: &mut impl Write) -> anyhow::Result<()> {
     let (switch, settings) = (&role.switch, &role.switch.settings);
-    let listen: Vec<String> = switch.listen.iter().map(ToString::to_string).collect();
+    let secure = switch.tls.iter().flat_map(|tls| &tls.listen).map(|address| format!("{address} (TLS)"));
+    let listen: Vec<String> = switch.listen.iter().map(ToString::to_string).chain(secure).collect();
     writeln!(out, "switch: listens on {}, policy {}", listen.join(" and "), settings.policy)?;
+    if let Some(tls) = &switch.tls {
+        for certificate in tls.check()? {
+            let ends = httpdate::fmt_http_date(certificate_end(certificate.not_after));
+            let names = certificate.names.join(" and ");
+            writeln!(out, "  {} for {names} until {ends}", certificate.file)?;
+        }
+    }
     writeln!(
         out,
         "  T_low {}, T_high {}, replication decays after {}, {} targets remembered",

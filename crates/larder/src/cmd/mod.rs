@@ -10,6 +10,7 @@ pub(crate) mod lab;
 pub(crate) mod load;
 pub(crate) mod logging;
 pub(crate) mod node;
+pub(crate) mod paperwork;
 pub(crate) mod plan;
 pub(crate) mod policies;
 mod serve;

@@ -14,6 +14,7 @@ mod live_routes;
 mod load;
 mod load_users;
 mod node_content;
+mod packaging;
 mod peers;
 mod peers_policies;
 mod plan;

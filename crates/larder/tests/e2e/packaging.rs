@@ -1,0 +1,87 @@
+//! What is delivered: the package, the units in it, the root of a container.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::process::LARDER;
+
+fn script() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/package.sh")
+}
+
+fn has(program: &str) -> bool {
+    let looked =
+        Command::new("sh").args(["-c", &format!("command -v {program}")]).stdout(Stdio::null()).status();
+    looked.is_ok_and(|status| status.success())
+}
+
+/// What a command says; it has to succeed.
+fn said(command: &mut Command) -> String {
+    let ran = command.stdin(Stdio::null()).output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let error = String::from_utf8_lossy(&ran.stderr).into_owned();
+    assert!(ran.status.success(), "{command:?}: {}\n{error}", ran.status);
+    String::from_utf8(ran.stdout).unwrap() + &error
+}
+
+#[test]
+fn the_package_has_what_it_needs_and_its_units_are_right() {
+    if !has("dpkg-deb") || !has("strip") {
+        eprintln!("skipped: dpkg-deb and strip are needed");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (deb, root) = (folder.path().join("larder.deb"), folder.path().join("root"));
+    said(Command::new(script()).args(["deb", LARDER]).arg(&deb).env("LARDER_DEB", "-Znone"));
+    let control = said(Command::new("dpkg-deb").arg("-I").arg(&deb));
+    for line in ["Package: larder", &format!("Version: {}", env!("CARGO_PKG_VERSION")), "Depends: libc6 (>= "]
+    {
+        assert!(control.contains(line), "{control}");
+    }
+    said(Command::new("dpkg-deb").arg("-x").args([&deb, &root]));
+    for file in [
+        "usr/bin/larder",
+        "usr/share/man/man1/larder.1.gz",
+        "usr/share/man/man1/larder-sim-paper.1.gz",
+        "usr/share/doc/larder/examples/larder.toml",
+        "usr/share/doc/larder/copyright",
+    ] {
+        assert!(root.join(file).is_file(), "{file}");
+    }
+    let page = root.join("usr/share/man/man1/larder-switch.1.gz");
+    assert!(said(Command::new("gzip").arg("-dc").arg(page)).contains("\\-\\-listen"));
+    let bash = std::fs::read_to_string(root.join("usr/share/bash-completion/completions/larder")).unwrap();
+    assert!(bash.contains("larder__subcmd__switch") || bash.contains("larder__switch"), "{}", &bash[..200]);
+    if has("systemd-analyze") {
+        for unit in ["larder-switch.service", "larder-node.service"] {
+            let unit = root.join("lib/systemd/system").join(unit);
+            // It is held against what is in the package.
+            let text = std::fs::read_to_string(&unit).unwrap();
+            let here = text.replace("/usr/bin/larder", &root.join("usr/bin/larder").display().to_string());
+            std::fs::write(&unit, here.replace("man:larder", "man:true")).unwrap();
+            let told = said(Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&unit));
+            let told: Vec<&str> = told.lines().filter(|line| line.contains("larder-")).collect();
+            assert!(told.is_empty(), "{told:?}");
+        }
+    }
+}
+
+#[test]
+fn the_root_of_a_container_runs_by_itself() {
+    let Ok(id) = Command::new("id").arg("-u").output() else { return };
+    if String::from_utf8_lossy(&id.stdout).trim() != "0" || !has("strip") {
+        eprintln!("skipped: chroot needs root, and strip is needed");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    said(Command::new(script()).args(["root", LARDER]).arg(folder.path()));
+    let inside = |arguments: &[&str]| {
+        said(Command::new("chroot").arg(folder.path()).arg("/usr/bin/larder").args(arguments))
+    };
+    assert_eq!(inside(&["version"]).trim(), format!("larder {}", env!("CARGO_PKG_VERSION")));
+    std::fs::write(
+        folder.path().join("etc/larder/larder.toml"),
+        "[switch]\nlisten = \"127.0.0.1:8080\"\nnodes = [\"10.0.0.1:80\"]\n",
+    )
+    .unwrap();
+    assert!(inside(&["check", "/etc/larder/larder.toml"]).ends_with("larder.toml: ok\n"));
+}
