@@ -239,16 +239,10 @@ impl Demo {
         folder: &Path,
     ) -> anyhow::Result<Run> {
         let mut spec = spec.clone();
+        if self.setup.warm && system.begins_alone() {
+            self.preload(&mut spec, folder)?;
+        }
         match system {
-            // Each node has to read every target by itself, which takes its disk minutes: they start where they would end.
-            System::Trad if self.setup.warm => {
-                let kind = spec.cache_kind.parse().map_err(|error| anyhow::anyhow!("{error}"))?;
-                let object_max = Bytes(spec.large_min.get().saturating_sub(1));
-                spec.manifest = folder.join(format!("warm-{}.tsv", spec.memory.get()));
-                spec.preload = true;
-                self.plan
-                    .write_manifest(&spec.manifest, &self.plan.remains(kind, spec.memory, object_max))?;
-            }
             System::Trad => {}
             System::Peers(how) => spec.peers.table = self.table(how, &spec, rates, folder)?,
             System::Switch(policy) => {
@@ -276,6 +270,15 @@ impl Demo {
             figures: figures(&seen, self.setup.nodes),
             warnings,
         })
+    }
+
+    /// Each node by itself has to read every target, which takes its disk minutes: memories start as they would end.
+    fn preload(&self, spec: &mut ClusterSpec, folder: &Path) -> anyhow::Result<()> {
+        let kind = spec.cache_kind.parse().map_err(|error| anyhow::anyhow!("{error}"))?;
+        let object_max = Bytes(spec.large_min.get().saturating_sub(1));
+        spec.manifest = folder.join(format!("warm-{}.tsv", spec.memory.get()));
+        spec.preload = true;
+        self.plan.write_manifest(&spec.manifest, &self.plan.remains(kind, spec.memory, object_max))
     }
 
     /// The routing table of the requests that warm up, at the prices of this machine: what forwarding takes of a node's part of
