@@ -37,6 +37,8 @@ const MEMORY_SHARES: [f64; 5] = [0.03, 0.06, 0.12, 0.25, 0.5];
 const WHOLE_SHARE: f64 = 1.1;
 /// Steps of the sweep: those of the paper's section 4.2.
 const LOAD_STEPS: [u32; 5] = [1, 2, 4, 8, 16];
+/// Share of misses above which PRESS's nodes take part, by default.
+const SHARE_ABOVE: f64 = 0.05;
 /// T of the paper.
 const OVERLOAD: u32 = 80;
 /// Judgements of whether to take part that fit into the warm-up.
@@ -240,7 +242,7 @@ impl Demo {
     ) -> anyhow::Result<Run> {
         let mut spec = spec.clone();
         if self.setup.warm && system.begins_alone() {
-            self.preload(&mut spec, folder)?;
+            self.preload(system, &mut spec, folder)?;
         }
         match system {
             System::Trad => {}
@@ -272,10 +274,17 @@ impl Demo {
         })
     }
 
-    /// Each node by itself has to read every target, which takes its disk minutes: memories start as they would end.
-    fn preload(&self, spec: &mut ClusterSpec, folder: &Path) -> anyhow::Result<()> {
+    /// Each node by itself has to read every target, which takes its disk minutes: memories start as they would end. Those of
+    /// nodes that would take part start empty: they fill them together, and nobody has what others have.
+    fn preload(&self, system: System, spec: &mut ClusterSpec, folder: &Path) -> anyhow::Result<()> {
         let kind = spec.cache_kind.parse().map_err(|error| anyhow::anyhow!("{error}"))?;
         let object_max = Bytes(spec.large_min.get().saturating_sub(1));
+        let judged = (spec.nodes, self.window() as usize);
+        if system != System::Trad
+            && self.plan.missed_alone(kind, spec.memory, object_max, judged) > SHARE_ABOVE
+        {
+            return Ok(());
+        }
         spec.manifest = folder.join(format!("warm-{}.tsv", spec.memory.get()));
         spec.preload = true;
         self.plan.write_manifest(&spec.manifest, &self.plan.remains(kind, spec.memory, object_max))
@@ -355,10 +364,15 @@ impl Demo {
         }
     }
 
-    /// Such that nodes judge several times while their memories are warmed; at most the default, and no fewer than 20.
+    /// The default; where memories are cold, such that nodes judge several times while they are warmed: at most the default, and
+    /// no fewer than 20.
     fn window(&self) -> u32 {
+        const DEFAULT: u32 = 1_000;
+        if self.setup.warm {
+            return DEFAULT;
+        }
         let each = self.plan.warmup / self.setup.nodes.max(1) / JUDGEMENTS;
-        u32::try_from(each).unwrap_or(u32::MAX).clamp(20, 1_000)
+        u32::try_from(each).unwrap_or(u32::MAX).clamp(20, DEFAULT)
     }
 
     /// LARD's K, on a clock that runs as much faster as the modelled disks do.
