@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
+use larder_core::peers::SharingSettings;
 use larder_core::{Bytes, Settings};
 use larder_load::{Progress, Warning};
 use larder_trace::Stats;
@@ -37,8 +38,6 @@ const MEMORY_SHARES: [f64; 5] = [0.03, 0.06, 0.12, 0.25, 0.5];
 const WHOLE_SHARE: f64 = 1.1;
 /// Steps of the sweep: those of the paper's section 4.2.
 const LOAD_STEPS: [u32; 5] = [1, 2, 4, 8, 16];
-/// Share of misses above which PRESS's nodes take part, by default.
-const SHARE_ABOVE: f64 = 0.05;
 /// T of the paper.
 const OVERLOAD: u32 = 80;
 /// Judgements of whether to take part that fit into the warm-up.
@@ -281,7 +280,7 @@ impl Demo {
         let object_max = Bytes(spec.large_min.get().saturating_sub(1));
         let judged = (spec.nodes, self.window() as usize);
         if system != System::Trad
-            && self.plan.missed_alone(kind, spec.memory, object_max, judged) > SHARE_ABOVE
+            && self.plan.missed_alone(kind, spec.memory, object_max, judged) > share_above()
         {
             return Ok(());
         }
@@ -472,6 +471,11 @@ fn said(label: &str, figures: &Figures) -> String {
         figures.forwarded * 100.0,
         figures.seconds
     )
+}
+
+/// Share of misses above which PRESS's nodes take part.
+fn share_above() -> f64 {
+    f64::from(SharingSettings::default().on_permille) / 1e3
 }
 
 /// Processors that this process may use.
