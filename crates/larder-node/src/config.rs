@@ -70,12 +70,24 @@ pub enum StoreConfig {
         disk: DiskModel,
         /// The processor; `None` leaves replies as fast as the real one.
         processor: Option<ProcessorModel>,
-        /// Start with targets in memory, in the manifest's order until the next would evict one; those above
-        /// [`CacheConfig::object_max`] are passed over. For experiments with a tier that has long been warm.
-        preload: bool,
+        /// What is in memory from the start.
+        preload: Preload,
     },
     /// An HTTP origin, asked for what the cache does not have.
     Origin(Box<OriginConfig>),
+}
+
+/// What a node with a modelled store has in memory from the start: for experiments with a tier that has long been warm.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Preload {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// Its targets, in the manifest's order until the next would evict one; those above [`CacheConfig::object_max`] are passed
+    /// over.
+    Targets,
+    /// The same, and its peers hear of them. Not behind a switch, which has other names for targets.
+    Shared,
 }
 
 /// What a node bounds, and what happens at each bound.
@@ -245,7 +257,12 @@ mod tests {
             ("limits.head_timeout", |c| c.limits.head_timeout = Duration::ZERO),
             ("disk.speed", |c| {
                 let disk = DiskModel { speed: f64::NAN, ..DiskModel::default() };
-                c.store = StoreConfig::Model { manifest: "m".into(), disk, processor: None, preload: false };
+                c.store = StoreConfig::Model {
+                    manifest: "m".into(),
+                    disk,
+                    processor: None,
+                    preload: Preload::Nothing,
+                };
             }),
         ];
         for (field, spoil) in cases {

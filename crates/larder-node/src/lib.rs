@@ -37,7 +37,7 @@ mod server;
 mod stats;
 mod store;
 
-pub use config::{CacheConfig, ConfigError, Limits, NodeConfig, StoreConfig};
+pub use config::{CacheConfig, ConfigError, Limits, NodeConfig, Preload, StoreConfig};
 pub use cooperate::{
     Analyst, CooperateConfig, CooperateError, CooperatePolicy, MemberView, PeersView, TableView, WardConfig,
 };

@@ -1,7 +1,7 @@
 //! A content node: its parts, and what it does with one request.
 
 use crate::body::{Body, streams_max};
-use crate::config::{ConfigError, Limits, NodeConfig};
+use crate::config::{ConfigError, Limits, NodeConfig, Preload};
 use crate::connection::Shared;
 use crate::cooperate::Cooperation;
 use crate::dynamic::Dynamic;
@@ -87,7 +87,10 @@ impl Node {
             config;
         let report = Report::new(report, &store);
         let machine = Machine::new(&store, dynamic.as_ref(), limits.reads_at_once)?;
-        let preload = matches!(store, crate::config::StoreConfig::Model { preload: true, .. });
+        let preload = match store {
+            crate::config::StoreConfig::Model { preload, .. } => preload,
+            _ => Preload::Nothing,
+        };
         let store = machine.store(&store, &name, limits.reads_at_once)?;
         let node = Arc::new(Self {
             speller: Speller::new(&name),
@@ -111,8 +114,8 @@ impl Node {
             draining: AtomicBool::new(false),
             started: Instant::now(),
         });
-        if preload {
-            node.preload();
+        if preload != Preload::Nothing {
+            node.preload(preload == Preload::Shared);
         }
         Ok(node)
     }

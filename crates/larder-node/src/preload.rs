@@ -1,15 +1,17 @@
 //! A modelled store's targets in memory from the start: an experiment of a tier that has long been warm.
 
+use crate::fetch::Keeping;
 use crate::memory::{CHARGE_MIN, Entry, Found, Wanted};
 use crate::node::Node;
 use crate::object::Object;
 use crate::store::{Meta, Store, contents};
+use larder_core::TargetId;
 use std::sync::Arc;
 
 impl Node {
     /// Puts a modelled store's targets into memory in the manifest's order, until the next would evict one. What may not
-    /// be kept is passed over.
-    pub(crate) fn preload(self: &Arc<Self>) {
+    /// be kept is passed over. `shared`: under the names that peers have for them.
+    pub(crate) fn preload(self: &Arc<Self>, shared: bool) {
         let Store::Model(model) = &self.store else { return };
         let mut room = self.memory.stats().capacity;
         for (name, meta) in model.listed() {
@@ -20,15 +22,16 @@ impl Node {
             let charge = meta.size + CHARGE_MIN * (2 + meta.size / self.chunk);
             let Some(left) = room.checked_sub(charge) else { return };
             room = left;
-            self.preload_one(name, meta);
+            self.preload_one(name, meta, shared.then(|| TargetId::of(name)));
         }
     }
 
-    fn preload_one(self: &Arc<Self>, name: &[u8], meta: Meta) {
+    fn preload_one(self: &Arc<Self>, name: &[u8], meta: Meta, told: Option<TargetId>) {
         let hash = self.memory.hash(name);
         let short = meta.size <= self.chunk;
         let body = short.then(|| contents(name, 0, meta.size));
-        let object = Arc::new(Object::new(name, meta, body, self.now_ms()));
+        let object = Object::new(name, meta, body, self.now_ms()).of(Keeping { told, keep: true });
+        let object = Arc::new(object);
         if let Found::Lead(lead) = self.memory.begin((hash, 0), Wanted::Head(name)) {
             lead.land(Ok(Entry::Head(Arc::clone(&object))), true);
         }

@@ -213,7 +213,12 @@ mod tests {
 
     fn model(processor: bool) -> StoreConfig {
         let processor = processor.then(ProcessorModel::default);
-        StoreConfig::Model { manifest: "m".into(), disk: DiskModel::default(), processor, preload: false }
+        StoreConfig::Model {
+            manifest: "m".into(),
+            disk: DiskModel::default(),
+            processor,
+            preload: crate::config::Preload::Nothing,
+        }
     }
 
     #[test]

@@ -163,3 +163,26 @@ async fn what_is_not_there_is_taken_back_at_once() {
     until("b knows what a has, and nothing else", || b.node.peers().unwrap().targets_known == 1).await;
     assert_eq!(a.node.peers().unwrap().decisions["first"], 21);
 }
+
+/// What is preloaded is known under the name that requests have, here and at the peer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn peers_hear_of_what_is_preloaded() {
+    let node = async |name: &'static str, loaded: larder_node::Preload| {
+        Running::model("2000\t/a\n3000\t/b?x=1\n", super::quick(), |config| {
+            config.name = name.to_owned();
+            let larder_node::StoreConfig::Model { preload, .. } = &mut config.store else {
+                panic!("it is modelled")
+            };
+            *preload = loaded;
+        })
+        .await
+    };
+    let (a, b) =
+        (node("a", larder_node::Preload::Shared).await, node("b", larder_node::Preload::Nothing).await);
+    introduce(&a, &b).await;
+    until("b knows what a has", || b.node.peers().unwrap().targets_known == 2).await;
+    assert_eq!(a.client().await.get("/b?x=1").await.cache_status(), "a; hit");
+    assert_eq!(b.client().await.get("/a").await.cache_status(), "a; hit");
+    let view = |node: &Running| node.node.peers().unwrap().decisions;
+    assert_eq!((view(&a)["here"], view(&b)["peer"]), (1, 1));
+}

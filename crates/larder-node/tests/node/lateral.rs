@@ -52,7 +52,8 @@ impl Pair {
         let files = tempfile::tempdir().unwrap();
         let manifest = files.path().join("manifest");
         std::fs::write(&manifest, MANIFEST).unwrap();
-        let store = StoreConfig::Model { manifest, disk, processor: None, preload: false };
+        let store =
+            StoreConfig::Model { manifest, disk, processor: None, preload: larder_node::Preload::Nothing };
         let mut config = NodeConfig::new("here", store);
         config.health_path = Some("/health".to_owned());
         let handed = |address| Handed { services: vec![address], lateral: Some(lateral), ..Handed::none() };

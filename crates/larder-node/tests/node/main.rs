@@ -89,7 +89,12 @@ impl Running {
         fs::write(&path, manifest).unwrap();
         let mut config = NodeConfig::new(
             "n",
-            StoreConfig::Model { manifest: path, disk, processor: None, preload: false },
+            StoreConfig::Model {
+                manifest: path,
+                disk,
+                processor: None,
+                preload: larder_node::Preload::Nothing,
+            },
         );
         set(&mut config);
         Self::start(config, files).await

@@ -11,7 +11,7 @@ async fn node(preloaded: bool) -> Running {
         config.cache.chunk = Bytes::kib(8);
         config.cache.object_max = Bytes(32_000);
         let StoreConfig::Model { preload, .. } = &mut config.store else { panic!("it is modelled") };
-        *preload = preloaded;
+        *preload = if preloaded { larder_node::Preload::Targets } else { larder_node::Preload::Nothing };
     })
     .await
 }

@@ -63,7 +63,12 @@ async fn the_load_is_that_of_the_model_where_there_is_one() {
     let manifest = files.path().join("manifest");
     fs::write(&manifest, "4096\t/a\n4096\t/b\n").unwrap();
     let processor = Some(ProcessorModel::default());
-    let store = StoreConfig::Model { manifest, disk: DiskModel::default(), processor, preload: false };
+    let store = StoreConfig::Model {
+        manifest,
+        disk: DiskModel::default(),
+        processor,
+        preload: larder_node::Preload::Nothing,
+    };
     let running = Running::start(NodeConfig::new("n", store), files).await;
     let before = load(&running).await;
     for path in ["/a", "/b", "/a"] {
@@ -149,7 +154,12 @@ async fn on_handed_over_connections_nobody_but_a_switch_says_what_a_target_is() 
     let files = tempfile::tempdir().unwrap();
     let manifest = files.path().join("manifest");
     fs::write(&manifest, "1000\t/a\n").unwrap();
-    let store = StoreConfig::Model { manifest, disk: quick(), processor: None, preload: false };
+    let store = StoreConfig::Model {
+        manifest,
+        disk: quick(),
+        processor: None,
+        preload: larder_node::Preload::Nothing,
+    };
     let handed = |address| Handed { services: vec![address], ..Handed::none() };
     let running = Running::start_handed(NodeConfig::new("n", store), files, handed).await;
     get_as(&running, "/a", 0xa).await;

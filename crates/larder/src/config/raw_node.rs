@@ -121,7 +121,7 @@ pub(crate) struct RawModel {
     /// for each 512 bytes of it) it is. 0.001 to 1000000. Absent: replies are as fast as the real processor makes them.
     pub(crate) processor_speed: Option<f64>,
     /// Start with targets in memory, in the manifest's order until the next would evict one; those above object_max
-    /// are passed over. For experiments with nodes that have long been warm.
+    /// are passed over. With [node.peers] the peers hear of them. For experiments with nodes that have long been warm.
     #[serde(default)]
     pub(crate) preload: bool,
 }

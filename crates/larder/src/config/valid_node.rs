@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use larder_core::Bytes;
 use larder_core::cache::CacheKind;
-use larder_node::{CacheConfig, DiskModel, Limits, NodeConfig, ProcessorModel, StoreConfig};
+use larder_node::{CacheConfig, DiskModel, Limits, NodeConfig, Preload, ProcessorModel, StoreConfig};
 
 use super::error::Fault;
 use super::raw_node::{RawModel, RawNode, RawNodeLimits};
@@ -111,7 +111,12 @@ fn store(raw: &RawNode) -> Result<StoreConfig, Fault> {
             let disk = DiskModel { speed: *speed, disks: *disks, ..DiskModel::default() };
             let processor =
                 processor_speed.map(|speed| ProcessorModel { speed, ..ProcessorModel::default() });
-            Ok(StoreConfig::Model { manifest: PathBuf::from(manifest), disk, processor, preload: *preload })
+            let preload = match (preload, &raw.peers) {
+                (false, _) => Preload::Nothing,
+                (true, None) => Preload::Targets,
+                (true, Some(_)) => Preload::Shared,
+            };
+            Ok(StoreConfig::Model { manifest: PathBuf::from(manifest), disk, processor, preload })
         }
         (None, None, Some(raw)) => Ok(StoreConfig::Origin(Box::new(origin(raw)?))),
         (_, None, Some(_)) => {

@@ -13,6 +13,8 @@ use larder_trace::{Request, SizeUnit, Target, Trace};
 
 use super::result::TraceInfo;
 
+/// What an object takes of a node's memory at least. Bytes.
+const CHARGE_MIN: u64 = 512;
 /// Longest target replayed; nodes refuse longer ones anyway.
 const TARGET_BYTES_MAX: usize = 4096;
 
@@ -99,6 +101,40 @@ impl Plan {
         let mut seen = vec![false; self.sizes.len()];
         let mut is_new = |target: &u32| !std::mem::replace(&mut seen[*target as usize], true);
         self.order.iter().rev().copied().filter(|target| is_new(target) && cache.contains(target)).collect()
+    }
+
+    /// The largest share that a node by itself misses in a window of so many requests for what memories may keep, when one of
+    /// `nodes` that are asked in turn, and warm: it has been given every request before.
+    pub(crate) fn missed_alone(
+        &self,
+        kind: CacheKind,
+        memory: Bytes,
+        object_max: Bytes,
+        (nodes, window): (usize, usize),
+    ) -> f64 {
+        let size = |target: u32| Bytes(self.sizes.get(target as usize).copied().unwrap_or(0).max(CHARGE_MIN));
+        let (mut cache, mut evicted) = (ByteCache::new(kind, memory, object_max), Vec::new());
+        for target in self.remains(kind, memory, object_max).into_iter().rev() {
+            cache.insert(target, size(target), &mut evicted);
+        }
+        // Each time through the trace it is given others of its requests.
+        let given = (0..nodes.max(1)).flat_map(|first| self.order.iter().skip(first).step_by(nodes.max(1)));
+        let (mut most, mut asked, mut missed) = (0.0_f64, 0_u32, 0_u32);
+        let share = |missed, asked| f64::from(missed) / f64::from(asked);
+        for target in given.copied().filter(|target| size(*target) <= object_max) {
+            asked += 1;
+            if !cache.touch(&target) {
+                missed += 1;
+                cache.insert(target, size(target), &mut evicted);
+                evicted.clear();
+            }
+            if asked as usize == window.max(1) {
+                most = most.max(share(missed, asked));
+                (asked, missed) = (0, 0);
+            }
+        }
+        // A short trace is no whole window: the nodes see it again and again.
+        if asked > 0 && most == 0.0 { share(missed, asked) } else { most }
     }
 
     /// Writes the targets and sizes for a node's modelled store, these first.
@@ -222,6 +258,9 @@ mod tests {
         assert_eq!(plan.remains(lru, room(9), all), [3, 0, 2, 1]);
         assert_eq!(plan.remains(lru, Bytes(plan.sizes[3] + plan.sizes[0]), all), [3, 0]);
         assert_eq!(plan.remains(lru, room(9), Bytes(0)), [0; 0]);
+        let one_of = |memory, nodes| plan.missed_alone(lru, memory, all, (nodes, 5));
+        assert_eq!((one_of(Bytes(4 * CHARGE_MIN), 1), one_of(Bytes(4 * CHARGE_MIN), 2)), (0.0, 0.0));
+        assert_eq!(one_of(Bytes(2 * CHARGE_MIN), 1), 0.8, "two fit, and /a is asked for again at once");
         let path = tempfile::NamedTempFile::new().unwrap();
         plan.write_manifest(path.path(), &[3, 0]).unwrap();
         let text = std::fs::read_to_string(path.path()).unwrap();

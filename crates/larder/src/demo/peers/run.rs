@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
+use larder_core::peers::SharingSettings;
 use larder_core::{Bytes, Settings};
 use larder_load::{Progress, Warning};
 use larder_trace::Stats;
@@ -239,16 +240,10 @@ impl Demo {
         folder: &Path,
     ) -> anyhow::Result<Run> {
         let mut spec = spec.clone();
+        if self.setup.warm && system.begins_alone() {
+            self.preload(system, &mut spec, folder)?;
+        }
         match system {
-            // Each node has to read every target by itself, which takes its disk minutes: they start where they would end.
-            System::Trad if self.setup.warm => {
-                let kind = spec.cache_kind.parse().map_err(|error| anyhow::anyhow!("{error}"))?;
-                let object_max = Bytes(spec.large_min.get().saturating_sub(1));
-                spec.manifest = folder.join(format!("warm-{}.tsv", spec.memory.get()));
-                spec.preload = true;
-                self.plan
-                    .write_manifest(&spec.manifest, &self.plan.remains(kind, spec.memory, object_max))?;
-            }
             System::Trad => {}
             System::Peers(how) => spec.peers.table = self.table(how, &spec, rates, folder)?,
             System::Switch(policy) => {
@@ -276,6 +271,22 @@ impl Demo {
             figures: figures(&seen, self.setup.nodes),
             warnings,
         })
+    }
+
+    /// Each node by itself has to read every target, which takes its disk minutes: memories start as they would end. Those of
+    /// nodes that would take part start empty: they fill them together, and nobody has what others have.
+    fn preload(&self, system: System, spec: &mut ClusterSpec, folder: &Path) -> anyhow::Result<()> {
+        let kind = spec.cache_kind.parse().map_err(|error| anyhow::anyhow!("{error}"))?;
+        let object_max = Bytes(spec.large_min.get().saturating_sub(1));
+        let judged = (spec.nodes, self.window() as usize);
+        if system != System::Trad
+            && self.plan.missed_alone(kind, spec.memory, object_max, judged) > share_above()
+        {
+            return Ok(());
+        }
+        spec.manifest = folder.join(format!("warm-{}.tsv", spec.memory.get()));
+        spec.preload = true;
+        self.plan.write_manifest(&spec.manifest, &self.plan.remains(kind, spec.memory, object_max))
     }
 
     /// The routing table of the requests that warm up, at the prices of this machine: what forwarding takes of a node's part of
@@ -352,10 +363,15 @@ impl Demo {
         }
     }
 
-    /// Such that nodes judge several times while their memories are warmed; at most the default, and no fewer than 20.
+    /// The default; where memories are cold, such that nodes judge several times while they are warmed: at most the default, and
+    /// no fewer than 20.
     fn window(&self) -> u32 {
+        const DEFAULT: u32 = 1_000;
+        if self.setup.warm {
+            return DEFAULT;
+        }
         let each = self.plan.warmup / self.setup.nodes.max(1) / JUDGEMENTS;
-        u32::try_from(each).unwrap_or(u32::MAX).clamp(20, 1_000)
+        u32::try_from(each).unwrap_or(u32::MAX).clamp(20, DEFAULT)
     }
 
     /// LARD's K, on a clock that runs as much faster as the modelled disks do.
@@ -455,6 +471,11 @@ fn said(label: &str, figures: &Figures) -> String {
         figures.forwarded * 100.0,
         figures.seconds
     )
+}
+
+/// Share of misses above which PRESS's nodes take part.
+fn share_above() -> f64 {
+    f64::from(SharingSettings::default().on_permille) / 1e3
 }
 
 /// Processors that this process may use.

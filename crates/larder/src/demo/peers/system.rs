@@ -85,6 +85,11 @@ impl System {
         Self::Switch(PolicyKind::LardR),
     ];
 
+    /// Whether a node serves by itself at first, or for good.
+    pub(super) const fn begins_alone(self) -> bool {
+        matches!(self, Self::Trad | Self::PRESS)
+    }
+
     /// Its name.
     pub(crate) const fn name(self) -> &'static str {
         match self {

@@ -8,6 +8,10 @@ use super::published::TABLE_3;
 use super::result::{Figures, PeersReport, Point, Prediction, SystemReport};
 use crate::report::number;
 
+/// How runs start under `--warm`.
+const WARM: &str = "nodes by themselves start with what the trace leaves in a memory, and PRESS's where that is enough for them \
+                    to stay by themselves; all others start with cold memories";
+
 /// A table: its name, then rows of which the first is the head.
 pub(crate) struct Table {
     pub(crate) title: String,
@@ -265,10 +269,11 @@ pub(crate) fn method(report: &PeersReport) -> Vec<(&'static str, String)> {
         (
             "cluster",
             format!(
-                "{} nodes, each a process of one thread ({}); {} and more are kept by nobody; every run starts with cold memories",
+                "{} nodes, each a process of one thread ({}); {} and more are kept by nobody; {}",
                 cluster.nodes,
                 cluster.cache_kind,
-                Bytes(cluster.large_min_bytes)
+                Bytes(cluster.large_min_bytes),
+                if cluster.warm { WARM } else { "every run starts with cold memories" }
             ),
         ),
         ("model", format!("modelled, not real: {}; processors are real", cluster.node_model)),
