@@ -53,8 +53,7 @@ impl std::str::FromStr for AddressRange {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong =
-            || format!("'{text}' is no range of addresses: write 10.0.0.0/8, 2001:db8::/32 or 192.0.2.1");
+        let wrong = || format!("'{}' is no range of addresses", text.escape_debug());
         let (first, bits) = match text.split_once('/') {
             Some((first, bits)) => (first, Some(bits.parse::<u8>().map_err(|_| wrong())?)),
             None => (text, None),

@@ -47,7 +47,9 @@ pub(super) fn tls(raw: &RawTls, clear: &[SocketAddr]) -> Result<TlsConfig, Fault
     config.check().map_err(|fault| {
         let of_clients = raw.client_ca.as_ref().is_some_and(|file| fault.file == PathBuf::from(file));
         let key = if of_clients { "switch.tls.client_ca" } else { "switch.tls.certificates" };
-        Fault::new(key, fault.to_string())
+        Fault::new(key, fault.to_string()).hint(
+            "PEM: files with certificate, chain and key, FILE.crt beside FILE.key, or folders of such files",
+        )
     })?;
     Ok(config)
 }
@@ -77,7 +79,14 @@ fn clients(raw: &RawTls) -> Result<ClientCertificates, Fault> {
 /// `switch.proxy_protocol_from`.
 pub(super) fn announcers(raw: &Texts) -> Result<Vec<AddressRange>, Fault> {
     let key = "switch.proxy_protocol_from";
-    raw.0.iter().map(|text| text.parse().map_err(|what: String| Fault::new(key, what))).collect()
+    raw.0
+        .iter()
+        .map(|text| {
+            text.parse().map_err(|what: String| {
+                Fault::new(key, what).hint("write \"10.0.0.0/8\", \"2001:db8::/32\" or \"192.0.2.1\"")
+            })
+        })
+        .collect()
 }
 
 /// What must be read before it is decided cannot be delivered before it is read.
