@@ -26,6 +26,7 @@ mod node;
 mod nodes;
 mod recorder;
 mod relay;
+mod reloads;
 mod route_status;
 mod routes;
 mod routing;
@@ -46,10 +47,11 @@ pub use handoff::{
 };
 pub use metrics::{METRICS, Metric, MetricKind};
 pub use recorder::{RecordConfig, RecordStartError, RecordStatus};
+pub use reloads::{NodeStanding, ReloadCounts};
 pub use route_status::{ClassStatus, RouteFault, RouteStatus};
 pub use routes::{DEFAULT_ROUTE, ROUTES_MAX, Route};
 pub use signals::{CacheSignalsConfig, ReportStatus, SignalSource, SignalsConfig, UnknownSource};
-pub use switch::{Switch, SwitchError};
+pub use switch::{Prepared, Switch, SwitchError, listen};
 pub use target::{TargetKey, target_key};
 
 /// Entry points for the fuzz targets: parsers of what nodes and clients say, with the checks that must hold for any input.
