@@ -107,6 +107,12 @@ impl<E: Entry> ClockTable<E> {
         self.table.iter_mut()
     }
 
+    /// All entries with their places, in the order of the places.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = (Slot, &E)> {
+        let all = 0..self.table.num_buckets();
+        all.filter_map(|at| self.table.get_bucket(at).map(|entry| (Slot(at), entry)))
+    }
+
     /// Targets in the table.
     pub(crate) fn len(&self) -> usize {
         self.table.len()

@@ -12,6 +12,7 @@ pub mod class;
 mod clock;
 pub mod cost;
 pub mod dispatch;
+pub mod handover;
 pub mod id;
 pub mod lateral;
 pub mod nodes;
@@ -29,6 +30,7 @@ pub use dispatch::{
     Arrival, CacheEvent, Decision, Dispatcher, Exclude, Found, Refusal, Request, RouteSpec, Served, Settings,
     Started,
 };
+pub use handover::{Handover, HandoverError};
 pub use id::{NodeId, RouteId, TargetId, Ticket};
 pub use nodes::{
     GroupId, Groups, LoadReport, NodeRow, NodeSpec, NodeState, Nodes, Reported, Sight, Signal, Weight,

@@ -10,15 +10,17 @@ use crate::handoff::{Delivery, Entered, Why};
 use crate::http2;
 use crate::proxy_protocol;
 use crate::relay::Relay;
-use crate::switch::Shared;
+use crate::switch::{BACKLOG, Shared};
 use crate::tls::Tls;
 use pingora_core::apps::HttpServerApp;
 use pingora_core::protocols::Stream;
 use pingora_core::protocols::http::ServerSession;
 use pingora_proxy::HttpProxy;
+use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::task::Poll;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -90,6 +92,9 @@ impl Front {
                 },
             }
         }
+        if *self.shared.retire.borrow() {
+            self.accept_rest(&mut connections, &listener).await;
+        }
         drop(listener);
         let all_ended = async {
             while let Some(ended) = connections.join_next().await {
@@ -102,6 +107,21 @@ impl Front {
                 "the drain deadline has passed: connections are cut"
             );
             connections.shutdown().await;
+        }
+    }
+
+    /// Accepts what waits already: nobody else has a listener that the next process does without.
+    async fn accept_rest(&self, connections: &mut JoinSet<()>, listener: &TcpListener) {
+        let next = || {
+            tokio::task::unconstrained(poll_fn(|cx| match listener.poll_accept(cx) {
+                Poll::Ready(Ok(accepted)) => Poll::Ready(Some(accepted)),
+                Poll::Ready(Err(_)) | Poll::Pending => Poll::Ready(None),
+            }))
+        };
+        // The kernel holds no more.
+        for _ in 0..BACKLOG {
+            let Some((tcp, client)) = next().await else { break };
+            self.admit(connections, tcp, client);
         }
     }
 

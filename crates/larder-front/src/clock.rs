@@ -10,8 +10,14 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
+    #[cfg(test)]
     pub(crate) fn start() -> Self {
-        Self { start: Instant::now() }
+        Self::since(Instant::now())
+    }
+
+    /// Counted from an earlier moment: that of a predecessor's, whose times are to hold on.
+    pub(crate) fn since(start: Instant) -> Self {
+        Self { start }
     }
 
     pub(crate) fn now(self) -> Time {

@@ -110,6 +110,12 @@ impl SwitchConfig {
         }
     }
 
+    /// Where clients connect: without TLS, then with it.
+    pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
+        let secure = self.tls.iter().flat_map(|tls| &tls.listen);
+        self.listen.iter().chain(secure).copied()
+    }
+
     /// Checks every range that needs no look at the machine.
     ///
     /// # Errors

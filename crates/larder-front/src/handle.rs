@@ -325,7 +325,7 @@ impl SwitchHandle {
         }
     }
 
-    fn member(&self, name: &str) -> Result<NodeRef, UnknownNode> {
+    pub(crate) fn member(&self, name: &str) -> Result<NodeRef, UnknownNode> {
         self.shared.nodes.named(name).ok_or_else(|| UnknownNode(name.chars().take(80).collect()))
     }
 
@@ -367,7 +367,9 @@ mod tests {
             route("three", Some("b"), 8_000),
             route("four", None, 16_000),
         ];
-        let shared = Shared::new(config, tokio::sync::mpsc::unbounded_channel().0).expect("a valid config");
+        let shared =
+            Shared::new(config, tokio::sync::mpsc::unbounded_channel().0, crate::clock::Clock::start())
+                .expect("a valid config");
         SwitchHandle::new(Arc::new(shared)).status()
     }
 

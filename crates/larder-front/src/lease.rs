@@ -141,7 +141,10 @@ mod tests {
         if let Some(last) = config.nodes.last_mut() {
             last.groups.push("last".to_owned());
         }
-        Arc::new(Shared::new(config, tokio::sync::mpsc::unbounded_channel().0).expect("a valid config"))
+        Arc::new(
+            Shared::new(config, tokio::sync::mpsc::unbounded_channel().0, crate::clock::Clock::start())
+                .expect("a valid config"),
+        )
     }
 
     fn nothing_is_held(shared: &Shared) -> bool {

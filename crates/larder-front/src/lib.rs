@@ -29,6 +29,7 @@ mod nodes;
 mod proxy_protocol;
 mod recorder;
 mod relay;
+mod reloads;
 mod route_status;
 mod routes;
 mod routing;
@@ -51,10 +52,11 @@ pub use handoff::{
 pub use metrics::{METRICS, Metric, MetricKind};
 pub use proxy_protocol::AddressRange;
 pub use recorder::{RecordConfig, RecordStartError, RecordStatus};
+pub use reloads::{NodeStanding, ReloadCounts};
 pub use route_status::{ClassStatus, RouteFault, RouteStatus};
 pub use routes::{DEFAULT_ROUTE, ROUTES_MAX, Route};
 pub use signals::{CacheSignalsConfig, ReportStatus, SignalSource, SignalsConfig, UnknownSource};
-pub use switch::{Switch, SwitchError};
+pub use switch::{Prepared, Switch, SwitchError, listen};
 pub use target::{TargetKey, target_key};
 pub use tls::{CertificateFault, CertificateStatus, ClientCertificates, TlsConfig, TlsVersion};
 

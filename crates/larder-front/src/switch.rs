@@ -5,7 +5,7 @@ use crate::access::AccessLog;
 use crate::clock::Clock;
 use crate::config::{ConfigError, HealthConfig, Limits, NodeEntry, SwitchConfig, Timeouts};
 use crate::handle::SwitchHandle;
-use crate::handoff::{Ears, Edge, HandoffError, Setting};
+use crate::handoff::{Ears, Edge, HandoffConfig, HandoffError, Setting};
 use crate::health;
 use crate::metrics::Metrics;
 use crate::node::Node;
@@ -13,6 +13,7 @@ use crate::nodes::Nodes;
 use crate::proxy_protocol::Announcers;
 use crate::recorder::{RecordStartError, Recorder};
 use crate::relay::Relay;
+use crate::reloads::ReloadCounts;
 use crate::routes;
 use crate::routing::Routing;
 use crate::signals::{self, Needs, Signals};
@@ -29,14 +30,15 @@ use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 /// Connections the kernel may hold before they are accepted.
-const BACKLOG: i32 = 4096;
+pub(crate) const BACKLOG: i32 = 4096;
 
 /// Why a switch cannot be set up.
 #[derive(Debug, thiserror::Error)]
@@ -109,12 +111,16 @@ pub(crate) struct Shared {
     pub(crate) ejecting: Mutex<()>,
     /// Client connections open.
     pub(crate) clients: AtomicUsize,
+    /// Turns true when another process takes over.
+    pub(crate) retire: watch::Sender<bool>,
+    pub(crate) reloads: Mutex<ReloadCounts>,
 }
 
 impl Shared {
     pub(crate) fn new(
         config: SwitchConfig,
         joined: mpsc::UnboundedSender<NodeId>,
+        clock: Clock,
     ) -> Result<Self, SwitchError> {
         let routing = Routing::new(&config)?;
         let (nodes, nodes_max) = (Nodes::new(config.settings.nodes_max), config.settings.nodes_max);
@@ -127,7 +133,9 @@ impl Shared {
         let tls = config.tls.map(Tls::load).transpose()?.map(Arc::new);
         let access = config.access_log.as_ref().map(AccessLog::open).transpose();
         Ok(Self {
-            clock: Clock::start(),
+            clock,
+            retire: watch::Sender::new(false),
+            reloads: Mutex::default(),
             dispatcher,
             metrics: Metrics::new(usize::from(nodes_max), routing.len(), config.threads),
             routing,
@@ -176,6 +184,72 @@ fn dispatcher(
     Ok((dispatcher, Some(recorder)))
 }
 
+/// A switch that has its listen addresses, and has not touched the forwarding plane yet.
+#[derive(Debug)]
+pub struct Prepared {
+    shared: Shared,
+    listeners: Vec<std::net::TcpListener>,
+    addresses: Vec<SocketAddr>,
+    /// How many of them are without TLS; the others come after them.
+    clear: usize,
+    server: Arc<ServerConf>,
+    joined: mpsc::UnboundedReceiver<NodeId>,
+    handoff: HandoffConfig,
+    nodes_max: u16,
+}
+
+impl Prepared {
+    /// Checks the config, resolves the nodes' names (which may block) and takes over listeners that another has bound, in
+    /// the order of the config. Times count from `since`, which a successor has from its predecessor.
+    ///
+    /// # Errors
+    /// The config makes no sense, a name does not resolve, a listener or the access log cannot be used.
+    pub fn with_listeners(
+        config: SwitchConfig,
+        listeners: Vec<std::net::TcpListener>,
+        since: Instant,
+    ) -> Result<Self, SwitchError> {
+        config.validate()?;
+        let server = ServerConf {
+            threads: config.threads,
+            // Pingora's pool is one for all nodes, sized per thread.
+            upstream_keepalive_pool_size: config.limits.node_idle_max.saturating_mul(pool_nodes(&config)),
+            // One try, the one for a pooled connection, and the retries.
+            max_retries: usize::from(config.limits.retries_max) + 2,
+            ..ServerConf::default()
+        };
+        let address = |(listener, address): (&std::net::TcpListener, SocketAddr)| {
+            listener.local_addr().map_err(|source| SwitchError::Listen { address, source })
+        };
+        let addresses: Vec<SocketAddr> =
+            listeners.iter().zip(config.addresses()).map(address).collect::<Result<_, _>>()?;
+        let (join, joined) = mpsc::unbounded_channel();
+        let (handoff, nodes_max) = (config.handoff.clone(), config.settings.nodes_max);
+        let (clear, redirect) = (config.listen.len(), config.tls.as_ref().is_some_and(|tls| tls.redirect));
+        let mut shared = Shared::new(config, join, Clock::since(since))?;
+        if redirect {
+            shared.redirect = addresses.get(clear).map(SocketAddr::port);
+        }
+        Ok(Self { shared, listeners, addresses, clear, server: Arc::new(server), joined, handoff, nodes_max })
+    }
+
+    /// Takes the forwarding plane, where connections are to be handed over.
+    ///
+    /// # Errors
+    /// Its secret cannot be read, or what a predecessor left in the kernel cannot be taken off.
+    pub fn open(mut self) -> Result<Switch, SwitchError> {
+        let mut ears = None;
+        if self.handoff.setting == Setting::Relay {
+            Edge::leave_nothing(&self.handoff)?;
+        } else {
+            let (edge, heard) = Edge::open(self.handoff, &self.addresses[..self.clear], self.nodes_max)?;
+            (self.shared.handoff, ears) = (Some(edge), Some(heard));
+        }
+        let Self { shared, listeners, addresses, clear, server, joined, .. } = self;
+        Ok(Switch { shared: Arc::new(shared), listeners, addresses, clear, server, joined, ears })
+    }
+}
+
 /// A switch that has its listen addresses and is ready to run.
 #[derive(Debug)]
 pub struct Switch {
@@ -197,46 +271,8 @@ impl Switch {
     /// The config makes no sense, a name does not resolve, an address or the access log cannot be had.
     pub fn bind(config: SwitchConfig) -> Result<Self, SwitchError> {
         config.validate()?;
-        let server = ServerConf {
-            threads: config.threads,
-            // Pingora's pool is one for all nodes, sized per thread.
-            upstream_keepalive_pool_size: config.limits.node_idle_max.saturating_mul(pool_nodes(&config)),
-            // One try, the one for a pooled connection, and the retries.
-            max_retries: usize::from(config.limits.retries_max) + 2,
-            ..ServerConf::default()
-        };
-        let (clear, tls) = (config.listen.len(), config.tls.clone());
-        let secure = tls.iter().flat_map(|tls| tls.listen.iter().copied());
-        let listen_on: Vec<SocketAddr> = config.listen.iter().copied().chain(secure).collect();
-        let (join, joined) = mpsc::unbounded_channel();
-        let (handoff, nodes_max) = (config.handoff.clone(), config.settings.nodes_max);
-        let mut shared = Shared::new(config, join)?;
-        let bound = listen_on.into_iter().map(|address| {
-            let failed = |source| SwitchError::Listen { address, source };
-            let listener = listen(address).map_err(failed)?;
-            Ok((listener.local_addr().map_err(failed)?, listener))
-        });
-        let (addresses, listeners): (Vec<_>, Vec<_>) =
-            bound.collect::<Result<Vec<_>, SwitchError>>()?.into_iter().unzip();
-        if tls.is_some_and(|tls| tls.redirect) {
-            shared.redirect = addresses.get(clear).map(SocketAddr::port);
-        }
-        let mut ears = None;
-        if handoff.setting != Setting::Relay {
-            let (edge, heard) = Edge::open(handoff, &addresses[..clear], nodes_max)?;
-            (shared.handoff, ears) = (Some(edge), Some(heard));
-        } else {
-            Edge::leave_nothing(&handoff)?;
-        }
-        Ok(Self {
-            shared: Arc::new(shared),
-            listeners,
-            addresses,
-            clear,
-            server: Arc::new(server),
-            joined,
-            ears,
-        })
+        let listeners = config.addresses().map(listen).collect::<Result<_, _>>()?;
+        Prepared::with_listeners(config, listeners, Instant::now())?.open()
     }
 
     /// The addresses taken, in the order of the config, those for TLS last, with the port chosen where 0 was asked for.
@@ -251,6 +287,9 @@ impl Switch {
 
     /// Serves until `shutdown` resolves, then drains: no connection is accepted, idle ones are closed, requests in
     /// flight are finished, the longest until the drain deadline. Dropping the future cuts everything at once.
+    ///
+    /// A switch that is [told to retire](SwitchHandle::retire) accepts nothing either, but closes idle connections only
+    /// after one more request or at the drain deadline: a request may be on its way on any of them.
     ///
     /// Must be driven by a tokio runtime with I/O and time enabled.
     ///
@@ -281,19 +320,23 @@ impl Switch {
             edge.settle_places(&members.map(|node| (node.id, crate::handoff::key_of(&node))).collect());
             edge_task = Some(helpers.spawn(edge.clone().run(self.shared.clone(), ears)).id());
         }
+        // Those that have joined by now are among the members.
+        while self.joined.try_recv().is_ok() {}
         for node in self.shared.nodes.members() {
             watch(&mut helpers, &self.shared, node.id);
         }
         drop(front);
         let mut shutdown = pin!(shutdown);
-        loop {
+        let mut retire = self.shared.retire.subscribe();
+        let retires = loop {
             tokio::select! {
-                () = &mut shutdown => break,
+                () = &mut shutdown => break false,
+                _ = retire.wait_for(|retire| *retire) => break true,
                 Some(node) = self.joined.recv() => watch(&mut helpers, &self.shared, node),
                 // A watch ends when its node leaves.
                 Some(ended) = helpers.join_next_with_id() => {
                     let id = ended.map_or_else(|error| error.id(), |(id, ())| id);
-                    if let Some(edge) = self.shared.handoff.as_ref().filter(|_| edge_task == Some(id)) {
+                    if let Some(edge) = self.shared.handoff.as_ref().filter(|edge| edge_task == Some(id) && !edge.is_gone()) {
                         // Nobody decides about held connections any more: from here on this host accepts them itself.
                         edge.close();
                         self.shared.metrics.panicked();
@@ -301,24 +344,42 @@ impl Switch {
                     }
                 }
             }
+        };
+        self.shared.say_end(retires);
+        stop.send_replace(true);
+        let ended = async { while listeners.join_next().await.is_some() {} };
+        let mut ended = pin!(ended);
+        let left = retires && tokio::select! { () = &mut ended => true, () = &mut shutdown => false };
+        if !left {
+            // Wakes the connections that wait for a request.
+            proxy.http_cleanup().await;
+            ended.await;
         }
-        tracing::info!(outstanding = self.shared.dispatcher.outstanding(), "draining");
-        if let Some(edge) = &self.shared.handoff {
+        self.shared.wind_up(helpers).await;
+        Ok(())
+    }
+}
+
+impl Shared {
+    /// No connection is accepted from here on.
+    fn say_end(&self, retires: bool) {
+        let (outstanding, connections) = (self.dispatcher.outstanding(), self.clients.load(Relaxed));
+        tracing::info!(outstanding, connections, "{}", if retires { "retiring" } else { "draining" });
+        if let Some(edge) = &self.handoff {
             // Before the listeners go: what is answered with a cookie must find one.
             edge.close();
         }
-        stop.send_replace(true);
-        // Wakes the connections that wait for a request.
-        proxy.http_cleanup().await;
-        while listeners.join_next().await.is_some() {}
-        if let Some(edge) = &self.shared.handoff {
-            edge.clone().drain_out(self.shared.timeouts.drain).await;
+    }
+
+    /// The clients have gone.
+    async fn wind_up(&self, mut helpers: JoinSet<()>) {
+        if let Some(edge) = &self.handoff {
+            edge.clone().drain_out(self.timeouts.drain).await;
         }
         helpers.shutdown().await;
-        if let Some(recorder) = &self.shared.recorder {
+        if let Some(recorder) = &self.recorder {
             recorder.finish();
         }
-        Ok(())
     }
 }
 
@@ -349,12 +410,19 @@ async fn expire(shared: Arc<Shared>) {
     }
 }
 
-fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    // A switch that restarts takes its address back at once.
-    socket.set_reuse_address(true)?;
-    socket.set_nonblocking(true)?;
-    socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    Ok(socket.into())
+/// Takes a listen address. What it gives may be used by several processes.
+///
+/// # Errors
+/// The address cannot be had.
+pub fn listen(address: SocketAddr) -> Result<std::net::TcpListener, SwitchError> {
+    let bound = || {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        // A switch that restarts takes its address back at once.
+        socket.set_reuse_address(true)?;
+        socket.set_nonblocking(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(BACKLOG)?;
+        Ok(socket.into())
+    };
+    bound().map_err(|source| SwitchError::Listen { address, source })
 }

@@ -15,6 +15,9 @@ pub(crate) fn usage(text: impl Into<String>) -> anyhow::Error {
     Usage(text.into()).into()
 }
 
+/// The exit code of wrong usage and of a wrong config.
+pub(crate) const WRONG_USE: u8 = 2;
+
 /// 0 for success and for a reader of stdout that went away, 2 for usage and config errors, 1 for the rest. The
 /// error and its causes go to stderr.
 pub(crate) fn exit_code(result: anyhow::Result<()>) -> ExitCode {
@@ -23,8 +26,13 @@ pub(crate) fn exit_code(result: anyhow::Result<()>) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let _ = writeln!(io::stderr(), "larder: {error:#}");
+    ExitCode::from(code(&error))
+}
+
+/// The exit code for an error.
+pub(crate) fn code(error: &anyhow::Error) -> u8 {
     let wrong_use = error.chain().any(|cause| cause.is::<ConfigError>() || cause.is::<Usage>());
-    ExitCode::from(if wrong_use { 2 } else { 1 })
+    if wrong_use { WRONG_USE } else { 1 }
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
@@ -39,15 +47,15 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 mod tests {
     use super::*;
 
-    fn code(error: impl Into<anyhow::Error>) -> String {
+    fn exits(error: impl Into<anyhow::Error>) -> String {
         format!("{:?}", exit_code(Err(error.into().context("while testing"))))
     }
 
     #[test]
     fn each_kind_of_error_has_its_code() {
         let of = |n: u8| format!("{:?}", ExitCode::from(n));
-        assert_eq!(code(io::Error::from(ErrorKind::BrokenPipe)), of(0));
-        assert_eq!(code(io::Error::from(ErrorKind::NotFound)), of(1));
-        assert_eq!(code(usage("no")), of(2));
+        assert_eq!(exits(io::Error::from(ErrorKind::BrokenPipe)), of(0));
+        assert_eq!(exits(io::Error::from(ErrorKind::NotFound)), of(1));
+        assert_eq!(exits(usage("no")), of(2));
     }
 }

@@ -34,7 +34,7 @@ pub use witness::{Cause, Change, Changed, Decided, RedoError, Witness};
 use crate::id::{NodeId, RouteId, TargetId, Ticket};
 use crate::nodes::outstanding::Outstanding;
 use crate::nodes::{GroupId, JoinError, NodeSpec, NodeState, Nodes, Sight, Weight, lock};
-use crate::policy::{Choice, Known, PolicyKind, Reason};
+use crate::policy::{Choice, Known, Memory, PolicyKind, Reason};
 use crate::tape::Tape;
 use crate::time::Time;
 use admission::{Entered, Gate, Waiter};
@@ -362,6 +362,18 @@ impl Dispatcher {
     /// Targets of a route whose servers are remembered.
     pub fn targets_of(&self, route: RouteId) -> usize {
         self.route(route).policy.targets()
+    }
+
+    /// What a route's policy has learned.
+    pub fn memory(&self, route: RouteId) -> Memory {
+        self.route(route).policy.memory(self.sight(route, None))
+    }
+
+    /// Lets a route's policy go on from what another has learned; before the first decision. Not while a run is recorded:
+    /// the record would not have it.
+    pub fn remember(&self, route: RouteId, memory: &Memory) {
+        self.route(route).policy.remember(memory, self.sight(route, None));
+        self.follow_thresholds();
     }
 
     /// Whether some route's policy mirrors the nodes' caches and so wants [`Dispatcher::cache_event`].

@@ -17,7 +17,7 @@
 //! most nodes are closed.
 
 use super::rr::Turn;
-use super::{Choice, Policy, Reason};
+use super::{Choice, Memory, Policy, Reason};
 use crate::class::ServiceClass;
 use crate::dispatch::Request;
 use crate::nodes::Sight;
@@ -50,6 +50,14 @@ impl Policy for Cap {
         let turn = &self.turns[request.class.index()];
         let (node, _) = turn.next(nodes, |node| !request.exclude.contains(node))?;
         Some(Choice { node, reason: request.reason_or(Reason::Turn) })
+    }
+
+    fn memory(&self, _nodes: Sight<'_>) -> Memory {
+        Turn::memory(&self.turns)
+    }
+
+    fn remember(&self, memory: &Memory, _nodes: Sight<'_>) {
+        Turn::remember(&self.turns, memory);
     }
 }
 

@@ -28,7 +28,7 @@
 
 use super::cap::turns;
 use super::rr::Turn;
-use super::{Choice, Policy, Reason};
+use super::{Choice, Memory, Policy, Reason};
 use crate::class::ServiceClass;
 use crate::dispatch::settings::in_range;
 use crate::dispatch::{Request, Settings, SettingsError};
@@ -97,6 +97,14 @@ impl Policy for CapLoad {
         let within = turn.next(nodes, |node| untried(node) && nodes.key(node) <= bound);
         let (node, _) = within.or_else(|| turn.next(nodes, untried))?;
         Some(Choice { node, reason: request.reason_or(Reason::Turn) })
+    }
+
+    fn memory(&self, _nodes: Sight<'_>) -> Memory {
+        Turn::memory(&self.turns)
+    }
+
+    fn remember(&self, memory: &Memory, _nodes: Sight<'_>) {
+        Turn::remember(&self.turns, memory);
     }
 }
 

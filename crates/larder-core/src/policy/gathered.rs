@@ -23,7 +23,7 @@
 //! of membership.
 
 use super::measured::open;
-use super::{Choice, Policy, Reason};
+use super::{Choice, Memory, Policy, Reason};
 use crate::dispatch::{Request, Settings};
 use crate::id::NodeId;
 use crate::nodes::{LoadReport, Sight, lock};
@@ -167,6 +167,36 @@ impl Policy for Gathered {
     fn peek(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
         let mut state = lock(&self.state).clone();
         self.decide(&mut state, now, request, nodes)
+    }
+
+    /// When the next gather is due and the last node was; of each node in the queue what was gathered, plus 1, or 0 if
+    /// nothing was, its share, and when it is due.
+    fn memory(&self, _nodes: Sight<'_>) -> Memory {
+        let state = lock(&self.state);
+        let told = |node: NodeId| state.quality.get(node.index()).copied().flatten();
+        let of = |node: NodeId, due| {
+            let share = state.weights.get(node.index()).copied().unwrap_or(0);
+            vec![told(node).map_or(0, |quality| quality.saturating_add(1)), share, due]
+        };
+        let of_nodes = state.queue.iter().map(|Reverse((due, node))| (*node, of(*node, *due)));
+        let numbers = vec![state.next.as_nanos(), state.clock];
+        Memory { numbers, of_nodes: of_nodes.collect(), ..Memory::default() }
+    }
+
+    fn remember(&self, memory: &Memory, nodes: Sight<'_>) {
+        let [next, clock] = memory.numbers[..] else { return };
+        let mut state = lock(&self.state);
+        // Weighed anew for the nodes there are, since no membership is given.
+        *state = State { next: Time::from_nanos(next), clock, visits: state.visits, ..State::default() };
+        state.quality.resize(nodes.slots(), None);
+        state.weights.resize(nodes.slots(), 0);
+        for (node, of) in memory.of_nodes.iter().filter(|(node, _)| node.index() < nodes.slots()) {
+            if let [told, share, due] = of[..] {
+                state.quality[node.index()] = told.checked_sub(1).map(|quality| quality.min(1 << 32));
+                state.weights[node.index()] = share.min(ONE);
+                state.queue.push(Reverse((due, *node)));
+            }
+        }
     }
 }
 

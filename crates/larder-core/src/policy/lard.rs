@@ -20,7 +20,7 @@
 
 use super::targets::Targets;
 use super::thresholds::{Levels, Thresholds};
-use super::{Choice, Known, Policy, Reason};
+use super::{Choice, Known, Memory, Policy, Reason};
 use crate::clock::Slot;
 use crate::dispatch::{Request, Served, Settings};
 use crate::id::{NodeId, TargetId};
@@ -114,6 +114,15 @@ impl Policy for Lard {
 
     fn targets(&self) -> usize {
         self.targets.len()
+    }
+
+    fn memory(&self, nodes: Sight<'_>) -> Memory {
+        Memory { numbers: self.thresholds.numbers(), ..self.targets.memory(nodes) }
+    }
+
+    fn remember(&self, memory: &Memory, nodes: Sight<'_>) {
+        self.targets.remember(memory, nodes);
+        self.thresholds.go_on(&memory.numbers);
     }
 
     fn served(&self, _now: Time, _request: &Request, node: NodeId, served: &Served, nodes: Sight<'_>) {

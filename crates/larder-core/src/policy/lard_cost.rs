@@ -50,7 +50,7 @@ pub use miss::{CostSettings, MissCost};
 use super::lard::{known, retry};
 use super::lard_r::{Verdict, apply, least_of, most_of};
 use super::targets::{Shard, Targets};
-use super::{Choice, Known, Policy, Reason};
+use super::{Choice, Known, Memory, Policy, Reason};
 use crate::clock::Slot;
 use crate::dispatch::{Found, Request, Served, Settings};
 use crate::id::{NodeId, TargetId};
@@ -234,6 +234,18 @@ impl Policy for LardCost {
 
     fn targets(&self) -> usize {
         self.targets.len()
+    }
+
+    fn memory(&self, nodes: Sight<'_>) -> Memory {
+        let numbers = self.misses.as_ref().map_or_else(Vec::new, |misses| misses.numbers());
+        Memory { numbers, ..self.targets.memory(nodes) }
+    }
+
+    fn remember(&self, memory: &Memory, nodes: Sight<'_>) {
+        self.targets.remember(memory, nodes);
+        if let Some(misses) = &self.misses {
+            misses.go_on(&memory.numbers);
+        }
     }
 
     fn served(&self, _now: Time, _request: &Request, node: NodeId, served: &Served, nodes: Sight<'_>) {

@@ -42,7 +42,7 @@
 use super::gauge::{Gauge, Unknown};
 use super::lard::known;
 use super::targets::Targets;
-use super::{Choice, Known, Policy, Reason};
+use super::{Choice, Known, Memory, Policy, Reason};
 use crate::dispatch::{Request, Settings};
 use crate::id::{NodeId, TargetId};
 use crate::nodes::{LoadReport, Sight};
@@ -189,6 +189,14 @@ impl Policy for LardUtil {
 
     fn targets(&self) -> usize {
         self.targets.len()
+    }
+
+    fn memory(&self, nodes: Sight<'_>) -> Memory {
+        self.targets.memory(nodes)
+    }
+
+    fn remember(&self, memory: &Memory, nodes: Sight<'_>) {
+        self.targets.remember(memory, nodes);
     }
 }
 

@@ -43,7 +43,7 @@
 use super::lard::retry;
 use super::measured::open;
 use super::mirror::{Copy, Mirror};
-use super::{Choice, Known, Policy, Reason};
+use super::{Choice, Known, Memory, Policy, Reason};
 use crate::dispatch::{CacheEvent, Request, Settings};
 use crate::id::{NodeId, TargetId};
 use crate::nodes::{Sight, lock};
@@ -106,6 +106,9 @@ impl Room {
         (left - last + 1).max(1)
     }
 }
+
+/// Says that what is handed over has sizes.
+const SIZED: u64 = 1;
 
 /// A decision, and the copy that it expects to leave.
 #[derive(Clone, Copy, Debug)]
@@ -261,6 +264,49 @@ impl Policy for LbGc {
 
     fn targets(&self) -> usize {
         lock(&self.state).mirror.len()
+    }
+
+    /// The copies as sets of one, in the order of use, with their sizes for times, of which one number tells; and of each
+    /// node's room whether it was filled, what is free, what has left and the last of it.
+    fn memory(&self, nodes: Sight<'_>) -> Memory {
+        let state = lock(&self.state);
+        let mut memory = Memory { numbers: vec![SIZED], ..Memory::default() };
+        for copy in state.mirror.oldest_first().filter(|copy| alive(copy, nodes)) {
+            let size = Time::from_nanos(copy.size.into());
+            memory.push((copy.target, size, true), core::iter::once(copy.node));
+        }
+        for (index, room) in state.rooms.iter().enumerate() {
+            let Ok(node) = u16::try_from(index).map(NodeId) else { break };
+            let filled = room.filled.is_some_and(|epoch| !nodes.lost_since(node, epoch));
+            let of = [filled.into(), room.free, room.left, room.left_last];
+            memory.of_nodes.push((node, of.map(u64::from).to_vec()));
+        }
+        memory
+    }
+
+    fn remember(&self, memory: &Memory, nodes: Sight<'_>) {
+        let mut state = lock(&self.state);
+        let epoch = nodes.epoch();
+        let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+        // Another policy's sets say where targets are expected, and no sizes.
+        let sized = memory.numbers == [SIZED];
+        for set in memory.sets() {
+            let size = if sized { small(set.changed.as_nanos()) } else { 0 };
+            for node in set.servers {
+                state.mirror.stored(Copy { target: set.target, node: *node, epoch, size });
+            }
+        }
+        for (node, of) in memory.of_nodes.iter().filter(|(node, _)| node.index() < nodes.slots()) {
+            let [filled, free, left, left_last] = of[..] else { continue };
+            if state.rooms.len() <= node.index() {
+                state.rooms.resize(node.index() + 1, Room::default());
+            }
+            let left = small(left);
+            // The last is one of those that have left, each of which counts at least 1.
+            let left_last = small(left_last).clamp(left.min(1), left);
+            let filled = (filled == 1).then_some(epoch);
+            state.rooms[node.index()] = Room { filled, free: small(free), left, left_last };
+        }
     }
 }
 

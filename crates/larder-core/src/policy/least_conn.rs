@@ -1,6 +1,6 @@
 //! `least-conn`: the node with the least `load / weight`; among equals each in turn. State: one counter.
 
-use super::{Choice, Policy, Reason};
+use super::{Choice, Memory, Policy, Reason};
 use crate::dispatch::Request;
 use crate::nodes::Sight;
 use crate::tape::Read;
@@ -27,5 +27,14 @@ impl Policy for LeastConnections {
             nodes.least_without(start, |node| request.exclude.contains(node))
         }?;
         Some(Choice { node, reason: request.reason_or(Reason::LeastLoaded) })
+    }
+
+    fn memory(&self, _nodes: Sight<'_>) -> Memory {
+        Memory { numbers: vec![self.next.load(Ordering::Relaxed) as u64], ..Memory::default() }
+    }
+
+    fn remember(&self, memory: &Memory, _nodes: Sight<'_>) {
+        let next = memory.numbers.first().and_then(|next| u16::try_from(*next).ok());
+        self.next.store(next.unwrap_or(0).into(), Ordering::Relaxed);
     }
 }

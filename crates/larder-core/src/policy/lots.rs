@@ -30,6 +30,16 @@ impl Lots {
         self.lot(number)
     }
 
+    /// How many were taken.
+    pub(super) fn drawn(&self) -> u64 {
+        self.drawn.load(Ordering::Relaxed)
+    }
+
+    /// So many were taken before.
+    pub(super) fn go_on(&self, drawn: u64) {
+        self.drawn.store(drawn, Ordering::Relaxed);
+    }
+
     /// What [`Lots::take`] would give.
     pub(super) fn next(&self) -> u64 {
         self.lot(self.drawn.load(Ordering::Relaxed))

@@ -23,6 +23,7 @@ mod lots;
 pub(crate) mod maglev;
 mod measured;
 mod members;
+mod memory;
 mod mirror;
 mod p2c;
 mod peak_ewma;
@@ -47,6 +48,7 @@ mod shelf;
 pub use bounded::BoundedSettings;
 pub use explain::Known;
 pub use lard_util::UtilBy;
+pub use memory::{Memory, ServerSet};
 
 use crate::dispatch::{CacheEvent, Request, Served, Settings};
 use crate::id::{NodeId, TargetId};
@@ -454,4 +456,13 @@ pub(crate) trait Policy: Send + Sync + fmt::Debug {
     fn targets(&self) -> usize {
         0
     }
+
+    /// What it has learned, for another of its kind, which then decides as this one would.
+    fn memory(&self, _nodes: Sight<'_>) -> Memory {
+        Memory::default()
+    }
+
+    /// Takes over what another has learned, before the first decision. Numbers may be another version's: what makes no
+    /// sense is left out. The nodes are those of this dispatcher.
+    fn remember(&self, _memory: &Memory, _nodes: Sight<'_>) {}
 }

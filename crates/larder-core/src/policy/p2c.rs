@@ -16,7 +16,7 @@
 
 use super::lots::{Lots, Urn};
 use super::members::PerMembership;
-use super::{Choice, Policy, Reason};
+use super::{Choice, Memory, Policy, Reason};
 use crate::dispatch::{Request, Settings};
 use crate::nodes::Sight;
 use crate::time::Time;
@@ -51,6 +51,14 @@ impl Policy for TwoChoices {
 
     fn peek(&self, _now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
         self.choose(self.lots.next(), request, nodes)
+    }
+
+    fn memory(&self, _nodes: Sight<'_>) -> Memory {
+        Memory { numbers: vec![self.lots.drawn()], ..Memory::default() }
+    }
+
+    fn remember(&self, memory: &Memory, _nodes: Sight<'_>) {
+        memory.numbers.iter().take(1).for_each(|drawn| self.lots.go_on(*drawn));
     }
 }
 

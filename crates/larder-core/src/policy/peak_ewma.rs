@@ -32,7 +32,7 @@
 use super::curve::exp_minus;
 use super::lots::{Drawn, Lots, Urn};
 use super::members::PerMembership;
-use super::{Choice, Policy, Reason};
+use super::{Choice, Memory, Policy, Reason};
 use crate::dispatch::{Request, Served, Settings};
 use crate::id::NodeId;
 use crate::nodes::Sight;
@@ -141,6 +141,29 @@ impl Policy for PeakEwma {
 
     fn peek(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
         self.choose(now, self.lots.next(), request, nodes)
+    }
+
+    fn memory(&self, nodes: Sight<'_>) -> Memory {
+        let word = |(index, learned): (usize, &Learned)| {
+            let node = u16::try_from(index).ok().map(NodeId)?;
+            let word = learned.word.load(Ordering::Acquire);
+            let lost = nodes.lost_since(node, learned.epoch.load(Ordering::Acquire));
+            (word != 0 && !lost).then(|| (node, vec![word]))
+        };
+        let of_nodes = self.learned.iter().enumerate().take(nodes.slots()).filter_map(word).collect();
+        Memory { numbers: vec![self.lots.drawn()], of_nodes, ..Memory::default() }
+    }
+
+    fn remember(&self, memory: &Memory, nodes: Sight<'_>) {
+        memory.numbers.iter().take(1).for_each(|drawn| self.lots.go_on(*drawn));
+        for (node, of) in &memory.of_nodes {
+            let known = of.first().copied().and_then(Estimate::of);
+            let sane = known.filter(|known| known.latency_ns.is_finite() && known.latency_ns >= 1.0);
+            if let (Some(estimate), Some(learned)) = (sane, self.learned.get(node.index())) {
+                learned.epoch.store(nodes.epoch(), Ordering::Release);
+                learned.word.store(estimate.word(), Ordering::Release);
+            }
+        }
     }
 
     fn unserved(&self, now: Time, _request: &Request, node: NodeId, waited: Duration, nodes: Sight<'_>) {

@@ -4,7 +4,7 @@
 //! like everywhere else where load is not looked at. Parameter: the seed. State: one counter.
 
 use super::lots::Lots;
-use super::{Choice, Policy, Reason};
+use super::{Choice, Memory, Policy, Reason};
 use crate::dispatch::Request;
 use crate::nodes::Sight;
 use crate::time::Time;
@@ -32,5 +32,13 @@ impl Policy for Random {
 
     fn peek(&self, _now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
         choose(self.lots.next(), request, nodes)
+    }
+
+    fn memory(&self, _nodes: Sight<'_>) -> Memory {
+        Memory { numbers: vec![self.lots.drawn()], ..Memory::default() }
+    }
+
+    fn remember(&self, memory: &Memory, _nodes: Sight<'_>) {
+        memory.numbers.iter().take(1).for_each(|drawn| self.lots.go_on(*drawn));
     }
 }

@@ -1,6 +1,6 @@
 //! `rr`: each node in turn, whatever its load or weight. State: one counter.
 
-use super::{Choice, Policy, Reason};
+use super::{Choice, Memory, Policy, Reason};
 use crate::dispatch::Request;
 use crate::id::NodeId;
 use crate::nodes::Sight;
@@ -23,6 +23,14 @@ impl Policy for RoundRobin {
         let (node, _) = self.turn.next(nodes, |node| !request.exclude.contains(node))?;
         Some(Choice { node, reason: request.reason_or(Reason::Turn) })
     }
+
+    fn memory(&self, _nodes: Sight<'_>) -> Memory {
+        Turn::memory([&self.turn])
+    }
+
+    fn remember(&self, memory: &Memory, _nodes: Sight<'_>) {
+        Turn::remember([&self.turn], memory);
+    }
 }
 
 /// Whose turn it is: the slot after the one that had it last.
@@ -39,6 +47,19 @@ impl Default for Turn {
 }
 
 impl Turn {
+    /// Where a policy's turns are.
+    pub(super) fn memory<'a>(turns: impl IntoIterator<Item = &'a Self>) -> Memory {
+        let numbers = turns.into_iter().map(|turn| turn.next.load(Ordering::Relaxed)).collect();
+        Memory { numbers, ..Memory::default() }
+    }
+
+    /// Lets a policy's turns go on where others were.
+    pub(super) fn remember<'a>(turns: impl IntoIterator<Item = &'a Self>, memory: &Memory) {
+        for (turn, number) in turns.into_iter().zip(&memory.numbers) {
+            turn.next.store(*number, Ordering::Relaxed);
+        }
+    }
+
     /// One of several turns of a policy.
     pub(super) fn numbered(number: u16) -> Self {
         Self { next: AtomicU64::new(0), lane: Lane::Own(number) }

@@ -1,6 +1,7 @@
 //! The tests that every policy passes. They run over [`PolicyKind::ALL`], so a new policy cannot be left out.
 
 mod churn;
+mod handover;
 mod shares;
 
 use super::table::{Place, RouteTable};

@@ -20,7 +20,7 @@
 
 use super::members::PerMembership;
 use super::rr::Turn;
-use super::{Choice, Policy, Reason, cap};
+use super::{Choice, Memory, Policy, Reason, cap};
 use crate::class::ServiceClass;
 use crate::dispatch::{Request, Settings};
 use crate::id::NodeId;
@@ -78,6 +78,14 @@ impl Policy for StaticPartition {
 
     fn peek(&self, _now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
         self.next(request, nodes, false)
+    }
+
+    fn memory(&self, _nodes: Sight<'_>) -> Memory {
+        Turn::memory(&self.turns)
+    }
+
+    fn remember(&self, memory: &Memory, _nodes: Sight<'_>) {
+        Turn::remember(&self.turns, memory);
     }
 }
 

@@ -84,6 +84,20 @@ impl Targets {
         (target.0 >> 32) as usize & (self.shards.len() - 1)
     }
 
+    /// Shows every target with its members: when the set last changed, and whether it was used lately.
+    pub(super) fn each<'a>(
+        &self,
+        nodes: Sight<'a>,
+        mut show: impl FnMut((TargetId, Time, bool), &mut dyn Iterator<Item = NodeId>),
+    ) {
+        for shard in &self.shards {
+            let shard = lock(&shard.0);
+            for (slot, entry) in shard.table.slots() {
+                show((entry.target, entry.changed, entry.used), &mut shard.members(slot, nodes));
+            }
+        }
+    }
+
     /// Targets remembered in all shards.
     pub(super) fn len(&self) -> usize {
         self.shards.iter().map(|shard| lock(&shard.0).table.len()).sum()

@@ -29,7 +29,7 @@ use crate::dispatch::SettingsError;
 use crate::dispatch::settings::{in_range, period};
 use crate::id::NodeId;
 use crate::nodes::load::Key;
-use crate::nodes::{LoadReport, Sight};
+use crate::nodes::{LoadReport, Sight, lock};
 use crate::tape::Read;
 use crate::time::Time;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -191,6 +191,18 @@ impl Thresholds {
         self.learner.as_ref().map_or(self.start, |learner| unpack(learner.in_force.load(Ordering::Relaxed)))
     }
 
+    /// What was learned; empty where nothing is.
+    pub(super) fn numbers(&self) -> Vec<u64> {
+        self.learner.as_ref().map_or_else(Vec::new, |learner| learner.numbers())
+    }
+
+    /// Goes on from what another has learned by the same rules.
+    pub(super) fn go_on(&self, numbers: &[u64]) {
+        if let Some(learner) = &self.learner {
+            learner.go_on(numbers);
+        }
+    }
+
     /// A request has ended.
     #[inline]
     pub(super) fn served(&self, node: NodeId, elapsed: Duration, nodes: Sight<'_>) {
@@ -291,6 +303,37 @@ impl Learner {
             lessons.trained = true;
             self.publish(&lessons);
         }
+    }
+
+    /// T_low, the state of the training (0: not begun, 1: under way, 2: over), its end in nanoseconds, R in nanoseconds as
+    /// the bits of a float, samples of R, and the samples of the training.
+    fn numbers(&self) -> Vec<u64> {
+        let lessons = lock(&self.lessons);
+        let state = if lessons.trained { 2 } else { u64::from(lessons.ends.is_some()) };
+        let ends = lessons.ends.map_or(0, Time::as_nanos);
+        let head = [lessons.low.into(), state, ends, lessons.service_ns.to_bits(), lessons.services.into()];
+        head.into_iter().chain(lessons.seen.as_flattened().iter().map(|count| u64::from(*count))).collect()
+    }
+
+    fn go_on(&self, numbers: &[u64]) {
+        let Some((&[low, state, ends, service, services], seen)) = numbers.split_first_chunk::<5>() else {
+            return;
+        };
+        let mut lessons = lock(&self.lessons);
+        let service_ns = f64::from_bits(service);
+        if let (true, Ok(services)) = (service_ns.is_finite() && service_ns >= 0.0, u32::try_from(services)) {
+            (lessons.service_ns, lessons.services) = (service_ns, services);
+        }
+        if let (LowRule::Learned(training), true) = (self.rules.low, seen.len() == 2 * LOADS) {
+            if let (2, Ok(low)) = (state, u32::try_from(low)) {
+                (lessons.low, lessons.trained) = (low.clamp(training.min, training.max), true);
+            }
+            lessons.ends = (state > 0).then(|| Time::from_nanos(ends));
+            for (count, from) in lessons.seen.as_flattened_mut().iter_mut().zip(seen) {
+                *count = u32::try_from(*from).unwrap_or(u32::MAX);
+            }
+        }
+        self.publish(&lessons);
     }
 
     fn publish(&self, lessons: &Lessons) {

@@ -34,7 +34,7 @@
 
 use super::least_conn::LeastConnections;
 use super::table::{Place, RouteTable};
-use super::{Choice, Policy, Reason};
+use super::{Choice, Memory, Policy, Reason};
 use crate::dispatch::{Request, Settings};
 use crate::nodes::Sight;
 use crate::time::Time;
@@ -99,6 +99,14 @@ impl Policy for Ward {
 
     fn peek(&self, now: Time, request: &Request, nodes: Sight<'_>) -> Option<Choice> {
         self.route(request, nodes).or_else(|| self.fallback.peek(now, request, nodes))
+    }
+
+    fn memory(&self, nodes: Sight<'_>) -> Memory {
+        self.fallback.memory(nodes)
+    }
+
+    fn remember(&self, memory: &Memory, nodes: Sight<'_>) {
+        self.fallback.remember(memory, nodes);
     }
 
     fn set_table(&self, table: Arc<RouteTable>) -> bool {

@@ -6,7 +6,7 @@
 //! always at or below the mean. State: one counter. Cost: O(1) expected, O(n) at worst.
 
 use super::rr::Turn;
-use super::{Choice, Policy, Reason};
+use super::{Choice, Memory, Policy, Reason};
 use crate::dispatch::Request;
 use crate::id::NodeId;
 use crate::nodes::Sight;
@@ -36,5 +36,13 @@ impl Policy for WeightedRoundRobin {
         let usual = self.turn.next(nodes, Self::fits(request, nodes));
         let (node, _) = usual.or_else(|| self.turn.next(nodes, |node| !request.exclude.contains(node)))?;
         Some(Choice { node, reason: request.reason_or(Reason::Turn) })
+    }
+
+    fn memory(&self, _nodes: Sight<'_>) -> Memory {
+        Turn::memory([&self.turn])
+    }
+
+    fn remember(&self, memory: &Memory, _nodes: Sight<'_>) {
+        Turn::remember([&self.turn], memory);
     }
 }

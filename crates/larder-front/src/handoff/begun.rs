@@ -5,6 +5,7 @@
 //! at the node. What is held is kept until the node has answered: if it refuses, this host's own stack gets it.
 
 use super::edge::{Edge, Started, lock};
+use super::fabric::Fabric as _;
 use super::held::Held;
 use super::mechanism::{Delivery, Mechanism, Why};
 use super::moving::DOUBT;

@@ -16,6 +16,7 @@ use super::first::{self, Asked, First};
 use super::gates::Reservations;
 use super::held::{Held, Holding, Wait};
 use super::learned::Learned;
+use super::lent::Lent;
 use super::mechanism::{Delivery, Mechanism, Speaks, Why};
 use super::passing::AllPassing;
 use super::peers::Peers;
@@ -80,7 +81,7 @@ struct Pending {
 #[derive(Debug)]
 pub(crate) struct Edge {
     pub(crate) config: HandoffConfig,
-    pub(super) fabric: Box<dyn Fabric>,
+    pub(super) fabric: Lent,
     /// Listen addresses by their numbers.
     pub(super) services: Vec<SocketAddr>,
     pub(crate) peers: Peers,
@@ -100,6 +101,8 @@ pub(crate) struct Edge {
     pub(super) writing_gates: Mutex<()>,
     pub(super) learned: Learned,
     pub(crate) counts: Counts,
+    /// Another process has the plane, or is about to.
+    pub(super) gone: tokio::sync::watch::Sender<bool>,
 }
 
 /// Fields of a request, and whether anybody has looked at one.
@@ -135,7 +138,7 @@ impl Edge {
         let learned = Learned::new(config.targets_max as usize);
         Self {
             config,
-            fabric,
+            fabric: Lent::new(fabric),
             services,
             peers,
             table: Mutex::default(),
@@ -149,6 +152,7 @@ impl Edge {
             writing_gates: Mutex::default(),
             learned,
             counts: Counts::default(),
+            gone: tokio::sync::watch::Sender::new(false),
         }
     }
 

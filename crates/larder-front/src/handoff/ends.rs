@@ -1,6 +1,7 @@
 //! How connections end: by what the plane sees of the client, and by their node's word.
 
 use super::edge::{Edge, lock};
+use super::fabric::Fabric as _;
 use super::mechanism::Mechanism;
 use super::table::End;
 use crate::switch::Shared;

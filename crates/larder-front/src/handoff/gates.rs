@@ -9,6 +9,7 @@
 //! A node's limit is kept less strictly: its place is known only when the dispatcher has answered.
 
 use super::edge::Edge;
+use super::fabric::Fabric as _;
 use crate::switch::Shared;
 use larder_core::nodes::GroupId;
 use larder_core::{NodeId, RouteId};

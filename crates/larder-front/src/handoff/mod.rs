@@ -3,7 +3,7 @@
 //! [`mechanism`] has the rule that chooses; `edge` asks the dispatcher for connections that the forwarding plane
 //! holds; `table` keeps what handed-off connections hold; `peers` talks to the nodes, whose
 //! places are in `slots`; `sweep` keeps counts and ends
-//! exact; `gates` bounds what the plane opens by itself; `fabric` is the machine.
+//! exact; `gates` bounds what the plane opens by itself; `fabric` is the machine, which `lent` lets go of.
 
 mod begun;
 mod choice;
@@ -18,6 +18,7 @@ mod gates;
 mod held;
 mod keyring;
 mod learned;
+mod lent;
 mod log;
 mod machine;
 mod mechanism;

@@ -6,7 +6,7 @@
 //! is known (the channel broke in the middle) it stays frozen: the node says after its return what it has.
 
 use super::edge::{Edge, Started, lock};
-use super::fabric::To;
+use super::fabric::{Fabric as _, To};
 use super::mechanism::{Delivery, Mechanism, Why};
 use super::peers::Arrived;
 use super::table::{End, Handed, OnItsWay};

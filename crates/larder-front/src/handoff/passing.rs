@@ -6,7 +6,7 @@
 //! connection is, so a node that has lost the answer asks again.
 
 use super::edge::{Edge, lock};
-use super::fabric::To;
+use super::fabric::{Fabric as _, To};
 use super::mechanism::{Delivery, Mechanism, Why};
 use super::peers::Arrived;
 use super::table::End;

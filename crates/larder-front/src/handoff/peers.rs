@@ -2,7 +2,7 @@
 
 use super::config::Handshake;
 use super::edge::{Edge, lock};
-use super::fabric::Way;
+use super::fabric::{Fabric as _, Way};
 pub(crate) use super::moves::Arrived;
 use super::moves::{Moves, Moving};
 use crate::node::Ending;
@@ -192,6 +192,14 @@ impl Peers {
     pub(super) fn set_tag(&self, node: NodeId, tag: u8) {
         if let Some(slot) = self.slot(node) {
             slot.tag.store(tag, Relaxed);
+        }
+    }
+
+    /// Ends all channels: nodes keep what they have.
+    pub(crate) fn hush(&self) {
+        for slot in &self.slots {
+            slot.bits.store(0, Relaxed);
+            drop(lock(&slot.channel).take());
         }
     }
 

@@ -159,6 +159,7 @@ impl Edge {
         if let Err(error) = began {
             tracing::error!(%error, "the forwarding plane could not be opened for connections");
         }
+        let mut gone = self.gone.subscribe();
         let work = async {
             match ring {
                 Some(ring) => self.serve(&shared, &ring, &keyring).await,
@@ -174,6 +175,7 @@ impl Edge {
         hearing.spawn(self.clone().hear(shared.clone(), nodes));
         tokio::select! {
             () = work => {}
+            _ = gone.wait_for(|gone| *gone) => {}
             Some(Err(error)) = hearing.join_next() => {
                 // A fault there is one of the edge.
                 if let Ok(fault) = error.try_into_panic() {
@@ -244,9 +246,27 @@ impl Edge {
         self.fabric.close();
     }
 
+    /// Whether another process has the plane.
+    pub(crate) fn is_gone(&self) -> bool {
+        *self.gone.borrow()
+    }
+
+    /// Lets go of the plane, for another process to take: no new connections come by it, this process hears nothing of it any
+    /// more and changes nothing, and the channels to the nodes end. Handed-off connections go on by the kernel. Blocks for
+    /// a moment.
+    pub(crate) fn let_go(&self) {
+        self.close();
+        self.gone.send_replace(true);
+        self.peers.hush();
+        self.fabric.let_go();
+    }
+
     /// Waits for the handed-off connections, the longest for `drain`. What is left then goes on being forwarded without
     /// this process, until it is started again.
     pub(crate) async fn drain_out(self: Arc<Self>, drain: Duration) {
+        if self.is_gone() {
+            return;
+        }
         self.close();
         let all_ended = async {
             loop {

@@ -5,7 +5,7 @@
 //! until then, or until nothing has been heard from it for a while.
 
 use super::edge::{Edge, lock};
-use super::fabric::To;
+use super::fabric::{Fabric as _, To};
 use super::peers::{Left, tag};
 use crate::node::Node;
 use crate::switch::Shared;

@@ -1,6 +1,7 @@
 //! Regular work: idle and forgotten connections, dead nodes.
 
 use super::edge::{Edge, Started, lock};
+use super::fabric::Fabric as _;
 use super::mechanism::{Delivery, Mechanism, Why};
 use super::table::{End, Handed};
 use crate::lease::Lease;

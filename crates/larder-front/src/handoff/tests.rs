@@ -265,7 +265,8 @@ impl Bench {
         let listen = config.listen.clone();
         let handoff = config.handoff.clone();
         let mut shared =
-            Shared::new(config, tokio::sync::mpsc::unbounded_channel().0).expect("a valid config");
+            Shared::new(config, tokio::sync::mpsc::unbounded_channel().0, crate::clock::Clock::start())
+                .expect("a valid config");
         let hello = Hello {
             name: "s".to_owned(),
             tag: 0,

@@ -19,8 +19,8 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use std::fmt::Error;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, PoisonError};
 
 /// All metrics of a switch.
 pub(crate) fn render(shared: &Arc<Shared>) -> String {
@@ -45,7 +45,8 @@ impl Collector for Snapshot {
         self.routes(&mut encoder)?;
         self.handoff(&mut encoder)?;
         self.tls(&mut encoder)?;
-        self.switch(&mut encoder)
+        self.switch(&mut encoder)?;
+        self.reloads(&mut encoder)
     }
 }
 
@@ -250,6 +251,25 @@ impl Snapshot {
             count(&mut plane, &[("event", event)], value)?;
         }
         Ok(())
+    }
+
+    /// How often the process was replaced.
+    fn reloads(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        let reloads = *self.shared.reloads.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut outcomes = describe(encoder, &table::RELOADS)?;
+        let counts = [
+            ("done", reloads.done),
+            ("refused", reloads.refused),
+            ("failed", reloads.failed),
+            ("restarted", reloads.restarted),
+        ];
+        for (outcome, value) in counts {
+            count(&mut outcomes, &[("outcome", outcome)], value)?;
+        }
+        describe(encoder, &table::GENERATION)?.encode_gauge(&reloads.generation)?;
+        describe(encoder, &table::RETIRING)?.encode_gauge(&reloads.retiring)?;
+        describe(encoder, &table::RELOADED_AT)?.encode_gauge(&reloads.last_unix_s)?;
+        describe(encoder, &table::RELOADED)?.encode_gauge(&u32::from(!reloads.last_failed))
     }
 
     fn histogram(&self, mut encoder: MetricEncoder<'_>, at: usize) -> Result<(), Error> {

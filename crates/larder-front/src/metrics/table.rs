@@ -118,6 +118,16 @@ metrics! {
         "Access log lines not written because the writer could not keep up or failed";
     PANICS, Counter, "larder_switch_panics_total", [],
         "Connections lost to a fault in the switch";
+    GENERATION, Gauge, "larder_switch_generation", [],
+        "Which process of this switch serves: 1 at the start, one more with each reload, upgrade and restart after a fault";
+    RELOADS, Counter, "larder_switch_reloads_total", ["outcome"],
+        "Reloads and upgrades that were done, refused or failed, and processes restarted after a fault, since the switch was started";
+    RETIRING, Gauge, "larder_switch_retiring", [],
+        "Processes that finish what they have since another serves, as of the last change";
+    RELOADED_AT, Gauge, "larder_switch_last_reload_timestamp_seconds", [],
+        "When the last reload was over, seconds since 1970; 0 if there was none";
+    RELOADED, Gauge, "larder_switch_last_reload_success", [],
+        "1 if the last reload was done, or there was none; else 0";
 }
 
 #[cfg(test)]

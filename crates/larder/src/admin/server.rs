@@ -15,7 +15,7 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
 use super::{Answer, Ask, Surface};
 
@@ -28,7 +28,7 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause after a failed accept, such as for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves until `shutdown` is ready; open connections are dropped then.
+/// Serves until `shutdown` is ready; then accepts no more, and ends when all that has been asked is answered.
 pub(crate) async fn serve(
     listener: TcpListener,
     surface: Arc<dyn Surface>,
@@ -36,16 +36,18 @@ pub(crate) async fn serve(
 ) {
     let mut shutdown = pin!(shutdown);
     let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let ending = watch::Sender::new(false);
     loop {
         let accepted = tokio::select! {
             accepted = accept(&listener, &slots) => accepted,
-            () = &mut shutdown => return,
+            () = &mut shutdown => break,
         };
         match accepted {
             Ok((stream, slot)) => {
                 let surface = Arc::clone(&surface);
+                let ending = ending.subscribe();
                 tokio::spawn(async move {
-                    connection(stream, surface).await;
+                    connection(stream, surface, ending).await;
                     drop(slot);
                 });
             }
@@ -55,6 +57,10 @@ pub(crate) async fn serve(
             }
         }
     }
+    drop(listener);
+    ending.send_replace(true);
+    let all = u32::try_from(CONNECTIONS_MAX).unwrap_or(u32::MAX);
+    drop(slots.acquire_many(all).await);
 }
 
 async fn accept(
@@ -66,7 +72,7 @@ async fn accept(
     Ok((stream, slot))
 }
 
-async fn connection(stream: TcpStream, surface: Arc<dyn Surface>) {
+async fn connection(stream: TcpStream, surface: Arc<dyn Surface>, mut ending: watch::Receiver<bool>) {
     let service = service_fn(move |request| {
         let surface = surface.clone();
         async move { Ok::<_, Infallible>(reply(&request, surface).await) }
@@ -75,8 +81,16 @@ async fn connection(stream: TcpStream, surface: Arc<dyn Surface>) {
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
         .max_buf_size(HEAD_BYTES_MAX)
-        .serve_connection(TokioIo::new(stream), service)
-        .await;
+        .serve_connection(TokioIo::new(stream), service);
+    let mut served = pin!(served);
+    let ends = async { drop(ending.wait_for(|ending| *ending).await) };
+    let served = tokio::select! {
+        served = &mut served => served,
+        () = ends => {
+            served.as_mut().graceful_shutdown();
+            served.await
+        }
+    };
     if let Err(error) = served {
         tracing::debug!(%error, "admin connection ended");
     }

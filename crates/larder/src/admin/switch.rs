@@ -9,6 +9,8 @@ use serde_json::Value;
 
 use super::answer::percent_decode;
 use super::{Answer, Ask, Surface};
+use crate::cmd::switch::desk::Desk;
+use crate::cmd::switch::status::ReloadStatus;
 use crate::cmd::switch::tables::{Keeper, TableStatus};
 use crate::config::{self, RawPeer, Size, Texts};
 use crate::roster::{Refused, RosterKeeper};
@@ -16,7 +18,7 @@ use crate::roster::{Refused, RosterKeeper};
 /// Content type of the OpenMetrics text format.
 const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-const ROUTES: [&str; 15] = [
+const ROUTES: [&str; 17] = [
     "/status",
     "/nodes",
     "/discovery",
@@ -24,7 +26,9 @@ const ROUTES: [&str; 15] = [
     "/explain?target=HOST/PATH&method=GET&header=NAME:VALUE",
     "/metrics",
     "/config",
+    "/reload",
     "/healthz",
+    "POST /reload",
     "POST /nodes/NAME/drain",
     "POST /nodes/NAME/undrain",
     "POST /nodes/NAME/weight?value=1.5",
@@ -42,6 +46,15 @@ pub(crate) struct SwitchSurface {
     /// Of the routes that go by a routing table.
     keepers: Vec<Arc<Keeper>>,
     roster: Arc<RosterKeeper>,
+    reloads: Reloads,
+}
+
+/// Who reloads.
+enum Reloads {
+    /// A master.
+    Desk(Arc<Desk>),
+    /// Nobody: the switch is one process.
+    Nobody(Box<ReloadStatus>),
 }
 
 /// A route and its routing table.
@@ -59,8 +72,43 @@ impl SwitchSurface {
         config: Value,
         keepers: Vec<Arc<Keeper>>,
         roster: Arc<RosterKeeper>,
+        status: ReloadStatus,
     ) -> Self {
-        Self { switch, config, keepers, roster }
+        Self { switch, config, keepers, roster, reloads: Reloads::Nobody(Box::new(status)) }
+    }
+
+    /// That of a worker, whose master can be asked for another.
+    pub(crate) fn with_desk(
+        switch: SwitchHandle,
+        config: Value,
+        keepers: Vec<Arc<Keeper>>,
+        roster: Arc<RosterKeeper>,
+        desk: Arc<Desk>,
+    ) -> Self {
+        Self { switch, config, keepers, roster, reloads: Reloads::Desk(desk) }
+    }
+
+    /// Tells how the last reload went, or reloads.
+    fn reload(&self, post: bool) -> Answer {
+        let desk = match &self.reloads {
+            Reloads::Desk(desk) => desk,
+            Reloads::Nobody(status) if !post => return Answer::json(status),
+            Reloads::Nobody(_) => {
+                let what = "this switch is one process, which is not replaced";
+                return Answer::problem(409, what, "start it without --one-process and --exit-with-stdin");
+            }
+        };
+        if !post {
+            return Answer::json(&desk.status());
+        }
+        match desk.reload() {
+            Ok(status) if !status.counts.last_failed => Answer::json(&status),
+            Ok(status) => {
+                let why = status.last.and_then(|last| last.error).unwrap_or_default();
+                Answer::problem(409, &why, "the config before stays in force; GET /reload tells more")
+            }
+            Err(error) => Answer::problem(503, error, "GET /reload tells how the last one went"),
+        }
     }
 
     fn explain(&self, ask: &Ask<'_>) -> Answer {
@@ -198,6 +246,7 @@ impl Surface for SwitchSurface {
             "/explain" => self.explain(ask),
             "/metrics" => Answer::text(METRICS, self.switch.metrics_text()),
             "/config" => Answer::json(&self.config),
+            "/reload" => return self.reload(ask.post),
             "/healthz" => Answer::text("text/plain", "ok\n".to_owned()),
             _ => return Answer::no_such_path(&ROUTES),
         };

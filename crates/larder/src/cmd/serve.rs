@@ -43,13 +43,23 @@ impl ServeArgs {
     /// The config file, with the options of this struct laid over it.
     pub(crate) fn written(&self) -> anyhow::Result<Written> {
         let mut written = Written::read_or_empty(self.config.as_deref())?;
+        self.overlay(&mut written);
+        Ok(written)
+    }
+
+    /// Lays the options of this struct over a config.
+    pub(crate) fn overlay(&self, written: &mut Written) {
         if let Some(admin) = &self.admin {
             written.raw.admin.listen = Some(admin.clone());
         }
         if let Some(level) = &self.log {
             written.raw.log.level.clone_from(level);
         }
-        Ok(written)
+    }
+
+    /// Whether a parent holds this process by its stdin.
+    pub(crate) fn has_parent(&self) -> bool {
+        self.exit_with_stdin
     }
 
     /// Tells a parent that waits for it where the service is.
@@ -127,11 +137,58 @@ pub(crate) fn shutdown(args: &ServeArgs) -> anyhow::Result<Shutdown> {
 pub(crate) struct Shutdown(watch::Receiver<bool>);
 
 impl Shutdown {
+    /// One that comes when the other half says so, or is dropped.
+    pub(crate) fn by_hand() -> (watch::Sender<bool>, Self) {
+        let (sender, receiver) = watch::channel(false);
+        (sender, Self(receiver))
+    }
+
     /// Returns when the process is asked to end.
     pub(crate) async fn requested(mut self) {
         // The sender lives as long as the process; were it gone, ending would be right too.
         let _ = self.0.wait_for(|asked| *asked).await;
     }
+}
+
+/// Where the admin interface is to be.
+pub(crate) fn admin_address(listen: AdminListen, unset: Option<SocketAddr>) -> Option<SocketAddr> {
+    match listen {
+        AdminListen::At(address) => Some(address),
+        AdminListen::Off => None,
+        AdminListen::Unset => unset,
+    }
+}
+
+/// Takes the admin interface's address.
+///
+/// # Errors
+/// It cannot be had.
+pub(crate) fn bind_admin(address: SocketAddr) -> anyhow::Result<std::net::TcpListener> {
+    let listener = larder_front::listen(address);
+    listener.map_err(|error| match error {
+        larder_front::SwitchError::Listen { source, .. } => {
+            let what = format!(
+                "the admin interface cannot listen on {address} (--admin takes another address, or off)"
+            );
+            anyhow::Error::new(source).context(what)
+        }
+        error => error.into(),
+    })
+}
+
+/// Starts the admin interface on a listener; returns where it is.
+pub(crate) fn start_admin_on(
+    listener: std::net::TcpListener,
+    surface: Arc<dyn Surface>,
+    shutdown: Shutdown,
+) -> anyhow::Result<(SocketAddr, tokio::task::JoinHandle<()>)> {
+    let listener = TcpListener::from_std(listener)?;
+    let address = listener.local_addr()?;
+    if !address.ip().is_loopback() {
+        tracing::warn!(%address, "the admin interface is reachable from outside and has no authentication");
+    }
+    tracing::info!(%address, "admin interface");
+    Ok((address, tokio::spawn(admin::serve(listener, surface, shutdown.requested()))))
 }
 
 /// Starts the admin interface; returns where it is.
@@ -141,20 +198,7 @@ pub(crate) async fn start_admin(
     surface: Arc<dyn Surface>,
     shutdown: Shutdown,
 ) -> anyhow::Result<Option<SocketAddr>> {
-    let address = match listen {
-        AdminListen::At(address) => Some(address),
-        AdminListen::Off => None,
-        AdminListen::Unset => unset,
-    };
-    let Some(address) = address else { return Ok(None) };
-    let listener = TcpListener::bind(address).await.with_context(|| {
-        format!("the admin interface cannot listen on {address} (--admin takes another address, or off)")
-    })?;
-    let address = listener.local_addr()?;
-    if !address.ip().is_loopback() {
-        tracing::warn!(%address, "the admin interface is reachable from outside and has no authentication");
-    }
-    tracing::info!(%address, "admin interface");
-    tokio::spawn(admin::serve(listener, surface, shutdown.requested()));
+    let Some(address) = admin_address(listen, unset) else { return Ok(None) };
+    let (address, _) = start_admin_on(bind_admin(address)?, surface, shutdown)?;
     Ok(Some(address))
 }

@@ -1,22 +1,24 @@
 //! `larder switch`: the front-end.
 
+pub(crate) mod desk;
+mod link;
+mod master;
+mod notify;
+mod one;
+pub(crate) mod status;
 pub(crate) mod tables;
+mod worker;
 
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use anyhow::Context;
-use clap::Args;
-use larder_front::{Switch, SwitchHandle};
-use tokio::signal::unix::{SignalKind, signal};
+use clap::{Args, ValueEnum};
 
 use self::tables::Keeper;
 use super::serve::{self, ServeArgs};
-use crate::admin::SwitchSurface;
-use crate::config::{Config, RawHigh, RawLow, RawPeer, RawSwitch, Span, SwitchRole, Texts};
-use crate::demo::cluster::Ready;
+use crate::config::{Config, RawHigh, RawLow, RawPeer, RawSwitch, Span, SwitchRole, Texts, Written};
 use crate::outcome::usage;
-use crate::roster::Found;
 
 /// Where the admin interface of a switch is unless told otherwise.
 const ADMIN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 9900);
@@ -28,7 +30,8 @@ const ADMIN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Add
 /// The admin interface (127.0.0.1:9900 by default) lists the nodes (/nodes) and where they were found (/discovery),
 /// lets nodes join, leave and drain, explains where a target goes and why
 /// (/explain?target=HOST/PATH), lists the routes (/routes) and gives metrics (/metrics). SIGTERM and SIGINT drain:
-/// requests in flight are finished, then the process ends. SIGHUP opens the access log anew and reads routing tables.
+/// requests in flight are finished, then the process ends. SIGHUP reads the config, the routing tables and the access log's
+/// name anew, SIGUSR2 the binary too; neither loses a request.
 #[derive(Debug, Args)]
 pub(crate) struct SwitchArgs {
     /// Where clients connect: ADDRESS:PORT; may be given several times; port 0 takes any free port.
@@ -61,49 +64,66 @@ pub(crate) struct SwitchArgs {
     /// File for the recorded decisions as text, one line each; replaced if it exists. Needs a record.
     #[arg(long, value_name = "FILE")]
     record_log: Option<String>,
+    /// Serve in this process instead of one that it starts and can replace: no reload and no upgrade, and SIGHUP only opens
+    /// the access log and reads the routing tables anew. So it is with --exit-with-stdin.
+    #[arg(long)]
+    one_process: bool,
+    /// What this process is to be, for the one that starts it.
+    #[arg(long = "as", value_name = "PART", hide = true)]
+    part: Option<Part>,
     #[command(flatten)]
     serve: ServeArgs,
 }
 
-pub(crate) fn run(args: &SwitchArgs) -> anyhow::Result<()> {
-    let mut written = args.serve.written()?;
-    if written.raw.switch.is_none() && args.listen.is_empty() && args.node.is_empty() {
-        return Err(usage(
-            "a switch needs an address and nodes: --listen 0.0.0.0:8080 --node 10.0.0.1:80, or --config FILE",
-        ));
+/// A part of a switch: what a process of this binary is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Part {
+    /// Does the work, for a master.
+    Worker,
+    /// Says whether it could take over from another version of itself by this config.
+    Check,
+    /// A master that takes over from another version of itself.
+    Successor,
+}
+
+impl Part {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Worker => "worker",
+            Self::Check => "check",
+            Self::Successor => "successor",
+        }
     }
-    args.overlay(written.raw.switch.get_or_insert_default());
-    let config = written.validate()?;
-    written.present(&config)?;
+}
+
+pub(crate) fn run(args: &SwitchArgs) -> anyhow::Result<()> {
+    match args.part {
+        Some(Part::Worker) => return worker::run(args),
+        Some(Part::Check) => return check(args),
+        Some(Part::Successor) => return master::run(args, true),
+        None => {}
+    }
+    if !(args.one_process || args.serve.has_parent()) {
+        return master::run(args, false);
+    }
+    let written = args.written()?;
+    let config = args.checked(&written)?;
     super::logging::start(&config.log)?;
     serve::raise_open_files();
     for warning in written.warnings(&config) {
         tracing::warn!("{warning}");
     }
-    let Config { switch: Some(mut role), admin, .. } = config else {
+    one::run(args, &written, config)
+}
+
+/// Says on stdout which version this is, if the config is right.
+fn check(args: &SwitchArgs) -> anyhow::Result<()> {
+    let config = args.checked(&args.written()?)?;
+    if config.switch.is_none() {
         return Err(usage("there is no [switch] section"));
-    };
-    let tables = keepers(&mut role)?;
-    let effective = serde_json::to_value(&written.raw)?;
-    let runtime = serve::runtime(role.threads)?;
-    runtime.block_on(async {
-        let shutdown = serve::shutdown(&args.serve)?;
-        let found = Found::look(std::mem::take(&mut role.switch.nodes), &role.discover, role.follow).await?;
-        role.switch.nodes = found.nodes();
-        let switch = Switch::bind(role.switch).context("the switch cannot start")?;
-        let handle = switch.handle();
-        let listen = switch.addresses().to_vec();
-        on_hangup(handle.clone(), tables.clone())?;
-        for keeper in &tables {
-            tokio::spawn(keeper.clone().watch(handle.clone()));
-        }
-        let roster = found.keep(handle.clone());
-        let surface = Arc::new(SwitchSurface::new(handle, effective, tables, roster));
-        let admin = serve::start_admin(admin, Some(ADMIN), surface, shutdown.clone()).await?;
-        tracing::info!(?listen, "switch serves");
-        args.serve.say_ready(&Ready { listen, admin, peers: None })?;
-        switch.run(shutdown.requested()).await.context("the switch")
-    })
+    }
+    let checked = master::Checked { version: env!("CARGO_PKG_VERSION").to_owned(), protocol: link::PROTOCOL };
+    Ok(writeln!(std::io::stdout(), "{}", serde_json::to_string(&checked)?)?)
 }
 
 /// Reads the routing tables and lays them into the routes that go by them.
@@ -122,23 +142,33 @@ fn keepers(role: &mut SwitchRole) -> anyhow::Result<Vec<Arc<Keeper>>> {
     Ok(keepers)
 }
 
-/// SIGHUP opens the access log anew, for log rotation, and reads the routing tables again.
-fn on_hangup(switch: SwitchHandle, keepers: Vec<Arc<Keeper>>) -> anyhow::Result<()> {
-    let mut hangup = signal(SignalKind::hangup()).context("cannot watch SIGHUP")?;
-    tokio::spawn(async move {
-        while hangup.recv().await.is_some() {
-            switch.reopen_access_log();
-            for keeper in keepers.iter().filter(|keeper| keeper.has_file()) {
-                let (keeper, switch) = (keeper.clone(), switch.clone());
-                // A failure is logged and shown by the admin interface.
-                tokio::task::spawn_blocking(move || drop(keeper.reload(&switch)));
-            }
-        }
-    });
-    Ok(())
-}
-
 impl SwitchArgs {
+    /// The config file, with the options laid over it.
+    fn written(&self) -> anyhow::Result<Written> {
+        let mut written = Written::read_or_empty(self.serve.config.as_deref())?;
+        self.lay_over(&mut written)?;
+        Ok(written)
+    }
+
+    /// Lays all options over a config.
+    fn lay_over(&self, written: &mut Written) -> anyhow::Result<()> {
+        self.serve.overlay(written);
+        if written.raw.switch.is_none() && self.listen.is_empty() && self.node.is_empty() {
+            return Err(usage(
+                "a switch needs an address and nodes: --listen 0.0.0.0:8080 --node 10.0.0.1:80, or --config FILE",
+            ));
+        }
+        self.overlay(written.raw.switch.get_or_insert_default());
+        Ok(())
+    }
+
+    /// A config that can be started with.
+    fn checked(&self, written: &Written) -> anyhow::Result<Config> {
+        let config = written.validate()?;
+        written.present(&config)?;
+        Ok(config)
+    }
+
     /// Lays the options over the config.
     fn overlay(&self, raw: &mut RawSwitch) {
         if !self.listen.is_empty() {

@@ -139,6 +139,11 @@ impl Written {
         path.iter().try_fold(&table, |at, name| at.get(name)).is_some()
     }
 
+    /// What errors call it, and its text: to be [parsed](Self::parse) by another process.
+    pub(crate) fn text(&self) -> (&str, &str) {
+        (&self.origin, &self.text)
+    }
+
     fn source(&self) -> Source<'_> {
         Source::new(&self.origin, &self.text)
     }

@@ -1,6 +1,6 @@
 //! Keeps the nodes of a running switch as the sources say.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use super::dns::Dns;
 use super::file::NodesFile;
 use super::follow;
-use super::{Change, Roster};
+use super::{Change, Handed, Roster};
 use crate::config::{Discover, Place};
 
 /// What could not be done is tried again after this.
@@ -88,10 +88,13 @@ pub(crate) struct Found {
     listed: Vec<NodeEntry>,
     lookers: Vec<(usize, Looker)>,
     follow: Duration,
+    /// The nodes of the process before.
+    before: Vec<Handed>,
 }
 
 impl Found {
-    /// Looks at all sources. What the DNS does not tell now it may tell later.
+    /// Looks at all sources. What the DNS does not tell now it may tell later; what it told the process before counts until
+    /// then. Who joined by hand there is a node here too.
     ///
     /// # Errors
     /// A file cannot be read or makes no sense, or the system's name servers are not known.
@@ -99,13 +102,21 @@ impl Found {
         nodes: Vec<NodeEntry>,
         discover: &[Discover],
         follow: Duration,
+        before: Vec<Handed>,
     ) -> anyhow::Result<Self> {
         let (mut state, mut lookers) = (State::default(), Vec::new());
+        let named_before = |source: &str| -> Vec<NodeEntry> {
+            before.iter().filter(|node| node.source == source).map(Handed::entry).collect()
+        };
         let now = Instant::now();
         for what in ["config", "admin"] {
             state.add(what.to_owned(), Duration::ZERO);
         }
         state.found(CONFIG, nodes.clone(), now);
+        let joined = named_before(&state.heard[ADMIN].what);
+        if !joined.is_empty() {
+            state.found(ADMIN, joined, now);
+        }
         for source in discover {
             let number = state.add(source.to_string(), source.hold);
             let looker = match &source.place {
@@ -118,7 +129,10 @@ impl Found {
                     let dns = Dns::new(source.clone()).with_context(|| source.to_string())?;
                     match dns.look().await {
                         Ok(looked) => state.found(number, looked.nodes, now),
-                        Err(error) => state.failed(number, error.to_string()),
+                        Err(error) => {
+                            state.roster.heard(number, named_before(&state.heard[number].what), now);
+                            state.failed(number, error.to_string());
+                        }
                     }
                     Looker::Dns(Box::new(dns))
                 }
@@ -128,27 +142,40 @@ impl Found {
         if state.roster.wanted().is_empty() {
             tracing::warn!("no source names a node: requests are refused until one does");
         }
-        Ok(Self { state, listed: nodes, lookers, follow })
+        Ok(Self { state, listed: nodes, lookers, follow, before })
     }
 
-    /// The nodes to start with: those of the config in its order, then the others.
+    /// The nodes to start with: those of the config in its order, then the others. Where there was a process before, only
+    /// those that it had and that were warm: the others [join](Self::keep).
     pub(crate) fn nodes(&self) -> Vec<NodeEntry> {
         let wanted = self.state.roster.wanted().into_values();
         let others = wanted.filter(|(_, source)| *source != CONFIG).map(|(entry, _)| entry);
-        self.listed.iter().chain(others).cloned().collect()
+        let all: Vec<NodeEntry> = self.listed.iter().chain(others).cloned().collect();
+        let founders: Vec<NodeEntry> = all.iter().filter(|entry| self.is_warm(entry)).cloned().collect();
+        // Where nobody is left of the nodes before, all begin alike.
+        if founders.is_empty() { all } else { founders }
     }
 
-    /// Keeps the nodes of the switch that was started with these so.
+    fn is_warm(&self, entry: &NodeEntry) -> bool {
+        self.before.iter().any(|node| node.standing.name == entry.spec.name && !node.standing.joining)
+    }
+
+    /// Keeps the nodes of the switch that was started with [these](Self::nodes) so. Blocks while names of nodes that join
+    /// are resolved.
     pub(crate) fn keep(self, switch: SwitchHandle) -> Arc<RosterKeeper> {
-        let Self { mut state, lookers, follow, .. } = self;
+        let started: BTreeSet<String> = self.nodes().into_iter().map(|entry| entry.spec.name).collect();
+        let Self { mut state, lookers, follow, before, .. } = self;
         let changes = state.roster.changes();
-        changes.iter().for_each(|change| state.roster.done(change));
+        let there = changes.iter().filter(|change| started.contains(change.name()));
+        there.for_each(|change| state.roster.done(change));
         let keeper = Arc::new(RosterKeeper {
             switch,
             state: Mutex::new(state),
             applying: Mutex::default(),
             news: Notify::new(),
         });
+        keeper.apply();
+        keeper.stand(&before);
         for (number, looker) in lookers {
             tokio::spawn(keeper.clone().look(number, looker));
         }
@@ -387,6 +414,34 @@ impl RosterKeeper {
             drop(state);
             self.news.notify_one();
         }
+    }
+
+    /// Lets nodes stand as they did in the process before.
+    pub(crate) fn stand(&self, before: &[Handed]) {
+        let applied = self.state().roster.applied.clone();
+        for node in before {
+            if let Some(entry) = applied.get(&node.standing.name) {
+                node.stand(&self.switch, entry);
+            }
+        }
+    }
+
+    /// The nodes as they are, for the process that takes over.
+    pub(crate) fn handed(&self) -> Vec<Handed> {
+        let standings = self.switch.standings();
+        let state = self.state();
+        let wanted = state.roster.wanted();
+        let handed = standings.into_iter().filter_map(|standing| {
+            let (entry, source) = wanted.get(standing.name.as_str())?;
+            Some(Handed {
+                source: state.heard[*source].what.clone(),
+                named_weight_milli: entry.spec.weight.milli(),
+                cache_bytes: entry.spec.cache.get(),
+                groups: entry.groups.clone(),
+                standing,
+            })
+        });
+        handed.collect()
     }
 
     /// A node joins at an operator's word, and stays until he says otherwise or this process ends.

@@ -8,8 +8,10 @@
 mod dns;
 mod file;
 mod follow;
+mod handed;
 mod keep;
 
+pub(crate) use handed::Handed;
 pub(crate) use keep::{Found, Refused, RosterKeeper};
 
 use std::collections::BTreeMap;

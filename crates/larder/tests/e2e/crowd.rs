@@ -79,6 +79,10 @@ fn ask_on(address: SocketAddr, number: u64, stop: &AtomicBool, done: &AtomicU64)
         match connection.ask("GET", &target, "") {
             Ok(reply) if reply.status == 200 && reply.body.len() == BYTES => {
                 *nodes.entry(reply.node_and_hit().0).or_default() += 1;
+                // Who is told that a connection ends does not ask on it again.
+                if reply.header("connection") == Some("close") {
+                    connection = Client::connect(address).unwrap();
+                }
             }
             Ok(reply) => failures.push(format!("{target}: {}", reply.head)),
             Err(error) => {

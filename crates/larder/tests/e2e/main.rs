@@ -19,6 +19,7 @@ mod peers;
 mod peers_policies;
 mod plan;
 mod process;
+mod reload;
 mod replay;
 mod serving;
 mod trace_ward;

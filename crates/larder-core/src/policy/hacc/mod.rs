@@ -67,7 +67,7 @@ use super::gauge::{Gauge, Unknown};
 use super::lard::known;
 use super::lard_r::{Verdict, apply, least_of, most_of};
 use super::targets::{Shard, Targets};
-use super::{Choice, Known, Policy, Reason};
+use super::{Choice, Known, Memory, Policy, Reason};
 use crate::clock::Slot;
 use crate::dispatch::{Request, Settings};
 use crate::id::{NodeId, TargetId};
@@ -231,5 +231,13 @@ impl Policy for Hacc {
 
     fn targets(&self) -> usize {
         self.targets.len()
+    }
+
+    fn memory(&self, nodes: Sight<'_>) -> Memory {
+        self.targets.memory(nodes)
+    }
+
+    fn remember(&self, memory: &Memory, nodes: Sight<'_>) {
+        self.targets.remember(memory, nodes);
     }
 }

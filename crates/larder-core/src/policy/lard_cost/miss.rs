@@ -2,6 +2,7 @@
 
 use crate::dispatch::settings::in_range;
 use crate::dispatch::{Found, SettingsError};
+use crate::nodes::lock;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::sync::Mutex;
@@ -91,6 +92,31 @@ impl Misses {
         self.milli.load(Ordering::Relaxed)
     }
 
+    /// All that was measured: M, samples since the last look, then the histograms of hits and of misses.
+    pub(super) fn numbers(&self) -> Vec<u64> {
+        let times = lock(&self.times);
+        let counts = times.hits.counts.iter().chain(times.misses.counts.iter());
+        [self.milli(), times.since_look.into()]
+            .into_iter()
+            .chain(counts.map(|count| u64::from(*count)))
+            .collect()
+    }
+
+    /// Goes on from what another has measured.
+    pub(super) fn go_on(&self, numbers: &[u64]) {
+        let Some((&[milli, since_look], counts)) = numbers.split_first_chunk::<2>() else { return };
+        if counts.len() != 2 * CLASSES {
+            return;
+        }
+        let (hits, misses) = counts.split_at(CLASSES);
+        let mut times = lock(&self.times);
+        (times.hits, times.misses) = (Histogram::of(hits), Histogram::of(misses));
+        times.since_look = since_look.min(LOOK.into()) as u32;
+        if milli > 0 {
+            self.milli.store(milli.clamp(1_000, u64::from(MISS_MAX) * 1_000), Ordering::Relaxed);
+        }
+    }
+
     /// One request's time. A sample that finds another thread taking one is dropped.
     pub(super) fn sample(&self, found: Found, elapsed: Duration) {
         let Ok(mut times) = self.times.try_lock() else { return };
@@ -111,6 +137,16 @@ impl Misses {
 }
 
 impl Histogram {
+    /// Of these counts, each at most what a histogram holds.
+    fn of(counts: &[u64]) -> Self {
+        let mut made = Self::default();
+        for (count, from) in made.counts.iter_mut().zip(counts) {
+            *count = (*from).min(SAMPLES_MAX.into()) as u32;
+        }
+        made.total = made.counts.iter().sum();
+        made
+    }
+
     fn add(&mut self, elapsed: Duration) {
         self.counts[class(elapsed)] += 1;
         self.total += 1;

@@ -1,0 +1,118 @@
+//! Handing over to a process that takes this one's place: what it is told, and what the operator sees of it.
+
+use crate::handle::{SwitchHandle, UnknownNode};
+use larder_core::{Handover, HandoverError};
+use serde::{Deserialize, Serialize};
+use std::sync::PoisonError;
+
+/// How often the process that serves was replaced. Counted by whoever starts the processes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ReloadCounts {
+    /// Which process this is, from 1 on.
+    pub generation: u64,
+    /// Reloads and upgrades after which the new process served.
+    pub done: u64,
+    /// Those whose config or binary was refused.
+    pub refused: u64,
+    /// Those whose new process did not come up.
+    pub failed: u64,
+    /// Processes started in place of one that had died.
+    pub restarted: u64,
+    /// Processes that finish what they have.
+    pub retiring: u64,
+    /// When the last of all these was over, seconds since 1970; 0 if there was none.
+    pub last_unix_s: f64,
+    /// Whether that one changed nothing.
+    pub last_failed: bool,
+}
+
+/// How a node stands, by what this process has been told and has found out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeStanding {
+    /// Its name.
+    pub name: String,
+    /// Its address as configured.
+    pub address: String,
+    /// Its relative capacity in 1/1000.
+    pub weight_milli: u32,
+    /// The operator takes it out of service.
+    pub drained: bool,
+    /// It answers.
+    pub healthy: bool,
+    /// It has joined and is not warm yet.
+    pub joining: bool,
+}
+
+impl SwitchHandle {
+    /// How the nodes stand, for the process that takes over.
+    pub fn standings(&self) -> Vec<NodeStanding> {
+        let rows = self.shared.dispatcher.nodes().rows().into_iter();
+        let with_node = rows.filter_map(|row| Some((self.shared.nodes.get(row.id)?, row)));
+        let members = with_node.filter(|(node, _)| !node.standing().left);
+        let standing = members.map(|(node, row)| {
+            let standing = node.standing();
+            NodeStanding {
+                name: row.name.to_string(),
+                address: node.address.clone(),
+                weight_milli: row.weight.milli(),
+                drained: standing.drained,
+                healthy: standing.healthy,
+                joining: row.joining,
+            }
+        });
+        standing.collect()
+    }
+
+    /// Lets a node stand as it did in the process before: drained, and down if it was and is where it was.
+    ///
+    /// # Errors
+    /// There is no such node.
+    pub fn stand(&self, before: &NodeStanding) -> Result<(), UnknownNode> {
+        let node = self.member(&before.name)?;
+        node.change(&self.shared, "as before the reload", |standing| {
+            standing.drained = before.drained;
+            standing.healthy = before.healthy || node.address != before.address;
+        });
+        Ok(())
+    }
+
+    /// What the policies have learned, as bytes for [`SwitchHandle::take_over`].
+    pub fn handover(&self) -> Vec<u8> {
+        let routes = self.shared.routing.all().map(|(id, route)| (id, &*route.name));
+        Handover::of(&self.shared.dispatcher, routes).encode()
+    }
+
+    /// Goes on from what the policies of another process have learned, once the nodes are there and before the first
+    /// request. Returns how many targets that were. Nothing is taken while decisions are recorded, since the record would
+    /// not have it.
+    ///
+    /// # Errors
+    /// The bytes are of another version or make no sense; nothing is changed.
+    pub fn take_over(&self, bytes: &[u8]) -> Result<usize, HandoverError> {
+        let handover = Handover::decode(bytes)?;
+        if self.shared.recorder.is_some() {
+            return Ok(0);
+        }
+        let lay = |(id, name): (_, &str)| handover.lay(&self.shared.dispatcher, id, name);
+        Ok(self.shared.routing.all().map(|(id, route)| lay((id, &route.name))).sum())
+    }
+
+    /// Lets go of the forwarding plane, for the process that takes over; new connections are relayed from here on, and
+    /// handed-off ones go on by the kernel. False if there is no plane. Blocks for a moment.
+    pub fn let_go(&self) -> bool {
+        self.shared.handoff.as_ref().is_some_and(|edge| {
+            edge.let_go();
+            true
+        })
+    }
+
+    /// Another process accepts from here on: see [`crate::Switch::run`].
+    pub fn retire(&self) {
+        self.shared.retire.send_replace(true);
+    }
+
+    /// How often the process was replaced, for the metrics.
+    pub fn set_reloads(&self, counts: ReloadCounts) {
+        *self.shared.reloads.lock().unwrap_or_else(PoisonError::into_inner) = counts;
+    }
+}

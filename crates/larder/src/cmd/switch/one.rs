@@ -1,0 +1,63 @@
+//! A switch as one process: for a parent that holds it, for debugging, and for who replaces it by other means.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use larder_front::{Switch, SwitchHandle};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::status::ReloadStatus;
+use super::tables::Keeper;
+use super::{ADMIN, SwitchArgs, keepers};
+use crate::admin::SwitchSurface;
+use crate::cmd::serve;
+use crate::config::{Config, Written};
+use crate::demo::cluster::Ready;
+use crate::outcome::usage;
+use crate::roster::Found;
+
+pub(crate) fn run(args: &SwitchArgs, written: &Written, config: Config) -> anyhow::Result<()> {
+    let Config { switch: Some(mut role), admin, .. } = config else {
+        return Err(usage("there is no [switch] section"));
+    };
+    let tables = keepers(&mut role)?;
+    let effective = serde_json::to_value(&written.raw)?;
+    let runtime = serve::runtime(role.threads)?;
+    runtime.block_on(async {
+        let shutdown = serve::shutdown(&args.serve)?;
+        let nodes = std::mem::take(&mut role.switch.nodes);
+        let found = Found::look(nodes, &role.discover, role.follow, Vec::new()).await?;
+        role.switch.nodes = found.nodes();
+        let switch = Switch::bind(role.switch).context("the switch cannot start")?;
+        let handle = switch.handle();
+        let status = ReloadStatus::first(std::process::id());
+        handle.set_reloads(status.counts);
+        let listen = switch.addresses().to_vec();
+        on_hangup(handle.clone(), tables.clone())?;
+        for keeper in &tables {
+            tokio::spawn(keeper.clone().watch(handle.clone()));
+        }
+        let roster = found.keep(handle.clone());
+        let surface = Arc::new(SwitchSurface::new(handle, effective, tables, roster, status));
+        let admin = serve::start_admin(admin, Some(ADMIN), surface, shutdown.clone()).await?;
+        tracing::info!(?listen, "switch serves");
+        args.serve.say_ready(&Ready { listen, admin, peers: None })?;
+        switch.run(shutdown.requested()).await.context("the switch")
+    })
+}
+
+/// SIGHUP opens the access log anew, for log rotation, and reads the routing tables again.
+fn on_hangup(switch: SwitchHandle, keepers: Vec<Arc<Keeper>>) -> anyhow::Result<()> {
+    let mut hangup = signal(SignalKind::hangup()).context("cannot watch SIGHUP")?;
+    tokio::spawn(async move {
+        while hangup.recv().await.is_some() {
+            switch.reopen_access_log();
+            for keeper in keepers.iter().filter(|keeper| keeper.has_file()) {
+                let (keeper, switch) = (keeper.clone(), switch.clone());
+                // A failure is logged and shown by the admin interface.
+                tokio::task::spawn_blocking(move || drop(keeper.reload(&switch)));
+            }
+        }
+    });
+    Ok(())
+}
