@@ -13,6 +13,7 @@ mod clock;
 pub mod cost;
 pub mod dispatch;
 pub mod id;
+pub mod kept;
 pub mod lateral;
 pub mod nodes;
 pub mod peers;
