@@ -188,7 +188,7 @@ impl Node {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let mut serviced = cooperation.begin();
-        let bound = shared.take_bound();
+        let bound = shared.take_bound(parts);
         // Whose id it is, is not the client's to say.
         parts.headers.remove(TARGET);
         let target = if self.is_shared(parts) && body.is_end_stream() { self.target_of(parts) } else { None };

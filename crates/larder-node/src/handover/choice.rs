@@ -1,6 +1,7 @@
 //! Whether a request that a peer serves is handed over with its connection, or relayed, and why.
 
-use super::{CONNECTIONS_MAX, Handover, lock};
+use super::life::{REQUESTS, is_last};
+use super::{Handover, lock};
 use crate::connection::{Bound, Shared};
 use crate::cooperate::Cooperation;
 use crate::peers::Name;
@@ -8,7 +9,7 @@ use crate::report::TARGET;
 use http::header::{self, HeaderName};
 use http::request::Parts;
 use http::{Method, Version};
-use larder_core::TargetId;
+use larder_core::{TargetId, kept};
 use larder_handoff::FlowKey;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -30,13 +31,15 @@ pub enum Unmoved {
     Peer,
     /// As many are handed over as may be.
     Full,
+    /// So many requests are expected to follow on it that its target is too small for that.
+    Kept,
     /// It was tried and did not succeed; the log says why.
     Failed,
 }
 
 impl Unmoved {
     /// All, in order.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Small,
         Self::SizeUnknown,
         Self::Request,
@@ -44,6 +47,7 @@ impl Unmoved {
         Self::Unsent,
         Self::Peer,
         Self::Full,
+        Self::Kept,
         Self::Failed,
     ];
 
@@ -57,6 +61,7 @@ impl Unmoved {
             Self::Unsent => "unsent",
             Self::Peer => "peer",
             Self::Full => "full",
+            Self::Kept => "kept",
             Self::Failed => "failed",
         }
     }
@@ -83,6 +88,8 @@ pub(crate) struct Standing {
     pub(crate) flow: Option<FlowKey>,
     /// Whether all earlier replies have left.
     pub(crate) rests: bool,
+    /// How many requests it has brought, this one included; 0: nothing is known of it.
+    pub(crate) requests: u32,
 }
 
 impl Handover {
@@ -113,7 +120,7 @@ impl Handover {
             return Err(Unmoved::Small);
         }
         let flow = standing.flow.ok_or(Unmoved::Elsewhere)?;
-        let head = head_of(parts).ok_or(Unmoved::Request)?;
+        let head = head_of(parts, standing.requests).ok_or(Unmoved::Request)?;
         if !standing.rests {
             return Err(Unmoved::Unsent);
         }
@@ -121,10 +128,19 @@ impl Handover {
         if !state.members.takes(to, flow.service) {
             return Err(Unmoved::Peer);
         }
-        if state.table.len() >= CONNECTIONS_MAX {
+        if state.table.is_full() {
             return Err(Unmoved::Full);
         }
+        drop(state);
+        if !kept::pays(size, self.min, self.expected(parts, standing.requests)) {
+            return Err(Unmoved::Kept);
+        }
         Ok((flow, head))
+    }
+
+    /// How many requests are expected to follow this one, its connection's `requests`th.
+    fn expected(&self, parts: &Parts, requests: u32) -> f64 {
+        if is_last(parts) { 0.0 } else { lock(&self.kept).expected(requests) }
     }
 
     /// Counts one that was to be handed over and stays.
@@ -154,9 +170,9 @@ impl Cooperation {
     }
 }
 
-/// The head of a plain GET as bytes again; `None` if it is none. Names of fields are in small letters now, which is the same
-/// (RFC 9110 section 5.1).
-fn head_of(parts: &Parts) -> Option<Vec<u8>> {
+/// The head of a plain GET as bytes again, with the number of the request on its connection; `None` if it is none. Names of
+/// fields are in small letters now, which is the same (RFC 9110 section 5.1).
+fn head_of(parts: &Parts, requests: u32) -> Option<Vec<u8>> {
     const NOT: [HeaderName; 3] = [header::EXPECT, header::UPGRADE, header::TRANSFER_ENCODING];
     let plain = parts.method == Method::GET && parts.version == Version::HTTP_11;
     if !plain || NOT.iter().any(|name| parts.headers.contains_key(name)) {
@@ -166,11 +182,14 @@ fn head_of(parts: &Parts) -> Option<Vec<u8>> {
         None => format!("GET {} HTTP/1.1\r\n", parts.uri.path_and_query()?).into_bytes(),
         Some(_) => format!("GET {} HTTP/1.1\r\n", parts.uri).into_bytes(),
     };
-    for (name, value) in parts.headers.iter().filter(|(name, _)| **name != TARGET) {
+    for (name, value) in parts.headers.iter().filter(|(name, _)| ![TARGET, REQUESTS].contains(*name)) {
         head.extend_from_slice(name.as_str().as_bytes());
         head.extend_from_slice(b": ");
         head.extend_from_slice(value.as_bytes());
         head.extend_from_slice(b"\r\n");
+    }
+    if requests > 0 {
+        head.extend_from_slice(format!("{REQUESTS}: {requests}\r\n").as_bytes());
     }
     head.extend_from_slice(b"\r\n");
     Some(head)
@@ -183,7 +202,7 @@ mod tests {
 
     fn head(request: http::request::Builder) -> Option<String> {
         let (parts, ()) = request.body(()).expect("a request").into_parts();
-        head_of(&parts).map(|bytes| String::from_utf8(bytes).expect("text"))
+        head_of(&parts, 0).map(|bytes| String::from_utf8(bytes).expect("text"))
     }
 
     #[test]
@@ -199,6 +218,15 @@ mod tests {
             Some("GET http://h/a HTTP/1.1\r\nhost: h\r\n\r\n"),
             "in absolute form"
         );
+    }
+
+    #[test]
+    fn a_node_says_how_many_requests_there_were_and_a_client_cannot() {
+        let request = Request::get("/").header("host", "h").header("Larder-Requests", "9");
+        let (parts, ()) = request.body(()).expect("a request").into_parts();
+        let head = |requests| String::from_utf8(head_of(&parts, requests).expect("plain")).expect("text");
+        assert_eq!(head(3), "GET / HTTP/1.1\r\nhost: h\r\nlarder-requests: 3\r\n\r\n");
+        assert_eq!(head(0), "GET / HTTP/1.1\r\nhost: h\r\n\r\n");
     }
 
     #[test]

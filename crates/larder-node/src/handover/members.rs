@@ -11,7 +11,7 @@ use larder_handoff::channel::client::{Event, NodeChannel, Peer as Address, SendE
 use larder_handoff::channel::identity::PublicKey;
 use larder_handoff::channel::message::{FromNode, Live, Refusal, ToNode, Welcome};
 use larder_handoff::neighbour;
-use larder_handoff::plane::{Link, Plane, now_ns};
+use larder_handoff::plane::{FlowTo, Link, Plane, now_ns};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -372,10 +372,24 @@ impl Handover {
         if !live.last {
             return;
         }
-        let named = peer.named.take().unwrap_or_default();
+        let mut named = peer.named.take().unwrap_or_default();
         moves.resolve(peer.slot, peer.epoch, |key| named.contains(&key));
         for key in table.take_unnamed(peer.slot, peer.epoch, &named, |key| moves.has(key)) {
             self.ended(key);
+        }
+        let slot = peer.slot;
+        named.retain(|key| table.get_mut(*key).is_none() && !moves.has(*key));
+        named.into_iter().for_each(|key| self.still_has(slot, key));
+    }
+
+    /// A node that was given up is back, and still has a connection whose client has been told that it is gone. What it sends
+    /// on it the client's host answers with a reset, which ends it there: so packets go to it again.
+    fn still_has(&self, slot: u16, key: FlowKey) {
+        if self.plane.flow(key).is_some_and(|flow| flow.state == flow_state::RESET) {
+            match self.plane.put_flow(key, FlowTo::Node(slot)) {
+                Ok(()) => self.ended(key),
+                Err(error) => tracing::debug!(%error, %key, "a lost connection's end could not be sent on"),
+            }
         }
     }
 

@@ -236,7 +236,8 @@ impl Handover {
     fn abort(&self, key: FlowKey, socket: OwnedFd) {
         self.count(Unmoved::Failed);
         self.state().table.remove(key);
-        let reset = self.plane.remove_flow(key).map_err(std::io::Error::other);
+        // The peer may have it all the same, and name it after its return.
+        let reset = self.plane.put_flow(key, FlowTo::Reset).map_err(std::io::Error::other);
         let reset = reset
             .and_then(|()| repair::resume(socket.as_fd()))
             .and_then(|()| socket2::SockRef::from(&socket).set_linger(Some(Duration::ZERO)));
