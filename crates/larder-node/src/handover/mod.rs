@@ -32,7 +32,12 @@
 //! 5. The frozen socket is closed without a word. If the peer has refused, it goes on here, and the request is relayed.
 //!
 //! When a service node is gone (no member any more, and its channel down), clients of its connections are told by resets; those
-//! of one that has said that it goes have a minute, in which its kernel sends what they have not taken.
+//! of one that has said that it goes have a minute, in which its kernel sends what they have not taken. One that was only stopped or cut
+//! off still has their sockets when it is back, and names them: packets go to it again, so that the resets with which clients'
+//! hosts answer what it sends end them.
+//!
+//! Since every packet of a moved connection takes a way more, one that will bring many requests stays ([`larder_core::kept`]):
+//! nodes learn by the [`life`] of each how many that are.
 
 mod choice;
 mod life;
