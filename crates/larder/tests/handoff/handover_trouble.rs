@@ -22,6 +22,10 @@ const DOWNLOADS: usize = 6;
 const TOLD_WITHIN: Duration = Duration::from_secs(9);
 /// Shorter than that a client gives up, with the pause of TCP's next try.
 const CUT: Duration = Duration::from_secs(4);
+/// Beyond twice a cut, which TCP's next try may come after: what a busy machine takes.
+const SPARE: Duration = Duration::from_secs(3);
+/// Clients that lose a connection which is just being handed over: 1 or 2 were seen to (docs/peers.md).
+const LOST_MAX: usize = 3;
 /// A client waits for so long without a byte.
 const STALL: Duration = Duration::from_secs(12);
 
@@ -179,7 +183,7 @@ fn stopped(nodes: usize, lines: &str) {
     });
     println!("over after {took:?}, a pause of {:?} and {:?}", pause(&slow), pause(&soon));
     only_told(&slow, DOWNLOADS, "downloads");
-    only_told(&soon, SETUP.threads, "others");
+    only_told(&soon, LOST_MAX, "others");
     assert!(took < TOLD_WITHIN, "{took:?}");
     lab.rests(nodes);
 }
@@ -221,8 +225,10 @@ fn what_goes_over_a_cut_waits_for_its_end() {
         cut(cluster, &[0, 1], false);
     });
     println!("over after {took:?}, a pause of {:?} and {:?}", pause(&slow), pause(&soon));
-    only_told(&slow, DOWNLOADS, "downloads");
-    only_told(&soon, SETUP.threads, "others");
+    slow.assert_faultless();
+    only_told(&soon, LOST_MAX, "others");
+    let paused = pause(&slow).max(pause(&soon));
+    assert!(paused < 2 * CUT + SPARE, "{paused:?}");
     lab.rests(3);
 }
 
@@ -243,7 +249,8 @@ fn halved(lines: &str) {
     });
     println!("over after {took:?}, a pause of {:?} and {:?}", pause(&slow), pause(&soon));
     only_told(&slow, DOWNLOADS, "downloads");
-    only_told(&soon, 2 * SETUP.threads, "others");
+    only_told(&soon, LOST_MAX, "others");
+    assert!(took < TOLD_WITHIN, "{took:?}");
     lab.rests(4);
 }
 
