@@ -113,7 +113,7 @@ pub(crate) fn run(
     say: &dyn Fn(&str),
 ) -> anyhow::Result<HandoffReport> {
     let best = can_do()?;
-    remains::sweep(&["demo"]);
+    remains::sweep(&[cluster::NAMES]);
     say("making hosts in network namespaces");
     let spec = TopologySpec { nodes: setup.nodes, ..TopologySpec::default() };
     let topology = Topology::new(&spec).context("cannot make the hosts")?;
