@@ -328,7 +328,12 @@ impl Handover {
         match message {
             FromNode::Accepted(accepted) => peer.accepted = accepted.services,
             FromNode::Restored { ids } => {
-                ids.into_iter().for_each(|id| moves.answer(peer.slot, id, Arrived::Restored));
+                let slot = peer.slot;
+                for id in ids {
+                    if let Some(key) = state.moves.answer(slot, id, Arrived::Restored) {
+                        self.still_has(state, slot, key);
+                    }
+                }
             }
             FromNode::Refused { id, why, detail } => {
                 if why == Refusal::Full {
@@ -372,19 +377,23 @@ impl Handover {
         if !live.last {
             return;
         }
-        let mut named = peer.named.take().unwrap_or_default();
+        let named = peer.named.take().unwrap_or_default();
         moves.resolve(peer.slot, peer.epoch, |key| named.contains(&key));
         for key in table.take_unnamed(peer.slot, peer.epoch, &named, |key| moves.has(key)) {
             self.ended(key);
         }
         let slot = peer.slot;
-        named.retain(|key| table.get_mut(*key).is_none() && !moves.has(*key));
-        named.into_iter().for_each(|key| self.still_has(slot, key));
+        moves.named(slot, |key| named.contains(&key));
+        named.into_iter().for_each(|key| self.still_has(state, slot, key));
     }
 
-    /// A node that was given up is back, and still has a connection whose client has been told that it is gone. What it sends
-    /// on it the client's host answers with a reset, which ends it there: so packets go to it again.
-    fn still_has(&self, slot: u16, key: FlowKey) {
+    /// A node that was given up, or that has answered too late, still has a connection whose client has been told that it is gone.
+    /// What it sends on it the client's host answers with a reset, which ends it there: so packets go to it again. Not if these
+    /// are the addresses of another one by now, which is away or on its way.
+    pub(super) fn still_has(&self, state: &mut State, slot: u16, key: FlowKey) {
+        if state.table.get_mut(key).is_some() || state.moves.has(key) {
+            return;
+        }
         if self.plane.flow(key).is_some_and(|flow| flow.state == flow_state::RESET) {
             match self.plane.put_flow(key, FlowTo::Node(slot)) {
                 Ok(()) => self.ended(key),
