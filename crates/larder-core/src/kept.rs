@@ -2,9 +2,8 @@
 //!
 //! A node that hands a connection over to the one that has its target saves the relaying of one reply, in proportion to that
 //! reply's size. From then on every packet of the connection takes a way more, by the node that accepted it, and later requests
-//! pay for it. The size from which handing over pays with no request to come, `min`, is the same as what one later request costs
-//! (some 4.4 us for each KB that is not relayed, some 70 us for a request that comes by another node: docs/peers.md). So a
-//! connection is handed over if
+//! pay for it. The size from which handing over pays with no request to come, `min`, is taken for what one later request costs
+//! too (`bench/peers/transfer.py` measures both; figures are in docs/peers.md). So a connection is handed over if
 //!
 //! ```text
 //! size >= min * (1 + requests that it is expected to bring after this one)
@@ -49,9 +48,14 @@ struct Level {
 pub struct Kept([Level; LEVELS]);
 
 impl Kept {
-    /// A connection has brought its `requests`th request here; 1: its first, which says nothing.
+    /// Whether [`Self::came`] learns anything from a connection's `requests`th request: not from its first, nor within a level.
+    pub const fn counts(requests: u32) -> bool {
+        requests > 1 && requests.is_power_of_two()
+    }
+
+    /// A connection has brought its `requests`th request here.
     pub fn came(&mut self, requests: u32) {
-        if requests.is_power_of_two()
+        if Self::counts(requests)
             && let Some(level) =
                 requests.ilog2().checked_sub(1).and_then(|level| self.0.get_mut(level as usize))
         {
@@ -175,6 +179,16 @@ mod tests {
             other.ended(8);
         });
         assert!(other.expected(1) > before, "{} after {before}", other.expected(1));
+    }
+
+    #[test]
+    fn what_does_not_count_changes_nothing() {
+        let before = learned([3, 9]);
+        for requests in 0..70_000 {
+            let mut after = before.clone();
+            after.came(requests);
+            assert_eq!(after != before, Kept::counts(requests) && requests <= 1 << 16, "{requests}");
+        }
     }
 
     #[test]

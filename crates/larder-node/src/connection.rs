@@ -9,7 +9,7 @@
 //! when that buffer is empty: so a dropped body makes its request *finishing*, and the next flush ends it.
 
 use crate::config::Limits;
-use crate::handover::{Departure, Life, Standing};
+use crate::handover::{Departure, Life, REQUESTS, Standing};
 use crate::lateral::Later;
 use crate::server::Arrived;
 use crate::stats::Counters;
@@ -98,10 +98,16 @@ impl Shared {
     /// What is settled of the request that has just been read, which counts from here on.
     pub(crate) fn take_bound(&self, parts: &mut http::request::Parts) -> Bound {
         let bound = std::mem::take(&mut *lock(&self.bound));
+        let told = parts.headers.remove(REQUESTS);
         if let Some(life) = &mut *lock(&self.life) {
-            life.brings(bound, parts);
+            life.brings(bound, parts, told.as_ref());
         }
         bound
+    }
+
+    /// Whether a peer has handed the connection over with the request that has just been read.
+    pub(crate) fn is_taken(&self) -> bool {
+        *lock(&self.bound) == Bound::Taken
     }
 
     /// The connection is not served here any more, or by another part of this node.

@@ -7,7 +7,7 @@
 use super::{Cooperation, Place};
 use crate::body::Body;
 use crate::connection::{Bound, Shared};
-use crate::handover::Departure;
+use crate::handover::{Departure, REQUESTS};
 use crate::http::cache_status::{Outcome, Why};
 use crate::node::Node;
 use crate::origin::fields;
@@ -256,6 +256,7 @@ impl Node {
         }
         let serviced = cooperation.begin();
         parts.headers.remove(TARGET);
+        parts.headers.remove(REQUESTS);
         if let Some(target) = self.target_of(&parts) {
             cooperation.forwarded(target);
             name_target(&mut parts.headers, target);

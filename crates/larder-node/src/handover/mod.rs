@@ -51,7 +51,7 @@ pub use choice::Unmoved;
 pub use view::HandoverView;
 
 pub(crate) use choice::Standing;
-pub(crate) use life::Life;
+pub(crate) use life::{Life, REQUESTS};
 pub(crate) use moving::{Departure, Moved};
 
 use self::members::Members;
