@@ -205,7 +205,9 @@ impl Node {
         serviced.claim = claim;
         if let Some(name) = name {
             serviced.at = Some(node);
-            if let Some((flow, head)) = cooperation.departs(&name, parts, target, (shared, bound)) {
+            if let Some((flow, head)) =
+                cooperation.departs(&name, parts, target, (shared, bound), &self.limits)
+            {
                 let departure = Departure { to: name, node, flow, head, target, serviced };
                 match shared.depart(departure).await {}
             }

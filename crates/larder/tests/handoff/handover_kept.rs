@@ -58,6 +58,37 @@ impl Lab {
     }
 }
 
+/// It has ended at node 1, with its last request, which it was handed over with.
+#[test]
+fn a_connection_that_goes_with_its_last_request_is_known_to_have_ended() {
+    let Some(lab) = Lab::new() else { return };
+    // One of 8 requests at node 1, from a client of its own.
+    let [server, _] = lab.cluster.service(1);
+    lab.cluster.run(&[plan(Manner::KeptAlive, server, &lab.large[..8])]).assert_faultless();
+    lab.cluster.until("node 1 has learned", |_| lab.expected(1) == 7.0);
+    let targets = [&lab.small[..3], &lab.of(100_000)[..1]].concat();
+    assert_eq!(lab.run(Manner::KeptToTheEnd, &targets), (0, 1));
+    // Of two that have brought 4 one brings 4 more.
+    lab.cluster.until("node 1 has learned", |_| lab.expected(1) == 5.0);
+    assert_eq!(lab.expected(0), 3.0, "what is handed over had brought so many");
+}
+
+/// A client's head that is as large as a node takes is none that its peer refuses.
+#[test]
+fn a_head_of_as_many_fields_as_may_be_is_handed_over() {
+    let Some(lab) = Lab::new() else { return };
+    // Nothing is learned from it, so the next one goes too.
+    for (fields, target) in [(99, &lab.large[0]), (100, &lab.large[0])] {
+        let before = lab.cluster.handoff(1, "taken");
+        assert_eq!(
+            lab.run(Manner::Fields { count: fields }, std::slice::from_ref(target)),
+            (0, 1),
+            "{fields}"
+        );
+        assert_eq!(lab.cluster.handoff(1, "taken"), before + 1);
+    }
+}
+
 /// What pays at the beginning of a connection and what at its end, and that the peer which sees the end knows of the beginning.
 #[test]
 fn a_connection_goes_when_what_it_asks_for_is_worth_its_later_requests() {
