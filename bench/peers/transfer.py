@@ -26,6 +26,7 @@ from lab import Process, build_load, faults, machine, run, runtime_ns, say  # no
 SIZES = {"1KB": 1 << 10, "4KB": 1 << 12, "16KB": 1 << 14, "64KB": 1 << 16, "256KB": 1 << 18, "1MB": 1 << 20}
 TARGETS = 16  # of each size, so that every node has some
 PATIENCE_S = 30
+RULE_MAX = 1.15  # of what the cheaper of relaying and handing over costs; further off, the rule is wrong
 WAYS = ["alone", "relay", "handoff"]  # and "rule": as by default, from handoff_min on and by the requests that are expected
 
 
@@ -226,6 +227,14 @@ def table(cells, sizes, manners, ways, count):
     return "\n".join(lines) + "PRESS's model, up to 96 nodes: handing over gains at most 16 % on a fast network, 107 % on a slow one\n"
 
 
+def missed(cells):
+    """Where the rule costs more than it may."""
+    for (size, manner, way), cell in cells.items():
+        others = [cells[size, manner, other]["nodes_us"] for other in ("relay", "handoff") if (size, manner, other) in cells]
+        if way == "rule" and others and cell["nodes_us"] > RULE_MAX * min(others):
+            yield f"{size}, {named(manner)}: by the rule {cell['nodes_us']:.1f} us, the cheaper way {min(others):.1f} us"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--larder", default="target/release/larder")
@@ -285,7 +294,10 @@ def main():
         pathlib.Path(args.json).write_text(json.dumps({"machine": machine(), "nodes": args.nodes, "results": results}, indent=1) + "\n")
     for one in stayed:
         say(f"not handed over: {one}")
-    return 1 if stayed or any(row["faults"] for some in rows.values() for row in some) else 0
+    dear = list(missed(cells))
+    for one in dear:
+        say(f"too dear: {one}")
+    return 1 if stayed or dear or any(row["faults"] for some in rows.values() for row in some) else 0
 
 
 if __name__ == "__main__":
