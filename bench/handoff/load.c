@@ -1,8 +1,9 @@
 /* A cheap HTTP/1.1 client: many connections, one thread, little CPU of its own. See README.md.
  *
- *   load ADDRESS PORT CONNECTIONS SECONDS (close|keep) RATE (each|turn) PATH...
+ *   load ADDRESS PORT CONNECTIONS SECONDS (close|keep|N) RATE (each|turn) PATH...
  *
- * close: one request a connection; keep: the same connection for all. RATE: requests a second, started by the clock
+ * close: one request a connection, which says so; keep: the same connection for all; N: the client closes after N requests
+ * without having said so. RATE: requests a second, started by the clock
  * whatever the answers do (0: as many as the connections allow). each: a connection keeps to one path; turn: requests
  * take the paths in turn. A single PATH of the form @FILE names a file with a path a line.
  *
@@ -34,7 +35,7 @@ struct connection {
     char *path;
     uint64_t began_ns, moved_ns;
     int64_t left; /* of the body; -1: the head is not whole yet */
-    int head_bytes;
+    int head_bytes, asked;
     char head[1024];
 };
 
@@ -42,7 +43,7 @@ static struct connection *connections;
 static char **paths;
 static long paths_count, next_path;
 static struct sockaddr_in server;
-static int epoll_fd, connections_count, keep, by_turn, busy;
+static int epoll_fd, connections_count, keep, requests, by_turn, busy;
 static uint64_t buckets[64 * SUB], done, refused, reset, cut, status, stalled, bytes;
 
 static uint64_t now_ns(void) {
@@ -109,6 +110,7 @@ static void start(struct connection *c, uint64_t due_ns, uint64_t at_ns) {
         ask(c);
         return;
     }
+    c->asked = 0;
     c->fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     c->state = CONNECTS;
     if (c->fd < 0 || (connect(c->fd, (void *)&server, sizeof server) && errno != EINPROGRESS)) {
@@ -121,7 +123,8 @@ static void start(struct connection *c, uint64_t due_ns, uint64_t at_ns) {
 static void complete(struct connection *c, uint64_t at_ns) {
     done++;
     buckets[bucket_of(at_ns > c->began_ns ? at_ns - c->began_ns : 0)]++;
-    finish(c, keep);
+    c->asked++;
+    finish(c, keep && c->asked != requests);
 }
 
 /* Takes bytes of the reply. Returns 0 if it cannot be used. */
@@ -223,12 +226,13 @@ static uint64_t start_due(uint64_t started, uint64_t began, uint64_t at, double 
 
 int main(int count, char **args) {
     if (count < 9) {
-        fprintf(stderr, "usage: load ADDRESS PORT CONNECTIONS SECONDS close|keep RATE each|turn PATH...\n");
+        fprintf(stderr, "usage: load ADDRESS PORT CONNECTIONS SECONDS close|keep|N RATE each|turn PATH...\n");
         return 2;
     }
     connections_count = atoi(args[3]);
     double seconds = atof(args[4]), rate = atof(args[6]);
-    keep = !strcmp(args[5], "keep");
+    requests = atoi(args[5]); /* 0: no limit */
+    keep = requests || !strcmp(args[5], "keep");
     by_turn = !strcmp(args[7], "turn");
     read_paths(count - 8, args + 8);
     server = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(atoi(args[2]))};

@@ -26,7 +26,8 @@ from lab import Process, build_load, faults, machine, run, runtime_ns, say  # no
 SIZES = {"1KB": 1 << 10, "4KB": 1 << 12, "16KB": 1 << 14, "64KB": 1 << 16, "256KB": 1 << 18, "1MB": 1 << 20}
 TARGETS = 16  # of each size, so that every node has some
 PATIENCE_S = 30
-WAYS = ["alone", "relay", "handoff"]
+RULE_MAX = 1.15  # of what the cheaper of relaying and handing over costs; further off, the rule is wrong
+WAYS = ["alone", "relay", "handoff"]  # and "rule": as by default, from handoff_min on and by the requests that are expected
 
 
 class Host:
@@ -92,7 +93,8 @@ class Lab:
         if not secret.exists():
             run(self.larder, "keys", "new", str(secret))
         services = ", ".join(f'"{other.service}:80"' for other in self.nodes)
-        setting = "required" if way == "handoff" else "off"
+        setting = "required" if way in ("handoff", "rule") else "off"
+        least = "0B" if way == "handoff" else "16KiB"
         peers = "" if way == "alone" else f"""[node.peers]
 listen = "{node.address}:7950"
 seeds = ["{self.nodes[0].address}:7950"]
@@ -102,7 +104,7 @@ alone_below = 0.0
 overload = 100000
 large_min = "8MB"
 handoff = "{setting}"
-handoff_min = "0B"
+handoff_min = "{least}"
 handoff_services = [{services}]
 """
         path = self.work / f"{name}.toml"
@@ -131,7 +133,7 @@ handoff_services = [{services}]
             [self.get(node, path) for node in self.nodes for size in sizes for path in paths(size)]
             return
         self.until("all know one another", lambda: all(len(self.view(node)["members"]) == count - 1 for node in self.nodes))
-        if way == "handoff":
+        if way in ("handoff", "rule"):
             self.until("all can be handed connections", lambda: all(len(self.view(node)["handoff"]["ready"]) == count - 1 for node in self.nodes))
         for size in sizes:
             for number, path in enumerate(paths(size)):
@@ -171,20 +173,20 @@ def paths(size):
     return [f"/{size}-{number}" for number in range(TARGETS)]
 
 
-def clients(lab, program, size, keep, seconds, connections):
+def clients(lab, program, size, manner, seconds, connections):
     """The same clients at every node, each asking for all targets in turn."""
     def at(node):
-        command = lab.client.command(program, node.service, 80, connections, seconds, "keep" if keep else "close", 0, "turn", *paths(size))
+        command = lab.client.command(program, node.service, 80, connections, seconds, manner, 0, "turn", *paths(size))
         return json.loads(run(*command, timeout=seconds + 60))
     with concurrent.futures.ThreadPoolExecutor(len(lab.nodes)) as pool:
         return list(pool.map(at, lab.nodes))
 
 
-def measure(lab, program, size, keep, seconds, connections):
-    clients(lab, program, size, keep, max(0.3, seconds / 5), connections)
+def measure(lab, program, size, manner, seconds, connections):
+    clients(lab, program, size, manner, max(0.3, seconds / 5), connections)
     processes, napi = lab.threads()
     before = (runtime_ns(processes), runtime_ns(napi))
-    results = clients(lab, program, size, keep, seconds, connections)
+    results = clients(lab, program, size, manner, seconds, connections)
     after = (runtime_ns(processes), runtime_ns(napi))
     done = sum(result["done"] for result in results)
     per = 1e-3 / max(1, done)
@@ -199,14 +201,24 @@ def moved(lab, way):
     return tuple(map(sum, zip(*map(count, views)))) if views else (0, 0)
 
 
-def table(cells, sizes, manners, count):
+def named(manner):
+    words = {"close": "one request a connection, announced as its last", "keep": "kept alive"}
+    return words.get(manner, f"the client closes after {manner} requests")
+
+
+def groups(way, manners):
+    """Which manners the same nodes meet: by the rule they would expect of the second what they have learned from the first."""
+    return [[manner] for manner in manners] if way == "rule" else [manners]
+
+
+def table(cells, sizes, manners, ways, count):
     lines = []
-    for keep in manners:
-        lines += [f"{count} nodes, {'kept alive' if keep else 'one request a connection'}: nodes' CPU per request, us (requests/s)", "",
-                  "| size | alone | relay | handoff | portability, CPU | portability, throughput |", "|---|---|---|---|---|---|"]
+    for manner in manners:
+        lines += [f"{count} nodes, {named(manner)}: nodes' CPU per request, us (requests/s)", "",
+                  f"| size | {' | '.join(ways)} | portability, CPU | portability, throughput |", "|---" * (len(ways) + 3) + "|"]
         for size in sizes:
-            by = {way: cells.get((size, keep, way)) for way in WAYS}
-            fields = [f"{by[w]['nodes_us']:.1f} ({by[w]['requests_per_s']:.0f})" if by[w] else "-" for w in WAYS]
+            by = {way: cells.get((size, manner, way)) for way in [*WAYS, *ways]}
+            fields = [f"{by[w]['nodes_us']:.1f} ({by[w]['requests_per_s']:.0f})" if by[w] else "-" for w in ways]
             if by["relay"] and by["handoff"]:
                 relay, handoff = by["relay"], by["handoff"]
                 fields += [f"{relay['nodes_us'] / handoff['nodes_us'] - 1:+.0%}", f"{handoff['requests_per_s'] / relay['requests_per_s'] - 1:+.0%}"]
@@ -215,13 +227,22 @@ def table(cells, sizes, manners, count):
     return "\n".join(lines) + "PRESS's model, up to 96 nodes: handing over gains at most 16 % on a fast network, 107 % on a slow one\n"
 
 
+def missed(cells):
+    """Where the rule costs more than it may."""
+    for (size, manner, way), cell in cells.items():
+        others = [cells[size, manner, other]["nodes_us"] for other in ("relay", "handoff") if (size, manner, other) in cells]
+        if way == "rule" and others and cell["nodes_us"] > RULE_MAX * min(others):
+            yield f"{size}, {named(manner)}: by the rule {cell['nodes_us']:.1f} us, the cheaper way {min(others):.1f} us"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--larder", default="target/release/larder")
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--sizes", default=",".join(SIZES))
-    parser.add_argument("--ways", default=",".join(WAYS))
+    parser.add_argument("--ways", default=",".join(WAYS), help="of alone, relay, handoff, rule")
     parser.add_argument("--manner", choices=["both", "close", "keep"], default="close")
+    parser.add_argument("--requests", help="requests after which a client closes its connection, such as 1,4,16,256; in place of --manner")
     parser.add_argument("--seconds", type=float, default=2.0, help="of one measurement")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--connections", type=int, default=8, help="at each node")
@@ -231,7 +252,10 @@ def main():
         sys.exit("network namespaces and BPF need root")
     # Told to end, it still removes what it has made.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    sizes, manners = args.sizes.split(","), {"both": [False, True], "close": [False], "keep": [True]}[args.manner]
+    sizes, ways = args.sizes.split(","), args.ways.split(",")
+    manners = {"both": ["close", "keep"]}.get(args.manner, [args.manner])
+    if args.requests:
+        manners = [str(int(requests)) for requests in args.requests.split(",")]
     rows = {}
     with tempfile.TemporaryDirectory(prefix="transfer-bench-") as work:
         pathlib.Path(work, "root").mkdir()
@@ -243,35 +267,37 @@ def main():
         try:
             # Rounds are interleaved, so that whatever else the machine does meets all alike.
             for number in range(args.rounds):
-                for way in args.ways.split(","):
+                for way, together in [(way, together) for way in ways for together in groups(way, manners)]:
                     [lab.start(node, way) for node in range(args.nodes)]
                     lab.warm(way, sizes)
-                    for size in sizes:
-                        for keep in manners:
-                            before = moved(lab, way)
-                            row = measure(lab, program, size, keep, args.seconds, args.connections)
-                            after = moved(lab, way)
-                            row |= {"relayed": after[0] - before[0], "handed": after[1] - before[1]}
-                            rows.setdefault((size, keep, way), []).append(row)
-                            say(f"round {number + 1} {way:8} {size:6} {'keep' if keep else 'close'} nodes {row['nodes_us']:8.1f} us "
-                                f"(process {row['process_us']:.1f}, napi {row['napi_us']:.1f}) {row['requests_per_s']:8.0f}/s p50 "
-                                f"{row['p50_us']:.0f} us, {row['relayed']} relayed, {row['handed']} handed over, faults {row['faults']}")
+                    for size, manner in [(size, manner) for size in sizes for manner in together]:
+                        before = moved(lab, way)
+                        row = measure(lab, program, size, manner, args.seconds, args.connections)
+                        after = moved(lab, way)
+                        row |= {"relayed": after[0] - before[0], "handed": after[1] - before[1]}
+                        rows.setdefault((size, manner, way), []).append(row)
+                        say(f"round {number + 1} {way:8} {size:6} {manner:5} nodes {row['nodes_us']:8.1f} us "
+                            f"(process {row['process_us']:.1f}, napi {row['napi_us']:.1f}) {row['requests_per_s']:8.0f}/s p50 "
+                            f"{row['p50_us']:.0f} us, {row['relayed']} relayed, {row['handed']} handed over, faults {row['faults']}")
                     lab.stop()
         finally:
             lab.close()
     # One request a connection: what is not handed over is no measurement of handing over.
     stayed = [f"round {number + 1}, {size}: {row['relayed']} relayed, {row['handed']} handed over"
-              for (size, keep, way), some in rows.items() if way == "handoff" and not keep
+              for (size, manner, way), some in rows.items() if way == "handoff" and manner == "close"
               for number, row in enumerate(some) if row["handed"] < 0.9 * (row["handed"] + row["relayed"])]
     keys = ["nodes_us", "process_us", "napi_us", "requests_per_s", "p50_us"]
     cells = {cell: {key: statistics.median(row[key] for row in some) for key in keys} for cell, some in rows.items()}
-    print(table(cells, sizes, manners, args.nodes))
+    print(table(cells, sizes, manners, ways, args.nodes))
     if args.json:
-        named = [{"size": s, "keep": k, "way": w, "rounds": rows[s, k, w], **cell} for (s, k, w), cell in cells.items()]
-        pathlib.Path(args.json).write_text(json.dumps({"machine": machine(), "nodes": args.nodes, "results": named}, indent=1) + "\n")
+        results = [{"size": s, "manner": m, "way": w, "rounds": rows[s, m, w], **cell} for (s, m, w), cell in cells.items()]
+        pathlib.Path(args.json).write_text(json.dumps({"machine": machine(), "nodes": args.nodes, "results": results}, indent=1) + "\n")
     for one in stayed:
         say(f"not handed over: {one}")
-    return 1 if stayed or any(row["faults"] for some in rows.values() for row in some) else 0
+    dear = list(missed(cells))
+    for one in dear:
+        say(f"too dear: {one}")
+    return 1 if stayed or dear or any(row["faults"] for some in rows.values() for row in some) else 0
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ pub mod cost;
 pub mod dispatch;
 pub mod handover;
 pub mod id;
+pub mod kept;
 pub mod lateral;
 pub mod nodes;
 pub mod peers;

@@ -56,7 +56,12 @@ pub(crate) fn instance(family: &str, name: &str) -> io::Result<PathBuf> {
 
 /// Where the instance would be, without mounting anything.
 pub(crate) fn instance_if_any(family: &str, name: &str) -> PathBuf {
-    Path::new(if is_at_its_place() { SYSTEM } else { OURS }).join(family).join(name)
+    family_if_any(family).join(name)
+}
+
+/// Where the instances of a family would be.
+pub(crate) fn family_if_any(family: &str) -> PathBuf {
+    Path::new(if is_at_its_place() { SYSTEM } else { OURS }).join(family)
 }
 
 /// Has the instance whose directory this is for as long as the descriptor is open: one process at a time. `WouldBlock` if

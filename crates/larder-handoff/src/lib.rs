@@ -26,6 +26,7 @@ pub mod netns;
 pub mod plane;
 pub mod probe;
 mod readiness;
+pub mod remains;
 pub mod repair;
 pub mod shaper;
 

@@ -9,7 +9,7 @@
 //! when that buffer is empty: so a dropped body makes its request *finishing*, and the next flush ends it.
 
 use crate::config::Limits;
-use crate::handover::{Departure, Standing};
+use crate::handover::{Departure, Life, REQUESTS, Standing};
 use crate::lateral::Later;
 use crate::server::Arrived;
 use crate::stats::Counters;
@@ -20,7 +20,7 @@ use larder_handoff::FlowKey;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::net::TcpStream;
@@ -44,6 +44,8 @@ pub(crate) struct Shared {
     flow: Option<FlowKey>,
     /// Of the next request: see [`Bound`].
     bound: Mutex<Bound>,
+    /// What is known of its requests, if it can be handed over to a peer or was.
+    life: Mutex<Option<Life>>,
     departure: Mutex<Option<Departure>>,
     departs: Notify,
 }
@@ -66,13 +68,14 @@ impl Shared {
         counters: Arc<Counters>,
         handed: Option<Later>,
         used: bool,
-        (flow, bound): (Option<FlowKey>, Bound),
+        (flow, bound, life): (Option<FlowKey>, Bound, Option<Life>),
     ) -> Arc<Self> {
         Arc::new(Self {
             counters,
             handed,
             flow,
             bound: Mutex::new(bound),
+            life: Mutex::new(life),
             departure: Mutex::default(),
             departs: Notify::new(),
             busy: AtomicBool::new(false),
@@ -92,19 +95,35 @@ impl Shared {
         self.used.load(Relaxed) && !self.busy.load(Relaxed) && self.finishing.load(Relaxed) == 0
     }
 
-    /// What is settled of the request that has just been read.
-    pub(crate) fn take_bound(&self) -> Bound {
-        std::mem::take(&mut *self.bound.lock().unwrap_or_else(PoisonError::into_inner))
+    /// What is settled of the request that has just been read, which counts from here on.
+    pub(crate) fn take_bound(&self, parts: &mut http::request::Parts) -> Bound {
+        let bound = std::mem::take(&mut *lock(&self.bound));
+        let told = parts.headers.remove(REQUESTS);
+        if let Some(life) = &mut *lock(&self.life) {
+            life.brings(bound, parts, told.as_ref());
+        }
+        bound
+    }
+
+    /// Whether a peer has handed the connection over with the request that has just been read.
+    pub(crate) fn is_taken(&self) -> bool {
+        *lock(&self.bound) == Bound::Taken
+    }
+
+    /// The connection is not served here any more, or by another part of this node.
+    pub(crate) fn take_life(&self) -> Option<Life> {
+        lock(&self.life).take()
     }
 
     /// How the connection stands towards being handed over.
     pub(crate) fn standing(&self) -> Standing {
-        Standing { flow: self.flow, rests: self.finishing.load(Relaxed) == 0 }
+        let requests = lock(&self.life).as_ref().map_or(0, Life::requests);
+        Standing { flow: self.flow, rests: self.finishing.load(Relaxed) == 0, requests }
     }
 
     /// The connection is to be handed over, with the request that is being handled: its handler has ended by then.
     pub(crate) async fn depart(&self, departure: Departure) -> std::convert::Infallible {
-        *self.departure.lock().unwrap_or_else(PoisonError::into_inner) = Some(departure);
+        *lock(&self.departure) = Some(departure);
         self.departs.notify_one();
         std::future::pending().await
     }
@@ -113,7 +132,7 @@ impl Shared {
     pub(crate) async fn departing(&self) -> Departure {
         loop {
             self.departs.notified().await;
-            let departure = self.departure.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let departure = lock(&self.departure).take();
             if let Some(departure) = departure {
                 return departure;
             }
@@ -241,12 +260,13 @@ impl Socket {
 
     /// The connection with what has been read of it, `read` before what is left here; nothing if it cannot go on.
     pub(crate) fn into_resting(self, read: Bytes, handed: Option<Later>) -> Option<Arrived> {
+        let life = self.shared.take_life();
         if !self.unsent.is_empty() {
             return None;
         }
         let first = if self.first.is_empty() { read } else { [read, self.first].concat().into() };
         let stream = self.stream.into_inner();
-        Some(Arrived { stream, first, unsent: Bytes::new(), used: true, handed, bound: Bound::Free })
+        Some(Arrived { stream, first, unsent: Bytes::new(), used: true, handed, bound: Bound::Free, life })
     }
 
     /// Called when the socket has nothing to read.
@@ -376,9 +396,31 @@ impl Write for Socket {
     }
 }
 
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Drop for Shared {
     /// The connection is gone, with all it held; what was not sent never will be.
     fn drop(&mut self) {
         self.flushed();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// hyper as it is reads a head only once the reply before has left it; whatever it will do, such a connection stays.
+    #[test]
+    fn a_connection_does_not_rest_before_its_replies_have_left() {
+        let shared = Shared::new(Arc::default(), None, false, (None, Bound::Free, None));
+        assert!(shared.standing().rests);
+        let (first, second) = (shared.begin(), shared.begin());
+        drop(first);
+        assert!(!shared.standing().rests, "the end of the first reply is in the buffer");
+        assert!(shared.flushed() && shared.standing().rests);
+        drop(second);
+        assert!(!shared.standing().rests);
     }
 }

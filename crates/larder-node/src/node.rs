@@ -6,6 +6,7 @@ use crate::connection::Shared;
 use crate::cooperate::Cooperation;
 use crate::dynamic::Dynamic;
 use crate::fetch::Keeping;
+use crate::handover::REQUESTS;
 use crate::http::cache_status::{Outcome, Speller, Why};
 use crate::http::condition;
 use crate::http::path::{self, PathError};
@@ -203,6 +204,9 @@ impl Node {
         if in_flight.is_of_client() {
             // No switch has relayed it: what it says of itself is the client's word.
             parts.headers.remove(report::TARGET);
+        }
+        if !shared.is_taken() {
+            parts.headers.remove(REQUESTS);
         }
         if self.is_own(parts.uri.path()) {
             in_flight.set_own();

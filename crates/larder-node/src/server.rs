@@ -5,7 +5,7 @@
 
 use crate::config::Limits;
 use crate::connection::{Bound, Shared, Socket};
-use crate::handover::{Departure, Moved};
+use crate::handover::{Departure, Handover, Life, Moved};
 use crate::lateral::{Later, Lateral, LateralConfig};
 use crate::node::{Node, NodeError};
 use bytes::Bytes;
@@ -171,6 +171,7 @@ impl Node {
         // front-end that relays it means that nobody waits any more, and what is under way ends.
         let direct = arrived.bound == Bound::Taken || self.flow_of(&arrived.stream).is_some();
         builder.half_close(arrived.handed.is_some() || direct);
+        arrived.life = self.handover().filter(|_| direct).map(Life::new);
         // Fails only for a connection that is gone already.
         let _ = arrived.stream.set_nodelay(true);
         let counters = Arc::clone(&self.counters);
@@ -201,11 +202,11 @@ impl Node {
         phase: &mut watch::Receiver<Phase>,
         giver: Option<&mut Giver>,
     ) -> After {
-        let Arrived { stream, first, unsent, used, handed, bound } = arrived;
+        let Arrived { stream, first, unsent, used, handed, bound, life } = arrived;
         // One that came by relay is the front-end's to end.
         let can_give = giver.is_some() && handed.is_some();
         let flow = self.flow_of(&stream);
-        let shared = Shared::new(Arc::clone(&self.counters), handed.clone(), used, (flow, bound));
+        let shared = Shared::new(Arc::clone(&self.counters), handed.clone(), used, (flow, bound, life));
         let socket = Socket::new(stream, first, unsent, Arc::clone(&shared), &self.limits);
         let (node, requests) = (Arc::clone(self), Arc::clone(&shared));
         let service = service_fn(move |request| {
@@ -263,14 +264,18 @@ impl Node {
 
     /// A connection has come from a peer, or from a switch.
     fn count_taken(&self) {
-        if let Some(handover) = self.cooperation.get().and_then(|cooperation| cooperation.handover.as_ref()) {
+        if let Some(handover) = self.handover() {
             handover.count_taken();
         }
     }
 
+    fn handover(&self) -> Option<&Arc<Handover>> {
+        self.cooperation.get()?.handover.as_ref()
+    }
+
     /// A connection by its addresses, if it can be handed over to a peer.
     fn flow_of(&self, stream: &TcpStream) -> Option<FlowKey> {
-        let handover = self.cooperation.get()?.handover.as_ref()?;
+        let handover = self.handover()?;
         handover.flow(stream.peer_addr().ok()?, stream.local_addr().ok()?)
     }
 
@@ -279,7 +284,7 @@ impl Node {
         let Departure { to, node, flow, head, target, serviced } = departure;
         let cooperation = self.cooperation.get()?;
         let handover = cooperation.handover.as_ref()?;
-        let Arrived { stream, first, unsent, used, handed, .. } = leaving;
+        let Arrived { stream, first, unsent, used, handed, life, .. } = leaving;
         let first = [&head[..], &first].concat();
         let socket = stream.into_std().ok()?.into();
         // Once it is on its way the peer counts it, and a dispatcher goes on.
@@ -288,13 +293,17 @@ impl Node {
             Moved::Gone => {
                 cooperation.answered(node);
                 cooperation.count_departed(target);
+                life.into_iter().for_each(Life::leave);
                 return None;
             }
-            Moved::Lost => return None,
+            Moved::Lost => {
+                life.into_iter().for_each(Life::leave);
+                return None;
+            }
             Moved::Stays(socket) => std::net::TcpStream::from(socket),
         };
         let stream = TcpStream::from_std(stays).ok()?;
-        Some(Arrived { stream, first: first.into(), unsent, used, handed, bound: Bound::Stays })
+        Some(Arrived { stream, first: first.into(), unsent, used, handed, bound: Bound::Stays, life })
     }
 
     fn refusal(&self) -> Vec<u8> {
@@ -320,6 +329,8 @@ pub(crate) struct Arrived {
     pub(crate) handed: Option<Later>,
     /// What is settled of its first request.
     pub(crate) bound: Bound,
+    /// What is known of its requests, if it can be handed over to a peer or was.
+    pub(crate) life: Option<Life>,
 }
 
 /// What became of a connection.
@@ -369,7 +380,15 @@ impl Known {
         let of = |local: SocketAddr| SocketAddr::new(local.ip().to_canonical(), local.port());
         let service = local.map(of).filter(|local| self.services.contains(local));
         let handed = service.map(|service| Later { service, lateral: self.lateral.clone() });
-        Arrived { stream, first: Bytes::new(), unsent: Bytes::new(), used: false, handed, bound: Bound::Free }
+        Arrived {
+            stream,
+            first: Bytes::new(),
+            unsent: Bytes::new(),
+            used: false,
+            handed,
+            bound: Bound::Free,
+            life: None,
+        }
     }
 
     fn restored(&self, restored: Restored) -> io::Result<Arrived> {
@@ -379,7 +398,7 @@ impl Known {
         stream.set_nonblocking(true)?;
         let stream = TcpStream::from_std(stream)?;
         let (first, unsent) = (restored.first.into(), restored.unsent.into());
-        Ok(Arrived { stream, first, unsent, used: false, handed, bound })
+        Ok(Arrived { stream, first, unsent, used: false, handed, bound, life: None })
     }
 }
 
@@ -398,7 +417,7 @@ impl Arrived {
         let Resting { socket, unread, .. } = giver.give(resting).await?;
         let stream = TcpStream::from_std(std::net::TcpStream::from(socket)).ok()?;
         let first = unread.into();
-        Some(Self { stream, first, unsent: Bytes::new(), used, handed, bound: Bound::Free })
+        Some(Self { stream, first, unsent: Bytes::new(), used, handed, bound: Bound::Free, life: None })
     }
 }
 

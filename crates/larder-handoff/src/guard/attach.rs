@@ -68,7 +68,7 @@ impl Attached {
         }
     }
 
-    fn filter(program: BorrowedFd<'_>, ifindex: u32, hook: Hook) -> Result<Self, GuardError> {
+    pub(crate) fn filter(program: BorrowedFd<'_>, ifindex: u32, hook: Hook) -> Result<Self, GuardError> {
         let mut tc = filter_hook(program, ifindex, hook);
         tc.create().map_err(GuardError::bpf("make a clsact queueing discipline"))?;
         tc.attach().map_err(GuardError::bpf("attach a filter"))?;

@@ -42,6 +42,7 @@ mod service;
 mod tests;
 
 pub use error::GuardError;
+pub(crate) use pins::FAMILY;
 pub use service::{GuardService, Tunnel, TunnelKind};
 
 use crate::FlowKey;

@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 /// Of the directories of guards.
-const FAMILY: &str = "larder-guard";
+pub(crate) const FAMILY: &str = "larder-guard";
 const PREFIX: &str = "node";
 const VERSION: u32 = 2;
 const NAME_BYTES_MAX: usize = 32;

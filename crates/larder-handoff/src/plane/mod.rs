@@ -50,6 +50,7 @@ pub use owners::Owner;
 use crate::abi::NodeLink;
 use gates::Gates;
 use libbpf_rs::MapHandle;
+pub(crate) use pins::FAMILY;
 use pins::Pins;
 use programs::Programs;
 use ring::Ring;

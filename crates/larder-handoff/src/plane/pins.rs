@@ -18,7 +18,7 @@ const LAYOUT: &str = "layout-2";
 /// How names of links begin.
 const LINK: &str = "link-";
 /// Of the directories of planes.
-const FAMILY: &str = "larder";
+pub(crate) const FAMILY: &str = "larder";
 const NAME_BYTES_MAX: usize = 64;
 
 /// The pins of one instance.

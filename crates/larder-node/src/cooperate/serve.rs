@@ -7,7 +7,7 @@
 use super::{Cooperation, Place};
 use crate::body::Body;
 use crate::connection::{Bound, Shared};
-use crate::handover::Departure;
+use crate::handover::{Departure, REQUESTS};
 use crate::http::cache_status::{Outcome, Why};
 use crate::node::Node;
 use crate::origin::fields;
@@ -188,7 +188,7 @@ impl Node {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let mut serviced = cooperation.begin();
-        let bound = shared.take_bound();
+        let bound = shared.take_bound(parts);
         // Whose id it is, is not the client's to say.
         parts.headers.remove(TARGET);
         let target = if self.is_shared(parts) && body.is_end_stream() { self.target_of(parts) } else { None };
@@ -205,7 +205,9 @@ impl Node {
         serviced.claim = claim;
         if let Some(name) = name {
             serviced.at = Some(node);
-            if let Some((flow, head)) = cooperation.departs(&name, parts, target, (shared, bound)) {
+            if let Some((flow, head)) =
+                cooperation.departs(&name, parts, target, (shared, bound), &self.limits)
+            {
                 let departure = Departure { to: name, node, flow, head, target, serviced };
                 match shared.depart(departure).await {}
             }
@@ -256,6 +258,7 @@ impl Node {
         }
         let serviced = cooperation.begin();
         parts.headers.remove(TARGET);
+        parts.headers.remove(REQUESTS);
         if let Some(target) = self.target_of(&parts) {
             cooperation.forwarded(target);
             name_target(&mut parts.headers, target);

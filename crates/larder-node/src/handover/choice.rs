@@ -1,14 +1,17 @@
 //! Whether a request that a peer serves is handed over with its connection, or relayed, and why.
 
-use super::{CONNECTIONS_MAX, Handover, lock};
+use super::life::{REQUESTS, is_last};
+use super::{Handover, lock};
+use crate::config::Limits;
 use crate::connection::{Bound, Shared};
 use crate::cooperate::Cooperation;
+use crate::http::range::{self, Range};
 use crate::peers::Name;
 use crate::report::TARGET;
 use http::header::{self, HeaderName};
 use http::request::Parts;
 use http::{Method, Version};
-use larder_core::TargetId;
+use larder_core::{Bytes, TargetId, kept};
 use larder_handoff::FlowKey;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -16,11 +19,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// Why a connection stays, and its request is relayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Unmoved {
-    /// The target is smaller than is worth it.
+    /// The target, or the range of it that is asked for, is smaller than is worth it.
     Small,
     /// The target's size is not known: no whole reply for it has passed here.
     SizeUnknown,
-    /// It is no plain GET in HTTP/1.1.
+    /// It is no plain GET in HTTP/1.1, or it does not say how much it asks for: a condition may spare the reply's body, and
+    /// several ranges are the server's to read.
     Request,
     /// It came to no service address of this node, or has been handed over once.
     Elsewhere,
@@ -30,13 +34,15 @@ pub enum Unmoved {
     Peer,
     /// As many are handed over as may be.
     Full,
+    /// So many requests are expected to follow on it that its target is too small for that.
+    Kept,
     /// It was tried and did not succeed; the log says why.
     Failed,
 }
 
 impl Unmoved {
     /// All, in order.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Small,
         Self::SizeUnknown,
         Self::Request,
@@ -44,6 +50,7 @@ impl Unmoved {
         Self::Unsent,
         Self::Peer,
         Self::Full,
+        Self::Kept,
         Self::Failed,
     ];
 
@@ -57,6 +64,7 @@ impl Unmoved {
             Self::Unsent => "unsent",
             Self::Peer => "peer",
             Self::Full => "full",
+            Self::Kept => "kept",
             Self::Failed => "failed",
         }
     }
@@ -83,6 +91,8 @@ pub(crate) struct Standing {
     pub(crate) flow: Option<FlowKey>,
     /// Whether all earlier replies have left.
     pub(crate) rests: bool,
+    /// How many requests it has brought, this one included; 0: nothing is known of it.
+    pub(crate) requests: u32,
 }
 
 impl Handover {
@@ -93,8 +103,13 @@ impl Handover {
         parts: &Parts,
         target: TargetId,
         standing: Standing,
+        limits: &Limits,
     ) -> Result<(FlowKey, Vec<u8>), Unmoved> {
-        let chosen = self.judge(to, parts, target, standing);
+        let judged = self.judge(to, parts, target, standing);
+        let chosen = judged.and_then(|flow| {
+            let head = head_of(parts, standing.requests, limits).ok_or(Unmoved::Request)?;
+            Ok((flow, head))
+        });
         if let Err(why) = &chosen {
             self.counts.add(*why);
         }
@@ -107,13 +122,16 @@ impl Handover {
         parts: &Parts,
         target: TargetId,
         standing: Standing,
-    ) -> Result<(FlowKey, Vec<u8>), Unmoved> {
-        let size = lock(&self.sizes).of(target).ok_or(Unmoved::SizeUnknown)?;
-        if size < self.min {
+    ) -> Result<FlowKey, Unmoved> {
+        let whole = lock(&self.sizes).of(target).ok_or(Unmoved::SizeUnknown)?;
+        if whole < self.min {
             return Err(Unmoved::Small);
         }
         let flow = standing.flow.ok_or(Unmoved::Elsewhere)?;
-        let head = head_of(parts).ok_or(Unmoved::Request)?;
+        let asked = asked(parts, whole).ok_or(Unmoved::Request)?;
+        if asked < self.min {
+            return Err(Unmoved::Small);
+        }
         if !standing.rests {
             return Err(Unmoved::Unsent);
         }
@@ -121,10 +139,19 @@ impl Handover {
         if !state.members.takes(to, flow.service) {
             return Err(Unmoved::Peer);
         }
-        if state.table.len() >= CONNECTIONS_MAX {
+        if state.table.is_full() {
             return Err(Unmoved::Full);
         }
-        Ok((flow, head))
+        drop(state);
+        if !kept::pays(asked, self.min, self.expected(parts, standing.requests)) {
+            return Err(Unmoved::Kept);
+        }
+        Ok(flow)
+    }
+
+    /// How many requests are expected to follow this one, its connection's `requests`th.
+    fn expected(&self, parts: &Parts, requests: u32) -> f64 {
+        if is_last(parts) { 0.0 } else { lock(&self.kept).expected(requests) }
     }
 
     /// Counts one that was to be handed over and stays.
@@ -141,9 +168,10 @@ impl Cooperation {
         parts: &Parts,
         target: TargetId,
         (shared, bound): (&Shared, Bound),
+        limits: &Limits,
     ) -> Option<(FlowKey, Vec<u8>)> {
         let handover = self.handover.as_ref().filter(|_| bound == Bound::Free)?;
-        handover.choose(to, parts, target, shared.standing()).ok()
+        handover.choose(to, parts, target, shared.standing(), limits).ok()
     }
 
     /// A request has left with its connection: its reply does not pass here.
@@ -154,26 +182,60 @@ impl Cooperation {
     }
 }
 
-/// The head of a plain GET as bytes again; `None` if it is none. Names of fields are in small letters now, which is the same
-/// (RFC 9110 section 5.1).
-fn head_of(parts: &Parts) -> Option<Vec<u8>> {
-    const NOT: [HeaderName; 3] = [header::EXPECT, header::UPGRADE, header::TRANSFER_ENCODING];
+/// How much a plain GET asks of a target of this size; `None` if it is none, or does not say. If the target has changed since, it
+/// may be something else.
+fn asked(parts: &Parts, whole: Bytes) -> Option<Bytes> {
+    const NOT: [HeaderName; 8] = [
+        header::EXPECT,
+        header::UPGRADE,
+        header::TRANSFER_ENCODING,
+        header::IF_MATCH,
+        header::IF_NONE_MATCH,
+        header::IF_MODIFIED_SINCE,
+        header::IF_UNMODIFIED_SINCE,
+        header::IF_RANGE,
+    ];
     let plain = parts.method == Method::GET && parts.version == Version::HTTP_11;
     if !plain || NOT.iter().any(|name| parts.headers.contains_key(name)) {
         return None;
     }
+    let mut ranges = parts.headers.get_all(header::RANGE).iter();
+    match (ranges.next(), ranges.next()) {
+        (None, _) => Some(whole),
+        (Some(one), None) => match range::parse(one.as_bytes(), whole.0) {
+            Range::Part { first, last } => Some(Bytes(last - first + 1)),
+            Range::Whole | Range::Unsatisfiable => None,
+        },
+        (Some(_), Some(_)) => None,
+    }
+}
+
+/// The head of a plain GET as bytes again, with the number of the request on its connection; `None` if a node with these limits
+/// would refuse it. Names of fields are in small letters now, which is the same (RFC 9110 section 5.1). The number is left out
+/// where there is no room for it: the client has taken it all.
+fn head_of(parts: &Parts, requests: u32, limits: &Limits) -> Option<Vec<u8>> {
     let mut head = match parts.uri.authority() {
         None => format!("GET {} HTTP/1.1\r\n", parts.uri.path_and_query()?).into_bytes(),
         Some(_) => format!("GET {} HTTP/1.1\r\n", parts.uri).into_bytes(),
     };
-    for (name, value) in parts.headers.iter().filter(|(name, _)| **name != TARGET) {
+    let mut fields = 0;
+    for (name, value) in parts.headers.iter().filter(|(name, _)| ![TARGET, REQUESTS].contains(*name)) {
+        fields += 1;
         head.extend_from_slice(name.as_str().as_bytes());
         head.extend_from_slice(b": ");
         head.extend_from_slice(value.as_bytes());
         head.extend_from_slice(b"\r\n");
     }
-    head.extend_from_slice(b"\r\n");
-    Some(head)
+    let end = b"\r\n";
+    let number = format!("{REQUESTS}: {requests}\r\n");
+    if requests > 0
+        && fields < limits.headers_max
+        && head.len() + number.len() + end.len() <= limits.head_bytes_max
+    {
+        head.extend_from_slice(number.as_bytes());
+    }
+    head.extend_from_slice(end);
+    (head.len() <= limits.head_bytes_max).then_some(head)
 }
 
 #[cfg(test)]
@@ -181,9 +243,17 @@ mod tests {
     use super::*;
     use http::Request;
 
+    fn parts(request: http::request::Builder) -> Parts {
+        request.body(()).expect("a request").into_parts().0
+    }
+
     fn head(request: http::request::Builder) -> Option<String> {
-        let (parts, ()) = request.body(()).expect("a request").into_parts();
-        head_of(&parts).map(|bytes| String::from_utf8(bytes).expect("text"))
+        let bytes = head_of(&parts(request), 0, &Limits::default())?;
+        Some(String::from_utf8(bytes).expect("text"))
+    }
+
+    fn asks(request: http::request::Builder) -> Option<u64> {
+        asked(&parts(request), Bytes(1_000)).map(|bytes| bytes.0)
     }
 
     #[test]
@@ -202,11 +272,64 @@ mod tests {
     }
 
     #[test]
+    fn a_node_says_how_many_requests_there_were_and_a_client_cannot() {
+        let request = Request::get("/").header("host", "h").header("Larder-Requests", "9");
+        let (parts, limits) = (parts(request), Limits::default());
+        let head =
+            |requests| String::from_utf8(head_of(&parts, requests, &limits).expect("plain")).expect("text");
+        assert_eq!(head(3), "GET / HTTP/1.1\r\nhost: h\r\nlarder-requests: 3\r\n\r\n");
+        assert_eq!(head(0), "GET / HTTP/1.1\r\nhost: h\r\n\r\n");
+    }
+
+    #[test]
+    fn a_head_that_fills_its_limits_gets_no_field_more() {
+        let limits = Limits::default();
+        let with = |fields: usize| {
+            let request = Request::get("/").header("host", "h").header(TARGET, "7");
+            parts((1..fields).fold(request, |request, n| request.header(format!("f{n}"), "x")))
+        };
+        let fields = |request: &Parts, limits: &Limits| {
+            let head = String::from_utf8(head_of(request, 3, limits).expect("a head")).expect("text");
+            (head.lines().count() - 2, head.contains("larder-requests"))
+        };
+        assert_eq!(fields(&with(limits.headers_max - 1), &limits), (limits.headers_max, true));
+        assert_eq!(fields(&with(limits.headers_max), &limits), (limits.headers_max, false));
+
+        let request = with(2);
+        let bytes = head_of(&request, 3, &limits).expect("a head").len();
+        let at = |head_bytes_max| Limits { head_bytes_max, ..limits };
+        assert!(fields(&request, &at(bytes)).1 && !fields(&request, &at(bytes - 1)).1);
+        let without = head_of(&request, 0, &limits).expect("a head").len();
+        assert!(
+            head_of(&request, 3, &at(without)).is_some() && head_of(&request, 3, &at(without - 1)).is_none()
+        );
+    }
+
+    #[test]
     fn others_are_not_plain() {
-        assert_eq!(head(Request::head("/")), None);
-        assert_eq!(head(Request::get("/").version(Version::HTTP_10)), None);
+        assert_eq!(asks(Request::get("/")), Some(1_000));
+        assert_eq!(asks(Request::head("/")), None);
+        assert_eq!(asks(Request::get("/").version(Version::HTTP_10)), None);
         for name in ["expect", "upgrade", "transfer-encoding"] {
-            assert_eq!(head(Request::get("/").header(name, "x")), None, "{name}");
+            assert_eq!(asks(Request::get("/").header(name, "x")), None, "{name}");
         }
+    }
+
+    #[test]
+    fn what_may_get_a_small_reply_is_no_reason_to_move() {
+        for name in ["if-none-match", "if-modified-since", "if-match", "if-unmodified-since", "if-range"] {
+            let request = Request::get("/").header(name, "\"x\"").header("range", "bytes=0-");
+            assert_eq!(asks(request), None, "{name}");
+        }
+        let range = |value: &str| asks(Request::get("/").header("range", value));
+        assert_eq!(range("bytes=0-0"), Some(1));
+        assert_eq!(range("bytes=100-"), Some(900));
+        assert_eq!(range("bytes=-10"), Some(10));
+        assert_eq!(range("bytes=0-99999"), Some(1_000));
+        for value in ["bytes=0-0,5-5", "lines=1-2", "bytes=2000-", "bytes"] {
+            assert_eq!(range(value), None, "{value}");
+        }
+        let twice = Request::get("/").header("range", "bytes=0-").header("range", "bytes=1-");
+        assert_eq!(asks(twice), None);
     }
 }

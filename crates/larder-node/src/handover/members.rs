@@ -11,7 +11,7 @@ use larder_handoff::channel::client::{Event, NodeChannel, Peer as Address, SendE
 use larder_handoff::channel::identity::PublicKey;
 use larder_handoff::channel::message::{FromNode, Live, Refusal, ToNode, Welcome};
 use larder_handoff::neighbour;
-use larder_handoff::plane::{Link, Plane, now_ns};
+use larder_handoff::plane::{FlowTo, Link, Plane, now_ns};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -328,7 +328,12 @@ impl Handover {
         match message {
             FromNode::Accepted(accepted) => peer.accepted = accepted.services,
             FromNode::Restored { ids } => {
-                ids.into_iter().for_each(|id| moves.answer(peer.slot, id, Arrived::Restored));
+                let slot = peer.slot;
+                for id in ids {
+                    if let Some(key) = state.moves.answer(slot, id, Arrived::Restored) {
+                        self.still_has(state, slot, key);
+                    }
+                }
             }
             FromNode::Refused { id, why, detail } => {
                 if why == Refusal::Full {
@@ -376,6 +381,24 @@ impl Handover {
         moves.resolve(peer.slot, peer.epoch, |key| named.contains(&key));
         for key in table.take_unnamed(peer.slot, peer.epoch, &named, |key| moves.has(key)) {
             self.ended(key);
+        }
+        let slot = peer.slot;
+        moves.named(slot, |key| named.contains(&key));
+        named.into_iter().for_each(|key| self.still_has(state, slot, key));
+    }
+
+    /// A node that was given up, or that has answered too late, still has a connection whose client has been told that it is gone.
+    /// What it sends on it the client's host answers with a reset, which ends it there: so packets go to it again. Not if these
+    /// are the addresses of another one by now, which is away or on its way.
+    pub(super) fn still_has(&self, state: &mut State, slot: u16, key: FlowKey) {
+        if state.table.get_mut(key).is_some() || state.moves.has(key) {
+            return;
+        }
+        if self.plane.flow(key).is_some_and(|flow| flow.state == flow_state::RESET) {
+            match self.plane.put_flow(key, FlowTo::Node(slot)) {
+                Ok(()) => self.ended(key),
+                Err(error) => tracing::debug!(%error, %key, "a lost connection's end could not be sent on"),
+            }
         }
     }
 

@@ -32,9 +32,15 @@
 //! 5. The frozen socket is closed without a word. If the peer has refused, it goes on here, and the request is relayed.
 //!
 //! When a service node is gone (no member any more, and its channel down), clients of its connections are told by resets; those
-//! of one that has said that it goes have a minute, in which its kernel sends what they have not taken.
+//! of one that has said that it goes have a minute, in which its kernel sends what they have not taken. One that was only stopped or cut
+//! off still has their sockets when it is back, and names them: packets go to it again, so that the resets with which clients'
+//! hosts answer what it sends end them.
+//!
+//! Since every packet of a moved connection takes a way more, one that will bring many requests stays ([`larder_core::kept`]):
+//! nodes learn by the [`life`] of each how many that are.
 
 mod choice;
+mod life;
 mod members;
 mod moving;
 mod sizes;
@@ -45,6 +51,7 @@ pub use choice::Unmoved;
 pub use view::HandoverView;
 
 pub(crate) use choice::Standing;
+pub(crate) use life::{Life, REQUESTS};
 pub(crate) use moving::{Departure, Moved};
 
 use self::members::Members;
@@ -52,6 +59,7 @@ use self::sizes::Sizes;
 use self::table::Table;
 use crate::peers::{Member, Name, PeersConfig, Why};
 use larder_core::Bytes;
+use larder_core::kept::Kept;
 use larder_handoff::FlowKey;
 use larder_handoff::agent::{Agent, AgentConfig, AgentError, Host, Sockets};
 use larder_handoff::channel::Timing;
@@ -93,7 +101,8 @@ const SWEEP_EVERY: Duration = Duration::from_secs(10);
 /// How connections are handed over.
 #[derive(Clone, Debug)]
 pub struct HandoverConfig {
-    /// Requests for less are relayed. 0: for nothing.
+    /// Requests for less are relayed, and more is asked for of connections that bring further requests
+    /// ([`larder_core::kept`]). 0: for nothing.
     pub min: Bytes,
     /// The service addresses of all nodes, this one's included. 1 to [`SERVICES_MAX`].
     pub services: Vec<SocketAddr>,
@@ -151,6 +160,7 @@ pub struct Handover {
     sink: mpsc::Sender<Event>,
     state: Mutex<State>,
     sizes: Mutex<Sizes>,
+    kept: Mutex<Kept>,
     counts: choice::Counts,
     moved: AtomicU64,
     taken: AtomicU64,
@@ -244,6 +254,7 @@ impl Handover {
             sink,
             state: Mutex::new(state),
             sizes: Mutex::default(),
+            kept: Mutex::default(),
             counts: choice::Counts::default(),
             moved: AtomicU64::new(0),
             taken: AtomicU64::new(0),

@@ -13,7 +13,7 @@ use larder_handoff::FlowKey;
 use larder_handoff::channel::message::{Blob, Handoff, ToNode};
 use larder_handoff::plane::FlowTo;
 use larder_handoff::repair::{self, Mends, Unfrozen};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -21,6 +21,9 @@ use tokio::sync::oneshot;
 
 /// How long a socket stays frozen while nothing is known of it. Then its client is told that the connection is gone.
 const DOUBT: Duration = Duration::from_secs(30);
+
+/// Moves that were given up and are remembered, for a peer that answers late; further ones displace the oldest.
+const LOST_MAX: usize = 1_024;
 
 /// A connection that is to be handed over, as its request's handler leaves it.
 #[derive(Debug)]
@@ -64,11 +67,23 @@ struct Move {
     answer: oneshot::Sender<Arrived>,
 }
 
+/// A move that was given up.
+#[derive(Debug)]
+struct Lost {
+    slot: u16,
+    key: FlowKey,
+    /// The client has been told.
+    told: bool,
+    /// The peer has said since that it has the connection.
+    there: bool,
+}
+
 /// All of them, by number.
 #[derive(Debug, Default)]
 pub(super) struct Moves {
     last: u64,
     moves: HashMap<u64, Move>,
+    lost: BTreeMap<u64, Lost>,
     /// How many there are of a connection.
     keys: HashMap<FlowKey, u32>,
 }
@@ -93,13 +108,48 @@ impl Moves {
         Some(one)
     }
 
-    /// A peer has answered. A number is only good from the one that it was given to.
-    pub(super) fn answer(&mut self, slot: u16, id: u64, arrived: Arrived) {
+    /// A peer has answered. A number is only good from the one that it was given to. Gives the connection if the peer has it, and
+    /// its client has been told meanwhile that it is gone.
+    pub(super) fn answer(&mut self, slot: u16, id: u64, arrived: Arrived) -> Option<FlowKey> {
+        if matches!(arrived, Arrived::Restored)
+            && let Some(lost) = self.lost.get_mut(&id).filter(|lost| lost.slot == slot)
+        {
+            lost.there = true;
+            return self.take_told(id);
+        }
         if self.moves.get(&id).is_some_and(|one| one.slot == slot)
             && let Some(one) = self.end(id)
         {
             // Nobody waits for it if the node ends.
             let _ = one.answer.send(arrived);
+        }
+        None
+    }
+
+    /// A peer names what it has. What was given up, and whose client is still to be told, may be among it.
+    pub(super) fn named(&mut self, slot: u16, has: impl Fn(FlowKey) -> bool) {
+        let lost = self.lost.values_mut().filter(|lost| lost.slot == slot && !lost.told);
+        lost.for_each(|lost| lost.there |= has(lost.key));
+    }
+
+    /// The client of a move that was given up has been told. Gives the connection if the peer has it all the same.
+    fn told(&mut self, id: u64) -> Option<FlowKey> {
+        self.lost.get_mut(&id)?.told = true;
+        self.take_told(id)
+    }
+
+    fn take_told(&mut self, id: u64) -> Option<FlowKey> {
+        let lost = self.lost.get(&id).filter(|lost| lost.told && lost.there)?.key;
+        self.lost.remove(&id);
+        Some(lost)
+    }
+
+    /// Nothing more is waited for.
+    fn lose(&mut self, id: u64) {
+        let Some(Move { slot, key, .. }) = self.end(id) else { return };
+        self.lost.insert(id, Lost { slot, key, told: false, there: false });
+        if self.lost.len() > LOST_MAX {
+            self.lost.pop_first();
         }
     }
 
@@ -119,14 +169,17 @@ impl Moves {
         }
     }
 
-    /// Nothing more will be heard of what was sent to a peer.
+    /// Nothing more is waited for of what was sent to a peer.
     pub(super) fn give_up(&mut self, slot: u16) {
-        self.take(|one| one.slot == slot);
+        self.which(|one| one.slot == slot).into_iter().for_each(|id| self.lose(id));
     }
 
     fn take(&mut self, which: impl Fn(&Move) -> bool) -> Vec<Move> {
-        let ids: Vec<u64> = self.moves.iter().filter(|(_, one)| which(one)).map(|(id, _)| *id).collect();
-        ids.into_iter().filter_map(|id| self.end(id)).collect()
+        self.which(which).into_iter().filter_map(|id| self.end(id)).collect()
+    }
+
+    fn which(&self, which: impl Fn(&Move) -> bool) -> Vec<u64> {
+        self.moves.iter().filter(|(_, one)| which(one)).map(|(id, _)| *id).collect()
     }
 }
 
@@ -142,7 +195,7 @@ impl Handover {
         first: Vec<u8>,
         sent: impl FnOnce() -> Option<Held>,
     ) -> Moved {
-        let Some((slot, epoch, id, arrived)) = self.point_at(to, key) else {
+        let Some((slot, epoch, id, mut arrived)) = self.point_at(to, key) else {
             self.count(Unmoved::Failed);
             return Moved::Stays(socket);
         };
@@ -172,7 +225,10 @@ impl Handover {
         if let Some(held) = sent() {
             self.state().table.hold(key, held);
         }
-        let answer = tokio::time::timeout(DOUBT, arrived).await.ok().and_then(Result::ok);
+        let answer = match tokio::time::timeout(DOUBT, &mut arrived).await {
+            Ok(answer) => answer.ok(),
+            Err(_) => self.last_word(id, &mut arrived),
+        };
         match answer {
             Some(Arrived::Restored) => {
                 self.moved.fetch_add(1, Relaxed);
@@ -186,11 +242,21 @@ impl Handover {
             // Whether the peer has it is not known, and two hosts must not answer.
             None => {
                 tracing::warn!(peer = %to, slot, %key, "nothing was heard of a connection on its way: its client is told");
-                self.state().moves.end(id);
-                self.abort(key, socket);
+                self.abort(slot, id, key, socket);
                 Moved::Lost
             }
         }
+    }
+
+    /// What has been heard of a move in the moment in which it is given up.
+    fn last_word(&self, id: u64, arrived: &mut oneshot::Receiver<Arrived>) -> Option<Arrived> {
+        // Answers are given under the same lock.
+        let mut state = self.state();
+        let answer = arrived.try_recv().ok();
+        if answer.is_none() {
+            state.moves.lose(id);
+        }
+        answer
     }
 
     /// The peer gets the connection's packets from here on, where they wait for it.
@@ -233,16 +299,21 @@ impl Handover {
     }
 
     /// Tells the client that its connection is gone, with the number that only the socket knows.
-    fn abort(&self, key: FlowKey, socket: OwnedFd) {
+    fn abort(&self, slot: u16, id: u64, key: FlowKey, socket: OwnedFd) {
         self.count(Unmoved::Failed);
         self.state().table.remove(key);
-        let reset = self.plane.remove_flow(key).map_err(std::io::Error::other);
+        // The peer may have it all the same, and say so later.
+        let reset = self.plane.put_flow(key, FlowTo::Reset).map_err(std::io::Error::other);
         let reset = reset
             .and_then(|()| repair::resume(socket.as_fd()))
             .and_then(|()| socket2::SockRef::from(&socket).set_linger(Some(Duration::ZERO)));
         drop(socket);
         if let Err(error) = reset {
             tracing::debug!(%error, %key, "a lost connection's socket could not be reset");
+        }
+        let mut state = self.state();
+        if let Some(key) = state.moves.told(id) {
+            self.still_has(&mut state, slot, key);
         }
     }
 
@@ -297,5 +368,44 @@ mod tests {
             matches!(later.try_recv(), Err(oneshot::error::TryRecvError::Closed)),
             "nothing more is heard"
         );
+    }
+
+    /// Whether the peer says so before the client has been told or after, and by which message.
+    #[test]
+    fn what_was_given_up_and_is_there_all_the_same_is_known_once() {
+        let given_up = || {
+            let mut moves = Moves::default();
+            let (id, _) = moves.begin(3, 1, key(1));
+            moves.give_up(3);
+            (moves, id)
+        };
+        let (mut moves, id) = given_up();
+        assert_eq!((moves.told(id), moves.answer(4, id, Arrived::Restored)), (None, None), "another's word");
+        assert_eq!(moves.answer(3, id, Arrived::Refused(String::new())), None);
+        assert_eq!(moves.answer(3, id, Arrived::Restored), Some(key(1)), "late");
+        assert_eq!(moves.answer(3, id, Arrived::Restored), None);
+
+        let (mut moves, id) = given_up();
+        assert_eq!(moves.answer(3, id, Arrived::Restored), None, "its client is told first");
+        assert_eq!((moves.told(id), moves.told(id)), (Some(key(1)), None));
+
+        let (mut moves, id) = given_up();
+        moves.named(4, |_| true);
+        moves.named(3, |named| named == key(2));
+        assert_eq!(moves.told(id), None);
+        let (mut moves, id) = given_up();
+        moves.named(3, |named| named == key(1));
+        assert_eq!(moves.told(id), Some(key(1)));
+    }
+
+    #[test]
+    fn no_more_than_some_of_what_was_given_up_is_remembered() {
+        let mut moves = Moves::default();
+        let last = u16::try_from(LOST_MAX).expect("a port");
+        let ids: Vec<u64> = (0..=last).map(|port| moves.begin(3, 1, key(port)).0).collect();
+        ids.iter().for_each(|id| moves.lose(*id));
+        assert_eq!((moves.lost.len(), moves.told(ids[0]), moves.moves.len()), (LOST_MAX, None, 0));
+        assert_eq!(moves.told(ids[1]), None);
+        assert_eq!(moves.answer(3, ids[1], Arrived::Restored), Some(key(1)));
     }
 }

@@ -1,6 +1,7 @@
 //! Connections that have been handed over. The plane forwards them; this says whose each is, and which one it is: addresses
 //! come again.
 
+use super::CONNECTIONS_MAX;
 use crate::cooperate::Held;
 use larder_handoff::FlowKey;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -32,6 +33,11 @@ struct Entry {
 impl Table {
     pub(super) fn len(&self) -> usize {
         self.0.len()
+    }
+
+    /// Whether as many are away as may be.
+    pub(super) fn is_full(&self) -> bool {
+        self.len() >= CONNECTIONS_MAX
     }
 
     pub(super) fn put(&mut self, key: FlowKey, handed: Handed) {
@@ -141,6 +147,22 @@ mod tests {
         assert!(table.closed(3, key(1), 60), "which one it was nobody knows any more");
         table.put(key(1), handed(3, 1, Some(70)));
         assert!(table.closed(3, key(1), 0));
+    }
+
+    #[test]
+    fn a_full_table_has_room_again_when_one_ends() {
+        let mut table = Table::default();
+        for number in 0..CONNECTIONS_MAX {
+            assert!(!table.is_full(), "{number}");
+            let key =
+                FlowKey::new(([10, 0, 0, 1 + (number >> 15) as u8], (number & 0x7fff) as u16).into(), 0);
+            table.put(key, handed(3, 1, Some(1)));
+        }
+        assert!(table.is_full());
+        let again = FlowKey::new(([10, 0, 0, 1], 0).into(), 0);
+        table.put(again, handed(4, 1, Some(2)));
+        assert_eq!((table.len(), table.is_full()), (CONNECTIONS_MAX, true), "the same addresses count once");
+        assert!(table.closed(4, again, 2) && !table.is_full());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What is handed over, for people.
 
-use super::Handover;
+use super::{Handover, lock};
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
@@ -20,6 +20,8 @@ pub struct HandoverView {
     pub interface: String,
     /// Requests for less are relayed. Bytes.
     pub min: u64,
+    /// Requests that a connection is expected to bring after its first, by those that this node has seen.
+    pub requests_expected: f64,
     /// Peers that take connections now.
     pub ready: Vec<String>,
     /// Connections that others have now.
@@ -44,6 +46,9 @@ impl HandoverView {
         let metric = ConstGauge::new(self.connections as u64);
         let help = "Connections that peers have now";
         metric.encode(encoder.encode_descriptor("connections_away", help, None, metric.metric_type())?)?;
+        let metric = ConstGauge::new(self.requests_expected);
+        let help = "Requests that a connection is expected to bring after its first";
+        metric.encode(encoder.encode_descriptor("requests_expected", help, None, metric.metric_type())?)?;
         let help = "Requests that were relayed, and their connection not handed over, by why";
         let mut relayed = encoder.encode_descriptor("connections_stayed", help, None, MetricType::Counter)?;
         for (why, count) in &self.relayed {
@@ -60,6 +65,7 @@ impl Handover {
             services: self.own.clone(),
             interface: self.interface.clone(),
             min: self.min.0,
+            requests_expected: lock(&self.kept).expected(1),
             ready: state.members.ready(),
             connections: state.table.len(),
             moved: self.moved.load(Relaxed),

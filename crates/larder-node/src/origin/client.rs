@@ -4,6 +4,7 @@ use super::config::{HostHeader, OriginConfig};
 use super::fields;
 use super::flight::Flights;
 use super::passed::PassedBefore;
+use crate::handover::REQUESTS;
 use bytes::Bytes;
 use http::header::{self, HeaderName, HeaderValue};
 use http::request::Parts;
@@ -167,6 +168,7 @@ impl Origin {
         let mut headers = client.clone();
         fields::strip(&mut headers);
         headers.remove(LARDER_TARGET);
+        headers.remove(REQUESTS);
         // Answered by this node's server: the body is asked for as it is read.
         headers.remove(header::EXPECT);
         fields::via(&mut headers, &self.via);

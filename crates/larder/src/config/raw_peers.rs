@@ -60,7 +60,8 @@ pub(crate) struct RawPeers {
     /// "off" (replies are relayed), "auto" (where this machine can; `larder doctor` says whether), "required" (or the node does
     /// not start).
     pub(crate) handoff: String,
-    /// Requests for less are relayed all the same; "0B" hands all over. Less than `large_min`.
+    /// Requests for less are relayed all the same, and as much again is asked for each later request that is expected on the
+    /// connection, by what the node has seen of others; "0B" hands all over. Less than `large_min`.
     pub(crate) handoff_min: Size,
     /// Where clients connect to, of all nodes, the same list on each: "address:port", at most 64. A node has its own on the
     /// interface that takes clients' packets, and those of the others on its loopback interface. Required with `handoff`.

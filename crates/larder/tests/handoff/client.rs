@@ -32,6 +32,10 @@ pub enum Manner {
     Split { at: usize, pause: Duration, no_delay: bool },
     /// One request after another; the client closes.
     KeptAlive,
+    /// One request after another, the last of which says so; the server closes.
+    KeptToTheEnd,
+    /// One request with so many fields in its head, 2 or more; the client closes.
+    Fields { count: usize },
     /// Asks for the head alone; the server closes.
     HeadOnly,
     /// One request with a field of this length in its head, so that it takes several segments; the server closes.
@@ -293,10 +297,14 @@ fn carry_out(
             replies.take(&plan.targets[0])?;
             replies.end()
         }
-        Manner::KeptAlive => {
+        Manner::KeptAlive | Manner::KeptToTheEnd | Manner::Fields { .. } => {
+            let says_so = plan.manner == Manner::KeptToTheEnd;
             for (n, target) in plan.targets.iter().enumerate() {
-                replies.send(&head(plan, n, false))?;
+                replies.send(&head(plan, n, says_so && n == last))?;
                 replies.take(target)?;
+            }
+            if says_so {
+                return replies.end();
             }
             if replies.buffer.is_empty() { Ok(()) } else { Err(Fault::Surplus) }
         }
@@ -346,6 +354,7 @@ pub fn head(plan: &Plan, n: usize, close: bool) -> Vec<u8> {
     let method = if plan.manner == Manner::HeadOnly { "HEAD" } else { "GET" };
     let filler = match plan.manner {
         Manner::LongHead { bytes } => format!("X-Filler: {}\r\n", "x".repeat(bytes)),
+        Manner::Fields { count } => (2..count).map(|n| format!("X-Field-{n}: x\r\n")).collect(),
         _ => String::new(),
     };
     let lines = format!("{method} {path} HTTP/1.1\r\nHost: www.example.com\r\nUser-Agent: verifier\r\n");

@@ -286,9 +286,13 @@ impl Cluster {
     /// Names what this cluster leaves in the kernel: bpffs is one for all namespaces.
     pub fn instance(what: &str) -> String {
         static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        static SWEPT: std::sync::Once = std::sync::Once::new();
+        SWEPT.call_once(|| {
+            larder_handoff::remains::sweep(&["ltest"]);
+        });
         let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         // In the order in which they were made.
-        format!("t{}-{number:03}-{what}", std::process::id())
+        format!("ltest{}-{number:03}-{what}", std::process::id())
     }
 
     pub fn path(&self, name: &str) -> PathBuf {

@@ -30,7 +30,9 @@ fn left(id: u32) -> Vec<String> {
     };
     let mut left = names("/run/netns", format!("ld{id}-"));
     for folder in ["/sys/fs/bpf/larder", "/run/larder/bpf"] {
-        left.extend(pinned(Path::new(folder)).into_iter().filter(|path| path.contains(&format!("demo{id}"))));
+        left.extend(
+            pinned(Path::new(folder)).into_iter().filter(|path| path.contains(&format!("larder-demo-{id}"))),
+        );
     }
     left
 }

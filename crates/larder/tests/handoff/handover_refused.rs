@@ -13,11 +13,13 @@ use crate::handover_lab::{Equals, SETUP};
 use crate::plans::mixed;
 
 const HANDOFF: &str = "handoff = \"required\"\nhandoff_min = \"10KB\"\n";
+/// More than sockets hold. Bytes.
+const LONG: u64 = 20_000_000;
 const PLACES: usize = 8;
 /// Of a node that serves no more connections than that.
 const LIMITED: &str = "[node.limits]\nconnections_max = 8\n";
-const REASONS: [&str; 8] =
-    ["small", "size-unknown", "request", "elsewhere", "unsent", "peer", "full", "failed"];
+const REASONS: [&str; 9] =
+    ["small", "size-unknown", "request", "elsewhere", "unsent", "peer", "full", "kept", "failed"];
 
 /// Two nodes. Node 1 has all targets in memory, and node 0 knows that and how large they are. `before` is called before they
 /// start.
@@ -208,6 +210,28 @@ fn under_card_a_refused_connection_counts_once() {
         let view = cluster.view(0);
         view["load"] == 0 && view["members"][0]["load"] == 0
     });
+}
+
+/// A request that comes while a long reply before it waits for room in the socket: its connection goes when that has left this
+/// process, with what its socket holds, or stays.
+#[test]
+fn what_follows_a_long_reply_loses_nothing_of_it() {
+    let content = Content::new(&[100_000, LONG], 1);
+    let Some(cluster) = Equals::new(2, content, HANDOFF) else { return };
+    let [(short, long), ..] = [(cluster.of(100_000), cluster.of(LONG))];
+    for (node, target) in [(0, &long), (1, &short)] {
+        cluster.run(&[plan(Manner::Plain, cluster.service(node)[0], target)]).assert_faultless();
+    }
+    cluster.await_known(0, 1);
+    cluster.run(&[plan(Manner::Plain, cluster.service(0)[0], &short)]).assert_faultless();
+    let moved = cluster.handoff(0, "moved");
+    let both = [&long[..], &short[..]].concat();
+    let plans: Vec<Plan> =
+        (0..20).map(|at| plan(Manner::Pipelined, cluster.service(0)[at % 2], &both)).collect();
+    cluster.run(&plans).assert_faultless();
+    let (unsent, moved) = (cluster.handoff(0, "unsent"), cluster.handoff(0, "moved") - moved);
+    println!("{unsent} stayed, {moved} were handed over after all");
+    assert_eq!(unsent + moved, plans.len() as u64, "{}", cluster.view(0));
 }
 
 /// What is not offered, each for its reason.

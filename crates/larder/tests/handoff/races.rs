@@ -6,7 +6,7 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -313,8 +313,7 @@ fn wrong(mends: Mends, slow: Duration, manner: Manner, count: usize) -> Option<u
     let service: SocketAddr = (topology.vip4, 80).into();
     let (host, front) = (&topology.nodes[0], topology.front());
     let (control, own) = (SocketAddr::from((host.v4, 7946)), SocketAddr::from((host.v4, 80)));
-    static NUMBER: AtomicU32 = AtomicU32::new(0);
-    let name = format!("race-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+    let name = crate::cluster::Cluster::instance("race");
     let left = name.clone();
     let agent = AgentConfig {
         name: "n".to_owned(),

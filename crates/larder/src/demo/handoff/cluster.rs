@@ -21,6 +21,8 @@ use super::spent::{self, Receivers};
 use super::{Content, Interrupt, SHOWN, SHOWN_BYTES, Setup, WARM_UP};
 use crate::cmd::handoff;
 
+/// Before the number of this process: what it leaves in the kernel if it is killed is found by these names.
+pub(super) const NAMES: &str = "larder-demo-";
 const SERVICE_PORT: u16 = 80;
 const CONTROL_PORT: u16 = 7946;
 /// Longest wait for a reply.
@@ -194,7 +196,7 @@ impl<'t> Cluster<'t> {
             self.switch_key,
             self.service(),
         );
-        let name = format!("demo{}-n{number}", std::process::id());
+        let name = format!("{NAMES}{}-n{number}", std::process::id());
         let config = self.path(&format!("node{number}.toml"));
         let (role, text) = match server {
             Server::Larder => {
@@ -230,7 +232,7 @@ impl<'t> Cluster<'t> {
                  handoff = {{ control = \"{at}:{CONTROL_PORT}\", key = \"{key}\" }} }}, "
             );
         }
-        let plane = format!("demo{}", std::process::id());
+        let plane = format!("{NAMES}{}", std::process::id());
         // No checks: they would stand among the packets shown.
         let text = format!(
             "[switch]\nlisten = \"{}\"\nnodes = [{nodes}]\npolicy = \"lard-r\"\nseed = {}\n\

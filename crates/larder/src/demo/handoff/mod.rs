@@ -20,6 +20,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use larder_handoff::netns::{Topology, TopologySpec, available, installed};
 use larder_handoff::probe::{Facts, Mechanism, Role, Subject, judge};
+use larder_handoff::remains;
 
 use self::cluster::{Cluster, Server};
 use self::result::{HandoffReport, Row, SCHEMA};
@@ -112,6 +113,7 @@ pub(crate) fn run(
     say: &dyn Fn(&str),
 ) -> anyhow::Result<HandoffReport> {
     let best = can_do()?;
+    remains::sweep(&[cluster::NAMES]);
     say("making hosts in network namespaces");
     let spec = TopologySpec { nodes: setup.nodes, ..TopologySpec::default() };
     let topology = Topology::new(&spec).context("cannot make the hosts")?;

@@ -1,0 +1,137 @@
+//! What killed processes have left pinned in the kernel. A switch or node comes back under its name and takes over what is
+//! there; tests and the demo do not, since they take names of their own: a prefix that nobody else uses and the number of the
+//! process that chose it, alone or behind the `node-` of a node's programs. What such a process has left is found by that.
+
+use crate::{bpffs, guard, plane};
+use std::path::{Path, PathBuf};
+
+/// Removes what planes and guards have pinned whose names are one of `prefixes` and the number of a process that is gone, unless
+/// another process has them open, such as a child of that one; gives how many. Links go with their pins, and with them what they
+/// attached. Filters, as kernels before 6.6 have them, are left alone: their notes name interfaces by numbers of the network
+/// namespace that the dead process was in, which may be another's here. What cannot be removed stays; the log says why.
+pub fn sweep(prefixes: &[&str]) -> usize {
+    let dead = [plane::FAMILY, guard::FAMILY].into_iter().flat_map(|family| of_the_dead(family, prefixes));
+    dead.filter(|instance| is_removed(instance)).count()
+}
+
+fn of_the_dead(family: &str, prefixes: &[&str]) -> Vec<PathBuf> {
+    let folder = bpffs::family_if_any(family);
+    let Ok(entries) = std::fs::read_dir(&folder) else { return Vec::new() };
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let dead = names.filter(|name| owner(name, prefixes).is_some_and(is_gone));
+    let mut instances: Vec<PathBuf> = dead.map(|name| folder.join(name)).collect();
+    instances.sort();
+    instances
+}
+
+fn is_removed(instance: &Path) -> bool {
+    let Ok(_lock) = bpffs::lock(instance) else { return false };
+    let removed = std::fs::remove_dir_all(instance);
+    if let Err(error) = &removed {
+        tracing::debug!(?instance, %error, "what a killed process left in the kernel stays");
+    }
+    removed.is_ok()
+}
+
+fn is_gone(process: u32) -> bool {
+    !Path::new("/proc").join(process.to_string()).exists()
+}
+
+/// The process in a name.
+fn owner(name: &str, prefixes: &[&str]) -> Option<u32> {
+    let name = name.strip_prefix("node-").unwrap_or(name);
+    prefixes.iter().find_map(|prefix| {
+        let rest = name.strip_prefix(prefix)?;
+        let number = rest.split_once('-').map_or(rest, |(number, _)| number);
+        // Nobody writes a process's number with a sign.
+        number.bytes().all(|b| b.is_ascii_digit()).then(|| number.parse().ok()).flatten()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static INJECT: &[u8] = include_bytes!("../bpf/prebuilt/inject.bpf.o");
+
+    #[test]
+    fn a_name_says_whose_it_is() {
+        let prefixes = ["ltest", "larder-demo-"];
+        for (name, process) in [
+            ("ltest12-003-a", Some(12)),
+            ("node-ltest12-003-e0", Some(12)),
+            ("larder-demo-9", Some(9)),
+            ("node-larder-demo-9-n1", Some(9)),
+            // An operator's own.
+            ("demo2", None),
+            ("node-demo3", None),
+            ("t2-a", None),
+            ("my-ltest12-a", None),
+            ("node-node-ltest12-a", None),
+            ("larder-demo-9x", None),
+            ("larder-demo-+9", None),
+            ("larder-demo-", None),
+            ("larder-demo", None),
+            ("ltest", None),
+            ("ltest99999999999-0", None),
+        ] {
+            assert_eq!(owner(name, &prefixes), process, "{name}");
+        }
+    }
+
+    /// Of a process that is gone and of one that lives, wherever the file system is.
+    #[test]
+    fn what_the_dead_have_left_is_swept() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: needs root (a BPF file system)");
+            return;
+        }
+        let mut process = std::process::Command::new("true").spawn().expect("a process");
+        let (dead, living) = (process.id(), std::process::id());
+        process.wait().expect("its end");
+        let place =
+            |family, process| bpffs::instance(family, &format!("remains{process}-0")).expect("a path");
+        let places =
+            [plane::FAMILY, guard::FAMILY].map(|family| [place(family, dead), place(family, living)]);
+        places.as_flattened().iter().for_each(|path| std::fs::create_dir_all(path).expect("made"));
+        let [[held, _], _] = &places;
+        let other = bpffs::lock(held).expect("free");
+        sweep(&["remains"]);
+        assert!(held.exists(), "somebody has it open");
+        drop(other);
+        sweep(&["remains"]);
+        for [dead, living] in &places {
+            assert!(!dead.exists() && living.exists(), "{}", dead.display());
+            std::fs::remove_dir(living).expect("removed");
+        }
+    }
+
+    /// Its note names interface 1, which every namespace has.
+    #[test]
+    fn filters_of_others_stay() {
+        use crate::netns::{Namespace, or_skip};
+        use libbpf_rs::ObjectBuilder;
+        use std::os::fd::AsFd;
+        let Some(host) = or_skip(Namespace::new("remains")) else { return };
+        host.run(|| {
+            let mut process = std::process::Command::new("true").spawn().expect("a process");
+            let dead = process.id();
+            process.wait().expect("its end");
+            let instance = bpffs::instance(guard::FAMILY, &format!("remainders{dead}-0")).expect("a path");
+            std::fs::create_dir_all(instance.join("node2/filter-1")).expect("made");
+            let object = ObjectBuilder::default().open_memory(INJECT).expect("read").load().expect("loaded");
+            let program = object.progs_mut().next().expect("a program");
+            let live =
+                guard::attach::Attached::filter(program.as_fd(), 1, crate::plane::syscalls::Hook::TcEgress);
+            let live = live.expect("attached");
+            assert_eq!(sweep(&["remainders"]), 1);
+            assert!(!instance.exists());
+            let output =
+                std::process::Command::new("tc").args(["filter", "show", "dev", "lo", "egress"]).output();
+            let shown = String::from_utf8(output.expect("tc").stdout).expect("text");
+            assert!(shown.contains("bpf"), "{shown}");
+            live.remove(program.as_fd());
+        })
+        .expect("entered");
+    }
+}
