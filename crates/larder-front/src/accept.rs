@@ -169,9 +169,9 @@ impl Front {
             let link = link.secured(Security::of(secured.client.as_deref()));
             let io = ClientIo::Secure(secured.stream);
             return if secured.http2 {
-                self.serve_http2(io, link).await
+                self.serve_http2(io, link).await;
             } else {
-                self.serve_http1(io, link).await
+                self.serve_http1(io, link).await;
             };
         }
         let (tcp, delivery, outcome) = match &shared.handoff {

@@ -48,7 +48,7 @@ impl Fabric for Lent {
     }
 
     fn remove_flow(&self, key: FlowKey) {
-        self.now().remove_flow(key)
+        self.now().remove_flow(key);
     }
 
     fn flow(&self, key: FlowKey) -> Option<abi::Flow> {
@@ -56,15 +56,15 @@ impl Fabric for Lent {
     }
 
     fn each_flow(&self, visit: &mut dyn FnMut(FlowKey, abi::Flow)) {
-        self.now().each_flow(visit)
+        self.now().each_flow(visit);
     }
 
     fn set_idle(&self, key: FlowKey) {
-        self.now().set_idle(key)
+        self.now().set_idle(key);
     }
 
     fn set_ended(&self, key: FlowKey) {
-        self.now().set_ended(key)
+        self.now().set_ended(key);
     }
 
     fn forward(&self, node: NodeId, packet: &[u8]) -> io::Result<()> {
@@ -76,15 +76,15 @@ impl Fabric for Lent {
     }
 
     fn put_target(&self, head: u64, reusable: &Reusable, lasts: Duration) {
-        self.now().put_target(head, reusable, lasts)
+        self.now().put_target(head, reusable, lasts);
     }
 
     fn set_gate(&self, node: Option<NodeId>, limit: u32, usable: bool) {
-        self.now().set_gate(node, limit, usable)
+        self.now().set_gate(node, limit, usable);
     }
 
     fn set_base(&self, node: Option<NodeId>, base: u32, seen: u32) {
-        self.now().set_base(node, base, seen)
+        self.now().set_base(node, base, seen);
     }
 
     fn set_link(&self, node: NodeId, way: &Way, forward: Forward) -> io::Result<()> {
@@ -96,7 +96,7 @@ impl Fabric for Lent {
     }
 
     fn set_owner(&self, node: NodeId, key: [u8; 32], after_another: bool) {
-        self.now().set_owner(node, key, after_another)
+        self.now().set_owner(node, key, after_another);
     }
 
     fn close_link(&self, node: NodeId) -> io::Result<()> {
@@ -104,11 +104,11 @@ impl Fabric for Lent {
     }
 
     fn set_keys(&self, keys: &[CookieKey; 2], current: usize) {
-        self.now().set_keys(keys, current)
+        self.now().set_keys(keys, current);
     }
 
     fn set_former_keys(&self, keys: &[CookieKey]) {
-        self.now().set_former_keys(keys)
+        self.now().set_former_keys(keys);
     }
 
     fn reset_client_at(&self, key: FlowKey, ack: Option<u32>) -> io::Result<()> {
@@ -136,14 +136,14 @@ impl Fabric for Lent {
     }
 
     fn settle(&self) {
-        self.now().settle()
+        self.now().settle();
     }
 
     fn close(&self) {
-        self.now().close()
+        self.now().close();
     }
 
     fn remove(&self) {
-        self.now().remove()
+        self.now().remove();
     }
 }

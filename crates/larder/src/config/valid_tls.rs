@@ -45,7 +45,7 @@ pub(super) fn tls(raw: &RawTls, clear: &[SocketAddr]) -> Result<TlsConfig, Fault
         return Err(Fault::new("switch.tls.redirect", what).hint("write switch.listen = \"0.0.0.0:80\""));
     }
     config.check().map_err(|fault| {
-        let of_clients = raw.client_ca.as_ref().is_some_and(|file| fault.file == PathBuf::from(file));
+        let of_clients = raw.client_ca.as_ref().is_some_and(|file| fault.file == *file);
         let key = if of_clients { "switch.tls.client_ca" } else { "switch.tls.certificates" };
         Fault::new(key, fault.to_string()).hint(
             "PEM: files with certificate, chain and key, FILE.crt beside FILE.key, or folders of such files",

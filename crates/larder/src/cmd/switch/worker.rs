@@ -222,7 +222,7 @@ fn take_over(switch: &SwitchHandle, roster: &RosterKeeper, files: Vec<OwnedFd>) 
     match read.and_then(|bytes| Ok(switch.take_over(&bytes)?)) {
         Ok(targets) => tracing::info!(targets, "goes on from what was learned before"),
         Err(error) => {
-            tracing::warn!(%error, "what was learned before cannot be used: targets are placed anew")
+            tracing::warn!(%error, "what was learned before cannot be used: targets are placed anew");
         }
     }
 }

@@ -5,12 +5,18 @@ use std::io::{self, Write};
 use larder_core::Bytes;
 
 use super::published::TABLE_3;
-use super::result::{Figures, PeersReport, Point, Prediction, SystemReport};
+use super::result::{ClusterInfo, Figures, PeersReport, Point, Prediction, SystemReport};
 use crate::report::number;
 
-/// How runs start under `--warm`.
-const WARM: &str = "nodes by themselves start with what the trace leaves in a memory, and PRESS's where that is enough for them \
-                    to stay by themselves; all others start with cold memories";
+/// How runs start.
+const fn started(warm: bool) -> &'static str {
+    if warm {
+        "nodes by themselves start with what the trace leaves in a memory, and PRESS's where that is enough for them to stay by \
+         themselves; all others start with cold memories"
+    } else {
+        "every run starts with cold memories"
+    }
+}
 
 /// A table: its name, then rows of which the first is the head.
 pub(crate) struct Table {
@@ -233,17 +239,22 @@ fn systems(report: &PeersReport) -> impl Iterator<Item = (&Point, &SystemReport)
     report.points.iter().flat_map(|point| point.systems.iter().map(move |system| (point, system)))
 }
 
-/// What was measured, and how: pairs of a word and its meaning.
-pub(crate) fn method(report: &PeersReport) -> Vec<(&'static str, String)> {
-    let (trace, cluster) = (&report.trace, &report.cluster);
-    let measured = match (cluster.warm, cluster.seconds) {
+/// Which part of the trace counts.
+fn measured(cluster: &ClusterInfo) -> String {
+    match (cluster.warm, cluster.seconds) {
         (true, seconds) => {
             let seconds = seconds.map_or_else(String::new, |seconds| format!(" for {seconds} s"));
             format!("the trace again and again{seconds}; a request comes to other nodes each time")
         }
         (false, Some(seconds)) => format!("for {seconds} s, or to the end of the trace"),
         (false, None) => "to the end of the trace".to_owned(),
-    };
+    }
+}
+
+/// What was measured, and how: pairs of a word and its meaning.
+pub(crate) fn method(report: &PeersReport) -> Vec<(&'static str, String)> {
+    let (trace, cluster) = (&report.trace, &report.cluster);
+    let measured = measured(cluster);
     let mut rows = vec![
         (
             "trace",
@@ -273,7 +284,7 @@ pub(crate) fn method(report: &PeersReport) -> Vec<(&'static str, String)> {
                 cluster.nodes,
                 cluster.cache_kind,
                 Bytes(cluster.large_min_bytes),
-                if cluster.warm { WARM } else { "every run starts with cold memories" }
+                started(cluster.warm)
             ),
         ),
         ("model", format!("modelled, not real: {}; processors are real", cluster.node_model)),
