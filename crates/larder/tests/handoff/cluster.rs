@@ -100,10 +100,41 @@ impl Process {
     }
 
     /// Ends it as a crash does.
+    /// Kills it, and waits until the processes that end with it have ended: a switch's worker dies with its master, a moment
+    /// after it.
     pub fn kill(&mut self) {
+        let below = children(self.child.id());
         let _ = self.child.kill();
         let _ = self.child.wait();
+        let start = Instant::now();
+        while !below.iter().all(|id| has_ended(*id)) {
+            assert!(
+                start.elapsed() < Duration::from_secs(5),
+                "{below:?} outlive their parent\n{}",
+                self.log()
+            );
+            std::thread::sleep(Duration::from_millis(2));
+        }
     }
+}
+
+/// Ids of the processes whose parent this is.
+fn children(parent: u32) -> Vec<u32> {
+    let ids =
+        fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    ids.filter(|id| field(*id, 1).is_some_and(|of| of == parent.to_string())).collect()
+}
+
+/// Whether all threads of a process have ended, and with them what it had open; somebody may have to take note of it yet.
+fn has_ended(id: u32) -> bool {
+    let Ok(threads) = fs::read_dir(format!("/proc/{id}/task")) else { return true };
+    threads.count() <= 1 && field(id, 0).is_none_or(|state| state == "Z")
+}
+
+/// A field of a process's state behind its name; none if there is no such process.
+fn field(id: u32, number: usize) -> Option<String> {
+    let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.split(' ').nth(number).map(str::to_owned)
 }
 
 impl Drop for Process {
