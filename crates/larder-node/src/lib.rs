@@ -29,7 +29,6 @@ mod memory;
 mod node;
 mod object;
 mod origin;
-pub mod peers;
 mod preload;
 mod reply;
 mod report;
@@ -60,6 +59,5 @@ pub mod fuzzing {
     pub use crate::http::condition::fuzz_conditions;
     pub use crate::http::path::fuzz_resolve;
     pub use crate::http::range::fuzz_parse as fuzz_range;
-    pub use crate::peers::fuzz_datagram;
     pub use crate::store::fuzz_manifest;
 }

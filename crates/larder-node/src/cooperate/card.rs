@@ -5,10 +5,10 @@
 
 use super::side::{Say, Side};
 use super::{Cooperation, ME};
-use crate::peers::Name;
 use larder_core::dispatch::SettingsError;
 use larder_core::peers::{Card, CardMessage, CardOutput, CardSettings, CardWhy, Claim, Placed};
 use larder_core::{NodeId, TargetId, Time, WireError};
+use larder_peers::Name;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::oneshot;

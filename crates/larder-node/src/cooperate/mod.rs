@@ -2,7 +2,7 @@
 //!
 //! Any node takes any client's request. Who serves it the policy decides; this module keeps its state, tells it what
 //! happens (requests, the memory's changes, members, messages), sends what it says, and moves requests: a forwarded one
-//! goes to its service node over the [network of peers](crate::peers), and the reply through this node to the client
+//! goes to its service node over the [network of peers](larder_peers), and the reply through this node to the client
 //! without being kept.
 //!
 //! ```text
@@ -20,7 +20,6 @@
 use crate::handover::Handover;
 use crate::memory::Memory;
 use crate::node::Node;
-use crate::peers::{Event, Events, Name, Network, NetworkError, PeersConfig, Way};
 use crate::report::residents::{Change, Subscription};
 use bytes::Bytes;
 use card::{Asked, CardSide};
@@ -28,6 +27,7 @@ use http::Request;
 use larder_core::dispatch::SettingsError;
 use larder_core::peers::{Claim, Why};
 use larder_core::{NodeId, TargetId, Time};
+use larder_peers::{Event, Events, Name, Network, NetworkError, PeersConfig, Way};
 use side::{Policy, Say, Told};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;

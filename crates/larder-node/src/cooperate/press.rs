@@ -2,9 +2,9 @@
 
 use super::ME;
 use super::side::{Say, Side, Told};
-use crate::peers::Name;
 use larder_core::peers::{Message, Outgoing, Press, PressSettings, To, Verdict, Why};
 use larder_core::{Bytes, NodeId, TargetId, Time, WireError};
+use larder_peers::Name;
 
 /// The protocol's state.
 #[derive(Debug)]

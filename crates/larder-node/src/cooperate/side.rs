@@ -3,10 +3,10 @@
 use super::card::CardSide;
 use super::press::PressSide;
 use super::ward::{WardConfig, WardSide};
-use crate::peers::Name;
 use larder_core::dispatch::SettingsError;
 use larder_core::peers::{Analyse, CardSettings, PressSettings};
 use larder_core::{Bytes, NodeId, TargetId, Time, WireError};
+use larder_peers::Name;
 
 /// Who decides where a request is served. The same on all nodes of a cluster.
 #[derive(Clone, Debug)]

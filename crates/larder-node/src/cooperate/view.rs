@@ -3,8 +3,8 @@
 use super::side::Policy;
 use super::{Cooperation, ME, State};
 use crate::handover::HandoverView;
-use crate::peers::{Counted, Member};
 use larder_core::Time;
+use larder_peers::{Counted, Member};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;

@@ -6,7 +6,6 @@
 use super::side::{Say, Side, Told};
 use super::{Cooperation, ME};
 use crate::node::Node;
-use crate::peers::Name;
 use crate::store::Store;
 use http::Request;
 use http::header::HOST;
@@ -14,6 +13,7 @@ use larder_core::census::Census;
 use larder_core::peers::{Analyse, Ward, WardMessage, WardOutput, WardSettings, WardWhy};
 use larder_core::policy::table::RouteTable;
 use larder_core::{Bytes, NodeId, TargetId, Time, WireError};
+use larder_peers::Name;
 use std::fmt::Debug;
 use std::sync::Arc;
 use tokio::task::spawn_blocking;

@@ -6,13 +6,13 @@ use crate::config::Limits;
 use crate::connection::{Bound, Shared};
 use crate::cooperate::Cooperation;
 use crate::http::range::{self, Range};
-use crate::peers::Name;
 use crate::report::TARGET;
 use http::header::{self, HeaderName};
 use http::request::Parts;
 use http::{Method, Version};
 use larder_core::{Bytes, TargetId, kept};
 use larder_handoff::FlowKey;
+use larder_peers::Name;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

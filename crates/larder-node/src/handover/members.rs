@@ -3,7 +3,6 @@
 use super::moving::Arrived;
 use super::table::Handed;
 use super::{Handover, PEERS_MAX, State};
-use crate::peers::{Member, Name};
 use larder_handoff::FlowKey;
 use larder_handoff::abi::{Flow, flow_flag, flow_state};
 use larder_handoff::channel::Timing;
@@ -12,6 +11,7 @@ use larder_handoff::channel::identity::PublicKey;
 use larder_handoff::channel::message::{FromNode, Live, Refusal, ToNode, Welcome};
 use larder_handoff::neighbour;
 use larder_handoff::plane::{FlowTo, Link, Plane, now_ns};
+use larder_peers::{Member, Name};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -57,7 +57,6 @@ pub(crate) use moving::{Departure, Moved};
 use self::members::Members;
 use self::sizes::Sizes;
 use self::table::Table;
-use crate::peers::{Member, Name, PeersConfig, Why};
 use larder_core::Bytes;
 use larder_core::kept::Kept;
 use larder_handoff::FlowKey;
@@ -71,6 +70,7 @@ use larder_handoff::guard::GuardError;
 use larder_handoff::neighbour;
 use larder_handoff::plane::{self, Attach, Plane, PlaneConfig, PlaneError, ServiceSpec};
 use larder_handoff::{CookieKey, repair};
+use larder_peers::{Member, Name, PeersConfig, Why};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicU64;
@@ -154,7 +154,7 @@ pub struct Handover {
     port: u16,
     min: Bytes,
     identity: Identity,
-    secret: crate::peers::ClusterSecret,
+    secret: larder_peers::ClusterSecret,
     hello: Hello,
     admitted: Admitted,
     sink: mpsc::Sender<Event>,
@@ -372,7 +372,7 @@ fn hello(name: &Name, own: &[SocketAddr]) -> Hello {
 }
 
 /// What a member proves on the control channel. Whoever has the secret can be any member, as in the rest of the network.
-fn identity_of(secret: &crate::peers::ClusterSecret, name: &Name) -> Result<Identity, IdentityError> {
+fn identity_of(secret: &larder_peers::ClusterSecret, name: &Name) -> Result<Identity, IdentityError> {
     Identity::new(secret.key_of_member(name))
 }
 

@@ -6,8 +6,8 @@ use anyhow::Context;
 use larder_handoff::agent::{Agent, AgentConfig, Forwarding, Host, Sockets};
 use larder_handoff::channel::Timing;
 use larder_handoff::channel::identity::Identity;
-use larder_node::peers::PeersConfig;
 use larder_node::{Handover, HandoverConfig};
+use larder_peers::PeersConfig;
 
 use crate::config::{HandoffRole, PeersHandoffRole};
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use larder_handoff::agent::{Agent, Sockets};
-use larder_node::peers::{ClusterSecret, PeersConfig};
 use larder_node::{CooperateConfig, CooperatePolicy, Handed, Handover, LateralConfig, Node};
+use larder_peers::{ClusterSecret, PeersConfig};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use larder_core::Bytes;
 use larder_core::peers::{PressSettings, SharingSettings};
-use larder_node::peers::{Name, Seed};
+use larder_peers::{Name, Seed};
 
 use super::error::Fault;
 use super::raw_node::RawNode;

@@ -1,14 +1,14 @@
 //! Where members connect to: accepts, learns who it is, and serves what the connection is for.
 
-use super::config::LinksConfig;
-use super::connect::{Ends, Stream};
-use super::control::Inbound;
-use super::counters::{Counters, Held, rise};
-use super::hello::{Answer, Hello, Kind};
-use super::links::BodyError;
-use super::member::Peer;
-use super::name::Name;
-use super::noise;
+use crate::config::LinksConfig;
+use crate::connect::{Ends, Stream};
+use crate::control::Inbound;
+use crate::counters::{Counters, Held, rise};
+use crate::hello::{Answer, Hello, Kind};
+use crate::links::BodyError;
+use crate::member::Peer;
+use crate::name::Name;
+use crate::noise;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body;

@@ -6,12 +6,12 @@
 //!
 //! A message follows its length in four bytes; the length 0 is a sign of life, from either side.
 
-use super::config::ControlConfig;
-use super::connect::{Ends, Stream};
-use super::counters::{Counters, Held, add, rise};
-use super::hello::Kind;
-use super::member::{Change, Member, Peer};
-use super::name::Name;
+use crate::config::ControlConfig;
+use crate::connect::{Ends, Stream};
+use crate::counters::{Counters, Held, add, rise};
+use crate::hello::Kind;
+use crate::member::{Change, Member, Peer};
+use crate::name::Name;
 use bytes::Bytes;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use std::collections::BTreeMap;

@@ -1,9 +1,9 @@
 use super::*;
-use crate::peers::config::{ControlConfig, GossipConfig};
-use crate::peers::control::MESSAGE_BYTES_MAX;
-use crate::peers::events::{Event, Way};
-use crate::peers::member::Why;
-use crate::peers::secret::ClusterSecret;
+use crate::config::{ControlConfig, GossipConfig};
+use crate::control::MESSAGE_BYTES_MAX;
+use crate::events::{Event, Way};
+use crate::member::Why;
+use crate::secret::ClusterSecret;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use tokio::time::sleep;
@@ -250,7 +250,7 @@ async fn connections_have_a_limit_and_a_deadline() {
 /// Whoever has the secret may connect, but is heard only as a member.
 #[tokio::test]
 async fn a_link_waits_for_membership() {
-    use crate::peers::hello::Kind;
+    use crate::hello::Kind;
     let ((a, mut from_a), (b, _from_b)) = two().await;
     let ends = Ends {
         own: Arc::new(Own::new(name("x"), 1)),
@@ -272,5 +272,5 @@ async fn a_link_waits_for_membership() {
     timeout(LONG, refused).await.expect("given up");
     let another = Member { name: name("c"), ..of_a };
     let error = ends.connect(&another, Kind::Data).await.expect_err("not its name");
-    assert!(matches!(error, crate::peers::LinkError::Another), "{error}");
+    assert!(matches!(error, crate::LinkError::Another), "{error}");
 }

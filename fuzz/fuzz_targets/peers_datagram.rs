@@ -2,7 +2,7 @@
 
 #![no_main]
 
-use larder_node::fuzzing::fuzz_datagram;
+use larder_peers::fuzz_datagram;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|plain: &[u8]| fuzz_datagram(plain));

@@ -2,9 +2,9 @@
 
 #[cfg(test)]
 use super::Gate;
-use crate::peers::counters::{Counters, rise};
-use crate::peers::datagram::{self, Life, Refused, Said, Seal};
-use crate::peers::name::Name;
+use crate::counters::{Counters, rise};
+use crate::datagram::{self, Life, Refused, Said, Seal};
+use crate::name::Name;
 use foca::{Notification, OwnedNotification, Runtime, Timer};
 use std::collections::btree_map::OccupiedEntry;
 use std::collections::{BTreeMap, VecDeque};

@@ -1,9 +1,9 @@
 //! Making a connection to a member: TCP, secrecy, and who both are.
 
-use super::counters::{Counters, add, rise};
-use super::hello::{Answer, Hello, Kind};
-use super::member::{Member, Own, Peer};
-use super::noise::{self, NoiseError, NoiseStream};
+use crate::counters::{Counters, add, rise};
+use crate::hello::{Answer, Hello, Kind};
+use crate::member::{Member, Own, Peer};
+use crate::noise::{self, NoiseError, NoiseStream};
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;

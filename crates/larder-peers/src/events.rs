@@ -1,9 +1,9 @@
 //! What the network's user is told, in an order it can rely on: a member joins, then its links come up and go down,
 //! messages come only between the two, and a member leaves last.
 
-use super::control::{Heard, Outgoing};
-use super::member::{Change, Member, Peer, Why};
-use super::name::Name;
+use crate::control::{Heard, Outgoing};
+use crate::member::{Change, Member, Peer, Why};
+use crate::name::Name;
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

@@ -2,12 +2,12 @@
 
 use super::Start;
 use super::outlet::Outlet;
-use crate::peers::config::GossipConfig;
-use crate::peers::counters::rise;
-use crate::peers::datagram::{self, BODY_BYTES_MAX, DATAGRAM_BYTES_MAX, Known, Life, Refused, Said, Seal};
-use crate::peers::member::{Change, Member, Why};
-use crate::peers::name::Name;
-use crate::peers::seeds;
+use crate::config::GossipConfig;
+use crate::counters::rise;
+use crate::datagram::{self, BODY_BYTES_MAX, DATAGRAM_BYTES_MAX, Known, Life, Refused, Said, Seal};
+use crate::member::{Change, Member, Why};
+use crate::name::Name;
+use crate::seeds;
 use foca::{Foca, Identity as _, NoCustomBroadcast, OwnedNotification, PeriodicParams, PostcardCodec};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_xoshiro::Xoshiro256PlusPlus;

@@ -4,8 +4,8 @@
 //! body, with a key that only members have. One that is sent again by a stranger says what was said before: SWIM's
 //! incarnations make that old news. None is longer than what any path of IPv6 takes in one piece (RFC 8200, section 5).
 
-use super::member::Member;
-use super::name::Name;
+use crate::member::Member;
+use crate::name::Name;
 use chacha20poly1305::aead::{AeadInPlace as _, KeyInit as _};
 use chacha20poly1305::{Tag, XChaCha20Poly1305, XNonce};
 use foca::{Codec as _, Header, Message, PostcardCodec};

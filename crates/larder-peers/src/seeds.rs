@@ -1,6 +1,6 @@
 //! Seeds: where a member looks for others.
 
-use super::counters::{Counters, rise};
+use crate::counters::{Counters, rise};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;

@@ -6,12 +6,12 @@
 //! vanished ends when a ping is not answered in time. A member that has gone, or is taken for gone, is asked for nothing
 //! more; what is under way with it goes on while it answers pings, since whoever says that it is gone may be wrong.
 
-use super::config::LinksConfig;
-use super::connect::{Ends, LinkError};
-use super::counters::{Counters, Held, rise};
-use super::hello::Kind;
-use super::member::Member;
-use super::name::Name;
+use crate::config::LinksConfig;
+use crate::connect::{Ends, LinkError};
+use crate::counters::{Counters, Held, rise};
+use crate::hello::Kind;
+use crate::member::Member;
+use crate::name::Name;
 use bytes::Bytes;
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderValue, Request, Response, Uri, Version, header};

@@ -1,7 +1,7 @@
 //! What the peers of a cluster share: 32 secret bytes. Whoever has them is a member, so every key between peers is made
 //! from them, each for one use: HKDF with SHA-256 (RFC 5869), the use as its info.
 
-use super::name::Name;
+use crate::name::Name;
 use larder_handoff::channel::identity::{IdentityError, KEY_BYTES, load_secret};
 use ring::hkdf::{HKDF_SHA256, Salt};
 use std::fmt;
@@ -44,7 +44,7 @@ impl ClusterSecret {
     }
 
     /// The secret key that a member proves on the control channel by which connections are handed over.
-    pub(crate) fn key_of_member(&self, name: &Name) -> [u8; KEY_BYTES] {
+    pub fn key_of_member(&self, name: &Name) -> [u8; KEY_BYTES] {
         self.derived(&[b"member ", name.as_str().as_bytes()].concat())
     }
 

@@ -1,8 +1,8 @@
 use super::*;
-use crate::peers::events::{Event, Events};
-use crate::peers::member::Why;
-use crate::peers::network::Network;
-use crate::peers::network::tests::{LONG, config, name, next, start, until_up};
+use crate::events::{Event, Events};
+use crate::member::Why;
+use crate::network::Network;
+use crate::network::tests::{LONG, config, name, next, start, until_up};
 use http_body_util::Empty;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -207,7 +207,7 @@ async fn a_silent_connection_is_noticed() {
         Member { name: name("b"), incarnation: 1, address: listener.local_addr().expect("an address") };
     let counters = Arc::<Counters>::default();
     let ends = Arc::new(Ends {
-        own: Arc::new(crate::peers::member::Own::new(name("a"), 1)),
+        own: Arc::new(crate::member::Own::new(name("a"), 1)),
         psk: [1; 32],
         deadline: LONG,
         counters: Arc::clone(&counters),
@@ -221,9 +221,9 @@ async fn a_silent_connection_is_noticed() {
     links.joined(member.clone());
     let silent = async {
         let (io, _) = listener.accept().await.expect("accepted");
-        let mut stream = crate::peers::noise::respond(io, &[1; 32], LONG).await.expect("a member");
-        crate::peers::hello::Hello::receive(&mut stream).await.expect("said");
-        crate::peers::hello::Answer::Welcome.send(&mut stream, 1).await.expect("answered");
+        let mut stream = crate::noise::respond(io, &[1; 32], LONG).await.expect("a member");
+        crate::hello::Hello::receive(&mut stream).await.expect("said");
+        crate::hello::Answer::Welcome.send(&mut stream, 1).await.expect("answered");
         std::future::pending::<()>().await;
     };
     let lost = tokio::select! {

@@ -1,8 +1,8 @@
 //! What a network of peers is told at its start. [`PeersConfig::check`] names the first value out of range.
 
-use super::name::Name;
-use super::secret::ClusterSecret;
-use super::seeds::Seed;
+use crate::name::Name;
+use crate::secret::ClusterSecret;
+use crate::seeds::Seed;
 use std::net::SocketAddr;
 use std::time::Duration;
 

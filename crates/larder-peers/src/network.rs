@@ -1,16 +1,16 @@
 //! The network as a member uses it.
 
-use super::config::{ConfigError, LinksConfig, PeersConfig};
-use super::connect::Ends;
-use super::control::{Heard, Inbound, Outbound, SendError, Table};
-use super::counters::Counters;
-use super::events::Events;
-use super::gossip::{self, Membership};
-use super::links::{BodyError, ForwardError, Links, ReplyBody};
-use super::member::{Change, Member, Own};
-use super::name::Name;
-use super::port::{Phase, Port, Service};
-use super::secret::Purpose;
+use crate::config::{ConfigError, LinksConfig, PeersConfig};
+use crate::connect::Ends;
+use crate::control::{Heard, Inbound, Outbound, SendError, Table};
+use crate::counters::Counters;
+use crate::events::Events;
+use crate::gossip::{self, Membership};
+use crate::links::{BodyError, ForwardError, Links, ReplyBody};
+use crate::member::{Change, Member, Own};
+use crate::name::Name;
+use crate::port::{Phase, Port, Service};
+use crate::secret::Purpose;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body;

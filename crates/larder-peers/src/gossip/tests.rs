@@ -1,6 +1,6 @@
 use super::super::datagram::DATAGRAM_BYTES_MAX;
 use super::*;
-use crate::peers::member::Why;
+use crate::member::Why;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 

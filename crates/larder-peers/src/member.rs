@@ -1,6 +1,6 @@
 //! Who is in the cluster.
 
-use super::name::Name;
+use crate::name::Name;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

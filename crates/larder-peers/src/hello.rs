@@ -5,8 +5,8 @@
 //! answer (1)  incarnation (8)                                      the side that has accepted
 //! ```
 
-use super::member::Peer;
-use super::name::Name;
+use crate::member::Peer;
+use crate::name::Name;
 use std::io;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 

@@ -12,10 +12,10 @@
 //!   after that of its last life.
 //! - A member that leaves tells all others itself.
 
-use super::config::GossipConfig;
-use super::counters::Counters;
-use super::member::{Change, Member, Own};
-use super::seeds::Seed;
+use crate::config::GossipConfig;
+use crate::counters::Counters;
+use crate::member::{Change, Member, Own};
+use crate::seeds::Seed;
 use driver::Driver;
 use std::io;
 use std::net::SocketAddr;
