@@ -66,6 +66,11 @@ impl<K: Copy + Eq + Hash> Gds<K> {
         self.slab.find(key).map(|at| self.slab.slot(at).size)
     }
 
+    /// The keys of all objects, in no order that means anything.
+    pub(super) fn keys(&self) -> impl Iterator<Item = K> {
+        self.slab.keys()
+    }
+
     /// Notes a use; false if the object is not here.
     pub(super) fn touch(&mut self, key: &K) -> bool {
         let Some(slot) = self.slab.find(key) else { return false };

@@ -217,6 +217,17 @@ impl<K: Copy + Eq + Hash> ByteCache<K> {
         Some(Bytes(size))
     }
 
+    /// Takes out every object that `keep` does not want. Not counted as evictions. Takes the time of all objects.
+    pub fn retain(&mut self, keep: impl Fn(&K) -> bool) {
+        let keys: Vec<K> = match &self.order {
+            Order::Lru(lru) => lru.keys().filter(|key| !keep(key)).collect(),
+            Order::Gds(gds) => gds.keys().filter(|key| !keep(key)).collect(),
+        };
+        for key in keys {
+            self.remove(&key);
+        }
+    }
+
     /// Changes the capacity, and appends to `evicted` what has no place any more, in the order of leaving.
     pub fn resize(&mut self, capacity: Bytes, evicted: &mut Vec<(K, Bytes)>) {
         self.capacity = capacity.0;

@@ -66,6 +66,11 @@ impl<K: Copy + Eq + Hash, L: Copy> Slab<K, L> {
         at
     }
 
+    /// The keys of all objects, in no order that means anything.
+    pub(super) fn keys(&self) -> impl Iterator<Item = K> {
+        self.index.iter().map(|&at| self.slots[at as usize].key)
+    }
+
     /// Takes the object at `at` out and returns it; its slot number is used again later.
     pub(super) fn remove(&mut self, at: u32) -> Slot<K, L> {
         let slot = self.slots[at as usize];

@@ -1,0 +1,329 @@
+//! A cluster that exists in the mind: one policy's dispatcher, and of each node what its memory would keep.
+//!
+//! It runs the code of the live switch and of the live nodes' memory. What it does not have is time of its own: a request
+//! lasts as long as it lasted live, unless the shadow finds in memory what was not there live, or the other way round; then
+//! it lasts as much shorter or longer as such requests do on average. A node that a policy would overload is not slowed
+//! down by that.
+//!
+//! Of one in `q` requests, each lasts `q` times as long, so that as many are in flight as live and the policies' thresholds
+//! mean what they mean.
+
+use super::tally::{Figures, Tallies};
+use super::{LiveNode, Seen, ShadowSettings};
+use crate::cache::{ByteCache, Inserted};
+use crate::dispatch::{
+    Arrival, CacheEvent, Dispatcher, Found, Request, RouteSpec, Served, Settings, SettingsError, Started,
+};
+use crate::id::{NodeId, TargetId};
+use crate::nodes::{NodeSpec, NodeState, Weight};
+use crate::policy::PolicyKind;
+use crate::time::Time;
+use crate::unit::Bytes;
+use core::cmp::Reverse;
+use core::hash::BuildHasherDefault;
+use core::time::Duration;
+use hashbrown::HashSet;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+/// Requests in flight at most; beyond it the one that would end first ends at once.
+const RUNNING_MAX: usize = 1 << 16;
+
+/// How a drawn request enters.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    /// What it counts, and how many times longer it lasts: `q`.
+    pub(super) weight: u32,
+    /// Its target is drawn by lot, so that it takes a `q`-th of its size in a memory of which a `q`-th is left.
+    pub(super) thinned: bool,
+    /// What its object takes in a memory; `None` if it is not kept.
+    pub(super) charge: Option<Bytes>,
+    /// How much longer a miss lasts than a hit does.
+    pub(super) miss_by_hit: f64,
+}
+
+/// One policy's cluster.
+#[derive(Debug)]
+pub(super) struct Cluster {
+    pub(super) policy: PolicyKind,
+    dispatcher: Dispatcher,
+    mirrors: bool,
+    /// By the slots of the dispatcher.
+    members: Vec<Option<Member>>,
+    running: BinaryHeap<Reverse<Running>>,
+    sequence: u64,
+    tallies: Tallies,
+    /// Thinned targets that some node has had: what it reads for the first time it reads once, not `q` times.
+    introduced: HashSet<(TargetId, NodeId), BuildHasherDefault<xxhash_rust::xxh3::Xxh3Default>>,
+    evicted: Vec<(TargetId, Bytes)>,
+    ended: Vec<Started>,
+}
+
+/// A node.
+#[derive(Debug)]
+struct Member {
+    name: Arc<str>,
+    state: NodeState,
+    weight: Weight,
+    memory: Bytes,
+    cache: ByteCache<TargetId>,
+}
+
+/// A request in flight.
+#[derive(Clone, Copy, Debug)]
+struct Running {
+    until: Time,
+    sequence: u64,
+    node: NodeId,
+    request: Request,
+    served: Served,
+}
+
+impl PartialEq for Running {
+    fn eq(&self, other: &Self) -> bool {
+        self.sequence == other.sequence
+    }
+}
+
+impl Eq for Running {}
+
+impl PartialOrd for Running {
+    fn partial_cmp(&self, other: &Self) -> Option<core::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Running {
+    fn cmp(&self, other: &Self) -> core::cmp::Ordering {
+        (self.until, self.sequence).cmp(&(other.until, other.sequence))
+    }
+}
+
+impl Cluster {
+    /// # Errors
+    /// A setting is out of range.
+    pub(super) fn new(
+        policy: PolicyKind,
+        settings: Settings,
+        routes: Vec<RouteSpec>,
+    ) -> Result<Self, SettingsError> {
+        let dispatcher = Dispatcher::with_routes(Settings { policy, ..settings }, routes, &[])?;
+        Ok(Self {
+            policy,
+            mirrors: dispatcher.mirrors_caches(),
+            dispatcher,
+            members: Vec::new(),
+            running: BinaryHeap::new(),
+            sequence: 0,
+            tallies: Tallies::default(),
+            introduced: Default::default(),
+            evicted: Vec::new(),
+            ended: Vec::new(),
+        })
+    }
+
+    /// A request comes.
+    pub(super) fn enter(&mut self, now: Time, seen: &Seen, entry: Entry) {
+        self.end_until(now);
+        let request = Request { exclude: Default::default(), origin: None, ..seen.request };
+        let Arrival::Start(decision) = self.dispatcher.arrive(now, request) else { return };
+        let node = decision.node;
+        let found = self.look(now, request.target, node, entry.charge);
+        let elapsed = adapt(seen, found, entry.miss_by_hit);
+        self.count(seen, node, found, elapsed, entry);
+        self.sequence += 1;
+        self.running.push(Reverse(Running {
+            until: now + elapsed.saturating_mul(entry.weight),
+            sequence: self.sequence,
+            node,
+            request,
+            served: Served { elapsed, first_byte: seen.first_byte, found: Some(found) },
+        }));
+        if self.running.len() > RUNNING_MAX {
+            self.end_next(now);
+        }
+    }
+
+    /// Whether the node has it in memory; it has it afterwards, if it keeps it at all.
+    fn look(&mut self, now: Time, target: TargetId, node: NodeId, charge: Option<Bytes>) -> Found {
+        let Some(Some(member)) = self.members.get_mut(node.index()) else { return Found::Miss };
+        if member.cache.touch(&target) {
+            return Found::Hit;
+        }
+        let Some(charge) = charge else { return Found::Miss };
+        self.evicted.clear();
+        let stored = member.cache.insert(target, charge, &mut self.evicted);
+        if self.mirrors {
+            for (target, _) in &self.evicted {
+                self.dispatcher.cache_event(now, node, *target, CacheEvent::Evicted);
+            }
+            if stored != Inserted::TooLarge {
+                self.dispatcher.cache_event(now, node, target, CacheEvent::Stored);
+            }
+        }
+        Found::Miss
+    }
+
+    fn count(&mut self, seen: &Seen, node: NodeId, found: Found, elapsed: Duration, entry: Entry) {
+        let weight = u64::from(entry.weight);
+        let first =
+            entry.thinned && found == Found::Miss && self.introduced.insert((seen.request.target, node));
+        let missed = match found {
+            Found::Miss if seen.tells() && first => 1,
+            Found::Miss if seen.tells() => weight,
+            _ => 0,
+        };
+        let bytes = missed * seen.bytes.map_or(0, Bytes::get);
+        self.tallies.count(|tally| {
+            tally.missed += missed;
+            tally.missed_bytes = tally.missed_bytes.saturating_add(bytes);
+            tally.served(node, weight, elapsed);
+        });
+    }
+
+    /// Ends what is over.
+    pub(super) fn end_until(&mut self, now: Time) {
+        while self.running.peek().is_some_and(|next| next.0.until <= now) {
+            self.end_next(now);
+        }
+    }
+
+    fn end_next(&mut self, now: Time) {
+        let Some(Reverse(ends)) = self.running.pop() else { return };
+        self.dispatcher.served(now, &ends.request, ends.node, &ends.served);
+        self.dispatcher.finish_on(now, ends.request.route, ends.node, &mut self.ended);
+        // Nothing waits: there is no limit.
+        self.ended.clear();
+    }
+
+    /// Follows the nodes that there are. `level`: one in 2^level is drawn.
+    pub(super) fn follow(&mut self, now: Time, live: &[LiveNode], settings: &ShadowSettings, level: u32) {
+        for node in live {
+            let known =
+                self.members.iter().position(|member| member.as_ref().is_some_and(|m| m.name == node.name));
+            match known {
+                None if node.state == NodeState::Removed => {}
+                None => self.join(now, node, settings, level),
+                Some(at) => self.adjust(now, at, node, level),
+            }
+        }
+        let gone = |member: &Member| {
+            !live.iter().any(|node| node.name == member.name && node.state != NodeState::Removed)
+        };
+        for at in 0..self.members.len() {
+            if self.members[at].as_ref().is_some_and(gone) {
+                self.members[at] = None;
+                self.dispatcher.leave(now, slot(at), &mut self.ended);
+            }
+        }
+        self.ended.clear();
+    }
+
+    fn join(&mut self, now: Time, node: &LiveNode, settings: &ShadowSettings, level: u32) {
+        let spec = NodeSpec {
+            weight: node.weight,
+            cache: node.memory,
+            groups: node.groups,
+            ..NodeSpec::named(&*node.name)
+        };
+        let Ok(id) = self.dispatcher.join(now, spec, &mut self.ended) else { return };
+        if self.members.len() <= id.index() {
+            self.members.resize_with(id.index() + 1, || None);
+        }
+        let cache = ByteCache::new(settings.cache, Bytes(node.memory.get() >> level), settings.object_max);
+        let (name, state, weight, memory) = (node.name.clone(), NodeState::Up, node.weight, node.memory);
+        self.members[id.index()] = Some(Member { name, state, weight, memory, cache });
+        self.adjust(now, id.index(), node, level);
+    }
+
+    fn adjust(&mut self, now: Time, at: usize, node: &LiveNode, level: u32) {
+        let Some(member) = &mut self.members[at] else { return };
+        if member.memory != node.memory {
+            member.memory = node.memory;
+            member.cache.resize(Bytes(node.memory.get() >> level), &mut self.evicted);
+        }
+        if member.weight != node.weight {
+            member.weight = node.weight;
+            self.dispatcher.reweigh(now, slot(at), node.weight, &mut self.ended);
+        }
+        if member.state != node.state {
+            if node.state == NodeState::Down {
+                // A node that failed has mostly been restarted, and comes back empty.
+                member.cache.retain(|_| false);
+            }
+            member.state = node.state;
+            self.dispatcher.set_state(now, slot(at), node.state, &mut self.ended);
+        }
+    }
+
+    /// Half as many targets are drawn from here on, at one in 2^`level`.
+    pub(super) fn thin(&mut self, level: u32, stays: impl Fn(TargetId) -> bool) {
+        for member in self.members.iter_mut().flatten() {
+            member.cache.retain(|target| stays(*target));
+            member.cache.resize(Bytes(member.memory.get() >> level), &mut self.evicted);
+        }
+        self.introduced.clear();
+    }
+
+    /// These targets are drawn in another way from here on.
+    pub(super) fn forget(&mut self, target: TargetId) {
+        self.members.iter_mut().flatten().for_each(|member| {
+            member.cache.remove(&target);
+        });
+        if !self.introduced.is_empty() {
+            self.introduced.retain(|(known, _)| *known != target);
+        }
+    }
+
+    /// Forgets all counts.
+    pub(super) fn count_anew(&mut self) {
+        self.tallies = Tallies::default();
+    }
+
+    pub(super) fn turn(&mut self) {
+        self.tallies.turn();
+    }
+
+    pub(super) fn figures(&self, truth: &Tallies) -> (Figures, Figures) {
+        let open = |(at, member): (usize, &Option<Member>)| {
+            member.as_ref().filter(|member| member.state == NodeState::Up).map(|_| slot(at))
+        };
+        let members: Vec<NodeId> = self.members.iter().enumerate().filter_map(open).collect();
+        self.tallies.figures(truth, &members)
+    }
+
+    /// Objects in all memories.
+    pub(super) fn objects(&self) -> usize {
+        self.members.iter().flatten().map(|member| member.cache.len()).sum()
+    }
+
+    /// Share of all memories that is in use.
+    pub(super) fn memory_used(&self) -> Option<f64> {
+        let sum = |part: fn(&Member) -> u64| self.members.iter().flatten().map(part).sum::<u64>();
+        let all = sum(|member| member.cache.capacity().get());
+        (all > 0).then(|| sum(|member| member.cache.used().get()) as f64 / all as f64)
+    }
+
+    /// Bytes that objects, targets and requests in flight take, about.
+    pub(super) fn state_bytes(&self) -> u64 {
+        const OBJECT: usize = 72;
+        const TARGET: usize = 60;
+        let flight = self.running.len() * size_of::<Running>();
+        (self.objects() * OBJECT + self.dispatcher.targets_known() * TARGET + flight) as u64
+    }
+}
+
+/// How long a request would have lasted.
+fn adapt(seen: &Seen, found: Found, miss_by_hit: f64) -> Duration {
+    let longest = Duration::from_secs(3_600);
+    let factor = match (seen.found, found) {
+        (Some(Found::Hit), Found::Miss) => miss_by_hit,
+        (Some(Found::Miss), Found::Hit) => 1.0 / miss_by_hit,
+        _ => 1.0,
+    };
+    Duration::try_from_secs_f64(seen.elapsed.as_secs_f64() * factor).unwrap_or(longest).min(longest)
+}
+
+fn slot(at: usize) -> NodeId {
+    NodeId(u16::try_from(at).unwrap_or(u16::MAX))
+}
