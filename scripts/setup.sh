@@ -80,6 +80,8 @@ install_test_tools() {
     command -v nginx >/dev/null 2>&1 || lacking+=(nginx)
     # The server alone, without a site of the machine's own.
     command -v apache2 >/dev/null 2>&1 || lacking+=(apache2-bin)
+    command -v chromium >/dev/null 2>&1 || lacking+=(chromium)
+    command -v tmux >/dev/null 2>&1 || lacking+=(tmux)
     [ ${#lacking[@]} -eq 0 ] && return 0
     command -v apt-get >/dev/null 2>&1 || die "please install: ${lacking[*]} (Debian's names)"
     # RUNLEVEL=1 keeps Debian from starting what it installs.

@@ -4,6 +4,10 @@
 //! us. The node speaks last, so its member is the last one. Only the question "hit or forwarded" is answered; a
 //! field that cannot be read answers nothing, never an error.
 
+use http::Method;
+use http::header::CACHE_CONTROL;
+use pingora_http::ResponseHeader;
+
 /// What the last cache in the list did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheOutcome {
@@ -42,6 +46,26 @@ pub fn cache_outcome(value: &[u8]) -> Option<CacheOutcome> {
         }
     }
     outcome
+}
+
+/// Whether caches keep a reply that was not in the node's memory: by the reason that the last cache in a `Cache-Status` gives
+/// for asking further, else by the reply's `Cache-Control` (RFC 9111 section 3).
+pub(crate) fn keeps(method: &Method, reply: &ResponseHeader, cache_status: Option<&[u8]>) -> bool {
+    let forbids = |value: &[u8]| {
+        split_outside_quotes(value, b',').any(|directive| {
+            let name = directive.trim_ascii().split(|byte| *byte == b'=').next().unwrap_or_default();
+            name.eq_ignore_ascii_case(b"no-store") || name.eq_ignore_ascii_case(b"private")
+        })
+    };
+    let passes = |value: &[u8]| {
+        let member = split_outside_quotes(value, b',').last().unwrap_or_default();
+        split_outside_quotes(member, b';')
+            .skip(1)
+            .any(|parameter| matches!(parameter.trim_ascii(), b"fwd=bypass" | b"fwd=method" | b"fwd=request"))
+    };
+    matches!(*method, Method::GET | Method::HEAD)
+        && !cache_status.is_some_and(passes)
+        && !reply.headers.get_all(CACHE_CONTROL).iter().any(|value| forbids(value.as_bytes()))
 }
 
 /// Splits at `separator` where it is not inside a quoted string.
@@ -83,6 +107,28 @@ mod tests {
             ("n1; hits", None),
         ] {
             assert_eq!(cache_outcome(value.as_bytes()), expected, "{value}");
+        }
+    }
+
+    #[test]
+    fn what_is_passed_through_is_not_kept() {
+        for (method, control, status, kept) in [
+            ("GET", "", "", true),
+            ("GET", "max-age=60, public", "n1; fwd=uri-miss; stored", true),
+            ("HEAD", "", "n1; fwd=stale; stored", true),
+            ("POST", "", "", false),
+            ("GET", "max-age=0, No-Store", "", false),
+            ("GET", "private=\"a\"", "n1; fwd=uri-miss", false),
+            ("GET", "", "n1; fwd=bypass; detail=light", false),
+            ("GET", "", "n1; fwd=bypass, n2; fwd=uri-miss", true),
+        ] {
+            let mut reply = ResponseHeader::build(200, None).expect("a status");
+            if !control.is_empty() {
+                reply.insert_header(CACHE_CONTROL, control).expect("a value");
+            }
+            let method = Method::from_bytes(method.as_bytes()).expect("a method");
+            let status = (!status.is_empty()).then_some(status.as_bytes());
+            assert_eq!(keeps(&method, &reply, status), kept, "{method} {control} {status:?}");
         }
     }
 

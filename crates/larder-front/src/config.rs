@@ -5,6 +5,7 @@ use crate::handoff::{HandoffConfig, NodeHandoff};
 use crate::proxy_protocol::AddressRange;
 use crate::recorder::RecordConfig;
 use crate::routes::{self, Route};
+use crate::shadow::ShadowConfig;
 use crate::signals::SignalsConfig;
 use crate::tls::TlsConfig;
 use larder_core::rules::{ClassRules, KeyTemplate};
@@ -72,6 +73,8 @@ pub struct SwitchConfig {
     pub access_log: Option<AccessLogConfig>,
     /// The record of decisions; none by default.
     pub record: Option<RecordConfig>,
+    /// Shadow mode; off by default.
+    pub shadow: Option<ShadowConfig>,
     /// What is heard of the nodes besides replies: their load and their caches.
     pub signals: SignalsConfig,
     /// How connections are delivered; relayed by default.
@@ -103,6 +106,7 @@ impl SwitchConfig {
             limits: Limits::default(),
             access_log: None,
             record: None,
+            shadow: None,
             signals: SignalsConfig::default(),
             handoff: HandoffConfig::default(),
             threads: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
@@ -139,6 +143,9 @@ impl SwitchConfig {
         }
         if let Some(record) = &self.record {
             range("record.queue_max", record.queue_max, 1, 16_777_216)?;
+        }
+        if let Some(shadow) = &self.shadow {
+            shadow.validate()?;
         }
         self.health.validate()?;
         self.signals.validate()?;

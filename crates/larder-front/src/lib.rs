@@ -21,8 +21,10 @@ mod failure;
 mod handle;
 mod handoff;
 mod health;
+mod hottest;
 mod http2;
 mod lease;
+mod live;
 mod metrics;
 mod node;
 mod nodes;
@@ -33,6 +35,7 @@ mod reloads;
 mod route_status;
 mod routes;
 mod routing;
+mod shadow;
 mod signals;
 mod switch;
 mod target;
@@ -49,12 +52,15 @@ pub use handoff::{
     Delivery, Facts, Forward, HandoffConfig, HandoffError, HandoffStatus, Handshake, Mechanism, NodeHandoff,
     Setting, Speaks, UnknownMechanism, Why,
 };
+pub use hottest::HotTarget;
+pub use live::{DeliveryCount, Latency, LiveStatus};
 pub use metrics::{METRICS, Metric, MetricKind};
 pub use proxy_protocol::AddressRange;
 pub use recorder::{RecordConfig, RecordStartError, RecordStatus};
 pub use reloads::{NodeStanding, ReloadCounts};
 pub use route_status::{ClassStatus, RouteFault, RouteStatus};
 pub use routes::{DEFAULT_ROUTE, ROUTES_MAX, Route};
+pub use shadow::{MemoryStatus, PolicyShadow, ShadowConfig, ShadowFigures, ShadowStatus};
 pub use signals::{CacheSignalsConfig, ReportStatus, SignalSource, SignalsConfig, UnknownSource};
 pub use switch::{Prepared, Switch, SwitchError, listen};
 pub use target::{TargetKey, target_key};

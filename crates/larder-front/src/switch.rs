@@ -7,6 +7,7 @@ use crate::config::{ConfigError, HealthConfig, Limits, NodeEntry, SwitchConfig, 
 use crate::handle::SwitchHandle;
 use crate::handoff::{Ears, Edge, HandoffConfig, HandoffError, Setting};
 use crate::health;
+use crate::hottest::HotList;
 use crate::metrics::Metrics;
 use crate::node::Node;
 use crate::nodes::Nodes;
@@ -16,6 +17,7 @@ use crate::relay::Relay;
 use crate::reloads::ReloadCounts;
 use crate::routes;
 use crate::routing::Routing;
+use crate::shadow::{self, Feed};
 use crate::signals::{self, Needs, Signals};
 use crate::tls::{CertificateFault, Tls};
 use crate::waiting::Waiting;
@@ -94,6 +96,9 @@ pub(crate) struct Shared {
     pub(crate) waiting: Waiting,
     pub(crate) metrics: Metrics,
     pub(crate) access: Option<AccessLog>,
+    pub(crate) hottest: HotList,
+    /// Where shadow mode is on.
+    pub(crate) shadow: Option<Feed>,
     pub(crate) health: HealthConfig,
     pub(crate) signals: Signals,
     /// Set once the listen addresses are known, where connections are to be handed over.
@@ -130,6 +135,9 @@ impl Shared {
             nodes.put(Node::new(id, entry, Node::resolve(entry)?, &config.timeouts));
         }
         let needs = Needs::of(routing.all().map(|(id, _)| dispatcher.settings_of(id)));
+        let specs = routes::specs(&config, &routing.groups);
+        let shadow =
+            config.shadow.as_ref().map(|shadow| Feed::new(shadow, &config.settings, &specs)).transpose()?;
         let tls = config.tls.map(Tls::load).transpose()?.map(Arc::new);
         let access = config.access_log.as_ref().map(AccessLog::open).transpose();
         Ok(Self {
@@ -144,6 +152,8 @@ impl Shared {
             recorder,
             waiting: Waiting::default(),
             access: access.map_err(SwitchError::AccessLog)?,
+            hottest: HotList::new(clock.now()),
+            shadow,
             signals: Signals::new(config.signals, needs),
             handoff: None,
             tls,
@@ -314,6 +324,8 @@ impl Switch {
             helpers.spawn(tls.clone().watch());
         }
         helpers.spawn(expire(self.shared.clone()));
+        shadow::start(&self.shared);
+        helpers.spawn(shadow::learn(self.shared.clone()));
         let mut edge_task = None;
         if let (Some(edge), Some(ears)) = (&self.shared.handoff, self.ears.take()) {
             let members = self.shared.nodes.members();

@@ -43,10 +43,32 @@ impl Asked {
         Ok(read)
     }
 
+    /// The answer to a POST of `path`, over a connection of its own.
+    ///
+    /// # Errors
+    /// As for [`Self::get`]; what the answer says is wrong is told.
+    pub(crate) async fn post<T: DeserializeOwned>(&mut self, path: &str) -> anyhow::Result<T> {
+        let what = || format!("{path} of {}", self.address);
+        let request = Request::post(path).header("host", "larder").body(Empty::new())?;
+        let answer = tokio::time::timeout(ANSWER_TIMEOUT, Self::send(self.address, None, request));
+        let (_, body) =
+            answer.await.map_err(|_| anyhow::anyhow!("no answer")).flatten().with_context(what)?;
+        serde_json::from_slice(&body).with_context(what)
+    }
+
     async fn fetch(
         address: SocketAddr,
         open: Option<SendRequest<Empty<Bytes>>>,
         path: &str,
+    ) -> anyhow::Result<(SendRequest<Empty<Bytes>>, Bytes)> {
+        let request = Request::get(path).header("host", "larder").body(Empty::new())?;
+        Self::send(address, open, request).await
+    }
+
+    async fn send(
+        address: SocketAddr,
+        open: Option<SendRequest<Empty<Bytes>>>,
+        request: Request<Empty<Bytes>>,
     ) -> anyhow::Result<(SendRequest<Empty<Bytes>>, Bytes)> {
         let open = match open {
             Some(mut open) => open.ready().await.is_ok().then_some(open),
@@ -56,14 +78,17 @@ impl Asked {
             Some(open) => open,
             None => connect(address).await?,
         };
-        let request = Request::get(path).header("host", "larder").body(Empty::new())?;
         let response = open.send_request(request).await?;
-        if response.status() != StatusCode::OK {
-            bail!("it answers {}", response.status());
-        }
+        let status = response.status();
         let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
         let body = body.map_err(|error| anyhow::anyhow!("its answer cannot be read: {error}"))?;
-        Ok((open, body.to_bytes()))
+        let body = body.to_bytes();
+        if status != StatusCode::OK {
+            let problem: Option<serde_json::Value> = serde_json::from_slice(&body).ok();
+            let said = problem.as_ref().and_then(|problem| problem["error"].as_str()).unwrap_or_default();
+            bail!("it answers {status} {said}");
+        }
+        Ok((open, body))
     }
 }
 

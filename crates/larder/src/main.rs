@@ -13,6 +13,7 @@ mod lab;
 mod outcome;
 mod report;
 mod roster;
+mod top;
 mod validate;
 
 use std::process::ExitCode;

@@ -6,13 +6,14 @@
 
 mod cells;
 mod render;
+mod shadow;
 mod table;
 
 pub use table::{METRICS, Metric, MetricKind};
 
 use crate::cache_status::CacheOutcome;
 use crate::failure::Failure;
-use cells::{Cells, HISTOGRAM_CELLS};
+use cells::{Cells, HISTOGRAM_CELLS, bounds_s};
 use larder_core::{Decision, NodeId, NodeState, Reason, Request, RouteId, ServiceClass};
 use std::time::Duration;
 
@@ -217,6 +218,22 @@ impl Metrics {
 
     pub(crate) fn transition(&self, node: NodeId, to: NodeState) {
         self.cells.local().add(self.block(Some(node)) + TRANSITIONS + position(&STATES, &to), 1);
+    }
+
+    /// Requests that have ended, by why their node was chosen.
+    pub(crate) fn decisions(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        (REASON..).zip(&Reason::ALL).map(|(cell, reason)| (reason.name(), self.cells.sum(cell)))
+    }
+
+    /// What the switch itself answered or broke off, by why.
+    pub(crate) fn failures(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        (FAILURE..).zip(&Failure::ALL).map(|(cell, failure)| (failure.name(), self.cells.sum(cell)))
+    }
+
+    /// How long requests took: upper bounds in seconds, and counts, of which there is one more.
+    pub(crate) fn request_times(&self) -> (Vec<f64>, Vec<u64>) {
+        let counts = (TOTAL..TOTAL + HISTOGRAM_CELLS - 1).map(|cell| self.cells.sum(cell));
+        (bounds_s().collect(), counts.collect())
     }
 
     /// Requests of one node by status class, 1xx to 5xx, then those broken off.

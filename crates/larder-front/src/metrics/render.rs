@@ -1,6 +1,7 @@
 //! The counters as text, in the OpenMetrics format.
 
 use super::cells::{HISTOGRAM_CELLS, bounds_s};
+use super::shadow;
 use super::table::{self, Metric, MetricKind};
 use super::{
     BYTES, CACHE, CLASS, CLASSES, CLIENTS, CONNECTIONS, FAILURE, FIRST_BYTE, HANDED, HANDED_BYTES,
@@ -46,7 +47,8 @@ impl Collector for Snapshot {
         self.handoff(&mut encoder)?;
         self.tls(&mut encoder)?;
         self.switch(&mut encoder)?;
-        self.reloads(&mut encoder)
+        self.reloads(&mut encoder)?;
+        shadow::encode(&self.shared, &mut encoder)
     }
 }
 
@@ -302,11 +304,15 @@ fn node_gauges(
     Ok(())
 }
 
-fn count(encoder: &mut MetricEncoder<'_>, labels: &[(&str, &str)], value: u64) -> Result<(), Error> {
+pub(super) fn count(
+    encoder: &mut MetricEncoder<'_>,
+    labels: &[(&str, &str)],
+    value: u64,
+) -> Result<(), Error> {
     encoder.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&value, None)
 }
 
-fn describe<'a>(
+pub(super) fn describe<'a>(
     encoder: &'a mut DescriptorEncoder<'_>,
     metric: &'a Metric,
 ) -> Result<MetricEncoder<'a>, Error> {

@@ -128,6 +128,20 @@ metrics! {
         "When the last reload was over, seconds since 1970; 0 if there was none";
     RELOADED, Gauge, "larder_switch_last_reload_success", [],
         "1 if the last reload was done, or there was none; else 0";
+    SHADOW_HIT_RATIO, Gauge, "larder_switch_shadow_hit_ratio", ["policy"],
+        "Share of the requests of the last five minutes that memories would have answered under a policy, where shadow mode is on";
+    SHADOW_IMBALANCE, Gauge, "larder_switch_shadow_imbalance", ["policy"],
+        "Requests of the busiest node over the mean that there would have been under a policy in the last five minutes";
+    SHADOW_LOAD_IMBALANCE, Gauge, "larder_switch_shadow_load_imbalance", ["policy"],
+        "Mean requests in flight of the busiest node over the mean of all that there would have been under a policy in the last five minutes";
+    SHADOW_LIVE_HIT_RATIO, Gauge, "larder_switch_shadow_live_hit_ratio", ["policy"],
+        "Share of the same requests that memories have answered, by what nodes say, under the policy that runs";
+    SHADOW_REQUESTS, Counter, "larder_switch_shadow_requests_total", ["outcome"],
+        "Requests that the shadow looked at, or dropped because too many waited for it";
+    SHADOW_ONE_IN, Gauge, "larder_switch_shadow_one_in", [],
+        "Of so many targets the shadow looks at one";
+    SHADOW_STATE, Gauge, "larder_switch_shadow_state_bytes", [],
+        "Memory that the shadow takes, about";
 }
 
 #[cfg(test)]

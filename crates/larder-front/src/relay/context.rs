@@ -32,6 +32,8 @@ pub(crate) struct Context {
     /// The last failure; the answer if nothing succeeds.
     pub(super) failure: Option<Failure>,
     pub(super) cache: Option<CacheOutcome>,
+    /// Whether a cache keeps such a reply; looked at only where somebody wants to know.
+    pub(super) keeps: bool,
     /// The header was complete.
     pub(super) arrived: Time,
     /// The present try began.
@@ -61,6 +63,7 @@ impl Context {
             charged: false,
             failure: None,
             cache: None,
+            keeps: false,
             arrived: Time::ZERO,
             tried: Time::ZERO,
             answered: None,

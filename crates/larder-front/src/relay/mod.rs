@@ -12,10 +12,11 @@ mod record;
 mod reply;
 mod retry;
 mod served;
+mod watched;
 
 pub(crate) use context::Context;
 
-use crate::cache_status::cache_outcome;
+use crate::cache_status::{CacheOutcome, cache_outcome, keeps};
 use crate::conn::{ClientStream, Link};
 use crate::failure::Failure;
 use crate::handoff::Started;
@@ -26,8 +27,8 @@ use crate::signals;
 use crate::switch::Shared;
 use crate::target::target_key;
 use async_trait::async_trait;
-use http::StatusCode;
 use http::header::CACHE_STATUS;
+use http::{HeaderValue, StatusCode};
 use larder_core::rules::Head;
 use larder_core::{Decision, Refusal, Request};
 use pingora_core::ErrorType;
@@ -273,6 +274,11 @@ impl ProxyHttp for Relay {
         context.first_byte = Some(now - context.arrived);
         let status = reply.headers.get_all(CACHE_STATUS).iter().next_back();
         context.cache = status.and_then(|value| cache_outcome(value.as_bytes()));
+        if self.shared.shadow.is_some() {
+            let status = status.map(HeaderValue::as_bytes);
+            context.keeps = context.cache == Some(CacheOutcome::Hit)
+                || keeps(&session.req_header().method, reply, status);
+        }
         if let Some(node) = context.decision.and_then(|decision| self.shared.nodes.get(decision.node)) {
             health::note_success(&node);
             signals::note_reply(&self.shared, &node, context.request.target, context.cache, reply);
@@ -348,5 +354,6 @@ impl ProxyHttp for Relay {
             link.idle_since(now);
         }
         self.record(session, error, context, now);
+        self.watch(session, error, context, now);
     }
 }

@@ -67,6 +67,13 @@ pub(super) fn read(body: &[u8], counters: &[String]) -> Result<Sample, Cause> {
     })
 }
 
+/// The size of the node's memory.
+pub(super) fn cache_bytes_max(body: &[u8]) -> Option<u64> {
+    let page: Page = serde_json::from_slice(body).ok()?;
+    let bytes = page.levels.get("cache_bytes_max").copied()?;
+    (bytes.is_finite() && bytes >= 0.0).then_some(bytes as u64)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -94,6 +101,9 @@ mod tests {
             ..Sample::default()
         };
         assert_eq!(read(PAGE.as_bytes(), &counters), Ok(expected));
+        assert_eq!(cache_bytes_max(PAGE.as_bytes()), None);
+        let page = br#"{"uptime_us":1,"levels":{"cache_bytes_max":8388608}}"#;
+        assert_eq!(cache_bytes_max(page), Some(8 << 20));
     }
 
     #[test]

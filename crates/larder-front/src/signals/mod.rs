@@ -126,6 +126,13 @@ async fn fade(shared: &Shared, node: &Node) {
     }
 }
 
+/// The size of a larder node's memory, as it says; `None` if it does not. The caller bounds the time.
+pub(crate) async fn cache_bytes_max(node: std::net::SocketAddr) -> Option<u64> {
+    const PAGE_MAX: usize = 64 << 10;
+    let mut client = client::Client::new(node, "/.larder/load", "application/json");
+    larder::cache_bytes_max(&client.page(PAGE_MAX).await.ok()?)
+}
+
 /// Hands a report to the dispatcher.
 fn take(shared: &Shared, node: &Node, report: LoadReport) -> Result<(), Cause> {
     let now = shared.clock.now();

@@ -143,6 +143,7 @@ impl Node {
             levels: BTreeMap::from([
                 ("connections", stats.connections),
                 ("cache_bytes", stats.cache_bytes),
+                ("cache_bytes_max", stats.cache_bytes_max),
                 ("cache_objects", stats.cache_objects),
             ]),
             node: stats.name,

@@ -1,11 +1,14 @@
 //! The admin interface: a small HTTP/1.1 server that answers questions about a running switch or node.
 //!
-//! Read-only but for draining, without authentication, and therefore on loopback unless told otherwise. It has
-//! limits of its own, so that a forgotten scraper cannot hurt the traffic: connections, header bytes, header time.
+//! Without authentication, and therefore on loopback unless told otherwise. It has limits of its own, so that a forgotten
+//! scraper cannot hurt the traffic: connections, header bytes, header time. A web page of another origin cannot change
+//! anything through its visitor's browser ([`origin`]).
 
 mod agent;
 mod answer;
 mod node;
+mod origin;
+mod page;
 mod server;
 mod switch;
 

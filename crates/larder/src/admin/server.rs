@@ -9,7 +9,10 @@ use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderValue, ORIGIN};
+use hyper::header::{
+    ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, REFERRER_POLICY,
+    X_CONTENT_TYPE_OPTIONS,
+};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -17,7 +20,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 
-use super::{Answer, Ask, Surface};
+use super::{Answer, Ask, Surface, origin};
 
 /// Connections at once; the next one waits in the kernel's backlog.
 const CONNECTIONS_MAX: usize = 64;
@@ -27,6 +30,10 @@ const HEAD_BYTES_MAX: usize = 16 * 1024;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause after a failed accept, such as for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What a browser may do with what comes from here: run the page's own script, which may ask here and nobody else.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; \
+                      frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
 
 /// Serves until `shutdown` is ready; then accepts no more, and ends when all that has been asked is answered.
 pub(crate) async fn serve(
@@ -99,11 +106,10 @@ async fn connection(stream: TcpStream, surface: Arc<dyn Surface>, mut ending: wa
 async fn reply(request: &Request<Incoming>, surface: Arc<dyn Surface>) -> Response<Full<Bytes>> {
     let post = request.method() == Method::POST;
     let answer = match *request.method() {
-        // A web page can make its visitor's browser send a POST to loopback; browsers then say where it comes from.
-        Method::POST if request.headers().contains_key(ORIGIN) => Answer::problem(
+        Method::POST if !origin::may_change(request.headers()) => Answer::problem(
             403,
-            "requests from web pages are refused",
-            "use a client that sends no Origin header",
+            "requests from other web pages are refused",
+            "use the page at /, by an IP address or as localhost, or a client that sends no Origin header",
         ),
         Method::GET | Method::HEAD | Method::POST => {
             let uri = request.uri().clone();
@@ -122,6 +128,9 @@ async fn reply(request: &Request<Incoming>, surface: Arc<dyn Surface>) -> Respon
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(answer.content_type));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+    headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
     if let Some(allow) = answer.allow {
         headers.insert(ALLOW, HeaderValue::from_static(allow));
     }

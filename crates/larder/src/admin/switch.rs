@@ -1,13 +1,15 @@
 //! What a switch's admin interface answers.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use larder_core::Weight;
-use larder_front::{NodeEntry, RouteStatus, SwitchHandle, UnknownNode};
+use larder_core::{PolicyKind, Weight};
+use larder_front::{DEFAULT_ROUTE, NodeEntry, RouteStatus, SwitchHandle, UnknownNode};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::answer::percent_decode;
+use super::page::page;
 use super::{Answer, Ask, Surface};
 use crate::cmd::switch::desk::Desk;
 use crate::cmd::switch::status::ReloadStatus;
@@ -18,17 +20,23 @@ use crate::roster::{Refused, RosterKeeper};
 /// Content type of the OpenMetrics text format.
 const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-const ROUTES: [&str; 17] = [
+const ROUTES: [&str; 23] = [
+    "/",
+    "/live",
     "/status",
     "/nodes",
     "/discovery",
     "/routes",
     "/explain?target=HOST/PATH&method=GET&header=NAME:VALUE",
+    "/shadow",
+    "/hottest?most=20",
+    "/policies",
     "/metrics",
     "/config",
     "/reload",
     "/healthz",
     "POST /reload",
+    "POST /policy?value=lard-r&route=NAME",
     "POST /nodes/NAME/drain",
     "POST /nodes/NAME/undrain",
     "POST /nodes/NAME/weight?value=1.5",
@@ -66,6 +74,19 @@ struct RouteView {
     table: Option<TableStatus>,
 }
 
+/// A policy that there is.
+#[derive(Serialize)]
+struct PolicyView {
+    name: &'static str,
+    summary: &'static str,
+}
+
+impl PolicyView {
+    fn of(policy: PolicyKind) -> Self {
+        Self { name: policy.name(), summary: policy.summary() }
+    }
+}
+
 impl SwitchSurface {
     pub(crate) fn new(
         switch: SwitchHandle,
@@ -101,11 +122,42 @@ impl SwitchSurface {
         if !post {
             return Answer::json(&desk.status());
         }
-        match desk.reload() {
+        match desk.reload(BTreeMap::new()) {
             Ok(status) if !status.counts.last_failed => Answer::json(&status),
             Ok(status) => {
                 let why = status.last.and_then(|last| last.error).unwrap_or_default();
                 Answer::problem(409, &why, "the config before stays in force; GET /reload tells more")
+            }
+            Err(error) => Answer::problem(503, error, "GET /reload tells how the last one went"),
+        }
+    }
+
+    /// Another policy for a route: a reload by the config as it is now, in which the policy takes the place of its own.
+    fn policy(&self, ask: &Ask<'_>) -> Answer {
+        let desk = match &self.reloads {
+            Reloads::Desk(desk) => desk,
+            Reloads::Nobody(_) => {
+                let what = "this switch is one process, which is not replaced";
+                return Answer::problem(409, what, "start it without --one-process and --exit-with-stdin");
+            }
+        };
+        let route = ask.param("route").unwrap_or_else(|| DEFAULT_ROUTE.to_owned());
+        let Some(policy) = ask.param("value") else {
+            let hint = "write value=lard-r, and if wanted route=NAME; `larder check --policies` lists them";
+            return Answer::problem(400, "which policy?", hint);
+        };
+        let mut policies = desk.status().policies;
+        policies.insert(route, policy);
+        match desk.reload(policies.clone()) {
+            Ok(status) if !status.counts.last_failed && status.policies == policies => Answer::json(&status),
+            Ok(status) if !status.counts.last_failed => Answer::problem(
+                409,
+                "another reload came before",
+                "GET /reload tells what is in force; ask again",
+            ),
+            Ok(status) => {
+                let why = status.last.and_then(|last| last.error).unwrap_or_default();
+                Answer::problem(409, &why, "the policies before stay in force")
             }
             Err(error) => Answer::problem(503, error, "GET /reload tells how the last one went"),
         }
@@ -135,6 +187,17 @@ impl SwitchSurface {
         let view =
             |route: RouteStatus| RouteView { table: self.keeper(&route.name).map(|k| k.status()), route };
         Answer::json(&self.switch.routes().into_iter().map(view).collect::<Vec<_>>())
+    }
+
+    fn shadow(&self) -> Answer {
+        match self.switch.shadow() {
+            Some(status) => Answer::json(&status),
+            None => Answer::problem(
+                404,
+                "shadow mode is off",
+                "name policies in the config: [switch.shadow] policies = \"all\"",
+            ),
+        }
     }
 
     fn keeper(&self, route: &str) -> Option<&Arc<Keeper>> {
@@ -196,6 +259,11 @@ fn refused(error: &Refused) -> Answer {
     Answer::problem(status, &error.to_string(), hint)
 }
 
+/// The parameter `most`; 20 where it is none.
+fn hottest_wanted(ask: &Ask<'_>) -> usize {
+    ask.param("most").and_then(|text| text.parse().ok()).unwrap_or(20)
+}
+
 /// The parameter `value`.
 fn weight(ask: &Ask<'_>) -> Result<Weight, Answer> {
     let text = ask.param("value").unwrap_or_default();
@@ -244,11 +312,20 @@ impl Surface for SwitchSurface {
             "/discovery" => Answer::json(&self.roster.view()),
             "/routes" => self.routes(),
             "/explain" => self.explain(ask),
+            "/live" => Answer::json(&self.switch.live()),
+            "/shadow" => self.shadow(),
+            "/hottest" => Answer::json(&self.switch.hottest(hottest_wanted(ask))),
             "/metrics" => Answer::text(METRICS, self.switch.metrics_text()),
             "/config" => Answer::json(&self.config),
             "/reload" => return self.reload(ask.post),
+            "/policy" if ask.post => return self.policy(ask),
+            "/policy" => return Answer::wrong_method("POST"),
+            "/policies" => Answer::json(&PolicyKind::ALL.map(PolicyView::of)),
             "/healthz" => Answer::text("text/plain", "ok\n".to_owned()),
-            _ => return Answer::no_such_path(&ROUTES),
+            path => match page(path) {
+                Some(page) => page,
+                None => return Answer::no_such_path(&ROUTES),
+            },
         };
         if ask.post { Answer::wrong_method("GET, HEAD") } else { answer }
     }

@@ -9,11 +9,13 @@ pub(crate) mod status;
 pub(crate) mod tables;
 mod worker;
 
+use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
+use larder_front::DEFAULT_ROUTE;
 
 use self::tables::Keeper;
 use super::serve::{self, ServeArgs};
@@ -124,6 +126,21 @@ fn check(args: &SwitchArgs) -> anyhow::Result<()> {
     }
     let checked = master::Checked { version: env!("CARGO_PKG_VERSION").to_owned(), protocol: link::PROTOCOL };
     Ok(writeln!(std::io::stdout(), "{}", serde_json::to_string(&checked)?)?)
+}
+
+/// Lays policies that were chosen for routes over those of a config.
+fn choose(written: &mut Written, policies: &BTreeMap<String, String>) -> anyhow::Result<()> {
+    for (route, policy) in policies {
+        let Some(raw) = &mut written.raw.switch else { return Err(usage("there is no [switch] section")) };
+        if route == DEFAULT_ROUTE {
+            raw.policy.clone_from(policy);
+        } else if let Some(raw) = raw.routes.iter_mut().find(|raw| raw.name == *route) {
+            raw.policy = Some(policy.clone());
+        } else {
+            return Err(usage(format!("there is no route named '{route}'")));
+        }
+    }
+    Ok(())
 }
 
 /// Reads the routing tables and lays them into the routes that go by them.

@@ -18,6 +18,7 @@ use super::raw_policy::{
 };
 use super::raw_route::RawRoute;
 use super::raw_rule::RawClass;
+use super::raw_shadow::RawShadow;
 use super::raw_signals::RawSignals;
 use super::raw_threshold::{RawCost, RawHigh, RawLow, RawTraining};
 use super::raw_tls::RawTls;
@@ -112,6 +113,8 @@ pub(crate) struct RawSwitch {
     /// TLS, at addresses of its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) tls: Option<RawTls>,
+    /// Shadow mode: on live traffic, the hit ratio and the imbalance that other policies would have had.
+    pub(crate) shadow: RawShadow,
     /// What is heard of the nodes besides replies: how loaded they are, and what their caches hold.
     pub(crate) signals: RawSignals,
     /// How connections reach the nodes.
@@ -383,6 +386,7 @@ impl Default for RawSwitch {
             classes: Vec::new(),
             routes: Vec::new(),
             tls: None,
+            shadow: RawShadow::default(),
             signals: RawSignals::default(),
             handoff: RawHandoff::default(),
             training: RawTraining::standard(),

@@ -24,6 +24,7 @@ use super::valid_handoff::{handoff, peer};
 use super::valid_policy::apply;
 use super::valid_route::routes;
 use super::valid_rule::{classes, key};
+use super::valid_shadow::shadow;
 use super::valid_signals::signals;
 use super::valid_tls::{against_handoff, announcers, tls};
 use super::valid_together::together;
@@ -83,6 +84,7 @@ pub(super) fn switch(
     switch.classes = classes("switch", &raw.classes, warnings)?;
     switch.routes = routes(raw, &switch.settings, &switch.nodes, &discover, warnings)?;
     switch.signals = signals(&raw.signals)?;
+    switch.shadow = shadow(&raw.shadow, switch.settings.policy)?;
     switch.handoff = handoff(&raw.handoff, absent)?;
     (switch.tls, switch.h2c, switch.announcers) = (tls, raw.h2c, announcers(&raw.proxy_protocol_from)?);
     against_handoff(switch.tls.as_ref(), &switch.announcers, &switch.handoff)?;

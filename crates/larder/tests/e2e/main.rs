@@ -2,6 +2,7 @@
 
 #![allow(unreachable_pub, clippy::panic, clippy::unwrap_used, reason = "test code: a panic is a failed test")]
 
+mod browser;
 mod churn;
 mod command_line;
 mod crowd;
@@ -15,6 +16,7 @@ mod load;
 mod load_users;
 mod node_content;
 mod packaging;
+mod page;
 mod peers;
 mod peers_policies;
 mod plan;
@@ -22,6 +24,8 @@ mod process;
 mod reload;
 mod replay;
 mod serving;
+mod shadow;
+mod top;
 mod trace_ward;
 mod validate;
 mod wrong_configs;

@@ -79,7 +79,7 @@ impl Cluster {
     }
 
     /// Waits until these nodes, and no others, know one another and their loads.
-    fn await_members(&self, nodes: &[usize]) {
+    pub fn await_members(&self, nodes: &[usize]) {
         until("all know one another", || {
             let knows = |node: &usize| {
                 let view = self.view(*node);

@@ -42,11 +42,12 @@ impl Desk {
         self.state().status.clone()
     }
 
-    /// Asks for a reload and waits until it is over. Blocks.
+    /// Asks for a reload and waits until it is over, `policies` taking the place of those that the config has for these
+    /// routes. Blocks.
     ///
     /// # Errors
     /// Too many wait, the master cannot be asked, or does not answer: it is said what is so.
-    pub(crate) fn reload(&self) -> Result<ReloadStatus, &'static str> {
+    pub(crate) fn reload(&self, policies: BTreeMap<String, String>) -> Result<ReloadStatus, &'static str> {
         let (sender, settled) = sync_channel(1);
         let ask = self.asks.fetch_add(1, Relaxed);
         {
@@ -56,7 +57,7 @@ impl Desk {
             }
             state.waiting.insert(ask, sender);
         }
-        let told = self.link.send_now(&FromWorker::Reload { ask });
+        let told = self.link.send_now(&FromWorker::Reload { ask, policies });
         let settled = match told {
             Ok(()) => settled.recv_timeout(PATIENCE).map_err(|_| "the master does not answer"),
             Err(_) => Err("the master cannot be asked"),

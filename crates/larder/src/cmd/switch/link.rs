@@ -4,6 +4,7 @@
 //! a file in memory and sent as such. The worker has its end for stdin, so that nothing has to be said about numbers of
 //! files. The end of the link is the end of the other process.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read as _, Seek as _, SeekFrom, Write as _};
 use std::mem::MaybeUninit;
@@ -93,7 +94,12 @@ pub(crate) enum FromWorker {
     /// Files: how the nodes stand, what the policies have learned.
     Yielded,
     /// The admin interface was asked to reload.
-    Reload { ask: u64 },
+    Reload {
+        ask: u64,
+        /// The policies of routes that the admin interface has chosen, instead of those of the config.
+        #[serde(default)]
+        policies: BTreeMap<String, String>,
+    },
 }
 
 /// One end.

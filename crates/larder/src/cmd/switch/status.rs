@@ -1,5 +1,6 @@
 //! How reloads of a switch went, as the operator sees it.
 
+use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use larder_front::ReloadCounts;
@@ -58,6 +59,9 @@ pub(crate) struct ReloadStatus {
     pub(crate) worker_pid: u32,
     #[serde(flatten)]
     pub(crate) counts: ReloadCounts,
+    /// Policies by route that were chosen by the admin interface, instead of those of the config; until the next reload.
+    #[serde(default)]
+    pub(crate) policies: BTreeMap<String, String>,
     /// None if there was none.
     pub(crate) last: Option<Last>,
 }
@@ -69,6 +73,7 @@ impl ReloadStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             master_pid: std::process::id(),
             worker_pid,
+            policies: BTreeMap::new(),
             counts: ReloadCounts { generation: 1, ..ReloadCounts::default() },
             last: None,
         }

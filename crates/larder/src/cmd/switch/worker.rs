@@ -93,6 +93,7 @@ fn nodes_of(file: OwnedFd) -> Vec<Handed> {
 fn work(args: &SwitchArgs, begun: Begun, end: OwnedFd) -> anyhow::Result<()> {
     let mut written = Written::parse(&begun.start.origin, &begun.config)?;
     args.lay_over(&mut written)?;
+    super::choose(&mut written, &begun.start.status.policies)?;
     let config = written.validate()?;
     logging::start(&config.log)?;
     serve::raise_open_files();

@@ -11,6 +11,7 @@ mod exec;
 mod listeners;
 mod staff;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::{Duration, Instant};
@@ -65,9 +66,10 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Reads and checks the config.
-    fn read(args: &SwitchArgs) -> anyhow::Result<(Self, Config)> {
-        let written = args.written()?;
+    /// Reads and checks the config, with policies that were chosen instead of its own.
+    fn read(args: &SwitchArgs, policies: &BTreeMap<String, String>) -> anyhow::Result<(Self, Config)> {
+        let mut written = args.written()?;
+        super::choose(&mut written, policies)?;
         let config = args.checked(&written)?;
         Ok((Self::of(&written, &config)?, config))
     }
@@ -146,7 +148,7 @@ pub(super) fn run(args: &SwitchArgs, successor: bool) -> anyhow::Result<()> {
     let (plan, level) = match &kept {
         Some(kept) => (kept.plan(), kept.log_level(args)),
         None => {
-            let (plan, config) = Plan::read(args)?;
+            let (plan, config) = Plan::read(args, &BTreeMap::new())?;
             (plan, config.log)
         }
     };
@@ -175,7 +177,7 @@ pub(super) fn run(args: &SwitchArgs, successor: bool) -> anyhow::Result<()> {
                 let begun = Instant::now();
                 master.go_on(kept)?;
                 exec::unblock();
-                let went = master.change(By::Upgrade).await;
+                let went = master.change(By::Upgrade, BTreeMap::new()).await;
                 master.settle(By::Upgrade, &went, begun, &[]).await;
                 master.manager.ready();
             }
@@ -231,6 +233,7 @@ impl Master<'_> {
                     None => std::future::pending().await,
                 }
             };
+            let mut policies = BTreeMap::new();
             let (by, asks) = tokio::select! {
                 () = asked_to_end(&mut signals.terminate, &mut signals.interrupt) => break,
                 _ = signals.child.recv() => {
@@ -241,7 +244,10 @@ impl Master<'_> {
                 _ = signals.upgrade.recv() => (By::Upgrade, Vec::new()),
                 () = pause => (By::Fault, Vec::new()),
                 heard = heard => match heard {
-                    Heard::Word(FromWorker::Reload { ask }, _) => (By::Admin, vec![ask]),
+                    Heard::Word(FromWorker::Reload { ask, policies: chosen }, _) => {
+                        policies = chosen;
+                        (By::Admin, vec![ask])
+                    }
                     Heard::Word(..) => continue,
                     Heard::End => {
                         // Its death is told by a signal of its own.
@@ -258,7 +264,7 @@ impl Master<'_> {
             let begun = Instant::now();
             self.manager.reloading();
             let went = tokio::select! {
-                went = self.replace(by) => went,
+                went = self.replace(by, policies) => went,
                 () = asked_to_end(&mut signals.terminate, &mut signals.interrupt) => break,
             };
             self.settle(by, &went, begun, &asks).await;
@@ -269,9 +275,9 @@ impl Master<'_> {
     }
 
     /// Carries out a change, whoever wanted it.
-    async fn replace(&mut self, by: By) -> Went {
+    async fn replace(&mut self, by: By, policies: BTreeMap<String, String>) -> Went {
         if by != By::Upgrade {
-            return self.change(by).await;
+            return self.change(by, policies).await;
         }
         match exec::check(&self.path).await {
             Ok(()) => failed(self.exec()),
@@ -280,20 +286,24 @@ impl Master<'_> {
     }
 
     /// A worker by the config as it is now takes the place of the one that serves; after a death, by the config in force.
-    async fn change(&mut self, by: By) -> Went {
+    async fn change(&mut self, by: By, policies: BTreeMap<String, String>) -> Went {
         if by == By::Fault {
             return self.start().await;
         }
-        let next = Plan::read(self.args).and_then(|(plan, _)| Ok((self.listeners.next(&plan)?, plan)));
+        let next =
+            Plan::read(self.args, &policies).and_then(|(plan, _)| Ok((self.listeners.next(&plan)?, plan)));
         let (listeners, plan) = match next {
             Ok(next) => next,
             Err(error) => return Went::Refused(format!("{error:#}")),
         };
-        let before =
-            (std::mem::replace(&mut self.listeners, listeners), std::mem::replace(&mut self.plan, plan));
+        let before = (
+            std::mem::replace(&mut self.listeners, listeners),
+            std::mem::replace(&mut self.plan, plan),
+            std::mem::replace(&mut self.status.policies, policies),
+        );
         let went = self.start().await;
         if !matches!(went, Went::Done) {
-            (self.listeners, self.plan) = before;
+            (self.listeners, self.plan, self.status.policies) = before;
         }
         went
     }

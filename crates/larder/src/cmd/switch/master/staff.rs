@@ -129,7 +129,7 @@ impl Worker {
                         return Err(Went::Failed { error, code });
                     }
                     Heard::Word(word, files) if is_answer(&word) => return Ok(files),
-                    Heard::Word(FromWorker::Reload { ask }, _) => self.asks.push(ask),
+                    Heard::Word(FromWorker::Reload { ask, .. }, _) => self.asks.push(ask),
                     Heard::Word(word, _) => tracing::debug!(?word, "a process is before its time"),
                     Heard::End => return Err(failed("the new process has ended")),
                 }

@@ -1,0 +1,182 @@
+//! The targets that are asked for most, as an operator sees them.
+//!
+//! Requests are drawn by lot, the fewer the more there are, and counted under one lock that nobody waits for: a request
+//! that finds it taken is not counted. Counts cover the last half to whole minute.
+
+use crate::handle::SwitchHandle;
+use larder_core::hottest::Hottest;
+use larder_core::shadow::Sampler;
+use larder_core::{NodeId, Request, TargetId, Time};
+use serde::Serialize;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// Targets counted.
+const COUNTED_MAX: usize = 1_024;
+/// Longest text kept of a target.
+const TEXT_BYTES_MAX: usize = 512;
+/// How long a window is.
+const WINDOW: Duration = Duration::from_secs(30);
+/// Requests counted in a window above which fewer are drawn, and below which more are.
+const COUNTED: std::ops::RangeInclusive<u64> = 2_048..=16_384;
+/// One in 2^16 at the least.
+const LEVEL_MAX: u32 = 16;
+
+/// Counts requests by target.
+#[derive(Debug)]
+pub(crate) struct HotList {
+    /// One in 2^level is drawn.
+    level: AtomicU32,
+    counted: Mutex<Counted>,
+}
+
+#[derive(Debug)]
+struct Counted {
+    targets: Hottest<Label>,
+    /// When the present window and the one before it began.
+    began: Time,
+    before: Time,
+}
+
+/// What is kept of a target.
+#[derive(Clone, Debug)]
+struct Label {
+    text: Box<str>,
+    request: Request,
+}
+
+/// A target that many ask for.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct HotTarget {
+    /// Host and path with query of a request for it, cut at 512 bytes.
+    pub target: String,
+    /// Its id, 16 hexadecimal digits.
+    pub id: String,
+    /// The route that takes it.
+    pub route: String,
+    /// Requests a second, estimated, in the last half to whole minute.
+    pub requests_per_s: f64,
+    /// Share of all requests, estimated.
+    pub share: f64,
+    /// The nodes that serve it, by name; empty if its policy remembers none.
+    pub servers: Vec<String>,
+}
+
+impl HotList {
+    pub(crate) fn new(now: Time) -> Self {
+        let targets = Hottest::new(COUNTED_MAX);
+        Self { level: AtomicU32::new(0), counted: Mutex::new(Counted { targets, began: now, before: now }) }
+    }
+
+    /// A request has ended. `host` and `path` are those of its head.
+    #[inline]
+    pub(crate) fn note(&self, now: Time, request: &Request, host: &[u8], path: &[u8]) {
+        let level = self.level.load(Relaxed);
+        if !Sampler::lot(request.target, now, level) {
+            return;
+        }
+        let Ok(mut counted) = self.counted.try_lock() else { return };
+        counted.targets.note(request.target, || Label { text: text(host, path), request: *request });
+        self.turn(&mut counted, now, level);
+    }
+
+    /// Begins another window when the present one is over or full.
+    fn turn(&self, counted: &mut Counted, now: Time, level: u32) {
+        let (seen, over) = (counted.targets.window_requests(), now - counted.began >= WINDOW);
+        let next = match over {
+            true if seen < *COUNTED.start() => level.saturating_sub(1),
+            _ if seen > *COUNTED.end() => (level + 1).min(LEVEL_MAX),
+            _ => level,
+        };
+        if next != level {
+            // Counts of another rate cannot be compared.
+            self.level.store(next, Relaxed);
+            counted.targets.clear();
+            (counted.before, counted.began) = (now, now);
+        } else if over {
+            counted.targets.turn();
+            (counted.before, counted.began) = (counted.began, now);
+        }
+    }
+
+    /// The hottest, with how often they are asked for a second, their shares, and what is kept of them.
+    fn top(&self, now: Time, most: usize) -> Vec<(TargetId, f64, f64, Label)> {
+        let level = self.level.load(Relaxed);
+        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        if now - counted.began >= 2 * WINDOW {
+            // Nobody has asked for anything for a while.
+            counted.targets.clear();
+            (counted.before, counted.began) = (now, now);
+        }
+        let seconds = (now - counted.before).as_secs_f64().max(1.0);
+        let all = counted.targets.requests().max(1) as f64;
+        let top = counted.targets.top(most).into_iter().map(|hot| {
+            let requests = hot.requests as f64;
+            (hot.target, requests * f64::from(1_u32 << level) / seconds, requests / all, hot.label.clone())
+        });
+        top.collect()
+    }
+}
+
+fn text(host: &[u8], path: &[u8]) -> Box<str> {
+    let mut text = String::from_utf8_lossy(host).into_owned();
+    text.push_str(&String::from_utf8_lossy(path));
+    let end = (0..=text.len().min(TEXT_BYTES_MAX)).rev().find(|at| text.is_char_boundary(*at));
+    text.truncate(end.unwrap_or(0));
+    text.into()
+}
+
+impl SwitchHandle {
+    /// The `most` targets that are asked for most, the hottest first.
+    pub fn hottest(&self, most: usize) -> Vec<HotTarget> {
+        let shared = &*self.shared;
+        let now = shared.clock.now();
+        let name = |node: &NodeId| shared.dispatcher.nodes().name(*node).to_string();
+        let row = |(target, requests_per_s, share, label): (TargetId, f64, f64, Label)| {
+            let known = shared.dispatcher.explain_request(now, &label.request).known;
+            HotTarget {
+                target: label.text.into(),
+                id: target.to_string(),
+                route: shared.routing.of(label.request.route).name.to_string(),
+                requests_per_s,
+                share,
+                servers: known.iter().flat_map(|known| &known.servers).map(name).collect(),
+            }
+        };
+        shared.hottest.top(now, most.min(COUNTED_MAX)).into_iter().map(row).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(n: u64) -> Request {
+        Request::new(TargetId::of(&n.to_le_bytes()))
+    }
+
+    #[test]
+    fn rates_are_estimated_however_many_come() {
+        let list = HotList::new(Time::ZERO);
+        // 2,000 a second for 90 s: one target has a quarter of them.
+        for n in 0..180_000_u64 {
+            let now = Time::from_nanos(n * 500_000);
+            let path = if n.is_multiple_of(4) { "/hot".to_owned() } else { format!("/{n}") };
+            list.note(now, &request(if n.is_multiple_of(4) { 0 } else { n }), b"www", path.as_bytes());
+        }
+        assert!(list.level.load(Relaxed) > 0, "fewer are drawn");
+        let top = list.top(Time::from_secs(90), 3);
+        let (_, per_s, share, label) = &top[0];
+        assert_eq!(&*label.text, "www/hot");
+        assert!((per_s / 500.0 - 1.0).abs() < 0.15 && (share / 0.25 - 1.0).abs() < 0.15, "{per_s} {share}");
+        assert!(list.top(Time::from_secs(200), 3).is_empty(), "what was long ago is not hot");
+    }
+
+    #[test]
+    fn a_text_is_cut_between_characters() {
+        let long = "ü".repeat(TEXT_BYTES_MAX);
+        assert!(text(b"www", long.as_bytes()).len() <= TEXT_BYTES_MAX);
+        assert_eq!(&*text(b"w\xff", b"/a"), "w\u{fffd}/a");
+    }
+}

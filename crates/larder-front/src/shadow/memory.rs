@@ -1,0 +1,38 @@
+//! How large the nodes' memories are, by what they say: `levels.cache_bytes_max` of a larder node's load page.
+
+use super::{feed, held};
+use crate::signals;
+use crate::switch::Shared;
+use larder_core::Bytes;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Time from one round of questions to the next, once all have answered.
+const ASK_EVERY: Duration = Duration::from_secs(60);
+/// The same while some have not.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+/// Longest wait for an answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Asks the nodes whose memory nobody has stated, one after the other, until the switch ends.
+pub(crate) async fn learn(shared: Arc<Shared>) {
+    let Some(feed) = feed(&shared).filter(|feed| feed.config.memory.is_none()) else { return };
+    loop {
+        let mut missing = false;
+        for (name, address) in unstated(&shared) {
+            match tokio::time::timeout(PATIENCE, signals::cache_bytes_max(address)).await.ok().flatten() {
+                Some(bytes) => drop(held(&feed.learned).insert(name, Bytes(bytes))),
+                // What it said before holds on: it may be down for a while.
+                None => missing |= !held(&feed.learned).contains_key(&name),
+            }
+        }
+        tokio::time::sleep(if missing { ASK_AGAIN } else { ASK_EVERY }).await;
+    }
+}
+
+fn unstated(shared: &Shared) -> Vec<(Arc<str>, SocketAddr)> {
+    let rows = shared.dispatcher.nodes().rows();
+    let unstated = rows.into_iter().filter(|row| row.cache == Bytes::ZERO);
+    unstated.filter_map(|row| Some((row.name, shared.nodes.get(row.id)?.resolved))).collect()
+}

@@ -1,0 +1,34 @@
+//! The page that shows a running switch in a browser: files of this folder as they are, without a build.
+
+use super::Answer;
+
+/// What a path of the page is answered with.
+pub(super) fn page(path: &str) -> Option<Answer> {
+    let (content_type, text) = match path {
+        "/" | "/ui" => ("text/html; charset=utf-8", include_str!("index.html")),
+        "/page.css" => ("text/css; charset=utf-8", include_str!("page.css")),
+        "/page.js" => ("text/javascript; charset=utf-8", include_str!("page.js")),
+        _ => return None,
+    };
+    Some(Answer::text(content_type, text.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A page that is open to no script but its own must not need another.
+    #[test]
+    fn the_page_asks_nobody_else_and_holds_no_script() {
+        let html = page("/").expect("the page").body;
+        assert_eq!(html.matches("<script").count(), 1);
+        for mark in ["<style", " style=", "onclick", "onload", "//"] {
+            let html = html.replace("<!doctype html>", "");
+            assert!(!html.contains(mark), "{mark}");
+        }
+        let script = page("/page.js").expect("the script").body;
+        for mark in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "https://"] {
+            assert!(!script.contains(mark), "{mark}");
+        }
+    }
+}

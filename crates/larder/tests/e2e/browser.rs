@@ -1,0 +1,211 @@
+//! A real browser without a window: Debian's chromium, told what to do over its DevTools protocol.
+//!
+//! The protocol goes by a pair of pipes (`--remote-debugging-pipe`: JSON, each message ended by a zero byte), which need no
+//! port. They are named ones, since a shell can give them the numbers that the browser expects.
+
+use std::cell::RefCell;
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+/// What a Debian machine may call it.
+const NAMES: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
+
+pub struct Browser {
+    child: Child,
+    _folder: tempfile::TempDir,
+    orders: RefCell<File>,
+    replies: RefCell<BufReader<File>>,
+    session: String,
+    sent: RefCell<u64>,
+    /// What went wrong in pages: exceptions, and what the console says as an error.
+    trouble: RefCell<Vec<String>>,
+}
+
+/// The browser's name; none where there is none, and then it is said. In CI there is one.
+fn name() -> Option<&'static str> {
+    let there = |name: &&str| {
+        let asked = Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+        asked.is_ok_and(|status| status.success())
+    };
+    let name = NAMES.into_iter().find(|name| there(name));
+    if name.is_none() {
+        assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "CI goes nowhere without chromium");
+        eprintln!("skipped: there is no chromium (apt-get install chromium)");
+    }
+    name
+}
+
+impl Browser {
+    /// A browser with one empty page; none where none is installed.
+    pub fn start() -> Option<Self> {
+        let name = name()?;
+        let folder = tempfile::tempdir().unwrap();
+        let (orders, replies) = (folder.path().join("orders"), folder.path().join("replies"));
+        let made = Command::new("mkfifo").args([&orders, &replies]).status().unwrap();
+        assert!(made.success());
+        let sandbox =
+            if rustix::process::getuid().is_root() { "--no-sandbox" } else { "--disable-extensions" };
+        let profile = format!("--user-data-dir={}", folder.path().join("profile").display());
+        let child = Command::new("sh")
+            .args(["-c", "in=$1; out=$2; shift 2; exec \"$@\" 3<\"$in\" 4>\"$out\"", "sh"])
+            .args([&orders, &replies])
+            .args([name, "--headless=new", sandbox, &profile, "--remote-debugging-pipe", "--disable-gpu"])
+            .args([
+                "--no-first-run",
+                "--disable-dev-shm-usage",
+                "--hide-scrollbars",
+                "--mute-audio",
+                "about:blank",
+            ])
+            .env("HOME", folder.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        // Each opens once the other side has.
+        let orders = OpenOptions::new().write(true).open(orders).unwrap();
+        let replies = BufReader::new(File::open(replies).unwrap());
+        let mut browser = Self {
+            child,
+            _folder: folder,
+            orders: RefCell::new(orders),
+            replies: RefCell::new(replies),
+            session: String::new(),
+            sent: RefCell::new(0),
+            trouble: RefCell::default(),
+        };
+        let target = browser.call("Target.createTarget", json!({ "url": "about:blank" }));
+        let attach = json!({ "targetId": target["targetId"], "flatten": true });
+        browser.session =
+            browser.call("Target.attachToTarget", attach)["sessionId"].as_str().unwrap().to_owned();
+        for domain in ["Page", "Runtime", "Log"] {
+            browser.call(&format!("{domain}.enable"), json!({}));
+        }
+        Some(browser)
+    }
+
+    /// Does something by the protocol; what came of it.
+    pub fn call(&self, method: &str, params: Value) -> Value {
+        let number = {
+            let mut sent = self.sent.borrow_mut();
+            *sent += 1;
+            *sent
+        };
+        let mut order = json!({ "id": number, "method": method, "params": params });
+        if !self.session.is_empty() {
+            order["sessionId"] = self.session.clone().into();
+        }
+        let mut bytes = order.to_string().into_bytes();
+        bytes.push(0);
+        self.orders.borrow_mut().write_all(&bytes).unwrap();
+        loop {
+            let message = self.message();
+            if message["id"] == number {
+                assert!(message["error"].is_null(), "{method}: {}", message["error"]);
+                return message["result"].clone();
+            }
+            self.note(&message);
+        }
+    }
+
+    fn message(&self) -> Value {
+        let mut bytes = Vec::new();
+        self.replies.borrow_mut().read_until(0, &mut bytes).unwrap();
+        assert!(bytes.pop() == Some(0), "the browser has ended");
+        serde_json::from_slice(&bytes).unwrap()
+    }
+
+    fn note(&self, event: &Value) {
+        let what = match event["method"].as_str() {
+            Some("Runtime.exceptionThrown") => &event["params"]["exceptionDetails"],
+            Some("Log.entryAdded") if event["params"]["entry"]["level"] == "error" => {
+                &event["params"]["entry"]["text"]
+            }
+            _ => return,
+        };
+        self.trouble.borrow_mut().push(what.to_string());
+    }
+
+    /// What has gone wrong in pages since the last time.
+    pub fn trouble(&self) -> Vec<String> {
+        self.eval("1");
+        self.trouble.take()
+    }
+
+    /// Goes to a page, and waits until it is there.
+    pub fn open(&self, url: &str) {
+        let gone = self.call("Page.navigate", json!({ "url": url }));
+        assert!(gone["errorText"].is_null(), "{url}: {gone}");
+        self.wait(&format!("location.href === {} && document.readyState === 'complete'", json!(url)));
+    }
+
+    /// The value of an expression in the page; a promise is waited for.
+    pub fn eval(&self, script: &str) -> Value {
+        let params = json!({ "expression": script, "awaitPromise": true, "returnByValue": true });
+        let result = self.call("Runtime.evaluate", params);
+        assert!(result["exceptionDetails"].is_null(), "{script}: {result}");
+        result["result"]["value"].clone()
+    }
+
+    /// Waits until an expression is true in the page; fails after thirty seconds.
+    pub fn wait(&self, script: &str) {
+        let start = Instant::now();
+        while self.eval(script) != true {
+            if start.elapsed() > Duration::from_secs(30) {
+                let body = self.eval("document.body.innerText");
+                panic!("waited too long until {script}\n{body}\n{:?}", self.trouble());
+            }
+            std::thread::sleep(Duration::from_millis(30));
+        }
+    }
+
+    /// The mouse goes to the middle of an element, and clicks.
+    pub fn click(&self, selector: &str) {
+        let place = self.eval(&format!(
+            "(() => {{ const e = document.querySelector({}); e.scrollIntoView({{block: 'center', behavior: 'instant'}}); \
+             const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; }})()",
+            json!(selector)
+        ));
+        for kind in ["mousePressed", "mouseReleased"] {
+            let params =
+                json!({ "type": kind, "x": place[0], "y": place[1], "button": "left", "clickCount": 1 });
+            self.call("Input.dispatchMouseEvent", params);
+        }
+    }
+
+    /// A window of this size; dark or light.
+    pub fn look(&self, width: u32, height: u32, dark: bool) {
+        let window =
+            json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500 });
+        self.call("Emulation.setDeviceMetricsOverride", window);
+        let scheme = if dark { "dark" } else { "light" };
+        let features = json!([{ "name": "prefers-color-scheme", "value": scheme }]);
+        self.call("Emulation.setEmulatedMedia", json!({ "features": features }));
+    }
+
+    /// A picture of the page's upper part, PNG.
+    pub fn picture(&self, path: &Path, width: u32, height: u32) {
+        let clip = json!({ "x": 0, "y": 0, "width": width, "height": height, "scale": 1 });
+        let order = json!({ "format": "png", "captureBeyondViewport": true, "clip": clip });
+        let taken = self.call("Page.captureScreenshot", order);
+        std::fs::write(path, base64(taken["data"].as_str().unwrap())).unwrap();
+    }
+}
+
+fn base64(text: &str) -> Vec<u8> {
+    use base64::Engine as _;
+    base64::engine::general_purpose::STANDARD.decode(text).unwrap()
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,248 @@
+//! The page of the admin interface, in a real browser before a real cluster.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+
+use serde_json::{Value, json};
+
+use crate::browser::Browser;
+use crate::http::{Client, get};
+use crate::process::{LARDER, Process, until};
+
+const NODES: [&str; 3] = ["oslo", "lima", "kyoto"];
+const TARGETS: usize = 400;
+
+/// Nodes, and a switch with a master before them, which can change its policy.
+pub struct Cluster {
+    _folder: tempfile::TempDir,
+    _nodes: Vec<Process>,
+    switch: Child,
+    pub address: SocketAddr,
+    pub admin: SocketAddr,
+}
+
+impl Cluster {
+    pub fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let manifest = folder.path().join("manifest.tsv");
+        let lines = (0..TARGETS).map(|i| format!("{}\t/tiles/{}/{i}.png\n", 3_000 + i * 37 % 9_000, i % 7));
+        fs::write(&manifest, lines.collect::<String>()).unwrap();
+        let manifest = manifest.to_str().unwrap();
+        let nodes: Vec<Process> = NODES
+            .iter()
+            .map(|name| {
+                let store = ["--manifest", manifest, "--disk-speed", "100", "--cache", "1MB"];
+                Process::start(&[&["node", "--name", name, "--listen", "127.0.0.1:0"][..], &store].concat())
+            })
+            .collect();
+        let entry = |(name, node): (&&str, &Process)| {
+            format!("{{ name = \"{name}\", address = \"{}\", cache = \"1MB\" }}", node.address)
+        };
+        let entries: Vec<String> = NODES.iter().zip(&nodes).map(entry).collect();
+        let text = format!(
+            "[switch]\nlisten = \"127.0.0.1:0\"\nnodes = [{}]\n[switch.shadow]\n\
+             policies = [\"lard\", \"bounded\", \"hash\", \"least-conn\", \"wrr\"]\n[admin]\nlisten = \"127.0.0.1:0\"\n",
+            entries.join(", ")
+        );
+        let config = folder.path().join("larder.toml");
+        fs::write(&config, text).unwrap();
+        let mut switch = Command::new(LARDER)
+            .args(["switch", "--ready-line", "--threads", "1", "--log", "warn", "--config"])
+            .arg(&config)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let out = switch.stdout.take().unwrap();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line).unwrap();
+        let ready: Value = serde_json::from_str(&line).unwrap();
+        let address = |value: &Value| value.as_str().unwrap().parse().unwrap();
+        let (address, admin) = (address(&ready["listen"][0]), address(&ready["admin"]));
+        Self { _folder: folder, _nodes: nodes, switch, address, admin }
+    }
+
+    /// Asks for targets, the first ones more often, until it is told to end.
+    pub fn ask_until(&self, end: &AtomicBool) {
+        let mut state = 1_u64;
+        while !end.load(Relaxed) {
+            let Ok(mut client) = Client::connect(self.address) else { continue };
+            for _ in 0..200 {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let unit = (state >> 11) as f64 / (1_u64 << 53) as f64;
+                let target = (unit * unit * unit * TARGETS as f64) as usize;
+                let path = format!("/tiles/{}/{target}.png", target % 7);
+                // A switch that is being replaced closes connections between requests.
+                if client.ask("GET", &path, "").is_err() || end.load(Relaxed) {
+                    break;
+                }
+            }
+        }
+    }
+
+    pub fn node(&self, name: &str) -> Value {
+        let nodes = get(self.admin, "/nodes").json();
+        nodes.as_array().unwrap().iter().find(|node| node["name"] == name).unwrap().clone()
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        let _ = self.switch.kill();
+        let _ = self.switch.wait();
+    }
+}
+
+/// Ends what asks, also where a test fails.
+pub struct Ends<'a>(pub &'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+/// Pictures for the docs, where they are wanted: `LARDER_WRITE=1`.
+pub fn pictures() -> Option<PathBuf> {
+    let wanted = std::env::var_os("LARDER_WRITE").is_some();
+    wanted.then(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/img"))
+}
+
+fn click_and_answer(browser: &Browser, button: &str, answer: &str) {
+    browser.click(button);
+    browser.wait("document.getElementById('confirm').open");
+    browser.click(&format!("#confirm button[value={answer}]"));
+    browser.wait("!document.getElementById('confirm').open");
+}
+
+#[test]
+fn the_page_shows_the_cluster_and_changes_it_when_that_is_meant() {
+    let Some(browser) = Browser::start() else { return };
+    let cluster = Cluster::start();
+    let end = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _ends = Ends(&end);
+        scope.spawn(|| cluster.ask_until(&end));
+        browser.look(1_280, 1_500, false);
+        browser.open(&format!("http://{}/", cluster.admin));
+        it_shows(&browser);
+        it_fits(&browser);
+        it_changes(&browser, &cluster);
+        it_switches_the_policy(&browser, &cluster);
+        assert_eq!(
+            browser.trouble(),
+            Vec::<String>::new(),
+            "neither errors nor anything that the page may not do"
+        );
+        others_change_nothing(&browser, &cluster);
+    });
+}
+
+fn it_shows(browser: &Browser) {
+    browser.wait("document.querySelectorAll('#nodes tbody tr').length === 3");
+    browser.wait("document.querySelectorAll('#hottest tbody tr').length >= 10");
+    browser.wait("[...document.querySelectorAll('#hottest .chip')].some(c => ['oslo', 'lima', 'kyoto'].includes(c.innerText))");
+    browser.wait("document.querySelector('#decisions tbody').innerText.includes('first')");
+    // The policy that runs, its shadow, and those of five others, with figures.
+    browser.wait("document.querySelectorAll('#shadow tbody tr').length === 7");
+    browser.wait("!document.querySelector('#shadow tbody').innerText.includes('–')");
+    // Rates need two looks.
+    browser.wait("[...document.querySelectorAll('#nodes td[data-name=\"requests/s\"]')].every(c => parseFloat(c.innerText) > 0)");
+    browser.wait("parseFloat(document.querySelector('[data-figure=\"hit ratio\"] b').innerText) > 5");
+    browser.wait("document.querySelector('[data-figure=p99] b').innerText.includes('s')");
+    assert_eq!(browser.eval("document.getElementById('trouble').hidden"), true);
+    if let Some(folder) = pictures() {
+        // A line of two dozen points.
+        browser.wait("history.requests.length > 24");
+        browser.picture(&folder.join("page.png"), 1_280, 1_900);
+        browser.look(1_280, 1_500, true);
+        browser.picture(&folder.join("page-dark.png"), 1_280, 800);
+    }
+}
+
+fn it_fits(browser: &Browser) {
+    let ground = "getComputedStyle(document.body).backgroundColor";
+    browser.look(1_280, 1_500, true);
+    let dark = browser.eval(ground);
+    browser.look(1_280, 1_500, false);
+    assert_ne!(browser.eval(ground), dark, "dark and light");
+    browser.look(390, 844, false);
+    browser.wait("innerWidth === 390");
+    let width = browser.eval("document.documentElement.scrollWidth");
+    assert!(width.as_u64().unwrap() <= 390, "a phone shows it without scrolling to the side: {width}");
+    if let Some(folder) = pictures() {
+        browser.picture(&folder.join("page-phone.png"), 390, 1_100);
+    }
+    browser.look(1_280, 1_500, false);
+}
+
+fn it_changes(browser: &Browser, cluster: &Cluster) {
+    let button = |word: &str| format!("[data-node=lima] button[data-act={word}]");
+    click_and_answer(browser, &button("drain"), "no");
+    assert_eq!(cluster.node("lima")["state"], "up", "not meant");
+    click_and_answer(browser, &button("drain"), "yes");
+    browser.wait("document.querySelector('[data-node=lima] .state').innerText === 'draining'");
+    assert_eq!(cluster.node("lima")["state"], "draining");
+    click_and_answer(browser, &button("undrain"), "yes");
+    until("it takes requests again", || (cluster.node("lima")["state"] == "up").then_some(()));
+    browser.click(&button("weight"));
+    browser.wait("document.getElementById('confirm').open");
+    browser.eval("document.getElementById('weight').value = '1.5'");
+    browser.click("#confirm button[value=yes]");
+    until("it weighs more", || (cluster.node("lima")["weight"] == 1.5).then_some(()));
+    browser.wait("document.querySelector('[data-node=lima] [data-name=weight]').innerText.includes('1.5')");
+}
+
+fn it_switches_the_policy(browser: &Browser, cluster: &Cluster) {
+    browser.wait("document.querySelector('#policy select[name=policy]').options.length === 23");
+    browser.eval("document.querySelector('#policy select[name=policy]').value = 'hash'");
+    click_and_answer(browser, "#policy button", "yes");
+    until("the other policy runs", || {
+        (get(cluster.admin, "/status").json()["policy"] == "hash").then_some(())
+    });
+    browser.wait("document.getElementById('identity').innerText.startsWith('hash,')");
+    browser.wait("document.getElementById('policy-note').innerText.includes('default: hash')");
+    assert_eq!(get(cluster.admin, "/reload").json()["policies"], json!({ "default": "hash" }));
+    assert_eq!(crate::http::post(cluster.admin, "/policy?value=hush").status, 409);
+    // A reload goes by the config again.
+    assert_eq!(crate::http::post(cluster.admin, "/reload").status, 200);
+    assert_eq!(get(cluster.admin, "/status").json()["policy"], "lard-r");
+}
+
+/// A page of another origin, open in the operator's browser, asks in all the ways that a page has.
+fn others_change_nothing(browser: &Browser, cluster: &Cluster) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let stranger = listener.local_addr().unwrap();
+    // Ends with the test's process.
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 4_096]);
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi");
+        }
+    });
+    browser.open(&format!("http://{stranger}/"));
+    let drain = json!(format!("http://{}/nodes/oslo/drain", cluster.admin));
+    for options in [
+        "{ method: 'POST', mode: 'no-cors' }",
+        "{ method: 'POST', headers: { 'larder-admin': '1' } }",
+        "{ method: 'POST', mode: 'no-cors', body: 'x', headers: { 'content-type': 'text/plain' } }",
+    ] {
+        browser.eval(&format!("fetch({drain}, {options}).then(() => 1, () => 0)"));
+        assert_eq!(cluster.node("oslo")["state"], "up", "{options}");
+    }
+    browser.eval(&format!(
+        "(() => {{ const f = document.createElement('form'); f.method = 'POST'; f.action = {drain}; \
+         document.body.append(f); f.submit(); }})()"
+    ));
+    browser.wait("location.href !== 'about:blank' && document.body.innerText.includes('refused')");
+    assert_eq!(cluster.node("oslo")["state"], "up", "a form");
+    let readable = format!("fetch('http://{}/nodes').then(() => 1, () => 0)", cluster.admin);
+    browser.open(&format!("http://{stranger}/"));
+    assert_eq!(browser.eval(&readable), 0, "nor may it read");
+}
