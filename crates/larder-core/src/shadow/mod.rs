@@ -313,7 +313,7 @@ impl Shadow {
             if self.part_ends > self.now {
                 return;
             }
-            self.part_ends = self.part_ends + PART;
+            self.part_ends += PART;
             self.live.turn();
             self.clusters.iter_mut().for_each(Cluster::turn);
         }

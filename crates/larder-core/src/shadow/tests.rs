@@ -81,7 +81,7 @@ fn what_came_one_after_the_other_is_decided_one_after_the_other() {
     let mut at = Time::from_secs(1);
     for n in 0..20_000_u64 {
         let elapsed = Duration::from_micros(200 + n * 7_919 % 5_000);
-        at = at + elapsed;
+        at += elapsed;
         let target = TargetId::of(&(traffic.next() as u64).to_le_bytes());
         let (bytes, keeps) = (Some(Bytes(2_000)), true);
         let node = NodeId(0);
@@ -95,7 +95,7 @@ fn what_came_one_after_the_other_is_decided_one_after_the_other() {
             found: None,
             keeps,
         });
-        at = at + Duration::from_micros(10);
+        at += Duration::from_micros(10);
     }
     shadow.pass(at + HELD);
     let report = shadow.report();

@@ -1,7 +1,7 @@
 //! The shadow's figures as metrics.
 
 use super::render::{count, describe};
-use super::table;
+use super::table::{self, Metric};
 use crate::handle::SwitchHandle;
 use crate::shadow::{PolicyShadow, ShadowFigures};
 use crate::switch::Shared;
@@ -9,10 +9,13 @@ use prometheus_client::encoding::DescriptorEncoder;
 use std::fmt::Error;
 use std::sync::Arc;
 
+/// One of a policy's figures.
+type Figure = fn(&ShadowFigures) -> Option<f64>;
+
 /// What other policies would have made of the requests of late; no lines where shadow mode is off.
 pub(super) fn encode(shared: &Arc<Shared>, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
     let status = SwitchHandle::new(shared.clone()).shadow();
-    let figures: [(_, fn(&ShadowFigures) -> Option<f64>); 3] = [
+    let figures: [(&Metric, Figure); 3] = [
         (&table::SHADOW_HIT_RATIO, |figures| figures.hit_ratio),
         (&table::SHADOW_IMBALANCE, |figures| figures.imbalance),
         (&table::SHADOW_LOAD_IMBALANCE, |figures| figures.load_imbalance),

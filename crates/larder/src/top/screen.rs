@@ -99,7 +99,7 @@ fn show(terminal: &mut DefaultTerminal, orders: &Sender<Order>, news: &Receiver<
             match news.try_recv() {
                 Ok(News::Picture(picture)) => view.take(*picture),
                 Ok(News::Done(said)) => {
-                    view.said = Some((said.unwrap_or_else(|error| error), Instant::now()))
+                    view.said = Some((said.unwrap_or_else(|error| error), Instant::now()));
                 }
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => anyhow::bail!("nobody asks any more"),

@@ -80,18 +80,18 @@ impl Browser {
             sent: RefCell::new(0),
             trouble: RefCell::default(),
         };
-        let target = browser.call("Target.createTarget", json!({ "url": "about:blank" }));
+        let target = browser.call("Target.createTarget", &json!({ "url": "about:blank" }));
         let attach = json!({ "targetId": target["targetId"], "flatten": true });
         browser.session =
-            browser.call("Target.attachToTarget", attach)["sessionId"].as_str().unwrap().to_owned();
+            browser.call("Target.attachToTarget", &attach)["sessionId"].as_str().unwrap().to_owned();
         for domain in ["Page", "Runtime", "Log"] {
-            browser.call(&format!("{domain}.enable"), json!({}));
+            browser.call(&format!("{domain}.enable"), &json!({}));
         }
         Some(browser)
     }
 
     /// Does something by the protocol; what came of it.
-    pub fn call(&self, method: &str, params: Value) -> Value {
+    pub fn call(&self, method: &str, params: &Value) -> Value {
         let number = {
             let mut sent = self.sent.borrow_mut();
             *sent += 1;
@@ -140,7 +140,7 @@ impl Browser {
 
     /// Goes to a page, and waits until it is there.
     pub fn open(&self, url: &str) {
-        let gone = self.call("Page.navigate", json!({ "url": url }));
+        let gone = self.call("Page.navigate", &json!({ "url": url }));
         assert!(gone["errorText"].is_null(), "{url}: {gone}");
         self.wait(&format!("location.href === {} && document.readyState === 'complete'", json!(url)));
     }
@@ -148,7 +148,7 @@ impl Browser {
     /// The value of an expression in the page; a promise is waited for.
     pub fn eval(&self, script: &str) -> Value {
         let params = json!({ "expression": script, "awaitPromise": true, "returnByValue": true });
-        let result = self.call("Runtime.evaluate", params);
+        let result = self.call("Runtime.evaluate", &params);
         assert!(result["exceptionDetails"].is_null(), "{script}: {result}");
         result["result"]["value"].clone()
     }
@@ -175,7 +175,7 @@ impl Browser {
         for kind in ["mousePressed", "mouseReleased"] {
             let params =
                 json!({ "type": kind, "x": place[0], "y": place[1], "button": "left", "clickCount": 1 });
-            self.call("Input.dispatchMouseEvent", params);
+            self.call("Input.dispatchMouseEvent", &params);
         }
     }
 
@@ -183,17 +183,17 @@ impl Browser {
     pub fn look(&self, width: u32, height: u32, dark: bool) {
         let window =
             json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500 });
-        self.call("Emulation.setDeviceMetricsOverride", window);
+        self.call("Emulation.setDeviceMetricsOverride", &window);
         let scheme = if dark { "dark" } else { "light" };
         let features = json!([{ "name": "prefers-color-scheme", "value": scheme }]);
-        self.call("Emulation.setEmulatedMedia", json!({ "features": features }));
+        self.call("Emulation.setEmulatedMedia", &json!({ "features": features }));
     }
 
     /// A picture of the page's upper part, PNG.
     pub fn picture(&self, path: &Path, width: u32, height: u32) {
         let clip = json!({ "x": 0, "y": 0, "width": width, "height": height, "scale": 1 });
         let order = json!({ "format": "png", "captureBeyondViewport": true, "clip": clip });
-        let taken = self.call("Page.captureScreenshot", order);
+        let taken = self.call("Page.captureScreenshot", &order);
         std::fs::write(path, base64(taken["data"].as_str().unwrap())).unwrap();
     }
 }

@@ -247,12 +247,12 @@ mod tests {
         let (here, there) = pair().unwrap();
         let text = blob(b"[switch]").unwrap();
         send_on(here.as_fd(), &FromWorker::Told, &[text.as_fd(), here.as_fd()]).unwrap();
-        send_on(here.as_fd(), &FromWorker::Reload { ask: 7 }, &[]).unwrap();
+        send_on(here.as_fd(), &FromWorker::Reload { ask: 7, policies: BTreeMap::new() }, &[]).unwrap();
         let (word, mut files) = recv_now::<FromWorker>(there.as_fd()).unwrap().unwrap();
         assert!(matches!(word, FromWorker::Told) && files.len() == 2, "{word:?}");
         assert_eq!(read_blob(files.swap_remove(0)).unwrap(), b"[switch]");
         let (word, _) = recv_now::<FromWorker>(there.as_fd()).unwrap().unwrap();
-        assert!(matches!(word, FromWorker::Reload { ask: 7 }), "{word:?}");
+        assert!(matches!(word, FromWorker::Reload { ask: 7, .. }), "{word:?}");
         assert_eq!(recv_now::<FromWorker>(there.as_fd()).unwrap_err().kind(), ErrorKind::WouldBlock);
     }
 
