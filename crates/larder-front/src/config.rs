@@ -1,6 +1,7 @@
 //! What a switch is told: a plain struct with documented ranges, checked once before anything is opened.
 
 use crate::access::AccessLogConfig;
+use crate::edits::{FieldRules, RequestId};
 use crate::handoff::{HandoffConfig, NodeHandoff};
 use crate::proxy_protocol::AddressRange;
 use crate::recorder::RecordConfig;
@@ -60,6 +61,12 @@ pub struct SwitchConfig {
     pub classes: ClassRules,
     /// Routes beside the default one, the first that matches a request first. At most 255; none by default.
     pub routes: Vec<Route>,
+    /// Rules for the header of requests to nodes, on all routes; none by default.
+    pub request_fields: FieldRules,
+    /// Rules for the header of replies to clients, on all routes, the switch's own replies among them; none by default.
+    pub reply_fields: FieldRules,
+    /// Ids of requests; none by default.
+    pub request_id: Option<RequestId>,
     /// Targets that are counted for each route whose policy goes by a routing table (`ward`, `part`); beyond it, rare
     /// ones are forgotten. 1 to 100,000,000; default 1,000,000, which takes up to 76 MB where it is used.
     pub census_targets_max: usize,
@@ -100,6 +107,9 @@ impl SwitchConfig {
             key: KeyTemplate::default(),
             classes: ClassRules::default(),
             routes: Vec::new(),
+            request_fields: FieldRules::default(),
+            reply_fields: FieldRules::default(),
+            request_id: None,
             census_targets_max: 1_000_000,
             health: HealthConfig::default(),
             timeouts: Timeouts::default(),

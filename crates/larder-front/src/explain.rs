@@ -35,6 +35,12 @@ pub struct ExplainReply {
     /// Seconds since the servers last changed; `None` if it is not remembered, or its policy does not keep
     /// when that was.
     pub unchanged_for_s: Option<f64>,
+    /// What the switch answers by itself: `redirect` or `respond`; `None` where a node is asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub answer: Option<String>,
+    /// The path that the node is asked for; `None` where it is the client's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node_path: Option<String>,
     /// The node that a request for it would go to now; `None` if none takes requests.
     pub node: Option<String>,
     /// Why that one.
@@ -63,7 +69,7 @@ impl SwitchHandle {
         let route = shared.routing.of(request.route);
         let explanation = shared.dispatcher.explain_request(now, &request);
         let mut key = Vec::new();
-        route.key.render(&head, &mut key);
+        route.with_key_head(&head, |head| route.key.render(head, &mut key));
         let name = |node: NodeId| shared.dispatcher.nodes().name(node).to_string();
         let known = explanation.known;
         ExplainReply {
@@ -80,6 +86,11 @@ impl SwitchHandle {
             known: known.is_some(),
             servers: known.iter().flat_map(|known| &known.servers).map(|&node| name(node)).collect(),
             unchanged_for_s: known.and_then(|known| known.changed).map(|at| (now - at).as_secs_f64()),
+            answer: route.edits.answer.as_ref().map(|answer| answer.name().to_owned()),
+            node_path: route.edits.rewrite.as_ref().and_then(|rewrite| match rewrite.apply(head.path) {
+                path if path == head.path => None,
+                path => Some(String::from_utf8_lossy(&path).into_owned()),
+            }),
             node: explanation.decision.map(|decision| name(decision.node)),
             reason: explanation.decision.map(|decision| decision.reason.to_string()),
         }

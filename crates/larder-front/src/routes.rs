@@ -1,6 +1,7 @@
 //! What a switch is told of its routes: which requests, which policy, which nodes, which classes and keys.
 
 use crate::config::{ConfigError, SwitchConfig};
+use crate::edits::Edits;
 use crate::handoff::Setting;
 use larder_core::Settings;
 use larder_core::nodes::{GroupId, Groups};
@@ -35,6 +36,9 @@ pub struct Route {
     pub classes: Option<ClassRules>,
     /// How its connections are delivered; `None` for the switch's word. Without effect where the switch only relays.
     pub mechanism: Option<Setting>,
+    /// What it does to its requests and replies beside sending them on; nothing by default. Where it does something, its
+    /// connections are relayed.
+    pub edits: Edits,
 }
 
 impl Route {
@@ -48,6 +52,7 @@ impl Route {
             key: None,
             classes: None,
             mechanism: None,
+            edits: Edits::default(),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! From a request's head to what the dispatcher is asked: route, class, target.
 
 use crate::config::{ConfigError, NodeEntry, SwitchConfig};
+use crate::edits::{Edits, FieldRules};
 use crate::handoff::Setting;
 use crate::routes::{self, DEFAULT_ROUTE};
 use larder_core::census::Census;
@@ -20,8 +21,21 @@ pub(crate) struct Routed {
     pub(crate) classes: ClassRules,
     /// How its connections are delivered; `None` for the switch's word.
     pub(crate) mechanism: Option<Setting>,
+    pub(crate) edits: Edits,
+    /// It edits something, or all routes do.
+    pub(crate) edited: bool,
     /// What its requests ask for, where its policy goes by a table that can be made of it.
     pub(crate) census: Option<Census>,
+}
+
+impl Routed {
+    /// Reads a target's key from the head that it is made of: the client's, or where the route says so the node's.
+    pub(crate) fn with_key_head<T>(&self, head: &Head<'_>, read: impl FnOnce(&Head<'_>) -> T) -> T {
+        match self.edits.rewrite.as_ref().filter(|rewrite| rewrite.decides) {
+            None => read(head),
+            Some(rewrite) => read(&Head { path: &rewrite.apply(head.path), ..*head }),
+        }
+    }
 }
 
 /// All routes.
@@ -32,6 +46,11 @@ pub(crate) struct Routing {
     routes: Box<[Routed]>,
     /// The groups' names, that of group 1 first.
     pub(crate) groups: Vec<String>,
+    /// Rules for all routes.
+    pub(crate) request_fields: FieldRules,
+    pub(crate) reply_fields: FieldRules,
+    /// Some route edits.
+    pub(crate) edits: bool,
 }
 
 impl Routing {
@@ -40,6 +59,9 @@ impl Routing {
             let counts = matches!(policy, PolicyKind::Ward | PolicyKind::Part);
             counts.then(|| Census::new(config.census_targets_max))
         };
+        let all = config.request_id.is_some()
+            || !config.request_fields.is_empty()
+            || !config.reply_fields.is_empty();
         let default = Routed {
             name: DEFAULT_ROUTE.into(),
             matchers: Vec::new(),
@@ -47,6 +69,8 @@ impl Routing {
             key: config.key.clone(),
             classes: config.classes.clone(),
             mechanism: None,
+            edits: Edits::default(),
+            edited: all,
             census: census(config.settings.policy),
         };
         let others = config.routes.iter().map(|route| Routed {
@@ -56,12 +80,17 @@ impl Routing {
             key: route.key.as_ref().unwrap_or(&config.key).clone(),
             classes: route.classes.as_ref().unwrap_or(&config.classes).clone(),
             mechanism: route.mechanism,
+            edits: route.edits.clone(),
+            edited: all || !route.edits.is_none(),
             census: census(route.settings.policy),
         });
         Ok(Self {
             rules: routes::rules(config)?,
             routes: std::iter::once(default).chain(others).collect(),
             groups: routes::group_names(config),
+            request_fields: config.request_fields.clone(),
+            reply_fields: config.reply_fields.clone(),
+            edits: all || config.routes.iter().any(|route| !route.edits.is_none()),
         })
     }
 
@@ -88,7 +117,8 @@ impl Routing {
     pub(crate) fn request(&self, head: &Head<'_>) -> Request {
         let id = self.rules.find(head);
         let route = self.of(id);
-        Request::new(route.key.id(head)).with_class(route.classes.classify(head)).with_route(id)
+        let target = route.with_key_head(head, |head| route.key.id(head));
+        Request::new(target).with_class(route.classes.classify(head)).with_route(id)
     }
 
     /// A route; the default one if there is none of that id.

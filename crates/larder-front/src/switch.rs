@@ -4,6 +4,7 @@ use crate::accept::{Entry, Front};
 use crate::access::AccessLog;
 use crate::clock::Clock;
 use crate::config::{ConfigError, HealthConfig, Limits, NodeEntry, SwitchConfig, Timeouts};
+use crate::edits::RequestIds;
 use crate::handle::SwitchHandle;
 use crate::handoff::{Ears, Edge, HandoffConfig, HandoffError, Setting};
 use crate::health;
@@ -51,6 +52,9 @@ pub enum SwitchError {
     /// The dispatcher's settings make no sense. Fault of the config.
     #[error(transparent)]
     Settings(#[from] SettingsError),
+    /// The system gives no chance to make ids of. Fault of the system.
+    #[error("cannot read /dev/urandom, which request ids are made of: {0}")]
+    Chance(io::Error),
     /// A node's address leads nowhere. Fault of the config, or of the name service.
     #[error("node '{node}': '{address}' is no address: {reason}")]
     Resolve {
@@ -112,6 +116,8 @@ pub(crate) struct Shared {
     pub(crate) timeouts: Timeouts,
     pub(crate) limits: Limits,
     pub(crate) via: HeaderValue,
+    /// Gives requests their ids; none where they have none.
+    pub(crate) request_ids: Option<RequestIds>,
     /// Held while traffic takes a node out.
     pub(crate) ejecting: Mutex<()>,
     /// Client connections open.
@@ -163,6 +169,7 @@ impl Shared {
             health: config.health,
             timeouts: config.timeouts,
             limits: config.limits,
+            request_ids: config.request_id.map(RequestIds::new).transpose().map_err(SwitchError::Chance)?,
             via: HeaderValue::try_from(format!("1.1 {}", config.via)).map_err(|_| ConfigError::Via)?,
             ejecting: Mutex::new(()),
             clients: AtomicUsize::new(0),

@@ -34,6 +34,8 @@ pub(crate) struct Record<'a> {
     /// How it was delivered, and why so.
     pub(crate) mechanism: &'a str,
     pub(crate) why: &'a str,
+    /// `None` where requests have none.
+    pub(crate) request_id: Option<&'a [u8]>,
 }
 
 impl Record<'_> {
@@ -81,7 +83,13 @@ impl Record<'_> {
         }
         // A route's name is a word.
         let _ = write!(line, " route={} class={}", self.route, self.class);
-        let _ = writeln!(line, " mechanism={} why={}", self.mechanism, self.why);
+        let _ = write!(line, " mechanism={} why={}", self.mechanism, self.why);
+        if let Some(id) = self.request_id {
+            // An id holds nothing that would end the field.
+            line.extend_from_slice(b" request_id=");
+            line.extend_from_slice(id);
+        }
+        line.push(b'\n');
     }
 
     fn json(&self, line: &mut Vec<u8>) {
@@ -104,6 +112,7 @@ impl Record<'_> {
             ("class", Some(self.class.as_bytes())),
             ("mechanism", Some(self.mechanism.as_bytes())),
             ("why", Some(self.why.as_bytes())),
+            ("request_id", self.request_id),
         ];
         for (key, value) in texts {
             if let Some(value) = value {
@@ -201,6 +210,7 @@ mod tests {
             class: "n",
             mechanism: "relay",
             why: "configured",
+            request_id: None,
         }
     }
 

@@ -24,7 +24,7 @@ use writer::{Message, Writer};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AccessFormat {
     /// The Combined Log Format, followed by `key=value` fields: `node reason error tries cache queue_us connect_us
-    /// first_byte_us total_us route class mechanism why`. What is unknown is `-`.
+    /// first_byte_us total_us route class mechanism why`, and `request_id` where requests have ids. What is unknown is `-`.
     #[default]
     Combined,
     /// One JSON object per line, with the same fields. What is unknown is left out.

@@ -19,13 +19,20 @@ impl Edge {
             reply_bytes: None,
             repair_bytes_min: self.config.repair_bytes_min,
             locality_lost: false,
+            edited: false,
+            edits_later: false,
         }
     }
 
     /// The same for a request of a known route, whose own word counts.
     pub(super) fn facts_of(&self, shared: &Shared, route: RouteId, speaks: Speaks, accepted: bool) -> Facts {
-        let facts = self.facts(speaks, accepted);
-        Facts { setting: shared.routing.of(route).mechanism.unwrap_or(facts.setting), ..facts }
+        let (facts, routed) = (self.facts(speaks, accepted), shared.routing.of(route));
+        Facts {
+            setting: routed.mechanism.unwrap_or(facts.setting),
+            edited: routed.edited,
+            edits_later: shared.routing.edits,
+            ..facts
+        }
     }
 
     /// What the rule says of a request that goes to `node`.

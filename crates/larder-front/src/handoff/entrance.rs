@@ -83,6 +83,11 @@ impl Edge {
         let Some((request, text)) = seen.asked else {
             return self.relayed(tcp, Delivery::relay(Why::Unreadable), None);
         };
+        if let Some(delivery) = self.facts_of(shared, request.route, seen.speaks, true).before_node()
+            && delivery.mechanism == Mechanism::Relay
+        {
+            return self.relayed(tcp, delivery, placed.and_then(|placed| placed.outcome));
+        }
         let started = match self.started(shared, placed, request).await {
             Ok(started) => started,
             Err(refusal) => return self.refused(tcp, Delivery::relay(Why::Refused), refusal).await,

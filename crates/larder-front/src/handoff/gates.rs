@@ -106,10 +106,11 @@ impl Edge {
         highs.min().unwrap_or(1)
     }
 
-    /// Whether decisions of a route may be used again: not where each request has a turn or a lot of its own, and not where
-    /// a part of the nodes has an S of its own, for which there is no gate.
+    /// Whether decisions of a route may be used again: not where each request has a turn or a lot of its own, not where a part
+    /// of the nodes has an S of its own, for which there is no gate, and not where any route edits what passes.
     pub(super) fn may_reuse(&self, shared: &Shared, route: RouteId) -> bool {
         self.config.fast
+            && !shared.routing.edits
             && shared.dispatcher.settings_of(route).policy.is_by_target()
             && shared.dispatcher.group_of(route) == GroupId::ALL
     }

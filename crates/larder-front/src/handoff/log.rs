@@ -43,6 +43,7 @@ impl Edge {
             class: handed.request.class.name(),
             mechanism: handed.delivery.mechanism.name(),
             why: handed.delivery.why.name(),
+            request_id: None,
         });
     }
 }

@@ -8,7 +8,10 @@
 //!
 //! | if | then | reason |
 //! |---|---|---|
-//! | the route's setting is `relay` or `splice` | that | `configured` |
+//! | the route's setting is `relay` | that | `configured` |
+//! | it is HTTP, and the route edits its requests or replies | relay | `edited` |
+//! | it is HTTP, and may bring later requests for a route that edits | relay | `edits_later` |
+//! | the route's setting is `splice` | that | `configured` |
 //! | the first bytes are HTTP/2's preface | relay | `http2` |
 //! | they are neither HTTP/1 nor TLS | relay | `unreadable` |
 //! | the request's header did not come in one go | relay | `incomplete` |
@@ -157,6 +160,10 @@ pub struct Facts {
     pub repair_bytes_min: u64,
     /// Later requests on the route's connections would have gone elsewhere too often.
     pub locality_lost: bool,
+    /// The route's requests or replies are edited.
+    pub edited: bool,
+    /// Those of some other route are.
+    pub edits_later: bool,
 }
 
 /// Why a mechanism was chosen.
@@ -164,6 +171,10 @@ pub struct Facts {
 pub enum Why {
     /// The operator asked for it, or handoff is off.
     Configured,
+    /// The route edits its requests or replies, or answers by itself.
+    Edited,
+    /// Another route does, and the connection may bring requests for it.
+    EditsLater,
     /// HTTP/2 is decided request by request.
     Http2,
     /// Neither HTTP/1 nor TLS.
@@ -202,8 +213,10 @@ pub enum Why {
 
 impl Why {
     /// Every reason.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 20] = [
         Self::Configured,
+        Self::Edited,
+        Self::EditsLater,
         Self::Http2,
         Self::Unreadable,
         Self::Incomplete,
@@ -227,6 +240,8 @@ impl Why {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Configured => "configured",
+            Self::Edited => "edited",
+            Self::EditsLater => "edits_later",
             Self::Http2 => "http2",
             Self::Unreadable => "unreadable",
             Self::Incomplete => "incomplete",
@@ -277,6 +292,9 @@ impl Facts {
         match (self.setting, self.speaks) {
             (Setting::Relay, Speaks::Tls) => by(Mechanism::Splice, Why::Configured),
             (Setting::Relay, _) => by(Mechanism::Relay, Why::Configured),
+            // What is sealed cannot be edited, here or by a relay.
+            (_, Speaks::Http1) if self.edited => by(Mechanism::Relay, Why::Edited),
+            (_, Speaks::Http1) if self.edits_later => by(Mechanism::Relay, Why::EditsLater),
             (Setting::Splice, _) => by(Mechanism::Splice, Why::Configured),
             (_, Speaks::Http2) => by(Mechanism::Relay, Why::Http2),
             (_, Speaks::Other) => by(Mechanism::Relay, Why::Unreadable),
@@ -331,6 +349,8 @@ mod tests {
         reply_bytes: None,
         repair_bytes_min: 16_384,
         locality_lost: false,
+        edited: false,
+        edits_later: false,
     };
 
     fn of(facts: Facts) -> (&'static str, &'static str) {
@@ -355,6 +375,12 @@ mod tests {
             (Facts { setting: Setting::Relay, speaks: Speaks::Tls, ..BEST }, ("splice", "configured")),
             (Facts { setting: Setting::Repair, ..BEST }, ("repair", "repair")),
             (Facts { setting: Setting::Cookie, accepted: true, ..BEST }, ("relay", "node")),
+            (Facts { edited: true, ..BEST }, ("relay", "edited")),
+            (Facts { edited: true, setting: Setting::Splice, ..BEST }, ("relay", "edited")),
+            (Facts { edited: true, setting: Setting::Relay, ..BEST }, ("relay", "configured")),
+            (Facts { edits_later: true, ..BEST }, ("relay", "edits_later")),
+            (Facts { edits_later: true, setting: Setting::Splice, ..BEST }, ("relay", "edits_later")),
+            (Facts { edited: true, speaks: Speaks::Tls, ..BEST }, ("cookie", "cookie")),
             (Facts { speaks: Speaks::Http2, ..BEST }, ("relay", "http2")),
             (Facts { speaks: Speaks::Other, ..BEST }, ("relay", "unreadable")),
             (Facts { speaks: Speaks::Partial, ..BEST }, ("relay", "incomplete")),

@@ -1,5 +1,6 @@
 //! The edge against a machine that only takes notes.
 
+mod edits;
 mod ends;
 mod gates;
 mod moves;

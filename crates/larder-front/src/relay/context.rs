@@ -7,6 +7,7 @@ use crate::handoff::{Delivery, Why};
 use crate::lease::Lease;
 use crate::metrics::Retry;
 use crate::switch::Shared;
+use http::HeaderValue;
 use larder_core::{Decision, Request, TargetId, Time};
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +19,9 @@ pub(crate) struct Context {
     pub(super) request: Request,
     pub(super) decision: Option<Decision>,
     pub(super) delivery: Delivery,
+    pub(super) request_id: Option<HeaderValue>,
+    /// What the route's own answer is called, if that was given.
+    pub(super) answered_by: Option<&'static str>,
     /// Nodes asked so far, with repetition.
     pub(super) tries: u8,
     /// A pooled connection was lost and the node asked again; once is enough.
@@ -55,6 +59,8 @@ impl Context {
             request: Request::new(TargetId(0)),
             decision: None,
             delivery: Delivery::relay(Why::Configured),
+            request_id: None,
+            answered_by: None,
             tries: 0,
             same_node_tried: false,
             again: Retry::OtherNode,

@@ -4,7 +4,7 @@
 
 use crate::conn::Security;
 use http::HeaderValue;
-use http::header::{HOST, HeaderName, VIA};
+use http::header::{COOKIE, HOST, HeaderName, VIA};
 use larder_core::TargetId;
 use larder_core::rules::Headers;
 use pingora_error::Result;
@@ -111,6 +111,24 @@ pub(super) fn under_https(request: &RequestHeader, port: u16) -> Option<HeaderVa
     let path = request.raw_path();
     let path = if path.starts_with(b"/") { path } else { b"/" };
     HeaderValue::from_bytes(&[b"https://", &host[..end], port.as_bytes(), path].concat()).ok()
+}
+
+/// Makes one field of the cookies that a client of HTTP/2 has sent in several (RFC 9113 section 8.2.3), for nodes and rules that
+/// know but one.
+pub(super) fn join_cookies(request: &mut RequestHeader) -> Result<()> {
+    let mut cookies = request.headers.get_all(COOKIE).iter();
+    let (Some(first), Some(second)) = (cookies.next(), cookies.next()) else { return Ok(()) };
+    if request.version != http::Version::HTTP_2 {
+        return Ok(());
+    }
+    let mut joined = first.as_bytes().to_vec();
+    for cookie in std::iter::once(second).chain(cookies) {
+        joined.extend_from_slice(b"; ");
+        joined.extend_from_slice(cookie.as_bytes());
+    }
+    // Values that were valid one by one are valid as a list.
+    let joined = HeaderValue::from_maybe_shared(bytes::Bytes::from(joined)).unwrap_or_else(|_| first.clone());
+    request.insert_header(COOKIE, joined)
 }
 
 /// Whether the request names its host as RFC 9112 section 3.2 asks: one field; HTTP/1.0 may leave it out.

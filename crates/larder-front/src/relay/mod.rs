@@ -7,6 +7,7 @@
 //! when it is not. A request that is dropped in between ends through its lease.
 
 mod context;
+mod edit;
 mod headers;
 mod record;
 mod reply;
@@ -16,6 +17,7 @@ mod watched;
 
 pub(crate) use context::Context;
 
+use self::headers::Fields;
 use crate::cache_status::{CacheOutcome, cache_outcome, keeps};
 use crate::conn::{ClientStream, Link};
 use crate::failure::Failure;
@@ -117,21 +119,14 @@ impl Relay {
 
     /// Asks the dispatcher for a node, waiting for admission if need be.
     async fn place(&self, session: &Session, context: &mut Context) -> Result<Decision, Failure> {
-        if let Some(link) = link(session) {
-            context.delivery = link.delivery;
-            match link.take_outcome() {
-                Some(Ok(Started { lease, request, decision })) => {
-                    (context.lease, context.request) = (lease, request);
-                    return Ok(decision);
-                }
-                Some(Err(refusal)) => {
-                    context.request = self.request(session.req_header());
-                    return Err(refusal.into());
-                }
-                None => {}
+        match link(session).and_then(|link| link.take_outcome()) {
+            Some(Ok(Started { lease, request, decision })) => {
+                (context.lease, context.request) = (lease, request);
+                return Ok(decision);
             }
+            Some(Err(refusal)) => return Err(refusal.into()),
+            None => {}
         }
-        context.request = self.request(session.req_header());
         if let Some(decision) = context.lease.arrive(context.arrived, context.request)? {
             return Ok(decision);
         }
@@ -178,11 +173,17 @@ impl ProxyHttp for Relay {
         context.arrived = self.shared.clock.now();
         if let Some(link) = link(session) {
             link.serving(headers::is_bodyless(session.req_header()));
+            context.delivery = link.delivery;
         }
         session.set_read_timeout(Some(self.shared.timeouts.client_read));
         session.set_write_timeout(Some(self.shared.timeouts.client_write));
+        if let Some(ids) = &self.shared.request_ids {
+            context.request_id = Some(ids.of(session.req_header()));
+        }
         self.check(session).map_err(|failure| refuse(context, failure))?;
-        if self.sent_to_https(session).await? {
+        headers::join_cookies(session.req_header_mut())?;
+        context.request = self.request(session.req_header());
+        if self.sent_to_https(session, context).await? || self.answered(session, context).await? {
             return Ok(true);
         }
         let decision = self.place(session, context).await.map_err(|failure| refuse(context, failure))?;
@@ -245,6 +246,7 @@ impl ProxyHttp for Relay {
         }
         headers::via(request, &self.shared.via)?;
         headers::target(request, context.request.target)?;
+        self.edit_request(session, request, context)?;
         if let Some(resume) = &context.resume {
             resume.ask(request)?;
         }
@@ -286,7 +288,8 @@ impl ProxyHttp for Relay {
         if let Some(edge) = &self.shared.handoff {
             edge.note_relayed(&session.req_header().method, context.request.target, reply);
         }
-        headers::via_reply(reply, &self.shared.via)
+        headers::via_reply(reply, &self.shared.via)?;
+        self.edit_reply(session, reply, context)
     }
 
     fn fail_to_connect(

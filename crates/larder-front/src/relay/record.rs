@@ -49,7 +49,7 @@ impl Relay {
     fn line<'a>(
         &'a self,
         session: &'a Session,
-        context: &Context,
+        context: &'a Context,
         ended: &Ended,
         node: Option<&'a str>,
     ) -> Record<'a> {
@@ -71,7 +71,7 @@ impl Relay {
             referer: field(REFERER),
             user_agent: field(USER_AGENT),
             node,
-            reason: ended.reason.map(larder_core::Reason::name),
+            reason: ended.reason.map(larder_core::Reason::name).or(context.answered_by),
             error: ended.failure.map(Failure::name),
             tries: context.tries,
             cache: ended.cache.map(CacheOutcome::name),
@@ -83,6 +83,7 @@ impl Relay {
             class: ended.class.name(),
             mechanism: context.delivery.mechanism.name(),
             why: context.delivery.why.name(),
+            request_id: context.request_id.as_ref().map(http::HeaderValue::as_bytes),
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Replies the switch makes itself.
 
 use super::retry::reply_begun;
-use super::{Context, Relay, headers, link, stream};
+use super::{Context, Relay, headers, link, refuse, stream};
+use crate::edits::{Answer, location};
 use crate::failure::{ERROR_HEADER, Failure};
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, LOCATION, RETRY_AFTER};
@@ -32,7 +33,7 @@ impl Relay {
                 stream.link().linger();
             }
         }
-        match self.write_answer(session, failure).await {
+        match self.write_answer(session, failure, context).await {
             Ok(()) => FailToProxy { error_code: failure.status(), can_reuse_downstream: keep },
             Err(_) => NOTHING,
         }
@@ -40,7 +41,7 @@ impl Relay {
 
     /// Answers a request that came without TLS and should not have: the same is to be had under `https`. Challenges of ACME
     /// (RFC 8555 section 8.3) are let through.
-    pub(super) async fn sent_to_https(&self, session: &mut Session) -> Result<bool> {
+    pub(super) async fn sent_to_https(&self, session: &mut Session, context: &Context) -> Result<bool> {
         let Some(port) = self.shared.redirect else { return Ok(false) };
         if link(session).is_some_and(|link| link.security.is_some())
             || session.req_header().raw_path().starts_with(b"/.well-known/acme-challenge/")
@@ -51,12 +52,61 @@ impl Relay {
         let mut reply = ResponseHeader::build(StatusCode::PERMANENT_REDIRECT, Some(4))?;
         reply.insert_header(LOCATION, location)?;
         reply.insert_header(CONTENT_LENGTH, 0)?;
-        headers::via_reply(&mut reply, &self.shared.via)?;
-        session.write_response_header(Box::new(reply), true).await?;
+        self.write_own(session, context, reply, Bytes::new()).await?;
         Ok(true)
     }
 
-    async fn write_answer(&self, session: &mut Session, failure: Failure) -> Result<()> {
+    /// Answers as the route says, if it does.
+    pub(super) async fn answered(&self, session: &mut Session, context: &mut Context) -> Result<bool> {
+        let Some(answer) = &self.shared.routing.of(context.request.route).edits.answer else {
+            return Ok(false);
+        };
+        if !answer.takes(link(session).is_some_and(|link| link.security.is_some())) {
+            return Ok(false);
+        }
+        context.answered_by = Some(answer.name());
+        match answer {
+            Answer::Redirect { status, to, .. } => {
+                let location = self.known(session, context, None, |known| location(to, known));
+                let Some(location) = location else { return Err(refuse(context, Failure::BadRequest)) };
+                let mut reply = ResponseHeader::build(*status, Some(8))?;
+                reply.insert_header(LOCATION, location)?;
+                reply.insert_header(CONTENT_LENGTH, 0)?;
+                self.write_own(session, context, reply, Bytes::new()).await?;
+            }
+            Answer::Respond { status, body, content_type } => {
+                let mut reply = ResponseHeader::build(*status, Some(8))?;
+                if !body.is_empty() {
+                    reply.insert_header(CONTENT_TYPE, content_type.clone())?;
+                }
+                if !matches!(status.as_u16(), 204 | 304) {
+                    reply.insert_header(CONTENT_LENGTH, body.len())?;
+                }
+                self.write_own(session, context, reply, body.clone()).await?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Sends a reply of the switch's own.
+    async fn write_own(
+        &self,
+        session: &mut Session,
+        context: &Context,
+        mut reply: ResponseHeader,
+        body: Bytes,
+    ) -> Result<()> {
+        headers::via_reply(&mut reply, &self.shared.via)?;
+        self.edit_reply(session, &mut reply, context)?;
+        let bodyless = body.is_empty() || session.req_header().method == Method::HEAD;
+        session.write_response_header(Box::new(reply), bodyless).await?;
+        if !bodyless {
+            session.write_response_body(Some(body), true).await?;
+        }
+        Ok(())
+    }
+
+    async fn write_answer(&self, session: &mut Session, failure: Failure, context: &Context) -> Result<()> {
         let body = Bytes::from(format!("{}\n", failure.name()));
         let mut reply = ResponseHeader::build(failure.status(), Some(8))?;
         reply.insert_header(CONTENT_TYPE, HeaderValue::from_static("text/plain"))?;
@@ -64,15 +114,9 @@ impl Relay {
         reply.insert_header(CACHE_CONTROL, HeaderValue::from_static("no-store"))?;
         reply
             .insert_header(HeaderName::from_static(ERROR_HEADER), HeaderValue::from_static(failure.name()))?;
-        super::headers::via_reply(&mut reply, &self.shared.via)?;
         if let Some(seconds) = failure.retry_after_s() {
             reply.insert_header(RETRY_AFTER, HeaderValue::from(seconds))?;
         }
-        let bodyless = session.req_header().method == Method::HEAD;
-        session.write_response_header(Box::new(reply), bodyless).await?;
-        if !bodyless {
-            session.write_response_body(Some(body), true).await?;
-        }
-        Ok(())
+        self.write_own(session, context, reply, body).await
     }
 }

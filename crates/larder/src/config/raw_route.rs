@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::raw_edits::{RawHeaders, RawRedirect, RawRespond, RawRewrite};
 use super::raw_policy::{
     Parameters, RawBounded, RawCap, RawEwma, RawHacc, RawMaglev, RawRendezvous, RawStatic, RawUtil, RawWard,
     RawWrr,
@@ -58,6 +59,21 @@ pub(crate) struct RawRoute {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(example = &"relay")]
     pub(crate) mechanism: Option<String>,
+    /// The switch answers with a redirect, and asks no node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) redirect: Option<RawRedirect>,
+    /// The switch answers by itself, and asks no node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) respond: Option<RawRespond>,
+    /// Nodes are asked for another path.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) rewrite: Option<RawRewrite>,
+    /// Rules for the header of requests to nodes, after those of [switch].
+    #[serde(skip_serializing_if = "RawHeaders::is_empty")]
+    pub(crate) request_headers: RawHeaders,
+    /// Rules for the header of replies to clients, after those of [switch].
+    #[serde(skip_serializing_if = "RawHeaders::is_empty")]
+    pub(crate) reply_headers: RawHeaders,
     /// Which of its nodes serves a target. Unset: as under [switch]. So with all that a policy goes by: seed, t_low,
     /// t_high, replication_decay, targets_max, and the tables hacc, ward and so on, key by key.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -11,6 +11,7 @@ use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 use super::raw_discover::RawDiscover;
+use super::raw_edits::{RawHeaders, RawRequestId};
 use super::raw_handoff::{RawHandoff, RawPeerHandoff};
 use super::raw_policy::{
     Parameters, RawBounded, RawCap, RawEwma, RawHacc, RawMaglev, RawRendezvous, RawStatic, RawUtil, RawWard,
@@ -110,6 +111,15 @@ pub(crate) struct RawSwitch {
     /// request; what none takes is as said under [switch]. No access control: what is compared is as it was sent.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) routes: Vec<RawRoute>,
+    /// Rules for the header of requests to nodes, on all routes, after what the switch adds itself (X-Forwarded-For, Via) and
+    /// before the route's own. With rules no connection is handed over.
+    #[serde(skip_serializing_if = "RawHeaders::is_empty")]
+    pub(crate) request_headers: RawHeaders,
+    /// Rules for the header of replies to clients, the switch's own replies among them, on all routes, before the route's own.
+    #[serde(skip_serializing_if = "RawHeaders::is_empty")]
+    pub(crate) reply_headers: RawHeaders,
+    /// Ids by which a request is found again in all logs.
+    pub(crate) request_id: RawRequestId,
     /// TLS, at addresses of its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) tls: Option<RawTls>,
@@ -385,6 +395,9 @@ impl Default for RawSwitch {
             via: "larder".to_owned(),
             classes: Vec::new(),
             routes: Vec::new(),
+            request_headers: RawHeaders::default(),
+            reply_headers: RawHeaders::default(),
+            request_id: RawRequestId::default(),
             tls: None,
             shadow: RawShadow::default(),
             signals: RawSignals::default(),

@@ -12,6 +12,7 @@ use super::error::{Fault, suggest};
 use super::raw_route::RawRoute;
 use super::raw_switch::RawSwitch;
 use super::valid_discover::{Discover, Place};
+use super::valid_edits::edits;
 use super::valid_hacc::level_key;
 use super::valid_handoff::mechanism;
 use super::valid_policy::apply;
@@ -106,6 +107,7 @@ fn one(
             .as_ref()
             .map(|word| mechanism(&format!("{at}.mechanism"), word))
             .transpose()?,
+        edits: edits(at, raw)?,
     })
 }
 

@@ -9,7 +9,7 @@ use larder_core::rules::KeyTemplate;
 use larder_core::{Bytes, NodeSpec, Settings, Weight};
 use larder_front::{
     AccessFormat, AccessLogConfig, AccessLogOutput, Check, ConfigError, HealthConfig, Limits, NodeEntry,
-    RecordConfig, SwitchConfig, Timeouts,
+    RecordConfig, Side, SwitchConfig, Timeouts,
 };
 
 use super::error::{ConfigError as ConfigFault, Fault, Source, suggest};
@@ -19,6 +19,7 @@ use super::raw_switch::{
 use super::text::{Size, Span};
 use super::valid::{addresses, in_range, node_name, span};
 use super::valid_discover::{Discover, discover};
+use super::valid_edits::{against_mechanism, headers, request_id};
 use super::valid_hacc::level_key;
 use super::valid_handoff::{handoff, peer};
 use super::valid_policy::apply;
@@ -83,11 +84,15 @@ pub(super) fn switch(
     };
     switch.classes = classes("switch", &raw.classes, warnings)?;
     switch.routes = routes(raw, &switch.settings, &switch.nodes, &discover, warnings)?;
+    switch.request_fields = headers("switch.request_headers", &raw.request_headers, Side::Request)?;
+    switch.reply_fields = headers("switch.reply_headers", &raw.reply_headers, Side::Reply)?;
+    switch.request_id = request_id(&raw.request_id)?;
     switch.signals = signals(&raw.signals)?;
     switch.shadow = shadow(&raw.shadow, switch.settings.policy)?;
     switch.handoff = handoff(&raw.handoff, absent)?;
     (switch.tls, switch.h2c, switch.announcers) = (tls, raw.h2c, announcers(&raw.proxy_protocol_from)?);
     against_handoff(switch.tls.as_ref(), &switch.announcers, &switch.handoff)?;
+    against_mechanism(&switch, warnings)?;
     let targets_max = raw.ward.targets_max.unwrap_or(switch.census_targets_max);
     switch.census_targets_max = in_range("switch.ward.targets_max", targets_max, 64, 100_000_000)?;
     switch.health = health(&raw.health)?;

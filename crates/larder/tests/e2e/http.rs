@@ -54,7 +54,7 @@ impl Client {
             head.split(' ').nth(1).and_then(|word| word.parse().ok()).ok_or(io::ErrorKind::InvalidData)?;
         let mut reply = Reply { status, head, body: Vec::new() };
         let length = reply.header("content-length").and_then(|text| text.parse().ok());
-        if method != "HEAD" && status != 304 {
+        if method != "HEAD" && status != 304 && status != 204 {
             match length {
                 Some(length) => {
                     reply.body.resize(length, 0);

@@ -1,0 +1,64 @@
+//! What a route does to its requests and replies beside sending them on: header rules, answers of its own, other paths.
+//!
+//! Rules are read once, when the config is, into forms that cannot be wrong; what they would break is refused there. A
+//! route without any costs nothing. Values come of [templates](Template) over what is known of a request; whatever a
+//! client has put into it cannot end a field or begin another, and is bounded.
+//!
+//! The order, for a request: the route is found and its target is made of what the client sent (unless
+//! [`PathRewrite::decides`]); an [`Answer`] ends it; else the switch adds its own fields, the path is rewritten, the
+//! rules for all routes run, then the route's. For a reply: the switch's own fields, the rules for all routes, the
+//! route's. Among the rules of one place: remove, set, add.
+//!
+//! What is edited must pass through the switch's hands: such routes are relayed ([`crate::Why::Edited`]).
+
+mod answer;
+mod fields;
+mod known;
+mod request_id;
+mod rewrite;
+mod template;
+
+pub use answer::Answer;
+pub(crate) use answer::location;
+pub use fields::{FieldRules, Side};
+pub(crate) use known::Known;
+pub use request_id::RequestId;
+pub(crate) use request_id::RequestIds;
+pub use rewrite::PathRewrite;
+pub use template::{Stage, Template};
+
+/// What is wrong with an edit, and what would be right. Fault of the config; trying again does not help.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what}: {right}")]
+pub struct EditError {
+    /// What is wrong.
+    pub what: String,
+    /// What would be right.
+    pub right: String,
+}
+
+impl EditError {
+    fn new(what: impl Into<String>, right: impl Into<String>) -> Self {
+        Self { what: what.into(), right: right.into() }
+    }
+}
+
+/// The edits of one route; none by default.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Edits {
+    /// Rules for the header of requests to nodes, after those for all routes.
+    pub request_fields: FieldRules,
+    /// Rules for the header of replies to clients, after those for all routes.
+    pub reply_fields: FieldRules,
+    /// The switch answers by itself.
+    pub answer: Option<Answer>,
+    /// Nodes are asked for another path than the client asks for.
+    pub rewrite: Option<PathRewrite>,
+}
+
+impl Edits {
+    /// Whether requests and replies pass as they are.
+    pub fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+}
