@@ -1,13 +1,14 @@
 //! What a switch is told: a plain struct with documented ranges, checked once before anything is opened.
 
 use crate::access::AccessLogConfig;
-use crate::edits::{FieldRules, RequestId};
+use crate::edits::{Compression, FieldRules, RequestId, Sticky};
 use crate::handoff::{HandoffConfig, NodeHandoff};
 use crate::proxy_protocol::AddressRange;
 use crate::recorder::RecordConfig;
 use crate::routes::{self, Route};
 use crate::shadow::ShadowConfig;
 use crate::signals::SignalsConfig;
+use crate::split::SplitBy;
 use crate::tls::TlsConfig;
 use larder_core::rules::{ClassRules, KeyTemplate};
 use larder_core::{NodeSpec, Settings};
@@ -65,6 +66,12 @@ pub struct SwitchConfig {
     pub request_fields: FieldRules,
     /// Rules for the header of replies to clients, on all routes, the switch's own replies among them; none by default.
     pub reply_fields: FieldRules,
+    /// By what requests of the default route are split, where others take shares of them.
+    pub split_by: SplitBy,
+    /// What the default route compresses; nothing by default.
+    pub compress: Option<Compression>,
+    /// Sticky sessions of the default route; none by default.
+    pub sticky: Option<Sticky>,
     /// Ids of requests; none by default.
     pub request_id: Option<RequestId>,
     /// Targets that are counted for each route whose policy goes by a routing table (`ward`, `part`); beyond it, rare
@@ -109,6 +116,9 @@ impl SwitchConfig {
             routes: Vec::new(),
             request_fields: FieldRules::default(),
             reply_fields: FieldRules::default(),
+            split_by: SplitBy::default(),
+            compress: None,
+            sticky: None,
             request_id: None,
             census_targets_max: 1_000_000,
             health: HealthConfig::default(),

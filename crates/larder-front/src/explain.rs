@@ -65,7 +65,7 @@ impl SwitchHandle {
         let shared = &*self.shared;
         let now = shared.clock.now();
         let head = Head::new(method.as_bytes(), host.as_bytes(), path_and_query.as_bytes(), headers);
-        let request = shared.routing.request(&head);
+        let request = shared.routing.request(&head, None);
         let route = shared.routing.of(request.route);
         let explanation = shared.dispatcher.explain_request(now, &request);
         let mut key = Vec::new();

@@ -38,6 +38,7 @@ mod routes;
 mod routing;
 mod shadow;
 mod signals;
+mod split;
 mod switch;
 mod target;
 mod tls;
@@ -46,7 +47,10 @@ mod waiting;
 pub use access::{AccessFormat, AccessLogConfig, AccessLogOutput};
 pub use cache_status::{CacheOutcome, cache_outcome};
 pub use config::{Check, ConfigError, HealthConfig, Limits, NodeEntry, SwitchConfig, Timeouts};
-pub use edits::{Answer, EditError, Edits, FieldRules, PathRewrite, RequestId, Side, Stage, Template};
+pub use edits::{
+    Answer, Coding, Compression, EditError, Edits, FieldRules, PathRewrite, RequestId, SameSite, Side, Stage,
+    Sticky, StickyBy, StickyCookie, StickyKey, Template,
+};
 pub use explain::ExplainReply;
 pub use failure::{ERROR_HEADER, Failure};
 pub use handle::{JoinRefused, NodeStatus, SwitchHandle, SwitchStatus, UnknownNode};
@@ -60,10 +64,11 @@ pub use metrics::{METRICS, Metric, MetricKind};
 pub use proxy_protocol::AddressRange;
 pub use recorder::{RecordConfig, RecordStartError, RecordStatus};
 pub use reloads::{NodeStanding, ReloadCounts};
-pub use route_status::{ClassStatus, RouteFault, RouteStatus};
+pub use route_status::{ClassStatus, RouteFault, RouteStatus, ShareRefused};
 pub use routes::{DEFAULT_ROUTE, ROUTES_MAX, Route};
 pub use shadow::{MemoryStatus, PolicyShadow, ShadowConfig, ShadowFigures, ShadowStatus};
 pub use signals::{CacheSignalsConfig, ReportStatus, SignalSource, SignalsConfig, UnknownSource};
+pub use split::{ShareOf, SplitBy};
 pub use switch::{Prepared, Switch, SwitchError, listen};
 pub use target::{TargetKey, target_key};
 pub use tls::{CertificateFault, CertificateStatus, ClientCertificates, TlsConfig, TlsVersion};

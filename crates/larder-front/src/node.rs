@@ -4,10 +4,10 @@ use crate::config::{NodeEntry, Timeouts};
 use crate::handoff::NodeHandoff;
 use crate::signals::NodeSignals;
 use crate::switch::{Shared, SwitchError};
-use larder_core::{NodeId, NodeState};
+use larder_core::{NodeId, NodeState, Time};
 use pingora_core::upstreams::peer::HttpPeer;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// What decides a node's state: the operator's word and its health.
@@ -74,6 +74,8 @@ pub(crate) struct Node {
     pub(crate) signals: NodeSignals,
     /// How it takes connections, if it does.
     pub(crate) handoff: Option<NodeHandoff>,
+    /// Since when it drains, nanoseconds of the switch's clock; 0 if it does not.
+    drains_since_ns: AtomicU64,
     standing: Mutex<Standing>,
 }
 
@@ -98,6 +100,7 @@ impl Node {
             failures: AtomicU32::new(0),
             signals: NodeSignals::default(),
             handoff: entry.handoff.clone(),
+            drains_since_ns: AtomicU64::new(0),
             standing: Mutex::new(Standing {
                 left: false,
                 drained: false,
@@ -126,6 +129,7 @@ impl Node {
             failures: AtomicU32::new(0),
             signals: NodeSignals::default(),
             handoff: self.handoff.clone(),
+            drains_since_ns: AtomicU64::new(self.drains_since_ns.load(Relaxed)),
             standing: Mutex::new(*standing),
         };
         standing.left = true;
@@ -141,6 +145,12 @@ impl Node {
         };
         let mut addresses = entry.address.to_socket_addrs().map_err(|error| failed(error.to_string()))?;
         addresses.next().ok_or_else(|| failed("the name has no address".to_owned()))
+    }
+
+    /// Since when it drains; `None` if it does not.
+    pub(crate) fn drains_since(&self) -> Option<Time> {
+        let since = self.drains_since_ns.load(Relaxed);
+        (since > 0).then(|| Time::from_nanos(since))
     }
 
     pub(crate) fn standing(&self) -> Standing {
@@ -163,6 +173,8 @@ impl Node {
         self.failures.store(0, Relaxed);
         let mut started = Vec::new();
         let now = shared.clock.now();
+        let since = if to == NodeState::Draining { now.as_nanos().max(1) } else { 0 };
+        self.drains_since_ns.store(since, Relaxed);
         // Under the lock, so that two changes reach the dispatcher in the order in which they were made.
         shared.dispatcher.set_state(now, self.id, to, &mut started);
         drop(standing);

@@ -6,11 +6,17 @@ use arc_swap::{ArcSwapOption, Guard};
 use larder_core::NodeId;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::{
+    AtomicU64,
+    Ordering::{Acquire, Release},
+};
 
 /// All slots.
 #[derive(Debug)]
 pub(crate) struct Nodes {
     slots: Box<[ArcSwapOption<Node>]>,
+    /// Nodes put in so far.
+    epoch: AtomicU64,
 }
 
 /// A node, held while it is looked at; not for keeping.
@@ -38,14 +44,20 @@ impl Deref for NodeRef {
 impl Nodes {
     /// Room for so many nodes.
     pub(crate) fn new(nodes_max: u16) -> Self {
-        Self { slots: (0..nodes_max).map(|_| ArcSwapOption::empty()).collect() }
+        Self { slots: (0..nodes_max).map(|_| ArcSwapOption::empty()).collect(), epoch: AtomicU64::new(0) }
     }
 
     /// Puts a node into its slot.
     pub(crate) fn put(&self, node: Node) {
         if let Some(slot) = self.slots.get(node.id.index()) {
             slot.store(Some(Arc::new(node)));
+            self.epoch.fetch_add(1, Release);
         }
+    }
+
+    /// Changes with every node that is put in, after it is there.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch.load(Acquire)
     }
 
     /// The node of a slot, or the one that was there last.

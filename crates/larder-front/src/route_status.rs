@@ -9,7 +9,7 @@ use serde::Serialize;
 use std::sync::Arc;
 
 /// A route, as it is now.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RouteStatus {
     /// Its name; `default` for that of what no other takes.
     pub name: String,
@@ -17,6 +17,12 @@ pub struct RouteStatus {
     pub matchers: Vec<String>,
     /// Its policy.
     pub policy: String,
+    /// The route of whose requests it takes a share, by name; `None` if it takes those that it matches.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub share_of: Option<String>,
+    /// How much of it. Percent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub share: Option<f64>,
     /// The template of its targets' keys.
     pub key: String,
     /// Its class rules, the first that holds first; a request that none takes is of class `n`.
@@ -64,7 +70,46 @@ pub enum RouteFault {
     },
 }
 
+/// Why a route's share cannot be changed. Fault of the caller.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ShareRefused {
+    /// There is no such route.
+    #[error("there is no route named '{0}'")]
+    Unknown(String),
+    /// It takes no share of another.
+    #[error("route '{0}' takes no share of another: it takes what it matches")]
+    NoShare(String),
+    /// No share.
+    #[error("{0} is no share: 0 to 100 percent")]
+    OutOfRange(f64),
+    /// Others take too much.
+    #[error("others take {0} percent already")]
+    NoRoom(f64),
+}
+
 impl SwitchHandle {
+    /// Gives a route another share of the requests of the route that it is split from, in percent, until the next reload or
+    /// restart.
+    ///
+    /// # Errors
+    /// There is no such route, it takes no share, or there is no room for so much.
+    pub fn set_share(&self, route: &str, percent: f64) -> Result<(), ShareRefused> {
+        let routing = &self.shared.routing;
+        let (id, routed) = routing.named(route).ok_or_else(|| ShareRefused::Unknown(route.to_owned()))?;
+        let split = routed.share_of.and_then(|of| routing.of(of).split.as_ref());
+        let split = split.ok_or_else(|| ShareRefused::NoShare(route.to_owned()))?;
+        if !(0.0..=100.0).contains(&percent) {
+            return Err(ShareRefused::OutOfRange(percent));
+        }
+        // Two at once could exceed the whole together: one after the other.
+        let _one = self.shared.reloads.lock();
+        split
+            .set_share(id, (percent * 1000.0).round() as u32)
+            .map_err(|others| ShareRefused::NoRoom(f64::from(others) / 1000.0))?;
+        tracing::warn!(route, percent, "route has another share");
+        Ok(())
+    }
+
     /// The routes, the default one first, then in the order of the config.
     pub fn routes(&self) -> Vec<RouteStatus> {
         let shared = &*self.shared;
@@ -80,6 +125,11 @@ impl SwitchHandle {
                 name: route.name.to_string(),
                 matchers: route.matchers.iter().map(ToString::to_string).collect(),
                 policy: dispatcher.settings_of(id).policy.to_string(),
+                share_of: route.share_of.map(|of| shared.routing.of(of).name.to_string()),
+                share: route.share_of.and_then(|of| {
+                    let share = shared.routing.of(of).split.as_ref()?.share(id)?;
+                    Some(f64::from(share) / 1000.0)
+                }),
                 key: route.key.to_string(),
                 classes: route.classes.rules().iter().map(class).collect(),
                 group: route.group.clone(),

@@ -3,6 +3,7 @@
 use crate::config::{ConfigError, SwitchConfig};
 use crate::edits::Edits;
 use crate::handoff::Setting;
+use crate::split::{ARMS_MAX, ShareOf, SplitBy, WHOLE};
 use larder_core::Settings;
 use larder_core::nodes::{GroupId, Groups};
 use larder_core::rules::{ClassRules, KeyTemplate, Matcher, RouteRules, RuleError};
@@ -22,8 +23,12 @@ pub struct Route {
     /// and no other route's.
     pub name: String,
     /// Which requests it takes: those that at least one of these matches, unless a route before it takes them. At
-    /// least one.
+    /// least one, unless it takes a [share](Route::share_of).
     pub matchers: Vec<Matcher>,
+    /// It takes a share of another route's requests, and has no matchers of its own.
+    pub share_of: Option<ShareOf>,
+    /// By what its requests are split, where others take shares of them.
+    pub split_by: SplitBy,
     /// Its policy and what that goes by. What concerns the dispatcher as a whole (`nodes_max`, `admission`, the queue,
     /// the join pace, and the `t_low` and `t_high` that the admission limit is derived from) is the default route's.
     pub settings: Settings,
@@ -47,6 +52,8 @@ impl Route {
         Self {
             name: name.into(),
             matchers: vec![matcher],
+            share_of: None,
+            split_by: SplitBy::default(),
             settings: Settings::default(),
             group: None,
             key: None,
@@ -124,7 +131,8 @@ pub(crate) fn validate(config: &SwitchConfig) -> Result<(), ConfigError> {
     }
     for (at, route) in config.routes.iter().enumerate() {
         validate_name(&config.routes[..at], &route.name)?;
-        if route.matchers.is_empty() {
+        shares(config, route)?;
+        if route.matchers.is_empty() && route.share_of.is_none() {
             let what = "none, so that it takes no request: give at least one".to_owned();
             return Err(wrong(&route.name, "matchers", what));
         }
@@ -157,6 +165,27 @@ pub(crate) fn validate(config: &SwitchConfig) -> Result<(), ConfigError> {
 /// The groups there are, for a message.
 pub(crate) fn known(names: &[String]) -> String {
     if names.is_empty() { "no route uses one".to_owned() } else { format!("routes use {}", names.join(", ")) }
+}
+
+/// Checks the shares of a route's requests, and whose share it takes.
+fn shares(config: &SwitchConfig, route: &Route) -> Result<(), ConfigError> {
+    let name = route.share_of.as_ref().map_or(&route.name, |of| &of.route);
+    let all = config.routes.iter().filter_map(|route| route.share_of.as_ref());
+    let shares: Vec<u64> = all.filter(|of| of.route == *name).map(|of| u64::from(of.share)).collect();
+    let (count, sum) = (shares.len(), shares.iter().sum::<u64>());
+    if count > ARMS_MAX || sum > u64::from(WHOLE) {
+        let what =
+            format!("{count} routes with {} % in all: at most {ARMS_MAX} with 100 %", sum as f64 / 1000.0);
+        return Err(wrong(&route.name, "share_of", what));
+    }
+    let Some(share) = &route.share_of else { return Ok(()) };
+    let split = config.routes.iter().find(|other| other.name == share.route);
+    let known = share.route == DEFAULT_ROUTE || split.is_some_and(|split| split.share_of.is_none());
+    if !known || !route.matchers.is_empty() {
+        let what = "a share is of the default route, or of one with matchers, and has none itself".to_owned();
+        return Err(wrong(&route.name, "share_of", what));
+    }
+    Ok(())
 }
 
 fn validate_name(before: &[Route], name: &str) -> Result<(), ConfigError> {

@@ -1,13 +1,15 @@
 //! From a request's head to what the dispatcher is asked: route, class, target.
 
 use crate::config::{ConfigError, NodeEntry, SwitchConfig};
-use crate::edits::{Edits, FieldRules};
+use crate::edits::{Edits, FieldRules, Sticky, StickyBy, Tokens};
 use crate::handoff::Setting;
-use crate::routes::{self, DEFAULT_ROUTE};
+use crate::routes::{self, DEFAULT_ROUTE, Route};
+use crate::split::{Split, SplitBy};
 use larder_core::census::Census;
 use larder_core::nodes::{GroupId, Groups};
 use larder_core::rules::{ClassRules, Head, KeyTemplate, Matcher, RouteRules};
 use larder_core::{NodeSpec, PolicyKind, Request, RouteId};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// One route at work.
@@ -22,10 +24,37 @@ pub(crate) struct Routed {
     /// How its connections are delivered; `None` for the switch's word.
     pub(crate) mechanism: Option<Setting>,
     pub(crate) edits: Edits,
+    /// Others take shares of its requests.
+    pub(crate) split: Option<Split>,
+    /// It takes a share of this one's requests.
+    pub(crate) share_of: Option<RouteId>,
+    /// Of its sticky cookie.
+    pub(crate) tokens: Option<Tokens>,
     /// It edits something, or all routes do.
     pub(crate) edited: bool,
     /// What its requests ask for, where its policy goes by a table that can be made of it.
     pub(crate) census: Option<Census>,
+}
+
+/// The id of a route by its name; that of the default one if there is none.
+fn id_of(config: &SwitchConfig, name: &str) -> RouteId {
+    let at = config.routes.iter().position(|route| route.name == name);
+    at.map_or(RouteId::DEFAULT, |at| RouteId(u16::try_from(at + 1).unwrap_or(0)))
+}
+
+fn split(config: &SwitchConfig, name: &str, by: &SplitBy) -> Option<Split> {
+    let arm = |route: &Route| {
+        let of = route.share_of.as_ref().filter(|of| of.route == name)?;
+        Some((id_of(config, &route.name), of.share))
+    };
+    Split::new(name, by.clone(), config.routes.iter().filter_map(arm).collect())
+}
+
+fn tokens(sticky: &Sticky) -> Option<Tokens> {
+    match &sticky.by {
+        StickyBy::Cookie(cookie) => Some(Tokens::new(cookie)),
+        StickyBy::Key(_) => None,
+    }
 }
 
 impl Routed {
@@ -69,8 +98,15 @@ impl Routing {
             key: config.key.clone(),
             classes: config.classes.clone(),
             mechanism: None,
-            edits: Edits::default(),
-            edited: all,
+            split: split(config, DEFAULT_ROUTE, &config.split_by),
+            share_of: None,
+            tokens: config.sticky.as_ref().and_then(tokens),
+            edited: all || config.sticky.is_some() || config.compress.is_some(),
+            edits: Edits {
+                sticky: config.sticky.clone(),
+                compress: config.compress.clone(),
+                ..Edits::default()
+            },
             census: census(config.settings.policy),
         };
         let others = config.routes.iter().map(|route| Routed {
@@ -80,6 +116,9 @@ impl Routing {
             key: route.key.as_ref().unwrap_or(&config.key).clone(),
             classes: route.classes.as_ref().unwrap_or(&config.classes).clone(),
             mechanism: route.mechanism,
+            split: split(config, &route.name, &route.split_by),
+            share_of: route.share_of.as_ref().map(|of| id_of(config, &of.route)),
+            tokens: route.edits.sticky.as_ref().and_then(tokens),
             edits: route.edits.clone(),
             edited: all || !route.edits.is_none(),
             census: census(route.settings.policy),
@@ -90,7 +129,10 @@ impl Routing {
             groups: routes::group_names(config),
             request_fields: config.request_fields.clone(),
             reply_fields: config.reply_fields.clone(),
-            edits: all || config.routes.iter().any(|route| !route.edits.is_none()),
+            edits: all
+                || config.sticky.is_some()
+                || config.compress.is_some()
+                || config.routes.iter().any(|route| !route.edits.is_none()),
         })
     }
 
@@ -113,12 +155,22 @@ impl Routing {
         named.cloned().collect()
     }
 
-    /// What the dispatcher is asked.
-    pub(crate) fn request(&self, head: &Head<'_>) -> Request {
-        let id = self.rules.find(head);
-        let route = self.of(id);
+    /// What the dispatcher is asked for a request of this client.
+    pub(crate) fn request(&self, head: &Head<'_>, client: Option<IpAddr>) -> Request {
+        let mut id = self.rules.find(head);
+        let mut route = self.of(id);
+        if let Some(split) = &route.split {
+            id = split.side(head, client, || route.key.id(head)).unwrap_or(id);
+            route = self.of(id);
+        }
         let target = route.with_key_head(head, |head| route.key.id(head));
         Request::new(target).with_class(route.classes.classify(head)).with_route(id)
+    }
+
+    /// Whether requests that look alike may take different routes.
+    pub(crate) fn is_split(&self, route: RouteId) -> bool {
+        let route = self.of(route);
+        route.split.is_some() || route.share_of.is_some()
     }
 
     /// A route; the default one if there is none of that id.

@@ -21,11 +21,12 @@ mod request;
 mod route;
 pub(crate) mod settings;
 mod signal;
+mod wish;
 mod witness;
 
 pub use admission::{Cancel, Refusal};
 pub use input::{Input, Output};
-pub use request::{Exclude, Request};
+pub use request::{Exclude, Request, Tie};
 pub use route::RouteSpec;
 pub use settings::{Admission, Settings, SettingsError};
 pub use signal::{CacheEvent, Found, Served};
@@ -41,6 +42,7 @@ use admission::{Entered, Gate, Waiter};
 use core::sync::atomic::{AtomicU64, Ordering};
 use route::Route;
 use std::sync::Mutex;
+use wish::Wished;
 use witness::Recorder;
 
 /// A decision: the node and the reason.
@@ -393,7 +395,10 @@ impl Dispatcher {
             target: request.target,
             policy: route.kind(),
             known: route.policy.known(request.target, sight),
-            decision: route.policy.peek(now, request, sight),
+            decision: match self.wished(request, sight) {
+                Wished::Granted(decision) => Some(decision),
+                wished => wished.instead(route.policy.peek(now, request, sight)),
+            },
         }
     }
 
@@ -455,7 +460,12 @@ impl Dispatcher {
 
     #[inline(always)]
     fn start(&self, now: Time, request: &Request, sight: Sight<'_>) -> Arrival {
-        match self.route(request.route).policy.pick(now, request, sight) {
+        let wished = self.wished(request, sight);
+        if let Wished::Granted(decision) = wished {
+            sight.start(decision.node);
+            return Arrival::Start(decision);
+        }
+        match wished.instead(self.route(request.route).policy.pick(now, request, sight)) {
             Some(decision) => Arrival::Start(decision),
             None => Arrival::Refused(Refusal::NoNode),
         }

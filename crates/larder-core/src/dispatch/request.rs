@@ -46,6 +46,22 @@ impl Default for Exclude {
     }
 }
 
+/// The node that a request has to do with before anybody has decided.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tie {
+    /// None.
+    #[default]
+    None,
+    /// The node that accepted the request, where the nodes themselves face the clients (CARD, dec-CARD: WARD section 1).
+    /// Source: the shell; only `ward` and `part` look at it.
+    Origin(NodeId),
+    /// The client wishes this one, which keeps something for it (a sticky session). Source: the shell, from the request; see
+    /// [`super::wish`].
+    Wish(NodeId),
+    /// The client wished this one, which drains, and its time for that is over.
+    Past(NodeId),
+}
+
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
@@ -53,9 +69,8 @@ pub struct Request {
     pub target: TargetId,
     /// Nodes that must not be chosen, because the request has failed there.
     pub exclude: Exclude,
-    /// The node that accepted the request, where the nodes themselves face the clients (CARD, dec-CARD: WARD
-    /// section 1). `None` where a switch in front of them does. Source: the shell; only `ward` and `part` look at it.
-    pub origin: Option<NodeId>,
+    /// The node that the request has to do with, if it has to do with one.
+    pub tie: Tie,
     /// What the request costs beside sending bytes. Source: the shell, from the URL; only `cap`, `cap-load` and
     /// `static` look at it.
     pub class: ServiceClass,
@@ -66,7 +81,13 @@ pub struct Request {
 impl Request {
     /// A request of class N on the default route that came by a switch and has not been tried anywhere.
     pub const fn new(target: TargetId) -> Self {
-        Self { target, exclude: Exclude::NONE, origin: None, class: ServiceClass::N, route: RouteId::DEFAULT }
+        Self {
+            target,
+            exclude: Exclude::NONE,
+            tie: Tie::None,
+            class: ServiceClass::N,
+            route: RouteId::DEFAULT,
+        }
     }
 
     /// The same, of this class.
@@ -78,7 +99,22 @@ impl Request {
     /// The same, accepted by this node.
     #[must_use]
     pub const fn with_origin(self, node: NodeId) -> Self {
-        Self { origin: Some(node), ..self }
+        Self { tie: Tie::Origin(node), ..self }
+    }
+
+    /// The same, with this tie.
+    #[must_use]
+    pub const fn with_tie(self, tie: Tie) -> Self {
+        Self { tie, ..self }
+    }
+
+    /// The node that accepted it, where the nodes themselves face the clients.
+    #[inline]
+    pub const fn origin(&self) -> Option<NodeId> {
+        match self.tie {
+            Tie::Origin(node) => Some(node),
+            _ => None,
+        }
     }
 
     /// The same, on this route.
@@ -107,6 +143,6 @@ mod tests {
         let plain = Request::new(TargetId(7));
         let request = plain.with_class(ServiceClass::Db).with_origin(NodeId(3));
         assert_eq!((request.target, request.exclude), (plain.target, plain.exclude));
-        assert_eq!((request.class, request.origin), (ServiceClass::Db, Some(NodeId(3))));
+        assert_eq!((request.class, request.origin()), (ServiceClass::Db, Some(NodeId(3))));
     }
 }

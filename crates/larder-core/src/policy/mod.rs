@@ -326,11 +326,19 @@ pub enum Reason {
     Quickest,
     /// The forwarding plane has used an earlier decision for the target again.
     Reuse,
+    /// The client wished it, which keeps something for it (a sticky session).
+    Sticky,
+    /// By the policy: the node that the client wished had T_high or more.
+    StickyFull,
+    /// By the policy: the node that the client wished is down, has left, or is none of the route's.
+    StickyDown,
+    /// By the policy: the node that the client wished drains, and its time for that is over.
+    StickyDrained,
 }
 
 impl Reason {
     /// Every reason.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 22] = [
         Self::Random,
         Self::Turn,
         Self::LeastLoaded,
@@ -349,6 +357,10 @@ impl Reason {
         Self::Overflow,
         Self::Quickest,
         Self::Reuse,
+        Self::Sticky,
+        Self::StickyFull,
+        Self::StickyDown,
+        Self::StickyDrained,
     ];
 
     /// The word used in logs and metric labels.
@@ -372,6 +384,10 @@ impl Reason {
             Self::Overflow => "overflow",
             Self::Quickest => "quickest",
             Self::Reuse => "reuse",
+            Self::Sticky => "sticky",
+            Self::StickyFull => "sticky_full",
+            Self::StickyDown => "sticky_down",
+            Self::StickyDrained => "sticky_drained",
         }
     }
 }

@@ -73,7 +73,7 @@ impl Ward {
             Some(place) => place.owner().filter(|node| nodes.is_open(*node)),
             None => None,
         };
-        let origin = request.origin.filter(|node| nodes.is_open(*node));
+        let origin = request.origin().filter(|node| nodes.is_open(*node));
         let (node, reason) = match (owner, origin) {
             (Some(owner), _) if owner_is(request, owner) => (owner, Reason::Local),
             (Some(owner), _) => (owner, Reason::Owner),
@@ -86,7 +86,7 @@ impl Ward {
 }
 
 fn owner_is(request: &Request, owner: crate::id::NodeId) -> bool {
-    request.origin == Some(owner)
+    request.origin() == Some(owner)
 }
 
 impl Policy for Ward {

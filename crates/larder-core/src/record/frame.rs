@@ -3,7 +3,7 @@
 use super::FRAME_BYTES_MAX;
 use crate::class::ServiceClass;
 use crate::dispatch::{
-    Arrival, CacheEvent, Cause, Change, Changed, Decided, Decision, Exclude, Refusal, Request,
+    Arrival, CacheEvent, Cause, Change, Changed, Decided, Decision, Exclude, Refusal, Request, Tie,
 };
 use crate::id::{NodeId, RouteId, TargetId, Ticket};
 use crate::nodes::{Groups, LoadReport, NodeSpec, NodeState, Signal, Weight};
@@ -150,11 +150,25 @@ fn decided(wire: &mut Wire<'_>) -> Result<Decided, WireError> {
     Ok(Decided { generation, at, cause, request, tape, outcome })
 }
 
+/// How many numbers each kind of tie has: as many as there are nodes.
+const TIE_NODES: u64 = 1 << 16;
+
+/// 0 is none; origins come first, as in records of before there were others.
+fn tie_number(tie: Tie) -> u64 {
+    let (kind, node) = match tie {
+        Tie::None => return 0,
+        Tie::Origin(node) => (0, node),
+        Tie::Wish(node) => (1, node),
+        Tie::Past(node) => (2, node),
+    };
+    kind * TIE_NODES + u64::from(node.0) + 1
+}
+
 fn put_request(out: &mut Vec<u8>, request: &Request) {
     out.extend(request.target.0.to_le_bytes());
     out.push(place(&ServiceClass::ALL, request.class));
     put(out, request.route.0.into());
-    put(out, request.origin.map_or(0, |node| u64::from(node.0) + 1));
+    put(out, tie_number(request.tie));
     put(out, request.exclude.nodes().count() as u64);
     // The earliest first, as they were added.
     request.exclude.nodes().rev().for_each(|node| put(out, node.0.into()));
@@ -164,11 +178,17 @@ fn request(wire: &mut Wire<'_>) -> Result<Request, WireError> {
     let target = TargetId(wire.word("target")?);
     let class = wire.one_of(&ServiceClass::ALL, "service class")?;
     let route = RouteId(wire.small("route")?);
-    let origin = match wire.number("origin")? {
-        0 => None,
-        node => Some(NodeId(
-            u16::try_from(node - 1).map_err(|_| WireError::Value { what: "origin", value: node })?,
-        )),
+    let tie = match wire.number("tie")? {
+        0 => Tie::None,
+        number => {
+            let node = NodeId(u16::try_from((number - 1) % TIE_NODES).unwrap_or(u16::MAX));
+            match (number - 1) / TIE_NODES {
+                0 => Tie::Origin(node),
+                1 => Tie::Wish(node),
+                2 => Tie::Past(node),
+                _ => return Err(WireError::Value { what: "tie", value: number }),
+            }
+        }
     };
     let mut exclude = Exclude::NONE;
     let excluded = wire.number("number of excluded nodes")?;
@@ -178,7 +198,7 @@ fn request(wire: &mut Wire<'_>) -> Result<Request, WireError> {
     for _ in 0..excluded {
         exclude = exclude.with(wire.node()?);
     }
-    Ok(Request { target, exclude, origin, class, route })
+    Ok(Request { target, exclude, tie, class, route })
 }
 
 /// Reads have codes below this, visits at or above.

@@ -4,7 +4,7 @@ use super::*;
 use crate::class::ServiceClass;
 use crate::dispatch::{
     Admission, Arrival, CacheEvent, Cause, Change, Changed, Decided, Decision, Exclude, Refusal, Request,
-    RouteSpec, Settings,
+    RouteSpec, Settings, Tie,
 };
 use crate::id::{NodeId, RouteId, TargetId, Ticket};
 use crate::nodes::{GroupId, Groups, LoadReport, NodeSpec, NodeState, Weight};
@@ -41,13 +41,19 @@ prop_compose! {
     fn request()(
         target: u64,
         class in 0..ServiceClass::COUNT,
-        origin: Option<u16>,
+        tie: (u8, u16),
         route: u16,
         nodes in prop::collection::vec(0_u16..u16::MAX, 0..12),
     ) -> Request {
         let exclude = nodes.iter().fold(Exclude::NONE, |exclude, node| exclude.with(NodeId(*node)));
-        let origin = origin.map(NodeId);
-        Request { target: TargetId(target), exclude, origin, class: ServiceClass::ALL[class], route: RouteId(route) }
+        let node = NodeId(tie.1);
+        let tie = match tie.0 % 4 {
+            0 => Tie::None,
+            1 => Tie::Origin(node),
+            2 => Tie::Wish(node),
+            _ => Tie::Past(node),
+        };
+        Request { target: TargetId(target), exclude, tie, class: ServiceClass::ALL[class], route: RouteId(route) }
     }
 }
 

@@ -1,4 +1,5 @@
-//! What a route does to its requests and replies beside sending them on: header rules, answers of its own, other paths.
+//! What a route does to its requests and replies beside sending them on: header rules, answers of its own, other paths,
+//! sticky sessions, compression.
 //!
 //! Rules are read once, when the config is, into forms that cannot be wrong; what they would break is refused there. A
 //! route without any costs nothing. Values come of [templates](Template) over what is known of a request; whatever a
@@ -12,19 +13,25 @@
 //! What is edited must pass through the switch's hands: such routes are relayed ([`crate::Why::Edited`]).
 
 mod answer;
+mod compress;
 mod fields;
 mod known;
 mod request_id;
 mod rewrite;
+mod sticky;
 mod template;
 
 pub use answer::Answer;
 pub(crate) use answer::location;
+pub(crate) use compress::Encoder;
+pub use compress::{Coding, Compression};
 pub use fields::{FieldRules, Side};
 pub(crate) use known::Known;
 pub use request_id::RequestId;
 pub(crate) use request_id::RequestIds;
 pub use rewrite::PathRewrite;
+pub use sticky::{SameSite, Sticky, StickyBy, StickyCookie, StickyKey};
+pub(crate) use sticky::{Tokens, cookie, other_cookies, rendezvous};
 pub use template::{Stage, Template};
 
 /// What is wrong with an edit, and what would be right. Fault of the config; trying again does not help.
@@ -54,6 +61,10 @@ pub struct Edits {
     pub answer: Option<Answer>,
     /// Nodes are asked for another path than the client asks for.
     pub rewrite: Option<PathRewrite>,
+    /// Clients come back to their nodes.
+    pub sticky: Option<Sticky>,
+    /// Replies are compressed for clients that ask for it.
+    pub compress: Option<Compression>,
 }
 
 impl Edits {

@@ -300,8 +300,10 @@ impl Edge {
     ) {
         let target = target_key(asked.host, asked.target.as_bytes());
         let watched = Watched { asked, looked: Cell::new(false) };
-        let request =
-            shared.routing.request(&Head::new(asked.method.as_bytes(), target.host, target.path, &watched));
+        let request = shared.routing.request(
+            &Head::new(asked.method.as_bytes(), target.host, target.path, &watched),
+            Some(key.client.ip()),
+        );
         // A decision by fields, by turns or by lot is this request's alone.
         let again = !watched.looked.get() && self.may_reuse(shared, request.route);
         let text = shared.access.is_some().then(|| {
@@ -317,7 +319,7 @@ impl Edge {
 
     /// A ClientHello that is passed through: its server name stands for all it will ask for.
     fn hello(self: &Arc<Self>, shared: &Arc<Shared>, (key, generation): (FlowKey, u64), name: &[u8]) {
-        let request = shared.routing.request(&Head::new(b"CONNECT", name, b"", &()));
+        let request = shared.routing.request(&Head::new(b"CONNECT", name, b"", &()), Some(key.client.ip()));
         let speaks = if self.config.tls { Speaks::Tls } else { Speaks::TlsHere };
         self.decide(shared, Pending { key, generation, request, speaks, text: None, head: None });
     }
@@ -523,7 +525,7 @@ impl Edge {
         let Some(node) = lock(&self.table).get_mut(key).map(|handed| handed.decision.node) else { return };
         let target = target_key(asked.host, asked.target.as_bytes());
         let head = Head::new(asked.method.as_bytes(), target.host, target.path, &*asked);
-        let request = shared.routing.request(&head);
+        let request = shared.routing.request(&head, Some(key.client.ip()));
         if !shared.dispatcher.settings_of(request.route).policy.is_by_target() {
             return;
         }

@@ -156,6 +156,7 @@ impl Edge {
                 bytes.resize(PEEK_BYTES, 0);
                 continue;
             }
+            let client = tcp.peer_addr().ok().map(|client| client.ip());
             let speaks = match first::read(&bytes[..length]) {
                 First::Http(asked) => {
                     let target = target_key(asked.host, asked.target.as_bytes());
@@ -164,12 +165,12 @@ impl Edge {
                     let text = text.flatten().map(Arc::new);
                     return Seen {
                         speaks: Speaks::Http1,
-                        asked: Some((shared.routing.request(&head), text)),
+                        asked: Some((shared.routing.request(&head, client), text)),
                     };
                 }
                 First::Tls(name) => {
                     let speaks = if self.config.tls { Speaks::Tls } else { Speaks::TlsHere };
-                    let request = shared.routing.request(&Head::new(b"CONNECT", &name, b"", &()));
+                    let request = shared.routing.request(&Head::new(b"CONNECT", &name, b"", &()), client);
                     return Seen { speaks, asked: Some((request, None)) };
                 }
                 First::No(speaks) => speaks,

@@ -111,6 +111,7 @@ impl Edge {
     pub(super) fn may_reuse(&self, shared: &Shared, route: RouteId) -> bool {
         self.config.fast
             && !shared.routing.edits
+            && !shared.routing.is_split(route)
             && shared.dispatcher.settings_of(route).policy.is_by_target()
             && shared.dispatcher.group_of(route) == GroupId::ALL
     }

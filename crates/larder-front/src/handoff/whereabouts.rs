@@ -43,7 +43,7 @@ impl Edge {
         let key = target_key(asked.host.as_bytes(), asked.target.as_bytes());
         let unseen = Unseen::default();
         let head = Head::new(asked.method.as_bytes(), key.host, key.path, &unseen);
-        let request = shared.routing.request(&head);
+        let request = shared.routing.request(&head, None);
         if unseen.0.get() {
             // Another target, on another route, for all that is known.
             return has;

@@ -2,13 +2,14 @@
 
 use super::retry::Resume;
 use crate::cache_status::CacheOutcome;
+use crate::edits::Encoder;
 use crate::failure::Failure;
 use crate::handoff::{Delivery, Why};
 use crate::lease::Lease;
 use crate::metrics::Retry;
 use crate::switch::Shared;
 use http::HeaderValue;
-use larder_core::{Decision, Request, TargetId, Time};
+use larder_core::{Decision, NodeId, Request, TargetId, Time};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +21,10 @@ pub(crate) struct Context {
     pub(super) decision: Option<Decision>,
     pub(super) delivery: Delivery,
     pub(super) request_id: Option<HeaderValue>,
+    /// Compresses the present try's reply, and whether piece by piece.
+    pub(super) encoder: Option<(Encoder, bool)>,
+    /// The node that the client's sticky cookie names.
+    pub(super) sticky: Option<NodeId>,
     /// What the route's own answer is called, if that was given.
     pub(super) answered_by: Option<&'static str>,
     /// Nodes asked so far, with repetition.
@@ -60,6 +65,8 @@ impl Context {
             decision: None,
             delivery: Delivery::relay(Why::Configured),
             request_id: None,
+            encoder: None,
+            sticky: None,
             answered_by: None,
             tries: 0,
             same_node_tried: false,

@@ -5,7 +5,7 @@ use crate::cache_status::CacheOutcome;
 use crate::edits::{FieldRules, Known};
 use crate::target::target_key;
 use http::HeaderValue;
-use http::header::HOST;
+use http::header::{CONTENT_LENGTH, HOST};
 use larder_core::Reason;
 use larder_core::rules::Head;
 use pingora_error::Result;
@@ -71,6 +71,7 @@ impl Relay {
                 request.set_raw_path(&[&*path, &query].concat())?;
             }
         }
+        self.unstick(session, request, context)?;
         self.rules(
             session,
             context,
@@ -78,6 +79,22 @@ impl Relay {
             [&self.shared.routing.request_fields, &route.edits.request_fields],
             |rules, known| rules.edit(request, known),
         )
+    }
+
+    /// Has the reply compressed, if its route does that and the client asks for it.
+    pub(super) fn compress(
+        &self,
+        session: &Session,
+        reply: &mut ResponseHeader,
+        context: &mut Context,
+    ) -> Result<()> {
+        let Some(compression) = &self.shared.routing.of(context.request.route).edits.compress else {
+            return Ok(());
+        };
+        // What comes without a length comes as it is made: none of it is kept waiting for more.
+        let flush = !reply.headers.contains_key(CONTENT_LENGTH);
+        context.encoder = compression.prepare(session.req_header(), reply)?.map(|encoder| (encoder, flush));
+        Ok(())
     }
 
     /// Edits a reply on its way to the client.

@@ -1,8 +1,8 @@
 //! The relay: Pingora's hooks, in the order in which a request meets them.
 //!
 //! `request_filter` (header read: which node) -> `upstream_peer` (its address) -> `connected_to_upstream` ->
-//! `upstream_request_filter` -> `upstream_response_filter` (reply's header) -> `logging` (done). No other hook is
-//! used, since each costs an allocation per request.
+//! `upstream_request_filter` -> `upstream_response_filter` (reply's header) -> `response_body_filter` (its pieces) ->
+//! `logging` (done). No other hook is used, since each that waits costs an allocation per request.
 //! `fail_to_connect` and `error_while_proxy` decide whether `upstream_peer` is asked again; `fail_to_proxy` answers
 //! when it is not. A request that is dropped in between ends through its lease.
 
@@ -13,6 +13,7 @@ mod record;
 mod reply;
 mod retry;
 mod served;
+mod stick;
 mod watched;
 
 pub(crate) use context::Context;
@@ -29,6 +30,7 @@ use crate::signals;
 use crate::switch::Shared;
 use crate::target::target_key;
 use async_trait::async_trait;
+use bytes::Bytes;
 use http::header::CACHE_STATUS;
 use http::{HeaderValue, StatusCode};
 use larder_core::rules::Head;
@@ -42,6 +44,7 @@ use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
 use std::os::fd::RawFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The hooks.
 #[derive(Debug)]
@@ -105,16 +108,13 @@ impl Relay {
     }
 
     /// What the dispatcher is asked for a request with this header.
-    fn request(&self, header: &RequestHeader) -> Request {
+    fn request(&self, session: &Session) -> Request {
+        let header = session.req_header();
         let host = headers::host(header);
         let key = target_key(host, header.raw_path());
         let fields = headers::Fields(header);
-        self.shared.routing.request(&Head::new(
-            header.method.as_str().as_bytes(),
-            key.host,
-            key.path,
-            &fields,
-        ))
+        let head = Head::new(header.method.as_str().as_bytes(), key.host, key.path, &fields);
+        self.shared.routing.request(&head, link(session).map(|link| link.client.ip()))
     }
 
     /// Asks the dispatcher for a node, waiting for admission if need be.
@@ -182,10 +182,11 @@ impl ProxyHttp for Relay {
         }
         self.check(session).map_err(|failure| refuse(context, failure))?;
         headers::join_cookies(session.req_header_mut())?;
-        context.request = self.request(session.req_header());
+        context.request = self.request(session);
         if self.sent_to_https(session, context).await? || self.answered(session, context).await? {
             return Ok(true);
         }
+        self.wish(session, context);
         let decision = self.place(session, context).await.map_err(|failure| refuse(context, failure))?;
         context.decision = Some(decision);
         context.tried = context.arrived + context.queued.unwrap_or_default();
@@ -289,7 +290,26 @@ impl ProxyHttp for Relay {
             edge.note_relayed(&session.req_header().method, context.request.target, reply);
         }
         headers::via_reply(reply, &self.shared.via)?;
+        self.stick(session, reply, context)?;
+        self.compress(session, reply, context)?;
         self.edit_reply(session, reply, context)
+    }
+
+    fn response_body_filter(
+        &self,
+        _session: &mut Session,
+        body: &mut Option<Bytes>,
+        end: bool,
+        context: &mut Context,
+    ) -> Result<Option<Duration>> {
+        if let Some((encoder, flush)) = &mut context.encoder {
+            let piece = body.take().unwrap_or_default();
+            let encoded = encoder.encode(&piece, *flush, end);
+            *body = Some(
+                encoded.map_err(|error| Error::because(ErrorType::InternalError, "compressing", error))?,
+            );
+        }
+        Ok(None)
     }
 
     fn fail_to_connect(

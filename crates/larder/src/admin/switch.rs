@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use larder_core::{PolicyKind, Weight};
-use larder_front::{DEFAULT_ROUTE, NodeEntry, RouteStatus, SwitchHandle, UnknownNode};
+use larder_front::{DEFAULT_ROUTE, NodeEntry, RouteStatus, ShareRefused, SwitchHandle, UnknownNode};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -20,7 +20,7 @@ use crate::roster::{Refused, RosterKeeper};
 /// Content type of the OpenMetrics text format.
 const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-const ROUTES: [&str; 23] = [
+const ROUTES: [&str; 24] = [
     "/",
     "/live",
     "/status",
@@ -42,6 +42,7 @@ const ROUTES: [&str; 23] = [
     "POST /nodes/NAME/weight?value=1.5",
     "POST /nodes/NAME/join?address=HOST:PORT&weight=1&cache=8GiB&group=NAME",
     "POST /nodes/NAME/leave",
+    "POST /routes/NAME/share?percent=5",
     "POST /routes/NAME/table/reload",
     "POST /routes/NAME/table/refresh",
 ];
@@ -225,6 +226,30 @@ impl SwitchSurface {
         })
     }
 
+    /// `/routes/NAME/share`; none for any other path.
+    fn share(&self, ask: &Ask<'_>) -> Option<Answer> {
+        let name = ask.path.strip_prefix("/routes/")?.strip_suffix("/share")?;
+        if !ask.post {
+            return Some(Answer::wrong_method("POST"));
+        }
+        let text = ask.param("percent").unwrap_or_default();
+        let Ok(percent) = text.parse::<f64>() else {
+            let what = format!("percent '{text}' is no number");
+            return Some(Answer::problem(400, &what, "write percent=5: 0 to 100"));
+        };
+        Some(match self.switch.set_share(&percent_decode(name), percent) {
+            Ok(()) => self.routes(),
+            Err(error) => {
+                let status = match error {
+                    ShareRefused::Unknown(_) => 404,
+                    ShareRefused::OutOfRange(_) => 400,
+                    ShareRefused::NoShare(_) | ShareRefused::NoRoom(_) => 409,
+                };
+                Answer::problem(status, &error.to_string(), "GET /routes lists routes with their shares")
+            }
+        })
+    }
+
     /// `/nodes/NAME/` and a word; none for any other path.
     fn change(&self, ask: &Ask<'_>) -> Option<Answer> {
         let (name, verb) = ask.path.strip_prefix("/nodes/")?.rsplit_once('/')?;
@@ -302,7 +327,7 @@ fn entry(name: &str, ask: &Ask<'_>) -> Result<NodeEntry, Answer> {
 
 impl Surface for SwitchSurface {
     fn answer(&self, ask: &Ask<'_>) -> Answer {
-        let changed = self.change(ask).or_else(|| self.table(ask.path, ask.post));
+        let changed = self.change(ask).or_else(|| self.table(ask.path, ask.post)).or_else(|| self.share(ask));
         if let Some(answer) = changed {
             return answer;
         }

@@ -48,6 +48,7 @@ mod valid_route;
 mod valid_rule;
 mod valid_shadow;
 mod valid_signals;
+mod valid_split;
 mod valid_switch;
 mod valid_threshold;
 mod valid_tls;

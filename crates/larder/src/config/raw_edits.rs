@@ -1,12 +1,14 @@
 //! What is done to requests and replies beside sending them on, as written: `request_headers`, `reply_headers`,
-//! `redirect`, `respond` and `rewrite` of `[[switch.routes]]`; the first two and `request_id` of `[switch]`.
+//! `redirect`, `respond`, `rewrite`,
+//! `sticky` and `compress` of `[[switch.routes]]`; the first two, the last two and `request_id` of `[switch]`.
 
 use std::collections::BTreeMap;
 
+use larder_core::Bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::text::Texts;
+use super::text::{Size, Span, Texts};
 
 /// `request_headers` and `reply_headers`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -112,5 +114,81 @@ pub(crate) struct RawRewrite {
 impl Default for RawRewrite {
     fn default() -> Self {
         Self { prefix: String::new(), to: String::new(), target: "client".to_owned() }
+    }
+}
+
+/// `sticky`.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct RawSticky {
+    /// What a client is known by: a "cookie" of the switch's own, which names the node; parts of the request, such as
+    /// "{header:x-user}", that pick the node; or "off".
+    pub(crate) by: String,
+    /// The cookie's name.
+    pub(crate) cookie: String,
+    /// The path that it is for.
+    pub(crate) path: String,
+    /// When it comes along with requests from other sites: "lax", "strict" or "none". HttpOnly it is always, Secure with TLS and
+    /// with "none".
+    #[schemars(extend("enum" = ["lax", "strict", "none"]))]
+    pub(crate) same_site: String,
+    /// How long clients keep it after each reply, 1s to 400d. Unset: until they are closed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(example = "1h")]
+    pub(crate) max_age: Option<Span>,
+    /// File whose bytes (16 to 4096) go into the cookie's value, the same at all switches. Unset: whoever guesses a node's name
+    /// can check the guess.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(example = "/etc/larder/sticky.key")]
+    pub(crate) secret: Option<String>,
+    /// How long a node that drains goes on serving clients whose cookies name it. 0s to 24h.
+    pub(crate) drain: Span,
+}
+
+impl Default for RawSticky {
+    fn default() -> Self {
+        Self {
+            by: "cookie".to_owned(),
+            cookie: "larder-node".to_owned(),
+            path: "/".to_owned(),
+            same_site: "lax".to_owned(),
+            max_age: None,
+            secret: None,
+            drain: Span(std::time::Duration::from_secs(600)),
+        }
+    }
+}
+
+/// `compress`.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct RawCompress {
+    /// The codings, the preferred one first: "zstd", "br", "gzip". What a client weighs more goes first. [] for none.
+    pub(crate) codings: Texts,
+    /// The types of replies that are compressed: "text/html", "text/*" for all under it, "*+json" for all with the suffix.
+    pub(crate) types: Texts,
+    /// Replies whose length is known and below this are left as they are. 1 byte to 1 GiB.
+    pub(crate) min: Size,
+    /// Effort: 1 (quick) to 9 (small).
+    pub(crate) level: u8,
+}
+
+impl Default for RawCompress {
+    fn default() -> Self {
+        let texts = |all: &[&str]| Texts(all.iter().map(ToString::to_string).collect());
+        Self {
+            codings: texts(&["zstd", "br", "gzip"]),
+            types: texts(&[
+                "text/*",
+                "application/json",
+                "application/javascript",
+                "application/xml",
+                "application/wasm",
+                "*+json",
+                "*+xml",
+            ]),
+            min: Size(Bytes(1_000)),
+            level: 4,
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::raw_edits::{RawHeaders, RawRedirect, RawRespond, RawRewrite};
+use super::raw_edits::{RawCompress, RawHeaders, RawRedirect, RawRespond, RawRewrite, RawSticky};
 use super::raw_policy::{
     Parameters, RawBounded, RawCap, RawEwma, RawHacc, RawMaglev, RawRendezvous, RawStatic, RawUtil, RawWard,
     RawWrr,
@@ -42,6 +42,19 @@ pub(crate) struct RawRoute {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(example = serde_json::json!({ "accept": "*json*" }))]
     pub(crate) header: BTreeMap<String, Texts>,
+    /// Instead of conditions: the route of whose requests it takes a share; "default" for what no route takes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(example = &"shop")]
+    pub(crate) of: Option<String>,
+    /// How much of them, in percent: 0 to 100, in steps of 0.001. `POST /routes/NAME/share` changes it until the next reload.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(example = &5.0)]
+    pub(crate) share: Option<f64>,
+    /// Where others take shares of its requests, by what: the same "client" (address), "target", or parts of the request such
+    /// as "{cookie:user}" are always on the same side. Unset: "client".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(example = &"{cookie:user}")]
+    pub(crate) split_by: Option<String>,
     /// The nodes it may use: a group that nodes name in their `groups`. Unset: all nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(example = &"dynamic")]
@@ -68,6 +81,14 @@ pub(crate) struct RawRoute {
     /// Nodes are asked for another path.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) rewrite: Option<RawRewrite>,
+    /// As [switch.compress], as a whole; { codings = [] } for none. Unset: that of [switch].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-reference" = "elsewhere"))]
+    pub(crate) compress: Option<RawCompress>,
+    /// As [switch.sticky], as a whole; { by = "off" } for none. Unset: that of [switch].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-reference" = "elsewhere"))]
+    pub(crate) sticky: Option<RawSticky>,
     /// Rules for the header of requests to nodes, after those of [switch].
     #[serde(skip_serializing_if = "RawHeaders::is_empty")]
     pub(crate) request_headers: RawHeaders,

@@ -11,7 +11,7 @@ use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 use super::raw_discover::RawDiscover;
-use super::raw_edits::{RawHeaders, RawRequestId};
+use super::raw_edits::{RawCompress, RawHeaders, RawRequestId, RawSticky};
 use super::raw_handoff::{RawHandoff, RawPeerHandoff};
 use super::raw_policy::{
     Parameters, RawBounded, RawCap, RawEwma, RawHacc, RawMaglev, RawRendezvous, RawStatic, RawUtil, RawWard,
@@ -118,6 +118,15 @@ pub(crate) struct RawSwitch {
     /// Rules for the header of replies to clients, the switch's own replies among them, on all routes, before the route's own.
     #[serde(skip_serializing_if = "RawHeaders::is_empty")]
     pub(crate) reply_headers: RawHeaders,
+    /// Where routes take shares (`of = "default"`) of the requests that no route matches, by what: as split_by of a route.
+    pub(crate) split_by: String,
+    /// Clients come back to the node that served them: on the default route, and on routes that say nothing else. A node at T_high,
+    /// or one that is down, gives way. Unset: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) sticky: Option<RawSticky>,
+    /// Replies are compressed for clients that ask for it, on the default route and on routes that say nothing else. Unset: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) compress: Option<RawCompress>,
     /// Ids by which a request is found again in all logs.
     pub(crate) request_id: RawRequestId,
     /// TLS, at addresses of its own.
@@ -397,6 +406,9 @@ impl Default for RawSwitch {
             routes: Vec::new(),
             request_headers: RawHeaders::default(),
             reply_headers: RawHeaders::default(),
+            split_by: "client".to_owned(),
+            sticky: None,
+            compress: None,
             request_id: RawRequestId::default(),
             tls: None,
             shadow: RawShadow::default(),

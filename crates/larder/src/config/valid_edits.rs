@@ -1,12 +1,18 @@
 //! Header rules, answers and rewritten paths, checked and turned into what the front is told.
 
+use std::io::Read as _;
+use std::time::Duration;
+
 use larder_front::{
-    Answer, EditError, Edits, FieldRules, PathRewrite, RequestId, Setting, Side, SwitchConfig,
+    Answer, Coding, Compression, EditError, Edits, FieldRules, PathRewrite, RequestId, SameSite, Setting,
+    Side, Sticky, StickyBy, StickyCookie, StickyKey, SwitchConfig,
 };
 
 use super::error::{Fault, suggest};
-use super::raw_edits::{RawHeaders, RawRedirect, RawRequestId, RawRewrite};
+use super::raw_edits::{RawCompress, RawHeaders, RawRedirect, RawRequestId, RawRewrite, RawSticky};
 use super::raw_route::RawRoute;
+use super::raw_switch::RawSwitch;
+use super::valid_rule::key as key_template;
 
 /// One of a few words.
 fn one_of<'w>(key: &str, text: &'w str, known: &[&str]) -> Result<&'w str, Fault> {
@@ -76,8 +82,93 @@ fn rewrite(at: &str, raw: &RawRewrite) -> Result<PathRewrite, Fault> {
     })
 }
 
-/// What a route edits.
-pub(super) fn edits(at: &str, raw: &RawRoute) -> Result<Edits, Fault> {
+/// The least and the most bytes of a secret.
+const SECRET_BYTES: std::ops::RangeInclusive<usize> = 16..=4096;
+
+fn secret(key: &str, path: &str) -> Result<Vec<u8>, Fault> {
+    let mut bytes = Vec::new();
+    let read = std::fs::File::open(path)
+        .and_then(|file| file.take(*SECRET_BYTES.end() as u64 + 1).read_to_end(&mut bytes));
+    let what = match read {
+        Err(error) => format!("cannot read '{}': {error}", path.escape_debug()),
+        Ok(_) if !SECRET_BYTES.contains(&bytes.len()) => {
+            format!("'{}' does not hold 16 to 4096 bytes", path.escape_debug())
+        }
+        Ok(_) => return Ok(bytes),
+    };
+    Err(Fault::new(key, what).hint("make one: head -c 32 /dev/urandom > FILE"))
+}
+
+/// Sticky sessions at `at`; none if they are off.
+pub(super) fn sticky(at: &str, raw: &RawSticky) -> Result<Option<Sticky>, Fault> {
+    let of = |key: &str| format!("{at}.{key}");
+    if raw.drain.0 > Duration::from_secs(86_400) {
+        return Err(Fault::new(of("drain"), format!("{} is out of range", raw.drain)).hint("0s to 24h"));
+    }
+    let by = match raw.by.as_str() {
+        "off" => return Ok(None),
+        "cookie" => StickyBy::Cookie(cookie(at, raw)?),
+        text if text.contains('{') => StickyBy::Key(StickyKey::new(key_template(&of("by"), text)?)),
+        other => {
+            let what = format!("unknown value '{}'", other.escape_debug());
+            let hint = "\"cookie\", \"off\", or parts of the request such as \"{header:x-user}\"";
+            return Err(Fault::new(of("by"), what).hint(hint));
+        }
+    };
+    Ok(Some(Sticky { by, drain: raw.drain.0 }))
+}
+
+fn cookie(at: &str, raw: &RawSticky) -> Result<StickyCookie, Fault> {
+    let of = |key: &str| format!("{at}.{key}");
+    let same_site = match one_of(&of("same_site"), &raw.same_site, &["lax", "strict", "none"])? {
+        "strict" => SameSite::Strict,
+        "none" => SameSite::None,
+        _ => SameSite::Lax,
+    };
+    let secret = raw.secret.as_ref().map(|path| secret(&of("secret"), path)).transpose()?;
+    let age = raw.max_age.map(|age| age.0);
+    StickyCookie::new(&raw.cookie, &raw.path, same_site, age, secret.as_deref()).map_err(|error| {
+        let key = match &error.what {
+            what if what.starts_with("max_age") => "max_age",
+            what if what.contains("path") => "path",
+            _ => "cookie",
+        };
+        fault(&of(key), error)
+    })
+}
+
+/// What is compressed, as `at` says; none if nothing is.
+pub(super) fn compress(at: &str, raw: &RawCompress) -> Result<Option<Compression>, Fault> {
+    if raw.codings.is_empty() {
+        return Ok(None);
+    }
+    let mut codings = Vec::new();
+    for name in &raw.codings.0 {
+        let coding = Coding::ALL.into_iter().find(|coding| coding.name() == name);
+        codings.push(coding.ok_or_else(|| {
+            let what = format!("unknown coding '{}'", name.escape_debug());
+            Fault::new(format!("{at}.codings"), what).hint(suggest(name, &Coding::ALL.map(Coding::name)))
+        })?);
+    }
+    let min = raw.min.0.get();
+    if !(1..=1 << 30).contains(&min) {
+        return Err(
+            Fault::new(format!("{at}.min"), format!("{} is out of range", raw.min)).hint("1 byte to 1GiB")
+        );
+    }
+    let made = Compression::new(&codings, &raw.types.0, min, raw.level);
+    made.map(Some).map_err(|error| {
+        let key = match &error.what {
+            what if what.starts_with("codings") => "codings",
+            what if what.starts_with("level") => "level",
+            _ => "types",
+        };
+        fault(&format!("{at}.{key}"), error)
+    })
+}
+
+/// What a route edits; `standard` has what it inherits.
+pub(super) fn edits(at: &str, raw: &RawRoute, standard: &RawSwitch) -> Result<Edits, Fault> {
     let of = |key: &str| format!("{at}.{key}");
     let answer = match (&raw.redirect, &raw.respond) {
         (Some(_), Some(_)) => {
@@ -104,6 +195,16 @@ pub(super) fn edits(at: &str, raw: &RawRoute) -> Result<Edits, Fault> {
         reply_fields: headers(&of("reply_headers"), &raw.reply_headers, Side::Reply)?,
         answer,
         rewrite: raw.rewrite.as_ref().map(|raw| rewrite(&of("rewrite"), raw)).transpose()?,
+        compress: match (&raw.compress, &standard.compress) {
+            (Some(own), _) => compress(&of("compress"), own)?,
+            (None, Some(standard)) => compress("switch.compress", standard)?,
+            (None, None) => None,
+        },
+        sticky: match (&raw.sticky, &standard.sticky) {
+            (Some(own), _) => sticky(&of("sticky"), own)?,
+            (None, Some(standard)) => sticky("switch.sticky", standard)?,
+            (None, None) => None,
+        },
     };
     let all_answered =
         matches!(edits.answer, Some(Answer::Respond { .. } | Answer::Redirect { secure: None, .. }));
@@ -134,6 +235,8 @@ pub(super) fn against_mechanism(switch: &SwitchConfig, warnings: &mut Vec<Fault>
         ("request_id", switch.request_id.is_some()),
         ("request_headers", !switch.request_fields.is_empty()),
         ("reply_headers", !switch.reply_fields.is_empty()),
+        ("sticky", switch.sticky.is_some()),
+        ("compress", switch.compress.is_some()),
     ];
     if let Some((name, _)) = all.into_iter().find(|(_, given)| *given) {
         let what = format!("hands over no connection of HTTP: switch.{name} edits what passes");

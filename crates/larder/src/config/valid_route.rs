@@ -6,7 +6,7 @@ use larder_core::RouteId;
 use larder_core::Settings;
 use larder_core::nodes::GroupId;
 use larder_core::rules::RouteRules;
-use larder_front::{DEFAULT_ROUTE, NodeEntry, ROUTES_MAX, Route};
+use larder_front::{DEFAULT_ROUTE, NodeEntry, ROUTES_MAX, Route, SplitBy};
 
 use super::error::{Fault, suggest};
 use super::raw_route::RawRoute;
@@ -17,6 +17,7 @@ use super::valid_hacc::level_key;
 use super::valid_handoff::mechanism;
 use super::valid_policy::apply;
 use super::valid_rule::{classes, key, list_fault, matcher, unreachable};
+use super::valid_split::{share_of, shares, split_by};
 
 /// The routes beside the default one, whose `standard` settings they inherit, and what is odd about them.
 pub(super) fn routes(
@@ -43,8 +44,9 @@ pub(super) fn routes(
         routes.push(one(&at, route, (switch, standard), warnings)?);
     }
     groups(&routes, nodes, discover)?;
-    let conditions: Vec<_> = raw.iter().map(RawRoute::conditions).collect();
-    unreachable("switch.routes", &conditions, warnings);
+    shares(raw, &routes, warnings)?;
+    let own = raw.iter().map(|route| route.of.is_none().then(|| route.conditions()));
+    unreachable("switch.routes", &own.collect::<Vec<_>>(), warnings);
     let rules = routes
         .iter()
         .zip(1..)
@@ -77,7 +79,8 @@ fn one(
     warnings: &mut Vec<Fault>,
 ) -> Result<Route, Fault> {
     let matcher = matcher(at, raw.conditions())?;
-    if matcher.takes_all() {
+    let share_of = share_of(at, raw, &matcher)?;
+    if matcher.takes_all() && share_of.is_none() {
         let what = "takes every request, so that nothing is left for [switch] and the routes behind it";
         let hint = "give it a host, path, extension, method or header; or set the policy under [switch]";
         warnings.push(Fault::new(at, what).hint(hint));
@@ -97,7 +100,12 @@ fn one(
     };
     Ok(Route {
         name: raw.name.clone(),
-        matchers: vec![matcher],
+        matchers: if share_of.is_some() { Vec::new() } else { vec![matcher] },
+        share_of,
+        split_by: raw
+            .split_by
+            .as_ref()
+            .map_or(Ok(SplitBy::default()), |by| split_by(&format!("{at}.split_by"), by))?,
         settings,
         group: raw.group.clone(),
         key: key_of,
@@ -107,7 +115,7 @@ fn one(
             .as_ref()
             .map(|word| mechanism(&format!("{at}.mechanism"), word))
             .transpose()?,
-        edits: edits(at, raw)?,
+        edits: edits(at, raw, switch)?,
     })
 }
 

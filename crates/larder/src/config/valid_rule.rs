@@ -63,7 +63,7 @@ pub(super) fn classes(at: &str, raw: &[RawClass], warnings: &mut Vec<Fault>) -> 
     }
     unreachable(
         &format!("{at}.classes"),
-        &raw.iter().map(RawClass::conditions).collect::<Vec<_>>(),
+        &raw.iter().map(|class| Some(class.conditions())).collect::<Vec<_>>(),
         warnings,
     );
     ClassRules::new(rules).map_err(|error| list_fault(&format!("{at}.classes"), &error))
@@ -75,9 +75,12 @@ pub(super) fn key(at: &str, text: &str) -> Result<KeyTemplate, Fault> {
 }
 
 /// Warns of each rule all of whose requests an earlier one takes.
-pub(super) fn unreachable(at: &str, rules: &[Conditions<'_>], warnings: &mut Vec<Fault>) {
+/// `None` stands for one without conditions of its own.
+pub(super) fn unreachable(at: &str, rules: &[Option<Conditions<'_>>], warnings: &mut Vec<Fault>) {
     for (i, rule) in rules.iter().enumerate().take(RULES_MAX) {
-        if let Some(by) = rules[..i].iter().position(|earlier| covers(earlier, rule)) {
+        let Some(rule) = rule else { continue };
+        let covers = |earlier: &Option<Conditions<'_>>| earlier.is_some_and(|earlier| covers(&earlier, rule));
+        if let Some(by) = rules[..i].iter().position(covers) {
             let what = format!("is never reached: {at}[{by}] takes all its requests");
             warnings.push(Fault::new(format!("{at}[{i}]"), what).hint("put the narrower one first"));
         }

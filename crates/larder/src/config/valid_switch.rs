@@ -19,7 +19,7 @@ use super::raw_switch::{
 use super::text::{Size, Span};
 use super::valid::{addresses, in_range, node_name, span};
 use super::valid_discover::{Discover, discover};
-use super::valid_edits::{against_mechanism, headers, request_id};
+use super::valid_edits::{against_mechanism, compress, headers, request_id, sticky};
 use super::valid_hacc::level_key;
 use super::valid_handoff::{handoff, peer};
 use super::valid_policy::apply;
@@ -27,6 +27,7 @@ use super::valid_route::routes;
 use super::valid_rule::{classes, key};
 use super::valid_shadow::shadow;
 use super::valid_signals::signals;
+use super::valid_split::split_by;
 use super::valid_tls::{against_handoff, announcers, tls};
 use super::valid_together::together;
 use super::valid_ward::{WardRole, wards};
@@ -86,6 +87,9 @@ pub(super) fn switch(
     switch.routes = routes(raw, &switch.settings, &switch.nodes, &discover, warnings)?;
     switch.request_fields = headers("switch.request_headers", &raw.request_headers, Side::Request)?;
     switch.reply_fields = headers("switch.reply_headers", &raw.reply_headers, Side::Reply)?;
+    switch.sticky = raw.sticky.as_ref().map_or(Ok(None), |raw| sticky("switch.sticky", raw))?;
+    switch.compress = raw.compress.as_ref().map_or(Ok(None), |raw| compress("switch.compress", raw))?;
+    switch.split_by = split_by("switch.split_by", &raw.split_by)?;
     switch.request_id = request_id(&raw.request_id)?;
     switch.signals = signals(&raw.signals)?;
     switch.shadow = shadow(&raw.shadow, switch.settings.policy)?;

@@ -5,6 +5,7 @@
 mod browser;
 mod churn;
 mod command_line;
+mod compress;
 mod crowd;
 mod demo;
 mod discovery;
@@ -28,6 +29,8 @@ mod reload;
 mod replay;
 mod serving;
 mod shadow;
+mod shares;
+mod sticky;
 mod top;
 mod trace_ward;
 mod validate;

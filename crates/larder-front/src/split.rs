@@ -1,0 +1,172 @@
+//! Weighted routes: a share of a route's requests goes by another route, with its own policy, nodes and edits.
+//!
+//! Which requests those are is a matter of hashing, not of lots: the same client (or whatever the route says) is on the
+//! same side for as long as the shares stay, and one that grows takes more without giving any back. The arms' shares
+//! stand behind each other on the line from 0 to 1; where a request falls is `XXH3(what it is split by)`, seeded by the
+//! route's name, so that two routes do not split at the same clients.
+
+use crate::edits::StickyKey;
+use larder_core::rules::Head;
+use larder_core::{RouteId, TargetId};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+
+/// The whole of a route's requests, in the unit of shares: thousandths of a percent.
+pub(crate) const WHOLE: u32 = 100_000;
+
+/// The most routes that may have a share of one.
+pub(crate) const ARMS_MAX: usize = 16;
+
+/// What decides on which side a request is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum SplitBy {
+    /// The client's address.
+    #[default]
+    Client,
+    /// The target, by the key of the route that is split.
+    Target,
+    /// Something that requests bring; the client's address where they bring nothing.
+    Key(StickyKey),
+}
+
+/// The share of another route's requests that a route takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShareOf {
+    /// The route that is split, by name; one with matchers, or the default one.
+    pub route: String,
+    /// How much of it, in thousandths of a percent: 0 to 100,000.
+    pub share: u32,
+}
+
+/// A route that takes a share.
+#[derive(Debug)]
+pub(crate) struct Arm {
+    pub(crate) route: RouteId,
+    share: AtomicU32,
+}
+
+/// How a route is split.
+#[derive(Debug)]
+pub(crate) struct Split {
+    by: SplitBy,
+    seed: u64,
+    arms: Box<[Arm]>,
+}
+
+impl Split {
+    /// A split of the route of this name; `None` where nobody takes a share.
+    pub(crate) fn new(name: &str, by: SplitBy, arms: Vec<(RouteId, u32)>) -> Option<Self> {
+        let arms: Box<[Arm]> =
+            arms.into_iter().map(|(route, share)| Arm { route, share: AtomicU32::new(share) }).collect();
+        (!arms.is_empty()).then(|| Self { by, seed: xxh3_64(name.as_bytes()), arms })
+    }
+
+    /// The route that takes a request, if it is not the one that is split.
+    pub(crate) fn side(
+        &self,
+        head: &Head<'_>,
+        client: Option<IpAddr>,
+        target: impl FnOnce() -> TargetId,
+    ) -> Option<RouteId> {
+        let by_client = || match client?.to_canonical() {
+            IpAddr::V4(address) => Some(xxh3_64_with_seed(&address.octets(), self.seed)),
+            IpAddr::V6(address) => Some(xxh3_64_with_seed(&address.octets(), self.seed)),
+        };
+        let number = |number: u64| xxh3_64_with_seed(&number.to_le_bytes(), self.seed);
+        let hash = match &self.by {
+            SplitBy::Client => by_client()?,
+            SplitBy::Target => number(target().0),
+            SplitBy::Key(key) => key.session(head).map(number).or_else(by_client)?,
+        };
+        let falls = ((hash >> 32) * u64::from(WHOLE) >> 32) as u32;
+        let mut end = 0;
+        self.arms.iter().find_map(|arm| {
+            end += arm.share.load(Relaxed);
+            (falls < end).then_some(arm.route)
+        })
+    }
+
+    /// The share of a route.
+    pub(crate) fn share(&self, route: RouteId) -> Option<u32> {
+        self.arms.iter().find(|arm| arm.route == route).map(|arm| arm.share.load(Relaxed))
+    }
+
+    /// Gives a route another share. The sum of the others is the error, if there is no room for it.
+    pub(crate) fn set_share(&self, route: RouteId, share: u32) -> Result<(), u32> {
+        let others = self.arms.iter().filter(|arm| arm.route != route);
+        let others: u32 = others.map(|arm| arm.share.load(Relaxed)).sum();
+        if others.saturating_add(share) > WHOLE {
+            return Err(others);
+        }
+        if let Some(arm) = self.arms.iter().find(|arm| arm.route == route) {
+            arm.share.store(share, Relaxed);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn split(by: SplitBy, shares: &[u32]) -> Split {
+        let arms = shares.iter().zip(1..).map(|(share, id)| (RouteId(id), *share)).collect();
+        Split::new("shop", by, arms).expect("arms")
+    }
+
+    fn of(split: &Split, client: u32) -> Option<u16> {
+        let head = Head::get(b"h", b"/");
+        let client = IpAddr::from(client.to_be_bytes());
+        split.side(&head, Some(client), || TargetId(client_id(client))).map(|route| route.0)
+    }
+
+    fn client_id(client: IpAddr) -> u64 {
+        xxh3_64(client.to_string().as_bytes())
+    }
+
+    #[test]
+    fn shares_are_kept_and_stay_with_their_clients() {
+        const CLIENTS: u32 = 20_000;
+        for by in [SplitBy::Client, SplitBy::Target] {
+            let split = split(by, &[10_000, 25_000]);
+            let sides: Vec<_> = (0..CLIENTS).map(|client| of(&split, client)).collect();
+            for (arm, share) in [(Some(1), 0.10), (Some(2), 0.25), (None, 0.65)] {
+                let count = sides.iter().filter(|side| **side == arm).count() as f64;
+                let (n, deviation) =
+                    (f64::from(CLIENTS), (f64::from(CLIENTS) * share * (1.0 - share)).sqrt());
+                assert!((count - n * share).abs() < 5.0 * deviation, "{arm:?} {count}");
+            }
+            // The last one grows: nobody else moves but to it.
+            assert_eq!(split.set_share(RouteId(2), 50_000), Ok(()));
+            for (client, before) in (0..CLIENTS).zip(&sides) {
+                let now = of(&split, client);
+                assert!(now == *before || now == Some(2) && before.is_none());
+            }
+            assert_eq!(split.set_share(RouteId(2), 90_001), Err(10_000));
+            assert_eq!((split.share(RouteId(2)), split.share(RouteId(3))), (Some(50_000), None));
+        }
+    }
+
+    #[test]
+    fn the_ends_are_nobody_and_everybody() {
+        let (none, all) = (split(SplitBy::Client, &[0]), split(SplitBy::Client, &[WHOLE]));
+        assert!((0..5000).all(|client| of(&none, client).is_none() && of(&all, client) == Some(1)));
+    }
+
+    #[test]
+    fn who_brings_nothing_is_known_by_address() {
+        let key = StickyKey::new("{cookie:user}".parse().expect("a template"));
+        let (by_key, by_client) = (split(SplitBy::Key(key), &[50_000]), split(SplitBy::Client, &[50_000]));
+        assert!((0..200).all(|client| of(&by_key, client) == of(&by_client, client)));
+        let side = |user: &str, client: u8| {
+            let headers = vec![("Cookie", format!("user={user}"))];
+            let head = Head::new(b"GET", b"h", b"/", &headers);
+            by_key.side(&head, Some([10, 0, 0, client].into()), || TargetId(0))
+        };
+        assert!((0..50).all(|user| side(&user.to_string(), 1) == side(&user.to_string(), 2)));
+        let sides: Vec<_> = (0..50).map(|user| side(&user.to_string(), 1).is_some()).collect();
+        assert!(sides.contains(&true) && sides.contains(&false));
+        assert_eq!(by_client.side(&Head::get(b"h", b"/"), None, || TargetId(0)), None);
+    }
+}

@@ -1,0 +1,96 @@
+//! Shares of routes, checked and turned into what the front is told.
+
+use larder_core::rules::Matcher;
+use larder_front::{DEFAULT_ROUTE, Route, ShareOf, SplitBy, StickyKey};
+
+use super::error::{Fault, suggest};
+use super::raw_route::RawRoute;
+use super::valid_rule::key as key_template;
+
+/// Thousandths of a percent, in which shares are counted.
+const WHOLE: u32 = 100_000;
+const ARMS_MAX: usize = 16;
+
+/// By what a route is split.
+pub(super) fn split_by(at: &str, text: &str) -> Result<SplitBy, Fault> {
+    match text {
+        "client" => Ok(SplitBy::Client),
+        "target" => Ok(SplitBy::Target),
+        text if text.contains('{') => Ok(SplitBy::Key(StickyKey::new(key_template(at, text)?))),
+        other => {
+            let hint = "\"client\", \"target\", or parts of the request such as \"{cookie:user}\"";
+            Err(Fault::new(at, format!("unknown value '{}'", other.escape_debug())).hint(hint))
+        }
+    }
+}
+
+/// The share that a route takes, if it takes one.
+pub(super) fn share_of(at: &str, raw: &RawRoute, matcher: &Matcher) -> Result<Option<ShareOf>, Fault> {
+    let (of, share) = match (&raw.of, raw.share) {
+        (None, None) => return Ok(None),
+        (None, Some(_)) => {
+            return Err(
+                Fault::new(format!("{at}.share"), "a share of what?").hint("write of = \"NAME\", a route")
+            );
+        }
+        (Some(_), None) => {
+            let what = "missing: how much it takes";
+            return Err(Fault::new(format!("{at}.share"), what).hint("write share = 5.0, in percent"));
+        }
+        (Some(of), Some(share)) => (of, share),
+    };
+    if !(0.0..=100.0).contains(&share) {
+        return Err(
+            Fault::new(format!("{at}.share"), format!("{share} is out of range")).hint("0 to 100 percent")
+        );
+    }
+    if !matcher.takes_all() {
+        let what = "contradicts conditions: it takes a share of what another route matches";
+        return Err(
+            Fault::new(format!("{at}.of"), what).hint("leave out host, path, extension, method and header")
+        );
+    }
+    if raw.split_by.is_some() {
+        let what = "is not used: who takes a share is not split itself";
+        return Err(Fault::new(format!("{at}.split_by"), what).hint(format!("write it into route '{of}'")));
+    }
+    Ok(Some(ShareOf { route: of.clone(), share: (share * 1000.0).round() as u32 }))
+}
+
+/// Holds shares against the routes that there are, and each other.
+pub(super) fn shares(raw: &[RawRoute], routes: &[Route], warnings: &mut Vec<Fault>) -> Result<(), Fault> {
+    let takes = |name: &str| {
+        let shares = routes.iter().filter_map(|route| route.share_of.as_ref());
+        shares.filter(|share| share.route == name).map(|share| share.share).collect::<Vec<_>>()
+    };
+    for (i, route) in routes.iter().enumerate() {
+        let at = format!("switch.routes[{i}]");
+        if raw[i].split_by.is_some() && takes(&route.name).is_empty() {
+            let what = "is not used: no route takes a share of this one";
+            let hint = format!("write a route with of = \"{}\" and share = 5.0", route.name);
+            warnings.push(Fault::new(format!("{at}.split_by"), what).hint(hint));
+        }
+        let Some(share) = &route.share_of else { continue };
+        let split = routes.iter().find(|other| other.name == share.route);
+        if share.route != DEFAULT_ROUTE && split.is_none() {
+            let mut known: Vec<&str> = vec![DEFAULT_ROUTE];
+            known.extend(routes.iter().filter(|other| other.share_of.is_none()).map(|other| &*other.name));
+            let what = format!("there is no route '{}'", share.route.escape_debug());
+            return Err(Fault::new(format!("{at}.of"), what).hint(suggest(&share.route, &known)));
+        }
+        if split.is_some_and(|split| split.share_of.is_some()) {
+            let what = format!("'{}' takes a share itself", share.route);
+            return Err(Fault::new(format!("{at}.of"), what).hint("take a share of the route that it is of"));
+        }
+        let all = takes(&share.route);
+        let sum: u32 = all.iter().sum();
+        if sum > WHOLE || all.len() > ARMS_MAX {
+            let what =
+                format!("{} routes take {} percent of '{}'", all.len(), f64::from(sum) / 1000.0, share.route);
+            return Err(
+                Fault::new(format!("{at}.share"), what).hint("at most 16 routes, and 100 percent in all")
+            );
+        }
+    }
+    Ok(())
+}
