@@ -3,28 +3,26 @@
 //! A copy is asked for by a task of its own, after the client's request has its node: it neither delays that nor can it fail
 //! it. It is a request like any other to the dispatcher: on a route with a policy, nodes and header rules of its own, counted
 //! as load at its node and held to S of its group; but it does not wait: where there is no room there is no copy. Bounded
-//! are the copies under way, the bytes of a request's body, the time, and the bytes read of a reply at a time (which are
-//! dropped).
+//! are the copies under way, those whose request still comes among them, the bytes of a request's body, and the time. What
+//! comes of a reply is dropped as it comes.
 //!
 //! Which requests are copied goes round: of a share of a tenth every tenth one.
 
-use crate::edits::{Known, Message as _};
-use crate::handle::SwitchHandle;
 use crate::lease::Lease;
 use crate::switch::Shared;
 use bytes::{Bytes, BytesMut};
-use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderName};
+use http::header::{CONNECTION, CONTENT_LENGTH};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use larder_core::dispatch::Served;
 use larder_core::{Decision, Request, RouteId};
 use pingora_http::RequestHeader;
-use serde::Serialize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 
 /// What a mirroring route copies.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,20 +111,26 @@ impl Mirror {
     }
 
     pub(crate) fn outcomes(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        Outcome::ALL.into_iter().map(|outcome| (outcome.name(), self.outcomes[outcome as usize].load(Relaxed)))
+        Outcome::ALL
+            .into_iter()
+            .map(|outcome| (outcome.name(), self.outcomes[outcome as usize].load(Relaxed)))
     }
 
-    /// A place among those under way, if there is one.
-    fn enter(self: &Arc<Self>) -> Option<UnderWay> {
+    /// A place among those under way; `None`, which is counted, if there is none.
+    pub(crate) fn enter(self: &Arc<Self>) -> Option<UnderWay> {
         let max = self.config.copies_max;
-        let entered = self.under_way.fetch_update(Relaxed, Relaxed, |count| (count < max).then_some(count + 1));
-        entered.is_ok().then(|| UnderWay(self.clone()))
+        let more = |count: u32| (count < max).then_some(count + 1);
+        if self.under_way.fetch_update(Relaxed, Relaxed, more).is_err() {
+            self.count(Outcome::TooMany);
+            return None;
+        }
+        Some(UnderWay(self.clone()))
     }
 }
 
 /// A copy's place among those under way.
 #[derive(Debug)]
-struct UnderWay(Arc<Mirror>);
+pub(crate) struct UnderWay(Arc<Mirror>);
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
@@ -136,27 +140,27 @@ impl Drop for UnderWay {
 
 /// A request that is to be copied, as far as it has come. One that is dropped before it is sent was not whole.
 #[derive(Debug)]
-pub(crate) struct Copy {
-    mirror: Arc<Mirror>,
+pub(crate) struct Duplicate {
+    place: UnderWay,
     header: Box<RequestHeader>,
     request: Request,
     body: BytesMut,
     whole: bool,
 }
 
-impl Copy {
-    pub(crate) fn new(mirror: Arc<Mirror>, header: RequestHeader, request: Request) -> Self {
-        Self { mirror, header: Box::new(header), request, body: BytesMut::new(), whole: false }
+impl Duplicate {
+    pub(crate) fn new(place: UnderWay, header: RequestHeader, request: Request) -> Self {
+        Self { place, header: Box::new(header), request, body: BytesMut::new(), whole: false }
     }
 
     /// Takes a piece of the body. False if it is too long by now.
     pub(crate) fn push(&mut self, piece: &[u8]) -> bool {
-        let fits = self.body.len() + piece.len() <= self.mirror.config.body_bytes_max;
+        let fits = self.body.len() + piece.len() <= self.place.0.config.body_bytes_max;
         if fits {
             self.body.extend_from_slice(piece);
         } else {
             self.whole = true;
-            self.mirror.count(Outcome::TooLarge);
+            self.place.0.count(Outcome::TooLarge);
         }
         fits
     }
@@ -164,30 +168,28 @@ impl Copy {
     /// The request is whole: it is asked for once more.
     pub(crate) fn send(mut self, shared: &Arc<Shared>) {
         self.whole = true;
-        let Some(place) = self.mirror.enter() else { return self.mirror.count(Outcome::TooMany) };
         let mut lease = Lease::new(shared.clone());
         // One that would have to wait gives its place in the queue back at once.
         let Ok(Some(decision)) = lease.arrive(shared.clock.now(), self.request) else {
-            return self.mirror.count(Outcome::NoRoom);
+            return self.place.0.count(Outcome::NoRoom);
         };
         let shared = shared.clone();
         tokio::spawn(async move {
             let began = shared.clock.now();
-            let asked = tokio::time::timeout(self.mirror.config.timeout, self.ask(&shared, decision)).await;
+            let asked = tokio::time::timeout(self.place.0.config.timeout, self.ask(&shared, decision)).await;
             let now = shared.clock.now();
             match asked {
                 Ok(Some(())) => {
                     let served = Served { elapsed: now - began, first_byte: None, found: None };
                     shared.dispatcher.served(now, &self.request, decision.node, &served);
-                    self.mirror.count(Outcome::Done);
+                    self.place.0.count(Outcome::Done);
                 }
                 failed => {
                     shared.dispatcher.unserved(now, &self.request, decision.node, now - began);
-                    self.mirror.count(if failed.is_err() { Outcome::TimedOut } else { Outcome::Failed });
+                    self.place.0.count(if failed.is_err() { Outcome::TimedOut } else { Outcome::Failed });
                 }
             }
             lease.release(now);
-            drop(place);
         });
     }
 
@@ -196,7 +198,9 @@ impl Copy {
         let address = shared.nodes.get(decision.node)?.resolved;
         let tcp = TcpStream::connect(address).await.ok()?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(tcp)).await.ok()?;
-        let driver = tokio::spawn(connection);
+        // Ends with this.
+        let mut driver = JoinSet::new();
+        driver.spawn(connection);
         let reply = sender.send_request(self.message()?).await;
         let whole = match reply {
             Ok(reply) => {
@@ -211,7 +215,6 @@ impl Copy {
             }
             Err(_) => None,
         };
-        driver.abort();
         whole
     }
 
@@ -228,10 +231,10 @@ impl Copy {
     }
 }
 
-impl Drop for Copy {
+impl Drop for Duplicate {
     fn drop(&mut self) {
         if !self.whole {
-            self.mirror.count(Outcome::Unfinished);
+            self.place.0.count(Outcome::Unfinished);
         }
     }
 }

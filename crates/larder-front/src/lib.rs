@@ -16,6 +16,7 @@ mod client_io;
 mod clock;
 mod config;
 mod conn;
+mod copies;
 mod edits;
 mod explain;
 mod failure;
@@ -47,6 +48,7 @@ mod waiting;
 pub use access::{AccessFormat, AccessLogConfig, AccessLogOutput};
 pub use cache_status::{CacheOutcome, cache_outcome};
 pub use config::{Check, ConfigError, HealthConfig, Limits, NodeEntry, SwitchConfig, Timeouts};
+pub use copies::MirrorOf;
 pub use edits::{
     Answer, Coding, Compression, EditError, Edits, FieldRules, PathRewrite, RequestId, SameSite, Side, Stage,
     Sticky, StickyBy, StickyCookie, StickyKey, Template,

@@ -1,6 +1,7 @@
 //! What a switch is told of its routes: which requests, which policy, which nodes, which classes and keys.
 
 use crate::config::{ConfigError, SwitchConfig};
+use crate::copies::MirrorOf;
 use crate::edits::Edits;
 use crate::handoff::Setting;
 use crate::split::{ARMS_MAX, ShareOf, SplitBy, WHOLE};
@@ -9,6 +10,7 @@ use larder_core::nodes::{GroupId, Groups};
 use larder_core::rules::{ClassRules, KeyTemplate, Matcher, RouteRules, RuleError};
 use larder_core::{RouteId, RouteSpec};
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 /// The most routes beside the default one. Each costs some counters per thread, and labels of metrics.
 pub const ROUTES_MAX: usize = 255;
@@ -23,10 +25,12 @@ pub struct Route {
     /// and no other route's.
     pub name: String,
     /// Which requests it takes: those that at least one of these matches, unless a route before it takes them. At
-    /// least one, unless it takes a [share](Route::share_of).
+    /// least one, unless it takes a [share](Route::share_of) or [copies](Route::mirror_of).
     pub matchers: Vec<Matcher>,
     /// It takes a share of another route's requests, and has no matchers of its own.
     pub share_of: Option<ShareOf>,
+    /// It is asked for copies of another route's requests, and has no matchers of its own.
+    pub mirror_of: Option<MirrorOf>,
     /// By what its requests are split, where others take shares of them.
     pub split_by: SplitBy,
     /// Its policy and what that goes by. What concerns the dispatcher as a whole (`nodes_max`, `admission`, the queue,
@@ -53,6 +57,7 @@ impl Route {
             name: name.into(),
             matchers: vec![matcher],
             share_of: None,
+            mirror_of: None,
             split_by: SplitBy::default(),
             settings: Settings::default(),
             group: None,
@@ -132,7 +137,8 @@ pub(crate) fn validate(config: &SwitchConfig) -> Result<(), ConfigError> {
     for (at, route) in config.routes.iter().enumerate() {
         validate_name(&config.routes[..at], &route.name)?;
         shares(config, route)?;
-        if route.matchers.is_empty() && route.share_of.is_none() {
+        mirror(config, route)?;
+        if route.matchers.is_empty() && route.share_of.is_none() && route.mirror_of.is_none() {
             let what = "none, so that it takes no request: give at least one".to_owned();
             return Err(wrong(&route.name, "matchers", what));
         }
@@ -184,6 +190,30 @@ fn shares(config: &SwitchConfig, route: &Route) -> Result<(), ConfigError> {
     if !known || !route.matchers.is_empty() {
         let what = "a share is of the default route, or of one with matchers, and has none itself".to_owned();
         return Err(wrong(&route.name, "share_of", what));
+    }
+    Ok(())
+}
+
+/// Checks whose requests a route copies, and its limits.
+fn mirror(config: &SwitchConfig, route: &Route) -> Result<(), ConfigError> {
+    let Some(of) = &route.mirror_of else { return Ok(()) };
+    let fault = |what: &str| Err(wrong(&route.name, "mirror_of", what.to_owned()));
+    let copied = config.routes.iter().find(|other| other.name == of.route);
+    if of.route != DEFAULT_ROUTE && copied.is_none_or(|copied| copied.mirror_of.is_some()) {
+        return fault("copies are of the default route, or of another one that makes none itself");
+    }
+    if !route.matchers.is_empty() || route.share_of.is_some() {
+        return fault("a route that makes copies has neither matchers nor a share");
+    }
+    let timeout = Duration::from_millis(10)..=Duration::from_secs(60);
+    if of.share > WHOLE
+        || !(1..=65_536).contains(&of.copies_max)
+        || of.body_bytes_max > 16 << 20
+        || !timeout.contains(&of.timeout)
+    {
+        return fault(
+            "out of range: share 0 to 100 %, copies_max 1 to 65536, body_bytes_max to 16 MiB, timeout 10 ms to 1 min",
+        );
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! From a request's head to what the dispatcher is asked: route, class, target.
 
 use crate::config::{ConfigError, NodeEntry, SwitchConfig};
+use crate::copies::Mirror;
 use crate::edits::{Edits, FieldRules, Sticky, StickyBy, Tokens};
 use crate::handoff::Setting;
 use crate::routes::{self, DEFAULT_ROUTE, Route};
@@ -26,6 +27,8 @@ pub(crate) struct Routed {
     pub(crate) edits: Edits,
     /// Others take shares of its requests.
     pub(crate) split: Option<Split>,
+    /// Others are asked for copies of its requests.
+    pub(crate) mirrors: Box<[Arc<Mirror>]>,
     /// It takes a share of this one's requests.
     pub(crate) share_of: Option<RouteId>,
     /// Of its sticky cookie.
@@ -48,6 +51,15 @@ fn split(config: &SwitchConfig, name: &str, by: &SplitBy) -> Option<Split> {
         Some((id_of(config, &route.name), of.share))
     };
     Split::new(name, by.clone(), config.routes.iter().filter_map(arm).collect())
+}
+
+/// Who copies the requests of this route.
+fn mirrors(config: &SwitchConfig, name: &str) -> Box<[Arc<Mirror>]> {
+    let mirror = |route: &Route| {
+        let of = route.mirror_of.as_ref().filter(|of| of.route == name)?;
+        Some(Arc::new(Mirror::new(of.clone(), id_of(config, &route.name))))
+    };
+    config.routes.iter().filter_map(mirror).collect()
 }
 
 fn tokens(sticky: &Sticky) -> Option<Tokens> {
@@ -99,6 +111,7 @@ impl Routing {
             classes: config.classes.clone(),
             mechanism: None,
             split: split(config, DEFAULT_ROUTE, &config.split_by),
+            mirrors: mirrors(config, DEFAULT_ROUTE),
             share_of: None,
             tokens: config.sticky.as_ref().and_then(tokens),
             edited: all || config.sticky.is_some() || config.compress.is_some(),
@@ -117,22 +130,24 @@ impl Routing {
             classes: route.classes.as_ref().unwrap_or(&config.classes).clone(),
             mechanism: route.mechanism,
             split: split(config, &route.name, &route.split_by),
+            mirrors: mirrors(config, &route.name),
             share_of: route.share_of.as_ref().map(|of| id_of(config, &of.route)),
             tokens: route.edits.sticky.as_ref().and_then(tokens),
             edits: route.edits.clone(),
             edited: all || !route.edits.is_none(),
             census: census(route.settings.policy),
         });
+        let mut routes: Box<[Routed]> = std::iter::once(default).chain(others).collect();
+        // What is copied must be read.
+        routes.iter_mut().for_each(|route| route.edited |= !route.mirrors.is_empty());
+        let edits = routes.iter().any(|route| route.edited);
         Ok(Self {
             rules: routes::rules(config)?,
-            routes: std::iter::once(default).chain(others).collect(),
+            routes,
             groups: routes::group_names(config),
             request_fields: config.request_fields.clone(),
             reply_fields: config.reply_fields.clone(),
-            edits: all
-                || config.sticky.is_some()
-                || config.compress.is_some()
-                || config.routes.iter().any(|route| !route.edits.is_none()),
+            edits,
         })
     }
 

@@ -55,8 +55,7 @@ pub enum Tie {
     /// The node that accepted the request, where the nodes themselves face the clients (CARD, dec-CARD: WARD section 1).
     /// Source: the shell; only `ward` and `part` look at it.
     Origin(NodeId),
-    /// The client wishes this one, which keeps something for it (a sticky session). Source: the shell, from the request; see
-    /// [`super::wish`].
+    /// The client wishes this one, which keeps something for it (a sticky session). Source: the shell, from the request.
     Wish(NodeId),
     /// The client wished this one, which drains, and its time for that is over.
     Past(NodeId),

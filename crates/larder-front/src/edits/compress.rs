@@ -370,10 +370,9 @@ mod tests {
             [("content-type", "Text/HTML; charset=utf-8"), ("content-length", "1000")].iter().chain(fields)
         {
             let name = HeaderName::try_from(*name).expect("a name");
-            if matches!(*value, "") {
-                drop(reply.remove_header(&name))
-            } else {
-                reply.insert_header(name, *value).expect("inserts")
+            match *value {
+                "" => _ = reply.remove_header(&name),
+                value => reply.insert_header(name, value).expect("inserts"),
             }
         }
         reply

@@ -221,7 +221,23 @@ impl Snapshot {
     }
 
     /// What is done beside relaying.
+    fn copies(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        let mut copies = describe(encoder, &table::COPIES)?;
+        let routing = &self.shared.routing;
+        for mirror in routing.all().flat_map(|(_, route)| route.mirrors.iter()) {
+            for (outcome, value) in mirror.outcomes() {
+                count(
+                    &mut copies,
+                    &[("route", &*routing.of(mirror.route).name), ("outcome", outcome)],
+                    value,
+                )?;
+            }
+        }
+        Ok(())
+    }
+
     fn handoff(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        self.copies(encoder)?;
         self.histogram(describe(encoder, &table::HANDED_TOTAL)?, HANDED_TOTAL)?;
         let edge = self.shared.handoff.as_ref();
         let mut deliveries = describe(encoder, &table::DELIVERIES)?;

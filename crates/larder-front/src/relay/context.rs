@@ -2,6 +2,7 @@
 
 use super::retry::Resume;
 use crate::cache_status::CacheOutcome;
+use crate::copies::Duplicate;
 use crate::edits::Encoder;
 use crate::failure::Failure;
 use crate::handoff::{Delivery, Why};
@@ -23,6 +24,8 @@ pub(crate) struct Context {
     pub(super) request_id: Option<HeaderValue>,
     /// Compresses the present try's reply, and whether piece by piece.
     pub(super) encoder: Option<(Encoder, bool)>,
+    /// Of this request, as far as it has come.
+    pub(super) copies: Vec<Duplicate>,
     /// The node that the client's sticky cookie names.
     pub(super) sticky: Option<NodeId>,
     /// What the route's own answer is called, if that was given.
@@ -66,6 +69,7 @@ impl Context {
             delivery: Delivery::relay(Why::Configured),
             request_id: None,
             encoder: None,
+            copies: Vec::new(),
             sticky: None,
             answered_by: None,
             tries: 0,

@@ -116,11 +116,11 @@ pub(super) fn under_https(request: &RequestHeader, port: u16) -> Option<HeaderVa
 /// Makes one field of the cookies that a client of HTTP/2 has sent in several (RFC 9113 section 8.2.3), for nodes and rules that
 /// know but one.
 pub(super) fn join_cookies(request: &mut RequestHeader) -> Result<()> {
-    let mut cookies = request.headers.get_all(COOKIE).iter();
-    let (Some(first), Some(second)) = (cookies.next(), cookies.next()) else { return Ok(()) };
     if request.version != http::Version::HTTP_2 {
         return Ok(());
     }
+    let mut cookies = request.headers.get_all(COOKIE).iter();
+    let (Some(first), Some(second)) = (cookies.next(), cookies.next()) else { return Ok(()) };
     let mut joined = first.as_bytes().to_vec();
     for cookie in std::iter::once(second).chain(cookies) {
         joined.extend_from_slice(b"; ");

@@ -7,6 +7,7 @@
 //! when it is not. A request that is dropped in between ends through its lease.
 
 mod context;
+mod copy;
 mod edit;
 mod headers;
 mod record;
@@ -191,6 +192,7 @@ impl ProxyHttp for Relay {
         context.decision = Some(decision);
         context.tried = context.arrived + context.queued.unwrap_or_default();
         context.untold = true;
+        self.copy(session, context);
         Ok(false)
     }
 
@@ -293,6 +295,17 @@ impl ProxyHttp for Relay {
         self.stick(session, reply, context)?;
         self.compress(session, reply, context)?;
         self.edit_reply(session, reply, context)
+    }
+
+    async fn request_body_filter(
+        &self,
+        _session: &mut Session,
+        body: &mut Option<Bytes>,
+        end: bool,
+        context: &mut Context,
+    ) -> Result<()> {
+        self.copy_body(body.as_deref(), end, context);
+        Ok(())
     }
 
     fn response_body_filter(

@@ -192,3 +192,32 @@ impl Default for RawCompress {
         }
     }
 }
+
+/// `mirror`.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct RawMirror {
+    /// The route whose requests are copied; "default" for what no route takes. Required.
+    #[schemars(example = &"shop")]
+    pub(crate) of: String,
+    /// How many of them, in percent: 0 to 100.
+    pub(crate) share: f64,
+    /// Copies under way at a time; more are left out and counted. 1 to 65536.
+    pub(crate) copies_max: u32,
+    /// Requests with a longer body are not copied. 0 to 16MiB.
+    pub(crate) body_max: Size,
+    /// How long a copy may take. 10ms to 1m.
+    pub(crate) timeout: Span,
+}
+
+impl Default for RawMirror {
+    fn default() -> Self {
+        Self {
+            of: String::new(),
+            share: 100.0,
+            copies_max: 64,
+            body_max: Size(Bytes(64 << 10)),
+            timeout: Span(std::time::Duration::from_secs(10)),
+        }
+    }
+}

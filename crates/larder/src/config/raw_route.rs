@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::raw_edits::{RawCompress, RawHeaders, RawRedirect, RawRespond, RawRewrite, RawSticky};
+use super::raw_edits::{RawCompress, RawHeaders, RawMirror, RawRedirect, RawRespond, RawRewrite, RawSticky};
 use super::raw_policy::{
     Parameters, RawBounded, RawCap, RawEwma, RawHacc, RawMaglev, RawRendezvous, RawStatic, RawUtil, RawWard,
     RawWrr,
@@ -50,6 +50,9 @@ pub(crate) struct RawRoute {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(example = &5.0)]
     pub(crate) share: Option<f64>,
+    /// Instead of conditions: another route's requests are asked for once more by this one, and nobody sees the replies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) mirror: Option<RawMirror>,
     /// Where others take shares of its requests, by what: the same "client" (address), "target", or parts of the request such
     /// as "{cookie:user}" are always on the same side. Unset: "client".
     #[serde(skip_serializing_if = "Option::is_none")]

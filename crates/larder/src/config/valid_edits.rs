@@ -241,7 +241,9 @@ pub(super) fn against_mechanism(switch: &SwitchConfig, warnings: &mut Vec<Fault>
     if let Some((name, _)) = all.into_iter().find(|(_, given)| *given) {
         let what = format!("hands over no connection of HTTP: switch.{name} edits what passes");
         warnings.push(Fault::new(key, what).hint(hint));
-    } else if let Some(route) = switch.routes.iter().find(|route| !route.edits.is_none()) {
+    } else if let Some(route) =
+        switch.routes.iter().find(|route| !route.edits.is_none() || route.mirror_of.is_some())
+    {
         let what = format!(
             "hands over no connection of HTTP: each may bring a request for route '{}', which edits what passes",
             route.name

@@ -17,7 +17,7 @@ use super::valid_hacc::level_key;
 use super::valid_handoff::mechanism;
 use super::valid_policy::apply;
 use super::valid_rule::{classes, key, list_fault, matcher, unreachable};
-use super::valid_split::{share_of, shares, split_by};
+use super::valid_split::{mirror_of, share_of, shares, split_by};
 
 /// The routes beside the default one, whose `standard` settings they inherit, and what is odd about them.
 pub(super) fn routes(
@@ -45,7 +45,8 @@ pub(super) fn routes(
     }
     groups(&routes, nodes, discover)?;
     shares(raw, &routes, warnings)?;
-    let own = raw.iter().map(|route| route.of.is_none().then(|| route.conditions()));
+    let own =
+        raw.iter().map(|route| (route.of.is_none() && route.mirror.is_none()).then(|| route.conditions()));
     unreachable("switch.routes", &own.collect::<Vec<_>>(), warnings);
     let rules = routes
         .iter()
@@ -80,7 +81,9 @@ fn one(
 ) -> Result<Route, Fault> {
     let matcher = matcher(at, raw.conditions())?;
     let share_of = share_of(at, raw, &matcher)?;
-    if matcher.takes_all() && share_of.is_none() {
+    let mirror_of = raw.mirror.as_ref().map(|mirror| mirror_of(at, raw, mirror, &matcher)).transpose()?;
+    let own = share_of.is_none() && mirror_of.is_none();
+    if matcher.takes_all() && own {
         let what = "takes every request, so that nothing is left for [switch] and the routes behind it";
         let hint = "give it a host, path, extension, method or header; or set the policy under [switch]";
         warnings.push(Fault::new(at, what).hint(hint));
@@ -100,7 +103,8 @@ fn one(
     };
     Ok(Route {
         name: raw.name.clone(),
-        matchers: if share_of.is_some() { Vec::new() } else { vec![matcher] },
+        matchers: if own { vec![matcher] } else { Vec::new() },
+        mirror_of,
         share_of,
         split_by: raw
             .split_by

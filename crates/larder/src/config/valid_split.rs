@@ -1,9 +1,12 @@
 //! Shares of routes, checked and turned into what the front is told.
 
 use larder_core::rules::Matcher;
-use larder_front::{DEFAULT_ROUTE, Route, ShareOf, SplitBy, StickyKey};
+use std::time::Duration;
+
+use larder_front::{DEFAULT_ROUTE, MirrorOf, Route, ShareOf, SplitBy, StickyKey};
 
 use super::error::{Fault, suggest};
+use super::raw_edits::RawMirror;
 use super::raw_route::RawRoute;
 use super::valid_rule::key as key_template;
 
@@ -57,6 +60,53 @@ pub(super) fn share_of(at: &str, raw: &RawRoute, matcher: &Matcher) -> Result<Op
     Ok(Some(ShareOf { route: of.clone(), share: (share * 1000.0).round() as u32 }))
 }
 
+/// Whose requests a route copies.
+pub(super) fn mirror_of(
+    at: &str,
+    raw: &RawRoute,
+    mirror: &RawMirror,
+    matcher: &Matcher,
+) -> Result<MirrorOf, Fault> {
+    let of = |key: &str| format!("{at}.mirror.{key}");
+    if mirror.of.is_empty() {
+        return Err(
+            Fault::new(of("of"), "missing: whose requests are copied").hint("write of = \"NAME\", a route")
+        );
+    }
+    if raw.of.is_some() || !matcher.takes_all() {
+        let what = "contradicts what else says which requests it takes: it gets copies of another route's";
+        let hint = "leave out of, host, path, extension, method and header";
+        return Err(Fault::new(format!("{at}.mirror"), what).hint(hint));
+    }
+    if raw.redirect.is_some() || raw.respond.is_some() {
+        let what = "contradicts redirect and respond: nobody would see the answer";
+        return Err(Fault::new(format!("{at}.mirror"), what).hint("leave them out"));
+    }
+    let out = |key: &str, value: &dyn std::fmt::Display, hint: &str| {
+        Err(Fault::new(of(key), format!("{value} is out of range")).hint(hint))
+    };
+    let (body_max, timeout) = (mirror.body_max.0.get(), mirror.timeout.0);
+    if !(0.0..=100.0).contains(&mirror.share) {
+        return out("share", &mirror.share, "0 to 100 percent");
+    }
+    if !(1..=65_536).contains(&mirror.copies_max) {
+        return out("copies_max", &mirror.copies_max, "1 to 65536");
+    }
+    if body_max > 16 << 20 {
+        return out("body_max", &mirror.body_max, "0 to 16MiB");
+    }
+    if !(Duration::from_millis(10)..=Duration::from_secs(60)).contains(&timeout) {
+        return out("timeout", &mirror.timeout, "10ms to 1m");
+    }
+    Ok(MirrorOf {
+        route: mirror.of.clone(),
+        share: (mirror.share * 1000.0).round() as u32,
+        copies_max: mirror.copies_max,
+        body_bytes_max: usize::try_from(body_max).unwrap_or(usize::MAX),
+        timeout,
+    })
+}
+
 /// Holds shares against the routes that there are, and each other.
 pub(super) fn shares(raw: &[RawRoute], routes: &[Route], warnings: &mut Vec<Fault>) -> Result<(), Fault> {
     let takes = |name: &str| {
@@ -69,6 +119,17 @@ pub(super) fn shares(raw: &[RawRoute], routes: &[Route], warnings: &mut Vec<Faul
             let what = "is not used: no route takes a share of this one";
             let hint = format!("write a route with of = \"{}\" and share = 5.0", route.name);
             warnings.push(Fault::new(format!("{at}.split_by"), what).hint(hint));
+        }
+        if let Some(mirror) = &route.mirror_of {
+            let copied = routes.iter().find(|other| other.name == mirror.route);
+            if mirror.route != DEFAULT_ROUTE && copied.is_none_or(|copied| copied.mirror_of.is_some()) {
+                let others = routes.iter().filter(|other| other.mirror_of.is_none());
+                let known: Vec<&str> =
+                    std::iter::once(DEFAULT_ROUTE).chain(others.map(|other| &*other.name)).collect();
+                let what =
+                    format!("'{}' is no route whose requests could be copied", mirror.route.escape_debug());
+                return Err(Fault::new(format!("{at}.mirror.of"), what).hint(suggest(&mirror.route, &known)));
+            }
         }
         let Some(share) = &route.share_of else { continue };
         let split = routes.iter().find(|other| other.name == share.route);

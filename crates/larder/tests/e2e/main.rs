@@ -17,6 +17,7 @@ mod keys;
 mod live_routes;
 mod load;
 mod load_users;
+mod mirror;
 mod node_content;
 mod origin;
 mod packaging;

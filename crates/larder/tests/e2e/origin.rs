@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
 
 use crate::http::Reply;
 
@@ -9,6 +10,8 @@ use crate::http::Reply;
 pub struct Origin {
     pub name: String,
     pub address: SocketAddr,
+    /// What it was asked, whole.
+    pub seen: Arc<Mutex<Vec<String>>>,
 }
 
 impl Origin {
@@ -17,13 +20,15 @@ impl Origin {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let fields = format!("X-Origin: {name}\r\n{fields}");
+        let seen: Arc<Mutex<Vec<String>>> = Arc::default();
+        let told = seen.clone();
         std::thread::spawn(move || {
             while let Ok((tcp, _)) = listener.accept() {
-                let fields = fields.clone();
-                std::thread::spawn(move || serve(tcp, &fields));
+                let (fields, told) = (fields.clone(), told.clone());
+                std::thread::spawn(move || serve(tcp, &fields, &told));
             }
         });
-        Self { name: name.to_owned(), address }
+        Self { name: name.to_owned(), address, seen }
     }
 
     /// As an entry of `nodes`, with more keys.
@@ -32,7 +37,7 @@ impl Origin {
     }
 }
 
-fn serve(mut tcp: TcpStream, fields: &str) {
+fn serve(mut tcp: TcpStream, fields: &str, seen: &Mutex<Vec<String>>) {
     let mut bytes = Vec::new();
     loop {
         let end = loop {
@@ -51,6 +56,7 @@ fn serve(mut tcp: TcpStream, fields: &str) {
             }
         }
         let body: Vec<u8> = bytes.drain(..end + length).collect();
+        seen.lock().unwrap().push(String::from_utf8_lossy(&body).into_owned());
         let reply = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n{fields}\r\n", body.len());
         let body = if head.starts_with("HEAD ") { &[][..] } else { &body };
         if tcp.write_all(&[reply.as_bytes(), body].concat()).is_err() {

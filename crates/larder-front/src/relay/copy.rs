@@ -1,0 +1,105 @@
+//! Copies of requests for routes that mirror.
+
+use super::{Context, Fields, Relay, headers, link};
+use crate::copies::{Duplicate, Outcome};
+use crate::edits::Known;
+use crate::target::target_key;
+use http::header::{CONNECTION, HOST, HeaderName, TRANSFER_ENCODING, UPGRADE};
+use larder_core::Request;
+use larder_core::rules::Head;
+use pingora_error::Result;
+use pingora_http::RequestHeader;
+use pingora_proxy::Session;
+
+impl Relay {
+    /// Begins the copies of a request that has its node; those without a body are sent.
+    pub(super) fn copy(&self, session: &mut Session, context: &mut Context) {
+        let route = self.shared.routing.of(context.request.route);
+        if route.mirrors.is_empty() || session.req_header().headers.contains_key(UPGRADE) {
+            return;
+        }
+        let bodyless = session.as_mut().is_body_empty();
+        for mirror in &route.mirrors {
+            if !mirror.takes() {
+                continue;
+            }
+            let Some(place) = mirror.enter() else { continue };
+            // What cannot be said to a node otherwise is no fault of the client's.
+            match self.copied(session, context, mirror.route) {
+                Ok((header, request)) => context.copies.push(Duplicate::new(place, header, request)),
+                Err(_) => mirror.count(Outcome::Failed),
+            }
+        }
+        if bodyless {
+            context.copies.drain(..).for_each(|copy| copy.send(&self.shared));
+        }
+    }
+
+    /// A piece of the request's body passes. What is sent to a node again was not whole when the node failed, and is
+    /// not copied.
+    pub(super) fn copy_body(&self, piece: Option<&[u8]>, end: bool, context: &mut Context) {
+        if context.copies.is_empty() {
+            return;
+        }
+        if context.tries > 1 {
+            return context.copies.clear();
+        }
+        if let Some(piece) = piece {
+            context.copies.retain_mut(|copy| copy.push(piece));
+        }
+        if end {
+            context.copies.drain(..).for_each(|copy| copy.send(&self.shared));
+        }
+    }
+
+    /// Header and request of a copy: the client's, for HTTP/1.1, with the fields and rules of the route that it goes by.
+    fn copied(
+        &self,
+        session: &Session,
+        context: &Context,
+        to: larder_core::RouteId,
+    ) -> Result<(RequestHeader, Request)> {
+        let header = session.req_header();
+        let (key, fields) = (target_key(headers::host(header), header.raw_path()), Fields(header));
+        let head = Head::new(header.method.as_str().as_bytes(), key.host, key.path, &fields);
+        let route = self.shared.routing.of(to);
+        let target = route.with_key_head(&head, |head| route.key.id(head));
+        let request = Request::new(target).with_class(route.classes.classify(&head)).with_route(to);
+        let mut copy = header.clone();
+        let listed: Vec<HeaderName> = header
+            .headers
+            .get_all(CONNECTION)
+            .iter()
+            .filter_map(|field| field.to_str().ok())
+            .flat_map(|field| field.split(','))
+            .filter_map(|name| HeaderName::try_from(name.trim()).ok())
+            .collect();
+        for name in listed.iter().chain([&CONNECTION, &TRANSFER_ENCODING]) {
+            copy.remove_header(name);
+        }
+        for name in ["keep-alive", "proxy-connection", "te", "trailer", "expect"] {
+            copy.remove_header(name);
+        }
+        let path = route.edits.rewrite.as_ref().map_or(head.path.into(), |rewrite| rewrite.apply(head.path));
+        let query = head.query.map_or(Vec::new(), |query| [b"?", query].concat());
+        copy.set_raw_path(&[&*path, &query].concat())?;
+        copy.insert_header(HOST, key.host)?;
+        if let Some(link) = link(session) {
+            headers::forwarded_for(&mut copy, &link.forwarded_for)?;
+            if self.shared.tls.is_some() {
+                headers::security(&mut copy, link.security.as_ref())?;
+            }
+        }
+        headers::via(&mut copy, &self.shared.via)?;
+        headers::target(&mut copy, target)?;
+        if let (Some(ids), Some(id)) = (&self.shared.request_ids, &context.request_id) {
+            copy.insert_header(ids.config.header.clone(), id.clone())?;
+        }
+        self.known(session, context, None, |known| {
+            let known = Known { route: &route.name, target, node: None, reason: None, ..*known };
+            self.shared.routing.request_fields.edit(&mut copy, &known)?;
+            route.edits.request_fields.edit(&mut copy, &known)
+        })?;
+        Ok((copy, request))
+    }
+}
