@@ -201,21 +201,15 @@ impl Duplicate {
         // Ends with this.
         let mut driver = JoinSet::new();
         driver.spawn(connection);
-        let reply = sender.send_request(self.message()?).await;
-        let whole = match reply {
-            Ok(reply) => {
-                let mut body = reply.into_body();
-                loop {
-                    match body.frame().await {
-                        Some(Ok(_)) => {}
-                        Some(Err(_)) => break None,
-                        None => break Some(()),
-                    }
-                }
+        let reply = sender.send_request(self.message()?).await.ok()?;
+        let mut body = reply.into_body();
+        loop {
+            match body.frame().await {
+                Some(Ok(_)) => {}
+                Some(Err(_)) => return None,
+                None => return Some(()),
             }
-            Err(_) => None,
-        };
-        whole
+        }
     }
 
     fn message(&self) -> Option<http::Request<Full<Bytes>>> {

@@ -79,7 +79,7 @@ impl Split {
             SplitBy::Target => number(target().0),
             SplitBy::Key(key) => key.session(head).map(number).or_else(by_client)?,
         };
-        let falls = ((hash >> 32) * u64::from(WHOLE) >> 32) as u32;
+        let falls = (((hash >> 32) * u64::from(WHOLE)) >> 32) as u32;
         let mut end = 0;
         self.arms.iter().find_map(|arm| {
             end += arm.share.load(Relaxed);

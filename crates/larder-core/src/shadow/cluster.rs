@@ -125,7 +125,7 @@ impl Cluster {
     /// A request comes.
     pub(super) fn enter(&mut self, now: Time, seen: &Seen, entry: Entry) {
         self.end_until(now);
-        let request = Request { exclude: Default::default(), origin: None, ..seen.request };
+        let request = Request { exclude: Default::default(), tie: Default::default(), ..seen.request };
         let Arrival::Start(decision) = self.dispatcher.arrive(now, request) else { return };
         let node = decision.node;
         let found = self.look(now, request.target, node, entry.charge);
