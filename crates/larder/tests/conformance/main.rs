@@ -11,8 +11,8 @@ use larder_core::policy::table::{Place, RouteTable};
 use larder_core::rules::{ClassRules, Head, KeyTemplate, Matcher, RuleError};
 use larder_core::{NodeSpec, PolicyKind, ServiceClass, Settings, TargetId, Weight};
 use larder_front::{
-    CacheSignalsConfig, HealthConfig, NodeEntry, RecordConfig, Route, RouteFault, SignalSource,
-    SignalsConfig, SwitchConfig, SwitchHandle,
+    CacheSignalsConfig, Edits, HealthConfig, NodeEntry, RecordConfig, Route, RouteFault, SameSite,
+    SignalSource, SignalsConfig, Sticky, StickyBy, StickyCookie, SwitchConfig, SwitchHandle,
 };
 use larder_sim::replay::Replay;
 use std::fs::File;
@@ -79,7 +79,7 @@ fn classes() -> Result<ClassRules, RuleError> {
 }
 
 /// A third of the targets goes by a route of the same policy over a group of the nodes, with a key of its own; some go by
-/// LARD/R over all.
+/// LARD/R over all, and some by the policy over all with sticky sessions.
 fn routes(policy: PolicyKind) -> Result<Vec<Route>, RuleError> {
     let some = Route {
         settings: settings(policy),
@@ -91,7 +91,15 @@ fn routes(policy: PolicyKind) -> Result<Vec<Route>, RuleError> {
         settings: settings(PolicyKind::LardR),
         ..Route::new("lard", Matcher::new().path("/lard/*")?)
     };
-    Ok(vec![some, lard])
+    // Clients come back to their nodes there; one that drains keeps its own for a moment.
+    let cookie = StickyCookie::new("node", "/", SameSite::Lax, None, None).expect("a cookie");
+    let sticky = Sticky { by: StickyBy::Cookie(cookie), drain: Duration::from_millis(20) };
+    let sticky = Route {
+        settings: settings(policy),
+        edits: Edits { sticky: Some(sticky), ..Edits::default() },
+        ..Route::new("sticky", Matcher::new().path("/sticky/*")?)
+    };
+    Ok(vec![some, lard, sticky])
 }
 
 /// The nodes of even number are in the group.
@@ -152,19 +160,24 @@ async fn node(number: u64) -> Node {
 /// One client: request after request on a connection that is opened anew when it is lost. Any status will do.
 async fn ask(address: SocketAddr, client: u64, served: Arc<AtomicUsize>) {
     let mut connection: Option<support::Client> = None;
+    let mut cookie = String::new();
     for round in 0..REQUESTS_PER_CLIENT {
         let lot = mix(client * 1_000 + round);
         let target = if lot.is_multiple_of(3) { lot % 5 } else { lot % 200 };
-        let folder = ["", "", "/some", "/lard"][(lot >> 40) as usize % 4];
+        let folder = ["", "", "/some", "/lard", "/sticky"][(lot >> 40) as usize % 5];
         let method = if lot.is_multiple_of(11) { "POST" } else { "GET" };
-        let request =
-            format!("{method} {folder}/t{target} HTTP/1.1\r\nHost: test\r\nContent-Length: 0\r\n\r\n");
+        let request = format!(
+            "{method} {folder}/t{target} HTTP/1.1\r\nHost: test\r\nContent-Length: 0\r\n{cookie}\r\n"
+        );
         let mut open = match connection.take() {
             Some(open) => open,
             None => support::Client::new(TcpStream::connect(address).await.expect("connects")),
         };
         let sent = open.tcp.write_all(request.as_bytes()).await.is_ok();
         if sent && let Some(reply) = open.try_reply().await {
+            if let Some((pair, _)) = reply.field("set-cookie").and_then(|set| set.split_once(';')) {
+                cookie = format!("Cookie: {pair}\r\n");
+            }
             let closes = reply.field("connection").is_some_and(|value| value.eq_ignore_ascii_case("close"));
             connection = (!closes).then_some(open);
         }
@@ -277,7 +290,7 @@ fn conforms(policy: PolicyKind) {
         _ => &[],
     };
     // Every policy shares its records with a route of LARD/R.
-    for word in of_policy.iter().chain(&["first", "route2."]) {
+    for word in of_policy.iter().chain(&["first", "route2.", " sticky\n", " sticky_full\n"]) {
         assert!(live.contains(word), "{policy}: no '{word}' in the log");
     }
 }
