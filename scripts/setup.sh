@@ -78,6 +78,7 @@ install_test_tools() {
     command -v wrk >/dev/null 2>&1 || lacking+=(wrk)
     command -v h2load >/dev/null 2>&1 || lacking+=(nghttp2-client)
     command -v nginx >/dev/null 2>&1 || lacking+=(nginx)
+    command -v haproxy >/dev/null 2>&1 || lacking+=(haproxy)
     # The server alone, without a site of the machine's own.
     command -v apache2 >/dev/null 2>&1 || lacking+=(apache2-bin)
     command -v chromium >/dev/null 2>&1 || lacking+=(chromium)

@@ -34,6 +34,15 @@ const ALONE_FOR: Duration = Duration::from_secs(60);
 /// nothing.
 const FULL_FOR: Duration = Duration::from_secs(1);
 
+/// What is to be done for a connection, once others have had their turn.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Soon {
+    /// It is gone with its node, and its client is to be told. With the first byte that this had not acknowledged.
+    Reset(FlowKey, Option<u32>),
+    /// A node has named it as its own.
+    StillHas(u16, FlowKey),
+}
+
 /// A peer.
 #[derive(Debug)]
 struct Peer {
@@ -196,6 +205,8 @@ impl Handover {
         if !up {
             self.lost(&mut state, name);
         }
+        drop(state);
+        self.settle();
     }
 
     /// A peer is gone: clients whose connections it had are told, unless it has ended in good order.
@@ -220,8 +231,8 @@ impl Handover {
     }
 
     fn reset_all(&self, state: &mut State, slot: u16) {
-        let State { table, moves, .. } = state;
-        let lost = table.take_of(slot);
+        let State { table, moves, soon, .. } = state;
+        let mut lost = table.take_of(slot);
         if !lost.is_empty() {
             tracing::warn!(
                 slot,
@@ -229,13 +240,36 @@ impl Handover {
                 "the node that has them is gone: their clients are told"
             );
         }
-        for (key, handed) in lost {
-            // What is on its way still has its socket here, which tells the client.
-            if !moves.has(key)
-                && let Err(error) = self.plane.reset_client_at(key, handed.first_ack)
-            {
-                tracing::debug!(%error, %key, "a client could not be told that its connection is gone");
+        // What is on its way still has its socket here, which tells the client.
+        lost.retain(|(key, _)| !moves.has(*key));
+        soon.extend(lost.into_iter().map(|(key, handed)| Soon::Reset(key, handed.first_ack)));
+    }
+
+    /// Does what is to be done for each of many connections; others have their turn after every few.
+    pub(super) fn settle(&self) {
+        loop {
+            let mut state = self.state();
+            let from = state.soon.len().saturating_sub(SWEPT_AT_ONCE);
+            let some = state.soon.split_off(from);
+            if some.is_empty() {
+                return;
             }
+            for one in some {
+                match one {
+                    Soon::Reset(key, first_ack) => self.reset(&mut state, key, first_ack),
+                    Soon::StillHas(slot, key) => self.still_has(&mut state, slot, key),
+                }
+            }
+        }
+    }
+
+    /// Tells a client that its connection is gone, unless it has a new one with the same addresses by now.
+    fn reset(&self, state: &mut State, key: FlowKey, first_ack: Option<u32>) {
+        if state.table.get_mut(key).is_some() || state.moves.has(key) {
+            return;
+        }
+        if let Err(error) = self.plane.reset_client_at(key, first_ack) {
+            tracing::debug!(%error, %key, "a client could not be told that its connection is gone");
         }
     }
 
@@ -266,6 +300,8 @@ impl Handover {
             }
             What::Message(message) => self.said(&mut state, &name, message),
         }
+        drop(state);
+        self.settle();
     }
 
     fn up(self: &Arc<Self>, state: &mut State, name: &Name, session: u64, welcome: &Welcome) {
@@ -323,16 +359,15 @@ impl Handover {
     }
 
     fn said(&self, state: &mut State, name: &Name, message: FromNode) {
-        let State { members, table, moves } = state;
+        let State { members, table, moves, soon } = state;
         let Some(peer) = members.peers.get_mut(name) else { return };
         match message {
             FromNode::Accepted(accepted) => peer.accepted = accepted.services,
             FromNode::Restored { ids } => {
                 let slot = peer.slot;
                 for id in ids {
-                    if let Some(key) = state.moves.answer(slot, id, Arrived::Restored) {
-                        self.still_has(state, slot, key);
-                    }
+                    let late = moves.answer(slot, id, Arrived::Restored);
+                    soon.extend(late.map(|key| Soon::StillHas(slot, key)));
                 }
             }
             FromNode::Refused { id, why, detail } => {
@@ -370,7 +405,7 @@ impl Handover {
 
     /// A piece of what a peer has.
     fn lives(&self, state: &mut State, name: &Name, live: Live) {
-        let State { members, table, moves } = state;
+        let State { members, table, moves, soon } = state;
         let Some(peer) = members.peers.get_mut(name) else { return };
         let Some(named) = &mut peer.named else { return };
         named.extend(live.connections.into_iter().map(|socket| FlowKey::from(socket.connection)));
@@ -384,13 +419,13 @@ impl Handover {
         }
         let slot = peer.slot;
         moves.named(slot, |key| named.contains(&key));
-        named.into_iter().for_each(|key| self.still_has(state, slot, key));
+        soon.extend(named.into_iter().map(|key| Soon::StillHas(slot, key)));
     }
 
     /// A node that was given up, or that has answered too late, still has a connection whose client has been told that it is gone.
     /// What it sends on it the client's host answers with a reset, which ends it there: so packets go to it again. Not if these
     /// are the addresses of another one by now, which is away or on its way.
-    pub(super) fn still_has(&self, state: &mut State, slot: u16, key: FlowKey) {
+    fn still_has(&self, state: &mut State, slot: u16, key: FlowKey) {
         if state.table.get_mut(key).is_some() || state.moves.has(key) {
             return;
         }
@@ -477,6 +512,8 @@ impl Handover {
                 self.give_up(&mut state, slot);
             }
         }
+        drop(state);
+        self.settle();
     }
 }
 

@@ -174,6 +174,8 @@ struct State {
     members: Members,
     table: Table,
     moves: moving::Moves,
+    /// Calls of the kernel for each of many connections, which are made a few at a time, so that others come between.
+    soon: Vec<members::Soon>,
 }
 
 /// Which addresses are whose.

@@ -4,6 +4,7 @@
 //! channel broke in the middle) it stays frozen; the peer says after its return what it has.
 
 use super::choice::Unmoved;
+use super::members::Soon;
 use super::table::Handed;
 use super::{Handover, State};
 use crate::cooperate::{Held, Serviced};
@@ -263,7 +264,7 @@ impl Handover {
     fn point_at(&self, to: &Name, key: FlowKey) -> Option<(u16, u64, u64, oneshot::Receiver<Arrived>)> {
         // Locked for all: nobody may find one without the other.
         let mut state = self.state();
-        let State { members, table, moves } = &mut *state;
+        let State { members, table, moves, .. } = &mut *state;
         let (slot, epoch) = members.place(to, key.service)?;
         if let Err(error) = self.plane.put_flow(key, FlowTo::Node(slot)) {
             tracing::warn!(%error, %key, "a connection could not be entered in the forwarding plane");
@@ -312,9 +313,10 @@ impl Handover {
             tracing::debug!(%error, %key, "a lost connection's socket could not be reset");
         }
         let mut state = self.state();
-        if let Some(key) = state.moves.told(id) {
-            self.still_has(&mut state, slot, key);
-        }
+        let late = state.moves.told(id);
+        state.soon.extend(late.map(|key| Soon::StillHas(slot, key)));
+        drop(state);
+        self.settle();
     }
 
     /// How large a target is, if that is known.

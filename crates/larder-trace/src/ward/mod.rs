@@ -34,7 +34,8 @@ pub use frequency::{Frequencies, Frequency};
 pub use partition::{Balance, Holding};
 pub use reach::nodes_reached;
 pub use routes::{
-    RoutesError, RoutesHeader, RoutesProblem, read_routes, read_routes_from, save_routes, write_routes,
+    RoutesError, RoutesHeader, RoutesProblem, each_route, read_routes, read_routes_from, save_routes,
+    write_routes,
 };
 pub use search::{Overhead, Split, Tally, WardCluster};
 pub use stability::{DayNew, Stability};

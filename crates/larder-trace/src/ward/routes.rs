@@ -158,6 +158,16 @@ pub enum RoutesProblem {
     /// A line that is no row.
     #[error("\"{0}\" is no row: `core` or an owner's number, a space, a target")]
     Row(String),
+    /// An owner that is not among the nodes.
+    #[error("\"{name}\" belongs to node {node}, and the table is for {nodes} nodes, which count from 0")]
+    NoSuchNode {
+        /// The target.
+        name: String,
+        /// Its owner.
+        node: u16,
+        /// How many nodes there are.
+        nodes: u16,
+    },
     /// A line over [`Limits::line_bytes_max`].
     #[error("a line longer than {0} bytes")]
     LongLine(usize),
@@ -276,11 +286,42 @@ pub fn read_routes_from(
     limits: &Limits,
     id_of: impl Fn(&str) -> TargetId,
 ) -> Result<(RoutesHeader, RouteTable), RoutesError> {
+    lines_of(reader, path, limits, |lines| {
+        let mut places = Vec::new();
+        let header = lines.rows(|place, name| places.push((id_of(name), place)))?;
+        let table = RouteTable::new(header.nodes, places)?;
+        Ok((header, table))
+    })
+}
+
+/// Reads a table row by row, the most requested target first, each with its name as the log has it. Rows are told as they are read, so
+/// what follows may still be wrong.
+///
+/// # Errors
+/// As [`read_routes`], but for a target that stands there twice.
+pub fn each_route(
+    path: &Path,
+    limits: &Limits,
+    row: impl FnMut(Place, &str),
+) -> Result<RoutesHeader, RoutesError> {
+    match File::open(path) {
+        Ok(file) => lines_of(file, path, limits, |lines| lines.rows(row)),
+        Err(error) => Err(RoutesError { path: path.to_path_buf(), line: 0, problem: error.into() }),
+    }
+}
+
+/// Reads a file's lines, with its name and the line in errors.
+fn lines_of<T>(
+    reader: impl Read,
+    path: &Path,
+    limits: &Limits,
+    read: impl FnOnce(&mut Lines<'_>) -> Result<T, RoutesProblem>,
+) -> Result<T, RoutesError> {
     let mut lines = Lines { line: 0, limits: *limits, source: None };
     let read = match Source::new(reader, None) {
         Ok(source) => {
             lines.source = Some(source);
-            lines.table(id_of)
+            read(&mut lines)
         }
         Err(error) => Err(RoutesProblem::Packed(error)),
     };
@@ -326,34 +367,27 @@ impl Lines<'_> {
         Ok(header)
     }
 
-    fn table(
-        &mut self,
-        id_of: impl Fn(&str) -> TargetId,
-    ) -> Result<(RoutesHeader, RouteTable), RoutesProblem> {
+    fn rows(&mut self, mut each: impl FnMut(Place, &str)) -> Result<RoutesHeader, RoutesProblem> {
         let header = self.header()?;
-        let (nodes, targets_max) = (header.nodes, self.limits.targets_max);
-        let mut places = Vec::new();
-        let mut core = 0;
+        let (nodes, targets_max) = (header.nodes, self.limits.targets_max as u64);
+        let (mut rows, mut core) = (0, 0);
         let announced = loop {
             let line = self.next(self.limits.line_bytes_max)?.ok_or(RoutesProblem::CutShort)?;
             match row(line).ok_or_else(|| RoutesProblem::Row(shown(line)))? {
                 Row::End(announced) => break announced,
-                Row::Place(..) if places.len() >= targets_max => {
-                    return Err(RoutesProblem::TooManyTargets(targets_max));
+                Row::Place(..) if rows >= targets_max => {
+                    return Err(RoutesProblem::TooManyTargets(self.limits.targets_max));
+                }
+                Row::Place(Place::Node(node), name) if node >= nodes => {
+                    return Err(RoutesProblem::NoSuchNode { name: shown(name.as_bytes()), node, nodes });
                 }
                 Row::Place(place, name) => {
-                    let target = id_of(name);
-                    if let Place::Node(node) = place
-                        && node >= nodes
-                    {
-                        return Err(RouteTableError::NoSuchNode { target, node, nodes }.into());
-                    }
                     core += u64::from(place == Place::Core);
-                    places.push((target, place));
+                    rows += 1;
+                    each(place, name);
                 }
             }
         };
-        let rows = places.len() as u64;
         if (rows, rows, core) != (announced, header.targets(), header.core_targets) {
             let (expected, expected_core) = (header.targets(), header.core_targets);
             return Err(RoutesProblem::Count { rows, core, expected, expected_core });
@@ -361,7 +395,7 @@ impl Lines<'_> {
         if self.next(self.limits.line_bytes_max)?.is_some() {
             return Err(RoutesProblem::AfterEnd);
         }
-        Ok((header, RouteTable::new(nodes, places)?))
+        Ok(header)
     }
 }
 

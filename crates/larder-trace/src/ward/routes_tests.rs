@@ -98,7 +98,7 @@ fn errors_name_file_line_and_fault() {
         (with(3, "core"), "t.routes:3: \"core\" is no row"),
         (with(3, "core /a b"), "t.routes:3: \"core /a b\" is no row"),
         (with(3, "70000 /a"), "t.routes:3: \"70000 /a\" is no row"),
-        (with(3, "3 /a"), "is given to node 3, and there are 3 nodes"),
+        (with(3, "3 /a"), "t.routes:3: \"/a\" belongs to node 3, and the table is for 3 nodes"),
         (with(3, &format!("core /{}", "x".repeat(600))), "t.routes:3: a line longer than 512 bytes"),
         (with(rows + 3, "end 1"), "rows"),
         (with(3, "0 /a"), "of the core) where"),

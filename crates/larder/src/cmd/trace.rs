@@ -1,5 +1,6 @@
 //! `larder trace`: describe, make and convert request traces, and place by them.
 
+mod routes;
 mod ward;
 
 use std::io::{self, BufWriter, Write};
@@ -31,6 +32,7 @@ enum TraceCommand {
     Synth(SynthArgs),
     Convert(ConvertArgs),
     Ward(ward::WardArgs),
+    Routes(routes::RoutesArgs),
 }
 
 /// Which file, read how.
@@ -123,6 +125,7 @@ pub(crate) fn run(args: TraceArgs) -> anyhow::Result<()> {
         TraceCommand::Synth(args) => synth(&args),
         TraceCommand::Convert(args) => convert(&args),
         TraceCommand::Ward(args) => ward::run(&args),
+        TraceCommand::Routes(args) => routes::run(&args),
     }
 }
 

@@ -28,6 +28,7 @@ mod plan;
 mod process;
 mod reload;
 mod replay;
+mod routes_for_others;
 mod serving;
 mod shadow;
 mod shares;

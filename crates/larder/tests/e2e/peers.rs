@@ -15,7 +15,7 @@ use crate::process::{LARDER, Process, until};
 pub const NAMES: [&str; 3] = ["a", "b", "c"];
 
 /// A port of this host that is free for TCP and UDP.
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     until("a port is free", || {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         UdpSocket::bind(("127.0.0.1", port)).ok().map(|_| port)

@@ -15,6 +15,8 @@ use crate::plans::mixed;
 const LARGE: u64 = 10_000_000;
 const LINES: &str = "handoff = \"required\"\nhandoff_min = \"10KB\"\nhead_timeout = \"1s\"\n";
 const CARD: &str = "policy = \"card\"\n";
+/// Without a table all goes by hash.
+const WARD: &str = "policy = \"ward\"\n";
 /// Replies of 10 MB take some seconds with it.
 const REST: Duration = Duration::from_millis(40);
 const DOWNLOADS: usize = 6;
@@ -40,7 +42,7 @@ impl Lab {
         let cluster = Equals::new(nodes, content, &format!("{LINES}{lines}"))?;
         let lab = Self { cluster };
         let large = lab.large();
-        if lines != CARD {
+        if lines.is_empty() {
             for (number, target) in large.iter().enumerate() {
                 let [server, _] = lab.cluster.service(1 + number % (nodes - 1));
                 let one = std::slice::from_ref(target);
@@ -191,6 +193,30 @@ fn stopped(nodes: usize, lines: &str) {
 #[test]
 fn a_service_node_that_stands_still_is_given_up() {
     stopped(3, "");
+}
+
+#[test]
+fn an_owner_that_stands_still_is_given_up() {
+    stopped(3, WARD);
+}
+
+/// The node that clients connected to stands still: its kernel goes on forwarding their packets to the nodes that have them.
+#[test]
+fn an_initial_node_that_stands_still_is_not_missed() {
+    let Some(lab) = Lab::new(3, "") else { return };
+    let (slow, took, soon) = lab.during(&[1, 2], |cluster| {
+        let node = cluster.nodes[0].as_ref().unwrap();
+        node.signal(Signal::STOP);
+        cluster.until("it is missed", |cluster| {
+            cluster.view(1)["members"].as_array().is_some_and(|all| all.len() == 1)
+        });
+        thread::sleep(Duration::from_secs(2));
+        node.signal(Signal::CONT);
+    });
+    println!("over after {took:?}, a pause of {:?} and {:?}", pause(&slow), pause(&soon));
+    slow.assert_faultless();
+    soon.assert_faultless();
+    lab.rests(3);
 }
 
 /// Node 0 decides, and counts what it has handed over.
