@@ -11,6 +11,7 @@ mod demo;
 mod discovery;
 mod edits;
 mod failover;
+mod guides;
 mod http;
 mod http2;
 mod keys;
