@@ -64,7 +64,9 @@ pub(crate) use reference::{defaults, schema};
 pub(crate) use text::{Size, Span, Texts};
 pub(crate) use valid::{AdminListen, Config};
 pub(crate) use valid_agent::{AgentRole, HandoffRole};
-pub(crate) use valid_discover::{Discover, Place, nodes_in};
+#[cfg(test)]
+pub(crate) use valid_discover::discover_of;
+pub(crate) use valid_discover::{Discover, Place, ServicePort, ServiceSlices, nodes_in};
 pub(crate) use valid_node::NodeRole;
 pub(crate) use valid_peers::PeersRole;
 pub(crate) use valid_peers_handoff::PeersHandoffRole;

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use larder_core::{Bytes, Weight};
+use larder_core::{Bytes, NodeSpec, Weight};
 use larder_front::NodeEntry;
 use serde::Deserialize;
 
@@ -21,8 +21,36 @@ pub(crate) enum Place {
     Name(String, u16),
     /// Every target of a name's SRV records.
     Service(String),
+    /// The ready endpoints of a Kubernetes service.
+    Slices(ServiceSlices),
     /// Those that a file names.
     File(PathBuf),
+}
+
+/// A Kubernetes service, and how to ask for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ServiceSlices {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) port: ServicePort,
+    /// None: as the service account of the pod.
+    pub(crate) kubeconfig: Option<PathBuf>,
+}
+
+/// A port of a service's pods.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ServicePort {
+    Number(u16),
+    Named(String),
+}
+
+impl std::fmt::Display for ServicePort {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Number(number) => number.fmt(f),
+            Self::Named(name) => name.fmt(f),
+        }
+    }
 }
 
 /// A source of nodes.
@@ -38,11 +66,22 @@ pub(crate) struct Discover {
     pub(crate) groups: Vec<String>,
 }
 
+impl Discover {
+    /// A node that it has found.
+    pub(crate) fn entry(&self, name: &str, address: String, weight: Weight) -> NodeEntry {
+        let spec = NodeSpec { weight, cache: self.cache, ..NodeSpec::named(name) };
+        NodeEntry { groups: self.groups.clone(), ..NodeEntry::new(spec, address) }
+    }
+}
+
 impl std::fmt::Display for Discover {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.place {
             Place::Name(name, port) => write!(f, "dns {name}:{port}"),
             Place::Service(name) => write!(f, "srv {name}"),
+            Place::Slices(ServiceSlices { namespace, name, port, .. }) => {
+                write!(f, "kubernetes {namespace}/{name}:{port}")
+            }
             Place::File(path) => write!(f, "file {}", path.display()),
         }
     }
@@ -54,12 +93,17 @@ const HOUR: Duration = Duration::from_secs(3600);
 const HOLD: Duration = Duration::from_secs(30);
 
 pub(super) fn discover(at: &str, raw: &RawDiscover) -> Result<Discover, Fault> {
-    let given = [raw.dns.is_some(), raw.srv.is_some(), raw.file.is_some()];
+    let given = [raw.dns.is_some(), raw.srv.is_some(), raw.kubernetes.is_some(), raw.file.is_some()];
     if given.into_iter().filter(|given| *given).count() != 1 {
         let what = "says nothing, or several things, of where nodes are found";
         return Err(
-            Fault::new(at, what).hint("write one of dns = \"NAME:PORT\", srv = \"NAME\", file = \"PATH\"")
+            Fault::new(at, what)
+                .hint("write one of dns = \"NAME:PORT\", srv = \"NAME\", kubernetes = \"NAMESPACE/SERVICE:PORT\", file = \"PATH\"")
         );
+    }
+    if raw.kubernetes.is_none() && raw.kubeconfig.is_some() {
+        let what = "is for kubernetes";
+        return Err(Fault::new(format!("{at}.kubeconfig"), what).hint("leave it out, or name a service"));
     }
     let place = place(at, raw)?;
     let from_file = matches!(place, Place::File(_));
@@ -108,11 +152,48 @@ fn place(at: &str, raw: &RawDiscover) -> Result<Place, Fault> {
     if let Some(text) = &raw.srv {
         return Ok(Place::Service(name(&format!("{at}.srv"), text)?));
     }
+    if let Some(text) = &raw.kubernetes {
+        return slices(at, text, raw.kubeconfig.as_deref()).map(Place::Slices);
+    }
     let path = raw.file.as_deref().unwrap_or_default();
     if path.is_empty() {
         return Err(Fault::new(format!("{at}.file"), "empty").hint("write file = \"/etc/larder/nodes.toml\""));
     }
     Ok(Place::File(path.into()))
+}
+
+fn slices(at: &str, text: &str, kubeconfig: Option<&str>) -> Result<ServiceSlices, Fault> {
+    let label = |label: &str, max: usize| {
+        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        (1..=max).contains(&label.len())
+            && label.bytes().all(plain)
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    let wrong = || {
+        let what = format!("'{}' names no port of a service", text.escape_debug());
+        Fault::new(format!("{at}.kubernetes"), what).hint(
+            "write \"NAMESPACE/SERVICE:PORT\" with the names of Kubernetes, such as \"default/store:http\"",
+        )
+    };
+    let (namespace, rest) = text.split_once('/').ok_or_else(wrong)?;
+    let (service, port) = rest.split_once(':').ok_or_else(wrong)?;
+    let port = match port.parse::<u16>() {
+        Ok(0) => return Err(wrong()),
+        Ok(number) => ServicePort::Number(number),
+        Err(_) if label(port, 15) && port.bytes().any(|byte| byte.is_ascii_lowercase()) => {
+            ServicePort::Named(port.to_owned())
+        }
+        Err(_) => return Err(wrong()),
+    };
+    if !label(namespace, 63) || !label(service, 63) {
+        return Err(wrong());
+    }
+    if kubeconfig == Some("") {
+        return Err(Fault::new(format!("{at}.kubeconfig"), "empty").hint("leave it out within the cluster"));
+    }
+    let kubeconfig = kubeconfig.map(PathBuf::from);
+    Ok(ServiceSlices { namespace: namespace.to_owned(), name: service.to_owned(), port, kubeconfig })
 }
 
 fn name(key: &str, text: &str) -> Result<String, Fault> {
@@ -161,6 +242,12 @@ pub(crate) fn nodes_in(path: &Path, text: &str) -> Result<Vec<NodeEntry>, Config
     peers("nodes", &file.nodes).map_err(|fault| source.locate(fault))
 }
 
+/// A source as its table says, for tests.
+#[cfg(test)]
+pub(crate) fn discover_of(text: &str) -> Option<Discover> {
+    discover("switch.discover[0]", &toml::from_str(text).ok()?).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -170,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_is_one_of_three() {
+    fn a_source_is_one_of_four() {
         let dns = parsed(
             "dns = \"store.example.com:8080\"\ngroups = \"a\"\nservers = [\"::1\", \"10.0.0.2:5353\"]",
         )
@@ -179,6 +266,21 @@ mod tests {
         assert_eq!(dns.servers, ["[::1]:53".parse().unwrap(), "10.0.0.2:5353".parse().unwrap()]);
         assert_eq!((dns.hold, dns.groups), (HOLD, vec!["a".to_owned()]));
         assert_eq!(parsed("srv = \"_http._tcp.store.\"").unwrap().to_string(), "srv _http._tcp.store.");
+        let slices = parsed("kubernetes = \"default/store:http\"\nkubeconfig = \"/k\"").unwrap();
+        assert_eq!(slices.to_string(), "kubernetes default/store:http");
+        assert_eq!(
+            (slices.hold, &slices.place),
+            (
+                HOLD,
+                &Place::Slices(ServiceSlices {
+                    namespace: "default".to_owned(),
+                    name: "store".to_owned(),
+                    port: ServicePort::Named("http".to_owned()),
+                    kubeconfig: Some("/k".into()),
+                })
+            )
+        );
+        assert_eq!(parsed("kubernetes = \"a/b:80\"").unwrap().to_string(), "kubernetes a/b:80");
         let file = parsed("file = \"/nodes.toml\"").unwrap();
         assert_eq!((file.to_string(), file.hold), ("file /nodes.toml".to_owned(), Duration::ZERO));
         assert_eq!(parsed("file = \"/n\"\nhold = \"5s\"").unwrap().hold, Duration::from_secs(5));
@@ -198,6 +300,13 @@ mod tests {
             ("srv = \"a\"\nperiod = \"2h\"", "switch.discover[0].period: 2h is out of range"),
             ("srv = \"a\"\nweight = 0.0", "switch.discover[0].weight: 0 is out of range"),
             ("srv = \"a\"\ngroups = \"a b\"", "switch.discover[0].groups"),
+            ("kubernetes = \"store:80\"", "switch.discover[0].kubernetes: 'store:80' names no port"),
+            ("kubernetes = \"a/b\"", "names no port"),
+            ("kubernetes = \"a/b:0\"", "names no port"),
+            ("kubernetes = \"a/b:70000\"", "names no port"),
+            ("kubernetes = \"a/B:80\"", "names no port"),
+            ("kubernetes = \"a/b:80\"\nkubeconfig = \"\"", "switch.discover[0].kubeconfig: empty"),
+            ("srv = \"a\"\nkubeconfig = \"k\"", "switch.discover[0].kubeconfig: is for kubernetes"),
             ("file = \"\"", "switch.discover[0].file: empty"),
             ("file = \"n\"\ngroups = \"a\"", "switch.discover[0].groups: is not for a file"),
         ] {

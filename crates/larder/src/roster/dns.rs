@@ -10,7 +10,7 @@ use hickory_resolver::config::{
 };
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::proto::rr::RData;
-use larder_core::{NodeSpec, Weight};
+use larder_core::Weight;
 use larder_front::NodeEntry;
 
 use crate::config::{Discover, Place};
@@ -81,7 +81,7 @@ impl Dns {
                 (name, tokio::time::timeout(PATIENCE, self.addresses(name, *port)).await)
             }
             Place::Service(name) => (name, tokio::time::timeout(PATIENCE, self.services(name)).await),
-            Place::File(_) => return Err(DnsError::Setup("a file is not in the DNS".to_owned())),
+            Place::File(_) | Place::Slices(_) => return Err(DnsError::Setup("not in the DNS".to_owned())),
         };
         let looked = looked.map_err(|_| DnsError::Late { name: name.clone() })??;
         match looked.nodes.len() {
@@ -95,7 +95,7 @@ impl Dns {
         let (found, until) = self.ips(name).await?;
         let node = |ip: IpAddr| {
             let address = SocketAddr::new(ip, port).to_string();
-            self.node(&address, address.clone(), self.source.weight)
+            self.source.entry(&address, address.clone(), self.source.weight)
         };
         Ok(Looked { nodes: found.into_iter().map(node).collect(), until })
     }
@@ -124,7 +124,7 @@ impl Dns {
             // One node, however many addresses its host has.
             if let Some(ip) = found.first() {
                 let address = SocketAddr::new(*ip, port).to_string();
-                nodes.push(self.node(
+                nodes.push(self.source.entry(
                     &format!("{target}:{port}"),
                     address,
                     weights.scale(self.source.weight, weight),
@@ -141,12 +141,6 @@ impl Dns {
         found.sort_unstable();
         found.dedup();
         Ok((found, lookup.valid_until()))
-    }
-
-    fn node(&self, name: &str, address: String, weight: Weight) -> NodeEntry {
-        let Discover { cache, groups, .. } = &self.source;
-        let spec = NodeSpec { weight, cache: *cache, ..NodeSpec::named(name) };
-        NodeEntry { groups: groups.clone(), ..NodeEntry::new(spec, address) }
     }
 }
 

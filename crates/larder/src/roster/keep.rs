@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 use super::dns::Dns;
 use super::file::NodesFile;
 use super::follow;
+use super::kubernetes::Slices;
 use super::{Change, Handed, Roster};
 use crate::config::{Discover, Place};
 
@@ -26,6 +27,7 @@ const ADMIN: usize = 1;
 #[derive(Debug)]
 enum Looker {
     Dns(Box<Dns>),
+    Slices(Box<Slices>),
     File(NodesFile, Duration),
 }
 
@@ -124,6 +126,18 @@ impl Found {
                     let mut file = NodesFile::new(path.clone());
                     state.found(number, file.look()?.unwrap_or_default(), now);
                     Looker::File(file, source.period)
+                }
+                Place::Slices(service) => {
+                    let slices = Slices::new(source.clone(), service.clone()).await;
+                    let mut slices = slices.with_context(|| source.to_string())?;
+                    match slices.first().await {
+                        Ok(nodes) => state.found(number, nodes, now),
+                        Err(error) => {
+                            state.roster.heard(number, named_before(&state.heard[number].what), now);
+                            state.failed(number, error.to_string());
+                        }
+                    }
+                    Looker::Slices(Box::new(slices))
                 }
                 Place::Name(..) | Place::Service(_) => {
                     let dns = Dns::new(source.clone()).with_context(|| source.to_string())?;
@@ -248,10 +262,16 @@ impl RosterKeeper {
         let mut next = match &looker {
             Looker::Dns(dns) => dns.next(Instant::now(), Instant::now()),
             Looker::File(_, period) => Instant::now() + *period,
+            Looker::Slices(_) => Instant::now(),
         };
         loop {
             tokio::time::sleep_until(next.into()).await;
             match &mut looker {
+                // Tells by itself.
+                Looker::Slices(slices) => match slices.next().await {
+                    Ok(nodes) => self.state().found(number, nodes, Instant::now()),
+                    Err(error) => self.state().failed(number, error.to_string()),
+                },
                 Looker::Dns(dns) => {
                     let looked = dns.look().await;
                     let now = Instant::now();

@@ -10,6 +10,7 @@ mod file;
 mod follow;
 mod handed;
 mod keep;
+mod kubernetes;
 
 pub(crate) use handed::Handed;
 pub(crate) use keep::{Found, Refused, RosterKeeper};

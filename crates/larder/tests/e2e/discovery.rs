@@ -12,7 +12,7 @@ use crate::http::{get, post};
 use crate::process::{Process, until};
 
 /// A switch whose nodes are found as these lines say.
-fn switch(folder: &Path, lines: &str) -> Process {
+pub fn switch(folder: &Path, lines: &str) -> Process {
     let path = folder.join("switch.toml");
     let text = format!(
         "[switch]\nlisten = \"127.0.0.1:0\"\n{lines}\n[switch.health]\ninterval = \"50ms\"\n[admin]\nlisten = \"127.0.0.1:0\"\n"
@@ -21,7 +21,7 @@ fn switch(folder: &Path, lines: &str) -> Process {
     Process::start(&["switch", "--config", path.to_str().unwrap()])
 }
 
-fn names(switch: &Process) -> Vec<String> {
+pub fn names(switch: &Process) -> Vec<String> {
     let nodes = get(switch.admin.unwrap(), "/nodes").json();
     let mut names: Vec<String> =
         nodes.as_array().unwrap().iter().map(|node| node["name"].as_str().unwrap().to_owned()).collect();
@@ -29,14 +29,14 @@ fn names(switch: &Process) -> Vec<String> {
     names
 }
 
-fn until_nodes(switch: &Process, wanted: &[&str]) {
+pub fn until_nodes(switch: &Process, wanted: &[&str]) {
     let mut wanted: Vec<String> = wanted.iter().map(|name| (*name).to_owned()).collect();
     wanted.sort();
     until(&format!("the nodes are {wanted:?}"), || (names(switch) == wanted).then_some(()));
 }
 
 /// What is said of the source whose name begins so.
-fn source(switch: &Process, name: &str) -> Value {
+pub fn source(switch: &Process, name: &str) -> Value {
     let view = get(switch.admin.unwrap(), "/discovery").json();
     let sources = view["sources"].as_array().unwrap();
     let found = sources.iter().find(|one| one["source"].as_str().unwrap().starts_with(name));

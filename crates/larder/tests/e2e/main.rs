@@ -15,6 +15,7 @@ mod guides;
 mod http;
 mod http2;
 mod keys;
+mod kubernetes;
 mod live_routes;
 mod load;
 mod load_users;
