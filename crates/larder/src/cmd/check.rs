@@ -7,7 +7,7 @@ use clap::Args;
 
 use larder_core::PolicyKind;
 use larder_core::rules::ClassRules;
-use larder_front::{Route, SwitchConfig};
+use larder_front::{Answer, Edits, Route, SwitchConfig};
 use larder_node::StoreConfig;
 
 use crate::config::{
@@ -144,14 +144,36 @@ fn switch_summary(role: &SwitchRole, out: &mut impl Write) -> anyhow::Result<()>
 }
 
 fn route_summary(route: &Route, out: &mut impl Write) -> anyhow::Result<()> {
-    let takes: Vec<String> = route.matchers.iter().map(ToString::to_string).collect();
+    let mut takes: Vec<String> = route.matchers.iter().map(ToString::to_string).collect();
+    let percent = |share: u32| f64::from(share) / 1000.0;
+    takes.extend(route.share_of.iter().map(|of| format!("{} % of route {}", percent(of.share), of.route)));
+    takes.extend(
+        route.mirror_of.iter().map(|of| format!("copies of {} % of route {}", percent(of.share), of.route)),
+    );
     let group = route.group.as_deref().map_or("all nodes".to_owned(), |group| format!("group {group}"));
     writeln!(out, "  route {}: {}", route.name, takes.join(" or "))?;
     writeln!(out, "    policy {}, {group}", route.settings.policy)?;
     if let Some(key) = &route.key {
         writeln!(out, "    key {key}")?;
     }
+    let edits = edited(&route.edits);
+    if !edits.is_empty() {
+        writeln!(out, "    edits: {}", edits.join(", "))?;
+    }
     route.classes.as_ref().map_or(Ok(()), |rules| classes(rules, "    ", out))
+}
+
+/// What a route does beside sending requests and replies on, in the words of the config.
+fn edited(edits: &Edits) -> Vec<&'static str> {
+    let all = [
+        ("request_headers", !edits.request_fields.is_empty()),
+        ("reply_headers", !edits.reply_fields.is_empty()),
+        ("rewrite", edits.rewrite.is_some()),
+        ("sticky", edits.sticky.is_some()),
+        ("compress", edits.compress.is_some()),
+    ];
+    let answer = edits.answer.iter().map(Answer::name);
+    answer.chain(all.into_iter().filter(|(_, given)| *given).map(|(word, _)| word)).collect()
 }
 
 fn classes(rules: &ClassRules, indent: &str, out: &mut impl Write) -> anyhow::Result<()> {
