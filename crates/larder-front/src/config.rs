@@ -12,6 +12,7 @@ use crate::split::SplitBy;
 use crate::tls::TlsConfig;
 use larder_core::rules::{ClassRules, KeyTemplate};
 use larder_core::{NodeSpec, Settings};
+use larder_spans::TracerConfig;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -87,6 +88,8 @@ pub struct SwitchConfig {
     pub access_log: Option<AccessLogConfig>,
     /// The record of decisions; none by default.
     pub record: Option<RecordConfig>,
+    /// Where spans of traced requests go; nowhere by default.
+    pub traces: Option<TracerConfig>,
     /// Shadow mode; off by default.
     pub shadow: Option<ShadowConfig>,
     /// What is heard of the nodes besides replies: their load and their caches.
@@ -126,6 +129,7 @@ impl SwitchConfig {
             limits: Limits::default(),
             access_log: None,
             record: None,
+            traces: None,
             shadow: None,
             signals: SignalsConfig::default(),
             handoff: HandoffConfig::default(),

@@ -26,6 +26,7 @@ use http::HeaderValue;
 use larder_core::dispatch::SettingsError;
 use larder_core::record::Header;
 use larder_core::{Dispatcher, NodeId, NodeSpec};
+use larder_spans::Tracer;
 use pingora_core::apps::HttpServerApp;
 use pingora_core::server::configuration::ServerConf;
 use pingora_proxy::HttpProxy;
@@ -79,6 +80,9 @@ pub enum SwitchError {
     /// The access log cannot be opened.
     #[error("cannot open the access log: {0}")]
     AccessLog(#[source] io::Error),
+    /// The thread that sends spans cannot be started.
+    #[error("cannot trace requests: {0}")]
+    Traces(#[source] io::Error),
     /// The record of decisions cannot be begun.
     #[error("cannot record: {0}")]
     Record(#[source] RecordStartError),
@@ -101,6 +105,8 @@ pub(crate) struct Shared {
     pub(crate) metrics: Metrics,
     pub(crate) access: Option<AccessLog>,
     pub(crate) hottest: HotList,
+    /// Where requests are traced.
+    pub(crate) tracer: Option<Tracer>,
     /// Where shadow mode is on.
     pub(crate) shadow: Option<Feed>,
     pub(crate) health: HealthConfig,
@@ -159,6 +165,7 @@ impl Shared {
             waiting: Waiting::default(),
             access: access.map_err(SwitchError::AccessLog)?,
             hottest: HotList::new(clock.now()),
+            tracer: config.traces.map(Tracer::start).transpose().map_err(SwitchError::Traces)?,
             shadow,
             signals: Signals::new(config.signals, needs),
             handoff: None,

@@ -10,6 +10,7 @@ use crate::store::{DiskModel, ProcessorModel};
 use larder_core::Bytes;
 use larder_core::cache::CacheKind;
 use larder_core::cost::CostError;
+use larder_spans::TracerConfig;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -35,6 +36,8 @@ pub struct NodeConfig {
     pub stats_path: Option<String>,
     /// What the node tells the switches that send it requests.
     pub report: ReportConfig,
+    /// Where spans of traced requests go. Default `None`: requests are not traced.
+    pub traces: Option<TracerConfig>,
 }
 
 /// The memory cache of a node.
@@ -146,6 +149,7 @@ impl NodeConfig {
             health_path: Some("/.larder/health".to_owned()),
             stats_path: None,
             report: ReportConfig::default(),
+            traces: None,
         }
     }
 

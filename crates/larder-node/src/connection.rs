@@ -13,10 +13,12 @@ use crate::handover::{Departure, Life, REQUESTS, Standing};
 use crate::lateral::Later;
 use crate::server::Arrived;
 use crate::stats::Counters;
+use crate::traced::Traced;
 use bytes::{Buf as _, Bytes};
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
 use larder_handoff::FlowKey;
+use larder_spans::Tracer;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -149,7 +151,7 @@ impl Shared {
         self.busy.store(true, Relaxed);
         let later = self.used.swap(true, Relaxed);
         self.counters.in_flight.rise();
-        InFlight { shared: Arc::clone(self), since: Some(std::time::Instant::now()), later }
+        InFlight { shared: Arc::clone(self), since: Some(std::time::Instant::now()), later, traced: None }
     }
 
     fn flushed(&self) -> bool {
@@ -171,6 +173,7 @@ pub(crate) struct InFlight {
     since: Option<std::time::Instant>,
     /// It is not its connection's first.
     later: bool,
+    traced: Option<Box<Traced>>,
 }
 
 impl InFlight {
@@ -188,6 +191,18 @@ impl InFlight {
         self.shared.handed.clone().filter(|_| self.later)
     }
 
+    /// It is traced, if whoever sends it says so or the lot falls on it.
+    pub(crate) fn trace(&mut self, tracer: &Arc<Tracer>, parts: &mut http::request::Parts) {
+        self.traced = Traced::begin(tracer, parts);
+    }
+
+    /// This is what it is answered with.
+    pub(crate) fn trace_reply<B>(&mut self, reply: &http::Response<B>) {
+        if let Some(traced) = &mut self.traced {
+            traced.answers(reply);
+        }
+    }
+
     /// It asks for one of the node's own paths.
     pub(crate) fn set_own(&mut self) {
         if self.since.take().is_some() {
@@ -201,6 +216,9 @@ impl Drop for InFlight {
         match self.since {
             Some(since) => self.counters().ended(since.elapsed()),
             None => self.counters().own.fall(1),
+        }
+        if let Some(traced) = self.traced.take() {
+            traced.end();
         }
         self.shared.finishing.fetch_add(1, Relaxed);
     }

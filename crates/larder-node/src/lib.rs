@@ -35,6 +35,7 @@ mod report;
 mod server;
 mod stats;
 mod store;
+mod traced;
 
 pub use config::{CacheConfig, ConfigError, Limits, NodeConfig, Preload, StoreConfig};
 pub use cooperate::{

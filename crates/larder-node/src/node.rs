@@ -21,6 +21,7 @@ use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode, Uri};
+use larder_spans::Tracer;
 use std::borrow::Cow;
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -43,6 +44,9 @@ pub enum NodeError {
     /// The file that dynamic content reads cannot be made.
     #[error(transparent)]
     Scratch(#[from] ScratchError),
+    /// The thread that sends spans cannot be started.
+    #[error("cannot trace requests: {0}")]
+    Traces(#[source] std::io::Error),
     /// The listening socket is not one any more. Retrying does not help.
     #[error("the listening socket failed")]
     Listener(#[source] std::io::Error),
@@ -66,6 +70,8 @@ pub struct Node {
     pub(crate) streams: Arc<Semaphore>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) report: Report,
+    /// Where requests are traced.
+    tracer: Option<Arc<Tracer>>,
     /// Set once, where there are peers.
     pub(crate) cooperation: OnceLock<Arc<Cooperation>>,
     pub(crate) chunk: u64,
@@ -84,8 +90,19 @@ impl Node {
     /// If a value is out of range, or the directory or the manifest cannot be used.
     pub fn new(config: NodeConfig) -> Result<Arc<Self>, NodeError> {
         config.check()?;
-        let NodeConfig { name, cache, store, dynamic, limits, revalidate, health_path, stats_path, report } =
-            config;
+        let NodeConfig {
+            name,
+            cache,
+            store,
+            dynamic,
+            limits,
+            revalidate,
+            health_path,
+            stats_path,
+            report,
+            traces,
+        } = config;
+        let tracer = traces.map(Tracer::start).transpose().map_err(NodeError::Traces)?.map(Arc::new);
         let report = Report::new(report, &store);
         let machine = Machine::new(&store, dynamic.as_ref(), limits.reads_at_once)?;
         let preload = match store {
@@ -105,6 +122,7 @@ impl Node {
             streams: Arc::new(Semaphore::new(streams_max(&cache))),
             counters: Arc::default(),
             report,
+            tracer,
             cooperation: OnceLock::new(),
             chunk: cache.chunk.0,
             object_max: cache.object_max.0,
@@ -210,6 +228,8 @@ impl Node {
         }
         if self.is_own(parts.uri.path()) {
             in_flight.set_own();
+        } else if let Some(tracer) = &self.tracer {
+            in_flight.trace(tracer, &mut parts);
         }
         let later = in_flight.later().filter(|_| !self.is_own(parts.uri.path()));
         if later.is_some() {
@@ -223,6 +243,7 @@ impl Node {
             }
             None => self.reply(&parts, body, later.as_ref()).await,
         };
+        in_flight.trace_reply(&reply);
         reply.map(|body| body.with(in_flight))
     }
 

@@ -14,6 +14,7 @@ use crate::handle::Sums;
 use crate::switch::Shared;
 use crate::tls::Shaken;
 use larder_core::{NodeId, NodeRow, ServiceClass};
+use larder_spans::Tracer;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
@@ -48,6 +49,7 @@ impl Collector for Snapshot {
         self.tls(&mut encoder)?;
         self.switch(&mut encoder)?;
         self.reloads(&mut encoder)?;
+        self.spans(&mut encoder)?;
         shadow::encode(&self.shared, &mut encoder)
     }
 }
@@ -288,6 +290,18 @@ impl Snapshot {
         describe(encoder, &table::RETIRING)?.encode_gauge(&reloads.retiring)?;
         describe(encoder, &table::RELOADED_AT)?.encode_gauge(&reloads.last_unix_s)?;
         describe(encoder, &table::RELOADED)?.encode_gauge(&u32::from(!reloads.last_failed))
+    }
+
+    /// What became of spans; no lines where requests are not traced.
+    fn spans(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        let mut spans = describe(encoder, &table::SPANS)?;
+        let counts = self.shared.tracer.as_ref().map(Tracer::counts);
+        let outcomes =
+            counts.iter().flat_map(|c| [("sent", c.sent), ("dropped", c.dropped), ("failed", c.failed)]);
+        for (outcome, value) in outcomes {
+            count(&mut spans, &[("outcome", outcome)], value)?;
+        }
+        Ok(())
     }
 
     fn histogram(&self, mut encoder: MetricEncoder<'_>, at: usize) -> Result<(), Error> {

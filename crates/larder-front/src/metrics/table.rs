@@ -130,6 +130,8 @@ metrics! {
         "When the last reload was over, seconds since 1970; 0 if there was none";
     RELOADED, Gauge, "larder_switch_last_reload_success", [],
         "1 if the last reload was done, or there was none; else 0";
+    SPANS, Counter, "larder_switch_spans_total", ["outcome"],
+        "Spans of traced requests: sent to the collector, dropped because too many waited, failed because it did not take them";
     SHADOW_HIT_RATIO, Gauge, "larder_switch_shadow_hit_ratio", ["policy"],
         "Share of the requests of the last five minutes that memories would have answered under a policy, where shadow mode is on";
     SHADOW_IMBALANCE, Gauge, "larder_switch_shadow_imbalance", ["policy"],

@@ -1,6 +1,7 @@
 //! What is known of a request while it is served.
 
 use super::retry::Resume;
+use super::traced::Traced;
 use crate::cache_status::CacheOutcome;
 use crate::copies::Duplicate;
 use crate::edits::Encoder;
@@ -58,6 +59,8 @@ pub(crate) struct Context {
     /// How long the last connection took to open; `None` for a pooled one.
     pub(super) connect: Option<Duration>,
     pub(super) first_byte: Option<Duration>,
+    /// Where it is traced.
+    pub(super) traced: Option<Box<Traced>>,
 }
 
 impl Context {
@@ -88,6 +91,7 @@ impl Context {
             queued: None,
             connect: None,
             first_byte: None,
+            traced: None,
         }
     }
 }

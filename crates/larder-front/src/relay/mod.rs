@@ -15,9 +15,11 @@ mod reply;
 mod retry;
 mod served;
 mod stick;
+mod traced;
 mod watched;
 
 pub(crate) use context::Context;
+use traced::Traced;
 
 use self::headers::Fields;
 use crate::cache_status::{CacheOutcome, cache_outcome, keeps};
@@ -145,6 +147,13 @@ impl Relay {
         outcome
     }
 
+    /// The node that was asked has failed, and perhaps another is.
+    fn trace_failure(&self, context: &mut Context, failure: Failure) {
+        if let (Some(tracer), Some(traced)) = (&self.shared.tracer, &mut context.traced) {
+            traced.fails(tracer, failure.name());
+        }
+    }
+
     /// The node for another try.
     fn place_again(&self, context: &mut Context) -> Result<Decision, Refusal> {
         let Some(before) = context.decision else { return Err(Refusal::NoNode) };
@@ -188,7 +197,12 @@ impl ProxyHttp for Relay {
             return Ok(true);
         }
         self.wish(session, context);
-        let decision = self.place(session, context).await.map_err(|failure| refuse(context, failure))?;
+        context.traced = Traced::begin(&self.shared, session.req_header());
+        let placed = self.place(session, context).await;
+        if let Some(traced) = &context.traced {
+            traced.decided(&self.shared, context, placed);
+        }
+        let decision = placed.map_err(|failure| refuse(context, failure))?;
         context.decision = Some(decision);
         context.tried = context.arrived + context.queued.unwrap_or_default();
         context.untold = true;
@@ -210,6 +224,9 @@ impl ProxyHttp for Relay {
                 })?
             }
         };
+        if let Some(traced) = &mut context.traced {
+            traced.asks(&self.shared, decision, context.tries);
+        }
         context.tries = context.tries.saturating_add(1);
         context.decision = Some(decision);
         context.untold = true;
@@ -249,6 +266,9 @@ impl ProxyHttp for Relay {
         }
         headers::via(request, &self.shared.via)?;
         headers::target(request, context.request.target)?;
+        if let Some(traced) = &context.traced {
+            traced.tell(request)?;
+        }
         self.edit_request(session, request, context)?;
         if let Some(resume) = &context.resume {
             resume.ask(request)?;
@@ -334,6 +354,7 @@ impl ProxyHttp for Relay {
     ) -> Box<Error> {
         let failure = Failure::of(&error);
         context.failure = Some(failure);
+        self.trace_failure(context, failure);
         self.note_node_failure(context);
         // Nothing has been sent, so that any method may go elsewhere.
         error.set_retry(self.may_retry(context) && context.resume_possible(session));
@@ -352,6 +373,7 @@ impl ProxyHttp for Relay {
         let retry = self.judge(session, context, &error, reused);
         if let Some(again) = retry {
             context.again = again;
+            self.trace_failure(context, Failure::of(&error));
         }
         error.set_retry(retry.is_some());
         error

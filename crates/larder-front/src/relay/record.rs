@@ -13,7 +13,7 @@ use pingora_proxy::Session;
 
 impl Relay {
     /// Counts and logs a request that ended at `now`.
-    pub(super) fn record(&self, session: &Session, error: Option<&Error>, context: &Context, now: Time) {
+    pub(super) fn record(&self, session: &Session, error: Option<&Error>, context: &mut Context, now: Time) {
         let begun = reply_begun(session);
         let status = session.response_written().filter(|_| begun).map(|reply| reply.status.as_u16());
         // A tunnel has no end of its own: it is complete when either side leaves.
@@ -43,6 +43,9 @@ impl Relay {
             let node = context.decision.and_then(|decision| self.shared.nodes.get(decision.node));
             let name = node.as_ref().map(|node| &*node.name);
             log.write(&self.line(session, context, &ended, name));
+        }
+        if let (Some(tracer), Some(traced)) = (&self.shared.tracer, context.traced.take()) {
+            traced.end(tracer, &ended);
         }
     }
 

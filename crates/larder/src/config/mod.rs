@@ -28,6 +28,7 @@ mod raw_signals;
 mod raw_switch;
 mod raw_threshold;
 mod raw_tls;
+mod raw_traces;
 mod reference;
 mod text;
 mod valid;
@@ -53,6 +54,7 @@ mod valid_switch;
 mod valid_threshold;
 mod valid_tls;
 mod valid_together;
+mod valid_traces;
 mod valid_ward;
 
 pub(crate) use error::ConfigError;

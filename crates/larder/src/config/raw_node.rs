@@ -12,6 +12,7 @@ use super::raw_dynamic::RawDynamic;
 use super::raw_origin::RawOrigin;
 use super::raw_peers::RawPeers;
 use super::raw_report::RawReport;
+use super::raw_traces::RawTraces;
 use super::text::{Size, Span, Texts};
 
 /// `[node]`.
@@ -52,6 +53,9 @@ pub(crate) struct RawNode {
     /// Programs that answer some targets instead of the store, taking processor and disk time. For experiments.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) dynamic: Option<RawDynamic>,
+    /// Traces of requests, sent to an OpenTelemetry collector.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) traces: Option<RawTraces>,
     /// Connections that switches hand over: the node answers clients directly.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) handoff: Option<RawNodeHandoff>,
@@ -182,6 +186,7 @@ impl Default for RawNode {
             model: None,
             origin: None,
             dynamic: None,
+            traces: None,
             handoff: None,
             peers: None,
         }

@@ -23,6 +23,7 @@ use super::raw_shadow::RawShadow;
 use super::raw_signals::RawSignals;
 use super::raw_threshold::{RawCost, RawHigh, RawLow, RawTraining};
 use super::raw_tls::RawTls;
+use super::raw_traces::RawTraces;
 use super::text::{Size, Span, Texts};
 
 /// `[switch]`.
@@ -132,6 +133,9 @@ pub(crate) struct RawSwitch {
     /// TLS, at addresses of its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) tls: Option<RawTls>,
+    /// Traces of requests, sent to an OpenTelemetry collector.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) traces: Option<RawTraces>,
     /// Shadow mode: on live traffic, the hit ratio and the imbalance that other policies would have had.
     pub(crate) shadow: RawShadow,
     /// What is heard of the nodes besides replies: how loaded they are, and what their caches hold.
@@ -411,6 +415,7 @@ impl Default for RawSwitch {
             compress: None,
             request_id: RawRequestId::default(),
             tls: None,
+            traces: None,
             shadow: RawShadow::default(),
             signals: RawSignals::default(),
             handoff: RawHandoff::default(),

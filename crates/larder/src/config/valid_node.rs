@@ -16,6 +16,7 @@ use super::valid_dynamic::dynamic;
 use super::valid_origin::origin;
 use super::valid_peers::{PeersRole, peers};
 use super::valid_report::report;
+use super::valid_traces::traces;
 
 /// `[node]`, valid.
 #[derive(Clone, Debug)]
@@ -62,6 +63,7 @@ pub(super) fn node(raw: &RawNode) -> Result<NodeRole, Fault> {
         health_path: Some(raw.health_path.clone()).filter(|path| !path.is_empty()),
         stats_path: None,
         report: report(&raw.report)?,
+        traces: raw.traces.as_ref().map(|traced| traces(traced, "node", &raw.name)).transpose()?,
     };
     node.check().map_err(|error| {
         let key = match error.field.strip_prefix("disk.") {

@@ -30,6 +30,7 @@ use super::valid_signals::signals;
 use super::valid_split::split_by;
 use super::valid_tls::{against_handoff, announcers, tls};
 use super::valid_together::together;
+use super::valid_traces::traces;
 use super::valid_ward::{WardRole, wards};
 
 /// `[switch]`, valid.
@@ -92,6 +93,7 @@ pub(super) fn switch(
     switch.split_by = split_by("switch.split_by", &raw.split_by)?;
     switch.request_id = request_id(&raw.request_id)?;
     switch.signals = signals(&raw.signals)?;
+    switch.traces = raw.traces.as_ref().map(|traced| traces(traced, "switch", &raw.via)).transpose()?;
     switch.shadow = shadow(&raw.shadow, switch.settings.policy)?;
     switch.handoff = handoff(&raw.handoff, absent)?;
     (switch.tls, switch.h2c, switch.announcers) = (tls, raw.h2c, announcers(&raw.proxy_protocol_from)?);

@@ -37,5 +37,6 @@ mod shares;
 mod sticky;
 mod top;
 mod trace_ward;
+mod traces;
 mod validate;
 mod wrong_configs;

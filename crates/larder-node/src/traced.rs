@@ -1,0 +1,48 @@
+//! The span of a request at a node: from its head to its reply's last byte. Whom the node asks for it, an origin or a peer, is
+//! told to go on from there.
+
+use http::header::CACHE_STATUS;
+use http::request::Parts;
+use http::{HeaderValue, Response};
+use larder_spans::{Open, TRACEPARENT, Tracer};
+use std::sync::Arc;
+
+/// A request that is traced.
+#[derive(Debug)]
+pub(crate) struct Traced {
+    tracer: Arc<Tracer>,
+    span: Open,
+}
+
+impl Traced {
+    /// Of a request whose head has been read, if it is to be traced.
+    pub(crate) fn begin(tracer: &Arc<Tracer>, parts: &mut Parts) -> Option<Box<Self>> {
+        let mut values = parts.headers.get_all(TRACEPARENT).iter();
+        // Of two, none is right.
+        let parent = values.next().filter(|_| values.next().is_none()).map(HeaderValue::as_bytes);
+        let mut span = tracer.begin(parent, "serve")?;
+        span.set("http.request.method", parts.method.as_str());
+        span.set("url.path", parts.uri.path());
+        if let Ok(value) = HeaderValue::try_from(span.parent().write()) {
+            parts.headers.insert(TRACEPARENT, value);
+        }
+        Some(Box::new(Self { tracer: Arc::clone(tracer), span }))
+    }
+
+    /// What it is answered with.
+    pub(crate) fn answers<B>(&mut self, reply: &Response<B>) {
+        let status = reply.status().as_u16();
+        self.span.set("http.response.status_code", status);
+        if let Some(cache) = reply.headers().get(CACHE_STATUS).and_then(|value| value.to_str().ok()) {
+            self.span.set("larder.cache_status", cache);
+        }
+        if status >= 500 {
+            self.span.fail("status");
+        }
+    }
+
+    /// Its last byte is handed on.
+    pub(crate) fn end(self) {
+        self.tracer.end(self.span);
+    }
+}
