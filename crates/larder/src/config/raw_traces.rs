@@ -17,7 +17,7 @@ pub(crate) struct RawTraces {
     pub(crate) ratio: f64,
     /// What the collector is told as service.name. Unset: "larder-switch" or "larder-node".
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(example = "edge")]
+    #[schemars(example = &"edge")]
     pub(crate) service: Option<String>,
     /// Fields that are sent along, each "name: value", such as a key that the collector asks for.
     #[serde(skip_serializing_if = "Texts::is_empty")]
