@@ -113,6 +113,12 @@ impl<E: Entry> ClockTable<E> {
         all.filter_map(|at| self.table.get_bucket(at).map(|entry| (Slot(at), entry)))
     }
 
+    /// The entries from a bucket on, each with its bucket.
+    pub(crate) fn slots_from(&self, begin: usize) -> impl Iterator<Item = (usize, Slot, &E)> {
+        let all = begin..self.table.num_buckets().max(begin);
+        all.filter_map(|at| self.table.get_bucket(at).map(|entry| (at, Slot(at), entry)))
+    }
+
     /// Targets in the table.
     pub(crate) fn len(&self) -> usize {
         self.table.len()

@@ -139,7 +139,7 @@ fn name(wire: &mut Wire<'_>, what: &'static str) -> Result<String, WireError> {
     Ok(text.to_owned())
 }
 
-fn put_memory(out: &mut Vec<u8>, memory: &Memory) {
+pub(crate) fn put_memory(out: &mut Vec<u8>, memory: &Memory) {
     put(out, memory.len() as u64);
     for set in memory.sets() {
         out.extend_from_slice(&set.target.0.to_le_bytes());
@@ -160,7 +160,7 @@ fn put_numbers(out: &mut Vec<u8>, numbers: &[u64]) {
     numbers.iter().for_each(|number| put(out, *number));
 }
 
-fn memory(wire: &mut Wire<'_>) -> Result<Memory, WireError> {
+pub(crate) fn memory(wire: &mut Wire<'_>) -> Result<Memory, WireError> {
     let mut memory = Memory::default();
     for _ in 0..wire.count("number of targets", TARGETS_MAX)? {
         let target = TargetId(wire.word("target")?);

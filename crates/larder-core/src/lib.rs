@@ -23,6 +23,7 @@ pub mod policy;
 pub mod record;
 pub mod rules;
 pub mod shadow;
+pub mod switches;
 pub mod tape;
 pub mod time;
 pub mod unit;

@@ -20,6 +20,7 @@ mod input;
 mod request;
 mod route;
 pub(crate) mod settings;
+mod shared;
 mod signal;
 mod wish;
 mod witness;
@@ -34,11 +35,12 @@ pub use witness::{Cause, Change, Changed, Decided, RedoError, Witness};
 
 use crate::id::{NodeId, RouteId, TargetId, Ticket};
 use crate::nodes::outstanding::Outstanding;
-use crate::nodes::{GroupId, JoinError, NodeSpec, NodeState, Nodes, Sight, Weight, lock};
+use crate::nodes::{Elsewhere, GroupId, JoinError, NodeSpec, NodeState, Nodes, Sight, Weight, lock};
 use crate::policy::{Choice, Known, Memory, PolicyKind, Reason};
 use crate::tape::Tape;
 use crate::time::Time;
 use admission::{Entered, Gate, Waiter};
+use arc_swap::ArcSwapOption;
 use core::sync::atomic::{AtomicU64, Ordering};
 use route::Route;
 use std::sync::Mutex;
@@ -103,6 +105,8 @@ pub struct Dispatcher {
     /// The thresholds from which the limits were last derived: T_low in the upper half, T_high in the lower.
     limits_from: AtomicU64,
     refitting: Mutex<()>,
+    /// What other switches have; `None` where there never were any.
+    elsewhere: ArcSwapOption<Elsewhere>,
     recorder: Option<Box<Recorder>>,
 }
 
@@ -148,7 +152,9 @@ impl Dispatcher {
         let gates = (0..groups).map(gate).collect();
         let routes = specs.into_iter().map(Route::new).collect();
         let (limits_from, refitting) = (AtomicU64::new(0), Mutex::new(()));
-        let dispatcher = Self { nodes: table, routes, gates, limits_from, refitting, recorder: None };
+        let elsewhere = ArcSwapOption::empty();
+        let dispatcher =
+            Self { nodes: table, routes, gates, limits_from, refitting, elsewhere, recorder: None };
         dispatcher.set_limits();
         Ok(dispatcher)
     }
@@ -524,10 +530,11 @@ impl Dispatcher {
     }
 
     /// S = (n - 1) T_high + T_low - 1 (LARD section 2.4) over the nodes of a group, each node's thresholds scaled by its
-    /// weight; the node that counts with T_low is the heaviest, which keeps the sum on the safe side.
+    /// weight; the node that counts with T_low is the heaviest, which keeps the sum on the safe side. Where there are other
+    /// switches, this one's part of it.
     fn limit(&self, group: GroupId) -> u32 {
         let settings = self.settings();
-        match settings.admission {
+        let total = match settings.admission {
             Admission::Unlimited => u32::MAX,
             Admission::Fixed(limit) => limit,
             Admission::Derived => {
@@ -537,7 +544,8 @@ impl Dispatcher {
                 let low = u64::from(low) * max;
                 u32::try_from(((high + low) / 1000).saturating_sub(1)).unwrap_or(u32::MAX).max(1)
             }
-        }
+        };
+        self.part_of(total, group)
     }
 }
 

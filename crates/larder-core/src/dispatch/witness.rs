@@ -15,7 +15,8 @@
 
 use super::{Arrival, CacheEvent, Dispatcher, Request, RouteSpec, Settings, SettingsError};
 use crate::id::{NodeId, RouteId, TargetId, Ticket};
-use crate::nodes::{LoadReport, NodeSpec, NodeState, Weight};
+use crate::nodes::{Elsewhere, LoadReport, NodeSpec, NodeState, Weight};
+use crate::policy::Memory;
 use crate::policy::table::RouteTable;
 use crate::tape::{Entry, Fault, Tape, Visit};
 use crate::time::Time;
@@ -87,6 +88,10 @@ pub enum Change {
     Cache(NodeId, TargetId, CacheEvent),
     /// A route got another routing table.
     Table(RouteId, Arc<RouteTable>),
+    /// Other switches were heard: what they have at the nodes.
+    Elsewhere(Arc<Elsewhere>),
+    /// Another switch's server sets were taken over, as far as they are later.
+    Sets(RouteId, Arc<Memory>),
 }
 
 /// A change that took effect, and what it read.
@@ -100,7 +105,7 @@ pub struct Changed {
     pub change: Change,
     /// What it read.
     pub tape: Vec<Entry>,
-    /// The node that changed; for one that joined, the slot it got; [`Changed::NO_NODE`] for a table.
+    /// The node that changed; for one that joined, the slot it got; [`Changed::NO_NODE`] for what concerns no single one.
     pub node: NodeId,
 }
 
@@ -213,6 +218,11 @@ impl Dispatcher {
                 self.mirror(at, *node, *target, *event, Some(&tape)).then_some(*node)
             }
             Change::Table(route, table) => self.place_table(*route, table).then_some(Changed::NO_NODE),
+            Change::Elsewhere(elsewhere) => {
+                self.nodes.set_elsewhere(elsewhere);
+                Some(Changed::NO_NODE)
+            }
+            Change::Sets(route, sets) => (self.adopt(*route, sets).taken > 0).then_some(Changed::NO_NODE),
         };
         let visits = tape.played()?;
         Ok((node.ok_or(RedoError::NoChange)?, visits))

@@ -5,11 +5,14 @@
 //!
 //! Up to [`BLOCK`] nodes the least loaded one is found by reading their words, which lie side by side (64 nodes are
 //! eight cache lines). Beyond that every block of 64 keeps its minimum, so the search reads n/64 + 64 words.
+//! Where several switches share the nodes, what the others have at a node is added to its own count wherever loads are
+//! compared: a second array beside the words, read only where there are other switches.
+//!
 //! A block's minimum is exact while one thread acts at a time. When several act at once it may lag behind by the
 //! updates in flight; the search notices a minimum that its block does not hold and repairs it.
 
 use crate::id::NodeId;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Nodes whose minimum is kept together.
 pub const BLOCK: usize = 64;
@@ -89,11 +92,12 @@ impl Word {
         Self(self.0 & !(LOAD_MASK | JOINING) | fleeting & LOAD_MASK | joining)
     }
 
-    pub(super) const fn key(self) -> Key {
+    /// `load / weight`, where other switches have `elsewhere` requests at the node.
+    pub(super) const fn key(self, elsewhere: u32) -> Key {
         if self.0 & CLOSED != 0 {
             return Key::CLOSED;
         }
-        Key((self.0 & LOAD_MASK) * ((self.0 >> FACTOR_SHIFT) & FACTOR_MASK))
+        Key(((self.0 & LOAD_MASK) + elsewhere as u64) * ((self.0 >> FACTOR_SHIFT) & FACTOR_MASK))
     }
 }
 
@@ -120,6 +124,10 @@ pub struct Loads {
     words: Box<[AtomicU64]>,
     minima: Box<[AtomicU64]>,
     used: AtomicUsize,
+    /// Requests of other switches at each node, laid out as the words are.
+    elsewhere: Box<[AtomicU32]>,
+    /// Whether there are other switches.
+    shared: AtomicBool,
 }
 
 impl Loads {
@@ -130,6 +138,31 @@ impl Loads {
             words: (0..blocks * BLOCK).map(|_| AtomicU64::new(CLOSED)).collect(),
             minima: (0..blocks).map(|_| AtomicU64::new(KEY_MASK)).collect(),
             used: AtomicUsize::new(0),
+            elsewhere: (0..blocks * BLOCK).map(|_| AtomicU32::new(0)).collect(),
+            shared: AtomicBool::new(false),
+        }
+    }
+
+    /// Sets how many requests other switches have at each node, by slot; `None` where there are no others. Slots beyond
+    /// the list have none.
+    pub(super) fn set_elsewhere(&self, requests: Option<&[u32]>) {
+        for index in 0..self.elsewhere.len() {
+            let there = requests.and_then(|requests| requests.get(index)).copied().unwrap_or(0);
+            self.elsewhere[place(index)].store(there, Ordering::Relaxed);
+        }
+        self.shared.store(requests.is_some(), Ordering::Release);
+        if self.slots() > BLOCK {
+            self.repair();
+        }
+    }
+
+    /// Requests of other switches at a slot.
+    #[inline]
+    pub(super) fn elsewhere(&self, index: usize) -> u32 {
+        if self.shared.load(Ordering::Relaxed) {
+            self.elsewhere[place(index)].load(Ordering::Relaxed)
+        } else {
+            0
         }
     }
 
@@ -163,14 +196,14 @@ impl Loads {
     /// One more request in flight at `node`; gives its key before.
     #[inline]
     pub fn add(&self, node: NodeId) -> Key {
-        self.count(node).key()
+        self.count(node).key(self.elsewhere(node.index()))
     }
 
     /// One more request in flight at `node`; gives its word before.
     #[inline]
     pub(super) fn count(&self, node: NodeId) -> Word {
         let old = Word(self.words[place(node.index())].fetch_add(1, Ordering::Relaxed));
-        self.changed(node, old.key(), Word(old.0 + 1).key());
+        self.changed(node, old, Word(old.0 + 1));
         old
     }
 
@@ -183,18 +216,18 @@ impl Loads {
             word.fetch_add(1, Ordering::Relaxed);
             return false;
         }
-        self.changed(node, old.key(), Word(old.0 - 1).key());
+        self.changed(node, old, Word(old.0 - 1));
         true
     }
 
-    /// Requests in flight at `node`.
+    /// Requests in flight at `node`, without those of other switches.
     pub fn load(&self, node: NodeId) -> u32 {
         self.word(node.index()).load()
     }
 
     /// `load / weight` of `node`.
     pub fn key(&self, node: NodeId) -> Key {
-        self.word(node.index()).key()
+        self.word(node.index()).key(self.elsewhere(node.index()))
     }
 
     /// Whether `node` takes requests.
@@ -224,9 +257,10 @@ impl Loads {
 
     /// Keeps the block's minimum after one node's key went from `old` to `new`.
     #[inline]
-    fn changed(&self, node: NodeId, old: Key, new: Key) {
+    fn changed(&self, node: NodeId, old: Word, new: Word) {
         if self.slots() > BLOCK {
-            self.keep_minimum(node, old, new);
+            let elsewhere = self.elsewhere(node.index());
+            self.keep_minimum(node, old.key(elsewhere), new.key(elsewhere));
         }
     }
 
@@ -264,7 +298,8 @@ impl Loads {
 
     fn block_least(&self, block: usize) -> Key {
         let end = ((block + 1) * BLOCK).min(self.words.len());
-        (block * BLOCK..end).map(|index| self.word(index).key()).min().unwrap_or(Key::CLOSED)
+        let keys = (block * BLOCK..end).map(|index| self.word(index).key(self.elsewhere(index)));
+        keys.min().unwrap_or(Key::CLOSED)
     }
 }
 
@@ -372,7 +407,7 @@ mod tests {
                 let start = start % n;
                 prop_assert_eq!(loads.least(start), loads.least_without(start, |_| false));
                 for bound in [Key::of(1), Key::of(3)] {
-                    prop_assert_eq!(loads.any_below(bound), (0..n).any(|i| loads.word(i).key() < bound));
+                    prop_assert_eq!(loads.any_below(bound), (0..n).any(|i| loads.word(i).key(0) < bound));
                 }
             }
         }

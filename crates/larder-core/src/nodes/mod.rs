@@ -4,6 +4,7 @@
 //! a node that restarts or moves keeps its slot, and so its targets. What changes with every request (the load) is
 //! atomic; what changes with membership is a snapshot that is replaced as a whole.
 
+mod elsewhere;
 mod group;
 pub mod load;
 pub mod outstanding;
@@ -12,6 +13,7 @@ mod search;
 mod sight;
 mod view;
 
+pub use elsewhere::{Demand, Elsewhere, fair_share};
 pub use group::{GroupId, Groups};
 pub use report::{LoadReport, Reported, Signal, UnknownSignal};
 pub use sight::Sight;
@@ -23,6 +25,7 @@ use crate::time::Time;
 use crate::unit::Bytes;
 use arc_swap::ArcSwap;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use elsewhere::Shared;
 use load::{Key, Loads, Standing};
 use outstanding::{Outstanding, Total};
 use report::Reports;
@@ -107,6 +110,7 @@ pub struct Nodes {
     reports_epoch: AtomicU64,
     /// Changes of membership and weights so far; see [`Sight::members_epoch`].
     members_epoch: AtomicU64,
+    shared: Shared,
 }
 
 /// The joining nodes.
@@ -164,6 +168,7 @@ impl Nodes {
             total,
             reports_epoch: AtomicU64::new(0),
             members_epoch: AtomicU64::new(0),
+            shared: Shared::default(),
         }
     }
 
@@ -300,6 +305,11 @@ impl Nodes {
         self.reports_epoch.fetch_add(1, Ordering::Release);
     }
 
+    /// Changes of membership and weights so far; see [`Sight::members_epoch`].
+    pub(crate) fn members_epoch(&self) -> u64 {
+        self.members_epoch.load(Ordering::Acquire)
+    }
+
     /// The number of target losses so far; a server set made or checked at this epoch is valid as it stands.
     pub fn epoch(&self) -> u32 {
         self.epoch.load(Ordering::Acquire)
@@ -347,7 +357,7 @@ impl Nodes {
             return Err(JoinError::NameTaken(spec.name));
         }
         let sight = Sight::of(self, tape, RouteId::DEFAULT, GroupId::ALL);
-        let load = |index: usize| sight.load(slot(index));
+        let load = |index: usize| sight.own_load(slot(index));
         let free = |index: &usize| {
             view.rows.get(*index).is_none_or(|e| e.state == NodeState::Removed && load(*index) == 0)
         };

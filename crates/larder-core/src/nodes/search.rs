@@ -10,6 +10,8 @@ pub(super) trait Words {
     fn slots(&self) -> usize;
     /// The word of a slot.
     fn word(&self, index: usize) -> Word;
+    /// Requests of other switches at a slot.
+    fn elsewhere(&self, index: usize) -> u32;
     /// The least key of a block, which may lag behind.
     fn minimum(&self, block: usize) -> Key;
     /// Makes the minima exact after one was found to lag behind.
@@ -17,7 +19,7 @@ pub(super) trait Words {
 
     /// `load / weight` of a slot.
     fn key(&self, index: usize) -> Key {
-        self.word(index).key()
+        self.word(index).key(self.elsewhere(index))
     }
 
     /// Whether some open node has a key below `bound`.
@@ -97,6 +99,11 @@ impl Words for Loads {
     }
 
     #[inline]
+    fn elsewhere(&self, index: usize) -> u32 {
+        Loads::elsewhere(self, index)
+    }
+
+    #[inline]
     fn minimum(&self, block: usize) -> Key {
         Loads::minimum(self, block)
     }
@@ -106,7 +113,8 @@ impl Words for Loads {
     }
 }
 
-/// Words whose loads go through a tape. Weights and closed nodes do not: they change with membership only.
+/// Words whose loads go through a tape. Weights and closed nodes do not: they change with membership only. Nor does what
+/// other switches have: it changes when they are heard.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Taped<'a> {
     pub(super) loads: &'a Loads,
@@ -118,7 +126,8 @@ impl Taped<'_> {
     #[cold]
     pub(super) fn add(&self, node: NodeId) -> Key {
         let fleeting = self.tape.read(Read::Load, || self.loads.count(node).fleeting());
-        self.loads.word(node.index()).with_fleeting(fleeting).key()
+        let index = node.index();
+        self.loads.word(index).with_fleeting(fleeting).key(self.loads.elsewhere(index))
     }
 
     /// One request less in flight at `node`, unless the tape is played. False if none was.
@@ -137,6 +146,10 @@ impl Words for Taped<'_> {
     fn word(&self, index: usize) -> Word {
         let own = self.loads.word(index);
         own.with_fleeting(self.tape.read(Read::Load, || own.fleeting()))
+    }
+
+    fn elsewhere(&self, index: usize) -> u32 {
+        self.loads.elsewhere(index)
     }
 
     #[cold]

@@ -18,10 +18,10 @@ use std::sync::Arc;
 /// no requests. Loads count all requests at a node, by whichever route they came.
 #[derive(Clone, Copy, Debug)]
 pub struct Sight<'a> {
-    nodes: &'a Nodes,
+    pub(super) nodes: &'a Nodes,
     tape: Option<&'a Tape>,
     route: RouteId,
-    group: GroupId,
+    pub(super) group: GroupId,
 }
 
 impl<'a> Sight<'a> {
@@ -61,8 +61,13 @@ impl<'a> Sight<'a> {
         }
     }
 
-    /// Requests in flight at `node`.
+    /// Requests in flight at `node`, by whichever switch.
     pub fn load(self, node: NodeId) -> u32 {
+        self.own_load(node).saturating_add(self.nodes.elsewhere(node))
+    }
+
+    /// Requests in flight at `node` that this dispatcher has sent there.
+    pub(super) fn own_load(self, node: NodeId) -> u32 {
         match self.tape {
             None => self.nodes.loads.load(node),
             Some(tape) => self.taped(tape).word(node.index()).load(),
@@ -102,6 +107,11 @@ impl<'a> Sight<'a> {
         self.nodes.name(node)
     }
 
+    /// What stands for `node` at every switch.
+    pub(crate) fn identity(self, node: NodeId) -> u64 {
+        self.nodes.identity(node)
+    }
+
     /// The weight of `node`; 1 for a slot never used.
     pub fn weight(self, node: NodeId) -> Weight {
         self.nodes.weight(node)
@@ -112,7 +122,7 @@ impl<'a> Sight<'a> {
         self.nodes.weight_sum(self.group)
     }
 
-    /// Requests in flight at the group's nodes. In the group of all: those admitted and not ended, O(1) however many groups
+    /// Requests in flight at the group's nodes, by whichever switch. In the group of all: those admitted and not ended, O(1) however many groups
     /// there are; in another one the loads of its open nodes are added up, O(members), since they may serve other groups too.
     pub fn outstanding_count(self) -> u32 {
         if !self.sees_all() {
@@ -121,10 +131,11 @@ impl<'a> Sight<'a> {
             return open.map(|node| self.load(node)).sum();
         }
         let live = || self.nodes.outstanding_total();
-        match self.tape {
+        let own = match self.tape {
             None => live(),
             Some(tape) => u32::try_from(tape.read(Read::Outstanding, || live().into())).unwrap_or(u32::MAX),
-        }
+        };
+        own.saturating_add(self.nodes.elsewhere_total())
     }
 
     /// Whether some open node has a key below `bound`. O(n/64) in the group of all, O(members) in another one.
@@ -196,8 +207,8 @@ impl<'a> Sight<'a> {
 
     /// Where a target goes: to the least loaded node; among equally loaded ones to the first at or after the
     /// target's [`Nodes::position`], so that an idle cluster spreads by cache size and two front-ends agree without
-    /// talking. If cache sizes differ, nodes within [`Placing::even`] of the least loaded count as equally loaded. A
-    /// joining node that has had its share of new targets for now is passed over, unless all are.
+    /// talking. If cache sizes differ, nodes within [`Placing::even`] of the least loaded count as equally loaded. Where
+    /// there are other switches, loads are less certain, and [another rule](super::elsewhere) holds. A joining node that has had its share of new targets for now is passed over, unless all are.
     pub(crate) fn place(
         self,
         now: Time,
@@ -212,7 +223,14 @@ impl<'a> Sight<'a> {
         let home = slot(start);
         let preferred = pool.has_widths() && self.is_open(home) && !skip(home);
         let within = || self.key(home) <= self.key(least).plus(placing.even);
-        let first = if preferred && within() { home } else { least };
+        let first = match self.nodes.shared.apart() {
+            Some(apart) => {
+                let bound = self.key(least).plus_units(apart + 1).max(placing.even);
+                self.agreed(target, bound, &view, &skip).unwrap_or(least)
+            }
+            None if preferred && within() => home,
+            None => least,
+        };
         if !self.is_joining(first) {
             return Some(first);
         }

@@ -120,6 +120,8 @@ pub struct NodeRow {
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub(super) name: Arc<str>,
+    /// XXH3-64 of the name: the same at every switch.
+    pub(super) identity: u64,
     pub(super) weight: Weight,
     pub(super) cache: Bytes,
     pub(super) groups: Groups,
@@ -230,6 +232,7 @@ impl View {
     pub(super) fn put(&mut self, index: usize, spec: &NodeSpec) {
         let entry = Entry {
             name: Arc::from(spec.name.as_str()),
+            identity: xxhash_rust::xxh3::xxh3_64(spec.name.as_bytes()),
             weight: spec.weight,
             cache: spec.cache,
             groups: spec.groups,

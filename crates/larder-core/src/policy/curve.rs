@@ -7,7 +7,7 @@
 use core::f64::consts::{LN_2, SQRT_2};
 
 /// The natural logarithm of a finite `x` above 0; for anything else the result has no meaning.
-pub(super) fn ln(x: f64) -> f64 {
+pub(crate) fn ln(x: f64) -> f64 {
     const MANTISSA: u64 = (1 << 52) - 1;
     let bits = x.to_bits();
     // Subnormal numbers do not occur: all arguments are above 2^-60.

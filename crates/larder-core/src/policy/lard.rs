@@ -116,6 +116,10 @@ impl Policy for Lard {
         self.targets.len()
     }
 
+    fn sets(&self) -> Option<&Targets> {
+        Some(&self.targets)
+    }
+
     fn memory(&self, nodes: Sight<'_>) -> Memory {
         Memory { numbers: self.thresholds.numbers(), ..self.targets.memory(nodes) }
     }

@@ -236,6 +236,10 @@ impl Policy for LardCost {
         self.targets.len()
     }
 
+    fn sets(&self) -> Option<&Targets> {
+        Some(&self.targets)
+    }
+
     fn memory(&self, nodes: Sight<'_>) -> Memory {
         let numbers = self.misses.as_ref().map_or_else(Vec::new, |misses| misses.numbers());
         Memory { numbers, ..self.targets.memory(nodes) }

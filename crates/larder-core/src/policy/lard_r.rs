@@ -155,6 +155,10 @@ impl Policy for LardR {
         self.targets.len()
     }
 
+    fn sets(&self) -> Option<&Targets> {
+        Some(&self.targets)
+    }
+
     fn memory(&self, nodes: Sight<'_>) -> Memory {
         Memory { numbers: self.thresholds.numbers(), ..self.targets.memory(nodes) }
     }

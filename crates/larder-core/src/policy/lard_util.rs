@@ -191,6 +191,10 @@ impl Policy for LardUtil {
         self.targets.len()
     }
 
+    fn sets(&self) -> Option<&Targets> {
+        Some(&self.targets)
+    }
+
     fn memory(&self, nodes: Sight<'_>) -> Memory {
         self.targets.memory(nodes)
     }

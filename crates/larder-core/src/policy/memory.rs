@@ -70,6 +70,22 @@ impl Memory {
         })
     }
 
+    /// Some of the server sets, in their order, each as `change` makes it: when it last changed, and its servers. Those for
+    /// which it gives none are left out.
+    #[must_use]
+    pub fn map_sets<I: Iterator<Item = NodeId>>(
+        &self,
+        change: impl Fn(&ServerSet<'_>) -> Option<(Time, I)>,
+    ) -> Self {
+        let mut memory = Self::default();
+        for set in self.sets() {
+            if let Some((changed, servers)) = change(&set) {
+                memory.push((set.target, changed, set.used), servers);
+            }
+        }
+        memory
+    }
+
     /// Number of targets.
     pub fn len(&self) -> usize {
         self.rows.len()
@@ -119,7 +135,7 @@ impl Targets {
         for set in memory.sets() {
             let mut shard = self.shard(set.target);
             let slot = shard.touch(set.target);
-            shard.put(slot, set.servers, nodes.epoch(), Some(set.changed));
+            shard.lay(slot, set.servers, nodes.epoch(), set.changed);
             if set.used {
                 shard.touch(set.target);
             }

@@ -7,10 +7,11 @@
 mod bounded;
 mod cap;
 pub mod cap_load;
-mod curve;
+pub(crate) mod curve;
 mod explain;
 mod gathered;
 mod gauge;
+mod gossip;
 pub mod hacc;
 mod hash;
 mod lard;
@@ -47,6 +48,7 @@ mod shelf;
 
 pub use bounded::BoundedSettings;
 pub use explain::Known;
+pub use gossip::{Adopted, Changes, Page};
 pub use lard_util::UtilBy;
 pub use memory::{Memory, ServerSet};
 
@@ -59,6 +61,7 @@ use core::str::FromStr;
 use core::time::Duration;
 use std::sync::Arc;
 use table::RouteTable;
+use targets::Targets;
 
 /// The policies there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -460,6 +463,12 @@ pub(crate) trait Policy: Send + Sync + fmt::Debug {
     /// T_low and T_high in connections, where the policy goes by them; they may change. Not for decisions: the admission
     /// limit follows them.
     fn thresholds(&self) -> Option<(u32, u32)> {
+        None
+    }
+
+    /// The map of targets by which it goes, for switches side by side, which tell each other its changes. `None` for a policy
+    /// that places by nothing it remembers, or by what nodes themselves say.
+    fn sets(&self) -> Option<&Targets> {
         None
     }
 

@@ -6,9 +6,13 @@
 //!
 //! A full shard forgets what was not used lately ([`crate::clock`]).
 //!
+//! Where several switches share the nodes, each shard also keeps a journal of the targets whose sets have changed here, for
+//! the others to be told ([`super::gossip`]).
+//!
 //! A node that fails takes its targets with it. They are not hunted down: each entry carries the membership epoch at
 //! which it was last looked at, and members lost since then are dropped when it is looked at next.
 
+use super::gossip::Journal;
 use super::set::Small;
 use super::{Choice, Reason};
 use crate::clock::{self, ClockTable, Slot};
@@ -16,6 +20,8 @@ use crate::id::{NodeId, TargetId};
 use crate::nodes::{Sight, lock};
 use crate::tape::Lane;
 use crate::time::Time;
+use core::sync::atomic::AtomicUsize;
+use core::time::Duration;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 
@@ -23,12 +29,12 @@ use std::sync::{Mutex, MutexGuard};
 pub const BUCKET_BYTES: usize = size_of::<Entry>() + 1;
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
-    target: TargetId,
-    changed: Time,
+pub(super) struct Entry {
+    pub(super) target: TargetId,
+    pub(super) changed: Time,
     set: Small,
     epoch: u32,
-    used: bool,
+    pub(super) used: bool,
 }
 
 impl clock::Entry for Entry {
@@ -43,22 +49,28 @@ impl clock::Entry for Entry {
     }
 }
 
+/// What a later change is later by at least.
+const TICK: Duration = Duration::from_nanos(1);
+
 /// All shards.
 #[derive(Debug)]
-pub(super) struct Targets {
-    shards: Box<[Padded]>,
+pub(crate) struct Targets {
+    pub(super) shards: Box<[Padded]>,
+    /// The shard whose journal is read next.
+    pub(super) next: AtomicUsize,
 }
 
 /// A shard on cache lines of its own.
 #[repr(align(128))]
 #[derive(Debug)]
-struct Padded(Mutex<Shard>);
+pub(super) struct Padded(pub(super) Mutex<Shard>);
 
 impl Targets {
     /// A map of at most `targets_max` targets in `shards` shards, both at least 1; `shards` a power of two.
     pub(super) fn new(targets_max: usize, shards: usize) -> Self {
         let share = targets_max.div_ceil(shards).max(1);
-        Self { shards: (0..shards).map(|_| Padded(Mutex::new(Shard::new(share)))).collect() }
+        let shards = (0..shards).map(|_| Padded(Mutex::new(Shard::new(share)))).collect();
+        Self { shards, next: AtomicUsize::new(0) }
     }
 
     /// The shard of a target, locked for a decision.
@@ -107,16 +119,22 @@ impl Targets {
 /// A part of the map.
 #[derive(Debug)]
 pub(super) struct Shard {
-    table: ClockTable<Entry>,
+    pub(super) table: ClockTable<Entry>,
     /// Sets with more than four members.
     large: BTreeMap<TargetId, Box<[NodeId]>>,
     /// Recorded visits; see [`Sight::visit`].
     visits: u64,
+    pub(super) journal: Journal,
 }
 
 impl Shard {
     fn new(targets_max: usize) -> Self {
-        Self { table: ClockTable::new(targets_max), large: BTreeMap::new(), visits: 0 }
+        Self {
+            table: ClockTable::new(targets_max),
+            large: BTreeMap::new(),
+            visits: 0,
+            journal: Journal::default(),
+        }
     }
 
     /// The entry of a target, without counting as a use.
@@ -172,7 +190,12 @@ impl Shard {
         let (target, was_large) = (entry.target, entry.set == Small::EMPTY);
         entry.epoch = epoch;
         entry.set = small.unwrap_or(Small::EMPTY);
-        entry.changed = changed.unwrap_or(entry.changed);
+        if let Some(changed) = changed {
+            // Another switch's clock may be ahead: what is decided after that was heard is the later change all the same.
+            let after = if entry.changed > Time::ZERO { entry.changed + TICK } else { Time::ZERO };
+            entry.changed = changed.max(after);
+            self.journal.note(target);
+        }
         if small.is_none() {
             self.large.insert(target, members.into());
         } else if was_large {
@@ -187,6 +210,12 @@ impl Shard {
         } else if !self.is_current(slot, nodes) {
             self.put(slot, &[choice.node], epoch, None);
         }
+    }
+
+    /// Lays down a set as another has it.
+    pub(super) fn lay(&mut self, slot: Slot, members: &[NodeId], epoch: u32, changed: Time) {
+        self.put(slot, members, epoch, None);
+        self.entry_mut(slot).changed = changed;
     }
 
     fn entry(&self, slot: Slot) -> &Entry {

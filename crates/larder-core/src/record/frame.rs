@@ -5,8 +5,9 @@ use crate::class::ServiceClass;
 use crate::dispatch::{
     Arrival, CacheEvent, Cause, Change, Changed, Decided, Decision, Exclude, Refusal, Request, Tie,
 };
+use crate::handover::{memory, put_memory};
 use crate::id::{NodeId, RouteId, TargetId, Ticket};
-use crate::nodes::{Groups, LoadReport, NodeSpec, NodeState, Signal, Weight};
+use crate::nodes::{Elsewhere, Groups, LoadReport, NodeSpec, NodeState, Signal, Weight};
 use crate::policy::Reason;
 use crate::policy::table::{Place, RouteTable};
 use crate::tape::{Entry, Lane, Read, Track};
@@ -310,6 +311,15 @@ fn put_changed(out: &mut Vec<u8>, changed: &Changed) {
             put(out, route.0.into());
             put_table(out, table);
         }
+        Change::Elsewhere(elsewhere) => {
+            out.push(6);
+            put_elsewhere(out, elsewhere);
+        }
+        Change::Sets(route, sets) => {
+            out.push(7);
+            put(out, route.0.into());
+            put_memory(out, sets);
+        }
     }
     put_tape(out, &changed.tape);
     put(out, changed.node.0.into());
@@ -333,9 +343,27 @@ fn changed(wire: &mut Wire<'_>) -> Result<Changed, WireError> {
             Change::Cache(node, target, event)
         }
         5 => Change::Table(RouteId(wire.small("route")?), Arc::new(table(wire)?)),
+        6 => Change::Elsewhere(Arc::new(elsewhere(wire)?)),
+        7 => Change::Sets(RouteId(wire.small("route")?), Arc::new(memory(wire)?)),
         change => return Err(WireError::Value { what: "change", value: change.into() }),
     };
     Ok(Changed { generation, at, change, tape: tape(wire)?, node: wire.node()? })
+}
+
+/// The other switches, what they have by slot, and what cannot be told apart. What they have admitted concerns the gates
+/// alone, whose answers are on the tape.
+fn put_elsewhere(out: &mut Vec<u8>, elsewhere: &Elsewhere) {
+    put(out, elsewhere.switches.into());
+    put(out, elsewhere.apart.into());
+    put(out, elsewhere.requests.len() as u64);
+    elsewhere.requests.iter().for_each(|requests| put(out, (*requests).into()));
+}
+
+fn elsewhere(wire: &mut Wire<'_>) -> Result<Elsewhere, WireError> {
+    let (switches, apart) = (wire.small("number of switches")?, wire.small("number of connections")?);
+    let nodes = wire.count("number of nodes", usize::from(u16::MAX))?;
+    let requests = (0..nodes).map(|_| wire.small("number of requests")).collect::<Result<_, _>>()?;
+    Ok(Elsewhere { switches, requests, apart, admitted: Vec::new() })
 }
 
 /// Its nodes, how many targets, and each target's distance from the one before with its place: 0 for the core, else the

@@ -7,9 +7,9 @@ use crate::dispatch::{
     RouteSpec, Settings, Tie,
 };
 use crate::id::{NodeId, RouteId, TargetId, Ticket};
-use crate::nodes::{GroupId, Groups, LoadReport, NodeSpec, NodeState, Weight};
+use crate::nodes::{Elsewhere, GroupId, Groups, LoadReport, NodeSpec, NodeState, Weight};
 use crate::policy::table::{Place, RouteTable};
-use crate::policy::{PolicyKind, Reason};
+use crate::policy::{Memory, PolicyKind, Reason};
 use crate::tape::{Entry, Lane, Read, Track};
 use crate::time::Time;
 use crate::unit::Bytes;
@@ -105,6 +105,9 @@ fn changes() -> Vec<Change> {
         app: [None, Some(0), None, Some(7)],
         ..LoadReport::default()
     };
+    let mut sets = Memory::default();
+    sets.push((target, Time::from_secs(9), true), [node, NodeId(2)].into_iter());
+    sets.push((TargetId(0), Time::ZERO, false), [NodeId(1)].into_iter());
     vec![
         Change::Join(spec),
         Change::State(node, NodeState::Up),
@@ -117,6 +120,13 @@ fn changes() -> Vec<Change> {
         Change::Cache(node, target, CacheEvent::Evicted),
         Change::Cache(node, target, CacheEvent::Gone),
         Change::Table(RouteId(3), Arc::new(table)),
+        Change::Elsewhere(Arc::new(Elsewhere {
+            switches: 2,
+            requests: vec![0, 700, 3],
+            apart: 4,
+            admitted: Vec::new(),
+        })),
+        Change::Sets(RouteId(1), Arc::new(sets)),
     ]
 }
 

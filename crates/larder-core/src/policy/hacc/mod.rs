@@ -233,6 +233,10 @@ impl Policy for Hacc {
         self.targets.len()
     }
 
+    fn sets(&self) -> Option<&Targets> {
+        Some(&self.targets)
+    }
+
     fn memory(&self, nodes: Sight<'_>) -> Memory {
         self.targets.memory(nodes)
     }

@@ -1,0 +1,278 @@
+//! Server sets between switches: what has changed here, what another has, and which of two sets is the later one.
+//!
+//! The last change wins: of two sets of a target the one that changed later stays, at every switch, in whatever order they
+//! are heard. Of two changes at the same moment the one whose servers' names hash higher stays. So all end up with the same
+//! set once all have heard of all changes; between two changes at once one is lost, and with it some locality.
+//!
+//! A journal holds [`JOURNAL_MAX`] targets a shard, each once while it stands at the end. What does not fit is *missed*:
+//! the others are then told to ask for what has changed since ([`crate::switches`]).
+
+use super::Memory;
+use super::targets::{Shard, Targets};
+use crate::id::{NodeId, TargetId};
+use crate::nodes::{Sight, lock};
+use crate::time::Time;
+use core::sync::atomic::Ordering;
+
+/// Changes that a shard's journal holds.
+const JOURNAL_MAX: usize = 1_024;
+
+/// Targets of a shard whose sets have changed here.
+#[derive(Debug, Default)]
+pub(super) struct Journal {
+    kept: bool,
+    changed: Vec<TargetId>,
+    missed: bool,
+}
+
+impl Journal {
+    /// A target's set has changed.
+    #[inline]
+    pub(super) fn note(&mut self, target: TargetId) {
+        if !self.kept || self.changed.last() == Some(&target) {
+            return;
+        }
+        if self.changed.len() < JOURNAL_MAX {
+            self.changed.push(target);
+        } else {
+            self.missed = true;
+        }
+    }
+}
+
+/// What has changed since it was last asked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// The sets as they are now.
+    pub sets: Memory,
+    /// Some changes are not among them, and will not be.
+    pub missed: bool,
+}
+
+/// A part of all sets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Page {
+    /// The sets.
+    pub sets: Memory,
+    /// Where the next part begins; `None` after the last one.
+    pub next: Option<u64>,
+}
+
+/// What became of another's sets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Adopted {
+    /// Later than what was known: taken.
+    pub taken: usize,
+    /// The same as what was known.
+    pub same: usize,
+    /// Earlier than what was known: left.
+    pub older: usize,
+}
+
+impl Targets {
+    /// Keeps journals from now on.
+    pub(crate) fn keep_journals(&self) {
+        self.shards.iter().for_each(|shard| lock(&shard.0).journal.kept = true);
+    }
+
+    /// The sets that have changed since they were last asked for, about `most` of them; the rest stays for the next time.
+    pub(crate) fn changes(&self, most: usize, nodes: Sight<'_>) -> Changes {
+        let (mut changes, first) = (Changes::default(), self.next.load(Ordering::Relaxed));
+        for step in 0..self.shards.len() {
+            let at = (first + step) % self.shards.len();
+            if changes.sets.len() >= most {
+                self.next.store(at, Ordering::Relaxed);
+                return changes;
+            }
+            let mut shard = lock(&self.shards[at].0);
+            changes.missed |= core::mem::take(&mut shard.journal.missed);
+            let mut changed = core::mem::take(&mut shard.journal.changed);
+            changed.sort_unstable();
+            changed.dedup();
+            for target in &changed {
+                shard.show(*target, &mut changes.sets, nodes);
+            }
+            changed.clear();
+            shard.journal.changed = changed;
+        }
+        changes
+    }
+
+    /// About `most` of the sets that have changed at `since` or later, from the place `at` on, which is 0 or the last page's
+    /// `next`. What comes or moves meanwhile may be missing: changes are told anyway.
+    pub(crate) fn page(&self, since: Time, at: u64, most: usize, nodes: Sight<'_>) -> Page {
+        let (first, begin) = ((at >> 32) as usize, (at & u64::from(u32::MAX)) as usize);
+        let mut page = Page::default();
+        for (index, shard) in self.shards.iter().enumerate().skip(first) {
+            let shard = lock(&shard.0);
+            let begin = if index == first { begin } else { 0 };
+            for (bucket, slot, entry) in shard.table.slots_from(begin) {
+                if page.sets.len() >= most {
+                    page.next = Some((index as u64) << 32 | bucket as u64);
+                    return page;
+                }
+                if entry.changed >= since {
+                    page.sets.push((entry.target, entry.changed, entry.used), shard.members(slot, nodes));
+                }
+            }
+        }
+        page
+    }
+
+    /// Takes over those sets that are later than what is known here. No use is counted.
+    pub(crate) fn adopt(&self, sets: &Memory, nodes: Sight<'_>) -> Adopted {
+        let (mut adopted, epoch) = (Adopted::default(), nodes.epoch());
+        let identities = |servers: &mut dyn Iterator<Item = NodeId>| -> Vec<u64> {
+            servers.map(|node| nodes.identity(node)).collect()
+        };
+        for set in sets.sets() {
+            let mut shard = self.shard(set.target);
+            if let Some(slot) = shard.find(set.target) {
+                let theirs = (set.changed, identities(&mut set.servers.iter().copied()));
+                let ours = (shard.changed(slot), identities(&mut shard.members(slot, nodes)));
+                if theirs <= ours {
+                    adopted.same += usize::from(theirs == ours);
+                    adopted.older += usize::from(theirs < ours);
+                    continue;
+                }
+                shard.lay(slot, set.servers, epoch, set.changed);
+            } else {
+                let slot = shard.touch(set.target);
+                shard.lay(slot, set.servers, epoch, set.changed);
+            }
+            adopted.taken += 1;
+        }
+        adopted
+    }
+}
+
+impl Shard {
+    /// Adds a target's set as it is now; a target that was forgotten since is left out.
+    fn show(&self, target: TargetId, to: &mut Memory, nodes: Sight<'_>) {
+        if let Some(slot) = self.find(target) {
+            let used = self.table.get(slot).used;
+            to.push((target, self.changed(slot), used), self.members(slot, nodes));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nodes::{JoinPace, NodeSpec, Nodes, mix};
+    use proptest::prelude::*;
+
+    fn nodes(names: &[&str]) -> Nodes {
+        let nodes = Nodes::new(8, JoinPace { targets_per_s: 1, warm_targets: 0 });
+        for name in names {
+            nodes.join(Time::ZERO, NodeSpec::named(*name), true, None, |_| {}).expect("room");
+        }
+        nodes
+    }
+
+    fn set(targets: &Targets, nodes: &Nodes, target: u64, servers: &[u16], at: u64) {
+        let mut shard = targets.shard(TargetId(target));
+        let slot = shard.touch(TargetId(target));
+        let servers: Vec<NodeId> = servers.iter().copied().map(NodeId).collect();
+        shard.put(slot, &servers, nodes.epoch(), Some(Time::from_nanos(at)));
+    }
+
+    #[test]
+    fn what_changes_is_told_once_and_what_is_adopted_is_not_told_on() {
+        let nodes = nodes(&["a", "b", "c"]);
+        let sight = Sight::live(&nodes);
+        let (ours, theirs) = (Targets::new(100, 4), Targets::new(100, 4));
+        set(&ours, &nodes, 1, &[0], 5);
+        ours.keep_journals();
+        theirs.keep_journals();
+        for target in 0..20 {
+            set(&ours, &nodes, mix(target), &[0, 1], 10 + target);
+            set(&ours, &nodes, mix(target), &[2], 100 + target);
+        }
+        let mut told = 0;
+        while let changes @ Changes { missed: false, .. } = ours.changes(5, sight) {
+            if changes.sets.len() == 0 {
+                break;
+            }
+            told += changes.sets.len();
+            assert!(changes.sets.sets().all(|set| set.servers == [NodeId(2)]), "the last change alone");
+            assert_eq!(theirs.adopt(&changes.sets, sight).taken, changes.sets.len());
+        }
+        assert_eq!(told, 20, "what was there before the journal is for those who ask");
+        assert_eq!(theirs.changes(100, sight), Changes::default(), "no echo");
+    }
+
+    #[test]
+    fn a_full_journal_says_so_once() {
+        let nodes = nodes(&["a"]);
+        let sight = Sight::live(&nodes);
+        let targets = Targets::new(4_000, 1);
+        targets.keep_journals();
+        for target in 0..=JOURNAL_MAX as u64 {
+            set(&targets, &nodes, mix(target), &[0], 1);
+        }
+        let changes = targets.changes(10_000, sight);
+        assert_eq!((changes.sets.len(), changes.missed), (JOURNAL_MAX, true));
+        assert!(!targets.changes(10_000, sight).missed);
+    }
+
+    #[test]
+    fn a_later_decision_wins_over_a_clock_that_is_ahead() {
+        let nodes = nodes(&["a", "b"]);
+        let sight = Sight::live(&nodes);
+        let targets = Targets::new(10, 1);
+        set(&targets, &nodes, 1, &[0], 5_000);
+        let ahead = targets.memory(sight);
+        set(&targets, &nodes, 1, &[1], 10);
+        let adopted = targets.adopt(&ahead, sight);
+        assert_eq!((adopted.older, adopted.taken), (1, 0));
+    }
+
+    #[test]
+    fn pages_show_every_set_since() {
+        let nodes = nodes(&["a"]);
+        let sight = Sight::live(&nodes);
+        let targets = Targets::new(1_000, 4);
+        (0..300).for_each(|target| set(&targets, &nodes, mix(target), &[0], target + 1));
+        let (mut at, mut seen) = (Some(0), Vec::new());
+        while let Some(from) = at {
+            let page = targets.page(Time::from_nanos(101), from, 7, sight);
+            assert!(page.sets.len() <= 7);
+            seen.extend(page.sets.sets().map(|set| set.target));
+            at = page.next;
+        }
+        seen.sort_unstable();
+        let mut expected: Vec<TargetId> = (100..300).map(|target| TargetId(mix(target))).collect();
+        expected.sort_unstable();
+        assert_eq!(seen, expected);
+    }
+
+    proptest! {
+        /// Whatever changes were made where, and in whatever order they are heard, all have the same sets in the end, though
+        /// their nodes are in different slots.
+        #[test]
+        fn sets_converge(changes in prop::collection::vec((0_u64..4, 0_u16..3, 0_u64..6, any::<bool>()), 1..40)) {
+            let (left, right) = (nodes(&["a", "b", "c"]), nodes(&["c", "a", "b"]));
+            let (ours, theirs) = (Targets::new(100, 2), Targets::new(100, 2));
+            ours.keep_journals();
+            theirs.keep_journals();
+            let across = |node: NodeId| Some(NodeId((node.0 + 1) % 3));
+            let back = |node: NodeId| Some(NodeId((node.0 + 2) % 3));
+            for (target, server, at, here) in changes {
+                let (targets, table) = if here { (&ours, &left) } else { (&theirs, &right) };
+                set(targets, table, target, &[server], at);
+            }
+            let told = ours.changes(1_000, Sight::live(&left)).sets;
+            let heard = theirs.changes(1_000, Sight::live(&right)).sets;
+            theirs.adopt(&told.with_nodes(across), Sight::live(&right));
+            ours.adopt(&heard.with_nodes(back), Sight::live(&left));
+            let sorted = |memory: &Memory| {
+                let mut sets: Vec<_> = memory.sets().map(|set| (set.target, set.changed, set.servers.to_vec())).collect();
+                sets.sort_unstable();
+                sets
+            };
+            let (ours, theirs) = (ours.memory(Sight::live(&left)), theirs.memory(Sight::live(&right)).with_nodes(back));
+            prop_assert_eq!(sorted(&ours), sorted(&theirs));
+        }
+    }
+}

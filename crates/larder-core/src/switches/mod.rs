@@ -1,0 +1,532 @@
+//! Switches side by side: several dispatchers in front of the same nodes, without a shared database.
+//!
+//! ```text
+//! load(n)  = own requests at n, exact + what each other switch last told
+//!            + unknown * (own + told) / (1 + switches that have told)      for those not heard for 3 s
+//! place(t) = rendezvous(t) among the nodes below T_low, or within (k - 1) step of the least loaded   (crate::nodes)
+//! S here   = max-min fair part of S among the demands of all k switches, S / k at least
+//! ```
+//! *Loads.* A switch counts its own requests exactly. It tells the others how many it has at a node when that differs by
+//! [`SwitchesSettings::step`] from what it told last, at most once a [`SwitchesSettings::period`], and all of it each second.
+//! T_low and T_high are compared with the sum. A switch that others hold for alive but has said nothing for 3 s is taken to
+//! have as much as the mean of those that are known: so where nothing is known of k - 1 others, a threshold T works as T / k.
+//! One that is known to be gone has nothing: its connections ended with it.
+//!
+//! *Herding.* Switches with the same old picture would all send to the node that seemed least loaded. Loads that old
+//! pictures cannot tell apart count as equal, and among equals each target goes where its own hash says. The policies that
+//! draw lots ([`p2c`](crate::policy)) draw others at each switch, by a seed of its own.
+//!
+//! *Server sets.* Who changes a set tells all others, in batches. The later change wins, by a [clock](common) that all
+//! share; of two at the same moment the one whose servers' names hash higher. Links are in order and lose nothing while
+//! they stand; when one was down, or a journal ran over, the sets changed since are asked for. A switch that joins asks one
+//! that is there for all sets, in parts, and serves meanwhile: what it places by itself goes where the others would place
+//! it. What it heard is not told on: every switch has a link to every other.
+//!
+//! *When a switch dies*, membership says so after 2 to 4 s; until then its requests are counted where they were and it has
+//! its part of S. *When the view splits*, each side takes the other for dead: for so long each uses all of S and the whole
+//! of T, as two switches that know nothing of each other would. When they meet again each asks for what has changed since.
+//!
+//! It is a state machine without a clock, sockets or chance: events and the time go in, messages come out. What it reads
+//! and changes is the [`Dispatcher`].
+
+mod common;
+mod message;
+mod other;
+mod told;
+
+#[cfg(test)]
+mod tests;
+
+#[doc(hidden)]
+pub use message::fuzzing;
+
+use crate::dispatch::settings::in_range;
+use crate::dispatch::{Dispatcher, SettingsError, Started};
+use crate::id::{NodeId, RouteId};
+use crate::nodes::{Demand, Elsewhere, GroupId};
+use crate::policy::{Adopted, Memory};
+use crate::time::Time;
+use crate::wire::WireError;
+use common::Common;
+use core::time::Duration;
+use message::{Message, packed};
+use other::{Asking, Other};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use told::Told;
+
+/// Longest message. Bytes.
+pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
+/// Switches that have gone whose last word is remembered, for when they come back.
+const GONE_MAX: usize = 256;
+/// What was asked for is asked for again after this time.
+const ASK_AGAIN: Duration = Duration::from_secs(5);
+/// How far before a gap sets are asked for: what was under way when it began.
+const MARGIN: Duration = Duration::from_secs(2);
+
+/// How switches work together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SwitchesSettings {
+    /// Between two words to the others at least; how often [`Switches::tick`] is to be called. 1 ms to 1 s; default 20 ms.
+    pub period: Duration,
+    /// A node's load is told when it differs by so many requests from what was told last. 1 to 10,000; default 2.
+    pub step: u32,
+    /// Between two tellings of all loads. `period` to `unknown_after`; default 1 s.
+    pub all_every: Duration,
+    /// A switch that has said nothing for so long is not known any more. 100 ms to 1 min; default 3 s.
+    pub unknown_after: Duration,
+    /// Changed sets told in one period and route, and sets of a part. 1 to 60,000; default 1,000.
+    pub sets_max: usize,
+}
+
+impl Default for SwitchesSettings {
+    fn default() -> Self {
+        Self {
+            period: Duration::from_millis(20),
+            step: 2,
+            all_every: Duration::from_secs(1),
+            unknown_after: Duration::from_secs(3),
+            sets_max: 1_000,
+        }
+    }
+}
+
+impl SwitchesSettings {
+    /// Checks every range.
+    ///
+    /// # Errors
+    /// The first setting that is out of range.
+    pub fn validate(&self) -> Result<(), SettingsError> {
+        let ms = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+        let (period, unknown) = (self.period, self.unknown_after);
+        let within = |span: Duration, least, most| {
+            (Duration::from_millis(least)..=Duration::from_millis(most)).contains(&span)
+        };
+        in_range("period", ms(period), within(period, 1, 1_000), "1 ms to 1 s")?;
+        in_range("step", self.step.into(), (1..=10_000).contains(&self.step), "1 to 10000")?;
+        let every_ok = (period..=unknown).contains(&self.all_every);
+        in_range("unknown_after", ms(unknown), within(unknown, 100, 60_000), "100 ms to 1 min")?;
+        in_range("all_every", ms(self.all_every), every_ok, "period to unknown_after")?;
+        let sets_ok = (1..=60_000).contains(&self.sets_max);
+        in_range("sets_max", self.sets_max as u64, sets_ok, "1 to 60000")
+    }
+}
+
+/// A message to be sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outgoing {
+    /// To whom; `None` is all whose links are up.
+    pub to: Option<Arc<str>>,
+    /// What. At most [`MESSAGE_BYTES_MAX`].
+    pub message: Vec<u8>,
+}
+
+/// What comes of an event.
+#[derive(Debug, Default)]
+pub struct Out {
+    /// Messages, in order.
+    pub messages: Vec<Outgoing>,
+    /// Requests that had waited for admission.
+    pub started: Vec<Started>,
+}
+
+/// What has happened so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SwitchesCounts {
+    /// Messages that made no sense, or were of another version.
+    pub strange: u64,
+    /// Sets told.
+    pub sets_told: u64,
+    /// Sets heard that were later than what was known.
+    pub sets_taken: u64,
+    /// Sets heard that were known already.
+    pub sets_same: u64,
+    /// Sets heard that were earlier than what was known.
+    pub sets_older: u64,
+    /// Sets of more servers than a message has room for, which were not told.
+    pub sets_too_large: u64,
+    /// Times that more had changed than a journal holds.
+    pub missed: u64,
+    /// Parts of sets asked for.
+    pub parts_asked: u64,
+}
+
+/// Another switch, to be shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OtherView {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Messages to it go.
+    pub up: bool,
+    /// Since when it has said nothing of its load.
+    pub silent: Duration,
+    /// What it has is not known any more.
+    pub unknown: bool,
+    /// Sets are being asked of it.
+    pub asking: bool,
+    /// Its requests at nodes known here.
+    pub requests: u64,
+}
+
+/// A switch among others.
+#[derive(Debug)]
+pub struct Switches {
+    settings: SwitchesSettings,
+    /// The dispatcher's routes, by name.
+    routes: Vec<(RouteId, String)>,
+    clock: Common,
+    others: BTreeMap<Arc<str>, Other>,
+    /// Up to when changes of those that have gone were heard.
+    gone: BTreeMap<Arc<str>, Time>,
+    told: Told,
+    /// It has asked others for all they knew.
+    whole: bool,
+    members_epoch: u64,
+    /// When journals were last emptied.
+    drained: Time,
+    elsewhere: Arc<Elsewhere>,
+    counts: SwitchesCounts,
+}
+
+impl Switches {
+    /// A switch that knows of no others yet. Its dispatcher keeps journals and places as all switches do from now on.
+    ///
+    /// # Errors
+    /// A setting that is out of range.
+    pub fn new(
+        now: Time,
+        settings: SwitchesSettings,
+        routes: Vec<(RouteId, String)>,
+        dispatcher: &Dispatcher,
+    ) -> Result<Self, SettingsError> {
+        settings.validate()?;
+        dispatcher.keep_journals();
+        let elsewhere = Arc::<Elsewhere>::default();
+        dispatcher.set_elsewhere(now, &elsewhere, &mut Vec::new());
+        Ok(Self {
+            settings,
+            routes,
+            clock: Common::default(),
+            others: BTreeMap::new(),
+            gone: BTreeMap::new(),
+            told: Told::default(),
+            whole: false,
+            members_epoch: dispatcher.nodes().members_epoch(),
+            drained: now,
+            elsewhere,
+            counts: SwitchesCounts::default(),
+        })
+    }
+
+    /// Another switch has come.
+    pub fn joined(&mut self, now: Time, name: &Arc<str>, dispatcher: &Dispatcher, out: &mut Out) {
+        let gone = self.gone.remove(name);
+        let until = self.others.get(name).and_then(|other| other.until).or(gone);
+        self.others.insert(name.clone(), Other::new(now, until));
+        self.weigh(now, dispatcher, out);
+    }
+
+    /// Another switch has gone: what it had has ended with it.
+    pub fn left(&mut self, now: Time, name: &str, dispatcher: &Dispatcher, out: &mut Out) {
+        let Some((name, other)) = self.others.remove_entry(name) else { return };
+        if let Some(until) = other.until {
+            self.gone.insert(name, until);
+            while self.gone.len() > GONE_MAX {
+                let oldest = self.gone.iter().min_by_key(|(_, until)| **until).map(|(name, _)| name.clone());
+                oldest.inspect(|name| _ = self.gone.remove(name));
+            }
+        }
+        self.weigh(now, dispatcher, out);
+    }
+
+    /// Messages to it go from now on; it has heard none of the earlier ones.
+    pub fn up(&mut self, name: &Arc<str>, now: Time, dispatcher: &Dispatcher, out: &mut Out) {
+        let Some(other) = self.others.get_mut(name) else { return };
+        other.up = true;
+        other.asking = None;
+        let clock = self.clock.of(now);
+        let hello = told::hello(self.whole, dispatcher, &self.routes);
+        for message in hello.into_iter().chain(Told::all(dispatcher, &self.routes)) {
+            out.messages.push(Outgoing { to: Some(name.clone()), message: message.encode(clock) });
+        }
+        self.ask(now, out);
+    }
+
+    /// Messages to it do not go any more.
+    pub fn down(&mut self, name: &str) {
+        if let Some(other) = self.others.get_mut(name) {
+            other.up = false;
+            other.asking = None;
+        }
+    }
+
+    /// Its messages begin afresh: some of the earlier ones may be lost.
+    pub fn afresh(&mut self, name: &str) {
+        if let Some(other) = self.others.get_mut(name) {
+            other.begin();
+        }
+    }
+
+    /// It says something.
+    ///
+    /// # Errors
+    /// It makes no sense, or is of another version: nothing of it is taken.
+    pub fn message(
+        &mut self,
+        now: Time,
+        from: &Arc<str>,
+        bytes: &[u8],
+        dispatcher: &Dispatcher,
+        out: &mut Out,
+    ) -> Result<(), WireError> {
+        let (clock, message) = Message::decode(bytes).inspect_err(|_| self.counts.strange += 1)?;
+        self.clock.hear(now, clock);
+        let Some(other) = self.others.get_mut(from) else { return Ok(()) };
+        match message {
+            Message::Hello { whole, first, nodes, routes } => {
+                other.whole = whole;
+                other.greet(first, nodes, routes);
+                other.place(dispatcher, &self.routes);
+                self.ask(now, out);
+            }
+            // Without a hello its numbers mean nothing.
+            _ if !other.greeted => {}
+            Message::Loads { all, loads, gates } => {
+                other.take_loads(now, all, loads, gates);
+                if !other.behind {
+                    other.until = Some(clock);
+                }
+                self.weigh(now, dispatcher, out);
+            }
+            Message::Sets { route, sets } => {
+                let adopted = adopt(now, (other, self.clock), route, &sets, dispatcher);
+                self.count(adopted);
+            }
+            Message::Part { route, sets, next } => {
+                let adopted = adopt(now, (other, self.clock), route, &sets, dispatcher);
+                other.asking = other.asking.and_then(|asking| match next {
+                    Some(at) => Some(Asking { at, asked: None, ..asking }),
+                    None if asking.route + 1 < self.routes.len() => {
+                        Some(Asking { route: asking.route + 1, at: 0, asked: None, ..asking })
+                    }
+                    None => {
+                        // Nothing of what it knew is missing any more.
+                        other.behind = false;
+                        self.whole |= asking.full;
+                        None
+                    }
+                });
+                self.count(adopted);
+                self.ask(now, out);
+            }
+            Message::Want { route, since, at } => {
+                let want = (self.clock.own(since), at);
+                self.answer((now, from.clone()), route, want, dispatcher, out);
+            }
+            Message::Missed { since } => {
+                other.until = Some(other.until.map_or(since, |until| until.min(since)));
+                other.behind = true;
+                self.ask(now, out);
+            }
+        }
+        Ok(())
+    }
+
+    /// To be called once a [`SwitchesSettings::period`].
+    pub fn tick(&mut self, now: Time, dispatcher: &Dispatcher, out: &mut Out) {
+        let clock = self.clock.of(now);
+        let all = |message: Message| Outgoing { to: None, message: message.encode(clock) };
+        let epoch = dispatcher.nodes().members_epoch();
+        if epoch != self.members_epoch {
+            self.members_epoch = epoch;
+            self.others.values_mut().for_each(|other| other.place(dispatcher, &self.routes));
+            self.told.forget();
+            out.messages.extend(told::hello(self.whole, dispatcher, &self.routes).into_iter().map(all));
+        }
+        let loads = self.told.tell(now, &self.settings, dispatcher, &self.routes);
+        out.messages.extend(loads.into_iter().map(all));
+        self.tell_changes(now, dispatcher, out);
+        self.ask(now, out);
+        self.weigh(now, dispatcher, out);
+    }
+
+    /// The other switches.
+    pub fn others(&self, now: Time) -> Vec<OtherView> {
+        let view = |(name, other): (&Arc<str>, &Other)| OtherView {
+            name: name.clone(),
+            up: other.up && other.greeted,
+            silent: now.since(other.heard.unwrap_or(other.joined)),
+            unknown: other.is_unknown(now, self.settings.unknown_after),
+            asking: other.asking.is_some(),
+            requests: other.requests().map(|(_, requests)| u64::from(requests)).sum(),
+        };
+        self.others.iter().map(view).collect()
+    }
+
+    /// Whether all that the others knew has been asked for.
+    pub const fn is_whole(&self) -> bool {
+        self.whole
+    }
+
+    /// What has happened so far.
+    pub const fn counts(&self) -> SwitchesCounts {
+        self.counts
+    }
+
+    /// What the others have, as decisions see it.
+    pub const fn elsewhere(&self) -> &Arc<Elsewhere> {
+        &self.elsewhere
+    }
+
+    fn count(&mut self, adopted: Adopted) {
+        self.counts.sets_taken += adopted.taken as u64;
+        self.counts.sets_same += adopted.same as u64;
+        self.counts.sets_older += adopted.older as u64;
+    }
+
+    /// Tells all what has changed here.
+    fn tell_changes(&mut self, now: Time, dispatcher: &Dispatcher, out: &mut Out) {
+        let (clock, mut missed) = (self.clock, false);
+        for (route, _) in &self.routes {
+            let changes = dispatcher.changed_sets(*route, self.settings.sets_max);
+            missed |= changes.missed;
+            if changes.sets.len() == 0 || self.others.is_empty() {
+                continue;
+            }
+            let (packs, too_large) = packed(&in_common(clock, &changes.sets));
+            self.counts.sets_told += changes.sets.len() as u64;
+            self.counts.sets_too_large += too_large as u64;
+            for sets in packs {
+                let message = Message::Sets { route: route.0, sets }.encode(clock.of(now));
+                out.messages.push(Outgoing { to: None, message });
+            }
+        }
+        if missed && !self.others.is_empty() {
+            self.counts.missed += 1;
+            let since = before(clock.of(self.drained));
+            out.messages
+                .push(Outgoing { to: None, message: Message::Missed { since }.encode(clock.of(now)) });
+        }
+        self.drained = now;
+    }
+
+    /// Asks for sets that may be missing: for all of them where this switch has not asked yet, of one at a time.
+    fn ask(&mut self, now: Time, out: &mut Out) {
+        let (clock, whole) = (self.clock, self.whole);
+        let is_full = |other: &Other| other.asking.is_some_and(|asking| asking.full);
+        // Of those that have all it is asked first.
+        let mut full = self.others.values().any(|other| is_full(other) && other.up);
+        let some_whole = self.others.values().any(|other| other.whole && other.up && other.greeted);
+        for (name, other) in &mut self.others {
+            if !other.up || !other.greeted || self.routes.is_empty() {
+                continue;
+            }
+            if other.asking.is_none() && other.behind {
+                if !whole && (full || some_whole && !other.whole) {
+                    continue;
+                }
+                full |= !whole;
+                let since = if whole { before(other.missing_since(clock)) } else { Time::ZERO };
+                other.asking = Some(Asking { full: !whole, route: 0, at: 0, since, asked: None });
+            }
+            let Some(asking) = &mut other.asking else { continue };
+            if asking.asked.is_some_and(|asked| now.since(asked) < ASK_AGAIN) {
+                continue;
+            }
+            asking.asked = Some(now);
+            self.counts.parts_asked += 1;
+            let route = self.routes[asking.route].0.0;
+            let want = Message::Want { route, since: asking.since, at: asking.at };
+            out.messages.push(Outgoing { to: Some(name.clone()), message: want.encode(clock.of(now)) });
+        }
+    }
+
+    /// Answers one that asks for sets; those of a route that is not here are none.
+    fn answer(
+        &mut self,
+        (now, to): (Time, Arc<str>),
+        theirs: u16,
+        (since, at): (Time, u64),
+        dispatcher: &Dispatcher,
+        out: &mut Out,
+    ) {
+        let own = self.others.get(&to).and_then(|other| other.route(theirs));
+        let page = own.map(|route| dispatcher.sets_page(route, since, at, self.settings.sets_max));
+        let page = page.unwrap_or_default();
+        let (packs, too_large) = packed(&in_common(self.clock, &page.sets));
+        self.counts.sets_told += page.sets.len() as u64;
+        self.counts.sets_too_large += too_large as u64;
+        let (route, last) = (own.unwrap_or(RouteId::DEFAULT).0, packs.len() - 1);
+        for (number, sets) in packs.into_iter().enumerate() {
+            let message = if number < last {
+                Message::Sets { route, sets }
+            } else {
+                Message::Part { route, sets, next: page.next }
+            };
+            let message = message.encode(self.clock.of(now));
+            out.messages.push(Outgoing { to: Some(to.clone()), message });
+        }
+    }
+
+    /// Adds up what the others have, and lets the dispatcher go by it.
+    fn weigh(&mut self, now: Time, dispatcher: &Dispatcher, out: &mut Out) {
+        let unknown_after = self.settings.unknown_after;
+        let (unknown, known): (Vec<&Other>, Vec<&Other>) =
+            self.others.values().partition(|other| other.is_unknown(now, unknown_after));
+        let mut requests = vec![0_u32; dispatcher.nodes().slots()];
+        for (node, more) in known.iter().flat_map(|other| other.requests()) {
+            let at = &mut requests[node.index()];
+            *at = at.saturating_add(more);
+        }
+        if !unknown.is_empty() {
+            for (at, slot) in requests.iter_mut().zip(0..) {
+                let told = u64::from(*at) + u64::from(dispatcher.nodes().load(NodeId(slot)));
+                let more = told * unknown.len() as u64 / (1 + known.len() as u64);
+                *at = at.saturating_add(u32::try_from(more).unwrap_or(u32::MAX));
+            }
+        }
+        let demands = |group| -> Vec<Option<Demand>> {
+            let known = known.iter().map(|other| Some(other.demand(group, dispatcher)));
+            known.chain(unknown.iter().map(|_| None)).collect()
+        };
+        let switches = u32::try_from(self.others.len()).unwrap_or(u32::MAX);
+        let groups = told::gates(dispatcher, &self.routes);
+        let elsewhere = Elsewhere {
+            switches,
+            requests,
+            apart: switches.saturating_mul(self.settings.step),
+            admitted: groups.into_iter().map(|(group, _): (GroupId, _)| (group, demands(group))).collect(),
+        };
+        if *self.elsewhere != elsewhere {
+            self.elsewhere = Arc::new(elsewhere);
+            dispatcher.set_elsewhere(now, &self.elsewhere, &mut out.started);
+        }
+    }
+}
+
+/// A little before.
+fn before(time: Time) -> Time {
+    let margin = u64::try_from(MARGIN.as_nanos()).unwrap_or(u64::MAX);
+    Time::from_nanos(time.as_nanos().saturating_sub(margin))
+}
+
+/// Sets, their times in the common clock.
+fn in_common(clock: Common, sets: &Memory) -> Memory {
+    sets.map_sets(|set| Some((clock.of(set.changed), set.servers.to_vec().into_iter())))
+}
+
+/// Takes over another's sets of a route that is here too; of servers that are not, nothing is taken.
+fn adopt(
+    now: Time,
+    (other, clock): (&Other, Common),
+    route: u16,
+    sets: &Memory,
+    dispatcher: &Dispatcher,
+) -> Adopted {
+    let Some(route) = other.route(route) else { return Adopted::default() };
+    let own = |set: &crate::policy::ServerSet<'_>| {
+        let servers: Vec<NodeId> = set.servers.iter().filter_map(|node| other.node(*node)).collect();
+        Some((clock.own(set.changed), servers.into_iter()))
+    };
+    dispatcher.adopt_sets(now, route, &Arc::new(sets.map_sets(own)))
+}
