@@ -2,6 +2,7 @@
 
 use crate::access::AccessLogConfig;
 use crate::edits::{Compression, FieldRules, RequestId, Sticky};
+use crate::beside::SwitchesConfig;
 use crate::handoff::{HandoffConfig, NodeHandoff};
 use crate::proxy_protocol::AddressRange;
 use crate::recorder::RecordConfig;
@@ -94,6 +95,8 @@ pub struct SwitchConfig {
     pub shadow: Option<ShadowConfig>,
     /// What is heard of the nodes besides replies: their load and their caches.
     pub signals: SignalsConfig,
+    /// Other switches in front of the same nodes; none by default.
+    pub switches: Option<SwitchesConfig>,
     /// How connections are delivered; relayed by default.
     pub handoff: HandoffConfig,
     /// Worker threads of the runtime that [`crate::Switch::run`] is driven by. It sizes the accept loops, the
@@ -132,6 +135,7 @@ impl SwitchConfig {
             traces: None,
             shadow: None,
             signals: SignalsConfig::default(),
+            switches: None,
             handoff: HandoffConfig::default(),
             threads: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
             via: "larder".to_owned(),

@@ -11,6 +11,7 @@
 
 mod accept;
 mod access;
+mod beside;
 mod cache_status;
 mod client_io;
 mod clock;
@@ -46,6 +47,7 @@ mod tls;
 mod waiting;
 
 pub use access::{AccessFormat, AccessLogConfig, AccessLogOutput};
+pub use beside::{OtherStatus, SetsStatus, SwitchesConfig, SwitchesStatus};
 pub use cache_status::{CacheOutcome, cache_outcome};
 pub use config::{Check, ConfigError, HealthConfig, Limits, NodeEntry, SwitchConfig, Timeouts};
 pub use copies::MirrorOf;

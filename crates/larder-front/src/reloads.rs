@@ -98,12 +98,23 @@ impl SwitchHandle {
     }
 
     /// Lets go of the forwarding plane, for the process that takes over; new connections are relayed from here on, and
-    /// handed-off ones go on by the kernel. False if there is no plane. Blocks for a moment.
+    /// handed-off ones go on by the kernel. False if there is no plane. Blocks for a moment. The network of switches, too,
+    /// is for the other one from here on.
     pub fn let_go(&self) -> bool {
+        if let Some(beside) = &self.shared.beside {
+            beside.let_go();
+        }
         self.shared.handoff.as_ref().is_some_and(|edge| {
             edge.let_go();
             true
         })
+    }
+
+    /// The process that was to take over did not come up: joins the network of switches again.
+    pub fn resume(&self) {
+        if let Some(beside) = &self.shared.beside {
+            beside.resume();
+        }
     }
 
     /// Another process accepts from here on: see [`crate::Switch::run`].

@@ -2,6 +2,7 @@
 
 use crate::accept::{Entry, Front};
 use crate::access::AccessLog;
+use crate::beside::{self, Beside};
 use crate::clock::Clock;
 use crate::config::{ConfigError, HealthConfig, Limits, NodeEntry, SwitchConfig, Timeouts};
 use crate::edits::RequestIds;
@@ -113,6 +114,8 @@ pub(crate) struct Shared {
     pub(crate) signals: Signals,
     /// Set once the listen addresses are known, where connections are to be handed over.
     pub(crate) handoff: Option<Arc<Edge>>,
+    /// Other switches in front of the same nodes; none by default.
+    pub(crate) beside: Option<Beside>,
     /// Certificates and what TLS goes by; none where there is no TLS.
     pub(crate) tls: Option<Arc<Tls>>,
     /// Where requests that come without TLS are sent: the port under `https`.
@@ -152,6 +155,8 @@ impl Shared {
             config.shadow.as_ref().map(|shadow| Feed::new(shadow, &config.settings, &specs)).transpose()?;
         let tls = config.tls.map(Tls::load).transpose()?.map(Arc::new);
         let access = config.access_log.as_ref().map(AccessLog::open).transpose();
+        let beside = |others| Beside::new(others, clock.now(), &routing, &dispatcher);
+        let beside = config.switches.map(beside).transpose()?;
         Ok(Self {
             clock,
             retire: watch::Sender::new(false),
@@ -169,6 +174,7 @@ impl Shared {
             shadow,
             signals: Signals::new(config.signals, needs),
             handoff: None,
+            beside,
             tls,
             redirect: None,
             h2c: config.h2c,
@@ -340,6 +346,7 @@ impl Switch {
         helpers.spawn(expire(self.shared.clone()));
         shadow::start(&self.shared);
         helpers.spawn(shadow::learn(self.shared.clone()));
+        helpers.spawn(beside::run(self.shared.clone()));
         let mut edge_task = None;
         if let (Some(edge), Some(ears)) = (&self.shared.handoff, self.ears.take()) {
             let members = self.shared.nodes.members();
@@ -401,6 +408,9 @@ impl Shared {
     async fn wind_up(&self, mut helpers: JoinSet<()>) {
         if let Some(edge) = &self.handoff {
             edge.clone().drain_out(self.timeouts.drain).await;
+        }
+        if let Some(beside) = &self.beside {
+            beside.leave().await;
         }
         helpers.shutdown().await;
         if let Some(recorder) = &self.recorder {

@@ -38,7 +38,7 @@ pub mod users;
 mod workload;
 
 pub use cost::Costs;
-pub use engine::{Seen, Watched, simulate, simulate_watched, simulate_with};
+pub use engine::{Seen, SideBySide, Watched, simulate, simulate_watched, simulate_with};
 pub use error::SimError;
 pub use outcome::{Delays, NodeOutcome, Outcome};
 pub use scenario::{CacheChoice, Happening, Planned, Scenario, SimNode};

@@ -9,6 +9,7 @@ use larder_core::nodes::{Groups, NODES_LIMIT, Weight};
 
 use crate::SimError;
 use crate::cost::Costs;
+use crate::engine::SideBySide;
 use crate::source::Arrivals;
 use crate::tables::Refresh;
 
@@ -105,6 +106,8 @@ pub struct Scenario {
     pub routes: Vec<RouteSpec>,
     /// When the table of `ward` and `part` is made anew; never if `None`.
     pub refresh: Option<Refresh>,
+    /// Switches side by side; one alone, which knows of no others, if `None`.
+    pub switches: Option<SideBySide>,
     /// What happens to the nodes, in order.
     pub changes: Vec<Planned>,
     /// A node with fewer requests in flight counts as underutilised; the paper's is 40 % of T_low, which is 10.
@@ -126,6 +129,7 @@ impl Scenario {
             report_every: None,
             routes: Vec::new(),
             refresh: None,
+            switches: None,
             changes: Vec::new(),
             idle_below: 10,
         }
@@ -154,6 +158,9 @@ impl Scenario {
         }
         if self.refresh.as_ref().is_some_and(|refresh| refresh.every == Duration::ZERO) {
             return out("refresh.every", "above 0");
+        }
+        if let Some(side) = &self.switches {
+            side.check()?;
         }
         self.check_changes()?;
         self.costs.check()

@@ -20,7 +20,7 @@ use crate::time::Time;
 use crate::wire::{Wire, WireError, put, put_bytes};
 
 /// Raised when messages change their meaning.
-pub const VERSION: u64 = 1;
+const VERSION: u64 = 1;
 /// Bytes of a message that sets are packed into; one more set may follow, of at most [`SERVERS_MAX`] servers.
 pub(super) const PACK_BYTES: usize = 48 << 10;
 /// Servers of a set that is told; larger sets are not.

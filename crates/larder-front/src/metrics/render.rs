@@ -47,6 +47,7 @@ impl Collector for Snapshot {
         self.routes(&mut encoder)?;
         self.handoff(&mut encoder)?;
         self.tls(&mut encoder)?;
+        self.beside(&mut encoder, &rows)?;
         self.switch(&mut encoder)?;
         self.reloads(&mut encoder)?;
         self.spans(&mut encoder)?;
@@ -220,6 +221,41 @@ impl Snapshot {
             ends.encode_family(&[("file", &*certificate.file)])?.encode_gauge(&certificate.not_after)?;
         }
         describe(encoder, &table::TLS_STALE)?.encode_gauge(&u32::from(trouble.is_some()))
+    }
+
+    /// Other switches.
+    fn beside(&self, encoder: &mut DescriptorEncoder<'_>, rows: &[NodeRow]) -> Result<(), Error> {
+        let beside = self.shared.beside.as_ref();
+        let (others, sets) = beside.map(|beside| beside.numbers(self.shared.clock.now())).unwrap_or_default();
+        let unknown = others.iter().filter(|other| other.unknown).count();
+        let mut states = describe(encoder, &table::OTHERS)?;
+        for (state, value) in [("known", others.len() - unknown), ("unknown", unknown)] {
+            states.encode_family(&[("state", state)])?.encode_gauge(&(value as u64))?;
+        }
+        let mut elsewhere = describe(encoder, &table::ELSEWHERE)?;
+        for row in rows.iter().filter(|_| beside.is_some()) {
+            let requests = self.shared.dispatcher.nodes().elsewhere(row.id);
+            elsewhere.encode_family(&[("node", &*row.name)])?.encode_gauge(&requests)?;
+        }
+        let mut told = describe(encoder, &table::SETS)?;
+        let what = [
+            ("told", sets.told),
+            ("taken", sets.taken),
+            ("same", sets.same),
+            ("older", sets.older),
+            ("too_large", sets.too_large),
+        ];
+        for (what, value) in what {
+            count(&mut told, &[("what", what)], value)?;
+        }
+        for (metric, value) in [
+            (&table::SETS_MISSED, sets.missed),
+            (&table::PARTS_ASKED, sets.parts_asked),
+            (&table::STRANGE, sets.strange),
+        ] {
+            describe(encoder, metric)?.encode_counter::<NoLabelSet, _, u64>(&value, None)?;
+        }
+        Ok(())
     }
 
     /// What is done beside relaying.

@@ -120,6 +120,18 @@ metrics! {
         "Access log lines not written because the writer could not keep up or failed";
     PANICS, Counter, "larder_switch_panics_total", [],
         "Connections lost to a fault in the switch";
+    OTHERS, Gauge, "larder_switch_others", ["state"],
+        "Other switches in front of the same nodes, by whether what they have is known";
+    ELSEWHERE, Gauge, "larder_switch_node_elsewhere", ["node"],
+        "Requests of other switches at a node, as they last told; no line where there are to be no other switches";
+    SETS, Counter, "larder_switch_sets_total", ["what"],
+        "Server sets told to other switches, heard and taken, the same or older than what was known, and too large to be told";
+    SETS_MISSED, Counter, "larder_switch_sets_missed_total", [],
+        "Times that more server sets had changed than could be told, so that the other switches were told to ask";
+    PARTS_ASKED, Counter, "larder_switch_set_parts_asked_total", [],
+        "Parts of other switches' server sets that were asked for";
+    STRANGE, Counter, "larder_switch_strange_messages_total", [],
+        "Messages of other switches that made no sense, or were of another version";
     GENERATION, Gauge, "larder_switch_generation", [],
         "Which process of this switch serves: 1 at the start, one more with each reload, upgrade and restart after a fault";
     RELOADS, Counter, "larder_switch_reloads_total", ["outcome"],

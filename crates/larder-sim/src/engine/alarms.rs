@@ -4,6 +4,7 @@
 use core::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use larder_core::dispatch::Dispatcher;
 use larder_core::nodes::LoadReport;
 use larder_core::{NodeId, Ticket, Time};
 
@@ -13,7 +14,7 @@ use crate::cost::CostModel;
 use crate::tally::Busy;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Alarm {
+pub(super) enum Alarm {
     /// A pause ends.
     Resume(u32),
     /// Somebody notices that his job at a station has ended.
@@ -24,6 +25,10 @@ enum Alarm {
     Refresh,
     /// Somebody has waited long enough at the front-end.
     Expire,
+    /// A switch says what it has to say.
+    Tick(u16),
+    /// A message between switches arrives.
+    Hear,
 }
 
 /// Everything that will strike.
@@ -50,7 +55,7 @@ impl<M: CostModel> Engine<'_, M> {
         self.set_alarm(at, Alarm::Resume(number));
     }
 
-    fn set_alarm(&mut self, at: Time, alarm: Alarm) {
+    pub(super) fn set_alarm(&mut self, at: Time, alarm: Alarm) {
         let key = Key::new(at, self.next_seq());
         self.alarms.heap.push(Reverse((key, alarm)));
         self.set_alarm_clock();
@@ -88,6 +93,8 @@ impl<M: CostModel> Engine<'_, M> {
                 self.plan_refresh();
             }
             Alarm::Expire => self.expire(),
+            Alarm::Tick(switch) => self.tick(switch),
+            Alarm::Hear => self.hear(),
         }
     }
 
@@ -106,7 +113,7 @@ impl<M: CostModel> Engine<'_, M> {
         }
     }
 
-    fn goes_on(&self) -> bool {
+    pub(super) fn goes_on(&self) -> bool {
         self.jobs.len() > self.free.len()
             || !self.waiting.is_empty()
             || !self.asks.is_empty()
@@ -153,7 +160,9 @@ impl<M: CostModel> Engine<'_, M> {
                 // What no station knows: memory pressure, paging, the application's counters.
                 ..LoadReport::default()
             };
-            self.dispatcher.report(self.now, node, report);
+            for dispatcher in &self.front.dispatchers {
+                dispatcher.report(self.now, node, report);
+            }
         }
     }
 
@@ -173,7 +182,7 @@ impl<M: CostModel> Engine<'_, M> {
 
     /// Sees to it that the front-end's queue is looked after when its first deadline comes.
     pub(super) fn plan_deadline(&mut self) {
-        let next = self.dispatcher.next_deadline();
+        let next = self.front.dispatchers.iter().filter_map(Dispatcher::next_deadline).min();
         if let Some(at) = next.filter(|at| self.alarms.deadline.is_none_or(|planned| *at < planned)) {
             self.alarms.deadline = Some(at);
             self.set_alarm(at, Alarm::Expire);
@@ -182,11 +191,13 @@ impl<M: CostModel> Engine<'_, M> {
 
     fn expire(&mut self) {
         self.alarms.deadline = None;
-        let mut expired: Vec<Ticket> = Vec::new();
-        self.dispatcher.expire(self.now, &mut expired);
-        for ticket in expired {
-            if let Some(arrived) = self.waiting.remove(&ticket) {
-                self.refuse(arrived);
+        for switch in 0..self.front.dispatchers.len() {
+            let mut expired: Vec<Ticket> = Vec::new();
+            self.front.dispatchers[switch].expire(self.now, &mut expired);
+            for ticket in expired {
+                if let Some(arrived) = self.waiting.remove(&(switch as u16, ticket)) {
+                    self.refuse(arrived);
+                }
             }
         }
         self.plan_deadline();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use larder_core::census::Census;
-use larder_core::dispatch::{CacheEvent, Found as Had, Request, Served};
+use larder_core::dispatch::{CacheEvent, Dispatcher, Found as Had, Request, Served, Started};
 use larder_core::nodes::{GroupId, NodeState};
 use larder_core::{Bytes, NodeId, RouteId, Time};
 use larder_trace::ward::CoreChoice;
@@ -57,7 +57,8 @@ impl<M: CostModel> Engine<'_, M> {
             first_byte: (job.ready > Time::ZERO).then(|| job.ready.since(job.sent)),
             found,
         };
-        self.dispatcher.served(self.now, &self.request(&job.ask), NodeId(job.node), &feedback);
+        let dispatcher = &self.front.dispatchers[usize::from(job.switch)];
+        dispatcher.served(self.now, &self.request(&job.ask), NodeId(job.node), &feedback);
     }
 
     /// Notes where a request goes; gives the note's number.
@@ -85,46 +86,52 @@ impl<M: CostModel> Engine<'_, M> {
             if let Some(watched) = &mut self.watched {
                 watched.changed_at.push(watched.seen.len());
             }
-            self.happen(NodeId(planned.node), planned.what);
-            self.start_waiting();
+            if planned.what == Happening::Restart {
+                self.memories.lose(usize::from(planned.node), self.scenario);
+            }
+            for switch in 0..self.front.dispatchers.len() {
+                let mut started = Vec::new();
+                self.happen(switch, NodeId(planned.node), planned.what, &mut started);
+                self.started_at(switch as u16, &mut started);
+            }
         }
         self.next_change = self.scenario.changes.get(self.changed).map_or(u64::MAX, |planned| planned.after);
     }
 
-    fn happen(&mut self, node: NodeId, what: Happening) {
+    fn happen(&self, switch: usize, node: NodeId, what: Happening, started: &mut Vec<Started>) {
+        let dispatcher = &self.front.dispatchers[switch];
         match what {
             Happening::Join => {
                 let spec = super::spec(node.index(), &self.scenario.nodes[node.index()]);
-                let joined = self.dispatcher.join(self.now, spec, &mut self.started);
+                let joined = dispatcher.join(self.now, spec, started);
                 debug_assert_eq!(joined, Ok(node), "nodes join in order of their numbers");
             }
-            Happening::Leave => _ = self.dispatcher.leave(self.now, node, &mut self.started),
-            Happening::Drain => _ = self.dispatcher.drain(self.now, node, &mut self.started),
-            Happening::Down => _ = self.dispatcher.fail(self.now, node, &mut self.started),
+            Happening::Leave => _ = dispatcher.leave(self.now, node, started),
+            Happening::Drain => _ = dispatcher.drain(self.now, node, started),
+            Happening::Down => _ = dispatcher.fail(self.now, node, started),
             Happening::Up => {
                 // One that was up all along has nothing to say that is not known.
-                if self.dispatcher.recover(self.now, node, &mut self.started) {
-                    self.tell_all_kept(node);
+                if dispatcher.recover(self.now, node, started) {
+                    self.tell_all_kept(dispatcher, node);
                 }
             }
             Happening::Restart => {
-                self.memories.lose(node.index(), self.scenario);
-                self.dispatcher.recover(self.now, node, &mut self.started);
+                dispatcher.recover(self.now, node, started);
             }
             Happening::Reweigh(weight) => {
-                self.dispatcher.reweigh(self.now, node, weight, &mut self.started);
+                dispatcher.reweigh(self.now, node, weight, started);
             }
         }
     }
 
     /// A node that is back says what its memory holds, as a live node does to whoever subscribes to its events.
-    fn tell_all_kept(&self, node: NodeId) {
+    fn tell_all_kept(&self, dispatcher: &Dispatcher, node: NodeId) {
         if !self.cache_events {
             return;
         }
         for (index, item) in (0_u32..).zip(&self.workload.items) {
             if self.memories.holds(node.index(), index) {
-                self.dispatcher.cache_event(self.now, node, item.id, CacheEvent::Stored);
+                dispatcher.cache_event(self.now, node, item.id, CacheEvent::Stored);
             }
         }
     }
@@ -151,7 +158,7 @@ impl<M: CostModel> Engine<'_, M> {
     /// nodes of its group. One that cannot be made changes nothing, as in the live switch.
     pub(super) fn refresh(&mut self) {
         let Some(refresh) = &self.scenario.refresh else { return };
-        let rows = self.dispatcher.nodes().rows();
+        let rows = self.front.first().nodes().rows();
         for (route, census) in (0..).zip(&self.censuses) {
             let Some(census) = census else { continue };
             let group = match usize::from(route).checked_sub(1) {
@@ -162,7 +169,10 @@ impl<M: CostModel> Engine<'_, M> {
             let members: Vec<(NodeId, Bytes)> = open.map(|row| (row.id, row.cache)).collect();
             let counted = census.take(refresh.carry_permille).rows;
             if let Ok(table) = routing_table(&counted, &members, &refresh.prices, CoreChoice::Best) {
-                self.dispatcher.set_table(self.now, RouteId(route), &Arc::new(table));
+                let table = Arc::new(table);
+                for dispatcher in &self.front.dispatchers {
+                    dispatcher.set_table(self.now, RouteId(route), &table);
+                }
             }
         }
     }

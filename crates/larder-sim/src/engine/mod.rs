@@ -5,18 +5,21 @@
 
 mod alarms;
 mod changes;
+mod front;
 mod reading;
 mod tasks;
 
 use std::collections::{BTreeMap, VecDeque};
 
 use larder_core::census::Census;
-use larder_core::dispatch::{Arrival, Dispatcher, Settings, Started};
+use larder_core::dispatch::{Arrival, Started};
 use larder_core::nodes::NodeSpec;
 use larder_core::{NodeId, Ticket, Time};
 
 use alarms::Alarms;
 pub use changes::{Seen, Watched};
+use front::Front;
+pub use front::SideBySide;
 use tasks::Tasks;
 
 use crate::SimError;
@@ -39,7 +42,7 @@ use crate::workload::Workload;
 /// A parameter out of range, or a workload that contradicts itself.
 pub fn simulate(workload: &Workload, scenario: &Scenario) -> Result<Outcome, SimError> {
     scenario.check()?;
-    let limit = dispatcher(scenario)?.admission_limit();
+    let limit = front(scenario)?.limit();
     let source = scenario.arrivals.source(workload, scenario.initial_nodes(), limit)?;
     simulate_with(workload, scenario, source)
 }
@@ -62,7 +65,7 @@ pub fn simulate_with(
 /// As [`simulate`].
 pub fn simulate_watched(workload: &Workload, scenario: &Scenario) -> Result<(Outcome, Watched), SimError> {
     scenario.check()?;
-    let limit = dispatcher(scenario)?.admission_limit();
+    let limit = front(scenario)?.limit();
     let source = scenario.arrivals.source(workload, scenario.initial_nodes(), limit)?;
     run(workload, scenario, source, Some(Watched::default()))
 }
@@ -79,7 +82,7 @@ fn run(
     if workload.items.iter().any(|item| usize::from(item.route.0) > routes) {
         return Err(SimError::Workload("an item takes a route that does not exist"));
     }
-    let parts = (workload, scenario, dispatcher(scenario)?, source);
+    let parts = (workload, scenario, front(scenario)?, source);
     Ok(match &scenario.costs {
         Costs::Lard98(model) => Engine::new(parts, &model.times(), watched).run(),
         Costs::Ward01(model) => Engine::new(parts, model, watched).run(),
@@ -91,15 +94,12 @@ fn run(
 }
 
 /// What a run is made of.
-type Parts<'r> = (&'r Workload, &'r Scenario, Dispatcher, Box<dyn Source + 'r>);
+type Parts<'r> = (&'r Workload, &'r Scenario, Front, Box<dyn Source + 'r>);
 
-fn dispatcher(scenario: &Scenario) -> Result<Dispatcher, SimError> {
+fn front(scenario: &Scenario) -> Result<Front, SimError> {
     let initial = scenario.nodes.iter().enumerate().take(scenario.initial_nodes());
     let specs: Vec<NodeSpec> = initial.map(|(index, node)| spec(index, node)).collect();
-    // One thread: one shard is enough, and keeps the whole map in order of use.
-    let settings =
-        Settings { nodes_max: scenario.nodes.len() as u16, shards: 1, ..scenario.settings.clone() };
-    Ok(Dispatcher::with_routes(settings, scenario.routes.clone(), &specs)?)
+    Front::new(scenario, &specs)
 }
 
 fn spec(index: usize, node: &crate::SimNode) -> NodeSpec {
@@ -115,6 +115,8 @@ fn spec(index: usize, node: &crate::SimNode) -> NodeSpec {
 #[derive(Clone, Copy, Debug)]
 struct Arrived {
     ask: Ask,
+    /// The switch that it came to.
+    switch: u16,
     at: Time,
     /// Whether it counts, or only warms the caches.
     measured: bool,
@@ -124,6 +126,7 @@ struct Arrived {
 #[derive(Clone, Copy, Debug)]
 struct Job {
     ask: Ask,
+    switch: u16,
     asked: Time,
     /// When it was sent to its node.
     sent: Time,
@@ -162,7 +165,7 @@ struct Places {
 struct Engine<'r, M> {
     workload: &'r Workload,
     scenario: &'r Scenario,
-    dispatcher: Dispatcher,
+    front: Front,
     source: Box<dyn Source + 'r>,
     model: &'r M,
     now: Time,
@@ -188,7 +191,9 @@ struct Engine<'r, M> {
     /// What was asked for since the last routing table, for each route that gets one; the default route first.
     censuses: Vec<Option<Census>>,
     watched: Option<Watched>,
-    waiting: BTreeMap<Ticket, Arrived>,
+    /// By switch and ticket.
+    waiting: BTreeMap<(u16, Ticket), Arrived>,
+    /// Empty; kept for its room.
     started: Vec<Started>,
     /// Requests that waited and have a node now.
     ready: VecDeque<(Arrived, NodeId)>,
@@ -205,7 +210,7 @@ const FRONT: usize = 2;
 
 impl<'r, M: CostModel> Engine<'r, M> {
     fn new(parts: Parts<'r>, model: &'r M, watched: Option<Watched>) -> Self {
-        let (workload, scenario, dispatcher, source) = parts;
+        let (workload, scenario, front, source) = parts;
         let mut stations = 1;
         let mut take = |count: usize| {
             stations += count;
@@ -259,10 +264,10 @@ impl<'r, M: CostModel> Engine<'r, M> {
             asks: Vec::new(),
             asked: 0,
             tally: Tally::new(scenario),
-            cache_events: dispatcher.mirrors_caches(),
+            cache_events: front.first().mirrors_caches(),
             workload,
             scenario,
-            dispatcher,
+            front,
             source,
             model,
             places,
@@ -273,6 +278,7 @@ impl<'r, M: CostModel> Engine<'r, M> {
         self.set_source_clock();
         self.plan_report();
         self.plan_refresh();
+        self.meet();
         loop {
             let (clock, key) = self.calendar.next();
             if key == Key::NEVER {
@@ -337,7 +343,8 @@ impl<'r, M: CostModel> Engine<'r, M> {
         if self.arrived >= self.next_change {
             self.change();
         }
-        let arrived = Arrived { ask, at: self.now, measured: self.tally.counts(self.arrived) };
+        let switch = self.front.deal(self.arrived);
+        let arrived = Arrived { ask, switch, at: self.now, measured: self.tally.counts(self.arrived) };
         if arrived.measured && self.arrived > 0 && !self.tally.counts(self.arrived - 1) {
             let busy = self.busy();
             self.tally.begin(self.now, busy, self.front_busy_ns());
@@ -348,13 +355,13 @@ impl<'r, M: CostModel> Engine<'r, M> {
             return self.start(arrived, node);
         }
         self.count(ask.item);
-        match self.dispatcher.arrive(self.now, self.request(&ask)) {
+        match self.front.dispatchers[usize::from(switch)].arrive(self.now, self.request(&ask)) {
             Arrival::Start(decision) => {
                 self.tally.note_reason(decision.reason, arrived.measured);
                 self.start(arrived, decision.node);
             }
             Arrival::Wait(ticket) => {
-                self.waiting.insert(ticket, arrived);
+                self.waiting.insert((switch, ticket), arrived);
                 self.plan_deadline();
             }
             Arrival::Refused(_) => self.refuse(arrived),
@@ -385,6 +392,7 @@ impl<'r, M: CostModel> Engine<'r, M> {
         let seen = self.watch_start(ask.item, node.0);
         let number = self.add_job(Job {
             ask,
+            switch: arrived.switch,
             asked: arrived.at,
             sent: self.now,
             ready: Time::ZERO,
@@ -535,27 +543,15 @@ impl<'r, M: CostModel> Engine<'r, M> {
         self.tally.note_end(self.now, job.node as usize, &ended);
         if job.ask.link.bound.is_none() {
             self.tell_served(&job);
-            self.dispatcher.finish_on(self.now, item.route, NodeId(job.node), &mut self.started);
+            let dispatcher = &self.front.dispatchers[usize::from(job.switch)];
+            let mut started = core::mem::take(&mut self.started);
+            dispatcher.finish_on(self.now, item.route, NodeId(job.node), &mut started);
+            self.started_at(job.switch, &mut started);
+            self.started = started;
         }
         self.watch_end(&job);
-        if !self.started.is_empty() {
-            self.start_waiting();
-        }
         self.source.ended(self.now, job.ask.tag, Some(NodeId(job.node)), &mut self.asks);
         self.set_source_clock();
-    }
-
-    fn start_waiting(&mut self) {
-        for started in core::mem::take(&mut self.started) {
-            let Some(arrived) = self.waiting.remove(&started.ticket) else { continue };
-            match started.outcome {
-                Ok(decision) => {
-                    self.tally.note_reason(decision.reason, arrived.measured);
-                    self.ready.push_back((arrived, decision.node));
-                }
-                Err(_) => self.refuse(arrived),
-            }
-        }
     }
 }
 

@@ -72,11 +72,11 @@ impl<M: CostModel> Engine<'_, M> {
         }
         for (gone, _) in evicted {
             if let Some(item) = self.workload.items.get(*gone as usize) {
-                self.dispatcher.cache_event(self.now, NodeId(node), item.id, CacheEvent::Evicted);
+                self.front.tell_kept(self.now, NodeId(node), item.id, CacheEvent::Evicted);
             }
         }
         if let Some(item) = self.workload.items.get(key as usize).filter(|_| kept) {
-            self.dispatcher.cache_event(self.now, NodeId(node), item.id, CacheEvent::Stored);
+            self.front.tell_kept(self.now, NodeId(node), item.id, CacheEvent::Stored);
         }
     }
 

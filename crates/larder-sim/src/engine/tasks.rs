@@ -138,6 +138,7 @@ impl<M: CostModel> Engine<'_, M> {
         let keep = item.cacheable && item.bytes <= self.scenario.object_max.get();
         let read = self.add_job(Job {
             ask,
+            switch: 0,
             asked,
             sent: self.now,
             ready: Time::ZERO,

@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use larder_core::cache::CacheKind;
 use larder_core::dispatch::{Admission, Settings};
+use larder_core::switches::SwitchesSettings;
 use larder_core::{Bytes, PolicyKind};
 use larder_trace::synth::{Hot, Recipe};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -13,7 +14,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::traces::WorkloadSpec;
 use crate::cost::Costs;
 use crate::source::Arrivals;
-use crate::{CacheChoice, Scenario, SimNode};
+use crate::{CacheChoice, Scenario, SideBySide, SimNode};
 
 /// A value that is written as its name.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -164,6 +165,14 @@ knobs! {
     report_every_ms: u64,
     /// Below so many requests a node is underutilised. Default 10.
     idle_below: u32,
+    /// Switches side by side, 1 to 64; 0: one that knows of no others. Default 0.
+    switches: u16,
+    /// How long a message between switches takes, in ms. Default 1.
+    switch_delay_ms: f64,
+    /// How often switches tell each other what has changed, in ms. Default 20.
+    switch_period_ms: f64,
+    /// Requests by which a node's load must differ to be told. Default 2.
+    switch_step: u32,
 }
 
 /// A run: a workload and what to do with it.
@@ -204,11 +213,16 @@ impl Knobs {
             "hot_share" => knobs.hot_share = Some(x),
             "hot_kib" => knobs.hot_kib = Some(x),
             "replication_decay_s" => knobs.replication_decay_s = Some(x),
+            "switches" => knobs.switches = Some(u16::try_from(whole()?).unwrap_or(u16::MAX)),
+            "switch_delay_ms" => knobs.switch_delay_ms = Some(x),
+            "switch_period_ms" => knobs.switch_period_ms = Some(x),
+            "switch_step" => knobs.switch_step = Some(whole()?),
             "seed" => knobs.seed = Some(u64::from(whole()?)),
             _ => {
                 return Err(format!(
                     "a sweep cannot run over '{over}': use nodes, memory_mib, disks, cpu_speed, disk_speed, t_low, \
-                     t_high, clients, time_factor, hot_share, hot_kib, replication_decay_s or seed"
+                     t_high, clients, time_factor, hot_share, hot_kib, replication_decay_s, switches, \
+                     switch_delay_ms, switch_period_ms, switch_step or seed"
                 ));
             }
         }
@@ -342,10 +356,41 @@ impl Knobs {
             costs: self.costs(),
             report_every: self.report_every_ms.map(Duration::from_millis),
             idle_below: self.idle_below.unwrap_or(10),
+            switches: self.side_by_side()?,
             ..Scenario::lard98(nodes as usize, settings)
         };
         scenario.check().map_err(|error| error.to_string())?;
         Ok(scenario)
+    }
+
+    /// The switches, where there is more than one or one is to behave as several do.
+    fn side_by_side(&self) -> Result<Option<SideBySide>, String> {
+        let usual = SwitchesSettings::default();
+        let Some(count) = self.switches.filter(|count| *count > 0) else {
+            let lone =
+                [self.switch_delay_ms.is_some(), self.switch_period_ms.is_some(), self.switch_step.is_some()];
+            return if lone.contains(&true) && self.switches.is_none() {
+                Err("'switch_delay_ms', 'switch_period_ms' and 'switch_step' need 'switches'".to_owned())
+            } else {
+                Ok(None)
+            };
+        };
+        let ms = |key: &str, value: Option<f64>, usual: Duration| match value {
+            Some(value) if !(0.0..=60_000.0).contains(&value) => {
+                Err(format!("'{key}' = {value} must be from 0 to 60000"))
+            }
+            Some(value) => Ok(Duration::from_secs_f64(value / 1_000.0)),
+            None => Ok(usual),
+        };
+        let period = ms("switch_period_ms", self.switch_period_ms, usual.period)?;
+        let settings = SwitchesSettings {
+            period,
+            step: self.switch_step.unwrap_or(usual.step),
+            all_every: usual.all_every.max(period),
+            ..usual
+        };
+        let delay = ms("switch_delay_ms", self.switch_delay_ms, Duration::from_millis(1))?;
+        Ok(Some(SideBySide { count, delay, settings }))
     }
 
     fn arriving(&self) -> Arrivals {

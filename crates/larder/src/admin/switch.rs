@@ -27,6 +27,7 @@ const ROUTES: [&str; 24] = [
     "/nodes",
     "/discovery",
     "/routes",
+    "/switches",
     "/explain?target=HOST/PATH&method=GET&header=NAME:VALUE",
     "/shadow",
     "/hottest?most=20",
@@ -336,6 +337,13 @@ impl Surface for SwitchSurface {
             "/nodes" => Answer::json(&self.switch.nodes()),
             "/discovery" => Answer::json(&self.roster.view()),
             "/routes" => self.routes(),
+            "/switches" => match self.switch.switches() {
+                Some(switches) => Answer::json(&switches),
+                None => {
+                    let hint = "write [switch.switches], docs/switches.md tells how";
+                    return Answer::problem(404, "this switch is to have no others beside it", hint);
+                }
+            },
             "/explain" => self.explain(ask),
             "/live" => Answer::json(&self.switch.live()),
             "/shadow" => self.shadow(),

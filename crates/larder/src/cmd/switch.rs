@@ -14,12 +14,17 @@ use std::io::Write as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use larder_front::DEFAULT_ROUTE;
+use larder_front::SwitchesConfig;
+use larder_peers::{ClusterSecret, PeersConfig};
 
 use self::tables::Keeper;
 use super::serve::{self, ServeArgs};
-use crate::config::{Config, RawHigh, RawLow, RawPeer, RawSwitch, Span, SwitchRole, Texts, Written};
+use crate::config::{
+    Config, RawHigh, RawLow, RawPeer, RawSwitch, Span, SwitchRole, SwitchesRole, Texts, Written,
+};
 use crate::outcome::usage;
 
 /// Where the admin interface of a switch is unless told otherwise.
@@ -31,7 +36,8 @@ const ADMIN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Add
 ///
 /// The admin interface (127.0.0.1:9900 by default) lists the nodes (/nodes) and where they were found (/discovery),
 /// lets nodes join, leave and drain, explains where a target goes and why
-/// (/explain?target=HOST/PATH), lists the routes (/routes) and gives metrics (/metrics). SIGTERM and SIGINT drain:
+/// (/explain?target=HOST/PATH), lists the routes (/routes) and
+/// other switches (/switches) and gives metrics (/metrics). SIGTERM and SIGINT drain:
 /// requests in flight are finished, then the process ends. SIGHUP reads the config, the routing tables and the access log's
 /// name anew, SIGUSR2 the binary too; neither loses a request.
 #[derive(Debug, Args)]
@@ -157,6 +163,18 @@ fn keepers(role: &mut SwitchRole) -> anyhow::Result<Vec<Arc<Keeper>>> {
         keepers.push(Arc::new(keeper));
     }
     Ok(keepers)
+}
+
+/// Lets the switch know where other switches are.
+fn beside(role: &mut SwitchRole) -> anyhow::Result<()> {
+    let Some(SwitchesRole { name, listen, advertise, secret, seeds, settings }) = role.beside.take() else {
+        return Ok(());
+    };
+    let read = ClusterSecret::load(&secret)
+        .with_context(|| format!("switch.switches.secret: {}", secret.display()))?;
+    let network = PeersConfig { advertise, seeds, ..PeersConfig::new(name, listen, read) };
+    role.switch.switches = Some(SwitchesConfig { network, settings });
+    Ok(())
 }
 
 impl SwitchArgs {

@@ -21,6 +21,7 @@ use super::raw_route::RawRoute;
 use super::raw_rule::RawClass;
 use super::raw_shadow::RawShadow;
 use super::raw_signals::RawSignals;
+use super::raw_switches::RawSwitches;
 use super::raw_threshold::{RawCost, RawHigh, RawLow, RawTraining};
 use super::raw_tls::RawTls;
 use super::raw_traces::RawTraces;
@@ -138,6 +139,9 @@ pub(crate) struct RawSwitch {
     pub(crate) traces: Option<RawTraces>,
     /// Shadow mode: on live traffic, the hit ratio and the imbalance that other policies would have had.
     pub(crate) shadow: RawShadow,
+    /// Other switches in front of the same nodes, behind a balancer: they tell each other of loads and server sets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) switches: Option<RawSwitches>,
     /// What is heard of the nodes besides replies: how loaded they are, and what their caches hold.
     pub(crate) signals: RawSignals,
     /// How connections reach the nodes.
@@ -417,6 +421,7 @@ impl Default for RawSwitch {
             tls: None,
             traces: None,
             shadow: RawShadow::default(),
+            switches: None,
             signals: RawSignals::default(),
             handoff: RawHandoff::default(),
             training: RawTraining::standard(),

@@ -28,6 +28,7 @@ use super::valid_rule::{classes, key};
 use super::valid_shadow::shadow;
 use super::valid_signals::signals;
 use super::valid_split::split_by;
+use super::valid_switches::{SwitchesRole, switches};
 use super::valid_tls::{against_handoff, announcers, tls};
 use super::valid_together::together;
 use super::valid_traces::traces;
@@ -45,6 +46,8 @@ pub(crate) struct SwitchRole {
     pub(crate) follow: Duration,
     /// Routes that go by a routing table.
     pub(crate) wards: Vec<WardRole>,
+    /// Other switches in front of the same nodes.
+    pub(crate) beside: Option<SwitchesRole>,
 }
 
 /// The oldest that the dispatcher may let a load report become.
@@ -119,7 +122,8 @@ pub(super) fn switch(
     }
     together(&switch, warnings)?;
     let follow = follow_names(raw.follow_names)?;
-    Ok(SwitchRole { switch, threads, discover, follow, wards })
+    let beside = raw.switches.as_ref().map(|raw| switches(raw, absent)).transpose()?;
+    Ok(SwitchRole { switch, threads, discover, follow, wards, beside })
 }
 
 fn follow_names(raw: Span) -> Result<Duration, Fault> {

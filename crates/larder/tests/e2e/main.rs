@@ -35,6 +35,7 @@ mod serving;
 mod shadow;
 mod shares;
 mod sticky;
+mod switches;
 mod top;
 mod trace_ward;
 mod traces;

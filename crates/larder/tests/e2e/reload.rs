@@ -16,15 +16,15 @@ use crate::http::{Client, ask, get, post};
 use crate::process::{LARDER, Process, children, parent_of, until};
 
 /// A switch as it is meant to run, with its folder: a master and its workers.
-struct Switch {
+pub struct Switch {
     child: Child,
     folder: tempfile::TempDir,
-    address: SocketAddr,
-    admin: SocketAddr,
+    pub address: SocketAddr,
+    pub admin: SocketAddr,
 }
 
 impl Switch {
-    fn start(lines: &str) -> Self {
+    pub fn start(lines: &str) -> Self {
         Self::start_as(Path::new(LARDER), lines, &[])
     }
 
@@ -70,7 +70,7 @@ impl Switch {
         u32::try_from(self.status()["worker_pid"].as_u64().unwrap()).unwrap()
     }
 
-    fn reload(&self) {
+    pub fn reload(&self) {
         let reply = post(self.admin, "/reload");
         assert_eq!(reply.status, 200, "{}\n{}", String::from_utf8_lossy(&reply.body), self.talk());
         assert_eq!(reply.json()["last"]["outcome"], "done");
@@ -94,7 +94,7 @@ impl Switch {
         nodes.into_iter().find(|node| node["name"] == name).unwrap_or_else(|| panic!("no node {name}"))
     }
 
-    fn terminate(mut self) -> ExitStatus {
+    pub fn terminate(mut self) -> ExitStatus {
         self.signal(Signal::TERM);
         until("the switch ends", || self.child.try_wait().unwrap())
     }
@@ -128,7 +128,7 @@ fn nodes(folder: &Path, names: &[&str]) -> (Vec<Process>, String) {
     (nodes, line)
 }
 
-fn nodes_line(nodes: &[(&str, &Process)]) -> String {
+pub fn nodes_line(nodes: &[(&str, &Process)]) -> String {
     let entry =
         |(name, node): &(&str, &Process)| format!("{{ name = \"{name}\", address = \"{}\" }}", node.address);
     format!("nodes = [{}]", nodes.iter().map(entry).collect::<Vec<_>>().join(", "))

@@ -8,7 +8,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::status::ReloadStatus;
 use super::tables::Keeper;
-use super::{ADMIN, SwitchArgs, keepers};
+use super::{ADMIN, SwitchArgs, beside, keepers};
 use crate::admin::SwitchSurface;
 use crate::cmd::serve;
 use crate::config::{Config, Written};
@@ -21,6 +21,7 @@ pub(crate) fn run(args: &SwitchArgs, written: &Written, config: Config) -> anyho
         return Err(usage("there is no [switch] section"));
     };
     let tables = keepers(&mut role)?;
+    beside(&mut role)?;
     let effective = serde_json::to_value(&written.raw)?;
     let runtime = serve::runtime(role.threads)?;
     runtime.block_on(async {

@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 use super::desk::Desk;
 use super::link::{self, FromWorker, Link, PROTOCOL, Packet, Start, ToWorker, read_blob};
 use super::status::ReloadStatus;
-use super::{SwitchArgs, keepers};
+use super::{SwitchArgs, beside, keepers};
 use crate::admin::SwitchSurface;
 use crate::cmd::{logging, serve};
 use crate::config::{Config, SwitchRole, Written};
@@ -134,6 +134,7 @@ async fn serve_until_told(
     let (heard, mut words) = mpsc::unbounded_channel();
     tokio::spawn(hear(link.clone(), heard));
     let tables = keepers(&mut role)?;
+    beside(&mut role)?;
     let nodes = std::mem::take(&mut role.switch.nodes);
     let found = Found::look(nodes, &role.discover, role.follow, before).await?;
     role.switch.nodes = found.nodes();
@@ -291,6 +292,7 @@ impl Worker {
                         "the forwarding plane is let go of: connections are relayed until the next reload"
                     );
                 }
+                self.handle.resume();
                 self.admin.start()
             }
             ToWorker::Retire => {
