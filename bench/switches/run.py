@@ -88,7 +88,7 @@ class Cluster:
             until("a node listens", lambda: socket.create_connection(("127.0.0.1", port), 1).close() is None)
         self.switches = [self.start_switch(at) for at in range(self.count)]
         for at in range(self.count):
-            until("a switch serves", lambda: ask(f"{self.admin(at)}/healthz") is not None or True)
+            until("a switch serves", lambda: ask(f"{self.admin(at)}/status"))
         self.until_joined()
 
     def start_switch(self, at):

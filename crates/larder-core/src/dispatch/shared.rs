@@ -19,13 +19,13 @@ impl Dispatcher {
         self.routes.get(route.index()).is_some_and(|route| route.policy.sets().is_some())
     }
 
-    /// A route's server sets that have changed here since they were last asked for, about `most` of them.
+    /// A route's server sets that have changed here since they were last asked for, dated by the clock of changes, about `most` of them.
     pub fn changed_sets(&self, route: RouteId, most: usize) -> Changes {
         let sets = self.route(route).policy.sets();
         sets.map(|sets| sets.changes(most, self.sight(route, None))).unwrap_or_default()
     }
 
-    /// About `most` of a route's server sets that have changed at `since` or later, from the place `at` on: 0, or the last
+    /// About `most` of a route's server sets that have changed at `since` or later by the clock of changes, from the place `at` on: 0, or the last
     /// page's `next`.
     pub fn sets_page(&self, route: RouteId, since: Time, at: u64, most: usize) -> Page {
         let sets = self.route(route).policy.sets();
@@ -53,13 +53,22 @@ impl Dispatcher {
     /// waited and find room are appended to `started`.
     pub fn set_elsewhere(&self, now: Time, elsewhere: &Arc<Elsewhere>, started: &mut Vec<Started>) {
         let act = |_: Option<&Tape>| {
-            self.nodes.set_elsewhere(elsewhere);
+            self.hear_elsewhere(elsewhere);
             Ok::<_, ()>(Changed::NO_NODE)
         };
         let _ = self.change(now, || Change::Elsewhere(elsewhere.clone()), act);
         let before = self.elsewhere.swap(Some(elsewhere.clone()));
         if before.is_none_or(|before| before.admitted != elsewhere.admitted) {
             self.refit(now, started);
+        }
+    }
+
+    /// What decisions go by of it.
+    pub(super) fn hear_elsewhere(&self, elsewhere: &Elsewhere) {
+        self.nodes.set_elsewhere(elsewhere);
+        if self.elsewhere.load().as_ref().is_none_or(|before| before.ahead != elsewhere.ahead) {
+            let sets = self.routes.iter().filter_map(|route| route.policy.sets());
+            sets.for_each(|sets| sets.run_ahead(elsewhere.ahead));
         }
     }
 

@@ -219,7 +219,7 @@ impl Dispatcher {
             }
             Change::Table(route, table) => self.place_table(*route, table).then_some(Changed::NO_NODE),
             Change::Elsewhere(elsewhere) => {
-                self.nodes.set_elsewhere(elsewhere);
+                self.hear_elsewhere(elsewhere);
                 Some(Changed::NO_NODE)
             }
             Change::Sets(route, sets) => (self.adopt(*route, sets).taken > 0).then_some(Changed::NO_NODE),

@@ -18,6 +18,7 @@ use super::{GroupId, Nodes, Sight, mix, slot};
 use crate::id::{NodeId, TargetId};
 use crate::policy::curve::ln;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::time::Duration;
 
 /// What the other switches have, as they last told.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,6 +30,8 @@ pub struct Elsewhere {
     /// Nodes whose loads differ by no more than this count as equal when a target is placed. Connections at a node of
     /// weight 1.
     pub apart: u32,
+    /// How far the clock by which changes of server sets are dated runs ahead of the dispatcher's own.
+    pub ahead: Duration,
     /// What they have admitted, by group of nodes; see [`fair_share`].
     pub admitted: Vec<(GroupId, Vec<Option<Demand>>)>,
 }

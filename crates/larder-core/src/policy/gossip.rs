@@ -4,6 +4,10 @@
 //! are heard. Of two changes at the same moment the one whose servers' names hash higher stays. So all end up with the same
 //! set once all have heard of all changes; between two changes at once one is lost, and with it some locality.
 //!
+//! Changes are dated by a clock that switches share, which runs ahead of a dispatcher's own by what it is told
+//! ([`Targets::run_ahead`]). A change's date stays what it was when it was made, or no two switches would compare alike. Nodes
+//! that a switch has lost drop out of its sets; that is no change, and is told to nobody: each looks after nodes by itself.
+//!
 //! A journal holds [`JOURNAL_MAX`] targets a shard, each once while it stands at the end. What does not fit is *missed*:
 //! the others are then told to ask for what has changed since ([`crate::switches`]).
 
@@ -13,6 +17,7 @@ use crate::id::{NodeId, TargetId};
 use crate::nodes::{Sight, lock};
 use crate::time::Time;
 use core::sync::atomic::Ordering;
+use core::time::Duration;
 
 /// Changes that a shard's journal holds.
 const JOURNAL_MAX: usize = 1_024;
@@ -70,6 +75,11 @@ pub struct Adopted {
 }
 
 impl Targets {
+    /// Changes are dated so far ahead of the own clock from now on.
+    pub(crate) fn run_ahead(&self, ahead: Duration) {
+        self.shards.iter().for_each(|shard| lock(&shard.0).ahead = ahead);
+    }
+
     /// Keeps journals from now on.
     pub(crate) fn keep_journals(&self) {
         self.shards.iter().for_each(|shard| lock(&shard.0).journal.kept = true);
@@ -98,7 +108,7 @@ impl Targets {
         changes
     }
 
-    /// About `most` of the sets that have changed at `since` or later, from the place `at` on, which is 0 or the last page's
+    /// About `most` of the sets that have changed at `since` or later by the clock of changes, from the place `at` on, which is 0 or the last page's
     /// `next`. What comes or moves meanwhile may be missing: changes are told anyway.
     pub(crate) fn page(&self, since: Time, at: u64, most: usize, nodes: Sight<'_>) -> Page {
         let (first, begin) = ((at >> 32) as usize, (at & u64::from(u32::MAX)) as usize);
@@ -129,7 +139,7 @@ impl Targets {
             let mut shard = self.shard(set.target);
             if let Some(slot) = shard.find(set.target) {
                 let theirs = (set.changed, identities(&mut set.servers.iter().copied()));
-                let ours = (shard.changed(slot), identities(&mut shard.members(slot, nodes)));
+                let ours = (shard.stamp(slot), identities(&mut shard.members(slot, nodes)));
                 if theirs <= ours {
                     adopted.same += usize::from(theirs == ours);
                     adopted.older += usize::from(theirs < ours);
@@ -151,7 +161,7 @@ impl Shard {
     fn show(&self, target: TargetId, to: &mut Memory, nodes: Sight<'_>) {
         if let Some(slot) = self.find(target) {
             let used = self.table.get(slot).used;
-            to.push((target, self.changed(slot), used), self.members(slot, nodes));
+            to.push((target, self.stamp(slot), used), self.members(slot, nodes));
         }
     }
 }
@@ -226,6 +236,21 @@ mod tests {
         set(&targets, &nodes, 1, &[1], 10);
         let adopted = targets.adopt(&ahead, sight);
         assert_eq!((adopted.older, adopted.taken), (1, 0));
+    }
+
+    #[test]
+    fn the_clock_of_changes_runs_ahead_and_dates_stay() {
+        let nodes = nodes(&["a", "b"]);
+        let targets = Targets::new(10, 1);
+        set(&targets, &nodes, 1, &[0], 100);
+        targets.run_ahead(Duration::from_nanos(1_000));
+        set(&targets, &nodes, 2, &[0], 100);
+        let stamp = |target| {
+            let shard = targets.shard(TargetId(target));
+            let slot = shard.find(TargetId(target)).expect("it was set");
+            (shard.stamp(slot).as_nanos(), shard.changed(slot).as_nanos())
+        };
+        assert_eq!((stamp(1), stamp(2)), ((100, 0), (1_100, 100)));
     }
 
     #[test]

@@ -135,7 +135,8 @@ impl Targets {
         for set in memory.sets() {
             let mut shard = self.shard(set.target);
             let slot = shard.touch(set.target);
-            shard.lay(slot, set.servers, nodes.epoch(), set.changed);
+            let stamp = set.changed + shard.ahead;
+            shard.lay(slot, set.servers, nodes.epoch(), stamp);
             if set.used {
                 shard.touch(set.target);
             }

@@ -105,7 +105,7 @@ impl Targets {
         for shard in &self.shards {
             let shard = lock(&shard.0);
             for (slot, entry) in shard.table.slots() {
-                show((entry.target, entry.changed, entry.used), &mut shard.members(slot, nodes));
+                show((entry.target, shard.changed(slot), entry.used), &mut shard.members(slot, nodes));
             }
         }
     }
@@ -125,6 +125,8 @@ pub(super) struct Shard {
     /// Recorded visits; see [`Sight::visit`].
     visits: u64,
     pub(super) journal: Journal,
+    /// How far the clock of changes runs ahead of this dispatcher's own; see [`super::gossip`].
+    pub(super) ahead: Duration,
 }
 
 impl Shard {
@@ -134,6 +136,7 @@ impl Shard {
             large: BTreeMap::new(),
             visits: 0,
             journal: Journal::default(),
+            ahead: Duration::ZERO,
         }
     }
 
@@ -180,12 +183,18 @@ impl Shard {
 
     /// When the set last changed.
     pub(super) fn changed(&self, slot: Slot) -> Time {
+        let ahead = u64::try_from(self.ahead.as_nanos()).unwrap_or(u64::MAX);
+        Time::from_nanos(self.stamp(slot).as_nanos().saturating_sub(ahead))
+    }
+
+    /// The same by the clock of changes.
+    pub(super) fn stamp(&self, slot: Slot) -> Time {
         self.entry(slot).changed
     }
 
     /// Replaces the members, as seen at `epoch`. With `changed` this counts as a change of the set.
     pub(super) fn put(&mut self, slot: Slot, members: &[NodeId], epoch: u32, changed: Option<Time>) {
-        let small = Small::from_slice(members);
+        let (small, ahead) = (Small::from_slice(members), self.ahead);
         let entry = self.entry_mut(slot);
         let (target, was_large) = (entry.target, entry.set == Small::EMPTY);
         entry.epoch = epoch;
@@ -193,7 +202,7 @@ impl Shard {
         if let Some(changed) = changed {
             // Another switch's clock may be ahead: what is decided after that was heard is the later change all the same.
             let after = if entry.changed > Time::ZERO { entry.changed + TICK } else { Time::ZERO };
-            entry.changed = changed.max(after);
+            entry.changed = (changed + ahead).max(after);
             self.journal.note(target);
         }
         if small.is_none() {
@@ -212,10 +221,10 @@ impl Shard {
         }
     }
 
-    /// Lays down a set as another has it.
-    pub(super) fn lay(&mut self, slot: Slot, members: &[NodeId], epoch: u32, changed: Time) {
+    /// Lays down a set as another has it, with the time of its change by the clock of changes.
+    pub(super) fn lay(&mut self, slot: Slot, members: &[NodeId], epoch: u32, stamp: Time) {
         self.put(slot, members, epoch, None);
-        self.entry_mut(slot).changed = changed;
+        self.entry_mut(slot).changed = stamp;
     }
 
     fn entry(&self, slot: Slot) -> &Entry {

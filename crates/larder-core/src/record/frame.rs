@@ -14,6 +14,7 @@ use crate::tape::{Entry, Lane, Read, Track};
 use crate::time::Time;
 use crate::unit::Bytes;
 use crate::wire::{Wire, WireError, put, put_bytes};
+use core::time::Duration;
 use std::sync::Arc;
 
 const STATES: [NodeState; 4] = [NodeState::Up, NodeState::Draining, NodeState::Down, NodeState::Removed];
@@ -355,15 +356,17 @@ fn changed(wire: &mut Wire<'_>) -> Result<Changed, WireError> {
 fn put_elsewhere(out: &mut Vec<u8>, elsewhere: &Elsewhere) {
     put(out, elsewhere.switches.into());
     put(out, elsewhere.apart.into());
+    put(out, u64::try_from(elsewhere.ahead.as_nanos()).unwrap_or(u64::MAX));
     put(out, elsewhere.requests.len() as u64);
     elsewhere.requests.iter().for_each(|requests| put(out, (*requests).into()));
 }
 
 fn elsewhere(wire: &mut Wire<'_>) -> Result<Elsewhere, WireError> {
     let (switches, apart) = (wire.small("number of switches")?, wire.small("number of connections")?);
+    let ahead = Duration::from_nanos(wire.number("time")?);
     let nodes = wire.count("number of nodes", usize::from(u16::MAX))?;
     let requests = (0..nodes).map(|_| wire.small("number of requests")).collect::<Result<_, _>>()?;
-    Ok(Elsewhere { switches, requests, apart, admitted: Vec::new() })
+    Ok(Elsewhere { switches, requests, apart, ahead, admitted: Vec::new() })
 }
 
 /// Its nodes, how many targets, and each target's distance from the one before with its place: 0 for the core, else the

@@ -124,6 +124,7 @@ fn changes() -> Vec<Change> {
             switches: 2,
             requests: vec![0, 700, 3],
             apart: 4,
+            ahead: Duration::from_millis(70),
             admitted: Vec::new(),
         })),
         Change::Sets(RouteId(1), Arc::new(sets)),

@@ -1,16 +1,21 @@
 //! What switches say to each other, as bytes.
 //!
 //! ```text
-//! message = kind:u8 clock:varint rest
-//! hello   = version whole:u8 first:u8 count(nodes) (slot name)* count(routes) (id name)*
+//! message = kind:u8 clock life number:varint all:u8 roster rest
+//! hello   = version whole:u8 part parts count(nodes) (slot name)* count(routes) (id name)*
 //! loads   = all:u8 count (slot requests)* count (route outstanding waiting)*
 //! sets    = route count set*                          set = target:8 bytes changed used|servers<<1 slot*
 //! want    = route since at
 //! part    = route count set* (0 | 1 next)
 //! missed  = since
+//! again   =
 //! ```
+//! *life* grows with each start of a switch, *number* with each message to all; one to a single switch has the number of the last
+//! to all before it. Who misses a number has missed news. *roster* grows when slots and route numbers change their meaning:
+//! what is said in those of another roster cannot be understood.
+//!
 //! Numbers are varints; times are nanoseconds of the [common clock](super::common). Slots and route numbers are the
-//! sender's own, which its last hello has named.
+//! sender's own, which the parts of its last hello have named.
 
 use super::common::Common;
 use crate::id::{NodeId, TargetId};
@@ -32,6 +37,18 @@ const NAME_BYTES_MAX: usize = 1 << 10;
 /// What is told of a gate: the route by which it is known, and its demand.
 pub(super) type Gate = (u16, Demand);
 
+/// What is said of a message itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Head {
+    /// The sender's [common clock](super::common).
+    pub(super) clock: Time,
+    pub(super) life: u64,
+    pub(super) number: u64,
+    /// It goes to all.
+    pub(super) to_all: bool,
+    pub(super) roster: u64,
+}
+
 /// A message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Message {
@@ -39,8 +56,9 @@ pub(super) enum Message {
     Hello {
         /// It has asked others for all they knew.
         whole: bool,
-        /// It replaces what was said before; else it adds to it.
-        first: bool,
+        /// Which part of how many, from 0.
+        part: u16,
+        parts: u16,
         nodes: Vec<(NodeId, String)>,
         routes: Vec<(u16, String)>,
     },
@@ -59,21 +77,29 @@ pub(super) enum Message {
     Part { route: u16, sets: Memory, next: Option<u64> },
     /// More has changed since then than it could tell.
     Missed { since: Time },
+    /// It does not understand, and asks for a hello.
+    Again,
 }
 
 impl Message {
-    /// As bytes, said at `clock`.
-    pub(super) fn encode(&self, clock: Time) -> Vec<u8> {
+    /// As bytes.
+    pub(super) fn encode(&self, said: &Head) -> Vec<u8> {
         let mut out = Vec::with_capacity(64);
         let mut head = |kind: u8| {
             out.push(kind);
-            put(&mut out, clock.as_nanos());
+            put(&mut out, said.clock.as_nanos());
+            put(&mut out, said.life);
+            put(&mut out, said.number);
+            out.push(u8::from(said.to_all));
+            put(&mut out, said.roster);
         };
         match self {
-            Self::Hello { whole, first, nodes, routes } => {
+            Self::Hello { whole, part, parts, nodes, routes } => {
                 head(0);
                 put(&mut out, VERSION);
-                out.extend([u8::from(*whole), u8::from(*first)]);
+                out.push(u8::from(*whole));
+                put(&mut out, (*part).into());
+                put(&mut out, (*parts).into());
                 put(&mut out, nodes.len() as u64);
                 for (node, name) in nodes {
                     put(&mut out, node.0.into());
@@ -122,15 +148,22 @@ impl Message {
                 head(5);
                 put(&mut out, since.as_nanos());
             }
+            Self::Again => head(6),
         }
         out
     }
 
-    /// From bytes, with the sender's clock.
-    pub(super) fn decode(bytes: &[u8]) -> Result<(Time, Self), WireError> {
+    /// From bytes.
+    pub(super) fn decode(bytes: &[u8]) -> Result<(Head, Self), WireError> {
         let mut wire = Wire(bytes);
         let kind = wire.byte("kind of message")?;
-        let clock = moment(&mut wire)?;
+        let head = Head {
+            clock: moment(&mut wire)?,
+            life: wire.number("life")?,
+            number: wire.number("number")?,
+            to_all: flag(&mut wire)?,
+            roster: wire.number("roster")?,
+        };
         let message = match kind {
             0 => hello(&mut wire)?,
             1 => loads(&mut wire)?,
@@ -146,11 +179,17 @@ impl Message {
                 Self::Part { route, sets, next }
             }
             5 => Self::Missed { since: moment(&mut wire)? },
+            6 => Self::Again,
             kind => return Err(WireError::Value { what: "kind of message", value: kind.into() }),
         };
         wire.end()?;
-        Ok((clock, message))
+        Ok((head, message))
     }
+}
+
+/// Whether it asks for sets.
+pub(super) fn is_want(bytes: &[u8]) -> bool {
+    bytes.first() == Some(&3)
 }
 
 fn moment(wire: &mut Wire<'_>) -> Result<Time, WireError> {
@@ -176,13 +215,17 @@ fn hello(wire: &mut Wire<'_>) -> Result<Message, WireError> {
     if version != VERSION {
         return Err(WireError::Value { what: "version that is spoken here", value: version });
     }
-    let (whole, first) = (flag(wire)?, flag(wire)?);
+    let whole = flag(wire)?;
+    let (part, parts): (u16, u16) = (wire.small("part")?, wire.small("number of parts")?);
+    if part >= parts {
+        return Err(WireError::Value { what: "part", value: part.into() });
+    }
     let count = wire.count("number of nodes", COUNT_MAX)?;
     let nodes = (0..count).map(|_| Ok((wire.node()?, name(wire)?))).collect::<Result<_, WireError>>()?;
     let count = wire.count("number of routes", COUNT_MAX)?;
     let route = |_| Ok((wire.small("route")?, name(wire)?));
     let routes = (0..count).map(route).collect::<Result<_, WireError>>()?;
-    Ok(Message::Hello { whole, first, nodes, routes })
+    Ok(Message::Hello { whole, part, parts, nodes, routes })
 }
 
 fn loads(wire: &mut Wire<'_>) -> Result<Message, WireError> {
@@ -252,8 +295,8 @@ pub mod fuzzing {
 
     /// Reads a message from another switch: what is read is written the same way.
     pub fn fuzz_message(bytes: &[u8]) {
-        if let Ok((clock, message)) = Message::decode(bytes) {
-            assert_eq!(Message::decode(&message.encode(clock)), Ok((clock, message)));
+        if let Ok((head, message)) = Message::decode(bytes) {
+            assert_eq!(Message::decode(&message.encode(&head)), Ok((head, message)));
         }
     }
 }
@@ -279,7 +322,8 @@ mod tests {
         for message in [
             Message::Hello {
                 whole: true,
-                first: false,
+                part: 1,
+                parts: 2,
                 nodes: vec![(NodeId(400), "a node".to_owned())],
                 routes: vec![(0, "default".to_owned()), (3, "images".to_owned())],
             },
@@ -293,20 +337,24 @@ mod tests {
             Message::Part { route: 0, sets: sets.clone(), next: None },
             Message::Part { route: 0, sets, next: Some(1 << 40) },
             Message::Missed { since: Time::from_secs(3) },
+            Message::Again,
         ] {
             let clock = Time::from_secs(77);
-            assert_eq!(Message::decode(&message.encode(clock)), Ok((clock, message)));
+            let head = Head { clock, life: 1 << 50, number: 300, to_all: true, roster: 2 };
+            assert_eq!(Message::decode(&message.encode(&head)), Ok((head, message)));
         }
     }
 
     #[test]
     fn no_message_is_too_long() {
+        let longest =
+            Head { clock: Common::LAST, life: u64::MAX, number: u64::MAX, to_all: true, roster: u64::MAX };
         let servers: Vec<u16> = (0..1_000).collect();
         let sets: Vec<(u64, u64, &[u16])> = (0..200).map(|i| (i, 1 << 61, &servers[..])).collect();
         let (packs, too_large) = packed(&memory(&sets));
         assert_eq!((packs.iter().map(Memory::len).sum::<usize>(), too_large), (200, 0));
         for sets in packs {
-            assert!(Message::Sets { route: 9, sets }.encode(Common::LAST).len() < 64 << 10);
+            assert!(Message::Sets { route: 9, sets }.encode(&longest).len() < 64 << 10);
         }
         let servers: Vec<u16> = (0..1_001).collect();
         assert_eq!(packed(&memory(&[(1, 1, &servers)])).1, 1);

@@ -17,8 +17,8 @@
 //! draw lots ([`p2c`](crate::policy)) draw others at each switch, by a seed of its own.
 //!
 //! *Server sets.* Who changes a set tells all others, in batches. The later change wins, by a [clock](common) that all
-//! share; of two at the same moment the one whose servers' names hash higher. Links are in order and lose nothing while
-//! they stand; when one was down, or a journal ran over, the sets changed since are asked for. A switch that joins asks one
+//! share; of two at the same moment the one whose servers' names hash higher. Messages are numbered; when one was missed, a
+//! link was down, or a journal ran over, the sets changed since are asked for. A switch that joins asks one
 //! that is there for all sets, in parts, and serves meanwhile: what it places by itself goes where the others would place
 //! it. What it heard is not told on: every switch has a link to every other.
 //!
@@ -49,7 +49,7 @@ use crate::time::Time;
 use crate::wire::WireError;
 use common::Common;
 use core::time::Duration;
-use message::{Message, packed};
+use message::{Head, Message, packed};
 use other::{Asking, Other};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -60,7 +60,9 @@ pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Switches that have gone whose last word is remembered, for when they come back.
 const GONE_MAX: usize = 256;
 /// What was asked for is asked for again after this time.
-const ASK_AGAIN: Duration = Duration::from_secs(5);
+const ASK_AGAIN: Duration = Duration::from_secs(2);
+/// Between two requests for a hello.
+const PUZZLED: Duration = Duration::from_millis(500);
 /// How far before a gap sets are asked for: what was under way when it began.
 const MARGIN: Duration = Duration::from_secs(2);
 
@@ -172,6 +174,11 @@ pub struct OtherView {
 #[derive(Debug)]
 pub struct Switches {
     settings: SwitchesSettings,
+    life: u64,
+    /// Messages to all so far.
+    number: u64,
+    /// Times that slots have changed their meaning.
+    roster: u64,
     /// The dispatcher's routes, by name.
     routes: Vec<(RouteId, String)>,
     clock: Common,
@@ -189,12 +196,14 @@ pub struct Switches {
 }
 
 impl Switches {
-    /// A switch that knows of no others yet. Its dispatcher keeps journals and places as all switches do from now on.
+    /// A switch that knows of no others yet. Its dispatcher keeps journals and places as all switches do from now on. `life` is
+    /// higher than that of any earlier start under its name.
     ///
     /// # Errors
     /// A setting that is out of range.
     pub fn new(
         now: Time,
+        life: u64,
         settings: SwitchesSettings,
         routes: Vec<(RouteId, String)>,
         dispatcher: &Dispatcher,
@@ -205,6 +214,9 @@ impl Switches {
         dispatcher.set_elsewhere(now, &elsewhere, &mut Vec::new());
         Ok(Self {
             settings,
+            life,
+            number: 0,
+            roster: 1,
             routes,
             clock: Common::default(),
             others: BTreeMap::new(),
@@ -242,21 +254,15 @@ impl Switches {
     /// Messages to it go from now on; it has heard none of the earlier ones.
     pub fn up(&mut self, name: &Arc<str>, now: Time, dispatcher: &Dispatcher, out: &mut Out) {
         let Some(other) = self.others.get_mut(name) else { return };
-        other.up = true;
-        other.asking = None;
-        let clock = self.clock.of(now);
-        let hello = told::hello(self.whole, dispatcher, &self.routes);
-        for message in hello.into_iter().chain(Told::all(dispatcher, &self.routes)) {
-            out.messages.push(Outgoing { to: Some(name.clone()), message: message.encode(clock) });
-        }
+        (other.up, other.behind, other.asking) = (true, true, None);
+        self.introduce(now, name, dispatcher, out);
         self.ask(now, out);
     }
 
     /// Messages to it do not go any more.
     pub fn down(&mut self, name: &str) {
         if let Some(other) = self.others.get_mut(name) {
-            other.up = false;
-            other.asking = None;
+            (other.up, other.behind, other.asking) = (false, true, None);
         }
     }
 
@@ -279,82 +285,87 @@ impl Switches {
         dispatcher: &Dispatcher,
         out: &mut Out,
     ) -> Result<(), WireError> {
-        let (clock, message) = Message::decode(bytes).inspect_err(|_| self.counts.strange += 1)?;
-        self.clock.hear(now, clock);
+        let (head, message) = Message::decode(bytes).inspect_err(|_| self.counts.strange += 1)?;
         let Some(other) = self.others.get_mut(from) else { return Ok(()) };
+        if !other.speaks(&head) {
+            return Ok(());
+        }
+        self.clock.hear(now, head.clock);
+        let is_news = other.note(&head);
         match message {
-            Message::Hello { whole, first, nodes, routes } => {
-                other.whole = whole;
-                other.greet(first, nodes, routes);
-                other.place(dispatcher, &self.routes);
-                self.ask(now, out);
+            Message::Hello { whole, part, parts, nodes, routes } => {
+                if other.greet(&head, (part, parts), nodes, routes) {
+                    other.whole = whole;
+                    other.place(dispatcher, &self.routes);
+                }
             }
-            // Without a hello its numbers mean nothing.
-            _ if !other.greeted => {}
-            Message::Loads { all, loads, gates } => {
+            Message::Again => self.introduce(now, from, dispatcher, out),
+            _ if !other.understands(&head) => {
+                other.behind = true;
+                if other.up && other.puzzled.is_none_or(|asked| now.since(asked) >= PUZZLED) {
+                    other.puzzled = Some(now);
+                    self.say(now, [(Some(from.clone()), Message::Again)], out);
+                }
+            }
+            Message::Loads { all, loads, gates } if is_news => {
                 other.take_loads(now, all, loads, gates);
-                if !other.behind {
-                    other.until = Some(clock);
+                if head.to_all && !other.behind && other.asking.is_none() {
+                    other.until = Some(head.clock);
                 }
                 self.weigh(now, dispatcher, out);
             }
+            // What was said later has been heard.
+            Message::Loads { .. } => {}
             Message::Sets { route, sets } => {
-                let adopted = adopt(now, (other, self.clock), route, &sets, dispatcher);
+                let adopted = adopt(now, other, route, &sets, dispatcher);
                 self.count(adopted);
             }
             Message::Part { route, sets, next } => {
-                let adopted = adopt(now, (other, self.clock), route, &sets, dispatcher);
-                other.asking = other.asking.and_then(|asking| match next {
-                    Some(at) => Some(Asking { at, asked: None, ..asking }),
-                    None if asking.route + 1 < self.routes.len() => {
-                        Some(Asking { route: asking.route + 1, at: 0, asked: None, ..asking })
-                    }
-                    None => {
-                        // Nothing of what it knew is missing any more.
-                        other.behind = false;
-                        self.whole |= asking.full;
-                        None
-                    }
-                });
+                let adopted = adopt(now, other, route, &sets, dispatcher);
+                self.whole |= other.answered(next, self.routes.len());
                 self.count(adopted);
-                self.ask(now, out);
             }
             Message::Want { route, since, at } => {
-                let want = (self.clock.own(since), at);
-                self.answer((now, from.clone()), route, want, dispatcher, out);
+                self.answer((now, from), route, (since, at), dispatcher, out);
             }
             Message::Missed { since } => {
                 other.until = Some(other.until.map_or(since, |until| until.min(since)));
                 other.behind = true;
-                self.ask(now, out);
             }
         }
+        self.ask(now, out);
         Ok(())
     }
 
     /// To be called once a [`SwitchesSettings::period`].
     pub fn tick(&mut self, now: Time, dispatcher: &Dispatcher, out: &mut Out) {
-        let clock = self.clock.of(now);
-        let all = |message: Message| Outgoing { to: None, message: message.encode(clock) };
         let epoch = dispatcher.nodes().members_epoch();
+        let mut said: Vec<Message> = Vec::new();
         if epoch != self.members_epoch {
             self.members_epoch = epoch;
+            self.roster += 1;
             self.others.values_mut().for_each(|other| other.place(dispatcher, &self.routes));
             self.told.forget();
-            out.messages.extend(told::hello(self.whole, dispatcher, &self.routes).into_iter().map(all));
+            said.extend(told::hello(self.whole, dispatcher, &self.routes));
         }
-        let loads = self.told.tell(now, &self.settings, dispatcher, &self.routes);
-        out.messages.extend(loads.into_iter().map(all));
-        self.tell_changes(now, dispatcher, out);
+        said.extend(self.told.tell(now, &self.settings, dispatcher, &self.routes));
+        said.extend(self.changes(now, dispatcher));
+        self.say(now, said.into_iter().map(|message| (None, message)), out);
         self.ask(now, out);
         self.weigh(now, dispatcher, out);
+    }
+
+    /// Whether a message asks for sets.
+    #[doc(hidden)]
+    pub fn is_question(message: &[u8]) -> bool {
+        message::is_want(message)
     }
 
     /// The other switches.
     pub fn others(&self, now: Time) -> Vec<OtherView> {
         let view = |(name, other): (&Arc<str>, &Other)| OtherView {
             name: name.clone(),
-            up: other.up && other.greeted,
+            up: other.up && other.greeted(),
             silent: now.since(other.heard.unwrap_or(other.joined)),
             unknown: other.is_unknown(now, self.settings.unknown_after),
             asking: other.asking.is_some(),
@@ -384,41 +395,59 @@ impl Switches {
         self.counts.sets_older += adopted.older as u64;
     }
 
-    /// Tells all what has changed here.
-    fn tell_changes(&mut self, now: Time, dispatcher: &Dispatcher, out: &mut Out) {
-        let (clock, mut missed) = (self.clock, false);
+    /// Puts messages out, in order.
+    fn say(&mut self, now: Time, said: impl IntoIterator<Item = (Option<Arc<str>>, Message)>, out: &mut Out) {
+        for (to, message) in said {
+            self.number += u64::from(to.is_none());
+            let head = Head {
+                clock: self.clock.of(now),
+                life: self.life,
+                number: self.number,
+                to_all: to.is_none(),
+                roster: self.roster,
+            };
+            out.messages.push(Outgoing { message: message.encode(&head), to });
+        }
+    }
+
+    /// Tells another what this switch's numbers mean, and all its loads.
+    fn introduce(&mut self, now: Time, to: &Arc<str>, dispatcher: &Dispatcher, out: &mut Out) {
+        let hello = told::hello(self.whole, dispatcher, &self.routes);
+        let said = hello.into_iter().chain(Told::all(dispatcher, &self.routes));
+        self.say(now, said.map(|message| (Some(to.clone()), message)), out);
+    }
+
+    /// What has changed here, for all.
+    fn changes(&mut self, now: Time, dispatcher: &Dispatcher) -> Vec<Message> {
+        let (mut said, mut missed) = (Vec::new(), false);
         for (route, _) in &self.routes {
             let changes = dispatcher.changed_sets(*route, self.settings.sets_max);
             missed |= changes.missed;
             if changes.sets.len() == 0 || self.others.is_empty() {
                 continue;
             }
-            let (packs, too_large) = packed(&in_common(clock, &changes.sets));
+            let (packs, too_large) = packed(&changes.sets);
             self.counts.sets_told += changes.sets.len() as u64;
             self.counts.sets_too_large += too_large as u64;
-            for sets in packs {
-                let message = Message::Sets { route: route.0, sets }.encode(clock.of(now));
-                out.messages.push(Outgoing { to: None, message });
-            }
+            said.extend(packs.into_iter().map(|sets| Message::Sets { route: route.0, sets }));
         }
         if missed && !self.others.is_empty() {
             self.counts.missed += 1;
-            let since = before(clock.of(self.drained));
-            out.messages
-                .push(Outgoing { to: None, message: Message::Missed { since }.encode(clock.of(now)) });
+            said.push(Message::Missed { since: before(self.clock.of(self.drained)) });
         }
         self.drained = now;
+        said
     }
 
     /// Asks for sets that may be missing: for all of them where this switch has not asked yet, of one at a time.
     fn ask(&mut self, now: Time, out: &mut Out) {
-        let (clock, whole) = (self.clock, self.whole);
+        let (clock, whole, mut said) = (self.clock, self.whole, Vec::new());
         let is_full = |other: &Other| other.asking.is_some_and(|asking| asking.full);
-        // Of those that have all it is asked first.
         let mut full = self.others.values().any(|other| is_full(other) && other.up);
-        let some_whole = self.others.values().any(|other| other.whole && other.up && other.greeted);
+        // Of those that have all it is asked first.
+        let some_whole = self.others.values().any(|other| other.whole && other.up && other.greeted());
         for (name, other) in &mut self.others {
-            if !other.up || !other.greeted || self.routes.is_empty() {
+            if !other.up || !other.greeted() || self.routes.is_empty() {
                 continue;
             }
             if other.asking.is_none() && other.behind {
@@ -427,6 +456,8 @@ impl Switches {
                 }
                 full |= !whole;
                 let since = if whole { before(other.missing_since(clock)) } else { Time::ZERO };
+                // What is missed from here on is asked for after this.
+                other.behind = false;
                 other.asking = Some(Asking { full: !whole, route: 0, at: 0, since, asked: None });
             }
             let Some(asking) = &mut other.asking else { continue };
@@ -437,35 +468,36 @@ impl Switches {
             self.counts.parts_asked += 1;
             let route = self.routes[asking.route].0.0;
             let want = Message::Want { route, since: asking.since, at: asking.at };
-            out.messages.push(Outgoing { to: Some(name.clone()), message: want.encode(clock.of(now)) });
+            said.push((Some(name.clone()), want));
         }
+        self.say(now, said, out);
     }
 
     /// Answers one that asks for sets; those of a route that is not here are none.
     fn answer(
         &mut self,
-        (now, to): (Time, Arc<str>),
+        (now, to): (Time, &Arc<str>),
         theirs: u16,
         (since, at): (Time, u64),
         dispatcher: &Dispatcher,
         out: &mut Out,
     ) {
-        let own = self.others.get(&to).and_then(|other| other.route(theirs));
+        let own = self.others.get(to).and_then(|other| other.route(theirs));
         let page = own.map(|route| dispatcher.sets_page(route, since, at, self.settings.sets_max));
         let page = page.unwrap_or_default();
-        let (packs, too_large) = packed(&in_common(self.clock, &page.sets));
+        let (packs, too_large) = packed(&page.sets);
         self.counts.sets_told += page.sets.len() as u64;
         self.counts.sets_too_large += too_large as u64;
         let (route, last) = (own.unwrap_or(RouteId::DEFAULT).0, packs.len() - 1);
-        for (number, sets) in packs.into_iter().enumerate() {
-            let message = if number < last {
+        let message = |(number, sets)| {
+            if number < last {
                 Message::Sets { route, sets }
             } else {
                 Message::Part { route, sets, next: page.next }
-            };
-            let message = message.encode(self.clock.of(now));
-            out.messages.push(Outgoing { to: Some(to.clone()), message });
-        }
+            }
+        };
+        let said: Vec<Message> = packs.into_iter().enumerate().map(message).collect();
+        self.say(now, said.into_iter().map(|message| (Some(to.clone()), message)), out);
     }
 
     /// Adds up what the others have, and lets the dispatcher go by it.
@@ -495,6 +527,7 @@ impl Switches {
             switches,
             requests,
             apart: switches.saturating_mul(self.settings.step),
+            ahead: self.clock.ahead(),
             admitted: groups.into_iter().map(|(group, _): (GroupId, _)| (group, demands(group))).collect(),
         };
         if *self.elsewhere != elsewhere {
@@ -510,23 +543,8 @@ fn before(time: Time) -> Time {
     Time::from_nanos(time.as_nanos().saturating_sub(margin))
 }
 
-/// Sets, their times in the common clock.
-fn in_common(clock: Common, sets: &Memory) -> Memory {
-    sets.map_sets(|set| Some((clock.of(set.changed), set.servers.to_vec().into_iter())))
-}
-
 /// Takes over another's sets of a route that is here too; of servers that are not, nothing is taken.
-fn adopt(
-    now: Time,
-    (other, clock): (&Other, Common),
-    route: u16,
-    sets: &Memory,
-    dispatcher: &Dispatcher,
-) -> Adopted {
+fn adopt(now: Time, other: &Other, route: u16, sets: &Memory, dispatcher: &Dispatcher) -> Adopted {
     let Some(route) = other.route(route) else { return Adopted::default() };
-    let own = |set: &crate::policy::ServerSet<'_>| {
-        let servers: Vec<NodeId> = set.servers.iter().filter_map(|node| other.node(*node)).collect();
-        Some((clock.own(set.changed), servers.into_iter()))
-    };
-    dispatcher.adopt_sets(now, route, &Arc::new(sets.map_sets(own)))
+    dispatcher.adopt_sets(now, route, &Arc::new(sets.with_nodes(|node| other.node(node))))
 }

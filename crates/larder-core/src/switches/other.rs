@@ -1,20 +1,28 @@
 //! What is known of another switch.
 
 use super::common::Common;
+use super::message::Head;
 use crate::dispatch::Dispatcher;
 use crate::id::{NodeId, RouteId};
 use crate::nodes::{Demand, GroupId};
 use crate::time::Time;
 use core::time::Duration;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Another switch.
 #[derive(Debug)]
 pub(super) struct Other {
     /// Messages to it go.
     pub(super) up: bool,
-    /// It has said hello since its messages began afresh.
-    pub(super) greeted: bool,
+    /// Which life of it speaks.
+    life: Option<u64>,
+    /// The number of its last message to all; none since its messages began afresh.
+    number: Option<u64>,
+    /// What its numbers mean, once all parts of its hello have come.
+    roster: Option<u64>,
+    coming: Option<Coming>,
+    /// When it was last asked for a hello.
+    pub(super) puzzled: Option<Time>,
     pub(super) whole: bool,
     pub(super) joined: Time,
     /// When it last said how loaded it is.
@@ -34,6 +42,15 @@ pub(super) struct Other {
     gates: BTreeMap<u16, Demand>,
 }
 
+/// A hello, in parts.
+#[derive(Debug, Default)]
+struct Coming {
+    roster: u64,
+    parts: BTreeSet<u16>,
+    nodes: BTreeMap<u16, String>,
+    routes: BTreeMap<u16, String>,
+}
+
 /// Sets that are being asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Asking {
@@ -44,7 +61,7 @@ pub(super) struct Asking {
     pub(super) full: bool,
     /// In the common clock.
     pub(super) since: Time,
-    /// When it was asked; not yet, or for the next part, if `None`.
+    /// When it was last asked; not yet for this part if `None`.
     pub(super) asked: Option<Time>,
 }
 
@@ -52,7 +69,11 @@ impl Other {
     pub(super) fn new(now: Time, until: Option<Time>) -> Self {
         Self {
             up: false,
-            greeted: false,
+            life: None,
+            number: None,
+            roster: None,
+            coming: None,
+            puzzled: None,
             whole: false,
             joined: now,
             heard: None,
@@ -70,22 +91,93 @@ impl Other {
 
     /// What it says begins anew: its numbers may mean something else.
     pub(super) fn begin(&mut self) {
-        self.greeted = false;
+        (self.number, self.roster, self.coming) = (None, None, None);
         self.behind = true;
         self.asking = None;
     }
 
-    /// It has said what its numbers mean.
-    pub(super) fn greet(&mut self, first: bool, nodes: Vec<(NodeId, String)>, routes: Vec<(u16, String)>) {
-        if first {
-            self.nodes.clear();
-            self.routes.clear();
+    /// Whether this is said by the life of it that speaks; a newer one takes the older one's place.
+    pub(super) fn speaks(&mut self, head: &Head) -> bool {
+        match self.life {
+            Some(life) if head.life < life => return false,
+            Some(life) if head.life > life => {
+                self.begin();
+                (self.until, self.heard) = (None, None);
+            }
+            _ => {}
+        }
+        self.life = Some(head.life);
+        true
+    }
+
+    /// Notes the number of what it says. Whether it is no older than what has been heard. A gap says that something was missed.
+    pub(super) fn note(&mut self, head: &Head) -> bool {
+        let Some(last) = self.number else {
+            self.number = Some(head.number);
+            return true;
+        };
+        let expected = last + u64::from(head.to_all);
+        if head.number > expected {
+            self.behind = true;
+        }
+        self.number = Some(last.max(head.number));
+        head.number >= expected
+    }
+
+    /// Whether its slots and routes mean what it has said.
+    pub(super) fn understands(&self, head: &Head) -> bool {
+        self.roster == Some(head.roster)
+    }
+
+    /// Whether it has said what its numbers mean.
+    pub(super) fn greeted(&self) -> bool {
+        self.roster.is_some()
+    }
+
+    /// It says a part of what its numbers mean. True once all of it is there.
+    pub(super) fn greet(
+        &mut self,
+        head: &Head,
+        (part, parts): (u16, u16),
+        nodes: Vec<(NodeId, String)>,
+        routes: Vec<(u16, String)>,
+    ) -> bool {
+        let newest = self.roster.max(self.coming.as_ref().map(|coming| coming.roster));
+        if newest.is_some_and(|newest| head.roster < newest) {
+            return false;
+        }
+        let fresh = || Coming { roster: head.roster, ..Coming::default() };
+        let coming = match &mut self.coming {
+            Some(coming) if coming.roster == head.roster => coming,
+            coming => coming.insert(fresh()),
+        };
+        coming.parts.insert(part);
+        coming.nodes.extend(nodes.into_iter().map(|(node, name)| (node.0, name)));
+        coming.routes.extend(routes);
+        if coming.parts.len() < usize::from(parts) {
+            return false;
+        }
+        let Some(Coming { roster, nodes, routes, .. }) = self.coming.take() else { return false };
+        if self.roster != Some(roster) {
+            // What its slots were is of no use.
             self.loads.clear();
             self.gates.clear();
         }
-        self.greeted = true;
-        self.nodes.extend(nodes.into_iter().map(|(node, name)| (node.0, name)));
-        self.routes.extend(routes);
+        (self.roster, self.nodes, self.routes) = (Some(roster), nodes, routes);
+        true
+    }
+
+    /// It has given a part of the sets asked for. Whether that was the last part of all its sets.
+    pub(super) fn answered(&mut self, next: Option<u64>, routes: usize) -> bool {
+        let Some(asking) = self.asking else { return false };
+        self.asking = match next {
+            Some(at) => Some(Asking { at, asked: None, ..asking }),
+            None if asking.route + 1 < routes => {
+                Some(Asking { route: asking.route + 1, at: 0, asked: None, ..asking })
+            }
+            None => None,
+        };
+        asking.full && self.asking.is_none()
     }
 
     /// Finds its nodes and routes among the own ones.

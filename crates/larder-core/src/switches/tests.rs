@@ -48,7 +48,7 @@ impl World {
         let specs: Vec<NodeSpec> = nodes.iter().map(|name| NodeSpec::named(*name)).collect();
         let dispatcher = Dispatcher::new(settings.clone(), &specs).expect("in range");
         let routes = vec![(RouteId::DEFAULT, "default".to_owned())];
-        let machine = Switches::new(Time::ZERO, how, routes, &dispatcher).expect("in range");
+        let machine = Switches::new(Time::ZERO, 1, how, routes, &dispatcher).expect("in range");
         let begun = self.now.since(Time::ZERO);
         self.switches.push(Switch { name: Arc::from(format!("s{at}")), dispatcher, machine, begun });
         for other in 0..at {
@@ -321,7 +321,7 @@ fn strangers_are_counted_and_change_nothing() {
     let (now, name) = (world.own(0), world.switches[1].name.clone());
     let Switch { dispatcher, machine, .. } = &mut world.switches[0];
     let before = machine.elsewhere().clone();
-    for bytes in [&[9, 0][..], &[0, 0, 99], &[1], &[]] {
+    for bytes in [&[9, 0, 1, 1, 1, 1][..], &[0, 0, 1, 1, 1, 1, 99], &[1], &[]] {
         let said = machine.message(now, &name, bytes, dispatcher, &mut Out::default());
         assert!(said.is_err(), "{bytes:?}");
     }

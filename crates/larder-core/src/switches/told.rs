@@ -118,23 +118,20 @@ pub(super) fn hello(whole: bool, dispatcher: &Dispatcher, routes: &[(RouteId, St
         let last = nodes.len() - 1;
         nodes[last].push((row.id, row.name.to_string()));
     }
-    let routes: Vec<(u16, String)> = routes.iter().map(|(route, name)| (route.0, name.clone())).collect();
-    let mut hellos: Vec<Message> = Vec::new();
-    for nodes in nodes {
-        let first = hellos.is_empty();
-        hellos.push(Message::Hello { whole, first, nodes, routes: Vec::new() });
-    }
+    let mut some: Vec<Vec<(u16, String)>> = vec![Vec::new()];
     let mut bytes = 0;
-    let mut some: Vec<(u16, String)> = Vec::new();
-    for route in routes {
-        bytes += route.1.len() + 5;
+    for (route, name) in routes {
+        bytes += name.len() + 5;
         if bytes > PACK_BYTES {
-            let routes = core::mem::take(&mut some);
-            hellos.push(Message::Hello { whole, first: false, nodes: Vec::new(), routes });
+            some.push(Vec::new());
             bytes = 0;
         }
-        some.push(route);
+        let last = some.len() - 1;
+        some[last].push((route.0, name.clone()));
     }
-    hellos.push(Message::Hello { whole, first: false, nodes: Vec::new(), routes: some });
-    hellos
+    let parts = u16::try_from(nodes.len() + some.len()).unwrap_or(u16::MAX);
+    let nodes = nodes.into_iter().map(|nodes| (nodes, Vec::new()));
+    let all = nodes.chain(some.into_iter().map(|routes| (Vec::new(), routes)));
+    let hello = |(part, (nodes, routes))| Message::Hello { whole, part, parts, nodes, routes };
+    (0..).zip(all).map(hello).collect()
 }

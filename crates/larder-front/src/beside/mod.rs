@@ -20,7 +20,7 @@ use larder_core::{Dispatcher, Time};
 use larder_peers::{Event, Events, Name, Network, PeersConfig, SendError, Way};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
@@ -71,7 +71,9 @@ impl Beside {
         dispatcher: &Dispatcher,
     ) -> Result<Self, SettingsError> {
         let routes = routing.all().map(|(id, route)| (id, route.name.to_string())).collect();
-        let machine = Switches::new(now, config.settings, routes, dispatcher)?;
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let life = u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX);
+        let machine = Switches::new(now, life, config.settings, routes, dispatcher)?;
         Ok(Self {
             config,
             machine: Mutex::new(machine),

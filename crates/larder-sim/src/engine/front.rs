@@ -102,7 +102,7 @@ impl Several {
         let machine = |dispatcher: &Dispatcher| {
             let routes =
                 (0..dispatcher.routes() as u16).map(|route| (RouteId(route), format!("route{route}")));
-            Switches::new(Time::ZERO, side.settings, routes.collect(), dispatcher)
+            Switches::new(Time::ZERO, 1, side.settings, routes.collect(), dispatcher)
         };
         let machines = dispatchers.iter().map(machine).collect::<Result<_, _>>()?;
         Ok(Self { side, machines, names, under_way: VecDeque::new() })

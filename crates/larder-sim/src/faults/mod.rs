@@ -1,7 +1,7 @@
 //! Nodes that cooperate, with everything that can go wrong between them: a test of the protocols, not of their speed.
 //!
 //! A *world* has a few nodes, each with the state machine of the live node: [`larder_core::peers::Press`] with small memories,
-//! [`larder_core::peers::Card`], or [`larder_core::peers::Ward`]. Clients ask them for targets. Between the nodes messages are lost, delayed, repeated and
+//! [`larder_core::peers::Card`], or [`larder_core::peers::Ward`]; or it has switches side by side, [`larder_core::switches`]. Clients ask them for targets. Between the nodes messages are lost, delayed, repeated and
 //! overtake each other; nodes crash, start again, stand still; the network falls into parts. Whoever is out of sight is taken
 //! for gone after a while, wrongly or not. All of it is drawn from a seed, so a world that shows a fault shows it again.
 //!
@@ -11,9 +11,9 @@
 //!    node died then), or cut off with the node that had accepted it.
 //! 2. A request is forwarded once at most.
 //! 3. Loads are what is under way: at each node after every change (PRESS), at each desk whenever it and a node that asks it
-//!    have nothing to tell each other (CARD), and nowhere is a load left that nothing accounts for.
+//!    have nothing to tell each other (CARD), and nowhere is a load left that nothing accounts for (CARD, switches).
 //! 4. Some time after the last fault all nodes know of each other what they have in memory, exactly (PRESS); all take one node for
-//!    the dispatcher, and no dispatcher counts anything (CARD); all go by one table (WARD). [`Protocol::converges_within`].
+//!    the dispatcher, and no dispatcher counts anything (CARD); all go by one table (WARD); all have the same server sets (switches). [`Protocol::converges_within`].
 //!
 //! The order of calls is the live node's: begin, decide, forward or serve, note what memory keeps and evicts, end. A request
 //! goes where the verdict of the node that has it says, the service node's too. That each of these rules is really looked
@@ -23,6 +23,7 @@ mod chance;
 mod ground;
 mod memories;
 mod placing;
+mod switching;
 
 use core::fmt;
 use core::time::Duration;
@@ -33,6 +34,7 @@ use serde::Serialize;
 use ground::Ground;
 use memories::Memories;
 use placing::Placing;
+use switching::Switching;
 
 /// After the last fault, and with every node in sight of every other, views are exact within this time (of the simulation).
 pub const CONVERGES_WITHIN: Duration = Duration::from_secs(8);
@@ -46,11 +48,13 @@ pub enum Protocol {
     Card,
     /// Every node has a routing table.
     Ward,
+    /// Switches side by side.
+    Switches,
 }
 
 impl Protocol {
     /// All.
-    pub const ALL: [Self; 3] = [Self::Press, Self::Card, Self::Ward];
+    pub const ALL: [Self; 4] = [Self::Press, Self::Card, Self::Ward, Self::Switches];
 
     /// Its name on the command line.
     pub const fn name(self) -> &'static str {
@@ -58,6 +62,7 @@ impl Protocol {
             Self::Press => "press",
             Self::Card => "card",
             Self::Ward => "ward",
+            Self::Switches => "switches",
         }
     }
 
@@ -67,6 +72,7 @@ impl Protocol {
             Self::Press => CONVERGES_WITHIN,
             Self::Card => Duration::from_secs(14),
             Self::Ward => Duration::from_secs(8),
+            Self::Switches => Duration::from_secs(14),
         }
     }
 }
@@ -81,7 +87,7 @@ pub enum Broken {
     /// An initial node gives up on a request whose service node did not answer, and answers it all the same: breaks rule 1.
     EndsTwice,
     /// A service node does not count the end of what was forwarded to it: breaks rule 3. (CARD: a distributor tells no ends;
-    /// WARD counts nothing.)
+    /// WARD counts nothing; switches: one does not count an end.)
     ForgetsEnds,
     /// Each end counts twice: breaks rule 3. (WARD counts nothing.)
     EndsCountTwice,
@@ -210,6 +216,7 @@ fn run(
 ) -> Result<Survived, Violation> {
     match protocol {
         Protocol::Press => Ground::new(seed, broken, tell, |chance, _| Memories::draw(chance)).run(),
+        Protocol::Switches => Ground::new(seed, broken, tell, Switching::draw).run(),
         Protocol::Card | Protocol::Ward => {
             Ground::new(seed, broken, tell, |chance, nodes| Placing::draw(protocol, chance, nodes)).run()
         }
@@ -248,7 +255,10 @@ mod tests {
             // The worlds are as bad as they are meant to be.
             let Survived { forwarded, taken_back, aborted, cut, lost, crashes, pauses, partitions, .. } =
                 survived;
-            for seen in [forwarded, taken_back, aborted, cut, lost, crashes, pauses, partitions] {
+            // Switches forward nothing to each other.
+            let between = [forwarded, taken_back, aborted].map(|seen| (seen, protocol != Protocol::Switches));
+            let all = [cut, lost, crashes, pauses, partitions].map(|seen| (seen, true));
+            for (seen, _) in between.into_iter().chain(all).filter(|(_, expected)| *expected) {
                 assert!(seen > 100, "{protocol:?} {survived:?}");
             }
         }
@@ -270,7 +280,7 @@ mod tests {
         let seen = |protocol, broken: Broken| {
             worlds(protocol, 0..60, Some(broken), &|| {}).expect_err(broken.name()).what
         };
-        for protocol in Protocol::ALL {
+        for protocol in [Protocol::Press, Protocol::Card, Protocol::Ward] {
             assert!(seen(protocol, Broken::ForwardsAgain).contains("is forwarded twice"));
             assert!(seen(protocol, Broken::ForgetsRequests).contains("has not ended"));
             assert!(seen(protocol, Broken::EndsTwice).contains("ends twice"));
@@ -282,5 +292,8 @@ mod tests {
         assert!(seen(Protocol::Card, Broken::EndsCountTwice).contains("are under way"));
         assert!(seen(Protocol::Card, Broken::NeverAsks).contains("has not ended"));
         assert!(seen(Protocol::Ward, Broken::NeverAsks).contains("table"));
+        assert!(seen(Protocol::Switches, Broken::EndsTwice).contains("ends twice"));
+        assert!(seen(Protocol::Switches, Broken::ForgetsEnds).contains("none are under way"));
+        assert!(seen(Protocol::Switches, Broken::NeverAsks).contains("has"));
     }
 }

@@ -88,6 +88,7 @@ files! {
     "peers/epa.toml",
     "peers/blog.toml",
     "peers/rice.toml",
+    "many/rice.toml",
 }
 
 /// All experiments.
