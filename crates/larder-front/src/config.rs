@@ -1,8 +1,8 @@
 //! What a switch is told: a plain struct with documented ranges, checked once before anything is opened.
 
 use crate::access::AccessLogConfig;
-use crate::edits::{Compression, FieldRules, RequestId, Sticky};
 use crate::beside::SwitchesConfig;
+use crate::edits::{Compression, FieldRules, RequestId, Sticky};
 use crate::handoff::{HandoffConfig, NodeHandoff};
 use crate::proxy_protocol::AddressRange;
 use crate::recorder::RecordConfig;

@@ -20,7 +20,7 @@ use crate::roster::{Refused, RosterKeeper};
 /// Content type of the OpenMetrics text format.
 const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-const ROUTES: [&str; 24] = [
+const ROUTES: [&str; 25] = [
     "/",
     "/live",
     "/status",
