@@ -211,6 +211,7 @@ impl Front {
             header: shared.timeouts.header,
             keepalive: shared.timeouts.keepalive,
             half_close: shared.handoff.is_some(),
+            http2_too: shared.h2c,
         }
     }
 

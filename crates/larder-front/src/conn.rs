@@ -14,6 +14,7 @@ use async_trait::async_trait;
 use bytes::BytesMut;
 use http::HeaderValue;
 use larder_core::Time;
+use larder_core::framing::{Fault, Framing};
 use pingora_core::protocols::raw_connect::ProxyDigest;
 use pingora_core::protocols::{
     GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl, TimingDigest,
@@ -54,6 +55,8 @@ pub(crate) struct ConnLimits {
     /// A client that ends its side after a request without a body still gets its reply. Where connections are handed to
     /// nodes, which do so too; elsewhere such a client counts as gone.
     pub(crate) half_close: bool,
+    /// HTTP/2 is spoken at the same address.
+    pub(crate) http2_too: bool,
 }
 
 /// What the connection's task, its stream and its requests share. All fields are written by one task at a time;
@@ -72,6 +75,10 @@ pub(crate) struct Link {
     broken: AtomicBool,
     /// The request being served has no body: what may still come from the client is the next request, or its end.
     bodyless: AtomicBool,
+    /// The node has refused the other protocol that the request asked for.
+    no_other: AtomicBool,
+    /// Bytes have come behind a request that asks for another protocol.
+    past_other: AtomicBool,
     rescued: Mutex<Rescued>,
     /// How the connection is delivered.
     pub(crate) delivery: Delivery,
@@ -120,6 +127,8 @@ impl Link {
             since_ns: AtomicU64::new(now.as_nanos().max(1)),
             broken: AtomicBool::new(false),
             bodyless: AtomicBool::new(false),
+            no_other: AtomicBool::new(false),
+            past_other: AtomicBool::new(false),
             rescued: Mutex::default(),
             delivery,
             security: None,
@@ -142,6 +151,13 @@ impl Link {
     pub(crate) fn serving(&self, bodyless: bool) {
         self.bodyless.store(bodyless, Relaxed);
         self.phase.store(Phase::Serving as u8, Relaxed);
+    }
+
+    /// The protocol that the request asked for is not spoken: requests go on. Not so if bytes have come that may have been of
+    /// that protocol, and which nobody has looked at: then the connection must end.
+    pub(crate) fn stays_http(&self) -> bool {
+        self.no_other.store(true, Relaxed);
+        !self.past_other.load(Relaxed)
     }
 
     /// The request has ended at `now`; the next one may come.
@@ -202,11 +218,24 @@ pub(crate) struct ClientStream {
     clock: Clock,
     pending: BytesMut,
     deadline: Option<(Time, Pin<Box<Sleep>>)>,
+    /// What the client sends, if that is HTTP/1.
+    framing: Option<Box<Framing>>,
+    /// What the engine gets instead of bytes that make no sense, and nothing behind it.
+    poison: Option<&'static [u8]>,
 }
 
 impl ClientStream {
+    /// A stream of HTTP/1.
     pub(crate) fn new(io: ClientIo, link: Arc<Link>, limits: ConnLimits, clock: Clock) -> Self {
-        Self { io: Some(io), link, limits, clock, pending: BytesMut::new(), deadline: None }
+        let framing = Some(Box::default());
+        Self { io: Some(io), link, limits, clock, pending: BytesMut::new(), deadline: None, framing, poison: None }
+    }
+
+    /// A stream of HTTP/2, whose framing is the engine's business.
+    pub(crate) fn frames(io: ClientIo, link: Arc<Link>, limits: ConnLimits, clock: Clock) -> Self {
+        let mut stream = Self::new(io, link, limits, clock);
+        stream.framing = None;
+        stream
     }
 
     pub(crate) fn link(&self) -> &Arc<Link> {
@@ -247,6 +276,47 @@ impl ClientStream {
         if !self.link.line_seen.load(Relaxed) && bytes.contains(&b'\n') {
             self.link.line_seen.store(true, Relaxed);
         }
+    }
+
+    /// Reads, and lets the engine have what has one meaning only. Bytes that have none end the connection: the engine refuses
+    /// the message that they belong to, and those before it are served.
+    fn poll_framed(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.poison.is_some() {
+            return self.give_poison(buf);
+        }
+        let before = buf.filled().len();
+        ready!(self.io()?.poll_read(cx, buf))?;
+        let Some(framing) = &mut self.framing else { return Poll::Ready(Ok(())) };
+        if framing.is_other() && self.link.no_other.swap(false, Relaxed) {
+            framing.go_on();
+        }
+        if let Err(broken) = framing.check(&buf.filled()[before..]) {
+            tracing::debug!(client = %self.link.client, fault = ?broken.fault, "a request makes no sense");
+            // Where HTTP/2 is spoken too, what begins like neither is no request that could be answered.
+            let neither = self.limits.http2_too
+                && self.link.head_bytes.load(Relaxed) == 0
+                && broken.fault == Fault::RequestLine
+                && !buf.filled()[before..].windows(5).any(|bytes| bytes == b"HTTP/");
+            buf.set_filled(before + broken.good);
+            self.poison = Some(if neither { b"" } else { broken.poison() });
+            if broken.good == 0 {
+                return self.give_poison(buf);
+            }
+        } else if framing.is_other() && buf.filled().len() > before {
+            self.link.past_other.store(framing.has_other(), Relaxed);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn give_poison(&mut self, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let rest = self.poison.unwrap_or_default();
+        if rest.is_empty() {
+            return Poll::Ready(Err(io::Error::from(io::ErrorKind::InvalidData)));
+        }
+        let (now, later) = rest.split_at(rest.len().min(buf.remaining()));
+        buf.put_slice(now);
+        self.poison = Some(later);
+        Poll::Ready(Ok(()))
     }
 
     /// The header is not complete and nothing more has come: has it taken too long?
@@ -308,7 +378,7 @@ impl AsyncRead for ClientStream {
         let this = self.get_mut();
         if this.link.phase() == Phase::Serving {
             let before = buf.filled().len();
-            let read = this.io()?.poll_read(cx, buf);
+            let read = this.poll_framed(cx, buf);
             let ended =
                 matches!(read, Poll::Ready(Ok(()))) && buf.filled().len() == before && buf.remaining() > 0;
             // A client may end its side once it has asked (RFC 9112 section 9.6). Whether it is gone altogether shows when it
@@ -325,7 +395,7 @@ impl AsyncRead for ClientStream {
             return this.condemn(if in_request_line { Failure::UriTooLong } else { Failure::HeaderTooLarge });
         }
         let before = buf.filled().len();
-        match this.io()?.poll_read(cx, buf) {
+        match this.poll_framed(cx, buf) {
             Poll::Ready(Ok(())) => {
                 this.note_head(&buf.filled()[before..]);
                 Poll::Ready(Ok(()))

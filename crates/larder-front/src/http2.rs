@@ -82,7 +82,7 @@ impl Front {
         shared.metrics.http2_connected();
         // Its frames have no headers that the stream could watch.
         link.serving(false);
-        let stream: Stream = Box::new(ClientStream::new(io, link.clone(), self.limits(), shared.clock));
+        let stream: Stream = Box::new(ClientStream::frames(io, link.clone(), self.limits(), shared.clock));
         let shaking = handshake(stream, Some(self.http2_options()));
         let Ok(Ok(mut connection)) = timeout(shared.timeouts.header, shaking).await else { return };
         let (digest, mut stopping) = (Arc::new(Digest::default()), self.stopping.clone());

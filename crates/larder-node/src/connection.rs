@@ -9,6 +9,7 @@
 //! when that buffer is empty: so a dropped body makes its request *finishing*, and the next flush ends it.
 
 use crate::config::Limits;
+use crate::guarded::Guarded;
 use crate::handover::{Departure, Life, REQUESTS, Standing};
 use crate::lateral::Later;
 use crate::server::Arrived;
@@ -235,9 +236,7 @@ enum Awaiting {
 
 /// A socket with deadlines.
 pub(crate) struct Socket {
-    stream: TokioIo<TcpStream>,
-    /// Bytes to be read before the stream's.
-    first: Bytes,
+    stream: TokioIo<Guarded>,
     /// Bytes to be written before any others.
     unsent: Bytes,
     shared: Arc<Shared>,
@@ -262,8 +261,7 @@ impl Socket {
         limits: &Limits,
     ) -> Self {
         Self {
-            stream: TokioIo::new(stream),
-            first,
+            stream: TokioIo::new(Guarded::new(stream, first)),
             unsent,
             shared,
             head_timeout: limits.head_timeout,
@@ -282,8 +280,8 @@ impl Socket {
         if !self.unsent.is_empty() {
             return None;
         }
-        let first = if self.first.is_empty() { read } else { [read, self.first].concat().into() };
-        let stream = self.stream.into_inner();
+        let (stream, first) = self.stream.into_inner().into_parts();
+        let first = if first.is_empty() { read } else { [read, first].concat().into() };
         Some(Arrived { stream, first, unsent: Bytes::new(), used: true, handed, bound: Bound::Free, life })
     }
 
@@ -346,20 +344,13 @@ impl Read for Socket {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        mut buf: ReadBufCursor<'_>,
+        buf: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
         // Nothing else may ever be written here, and the client waits for it.
         if let Poll::Ready(Err(error)) = self.poll_unsent(cx) {
             return Poll::Ready(Err(error));
         }
-        let now = self.first.len().min(buf.remaining());
-        let read = if now > 0 {
-            buf.put_slice(&self.first.split_to(now));
-            Poll::Ready(Ok(()))
-        } else {
-            Pin::new(&mut self.stream).poll_read(cx, buf)
-        };
-        match read {
+        match Pin::new(&mut self.stream).poll_read(cx, buf) {
             Poll::Pending => self.poll_read_deadline(cx),
             ready => {
                 if self.awaiting == Awaiting::Silence {

@@ -21,6 +21,7 @@ mod connection;
 mod cooperate;
 mod dynamic;
 mod fetch;
+mod guarded;
 mod handover;
 mod http;
 mod lateral;

@@ -6,6 +6,7 @@ use crate::conn::Security;
 use http::HeaderValue;
 use http::header::{COOKIE, HOST, HeaderName, VIA};
 use larder_core::TargetId;
+use larder_core::framing::is_host;
 use larder_core::rules::Headers;
 use pingora_error::Result;
 use pingora_http::{RequestHeader, ResponseHeader};
@@ -133,6 +134,9 @@ pub(super) fn join_cookies(request: &mut RequestHeader) -> Result<()> {
 
 /// Whether the request names its host as RFC 9112 section 3.2 asks: one field; HTTP/1.0 may leave it out.
 pub(super) fn has_one_host(request: &RequestHeader) -> bool {
+    if !is_host(host(request)) {
+        return false;
+    }
     let hosts = request.headers.get_all(HOST).iter().count();
     if request.version == http::Version::HTTP_2 {
         return hosts <= 1 && !host(request).is_empty();

@@ -1,13 +1,15 @@
 //! The relay: Pingora's hooks, in the order in which a request meets them.
 //!
 //! `request_filter` (header read: which node) -> `upstream_peer` (its address) -> `connected_to_upstream` ->
-//! `upstream_request_filter` -> `upstream_response_filter` (reply's header) -> `response_body_filter` (its pieces) ->
-//! `logging` (done). No other hook is used, since each that waits costs an allocation per request.
+//! `upstream_request_filter` -> `upstream_response_filter` (reply's header) -> `response_filter` (for old clients) ->
+//! `response_body_filter` (its pieces) -> `logging` (done). No other hook is used, since each that waits costs an allocation per
+//! request.
 //! `fail_to_connect` and `error_while_proxy` decide whether `upstream_peer` is asked again; `fail_to_proxy` answers
 //! when it is not. A request that is dropped in between ends through its lease.
 
 mod context;
 mod copy;
+mod correct;
 mod edit;
 mod headers;
 mod record;
@@ -46,6 +48,7 @@ use pingora_error::{Error, ErrorSource, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
 use std::os::fd::RawFd;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -191,9 +194,14 @@ impl ProxyHttp for Relay {
             context.request_id = Some(ids.of(session.req_header()));
         }
         self.check(session).map_err(|failure| refuse(context, failure))?;
+        correct::target(session.req_header_mut())?;
+        correct::body(session)?;
         headers::join_cookies(session.req_header_mut())?;
         context.request = self.request(session);
-        if self.sent_to_https(session, context).await? || self.answered(session, context).await? {
+        if self.ends_here(session).await?
+            || self.sent_to_https(session, context).await?
+            || self.answered(session, context).await?
+        {
             return Ok(true);
         }
         self.wish(session, context);
@@ -264,6 +272,7 @@ impl ProxyHttp for Relay {
                 headers::security(request, link.security.as_ref())?;
             }
         }
+        correct::as_http1(request)?;
         headers::via(request, &self.shared.via)?;
         headers::target(request, context.request.target)?;
         if let Some(traced) = &context.traced {
@@ -285,6 +294,7 @@ impl ProxyHttp for Relay {
         if !retry::is_final(reply.status) {
             return Ok(());
         }
+        correct::reply(session, reply)?;
         if reply.status == StatusCode::SWITCHING_PROTOCOLS {
             // In a tunnel the client may be silent as long as the node is not.
             session.set_read_timeout(None);
@@ -343,6 +353,23 @@ impl ProxyHttp for Relay {
             );
         }
         Ok(None)
+    }
+
+    /// Written out, since an async function would allocate for every request.
+    fn response_filter<'a, 'b, 'c, 'd, 'e>(
+        &'a self,
+        session: &'b mut Session,
+        reply: &'c mut ResponseHeader,
+        _context: &'d mut Context,
+    ) -> Pin<Box<dyn Future<Output = Result<()>> + Send + 'e>>
+    where
+        'a: 'e,
+        'b: 'e,
+        'c: 'e,
+        'd: 'e,
+    {
+        correct::unchunked(session, reply);
+        Box::pin(async { Ok(()) })
     }
 
     fn fail_to_connect(

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::header::{self, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::uri::{Authority, PathAndQuery, Scheme};
-use http::{HeaderMap, Method, Request, Response, Uri};
+use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
@@ -171,6 +171,7 @@ impl Origin {
         headers.remove(REQUESTS);
         // Answered by this node's server: the body is asked for as it is read.
         headers.remove(header::EXPECT);
+        fields::hop(&mut headers);
         fields::via(&mut headers, &self.via);
         if let Ok(host) = HeaderValue::from_str(host) {
             headers.insert(header::HOST, host);
@@ -222,6 +223,8 @@ impl Origin {
         let time = self.config.connect_timeout + self.config.head_timeout;
         match timeout(time, self.client.request(request)).await {
             Err(_) => Err(OriginError::HeadTimeout),
+            // Nobody asks for another protocol here (RFC 9110 section 15.2.2).
+            Ok(Ok(reply)) if reply.status() == StatusCode::SWITCHING_PROTOCOLS => Err(OriginError::BadReply),
             Ok(sent) => sent.map_err(|error| fault(&error)),
         }
     }

@@ -43,6 +43,18 @@ pub(crate) fn strip(headers: &mut HeaderMap) {
     }
 }
 
+/// How many hops a request may still take, if it says so.
+pub(crate) fn hops(headers: &HeaderMap) -> Option<u32> {
+    headers.get(header::MAX_FORWARDS)?.to_str().ok()?.parse().ok()
+}
+
+/// Counts a hop (RFC 9110 section 7.6.2).
+pub(crate) fn hop(headers: &mut HeaderMap) {
+    if let Some(left) = hops(headers) {
+        headers.insert(header::MAX_FORWARDS, HeaderValue::from(left.saturating_sub(1)));
+    }
+}
+
 /// Adds this node to `Via`.
 pub(crate) fn via(headers: &mut HeaderMap, by: &HeaderValue) {
     headers.append(header::VIA, by.clone());

@@ -13,7 +13,7 @@ use crate::http::freshness::{Use, is_safe};
 use crate::node::Node;
 use crate::report;
 use bytes::Bytes;
-use http::header::{self, HeaderName};
+use http::header::{self, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{Method, Response, StatusCode, Uri};
@@ -53,6 +53,9 @@ impl Node {
         };
         if parts.method == Method::CONNECT {
             return self.plain(StatusCode::METHOD_NOT_ALLOWED, Outcome::Local("method"), "");
+        }
+        if matches!(parts.method, Method::OPTIONS | Method::TRACE) && fields::hops(&parts.headers) == Some(0) {
+            return self.last_hop(&parts.method);
         }
         let bodied = !body.is_end_stream();
         let body = bodied.then(|| body.map_err(Into::into).boxed_unsync());
@@ -104,6 +107,15 @@ impl Node {
                 self.fetch_or_join(&pull, (page.as_deref(), kept), why, landing).await
             }
         }
+    }
+
+    /// The answer to a request that may go no further.
+    fn last_hop(&self, method: &Method) -> Response<Body> {
+        let status = if *method == Method::OPTIONS { StatusCode::OK } else { StatusCode::METHOD_NOT_ALLOWED };
+        let mut reply = self.plain(status, Outcome::Local("max-forwards"), "");
+        let allowed = HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
+        reply.headers_mut().insert(header::ALLOW, allowed);
+        reply
     }
 
     fn understand<'a>(&self, origin: &'a Arc<Origin>, parts: &'a Parts) -> Option<Pull<'a>> {
@@ -217,7 +229,11 @@ impl Node {
         body: Option<Outgoing>,
     ) -> Response<Body> {
         let Pull { origin, parts, host, target, .. } = pull;
-        let headers = origin.outgoing(&parts.headers, host);
+        let mut headers = origin.outgoing(&parts.headers, host);
+        if body.is_some() && !headers.contains_key(header::CONTENT_LENGTH) {
+            // Left to itself, hyper sends a GET without its body.
+            headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+        }
         let sent = origin.send(&parts.method, target, headers, body).await;
         let status = sent.as_ref().ok().map(|fetched| fetched.reply.status());
         let stands_in = |kept: &&Arc<Variant>| kept.freshness.stands_in(self.now_ms(), &pull.asked);

@@ -6,6 +6,7 @@ mod browser;
 mod churn;
 mod command_line;
 mod compress;
+mod conformance;
 mod crowd;
 mod demo;
 mod discovery;

@@ -1,0 +1,101 @@
+//! A client's bytes on their way to hyper: what could be read in two ways does not get there.
+//!
+//! hyper takes a length beside chunks, lengths given twice and codings before `chunked`; behind a relay that reads them
+//! otherwise, or before an origin that does, that is how requests are smuggled. So [`Framing`] looks first, and hyper is given
+//! what it refuses in place of what breaks the rules.
+
+use bytes::Bytes;
+use larder_core::framing::Framing;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+/// A connection whose bytes are looked at.
+#[derive(Debug)]
+pub(crate) struct Guarded {
+    stream: TcpStream,
+    /// Bytes to be read before the stream's.
+    first: Bytes,
+    framing: Framing,
+    /// What hyper gets instead of bytes at fault, and nothing behind it.
+    poison: Option<&'static [u8]>,
+}
+
+impl Guarded {
+    /// A connection at its beginning or between two requests.
+    pub(crate) fn new(stream: TcpStream, first: Bytes) -> Self {
+        Self { stream, first, framing: Framing::without_upgrades(), poison: None }
+    }
+
+    /// The stream, and what is to be read before its bytes.
+    pub(crate) fn into_parts(self) -> (TcpStream, Bytes) {
+        (self.stream, self.first)
+    }
+
+    fn give_poison(&mut self, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let rest = self.poison.unwrap_or_default();
+        if rest.is_empty() {
+            return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
+        }
+        let (now, later) = rest.split_at(rest.len().min(buf.remaining()));
+        buf.put_slice(now);
+        self.poison = Some(later);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncRead for Guarded {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.poison.is_some() {
+            return self.give_poison(buf);
+        }
+        let before = buf.filled().len();
+        if self.first.is_empty() {
+            ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
+        } else {
+            let now = self.first.len().min(buf.remaining());
+            buf.put_slice(&self.first.split_to(now));
+        }
+        if let Err(broken) = self.framing.check(&buf.filled()[before..]) {
+            tracing::debug!(fault = ?broken.fault, "a request makes no sense");
+            buf.set_filled(before + broken.good);
+            self.poison = Some(broken.poison());
+            if broken.good == 0 {
+                return self.give_poison(buf);
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Guarded {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
