@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test handoff-long faults-long paper lab fmt lint tidy doc bench fuzz clean
+.PHONY: help demo test hostile audit handoff-long faults-long paper lab fmt lint tidy doc bench fuzz clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -24,6 +24,13 @@ paper: ## the papers' experiments, all of them, into docs/validation.md and targ
 
 lab: ## the papers' experiments live on this machine, every policy on every workload, into target/lab (about an hour; LOGS="a.gz b.gz")
 	@scripts/lab.sh $(LOGS)
+
+hostile: ## hostile clients of every kind for an hour beside ordinary ones (root, for the open files; SECONDS=, ARGS="--slow 1000")
+	@scripts/run.sh cargo build --release --locked -p larder
+	@python3 bench/hostile/run.py --seconds $(or $(SECONDS),3600) --slow 20000 --urls 10000000 $(ARGS)
+
+audit: ## licences, sources and known vulnerabilities of all dependencies (cargo-deny, cargo-audit)
+	@scripts/audit.sh
 
 fmt: ## format the code
 	@scripts/run.sh cargo fmt --all

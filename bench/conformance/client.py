@@ -208,7 +208,7 @@ def http2(connection, case, answer):
     while True:
         read = receive(connection, until)
         if not read:
-            answer.closed = read == b""
+            answer.closed = answer.closed or read == b""
             return
         buffer += read
         while len(buffer) >= 9 and len(buffer) >= 9 + int.from_bytes(buffer[:3], "big"):

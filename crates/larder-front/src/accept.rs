@@ -4,6 +4,7 @@
 //! drains by its own deadline. Between two requests of a connection the stream is back in our hands.
 
 use crate::client_io::ClientIo;
+use crate::clients::Connected;
 use crate::conn::{ClientStream, ConnLimits, Link, Rescued, Security};
 use crate::failure::Failure;
 use crate::handoff::{Delivery, Entered, Why};
@@ -163,6 +164,7 @@ impl Front {
     async fn serve(self, tcp: TcpStream, client: SocketAddr) {
         let shared = &self.shared;
         let Some((tcp, client)) = self.announced(tcp, client).await else { return };
+        let Some((tcp, _connected)) = self.among_its_own(tcp, client).await else { return };
         if let Entry::Secure(tls) = &self.entry {
             let Some(secured) = tls.accept(tcp, shared.timeouts.header).await else { return };
             let link = Link::new(client, shared.clock.now(), Delivery::relay(Why::Tls), None);
@@ -186,6 +188,28 @@ impl Front {
             return self.serve_http2(ClientIo::Clear(tcp), link).await;
         }
         self.serve_http1(ClientIo::Clear(tcp), link).await;
+    }
+
+    /// Counts the connection among its client's, where that is limited. `None` if the client has as many as it may.
+    async fn among_its_own(
+        &self,
+        tcp: TcpStream,
+        client: SocketAddr,
+    ) -> Option<(TcpStream, Option<Connected>)> {
+        let shared = &self.shared;
+        let Some(clients) = &shared.per_client else { return Some((tcp, None)) };
+        let connected = clients.connect(clients.at(client.ip()), shared.clock.now());
+        if connected.is_some() {
+            return Some((tcp, connected));
+        }
+        shared.metrics.failed(Failure::ClientConnectionsFull);
+        // With TLS an answer would take the handshake, which is what the client is to have no more of.
+        if matches!(self.entry, Entry::Clear)
+            && let Ok(_permit) = self.lingering.clone().try_acquire_owned()
+        {
+            bid_farewell(ClientIo::Clear(tcp), Some(Failure::ClientConnectionsFull)).await;
+        }
+        None
     }
 
     /// The connection as the balancer before us has announced it, where one is trusted. `None` if what came is no

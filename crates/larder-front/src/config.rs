@@ -2,8 +2,11 @@
 
 use crate::access::AccessLogConfig;
 use crate::beside::SwitchesConfig;
+use crate::budget::RetryConfig;
+use crate::clients::ClientLimits;
 use crate::edits::{Compression, FieldRules, RequestId, Sticky};
 use crate::handoff::{HandoffConfig, NodeHandoff};
+use crate::health::OutlierConfig;
 use crate::proxy_protocol::AddressRange;
 use crate::recorder::RecordConfig;
 use crate::routes::{self, Route};
@@ -87,6 +90,12 @@ pub struct SwitchConfig {
     pub limits: Limits,
     /// The access log; none by default.
     pub access_log: Option<AccessLogConfig>,
+    /// What one client may take; anything by default.
+    pub clients: ClientLimits,
+    /// How many tries there may be beyond the first.
+    pub retries: RetryConfig,
+    /// When nodes that answer are taken out; never by default.
+    pub outliers: OutlierConfig,
     /// The record of decisions; none by default.
     pub record: Option<RecordConfig>,
     /// Where spans of traced requests go; nowhere by default.
@@ -130,6 +139,9 @@ impl SwitchConfig {
             health: HealthConfig::default(),
             timeouts: Timeouts::default(),
             limits: Limits::default(),
+            clients: ClientLimits::default(),
+            retries: RetryConfig::default(),
+            outliers: OutlierConfig::default(),
             access_log: None,
             record: None,
             traces: None,
@@ -175,6 +187,9 @@ impl SwitchConfig {
         if let Some(shadow) = &self.shadow {
             shadow.validate()?;
         }
+        self.clients.validate()?;
+        self.retries.validate()?;
+        self.outliers.validate()?;
         self.health.validate()?;
         self.signals.validate()?;
         self.handoff.validate()?;
@@ -364,6 +379,9 @@ pub enum ConfigError {
     /// No share.
     #[error("handoff.locality_lost_max = {0} is out of range: 0 to 1")]
     HandoffShare(String),
+    /// A share out of range.
+    #[error("{0} = {1} is out of range: 0 to 1")]
+    Share(&'static str, String),
     /// A list that needs an entry.
     #[error("{0} is empty: at least one is needed")]
     Empty(&'static str),

@@ -228,7 +228,16 @@ impl ClientStream {
     /// A stream of HTTP/1.
     pub(crate) fn new(io: ClientIo, link: Arc<Link>, limits: ConnLimits, clock: Clock) -> Self {
         let framing = Some(Box::default());
-        Self { io: Some(io), link, limits, clock, pending: BytesMut::new(), deadline: None, framing, poison: None }
+        Self {
+            io: Some(io),
+            link,
+            limits,
+            clock,
+            pending: BytesMut::new(),
+            deadline: None,
+            framing,
+            poison: None,
+        }
     }
 
     /// A stream of HTTP/2, whose framing is the engine's business.

@@ -26,6 +26,10 @@ pub enum Failure {
     BodyTimeout,
     /// The client went away, or stopped reading. Fault of the client; nothing can be answered.
     ClientGone,
+    /// The client asks for more than it may. A later try will succeed.
+    RateLimited,
+    /// The client has as many connections as it may. A later try may succeed.
+    ClientConnectionsFull,
     /// As many connections as allowed are open. A later try may succeed.
     ConnectionsFull,
     /// As many requests as may wait do wait. A later try may succeed.
@@ -50,7 +54,7 @@ pub enum Failure {
 
 impl Failure {
     /// Every failure.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 19] = [
         Self::BadRequest,
         Self::BadAnnouncement,
         Self::UriTooLong,
@@ -58,6 +62,8 @@ impl Failure {
         Self::HeaderTimeout,
         Self::BodyTimeout,
         Self::ClientGone,
+        Self::RateLimited,
+        Self::ClientConnectionsFull,
         Self::ConnectionsFull,
         Self::QueueFull,
         Self::QueueDeadline,
@@ -80,6 +86,8 @@ impl Failure {
             Self::HeaderTimeout => "header_timeout",
             Self::BodyTimeout => "body_timeout",
             Self::ClientGone => "client_gone",
+            Self::RateLimited => "rate_limited",
+            Self::ClientConnectionsFull => "client_connections_full",
             Self::ConnectionsFull => "connections_full",
             Self::QueueFull => "queue_full",
             Self::QueueDeadline => "queue_deadline",
@@ -99,6 +107,7 @@ impl Failure {
             Self::BadRequest | Self::BadAnnouncement => 400,
             Self::HeaderTimeout | Self::BodyTimeout => 408,
             Self::UriTooLong => 414,
+            Self::RateLimited | Self::ClientConnectionsFull => 429,
             Self::HeaderTooLarge => 431,
             Self::ClientGone => 499,
             Self::ConnectionsFull | Self::QueueFull | Self::QueueDeadline | Self::NoNode => 503,
@@ -111,7 +120,12 @@ impl Failure {
     /// When a later try may succeed: what `Retry-After` says. Seconds.
     pub const fn retry_after_s(self) -> Option<u32> {
         match self {
-            Self::ConnectionsFull | Self::QueueFull | Self::QueueDeadline | Self::NoNode => Some(1),
+            Self::RateLimited
+            | Self::ClientConnectionsFull
+            | Self::ConnectionsFull
+            | Self::QueueFull
+            | Self::QueueDeadline
+            | Self::NoNode => Some(1),
             _ => None,
         }
     }
@@ -194,7 +208,7 @@ mod tests {
             let length = reply.headers.iter().find(|h| h.name == "Content-Length").expect("a length");
             assert_eq!(length.value, (text.len() - head).to_string().as_bytes());
             let retry = reply.headers.iter().any(|h| h.name == "Retry-After");
-            assert_eq!(retry, failure.status() == 503);
+            assert_eq!(retry, matches!(failure.status(), 429 | 503));
         }
     }
 }

@@ -12,8 +12,10 @@
 mod accept;
 mod access;
 mod beside;
+mod budget;
 mod cache_status;
 mod client_io;
+mod clients;
 mod clock;
 mod config;
 mod conn;
@@ -48,7 +50,9 @@ mod waiting;
 
 pub use access::{AccessFormat, AccessLogConfig, AccessLogOutput};
 pub use beside::{OtherStatus, SetsStatus, SwitchesConfig, SwitchesStatus};
+pub use budget::RetryConfig;
 pub use cache_status::{CacheOutcome, cache_outcome};
+pub use clients::ClientLimits;
 pub use config::{Check, ConfigError, HealthConfig, Limits, NodeEntry, SwitchConfig, Timeouts};
 pub use copies::MirrorOf;
 pub use edits::{
@@ -62,6 +66,7 @@ pub use handoff::{
     Delivery, Facts, Forward, HandoffConfig, HandoffError, HandoffStatus, Handshake, Mechanism, NodeHandoff,
     Setting, Speaks, UnknownMechanism, Why,
 };
+pub use health::OutlierConfig;
 pub use hottest::HotTarget;
 pub use live::{DeliveryCount, Latency, LiveStatus};
 pub use metrics::{METRICS, Metric, MetricKind};

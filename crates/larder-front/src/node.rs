@@ -19,6 +19,8 @@ pub(crate) struct Standing {
     pub(crate) drained: bool,
     /// It answers.
     pub(crate) healthy: bool,
+    /// It answers worse than the others, and is out for a while.
+    pub(crate) ejected: bool,
     /// What it has said itself.
     pub(crate) ending: Ending,
 }
@@ -38,6 +40,7 @@ impl Standing {
     const fn state(self) -> NodeState {
         match self {
             Self { left: true, .. } => NodeState::Removed,
+            Self { ejected: true, .. } => NodeState::Down,
             Self { drained: true, .. } | Self { ending: Ending::Soon, .. } => NodeState::Draining,
             Self { ending: Ending::Ended, healthy: true, .. } => NodeState::Draining,
             Self { healthy: true, .. } => NodeState::Up,
@@ -71,6 +74,13 @@ pub(crate) struct Node {
     pub(crate) peer: HttpPeer,
     /// Failures in a row that traffic has seen.
     pub(crate) failures: AtomicU32,
+    /// Requests that it has not answered.
+    pub(crate) unanswered: AtomicU32,
+    /// Replies of 500 to 599 in a row, where that is looked at.
+    pub(crate) errors: AtomicU32,
+    /// How often it was taken out for how it answers, less what it has made good, and until when the last time; ns.
+    pub(crate) ejections: AtomicU32,
+    pub(crate) ejected_until: AtomicU64,
     pub(crate) signals: NodeSignals,
     /// How it takes connections, if it does.
     pub(crate) handoff: Option<NodeHandoff>,
@@ -98,6 +108,10 @@ impl Node {
             resolved,
             peer,
             failures: AtomicU32::new(0),
+            unanswered: AtomicU32::new(0),
+            errors: AtomicU32::new(0),
+            ejections: AtomicU32::new(0),
+            ejected_until: AtomicU64::new(0),
             signals: NodeSignals::default(),
             handoff: entry.handoff.clone(),
             drains_since_ns: AtomicU64::new(0),
@@ -105,6 +119,7 @@ impl Node {
                 left: false,
                 drained: false,
                 healthy: true,
+                ejected: false,
                 ending: Ending::Not,
             }),
         }
@@ -127,6 +142,10 @@ impl Node {
             resolved,
             peer,
             failures: AtomicU32::new(0),
+            unanswered: AtomicU32::new(0),
+            errors: AtomicU32::new(0),
+            ejections: AtomicU32::new(0),
+            ejected_until: AtomicU64::new(0),
             signals: NodeSignals::default(),
             handoff: self.handoff.clone(),
             drains_since_ns: AtomicU64::new(self.drains_since_ns.load(Relaxed)),

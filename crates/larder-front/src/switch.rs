@@ -3,12 +3,14 @@
 use crate::accept::{Entry, Front};
 use crate::access::AccessLog;
 use crate::beside::{self, Beside};
+use crate::budget::RetryBudget;
+use crate::clients::Clients;
 use crate::clock::Clock;
 use crate::config::{ConfigError, HealthConfig, Limits, NodeEntry, SwitchConfig, Timeouts};
 use crate::edits::RequestIds;
 use crate::handle::SwitchHandle;
 use crate::handoff::{Ears, Edge, HandoffConfig, HandoffError, Setting};
-use crate::health;
+use crate::health::{self, OutlierConfig};
 use crate::hottest::HotList;
 use crate::metrics::Metrics;
 use crate::node::Node;
@@ -131,6 +133,10 @@ pub(crate) struct Shared {
     pub(crate) ejecting: Mutex<()>,
     /// Client connections open.
     pub(crate) clients: AtomicUsize,
+    /// What each client has taken, where that is limited.
+    pub(crate) per_client: Option<Arc<Clients>>,
+    pub(crate) retries: RetryBudget,
+    pub(crate) outliers: OutlierConfig,
     /// Turns true when another process takes over.
     pub(crate) retire: watch::Sender<bool>,
     pub(crate) reloads: Mutex<ReloadCounts>,
@@ -186,6 +192,9 @@ impl Shared {
             via: HeaderValue::try_from(format!("1.1 {}", config.via)).map_err(|_| ConfigError::Via)?,
             ejecting: Mutex::new(()),
             clients: AtomicUsize::new(0),
+            per_client: Clients::new(config.clients),
+            retries: RetryBudget::new(config.retries, clock.now()),
+            outliers: config.outliers,
         })
     }
 }
@@ -347,6 +356,9 @@ impl Switch {
         shadow::start(&self.shared);
         helpers.spawn(shadow::learn(self.shared.clone()));
         helpers.spawn(beside::run(self.shared.clone()));
+        if self.shared.outliers.is_on() {
+            helpers.spawn(health::outliers::watch(self.shared.clone()));
+        }
         let mut edge_task = None;
         if let (Some(edge), Some(ears)) = (&self.shared.handoff, self.ears.take()) {
             let members = self.shared.nodes.members();

@@ -125,32 +125,30 @@ impl<'a> Fields<'a> {
         // Most names are none of these: their lengths alone tell.
         match name.len() {
             4 if name.eq_ignore_ascii_case(b"host") => {
-                if self.host.replace(value).is_some() || !is_host(value) {
-                    return Err(Fault::Host);
-                }
+                ensure(self.host.replace(value).is_none() && is_host(value), Fault::Host)?;
             }
             7 if name.eq_ignore_ascii_case(b"upgrade") => self.upgrade = true,
             10 if name.eq_ignore_ascii_case(b"connection") => {
                 let mut names = value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
                 // It would be taken off on the way.
-                if names.any(|name| name.eq_ignore_ascii_case(b"host")) {
-                    return Err(Fault::Host);
-                }
+                ensure(!names.any(|name| name.eq_ignore_ascii_case(b"host")), Fault::Host)?;
             }
             14 if name.eq_ignore_ascii_case(b"content-length") => {
-                if self.length.replace(number(value).ok_or(Fault::Length)?).is_some() {
-                    return Err(Fault::Length);
-                }
+                let length = number(value).ok_or(Fault::Length)?;
+                ensure(self.length.replace(length).is_none(), Fault::Length)?;
             }
             17 if name.eq_ignore_ascii_case(b"transfer-encoding") => {
-                if std::mem::replace(&mut self.chunks, true) || !value.eq_ignore_ascii_case(b"chunked") {
-                    return Err(Fault::Coding);
-                }
+                let first = !std::mem::replace(&mut self.chunks, true);
+                ensure(first && value.eq_ignore_ascii_case(b"chunked"), Fault::Coding)?;
             }
             _ => {}
         }
         Ok(())
     }
+}
+
+fn ensure(holds: bool, fault: Fault) -> Result<(), Fault> {
+    if holds { Ok(()) } else { Err(fault) }
 }
 
 /// A field's name and value, without the white space around the value.
@@ -172,7 +170,12 @@ pub(super) fn field(line: &[u8]) -> Result<(&[u8], &[u8]), Fault> {
 /// Digits alone, and fewer than overflow anybody's 64 bits.
 fn number(value: &[u8]) -> Option<u64> {
     let digits = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
-    std::str::from_utf8(value).ok().filter(|_| digits)?.parse().ok().filter(|number| *number <= i64::MAX as u64)
+    std::str::from_utf8(value)
+        .ok()
+        .filter(|_| digits)?
+        .parse()
+        .ok()
+        .filter(|number| *number <= i64::MAX as u64)
 }
 
 /// A byte of a token (RFC 9110 section 5.6.2).

@@ -222,7 +222,9 @@ impl Framing {
             return Err(Fault::TooLarge);
         }
         self.held.extend_from_slice(bytes);
-        let Some(end) = head::end(&self.held, before.saturating_sub(2)) else { return Ok((bytes.len(), false)) };
+        let Some(end) = head::end(&self.held, before.saturating_sub(2)) else {
+            return Ok((bytes.len(), false));
+        };
         let held = std::mem::take(&mut self.held);
         self.begin(&held[..end])?;
         Ok((end - before, true))
@@ -271,13 +273,7 @@ impl Framing {
         Ok((1, false))
     }
 
-    fn extension(
-        &mut self,
-        size: u64,
-        bytes: usize,
-        begun: bool,
-        byte: u8,
-    ) -> Result<(usize, bool), Fault> {
+    fn extension(&mut self, size: u64, bytes: usize, begun: bool, byte: u8) -> Result<(usize, bool), Fault> {
         self.state = match byte {
             b'\r' => State::SizeEnd(size),
             b';' if bytes < EXTENSION_MAX => State::Extension { size, bytes: bytes + 1, begun: true },

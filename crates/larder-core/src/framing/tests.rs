@@ -33,7 +33,9 @@ fn requests_as_they_should_be_pass_however_they_come() {
         "GET HTTP://A:80/?b HTTP/1.1\r\nHost: a:80\r\n\r\n".to_owned(),
         "CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\n\r\n".to_owned(),
         get("Content-Length: 3\r\n") + "abc" + &get(""),
-        get("Transfer-Encoding: Chunked\r\n") + "3;a=\"b\"\r\nabc\r\n0A \t\r\n0123456789\r\n0\r\n\r\n" + &get(""),
+        get("Transfer-Encoding: Chunked\r\n")
+            + "3;a=\"b\"\r\nabc\r\n0A \t\r\n0123456789\r\n0\r\n\r\n"
+            + &get(""),
         get("Transfer-Encoding: chunked\r\n") + "0\r\nX: a\r\nY: b\r\n\r\n" + &get(""),
     ] {
         assert_eq!(verdict(&text), None, "{text:?}");

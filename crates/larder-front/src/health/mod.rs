@@ -2,7 +2,10 @@
 //!
 //! See [`crate::HealthConfig`] for what counts as a failure and what brings a node back.
 
+pub(crate) mod outliers;
 mod probe;
+
+pub use outliers::OutlierConfig;
 
 use crate::node::{Node, Standing};
 use crate::switch::Shared;
@@ -15,6 +18,7 @@ use std::time::Duration;
 
 /// Traffic has seen `node` fail.
 pub(crate) fn note_failure(shared: &Shared, node: &Node) {
+    node.unanswered.fetch_add(1, Relaxed);
     let fall = shared.health.passive_fall;
     if fall == 0 {
         return;

@@ -54,7 +54,8 @@ const BYTES: usize = CACHE + 2;
 const CONNECTIONS: usize = BYTES + 1;
 const TRANSITIONS: usize = CONNECTIONS + 1;
 const FIRST_BYTE: usize = TRANSITIONS + STATES.len();
-const HANDED: usize = FIRST_BYTE + HISTOGRAM_CELLS;
+const EJECTIONS: usize = FIRST_BYTE + HISTOGRAM_CELLS;
+const HANDED: usize = EJECTIONS + 1;
 const HANDED_BYTES: usize = HANDED + 1;
 const NODE_CELLS: usize = HANDED_BYTES + 1;
 
@@ -234,6 +235,20 @@ impl Metrics {
     pub(crate) fn request_times(&self) -> (Vec<f64>, Vec<u64>) {
         let counts = (TOTAL..TOTAL + HISTOGRAM_CELLS - 1).map(|cell| self.cells.sum(cell));
         (bounds_s().collect(), counts.collect())
+    }
+
+    /// A node that answers was taken out.
+    pub(crate) fn ejected(&self, node: NodeId) {
+        self.cells.local().add(self.block(Some(node)) + EJECTIONS, 1);
+    }
+
+    /// Requests that have ended.
+    pub(crate) fn ended_requests(&self) -> u64 {
+        let routes =
+            (0..self.routes).map(|at| SWITCH_CELLS + (self.nodes + 1) * NODE_CELLS + at * ROUTE_CELLS);
+        let cells =
+            routes.flat_map(|route| (0..ServiceClass::COUNT).map(move |class| route + SERVICE_CLASS + class));
+        cells.map(|cell| self.cells.sum(cell)).sum()
     }
 
     /// Requests of one node by status class, 1xx to 5xx, then those broken off.

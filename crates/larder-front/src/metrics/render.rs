@@ -4,7 +4,7 @@ use super::cells::{HISTOGRAM_CELLS, bounds_s};
 use super::shadow;
 use super::table::{self, Metric, MetricKind};
 use super::{
-    BYTES, CACHE, CLASS, CLASSES, CLIENTS, CONNECTIONS, FAILURE, FIRST_BYTE, HANDED, HANDED_BYTES,
+    BYTES, CACHE, CLASS, CLASSES, CLIENTS, CONNECTIONS, EJECTIONS, FAILURE, FIRST_BYTE, HANDED, HANDED_BYTES,
     HANDED_TOTAL, HTTP2, PANICS, REASON, RETRY, ROUTE_REASON, Retry, STATES, TOTAL, TRANSITIONS,
 };
 use super::{Failure, QUEUE_WAIT, Reason};
@@ -96,6 +96,10 @@ impl Snapshot {
                 count(&mut transitions, &labels, sum(node, TRANSITIONS + index))?;
             }
         }
+        let mut ejections = describe(encoder, &table::EJECTIONS)?;
+        for (node, name) in who() {
+            count(&mut ejections, &[("node", name)], sum(node, EJECTIONS))?;
+        }
         let mut first_byte = describe(encoder, &table::FIRST_BYTE)?;
         for (node, name) in who() {
             self.histogram(first_byte.encode_family(&[("node", name)])?, metrics.block(node) + FIRST_BYTE)?;
@@ -186,13 +190,14 @@ impl Snapshot {
         }
         self.histogram(describe(encoder, &table::TOTAL)?, TOTAL)?;
         self.histogram(describe(encoder, &table::QUEUE_WAIT)?, QUEUE_WAIT)?;
-        let dispatcher = &self.shared.dispatcher;
+        let (dispatcher, per_client) = (&self.shared.dispatcher, self.shared.per_client.as_ref());
         for (metric, value) in [
             (&table::QUEUED, dispatcher.queued() as u64),
             (&table::OUTSTANDING, dispatcher.outstanding().into()),
             (&table::ADMISSION_LIMIT, Sums::of(&self.shared).admission.unwrap_or(u32::MAX).into()),
             (&table::TARGETS, dispatcher.targets_known() as u64),
             (&table::CLIENTS, self.shared.clients.load(Relaxed) as u64),
+            (&table::CLIENTS_KNOWN, per_client.map_or(0, |clients| clients.known() as u64)),
         ] {
             describe(encoder, metric)?.encode_gauge(&value)?;
         }
@@ -200,6 +205,8 @@ impl Snapshot {
         for (metric, value) in [
             (&table::CLIENTS_TOTAL, cells.sum(CLIENTS)),
             (&table::LOG_DROPPED, dropped),
+            (&table::RETRIES_DENIED, self.shared.retries.denied()),
+            (&table::CLIENTS_OVERFLOWED, per_client.map_or(0, |clients| clients.overflowed())),
             (&table::PANICS, cells.sum(PANICS)),
             (&table::HTTP2, cells.sum(HTTP2)),
         ] {

@@ -84,6 +84,8 @@ metrics! {
         "What the forwarding plane has seen and done";
     TRANSITIONS, Counter, "larder_switch_node_transitions_total", ["node", "to"],
         "Changes of a node's state, by the new state";
+    EJECTIONS, Counter, "larder_switch_ejections_total", ["node"],
+        "How often a node that answers was taken out for how it answers";
     NODE_LOAD, Gauge, "larder_switch_node_load", ["node"],
         "Requests in flight at a node";
     NODE_STATE, Gauge, "larder_switch_node_state", ["node", "state"],
@@ -112,6 +114,12 @@ metrics! {
         "How many requests may be outstanding, over all groups of nodes together";
     TARGETS, Gauge, "larder_switch_targets", [],
         "Targets whose servers are remembered";
+    RETRIES_DENIED, Counter, "larder_switch_retries_denied_total", [],
+        "Retries that the budget did not allow";
+    CLIENTS_KNOWN, Gauge, "larder_switch_clients_known", [],
+        "Clients whose requests or connections are counted, where that is limited";
+    CLIENTS_OVERFLOWED, Counter, "larder_switch_clients_overflowed_total", [],
+        "Requests and connections of clients for whom there was no room, and who share one allowance";
     CLIENTS, Gauge, "larder_switch_client_connections", [],
         "Client connections open";
     CLIENTS_TOTAL, Counter, "larder_switch_client_connections_total", [],

@@ -44,6 +44,8 @@ pub(crate) struct Context {
     pub(super) charged: bool,
     /// The last failure; the answer if nothing succeeds.
     pub(super) failure: Option<Failure>,
+    /// When a client that asks too often may ask again. Seconds.
+    pub(super) retry_after_s: Option<u32>,
     pub(super) cache: Option<CacheOutcome>,
     /// Whether a cache keeps such a reply; looked at only where somebody wants to know.
     pub(super) keeps: bool,
@@ -82,6 +84,7 @@ impl Context {
             resume_refused: false,
             charged: false,
             failure: None,
+            retry_after_s: None,
             cache: None,
             keeps: false,
             arrived: Time::ZERO,

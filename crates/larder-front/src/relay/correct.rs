@@ -3,7 +3,7 @@
 
 use super::{Relay, headers};
 use http::header::{
-    ALLOW, CONNECTION, CONTENT_LENGTH, COOKIE, HOST, HeaderName, MAX_FORWARDS, TRANSFER_ENCODING, UPGRADE,
+    ALLOW, CONNECTION, CONTENT_LENGTH, HOST, HeaderName, MAX_FORWARDS, TRANSFER_ENCODING, UPGRADE,
 };
 use http::{HeaderValue, Method, StatusCode, Version};
 use pingora_core::ErrorType;
@@ -63,20 +63,8 @@ fn hop(request: &mut RequestHeader) -> Result<bool> {
     }
 }
 
-/// What a request of HTTP/2 or HTTP/1.0 lacks as one of HTTP/1.1: a cookie comes in as many fields as the client likes (RFC 9113
-/// section 8.2.3), and a host perhaps not at all (RFC 9112 section 3.2).
+/// What a request of HTTP/1.0 may lack as one of HTTP/1.1: its host (RFC 9112 section 3.2).
 pub(super) fn as_http1(request: &mut RequestHeader) -> Result<()> {
-    let mut cookies = request.headers.get_all(COOKIE).iter();
-    if let (Some(first), Some(second)) = (cookies.next(), cookies.next()) {
-        let mut all = first.as_bytes().to_vec();
-        for cookie in std::iter::once(second).chain(cookies) {
-            all.extend_from_slice(b"; ");
-            all.extend_from_slice(cookie.as_bytes());
-        }
-        if let Ok(all) = HeaderValue::from_bytes(&all) {
-            request.insert_header(COOKIE, all)?;
-        }
-    }
     if headers::host(request).is_empty() && !request.headers.contains_key(HOST) {
         request.insert_header(HOST, HeaderValue::from_static(""))?;
     }
@@ -95,9 +83,10 @@ pub(super) fn reply(session: &mut Session, reply: &mut ResponseHeader) -> Result
             Err(Error::create(ErrorType::InvalidHTTPHeader, ErrorSource::Upstream, None, None))
         };
     }
-    let one_hop = reply.headers.contains_key(CONNECTION).then(|| named(reply)).unwrap_or_default();
-    for name in one_hop {
-        reply.remove_header(&name);
+    if reply.headers.contains_key(CONNECTION) {
+        for name in named(reply) {
+            reply.remove_header(&name);
+        }
     }
     if upgrade && !super::link(session).is_none_or(|link| link.stays_http()) {
         session.set_keepalive(None);
@@ -119,7 +108,9 @@ fn named(reply: &ResponseHeader) -> Vec<HeaderName> {
     let values = reply.headers.get_all(CONNECTION).iter();
     let names = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
     let names = names.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok());
-    names.filter(|name| *name != CONTENT_LENGTH && *name != TRANSFER_ENCODING && *name != CONNECTION).collect()
+    names
+        .filter(|name| *name != CONTENT_LENGTH && *name != TRANSFER_ENCODING && *name != CONNECTION)
+        .collect()
 }
 
 impl Relay {
@@ -181,14 +172,12 @@ mod tests {
     }
 
     #[test]
-    fn cookies_become_one_field_and_a_host_is_never_missing() {
-        let mut split = request("GET", &[("Cookie", "a=b"), ("Host", "h"), ("Cookie", "c=d")]);
-        as_http1(&mut split).expect("sets");
-        let values: Vec<_> = split.headers.get_all(COOKIE).iter().collect();
-        assert_eq!(values, ["a=b; c=d"]);
-        let mut old = request("GET", &[]);
-        as_http1(&mut old).expect("sets");
-        assert_eq!(old.headers[HOST], "");
+    fn a_host_is_never_missing() {
+        for (fields, host) in [(&[][..], ""), (&[("Host", "h")][..], "h")] {
+            let mut old = request("GET", fields);
+            as_http1(&mut old).expect("sets");
+            assert_eq!(old.headers[HOST], host);
+        }
     }
 
     #[test]

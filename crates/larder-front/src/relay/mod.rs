@@ -25,6 +25,7 @@ use traced::Traced;
 
 use self::headers::Fields;
 use crate::cache_status::{CacheOutcome, cache_outcome, keeps};
+use crate::clients::TooMany;
 use crate::conn::{ClientStream, Link};
 use crate::failure::Failure;
 use crate::handoff::Started;
@@ -113,6 +114,17 @@ impl Relay {
         }
     }
 
+    /// Counts the request among its client's, where that is limited.
+    fn within_rate(&self, session: &Session, context: &mut Context) -> Result<(), Failure> {
+        let (Some(clients), Some(link)) = (&self.shared.per_client, link(session)) else { return Ok(()) };
+        let who = clients.who(&session.req_header().headers, link.client.ip());
+        clients.request(who, context.arrived).map_err(|TooMany { wait }| {
+            let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+            context.retry_after_s = u32::try_from(seconds).ok();
+            Failure::RateLimited
+        })
+    }
+
     /// What the dispatcher is asked for a request with this header.
     fn request(&self, session: &Session) -> Request {
         let header = session.req_header();
@@ -194,6 +206,7 @@ impl ProxyHttp for Relay {
             context.request_id = Some(ids.of(session.req_header()));
         }
         self.check(session).map_err(|failure| refuse(context, failure))?;
+        self.within_rate(session, context).map_err(|failure| refuse(context, failure))?;
         correct::target(session.req_header_mut())?;
         correct::body(session)?;
         headers::join_cookies(session.req_header_mut())?;
@@ -316,6 +329,7 @@ impl ProxyHttp for Relay {
         }
         if let Some(node) = context.decision.and_then(|decision| self.shared.nodes.get(decision.node)) {
             health::note_success(&node);
+            health::outliers::note_status(&self.shared, &node, reply.status.as_u16());
             signals::note_reply(&self.shared, &node, context.request.target, context.cache, reply);
         }
         if let Some(edge) = &self.shared.handoff {
@@ -384,7 +398,9 @@ impl ProxyHttp for Relay {
         self.trace_failure(context, failure);
         self.note_node_failure(context);
         // Nothing has been sent, so that any method may go elsewhere.
-        error.set_retry(self.may_retry(context) && context.resume_possible(session));
+        error.set_retry(
+            self.may_retry(context) && context.resume_possible(session) && self.retry_is_in_budget(context),
+        );
         context.again = if context.resume.is_some() { Retry::Resume } else { Retry::OtherNode };
         error
     }

@@ -25,7 +25,7 @@ impl Relay {
             return NOTHING;
         }
         // A client at fault may not mean what it sends next; and once a node was asked the engine closes.
-        let keep = failure.status() >= 500 && context.tries == 0;
+        let keep = (failure.status() >= 500 || failure == Failure::RateLimited) && context.tries == 0;
         if !keep {
             session.set_keepalive(None);
             // A stream of HTTP/2 ends by itself, and its connection goes on.
@@ -114,7 +114,7 @@ impl Relay {
         reply.insert_header(CACHE_CONTROL, HeaderValue::from_static("no-store"))?;
         reply
             .insert_header(HeaderName::from_static(ERROR_HEADER), HeaderValue::from_static(failure.name()))?;
-        if let Some(seconds) = failure.retry_after_s() {
+        if let Some(seconds) = context.retry_after_s.or(failure.retry_after_s()) {
             reply.insert_header(RETRY_AFTER, HeaderValue::from(seconds))?;
         }
         self.write_own(session, context, reply, body).await

@@ -101,6 +101,17 @@ impl Relay {
         again < self.shared.limits.retries_max
     }
 
+    /// Takes the try from the budget that all requests share.
+    pub(super) fn retry_is_in_budget(&self, context: &mut Context) -> bool {
+        let in_budget =
+            self.shared.retries.take(self.shared.clock.now(), self.shared.metrics.ended_requests());
+        if !in_budget {
+            // Nothing more is asked for, so that what was sent of the reply is all of it.
+            context.resume = None;
+        }
+        in_budget
+    }
+
     /// Tells health that the node of the present try has failed. A request charges one node at most, so that one
     /// that no node can serve does not go round and take them all out.
     pub(super) fn note_node_failure(&self, context: &mut Context) {
@@ -143,7 +154,8 @@ impl Relay {
             context.same_node_tried = true;
             return Some(Retry::SameNode);
         }
-        if !self.may_retry(context) || !context.resume_possible(session) {
+        if !self.may_retry(context) || !context.resume_possible(session) || !self.retry_is_in_budget(context)
+        {
             return None;
         }
         Some(if begun { Retry::Resume } else { Retry::OtherNode })

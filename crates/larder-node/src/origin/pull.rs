@@ -54,7 +54,8 @@ impl Node {
         if parts.method == Method::CONNECT {
             return self.plain(StatusCode::METHOD_NOT_ALLOWED, Outcome::Local("method"), "");
         }
-        if matches!(parts.method, Method::OPTIONS | Method::TRACE) && fields::hops(&parts.headers) == Some(0) {
+        if matches!(parts.method, Method::OPTIONS | Method::TRACE) && fields::hops(&parts.headers) == Some(0)
+        {
             return self.last_hop(&parts.method);
         }
         let bodied = !body.is_end_stream();

@@ -19,6 +19,7 @@ use super::raw_policy::{
 };
 use super::raw_route::RawRoute;
 use super::raw_rule::RawClass;
+use super::raw_safety::{RawClients, RawOutliers, RawRetries};
 use super::raw_shadow::RawShadow;
 use super::raw_signals::RawSignals;
 use super::raw_switches::RawSwitches;
@@ -46,6 +47,16 @@ pub(crate) struct RawSwitch {
     /// `groups`, `http2` (true: it is asked by HTTP/2 without TLS, as gRPC needs), `handoff`. Nodes are known by name (by default the address): one that returns under its name keeps its targets. Required, unless
     /// `discover` finds some.
     pub(crate) nodes: Vec<RawPeer>,
+    /// The user as whom the work is done, by name or number: the process that keeps the listeners stays who it is, and those that
+    /// read what clients send give up all rights but this user's. The files that they read and write must be this user's to
+    /// read and write. Needs root. Unset: nobody changes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(example = &"larder")]
+    pub(crate) user: Option<String>,
+    /// The group, by name or number. Unset: the user's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(example = &"larder")]
+    pub(crate) group: Option<String>,
     /// How often names in nodes' addresses are looked up anew: a node whose name leads elsewhere moves there, and keeps its
     /// targets. 1s to 1h; 0s: once, at the start.
     pub(crate) follow_names: Span,
@@ -177,6 +188,12 @@ pub(crate) struct RawSwitch {
     pub(crate) timeouts: RawTimeouts,
     /// How large things may be.
     pub(crate) limits: RawSwitchLimits,
+    /// What one client may take. Off by default.
+    pub(crate) clients: RawClients,
+    /// How many requests may be tried again.
+    pub(crate) retries: RawRetries,
+    /// When nodes that answer, but worse than the others, are taken out for a while. Off by default.
+    pub(crate) outliers: RawOutliers,
 }
 
 /// An entry of `switch.nodes`.
@@ -388,6 +405,8 @@ impl Default for RawSwitch {
             h2c: false,
             proxy_protocol_from: Texts::default(),
             nodes: Vec::new(),
+            user: None,
+            group: None,
             follow_names: Span(std::time::Duration::from_secs(10)),
             discover: Vec::new(),
             policy: settings.policy.to_string(),
@@ -439,6 +458,9 @@ impl Default for RawSwitch {
             health: RawHealth::default(),
             timeouts: RawTimeouts::default(),
             limits: RawSwitchLimits::default(),
+            clients: RawClients::default(),
+            retries: RawRetries::default(),
+            outliers: RawOutliers::default(),
         }
     }
 }

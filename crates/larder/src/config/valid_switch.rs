@@ -25,6 +25,7 @@ use super::valid_handoff::{handoff, peer};
 use super::valid_policy::apply;
 use super::valid_route::routes;
 use super::valid_rule::{classes, key};
+use super::valid_safety::{clients, outliers, retries};
 use super::valid_shadow::shadow;
 use super::valid_signals::signals;
 use super::valid_split::split_by;
@@ -32,6 +33,7 @@ use super::valid_switches::{SwitchesRole, switches};
 use super::valid_tls::{against_handoff, announcers, tls};
 use super::valid_together::together;
 use super::valid_traces::traces;
+use super::valid_user::{RunAs, run_as};
 use super::valid_ward::{WardRole, wards};
 
 /// `[switch]`, valid.
@@ -48,6 +50,8 @@ pub(crate) struct SwitchRole {
     pub(crate) wards: Vec<WardRole>,
     /// Other switches in front of the same nodes.
     pub(crate) beside: Option<SwitchesRole>,
+    /// As whom the work is done.
+    pub(crate) run_as: Option<RunAs>,
 }
 
 /// The oldest that the dispatcher may let a load report become.
@@ -107,6 +111,8 @@ pub(super) fn switch(
     switch.health = health(&raw.health)?;
     switch.timeouts = timeouts(&raw.timeouts);
     switch.limits = limits(&raw.limits);
+    switch.clients = clients(&raw.clients, &switch.handoff)?;
+    (switch.retries, switch.outliers) = (retries(&raw.retries), outliers(&raw.outliers)?);
     switch.access_log = access_log(raw)?;
     switch.record = record(raw)?;
     switch.via.clone_from(&raw.via);
@@ -123,7 +129,8 @@ pub(super) fn switch(
     together(&switch, warnings)?;
     let follow = follow_names(raw.follow_names)?;
     let beside = raw.switches.as_ref().map(|raw| switches(raw, absent)).transpose()?;
-    Ok(SwitchRole { switch, threads, discover, follow, wards, beside })
+    let run_as = run_as(raw.user.as_deref(), raw.group.as_deref(), &switch.handoff)?;
+    Ok(SwitchRole { switch, threads, discover, follow, wards, beside, run_as })
 }
 
 fn follow_names(raw: Span) -> Result<Duration, Fault> {
@@ -159,6 +166,9 @@ fn fault(error: &ConfigError) -> Fault {
         // What is said of routes and groups is checked before, with lines.
         ConfigError::Route { .. } | ConfigError::Routes(_) | ConfigError::NodeGroup { .. } => {
             Fault::new("switch.routes", error.to_string())
+        }
+        ConfigError::Share(name, value) => {
+            Fault::new(key(name), format!("{value} is out of range")).hint("0 to 1")
         }
         ConfigError::HandoffName(_) => Fault::new("switch.handoff.name", error.to_string()),
         ConfigError::HandoffIdentity => Fault::new("switch.handoff.identity", error.to_string()),

@@ -13,6 +13,7 @@ mod discovery;
 mod edits;
 mod failover;
 mod guides;
+mod hostile;
 mod http;
 mod http2;
 mod keys;

@@ -18,6 +18,8 @@ pub struct Process {
     child: Child,
     pub address: SocketAddr,
     pub admin: Option<SocketAddr>,
+    /// Where else it listens.
+    pub further: Vec<SocketAddr>,
 }
 
 impl Process {
@@ -36,7 +38,13 @@ impl Process {
             panic!("{arguments:?} said '{line}' instead of where it serves: {error}")
         });
         let address = |value: &Value| value.as_str().map(|text| text.parse().unwrap());
-        Self { child, address: address(&ready["listen"][0]).unwrap(), admin: address(&ready["admin"]) }
+        let mut listen = ready["listen"].as_array().unwrap().iter().filter_map(address);
+        Self {
+            child,
+            address: listen.next().unwrap(),
+            admin: address(&ready["admin"]),
+            further: listen.collect(),
+        }
     }
 
     /// A node with a modelled store, fast enough not to matter.
@@ -49,6 +57,10 @@ impl Process {
         let (manifest, speed) = (manifest.to_str().unwrap(), speed.to_string());
         let model = ["--manifest", manifest, "--disk-speed", &speed];
         Self::start(&[&["node", "--name", name, "--listen", listen], &model[..]].concat())
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
     }
 
     pub fn kill(&mut self) {

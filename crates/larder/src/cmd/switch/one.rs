@@ -20,6 +20,11 @@ pub(crate) fn run(args: &SwitchArgs, written: &Written, config: Config) -> anyho
     let Config { switch: Some(mut role), admin, .. } = config else {
         return Err(usage("there is no [switch] section"));
     };
+    if role.run_as.is_some() {
+        return Err(usage(
+            "switch.user needs a process that keeps the listeners: start the switch without --one-process",
+        ));
+    }
     let tables = keepers(&mut role)?;
     beside(&mut role)?;
     let effective = serde_json::to_value(&written.raw)?;

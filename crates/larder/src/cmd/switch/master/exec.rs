@@ -23,7 +23,7 @@ use super::{Master, Plan};
 use crate::cmd::switch::link::{self, PROTOCOL, blob, read_blob};
 use crate::cmd::switch::status::ReloadStatus;
 use crate::cmd::switch::{Part, SwitchArgs};
-use crate::config::Written;
+use crate::config::{RunAs, Written};
 
 /// Time for another binary to look at the config.
 const CHECK: Duration = Duration::from_secs(15);
@@ -51,6 +51,9 @@ pub(super) struct State {
     /// Process ids: of the worker that serves, if there is one, and of those that retire.
     current: Option<u32>,
     retiring: Vec<u32>,
+    /// None of a program that knew of no such thing.
+    #[serde(default)]
+    run_as: Option<RunAs>,
 }
 
 /// The same, taken up.
@@ -153,6 +156,7 @@ impl Master<'_> {
             admin: self.listeners.admin.as_ref().map(|bound| bound.address),
             current: self.current.as_ref().map(Worker::pid),
             retiring: self.retiring.iter().map(Worker::pid).collect(),
+            run_as: self.plan.run_as,
         };
         let text = blob(self.plan.text.as_bytes())?;
         let stdin = io::stdin();
@@ -227,6 +231,7 @@ impl Kept {
             text: self.text.clone(),
             listen: asked,
             admin: self.state.admin.map(|address| address.asked),
+            run_as: self.state.run_as,
         }
     }
 }

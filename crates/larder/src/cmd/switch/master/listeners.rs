@@ -100,6 +100,7 @@ mod tests {
             text: String::new(),
             listen: listen.iter().map(address).collect(),
             admin: admin.as_ref().map(address),
+            run_as: None,
         }
     }
 

@@ -29,7 +29,7 @@ use super::notify::Manager;
 use super::status::{By, Outcome, ReloadStatus};
 use super::{ADMIN, SwitchArgs};
 use crate::cmd::{logging, serve};
-use crate::config::{Config, Written};
+use crate::config::{Config, RunAs, Written};
 use crate::demo::cluster::Ready;
 use crate::outcome::{self, usage};
 
@@ -63,6 +63,7 @@ pub(super) struct Plan {
     text: String,
     listen: Vec<SocketAddr>,
     admin: Option<SocketAddr>,
+    run_as: Option<RunAs>,
 }
 
 impl Plan {
@@ -82,6 +83,7 @@ impl Plan {
             text: text.to_owned(),
             listen: role.switch.addresses().collect(),
             admin: serve::admin_address(config.admin, Some(ADMIN)),
+            run_as: role.run_as,
         })
     }
 }
@@ -346,7 +348,8 @@ impl Master<'_> {
         let mut files = vec![text.as_fd()];
         files.extend(self.listeners.files());
         files.extend(stood.as_ref().map(OwnedFd::as_fd));
-        let mut worker = Worker::spawn().map_err(failed)?;
+        let mut worker = Worker::spawn(self.plan.run_as)
+            .map_err(|error| failed(format!("a process cannot be started: {error}")))?;
         worker.send(&ToWorker::Start(Box::new(start)), &files).await.map_err(failed)?;
         worker.expect(PREPARE, |word| matches!(word, FromWorker::Prepared)).await?;
 

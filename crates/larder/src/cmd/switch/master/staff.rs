@@ -5,13 +5,14 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, waitpid};
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, geteuid, kill_process, waitpid};
 use tokio::time::timeout;
 
 use super::{Went, exec, failed};
 use crate::cmd::switch::Part;
 use crate::cmd::switch::link::{self, FromWorker, Link, ToWorker};
 use crate::cmd::switch::notify::Manager;
+use crate::config::RunAs;
 
 /// What a worker has said.
 #[derive(Debug)]
@@ -36,10 +37,15 @@ pub(super) struct Worker {
 
 impl Worker {
     /// Starts one: the binary that runs here, whatever lies at its path by now.
-    pub(super) fn spawn() -> std::io::Result<Self> {
+    pub(super) fn spawn(run_as: Option<RunAs>) -> std::io::Result<Self> {
         let (here, there) = link::pair()?;
         let name = std::env::args_os().next().unwrap_or_else(|| "larder".into());
-        let child = Command::new("/proc/self/exe")
+        let mut command = Command::new("/proc/self/exe");
+        if let Some(RunAs { user, group }) = run_as.filter(|run_as| run_as.user != geteuid().as_raw()) {
+            // Before it runs a line of its own; further groups go with it.
+            command.uid(user).gid(group);
+        }
+        let child = command
             .arg0(name)
             .args(exec::arguments(Part::Worker))
             .env_remove(Manager::VARIABLE)

@@ -1,0 +1,302 @@
+//! What each client has taken of late: requests, by a virtual schedule (GCRA, ITU-T I.371, as a leaky bucket is called where it
+//! holds one time instead of a level), and connections.
+//!
+//! A client's entry is the time at which its allowance is whole again, and how many connections it has. Entries of clients
+//! whose allowance is whole and who have none say nothing, and go when room is needed. The table is in shards, so that threads
+//! rarely meet.
+
+mod config;
+
+pub use config::ClientLimits;
+
+use larder_core::Time;
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+const SHARDS: usize = 64;
+/// Between two looks for entries that may go, in a shard that is full.
+const SWEEP_EVERY: Duration = Duration::from_millis(100);
+
+/// Who a client is: a hash with a key of this process, so that nobody can choose to be somebody else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Client(u64);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Entry {
+    /// When the allowance is whole again.
+    whole_at: Time,
+    connections: u32,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    entries: HashMap<Client, Entry>,
+    swept: Option<Time>,
+}
+
+/// The clients.
+#[derive(Debug)]
+pub(crate) struct Clients {
+    limits: ClientLimits,
+    /// Between two requests at the rate.
+    apart: Duration,
+    shards: Vec<Mutex<Shard>>,
+    shard_max: usize,
+    /// What clients share for whom there is no room.
+    others: Mutex<Entry>,
+    overflowed: AtomicU64,
+    hash: RandomState,
+}
+
+/// Why a client has to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TooMany {
+    /// How long until its next request is within the rate.
+    pub(crate) wait: Duration,
+}
+
+impl Clients {
+    /// None if nothing is limited.
+    pub(crate) fn new(limits: ClientLimits) -> Option<Arc<Self>> {
+        limits.is_on().then(|| {
+            Arc::new(Self {
+                apart: Duration::from_nanos(1_000_000_000 / u64::from(limits.rate_per_s.max(1))),
+                shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+                shard_max: limits.clients_max.div_ceil(SHARDS),
+                others: Mutex::default(),
+                overflowed: AtomicU64::new(0),
+                hash: RandomState::new(),
+                limits,
+            })
+        })
+    }
+
+    /// The client at an address.
+    pub(crate) fn at(&self, address: IpAddr) -> Client {
+        let network = match address.to_canonical() {
+            IpAddr::V4(v4) => (4, u128::from(v4.to_bits() & high_bits(32, self.limits.prefix_v4) as u32)),
+            IpAddr::V6(v6) => (6, v6.to_bits() & high_bits(128, self.limits.prefix_v6)),
+        };
+        Client(self.hash.hash_one(network))
+    }
+
+    /// The client who makes a request: by its field, or by its address.
+    pub(crate) fn who(&self, headers: &http::HeaderMap, address: IpAddr) -> Client {
+        let named = self.limits.header.as_ref().and_then(|name| headers.get(name));
+        named.map_or_else(|| self.at(address), |name| Client(self.hash.hash_one((0, name.as_bytes()))))
+    }
+
+    /// Counts a request at `now`.
+    pub(crate) fn request(&self, client: Client, now: Time) -> Result<(), TooMany> {
+        if self.limits.rate_per_s == 0 {
+            return Ok(());
+        }
+        // The request after the last of a burst would make the schedule this far ahead.
+        let ahead_max = self.apart * (self.limits.burst - 1);
+        self.with(client, now, |entry| {
+            let whole_at = entry.whole_at.max(now);
+            let ahead = whole_at - now;
+            if ahead > ahead_max {
+                return Err(TooMany { wait: ahead - ahead_max });
+            }
+            entry.whole_at = whole_at + self.apart;
+            Ok(())
+        })
+    }
+
+    /// Counts a connection, until what is returned is dropped; `None` if the client has as many as it may.
+    pub(crate) fn connect(self: &Arc<Self>, client: Client, now: Time) -> Option<Connected> {
+        let max = self.limits.connections_max;
+        if max == 0 {
+            return Some(Connected { clients: None, client });
+        }
+        let mut known = true;
+        let counted = self.with_known(client, now, &mut known, |entry| {
+            let room = entry.connections < max;
+            entry.connections += u32::from(room);
+            room
+        });
+        // Those without an entry are counted together, and given back together.
+        let client = if known { client } else { Client(0) };
+        counted.then(|| Connected { clients: Some((self.clone(), known)), client })
+    }
+
+    /// Clients that are remembered.
+    pub(crate) fn known(&self) -> usize {
+        self.shards.iter().map(|shard| lock(shard).entries.len()).sum()
+    }
+
+    /// How often there was no room for a client.
+    pub(crate) fn overflowed(&self) -> u64 {
+        self.overflowed.load(Relaxed)
+    }
+
+    fn with<T>(&self, client: Client, now: Time, act: impl FnOnce(&mut Entry) -> T) -> T {
+        self.with_known(client, now, &mut true, act)
+    }
+
+    fn with_known<T>(
+        &self,
+        client: Client,
+        now: Time,
+        known: &mut bool,
+        act: impl FnOnce(&mut Entry) -> T,
+    ) -> T {
+        let mut shard = lock(self.shard(client));
+        if shard.entries.len() >= self.shard_max && !shard.entries.contains_key(&client) {
+            shard.sweep(now);
+            if shard.entries.len() >= self.shard_max {
+                drop(shard);
+                *known = false;
+                self.overflowed.fetch_add(1, Relaxed);
+                return act(&mut lock(&self.others));
+            }
+        }
+        act(shard.entries.entry(client).or_default())
+    }
+
+    fn shard(&self, client: Client) -> &Mutex<Shard> {
+        // The map uses the low bits.
+        &self.shards[(client.0 >> 58) as usize % SHARDS]
+    }
+}
+
+impl Shard {
+    /// Forgets those of whom there is nothing to remember.
+    fn sweep(&mut self, now: Time) {
+        if self.swept.is_none_or(|swept| now - swept >= SWEEP_EVERY) {
+            self.swept = Some(now);
+            self.entries.retain(|_, entry| entry.connections > 0 || entry.whole_at > now);
+        }
+    }
+}
+
+/// A connection of a client, counted until dropped.
+#[derive(Debug)]
+pub(crate) struct Connected {
+    /// Where it is counted, and whether by itself.
+    clients: Option<(Arc<Clients>, bool)>,
+    client: Client,
+}
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        let Some((clients, known)) = &self.clients else { return };
+        if *known {
+            // An entry with connections is never forgotten.
+            if let Some(entry) = lock(clients.shard(self.client)).entries.get_mut(&self.client) {
+                entry.connections = entry.connections.saturating_sub(1);
+            }
+        } else {
+            let mut others = lock(&clients.others);
+            others.connections = others.connections.saturating_sub(1);
+        }
+    }
+}
+
+/// The highest `count` of `bits` bits, in the low `bits` of the number.
+fn high_bits(bits: u8, count: u8) -> u128 {
+    let low = bits.saturating_sub(count);
+    let all = if bits == 128 { u128::MAX } else { (1 << bits) - 1 };
+    if low >= 128 { 0 } else { all >> low << low }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn clients(limits: ClientLimits) -> Arc<Clients> {
+        Clients::new(limits).expect("something is limited")
+    }
+
+    fn at(ms: u64) -> Time {
+        Time::from_nanos(ms * 1_000_000)
+    }
+
+    #[test]
+    fn nothing_is_kept_where_nothing_is_limited() {
+        assert!(Clients::new(ClientLimits::default()).is_none());
+    }
+
+    #[test]
+    fn a_burst_and_then_the_rate() {
+        let clients = clients(ClientLimits { rate_per_s: 10, burst: 3, ..ClientLimits::default() });
+        let (one, other) =
+            (clients.at(IpAddr::from([192, 0, 2, 1])), clients.at(IpAddr::from([192, 0, 2, 2])));
+        for _ in 0..3 {
+            assert_eq!(clients.request(one, at(1_000)), Ok(()));
+        }
+        assert_eq!(clients.request(one, at(1_000)), Err(TooMany { wait: Duration::from_millis(100) }));
+        assert_eq!(clients.request(one, at(1_040)), Err(TooMany { wait: Duration::from_millis(60) }));
+        assert_eq!(clients.request(other, at(1_040)), Ok(()), "each by itself");
+        assert_eq!(clients.request(one, at(1_100)), Ok(()));
+        assert!(clients.request(one, at(1_100)).is_err());
+        // In the long run it is the rate: refused requests cost nothing.
+        let served = (0..10_000).filter(|ms| clients.request(one, at(2_000 + ms)).is_ok()).count();
+        assert!((100..=103).contains(&served), "{served} in 10 s");
+    }
+
+    #[test]
+    fn a_network_is_one_client() {
+        let clients = clients(ClientLimits { rate_per_s: 1, prefix_v4: 24, ..ClientLimits::default() });
+        let who = |text: &str| clients.at(text.parse().expect("an address"));
+        assert_eq!(who("192.0.2.1"), who("192.0.2.200"));
+        assert_eq!(who("::ffff:192.0.2.1"), who("192.0.2.1"));
+        assert_ne!(who("192.0.2.1"), who("192.0.3.1"));
+        assert_eq!(who("2001:db8:0:1::1"), who("2001:db8:0:1:ffff::2"));
+        assert_ne!(who("2001:db8:0:1::1"), who("2001:db8:0:2::1"));
+    }
+
+    #[test]
+    fn a_field_says_who_it_is_where_it_is_there() {
+        let header = Some(http::HeaderName::from_static("x-api-key"));
+        let clients = clients(ClientLimits { rate_per_s: 1, header, ..ClientLimits::default() });
+        let (address, mut headers) = (IpAddr::from([192, 0, 2, 1]), http::HeaderMap::new());
+        assert_eq!(clients.who(&headers, address), clients.at(address));
+        headers.insert("x-api-key", http::HeaderValue::from_static("k"));
+        assert_ne!(clients.who(&headers, address), clients.at(address));
+        assert_eq!(clients.who(&headers, address), clients.who(&headers, IpAddr::from([192, 0, 2, 2])));
+    }
+
+    #[test]
+    fn connections_are_counted_until_they_end() {
+        let clients = clients(ClientLimits { connections_max: 2, ..ClientLimits::default() });
+        let one = clients.at(IpAddr::from([192, 0, 2, 1]));
+        let (first, _second) = (clients.connect(one, at(0)), clients.connect(one, at(0)));
+        assert!(first.is_some() && clients.connect(one, at(0)).is_none());
+        drop(first);
+        assert!(clients.connect(one, at(0)).is_some());
+    }
+
+    #[test]
+    fn the_table_has_a_limit_and_those_beyond_it_share_an_allowance() {
+        let limits = ClientLimits {
+            rate_per_s: 1,
+            burst: 1,
+            connections_max: 1,
+            clients_max: SHARDS,
+            ..Default::default()
+        };
+        let clients = clients(limits);
+        let who = |n: u32| clients.at(IpAddr::from(n.to_be_bytes()));
+        let served = (0..10_000).filter(|n| clients.request(who(*n), at(1_000)).is_ok()).count();
+        assert!(clients.known() <= SHARDS);
+        assert_eq!(clients.overflowed(), 10_000 - clients.known() as u64);
+        assert_eq!(served, clients.known() + 1, "one of all others");
+        // A second later all allowances are whole, and there is room.
+        assert_eq!(clients.request(who(20_000), at(3_000)), Ok(()));
+        // Without room connections are counted together, and given back.
+        let held: Vec<_> = (0..10_000).filter_map(|n| clients.connect(who(n), at(10_000))).collect();
+        assert_eq!(held.len(), clients.known() + 1);
+        drop(held);
+        assert!(clients.connect(who(77_777), at(20_000)).is_some());
+    }
+}

@@ -1,0 +1,249 @@
+//! Nodes that answer, but worse than the others: taken out for a while that grows (outlier ejection).
+//!
+//! Two signs: errors in a row, and a share of failed requests above that of the other nodes. A node that is ejected is down for
+//! the dispatcher, as one that does not answer is, so that policies place its targets elsewhere and records show it. It comes
+//! back by itself after `time`, twice that the next time, and so on; what it has behind it counts half for each such time
+//! that it does well.
+//!
+//! With locality, what fails may be the content: a target whose every reply is an error makes the node that it belongs to look
+//! bad, and after that the next one. So this is off by default, no more than a share of the nodes is ever out for it, and
+//! never the last of a group.
+
+use crate::config::{ConfigError, range, span};
+use crate::node::Node;
+use crate::switch::Shared;
+use larder_core::Time;
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+/// When a node that answers is taken out, and for how long.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OutlierConfig {
+    /// Replies with a status of 500 to 599 in a row after which a node is ejected. 1 to 10,000; 0: never for this. Default 0.
+    pub consecutive: u32,
+    /// How much larger a node's share of failed requests (500 to 599, or no reply) must be than that of all others together. 0.01 to
+    /// 1; 0: never for this. Default 0.
+    pub failures_above: f64,
+    /// Requests that a node must have had within the interval for its share to count. 1 to 1,000,000; default 50.
+    pub requests_min: u32,
+    /// Between two looks at the shares. 100 ms to 1 h; default 5 s.
+    pub interval: Duration,
+    /// How long the first ejection lasts. 100 ms to 1 h; default 30 s.
+    pub time: Duration,
+    /// How long any lasts at most. `time` to 24 h; default 5 min.
+    pub time_max: Duration,
+    /// The share of the nodes that may be ejected at one time; one always may, where there are others. 0 to 1; default 0.2.
+    pub ejected_max: f64,
+}
+
+impl Default for OutlierConfig {
+    fn default() -> Self {
+        Self {
+            consecutive: 0,
+            failures_above: 0.0,
+            requests_min: 50,
+            interval: Duration::from_secs(5),
+            time: Duration::from_secs(30),
+            time_max: Duration::from_secs(300),
+            ejected_max: 0.2,
+        }
+    }
+}
+
+impl OutlierConfig {
+    /// Whether anything is looked for.
+    pub fn is_on(&self) -> bool {
+        self.consecutive > 0 || self.failures_above > 0.0
+    }
+
+    pub(crate) fn validate(&self) -> Result<(), ConfigError> {
+        range("outliers.consecutive", self.consecutive as usize, 0, 10_000)?;
+        range("outliers.requests_min", self.requests_min as usize, 1, 1_000_000)?;
+        span("outliers.interval", self.interval, 100, 3_600_000)?;
+        span("outliers.time", self.time, 100, 3_600_000)?;
+        let time_ms = u64::try_from(self.time.as_millis()).unwrap_or(u64::MAX);
+        span("outliers.time_max", self.time_max, time_ms, 86_400_000)?;
+        for (name, share) in
+            [("outliers.failures_above", self.failures_above), ("outliers.ejected_max", self.ejected_max)]
+        {
+            if !(0.0..=1.0).contains(&share) {
+                return Err(ConfigError::Share(name, share.to_string()));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A node's requests in an interval.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Tally {
+    requests: u64,
+    failures: u64,
+}
+
+impl Tally {
+    fn share(self) -> f64 {
+        if self.requests == 0 { 0.0 } else { self.failures.min(self.requests) as f64 / self.requests as f64 }
+    }
+
+    fn since(self, before: Self) -> Self {
+        // A slot that another node has taken begins at zero.
+        if self.requests < before.requests || self.failures < before.failures {
+            return self;
+        }
+        Self { requests: self.requests - before.requests, failures: self.failures - before.failures }
+    }
+}
+
+/// Which of these does worse than the others together by more than is allowed: the worst first.
+fn worst(config: &OutlierConfig, tallies: &[Tally]) -> Vec<usize> {
+    let sum = |of: fn(&Tally) -> u64| tallies.iter().map(of).sum::<u64>();
+    let (requests, failures) = (sum(|tally| tally.requests), sum(|tally| tally.failures));
+    let mut found: Vec<(usize, f64)> = Vec::new();
+    for (at, tally) in tallies.iter().enumerate() {
+        let others = Tally { requests: requests - tally.requests, failures: failures - tally.failures };
+        let above = tally.share() - others.share();
+        let known = tally.requests >= u64::from(config.requests_min) && others.requests > 0;
+        if known && config.failures_above > 0.0 && above >= config.failures_above {
+            found.push((at, above));
+        }
+    }
+    found.sort_by(|a, b| b.1.total_cmp(&a.1));
+    found.into_iter().map(|(at, _)| at).collect()
+}
+
+/// How long the `times`th ejection lasts.
+fn lasts(config: &OutlierConfig, times: u32) -> Duration {
+    let factor = 1_u32.checked_shl(times.saturating_sub(1)).unwrap_or(u32::MAX);
+    config.time.saturating_mul(factor).min(config.time_max)
+}
+
+/// A node's reply has come, with this status.
+pub(crate) fn note_status(shared: &Shared, node: &Node, status: u16) {
+    let consecutive = shared.outliers.consecutive;
+    if consecutive == 0 {
+        return;
+    }
+    if status < 500 {
+        // The load keeps the cache line shared while all is well.
+        if node.errors.load(Relaxed) != 0 {
+            node.errors.store(0, Relaxed);
+        }
+    } else if node.errors.fetch_add(1, Relaxed).saturating_add(1) >= consecutive {
+        eject(shared, node, "errors in a row");
+    }
+}
+
+/// Takes a node out, unless that would be too many.
+fn eject(shared: &Shared, node: &Node, cause: &str) {
+    let config = &shared.outliers;
+    // One at a time, so that two do not each count on the other.
+    let _guard = shared.ejecting.lock().unwrap_or_else(PoisonError::into_inner);
+    let nodes = shared.dispatcher.nodes();
+    if !nodes.is_open(node.id) {
+        return;
+    }
+    let members = shared.nodes.members().count();
+    let ejected = shared.nodes.members().filter(|node| node.standing().ejected).count();
+    let most = ((members as f64 * config.ejected_max) as usize).max(1);
+    let mut groups = shared.routing.all_groups().filter(|(group, _)| nodes.is_in(node.id, *group));
+    if ejected >= most || !groups.all(|(group, _)| nodes.open_in(group) >= 2) {
+        return;
+    }
+    let times = node.ejections.fetch_add(1, Relaxed).saturating_add(1);
+    let until = shared.clock.now() + lasts(config, times);
+    node.ejected_until.store(until.as_nanos(), Relaxed);
+    node.errors.store(0, Relaxed);
+    shared.metrics.ejected(node.id);
+    node.change(shared, cause, |standing| standing.ejected = true);
+}
+
+/// Looks at all nodes while the switch runs.
+pub(crate) async fn watch(shared: Arc<Shared>) {
+    let config = shared.outliers.clone();
+    let step = config.interval.min(config.time / 4).max(Duration::from_millis(25));
+    let mut before: BTreeMap<u16, Tally> = BTreeMap::new();
+    let mut looked = shared.clock.now();
+    loop {
+        tokio::time::sleep(step).await;
+        let now = shared.clock.now();
+        for node in shared.nodes.members() {
+            bring_back(&shared, &node, now);
+        }
+        if now - looked < config.interval {
+            continue;
+        }
+        looked = now;
+        let members: Vec<_> = shared.nodes.members().collect();
+        let counted: Vec<Tally> = members.iter().map(|node| tally(&shared, node)).collect();
+        let earlier = |id: u16| before.get(&id).copied().unwrap_or_default();
+        let tallies: Vec<Tally> =
+            members.iter().zip(&counted).map(|(node, tally)| tally.since(earlier(node.id.0))).collect();
+        before = members.iter().map(|node| node.id.0).zip(counted).collect();
+        for at in worst(&config, &tallies) {
+            eject(&shared, &members[at], "more failures than the others");
+        }
+    }
+}
+
+fn tally(shared: &Shared, node: &Node) -> Tally {
+    let [.., errors, aborted] = shared.metrics.requests(node.id);
+    let requests: u64 = shared.metrics.requests(node.id).iter().sum();
+    let unanswered = u64::from(node.unanswered.load(Relaxed));
+    // What was broken off may be the client's doing.
+    Tally { requests: requests - aborted + unanswered, failures: errors + unanswered }
+}
+
+/// Ends an ejection whose time is over, and forgets old ones of a node that does well.
+fn bring_back(shared: &Shared, node: &Node, now: Time) {
+    let until = Time::from_nanos(node.ejected_until.load(Relaxed));
+    if node.standing().ejected {
+        if now >= until {
+            node.change(shared, "its ejection is over", |standing| standing.ejected = false);
+        }
+        return;
+    }
+    let times = node.ejections.load(Relaxed);
+    if times > 0 && now >= until + lasts(&shared.outliers, times) {
+        node.ejections.store(times / 2, Relaxed);
+        node.ejected_until.store(now.as_nanos(), Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tally(requests: u64, failures: u64) -> Tally {
+        Tally { requests, failures }
+    }
+
+    #[test]
+    fn one_that_does_worse_than_the_others_is_found() {
+        let config = OutlierConfig { failures_above: 0.3, ..OutlierConfig::default() };
+        let found = |tallies: &[Tally]| worst(&config, tallies);
+        assert_eq!(found(&[tally(100, 50), tally(100, 1), tally(100, 0)]), [0]);
+        assert!(found(&[tally(100, 90), tally(100, 90), tally(100, 90)]).is_empty(), "all fail");
+        assert!(found(&[tally(49, 49), tally(100, 0)]).is_empty(), "too few to tell");
+        assert!(found(&[tally(100, 100)]).is_empty(), "nobody to compare with");
+        assert_eq!(found(&[tally(100, 60), tally(100, 99), tally(800, 0)]), [1, 0], "the worst first");
+        let off = OutlierConfig::default();
+        assert!(worst(&off, &[tally(100, 100), tally(100, 0)]).is_empty());
+    }
+
+    #[test]
+    fn ejections_grow_to_a_limit() {
+        let config = OutlierConfig { time: Duration::from_secs(10), ..OutlierConfig::default() };
+        let seconds: Vec<_> = (1..8).map(|times| lasts(&config, times).as_secs()).collect();
+        assert_eq!(seconds, [10, 20, 40, 80, 160, 300, 300]);
+        assert_eq!(lasts(&config, u32::MAX).as_secs(), 300);
+    }
+
+    #[test]
+    fn a_slot_taken_anew_begins_at_zero() {
+        assert_eq!(tally(10, 1).since(tally(8, 1)), tally(2, 0));
+        assert_eq!(tally(3, 0).since(tally(8, 1)), tally(3, 0));
+    }
+}
