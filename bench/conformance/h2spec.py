@@ -91,9 +91,12 @@ def main():
         lines.append(f"| {what} | " + " | ".join(str(sum(map(count, cases.values()))) for cases in results.values()) + " |")
     lines.append("")
     for name in results:
-        for case, why in results[name].items():
-            if why:
-                lines.append(f"- {title(name)}: {case}. {why}")
+        failed = {case: why for case, why in results[name].items() if why}
+        if name.startswith("larder"):
+            lines += [f"- {title(name)}: {case}. {why}" for case, why in failed.items()]
+        elif failed:
+            lines.append(f"{title(name)} fails {', '.join(re.sub(': .*', '', case) for case in failed)}.")
+            lines.append("")
     print("\n".join(lines))
     if args.markdown:
         report.between(pathlib.Path(args.markdown), BEGIN, END, "\n".join(lines).rstrip())

@@ -404,3 +404,49 @@ fn a_switch_that_cannot_start_says_why_and_one_process_is_not_reloaded() {
     assert_eq!(get(admin, "/reload").json()["generation"], 1);
     assert!(one.terminate().success());
 }
+
+/// User, group and capabilities of a process, as the kernel says.
+fn rights(pid: u32) -> Vec<String> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let wanted = ["Uid:", "Gid:", "Groups:", "CapPrm:", "CapEff:"];
+    let lines = status.lines().filter(|line| wanted.iter().any(|name| line.starts_with(name)));
+    lines.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+}
+
+#[test]
+fn what_reads_clients_bytes_has_no_rights_but_its_users() {
+    if !rustix::process::geteuid().is_root() {
+        // Nobody else may become another user: it must say so, and not serve as who it is.
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), &format!("{LISTEN}\nuser = \"0\"\nnodes = [\"127.0.0.1:9\"]"));
+        let config = folder.path().join("switch.toml");
+        let ran = Command::new(LARDER).args(["switch", "--config"]).arg(config).output().unwrap();
+        assert!(!ran.status.success() && String::from_utf8_lossy(&ran.stderr).contains("cannot be started"));
+        return;
+    }
+    let store = tempfile::tempdir().unwrap();
+    let (_nodes, line) = nodes(store.path(), &["a"]);
+    let switch = Switch::start(&format!("{LISTEN}\nuser = \"65534\"\ngroup = \"65533\"\n{line}"));
+    let none = "0000000000000000";
+    let expected = [
+        "Uid: 65534 65534 65534 65534".to_owned(),
+        "Gid: 65533 65533 65533 65533".to_owned(),
+        "Groups:".to_owned(),
+        format!("CapPrm: {none}"),
+        format!("CapEff: {none}"),
+    ];
+    let before = rights(switch.child.id());
+    for generation in 1..=3 {
+        assert_eq!(rights(switch.worker()), expected, "generation {generation}");
+        assert_eq!(get(switch.address, "/t1").status, 200);
+        if generation == 1 {
+            switch.reload();
+        } else {
+            switch.signal(Signal::USR2);
+            switch.until_generation(generation + 1);
+        }
+    }
+    assert_eq!(rights(switch.worker()), expected, "one that takes the place of another");
+    assert_eq!(rights(switch.child.id()), before, "the one with the listeners stays who it is");
+    assert!(switch.terminate().success());
+}
