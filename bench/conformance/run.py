@@ -6,6 +6,7 @@ import concurrent.futures
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -23,7 +24,8 @@ VERSION = {"larder": "--version", "node": "--version", "haproxy": "-v", "nginx":
 
 def version(name, program):
     said = subprocess.run([program, VERSION[name]], capture_output=True, text=True)
-    return (said.stdout + said.stderr).strip().splitlines()[0].strip()
+    found = re.search(r"\d+\.\d+\.\d+", said.stdout + said.stderr)
+    return found[0] if found else "unknown"
 
 
 def try_all(name, program, work, cases, verbose):

