@@ -11,7 +11,9 @@ use std::sync::Arc;
 impl Dispatcher {
     /// Keeps journals of the server sets that change, for [`Dispatcher::changed_sets`].
     pub fn keep_journals(&self) {
-        self.routes.iter().filter_map(|route| route.policy.sets()).for_each(|sets| sets.keep_journals());
+        for sets in self.routes.iter().filter_map(|route| route.policy.sets()) {
+            sets.keep_journals();
+        }
     }
 
     /// Whether a route's policy goes by server sets that switches tell each other.

@@ -201,7 +201,7 @@ mod tests {
         }
         let mut told = 0;
         while let changes @ Changes { missed: false, .. } = ours.changes(5, sight) {
-            if changes.sets.len() == 0 {
+            if changes.sets.is_empty() {
                 break;
             }
             told += changes.sets.len();

@@ -43,7 +43,7 @@ pub use message::fuzzing;
 use crate::dispatch::settings::in_range;
 use crate::dispatch::{Dispatcher, SettingsError, Started};
 use crate::id::{NodeId, RouteId};
-use crate::nodes::{Demand, Elsewhere, GroupId};
+use crate::nodes::{Demand, Elsewhere};
 use crate::policy::{Adopted, Memory};
 use crate::time::Time;
 use crate::wire::WireError;
@@ -423,7 +423,7 @@ impl Switches {
         for (route, _) in &self.routes {
             let changes = dispatcher.changed_sets(*route, self.settings.sets_max);
             missed |= changes.missed;
-            if changes.sets.len() == 0 || self.others.is_empty() {
+            if changes.sets.is_empty() || self.others.is_empty() {
                 continue;
             }
             let (packs, too_large) = packed(&changes.sets);
@@ -528,7 +528,7 @@ impl Switches {
             requests,
             apart: switches.saturating_mul(self.settings.step),
             ahead: self.clock.ahead(),
-            admitted: groups.into_iter().map(|(group, _): (GroupId, _)| (group, demands(group))).collect(),
+            admitted: groups.into_keys().map(|group| (group, demands(group))).collect(),
         };
         if *self.elsewhere != elsewhere {
             self.elsewhere = Arc::new(elsewhere);

@@ -112,7 +112,7 @@ impl World {
     fn run(&mut self, span: Duration) {
         let end = self.now + span;
         while self.now < end {
-            self.now = self.now + SwitchesSettings::default().period;
+            self.now += SwitchesSettings::default().period;
             for at in 0..self.switches.len() {
                 let (now, mut out) = (self.own(at), Out::default());
                 let Switch { dispatcher, machine, .. } = &mut self.switches[at];

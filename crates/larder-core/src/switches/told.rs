@@ -29,7 +29,7 @@ impl Told {
     /// All loads, for one that knows none.
     pub(super) fn all(dispatcher: &Dispatcher, routes: &[(RouteId, String)]) -> Vec<Message> {
         let busy = loads(dispatcher).into_iter().filter(|(_, load)| *load > 0);
-        in_parts(true, busy.collect(), gates_told(dispatcher, routes))
+        in_parts(true, &busy.collect::<Vec<_>>(), gates_told(dispatcher, routes))
     }
 
     /// What is to be told now: all of it once in a while, else what differs.
@@ -45,8 +45,8 @@ impl Told {
             self.all = Some(now);
             self.loads = loads.iter().copied().collect();
             self.gates.clone_from(&gates);
-            let busy = loads.into_iter().filter(|(_, load)| *load > 0).collect();
-            return in_parts(true, busy, gates);
+            let busy: Vec<_> = loads.into_iter().filter(|(_, load)| *load > 0).collect();
+            return in_parts(true, &busy, gates);
         }
         let told = |node: &NodeId| self.loads.get(node).copied().unwrap_or(0);
         let differs = |(node, load): &(NodeId, u32)| told(node).abs_diff(*load) >= settings.step;
@@ -63,7 +63,7 @@ impl Told {
         if !gates.is_empty() {
             self.gates.clone_from(&gates);
         }
-        in_parts(false, news, gates)
+        in_parts(false, &news, gates)
     }
 
     /// Whether a gate's demand has changed by as much as is worth a word: by the step, or from nobody waiting to somebody.
@@ -98,7 +98,7 @@ fn gates_told(dispatcher: &Dispatcher, routes: &[(RouteId, String)]) -> Vec<Gate
 }
 
 /// In messages that are not too long.
-fn in_parts(all: bool, loads: Vec<(NodeId, u32)>, gates: Vec<Gate>) -> Vec<Message> {
+fn in_parts(all: bool, loads: &[(NodeId, u32)], gates: Vec<Gate>) -> Vec<Message> {
     let mut parts: Vec<Vec<(NodeId, u32)>> = loads.chunks(LOADS_MAX).map(<[_]>::to_vec).collect();
     let first = if parts.is_empty() { Vec::new() } else { parts.remove(0) };
     let rest = parts.into_iter().map(|loads| Message::Loads { all: false, loads, gates: Vec::new() });

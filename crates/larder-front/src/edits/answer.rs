@@ -123,23 +123,21 @@ impl Answer {
 
 /// Where a redirect leads. `None` where that is no URI.
 ///
-/// What a client has put into it is encoded where it could not stand in a URI. A path of the client's at the beginning cannot
-/// become a host: `//other.example/` and, as browsers read it, `/\other.example/` lead elsewhere.
+/// What a client has put into it is encoded where it could not stand in a URI, and cannot become a host: `//other.example/` and, as
+/// browsers read it, `/\other.example/` lead elsewhere. Only what the template itself says, `//cdn.example/{path}`, does.
 pub(crate) fn location(to: &Template, known: &Known<'_>) -> Option<HeaderValue> {
     let mut text = Vec::new();
     if !to.render(known, &mut text) {
         return None;
     }
     let mut rest = &text[..];
-    if to.begins_with_part() && rest.starts_with(b"/") {
-        while let Some(b'/' | b'\\') = rest.get(1) {
-            rest = &rest[1..];
-        }
-    }
-    let mut location = Vec::with_capacity(rest.len() + 1);
-    if to.begins_with_part() && text.starts_with(b"/") {
+    let mut location = Vec::with_capacity(rest.len());
+    let names_host = matches!(to.first_text(), [b'/', b'/', host, ..] if *host != b'/' && *host != b'\\');
+    if !names_host && let [b'/', ..] = rest {
         location.push(b'/');
-        rest = &rest[1..];
+        while let [b'/' | b'\\', more @ ..] = rest {
+            rest = more;
+        }
     }
     for &byte in rest {
         if is_of_uri(byte) {
@@ -183,6 +181,9 @@ mod tests {
             ("{path}/", "/dir", "/dir/"),
             ("{path}/", "//evil.example", "/evil.example/"),
             ("{path}/", "/\\evil.example", "/evil.example/"),
+            ("/{path:2..}", "/old/evil.example/", "/evil.example/"),
+            ("/{query:#1}", "/a?/evil.example", "/evil.example"),
+            ("//cdn.example{path}", "/a", "//cdn.example/a"),
             ("{path}/", "/a\\b c\u{e9}", "/a%5Cb%20c%C3%A9/"),
         ] {
             assert_eq!(leads(to, path.as_bytes()).as_deref(), Some(expected), "{to} {path}");
@@ -217,9 +218,11 @@ mod tests {
         /// Whatever path is asked for, the redirect stays on this host and is one field of URI characters.
         #[test]
         fn a_path_leads_to_no_other_host(path in "/[/\\\\a:@.%?#\u{0}-\u{20}\u{7f}-\u{ff}]{0,20}") {
-            if let Some(to) = leads("{path}/", path.as_bytes()) {
-                prop_assert!(to.starts_with('/') && !to.starts_with("//"), "{}", to);
-                prop_assert!(to.bytes().all(is_of_uri), "{}", to);
+            for template in ["{path}/", "/{path}", "/{path:1..}", "/{query:#1}", "{path:2..}{query}", "//{path}"] {
+                if let Some(to) = leads(template, path.as_bytes()) {
+                    prop_assert!(to.starts_with('/') && !to.starts_with("//"), "{} {}", template, to);
+                    prop_assert!(to.bytes().all(is_of_uri), "{} {}", template, to);
+                }
             }
         }
     }

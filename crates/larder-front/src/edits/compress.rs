@@ -112,6 +112,8 @@ impl Compression {
         }
         vary(reply)?;
         let Some(coding) = self.choose(&request.headers) else { return Ok(None) };
+        // First, so that nothing is announced that is not done.
+        let Some(encoder) = Encoder::new(coding, self.level) else { return Ok(None) };
         reply.insert_header(CONTENT_ENCODING, coding.name())?;
         for name in [&CONTENT_LENGTH, &ACCEPT_RANGES, &CONTENT_MD5, &CONTENT_DIGEST, &REPR_DIGEST, &DIGEST] {
             reply.remove_header(name);
@@ -119,7 +121,7 @@ impl Compression {
         if let Some(weak) = reply.headers.get(ETAG).and_then(weakened) {
             reply.insert_header(ETAG, weak)?;
         }
-        Ok(Encoder::new(coding, self.level))
+        Ok(Some(encoder))
     }
 
     /// Whether a reply may be compressed for whoever asks.

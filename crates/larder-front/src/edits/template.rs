@@ -148,9 +148,12 @@ impl Template {
         })
     }
 
-    /// Whether it begins with a part.
-    pub(super) fn begins_with_part(&self) -> bool {
-        !matches!(self.pieces.first(), None | Some(Piece::Text(_)))
+    /// The text that it begins with; empty if it begins with a part.
+    pub(super) fn first_text(&self) -> &[u8] {
+        match self.pieces.first() {
+            Some(Piece::Text(text)) => text,
+            _ => &[],
+        }
     }
 
     /// Appends what it comes to; nothing, and false, where that is longer than [`VALUE_BYTES_MAX`].

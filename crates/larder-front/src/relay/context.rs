@@ -6,7 +6,7 @@ use crate::cache_status::CacheOutcome;
 use crate::copies::Duplicate;
 use crate::edits::Encoder;
 use crate::failure::Failure;
-use crate::handoff::{Delivery, Why};
+use crate::handoff::{Delivery, Outcome, Why};
 use crate::lease::Lease;
 use crate::metrics::Retry;
 use crate::switch::Shared;
@@ -19,6 +19,8 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) lease: Lease,
+    /// What was decided before it was relayed, if that was this request.
+    pub(super) placed: Option<Outcome>,
     pub(super) request: Request,
     pub(super) decision: Option<Decision>,
     pub(super) delivery: Delivery,
@@ -69,6 +71,7 @@ impl Context {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
         Self {
             lease: Lease::new(shared),
+            placed: None,
             request: Request::new(TargetId(0)),
             decision: None,
             delivery: Delivery::relay(Why::Configured),

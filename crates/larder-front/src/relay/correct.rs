@@ -1,7 +1,8 @@
 //! What HTTP asks of a gateway and the relay engine does not do: targets without a host, requests that go no further, fields of
 //! one hop in replies, replies that an old client would not understand.
 
-use super::{Relay, headers};
+use super::{Context, Relay, headers};
+use bytes::Bytes;
 use http::header::{
     ALLOW, CONNECTION, CONTENT_LENGTH, HOST, HeaderName, MAX_FORWARDS, TRANSFER_ENCODING, UPGRADE,
 };
@@ -115,7 +116,7 @@ fn named(reply: &ResponseHeader) -> Vec<HeaderName> {
 
 impl Relay {
     /// Answers a request that may go no further; false if it may.
-    pub(super) async fn ends_here(&self, session: &mut Session) -> Result<bool> {
+    pub(super) async fn ends_here(&self, session: &mut Session, context: &Context) -> Result<bool> {
         if hop(session.req_header_mut())? {
             return Ok(false);
         }
@@ -124,8 +125,7 @@ impl Relay {
         let mut reply = ResponseHeader::build(status, Some(4))?;
         reply.insert_header(ALLOW, ALLOWED)?;
         reply.insert_header(CONTENT_LENGTH, 0)?;
-        headers::via_reply(&mut reply, &self.shared.via)?;
-        session.write_response_header(Box::new(reply), true).await?;
+        self.write_own(session, context, reply, Bytes::new()).await?;
         Ok(true)
     }
 }

@@ -137,7 +137,7 @@ impl Relay {
 
     /// Asks the dispatcher for a node, waiting for admission if need be.
     async fn place(&self, session: &Session, context: &mut Context) -> Result<Decision, Failure> {
-        match link(session).and_then(|link| link.take_outcome()) {
+        match context.placed.take() {
             Some(Ok(Started { lease, request, decision })) => {
                 (context.lease, context.request) = (lease, request);
                 return Ok(decision);
@@ -199,6 +199,8 @@ impl ProxyHttp for Relay {
         if let Some(link) = link(session) {
             link.serving(headers::is_bodyless(session.req_header()));
             context.delivery = link.delivery;
+            // This request's and no other's: what ends before it is placed gives the load back with its context.
+            context.placed = link.take_outcome();
         }
         session.set_read_timeout(Some(self.shared.timeouts.client_read));
         session.set_write_timeout(Some(self.shared.timeouts.client_write));
@@ -211,7 +213,7 @@ impl ProxyHttp for Relay {
         correct::body(session)?;
         headers::join_cookies(session.req_header_mut())?;
         context.request = self.request(session);
-        if self.ends_here(session).await?
+        if self.ends_here(session, context).await?
             || self.sent_to_https(session, context).await?
             || self.answered(session, context).await?
         {

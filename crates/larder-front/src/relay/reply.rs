@@ -5,7 +5,7 @@ use super::{Context, Relay, headers, link, refuse, stream};
 use crate::edits::{Answer, location};
 use crate::failure::{ERROR_HEADER, Failure};
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, LOCATION, RETRY_AFTER};
+use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, LOCATION, RETRY_AFTER, UPGRADE};
 use http::{HeaderValue, Method, StatusCode};
 use pingora_error::Result;
 use pingora_http::ResponseHeader;
@@ -89,13 +89,17 @@ impl Relay {
     }
 
     /// Sends a reply of the switch's own.
-    async fn write_own(
+    pub(super) async fn write_own(
         &self,
         session: &mut Session,
         context: &Context,
         mut reply: ResponseHeader,
         body: Bytes,
     ) -> Result<()> {
+        // Who asks for another protocol may go on in it: what follows is no request that could be held against the rules.
+        if session.req_header().headers.contains_key(UPGRADE) {
+            session.set_keepalive(None);
+        }
         headers::via_reply(&mut reply, &self.shared.via)?;
         self.edit_reply(session, &mut reply, context)?;
         let bodyless = body.is_empty() || session.req_header().method == Method::HEAD;

@@ -52,10 +52,11 @@ impl Relay {
         rendezvous(session, members.iter().map(|(id, name, weight)| (*id, &**name, *weight)))
     }
 
-    /// Whether a node still takes its own clients. One that drains does for a while.
+    /// Whether a node still takes its own clients. One that drains does for a while, unless it has failed since.
     fn keeps_clients(&self, node: NodeId, sticky: &Sticky, context: &Context) -> bool {
-        let since = self.shared.nodes.get(node).and_then(|node| node.drains_since());
-        since.is_none_or(|since| context.arrived.since(since) < sticky.drain)
+        let Some(node) = self.shared.nodes.get(node) else { return true };
+        let lasts = |since| context.arrived.since(since) < sticky.drain && node.standing().healthy;
+        node.drains_since().is_none_or(lasts)
     }
 
     /// Takes the switch's cookie out of what the node gets.

@@ -14,6 +14,8 @@ use crate::process::{Process, until};
 /// How long the attacks go on.
 const LENGTH: Duration = Duration::from_secs(4);
 const SLOW: usize = 150;
+/// What the switch may take for them.
+const GROWS_KIB_MAX: u64 = 200 << 10;
 
 fn connect(address: SocketAddr) -> Option<TcpStream> {
     let stream = TcpStream::connect(address).ok()?;
@@ -71,6 +73,12 @@ fn files_open(process: &Process) -> usize {
     fs::read_dir(format!("/proc/{}/fd", process.id())).unwrap().count()
 }
 
+fn resident_kib(process: &Process) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", process.id())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.split_whitespace().next().unwrap().parse().unwrap()
+}
+
 /// A switch with TLS and HTTP/2 before this node, which bears with slow clients for a second.
 fn config(folder: &Path, node: SocketAddr) -> PathBuf {
     let made = rcgen::generate_simple_self_signed(["a.test".to_owned()]).unwrap();
@@ -97,7 +105,7 @@ fn ordinary_clients_notice_nothing_of_hostile_ones() {
     let switch = Process::start(&["switch", "--one-process", "--config", config.to_str().unwrap()]);
     let secure = switch.further[0];
     assert_eq!(get(switch.address, "/a").status, 200);
-    let before = files_open(&switch);
+    let (before, memory) = (files_open(&switch), resident_kib(&switch));
 
     let (stop, served) = (AtomicBool::new(false), AtomicUsize::new(0));
     let (address, stop) = (switch.address, &stop);
@@ -130,7 +138,8 @@ fn ordinary_clients_notice_nothing_of_hostile_ones() {
         while Instant::now() < end {
             let mut client = Client::connect(address).unwrap();
             for _ in 0..20 {
-                let reply = client.ask("GET", "/a", "").unwrap();
+                // One that was kept from running for longer than an idle connection lasts comes back with another.
+                let Ok(reply) = client.ask("GET", "/a", "") else { break };
                 assert_eq!((reply.status, reply.body.len()), (200, 1000));
                 served.fetch_add(1, Relaxed);
             }
@@ -141,6 +150,8 @@ fn ordinary_clients_notice_nothing_of_hostile_ones() {
         }
     });
     assert!(served.load(Relaxed) >= 20);
+    let grown = resident_kib(&switch).saturating_sub(memory);
+    assert!(grown < GROWS_KIB_MAX, "{grown} KiB more");
     until("descriptors come back", || (files_open(&switch) <= before + 8).then_some(()));
     let metrics = String::from_utf8(get(switch.admin.unwrap(), "/metrics").body).unwrap();
     let value =
