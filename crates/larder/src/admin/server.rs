@@ -18,7 +18,7 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 
 use super::{Answer, Ask, Surface, origin};
 
@@ -28,6 +28,8 @@ const CONNECTIONS_MAX: usize = 64;
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 /// Time for a head to arrive, also on an idle kept-alive connection; then it is closed.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// At the end, time for the first request on a connection that was accepted before: its client has been told of nothing.
+const FIRST_TIMEOUT: Duration = Duration::from_secs(1);
 /// Pause after a failed accept, such as for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -80,7 +82,10 @@ async fn accept(
 }
 
 async fn connection(stream: TcpStream, surface: Arc<dyn Surface>, mut ending: watch::Receiver<bool>) {
+    let asked = Arc::new(Notify::new());
+    let first = Arc::clone(&asked);
     let service = service_fn(move |request| {
+        first.notify_one();
         let surface = surface.clone();
         async move { Ok::<_, Infallible>(reply(&request, surface).await) }
     });
@@ -90,7 +95,10 @@ async fn connection(stream: TcpStream, surface: Arc<dyn Surface>, mut ending: wa
         .max_buf_size(HEAD_BYTES_MAX)
         .serve_connection(TokioIo::new(stream), service);
     let mut served = pin!(served);
-    let ends = async { drop(ending.wait_for(|ending| *ending).await) };
+    let ends = async {
+        drop(ending.wait_for(|ending| *ending).await);
+        let _ = tokio::time::timeout(FIRST_TIMEOUT, asked.notified()).await;
+    };
     let served = tokio::select! {
         served = &mut served => served,
         () = ends => {

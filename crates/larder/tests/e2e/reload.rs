@@ -173,6 +173,24 @@ fn many_reloads_under_load_lose_no_request() {
 }
 
 #[test]
+fn who_has_connected_to_the_admin_interface_is_answered_over_a_reload() {
+    let store = tempfile::tempdir().unwrap();
+    let (_nodes, line) = nodes(store.path(), &["a"]);
+    let switch = Switch::start(&format!("{LISTEN}\n{line}"));
+    for generation in 2..=4 {
+        let mut connected = Client::connect(switch.admin).unwrap();
+        // Accepted first.
+        assert_eq!(switch.status()["generation"], generation - 1);
+        switch.signal(Signal::HUP);
+        until("another serves", || {
+            switch.talk().contains(&format!("switch serves generation={generation}")).then_some(())
+        });
+        assert_eq!(connected.ask("GET", "/reload", "").unwrap().status, 200);
+        switch.until_generation(generation);
+    }
+}
+
+#[test]
 fn a_wrong_config_is_refused_and_named() {
     let store = tempfile::tempdir().unwrap();
     let (_nodes, line) = nodes(store.path(), &["a"]);
