@@ -72,7 +72,7 @@ pub use live::{DeliveryCount, Latency, LiveStatus};
 pub use metrics::{METRICS, Metric, MetricKind};
 pub use proxy_protocol::AddressRange;
 pub use recorder::{RecordConfig, RecordStartError, RecordStatus};
-pub use reloads::{NodeStanding, ReloadCounts};
+pub use reloads::{NodeStanding, ReloadCounts, ShareStanding};
 pub use route_status::{ClassStatus, RouteFault, RouteStatus, ShareRefused};
 pub use routes::{DEFAULT_ROUTE, ROUTES_MAX, Route};
 pub use shadow::{MemoryStatus, PolicyShadow, ShadowConfig, ShadowFigures, ShadowStatus};

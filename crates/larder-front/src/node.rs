@@ -166,6 +166,12 @@ impl Node {
         addresses.next().ok_or_else(|| failed("the name has no address".to_owned()))
     }
 
+    /// It drains since then and not since now; nothing if it does not drain.
+    pub(crate) fn drains_since_before(&self, since: Time) {
+        let earlier = |now: u64| (now > 0).then(|| since.as_nanos().clamp(1, now));
+        let _ = self.drains_since_ns.fetch_update(Relaxed, Relaxed, earlier);
+    }
+
     /// Since when it drains; `None` if it does not.
     pub(crate) fn drains_since(&self) -> Option<Time> {
         let since = self.drains_since_ns.load(Relaxed);

@@ -1,9 +1,11 @@
 //! Handing over to a process that takes this one's place: what it is told, and what the operator sees of it.
 
 use crate::handle::{SwitchHandle, UnknownNode};
-use larder_core::{Handover, HandoverError};
+use crate::route_status::ShareRefused;
+use larder_core::{Handover, HandoverError, Time};
 use serde::{Deserialize, Serialize};
 use std::sync::PoisonError;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// How often the process that serves was replaced. Counted by whoever starts the processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -41,6 +43,29 @@ pub struct NodeStanding {
     pub healthy: bool,
     /// It has joined and is not warm yet.
     pub joining: bool,
+    /// Since when it drains, nanoseconds of the clock that all processes of a switch share; 0 if it does not.
+    #[serde(default)]
+    pub drains_since_ns: u64,
+    /// How often it was ejected for how it answers, less what it has made good.
+    #[serde(default)]
+    pub ejections: u32,
+    /// It is out for that, until then on the same clock.
+    #[serde(default)]
+    pub ejected: bool,
+    /// See `ejected`; when the last time ended if it is not out.
+    #[serde(default)]
+    pub ejected_until_ns: u64,
+}
+
+/// A route's share that the operator has changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShareStanding {
+    /// The route, by name.
+    pub route: String,
+    /// The share that the config gives it, in thousandths of a percent.
+    pub configured: u32,
+    /// The share that it has.
+    pub share: u32,
 }
 
 impl SwitchHandle {
@@ -58,22 +83,63 @@ impl SwitchHandle {
                 drained: standing.drained,
                 healthy: standing.healthy,
                 joining: row.joining,
+                drains_since_ns: node.drains_since().map_or(0, Time::as_nanos),
+                ejections: node.ejections.load(Relaxed),
+                ejected: standing.ejected,
+                ejected_until_ns: node.ejected_until.load(Relaxed),
             }
         });
         standing.collect()
     }
 
-    /// Lets a node stand as it did in the process before: drained, and down if it was and is where it was.
+    /// Lets a node stand as it did in the process before: drained, and since when; down or ejected if it was and is where it
+    /// was.
     ///
     /// # Errors
     /// There is no such node.
     pub fn stand(&self, before: &NodeStanding) -> Result<(), UnknownNode> {
         let node = self.member(&before.name)?;
+        let is_the_same = node.address == before.address;
+        let looks = self.shared.outliers.is_on() && is_the_same;
+        if looks {
+            node.ejections.store(before.ejections, Relaxed);
+            node.ejected_until.store(before.ejected_until_ns, Relaxed);
+        }
         node.change(&self.shared, "as before the reload", |standing| {
             standing.drained = before.drained;
-            standing.healthy = before.healthy || node.address != before.address;
+            standing.healthy = before.healthy || !is_the_same;
+            standing.ejected = before.ejected && looks;
         });
+        if before.drains_since_ns > 0 {
+            node.drains_since_before(Time::from_nanos(before.drains_since_ns));
+        }
         Ok(())
+    }
+
+    /// The shares that routes have by the operator's word, for the process that takes over.
+    pub fn shares(&self) -> Vec<ShareStanding> {
+        let routing = &self.shared.routing;
+        let changed = routing.all().filter_map(|(id, route)| {
+            let (configured, share) = routing.of(route.share_of?).split.as_ref()?.shares(id)?;
+            (configured != share).then(|| ShareStanding { route: route.name.to_string(), configured, share })
+        });
+        changed.collect()
+    }
+
+    /// Gives routes the shares that they had in the process before. Where the config says another than it did then, that is
+    /// the operator's newer word. Returns what cannot be had any more.
+    pub fn share_as_before(&self, before: &[ShareStanding]) -> Vec<ShareRefused> {
+        let routing = &self.shared.routing;
+        let configured = |route: &str| {
+            let (id, routed) = routing.named(route)?;
+            Some(routing.of(routed.share_of?).split.as_ref()?.shares(id)?.0)
+        };
+        let mut same: Vec<&ShareStanding> =
+            before.iter().filter(|share| configured(&share.route) == Some(share.configured)).collect();
+        // Those that take less make room for those that take more.
+        same.sort_by_key(|share| i64::from(share.share) - i64::from(share.configured));
+        let had = |share: &&ShareStanding| f64::from(share.share) / 1000.0;
+        same.iter().filter_map(|share| self.set_share(&share.route, had(share)).err()).collect()
     }
 
     /// What the policies have learned, as bytes for [`SwitchHandle::take_over`].

@@ -88,8 +88,8 @@ pub enum ShareRefused {
 }
 
 impl SwitchHandle {
-    /// Gives a route another share of the requests of the route that it is split from, in percent, until the next reload or
-    /// restart.
+    /// Gives a route another share of the requests of the route that it is split from, in percent, until the config
+    /// gives it another or the switch is restarted.
     ///
     /// # Errors
     /// There is no such route, it takes no share, or there is no room for so much.

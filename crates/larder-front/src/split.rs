@@ -43,6 +43,7 @@ pub struct ShareOf {
 #[derive(Debug)]
 pub(crate) struct Arm {
     pub(crate) route: RouteId,
+    configured: u32,
     share: AtomicU32,
 }
 
@@ -57,8 +58,8 @@ pub(crate) struct Split {
 impl Split {
     /// A split of the route of this name; `None` where nobody takes a share.
     pub(crate) fn new(name: &str, by: SplitBy, arms: Vec<(RouteId, u32)>) -> Option<Self> {
-        let arms: Box<[Arm]> =
-            arms.into_iter().map(|(route, share)| Arm { route, share: AtomicU32::new(share) }).collect();
+        let arm = |(route, share)| Arm { route, configured: share, share: AtomicU32::new(share) };
+        let arms: Box<[Arm]> = arms.into_iter().map(arm).collect();
         (!arms.is_empty()).then(|| Self { by, seed: xxh3_64(name.as_bytes()), arms })
     }
 
@@ -89,7 +90,13 @@ impl Split {
 
     /// The share of a route.
     pub(crate) fn share(&self, route: RouteId) -> Option<u32> {
-        self.arms.iter().find(|arm| arm.route == route).map(|arm| arm.share.load(Relaxed))
+        self.shares(route).map(|(_, share)| share)
+    }
+
+    /// The share of a route as configured, and as it is.
+    pub(crate) fn shares(&self, route: RouteId) -> Option<(u32, u32)> {
+        let arm = self.arms.iter().find(|arm| arm.route == route)?;
+        Some((arm.configured, arm.share.load(Relaxed)))
     }
 
     /// Gives a route another share. The sum of the others is the error, if there is no room for it.

@@ -3,7 +3,7 @@
 mod support;
 
 use http::HeaderName;
-use larder_front::{ClientLimits, HealthConfig, OutlierConfig, RetryConfig};
+use larder_front::{ClientLimits, HealthConfig, NodeStanding, OutlierConfig, RetryConfig};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
@@ -125,6 +125,38 @@ async fn a_node_that_answers_errors_in_a_row_is_out_for_a_while() {
     eventually("it is back", || up(&switch, "bad")).await;
     assert_eq!(switch.metric("larder_switch_ejections_total{node=\"bad\"} "), 1.0);
     assert_eq!(switch.metric("larder_switch_ejections_total{node=\"good\"} "), 0.0);
+}
+
+#[tokio::test]
+async fn what_is_out_or_drains_stays_so_in_the_process_that_takes_over() {
+    let (bad, mood) = moody("bad").await;
+    let (good, leaves) = (Node::named("good").await, Node::named("leaves").await);
+    let mut config = config(&[&bad, &good, &leaves]);
+    config.outliers =
+        OutlierConfig { consecutive: 2, time: Duration::from_secs(2), ..OutlierConfig::default() };
+    let before = Running::start(config.clone());
+    before.handle.drain("leaves").unwrap();
+    let mut client = before.client().await;
+    for number in 0..100 {
+        client.get(&format!("/{number}")).await;
+    }
+    assert!(!up(&before, "bad"));
+    let standings = before.handle.standings();
+    let after = Running::start(config.clone());
+    standings.iter().for_each(|standing| after.handle.stand(standing).unwrap());
+    assert_eq!(after.handle.standings()[..2], standings[..2]);
+    assert!(!up(&after, "bad") && up(&after, "good") && !up(&after, "leaves"));
+    // Not later than the drain began there, by a clock that they share in life.
+    let drains = |standing: &NodeStanding| standing.drains_since_ns;
+    let [then, now] = [&standings, &after.handle.standings()].map(|all| drains(&all[2]));
+    assert!(now > 0 && now <= then, "{now} {then}");
+    mood.store(false, SeqCst);
+    eventually("it is back", || up(&after, "bad")).await;
+    // A switch that looks for no such nodes has none.
+    config.outliers = OutlierConfig::default();
+    let without = Running::start(config);
+    standings.iter().for_each(|standing| without.handle.stand(standing).unwrap());
+    assert!(up(&without, "bad"));
 }
 
 #[tokio::test]

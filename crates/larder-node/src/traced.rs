@@ -4,7 +4,7 @@
 use http::header::CACHE_STATUS;
 use http::request::Parts;
 use http::{HeaderValue, Response};
-use larder_spans::{Open, TRACEPARENT, Tracer};
+use larder_spans::{Open, Parent, TRACEPARENT, TRACESTATE, Tracer};
 use std::sync::Arc;
 
 /// A request that is traced.
@@ -20,12 +20,21 @@ impl Traced {
         let mut values = parts.headers.get_all(TRACEPARENT).iter();
         // Of two, none is right.
         let parent = values.next().filter(|_| values.next().is_none()).map(HeaderValue::as_bytes);
-        let mut span = tracer.begin(parent, "serve")?;
-        span.set("http.request.method", parts.method.as_str());
-        span.set("url.path", parts.uri.path());
-        if let Ok(value) = HeaderValue::try_from(span.parent().write()) {
+        let follows = tracer.follows(parent).is_some();
+        let span = tracer.begin(parent, "serve");
+        let told = match &span {
+            Some(span) => Some(span.parent()),
+            None => (!follows).then(|| tracer.unsampled()),
+        };
+        if !follows {
+            parts.headers.remove(TRACESTATE);
+        }
+        if let Some(Ok(value)) = told.as_ref().map(Parent::write).map(HeaderValue::try_from) {
             parts.headers.insert(TRACEPARENT, value);
         }
+        let mut span = span?;
+        span.set("http.request.method", parts.method.as_str());
+        span.set("url.path", parts.uri.path());
         Some(Box::new(Self { tracer: Arc::clone(tracer), span }))
     }
 

@@ -81,6 +81,8 @@ pub struct TracerConfig {
     pub endpoint: Endpoint,
     /// Share of the requests without a parent that begin a trace, 0 to 1.
     pub ratio: f64,
+    /// Whether a parent that a request names is followed. If not, the lot decides for all, and traces begin here.
+    pub parents: bool,
     /// `service.name`.
     pub service: String,
     /// `service.instance.id`.
@@ -114,6 +116,7 @@ pub struct Tracer {
     cells: Arc<Cells>,
     /// Of so many 2^64-ths of the traces it begins.
     threshold: u64,
+    parents: bool,
     seed: RandomState,
     made: AtomicU64,
 }
@@ -126,19 +129,19 @@ impl Tracer {
     pub fn start(config: TracerConfig) -> std::io::Result<Self> {
         let (queue, spans) = sync_channel(QUEUE_MAX);
         let cells = Arc::<Cells>::default();
-        let (ratio, counted) = (config.ratio.clamp(0.0, 1.0), cells.clone());
+        let (ratio, parents, counted) = (config.ratio.clamp(0.0, 1.0), config.parents, cells.clone());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let run = move || Sender { config, cells: counted, complained: None }.run(&runtime, &spans);
         std::thread::Builder::new().name("larder-spans".to_owned()).spawn(run)?;
         // A float reaches 2^64 at 1, which saturates.
         let threshold = (ratio * 2_f64.powi(64)) as u64;
-        Ok(Self { queue, cells, threshold, seed: RandomState::new(), made: AtomicU64::new(0) })
+        Ok(Self { queue, cells, threshold, parents, seed: RandomState::new(), made: AtomicU64::new(0) })
     }
 
     /// The span of a request that has just come with this header, if it is to be traced: the parent says so, and where there is
     /// none, the lot.
     pub fn begin(&self, traceparent: Option<&[u8]>, name: &'static str) -> Option<Open> {
-        match traceparent.and_then(Parent::read) {
+        match self.follows(traceparent) {
             Some(parent) if parent.sampled => Some(self.child(parent, name, Kind::Server, now_ns())),
             Some(_) => None,
             None => {
@@ -146,6 +149,18 @@ impl Tracer {
                 Some(Open::new((trace, self.span_id(), None), name, Kind::Server, now_ns()))
             }
         }
+    }
+
+    /// The parent that this header names, if it is followed.
+    pub fn follows(&self, traceparent: Option<&[u8]>) -> Option<Parent> {
+        traceparent.filter(|_| self.parents).and_then(Parent::read)
+    }
+
+    /// What the next one is told of a request that follows no parent and that the lot has not fallen on, so that it does not
+    /// draw lots again.
+    pub fn unsampled(&self) -> Parent {
+        let (upper, lower) = (u128::from(self.random()), u128::from(self.random().max(1)));
+        Parent { trace: TraceId(upper << 64 | lower), span: self.span_id(), sampled: false }
     }
 
     /// A span that is part of another, begun at that moment.
@@ -297,7 +312,7 @@ mod tests {
     fn tracer(endpoint: &str, ratio: f64) -> Tracer {
         let endpoint = endpoint.parse().expect("a URL");
         let (service, instance) = ("larder".to_owned(), "test".to_owned());
-        Tracer::start(TracerConfig { endpoint, ratio, service, instance, headers: Vec::new() })
+        Tracer::start(TracerConfig { endpoint, ratio, parents: true, service, instance, headers: Vec::new() })
             .expect("a thread")
     }
 

@@ -5,6 +5,9 @@ use std::fmt;
 /// The header, in lower case as HTTP/2 wants it.
 pub const TRACEPARENT: &str = "traceparent";
 
+/// What tracing systems say to each other of a trace, which ends with it (section 3.3).
+pub const TRACESTATE: &str = "tracestate";
+
 /// A trace; never zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceId(pub(crate) u128);

@@ -11,5 +11,5 @@ mod otlp;
 mod span;
 
 pub use export::{Counts, Endpoint, Tracer, TracerConfig, WrongEndpoint};
-pub use id::{Parent, SpanId, TRACEPARENT, TraceId};
+pub use id::{Parent, SpanId, TRACEPARENT, TRACESTATE, TraceId};
 pub use span::{Kind, Open, Span, Value};

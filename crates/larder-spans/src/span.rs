@@ -14,6 +14,18 @@ pub enum Kind {
     Client = 3,
 }
 
+/// Longest text of an attribute, bytes; more is cut off.
+const TEXT_MAX: usize = 512;
+
+/// A text, cut to the bound.
+fn cut(mut text: String) -> String {
+    if text.len() > TEXT_MAX {
+        text.truncate(text.floor_char_boundary(TEXT_MAX));
+        text.shrink_to_fit();
+    }
+    text
+}
+
 /// The value of an attribute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
@@ -25,13 +37,13 @@ pub enum Value {
 
 impl From<&str> for Value {
     fn from(text: &str) -> Self {
-        Self::Text(text.to_owned())
+        Self::Text(text[..text.floor_char_boundary(TEXT_MAX)].to_owned())
     }
 }
 
 impl From<String> for Value {
     fn from(text: String) -> Self {
-        Self::Text(text)
+        Self::Text(cut(text))
     }
 }
 
@@ -95,6 +107,11 @@ impl Open {
         Parent { trace: self.span.trace, span: self.span.id, sampled: true }
     }
 
+    /// Whether its trace begins with it.
+    pub fn is_root(&self) -> bool {
+        self.span.parent.is_none()
+    }
+
     /// Notes something about it.
     pub fn set(&mut self, name: &'static str, value: impl Into<Value>) {
         self.span.attributes.push((name, value.into()));
@@ -102,7 +119,7 @@ impl Open {
 
     /// It has failed.
     pub fn fail(&mut self, what: impl Into<String>) {
-        self.span.error = Some(what.into());
+        self.span.error = Some(cut(what.into()));
     }
 
     /// When it began, nanoseconds since 1970.
@@ -120,4 +137,17 @@ impl Open {
 pub(crate) fn now_ns() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_texts_are_cut_between_characters() {
+        let long = format!("{}\u{e9}tail", "x".repeat(TEXT_MAX - 1));
+        let short = Value::Text("x".repeat(TEXT_MAX - 1));
+        assert_eq!([Value::from(&*long), Value::from(long)], [short.clone(), short]);
+        assert_eq!(Value::from("\u{e9}"), Value::Text("\u{e9}".to_owned()));
+    }
 }

@@ -49,7 +49,7 @@ impl Asked {
     /// As for [`Self::get`]; what the answer says is wrong is told.
     pub(crate) async fn post<T: DeserializeOwned>(&mut self, path: &str) -> anyhow::Result<T> {
         let what = || format!("{path} of {}", self.address);
-        let request = Request::post(path).header("host", "larder").body(Empty::new())?;
+        let request = Request::post(path).header("host", self.address.to_string()).body(Empty::new())?;
         let answer = tokio::time::timeout(ANSWER_TIMEOUT, Self::send(self.address, None, request));
         let (_, body) =
             answer.await.map_err(|_| anyhow::anyhow!("no answer")).flatten().with_context(what)?;
@@ -61,7 +61,7 @@ impl Asked {
         open: Option<SendRequest<Empty<Bytes>>>,
         path: &str,
     ) -> anyhow::Result<(SendRequest<Empty<Bytes>>, Bytes)> {
-        let request = Request::get(path).header("host", "larder").body(Empty::new())?;
+        let request = Request::get(path).header("host", address.to_string()).body(Empty::new())?;
         Self::send(address, open, request).await
     }
 

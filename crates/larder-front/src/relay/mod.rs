@@ -290,9 +290,7 @@ impl ProxyHttp for Relay {
         correct::as_http1(request)?;
         headers::via(request, &self.shared.via)?;
         headers::target(request, context.request.target)?;
-        if let Some(traced) = &context.traced {
-            traced.tell(request)?;
-        }
+        traced::tell(&self.shared, context.traced.as_deref(), request)?;
         self.edit_request(session, request, context)?;
         if let Some(resume) = &context.resume {
             resume.ask(request)?;

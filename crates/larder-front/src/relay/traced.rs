@@ -12,9 +12,29 @@ use crate::failure::Failure;
 use crate::metrics::Ended;
 use crate::switch::Shared;
 use larder_core::{Decision, Reason};
-use larder_spans::{Kind, Open, Parent, TRACEPARENT, Tracer};
+use larder_spans::{Kind, Open, TRACEPARENT, TRACESTATE, Tracer};
 use pingora_error::Result;
 use pingora_http::RequestHeader;
+
+/// The one that a request has; of two, none is right.
+fn traceparent(header: &RequestHeader) -> Option<&[u8]> {
+    let mut values = header.headers.get_all(TRACEPARENT).iter();
+    values.next().filter(|_| values.next().is_none()).map(http::HeaderValue::as_bytes)
+}
+
+/// The node is told which span it is asked in, or that the lot has not fallen on this request.
+pub(super) fn tell(shared: &Shared, traced: Option<&Traced>, request: &mut RequestHeader) -> Result<()> {
+    let Some(tracer) = shared.tracer.as_ref() else { return Ok(()) };
+    let (parent, begins) = match traced {
+        Some(Traced { request, relay: Some(relay) }) => (relay.parent(), request.is_root()),
+        None if tracer.follows(traceparent(request)).is_none() => (tracer.unsampled(), true),
+        _ => return Ok(()),
+    };
+    if begins {
+        request.remove_header(TRACESTATE);
+    }
+    request.insert_header(TRACEPARENT, parent.write())
+}
 
 /// The spans of a request that go on.
 #[derive(Debug)]
@@ -27,10 +47,7 @@ impl Traced {
     /// Of a request that has just come, if it is to be traced.
     pub(super) fn begin(shared: &Shared, header: &RequestHeader) -> Option<Box<Self>> {
         let tracer = shared.tracer.as_ref()?;
-        let mut values = header.headers.get_all(TRACEPARENT).iter();
-        // Of two, none is right.
-        let parent = values.next().filter(|_| values.next().is_none());
-        let mut request = tracer.begin(parent.map(http::HeaderValue::as_bytes), "request")?;
+        let mut request = tracer.begin(traceparent(header), "request")?;
         request.set("http.request.method", header.method.as_str());
         request.set("server.address", String::from_utf8_lossy(headers::host(header)).into_owned());
         request.set("url.path", header.uri.path());
@@ -75,14 +92,6 @@ impl Traced {
             span.set("http.request.resend_count", u64::from(tries));
         }
         self.relay = Some(span);
-    }
-
-    /// The node is told which span it is asked in.
-    pub(super) fn tell(&self, request: &mut RequestHeader) -> Result<()> {
-        match &self.relay {
-            Some(relay) => request.insert_header(TRACEPARENT, Parent::write(&relay.parent())),
-            None => Ok(()),
-        }
     }
 
     /// The node that was asked has failed.

@@ -5,11 +5,15 @@
 //! the origin is the host that was asked; that host is an IP address or `localhost`, since a name of a stranger's may lead
 //! here as well as to his own server (DNS rebinding); and the header `larder-admin` is there, which a page cannot add for
 //! another origin unless that one allows it, as we never do. What says nothing of an origin is no browser.
+//!
+//! Reading needs no origin: for a browser that has been led to 127.0.0.1 by a stranger's name, this is that stranger's own
+//! server. So what arrives over loopback is answered only if the host that was asked is an address or `localhost`. Elsewhere
+//! names are what this machine is found by (a scraper's, a cluster's), and nobody can tell them from a stranger's.
 
 use std::net::{IpAddr, SocketAddr};
 
 use hyper::HeaderMap;
-use hyper::header::{HOST, ORIGIN};
+use hyper::header::{HOST, HeaderValue, ORIGIN};
 
 /// The header that the page adds.
 const MARK: &str = "larder-admin";
@@ -30,6 +34,13 @@ pub(super) fn may_change(headers: &HeaderMap) -> bool {
         && headers.get(MARK).is_some_and(|mark| mark == "1")
 }
 
+/// Whether a request with these fields may be answered; `is_loopback` if it was sent to an address of the loopback network.
+pub(super) fn may_read(headers: &HeaderMap, is_loopback: bool) -> bool {
+    let mut hosts = headers.get_all(HOST).iter();
+    let is_own = |host: &HeaderValue| host.to_str().is_ok_and(is_own_name);
+    !is_loopback || hosts.all(is_own)
+}
+
 /// Whether a host is an address or this machine's own name for itself, with or without a port.
 fn is_own_name(host: &str) -> bool {
     let bare = host.rsplit_once(':').filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()));
@@ -48,6 +59,19 @@ mod tests {
         may_change(
             &fields.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect(),
         )
+    }
+
+    #[test]
+    fn over_loopback_only_own_names_are_answered() {
+        let asked = |host: &str| [(HOST, host.parse().unwrap())].into_iter().collect();
+        for host in ["127.0.0.1:9900", "[::1]:9900", "localhost:9900", "localhost"] {
+            assert!(may_read(&asked(host), true), "{host}");
+        }
+        for host in ["evil.example:9900", "localhost.evil.example", ""] {
+            assert!(!may_read(&asked(host), true), "{host}");
+            assert!(may_read(&asked(host), false), "{host}");
+        }
+        assert!(may_read(&HeaderMap::new(), true), "HTTP/1.0");
     }
 
     #[test]

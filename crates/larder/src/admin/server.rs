@@ -82,12 +82,13 @@ async fn accept(
 }
 
 async fn connection(stream: TcpStream, surface: Arc<dyn Surface>, mut ending: watch::Receiver<bool>) {
+    let is_loopback = stream.local_addr().is_ok_and(|address| address.ip().to_canonical().is_loopback());
     let asked = Arc::new(Notify::new());
     let first = Arc::clone(&asked);
     let service = service_fn(move |request| {
         first.notify_one();
         let surface = surface.clone();
-        async move { Ok::<_, Infallible>(reply(&request, surface).await) }
+        async move { Ok::<_, Infallible>(reply(&request, surface, is_loopback).await) }
     });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -111,9 +112,18 @@ async fn connection(stream: TcpStream, surface: Arc<dyn Surface>, mut ending: wa
     }
 }
 
-async fn reply(request: &Request<Incoming>, surface: Arc<dyn Surface>) -> Response<Full<Bytes>> {
+async fn reply(
+    request: &Request<Incoming>,
+    surface: Arc<dyn Surface>,
+    is_loopback: bool,
+) -> Response<Full<Bytes>> {
     let post = request.method() == Method::POST;
     let answer = match *request.method() {
+        _ if !origin::may_read(request.headers(), is_loopback) => Answer::problem(
+            403,
+            "this host is not known here",
+            "ask by an IP address or as localhost: another name could be a web page's way in",
+        ),
         Method::POST if !origin::may_change(request.headers()) => Answer::problem(
             403,
             "requests from other web pages are refused",

@@ -137,6 +137,24 @@ impl Written {
         Config::new(&self.raw).map_err(|fault| self.source().locate(fault))
     }
 
+    /// The config in force, to be shown: what the collector of traces asks for is left out, which may be a key.
+    pub(crate) fn shown(&self) -> serde_json::Result<serde_json::Value> {
+        let mut raw = serde_json::to_value(&self.raw)?;
+        for role in ["/switch", "/node"] {
+            // One is written without brackets.
+            let fields = match raw.pointer_mut(&format!("{role}/traces/headers")) {
+                Some(serde_json::Value::Array(fields)) => fields.as_mut_slice(),
+                Some(field) => std::slice::from_mut(field),
+                None => continue,
+            };
+            for field in fields {
+                let name = field.as_str().and_then(|text| text.split(':').next()).unwrap_or_default();
+                *field = format!("{name}: (not shown)").into();
+            }
+        }
+        Ok(raw)
+    }
+
     /// What is odd in a valid config, with its place.
     pub(crate) fn warnings(&self, config: &Config) -> Vec<ConfigError> {
         let odd = config.warnings.iter().chain(&config.absent);
@@ -224,6 +242,22 @@ mod tests {
             let error = error(text);
             assert_eq!((error.line, error.key.as_str()), (Some(line), key), "{text}\n{error}");
             assert!(error.to_string().contains(word), "{text}\n{error}");
+        }
+    }
+
+    #[test]
+    fn keys_for_a_collector_are_not_shown() {
+        let text = |fields| {
+            format!(
+                "[switch]\nlisten = \":80\"\nnodes = [\"n:80\"]\n[switch.traces]\nendpoint = \"http://c:1\"\nheaders = {fields}\n"
+            )
+        };
+        for (fields, shown) in [
+            ("\"x-key: 1234\"", serde_json::json!("x-key: (not shown)")),
+            ("[\"x-key: 1234\", \"x-a:b\"]", serde_json::json!(["x-key: (not shown)", "x-a: (not shown)"])),
+        ] {
+            let json = Written::parse("larder.toml", &text(fields)).unwrap().shown().unwrap();
+            assert_eq!(json["switch"]["traces"]["headers"], shown, "{fields}");
         }
     }
 

@@ -15,6 +15,9 @@ pub(crate) struct RawTraces {
     pub(crate) endpoint: String,
     /// Share of the requests without a traceparent that begin a trace: 0 to 1. Those with one are traced if it says so.
     pub(crate) ratio: f64,
+    /// Whether a request's traceparent decides. false: the ratio decides for all, and traces begin here; for a switch whose clients
+    /// are strangers, since each of them could have all of his requests traced.
+    pub(crate) parents: bool,
     /// What the collector is told as service.name. Unset: "larder-switch" or "larder-node".
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(example = &"edge")]
@@ -27,6 +30,6 @@ pub(crate) struct RawTraces {
 
 impl Default for RawTraces {
     fn default() -> Self {
-        Self { endpoint: String::new(), ratio: 0.01, service: None, headers: Texts::default() }
+        Self { endpoint: String::new(), ratio: 0.01, parents: true, service: None, headers: Texts::default() }
     }
 }

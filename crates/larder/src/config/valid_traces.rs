@@ -30,6 +30,7 @@ pub(super) fn traces(raw: &RawTraces, role: &str, instance: &str) -> Result<Trac
     Ok(TracerConfig {
         endpoint,
         ratio: raw.ratio,
+        parents: raw.parents,
         service: raw.service.clone().unwrap_or_else(|| format!("larder-{role}")),
         instance: instance.to_owned(),
         headers: headers.collect::<Result<_, _>>()?,

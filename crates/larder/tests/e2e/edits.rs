@@ -71,7 +71,7 @@ fn start(folder: &Path, rest: &str) -> Process {
 
 /// The same request by HTTP/1.1 and HTTP/2.
 fn both(switch: &Process, target: &str, fields: &str) -> [Reply; 2] {
-    let uri = format!("http://test{target}");
+    let uri = format!("http://localhost{target}");
     [ask(switch.address, "GET", target, fields), http2::ask(switch.address, "GET", &uri, fields)]
 }
 
@@ -93,7 +93,7 @@ fn headers_are_edited_in_their_order() {
     for reply in both(&switch, "/x?y", fields) {
         let asked = asked(&reply);
         assert_eq!(line(&asked), "GET /x?y HTTP/1.1");
-        assert_eq!(values(&asked, "host"), ["test"]);
+        assert_eq!(values(&asked, "host"), ["localhost"]);
         assert_eq!(values(&asked, "x-debug"), [""; 0]);
         assert_eq!(values(&asked, "x-internal-role"), [""; 0]);
         assert_eq!(values(&asked, "x-client"), ["127.0.0.1"]);
@@ -161,12 +161,12 @@ fn nodes_are_asked_for_other_paths() {
     let text = raw(&switch, "GET http://test/api/z HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n");
     assert!(text.contains("\r\n\r\nGET /v2/z HTTP/1.1\r\n"), "{text}");
     // What decides is the client's path.
-    let explained = get(switch.admin.unwrap(), "/explain?target=test/api/x").json();
+    let explained = get(switch.admin.unwrap(), "/explain?target=localhost/api/x").json();
     assert_eq!(
         (explained["key"].as_str(), explained["node_path"].as_str()),
-        (Some("test/api/x"), Some("/v2/x"))
+        (Some("localhost/api/x"), Some("/v2/x"))
     );
-    let explained = get(switch.admin.unwrap(), "/explain?target=test/gone").json();
+    let explained = get(switch.admin.unwrap(), "/explain?target=localhost/gone").json();
     assert_eq!((explained["answer"].as_str(), explained["route"].as_str()), (Some("respond"), Some("gone")));
 }
 

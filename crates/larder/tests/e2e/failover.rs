@@ -32,7 +32,7 @@ fn killing_a_node_under_load_fails_no_get() {
     until("the switch notices", || (state(&switch, "b") == "down").then_some(()));
     crowd.more(1_000);
     let moved = until("the targets have moved", || {
-        let explained = get(switch.admin.unwrap(), "/explain?target=test/t1");
+        let explained = get(switch.admin.unwrap(), "/explain?target=localhost/t1");
         (explained.status == 200).then(|| get(switch.address, "/t1").node_and_hit().0)
     });
     assert_ne!(moved, "b");

@@ -43,7 +43,7 @@ impl Client {
     }
 
     pub fn ask(&mut self, method: &str, target: &str, headers: &str) -> io::Result<Reply> {
-        write!(self.0.get_mut(), "{method} {target} HTTP/1.1\r\nHost: test\r\n{headers}\r\n")?;
+        write!(self.0.get_mut(), "{method} {target} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n")?;
         let mut head = String::new();
         while !head.ends_with("\r\n\r\n") {
             if self.0.read_line(&mut head)? == 0 {

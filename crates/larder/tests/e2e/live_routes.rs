@@ -106,15 +106,15 @@ classes = [
     let mirror = explain(&switch, "mirror.example/files/1");
     assert_says(&mirror, &[("route", "mirror"), ("group", "files"), ("policy", "hash"), ("node", "a")]);
     assert_says(
-        &explain(&switch, "test/view/1%3Fx=9%26id=1"),
+        &explain(&switch, "localhost/view/1%3Fx=9%26id=1"),
         &[("route", "views"), ("policy", "lard"), ("key", "/view/1?id=1"), ("class", "n")],
     );
-    let program = "test/cgi-bin/1";
+    let program = "localhost/cgi-bin/1";
     assert_says(&explain(&switch, program), &[("route", "programs"), ("class", "db"), ("policy", "cap")]);
     assert_says(&explain(&switch, &format!("{program}&method=POST")), &[("class", "cb"), ("method", "POST")]);
     let costly = explain(&switch, &format!("{program}&method=POST&header=X-Cost:high-2"));
     assert_says(&costly, &[("class", "dcb")]);
-    assert_says(&explain(&switch, "test/files/1"), &[("route", "default"), ("policy", "hacc")]);
+    assert_says(&explain(&switch, "localhost/files/1"), &[("route", "default"), ("policy", "hacc")]);
 
     for i in 0..TARGETS {
         // One target, whatever else the query says.
@@ -178,9 +178,9 @@ fn a_routing_table_is_replaced_under_traffic() {
     let nodes = "nodes = [\n{ name = \"a\", address = \"{a}\" },\n{ name = \"b\", address = \"{b}\" },\n\
                  { name = \"c\", address = \"{c}\" },\n]\n";
     let ward =
-        format!("policy = \"ward\"\n[switch.ward]\ntable = \"{}\"\nhost = \"test\"\n", routes.display());
+        format!("policy = \"ward\"\n[switch.ward]\ntable = \"{}\"\nhost = \"localhost\"\n", routes.display());
     let (_nodes, switch) = cluster(folder.path(), &format!("{nodes}{ward}"));
-    let owner = || explain(&switch, "test/files/7")["node"].as_str().unwrap().to_owned();
+    let owner = || explain(&switch, "localhost/files/7")["node"].as_str().unwrap().to_owned();
     assert_eq!(owner(), "a", "nodes are found by their names");
     let (stop, answered) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
@@ -230,9 +230,9 @@ fn a_routing_table_comes_from_the_switch_s_own_traffic() {
     assert_says(&admin(&switch, "/routes")[0]["table"], &[("from", "traffic")]);
     // What is in the core, or new, is anybody's; of the rest each has its owner.
     let reason = |target: &str| explain(&switch, target)["reason"].as_str().unwrap().to_owned();
-    let owned = (0..TARGETS).filter(|i| reason(&format!("test/files/{i}")) == "owner").count();
+    let owned = (0..TARGETS).filter(|i| reason(&format!("localhost/files/{i}")) == "owner").count();
     assert_eq!(owned as u64, count("partition_targets"), "{made:#}");
-    assert_eq!(reason("test/never/asked"), "least_loaded");
+    assert_eq!(reason("localhost/never/asked"), "least_loaded");
     let reload = ask(switch.admin.unwrap(), "POST", "/routes/default/table/reload", "");
     assert_eq!(reload.status, 409, "there is no file");
 }

@@ -289,6 +289,35 @@ fn what_was_learned_and_said_stays() {
 }
 
 #[test]
+fn a_share_stays_until_the_config_says_another() {
+    let store = tempfile::tempdir().unwrap();
+    let (_nodes, line) = nodes(store.path(), &["a"]);
+    let text = |share: u32| {
+        let arm = |name: &str, share| {
+            format!("[[switch.routes]]\nname = \"{name}\"\nof = \"default\"\nshare = {share}\n")
+        };
+        format!("{LISTEN}\n{line}\n{}{}", arm("less", 60), arm("more", share))
+    };
+    let switch = Switch::start(&text(20));
+    let share = |name: &str| {
+        let routes = get(switch.admin, "/routes").json();
+        let found = routes.as_array().unwrap().iter().find(|route| route["name"] == name);
+        found.unwrap()["share"].as_f64().unwrap()
+    };
+    assert_eq!(post(switch.admin, "/routes/less/share?percent=10").status, 200);
+    assert_eq!(post(switch.admin, "/routes/more/share?percent=85.5").status, 200);
+    switch.reload();
+    assert_eq!((share("less"), share("more")), (10.0, 85.5));
+    // The config's newer word is the operator's too.
+    switch.write(&text(30));
+    switch.reload();
+    assert_eq!((share("less"), share("more")), (10.0, 30.0));
+    switch.write(&text(40));
+    switch.reload();
+    assert_eq!((share("less"), share("more")), (10.0, 40.0));
+}
+
+#[test]
 fn an_idle_connection_is_not_closed_under_a_request() {
     let store = tempfile::tempdir().unwrap();
     let (_nodes, line) = nodes(store.path(), &["a"]);

@@ -88,7 +88,7 @@ fn the_admin_interface_explains_and_drains() {
     let admin = switch.admin.unwrap();
     let (server, _) = get(switch.address, "/7.txt").node_and_hit();
 
-    let explained = get(admin, "/explain?target=test/7.txt");
+    let explained = get(admin, "/explain?target=localhost/7.txt");
     assert_eq!(explained.status, 200);
     let text = explained.json().to_string();
     assert!(text.contains(&format!("\"{server}\"")), "{server} has the target: {text}");

@@ -187,6 +187,9 @@ fn without_shadow_there_is_none() {
     }
     let live = get(switch.admin.unwrap(), "/live").json();
     let hottest = &live["hottest"][0];
-    assert_eq!((&hottest["target"], &hottest["servers"]), (&"test/a.txt".into(), &serde_json::json!(["a"])));
+    assert_eq!(
+        (&hottest["target"], &hottest["servers"]),
+        (&"localhost/a.txt".into(), &serde_json::json!(["a"]))
+    );
     assert!(live["shadow"].is_null() && live["decisions"]["first"] == 1, "{live:#}");
 }

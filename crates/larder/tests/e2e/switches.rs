@@ -89,7 +89,7 @@ fn until_others(admin: SocketAddr, names: &[&str]) {
 
 /// Where a switch has a target, by its admin interface; none if it does not know it.
 fn known(admin: SocketAddr, target: u64) -> Vec<String> {
-    let explained = get(admin, &format!("/explain?target=test/t{target}")).json();
+    let explained = get(admin, &format!("/explain?target=localhost/t{target}")).json();
     let servers = explained["servers"].as_array().cloned().unwrap_or_default();
     servers.iter().map(|server| server.as_str().unwrap().to_owned()).collect()
 }

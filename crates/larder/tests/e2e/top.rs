@@ -94,7 +94,7 @@ fn a_terminal_shows_the_cluster_and_drains_a_node_when_that_is_meant() {
                 .map(|name| line(screen, name).get(3).and_then(|rate| rate.parse::<f64>().ok()));
             rates.iter().all(|rate| rate.is_some_and(|rate| rate > 0.0))
                 && screen.contains("3 of 3 nodes up")
-                && screen.contains("test/tiles/0/0.png")
+                && screen.contains("localhost/tiles/0/0.png")
                 && screen.contains("lard-r, live")
                 && screen.contains("│first ")
                 && !screen.contains("p99 -")

@@ -86,11 +86,12 @@ fn named<'a>(spans: &'a [Value], service: &str, name: &str) -> Vec<&'a Value> {
 struct Cluster {
     collector: Collector,
     switch: Process,
-    _node: Process,
+    node: Process,
     _folder: tempfile::TempDir,
 }
 
-fn cluster(ratio: f64) -> Cluster {
+/// A switch with these lines before a node that would trace everything.
+fn cluster(lines: &str) -> Cluster {
     let collector = Collector::start();
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("a.txt"), "a").unwrap();
@@ -98,25 +99,25 @@ fn cluster(ratio: f64) -> Cluster {
     let config = folder.path().join("node.toml");
     let root = folder.path().display();
     let text = format!(
-        "[node]\nname = \"a\"\nlisten = \"127.0.0.1:0\"\nroot = \"{root}\"\n[node.traces]\n{traces}\nratio = 0.0\n"
+        "[node]\nname = \"a\"\nlisten = \"127.0.0.1:0\"\nroot = \"{root}\"\n[node.traces]\n{traces}\nratio = 1.0\n"
     );
     fs::write(&config, text).unwrap();
     let node = Process::start(&["node", "--config", config.to_str().unwrap()]);
     // Nobody listens on the discard port: whoever is sent there is sent on.
     let text = format!(
         "[switch]\nlisten = \"127.0.0.1:0\"\npolicy = \"rr\"\nnodes = [{{ name = \"dead\", address = \"127.0.0.1:9\" }}, \
-         {{ name = \"a\", address = \"{}\" }}]\n[switch.health]\ncheck = \"off\"\npassive_fall = 0\n[switch.traces]\n{traces}\nratio = {ratio:?}\nservice = \"edge\"\n",
+         {{ name = \"a\", address = \"{}\" }}]\n[switch.health]\ncheck = \"off\"\npassive_fall = 0\n[switch.traces]\n{traces}\n{lines}\nservice = \"edge\"\n",
         node.address
     );
     let config = folder.path().join("switch.toml");
     fs::write(&config, text).unwrap();
     let switch = Process::start(&["switch", "--config", config.to_str().unwrap(), "--admin", "127.0.0.1:0"]);
-    Cluster { collector, switch, _node: node, _folder: folder }
+    Cluster { collector, switch, node, _folder: folder }
 }
 
 #[test]
 fn a_request_is_traced_through_the_switch_to_the_node_that_answers() {
-    let cluster = cluster(0.0);
+    let cluster = cluster("ratio = 0.0");
     let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
     let client = "00f067aa0ba902b7";
     for _ in 0..2 {
@@ -158,7 +159,7 @@ fn a_request_is_traced_through_the_switch_to_the_node_that_answers() {
 
 #[test]
 fn who_is_not_sampled_is_not_traced_and_without_a_parent_the_share_decides() {
-    let cluster = cluster(1.0);
+    let cluster = cluster("ratio = 1.0");
     let unsampled = "traceparent: 00-11111111111111111111111111111111-00f067aa0ba902b7-00\r\n";
     assert_eq!(ask(cluster.switch.address, "GET", "/a.txt", unsampled).status, 200);
     assert_eq!(get(cluster.switch.address, "/a.txt").status, 200);
@@ -167,11 +168,28 @@ fn who_is_not_sampled_is_not_traced_and_without_a_parent_the_share_decides() {
         all.iter().find(|span| span["name"] == "request").cloned()
     });
     assert!(begun["parentSpanId"].is_null() && begun["service"] == "edge", "{begun:#}");
-    // The node has no share of its own, and goes on all the same.
+    // The node goes on.
     until("the node's span", || {
         let spans = cluster.collector.trace(begun["traceId"].as_str().unwrap(), 4);
         (named(&spans, "larder-node", "serve").len() == 1).then_some(())
     });
     let all = cluster.collector.spans.lock().unwrap();
     assert!(all.iter().all(|span| span["traceId"] != "11111111111111111111111111111111"));
+}
+
+#[test]
+fn what_the_switch_does_not_trace_no_node_begins_to() {
+    let cluster = cluster("ratio = 0.0\nparents = false");
+    for fields in
+        ["", "traceparent: 00-22222222222222222222222222222222-00f067aa0ba902b7-01\r\ntracestate: a=b\r\n"]
+    {
+        assert_eq!(ask(cluster.switch.address, "GET", "/a.txt", fields).status, 200);
+    }
+    // Asked past the switch the node does, so that it is known to have told of all before.
+    assert_eq!(get(cluster.node.address, "/a.txt").status, 200);
+    until("the node's own", || {
+        let all = cluster.collector.spans.lock().unwrap();
+        assert!(all.len() <= 1, "{all:#?}");
+        (all.len() == 1 && all[0]["name"] == "serve").then_some(())
+    });
 }

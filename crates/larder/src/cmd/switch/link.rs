@@ -46,7 +46,7 @@ pub(crate) enum ToWorker {
     Yield,
     /// That one did not come up after all.
     Resume,
-    /// Begins to serve. Files, if somebody served before: how the nodes stand, what the policies have learned.
+    /// Begins to serve. Files, if somebody served before: those of [`FromWorker::Yielded`].
     Go,
     /// Another serves: accepts no more, and ends once its clients have gone.
     Retire,
@@ -91,7 +91,7 @@ pub(crate) enum FromWorker {
     Ready,
     /// Files: how the nodes stand.
     Told,
-    /// Files: how the nodes stand, what the policies have learned.
+    /// Files: how the nodes stand, what the policies have learned, which shares routes have.
     Yielded,
     /// The admin interface was asked to reload.
     Reload {

@@ -27,7 +27,7 @@ pub(crate) fn run(args: &SwitchArgs, written: &Written, config: Config) -> anyho
     }
     let tables = keepers(&mut role)?;
     beside(&mut role)?;
-    let effective = serde_json::to_value(&written.raw)?;
+    let effective = written.shown()?;
     let runtime = serve::runtime(role.threads)?;
     runtime.block_on(async {
         let shutdown = serve::shutdown(&args.serve)?;

@@ -6,12 +6,12 @@
 //! master does, however that happens.
 
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use larder_front::{Prepared, SwitchHandle};
+use larder_front::{Prepared, ShareStanding, SwitchHandle};
 use rustix::process::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
@@ -104,7 +104,7 @@ fn work(args: &SwitchArgs, begun: Begun, end: OwnedFd) -> anyhow::Result<()> {
         return Err(usage("there is no [switch] section"));
     };
     name_records(&mut role, begun.start.status.counts.generation);
-    let effective = serde_json::to_value(&written.raw)?;
+    let effective = written.shown()?;
     let runtime = serve::runtime(role.threads)?;
     let done = runtime.block_on(serve_until_told(begun, role, effective, end));
     // What is blocked in a thread, such as in a look at a name, does not hold the end up.
@@ -220,11 +220,28 @@ fn take_over(switch: &SwitchHandle, roster: &RosterKeeper, files: Vec<OwnedFd>) 
     let mut files = files.into_iter();
     let (Some(nodes), Some(learned)) = (files.next(), files.next()) else { return };
     roster.stand(&nodes_of(nodes));
+    if let Some(shares) = files.next() {
+        share_as_before(switch, shares);
+    }
     let read = read_blob(learned).map_err(anyhow::Error::from);
     match read.and_then(|bytes| Ok(switch.take_over(&bytes)?)) {
         Ok(targets) => tracing::info!(targets, "goes on from what was learned before"),
         Err(error) => {
             tracing::warn!(%error, "what was learned before cannot be used: targets are placed anew");
+        }
+    }
+}
+
+fn share_as_before(switch: &SwitchHandle, file: OwnedFd) {
+    let read = read_blob(file).map_err(anyhow::Error::from);
+    match read.and_then(|bytes| Ok(serde_json::from_slice::<Vec<ShareStanding>>(&bytes)?)) {
+        Ok(before) => {
+            for error in switch.share_as_before(&before) {
+                tracing::warn!(%error, "a route has the share that the config gives it, not that of before");
+            }
+        }
+        Err(error) => {
+            tracing::warn!(%error, "which shares routes had cannot be read: they are as in the config");
         }
     }
 }
@@ -328,10 +345,11 @@ impl Worker {
         let files = tokio::task::spawn_blocking(move || -> anyhow::Result<_> {
             let gone = handle.let_go();
             let nodes = link::blob(&serde_json::to_vec(&roster.handed())?)?;
-            Ok((gone, nodes, link::blob(&handle.handover())?))
+            let shares = link::blob(&serde_json::to_vec(&handle.shares())?)?;
+            Ok((gone, [nodes, link::blob(&handle.handover())?, shares]))
         });
-        let (gone, nodes, learned) = files.await.context("the switch")??;
+        let (gone, files) = files.await.context("the switch")??;
         self.gone |= gone;
-        Ok(self.link.send(&FromWorker::Yielded, &[nodes.as_fd(), learned.as_fd()]).await?)
+        Ok(self.link.send(&FromWorker::Yielded, &files.each_ref().map(AsFd::as_fd)).await?)
     }
 }
