@@ -163,12 +163,12 @@ impl Front {
     /// Serves a connection.
     async fn serve(self, tcp: TcpStream, client: SocketAddr) {
         let shared = &self.shared;
-        let Some((tcp, client)) = self.announced(tcp, client).await else { return };
+        let Some((tcp, client, server)) = self.announced(tcp, client).await else { return };
         let Some((tcp, _connected)) = self.among_its_own(tcp, client).await else { return };
         if let Entry::Secure(tls) = &self.entry {
             let Some(secured) = tls.accept(tcp, shared.timeouts.header).await else { return };
             let link = Link::new(client, shared.clock.now(), Delivery::relay(Why::Tls), None);
-            let link = link.secured(Security::of(secured.client.as_deref()));
+            let link = link.at(server).secured(Security::of(secured.client.as_deref(), secured.version));
             let io = ClientIo::Secure(secured.stream);
             return if secured.http2 {
                 self.serve_http2(io, link).await;
@@ -183,7 +183,7 @@ impl Front {
                 Entered::Done => return,
             },
         };
-        let link = Link::new(client, shared.clock.now(), delivery, outcome);
+        let link = Link::new(client, shared.clock.now(), delivery, outcome).at(server);
         if shared.h2c && http2::begins(&tcp, shared.timeouts.header).await {
             return self.serve_http2(ClientIo::Clear(tcp), link).await;
         }
@@ -212,15 +212,21 @@ impl Front {
         None
     }
 
-    /// The connection as the balancer before us has announced it, where one is trusted. `None` if what came is no
+    /// The connection as the balancer before us has announced it, where one is trusted, and where it says that the client
+    /// connected. `None` if what came is no
     /// announcement.
-    async fn announced(&self, mut tcp: TcpStream, client: SocketAddr) -> Option<(TcpStream, SocketAddr)> {
+    async fn announced(
+        &self,
+        mut tcp: TcpStream,
+        client: SocketAddr,
+    ) -> Option<(TcpStream, SocketAddr, Option<SocketAddr>)> {
         let shared = &self.shared;
+        let server = tcp.local_addr().ok();
         if !shared.announcers.trusts(client.ip()) {
-            return Some((tcp, client));
+            return Some((tcp, client, server));
         }
         match proxy_protocol::read(&mut tcp, client, shared.timeouts.header).await {
-            Ok(client) => Some((tcp, client)),
+            Ok((client, named)) => Some((tcp, client, named.or(server))),
             Err(failure) => {
                 shared.metrics.failed(failure);
                 None

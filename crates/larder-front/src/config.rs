@@ -4,6 +4,7 @@ use crate::access::AccessLogConfig;
 use crate::beside::SwitchesConfig;
 use crate::budget::RetryConfig;
 use crate::clients::ClientLimits;
+use crate::dial::{AnnounceOf, Reach, TlsOf};
 use crate::edits::{Compression, FieldRules, RequestId, Sticky};
 use crate::handoff::{HandoffConfig, NodeHandoff};
 use crate::health::OutlierConfig;
@@ -25,8 +26,13 @@ use std::time::Duration;
 pub struct NodeEntry {
     /// Name, weight and cache size, as the dispatcher knows it. Its groups are set by the switch.
     pub spec: NodeSpec,
-    /// Whether it is asked by HTTP/2 without TLS (RFC 9113 section 3.3), which carries trailers and so gRPC. Default false.
+    /// Whether it is asked by HTTP/2, which carries trailers and so gRPC: where there is no TLS knowing that it speaks that (RFC
+    /// 9113 section 3.3). Default false.
     pub http2: bool,
+    /// TLS to it. By default as all nodes.
+    pub tls: TlsOf,
+    /// Whether connections to it begin with an announcement of the client. By default as all nodes.
+    pub announce: AnnounceOf,
     /// `host:port`. A host name is resolved once, when the switch is bound; the first address is used.
     pub address: String,
     /// The groups it is in, by the names that routes use; none by default. A node in no group serves the routes that
@@ -39,7 +45,15 @@ pub struct NodeEntry {
 impl NodeEntry {
     /// A node in no group.
     pub fn new(spec: NodeSpec, address: impl Into<String>) -> Self {
-        Self { spec, http2: false, address: address.into(), groups: Vec::new(), handoff: None }
+        Self {
+            spec,
+            http2: false,
+            tls: TlsOf::AsAll,
+            announce: AnnounceOf::AsAll,
+            address: address.into(),
+            groups: Vec::new(),
+            handoff: None,
+        }
     }
 }
 
@@ -56,6 +70,8 @@ pub struct SwitchConfig {
     pub announcers: Vec<AddressRange>,
     /// The nodes. At least one, unless the cluster `grows`; names are unique.
     pub nodes: Vec<NodeEntry>,
+    /// How nodes are reached that say nothing else.
+    pub reach: Reach,
     /// Nodes join later ([`crate::SwitchHandle::join`]), so that there may be none yet, neither here nor in a group that a
     /// route uses. Default false.
     pub grows: bool,
@@ -124,6 +140,7 @@ impl SwitchConfig {
             h2c: false,
             announcers: Vec::new(),
             nodes,
+            reach: Reach::default(),
             grows: false,
             settings: Settings::default(),
             key: KeyTemplate::default(),
@@ -438,6 +455,14 @@ pub enum ConfigError {
         group: String,
         /// The groups that there are.
         known: String,
+    },
+    /// A node cannot be reached so.
+    #[error("node '{node}': {what}")]
+    Reach {
+        /// The node.
+        node: String,
+        /// Why.
+        what: &'static str,
     },
     /// A name that cannot stand in `Via`.
     #[error("via must be letters, digits and '-', at least one")]

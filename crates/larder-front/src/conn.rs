@@ -8,6 +8,7 @@
 
 use crate::client_io::ClientIo;
 use crate::clock::Clock;
+use crate::dial::{Announced, ShownByTls, Ties};
 use crate::failure::Failure;
 use crate::handoff::{Delivery, Outcome};
 use async_trait::async_trait;
@@ -64,6 +65,10 @@ pub(crate) struct ConnLimits {
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) client: SocketAddr,
+    /// Where the client connected, as far as that is known.
+    server: Option<SocketAddr>,
+    /// Connections to nodes that are this client's alone.
+    pub(crate) ties: Ties,
     /// The client's address as it stands in `X-Forwarded-For`.
     pub(crate) forwarded_for: HeaderValue,
     phase: AtomicU8,
@@ -93,14 +98,17 @@ pub(crate) struct Link {
 pub(crate) struct Security {
     /// Its certificate as it stands in `Client-Cert` (RFC 9440 section 2.2).
     pub(crate) client_cert: Option<HeaderValue>,
+    /// The version of TLS.
+    pub(crate) version: &'static str,
 }
 
 impl Security {
     /// Of a client with this certificate (DER), if it has shown one.
-    pub(crate) fn of(certificate: Option<&[u8]>) -> Self {
+    pub(crate) fn of(certificate: Option<&[u8]>, version: &'static str) -> Self {
         use base64::Engine as _;
         let field = |der| format!(":{}:", base64::engine::general_purpose::STANDARD.encode(der));
-        Self { client_cert: certificate.map(field).and_then(|value| HeaderValue::try_from(value).ok()) }
+        let client_cert = certificate.map(field).and_then(|value| HeaderValue::try_from(value).ok());
+        Self { client_cert, version }
     }
 }
 
@@ -119,6 +127,8 @@ impl Link {
         let address = client.ip().to_canonical().to_string();
         Self {
             client,
+            server: None,
+            ties: Ties::default(),
             forwarded_for: HeaderValue::try_from(address).unwrap_or(HeaderValue::from_static("unknown")),
             phase: AtomicU8::new(Phase::Head as u8),
             head_bytes: AtomicUsize::new(0),
@@ -139,6 +149,21 @@ impl Link {
     /// The same over TLS.
     pub(crate) fn secured(self, security: Security) -> Self {
         Self { security: Some(security), ..self }
+    }
+
+    /// The same, where the client connected being known.
+    pub(crate) fn at(self, server: Option<SocketAddr>) -> Self {
+        Self { server, ..self }
+    }
+
+    /// Whom connections for this client are from; `None` if it is not known where the client connected.
+    pub(crate) fn announced(&self) -> Option<Announced> {
+        let shown = |security: &Security| ShownByTls {
+            version: security.version,
+            certificate: security.client_cert.is_some(),
+        };
+        let tls = self.security.as_ref().map(shown);
+        Some(Announced { client: self.client, server: self.server?, tls })
     }
 
     /// What was decided of the first request, once.

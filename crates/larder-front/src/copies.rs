@@ -8,6 +8,7 @@
 //!
 //! Which requests are copied goes round: of a share of a tenth every tenth one.
 
+use crate::dial::{Announced, Speaks};
 use crate::lease::Lease;
 use crate::switch::Shared;
 use bytes::{Bytes, BytesMut};
@@ -21,7 +22,6 @@ use pingora_http::RequestHeader;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
-use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 /// What a mirroring route copies.
@@ -144,13 +144,20 @@ pub(crate) struct Duplicate {
     place: UnderWay,
     header: Box<RequestHeader>,
     request: Request,
+    /// Whom it is from, for nodes to which that is announced.
+    client: Option<Announced>,
     body: BytesMut,
     whole: bool,
 }
 
 impl Duplicate {
-    pub(crate) fn new(place: UnderWay, header: RequestHeader, request: Request) -> Self {
-        Self { place, header: Box::new(header), request, body: BytesMut::new(), whole: false }
+    pub(crate) fn new(
+        place: UnderWay,
+        header: RequestHeader,
+        request: Request,
+        client: Option<Announced>,
+    ) -> Self {
+        Self { place, header: Box::new(header), request, client, body: BytesMut::new(), whole: false }
     }
 
     /// Takes a piece of the body. False if it is too long by now.
@@ -195,9 +202,9 @@ impl Duplicate {
 
     /// Asks the node and throws away what it says; `None` if it did not say it all.
     async fn ask(&self, shared: &Shared, decision: Decision) -> Option<()> {
-        let address = shared.nodes.get(decision.node)?.resolved;
-        let tcp = TcpStream::connect(address).await.ok()?;
-        let (mut sender, connection) = http1::handshake(TokioIo::new(tcp)).await.ok()?;
+        let dial = shared.nodes.get(decision.node)?.dial.clone();
+        let io = dial.open(self.client.as_ref(), Speaks::Http1).await.ok()?;
+        let (mut sender, connection) = http1::handshake(TokioIo::new(io)).await.ok()?;
         // Ends with this.
         let mut driver = JoinSet::new();
         driver.spawn(connection);

@@ -42,6 +42,9 @@ pub enum Failure {
     ConnectFailed,
     /// No connection to a node in time. Fault of the node.
     ConnectTimeout,
+    /// A node and the switch have come to no agreement on TLS: its certificate does not do, or the switch's does not. Fault of
+    /// the node, or of the config.
+    NodeTls,
     /// A node did not send or take data in time. Fault of the node.
     NodeTimeout,
     /// A node closed the connection before its reply was complete. Fault of the node.
@@ -54,7 +57,7 @@ pub enum Failure {
 
 impl Failure {
     /// Every failure.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::BadRequest,
         Self::BadAnnouncement,
         Self::UriTooLong,
@@ -70,6 +73,7 @@ impl Failure {
         Self::NoNode,
         Self::ConnectFailed,
         Self::ConnectTimeout,
+        Self::NodeTls,
         Self::NodeTimeout,
         Self::NodeClosed,
         Self::BadReply,
@@ -94,6 +98,7 @@ impl Failure {
             Self::NoNode => "no_node",
             Self::ConnectFailed => "connect_failed",
             Self::ConnectTimeout => "connect_timeout",
+            Self::NodeTls => "node_tls",
             Self::NodeTimeout => "node_timeout",
             Self::NodeClosed => "node_closed",
             Self::BadReply => "bad_reply",
@@ -111,7 +116,7 @@ impl Failure {
             Self::HeaderTooLarge => 431,
             Self::ClientGone => 499,
             Self::ConnectionsFull | Self::QueueFull | Self::QueueDeadline | Self::NoNode => 503,
-            Self::ConnectFailed | Self::NodeClosed | Self::BadReply => 502,
+            Self::ConnectFailed | Self::NodeTls | Self::NodeClosed | Self::BadReply => 502,
             Self::ConnectTimeout | Self::NodeTimeout => 504,
             Self::Internal => 500,
         }
@@ -159,6 +164,11 @@ impl Failure {
                 E::ConnectRefused | E::ConnectNoRoute | E::ConnectError | E::SocketError,
             ) => Self::ConnectFailed,
             (ErrorSource::Upstream, E::BindError) => Self::ConnectFailed,
+            (ErrorSource::Upstream, E::TLSHandshakeFailure | E::TLSHandshakeTimedout | E::InvalidCert) => {
+                Self::NodeTls
+            }
+            // With TLS 1.3 a node that does not like the switch's certificate says so after the handshake.
+            (ErrorSource::Upstream, E::ReadError | E::WriteError) if is_tls(error) => Self::NodeTls,
             (ErrorSource::Upstream, E::ReadTimedout | E::WriteTimedout) => Self::NodeTimeout,
             (ErrorSource::Upstream, E::ReadError | E::WriteError | E::ConnectionClosed) => Self::NodeClosed,
             (ErrorSource::Upstream, E::Custom("PrematureBodyEnd")) => Self::NodeClosed,
@@ -166,6 +176,12 @@ impl Failure {
             _ => Self::Internal,
         }
     }
+}
+
+/// Whether TLS itself is what failed.
+fn is_tls(error: &Error) -> bool {
+    let io = error.root_cause().downcast_ref::<std::io::Error>();
+    matches!(io.and_then(std::io::Error::get_ref), Some(inner) if inner.is::<rustls::Error>())
 }
 
 impl From<Refusal> for Failure {

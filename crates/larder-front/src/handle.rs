@@ -249,12 +249,12 @@ impl SwitchHandle {
     pub fn join(&self, entry: &NodeEntry) -> Result<(), JoinRefused> {
         let shared = &*self.shared;
         let spec = shared.routing.node_spec(entry)?;
-        let resolved = Node::resolve(entry)?;
+        let dial = Node::dial(entry, &shared.reach, shared.handoff.is_some())?;
         let (now, mut started) = (shared.clock.now(), Vec::new());
         // In its place before the dispatcher chooses it for the first time.
         let claim = |id: NodeId| {
             shared.metrics.forget(id);
-            shared.nodes.put(Node::new(id, entry, resolved, &shared.timeouts));
+            shared.nodes.put(Node::new(id, entry, dial, &shared.timeouts));
         };
         let id = shared.dispatcher.join_as(now, spec, claim, &mut started)?;
         tracing::info!(node = entry.spec.name, address = entry.address, "node joins");

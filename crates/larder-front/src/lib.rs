@@ -20,6 +20,7 @@ mod clock;
 mod config;
 mod conn;
 mod copies;
+mod dial;
 mod edits;
 mod explain;
 mod failure;
@@ -55,6 +56,7 @@ pub use cache_status::{CacheOutcome, cache_outcome};
 pub use clients::ClientLimits;
 pub use config::{Check, ConfigError, HealthConfig, Limits, NodeEntry, SwitchConfig, Timeouts};
 pub use copies::MirrorOf;
+pub use dial::{AnnounceOf, NodeTls, ProxyVersion, Reach, TlsOf};
 pub use edits::{
     Answer, Coding, Compression, EditError, Edits, FieldRules, PathRewrite, RequestId, SameSite, Side, Stage,
     Sticky, StickyBy, StickyCookie, StickyKey, Template,

@@ -1,6 +1,7 @@
 //! A node as the switch reaches it: its address, its ready-made peer, how it has behaved of late.
 
-use crate::config::{NodeEntry, Timeouts};
+use crate::config::{ConfigError, NodeEntry, Timeouts};
+use crate::dial::{Dial, Loaded, NodeTls, Reach, host_of};
 use crate::handoff::NodeHandoff;
 use crate::signals::NodeSignals;
 use crate::switch::{Shared, SwitchError};
@@ -70,6 +71,8 @@ pub(crate) struct Node {
     /// As configured.
     pub(crate) address: String,
     pub(crate) resolved: SocketAddr,
+    /// How it is reached.
+    pub(crate) dial: Dial,
     /// Cloned for each request.
     pub(crate) peer: HttpPeer,
     /// Failures in a row that traffic has seen.
@@ -90,9 +93,9 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// A node whose address is resolved.
-    pub(crate) fn new(id: NodeId, entry: &NodeEntry, resolved: SocketAddr, timeouts: &Timeouts) -> Self {
-        let mut peer = HttpPeer::new(resolved, false, String::new());
+    /// A node that is reached so.
+    pub(crate) fn new(id: NodeId, entry: &NodeEntry, dial: Dial, timeouts: &Timeouts) -> Self {
+        let (mut peer, resolved) = (dial.peer(), dial.address);
         peer.options.connection_timeout = Some(timeouts.connect);
         peer.options.total_connection_timeout = Some(timeouts.connect);
         peer.options.read_timeout = Some(timeouts.node_read);
@@ -106,6 +109,7 @@ impl Node {
             name: entry.spec.name.as_str().into(),
             address: entry.address.clone(),
             resolved,
+            dial,
             peer,
             failures: AtomicU32::new(0),
             unanswered: AtomicU32::new(0),
@@ -133,13 +137,17 @@ impl Node {
         if standing.left {
             return None;
         }
-        let mut peer = HttpPeer::new(resolved, false, String::new());
+        let dial = self.dial.moved(address, resolved);
+        let mut peer = dial.peer();
+        let authorities = peer.options.ca.take();
         peer.options = self.peer.options.clone();
+        peer.options.ca = authorities;
         let after = Self {
             id: self.id,
             name: self.name.clone(),
             address: address.to_owned(),
             resolved,
+            dial,
             peer,
             failures: AtomicU32::new(0),
             unanswered: AtomicU32::new(0),
@@ -155,8 +163,26 @@ impl Node {
         Some(after)
     }
 
+    /// How a node is reached, by `all` where it says nothing for itself. Blocks while its name is resolved and files are read.
+    pub(crate) fn dial(entry: &NodeEntry, all: &Reach, handed: bool) -> Result<Dial, SwitchError> {
+        if let Some(what) = all.contradiction(entry, handed) {
+            return Err(ConfigError::Reach { node: entry.spec.name.clone(), what }.into());
+        }
+        let address = Self::resolve(entry)?;
+        let tls = all.tls(entry);
+        if tls.as_ref().is_some_and(|tls| !tls.verify) {
+            let node = &entry.spec.name;
+            tracing::warn!(
+                node,
+                "nobody looks at its certificate (verify = false): whoever comes between reads and changes all"
+            );
+        }
+        let load = |tls: NodeTls| Loaded::new(&tls, host_of(&entry.address), entry.http2).map(Arc::new);
+        Ok(Dial { address, tls: tls.map(load).transpose()?, announce: all.announce(entry) })
+    }
+
     /// The address of a node. Blocks while a name is resolved.
-    pub(crate) fn resolve(entry: &NodeEntry) -> Result<SocketAddr, SwitchError> {
+    fn resolve(entry: &NodeEntry) -> Result<SocketAddr, SwitchError> {
         let failed = |reason: String| SwitchError::Resolve {
             node: entry.spec.name.clone(),
             address: entry.address.clone(),

@@ -74,13 +74,13 @@ impl Announcers {
     }
 }
 
-/// Takes the announcement from the head of a connection. Returns the client that it names, or the one that connected where it
-/// names none (a check by the balancer itself).
+/// Takes the announcement from the head of a connection. Returns the client that it names, and where that connected; or the one
+/// that connected, where it names none (a check by the balancer itself).
 pub(crate) async fn read(
     tcp: &mut TcpStream,
     peer: SocketAddr,
     patience: Duration,
-) -> Result<SocketAddr, Failure> {
+) -> Result<Named, Failure> {
     let reading = async {
         let mut bytes = [0; ANNOUNCEMENT_MAX];
         loop {
@@ -90,9 +90,9 @@ pub(crate) async fn read(
                 return Err(Failure::ClientGone);
             }
             match announcement(&bytes[..seen], peer) {
-                Announced::Whole(client, length) => {
+                Announced::Whole(named, length) => {
                     tcp.read_exact(&mut bytes[..length]).await.map_err(|_| Failure::ClientGone)?;
-                    return Ok(client);
+                    return Ok(named);
                 }
                 Announced::Part if seen < ANNOUNCEMENT_MAX => tokio::time::sleep(PEEK_PAUSE).await,
                 Announced::Part | Announced::Nonsense => return Err(Failure::BadAnnouncement),
@@ -102,15 +102,22 @@ pub(crate) async fn read(
     tokio::time::timeout(patience, reading).await.unwrap_or(Err(Failure::HeaderTimeout))
 }
 
+/// A client, and where it connected.
+type Named = (SocketAddr, Option<SocketAddr>);
+
 /// What the first bytes of a connection are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Announced {
     /// An announcement of this client, of so many bytes.
-    Whole(SocketAddr, usize),
+    Whole(Named, usize),
     /// More is needed to tell.
     Part,
     /// None.
     Nonsense,
+}
+
+fn named(client: (IpAddr, u16), server: (IpAddr, u16)) -> Named {
+    (client.into(), Some(server.into()))
 }
 
 fn announcement(bytes: &[u8], peer: SocketAddr) -> Announced {
@@ -122,22 +129,56 @@ fn announcement(bytes: &[u8], peer: SocketAddr) -> Announced {
     match HeaderResult::parse(bytes) {
         HeaderResult::V1(Ok(header)) => {
             let client = match header.addresses {
-                v1::Addresses::Tcp4(named) => SocketAddr::new(named.source_address.into(), named.source_port),
-                v1::Addresses::Tcp6(named) => SocketAddr::new(named.source_address.into(), named.source_port),
-                v1::Addresses::Unknown => peer,
+                v1::Addresses::Tcp4(v1::IPv4 {
+                    source_address,
+                    source_port,
+                    destination_address,
+                    destination_port,
+                }) => named(
+                    (source_address.into(), source_port),
+                    (destination_address.into(), destination_port),
+                ),
+                v1::Addresses::Tcp6(v1::IPv6 {
+                    source_address,
+                    source_port,
+                    destination_address,
+                    destination_port,
+                }) => named(
+                    (source_address.into(), source_port),
+                    (destination_address.into(), destination_port),
+                ),
+                v1::Addresses::Unknown => (peer, None),
             };
             Announced::Whole(client, header.header.len())
         }
         HeaderResult::V2(Ok(header)) => {
             let client = match (header.command, header.addresses) {
-                (v2::Command::Local, _) => peer,
-                (_, v2::Addresses::IPv4(named)) => {
-                    SocketAddr::new(named.source_address.into(), named.source_port)
-                }
-                (_, v2::Addresses::IPv6(named)) => {
-                    SocketAddr::new(named.source_address.into(), named.source_port)
-                }
-                _ => peer,
+                (v2::Command::Local, _) => (peer, None),
+                (
+                    _,
+                    v2::Addresses::IPv4(v2::IPv4 {
+                        source_address,
+                        source_port,
+                        destination_address,
+                        destination_port,
+                    }),
+                ) => named(
+                    (source_address.into(), source_port),
+                    (destination_address.into(), destination_port),
+                ),
+                (
+                    _,
+                    v2::Addresses::IPv6(v2::IPv6 {
+                        source_address,
+                        source_port,
+                        destination_address,
+                        destination_port,
+                    }),
+                ) => named(
+                    (source_address.into(), source_port),
+                    (destination_address.into(), destination_port),
+                ),
+                _ => (peer, None),
             };
             Announced::Whole(client, header.header.len())
         }
@@ -178,17 +219,21 @@ mod tests {
     fn announcements_are_read_to_their_end_and_no_further() {
         let text = b"PROXY TCP4 192.0.2.7 203.0.113.1 4711 80\r\n";
         let client: SocketAddr = "192.0.2.7:4711".parse().unwrap();
+        let server: Option<SocketAddr> = "203.0.113.1:80".parse().ok();
         let mut more = text.to_vec();
         more.extend_from_slice(b"GET / HTTP/1.1\r\n");
-        assert_eq!(announcement(&more, PEER), Announced::Whole(client, text.len()));
+        assert_eq!(announcement(&more, PEER), Announced::Whole((client, server), text.len()));
         for cut in 1..text.len() {
             assert_eq!(announcement(&text[..cut], PEER), Announced::Part, "{cut}");
         }
-        assert_eq!(announcement(b"PROXY UNKNOWN\r\nx", PEER), Announced::Whole(PEER, 15));
+        assert_eq!(announcement(b"PROXY UNKNOWN\r\nx", PEER), Announced::Whole((PEER, None), 15));
         let six = b"PROXY TCP6 2001:db8::7 2001:db8::1 4711 80\r\n";
         assert_eq!(
             announcement(six, PEER),
-            Announced::Whole("[2001:db8::7]:4711".parse().unwrap(), six.len())
+            Announced::Whole(
+                ("[2001:db8::7]:4711".parse().unwrap(), "[2001:db8::1]:80".parse().ok()),
+                six.len()
+            )
         );
         for nonsense in [
             &b"GET / HTTP/1.1\r\n\r\n"[..],
@@ -212,9 +257,12 @@ mod tests {
         let (proxied, own) = (made(v2::Command::Proxy), made(v2::Command::Local));
         assert_eq!(
             announcement(&proxied, PEER),
-            Announced::Whole("192.0.2.7:4711".parse().unwrap(), proxied.len())
+            Announced::Whole(
+                ("192.0.2.7:4711".parse().unwrap(), "203.0.113.1:80".parse().ok()),
+                proxied.len()
+            )
         );
-        assert_eq!(announcement(&own, PEER), Announced::Whole(PEER, own.len()));
+        assert_eq!(announcement(&own, PEER), Announced::Whole((PEER, None), own.len()));
         for cut in 1..proxied.len() {
             assert_eq!(announcement(&proxied[..cut], PEER), Announced::Part, "{cut}");
         }

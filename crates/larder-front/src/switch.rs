@@ -7,6 +7,7 @@ use crate::budget::RetryBudget;
 use crate::clients::Clients;
 use crate::clock::Clock;
 use crate::config::{ConfigError, HealthConfig, Limits, NodeEntry, SwitchConfig, Timeouts};
+use crate::dial::Reach;
 use crate::edits::RequestIds;
 use crate::handle::SwitchHandle;
 use crate::handoff::{Ears, Edge, HandoffConfig, HandoffError, Setting};
@@ -120,6 +121,8 @@ pub(crate) struct Shared {
     pub(crate) beside: Option<Beside>,
     /// Certificates and what TLS goes by; none where there is no TLS.
     pub(crate) tls: Option<Arc<Tls>>,
+    /// How nodes are reached that say nothing else.
+    pub(crate) reach: Reach,
     /// Where requests that come without TLS are sent: the port under `https`.
     pub(crate) redirect: Option<u16>,
     pub(crate) h2c: bool,
@@ -153,7 +156,8 @@ impl Shared {
         let (dispatcher, recorder) = dispatcher(&config, &routing)?;
         for entry in &config.nodes {
             let id = dispatcher.nodes().id_of(&entry.spec.name).unwrap_or(NodeId(u16::MAX));
-            nodes.put(Node::new(id, entry, Node::resolve(entry)?, &config.timeouts));
+            let dial = Node::dial(entry, &config.reach, config.handoff.setting != Setting::Relay)?;
+            nodes.put(Node::new(id, entry, dial, &config.timeouts));
         }
         let needs = Needs::of(routing.all().map(|(id, _)| dispatcher.settings_of(id)));
         let specs = routes::specs(&config, &routing.groups);
@@ -182,6 +186,7 @@ impl Shared {
             handoff: None,
             beside,
             tls,
+            reach: config.reach,
             redirect: None,
             h2c: config.h2c,
             announcers: Announcers(config.announcers),
@@ -252,6 +257,9 @@ impl Prepared {
         let server = ServerConf {
             threads: config.threads,
             // Pingora's pool is one for all nodes, sized per thread.
+            // Whom to believe is said for each node. Without this the engine reads what the system trusts, and panics if it
+            // cannot.
+            ca_file: Some("/dev/null".to_owned()),
             upstream_keepalive_pool_size: config.limits.node_idle_max.saturating_mul(pool_nodes(&config)),
             // One try, the one for a pooled connection, and the retries.
             max_retries: usize::from(config.limits.retries_max) + 2,

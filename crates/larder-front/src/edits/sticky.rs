@@ -250,6 +250,7 @@ pub(crate) fn other_cookies(headers: &HeaderMap, name: &str) -> Option<HeaderVal
 mod tests {
     use super::*;
     use crate::config::{NodeEntry, Timeouts};
+    use crate::dial::Dial;
     use crate::node::Node;
     use larder_core::NodeSpec;
 
@@ -257,7 +258,12 @@ mod tests {
         let nodes = Nodes::new(8);
         for (id, name) in (0..).zip(names) {
             let entry = NodeEntry::new(NodeSpec::named(*name), "127.0.0.1:1");
-            nodes.put(Node::new(NodeId(id), &entry, ([127, 0, 0, 1], 1).into(), &Timeouts::default()));
+            nodes.put(Node::new(
+                NodeId(id),
+                &entry,
+                Dial::plain(([127, 0, 0, 1], 1).into()),
+                &Timeouts::default(),
+            ));
         }
         nodes
     }
@@ -291,7 +297,7 @@ mod tests {
         }
         // One that joins later is found.
         let entry = NodeEntry::new(NodeSpec::named("gone"), "127.0.0.1:1");
-        now.put(Node::new(NodeId(5), &entry, ([127, 0, 0, 1], 1).into(), &Timeouts::default()));
+        now.put(Node::new(NodeId(5), &entry, Dial::plain(([127, 0, 0, 1], 1).into()), &Timeouts::default()));
         assert_eq!(again.node(value(&tokens, &cookie, "gone").as_bytes(), &now), Some(NodeId(5)));
     }
 

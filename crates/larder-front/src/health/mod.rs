@@ -80,7 +80,7 @@ async fn check(shared: &Shared, node: &Node) {
     let mut lots = Lots::new(node.id.0);
     tokio::time::sleep(health.interval.mul_f64(lots.next())).await;
     while !node.standing().left {
-        let result = tokio::time::timeout(health.timeout, probe::probe(what, node.resolved)).await;
+        let result = tokio::time::timeout(health.timeout, probe::probe(what, &node.dial)).await;
         let failure = match result {
             Ok(Ok(())) => None,
             Ok(Err(reason)) => Some(reason),

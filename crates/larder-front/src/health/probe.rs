@@ -1,21 +1,28 @@
 //! One active check.
 
 use crate::config::Check;
-use std::net::SocketAddr;
+use crate::dial::{Dial, Speaks};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
 /// A status line longer than this is no status line.
 const STATUS_LINE_MAX: usize = 1024;
 
 /// Checks a node once; the error says what is wrong. The caller sets the time limit.
-pub(super) async fn probe(what: &Check, address: SocketAddr) -> Result<(), String> {
-    let mut tcp = TcpStream::connect(address).await.map_err(|error| format!("no connection: {error}"))?;
+///
+/// A node that is reached by TLS has to shake hands for either check.
+pub(super) async fn probe(what: &Check, dial: &Dial) -> Result<(), String> {
+    let (address, of_http) = (dial.address, matches!(what, Check::Http { .. }));
+    let speaks = if of_http { Speaks::Http1 } else { Speaks::AsTraffic };
+    let mut tcp = dial.open(None, speaks).await.map_err(|error| error.to_string())?;
     let Check::Http { path } = what else { return Ok(()) };
     let request = format!(
         "GET {path} HTTP/1.1\r\nHost: {address}\r\nUser-Agent: larder-health\r\nAccept: */*\r\nConnection: close\r\n\r\n"
     );
-    tcp.write_all(request.as_bytes()).await.map_err(|error| format!("no request sent: {error}"))?;
+    let sent = async {
+        tcp.write_all(request.as_bytes()).await?;
+        tcp.flush().await
+    };
+    sent.await.map_err(|error| format!("no request sent: {error}"))?;
     let mut line = Vec::new();
     loop {
         let mut chunk = [0; 256];

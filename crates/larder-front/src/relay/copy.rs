@@ -4,7 +4,7 @@ use super::{Context, Fields, Relay, headers, link};
 use crate::copies::{Duplicate, Outcome};
 use crate::edits::Known;
 use crate::target::target_key;
-use http::header::{CONNECTION, HOST, HeaderName, TRANSFER_ENCODING, UPGRADE};
+use http::header::{CONNECTION, COOKIE, HOST, HeaderName, TRANSFER_ENCODING, UPGRADE};
 use larder_core::Request;
 use larder_core::rules::Head;
 use pingora_error::Result;
@@ -19,6 +19,7 @@ impl Relay {
             return;
         }
         let bodyless = session.as_mut().is_body_empty();
+        let client = link(session).and_then(|link| link.announced());
         for mirror in &route.mirrors {
             if !mirror.takes() {
                 continue;
@@ -26,7 +27,7 @@ impl Relay {
             let Some(place) = mirror.enter() else { continue };
             // What cannot be said to a node otherwise is no fault of the client's.
             match self.copied(session, context, mirror.route) {
-                Ok((header, request)) => context.copies.push(Duplicate::new(place, header, request)),
+                Ok((header, request)) => context.copies.push(Duplicate::new(place, header, request, client)),
                 Err(_) => mirror.count(Outcome::Failed),
             }
         }
@@ -79,6 +80,9 @@ impl Relay {
         }
         for name in ["keep-alive", "proxy-connection", "te", "trailer", "expect"] {
             copy.remove_header(name);
+        }
+        if copy.headers.contains_key(COOKIE) {
+            self.unstick(session, &mut copy, context)?;
         }
         let path = route.edits.rewrite.as_ref().map_or(head.path.into(), |rewrite| rewrite.apply(head.path));
         let query = head.query.map_or(Vec::new(), |query| [b"?", query].concat());

@@ -32,6 +32,7 @@ use crate::handoff::Started;
 use crate::health;
 use crate::http2;
 use crate::metrics::Retry;
+use crate::node::Node;
 use crate::signals;
 use crate::switch::Shared;
 use crate::target::target_key;
@@ -89,6 +90,17 @@ fn link(session: &Session) -> Option<LinkRef<'_>> {
         Some(stream) => Some(LinkRef::Own(stream.link())),
         None => http2::connection().map(LinkRef::Shared),
     }
+}
+
+/// How the engine reaches a node for a session.
+fn peer(node: &Node, session: &Session) -> HttpPeer {
+    let mut peer = node.peer.clone();
+    if node.dial.announce.is_some()
+        && let Some(link) = stream(session).map(|stream| stream.link().clone()).or_else(http2::connection)
+    {
+        node.dial.announce(&mut peer, &link);
+    }
+    peer
 }
 
 /// An error that carries a failure of ours; it is not retried.
@@ -169,6 +181,16 @@ impl Relay {
         }
     }
 
+    /// Tells the operator why there is no TLS to a node, once until there is.
+    fn say_no_tls(&self, context: &Context, error: &Error) {
+        let Some(node) = context.decision.and_then(|decision| self.shared.nodes.get(decision.node)) else {
+            return;
+        };
+        if node.dial.tls.as_ref().is_some_and(|tls| tls.turns(true)) {
+            tracing::warn!(node = &*node.name, %error, "no TLS to a node");
+        }
+    }
+
     /// The node for another try.
     fn place_again(&self, context: &mut Context) -> Result<Decision, Refusal> {
         let Some(before) = context.decision else { return Err(Refusal::NoNode) };
@@ -233,7 +255,7 @@ impl ProxyHttp for Relay {
         Ok(false)
     }
 
-    async fn upstream_peer(&self, _session: &mut Session, context: &mut Context) -> Result<Box<HttpPeer>> {
+    async fn upstream_peer(&self, session: &mut Session, context: &mut Context) -> Result<Box<HttpPeer>> {
         let decision = match context.decision {
             Some(first) if context.tries == 0 => first,
             // Where no other node is left, the failure of the last one is the answer.
@@ -254,7 +276,7 @@ impl ProxyHttp for Relay {
         context.decision = Some(decision);
         context.untold = true;
         match self.shared.nodes.get(decision.node) {
-            Some(node) => Ok(Box::new(node.peer.clone())),
+            Some(node) => Ok(Box::new(peer(&node, session))),
             None => Err(refuse(context, Failure::Internal)),
         }
     }
@@ -271,6 +293,9 @@ impl ProxyHttp for Relay {
         if !reused && let Some(decision) = context.decision {
             context.connect = Some(self.shared.clock.now() - context.tried);
             self.shared.metrics.node_connected(decision.node);
+            if let Some(tls) = self.shared.nodes.get(decision.node).and_then(|node| node.dial.tls.clone()) {
+                tls.turns(false);
+            }
         }
         Ok(())
     }
@@ -395,6 +420,9 @@ impl ProxyHttp for Relay {
     ) -> Box<Error> {
         let failure = Failure::of(&error);
         context.failure = Some(failure);
+        if failure == Failure::NodeTls {
+            self.say_no_tls(context, &error);
+        }
         self.trace_failure(context, failure);
         self.note_node_failure(context);
         // Nothing has been sent, so that any method may go elsewhere.

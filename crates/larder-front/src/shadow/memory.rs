@@ -1,10 +1,10 @@
 //! How large the nodes' memories are, by what they say: `levels.cache_bytes_max` of a larder node's load page.
 
 use super::{feed, held};
+use crate::dial::Dial;
 use crate::signals;
 use crate::switch::Shared;
 use larder_core::Bytes;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,8 +20,8 @@ pub(crate) async fn learn(shared: Arc<Shared>) {
     let Some(feed) = feed(&shared).filter(|feed| feed.config.memory.is_none()) else { return };
     loop {
         let mut missing = false;
-        for (name, address) in unstated(&shared) {
-            match tokio::time::timeout(PATIENCE, signals::cache_bytes_max(address)).await.ok().flatten() {
+        for (name, dial) in unstated(&shared) {
+            match tokio::time::timeout(PATIENCE, signals::cache_bytes_max(dial)).await.ok().flatten() {
                 Some(bytes) => drop(held(&feed.learned).insert(name, Bytes(bytes))),
                 // What it said before holds on: it may be down for a while.
                 None => missing |= !held(&feed.learned).contains_key(&name),
@@ -31,8 +31,8 @@ pub(crate) async fn learn(shared: Arc<Shared>) {
     }
 }
 
-fn unstated(shared: &Shared) -> Vec<(Arc<str>, SocketAddr)> {
+fn unstated(shared: &Shared) -> Vec<(Arc<str>, Dial)> {
     let rows = shared.dispatcher.nodes().rows();
     let unstated = rows.into_iter().filter(|row| row.cache == Bytes::ZERO);
-    unstated.filter_map(|row| Some((row.name, shared.nodes.get(row.id)?.resolved))).collect()
+    unstated.filter_map(|row| Some((row.name, shared.nodes.get(row.id)?.dial.clone()))).collect()
 }

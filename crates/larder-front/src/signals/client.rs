@@ -4,6 +4,7 @@
 //! time limit: a future that is dropped leaves the connection unusable, and the next call opens another.
 
 use super::cause::Cause;
+use crate::dial::{Dial, Speaks};
 use bytes::Bytes;
 use http::header::{ACCEPT, CONNECTION, CONTENT_ENCODING, HOST, HeaderValue, USER_AGENT};
 use http::{Request, Response, StatusCode, Uri};
@@ -11,8 +12,6 @@ use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
-use std::net::SocketAddr;
-use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
 /// Bytes of a reply's head, and of what is read ahead of its body.
@@ -21,7 +20,7 @@ const HEAD_MAX: usize = 64 << 10;
 /// Where and what to ask.
 #[derive(Debug)]
 pub(super) struct Client {
-    address: SocketAddr,
+    dial: Dial,
     path: Uri,
     host: HeaderValue,
     accept: &'static str,
@@ -49,10 +48,10 @@ pub(super) struct Answer<'a> {
 
 impl Client {
     /// A client for one page. `path` begins with `/` and has been checked; `accept` is what it is to be.
-    pub(super) fn new(address: SocketAddr, path: &str, accept: &'static str) -> Self {
+    pub(super) fn new(dial: Dial, path: &str, accept: &'static str) -> Self {
         let path = path.parse().unwrap_or(Uri::from_static("/"));
-        let host = HeaderValue::try_from(address.to_string()).unwrap_or(HeaderValue::from_static(""));
-        Self { address, path, host, accept, open: None }
+        let host = HeaderValue::try_from(dial.address.to_string()).unwrap_or(HeaderValue::from_static(""));
+        Self { dial, path, host, accept, open: None }
     }
 
     /// Asks for the page; the body is to be read from the answer.
@@ -61,10 +60,10 @@ impl Client {
         let (open, reply) = match self.open.take().filter(|open| open.sender.is_ready()) {
             // The node may have closed it just now for its silence; that is no failure.
             Some(open) => match self.send(open).await {
-                Err(Cause::Connection) => self.send(Open::new(self.address).await?).await?,
+                Err(Cause::Connection) => self.send(Open::new(&self.dial).await?).await?,
                 sent => sent?,
             },
-            None => self.send(Open::new(self.address).await?).await?,
+            None => self.send(Open::new(&self.dial).await?).await?,
         };
         if reply.status() != StatusCode::OK {
             return Err(Cause::Status);
@@ -130,11 +129,9 @@ impl Answer<'_> {
 }
 
 impl Open {
-    async fn new(address: SocketAddr) -> Result<Self, Cause> {
-        let tcp = TcpStream::connect(address).await.map_err(|_| Cause::Connection)?;
-        // Fails only for a connection that is gone already.
-        let _ = tcp.set_nodelay(true);
-        let handshake = http1::Builder::new().max_buf_size(HEAD_MAX).handshake(TokioIo::new(tcp));
+    async fn new(dial: &Dial) -> Result<Self, Cause> {
+        let io = dial.open(None, Speaks::Http1).await.map_err(|_| Cause::Connection)?;
+        let handshake = http1::Builder::new().max_buf_size(HEAD_MAX).handshake(TokioIo::new(io));
         let (sender, connection) = handshake.await.map_err(|error| cause(&error))?;
         let driver = tokio::spawn(async move {
             // Whoever asks learns of the failure.

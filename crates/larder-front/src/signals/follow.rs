@@ -22,7 +22,7 @@ const RETRY_FIRST: Duration = Duration::from_millis(100);
 /// Follows `node` until it leaves.
 pub(super) async fn run(shared: &Shared, node: &Node) {
     let config = &shared.signals.config.cache;
-    let mut client = Client::new(node.resolved, &config.path, "application/x-ndjson");
+    let mut client = Client::new(node.dial.clone(), &config.path, "application/x-ndjson");
     let mut mirror = Mirror::new(config.targets_max);
     let mut lots = Lots::new(node.id.0);
     let mut pause = RETRY_FIRST;

@@ -31,6 +31,7 @@ pub(crate) use state::NodeSignals;
 pub use state::ReportStatus;
 
 use crate::cache_status::CacheOutcome;
+use crate::dial::Dial;
 use crate::node::Node;
 use crate::switch::Shared;
 use cause::Cause;
@@ -127,7 +128,7 @@ async fn fade(shared: &Shared, node: &Node) {
 }
 
 /// The size of a larder node's memory, as it says; `None` if it does not. The caller bounds the time.
-pub(crate) async fn cache_bytes_max(node: std::net::SocketAddr) -> Option<u64> {
+pub(crate) async fn cache_bytes_max(node: Dial) -> Option<u64> {
     const PAGE_MAX: usize = 64 << 10;
     let mut client = client::Client::new(node, "/.larder/load", "application/json");
     larder::cache_bytes_max(&client.page(PAGE_MAX).await.ok()?)

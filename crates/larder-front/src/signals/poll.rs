@@ -10,6 +10,7 @@ use super::client::Client;
 use super::config::{SignalSource, SignalsConfig};
 use super::sample::Sample;
 use super::{larder, node_exporter};
+use crate::dial::Dial;
 use crate::health::Lots;
 use crate::node::Node;
 use crate::switch::Shared;
@@ -32,7 +33,7 @@ struct Poller<'a> {
 /// Polls `node` until it leaves. Does nothing if `source` is not polled.
 pub(super) async fn run(shared: &Shared, node: &Node, source: SignalSource) {
     let config = &shared.signals.config;
-    let Some(mut poller) = Poller::new(config, source, node.resolved) else { return };
+    let Some(mut poller) = Poller::new(config, source, &node.dial) else { return };
     let first_within = config.period.min(Duration::from_secs(1));
     tokio::time::sleep(first_within.mul_f64(Lots::new(node.id.0).next())).await;
     let mut ticks = tokio::time::interval(config.period);
@@ -54,7 +55,8 @@ pub(super) async fn run(shared: &Shared, node: &Node, source: SignalSource) {
 }
 
 impl<'a> Poller<'a> {
-    fn new(config: &'a SignalsConfig, source: SignalSource, node: SocketAddr) -> Option<Self> {
+    fn new(config: &'a SignalsConfig, source: SignalSource, dial: &Dial) -> Option<Self> {
+        let node = dial.address;
         let (path, port, accept) = match source {
             SignalSource::Larder => ("/.larder/load", node.port(), "application/json"),
             SignalSource::NodeExporter if config.counters.is_empty() => {
@@ -65,7 +67,7 @@ impl<'a> Poller<'a> {
             SignalSource::Orca | SignalSource::Off => return None,
         };
         let address = SocketAddr::new(node.ip(), config.port.unwrap_or(port));
-        let client = Client::new(address, config.path.as_deref().unwrap_or(path), accept);
+        let client = Client::new(dial.at(address), config.path.as_deref().unwrap_or(path), accept);
         Some(Self { config, source, client, began: Instant::now(), before: None })
     }
 

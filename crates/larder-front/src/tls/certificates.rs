@@ -30,7 +30,7 @@ pub struct CertificateFault {
 }
 
 impl CertificateFault {
-    pub(super) fn new(file: impl Into<PathBuf>, what: impl Into<String>) -> Self {
+    pub(crate) fn new(file: impl Into<PathBuf>, what: impl Into<String>) -> Self {
         Self { file: file.into(), what: what.into() }
     }
 }
@@ -194,7 +194,7 @@ fn folder(path: &Path) -> Result<Vec<PathBuf>, CertificateFault> {
     Ok(files)
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, CertificateFault> {
+pub(crate) fn read(path: &Path) -> Result<Vec<u8>, CertificateFault> {
     let failed = |what: String| CertificateFault::new(path, what);
     let length = std::fs::metadata(path).map_err(|error| failed(format!("cannot be read: {error}")))?.len();
     if length > FILE_MAX {
@@ -209,7 +209,7 @@ fn in_pem<T: PemObject>(path: &Path, text: &[u8]) -> Result<Vec<T>, CertificateF
 }
 
 /// The certificates in a file. At least one.
-pub(super) fn chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, CertificateFault> {
+pub(crate) fn chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, CertificateFault> {
     let chain: Vec<CertificateDer<'static>> = in_pem(path, &read(path)?)?;
     if chain.is_empty() {
         let what = "holds no certificate: PEM is needed, with a line -----BEGIN CERTIFICATE-----";

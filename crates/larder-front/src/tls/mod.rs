@@ -3,7 +3,7 @@
 //! After RFC 8446 and RFC 5246, by rustls. A connection takes the certificates that are in force when it comes; those that are
 //! open keep theirs.
 
-mod certificates;
+pub(crate) mod certificates;
 mod config;
 
 pub use certificates::{CertificateFault, CertificateStatus};
@@ -57,6 +57,8 @@ pub(crate) struct Secured {
     pub(crate) http2: bool,
     /// The client's own certificate, where it was asked for one and had one: DER.
     pub(crate) client: Option<Vec<u8>>,
+    /// As the PROXY protocol has it.
+    pub(crate) version: &'static str,
 }
 
 /// TLS as it is in force.
@@ -128,7 +130,11 @@ impl Tls {
         let (_, session) = stream.get_ref();
         let http2 = session.alpn_protocol() == Some(HTTP2);
         let client = session.peer_certificates().and_then(|chain| chain.first()).map(|own| own.to_vec());
-        Some(Secured { http2, client, stream })
+        let version = match session.protocol_version() {
+            Some(rustls::ProtocolVersion::TLSv1_2) => "TLSv1.2",
+            _ => "TLSv1.3",
+        };
+        Some(Secured { http2, client, version, stream })
     }
 
     /// Reads the files again and takes what they say, if it makes sense. Blocks on the disk.

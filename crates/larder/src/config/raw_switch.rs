@@ -17,6 +17,7 @@ use super::raw_policy::{
     Parameters, RawBounded, RawCap, RawEwma, RawHacc, RawMaglev, RawRendezvous, RawStatic, RawUtil, RawWard,
     RawWrr,
 };
+use super::raw_reach::{RawNodeTls, RawPeerTls};
 use super::raw_route::RawRoute;
 use super::raw_rule::RawClass;
 use super::raw_safety::{RawClients, RawOutliers, RawRetries};
@@ -44,9 +45,14 @@ pub(crate) struct RawSwitch {
     pub(crate) proxy_protocol_from: Texts,
     #[schemars(example = ["127.0.0.1:9001", "127.0.0.1:9002"])]
     /// The nodes: each an "address:port", or a table with `address` and, if wanted, `name`, `weight`, `cache`,
-    /// `groups`, `http2` (true: it is asked by HTTP/2 without TLS, as gRPC needs), `handoff`. Nodes are known by name (by default the address): one that returns under its name keeps its targets. Required, unless
+    /// `groups`, `http2` (true: it is asked by HTTP/2, as gRPC needs), `tls` (true, false, or a table as [switch.node_tls]),
+    /// `proxy_protocol` (as node_proxy_protocol), `handoff`. Nodes are known by name (by default the address): one that returns under its name keeps its targets. Required, unless
     /// `discover` finds some.
     pub(crate) nodes: Vec<RawPeer>,
+    /// Whether connections to nodes begin with the PROXY protocol, and so announce the client that they are for: "off", "v1" or "v2".
+    /// Such a connection is for one client, and ends with the client's. A node's `proxy_protocol` says otherwise for itself.
+    #[schemars(extend("enum" = ["off", "v1", "v2"]))]
+    pub(crate) node_proxy_protocol: String,
     /// The user as whom the work is done, by name or number: the process that keeps the listeners stays who it is, and those that
     /// read what clients send give up all rights but this user's. The files that they read and write must be this user's to
     /// read and write. Needs root. Unset: nobody changes.
@@ -145,6 +151,9 @@ pub(crate) struct RawSwitch {
     /// TLS, at addresses of its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) tls: Option<RawTls>,
+    /// TLS to the nodes, to all that do not say `tls` for themselves. Unset: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) node_tls: Option<RawNodeTls>,
     /// Traces of requests, sent to an OpenTelemetry collector.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) traces: Option<RawTraces>,
@@ -215,6 +224,12 @@ pub(crate) struct RawPeer {
     /// Whether it is asked by HTTP/2.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) http2: bool,
+    /// Whether it is reached by TLS, and how.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tls: Option<RawPeerTls>,
+    /// Whether connections to it announce their client.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) proxy_protocol: Option<String>,
     /// How it takes connections that are handed to it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) handoff: Option<RawPeerHandoff>,
@@ -236,6 +251,10 @@ struct PeerTable {
     #[serde(default)]
     http2: bool,
     #[serde(default)]
+    tls: Option<RawPeerTls>,
+    #[serde(default)]
+    proxy_protocol: Option<String>,
+    #[serde(default)]
     handoff: Option<RawPeerHandoff>,
 }
 
@@ -252,6 +271,8 @@ impl From<&str> for RawPeer {
             cache: None,
             groups: Texts::default(),
             http2: false,
+            tls: None,
+            proxy_protocol: None,
             handoff: None,
         }
     }
@@ -272,8 +293,9 @@ impl<'de> Deserialize<'de> for RawPeer {
             }
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<RawPeer, A::Error> {
                 let table = PeerTable::deserialize(de::value::MapAccessDeserializer::new(map))?;
-                let PeerTable { address, name, weight, cache, groups, http2, handoff } = table;
-                Ok(RawPeer { address, name, weight, cache, groups, http2, handoff })
+                let PeerTable { address, name, weight, cache, groups, http2, tls, proxy_protocol, handoff } =
+                    table;
+                Ok(RawPeer { address, name, weight, cache, groups, http2, tls, proxy_protocol, handoff })
             }
         }
         from.deserialize_any(TextOrTable)
@@ -405,6 +427,8 @@ impl Default for RawSwitch {
             h2c: false,
             proxy_protocol_from: Texts::default(),
             nodes: Vec::new(),
+            node_proxy_protocol: "off".to_owned(),
+            node_tls: None,
             user: None,
             group: None,
             follow_names: Span(std::time::Duration::from_secs(10)),

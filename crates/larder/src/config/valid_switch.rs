@@ -23,6 +23,7 @@ use super::valid_edits::{against_mechanism, compress, headers, request_id, stick
 use super::valid_hacc::level_key;
 use super::valid_handoff::{handoff, peer};
 use super::valid_policy::apply;
+use super::valid_reach::{of_node, reach};
 use super::valid_route::routes;
 use super::valid_rule::{classes, key};
 use super::valid_safety::{clients, outliers, retries};
@@ -106,6 +107,7 @@ pub(super) fn switch(
     (switch.tls, switch.h2c, switch.announcers) = (tls, raw.h2c, announcers(&raw.proxy_protocol_from)?);
     against_handoff(switch.tls.as_ref(), &switch.announcers, &switch.handoff)?;
     against_mechanism(&switch, warnings)?;
+    reach(raw, &mut switch, warnings)?;
     let targets_max = raw.ward.targets_max.unwrap_or(switch.census_targets_max);
     switch.census_targets_max = in_range("switch.ward.targets_max", targets_max, 64, 100_000_000)?;
     switch.health = health(&raw.health)?;
@@ -173,6 +175,7 @@ fn fault(error: &ConfigError) -> Fault {
         ConfigError::HandoffName(_) => Fault::new("switch.handoff.name", error.to_string()),
         ConfigError::HandoffIdentity => Fault::new("switch.handoff.identity", error.to_string()),
         ConfigError::HandoffShare(_) => Fault::new("switch.handoff.locality_lost_max", error.to_string()),
+        ConfigError::Reach { .. } => Fault::new("switch.nodes", error.to_string()),
         ConfigError::Via => Fault::new("switch.via", error.to_string()),
     }
 }
@@ -287,12 +290,9 @@ pub(super) fn peers(list: &str, raw: &[RawPeer]) -> Result<Vec<NodeEntry>, Fault
         let spec = NodeSpec { weight, cache, ..NodeSpec::named(name) };
         let groups = groups(&format!("{key}.groups"), &entry.groups.0)?;
         let handoff = entry.handoff.as_ref().map(|raw| peer(&key, raw)).transpose()?;
-        peers.push(NodeEntry {
-            groups,
-            handoff,
-            http2: entry.http2,
-            ..NodeEntry::new(spec, entry.address.clone())
-        });
+        let node =
+            NodeEntry { groups, handoff, http2: entry.http2, ..NodeEntry::new(spec, entry.address.clone()) };
+        peers.push(of_node(&key, entry, node)?);
     }
     Ok(peers)
 }

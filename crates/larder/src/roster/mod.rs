@@ -140,6 +140,7 @@ impl Roster {
             let is_elsewhere = before.address != entry.address;
             let anew = before.groups != entry.groups
                 || before.handoff != entry.handoff
+                || (before.http2, &before.tls, before.announce) != (entry.http2, &entry.tls, entry.announce)
                 || old.cache != new.cache
                 // What was handed over to it is known by its place.
                 || is_elsewhere && entry.handoff.is_some();

@@ -42,6 +42,10 @@ impl Client {
         Ok(Self(BufReader::new(stream)))
     }
 
+    pub fn local(&self) -> SocketAddr {
+        self.0.get_ref().local_addr().unwrap()
+    }
+
     pub fn ask(&mut self, method: &str, target: &str, headers: &str) -> io::Result<Reply> {
         write!(self.0.get_mut(), "{method} {target} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n")?;
         let mut head = String::new();

@@ -30,6 +30,7 @@ mod peers;
 mod peers_policies;
 mod plan;
 mod process;
+mod reach;
 mod reload;
 mod replay;
 mod routes_for_others;

@@ -27,6 +27,7 @@ nodes = [
 [[switch.routes]]
 name = "shop"
 path = "/shop/*"
+sticky = {{ cookie = "srv" }}
 group = "live"
 
 [[switch.routes]]
@@ -66,7 +67,7 @@ fn a_copy_is_asked_for_and_nobody_sees_it() {
     let folder = tempfile::tempdir().unwrap();
     let (live, shadow) = (Origin::start("live", ""), Origin::start("shadow", ""));
     let switch = start(folder.path(), &live, shadow.address, "");
-    let fields = "Authorization: secret\r\nX-A: 1\r\n";
+    let fields = "Authorization: secret\r\nX-A: 1\r\nCookie: srv=abc; kept=1\r\n";
     let first = ask(switch.address, "GET", "/shop/a?b=c", fields);
     assert_eq!((first.header("x-origin"), line(&asked(&first))), (Some("live"), "GET /shop/a?b=c HTTP/1.1"));
     let second = http2::ask(switch.address, "GET", "http://test/shop/h2", fields);
@@ -92,6 +93,7 @@ fn a_copy_is_asked_for_and_nobody_sees_it() {
     assert_eq!(values(copy, "x-copy"), ["copies of 127.0.0.1"]);
     assert_eq!((values(copy, "host"), values(copy, "authorization")), (vec!["trial.internal"], vec![]));
     assert_eq!((values(copy, "x-a"), values(copy, "x-forwarded-for")), (vec!["1"], vec!["127.0.0.1"]));
+    assert_eq!(values(copy, "cookie"), ["kept=1"], "the switch's own cookie is nobody else's business");
     assert_eq!(values(copy, "x-request-id"), values(&asked(&first), "x-request-id"), "one id for both");
     assert_eq!(line(of("/trial/h2")), "GET /trial/h2 HTTP/1.1");
     let post = of("/trial/post");

@@ -108,6 +108,7 @@ fn what_is_odd_and_works_is_warned_of() {
             "switch.routes[1]: is never reached: switch.routes[0] takes all its requests",
         ),
         ("[[switch.routes]]\nname = \"all\"\n", 4, "switch.routes[0]: takes every request"),
+        ("[switch.node_tls]\nverify = false\n", 5, "switch.node_tls.verify: is false: nobody looks at"),
         ("policy = \"hacc\"\nsignals = { source = \"off\" }\n", 5, "switch.signals.source: 'hacc' goes by"),
     ];
     for (rest, line, what) in cases {

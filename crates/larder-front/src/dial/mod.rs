@@ -1,0 +1,220 @@
+//! How a node is reached: where, by TLS or not, and with an announcement of the client or not.
+//!
+//! Requests go by the engine, which opens, keeps and closes their connections: `peer` tells it how. Health checks, load
+//! reports and copies go by `open`. Both speak alike to a node.
+
+mod announce;
+mod tie;
+mod tls;
+
+pub use announce::ProxyVersion;
+pub(crate) use announce::{Announced, ShownByTls};
+pub(crate) use tie::Ties;
+pub(crate) use tls::Loaded;
+pub use tls::NodeTls;
+
+use crate::config::NodeEntry;
+use crate::conn::Link;
+use async_trait::async_trait;
+use pingora_core::connectors::L4Connect;
+use pingora_core::protocols::l4::socket::SocketAddr as EngineAddress;
+use pingora_core::protocols::l4::stream::Stream;
+use pingora_core::upstreams::peer::HttpPeer;
+use pingora_error::{Error, ErrorType, Result};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use tie::Tie;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+/// What a node says of TLS for itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum TlsOf {
+    /// As all nodes.
+    #[default]
+    AsAll,
+    /// None.
+    Off,
+    /// As all nodes, and by the defaults where these have none.
+    On,
+    /// Its own.
+    Own(NodeTls),
+}
+
+/// What a node says for itself of the announcement of clients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AnnounceOf {
+    /// As all nodes.
+    #[default]
+    AsAll,
+    /// Its own; `None` for none.
+    Own(Option<ProxyVersion>),
+}
+
+/// How nodes are reached that say nothing else.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reach {
+    /// By TLS; not by default.
+    pub tls: Option<NodeTls>,
+    /// With an announcement of the client; without by default.
+    pub announce: Option<ProxyVersion>,
+}
+
+impl Reach {
+    /// TLS to a node.
+    pub fn tls(&self, entry: &NodeEntry) -> Option<NodeTls> {
+        match &entry.tls {
+            TlsOf::AsAll => self.tls.clone(),
+            TlsOf::Off => None,
+            TlsOf::On => Some(self.tls.clone().unwrap_or_default()),
+            TlsOf::Own(own) => Some(own.clone()),
+        }
+    }
+
+    /// How connections to a node announce their client.
+    pub fn announce(&self, entry: &NodeEntry) -> Option<ProxyVersion> {
+        match entry.announce {
+            AnnounceOf::AsAll => self.announce,
+            AnnounceOf::Own(own) => own,
+        }
+    }
+
+    /// Why a node cannot be reached so, if it cannot; `handed` says whether connections may go to nodes without being relayed.
+    pub fn contradiction(&self, entry: &NodeEntry, handed: bool) -> Option<&'static str> {
+        if self.announce(entry).is_some() && entry.http2 {
+            return Some("a connection of HTTP/2 is for the requests of all clients, and can announce none");
+        }
+        let other = self.announce(entry).is_some() || self.tls(entry).is_some();
+        (other && handed).then_some("a connection that is handed over begins with what the client sends")
+    }
+}
+
+/// The host of a node's address.
+pub(crate) fn host_of(address: &str) -> &str {
+    address.rsplit_once(':').map_or(address, |(host, _)| host)
+}
+
+/// A connection to a node.
+pub(crate) trait Io: AsyncRead + AsyncWrite + Send + Unpin + std::fmt::Debug {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin + std::fmt::Debug> Io for T {}
+
+/// What is said on a connection that the switch opens for itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Speaks {
+    /// What requests are asked by.
+    AsTraffic,
+    Http1,
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DialError {
+    #[error("no connection: {0}")]
+    Connect(#[source] io::Error),
+    #[error("no TLS: {0}")]
+    Tls(#[source] io::Error),
+}
+
+/// How a node is reached.
+#[derive(Clone, Debug)]
+pub(crate) struct Dial {
+    pub(crate) address: SocketAddr,
+    pub(crate) tls: Option<Arc<Loaded>>,
+    pub(crate) announce: Option<ProxyVersion>,
+}
+
+impl Dial {
+    /// By TCP.
+    pub(crate) const fn plain(address: SocketAddr) -> Self {
+        Self { address, tls: None, announce: None }
+    }
+
+    /// The same node elsewhere. Blocks on the disk where there is TLS.
+    pub(crate) fn moved(&self, address: &str, resolved: SocketAddr) -> Self {
+        let tls = self.tls.as_ref().map(|tls| tls.moved(host_of(address)));
+        Self { address: resolved, tls, announce: self.announce }
+    }
+
+    /// The node's other addresses are not spoken to as its own.
+    pub(crate) fn at(&self, address: SocketAddr) -> Self {
+        if address == self.address { self.clone() } else { Self::plain(address) }
+    }
+
+    /// Opens a connection for a client, or for the switch itself. The caller bounds the time.
+    pub(crate) async fn open(
+        &self,
+        of: Option<&Announced>,
+        speaks: Speaks,
+    ) -> Result<Box<dyn Io>, DialError> {
+        let tcp = connect(self.address, self.announce, of).await.map_err(DialError::Connect)?;
+        let Some(tls) = &self.tls else { return Ok(Box::new(tcp)) };
+        let config = if speaks == Speaks::Http1 { &tls.http1 } else { &tls.as_traffic };
+        let shaken = TlsConnector::from(config.clone()).connect(tls.server.clone(), tcp).await;
+        Ok(Box::new(shaken.map_err(DialError::Tls)?))
+    }
+
+    /// What the engine is told of the node.
+    pub(crate) fn peer(&self) -> HttpPeer {
+        let mut peer = HttpPeer::new(self.address, self.tls.is_some(), String::new());
+        if let Some(tls) = &self.tls {
+            tls.lay(&mut peer);
+        }
+        peer
+    }
+
+    /// Has the engine announce a client, on a connection that is this client's.
+    pub(crate) fn announce(&self, peer: &mut HttpPeer, link: &Arc<Link>) {
+        let Some(version) = self.announce else { return };
+        let announcement = version.announcement(link.announced().as_ref());
+        let tie = Tie::default();
+        peer.group_key ^= xxhash_rust::xxh3::xxh3_64(&announcement);
+        peer.options.tracer = Some(tie.tracer());
+        peer.options.custom_l4 = Some(Arc::new(Announcer { announcement, link: link.clone(), tie }));
+    }
+}
+
+async fn connect(
+    address: SocketAddr,
+    announce: Option<ProxyVersion>,
+    of: Option<&Announced>,
+) -> io::Result<TcpStream> {
+    let mut tcp = TcpStream::connect(address).await?;
+    // Fails only for a connection that is gone already.
+    let _ = tcp.set_nodelay(true);
+    if let Some(version) = announce {
+        tcp.write_all(&version.announcement(of)).await?;
+    }
+    Ok(tcp)
+}
+
+/// Opens a client's connection for the engine, which bounds the time.
+#[derive(Debug)]
+struct Announcer {
+    announcement: Vec<u8>,
+    link: Arc<Link>,
+    tie: Tie,
+}
+
+#[async_trait]
+impl L4Connect for Announcer {
+    async fn connect(&self, address: &EngineAddress) -> Result<Stream> {
+        let address = address
+            .as_inet()
+            .ok_or_else(|| Error::explain(ErrorType::SocketError, "a node has an address of IP"))?;
+        let failed = |error: io::Error| {
+            let kind = match error.kind() {
+                io::ErrorKind::ConnectionRefused => ErrorType::ConnectRefused,
+                io::ErrorKind::TimedOut => ErrorType::ConnectTimedout,
+                _ => ErrorType::ConnectError,
+            };
+            Error::because(kind, "connecting to a node", error)
+        };
+        let mut tcp = TcpStream::connect(address).await.map_err(failed)?;
+        tcp.write_all(&self.announcement).await.map_err(failed)?;
+        self.link.ties.add(&self.tie, &tcp);
+        Ok(Stream::from(tcp))
+    }
+}

@@ -1,0 +1,153 @@
+//! How nodes are reached, checked and turned into what the front is told.
+
+use std::path::PathBuf;
+
+use larder_front::{AnnounceOf, NodeEntry, NodeTls, ProxyVersion, Reach, Setting, SwitchConfig, TlsOf};
+
+use super::error::{Fault, suggest};
+use super::raw_reach::{RawNodeTls, RawPeerTls};
+use super::raw_switch::{RawPeer, RawSwitch};
+
+const ANNOUNCEMENTS: [&str; 3] = ["off", "v1", "v2"];
+
+/// What holds for all nodes, held against those that there are.
+pub(super) fn reach(
+    raw: &RawSwitch,
+    switch: &mut SwitchConfig,
+    warnings: &mut Vec<Fault>,
+) -> Result<(), Fault> {
+    let tls = raw.node_tls.as_ref().map(|tls| node_tls("switch.node_tls", tls)).transpose()?;
+    for (at, tls) in tables(raw) {
+        if !tls.verify {
+            let what = "is false: nobody looks at the nodes' certificates, and whoever comes between reads and changes all";
+            let hint =
+                "write ca = \"FILE\", with the certificate of the nodes' authority, or of the node itself";
+            warnings.push(Fault::new(format!("{at}.verify"), what).hint(hint));
+        }
+    }
+    switch.reach = Reach { tls, announce: announce("switch.node_proxy_protocol", &raw.node_proxy_protocol)? };
+    against_nodes(switch)
+}
+
+/// The tables of TLS to nodes, and where they stand.
+fn tables(raw: &RawSwitch) -> impl Iterator<Item = (String, &RawNodeTls)> {
+    let of_all = raw.node_tls.iter().map(|tls| ("switch.node_tls".to_owned(), tls));
+    let own = raw.nodes.iter().enumerate().filter_map(|(i, node)| match &node.tls {
+        Some(RawPeerTls::Own(tls)) => Some((format!("switch.nodes[{i}].tls"), tls)),
+        _ => None,
+    });
+    of_all.chain(own)
+}
+
+/// What a node says for itself.
+pub(super) fn of_node(at: &str, raw: &RawPeer, entry: NodeEntry) -> Result<NodeEntry, Fault> {
+    let tls = match &raw.tls {
+        None => TlsOf::AsAll,
+        Some(RawPeerTls::Whether(false)) => TlsOf::Off,
+        Some(RawPeerTls::Whether(true)) => TlsOf::On,
+        Some(RawPeerTls::Own(tls)) => TlsOf::Own(node_tls(&format!("{at}.tls"), tls)?),
+    };
+    let key = format!("{at}.proxy_protocol");
+    let announce = match &raw.proxy_protocol {
+        None => AnnounceOf::AsAll,
+        Some(text) => AnnounceOf::Own(announce(&key, text)?),
+    };
+    Ok(NodeEntry { tls, announce, ..entry })
+}
+
+/// Holds the nodes of the config against what holds for all, and against what is handed over.
+fn against_nodes(switch: &SwitchConfig) -> Result<(), Fault> {
+    let handed = switch.handoff.setting != Setting::Relay;
+    for (i, node) in switch.nodes.iter().enumerate() {
+        let Some(what) = switch.reach.contradiction(node, handed) else { continue };
+        let of_all = node.announce == AnnounceOf::AsAll && node.tls == TlsOf::AsAll;
+        let announces = switch.reach.announce(node).is_some();
+        let key = match (announces && (node.http2 || node.announce != AnnounceOf::AsAll), of_all) {
+            (true, _) if node.announce != AnnounceOf::AsAll => format!("switch.nodes[{i}].proxy_protocol"),
+            (true, _) => format!("switch.nodes[{i}].http2"),
+            (false, true) if announces => "switch.node_proxy_protocol".to_owned(),
+            (false, true) => "switch.node_tls".to_owned(),
+            (false, false) => format!("switch.nodes[{i}].tls"),
+        };
+        let hint = if announces && node.http2 {
+            "write proxy_protocol = \"off\" for this node, or leave http2 out: X-Forwarded-For names the client too"
+        } else {
+            "leave it out, or write mechanism = \"relay\" in [switch.handoff]"
+        };
+        return Err(Fault::new(key, format!("cannot work: {what}")).hint(hint));
+    }
+    for (i, route) in switch.routes.iter().enumerate().filter(|(_, route)| route.mirror_of.is_some()) {
+        let takes = |node: &&NodeEntry| route.group.as_ref().is_none_or(|group| node.groups.contains(group));
+        if let Some(node) = switch.nodes.iter().filter(takes).find(|node| node.http2) {
+            let what = format!("copies are asked for by HTTP/1.1, and node '{}' by HTTP/2", node.spec.name);
+            let hint = "give the copies nodes without http2, by a group: they are load of their own anyway";
+            return Err(Fault::new(format!("switch.routes[{i}].mirror"), what).hint(hint));
+        }
+    }
+    // Nodes that are found later have what holds for all.
+    if handed && switch.nodes.is_empty() && (switch.reach.tls.is_some() || switch.reach.announce.is_some()) {
+        let key = if switch.reach.tls.is_some() { "switch.node_tls" } else { "switch.node_proxy_protocol" };
+        let what =
+            "contradicts switch.handoff: a connection that is handed over begins with what the client sends";
+        return Err(
+            Fault::new(key, what).hint("leave it out, or write mechanism = \"relay\" in [switch.handoff]")
+        );
+    }
+    Ok(())
+}
+
+fn announce(key: &str, text: &str) -> Result<Option<ProxyVersion>, Fault> {
+    match text {
+        "off" => Ok(None),
+        "v1" => Ok(Some(ProxyVersion::V1)),
+        "v2" => Ok(Some(ProxyVersion::V2)),
+        other => Err(Fault::new(key, format!("unknown value '{}'", other.escape_debug()))
+            .hint(suggest(other, &ANNOUNCEMENTS))),
+    }
+}
+
+/// TLS to nodes, with the files read once, so that `larder check` finds them wrong.
+fn node_tls(at: &str, raw: &RawNodeTls) -> Result<NodeTls, Fault> {
+    let key = |name: &str| format!("{at}.{name}");
+    for (name, value) in
+        [("ca", &raw.ca), ("name", &raw.name), ("certificate", &raw.certificate), ("key", &raw.key)]
+    {
+        if value.as_deref() == Some("") {
+            return Err(Fault::new(key(name), "empty").hint("leave it out, or name something"));
+        }
+    }
+    if raw.key.is_some() && raw.certificate.is_none() {
+        return Err(Fault::new(key("key"), "is not used: there is no certificate of the switch's own")
+            .hint("write certificate = \"FILE\", or leave key out"));
+    }
+    if raw.ca.is_some() && !raw.verify {
+        return Err(Fault::new(
+            key("ca"),
+            "contradicts verify = false: nobody is asked for a certificate of it",
+        )
+        .hint("leave verify out"));
+    }
+    let tls = NodeTls {
+        authorities: raw.ca.as_ref().map(PathBuf::from),
+        name: raw.name.clone(),
+        verify: raw.verify,
+        certificate: raw.certificate.as_ref().map(PathBuf::from),
+        key: raw.key.as_ref().map(PathBuf::from),
+    };
+    tls.check().map_err(|fault| {
+        let at_file = |file: &Option<String>| file.as_ref().is_some_and(|file| fault.file == *file);
+        let (name, hint) = if at_file(&raw.key) {
+            ("key", "a file with a line -----BEGIN PRIVATE KEY-----")
+        } else if at_file(&raw.certificate) {
+            ("certificate", "a PEM file with the certificate and its chain; the key in it, or in `key`")
+        } else if at_file(&raw.ca) {
+            ("ca", "a PEM file with the certificates of authorities")
+        } else if raw.name.is_some() && (raw.ca.is_some() || !raw.verify) {
+            ("name", "a host's name such as \"nodes.example.internal\", or an IP address")
+        } else {
+            ("ca", "write ca = \"FILE\", with the certificate of the nodes' authority")
+        };
+        Fault::new(key(name), fault.to_string()).hint(hint)
+    })?;
+    Ok(tls)
+}
