@@ -273,7 +273,7 @@ async fn many(
 ) {
     let answer = |request: http::Request<hyper::body::Incoming>| {
         note(all, number, |seen| {
-            seen.requests.push(format!("{} {:?}", request.uri().path(), request.version()))
+            seen.requests.push(format!("{} {:?}", request.uri().path(), request.version()));
         });
         let body = http_body_util::Full::new(bytes::Bytes::copy_from_slice(name.as_bytes()));
         async move { Ok::<_, std::convert::Infallible>(http::Response::new(body)) }
