@@ -49,6 +49,8 @@ pub(crate) struct ClockTable<E> {
     table: HashTable<E>,
     hand: usize,
     targets_max: usize,
+    /// How often entries may have changed their buckets.
+    laid: u32,
 }
 
 /// An entry found: valid until another target is touched or removed.
@@ -58,7 +60,7 @@ pub(crate) struct Slot(usize);
 impl<E: Entry> ClockTable<E> {
     /// An empty table of at most `targets_max` targets, at least 1.
     pub(crate) fn new(targets_max: usize) -> Self {
-        Self { table: HashTable::new(), hand: 0, targets_max }
+        Self { table: HashTable::new(), hand: 0, targets_max, laid: 0 }
     }
 
     /// The entry of a target, without counting as a use.
@@ -79,6 +81,10 @@ impl<E: Entry> ClockTable<E> {
             return (slot, None);
         }
         let forgotten = if self.table.len() >= self.targets_max { self.forget_one() } else { None };
+        // Without room the table moves its entries: to a larger one, or within itself over the marks of those removed.
+        if self.table.capacity() == self.table.len() {
+            self.laid = self.laid.wrapping_add(1);
+        }
         let made = self.table.insert_unique(target.0, make(), |entry| entry.target().0);
         (Slot(made.bucket_index()), forgotten)
     }
@@ -119,6 +125,11 @@ impl<E: Entry> ClockTable<E> {
         all.filter_map(|at| self.table.get_bucket(at).map(|entry| (at, Slot(at), entry)))
     }
 
+    /// Places of entries are the same for as long as this is.
+    pub(crate) const fn laid(&self) -> u32 {
+        self.laid
+    }
+
     /// Targets in the table.
     pub(crate) fn len(&self) -> usize {
         self.table.len()
@@ -153,6 +164,7 @@ impl<E: Entry> ClockTable<E> {
                 fresh.insert_unique(entry.target().0, entry, |entry| entry.target().0);
             }
             self.table = fresh;
+            self.laid = self.laid.wrapping_add(1);
         }
         forgotten
     }

@@ -37,6 +37,11 @@ impl Time {
         Self(s.saturating_mul(1_000_000_000))
     }
 
+    /// Whole seconds.
+    pub const fn whole_secs(self) -> u64 {
+        self.0 / 1_000_000_000
+    }
+
     /// Nanoseconds since the start.
     pub const fn as_nanos(self) -> u64 {
         self.0

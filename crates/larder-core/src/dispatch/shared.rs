@@ -27,18 +27,18 @@ impl Dispatcher {
         sets.map(|sets| sets.changes(most, self.sight(route, None))).unwrap_or_default()
     }
 
-    /// About `most` of a route's server sets that have changed at `since` or later by the clock of changes, from the place `at` on: 0, or the last
-    /// page's `next`.
-    pub fn sets_page(&self, route: RouteId, since: Time, at: u64, most: usize) -> Page {
+    /// About `most` of a route's server sets that were made or heard here between `since` and `now`, and some others, from the place `at` on: 0, or the
+    /// last page's `next`.
+    pub fn sets_page(&self, (now, since): (Time, Time), route: RouteId, at: u64, most: usize) -> Page {
         let sets = self.route(route).policy.sets();
-        sets.map(|sets| sets.page(since, at, most, self.sight(route, None))).unwrap_or_default()
+        sets.map(|sets| sets.page((now, since), at, most, self.sight(route, None))).unwrap_or_default()
     }
 
     /// Takes over those of another's server sets that are later than a route's own; what became of them.
     pub fn adopt_sets(&self, now: Time, route: RouteId, sets: &Arc<Memory>) -> Adopted {
         let mut adopted = Adopted::default();
         let act = |_: Option<&Tape>| {
-            adopted = self.adopt(route, sets);
+            adopted = self.adopt(now, route, sets);
             // Where nothing is taken nothing has changed.
             if adopted.taken > 0 { Ok(Changed::NO_NODE) } else { Err(()) }
         };
@@ -46,9 +46,9 @@ impl Dispatcher {
         adopted
     }
 
-    pub(super) fn adopt(&self, route: RouteId, sets: &Memory) -> Adopted {
+    pub(super) fn adopt(&self, now: Time, route: RouteId, sets: &Memory) -> Adopted {
         let mine = self.routes.get(route.index()).and_then(|route| route.policy.sets());
-        mine.map(|mine| mine.adopt(sets, self.sight(route, None))).unwrap_or_default()
+        mine.map(|mine| mine.adopt(now, sets, self.sight(route, None))).unwrap_or_default()
     }
 
     /// Lets decisions go by what other switches have, and the admission limits leave them their part of S. Requests that

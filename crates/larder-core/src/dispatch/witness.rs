@@ -222,7 +222,7 @@ impl Dispatcher {
                 self.hear_elsewhere(elsewhere);
                 Some(Changed::NO_NODE)
             }
-            Change::Sets(route, sets) => (self.adopt(*route, sets).taken > 0).then_some(Changed::NO_NODE),
+            Change::Sets(route, sets) => (self.adopt(at, *route, sets).taken > 0).then_some(Changed::NO_NODE),
         };
         let visits = tape.played()?;
         Ok((node.ok_or(RedoError::NoChange)?, visits))

@@ -8,6 +8,9 @@
 //! ([`Targets::run_ahead`]). A change's date stays what it was when it was made, or no two switches would compare alike. Nodes
 //! that a switch has lost drop out of its sets; that is no change, and is told to nobody: each looks after nodes by itself.
 //!
+//! Each entry also has the second in which its set was made or heard here: who has missed something asks for what was learned since,
+//! whatever its date.
+//!
 //! A journal holds [`JOURNAL_MAX`] targets a shard, each once while it stands at the end. What does not fit is *missed*:
 //! the others are then told to ask for what has changed since ([`crate::switches`]).
 
@@ -52,6 +55,8 @@ pub struct Changes {
     pub sets: Memory,
     /// Some changes are not among them, and will not be.
     pub missed: bool,
+    /// Some changes are left for the next time.
+    pub more: bool,
 }
 
 /// A part of all sets.
@@ -74,6 +79,31 @@ pub struct Adopted {
     pub older: usize,
 }
 
+/// Where a page ends: a shard, its table as it is laid now, and a bucket of that.
+struct Place {
+    shard: usize,
+    laid: u32,
+    bucket: usize,
+}
+
+impl Place {
+    const LAID_BITS: u32 = 20;
+
+    fn laid(shard: &Shard) -> u32 {
+        shard.table.laid() & ((1 << Self::LAID_BITS) - 1)
+    }
+
+    /// There are at most 4,096 shards.
+    const fn number(&self) -> u64 {
+        (self.shard as u64) << (32 + Self::LAID_BITS) | (self.laid as u64) << 32 | self.bucket as u64
+    }
+
+    const fn of(number: u64) -> Self {
+        let laid = (number >> 32) as u32 & ((1 << Self::LAID_BITS) - 1);
+        Self { shard: (number >> (32 + Self::LAID_BITS)) as usize, laid, bucket: number as u32 as usize }
+    }
+}
+
 impl Targets {
     /// Changes are dated so far ahead of the own clock from now on.
     pub(crate) fn run_ahead(&self, ahead: Duration) {
@@ -92,6 +122,7 @@ impl Targets {
             let at = (first + step) % self.shards.len();
             if changes.sets.len() >= most {
                 self.next.store(at, Ordering::Relaxed);
+                changes.more = true;
                 return changes;
             }
             let mut shard = lock(&self.shards[at].0);
@@ -108,20 +139,21 @@ impl Targets {
         changes
     }
 
-    /// About `most` of the sets that have changed at `since` or later by the clock of changes, from the place `at` on, which is 0 or the last page's
-    /// `next`. What comes or moves meanwhile may be missing: changes are told anyway.
-    pub(crate) fn page(&self, since: Time, at: u64, most: usize, nodes: Sight<'_>) -> Page {
-        let (first, begin) = ((at >> 32) as usize, (at & u64::from(u32::MAX)) as usize);
+    /// About `most` of the sets that were made or heard here at `since` or later by the own clock, and some others, from the place
+    /// `at` on, which is 0 or the last page's `next`. Where a shard's table was laid anew since the last page it is shown from
+    /// its beginning. What changes meanwhile may be missing: it is told anyway.
+    pub(crate) fn page(&self, (now, since): (Time, Time), at: u64, most: usize, nodes: Sight<'_>) -> Page {
+        let Place { shard: first, laid, bucket } = Place::of(at);
         let mut page = Page::default();
         for (index, shard) in self.shards.iter().enumerate().skip(first) {
             let shard = lock(&shard.0);
-            let begin = if index == first { begin } else { 0 };
+            let begin = if index == first && laid == Place::laid(&shard) { bucket } else { 0 };
             for (bucket, slot, entry) in shard.table.slots_from(begin) {
                 if page.sets.len() >= most {
-                    page.next = Some((index as u64) << 32 | bucket as u64);
+                    page.next = Some(Place { shard: index, laid: Place::laid(&shard), bucket }.number());
                     return page;
                 }
-                if entry.changed >= since {
+                if entry.learned_since(since, now) {
                     page.sets.push((entry.target, entry.changed, entry.used), shard.members(slot, nodes));
                 }
             }
@@ -130,7 +162,7 @@ impl Targets {
     }
 
     /// Takes over those sets that are later than what is known here. No use is counted.
-    pub(crate) fn adopt(&self, sets: &Memory, nodes: Sight<'_>) -> Adopted {
+    pub(crate) fn adopt(&self, now: Time, sets: &Memory, nodes: Sight<'_>) -> Adopted {
         let (mut adopted, epoch) = (Adopted::default(), nodes.epoch());
         let identities = |servers: &mut dyn Iterator<Item = NodeId>| -> Vec<u64> {
             servers.map(|node| nodes.identity(node)).collect()
@@ -145,10 +177,10 @@ impl Targets {
                     adopted.older += usize::from(theirs < ours);
                     continue;
                 }
-                shard.lay(slot, set.servers, epoch, set.changed);
+                shard.lay(slot, set.servers, epoch, set.changed, now);
             } else {
                 let slot = shard.touch(set.target);
-                shard.lay(slot, set.servers, epoch, set.changed);
+                shard.lay(slot, set.servers, epoch, set.changed, now);
             }
             adopted.taken += 1;
         }
@@ -206,7 +238,7 @@ mod tests {
             }
             told += changes.sets.len();
             assert!(changes.sets.sets().all(|set| set.servers == [NodeId(2)]), "the last change alone");
-            assert_eq!(theirs.adopt(&changes.sets, sight).taken, changes.sets.len());
+            assert_eq!(theirs.adopt(Time::ZERO, &changes.sets, sight).taken, changes.sets.len());
         }
         assert_eq!(told, 20, "what was there before the journal is for those who ask");
         assert_eq!(theirs.changes(100, sight), Changes::default(), "no echo");
@@ -234,7 +266,7 @@ mod tests {
         set(&targets, &nodes, 1, &[0], 5_000);
         let ahead = targets.memory(sight);
         set(&targets, &nodes, 1, &[1], 10);
-        let adopted = targets.adopt(&ahead, sight);
+        let adopted = targets.adopt(Time::ZERO, &ahead, sight);
         assert_eq!((adopted.older, adopted.taken), (1, 0));
     }
 
@@ -258,10 +290,11 @@ mod tests {
         let nodes = nodes(&["a"]);
         let sight = Sight::live(&nodes);
         let targets = Targets::new(1_000, 4);
-        (0..300).for_each(|target| set(&targets, &nodes, mix(target), &[0], target + 1));
+        let second = |target: u64| (target + 1) * 1_000_000_000;
+        (0..300).for_each(|target| set(&targets, &nodes, mix(target), &[0], second(target)));
         let (mut at, mut seen) = (Some(0), Vec::new());
         while let Some(from) = at {
-            let page = targets.page(Time::from_nanos(101), from, 7, sight);
+            let page = targets.page((Time::from_secs(301), Time::from_secs(101)), from, 7, sight);
             assert!(page.sets.len() <= 7);
             seen.extend(page.sets.sets().map(|set| set.target));
             at = page.next;
@@ -270,6 +303,48 @@ mod tests {
         let mut expected: Vec<TargetId> = (100..300).map(|target| TargetId(mix(target))).collect();
         expected.sort_unstable();
         assert_eq!(seen, expected);
+    }
+
+    #[test]
+    fn pages_miss_nothing_where_a_table_grows_between_them() {
+        let nodes = nodes(&["a"]);
+        let sight = Sight::live(&nodes);
+        let targets = Targets::new(2_000, 1);
+        (0..200).for_each(|target| set(&targets, &nodes, mix(target), &[0], 1));
+        let (mut at, mut seen, mut pages) = (Some(0), Vec::new(), 0);
+        while let Some(from) = at {
+            let page = targets.page((Time::ZERO, Time::ZERO), from, 20, sight);
+            seen.extend(page.sets.sets().map(|set| set.target));
+            (at, pages) = (page.next, pages + 1);
+            if pages == 5 {
+                // Its entries find other buckets, and so they do where it is full and some are forgotten.
+                (200..9_000).for_each(|target| set(&targets, &nodes, mix(target % 1_500), &[0], 1));
+            }
+        }
+        assert!((0..200).all(|target| seen.contains(&TargetId(mix(target)))));
+    }
+
+    #[test]
+    fn what_was_learned_of_late_is_found_whatever_its_date() {
+        let nodes = nodes(&["a", "b"]);
+        let sight = Sight::live(&nodes);
+        let theirs = Targets::new(10, 1);
+        set(&theirs, &nodes, 1, &[0], 5);
+        let old = theirs.memory(sight);
+        // Seconds are kept in two bytes.
+        for now in [100, 65_536, 65_536 + 40, 400_000].map(Time::from_secs) {
+            let targets = Targets::new(10, 1);
+            assert_eq!(targets.adopt(now, &old, sight).taken, 1);
+            let shown = |later: u64, ago: u64| {
+                let at = Time::from_secs(now.whole_secs() + later);
+                let since = Time::from_secs(at.whole_secs().saturating_sub(ago));
+                targets.page((at, since), 0, 10, sight).sets.len()
+            };
+            assert_eq!((shown(0, 0), shown(50, 50), shown(50, 49), shown(50, 40)), (1, 1, 0, 0));
+            assert_eq!((shown(65_500, 65_500), shown(200_000, 200_000)), (1, 1));
+            let ahead = targets.page((Time::from_secs(now.whole_secs() - 1), now), 0, 10, sight);
+            assert_eq!(ahead.sets.len(), 1, "another thread's clock was read a moment later");
+        }
     }
 
     proptest! {
@@ -289,8 +364,8 @@ mod tests {
             }
             let told = ours.changes(1_000, Sight::live(&left)).sets;
             let heard = theirs.changes(1_000, Sight::live(&right)).sets;
-            theirs.adopt(&told.with_nodes(across), Sight::live(&right));
-            ours.adopt(&heard.with_nodes(back), Sight::live(&left));
+            theirs.adopt(Time::ZERO, &told.with_nodes(across), Sight::live(&right));
+            ours.adopt(Time::ZERO, &heard.with_nodes(back), Sight::live(&left));
             let sorted = |memory: &Memory| {
                 let mut sets: Vec<_> = memory.sets().map(|set| (set.target, set.changed, set.servers.to_vec())).collect();
                 sets.sort_unstable();

@@ -136,7 +136,7 @@ impl Targets {
             let mut shard = self.shard(set.target);
             let slot = shard.touch(set.target);
             let stamp = set.changed + shard.ahead;
-            shard.lay(slot, set.servers, nodes.epoch(), stamp);
+            shard.lay(slot, set.servers, nodes.epoch(), stamp, set.changed);
             if set.used {
                 shard.touch(set.target);
             }

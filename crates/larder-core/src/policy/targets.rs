@@ -34,6 +34,8 @@ pub(super) struct Entry {
     pub(super) changed: Time,
     set: Small,
     epoch: u32,
+    /// The second of the own clock in which this set was made or heard, as [`Entry::learned_since`] reads it.
+    learned: u16,
     pub(super) used: bool,
 }
 
@@ -46,6 +48,21 @@ impl clock::Entry for Entry {
     #[inline]
     fn used(&mut self) -> &mut bool {
         &mut self.used
+    }
+}
+
+/// Decisions may have a clock that was read a moment later than another's. Seconds.
+const SKEW: u64 = 2;
+
+impl Entry {
+    /// Whether the set was learned at `since` or later by the own clock. Seconds are kept modulo 2^16, so a few that were learned
+    /// earlier pass for later ones; what lies back further than that is taken for later always.
+    pub(super) const fn learned_since(&self, since: Time, now: Time) -> bool {
+        let latest = now.whole_secs() + SKEW;
+        let window = latest.saturating_sub(since.whole_secs());
+        since.as_nanos() == 0
+            || window >= u16::MAX as u64
+            || (latest as u16).wrapping_sub(self.learned) as u64 <= window
     }
 }
 
@@ -148,7 +165,8 @@ impl Shard {
     /// The entry of a target, used now; made if there was none, in place of one not used lately where the shard is
     /// full. An entry made is empty.
     pub(super) fn touch(&mut self, target: TargetId) -> Slot {
-        let fresh = || Entry { target, changed: Time::ZERO, set: Small::EMPTY, epoch: 0, used: false };
+        let fresh =
+            || Entry { target, changed: Time::ZERO, set: Small::EMPTY, epoch: 0, learned: 0, used: false };
         let (slot, forgotten) = self.table.touch(target, fresh);
         if let Some(forgotten) = forgotten {
             self.large.remove(&forgotten.target);
@@ -203,6 +221,7 @@ impl Shard {
             // Another switch's clock may be ahead: what is decided after that was heard is the later change all the same.
             let after = if entry.changed > Time::ZERO { entry.changed + TICK } else { Time::ZERO };
             entry.changed = (changed + ahead).max(after);
+            entry.learned = changed.whole_secs() as u16;
             self.journal.note(target);
         }
         if small.is_none() {
@@ -221,10 +240,11 @@ impl Shard {
         }
     }
 
-    /// Lays down a set as another has it, with the time of its change by the clock of changes.
-    pub(super) fn lay(&mut self, slot: Slot, members: &[NodeId], epoch: u32, stamp: Time) {
+    /// Lays down a set as another has it, with the time of its change by the clock of changes; `learned` by the own one.
+    pub(super) fn lay(&mut self, slot: Slot, members: &[NodeId], epoch: u32, stamp: Time, learned: Time) {
         self.put(slot, members, epoch, None);
-        self.entry_mut(slot).changed = stamp;
+        let entry = self.entry_mut(slot);
+        (entry.changed, entry.learned) = (stamp, learned.whole_secs() as u16);
     }
 
     fn entry(&self, slot: Slot) -> &Entry {

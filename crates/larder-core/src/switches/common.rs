@@ -31,6 +31,11 @@ impl Common {
         (own + self.ahead).min(Self::LAST)
     }
 
+    /// A time of the common clock by the own one, or earlier: the clock has never run further ahead than now.
+    pub(super) fn own(self, common: Time) -> Time {
+        Time::from_nanos(common.since(Time::ZERO + self.ahead).as_nanos() as u64)
+    }
+
     /// Another's clock said this a moment ago.
     pub(super) fn hear(&mut self, now: Time, clock: Time) {
         if clock.since(self.of(now)) > NEAR {

@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! message = kind:u8 clock life number:varint all:u8 roster rest
-//! hello   = version whole:u8 part parts count(nodes) (slot name)* count(routes) (id name)*
-//! loads   = all:u8 count (slot requests)* count (route outstanding waiting)*
+//! hello   = version whole:u8 part parts count(nodes) (slot name)* count(routes) (id name)* ends count(ends) (name life since)*
+//! loads   = all:u8 told count (slot requests)* count (route outstanding waiting)*
 //! sets    = route count set*                          set = target:8 bytes changed used|servers<<1 slot*
-//! want    = route since at
-//! part    = route count set* (0 | 1 next)
+//! want    = question route since at
+//! part    = question route count set* (0 | 1 next)
 //! missed  = since
 //! again   =
 //! ```
@@ -18,11 +18,13 @@
 //! sender's own, which the parts of its last hello have named.
 
 use super::common::Common;
+use super::ends::{ENDS_MAX, End};
 use crate::id::{NodeId, TargetId};
 use crate::nodes::Demand;
 use crate::policy::Memory;
 use crate::time::Time;
 use crate::wire::{Wire, WireError, put, put_bytes};
+use std::sync::Arc;
 
 /// Raised when messages change their meaning.
 const VERSION: u64 = 1;
@@ -61,20 +63,25 @@ pub(super) enum Message {
         parts: u16,
         nodes: Vec<(NodeId, String)>,
         routes: Vec<(u16, String)>,
+        /// How many lives of others it takes for ended, and the last of them, the latest at the end.
+        ends: u64,
+        last: Vec<End>,
     },
     /// How many requests it has at nodes.
     Loads {
         /// Nodes that are not named have none.
         all: bool,
+        /// Up to when, in the common clock, changes of sets were told before this.
+        told: Time,
         loads: Vec<(NodeId, u32)>,
         gates: Vec<Gate>,
     },
     /// Sets that have changed there, times in the common clock.
     Sets { route: u16, sets: Memory },
     /// It asks for a route's sets changed since a time, from a place on; the route is by the asker's number.
-    Want { route: u16, since: Time, at: u64 },
+    Want { question: u64, route: u16, since: Time, at: u64 },
     /// The answer; the route is by the answerer's number.
-    Part { route: u16, sets: Memory, next: Option<u64> },
+    Part { question: u64, route: u16, sets: Memory, next: Option<u64> },
     /// More has changed since then than it could tell.
     Missed { since: Time },
     /// It does not understand, and asks for a hello.
@@ -94,7 +101,7 @@ impl Message {
             put(&mut out, said.roster);
         };
         match self {
-            Self::Hello { whole, part, parts, nodes, routes } => {
+            Self::Hello { whole, part, parts, nodes, routes, ends, last } => {
                 head(0);
                 put(&mut out, VERSION);
                 out.push(u8::from(*whole));
@@ -110,35 +117,29 @@ impl Message {
                     put(&mut out, (*route).into());
                     put_bytes(&mut out, name.as_bytes());
                 }
+                put_ends(&mut out, *ends, last);
             }
-            Self::Loads { all, loads, gates } => {
+            Self::Loads { all, told, loads, gates } => {
                 head(1);
                 out.push(u8::from(*all));
-                put(&mut out, loads.len() as u64);
-                for (node, requests) in loads {
-                    put(&mut out, node.0.into());
-                    put(&mut out, (*requests).into());
-                }
-                put(&mut out, gates.len() as u64);
-                for (route, Demand { outstanding, waiting }) in gates {
-                    put(&mut out, (*route).into());
-                    put(&mut out, (*outstanding).into());
-                    put(&mut out, (*waiting).into());
-                }
+                put(&mut out, told.as_nanos());
+                put_loads(&mut out, loads, gates);
             }
             Self::Sets { route, sets } => {
                 head(2);
                 put(&mut out, (*route).into());
                 put_sets(&mut out, sets);
             }
-            Self::Want { route, since, at } => {
+            Self::Want { question, route, since, at } => {
                 head(3);
+                put(&mut out, *question);
                 put(&mut out, (*route).into());
                 put(&mut out, since.as_nanos());
                 put(&mut out, *at);
             }
-            Self::Part { route, sets, next } => {
+            Self::Part { question, route, sets, next } => {
                 head(4);
+                put(&mut out, *question);
                 put(&mut out, (*route).into());
                 put_sets(&mut out, sets);
                 out.push(u8::from(next.is_some()));
@@ -169,14 +170,16 @@ impl Message {
             1 => loads(&mut wire)?,
             2 => Self::Sets { route: wire.small("route")?, sets: sets(&mut wire)? },
             3 => Self::Want {
+                question: wire.number("question")?,
                 route: wire.small("route")?,
                 since: moment(&mut wire)?,
                 at: wire.number("place")?,
             },
             4 => {
+                let question = wire.number("question")?;
                 let (route, sets) = (wire.small("route")?, sets(&mut wire)?);
                 let next = if flag(&mut wire)? { Some(wire.number("place")?) } else { None };
-                Self::Part { route, sets, next }
+                Self::Part { question, route, sets, next }
             }
             5 => Self::Missed { since: moment(&mut wire)? },
             6 => Self::Again,
@@ -225,11 +228,18 @@ fn hello(wire: &mut Wire<'_>) -> Result<Message, WireError> {
     let count = wire.count("number of routes", COUNT_MAX)?;
     let route = |_| Ok((wire.small("route")?, name(wire)?));
     let routes = (0..count).map(route).collect::<Result<_, WireError>>()?;
-    Ok(Message::Hello { whole, part, parts, nodes, routes })
+    let ends = wire.number("number of ends")?;
+    let count = wire.count("number of ends", ENDS_MAX)?;
+    let end = |_| {
+        let name = Arc::from(name(wire)?);
+        Ok(End { name, life: wire.number("life")?, since: moment(wire)? })
+    };
+    let last = (0..count).map(end).collect::<Result<_, WireError>>()?;
+    Ok(Message::Hello { whole, part, parts, nodes, routes, ends, last })
 }
 
 fn loads(wire: &mut Wire<'_>) -> Result<Message, WireError> {
-    let all = flag(wire)?;
+    let (all, told) = (flag(wire)?, moment(wire)?);
     let count = wire.count("number of nodes", COUNT_MAX)?;
     let load = |_| Ok((wire.node()?, wire.small("number of requests")?));
     let loads = (0..count).map(load).collect::<Result<_, WireError>>()?;
@@ -240,7 +250,31 @@ fn loads(wire: &mut Wire<'_>) -> Result<Message, WireError> {
         Ok((route, Demand { outstanding, waiting: wire.small("number of requests")? }))
     };
     let gates = (0..count).map(gate).collect::<Result<_, WireError>>()?;
-    Ok(Message::Loads { all, loads, gates })
+    Ok(Message::Loads { all, told, loads, gates })
+}
+
+fn put_ends(out: &mut Vec<u8>, ends: u64, last: &[End]) {
+    put(out, ends);
+    put(out, last.len() as u64);
+    for End { name, life, since } in last {
+        put_bytes(out, name.as_bytes());
+        put(out, *life);
+        put(out, since.as_nanos());
+    }
+}
+
+fn put_loads(out: &mut Vec<u8>, loads: &[(NodeId, u32)], gates: &[Gate]) {
+    put(out, loads.len() as u64);
+    for (node, requests) in loads {
+        put(out, node.0.into());
+        put(out, (*requests).into());
+    }
+    put(out, gates.len() as u64);
+    for (route, Demand { outstanding, waiting }) in gates {
+        put(out, (*route).into());
+        put(out, (*outstanding).into());
+        put(out, (*waiting).into());
+    }
 }
 
 fn put_sets(out: &mut Vec<u8>, sets: &Memory) {
@@ -326,16 +360,19 @@ mod tests {
                 parts: 2,
                 nodes: vec![(NodeId(400), "a node".to_owned())],
                 routes: vec![(0, "default".to_owned()), (3, "images".to_owned())],
+                ends: 300,
+                last: vec![End { name: Arc::from("b"), life: 1 << 40, since: Time::from_secs(9) }],
             },
             Message::Loads {
                 all: true,
+                told: Time::from_nanos(1 << 50),
                 loads: vec![(NodeId(0), 0), (NodeId(9), u32::MAX)],
                 gates: vec![(3, demand)],
             },
             Message::Sets { route: 3, sets: sets.clone() },
-            Message::Want { route: 1, since: Time::from_nanos(5), at: u64::MAX },
-            Message::Part { route: 0, sets: sets.clone(), next: None },
-            Message::Part { route: 0, sets, next: Some(1 << 40) },
+            Message::Want { question: 9, route: 1, since: Time::from_nanos(5), at: u64::MAX },
+            Message::Part { question: 0, route: 0, sets: sets.clone(), next: None },
+            Message::Part { question: 1 << 33, route: 0, sets, next: Some(1 << 40) },
             Message::Missed { since: Time::from_secs(3) },
             Message::Again,
         ] {

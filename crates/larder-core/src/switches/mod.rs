@@ -18,9 +18,10 @@
 //!
 //! *Server sets.* Who changes a set tells all others, in batches. The later change wins, by a [clock](common) that all
 //! share; of two at the same moment the one whose servers' names hash higher. Messages are numbered; when one was missed, a
-//! link was down, or a journal ran over, the sets changed since are asked for. A switch that joins asks one
-//! that is there for all sets, in parts, and serves meanwhile: what it places by itself goes where the others would place
-//! it. What it heard is not told on: every switch has a link to every other.
+//! link was down, or a journal ran over, the sets changed since are asked for. A switch that joins asks those
+//! that are there for all sets, one after the other, in parts, and serves meanwhile: what it places by itself goes where the
+//! others would place it. What it heard is not told on: every switch has a link to every other. Only of one that
+//! [ended](ends) some may know more than others: these are asked for it.
 //!
 //! *When a switch dies*, membership says so after 2 to 4 s; until then its requests are counted where they were and it has
 //! its part of S. *When the view splits*, each side takes the other for dead: for so long each uses all of S and the whole
@@ -30,6 +31,7 @@
 //! and changes is the [`Dispatcher`].
 
 mod common;
+mod ends;
 mod message;
 mod other;
 mod told;
@@ -49,21 +51,20 @@ use crate::time::Time;
 use crate::wire::WireError;
 use common::Common;
 use core::time::Duration;
+use ends::{End, Ends};
 use message::{Head, Message, packed};
-use other::{Asking, Other};
+use other::{Life, Other};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use told::Told;
 
 /// Longest message. Bytes.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
-/// Switches that have gone whose last word is remembered, for when they come back.
-const GONE_MAX: usize = 256;
 /// What was asked for is asked for again after this time.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
 /// Between two requests for a hello.
 const PUZZLED: Duration = Duration::from_millis(500);
-/// How far before a gap sets are asked for: what was under way when it began.
+/// How far before a gap sets are asked for: decisions that were on their way when it began, and clocks that are not quite the same.
 const MARGIN: Duration = Duration::from_secs(2);
 
 /// How switches work together.
@@ -183,14 +184,13 @@ pub struct Switches {
     routes: Vec<(RouteId, String)>,
     clock: Common,
     others: BTreeMap<Arc<str>, Other>,
-    /// Up to when changes of those that have gone were heard.
-    gone: BTreeMap<Arc<str>, Time>,
+    ends: Ends,
     told: Told,
     /// It has asked others for all they knew.
     whole: bool,
     members_epoch: u64,
-    /// When journals were last emptied.
-    drained: Time,
+    /// When, in the common clock, journals were last empty.
+    told_until: Time,
     elsewhere: Arc<Elsewhere>,
     counts: SwitchesCounts,
 }
@@ -220,11 +220,11 @@ impl Switches {
             routes,
             clock: Common::default(),
             others: BTreeMap::new(),
-            gone: BTreeMap::new(),
+            ends: Ends::default(),
             told: Told::default(),
             whole: false,
             members_epoch: dispatcher.nodes().members_epoch(),
-            drained: now,
+            told_until: Common::default().of(now),
             elsewhere,
             counts: SwitchesCounts::default(),
         })
@@ -232,29 +232,27 @@ impl Switches {
 
     /// Another switch has come.
     pub fn joined(&mut self, now: Time, name: &Arc<str>, dispatcher: &Dispatcher, out: &mut Out) {
-        let gone = self.gone.remove(name);
-        let until = self.others.get(name).and_then(|other| other.until).or(gone);
-        self.others.insert(name.clone(), Other::new(now, until));
+        let times = (now, self.clock.of(now));
+        let before = self.others.remove(name);
+        let heard = before.as_ref().and_then(Other::heard_until).or_else(|| self.ends.heard(name));
+        if let Some(before) = before {
+            self.ended(name, &before);
+        }
+        self.others.insert(name.clone(), Other::new(times, heard));
         self.weigh(now, dispatcher, out);
     }
 
     /// Another switch has gone: what it had has ended with it.
     pub fn left(&mut self, now: Time, name: &str, dispatcher: &Dispatcher, out: &mut Out) {
         let Some((name, other)) = self.others.remove_entry(name) else { return };
-        if let Some(until) = other.until {
-            self.gone.insert(name, until);
-            while self.gone.len() > GONE_MAX {
-                let oldest = self.gone.iter().min_by_key(|(_, until)| **until).map(|(name, _)| name.clone());
-                oldest.inspect(|name| _ = self.gone.remove(name));
-            }
-        }
+        self.ended(&name, &other);
         self.weigh(now, dispatcher, out);
     }
 
     /// Messages to it go from now on; it has heard none of the earlier ones.
     pub fn up(&mut self, name: &Arc<str>, now: Time, dispatcher: &Dispatcher, out: &mut Out) {
         let Some(other) = self.others.get_mut(name) else { return };
-        (other.up, other.behind, other.asking) = (true, true, None);
+        other.link(true);
         self.introduce(now, name, dispatcher, out);
         self.ask(now, out);
     }
@@ -262,7 +260,7 @@ impl Switches {
     /// Messages to it do not go any more.
     pub fn down(&mut self, name: &str) {
         if let Some(other) = self.others.get_mut(name) {
-            (other.up, other.behind, other.asking) = (false, true, None);
+            other.link(false);
         }
     }
 
@@ -287,30 +285,34 @@ impl Switches {
     ) -> Result<(), WireError> {
         let (head, message) = Message::decode(bytes).inspect_err(|_| self.counts.strange += 1)?;
         let Some(other) = self.others.get_mut(from) else { return Ok(()) };
-        if !other.speaks(&head) {
-            return Ok(());
-        }
         self.clock.hear(now, head.clock);
+        let since = other.since;
+        match other.speaks((now, self.clock.of(now)), &head) {
+            Life::Past => return Ok(()),
+            Life::New(Some(heard)) => self.ends.note(from, heard, since),
+            Life::New(None) | Life::Known => {}
+        }
         let is_news = other.note(&head);
         match message {
-            Message::Hello { whole, part, parts, nodes, routes } => {
-                if other.greet(&head, (part, parts), nodes, routes) {
+            Message::Hello { whole, part, parts, nodes, routes, ends, last } => {
+                if let Some(ends) = other.greet(&head, (part, parts), nodes, routes, (ends, last)) {
                     other.whole = whole;
                     other.place(dispatcher, &self.routes);
+                    self.mourn(from, &ends);
                 }
             }
             Message::Again => self.introduce(now, from, dispatcher, out),
             _ if !other.understands(&head) => {
-                other.behind = true;
+                other.lacks_news();
                 if other.up && other.puzzled.is_none_or(|asked| now.since(asked) >= PUZZLED) {
                     other.puzzled = Some(now);
                     self.say(now, [(Some(from.clone()), Message::Again)], out);
                 }
             }
-            Message::Loads { all, loads, gates } if is_news => {
+            Message::Loads { all, told, loads, gates } if is_news => {
                 other.take_loads(now, all, loads, gates);
-                if head.to_all && !other.behind && other.asking.is_none() {
-                    other.until = Some(head.clock);
+                if head.to_all {
+                    other.has_told(told);
                 }
                 self.weigh(now, dispatcher, out);
             }
@@ -320,17 +322,17 @@ impl Switches {
                 let adopted = adopt(now, other, route, &sets, dispatcher);
                 self.count(adopted);
             }
-            Message::Part { route, sets, next } => {
+            Message::Part { question, route, sets, next } => {
                 let adopted = adopt(now, other, route, &sets, dispatcher);
-                self.whole |= other.answered(next, self.routes.len());
+                self.whole |= other.answered(question, next, self.routes.len());
                 self.count(adopted);
             }
-            Message::Want { route, since, at } => {
-                self.answer((now, from), route, (since, at), dispatcher, out);
+            Message::Want { question, route, since, at } => {
+                let asked = (question, since, at);
+                self.answer((now, from), route, asked, dispatcher, out);
             }
             Message::Missed { since } => {
-                other.until = Some(other.until.map_or(since, |until| until.min(since)));
-                other.behind = true;
+                other.lacks(since);
             }
         }
         self.ask(now, out);
@@ -341,15 +343,16 @@ impl Switches {
     pub fn tick(&mut self, now: Time, dispatcher: &Dispatcher, out: &mut Out) {
         let epoch = dispatcher.nodes().members_epoch();
         let mut said: Vec<Message> = Vec::new();
-        if epoch != self.members_epoch {
+        if self.ends.tell() | (epoch != self.members_epoch) {
             self.members_epoch = epoch;
             self.roster += 1;
             self.others.values_mut().for_each(|other| other.place(dispatcher, &self.routes));
             self.told.forget();
-            said.extend(told::hello(self.whole, dispatcher, &self.routes));
+            said.extend(told::hello(self.whole, &self.ends, dispatcher, &self.routes));
         }
-        said.extend(self.told.tell(now, &self.settings, dispatcher, &self.routes));
+        // Whoever has heard the loads has heard the changes before them.
         said.extend(self.changes(now, dispatcher));
+        said.extend(self.told.tell((now, self.told_until), &self.settings, dispatcher, &self.routes));
         self.say(now, said.into_iter().map(|message| (None, message)), out);
         self.ask(now, out);
         self.weigh(now, dispatcher, out);
@@ -412,17 +415,18 @@ impl Switches {
 
     /// Tells another what this switch's numbers mean, and all its loads.
     fn introduce(&mut self, now: Time, to: &Arc<str>, dispatcher: &Dispatcher, out: &mut Out) {
-        let hello = told::hello(self.whole, dispatcher, &self.routes);
-        let said = hello.into_iter().chain(Told::all(dispatcher, &self.routes));
+        let hello = told::hello(self.whole, &self.ends, dispatcher, &self.routes);
+        let said = hello.into_iter().chain(Told::all(self.told_until, dispatcher, &self.routes));
         self.say(now, said.map(|message| (Some(to.clone()), message)), out);
     }
 
     /// What has changed here, for all.
     fn changes(&mut self, now: Time, dispatcher: &Dispatcher) -> Vec<Message> {
-        let (mut said, mut missed) = (Vec::new(), false);
+        let (mut said, mut missed, mut more) = (Vec::new(), false, false);
         for (route, _) in &self.routes {
             let changes = dispatcher.changed_sets(*route, self.settings.sets_max);
             missed |= changes.missed;
+            more |= changes.more;
             if changes.sets.is_empty() || self.others.is_empty() {
                 continue;
             }
@@ -433,16 +437,18 @@ impl Switches {
         }
         if missed && !self.others.is_empty() {
             self.counts.missed += 1;
-            said.push(Message::Missed { since: before(self.clock.of(self.drained)) });
+            said.push(Message::Missed { since: self.told_until });
         }
-        self.drained = now;
+        if !more {
+            self.told_until = self.clock.of(now);
+        }
         said
     }
 
-    /// Asks for sets that may be missing: for all of them where this switch has not asked yet, of one at a time.
+    /// Asks for sets that may be missing: of one that it has not asked yet for all it knows, one such at a time.
     fn ask(&mut self, now: Time, out: &mut Out) {
-        let (clock, whole, mut said) = (self.clock, self.whole, Vec::new());
-        let is_full = |other: &Other| other.asking.is_some_and(|asking| asking.full);
+        let (whole, begun, mut said) = (self.whole, self.clock.of(now), Vec::new());
+        let is_full = |other: &Other| other.asking.is_some_and(|asking| asking.is_full());
         let mut full = self.others.values().any(|other| is_full(other) && other.up);
         // Of those that have all it is asked first.
         let some_whole = self.others.values().any(|other| other.whole && other.up && other.greeted());
@@ -450,24 +456,18 @@ impl Switches {
             if !other.up || !other.greeted() || self.routes.is_empty() {
                 continue;
             }
-            if other.asking.is_none() && other.behind {
-                if !whole && (full || some_whole && !other.whole) {
-                    continue;
-                }
-                full |= !whole;
-                let since = if whole { before(other.missing_since(clock)) } else { Time::ZERO };
-                // What is missed from here on is asked for after this.
-                other.behind = false;
-                other.asking = Some(Asking { full: !whole, route: 0, at: 0, since, asked: None });
-            }
-            let Some(asking) = &mut other.asking else { continue };
+            let may_full = !full && (whole || !some_whole || other.whole);
+            let Some(asking) = other.ask(begun, may_full) else { continue };
+            full |= asking.is_full();
             if asking.asked.is_some_and(|asked| now.since(asked) < ASK_AGAIN) {
                 continue;
             }
             asking.asked = Some(now);
             self.counts.parts_asked += 1;
             let route = self.routes[asking.route].0.0;
-            let want = Message::Want { route, since: asking.since, at: asking.at };
+            asking.question = self.counts.parts_asked;
+            let since = before(asking.since, MARGIN);
+            let want = Message::Want { question: asking.question, route, since, at: asking.at };
             said.push((Some(name.clone()), want));
         }
         self.say(now, said, out);
@@ -478,12 +478,14 @@ impl Switches {
         &mut self,
         (now, to): (Time, &Arc<str>),
         theirs: u16,
-        (since, at): (Time, u64),
+        (question, since, at): (u64, Time, u64),
         dispatcher: &Dispatcher,
         out: &mut Out,
     ) {
         let own = self.others.get(to).and_then(|other| other.route(theirs));
-        let page = own.map(|route| dispatcher.sets_page(route, since, at, self.settings.sets_max));
+        let page = own.map(|route| {
+            dispatcher.sets_page((now, self.clock.own(since)), route, at, self.settings.sets_max)
+        });
         let page = page.unwrap_or_default();
         let (packs, too_large) = packed(&page.sets);
         self.counts.sets_told += page.sets.len() as u64;
@@ -493,11 +495,30 @@ impl Switches {
             if number < last {
                 Message::Sets { route, sets }
             } else {
-                Message::Part { route, sets, next: page.next }
+                Message::Part { question, route, sets, next: page.next }
             }
         };
         let said: Vec<Message> = packs.into_iter().enumerate().map(message).collect();
         self.say(now, said.into_iter().map(|message| (Some(to.clone()), message)), out);
+    }
+
+    /// Another has gone, or has come anew.
+    fn ended(&mut self, name: &Arc<str>, other: &Other) {
+        if let Some(heard) = other.heard_until() {
+            self.ends.note(name, heard, other.since);
+        }
+    }
+
+    /// Another takes these lives for ended: what it has heard of them that was not heard here is to be asked for.
+    fn mourn(&mut self, from: &Arc<str>, ends: &[End]) {
+        for End { name, life, since } in ends {
+            let now = self.others.get(name).and_then(Other::heard_until);
+            let mut heard = now.into_iter().chain(self.ends.heard(name)).filter(|heard| heard.life == *life);
+            let until = heard.find_map(|heard| heard.until).map_or(*since, |until| until.max(*since));
+            if let Some(other) = self.others.get_mut(from) {
+                other.lacks(until);
+            }
+        }
     }
 
     /// Adds up what the others have, and lets the dispatcher go by it.
@@ -537,9 +558,9 @@ impl Switches {
     }
 }
 
-/// A little before.
-fn before(time: Time) -> Time {
-    let margin = u64::try_from(MARGIN.as_nanos()).unwrap_or(u64::MAX);
+/// So long before.
+fn before(time: Time, margin: Duration) -> Time {
+    let margin = u64::try_from(margin.as_nanos()).unwrap_or(u64::MAX);
     Time::from_nanos(time.as_nanos().saturating_sub(margin))
 }
 

@@ -1,6 +1,6 @@
 //! What is known of another switch.
 
-use super::common::Common;
+use super::ends::{End, Heard};
 use super::message::Head;
 use crate::dispatch::Dispatcher;
 use crate::id::{NodeId, RouteId};
@@ -16,6 +16,10 @@ pub(super) struct Other {
     pub(super) up: bool,
     /// Which life of it speaks.
     life: Option<u64>,
+    /// Nothing was heard since its messages began afresh.
+    is_fresh: bool,
+    /// How many ends it has told.
+    ends: Option<u64>,
     /// The number of its last message to all; none since its messages began afresh.
     number: Option<u64>,
     /// What its numbers mean, once all parts of its hello have come.
@@ -25,13 +29,14 @@ pub(super) struct Other {
     pub(super) puzzled: Option<Time>,
     pub(super) whole: bool,
     pub(super) joined: Time,
+    /// The same in the common clock.
+    pub(super) since: Time,
     /// When it last said how loaded it is.
     pub(super) heard: Option<Time>,
-    /// Up to when, in the common clock, its changes have been heard. Nothing of what it knew before that is missing here,
-    /// unless this switch was not whole then.
+    /// Up to when, in the common clock, nothing of what it knew is missing here; `None` before it was asked for all it knows.
     pub(super) until: Option<Time>,
-    /// It may have changed something that was not heard.
-    pub(super) behind: bool,
+    /// Since when something of it may be missing.
+    misses: Option<Time>,
     pub(super) asking: Option<Asking>,
     nodes: BTreeMap<u16, String>,
     routes: BTreeMap<u16, String>,
@@ -42,6 +47,17 @@ pub(super) struct Other {
     gates: BTreeMap<u16, Demand>,
 }
 
+/// A life of another switch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Life {
+    /// The one that speaks.
+    Known,
+    /// One that has begun since.
+    New(Option<Heard>),
+    /// One that has ended.
+    Past,
+}
+
 /// A hello, in parts.
 #[derive(Debug, Default)]
 struct Coming {
@@ -49,6 +65,7 @@ struct Coming {
     parts: BTreeSet<u16>,
     nodes: BTreeMap<u16, String>,
     routes: BTreeMap<u16, String>,
+    last: Vec<End>,
 }
 
 /// Sets that are being asked for.
@@ -57,28 +74,42 @@ pub(super) struct Asking {
     /// The place in the own list of routes.
     pub(super) route: usize,
     pub(super) at: u64,
-    /// Everything is asked for.
-    pub(super) full: bool,
-    /// In the common clock.
+    /// The number of the last question.
+    pub(super) question: u64,
+    /// What was learned when is asked for, in the common clock; zero is everything.
     pub(super) since: Time,
+    /// When that began.
+    pub(super) begun: Time,
     /// When it was last asked; not yet for this part if `None`.
     pub(super) asked: Option<Time>,
 }
 
+impl Asking {
+    /// Everything is asked for.
+    pub(super) fn is_full(&self) -> bool {
+        self.since == Time::ZERO
+    }
+}
+
 impl Other {
-    pub(super) fn new(now: Time, until: Option<Time>) -> Self {
+    /// One that has come, with what is remembered of it.
+    pub(super) fn new((now, since): (Time, Time), heard: Option<Heard>) -> Self {
+        let until = heard.and_then(|heard| heard.until);
         Self {
             up: false,
-            life: None,
+            life: heard.map(|heard| heard.life),
+            is_fresh: true,
+            ends: heard.and_then(|heard| heard.ends),
             number: None,
             roster: None,
             coming: None,
             puzzled: None,
             whole: false,
             joined: now,
+            since,
             heard: None,
             until,
-            behind: true,
+            misses: Some(until.unwrap_or(Time::ZERO)),
             asking: None,
             nodes: BTreeMap::new(),
             routes: BTreeMap::new(),
@@ -92,22 +123,58 @@ impl Other {
     /// What it says begins anew: its numbers may mean something else.
     pub(super) fn begin(&mut self) {
         (self.number, self.roster, self.coming) = (None, None, None);
-        self.behind = true;
+        self.is_fresh = true;
+        self.is_behind();
+    }
+
+    /// Messages to it go, or do not go any more; what it was asked may be lost.
+    pub(super) fn link(&mut self, up: bool) {
+        self.up = up;
+        self.is_behind();
+    }
+
+    /// What it says and answers may be lost.
+    fn is_behind(&mut self) {
+        self.misses = Some(self.in_step().unwrap_or(Time::ZERO));
         self.asking = None;
     }
 
-    /// Whether this is said by the life of it that speaks; a newer one takes the older one's place.
-    pub(super) fn speaks(&mut self, head: &Head) -> bool {
+    /// Something that it has learned since then is missing, or since it was last in step.
+    pub(super) fn lacks(&mut self, since: Time) {
+        self.misses = self.misses.into_iter().chain(self.in_step()).chain([since]).min();
+    }
+
+    /// Something that it has just said was not heard.
+    pub(super) fn lacks_news(&mut self) {
+        self.lacks(Time::MAX);
+    }
+
+    /// Up to when nothing of it is missing, with what is being asked for.
+    fn in_step(&self) -> Option<Time> {
+        let asked = self.asking.map(|asking| asking.since);
+        let missing = self.misses.into_iter().chain(asked).min();
+        self.until.map(|until| missing.map_or(until, |missing| missing.min(until)))
+    }
+
+    /// How far it was heard, if it was.
+    pub(super) fn heard_until(&self) -> Option<Heard> {
+        self.life.map(|life| Heard { life, until: self.in_step(), ends: self.ends })
+    }
+
+    /// Which life of it says this. A newer one takes the older one's place; so does any other that is the first to speak where messages
+    /// begin afresh, since its host's clock may have gone back.
+    pub(super) fn speaks(&mut self, now: (Time, Time), head: &Head) -> Life {
+        let is_fresh = core::mem::take(&mut self.is_fresh);
         match self.life {
-            Some(life) if head.life < life => return false,
-            Some(life) if head.life > life => {
-                self.begin();
-                (self.until, self.heard) = (None, None);
+            Some(life) if head.life < life && !is_fresh => return Life::Past,
+            Some(life) if head.life != life => {
+                let ended = self.heard_until();
+                *self = Self { up: self.up, is_fresh: false, life: Some(head.life), ..Self::new(now, None) };
+                return Life::New(ended);
             }
-            _ => {}
+            _ => self.life = Some(head.life),
         }
-        self.life = Some(head.life);
-        true
+        Life::Known
     }
 
     /// Notes the number of what it says. Whether it is no older than what has been heard. A gap says that something was missed.
@@ -118,7 +185,7 @@ impl Other {
         };
         let expected = last + u64::from(head.to_all);
         if head.number > expected {
-            self.behind = true;
+            self.lacks_news();
         }
         self.number = Some(last.max(head.number));
         head.number >= expected
@@ -134,17 +201,18 @@ impl Other {
         self.roster.is_some()
     }
 
-    /// It says a part of what its numbers mean. True once all of it is there.
+    /// It says a part of what its numbers mean. Once all of it is there, the ends that it had not told before.
     pub(super) fn greet(
         &mut self,
         head: &Head,
         (part, parts): (u16, u16),
         nodes: Vec<(NodeId, String)>,
         routes: Vec<(u16, String)>,
-    ) -> bool {
+        (ends, last): (u64, Vec<End>),
+    ) -> Option<Vec<End>> {
         let newest = self.roster.max(self.coming.as_ref().map(|coming| coming.roster));
         if newest.is_some_and(|newest| head.roster < newest) {
-            return false;
+            return None;
         }
         let fresh = || Coming { roster: head.roster, ..Coming::default() };
         let coming = match &mut self.coming {
@@ -154,22 +222,47 @@ impl Other {
         coming.parts.insert(part);
         coming.nodes.extend(nodes.into_iter().map(|(node, name)| (node.0, name)));
         coming.routes.extend(routes);
+        coming.last.extend(last);
         if coming.parts.len() < usize::from(parts) {
-            return false;
+            return None;
         }
-        let Some(Coming { roster, nodes, routes, .. }) = self.coming.take() else { return false };
+        let Coming { roster, nodes, routes, mut last, .. } = self.coming.take()?;
         if self.roster != Some(roster) {
             // What its slots were is of no use.
             self.loads.clear();
             self.gates.clear();
         }
         (self.roster, self.nodes, self.routes) = (Some(roster), nodes, routes);
-        true
+        // Of one that has said nothing yet all is asked for after this.
+        let fresh = self.ends.replace(ends).map_or(0, |before| ends.saturating_sub(before));
+        let fresh = usize::try_from(fresh).unwrap_or(usize::MAX);
+        if fresh > last.len() {
+            self.lacks(Time::ZERO);
+        }
+        Some(last.split_off(last.len().saturating_sub(fresh)))
     }
 
-    /// It has given a part of the sets asked for. Whether that was the last part of all its sets.
-    pub(super) fn answered(&mut self, next: Option<u64>, routes: usize) -> bool {
-        let Some(asking) = self.asking else { return false };
+    /// Begins to ask for what is missing; nothing if nothing is, or is being asked for. `may_full` says whether everything may be.
+    pub(super) fn ask(&mut self, begun: Time, may_full: bool) -> Option<&mut Asking> {
+        if self.asking.is_none() {
+            let since = self.misses.filter(|since| may_full || *since > Time::ZERO)?;
+            self.misses = None;
+            self.asking = Some(Asking { route: 0, at: 0, question: 0, since, begun, asked: None });
+        }
+        self.asking.as_mut()
+    }
+
+    /// It has told all that it changed up to then.
+    pub(super) fn has_told(&mut self, told: Time) {
+        if self.misses.is_none() && self.asking.is_none() {
+            self.until = self.until.max(Some(told));
+        }
+    }
+
+    /// It has given a part of the sets asked for. Whether that was the last part of all its sets. An answer to an earlier question
+    /// ends nothing.
+    pub(super) fn answered(&mut self, question: u64, next: Option<u64>, routes: usize) -> bool {
+        let Some(asking) = self.asking.filter(|asking| asking.question == question) else { return false };
         self.asking = match next {
             Some(at) => Some(Asking { at, asked: None, ..asking }),
             None if asking.route + 1 < routes => {
@@ -177,7 +270,13 @@ impl Other {
             }
             None => None,
         };
-        asking.full && self.asking.is_none()
+        if self.asking.is_some() {
+            return false;
+        }
+        // It has shown all that it learned from then on until it was asked.
+        self.until = self.until.max(Some(asking.begun));
+        self.misses = self.misses.map(|missing| if missing < asking.since { missing } else { asking.begun });
+        asking.is_full()
     }
 
     /// Finds its nodes and routes among the own ones.
@@ -229,10 +328,5 @@ impl Other {
         let is_its = |route: &u16| self.route(*route).is_some_and(|own| dispatcher.group_of(own) == group);
         let found = self.gates.iter().find(|(route, _)| is_its(route));
         found.map(|(_, demand)| *demand).unwrap_or_default()
-    }
-
-    /// From when on sets that it has may be missing in a switch that once had all, in the common clock.
-    pub(super) fn missing_since(&self, clock: Common) -> Time {
-        self.until.unwrap_or_else(|| clock.of(self.joined))
     }
 }

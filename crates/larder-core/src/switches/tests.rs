@@ -1,5 +1,7 @@
 //! Switches that hear each other at once, or not at all.
 
+mod lost;
+
 use super::*;
 use crate::dispatch::{Admission, Arrival, Request, Settings};
 use crate::id::TargetId;
@@ -43,17 +45,22 @@ impl World {
     /// Another switch, whose nodes are in other slots, and whose clock begins now.
     fn add(&mut self, settings: &Settings, how: SwitchesSettings) {
         let at = self.switches.len();
+        self.switches.push(self.begun(at, 1, settings, how));
+        for other in 0..at {
+            self.meet(at, other);
+        }
+    }
+
+    /// A switch that begins now.
+    fn begun(&self, at: usize, life: u64, settings: &Settings, how: SwitchesSettings) -> Switch {
         let mut nodes = NODES;
         nodes.rotate_left(at % NODES.len());
         let specs: Vec<NodeSpec> = nodes.iter().map(|name| NodeSpec::named(*name)).collect();
         let dispatcher = Dispatcher::new(settings.clone(), &specs).expect("in range");
         let routes = vec![(RouteId::DEFAULT, "default".to_owned())];
-        let machine = Switches::new(Time::ZERO, 1, how, routes, &dispatcher).expect("in range");
+        let machine = Switches::new(Time::ZERO, life, how, routes, &dispatcher).expect("in range");
         let begun = self.now.since(Time::ZERO);
-        self.switches.push(Switch { name: Arc::from(format!("s{at}")), dispatcher, machine, begun });
-        for other in 0..at {
-            self.meet(at, other);
-        }
+        Switch { name: Arc::from(format!("s{at}")), dispatcher, machine, begun }
     }
 
     fn own(&self, at: usize) -> Time {

@@ -1,6 +1,7 @@
 //! What a switch tells of itself, and what it has told.
 
 use super::SwitchesSettings;
+use super::ends::Ends;
 use super::message::{Gate, Message, PACK_BYTES};
 use crate::dispatch::Dispatcher;
 use crate::id::{NodeId, RouteId};
@@ -27,15 +28,15 @@ impl Told {
     }
 
     /// All loads, for one that knows none.
-    pub(super) fn all(dispatcher: &Dispatcher, routes: &[(RouteId, String)]) -> Vec<Message> {
+    pub(super) fn all(told: Time, dispatcher: &Dispatcher, routes: &[(RouteId, String)]) -> Vec<Message> {
         let busy = loads(dispatcher).into_iter().filter(|(_, load)| *load > 0);
-        in_parts(true, &busy.collect::<Vec<_>>(), gates_told(dispatcher, routes))
+        in_parts((true, told), &busy.collect::<Vec<_>>(), gates_told(dispatcher, routes))
     }
 
-    /// What is to be told now: all of it once in a while, else what differs.
+    /// What is to be told now: all of it once in a while, else what differs. Sets are `told` up to then.
     pub(super) fn tell(
         &mut self,
-        now: Time,
+        (now, told): (Time, Time),
         settings: &SwitchesSettings,
         dispatcher: &Dispatcher,
         routes: &[(RouteId, String)],
@@ -46,10 +47,10 @@ impl Told {
             self.loads = loads.iter().copied().collect();
             self.gates.clone_from(&gates);
             let busy: Vec<_> = loads.into_iter().filter(|(_, load)| *load > 0).collect();
-            return in_parts(true, &busy, gates);
+            return in_parts((true, told), &busy, gates);
         }
-        let told = |node: &NodeId| self.loads.get(node).copied().unwrap_or(0);
-        let differs = |(node, load): &(NodeId, u32)| told(node).abs_diff(*load) >= settings.step;
+        let known = |node: &NodeId| self.loads.get(node).copied().unwrap_or(0);
+        let differs = |(node, load): &(NodeId, u32)| known(node).abs_diff(*load) >= settings.step;
         let news: Vec<(NodeId, u32)> = loads.into_iter().filter(differs).collect();
         let gates = if gates.len() == self.gates.len() && !self.gates_differ(&gates, settings.step) {
             Vec::new()
@@ -63,7 +64,7 @@ impl Told {
         if !gates.is_empty() {
             self.gates.clone_from(&gates);
         }
-        in_parts(false, &news, gates)
+        in_parts((false, told), &news, gates)
     }
 
     /// Whether a gate's demand has changed by as much as is worth a word: by the step, or from nobody waiting to somebody.
@@ -98,15 +99,20 @@ fn gates_told(dispatcher: &Dispatcher, routes: &[(RouteId, String)]) -> Vec<Gate
 }
 
 /// In messages that are not too long.
-fn in_parts(all: bool, loads: &[(NodeId, u32)], gates: Vec<Gate>) -> Vec<Message> {
+fn in_parts((all, told): (bool, Time), loads: &[(NodeId, u32)], gates: Vec<Gate>) -> Vec<Message> {
     let mut parts: Vec<Vec<(NodeId, u32)>> = loads.chunks(LOADS_MAX).map(<[_]>::to_vec).collect();
     let first = if parts.is_empty() { Vec::new() } else { parts.remove(0) };
-    let rest = parts.into_iter().map(|loads| Message::Loads { all: false, loads, gates: Vec::new() });
-    core::iter::once(Message::Loads { all, loads: first, gates }).chain(rest).collect()
+    let rest = parts.into_iter().map(|loads| Message::Loads { all: false, told, loads, gates: Vec::new() });
+    core::iter::once(Message::Loads { all, told, loads: first, gates }).chain(rest).collect()
 }
 
 /// What this switch's numbers mean, in messages that are not too long.
-pub(super) fn hello(whole: bool, dispatcher: &Dispatcher, routes: &[(RouteId, String)]) -> Vec<Message> {
+pub(super) fn hello(
+    whole: bool,
+    ends: &Ends,
+    dispatcher: &Dispatcher,
+    routes: &[(RouteId, String)],
+) -> Vec<Message> {
     let mut nodes: Vec<Vec<(NodeId, String)>> = vec![Vec::new()];
     let mut bytes = 0;
     for row in dispatcher.nodes().rows() {
@@ -132,6 +138,10 @@ pub(super) fn hello(whole: bool, dispatcher: &Dispatcher, routes: &[(RouteId, St
     let parts = u16::try_from(nodes.len() + some.len()).unwrap_or(u16::MAX);
     let nodes = nodes.into_iter().map(|nodes| (nodes, Vec::new()));
     let all = nodes.chain(some.into_iter().map(|routes| (Vec::new(), routes)));
-    let hello = |(part, (nodes, routes))| Message::Hello { whole, part, parts, nodes, routes };
+    let hello = |(part, (nodes, routes))| {
+        // The last part has room.
+        let last = if part + 1 == parts { ends.last() } else { Vec::new() };
+        Message::Hello { whole, part, parts, nodes, routes, ends: ends.count(), last }
+    };
     (0..).zip(all).map(hello).collect()
 }
