@@ -15,6 +15,7 @@ RUSTUP_SERVER=${RUSTUP_UPDATE_ROOT:-https://static.rust-lang.org/rustup}
 # A toolchain is some 200 MB; a server that cannot deliver it in this time counts as unreachable.
 RUSTUP_SECONDS_MAX=900
 APT_UPDATED=
+PEBBLE_VERSION=v2.10.1
 
 # as_root WHAT COMMAND..: runs the command as root, or says what has to be installed by someone who is.
 as_root() {
@@ -83,10 +84,50 @@ install_test_tools() {
     command -v apache2 >/dev/null 2>&1 || lacking+=(apache2-bin)
     command -v chromium >/dev/null 2>&1 || lacking+=(chromium)
     command -v tmux >/dev/null 2>&1 || lacking+=(tmux)
-    [ ${#lacking[@]} -eq 0 ] && return 0
-    command -v apt-get >/dev/null 2>&1 || die "please install: ${lacking[*]} (Debian's names)"
-    # RUNLEVEL=1 keeps Debian from starting what it installs.
-    RUNLEVEL=1 apt_install "${lacking[@]}"
+    if [ ${#lacking[@]} -gt 0 ]; then
+        command -v apt-get >/dev/null 2>&1 || die "please install: ${lacking[*]} (Debian's names)"
+        # RUNLEVEL=1 keeps Debian from starting what it installs.
+        RUNLEVEL=1 apt_install "${lacking[@]}"
+    fi
+    install_pebble
+}
+
+# go_command: a Go that fetches the one that a module asks for, which 1.21 was the first to do.
+go_command() {
+    local go version
+    for go in go "${GOROOT:-/usr/local/go}/bin/go" /usr/lib/go-1.*/bin/go; do
+        version=$("$go" version 2>/dev/null | sed -n 's/^go version go\([0-9][0-9.]*\).*/\1/p')
+        [ -n "$version" ] && at_least "$version" 1.21 && echo "$go" && return 0
+    done
+    return 1
+}
+
+# The authority that tests of ACME ask, and its DNS: built from their module, into a folder of our own.
+install_pebble() {
+    local go version package bin=${LARDER_TOOLS:-$HOME/.cache/larder/bin} module=github.com/letsencrypt/pebble/v2
+    if [ "$(cat "$bin/pebble.version" 2>/dev/null)" = "$PEBBLE_VERSION" ]; then
+        return 0
+    fi
+    if ! go=$(go_command); then
+        command -v apt-get >/dev/null 2>&1 || die "please install Go 1.21 or newer: tests of ACME need Pebble, which is built by it"
+        apt_update "Go 1.21 or newer"
+        for package in golang-go $(apt-cache search --names-only '^golang-1[.][0-9]+-go$' | cut -d' ' -f1 | sort -Vr); do
+            version=$(apt_candidate "$package")
+            # Debian's golang-go has an epoch before its version.
+            [ -n "$version" ] || version=$(apt-cache policy "$package" | sed -n 's/^ *Candidate: 2:\([0-9.]*\).*/\1/p')
+            if [ -n "$version" ] && at_least "$version" 1.21; then
+                apt_install "$package"
+                break
+            fi
+        done
+        go=$(go_command) || die "please install Go 1.21 or newer (https://go.dev/dl): tests of ACME need Pebble, which is built by it"
+    fi
+    say "installing Pebble $PEBBLE_VERSION into $bin"
+    mkdir -p "$bin"
+    (cd / && GOBIN=$bin timeout 600 "$go" install \
+        "$module/cmd/pebble@$PEBBLE_VERSION" "$module/cmd/pebble-challtestsrv@$PEBBLE_VERSION" >&2) ||
+        die "Pebble could not be built: is the proxy of Go's modules reachable?"
+    echo "$PEBBLE_VERSION" >"$bin/pebble.version"
 }
 
 # Downloads and verifies rustup's installer, and runs it without touching the shell's start-up files.

@@ -9,7 +9,7 @@ use crate::nodes::NodeRef;
 use crate::recorder::RecordStatus;
 use crate::signals::ReportStatus;
 use crate::switch::{Shared, SwitchError};
-use crate::tls::CertificateStatus;
+use crate::tls::{Acme, AcmeStatus, CertificateStatus};
 use larder_core::nodes::{GroupId, JoinError};
 use larder_core::{NodeId, NodeState, Weight};
 use serde::Serialize;
@@ -93,6 +93,9 @@ pub struct SwitchStatus {
     /// Why they are not those of the files, if they are not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub certificates_trouble: Option<String>,
+    /// How it stands with certificates that an authority issues, by host.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub acme: Vec<AcmeStatus>,
     /// Client connections open.
     pub client_connections: usize,
     /// How many may be open.
@@ -201,6 +204,7 @@ impl SwitchHandle {
         SwitchStatus {
             certificates,
             certificates_trouble,
+            acme: self.acme().map(Acme::status).unwrap_or_default(),
             policy: dispatcher.settings().policy.to_string(),
             signals: self.shared.signals.source().to_string(),
             uptime_s: self.shared.clock.now().as_secs_f64(),
@@ -216,6 +220,32 @@ impl SwitchHandle {
             nodes: self.shared.nodes.members().count(),
             access_log_dropped: self.shared.access.as_ref().map_or(0, AccessLog::dropped),
             record: self.shared.recorder.as_ref().map(|recorder| recorder.status()),
+        }
+    }
+
+    fn acme(&self) -> Option<&Acme> {
+        self.shared.tls.as_ref().and_then(|tls| tls.acme())
+    }
+
+    /// Looks at the certificates now instead of with the next look: what has changed is shown to new connections. Blocks on the
+    /// disk.
+    pub fn renew_certificates(&self) {
+        if let Some(tls) = &self.shared.tls {
+            tls.renew();
+        }
+    }
+
+    /// Says how it stands with certificates that an authority issues.
+    pub fn set_acme(&self, status: Vec<AcmeStatus>) {
+        if let Some(acme) = self.acme() {
+            acme.set_status(status);
+        }
+    }
+
+    /// Counts an order that has ended, with a certificate or without.
+    pub fn acme_ordered(&self, issued: bool) {
+        if let Some(acme) = self.acme() {
+            acme.ordered(issued);
         }
     }
 

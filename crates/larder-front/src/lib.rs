@@ -82,6 +82,7 @@ pub use signals::{CacheSignalsConfig, ReportStatus, SignalSource, SignalsConfig,
 pub use split::{ShareOf, SplitBy};
 pub use switch::{Prepared, Switch, SwitchError, listen};
 pub use target::{TargetKey, target_key};
+pub use tls::{AcmeChallenge, AcmeStatus, AcmeStore, AcmeStored};
 pub use tls::{CertificateFault, CertificateStatus, ClientCertificates, TlsConfig, TlsVersion};
 
 /// Entry points for the fuzz targets: parsers of what nodes and clients say, with the checks that must hold for any input.

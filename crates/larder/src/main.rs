@@ -3,6 +3,7 @@
 //! A subcommand is a role; [`cli`] lists them. stdout carries data, stderr talk. Exit codes: 0 success, 1 failure,
 //! 2 wrong usage or config. A closed pipe on stdout ends the program quietly.
 
+mod acme;
 mod admin;
 mod ask;
 mod cli;

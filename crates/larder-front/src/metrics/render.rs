@@ -12,7 +12,7 @@ use crate::access::AccessLog;
 use crate::cache_status::CacheOutcome;
 use crate::handle::Sums;
 use crate::switch::Shared;
-use crate::tls::Shaken;
+use crate::tls::{Acme, AcmeStatus, Shaken};
 use larder_core::{NodeId, NodeRow, ServiceClass};
 use larder_spans::Tracer;
 use prometheus_client::collector::Collector;
@@ -227,7 +227,22 @@ impl Snapshot {
         for certificate in certificates {
             ends.encode_family(&[("file", &*certificate.file)])?.encode_gauge(&certificate.not_after)?;
         }
-        describe(encoder, &table::TLS_STALE)?.encode_gauge(&u32::from(trouble.is_some()))
+        describe(encoder, &table::TLS_STALE)?.encode_gauge(&u32::from(trouble.is_some()))?;
+        let acme = tls.and_then(|tls| tls.acme());
+        let mut orders = describe(encoder, &table::ACME_ORDERS)?;
+        for (outcome, ended) in acme.map(Acme::orders).into_iter().flatten() {
+            count(&mut orders, &[("outcome", outcome)], ended)?;
+        }
+        let hosts = acme.map(Acme::status).unwrap_or_default();
+        let mut failures = describe(encoder, &table::ACME_FAILURES)?;
+        for AcmeStatus { host, failures: failed, .. } in &hosts {
+            failures.encode_family(&[("host", &**host)])?.encode_gauge(failed)?;
+        }
+        let mut next = describe(encoder, &table::ACME_NEXT)?;
+        for AcmeStatus { host, next_order, .. } in &hosts {
+            next.encode_family(&[("host", &**host)])?.encode_gauge(next_order)?;
+        }
+        Ok(())
     }
 
     /// Other switches.

@@ -47,11 +47,17 @@ metrics! {
     GROUP_OUTSTANDING, Gauge, "larder_switch_group_outstanding", ["group"],
         "Requests admitted and not ended, by the group of nodes their routes use (empty: all nodes)";
     TLS_HANDSHAKES, Counter, "larder_switch_tls_handshakes_total", ["outcome"],
-        "TLS handshakes that have ended: done, failed, timed_out";
+        "TLS handshakes that have ended: done, failed, timed_out, no_certificate (it is still to come), challenge (of ACME)";
     TLS_NOT_AFTER, Gauge, "larder_switch_tls_certificate_not_after_seconds", ["file"],
         "When a certificate in force ends, seconds since 1970";
     TLS_STALE, Gauge, "larder_switch_tls_certificates_stale", [],
         "1 if the certificates in force are not those of the files, which make no sense";
+    ACME_ORDERS, Counter, "larder_switch_acme_orders_total", ["outcome"],
+        "Orders of certificates by ACME that this process has ended: issued, failed";
+    ACME_FAILURES, Gauge, "larder_switch_acme_failures", ["host"],
+        "Orders for this host's certificate that have failed since the last that did not";
+    ACME_NEXT, Gauge, "larder_switch_acme_next_order_seconds", ["host"],
+        "When a certificate for this host is ordered next, seconds since 1970";
     HTTP2, Counter, "larder_switch_http2_connections_total", [],
         "Connections of clients that speak HTTP/2";
     FAILURES, Counter, "larder_switch_failures_total", ["error"],

@@ -236,6 +236,7 @@ impl ProxyHttp for Relay {
         headers::join_cookies(session.req_header_mut())?;
         context.request = self.request(session);
         if self.ends_here(session, context).await?
+            || self.challenged(session, context).await?
             || self.sent_to_https(session, context).await?
             || self.answered(session, context).await?
         {

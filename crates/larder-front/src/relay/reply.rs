@@ -39,6 +39,18 @@ impl Relay {
         }
     }
 
+    /// Answers an authority's challenge (RFC 8555 section 8.3). One that is not of our store goes on as any request.
+    pub(super) async fn challenged(&self, session: &mut Session, context: &mut Context) -> Result<bool> {
+        let Some(acme) = self.shared.tls.as_ref().and_then(|tls| tls.acme()) else { return Ok(false) };
+        let Some(answer) = acme.answer(session.req_header().raw_path()).await else { return Ok(false) };
+        context.answered_by = Some("acme");
+        let mut reply = ResponseHeader::build(StatusCode::OK, Some(4))?;
+        reply.insert_header(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"))?;
+        reply.insert_header(CONTENT_LENGTH, answer.len())?;
+        self.write_own(session, context, reply, Bytes::from(answer)).await?;
+        Ok(true)
+    }
+
     /// Answers a request that came without TLS and should not have: the same is to be had under `https`. Challenges of ACME
     /// (RFC 8555 section 8.3) are let through.
     pub(super) async fn sent_to_https(&self, session: &mut Session, context: &Context) -> Result<bool> {

@@ -1,12 +1,13 @@
 //! Certificates and keys in files, and which of them a client is shown.
 
+use super::acme::AcmeStore;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use serde::Serialize;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -40,6 +41,8 @@ impl CertificateFault {
 pub struct CertificateStatus {
     /// Its file.
     pub file: String,
+    /// Where that comes from: `file` of the config, or `acme`.
+    pub source: &'static str,
     /// The hosts it is for.
     pub names: Vec<String>,
     /// When it ends, seconds since 1970.
@@ -50,12 +53,15 @@ pub struct CertificateStatus {
 
 /// One certificate with its chain and key.
 #[derive(Debug)]
-struct Entry {
+pub(super) struct Entry {
     file: PathBuf,
+    /// It is the store's of ACME.
+    pub(super) acme: bool,
     /// In lower case; wildcards as `*.example.org`.
-    names: Vec<String>,
-    not_after: i64,
-    key: Arc<CertifiedKey>,
+    pub(super) names: Vec<String>,
+    pub(super) not_before: i64,
+    pub(super) not_after: i64,
+    pub(super) key: Arc<CertifiedKey>,
     /// Of what was read.
     digest: u64,
 }
@@ -65,6 +71,8 @@ struct Entry {
 pub(super) struct Certificates {
     /// The default first.
     entries: Vec<Entry>,
+    /// Hosts whose certificates are still to come: they are shown no other's.
+    awaited: HashSet<String>,
 }
 
 impl PartialEq for Certificates {
@@ -76,8 +84,13 @@ impl PartialEq for Certificates {
 }
 
 impl Certificates {
-    /// Reads files, and folders of them.
-    pub(super) fn read(paths: &[PathBuf], provider: &CryptoProvider) -> Result<Self, CertificateFault> {
+    /// Reads files, and folders of them, and what a store of ACME has. What makes no sense there is as if it were not: it is
+    /// for who orders to notice.
+    pub(super) fn read(
+        paths: &[PathBuf],
+        store: Option<&AcmeStore>,
+        provider: &CryptoProvider,
+    ) -> Result<Self, CertificateFault> {
         let mut entries = Vec::new();
         for path in paths {
             if path.is_dir() {
@@ -94,11 +107,20 @@ impl Certificates {
                 entries.extend(entry(path, provider, false)?);
             }
         }
+        let mut awaited = HashSet::new();
+        for (store, host) in
+            store.into_iter().flat_map(|store| store.hosts.iter().map(move |host| (store, host)))
+        {
+            match store.entry(host, provider) {
+                Ok(Some(entry)) => entries.push(entry),
+                Ok(None) | Err(_) => drop(awaited.insert(host.clone())),
+            }
+        }
         if entries.len() > CERTIFICATES_MAX {
             let what = format!("{} certificates, and {CERTIFICATES_MAX} may be", entries.len());
             return Err(CertificateFault::new("", what));
         }
-        Ok(Self { entries })
+        Ok(Self { entries, awaited })
     }
 
     pub(super) fn len(&self) -> usize {
@@ -124,13 +146,14 @@ impl Certificates {
             };
         }
         let default = self.entries.first().map(|entry| entry.key.clone());
-        Arc::new(ByName { by_name, by_parent, default })
+        Arc::new(ByName { by_name, by_parent, awaited: self.awaited.clone(), default })
     }
 
     pub(super) fn status(&self) -> Vec<CertificateStatus> {
         let entries = self.entries.iter().enumerate();
         let status = entries.map(|(i, entry)| CertificateStatus {
             file: entry.file.display().to_string(),
+            source: if entry.acme { "acme" } else { "file" },
             names: entry.names.clone(),
             not_after: entry.not_after,
             default: i == 0,
@@ -157,19 +180,24 @@ impl Certificates {
 struct ByName {
     by_name: HashMap<String, Arc<CertifiedKey>>,
     by_parent: HashMap<String, Arc<CertifiedKey>>,
+    awaited: HashSet<String>,
     default: Option<Arc<CertifiedKey>>,
 }
 
 impl ByName {
     fn find(&self, host: &str) -> Option<&Arc<CertifiedKey>> {
         let host = host.trim_end_matches('.').to_ascii_lowercase();
-        self.by_name.get(&host).or_else(|| self.by_parent.get(host.split_once('.')?.1))
+        let own = self.by_name.get(&host).or_else(|| self.by_parent.get(host.split_once('.')?.1));
+        own.or(self.default.as_ref().filter(|_| !self.awaited.contains(&host)))
     }
 }
 
 impl ResolvesServerCert for ByName {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        hello.server_name().and_then(|host| self.find(host)).or(self.default.as_ref()).cloned()
+        match hello.server_name() {
+            Some(host) => self.find(host).cloned(),
+            None => self.default.clone(),
+        }
     }
 }
 
@@ -231,7 +259,11 @@ fn key_paths(path: &Path) -> Vec<PathBuf> {
 }
 
 /// The certificate in a file, with its key. None if the file is one of a folder's and holds none.
-fn entry(path: &Path, provider: &CryptoProvider, of_folder: bool) -> Result<Option<Entry>, CertificateFault> {
+pub(super) fn entry(
+    path: &Path,
+    provider: &CryptoProvider,
+    of_folder: bool,
+) -> Result<Option<Entry>, CertificateFault> {
     let mut text = read(path)?;
     let chain: Vec<CertificateDer<'static>> = in_pem(path, &text)?;
     if chain.is_empty() {
@@ -256,15 +288,22 @@ fn entry(path: &Path, provider: &CryptoProvider, of_folder: bool) -> Result<Opti
     let wrong = |what: String| CertificateFault::new(path, what);
     let signing =
         provider.key_provider.load_private_key(key).map_err(|error| wrong(format!("its key: {error}")))?;
-    let (names, not_after) = described(&chain[0]).map_err(wrong)?;
+    let Described { names, not_before, not_after } = described(&chain[0]).map_err(wrong)?;
     let key = CertifiedKey::new(chain, signing);
     key.keys_match().map_err(|_| wrong("its key is that of another certificate".to_owned()))?;
     let digest = xxhash_rust::xxh3::xxh3_64(&text);
-    Ok(Some(Entry { file: path.to_owned(), names, not_after, key: Arc::new(key), digest }))
+    let (file, key) = (path.to_owned(), Arc::new(key));
+    Ok(Some(Entry { file, acme: false, names, not_before, not_after, key, digest }))
 }
 
-/// The hosts a certificate is for, in lower case, and when it ends.
-fn described(certificate: &CertificateDer<'_>) -> Result<(Vec<String>, i64), String> {
+/// The hosts a certificate is for, in lower case, and its times, seconds since 1970.
+struct Described {
+    names: Vec<String>,
+    not_before: i64,
+    not_after: i64,
+}
+
+fn described(certificate: &CertificateDer<'_>) -> Result<Described, String> {
     let (_, parsed) =
         X509Certificate::from_der(certificate).map_err(|error| format!("is no certificate: {error}"))?;
     let alternatives =
@@ -274,5 +313,7 @@ fn described(certificate: &CertificateDer<'_>) -> Result<(Vec<String>, i64), Str
         GeneralName::DNSName(name) => Some(name.to_ascii_lowercase()),
         _ => None,
     });
-    Ok((names.collect(), parsed.validity().not_after.timestamp()))
+    let validity = parsed.validity();
+    let (not_before, not_after) = (validity.not_before.timestamp(), validity.not_after.timestamp());
+    Ok(Described { names: names.collect(), not_before, not_after })
 }

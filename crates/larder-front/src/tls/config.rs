@@ -1,5 +1,6 @@
 //! What is to be done about TLS.
 
+use super::acme::AcmeStore;
 use crate::config::{ConfigError, span};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -30,9 +31,11 @@ pub enum ClientCertificates {
 pub struct TlsConfig {
     /// Where clients connect. At least one; port 0 takes any free port.
     pub listen: Vec<SocketAddr>,
-    /// Files and folders with certificates and their keys, PEM. At least one. The first certificate is for clients that name
+    /// Files and folders with certificates and their keys, PEM. At least one, unless there is a store of ACME. The first certificate is for clients that name
     /// no host, or one that no certificate has.
     pub certificates: Vec<PathBuf>,
+    /// Certificates that an authority issues. Default none.
+    pub acme: Option<AcmeStore>,
     /// The oldest version spoken. Default 1.2.
     pub min_version: TlsVersion,
     /// Whether HTTP/2 is offered. Default true.
@@ -51,6 +54,7 @@ impl TlsConfig {
         Self {
             listen,
             certificates,
+            acme: None,
             min_version: TlsVersion::Tls12,
             http2: true,
             clients: ClientCertificates::Off,
@@ -63,7 +67,7 @@ impl TlsConfig {
         if self.listen.is_empty() {
             return Err(ConfigError::Empty("tls.listen"));
         }
-        if self.certificates.is_empty() {
+        if self.certificates.is_empty() && self.acme.as_ref().is_none_or(|store| store.hosts.is_empty()) {
             return Err(ConfigError::Empty("tls.certificates"));
         }
         span("tls.reload", self.reload, 1_000, 24 * 3_600_000)

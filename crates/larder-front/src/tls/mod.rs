@@ -3,9 +3,12 @@
 //! After RFC 8446 and RFC 5246, by rustls. A connection takes the certificates that are in force when it comes; those that are
 //! open keep theirs.
 
+mod acme;
 pub(crate) mod certificates;
 mod config;
 
+pub(crate) use acme::Acme;
+pub use acme::{AcmeChallenge, AcmeStatus, AcmeStore, AcmeStored};
 pub use certificates::{CertificateFault, CertificateStatus};
 pub use config::{ClientCertificates, TlsConfig, TlsVersion};
 
@@ -15,13 +18,15 @@ use rustls::RootCertStore;
 use rustls::ServerConfig;
 use rustls::crypto::CryptoProvider;
 use rustls::server::danger::ClientCertVerifier;
-use rustls::server::{NoServerSessionStorage, ProducesTickets, WebPkiClientVerifier};
+use rustls::server::{Acceptor, NoServerSessionStorage, ProducesTickets, WebPkiClientVerifier};
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
-use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor};
 
 /// Protocol names of ALPN (RFC 7301; RFC 9113 section 3.2).
 const HTTP2: &[u8] = b"h2";
@@ -36,16 +41,23 @@ pub(crate) enum Shaken {
     Failed = 1,
     /// It took longer than a header may.
     TimedOut = 2,
+    /// The certificate that the client asked for is still to come.
+    NoCertificate = 3,
+    /// It was an authority's challenge (RFC 8737), and is answered.
+    Challenge = 4,
 }
 
 impl Shaken {
-    pub(crate) const ALL: [Self; 3] = [Self::Done, Self::Failed, Self::TimedOut];
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Done, Self::Failed, Self::TimedOut, Self::NoCertificate, Self::Challenge];
 
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Done => "done",
             Self::Failed => "failed",
             Self::TimedOut => "timed_out",
+            Self::NoCertificate => "no_certificate",
+            Self::Challenge => "challenge",
         }
     }
 }
@@ -69,9 +81,13 @@ pub(crate) struct Tls {
     verifier: Arc<dyn ClientCertVerifier>,
     acceptor: ArcSwap<ServerConfig>,
     loaded: Mutex<Certificates>,
+    /// Held while the files are looked at, so that an earlier look does not undo a later one.
+    looking: Mutex<()>,
     /// Why the last look at the files changed nothing, if it failed.
     trouble: Mutex<Option<String>>,
     shaken: [AtomicU64; Shaken::ALL.len()],
+    /// Where certificates are issued by an authority.
+    acme: Option<Acme>,
 }
 
 impl std::fmt::Debug for Tls {
@@ -97,7 +113,7 @@ impl Tls {
     /// A file cannot be read or makes no sense; it is named.
     pub(crate) fn load(config: TlsConfig) -> Result<Self, CertificateFault> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let certificates = Certificates::read(&config.certificates, &provider)?;
+        let certificates = Certificates::read(&config.certificates, config.acme.as_ref(), &provider)?;
         let verifier = verifier(&config.clients, &provider)?;
         let tickets = rustls::crypto::ring::Ticketer::new()
             .map_err(|error| CertificateFault::new("", format!("no keys for session tickets: {error}")))?;
@@ -105,8 +121,10 @@ impl Tls {
         Ok(Self {
             acceptor: ArcSwap::from_pointee(first),
             loaded: Mutex::new(certificates),
+            looking: Mutex::default(),
             trouble: Mutex::default(),
             shaken: Default::default(),
+            acme: config.acme.clone().map(Acme::new),
             config,
             provider,
             tickets,
@@ -116,12 +134,12 @@ impl Tls {
 
     /// Shakes hands, for `patience` at most. `None` if nothing came of it, which is counted.
     pub(crate) async fn accept(&self, tcp: TcpStream, patience: Duration) -> Option<Secured> {
-        let shaking = TlsAcceptor::from(self.acceptor.load_full()).accept(tcp);
-        let (shaken, stream) = match tokio::time::timeout(patience, shaking).await {
-            Ok(Ok(stream)) => (Shaken::Done, Some(stream)),
+        let (shaken, stream) = match tokio::time::timeout(patience, self.shake(tcp)).await {
+            Ok(Ok(Some(stream))) => (Shaken::Done, Some(stream)),
+            Ok(Ok(None)) => (Shaken::Challenge, None),
             Ok(Err(error)) => {
                 tracing::debug!(%error, "no TLS connection");
-                (Shaken::Failed, None)
+                (if lacks_certificate(&error) { Shaken::NoCertificate } else { Shaken::Failed }, None)
             }
             Err(_) => (Shaken::TimedOut, None),
         };
@@ -137,27 +155,52 @@ impl Tls {
         Some(Secured { http2, client, version, stream })
     }
 
+    /// Shakes hands. `None` if it was a challenge.
+    async fn shake(&self, tcp: TcpStream) -> io::Result<Option<TlsStream<TcpStream>>> {
+        let answers = self.acme.as_ref().filter(|acme| acme.store.challenge == AcmeChallenge::TlsAlpn01);
+        let Some(acme) = answers else {
+            return TlsAcceptor::from(self.acceptor.load_full()).accept(tcp).await.map(Some);
+        };
+        let begun = LazyConfigAcceptor::new(Acceptor::default(), tcp).await?;
+        if let Some(host) = acme.challenged(&begun.client_hello())
+            && let Some(config) = acme.config_for(&host, &self.provider).await
+        {
+            // The handshake is the answer (RFC 8737 section 3).
+            let mut stream = begun.into_stream(config).await?;
+            let _ = stream.shutdown().await;
+            return Ok(None);
+        }
+        begun.into_stream(self.acceptor.load_full()).await.map(Some)
+    }
+
+    /// ACME, where there is.
+    pub(crate) fn acme(&self) -> Option<&Acme> {
+        self.acme.as_ref()
+    }
+
     /// Reads the files again and takes what they say, if it makes sense. Blocks on the disk.
     pub(crate) fn renew(&self) {
+        let _looking = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
         let renewed =
-            Certificates::read(&self.config.certificates, &self.provider).and_then(|certificates| {
-                let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
-                if *loaded == certificates {
-                    return Ok(());
-                }
-                let config = server_config(
-                    &self.config,
-                    &self.provider,
-                    &certificates,
-                    &self.verifier,
-                    &self.tickets,
-                )?;
-                certificates.warn();
-                tracing::info!(certificates = certificates.len(), "certificates renewed");
-                self.acceptor.store(Arc::new(config));
-                *loaded = certificates;
-                Ok(())
-            });
+            Certificates::read(&self.config.certificates, self.config.acme.as_ref(), &self.provider)
+                .and_then(|certificates| {
+                    let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+                    if *loaded == certificates {
+                        return Ok(());
+                    }
+                    let config = server_config(
+                        &self.config,
+                        &self.provider,
+                        &certificates,
+                        &self.verifier,
+                        &self.tickets,
+                    )?;
+                    certificates.warn();
+                    tracing::info!(certificates = certificates.len(), "certificates renewed");
+                    self.acceptor.store(Arc::new(config));
+                    *loaded = certificates;
+                    Ok(())
+                });
         let trouble = renewed.err().map(|fault| fault.to_string());
         let mut before = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(error) = trouble.as_ref().filter(|error| before.as_ref() != Some(error)) {
@@ -188,6 +231,12 @@ impl Tls {
             }
         }
     }
+}
+
+/// Whether a handshake has failed for want of a certificate, which rustls tells by words alone.
+fn lacks_certificate(error: &io::Error) -> bool {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    matches!(inner, Some(rustls::Error::General(what)) if what == "no server certificate chain resolved")
 }
 
 fn server_config(

@@ -41,7 +41,11 @@ fn files_and_folders_are_read() {
     write(at, "many/README", "nothing");
     write(at, "many/params.pem", "-----BEGIN DH PARAMETERS-----\nMAA=\n-----END DH PARAMETERS-----\n");
     let read = |paths: &[&Path]| {
-        Certificates::read(&paths.iter().map(|path| path.to_path_buf()).collect::<Vec<_>>(), &provider())
+        Certificates::read(
+            &paths.iter().map(|path| path.to_path_buf()).collect::<Vec<_>>(),
+            None,
+            &provider(),
+        )
     };
     assert_eq!(names(&read(&[&both, &apart]).unwrap()), ["a.test", "*.b.test", "b.test"]);
     let all = read(&[&both, &at.join("many")]).unwrap();
@@ -65,7 +69,7 @@ fn what_is_wrong_is_named() {
         (write(at, "large.pem", &"x".repeat((1 << 20) + 1)), "large.pem: is of 1048577 bytes"),
     ];
     for (path, said) in cases {
-        let fault = Certificates::read(&[path], &provider()).unwrap_err().to_string();
+        let fault = Certificates::read(&[path], None, &provider()).unwrap_err().to_string();
         assert!(fault.contains(said), "{fault}");
     }
 }

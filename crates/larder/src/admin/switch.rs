@@ -4,13 +4,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use larder_core::{PolicyKind, Weight};
-use larder_front::{DEFAULT_ROUTE, NodeEntry, RouteStatus, ShareRefused, SwitchHandle, UnknownNode};
+use larder_front::{
+    AcmeStatus, CertificateStatus, DEFAULT_ROUTE, NodeEntry, RouteStatus, ShareRefused, SwitchHandle,
+    UnknownNode,
+};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::answer::percent_decode;
 use super::page::page;
 use super::{Answer, Ask, Surface};
+use crate::acme;
 use crate::cmd::switch::desk::Desk;
 use crate::cmd::switch::status::ReloadStatus;
 use crate::cmd::switch::tables::{Keeper, TableStatus};
@@ -20,7 +24,7 @@ use crate::roster::{Refused, RosterKeeper};
 /// Content type of the OpenMetrics text format.
 const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-const ROUTES: [&str; 25] = [
+const ROUTES: [&str; 27] = [
     "/",
     "/live",
     "/status",
@@ -32,11 +36,13 @@ const ROUTES: [&str; 25] = [
     "/shadow",
     "/hottest?most=20",
     "/policies",
+    "/certificates",
     "/metrics",
     "/config",
     "/reload",
     "/healthz",
     "POST /reload",
+    "POST /certificates/HOST/renew",
     "POST /policy?value=lard-r&route=NAME",
     "POST /nodes/NAME/drain",
     "POST /nodes/NAME/undrain",
@@ -57,6 +63,17 @@ pub(crate) struct SwitchSurface {
     keepers: Vec<Arc<Keeper>>,
     roster: Arc<RosterKeeper>,
     reloads: Reloads,
+    /// Who orders certificates, where that is wanted.
+    acme: Option<Arc<acme::Keeper>>,
+}
+
+/// Certificates and how it stands with those that are to come.
+#[derive(Serialize)]
+struct CertificatesView {
+    certificates: Vec<CertificateStatus>,
+    /// Why the certificates in force are not those of the files, if they are not.
+    trouble: Option<String>,
+    acme: Vec<AcmeStatus>,
 }
 
 /// Who reloads.
@@ -97,7 +114,7 @@ impl SwitchSurface {
         roster: Arc<RosterKeeper>,
         status: ReloadStatus,
     ) -> Self {
-        Self { switch, config, keepers, roster, reloads: Reloads::Nobody(Box::new(status)) }
+        Self { switch, config, keepers, roster, reloads: Reloads::Nobody(Box::new(status)), acme: None }
     }
 
     /// That of a worker, whose master can be asked for another.
@@ -108,7 +125,43 @@ impl SwitchSurface {
         roster: Arc<RosterKeeper>,
         desk: Arc<Desk>,
     ) -> Self {
-        Self { switch, config, keepers, roster, reloads: Reloads::Desk(desk) }
+        Self { switch, config, keepers, roster, reloads: Reloads::Desk(desk), acme: None }
+    }
+
+    /// With who orders certificates.
+    pub(crate) fn with_acme(mut self, acme: Option<Arc<acme::Keeper>>) -> Self {
+        self.acme = acme;
+        self
+    }
+
+    fn certificates(&self) -> Answer {
+        let status = self.switch.status();
+        Answer::json(&CertificatesView {
+            certificates: status.certificates,
+            trouble: status.certificates_trouble,
+            acme: status.acme,
+        })
+    }
+
+    /// `/certificates/HOST/renew`; none for any other path.
+    fn renew(&self, ask: &Ask<'_>) -> Option<Answer> {
+        let host = ask.path.strip_prefix("/certificates/")?.strip_suffix("/renew")?;
+        if !ask.post {
+            return Some(Answer::wrong_method("POST"));
+        }
+        let host = percent_decode(host).to_ascii_lowercase();
+        Some(match self.acme.as_ref().map_or(Err(None), |keeper| keeper.want(&host)) {
+            Ok(()) => self.certificates(),
+            Err(Some(error)) => Answer::problem(503, &format!("the store: {error}"), "nothing has changed"),
+            Err(None) => {
+                let what = format!("no certificate for '{host}' is ordered here");
+                Answer::problem(
+                    404,
+                    &what,
+                    "GET /certificates lists them; switch.tls.acme.domains says which",
+                )
+            }
+        })
     }
 
     /// Tells how the last reload went, or reloads.
@@ -328,7 +381,8 @@ fn entry(name: &str, ask: &Ask<'_>) -> Result<NodeEntry, Answer> {
 
 impl Surface for SwitchSurface {
     fn answer(&self, ask: &Ask<'_>) -> Answer {
-        let changed = self.change(ask).or_else(|| self.table(ask.path, ask.post)).or_else(|| self.share(ask));
+        let changed = self.change(ask).or_else(|| self.table(ask.path, ask.post));
+        let changed = changed.or_else(|| self.share(ask)).or_else(|| self.renew(ask));
         if let Some(answer) = changed {
             return answer;
         }
@@ -348,6 +402,7 @@ impl Surface for SwitchSurface {
             "/live" => Answer::json(&self.switch.live()),
             "/shadow" => self.shadow(),
             "/hottest" => Answer::json(&self.switch.hottest(hottest_wanted(ask))),
+            "/certificates" => self.certificates(),
             "/metrics" => Answer::text(METRICS, self.switch.metrics_text()),
             "/config" => Answer::json(&self.config),
             "/reload" => return self.reload(ask.post),

@@ -11,6 +11,7 @@ mod error;
 #[cfg(test)]
 mod inherit_tests;
 mod raw;
+mod raw_acme;
 mod raw_agent;
 mod raw_discover;
 mod raw_dynamic;
@@ -35,6 +36,7 @@ mod raw_traces;
 mod reference;
 mod text;
 mod valid;
+mod valid_acme;
 mod valid_agent;
 mod valid_discover;
 mod valid_dynamic;

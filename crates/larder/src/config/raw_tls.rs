@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::raw_acme::RawAcme;
 use super::text::{Span, Texts};
 
 /// `[switch.tls]`.
@@ -14,7 +15,7 @@ pub(crate) struct RawTls {
     pub(crate) listen: Texts,
     /// Certificates with their chains and keys, PEM: files that hold both, FILE.crt beside FILE.key, folders of such files, and
     /// folders of certbot. Which one a client is shown goes by the host that it names; the first is for those that name none.
-    /// Required.
+    /// Required, unless there is [switch.tls.acme].
     #[schemars(example = "/etc/larder/tls")]
     pub(crate) certificates: Texts,
     /// Time from one look at the files to the next: what has changed is taken for new connections, and what makes no sense
@@ -35,6 +36,9 @@ pub(crate) struct RawTls {
     pub(crate) client_ca: Option<String>,
     /// Whether requests that come without TLS are sent to the same under https (308), except challenges of ACME.
     pub(crate) redirect: bool,
+    /// Certificates from an authority by ACME, such as Let's Encrypt, ordered and renewed while the switch serves.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) acme: Option<RawAcme>,
 }
 
 impl Default for RawTls {
@@ -48,6 +52,7 @@ impl Default for RawTls {
             client_certificates: "off".to_owned(),
             client_ca: None,
             redirect: false,
+            acme: None,
         }
     }
 }

@@ -18,6 +18,7 @@ use super::raw_switch::{
 };
 use super::text::{Size, Span};
 use super::valid::{addresses, in_range, node_name, span};
+use super::valid_acme::{against_handoff as against_handoff_acme, writable};
 use super::valid_discover::{Discover, discover};
 use super::valid_edits::{against_mechanism, compress, headers, request_id, sticky};
 use super::valid_hacc::level_key;
@@ -36,6 +37,7 @@ use super::valid_together::together;
 use super::valid_traces::traces;
 use super::valid_user::{RunAs, run_as};
 use super::valid_ward::{WardRole, wards};
+use crate::acme::AcmeRole;
 
 /// `[switch]`, valid.
 #[derive(Clone, Debug)]
@@ -53,6 +55,8 @@ pub(crate) struct SwitchRole {
     pub(crate) beside: Option<SwitchesRole>,
     /// As whom the work is done.
     pub(crate) run_as: Option<RunAs>,
+    /// Certificates that an authority issues.
+    pub(crate) acme: Option<AcmeRole>,
 }
 
 /// The oldest that the dispatcher may let a load report become.
@@ -77,7 +81,8 @@ pub(super) fn switch(
         return Err(Fault::new("switch.nodes_max", what).hint("raise nodes_max"));
     }
     let threads = in_range("switch.threads", raw.threads, 0, 1024)?;
-    let tls = raw.tls.as_ref().map(|raw| tls(raw, &listen)).transpose()?;
+    let (tls, acme) = raw.tls.as_ref().map(|raw| tls(raw, &listen, warnings)).transpose()?.unzip();
+    let acme: Option<AcmeRole> = acme.flatten();
     let mut switch = SwitchConfig::new(listen, peers("switch.nodes", &raw.nodes)?);
     let discover =
         (0..).zip(&raw.discover).map(|(i, raw): (usize, _)| discover(&format!("switch.discover[{i}]"), raw));
@@ -106,6 +111,7 @@ pub(super) fn switch(
     switch.handoff = handoff(&raw.handoff, absent)?;
     (switch.tls, switch.h2c, switch.announcers) = (tls, raw.h2c, announcers(&raw.proxy_protocol_from)?);
     against_handoff(switch.tls.as_ref(), &switch.announcers, &switch.handoff)?;
+    acme.as_ref().map_or(Ok(()), |role| against_handoff_acme(role, &switch.handoff))?;
     against_mechanism(&switch, warnings)?;
     reach(raw, &mut switch, warnings)?;
     let targets_max = raw.ward.targets_max.unwrap_or(switch.census_targets_max);
@@ -132,7 +138,8 @@ pub(super) fn switch(
     let follow = follow_names(raw.follow_names)?;
     let beside = raw.switches.as_ref().map(|raw| switches(raw, absent)).transpose()?;
     let run_as = run_as(raw.user.as_deref(), raw.group.as_deref(), &switch.handoff)?;
-    Ok(SwitchRole { switch, threads, discover, follow, wards, beside, run_as })
+    acme.as_ref().map_or(Ok(()), |role| writable(role, run_as, absent))?;
+    Ok(SwitchRole { switch, threads, discover, follow, wards, beside, run_as, acme })
 }
 
 fn follow_names(raw: Span) -> Result<Duration, Fault> {

@@ -9,21 +9,28 @@ use super::error::{Fault, suggest};
 use super::raw_tls::RawTls;
 use super::text::Texts;
 use super::valid::addresses;
+use super::valid_acme::acme;
+use crate::acme::AcmeRole;
 
 const VERSIONS: [&str; 2] = ["1.2", "1.3"];
 const CLIENTS: [&str; 3] = ["off", "optional", "required"];
 
 /// TLS, with the certificates read once, so that `larder check` finds them wrong.
-pub(super) fn tls(raw: &RawTls, clear: &[SocketAddr]) -> Result<TlsConfig, Fault> {
+pub(super) fn tls(
+    raw: &RawTls,
+    clear: &[SocketAddr],
+    warnings: &mut Vec<Fault>,
+) -> Result<(TlsConfig, Option<AcmeRole>), Fault> {
     let listen = addresses("switch.tls.listen", &raw.listen, "0.0.0.0:443")?;
     if let Some(twice) = listen.iter().find(|address| address.port() != 0 && clear.contains(address)) {
         let what = format!("{twice} is in switch.listen too");
         return Err(Fault::new("switch.tls.listen", what).hint("an address is with TLS or without"));
     }
-    if raw.certificates.0.is_empty() {
+    if raw.certificates.0.is_empty() && raw.acme.is_none() {
         return Err(Fault::new("switch.tls.certificates", "missing: TLS needs a certificate and its key")
-            .hint("name a PEM file with both, or a folder of such files"));
+            .hint("name a PEM file with both, or a folder of such files, or write [switch.tls.acme]"));
     }
+    let role = raw.acme.as_ref().map(|raw| acme(raw, clear, &listen, warnings)).transpose()?;
     let min_version = match raw.min_version.as_str() {
         "1.2" => TlsVersion::Tls12,
         "1.3" => TlsVersion::Tls13,
@@ -38,6 +45,7 @@ pub(super) fn tls(raw: &RawTls, clear: &[SocketAddr]) -> Result<TlsConfig, Fault
         clients: clients(raw)?,
         reload: raw.reload.0,
         redirect: raw.redirect,
+        acme: role.as_ref().map(|role| role.store.clone()),
         ..TlsConfig::new(listen, raw.certificates.0.iter().map(PathBuf::from).collect())
     };
     if config.redirect && clear.is_empty() {
@@ -51,7 +59,7 @@ pub(super) fn tls(raw: &RawTls, clear: &[SocketAddr]) -> Result<TlsConfig, Fault
             "PEM: files with certificate, chain and key, FILE.crt beside FILE.key, or folders of such files",
         )
     })?;
-    Ok(config)
+    Ok((config, role))
 }
 
 fn clients(raw: &RawTls) -> Result<ClientCertificates, Fault> {

@@ -2,6 +2,7 @@
 
 #![allow(unreachable_pub, clippy::panic, clippy::unwrap_used, reason = "test code: a panic is a failed test")]
 
+mod acme;
 mod browser;
 mod churn;
 mod command_line;

@@ -9,6 +9,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::status::ReloadStatus;
 use super::tables::Keeper;
 use super::{ADMIN, SwitchArgs, beside, keepers};
+use crate::acme;
 use crate::admin::SwitchSurface;
 use crate::cmd::serve;
 use crate::config::{Config, Written};
@@ -44,11 +45,16 @@ pub(crate) fn run(args: &SwitchArgs, written: &Written, config: Config) -> anyho
             tokio::spawn(keeper.clone().watch(handle.clone()));
         }
         let roster = found.keep(handle.clone());
-        let surface = Arc::new(SwitchSurface::new(handle, effective, tables, roster, status));
+        let acme = role.acme.map(|role| acme::Keeper::new(role, handle.clone()));
+        let ordering = acme.as_ref().map(|keeper| keeper.start()).transpose()?;
+        let surface = SwitchSurface::new(handle, effective, tables, roster, status);
+        let surface = Arc::new(surface.with_acme(acme));
         let admin = serve::start_admin(admin, Some(ADMIN), surface, shutdown.clone()).await?;
         tracing::info!(?listen, "switch serves");
         args.serve.say_ready(&Ready { listen, admin, peers: None })?;
-        switch.run(shutdown.requested()).await.context("the switch")
+        let served = switch.run(shutdown.requested()).await.context("the switch");
+        drop(ordering);
+        served
     })
 }
 

@@ -21,6 +21,7 @@ use super::desk::Desk;
 use super::link::{self, FromWorker, Link, PROTOCOL, Packet, Start, ToWorker, read_blob};
 use super::status::ReloadStatus;
 use super::{SwitchArgs, beside, keepers};
+use crate::acme;
 use crate::admin::SwitchSurface;
 use crate::cmd::{logging, serve};
 use crate::config::{Config, SwitchRole, Written};
@@ -159,14 +160,17 @@ async fn serve_until_told(
     }
     let status = ReloadStatus { worker_pid: std::process::id(), ..start.status };
     let desk = Arc::new(Desk::new(link.clone(), status));
+    let acme = role.acme.map(|role| acme::Keeper::new(role, handle.clone()));
+    let ordering = acme.as_ref().map(|keeper| keeper.start()).transpose()?;
     let surface = SwitchSurface::with_desk(handle.clone(), effective, tables, roster.clone(), desk.clone());
+    let surface = surface.with_acme(acme);
     let mut admin = Admin { listener: admin, surface: Arc::new(surface), running: None, ending: Vec::new() };
     admin.start()?;
     let (drain, shutdown) = serve::Shutdown::by_hand();
     let served = tokio::spawn(switch.run(shutdown.requested()));
     tracing::info!(generation = desk.status().counts.generation, "switch serves");
     link.send(&FromWorker::Ready, &[]).await?;
-    let mut worker = Worker { link, handle, roster, desk, admin, drain, gone: false };
+    let mut worker = Worker { link, handle, roster, desk, admin, drain, ordering, gone: false };
     let obey = async {
         while let Some((word, _)) = words.recv().await {
             worker.obey(word).await;
@@ -294,6 +298,8 @@ struct Worker {
     desk: Arc<Desk>,
     admin: Admin,
     drain: watch::Sender<bool>,
+    /// Orders certificates, where that is wanted.
+    ordering: Option<acme::Running>,
     /// It had the forwarding plane, and has no more.
     gone: bool,
 }
@@ -313,11 +319,13 @@ impl Worker {
                 self.admin.start()
             }
             ToWorker::Retire => {
+                self.order_no_more();
                 drop(self.admin.listener.take());
                 self.handle.retire();
                 Ok(())
             }
             ToWorker::Drain => {
+                self.order_no_more();
                 self.drain.send_replace(true);
                 Ok(())
             }
@@ -331,6 +339,11 @@ impl Worker {
         if let Err(error) = said {
             tracing::error!(%error, "the master cannot be answered");
         }
+    }
+
+    /// Certificates are the next process's to order; an order under way is gone on with there.
+    fn order_no_more(&mut self) {
+        drop(self.ordering.take());
     }
 
     async fn tell(&self) -> anyhow::Result<()> {

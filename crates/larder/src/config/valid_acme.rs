@@ -1,0 +1,267 @@
+//! `[switch.tls.acme]`, checked and turned into what is done.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use larder_front::{AcmeChallenge, AcmeStore, HandoffConfig, Setting};
+use rustix::fs::Access;
+
+use super::error::{Fault, suggest};
+use super::raw_acme::RawAcme;
+use super::valid_user::RunAs;
+use crate::acme::{AcmeRole, folder_of, read_roots};
+
+const CHALLENGES: [&str; 2] = ["http-01", "tls-alpn-01"];
+const DOMAINS_MAX: usize = 1000;
+/// RFC 1035 section 2.3.4.
+const HOST_CHARS_MAX: usize = 253;
+const LABEL_CHARS_MAX: usize = 63;
+
+/// What is wrong with a key of the section.
+fn wrong(key: &str, what: impl Into<String>, hint: impl Into<String>) -> Fault {
+    Fault::new(format!("switch.tls.acme.{key}"), what).hint(hint)
+}
+
+/// Certificates from an authority, for a switch that listens there without TLS and with it.
+pub(super) fn acme(
+    raw: &RawAcme,
+    clear: &[SocketAddr],
+    secure: &[SocketAddr],
+    warnings: &mut Vec<Fault>,
+) -> Result<AcmeRole, Fault> {
+    let hosts = hosts(&raw.domains.0)?;
+    if !raw.agree_tos {
+        return Err(wrong(
+            "agree_tos",
+            "is not true: an authority issues certificates only to who agrees to its terms of service",
+            "read them, then write agree_tos = true; Let's Encrypt's are at https://letsencrypt.org/repository/",
+        ));
+    }
+    if let Some(contact) = raw.contact.0.iter().find(|contact| !is_contact(contact)) {
+        let bare = contact.strip_prefix("mailto:").unwrap_or(contact);
+        let hint = if bare.contains('@') { format!("write \"mailto:{bare}\"") } else { MAIL.to_owned() };
+        return Err(wrong("contact", format!("'{}' is no address", contact.escape_debug()), hint));
+    }
+    let challenge = match raw.challenge.as_str() {
+        "http-01" => AcmeChallenge::Http01,
+        "tls-alpn-01" => AcmeChallenge::TlsAlpn01,
+        "dns-01" => return Err(wrong("challenge", "dns-01 is not spoken here", OTHER_CLIENT)),
+        other => {
+            let what = format!("unknown challenge '{}'", other.escape_debug());
+            return Err(wrong("challenge", what, suggest(other, &CHALLENGES)));
+        }
+    };
+    let uri = raw.directory.parse::<http::Uri>().ok();
+    if !uri.is_some_and(|uri| {
+        uri.scheme_str() == Some("https") && uri.host().is_some_and(|host| !host.is_empty())
+    }) {
+        let what = format!("'{}' is no https URL", raw.directory.escape_debug());
+        return Err(wrong(
+            "directory",
+            what,
+            "write \"https://acme-v02.api.letsencrypt.org/directory\", or that of another authority",
+        ));
+    }
+    let roots = raw.ca.as_ref().map(PathBuf::from);
+    if let Some(file) = &roots {
+        read_roots(file).map_err(|error| {
+            wrong(
+                "ca",
+                format!("{error:#}"),
+                "name a PEM file with the roots that the authority's own certificate comes from",
+            )
+        })?;
+    }
+    reached(challenge, clear, secure, warnings)?;
+    let Some(store) = raw.store.as_ref().map(PathBuf::from).filter(|store| store.is_absolute()) else {
+        let what = raw.store.as_ref().map_or_else(
+            || "missing: certificates and their keys must be kept somewhere".to_owned(),
+            |store| format!("'{}' is no whole path", store.escape_debug()),
+        );
+        return Err(wrong("store", what, "write store = \"/var/lib/larder/acme\""));
+    };
+    let store = AcmeStore { folder: store.join(folder_of(&raw.directory)), hosts, challenge };
+    Ok(AcmeRole { store, directory: raw.directory.clone(), contact: raw.contact.0.clone(), roots })
+}
+
+const MAIL: &str = "write \"mailto:ops@example.org\"";
+const OTHER_CLIENT: &str = "let another client of ACME get it, such as certbot or lego, and name its folder in switch.tls.certificates";
+
+fn is_contact(text: &str) -> bool {
+    let at = text.strip_prefix("mailto:").and_then(|bare| bare.split_once('@'));
+    at.is_some_and(|(name, host)| !name.is_empty() && !host.is_empty() && !text.contains(char::is_whitespace))
+}
+
+fn hosts(domains: &[String]) -> Result<Vec<String>, Fault> {
+    let key = "domains";
+    if domains.is_empty() {
+        return Err(wrong(
+            key,
+            "missing: for which hosts?",
+            "write domains = [\"example.org\", \"www.example.org\"]",
+        ));
+    }
+    if domains.len() > DOMAINS_MAX {
+        let what = format!("{} hosts, and {DOMAINS_MAX} may be", domains.len());
+        return Err(wrong(key, what, "spread them over several switches"));
+    }
+    let (mut seen, mut hosts) = (BTreeSet::new(), Vec::new());
+    for text in domains {
+        let (host, quoted) = (text.to_ascii_lowercase(), text.escape_debug());
+        if host.contains('*') {
+            let what = format!(
+                "'{quoted}' is a wildcard, which needs the challenge dns-01, which is not spoken here"
+            );
+            return Err(wrong(key, what, format!("name each host, or {OTHER_CLIENT}")));
+        }
+        if host.parse::<IpAddr>().is_ok() {
+            return Err(wrong(
+                key,
+                format!("'{quoted}' is an address, and only names are asked for"),
+                OTHER_CLIENT,
+            ));
+        }
+        if !is_host(&host) {
+            let hint = "letters, digits, hyphens and dots, without port; other alphabets as xn--";
+            return Err(wrong(key, format!("'{quoted}' is no host"), hint));
+        }
+        if !seen.insert(host.clone()) {
+            return Err(wrong(key, format!("'{quoted}' is listed twice"), "name each host once"));
+        }
+        hosts.push(host);
+    }
+    Ok(hosts)
+}
+
+fn is_host(host: &str) -> bool {
+    let label = |label: &str| {
+        (1..=LABEL_CHARS_MAX).contains(&label.len())
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+    };
+    host.len() <= HOST_CHARS_MAX && host.split('.').all(label)
+}
+
+/// Authorities ask at fixed ports (RFC 8555 section 8.3, RFC 8737 section 3), which something before the switch may lead here.
+fn reached(
+    challenge: AcmeChallenge,
+    clear: &[SocketAddr],
+    secure: &[SocketAddr],
+    warnings: &mut Vec<Fault>,
+) -> Result<(), Fault> {
+    let (listen, key, port, name) = match challenge {
+        AcmeChallenge::Http01 => (clear, "switch.listen", 80, "http-01"),
+        AcmeChallenge::TlsAlpn01 => (secure, "switch.tls.listen", 443, "tls-alpn-01"),
+    };
+    if listen.is_empty() {
+        let what = "http-01 is asked without TLS, and no address is without";
+        return Err(wrong(
+            "challenge",
+            what,
+            "write switch.listen = \"0.0.0.0:80\", or challenge = \"tls-alpn-01\"",
+        ));
+    }
+    if !listen.iter().any(|address| address.port() == port) {
+        let what = format!("{name} is asked at port {port}, which is not in {key}");
+        warnings.push(wrong(
+            "challenge",
+            what,
+            format!("lead port {port} of each host to an address of {key}"),
+        ));
+    }
+    Ok(())
+}
+
+/// Connections that nodes are handed are not read here.
+pub(super) fn against_handoff(role: &AcmeRole, handoff: &HandoffConfig) -> Result<(), Fault> {
+    if handoff.setting == Setting::Relay || role.store.challenge != AcmeChallenge::Http01 {
+        return Ok(());
+    }
+    let what = "http-01 contradicts switch.handoff: nodes that are handed a connection would answer";
+    Err(wrong(
+        "challenge",
+        what,
+        "write challenge = \"tls-alpn-01\", or mechanism = \"relay\" in [switch.handoff]",
+    ))
+}
+
+/// Whether whoever does the work could keep something in the store.
+pub(super) fn writable(role: &AcmeRole, run_as: Option<RunAs>, absent: &mut Vec<Fault>) -> Result<(), Fault> {
+    let store = role.store.folder.parent().unwrap_or(Path::new("/"));
+    // What is not there is made.
+    let Some(there) = store.ancestors().find(|folder| folder.exists()) else { return Ok(()) };
+    let shown = store.display();
+    let told = |why: String| {
+        let hint = "a folder that the switch's user may write: mkdir -p -m 0700, and chown to switch.user if there is one";
+        wrong("store", format!("{shown} cannot be written: {why}"), hint)
+    };
+    if !there.is_dir() {
+        return Err(told(format!("{} is no folder", there.display())));
+    }
+    let may = match run_as.filter(|_| rustix::process::geteuid().is_root()) {
+        None => rustix::fs::access(there, Access::WRITE_OK | Access::EXEC_OK).is_ok(),
+        Some(who) => fs::metadata(there).is_ok_and(|folder| {
+            let (mode, user, group) = (folder.mode(), folder.uid(), folder.gid());
+            let bits = if user == who.user {
+                mode >> 6
+            } else if group == who.group {
+                mode >> 3
+            } else {
+                mode
+            };
+            who.user == 0 || bits & 0o3 == 0o3
+        }),
+    };
+    // Who checks a config need not be who runs it.
+    absent.extend((!may).then(|| told(format!("{} is not for this user to write", there.display()))));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_are_names_of_hosts() {
+        for good in ["example.org", "a-b.c", "xn--bcher-kva.example", "localhost", "1.example"] {
+            assert!(is_host(good), "{good}");
+        }
+        for bad in
+            ["", ".", "a..b", "a.", "-a.b", "a-.b", "a_b.c", "a/b", "../x", "a b", "bücher.example", "a:80"]
+        {
+            assert!(!is_host(bad), "{bad}");
+        }
+        assert_eq!(hosts(&["WWW.Example.ORG".to_owned()]).unwrap(), ["www.example.org"]);
+    }
+
+    #[test]
+    fn who_may_write_the_store_is_seen_before_it_is_needed() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = tempfile::tempdir().unwrap();
+        let role = |path: &Path| AcmeRole {
+            store: AcmeStore {
+                folder: path.join("authority"),
+                hosts: Vec::new(),
+                challenge: AcmeChallenge::Http01,
+            },
+            directory: String::new(),
+            contact: Vec::new(),
+            roots: None,
+        };
+        let below = folder.path().join("some/where");
+        let mut absent = Vec::new();
+        assert!(writable(&role(&below), None, &mut absent).is_ok() && absent.is_empty());
+        std::fs::write(folder.path().join("some"), "x").unwrap();
+        assert!(writable(&role(&below), None, &mut absent).is_err());
+        if rustix::process::geteuid().is_root() {
+            std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
+            let other = Some(RunAs { user: 65_534, group: 65_534 });
+            writable(&role(folder.path()), other, &mut absent).unwrap();
+            assert_eq!(absent.len(), 1);
+        }
+    }
+}

@@ -1,0 +1,424 @@
+//! ACME, by Pebble, an authority for tests that does what Let's Encrypt does: `scripts/setup.sh test` installs it.
+
+use std::fs::{self, File};
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use larder_handoff::netns::{NetnsError, installed, or_skip};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use serde_json::Value;
+
+use crate::http::{get, post};
+use crate::peers::free_port;
+use crate::process::{Process, until};
+use crate::reload::Switch;
+
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Where a tool of Pebble's is; `scripts/setup.sh` puts it there where it is not in PATH.
+fn tool(name: &str) -> Option<PathBuf> {
+    let home = std::env::var_os("HOME").map_or_else(PathBuf::new, PathBuf::from);
+    let own = std::env::var_os("LARDER_TOOLS").map_or_else(|| home.join(".cache/larder/bin"), PathBuf::from);
+    let there = own.join(name);
+    let found = if there.exists() { there } else { PathBuf::from(name) };
+    let ran = installed(&found.to_string_lossy(), "-h", "scripts/setup.sh test").map(|()| found);
+    // Under CI it must be there, whoever runs the tests.
+    match ran {
+        Err(NetnsError::Unable(why)) if std::env::var("CI").is_ok_and(|ci| ci == "true") => {
+            panic!("under CI this test must run: {why}")
+        }
+        ran => or_skip(ran),
+    }
+}
+
+/// An authority, with a DNS in which every name is this host's.
+struct Pebble {
+    folder: tempfile::TempDir,
+    directory: SocketAddr,
+    management: SocketAddr,
+    program: PathBuf,
+    dns: String,
+    _names: Killed,
+    running: Option<Killed>,
+}
+
+impl Pebble {
+    /// Not started yet. It asks for challenges at these ports, and its certificates live for so long.
+    fn prepare(http: u16, tls: u16, life_s: u32) -> Option<Self> {
+        let (program, names) = (tool("pebble")?, tool("pebble-challtestsrv")?);
+        let folder = tempfile::tempdir().unwrap();
+        let local = || SocketAddr::from(([127, 0, 0, 1], free_port()));
+        let (directory, management, dns) = (local(), local(), local().to_string());
+        let at = folder.path();
+        own_certificate(at);
+        let path = |name: &str| at.join(name).display().to_string();
+        let config = serde_json::json!({"pebble": {
+            "listenAddress": directory, "managementListenAddress": management,
+            "certificate": path("own.pem"), "privateKey": path("own.key"),
+            "httpPort": http, "tlsPort": tls, "keyAlgorithm": "ecdsa", "retryAfter": {"authz": 1, "order": 1},
+            "profiles": {"default": {"description": "one", "validityPeriod": life_s}},
+        }});
+        fs::write(at.join("pebble.json"), config.to_string()).unwrap();
+        let command = Command::new(names)
+            .args(["-http01", "", "-https01", "", "-doh", "", "-tlsalpn01", "", "-defaultIPv6", ""])
+            .args(["-dnsserver", &dns, "-management", &local().to_string()])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        let names = Killed(command.unwrap());
+        Some(Self { folder, directory, management, program, dns, _names: names, running: None })
+    }
+
+    fn started(http: u16, tls: u16, life_s: u32) -> Option<Self> {
+        let mut pebble = Self::prepare(http, tls, life_s)?;
+        pebble.start();
+        Some(pebble)
+    }
+
+    fn start(&mut self) {
+        let at = self.folder.path();
+        let mut command = Command::new(&self.program);
+        command.arg("-config").arg(at.join("pebble.json")).args(["-dnsserver", &self.dns]);
+        command.env("PEBBLE_VA_NOSLEEP", "1").env("PEBBLE_AUTHZREUSE", "0");
+        command.stdout(File::create(at.join("log")).unwrap()).stderr(Stdio::null());
+        self.running = Some(Killed(command.spawn().unwrap()));
+        until("Pebble answers", || TcpStream::connect(self.directory).ok());
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder.path().join(name).display().to_string()
+    }
+
+    /// `[switch.tls.acme]` for it.
+    fn section(&self, domains: &[&str], challenge: &str) -> String {
+        let (ca, store) = (self.path("root.pem"), self.path("store"));
+        let directory = self.directory;
+        format!(
+            "[switch.tls.acme]\ndomains = {domains:?}\nagree_tos = true\ncontact = \"mailto:ops@example.org\"\n\
+             directory = \"https://{directory}/dir\"\nca = \"{ca}\"\nstore = \"{store}\"\nchallenge = \"{challenge}\"\n"
+        )
+    }
+
+    /// How many orders it was given.
+    fn orders(&self) -> usize {
+        fs::read_to_string(self.folder.path().join("log")).unwrap().matches("/order-plz").count()
+    }
+
+    /// The root that its certificates come from.
+    fn root(&self) -> RootCertStore {
+        let own = fs::read(self.folder.path().join("root.pem")).unwrap();
+        let mut connection = connect(self.management, "127.0.0.1", roots(&own)).unwrap();
+        let ask = "GET /roots/0 HTTP/1.1\r\nHost: pebble\r\nConnection: close\r\n\r\n";
+        connection.write_all(ask.as_bytes()).unwrap();
+        let mut reply = String::new();
+        let _ = connection.read_to_string(&mut reply);
+        roots(reply.split_once("\r\n\r\n").unwrap().1.as_bytes())
+    }
+}
+
+/// A root, and a certificate of it for 127.0.0.1.
+fn own_certificate(folder: &Path) {
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key = KeyPair::generate().unwrap();
+    let root = params.self_signed(&key).unwrap();
+    let (issuer, own) = (Issuer::new(params, key), KeyPair::generate().unwrap());
+    let leaf =
+        CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap().signed_by(&own, &issuer).unwrap();
+    for (name, text) in [("root.pem", root.pem()), ("own.pem", leaf.pem()), ("own.key", own.serialize_pem())]
+    {
+        fs::write(folder.join(name), text).unwrap();
+    }
+}
+
+fn roots(pem: &[u8]) -> RootCertStore {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(pem) {
+        roots.add(certificate.unwrap()).unwrap();
+    }
+    roots
+}
+
+type Secured = StreamOwned<ClientConnection, TcpStream>;
+
+/// A connection whose handshake is done, to who has a certificate for this host.
+fn connect(address: SocketAddr, host: &str, roots: RootCertStore) -> io::Result<Secured> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let name = ServerName::try_from(host.to_owned()).unwrap();
+    let session = ClientConnection::new(Arc::new(config), name).unwrap();
+    let tcp = TcpStream::connect(address)?;
+    tcp.set_read_timeout(Some(Duration::from_secs(10)))?;
+    let mut stream = StreamOwned::new(session, tcp);
+    while stream.conn.is_handshaking() {
+        stream.conn.complete_io(&mut stream.sock)?;
+    }
+    Ok(stream)
+}
+
+/// The certificate shown for a host, if it is one of these roots'.
+fn shown(address: SocketAddr, host: &str, roots: &RootCertStore) -> io::Result<Vec<u8>> {
+    let stream = connect(address, host, roots.clone())?;
+    Ok(stream.conn.peer_certificates().unwrap()[0].to_vec())
+}
+
+/// Asks for a target over TLS; the status of the reply.
+fn ask_by(stream: &mut Secured, target: &str) -> io::Result<String> {
+    write!(stream, "GET {target} HTTP/1.1\r\nHost: a.test\r\n\r\n")?;
+    let mut head = Vec::new();
+    let mut byte = [0];
+    while !head.ends_with(b"\r\n\r\n") {
+        stream.read_exact(&mut byte)?;
+        head.push(byte[0]);
+    }
+    let head = String::from_utf8_lossy(&head).to_lowercase();
+    let length =
+        head.split_once("content-length: ").and_then(|(_, rest)| rest.split("\r\n").next()?.parse().ok());
+    let mut body = vec![0; length.unwrap_or(0)];
+    stream.read_exact(&mut body)?;
+    Ok(head.split(' ').nth(1).unwrap_or_default().to_owned())
+}
+
+/// A node with one target, and the ports of a switch before it.
+struct Site {
+    _folder: tempfile::TempDir,
+    node: Process,
+    http: u16,
+    tls: u16,
+}
+
+impl Site {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let manifest = folder.path().join("manifest.tsv");
+        fs::write(&manifest, "500\t/a\n").unwrap();
+        let node = Process::model_node("n", "127.0.0.1:0", &manifest);
+        Self { _folder: folder, node, http: free_port(), tls: free_port() }
+    }
+
+    fn config(&self, tls: &str, acme: &str) -> String {
+        let Self { node, http, tls: secure, .. } = self;
+        format!(
+            "listen = \"127.0.0.1:{http}\"\nnodes = [\"{}\"]\n[switch.tls]\nlisten = \"127.0.0.1:{secure}\"\n\
+             {tls}\n{acme}",
+            node.address
+        )
+    }
+
+    fn secure(&self) -> SocketAddr {
+        ([127, 0, 0, 1], self.tls).into()
+    }
+}
+
+fn acme_status(admin: SocketAddr, host: &str) -> Value {
+    let view = get(admin, "/certificates").json();
+    let all = view["acme"].as_array().unwrap().clone();
+    all.into_iter().find(|status| status["host"] == host).unwrap_or_else(|| panic!("{view}"))
+}
+
+fn issued(admin: SocketAddr, host: &str) -> i64 {
+    until(&format!("{host} has a certificate"), || acme_status(admin, host)["not_after"].as_i64())
+}
+
+fn now() -> i64 {
+    i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()).unwrap()
+}
+
+/// Clients that ask until they are told to end.
+struct Traffic {
+    stop: Arc<AtomicBool>,
+    served: Arc<AtomicU64>,
+    clients: Vec<std::thread::JoinHandle<()>>,
+}
+
+impl Traffic {
+    fn start(count: usize, ask: impl Fn() -> io::Result<String> + Clone + Send + 'static) -> Self {
+        let (stop, served) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let client = |_| {
+            let (stop, served, ask) = (stop.clone(), served.clone(), ask.clone());
+            std::thread::spawn(move || {
+                while !stop.load(Relaxed) {
+                    assert_eq!(ask().unwrap(), "200");
+                    served.fetch_add(1, Relaxed);
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+            })
+        };
+        let clients = (0..count).map(client).collect();
+        Self { stop, served, clients }
+    }
+
+    /// How many were served; fails if one was not.
+    fn end(self) -> u64 {
+        self.stop.store(true, Relaxed);
+        for client in self.clients {
+            client.join().unwrap();
+        }
+        self.served.load(Relaxed)
+    }
+}
+
+#[test]
+fn http_01_gets_certificates_while_traffic_flows_and_a_restart_orders_nothing() {
+    let site = Site::new();
+    let Some(pebble) = Pebble::started(site.http, 1, 90 * 24 * 3600) else { return };
+    let config = site.config("redirect = false", &pebble.section(&["a.test", "B.test"], "http-01"));
+    let switch = Switch::start(&config);
+    let clear = switch.address;
+    let traffic = Traffic::start(2, move || Ok(get(clear, "/a").status.to_string()));
+    let not_after = issued(switch.admin, "a.test");
+    issued(switch.admin, "b.test");
+    assert!(traffic.end() > 0);
+    let root = pebble.root();
+    let (a, b) =
+        (shown(site.secure(), "a.test", &root).unwrap(), shown(site.secure(), "b.test", &root).unwrap());
+    assert_ne!(a, b);
+    assert_eq!(ask_by(&mut connect(site.secure(), "a.test", root.clone()).unwrap(), "/a").unwrap(), "200");
+    let status = acme_status(switch.admin, "a.test");
+    assert!(
+        (not_after - 33 * 24 * 3600..not_after - 28 * 24 * 3600)
+            .contains(&status["next_order"].as_i64().unwrap())
+    );
+    assert_eq!((&status["failures"], &status["error"]), (&0.into(), &Value::Null));
+    let view = get(switch.admin, "/certificates").json();
+    assert_eq!(
+        (&view["certificates"][0]["source"], &view["certificates"][1]["names"][0]),
+        (&"acme".into(), &"b.test".into())
+    );
+    let metrics = String::from_utf8(get(switch.admin, "/metrics").body).unwrap();
+    assert!(metrics.contains("larder_switch_acme_orders_total{outcome=\"issued\"} 2"), "{metrics}");
+    assert_eq!(pebble.orders(), 2);
+    // Nothing is left for who asks for tokens, and no path leads out of the folder.
+    assert_eq!(fs::read_dir(store_of(&pebble).join("challenges")).unwrap().count(), 0);
+    assert_eq!(get(clear, "/.well-known/acme-challenge/..%2faccount.json").status, 404);
+
+    switch.reload();
+    assert_eq!(shown(site.secure(), "a.test", &root).unwrap(), a);
+    assert!(switch.terminate().success());
+    let switch = Switch::start(&config);
+    issued(switch.admin, "b.test");
+    assert_eq!(
+        (shown(site.secure(), "a.test", &root).unwrap(), shown(site.secure(), "b.test", &root).unwrap()),
+        (a, b)
+    );
+    assert_eq!(pebble.orders(), 2, "all was in the store");
+}
+
+/// The folder of the authority in the store.
+fn store_of(pebble: &Pebble) -> PathBuf {
+    let mut folders = fs::read_dir(pebble.folder.path().join("store")).unwrap();
+    folders.next().unwrap().unwrap().path()
+}
+
+#[test]
+fn tls_alpn_01_renews_under_load_and_loses_no_request() {
+    let site = Site::new();
+    let Some(pebble) = Pebble::started(1, site.tls, 12) else { return };
+    let switch = Switch::start(&site.config("", &pebble.section(&["a.test"], "tls-alpn-01")));
+    issued(switch.admin, "a.test");
+    let (root, address) = (pebble.root(), site.secure());
+    let first = shown(address, "a.test", &root).unwrap();
+    let kept = std::sync::Mutex::new(connect(address, "a.test", root.clone()).unwrap());
+    let (kept, fresh) = (Arc::new(kept), root.clone());
+    let old = Traffic::start(1, move || ask_by(&mut kept.lock().unwrap(), "/a"));
+    let new = Traffic::start(2, move || ask_by(&mut connect(address, "a.test", fresh.clone())?, "/a"));
+    until("another certificate is shown", || {
+        shown(address, "a.test", &root).ok().filter(|certificate| *certificate != first)
+    });
+    assert!(old.end() > 0 && new.end() > 0);
+    let metrics = String::from_utf8(get(switch.admin, "/metrics").body).unwrap();
+    assert!(!metrics.contains("handshakes_total{outcome=\"challenge\"} 0"), "{metrics}");
+}
+
+#[test]
+fn an_authority_that_is_down_keeps_nobody_from_serving_and_is_asked_again() {
+    let site = Site::new();
+    let Some(mut pebble) = Pebble::prepare(site.http, 1, 90 * 24 * 3600) else { return };
+    let own = rcgen::generate_simple_self_signed(["own.test".to_owned()]).unwrap();
+    let file = pebble.path("site.pem");
+    fs::write(&file, own.cert.pem() + &own.signing_key.serialize_pem()).unwrap();
+    let certificates = format!("certificates = \"{file}\"");
+    let switch = Switch::start(&site.config(&certificates, &pebble.section(&["a.test"], "http-01")));
+    let status = until("the failure is told", || {
+        Some(acme_status(switch.admin, "a.test")).filter(|status| status["failures"] == 1)
+    });
+    assert!(status["error"].as_str().unwrap().contains("Connection refused"), "{status}");
+    let left = status["next_order"].as_i64().unwrap() - now();
+    assert!((1..=6).contains(&left), "{status}");
+    assert_eq!(
+        shown(site.secure(), "own.test", &roots(own.cert.pem().as_bytes())).unwrap(),
+        own.cert.der().to_vec()
+    );
+    // Another's certificate would be of no use to who asks for this one.
+    assert!(
+        shown(site.secure(), "a.test", &RootCertStore::empty())
+            .unwrap_err()
+            .to_string()
+            .contains("AccessDenied")
+    );
+    let metrics = String::from_utf8(get(switch.admin, "/metrics").body).unwrap();
+    assert!(metrics.contains("handshakes_total{outcome=\"no_certificate\"} 1"), "{metrics}");
+    pebble.start();
+    issued(switch.admin, "a.test");
+    shown(site.secure(), "a.test", &pebble.root()).unwrap();
+    assert_eq!(acme_status(switch.admin, "a.test")["failures"], 0);
+}
+
+#[test]
+fn a_refusal_is_backed_off_across_a_reload_and_an_operator_may_try_at_once() {
+    let site = Site::new();
+    // Nobody answers where it asks.
+    let Some(pebble) = Pebble::started(free_port(), 1, 90 * 24 * 3600) else { return };
+    let switch = Switch::start(&site.config("", &pebble.section(&["a.test"], "http-01")));
+    let failed = |times: u32| {
+        until("the failure is told", || {
+            Some(acme_status(switch.admin, "a.test")).filter(|status| status["failures"] == times)
+        })
+    };
+    let status = failed(1);
+    assert!(status["error"].as_str().unwrap().contains("connection"), "{status}");
+    assert!((50..=73).contains(&(status["next_order"].as_i64().unwrap() - now())), "{status}");
+    switch.reload();
+    assert_eq!(failed(1)["next_order"], status["next_order"]);
+    assert_eq!(pebble.orders(), 1, "what failed is not tried again by who comes after");
+    assert_eq!(post(switch.admin, "/certificates/b.test/renew").status, 404);
+    assert_eq!(post(switch.admin, "/certificates/a.test/renew").status, 200);
+    let status = failed(2);
+    assert!((590..=730).contains(&(status["next_order"].as_i64().unwrap() - now())), "{status}");
+    assert_eq!(pebble.orders(), 2);
+}
+
+#[test]
+fn switches_with_one_store_order_once_and_each_answers_for_the_other() {
+    let (one, other) = (Site::new(), Site::new());
+    // The authority comes to the first alone, whoever orders.
+    let Some(pebble) = Pebble::started(one.http, 1, 90 * 24 * 3600) else { return };
+    let section = pebble.section(&["a.test"], "http-01");
+    let second = Switch::start(&other.config("", &section));
+    let first = Switch::start(&one.config("", &section));
+    let root = pebble.root();
+    issued(second.admin, "a.test");
+    issued(first.admin, "a.test");
+    let shown_by = |site: &Site| until("it is shown", || shown(site.secure(), "a.test", &root).ok());
+    assert_eq!(shown_by(&one), shown_by(&other));
+    assert_eq!(pebble.orders(), 1);
+}
