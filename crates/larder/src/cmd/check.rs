@@ -10,6 +10,7 @@ use larder_core::rules::ClassRules;
 use larder_front::{Answer, Edits, Route, SwitchConfig};
 use larder_node::StoreConfig;
 
+use crate::acme::AcmeRole;
 use crate::config::{
     self, AdminListen, AgentRole, Config, HandoffRole, NodeRole, Size, Span, SwitchRole, WardRole, Written,
 };
@@ -107,6 +108,10 @@ fn switch_summary(role: &SwitchRole, out: &mut impl Write) -> anyhow::Result<()>
             let names = certificate.names.join(" and ");
             writeln!(out, "  {} for {names} until {ends}", certificate.file)?;
         }
+    }
+    if let Some(AcmeRole { store, directory, .. }) = &role.acme {
+        let (hosts, folder) = (store.hosts.join(" and "), store.folder.display());
+        writeln!(out, "  certificates for {hosts} from {directory}, kept in {folder}")?;
     }
     writeln!(
         out,

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use larder_front::{AcmeChallenge, AcmeStore, HandoffConfig, Setting};
+use larder_front::{AcmeChallenge, AcmeStore};
 use rustix::fs::Access;
 
 use super::error::{Fault, suggest};
@@ -177,23 +177,24 @@ fn reached(
 }
 
 /// Connections that nodes are handed are not read here.
-pub(super) fn against_handoff(role: &AcmeRole, handoff: &HandoffConfig) -> Result<(), Fault> {
-    if handoff.setting == Setting::Relay || role.store.challenge != AcmeChallenge::Http01 {
+pub(super) fn handed_over(store: &AcmeStore) -> Result<(), Fault> {
+    if store.challenge != AcmeChallenge::Http01 {
         return Ok(());
     }
     let what = "http-01 contradicts switch.handoff: nodes that are handed a connection would answer";
-    Err(wrong(
-        "challenge",
-        what,
-        "write challenge = \"tls-alpn-01\", or mechanism = \"relay\" in [switch.handoff]",
-    ))
+    let hint = "write challenge = \"tls-alpn-01\", or mechanism = \"relay\" in [switch.handoff]";
+    Err(wrong("challenge", what, hint))
 }
 
-/// Whether whoever does the work could keep something in the store.
-pub(super) fn writable(role: &AcmeRole, run_as: Option<RunAs>, absent: &mut Vec<Fault>) -> Result<(), Fault> {
+/// The same, if whoever does the work could keep something in the store.
+pub(super) fn writable(
+    role: AcmeRole,
+    run_as: Option<RunAs>,
+    absent: &mut Vec<Fault>,
+) -> Result<AcmeRole, Fault> {
     let store = role.store.folder.parent().unwrap_or(Path::new("/"));
     // What is not there is made.
-    let Some(there) = store.ancestors().find(|folder| folder.exists()) else { return Ok(()) };
+    let Some(there) = store.ancestors().find(|folder| folder.exists()) else { return Ok(role) };
     let shown = store.display();
     let told = |why: String| {
         let hint = "a folder that the switch's user may write: mkdir -p -m 0700, and chown to switch.user if there is one";
@@ -218,7 +219,7 @@ pub(super) fn writable(role: &AcmeRole, run_as: Option<RunAs>, absent: &mut Vec<
     };
     // Who checks a config need not be who runs it.
     absent.extend((!may).then(|| told(format!("{} is not for this user to write", there.display()))));
-    Ok(())
+    Ok(role)
 }
 
 #[cfg(test)]
@@ -254,13 +255,13 @@ mod tests {
         };
         let below = folder.path().join("some/where");
         let mut absent = Vec::new();
-        assert!(writable(&role(&below), None, &mut absent).is_ok() && absent.is_empty());
+        assert!(writable(role(&below), None, &mut absent).is_ok() && absent.is_empty());
         std::fs::write(folder.path().join("some"), "x").unwrap();
-        assert!(writable(&role(&below), None, &mut absent).is_err());
+        assert!(writable(role(&below), None, &mut absent).is_err());
         if rustix::process::geteuid().is_root() {
             std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
             let other = Some(RunAs { user: 65_534, group: 65_534 });
-            writable(&role(folder.path()), other, &mut absent).unwrap();
+            writable(role(folder.path()), other, &mut absent).unwrap();
             assert_eq!(absent.len(), 1);
         }
     }

@@ -18,7 +18,7 @@ use super::raw_switch::{
 };
 use super::text::{Size, Span};
 use super::valid::{addresses, in_range, node_name, span};
-use super::valid_acme::{against_handoff as against_handoff_acme, writable};
+use super::valid_acme::writable;
 use super::valid_discover::{Discover, discover};
 use super::valid_edits::{against_mechanism, compress, headers, request_id, sticky};
 use super::valid_hacc::level_key;
@@ -82,7 +82,6 @@ pub(super) fn switch(
     }
     let threads = in_range("switch.threads", raw.threads, 0, 1024)?;
     let (tls, acme) = raw.tls.as_ref().map(|raw| tls(raw, &listen, warnings)).transpose()?.unzip();
-    let acme: Option<AcmeRole> = acme.flatten();
     let mut switch = SwitchConfig::new(listen, peers("switch.nodes", &raw.nodes)?);
     let discover =
         (0..).zip(&raw.discover).map(|(i, raw): (usize, _)| discover(&format!("switch.discover[{i}]"), raw));
@@ -111,14 +110,12 @@ pub(super) fn switch(
     switch.handoff = handoff(&raw.handoff, absent)?;
     (switch.tls, switch.h2c, switch.announcers) = (tls, raw.h2c, announcers(&raw.proxy_protocol_from)?);
     against_handoff(switch.tls.as_ref(), &switch.announcers, &switch.handoff)?;
-    acme.as_ref().map_or(Ok(()), |role| against_handoff_acme(role, &switch.handoff))?;
     against_mechanism(&switch, warnings)?;
     reach(raw, &mut switch, warnings)?;
     let targets_max = raw.ward.targets_max.unwrap_or(switch.census_targets_max);
     switch.census_targets_max = in_range("switch.ward.targets_max", targets_max, 64, 100_000_000)?;
     switch.health = health(&raw.health)?;
-    switch.timeouts = timeouts(&raw.timeouts);
-    switch.limits = limits(&raw.limits);
+    (switch.timeouts, switch.limits) = (timeouts(&raw.timeouts), limits(&raw.limits));
     switch.clients = clients(&raw.clients, &switch.handoff)?;
     (switch.retries, switch.outliers) = (retries(&raw.retries), outliers(&raw.outliers)?);
     switch.access_log = access_log(raw)?;
@@ -138,7 +135,7 @@ pub(super) fn switch(
     let follow = follow_names(raw.follow_names)?;
     let beside = raw.switches.as_ref().map(|raw| switches(raw, absent)).transpose()?;
     let run_as = run_as(raw.user.as_deref(), raw.group.as_deref(), &switch.handoff)?;
-    acme.as_ref().map_or(Ok(()), |role| writable(role, run_as, absent))?;
+    let acme = acme.flatten().map(|role| writable(role, run_as, absent)).transpose()?;
     Ok(SwitchRole { switch, threads, discover, follow, wards, beside, run_as, acme })
 }
 

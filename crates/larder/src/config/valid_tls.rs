@@ -9,7 +9,7 @@ use super::error::{Fault, suggest};
 use super::raw_tls::RawTls;
 use super::text::Texts;
 use super::valid::addresses;
-use super::valid_acme::acme;
+use super::valid_acme::{acme, handed_over};
 use crate::acme::AcmeRole;
 
 const VERSIONS: [&str; 2] = ["1.2", "1.3"];
@@ -112,6 +112,7 @@ pub(super) fn against_handoff(
             "contradicts switch.handoff: a connection that begins with an announcement cannot be handed over";
         return Err(Fault::new("switch.proxy_protocol_from", what).hint(hint));
     }
+    tls.and_then(|tls| tls.acme.as_ref()).map_or(Ok(()), handed_over)?;
     if tls.is_some_and(|tls| tls.redirect) {
         let what = "contradicts switch.handoff: nodes that are handed a connection would answer";
         return Err(Fault::new("switch.tls.redirect", what).hint(hint));

@@ -46,7 +46,7 @@ pub(crate) fn run(args: &SwitchArgs, written: &Written, config: Config) -> anyho
         }
         let roster = found.keep(handle.clone());
         let acme = role.acme.map(|role| acme::Keeper::new(role, handle.clone()));
-        let ordering = acme.as_ref().map(|keeper| keeper.start()).transpose()?;
+        let ordering = acme.as_ref().map(acme::Keeper::start).transpose()?;
         let surface = SwitchSurface::new(handle, effective, tables, roster, status);
         let surface = Arc::new(surface.with_acme(acme));
         let admin = serve::start_admin(admin, Some(ADMIN), surface, shutdown.clone()).await?;

@@ -161,7 +161,7 @@ async fn serve_until_told(
     let status = ReloadStatus { worker_pid: std::process::id(), ..start.status };
     let desk = Arc::new(Desk::new(link.clone(), status));
     let acme = role.acme.map(|role| acme::Keeper::new(role, handle.clone()));
-    let ordering = acme.as_ref().map(|keeper| keeper.start()).transpose()?;
+    let ordering = acme.as_ref().map(acme::Keeper::start).transpose()?;
     let surface = SwitchSurface::with_desk(handle.clone(), effective, tables, roster.clone(), desk.clone());
     let surface = surface.with_acme(acme);
     let mut admin = Admin { listener: admin, surface: Arc::new(surface), running: None, ending: Vec::new() };
