@@ -109,8 +109,7 @@ install_pebble() {
         return 0
     fi
     if ! go=$(go_command); then
-        command -v apt-get >/dev/null 2>&1 || die "please install Go 1.21 or newer: tests of ACME need Pebble, which is built by it"
-        apt_update "Go 1.21 or newer"
+        ! command -v apt-get >/dev/null 2>&1 || apt_update "Go 1.21 or newer"
         for package in golang-go $(apt-cache search --names-only '^golang-1[.][0-9]+-go$' | cut -d' ' -f1 | sort -Vr); do
             version=$(apt_candidate "$package")
             # Debian's golang-go has an epoch before its version.
@@ -120,7 +119,12 @@ install_pebble() {
                 break
             fi
         done
-        go=$(go_command) || die "please install Go 1.21 or newer (https://go.dev/dl): tests of ACME need Pebble, which is built by it"
+        if ! go=$(go_command); then
+            local lacks="Go 1.21 or newer (https://go.dev/dl), which builds Pebble, which tests of ACME need"
+            [ "${CI:-}" != true ] || die "please install $lacks"
+            say "not here: $lacks; these tests are skipped"
+            return 0
+        fi
     fi
     say "installing Pebble $PEBBLE_VERSION into $bin"
     mkdir -p "$bin"
