@@ -8,9 +8,13 @@ use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 const SYSTEM: &str = "/sys/fs/bpf";
 const OURS: &str = "/run/larder/bpf";
+/// Longest wait for a child that holds a lock without knowing.
+const CHILD_PATIENCE: Duration = Duration::from_millis(200);
 /// `BPF_FS_MAGIC` of linux/magic.h.
 const MAGIC: u32 = 0xcafe_4a11;
 
@@ -70,6 +74,19 @@ pub(crate) fn lock(instance: &Path) -> io::Result<OwnedFd> {
     let lock = open(instance, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
     Ok(lock)
+}
+
+/// The same, and waits for a moment: what a process has let go of, its children may hold between fork and exec.
+pub(crate) fn lock_soon(instance: &Path) -> io::Result<OwnedFd> {
+    let until = Instant::now() + CHILD_PATIENCE;
+    loop {
+        match lock(instance) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < until => {
+                thread::sleep(Duration::from_millis(2));
+            }
+            locked => return locked,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ pub(super) fn directory(name: &str) -> Result<(PathBuf, OwnedFd), GuardError> {
     let instance = instance(name)?;
     let directory = instance.join(format!("{PREFIX}{VERSION}"));
     fs::create_dir_all(&directory).map_err(GuardError::io("make a directory in the bpffs"))?;
-    let lock = bpffs::lock(&instance)
+    let lock = bpffs::lock_soon(&instance)
         .map_err(GuardError::io("have a guard of this name, as another process has it"))?;
     Ok((directory, lock))
 }

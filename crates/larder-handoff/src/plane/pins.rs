@@ -57,7 +57,7 @@ impl Pins {
         let instance = bpffs::instance(FAMILY, name)?;
         let directory = instance.join(LAYOUT);
         fs::create_dir_all(&directory)?;
-        let lock = bpffs::lock(&instance)?;
+        let lock = bpffs::lock_soon(&instance)?;
         for entry in fs::read_dir(&instance)? {
             let path = entry?.path();
             if path != directory {

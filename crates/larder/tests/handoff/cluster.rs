@@ -504,6 +504,15 @@ impl Cluster {
         );
     }
 
+    /// Waits until there is nothing of what the metric counts.
+    pub fn await_no(&self, name: &str) {
+        let until = Instant::now() + PATIENCE;
+        while self.metric(name, &[]) > 0 {
+            assert!(Instant::now() < until, "{}", self.admin("/metrics"));
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
     /// Waits until the metric is at least that much.
     pub fn await_metric(&self, name: &str, labels: &[&str], least: u64) -> u64 {
         let until = Instant::now() + PATIENCE;
