@@ -27,6 +27,8 @@ struct Store {
     events: Vec<(u64, Value)>,
     /// Those up to here are forgotten.
     forgotten: u64,
+    /// Watches tell nothing.
+    silent: bool,
     /// Every request is answered with 500.
     broken: bool,
     lists: u64,
@@ -97,6 +99,7 @@ impl Api {
         self.change(|store| {
             store.forgotten = store.version;
             store.events.clear();
+            store.silent = false;
         });
         self.cut();
     }
@@ -159,6 +162,7 @@ impl Api {
         let mut store = store.lock().unwrap();
         store.watches.push(stream.try_clone().unwrap());
         loop {
+            store = news.wait_while(store, |store| store.silent).unwrap();
             let gone = told < store.forgotten;
             let events: Vec<Value> = if gone {
                 vec![json!({ "type": "ERROR", "object": status(410, "Expired") })]
@@ -248,6 +252,7 @@ fn nodes_come_and_go_with_the_pods_of_a_service() {
     assert_eq!(api.change(|store| store.lists), lists, "nothing is listed anew for that");
     crowd.more(200);
     // The server has forgotten since (410): it lists anew, and who has gone meanwhile is not missed.
+    api.change(|store| store.silent = true);
     api.delete("a");
     put(2, true);
     api.forget();
