@@ -137,34 +137,9 @@ impl Shard {
 
     /// Takes out the target with the fewest requests among those that the hand comes to next.
     fn forget_one(&mut self) {
-        let buckets = self.table.num_buckets();
-        let mut least: Option<(u64, usize)> = None;
-        let (mut seen, mut steps) = (0, 0);
-        while steps < buckets && seen < SAMPLE && (steps < SWEEP || least.is_none()) {
-            let at = (self.hand + steps) % buckets;
-            if let Some(row) = self.table.get_bucket(at) {
-                seen += 1;
-                if least.is_none_or(|(requests, _)| row.requests < requests) {
-                    least = Some((row.requests, at));
-                }
-            }
-            steps += 1;
-        }
-        self.hand = (self.hand + steps) % buckets.max(1);
-        let Some((requests, at)) = least else { return };
-        if let Ok(found) = self.table.get_bucket_entry(at) {
-            found.remove();
+        if let Some(requests) = forget_one(&mut self.table, &mut self.hand, u64::MAX, of) {
             self.forgotten += 1;
             self.missed_max = self.missed_max.max(requests);
-        }
-        // Removals leave marks that use up the table's room; where they have used up all of it, the table is laid anew
-        // at its size. Left alone it would double.
-        if self.table.capacity() == self.table.len() {
-            let mut fresh = HashTable::with_capacity(self.table.len() + 1);
-            for row in self.table.drain() {
-                fresh.insert_unique(row.target.0, row, |row| row.target.0);
-            }
-            self.table = fresh;
         }
     }
 
@@ -182,6 +157,46 @@ impl Shard {
             row.requests > 0
         });
     }
+}
+
+/// The target of a row and its requests.
+fn of(row: &Counted) -> (TargetId, u64) {
+    (row.target, row.requests)
+}
+
+/// Takes out the row with the fewest requests among those that the hand comes to next, if it has at most `most`; how many it had.
+pub(crate) fn forget_one<R>(
+    table: &mut HashTable<R>,
+    hand: &mut usize,
+    most: u64,
+    of: fn(&R) -> (TargetId, u64),
+) -> Option<u64> {
+    let buckets = table.num_buckets();
+    let mut least: Option<(u64, usize)> = None;
+    let (mut seen, mut steps) = (0, 0);
+    while steps < buckets && seen < SAMPLE && (steps < SWEEP || least.is_none()) {
+        let at = (*hand + steps) % buckets;
+        if let Some((_, requests)) = table.get_bucket(at).map(of) {
+            seen += 1;
+            if least.is_none_or(|(fewest, _)| requests < fewest) {
+                least = Some((requests, at));
+            }
+        }
+        steps += 1;
+    }
+    *hand = (*hand + steps) % buckets.max(1);
+    let (requests, at) = least.filter(|(requests, _)| *requests <= most)?;
+    table.get_bucket_entry(at).ok()?.remove();
+    // Removals leave marks that use up the table's room; where they have used up all of it, the table is laid anew
+    // at its size. Left alone it would double.
+    if table.capacity() == table.len() {
+        let mut fresh = HashTable::with_capacity(table.len() + 1);
+        for row in table.drain() {
+            fresh.insert_unique(of(&row).0.0, row, |row| of(row).0.0);
+        }
+        *table = fresh;
+    }
+    Some(requests)
 }
 
 /// `permille` thousandths of a count, rounded down.

@@ -1,6 +1,7 @@
 //! Replies: status, header fields, and a line in the counts.
 
 use crate::body::{Body, Parts};
+use crate::cooperate::OwnFault;
 use crate::http::cache_status::{Outcome, Why};
 use crate::http::condition::{self, Verdict};
 use crate::http::range::{self, Range};
@@ -115,6 +116,9 @@ impl Node {
         let mut reply = self.plain(status, outcome, detail);
         if status == StatusCode::SERVICE_UNAVAILABLE {
             reply.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        if status.is_server_error() && !matches!(error, StoreError::OriginBroke) {
+            reply.extensions_mut().insert(OwnFault);
         }
         reply
     }

@@ -187,7 +187,7 @@ proptest! {
                     WardOutput::Send { message, .. } | WardOutput::Tell(message) => {
                         prop_assert_eq!(WardMessage::decode(&message.encode()), Ok(message));
                     }
-                    WardOutput::Count => {
+                    WardOutput::Count { .. } => {
                         let row = Counted { target: TargetId(1), requests: u64::MAX, bytes: Bytes(1), size: Bytes(1) };
                         node.counted(now, Taken { rows: vec![row], ..Taken::default() }, &mut out);
                     }

@@ -18,8 +18,9 @@
 //!   that it has heard of, so two makers at once, as in two halves of a network, are told apart, and all nodes end with one.
 //! - *How it spreads.* The node with the lowest name says at intervals which it has; who has a newer one says so and is asked
 //!   for it. Every part is asked for, so what is lost is asked for again, and what comes twice does nothing.
-//! - *When.* The first once a node has counted `first_requests`; then every `refresh`; and `settle` after the last change of who
-//!   is there, if the table's owners are others than the live nodes. (The paper: daily, and names 15 minutes.)
+//! - *When.* The first once a node has decided about `first_requests`, and counts of so many are there; until then none fade. Then every `refresh`; and
+//!   `settle` after the last change of who is there, if the table's owners are others than the live nodes and so much was counted
+//!   since the last time; else at the next refresh. (The paper: daily, and names 15 minutes.)
 //! - *An owner that is not there, or does not answer*: its targets go to the live node of the highest hash of target and name,
 //!   until there is another table. The same holds for all targets while there is no table.
 //! - *Targets that the table does not have* are served where they are asked for in the paper, since no cache keeps them. Between
@@ -160,7 +161,10 @@ pub enum WardOutput {
     /// A message is to be sent to all others.
     Tell(WardMessage),
     /// The census of this node is to be taken, and given to [`Ward::counted`].
-    Count,
+    Count {
+        /// What it has counted is to count whole the next time too: it has led to no table yet.
+        whole: bool,
+    },
     /// A table is to be made, and given to [`Ward::made`], or [`Ward::unmade`].
     Analyse(Analyse),
 }
@@ -529,7 +533,10 @@ impl Ward {
         out.extend(others.into_iter().map(|to| WardOutput::Send { to, message: message.clone() }));
         match self.counts.are_fresh(now) {
             true => round.own(self.counts.rows()),
-            false => out.extend(self.counts.want().then_some(WardOutput::Count)),
+            false => {
+                let whole = self.counts_whole();
+                out.extend(self.counts.want().then_some(WardOutput::Count { whole }));
+            }
         }
         self.round = Some(round);
         self.gathered(now, out);
@@ -552,6 +559,12 @@ impl Ward {
         out.push(WardOutput::Analyse(Analyse { round: round.number, counts, nodes, memory }));
     }
 
+    /// Whether counts are not to fade: they were taken before, for nothing. Where requests are few, or mostly of a kind that is not
+    /// counted, there would never be enough of them for a first table.
+    fn counts_whole(&self) -> bool {
+        self.held.is_none() && self.counts.were_taken()
+    }
+
     fn give_up(&mut self, now: Time) {
         self.status.unmade += 1;
         self.refresh_at = self.settings.refresh.map_or(Time::MAX, |refresh| now + refresh);
@@ -566,7 +579,8 @@ impl Ward {
         out: &mut Vec<WardOutput>,
     ) -> Option<WardMessage> {
         if snapshot == 0 && !self.counts.are_fresh(now) {
-            out.extend(self.counts.ask(from, round).then_some(WardOutput::Count));
+            let whole = self.counts_whole();
+            out.extend(self.counts.ask(from, round).then_some(WardOutput::Count { whole }));
             return None;
         }
         Some(self.counts.part(now, round, (snapshot, row), self.settings.memory))

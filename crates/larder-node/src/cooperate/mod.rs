@@ -45,7 +45,7 @@ mod side;
 mod view;
 mod ward;
 
-pub(crate) use serve::{Held, Relayed, Serviced};
+pub(crate) use serve::{Held, OwnFault, Relayed, Serviced};
 pub use side::CooperatePolicy;
 pub use view::{MemberView, PeersView, TableView};
 pub use ward::{Analyst, WardConfig};
@@ -111,6 +111,8 @@ pub(crate) struct Cooperation {
 struct State {
     policy: Policy,
     numbers: BTreeMap<Name, NodeId>,
+    /// The number given last.
+    numbered: u16,
     names: BTreeMap<NodeId, Name>,
     /// Empty between two calls.
     out: Vec<Say>,
@@ -150,7 +152,7 @@ impl Cooperation {
             match say {
                 Say::To(node, bytes) => self.send(names.get(&node), bytes),
                 Say::All(bytes, told) => self.broadcast(bytes, told),
-                Say::Count => jobs.push(Job::Count),
+                Say::Count { whole } => jobs.push(Job::Count { whole }),
                 Say::Analyse(analyse) => jobs.push(Job::Analyse(analyse)),
             }
         }
@@ -350,13 +352,17 @@ impl Cooperation {
         self.lock().numbers.get(name).copied()
     }
 
-    /// The number of a member, the lowest that is free if it has none yet.
+    /// The number of a member. One that has none yet gets the next that is free: what is still to be said of somebody who has left
+    /// (a reply that fails late) is not to be of who comes next.
     fn number(&self, name: &Name) -> Option<NodeId> {
         let mut state = self.lock();
         if let Some(node) = state.numbers.get(name) {
             return Some(*node);
         }
-        let node = (1..NAMES_MAX).map(NodeId).find(|node| !state.names.contains_key(node))?;
+        let last = state.numbered;
+        let mut numbers = (last + 1..NAMES_MAX).chain(1..=last).map(NodeId);
+        let node = numbers.find(|node| !state.names.contains_key(node))?;
+        state.numbered = node.0;
         state.numbers.insert(name.clone(), node);
         state.names.insert(node, name.clone());
         Some(node)
@@ -396,6 +402,7 @@ impl Node {
             state: Mutex::new(State {
                 policy,
                 numbers: BTreeMap::new(),
+                numbered: 0,
                 names: BTreeMap::new(),
                 out: Vec::new(),
                 jobs: Vec::new(),

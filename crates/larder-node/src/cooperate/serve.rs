@@ -2,7 +2,7 @@
 //!
 //! An error that is the service node's own (it is full, it ends, its disk fails, it does not share this target) does not reach
 //! the client: it marks such a reply, and the initial node serves the request itself. An origin's errors are everybody's, and
-//! passed on.
+//! passed on; that there was no place or no connection to it is the node's own.
 
 use super::{Cooperation, Place};
 use crate::body::Body;
@@ -26,6 +26,10 @@ use std::pin::Pin;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
+
+/// Marks a reply, within this node, as an error of the node itself, which another may not have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OwnFault;
 
 /// Marks a reply of a peer that is its own refusal.
 const REFUSED: HeaderName = HeaderName::from_static("larder-refused");
@@ -266,7 +270,9 @@ impl Node {
         let mut reply = self.reply(&parts, body, None).await.map(|body| body.serviced(serviced));
         // An origin's own field of that name says nothing of this node.
         reply.headers_mut().remove(REFUSED);
-        let own = reply.status().is_server_error() && !matches!(self.store, Store::Origin(_));
+        let of_origin = matches!(self.store, Store::Origin(_));
+        let own = reply.extensions().get::<OwnFault>().is_some()
+            || (reply.status().is_server_error() && !of_origin);
         if own { refused(reply) } else { reply }
     }
 

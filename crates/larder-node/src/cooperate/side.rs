@@ -27,7 +27,7 @@ pub(super) enum Say {
     /// A message to all.
     All(Vec<u8>, Told),
     /// The census is to be taken.
-    Count,
+    Count { whole: bool },
     /// A table is to be made.
     Analyse(Box<Analyse>),
 }

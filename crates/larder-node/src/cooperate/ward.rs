@@ -71,7 +71,7 @@ impl WardSide {
         out.extend(self.out.drain(..).map(|output| match output {
             WardOutput::Send { to, message } => Say::To(to, message.encode()),
             WardOutput::Tell(message) => Say::All(message.encode(), Told::Table),
-            WardOutput::Count => Say::Count,
+            WardOutput::Count { whole } => Say::Count { whole },
             WardOutput::Analyse(analyse) => Say::Analyse(Box::new(analyse)),
         }));
         result
@@ -119,7 +119,7 @@ impl Side for WardSide {
 /// What takes too long to be done with the lock held.
 #[derive(Debug)]
 pub(super) enum Job {
-    Count,
+    Count { whole: bool },
     Analyse(Box<Analyse>),
 }
 
@@ -131,7 +131,8 @@ impl Cooperation {
         });
         let Some((census, carry_permille, analyst)) = tools else { return };
         match job {
-            Job::Count => {
+            Job::Count { whole } => {
+                let carry_permille = if whole { 1_000 } else { carry_permille };
                 // Where taking fails there is nothing to tell, and nobody waits in vain.
                 let taken = spawn_blocking(move || census.take(carry_permille)).await.unwrap_or_default();
                 self.with_ward(|ward, now, out| ward.with(out, |ward, out| ward.counted(now, taken, out)));

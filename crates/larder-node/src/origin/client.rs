@@ -73,6 +73,14 @@ pub(crate) enum OriginError {
 }
 
 impl OriginError {
+    /// Whether it is this node's, and another might do better.
+    pub(crate) const fn is_own(self) -> bool {
+        match self {
+            Self::Full | Self::Connect | Self::ConnectTimeout | Self::Abandoned => true,
+            Self::HeadTimeout | Self::Closed | Self::BadReply => false,
+        }
+    }
+
     /// The status a client gets, and the word for `Cache-Status`.
     pub(crate) const fn reply(self) -> (u16, &'static str) {
         match self {

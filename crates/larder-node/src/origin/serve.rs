@@ -6,6 +6,7 @@ use super::fields;
 use super::filling::Reader;
 use super::stored::{Contents, Variant};
 use crate::body::Body;
+use crate::cooperate::OwnFault;
 use crate::http::cache_status::{Outcome, Why};
 use crate::http::condition::{self, Verdict};
 use crate::http::range::{self, Range};
@@ -168,6 +169,9 @@ impl Node {
             self.plain(StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY), outcome, detail);
         if status == 503 {
             reply.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        if error.is_own() {
+            reply.extensions_mut().insert(OwnFault);
         }
         reply
     }

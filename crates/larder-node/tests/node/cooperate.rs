@@ -121,6 +121,39 @@ async fn an_origin_cannot_speak_as_a_peer() {
     assert_eq!((view.decisions["peer"], view.decisions["unanswered"]), (2, 0), "{view:?}");
 }
 
+/// That a node has no place left for another request to the origin is its own matter: who asked it asks the origin itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_node_lacks_towards_its_origin_is_no_answer() {
+    let held = super::stub::gate();
+    let hold = std::sync::Arc::clone(&held);
+    let stub = Stub::start(move |asked: &super::stub::Asked| match &*asked.line {
+        "GET /held HTTP/1.1" => Answer::new(200, "Cache-Control: no-store\r\n", "late").after(&hold),
+        // Kept, and asked about each time.
+        _ => Answer::new(200, "Cache-Control: no-cache\r\nETag: \"1\"\r\n", pattern(1_000)),
+    })
+    .await;
+    let node = async |name: &'static str| {
+        stub.node(|origin, config| {
+            origin.requests_max = 1;
+            config.name = name.to_owned();
+        })
+        .await
+    };
+    let (a, b) = (node("a").await, node("b").await);
+    introduce(&a, &b).await;
+    assert_eq!(a.client().await.get("/x").await.status, 200);
+    until("b knows what a has", || b.node.peers().unwrap().targets_known == 1).await;
+    let mut holder = a.client().await;
+    holder.send(b"GET /held HTTP/1.1\r\nHost: n\r\n\r\n").await;
+    stub.until_asked(2).await;
+    assert_eq!(a.client().await.get("/x").await.status, 503, "it has no place left");
+    let reply = b.client().await.get("/x").await;
+    assert_eq!((reply.status, &reply.body), (200, &pattern(1_000)), "{}", reply.cache_status());
+    let view = b.node.peers().unwrap();
+    assert_eq!((view.decisions["peer"], view.decisions["unanswered"]), (1, 1), "{view:?}");
+    held.add_permits(1);
+}
+
 /// What counts in the judgement is the size when the body is through, whether or not it was told before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replies_without_a_length_make_a_node_take_part() {

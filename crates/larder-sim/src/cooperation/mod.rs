@@ -34,8 +34,8 @@
 //! - Messages wait in line behind requests at processors, or go before them ([`Costs::messages_first`]): then requests that come later
 //!   end later by what they take.
 //! - Of CARD, every question, answer and end goes as the state machine sends it; the dispatcher's processor takes a decision for each
-//!   question. A request that moves by handoff counts there until it has moved, as in the live nodes, or until its reply is
-//!   through ([`Counted`]).
+//!   question. A request that moves by handoff counts there until its reply is through, as in the live nodes, or until it
+//!   has moved ([`Counted`]).
 //! - Of WARD, an initial node counts a request when it is done with it. Making a table takes the maker's processor a time for each
 //!   target, and is over after that; nodes have no other clock than the protocol's. Prices are those of the costs
 //!   ([`Costs::prices`]).

@@ -46,6 +46,11 @@ impl Counts {
         self.taken.is_some_and(|taken| now.since(taken) < self.fresh)
     }
 
+    /// Whether they were ever taken.
+    pub(super) fn were_taken(&self) -> bool {
+        self.number > 0
+    }
+
     pub(super) fn rows(&self) -> &[Count] {
         &self.rows
     }

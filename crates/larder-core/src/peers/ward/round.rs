@@ -2,6 +2,7 @@
 
 use super::super::card::NameKey;
 use super::wire::{Count, WardMessage};
+use crate::census::forget_one;
 use crate::id::NodeId;
 use crate::time::Time;
 use crate::unit::Bytes;
@@ -43,6 +44,8 @@ pub(super) struct Round {
     has_own: bool,
     is_taken: bool,
     merged: HashTable<Count>,
+    /// Where in a full table the next target to go is looked for.
+    hand: usize,
     targets_max: usize,
     memory: Bytes,
 }
@@ -60,6 +63,7 @@ impl Round {
             has_own: false,
             is_taken: false,
             merged: HashTable::new(),
+            hand: 0,
             targets_max,
             memory,
         }
@@ -138,10 +142,17 @@ impl Round {
         if let Some(sum) = self.merged.find_mut(row.target.0, |sum| sum.target == row.target) {
             sum.requests = sum.requests.saturating_add(row.requests);
             sum.size = sum.size.max(row.size);
-        } else if self.merged.len() < self.targets_max {
-            self.merged.insert_unique(row.target.0, row, |row| row.target.0);
-        } else {
-            self.left_out += 1;
+            return;
         }
+        if self.merged.len() >= self.targets_max {
+            self.left_out += 1;
+            // As in a census: what was asked for less goes, whoever has counted it.
+            let most = row.requests.saturating_sub(1);
+            let of = |count: &Count| (count.target, count.requests);
+            if forget_one(&mut self.merged, &mut self.hand, most, of).is_none() {
+                return;
+            }
+        }
+        self.merged.insert_unique(row.target.0, row, |row| row.target.0);
     }
 }

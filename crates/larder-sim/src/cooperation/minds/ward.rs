@@ -74,8 +74,9 @@ impl Wards {
                         Wish::Say { to: To::One(to), words: Words::Ward(message) }
                     }
                     WardOutput::Tell(message) => Wish::Say { to: To::All, words: Words::Ward(message) },
-                    WardOutput::Count => {
-                        let taken = self.censuses[usize::from(node)].take(self.setup.carry_permille);
+                    WardOutput::Count { whole } => {
+                        let carry = if whole { 1_000 } else { self.setup.carry_permille };
+                        let taken = self.censuses[usize::from(node)].take(carry);
                         ward.counted(now, taken, &mut self.out);
                         continue;
                     }

@@ -192,7 +192,7 @@ fn routed(
                     done.push(Done::Send { to: to.index(), said: Said::Ward(message) });
                 }
                 WardOutput::Tell(message) => done.push(Done::Tell(Said::Ward(message))),
-                WardOutput::Count => ward.counted(now, taken(census), &mut out),
+                WardOutput::Count { whole } => ward.counted(now, taken(census, whole), &mut out),
                 WardOutput::Analyse(analyse) => match table(&analyse) {
                     Some(table) => ward.made(now, analyse.round, table, &mut out),
                     None => ward.unmade(now, analyse.round),
@@ -202,14 +202,15 @@ fn routed(
     }
 }
 
-fn taken(census: &mut BTreeMap<u64, u64>) -> Taken {
+fn taken(census: &mut BTreeMap<u64, u64>, whole: bool) -> Taken {
     let row = |(target, requests)| Counted {
         target: TargetId(target),
         requests,
         bytes: Bytes(requests * 10),
         size: Bytes(10),
     };
-    let rows = core::mem::take(census).into_iter().map(row).collect();
+    let counts = if whole { census.clone() } else { core::mem::take(census) };
+    let rows = counts.into_iter().map(row).collect();
     Taken { rows, ..Taken::default() }
 }
 
