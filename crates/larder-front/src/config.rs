@@ -8,6 +8,7 @@ use crate::dial::{AnnounceOf, Reach, TlsOf};
 use crate::edits::{Compression, FieldRules, RequestId, Sticky};
 use crate::handoff::{HandoffConfig, NodeHandoff};
 use crate::health::OutlierConfig;
+use crate::hedge::Hedge;
 use crate::proxy_protocol::AddressRange;
 use crate::recorder::RecordConfig;
 use crate::routes::{self, Route};
@@ -91,6 +92,8 @@ pub struct SwitchConfig {
     pub split_by: SplitBy,
     /// What the default route compresses; nothing by default.
     pub compress: Option<Compression>,
+    /// When the default route's requests are hedged; never by default.
+    pub hedge: Option<Hedge>,
     /// Sticky sessions of the default route; none by default.
     pub sticky: Option<Sticky>,
     /// Ids of requests; none by default.
@@ -150,6 +153,7 @@ impl SwitchConfig {
             reply_fields: FieldRules::default(),
             split_by: SplitBy::default(),
             compress: None,
+            hedge: None,
             sticky: None,
             request_id: None,
             census_targets_max: 1_000_000,
@@ -195,6 +199,9 @@ impl SwitchConfig {
         range("threads", self.threads, 1, 1024)?;
         range("census_targets_max", self.census_targets_max, 1, 100_000_000)?;
         routes::validate(self)?;
+        if let Some(hedge) = &self.hedge {
+            hedge.validate(routes::DEFAULT_ROUTE)?;
+        }
         if self.via.is_empty() || !self.via.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
             return Err(ConfigError::Via);
         }
@@ -353,6 +360,9 @@ pub struct Limits {
     pub header_bytes_max: usize,
     /// The request target. Bytes; 64 to 1,000,000; default 8 KiB. Outcome: 414 `uri_too_long`.
     pub uri_bytes_max: usize,
+    /// Bytes a second that a request body comes with at least: after n bytes it may have taken `Timeouts::client_read` and
+    /// n / rate. 0 to 1 GiB; default 0: any. What a tunnel carries is no body. Outcome: 408 `body_timeout`.
+    pub body_rate_min: u64,
     /// How many times a request is tried again after its first node failed. 0 to 8; default 3.
     pub retries_max: u8,
     /// Idle connections kept per node and thread; the pool is shared by all nodes, so a busy node may keep more and
@@ -366,6 +376,7 @@ impl Default for Limits {
             connections_max: 10_000,
             header_bytes_max: 32 << 10,
             uri_bytes_max: 8 << 10,
+            body_rate_min: 0,
             retries_max: 3,
             node_idle_max: 128,
         }
@@ -377,6 +388,7 @@ impl Limits {
         range("limits.connections_max", self.connections_max, 1, 1_000_000)?;
         range("limits.header_bytes_max", self.header_bytes_max, 512, 1_000_000)?;
         range("limits.uri_bytes_max", self.uri_bytes_max, 64, 1_000_000)?;
+        range("limits.body_rate_min", usize::try_from(self.body_rate_min).unwrap_or(usize::MAX), 0, 1 << 30)?;
         range("limits.retries_max", usize::from(self.retries_max), 0, 8)?;
         range("limits.node_idle_max", self.node_idle_max, 0, 100_000)
     }
@@ -499,7 +511,7 @@ mod tests {
     #[test]
     fn each_fault_is_named() {
         type Spoil = fn(&mut SwitchConfig);
-        let cases: [(&str, Spoil); 8] = [
+        let cases: [(&str, Spoil); 9] = [
             ("listen", |c| c.listen.clear()),
             ("nodes", |c| c.nodes.clear()),
             ("threads", |c| c.threads = 0),
@@ -507,6 +519,7 @@ mod tests {
             ("health.rise", |c| c.health.rise = 0),
             ("health path", |c| c.health.active = Some(Check::Http { path: "x".to_owned() })),
             ("timeouts.header", |c| c.timeouts.header = Duration::ZERO),
+            ("limits.body_rate_min", |c| c.limits.body_rate_min = u64::MAX),
             ("limits.retries_max", |c| c.limits.retries_max = 9),
         ];
         for (name, spoil) in cases {

@@ -27,6 +27,7 @@ mod failure;
 mod handle;
 mod handoff;
 mod health;
+mod hedge;
 mod hottest;
 mod http2;
 mod lease;
@@ -49,7 +50,7 @@ mod target;
 mod tls;
 mod waiting;
 
-pub use access::{AccessFormat, AccessLogConfig, AccessLogOutput};
+pub use access::{AccessFormat, AccessLogConfig, AccessLogOutput, LineFormat};
 pub use beside::{OtherStatus, SetsStatus, SwitchesConfig, SwitchesStatus};
 pub use budget::RetryConfig;
 pub use cache_status::{CacheOutcome, cache_outcome};
@@ -69,6 +70,7 @@ pub use handoff::{
     Setting, Speaks, UnknownMechanism, Why,
 };
 pub use health::OutlierConfig;
+pub use hedge::Hedge;
 pub use hottest::HotTarget;
 pub use live::{DeliveryCount, Latency, LiveStatus};
 pub use metrics::{METRICS, Metric, MetricKind};

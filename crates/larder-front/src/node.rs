@@ -3,13 +3,14 @@
 use crate::config::{ConfigError, NodeEntry, Timeouts};
 use crate::dial::{Dial, Loaded, NodeTls, Reach, host_of};
 use crate::handoff::NodeHandoff;
+use crate::hedge::NodeClient;
 use crate::signals::NodeSignals;
 use crate::switch::{Shared, SwitchError};
 use larder_core::{NodeId, NodeState, Time};
 use pingora_core::upstreams::peer::HttpPeer;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// What decides a node's state: the operator's word and its health.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +76,8 @@ pub(crate) struct Node {
     pub(crate) dial: Dial,
     /// Cloned for each request.
     pub(crate) peer: HttpPeer,
+    /// Asks it where requests may be hedged.
+    client: OnceLock<NodeClient>,
     /// Failures in a row that traffic has seen.
     pub(crate) failures: AtomicU32,
     /// Requests that it has not answered.
@@ -111,6 +114,7 @@ impl Node {
             resolved,
             dial,
             peer,
+            client: OnceLock::new(),
             failures: AtomicU32::new(0),
             unanswered: AtomicU32::new(0),
             errors: AtomicU32::new(0),
@@ -149,6 +153,7 @@ impl Node {
             resolved,
             dial,
             peer,
+            client: OnceLock::new(),
             failures: AtomicU32::new(0),
             unanswered: AtomicU32::new(0),
             errors: AtomicU32::new(0),
@@ -161,6 +166,11 @@ impl Node {
         };
         standing.left = true;
         Some(after)
+    }
+
+    /// Asks it for requests that may be hedged.
+    pub(crate) fn client(&self, timeouts: &Timeouts) -> &NodeClient {
+        self.client.get_or_init(|| NodeClient::new(&self.dial, timeouts.connect, timeouts.node_idle))
     }
 
     /// How a node is reached, by `all` where it says nothing for itself. Blocks while its name is resolved and files are read.

@@ -122,7 +122,7 @@ pub(crate) fn rules(config: &SwitchConfig) -> Result<RouteRules, ConfigError> {
     })
 }
 
-fn wrong(route: &str, field: &str, what: String) -> ConfigError {
+pub(crate) fn wrong(route: &str, field: &str, what: String) -> ConfigError {
     let route: String = route.chars().take(64).collect();
     ConfigError::Route { at: format!("routes.{route}.{field}"), what }
 }
@@ -138,6 +138,9 @@ pub(crate) fn validate(config: &SwitchConfig) -> Result<(), ConfigError> {
         validate_name(&config.routes[..at], &route.name)?;
         shares(config, route)?;
         mirror(config, route)?;
+        if let Some(hedge) = &route.edits.hedge {
+            hedge.validate(&route.name)?;
+        }
         if route.matchers.is_empty() && route.share_of.is_none() && route.mirror_of.is_none() {
             let what = "none, so that it takes no request: give at least one".to_owned();
             return Err(wrong(&route.name, "matchers", what));

@@ -4,6 +4,7 @@ use crate::config::{ConfigError, NodeEntry, SwitchConfig};
 use crate::copies::Mirror;
 use crate::edits::{Edits, FieldRules, Sticky, StickyBy, Tokens};
 use crate::handoff::Setting;
+use crate::hedge::Hedging;
 use crate::routes::{self, DEFAULT_ROUTE, Route};
 use crate::split::{Split, SplitBy};
 use larder_core::census::Census;
@@ -31,6 +32,8 @@ pub(crate) struct Routed {
     pub(crate) mirrors: Box<[Arc<Mirror>]>,
     /// It takes a share of this one's requests.
     pub(crate) share_of: Option<RouteId>,
+    /// Requests to slow nodes are asked of others too.
+    pub(crate) hedging: Option<Hedging>,
     /// Of its sticky cookie.
     pub(crate) tokens: Option<Tokens>,
     /// It edits something, or all routes do.
@@ -113,11 +116,13 @@ impl Routing {
             split: split(config, DEFAULT_ROUTE, &config.split_by),
             mirrors: mirrors(config, DEFAULT_ROUTE),
             share_of: None,
+            hedging: config.hedge.as_ref().map(Hedging::new),
             tokens: config.sticky.as_ref().and_then(tokens),
-            edited: all || config.sticky.is_some() || config.compress.is_some(),
+            edited: all || config.sticky.is_some() || config.compress.is_some() || config.hedge.is_some(),
             edits: Edits {
                 sticky: config.sticky.clone(),
                 compress: config.compress.clone(),
+                hedge: config.hedge.clone(),
                 ..Edits::default()
             },
             census: census(config.settings.policy),
@@ -132,6 +137,7 @@ impl Routing {
             split: split(config, &route.name, &route.split_by),
             mirrors: mirrors(config, &route.name),
             share_of: route.share_of.as_ref().map(|of| id_of(config, &of.route)),
+            hedging: route.edits.hedge.as_ref().map(Hedging::new),
             tokens: route.edits.sticky.as_ref().and_then(tokens),
             edits: route.edits.clone(),
             edited: all || !route.edits.is_none(),

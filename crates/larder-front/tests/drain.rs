@@ -2,7 +2,7 @@
 
 mod support;
 
-use larder_front::{AccessFormat, AccessLogConfig};
+use larder_front::{AccessFormat, AccessLogConfig, LineFormat};
 use std::time::Duration;
 use support::{Act, Node, PATIENCE, Running, config, eventually, ok};
 
@@ -57,11 +57,15 @@ async fn the_drain_deadline_cuts_what_is_left() {
 async fn requests_are_written_down() {
     let dir = std::env::temp_dir().join(format!("larder-drain-test-{}", std::process::id()));
     std::fs::create_dir_all(&dir).expect("a directory");
-    for (format, name) in [(AccessFormat::Combined, "combined"), (AccessFormat::Json, "json")] {
+    let own =
+        LineFormat::parse("{client} {target} {reply:content-length} {header:user-agent}").expect("a format");
+    for (format, name) in
+        [(AccessFormat::Combined, "combined"), (AccessFormat::Json, "json"), (AccessFormat::Own(own), "own")]
+    {
         let node = Node::named("a").await;
         let path = dir.join(name);
         let mut config = config(&[&node]);
-        config.access_log = Some(AccessLogConfig { format, ..AccessLogConfig::file(&path) });
+        config.access_log = Some(AccessLogConfig { format: format.clone(), ..AccessLogConfig::file(&path) });
         let mut switch = Running::start(config);
         let mut client = switch.client().await;
         client.send("GET /x?y HTTP/1.1\r\nHost: test\r\nUser-Agent: t\"t\r\n\r\n").await;
@@ -83,6 +87,7 @@ async fn requests_are_written_down() {
                 let rest = "\"GET /x?y HTTP/1.1\" 200 1 \"-\" \"t\\x22t\" node=a reason=first error=- tries=1 cache=hit queue_us=- connect_us=";
                 assert!(line.contains(rest), "{line}");
             }
+            AccessFormat::Own(_) => assert_eq!(line, "127.0.0.1 /x?y 1 t\\x22t\n"),
             AccessFormat::Json => {
                 let value: serde_json::Value = serde_json::from_str(&line).expect("JSON");
                 assert_eq!((&value["target"], &value["status"]), (&"/x?y".into(), &200.into()));

@@ -188,6 +188,37 @@ async fn slow_clients_are_let_go() {
 }
 
 #[tokio::test]
+async fn a_body_that_drips_is_cut_off_and_a_steady_one_is_not() {
+    let node = Node::named("a").await;
+    let mut config = config(&[&node]);
+    config.timeouts.client_read = Duration::from_millis(300);
+    config.limits.body_rate_min = 1_000;
+    let switch = Running::start(config);
+    // Each byte is in time, all of them are not.
+    let mut drip = switch.client().await;
+    drip.send("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 1000\r\n\r\n").await;
+    let dripping = async {
+        loop {
+            drip.send("x").await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let _ = tokio::time::timeout(Duration::from_millis(500), dripping).await;
+    let reply = drip.reply().await;
+    assert_eq!((reply.status, reply.field("x-larder-error")), (408, Some("body_timeout")));
+    // Twice the time, at ten times the rate.
+    let mut steady = switch.client().await;
+    steady.send("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 6000\r\n\r\n").await;
+    for _ in 0..30 {
+        steady.send([b'x'; 200]).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(steady.reply().await.status, 200);
+    assert_eq!(switch.metric("larder_switch_failures_total{error=\"body_timeout\"} "), 1.0);
+    switch.settles().await;
+}
+
+#[tokio::test]
 async fn broken_requests_are_refused_and_reach_nobody() {
     let node = Node::named("a").await;
     let switch = Running::start(config(&[&node]));

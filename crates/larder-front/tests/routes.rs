@@ -316,7 +316,7 @@ async fn routes_and_classes_are_logged() -> Result<(), RuleError> {
         pay.classes = Some(ClassRules::new(vec![(Matcher::new().method("POST")?, ServiceClass::Dcb)])?);
         let mut config = grouped(&[(&a, &[])], vec![pay]);
         let path = std::env::temp_dir().join(format!("larder-routes-{format:?}-{}", std::process::id()));
-        config.access_log = Some(AccessLogConfig { format, ..AccessLogConfig::file(&path) });
+        config.access_log = Some(AccessLogConfig { format: format.clone(), ..AccessLogConfig::file(&path) });
         let mut running = Running::start(config);
         let mut client = running.client().await;
         client.send("POST /pay HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n").await;
@@ -335,6 +335,7 @@ async fn routes_and_classes_are_logged() -> Result<(), RuleError> {
         .await;
         std::fs::remove_file(&path).expect("removes");
         let expected = match format {
+            AccessFormat::Own(_) => unreachable!("not among them"),
             AccessFormat::Combined => ["route=pay class=dcb", "route=default class=n"],
             AccessFormat::Json => {
                 ["\"route\":\"pay\",\"class\":\"dcb\"", "\"route\":\"default\",\"class\":\"n\""]

@@ -2,6 +2,7 @@
 
 use super::AccessFormat;
 use super::date::with_now;
+use http::HeaderMap;
 use std::io::Write;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -36,15 +37,22 @@ pub(crate) struct Record<'a> {
     pub(crate) why: &'a str,
     /// `None` where requests have none.
     pub(crate) request_id: Option<&'a [u8]>,
+    /// The header of the request, and of the reply.
+    pub(crate) request: Option<&'a HeaderMap>,
+    pub(crate) reply: Option<&'a HeaderMap>,
 }
 
 impl Record<'_> {
     /// The line, with its line end.
-    pub(super) fn format(&self, format: AccessFormat) -> Vec<u8> {
+    pub(super) fn format(&self, format: &AccessFormat) -> Vec<u8> {
         let mut line = Vec::with_capacity(256);
         match format {
             AccessFormat::Combined => self.combined(&mut line),
             AccessFormat::Json => self.json(&mut line),
+            AccessFormat::Own(format) => {
+                format.write(self, &mut line);
+                line.push(b'\n');
+            }
         }
         line
     }
@@ -159,7 +167,7 @@ fn word(line: &mut Vec<u8>, name: Option<&str>) {
 
 /// Writes text into a quoted field of the Combined format: quotes, backslashes and what is not printable become
 /// `\xHH`, as nginx writes them.
-fn escape(line: &mut Vec<u8>, text: &[u8]) {
+pub(super) fn escape(line: &mut Vec<u8>, text: &[u8]) {
     for &byte in text {
         if byte == b'"' || byte == b'\\' || !(b' '..=b'~').contains(&byte) {
             let _ = write!(line, "\\x{byte:02X}");
@@ -182,11 +190,11 @@ fn escape_json(line: &mut Vec<u8>, text: &[u8]) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn record<'a>(target: &'a [u8], agent: &'a [u8]) -> Record<'a> {
+    pub(in super::super) fn record<'a>(target: &'a [u8], agent: &'a [u8]) -> Record<'a> {
         Record {
             client: Some([192, 0, 2, 7].into()),
             method: "GET",
@@ -211,13 +219,15 @@ mod tests {
             mechanism: "relay",
             why: "configured",
             request_id: None,
+            request: None,
+            reply: None,
         }
     }
 
     #[test]
     fn a_combined_line() {
         let line =
-            String::from_utf8(record(b"/a?\"", b"curl\x00").format(AccessFormat::Combined)).expect("text");
+            String::from_utf8(record(b"/a?\"", b"curl\x00").format(&AccessFormat::Combined)).expect("text");
         let (start, rest) = line.split_once(" - - [").expect("a date");
         let (_, rest) = rest.split_once("] ").expect("a date");
         assert_eq!(start, "192.0.2.7");
@@ -231,7 +241,7 @@ mod tests {
 
     #[test]
     fn a_json_line_leaves_out_what_is_unknown() {
-        let line = record(b"/a", b"x").format(AccessFormat::Json);
+        let line = record(b"/a", b"x").format(&AccessFormat::Json);
         let value: serde_json::Value = serde_json::from_slice(&line).expect("JSON");
         assert_eq!(value["first_byte_us"], 512);
         assert_eq!(value["node"], "n1");
@@ -242,10 +252,10 @@ mod tests {
         #[test]
         fn foreign_bytes_stay_inside_their_field(target in prop::collection::vec(any::<u8>(), 0..60),
                                                  agent in prop::collection::vec(any::<u8>(), 0..60)) {
-            let line = record(&target, &agent).format(AccessFormat::Combined);
+            let line = record(&target, &agent).format(&AccessFormat::Combined);
             prop_assert_eq!(line.iter().filter(|&&byte| byte == b'"').count(), 6);
             prop_assert_eq!(line.iter().filter(|&&byte| byte == b'\n').count(), 1);
-            let json = record(&target, &agent).format(AccessFormat::Json);
+            let json = record(&target, &agent).format(&AccessFormat::Json);
             let value: serde_json::Value = serde_json::from_slice(&json).expect("JSON");
             prop_assert_eq!(value["target"].as_str(), Some(&*String::from_utf8_lossy(&target)));
         }

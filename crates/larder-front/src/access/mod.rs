@@ -5,9 +5,11 @@
 
 mod date;
 mod line;
+mod own;
 mod writer;
 
 pub(crate) use line::Record;
+pub use own::LineFormat;
 
 use std::io;
 use std::path::PathBuf;
@@ -21,7 +23,7 @@ use std::thread::JoinHandle;
 use writer::{Message, Writer};
 
 /// How a line looks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum AccessFormat {
     /// The Combined Log Format, followed by `key=value` fields: `node reason error tries cache queue_us connect_us
     /// first_byte_us total_us route class mechanism why`, and `request_id` where requests have ids. What is unknown is `-`.
@@ -29,6 +31,8 @@ pub enum AccessFormat {
     Combined,
     /// One JSON object per line, with the same fields. What is unknown is left out.
     Json,
+    /// The operator's own.
+    Own(LineFormat),
 }
 
 /// Where lines go.
@@ -83,7 +87,7 @@ impl AccessLog {
         let thread = std::thread::Builder::new().name("access-log".to_owned());
         let thread = thread.spawn(move || writer.run(&messages))?;
         Ok(Self {
-            format: config.format,
+            format: config.format.clone(),
             queue: Some(queue),
             reopen,
             dropped,
@@ -93,7 +97,7 @@ impl AccessLog {
 
     /// Writes a line, or drops and counts it.
     pub(crate) fn write(&self, record: &Record<'_>) {
-        self.send(Message::Line(record.format(self.format)));
+        self.send(Message::Line(record.format(&self.format)));
     }
 
     /// Opens the file anew by its name, after it has been moved away. Lines written before go to the old one, save

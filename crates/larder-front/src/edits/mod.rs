@@ -32,7 +32,10 @@ pub(crate) use request_id::RequestIds;
 pub use rewrite::PathRewrite;
 pub use sticky::{SameSite, Sticky, StickyBy, StickyCookie, StickyKey};
 pub(crate) use sticky::{Tokens, cookie, other_cookies, rendezvous};
+pub(crate) use template::pieces;
 pub use template::{Stage, Template};
+
+use crate::hedge::Hedge;
 
 /// What is wrong with an edit, and what would be right. Fault of the config; trying again does not help.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -45,7 +48,7 @@ pub struct EditError {
 }
 
 impl EditError {
-    fn new(what: impl Into<String>, right: impl Into<String>) -> Self {
+    pub(crate) fn new(what: impl Into<String>, right: impl Into<String>) -> Self {
         Self { what: what.into(), right: right.into() }
     }
 }
@@ -65,6 +68,8 @@ pub struct Edits {
     pub sticky: Option<Sticky>,
     /// Replies are compressed for clients that ask for it.
     pub compress: Option<Compression>,
+    /// Another node is asked too where one is slow.
+    pub hedge: Option<Hedge>,
 }
 
 impl Edits {

@@ -93,36 +93,7 @@ impl Template {
     /// # Errors
     /// It is too long, its braces do not match, or it names what is not known by then.
     pub fn parse(text: &str, stage: Stage) -> Result<Self, EditError> {
-        if text.len() > TEMPLATE_BYTES_MAX {
-            let right = format!("at most {TEMPLATE_BYTES_MAX} bytes");
-            return Err(EditError::new(format!("{} bytes are too many", text.len()), right));
-        }
-        let (mut pieces, mut literal, mut rest) = (Vec::new(), Vec::new(), text);
-        while let Some(at) = rest.find(['{', '}']) {
-            literal.extend_from_slice(&rest.as_bytes()[..at]);
-            let brace = &rest[at..];
-            if brace.starts_with("{{") || brace.starts_with("}}") {
-                literal.push(brace.as_bytes()[0]);
-                rest = &brace[2..];
-                continue;
-            }
-            if brace.starts_with('}') {
-                return Err(EditError::new("a '}' closes nothing", "write '}}' for the character itself"));
-            }
-            let Some(end) = brace.find('}') else {
-                let right = "write '}' behind the name, or '{{' for the character itself";
-                return Err(EditError::new("a '{' is not closed", right));
-            };
-            if !literal.is_empty() {
-                pieces.push(Piece::Text(std::mem::take(&mut literal).into()));
-            }
-            pieces.push(piece(&brace[1..end], &brace[..=end], stage)?);
-            rest = &brace[end + 1..];
-        }
-        literal.extend_from_slice(rest.as_bytes());
-        if !literal.is_empty() {
-            pieces.push(Piece::Text(literal.into()));
-        }
+        let pieces = pieces(text, Piece::Text, |name, braced| piece(name, braced, stage))?;
         Ok(Self { text: text.into(), pieces: pieces.into() })
     }
 
@@ -178,6 +149,45 @@ impl fmt::Display for Template {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
+}
+
+/// Takes a text apart: what stands between braces is read as a part, by its name and with its braces, and the rest is literal.
+pub(crate) fn pieces<P>(
+    text: &str,
+    literal: impl Fn(Box<[u8]>) -> P,
+    part: impl Fn(&str, &str) -> Result<P, EditError>,
+) -> Result<Vec<P>, EditError> {
+    if text.len() > TEMPLATE_BYTES_MAX {
+        let right = format!("at most {TEMPLATE_BYTES_MAX} bytes");
+        return Err(EditError::new(format!("{} bytes are too many", text.len()), right));
+    }
+    let (mut pieces, mut plain, mut rest) = (Vec::new(), Vec::new(), text);
+    while let Some(at) = rest.find(['{', '}']) {
+        plain.extend_from_slice(&rest.as_bytes()[..at]);
+        let brace = &rest[at..];
+        if brace.starts_with("{{") || brace.starts_with("}}") {
+            plain.push(brace.as_bytes()[0]);
+            rest = &brace[2..];
+            continue;
+        }
+        if brace.starts_with('}') {
+            return Err(EditError::new("a '}' closes nothing", "write '}}' for the character itself"));
+        }
+        let Some(end) = brace.find('}') else {
+            let right = "write '}' behind the name, or '{{' for the character itself";
+            return Err(EditError::new("a '{' is not closed", right));
+        };
+        if !plain.is_empty() {
+            pieces.push(literal(std::mem::take(&mut plain).into()));
+        }
+        pieces.push(part(&brace[1..end], &brace[..=end])?);
+        rest = &brace[end + 1..];
+    }
+    plain.extend_from_slice(rest.as_bytes());
+    if !plain.is_empty() {
+        pieces.push(literal(plain.into()));
+    }
+    Ok(pieces)
 }
 
 fn piece(name: &str, braced: &str, stage: Stage) -> Result<Piece, EditError> {

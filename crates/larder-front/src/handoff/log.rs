@@ -44,6 +44,8 @@ impl Edge {
             mechanism: handed.delivery.mechanism.name(),
             why: handed.delivery.why.name(),
             request_id: None,
+            request: None,
+            reply: None,
         });
     }
 }

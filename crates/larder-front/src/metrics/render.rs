@@ -293,6 +293,12 @@ impl Snapshot {
                 )?;
             }
         }
+        let mut hedges = describe(encoder, &table::HEDGES)?;
+        for (_, route) in routing.all() {
+            for (outcome, value) in route.hedging.iter().flat_map(|hedging| hedging.outcomes()) {
+                count(&mut hedges, &[("route", &*route.name), ("outcome", outcome)], value)?;
+            }
+        }
         Ok(())
     }
 

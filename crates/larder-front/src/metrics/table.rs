@@ -44,6 +44,8 @@ metrics! {
         "Requests ended, by route and by why their node was chosen; reasons that have not come up are left out";
     COPIES, Counter, "larder_switch_copies_total", ["route", "outcome"],
         "Copies of requests for routes that mirror, by what became of them: done, failed, timed_out, no_room, too_many, too_large, unfinished";
+    HEDGES, Counter, "larder_switch_hedges_total", ["route", "outcome"],
+        "Requests whose node was slow on routes that hedge: won (the second node's answer was the first), lost, failed, no_room, over_share";
     GROUP_OUTSTANDING, Gauge, "larder_switch_group_outstanding", ["group"],
         "Requests admitted and not ended, by the group of nodes their routes use (empty: all nodes)";
     TLS_HANDSHAKES, Counter, "larder_switch_tls_handshakes_total", ["outcome"],

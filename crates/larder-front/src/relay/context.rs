@@ -7,6 +7,7 @@ use crate::copies::Duplicate;
 use crate::edits::Encoder;
 use crate::failure::Failure;
 use crate::handoff::{Delivery, Outcome, Why};
+use crate::hedge::Race;
 use crate::lease::Lease;
 use crate::metrics::Retry;
 use crate::switch::Shared;
@@ -23,6 +24,8 @@ pub(crate) struct Context {
     pub(super) placed: Option<Outcome>,
     pub(super) request: Request,
     pub(super) decision: Option<Decision>,
+    /// Of the present try, where that may be hedged.
+    pub(super) race: Option<Arc<Race>>,
     pub(super) delivery: Delivery,
     pub(super) request_id: Option<HeaderValue>,
     /// Compresses the present try's reply, and whether piece by piece.
@@ -34,6 +37,8 @@ pub(crate) struct Context {
     /// What the route's own answer is called, if that was given.
     pub(super) answered_by: Option<&'static str>,
     /// Nodes asked so far, with repetition.
+    /// Bytes of the request's body that have come.
+    pub(super) body_bytes: u64,
     pub(super) tries: u8,
     /// A pooled connection was lost and the node asked again; once is enough.
     pub(super) same_node_tried: bool,
@@ -74,12 +79,14 @@ impl Context {
             placed: None,
             request: Request::new(TargetId(0)),
             decision: None,
+            race: None,
             delivery: Delivery::relay(Why::Configured),
             request_id: None,
             encoder: None,
             copies: Vec::new(),
             sticky: None,
             answered_by: None,
+            body_bytes: 0,
             tries: 0,
             same_node_tried: false,
             again: Retry::OtherNode,

@@ -12,6 +12,7 @@ mod copy;
 mod correct;
 mod edit;
 mod headers;
+mod hedged;
 mod record;
 mod reply;
 mod retry;
@@ -174,6 +175,29 @@ impl Relay {
         outcome
     }
 
+    /// A piece of the request's body has come: whether all of it has come quickly enough.
+    fn come(
+        &self,
+        session: &Session,
+        piece: Option<&[u8]>,
+        end: bool,
+        context: &mut Context,
+    ) -> Result<(), Failure> {
+        let (rate, base) = (self.shared.limits.body_rate_min, self.shared.timeouts.client_read);
+        // What is sent to a node again has come before.
+        if rate == 0 || end || context.tries > 1 {
+            return Ok(());
+        }
+        context.body_bytes += piece.map_or(0, <[u8]>::len) as u64;
+        let allowed =
+            base.saturating_add(Duration::from_millis(context.body_bytes.saturating_mul(1000) / rate));
+        let tunnel = || {
+            session.response_written().is_some_and(|reply| reply.status == StatusCode::SWITCHING_PROTOCOLS)
+        };
+        let late = self.shared.clock.now() - context.tried > allowed && !tunnel();
+        if late { Err(Failure::BodyTimeout) } else { Ok(()) }
+    }
+
     /// The node that was asked has failed, and perhaps another is.
     fn trace_failure(&self, context: &mut Context, failure: Failure) {
         if let (Some(tracer), Some(traced)) = (&self.shared.tracer, &mut context.traced) {
@@ -274,10 +298,14 @@ impl ProxyHttp for Relay {
             traced.asks(&self.shared, decision, context.tries);
         }
         context.tries = context.tries.saturating_add(1);
+        context.race = None;
         context.decision = Some(decision);
         context.untold = true;
         match self.shared.nodes.get(decision.node) {
-            Some(node) => Ok(Box::new(peer(&node, session))),
+            Some(node) => match self.race(session, context, &node) {
+                Some(pipe) => Ok(Box::new(pipe)),
+                None => Ok(Box::new(peer(&node, session))),
+            },
             None => Err(refuse(context, Failure::Internal)),
         }
     }
@@ -291,7 +319,10 @@ impl ProxyHttp for Relay {
         _digest: Option<&Digest>,
         context: &mut Context,
     ) -> Result<()> {
-        if !reused && let Some(decision) = context.decision {
+        if !reused
+            && context.race.is_none()
+            && let Some(decision) = context.decision
+        {
             context.connect = Some(self.shared.clock.now() - context.tried);
             self.shared.metrics.node_connected(decision.node);
             if let Some(tls) = self.shared.nodes.get(decision.node).and_then(|node| node.dial.tls.clone()) {
@@ -321,6 +352,7 @@ impl ProxyHttp for Relay {
         if let Some(resume) = &context.resume {
             resume.ask(request)?;
         }
+        self.ask(request, context);
         Ok(())
     }
 
@@ -339,6 +371,7 @@ impl ProxyHttp for Relay {
             session.set_read_timeout(None);
         }
         let now = self.shared.clock.now();
+        self.take_second(context, now);
         context.answered = Some(now);
         if let Some(resume) = &context.resume {
             let checked = resume.check(reply);
@@ -369,11 +402,12 @@ impl ProxyHttp for Relay {
 
     async fn request_body_filter(
         &self,
-        _session: &mut Session,
+        session: &mut Session,
         body: &mut Option<Bytes>,
         end: bool,
         context: &mut Context,
     ) -> Result<()> {
+        self.come(session, body.as_deref(), end, context).map_err(|failure| refuse(context, failure))?;
         self.copy_body(body.as_deref(), end, context);
         Ok(())
     }

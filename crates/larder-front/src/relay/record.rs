@@ -87,6 +87,8 @@ impl Relay {
             mechanism: context.delivery.mechanism.name(),
             why: context.delivery.why.name(),
             request_id: context.request_id.as_ref().map(http::HeaderValue::as_bytes),
+            request: Some(&request.headers),
+            reply: session.response_written().map(|reply| &reply.headers),
         }
     }
 }

@@ -135,7 +135,12 @@ impl Relay {
             // The failure stays that of the node whose reply broke off; this one did as it should.
             return None;
         }
-        context.failure = Some(Failure::of(error));
+        if error.esource() == &ErrorSource::Internal && context.failure.is_some() {
+            // It has its name already.
+            return None;
+        }
+        let raced = context.race.as_ref().and_then(|race| race.failure());
+        context.failure = Some(raced.unwrap_or_else(|| Failure::of(error)));
         if error.esource() != &ErrorSource::Upstream {
             return None;
         }

@@ -94,6 +94,13 @@ impl Traced {
         self.relay = Some(span);
     }
 
+    /// The answer is another node's, which was asked beside the first.
+    pub(super) fn hedged(&mut self, shared: &Shared, decision: Decision) {
+        if let Some(relay) = &mut self.relay {
+            relay.set("larder.hedge.node", &*shared.dispatcher.nodes().name(decision.node));
+        }
+    }
+
     /// The node that was asked has failed.
     pub(super) fn fails(&mut self, tracer: &Tracer, why: &str) {
         if let Some(mut relay) = self.relay.take() {

@@ -176,6 +176,7 @@ fn edited(edits: &Edits) -> Vec<&'static str> {
         ("rewrite", edits.rewrite.is_some()),
         ("sticky", edits.sticky.is_some()),
         ("compress", edits.compress.is_some()),
+        ("hedge", edits.hedge.is_some()),
     ];
     let answer = edits.answer.iter().map(Answer::name);
     answer.chain(all.into_iter().filter(|(_, given)| *given).map(|(word, _)| word)).collect()

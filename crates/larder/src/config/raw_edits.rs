@@ -1,6 +1,6 @@
 //! What is done to requests and replies beside sending them on, as written: `request_headers`, `reply_headers`,
 //! `redirect`, `respond`, `rewrite`,
-//! `sticky` and `compress` of `[[switch.routes]]`; the first two, the last two and `request_id` of `[switch]`.
+//! `sticky`, `compress` and `hedge` of `[[switch.routes]]`; the first two, the last three and `request_id` of `[switch]`.
 
 use std::collections::BTreeMap;
 
@@ -219,5 +219,21 @@ impl Default for RawMirror {
             body_max: Size(Bytes(64 << 10)),
             timeout: Span(std::time::Duration::from_secs(10)),
         }
+    }
+}
+
+/// `hedge`.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct RawHedge {
+    /// How long a node may take to begin its answer before another is asked too. 1ms to 1m; 0s for never.
+    pub(crate) after: Span,
+    /// How many of a route's requests may be, in percent: 0 to 100. One a second may be whatever this is.
+    pub(crate) share: f64,
+}
+
+impl Default for RawHedge {
+    fn default() -> Self {
+        Self { after: Span(std::time::Duration::from_millis(200)), share: 5.0 }
     }
 }

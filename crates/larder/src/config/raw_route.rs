@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::raw_edits::{RawCompress, RawHeaders, RawMirror, RawRedirect, RawRespond, RawRewrite, RawSticky};
+use super::raw_edits::{
+    RawCompress, RawHeaders, RawHedge, RawMirror, RawRedirect, RawRespond, RawRewrite, RawSticky,
+};
 use super::raw_policy::{
     Parameters, RawBounded, RawCap, RawEwma, RawHacc, RawMaglev, RawRendezvous, RawStatic, RawUtil, RawWard,
     RawWrr,
@@ -88,6 +90,10 @@ pub(crate) struct RawRoute {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-reference" = "elsewhere"))]
     pub(crate) compress: Option<RawCompress>,
+    /// As [switch.hedge], as a whole; { after = "0s" } for none. Unset: that of [switch], but on sticky routes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-reference" = "elsewhere"))]
+    pub(crate) hedge: Option<RawHedge>,
     /// As [switch.sticky], as a whole; { by = "off" } for none. Unset: that of [switch].
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-reference" = "elsewhere"))]

@@ -11,7 +11,7 @@ use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 use super::raw_discover::RawDiscover;
-use super::raw_edits::{RawCompress, RawHeaders, RawRequestId, RawSticky};
+use super::raw_edits::{RawCompress, RawHeaders, RawHedge, RawRequestId, RawSticky};
 use super::raw_handoff::{RawHandoff, RawPeerHandoff};
 use super::raw_policy::{
     Parameters, RawBounded, RawCap, RawEwma, RawHacc, RawMaglev, RawRendezvous, RawStatic, RawUtil, RawWard,
@@ -108,8 +108,8 @@ pub(crate) struct RawSwitch {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(example = "/var/log/larder/access.log")]
     pub(crate) access_log: Option<String>,
-    /// How a line of the access log looks: "combined" or "json" (an object per line).
-    #[schemars(extend("enum" = ["combined", "json"]))]
+    /// How a line of the access log looks: "combined", "json" (an object per line), or parts of what is known, such as
+    /// "{client} {target} {status} {node} {total_us} {header:x-user}"; docs/operating.md lists them.
     pub(crate) access_log_format: String,
     /// File to record the dispatcher's inputs and decisions in, for `larder sim replay`; replaced if it exists. Some 40
     /// bytes a request. The recording ends by itself, and says so, where the disk cannot follow. Unset: no record.
@@ -146,6 +146,10 @@ pub(crate) struct RawSwitch {
     /// Replies are compressed for clients that ask for it, on the default route and on routes that say nothing else. Unset: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) compress: Option<RawCompress>,
+    /// GET and HEAD are asked of another node too where the first has not begun to answer after a while, and the first answer is
+    /// taken: on the default route, and on routes that say nothing else and are not sticky. Unset: never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) hedge: Option<RawHedge>,
     /// Ids by which a request is found again in all logs.
     pub(crate) request_id: RawRequestId,
     /// TLS, at addresses of its own.
@@ -388,6 +392,8 @@ pub(crate) struct RawSwitchLimits {
     pub(crate) header_max: Size,
     /// The request target; 414 beyond. 64 to 1000000 bytes.
     pub(crate) uri_max: Size,
+    /// Bytes a second that a request body comes with at least, after timeouts.client_read; 408 below. "0B" for any; to 1GiB.
+    pub(crate) body_rate_min: Size,
     /// How often a request is tried again after a node failed it. 0 to 8.
     pub(crate) retries_max: u8,
     /// Idle connections kept per node and thread. 0 to 100000.
@@ -460,6 +466,7 @@ impl Default for RawSwitch {
             split_by: "client".to_owned(),
             sticky: None,
             compress: None,
+            hedge: None,
             request_id: RawRequestId::default(),
             tls: None,
             traces: None,
@@ -532,6 +539,7 @@ impl Default for RawSwitchLimits {
             connections_max: limits.connections_max,
             header_max: Size(Bytes(limits.header_bytes_max as u64)),
             uri_max: Size(Bytes(limits.uri_bytes_max as u64)),
+            body_rate_min: Size(Bytes(limits.body_rate_min)),
             retries_max: limits.retries_max,
             node_idle_max: limits.node_idle_max,
         }

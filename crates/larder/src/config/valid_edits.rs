@@ -4,15 +4,18 @@ use std::io::Read as _;
 use std::time::Duration;
 
 use larder_front::{
-    Answer, Coding, Compression, EditError, Edits, FieldRules, PathRewrite, RequestId, SameSite, Setting,
-    Side, Sticky, StickyBy, StickyCookie, StickyKey, SwitchConfig,
+    Answer, Coding, Compression, EditError, Edits, FieldRules, Hedge, PathRewrite, RequestId, SameSite,
+    Setting, Side, Sticky, StickyBy, StickyCookie, StickyKey, SwitchConfig,
 };
 
 use super::error::{Fault, suggest};
-use super::raw_edits::{RawCompress, RawHeaders, RawRedirect, RawRequestId, RawRewrite, RawSticky};
+use super::raw_edits::{RawCompress, RawHeaders, RawHedge, RawRedirect, RawRequestId, RawRewrite, RawSticky};
 use super::raw_route::RawRoute;
 use super::raw_switch::RawSwitch;
 use super::valid_rule::key as key_template;
+
+/// Thousandths of a percent, in which shares are counted.
+const THOUSANDTHS: f64 = 1_000.0;
 
 /// One of a few words.
 fn one_of<'w>(key: &str, text: &'w str, known: &[&str]) -> Result<&'w str, Fault> {
@@ -167,6 +170,33 @@ pub(super) fn compress(at: &str, raw: &RawCompress) -> Result<Option<Compression
     })
 }
 
+/// When requests are hedged, as `at` says; never if nothing is.
+pub(super) fn hedge(at: &str, raw: &RawHedge) -> Result<Option<Hedge>, Fault> {
+    if raw.after.0.is_zero() {
+        return Ok(None);
+    }
+    let range = Duration::from_millis(1)..=Duration::from_secs(60);
+    if !range.contains(&raw.after.0) {
+        return Err(
+            Fault::new(format!("{at}.after"), format!("{} is out of range", raw.after)).hint("1ms to 1m")
+        );
+    }
+    if !(0.0..=100.0).contains(&raw.share) {
+        let what = format!("{} is out of range", raw.share);
+        return Err(Fault::new(format!("{at}.share"), what).hint("0 to 100 percent"));
+    }
+    Ok(Some(Hedge { after: raw.after.0, share: (raw.share * THOUSANDTHS).round() as u32 }))
+}
+
+/// A client that must come back to its node is not served by another.
+pub(super) fn hedge_or_stick(at: &str, hedges: bool, sticks: bool) -> Result<(), Fault> {
+    if !(hedges && sticks) {
+        return Ok(());
+    }
+    let what = "contradicts sticky: its clients come back to one node, and another has not what that one has";
+    Err(Fault::new(format!("{at}.hedge"), what).hint("leave one of them out"))
+}
+
 /// What a route edits; `standard` has what it inherits.
 pub(super) fn edits(at: &str, raw: &RawRoute, standard: &RawSwitch) -> Result<Edits, Fault> {
     let of = |key: &str| format!("{at}.{key}");
@@ -190,7 +220,7 @@ pub(super) fn edits(at: &str, raw: &RawRoute, standard: &RawSwitch) -> Result<Ed
         }
         (None, None) => None,
     };
-    let edits = Edits {
+    let mut edits = Edits {
         request_fields: headers(&of("request_headers"), &raw.request_headers, Side::Request)?,
         reply_fields: headers(&of("reply_headers"), &raw.reply_headers, Side::Reply)?,
         answer,
@@ -200,12 +230,19 @@ pub(super) fn edits(at: &str, raw: &RawRoute, standard: &RawSwitch) -> Result<Ed
             (None, Some(standard)) => compress("switch.compress", standard)?,
             (None, None) => None,
         },
+        hedge: None,
         sticky: match (&raw.sticky, &standard.sticky) {
             (Some(own), _) => sticky(&of("sticky"), own)?,
             (None, Some(standard)) => sticky("switch.sticky", standard)?,
             (None, None) => None,
         },
     };
+    edits.hedge = match (&raw.hedge, &standard.hedge) {
+        (Some(own), _) => hedge(&of("hedge"), own)?,
+        (None, Some(standard)) if edits.sticky.is_none() => hedge("switch.hedge", standard)?,
+        _ => None,
+    };
+    hedge_or_stick(at, edits.hedge.is_some(), edits.sticky.is_some())?;
     let all_answered =
         matches!(edits.answer, Some(Answer::Respond { .. } | Answer::Redirect { secure: None, .. }));
     if all_answered && (edits.rewrite.is_some() || !edits.request_fields.is_empty()) {
@@ -237,6 +274,7 @@ pub(super) fn against_mechanism(switch: &SwitchConfig, warnings: &mut Vec<Fault>
         ("reply_headers", !switch.reply_fields.is_empty()),
         ("sticky", switch.sticky.is_some()),
         ("compress", switch.compress.is_some()),
+        ("hedge", switch.hedge.is_some()),
     ];
     if let Some((name, _)) = all.into_iter().find(|(_, given)| *given) {
         let what = format!("hands over no connection of HTTP: switch.{name} edits what passes");

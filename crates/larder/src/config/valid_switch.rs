@@ -8,8 +8,8 @@ use larder_core::dispatch::Admission;
 use larder_core::rules::KeyTemplate;
 use larder_core::{Bytes, NodeSpec, Settings, Weight};
 use larder_front::{
-    AccessFormat, AccessLogConfig, AccessLogOutput, Check, ConfigError, HealthConfig, Limits, NodeEntry,
-    RecordConfig, Side, SwitchConfig, Timeouts,
+    AccessFormat, AccessLogConfig, AccessLogOutput, Check, ConfigError, HealthConfig, Limits, LineFormat,
+    NodeEntry, RecordConfig, Side, SwitchConfig, Timeouts,
 };
 
 use super::error::{ConfigError as ConfigFault, Fault, Source, suggest};
@@ -20,7 +20,7 @@ use super::text::{Size, Span};
 use super::valid::{addresses, in_range, node_name, span};
 use super::valid_acme::writable;
 use super::valid_discover::{Discover, discover};
-use super::valid_edits::{against_mechanism, compress, headers, request_id, sticky};
+use super::valid_edits::{against_mechanism, compress, headers, hedge, hedge_or_stick, request_id, sticky};
 use super::valid_hacc::level_key;
 use super::valid_handoff::{handoff, peer};
 use super::valid_policy::apply;
@@ -102,6 +102,8 @@ pub(super) fn switch(
     switch.reply_fields = headers("switch.reply_headers", &raw.reply_headers, Side::Reply)?;
     switch.sticky = raw.sticky.as_ref().map_or(Ok(None), |raw| sticky("switch.sticky", raw))?;
     switch.compress = raw.compress.as_ref().map_or(Ok(None), |raw| compress("switch.compress", raw))?;
+    switch.hedge = raw.hedge.as_ref().map_or(Ok(None), |raw| hedge("switch.hedge", raw))?;
+    hedge_or_stick("switch", switch.hedge.is_some(), switch.sticky.is_some())?;
     switch.split_by = split_by("switch.split_by", &raw.split_by)?;
     switch.request_id = request_id(&raw.request_id)?;
     switch.signals = signals(&raw.signals)?;
@@ -223,9 +225,17 @@ fn access_log(raw: &RawSwitch) -> Result<Option<AccessLogConfig>, Fault> {
     let format = match raw.access_log_format.as_str() {
         "combined" => AccessFormat::Combined,
         "json" => AccessFormat::Json,
+        text if text.contains('{') => AccessFormat::Own(
+            LineFormat::parse(text)
+                .map_err(|error| Fault::new("switch.access_log_format", error.what).hint(error.right))?,
+        ),
         other => {
-            return Err(Fault::new("switch.access_log_format", format!("unknown value '{other}'"))
-                .hint(suggest(other, &["combined", "json"])));
+            let hint = format!(
+                "{}, or parts such as \"{{client}} {{target}} {{status}}\"",
+                suggest(other, &["combined", "json"])
+            );
+            let what = format!("unknown value '{}'", other.escape_debug());
+            return Err(Fault::new("switch.access_log_format", what).hint(hint));
         }
     };
     let log = match raw.access_log.as_deref() {
@@ -265,6 +275,7 @@ fn limits(raw: &RawSwitchLimits) -> Limits {
         connections_max: raw.connections_max,
         header_bytes_max: bytes(raw.header_max),
         uri_bytes_max: bytes(raw.uri_max),
+        body_rate_min: raw.body_rate_min.0.get(),
         retries_max: raw.retries_max,
         node_idle_max: raw.node_idle_max,
     }

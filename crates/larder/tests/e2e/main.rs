@@ -14,6 +14,7 @@ mod discovery;
 mod edits;
 mod failover;
 mod guides;
+mod hedge;
 mod hostile;
 mod http;
 mod http2;

@@ -1,0 +1,232 @@
+//! Lines of an operator's own format: text with parts of what is known of a request that has ended.
+
+use super::date::with_now;
+use super::line::{Record, escape};
+use crate::edits::{EditError, pieces};
+use http::header::HeaderName;
+use http::{HeaderMap, HeaderValue};
+use std::fmt::Display;
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The format of a line: text in which `{part}` stands for what is known; `{{` and `}}` for the braces.
+///
+/// The parts are the fields of the other formats (`client`, `method`, `host`, `target`, `version`, `status`, `body_bytes`, `referer`,
+/// `user_agent`, `node`, `reason`, `error`, `tries`, `cache`, `queue_us`, `connect_us`, `first_byte_us`, `total_us`, `route`, `class`,
+/// `mechanism`, `why`, `request_id`), `time` as in the Combined format, `time_iso` (RFC 3339, milliseconds, UTC), `header:NAME` of
+/// the request and `reply:NAME` of the reply. What is unknown is `-`; quotes, backslashes and what is not printable become `\xHH`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LineFormat {
+    pieces: Arc<[Piece]>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Piece {
+    Text(Box<[u8]>),
+    Part(Part),
+    Request(HeaderName),
+    Reply(HeaderName),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Client,
+    Time,
+    TimeIso,
+    Method,
+    Host,
+    Target,
+    Version,
+    Status,
+    BodyBytes,
+    Referer,
+    UserAgent,
+    Node,
+    Reason,
+    Error,
+    Tries,
+    Cache,
+    Queue,
+    Connect,
+    FirstByte,
+    Total,
+    Route,
+    Class,
+    Mechanism,
+    Why,
+    RequestId,
+}
+
+const PARTS: [(&str, Part); 25] = [
+    ("client", Part::Client),
+    ("time", Part::Time),
+    ("time_iso", Part::TimeIso),
+    ("method", Part::Method),
+    ("host", Part::Host),
+    ("target", Part::Target),
+    ("version", Part::Version),
+    ("status", Part::Status),
+    ("body_bytes", Part::BodyBytes),
+    ("referer", Part::Referer),
+    ("user_agent", Part::UserAgent),
+    ("node", Part::Node),
+    ("reason", Part::Reason),
+    ("error", Part::Error),
+    ("tries", Part::Tries),
+    ("cache", Part::Cache),
+    ("queue_us", Part::Queue),
+    ("connect_us", Part::Connect),
+    ("first_byte_us", Part::FirstByte),
+    ("total_us", Part::Total),
+    ("route", Part::Route),
+    ("class", Part::Class),
+    ("mechanism", Part::Mechanism),
+    ("why", Part::Why),
+    ("request_id", Part::RequestId),
+];
+
+impl LineFormat {
+    /// Reads a format.
+    ///
+    /// # Errors
+    /// It is longer than 1,024 bytes, its braces do not match, it names what there is not, holds a control character other than a
+    /// tab, or holds no part.
+    pub fn parse(text: &str) -> Result<Self, EditError> {
+        if text.chars().any(|c| c.is_control() && c != '\t') {
+            return Err(EditError::new("a control character would end the line", "leave it out"));
+        }
+        let pieces = pieces(text, Piece::Text, piece)?;
+        if pieces.iter().all(|piece| matches!(piece, Piece::Text(_))) {
+            return Err(EditError::new("every line would be the same", "name a part, such as {target}"));
+        }
+        Ok(Self { pieces: pieces.into() })
+    }
+
+    /// Appends a line, without its end.
+    pub(super) fn write(&self, record: &Record<'_>, line: &mut Vec<u8>) {
+        for piece in &*self.pieces {
+            match piece {
+                Piece::Text(text) => line.extend_from_slice(text),
+                Piece::Part(part) => put(*part, record, line),
+                Piece::Request(name) => text(line, field(record.request, name)),
+                Piece::Reply(name) => text(line, field(record.reply, name)),
+            }
+        }
+    }
+}
+
+fn piece(name: &str, braced: &str) -> Result<Piece, EditError> {
+    if let Some((_, part)) = PARTS.iter().find(|(known, _)| *known == name) {
+        return Ok(Piece::Part(*part));
+    }
+    let known = || {
+        let names: Vec<String> = PARTS.iter().map(|(name, _)| format!("{{{name}}}")).collect();
+        format!("use one of {}, {{header:name}}, {{reply:name}}", names.join(", "))
+    };
+    let (side, field) = match name.split_once(':') {
+        Some(("header", field)) => (Piece::Request as fn(HeaderName) -> Piece, field),
+        Some(("reply", field)) => (Piece::Reply as fn(HeaderName) -> Piece, field),
+        _ => return Err(EditError::new(format!("there is no part {braced}"), known())),
+    };
+    let name = HeaderName::try_from(field);
+    name.map(side).map_err(|_| {
+        EditError::new(format!("'{}' is no field's name", field.escape_debug()), "such as {header:x-user}")
+    })
+}
+
+fn field<'a>(fields: Option<&'a HeaderMap>, name: &HeaderName) -> Option<&'a [u8]> {
+    fields?.get(name).map(HeaderValue::as_bytes)
+}
+
+fn text(line: &mut Vec<u8>, value: Option<&[u8]>) {
+    match value {
+        Some(value) if !value.is_empty() => escape(line, value),
+        _ => line.push(b'-'),
+    }
+}
+
+fn number(line: &mut Vec<u8>, value: Option<impl Display>) {
+    // Writing to a vector does not fail.
+    let _ = match value {
+        Some(value) => write!(line, "{value}"),
+        None => write!(line, "-"),
+    };
+}
+
+fn put(part: Part, record: &Record<'_>, line: &mut Vec<u8>) {
+    let us = |span: Option<Duration>| span.map(|span| span.as_micros());
+    match part {
+        Part::Client => number(line, record.client),
+        Part::Time => with_now(|second, _| line.extend_from_slice(second.clf.as_bytes())),
+        Part::TimeIso => with_now(|second, ms| write!(line, "{}.{ms:03}Z", second.iso)).unwrap_or_default(),
+        Part::Method => text(line, Some(record.method.as_bytes())),
+        Part::Host => text(line, Some(record.host)),
+        Part::Target => text(line, Some(record.target)),
+        Part::Version => text(line, Some(record.version.as_bytes())),
+        Part::Status => number(line, record.status),
+        Part::BodyBytes => number(line, Some(record.body_bytes)),
+        Part::Referer => text(line, record.referer),
+        Part::UserAgent => text(line, record.user_agent),
+        Part::Node => text(line, record.node.map(str::as_bytes)),
+        Part::Reason => text(line, record.reason.map(str::as_bytes)),
+        Part::Error => text(line, record.error.map(str::as_bytes)),
+        Part::Tries => number(line, Some(record.tries)),
+        Part::Cache => text(line, record.cache.map(str::as_bytes)),
+        Part::Queue => number(line, us(record.queue)),
+        Part::Connect => number(line, us(record.connect)),
+        Part::FirstByte => number(line, us(record.first_byte)),
+        Part::Total => number(line, us(Some(record.total))),
+        Part::Route => text(line, Some(record.route.as_bytes())),
+        Part::Class => text(line, Some(record.class.as_bytes())),
+        Part::Mechanism => text(line, Some(record.mechanism.as_bytes())),
+        Part::Why => text(line, Some(record.why.as_bytes())),
+        Part::RequestId => text(line, record.request_id),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::line::tests::record;
+    use super::*;
+
+    fn line(format: &str, record: &Record<'_>) -> String {
+        let mut line = Vec::new();
+        LineFormat::parse(format).expect(format).write(record, &mut line);
+        String::from_utf8(line).expect("text")
+    }
+
+    #[test]
+    fn parts_are_filled_in_and_the_unknown_is_a_dash() {
+        let mut request = HeaderMap::new();
+        request.insert("x-user", HeaderValue::from_static("a \"b\""));
+        let known = Record { request: Some(&request), ..record(b"/a?\"", b"curl") };
+        for (format, expected) in [
+            ("{client} {method} {host}{target} {status}", "192.0.2.7 GET example.org/a?\\x22 200"),
+            ("{{{node}}}/{reason}/{error}/{cache}", "{n1}/first/-/hit"),
+            ("{queue_us}\t{first_byte_us}\t{total_us}", "-\t512\t640"),
+            ("{header:X-User}|{header:x-none}|{reply:etag}", "a \\x22b\\x22|-|-"),
+            ("{route} {class} {mechanism} {why} {tries} {body_bytes}", "default n relay configured 1 1024"),
+            ("{version} {referer} {user_agent} {request_id} {connect_us}", "HTTP/1.1 - curl - -"),
+        ] {
+            assert_eq!(line(format, &known), expected);
+        }
+        assert_eq!(line("[{time}]", &known).len(), "[10/Oct/2000:13:55:36 +0000]".len());
+        assert_eq!(line("{time_iso}", &known).len(), "2000-10-10T13:55:36.000Z".len());
+    }
+
+    #[test]
+    fn what_is_no_format_is_refused() {
+        for (format, what) in [
+            ("{nod}", "there is no part {nod}"),
+            ("{header:a b}", "'a b' is no field's name"),
+            ("{node", "a '{' is not closed"),
+            ("node}", "a '}' closes nothing"),
+            ("{node}\n", "a control character would end the line"),
+            ("nothing", "every line would be the same"),
+            ("", "every line would be the same"),
+        ] {
+            assert_eq!(LineFormat::parse(format).expect_err(format).what, what);
+        }
+    }
+}

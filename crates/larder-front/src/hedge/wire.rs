@@ -1,0 +1,132 @@
+//! Connections to a node for requests that may be hedged: kept and used again by hyper's client, of HTTP/1.1.
+
+use crate::dial::{Dial, DialError, Io, Speaks};
+use crate::failure::Failure;
+use bytes::Bytes;
+use http::Uri;
+use http_body_util::Empty;
+use hyper::body::Incoming;
+use hyper_util::client::legacy::connect::{Connected, Connection};
+use hyper_util::client::legacy::{Client, Error};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use std::error::Error as _;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// Idle connections that are kept for a node; more are closed.
+const IDLE_MAX: usize = 64;
+
+/// Asks one node.
+#[derive(Clone, Debug)]
+pub(crate) struct NodeClient(Client<Connector, Empty<Bytes>>);
+
+impl NodeClient {
+    /// `connect` bounds the opening of a connection, `idle` how long one is kept without a request.
+    pub(crate) fn new(dial: &Dial, connect: Duration, idle: Duration) -> Self {
+        let client = Client::builder(TokioExecutor::new())
+            .pool_idle_timeout(idle)
+            .pool_max_idle_per_host(IDLE_MAX)
+            .pool_timer(TokioTimer::new())
+            // The client's own.
+            .set_host(false)
+            .build(Connector { dial: dial.clone(), connect });
+        Self(client)
+    }
+
+    /// The node's answer, as far as its header; its body may still come. Who drops this asks no more.
+    pub(super) async fn ask(
+        &self,
+        message: http::Request<Empty<Bytes>>,
+    ) -> Result<http::Response<Incoming>, Failure> {
+        self.0.request(message).await.map_err(|error| failure(&error))
+    }
+}
+
+fn failure(error: &Error) -> Failure {
+    let mut cause = error.source();
+    while let Some(found) = cause {
+        if let Some(dial) = found.downcast_ref::<DialError>() {
+            return match dial {
+                DialError::Tls(_) => Failure::NodeTls,
+                DialError::Connect(error) if error.kind() == io::ErrorKind::TimedOut => {
+                    Failure::ConnectTimeout
+                }
+                DialError::Connect(_) => Failure::ConnectFailed,
+            };
+        }
+        if let Some(error) = found.downcast_ref::<hyper::Error>()
+            && error.is_parse()
+        {
+            return Failure::BadReply;
+        }
+        cause = found.source();
+    }
+    Failure::NodeClosed
+}
+
+/// Opens connections as the node is reached.
+#[derive(Clone, Debug)]
+struct Connector {
+    dial: Dial,
+    connect: Duration,
+}
+
+impl tower_service::Service<Uri> for Connector {
+    type Response = TokioIo<Wire>;
+    type Error = DialError;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, DialError>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), DialError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        let Self { dial, connect } = self.clone();
+        Box::pin(async move {
+            let late = |_| DialError::Connect(io::ErrorKind::TimedOut.into());
+            let io = tokio::time::timeout(connect, dial.open(None, Speaks::Http1)).await.map_err(late)??;
+            Ok(TokioIo::new(Wire(io)))
+        })
+    }
+}
+
+/// A connection, as the client takes it.
+#[derive(Debug)]
+struct Wire(Box<dyn Io>);
+
+impl Connection for Wire {
+    fn connected(&self) -> Connected {
+        Connected::new()
+    }
+}
+
+impl AsyncRead for Wire {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0).poll_read(context, into)
+    }
+}
+
+impl AsyncWrite for Wire {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut *self.0).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0).poll_shutdown(context)
+    }
+}
