@@ -11,6 +11,7 @@ use super::{Failure, QUEUE_WAIT, Reason};
 use crate::access::AccessLog;
 use crate::cache_status::CacheOutcome;
 use crate::handle::Sums;
+use crate::hedge::Hedging;
 use crate::switch::Shared;
 use crate::tls::{Acme, AcmeStatus, Shaken};
 use larder_core::{NodeId, NodeRow, ServiceClass};
@@ -295,7 +296,7 @@ impl Snapshot {
         }
         let mut hedges = describe(encoder, &table::HEDGES)?;
         for (_, route) in routing.all() {
-            for (outcome, value) in route.hedging.iter().flat_map(|hedging| hedging.outcomes()) {
+            for (outcome, value) in route.hedging.iter().flat_map(Hedging::outcomes) {
                 count(&mut hedges, &[("route", &*route.name), ("outcome", outcome)], value)?;
             }
         }

@@ -29,7 +29,7 @@ fn fault(key: &str, error: EditError) -> Fault {
 }
 
 /// Header rules at `at`.
-pub(super) fn headers(at: &str, raw: &RawHeaders, side: Side) -> Result<FieldRules, Fault> {
+fn headers(at: &str, raw: &RawHeaders, side: Side) -> Result<FieldRules, Fault> {
     let mut rules = FieldRules::default();
     let numbered = |key: String, i: usize, of: usize| if of == 1 { key } else { format!("{key}[{i}]") };
     for (i, name) in raw.remove.0.iter().enumerate() {
@@ -49,7 +49,7 @@ pub(super) fn headers(at: &str, raw: &RawHeaders, side: Side) -> Result<FieldRul
 }
 
 /// `switch.request_id`.
-pub(super) fn request_id(raw: &RawRequestId) -> Result<Option<RequestId>, Fault> {
+fn request_id(raw: &RawRequestId) -> Result<Option<RequestId>, Fault> {
     if raw.header == "off" {
         return Ok(None);
     }
@@ -103,7 +103,7 @@ fn secret(key: &str, path: &str) -> Result<Vec<u8>, Fault> {
 }
 
 /// Sticky sessions at `at`; none if they are off.
-pub(super) fn sticky(at: &str, raw: &RawSticky) -> Result<Option<Sticky>, Fault> {
+fn sticky(at: &str, raw: &RawSticky) -> Result<Option<Sticky>, Fault> {
     let of = |key: &str| format!("{at}.{key}");
     if raw.drain.0 > Duration::from_secs(86_400) {
         return Err(Fault::new(of("drain"), format!("{} is out of range", raw.drain)).hint("0s to 24h"));
@@ -141,7 +141,7 @@ fn cookie(at: &str, raw: &RawSticky) -> Result<StickyCookie, Fault> {
 }
 
 /// What is compressed, as `at` says; none if nothing is.
-pub(super) fn compress(at: &str, raw: &RawCompress) -> Result<Option<Compression>, Fault> {
+fn compress(at: &str, raw: &RawCompress) -> Result<Option<Compression>, Fault> {
     if raw.codings.is_empty() {
         return Ok(None);
     }
@@ -171,7 +171,7 @@ pub(super) fn compress(at: &str, raw: &RawCompress) -> Result<Option<Compression
 }
 
 /// When requests are hedged, as `at` says; never if nothing is.
-pub(super) fn hedge(at: &str, raw: &RawHedge) -> Result<Option<Hedge>, Fault> {
+fn hedge(at: &str, raw: &RawHedge) -> Result<Option<Hedge>, Fault> {
     if raw.after.0.is_zero() {
         return Ok(None);
     }
@@ -189,12 +189,24 @@ pub(super) fn hedge(at: &str, raw: &RawHedge) -> Result<Option<Hedge>, Fault> {
 }
 
 /// A client that must come back to its node is not served by another.
-pub(super) fn hedge_or_stick(at: &str, hedges: bool, sticks: bool) -> Result<(), Fault> {
+fn hedge_or_stick(at: &str, hedges: bool, sticks: bool) -> Result<(), Fault> {
     if !(hedges && sticks) {
         return Ok(());
     }
     let what = "contradicts sticky: its clients come back to one node, and another has not what that one has";
     Err(Fault::new(format!("{at}.hedge"), what).hint("leave one of them out"))
+}
+
+/// What the switch edits for all routes, and on the default one.
+pub(super) fn edits_of_all(raw: &RawSwitch, switch: &mut SwitchConfig) -> Result<(), Fault> {
+    switch.request_fields = headers("switch.request_headers", &raw.request_headers, Side::Request)?;
+    switch.reply_fields = headers("switch.reply_headers", &raw.reply_headers, Side::Reply)?;
+    switch.sticky = raw.sticky.as_ref().map_or(Ok(None), |raw| sticky("switch.sticky", raw))?;
+    switch.compress = raw.compress.as_ref().map_or(Ok(None), |raw| compress("switch.compress", raw))?;
+    switch.hedge = raw.hedge.as_ref().map_or(Ok(None), |raw| hedge("switch.hedge", raw))?;
+    hedge_or_stick("switch", switch.hedge.is_some(), switch.sticky.is_some())?;
+    switch.request_id = request_id(&raw.request_id)?;
+    Ok(())
 }
 
 /// What a route edits; `standard` has what it inherits.

@@ -9,7 +9,7 @@ use larder_core::rules::KeyTemplate;
 use larder_core::{Bytes, NodeSpec, Settings, Weight};
 use larder_front::{
     AccessFormat, AccessLogConfig, AccessLogOutput, Check, ConfigError, HealthConfig, Limits, LineFormat,
-    NodeEntry, RecordConfig, Side, SwitchConfig, Timeouts,
+    NodeEntry, RecordConfig, SwitchConfig, Timeouts,
 };
 
 use super::error::{ConfigError as ConfigFault, Fault, Source, suggest};
@@ -20,7 +20,7 @@ use super::text::{Size, Span};
 use super::valid::{addresses, in_range, node_name, span};
 use super::valid_acme::writable;
 use super::valid_discover::{Discover, discover};
-use super::valid_edits::{against_mechanism, compress, headers, hedge, hedge_or_stick, request_id, sticky};
+use super::valid_edits::{against_mechanism, edits_of_all};
 use super::valid_hacc::level_key;
 use super::valid_handoff::{handoff, peer};
 use super::valid_policy::apply;
@@ -98,14 +98,8 @@ pub(super) fn switch(
     };
     switch.classes = classes("switch", &raw.classes, warnings)?;
     switch.routes = routes(raw, &switch.settings, &switch.nodes, &discover, warnings)?;
-    switch.request_fields = headers("switch.request_headers", &raw.request_headers, Side::Request)?;
-    switch.reply_fields = headers("switch.reply_headers", &raw.reply_headers, Side::Reply)?;
-    switch.sticky = raw.sticky.as_ref().map_or(Ok(None), |raw| sticky("switch.sticky", raw))?;
-    switch.compress = raw.compress.as_ref().map_or(Ok(None), |raw| compress("switch.compress", raw))?;
-    switch.hedge = raw.hedge.as_ref().map_or(Ok(None), |raw| hedge("switch.hedge", raw))?;
-    hedge_or_stick("switch", switch.hedge.is_some(), switch.sticky.is_some())?;
+    edits_of_all(raw, &mut switch)?;
     switch.split_by = split_by("switch.split_by", &raw.split_by)?;
-    switch.request_id = request_id(&raw.request_id)?;
     switch.signals = signals(&raw.signals)?;
     switch.traces = raw.traces.as_ref().map(|traced| traces(traced, "switch", &raw.via)).transpose()?;
     switch.shadow = shadow(&raw.shadow, switch.settings.policy)?;
