@@ -78,6 +78,11 @@ impl RetryBudget {
         taken
     }
 
+    /// Gives back one that was taken for nothing.
+    pub(crate) fn give_back(&self) {
+        self.level.lock().unwrap_or_else(PoisonError::into_inner).tokens += 1.0;
+    }
+
     /// How often there was none left.
     pub(crate) fn denied(&self) -> u64 {
         self.denied.load(Relaxed)

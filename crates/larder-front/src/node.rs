@@ -7,6 +7,7 @@ use crate::hedge::NodeClient;
 use crate::signals::NodeSignals;
 use crate::switch::{Shared, SwitchError};
 use larder_core::{NodeId, NodeState, Time};
+use pingora_core::protocols::ALPN;
 use pingora_core::upstreams::peer::HttpPeer;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -168,9 +169,16 @@ impl Node {
         Some(after)
     }
 
+    /// Whether it may be asked for requests that may be hedged: one whose connections announce a client, or are spoken to in HTTP/2, has
+    /// others for them.
+    pub(crate) fn is_hedgeable(&self) -> bool {
+        self.dial.announce.is_none() && self.peer.options.alpn != ALPN::H2
+    }
+
     /// Asks it for requests that may be hedged.
-    pub(crate) fn client(&self, timeouts: &Timeouts) -> &NodeClient {
-        self.client.get_or_init(|| NodeClient::new(&self.dial, timeouts.connect, timeouts.node_idle))
+    pub(crate) fn client(&self, timeouts: &Timeouts, idle_max: usize) -> &NodeClient {
+        let make = || NodeClient::new(&self.name, &self.dial, timeouts, idle_max);
+        self.client.get_or_init(make)
     }
 
     /// How a node is reached, by `all` where it says nothing for itself. Blocks while its name is resolved and files are read.

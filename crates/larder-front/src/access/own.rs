@@ -15,10 +15,12 @@ use std::time::Duration;
 /// The parts are the fields of the other formats (`client`, `method`, `host`, `target`, `version`, `status`, `body_bytes`, `referer`,
 /// `user_agent`, `node`, `reason`, `error`, `tries`, `cache`, `queue_us`, `connect_us`, `first_byte_us`, `total_us`, `route`, `class`,
 /// `mechanism`, `why`, `request_id`), `time` as in the Combined format, `time_iso` (RFC 3339, milliseconds, UTC), `header:NAME` of
-/// the request and `reply:NAME` of the reply. What is unknown is `-`; quotes, backslashes and what is not printable become `\xHH`.
+/// the request and `reply:NAME` of the reply. What is unknown is `-`; quotes, backslashes and what is not printable become `\xHH`, and
+/// so do spaces in parts that do not stand between quotes of the format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LineFormat {
-    pieces: Arc<[Piece]>,
+    /// Each with whether it stands between quotes.
+    pieces: Arc<[(Piece, bool)]>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,17 +102,38 @@ impl LineFormat {
         if pieces.iter().all(|piece| matches!(piece, Piece::Text(_))) {
             return Err(EditError::new("every line would be the same", "name a part, such as {target}"));
         }
-        Ok(Self { pieces: pieces.into() })
+        let mut quoted = false;
+        let pieces = pieces.into_iter().map(|piece| {
+            if let Piece::Text(text) = &piece {
+                quoted ^= text.iter().filter(|byte| **byte == b'"').count() % 2 == 1;
+            }
+            (piece, quoted)
+        });
+        Ok(Self { pieces: pieces.collect() })
     }
 
     /// Appends a line, without its end.
     pub(super) fn write(&self, record: &Record<'_>, line: &mut Vec<u8>) {
-        for piece in &*self.pieces {
+        for (piece, quoted) in &*self.pieces {
+            let start = line.len();
             match piece {
-                Piece::Text(text) => line.extend_from_slice(text),
+                Piece::Text(text) => {
+                    line.extend_from_slice(text);
+                    continue;
+                }
+                // It has a space of its own.
+                Piece::Part(Part::Time) => {
+                    put(Part::Time, record, line);
+                    continue;
+                }
                 Piece::Part(part) => put(*part, record, line),
                 Piece::Request(name) => text(line, field(record.request, name)),
                 Piece::Reply(name) => text(line, field(record.reply, name)),
+            }
+            if !quoted && line[start..].contains(&b' ') {
+                let spaced = line.split_off(start);
+                let parts = spaced.split(|byte| *byte == b' ');
+                line.extend_from_slice(&parts.collect::<Vec<_>>().join(&b"\\x20"[..]));
             }
         }
     }
@@ -205,7 +228,8 @@ mod tests {
             ("{client} {method} {host}{target} {status}", "192.0.2.7 GET example.org/a?\\x22 200"),
             ("{{{node}}}/{reason}/{error}/{cache}", "{n1}/first/-/hit"),
             ("{queue_us}\t{first_byte_us}\t{total_us}", "-\t512\t640"),
-            ("{header:X-User}|{header:x-none}|{reply:etag}", "a \\x22b\\x22|-|-"),
+            ("{header:X-User}|{header:x-none}|{reply:etag}", "a\\x20\\x22b\\x22|-|-"),
+            ("\"{header:x-user} {node}\" {header:x-user}", "\"a \\x22b\\x22 n1\" a\\x20\\x22b\\x22"),
             ("{route} {class} {mechanism} {why} {tries} {body_bytes}", "default n relay configured 1 1024"),
             ("{version} {referer} {user_agent} {request_id} {connect_us}", "HTTP/1.1 - curl - -"),
         ] {

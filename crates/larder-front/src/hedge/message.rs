@@ -60,8 +60,19 @@ enum Ends {
     Chunked,
 }
 
+/// Whether the end of a reply is where its header says: with codings other than `chunked` the engine refuses it too.
+pub(super) fn is_framed(fields: &HeaderMap) -> bool {
+    let mut codings = fields.get_all(TRANSFER_ENCODING).iter();
+    let chunked = |coding: &HeaderValue| coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked");
+    codings.next().is_none_or(|first| chunked(first) && codings.next().is_none())
+}
+
 /// The beginning of the answer, as the engine is told it.
 fn head(method: &Method, status: StatusCode, mut fields: HeaderMap) -> (Vec<u8>, Ends) {
+    if fields.contains_key(TRANSFER_ENCODING) {
+        // Which counts for nothing beside chunks (RFC 9112 section 6.3).
+        fields.remove(CONTENT_LENGTH);
+    }
     strip(&mut fields);
     let bodyless = method == Method::HEAD || matches!(status.as_u16(), 204 | 304);
     let ends = match (bodyless, fields.contains_key(CONTENT_LENGTH)) {
@@ -124,4 +135,81 @@ pub(super) async fn tell(
         to.write_all(&[b"0\r\n", &*trailers, b"\r\n"].concat()).await?;
     }
     to.flush().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(method: &Method, status: u16, fields: &[(&'static str, &'static str)]) -> (String, Ends) {
+        let fields = fields
+            .iter()
+            .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
+        let status = StatusCode::from_u16(status).expect("a status");
+        let (head, ends) = head(method, status, fields.collect());
+        (String::from_utf8(head).expect("text"), ends)
+    }
+
+    #[test]
+    fn the_end_of_a_body_is_told_as_it_is() {
+        let (text, ends) = told(&Method::GET, 200, &[("content-length", "3"), ("etag", "\"1\"")]);
+        let expected = "HTTP/1.1 200 OK\r\ncontent-length: 3\r\netag: \"1\"\r\nconnection: close\r\n\r\n";
+        assert_eq!((&*text, ends), (expected, Ends::ByLength));
+        // A length beside chunks counts for nothing.
+        let both = [("content-length", "3"), ("transfer-encoding", "chunked"), ("trailer", "x-end")];
+        let (text, ends) = told(&Method::GET, 200, &both);
+        assert_eq!(ends, Ends::Chunked);
+        assert!(
+            !text.contains("content-length") && text.contains("transfer-encoding: chunked\r\n"),
+            "{text}"
+        );
+        assert!(text.contains("trailer: x-end\r\n"), "{text}");
+        for (method, status) in [(Method::HEAD, 200), (Method::GET, 204), (Method::GET, 304)] {
+            let (text, ends) = told(&method, status, &[("etag", "\"1\"")]);
+            assert_eq!(ends, Ends::AtOnce);
+            assert!(!text.contains("transfer-encoding"), "{text}");
+        }
+        assert_eq!(told(&Method::GET, 200, &[]).1, Ends::Chunked, "until the node closes");
+    }
+
+    #[test]
+    fn what_is_for_one_connection_stays_there() {
+        let fields =
+            [("connection", "keep-alive, X-Own"), ("x-own", "1"), ("keep-alive", "timeout=5"), ("x-a", "2")];
+        let (text, _) = told(&Method::GET, 200, &fields);
+        assert!(
+            !text.contains("own") && !text.contains("keep-alive") && text.contains("x-a: 2\r\n"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn only_chunks_are_framing() {
+        for (codings, framed) in [
+            (&[][..], true),
+            (&["chunked"], true),
+            (&[" Chunked "], true),
+            (&["gzip, chunked"], false),
+            (&["gzip"], false),
+            (&["chunked", "chunked"], false),
+        ] {
+            let fields = codings.iter().map(|coding| (TRANSFER_ENCODING, HeaderValue::from_static(coding)));
+            let mut map = HeaderMap::new();
+            fields.for_each(|(name, value)| _ = map.append(name, value));
+            assert_eq!(is_framed(&map), framed, "{codings:?}");
+        }
+    }
+
+    #[test]
+    fn targets_that_would_be_written_otherwise_are_none() {
+        for path in ["/", "/a/b?c=d&e", "//a", "/%2e/.."] {
+            assert_eq!(
+                uri(path.as_bytes()).expect(path).path_and_query().map(ToString::to_string).as_deref(),
+                Some(path)
+            );
+        }
+        for path in [&b"*"[..], b"a", b"/\xff", b"/a#b", b"http://h/", b""] {
+            assert_eq!(uri(path), None, "{path:?}");
+        }
+    }
 }

@@ -50,7 +50,7 @@ pub(crate) enum Outcome {
     Won,
     /// The first node's answer was the first after all.
     Lost,
-    /// Neither answered.
+    /// Neither answered while somebody waited.
     Failed,
     /// No other node had room.
     NoRoom,
@@ -105,6 +105,12 @@ impl Hedging {
             self.count(Outcome::OverShare);
         }
         allowed
+    }
+
+    /// No other node had room for what was allowed.
+    fn finds_no_room(&self) {
+        self.budget.give_back();
+        self.count(Outcome::NoRoom);
     }
 
     fn count(&self, outcome: Outcome) {

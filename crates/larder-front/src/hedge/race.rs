@@ -9,19 +9,19 @@ use crate::switch::Shared;
 use async_trait::async_trait;
 use http::Response;
 use hyper::body::Incoming;
-use larder_core::{Decision, Request, Time};
+use larder_core::{Decision, NodeId, Request, Time};
 use pingora_core::connectors::L4Connect;
 use pingora_core::protocols::l4::socket::SocketAddr as EngineAddress;
 use pingora_core::protocols::l4::stream::Stream;
 use pingora_core::protocols::l4::virt::{VirtualSockOpt, VirtualSocket, VirtualSocketStream};
-use pingora_core::upstreams::peer::{ALPN, HttpPeer};
+use pingora_core::upstreams::peer::HttpPeer;
 use pingora_error::Result;
 use pingora_http::RequestHeader;
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, DuplexStream, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
 
 /// Bytes of an answer that wait in the pipe for the engine.
 const PIPE_BYTES: usize = 64 << 10;
@@ -38,7 +38,18 @@ struct State {
     /// Our end, from the moment the engine has the other to that in which the request is complete.
     pipe: Option<DuplexStream>,
     second: Option<Second>,
-    failure: Option<Failure>,
+    failed: Failed,
+}
+
+/// What failed in a race.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Failed {
+    /// The first node, so.
+    pub(crate) first: Option<Failure>,
+    /// The second one, which this is.
+    pub(crate) second: Option<NodeId>,
+    /// A node was charged with it.
+    pub(crate) charged: bool,
 }
 
 /// The second node of a race.
@@ -61,10 +72,9 @@ pub(crate) struct Asked {
 }
 
 impl Race {
-    /// What the engine is to connect to in the place of a node. `None` if this node is not spoken to so.
+    /// What the engine is to connect to in the place of a node. `None` if this node, or this path, is not asked so.
     pub(crate) fn peer(self: &Arc<Self>, node: &Node, path: &[u8]) -> Option<HttpPeer> {
-        // One that is announced a client, or spoken to in HTTP/2, has other connections.
-        if node.dial.announce.is_some() || node.peer.options.alpn == ALPN::H2 {
+        if !node.is_hedgeable() {
             return None;
         }
         message::uri(path)?;
@@ -82,13 +92,19 @@ impl Race {
         let (race, shared) = (self.clone(), shared.clone());
         tokio::spawn(async move {
             let (mut from, mut to) = tokio::io::split(pipe);
-            // What the engine writes is the request that is asked already; what counts is that it leaves.
+            // What the engine writes is the request that is asked already, and it may write it after the answer is there.
             let left = async {
                 let mut unread = [0; 4096];
                 while matches!(from.read(&mut unread).await, Ok(1..)) {}
             };
+            let answered = async {
+                race.run(&shared, &asked, &mut to).await;
+                // The engine finds out by itself what lacks.
+                let _ = to.shutdown().await;
+                std::future::pending::<()>().await;
+            };
             tokio::select! {
-                () = race.run(&shared, &asked, &mut to) => {}
+                () = answered => {}
                 () = left => {}
             }
         });
@@ -99,9 +115,9 @@ impl Race {
         self.state().second.take()
     }
 
-    /// Why there is no answer.
-    pub(crate) fn failure(&self) -> Option<Failure> {
-        self.state().failure
+    /// What failed.
+    pub(crate) fn failed(&self) -> Failed {
+        self.state().failed
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
@@ -112,75 +128,115 @@ impl Race {
         let Some(hedging) = &shared.routing.of(asked.request.route).hedging else { return };
         hedging.enter();
         let method = &asked.header.method;
-        match self.answer(shared, hedging, asked).await {
-            // Who wrote it last has told it; the engine finds out what lacks.
-            Ok(reply) => drop(message::tell(method, reply, to).await),
-            Err(failure) => self.state().failure = Some(failure),
+        if let Some(reply) = self.answer(shared, hedging, asked).await {
+            let _ = message::tell(method, reply, to).await;
         }
     }
 
-    /// The answer that comes first. A server's fault (500 and more) is taken only where the other has nothing better.
+    /// The answer that comes first, if one does. A server's fault (500 and more) is kept until the other has answered: the first node's
+    /// for a while only, since without a hedge it would be the answer.
     async fn answer(
         &self,
         shared: &Arc<Shared>,
         hedging: &Hedging,
         asked: &Asked,
-    ) -> Result<Response<Incoming>, Failure> {
+    ) -> Option<Response<Incoming>> {
         let mut first = pin!(ask(shared, &asked.first, &asked.header));
         if let Ok(answer) = tokio::time::timeout(hedging.after, &mut first).await {
-            return answer;
+            return self.only(answer);
         }
-        let Some((other, node)) = other(shared, hedging, asked) else { return first.await };
-        let mut other = Some(other);
+        let Some((other, node)) = other(shared, hedging, asked) else {
+            let answer = first.await;
+            return self.only(answer);
+        };
+        let mut hedge = Hedged { shared, hedging, request: asked.request, second: Some(other), won: None };
         let mut second = pin!(ask(shared, &node, &asked.header));
         let (mut first_open, mut second_open) = (true, true);
         let mut fault: Option<(bool, Response<Incoming>)> = None;
-        let mut failure = Failure::NodeClosed;
+        let mut grace = pin!(tokio::time::sleep(hedging.after));
         let (is_second, reply) = loop {
             let (is_second, answer) = tokio::select! {
                 answer = &mut first, if first_open => (false, answer),
                 answer = &mut second, if second_open => (true, answer),
-                else => match fault.take() {
-                    Some(answer) => break answer,
-                    None => {
-                        hedging.count(Outcome::Failed);
-                        return Err(failure);
-                    }
-                },
+                () = &mut grace, if matches!(fault, Some((false, _))) => break fault.take()?,
+                else => break fault.take()?,
             };
             *(if is_second { &mut second_open } else { &mut first_open }) = false;
             match answer {
-                Ok(reply)
-                    if reply.status().is_server_error() && fault.is_none() && (first_open || second_open) =>
-                {
+                Ok(reply) if reply.status().is_server_error() => {
+                    if fault.is_some() || !(first_open || second_open) {
+                        break fault.take().unwrap_or((is_second, reply));
+                    }
+                    grace.as_mut().reset(tokio::time::Instant::now() + hedging.after);
                     fault = Some((is_second, reply));
                 }
                 Ok(reply) => break (is_second, reply),
-                // The first node's is what the engine is told; the second's is nobody's but its own.
-                Err(found) if is_second => health_of(shared, &node, found),
-                Err(found) => failure = found,
+                Err(found) => {
+                    self.fails(shared, if is_second { &node } else { &asked.first }, is_second, found);
+                }
             }
         };
-        hedging.count(if is_second { Outcome::Won } else { Outcome::Lost });
-        if is_second {
-            if !first_open && fault.is_none() {
-                health_of(shared, &asked.first, failure);
-            }
-            self.state().second = other.take();
+        if let Some((was_second, thrown)) = &fault {
+            let node = if *was_second { &node } else { &asked.first };
+            health::outliers::note_status(shared, node, thrown.status().as_u16());
         }
-        Ok(reply)
+        hedge.won = Some(is_second);
+        if is_second {
+            self.state().second = hedge.second.take();
+        }
+        Some(reply)
+    }
+
+    /// The answer of the only node that was asked. Its failure is for the relay to tell.
+    fn only(&self, answer: Result<Response<Incoming>, Failure>) -> Option<Response<Incoming>> {
+        answer.map_err(|failure| self.state().failed.first = Some(failure)).ok()
+    }
+
+    /// A node fails while another is asked too. A request charges one node at most.
+    fn fails(&self, shared: &Arc<Shared>, node: &Arc<Node>, is_second: bool, failure: Failure) {
+        tracing::debug!(node = &*node.name, %failure, "failed in a hedged request");
+        let mut state = self.state();
+        if is_second {
+            state.failed.second = Some(node.id);
+        } else {
+            state.failed.first = Some(failure);
+        }
+        if failure != Failure::Internal && !std::mem::replace(&mut state.failed.charged, true) {
+            drop(state);
+            health::note_failure(shared, node);
+        }
     }
 }
 
-/// A node has failed that nobody is told of.
-fn health_of(shared: &Arc<Shared>, node: &Arc<Node>, failure: Failure) {
-    tracing::debug!(node = &*node.name, %failure, "failed in a hedged request");
-    health::note_failure(shared, node);
+/// A hedge that is under way. However it ends, it is counted, and a second node that has not answered first is told of.
+struct Hedged<'a> {
+    shared: &'a Arc<Shared>,
+    hedging: &'a Hedging,
+    request: Request,
+    /// Until its answer is taken.
+    second: Option<Second>,
+    /// Whether the second's answer was the first.
+    won: Option<bool>,
+}
+
+impl Drop for Hedged<'_> {
+    fn drop(&mut self) {
+        self.hedging.count(match self.won {
+            Some(true) => Outcome::Won,
+            Some(false) => Outcome::Lost,
+            None => Outcome::Failed,
+        });
+        if let Some(Second { decision, asked, .. }) = &self.second {
+            let now = self.shared.clock.now();
+            self.shared.dispatcher.unserved(now, &self.request, decision.node, now - *asked);
+        }
+    }
 }
 
 async fn ask(shared: &Shared, node: &Node, header: &RequestHeader) -> Result<Response<Incoming>, Failure> {
-    let message = message::request(header).ok_or(Failure::Internal)?;
-    node.client(&shared.timeouts).ask(message).await
+    let client = node.client(&shared.timeouts, shared.limits.node_idle_max);
+    let reply = client.ask(|| message::request(header)).await?;
+    if message::is_framed(reply.headers()) { Ok(reply) } else { Err(Failure::BadReply) }
 }
 
 /// Another node for the request, with its load. What would have to wait is left.
@@ -193,13 +249,15 @@ fn other(shared: &Arc<Shared>, hedging: &Hedging, asked: &Asked) -> Option<(Seco
     let mut lease = Lease::new(shared.clone());
     let found = lease.arrive(now, Request { exclude, ..asked.request }).ok().flatten().and_then(|decision| {
         // Where there is no other, some policies name the same again.
-        let node = shared.nodes.get(decision.node).filter(|node| node.id != asked.first.id)?;
-        Some((decision, node.keep()?))
+        let node = shared.nodes.get(decision.node)?;
+        let fits = node.id != asked.first.id && node.is_hedgeable();
+        Some((decision, node.keep().filter(|_| fits)?))
     });
-    if found.is_none() {
-        hedging.count(Outcome::NoRoom);
-    }
-    found.map(|(decision, node)| (Second { decision, lease, asked: now }, node))
+    let Some((decision, node)) = found else {
+        hedging.finds_no_room();
+        return None;
+    };
+    Some((Second { decision, lease, asked: now }, node))
 }
 
 /// Opens the pipe for the engine.

@@ -1,5 +1,6 @@
 //! Connections to a node for requests that may be hedged: kept and used again by hyper's client, of HTTP/1.1.
 
+use crate::config::Timeouts;
 use crate::dial::{Dial, DialError, Io, Speaks};
 use crate::failure::Failure;
 use bytes::Bytes;
@@ -12,36 +13,54 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use std::error::Error as _;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Idle connections that are kept for a node; more are closed.
+/// Idle connections that are kept for a node at most; more are closed.
 const IDLE_MAX: usize = 64;
+
+/// Fields of a reply's header, as many as the engine takes.
+const FIELDS_MAX: usize = 256;
 
 /// Asks one node.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeClient(Client<Connector, Empty<Bytes>>);
 
 impl NodeClient {
-    /// `connect` bounds the opening of a connection, `idle` how long one is kept without a request.
-    pub(crate) fn new(dial: &Dial, connect: Duration, idle: Duration) -> Self {
+    /// One for this node, which keeps `idle_max` idle connections at most.
+    pub(crate) fn new(name: &Arc<str>, dial: &Dial, timeouts: &Timeouts, idle_max: usize) -> Self {
         let client = Client::builder(TokioExecutor::new())
-            .pool_idle_timeout(idle)
-            .pool_max_idle_per_host(IDLE_MAX)
+            .pool_idle_timeout(timeouts.node_idle)
+            .pool_max_idle_per_host(idle_max.min(IDLE_MAX))
             .pool_timer(TokioTimer::new())
+            // What the engine takes of a reply is taken here too.
+            .http1_max_headers(FIELDS_MAX)
+            .http1_allow_obsolete_multiline_headers_in_responses(true)
+            .http1_allow_spaces_after_header_name_in_responses(true)
+            .http1_title_case_headers(true)
             // The client's own.
             .set_host(false)
-            .build(Connector { dial: dial.clone(), connect });
+            .build(Connector { name: name.clone(), dial: dial.clone(), connect: timeouts.connect });
         Self(client)
     }
 
     /// The node's answer, as far as its header; its body may still come. Who drops this asks no more.
+    ///
+    /// A node may close an idle connection in the moment in which it is asked by it: what closes without a word is asked once more.
     pub(super) async fn ask(
         &self,
-        message: http::Request<Empty<Bytes>>,
+        message: impl Fn() -> Option<http::Request<Empty<Bytes>>>,
     ) -> Result<http::Response<Incoming>, Failure> {
-        self.0.request(message).await.map_err(|error| failure(&error))
+        let ask = || async {
+            let message = message().ok_or(Failure::Internal)?;
+            self.0.request(message).await.map_err(|error| failure(&error))
+        };
+        match ask().await {
+            Err(Failure::NodeClosed) => ask().await,
+            answer => answer,
+        }
     }
 }
 
@@ -57,6 +76,11 @@ fn failure(error: &Error) -> Failure {
                 DialError::Connect(_) => Failure::ConnectFailed,
             };
         }
+        let io = found.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        if matches!(io, Some(inner) if inner.is::<rustls::Error>()) {
+            // With TLS 1.3 a node that does not like the switch's certificate says so after the handshake.
+            return Failure::NodeTls;
+        }
         if let Some(error) = found.downcast_ref::<hyper::Error>()
             && error.is_parse()
         {
@@ -70,6 +94,7 @@ fn failure(error: &Error) -> Failure {
 /// Opens connections as the node is reached.
 #[derive(Clone, Debug)]
 struct Connector {
+    name: Arc<str>,
     dial: Dial,
     connect: Duration,
 }
@@ -84,11 +109,20 @@ impl tower_service::Service<Uri> for Connector {
     }
 
     fn call(&mut self, _: Uri) -> Self::Future {
-        let Self { dial, connect } = self.clone();
+        let Self { name, dial, connect } = self.clone();
         Box::pin(async move {
             let late = |_| DialError::Connect(io::ErrorKind::TimedOut.into());
-            let io = tokio::time::timeout(connect, dial.open(None, Speaks::Http1)).await.map_err(late)??;
-            Ok(TokioIo::new(Wire(io)))
+            let opened = tokio::time::timeout(connect, dial.open(None, Speaks::Http1)).await.map_err(late)?;
+            if let Some(tls) = &dial.tls {
+                match &opened {
+                    Ok(_) => drop(tls.turns(false)),
+                    Err(error @ DialError::Tls(_)) if tls.turns(true) => {
+                        tracing::warn!(node = &*name, %error, "no TLS to a node");
+                    }
+                    Err(_) => {}
+                }
+            }
+            Ok(TokioIo::new(Wire(opened?)))
         })
     }
 }

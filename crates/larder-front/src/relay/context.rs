@@ -36,9 +36,9 @@ pub(crate) struct Context {
     pub(super) sticky: Option<NodeId>,
     /// What the route's own answer is called, if that was given.
     pub(super) answered_by: Option<&'static str>,
-    /// Nodes asked so far, with repetition.
-    /// Bytes of the request's body that have come.
+    /// Bytes of the request's body that have passed in the present try.
     pub(super) body_bytes: u64,
+    /// Nodes asked so far, with repetition.
     pub(super) tries: u8,
     /// A pooled connection was lost and the node asked again; once is enough.
     pub(super) same_node_tried: bool,

@@ -184,8 +184,7 @@ impl Relay {
         context: &mut Context,
     ) -> Result<(), Failure> {
         let (rate, base) = (self.shared.limits.body_rate_min, self.shared.timeouts.client_read);
-        // What is sent to a node again has come before.
-        if rate == 0 || end || context.tries > 1 {
+        if rate == 0 || end {
             return Ok(());
         }
         context.body_bytes += piece.map_or(0, <[u8]>::len) as u64;
@@ -298,7 +297,7 @@ impl ProxyHttp for Relay {
             traced.asks(&self.shared, decision, context.tries);
         }
         context.tries = context.tries.saturating_add(1);
-        context.race = None;
+        (context.race, context.body_bytes) = (None, 0);
         context.decision = Some(decision);
         context.untold = true;
         match self.shared.nodes.get(decision.node) {
@@ -365,13 +364,13 @@ impl ProxyHttp for Relay {
         if !retry::is_final(reply.status) {
             return Ok(());
         }
+        let now = self.shared.clock.now();
+        self.take_second(context, now);
         correct::reply(session, reply)?;
         if reply.status == StatusCode::SWITCHING_PROTOCOLS {
             // In a tunnel the client may be silent as long as the node is not.
             session.set_read_timeout(None);
         }
-        let now = self.shared.clock.now();
-        self.take_second(context, now);
         context.answered = Some(now);
         if let Some(resume) = &context.resume {
             let checked = resume.check(reply);

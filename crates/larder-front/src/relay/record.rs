@@ -88,7 +88,7 @@ impl Relay {
             why: context.delivery.why.name(),
             request_id: context.request_id.as_ref().map(http::HeaderValue::as_bytes),
             request: Some(&request.headers),
-            reply: session.response_written().map(|reply| &reply.headers),
+            reply: session.response_written().filter(|_| reply_begun(session)).map(|reply| &reply.headers),
         }
     }
 }

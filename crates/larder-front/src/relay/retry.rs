@@ -139,8 +139,15 @@ impl Relay {
             // It has its name already.
             return None;
         }
-        let raced = context.race.as_ref().and_then(|race| race.failure());
-        context.failure = Some(raced.unwrap_or_else(|| Failure::of(error)));
+        let raced = context.race.as_ref().map(|race| race.failed()).unwrap_or_default();
+        context.failure = Some(raced.first.unwrap_or_else(|| Failure::of(error)));
+        if context.failure == Some(Failure::Internal) {
+            return None;
+        }
+        context.charged |= raced.charged;
+        if let Some(second) = raced.second {
+            context.request.exclude = context.request.exclude.with(second);
+        }
         if error.esource() != &ErrorSource::Upstream {
             return None;
         }

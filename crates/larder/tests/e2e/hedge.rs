@@ -21,6 +21,8 @@ enum Act {
     Hold,
     /// The same for the first; says this to those who come later.
     HoldOnce(Vec<u8>),
+    /// Closes without a word; says this to those who come later.
+    CloseOnce(Vec<u8>),
     /// Says this after so long.
     Say(Duration, Vec<u8>),
     /// Says this at once, and closes.
@@ -80,7 +82,9 @@ impl Node {
             let act = {
                 let mut acts = self.acts.lock().unwrap();
                 let act = acts.get(&*path).cloned();
-                if let (Some(Act::HoldOnce(then)), Some(place)) = (&act, acts.get_mut(&*path)) {
+                if let (Some(Act::HoldOnce(then) | Act::CloseOnce(then)), Some(place)) =
+                    (&act, acts.get_mut(&*path))
+                {
                     *place = Act::Say(Duration::ZERO, then.clone());
                 }
                 act
@@ -96,6 +100,7 @@ impl Node {
                     thread::sleep(after);
                     tcp.write_all(&bytes)
                 }
+                Act::CloseOnce(_) => return,
                 Act::Close(bytes) => {
                     let _ = tcp.write_all(&bytes);
                     return;
@@ -227,12 +232,17 @@ fn the_first_answer_is_taken_but_for_a_server_s_fault() {
     has.at("/both", Act::Say(slow, has.says("500 Broken", "")));
     other.at("/both", Act::Close(Vec::new()));
     assert_eq!(get(switch.address, "/both").status, 500);
+    // So it is where the other says nothing at all.
+    let (has, other) = sides(&switch, &nodes, "/busy");
+    has.at("/busy", Act::Say(slow, has.says("503 Busy", "")));
+    other.at("/busy", Act::Hold);
+    assert_eq!(get(switch.address, "/busy").status, 503);
     // The second is slow too, and comes.
     let (has, other) = sides(&switch, &nodes, "/late");
     has.at("/late", Act::Hold);
     other.at("/late", Act::Say(slow, other.says("200 OK", "late")));
     assert_eq!(&*get(switch.address, "/late").body, b"late");
-    assert_eq!((hedges(&switch, "lost"), hedges(&switch, "won"), hedges(&switch, "failed")), (3, 2, 0));
+    assert_eq!((hedges(&switch, "lost"), hedges(&switch, "won"), hedges(&switch, "failed")), (4, 2, 0));
     settles(&switch);
 }
 
@@ -362,5 +372,40 @@ fn who_leaves_takes_both_along() {
     nodes.iter().for_each(|node| node.at("/t", Act::Close(Vec::new())));
     let reply = get(switch.address, "/t");
     assert_eq!((reply.status, reply.header("x-larder-error")), (502, Some("node_closed")));
+    settles(&switch);
+}
+
+#[test]
+fn a_connection_that_was_closed_meanwhile_costs_neither_node_nor_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let nodes = ["a", "b"].map(Node::start);
+    let switch = start(folder.path(), &nodes, "after = \"1m\"");
+    let (has, other) = sides(&switch, &nodes, "/idle");
+    has.at("/idle", Act::CloseOnce(has.says("200 OK", "again")));
+    let reply = get(switch.address, "/idle");
+    assert_eq!((reply.status, &*reply.body), (200, &b"again"[..]));
+    assert_eq!((has.asked("/idle"), other.asked("/idle")), (3, 0), "it is asked once more, and nobody else");
+    settles(&switch);
+}
+
+#[test]
+fn nodes_that_are_spoken_to_otherwise_are_not_asked_beside() {
+    let folder = tempfile::tempdir().unwrap();
+    let nodes = ["a", "b"].map(Node::start);
+    let text = format!(
+        "[switch]\nlisten = \"127.0.0.1:0\"\npolicy = \"lard\"\nhealth = {{ check = \"off\" }}\n\
+         nodes = [{{ name = \"a\", address = \"{}\" }}, {{ name = \"b\", address = \"{}\", proxy_protocol = \"v1\" }}]\n\
+         hedge = {{ after = \"20ms\", share = 100.0 }}\n",
+        nodes[0].address, nodes[1].address
+    );
+    let config = folder.path().join("larder.toml");
+    fs::write(&config, text).unwrap();
+    let switch = Process::start(&["switch", "--config", config.to_str().unwrap(), "--admin", "127.0.0.1:0"]);
+    let paths = ["/0", "/1", "/2", "/3", "/4", "/5", "/6", "/7"];
+    let path = paths.into_iter().find(|path| &*get(switch.address, path).body == b"a").unwrap();
+    let asked = nodes[1].heads.lock().unwrap().len();
+    nodes[0].at(path, Act::Say(Duration::from_millis(200), nodes[0].says("200 OK", "mine")));
+    assert_eq!(&*get(switch.address, path).body, b"mine");
+    assert_eq!((hedges(&switch, "no_room"), nodes[1].heads.lock().unwrap().len()), (1, asked));
     settles(&switch);
 }
