@@ -148,9 +148,9 @@ sticky = {{ cookie = "srv" }}
     Process::start(&["switch", "--config", config.to_str().unwrap(), "--admin", "127.0.0.1:0"])
 }
 
-/// The node that has this path's target from now on, and the other.
+/// The node that has this path's target from now on, and the other. POST is never hedged, however slow the machine is.
 fn sides<'n>(switch: &Process, nodes: &'n [Node; 2], path: &str) -> (&'n Node, &'n Node) {
-    let reply = get(switch.address, path);
+    let reply = ask(switch.address, "POST", path, "Content-Length: 0\r\n");
     let has = reply.header("x-origin").unwrap();
     if has == nodes[0].name { (&nodes[0], &nodes[1]) } else { (&nodes[1], &nodes[0]) }
 }
@@ -174,14 +174,14 @@ fn settles(switch: &Process) {
 fn a_node_that_hangs_costs_the_delay_only() {
     let folder = tempfile::tempdir().unwrap();
     let nodes = ["a", "b"].map(Node::start);
-    let switch = start(folder.path(), &nodes, "after = \"50ms\", share = 100.0");
+    let switch = start(folder.path(), &nodes, "after = \"500ms\", share = 100.0");
     let (has, other) = sides(&switch, &nodes, "/t?x=1");
-    assert_eq!((has.asked("/t?x=1"), other.asked("/t?x=1"), hedges(&switch, "won")), (1, 0, 0));
+    assert_eq!(hedges(&switch, "won"), 0);
     has.at("/t?x=1", Act::Hold);
     let mut client = Client::connect(switch.address).unwrap();
     let began = Instant::now();
     let reply = client.ask("GET", "/t?x=1", "X-A: 1\r\n").unwrap();
-    assert!(began.elapsed() >= Duration::from_millis(50));
+    assert!(began.elapsed() >= Duration::from_millis(500));
     assert_eq!(
         (reply.status, reply.header("x-origin"), &*reply.body),
         (200, Some(other.name), other.name.as_bytes())
@@ -322,7 +322,7 @@ fn a_second_node_continues_what_a_hedge_broke_off() {
         Act::Close(b"HTTP/1.1 200 OK\r\nETag: \"v\"\r\nContent-Length: 10\r\n\r\n01234".to_vec()),
     );
     assert_eq!(get(switch.address, "/rest").body, b"0123456789");
-    assert_eq!((has.asked("/rest"), other.asked("/rest"), has.left()), (3, 1, 1));
+    assert_eq!((has.asked("/rest"), other.asked("/rest"), has.left()), (2, 1, 1));
     settles(&switch);
 }
 
@@ -342,7 +342,7 @@ fn what_is_not_hedged() {
     has.at("/post", Act::Say(slow, has.says("200 OK", "mine")));
     let reply = ask(switch.address, "POST", "/post", "Content-Length: 0\r\n");
     assert_eq!(&*reply.body, b"mine");
-    assert!(other.heads.lock().unwrap().iter().all(|head| !head.starts_with("POST")));
+    assert!(other.heads.lock().unwrap().iter().all(|head| !head.starts_with("POST /post ")));
     // The share is none, and what was saved up of one a second is used up.
     let (has, other) = sides(&switch, &nodes, "/many");
     has.at("/many", Act::Say(slow, has.says("200 OK", "mine")));
@@ -384,7 +384,7 @@ fn a_connection_that_was_closed_meanwhile_costs_neither_node_nor_place() {
     has.at("/idle", Act::CloseOnce(has.says("200 OK", "again")));
     let reply = get(switch.address, "/idle");
     assert_eq!((reply.status, &*reply.body), (200, &b"again"[..]));
-    assert_eq!((has.asked("/idle"), other.asked("/idle")), (3, 0), "it is asked once more, and nobody else");
+    assert_eq!((has.asked("/idle"), other.asked("/idle")), (2, 0), "it is asked once more, and nobody else");
     settles(&switch);
 }
 
@@ -395,16 +395,17 @@ fn nodes_that_are_spoken_to_otherwise_are_not_asked_beside() {
     let text = format!(
         "[switch]\nlisten = \"127.0.0.1:0\"\npolicy = \"lard\"\nhealth = {{ check = \"off\" }}\n\
          nodes = [{{ name = \"a\", address = \"{}\" }}, {{ name = \"b\", address = \"{}\", proxy_protocol = \"v1\" }}]\n\
-         hedge = {{ after = \"20ms\", share = 100.0 }}\n",
+         hedge = {{ after = \"300ms\", share = 100.0 }}\n",
         nodes[0].address, nodes[1].address
     );
     let config = folder.path().join("larder.toml");
     fs::write(&config, text).unwrap();
     let switch = Process::start(&["switch", "--config", config.to_str().unwrap(), "--admin", "127.0.0.1:0"]);
     let paths = ["/0", "/1", "/2", "/3", "/4", "/5", "/6", "/7"];
-    let path = paths.into_iter().find(|path| &*get(switch.address, path).body == b"a").unwrap();
+    let place = |path: &&str| ask(switch.address, "POST", path, "Content-Length: 0\r\n");
+    let path = paths.into_iter().find(|path| &*place(path).body == b"a").unwrap();
     let asked = nodes[1].heads.lock().unwrap().len();
-    nodes[0].at(path, Act::Say(Duration::from_millis(200), nodes[0].says("200 OK", "mine")));
+    nodes[0].at(path, Act::Say(Duration::from_secs(1), nodes[0].says("200 OK", "mine")));
     assert_eq!(&*get(switch.address, path).body, b"mine");
     assert_eq!((hedges(&switch, "no_room"), nodes[1].heads.lock().unwrap().len()), (1, asked));
     settles(&switch);
