@@ -1,5 +1,6 @@
 //! What is said on both sides of a race: the request to nodes, and the answer on the pipe to the engine, in HTTP/1.1.
 
+use crate::relay::listed;
 use bytes::Bytes;
 use http::header::{
     CONNECTION, CONTENT_LENGTH, HeaderName, HeaderValue, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
@@ -16,14 +17,7 @@ const ANYBODY: &str = "http://node";
 
 /// The fields that are for one connection (RFC 9110 section 7.6.1), those that `Connection` lists among them.
 fn strip(fields: &mut HeaderMap) {
-    let listed: Vec<HeaderName> = fields
-        .get_all(CONNECTION)
-        .iter()
-        .filter_map(|field| field.to_str().ok())
-        .flat_map(|field| field.split(','))
-        .filter_map(|name| HeaderName::try_from(name.trim()).ok())
-        .collect();
-    for name in listed.iter().chain([&CONNECTION, &TRANSFER_ENCODING, &TE, &UPGRADE]) {
+    for name in listed(fields).iter().chain([&CONNECTION, &TRANSFER_ENCODING, &TE, &UPGRADE]) {
         fields.remove(name);
     }
     for name in ["keep-alive", "proxy-connection"] {

@@ -16,7 +16,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Idle connections that are kept for a node at most; more are closed.
 const IDLE_MAX: usize = 64;
@@ -100,7 +99,7 @@ struct Connector {
 }
 
 impl tower_service::Service<Uri> for Connector {
-    type Response = TokioIo<Wire>;
+    type Response = TokioIo<Box<dyn Io>>;
     type Error = DialError;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, DialError>> + Send>>;
 
@@ -122,45 +121,14 @@ impl tower_service::Service<Uri> for Connector {
                     Err(_) => {}
                 }
             }
-            Ok(TokioIo::new(Wire(opened?)))
+            Ok(TokioIo::new(opened?))
         })
     }
 }
 
-/// A connection, as the client takes it.
-#[derive(Debug)]
-struct Wire(Box<dyn Io>);
-
-impl Connection for Wire {
+/// As the client takes it.
+impl Connection for Box<dyn Io> {
     fn connected(&self) -> Connected {
         Connected::new()
-    }
-}
-
-impl AsyncRead for Wire {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        into: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut *self.0).poll_read(context, into)
-    }
-}
-
-impl AsyncWrite for Wire {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut *self.0).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut *self.0).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut *self.0).poll_shutdown(context)
     }
 }

@@ -1,10 +1,10 @@
 //! Copies of requests for routes that mirror.
 
-use super::{Context, Fields, Relay, headers, link};
+use super::{Context, Fields, Relay, correct, headers, link};
 use crate::copies::{Duplicate, Outcome};
 use crate::edits::Known;
 use crate::target::target_key;
-use http::header::{CONNECTION, COOKIE, HOST, HeaderName, TRANSFER_ENCODING, UPGRADE};
+use http::header::{CONNECTION, COOKIE, HOST, TRANSFER_ENCODING, UPGRADE};
 use larder_core::Request;
 use larder_core::rules::Head;
 use pingora_error::Result;
@@ -67,16 +67,8 @@ impl Relay {
         let target = route.with_key_head(&head, |head| route.key.id(head));
         let request = Request::new(target).with_class(route.classes.classify(&head)).with_route(to);
         let mut copy = header.clone();
-        let listed: Vec<HeaderName> = header
-            .headers
-            .get_all(CONNECTION)
-            .iter()
-            .filter_map(|field| field.to_str().ok())
-            .flat_map(|field| field.split(','))
-            .filter_map(|name| HeaderName::try_from(name.trim()).ok())
-            .collect();
-        for name in listed.iter().chain([&CONNECTION, &TRANSFER_ENCODING]) {
-            copy.remove_header(name);
+        for name in correct::listed(&header.headers).into_iter().chain([CONNECTION, TRANSFER_ENCODING]) {
+            copy.remove_header(&name);
         }
         for name in ["keep-alive", "proxy-connection", "te", "trailer", "expect"] {
             copy.remove_header(name);

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::header::{
     ALLOW, CONNECTION, CONTENT_LENGTH, HOST, HeaderName, MAX_FORWARDS, TRANSFER_ENCODING, UPGRADE,
 };
-use http::{HeaderValue, Method, StatusCode, Version};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, Version};
 use pingora_core::ErrorType;
 use pingora_error::{Error, ErrorSource, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
@@ -104,14 +104,18 @@ pub(super) fn unchunked(session: &mut Session, reply: &mut ResponseHeader) {
     }
 }
 
-/// The fields that `Connection` says are of this hop alone (RFC 9110 section 7.6.1), but for those that say where the reply ends.
-fn named(reply: &ResponseHeader) -> Vec<HeaderName> {
-    let values = reply.headers.get_all(CONNECTION).iter();
+/// The fields that `Connection` says are of this hop alone (RFC 9110 section 7.6.1).
+pub(crate) fn listed(fields: &HeaderMap) -> Vec<HeaderName> {
+    let values = fields.get_all(CONNECTION).iter();
     let names = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
-    let names = names.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok());
+    names.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok()).collect()
+}
+
+/// The same of a reply, but for those that say where it ends.
+fn named(reply: &ResponseHeader) -> Vec<HeaderName> {
+    let mut names = listed(&reply.headers);
+    names.retain(|name| *name != CONTENT_LENGTH && *name != TRANSFER_ENCODING && *name != CONNECTION);
     names
-        .filter(|name| *name != CONTENT_LENGTH && *name != TRANSFER_ENCODING && *name != CONNECTION)
-        .collect()
 }
 
 impl Relay {

@@ -22,6 +22,7 @@ mod traced;
 mod watched;
 
 pub(crate) use context::Context;
+pub(crate) use correct::listed;
 use traced::Traced;
 
 use self::headers::Fields;
