@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test hostile audit handoff-long faults-long paper lab fmt lint tidy doc bench fuzz clean
+.PHONY: help demo test static hostile audit handoff-long faults-long paper lab fmt lint tidy doc bench fuzz clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -12,6 +12,9 @@ demo: ## a whole cluster on this machine, policies side by side (ARGS="--log acc
 
 test: ## the gate: formatting, lints, tests, tidy, documentation
 	@scripts/test.sh
+
+static: ## one binary without shared libraries, for packages and containers (minutes)
+	@scripts/static.sh
 
 handoff-long: ## a hundred thousand connections handed over in network namespaces, every byte verified (root; minutes)
 	@scripts/run.sh cargo test --release --locked -p larder --test handoff -- --ignored --nocapture --test-threads 1 long::
@@ -47,7 +50,7 @@ doc: ## build the documentation of the code
 bench: ## microbenchmarks
 	@scripts/run.sh cargo bench --locked --workspace
 
-fuzz: ## fuzz every parser, or TARGETS="...", SECONDS_EACH=60 each (needs a nightly Rust and cargo-fuzz)
+fuzz: ## fuzz every parser, or TARGETS="...", SECONDS_EACH=60 each; KEEP=1 keeps what is found (needs a nightly Rust and cargo-fuzz)
 	@scripts/fuzz.sh $(or $(SECONDS_EACH),60) $(TARGETS)
 
 clean: ## remove what was built

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Fuzzes parsers for some seconds each: scripts/fuzz.sh [SECONDS_EACH [TARGET...]], all unless some are named. Needs a
-# nightly Rust, because the sanitizers do; installs cargo-fuzz.
+# nightly Rust, because the sanitizers do; installs cargo-fuzz. Begins with the inputs that are kept, fuzz/corpus/TARGET.tar.gz;
+# with KEEP=1 what was found is minimised and kept there.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/toolchain.sh"
 cd "$LARDER_ROOT"
@@ -17,7 +18,20 @@ if ! cargo fuzz --version >/dev/null 2>&1; then
     cargo install --locked cargo-fuzz
 fi
 [ $# -gt 0 ] || mapfile -t all < <(cargo +nightly fuzz list)
+
+# An archive that is the same whenever its inputs are.
+keep() {
+    cargo +nightly fuzz cmin "$1" -- -max_len=4096 -rss_limit_mb=2048
+    tar --create --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner --mode=644 --directory="fuzz/corpus/$1" . |
+        gzip --best --no-name >"fuzz/corpus/$1.tar.gz"
+    say "$1: $(find "fuzz/corpus/$1" -type f | wc -l) inputs kept in $(stat --format=%s "fuzz/corpus/$1.tar.gz") bytes"
+}
+
 for target in "${@:-${all[@]}}"; do
     say "fuzzing $target for $SECONDS_EACH s"
+    mkdir -p "fuzz/corpus/$target"
+    [ ! -f "fuzz/corpus/$target.tar.gz" ] ||
+        tar --extract --gzip --skip-old-files --file="fuzz/corpus/$target.tar.gz" --directory="fuzz/corpus/$target"
     cargo +nightly fuzz run "$target" -- -max_total_time="$SECONDS_EACH" -rss_limit_mb=2048
+    [ "${KEEP:-}" != 1 ] || keep "$target"
 done

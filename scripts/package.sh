@@ -10,6 +10,9 @@ usage() { sed -n '2s/^# //p' "$0" >&2; exit 2; }
 [ $# -eq 3 ] && [ -x "$2" ] || usage
 binary="$2"
 
+# Whether it asks for no shared library (scripts/static.sh).
+is_static() { ! readelf --program-headers "$binary" | grep -q INTERP; }
+
 # What every package has.
 stage() {
     install -D -m 755 "$binary" "$1/usr/bin/larder"
@@ -41,15 +44,19 @@ deb)
     install -d "$root/DEBIAN"
     for script in postinst postrm; do install -m 755 "$here/packaging/deb/$script" "$root/DEBIAN/$script"; done
     version="$("$binary" version | cut -d' ' -f2)"
-    # The C library that the binary was linked with, or a later one.
-    libc="$(dpkg-query -W -f '${Version}' libc6 | cut -d- -f1)"
+    depends=
+    if ! is_static; then
+        # The C library that the binary was linked with, or a later one.
+        libc="$(dpkg-query -W -f '${Version}' libc6 | cut -d- -f1)"
+        depends="Depends: libc6 (>= ${libc%%+*}), libelf1, zlib1g
+"
+    fi
     cat > "$root/DEBIAN/control" <<CONTROL
 Package: larder
 Version: $version
 Architecture: $(dpkg --print-architecture)
 Maintainer: The larder authors <larder@localhost>
-Depends: libc6 (>= ${libc%%+*}), libelf1, zlib1g
-Section: httpd
+${depends}Section: httpd
 Priority: optional
 Installed-Size: $(du -sk "$root" | cut -f1)
 Description: content-aware web cluster
@@ -64,9 +71,12 @@ CONTROL
 root)
     stage "$3"
     # The loader and the libraries, where the binary looks for them.
-    ldd "$binary" | grep -o '/[^ )]*' | while read -r library; do install -D -m 755 "$library" "$3$library"; done
+    is_static ||
+        ldd "$binary" | grep -o '/[^ )]*' | while read -r library; do install -D -m 755 "$library" "$3$library"; done
     install -d -m 1777 "$3/tmp"
-    install -d "$3/etc/larder" "$3/dev"
+    install -d "$3/etc/larder" "$3/dev" "$3/proc"
+    # What an engine of containers would mount.
+    [ -e "$3/dev/null" ] || mknod -m 666 "$3/dev/null" c 1 3 2>/dev/null || true
     ;;
 *) usage ;;
 esac

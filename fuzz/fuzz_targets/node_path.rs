@@ -5,4 +5,8 @@
 use larder_node::fuzzing::fuzz_resolve;
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|path: &str| fuzz_resolve(path));
+fuzz_target!(|bytes: &[u8]| {
+    if let Ok(path) = std::str::from_utf8(bytes) {
+        fuzz_resolve(path);
+    }
+});

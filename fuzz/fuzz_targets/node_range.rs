@@ -5,7 +5,9 @@
 use larder_node::fuzzing::fuzz_range;
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|input: (u64, &[u8])| {
-    let (size, value) = input;
-    fuzz_range(value, size);
+// The size, then the field.
+fuzz_target!(|bytes: &[u8]| {
+    if let Some((size, value)) = bytes.split_first_chunk() {
+        fuzz_range(value, u64::from_le_bytes(*size));
+    }
 });

@@ -3,16 +3,14 @@
 //! The loop is ours rather than Pingora's: it counts connections, knows every socket before a byte is read, and
 //! drains by its own deadline. Between two requests of a connection the stream is back in our hands.
 
-use crate::client_io::ClientIo;
 use crate::clients::Connected;
 use crate::conn::{ClientStream, ConnLimits, Link, Rescued, Security};
 use crate::failure::Failure;
 use crate::handoff::{Delivery, Entered, Why};
 use crate::http2;
-use crate::proxy_protocol;
 use crate::relay::Relay;
 use crate::switch::{BACKLOG, Shared};
-use crate::tls::Tls;
+use larder_edge::{ClientIo, Tls, Unannounced, read_announcement};
 use pingora_core::apps::HttpServerApp;
 use pingora_core::protocols::Stream;
 use pingora_core::protocols::http::ServerSession;
@@ -225,10 +223,14 @@ impl Front {
         if !shared.announcers.trusts(client.ip()) {
             return Some((tcp, client, server));
         }
-        match proxy_protocol::read(&mut tcp, client, shared.timeouts.header).await {
+        match read_announcement(&mut tcp, client, shared.timeouts.header).await {
             Ok((client, named)) => Some((tcp, client, named.or(server))),
-            Err(failure) => {
-                shared.metrics.failed(failure);
+            Err(why) => {
+                shared.metrics.failed(match why {
+                    Unannounced::Gone => Failure::ClientGone,
+                    Unannounced::Nonsense => Failure::BadAnnouncement,
+                    Unannounced::TimedOut => Failure::HeaderTimeout,
+                });
                 None
             }
         }

@@ -9,15 +9,14 @@ use crate::edits::{Compression, FieldRules, RequestId, Sticky};
 use crate::handoff::{HandoffConfig, NodeHandoff};
 use crate::health::OutlierConfig;
 use crate::hedge::Hedge;
-use crate::proxy_protocol::AddressRange;
 use crate::recorder::RecordConfig;
 use crate::routes::{self, Route};
 use crate::shadow::ShadowConfig;
 use crate::signals::SignalsConfig;
 use crate::split::SplitBy;
-use crate::tls::TlsConfig;
 use larder_core::rules::{ClassRules, KeyTemplate};
 use larder_core::{NodeSpec, Settings};
+use larder_edge::{AddressRange, RELOAD_MAX, RELOAD_MIN, TlsConfig, TlsConfigFault};
 use larder_spans::TracerConfig;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -190,7 +189,7 @@ impl SwitchConfig {
             return Err(ConfigError::Empty("listen"));
         }
         if let Some(tls) = &self.tls {
-            tls.validate()?;
+            tls.validate().map_err(|fault| of_tls(fault, tls))?;
         }
         range("announcers", self.announcers.len(), 0, 1024)?;
         if self.nodes.is_empty() && !self.grows {
@@ -483,6 +482,19 @@ pub enum ConfigError {
 
 pub(crate) fn range(name: &'static str, value: usize, min: usize, max: usize) -> Result<(), ConfigError> {
     if (min..=max).contains(&value) { Ok(()) } else { Err(ConfigError::OutOfRange { name, value, min, max }) }
+}
+
+fn of_tls(fault: TlsConfigFault, tls: &TlsConfig) -> ConfigError {
+    match fault {
+        TlsConfigFault::Listen => ConfigError::Empty("tls.listen"),
+        TlsConfigFault::Certificates => ConfigError::Empty("tls.certificates"),
+        TlsConfigFault::Reload => ConfigError::SpanOutOfRange {
+            name: "tls.reload",
+            value: tls.reload,
+            min: RELOAD_MIN,
+            max: RELOAD_MAX,
+        },
+    }
 }
 
 pub(crate) fn span(name: &'static str, value: Duration, min_ms: u64, max_ms: u64) -> Result<(), ConfigError> {

@@ -6,7 +6,6 @@
 //! connections, a size limit, and one `writev` for a header and the body that follows it. When a limit is broken it
 //! hands the socket back to the connection's task, which answers.
 
-use crate::client_io::ClientIo;
 use crate::clock::Clock;
 use crate::dial::{Announced, ShownByTls, Ties};
 use crate::failure::Failure;
@@ -16,6 +15,7 @@ use bytes::BytesMut;
 use http::HeaderValue;
 use larder_core::Time;
 use larder_core::framing::{Fault, Framing};
+use larder_edge::{ClientIo, client_cert};
 use pingora_core::protocols::raw_connect::ProxyDigest;
 use pingora_core::protocols::{
     GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl, TimingDigest,
@@ -105,10 +105,7 @@ pub(crate) struct Security {
 impl Security {
     /// Of a client with this certificate (DER), if it has shown one.
     pub(crate) fn of(certificate: Option<&[u8]>, version: &'static str) -> Self {
-        use base64::Engine as _;
-        let field = |der| format!(":{}:", base64::engine::general_purpose::STANDARD.encode(der));
-        let client_cert = certificate.map(field).and_then(|value| HeaderValue::try_from(value).ok());
-        Self { client_cert, version }
+        Self { client_cert: certificate.and_then(client_cert), version }
     }
 }
 

@@ -4,8 +4,8 @@
 //! that serves it, since streams of HTTP/2 have no socket of their own.
 
 use crate::accept::Front;
-use crate::client_io::ClientIo;
 use crate::conn::{ClientStream, Link};
+use larder_edge::ClientIo;
 use pingora_core::apps::HttpServerApp;
 use pingora_core::protocols::Digest;
 use pingora_core::protocols::Stream;

@@ -14,7 +14,6 @@ mod access;
 mod beside;
 mod budget;
 mod cache_status;
-mod client_io;
 mod clients;
 mod clock;
 mod config;
@@ -35,7 +34,6 @@ mod live;
 mod metrics;
 mod node;
 mod nodes;
-mod proxy_protocol;
 mod recorder;
 mod relay;
 mod reloads;
@@ -47,7 +45,6 @@ mod signals;
 mod split;
 mod switch;
 mod target;
-mod tls;
 mod waiting;
 
 pub use access::{AccessFormat, AccessLogConfig, AccessLogOutput, LineFormat};
@@ -72,9 +69,10 @@ pub use handoff::{
 pub use health::OutlierConfig;
 pub use hedge::Hedge;
 pub use hottest::HotTarget;
+pub use larder_edge::{AcmeChallenge, AcmeStatus, AcmeStore, AcmeStored, AddressRange};
+pub use larder_edge::{CertificateFault, CertificateStatus, ClientCertificates, TlsConfig, TlsVersion};
 pub use live::{DeliveryCount, Latency, LiveStatus};
 pub use metrics::{METRICS, Metric, MetricKind};
-pub use proxy_protocol::AddressRange;
 pub use recorder::{RecordConfig, RecordStartError, RecordStatus};
 pub use reloads::{NodeStanding, ReloadCounts, ShareStanding};
 pub use route_status::{ClassStatus, RouteFault, RouteStatus, ShareRefused};
@@ -84,12 +82,12 @@ pub use signals::{CacheSignalsConfig, ReportStatus, SignalSource, SignalsConfig,
 pub use split::{ShareOf, SplitBy};
 pub use switch::{Prepared, Switch, SwitchError, listen};
 pub use target::{TargetKey, target_key};
-pub use tls::{AcmeChallenge, AcmeStatus, AcmeStore, AcmeStored};
-pub use tls::{CertificateFault, CertificateStatus, ClientCertificates, TlsConfig, TlsVersion};
 
 /// Entry points for the fuzz targets: parsers of what nodes and clients say, with the checks that must hold for any input.
 #[doc(hidden)]
 pub mod fuzzing {
+    pub use crate::edits::fuzz_asked;
     pub use crate::handoff::fuzzing::{fuzz_first, fuzz_held};
     pub use crate::signals::fuzzing::{fuzz_orca, fuzz_pages, fuzz_stream};
+    pub use larder_edge::fuzzing::fuzz_announcement;
 }

@@ -81,7 +81,7 @@ pub(crate) struct Node {
     client: OnceLock<NodeClient>,
     /// Failures in a row that traffic has seen.
     pub(crate) failures: AtomicU32,
-    /// Requests that it has not answered.
+    /// Requests that it has not answered and others got.
     pub(crate) unanswered: AtomicU32,
     /// Replies of 500 to 599 in a row, where that is looked at.
     pub(crate) errors: AtomicU32,

@@ -10,9 +10,13 @@ use crate::store::{DiskModel, ProcessorModel};
 use larder_core::Bytes;
 use larder_core::cache::CacheKind;
 use larder_core::cost::CostError;
+use larder_edge::{AddressRange, TlsConfig, TlsConfigFault};
 use larder_spans::TracerConfig;
 use std::path::PathBuf;
 use std::time::Duration;
+
+/// Ranges of addresses that announce clients.
+const ANNOUNCERS_MAX: usize = 1_024;
 
 /// Everything a node is told at its start.
 #[derive(Clone, Debug)]
@@ -38,6 +42,10 @@ pub struct NodeConfig {
     pub report: ReportConfig,
     /// Where spans of traced requests go. Default `None`: requests are not traced.
     pub traces: Option<TracerConfig>,
+    /// TLS for clients. Default `None`: there is none. HTTP/2 is not spoken, whatever it says.
+    pub tls: Option<TlsConfig>,
+    /// Addresses that announce with the PROXY protocol whom each connection is from; none by default. At most 1,024.
+    pub announcers: Vec<AddressRange>,
 }
 
 /// The memory cache of a node.
@@ -136,6 +144,17 @@ impl From<CostError> for ConfigError {
     }
 }
 
+impl From<TlsConfigFault> for ConfigError {
+    fn from(fault: TlsConfigFault) -> Self {
+        let (field, expected) = match fault {
+            TlsConfigFault::Listen => ("tls.listen", "at least one address"),
+            TlsConfigFault::Certificates => ("tls.certificates", "at least one file or folder"),
+            TlsConfigFault::Reload => ("tls.reload", "1 s to 24 h"),
+        };
+        Self { field, expected }
+    }
+}
+
 impl NodeConfig {
     /// The defaults for a node called `name` in front of `store`.
     pub fn new(name: impl Into<String>, store: StoreConfig) -> Self {
@@ -150,6 +169,8 @@ impl NodeConfig {
             stats_path: None,
             report: ReportConfig::default(),
             traces: None,
+            tls: None,
+            announcers: Vec::new(),
         }
     }
 
@@ -182,6 +203,10 @@ impl NodeConfig {
         if let Some(dynamic) = &self.dynamic {
             dynamic.check(&self.store)?;
         }
+        if let Some(tls) = &self.tls {
+            tls.validate()?;
+        }
+        ensure(self.announcers.len() <= ANNOUNCERS_MAX, "proxy_protocol_from", "at most 1,024")?;
         self.report.check()?;
         self.limits.check()
     }

@@ -9,6 +9,7 @@
 //! when that buffer is empty: so a dropped body makes its request *finishing*, and the next flush ends it.
 
 use crate::config::Limits;
+use crate::edge::Entered;
 use crate::guarded::Guarded;
 use crate::handover::{Departure, Life, REQUESTS, Standing};
 use crate::lateral::Later;
@@ -18,6 +19,7 @@ use crate::traced::Traced;
 use bytes::{Buf as _, Bytes};
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
+use larder_edge::ClientIo;
 use larder_handoff::FlowKey;
 use larder_spans::Tracer;
 use std::io::{self, IoSlice};
@@ -26,7 +28,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep, sleep_until};
 
@@ -45,6 +46,8 @@ pub(crate) struct Shared {
     open: AtomicBool,
     /// Its addresses, if it can be handed over to a peer.
     flow: Option<FlowKey>,
+    /// What is known of it from before its first request, if anything.
+    entered: Option<Arc<Entered>>,
     /// Of the next request: see [`Bound`].
     bound: Mutex<Bound>,
     /// What is known of its requests, if it can be handed over to a peer or was.
@@ -65,18 +68,29 @@ pub(crate) enum Bound {
     Taken,
 }
 
+/// What a connection brings along.
+#[derive(Debug, Default)]
+pub(crate) struct Brought {
+    /// A front-end has handed it over.
+    pub(crate) handed: Option<Later>,
+    /// It has had requests elsewhere.
+    pub(crate) used: bool,
+    /// Its addresses, if it can be handed over to a peer.
+    pub(crate) flow: Option<FlowKey>,
+    pub(crate) bound: Bound,
+    pub(crate) life: Option<Life>,
+    pub(crate) entered: Option<Arc<Entered>>,
+}
+
 impl Shared {
-    /// Of a connection; `used` if it has had requests elsewhere.
-    pub(crate) fn new(
-        counters: Arc<Counters>,
-        handed: Option<Later>,
-        used: bool,
-        (flow, bound, life): (Option<FlowKey>, Bound, Option<Life>),
-    ) -> Arc<Self> {
+    /// Of a connection.
+    pub(crate) fn new(counters: Arc<Counters>, brought: Brought) -> Arc<Self> {
+        let Brought { handed, used, flow, bound, life, entered } = brought;
         Arc::new(Self {
             counters,
             handed,
             flow,
+            entered,
             bound: Mutex::new(bound),
             life: Mutex::new(life),
             departure: Mutex::default(),
@@ -106,6 +120,11 @@ impl Shared {
             life.brings(bound, parts, told.as_ref());
         }
         bound
+    }
+
+    /// What is known of the connection from before its first request, if anything.
+    pub(crate) fn entered(&self) -> Option<&Entered> {
+        self.entered.as_deref()
     }
 
     /// Whether a peer has handed the connection over with the request that has just been read.
@@ -194,7 +213,8 @@ impl InFlight {
 
     /// It is traced, if whoever sends it says so or the lot falls on it.
     pub(crate) fn trace(&mut self, tracer: &Arc<Tracer>, parts: &mut http::request::Parts) {
-        self.traced = Traced::begin(tracer, parts);
+        let client = self.shared.entered().and_then(Entered::client);
+        self.traced = Traced::begin(tracer, parts, client);
     }
 
     /// This is what it is answered with.
@@ -254,7 +274,7 @@ pub(crate) struct Socket {
 impl Socket {
     /// A socket whose stream is preceded by `first` for reading and by `unsent` for writing.
     pub(crate) fn new(
-        stream: TcpStream,
+        stream: ClientIo,
         first: Bytes,
         unsent: Bytes,
         shared: Arc<Shared>,
@@ -274,15 +294,22 @@ impl Socket {
         }
     }
 
+    /// The first head has to be complete by then, since the connection came earlier.
+    pub(crate) fn head_by(&mut self, then: Instant) {
+        self.read_timer.as_mut().reset(then);
+    }
+
     /// The connection with what has been read of it, `read` before what is left here; nothing if it cannot go on.
     pub(crate) fn into_resting(self, read: Bytes, handed: Option<Later>) -> Option<Arrived> {
-        let life = self.shared.take_life();
+        let (life, entered) = (self.shared.take_life(), self.shared.entered.clone());
         if !self.unsent.is_empty() {
             return None;
         }
         let (stream, first) = self.stream.into_inner().into_parts();
         let first = if first.is_empty() { read } else { [read, first].concat().into() };
-        Some(Arrived { stream, first, unsent: Bytes::new(), used: true, handed, bound: Bound::Free, life })
+        let unsent = Bytes::new();
+        let bound = Bound::Free;
+        Some(Arrived { stream, first, unsent, used: true, handed, bound, life, entered, head_by: None })
     }
 
     /// Called when the socket has nothing to read.
@@ -386,6 +413,9 @@ impl Write for Socket {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_unsent_in_time(cx))?;
+        // With TLS, what was written is not all in the kernel's buffer before.
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        ready!(self.after_write(cx, flushed))?;
         if self.shared.flushed() {
             self.awaiting = Awaiting::Silence;
             self.read_armed = false;
@@ -393,7 +423,7 @@ impl Write for Socket {
             // so the timer must know whom to wake. It cannot have run out yet.
             let _ = self.poll_read_deadline(cx);
         }
-        Pin::new(&mut self.stream).poll_flush(cx)
+        Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -401,7 +431,8 @@ impl Write for Socket {
             return Poll::Ready(Ok(()));
         }
         ready!(self.poll_unsent_in_time(cx))?;
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        let shut = Pin::new(&mut self.stream).poll_shutdown(cx);
+        self.after_write(cx, shut)
     }
 }
 
@@ -423,7 +454,7 @@ mod tests {
     /// hyper as it is reads a head only once the reply before has left it; whatever it will do, such a connection stays.
     #[test]
     fn a_connection_does_not_rest_before_its_replies_have_left() {
-        let shared = Shared::new(Arc::default(), None, false, (None, Bound::Free, None));
+        let shared = Shared::new(Arc::default(), Brought::default());
         assert!(shared.standing().rests);
         let (first, second) = (shared.begin(), shared.begin());
         drop(first);

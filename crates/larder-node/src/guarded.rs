@@ -6,16 +6,16 @@
 
 use bytes::Bytes;
 use larder_core::framing::Framing;
+use larder_edge::ClientIo;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
 /// A connection whose bytes are looked at.
 #[derive(Debug)]
 pub(crate) struct Guarded {
-    stream: TcpStream,
+    stream: ClientIo,
     /// Bytes to be read before the stream's.
     first: Bytes,
     framing: Framing,
@@ -25,12 +25,12 @@ pub(crate) struct Guarded {
 
 impl Guarded {
     /// A connection at its beginning or between two requests.
-    pub(crate) fn new(stream: TcpStream, first: Bytes) -> Self {
+    pub(crate) fn new(stream: ClientIo, first: Bytes) -> Self {
         Self { stream, first, framing: Framing::without_upgrades(), poison: None }
     }
 
     /// The stream, and what is to be read before its bytes.
-    pub(crate) fn into_parts(self) -> (TcpStream, Bytes) {
+    pub(crate) fn into_parts(self) -> (ClientIo, Bytes) {
         (self.stream, self.first)
     }
 

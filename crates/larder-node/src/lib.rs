@@ -20,6 +20,7 @@ mod config;
 mod connection;
 mod cooperate;
 mod dynamic;
+mod edge;
 mod fetch;
 mod guarded;
 mod handover;
@@ -43,6 +44,7 @@ pub use cooperate::{
     Analyst, CooperateConfig, CooperateError, CooperatePolicy, MemberView, PeersView, TableView, WardConfig,
 };
 pub use dynamic::{Amount, CpuConfig, DynamicConfig, DynamicDisk, HandlerConfig};
+pub use edge::{Listeners, TlsView};
 pub use handover::{
     Handover, HandoverConfig, HandoverError, HandoverView, SERVICES_MAX as HANDOVER_SERVICES_MAX, Unmoved,
 };

@@ -5,6 +5,7 @@ use crate::config::{ConfigError, Limits, NodeConfig, Preload};
 use crate::connection::Shared;
 use crate::cooperate::Cooperation;
 use crate::dynamic::Dynamic;
+use crate::edge::Edge;
 use crate::fetch::Keeping;
 use crate::handover::REQUESTS;
 use crate::http::cache_status::{Outcome, Speller, Why};
@@ -21,6 +22,7 @@ use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode, Uri};
+use larder_edge::{Announcers, CertificateFault};
 use larder_spans::Tracer;
 use std::borrow::Cow;
 use std::error::Error;
@@ -44,6 +46,9 @@ pub enum NodeError {
     /// The file that dynamic content reads cannot be made.
     #[error(transparent)]
     Scratch(#[from] ScratchError),
+    /// A certificate or a key cannot be used.
+    #[error(transparent)]
+    Certificate(#[from] CertificateFault),
     /// The thread that sends spans cannot be started.
     #[error("cannot trace requests: {0}")]
     Traces(#[source] std::io::Error),
@@ -62,6 +67,7 @@ pub struct Node {
     pub(crate) places: Arc<Semaphore>,
     pub(crate) memory: Arc<Memory>,
     pub(crate) store: Store,
+    pub(crate) edge: Edge,
     pub(crate) machine: Machine,
     pub(crate) dynamic: Option<Dynamic>,
     /// Bounds look-ups without a read, as `reads_max` bounds reads.
@@ -84,10 +90,10 @@ pub struct Node {
 }
 
 impl Node {
-    /// A node that serves nothing yet. Opens the directory, or reads the manifest; blocks while it does.
+    /// A node that serves nothing yet. Opens the directory, or reads the manifest, and reads certificates; blocks while it does.
     ///
     /// # Errors
-    /// If a value is out of range, or the directory or the manifest cannot be used.
+    /// If a value is out of range, or the directory, the manifest or a certificate cannot be used.
     pub fn new(config: NodeConfig) -> Result<Arc<Self>, NodeError> {
         config.check()?;
         let NodeConfig {
@@ -101,7 +107,10 @@ impl Node {
             stats_path,
             report,
             traces,
+            tls,
+            announcers,
         } = config;
+        let edge = Edge::new(tls, Announcers(announcers))?;
         let tracer = traces.map(Tracer::start).transpose().map_err(NodeError::Traces)?.map(Arc::new);
         let report = Report::new(report, &store);
         let machine = Machine::new(&store, dynamic.as_ref(), limits.reads_at_once)?;
@@ -116,6 +125,7 @@ impl Node {
             places: Arc::new(Semaphore::new(limits.connections_max as usize)),
             memory: Arc::new(Memory::new(&cache, limits.reads_max)),
             store,
+            edge,
             machine,
             dynamic: dynamic.as_ref().map(Dynamic::new),
             stats_at_once: Semaphore::new(limits.reads_max),
@@ -181,13 +191,12 @@ impl Node {
         usage
     }
 
-    /// [`Node::stats`], and [`Node::peers`] if there are any, in the Prometheus text format.
+    /// [`Node::stats`], and [`Node::tls`] and [`Node::peers`] if there are any, in the Prometheus text format.
     pub fn metrics_text(&self) -> String {
-        let own = self.stats().metrics_text();
-        match self.peers() {
-            Some(peers) => own.trim_end_matches("# EOF\n").to_owned() + &peers.metrics_text(),
-            None => own,
-        }
+        let (tls, peers) = (self.tls(), self.peers());
+        let more = [tls.map(|tls| tls.metrics_text()), peers.map(|peers| peers.metrics_text())];
+        let join = |text: String, more: String| text.trim_end_matches("# EOF\n").to_owned() + &more;
+        more.into_iter().flatten().fold(self.stats().metrics_text(), join)
     }
 
     /// Makes the health path answer 503 (or 200 again), while everything else is served on: front-ends that watch
@@ -226,10 +235,19 @@ impl Node {
         if !shared.is_taken() {
             parts.headers.remove(REQUESTS);
         }
+        if let Some(entered) = shared.entered() {
+            entered.tell(&mut parts.headers);
+        }
         if self.is_own(parts.uri.path()) {
             in_flight.set_own();
         } else if let Some(tracer) = &self.tracer {
             in_flight.trace(tracer, &mut parts);
+        }
+        let location = shared.entered().and_then(|entered| entered.sends_on(&parts));
+        if let Some(location) = location.filter(|_| !self.is_own(parts.uri.path())) {
+            let reply = self.sent_on(location);
+            in_flight.trace_reply(&reply);
+            return reply.map(|body| body.with(in_flight));
         }
         let later = in_flight.later().filter(|_| !self.is_own(parts.uri.path()));
         if later.is_some() {
@@ -245,6 +263,14 @@ impl Node {
         };
         in_flight.trace_reply(&reply);
         reply.map(|body| body.with(in_flight))
+    }
+
+    /// The reply to a request that is to be made again with TLS.
+    fn sent_on(&self, location: HeaderValue) -> Response<Body> {
+        self.counters.requests.add(1);
+        let mut reply = self.plain(StatusCode::PERMANENT_REDIRECT, Outcome::Local("https"), "");
+        reply.headers_mut().insert(header::LOCATION, location);
+        reply
     }
 
     pub(crate) async fn reply<B>(

@@ -4,13 +4,16 @@
 //! like any other of the listening socket; by repair it comes as a socket, with the bytes that the front-end has read.
 
 use crate::config::Limits;
-use crate::connection::{Bound, Shared, Socket};
+use crate::connection::{Bound, Brought, Shared, Socket};
+use crate::edge::{Entered, Entry, Listeners};
 use crate::handover::{Departure, Handover, Life, Moved};
 use crate::lateral::{Later, Lateral, LateralConfig};
 use crate::node::{Node, NodeError};
+use crate::stats::Counters;
 use bytes::Bytes;
 use hyper::server::conn::http1::{self, Parts};
 use hyper::service::service_fn;
+use larder_edge::ClientIo;
 use larder_handoff::FlowKey;
 use larder_handoff::agent::{Giver, Resting, Restored};
 use rustix::io::Errno;
@@ -24,6 +27,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
 /// Pause after a failed accept, such as for want of file descriptors.
@@ -66,17 +70,23 @@ impl Node {
         self.serve_with(listener, Handed::none(), shutdown).await
     }
 
-    /// [`Self::serve`], where front-ends hand connections over: `handed` says how they come. Limits hold for all
-    /// connections together.
+    /// [`Self::serve`] at several sockets, with TLS or without, and where front-ends hand connections over: `handed` says how they
+    /// come. Limits hold for all connections together.
     ///
     /// # Errors
     /// As [`Self::serve`].
     pub async fn serve_with(
         self: Arc<Self>,
-        listener: TcpListener,
+        listeners: impl Into<Listeners>,
         handed: Handed,
         shutdown: impl Future<Output = ()>,
     ) -> Result<Drained, NodeError> {
+        let mut listeners = listeners.into();
+        self.edge.open(&listeners);
+        let mut watching = JoinSet::new();
+        if let Some(tls) = self.edge.tls.clone() {
+            watching.spawn(tls.watch());
+        }
         let connections_max = self.limits.connections_max;
         let places = self.places();
         let (phase, _) = watch::channel(Phase::Serving);
@@ -86,10 +96,10 @@ impl Node {
         tracing::info!(node = %self.describe(), "serving");
         {
             tokio::pin!(shutdown);
-            let accepting = self.accept(&listener, (restored, known), giver, &phase, shutdown);
+            let accepting = self.accept(&mut listeners, (restored, known), giver, &phase, shutdown);
             accepting.await.map_err(NodeError::Listener)?;
         }
-        drop(listener);
+        drop(listeners);
         self.set_draining(true);
         self.end_events();
         phase.send_replace(Phase::Draining);
@@ -106,7 +116,7 @@ impl Node {
     /// Accepts until `shutdown` completes and nothing more waits: what the kernel has accepted would be reset.
     async fn accept(
         self: &Arc<Self>,
-        listener: &TcpListener,
+        listeners: &mut Listeners,
         (mut restored, known): (mpsc::Receiver<Restored>, Known),
         giver: Option<Giver>,
         phase: &watch::Sender<Phase>,
@@ -116,7 +126,7 @@ impl Node {
         let refusals = Arc::new(Semaphore::new(REFUSALS_MAX));
         let mut last_look = None;
         loop {
-            let (arrived, place) = tokio::select! {
+            let (arrived, entry, place) = tokio::select! {
                 () = &mut shutdown, if last_look.is_none() => {
                     // Who hands over a socket now is refused, and keeps it.
                     restored.close();
@@ -124,11 +134,17 @@ impl Node {
                     continue;
                 }
                 () = sleep_until(last_look.unwrap_or_else(Instant::now)), if last_look.is_some() => return Ok(()),
-                accepted = listener.accept() => (accepted.map(|(stream, _)| known.accepted(stream)), None),
+                accepted = listeners.accept() => match accepted {
+                    Ok((stream, entry)) => {
+                        let (arrived, entry) = known.accepted(stream, entry);
+                        (Ok(arrived), entry, None)
+                    }
+                    Err(error) => (Err(error), Entry::Clear, None),
+                },
                 Some(mut restored) = restored.recv() => {
                     self.count_taken();
                     let place = restored.place.take();
-                    (known.restored(restored), place)
+                    (known.restored(restored), Entry::Handed, place)
                 }
             };
             let arrived = match arrived {
@@ -146,12 +162,15 @@ impl Node {
                     self.counters.connections_accepted.add(1);
                     let (phase, giver) = (phase.subscribe(), giver.clone());
                     let connection =
-                        Arc::clone(self).connection(builder.clone(), arrived, place, phase, giver);
+                        Arc::clone(self).connection(builder.clone(), (arrived, entry), place, phase, giver);
                     tokio::spawn(connection);
                 }
                 Err(_) => {
                     self.counters.connections_refused.add(1);
-                    if let Ok(place) = Arc::clone(&refusals).try_acquire_owned() {
+                    // An answer by TLS would take the handshake, which is what there is no room for.
+                    if entry != Entry::Secure
+                        && let Ok(place) = Arc::clone(&refusals).try_acquire_owned()
+                    {
                         tokio::spawn(refuse(arrived, place, self.refusal()));
                     }
                 }
@@ -162,20 +181,30 @@ impl Node {
     async fn connection(
         self: Arc<Self>,
         mut builder: http1::Builder,
-        mut arrived: Arrived,
+        (mut arrived, entry): (Arrived, Entry),
         _place: OwnedSemaphorePermit,
         mut phase: watch::Receiver<Phase>,
         mut giver: Option<Giver>,
     ) {
+        let _open = Open::new(&self.counters);
+        // Fails only for a connection that is gone already.
+        let _ = arrived.stream.tcp().set_nodelay(true);
+        if self.edge.concerns(entry) {
+            // Boxed: other connections are not to be larger for it.
+            let entered = Box::pin(self.enter(arrived, entry));
+            let entered = tokio::select! {
+                biased;
+                entered = entered => entered,
+                _ = phase.wait_for(|phase| *phase != Phase::Serving) => None,
+            };
+            let Some(entered) = entered else { return };
+            arrived = entered;
+        }
         // A client that ends its side (RFC 9112 section 9.6) may still read, and cannot be told from one that is gone. From a
         // front-end that relays it means that nobody waits any more, and what is under way ends.
-        let direct = arrived.bound == Bound::Taken || self.flow_of(&arrived.stream).is_some();
+        let direct = arrived.bound == Bound::Taken || self.flow_of(&arrived).is_some();
         builder.half_close(arrived.handed.is_some() || direct);
         arrived.life = self.handover().filter(|_| direct).map(Life::new);
-        // Fails only for a connection that is gone already.
-        let _ = arrived.stream.set_nodelay(true);
-        let counters = Arc::clone(&self.counters);
-        counters.connections.rise();
         loop {
             let back = match self.serve_connection(&builder, arrived, &mut phase, giver.as_mut()).await {
                 After::Ended => break,
@@ -191,7 +220,6 @@ impl Node {
                 None => break,
             }
         }
-        counters.connections.fall(1);
     }
 
     /// Serves a connection to its end, or until it rests and is to be given up.
@@ -202,12 +230,16 @@ impl Node {
         phase: &mut watch::Receiver<Phase>,
         giver: Option<&mut Giver>,
     ) -> After {
-        let Arrived { stream, first, unsent, used, handed, bound, life } = arrived;
+        let flow = self.flow_of(&arrived);
+        let Arrived { stream, first, unsent, used, handed, bound, life, entered, head_by } = arrived;
         // One that came by relay is the front-end's to end.
         let can_give = giver.is_some() && handed.is_some();
-        let flow = self.flow_of(&stream);
-        let shared = Shared::new(Arc::clone(&self.counters), handed.clone(), used, (flow, bound, life));
-        let socket = Socket::new(stream, first, unsent, Arc::clone(&shared), &self.limits);
+        let brought = Brought { handed: handed.clone(), used, flow, bound, life, entered };
+        let shared = Shared::new(Arc::clone(&self.counters), brought);
+        let mut socket = Socket::new(stream, first, unsent, Arc::clone(&shared), &self.limits);
+        if let Some(then) = head_by {
+            socket.head_by(then);
+        }
         let (node, requests) = (Arc::clone(self), Arc::clone(&shared));
         let service = service_fn(move |request| {
             let reply = Arc::clone(&node).handle(Arc::clone(&requests), request);
@@ -274,8 +306,12 @@ impl Node {
     }
 
     /// A connection by its addresses, if it can be handed over to a peer.
-    fn flow_of(&self, stream: &TcpStream) -> Option<FlowKey> {
+    fn flow_of(&self, arrived: &Arrived) -> Option<FlowKey> {
         let handover = self.handover()?;
+        if arrived.entered.as_deref().is_some_and(Entered::stays) {
+            return None;
+        }
+        let stream = arrived.stream.tcp();
         handover.flow(stream.peer_addr().ok()?, stream.local_addr().ok()?)
     }
 
@@ -284,7 +320,11 @@ impl Node {
         let Departure { to, node, flow, head, target, serviced } = departure;
         let cooperation = self.cooperation.get()?;
         let handover = cooperation.handover.as_ref()?;
-        let Arrived { stream, first, unsent, used, handed, life, .. } = leaving;
+        let Arrived { stream: ClientIo::Clear(stream), first, unsent, used, handed, life, entered, .. } =
+            leaving
+        else {
+            return None;
+        };
         let first = [&head[..], &first].concat();
         let socket = stream.into_std().ok()?.into();
         // Once it is on its way the peer counts it, and a dispatcher goes on.
@@ -302,8 +342,9 @@ impl Node {
             }
             Moved::Stays(socket) => std::net::TcpStream::from(socket),
         };
-        let stream = TcpStream::from_std(stays).ok()?;
-        Some(Arrived { stream, first: first.into(), unsent, used, handed, bound: Bound::Stays, life })
+        let stream = ClientIo::Clear(TcpStream::from_std(stays).ok()?);
+        let (first, bound) = (first.into(), Bound::Stays);
+        Some(Arrived { stream, first, unsent, used, handed, bound, life, entered, head_by: None })
     }
 
     fn refusal(&self) -> Vec<u8> {
@@ -318,7 +359,7 @@ impl Node {
 
 /// A connection to be served.
 pub(crate) struct Arrived {
-    pub(crate) stream: TcpStream,
+    pub(crate) stream: ClientIo,
     /// The client's bytes that come before what the socket delivers.
     pub(crate) first: Bytes,
     /// Bytes to be written before anything else.
@@ -331,6 +372,26 @@ pub(crate) struct Arrived {
     pub(crate) bound: Bound,
     /// What is known of its requests, if it can be handed over to a peer or was.
     pub(crate) life: Option<Life>,
+    /// What is known of it from before its first request, if anything.
+    pub(crate) entered: Option<Arc<Entered>>,
+    /// When its first head has to be complete, if not so long after now as a head may take.
+    pub(crate) head_by: Option<Instant>,
+}
+
+/// An open connection, counted until dropped.
+struct Open(Arc<Counters>);
+
+impl Open {
+    fn new(counters: &Arc<Counters>) -> Self {
+        counters.connections.rise();
+        Self(Arc::clone(counters))
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.connections.fall(1);
+    }
 }
 
 /// What became of a connection.
@@ -375,20 +436,15 @@ struct Known {
 }
 
 impl Known {
-    fn accepted(&self, stream: TcpStream) -> Arrived {
-        let local = stream.local_addr().ok().filter(|_| !self.services.is_empty());
+    /// What is accepted where TLS is, is a client's own.
+    fn accepted(&self, stream: TcpStream, entry: Entry) -> (Arrived, Entry) {
+        let services = !self.services.is_empty() && entry == Entry::Clear;
+        let local = stream.local_addr().ok().filter(|_| services);
         let of = |local: SocketAddr| SocketAddr::new(local.ip().to_canonical(), local.port());
         let service = local.map(of).filter(|local| self.services.contains(local));
         let handed = service.map(|service| Later { service, lateral: self.lateral.clone() });
-        Arrived {
-            stream,
-            first: Bytes::new(),
-            unsent: Bytes::new(),
-            used: false,
-            handed,
-            bound: Bound::Free,
-            life: None,
-        }
+        let entry = if handed.is_some() { Entry::Handed } else { entry };
+        (Arrived::new(stream, handed), entry)
     }
 
     fn restored(&self, restored: Restored) -> io::Result<Arrived> {
@@ -398,26 +454,39 @@ impl Known {
         stream.set_nonblocking(true)?;
         let stream = TcpStream::from_std(stream)?;
         let (first, unsent) = (restored.first.into(), restored.unsent.into());
-        Ok(Arrived { stream, first, unsent, used: false, handed, bound, life: None })
+        Ok(Arrived { first, unsent, bound, ..Arrived::new(stream, handed) })
     }
 }
 
 impl Arrived {
+    fn new(stream: TcpStream, handed: Option<Later>) -> Self {
+        Self {
+            stream: ClientIo::Clear(stream),
+            first: Bytes::new(),
+            unsent: Bytes::new(),
+            used: false,
+            handed,
+            bound: Bound::Free,
+            life: None,
+            entered: None,
+            head_by: None,
+        }
+    }
+
     /// Gives the connection up to another node; comes back if none takes it, unless it has ended.
     async fn give(self, giver: &Giver) -> Option<Self> {
-        let (used, handed) = (true, self.handed);
-        let (client, server) = (self.stream.peer_addr().ok()?, self.stream.local_addr().ok()?);
+        let Self { stream: ClientIo::Clear(stream), first, handed, entered, .. } = self else { return None };
+        let (client, server) = (stream.peer_addr().ok()?, stream.local_addr().ok()?);
         let canonical = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
         let resting = Resting {
             client: canonical(client),
             server: canonical(server),
-            socket: self.stream.into_std().ok()?.into(),
-            unread: self.first.to_vec(),
+            socket: stream.into_std().ok()?.into(),
+            unread: first.to_vec(),
         };
         let Resting { socket, unread, .. } = giver.give(resting).await?;
         let stream = TcpStream::from_std(std::net::TcpStream::from(socket)).ok()?;
-        let first = unread.into();
-        Some(Self { stream, first, unsent: Bytes::new(), used, handed, bound: Bound::Free, life: None })
+        Some(Self { first: unread.into(), used: true, entered, ..Self::new(stream, handed) })
     }
 }
 

@@ -76,6 +76,7 @@ pub(crate) struct Counters {
     pub(crate) head_timeouts: Count,
     pub(crate) idle_timeouts: Count,
     pub(crate) write_timeouts: Count,
+    pub(crate) announcements_refused: Count,
 }
 
 /// What a node has done since its start, and its levels now.
@@ -133,6 +134,8 @@ pub struct NodeStats {
     pub idle_timeouts: u64,
     /// Connections closed because the client took no bytes.
     pub write_timeouts: u64,
+    /// Connections of a balancer closed because they began with no announcement of a client.
+    pub announcements_refused: u64,
     /// Bytes the cache counts.
     pub cache_bytes: u64,
     /// Most bytes the cache may count.
@@ -208,6 +211,7 @@ impl Counters {
             head_timeouts: self.head_timeouts.read(),
             idle_timeouts: self.idle_timeouts.read(),
             write_timeouts: self.write_timeouts.read(),
+            announcements_refused: self.announcements_refused.read(),
             cache_bytes: memory.used,
             cache_bytes_max: memory.capacity,
             cache_objects: memory.objects as u64,
@@ -261,6 +265,11 @@ impl Collector for NodeStats {
             ("head_timeouts", "Connections closed for a slow request head", self.head_timeouts),
             ("idle_timeouts", "Connections closed for their silence", self.idle_timeouts),
             ("write_timeouts", "Connections closed for taking no bytes", self.write_timeouts),
+            (
+                "announcements_refused",
+                "Connections of a balancer without announcement",
+                self.announcements_refused,
+            ),
             ("cache_insertions", "Objects and chunks put into the cache", self.cache_insertions),
             ("cache_evictions", "Objects and chunks that left to make room", self.cache_evictions),
             ("cache_evicted_bytes", "Bytes of objects that left to make room", self.cache_evicted_bytes),

@@ -15,8 +15,8 @@ pub(crate) struct Traced {
 }
 
 impl Traced {
-    /// Of a request whose head has been read, if it is to be traced.
-    pub(crate) fn begin(tracer: &Arc<Tracer>, parts: &mut Parts) -> Option<Box<Self>> {
+    /// Of a request whose head has been read, if it is to be traced; `client` is whom a balancer has announced.
+    pub(crate) fn begin(tracer: &Arc<Tracer>, parts: &mut Parts, client: Option<&str>) -> Option<Box<Self>> {
         let mut values = parts.headers.get_all(TRACEPARENT).iter();
         // Of two, none is right.
         let parent = values.next().filter(|_| values.next().is_none()).map(HeaderValue::as_bytes);
@@ -35,6 +35,9 @@ impl Traced {
         let mut span = span?;
         span.set("http.request.method", parts.method.as_str());
         span.set("url.path", parts.uri.path());
+        if let Some(client) = client {
+            span.set("client.address", client);
+        }
         Some(Box::new(Self { tracer: Arc::clone(tracer), span }))
     }
 

@@ -6,6 +6,7 @@
 
 mod card;
 mod coming;
+pub mod handing;
 mod ledger;
 mod message;
 mod peer;

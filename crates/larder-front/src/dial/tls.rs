@@ -3,7 +3,7 @@
 //! After RFC 8446 and RFC 5246, by rustls; names are verified after RFC 6125. Files are read when a node is taken in, and so anew
 //! by the process of a reload.
 
-use crate::tls::{CertificateFault, certificates};
+use larder_edge::{CertificateFault, certificates};
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::utils::tls::{CertKey, WrappedX509, parse_x509};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};

@@ -5,12 +5,12 @@
 //! too), reads one of several fields, knows types by a list of its own, and does not finish streams of Brotli (it flushes
 //! them), so that a decoder which checks sees a reply cut short. The codecs are the same.
 //!
-//! Compressed are replies of 200, 203, 404 and 410 (whole representations) to requests of HTTP/1.1 and later other than HEAD, of a type that the
-//! route names, at least as long as it says where their length is known, which no other coding has been applied to, whose
-//! `Cache-Control` has no `no-transform` (RFC 9110 section 7.7), and which are no range. Whatever could have been
-//! compressed has `Vary: Accept-Encoding`, so that caches keep the variants apart. What is compressed loses its length,
-//! its digests and `Accept-Ranges`, and its strong `ETag` becomes a weak one: the bytes are others, what they mean is the same. A 304 says
-//! the tag in the form by which the client has asked.
+//! Compressed are replies of 200, 203, 404 and 410 (whole representations) to requests of HTTP/1.1 and later, of a type that
+//! the route names, at least as long as it says where their length is known, which no other coding has been applied to,
+//! whose `Cache-Control` has no `no-transform` (RFC 9110 section 7.7), and which are no range. Whatever could have been
+//! compressed has `Vary: Accept-Encoding`, so that caches keep the variants apart; all else of a reply to HEAD is that of the
+//! content as it is. What is compressed loses its length, its digests and `Accept-Ranges`, and its strong `ETag` becomes a
+//! weak one: the bytes are others, what they mean is the same. A 304 says the tag in the form by which the client has asked.
 
 use super::EditError;
 use http::header::{
@@ -100,7 +100,7 @@ impl Compression {
         request: &RequestHeader,
         reply: &mut ResponseHeader,
     ) -> Result<Option<Encoder>> {
-        if request.method == Method::HEAD || request.version < Version::HTTP_11 {
+        if request.version < Version::HTTP_11 {
             return Ok(None);
         }
         if reply.status == StatusCode::NOT_MODIFIED {
@@ -111,6 +111,10 @@ impl Compression {
             return Ok(None);
         }
         vary(reply)?;
+        if request.method == Method::HEAD {
+            // It is of the reply as it is.
+            return Ok(None);
+        }
         let Some(coding) = self.choose(&request.headers) else { return Ok(None) };
         // First, so that nothing is announced that is not done.
         let Some(encoder) = Encoder::new(coding, self.level) else { return Ok(None) };
@@ -193,6 +197,13 @@ fn pattern(text: &str) -> std::result::Result<Box<str>, EditError> {
         let what = format!("'{}' is no media type", text.escape_debug());
         EditError::new(what, "write \"text/*\", \"application/json\" or \"*+xml\"")
     })
+}
+
+/// What a route with every coding would choose.
+pub(super) fn fuzz_choose(headers: &HeaderMap) -> Option<Coding> {
+    Compression::new(&[Coding::Zstd, Coding::Br, Coding::Gzip], &["text/*".to_owned()], 0, 5)
+        .ok()?
+        .choose(headers)
 }
 
 /// The members of a list that may stand in several fields.
@@ -406,7 +417,7 @@ mod tests {
         ] {
             assert_eq!(prepared("GET", reply(&[fields])), (false, false), "{what}");
         }
-        assert_eq!(prepared("HEAD", reply(&[])), (false, false));
+        assert_eq!(prepared("HEAD", reply(&[])), (false, true));
         let with = |change: fn(&mut ResponseHeader)| {
             let mut reply = reply(&[]);
             change(&mut reply);

@@ -37,6 +37,25 @@ pub use template::{Stage, Template};
 
 use crate::hedge::Hedge;
 
+/// What a client asks for in `Accept-Encoding` and says in `Cookie`: a coding is chosen that the route has and the client
+/// names, and a cookie that is taken out is gone.
+pub fn fuzz_asked(bytes: &[u8]) {
+    let Ok(value) = http::HeaderValue::from_bytes(bytes) else { return };
+    let headers: http::HeaderMap =
+        [(http::header::ACCEPT_ENCODING, value.clone()), (http::header::COOKIE, value)].into_iter().collect();
+    if let Some(coding) = compress::fuzz_choose(&headers) {
+        let named = bytes.to_ascii_lowercase();
+        let has = |name: &[u8]| named.windows(name.len()).any(|part| part == name);
+        assert!(has(coding.name().as_bytes()) || has(b"*"));
+    }
+    let Some(ours) = cookie(&headers, "larder") else { return };
+    assert!(bytes.windows(ours.len().max(1)).any(|part| part == ours) || ours.is_empty());
+    if let Some(others) = other_cookies(&headers, "larder") {
+        let headers = [(http::header::COOKIE, others)].into_iter().collect();
+        assert_eq!(cookie(&headers, "larder"), None);
+    }
+}
+
 /// What is wrong with an edit, and what would be right. Fault of the config; trying again does not help.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what}: {right}")]

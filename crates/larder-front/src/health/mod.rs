@@ -18,7 +18,6 @@ use std::time::Duration;
 
 /// Traffic has seen `node` fail.
 pub(crate) fn note_failure(shared: &Shared, node: &Node) {
-    node.unanswered.fetch_add(1, Relaxed);
     let fall = shared.health.passive_fall;
     if fall == 0 {
         return;
@@ -27,6 +26,11 @@ pub(crate) fn note_failure(shared: &Shared, node: &Node) {
     if failures >= fall {
         eject(shared, node);
     }
+}
+
+/// Another node has got the request that `node` did not answer, and counts it.
+pub(crate) fn note_unanswered(node: &Node) {
+    node.unanswered.fetch_add(1, Relaxed);
 }
 
 /// Takes `node` out for what traffic has seen, unless that would leave too few: traffic may be at fault itself.

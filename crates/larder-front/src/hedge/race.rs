@@ -180,6 +180,11 @@ impl Race {
             let node = if *was_second { &node } else { &asked.first };
             health::outliers::note_status(shared, node, thrown.status().as_u16());
         }
+        let charged = self.state().failed.charged;
+        if charged {
+            // Not the one that has answered.
+            health::note_unanswered(if is_second { &asked.first } else { &node });
+        }
         hedge.won = Some(is_second);
         if is_second {
             self.state().second = hedge.second.take();

@@ -49,6 +49,8 @@ pub(crate) struct Context {
     pub(super) resume_refused: bool,
     /// A node has been charged with a failure; one per request is enough.
     pub(super) charged: bool,
+    /// The node of the present try is the one that was charged.
+    pub(super) unanswered: bool,
     /// The last failure; the answer if nothing succeeds.
     pub(super) failure: Option<Failure>,
     /// When a client that asks too often may ask again. Seconds.
@@ -93,6 +95,7 @@ impl Context {
             resume: None,
             resume_refused: false,
             charged: false,
+            unanswered: false,
             failure: None,
             retry_after_s: None,
             cache: None,

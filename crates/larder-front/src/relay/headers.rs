@@ -99,19 +99,7 @@ pub(super) fn host(request: &RequestHeader) -> &[u8] {
 
 /// The request's target under `https` at this port; none if it names no host.
 pub(super) fn under_https(request: &RequestHeader, port: u16) -> Option<HeaderValue> {
-    let host = host(request);
-    // The port goes, but no part of an address of IPv6.
-    let end = match host.iter().rposition(|byte| *byte == b':') {
-        Some(at) if host[at + 1..].iter().all(u8::is_ascii_digit) && !host.ends_with(b"]") => at,
-        _ => host.len(),
-    };
-    if end == 0 {
-        return None;
-    }
-    let port = if port == 443 { String::new() } else { format!(":{port}") };
-    let path = request.raw_path();
-    let path = if path.starts_with(b"/") { path } else { b"/" };
-    HeaderValue::from_bytes(&[b"https://", &host[..end], port.as_bytes(), path].concat()).ok()
+    larder_edge::under_https(host(request), request.raw_path(), port)
 }
 
 /// Makes one field of the cookies that a client of HTTP/2 has sent in several (RFC 9113 section 8.2.3), for nodes and rules that

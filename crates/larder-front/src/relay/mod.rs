@@ -224,6 +224,12 @@ impl Relay {
         }
         let decision = context.lease.retry(context.request);
         context.request.exclude = context.request.exclude.with(before.node);
+        if decision.is_ok()
+            && std::mem::take(&mut context.unanswered)
+            && let Some(node) = self.shared.nodes.get(before.node)
+        {
+            health::note_unanswered(&node);
+        }
         decision
     }
 }

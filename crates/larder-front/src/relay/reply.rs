@@ -56,7 +56,7 @@ impl Relay {
     pub(super) async fn sent_to_https(&self, session: &mut Session, context: &Context) -> Result<bool> {
         let Some(port) = self.shared.redirect else { return Ok(false) };
         if link(session).is_some_and(|link| link.security.is_some())
-            || session.req_header().raw_path().starts_with(b"/.well-known/acme-challenge/")
+            || session.req_header().raw_path().starts_with(larder_edge::WELL_KNOWN)
         {
             return Ok(false);
         }

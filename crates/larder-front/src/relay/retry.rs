@@ -120,6 +120,7 @@ impl Relay {
         }
         if let Some(node) = context.decision.and_then(|decision| self.shared.nodes.get(decision.node)) {
             health::note_failure(&self.shared, &node);
+            context.unanswered = true;
         }
     }
 

@@ -5,13 +5,17 @@ use crate::cache_status::CacheOutcome;
 use crate::shadow::Feed;
 use http::Method;
 use larder_core::shadow::Seen;
-use larder_core::{Bytes, Found, Time};
+use larder_core::{Bytes, Found, TargetId, Time};
 use pingora_error::Error;
 use pingora_proxy::Session;
 
 impl Relay {
     /// Shows a request that ended at `now`.
     pub(super) fn watch(&self, session: &Session, error: Option<&Error>, context: &Context, now: Time) {
+        // What was refused before its target was known asks for none.
+        if context.request.target == TargetId(0) {
+            return;
+        }
         let header = session.req_header();
         self.shared.hottest.note(now, &context.request, headers::host(header), header.raw_path());
         if let Some(feed) = self.shared.shadow.as_ref().filter(|feed| feed.draws(context.request.target, now))

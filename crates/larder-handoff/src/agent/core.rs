@@ -507,6 +507,8 @@ impl Core {
         for &(flow, first_seq) in known {
             if let Some(service) = self.switches.theirs(key, flow.service) {
                 let connection = Connection { client: flow.client, service };
+                // Of restored ones the kernel does not know it.
+                let first_seq = if first_seq == 0 { self.numbers.of(flow) } else { first_seq };
                 connections.push(Socket { connection, first_seq });
             }
         }

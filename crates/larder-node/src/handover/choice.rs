@@ -136,10 +136,10 @@ impl Handover {
             return Err(Unmoved::Unsent);
         }
         let state = self.state();
-        if !state.members.takes(to, flow.service) {
+        if state.place(self.now(), to, flow.service).is_none() {
             return Err(Unmoved::Peer);
         }
-        if state.table.is_full() {
+        if state.handing.is_full() {
             return Err(Unmoved::Full);
         }
         drop(state);

@@ -1,25 +1,24 @@
-//! The peers that connections are handed over to: their channels, what they take, and what they tell.
+//! The peers that connections are handed over to: their channels, and what is done about what they say.
+//!
+//! What is to be done says [`larder_core::peers::handing`].
 
-use super::moving::Arrived;
-use super::table::Handed;
-use super::{Handover, PEERS_MAX, State};
+use super::{Handover, State};
+use larder_core::Time;
+use larder_core::peers::handing::{FromPeer, Output, Place, Slot, Soon};
 use larder_handoff::FlowKey;
 use larder_handoff::abi::{Flow, flow_flag, flow_state};
 use larder_handoff::channel::Timing;
 use larder_handoff::channel::client::{Event, NodeChannel, Peer as Address, SendError, What};
 use larder_handoff::channel::identity::PublicKey;
-use larder_handoff::channel::message::{FromNode, Live, Refusal, ToNode, Welcome};
+use larder_handoff::channel::message::{FromNode, Refusal, Socket, ToNode, Welcome};
 use larder_handoff::neighbour;
-use larder_handoff::plane::{FlowTo, Link, Plane, now_ns};
+use larder_handoff::plane::{FlowTo, Link, now_ns};
 use larder_peers::{Member, Name};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-/// How long the channel of a peer to which sockets are on their way may be down. Most come back within the first attempts.
-const UNHEARD_FOR: Duration = Duration::from_secs(2);
 /// An entry of the plane outlives its connection, so that late packets still go to its node (R9): longer than `TIME_WAIT`.
 const ENDED_NS: u64 = 120_000_000_000;
 /// A client that takes a reply acknowledges it; one that has sent nothing for so long waits for nothing. The switch goes by the
@@ -27,57 +26,19 @@ const ENDED_NS: u64 = 120_000_000_000;
 const RESTS_NS: u64 = 1_000_000_000;
 /// Entries that are looked up or taken out of the plane while others wait for the lock: two system calls each, some microseconds.
 const SWEPT_AT_ONCE: usize = 64;
-/// Connections of a node that is not there go on for so long: of one that has ended in good order, whose kernel still sends
-/// what clients have not taken, and of one that has not been heard of since this process began.
-const ALONE_FOR: Duration = Duration::from_secs(60);
-/// A peer that had no place for a connection is offered none for so long: each that it refuses is frozen and thawed for
-/// nothing.
-const FULL_FOR: Duration = Duration::from_secs(1);
 
-/// What is to be done for a connection, once others have had their turn.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Soon {
-    /// It is gone with its node, and its client is to be told. With the first byte that this had not acknowledged.
-    Reset(FlowKey, Option<u32>),
-    /// A node has named it as its own.
-    StillHas(u16, FlowKey),
-}
+/// What comes of an input.
+pub(super) type Outputs = Vec<Output<FlowKey, super::moving::Waits>>;
 
-/// A peer.
+/// The channel to a peer.
 #[derive(Debug)]
 struct Peer {
-    slot: u16,
+    slot: Slot,
     key: PublicKey,
     address: SocketAddr,
-    /// It is a member of the cluster now.
-    member: bool,
-    /// It has said that it goes.
-    said: bool,
     channel: NodeChannel,
     /// Of the channel: those before it are not listened to any more.
     number: u16,
-    up: bool,
-    /// It restores connections, and does not end.
-    able: bool,
-    linked: bool,
-    /// Numbers of our service addresses that it looks after.
-    accepted: Vec<u16>,
-    /// How often its channel has come up.
-    epoch: u64,
-    /// Of the channel's connections the one that was heard to come up last.
-    session: u64,
-    /// What it has named since, until it has named all.
-    named: Option<HashSet<FlowKey>>,
-    /// It had no place for a connection when it was last offered one, and is offered none until then.
-    full_until: Option<Instant>,
-}
-
-impl Peer {
-    /// Whether it takes connections now.
-    fn takes(&self) -> bool {
-        let full = self.full_until.is_some_and(|until| Instant::now() < until);
-        self.member && self.up && self.able && self.linked && !full
-    }
 }
 
 /// All of them.
@@ -86,48 +47,11 @@ pub(super) struct Members {
     peers: BTreeMap<Name, Peer>,
     by_number: HashMap<u16, Name>,
     last_number: u16,
-    /// Whose each number in the plane is; zeros: nobody's.
-    owners: Vec<[u8; 32]>,
-    /// When those that had said so went.
-    gone: BTreeMap<u16, Instant>,
 }
 
 impl Members {
-    /// Nobody yet. What an earlier process has handed over goes by the numbers that the plane has kept.
-    pub(super) fn new(plane: &Plane) -> Self {
-        let owner = |slot| plane.owner(slot).map_or([0; 32], |owner| owner.key);
-        Self { owners: (0..PEERS_MAX).map(owner).collect(), ..Self::default() }
-    }
-
-    /// The number of a peer and how often its channel has come up, if it takes connections of this service address.
-    pub(super) fn place(&self, name: &Name, service: u16) -> Option<(u16, u64)> {
-        let peer = self.peers.get(name)?;
-        let takes = peer.takes() && peer.accepted.contains(&service);
-        takes.then_some((peer.slot, peer.epoch))
-    }
-
-    pub(super) fn takes(&self, name: &Name, service: u16) -> bool {
-        self.place(name, service).is_some()
-    }
-
-    pub(super) fn ready(&self) -> Vec<String> {
-        let ready = |peer: &Peer| peer.takes() && !peer.accepted.is_empty();
-        self.peers.iter().filter(|(_, peer)| ready(peer)).map(|(name, _)| name.to_string()).collect()
-    }
-
-    /// The keys of all members.
-    fn keys(&self) -> Vec<PublicKey> {
-        self.peers.values().filter(|peer| peer.member).map(|peer| peer.key).collect()
-    }
-
-    /// The number of a peer: the one that it had, or one that is nobody's and that no connection goes by.
-    fn slot(&mut self, key: PublicKey, used: impl Fn(u16) -> bool) -> Option<u16> {
-        let taken = |slot: u16| self.peers.values().any(|peer| peer.slot == slot);
-        let had = (0..).zip(&self.owners).find(|(_, owner)| **owner == key.0).map(|(slot, _)| slot);
-        let fresh = || (0..PEERS_MAX).find(|slot| !taken(*slot) && !used(*slot));
-        let slot = had.filter(|slot| !taken(*slot)).or_else(fresh)?;
-        self.owners[usize::from(slot)] = key.0;
-        Some(slot)
+    pub(super) fn slot(&self, name: &Name) -> Option<Slot> {
+        self.peers.get(name).map(|peer| peer.slot)
     }
 
     fn next_number(&mut self) -> u16 {
@@ -139,34 +63,57 @@ impl Members {
         }
     }
 
-    /// Whether a node is gone for good; `began` is when this process did.
-    fn is_gone(&self, slot: u16, began: Instant) -> bool {
-        let since = self.gone.get(&slot).copied().unwrap_or(began);
-        since.elapsed() > ALONE_FOR && !self.peers.values().any(|peer| peer.slot == slot)
+    fn by_slot(&self, slot: Slot) -> Option<(&Name, &Peer)> {
+        self.peers.iter().find(|(_, peer)| peer.slot == slot)
+    }
+
+    /// Its channel ends.
+    fn remove(&mut self, slot: Slot) {
+        let Some(name) = self.by_slot(slot).map(|(name, _)| name.clone()) else { return };
+        if let Some(peer) = self.peers.remove(&name) {
+            self.by_number.remove(&peer.number);
+        }
+    }
+}
+
+impl State {
+    /// A peer that takes connections of this service address now.
+    pub(super) fn place(&self, now: Time, name: &Name, service: u16) -> Option<Place> {
+        self.handing.place(now, self.members.slot(name)?, service)
+    }
+
+    pub(super) fn ready(&self, now: Time) -> Vec<String> {
+        let ready = |peer: &Peer| self.handing.is_ready(now, peer.slot);
+        self.members.peers.iter().filter(|(_, peer)| ready(peer)).map(|(name, _)| name.to_string()).collect()
+    }
+
+    /// The keys of all members.
+    fn keys(&self) -> Vec<PublicKey> {
+        let peers = self.members.peers.values();
+        peers.filter(|peer| self.handing.is_member(peer.slot)).map(|peer| peer.key).collect()
     }
 }
 
 impl Handover {
     pub(super) fn member_joined(&self, member: &Member, key: PublicKey) {
         let mut state = self.state();
-        let State { members, table, .. } = &mut *state;
-        let before = members.peers.remove(&member.name);
-        let (slot, epoch) = match &before {
-            Some(before) => (before.slot, before.epoch),
+        let State { members, handing } = &mut *state;
+        let slot = match members.peers.remove(&member.name) {
+            Some(before) => {
+                members.by_number.remove(&before.number);
+                handing.rejoined(before.slot);
+                before.slot
+            }
             None => {
-                let slots = table.slots();
-                let Some(slot) = members.slot(key, |slot| slots.contains(&slot)) else {
+                let Some(slot) = handing.joined(key.0) else {
                     return tracing::warn!(peer = %member.name, "more peers than connections can be handed over to");
                 };
-                if let Err(error) = self.plane.set_owner(slot, key.0, false) {
-                    tracing::warn!(%error, slot, "whose number it is could not be noted");
+                if let Err(error) = self.plane.set_owner(slot.0, key.0, false) {
+                    tracing::warn!(%error, slot = slot.0, "whose number it is could not be noted");
                 }
-                (slot, 0)
+                slot
             }
         };
-        if let Some(before) = before {
-            members.by_number.remove(&before.number);
-        }
         let number = members.next_number();
         let address = SocketAddr::new(member.address.ip(), self.port);
         let to = Address { node: number, address, key };
@@ -174,111 +121,80 @@ impl Handover {
         let channel =
             NodeChannel::start(to, self.identity.clone(), self.hello.clone(), timing, self.sink.clone());
         members.by_number.insert(number, member.name.clone());
-        let peer = Peer {
-            slot,
-            key,
-            address,
-            member: true,
-            said: false,
-            channel,
-            number,
-            up: false,
-            able: false,
-            linked: false,
-            accepted: Vec::new(),
-            epoch,
-            session: 0,
-            named: None,
-            full_until: None,
-        };
-        members.gone.remove(&slot);
-        members.peers.insert(member.name.clone(), peer);
-        self.admitted.set(members.keys());
+        members.peers.insert(member.name.clone(), Peer { slot, key, address, channel, number });
+        self.admitted.set(state.keys());
     }
 
     pub(super) fn member_left(&self, name: &Name, said: bool) {
         let mut state = self.state();
-        let Some(peer) = state.members.peers.get_mut(name) else { return };
-        (peer.member, peer.said) = (false, said);
-        let up = peer.up;
-        self.admitted.set(state.members.keys());
-        if !up {
-            self.lost(&mut state, name);
-        }
+        let Some(slot) = state.members.slot(name) else { return };
+        let out = &mut Outputs::new();
+        state.handing.left(self.now(), slot, said, out);
+        self.perform(&mut state, out);
+        self.admitted.set(state.keys());
         drop(state);
         self.settle();
     }
 
-    /// A peer is gone: clients whose connections it had are told, unless it has ended in good order.
-    fn lost(&self, state: &mut State, name: &Name) {
-        let Some(peer) = state.members.peers.remove(name) else { return };
-        state.members.by_number.remove(&peer.number);
-        if peer.said {
-            state.members.gone.insert(peer.slot, Instant::now());
-        } else {
-            self.give_up(state, peer.slot);
+    /// Does what is to be done at once.
+    pub(super) fn perform(&self, state: &mut State, out: &mut Outputs) {
+        for output in out.drain(..) {
+            match output {
+                // Nobody waits for it if the node ends.
+                Output::Answer { waits, heard } => drop(waits.send(heard)),
+                Output::Ended(key) => self.ended(key),
+                Output::Close { slot, connections } => self.close_way(slot, connections),
+                Output::Part(slot) => state.members.remove(slot),
+                Output::Noted(slot) => {
+                    if let Some((name, peer)) = state.members.by_slot(slot) {
+                        told(name, peer.channel.send(&ToNode::Noted));
+                    }
+                }
+            }
         }
-        // Last, so that the clients of what is on its way are told by the sockets that are still here.
-        state.moves.give_up(peer.slot);
     }
 
-    fn give_up(&self, state: &mut State, slot: u16) {
-        state.members.gone.remove(&slot);
-        self.reset_all(state, slot);
-        if let Err(error) = self.plane.set_link(slot, None) {
+    fn close_way(&self, slot: Slot, connections: usize) {
+        if connections > 0 {
+            let slot = slot.0;
+            tracing::warn!(slot, connections, "the node that has them is gone: their clients are told");
+        }
+        if let Err(error) = self.plane.set_link(slot.0, None) {
             tracing::debug!(%error, "the way to a peer could not be closed");
         }
-    }
-
-    fn reset_all(&self, state: &mut State, slot: u16) {
-        let State { table, moves, soon, .. } = state;
-        let mut lost = table.take_of(slot);
-        if !lost.is_empty() {
-            tracing::warn!(
-                slot,
-                connections = lost.len(),
-                "the node that has them is gone: their clients are told"
-            );
-        }
-        // What is on its way still has its socket here, which tells the client.
-        lost.retain(|(key, _)| !moves.has(*key));
-        soon.extend(lost.into_iter().map(|(key, handed)| Soon::Reset(key, handed.first_ack)));
     }
 
     /// Does what is to be done for each of many connections; others have their turn after every few.
     pub(super) fn settle(&self) {
         loop {
             let mut state = self.state();
-            let from = state.soon.len().saturating_sub(SWEPT_AT_ONCE);
-            let some = state.soon.split_off(from);
-            if some.is_empty() {
-                return;
-            }
-            for one in some {
-                match one {
-                    Soon::Reset(key, first_ack) => self.reset(&mut state, key, first_ack),
-                    Soon::StillHas(slot, key) => self.still_has(&mut state, slot, key),
+            for _ in 0..SWEPT_AT_ONCE {
+                match state.handing.soon() {
+                    Some(Soon::Reset { key, first_ack }) => self.reset(key, first_ack),
+                    Some(Soon::Unknown { key }) => match self.plane.flow(key) {
+                        Some(flow) if lives(&flow) => self.reset(key, None),
+                        _ => self.ended(key),
+                    },
+                    Some(Soon::StillHas { slot, key }) => self.still_has(slot, key),
+                    None => return,
                 }
             }
         }
     }
 
-    /// Tells a client that its connection is gone, unless it has a new one with the same addresses by now.
-    fn reset(&self, state: &mut State, key: FlowKey, first_ack: Option<u32>) {
-        if state.table.get_mut(key).is_some() || state.moves.has(key) {
-            return;
-        }
+    /// Tells a client that its connection is gone.
+    fn reset(&self, key: FlowKey, first_ack: Option<u32>) {
         if let Err(error) = self.plane.reset_client_at(key, first_ack) {
             tracing::debug!(%error, %key, "a client could not be told that its connection is gone");
         }
     }
 
-    /// Sends what begins a move to a peer, by the connection of its channel that was up when the move began, `epoch`: what the
-    /// peer names after it has come up again would not tell of what came by a later one. Whether it was taken.
-    pub(super) fn send_move(&self, name: &Name, epoch: u64, message: &ToNode) -> bool {
+    /// Sends what begins a move to a peer, by the connection of its channel that was up when the move began. Whether it was taken.
+    pub(super) fn send_move(&self, name: &Name, place: Place, message: &ToNode) -> bool {
         let state = self.state();
-        let peer = state.members.peers.get(name).filter(|peer| peer.up && peer.epoch == epoch);
-        peer.is_some_and(|peer| told(name, peer.channel.send_in(peer.session, message)))
+        let Some(session) = state.handing.session(place) else { return false };
+        let peer = state.members.peers.get(name).filter(|peer| peer.slot == place.slot);
+        peer.is_some_and(|peer| told(name, peer.channel.send_in(session, message)))
     }
 
     /// Sends a message to a peer; whether it was taken.
@@ -292,35 +208,31 @@ impl Handover {
         let Event { node: number, session, what } = event;
         let mut state = self.state();
         let Some(name) = state.members.by_number.get(&number).cloned() else { return };
+        let Some(slot) = state.members.slot(&name) else { return };
+        let out = &mut Outputs::new();
         match what {
             What::Up(welcome) => self.up(&mut state, &name, session, &welcome),
             What::Down(error) => {
                 tracing::info!(peer = %name, %error, "nothing can be handed over to it");
-                self.down(&mut state, &name);
+                state.handing.down(self.now(), slot, out);
             }
-            What::Message(message) => self.said(&mut state, &name, message),
+            What::Message(message) => self.said(&mut state, slot, message, out),
         }
+        self.perform(&mut state, out);
         drop(state);
         self.settle();
     }
 
     fn up(self: &Arc<Self>, state: &mut State, name: &Name, session: u64, welcome: &Welcome) {
-        let Some(peer) = state.members.peers.get_mut(name) else { return };
-        peer.session = session;
-        (peer.up, peer.able, peer.linked) = (true, welcome.repair, false);
-        peer.accepted.clone_from(&welcome.accepted.services);
-        peer.epoch += 1;
-        // The first list comes unasked, and was made after this.
-        peer.named = Some(HashSet::new());
+        let Some(peer) = state.members.peers.get(name) else { return };
+        let accepted = &welcome.accepted.services;
+        let Some(epoch) = state.handing.up(peer.slot, session, welcome.repair, accepted) else { return };
         let (handover, name, mac, to) = (Arc::clone(self), name.clone(), welcome.mac, peer.address.ip());
-        let (slot, epoch) = (peer.slot, peer.epoch);
+        let slot = peer.slot;
         tokio::task::spawn_blocking(move || match handover.link(slot, to, mac) {
             Ok(()) => {
                 tracing::info!(peer = %name, "connections can be handed over to it");
-                let mut state = handover.state();
-                if let Some(peer) = state.members.peers.get_mut(&name).filter(|peer| peer.epoch == epoch) {
-                    peer.linked = true;
-                }
+                handover.state().handing.linked(slot, epoch);
             }
             Err(error) => {
                 tracing::warn!(peer = %name, %error, "no way for clients' packets: its requests are relayed");
@@ -329,7 +241,7 @@ impl Handover {
     }
 
     /// Clients' packets go to the peer's own interface, which has to be on the same network.
-    fn link(&self, slot: u16, to: IpAddr, mac: Option<[u8; 6]>) -> io::Result<()> {
+    fn link(&self, slot: Slot, to: IpAddr, mac: Option<[u8; 6]>) -> io::Result<()> {
         let mac = mac.ok_or_else(|| io::Error::other("its interface has no Ethernet address"))?;
         let (ifindex, source_mac) = self.plane.interface();
         let hop = neighbour::next_hop(to)?;
@@ -337,100 +249,52 @@ impl Handover {
             return Err(io::Error::other("it is behind a router"));
         }
         let link = Link { tag: 0, ifindex, source_mac, next_hop: mac, tunnel: None };
-        self.plane.set_link(slot, Some(&link)).map_err(io::Error::other)
+        self.plane.set_link(slot.0, Some(&link)).map_err(io::Error::other)
     }
 
-    fn down(self: &Arc<Self>, state: &mut State, name: &Name) {
-        let Some(peer) = state.members.peers.get_mut(name) else { return };
-        (peer.up, peer.named) = (false, None);
-        if !peer.member {
-            return self.lost(state, name);
-        }
-        let (handover, name, slot, epoch) = (Arc::downgrade(self), name.clone(), peer.slot, peer.epoch);
-        tokio::spawn(async move {
-            tokio::time::sleep(UNHEARD_FOR).await;
-            let Some(handover) = handover.upgrade() else { return };
-            let mut state = handover.state();
-            let same = state.members.peers.get(&name).is_some_and(|peer| peer.epoch == epoch && !peer.up);
-            if same {
-                state.moves.give_up(slot);
-            }
-        });
-    }
-
-    fn said(&self, state: &mut State, name: &Name, message: FromNode) {
-        let State { members, table, moves, soon } = state;
-        let Some(peer) = members.peers.get_mut(name) else { return };
-        match message {
-            FromNode::Accepted(accepted) => peer.accepted = accepted.services,
-            FromNode::Restored { ids } => {
-                let slot = peer.slot;
-                for id in ids {
-                    let late = moves.answer(slot, id, Arrived::Restored);
-                    soon.extend(late.map(|key| Soon::StillHas(slot, key)));
-                }
-            }
+    fn said(&self, state: &mut State, slot: Slot, message: FromNode, out: &mut Outputs) {
+        let message = match message {
+            FromNode::Accepted(accepted) => FromPeer::Accepted(accepted.services),
+            FromNode::Restored { ids } => FromPeer::Restored(ids),
             FromNode::Refused { id, why, detail } => {
-                if why == Refusal::Full {
-                    peer.full_until = Some(Instant::now() + FULL_FOR);
-                }
-                moves.answer(peer.slot, id, Arrived::Refused(format!("{why:?}: {detail}")));
+                FromPeer::Refused { id, full: why == Refusal::Full, why: format!("{why:?}: {detail}") }
             }
-            FromNode::Closed(sockets) => {
-                for socket in sockets {
-                    let key = FlowKey::from(socket.connection);
-                    if table.closed(peer.slot, key, socket.first_seq) {
-                        self.ended(key);
-                    }
-                }
+            FromNode::Closed(sockets) => FromPeer::Closed(sockets.into_iter().map(numbered).collect()),
+            FromNode::Live(live) => {
+                let connections = live.connections.into_iter().map(numbered).collect();
+                FromPeer::Has { connections, last: live.last }
             }
-            FromNode::Live(live) => self.lives(state, name, live),
-            FromNode::Ending => {
-                peer.able = false;
-                // A channel that is down says the same.
-                let _ = peer.channel.send(&ToNode::Noted);
-            }
+            FromNode::Ending => FromPeer::Ending,
             // Connections are handed over once.
             FromNode::Leave(connection) => {
-                let _ = peer.channel.send(&ToNode::Keep(connection));
+                if let Some((name, peer)) = state.members.by_slot(slot) {
+                    told(name, peer.channel.send(&ToNode::Keep(connection)));
+                }
+                return;
             }
             FromNode::Where(_)
             | FromNode::Move(_)
             | FromNode::Stay(_)
             | FromNode::Load(_)
             | FromNode::Welcome(_)
-            | FromNode::Pong(_) => {}
-        }
+            | FromNode::Pong(_) => return,
+        };
+        state.handing.hear(self.now(), slot, message, out);
     }
 
-    /// A piece of what a peer has.
-    fn lives(&self, state: &mut State, name: &Name, live: Live) {
-        let State { members, table, moves, soon } = state;
-        let Some(peer) = members.peers.get_mut(name) else { return };
-        let Some(named) = &mut peer.named else { return };
-        named.extend(live.connections.into_iter().map(|socket| FlowKey::from(socket.connection)));
-        if !live.last {
-            return;
-        }
-        let named = peer.named.take().unwrap_or_default();
-        moves.resolve(peer.slot, peer.epoch, |key| named.contains(&key));
-        for key in table.take_unnamed(peer.slot, peer.epoch, &named, |key| moves.has(key)) {
-            self.ended(key);
-        }
-        let slot = peer.slot;
-        moves.named(slot, |key| named.contains(&key));
-        soon.extend(named.into_iter().map(|key| Soon::StillHas(slot, key)));
+    /// Time has passed.
+    pub(super) fn tick(&self) {
+        let (mut state, out) = (self.state(), &mut Outputs::new());
+        state.handing.tick(self.now(), out);
+        self.perform(&mut state, out);
+        drop(state);
+        self.settle();
     }
 
-    /// A node that was given up, or that has answered too late, still has a connection whose client has been told that it is gone.
-    /// What it sends on it the client's host answers with a reset, which ends it there: so packets go to it again. Not if these
-    /// are the addresses of another one by now, which is away or on its way.
-    fn still_has(&self, state: &mut State, slot: u16, key: FlowKey) {
-        if state.table.get_mut(key).is_some() || state.moves.has(key) {
-            return;
-        }
+    /// Packets of a connection go to a node again that still has it, if they are answered by resets.
+    fn still_has(&self, slot: Slot, key: FlowKey) {
         if self.plane.flow(key).is_some_and(|flow| flow.state == flow_state::RESET) {
-            match self.plane.put_flow(key, FlowTo::Node(slot)) {
+            match self.plane.put_flow(key, FlowTo::Node(slot.0)) {
                 Ok(()) => self.ended(key),
                 Err(error) => tracing::debug!(%error, %key, "a lost connection's end could not be sent on"),
             }
@@ -448,31 +312,28 @@ impl Handover {
     pub(super) fn adopt(&self) {
         let mut state = self.state();
         let taken = self.plane.each_flow(|key, flow| {
-            if lives(&flow) && flow.node < PEERS_MAX {
-                let handed = Handed { slot: flow.node, epoch: 0, first_seq: None, first_ack: None };
-                state.table.put(key, handed);
+            if lives(&flow) && flow.node < self.settings.peers_max {
+                state.handing.adopt(key, Slot(flow.node));
             }
         });
         if let Err(error) = taken {
             tracing::warn!(%error, "what an earlier start has handed over could not be read");
         }
-        if state.table.len() > 0 {
-            tracing::info!(
-                connections = state.table.len(),
-                "connections of an earlier start go on at their nodes"
-            );
+        let connections = state.handing.away();
+        if connections > 0 {
+            tracing::info!(connections, "connections of an earlier start go on at their nodes");
         }
     }
 
     /// Connections whose clients have sent nothing for so long that they rest between two requests are no load of the dispatcher's.
     pub(super) fn rest(&self) {
-        let counted = self.state().table.counted();
+        let counted = self.state().handing.counted();
         for some in counted.chunks(SWEPT_AT_ONCE) {
             let since = now_ns().saturating_sub(RESTS_NS);
             let mut state = self.state();
             for key in some {
-                if self.plane.flow(*key).is_none_or(|flow| flow.seen_ns < since) && !state.moves.has(*key) {
-                    state.table.release(*key);
+                if self.plane.flow(*key).is_none_or(|flow| flow.seen_ns < since) {
+                    state.handing.rests(*key);
                 }
             }
         }
@@ -506,15 +367,17 @@ impl Handover {
         }
         let mut state = self.state();
         let unknown = |key: FlowKey| !known.contains(&key) && self.plane.flow(key).is_none();
-        state.table.retain_known(unknown);
-        for slot in state.table.slots() {
-            if state.members.is_gone(slot, self.began) {
-                self.give_up(&mut state, slot);
-            }
-        }
+        let out = &mut Outputs::new();
+        state.handing.sweep(self.now(), unknown, out);
+        self.perform(&mut state, out);
         drop(state);
         self.settle();
     }
+}
+
+/// A connection with its number.
+fn numbered(socket: Socket) -> (FlowKey, u32) {
+    (FlowKey::from(socket.connection), socket.first_seq)
 }
 
 /// Whether a message was taken.

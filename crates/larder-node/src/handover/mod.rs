@@ -20,6 +20,9 @@
 //! talk over the agent's control channel, with keys made of the cluster's secret and a member's name. What outlives the
 //! process (the plane's entries, and whose number is whose) the next start takes over.
 //!
+//! **Who decides.** What is done when a peer answers, is silent, goes or comes back says [`larder_core::peers::handing`], which the
+//! simulator drives too; here are its clock, its lock, the sockets, the plane and the channels ([`members`]).
+//!
 //! **Order** ([`moving`]), as the switch has it for `repair`; R1 to R9 are mended where [`larder_handoff::repair::Mends`] says:
 //!
 //! 1. The request's head is read, its target is known, PRESS names a peer, and the [`choice`] is to hand over. Nothing has
@@ -44,7 +47,6 @@ mod life;
 mod members;
 mod moving;
 mod sizes;
-mod table;
 mod view;
 
 pub use choice::Unmoved;
@@ -56,9 +58,10 @@ pub(crate) use moving::{Departure, Moved};
 
 use self::members::Members;
 use self::sizes::Sizes;
-use self::table::Table;
-use larder_core::Bytes;
+use crate::cooperate::Held;
 use larder_core::kept::Kept;
+use larder_core::peers::handing::{Handing, HandingSettings};
+use larder_core::{Bytes, Time};
 use larder_handoff::FlowKey;
 use larder_handoff::agent::{Agent, AgentConfig, AgentError, Host, Sockets};
 use larder_handoff::channel::Timing;
@@ -81,10 +84,6 @@ use tokio::task::{AbortHandle, JoinHandle};
 
 /// Service addresses of a cluster at most.
 pub const SERVICES_MAX: usize = 64;
-/// Peers to which connections are handed over at most; requests for further ones are relayed.
-const PEERS_MAX: u16 = 64;
-/// Connections that may be handed over at a time; further ones stay, and their requests are relayed.
-const CONNECTIONS_MAX: usize = 65_536;
 /// Entries of the plane. It forgets the least recently used, so there is room for those that have ended.
 const FLOWS_MAX: u32 = 2 * 65_536;
 /// What the plane tells of ends is not waited for: the service node tells the same.
@@ -95,6 +94,8 @@ const EVENTS_MAX: usize = 1_024;
 const LATE_NS: u64 = 10_000_000_000;
 /// Time between two looks at what dispatchers count.
 const REST_EVERY: Duration = Duration::from_secs(1);
+/// The clock strikes this late at the latest.
+const IDLE: Duration = Duration::from_secs(3_600);
 /// Time between two looks at all entries.
 const SWEEP_EVERY: Duration = Duration::from_secs(10);
 
@@ -158,6 +159,7 @@ pub struct Handover {
     hello: Hello,
     admitted: Admitted,
     sink: mpsc::Sender<Event>,
+    settings: HandingSettings,
     state: Mutex<State>,
     sizes: Mutex<Sizes>,
     kept: Mutex<Kept>,
@@ -169,13 +171,11 @@ pub struct Handover {
 }
 
 /// What goes out of the table may take the policy's lock ([`crate::cooperate::Held`]); so this one is never taken under that.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     members: Members,
-    table: Table,
-    moves: moving::Moves,
-    /// Calls of the kernel for each of many connections, which are made a few at a time, so that others come between.
-    soon: Vec<members::Soon>,
+    /// Whose each connection is, and what is on its way.
+    handing: Handing<FlowKey, moving::Waits, Held>,
 }
 
 /// Which addresses are whose.
@@ -242,7 +242,10 @@ impl Handover {
         };
         let agent = Agent::start(agent, Some(Arc::new(host)), Some(sockets)).await?;
         let (sink, events) = mpsc::channel(EVENTS_MAX);
-        let state = State { members: Members::new(&plane), ..State::default() };
+        let settings = HandingSettings::default();
+        let owner = |slot| plane.owner(slot).map_or([0; 32], |owner| owner.key);
+        let handing = Handing::new(Time::ZERO, settings, (0..settings.peers_max).map(owner));
+        let state = State { members: Members::default(), handing };
         let handover = Arc::new(Self {
             hello: hello(&peers.name, &own),
             admitted: agent.admitted(),
@@ -254,6 +257,7 @@ impl Handover {
             min,
             identity,
             sink,
+            settings,
             state: Mutex::new(state),
             sizes: Mutex::default(),
             kept: Mutex::default(),
@@ -271,6 +275,17 @@ impl Handover {
 
     fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
+    }
+
+    /// Since this process began.
+    fn now(&self) -> Time {
+        Time::ZERO + self.began.elapsed()
+    }
+
+    /// When [`Self::tick`] has something to do next: an hour from now if nothing is known of.
+    fn due(&self) -> Instant {
+        let due = self.state().handing.due().since(Time::ZERO);
+        self.began + due.min(self.began.elapsed() + IDLE)
     }
 
     /// A connection by its addresses, if it came to one of this node's own service addresses.
@@ -385,10 +400,15 @@ async fn run(handover: Weak<Handover>, mut events: mpsc::Receiver<Event>) {
     }
     let (mut sweeping, mut resting) = (None, None);
     loop {
+        let due = handover.upgrade().map_or_else(Instant::now, |handover| handover.due());
         tokio::select! {
             event = events.recv() => match (event, handover.upgrade()) {
                 (Some(event), Some(handover)) => handover.hear(event),
                 _ => return,
+            },
+            () = tokio::time::sleep_until(due.into()) => match handover.upgrade() {
+                Some(handover) => handover.tick(),
+                None => return,
             },
             _ = sweep.tick() => beside(&mut sweeping, &handover, Handover::sweep),
             _ = rest.tick() => beside(&mut resting, &handover, Handover::rest),

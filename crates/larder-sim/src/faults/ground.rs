@@ -43,8 +43,10 @@ pub(super) trait World: Sized {
     fn machine(&self, me: Id, epoch: u64) -> Self::Machine;
     /// What a client asks for.
     fn target(&self, chance: &mut Chance) -> u64;
-    /// The node that an event concerns.
-    fn place(ground: &Ground<'_, Self>, event: &Self::Event) -> Id;
+    /// All begins.
+    fn begin(_: &mut Ground<'_, Self>) {}
+    /// The node that an event waits for while that stands still.
+    fn place(ground: &Ground<'_, Self>, event: &Self::Event) -> Option<Id>;
     /// An event happens.
     fn happen(ground: &mut Ground<'_, Self>, event: Self::Event) -> Result<(), Violation>;
     /// A client's request, at [`Stage::Waits`], comes to its initial node.
@@ -55,6 +57,16 @@ pub(super) trait World: Sized {
     fn broken(ground: &mut Ground<'_, Self>, request: Id) -> Result<(), Violation>;
     /// A node takes another for present, or for gone.
     fn takes(ground: &mut Ground<'_, Self>, by: Id, of: Id, there: bool) -> Result<(), Violation>;
+    /// How long a node that dies now is away.
+    fn away(ground: &mut Ground<'_, Self>, _: Id) -> Duration {
+        ground.chance.micros(10_000, 5_000_000)
+    }
+    /// A node has died: what becomes of requests.
+    fn dies(ground: &mut Ground<'_, Self>, node: Id) {
+        ground.cut(node);
+    }
+    /// A node begins again.
+    fn starts(_: &mut Ground<'_, Self>, _: Id) {}
     /// A node hears a message.
     fn hear(ground: &mut Ground<'_, Self>, to: Id, from: Id, message: Self::Message)
     -> Result<(), Violation>;
@@ -137,12 +149,12 @@ pub(super) struct Standing<W: World> {
     pub(super) machine: W::Machine,
     /// Its life.
     pub(super) epoch: u64,
-    up: bool,
+    pub(super) up: bool,
     paused: bool,
     /// What happened to it while it stood still.
     backlog: Vec<Happening<W>>,
     /// Whom it takes for present.
-    sees: Vec<bool>,
+    pub(super) sees: Vec<bool>,
     tick_at: Time,
 }
 
@@ -162,7 +174,7 @@ pub(super) struct Ground<'t, W: World> {
     loss_permille: u64,
     /// The nodes of one part, while the network has two.
     part: Option<Vec<bool>>,
-    trouble: bool,
+    pub(super) trouble: bool,
     tell: Option<&'t mut dyn FnMut(String)>,
 }
 
@@ -209,6 +221,7 @@ impl<'t, W: World> Ground<'t, W> {
         }
         self.after(Duration::ZERO, Happening::Client);
         self.plan_troubles();
+        W::begin(self);
     }
 
     /// Runs until nothing is in doubt after the last fault.
@@ -273,7 +286,7 @@ impl<'t, W: World> Ground<'t, W> {
     /// Who is concerned, if only one node is.
     fn place(&self, happening: &Happening<W>) -> Option<Id> {
         match happening {
-            Happening::Own(event) => Some(W::place(self, event)),
+            Happening::Own(event) => W::place(self, event),
             Happening::Hear { to, .. } => Some(*to),
             Happening::Tick { node, .. } => Some(*node),
             Happening::Broken { request } => Some(self.requests[*request].initial),
@@ -361,7 +374,12 @@ impl<'t, W: World> Ground<'t, W> {
 
     /// Whether packets pass between two nodes.
     fn connected(&self, a: Id, b: Id) -> bool {
-        self.nodes[a].up && self.nodes[b].up && self.part.as_ref().is_none_or(|part| part[a] == part[b])
+        self.nodes[a].up && self.nodes[b].up && self.way(a, b)
+    }
+
+    /// Whether there is a way between their hosts.
+    pub(super) fn way(&self, a: Id, b: Id) -> bool {
+        self.part.as_ref().is_none_or(|part| part[a] == part[b])
     }
 
     /// Whether one answers the other.
@@ -435,7 +453,7 @@ impl<W: World> Standing<W> {
         }
     }
 
-    fn runs(&self) -> bool {
+    pub(super) fn runs(&self) -> bool {
         self.up && !self.paused
     }
 }

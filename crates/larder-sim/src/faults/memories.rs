@@ -108,10 +108,10 @@ impl World for Memories {
         chance.below(most).min(chance.below(most)).min(chance.below(most))
     }
 
-    fn place(ground: &Ground<'_, Self>, event: &Event) -> Id {
+    fn place(ground: &Ground<'_, Self>, event: &Event) -> Option<Id> {
         match event {
-            Event::Ready { node, .. } | Event::Released { node, .. } => *node,
-            Event::Head { request } | Event::End { request } => ground.requests[*request].initial,
+            Event::Ready { node, .. } | Event::Released { node, .. } => Some(*node),
+            Event::Head { request } | Event::End { request } => Some(ground.requests[*request].initial),
         }
     }
 

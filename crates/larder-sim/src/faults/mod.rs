@@ -1,9 +1,11 @@
 //! Nodes that cooperate, with everything that can go wrong between them: a test of the protocols, not of their speed.
 //!
 //! A *world* has a few nodes, each with the state machine of the live node: [`larder_core::peers::Press`] with small memories,
-//! [`larder_core::peers::Card`], or [`larder_core::peers::Ward`]; or it has switches side by side, [`larder_core::switches`]. Clients ask them for targets. Between the nodes messages are lost, delayed, repeated and
-//! overtake each other; nodes crash, start again, stand still; the network falls into parts. Whoever is out of sight is taken
-//! for gone after a while, wrongly or not. All of it is drawn from a seed, so a world that shows a fault shows it again.
+//! [`larder_core::peers::Card`], or [`larder_core::peers::Ward`]; or it has switches side by side, [`larder_core::switches`]; or
+//! nodes that hand connections over to each other, [`larder_core::peers::handing`]. Clients ask them for targets. Between the
+//! nodes messages are lost, delayed, repeated and overtake each other; nodes crash, start again, stand still; the network falls
+//! into parts. Whoever is out of sight is taken for gone after a while, wrongly or not. All of it is drawn from a seed, so a
+//! world that shows a fault shows it again.
 //!
 //! What must hold, whatever happens:
 //!
@@ -15,12 +17,21 @@
 //! 4. Some time after the last fault all nodes know of each other what they have in memory, exactly (PRESS); all take one node for
 //!    the dispatcher, and no dispatcher counts anything (CARD); all go by one table (WARD); all have the same server sets (switches). [`Protocol::converges_within`].
 //!
+//! Where connections are handed over, requests are connections, and instead of 1 to 4 there holds:
+//!
+//! 1. Never do two hosts serve one connection.
+//! 2. Some time after the last fault each has ended, or is served at one place, or its client was told by a reset, by its initial
+//!    node once at most. Nothing stays frozen, and what was given up is nowhere any more.
+//! 3. By then the table of each node is what its peers have, and what its plane forwards.
+//! 4. By then no dispatcher counts what has ended or rests.
+//!
 //! The order of calls is the live node's: begin, decide, forward or serve, note what memory keeps and evicts, end. A request
 //! goes where the verdict of the node that has it says, the service node's too. That each of these rules is really looked
 //! after is shown by worlds whose nodes break one: [`Broken`].
 
 mod chance;
 mod ground;
+mod handing;
 mod memories;
 mod placing;
 mod switching;
@@ -32,6 +43,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use ground::Ground;
+use handing::Handing;
 use memories::Memories;
 use placing::Placing;
 use switching::Switching;
@@ -50,11 +62,13 @@ pub enum Protocol {
     Ward,
     /// Switches side by side.
     Switches,
+    /// Nodes hand clients' connections over to each other.
+    Handing,
 }
 
 impl Protocol {
     /// All.
-    pub const ALL: [Self; 4] = [Self::Press, Self::Card, Self::Ward, Self::Switches];
+    pub const ALL: [Self; 5] = [Self::Press, Self::Card, Self::Ward, Self::Switches, Self::Handing];
 
     /// Its name on the command line.
     pub const fn name(self) -> &'static str {
@@ -63,6 +77,7 @@ impl Protocol {
             Self::Card => "card",
             Self::Ward => "ward",
             Self::Switches => "switches",
+            Self::Handing => "handing",
         }
     }
 
@@ -73,6 +88,7 @@ impl Protocol {
             Self::Card => Duration::from_secs(14),
             Self::Ward => Duration::from_secs(8),
             Self::Switches => Duration::from_secs(14),
+            Self::Handing => Duration::from_secs(20),
         }
     }
 }
@@ -87,23 +103,44 @@ pub enum Broken {
     /// An initial node gives up on a request whose service node did not answer, and answers it all the same: breaks rule 1.
     EndsTwice,
     /// A service node does not count the end of what was forwarded to it: breaks rule 3. (CARD: a distributor tells no ends;
-    /// WARD counts nothing; switches: one does not count an end.)
+    /// WARD counts nothing; switches: one does not count an end; handing over: a service node tells no ends.)
     ForgetsEnds,
     /// Each end counts twice: breaks rule 3. (WARD counts nothing.)
     EndsCountTwice,
     /// Nobody asks for what he has missed (CARD, WARD: no clock strikes): breaks rule 4.
     NeverAsks,
+    /// Handing over: a service node does not name what it has when a channel has come up.
+    NeverNames,
+    /// Handing over: an agent goes on listening to a node's older connections.
+    HearsTheOld,
+    /// Handing over: what begins a move is sent by whichever connection is up.
+    SendsByAny,
+    /// Handing over: a socket of which nothing is known goes on here.
+    ThawsInDoubt,
+    /// Handing over: clients whose node is gone are not told.
+    ForgetsToTell,
+    /// Handing over: packets of what a node still has do not go to it again.
+    NeverPointsBack,
+    /// Handing over: what rests counts at the dispatcher.
+    NeverRests,
 }
 
 impl Broken {
     /// All.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 13] = [
         Self::ForwardsAgain,
         Self::ForgetsRequests,
         Self::EndsTwice,
         Self::ForgetsEnds,
         Self::EndsCountTwice,
         Self::NeverAsks,
+        Self::NeverNames,
+        Self::HearsTheOld,
+        Self::SendsByAny,
+        Self::ThawsInDoubt,
+        Self::ForgetsToTell,
+        Self::NeverPointsBack,
+        Self::NeverRests,
     ];
 
     /// Its name on the command line.
@@ -115,6 +152,13 @@ impl Broken {
             Self::ForgetsEnds => "forgets-ends",
             Self::EndsCountTwice => "ends-count-twice",
             Self::NeverAsks => "never-asks",
+            Self::NeverNames => "never-names",
+            Self::HearsTheOld => "hears-the-old",
+            Self::SendsByAny => "sends-by-any",
+            Self::ThawsInDoubt => "thaws-in-doubt",
+            Self::ForgetsToTell => "forgets-to-tell",
+            Self::NeverPointsBack => "never-points-back",
+            Self::NeverRests => "never-rests",
         }
     }
 }
@@ -217,6 +261,7 @@ fn run(
     match protocol {
         Protocol::Press => Ground::new(seed, broken, tell, |chance, _| Memories::draw(chance)).run(),
         Protocol::Switches => Ground::new(seed, broken, tell, Switching::draw).run(),
+        Protocol::Handing => Ground::new(seed, broken, tell, Handing::draw).run(),
         Protocol::Card | Protocol::Ward => {
             Ground::new(seed, broken, tell, |chance, nodes| Placing::draw(protocol, chance, nodes)).run()
         }
@@ -295,5 +340,25 @@ mod tests {
         assert!(seen(Protocol::Switches, Broken::EndsTwice).contains("ends twice"));
         assert!(seen(Protocol::Switches, Broken::ForgetsEnds).contains("none are under way"));
         assert!(seen(Protocol::Switches, Broken::NeverAsks).contains("has"));
+    }
+
+    #[test]
+    fn a_broken_rule_of_handing_over_is_seen() {
+        for (broken, what) in [
+            (Broken::ThawsInDoubt, "is served twice"),
+            (Broken::HearsTheOld, "is served twice"),
+            (Broken::SendsByAny, "is served twice"),
+            (Broken::NeverNames, "has ended and is still at"),
+            (Broken::NeverNames, "in its table"),
+            (Broken::ForgetsToTell, "its client was not told"),
+            (Broken::NeverPointsBack, "has ended and is still at"),
+            (Broken::NeverRests, "a dispatcher counts"),
+            (Broken::ForgetsEnds, "in its table"),
+        ] {
+            let seen = |seed| {
+                world(Protocol::Handing, seed, Some(broken)).is_err_and(|seen| seen.what.contains(what))
+            };
+            assert!((0..200).into_par_iter().any(seen), "{}: {what}", broken.name());
+        }
     }
 }

@@ -103,9 +103,9 @@ impl World for Switching {
         chance.below(self.targets).min(chance.below(self.targets))
     }
 
-    fn place(ground: &Ground<'_, Self>, event: &Event) -> Id {
+    fn place(ground: &Ground<'_, Self>, event: &Event) -> Option<Id> {
         let Event::Served { request, .. } = event;
-        ground.requests[*request].initial
+        Some(ground.requests[*request].initial)
     }
 
     fn happen(ground: &mut Ground<'_, Self>, event: Event) -> Result<(), Violation> {

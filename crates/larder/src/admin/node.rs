@@ -9,7 +9,8 @@ use super::{Answer, Ask, Surface};
 /// Content type of Prometheus' text format.
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-const ROUTES: [&str; 6] = ["/stats", "/metrics", "/peers", "/healthz", "POST /drain", "POST /undrain"];
+const ROUTES: [&str; 7] =
+    ["/stats", "/metrics", "/peers", "/certificates", "/healthz", "POST /drain", "POST /undrain"];
 
 /// A running node, as its admin interface sees it.
 pub(crate) struct NodeSurface {
@@ -37,6 +38,7 @@ impl Surface for NodeSurface {
             ("/drain" | "/undrain", false) => return Answer::wrong_method("POST"),
             ("/stats", _) => Answer::json(&self.node.stats()),
             ("/metrics", _) => Answer::text(METRICS, self.node.metrics_text()),
+            ("/certificates", _) => Answer::json(&self.node.tls().unwrap_or_default()),
             ("/peers", _) => Answer::json(&self.node.peers()),
             ("/healthz", _) => Answer::text("text/plain", "ok\n".to_owned()),
             _ => return Answer::no_such_path(&ROUTES),

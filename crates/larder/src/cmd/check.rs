@@ -1,12 +1,14 @@
 //! `larder check`: says whether a config is right and what it means.
 
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
 
 use larder_core::PolicyKind;
 use larder_core::rules::ClassRules;
+use larder_edge::TlsConfig;
 use larder_front::{Answer, Edits, Route, SwitchConfig};
 use larder_node::StoreConfig;
 
@@ -97,18 +99,27 @@ fn certificate_end(seconds: i64) -> std::time::SystemTime {
     std::time::UNIX_EPOCH + std::time::Duration::from_secs(u64::try_from(seconds).unwrap_or(0).min(LAST_S))
 }
 
+fn listens(clear: &[SocketAddr], tls: Option<&TlsConfig>) -> String {
+    let secure = tls.iter().flat_map(|tls| &tls.listen).map(|address| format!("{address} (TLS)"));
+    let all: Vec<String> = clear.iter().map(ToString::to_string).chain(secure).collect();
+    all.join(" and ")
+}
+
+fn certificates(tls: Option<&TlsConfig>, out: &mut impl Write) -> anyhow::Result<()> {
+    let Some(tls) = tls else { return Ok(()) };
+    for certificate in tls.check()? {
+        let ends = httpdate::fmt_http_date(certificate_end(certificate.not_after));
+        let names = certificate.names.join(" and ");
+        writeln!(out, "  {} for {names} until {ends}", certificate.file)?;
+    }
+    Ok(())
+}
+
 fn switch_summary(role: &SwitchRole, out: &mut impl Write) -> anyhow::Result<()> {
     let (switch, settings) = (&role.switch, &role.switch.settings);
-    let secure = switch.tls.iter().flat_map(|tls| &tls.listen).map(|address| format!("{address} (TLS)"));
-    let listen: Vec<String> = switch.listen.iter().map(ToString::to_string).chain(secure).collect();
-    writeln!(out, "switch: listens on {}, policy {}", listen.join(" and "), settings.policy)?;
-    if let Some(tls) = &switch.tls {
-        for certificate in tls.check()? {
-            let ends = httpdate::fmt_http_date(certificate_end(certificate.not_after));
-            let names = certificate.names.join(" and ");
-            writeln!(out, "  {} for {names} until {ends}", certificate.file)?;
-        }
-    }
+    let listen = listens(&switch.listen, switch.tls.as_ref());
+    writeln!(out, "switch: listens on {listen}, policy {}", settings.policy)?;
+    certificates(switch.tls.as_ref(), out)?;
     if let Some(AcmeRole { store, directory, .. }) = &role.acme {
         let (hosts, folder) = (store.hosts.join(" and "), store.folder.display());
         writeln!(out, "  certificates for {hosts} from {directory}, kept in {folder}")?;
@@ -216,12 +227,14 @@ fn node_summary(role: &NodeRole, out: &mut impl Write) -> anyhow::Result<()> {
         }
     };
     let (name, cache) = (&node.name, &node.cache);
+    let listen = listens(listen.as_slice(), node.tls.as_ref());
     writeln!(
         out,
         "node {name}: listens on {listen}, {} of cache ({}), content from {content}",
         Size(cache.bytes),
         cache.kind
     )?;
+    certificates(node.tls.as_ref(), out)?;
     if let Some(handoff) = role.peers.as_ref().and_then(|peers| peers.handoff.as_ref()) {
         let services: Vec<String> = handoff.services.iter().map(ToString::to_string).collect();
         let (min, services) = (Size(handoff.min), services.join(" and "));

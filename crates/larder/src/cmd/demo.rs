@@ -66,7 +66,7 @@ pub(crate) struct DemoArgs {
     cache_kind: Option<CacheKind>,
     /// Policies to compare, in this order; `all` for every one, which takes as much longer. They are told what they go by:
     /// load reports and cache events of the nodes, and a routing table made of the requests that warm the caches. Default:
-    /// rr,wrr,hash,lard,lard-r; with --peers trad,press,card,ward,part,lard-r, where `trad` (or `rr`) are nodes by themselves,
+    /// rr,wrr,hash,lard,lard-r; with --peers trad,press,card,ward,ward-own,part,lard-r, where `trad` (or `rr`) are nodes by themselves,
     /// `press`, `card`, `ward` and `part` nodes that work together, and others policies of a switch.
     #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
     policies: Vec<String>,

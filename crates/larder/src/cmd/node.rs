@@ -1,12 +1,13 @@
 //! `larder node`: a content node.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
 use larder_handoff::agent::{Agent, Sockets};
-use larder_node::{CooperateConfig, CooperatePolicy, Handed, Handover, LateralConfig, Node};
+use larder_node::{CooperateConfig, CooperatePolicy, Handed, Handover, LateralConfig, Listeners, Node};
 use larder_peers::{ClusterSecret, PeersConfig};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -93,10 +94,9 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
         let shutdown = serve::shutdown(&args.serve)?;
         let NodeRole { listen, node, handoff, peers, .. } = role;
         let name = node.name.clone();
+        let secure = node.tls.as_ref().map(|tls| tls.listen.clone()).unwrap_or_default();
         let node = Node::new(node).with_context(|| format!("node {name} cannot start"))?;
-        let listener =
-            TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {listen}"))?;
-        let listen = listener.local_addr()?;
+        let (listeners, listen) = bind(listen, &secure).await?;
         let surface = Arc::new(NodeSurface::new(Arc::clone(&node)));
         let admin = serve::start_admin(admin, None, surface, shutdown.clone()).await?;
         let (sockets, restored) = mpsc::channel(RESTORED_MAX);
@@ -119,13 +119,13 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
                 (between, agent, handed.by_peers) = (Some(handover), Some(its), true);
             }
         }
-        tracing::info!(%name, %listen, "node serves");
-        args.serve.say_ready(&Ready { listen: vec![listen], admin, peers: node.peers_address() })?;
+        tracing::info!(%name, ?listen, "node serves");
+        args.serve.say_ready(&Ready { listen, admin, peers: node.peers_address() })?;
         // A connection is handed over once.
         let giver = agent.as_ref().filter(|_| between.is_none()).map(Agent::giver);
         let leaving = tokio::spawn(leaving(shutdown.clone(), Arc::clone(&node)));
         let ending = ending(shutdown, Arc::clone(&node), agent.as_ref());
-        let served = Arc::clone(&node).serve_with(listener, Handed { giver, ..handed }, ending).await;
+        let served = Arc::clone(&node).serve_with(listeners, Handed { giver, ..handed }, ending).await;
         if let Some(agent) = agent {
             agent.stop().await;
         }
@@ -139,6 +139,22 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
         }
         Ok(())
     })
+}
+
+/// Takes the addresses for clients, without TLS and with it, and says which they are.
+async fn bind(
+    clear: Option<SocketAddr>,
+    secure: &[SocketAddr],
+) -> anyhow::Result<(Listeners, Vec<SocketAddr>)> {
+    let (mut listeners, mut addresses) = (Vec::new(), Vec::new());
+    for address in clear.iter().chain(secure) {
+        let bound = TcpListener::bind(address).await;
+        let listener = bound.with_context(|| format!("cannot listen on {address}"))?;
+        addresses.push(listener.local_addr()?);
+        listeners.push(listener);
+    }
+    let secure = listeners.split_off(usize::from(clear.is_some()));
+    Ok((Listeners::new(listeners.pop(), secure), addresses))
 }
 
 /// Joins the cluster of equal nodes. Connections that others hand over come to `sockets`.

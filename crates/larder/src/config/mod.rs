@@ -18,6 +18,7 @@ mod raw_dynamic;
 mod raw_edits;
 mod raw_handoff;
 mod raw_node;
+mod raw_node_tls;
 mod raw_origin;
 mod raw_peers;
 mod raw_policy;

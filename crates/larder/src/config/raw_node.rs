@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::raw_agent::RawNodeHandoff;
 use super::raw_dynamic::RawDynamic;
+use super::raw_node_tls::RawNodeTls;
 use super::raw_origin::RawOrigin;
 use super::raw_peers::RawPeers;
 use super::raw_report::RawReport;
@@ -20,8 +21,14 @@ use super::text::{Size, Span, Texts};
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct RawNode {
     #[schemars(example = "127.0.0.1:9001")]
-    /// Where the node accepts requests: "address:port". Port 0 takes any free port. Required.
+    /// Where the node accepts requests: "address:port". Port 0 takes any free port. Required, unless there is
+    /// [node.tls].
     pub(crate) listen: Texts,
+    /// Addresses of balancers before the node that announce with the PROXY protocol (1 or 2) whom each connection is from, as
+    /// "10.0.0.0/8". From them every connection must begin with it; from others none may.
+    #[serde(skip_serializing_if = "Texts::is_empty")]
+    #[schemars(example = ["10.0.0.0/8", "2001:db8::/32"])]
+    pub(crate) proxy_protocol_from: Texts,
     /// Its name in Cache-Status and in logs; by default "node".
     pub(crate) name: String,
     #[schemars(example = "/srv/www")]
@@ -53,6 +60,9 @@ pub(crate) struct RawNode {
     /// Programs that answer some targets instead of the store, taking processor and disk time. For experiments.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) dynamic: Option<RawDynamic>,
+    /// TLS for clients.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tls: Option<RawNodeTls>,
     /// Traces of requests, sent to an OpenTelemetry collector.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) traces: Option<RawTraces>,
@@ -174,6 +184,7 @@ impl Default for RawNode {
         let node = NodeConfig::new("node", store);
         Self {
             listen: Texts::default(),
+            proxy_protocol_from: Texts::default(),
             name: node.name,
             root: None,
             bypass_page_cache: false,
@@ -186,6 +197,7 @@ impl Default for RawNode {
             model: None,
             origin: None,
             dynamic: None,
+            tls: None,
             traces: None,
             handoff: None,
             peers: None,

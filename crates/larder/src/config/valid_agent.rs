@@ -54,7 +54,7 @@ pub(super) fn agent(raw: &RawAgent) -> Result<AgentRole, Fault> {
 }
 
 /// `node_listen` is where the node accepts connections.
-pub(super) fn handoff(raw: &RawNodeHandoff, node_listen: SocketAddr) -> Result<HandoffRole, Fault> {
+pub(super) fn handoff(raw: &RawNodeHandoff, node_listen: Option<SocketAddr>) -> Result<HandoffRole, Fault> {
     let RawNodeHandoff { listen, identity, switches, interface, services, repair, later, later_wait } = raw;
     let shared = Shared { section: "node.handoff", listen, identity, switches, interface, services };
     let lateral = match later.as_str() {
@@ -70,6 +70,10 @@ pub(super) fn handoff(raw: &RawNodeHandoff, node_listen: SocketAddr) -> Result<H
             .hint("1ms to 1s"));
     }
     let role = shared.valid(*repair, lateral)?;
+    let Some(node_listen) = node_listen else {
+        let what = "missing: what switches hand over comes without TLS";
+        return Err(Fault::new("node.listen", what).hint("write listen = \"0.0.0.0:80\""));
+    };
     if let Some(deaf) = role.services.iter().find(|service| !takes_in(node_listen, **service)) {
         let what = format!("{deaf} is not where the node listens, which is {node_listen}");
         return Err(Fault::new("node.handoff.services", what)

@@ -16,12 +16,14 @@ use super::valid_dynamic::dynamic;
 use super::valid_origin::origin;
 use super::valid_peers::{PeersRole, peers};
 use super::valid_report::report;
+use super::valid_tls::{announcers, node_tls};
 use super::valid_traces::traces;
 
 /// `[node]`, valid.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeRole {
-    pub(crate) listen: SocketAddr,
+    /// Where clients connect without TLS, if anywhere.
+    pub(crate) listen: Option<SocketAddr>,
     pub(crate) node: NodeConfig,
     /// 0: one for each core.
     pub(crate) threads: usize,
@@ -32,12 +34,7 @@ pub(crate) struct NodeRole {
 }
 
 pub(super) fn node(raw: &RawNode) -> Result<NodeRole, Fault> {
-    let listen = addresses("node.listen", &raw.listen, "127.0.0.1:9001")?;
-    let [listen] = listen[..] else {
-        return Err(
-            Fault::new("node.listen", "a node listens on one address").hint("write one \"address:port\"")
-        );
-    };
+    let listen = listen(raw)?;
     node_name("node.name", &raw.name)?;
     let store = store(raw)?;
     let peers = raw
@@ -63,6 +60,8 @@ pub(super) fn node(raw: &RawNode) -> Result<NodeRole, Fault> {
         health_path: Some(raw.health_path.clone()).filter(|path| !path.is_empty()),
         stats_path: None,
         report: report(&raw.report)?,
+        tls: raw.tls.as_ref().map(|raw| node_tls(raw, listen)).transpose()?,
+        announcers: announcers("node.proxy_protocol_from", &raw.proxy_protocol_from)?,
         traces: raw.traces.as_ref().map(|traced| traces(traced, "node", &raw.name)).transpose()?,
     };
     node.check().map_err(|error| {
@@ -74,6 +73,13 @@ pub(super) fn node(raw: &RawNode) -> Result<NodeRole, Fault> {
         Fault::new(key, "out of range").hint(error.expected)
     })?;
     let handoff = raw.handoff.as_ref().map(|raw| handoff(raw, listen)).transpose()?;
+    if handoff.is_some() && node.tls.as_ref().is_some_and(|tls| tls.redirect) {
+        return Err(Fault::new(
+            "node.tls.redirect",
+            "contradicts node.handoff: switches hand over what comes without TLS",
+        )
+        .hint("let the switch redirect, or leave it out"));
+    }
     if handoff.is_some() && peers.as_ref().is_some_and(|peers| peers.handoff.is_some()) {
         return Err(Fault::new(
             "node.peers.handoff",
@@ -82,6 +88,18 @@ pub(super) fn node(raw: &RawNode) -> Result<NodeRole, Fault> {
         .hint("leave out one of them"));
     }
     Ok(NodeRole { listen, node, threads: in_range("node.threads", raw.threads, 0, 1024)?, handoff, peers })
+}
+
+fn listen(raw: &RawNode) -> Result<Option<SocketAddr>, Fault> {
+    if raw.tls.is_some() && raw.listen.0.is_empty() {
+        return Ok(None);
+    }
+    match addresses("node.listen", &raw.listen, "127.0.0.1:9001")?[..] {
+        [listen] => Ok(Some(listen)),
+        _ => {
+            Err(Fault::new("node.listen", "a node listens on one address").hint("write one \"address:port\""))
+        }
+    }
 }
 
 fn limits(raw: &RawNodeLimits) -> Limits {

@@ -47,7 +47,7 @@ pub(super) fn peers(
     raw: &RawPeers,
     name: &str,
     memory: Bytes,
-    clients: SocketAddr,
+    clients: Option<SocketAddr>,
 ) -> Result<PeersRole, Fault> {
     const EXAMPLE: &str = "10.0.0.11:7950";
     let [listen] = addresses("node.peers.listen", &raw.listen, EXAMPLE)?[..] else {

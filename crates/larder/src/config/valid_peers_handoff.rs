@@ -27,7 +27,7 @@ const SERVICES: &str = "node.peers.handoff_services";
 /// `listen` is where the node accepts clients, `peers` where its peers reach it, `large_min` what no other node serves.
 pub(super) fn handoff(
     raw: &RawPeers,
-    listen: SocketAddr,
+    listen: Option<SocketAddr>,
     peers: SocketAddr,
     large_min: Bytes,
 ) -> Result<Option<PeersHandoffRole>, Fault> {
@@ -39,6 +39,13 @@ pub(super) fn handoff(
             return Err(Fault::new("node.peers.handoff", format!("unknown value '{other}'"))
                 .hint(suggest(other, &["off", "auto", "required"])));
         }
+    };
+    let Some(listen) = listen else {
+        return Err(Fault::new(
+            "node.peers.handoff",
+            "nothing would be handed over: connections with TLS stay",
+        )
+        .hint("write node.listen = \"0.0.0.0:80\" too, or leave it out"));
     };
     let min = raw.handoff_min.0;
     if min >= large_min {

@@ -104,7 +104,8 @@ pub(super) fn switch(
     switch.traces = raw.traces.as_ref().map(|traced| traces(traced, "switch", &raw.via)).transpose()?;
     switch.shadow = shadow(&raw.shadow, switch.settings.policy)?;
     switch.handoff = handoff(&raw.handoff, absent)?;
-    (switch.tls, switch.h2c, switch.announcers) = (tls, raw.h2c, announcers(&raw.proxy_protocol_from)?);
+    (switch.tls, switch.h2c, switch.announcers) =
+        (tls, raw.h2c, announcers("switch.proxy_protocol_from", &raw.proxy_protocol_from)?);
     against_handoff(switch.tls.as_ref(), &switch.announcers, &switch.handoff)?;
     against_mechanism(&switch, warnings)?;
     reach(raw, &mut switch, warnings)?;

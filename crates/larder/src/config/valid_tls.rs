@@ -1,11 +1,13 @@
-//! `[switch.tls]` and who is believed to announce clients, checked and turned into what the front is told.
+//! `[switch.tls]`, `[node.tls]` and who is believed to announce clients, checked and turned into what switch and node are told.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use larder_front::{AddressRange, ClientCertificates, HandoffConfig, Setting, TlsConfig, TlsVersion};
+use larder_edge::{AcmeStore, AddressRange, ClientCertificates, TlsConfig, TlsVersion};
+use larder_front::{HandoffConfig, Setting};
 
 use super::error::{Fault, suggest};
+use super::raw_node_tls::RawNodeTls;
 use super::raw_tls::RawTls;
 use super::text::Texts;
 use super::valid::addresses;
@@ -15,78 +17,121 @@ use crate::acme::AcmeRole;
 const VERSIONS: [&str; 2] = ["1.2", "1.3"];
 const CLIENTS: [&str; 3] = ["off", "optional", "required"];
 
-/// TLS, with the certificates read once, so that `larder check` finds them wrong.
+/// TLS of a switch.
 pub(super) fn tls(
     raw: &RawTls,
     clear: &[SocketAddr],
     warnings: &mut Vec<Fault>,
 ) -> Result<(TlsConfig, Option<AcmeRole>), Fault> {
-    let listen = addresses("switch.tls.listen", &raw.listen, "0.0.0.0:443")?;
-    if let Some(twice) = listen.iter().find(|address| address.port() != 0 && clear.contains(address)) {
-        let what = format!("{twice} is in switch.listen too");
-        return Err(Fault::new("switch.tls.listen", what).hint("an address is with TLS or without"));
-    }
+    let section = Section("switch");
+    let listen = section.listen(raw, clear)?;
     if raw.certificates.0.is_empty() && raw.acme.is_none() {
-        return Err(Fault::new("switch.tls.certificates", "missing: TLS needs a certificate and its key")
-            .hint("name a PEM file with both, or a folder of such files, or write [switch.tls.acme]"));
+        let hint = "name a PEM file with both, or a folder of such files, or write [switch.tls.acme]";
+        return Err(section.no_certificates().hint(hint));
     }
     let role = raw.acme.as_ref().map(|raw| acme(raw, clear, &listen, warnings)).transpose()?;
-    let min_version = match raw.min_version.as_str() {
-        "1.2" => TlsVersion::Tls12,
-        "1.3" => TlsVersion::Tls13,
-        other => {
-            let what = format!("unknown version '{}'", other.escape_debug());
-            return Err(Fault::new("switch.tls.min_version", what).hint(suggest(other, &VERSIONS)));
-        }
-    };
-    let config = TlsConfig {
-        min_version,
-        http2: raw.http2,
-        clients: clients(raw)?,
-        reload: raw.reload.0,
-        redirect: raw.redirect,
-        acme: role.as_ref().map(|role| role.store.clone()),
-        ..TlsConfig::new(listen, raw.certificates.0.iter().map(PathBuf::from).collect())
-    };
-    if config.redirect && clear.is_empty() {
-        let what = "there is nothing to send on: no address is without TLS";
-        return Err(Fault::new("switch.tls.redirect", what).hint("write switch.listen = \"0.0.0.0:80\""));
-    }
-    config.check().map_err(|fault| {
-        let of_clients = raw.client_ca.as_ref().is_some_and(|file| fault.file == *file);
-        let key = if of_clients { "switch.tls.client_ca" } else { "switch.tls.certificates" };
-        Fault::new(key, fault.to_string()).hint(
-            "PEM: files with certificate, chain and key, FILE.crt beside FILE.key, or folders of such files",
-        )
-    })?;
-    Ok((config, role))
+    let store = role.as_ref().map(|role| role.store.clone());
+    Ok((section.tls(raw, listen, clear, store)?, role))
 }
 
-fn clients(raw: &RawTls) -> Result<ClientCertificates, Fault> {
-    let key = "switch.tls.client_certificates";
-    let file = raw.client_ca.as_ref().map(PathBuf::from);
-    match (raw.client_certificates.as_str(), file) {
-        ("off", None) => Ok(ClientCertificates::Off),
-        ("off", Some(_)) => {
-            Err(Fault::new("switch.tls.client_ca", "is not used: clients are asked for nothing")
-                .hint("write client_certificates = \"required\""))
+/// TLS of a node.
+pub(super) fn node_tls(raw: &RawNodeTls, clear: Option<SocketAddr>) -> Result<TlsConfig, Fault> {
+    let (section, raw) = (Section("node"), raw.as_switch());
+    let listen = section.listen(&raw, clear.as_slice())?;
+    if raw.certificates.0.is_empty() {
+        return Err(section.no_certificates().hint("name a PEM file with both, or a folder of such files"));
+    }
+    section.tls(&raw, listen, clear.as_slice(), None)
+}
+
+/// The role that a section is of, for what is said of its keys.
+#[derive(Clone, Copy)]
+struct Section(&'static str);
+
+impl Section {
+    fn key(self, name: &str) -> String {
+        format!("{}.tls.{name}", self.0)
+    }
+
+    fn no_certificates(self) -> Fault {
+        Fault::new(self.key("certificates"), "missing: TLS needs a certificate and its key")
+    }
+
+    fn listen(self, raw: &RawTls, clear: &[SocketAddr]) -> Result<Vec<SocketAddr>, Fault> {
+        let listen = addresses(&self.key("listen"), &raw.listen, "0.0.0.0:443")?;
+        let twice = listen.iter().find(|address| address.port() != 0 && clear.contains(address));
+        twice.map_or(Ok(()), |twice| {
+            let what = format!("{twice} is in {}.listen too", self.0);
+            Err(Fault::new(self.key("listen"), what).hint("an address is with TLS or without"))
+        })?;
+        Ok(listen)
+    }
+
+    /// The rest, with the certificates read once, so that `larder check` finds them wrong.
+    fn tls(
+        self,
+        raw: &RawTls,
+        listen: Vec<SocketAddr>,
+        clear: &[SocketAddr],
+        acme: Option<AcmeStore>,
+    ) -> Result<TlsConfig, Fault> {
+        let min_version = match raw.min_version.as_str() {
+            "1.2" => TlsVersion::Tls12,
+            "1.3" => TlsVersion::Tls13,
+            other => {
+                let what = format!("unknown version '{}'", other.escape_debug());
+                return Err(Fault::new(self.key("min_version"), what).hint(suggest(other, &VERSIONS)));
+            }
+        };
+        let config = TlsConfig {
+            min_version,
+            http2: raw.http2,
+            clients: self.clients(raw)?,
+            reload: raw.reload.0,
+            redirect: raw.redirect,
+            acme,
+            ..TlsConfig::new(listen, raw.certificates.0.iter().map(PathBuf::from).collect())
+        };
+        if config.redirect && clear.is_empty() {
+            let what = "there is nothing to send on: no address is without TLS";
+            let hint = format!("write {}.listen = \"0.0.0.0:80\"", self.0);
+            return Err(Fault::new(self.key("redirect"), what).hint(hint));
         }
-        ("optional", Some(file)) => Ok(ClientCertificates::Optional(file)),
-        ("required", Some(file)) => Ok(ClientCertificates::Required(file)),
-        ("optional" | "required", None) => {
-            Err(Fault::new(key, "nobody's certificates would do: client_ca is missing")
-                .hint("write client_ca = \"FILE\", with the authorities' certificates"))
-        }
-        (other, _) => {
-            let what = format!("unknown value '{}'", other.escape_debug());
-            Err(Fault::new(key, what).hint(suggest(other, &CLIENTS)))
+        config.check().map_err(|fault| {
+            let of_clients = raw.client_ca.as_ref().is_some_and(|file| fault.file == *file);
+            let key = self.key(if of_clients { "client_ca" } else { "certificates" });
+            Fault::new(key, fault.to_string()).hint(
+                "PEM: files with certificate, chain and key, FILE.crt beside FILE.key, or folders of such files",
+            )
+        })?;
+        Ok(config)
+    }
+
+    fn clients(self, raw: &RawTls) -> Result<ClientCertificates, Fault> {
+        let key = self.key("client_certificates");
+        let file = raw.client_ca.as_ref().map(PathBuf::from);
+        match (raw.client_certificates.as_str(), file) {
+            ("off", None) => Ok(ClientCertificates::Off),
+            ("off", Some(_)) => {
+                Err(Fault::new(self.key("client_ca"), "is not used: clients are asked for nothing")
+                    .hint("write client_certificates = \"required\""))
+            }
+            ("optional", Some(file)) => Ok(ClientCertificates::Optional(file)),
+            ("required", Some(file)) => Ok(ClientCertificates::Required(file)),
+            ("optional" | "required", None) => {
+                Err(Fault::new(key, "nobody's certificates would do: client_ca is missing")
+                    .hint("write client_ca = \"FILE\", with the authorities' certificates"))
+            }
+            (other, _) => {
+                let what = format!("unknown value '{}'", other.escape_debug());
+                Err(Fault::new(key, what).hint(suggest(other, &CLIENTS)))
+            }
         }
     }
 }
 
-/// `switch.proxy_protocol_from`.
-pub(super) fn announcers(raw: &Texts) -> Result<Vec<AddressRange>, Fault> {
-    let key = "switch.proxy_protocol_from";
+/// `proxy_protocol_from` of a switch or a node.
+pub(super) fn announcers(key: &str, raw: &Texts) -> Result<Vec<AddressRange>, Fault> {
     raw.0
         .iter()
         .map(|text| {
@@ -123,7 +168,7 @@ pub(super) fn against_handoff(
 #[cfg(test)]
 mod tests {
     use super::super::Written;
-    use larder_front::TlsVersion;
+    use larder_edge::TlsVersion;
 
     #[test]
     fn certificates_and_an_address_are_enough() {
@@ -140,5 +185,10 @@ mod tests {
         let tls = switch.tls.unwrap();
         assert_eq!((tls.min_version, tls.http2, tls.listen.len()), (TlsVersion::Tls12, true, 1));
         assert!(switch.listen.is_empty() && switch.announcers.len() == 1);
+        let node = text.replace("nodes = [\"10.0.0.1:80\"]", "root = \"/\"").replace("switch", "node");
+        let role = Written::parse("f", &node).unwrap().validate().unwrap().node.unwrap();
+        let tls = role.node.tls.unwrap();
+        assert_eq!((tls.min_version, tls.http2, tls.listen.len()), (TlsVersion::Tls12, false, 1));
+        assert!(role.listen.is_none() && role.node.announcers.len() == 1);
     }
 }

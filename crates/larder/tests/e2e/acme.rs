@@ -11,15 +11,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use larder_handoff::netns::{NetnsError, installed, or_skip};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use rustls::RootCertStore;
 use serde_json::Value;
 
 use crate::http::{get, post};
 use crate::peers::free_port;
 use crate::process::{Process, until};
 use crate::reload::Switch;
+use crate::secured::{Secured, connect, roots, shown};
 
 struct Killed(Child);
 
@@ -144,41 +143,6 @@ fn own_certificate(folder: &Path) {
     {
         fs::write(folder.join(name), text).unwrap();
     }
-}
-
-fn roots(pem: &[u8]) -> RootCertStore {
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(pem) {
-        roots.add(certificate.unwrap()).unwrap();
-    }
-    roots
-}
-
-type Secured = StreamOwned<ClientConnection, TcpStream>;
-
-/// A connection whose handshake is done, to who has a certificate for this host.
-fn connect(address: SocketAddr, host: &str, roots: RootCertStore) -> io::Result<Secured> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    let name = ServerName::try_from(host.to_owned()).unwrap();
-    let session = ClientConnection::new(Arc::new(config), name).unwrap();
-    let tcp = TcpStream::connect(address)?;
-    tcp.set_read_timeout(Some(Duration::from_secs(10)))?;
-    let mut stream = StreamOwned::new(session, tcp);
-    while stream.conn.is_handshaking() {
-        stream.conn.complete_io(&mut stream.sock)?;
-    }
-    Ok(stream)
-}
-
-/// The certificate shown for a host, if it is one of these roots'.
-fn shown(address: SocketAddr, host: &str, roots: &RootCertStore) -> io::Result<Vec<u8>> {
-    let stream = connect(address, host, roots.clone())?;
-    Ok(stream.conn.peer_certificates().unwrap()[0].to_vec())
 }
 
 /// Asks for a target over TLS; the status of the reply.

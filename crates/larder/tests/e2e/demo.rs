@@ -113,7 +113,7 @@ fn a_small_demo_without_a_front_end_counts_everything_once() {
     assert_eq!(keys(&schema["$defs"]["Point"]["properties"]), keys(point));
     let systems = point["systems"].as_array().unwrap();
     let names: Vec<&str> = systems.iter().map(|system| system["system"].as_str().unwrap()).collect();
-    assert_eq!(names, ["trad", "press", "card", "ward", "part", "lard-r"]);
+    assert_eq!(names, ["trad", "press", "card", "ward", "ward-own", "part", "lard-r"]);
     for (name, figures) in names.iter().zip(systems.iter().map(|system| &system["median"])) {
         let (requests, hits, misses) =
             (count(&figures["requests"]), count(&figures["hits"]), count(&figures["misses"]));
@@ -122,15 +122,21 @@ fn a_small_demo_without_a_front_end_counts_everything_once() {
         assert_eq!((&whole["sent"], &whole["served"]), (&3_000.into(), &3_000.into()), "{name}: {whole}");
         assert!(figures["requests_per_s"].as_f64().unwrap() > 0.0 && share(&figures["hit_ratio"]) > 0.0);
         let elsewhere = requests - count(&figures["local"]);
-        if matches!(*name, "press" | "card" | "ward" | "part") {
+        if matches!(*name, "press" | "card" | "ward" | "ward-own" | "part") {
             assert!(share(&figures["forwarded"]) > 0.0 && elsewhere > 0, "{figures}");
             assert_eq!((&whole["decided"], &whole["forwarded"]), (&3_000.into(), &whole["taken"]), "{whole}");
             assert!(count(&whole["forwarded"]) >= elsewhere, "{whole}");
             let told = count(&whole["loads_told"]) > 0 && count(&whole["changes_told"]) > 0;
             assert_eq!(told, *name == "press", "{name}: {whole}");
             let messages = figures["peers"]["messages"].as_f64().unwrap();
-            // A table says all.
-            assert_eq!(messages > 0.01, matches!(*name, "press" | "card"), "{name}: {messages} a request");
+            // A table says all; when another is made of the nodes' counts is a matter of time.
+            if *name != "ward-own" {
+                assert_eq!(
+                    messages > 0.01,
+                    matches!(*name, "press" | "card"),
+                    "{name}: {messages} a request"
+                );
+            }
             let decisions = figures["peers"]["decisions"].as_object().unwrap();
             let sum: f64 =
                 decisions.iter().filter(|(why, _)| *why != "unanswered").map(|row| share(row.1)).sum();

@@ -32,18 +32,25 @@ impl Reply {
     }
 }
 
-pub struct Client(BufReader<TcpStream>);
+pub struct Client<S = TcpStream>(BufReader<S>);
 
 impl Client {
     pub fn connect(address: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_read_timeout(Some(Duration::from_secs(10)))?;
         stream.set_nodelay(true)?;
-        Ok(Self(BufReader::new(stream)))
+        Ok(Self::over(stream))
     }
 
     pub fn local(&self) -> SocketAddr {
         self.0.get_ref().local_addr().unwrap()
+    }
+}
+
+impl<S: Read + Write> Client<S> {
+    /// On a connection that there is.
+    pub fn over(stream: S) -> Self {
+        Self(BufReader::new(stream))
     }
 
     pub fn ask(&mut self, method: &str, target: &str, headers: &str) -> io::Result<Reply> {

@@ -30,7 +30,7 @@ pub struct Cluster {
 
 impl Cluster {
     /// Three nodes over one directory of `files` files of 1,000 bytes each and one of 100,000, who know of the first.
-    fn start(files: usize, more: &str) -> Self {
+    pub fn start(files: usize, more: &str) -> Self {
         Self::start_with(files, more, "")
     }
 
@@ -97,7 +97,7 @@ impl Cluster {
     }
 
     /// Waits until a node knows so many targets of others.
-    fn await_known(&self, node: usize, targets: u64) {
+    pub fn await_known(&self, node: usize, targets: u64) {
         until("what others hold is known", || {
             (self.view(node)["targets_known"].as_u64() == Some(targets)).then_some(())
         });

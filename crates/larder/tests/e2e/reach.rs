@@ -2,16 +2,16 @@
 
 use std::fs;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use larder_handoff::netns::{installed, or_skip};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 
 use crate::http::{Client, get};
 use crate::origin::Origin;
 use crate::peers::free_port;
 use crate::process::{Process, until};
+use crate::secured::Authority;
 
 struct Killed(Child);
 
@@ -19,36 +19,6 @@ impl Drop for Killed {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
-    }
-}
-
-/// An authority in `folder`: NAME.ca, and certificates of it with their keys.
-struct Authority<'a> {
-    folder: &'a Path,
-    issuer: CertifiedIssuer<'static, KeyPair>,
-    ca: PathBuf,
-}
-
-impl<'a> Authority<'a> {
-    fn new(folder: &'a Path, name: &str) -> Self {
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.distinguished_name.push(rcgen::DnType::CommonName, name);
-        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-        let ca = folder.join(format!("{name}.ca"));
-        fs::write(&ca, issuer.pem()).unwrap();
-        Self { folder, issuer, ca }
-    }
-
-    fn leaf(&self, name: &str) -> PathBuf {
-        let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
-        params.distinguished_name = rcgen::DistinguishedName::new();
-        params.distinguished_name.push(rcgen::DnType::CommonName, name);
-        let made = params.signed_by(&key, &self.issuer).unwrap();
-        let file = self.folder.join(format!("{name}.pem"));
-        fs::write(&file, made.pem() + &key.serialize_pem()).unwrap();
-        file
     }
 }
 

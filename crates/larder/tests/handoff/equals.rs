@@ -18,6 +18,8 @@ use crate::content::{Content, Target};
 
 const NODES: usize = 4;
 const SETUP: Setup = Setup { threads: 8, first_port: 20_000, stall: Duration::from_secs(6) };
+/// Clients of the node in trouble, beside those of the others.
+const OWN: Setup = Setup { threads: 4, first_port: 21_000, stall: Duration::from_secs(6) };
 /// What a node waits for a peer's reply. Seconds.
 const HEAD_TIMEOUT: u64 = 1;
 /// The slowest that a change of membership is told: four probes' time and the suspicion, doubled for a busy machine.
@@ -186,6 +188,23 @@ impl Equals {
         })
     }
 
+    /// The same, while clients of another node ask that one too, until `act` says otherwise.
+    fn under_load_beside<R: Send>(
+        &self,
+        nodes: &[usize],
+        other: usize,
+        act: impl FnOnce(&AtomicBool) -> R + Send,
+    ) -> (Tally, Tally, R) {
+        let (plans, go) = (self.plans(&[other]), AtomicBool::new(true));
+        thread::scope(|scope| {
+            let namespace = &self.topology.client().namespace;
+            let own = scope.spawn(|| namespace.run(|| client::run_while(&plans, OWN, &go)).unwrap());
+            let (tally, acted) = self.under_load(nodes, || act(&go));
+            go.store(false, Ordering::Relaxed);
+            (tally, own.join().unwrap(), acted)
+        })
+    }
+
     /// What two hosts send each other gets lost, or does so no longer: the one's neighbour has moved away.
     fn cut(&self, a: usize, b: usize, cut: bool) {
         for (from, to) in [(a, b), (b, a)] {
@@ -215,6 +234,27 @@ fn assert_only_cut(tally: &Tally, what: &str) {
     println!("{what}: {tally}");
 }
 
+/// Clients of a node that was killed: what it had in hand is lost, with what its kernel accepted while it died, and nobody answers
+/// after that.
+fn assert_lost_in_hand(own: &Tally) {
+    let count = |which: fn(&Fault) -> bool| own.faults.iter().filter(|(_, fault)| which(fault)).count();
+    let in_hand = count(|fault| matches!(fault, Fault::Reset | Fault::Short { .. }));
+    let refused = count(|fault| matches!(fault, Fault::Connect(_)));
+    let others = own.faults.iter().filter(|(_, fault)| !matches!(fault, Fault::Connect(_)));
+    let others: Vec<String> = others.map(|(_, fault)| fault.to_string()).collect();
+    assert!(in_hand <= 2 * OWN.threads && in_hand == others.len(), "{others:?} {own}");
+    assert!(refused > 0 && own.right > 0, "{own}");
+    println!("its own clients: {in_hand} in hand, {refused} refused, {own}");
+}
+
+/// Clients of a node that stood still: they wait, or give it up; what they still wait for comes.
+fn assert_only_waits(own: &Tally) {
+    let waits = |fault: &Fault| matches!(fault, Fault::Stall(_));
+    let cut = own.faults.iter().filter(|(_, fault)| !waits(fault)).count();
+    assert!(cut <= OWN.threads && own.right > 0, "{own}");
+    println!("its own clients: {own}");
+}
+
 impl Equals {
     fn serves_quietly(&self) {
         let (tally, ()) = self.under_load(&[0, 1, 2, 3], || thread::sleep(Duration::from_secs(2)));
@@ -227,11 +267,14 @@ impl Equals {
     fn kill_and_start(&mut self, number: usize) {
         let others: Vec<usize> = (0..NODES).filter(|other| *other != number).collect();
         let mut killed = self.nodes[number].take().unwrap();
-        let (tally, noticed) = self.under_load(&others, || {
+        let (tally, own, noticed) = self.under_load_beside(&others, number, |go| {
             killed.kill();
+            thread::sleep(Duration::from_millis(50));
+            go.store(false, Ordering::Relaxed);
             self.await_members(&others)
         });
         assert_only_cut(&tally, "killed");
+        assert_lost_in_hand(&own);
         println!("its absence was known to all after {noticed:?}");
         assert!(noticed < NOTICED_WITHIN);
 
@@ -244,18 +287,21 @@ impl Equals {
     /// A node stands still: for so long, or until its peers do not bear it any more.
     fn stop_and_go(&self, number: usize, time: Option<Duration>) {
         let others: Vec<usize> = (0..NODES).filter(|other| *other != number).collect();
-        let (tally, ()) = self.under_load(&others, || {
+        let (tally, own, ()) = self.under_load_beside(&others, number, |_| {
             self.node(number).signal(Signal::STOP);
             match time {
                 Some(time) => thread::sleep(time),
                 None => drop(self.await_views(&|one| (one != number).then(|| others.clone()))),
             }
+            self.node(number).signal(Signal::CONT);
         });
-        self.node(number).signal(Signal::CONT);
         match time {
-            // Its peers did not miss it.
-            Some(_) => tally.assert_faultless(),
-            None => assert_only_cut(&tally, "stopped"),
+            // Neither its peers nor its clients missed it.
+            Some(_) => [&tally, &own].into_iter().for_each(Tally::assert_faultless),
+            None => {
+                assert_only_cut(&tally, "stopped");
+                assert_only_waits(&own);
+            }
         }
         let (tally, noticed) = self.under_load(&[0, 1, 2, 3], || self.await_members(&[0, 1, 2, 3]));
         tally.assert_faultless();

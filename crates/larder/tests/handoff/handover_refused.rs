@@ -1,6 +1,8 @@
 //! Connections that a peer does not take, or that are not offered: their requests are relayed, every byte verified, and
 //! counted by why.
 
+use std::fs;
+use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Instant;
 
@@ -30,6 +32,10 @@ fn cluster(of_node_1: &str, before: impl FnOnce(&Equals)) -> Option<Equals> {
         cluster.configure(number, lines);
         cluster.start(number);
     }
+    Some(warmed(cluster))
+}
+
+fn warmed(cluster: Equals) -> Equals {
     cluster.until("node 0 knows node 1", |cluster| cluster.view(0)["members"][0]["known"] == true);
     let all = cluster.content.targets.clone();
     cluster.run(&[plan(Manner::KeptAlive, cluster.service(1)[0], &all)]).assert_faultless();
@@ -37,7 +43,7 @@ fn cluster(of_node_1: &str, before: impl FnOnce(&Equals)) -> Option<Equals> {
     let own = cluster.own(0);
     cluster.run(&[plan(Manner::KeptAlive, own, &all)]).assert_faultless();
     assert_eq!(cluster.handoff(0, "size-unknown"), all.len() as u64, "{}", cluster.view(0));
-    Some(cluster)
+    cluster
 }
 
 fn plan(manner: Manner, server: SocketAddr, targets: &[Target]) -> Plan {
@@ -251,4 +257,38 @@ fn what_is_not_offered_is_counted_by_why() {
         cluster.run(&[plan]).assert_faultless();
         assert_eq!((cluster.handoff(0, why), cluster.handoff(0, "moved")), (before + 1, moved), "{why}");
     }
+}
+
+/// Clients that come by IPv6 are announced by a balancer: its socket would be taken for the client, were it to move.
+#[test]
+fn what_a_balancer_announces_stays() {
+    let Some(mut cluster) = Equals::hosts(2, Content::new(&[100_000], 3)) else { return };
+    (0..2).for_each(|number| cluster.configure(number, HANDOFF));
+    let config = cluster.path("node0.toml");
+    let text = fs::read_to_string(&config).unwrap();
+    fs::write(config, text.replacen("[node]\n", "[node]\nproxy_protocol_from = \"::/0\"\n", 1)).unwrap();
+    (0..2).for_each(|number| cluster.start(number));
+    let cluster = warmed(cluster);
+    cluster.until("node 1 takes connections", |cluster| {
+        cluster.view(0)["handoff"]["ready"].as_array().is_some_and(|ready| !ready.is_empty())
+    });
+    let ([by_v4, by_v6], large) = (cluster.service(0), cluster.of(100_000));
+    let target = large[0].clone();
+    let (moved, stayed) = (cluster.handoff(0, "moved"), cluster.handoff(0, "elsewhere"));
+    let announced = move || {
+        let mut stream = TcpStream::connect(by_v6).unwrap();
+        let announcement = "PROXY TCP6 2001:db8::7 2001:db8::1 4711 80\r\n";
+        let head = format!("GET {} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", target.path);
+        stream.write_all((announcement.to_owned() + &head).as_bytes()).unwrap();
+        let mut reply = Vec::new();
+        stream.read_to_end(&mut reply).unwrap();
+        reply
+    };
+    let reply = cluster.topology.client().namespace.run(announced).unwrap();
+    let body = &reply[reply.len() - 100_000..];
+    assert!(reply.starts_with(b"HTTP/1.1 200 ") && large[0].first_wrong(0, body).is_none());
+    assert_eq!((cluster.handoff(0, "moved"), cluster.handoff(0, "elsewhere")), (moved, stayed + 1));
+    // Others are handed over as ever.
+    cluster.run(&[plan(Manner::Plain, by_v4, &large[..1])]).assert_faultless();
+    cluster.until("it is handed over", |cluster| cluster.handoff(0, "moved") == moved + 1);
 }

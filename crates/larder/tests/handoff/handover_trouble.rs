@@ -40,7 +40,7 @@ struct Lab {
 impl Lab {
     /// Nodes over one directory; those but node 0 have the large targets, and node 0 knows it and how large they are.
     fn new(nodes: usize, lines: &str) -> Option<Self> {
-        let content = Content::new(&[1_000, 20_000, 100_000, LARGE], 4);
+        let content = Content::new(&[1_000, 20_000, 100_000, LARGE], DOWNLOADS);
         let cluster = Equals::new(nodes, content, &format!("{LINES}{lines}"))?;
         let lab = Self { cluster };
         let large = lab.large();
@@ -90,7 +90,8 @@ impl Lab {
                 (tally, Instant::now())
             })
             .unwrap();
-        cluster.until("downloads are handed over", |cluster| cluster.handoff(0, "connections") >= 2);
+        // By hash it may be only one of them that another node has.
+        cluster.until("downloads are handed over", |cluster| cluster.handoff(0, "connections") > 0);
         thread::sleep(Duration::from_millis(300));
         println!("{} handed over", cluster.handoff(0, "moved") - before);
         let (mixed, go) = (self.mixed(others), std::sync::Arc::new(AtomicBool::new(true)));

@@ -37,7 +37,7 @@ impl<W: World> Ground<'_, W> {
     }
 
     /// One of the nodes that run.
-    fn some_node(&mut self) -> Option<Id> {
+    pub(in crate::faults) fn some_node(&mut self) -> Option<Id> {
         let running: Vec<Id> = (0..self.nodes.len()).filter(|node| self.nodes[*node].runs()).collect();
         let at = self.chance.below(running.len() as u64) as usize;
         running.get(at).copied()
@@ -47,11 +47,21 @@ impl<W: World> Ground<'_, W> {
         let Some(node) = self.some_node() else { return };
         self.survived.crashes += 1;
         self.say(|| format!("{node} crashes"));
+        self.die(node);
+    }
+
+    /// A node's process is gone, and begins again after a while.
+    pub(in crate::faults) fn die(&mut self, node: Id) {
         let epoch = self.nodes[node].epoch + 1;
         let anew = Standing::new(self.own.machine(node, epoch), epoch, self.nodes.len());
         self.nodes[node] = Standing { up: false, ..anew };
-        let wait = self.chance.micros(10_000, 5_000_000);
+        let wait = W::away(self, node);
         self.after(wait, Happening::Start { node });
+        W::dies(self, node);
+    }
+
+    /// Requests whose initial node has died end with it; others that it was serving break off.
+    pub(in crate::faults) fn cut(&mut self, node: Id) {
         for request in 0..self.requests.len() {
             match self.requests[request].stage {
                 Stage::Ended => {}
@@ -73,6 +83,7 @@ impl<W: World> Ground<'_, W> {
     pub(super) fn start(&mut self, node: Id) {
         self.say(|| format!("{node} starts"));
         self.nodes[node].up = true;
+        W::starts(self, node);
         self.plan_tick(node);
         for other in (0..self.nodes.len()).filter(|other| *other != node) {
             // Others hear that it is there anew, whether or not they had missed it.

@@ -40,7 +40,7 @@ pub(super) fn ask(args: &DoctorArgs, config: Option<&Config>, role: Role) -> Ask
             match (&node.handoff, between) {
                 (Some(handoff), _) => ask.node(handoff),
                 (None, Some(handoff)) => ask.peers(handoff),
-                (None, None) => ask.subject.services.push(node.listen),
+                (None, None) => ask.subject.services.extend(node.listen),
             }
         }
         _ => {}

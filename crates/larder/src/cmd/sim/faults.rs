@@ -14,15 +14,16 @@ use crate::outcome::usage;
 /// Run nodes that cooperate through lost, late, repeated and reordered messages, crashes, pauses and partitions, and
 /// check that every request ends once and that all views of the cluster become exact when the faults end.
 ///
-/// Four protocols are run, each in so many worlds: PRESS, CARD (one node decides for all), WARD (every node has a routing
-/// table), and switches side by side. Each world is drawn from a seed. The first seed whose world shows a fault ends the command with exit code 1 and is
-/// named; `--only` runs it again and tells all that happens.
+/// Five protocols are run, each in so many worlds: PRESS, CARD (one node decides for all), WARD (every node has a routing
+/// table), switches side by side, and nodes that hand clients' connections over to each other. Each world is drawn from a
+/// seed. The first seed whose world shows a fault ends the command with exit code 1 and is named; `--only` runs it again and
+/// tells all that happens.
 #[derive(Debug, Args)]
 pub(crate) struct FaultsArgs {
     /// Worlds, 1 to 10 million.
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     seeds: u64,
-    /// Only this protocol: press, card, ward or switches. All if not said; with `--only` and `--break` press.
+    /// Only this protocol: press, card, ward, switches or handing. All if not said; with `--only` and `--break` press.
     #[arg(long, value_parser = protocol)]
     protocol: Option<Protocol>,
     /// The first seed.
@@ -90,7 +91,7 @@ fn survive(args: &FaultsArgs, protocol: Protocol, seeds: Range<u64>) -> Result<S
 
 fn protocol(name: &str) -> Result<Protocol, String> {
     let found = Protocol::ALL.into_iter().find(|protocol| protocol.name() == name);
-    found.ok_or("no such protocol: press, card, ward or switches".to_owned())
+    found.ok_or_else(|| format!("no such protocol: one of {}", Protocol::ALL.map(Protocol::name).join(", ")))
 }
 
 fn broken(name: &str) -> Result<Broken, String> {

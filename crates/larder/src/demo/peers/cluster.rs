@@ -44,8 +44,23 @@ pub(super) struct PeersSpec {
     pub(super) load_step: u32,
     /// Requests after which a node judges whether to take part; none: it always does.
     pub(super) window: Option<u32>,
-    /// The routing table of those that go by one.
+    /// The routing table of those that begin with one.
     pub(super) table: Option<PathBuf>,
+    /// How those that begin with none make theirs.
+    pub(super) tables: TablesSpec,
+}
+
+/// How nodes make routing tables of their own counts.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct TablesSpec {
+    /// Requests of a node after which the first is made.
+    pub(super) first_requests: u64,
+    /// Time from one to the next.
+    pub(super) refresh: Duration,
+    /// Price of a forwarded request, microseconds.
+    pub(super) forward_us: f64,
+    /// Of a byte from disk, microseconds.
+    pub(super) disk_us_per_byte: f64,
 }
 
 /// What a switch is told.
@@ -94,7 +109,7 @@ impl Cluster {
         }
         match system {
             System::Trad => {}
-            System::Peers(_) => cluster.await_peers().await?,
+            System::Peers(how) => cluster.await_peers(how).await?,
             System::Switch(policy) => cluster.add_switch(policy.name(), &spec.switch).await?,
         }
         Ok(cluster)
@@ -109,8 +124,9 @@ impl Cluster {
     }
 
     /// Waits until every node knows all others and what it goes by.
-    async fn await_peers(&self) -> anyhow::Result<()> {
-        self.until("peers did not find one another", Watch::all_ready).await
+    async fn await_peers(&self, how: Cooperation) -> anyhow::Result<()> {
+        let ready = if how == Cooperation::WardOwn { Watch::all_there } else { Watch::all_ready };
+        self.until("peers did not find one another", ready).await
     }
 
     /// Waits until every node knows who has each of `targets` targets, which are all in memory somewhere.
@@ -210,7 +226,7 @@ fn node_config(
     if let Some(seed) = seed {
         text += &format!("seeds = [\"{seed}\"]\n");
     }
-    let (PeersSpec { overload, load_step, window, table }, switch) = (&spec.peers, &spec.switch);
+    let (PeersSpec { overload, load_step, window, table, tables }, switch) = (&spec.peers, &spec.switch);
     text += &match (how, table) {
         (Cooperation::Press, _) => {
             let large_min = spec.large_min.get();
@@ -231,6 +247,13 @@ fn node_config(
         (Cooperation::Ward | Cooperation::Part, Some(table)) => format!(
             "[node.peers.ward]\ntable = {:?}\nhost = \"{HOST}\"\nrefresh = \"off\"\n",
             table.display().to_string()
+        ),
+        (Cooperation::WardOwn, _) => format!(
+            "[node.peers.ward]\nrefresh = \"{}us\"\nfirst_requests = {}\nforward_us = {:?}\ndisk_us_per_byte = {:?}\n",
+            tables.refresh.as_micros(),
+            tables.first_requests,
+            tables.forward_us,
+            tables.disk_us_per_byte
         ),
         (Cooperation::Ward | Cooperation::Part, None) => String::new(),
     };
@@ -260,6 +283,12 @@ mod tests {
                 load_step: 4,
                 window: Some(100),
                 table: Some("a.routes".into()),
+                tables: TablesSpec {
+                    first_requests: 10,
+                    refresh: Duration::from_secs(2),
+                    forward_us: 300.0,
+                    disk_us_per_byte: 0.5,
+                },
             },
             switch: SwitchSpec {
                 t_low: 25,

@@ -14,6 +14,7 @@ pub(crate) mod result;
 mod run;
 mod system;
 pub(crate) mod table;
+mod ward;
 mod watch;
 
 pub(crate) use predict::published_ratios;

@@ -191,6 +191,8 @@ pub(crate) struct PeerFigures {
     pub(crate) decisions: BTreeMap<String, f64>,
     /// Nodes that took part at the end; the others worked by themselves.
     pub(crate) sharing: usize,
+    /// Routing tables that the nodes made of their own counts.
+    pub(crate) tables: u64,
 }
 
 /// Counts of a whole run, from both sides, which must agree.

@@ -12,10 +12,9 @@ use larder_core::peers::SharingSettings;
 use larder_core::{Bytes, Settings};
 use larder_load::{Progress, Warning};
 use larder_trace::Stats;
-use larder_trace::ward::{Frequencies, WardCosts};
 
 use super::bench::{Load, Seen, drive};
-use super::cluster::{Cluster, ClusterSpec, PeersSpec, SwitchSpec};
+use super::cluster::{Cluster, ClusterSpec, PeersSpec, SwitchSpec, TablesSpec};
 use super::notes;
 use super::predict::{Fed, predict};
 use super::rates;
@@ -23,7 +22,7 @@ use super::result::{
     ClusterInfo, Figures, PeerFigures, PeersReport, Point, Prediction, Rates, SCHEMA, Sweep, SystemReport,
     WholeRun,
 };
-use super::system::{Cooperation, System};
+use super::system::System;
 use crate::demo::plan::Plan;
 use crate::demo::signals;
 use crate::report::number;
@@ -126,8 +125,8 @@ struct Run {
 
 /// A demo ready to run.
 pub(crate) struct Demo {
-    setup: Setup,
-    plan: Plan,
+    pub(super) setup: Setup,
+    pub(super) plan: Plan,
     bar: ProgressBar,
 }
 
@@ -245,7 +244,7 @@ impl Demo {
         }
         match system {
             System::Trad => {}
-            System::Peers(how) => spec.peers.table = self.table(how, &spec, rates, folder)?,
+            System::Peers(how) => self.go_by_tables(how, &mut spec, rates, folder)?,
             System::Switch(policy) => {
                 spec.switch.config =
                     signals::config(policy.name(), &self.plan, spec.nodes, spec.memory, folder)?;
@@ -289,39 +288,6 @@ impl Demo {
         self.plan.write_manifest(&spec.manifest, &self.plan.remains(kind, spec.memory, object_max))
     }
 
-    /// The routing table of the requests that warm up, at the prices of this machine: what forwarding takes of a node's part of
-    /// a processor, and what the modelled disk takes for a byte. Without measured prices those of the LARD paper.
-    fn table(
-        &self,
-        how: Cooperation,
-        spec: &ClusterSpec,
-        rates: Option<&Rates>,
-        folder: &Path,
-    ) -> anyhow::Result<Option<PathBuf>> {
-        let Some(core) = how.core() else { return Ok(None) };
-        let path = folder.join(format!("{}.routes", System::Peers(how)));
-        let mut trace = self.plan.trace(self.plan.warmup);
-        // What no memory keeps needs no owner.
-        trace.requests.retain(|request| request.size < spec.large_min);
-        let mut costs = WardCosts::lard98(&Frequencies::of(&trace));
-        costs.disk_us_per_byte /= spec.disk_speed;
-        if let Some(rates) = rates {
-            let shared = (spec.nodes as f64 / cores() as f64).max(1.0);
-            costs.forward_us = rates.forward_us * shared;
-            costs.origin = "measured, and the modelled disk".to_owned();
-        }
-        let cluster = signals::cluster(spec.nodes, spec.memory, costs)?;
-        let made = signals::write_table(&trace, &self.plan.info.source, &cluster, core, &path)?;
-        self.say(&format!(
-            "the table of {how}: {} targets for all, {} with an owner, a forwarded request at {} us",
-            number(made.core.targets as f64),
-            number(made.partition.targets as f64),
-            number(made.costs.forward_us),
-            how = System::Peers(how),
-        ));
-        Ok(Some(path))
-    }
-
     fn settings(&self) -> Vec<Setting> {
         let setup = &self.setup;
         let working_set = self.plan.info.working_set_bytes;
@@ -352,6 +318,7 @@ impl Demo {
                 load_step: setting.load_step,
                 window: Some(self.window()),
                 table: None,
+                tables: TablesSpec::default(),
             },
             switch: SwitchSpec {
                 t_low: setup.t_low,
@@ -455,7 +422,7 @@ impl Demo {
     }
 
     /// A line above the progress bar or, where stderr is no terminal, instead of it.
-    fn say(&self, line: &str) {
+    pub(super) fn say(&self, line: &str) {
         self.bar.suspend(|| {
             // Talk that nobody can hear is no failure.
             let _ = writeln!(std::io::stderr(), "{line}");
@@ -479,7 +446,7 @@ fn share_above() -> f64 {
 }
 
 /// Processors that this process may use.
-fn cores() -> usize {
+pub(super) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, NonZeroUsize::get)
 }
 
@@ -537,6 +504,7 @@ fn figures(seen: &Seen, nodes: usize) -> Figures {
                 .map(|(why, count)| (why.clone(), share(*count, told.decided())))
                 .collect(),
             sharing: told.sharing,
+            tables: told.tables,
         }),
         disk_reads: reads as f64 / served,
         read_ms: (reads > 0).then(|| busy_s * 1e3 / reads as f64),

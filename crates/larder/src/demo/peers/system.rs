@@ -27,19 +27,22 @@ pub(crate) enum Cooperation {
     Card,
     /// Each decides by a table that all have: what is asked for most is everybody's, the rest has an owner.
     Ward,
-    /// The same, but everything has an owner: the WARD paper's pure partitioning.
+    /// The same, but the nodes make the tables themselves, from nothing, of the counts of all.
+    WardOwn,
+    /// As `Ward`, but everything has an owner: the WARD paper's pure partitioning.
     Part,
 }
 
 impl Cooperation {
     /// All, in the order of the documents.
-    const ALL: [Self; 4] = [Self::Press, Self::Card, Self::Ward, Self::Part];
+    const ALL: [Self; 5] = [Self::Press, Self::Card, Self::Ward, Self::WardOwn, Self::Part];
 
     const fn name(self) -> &'static str {
         match self {
             Self::Press => "press",
             Self::Card => "card",
             Self::Ward => "ward",
+            Self::WardOwn => "ward-own",
             Self::Part => "part",
         }
     }
@@ -49,14 +52,14 @@ impl Cooperation {
         match self {
             Self::Press => "press",
             Self::Card => "card",
-            Self::Ward | Self::Part => "ward",
+            Self::Ward | Self::WardOwn | Self::Part => "ward",
         }
     }
 
-    /// What its routing table has for a core; none where there is no table.
+    /// What the routing table that it begins with has for a core; none where there is no table.
     pub(super) const fn core(self) -> Option<CoreChoice> {
         match self {
-            Self::Press | Self::Card => None,
+            Self::Press | Self::Card | Self::WardOwn => None,
             Self::Ward => Some(CoreChoice::Best),
             Self::Part => Some(CoreChoice::Targets(0)),
         }
@@ -67,6 +70,7 @@ impl Cooperation {
             Self::Press => "each node decides by what all tell of their memories",
             Self::Card => "one node decides for all, by lard-r",
             Self::Ward => "a table decides: a core that every node serves, owners for the rest",
+            Self::WardOwn => "as ward, by tables that the nodes make of their own counts, again and again",
             Self::Part => "a table decides: owners for everything",
         }
     }
@@ -76,11 +80,12 @@ impl System {
     /// PRESS.
     pub(crate) const PRESS: Self = Self::Peers(Cooperation::Press);
     /// What runs unless told otherwise: without a front-end, cooperating, with a front-end.
-    pub(crate) const DEFAULT: [Self; 6] = [
+    pub(crate) const DEFAULT: [Self; 7] = [
         Self::Trad,
         Self::PRESS,
         Self::Peers(Cooperation::Card),
         Self::Peers(Cooperation::Ward),
+        Self::Peers(Cooperation::WardOwn),
         Self::Peers(Cooperation::Part),
         Self::Switch(PolicyKind::LardR),
     ];
@@ -154,7 +159,7 @@ mod tests {
     #[test]
     fn names_are_those_of_servers_and_of_the_switchs_policies() {
         let several = |text: &str| System::several(&text.split(',').map(str::to_owned).collect::<Vec<_>>());
-        assert_eq!(several("trad,press,card,ward,part,lard-r"), Ok(System::DEFAULT.to_vec()));
+        assert_eq!(several("trad,press,card,ward,ward-own,part,lard-r"), Ok(System::DEFAULT.to_vec()));
         assert_eq!(several("rr"), Ok(vec![System::Trad]));
         for (text, complaint) in [("press,press", "twice"), ("rr,trad", "twice"), ("presss", "trad, press")] {
             assert!(several(text).is_err_and(|error| error.contains(complaint)), "{text}");

@@ -99,6 +99,8 @@ pub(super) struct Told {
     pub(super) message_bytes: u64,
     pub(super) forwarded: u64,
     pub(super) taken: u64,
+    /// Routing tables that nodes have made, as their numbers say.
+    pub(super) tables: u64,
     /// Nodes that take part at the later moment.
     pub(super) sharing: usize,
 }
@@ -131,14 +133,19 @@ impl Watch {
     /// nobody anything), the dispatcher of all, or the table of all.
     pub(super) fn all_ready(&self) -> bool {
         let Some(first) = self.peers.first() else { return false };
-        let others = self.nodes.len() - 1;
         let ready = |peer: &PeerCounts| match peer.policy.as_str() {
             "card" => peer.dispatcher.is_some() && peer.dispatcher == first.dispatcher,
             "ward" => peer.table.is_some() && peer.table == first.table,
             _ => peer.members.iter().all(|row| !peer.sharing || (row.known && row.load.is_some())),
         };
+        self.all_there() && self.peers.iter().all(ready)
+    }
+
+    /// Whether every node knows every other.
+    pub(super) fn all_there(&self) -> bool {
+        let others = self.nodes.len() - 1;
         let found = |peer: &PeerCounts| peer.members.len() == others;
-        self.peers.len() == self.nodes.len() && self.peers.iter().all(|peer| found(peer) && ready(peer))
+        self.peers.len() == self.nodes.len() && self.peers.iter().all(found)
     }
 
     /// Whether every node knows who has the targets that it has not, of so many that are in memory.
@@ -168,8 +175,14 @@ impl Watch {
         between
     }
 
+    /// The highest number of a table.
+    fn last_table(&self) -> u64 {
+        self.peers.iter().filter_map(|peer| peer.table.as_ref()).map(|table| table.number).max().unwrap_or(0)
+    }
+
     fn told_since(&self, earlier: &Self) -> Told {
-        let mut told = Told::default();
+        let mut told =
+            Told { tables: self.last_table().saturating_sub(earlier.last_table()), ..Told::default() };
         for (place, now) in self.peers.iter().enumerate() {
             let then = earlier.peers.get(place);
             let since = |now: u64, of: fn(&PeerCounts) -> u64| now.saturating_sub(then.map_or(0, of));

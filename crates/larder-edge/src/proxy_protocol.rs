@@ -1,9 +1,8 @@
-//! The PROXY protocol, versions 1 and 2: a balancer before the switch announces whom a connection is from.
+//! The PROXY protocol, versions 1 and 2: a balancer before us announces whom a connection is from.
 //!
 //! After haproxy's doc/proxy-protocol.txt, by the `ppp` crate. Only addresses that the config names are believed, and they have
 //! to announce every connection: who may say whose request it is must not be left to whoever connects.
 
-use crate::failure::Failure;
 use ppp::{HeaderResult, PartialResult, v1, v2};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -66,44 +65,59 @@ impl std::str::FromStr for AddressRange {
 
 /// Those who are believed.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Announcers(pub(crate) Vec<AddressRange>);
+pub struct Announcers(pub Vec<AddressRange>);
 
 impl Announcers {
-    pub(crate) fn trusts(&self, address: IpAddr) -> bool {
+    /// Whether this address is believed, and has to announce.
+    pub fn trusts(&self, address: IpAddr) -> bool {
         self.0.iter().any(|range| range.contains(address))
     }
 }
 
+/// Why a connection that has to be announced is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unannounced {
+    /// Whoever connected is gone.
+    Gone,
+    /// It begins with something else.
+    Nonsense,
+    /// It took too long.
+    TimedOut,
+}
+
 /// Takes the announcement from the head of a connection. Returns the client that it names, and where that connected; or the one
 /// that connected, where it names none (a check by the balancer itself).
-pub(crate) async fn read(
+///
+/// # Errors
+/// There is none, within `patience`.
+pub async fn read_announcement(
     tcp: &mut TcpStream,
     peer: SocketAddr,
     patience: Duration,
-) -> Result<Named, Failure> {
+) -> Result<Named, Unannounced> {
     let reading = async {
         let mut bytes = [0; ANNOUNCEMENT_MAX];
         loop {
             // Looked at first: what follows the announcement is not ours.
-            let seen = tcp.peek(&mut bytes).await.map_err(|_| Failure::ClientGone)?;
+            let seen = tcp.peek(&mut bytes).await.map_err(|_| Unannounced::Gone)?;
             if seen == 0 {
-                return Err(Failure::ClientGone);
+                return Err(Unannounced::Gone);
             }
             match announcement(&bytes[..seen], peer) {
                 Announced::Whole(named, length) => {
-                    tcp.read_exact(&mut bytes[..length]).await.map_err(|_| Failure::ClientGone)?;
+                    tcp.read_exact(&mut bytes[..length]).await.map_err(|_| Unannounced::Gone)?;
                     return Ok(named);
                 }
                 Announced::Part if seen < ANNOUNCEMENT_MAX => tokio::time::sleep(PEEK_PAUSE).await,
-                Announced::Part | Announced::Nonsense => return Err(Failure::BadAnnouncement),
+                Announced::Part | Announced::Nonsense => return Err(Unannounced::Nonsense),
             }
         }
     };
-    tokio::time::timeout(patience, reading).await.unwrap_or(Err(Failure::HeaderTimeout))
+    tokio::time::timeout(patience, reading).await.unwrap_or(Err(Unannounced::TimedOut))
 }
 
 /// A client, and where it connected.
-type Named = (SocketAddr, Option<SocketAddr>);
+pub type Named = (SocketAddr, Option<SocketAddr>);
 
 /// What the first bytes of a connection are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,8 +137,13 @@ fn named(client: (IpAddr, u16), server: (IpAddr, u16)) -> Named {
 fn announcement(bytes: &[u8], peer: SocketAddr) -> Announced {
     // A line cut in the middle of a port is a wrong line to the parser.
     let begins = bytes.iter().zip(V1_BEGINS).all(|(byte, other)| byte == other);
-    if begins && bytes.len() < V1_MAX && !bytes.windows(2).any(|pair| pair == b"\r\n") {
-        return Announced::Part;
+    if begins {
+        match bytes.windows(2).position(|pair| pair == b"\r\n") {
+            None if bytes.len() < V1_MAX => return Announced::Part,
+            // The parser would end the line there.
+            Some(end) if bytes[..end].contains(&b'\r') => return Announced::Nonsense,
+            _ => {}
+        }
     }
     match HeaderResult::parse(bytes) {
         HeaderResult::V1(Ok(header)) => {
@@ -187,6 +206,15 @@ fn announcement(bytes: &[u8], peer: SocketAddr) -> Announced {
     }
 }
 
+/// An announcement is read to its end, however much follows, and no shorter piece of it is taken for one.
+pub fn fuzz_announcement(bytes: &[u8]) {
+    let peer = SocketAddr::from(([192, 0, 2, 1], 1));
+    let Announced::Whole(named, length) = announcement(bytes, peer) else { return };
+    assert!(0 < length && length <= bytes.len());
+    assert_eq!(announcement(&bytes[..length], peer), Announced::Whole(named, length));
+    assert_eq!(announcement(&bytes[..length - 1], peer), Announced::Part);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -238,6 +266,7 @@ mod tests {
         for nonsense in [
             &b"GET / HTTP/1.1\r\n\r\n"[..],
             b"PROXY TCP4 x y 1 2\r\n",
+            b"PROXY UNKNOWN a\rb\r\n",
             b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\x00\x00\x00\x00\x00",
         ] {
             assert_eq!(announcement(nonsense, PEER), Announced::Nonsense, "{nonsense:?}");

@@ -31,7 +31,8 @@ pub struct CertificateFault {
 }
 
 impl CertificateFault {
-    pub(crate) fn new(file: impl Into<PathBuf>, what: impl Into<String>) -> Self {
+    /// In this file.
+    pub fn new(file: impl Into<PathBuf>, what: impl Into<String>) -> Self {
         Self { file: file.into(), what: what.into() }
     }
 }
@@ -222,7 +223,11 @@ fn folder(path: &Path) -> Result<Vec<PathBuf>, CertificateFault> {
     Ok(files)
 }
 
-pub(crate) fn read(path: &Path) -> Result<Vec<u8>, CertificateFault> {
+/// A file of certificates or keys as it is.
+///
+/// # Errors
+/// It cannot be read, or is too large for one.
+pub fn read(path: &Path) -> Result<Vec<u8>, CertificateFault> {
     let failed = |what: String| CertificateFault::new(path, what);
     let length = std::fs::metadata(path).map_err(|error| failed(format!("cannot be read: {error}")))?.len();
     if length > FILE_MAX {
@@ -237,7 +242,10 @@ fn in_pem<T: PemObject>(path: &Path, text: &[u8]) -> Result<Vec<T>, CertificateF
 }
 
 /// The certificates in a file. At least one.
-pub(crate) fn chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, CertificateFault> {
+///
+/// # Errors
+/// It cannot be read, or holds none.
+pub fn chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, CertificateFault> {
     let chain: Vec<CertificateDer<'static>> = in_pem(path, &read(path)?)?;
     if chain.is_empty() {
         let what = "holds no certificate: PEM is needed, with a line -----BEGIN CERTIFICATE-----";

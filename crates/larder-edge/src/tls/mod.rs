@@ -1,16 +1,15 @@
-//! TLS at the switch: certificates by name, renewed while it runs; what a handshake has shown of a client.
+//! TLS for clients: certificates by name, renewed while the process runs; what a handshake has shown of a client.
 //!
 //! After RFC 8446 and RFC 5246, by rustls. A connection takes the certificates that are in force when it comes; those that are
 //! open keep theirs.
 
 mod acme;
-pub(crate) mod certificates;
+pub mod certificates;
 mod config;
 
-pub(crate) use acme::Acme;
-pub use acme::{AcmeChallenge, AcmeStatus, AcmeStore, AcmeStored};
+pub use acme::{Acme, AcmeChallenge, AcmeStatus, AcmeStore, AcmeStored, WELL_KNOWN};
 pub use certificates::{CertificateFault, CertificateStatus};
-pub use config::{ClientCertificates, TlsConfig, TlsVersion};
+pub use config::{ClientCertificates, RELOAD_MAX, RELOAD_MIN, TlsConfig, TlsConfigFault, TlsVersion};
 
 use arc_swap::ArcSwap;
 use certificates::Certificates;
@@ -34,12 +33,12 @@ const HTTP1: &[u8] = b"http/1.1";
 
 /// How a handshake ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shaken {
+pub enum Shaken {
     /// With a connection.
     Done = 0,
-    /// It was no TLS, or client and switch have nothing in common, or the client's certificate does not do.
+    /// It was no TLS, or client and server have nothing in common, or the client's certificate does not do.
     Failed = 1,
-    /// It took longer than a header may.
+    /// It took longer than it may.
     TimedOut = 2,
     /// The certificate that the client asked for is still to come.
     NoCertificate = 3,
@@ -48,10 +47,12 @@ pub(crate) enum Shaken {
 }
 
 impl Shaken {
-    pub(crate) const ALL: [Self; 5] =
+    /// All of them.
+    pub const ALL: [Self; 5] =
         [Self::Done, Self::Failed, Self::TimedOut, Self::NoCertificate, Self::Challenge];
 
-    pub(crate) const fn name(self) -> &'static str {
+    /// As metrics have it.
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Done => "done",
             Self::Failed => "failed",
@@ -63,18 +64,20 @@ impl Shaken {
 }
 
 /// A connection whose handshake is done.
-pub(crate) struct Secured {
-    pub(crate) stream: Box<TlsStream<TcpStream>>,
+#[derive(Debug)]
+pub struct Secured {
+    /// The connection.
+    pub stream: Box<TlsStream<TcpStream>>,
     /// The client speaks HTTP/2.
-    pub(crate) http2: bool,
+    pub http2: bool,
     /// The client's own certificate, where it was asked for one and had one: DER.
-    pub(crate) client: Option<Vec<u8>>,
+    pub client: Option<Vec<u8>>,
     /// As the PROXY protocol has it.
-    pub(crate) version: &'static str,
+    pub version: &'static str,
 }
 
 /// TLS as it is in force.
-pub(crate) struct Tls {
+pub struct Tls {
     config: TlsConfig,
     provider: Arc<CryptoProvider>,
     tickets: Arc<dyn ProducesTickets>,
@@ -111,7 +114,7 @@ impl Tls {
     ///
     /// # Errors
     /// A file cannot be read or makes no sense; it is named.
-    pub(crate) fn load(config: TlsConfig) -> Result<Self, CertificateFault> {
+    pub fn load(config: TlsConfig) -> Result<Self, CertificateFault> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let certificates = Certificates::read(&config.certificates, config.acme.as_ref(), &provider)?;
         let verifier = verifier(&config.clients, &provider)?;
@@ -133,7 +136,7 @@ impl Tls {
     }
 
     /// Shakes hands, for `patience` at most. `None` if nothing came of it, which is counted.
-    pub(crate) async fn accept(&self, tcp: TcpStream, patience: Duration) -> Option<Secured> {
+    pub async fn accept(&self, tcp: TcpStream, patience: Duration) -> Option<Secured> {
         let (shaken, stream) = match tokio::time::timeout(patience, self.shake(tcp)).await {
             Ok(Ok(Some(stream))) => (Shaken::Done, Some(stream)),
             Ok(Ok(None)) => (Shaken::Challenge, None),
@@ -174,12 +177,12 @@ impl Tls {
     }
 
     /// ACME, where there is.
-    pub(crate) fn acme(&self) -> Option<&Acme> {
+    pub fn acme(&self) -> Option<&Acme> {
         self.acme.as_ref()
     }
 
     /// Reads the files again and takes what they say, if it makes sense. Blocks on the disk.
-    pub(crate) fn renew(&self) {
+    pub fn renew(&self) {
         let _looking = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
         let renewed =
             Certificates::read(&self.config.certificates, self.config.acme.as_ref(), &self.provider)
@@ -210,24 +213,24 @@ impl Tls {
     }
 
     /// The certificates in force, and why the files' are not, if they are not.
-    pub(crate) fn status(&self) -> (Vec<CertificateStatus>, Option<String>) {
+    pub fn status(&self) -> (Vec<CertificateStatus>, Option<String>) {
         let loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner).status();
         (loaded, self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone())
     }
 
     /// How many handshakes ended so.
-    pub(crate) fn shaken(&self, how: Shaken) -> u64 {
+    pub fn shaken(&self, how: Shaken) -> u64 {
         self.shaken[how as usize].load(Relaxed)
     }
 
     /// Looks at the files now and then, for ever.
-    pub(crate) async fn watch(self: Arc<Self>) {
+    pub async fn watch(self: Arc<Self>) {
         self.loaded.lock().unwrap_or_else(PoisonError::into_inner).warn();
         loop {
             tokio::time::sleep(self.config.reload).await;
             let tls = self.clone();
             if tokio::task::spawn_blocking(move || tls.renew()).await.is_err() {
-                tracing::error!("the look at the certificates was lost to a fault in the switch");
+                tracing::error!("the look at the certificates was lost to a fault of this program");
             }
         }
     }

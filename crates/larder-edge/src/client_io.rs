@@ -10,7 +10,7 @@ use tokio_rustls::server::TlsStream;
 
 /// A client's connection.
 #[derive(Debug)]
-pub(crate) enum ClientIo {
+pub enum ClientIo {
     /// As it came.
     Clear(TcpStream),
     /// Its handshake is done.
@@ -19,7 +19,7 @@ pub(crate) enum ClientIo {
 
 impl ClientIo {
     /// The socket under it.
-    pub(crate) fn tcp(&self) -> &TcpStream {
+    pub fn tcp(&self) -> &TcpStream {
         match self {
             Self::Clear(tcp) => tcp,
             Self::Secure(tls) => tls.get_ref().0,
@@ -27,7 +27,7 @@ impl ClientIo {
     }
 
     /// Writes what the socket takes without waiting. Over TLS nothing: what is written in part is worth nothing there.
-    pub(crate) fn try_write(&self, bytes: &[u8]) {
+    pub fn try_write(&self, bytes: &[u8]) {
         if let Self::Clear(tcp) = self {
             let _ = tcp.try_write(bytes);
         }
@@ -65,6 +65,13 @@ impl AsyncWrite for ClientIo {
         match self.get_mut() {
             Self::Clear(tcp) => Pin::new(tcp).poll_write_vectored(cx, parts),
             Self::Secure(tls) => Pin::new(tls).poll_write_vectored(cx, parts),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Self::Clear(tcp) => tcp.is_write_vectored(),
+            Self::Secure(tls) => tls.is_write_vectored(),
         }
     }
 

@@ -1,4 +1,4 @@
-//! What a switch that serves does for ACME (RFC 8555): shows the certificates of a store, and answers the challenges in it.
+//! What a server does for ACME (RFC 8555): shows the certificates of a store, and answers the challenges in it.
 //!
 //! Everything is in files, so that who orders and who is asked need not be the same process: after a reload, or with several
 //! switches and one store, whoever is asked has the answer. Who orders is another's business.
@@ -27,7 +27,7 @@ use tokio::sync::Semaphore;
 /// The protocol name of tls-alpn-01 (RFC 8737 section 4).
 const ACME_TLS: &[u8] = b"acme-tls/1";
 /// Where http-01 asks (RFC 8555 section 8.3).
-const WELL_KNOWN: &[u8] = b"/.well-known/acme-challenge/";
+pub const WELL_KNOWN: &[u8] = b"/.well-known/acme-challenge/";
 /// Longest token; those of today have 43 characters.
 const TOKEN_MAX: usize = 255;
 /// Longest answer that is read: a token, a dot and a thumbprint, or a certificate with its key.
@@ -145,9 +145,9 @@ fn entry_at(path: &Path, provider: &CryptoProvider) -> Result<Option<Entry>, Cer
     if path.exists() { entry(path, provider, false) } else { Ok(None) }
 }
 
-/// ACME at a switch.
+/// ACME where clients are served.
 #[derive(Debug)]
-pub(crate) struct Acme {
+pub struct Acme {
     pub(super) store: AcmeStore,
     looks: Semaphore,
     board: Mutex<Vec<AcmeStatus>>,
@@ -162,25 +162,28 @@ impl Acme {
         Self { board: Mutex::new(board), looks: Semaphore::new(LOOKS_MAX), orders: Default::default(), store }
     }
 
-    pub(crate) fn set_status(&self, status: Vec<AcmeStatus>) {
+    /// Says how it stands.
+    pub fn set_status(&self, status: Vec<AcmeStatus>) {
         *self.board.lock().unwrap_or_else(PoisonError::into_inner) = status;
     }
 
-    pub(crate) fn status(&self) -> Vec<AcmeStatus> {
+    /// How it stands with each host.
+    pub fn status(&self) -> Vec<AcmeStatus> {
         self.board.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(crate) fn ordered(&self, issued: bool) {
+    /// Counts an order that has ended, with a certificate or without.
+    pub fn ordered(&self, issued: bool) {
         self.orders[usize::from(!issued)].fetch_add(1, Relaxed);
     }
 
     /// Orders that have ended: how, and how many.
-    pub(crate) fn orders(&self) -> [(&'static str, u64); 2] {
+    pub fn orders(&self) -> [(&'static str, u64); 2] {
         [("issued", self.orders[0].load(Relaxed)), ("failed", self.orders[1].load(Relaxed))]
     }
 
     /// The answer to a challenge of http-01; none if this is no challenge that the store knows.
-    pub(crate) async fn answer(&self, path: &[u8]) -> Option<Vec<u8>> {
+    pub async fn answer(&self, path: &[u8]) -> Option<Vec<u8>> {
         let token = path.strip_prefix(WELL_KNOWN)?;
         if self.store.challenge != AcmeChallenge::Http01 {
             return None;

@@ -1,10 +1,14 @@
 //! What is to be done about TLS.
 
 use super::acme::AcmeStore;
-use crate::config::{ConfigError, span};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
+
+/// Bounds of [`TlsConfig::reload`].
+pub const RELOAD_MIN: Duration = Duration::from_secs(1);
+/// The upper one.
+pub const RELOAD_MAX: Duration = Duration::from_secs(24 * 3_600);
 
 /// A version of TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,7 +30,18 @@ pub enum ClientCertificates {
     Required(PathBuf),
 }
 
-/// TLS at the switch.
+/// The first thing wrong with a [`TlsConfig`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TlsConfigFault {
+    /// `listen` is empty.
+    Listen,
+    /// `certificates` is empty, and no authority issues any.
+    Certificates,
+    /// `reload` is not within [`RELOAD_MIN`] and [`RELOAD_MAX`].
+    Reload,
+}
+
+/// TLS where clients connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsConfig {
     /// Where clients connect. At least one; port 0 takes any free port.
@@ -63,13 +78,17 @@ impl TlsConfig {
         }
     }
 
-    pub(crate) fn validate(&self) -> Result<(), ConfigError> {
+    /// Checks every range that needs no look at files.
+    ///
+    /// # Errors
+    /// The first field that is out of range.
+    pub fn validate(&self) -> Result<(), TlsConfigFault> {
         if self.listen.is_empty() {
-            return Err(ConfigError::Empty("tls.listen"));
+            return Err(TlsConfigFault::Listen);
         }
         if self.certificates.is_empty() && self.acme.as_ref().is_none_or(|store| store.hosts.is_empty()) {
-            return Err(ConfigError::Empty("tls.certificates"));
+            return Err(TlsConfigFault::Certificates);
         }
-        span("tls.reload", self.reload, 1_000, 24 * 3_600_000)
+        if (RELOAD_MIN..=RELOAD_MAX).contains(&self.reload) { Ok(()) } else { Err(TlsConfigFault::Reload) }
     }
 }

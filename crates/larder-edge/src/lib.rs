@@ -1,0 +1,29 @@
+//! What happens to a client's connection before its first request: a balancer announces whom it is from, and TLS.
+//!
+//! Switch and node stand on it alike. It knows nothing of HTTP but what a server says of a connection in a request's header
+//! fields ([`client_cert`], [`under_https`]).
+//!
+//! ```text
+//! accepted -> [`read_announcement`], where a balancer is trusted -> [`Tls::accept`], where there is TLS -> [`ClientIo`]
+//! ```
+
+mod client_io;
+mod fields;
+mod proxy_protocol;
+mod tls;
+
+pub use client_io::ClientIo;
+pub use fields::{client_cert, under_https};
+pub use proxy_protocol::{AddressRange, Announcers, Named, Unannounced, read_announcement};
+pub use tls::certificates;
+pub use tls::{Acme, AcmeChallenge, AcmeStatus, AcmeStore, AcmeStored, WELL_KNOWN};
+pub use tls::{
+    CertificateFault, CertificateStatus, ClientCertificates, RELOAD_MAX, RELOAD_MIN, Secured, Shaken, Tls,
+    TlsConfig, TlsConfigFault, TlsVersion,
+};
+
+/// Entry points for the fuzz targets: parsers of what anybody says, with the checks that must hold for any input.
+#[doc(hidden)]
+pub mod fuzzing {
+    pub use crate::proxy_protocol::fuzz_announcement;
+}

@@ -1,0 +1,63 @@
+//! Where a node accepts connections: without TLS, with it, or both.
+
+use std::future::poll_fn;
+use std::io;
+use std::task::{Context, Poll};
+use tokio::net::{TcpListener, TcpStream};
+
+/// How a connection has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Entry {
+    /// Accepted where there is no TLS.
+    Clear,
+    /// Accepted where there is.
+    Secure,
+    /// Handed over by a switch or a peer: what a balancer announces is not on it.
+    Handed,
+}
+
+/// Listening sockets.
+#[derive(Debug)]
+pub struct Listeners {
+    all: Vec<(TcpListener, Entry)>,
+    /// Which is asked first, so that none starves another.
+    next: usize,
+}
+
+impl Listeners {
+    /// One without TLS, if any, and those with it; at least one.
+    pub fn new(clear: Option<TcpListener>, secure: Vec<TcpListener>) -> Self {
+        let secure = secure.into_iter().map(|listener| (listener, Entry::Secure));
+        Self {
+            all: clear.map(|listener| (listener, Entry::Clear)).into_iter().chain(secure).collect(),
+            next: 0,
+        }
+    }
+
+    /// The port of the first with TLS.
+    pub(super) fn secure_port(&self) -> Option<u16> {
+        let (secure, _) = self.all.iter().find(|(_, entry)| *entry == Entry::Secure)?;
+        Some(secure.local_addr().ok()?.port())
+    }
+
+    pub(crate) async fn accept(&mut self) -> io::Result<(TcpStream, Entry)> {
+        poll_fn(|cx| self.poll_accept(cx)).await
+    }
+
+    fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<(TcpStream, Entry)>> {
+        for _ in 0..self.all.len() {
+            let (listener, entry) = &self.all[self.next];
+            self.next = (self.next + 1) % self.all.len();
+            if let Poll::Ready(accepted) = listener.poll_accept(cx) {
+                return Poll::Ready(accepted.map(|(stream, _)| (stream, *entry)));
+            }
+        }
+        Poll::Pending
+    }
+}
+
+impl From<TcpListener> for Listeners {
+    fn from(clear: TcpListener) -> Self {
+        Self::new(Some(clear), Vec::new())
+    }
+}

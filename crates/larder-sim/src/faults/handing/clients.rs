@@ -1,0 +1,188 @@
+//! Clients, and what serves them.
+
+use super::super::Violation;
+use super::super::ground::{Ground, Id, Stage};
+use super::hosts::{Key, To};
+use super::{Event, Handing};
+
+/// Tries of a socket whose other end is gone and cannot be asked, before TCP gives it up.
+const TRIES_MAX: u32 = 8;
+
+/// A client's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Client {
+    Open,
+    /// It has got all.
+    Done,
+    /// A reset has come.
+    Told,
+}
+
+/// The socket at the initial node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Here {
+    Live,
+    Frozen,
+}
+
+/// A connection of a client.
+#[derive(Debug)]
+pub(super) struct Conn {
+    pub(super) key: Key,
+    pub(super) client: Client,
+    pub(super) here: Option<Here>,
+    /// Of its initial host.
+    pub(super) life: u64,
+    /// Its socket has died with its process, or its host, and nobody has told the client.
+    pub(super) cut: bool,
+    /// The initial node has told the client that it is gone.
+    pub(super) told: bool,
+    /// It does not end by itself.
+    pub(super) stays: bool,
+}
+
+impl Conn {
+    /// The number that it goes by.
+    pub(super) const fn number(conn: Id) -> u32 {
+        conn as u32 + 1
+    }
+
+    pub(super) const fn of_number(number: u32) -> Id {
+        number as Id - 1
+    }
+}
+
+impl Ground<'_, Handing> {
+    /// A client connects, and its request is served here or handed over.
+    pub(super) fn comes(&mut self, request: Id) -> Result<(), Violation> {
+        let initial = self.requests[request].initial;
+        // Connections end by what is known of them, not as requests.
+        self.requests[request].stage = Stage::Ended;
+        let Some(key) = self.free_key(initial).filter(|_| !self.nodes[initial].machine.agent.ending) else {
+            return Ok(());
+        };
+        let conn = self.own.conns.len();
+        let life = self.own.hosts[initial].life;
+        let stays = self.chance.permille(20);
+        let one =
+            Conn { key, client: Client::Open, here: Some(Here::Live), life, cut: false, told: false, stays };
+        self.own.conns.push(one);
+        self.own.latest.insert(key, conn);
+        // The plane sees that these are a new connection's packets.
+        self.own.hosts[initial].plane.remove(&key);
+        self.later(100_000, 1_500_000, Event::Asks { conn });
+        let to = self.chance.below(self.nodes.len() as u64) as Id;
+        if to != initial
+            && self.chance.permille(self.own.moved_permille)
+            && self.hand_over(initial, to, conn)?
+        {
+            return Ok(());
+        }
+        self.serve_here(conn);
+        Ok(())
+    }
+
+    /// Addresses that no client uses now, and no socket here has.
+    fn free_key(&mut self, initial: Id) -> Option<Key> {
+        (0..5).find_map(|_| {
+            let key = Key { initial, port: self.chance.below(self.own.ports) };
+            let used = |conn: &Id| {
+                let one = &self.own.conns[*conn];
+                one.client == Client::Open || one.here.is_some()
+            };
+            (!self.own.latest.get(&key).is_some_and(used)).then_some(key)
+        })
+    }
+
+    /// Its own node serves it.
+    pub(super) fn serve_here(&mut self, conn: Id) {
+        let node = self.own.conns[conn].key.initial;
+        let epoch = self.nodes[node].epoch;
+        self.later(1_000, 500_000, Event::Served { node, epoch, conn });
+    }
+
+    pub(super) fn served_here(&mut self, conn: Id) -> Result<(), Violation> {
+        let one = &mut self.own.conns[conn];
+        // Its packets go elsewhere as long as there is an entry.
+        let away = self.own.hosts[one.key.initial].plane.contains_key(&one.key);
+        if one.here != Some(Here::Live) || away {
+            return Ok(());
+        }
+        if one.client == Client::Open && one.stays {
+            self.serve_here(conn);
+            return Ok(());
+        }
+        // The client has taken all, or its host answers with a reset: a peer may have served it before it came back.
+        one.here = None;
+        if one.client == Client::Open {
+            one.client = Client::Done;
+        }
+        Ok(())
+    }
+
+    /// A client sends something, perhaps once more.
+    pub(super) fn asks(&mut self, conn: Id) -> Result<(), Violation> {
+        let one = &self.own.conns[conn];
+        let key = one.key;
+        if one.client != Client::Open {
+            return Ok(());
+        }
+        if self.own.hosts[key.initial].up {
+            let to = self.own.hosts[key.initial].plane.get(&key).map(|flow| flow.to);
+            let unknown = one.here.is_none();
+            self.seen(key, conn);
+            let one = &mut self.own.conns[conn];
+            match to {
+                Some(To::Reset) => one.client = Client::Told,
+                // The stack knows no such connection.
+                None if unknown => one.client = Client::Told,
+                Some(To::Node(_)) | None => {}
+            }
+        }
+        let stays = self.own.conns[conn].stays;
+        let (least, most) = if stays { (1_500_000, 6_000_000) } else { (100_000, 1_500_000) };
+        self.later(least, most, Event::Asks { conn });
+        Ok(())
+    }
+
+    /// A socket that was handed over to a node sends what there is, and is done once the client has it.
+    pub(super) fn sends(&mut self, at: Id, key: Key, conn: Id, tries: u32) -> Result<(), Violation> {
+        if self.own.hosts[at].sockets.get(&key) != Some(&conn) {
+            return Ok(());
+        }
+        // What comes on addresses that are another's now its host does not answer with a reset.
+        let passes = self.passes(key, at) && self.own.latest.get(&key) == Some(&conn);
+        let orphan = !self.nodes[at].up;
+        let open = self.own.conns[conn].client == Client::Open;
+        if passes && open && self.own.conns[conn].stays && !orphan {
+            self.later(1_000_000, 4_000_000, Event::Sends { at, key, conn, tries: 0 });
+            return Ok(());
+        }
+        // The client has taken all, or its host answers with a reset; else TCP tries again, and gives up after a while.
+        let gives_up = !open && tries >= TRIES_MAX && self.is_beyond_reach(conn);
+        if !passes && !gives_up {
+            self.later(100_000, 800_000, Event::Sends { at, key, conn, tries: tries + 1 });
+            return Ok(());
+        }
+        if passes && open {
+            self.own.conns[conn].client = Client::Done;
+        }
+        if passes {
+            self.seen(key, conn);
+            if let Some(flow) = self.own.hosts[key.initial].plane.get_mut(&key) {
+                flow.ended = true;
+            }
+        }
+        self.own.hosts[at].sockets.remove(&key);
+        self.say(|| format!("connection {conn} ends at {at}"));
+        self.has_ended(at, key, conn);
+        Ok(())
+    }
+
+    /// Whether nothing that its client's host answers comes to its node: its initial host has died, or its addresses are
+    /// another's now.
+    pub(super) fn is_beyond_reach(&self, conn: Id) -> bool {
+        let one = &self.own.conns[conn];
+        one.life != self.own.hosts[one.key.initial].life || self.own.latest.get(&one.key) != Some(&conn)
+    }
+}

@@ -1,0 +1,80 @@
+//! What must hold some time after the last trouble.
+
+use super::super::ground::{Ground, Id};
+use super::Handing;
+use super::clients::{Client, Conn, Here};
+use super::hosts::To;
+
+impl Ground<'_, Handing> {
+    /// What is not settled yet; None if nothing.
+    pub(super) fn unsettled(&self) -> Option<String> {
+        let conns = 0..self.own.conns.len();
+        conns.into_iter().find_map(|conn| self.unserved(conn)).or_else(|| {
+            let mut nodes = 0..self.nodes.len();
+            nodes.find_map(|node| self.left_over(node).or_else(|| self.unlike(node)))
+        })
+    }
+
+    /// A connection that is not served at exactly one place, nor ended, nor was its client told.
+    fn unserved(&self, conn: Id) -> Option<String> {
+        let one = &self.own.conns[conn];
+        let of = one.key.initial;
+        if one.here == Some(Here::Frozen) {
+            return Some(format!("connection {conn} of {of} is frozen"));
+        }
+        let mut nodes = 0..self.nodes.len();
+        let at = nodes.find(|node| self.own.hosts[*node].sockets.get(&one.key) == Some(&conn));
+        let here = one.here == Some(Here::Live);
+        if one.client != Client::Open {
+            let place = if here { Some(of) } else { at };
+            return place.map(|node| format!("connection {conn} of {of} has ended and is still at {node}"));
+        }
+        let served = match at {
+            Some(node) => self.passes(one.key, node),
+            None => here && !self.own.hosts[of].plane.contains_key(&one.key),
+        };
+        if !served {
+            return Some(format!("connection {conn} of {of} is served nowhere, and its client was not told"));
+        }
+        (served && !one.stays).then(|| format!("connection {conn} of {of} has not ended"))
+    }
+
+    /// What a node's process has left over.
+    fn left_over(&self, node: Id) -> Option<String> {
+        let machine = &self.nodes[node].machine;
+        if let Some(conn) = machine.moves.keys().next() {
+            return Some(format!("the move of connection {conn} has not ended at {node}"));
+        }
+        let counted = machine.handing.counted();
+        counted.first().map(|key| format!("a dispatcher counts {key:?}, which rests or has ended"))
+    }
+
+    /// Where a node's table, its plane, and what its peers have are not the same.
+    fn unlike(&self, node: Id) -> Option<String> {
+        let (host, handing) = (&self.own.hosts[node], &self.nodes[node].machine.handing);
+        for (key, handed) in handing.all() {
+            let at = host.owners.get(&handed.slot).copied();
+            let there = at.and_then(|at| self.own.hosts[at].sockets.get(&key)).copied();
+            if there.is_none_or(|there| handed.first_seq.is_some_and(|ours| ours != Conn::number(there))) {
+                return Some(format!("{node} has {key:?} in its table, and {at:?} has {there:?}"));
+            }
+        }
+        let away: std::collections::BTreeSet<_> = handing.all().map(|(key, _)| key).collect();
+        let unknown = host.plane.iter().find(|(key, flow)| flow.lives() && !away.contains(*key));
+        if let Some((key, _)) = unknown {
+            return Some(format!("{node} forwards {key:?}, which is not in its table"));
+        }
+        for (at, other) in self.own.hosts.iter().enumerate() {
+            for (key, conn) in other.sockets.iter().filter(|(key, _)| key.initial == node) {
+                let forwarded = matches!(host.plane.get(key).map(|flow| flow.to), Some(To::Node(_)));
+                let known = away.contains(key) || (forwarded && self.own.conns[*conn].told);
+                if !known {
+                    return Some(format!(
+                        "{at} has {key:?}, connection {conn}, which is not in the table of {node}"
+                    ));
+                }
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,319 @@
+//! The initial node: what [`larder_core::peers::handing`] says is done, as in `larder_node::handover`.
+
+use super::super::ground::{Ground, Id};
+use super::super::{Broken, Violation};
+use super::channel::{Message, Side};
+use super::clients::{Client, Conn, Here};
+use super::hosts::{Flow, Key, To, owner_of};
+use super::{Event, Handing};
+use core::time::Duration;
+use larder_core::Time;
+use larder_core::peers::handing::{self as rules, Heard, Output, Place, Slot, Soon};
+
+/// The service address of each node.
+pub(super) const SERVICE: u16 = 0;
+/// Of what is to be done for many connections so much is done at a time.
+const SOON_AT_ONCE: usize = 2;
+/// Between two looks at all entries, in microseconds.
+const SWEEP_US: (u64, u64) = (800_000, 1_200_000);
+/// An entry outlives its connection for so long: longer than a node is not heard of.
+const ENDED: Duration = Duration::from_secs(40);
+/// A client that has sent nothing for so long waits for nothing.
+const RESTS: Duration = Duration::from_secs(1);
+
+type Rules = rules::Handing<Key, Id, ()>;
+type Outputs = Vec<Output<Key, Id>>;
+
+impl Ground<'_, Handing> {
+    /// Something happens to a node's rules, and what comes of it is done.
+    pub(super) fn act(
+        &mut self,
+        node: Id,
+        act: impl FnOnce(&mut Rules, Time, &mut Outputs),
+    ) -> Result<(), Violation> {
+        let (now, mut out) = (self.now, Vec::new());
+        act(&mut self.nodes[node].machine.handing, now, &mut out);
+        for output in out {
+            self.perform(node, output);
+        }
+        let epoch = self.nodes[node].epoch;
+        self.later(0, 1_000, Event::Soon { node, epoch });
+        self.plan_tick(node);
+        Ok(())
+    }
+
+    fn perform(&mut self, node: Id, output: Output<Key, Id>) {
+        match output {
+            Output::Answer { waits: conn, heard } => {
+                let epoch = self.nodes[node].epoch;
+                let machine = &mut self.nodes[node].machine;
+                machine.answers.insert(conn, heard);
+                // Before it is sent nobody waits.
+                if machine.moves.get(&conn).is_some_and(|(_, sent)| *sent) {
+                    self.later(0, 2_000, Event::Answered { node, epoch, conn });
+                }
+            }
+            Output::Ended(key) => {
+                if let Some(flow) = self.own.hosts[node].plane.get_mut(&key) {
+                    flow.ended = true;
+                }
+            }
+            Output::Close { slot, .. } => {
+                self.own.hosts[node].links.remove(&slot);
+            }
+            Output::Part(slot) => self.part(node, slot),
+            Output::Noted(slot) => {
+                let channels = &self.nodes[node].machine.channels;
+                let channel = channels.values().find(|channel| channel.slot == slot);
+                if let Some(session) = channel.and_then(|channel| channel.session) {
+                    self.push(session, Side::Service, Message::Noted);
+                }
+            }
+        }
+    }
+
+    /// What is to be done for many connections is done a few at a time.
+    pub(super) fn soon(&mut self, node: Id) -> Result<(), Violation> {
+        for _ in 0..SOON_AT_ONCE {
+            match self.nodes[node].machine.handing.soon() {
+                None => return Ok(()),
+                Some(Soon::Reset { key, first_ack }) => self.reset(node, key, first_ack)?,
+                Some(Soon::Unknown { key }) => {
+                    if self.own.hosts[node].plane.get(&key).is_some_and(Flow::lives) {
+                        self.reset(node, key, None)?;
+                    }
+                }
+                Some(Soon::StillHas { slot, key }) => self.still_has(node, slot, key),
+            }
+        }
+        let epoch = self.nodes[node].epoch;
+        self.later(0, 1_000, Event::Soon { node, epoch });
+        Ok(())
+    }
+
+    /// The client of a connection whose node is gone is told.
+    fn reset(&mut self, node: Id, key: Key, first_ack: Option<u32>) -> Result<(), Violation> {
+        if self.is_broken(Broken::ForgetsToTell) {
+            return Ok(());
+        }
+        let flow = self.own.hosts[node].plane.get_mut(&key);
+        let seen = flow.and_then(|flow| {
+            flow.to = To::Reset;
+            flow.of
+        });
+        self.say(|| format!("{node} gives {key:?} up"));
+        match seen.or(first_ack.map(Conn::of_number)) {
+            Some(conn) => self.tell(conn),
+            None => Ok(()),
+        }
+    }
+
+    /// A reset goes to a client, with the numbers of a connection.
+    fn tell(&mut self, conn: Id) -> Result<(), Violation> {
+        self.say(|| format!("the client of {conn} is told"));
+        let one = &mut self.own.conns[conn];
+        if one.told {
+            return Err(self.violation(format!("the client of connection {conn} is told twice")));
+        }
+        one.told = true;
+        if one.client == Client::Open {
+            one.client = Client::Told;
+            self.survived.aborted += 1;
+        }
+        Ok(())
+    }
+
+    fn still_has(&mut self, node: Id, slot: Slot, key: Key) {
+        if self.is_broken(Broken::NeverPointsBack) {
+            return;
+        }
+        self.say(|| format!("{node} hears that {slot:?} still has {key:?}"));
+        let flow = self.own.hosts[node].plane.get_mut(&key).filter(|flow| flow.to == To::Reset);
+        if let Some(flow) = flow {
+            (flow.to, flow.ended) = (To::Node(slot), true);
+        }
+    }
+
+    /// What has ended long ago is forgotten; what rests counts nowhere.
+    pub(super) fn sweep(&mut self, node: Id) -> Result<(), Violation> {
+        let (now, epoch) = (self.now, self.nodes[node].epoch);
+        let host = &mut self.own.hosts[node];
+        host.plane.retain(|_, flow| flow.lives() || now - flow.seen <= ENDED);
+        let handing = &mut self.nodes[node].machine.handing;
+        for key in handing.counted() {
+            let rests = host.plane.get(&key).is_none_or(|flow| now - flow.seen > RESTS);
+            if rests && self.broken != Some(Broken::NeverRests) {
+                handing.rests(key);
+            }
+        }
+        let known: std::collections::BTreeSet<Key> = host.plane.keys().copied().collect();
+        self.later(SWEEP_US.0, SWEEP_US.1, Event::Sweep { node, epoch });
+        self.act(node, |handing, now, out| handing.sweep(now, |key| !known.contains(&key), out))
+    }
+
+    // -- members
+
+    pub(super) fn joined(&mut self, by: Id, of: Id) -> Result<(), Violation> {
+        self.own.generations += 1;
+        let generation = self.own.generations;
+        match self.nodes[by].machine.channels.get(&of).map(|channel| channel.slot) {
+            Some(slot) => {
+                self.nodes[by].machine.handing.rejoined(slot);
+                self.end_channel(by, of);
+                self.begin_channel(by, of, slot, generation);
+            }
+            None => match self.nodes[by].machine.handing.joined(owner_of(of)) {
+                Some(slot) => {
+                    self.own.hosts[by].owners.retain(|_, owner| *owner != of);
+                    self.own.hosts[by].owners.insert(slot, of);
+                    self.begin_channel(by, of, slot, generation);
+                }
+                None => return Err(self.violation(format!("{by} has no number for {of}"))),
+            },
+        }
+        self.act(by, |_, _, _| {})
+    }
+
+    pub(super) fn left(&mut self, by: Id, of: Id, said: bool) -> Result<(), Violation> {
+        match self.nodes[by].machine.channels.get(&of).map(|channel| channel.slot) {
+            Some(slot) => self.act(by, |handing, now, out| handing.left(now, slot, said, out)),
+            None => Ok(()),
+        }
+    }
+
+    /// A peer is none any more.
+    fn part(&mut self, node: Id, slot: Slot) {
+        let channels = &self.nodes[node].machine.channels;
+        let peer = channels.iter().find(|(_, channel)| channel.slot == slot).map(|(peer, _)| *peer);
+        if let Some(peer) = peer {
+            self.end_channel(node, peer);
+        }
+    }
+
+    pub(super) fn linked(&mut self, node: Id, peer: Id, slot: Slot, up: u64) -> Result<(), Violation> {
+        if self.own.hosts[node].owners.get(&slot) == Some(&peer) {
+            self.own.hosts[node].links.insert(slot);
+        }
+        self.act(node, |handing, _, _| handing.linked(slot, up))
+    }
+
+    // -- the steps of a move
+
+    /// A connection begins to move, if its peer takes it.
+    pub(super) fn hand_over(&mut self, node: Id, to: Id, conn: Id) -> Result<bool, Violation> {
+        let (now, epoch, key) = (self.now, self.nodes[node].epoch, self.own.conns[conn].key);
+        let machine = &mut self.nodes[node].machine;
+        let Some(slot) = machine.channels.get(&to).map(|channel| channel.slot) else { return Ok(false) };
+        let place = machine.handing.place(now, slot, SERVICE).filter(|_| !machine.handing.is_full());
+        let Some(place) = place else { return Ok(false) };
+        self.own.hosts[node].plane.insert(key, Flow::new(To::Node(slot), now));
+        let id = machine.handing.begin(place, key, conn);
+        machine.moves.insert(conn, (id, false));
+        self.survived.forwarded += 1;
+        self.say(|| format!("connection {conn}, {key:?}, begins to move to {to}"));
+        self.later(0, 1_000, Event::Freeze { node, epoch, conn, place });
+        Ok(true)
+    }
+
+    pub(super) fn freeze(&mut self, node: Id, conn: Id, place: Place) -> Result<(), Violation> {
+        if self.chance.permille(20) {
+            // It cannot be frozen.
+            return self.thaw(node, conn);
+        }
+        let (epoch, key) = (self.nodes[node].epoch, self.own.conns[conn].key);
+        self.own.conns[conn].here = Some(Here::Frozen);
+        let number = Conn::number(conn);
+        self.nodes[node].machine.handing.frozen(key, number, number);
+        self.later(0, 1_000, Event::Send { node, epoch, conn, place });
+        Ok(())
+    }
+
+    pub(super) fn send(&mut self, node: Id, conn: Id, place: Place) -> Result<(), Violation> {
+        let (epoch, key) = (self.nodes[node].epoch, self.own.conns[conn].key);
+        let machine = &mut self.nodes[node].machine;
+        let Some((id, sent)) = machine.moves.get_mut(&conn) else { return Ok(()) };
+        let session = machine.handing.session(place);
+        let queue = machine.channels.values().find(|channel| channel.slot == place.slot);
+        let queue = queue.and_then(|channel| channel.session);
+        let by = match self.broken {
+            Some(Broken::SendsByAny) => queue,
+            _ => queue.filter(|queue| session == Some(*queue as u64)),
+        };
+        let Some(by) = by else { return self.thaw(node, conn) };
+        *sent = true;
+        let id = *id;
+        machine.handing.hold(key, ());
+        if machine.answers.contains_key(&conn) {
+            self.later(0, 2_000, Event::Answered { node, epoch, conn });
+        }
+        self.push(by, Side::Service, Message::Handoff { id, conn });
+        let doubt = super::SETTINGS.doubt.as_micros() as u64;
+        self.later(doubt, doubt, Event::DoubtOver { node, epoch, conn });
+        Ok(())
+    }
+
+    /// Who waits for a move has heard what became of it.
+    pub(super) fn answered(&mut self, node: Id, conn: Id) -> Result<(), Violation> {
+        match self.nodes[node].machine.answers.remove(&conn) {
+            None => Ok(()),
+            Some(Heard::Restored) => {
+                self.nodes[node].machine.moves.remove(&conn);
+                self.own.conns[conn].here = None;
+                Ok(())
+            }
+            Some(Heard::Refused(why)) => {
+                self.say(|| format!("connection {conn} is refused: {why}"));
+                self.survived.taken_back += 1;
+                self.thaw(node, conn)
+            }
+            Some(Heard::Nothing) => self.abort(node, conn),
+        }
+    }
+
+    pub(super) fn doubt_over(&mut self, node: Id, conn: Id) -> Result<(), Violation> {
+        let machine = &mut self.nodes[node].machine;
+        let Some((id, _)) = machine.moves.get(&conn).filter(|_| !machine.answers.contains_key(&conn)) else {
+            return Ok(());
+        };
+        match machine.handing.doubt_over(*id) {
+            Some(_) => self.abort(node, conn),
+            None => Ok(()),
+        }
+    }
+
+    /// It goes on here.
+    fn thaw(&mut self, node: Id, conn: Id) -> Result<(), Violation> {
+        let key = self.own.conns[conn].key;
+        self.say(|| format!("connection {conn} goes on here"));
+        let machine = &mut self.nodes[node].machine;
+        machine.answers.remove(&conn);
+        if let Some((id, _)) = machine.moves.remove(&conn) {
+            machine.handing.stays(id, key);
+        }
+        self.own.hosts[node].plane.remove(&key);
+        self.own.conns[conn].here = Some(Here::Live);
+        self.one_host(conn)?;
+        self.serve_here(conn);
+        self.act(node, |_, _, _| {})
+    }
+
+    /// Nothing is known of it: its client is told.
+    fn abort(&mut self, node: Id, conn: Id) -> Result<(), Violation> {
+        if self.is_broken(Broken::ThawsInDoubt) {
+            return self.thaw(node, conn);
+        }
+        let (now, epoch, key) = (self.now, self.nodes[node].epoch, self.own.conns[conn].key);
+        self.own.hosts[node].plane.insert(key, Flow::new(To::Reset, now));
+        self.own.conns[conn].here = None;
+        self.tell(conn)?;
+        self.later(0, 2_000, Event::Told { node, epoch, conn });
+        Ok(())
+    }
+
+    pub(super) fn told(&mut self, node: Id, conn: Id) -> Result<(), Violation> {
+        match self.nodes[node].machine.moves.remove(&conn) {
+            Some((id, _)) => self.act(node, |handing, _, _| handing.told(id)),
+            None => Ok(()),
+        }
+    }
+}

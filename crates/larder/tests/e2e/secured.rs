@@ -1,0 +1,93 @@
+//! Authorities, and clients that speak TLS.
+
+use std::fs;
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+
+/// An authority in `folder`: NAME.ca, and certificates of it with their keys.
+pub struct Authority<'a> {
+    folder: &'a Path,
+    issuer: CertifiedIssuer<'static, KeyPair>,
+    pub ca: PathBuf,
+}
+
+impl<'a> Authority<'a> {
+    pub fn new(folder: &'a Path, name: &str) -> Self {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        let ca = folder.join(format!("{name}.ca"));
+        fs::write(&ca, issuer.pem()).unwrap();
+        Self { folder, issuer, ca }
+    }
+
+    /// A certificate for a host, new with each call: NAME.pem.
+    pub fn leaf(&self, name: &str) -> PathBuf {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        let made = params.signed_by(&key, &self.issuer).unwrap();
+        let file = self.folder.join(format!("{name}.pem"));
+        fs::write(&file, made.pem() + &key.serialize_pem()).unwrap();
+        file
+    }
+
+    pub fn roots(&self) -> RootCertStore {
+        roots(&fs::read(&self.ca).unwrap())
+    }
+}
+
+pub fn roots(pem: &[u8]) -> RootCertStore {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(pem) {
+        roots.add(certificate.unwrap()).unwrap();
+    }
+    roots
+}
+
+pub type Secured = StreamOwned<ClientConnection, TcpStream>;
+
+/// A connection whose handshake is done, to who has a certificate for this host.
+pub fn connect(address: SocketAddr, host: &str, roots: RootCertStore) -> io::Result<Secured> {
+    shake(TcpStream::connect(address)?, host, roots, None)
+}
+
+/// Shakes hands on a connection; `own` is a file with the client's certificate and key.
+pub fn shake(tcp: TcpStream, host: &str, roots: RootCertStore, own: Option<&Path>) -> io::Result<Secured> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots);
+    let config = match own {
+        None => config.with_no_client_auth(),
+        Some(file) => {
+            let chain = vec![CertificateDer::from_pem_file(file).unwrap()];
+            config.with_client_auth_cert(chain, PrivateKeyDer::from_pem_file(file).unwrap()).unwrap()
+        }
+    };
+    let name = ServerName::try_from(host.to_owned()).unwrap();
+    let session = ClientConnection::new(Arc::new(config), name).unwrap();
+    tcp.set_read_timeout(Some(Duration::from_secs(10)))?;
+    let mut stream = StreamOwned::new(session, tcp);
+    while stream.conn.is_handshaking() {
+        stream.conn.complete_io(&mut stream.sock)?;
+    }
+    Ok(stream)
+}
+
+/// The certificate shown for a host, if it is one of these roots'.
+pub fn shown(address: SocketAddr, host: &str, roots: &RootCertStore) -> io::Result<Vec<u8>> {
+    let stream = connect(address, host, roots.clone())?;
+    Ok(stream.conn.peer_certificates().unwrap()[0].to_vec())
+}

@@ -1,0 +1,7 @@
+//! What clients ask for in `Accept-Encoding`, and their cookies.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| larder_front::fuzzing::fuzz_asked(bytes));
