@@ -122,11 +122,14 @@ fn figure(shadow: &Value, policy: &str, name: &str) -> f64 {
     row["all"][name].as_f64().unwrap_or_else(|| panic!("{name} of {row:#}"))
 }
 
-/// What docs/watch.md says: within 3 points of hit ratio and a tenth of imbalance, of the policy that runs and of another.
+/// What docs/watch.md says: within 3 points of hit ratio, and of imbalance within a tenth for the policy that runs and for
+/// one that places by the target alone, within a quarter for one that places by load: which node has the hottest targets
+/// is an accident of their first requests there, another one in each run.
 #[test]
 fn a_shadow_is_near_what_happens() {
     let folder = tempfile::tempdir().unwrap();
     let live = run(folder.path(), "lard-r", "policies = [\"wrr\", \"hash\"]");
+    let hashed = run(folder.path(), "hash", "policies = [\"wrr\"]");
     assert_eq!(live.shadow["dropped"], 0, "{:#}", live.shadow);
     let own = (figure(&live.shadow, "lard-r", "hit_ratio"), figure(&live.shadow, "lard-r", "imbalance"));
     let said = live.shadow["live"]["all"]["hit_ratio"].as_f64().unwrap();
@@ -139,7 +142,9 @@ fn a_shadow_is_near_what_happens() {
     );
     assert!((own.1 / live.imbalance - 1.0).abs() < 0.1, "{own:?} {}", live.imbalance);
     let other = run(folder.path(), "wrr", "policies = [\"lard-r\"]");
-    for (policy, here, there) in [("wrr", &live, &other), ("lard-r", &other, &live)] {
+    for (policy, here, there, near) in
+        [("wrr", &live, &other, 0.1), ("hash", &live, &hashed, 0.1), ("lard-r", &other, &live, 0.25)]
+    {
         let (hits, even) =
             (figure(&here.shadow, policy, "hit_ratio"), figure(&here.shadow, policy, "imbalance"));
         assert!(
@@ -147,7 +152,7 @@ fn a_shadow_is_near_what_happens() {
             "{policy}: {hits} in the shadow, {} live",
             there.hit_ratio
         );
-        assert!((even / there.imbalance - 1.0).abs() < 0.1, "{policy}: {even}, {} live", there.imbalance);
+        assert!((even / there.imbalance - 1.0).abs() < near, "{policy}: {even}, {} live", there.imbalance);
     }
     assert!(live.hit_ratio > other.hit_ratio + 0.05, "there is something to be seen");
     for line in [
