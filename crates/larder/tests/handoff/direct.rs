@@ -86,8 +86,8 @@ fn a_bad_wire_makes_no_fault() {
     let counts = shaper.counts();
     assert!(counts.lost > 0 && counts.duplicated > 0 && counts.delayed > 0, "{counts:?}");
     assert_eq!(counts.ring_full, 0, "{counts:?}");
-    // What a busy machine's kernel had no room for is lost on a wire that loses more anyway.
-    assert!(counts.unsent <= counts.seen / 1_000, "{counts:?}");
+    // What a busy machine's kernel had no room for is lost on a wire that loses as much anyway.
+    assert!(counts.unsent <= counts.lost, "{counts:?}");
 }
 
 #[test]
