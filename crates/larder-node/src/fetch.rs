@@ -35,7 +35,7 @@ impl Node {
         let Some(Entry::Head(object)) = self.memory.find((hash, 0), Wanted::Head(name)) else {
             return Ok((None, Why::Miss));
         };
-        let due = self.store.can_change() && object.claim_check(self.now_ms(), self.revalidate_ms);
+        let due = self.store.can_change() && object.claim_check(self.now_ms(), self.terms().revalidate_ms);
         if !due {
             return Ok((Some(object), Why::Miss));
         }
@@ -137,7 +137,7 @@ impl Node {
 
     /// Whether the cache may keep an object of this size.
     pub(crate) fn keeps(&self, size: u64) -> bool {
-        size <= self.object_max
+        size <= self.terms().object_max
     }
 
     async fn read_object(self: Arc<Self>, lead: Lead, name: Box<[u8]>, keeping: Keeping) {

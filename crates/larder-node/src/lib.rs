@@ -37,6 +37,7 @@ mod report;
 mod server;
 mod stats;
 mod store;
+mod terms;
 mod traced;
 
 pub use config::{CacheConfig, ConfigError, Limits, NodeConfig, Preload, StoreConfig};

@@ -1,7 +1,7 @@
 //! A content node: its parts, and what it does with one request.
 
 use crate::body::{Body, streams_max};
-use crate::config::{ConfigError, Limits, NodeConfig, Preload};
+use crate::config::{ConfigError, NodeConfig, Preload, StoreConfig};
 use crate::connection::Shared;
 use crate::cooperate::Cooperation;
 use crate::dynamic::Dynamic;
@@ -18,6 +18,8 @@ use crate::reply::Ask;
 use crate::report::{self, Report};
 use crate::stats::{Counters, NodeStats, Rest};
 use crate::store::{DirectoryError, ManifestError, Store, StoreError};
+use crate::terms::Terms;
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http::request::Parts;
@@ -62,12 +64,12 @@ pub enum NodeError {
 pub struct Node {
     pub(crate) name: String,
     pub(crate) speller: Speller,
-    pub(crate) limits: Limits,
+    /// What may change while the node runs.
+    pub(crate) terms: ArcSwap<Terms>,
     /// For connections.
     pub(crate) places: Arc<Semaphore>,
     pub(crate) memory: Arc<Memory>,
     pub(crate) store: Store,
-    pub(crate) edge: Edge,
     pub(crate) machine: Machine,
     pub(crate) dynamic: Option<Dynamic>,
     /// Bounds look-ups without a read, as `reads_max` bounds reads.
@@ -81,10 +83,6 @@ pub struct Node {
     /// Set once, where there are peers.
     pub(crate) cooperation: OnceLock<Arc<Cooperation>>,
     pub(crate) chunk: u64,
-    pub(crate) object_max: u64,
-    pub(crate) revalidate_ms: u64,
-    health_path: Option<String>,
-    stats_path: Option<String>,
     draining: AtomicBool,
     started: Instant,
 }
@@ -96,36 +94,24 @@ impl Node {
     /// If a value is out of range, or the directory, the manifest or a certificate cannot be used.
     pub fn new(config: NodeConfig) -> Result<Arc<Self>, NodeError> {
         config.check()?;
-        let NodeConfig {
-            name,
-            cache,
-            store,
-            dynamic,
-            limits,
-            revalidate,
-            health_path,
-            stats_path,
-            report,
-            traces,
-            tls,
-            announcers,
-        } = config;
-        let edge = Edge::new(tls, Announcers(announcers))?;
+        let edge = Edge::new(config.tls.clone(), Announcers(config.announcers.clone()))?;
+        let terms = Terms::new(&config, edge);
+        let NodeConfig { name, cache, store, dynamic, limits, report, traces, .. } = config;
         let tracer = traces.map(Tracer::start).transpose().map_err(NodeError::Traces)?.map(Arc::new);
-        let report = Report::new(report, &store);
+        let report = Report::new(report.cpu, &store);
         let machine = Machine::new(&store, dynamic.as_ref(), limits.reads_at_once)?;
         let preload = match store {
-            crate::config::StoreConfig::Model { preload, .. } => preload,
+            StoreConfig::Model { preload, .. } => preload,
             _ => Preload::Nothing,
         };
         let store = machine.store(&store, &name, limits.reads_at_once)?;
         let node = Arc::new(Self {
             speller: Speller::new(&name),
             name,
+            terms: ArcSwap::from_pointee(terms),
             places: Arc::new(Semaphore::new(limits.connections_max as usize)),
             memory: Arc::new(Memory::new(&cache, limits.reads_max)),
             store,
-            edge,
             machine,
             dynamic: dynamic.as_ref().map(Dynamic::new),
             stats_at_once: Semaphore::new(limits.reads_max),
@@ -135,11 +121,6 @@ impl Node {
             tracer,
             cooperation: OnceLock::new(),
             chunk: cache.chunk.0,
-            object_max: cache.object_max.0,
-            revalidate_ms: u64::try_from(revalidate.as_millis()).unwrap_or(u64::MAX),
-            limits,
-            health_path,
-            stats_path,
             draining: AtomicBool::new(false),
             started: Instant::now(),
         });
@@ -238,23 +219,23 @@ impl Node {
         if let Some(entered) = shared.entered() {
             entered.tell(&mut parts.headers);
         }
-        if self.is_own(parts.uri.path()) {
+        let own = self.is_own(parts.uri.path());
+        if own {
             in_flight.set_own();
         } else if let Some(tracer) = &self.tracer {
             in_flight.trace(tracer, &mut parts);
         }
-        let location = shared.entered().and_then(|entered| entered.sends_on(&parts));
-        if let Some(location) = location.filter(|_| !self.is_own(parts.uri.path())) {
+        let location = shared.entered().filter(|_| !own).and_then(|entered| entered.sends_on(&parts));
+        if let Some(location) = location {
             let reply = self.sent_on(location);
             in_flight.trace_reply(&reply);
             return reply.map(|body| body.with(in_flight));
         }
-        let later = in_flight.later().filter(|_| !self.is_own(parts.uri.path()));
+        let later = in_flight.later().filter(|_| !own);
         if later.is_some() {
             self.counters.later.add(1);
         }
-        let cooperation =
-            self.cooperation.get().filter(|_| later.is_none() && !self.is_own(parts.uri.path()));
+        let cooperation = self.cooperation.get().filter(|_| later.is_none() && !own);
         let reply = match cooperation {
             Some(cooperation) => {
                 Box::pin(self.answer_client(&Arc::clone(cooperation), &shared, &mut parts, body)).await
@@ -287,12 +268,16 @@ impl Node {
         if let Some(reply) = self.own_path(path) {
             return reply;
         }
-        if self.report.has(path) {
+        let (is_report, uri_bytes_max) = {
+            let terms = self.terms();
+            (terms.report.has(path), terms.limits.uri_bytes_max)
+        };
+        if is_report {
             return Box::pin(self.report(&parts.method, path, &parts.headers)).await;
         }
         self.counters.requests.add(1);
         let target = parts.uri.path_and_query().map_or("", |target| target.as_str());
-        if target.len() > self.limits.uri_bytes_max {
+        if target.len() > uri_bytes_max {
             return self.plain(StatusCode::URI_TOO_LONG, Outcome::Local("uri-length"), "");
         }
         if let Some(dynamic) = &self.dynamic
@@ -393,20 +378,20 @@ impl Node {
 
     /// Whether the node keeps a path for itself.
     pub(crate) fn is_own(&self, path: &str) -> bool {
-        let own = [&self.health_path, &self.stats_path];
-        own.iter().any(|own| own.as_deref() == Some(path)) || self.report.has(path)
+        self.terms().is_own(path)
     }
 
     /// The reply for the paths that the node keeps for itself.
     fn own_path(&self, path: &str) -> Option<Response<Body>> {
-        if self.health_path.as_deref() == Some(path) {
+        let terms = self.terms();
+        if terms.health_path.as_deref() == Some(path) {
             let outcome = Outcome::Local("health");
             return Some(match self.is_draining() {
                 false => self.plain(StatusCode::OK, outcome, "ok"),
                 true => self.plain(StatusCode::SERVICE_UNAVAILABLE, outcome, "draining"),
             });
         }
-        if self.stats_path.as_deref() == Some(path) {
+        if terms.stats_path.as_deref() == Some(path) {
             let json = serde_json::to_vec(&self.stats()).unwrap_or_default();
             return Some(self.text(
                 StatusCode::OK,

@@ -10,6 +10,7 @@ use crate::handover::{Departure, Handover, Life, Moved};
 use crate::lateral::{Later, Lateral, LateralConfig};
 use crate::node::{Node, NodeError};
 use crate::stats::Counters;
+use crate::terms::Terms;
 use bytes::Bytes;
 use hyper::server::conn::http1::{self, Parts};
 use hyper::service::service_fn;
@@ -82,12 +83,15 @@ impl Node {
         shutdown: impl Future<Output = ()>,
     ) -> Result<Drained, NodeError> {
         let mut listeners = listeners.into();
-        self.edge.open(&listeners);
+        let tls = {
+            let terms = self.terms();
+            terms.edge.open(&listeners);
+            terms.edge.tls.clone()
+        };
         let mut watching = JoinSet::new();
-        if let Some(tls) = self.edge.tls.clone() {
+        if let Some(tls) = tls {
             watching.spawn(tls.watch());
         }
-        let connections_max = self.limits.connections_max;
         let places = self.places();
         let (phase, _) = watch::channel(Phase::Serving);
         let Handed { restored, services, lateral, giver, by_peers } = handed;
@@ -103,7 +107,8 @@ impl Node {
         self.set_draining(true);
         self.end_events();
         phase.send_replace(Phase::Draining);
-        if timeout(self.limits.drain_timeout, places.acquire_many(connections_max)).await.is_ok() {
+        let Limits { connections_max, drain_timeout, .. } = self.terms().limits;
+        if timeout(drain_timeout, places.acquire_many(connections_max)).await.is_ok() {
             return Ok(Drained { aborted: 0 });
         }
         let aborted = connections_max as usize - places.available_permits();
@@ -122,7 +127,6 @@ impl Node {
         phase: &watch::Sender<Phase>,
         mut shutdown: Pin<&mut impl Future<Output = ()>>,
     ) -> io::Result<()> {
-        let builder = http(&self.limits);
         let refusals = Arc::new(Semaphore::new(REFUSALS_MAX));
         let mut last_look = None;
         loop {
@@ -161,9 +165,7 @@ impl Node {
                 Ok(place) => {
                     self.counters.connections_accepted.add(1);
                     let (phase, giver) = (phase.subscribe(), giver.clone());
-                    let connection =
-                        Arc::clone(self).connection(builder.clone(), (arrived, entry), place, phase, giver);
-                    tokio::spawn(connection);
+                    tokio::spawn(Arc::clone(self).connection((arrived, entry), place, phase, giver));
                 }
                 Err(_) => {
                     self.counters.connections_refused.add(1);
@@ -180,18 +182,18 @@ impl Node {
 
     async fn connection(
         self: Arc<Self>,
-        mut builder: http1::Builder,
         (mut arrived, entry): (Arrived, Entry),
         _place: OwnedSemaphorePermit,
         mut phase: watch::Receiver<Phase>,
         mut giver: Option<Giver>,
     ) {
         let _open = Open::new(&self.counters);
+        let terms = self.terms.load_full();
         // Fails only for a connection that is gone already.
         let _ = arrived.stream.tcp().set_nodelay(true);
-        if self.edge.concerns(entry) {
+        if terms.edge.concerns(entry) {
             // Boxed: other connections are not to be larger for it.
-            let entered = Box::pin(self.enter(arrived, entry));
+            let entered = Box::pin(self.enter(arrived, entry, &terms));
             let entered = tokio::select! {
                 biased;
                 entered = entered => entered,
@@ -203,10 +205,14 @@ impl Node {
         // A client that ends its side (RFC 9112 section 9.6) may still read, and cannot be told from one that is gone. From a
         // front-end that relays it means that nobody waits any more, and what is under way ends.
         let direct = arrived.bound == Bound::Taken || self.flow_of(&arrived).is_some();
+        let mut builder = terms.http.clone();
         builder.half_close(arrived.handed.is_some() || direct);
         arrived.life = self.handover().filter(|_| direct).map(Life::new);
         loop {
-            let back = match self.serve_connection(&builder, arrived, &mut phase, giver.as_mut()).await {
+            let back = match self
+                .serve_connection((&terms, &builder), arrived, &mut phase, giver.as_mut())
+                .await
+            {
                 After::Ended => break,
                 After::Departs(leaving, departure) => self.depart(leaving, *departure).await,
                 After::Rests(resting) => match &giver {
@@ -225,7 +231,7 @@ impl Node {
     /// Serves a connection to its end, or until it rests and is to be given up.
     async fn serve_connection(
         self: &Arc<Self>,
-        builder: &http1::Builder,
+        (terms, builder): (&Terms, &http1::Builder),
         arrived: Arrived,
         phase: &mut watch::Receiver<Phase>,
         giver: Option<&mut Giver>,
@@ -236,7 +242,7 @@ impl Node {
         let can_give = giver.is_some() && handed.is_some();
         let brought = Brought { handed: handed.clone(), used, flow, bound, life, entered };
         let shared = Shared::new(Arc::clone(&self.counters), brought);
-        let mut socket = Socket::new(stream, first, unsent, Arc::clone(&shared), &self.limits);
+        let mut socket = Socket::new(stream, first, unsent, Arc::clone(&shared), &terms.limits);
         if let Some(then) = head_by {
             socket.head_by(then);
         }
@@ -488,17 +494,6 @@ impl Arrived {
         let stream = TcpStream::from_std(std::net::TcpStream::from(socket)).ok()?;
         Some(Self { first: unread.into(), used: true, entered, ..Self::new(stream, handed) })
     }
-}
-
-/// The HTTP side of connections. Deadlines are the socket's, not hyper's: hyper has one for heads and silence alike.
-fn http(limits: &Limits) -> http1::Builder {
-    let mut builder = http1::Builder::new();
-    builder
-        .header_read_timeout(None)
-        .max_headers(limits.headers_max)
-        .max_header_size(limits.head_bytes_max)
-        .max_buf_size(limits.head_bytes_max.max(64 << 10));
-    builder
 }
 
 /// Tells a client that there is no place, and waits until it has heard: closing with its request unread would reset

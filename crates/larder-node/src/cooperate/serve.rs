@@ -209,9 +209,8 @@ impl Node {
         serviced.claim = claim;
         if let Some(name) = name {
             serviced.at = Some(node);
-            if let Some((flow, head)) =
-                cooperation.departs(&name, parts, target, (shared, bound), &self.limits)
-            {
+            let departs = cooperation.departs(&name, parts, target, (shared, bound), &self.terms().limits);
+            if let Some((flow, head)) = departs {
                 let departure = Departure { to: name, node, flow, head, target, serviced };
                 match shared.depart(departure).await {}
             }

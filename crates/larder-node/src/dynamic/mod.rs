@@ -192,8 +192,9 @@ impl Node {
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
         let mut body = Limited::new(body, most);
+        let patience = self.terms().limits.write_timeout;
         loop {
-            match timeout(self.limits.write_timeout, body.frame()).await {
+            match timeout(patience, body.frame()).await {
                 Err(_) => return Err((StatusCode::REQUEST_TIMEOUT, "body-timeout")),
                 Ok(None) => return Ok(()),
                 Ok(Some(Ok(_))) => {}

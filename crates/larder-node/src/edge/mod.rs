@@ -19,6 +19,7 @@ pub(crate) use listeners::Entry;
 
 use crate::node::Node;
 use crate::server::Arrived;
+use crate::terms::Terms;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use larder_edge::{
@@ -41,8 +42,8 @@ pub(crate) struct Edge {
     announcers: Announcers,
     /// Whether requests without TLS are sent to the same with it.
     redirects: bool,
-    /// Where TLS is, once the node listens.
-    https_port: OnceLock<u16>,
+    /// The port of TLS, once the node listens.
+    https_port: Arc<OnceLock<u16>>,
 }
 
 /// What is known of a connection before its first request.
@@ -63,12 +64,12 @@ impl Edge {
     pub(crate) fn new(tls: Option<TlsConfig>, announcers: Announcers) -> Result<Self, CertificateFault> {
         let redirects = tls.as_ref().is_some_and(|tls| tls.redirect);
         let tls = tls.map(|tls| Tls::load(TlsConfig { http2: false, ..tls })).transpose()?;
-        Ok(Self { tls: tls.map(Arc::new), announcers, redirects, https_port: OnceLock::new() })
+        Ok(Self { tls: tls.map(Arc::new), announcers, redirects, https_port: Arc::default() })
     }
 
     /// The node listens.
     pub(crate) fn open(&self, listeners: &Listeners) {
-        if let Some(port) = listeners.secure_port().filter(|_| self.redirects) {
+        if let Some(port) = listeners.secure_port() {
             let _ = self.https_port.set(port);
         }
     }
@@ -80,7 +81,7 @@ impl Edge {
 
     fn entered(&self, entry: Entry) -> Entered {
         let scheme = self.tls.as_ref().map(|_| if entry == Entry::Secure { "https" } else { "http" });
-        let https_port = self.https_port.get().copied().filter(|_| entry == Entry::Clear);
+        let https_port = self.https_port.get().copied().filter(|_| self.redirects && entry == Entry::Clear);
         Entered { scheme, https_port, ..Entered::default() }
     }
 }
@@ -88,14 +89,15 @@ impl Edge {
 impl Node {
     /// Takes the announcement of a connection and shakes hands, where that is to be: both before the head may be late. `None`
     /// if nothing came of it, which is counted.
-    pub(crate) async fn enter(&self, arrived: Arrived, entry: Entry) -> Option<Arrived> {
-        let head_by = Instant::now() + self.limits.head_timeout;
+    pub(crate) async fn enter(&self, arrived: Arrived, entry: Entry, terms: &Terms) -> Option<Arrived> {
+        let Terms { edge, limits, .. } = terms;
+        let head_by = Instant::now() + limits.head_timeout;
         let Arrived { stream: ClientIo::Clear(mut tcp), .. } = arrived else { return Some(arrived) };
-        let mut entered = self.edge.entered(entry);
+        let mut entered = edge.entered(entry);
         if entry != Entry::Handed {
             let peer = tcp.peer_addr().ok()?;
-            if self.edge.announcers.trusts(peer.ip()) {
-                match read_announcement(&mut tcp, peer, self.limits.head_timeout).await {
+            if edge.announcers.trusts(peer.ip()) {
+                match read_announcement(&mut tcp, peer, limits.head_timeout).await {
                     // One of the balancer's own, such as a check, names no client.
                     Ok((client, named)) => entered.client = named.and_then(|_| field(client)),
                     Err(why) => return self.unannounced(why),
@@ -104,7 +106,7 @@ impl Node {
         }
         let stream = if entry == Entry::Secure {
             let patience = head_by.saturating_duration_since(Instant::now());
-            let secured = self.edge.tls.as_ref()?.accept(tcp, patience).await?;
+            let secured = edge.tls.as_ref()?.accept(tcp, patience).await?;
             entered.client_cert = secured.client.as_deref().and_then(client_cert);
             ClientIo::Secure(secured.stream)
         } else {
@@ -124,7 +126,7 @@ impl Node {
 
     /// How it stands with TLS; `None` where there is none.
     pub fn tls(&self) -> Option<TlsView> {
-        self.edge.tls.as_ref().map(|tls| TlsView::of(tls, &self.name))
+        self.terms().edge.tls.as_ref().map(|tls| TlsView::of(tls, &self.name))
     }
 }
 

@@ -61,6 +61,11 @@ impl Default for ReportConfig {
 }
 
 impl ReportConfig {
+    /// Whether the path is one of the reports'.
+    pub(crate) fn has(&self, path: &str) -> bool {
+        self.load_path.as_deref() == Some(path) || self.events_path.as_deref() == Some(path)
+    }
+
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         let paths = [(&self.load_path, "report.load_path"), (&self.events_path, "report.events_path")];
         for (path, field) in paths {

@@ -33,13 +33,13 @@ pub(crate) const TARGET: HeaderName = HeaderName::from_static("larder-target");
 /// What reporting needs.
 #[derive(Debug)]
 pub(crate) struct Report {
-    config: ReportConfig,
     run: u64,
     pages: Pages,
 }
 
 impl Report {
-    pub(crate) fn new(config: ReportConfig, store: &StoreConfig) -> Self {
+    /// `cpu`: whose processor time counts.
+    pub(crate) fn new(cpu: CpuScope, store: &StoreConfig) -> Self {
         let run = RandomState::new().hash_one(std::process::id());
         let device = match store {
             StoreConfig::Directory { root, .. } => {
@@ -47,13 +47,8 @@ impl Report {
             }
             _ => None,
         };
-        let pages = Pages::new(run, config.cpu, device);
-        Self { config, run, pages }
-    }
-
-    /// Whether the path is one of the reports'.
-    pub(crate) fn has(&self, path: &str) -> bool {
-        self.config.load_path.as_deref() == Some(path) || self.config.events_path.as_deref() == Some(path)
+        let pages = Pages::new(run, cpu, device);
+        Self { run, pages }
     }
 }
 
@@ -86,7 +81,7 @@ impl Node {
             reply.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET"));
             return reply;
         }
-        let mut reply = if self.report.config.load_path.as_deref() == Some(path) {
+        let mut reply = if self.terms().report.load_path.as_deref() == Some(path) {
             self.load().await
         } else {
             self.events()
@@ -104,14 +99,15 @@ impl Node {
     }
 
     fn events(self: &Arc<Self>) -> Response<Body> {
-        let config = &self.report.config;
-        let Some(subscription) = self.memory.subscribe(config.subscribers_max, config.backlog_max) else {
+        let terms = self.terms();
+        let ReportConfig { subscribers_max, backlog_max, heartbeat, .. } = terms.report;
+        let Some(subscription) = self.memory.subscribe(subscribers_max, backlog_max) else {
             let detail = "subscribers-full";
             let mut reply = self.plain(StatusCode::SERVICE_UNAVAILABLE, Outcome::Local(detail), detail);
             reply.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
             return reply;
         };
-        let events = stream::Events::new(Arc::clone(self), subscription);
+        let events = stream::Events::new(Arc::clone(self), subscription, heartbeat);
         let mut reply = self.start(StatusCode::OK, Outcome::Local("events"), Body::events(events));
         let kind = HeaderValue::from_static("application/x-ndjson");
         reply.headers_mut().insert(header::CONTENT_TYPE, kind);

@@ -20,7 +20,7 @@ use std::fmt::Write;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 /// Changes put into one piece of the body.
@@ -45,8 +45,8 @@ enum Stage {
 }
 
 impl Events {
-    pub(super) fn new(node: Arc<Node>, subscription: Subscription) -> Self {
-        let mut beat = interval(node.report.config.heartbeat);
+    pub(super) fn new(node: Arc<Node>, subscription: Subscription, heartbeat: Duration) -> Self {
+        let mut beat = interval(heartbeat);
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // The first tick is now.
         beat.reset();
