@@ -232,6 +232,13 @@ impl Press {
         self.tell_load(now, out);
     }
 
+    /// This node's memory, and what is too large for it, are others now. What is in memory already stays until it is evicted.
+    /// Returns whether all is done; else it is to be called again.
+    pub fn resize(&mut self, memory: Bytes, large_min: Bytes) -> bool {
+        (self.settings.memory, self.settings.large_min) = (memory, large_min);
+        self.sharing.step_to(memory)
+    }
+
     /// A client's request was served, by this node or for it, and its size is known: `missed` if this node served it and
     /// did not have it in memory.
     pub fn served(

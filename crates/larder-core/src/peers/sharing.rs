@@ -17,6 +17,9 @@ use crate::cache::{ByteCache, CacheKind};
 use crate::id::TargetId;
 use crate::unit::Bytes;
 
+/// Bytes of targets that leave the list in one step where a memory shrinks.
+const SHRINKS_BY: u64 = 1 << 20;
+
 /// When a node takes part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharingSettings {
@@ -52,9 +55,17 @@ pub(super) struct Sharing {
 
 impl Sharing {
     pub(super) fn new(settings: SharingSettings, memory: Bytes) -> Self {
-        let alone = ByteCache::new(CacheKind::Lru, memory, memory);
+        let alone = ByteCache::new(CacheKind::Lru, memory, Bytes(u64::MAX));
         let on = settings.on_permille == 0;
         Self { settings, on, asked: 0, missed: 0, below: 0, alone, evicted: Vec::new() }
+    }
+
+    /// Takes a step towards this size of the memory, and says whether it is reached: a long list shrinks in many steps.
+    pub(super) fn step_to(&mut self, memory: Bytes) -> bool {
+        let step = self.alone.used().0.saturating_sub(SHRINKS_BY).max(memory.0);
+        self.alone.resize(Bytes(step), &mut self.evicted);
+        self.evicted.clear();
+        step == memory.0
     }
 
     /// Whether this node takes part.
@@ -100,6 +111,33 @@ mod tests {
             }
         }
         states
+    }
+
+    #[test]
+    fn a_memory_that_grows_is_judged_by_its_new_size() {
+        let settings = SharingSettings { window: 100, off_windows: 1, ..SharingSettings::default() };
+        let mut sharing = Sharing::new(settings, Bytes(100));
+        assert_eq!(round(&mut sharing, 20, 20), [true], "each is evicted before it is asked for again");
+        assert!(sharing.step_to(Bytes(200)));
+        assert_eq!(round(&mut sharing, 20, 40), [false], "all fits now");
+        assert!(sharing.step_to(Bytes(100)));
+        assert_eq!(round(&mut sharing, 20, 20), [true]);
+    }
+
+    #[test]
+    fn a_long_list_shrinks_in_steps() {
+        let mut sharing = Sharing::new(SharingSettings::default(), Bytes(10 << 20));
+        for target in 0..40 {
+            sharing.served(TargetId(target), Bytes(256 << 10), true);
+        }
+        let mut steps = 1;
+        while !sharing.step_to(Bytes(2 << 20)) {
+            steps += 1;
+        }
+        assert_eq!(
+            (steps, sharing.alone.used(), sharing.alone.capacity()),
+            (8, Bytes(2 << 20), Bytes(2 << 20))
+        );
     }
 
     #[test]

@@ -88,7 +88,7 @@ pub struct Tls {
     looking: Mutex<()>,
     /// Why the last look at the files changed nothing, if it failed.
     trouble: Mutex<Option<String>>,
-    shaken: [AtomicU64; Shaken::ALL.len()],
+    shaken: Arc<[AtomicU64; Shaken::ALL.len()]>,
     /// Where certificates are issued by an authority.
     acme: Option<Acme>,
 }
@@ -115,18 +115,36 @@ impl Tls {
     /// # Errors
     /// A file cannot be read or makes no sense; it is named.
     pub fn load(config: TlsConfig) -> Result<Self, CertificateFault> {
+        Self::load_with(config, tickets()?, Arc::default())
+    }
+
+    /// What takes the place of this one under other settings, for connections that come later: reads all files anew, and counts on.
+    /// Sessions go on too, unless certificates of clients are asked for: those are then to be shown anew, as an authority may have
+    /// gone.
+    ///
+    /// # Errors
+    /// As [`Self::load`]. This one is as it was.
+    pub fn successor(&self, config: TlsConfig) -> Result<Self, CertificateFault> {
+        let asks = |config: &TlsConfig| config.clients != ClientCertificates::Off;
+        let tickets = if asks(&self.config) || asks(&config) { tickets()? } else { self.tickets.clone() };
+        Self::load_with(config, tickets, self.shaken.clone())
+    }
+
+    fn load_with(
+        config: TlsConfig,
+        tickets: Arc<dyn ProducesTickets>,
+        shaken: Arc<[AtomicU64; Shaken::ALL.len()]>,
+    ) -> Result<Self, CertificateFault> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let certificates = Certificates::read(&config.certificates, config.acme.as_ref(), &provider)?;
         let verifier = verifier(&config.clients, &provider)?;
-        let tickets = rustls::crypto::ring::Ticketer::new()
-            .map_err(|error| CertificateFault::new("", format!("no keys for session tickets: {error}")))?;
         let first = server_config(&config, &provider, &certificates, &verifier, &tickets)?;
         Ok(Self {
             acceptor: ArcSwap::from_pointee(first),
             loaded: Mutex::new(certificates),
             looking: Mutex::default(),
             trouble: Mutex::default(),
-            shaken: Default::default(),
+            shaken,
             acme: config.acme.clone().map(Acme::new),
             config,
             provider,
@@ -240,6 +258,12 @@ impl Tls {
 fn lacks_certificate(error: &io::Error) -> bool {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     matches!(inner, Some(rustls::Error::General(what)) if what == "no server certificate chain resolved")
+}
+
+/// New keys for the tickets by which sessions go on.
+fn tickets() -> Result<Arc<dyn ProducesTickets>, CertificateFault> {
+    rustls::crypto::ring::Ticketer::new()
+        .map_err(|error| CertificateFault::new("", format!("no keys for session tickets: {error}")))
 }
 
 fn server_config(

@@ -235,3 +235,52 @@ async fn who_does_not_shake_hands_is_let_go() {
     assert!(tls.accept(tcp, Duration::from_millis(20)).await.is_none());
     assert_eq!(tls.shaken(Shaken::TimedOut), 1);
 }
+
+/// How the handshake of a client that keeps its sessions goes: whether a session goes on, or that it is refused.
+async fn resumed(tls: &Arc<Tls>, client: &Arc<rustls::ClientConfig>) -> Option<bool> {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let client = client.clone();
+    let shaking = tokio::spawn(async move {
+        let tcp = tokio::net::TcpStream::connect(address).await.unwrap();
+        let name = ServerName::try_from("a.test").unwrap();
+        let stream = tokio_rustls::TlsConnector::from(client).connect(name, tcp).await.ok()?;
+        Some(stream.get_ref().1.handshake_kind() == Some(rustls::HandshakeKind::Resumed))
+    });
+    let (tcp, _) = listener.accept().await.unwrap();
+    let secured = tls.accept(tcp, Duration::from_secs(5)).await;
+    let shaken = shaking.await.unwrap();
+    assert_eq!(secured.is_some(), shaken.is_some());
+    shaken
+}
+
+#[tokio::test]
+async fn sessions_go_on_with_a_successor_unless_clients_are_to_show_certificates() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let (own, authority) = (made(&["a.test"], 2040), made(&["authority.test"], 2040));
+    let file = write(at, "own.pem", &(own.0.clone() + &own.1));
+    let authority = write(at, "authority.crt", &authority.0);
+    let config = |clients| {
+        let config = TlsConfig::new(vec![([127, 0, 0, 1], 0).into()], vec![file.clone()]);
+        TlsConfig { clients, ..config }
+    };
+    // In a handshake of TLS 1.2 a client gets its ticket, and learns of a refusal, in the handshake itself.
+    let client = rustls::ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&rustls::version::TLS12])
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Anyone))
+        .with_no_client_auth();
+    let client = Arc::new(client);
+    let first = Arc::new(Tls::load(config(ClientCertificates::Off)).unwrap());
+    assert_eq!((resumed(&first, &client).await, resumed(&first, &client).await), (Some(false), Some(true)));
+    let second = Arc::new(first.successor(config(ClientCertificates::Off)).unwrap());
+    assert_eq!(resumed(&second, &client).await, Some(true));
+    let asks = Arc::new(second.successor(config(ClientCertificates::Required(authority.clone()))).unwrap());
+    assert_eq!(resumed(&asks, &client).await, None, "who has shown none has no session here");
+    let last = Arc::new(asks.successor(config(ClientCertificates::Optional(authority))).unwrap());
+    assert_eq!(resumed(&last, &client).await, Some(false));
+    assert_eq!((last.shaken(Shaken::Done), last.shaken(Shaken::Failed)), (4, 1), "counts go on");
+    assert!(last.successor(config(ClientCertificates::Required(at.join("none.pem")))).is_err());
+}
