@@ -56,7 +56,7 @@ impl Node {
 
     /// What a name stands for, without its contents and without keeping anything.
     pub(crate) async fn stat(&self, name: &[u8]) -> Result<Object, StoreError> {
-        let _permit = self.stats_at_once.try_acquire().map_err(|_| StoreError::Busy)?;
+        let _permit = self.stats_at_once.permits().try_acquire().map_err(|_| StoreError::Busy)?;
         let meta = self.store.stat(name).await?;
         Ok(Object::new(name, meta, None, self.now_ms()))
     }

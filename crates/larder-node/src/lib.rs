@@ -4,7 +4,8 @@
 //! client -> server -> node -> memory (larder_core::cache decides what stays) -> store: directory | model
 //! ```
 //!
-//! [`Node::new`] takes a [`NodeConfig`], [`Node::serve`] a listening socket and a future that ends it.
+//! [`Node::new`] takes a [`NodeConfig`], [`Node::serve`] a listening socket and a future that ends it. [`Node::change`] tells a
+//! running node what may be otherwise.
 //! Contents up to the chunk size are read, kept and sent whole; longer ones in chunks, so that a range that misses
 //! reads no more than its chunks. One read serves all who wait for the same thing. Every reply says in
 //! `Cache-Status` (RFC 9211) what the cache did for it.
@@ -16,6 +17,7 @@
 //! `Cache-Status`, since no cache saw the request.
 
 mod body;
+mod bound;
 mod config;
 mod connection;
 mod cooperate;
@@ -32,6 +34,7 @@ mod node;
 mod object;
 mod origin;
 mod preload;
+mod reloads;
 mod reply;
 mod report;
 mod server;
@@ -53,6 +56,7 @@ pub use lateral::LateralConfig;
 pub use machine::{ScratchError, Usage};
 pub use node::{Node, NodeError};
 pub use origin::{HostHeader, OriginConfig};
+pub use reloads::ReloadCounts;
 pub use report::{CpuScope, LoadCounters, Origin, ReportConfig};
 pub use server::{Drained, Handed};
 pub use stats::NodeStats;

@@ -187,7 +187,6 @@ impl Drop for Lead {
 #[derive(Debug)]
 pub(crate) struct Memory {
     seed: u64,
-    reads_max: usize,
     inner: Mutex<Inner>,
 }
 
@@ -197,6 +196,7 @@ struct Inner {
     entries: HashMap<Key, Entry>,
     flights: HashMap<Key, Arc<Flight>>,
     reading: usize,
+    reads_max: usize,
     residents: Residents,
     /// All the memory there is: for what is kept, and for what is on its way from an origin.
     total: u64,
@@ -270,15 +270,21 @@ impl Memory {
     /// `reads_max` is the most reads under way.
     pub(crate) fn new(config: &CacheConfig, reads_max: usize) -> Self {
         let inner = Inner {
-            order: ByteCache::new(config.kind, config.bytes, config.bytes),
+            order: ByteCache::new(config.kind, config.bytes, larder_core::Bytes(u64::MAX)),
             entries: HashMap::new(),
             flights: HashMap::new(),
             reading: 0,
+            reads_max,
             residents: Residents::default(),
             total: config.bytes.0,
             reserved: 0,
         };
-        Self { seed: RandomState::new().hash_one(0), reads_max, inner: Mutex::new(inner) }
+        Self { seed: RandomState::new().hash_one(0), inner: Mutex::new(inner) }
+    }
+
+    /// From now on so many reads may be under way.
+    pub(crate) fn set_reads_max(&self, reads_max: usize) {
+        self.lock().reads_max = reads_max;
     }
 
     /// The hash of a name.
@@ -320,7 +326,7 @@ impl Memory {
         if let Some(flight) = inner.flights.get(&key).filter(|flight| flight.is(wanted)) {
             return Found::Join(Arc::clone(flight));
         }
-        if inner.reading >= self.reads_max {
+        if inner.reading >= inner.reads_max {
             return Found::Full;
         }
         inner.reading += 1;

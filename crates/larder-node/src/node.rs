@@ -1,6 +1,7 @@
 //! A content node: its parts, and what it does with one request.
 
 use crate::body::{Body, streams_max};
+use crate::bound::Bound;
 use crate::config::{ConfigError, NodeConfig, Preload, StoreConfig};
 use crate::connection::Shared;
 use crate::cooperate::Cooperation;
@@ -14,6 +15,7 @@ use crate::http::path::{self, PathError};
 use crate::lateral::{Elsewhere, Later};
 use crate::machine::{Machine, ScratchError, Usage};
 use crate::memory::Memory;
+use crate::reloads::ReloadCounts;
 use crate::reply::Ask;
 use crate::report::{self, Report};
 use crate::stats::{Counters, NodeStats, Rest};
@@ -29,9 +31,9 @@ use larder_spans::Tracer;
 use std::borrow::Cow;
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 
 /// Why a node cannot start or go on.
 #[derive(Debug, thiserror::Error)]
@@ -66,16 +68,21 @@ pub struct Node {
     pub(crate) speller: Speller,
     /// What may change while the node runs.
     pub(crate) terms: ArcSwap<Terms>,
+    /// Held while it does.
+    pub(crate) changing: Mutex<()>,
+    /// The terms are others than they were.
+    pub(crate) changed: Notify,
+    pub(crate) reloads: Mutex<ReloadCounts>,
     /// For connections.
-    pub(crate) places: Arc<Semaphore>,
+    pub(crate) places: Bound,
     pub(crate) memory: Arc<Memory>,
     pub(crate) store: Store,
     pub(crate) machine: Machine,
     pub(crate) dynamic: Option<Dynamic>,
     /// Bounds look-ups without a read, as `reads_max` bounds reads.
-    pub(crate) stats_at_once: Semaphore,
+    pub(crate) stats_at_once: Bound,
     /// Bounds replies in chunks.
-    pub(crate) streams: Arc<Semaphore>,
+    pub(crate) streams: Bound,
     pub(crate) counters: Arc<Counters>,
     pub(crate) report: Report,
     /// Where requests are traced.
@@ -109,13 +116,16 @@ impl Node {
             speller: Speller::new(&name),
             name,
             terms: ArcSwap::from_pointee(terms),
-            places: Arc::new(Semaphore::new(limits.connections_max as usize)),
+            changing: Mutex::default(),
+            changed: Notify::new(),
+            reloads: Mutex::default(),
+            places: Bound::new(limits.connections_max as usize),
             memory: Arc::new(Memory::new(&cache, limits.reads_max)),
             store,
             machine,
             dynamic: dynamic.as_ref().map(Dynamic::new),
-            stats_at_once: Semaphore::new(limits.reads_max),
-            streams: Arc::new(Semaphore::new(streams_max(&cache))),
+            stats_at_once: Bound::new(limits.reads_max),
+            streams: Bound::new(streams_max(&cache)),
             counters: Arc::default(),
             report,
             tracer,
@@ -130,10 +140,15 @@ impl Node {
         Ok(node)
     }
 
+    /// By which it is known.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// A place for each connection that may be served at once. Who hands one to [`serve_with`](Self::serve_with) with a place is
     /// sure that it is served.
     pub fn places(&self) -> Arc<Semaphore> {
-        Arc::clone(&self.places)
+        Arc::clone(self.places.permits())
     }
 
     /// One line for the operator: the store, how it is read, the size of the cache. A modelled store says that it
@@ -172,10 +187,11 @@ impl Node {
         usage
     }
 
-    /// [`Node::stats`], and [`Node::tls`] and [`Node::peers`] if there are any, in the Prometheus text format.
+    /// [`Node::stats`] and how reloads went, and [`Node::tls`] and [`Node::peers`] if there are any, in the Prometheus text format.
     pub fn metrics_text(&self) -> String {
         let (tls, peers) = (self.tls(), self.peers());
-        let more = [tls.map(|tls| tls.metrics_text()), peers.map(|peers| peers.metrics_text())];
+        let reloads = Some(self.reloads().metrics_text(&self.name));
+        let more = [reloads, tls.map(|tls| tls.metrics_text()), peers.map(|peers| peers.metrics_text())];
         let join = |text: String, more: String| text.trim_end_matches("# EOF\n").to_owned() + &more;
         more.into_iter().flatten().fold(self.stats().metrics_text(), join)
     }

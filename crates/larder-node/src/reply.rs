@@ -173,7 +173,8 @@ impl Node {
             ((false, _), Outcome::Hit) => self.forwarded(Why::Miss, object),
             (_, other) => other,
         };
-        let place = Arc::clone(&self.streams).try_acquire_owned().map_err(|_| StoreError::StreamsFull)?;
+        let place =
+            Arc::clone(self.streams.permits()).try_acquire_owned().map_err(|_| StoreError::StreamsFull)?;
         let mut parts = Parts::new(place, Arc::clone(self), Arc::clone(object), hash, part);
         parts.prime().await?;
         Ok((Body::parts(parts), outcome))

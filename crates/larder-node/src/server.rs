@@ -83,15 +83,9 @@ impl Node {
         shutdown: impl Future<Output = ()>,
     ) -> Result<Drained, NodeError> {
         let mut listeners = listeners.into();
-        let tls = {
-            let terms = self.terms();
-            terms.edge.open(&listeners);
-            terms.edge.tls.clone()
-        };
+        self.terms().edge.open(&listeners);
         let mut watching = JoinSet::new();
-        if let Some(tls) = tls {
-            watching.spawn(tls.watch());
-        }
+        watching.spawn(Arc::clone(&self).watch_certificates());
         let places = self.places();
         let (phase, _) = watch::channel(Phase::Serving);
         let Handed { restored, services, lateral, giver, by_peers } = handed;
@@ -111,7 +105,7 @@ impl Node {
         if timeout(drain_timeout, places.acquire_many(connections_max)).await.is_ok() {
             return Ok(Drained { aborted: 0 });
         }
-        let aborted = connections_max as usize - places.available_permits();
+        let aborted = usize::try_from(self.counters.connections.read()).unwrap_or(usize::MAX);
         phase.send_replace(Phase::Aborting);
         // A connection is dropped when its task is next polled, which the change of phase brings about.
         let _ = timeout(ABORT_TIMEOUT, places.acquire_many(connections_max)).await;

@@ -3,13 +3,17 @@
 //! A connection takes the terms that are in force when it begins and keeps them: its limits, its deadlines, its TLS. A request looks
 //! at those of its moment. What is not here, or behind a [`crate::bound::Bound`], stays as it was at the start.
 
-use crate::config::{Limits, NodeConfig};
+use crate::body::streams_max;
+use crate::config::{Limits, NodeConfig, StoreConfig};
 use crate::edge::Edge;
-use crate::node::Node;
+use crate::node::{Node, NodeError};
 use crate::report::ReportConfig;
+use crate::store::Store;
 use arc_swap::Guard;
 use hyper::server::conn::http1;
-use std::sync::Arc;
+use larder_core::Bytes;
+use larder_edge::Announcers;
+use std::sync::{Arc, PoisonError};
 
 /// What is in force.
 #[derive(Debug)]
@@ -51,6 +55,46 @@ impl Node {
     /// What is in force at this moment. Not to be held while something is waited for.
     pub(crate) fn terms(&self) -> Guard<Arc<Terms>> {
         self.terms.load()
+    }
+
+    /// Goes by another configuration from now on, in what may change while the node runs: limits, the memory's size and what it keeps,
+    /// TLS and who announces clients, the node's own paths and reports, and how an origin is asked. All else is to be as it was, and
+    /// is not looked at. Connections and requests that have begun go on as they were. `large_min`: what peers are told to be too
+    /// large for a memory, where they cooperate by PRESS.
+    ///
+    /// Reads certificates anew. Blocks while it does, and while a memory that shrinks lets go of what it has no room for. To be called
+    /// within the runtime.
+    ///
+    /// # Errors
+    /// If a value is out of range, or a certificate cannot be used: then nothing has changed.
+    pub fn change(&self, config: &NodeConfig, large_min: Option<Bytes>) -> Result<(), NodeError> {
+        config.check()?;
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = self.terms.load_full();
+        let edge = before.edge.successor(config.tls.clone(), Announcers(config.announcers.clone()))?;
+        self.terms.store(Arc::new(Terms::new(config, edge)));
+        self.changed.notify_one();
+        let limits = &config.limits;
+        self.places.set(limits.connections_max as usize);
+        self.stats_at_once.set(limits.reads_max);
+        self.memory.set_reads_max(limits.reads_max);
+        self.machine.set_reads_at_once(&self.store, limits.reads_at_once);
+        self.streams.set(streams_max(&config.cache));
+        if let (Store::Origin(origin), StoreConfig::Origin(config)) = (&self.store, &config.store) {
+            origin.change((**config).clone());
+        }
+        self.resize(config.cache.bytes, large_min);
+        Ok(())
+    }
+
+    /// The memory has this size from now on, and the peers go by it.
+    fn resize(&self, bytes: Bytes, large_min: Option<Bytes>) {
+        if let Some(cooperation) = self.cooperation.get() {
+            cooperation.resized(bytes, large_min);
+        }
+        while self.memory.step_to(bytes) != bytes {
+            std::thread::yield_now();
+        }
     }
 }
 

@@ -235,6 +235,13 @@ impl Cooperation {
         })
     }
 
+    /// This node's memory has another size. Decisions come in between, where that takes long.
+    pub(crate) fn resized(&self, memory: larder_core::Bytes, large_min: Option<larder_core::Bytes>) {
+        while !self.with(|policy, _, _| policy.side().resized(memory, large_min)) {
+            std::thread::yield_now();
+        }
+    }
+
     /// A request that could not be forwarded is this node's.
     fn take_back(&self, node: NodeId, target: TargetId, to_blame: bool) {
         self.with(|policy, now, _| policy.side().unanswered(now, node, target, to_blame));

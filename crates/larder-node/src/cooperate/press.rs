@@ -44,6 +44,10 @@ impl PressSide {
 }
 
 impl Side for PressSide {
+    fn resized(&mut self, memory: Bytes, large_min: Option<Bytes>) -> bool {
+        large_min.is_none_or(|large_min| self.press.resize(memory, large_min))
+    }
+
     fn due(&self) -> Time {
         self.press.due()
     }

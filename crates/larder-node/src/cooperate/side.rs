@@ -75,6 +75,12 @@ pub(super) trait Side {
     /// A client's request, served here, was answered with an error that says that there is nothing.
     fn came_to_nothing(&mut self, _now: Time, _target: TargetId, _out: &mut Vec<Say>) {}
 
+    /// This node's memory has another size, and with it perhaps what is too large to be shared. Returns whether all is done; else it
+    /// is to be called again.
+    fn resized(&mut self, _memory: Bytes, _large_min: Option<Bytes>) -> bool {
+        true
+    }
+
     /// What was forwarded to a node has ended.
     fn returned(&mut self, _node: NodeId) {}
 

@@ -79,6 +79,11 @@ impl WardSide {
 }
 
 impl Side for WardSide {
+    fn resized(&mut self, memory: Bytes, _large_min: Option<Bytes>) -> bool {
+        self.ward.resize(memory);
+        true
+    }
+
     fn due(&self) -> Time {
         self.ward.due()
     }

@@ -67,6 +67,20 @@ impl Edge {
         Ok(Self { tls: tls.map(Arc::new), announcers, redirects, https_port: Arc::default() })
     }
 
+    /// What connections meet that come after a change. Where there is no TLS, or was none, that stays so: it would need sockets.
+    pub(crate) fn successor(
+        &self,
+        tls: Option<TlsConfig>,
+        announcers: Announcers,
+    ) -> Result<Self, CertificateFault> {
+        let redirects = tls.as_ref().is_some_and(|tls| tls.redirect);
+        let tls = match (&self.tls, tls) {
+            (Some(before), Some(tls)) => Some(Arc::new(before.successor(TlsConfig { http2: false, ..tls })?)),
+            (before, _) => before.clone(),
+        };
+        Ok(Self { tls, announcers, redirects, https_port: Arc::clone(&self.https_port) })
+    }
+
     /// The node listens.
     pub(crate) fn open(&self, listeners: &Listeners) {
         if let Some(port) = listeners.secure_port() {
@@ -122,6 +136,17 @@ impl Node {
             Unannounced::TimedOut => self.counters.head_timeouts.add(1),
         }
         None
+    }
+
+    /// Looks at the files of the certificates in force now and then, for ever; returns where there is no TLS.
+    pub(crate) async fn watch_certificates(self: Arc<Self>) {
+        loop {
+            let Some(tls) = self.terms().edge.tls.clone() else { return };
+            tokio::select! {
+                () = tls.watch() => {}
+                () = self.changed.notified() => {}
+            }
+        }
     }
 
     /// How it stands with TLS; `None` where there is none.

@@ -138,6 +138,16 @@ impl Machine {
         }
     }
 
+    /// So many reads of a real disk are done at one time from now on, those of `store` and of the programs each.
+    pub(crate) fn set_reads_at_once(&self, store: &Store, most: usize) {
+        if let Store::Directory(directory) = store {
+            directory.at_once.set(most);
+        }
+        if let Disk::Real { scratch: Some(scratch), .. } = &self.disk {
+            scratch.at_once.set(most);
+        }
+    }
+
     pub(crate) fn usage(&self) -> Usage {
         let micros = |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let (disk_busy, disks, disk_queue, (disk_reads, disk_bytes)) = match &self.disk {

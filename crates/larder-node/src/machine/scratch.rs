@@ -5,6 +5,7 @@
 //! each read; on a file system in memory, reads cost what memory costs.
 
 use super::meter::Meter;
+use crate::bound::Bound;
 use crate::store::pages::{self, ALIGN, Reading};
 use larder_core::Bytes;
 use rustix::fs::{Advice, CWD, Mode, OFlags, fadvise, openat};
@@ -15,7 +16,6 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use tokio::sync::Semaphore;
 
 /// Bytes written at a time.
 const STEP: usize = 1 << 20;
@@ -37,7 +37,7 @@ pub(crate) struct Scratch {
     reading: Reading,
     /// Whole blocks of 4 KiB.
     blocks: u64,
-    at_once: Semaphore,
+    pub(super) at_once: Bound,
     meter: Arc<Meter>,
     reads: AtomicU64,
     bytes: AtomicU64,
@@ -57,7 +57,7 @@ impl Scratch {
             file: Arc::new(file),
             reading,
             blocks: (size.0 / ALIGN as u64).max(1),
-            at_once: Semaphore::new(at_once),
+            at_once: Bound::new(at_once),
             meter,
             reads: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
@@ -66,7 +66,7 @@ impl Scratch {
 
     /// Reads `len` bytes at the place that `draw` chooses.
     pub(crate) async fn read(&self, draw: u64, len: u64) -> io::Result<()> {
-        let Ok(_place) = self.at_once.acquire().await else { return Ok(()) };
+        let Ok(_place) = self.at_once.permits().acquire().await else { return Ok(()) };
         let blocks = len.div_ceil(ALIGN as u64).clamp(1, self.blocks);
         let offset = draw % (self.blocks - blocks + 1) * ALIGN as u64;
         let len = len.min(blocks * ALIGN as u64);

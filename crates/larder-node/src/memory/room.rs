@@ -1,8 +1,11 @@
-//! Pages of an origin in the memory, and room set aside for those on their way.
+//! Pages of an origin in the memory, room set aside for those on their way, and the size of it all.
 
 use super::{Entry, Inner, Kept, Key, Memory, Wanted};
 use crate::origin::Page;
 use std::sync::Arc;
+
+/// Bytes by which a memory shrinks in one hold of its lock: 2,048 objects leave at most, which takes a millisecond.
+const SHRINKS_BY: u64 = 1 << 20;
 
 /// What no longer belongs to a memory. Dropped after its lock: returning a large block to the system takes long.
 type Released = Vec<Entry>;
@@ -12,7 +15,9 @@ impl Inner {
     fn reserve(&mut self, reserved: u64, released: &mut Released) {
         let mut evicted = Vec::new();
         self.reserved = reserved;
-        self.order.resize(larder_core::Bytes(self.total - reserved), &mut evicted);
+        // What is on its way may be more than there is, where the memory has become smaller meanwhile.
+        let rest = self.total.saturating_sub(reserved);
+        self.order.resize(larder_core::Bytes(rest), &mut evicted);
         released.extend(evicted.iter().filter_map(|(key, _)| self.take(key)));
     }
 }
@@ -83,6 +88,21 @@ impl Memory {
         kept
     }
 
+    /// Takes a step towards a size of so many bytes, and returns the size there is now: what has no place any more leaves, but not
+    /// so much at one time that requests would wait for it.
+    pub(crate) fn step_to(&self, bytes: larder_core::Bytes) -> larder_core::Bytes {
+        let mut released = Released::new();
+        let mut inner = self.lock();
+        // What nobody has goes at once.
+        let held = inner.order.used().0.saturating_add(inner.reserved);
+        let from = inner.total.min(held.max(bytes.0));
+        inner.total = bytes.0.max(from.saturating_sub(SHRINKS_BY));
+        let (size, reserved) = (inner.total, inner.reserved);
+        inner.reserve(reserved, &mut released);
+        drop(inner);
+        larder_core::Bytes(size)
+    }
+
     /// Room for something on its way, none yet.
     pub(crate) fn reservation(self: &Arc<Self>) -> Reservation {
         Reservation { memory: Arc::clone(self), bytes: 0 }
@@ -98,19 +118,63 @@ mod tests {
     use crate::store::Meta;
     use larder_core::cache::CacheKind;
 
-    #[test]
-    fn room_set_aside_is_taken_from_what_is_kept_and_given_back() {
-        let bytes = larder_core::Bytes(10_000);
+    /// Has an object of so many bytes read; says whether it is kept.
+    fn put(memory: &Arc<Memory>, n: u64, len: usize) -> bool {
+        let meta = Meta { size: len as u64, modified: (1, 0), fresh: false, tag: 0 };
+        let name = n.to_le_bytes();
+        let object = Object::new(&name, meta, Some(vec![0; len].into()), 0);
+        let Found::Lead(lead) = memory.begin((n, 0), Wanted::Head(&name)) else { panic!("{n}") };
+        lead.land(Ok(Entry::Head(Arc::new(object))), true);
+        memory.holds((n, 0), Wanted::Head(&name))
+    }
+
+    /// A memory with objects of 1,000 bytes.
+    fn filled(bytes: u64, objects: u64) -> Arc<Memory> {
+        let bytes = larder_core::Bytes(bytes);
         let config = CacheConfig { kind: CacheKind::Lru, bytes, ..CacheConfig::default() };
         let memory = Arc::new(Memory::new(&config, 10));
-        for n in 0..9_u8 {
-            let meta = Meta { size: 1_000, modified: (1, 0), fresh: false, tag: 0 };
-            let object = Object::new(&[n], meta, Some(vec![0; 1_000].into()), 0);
-            let Found::Lead(lead) = memory.begin((u64::from(n), 0), Wanted::Head(&[n])) else {
-                panic!("{n}")
-            };
-            lead.land(Ok(Entry::Head(Arc::new(object))), true);
+        for n in 0..objects {
+            assert!(put(&memory, n, 1_000));
         }
+        memory
+    }
+
+    #[test]
+    fn a_memory_that_shrinks_keeps_what_was_used_last_and_never_lets_many_go_at_once() {
+        let memory = filled(5_000_000, 5_000);
+        let (wanted, mut before) = (larder_core::Bytes(1_500_000), memory.stats());
+        while before.capacity > wanted.0 {
+            let (size, now) = (memory.step_to(wanted), memory.stats());
+            assert_eq!((now.capacity, now.used <= size.0), (size.0, true));
+            assert!(before.objects - now.objects <= 1_049, "{} left at once", before.objects - now.objects);
+            before = now;
+        }
+        assert_eq!((before.objects, before.capacity, before.cache.evictions), (1_500, 1_500_000, 3_500));
+        assert!(memory.find((4_999, 0), Wanted::Head(&4_999_u64.to_le_bytes())).is_some());
+        assert!(memory.find((3_499, 0), Wanted::Head(&3_499_u64.to_le_bytes())).is_none());
+        let more = larder_core::Bytes(9_000_000);
+        assert_eq!(memory.step_to(more), more, "growing takes one step");
+        let most = larder_core::Bytes(u64::MAX);
+        assert_eq!((memory.step_to(most), memory.step_to(more)), (most, more), "and so does what nobody has");
+        assert!(put(&memory, 5_000, 6_000_000), "what is larger than the memory was at first");
+        assert_eq!(memory.stats().objects, 1_501);
+    }
+
+    #[test]
+    fn what_is_on_its_way_outlasts_a_memory_that_becomes_too_small_for_it() {
+        let memory = filled(10_000, 5);
+        let mut one = memory.reservation();
+        assert!(one.grow_to(5_000));
+        assert_eq!(memory.step_to(larder_core::Bytes(3_000)), larder_core::Bytes(3_000));
+        assert_eq!((memory.stats().objects, memory.stats().used), (0, 5_000));
+        assert!(!one.grow_to(5_001));
+        drop(one);
+        assert_eq!((memory.stats().used, memory.stats().capacity), (0, 3_000));
+    }
+
+    #[test]
+    fn room_set_aside_is_taken_from_what_is_kept_and_given_back() {
+        let memory = filled(10_000, 9);
         let (mut one, mut two) = (memory.reservation(), memory.reservation());
         assert!(one.grow_to(1_000) && one.grow_to(500), "there was room");
         assert_eq!((memory.stats().objects, memory.stats().used), (9, 10_000));

@@ -4,7 +4,10 @@ use super::config::{HostHeader, OriginConfig};
 use super::fields;
 use super::flight::Flights;
 use super::passed::PassedBefore;
+use super::terms::Terms;
+use crate::bound::Bound;
 use crate::handover::REQUESTS;
+use arc_swap::{ArcSwap, Guard};
 use bytes::Bytes;
 use http::header::{self, HeaderName, HeaderValue};
 use http::request::Parts;
@@ -13,15 +16,12 @@ use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
 use std::error::Error;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
 pub(crate) type Fault = Box<dyn Error + Send + Sync>;
@@ -35,11 +35,12 @@ const LARDER_TARGET: HeaderName = HeaderName::from_static("larder-target");
 /// An origin.
 #[derive(Debug)]
 pub(crate) struct Origin {
-    pub(crate) config: OriginConfig,
-    client: Client<HttpConnector, Outgoing>,
+    /// What may change while the node runs.
+    terms: ArcSwap<Terms>,
+    host: HostHeader,
     pub(super) authority: Authority,
     pub(super) via: HeaderValue,
-    places: Arc<Semaphore>,
+    places: Bound,
     pub(super) flights: Arc<Flights>,
     pub(super) passed: PassedBefore,
     counts: Arc<Counts>,
@@ -48,6 +49,7 @@ pub(crate) struct Origin {
 /// What requests to the origin came to.
 #[derive(Debug, Default)]
 struct Counts {
+    asking: AtomicUsize,
     requests: AtomicU64,
     bytes: AtomicU64,
     busy_ns: AtomicU64,
@@ -104,6 +106,11 @@ pub(crate) struct Place {
 }
 
 impl Place {
+    fn new(permit: OwnedSemaphorePermit, counts: &Arc<Counts>) -> Self {
+        counts.asking.fetch_add(1, Relaxed);
+        Self { _permit: permit, counts: Arc::clone(counts), since: Instant::now() }
+    }
+
     pub(crate) fn count(&self, bytes: usize) {
         self.counts.bytes.fetch_add(bytes as u64, Relaxed);
     }
@@ -111,6 +118,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
+        self.counts.asking.fetch_sub(1, Relaxed);
         self.counts.requests.fetch_add(1, Relaxed);
         let busy = u64::try_from(self.since.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.counts.busy_ns.fetch_add(busy, Relaxed);
@@ -127,32 +135,33 @@ pub(crate) struct Fetched {
 impl Origin {
     /// The origin of a node of this name. The configuration has been checked.
     pub(crate) fn new(config: OriginConfig, name: &str) -> Self {
-        let mut connector = HttpConnector::new();
-        connector.set_nodelay(true);
-        connector.set_connect_timeout(Some(config.connect_timeout));
-        let client = Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(config.idle_timeout)
-            .pool_max_idle_per_host(config.idle_max)
-            .http1_max_buf_size(config.head_bytes_max)
-            .http1_max_headers(config.headers_max)
-            .set_host(false)
-            .build(connector);
         let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
         let name = if name.bytes().all(token) { name } else { "larder" };
         // A URL without an authority does not pass the check.
         let authority = config.url.authority().cloned().unwrap_or(Authority::from_static("localhost"));
         Self {
-            client,
             authority,
             via: HeaderValue::try_from(format!("1.1 {name}"))
                 .unwrap_or(HeaderValue::from_static("1.1 larder")),
-            places: Arc::new(Semaphore::new(config.requests_max)),
+            places: Bound::new(config.requests_max),
             flights: Arc::default(),
             passed: PassedBefore::new(),
             counts: Arc::default(),
-            config,
+            host: config.host,
+            terms: ArcSwap::from_pointee(Terms::new(config)),
         }
+    }
+
+    /// How it is asked at this moment. Not to be held while something is waited for.
+    pub(crate) fn terms(&self) -> Guard<Arc<Terms>> {
+        self.terms.load()
+    }
+
+    /// It is asked so from now on. Where it is, and which `Host` it is sent, stays: what is kept was said there, to that.
+    pub(crate) fn change(&self, config: OriginConfig) {
+        self.places.set(config.requests_max);
+        let next = self.terms.load().successor(config);
+        self.terms.store(Arc::new(next));
     }
 
     /// The host that a request is for, in lower case. `None` if it names none, more than one, or one that is no host
@@ -163,7 +172,7 @@ impl Origin {
         if fields.next().is_some() || !(field.is_empty() || is_host(field)) {
             return None;
         }
-        let named = match (self.config.host, parts.uri.authority()) {
+        let named = match (self.host, parts.uri.authority()) {
             (HostHeader::Origin, _) => self.authority.as_str(),
             (HostHeader::Client, Some(authority)) => authority.as_str(),
             (HostHeader::Client, None) => field,
@@ -195,8 +204,8 @@ impl Origin {
         headers: HeaderMap,
         body: Option<Outgoing>,
     ) -> Result<Fetched, OriginError> {
-        let permit = Arc::clone(&self.places).try_acquire_owned().map_err(|_| OriginError::Full)?;
-        let place = Place { _permit: permit, counts: Arc::clone(&self.counts), since: Instant::now() };
+        let permit = Arc::clone(self.places.permits()).try_acquire_owned().map_err(|_| OriginError::Full)?;
+        let place = Place::new(permit, &self.counts);
         // Whether a request has been worked on before the connection ended is not known: only one that may be repeated
         // is sent once more (RFC 9110 section 9.2.2), and a body may be gone by then.
         let repeatable = body.is_none() && matches!(*method, Method::GET | Method::HEAD);
@@ -228,8 +237,11 @@ impl Origin {
         *request.method_mut() = method.clone();
         *request.uri_mut() = Uri::from_parts(uri).map_err(|_| OriginError::BadReply)?;
         *request.headers_mut() = headers;
-        let time = self.config.connect_timeout + self.config.head_timeout;
-        match timeout(time, self.client.request(request)).await {
+        let (asked, time) = {
+            let terms = self.terms();
+            (terms.client.request(request), terms.config.connect_timeout + terms.config.head_timeout)
+        };
+        match timeout(time, asked).await {
             Err(_) => Err(OriginError::HeadTimeout),
             // Nobody asks for another protocol here (RFC 9110 section 15.2.2).
             Ok(Ok(reply)) if reply.status() == StatusCode::SWITCHING_PROTOCOLS => Err(OriginError::BadReply),
@@ -239,12 +251,12 @@ impl Origin {
 
     /// Requests under way.
     pub(crate) fn asking(&self) -> usize {
-        self.config.requests_max - self.places.available_permits()
+        self.counts.asking.load(Relaxed)
     }
 
     /// Requests ended, bytes of their replies' bodies, time from their beginning to their end.
     pub(crate) fn done(&self) -> (u64, u64, Duration) {
-        let Counts { requests, bytes, busy_ns } = &*self.counts;
+        let Counts { requests, bytes, busy_ns, .. } = &*self.counts;
         (requests.load(Relaxed), bytes.load(Relaxed), Duration::from_nanos(busy_ns.load(Relaxed)))
     }
 }

@@ -121,7 +121,7 @@ impl Node {
         let variant = Arc::new(stale.renewed(headers, judged.unwrap_or(stale.freshness), stale.body.clone()));
         let stored = judged.is_ok()
             && self.memory.put_page((want.hash, &want.name), self.memory.reservation(), |earlier| {
-                Page::with(earlier, (&want.name, want.told), &variant, origin.config.variants_max)
+                Page::with(earlier, (&want.name, want.told), &variant, origin.terms().config.variants_max)
             });
         let how = How { status: Some(304), stored, detail: judged.err().map(Unkept::token) };
         if let Err(unkept) = judged {
@@ -140,9 +140,10 @@ impl Node {
         want: &Want,
         reply: (StatusCode, &HeaderMap),
     ) -> Result<Freshness, Unkept> {
-        let additions = Additions {
-            negative: origin.config.negative.as_secs(),
-            if_error: origin.config.stale_if_error.as_secs(),
+        let additions = {
+            let terms = origin.terms();
+            let (negative, if_error) = (terms.config.negative, terms.config.stale_if_error);
+            Additions { negative: negative.as_secs(), if_error: if_error.as_secs() }
         };
         Freshness::of_reply(&want.headers, reply, SystemTime::now(), self.now_ms(), additions)
     }
@@ -176,7 +177,7 @@ impl Node {
             let body = Contents::whole(pieces);
             let whole = Arc::new(variant.renewed(variant.headers.clone(), variant.freshness, body));
             self.memory.put_page((want.hash, &want.name), room, |earlier| {
-                Page::with(earlier, (&want.name, want.told), &whole, origin.config.variants_max)
+                Page::with(earlier, (&want.name, want.told), &whole, origin.terms().config.variants_max)
             });
             // Only now is the flight over: whoever comes in between reads what has been received.
             filling.end(Ok(()));
@@ -230,8 +231,9 @@ impl Node {
         let mut body = reply.into_body();
         let mut room = Some(room);
         let (mut len, mut charge) = (0, variant.head_charge());
+        let patience = origin.terms().config.body_timeout;
         loop {
-            let frame = match timeout(origin.config.body_timeout, body.frame()).await {
+            let frame = match timeout(patience, body.frame()).await {
                 Ok(None) => break,
                 Ok(Some(Ok(frame))) => frame,
                 Ok(Some(Err(_))) | Err(_) => {

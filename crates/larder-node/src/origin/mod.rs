@@ -24,6 +24,7 @@ mod passed;
 mod pull;
 mod serve;
 mod stored;
+mod terms;
 
 pub use config::{HostHeader, OriginConfig};
 

@@ -121,7 +121,7 @@ impl Node {
         fetched: Fetched,
         outcome: Outcome,
     ) -> Response<Body> {
-        let (head, body, len) = Pulled::passed(fetched, origin.config.body_timeout);
+        let (head, body, len) = Pulled::passed(fetched, origin.terms().config.body_timeout);
         let mut headers = head.headers;
         fields::strip(&mut headers);
         let empty = parts.method == Method::HEAD

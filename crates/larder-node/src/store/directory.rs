@@ -9,6 +9,7 @@
 use super::beneath::Root;
 use super::pages::{self, Reading};
 use super::{Meta, Piece, StoreError, StoreStats};
+use crate::bound::Bound;
 use crate::machine::Meter;
 use bytes::Bytes;
 use rustix::fs::{FileType, OFlags, fstat};
@@ -20,7 +21,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime};
-use tokio::sync::Semaphore;
 
 /// A file whose last change is younger than this may change again without a change of its time: file systems keep
 /// times as coarse as a scheduler tick, some as 2 s.
@@ -41,7 +41,7 @@ pub struct DirectoryError {
 #[derive(Debug)]
 pub(crate) struct Directory {
     files: Arc<Files>,
-    at_once: Semaphore,
+    pub(crate) at_once: Bound,
     root: PathBuf,
 }
 
@@ -69,7 +69,7 @@ impl Directory {
         let count = || AtomicU64::new(0);
         let files =
             Arc::new(Files { root, reading, reads: count(), bytes: count(), busy_ns: count(), meter });
-        Ok(Self { files, at_once: Semaphore::new(at_once), root: path.to_owned() })
+        Ok(Self { files, at_once: Bound::new(at_once), root: path.to_owned() })
     }
 
     pub(super) fn describe(&self) -> String {
@@ -129,7 +129,7 @@ impl Directory {
         name: &[u8],
         work: impl FnOnce(&Files, &[u8]) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let _permit = self.at_once.acquire().await.map_err(|_| StoreError::Abandoned)?;
+        let _permit = self.at_once.permits().acquire().await.map_err(|_| StoreError::Abandoned)?;
         let files = Arc::clone(&self.files);
         let name = name.to_vec();
         let task = tokio::task::spawn_blocking(move || {

@@ -117,7 +117,7 @@ impl Store {
         match self {
             Self::Directory(directory) => directory.describe(),
             Self::Model(model) => model.describe(),
-            Self::Origin(origin) => format!("origin {}", origin.config.url),
+            Self::Origin(origin) => format!("origin {}", origin.terms().config.url),
         }
     }
 

@@ -197,9 +197,13 @@ async fn own_paths_answer_for_the_node() {
 #[tokio::test]
 async fn every_number_of_the_snapshot_is_exported() {
     let running = Running::model("5\t/a\n", quick(), |_| {}).await;
-    let stats = serde_json::to_value(running.node.stats()).unwrap();
+    let stats = running.node.stats();
+    let text = stats.metrics_text();
+    let all = running.node.metrics_text();
+    let ends = [text.lines().next().unwrap(), "larder_node_last_reload_success{node=\"n\"} 1\n# EOF\n"];
+    assert!(all.starts_with(ends[0]) && all.ends_with(ends[1]) && all.matches("# EOF").count() == 1, "{all}");
+    let stats = serde_json::to_value(stats).unwrap();
     // name and store are labels.
     let numbers = stats.as_object().unwrap().len() - 2;
-    let text = running.node.metrics_text();
     assert_eq!(text.lines().filter(|line| !line.starts_with('#')).count(), numbers, "{text}");
 }

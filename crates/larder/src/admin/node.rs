@@ -5,21 +5,49 @@ use std::sync::Arc;
 use larder_node::Node;
 
 use super::{Answer, Ask, Surface};
+use crate::cmd::node::reload::Reloader;
+use crate::cmd::reloads::By;
 
 /// Content type of Prometheus' text format.
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-const ROUTES: [&str; 7] =
-    ["/stats", "/metrics", "/peers", "/certificates", "/healthz", "POST /drain", "POST /undrain"];
+const ROUTES: [&str; 9] = [
+    "/stats",
+    "/metrics",
+    "/peers",
+    "/certificates",
+    "/reload",
+    "/healthz",
+    "POST /reload",
+    "POST /drain",
+    "POST /undrain",
+];
 
 /// A running node, as its admin interface sees it.
 pub(crate) struct NodeSurface {
     node: Arc<Node>,
+    reloader: Arc<Reloader>,
 }
 
 impl NodeSurface {
-    pub(crate) fn new(node: Arc<Node>) -> Self {
-        Self { node }
+    pub(crate) fn new(node: Arc<Node>, reloader: Arc<Reloader>) -> Self {
+        Self { node, reloader }
+    }
+
+    /// Tells how the last reload went, or reloads.
+    fn reload(&self, post: bool) -> Answer {
+        if !post {
+            return Answer::json(&self.reloader.status());
+        }
+        match self.reloader.reload(By::Admin) {
+            Ok(status) => match status.trouble() {
+                None => Answer::json(&status),
+                Some(why) => {
+                    Answer::problem(409, why, "the config before stays in force; GET /reload tells more")
+                }
+            },
+            Err(unread) => Answer::problem(409, &unread.to_string(), "start it with --config FILE"),
+        }
     }
 
     /// Draining turns the health path to 503 and leaves the rest as it is: front-ends send no more.
@@ -35,6 +63,7 @@ impl Surface for NodeSurface {
         let answer = match (ask.path, ask.post) {
             ("/drain", true) => return self.drain(true),
             ("/undrain", true) => return self.drain(false),
+            ("/reload", post) => return self.reload(post),
             ("/drain" | "/undrain", false) => return Answer::wrong_method("POST"),
             ("/stats", _) => Answer::json(&self.node.stats()),
             ("/metrics", _) => Answer::text(METRICS, self.node.metrics_text()),

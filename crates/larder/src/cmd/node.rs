@@ -10,16 +10,21 @@ use larder_handoff::agent::{Agent, Sockets};
 use larder_node::{CooperateConfig, CooperatePolicy, Handed, Handover, LateralConfig, Listeners, Node};
 use larder_peers::{ClusterSecret, PeersConfig};
 use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use super::handoff;
 use super::serve::{self, ServeArgs, Shutdown};
 use crate::admin::NodeSurface;
-use crate::config::{Config, NodeRole, PeersPolicy, PeersRole, RawModel, RawNode, Size, Texts};
+use crate::config::{
+    Config, HandoffRole, NodeRole, PeersPolicy, PeersRole, RawModel, RawNode, Size, Texts, Written,
+};
 use crate::demo::cluster::Ready;
 use crate::outcome::usage;
+use reload::Reloader;
 use tables::TableFile;
 
+pub(crate) mod reload;
 mod tables;
 
 /// Connections that a switch has handed over and that are not yet served, at most; further ones are refused.
@@ -34,8 +39,9 @@ const LAST_ONES: Duration = Duration::from_millis(500);
 /// or, before an application: larder node --origin http://127.0.0.1:8000 --listen 127.0.0.1:9001
 ///
 /// Every reply says in Cache-Status whether it came from memory. SIGTERM and SIGINT drain: replies under way are
-/// finished, then the process ends.
-#[derive(Debug, Args)]
+/// finished, then the process ends. SIGHUP, and POST /reload on the admin interface, read the config file anew: what can
+/// change in a running node does, and the memory stays.
+#[derive(Clone, Debug, Args)]
 pub(crate) struct NodeArgs {
     /// Where to accept requests: ADDRESS:PORT; port 0 takes any free port.
     #[arg(short, long, value_name = "ADDRESS")]
@@ -75,52 +81,27 @@ pub(crate) struct NodeArgs {
 }
 
 pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
-    let mut written = args.serve.written()?;
-    if written.raw.node.is_none() && args.serve.config.is_none() && args.listen.is_none() {
-        return Err(usage(
-            "a node needs to know what to serve and where: --root DIR or --origin URL, and --listen 127.0.0.1:9001, or --config FILE",
-        ));
-    }
-    args.overlay(written.raw.node.get_or_insert_default());
-    let config = written.validate()?;
-    written.present(&config)?;
-    super::logging::start(&config.log)?;
+    let (written, config) = args.read()?;
+    let level = super::logging::start(&config.log)?;
     serve::raise_open_files();
-    let Config { node: Some(role), admin, .. } = config else {
-        return Err(usage("there is no [node] section"));
-    };
+    let Config { node: Some(role), admin, .. } = config else { return Err(no_section()) };
     let runtime = serve::runtime(role.threads)?;
     runtime.block_on(async {
+        // Before anything that takes time: until then SIGHUP ends the process.
+        let hangup = signal(SignalKind::hangup()).context("cannot watch SIGHUP")?;
         let shutdown = serve::shutdown(&args.serve)?;
         let NodeRole { listen, node, handoff, peers, .. } = role;
-        let name = node.name.clone();
         let secure = node.tls.as_ref().map(|tls| tls.listen.clone()).unwrap_or_default();
+        let name = node.name.clone();
         let node = Node::new(node).with_context(|| format!("node {name} cannot start"))?;
         let (listeners, listen) = bind(listen, &secure).await?;
-        let surface = Arc::new(NodeSurface::new(Arc::clone(&node)));
+        let reloader = Arc::new(Reloader::new(args.clone(), written.raw, level, Arc::clone(&node)));
+        let surface = Arc::new(NodeSurface::new(Arc::clone(&node), Arc::clone(&reloader)));
         let admin = serve::start_admin(admin, None, surface, shutdown.clone()).await?;
-        let (sockets, restored) = mpsc::channel(RESTORED_MAX);
-        let mut handed = Handed { restored, ..Handed::none() };
-        let (mut between, mut sockets) = (None, Some(Sockets::new(sockets).with_places(node.places())));
-        let mut agent = match handoff {
-            Some(role) => {
-                let lateral = role.lateral;
-                handed.services.clone_from(&role.services);
-                let agent = handoff::start(&name, role, sockets.take()).await?;
-                handed.lateral =
-                    lateral.map(|wait| LateralConfig { wait, ..LateralConfig::new(agent.asker()) });
-                Some(agent)
-            }
-            None => None,
-        };
-        if let Some(peers) = peers {
-            let started = join(&node, peers, sockets.take()).await?;
-            if let Some((handover, its)) = started {
-                (between, agent, handed.by_peers) = (Some(handover), Some(its), true);
-            }
-        }
+        let (handed, agent, between) = deliver(&node, handoff, peers).await?;
         tracing::info!(%name, ?listen, "node serves");
         args.serve.say_ready(&Ready { listen, admin, peers: node.peers_address() })?;
+        tokio::spawn(reload::on_hangup(hangup, reloader, shutdown.clone()));
         // A connection is handed over once.
         let giver = agent.as_ref().filter(|_| between.is_none()).map(Agent::giver);
         let leaving = tokio::spawn(leaving(shutdown.clone(), Arc::clone(&node)));
@@ -139,6 +120,38 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
         }
         Ok(())
     })
+}
+
+/// Joins whoever hands connections over, switches or peers, and the peers.
+async fn deliver(
+    node: &Arc<Node>,
+    handoff: Option<HandoffRole>,
+    peers: Option<PeersRole>,
+) -> anyhow::Result<(Handed, Option<Agent>, Option<Arc<Handover>>)> {
+    let (sockets, restored) = mpsc::channel(RESTORED_MAX);
+    let mut handed = Handed { restored, ..Handed::none() };
+    let (mut between, mut sockets) = (None, Some(Sockets::new(sockets).with_places(node.places())));
+    let mut agent = match handoff {
+        Some(role) => {
+            let lateral = role.lateral;
+            handed.services.clone_from(&role.services);
+            let agent = handoff::start(node.name(), role, sockets.take()).await?;
+            handed.lateral = lateral.map(|wait| LateralConfig { wait, ..LateralConfig::new(agent.asker()) });
+            Some(agent)
+        }
+        None => None,
+    };
+    if let Some(peers) = peers {
+        let started = join(node, peers, sockets.take()).await?;
+        if let Some((handover, its)) = started {
+            (between, agent, handed.by_peers) = (Some(handover), Some(its), true);
+        }
+    }
+    Ok((handed, agent, between))
+}
+
+fn no_section() -> anyhow::Error {
+    usage("there is no [node] section")
 }
 
 /// Takes the addresses for clients, without TLS and with it, and says which they are.
@@ -221,6 +234,20 @@ async fn ending(shutdown: Shutdown, node: Arc<Node>, agent: Option<&Agent>) {
 }
 
 impl NodeArgs {
+    /// The config file with the options laid over it, valid.
+    fn read(&self) -> anyhow::Result<(Written, Config)> {
+        let mut written = self.serve.written()?;
+        if written.raw.node.is_none() && self.serve.config.is_none() && self.listen.is_none() {
+            return Err(usage(
+                "a node needs to know what to serve and where: --root DIR or --origin URL, and --listen 127.0.0.1:9001, or --config FILE",
+            ));
+        }
+        self.overlay(written.raw.node.get_or_insert_default());
+        let config = written.validate()?;
+        written.present(&config)?;
+        Ok((written, config))
+    }
+
     /// Lays the options over the config.
     fn overlay(&self, raw: &mut RawNode) {
         if let Some(listen) = &self.listen {

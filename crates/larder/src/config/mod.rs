@@ -6,6 +6,7 @@
 )]
 
 mod between;
+mod changes;
 mod covers;
 mod error;
 #[cfg(test)]
@@ -67,6 +68,7 @@ mod valid_traces;
 mod valid_user;
 mod valid_ward;
 
+pub(crate) use changes::Changes;
 pub(crate) use error::ConfigError;
 pub(crate) use raw::RawConfig;
 pub(crate) use raw_node::{RawModel, RawNode};
@@ -90,7 +92,7 @@ pub(crate) use valid_ward::{Refresh, TableFile, WardNode, WardRole};
 
 use std::path::Path;
 
-use error::Source;
+use error::{Fault, Source};
 
 /// Largest config file read; a larger one is not a config.
 const FILE_BYTES_MAX: u64 = 16 << 20;
@@ -176,6 +178,19 @@ impl Written {
         let Ok(table) = self.text.parse::<toml::Table>() else { return false };
         let table = toml::Value::Table(table);
         path.iter().try_fold(&table, |at, name| at.get(name)).is_some()
+    }
+
+    /// What to say of keys that a running node cannot take.
+    pub(crate) fn needs_restart(&self, keys: &[String]) -> ConfigError {
+        let named = keys.iter().map(|key| {
+            let line = self.source().locate(Fault::new(key, "")).line;
+            let given = self.gives(&key.split('.').collect::<Vec<_>>());
+            line.filter(|_| given).map_or_else(|| key.clone(), |line| format!("{key} (line {line})"))
+        });
+        let named = named.collect::<Vec<_>>().join(", ");
+        let what = format!("the node runs with other values of {named}: restart the node for these");
+        let hint = "nothing of the file is applied while they differ".to_owned();
+        ConfigError { origin: self.origin.clone(), line: None, key: String::new(), what, hint: Some(hint) }
     }
 
     /// What errors call it, and its text: to be [parsed](Self::parse) by another process.

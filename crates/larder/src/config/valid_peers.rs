@@ -36,10 +36,7 @@ pub(crate) struct PeersRole {
 impl PeersRole {
     /// The largest object that a node of this cluster keeps.
     pub(super) fn object_max(&self) -> Bytes {
-        match &self.policy {
-            PeersPolicy::Press(press) => Bytes(press.large_min.0 - 1),
-            PeersPolicy::Card(_) | PeersPolicy::Ward(_) => Bytes(u64::MAX),
-        }
+        self.policy.large_min().map_or(Bytes(u64::MAX), |large_min| Bytes(large_min.0 - 1))
     }
 }
 
@@ -77,10 +74,7 @@ pub(super) fn peers(
         name.parse().map_err(|error| Fault::new("node.name", format!("no name for peers: {error}")))?;
     let policy = policy(raw, memory)?;
     // Only PRESS serves what is large where it is asked for.
-    let large_min = match &policy {
-        PeersPolicy::Press(press) => press.large_min,
-        PeersPolicy::Card(_) | PeersPolicy::Ward(_) => Bytes(u64::MAX),
-    };
+    let large_min = policy.large_min().unwrap_or(Bytes(u64::MAX));
     let handoff = handoff(raw, clients, advertise.unwrap_or(listen), large_min)?;
     Ok(PeersRole {
         name,

@@ -27,6 +27,16 @@ pub(crate) enum PeersPolicy {
     Ward(PeersWard),
 }
 
+impl PeersPolicy {
+    /// From which size on objects are kept by no node, where there is such a size.
+    pub(crate) fn large_min(&self) -> Option<Bytes> {
+        match self {
+            Self::Press(press) => Some(press.large_min),
+            Self::Card(_) | Self::Ward(_) => None,
+        }
+    }
+}
+
 /// How nodes come to a routing table.
 #[derive(Clone, Debug)]
 pub(crate) struct PeersWard {

@@ -56,6 +56,7 @@ fn the_package_has_what_it_needs_and_its_units_are_right() {
             let unit = root.join("lib/systemd/system").join(unit);
             // It is held against what is in the package.
             let text = std::fs::read_to_string(&unit).unwrap();
+            assert!(text.contains("\nExecReload=/bin/sh -c 'kill -HUP $MAINPID'\n"), "{unit:?}");
             let here = text.replace("/usr/bin/larder", &root.join("usr/bin/larder").display().to_string());
             std::fs::write(&unit, here.replace("man:larder", "man:true")).unwrap();
             let told = said(Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&unit));

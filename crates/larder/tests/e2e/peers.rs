@@ -25,7 +25,8 @@ pub fn free_port() -> u16 {
 /// Three nodes on this host.
 pub struct Cluster {
     pub nodes: Vec<Option<Process>>,
-    _folder: tempfile::TempDir,
+    /// With the config of each: its name and `.toml`.
+    pub folder: tempfile::TempDir,
 }
 
 impl Cluster {
@@ -63,7 +64,7 @@ impl Cluster {
             Some(configured(folder.path(), name, &config))
         };
         let nodes = NAMES.iter().zip(&ports).map(node).collect();
-        Self { nodes, _folder: folder }
+        Self { nodes, folder }
     }
 
     pub fn node(&self, node: usize) -> &Process {

@@ -1,0 +1,93 @@
+//! A bound on how many there may be at one time, which may change while some are there.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use tokio::sync::Semaphore;
+
+/// At most so many at one time.
+#[derive(Debug)]
+pub(crate) struct Bound {
+    permits: Arc<Semaphore>,
+    most: AtomicUsize,
+}
+
+impl Bound {
+    /// `most` is at most [`Semaphore::MAX_PERMITS`].
+    pub(crate) fn new(most: usize) -> Self {
+        Self { permits: Arc::new(Semaphore::new(most)), most: AtomicUsize::new(most) }
+    }
+
+    /// Each that is there holds one of these.
+    pub(crate) fn permits(&self) -> &Arc<Semaphore> {
+        &self.permits
+    }
+
+    /// From now on there may be so many. Where there are more, all of them stay, and none comes before enough have gone. Called from
+    /// one thread at a time, within the runtime.
+    pub(crate) fn set(&self, most: usize) {
+        let before = self.most.swap(most, Relaxed);
+        // What is owed from an earlier time is paid first.
+        self.permits.add_permits(most.saturating_sub(before));
+        let fewer = before.saturating_sub(most);
+        let owed = fewer - self.permits.forget_permits(fewer);
+        if owed > 0 {
+            tokio::spawn(take_back(Arc::clone(&self.permits), owed));
+        }
+    }
+}
+
+/// Takes so many permits for good as they come free, before any that are asked for later.
+async fn take_back(permits: Arc<Semaphore>, owed: usize) {
+    let mut left = owed;
+    while left > 0 {
+        let now = u32::try_from(left).unwrap_or(u32::MAX);
+        match permits.acquire_many(now).await {
+            Ok(taken) => taken.forget(),
+            Err(_) => return,
+        }
+        left -= now as usize;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::sync::OwnedSemaphorePermit;
+
+    fn take(bound: &Bound) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(bound.permits()).try_acquire_owned().ok()
+    }
+
+    #[tokio::test]
+    async fn fewer_may_be_there_once_enough_have_gone() {
+        let bound = Bound::new(4);
+        let mut there: Vec<_> = (0..3).filter_map(|_| take(&bound)).collect();
+        bound.set(1);
+        tokio::task::yield_now().await;
+        assert_eq!(there.len(), 3, "all of them stay");
+        for _ in 0..2 {
+            there.pop();
+            tokio::task::yield_now().await;
+            assert!(take(&bound).is_none(), "{} are there", there.len());
+        }
+        there.pop();
+        tokio::task::yield_now().await;
+        assert!(take(&bound).is_some());
+    }
+
+    #[tokio::test]
+    async fn more_may_be_there_at_once_whatever_is_still_owed() {
+        let bound = Bound::new(3);
+        let there: Vec<_> = (0..3).filter_map(|_| take(&bound)).collect();
+        bound.set(1);
+        tokio::task::yield_now().await;
+        bound.set(4);
+        tokio::task::yield_now().await;
+        let one = take(&bound);
+        assert!(one.is_some() && take(&bound).is_none(), "3 and 1 are there");
+        drop((there, one));
+        tokio::task::yield_now().await;
+        let all: Vec<_> = (0..5).filter_map(|_| take(&bound)).collect();
+        assert_eq!(all.len(), 4);
+    }
+}

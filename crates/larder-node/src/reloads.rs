@@ -1,0 +1,89 @@
+//! How often a running node was told to go by another configuration, as metrics have it.
+
+use crate::node::Node;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+use serde::Serialize;
+use std::fmt;
+use std::sync::PoisonError;
+
+/// How reloads of a node went. Counted by whoever reads its configuration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct ReloadCounts {
+    /// Those after which the node went by what was read.
+    pub done: u64,
+    /// Those whose configuration was wrong, or asked for what needs a restart.
+    pub refused: u64,
+    /// Those whose configuration was right and could not be carried out, as for a certificate.
+    pub failed: u64,
+    /// When the last of all these was over, seconds since 1970; 0 if there was none.
+    pub last_unix_s: f64,
+    /// Whether that one changed nothing.
+    pub last_failed: bool,
+}
+
+impl ReloadCounts {
+    /// The numbers in the Prometheus text format.
+    pub(crate) fn metrics_text(self, node: &str) -> String {
+        let labels = [("node".into(), node.to_owned().into())];
+        let mut registry = Registry::with_prefix_and_labels("larder_node", labels.into_iter());
+        registry.register_collector(Box::new(self));
+        let mut out = String::new();
+        // Writing to a string does not fail.
+        let _ = text::encode(&mut out, &registry);
+        out
+    }
+}
+
+impl Collector for ReloadCounts {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let help = "Reloads of the config that were done, refused or failed";
+        let mut reloads = encoder.encode_descriptor("reloads", help, None, MetricType::Counter)?;
+        for (how, count) in [("done", self.done), ("refused", self.refused), ("failed", self.failed)] {
+            ConstCounter::new(count).encode(reloads.encode_family(&[("outcome", how)])?)?;
+        }
+        let help = "When the last reload was over, seconds since 1970; 0 if there was none";
+        let name = "last_reload_timestamp_seconds";
+        let at = ConstGauge::new(self.last_unix_s);
+        at.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)?;
+        let help = "1 if the last reload was done, or there was none; else 0";
+        let success = ConstGauge::new(u64::from(!self.last_failed));
+        success.encode(encoder.encode_descriptor("last_reload_success", help, None, MetricType::Gauge)?)
+    }
+}
+
+impl Node {
+    /// Lets the node tell how reloads of it went.
+    pub fn set_reloads(&self, counts: ReloadCounts) {
+        *self.reloads.lock().unwrap_or_else(PoisonError::into_inner) = counts;
+    }
+
+    pub(crate) fn reloads(&self) -> ReloadCounts {
+        *self.reloads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_metric_is_documented_with_its_meaning() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operating.md");
+        let document = std::fs::read_to_string(path).expect("the document");
+        let text = ReloadCounts::default().metrics_text("a");
+        let helps: Vec<_> =
+            text.lines().filter_map(|line| line.strip_prefix("# HELP ")?.split_once(' ')).collect();
+        assert_eq!(helps.len(), 3, "{text}");
+        for (name, help) in helps {
+            let counter = text.contains(&format!("# TYPE {name} counter"));
+            let name = if counter { format!("{name}_total") } else { name.to_owned() };
+            let row = document.lines().find(|line| line.starts_with(&format!("| `{name}` |")));
+            assert!(row.is_some_and(|row| row.contains(help.trim_end_matches('.'))), "{name}: {help}");
+        }
+    }
+}

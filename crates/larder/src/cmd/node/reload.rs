@@ -1,0 +1,166 @@
+//! Reload of a node: the config is read anew and taken up by the process that runs, so that its memory stays.
+//!
+//! ```text
+//! SIGHUP, POST /reload -> read, overlay, validate -> anything that cannot change? -> Node::change -> the log's level
+//!                         wrong: refused             yes: refused                    failed
+//! ```
+//! Whatever goes wrong, nothing has changed: what can fail comes before what changes anything.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use larder_node::{Node, ReloadCounts};
+use serde::Serialize;
+use tokio::signal::unix::Signal;
+
+use super::NodeArgs;
+use crate::cmd::logging::{self, Level};
+use crate::cmd::reloads::{By, Last, Outcome};
+use crate::cmd::serve::Shutdown;
+use crate::config::{Changes, NodeRole, RawConfig};
+
+/// How reloads of a node went.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct NodeReloads {
+    /// The binary's version.
+    version: &'static str,
+    /// The process to send signals to.
+    pid: u32,
+    #[serde(flatten)]
+    counts: ReloadCounts,
+    /// None if there was none.
+    last: Option<Last>,
+}
+
+/// Why there was no reload at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Unread {
+    /// The node was started by options alone.
+    #[error("this node was started without a config file: there is nothing to read anew")]
+    NoFile,
+}
+
+/// Why nothing has changed.
+struct Unchanged {
+    outcome: Outcome,
+    error: String,
+}
+
+/// Reloads a node.
+#[derive(Debug)]
+pub(crate) struct Reloader {
+    args: NodeArgs,
+    node: Arc<Node>,
+    level: Level,
+    /// What the node runs with. Held while it is changed: one at a time.
+    running: Mutex<RawConfig>,
+    status: Mutex<NodeReloads>,
+}
+
+impl Reloader {
+    /// Of a node that was started by these options, `running` being all that they and the config file have said.
+    pub(crate) fn new(args: NodeArgs, running: RawConfig, level: Level, node: Arc<Node>) -> Self {
+        let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
+        let status = NodeReloads { version, pid, counts: ReloadCounts::default(), last: None };
+        Self { args, node, level, running: Mutex::new(running), status: Mutex::new(status) }
+    }
+
+    /// How the reloads so far went.
+    pub(crate) fn status(&self) -> NodeReloads {
+        lock(&self.status).clone()
+    }
+
+    /// Reads the config anew and has the node go by it. Blocks; to be called within the runtime.
+    ///
+    /// # Errors
+    /// There is no config file. What is wrong with one that there is, is told by the status.
+    pub(crate) fn reload(&self, by: By) -> Result<NodeReloads, Unread> {
+        if self.args.serve.config.is_none() {
+            tracing::warn!(?by, "{}", Unread::NoFile);
+            return Err(Unread::NoFile);
+        }
+        let begun = Instant::now();
+        let mut running = lock(&self.running);
+        let went = self.change(&mut running);
+        let took_s = begun.elapsed().as_secs_f64();
+        let (outcome, error) = match &went {
+            Ok(_) => (Outcome::Done, None),
+            Err(unchanged) => (unchanged.outcome, Some(unchanged.error.as_str())),
+        };
+        match &went {
+            Ok(taken) => {
+                let changed = taken.join(", ");
+                tracing::info!(?by, changed, took_s, "the config is read anew");
+            }
+            Err(Unchanged { error, .. }) => {
+                tracing::error!(?by, error, "nothing is changed: the node goes on as before");
+            }
+        }
+        Ok(self.note(Last::now(by, outcome, error, took_s)))
+    }
+
+    /// The keys that have changed.
+    fn change(&self, running: &mut RawConfig) -> Result<Vec<String>, Unchanged> {
+        let refused =
+            |error: anyhow::Error| Unchanged { outcome: Outcome::Refused, error: format!("{error:#}") };
+        let (written, config) = self.args.read().map_err(refused)?;
+        let changes = Changes::of_node(running, &written.raw).map_err(|error| refused(error.into()))?;
+        if !changes.fixed.is_empty() {
+            return Err(refused(written.needs_restart(&changes.fixed).into()));
+        }
+        let filter = logging::filter(&config.log).map_err(refused)?;
+        let role = config.node.ok_or_else(|| refused(super::no_section()))?;
+        let NodeRole { node, peers, .. } = role;
+        let large_min = peers.as_ref().and_then(|peers| peers.policy.large_min());
+        let changed = self.node.change(&node, large_min);
+        changed.map_err(|error| {
+            let error = format!("{:#}", anyhow::Error::new(error));
+            Unchanged { outcome: Outcome::Failed, error }
+        })?;
+        self.level.change(filter);
+        *running = written.raw;
+        Ok(changes.taken)
+    }
+
+    fn note(&self, last: Last) -> NodeReloads {
+        let mut status = lock(&self.status);
+        let counts = &mut status.counts;
+        match last.outcome {
+            Outcome::Done => counts.done += 1,
+            Outcome::Refused => counts.refused += 1,
+            Outcome::Failed => counts.failed += 1,
+        }
+        (counts.last_unix_s, counts.last_failed) = (last.at_unix_s, last.outcome != Outcome::Done);
+        self.node.set_reloads(*counts);
+        status.last = Some(last);
+        status.clone()
+    }
+}
+
+impl NodeReloads {
+    /// Why the last one was not done.
+    pub(crate) fn trouble(&self) -> Option<&str> {
+        self.last.as_ref()?.error.as_deref()
+    }
+}
+
+/// Reloads at each SIGHUP until the node is asked to end; after that SIGHUP does nothing.
+pub(super) async fn on_hangup(mut hangup: Signal, reloader: Arc<Reloader>, shutdown: Shutdown) {
+    let reloads = async {
+        while hangup.recv().await.is_some() {
+            let reloader = Arc::clone(&reloader);
+            // How it went is logged. Off the runtime's threads: files are read.
+            if tokio::task::spawn_blocking(move || drop(reloader.reload(By::Signal))).await.is_err() {
+                tracing::error!("the reload was lost to a fault of this program");
+            }
+        }
+    };
+    tokio::select! {
+        () = reloads => {}
+        () = shutdown.requested() => {}
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

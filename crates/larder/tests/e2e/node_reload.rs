@@ -1,0 +1,550 @@
+//! A node is told another config while clients ask on: its memory stays, no request is lost, and what is wrong changes nothing.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::crowd::{Crowd, TARGETS, manifest};
+use crate::http::{Client, get, post};
+use crate::origin::Origin;
+use crate::peers::{Cluster, NAMES, status};
+use crate::process::{LARDER, Process, until};
+use crate::secured::{Authority, connect, shake, shown};
+
+/// What a balancer says of a client.
+const ANNOUNCED: &[u8] = b"PROXY TCP4 192.0.2.7 203.0.113.1 4711 80\r\n";
+
+/// A node as it is meant to run, with its folder.
+struct Node {
+    child: Child,
+    folder: tempfile::TempDir,
+    address: SocketAddr,
+    secure: Option<SocketAddr>,
+    admin: SocketAddr,
+}
+
+impl Node {
+    /// With these lines in `[node]` and behind it, in a folder that `prepare` fills.
+    fn start(lines: impl FnOnce(&Path) -> String) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), &lines(folder.path()));
+        let mut child = Command::new(LARDER)
+            .args(["node", "--ready-line", "--threads", "1", "--config"])
+            .arg(folder.path().join("node.toml"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(File::create(folder.path().join("talk")).unwrap())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let ready: Value = serde_json::from_str(&line).unwrap_or_else(|_| {
+            panic!("'{line}': {}", fs::read_to_string(folder.path().join("talk")).unwrap())
+        });
+        let address = |value: &Value| value.as_str().and_then(|text| text.parse().ok());
+        let listen = |at: usize| address(&ready["listen"][at]);
+        let admin = address(&ready["admin"]).unwrap();
+        Self { child, address: listen(0).unwrap(), secure: listen(1), admin, folder }
+    }
+
+    /// One whose modelled store has the crowd's targets.
+    fn of_targets(lines: &str) -> Self {
+        Self::start(|folder| format!("{}{lines}", model(&manifest(folder))))
+    }
+
+    /// The lines of one, to be written anew with others.
+    fn model(&self) -> String {
+        model(&self.folder.path().join("manifest.tsv"))
+    }
+
+    fn write(&self, lines: &str) {
+        write(self.folder.path(), lines);
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// What it has said so far.
+    fn talk(&self) -> String {
+        fs::read_to_string(self.folder.path().join("talk")).unwrap()
+    }
+
+    fn status(&self) -> Value {
+        get(self.admin, "/reload").json()
+    }
+
+    fn stats(&self, of: &str) -> u64 {
+        get(self.admin, "/stats").json()[of].as_u64().unwrap()
+    }
+
+    fn metric(&self, line: &str) -> bool {
+        let text = String::from_utf8(get(self.admin, "/metrics").body).unwrap();
+        text.lines().any(|found| found == line)
+    }
+
+    /// Has it read these lines.
+    fn reload(&self, lines: &str) -> Value {
+        self.write(lines);
+        let reply = post(self.admin, "/reload");
+        assert_eq!(reply.status, 200, "{}\n{}", String::from_utf8_lossy(&reply.body), self.talk());
+        let status = reply.json();
+        assert_eq!((&status["last"]["outcome"], &status["last_failed"]), (&"done".into(), &false.into()));
+        status
+    }
+
+    /// Has it read these lines, which it does not take: why.
+    fn refuses(&self, lines: &str) -> String {
+        self.write(lines);
+        let reply = post(self.admin, "/reload");
+        assert_eq!(reply.status, 409, "{}", String::from_utf8_lossy(&reply.body));
+        reply.json()["error"].as_str().unwrap().to_owned()
+    }
+
+    fn hits(&self, target: &str) -> bool {
+        get(self.address, target).node_and_hit().1
+    }
+
+    fn terminate(mut self) -> ExitStatus {
+        self.signal(Signal::TERM);
+        until("the node ends", || self.child.try_wait().unwrap())
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("the node said:\n{}", self.talk());
+        }
+    }
+}
+
+/// Written beside and moved over it, so that nobody reads half of it.
+fn write(folder: &Path, lines: &str) {
+    let text = format!(
+        "[admin]\nlisten = \"127.0.0.1:0\"\n[node]\nname = \"n\"\nlisten = \"127.0.0.1:0\"\n{lines}\n"
+    );
+    fs::write(folder.join("new"), text).unwrap();
+    fs::rename(folder.join("new"), folder.join("node.toml")).unwrap();
+}
+
+/// A modelled store, fast enough not to matter.
+fn model(manifest: &Path) -> String {
+    format!("model = {{ manifest = {manifest:?}, speed = 200.0 }}\n")
+}
+
+fn root(folder: &Path) -> String {
+    let root = folder.join("root");
+    fs::create_dir_all(&root).unwrap();
+    fs::write(root.join("a"), "hello").unwrap();
+    format!("root = {root:?}\n")
+}
+
+/// Whether a connection is closed by the other side, whatever comes before.
+fn is_closed(mut stream: TcpStream) -> bool {
+    stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    let mut bytes = Vec::new();
+    match stream.read_to_end(&mut bytes) {
+        Ok(_) => true,
+        Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
+    }
+}
+
+#[test]
+fn the_memory_stays_over_many_reloads_under_load_and_no_request_is_lost() {
+    let node = Node::of_targets("");
+    for target in 0..TARGETS {
+        assert_eq!(get(node.address, &format!("/t{target}")).status, 200);
+    }
+    assert_eq!(node.stats("store_reads"), TARGETS);
+    let crowd = Crowd::start(node.address);
+    crowd.more(200);
+    for number in 1..=20_u64 {
+        let (size, timeout) = (8 + number % 3, 10 + number % 2);
+        let lines = format!(
+            "cache.size = \"{size}MiB\"\nlimits = {{ head_timeout = \"{timeout}s\", connections_max = {} }}\n{}",
+            100 + number % 4,
+            node.model()
+        );
+        if number % 2 == 0 {
+            node.write(&lines);
+            node.signal(Signal::HUP);
+            until("it is done", || (node.status()["done"] == number).then_some(()));
+        } else {
+            node.reload(&lines);
+        }
+        assert_eq!(node.stats("cache_bytes_max"), size << 20);
+        // A connection for each.
+        for target in 0..10 {
+            assert!(node.hits(&format!("/t{target}")), "/t{target} after {number} reloads");
+        }
+        crowd.more(50);
+    }
+    let replies: u64 = crowd.end().values().sum();
+    assert!(replies >= 1_200);
+    assert_eq!((node.stats("store_reads"), node.stats("cache_objects")), (TARGETS, TARGETS));
+    assert_eq!((node.stats("aborted"), node.stats("connections_refused")), (0, 0));
+    let status = node.status();
+    assert_eq!((&status["done"], &status["last"]["by"]), (&20.into(), &"signal".into()), "{status}");
+    assert!(node.metric("larder_node_reloads_total{node=\"n\",outcome=\"done\"} 20"));
+    assert!(node.terminate().success());
+}
+
+#[test]
+fn a_memory_shrinks_at_once_and_grows_again() {
+    let node = Node::of_targets("");
+    let ask_all = || (0..TARGETS).filter(|target| node.hits(&format!("/t{target}"))).count() as u64;
+    assert_eq!((ask_all(), ask_all()), (0, TARGETS));
+    node.reload(&format!("cache.size = 100000\n{}", node.model()));
+    assert_eq!((node.stats("cache_bytes_max"), node.stats("cache_objects")), (100_000, 100));
+    assert_eq!(node.stats("cache_evictions"), TARGETS - 100);
+    assert!(node.metric("larder_node_cache_max_bytes{node=\"n\",store=\"model\"} 100000"));
+    node.reload(&format!("cache.size = \"1GiB\"\n{}", node.model()));
+    assert_eq!(ask_all(), 100, "what had stayed is still there");
+    assert_eq!((ask_all(), node.stats("cache_objects")), (TARGETS, TARGETS));
+    // What is larger than the memory was at first has a place now.
+    node.reload(&format!("cache = {{ size = \"1GiB\", object_max = 999 }}\n{}", node.model()));
+    assert!(node.hits("/t1"), "what is kept is kept");
+    node.reload(&format!("cache = {{ size = 0, object_max = 999 }}\n{}", node.model()));
+    assert_eq!(node.stats("cache_objects"), 0);
+    node.reload(&format!("cache = {{ size = \"1MiB\", object_max = 999 }}\n{}", node.model()));
+    assert_eq!((ask_all(), ask_all()), (0, 0), "nothing is small enough to be kept");
+}
+
+#[test]
+fn a_wrong_config_is_refused_and_its_place_is_named() {
+    let node = Node::of_targets("");
+    assert!(!node.hits("/t1"));
+    let wrong = format!("cache.size = 100000\nlimts = 1\n{}", node.model());
+    let error = node.refuses(&wrong);
+    assert!(error.contains("node.toml:7") && error.contains("node.limts"), "{error}");
+    assert!(error.contains("did you mean 'limits'"), "{error}");
+    node.signal(Signal::HUP);
+    until("it is refused again", || (node.status()["refused"] == 2).then_some(()));
+    let status = node.status();
+    assert_eq!((&status["last"]["by"], &status["last"]["outcome"]), (&"signal".into(), &"refused".into()));
+    assert!(
+        node.talk().contains("nothing is changed") && node.talk().contains("node.limts"),
+        "{}",
+        node.talk()
+    );
+    assert!(node.metric("larder_node_last_reload_success{node=\"n\"} 0"));
+    // What reads and is out of range, and a level that is none.
+    let error = node.refuses(&format!("cache.size = 100000\nlimits.head_timeout = \"0s\"\n{}", node.model()));
+    assert!(error.contains("node.toml:7") && error.contains("1 ms to 1 h"), "{error}");
+    let error = node.refuses(&format!("cache.size = 100000\n{}[log]\nlevel = \"a=b=c\"", node.model()));
+    assert!(error.contains("log.level"), "{error}");
+    fs::remove_file(node.folder.path().join("node.toml")).unwrap();
+    let reply = post(node.admin, "/reload");
+    assert_eq!(reply.status, 409);
+    assert!(reply.json()["error"].as_str().unwrap().contains("cannot be read"));
+    assert!(node.hits("/t1"));
+    assert_eq!(node.stats("cache_bytes_max"), 256 << 20);
+    let status = node.reload(&format!("cache.size = 100000\n{}", node.model()));
+    assert_eq!((&status["refused"], &status["done"], &status["failed"]), (&5.into(), &1.into(), &0.into()));
+    assert!(node.metric("larder_node_last_reload_success{node=\"n\"} 1"));
+    assert_eq!(node.stats("cache_bytes_max"), 100_000);
+}
+
+#[test]
+fn what_needs_a_restart_is_named_and_nothing_of_its_file_is_applied() {
+    let node = Node::of_targets("");
+    let other = format!(
+        "cache = {{ size = 100000, chunk = \"64KiB\" }}\nlimits.uri_max = 16\nreport.cpu = \"process\"\n{}",
+        node.model()
+    );
+    let error = node.refuses(&other);
+    assert!(
+        error.contains("node.cache.chunk (line 6), node.report.cpu (line 8): restart the node for these"),
+        "{error}"
+    );
+    assert!(!error.contains("node.limits"), "{error}");
+    let long = "/t1?and-more-than-sixteen-bytes";
+    assert_eq!((node.stats("cache_bytes_max"), get(node.address, long).status), (256 << 20, 404));
+    // What was in the file and is not any more differs too.
+    let text = fs::read_to_string(node.folder.path().join("node.toml")).unwrap();
+    let moved = text.replace("name = \"n\"\n", "").replace(&other, &node.model());
+    fs::write(node.folder.path().join("node.toml"), moved.replace("[admin]\nlisten = \"127.0.0.1:0\"\n", ""))
+        .unwrap();
+    let error = post(node.admin, "/reload").json()["error"].as_str().unwrap().to_owned();
+    assert!(error.contains("admin.listen, node.name: restart the node for these"), "{error}");
+    node.reload(&other.replace(", chunk = \"64KiB\"", "").replace("report.cpu = \"process\"", ""));
+    assert_eq!((node.stats("cache_bytes_max"), get(node.address, long).status), (100_000, 414));
+}
+
+#[test]
+fn what_is_changed_is_seen_by_requests_and_connections_that_come_after() {
+    let node = Node::start(root);
+    let root = root(node.folder.path());
+    let mut old = Client::connect(node.address).unwrap();
+    assert_eq!(old.ask("GET", "/a", "").unwrap().status, 200);
+    // Clients that a balancer announces.
+    node.reload(&format!("proxy_protocol_from = \"127.0.0.1\"\n{root}"));
+    let mut plain = TcpStream::connect(node.address).unwrap();
+    plain.write_all(b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    assert!(is_closed(plain), "who has to announce does");
+    let mut announced = TcpStream::connect(node.address).unwrap();
+    announced.write_all(ANNOUNCED).unwrap();
+    assert_eq!(Client::over(announced).ask("GET", "/a", "").unwrap().status, 200);
+    assert!(old.ask("GET", "/a", "").unwrap().node_and_hit().1, "one that is open goes on");
+    node.reload(&root);
+    assert_eq!(get(node.address, "/a").status, 200);
+    // The node's own path, and how long a target may be: the next request on any connection.
+    node.reload(&format!("health_path = \"/alive\"\nlimits.uri_max = 16\n{root}"));
+    for (target, status) in [("/alive", 200), ("/.larder/health", 404), ("/aaaaaaaaaaaaaaaaaaa", 414)] {
+        assert_eq!(old.ask("GET", target, "").unwrap().status, status, "{target}");
+    }
+    // Deadlines: the connections that come after.
+    node.reload(&format!("limits.idle_timeout = \"200ms\"\n{root}"));
+    let mut idle = Client::connect(node.address).unwrap();
+    assert_eq!(idle.ask("GET", "/a", "").unwrap().status, 200);
+    until("silence ends it", || (node.stats("idle_timeouts") == 1).then_some(()));
+    assert_eq!(old.ask("GET", "/a", "").unwrap().status, 200);
+    // Bytes of a head.
+    node.reload(&format!("limits.head_max = \"8KiB\"\n{root}"));
+    let large = format!("X-Large: {}\r\n", "x".repeat(9_000));
+    assert_eq!(crate::http::ask(node.address, "GET", "/a", &large).status, 431);
+    assert!(node.terminate().success());
+}
+
+#[test]
+fn fewer_connections_may_come_and_none_is_cut_for_it() {
+    let node = Node::start(root);
+    let root = root(node.folder.path());
+    let mut open: Vec<Client> = (0..4).map(|_| Client::connect(node.address).unwrap()).collect();
+    let all_are_served = |open: &mut Vec<Client>| {
+        assert!(open.iter_mut().all(|client| client.ask("GET", "/a", "").unwrap().status == 200));
+    };
+    all_are_served(&mut open);
+    node.reload(&format!("limits.connections_max = 2\n{root}"));
+    all_are_served(&mut open);
+    assert_eq!(get(node.address, "/a").status, 503);
+    for left in [3, 2] {
+        open.pop();
+        until("it has gone", || (node.stats("connections") == left).then_some(()));
+        assert_eq!(get(node.address, "/a").status, 503, "{left} are open");
+    }
+    open.pop();
+    until("it has gone", || (node.stats("connections") == 1).then_some(()));
+    assert_eq!(get(node.address, "/a").status, 200);
+    until("it has gone", || (node.stats("connections") == 1).then_some(()));
+    node.reload(&format!("limits.connections_max = 5\n{root}"));
+    open.extend((0..4).map(|_| Client::connect(node.address).unwrap()));
+    all_are_served(&mut open);
+    assert_eq!(get(node.address, "/a").status, 503);
+    // A node that ends waits for those that there are, however many there may be.
+    assert!(node.terminate().success());
+}
+
+#[test]
+fn certificates_and_what_is_asked_of_clients_are_others_for_new_connections() {
+    let node = Node::start(|folder| {
+        let own = Authority::new(folder, "one").leaf("a.test");
+        fs::rename(folder.join("one.ca"), folder.join("first.ca")).unwrap();
+        format!("{}tls = {{ listen = \"127.0.0.1:0\", certificates = {own:?} }}\n", root(folder))
+    });
+    let folder = node.folder.path();
+    let first = crate::secured::roots(&fs::read(folder.join("first.ca")).unwrap());
+    let elsewhere = folder.join("else");
+    fs::create_dir(&elsewhere).unwrap();
+    let (other, clients) = (Authority::new(&elsewhere, "two"), Authority::new(folder, "clients"));
+    let (renewed, client) = (other.leaf("a.test"), clients.leaf("client.test"));
+    let secure = node.secure.unwrap();
+    let mut old = Client::over(connect(secure, "a.test", first.clone()).unwrap());
+    assert_eq!(old.ask("GET", "/a", "").unwrap().status, 200);
+    assert_eq!(get(node.address, "/a").status, 200);
+    let handshakes = |node: &Node| {
+        let text = String::from_utf8(get(node.admin, "/metrics").body).unwrap();
+        let line = text.lines().find(|line| {
+            line.starts_with("larder_node_tls_handshakes_total{") && line.contains("outcome=\"done\"")
+        });
+        line.unwrap().rsplit(' ').next().unwrap().parse::<u64>().unwrap()
+    };
+    assert_eq!(handshakes(&node), 1);
+
+    let tls = |more: &str| {
+        let root = root(folder);
+        format!("{root}tls = {{ listen = \"127.0.0.1:0\", certificates = {renewed:?}{more} }}\n")
+    };
+    node.reload(&tls(", redirect = true"));
+    assert!(shown(secure, "a.test", &first).is_err());
+    assert!(shown(secure, "a.test", &other.roots()).is_ok());
+    let sent = get(node.address, "/a");
+    let location = format!("https://localhost:{}/a", secure.port());
+    assert_eq!((sent.status, sent.header("location")), (308, Some(&*location)));
+    assert_eq!(old.ask("GET", "/a", "").unwrap().status, 200);
+    assert_eq!(handshakes(&node), 2, "counts go on");
+
+    node.reload(&tls(&format!(", client_certificates = \"required\", client_ca = {:?}", clients.ca)));
+    let ask = |own: Option<&Path>| {
+        let tcp = TcpStream::connect(secure).unwrap();
+        shake(tcp, "a.test", other.roots(), own).and_then(|stream| Client::over(stream).ask("GET", "/a", ""))
+    };
+    assert_eq!(ask(Some(&client)).unwrap().status, 200);
+    assert!(ask(None).is_err(), "who has none is refused");
+    assert_eq!(get(node.address, "/a").status, 200, "nobody is sent on any more");
+
+    // A file that is no certificate: all stays, and it is told.
+    fs::write(folder.join("broken.pem"), "nothing").unwrap();
+    let broken = tls(", redirect = true")
+        .replace(&format!("{renewed:?}"), &format!("{:?}", folder.join("broken.pem")));
+    let error = node.refuses(&broken);
+    assert!(error.contains("node.toml:7: node.tls.certificates") && error.contains("broken.pem"), "{error}");
+    let status = node.status();
+    assert_eq!((&status["failed"], &status["last"]["outcome"]), (&0.into(), &"refused".into()), "{status}");
+    assert_eq!((ask(Some(&client)).unwrap().status, get(node.address, "/a").status), (200, 200));
+    assert!(node.metric("larder_node_last_reload_success{node=\"n\"} 0"));
+    // The files are looked at by the new settings from now on.
+    node.reload(&tls(", reload = \"1s\""));
+    let third = Authority::new(folder, "three");
+    fs::copy(third.leaf("a.test"), &renewed).unwrap();
+    until("what is renewed is shown", || shown(secure, "a.test", &third.roots()).ok());
+    assert_eq!(old.ask("GET", "/a", "").unwrap().status, 200);
+}
+
+#[test]
+fn an_origin_is_asked_otherwise_and_what_it_has_said_stays() {
+    let origin = Origin::start("o", "Cache-Control: max-age=60\r\n");
+    let node = Node::start(|_| format!("origin = {{ url = \"http://{}\" }}\n", origin.address));
+    assert!(!node.hits("/a") && node.hits("/a"));
+    node.reload(&format!(
+        "origin = {{ url = \"http://{}\", idle_max = 1, headers_max = 8 }}\n",
+        origin.address
+    ));
+    assert!(node.hits("/a") && !node.hits("/b") && node.hits("/b"));
+    let error = node.refuses("origin = { url = \"http://127.0.0.1:1\" }\n");
+    assert!(error.contains("node.origin.url (line 6): restart"), "{error}");
+    assert!(node.hits("/a"));
+
+    // One that takes connections and says nothing.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("url = \"http://{}\"", silent.local_addr().unwrap());
+    let node = Node::start(|_| format!("origin = {{ {url}, head_timeout = \"1h\" }}\n"));
+    node.reload(&format!(
+        "origin = {{ {url}, connect_timeout = \"100ms\", head_timeout = \"100ms\", requests_max = 1 }}\n"
+    ));
+    let reply = get(node.address, "/a");
+    assert_eq!(reply.status, 504, "{}", reply.head);
+    node.reload(&format!("origin = {{ {url}, head_timeout = \"20s\", requests_max = 1 }}\n"));
+    let address = node.address;
+    let waits = std::thread::spawn(move || drop(Client::connect(address).unwrap().ask("GET", "/b", "")));
+    until("one asks", || (node.stats("store_reading") == 1).then_some(()));
+    let reply = get(node.address, "/c");
+    assert!(reply.header("cache-status").unwrap().contains("origin-full"), "{}", reply.head);
+    drop(silent);
+    waits.join().unwrap();
+}
+
+#[test]
+fn peers_go_by_the_size_that_a_memory_has_now() {
+    let cluster = Cluster::start(1, "");
+    let resize = |node: usize, from: &str, to: &str| {
+        let path = cluster.folder.path().join(format!("{}.toml", NAMES[node]));
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(&path, text.replace(&format!("size = \"{from}\""), &format!("size = \"{to}\""))).unwrap();
+        let reply = post(cluster.node(node).admin.unwrap(), "/reload");
+        assert_eq!(reply.status, 200, "{}", String::from_utf8_lossy(&reply.body));
+    };
+    let hits = |node: usize| cluster.get(node, "/large").node_and_hit().1;
+    // A 64th of the memory is too large to be kept.
+    assert!(!hits(0) && !hits(0));
+    (0..NAMES.len()).for_each(|node| resize(node, "2MB", "16MB"));
+    assert!(!hits(0) && hits(0));
+    cluster.await_known(1, 1);
+    for _ in 0..2 {
+        // What is too large to be shared is served where it is asked for the second time.
+        let reply = cluster.get(1, "/large");
+        assert_eq!(status(&reply), "a; hit, b; fwd=uri-miss; fwd-status=200; detail=lateral");
+    }
+    resize(0, "16MB", "50KB");
+    cluster.await_known(1, 0);
+    assert!(!hits(1) && hits(1), "it is kept there");
+}
+
+#[test]
+fn more_or_less_is_logged_after_a_reload() {
+    let node = Node::start(|folder| format!("{}[log]\nlevel = \"warn\"\n", root(folder)));
+    let root = root(node.folder.path());
+    assert_eq!(node.talk(), "");
+    node.reload(&format!("{root}[log]\nlevel = \"info\"\n"));
+    assert!(
+        node.talk().contains("the config is read anew") && node.talk().contains("log.level"),
+        "{}",
+        node.talk()
+    );
+    let said = node.talk().len();
+    node.reload(&format!("{root}[log]\nlevel = \"warn\"\n"));
+    node.signal(Signal::HUP);
+    until("it is done", || (node.status()["done"] == 3).then_some(()));
+    assert_eq!(node.talk().len(), said, "{}", node.talk());
+}
+
+#[test]
+fn without_a_config_file_sighup_ends_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let manifest: PathBuf = manifest(folder.path());
+    let node = Process::start(&[
+        "node",
+        "--name",
+        "n",
+        "--listen",
+        "127.0.0.1:0",
+        "--admin",
+        "127.0.0.1:0",
+        "--manifest",
+        manifest.to_str().unwrap(),
+        "--disk-speed",
+        "200",
+    ]);
+    let admin = node.admin.unwrap();
+    assert!(!get(node.address, "/t1").node_and_hit().1);
+    for _ in 0..3 {
+        node.signal(Signal::HUP);
+        assert!(get(node.address, "/t1").node_and_hit().1);
+    }
+    let reply = post(admin, "/reload");
+    assert_eq!(reply.status, 409);
+    assert!(reply.json()["error"].as_str().unwrap().contains("without a config file"));
+    let status = get(admin, "/reload").json();
+    assert_eq!((&status["refused"], &status["last"]), (&0.into(), &Value::Null), "{status}");
+    assert!(get(node.address, "/t1").node_and_hit().1);
+    assert!(node.close_stdin().success());
+}
+
+#[test]
+fn options_win_over_the_config_that_is_read_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("node.toml");
+    let text = |size: &str| {
+        format!(
+            "[node]\nlisten = \"127.0.0.1:0\"\n{}cache.size = \"{size}\"\nrevalidate = \"1s\"\n",
+            root(folder.path())
+        )
+    };
+    fs::write(&path, text("1MiB")).unwrap();
+    let config = path.to_str().unwrap();
+    let node = Process::start(&[
+        "node",
+        "--config",
+        config,
+        "--cache",
+        "3MiB",
+        "--name",
+        "x",
+        "--admin",
+        "127.0.0.1:0",
+    ]);
+    let admin = node.admin.unwrap();
+    fs::write(&path, text("2MiB").replace("[node]\n", "[node]\nname = \"y\"\n")).unwrap();
+    assert_eq!(post(admin, "/reload").status, 200);
+    let stats = get(admin, "/stats").json();
+    assert_eq!((&stats["cache_bytes_max"], &stats["name"]), (&(3 << 20).into(), &"x".into()));
+}
