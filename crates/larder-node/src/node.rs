@@ -20,7 +20,7 @@ use crate::reply::Ask;
 use crate::report::{self, Report};
 use crate::stats::{Counters, NodeStats, Rest};
 use crate::store::{DirectoryError, ManifestError, Store, StoreError};
-use crate::terms::Terms;
+use crate::terms::{Own, Terms};
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
@@ -281,15 +281,19 @@ impl Node {
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
         let path = parts.uri.path();
-        if let Some(reply) = self.own_path(path) {
-            return reply;
-        }
-        let (is_report, uri_bytes_max) = {
+        let (own, uri_bytes_max) = {
             let terms = self.terms();
-            (terms.report.has(path), terms.limits.uri_bytes_max)
+            (terms.own(path), terms.limits.uri_bytes_max)
         };
-        if is_report {
-            return Box::pin(self.report(&parts.method, path, &parts.headers)).await;
+        match own {
+            None => {}
+            Some(Own::Health) => return self.health(),
+            Some(Own::Stats) => {
+                let json = serde_json::to_vec(&self.stats()).unwrap_or_default();
+                let outcome = Outcome::Local("stats");
+                return self.text(StatusCode::OK, outcome, "application/json", Bytes::from(json));
+            }
+            Some(Own::Report) => return Box::pin(self.report(&parts.method, path, &parts.headers)).await,
         }
         self.counters.requests.add(1);
         let target = parts.uri.path_and_query().map_or("", |target| target.as_str());
@@ -394,28 +398,14 @@ impl Node {
 
     /// Whether the node keeps a path for itself.
     pub(crate) fn is_own(&self, path: &str) -> bool {
-        self.terms().is_own(path)
+        self.terms().own(path).is_some()
     }
 
-    /// The reply for the paths that the node keeps for itself.
-    fn own_path(&self, path: &str) -> Option<Response<Body>> {
-        let terms = self.terms();
-        if terms.health_path.as_deref() == Some(path) {
-            let outcome = Outcome::Local("health");
-            return Some(match self.is_draining() {
-                false => self.plain(StatusCode::OK, outcome, "ok"),
-                true => self.plain(StatusCode::SERVICE_UNAVAILABLE, outcome, "draining"),
-            });
+    fn health(&self) -> Response<Body> {
+        let outcome = Outcome::Local("health");
+        match self.is_draining() {
+            false => self.plain(StatusCode::OK, outcome, "ok"),
+            true => self.plain(StatusCode::SERVICE_UNAVAILABLE, outcome, "draining"),
         }
-        if terms.stats_path.as_deref() == Some(path) {
-            let json = serde_json::to_vec(&self.stats()).unwrap_or_default();
-            return Some(self.text(
-                StatusCode::OK,
-                Outcome::Local("stats"),
-                "application/json",
-                Bytes::from(json),
-            ));
-        }
-        None
     }
 }

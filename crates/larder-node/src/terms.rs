@@ -25,8 +25,19 @@ pub(crate) struct Terms {
     pub(crate) report: ReportConfig,
     pub(crate) object_max: u64,
     pub(crate) revalidate_ms: u64,
-    pub(crate) health_path: Option<String>,
-    pub(crate) stats_path: Option<String>,
+    health_path: Option<String>,
+    stats_path: Option<String>,
+}
+
+/// What the node answers for itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Own {
+    /// Whether it takes requests.
+    Health,
+    /// Its numbers.
+    Stats,
+    /// What switches are told.
+    Report,
 }
 
 impl Terms {
@@ -44,10 +55,15 @@ impl Terms {
         }
     }
 
-    /// Whether the node keeps a path for itself.
-    pub(crate) fn is_own(&self, path: &str) -> bool {
-        let own = [&self.health_path, &self.stats_path];
-        own.iter().any(|own| own.as_deref() == Some(path)) || self.report.has(path)
+    /// What a path is, if the node keeps it for itself.
+    pub(crate) fn own(&self, path: &str) -> Option<Own> {
+        if self.health_path.as_deref() == Some(path) {
+            return Some(Own::Health);
+        }
+        if self.stats_path.as_deref() == Some(path) {
+            return Some(Own::Stats);
+        }
+        self.report.has(path).then_some(Own::Report)
     }
 }
 
