@@ -14,7 +14,8 @@
 
 use larder_core::census::Census;
 use larder_core::peers::{
-    CHANGES_MAX, Card, CardSettings, Change, Message, Press, PressSettings, SharingSettings,
+    CHANGES_MAX, Card, CardSettings, Change, Message, Press, PressSettings, SharingSettings, Ward,
+    WardSettings,
 };
 use larder_core::policy::table::{Place, RouteTable};
 use larder_core::{Bytes, NodeId, TargetId, Time};
@@ -27,12 +28,13 @@ const COUNTS: [usize; 4] = [530_000, 660_000, 830_000, 1_040_000];
 /// A kind of entry: its name, what the simulator takes for one, counts, and what makes so many and says what memory they take.
 type Kind = (&'static str, f64, &'static [usize], fn(usize) -> f64);
 
-const KINDS: [Kind; 7] = [
+const KINDS: [Kind; 8] = [
     ("press: a target that a peer has", 34.0, &COUNTS, |count| taken(count, |count| told(count, 1))),
     ("press: a target that four peers have", 34.0, &COUNTS, |count| taken(count, |count| told(count, 4))),
     ("press: a target in memory here", 17.0, &COUNTS, |count| taken(count, held)),
-    ("press: a peer", 100.0, &[60_000], |count| taken(count, peers)),
-    ("card: a peer", 100.0, &[60_000], |count| taken(count, card)),
+    ("press: a peer", 240.0, &[60_000], |count| taken(count, peers)),
+    ("card: a peer", 575.0, &[60_000], |count| taken(count, card)),
+    ("ward: a peer", 150.0, &[60_000], |count| taken(count, ward)),
     ("ward: a target of the table", 12.0, &COUNTS, |count| taken(count, table)),
     ("ward: a target counted", 48.0, &COUNTS, |count| taken(count, census)),
 ];
@@ -137,6 +139,16 @@ fn card(count: usize) -> Card {
         out.clear();
     }
     card
+}
+
+fn ward(count: usize) -> Ward {
+    let mut ward = Ward::new(NodeId(0), "node-0", 1, WardSettings::default());
+    let mut out = Vec::new();
+    for peer in 1..=count {
+        ward.joined(Time::ZERO, NodeId(peer as u16), &format!("node-{peer}"), &mut out);
+        out.clear();
+    }
+    ward
 }
 
 fn table(count: usize) -> RouteTable {

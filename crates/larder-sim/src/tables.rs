@@ -14,7 +14,7 @@ use larder_core::census::{Census, Counted};
 use larder_core::dispatch::{Admission, Settings};
 use larder_core::policy::table::{Place, RouteTable};
 use larder_core::{Bytes, NodeId, PolicyKind, TargetId};
-use larder_trace::ward::{CoreChoice, Frequencies, Frequency, WardCluster, WardCosts, ward_analysis};
+use larder_trace::ward::{CoreChoice, Frequencies, Frequency, WardCluster, WardCosts, ward_analysis_after};
 
 use crate::cost::Costs;
 use crate::workload::Item;
@@ -70,7 +70,7 @@ pub fn prices(costs: &Costs, mean_bytes: u64) -> Result<WardCosts, SimError> {
 }
 
 /// The table for these members, which are slots and their memories, from a census. Every member counts with the memory of
-/// the smallest, for ward-analysis knows nodes of one size only.
+/// the smallest, for ward-analysis knows nodes of one size only. `now` says where a target is in memory, at an owner by its place.
 ///
 /// # Errors
 /// No members, members without memory, or prices that are none.
@@ -79,6 +79,7 @@ pub fn routing_table(
     members: &[(NodeId, Bytes)],
     prices: &WardCosts,
     core: CoreChoice,
+    now: impl Fn(TargetId) -> Option<Place>,
 ) -> Result<RouteTable, SimError> {
     let log = Frequencies::from_rows((0_u32..).zip(census).map(|(target, row)| Frequency {
         target,
@@ -91,7 +92,8 @@ pub fn routing_table(
         costs: prices.clone(),
     };
     let wrong = |error: String| SimError::Table(error);
-    let analysis = ward_analysis(&log, &cluster, core).map_err(|error| wrong(error.to_string()))?;
+    let analysis = ward_analysis_after(&log, &cluster, core, |row| now(census[row as usize].target))
+        .map_err(|error| wrong(error.to_string()))?;
     // ward-analysis numbers the members; the table names their slots.
     let slots = members.iter().map(|(node, _)| node.0 + 1).max().unwrap_or(0);
     let slot = |place| match place {
@@ -120,7 +122,7 @@ pub fn table_of_first(
         note(&census, &workload.items[*item as usize]);
     }
     let members: Vec<(NodeId, Bytes)> = (0..).map(NodeId).zip(nodes.iter().map(|node| node.cache)).collect();
-    routing_table(&census.take(0).rows, &members, prices, CoreChoice::Best)
+    routing_table(&census.take(0).rows, &members, prices, CoreChoice::Best, |_| None)
 }
 
 /// Counts a request, if what it asks for may be kept in memory at all.
@@ -170,7 +172,8 @@ mod tests {
             size: Bytes(1_000),
         };
         let census = [row(0, 1_000), row(1, 2), row(2, 2), row(3, 2)];
-        let table = routing_table(&census, &members, &prices, CoreChoice::Best).expect("it can be made");
+        let table =
+            routing_table(&census, &members, &prices, CoreChoice::Best, |_| None).expect("it can be made");
         let owners: Vec<u16> =
             table.iter().filter_map(|(_, place)| place.owner()).map(|node| node.0).collect();
         assert!(owners.contains(&2) && !owners.contains(&1), "{owners:?}");

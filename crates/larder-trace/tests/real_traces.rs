@@ -6,7 +6,8 @@
 
 use std::path::{Path, PathBuf};
 
-use larder_core::Bytes;
+use larder_core::policy::table::Place;
+use larder_core::{Bytes, TargetId};
 use larder_trace::{Format, LoadOptions, ReadOptions, Stats, Trace, ward};
 
 fn file(name: &str) -> Option<PathBuf> {
@@ -128,4 +129,53 @@ fn blog_2016_changes_little_in_what_it_adds() {
     assert!(stability.new_requests_share_mean.expect("days") < 0.05, "{stability}");
     let days = trace.days();
     assert_eq!(days.iter().map(|day| day.requests.len()).sum::<usize>(), trace.requests.len());
+}
+
+/// Where targets are served, by a target's index: before the first table by hash.
+type Serving = Vec<Place>;
+
+/// Tables one after another, each of the last requests and half of what was counted before: how
+/// many targets with an owner each gives to another, and the most load of a node over the mean.
+fn tables_in_turn(trace: &Trace, every: usize, nodes: u16, stays: bool) -> Vec<(usize, f64)> {
+    let memory_per_node = Bytes(trace.working_set().get() / 5);
+    let cluster = ward::WardCluster { nodes, memory_per_node, costs: ward::WardCosts::ward01() };
+    let hash = |target: usize| (TargetId::of(&target.to_le_bytes()).0 % u64::from(nodes)) as u16;
+    let mut serves: Serving = (0..trace.targets.len()).map(|target| Place::Node(hash(target))).collect();
+    let mut counts = vec![0_u64; trace.targets.len()];
+    let mut found = Vec::new();
+    for part in trace.requests.chunks_exact(every) {
+        part.iter().for_each(|request| counts[request.target as usize] += 1);
+        let row = |(target, requests): (u32, &u64)| ward::Frequency {
+            target,
+            requests: *requests,
+            bytes: trace.targets[target as usize].size.get(),
+        };
+        let log = ward::Frequencies::from_rows((0..).zip(&counts).map(row));
+        let now = |target: u32| stays.then(|| serves[target as usize]);
+        let made = ward::ward_analysis_after(&log, &cluster, ward::CoreChoice::Best, now).expect("a cluster");
+        let mut moved = 0;
+        for (target, place) in made.places() {
+            let before = std::mem::replace(&mut serves[target as usize], place);
+            moved += usize::from(before != place && before.owner().is_some() && place.owner().is_some());
+        }
+        found.push((moved, made.balance.load_max_over_mean));
+        counts.iter_mut().for_each(|count| *count /= 2);
+    }
+    found
+}
+
+#[test]
+fn tables_of_epa_1995_made_in_turn_leave_targets_with_their_owners() {
+    let Some(path) = file("epa-1995.clf.zst") else { return };
+    let (trace, _) = Trace::load(&path, &LoadOptions::default()).expect("a readable trace");
+    let (stay, anew) = (tables_in_turn(&trace, 4_000, 8, true), tables_in_turn(&trace, 4_000, 8, false));
+    println!(
+        "targets that get another owner, and the most load over the mean: {stay:?}; made of nothing: {anew:?}"
+    );
+    assert!(stay.len() > 6);
+    let sum = |found: &[(usize, f64)]| found.iter().map(|(moved, _)| moved).sum::<usize>();
+    assert!(sum(&stay) * 20 < sum(&anew));
+    for ((_, load), (_, of_nothing)) in stay.iter().zip(&anew) {
+        assert!(*load < of_nothing + 0.06, "{stay:?}");
+    }
 }

@@ -26,7 +26,7 @@ pub use press::{Press, PressSettings};
 pub use sharing::SharingSettings;
 pub use verdict::{Verdict, Why};
 pub use ward::{
-    Analyse, COUNTS_MAX, Count, OWNERS_MAX, PART_MAX, Rest, TableId, Ward, WardMessage, WardOutput,
+    Analyse, COUNTS_MAX, Count, OWNERS_MAX, PART_MAX, Rest, Serving, TableId, Ward, WardMessage, WardOutput,
     WardSettings, WardStatus, WardVerdict, WardWhy,
 };
 

@@ -25,6 +25,8 @@
 //!   until there is another table. The same holds for all targets while there is no table.
 //! - *Targets that the table does not have* are served where they are asked for in the paper, since no cache keeps them. Between
 //!   two tables that is not so: by default ([`Rest::Hashed`]) they go by their hash too, and are kept once, not everywhere.
+//! - *From one table to the next* targets stay with their owners as far as the balance allows, and first get the node that has them
+//!   by hash ([`Serving`]): whoever serves a target has it in memory. What is not asked for any more keeps its owner too.
 //!
 //! State: 11 to 12 bytes a target of the table, twice while another comes; at the table maker up to 24 a target counted while it
 //! gathers. Cost of a decision: one look-up; by hash O(nodes).
@@ -46,23 +48,15 @@ use tables::{Coming, Held};
 
 mod counts;
 mod round;
+mod serving;
 mod tables;
 mod wire;
 
+pub use serving::{Rest, Serving};
 pub use wire::{COUNTS_MAX, Count, PART_MAX, TableId, WardMessage};
 
 /// Most owners that a table has; further nodes serve the core, and what goes by hash. As ward-analysis.
 pub const OWNERS_MAX: usize = 1_024;
-
-/// Where targets go that the table does not have.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Rest {
-    /// To the live node of the highest hash of target and name.
-    #[default]
-    Hashed,
-    /// Nowhere: they are served where they are asked for. The paper.
-    Here,
-}
 
 /// How nodes work with a routing table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,6 +174,8 @@ pub struct Analyse {
     pub nodes: Vec<NodeId>,
     /// The least memory that one of them has.
     pub memory: Bytes,
+    /// Where targets are served until then: the nodes that have them in memory.
+    pub now: Serving,
 }
 
 /// The table in force, and what has become of others.
@@ -218,7 +214,7 @@ pub struct Ward {
     names: BTreeMap<Arc<str>, NodeId>,
     keys: BTreeMap<NameKey, NodeId>,
     trust: BTreeMap<NodeId, Trust>,
-    held: Option<Held>,
+    held: Option<Arc<Held>>,
     coming: Option<Coming>,
     /// What this node does not fetch.
     refused: Option<TableId>,
@@ -491,10 +487,10 @@ impl Ward {
         }
     }
 
-    /// By the highest hash of target and name (Thaler and Ravishankar 1998), among the nodes that answer.
+    /// By the highest hash of target and name, among the nodes that answer.
     fn hashed(&self, now: Time, target: TargetId, why: WardWhy) -> WardVerdict {
         let usable = self.keys.iter().filter(|(_, node)| self.trusts(now, **node));
-        let best = usable.max_by_key(|(key, _)| mix(target.0 ^ mix(key.0)));
+        let best = usable.max_by_key(|(key, _)| rank(target, **key));
         WardVerdict { node: best.map_or(self.me, |(_, node)| *node), why }
     }
 
@@ -544,10 +540,11 @@ impl Ward {
 
     /// Has the table made if all counts are there.
     fn gathered(&mut self, now: Time, out: &mut Vec<WardOutput>) {
-        let (nodes, owners) = match &self.round {
+        let (nodes, owners): (Vec<NodeId>, Vec<NameKey>) = match &self.round {
             Some(round) if round.is_complete() => self.owners().unzip(),
             _ => return,
         };
+        let now_at = Serving::new(self.held.clone(), &owners, &self.settings);
         let Some(round) = &mut self.round else { return };
         self.status.left_out = round.left_out;
         if round.requests < self.settings.first_requests {
@@ -556,7 +553,7 @@ impl Ward {
         }
         round.owners = owners;
         let (counts, memory) = round.take();
-        out.push(WardOutput::Analyse(Analyse { round: round.number, counts, nodes, memory }));
+        out.push(WardOutput::Analyse(Analyse { round: round.number, counts, nodes, memory, now: now_at }));
     }
 
     /// Whether counts are not to fade: they were taken before, for nothing. Where requests are few, or mostly of a kind that is not
@@ -585,6 +582,11 @@ impl Ward {
         }
         Some(self.counts.part(now, round, (snapshot, row), self.settings.memory))
     }
+}
+
+/// What the nodes' hashes are for a target; the highest has it (Thaler and Ravishankar 1998).
+fn rank(target: TargetId, name: NameKey) -> u64 {
+    mix(target.0 ^ mix(name.0))
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use larder_core::census::Census;
 use larder_core::dispatch::{CacheEvent, Dispatcher, Found as Had, Request, Served, Started};
 use larder_core::nodes::{GroupId, NodeState};
+use larder_core::policy::table::{Place, RouteTable};
 use larder_core::{Bytes, NodeId, RouteId, Time};
 use larder_trace::ward::CoreChoice;
 
@@ -154,6 +155,12 @@ impl<M: CostModel> Engine<'_, M> {
         policies.map(census).collect()
     }
 
+    /// The table that each route begins with; the default route first.
+    pub(super) fn tables(scenario: &Scenario) -> Vec<Option<Arc<RouteTable>>> {
+        let routes = scenario.routes.iter().map(|route| &route.settings);
+        core::iter::once(&scenario.settings).chain(routes).map(|settings| settings.table.clone()).collect()
+    }
+
     /// Gives each route that goes by a table a new one, made from what was asked of it since the last time for the open
     /// nodes of its group. One that cannot be made changes nothing, as in the live switch.
     pub(super) fn refresh(&mut self) {
@@ -168,8 +175,15 @@ impl<M: CostModel> Engine<'_, M> {
             let open = rows.iter().filter(|row| row.state == NodeState::Up && row.groups.contains(group));
             let members: Vec<(NodeId, Bytes)> = open.map(|row| (row.id, row.cache)).collect();
             let counted = census.take(refresh.carry_permille).rows;
-            if let Ok(table) = routing_table(&counted, &members, &refresh.prices, CoreChoice::Best) {
+            let before = &mut self.tables[usize::from(route)];
+            let now = |target| {
+                let Some(owner) = before.as_ref()?.get(target)?.owner() else { return Some(Place::Core) };
+                let place = members.iter().position(|(node, _)| *node == owner)?;
+                u16::try_from(place).ok().map(Place::Node)
+            };
+            if let Ok(table) = routing_table(&counted, &members, &refresh.prices, CoreChoice::Best, now) {
                 let table = Arc::new(table);
+                *before = Some(Arc::clone(&table));
                 for dispatcher in &self.front.dispatchers {
                     dispatcher.set_table(self.now, RouteId(route), &table);
                 }

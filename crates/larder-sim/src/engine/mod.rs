@@ -10,10 +10,12 @@ mod reading;
 mod tasks;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use larder_core::census::Census;
 use larder_core::dispatch::{Arrival, Started};
 use larder_core::nodes::NodeSpec;
+use larder_core::policy::table::RouteTable;
 use larder_core::{NodeId, Ticket, Time};
 
 use alarms::Alarms;
@@ -190,6 +192,8 @@ struct Engine<'r, M> {
     next_change: u64,
     /// What was asked for since the last routing table, for each route that gets one; the default route first.
     censuses: Vec<Option<Census>>,
+    /// The table that each of them goes by.
+    tables: Vec<Option<Arc<RouteTable>>>,
     watched: Option<Watched>,
     /// By switch and ticket.
     waiting: BTreeMap<(u16, Ticket), Arrived>,
@@ -253,6 +257,7 @@ impl<'r, M: CostModel> Engine<'r, M> {
             changed: 0,
             next_change: scenario.changes.first().map_or(u64::MAX, |planned| planned.after),
             censuses: Self::censuses(scenario),
+            tables: Self::tables(scenario),
             watched,
             jobs: Vec::new(),
             free: Vec::new(),

@@ -44,7 +44,7 @@ const SETTINGS: HandingSettings = HandingSettings {
     doubt: Duration::from_secs(6),
     alone_for: Duration::from_secs(4),
     full_for: Duration::from_secs(1),
-    peers_max: 8,
+    peers_max: 64,
     connections_max: 200,
     lost_max: 1_024,
 };

@@ -140,6 +140,20 @@ pub fn ward_analysis(
     cluster: &WardCluster,
     core: CoreChoice,
 ) -> Result<Analysis, WardError> {
+    ward_analysis_after(log, cluster, core, |_| None)
+}
+
+/// As [`ward_analysis`], for a cluster that works: `now` says where a target is served at present, and so is in memory; None:
+/// nowhere. One with an owner, counted from 0, stays there if the balance allows ([`KEEP_OVER`](super::KEEP_OVER)).
+///
+/// # Errors
+/// As [`ward_analysis`].
+pub fn ward_analysis_after(
+    log: &Frequencies,
+    cluster: &WardCluster,
+    core: CoreChoice,
+    now: impl Fn(u32) -> Option<Place>,
+) -> Result<Analysis, WardError> {
     check(cluster)?;
     let rows = keepable(log, cluster.memory_per_node);
     let survey = Survey::of(&rows, cluster, core);
@@ -147,7 +161,8 @@ pub fn ward_analysis(
     let room = cluster.memory_per_node.get() - split.core.bytes;
     let begin = split.core.targets as usize;
     let end = begin + split.partition.targets as usize;
-    let (owners, balance) = partition(&rows[begin..end], cluster.nodes, room);
+    let (owners, balance) =
+        partition(&rows[begin..end], cluster.nodes, room, |target| now(target)?.owner().map(|owner| owner.0));
     let classes = classes(log, cluster.memory_per_node, &split, &owners);
     let mut all = Tally::default();
     let mut other = Tally::default();

@@ -27,11 +27,11 @@ mod text;
 
 pub use analysis::{
     Analysis, CURVE_POINTS_MAX, Class, CoreChoice, CurvePoint, Overheads, WARD_NODES_MAX, WardError,
-    each_core_size, ward_analysis,
+    each_core_size, ward_analysis, ward_analysis_after,
 };
 pub use costs::WardCosts;
 pub use frequency::{Frequencies, Frequency};
-pub use partition::{Balance, Holding};
+pub use partition::{Balance, Holding, KEEP_OVER};
 pub use reach::nodes_reached;
 pub use routes::{
     RoutesError, RoutesHeader, RoutesProblem, each_route, read_routes, read_routes_from, save_routes,

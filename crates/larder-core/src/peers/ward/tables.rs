@@ -12,7 +12,7 @@ use std::sync::Arc;
 const TRIES_MAX: u32 = 10;
 
 /// A table to go by.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(super) struct Held {
     pub(super) id: TableId,
     /// By their numbers in the table.
@@ -178,7 +178,7 @@ impl Ward {
 
     fn install(&mut self, now: Time, held: Held) {
         self.coming.take_if(|coming| coming.id <= held.id);
-        self.held = Some(held);
+        self.held = Some(Arc::new(held));
         self.want_at = None;
         self.status.since = now;
         self.refresh_at = self.settings.refresh.map_or(Time::MAX, |refresh| now + refresh);

@@ -28,6 +28,21 @@ struct Cluster {
     analysed: Vec<Analyse>,
 }
 
+/// What is said of who serves targets is what requests for them come to, while every node answers.
+fn knows_who_serves(ward: &Ward, now: Time, analyse: &Analyse) {
+    for target in analyse.counts.iter().map(|count| count.target).filter(|_| ward.trust.is_empty()) {
+        let verdict = ward.place(now, target);
+        match (analyse.now.place(target), verdict.why) {
+            (Some(Place::Core), WardWhy::Core) => {}
+            (None, WardWhy::Rest) => assert_eq!(ward.settings.rest, Rest::Here),
+            (Some(Place::Node(place)), why) if why != WardWhy::Core => {
+                assert_eq!(analyse.nodes[usize::from(place)], verdict.node, "{why:?}");
+            }
+            (place, why) => panic!("{place:?}, and decided by {why:?}"),
+        }
+    }
+}
+
 impl Cluster {
     fn new(settings: WardSettings) -> Self {
         let mut cluster = Self {
@@ -81,6 +96,7 @@ impl Cluster {
                     ward.counted(now, census.take(if whole { 1_000 } else { 500 }), &mut more);
                 }
                 WardOutput::Analyse(analyse) => {
+                    knows_who_serves(ward, now, &analyse);
                     let nodes = analyse.nodes.len() as u16;
                     let place = |target: TargetId| match target.0 & 0xFFFF_FFFF {
                         0..10 => Place::Core,
@@ -191,6 +207,40 @@ fn a_table_is_made_at_intervals_of_what_was_counted_since() {
         counts.iter().find(|count| count.target == id_of(target)).map(|count| count.requests)
     };
     assert_eq!((requests(510), requests(3)), (Some(3), None), "half of one request at each node is none");
+}
+
+#[test]
+fn what_is_not_asked_for_any_more_keeps_its_owner() {
+    let mut cluster = Cluster::new(settings());
+    cluster.warm(ms(1));
+    (0..3).for_each(|node| (0..40).for_each(|target| cluster.note(ms(2), node, 500 + target)));
+    cluster.run(ms(900_001));
+    // Each node asked once for those below 30, and half of one is none: the second round has not counted them.
+    let analyse = &cluster.analysed[1];
+    assert!(analyse.counts.iter().all(|count| count.target.0 & 0xFFFF_FFFF >= 500));
+    let rows = analyse.counts.iter().map(|count| (count.target, Place::Node(0)));
+    let next = RouteTable::new(3, rows).expect("owners are in range");
+    let whole = analyse.now.remembered(next.clone()).expect("owners are in range");
+    for target in 10..30 {
+        assert_eq!(whole.get(id_of(target)), Some(Place::Node((target % 3) as u16)));
+    }
+    assert_eq!(whole.get(id_of(510)), Some(Place::Node(0)));
+    assert_eq!((whole.len(), whole.core_len()), (next.len() + 20, 0), "the core was everybody's");
+
+    // What an owner that is gone had is nobody's; and the table has a bound.
+    let node = |name: &str| NameKey::of(name);
+    let (ward, _) = cluster.nodes[0].as_ref().expect("it is there");
+    let without_c =
+        Serving::new(cluster.analysed[1].now.held.clone(), &[node("b"), node("a")], &ward.settings);
+    let left = without_c.remembered(RouteTable::new(2, []).expect("two nodes")).expect("owners are in range");
+    assert_eq!(left.get(id_of(12)), Some(Place::Node(1)), "a, which is the second now");
+    assert_eq!((left.get(id_of(11)), left.len()), (None, 13));
+    let few = WardSettings { targets_max: next.len() + 5, ..settings() };
+    let bounded = Serving::new(cluster.analysed[1].now.held.clone(), &NAMES.map(node), &few);
+    assert_eq!(bounded.remembered(next.clone()).map(|table| table.len()), Ok(next.len() + 5));
+    let paper = WardSettings { rest: Rest::Here, ..settings() };
+    let paper = Serving::new(cluster.analysed[1].now.held.clone(), &NAMES.map(node), &paper);
+    assert_eq!(paper.remembered(next.clone()), Ok(next));
 }
 
 #[test]

@@ -3,10 +3,12 @@
 use larder_core::peers::{Card, CardOutput, CardSettings, CardWhy, Claim, Placed, To};
 use larder_core::{NodeId, Time};
 
-use super::{Asked, Decision, Minds, PEER_BYTES, Place, State, TARGET_BYTES, Wish, Words, name_of};
+use super::{Asked, Decision, Minds, Place, State, TARGET_BYTES, Wish, Words, name_of};
 use crate::SimError;
 use crate::cooperation::{Cooperation, Counted};
 
+/// A peer: every node keeps the dispatcher's books ready, with the node's slot, name and load.
+const PEER_BYTES: usize = 575;
 /// What the dispatcher keeps of a distributor's last batch, without its answers.
 const CLIENT_BYTES: usize = 100;
 
@@ -103,7 +105,7 @@ impl Minds for Cards {
         self.cards[usize::from(node)].due()
     }
 
-    /// 100 bytes a peer; at the dispatcher as much again for each distributor, and its targets.
+    /// The peers; at the dispatcher what each distributor asked last, and the targets.
     fn states(&self) -> Vec<State> {
         let peers = self.cards.len() - 1;
         let state = |card: &Card| {

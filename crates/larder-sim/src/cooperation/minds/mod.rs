@@ -22,8 +22,6 @@ mod ward;
 
 /// A target of a map or of a census: 33 bytes a bucket, of which half to seven eighths are in use.
 const TARGET_BYTES: usize = 48;
-/// What a node keeps of another.
-const PEER_BYTES: usize = 100;
 
 /// What one node says to another.
 #[derive(Clone, Debug)]

@@ -104,12 +104,12 @@ impl Minds for Presses {
         self.presses.iter().filter(|press| press.shares()).count() as u64
     }
 
-    /// 34 bytes a target known, 17 one in memory, 100 a peer.
+    /// 34 bytes a target known, 17 one in memory, 240 a peer.
     fn states(&self) -> Vec<State> {
         let peers = self.presses.len() - 1;
         let state = |press: &Press| {
             let (targets, own) = press.sizes();
-            State { bytes: 34 * targets + 17 * own + 100 * peers, targets }
+            State { bytes: 34 * targets + 17 * own + 240 * peers, targets }
         };
         self.presses.iter().map(state).collect()
     }

@@ -9,13 +9,16 @@ use larder_core::policy::table::RouteTable;
 use larder_core::{Bytes, NodeId, Time};
 use larder_trace::ward::{CoreChoice, WardCosts};
 
-use super::{Asked, Decision, Minds, PEER_BYTES, Place, State, TARGET_BYTES, Tables, Wish, Words, name_of};
+use super::{Asked, Decision, Minds, Place, State, TARGET_BYTES, Tables, Wish, Words, name_of};
 use crate::Workload;
 use crate::cooperation::{Cooperation, Given, Server, WardSetup};
 use crate::tables::routing_table;
 
 /// A target of a routing table.
 const ROW_BYTES: usize = 12;
+
+/// A peer: its names, and what is kept of each.
+const PEER_BYTES: usize = 150;
 
 /// A table that was made.
 #[derive(Clone, Copy, Debug)]
@@ -112,7 +115,8 @@ fn table(analyse: &Analyse, prices: &WardCosts, core: CoreChoice) -> Option<Rout
     let rows: Vec<Counted> = analyse.counts.iter().map(row).collect();
     let members: Vec<(NodeId, Bytes)> =
         (0..).map(NodeId).zip(analyse.nodes.iter().map(|_| analyse.memory)).collect();
-    routing_table(&rows, &members, prices, core).ok()
+    let table = routing_table(&rows, &members, prices, core, |target| analyse.now.place(target)).ok()?;
+    analyse.now.remembered(table).ok()
 }
 
 impl Minds for Wards {
@@ -187,7 +191,7 @@ impl Minds for Wards {
         self.wards[usize::from(node)].due()
     }
 
-    /// 12 bytes a target of the table, those of the census, 100 a peer.
+    /// 12 bytes a target of the table, those of the census, and the peers.
     fn states(&self) -> Vec<State> {
         let peers = self.wards.len() - 1;
         let state = |(ward, census): (&Ward, &Census)| {

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use larder_core::census::{Counted, Taken};
 use larder_core::peers::Analyse;
-use larder_core::policy::table::RouteTable;
+use larder_core::policy::table::{Place, RouteTable};
 use larder_core::{Bytes, TargetId};
 use larder_node::{Analyst, Node, WardConfig};
 use larder_trace::Limits;
-use larder_trace::ward::{RoutesError, WardCosts, read_routes};
+use larder_trace::ward::{Analysis, RoutesError, WardCosts, read_routes};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::cmd::switch::tables::{Stamp, table_of};
@@ -59,11 +59,40 @@ impl Analyst for WardAnalyst {
             core: true,
         };
         let numbers: Vec<u16> = (0..).take(analyse.nodes.len()).collect();
-        let made = table_of(&Taken { rows, ..Taken::default() }, &refresh, &numbers);
+        let made = table_of(&Taken { rows, ..Taken::default() }, &refresh, &numbers, |target| {
+            analyse.now.place(target)
+        });
         let (analysis, table) = made.map_err(|error| error.to_string())?;
-        tracing::debug!(local_share = analysis.local_share, memory_share = analysis.memory_share, "analysed");
+        let counted = table.len();
+        let table = analyse.now.remembered(table).map_err(|error| error.to_string())?;
+        let Analysis { local_share, memory_share, .. } = analysis;
+        let (moved, new_in_core) = reads(analyse, &table);
+        let (core, targets) = (table.core_len(), table.len());
+        tracing::info!(
+            core,
+            new_in_core,
+            counted,
+            targets,
+            moved,
+            local_share,
+            memory_share,
+            "routing table made"
+        );
         Ok(table)
     }
+}
+
+/// What is to be read from disk though another node has it in memory: targets that get another owner, and that come to the core.
+fn reads(analyse: &Analyse, table: &RouteTable) -> (usize, usize) {
+    let (mut moved, mut new_in_core) = (0, 0);
+    for (target, place) in table.iter() {
+        match (analyse.now.place(target), place) {
+            (Some(Place::Node(before)), Place::Node(owner)) if before != owner => moved += 1,
+            (Some(Place::Node(_)), Place::Core) => new_in_core += 1,
+            _ => {}
+        }
+    }
+    (moved, new_in_core)
 }
 
 /// What a node's policy is told.

@@ -2,10 +2,11 @@
 //!
 //! The paper makes a table a day and names 15 minutes as possible (Cherkasova and Karlsson, HPL-2001-2, section 3.4).
 
+use larder_core::TargetId;
 use larder_core::census::Taken;
 use larder_core::policy::table::{Place, RouteTable, RouteTableError};
 use larder_trace::ward::{
-    Analysis, CoreChoice, Frequencies, Frequency, WardCluster, WardError, ward_analysis,
+    Analysis, CoreChoice, Frequencies, Frequency, WardCluster, WardError, ward_analysis_after,
 };
 
 use crate::config::Refresh;
@@ -21,11 +22,13 @@ pub(crate) enum FreshError {
     Table(#[from] RouteTableError),
 }
 
-/// The table for nodes of these numbers. `O(targets x nodes)`.
+/// The table for nodes of these numbers. `now` says where a target is in memory, at an owner by its place in `numbers`.
+/// `O(targets x nodes)`.
 pub(crate) fn table(
     taken: &Taken,
     refresh: &Refresh,
     numbers: &[u16],
+    now: impl Fn(TargetId) -> Option<Place>,
 ) -> Result<(Analysis, RouteTable), FreshError> {
     let rows = (0_u32..).zip(&taken.rows).map(|(target, row)| Frequency {
         target,
@@ -38,7 +41,8 @@ pub(crate) fn table(
         costs: refresh.costs.clone(),
     };
     let core = if refresh.core { CoreChoice::Best } else { CoreChoice::Targets(0) };
-    let analysis = ward_analysis(&Frequencies::from_rows(rows), &cluster, core)?;
+    let now = |row: u32| now(taken.rows.get(row as usize)?.target);
+    let analysis = ward_analysis_after(&Frequencies::from_rows(rows), &cluster, core, now)?;
     let here = |place| match place {
         Place::Core => Some(Place::Core),
         Place::Node(owner) => numbers.get(usize::from(owner)).copied().map(Place::Node),
@@ -49,6 +53,18 @@ pub(crate) fn table(
     let count = numbers.iter().map(|number| number + 1).max().unwrap_or(1);
     let table = RouteTable::new(count, places)?;
     Ok((analysis, table))
+}
+
+/// Where the table before has a target, at an owner by its place in `numbers`; None for one of other owners.
+pub(super) fn place_before(
+    before: Option<&RouteTable>,
+    numbers: &[u16],
+) -> impl Fn(TargetId) -> Option<Place> {
+    move |target| {
+        let Place::Node(owner) = before?.get(target)? else { return Some(Place::Core) };
+        let place = numbers.iter().position(|number| *number == owner)?;
+        u16::try_from(place).ok().map(Place::Node)
+    }
 }
 
 /// What another table changes.
@@ -81,8 +97,8 @@ pub(super) fn change(old: Option<&RouteTable>, new: &RouteTable) -> Change {
 mod tests {
     use std::time::Duration;
 
+    use larder_core::Bytes;
     use larder_core::census::Census;
-    use larder_core::{Bytes, TargetId};
     use larder_trace::ward::WardCosts;
 
     use super::*;
@@ -105,15 +121,35 @@ mod tests {
     #[test]
     fn traffic_makes_a_core_and_a_partition_of_the_route_s_nodes() {
         let numbers = [2, 5, 7];
-        let (analysis, table) = table(&census(), &refresh(true), &numbers).unwrap();
+        let (analysis, table) = table(&census(), &refresh(true), &numbers, |_| None).unwrap();
         assert!(analysis.core.targets > 0 && analysis.partition.targets > 0, "{analysis}");
         assert_eq!(table.core_len() as u64, analysis.core.targets);
         assert_eq!(table.get(TargetId::of(&0_u64.to_be_bytes())), Some(Place::Core), "the hottest");
         let owners = table.iter().filter_map(|(_, place)| place.owner());
         assert!(owners.map(|node| node.0).all(|node| numbers.contains(&node)));
-        assert_eq!(super::table(&census(), &refresh(false), &numbers).unwrap().1.core_len(), 0, "PART");
-        assert!(super::table(&census(), &refresh(true), &[]).is_err());
-        assert!(super::table(&Taken::default(), &refresh(true), &numbers).unwrap().1.is_empty());
+        assert_eq!(
+            super::table(&census(), &refresh(false), &numbers, |_| None).unwrap().1.core_len(),
+            0,
+            "PART"
+        );
+        assert!(super::table(&census(), &refresh(true), &[], |_| None).is_err());
+        assert!(super::table(&Taken::default(), &refresh(true), &numbers, |_| None).unwrap().1.is_empty());
+    }
+
+    #[test]
+    fn owners_stay_where_they_may() {
+        let numbers = [2, 5, 7];
+        let before = table(&census(), &refresh(false), &numbers, |_| None).unwrap().1;
+        // A node is gone: what the others own stays with them.
+        let left = [7, 2];
+        let now = place_before(Some(&before), &left);
+        let after = table(&census(), &refresh(false), &left, now).unwrap().1;
+        let had = |number: u16| before.iter().filter(move |(_, place)| *place == Place::Node(number));
+        let moved =
+            [2, 7].into_iter().flat_map(had).filter(|(target, place)| after.get(*target) != Some(*place));
+        assert_eq!(moved.count(), 0);
+        assert_eq!(after.len(), before.len());
+        assert_eq!(place_before(None, &left)(TargetId(1)), None);
     }
 
     #[test]

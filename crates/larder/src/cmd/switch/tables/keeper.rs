@@ -170,7 +170,8 @@ impl Keeper {
             return Err(KeepError::NoTraffic(route.clone()));
         }
         state.missed = Some((taken.forgotten, taken.missed_max));
-        let (analysis, table) = fresh::table(&taken, refresh, &numbers)?;
+        let now = fresh::place_before(state.table.as_deref(), &numbers);
+        let (analysis, table) = fresh::table(&taken, refresh, &numbers, now)?;
         tracing::debug!(
             route,
             local_share = analysis.local_share,
