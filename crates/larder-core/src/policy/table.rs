@@ -147,6 +147,21 @@ impl RouteTable {
         Some(Place::of_code(self.codes[begin + at]))
     }
 
+    /// Where the table has a target, with an owner by its place in `numbers`; None: it does not name the target, or the owner is none
+    /// of these. O(nodes), and then as [`RouteTable::get`].
+    pub fn among(&self, numbers: &[u16]) -> impl Fn(TargetId) -> Option<Place> + '_ {
+        let mut places = vec![None; usize::from(self.nodes)];
+        for (place, number) in (0..).zip(numbers) {
+            if let Some(owner) = places.get_mut(usize::from(*number)) {
+                *owner = Some(Place::Node(place));
+            }
+        }
+        move |target| match self.get(target)? {
+            Place::Core => Some(Place::Core),
+            Place::Node(owner) => places.get(usize::from(owner)).copied().flatten(),
+        }
+    }
+
     /// The number of nodes the table is for.
     pub const fn nodes(&self) -> u16 {
         self.nodes
@@ -253,5 +268,16 @@ mod tests {
             let bytes = 8 * table.targets.len() + 2 * table.codes.len() + 4 * (table.buckets.len() - 1);
             assert!(bytes as u64 <= 12 * n, "{n} targets: {bytes} bytes");
         }
+    }
+
+    #[test]
+    fn owners_have_other_places_among_fewer_nodes() {
+        let places = [(1, Place::Core), (2, Place::Node(1)), (3, Place::Node(2)), (4, Place::Node(3))];
+        let places = places.map(|(target, place)| (TargetId(target), place));
+        let table = RouteTable::new(4, places).expect("owners are in range");
+        let among = table.among(&[3, 1, 9]);
+        let found: Vec<_> = (1..6).map(|target| among(TargetId(target))).collect();
+        let expected = [Some(Place::Core), Some(Place::Node(1)), None, Some(Place::Node(0)), None];
+        assert_eq!(found, expected);
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use larder_core::census::Census;
 use larder_core::dispatch::{CacheEvent, Dispatcher, Found as Had, Request, Served, Started};
 use larder_core::nodes::{GroupId, NodeState};
-use larder_core::policy::table::{Place, RouteTable};
+use larder_core::policy::table::RouteTable;
 use larder_core::{Bytes, NodeId, RouteId, Time};
 use larder_trace::ward::CoreChoice;
 
@@ -175,15 +175,13 @@ impl<M: CostModel> Engine<'_, M> {
             let open = rows.iter().filter(|row| row.state == NodeState::Up && row.groups.contains(group));
             let members: Vec<(NodeId, Bytes)> = open.map(|row| (row.id, row.cache)).collect();
             let counted = census.take(refresh.carry_permille).rows;
-            let before = &mut self.tables[usize::from(route)];
-            let now = |target| {
-                let Some(owner) = before.as_ref()?.get(target)?.owner() else { return Some(Place::Core) };
-                let place = members.iter().position(|(node, _)| *node == owner)?;
-                u16::try_from(place).ok().map(Place::Node)
-            };
+            let before = self.tables[usize::from(route)].clone();
+            let slots: Vec<u16> = members.iter().map(|(node, _)| node.0).collect();
+            let now = before.as_ref().map(|before| before.among(&slots));
+            let now = |target| now.as_ref()?(target);
             if let Ok(table) = routing_table(&counted, &members, &refresh.prices, CoreChoice::Best, now) {
                 let table = Arc::new(table);
-                *before = Some(Arc::clone(&table));
+                self.tables[usize::from(route)] = Some(Arc::clone(&table));
                 for dispatcher in &self.front.dispatchers {
                     dispatcher.set_table(self.now, RouteId(route), &table);
                 }

@@ -23,7 +23,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// The nodes of a world: 2 to 6, and 7 to 15 of one seed in ten.
 fn size(seed: u64, chance: &mut Chance) -> usize {
     let few = 2 + chance.below(5) as usize;
-    if seed % 10 == 9 { 2 * few + 3 } else { few }
+    if seed % 10 == 9 { 7 + chance.below(9) as usize } else { few }
 }
 
 /// A node, or a request, by its place in the list of all.

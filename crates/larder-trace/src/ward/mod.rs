@@ -23,6 +23,7 @@ mod routes;
 mod routes_tests;
 mod search;
 mod stability;
+mod stay;
 mod text;
 
 pub use analysis::{
@@ -31,7 +32,7 @@ pub use analysis::{
 };
 pub use costs::WardCosts;
 pub use frequency::{Frequencies, Frequency};
-pub use partition::{Balance, Holding, KEEP_OVER};
+pub use partition::{Balance, Holding};
 pub use reach::nodes_reached;
 pub use routes::{
     RoutesError, RoutesHeader, RoutesProblem, each_route, read_routes, read_routes_from, save_routes,
@@ -39,3 +40,4 @@ pub use routes::{
 };
 pub use search::{Overhead, Split, Tally, WardCluster};
 pub use stability::{DayNew, Stability};
+pub use stay::KEEP_OVER;

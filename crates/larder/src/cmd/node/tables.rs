@@ -63,27 +63,16 @@ impl Analyst for WardAnalyst {
             analyse.now.place(target)
         });
         let (analysis, table) = made.map_err(|error| error.to_string())?;
-        let counted = table.len();
-        let table = analyse.now.remembered(table).map_err(|error| error.to_string())?;
+        let (moved, new_in_core) = moves(analyse, &table);
+        let (core, placed) = (table.core_len(), table.len());
         let Analysis { local_share, memory_share, .. } = analysis;
-        let (moved, new_in_core) = reads(analyse, &table);
-        let (core, targets) = (table.core_len(), table.len());
-        tracing::info!(
-            core,
-            new_in_core,
-            counted,
-            targets,
-            moved,
-            local_share,
-            memory_share,
-            "routing table made"
-        );
-        Ok(table)
+        tracing::debug!(core, new_in_core, placed, moved, local_share, memory_share, "analysed");
+        analyse.now.remembered(table).map_err(|error| error.to_string())
     }
 }
 
-/// What is to be read from disk though another node has it in memory: targets that get another owner, and that come to the core.
-fn reads(analyse: &Analyse, table: &RouteTable) -> (usize, usize) {
+/// Targets that a table gives another owner, and that come to the core from an owner.
+fn moves(analyse: &Analyse, table: &RouteTable) -> (usize, usize) {
     let (mut moved, mut new_in_core) = (0, 0);
     for (target, place) in table.iter() {
         match (analyse.now.place(target), place) {

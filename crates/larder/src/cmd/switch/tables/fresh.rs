@@ -55,18 +55,6 @@ pub(crate) fn table(
     Ok((analysis, table))
 }
 
-/// Where the table before has a target, at an owner by its place in `numbers`; None for one of other owners.
-pub(super) fn place_before(
-    before: Option<&RouteTable>,
-    numbers: &[u16],
-) -> impl Fn(TargetId) -> Option<Place> {
-    move |target| {
-        let Place::Node(owner) = before?.get(target)? else { return Some(Place::Core) };
-        let place = numbers.iter().position(|number| *number == owner)?;
-        u16::try_from(place).ok().map(Place::Node)
-    }
-}
-
 /// What another table changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Change {
@@ -142,14 +130,12 @@ mod tests {
         let before = table(&census(), &refresh(false), &numbers, |_| None).unwrap().1;
         // A node is gone: what the others own stays with them.
         let left = [7, 2];
-        let now = place_before(Some(&before), &left);
-        let after = table(&census(), &refresh(false), &left, now).unwrap().1;
+        let after = table(&census(), &refresh(false), &left, before.among(&left)).unwrap().1;
         let had = |number: u16| before.iter().filter(move |(_, place)| *place == Place::Node(number));
         let moved =
             [2, 7].into_iter().flat_map(had).filter(|(target, place)| after.get(*target) != Some(*place));
         assert_eq!(moved.count(), 0);
         assert_eq!(after.len(), before.len());
-        assert_eq!(place_before(None, &left)(TargetId(1)), None);
     }
 
     #[test]

@@ -170,7 +170,8 @@ impl Keeper {
             return Err(KeepError::NoTraffic(route.clone()));
         }
         state.missed = Some((taken.forgotten, taken.missed_max));
-        let now = fresh::place_before(state.table.as_deref(), &numbers);
+        let now = state.table.as_deref().map(|before| before.among(&numbers));
+        let now = |target| now.as_ref()?(target);
         let (analysis, table) = fresh::table(&taken, refresh, &numbers, now)?;
         tracing::debug!(
             route,
