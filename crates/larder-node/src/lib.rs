@@ -61,6 +61,7 @@ pub use report::{CpuScope, LoadCounters, Origin, ReportConfig};
 pub use server::{Drained, Handed};
 pub use stats::NodeStats;
 pub use store::{DirectoryError, DiskModel, ManifestError, ProcessorModel};
+pub use terms::PeersMemory;
 
 /// Entry points for the fuzz targets: parsers of foreign bytes, with the checks that must hold for any input.
 #[doc(hidden)]

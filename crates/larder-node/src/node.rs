@@ -59,6 +59,9 @@ pub enum NodeError {
     /// The listening socket is not one any more. Retrying does not help.
     #[error("the listening socket failed")]
     Listener(#[source] std::io::Error),
+    /// Nothing changes any more. Retrying does not help.
+    #[error("the node is ending")]
+    Ending,
 }
 
 /// A content node. Shared by all its connections.
@@ -70,6 +73,8 @@ pub struct Node {
     pub(crate) terms: ArcSwap<Terms>,
     /// Held while it does.
     pub(crate) changing: Mutex<()>,
+    /// Whether the node ends: how many connections there may be stays as it is.
+    pub(crate) ending: Mutex<bool>,
     /// The terms are others than they were.
     pub(crate) changed: Notify,
     pub(crate) reloads: Mutex<ReloadCounts>,
@@ -117,6 +122,7 @@ impl Node {
             name,
             terms: ArcSwap::from_pointee(terms),
             changing: Mutex::default(),
+            ending: Mutex::default(),
             changed: Notify::new(),
             reloads: Mutex::default(),
             places: Bound::new(limits.connections_max as usize),

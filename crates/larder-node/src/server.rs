@@ -3,7 +3,6 @@
 //! A connection that a front-end has handed over comes in one of two ways: by cookie the kernel accepts it, and it is one
 //! like any other of the listening socket; by repair it comes as a socket, with the bytes that the front-end has read.
 
-use crate::config::Limits;
 use crate::connection::{Bound, Brought, Shared, Socket};
 use crate::edge::{Entered, Entry, Listeners};
 use crate::handover::{Departure, Handover, Life, Moved};
@@ -98,10 +97,10 @@ impl Node {
             accepting.await.map_err(NodeError::Listener)?;
         }
         drop(listeners);
-        self.set_draining(true);
+        let connections_max = self.begin_to_end();
         self.end_events();
         phase.send_replace(Phase::Draining);
-        let Limits { connections_max, drain_timeout, .. } = self.terms().limits;
+        let drain_timeout = self.terms().limits.drain_timeout;
         if timeout(drain_timeout, places.acquire_many(connections_max)).await.is_ok() {
             return Ok(Drained { aborted: 0 });
         }

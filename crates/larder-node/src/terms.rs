@@ -67,6 +67,15 @@ impl Terms {
     }
 }
 
+/// What nodes that cooperate go by of a node's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeersMemory {
+    /// How large it is taken to be: the memory's size, or what the config says instead.
+    pub memory: Bytes,
+    /// From which size on objects are kept by no node, where there is such a size.
+    pub large_min: Option<Bytes>,
+}
+
 impl Node {
     /// What is in force at this moment. Not to be held while something is waited for.
     pub(crate) fn terms(&self) -> Guard<Arc<Terms>> {
@@ -75,23 +84,29 @@ impl Node {
 
     /// Goes by another configuration from now on, in what may change while the node runs: limits, the memory's size and what it keeps,
     /// TLS and who announces clients, the node's own paths and reports, and how an origin is asked. All else is to be as it was, and
-    /// is not looked at. Connections and requests that have begun go on as they were. `large_min`: what peers are told to be too
-    /// large for a memory, where they cooperate by PRESS.
+    /// is not looked at. Connections and requests that have begun go on as they were. `peers`: what nodes that cooperate go by.
     ///
     /// Reads certificates anew. Blocks while it does, and while a memory that shrinks lets go of what it has no room for. To be called
     /// within the runtime.
     ///
     /// # Errors
-    /// If a value is out of range, or a certificate cannot be used: then nothing has changed.
-    pub fn change(&self, config: &NodeConfig, large_min: Option<Bytes>) -> Result<(), NodeError> {
+    /// If a value is out of range, a certificate cannot be used, or the node ends: then nothing has changed.
+    pub fn change(&self, config: &NodeConfig, peers: Option<PeersMemory>) -> Result<(), NodeError> {
         config.check()?;
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.terms.load_full();
         let edge = before.edge.successor(config.tls.clone(), Announcers(config.announcers.clone()))?;
-        self.terms.store(Arc::new(Terms::new(config, edge)));
-        self.changed.notify_one();
         let limits = &config.limits;
-        self.places.set(limits.connections_max as usize);
+        {
+            // A node that ends waits for as many connections as there may be: that must not change any more.
+            let ending = self.ending.lock().unwrap_or_else(PoisonError::into_inner);
+            if *ending {
+                return Err(NodeError::Ending);
+            }
+            self.terms.store(Arc::new(Terms::new(config, edge)));
+            self.places.set(limits.connections_max as usize);
+        }
+        self.changed.notify_one();
         self.stats_at_once.set(limits.reads_max);
         self.memory.set_reads_max(limits.reads_max);
         self.machine.set_reads_at_once(&self.store, limits.reads_at_once);
@@ -99,18 +114,30 @@ impl Node {
         if let (Store::Origin(origin), StoreConfig::Origin(config)) = (&self.store, &config.store) {
             origin.change((**config).clone());
         }
-        self.resize(config.cache.bytes, large_min);
+        self.resize(config.cache.bytes, peers);
         Ok(())
     }
 
-    /// The memory has this size from now on, and the peers go by it.
-    fn resize(&self, bytes: Bytes, large_min: Option<Bytes>) {
-        if let Some(cooperation) = self.cooperation.get() {
-            cooperation.resized(bytes, large_min);
+    /// The memory has this size from now on, and the peers go by theirs. A node that ends leaves it as it is.
+    fn resize(&self, bytes: Bytes, peers: Option<PeersMemory>) {
+        if let Some((cooperation, peers)) = self.cooperation.get().zip(peers) {
+            cooperation.resized(peers);
         }
-        while self.memory.step_to(bytes) != bytes {
+        while self.memory.step_to(bytes) != bytes && !self.is_ending() {
             std::thread::yield_now();
         }
+    }
+
+    fn is_ending(&self) -> bool {
+        *self.ending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on there may be no more connections than the number given, and none fewer.
+    pub(crate) fn begin_to_end(&self) -> u32 {
+        let mut ending = self.ending.lock().unwrap_or_else(PoisonError::into_inner);
+        *ending = true;
+        self.set_draining(true);
+        self.terms().limits.connections_max
     }
 }
 

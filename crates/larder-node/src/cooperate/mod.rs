@@ -21,6 +21,7 @@ use crate::handover::Handover;
 use crate::memory::Memory;
 use crate::node::Node;
 use crate::report::residents::{Change, Subscription};
+use crate::terms::PeersMemory;
 use bytes::Bytes;
 use card::{Asked, CardSide};
 use http::Request;
@@ -236,8 +237,8 @@ impl Cooperation {
     }
 
     /// This node's memory has another size. Decisions come in between, where that takes long.
-    pub(crate) fn resized(&self, memory: larder_core::Bytes, large_min: Option<larder_core::Bytes>) {
-        while !self.with(|policy, _, _| policy.side().resized(memory, large_min)) {
+    pub(crate) fn resized(&self, memory: PeersMemory) {
+        while !self.with(|policy, _, _| policy.side().resized(memory)) {
             std::thread::yield_now();
         }
     }

@@ -2,6 +2,7 @@
 
 use super::ME;
 use super::side::{Say, Side, Told};
+use crate::terms::PeersMemory;
 use larder_core::peers::{Message, Outgoing, Press, PressSettings, To, Verdict, Why};
 use larder_core::{Bytes, NodeId, TargetId, Time, WireError};
 use larder_peers::Name;
@@ -44,7 +45,7 @@ impl PressSide {
 }
 
 impl Side for PressSide {
-    fn resized(&mut self, memory: Bytes, large_min: Option<Bytes>) -> bool {
+    fn resized(&mut self, PeersMemory { memory, large_min }: PeersMemory) -> bool {
         large_min.is_none_or(|large_min| self.press.resize(memory, large_min))
     }
 

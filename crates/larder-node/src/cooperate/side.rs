@@ -3,6 +3,7 @@
 use super::card::CardSide;
 use super::press::PressSide;
 use super::ward::{WardConfig, WardSide};
+use crate::terms::PeersMemory;
 use larder_core::dispatch::SettingsError;
 use larder_core::peers::{Analyse, CardSettings, PressSettings};
 use larder_core::{Bytes, NodeId, TargetId, Time, WireError};
@@ -77,7 +78,7 @@ pub(super) trait Side {
 
     /// This node's memory has another size, and with it perhaps what is too large to be shared. Returns whether all is done; else it
     /// is to be called again.
-    fn resized(&mut self, _memory: Bytes, _large_min: Option<Bytes>) -> bool {
+    fn resized(&mut self, _memory: PeersMemory) -> bool {
         true
     }
 

@@ -7,6 +7,7 @@ use super::side::{Say, Side, Told};
 use super::{Cooperation, ME};
 use crate::node::Node;
 use crate::store::Store;
+use crate::terms::PeersMemory;
 use http::Request;
 use http::header::HOST;
 use larder_core::census::Census;
@@ -79,8 +80,8 @@ impl WardSide {
 }
 
 impl Side for WardSide {
-    fn resized(&mut self, memory: Bytes, _large_min: Option<Bytes>) -> bool {
-        self.ward.resize(memory);
+    fn resized(&mut self, memory: PeersMemory) -> bool {
+        self.ward.resize(memory.memory);
         true
     }
 

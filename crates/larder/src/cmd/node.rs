@@ -81,13 +81,14 @@ pub(crate) struct NodeArgs {
 }
 
 pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
+    reload::outlive_hangup()?;
     let (written, config) = args.read()?;
     let level = super::logging::start(&config.log)?;
     serve::raise_open_files();
     let Config { node: Some(role), admin, .. } = config else { return Err(no_section()) };
     let runtime = serve::runtime(role.threads)?;
     runtime.block_on(async {
-        // Before anything that takes time: until then SIGHUP ends the process.
+        // Before anything that takes time: what comes before is not heard.
         let hangup = signal(SignalKind::hangup()).context("cannot watch SIGHUP")?;
         let shutdown = serve::shutdown(&args.serve)?;
         let NodeRole { listen, node, handoff, peers, .. } = role;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use larder_core::peers::{CardSettings, PressSettings, Rest, WardSettings};
 use larder_core::{Bytes, PolicyKind, Settings};
+use larder_node::PeersMemory;
 use larder_trace::ward::WardCosts;
 
 use super::error::{Fault, suggest};
@@ -34,6 +35,12 @@ impl PeersPolicy {
             Self::Press(press) => Some(press.large_min),
             Self::Card(_) | Self::Ward(_) => None,
         }
+    }
+
+    /// What it goes by of the node's memory; `cache` is its size.
+    pub(crate) fn memory(&self, cache: Bytes) -> PeersMemory {
+        let memory = if let Self::Ward(ward) = self { ward.settings.memory } else { cache };
+        PeersMemory { memory, large_min: self.large_min() }
     }
 }
 
@@ -143,4 +150,31 @@ fn ward(raw: &RawTables, cache: Bytes) -> Result<PeersWard, Fault> {
         table: raw.table.as_ref().map(PathBuf::from),
         host: raw.host.clone().unwrap_or_default(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Written;
+
+    fn memory(policy: &str) -> PeersMemory {
+        let text = format!(
+            "[node]\nname = \"a\"\nlisten = \"127.0.0.1:9001\"\nroot = \"/srv\"\ncache.size = \"16GiB\"\n\
+             [node.peers]\nlisten = \"127.0.0.1:9101\"\nsecret = \"/etc/secret\"\n{policy}"
+        );
+        let config = Written::parse("node.toml", &text).and_then(|written| written.validate());
+        let node = config.unwrap_or_else(|error| panic!("{text}\n{error}")).node.expect("there is one");
+        node.peers.expect("it has peers").policy.memory(node.node.cache.bytes)
+    }
+
+    #[test]
+    fn each_policy_goes_by_a_memory() {
+        let all = Bytes::mib(16 << 10);
+        assert_eq!(memory("policy = \"card\"\n"), PeersMemory { memory: all, large_min: None });
+        let press = memory("policy = \"press\"\n");
+        assert!(press.memory == all && press.large_min.is_some(), "{press:?}");
+        assert_eq!(memory("policy = \"ward\"\n").memory, all);
+        let less = memory("policy = \"ward\"\nward = { memory = \"8GiB\" }\n");
+        assert_eq!(less, PeersMemory { memory: Bytes::mib(8 << 10), large_min: None });
+    }
 }

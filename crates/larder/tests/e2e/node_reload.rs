@@ -548,3 +548,29 @@ fn options_win_over_the_config_that_is_read_anew() {
     let stats = get(admin, "/stats").json();
     assert_eq!((&stats["cache_bytes_max"], &stats["name"]), (&(3 << 20).into(), &"x".into()));
 }
+
+/// Reads its config from a pipe, and gets a signal while it waits for it.
+#[test]
+fn a_signal_while_the_config_is_read_ends_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("node.toml");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let text = format!("[node]\nlisten = \"127.0.0.1:0\"\n{}", root(folder.path()));
+    let mut child = Command::new(LARDER)
+        .args(["node", "--ready-line", "--exit-with-stdin", "--config"])
+        .arg(&pipe)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Opens once the node has.
+    let mut config = File::create(&pipe).unwrap();
+    kill_process(Pid::from_child(&child), Signal::HUP).unwrap();
+    config.write_all(text.as_bytes()).unwrap();
+    drop(config);
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("listen"), "'{line}'");
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
+}

@@ -9,9 +9,10 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use anyhow::Context;
 use larder_node::{Node, ReloadCounts};
 use serde::Serialize;
-use tokio::signal::unix::Signal;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::NodeArgs;
 use crate::cmd::logging::{self, Level};
@@ -111,8 +112,8 @@ impl Reloader {
         let filter = logging::filter(&config.log).map_err(refused)?;
         let role = config.node.ok_or_else(|| refused(super::no_section()))?;
         let NodeRole { node, peers, .. } = role;
-        let large_min = peers.as_ref().and_then(|peers| peers.policy.large_min());
-        let changed = self.node.change(&node, large_min);
+        let memory = peers.as_ref().map(|peers| peers.policy.memory(node.cache.bytes));
+        let changed = self.node.change(&node, memory);
         changed.map_err(|error| {
             let error = format!("{:#}", anyhow::Error::new(error));
             Unchanged { outcome: Outcome::Failed, error }
@@ -142,6 +143,16 @@ impl NodeReloads {
     pub(crate) fn trouble(&self) -> Option<&str> {
         self.last.as_ref()?.error.as_deref()
     }
+}
+
+/// From now on SIGHUP does not end the process, whoever hears it: one that comes while the config is read for the first time must not.
+///
+/// # Errors
+/// The system has no room for it.
+pub(super) fn outlive_hangup() -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    // What catches a signal stays for as long as the process runs.
+    runtime.block_on(async { signal(SignalKind::hangup()).map(drop) }).context("cannot watch SIGHUP")
 }
 
 /// Reloads at each SIGHUP until the node is asked to end; after that SIGHUP does nothing.
