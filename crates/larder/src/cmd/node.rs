@@ -29,6 +29,8 @@ mod tables;
 
 /// Connections that a switch has handed over and that are not yet served, at most; further ones are refused.
 const RESTORED_MAX: usize = 1_024;
+/// How long work on files may go on once all connections have ended.
+const LAST_WORK: Duration = Duration::from_secs(1);
 /// Connections that were sent here before the switches knew that the node ends come at the latest so long after: a lost
 /// first packet is repeated after 200 ms by Linux, 300 ms by others.
 const LAST_ONES: Duration = Duration::from_millis(500);
@@ -87,7 +89,7 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
     serve::raise_open_files();
     let Config { node: Some(role), admin, .. } = config else { return Err(no_section()) };
     let runtime = serve::runtime(role.threads)?;
-    runtime.block_on(async {
+    let ended = runtime.block_on(async {
         // Before anything that takes time: what comes before is not heard.
         let hangup = signal(SignalKind::hangup()).context("cannot watch SIGHUP")?;
         let shutdown = serve::shutdown(&args.serve)?;
@@ -120,7 +122,10 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
             tracing::warn!(connections = drained.aborted, "cut, since their replies did not end in time");
         }
         Ok(())
-    })
+    });
+    // A reload that waits for a file does not hold up the end.
+    runtime.shutdown_timeout(LAST_WORK);
+    ended
 }
 
 /// Joins whoever hands connections over, switches or peers, and the peers.

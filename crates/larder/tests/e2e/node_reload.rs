@@ -563,8 +563,11 @@ fn a_signal_while_the_config_is_read_ends_nothing() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    // Opens once the node has.
+    // Opens once the node has. Who reads the config again, for the signal, finds a file.
     let mut config = File::create(&pipe).unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, &text).unwrap();
+    fs::rename(&file, &pipe).unwrap();
     kill_process(Pid::from_child(&child), Signal::HUP).unwrap();
     config.write_all(text.as_bytes()).unwrap();
     drop(config);
