@@ -34,7 +34,7 @@ const KINDS: [Kind; 8] = [
     ("press: a target in memory here", 17.0, &COUNTS, |count| taken(count, held)),
     ("press: a peer", 240.0, &[60_000], |count| taken(count, peers)),
     ("card: a peer", 575.0, &[60_000], |count| taken(count, card)),
-    ("ward: a peer", 150.0, &[60_000], |count| taken(count, ward)),
+    ("ward: a peer", 112.0, &[60_000], |count| taken(count, ward)),
     ("ward: a target of the table", 12.0, &COUNTS, |count| taken(count, table)),
     ("ward: a target counted", 48.0, &COUNTS, |count| taken(count, census)),
 ];

@@ -18,7 +18,7 @@ use crate::tables::routing_table;
 const ROW_BYTES: usize = 12;
 
 /// A peer: its names, and what is kept of each.
-const PEER_BYTES: usize = 150;
+const PEER_BYTES: usize = 112;
 
 /// A table that was made.
 #[derive(Clone, Copy, Debug)]
