@@ -63,10 +63,12 @@ impl Analyst for WardAnalyst {
             analyse.now.place(target)
         });
         let (analysis, table) = made.map_err(|error| error.to_string())?;
-        let (moved, new_in_core) = moves(analyse, &table);
-        let (core, placed) = (table.core_len(), table.len());
-        let Analysis { local_share, memory_share, .. } = analysis;
-        tracing::debug!(core, new_in_core, placed, moved, local_share, memory_share, "analysed");
+        if tracing::enabled!(tracing::Level::DEBUG) {
+            let (moved, new_in_core) = moves(analyse, &table);
+            let (core, placed) = (table.core_len(), table.len());
+            let Analysis { local_share, memory_share, .. } = analysis;
+            tracing::debug!(core, new_in_core, placed, moved, local_share, memory_share, "analysed");
+        }
         analyse.now.remembered(table).map_err(|error| error.to_string())
     }
 }
