@@ -167,16 +167,29 @@ impl Browser {
 
     /// The mouse goes to the middle of an element, and clicks.
     pub fn click(&self, selector: &str) {
+        let place = self.press(selector);
+        self.release(&place);
+    }
+
+    /// The mouse goes to the middle of an element and is pressed there: where that is.
+    pub fn press(&self, selector: &str) -> Value {
         let place = self.eval(&format!(
             "(() => {{ const e = document.querySelector({}); e.scrollIntoView({{block: 'center', behavior: 'instant'}}); \
              const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; }})()",
             json!(selector)
         ));
-        for kind in ["mousePressed", "mouseReleased"] {
-            let params =
-                json!({ "type": kind, "x": place[0], "y": place[1], "button": "left", "clickCount": 1 });
-            self.call("Input.dispatchMouseEvent", &params);
-        }
+        self.mouse("mousePressed", &place);
+        place
+    }
+
+    /// It is let go there.
+    pub fn release(&self, place: &Value) {
+        self.mouse("mouseReleased", place);
+    }
+
+    fn mouse(&self, kind: &str, place: &Value) {
+        let params = json!({ "type": kind, "x": place[0], "y": place[1], "button": "left", "clickCount": 1 });
+        self.call("Input.dispatchMouseEvent", &params);
     }
 
     /// A window of this size; dark or light.

@@ -190,12 +190,40 @@ fn it_changes(browser: &Browser, cluster: &Cluster) {
     assert_eq!(cluster.node("lima")["state"], "draining");
     click_and_answer(browser, &button("undrain"), "yes");
     until("it takes requests again", || (cluster.node("lima")["state"] == "up").then_some(()));
+    a_question_is_answered_by_its_own_answer(browser, cluster);
+    a_button_that_is_held_down_stays(browser, &button("weight"));
     browser.click(&button("weight"));
     browser.wait("document.getElementById('confirm').open");
     browser.eval("document.getElementById('weight').value = '1.5'");
     browser.click("#confirm button[value=yes]");
     until("it weighs more", || (cluster.node("lima")["weight"] == 1.5).then_some(()));
     browser.wait("document.querySelector('[data-node=lima] [data-name=weight]').innerText.includes('1.5')");
+}
+
+/// Refused, and asked again before the page has heard that the dialog was closed.
+fn a_question_is_answered_by_its_own_answer(browser: &Browser, cluster: &Cluster) {
+    let act = |word: &str| format!("document.querySelector('[data-node=lima] [data-act={word}]').click();");
+    let say = |word: &str| format!("document.querySelector('#confirm button[value={word}]').click();");
+    browser.wait("document.querySelector('[data-node=lima] [data-act=drain]') !== null");
+    browser.eval(&[act("drain"), say("no"), act("drain")].concat());
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    browser.eval(&say("yes"));
+    until("it drains", || (cluster.node("lima")["state"] == "draining").then_some(()));
+    browser.wait("document.querySelector('[data-node=lima] [data-act=undrain]') !== null");
+    browser.eval(&[act("undrain"), say("yes")].concat());
+    until("it takes requests again", || (cluster.node("lima")["state"] == "up").then_some(()));
+    browser.wait("document.querySelector('[data-node=lima] [data-act=drain]') !== null");
+}
+
+/// What is shown is drawn anew meanwhile.
+fn a_button_that_is_held_down_stays(browser: &Browser, button: &str) {
+    browser.eval("document.querySelector('[data-node=lima]').cells[0].dataset.old = 1; 0");
+    let place = browser.press(button);
+    browser.wait("document.querySelector('[data-node=lima]').cells[0].dataset.old === undefined");
+    browser.release(&place);
+    browser.wait("document.getElementById('confirm').open");
+    browser.click("#confirm button[value=no]");
+    browser.wait("!document.getElementById('confirm').open");
 }
 
 fn it_switches_the_policy(browser: &Browser, cluster: &Cluster) {

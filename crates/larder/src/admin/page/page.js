@@ -119,7 +119,9 @@ function figures(now, gone) {
 function nodes(now, gone) {
   const most = Math.max(...now.nodes.map((node) => node.load), 1);
   const memory = new Map((now.shadow?.memory ?? []).map((row) => [row.node, row.bytes]));
-  id("nodes").tBodies[0].replaceChildren(...now.nodes.map((node) => {
+  const body = id("nodes").tBodies[0];
+  const before = new Map([...body.rows].map((row) => [row.dataset.node, row]));
+  const rows = now.nodes.map((node) => {
     const old = gone.old.get(node.name);
     const per = old && gone.seconds > 0 ? (ended(node) - ended(old)) / gone.seconds : null;
     const told = node.hits + node.misses;
@@ -128,7 +130,7 @@ function nodes(now, gone) {
     load.style.width = `${(node.load / most) * 100}%`;
     const button = (word, title, act) => make("button", { type: "button", title, "data-act": word, onclick: act }, word);
     const drained = node.state === "draining";
-    return make("tr", { "data-node": node.name },
+    const cells = [
       make("td", { title: node.resolved }, node.name),
       make("td", {}, make("span", { class: `state ${state}` }, state + (node.joining ? ", joining" : ""))),
       make("td", { class: "bar", "data-name": "load" }, load, make("span", {}, number(node.load))),
@@ -137,12 +139,23 @@ function nodes(now, gone) {
       make("td", { class: "number", "data-name": "errors" }, number(node.requests[4] + node.aborted)),
       make("td", { class: "number", "data-name": "memory" }, bytes(memory.get(node.name) || node.cache_bytes)),
       make("td", { class: "number", "data-name": "weight" }, number(node.weight, node.weight % 1 ? 2 : 0)),
-      make("td", {},
+    ];
+    const row = before.get(node.name) ?? make("tr", { "data-node": node.name });
+    const acts = row.lastElementChild;
+    const offered = `${drained} ${node.weight}`;
+    if (acts?.dataset.offered === offered) {
+      // Buttons stay: one that is pressed down, or has the focus, must not be another before it is let go.
+      cells.forEach((cell, at) => row.cells[at].replaceWith(cell));
+    } else {
+      row.replaceChildren(...cells, make("td", { "data-offered": offered },
         drained ? button("undrain", "takes requests again", () => change(`Node ${node.name} takes requests again?`, `nodes/${encodeURIComponent(node.name)}/undrain`))
           : button("drain", "takes no new requests", () => change(`Node ${node.name} finishes what it has and takes no new requests? Its targets are placed anew.`, `nodes/${encodeURIComponent(node.name)}/drain`)),
         " ",
         button("weight", "its share of the load", () => change(`The weight of node ${node.name}: 1 is an ordinary node.`, `nodes/${encodeURIComponent(node.name)}/weight`, node.weight))));
-  }));
+    }
+    return row;
+  });
+  if (rows.length !== body.rows.length || rows.some((row, at) => row !== body.rows[at])) body.replaceChildren(...rows);
 }
 
 function counts(table, rows) {
@@ -210,6 +223,16 @@ function draw(now) {
   before = now;
 }
 
+/** Takes the answer to the question that is open; an event of one before it, which may come late, is no answer. */
+let answer = null;
+function answered(said) {
+  const taken = answer;
+  answer = null;
+  taken?.(said);
+}
+id("confirm").addEventListener("submit", (event) => answered(event.submitter?.value));
+id("confirm").addEventListener("close", (event) => { if (!event.target.open) answered("no"); });
+
 /** Asks whether it is meant, and then does it. */
 async function change(question, path, weight) {
   const dialog = id("confirm");
@@ -217,10 +240,8 @@ async function change(question, path, weight) {
   id("question").textContent = question;
   id("weight-label").hidden = weight === undefined;
   if (weight !== undefined) id("weight").value = weight;
-  dialog.returnValue = "no";
   dialog.showModal();
-  await new Promise((resolve) => dialog.addEventListener("close", resolve, { once: true }));
-  if (dialog.returnValue !== "yes") return;
+  if (await new Promise((resolve) => { answer = resolve; }) !== "yes") return;
   const target = weight === undefined ? path : `${path}?value=${encodeURIComponent(id("weight").value)}`;
   try {
     const reply = await fetch(target, { method: "POST", headers: { "larder-admin": "1" }, credentials: "omit" });
