@@ -5,7 +5,7 @@ use std::sync::Arc;
 use larder_node::Node;
 
 use super::{Answer, Ask, Surface};
-use crate::cmd::node::reload::Reloader;
+use crate::cmd::node::reload::{Reloader, Unread};
 use crate::cmd::reloads::By;
 
 /// Content type of Prometheus' text format.
@@ -46,7 +46,12 @@ impl NodeSurface {
                     Answer::problem(409, why, "the config before stays in force; GET /reload tells more")
                 }
             },
-            Err(unread) => Answer::problem(409, &unread.to_string(), "start it with --config FILE"),
+            Err(unread @ Unread::NoFile) => {
+                Answer::problem(409, &unread.to_string(), "start it with --config FILE")
+            }
+            Err(unread @ Unread::Starting) => {
+                Answer::problem(503, &unread.to_string(), "ask again in a moment")
+            }
         }
     }
 

@@ -17,6 +17,8 @@ use crate::outcome::usage;
 /// which it accepts connections that a switch has begun, and tells the switch which have ended and how busy the host
 /// is. It is on no connection's way: if it ends, connections live on, and new ones are relayed.
 ///
+/// The config is read at the start alone: SIGHUP does nothing.
+///
 /// For example: larder agent --config agent.toml, with an `[agent]` section. Needs `CAP_BPF` and `CAP_NET_ADMIN`; larder
 /// doctor says what else.
 #[derive(Debug, Args)]
@@ -26,6 +28,7 @@ pub(crate) struct AgentArgs {
 }
 
 pub(crate) fn run(args: &AgentArgs) -> anyhow::Result<()> {
+    serve::outlive_hangup()?;
     let written = args.serve.written()?;
     if args.serve.config.is_none() {
         return Err(usage("an agent needs to know its switches: --config FILE, with an [agent] section"));

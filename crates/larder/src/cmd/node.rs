@@ -83,7 +83,7 @@ pub(crate) struct NodeArgs {
 }
 
 pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
-    reload::outlive_hangup()?;
+    serve::outlive_hangup()?;
     let (written, config) = args.read()?;
     let level = super::logging::start(&config.log)?;
     serve::raise_open_files();
@@ -103,6 +103,7 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
         let admin = serve::start_admin(admin, None, surface, shutdown.clone()).await?;
         let (handed, agent, between) = deliver(&node, handoff, peers).await?;
         tracing::info!(%name, ?listen, "node serves");
+        reloader.started();
         args.serve.say_ready(&Ready { listen, admin, peers: node.peers_address() })?;
         tokio::spawn(reload::on_hangup(hangup, reloader, shutdown.clone()));
         // A connection is handed over once.

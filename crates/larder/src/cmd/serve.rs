@@ -132,6 +132,16 @@ pub(crate) fn shutdown(args: &ServeArgs) -> anyhow::Result<Shutdown> {
     Ok(Shutdown(receiver))
 }
 
+/// From now on SIGHUP does not end the process, whoever hears it: one that comes while the config is read for the first time must not.
+///
+/// # Errors
+/// The system has no room for it.
+pub(crate) fn outlive_hangup() -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    // What catches a signal stays for as long as the process runs.
+    runtime.block_on(async { signal(SignalKind::hangup()).map(drop) }).context("cannot watch SIGHUP")
+}
+
 /// See [`shutdown`]. Clones wait for the same moment.
 #[derive(Clone, Debug)]
 pub(crate) struct Shutdown(watch::Receiver<bool>);

@@ -6,13 +6,13 @@
 //! ```
 //! Whatever goes wrong, nothing has changed: what can fail comes before what changes anything.
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use anyhow::Context;
 use larder_node::{Node, ReloadCounts};
 use serde::Serialize;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::Signal;
 
 use super::NodeArgs;
 use crate::cmd::logging::{self, Level};
@@ -39,6 +39,9 @@ pub(crate) enum Unread {
     /// The node was started by options alone.
     #[error("this node was started without a config file: there is nothing to read anew")]
     NoFile,
+    /// What the node starts with is still being put to use.
+    #[error("the node is starting: once it serves, its config can be read anew")]
+    Starting,
 }
 
 /// Why nothing has changed.
@@ -56,6 +59,8 @@ pub(crate) struct Reloader {
     /// What the node runs with. Held while it is changed: one at a time.
     running: Mutex<RawConfig>,
     status: Mutex<NodeReloads>,
+    /// Whether the node goes by its first config.
+    started: AtomicBool,
 }
 
 impl Reloader {
@@ -63,7 +68,13 @@ impl Reloader {
     pub(crate) fn new(args: NodeArgs, running: RawConfig, level: Level, node: Arc<Node>) -> Self {
         let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
         let status = NodeReloads { version, pid, counts: ReloadCounts::default(), last: None };
-        Self { args, node, level, running: Mutex::new(running), status: Mutex::new(status) }
+        let (running, status) = (Mutex::new(running), Mutex::new(status));
+        Self { args, node, level, running, status, started: AtomicBool::new(false) }
+    }
+
+    /// The node goes by its first config: from now on there may be another.
+    pub(crate) fn started(&self) {
+        self.started.store(true, Relaxed);
     }
 
     /// How the reloads so far went.
@@ -74,11 +85,14 @@ impl Reloader {
     /// Reads the config anew and has the node go by it. Blocks; to be called within the runtime.
     ///
     /// # Errors
-    /// There is no config file. What is wrong with one that there is, is told by the status.
+    /// There is no config file, or the node does not serve yet. What is wrong with one that there is, is told by the status.
     pub(crate) fn reload(&self, by: By) -> Result<NodeReloads, Unread> {
         if self.args.serve.config.is_none() {
             tracing::warn!(?by, "{}", Unread::NoFile);
             return Err(Unread::NoFile);
+        }
+        if !self.started.load(Relaxed) {
+            return Err(Unread::Starting);
         }
         let begun = Instant::now();
         let mut running = lock(&self.running);
@@ -143,16 +157,6 @@ impl NodeReloads {
     pub(crate) fn trouble(&self) -> Option<&str> {
         self.last.as_ref()?.error.as_deref()
     }
-}
-
-/// From now on SIGHUP does not end the process, whoever hears it: one that comes while the config is read for the first time must not.
-///
-/// # Errors
-/// The system has no room for it.
-pub(super) fn outlive_hangup() -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
-    // What catches a signal stays for as long as the process runs.
-    runtime.block_on(async { signal(SignalKind::hangup()).map(drop) }).context("cannot watch SIGHUP")
 }
 
 /// Reloads at each SIGHUP until the node is asked to end; after that SIGHUP does nothing.
