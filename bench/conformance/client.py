@@ -2,6 +2,7 @@
 
 import re
 import socket
+import ssl
 import struct
 import time
 
@@ -19,18 +20,29 @@ class Answer:
         return finals[0] if finals else None
 
 
-def ask(port, case, replies):
+def ask(port, case, replies, tls=False):
+    """`tls`: whether HTTP/2 is agreed on by a handshake first."""
     answer = Answer()
     with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             if case.fields is None:
                 http1(connection, case, replies, answer)
+            elif tls:
+                with secured(connection) as secure:
+                    http2(secure, case, answer)
             else:
                 http2(connection, case, answer)
-        except (ConnectionError, socket.timeout):
+        except (ConnectionError, socket.timeout, ssl.SSLError):
             answer.closed = True
     return answer
+
+
+def secured(connection):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    return context.wrap_socket(connection)
 
 
 def receive(connection, until):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""h2spec against larder's switch, with and without TLS, and against HAProxy, nginx and Envoy. See ../README.md."""
+"""h2spec against larder's switch, with and without TLS, its node, HAProxy, nginx and Envoy. See ../README.md."""
 
 import argparse
 import os
@@ -13,9 +13,10 @@ import xml.etree.ElementTree
 
 import report
 from origin import Origin
-from servers import Server, free_port
+from servers import Server, certificate, free_port
 
 BEGIN, END = "<!-- begin: bench/conformance/h2spec.py -->", "<!-- end: bench/conformance/h2spec.py -->"
+OURS = ("larder", "node")
 MODULE = "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible"
 
 
@@ -49,15 +50,6 @@ def run(program, port, tls, work):
     return cases
 
 
-def certificate(work):
-    """A certificate for a day, and its key, in one file."""
-    both, key, crt = work / "tls.pem", work / "key.pem", work / "crt.pem"
-    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1",
-                    "-subj", "/CN=localhost", "-keyout", key, "-out", crt], check=True, capture_output=True)
-    both.write_text(crt.read_text() + key.read_text())
-    return both
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--larder", default="target/release/larder")
@@ -65,10 +57,10 @@ def main():
     parser.add_argument("--nginx", default=shutil.which("nginx") or "/usr/sbin/nginx")
     parser.add_argument("--envoy", default=shutil.which("envoy"))
     parser.add_argument("--h2spec", help="the program; by default that in the PATH, or one from the Go module proxy")
-    parser.add_argument("--only", default="larder,larder-tls,haproxy,nginx,envoy", help="servers, comma-separated")
+    parser.add_argument("--only", default="larder,larder-tls,node-tls,haproxy,nginx,envoy", help="servers, comma-separated")
     parser.add_argument("--markdown", help="put the result into this document, between its marks")
     args = parser.parse_args()
-    programs = {"larder": args.larder, "haproxy": args.haproxy, "nginx": args.nginx, "envoy": args.envoy}
+    programs = {"larder": args.larder, "node": args.larder, "haproxy": args.haproxy, "nginx": args.nginx, "envoy": args.envoy}
     h2spec = h2spec_program(args.h2spec)
     results = {}
     with tempfile.TemporaryDirectory(prefix="h2spec-") as directory:
@@ -92,7 +84,7 @@ def main():
     lines.append("")
     for name in results:
         failed = {case: why for case, why in results[name].items() if why}
-        if name.startswith("larder"):
+        if name.startswith(OURS):
             lines += [f"- {title(name)}: {case}. {why}" for case, why in failed.items()]
         elif failed:
             lines.append(f"{title(name)} fails {', '.join(re.sub(': .*', '', case) for case in failed)}.")
@@ -100,7 +92,7 @@ def main():
     print("\n".join(lines))
     if args.markdown:
         report.between(pathlib.Path(args.markdown), BEGIN, END, "\n".join(lines).rstrip())
-    sys.exit(1 if any(case for name, cases in results.items() if name.startswith("larder") for case in cases.values()) else 0)
+    sys.exit(1 if any(case for name, cases in results.items() if name.startswith(OURS) for case in cases.values()) else 0)
 
 
 def title(name):

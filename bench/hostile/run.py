@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Hostile clients of many kinds at one time, while ordinary clients go on and are to notice nothing. See ../README.md.
 
-A node, and a switch before it with limits per client as docs/safety.md has them. Attackers come from addresses of their own on
-loopback. Watched: every answer of the ordinary clients; the switch's memory, descriptors and threads. The run fails if an ordinary
-request fails, the switch's worker has ended or lost a connection to a fault of its own, descriptors or threads do not come
-back to what they were, or memory goes on growing.
+A node, and a switch before it with limits per client as docs/safety.md has them; or (--at node) the node by itself. Attackers come
+from addresses of their own on loopback. Watched: every answer of the ordinary clients; the memory, descriptors and threads of the
+process that serves. The run fails if an ordinary request fails, that process has ended or lost a connection to a fault of its
+own, descriptors or threads do not come back to what they were, or memory goes on growing.
 """
 
 import argparse
@@ -53,11 +53,57 @@ def certificate(work):
 
 
 class Cluster:
-    def __init__(self, larder, work, slow):
-        self.clear, self.tls, self.admin = free_port(), free_port(), free_port()
+    def __init__(self, larder, work, slow, at):
+        self.clear, self.tls, self.admin, self.at = free_port(), free_port(), free_port(), at
         manifest = work / "manifest.tsv"
         manifest.write_text("".join(f"{BYTES}\t/t{i}\n" for i in range(TARGETS)) + f"{LARGE}\t/large\n")
-        node = free_port()
+        self.talk = open(work / "talk", "wb")
+        if at == "node":
+            self.processes = [self.start([larder, "node", "--config", self.node_config(work, manifest, slow)])]
+        else:
+            node = free_port()
+            self.processes = [self.start([larder, "node", "--name", "n", "--listen", f"127.0.0.1:{node}", "--manifest", manifest,
+                                          "--disk-speed", "1000", "--cache", "256MiB", "--log", "error"])]
+            self.processes.append(self.start([larder, "switch", "--config", self.switch_config(work, node, slow)]))
+        end = time.monotonic() + 30
+        while True:
+            try:
+                if ask(self, "/t1") == BYTES:
+                    break
+            except OSError:
+                pass
+            if time.monotonic() > end:
+                raise RuntimeError(f"the {at} does not serve:\n{(work / 'talk').read_text(errors='replace')[-2000:]}")
+            time.sleep(0.1)
+        served_by = self.processes[-1].pid
+        if at == "switch":
+            served_by = int(pathlib.Path(f"/proc/{served_by}/task/{served_by}/children").read_text().split()[0])
+        self.worker = served_by
+
+    def node_config(self, work, manifest, slow):
+        config = work / "node.toml"
+        config.write_text(f"""
+[node]
+name = "n"
+listen = "127.0.0.1:{self.clear}"
+cache.size = "256MiB"
+model = {{ manifest = "{manifest}", speed = 1000.0 }}
+[node.tls]
+listen = "127.0.0.1:{self.tls}"
+certificates = "{certificate(work)}"
+[node.limits]
+head_timeout = "5s"
+idle_timeout = "{KEEPALIVE_S}s"
+write_timeout = "5s"
+connections_max = {slow * 2 + 10_000}
+[admin]
+listen = "127.0.0.1:{self.admin}"
+[log]
+level = "error"
+""")
+        return config
+
+    def switch_config(self, work, node, slow):
         config = work / "switch.toml"
         config.write_text(f"""
 [switch]
@@ -83,22 +129,7 @@ listen = "127.0.0.1:{self.admin}"
 [log]
 level = "error"
 """)
-        self.talk = open(work / "talk", "wb")
-        self.processes = [self.start([larder, "node", "--name", "n", "--listen", f"127.0.0.1:{node}", "--manifest", manifest,
-                                      "--disk-speed", "1000", "--cache", "256MiB", "--log", "error"])]
-        self.processes.append(self.start([larder, "switch", "--config", config]))
-        end = time.monotonic() + 30
-        while True:
-            try:
-                if ask(self, "/t1") == BYTES:
-                    break
-            except OSError:
-                pass
-            if time.monotonic() > end:
-                raise RuntimeError(f"the switch does not serve:\n{(work / 'talk').read_text(errors='replace')[-2000:]}")
-            time.sleep(0.1)
-        children = pathlib.Path(f"/proc/{self.processes[1].pid}/task/{self.processes[1].pid}/children").read_text().split()
-        self.worker = int(children[0])
+        return config
 
     def start(self, command):
         return subprocess.Popen(list(map(str, command)), stdin=subprocess.DEVNULL, stdout=self.talk, stderr=self.talk)
@@ -110,7 +141,11 @@ level = "error"
 
     def failures(self):
         with urllib.request.urlopen(f"http://127.0.0.1:{self.admin}/metrics", timeout=10) as reply:
-            lines = [line for line in reply.read().decode().splitlines() if line.startswith("larder_switch_failures_total")]
+            lines = reply.read().decode().splitlines()
+        if self.at == "node":
+            names = ["connections_refused", "head_timeouts", "idle_timeouts", "write_timeouts", "aborted", "client_errors"]
+            return {name: int(self.metric(f"larder_node_{name}_total")) for name in names}
+        lines = [line for line in lines if line.startswith("larder_switch_failures_total")]
         found = {line.split('"')[1]: int(float(line.rpartition(" ")[2])) for line in lines}
         return {name: count for name, count in found.items() if count}
 
@@ -184,6 +219,7 @@ def main():
     parser.add_argument("--slow", type=int, default=2_000, help="slow connections held at one time")
     parser.add_argument("--urls", type=int, default=10_000_000, help="distinct URLs at most")
     parser.add_argument("--rate", type=float, default=200, help="ordinary requests a second")
+    parser.add_argument("--at", choices=["switch", "node"], default="switch", help="what is attacked")
     parser.add_argument("--only", help="attacks, comma-separated")
     parser.add_argument("--out", help="write the result here, JSON")
     args = parser.parse_args()
@@ -197,7 +233,7 @@ def main():
         sys.exit(f"{hard} open files are allowed, and --slow {args.slow} needs {wanted}: ulimit -n {wanted}, as root")
     chosen = [attack for attack in attacks.ATTACKS if not args.only or attack[0] in args.only.split(",")]
     with tempfile.TemporaryDirectory(prefix="hostile-") as directory:
-        cluster = Cluster(shutil.which(args.larder) or args.larder, pathlib.Path(directory), args.slow)
+        cluster = Cluster(shutil.which(args.larder) or args.larder, pathlib.Path(directory), args.slow, args.at)
         try:
             sys.exit(run(cluster, chosen, args))
         finally:
@@ -211,10 +247,11 @@ def run(cluster, chosen, args):
     time.sleep(3)
     before = cluster.watched()
     say(f"before: {before}")
-    target = {"clear": ("127.0.0.1", cluster.clear), "tls": ("127.0.0.1", cluster.tls)}
+    target = {"clear": ("127.0.0.1", cluster.clear), "tls": ("127.0.0.1", cluster.tls), "h2c": args.at == "switch"}
+    askers = sum(function is attacks.distinct_urls for _, function, _ in chosen)
     results, workers = multiprocessing.Queue(), []
     for name, function, share in chosen:
-        size = int(args.slow * share) if share else args.urls
+        size = int(args.slow * share) if share else args.urls // max(askers, 1)
         workers.append(multiprocessing.Process(target=attacked, args=(name, function, target, size, args.seconds, results)))
         workers[-1].start()
     samples, end, wrong = [], time.monotonic() + args.seconds, []
@@ -226,7 +263,7 @@ def run(cluster, chosen, args):
                 say(f"{len(samples)} s: {samples[-1]}, {sum(client.done for client in ordinary)} ordinary requests, "
                     f"{sum(len(client.failed) for client in ordinary)} failed")
     except OSError:
-        wrong.append("the switch's worker has ended")
+        wrong.append("the process that serves has ended")
     for worker in workers:
         worker.join(60)
         if worker.is_alive():
@@ -248,7 +285,7 @@ def run(cluster, chosen, args):
         wrong += judge(cluster, before, samples, after)
     peak = {key: max(sample[key] for sample in samples) for key in before} if samples else {}
     report = {
-        "seconds": args.seconds, "slow": args.slow, "attacks": done, "ordinary": sum(client.done for client in ordinary),
+        "at": args.at, "seconds": args.seconds, "slow": args.slow, "attacks": done, "ordinary": sum(client.done for client in ordinary),
         "failed": len(failed), "ordinary_ms_p50": round(statistics.median(times), 2),
         "ordinary_ms_p99": round(times[int(len(times) * 0.99)], 2), "before": before, "peak": peak, "after": after,
         "answers": cluster.failures() if after else {}, "wrong": wrong,
@@ -271,9 +308,9 @@ def settled(cluster, before):
 
 def judge(cluster, before, samples, after):
     wrong = []
-    if cluster.metric("larder_switch_panics_total"):
+    if cluster.at == "switch" and cluster.metric("larder_switch_panics_total"):
         wrong.append("a connection was lost to a fault in the switch")
-    if cluster.metric("larder_switch_generation") != 1:
+    if cluster.at == "switch" and cluster.metric("larder_switch_generation") != 1:
         wrong.append("the switch's worker was replaced")
     if after["fds"] > before["fds"] + 64:
         wrong.append(f"descriptors do not come back: {before['fds']} before, {after['fds']} after")

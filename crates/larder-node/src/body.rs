@@ -95,6 +95,15 @@ impl Body {
         self
     }
 
+    /// Of a reply to HEAD: a text that such a reply would have is not sent, by any version of HTTP.
+    pub(crate) fn of_head(mut self) -> Self {
+        if let Content::Whole(bytes) = &mut self.content {
+            *bytes = Bytes::new();
+            self.left = 0;
+        }
+        self
+    }
+
     /// Hangs the request on the body.
     pub(crate) fn with(mut self, in_flight: InFlight) -> Self {
         self.in_flight = Some(in_flight);

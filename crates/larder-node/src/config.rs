@@ -42,7 +42,7 @@ pub struct NodeConfig {
     pub report: ReportConfig,
     /// Where spans of traced requests go. Default `None`: requests are not traced.
     pub traces: Option<TracerConfig>,
-    /// TLS for clients. Default `None`: there is none. HTTP/2 is not spoken, whatever it says.
+    /// TLS for clients. Default `None`: there is none.
     pub tls: Option<TlsConfig>,
     /// Addresses that announce with the PROXY protocol whom each connection is from; none by default. At most 1,024.
     pub announcers: Vec<AddressRange>,
@@ -104,7 +104,8 @@ pub enum Preload {
 /// What a node bounds, and what happens at each bound.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Client connections at once; a further one gets 503 and is closed. 1 to 1,000,000, default 10,000.
+    /// Client connections at once; a further one gets 503 and is closed. Requests of HTTP/2 that are under way beside others of their
+    /// connection count as one each. 1 to 1,000,000, default 10,000.
     pub connections_max: u32,
     /// Bytes of a request's head; 431 beyond. 8 KiB to 1 MiB, default 32 KiB.
     pub head_bytes_max: usize,
@@ -117,7 +118,7 @@ pub struct Limits {
     pub head_timeout: Duration,
     /// Time a kept-alive connection may be silent; it is closed after it. 1 ms to 1 day, default 75 s.
     pub idle_timeout: Duration,
-    /// Time a client may take none of a reply's bytes; the connection is closed after it. 1 ms to 1 h, default 30 s.
+    /// Time a client may take none of a reply's bytes; the connection is closed after it, or with HTTP/2 that request ended. 1 ms to 1 h, default 30 s.
     pub write_timeout: Duration,
     /// Time replies under way get at shutdown; what is left is aborted. Up to 1 h, default 30 s.
     pub drain_timeout: Duration,

@@ -23,11 +23,13 @@ use larder_edge::ClientIo;
 use larder_handoff::FlowKey;
 use larder_spans::Tracer;
 use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
+use tokio::io::{AsyncRead as _, ReadBuf};
 use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep, sleep_until};
 
@@ -40,6 +42,12 @@ pub(crate) struct Shared {
     /// Whether any request has been read.
     used: AtomicBool,
     finishing: AtomicU64,
+    /// Its requests come side by side, in frames of HTTP/2.
+    frames: bool,
+    /// Its write side is shut, and what still comes is thrown away.
+    lingers: AtomicBool,
+    /// Whether the client takes no bytes, and when it last took none.
+    blocked: Mutex<(bool, Option<Instant>)>,
     /// Of a connection that a front-end has handed over: it has decided by the first request alone.
     handed: Option<Later>,
     /// Whether the client is told of no end: the connection goes on elsewhere.
@@ -80,12 +88,14 @@ pub(crate) struct Brought {
     pub(crate) bound: Bound,
     pub(crate) life: Option<Life>,
     pub(crate) entered: Option<Arc<Entered>>,
+    /// Its requests come side by side, in frames of HTTP/2.
+    pub(crate) frames: bool,
 }
 
 impl Shared {
     /// Of a connection.
     pub(crate) fn new(counters: Arc<Counters>, brought: Brought) -> Arc<Self> {
-        let Brought { handed, used, flow, bound, life, entered } = brought;
+        let Brought { handed, used, flow, bound, life, entered, frames } = brought;
         Arc::new(Self {
             counters,
             handed,
@@ -99,7 +109,21 @@ impl Shared {
             used: AtomicBool::new(used),
             finishing: AtomicU64::new(0),
             open: AtomicBool::new(false),
+            frames,
+            lingers: AtomicBool::new(false),
+            blocked: Mutex::default(),
         })
+    }
+
+    /// Whether its write side is shut, and what still comes is thrown away.
+    pub(crate) fn lingers(&self) -> bool {
+        self.lingers.load(Relaxed)
+    }
+
+    /// Whether the client takes no bytes, or took none at some time within the last `while_`.
+    pub(crate) fn blocked_lately(&self, while_: Duration) -> bool {
+        let (blocked, at) = *lock(&self.blocked);
+        blocked || at.is_some_and(|at| at.elapsed() < while_)
     }
 
     /// Whether no request has been read yet.
@@ -242,8 +266,17 @@ impl Drop for InFlight {
             traced.end();
         }
         self.shared.finishing.fetch_add(1, Relaxed);
+        if self.shared.frames {
+            // Its last piece is written, and no flush need follow.
+            self.shared.flushed();
+        }
     }
 }
+
+/// Time a client of HTTP/2 may be silent while it reads what was sent to it, once nothing more will be.
+const LINGER: Duration = Duration::from_secs(5);
+/// Time it has for all of that.
+pub(crate) const LINGER_MAX: Duration = Duration::from_secs(30);
 
 /// Which deadline for reading runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -252,6 +285,8 @@ enum Awaiting {
     Head,
     /// The first byte of the next head.
     Silence,
+    /// Frames of HTTP/2, at any time: who serves them has deadlines of its own.
+    Frames,
 }
 
 /// A socket with deadlines.
@@ -267,6 +302,8 @@ pub(crate) struct Socket {
     /// The read timer, set to the deadline if `read_armed`.
     read_timer: Pin<Box<Sleep>>,
     read_armed: bool,
+    /// Until when what still comes is thrown away, once the write side is shut.
+    lingers_until: Option<Instant>,
     /// Runs while the client takes nothing.
     write_timer: Option<Pin<Box<Sleep>>>,
 }
@@ -290,8 +327,16 @@ impl Socket {
             awaiting: Awaiting::Head,
             read_timer: Box::pin(sleep_until(Instant::now() + limits.head_timeout)),
             read_armed: true,
+            lingers_until: None,
             write_timer: None,
         }
+    }
+
+    /// What comes is no HTTP/1: it is not looked at, and may come at any time.
+    pub(crate) fn of_frames(mut self) -> Self {
+        self.stream.inner_mut().pass_unseen();
+        self.awaiting = Awaiting::Frames;
+        self
     }
 
     /// The first head has to be complete by then, since the connection came earlier.
@@ -314,13 +359,13 @@ impl Socket {
 
     /// Called when the socket has nothing to read.
     fn poll_read_deadline(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.shared.busy.load(Relaxed) {
+        if self.awaiting == Awaiting::Frames || self.shared.busy.load(Relaxed) {
             return Poll::Pending;
         }
         if !self.read_armed {
             let timeout = match self.awaiting {
                 Awaiting::Head => self.head_timeout,
-                Awaiting::Silence => self.idle_timeout,
+                Awaiting::Silence | Awaiting::Frames => self.idle_timeout,
             };
             self.read_timer.as_mut().reset(Instant::now() + timeout);
             self.read_armed = true;
@@ -328,7 +373,9 @@ impl Socket {
         ready!(self.read_timer.as_mut().poll(cx));
         let (count, what) = match self.awaiting {
             Awaiting::Head => (&self.shared.counters.head_timeouts, "the request's head took too long"),
-            Awaiting::Silence => (&self.shared.counters.idle_timeouts, "the connection was silent too long"),
+            Awaiting::Silence | Awaiting::Frames => {
+                (&self.shared.counters.idle_timeouts, "the connection was silent too long")
+            }
         };
         count.add(1);
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, what)))
@@ -354,10 +401,32 @@ impl Socket {
         self.after_write(cx, written)
     }
 
+    /// A client of HTTP/2 sends while it reads: what would come to a closed socket would have the kernel throw away what is still to be
+    /// read. So it is taken until the client ends its side or is silent for [`LINGER`], for [`LINGER_MAX`] at most.
+    fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut bytes = [MaybeUninit::uninit(); 4_096];
+        let last = self.lingers_until.unwrap_or_else(Instant::now);
+        loop {
+            let mut taken = ReadBuf::uninit(&mut bytes);
+            match Pin::new(self.stream.inner_mut()).poll_read(cx, &mut taken) {
+                Poll::Ready(Ok(())) if !taken.filled().is_empty() => {
+                    self.read_timer.as_mut().reset(last.min(Instant::now() + LINGER));
+                }
+                Poll::Ready(_) => return Poll::Ready(Ok(())),
+                Poll::Pending => return self.read_timer.as_mut().poll(cx).map(Ok),
+            }
+        }
+    }
+
     fn after_write<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {
-            self.write_timer = None;
+            if self.write_timer.take().is_some() {
+                *lock(&self.shared.blocked) = (false, Some(Instant::now()));
+            }
             return written;
+        }
+        if self.write_timer.is_none() {
+            lock(&self.shared.blocked).0 = true;
         }
         let timeout = self.write_timeout;
         let timer = self.write_timer.get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + timeout)));
@@ -416,7 +485,7 @@ impl Write for Socket {
         // With TLS, what was written is not all in the kernel's buffer before.
         let flushed = Pin::new(&mut self.stream).poll_flush(cx);
         ready!(self.after_write(cx, flushed))?;
-        if self.shared.flushed() {
+        if self.shared.flushed() && self.awaiting != Awaiting::Frames {
             self.awaiting = Awaiting::Silence;
             self.read_armed = false;
             // hyper has looked for a further head while the reply was under way, and looks again only when woken:
@@ -431,8 +500,18 @@ impl Write for Socket {
             return Poll::Ready(Ok(()));
         }
         ready!(self.poll_unsent_in_time(cx))?;
-        let shut = Pin::new(&mut self.stream).poll_shutdown(cx);
-        self.after_write(cx, shut)
+        if self.lingers_until.is_none() {
+            let shut = Pin::new(&mut self.stream).poll_shutdown(cx);
+            ready!(self.after_write(cx, shut))?;
+            if self.awaiting != Awaiting::Frames {
+                return Poll::Ready(Ok(()));
+            }
+            let now = Instant::now();
+            self.lingers_until = Some(now + LINGER_MAX);
+            self.shared.lingers.store(true, Relaxed);
+            self.read_timer.as_mut().reset(now + LINGER);
+        }
+        self.poll_linger(cx)
     }
 }
 

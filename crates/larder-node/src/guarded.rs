@@ -18,7 +18,8 @@ pub(crate) struct Guarded {
     stream: ClientIo,
     /// Bytes to be read before the stream's.
     first: Bytes,
-    framing: Framing,
+    /// `None` where what comes is no HTTP/1.
+    framing: Option<Framing>,
     /// What hyper gets instead of bytes at fault, and nothing behind it.
     poison: Option<&'static [u8]>,
 }
@@ -26,12 +27,17 @@ pub(crate) struct Guarded {
 impl Guarded {
     /// A connection at its beginning or between two requests.
     pub(crate) fn new(stream: ClientIo, first: Bytes) -> Self {
-        Self { stream, first, framing: Framing::without_upgrades(), poison: None }
+        Self { stream, first, framing: Some(Framing::without_upgrades()), poison: None }
     }
 
     /// The stream, and what is to be read before its bytes.
     pub(crate) fn into_parts(self) -> (ClientIo, Bytes) {
         (self.stream, self.first)
+    }
+
+    /// What comes is not looked at from here on.
+    pub(crate) fn pass_unseen(&mut self) {
+        self.framing = None;
     }
 
     fn give_poison(&mut self, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
@@ -62,7 +68,8 @@ impl AsyncRead for Guarded {
             let now = self.first.len().min(buf.remaining());
             buf.put_slice(&self.first.split_to(now));
         }
-        if let Err(broken) = self.framing.check(&buf.filled()[before..]) {
+        let Some(framing) = &mut self.framing else { return Poll::Ready(Ok(())) };
+        if let Err(broken) = framing.check(&buf.filled()[before..]) {
             tracing::debug!(fault = ?broken.fault, "a request makes no sense");
             buf.set_filled(before + broken.good);
             self.poison = Some(broken.poison());

@@ -27,6 +27,7 @@ mod fetch;
 mod guarded;
 mod handover;
 mod http;
+mod http2;
 mod lateral;
 mod machine;
 mod memory;

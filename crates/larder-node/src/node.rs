@@ -231,6 +231,7 @@ impl Node {
     {
         let mut in_flight = shared.begin();
         let (mut parts, body) = request.into_parts();
+        let head = parts.method == Method::HEAD;
         if in_flight.is_of_client() {
             // No switch has relayed it: what it says of itself is the client's word.
             parts.headers.remove(report::TARGET);
@@ -265,7 +266,7 @@ impl Node {
             None => self.reply(&parts, body, later.as_ref()).await,
         };
         in_flight.trace_reply(&reply);
-        reply.map(|body| body.with(in_flight))
+        reply.map(|body| if head { body.of_head() } else { body }.with(in_flight))
     }
 
     /// The reply to a request that is to be made again with TLS.

@@ -50,7 +50,7 @@ pub struct Drained {
 
 /// What connections are told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+pub(crate) enum Phase {
     Serving,
     Draining,
     Aborting,
@@ -194,6 +194,9 @@ impl Node {
             };
             let Some(entered) = entered else { return };
             arrived = entered;
+            if arrived.entered.as_deref().is_some_and(Entered::speaks_http2) {
+                return Box::pin(self.serve_http2(&terms, arrived, &mut phase)).await;
+            }
         }
         // A client that ends its side (RFC 9112 section 9.6) may still read, and cannot be told from one that is gone. From a
         // front-end that relays it means that nobody waits any more, and what is under way ends.
@@ -233,7 +236,7 @@ impl Node {
         let Arrived { stream, first, unsent, used, handed, bound, life, entered, head_by } = arrived;
         // One that came by relay is the front-end's to end.
         let can_give = giver.is_some() && handed.is_some();
-        let brought = Brought { handed: handed.clone(), used, flow, bound, life, entered };
+        let brought = Brought { handed: handed.clone(), used, flow, bound, life, entered, frames: false };
         let shared = Shared::new(Arc::clone(&self.counters), brought);
         let mut socket = Socket::new(stream, first, unsent, Arc::clone(&shared), &terms.limits);
         if let Some(then) = head_by {

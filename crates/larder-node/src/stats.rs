@@ -71,6 +71,7 @@ pub(crate) struct Counters {
     pub(crate) service_us: Count,
     pub(crate) connections: Level,
     pub(crate) connections_accepted: Count,
+    pub(crate) http2_connections: Count,
     pub(crate) connections_refused: Count,
     pub(crate) accept_errors: Count,
     pub(crate) head_timeouts: Count,
@@ -124,7 +125,9 @@ pub struct NodeStats {
     pub connections: u64,
     /// Connections accepted.
     pub connections_accepted: u64,
-    /// Connections answered 503 because of the limit on them.
+    /// Those of them whose clients speak HTTP/2.
+    pub http2_connections: u64,
+    /// Connections, and requests of HTTP/2, answered 503 because of the limit on them.
     pub connections_refused: u64,
     /// Failed accept calls, such as for want of file descriptors.
     pub accept_errors: u64,
@@ -206,6 +209,7 @@ impl Counters {
             in_flight: self.in_flight.read(),
             connections: self.connections.read(),
             connections_accepted: self.connections_accepted.read(),
+            http2_connections: self.http2_connections.read(),
             connections_refused: self.connections_refused.read(),
             accept_errors: self.accept_errors.read(),
             head_timeouts: self.head_timeouts.read(),
@@ -241,8 +245,8 @@ impl NodeStats {
     }
 }
 
-impl Collector for NodeStats {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+impl NodeStats {
+    fn encode_counters(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let counters = [
             ("requests", "Requests for contents", self.requests),
             ("hits", "Requests answered from memory alone", self.hits),
@@ -260,11 +264,20 @@ impl Collector for NodeStats {
             ("aborted", "Replies that ended before their last byte", self.aborted),
             ("sent_bytes", "Bytes of reply bodies", self.bytes_out),
             ("connections_accepted", "Connections accepted", self.connections_accepted),
-            ("connections_refused", "Connections beyond the limit", self.connections_refused),
+            ("http2_connections", "Connections of clients that speak HTTP/2", self.http2_connections),
+            (
+                "connections_refused",
+                "Connections, and requests of HTTP/2, beyond the limit",
+                self.connections_refused,
+            ),
             ("accept_errors", "Failed accept calls", self.accept_errors),
             ("head_timeouts", "Connections closed for a slow request head", self.head_timeouts),
             ("idle_timeouts", "Connections closed for their silence", self.idle_timeouts),
-            ("write_timeouts", "Connections closed for taking no bytes", self.write_timeouts),
+            (
+                "write_timeouts",
+                "Connections closed, and requests of HTTP/2 ended, for taking no bytes",
+                self.write_timeouts,
+            ),
             (
                 "announcements_refused",
                 "Connections of a balancer without announcement",
@@ -283,6 +296,13 @@ impl Collector for NodeStats {
             let metric = ConstCounter::new(value);
             metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)?;
         }
+        Ok(())
+    }
+}
+
+impl Collector for NodeStats {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        self.encode_counters(&mut encoder)?;
         let busy = [
             ("store_busy", "Time the store has worked", self.store_busy_seconds),
             ("cpu_busy", "Time the processors have worked", self.usage.cpu_busy_us as f64 / 1e6),

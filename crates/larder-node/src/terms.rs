@@ -128,7 +128,7 @@ impl Node {
         }
     }
 
-    fn is_ending(&self) -> bool {
+    pub(crate) fn is_ending(&self) -> bool {
         *self.ending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -53,6 +53,8 @@ pub(crate) struct Entered {
     client: Option<HeaderValue>,
     /// `None` where the node has no TLS, and says nothing of it.
     scheme: Option<&'static str>,
+    /// Its client and the node have agreed on HTTP/2.
+    http2: bool,
     /// The client's own certificate, as it stands in `Client-Cert`.
     client_cert: Option<HeaderValue>,
     /// At this port its requests are to be made again, with TLS.
@@ -63,7 +65,7 @@ impl Edge {
     /// Reads the certificates. Blocks on the disk.
     pub(crate) fn new(tls: Option<TlsConfig>, announcers: Announcers) -> Result<Self, CertificateFault> {
         let redirects = tls.as_ref().is_some_and(|tls| tls.redirect);
-        let tls = tls.map(|tls| Tls::load(TlsConfig { http2: false, ..tls })).transpose()?;
+        let tls = tls.map(Tls::load).transpose()?;
         Ok(Self { tls: tls.map(Arc::new), announcers, redirects, https_port: Arc::default() })
     }
 
@@ -75,7 +77,7 @@ impl Edge {
     ) -> Result<Self, CertificateFault> {
         let redirects = tls.as_ref().is_some_and(|tls| tls.redirect);
         let tls = match (&self.tls, tls) {
-            (Some(before), Some(tls)) => Some(Arc::new(before.successor(TlsConfig { http2: false, ..tls })?)),
+            (Some(before), Some(tls)) => Some(Arc::new(before.successor(tls)?)),
             (before, _) => before.clone(),
         };
         Ok(Self { tls, announcers, redirects, https_port: Arc::clone(&self.https_port) })
@@ -121,6 +123,7 @@ impl Node {
         let stream = if entry == Entry::Secure {
             let patience = head_by.saturating_duration_since(Instant::now());
             let secured = edge.tls.as_ref()?.accept(tcp, patience).await?;
+            entered.http2 = secured.http2;
             entered.client_cert = secured.client.as_deref().and_then(client_cert);
             ClientIo::Secure(secured.stream)
         } else {
@@ -159,6 +162,11 @@ impl Entered {
     /// Whether the connection cannot go on elsewhere.
     pub(crate) fn stays(&self) -> bool {
         self.client.is_some() || self.scheme == Some("https")
+    }
+
+    /// Whether its requests come by HTTP/2.
+    pub(crate) fn speaks_http2(&self) -> bool {
+        self.http2
     }
 
     /// The client that a balancer has announced.

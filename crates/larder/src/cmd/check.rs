@@ -141,6 +141,10 @@ fn switch_summary(role: &SwitchRole, out: &mut impl Write) -> anyhow::Result<()>
         Span(settings.queue_timeout)
     )?;
     writeln!(out, "  key {}", switch.key)?;
+    let edits = edited_by_default(switch);
+    if !edits.is_empty() {
+        writeln!(out, "  edits: {}", edits.join(", "))?;
+    }
     classes(&switch.classes, "  ", out)?;
     for peer in &switch.nodes {
         let (name, weight) = (&peer.spec.name, peer.spec.weight);
@@ -179,6 +183,23 @@ fn route_summary(route: &Route, out: &mut impl Write) -> anyhow::Result<()> {
     route.classes.as_ref().map_or(Ok(()), |rules| classes(rules, "    ", out))
 }
 
+/// What the default route does beside sending requests and replies on, and all routes do but for values of their own.
+fn edited_by_default(switch: &SwitchConfig) -> Vec<&'static str> {
+    given(&[
+        ("request_headers", !switch.request_fields.is_empty()),
+        ("reply_headers", !switch.reply_fields.is_empty()),
+        ("request_id", switch.request_id.is_some()),
+        ("sticky", switch.sticky.is_some()),
+        ("compress", switch.compress.is_some()),
+        ("hedge", switch.hedge.is_some()),
+    ])
+    .collect()
+}
+
+fn given<'a>(all: &'a [(&'static str, bool)]) -> impl Iterator<Item = &'static str> + 'a {
+    all.iter().filter(|(_, given)| *given).map(|(word, _)| *word)
+}
+
 /// What a route does beside sending requests and replies on, in the words of the config.
 fn edited(edits: &Edits) -> Vec<&'static str> {
     let all = [
@@ -190,7 +211,7 @@ fn edited(edits: &Edits) -> Vec<&'static str> {
         ("hedge", edits.hedge.is_some()),
     ];
     let answer = edits.answer.iter().map(Answer::name);
-    answer.chain(all.into_iter().filter(|(_, given)| *given).map(|(word, _)| word)).collect()
+    answer.chain(given(&all)).collect()
 }
 
 fn classes(rules: &ClassRules, indent: &str, out: &mut impl Write) -> anyhow::Result<()> {

@@ -95,7 +95,8 @@ pub(crate) struct RawCache {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct RawNodeLimits {
-    /// Client connections at once; a further one gets 503 and is closed. 1 to 1000000.
+    /// Client connections at once; a further one gets 503 and is closed. A request of HTTP/2 that is under way beside others of its
+    /// connection counts as one too. 1 to 1000000.
     pub(crate) connections_max: u32,
     /// Bytes of a request's head; 431 beyond. 8KiB to 1MiB.
     pub(crate) head_max: Size,
@@ -107,7 +108,8 @@ pub(crate) struct RawNodeLimits {
     pub(crate) head_timeout: Span,
     /// Time a kept-alive connection may be silent; then it is closed. 1ms to 1d.
     pub(crate) idle_timeout: Span,
-    /// Time a client may take none of a reply's bytes; then the connection is closed. 1ms to 1h.
+    /// Time a client may take none of a reply's bytes; then the connection is closed, or with HTTP/2 that request
+    /// ended. 1ms to 1h.
     pub(crate) write_timeout: Span,
     /// Time that replies under way get at shutdown; what is left is aborted. At most 1h.
     pub(crate) drain_timeout: Span,

@@ -21,6 +21,8 @@ pub(crate) struct RawNodeTls {
     /// The oldest version of TLS spoken: "1.2" or "1.3".
     #[schemars(extend("enum" = ["1.2", "1.3"]))]
     pub(crate) min_version: String,
+    /// Whether HTTP/2 is offered.
+    pub(crate) http2: bool,
     /// Whether clients are asked for certificates of their own: "off", "optional" or "required". What is shown goes to an origin
     /// in Client-Cert (RFC 9440).
     #[schemars(extend("enum" = ["off", "optional", "required"]))]
@@ -41,21 +43,30 @@ impl Default for RawNodeTls {
             certificates,
             reload,
             min_version,
+            http2,
             client_certificates,
             client_ca,
             redirect,
             ..
         } = RawTls::default();
-        Self { listen, certificates, reload, min_version, client_certificates, client_ca, redirect }
+        Self { listen, certificates, reload, min_version, http2, client_certificates, client_ca, redirect }
     }
 }
 
 impl RawNodeTls {
     /// The same, as a switch would have it.
     pub(super) fn as_switch(&self) -> RawTls {
-        let Self { listen, certificates, reload, min_version, client_certificates, client_ca, redirect } =
-            self.clone();
+        let Self {
+            listen,
+            certificates,
+            reload,
+            min_version,
+            http2,
+            client_certificates,
+            client_ca,
+            redirect,
+        } = self.clone();
         let own = RawTls { listen, certificates, reload, min_version, ..RawTls::default() };
-        RawTls { http2: false, client_certificates, client_ca, redirect, ..own }
+        RawTls { http2, client_certificates, client_ca, redirect, ..own }
     }
 }

@@ -188,7 +188,7 @@ mod tests {
         let node = text.replace("nodes = [\"10.0.0.1:80\"]", "root = \"/\"").replace("switch", "node");
         let role = Written::parse("f", &node).unwrap().validate().unwrap().node.unwrap();
         let tls = role.node.tls.unwrap();
-        assert_eq!((tls.min_version, tls.http2, tls.listen.len()), (TlsVersion::Tls12, false, 1));
+        assert_eq!((tls.min_version, tls.http2, tls.listen.len()), (TlsVersion::Tls12, true, 1));
         assert!(role.listen.is_none() && role.node.announcers.len() == 1);
     }
 }

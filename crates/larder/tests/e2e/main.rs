@@ -26,6 +26,7 @@ mod load_users;
 mod mirror;
 mod node_content;
 mod node_edge;
+mod node_http2;
 mod node_reload;
 mod origin;
 mod packaging;

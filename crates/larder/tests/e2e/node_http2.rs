@@ -1,0 +1,485 @@
+//! Nodes that clients ask by HTTP/2, over TLS.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http2::{Builder, SendRequest};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
+use tokio_rustls::TlsConnector;
+
+use crate::http::get;
+use crate::origin::{Origin, values};
+use crate::process::{Process, until};
+use crate::secured::Authority;
+
+const HOST: &str = "a.test";
+/// More than one chunk of a node's memory, and more than any window of the client's.
+const LARGE: usize = 5_000_000;
+
+type Sender = SendRequest<Full<Bytes>>;
+
+/// A client with one connection, and what drives it.
+struct Client {
+    runtime: Runtime,
+    sender: Sender,
+    connection: JoinHandle<hyper::Result<()>>,
+}
+
+impl Client {
+    fn new(address: SocketAddr, roots: &RootCertStore) -> Self {
+        Self::with(address, roots, &Builder::new(TokioExecutor::new()))
+    }
+
+    fn with(address: SocketAddr, roots: &RootCertStore, builder: &Builder<TokioExecutor>) -> Self {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let (sender, connection) = runtime.block_on(async {
+            let stream = secured(address, roots, &[b"h2", b"http/1.1"]).await;
+            assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
+            let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.unwrap();
+            (sender, tokio::spawn(connection))
+        });
+        Self { runtime, sender, connection }
+    }
+
+    /// One that reads 3 MB a second, and holds little of what it has not read.
+    fn slow(address: SocketAddr, roots: &RootCertStore, builder: &Builder<TokioExecutor>) -> Self {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let (sender, connection) = runtime.block_on(async {
+            let (ours, theirs) = tokio::io::duplex(64 << 10);
+            let (mut from, mut to) = tokio::io::split(secured(address, roots, &[b"h2"]).await);
+            let (mut up, mut down) = tokio::io::split(theirs);
+            tokio::spawn(async move { tokio::io::copy(&mut up, &mut to).await });
+            tokio::spawn(async move {
+                let mut bytes = vec![0; 60_000];
+                while let Ok(read @ 1..) = from.read(&mut bytes).await {
+                    tokio::time::sleep(Duration::from_millis(20) * u32::try_from(read).unwrap() / 60_000)
+                        .await;
+                    if down.write_all(&bytes[..read]).await.is_err() {
+                        break;
+                    }
+                }
+            });
+            let (sender, connection) = builder.handshake(TokioIo::new(ours)).await.unwrap();
+            (sender, tokio::spawn(connection))
+        });
+        Self { runtime, sender, connection }
+    }
+
+    fn send(&self, request: Request<Full<Bytes>>) -> hyper::Result<Response<Incoming>> {
+        self.runtime.block_on(self.sender.clone().send_request(request))
+    }
+
+    fn ask(&self, path: &str) -> (u16, Bytes) {
+        let reply = self.send(request(path)).unwrap();
+        (reply.status().as_u16(), self.rest(reply).unwrap())
+    }
+
+    fn rest(&self, reply: Response<Incoming>) -> hyper::Result<Bytes> {
+        self.runtime.block_on(reply.into_body().collect()).map(http_body_util::Collected::to_bytes)
+    }
+
+    /// How the connection ends, and after how long from now.
+    fn end(self) -> (hyper::Result<()>, Duration) {
+        let start = Instant::now();
+        let ended = self
+            .runtime
+            .block_on(async { tokio::time::timeout(Duration::from_secs(20), self.connection).await });
+        (ended.unwrap().unwrap(), start.elapsed())
+    }
+}
+
+async fn secured(
+    address: SocketAddr,
+    roots: &RootCertStore,
+    protocols: &[&[u8]],
+) -> tokio_rustls::client::TlsStream<tokio::net::TcpStream> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots.clone())
+        .with_no_client_auth();
+    config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
+    let tcp = tokio::net::TcpStream::connect(address).await.unwrap();
+    let name = ServerName::try_from(HOST).unwrap();
+    TlsConnector::from(Arc::new(config)).connect(name, tcp).await.unwrap()
+}
+
+fn uri(path: &str) -> String {
+    format!("https://{HOST}{path}")
+}
+
+fn request(path: &str) -> Request<Full<Bytes>> {
+    Request::get(uri(path)).body(Full::default()).unwrap()
+}
+
+fn with(path: &str, fields: &[(&str, &str)]) -> Request<Full<Bytes>> {
+    let mut request = Request::post(uri(path));
+    for (name, value) in fields {
+        request = request.header(*name, *value);
+    }
+    request.body(Full::from("hello")).unwrap()
+}
+
+/// A node with TLS at its first address; `node` are keys of `[node]`, `more` what follows `[node.tls]`.
+fn node(folder: &Path, authority: &Authority<'_>, node: &str, more: &str) -> Process {
+    let text = format!(
+        "[node]\nname = \"n\"\n{node}\n[node.tls]\nlisten = \"127.0.0.1:0\"\ncertificates = {:?}\n{more}\n\
+         [admin]\nlisten = \"127.0.0.1:0\"\n",
+        authority.leaf(HOST)
+    );
+    let config = folder.join("larder.toml");
+    fs::write(&config, text).unwrap();
+    Process::start(&["node", "--config", config.to_str().unwrap()])
+}
+
+/// A directory with `a` and a large file.
+fn root(folder: &Path) -> String {
+    let root = folder.join("root");
+    fs::create_dir(&root).unwrap();
+    fs::write(root.join("a"), "hello").unwrap();
+    fs::write(root.join("large"), large()).unwrap();
+    format!("root = {root:?}")
+}
+
+fn large() -> Vec<u8> {
+    (0..LARGE).map(|at| (at % 251) as u8).collect()
+}
+
+fn metric(node: &Process, name: &str) -> u64 {
+    let text = String::from_utf8(get(node.admin.unwrap(), "/metrics").body).unwrap();
+    let line = text.lines().find(|line| line.starts_with(&format!("larder_node_{name}{{")));
+    line.unwrap_or_else(|| panic!("no {name} in {text}")).rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+fn await_metric(node: &Process, name: &str, value: u64) {
+    until(&format!("{name} is {value}"), || (metric(node, name) == value).then_some(()));
+}
+
+/// All requests of a connection at once, each whole; HTTP/1.1 goes on at the same port, and alone where HTTP/2 is off.
+#[test]
+fn a_node_answers_many_requests_of_a_connection_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = Authority::new(folder.path(), "ca");
+    let node = node(folder.path(), &authority, &root(folder.path()), "");
+    let client = Client::new(node.address, &authority.roots());
+    assert_eq!(client.ask("/a"), (200, Bytes::from("hello")));
+    assert_eq!(client.ask("/none").0, 404);
+    assert_eq!(client.ask("/../x").0, 400);
+    for path in ["/a", "/none", "/.larder/health"] {
+        let head = Request::head(uri(path)).body(Full::default()).unwrap();
+        let reply = client.send(head).unwrap();
+        assert_ne!(reply.headers()["content-length"], "0", "{path}");
+        assert_eq!(client.rest(reply).unwrap(), "", "{path}");
+    }
+    let replies: Vec<_> = client.runtime.block_on(async {
+        let asked = (0..100).map(|number| {
+            let mut sender = client.sender.clone();
+            tokio::spawn(async move {
+                let path = if number % 5 == 0 { "/large" } else { "/a" };
+                let reply = sender.send_request(request(path)).await.unwrap();
+                let hit = reply.headers()["cache-status"].to_str().unwrap().contains("hit");
+                (path, hit, reply.into_body().collect().await.unwrap().to_bytes())
+            })
+        });
+        let mut replies = Vec::new();
+        for reply in asked.collect::<Vec<_>>() {
+            replies.push(reply.await.unwrap());
+        }
+        replies
+    });
+    let large = large();
+    for (path, hit, body) in replies {
+        assert!(if path == "/a" { hit && body == "hello" } else { body == large }, "{path}: {}", body.len());
+    }
+    await_metric(&node, "in_flight", 0);
+    assert_eq!((metric(&node, "http2_connections_total"), metric(&node, "connections")), (1, 1));
+    assert_eq!(metric(&node, "aborted_total"), 0);
+    let old = crate::secured::connect(node.address, HOST, authority.roots()).unwrap();
+    assert_eq!(crate::http::Client::over(old).ask("GET", "/a", "").unwrap().status, 200);
+    assert_eq!(metric(&node, "http2_connections_total"), 1);
+    assert!(node.terminate().success());
+    let (ended, _) = client.end();
+    assert!(ended.is_ok(), "the client is told: {ended:?}");
+}
+
+#[test]
+fn where_it_is_off_a_node_speaks_http1_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = Authority::new(folder.path(), "ca");
+    let node = node(folder.path(), &authority, &root(folder.path()), "http2 = false");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let stream = runtime.block_on(secured(node.address, &authority.roots(), &[b"h2", b"http/1.1"]));
+    assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
+}
+
+/// By an answer, or by the end of the request alone where it is not even HTTP/2.
+fn is_refused(client: &Client, request: Request<Full<Bytes>>, what: &str) {
+    match client.send(request) {
+        Ok(reply) => assert_eq!(reply.status(), 400, "{what}"),
+        Err(error) => assert!(!error.is_closed(), "{what}: {error}"),
+    }
+}
+
+/// An origin hears of a request what it would by HTTP/1.1; what it could read in two ways does not get there.
+#[test]
+fn an_origin_hears_the_same_as_by_http1() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = Authority::new(folder.path(), "ca");
+    let origin = Origin::start("o", "Cache-Control: no-store\r\n");
+    let lines = format!("origin = {{ url = \"http://{}\", host = \"client\" }}", origin.address);
+    let node = node(folder.path(), &authority, &lines, "");
+    let client = Client::new(node.address, &authority.roots());
+    let fields = [
+        ("cookie", "a=1"),
+        ("cookie", "b=2"),
+        ("te", "trailers"),
+        ("x-forwarded-proto", "http"),
+        ("content-length", "5"),
+    ];
+    let reply = client.send(with("/x?y", &fields)).unwrap();
+    assert_eq!(reply.status(), 200);
+    let heard = String::from_utf8(client.rest(reply).unwrap().to_vec()).unwrap();
+    assert!(heard.starts_with("POST /x?y HTTP/1.1\r\n") && heard.ends_with("hello"), "{heard}");
+    for (name, value) in
+        [("host", HOST), ("cookie", "a=1; b=2"), ("x-forwarded-proto", "https"), ("content-length", "5")]
+    {
+        assert_eq!(values(&heard, name), [value], "{heard}");
+    }
+    assert!(values(&heard, "te").is_empty(), "{heard}");
+    for (what, fields) in [
+        ("another host", &[("host", "b.test")][..]),
+        ("two hosts", &[("host", HOST), ("host", HOST)]),
+        ("two lengths", &[("content-length", "5"), ("content-length", "5")]),
+    ] {
+        is_refused(&client, with("/refused", fields), what);
+    }
+    let named = Request::get(format!("https://user@{HOST}/refused")).body(Full::default()).unwrap();
+    is_refused(&client, named, "a user");
+    assert_eq!(client.send(with("/refused", &[("expect", "100-continue")])).unwrap().status(), 417);
+    is_refused(&client, Request::connect(HOST).body(Full::default()).unwrap(), "a tunnel");
+    let many: Vec<_> = (0..101).map(|_| ("x-a", "1")).collect();
+    assert_eq!(client.send(with("/refused", &many)).unwrap().status(), 431);
+    assert_eq!(client.ask("/x").0, 200, "the connection goes on");
+    assert!(!origin.seen.lock().unwrap().iter().any(|asked| asked.contains("refused")));
+}
+
+/// Who takes nothing of a reply loses that reply, and no other.
+#[test]
+fn a_reply_that_nobody_takes_ends_by_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = Authority::new(folder.path(), "ca");
+    let lines = format!("{}\nlimits.write_timeout = \"1s\"", root(folder.path()));
+    let node = node(folder.path(), &authority, &lines, "");
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder.initial_stream_window_size(65_535).initial_connection_window_size(1 << 20);
+    let client = Client::with(node.address, &authority.roots(), &builder);
+    let mut left = client.send(request("/large")).unwrap();
+    let begun = Instant::now();
+    while metric(&node, "write_timeouts_total") == 0 {
+        assert!(begun.elapsed() < Duration::from_secs(20), "it is never ended");
+        // Others go on meanwhile.
+        assert_eq!(client.ask("/a").0, 200);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(begun.elapsed() >= Duration::from_millis(900), "{:?}", begun.elapsed());
+    let rest = client.runtime.block_on(async {
+        let mut bytes = 0;
+        loop {
+            match left.frame().await {
+                Some(Ok(frame)) => bytes += frame.data_ref().map_or(0, Bytes::len),
+                Some(Err(_)) => return Some(bytes),
+                None => return None,
+            }
+        }
+    });
+    assert!(rest.is_some_and(|bytes| bytes < LARGE), "it must not end as if whole: {rest:?}");
+    assert_eq!(client.ask("/large").1, large());
+    await_metric(&node, "in_flight", 0);
+    assert_eq!((metric(&node, "aborted_total"), metric(&node, "connections")), (1, 1));
+}
+
+/// What h2 holds of replies whose client has room for a byte of each ends with the connection.
+#[test]
+fn ends_of_replies_that_nobody_takes_end_the_connection() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = Authority::new(folder.path(), "ca");
+    let lines = format!("{}\nlimits.write_timeout = \"1s\"", root(folder.path()));
+    let node = node(folder.path(), &authority, &lines, "");
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder.initial_stream_window_size(1);
+    let client = Client::with(node.address, &authority.roots(), &builder);
+    let held: Vec<_> = (0..20).map(|_| client.send(request("/a")).unwrap()).collect();
+    assert_eq!(metric(&node, "in_flight"), 20, "they count until they are taken");
+    let _ = client.end();
+    assert!((1..=20).contains(&metric(&node, "write_timeouts_total")));
+    drop(held);
+    await_metric(&node, "connections", 0);
+    await_metric(&node, "in_flight", 0);
+}
+
+/// A client that reads slowly all the time is cut neither for its silence nor when the node ends.
+#[test]
+fn a_slow_client_gets_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = Authority::new(folder.path(), "ca");
+    let lines =
+        format!("{}\nlimits.idle_timeout = \"500ms\"\nlimits.write_timeout = \"2s\"", root(folder.path()));
+    let node = node(folder.path(), &authority, &lines, "");
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder.initial_stream_window_size(10 << 20).initial_connection_window_size(100 << 20);
+    let client = Client::slow(node.address, &authority.roots(), &builder);
+    let held: Vec<_> = (0..2).map(|_| client.send(request("/large")).unwrap()).collect();
+    node.signal(rustix::process::Signal::TERM);
+    for reply in held {
+        assert_eq!(client.rest(reply).unwrap(), large());
+    }
+    assert!(node.terminate().success());
+}
+
+/// Who asks and leaves again and again is not served for ever.
+#[test]
+fn a_client_that_leaves_what_it_asked_for_is_sent_away() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = Authority::new(folder.path(), "ca");
+    let node = node(folder.path(), &authority, &root(folder.path()), "");
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder.initial_stream_window_size(65_535);
+    let client = Client::with(node.address, &authority.roots(), &builder);
+    let left = (0..1_000).take_while(|_| client.send(request("/large")).map(drop).is_ok()).count();
+    assert!((100..300).contains(&left), "{left}");
+    await_metric(&node, "connections", 0);
+    await_metric(&node, "in_flight", 0);
+}
+
+/// An origin that takes longer than a client may is not the client's fault.
+#[test]
+fn a_slow_origin_ends_no_request() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = Authority::new(folder.path(), "ca");
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let lines = format!(
+        "origin = {{ url = \"http://{}\" }}\nlimits.write_timeout = \"300ms\"\nlimits.idle_timeout = \"300ms\"",
+        listener.local_addr().unwrap()
+    );
+    std::thread::spawn(move || {
+        use std::io::{Read as _, Write as _};
+        let (mut tcp, _) = listener.accept().unwrap();
+        let _ = tcp.read(&mut [0; 4_096]);
+        tcp.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 30000\r\nCache-Control: no-store\r\n\r\n")
+            .unwrap();
+        for _ in 0..3 {
+            std::thread::sleep(Duration::from_millis(700));
+            tcp.write_all(&[b'x'; 10_000]).unwrap();
+        }
+    });
+    let node = node(folder.path(), &authority, &lines, "");
+    let client = Client::new(node.address, &authority.roots());
+    let (status, body) = client.ask("/x");
+    assert_eq!((status, body.len()), (200, 30_000));
+    assert_eq!(metric(&node, "write_timeouts_total"), 0);
+}
+
+/// Frames that are no requests keep no connection, before the first one or after it.
+#[test]
+fn a_connection_without_requests_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = Authority::new(folder.path(), "ca");
+    let lines =
+        format!("{}\nlimits.head_timeout = \"2s\"\nlimits.idle_timeout = \"1s\"", root(folder.path()));
+    let node = node(folder.path(), &authority, &lines, "");
+    let busy = || {
+        let mut builder = Builder::new(TokioExecutor::new());
+        builder
+            .timer(TokioTimer::new())
+            .keep_alive_interval(Duration::from_millis(50))
+            .keep_alive_while_idle(true);
+        Client::with(node.address, &authority.roots(), &builder)
+    };
+    let (fresh, used) = (busy(), busy());
+    assert_eq!(used.ask("/a").0, 200);
+    let (_, took) = used.end();
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    let _ = fresh.end();
+    assert_eq!((metric(&node, "idle_timeouts_total"), metric(&node, "head_timeouts_total")), (1, 1));
+    await_metric(&node, "connections", 0);
+}
+
+/// Each request beside others takes the place of a connection.
+#[test]
+fn requests_beyond_the_places_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = Authority::new(folder.path(), "ca");
+    let lines = format!("{}\nlimits.connections_max = 2", root(folder.path()));
+    let node = node(folder.path(), &authority, &lines, "");
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder.initial_stream_window_size(65_535).initial_connection_window_size(1 << 20);
+    let client = Client::with(node.address, &authority.roots(), &builder);
+    let held = [client.send(request("/large")).unwrap(), client.send(request("/large")).unwrap()];
+    let refused = client.send(request("/a")).unwrap();
+    assert_eq!(refused.status(), 503);
+    assert!(refused.headers().contains_key("retry-after"));
+    assert_eq!(metric(&node, "connections_refused_total"), 1);
+    for reply in held {
+        assert_eq!(client.rest(reply).unwrap().len(), LARGE);
+    }
+    until("there is room again", || (client.ask("/a").0 == 200).then_some(()));
+}
+
+/// What is under way when a node ends is answered, and who asks nothing does not hold it up.
+#[test]
+fn a_node_that_ends_answers_what_has_begun() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = Authority::new(folder.path(), "ca");
+    let lines = format!("{}\nlimits.connections_max = 3", root(folder.path()));
+    let node = node(folder.path(), &authority, &lines, "");
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder.initial_stream_window_size(65_535).initial_connection_window_size(1 << 20);
+    let client = Client::with(node.address, &authority.roots(), &builder);
+    let idle = Client::new(node.address, &authority.roots());
+    assert_eq!(idle.ask("/a").0, 200);
+    let held = [client.send(request("/large")).unwrap(), client.send(request("/large")).unwrap()];
+    node.signal(rustix::process::Signal::TERM);
+    let (ended, took) = idle.end();
+    assert!(ended.is_ok() && took < Duration::from_secs(10), "{ended:?} {took:?}");
+    for reply in held {
+        assert_eq!(client.rest(reply).unwrap(), large());
+    }
+    assert!(node.terminate().success());
+    assert!(client.end().0.is_ok());
+}
+
+/// A switch asks a node by HTTP/2 over TLS.
+#[test]
+fn a_switch_asks_a_node_by_http2() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = Authority::new(folder.path(), "ca");
+    let node = node(folder.path(), &authority, &root(folder.path()), "");
+    let config = folder.path().join("switch.toml");
+    let text = format!(
+        "[switch]\nlisten = \"127.0.0.1:0\"\nnodes = [{{ name = \"n\", address = \"{}\", http2 = true }}]\n\
+         [switch.node_tls]\nca = {:?}\nname = \"{HOST}\"\n[admin]\nlisten = \"127.0.0.1:0\"\n",
+        node.address, authority.ca
+    );
+    fs::write(&config, text).unwrap();
+    let switch = Process::start(&["switch", "--config", config.to_str().unwrap()]);
+    until("the node is up", || (get(switch.address, "/a").status == 200).then_some(()));
+    for _ in 0..20 {
+        let reply = get(switch.address, "/large");
+        assert_eq!((reply.status, reply.body.len()), (200, LARGE));
+    }
+    assert!(metric(&node, "http2_connections_total") >= 1);
+}
