@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::raw::RawConfig;
 
 /// What a node takes while it runs; a table stands for all that is in it. Everything else needs a restart.
-pub(crate) const TAKEN: [&str; 29] = [
+pub(crate) const TAKEN: [&str; 30] = [
     "log.level",
     "node.cache.object_max",
     "node.cache.size",
@@ -34,6 +34,7 @@ pub(crate) const TAKEN: [&str; 29] = [
     "node.tls.certificates",
     "node.tls.client_ca",
     "node.tls.client_certificates",
+    "node.tls.http2",
     "node.tls.min_version",
     "node.tls.redirect",
     "node.tls.reload",

@@ -30,14 +30,14 @@ const LARGE: usize = 5_000_000;
 type Sender = SendRequest<Full<Bytes>>;
 
 /// A client with one connection, and what drives it.
-struct Client {
+pub struct Client {
     runtime: Runtime,
     sender: Sender,
     connection: JoinHandle<hyper::Result<()>>,
 }
 
 impl Client {
-    fn new(address: SocketAddr, roots: &RootCertStore) -> Self {
+    pub fn new(address: SocketAddr, roots: &RootCertStore) -> Self {
         Self::with(address, roots, &Builder::new(TokioExecutor::new()))
     }
 
@@ -82,7 +82,7 @@ impl Client {
         self.runtime.block_on(self.sender.clone().send_request(request))
     }
 
-    fn ask(&self, path: &str) -> (u16, Bytes) {
+    pub fn ask(&self, path: &str) -> (u16, Bytes) {
         let reply = self.send(request(path)).unwrap();
         (reply.status().as_u16(), self.rest(reply).unwrap())
     }
@@ -116,6 +116,13 @@ async fn secured(
     let tcp = tokio::net::TcpStream::connect(address).await.unwrap();
     let name = ServerName::try_from(HOST).unwrap();
     TlsConnector::from(Arc::new(config)).connect(name, tcp).await.unwrap()
+}
+
+/// What a client that would speak either is offered.
+pub fn agreed(address: SocketAddr, roots: &RootCertStore) -> String {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let stream = runtime.block_on(secured(address, roots, &[b"h2", b"http/1.1"]));
+    String::from_utf8(stream.get_ref().1.alpn_protocol().unwrap().to_vec()).unwrap()
 }
 
 fn uri(path: &str) -> String {
@@ -221,9 +228,7 @@ fn where_it_is_off_a_node_speaks_http1_alone() {
     let folder = tempfile::tempdir().unwrap();
     let authority = Authority::new(folder.path(), "ca");
     let node = node(folder.path(), &authority, &root(folder.path()), "http2 = false");
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let stream = runtime.block_on(secured(node.address, &authority.roots(), &[b"h2", b"http/1.1"]));
-    assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
+    assert_eq!(agreed(node.address, &authority.roots()), "http/1.1");
 }
 
 /// By an answer, or by the end of the request alone where it is not even HTTP/2.
