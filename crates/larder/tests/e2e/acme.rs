@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use larder_handoff::netns::{NetnsError, installed, or_skip};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rustix::fs::{FlockOperation, flock};
 use rustls::RootCertStore;
 use serde_json::Value;
 
@@ -377,8 +379,15 @@ fn switches_with_one_store_order_once_and_each_answers_for_the_other() {
     // The authority comes to the first alone, whoever orders.
     let Some(pebble) = Pebble::started(one.http, 1, 90 * 24 * 3600) else { return };
     let section = pebble.section(&["a.test"], "http-01");
+    // Nobody orders before the first can be asked; then the second does.
+    let store = pebble.path("store");
+    fs::DirBuilder::new().mode(0o700).create(&store).unwrap();
+    let held = File::create(Path::new(&store).join("lock")).unwrap();
+    flock(&held, FlockOperation::LockExclusive).unwrap();
     let second = Switch::start(&other.config("", &section));
     let first = Switch::start(&one.config("", &section));
+    drop(held);
+    assert_eq!(post(second.admin, "/certificates/a.test/renew").status, 200);
     let root = pebble.root();
     issued(second.admin, "a.test");
     issued(first.admin, "a.test");
