@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""CPU per request of relays, side by side, on this machine. See README.md."""
+"""CPU per request of relays, or of what serves files, side by side, on this machine. See README.md."""
 
 import argparse
 import json
@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import socket
+import ssl
 import statistics
 import subprocess
 import sys
@@ -61,16 +62,57 @@ def backend(work, core, nginx):
     return Proxy("backend", [nginx, "-c", config, "-e", str(home / "error.log")], port, core)
 
 
-def larder(path, work, port, upstream):
-    return [path, "switch", "--listen", f"127.0.0.1:{port}", "--node", f"backend=127.0.0.1:{upstream}",
-            "--threads", "1", "--admin", f"127.0.0.1:{free_port()}"]
+def certificate(work):
+    """A certificate for a day, ECDSA P-256, with its key in one file and beside it."""
+    key, crt, both = work / "tls.key", work / "tls.crt", work / "tls.pem"
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1",
+                    "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", key, "-out", crt],
+                   check=True, capture_output=True)
+    both.write_text(crt.read_text() + key.read_text())
+    for file in (key, crt, both):
+        file.chmod(0o644)
+    return both
 
 
-def bare(path, work, port, upstream):
+def larder(path, work, port, upstream, pem):
+    if pem is None:
+        return [path, "switch", "--listen", f"127.0.0.1:{port}", "--node", f"backend=127.0.0.1:{upstream}",
+                "--threads", "1", "--admin", f"127.0.0.1:{free_port()}"]
+    config = write(work / "switch.toml", f"""
+[switch]
+threads = 1
+nodes = ["127.0.0.1:{upstream}"]
+[switch.tls]
+listen = "127.0.0.1:{port}"
+certificates = "{pem}"
+[admin]
+listen = "127.0.0.1:{free_port()}"
+""")
+    return [path, "switch", "--config", config]
+
+
+def node(path, work, port, upstream, pem):
+    listen = f'listen = "127.0.0.1:{port}"'
+    tls = f'[node.tls]\n{listen}\ncertificates = "{pem}"' if pem else ""
+    config = write(work / "node.toml", f"""
+[node]
+name = "n"
+threads = 1
+root = "{work / "root"}"
+{"" if pem else listen}
+{tls}
+[admin]
+listen = "127.0.0.1:{free_port()}"
+""")
+    return [path, "node", "--config", config]
+
+
+def bare(path, work, port, upstream, pem):
     return [path, f"127.0.0.1:{port}", f"127.0.0.1:{upstream}"]
 
 
-def haproxy(path, work, port, upstream):
+def haproxy(path, work, port, upstream, pem):
+    secure = f" ssl crt {pem} alpn h2,http/1.1" if pem else ""
     config = write(work / "haproxy.cfg", f"""
 global
     nbthread 1
@@ -83,7 +125,7 @@ defaults
     http-reuse always
     option forwardfor
 frontend in
-    bind 127.0.0.1:{port}
+    bind 127.0.0.1:{port}{secure}
     default_backend out
 backend out
     server a 127.0.0.1:{upstream}
@@ -91,13 +133,33 @@ backend out
     return [path, "-db", "-f", config]
 
 
-def nginx_proxy(path, work, port, upstream):
+def nginx_secure(pem):
+    """What listen takes, and the lines beside it."""
+    if pem is None:
+        return "", ""
+    files = f"ssl_certificate {pem.with_suffix('.crt')}; ssl_certificate_key {pem.with_suffix('.key')};"
+    return " ssl http2", f"{files} ssl_session_tickets on; http2_max_concurrent_streams 128;"
+
+
+def nginx_files(path, work, port, upstream, pem):
+    """The same files from the page cache."""
+    home = work / "nginx-files"
+    home.mkdir()
+    secure, lines = nginx_secure(pem)
+    body = f"sendfile on; tcp_nopush on; server {{ listen 127.0.0.1:{port}{secure}; {lines} root {work / 'root'}; }}"
+    config = write(home / "nginx.conf", nginx_config(home, body))
+    return [path, "-c", config, "-e", str(home / "error.log")]
+
+
+def nginx_proxy(path, work, port, upstream, pem):
     home = work / "nginx"
     home.mkdir()
+    secure, lines = nginx_secure(pem)
     body = f"""
     upstream out {{ server 127.0.0.1:{upstream}; keepalive 128; keepalive_requests 100000000; }}
     server {{
-        listen 127.0.0.1:{port};
+        listen 127.0.0.1:{port}{secure};
+        {lines}
         location / {{
             proxy_pass http://out;
             proxy_http_version 1.1;
@@ -111,7 +173,17 @@ def nginx_proxy(path, work, port, upstream):
     return [path, "-c", config, "-e", str(home / "error.log")]
 
 
-def envoy(path, work, port, upstream):
+def envoy(path, work, port, upstream, pem):
+    secure = f"""
+      transport_socket:
+        name: envoy.transport_sockets.tls
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext
+          common_tls_context:
+            alpn_protocols: ["h2", "http/1.1"]
+            tls_certificates:
+            - certificate_chain: {{ filename: "{pem.with_suffix('.crt')}" }}
+              private_key: {{ filename: "{pem.with_suffix('.key')}" }}""" if pem else ""
     address = "socket_address: {{ address: 127.0.0.1, port_value: {} }}"
     config = write(work / "envoy.yaml", f"""
 static_resources:
@@ -132,7 +204,7 @@ static_resources:
               routes: [{{ match: {{ prefix: "/" }}, route: {{ cluster: out }} }}]
           http_filters:
           - name: envoy.filters.http.router
-            typed_config: {{ "@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router }}
+            typed_config: {{ "@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router }}{secure}
   clusters:
   - name: out
     connect_timeout: 2s
@@ -143,7 +215,10 @@ static_resources:
     return [path, "-c", config, "--concurrency", "1", "-l", "error", "--disable-hot-restart"]
 
 
-MAKERS = {"larder": larder, "bare-pingora": bare, "haproxy": haproxy, "nginx": nginx_proxy, "envoy": envoy}
+MAKERS = {"larder": larder, "bare-pingora": bare, "haproxy": haproxy, "nginx": nginx_proxy, "envoy": envoy,
+          "larder-node": node, "nginx-files": nginx_files}
+# What has the files itself, and no backend.
+STORES = ["larder-node", "nginx-files"]
 
 
 class Proxy:
@@ -189,30 +264,63 @@ class Proxy:
         self.process.wait()
 
 
-def check(proxy):
+def url(proxy, size_name, args):
+    return f"{'http' if args.clients == 'clear' else 'https'}://127.0.0.1:{proxy.port}/{size_name}"
+
+
+def check(proxy, args):
     """Each proxy must answer, and with the whole body."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     for name, size in SIZES.items():
-        with urllib.request.urlopen(f"http://127.0.0.1:{proxy.port}/{name}", timeout=10) as reply:
+        with urllib.request.urlopen(url(proxy, name, args), timeout=10, context=context) as reply:
             got = len(reply.read())
         if got != size:
             sys.exit(f"{proxy.name} answers {name} with {got} bytes")
 
 
+def by_h2load(proxy, size_name, args):
+    """The command, and what is read from its talk: requests, whether some failed, the 99th percentile in us."""
+    command = ["h2load", "-t1", f"-c{args.connections}", f"-m{args.streams}", f"-D{args.seconds}", url(proxy, size_name, args)]
+
+    def read(output):
+        done = re.search(r"requests: .* (\d+) succeeded, (\d+) failed, (\d+) errored", output)
+        return int(done[1]), (int(done[2]) or int(done[3])) and done[0], None
+    return command, read
+
+
+def by_openssl(proxy, size_name, args):
+    """One connection after the other, each with a whole handshake and no request."""
+    command = ["openssl", "s_time", "-connect", f"127.0.0.1:{proxy.port}", "-new", "-time", str(args.seconds)]
+
+    def read(output):
+        return int(re.search(r"(\d+) connections in \d+ real seconds", output)[1]), None, None
+    return command, read
+
+
+def by_wrk(proxy, size_name, args):
+    command = [args.wrk, "-t1", f"-c{args.connections}", f"-d{args.seconds}s", "--latency", url(proxy, size_name, args)]
+
+    def read(output):
+        p99 = re.search(r"99%\s+([\d.]+)(us|ms|s)", output)
+        bad = re.search(r"Non-2xx.*|Socket errors.*", output)
+        return int(re.search(r"(\d+) requests in", output)[1]), bad and bad[0], float(p99[1]) * {"us": 1, "ms": 1e3, "s": 1e6}[p99[2]]
+    return command, read
+
+
 def measure(proxy, size_name, args):
-    command = ["taskset", "-c", str(args.load_core), args.wrk, "-t1", f"-c{args.connections}",
-               f"-d{args.seconds}s", "--latency", f"http://127.0.0.1:{proxy.port}/{size_name}"]
+    command, read = {"h2": by_h2load, "handshakes": by_openssl}.get(args.clients, by_wrk)(proxy, size_name, args)
+    command = ["taskset", "-c", str(args.load_core), *command]
     before, began = proxy.cpu_s(), time.monotonic()
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     cpu_s, wall_s = proxy.cpu_s() - before, time.monotonic() - began
-    requests = int(re.search(r"(\d+) requests in", output)[1])
-    bad = re.search(r"Non-2xx.*|Socket errors.*", output)
+    requests, bad, p99 = read(output)
     if bad:
-        print(f"warning: {proxy.name} {size_name}: {bad[0]}", file=sys.stderr)
-    p99 = re.search(r"99%\s+([\d.]+)(us|ms|s)", output)
+        print(f"warning: {proxy.name} {size_name}: {bad}", file=sys.stderr)
     return {
         "cpu_us_per_request": cpu_s * 1e6 / requests,
-        "requests_per_s": float(re.search(r"Requests/sec:\s+([\d.]+)", output)[1]),
-        "latency_us_p99": float(p99[1]) * {"us": 1, "ms": 1e3, "s": 1e6}[p99[2]],
+        "requests_per_s": requests / args.seconds,
+        "latency_us_p99": p99,
         "core_busy": cpu_s / wall_s,
         "requests": requests,
         "errors": bool(bad),
@@ -228,6 +336,11 @@ def main():
     parser.add_argument("--envoy", default=shutil.which("envoy"))
     parser.add_argument("--wrk", default="wrk")
     parser.add_argument("--only", help="comma-separated names")
+    parser.add_argument("--stores", action="store_true", help="what has the files itself, instead of relays: " + ", ".join(STORES))
+    parser.add_argument("--clients", choices=["clear", "tls", "h2", "handshakes"], default="clear",
+                        help="HTTP/1.1, HTTP/1.1 over TLS, HTTP/2 over TLS, or handshakes of TLS alone")
+    parser.add_argument("--streams", type=int, default=8, help="requests under way on a connection of HTTP/2")
+    parser.add_argument("--sizes", default=",".join(SIZES))
     parser.add_argument("--proxy-core", type=int, default=0)
     parser.add_argument("--load-core", type=int, default=1, help="for wrk and the backend")
     parser.add_argument("--connections", type=int, default=16)
@@ -237,8 +350,11 @@ def main():
     args = parser.parse_args()
 
     paths = {"larder": args.larder, "bare-pingora": args.bare, "haproxy": args.haproxy, "nginx": args.nginx,
-             "envoy": args.envoy}
-    wanted = args.only.split(",") if args.only else list(MAKERS)
+             "envoy": args.envoy, "larder-node": args.larder, "nginx-files": args.nginx}
+    wanted = args.only.split(",") if args.only else [name for name in MAKERS if (name in STORES) == args.stores]
+    if args.clients != "clear" and "bare-pingora" in wanted:
+        print("skipped: bare-pingora (it has no TLS)", file=sys.stderr)
+        wanted.remove("bare-pingora")
     proxies, results = [], {}
     with tempfile.TemporaryDirectory(prefix="relay-bench-") as directory:
         work = pathlib.Path(directory)
@@ -247,17 +363,18 @@ def main():
             # nginx's worker is another user and must be able to read the files.
             os.umask(0o022)
         origin = backend(work, args.load_core, args.nginx)
+        pem = None if args.clients == "clear" else certificate(work)
         try:
             for name in wanted:
                 if not paths[name] or not os.access(paths[name], os.X_OK):
                     print(f"skipped: {name} (no program at {paths[name]})", file=sys.stderr)
                     continue
                 port = free_port()
-                proxy = Proxy(name, MAKERS[name](paths[name], work, port, origin.port), port, args.proxy_core)
+                proxy = Proxy(name, MAKERS[name](paths[name], work, port, origin.port, pem), port, args.proxy_core)
                 proxies.append(proxy)
-                check(proxy)
+                check(proxy, args)
             # Rounds are interleaved, so that whatever else the machine does meets all alike.
-            for size in SIZES:
+            for size in ["1KB"] if args.clients == "handshakes" else args.sizes.split(","):
                 for round_number in range(args.rounds + 1):
                     for proxy in proxies:
                         result = measure(proxy, size, args)
@@ -272,7 +389,7 @@ def main():
     for (size, name), runs in results.items():
         row = {"size": size, "proxy": name}
         for key in ["cpu_us_per_request", "requests_per_s", "latency_us_p99", "core_busy"]:
-            row[key] = statistics.median(run[key] for run in runs)
+            row[key] = None if runs[0][key] is None else statistics.median(run[key] for run in runs)
         row["cpu_us_min"] = min(run["cpu_us_per_request"] for run in runs)
         row["cpu_us_max"] = max(run["cpu_us_per_request"] for run in runs)
         row["rss_bytes"] = memory[name]
@@ -285,9 +402,9 @@ def main():
         versus = f"{row['vs_bare']:.3f}" if row["vs_bare"] else "-"
         spread = f"{row['cpu_us_min']:.1f}-{row['cpu_us_max']:.1f}"
         print(f"{row['size']:5} {row['proxy']:13} {row['cpu_us_per_request']:10.1f} {spread:>15} {versus:>8} "
-              f"{row['requests_per_s']:8.0f} {row['latency_us_p99']:8.0f} {row['core_busy']:5.2f}")
+              f"{row['requests_per_s']:8.0f} {'-' if row['latency_us_p99'] is None else round(row['latency_us_p99']):>8} {row['core_busy']:5.2f}")
     if args.json:
-        setup = {key: getattr(args, key) for key in ["connections", "seconds", "rounds", "proxy_core", "load_core"]}
+        setup = {key: getattr(args, key) for key in ["clients", "streams", "connections", "seconds", "rounds", "proxy_core", "load_core"]}
         pathlib.Path(args.json).write_text(json.dumps({"setup": setup, "results": report}, indent=1) + "\n")
 
 

@@ -14,7 +14,65 @@ pub enum ClientIo {
     /// As it came.
     Clear(TcpStream),
     /// Its handshake is done.
-    Secure(Box<TlsStream<TcpStream>>),
+    Secure(Box<TlsStream<Counted>>),
+}
+
+/// A socket under TLS, which takes more than the socket does: so what has left is counted.
+#[derive(Debug)]
+pub struct Counted {
+    tcp: TcpStream,
+    written: u64,
+}
+
+impl Counted {
+    pub(crate) const fn new(tcp: TcpStream) -> Self {
+        Self { tcp, written: 0 }
+    }
+
+    fn count(&mut self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Ok(bytes)) = written {
+            self.written += bytes as u64;
+        }
+        written
+    }
+}
+
+impl AsyncRead for Counted {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tcp).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Counted {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.tcp).poll_write(cx, buf);
+        self.count(written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.tcp).poll_write_vectored(cx, parts);
+        self.count(written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.tcp.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tcp).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tcp).poll_shutdown(cx)
+    }
 }
 
 impl ClientIo {
@@ -22,7 +80,15 @@ impl ClientIo {
     pub fn tcp(&self) -> &TcpStream {
         match self {
             Self::Clear(tcp) => tcp,
-            Self::Secure(tls) => tls.get_ref().0,
+            Self::Secure(tls) => &tls.get_ref().0.tcp,
+        }
+    }
+
+    /// Bytes that the socket has taken from TLS; `None` where there is none, and what is written is what the socket takes.
+    pub fn sent(&self) -> Option<u64> {
+        match self {
+            Self::Clear(_) => None,
+            Self::Secure(tls) => Some(tls.get_ref().0.written),
         }
     }
 

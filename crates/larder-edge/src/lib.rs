@@ -12,7 +12,7 @@ mod fields;
 mod proxy_protocol;
 mod tls;
 
-pub use client_io::ClientIo;
+pub use client_io::{ClientIo, Counted};
 pub use fields::{client_cert, under_https};
 pub use proxy_protocol::{AddressRange, Announcers, Named, Unannounced, read_announcement};
 pub use tls::certificates;

@@ -104,6 +104,11 @@ impl Body {
         self
     }
 
+    /// Whether it has no end but its client's leaving.
+    pub(crate) fn is_endless(&self) -> bool {
+        matches!(self.content, Content::Events(_))
+    }
+
     /// Hangs the request on the body.
     pub(crate) fn with(mut self, in_flight: InFlight) -> Self {
         self.in_flight = Some(in_flight);
@@ -188,7 +193,7 @@ impl http_body::Body for Body {
 impl Drop for Body {
     fn drop(&mut self) {
         // Leaving is how a stream of events ends.
-        let whole = self.left == 0 || matches!(self.content, Content::Events(_));
+        let whole = self.left == 0 || self.is_endless();
         if let Some(in_flight) = self.in_flight.as_ref().filter(|_| !whole) {
             in_flight.counters().aborted.add(1);
         }

@@ -46,8 +46,8 @@ pub(crate) struct Shared {
     frames: bool,
     /// Its write side is shut, and what still comes is thrown away.
     lingers: AtomicBool,
-    /// Whether the client takes no bytes, and when it last took none.
-    blocked: Mutex<(bool, Option<Instant>)>,
+    /// Since when the client takes no bytes, if it does not, and how long it took none in all before.
+    blocked: Mutex<(Option<Instant>, Duration)>,
     /// Of a connection that a front-end has handed over: it has decided by the first request alone.
     handed: Option<Later>,
     /// Whether the client is told of no end: the connection goes on elsewhere.
@@ -120,10 +120,24 @@ impl Shared {
         self.lingers.load(Relaxed)
     }
 
-    /// Whether the client takes no bytes, or took none at some time within the last `while_`.
-    pub(crate) fn blocked_lately(&self, while_: Duration) -> bool {
-        let (blocked, at) = *lock(&self.blocked);
-        blocked || at.is_some_and(|at| at.elapsed() < while_)
+    /// Whether the client takes no bytes now.
+    pub(crate) fn is_blocked(&self) -> bool {
+        lock(&self.blocked).0.is_some()
+    }
+
+    /// How long in all the client has taken no bytes.
+    pub(crate) fn blocked_for(&self) -> Duration {
+        let (since, before) = *lock(&self.blocked);
+        before + since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    fn set_blocked(&self, blocked: bool) {
+        let mut state = lock(&self.blocked);
+        match (state.0, blocked) {
+            (None, true) => state.0 = Some(Instant::now()),
+            (Some(since), false) => *state = (None, state.1 + since.elapsed()),
+            _ => {}
+        }
     }
 
     /// Whether no request has been read yet.
@@ -274,7 +288,7 @@ impl Drop for InFlight {
 }
 
 /// Time a client of HTTP/2 may be silent while it reads what was sent to it, once nothing more will be.
-const LINGER: Duration = Duration::from_secs(5);
+const LINGER: Duration = Duration::from_secs(10);
 /// Time it has for all of that.
 pub(crate) const LINGER_MAX: Duration = Duration::from_secs(30);
 
@@ -302,6 +316,8 @@ pub(crate) struct Socket {
     /// The read timer, set to the deadline if `read_armed`.
     read_timer: Pin<Box<Sleep>>,
     read_armed: bool,
+    /// Bytes that the socket has taken from TLS.
+    sent: u64,
     /// Until when what still comes is thrown away, once the write side is shut.
     lingers_until: Option<Instant>,
     /// Runs while the client takes nothing.
@@ -327,6 +343,7 @@ impl Socket {
             awaiting: Awaiting::Head,
             read_timer: Box::pin(sleep_until(Instant::now() + limits.head_timeout)),
             read_armed: true,
+            sent: 0,
             lingers_until: None,
             write_timer: None,
         }
@@ -409,7 +426,8 @@ impl Socket {
         loop {
             let mut taken = ReadBuf::uninit(&mut bytes);
             match Pin::new(self.stream.inner_mut()).poll_read(cx, &mut taken) {
-                Poll::Ready(Ok(())) if !taken.filled().is_empty() => {
+                // A client that sends without end would not let the timer have its turn.
+                Poll::Ready(Ok(())) if !taken.filled().is_empty() && Instant::now() < last => {
                     self.read_timer.as_mut().reset(last.min(Instant::now() + LINGER));
                 }
                 Poll::Ready(_) => return Poll::Ready(Ok(())),
@@ -419,14 +437,17 @@ impl Socket {
     }
 
     fn after_write<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        if written.is_ready() {
-            if self.write_timer.take().is_some() {
-                *lock(&self.shared.blocked) = (false, Some(Instant::now()));
-            }
-            return written;
+        if self.shared.frames {
+            self.shared.set_blocked(written.is_pending());
         }
-        if self.write_timer.is_none() {
-            lock(&self.shared.blocked).0 = true;
+        // What TLS has taken the client has not.
+        let sent = self.stream.inner().sent();
+        if sent.map_or(written.is_ready(), |sent| sent != self.sent) {
+            self.write_timer = None;
+        }
+        self.sent = sent.unwrap_or_default();
+        if written.is_ready() {
+            return written;
         }
         let timeout = self.write_timeout;
         let timer = self.write_timer.get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + timeout)));

@@ -30,6 +30,11 @@ impl Guarded {
         Self { stream, first, framing: Some(Framing::without_upgrades()), poison: None }
     }
 
+    /// Bytes that the socket has taken from TLS, where there is TLS.
+    pub(crate) fn sent(&self) -> Option<u64> {
+        self.stream.sent()
+    }
+
     /// The stream, and what is to be read before its bytes.
     pub(crate) fn into_parts(self) -> (ClientIo, Bytes) {
         (self.stream, self.first)

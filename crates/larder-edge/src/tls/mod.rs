@@ -11,6 +11,7 @@ pub use acme::{Acme, AcmeChallenge, AcmeStatus, AcmeStore, AcmeStored, WELL_KNOW
 pub use certificates::{CertificateFault, CertificateStatus};
 pub use config::{ClientCertificates, RELOAD_MAX, RELOAD_MIN, TlsConfig, TlsConfigFault, TlsVersion};
 
+use crate::client_io::Counted;
 use arc_swap::ArcSwap;
 use certificates::Certificates;
 use rustls::RootCertStore;
@@ -67,7 +68,7 @@ impl Shaken {
 #[derive(Debug)]
 pub struct Secured {
     /// The connection.
-    pub stream: Box<TlsStream<TcpStream>>,
+    pub stream: Box<TlsStream<Counted>>,
     /// The client speaks HTTP/2.
     pub http2: bool,
     /// The client's own certificate, where it was asked for one and had one: DER.
@@ -177,7 +178,8 @@ impl Tls {
     }
 
     /// Shakes hands. `None` if it was a challenge.
-    async fn shake(&self, tcp: TcpStream) -> io::Result<Option<TlsStream<TcpStream>>> {
+    async fn shake(&self, tcp: TcpStream) -> io::Result<Option<TlsStream<Counted>>> {
+        let tcp = Counted::new(tcp);
         let answers = self.acme.as_ref().filter(|acme| acme.store.challenge == AcmeChallenge::TlsAlpn01);
         let Some(acme) = answers else {
             return TlsAcceptor::from(self.acceptor.load_full()).accept(tcp).await.map(Some);

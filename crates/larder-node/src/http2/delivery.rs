@@ -26,10 +26,12 @@ use tokio::time::{Instant, sleep_until};
 /// A reply goes out in pieces that fill the largest frame which every client takes (RFC 9113 section 4.2), and with its head one record
 /// of TLS. Bytes.
 const PIECE: usize = (16 << 10) - 9;
-/// Requests that did not come to their end, after which a connection ends if they are more than half of all.
-const BROKEN_MAX: u64 = 100;
-/// Between two looks at whether the socket takes bytes again.
-const BLOCKED_PAUSE: Duration = Duration::from_millis(250);
+/// Requests of a connection that may be broken off at once, and how many more a second may be: what is allowed to browsers that leave
+/// what they asked for.
+const BROKEN_MAX: f64 = 500.0;
+const BROKEN_PER_S: f64 = 33.0;
+/// Between two looks at whether there is a place.
+const PLACE_PAUSE: Duration = Duration::from_millis(50);
 
 tokio::task_local! {
     /// Of the request that the task serves.
@@ -40,31 +42,56 @@ tokio::task_local! {
 #[derive(Debug)]
 pub(super) struct UnderWay {
     requests: Mutex<Requests>,
-    /// The connection is to end: its client does what clients do not.
+    /// One of them has ended.
+    ended: Notify,
+    /// Its client breaks off more than clients do.
     overdone: Notify,
+    /// The end of a reply cannot be delivered, nor taken back.
+    stuck: Notify,
 }
 
 #[derive(Debug)]
 struct Requests {
     now: usize,
     begun: u64,
-    /// Of those that have ended: which did not come to their end.
-    broken: u64,
+    /// One of them goes by the connection's own place.
+    own_place: bool,
+    /// How many more may be broken off, at `counted`.
+    allowed: f64,
+    counted: Instant,
     idle_since: Instant,
 }
 
 impl UnderWay {
     pub(super) fn new() -> Self {
-        let requests = Requests { now: 0, begun: 0, broken: 0, idle_since: Instant::now() };
-        Self { requests: Mutex::new(requests), overdone: Notify::new() }
+        let now = Instant::now();
+        let requests = Requests {
+            now: 0,
+            begun: 0,
+            own_place: false,
+            allowed: BROKEN_MAX,
+            counted: now,
+            idle_since: now,
+        };
+        Self {
+            requests: Mutex::new(requests),
+            ended: Notify::new(),
+            overdone: Notify::new(),
+            stuck: Notify::new(),
+        }
     }
 
     pub(super) fn begin(self: &Arc<Self>) -> Turn {
         let mut requests = lock(&self.requests);
         requests.now += 1;
         requests.begun += 1;
-        let beside_others = requests.now > 1;
-        Turn { under_way: Arc::clone(self), beside_others, answered: false, torn: false }
+        let under_way = Arc::clone(self);
+        Turn { under_way, own_place: false, answered: false, torn: false, excused: false }
+    }
+
+    /// Whether there has been none.
+    pub(super) fn is_unused(&self) -> bool {
+        lock(&self.requests).begun == 0
     }
 
     /// `None` while there are any.
@@ -73,9 +100,14 @@ impl UnderWay {
         (requests.now == 0).then_some(requests.idle_since)
     }
 
-    /// Waits until the connection is to end for what its client does.
+    /// Waits until the client has broken off more than clients do.
     pub(super) async fn overdone(&self) {
         self.overdone.notified().await;
+    }
+
+    /// Waits until the connection must end, since the end of a reply cannot be delivered.
+    pub(super) async fn stuck(&self) {
+        self.stuck.notified().await;
     }
 }
 
@@ -83,12 +115,14 @@ impl UnderWay {
 #[derive(Debug)]
 pub(super) struct Turn {
     under_way: Arc<UnderWay>,
-    /// Others of its connection were, when it came.
-    pub(super) beside_others: bool,
-    /// Its whole reply was given out, or cannot be.
+    /// It goes by the connection's own place.
+    own_place: bool,
+    /// Its whole reply was given out.
     answered: bool,
     /// The client did not take it all, or asked what is no request.
     torn: bool,
+    /// If it does not come to its end, that is no fault of the client's.
+    excused: bool,
 }
 
 impl Turn {
@@ -96,19 +130,76 @@ impl Turn {
     pub(super) fn refuse(&mut self) {
         self.torn = true;
     }
+
+    /// Waits until it may go on, for `patience` at most: by the connection's own place, one at a time, or by one that `take` gives it.
+    /// `Err` if there is none.
+    pub(super) async fn place(
+        &mut self,
+        patience: Duration,
+        take: impl Fn() -> Option<Place>,
+    ) -> Result<Place, NoPlace> {
+        let until = Instant::now() + patience;
+        loop {
+            if self.takes_own() {
+                return Ok(Place::Own);
+            }
+            if let Some(place) = take() {
+                return Ok(place);
+            }
+            let pause = until.min(Instant::now() + PLACE_PAUSE);
+            if pause <= Instant::now() {
+                return Err(NoPlace);
+            }
+            tokio::select! {
+                () = self.under_way.ended.notified() => {}
+                () = sleep_until(pause) => {}
+            }
+        }
+    }
+
+    fn takes_own(&mut self) -> bool {
+        let mut requests = lock(&self.under_way.requests);
+        self.own_place = !std::mem::replace(&mut requests.own_place, true);
+        self.own_place
+    }
 }
+
+/// By which a request goes on.
+#[derive(Debug)]
+pub(super) enum Place {
+    /// The connection's.
+    Own,
+    /// One more, until it is dropped.
+    Further(#[expect(dead_code, reason = "it is held")] OwnedSemaphorePermit),
+    /// None, at a node that ends: it gives none any more, and answers what has begun.
+    Ending,
+}
+
+/// There was no place in time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NoPlace;
 
 impl Drop for Turn {
     fn drop(&mut self) {
         let mut requests = lock(&self.under_way.requests);
+        let now = Instant::now();
         requests.now -= 1;
-        requests.idle_since = Instant::now();
-        if self.torn || !self.answered {
-            requests.broken += 1;
-            if requests.broken > BROKEN_MAX && requests.broken * 2 > requests.begun {
+        requests.idle_since = now;
+        if self.own_place {
+            requests.own_place = false;
+        }
+        if (self.torn || !self.answered) && !self.excused {
+            let more = now.duration_since(requests.counted).as_secs_f64() * BROKEN_PER_S;
+            requests.allowed = (requests.allowed + more).min(BROKEN_MAX) - 1.0;
+            requests.counted = now;
+            if requests.allowed < 0.0 {
+                // It is told; if it goes on, that is all.
+                requests.allowed = BROKEN_MAX / 4.0;
                 self.under_way.overdone.notify_one();
             }
         }
+        drop(requests);
+        self.under_way.ended.notify_one();
     }
 }
 
@@ -118,41 +209,54 @@ struct Delivery {
     /// Once its last piece is given.
     body: Mutex<Option<Body>>,
     turn: Mutex<Turn>,
-    _place: Option<OwnedSemaphorePermit>,
+    _place: Place,
 }
 
 /// How a reply gets on.
-#[derive(Debug, Default)]
-pub(super) struct Pace(Mutex<State>);
+#[derive(Debug)]
+pub(super) struct Pace {
+    shared: Arc<Shared>,
+    state: Mutex<State>,
+}
 
 #[derive(Debug, Default)]
 struct State {
     /// Pieces given and not gone.
     pieces: usize,
-    /// When the client last took some of them, or the first of these was given.
-    moved: Option<Instant>,
+    /// When the client last took some of them, or the first of these was given; and how long the connection had been blocked by then.
+    moved: Option<(Instant, Duration)>,
     /// Whoever waits until they are gone.
     waiting: Option<Waker>,
 }
 
 impl Pace {
+    fn new(shared: Arc<Shared>) -> Arc<Self> {
+        Arc::new(Self { shared, state: Mutex::default() })
+    }
+
     /// That of the request which this task serves.
-    pub(super) fn of_task() -> Arc<Self> {
-        PACE.try_with(Arc::clone).unwrap_or_default()
+    pub(super) fn of_task(shared: Arc<Shared>) -> Arc<Self> {
+        let own = PACE.try_with(Arc::clone);
+        debug_assert!(own.is_ok(), "requests run in tasks of their own");
+        own.unwrap_or_else(|_| Self::new(shared))
+    }
+
+    fn now(&self) -> (Instant, Duration) {
+        (Instant::now(), self.shared.blocked_for())
     }
 
     fn given(&self) {
-        let mut state = lock(&self.0);
+        let mut state = lock(&self.state);
         state.pieces += 1;
         if state.pieces == 1 {
-            state.moved = Some(Instant::now());
+            state.moved = Some(self.now());
         }
     }
 
     fn gone(&self) {
-        let mut state = lock(&self.0);
+        let mut state = lock(&self.state);
         state.pieces -= 1;
-        state.moved = Some(Instant::now());
+        state.moved = Some(self.now());
         if state.pieces == 0
             && let Some(waiting) = state.waiting.take()
         {
@@ -161,12 +265,12 @@ impl Pace {
     }
 
     fn moved(&self) {
-        lock(&self.0).moved = Some(Instant::now());
+        lock(&self.state).moved = Some(self.now());
     }
 
     /// Waits until all pieces are gone. One waits at a time: the body's reader, and then the task.
     fn poll_gone(&self, cx: &Context<'_>) -> Poll<()> {
-        let mut state = lock(&self.0);
+        let mut state = lock(&self.state);
         if state.pieces == 0 {
             return Poll::Ready(());
         }
@@ -174,25 +278,22 @@ impl Pace {
         Poll::Pending
     }
 
-    /// Since when a piece waits without the client's taking any.
-    fn waits_since(&self) -> Option<Instant> {
-        let state = lock(&self.0);
-        state.moved.filter(|_| state.pieces > 0)
+    /// How long a piece has waited for the client to take any of it while the connection took bytes: where it does not, it has a
+    /// deadline of its own.
+    fn waits(&self) -> Duration {
+        let state = lock(&self.state);
+        let Some((since, blocked)) = state.moved.filter(|_| state.pieces > 0) else { return Duration::ZERO };
+        since.elapsed().saturating_sub(self.shared.blocked_for().saturating_sub(blocked))
     }
 
-    /// Returns when a piece has waited so long, though the connection takes bytes: where it does not, it has a deadline of its own.
-    async fn stalled(&self, shared: &Shared, patience: Duration) {
+    /// Returns when a piece has waited so long.
+    async fn stalled(&self, patience: Duration) {
         loop {
-            let until = self.waits_since().unwrap_or_else(Instant::now) + patience;
-            if until > Instant::now() {
-                sleep_until(until).await;
-                continue;
-            }
-            let blocked = shared.blocked_lately(patience);
-            if !blocked {
+            let left = patience.saturating_sub(self.waits());
+            if left.is_zero() {
                 return;
             }
-            tokio::time::sleep(BLOCKED_PAUSE).await;
+            tokio::time::sleep(left).await;
         }
     }
 }
@@ -208,9 +309,9 @@ pub(super) struct Streams {
 impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Streams {
     fn execute(&self, stream: F) {
         let Self { shared, under_way, patience } = self.clone();
-        let pace = Arc::<Pace>::default();
+        let pace = Pace::new(Arc::clone(&shared));
         tokio::spawn(PACE.scope(Arc::clone(&pace), async move {
-            let mut stalled = pin!(pace.stalled(&shared, patience));
+            let mut stalled = pin!(pace.stalled(patience));
             tokio::select! {
                 biased;
                 () = stream => {}
@@ -223,7 +324,7 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Streams {
                 () = &mut stalled => {
                     shared.counters.write_timeouts.add(1);
                     // Nothing can end it but the end of all.
-                    under_way.overdone.notify_one();
+                    under_way.stuck.notify_one();
                 }
             }
         }));
@@ -237,16 +338,16 @@ pub(super) struct Paced {
     rest: Bytes,
     /// Pieces that it was cut into.
     cut: usize,
-    /// It cannot be given out: no fault of the client's.
-    failed: bool,
     delivery: Arc<Delivery>,
 }
 
 impl Paced {
-    pub(super) fn new(body: Body, turn: Turn, place: Option<OwnedSemaphorePermit>) -> Self {
-        let (pace, turn) = (Pace::of_task(), Mutex::new(turn));
+    /// A reply's body, whose client may leave it at any time if it has no end.
+    pub(super) fn new(body: Body, pace: Arc<Pace>, mut turn: Turn, place: Place) -> Self {
+        turn.excused = body.is_endless();
+        let turn = Mutex::new(turn);
         let delivery = Arc::new(Delivery { pace, body: Mutex::default(), turn, _place: place });
-        Self { body: Some(body), rest: Bytes::new(), cut: 0, failed: false, delivery }
+        Self { body: Some(body), rest: Bytes::new(), cut: 0, delivery }
     }
 
     /// All of it has been given.
@@ -273,7 +374,7 @@ impl http_body::Body for Paced {
             match ready!(Pin::new(body).poll_frame(cx)) {
                 Some(Ok(frame)) => this.rest = frame.into_data().unwrap_or_default(),
                 Some(Err(error)) => {
-                    this.failed = true;
+                    lock(&this.delivery.turn).excused = true;
                     return Poll::Ready(Some(Err(error)));
                 }
                 None => return this.delivery.pace.poll_gone(cx).map(|()| None),
@@ -298,7 +399,7 @@ impl http_body::Body for Paced {
 
 impl Drop for Paced {
     fn drop(&mut self) {
-        if self.failed || self.is_given() {
+        if self.is_given() {
             lock(&self.delivery.turn).answered = true;
         }
         *lock(&self.delivery.body) = self.body.take();

@@ -6,12 +6,12 @@
 //!
 //! | | bound |
 //! |---|---|
-//! | requests of a connection at one time | [`STREAMS_MAX`]; each beyond the first takes the place of a connection ([`Limits::connections_max`]) |
+//! | requests of a connection at one time | [`STREAMS_MAX`]; each beside another takes the place of a connection ([`Limits::connections_max`]), waits while nine tenths of these are taken, and gets 503 after [`PLACE_PATIENCE`] |
 //! | a request's header | [`Limits::head_bytes_max`] and [`Limits::headers_max`]; 431 beyond |
 //! | what of a request's body nobody has read | [`STREAM_WINDOW`], of all requests of a connection [`CONNECTION_WINDOW`] |
 //! | what is held of a reply that the client has no room for | [`SEND_BUFFER`] |
 //! | a reply of which the client takes nothing, though it takes others | [`Limits::write_timeout`]; then that request ends, or the connection if all of the reply is with h2 |
-//! | requests that the client ends before their end, or that are none | 100, if they are more than half; then the connection ends |
+//! | requests that the client ends before their end, or that are none | 500 and 33 a second; then it may ask no more, and if it goes on the connection ends |
 //! | a connection without a request | [`Limits::head_timeout`] before the first, [`Limits::idle_timeout`] after it, whatever else it sends |
 
 mod delivery;
@@ -24,7 +24,7 @@ use crate::http::cache_status::Outcome;
 use crate::node::Node;
 use crate::server::{Arrived, Phase};
 use crate::terms::Terms;
-use delivery::{Paced, Streams, Turn, UnderWay};
+use delivery::{Pace, Paced, Place, Streams, Turn, UnderWay};
 use http::header::{self, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 use http_body::Body as _;
@@ -36,7 +36,7 @@ use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 /// Requests that one client may have under way on a connection.
@@ -49,6 +49,8 @@ const CONNECTION_WINDOW: u32 = 1 << 20;
 const SEND_BUFFER: usize = 64 << 10;
 /// What the kernel may hold that it has not sent, so that a reply which has left is nearly at its client. Bytes.
 const UNSENT_MAX: u32 = 128 << 10;
+/// Time a request beside others waits for a place.
+const PLACE_PATIENCE: Duration = Duration::from_secs(5);
 /// Time a client has to see that it may ask no more, before a connection without a request ends.
 const FAREWELL: Duration = Duration::from_secs(10);
 
@@ -80,13 +82,15 @@ impl Node {
         let mut connection = pin!(builder(limits, streams).serve_connection(socket, service));
         let mut aborting = phase.clone();
         let first_by = head_by.unwrap_or_else(|| Instant::now() + limits.head_timeout);
-        let ends_at = |left_at: Option<Instant>| match (left_at, under_way.idle_since()) {
-            (Some(left), idle) => {
-                let farewell = if shared.lingers() { LINGER_MAX } else { FAREWELL };
-                idle.unwrap_or_else(Instant::now).max(left) + farewell
+        let ends_at = |left_at: Option<Instant>| {
+            // Replies that TLS has taken are not at the client while it takes no bytes.
+            let idle = under_way.idle_since().filter(|_| !shared.is_blocked()).unwrap_or_else(Instant::now);
+            match left_at {
+                _ if shared.lingers() => idle.max(left_at.unwrap_or(idle)) + LINGER_MAX,
+                Some(left) => idle.max(left) + FAREWELL,
+                None if under_way.is_unused() => first_by,
+                None => idle + limits.idle_timeout,
             }
-            (None, _) if shared.is_unused() => first_by,
-            (None, idle) => idle.unwrap_or_else(Instant::now) + limits.idle_timeout,
         };
         let mut left_at = None;
         loop {
@@ -95,16 +99,17 @@ impl Node {
                 biased;
                 _ = aborting.wait_for(|phase| *phase == Phase::Aborting) => return,
                 _ = phase.wait_for(|phase| *phase != Phase::Serving), if left_at.is_none() => {}
-                () = under_way.overdone() => return,
+                () = under_way.stuck() => return,
+                () = under_way.overdone() => if left_at.is_some() { return },
                 () = sleep_until(ends_at(left_at)) => {
                     // There may have been requests meanwhile.
                     if ends_at(left_at) > Instant::now() {
                         continue;
                     }
-                    if left_at.is_some() {
+                    if left_at.is_some() || shared.lingers() {
                         return;
                     }
-                    if shared.is_unused() {
+                    if under_way.is_unused() {
                         self.counters.head_timeouts.add(1);
                     } else {
                         self.counters.idle_timeouts.add(1);
@@ -125,12 +130,11 @@ impl Node {
         mut turn: Turn,
         headers_max: usize,
     ) -> Response<Paced> {
+        let pace = Pace::of_task(Arc::clone(&shared));
         let (mut parts, body) = request.into_parts();
         let head = parts.method == Method::HEAD;
-        let place = if turn.beside_others { self.place_beside() } else { None };
-        // A node that ends gives places back to nobody; what has begun is answered.
-        let full = turn.beside_others && place.is_none() && !self.is_ending();
-        let reply = if full {
+        let place = turn.place(PLACE_PATIENCE, || self.place_beside()).await;
+        let reply = if place.is_err() {
             self.counters.connections_refused.add(1);
             let mut reply = self.refused_stream(StatusCode::SERVICE_UNAVAILABLE, "connections-full");
             reply.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
@@ -147,14 +151,19 @@ impl Node {
         } else {
             self.handle(shared, Request::from_parts(parts, body)).await
         };
-        reply.map(|body| Paced::new(if head { body.of_head() } else { body }, turn, place))
+        // Whoever is refused needs none.
+        let place = place.unwrap_or(Place::Ending);
+        reply.map(|body| Paced::new(if head { body.of_head() } else { body }, pace, turn, place))
     }
 
     /// A place for a request beside others, unless nearly all are taken: those are for connections.
-    fn place_beside(&self) -> Option<OwnedSemaphorePermit> {
+    fn place_beside(&self) -> Option<Place> {
+        if self.is_ending() {
+            return Some(Place::Ending);
+        }
         let kept = self.terms().limits.connections_max as usize / 10;
         let places = self.places();
-        (places.available_permits() > kept).then(|| places.try_acquire_owned().ok())?
+        (places.available_permits() > kept).then(|| places.try_acquire_owned().ok())?.map(Place::Further)
     }
 
     fn refused_stream(&self, status: StatusCode, detail: &'static str) -> Response<Body> {
