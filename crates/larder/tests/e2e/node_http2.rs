@@ -18,7 +18,7 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsConnector;
 
-use crate::http::get;
+use crate::http::{get, post};
 use crate::origin::{Origin, values};
 use crate::process::{Process, until};
 use crate::secured::Authority;
@@ -30,14 +30,14 @@ const LARGE: usize = 5_000_000;
 type Sender = SendRequest<Full<Bytes>>;
 
 /// A client with one connection, and what drives it.
-pub struct Client {
+struct Client {
     runtime: Runtime,
     sender: Sender,
     connection: JoinHandle<hyper::Result<()>>,
 }
 
 impl Client {
-    pub fn new(address: SocketAddr, roots: &RootCertStore) -> Self {
+    fn new(address: SocketAddr, roots: &RootCertStore) -> Self {
         Self::with(address, roots, &Builder::new(TokioExecutor::new()))
     }
 
@@ -82,7 +82,7 @@ impl Client {
         self.runtime.block_on(self.sender.clone().send_request(request))
     }
 
-    pub fn ask(&self, path: &str) -> (u16, Bytes) {
+    fn ask(&self, path: &str) -> (u16, Bytes) {
         let reply = self.send(request(path)).unwrap();
         (reply.status().as_u16(), self.rest(reply).unwrap())
     }
@@ -120,7 +120,7 @@ async fn secured(
 }
 
 /// What a client that would speak either is offered.
-pub fn agreed(address: SocketAddr, roots: &RootCertStore) -> String {
+fn agreed(address: SocketAddr, roots: &RootCertStore) -> String {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let stream = runtime.block_on(secured(address, roots, &[b"h2", b"http/1.1"]));
     String::from_utf8(stream.get_ref().1.alpn_protocol().unwrap().to_vec()).unwrap()
@@ -238,6 +238,26 @@ fn is_refused(client: &Client, request: Request<Full<Bytes>>, what: &str) {
         Ok(reply) => assert_eq!(reply.status(), 400, "{what}"),
         Err(error) => assert!(!error.is_closed(), "{what}: {error}"),
     }
+}
+
+/// What is spoken is agreed on with each connection anew, and a reload may change it.
+#[test]
+fn http2_comes_and_goes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (authority, config) = (Authority::new(folder.path(), "ca"), folder.path().join("larder.toml"));
+    let node = node(folder.path(), &authority, &root(folder.path()), "http2 = true");
+    let text = fs::read_to_string(&config).unwrap();
+    let reload = |http2: &str| {
+        fs::write(&config, text.replace("http2 = true", http2)).unwrap();
+        assert_eq!(post(node.admin.unwrap(), "/reload").status, 200);
+    };
+    let old = Client::new(node.address, &authority.roots());
+    assert_eq!(old.ask("/a").0, 200);
+    reload("http2 = false");
+    assert_eq!(agreed(node.address, &authority.roots()), "http/1.1");
+    assert_eq!(old.ask("/a").0, 200, "a connection that has begun goes on");
+    reload("");
+    assert_eq!(agreed(node.address, &authority.roots()), "h2");
 }
 
 /// An origin hears of a request what it would by HTTP/1.1; what it could read in two ways does not get there.
