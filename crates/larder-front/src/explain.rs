@@ -1,9 +1,11 @@
 //! Why a request goes where it goes.
 
+use crate::edits::cookie_of;
 use crate::handle::SwitchHandle;
 use larder_core::NodeId;
 use larder_core::rules::{Head, Headers};
 use serde::Serialize;
+use std::net::IpAddr;
 
 /// Why a request goes where it goes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -28,6 +30,9 @@ pub struct ExplainReply {
     pub id: String,
     /// The policy that decides.
     pub policy: String,
+    /// The node that the client is to come back to, by its cookie or by what its request brings; `None` where it comes back to none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session_of: Option<String>,
     /// Whether the target is remembered.
     pub known: bool,
     /// The nodes that serve it, by name, in the order in which they were added; empty if it is not remembered.
@@ -50,22 +55,25 @@ pub struct ExplainReply {
 impl SwitchHandle {
     /// What is known of a target and where a GET for it would go now. Changes nothing.
     pub fn explain(&self, host: &str, path_and_query: &str) -> ExplainReply {
-        self.explain_request("GET", host, path_and_query, &())
+        self.explain_request("GET", host, path_and_query, &(), None)
     }
 
     /// Like [`SwitchHandle::explain`], for a request of any method with these fields (a list of names and values will
-    /// do).
+    /// do), from this client if it is known: shares of routes may go by it.
     pub fn explain_request(
         &self,
         method: &str,
         host: &str,
         path_and_query: &str,
         headers: &dyn Headers,
+        client: Option<IpAddr>,
     ) -> ExplainReply {
         let shared = &*self.shared;
         let now = shared.clock.now();
         let head = Head::new(method.as_bytes(), host.as_bytes(), path_and_query.as_bytes(), headers);
-        let request = shared.routing.request(&head, None);
+        let request = shared.routing.request(&head, client);
+        let wish = shared.wish(&request, &head, now, |name| cookie_of(headers.get("cookie")?, name));
+        let request = wish.map_or(request, |wish| request.with_tie(wish.tie));
         let route = shared.routing.of(request.route);
         let explanation = shared.dispatcher.explain_request(now, &request);
         let mut key = Vec::new();
@@ -83,6 +91,7 @@ impl SwitchHandle {
             key: String::from_utf8_lossy(&key).into_owned(),
             id: explanation.target.to_string(),
             policy: explanation.policy.to_string(),
+            session_of: wish.map(|wish| name(wish.node)),
             known: known.is_some(),
             servers: known.iter().flat_map(|known| &known.servers).map(|&node| name(node)).collect(),
             unchanged_for_s: known.and_then(|known| known.changed).map(|at| (now - at).as_secs_f64()),

@@ -46,6 +46,7 @@ mod split;
 mod switch;
 mod target;
 mod waiting;
+mod wish;
 
 pub use access::{AccessFormat, AccessLogConfig, AccessLogOutput, LineFormat};
 pub use beside::{OtherStatus, SetsStatus, SwitchesConfig, SwitchesStatus};

@@ -169,7 +169,7 @@ async fn a_key_says_what_counts_as_the_same_target() -> Result<(), RuleError> {
         let node = client.reply().await.text().to_owned();
         let seen = if node == "a" { a.last() } else { b.last() };
         let fields = vec![("cookie", format!("user={user}"))];
-        let explained = running.handle.explain_request("GET", "h", "/x", &fields);
+        let explained = running.handle.explain_request("GET", "h", "/x", &fields, None);
         assert_eq!(header(&seen, "larder-target"), Some(&*explained.id));
         assert_eq!(seen.to_lowercase().matches("larder-target:").count(), 1);
         assert_eq!(explained.key, format!("/x|user={user}").replace("user=", ""));

@@ -31,7 +31,7 @@ pub use request_id::RequestId;
 pub(crate) use request_id::RequestIds;
 pub use rewrite::PathRewrite;
 pub use sticky::{SameSite, Sticky, StickyBy, StickyCookie, StickyKey};
-pub(crate) use sticky::{Tokens, cookie, other_cookies, rendezvous};
+pub(crate) use sticky::{Tokens, cookie, cookie_of, other_cookies, rendezvous};
 pub(crate) use template::pieces;
 pub use template::{Stage, Template};
 

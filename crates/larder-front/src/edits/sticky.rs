@@ -227,8 +227,21 @@ impl Tokens {
 
 /// The pairs of all cookies of a header.
 fn pairs(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
-    let fields = headers.get_all(COOKIE).into_iter();
-    fields.flat_map(|field| field.as_bytes().split(|byte| *byte == b';')).map(<[u8]>::trim_ascii)
+    headers.get_all(COOKIE).into_iter().flat_map(|field| pairs_of(field.as_bytes()))
+}
+
+/// Those of one field.
+fn pairs_of(field: &[u8]) -> impl Iterator<Item = &[u8]> {
+    field.split(|byte| *byte == b';').map(<[u8]>::trim_ascii)
+}
+
+/// The value of the first cookie of this name, in one field.
+pub(crate) fn cookie_of<'f>(field: &'f [u8], name: &str) -> Option<&'f [u8]> {
+    value_of(pairs_of(field), name)
+}
+
+fn value_of<'h>(mut pairs: impl Iterator<Item = &'h [u8]>, name: &str) -> Option<&'h [u8]> {
+    pairs.find(|pair| is_of(pair, name)).map(|pair| &pair[name.len() + 1..])
 }
 
 fn is_of(pair: &[u8], name: &str) -> bool {
@@ -237,7 +250,7 @@ fn is_of(pair: &[u8], name: &str) -> bool {
 
 /// The value of the first cookie of this name.
 pub(crate) fn cookie<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h [u8]> {
-    pairs(headers).find(|pair| is_of(pair, name)).map(|pair| &pair[name.len() + 1..])
+    value_of(pairs(headers), name)
 }
 
 /// The other cookies, in one field; `None` if there is no other.

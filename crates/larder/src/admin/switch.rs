@@ -235,7 +235,17 @@ impl SwitchSurface {
             };
             headers.push((name.trim().to_owned(), value.trim().to_owned()));
         }
-        Answer::json(&self.switch.explain_request(&method, host, &path, &headers))
+        let client = match ask.param("client").map(|text| text.parse()).transpose() {
+            Ok(client) => client,
+            Err(_) => {
+                return Answer::problem(
+                    400,
+                    "this is no client",
+                    "write client=ADDRESS, such as client=192.0.2.7",
+                );
+            }
+        };
+        Answer::json(&self.switch.explain_request(&method, host, &path, &headers, client))
     }
 
     fn routes(&self) -> Answer {

@@ -141,4 +141,11 @@ fn clients_are_known_by_their_addresses() {
     // A fifth of 200; five standard deviations are 28.
     assert!(new.abs_diff(40) < 28, "{new}");
     assert_eq!((1..=200).map(side).collect::<Vec<_>>(), first);
+    // Who asks is told what such a client would meet.
+    let explained = |client: u8| {
+        let question = format!("/explain?target=test/by-client&client=127.0.1.{client}");
+        get(switch.admin.unwrap(), &question).json()["route"] == "clients-new"
+    };
+    assert_eq!((1..=200).map(explained).collect::<Vec<_>>(), first);
+    assert_eq!(get(switch.admin.unwrap(), "/explain?target=test/by-client&client=me").status, 400);
 }

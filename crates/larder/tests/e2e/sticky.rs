@@ -94,6 +94,21 @@ fn a_client_comes_back_to_its_node() {
             assert_eq!(values(&asked(&reply), "cookie"), ["x=1; y=2"], "the node need not");
         }
     }
+    // So it is explained.
+    let explained =
+        |question: &str| get(switch.admin.unwrap(), &format!("/explain?target=test/{question}")).json();
+    for (cookie, home) in &clients {
+        let with = explained(&format!("app/y&header=cookie:x=1%3B%20{}", cookie.replace('=', "%3D")));
+        assert_eq!(
+            (with["session_of"].as_str(), with["node"].as_str()),
+            (Some(&**home), Some(&**home)),
+            "{with}"
+        );
+        assert_eq!(with["reason"], "sticky");
+    }
+    assert!(explained("app/y").get("session_of").is_none());
+    let of_user = explained("users/y&header=x-user:u7");
+    assert!(of_user["session_of"].is_string() && of_user["session_of"] == of_user["node"], "{of_user}");
     // The same after a restart with the nodes in another order, and at another switch.
     drop(switch);
     let turned: Vec<Origin> = origins.into_iter().rev().collect();
