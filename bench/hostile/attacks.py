@@ -247,17 +247,15 @@ def malformed(target, _size, until):
     return tries
 
 
-# Name, function, and the share of --slow that it is given; those without a share ask for the URLs between them.
+# Name, function, the share of --slow that it is given, and how many do it at a time, between whom that or --urls is divided.
 ATTACKS = [
-    ("slow heads", slow_heads, 0.5),
-    ("slow bodies", slow_bodies, 0.2),
-    ("slow readers", slow_readers, 0.1),
-    ("silent connections", silent, 0.2),
-    ("distinct URLs", distinct_urls, 0),
-    ("more distinct URLs", distinct_urls, 0),
-    ("still more distinct URLs", distinct_urls, 0),
-    ("broken TLS", broken_tls, 0),
-    ("endless heads", endless_heads, 0),
-    ("HTTP/2 abuse", http2_abuse, 0),
-    ("malformed requests", malformed, 0),
+    ("slow heads", slow_heads, 0.5, 1),
+    ("slow bodies", slow_bodies, 0.2, 1),
+    ("slow readers", slow_readers, 0.1, 1),
+    ("silent connections", silent, 0.2, 1),
+    ("distinct URLs", distinct_urls, 0, 6),
+    ("broken TLS", broken_tls, 0, 1),
+    ("endless heads", endless_heads, 0, 1),
+    ("HTTP/2 abuse", http2_abuse, 0, 1),
+    ("malformed requests", malformed, 0, 1),
 ]

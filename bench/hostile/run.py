@@ -248,12 +248,12 @@ def run(cluster, chosen, args):
     before = cluster.watched()
     say(f"before: {before}")
     target = {"clear": ("127.0.0.1", cluster.clear), "tls": ("127.0.0.1", cluster.tls), "h2c": args.at == "switch"}
-    askers = sum(function is attacks.distinct_urls for _, function, _ in chosen)
     results, workers = multiprocessing.Queue(), []
-    for name, function, share in chosen:
-        size = int(args.slow * share) if share else args.urls // max(askers, 1)
-        workers.append(multiprocessing.Process(target=attacked, args=(name, function, target, size, args.seconds, results)))
-        workers[-1].start()
+    for name, function, share, times in chosen:
+        size = (int(args.slow * share) if share else args.urls) // times
+        for _ in range(times):
+            workers.append(multiprocessing.Process(target=attacked, args=(name, function, target, size, args.seconds, results)))
+            workers[-1].start()
     samples, end, wrong = [], time.monotonic() + args.seconds, []
     try:
         while time.monotonic() < end:
@@ -271,7 +271,7 @@ def run(cluster, chosen, args):
     done = {}
     while not results.empty():
         name, count = results.get()
-        done[name] = count
+        done[name] = done.get(name, 0) + count
     after = settled(cluster, before) if not wrong else {}
     for client in ordinary:
         client.running = False

