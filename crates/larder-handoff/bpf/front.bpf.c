@@ -80,6 +80,8 @@ IN int front(void *ctx, int xdp) {
     if (p.flags & TCP_SYN && !(p.flags & TCP_ACK))
         return on_syn(ctx, xdp, &p, service, flow);
     if (flow) {
+        if (!(service->flags & SERVICE_COOKIE) && is_of_handshake(flow, &p))
+            return pass(xdp);
         if (!flow_is_replaced(ctx, xdp, flow, &p, service))
             return flow_known(ctx, xdp, &p, &key, flow);
         if (!(flow_mark(flow, FLOW_TOLD) & FLOW_TOLD)) {

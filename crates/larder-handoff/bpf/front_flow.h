@@ -229,6 +229,25 @@ IN int flow_is_older(void *ctx, int xdp, const struct flow *flow, const struct p
     return follows_syn || (__s32)(p->seq - flow->last_seq) > 0;
 }
 
+/* 1 unless a packet that follows a SYN may be a late copy of this connection's own, which has numbers shortly before the last one.
+ * What has ended or is lost has nothing to lose by it, and may never have been seen to say anything. */
+IN int flow_is_over(const struct flow *flow, const struct packet *p) {
+    if (flow->state == FLOW_RESET || flow->flags & (FLOW_CLIENT_FIN | FLOW_CLIENT_RST))
+        return p->seq != flow->first_seq;
+    if (!flow->packets && !flow->held && !flow->last_seq)
+        return 0;
+    int later = (__s32)(p->seq - flow->last_seq) > 0 || !is_near(p->seq, flow->last_seq);
+    return later && p->seq != flow->first_seq;
+}
+
+/* 1 if a RST is for what the stack here has begun to answer, not for the connection that had the addresses before: so a client
+ * ends a handshake whose SYN-ACK came too late for it. */
+IN int is_of_handshake(const struct flow *flow, const struct packet *p) {
+    if (!(p->flags & TCP_RST) || !(flow->flags & FLOW_SYN_SEEN))
+        return 0;
+    return flow->state == FLOW_RESET || p->seq - flow->last_seq + END_SLACK_BYTES >= 2 * END_SLACK_BYTES;
+}
+
 /* 1 if the packet belongs to a new connection on the addresses of this one. Only then is the old one given up: a SYN
  * alone may be forged, a packet that fits the answer to it is not. */
 IN int flow_is_replaced(void *ctx, int xdp, const struct flow *flow, const struct packet *p,
@@ -237,11 +256,8 @@ IN int flow_is_replaced(void *ctx, int xdp, const struct flow *flow, const struc
     if (!(p->flags & TCP_ACK) || p->flags & TCP_RST)
         return 0;
     /* The stack answers SYNs: its answer has no cookie of ours to bring back. */
-    if (!(service->flags & SERVICE_COOKIE) || (service->flags & SERVICE_CLOSED && follows_syn)) {
-        /* A late copy of the connection's own SYN, and of what followed it, is not a new one. */
-        int later = (__s32)(p->seq - flow->last_seq) > 0 || flow->flags & (FLOW_CLIENT_FIN | FLOW_CLIENT_RST);
-        return follows_syn && later && p->seq != flow->first_seq;
-    }
+    if (!(service->flags & SERVICE_COOKIE) || (service->flags & SERVICE_CLOSED && follows_syn))
+        return follows_syn && flow_is_over(flow, p);
     int closing = flow->flags & (FLOW_CLIENT_FIN | FLOW_CLIENT_RST) && p->seq != flow->last_seq;
     return (follows_syn || closing) && p->seq != flow->first_seq && cookie_believed(p) &&
            flow_is_older(ctx, xdp, flow, p, follows_syn);

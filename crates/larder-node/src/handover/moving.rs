@@ -9,6 +9,7 @@ use crate::cooperate::{Held, Serviced};
 use larder_core::peers::handing::{Heard, Place};
 use larder_core::{Bytes, NodeId, TargetId};
 use larder_handoff::FlowKey;
+use larder_handoff::abi::flow_flag;
 use larder_handoff::channel::message::{Blob, Handoff, ToNode};
 use larder_handoff::plane::FlowTo;
 use larder_handoff::repair::{self, Mends, Unfrozen};
@@ -17,6 +18,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+/// How often it is looked whether a client still waits for a connection on its way: TCP tries again after a second.
+const LOOK: Duration = Duration::from_millis(250);
 
 /// Who waits for a move.
 pub(super) type Waits = oneshot::Sender<Heard>;
@@ -86,11 +91,7 @@ impl Handover {
         if let Some(held) = sent() {
             self.state().handing.hold(key, held);
         }
-        let answer = match tokio::time::timeout(self.settings.doubt, &mut arrived).await {
-            Ok(answer) => answer.ok(),
-            Err(_) => self.last_word(id, &mut arrived),
-        };
-        match answer {
+        match self.answer(id, key, &mut arrived).await {
             Some(Heard::Restored) => {
                 self.moved.fetch_add(1, Relaxed);
                 close(key, socket);
@@ -107,6 +108,29 @@ impl Handover {
                 Moved::Lost
             }
         }
+    }
+
+    /// What is heard of a move. Nobody waits for longer than the doubt may last, or than the client does: one that begins anew with
+    /// the same addresses is done with the connection, and has to find nothing of it here.
+    async fn answer(&self, id: u64, key: FlowKey, arrived: &mut oneshot::Receiver<Heard>) -> Option<Heard> {
+        let until = Instant::now() + self.settings.doubt;
+        loop {
+            let look = Instant::now() + LOOK;
+            match tokio::time::timeout_at(look.min(until), &mut *arrived).await {
+                Ok(answer) => return answer.ok(),
+                Err(_) if look < until && !self.begins_anew(key) => {}
+                Err(_) => return self.last_word(id, arrived),
+            }
+        }
+    }
+
+    /// Whether the client of a connection on its way has sent a SYN on the same addresses.
+    fn begins_anew(&self, key: FlowKey) -> bool {
+        let begins = self.plane.flow(key).is_some_and(|flow| flow.flags & flow_flag::SYN_SEEN != 0);
+        if begins {
+            tracing::info!(%key, "a client begins anew on the addresses of a connection that is in doubt");
+        }
+        begins
     }
 
     /// What has been heard of a move in the moment in which it is given up.

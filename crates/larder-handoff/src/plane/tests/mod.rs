@@ -1,5 +1,6 @@
 //! The programs, run by the kernel on packets of ours (`BPF_PROG_TEST_RUN`), in both hooks.
 
+mod again;
 mod filter;
 mod first;
 mod known;
