@@ -34,6 +34,7 @@ enum flow_state {
 #define FLOW_CLIENT_FIN 1 /* the client has sent a FIN */
 #define FLOW_CLIENT_RST 2 /* the client has sent a RST */
 #define FLOW_SYN_SEEN 4   /* a SYN has come on these addresses since: syn_seq is set, a new connection may follow */
+#define FLOW_ANSWERED 32  /* this host's stack has answered such a SYN: answer_seq and answer_ack are set */
 #define FLOW_FAST 8       /* opened by the fast path */
 #define FLOW_TOLD 16      /* its end has been told to user space */
 #define FLOW_IDLE 64      /* set by user space, and when the client's end is told: the next packet with payload, or one that goes on
@@ -57,6 +58,10 @@ struct flow {
     __u32 asked_ack; /* last_ack when the latest packet with payload came, or the client's end */
     __u64 seen_ns;   /* CLOCK_MONOTONIC of the last packet */
     __u64 opened_ns;
+    __u32 answer_seq; /* what a client acknowledges that has this host's SYN-ACK */
+    __u32 answer_ack; /* what that SYN-ACK acknowledges: the number of such a client's first byte */
+    __u32 frozen_seq; /* behind what the client had sent when this host's socket was frozen; 0: there was none */
+    __u32 denied;     /* not 0: the client's host has reset just that: it has no such connection any more */
 };
 
 /* A listen address. */
@@ -174,7 +179,7 @@ enum counter {
 };
 
 _Static_assert(sizeof(struct flow_key) == 20, "flow_key");
-_Static_assert(sizeof(struct flow) == 64 && __builtin_offsetof(struct flow, flags) == 4 &&
+_Static_assert(sizeof(struct flow) == 80 && __builtin_offsetof(struct flow, flags) == 4 &&
                    __builtin_offsetof(struct flow, seen_ns) == 48, "flow");
 _Static_assert(sizeof(struct service_key) == 20 && sizeof(struct service) == 8, "service");
 _Static_assert(sizeof(struct node_link) == 96 && __builtin_offsetof(struct node_link, header) == 24, "node_link");

@@ -80,7 +80,8 @@ IN int front(void *ctx, int xdp) {
     if (p.flags & TCP_SYN && !(p.flags & TCP_ACK))
         return on_syn(ctx, xdp, &p, service, flow);
     if (flow) {
-        if (!(service->flags & SERVICE_COOKIE) && is_of_handshake(flow, &p))
+        /* So a client ends a handshake whose SYN-ACK came too late for it: its next SYN is answered then. */
+        if (p.flags & TCP_RST && flow->flags & FLOW_ANSWERED && p.seq == flow->answer_ack)
             return pass(xdp);
         if (!flow_is_replaced(ctx, xdp, flow, &p, service))
             return flow_known(ctx, xdp, &p, &key, flow);
@@ -107,8 +108,19 @@ int front_tc(struct __sk_buff *ctx) {
     return front(ctx, 0);
 }
 
+/* 1 if a packet of this host's asks whether a SYN is its client's: by the frozen socket, one more with the FIN that the node
+ * gets, or by a handshake with another number. */
+IN int asks(const struct flow *flow, const struct packet *p) {
+    if (!(flow->flags & FLOW_SYN_SEEN) || p->payload_bytes ||
+        (p->flags & (TCP_SYN | TCP_ACK | TCP_FIN | TCP_RST)) != TCP_ACK)
+        return 0;
+    int frozen = flow->frozen_seq && p->ack - flow->frozen_seq <= 1;
+    return frozen || (flow->flags & FLOW_ANSWERED && p->seq == flow->answer_seq && p->ack == flow->answer_ack);
+}
+
 /* A socket here whose connection a node has now must neither acknowledge nor reset anything. The answer to a SYN that
- * begins a new connection on the same addresses may leave. */
+ * begins a new connection on the same addresses may leave, and what asks whether that SYN is its client's (RFC 5961, section
+ * 4), with numbers that acknowledge nothing that the node does not have. */
 SEC("tc")
 int front_egress(struct __sk_buff *ctx) {
     struct packet p = {};
@@ -120,13 +132,25 @@ int front_egress(struct __sk_buff *ctx) {
     struct flow_key key = {.client_port_be = p.server_port_be, .service = service->id};
     __builtin_memcpy(key.client, p.server, 16);
     struct flow *flow = bpf_map_lookup_elem(&flows, &key);
-    if (!flow || flow->state != FLOW_NODE || (p.flags & TCP_SYN && flow->flags & FLOW_SYN_SEEN))
+    if (!flow)
+        return TC_ACT_UNSPEC;
+    if (flow->flags & FLOW_SYN_SEEN && p.flags & TCP_SYN) {
+        if (stack_answers(service) && p.flags & TCP_ACK) {
+            flow->answer_seq = p.seq + 1;
+            flow->answer_ack = p.ack;
+            flow_mark(flow, FLOW_ANSWERED);
+        }
+        return TC_ACT_UNSPEC;
+    }
+    if (flow->state != FLOW_NODE || asks(flow, &p))
         return TC_ACT_UNSPEC;
     count(COUNT_EGRESS_DROPPED);
     return TC_ACT_SHOT;
 }
 
-/* `node` stays where it is NO_NODE, `state` where it is 0; `flags` are added. A connection that is not there is made, with `seq` and `ack` as last seen. */
+/* `node` stays where it is NO_NODE, `state` where it is 0; `flags` are added. `seq` and `ack` are what its client has sent and
+ * acknowledged, where the plane has seen neither; with `frozen` when this host's socket was frozen. A connection that is not there is made. Where `expect` is not 0 it has to be
+ * there, in that state. */
 struct flow_change {
     struct flow_key key;
     __u16 node;
@@ -134,13 +158,25 @@ struct flow_change {
     __u8 flags;
     __u32 seq;
     __u32 ack;
+    __u32 expect;
+    __u32 frozen;
 };
 
 SEC("syscall")
 int front_set_flow(struct flow_change *change) {
     struct flow_key key = change->key;
     struct flow *flow = bpf_map_lookup_elem(&flows, &key);
+    if (change->expect && (!flow || flow->state != change->expect))
+        return 2;
     if (flow) {
+        if (change->frozen)
+            flow->frozen_seq = change->seq;
+        if (change->seq && !flow->last_seq) {
+            flow->last_ack = change->ack;
+            flow->first_ack = change->ack;
+            flow->asked_ack = change->ack;
+            flow->last_seq = change->seq;
+        }
         /* The node first: a packet in between must not go to the wrong one. */
         if (change->node != NO_NODE)
             *(volatile __u16 *)&flow->node = change->node;

@@ -229,41 +229,33 @@ IN int flow_is_older(void *ctx, int xdp, const struct flow *flow, const struct p
     return follows_syn || (__s32)(p->seq - flow->last_seq) > 0;
 }
 
-/* 1 unless a packet that follows a SYN may be a late copy of this connection's own, which has numbers shortly before the last one.
- * What has ended or is lost has nothing to lose by it, and may never have been seen to say anything. */
-IN int flow_is_over(const struct flow *flow, const struct packet *p) {
-    if (flow->state == FLOW_RESET || flow->flags & (FLOW_CLIENT_FIN | FLOW_CLIENT_RST))
-        return p->seq != flow->first_seq;
-    if (!flow->packets && !flow->held && !flow->last_seq)
-        return 0;
-    int later = (__s32)(p->seq - flow->last_seq) > 0 || !is_near(p->seq, flow->last_seq);
-    return later && p->seq != flow->first_seq;
-}
-
-/* 1 if a RST is for what the stack here has begun to answer, not for the connection that had the addresses before: so a client
- * ends a handshake whose SYN-ACK came too late for it. */
-IN int is_of_handshake(const struct flow *flow, const struct packet *p) {
-    if (!(p->flags & TCP_RST) || !(flow->flags & FLOW_SYN_SEEN))
-        return 0;
-    return flow->state == FLOW_RESET || p->seq - flow->last_seq + END_SLACK_BYTES >= 2 * END_SLACK_BYTES;
+/* 1 if SYNs are answered by this host's stack, not here. */
+IN int stack_answers(const struct service *service) {
+    return !(service->flags & SERVICE_COOKIE) || service->flags & SERVICE_CLOSED;
 }
 
 /* 1 if the packet belongs to a new connection on the addresses of this one. Only then is the old one given up: a SYN
- * alone may be forged, a packet that fits the answer to it is not. */
+ * alone may be forged or late, a packet that acknowledges the answer to it is not. */
 IN int flow_is_replaced(void *ctx, int xdp, const struct flow *flow, const struct packet *p,
                         const struct service *service) {
     int follows_syn = flow->flags & FLOW_SYN_SEEN && p->seq == flow->syn_seq + 1;
-    if (!(p->flags & TCP_ACK) || p->flags & TCP_RST)
+    if (!(p->flags & TCP_ACK) || p->flags & TCP_RST || p->seq == flow->first_seq)
         return 0;
-    /* The stack answers SYNs: its answer has no cookie of ours to bring back. */
-    if (!(service->flags & SERVICE_COOKIE) || (service->flags & SERVICE_CLOSED && follows_syn))
-        return follows_syn && flow_is_over(flow, p);
+    if (flow->flags & FLOW_ANSWERED && p->ack == flow->answer_seq && p->seq - flow->answer_ack < END_SLACK_BYTES)
+        return 1;
+    /* What is lost has nothing to lose. */
+    if (stack_answers(service) && follows_syn && flow->state == FLOW_RESET)
+        return 1;
+    /* Without cookies nothing else proves one. */
+    if (!(service->flags & SERVICE_COOKIE))
+        return 0;
     int closing = flow->flags & (FLOW_CLIENT_FIN | FLOW_CLIENT_RST) && p->seq != flow->last_seq;
-    return (follows_syn || closing) && p->seq != flow->first_seq && cookie_believed(p) &&
-           flow_is_older(ctx, xdp, flow, p, follows_syn);
+    return (follows_syn || closing) && cookie_believed(p) && flow_is_older(ctx, xdp, flow, p, follows_syn);
 }
 
 IN int flow_known(void *ctx, int xdp, const struct packet *p, const struct flow_key *key, struct flow *flow) {
+    if (p->flags & TCP_RST && flow->frozen_seq && p->seq - flow->frozen_seq <= 1)
+        flow->denied = 1;
     flow_note(flow, key, p);
     switch (flow->state) {
     case FLOW_NODE:

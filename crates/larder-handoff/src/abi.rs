@@ -44,6 +44,8 @@ pub mod flow_flag {
     pub const FAST: u8 = 8;
     /// Its end has been told.
     pub const TOLD: u8 = 16;
+    /// This host's stack has answered such a SYN.
+    pub const ANSWERED: u8 = 32;
     /// Set from here: the next packet with payload clears it and is told.
     pub const IDLE: u8 = 64;
     /// The client has acknowledged something of the reply.
@@ -171,6 +173,14 @@ pub struct Flow {
     pub seen_ns: u64,
     /// When the connection was opened.
     pub opened_ns: u64,
+    /// What a client acknowledges that has the SYN-ACK of this host's stack.
+    pub answer_seq: u32,
+    /// What that SYN-ACK acknowledges.
+    pub answer_ack: u32,
+    /// Behind what the client had sent when this host's socket was frozen; 0: there was none.
+    pub frozen_seq: u32,
+    /// Not 0: the client's host has reset just that, as it has no such connection any more.
+    pub denied: u32,
 }
 
 /// A listen address, as `struct service_key`.
@@ -357,7 +367,7 @@ mod tests {
     #[test]
     fn structs_are_laid_out_as_in_the_kernel() {
         assert_eq!(size_of::<RawFlowKey>(), 20);
-        assert_eq!((size_of::<Flow>(), offset_of!(Flow, flags), offset_of!(Flow, seen_ns)), (64, 4, 48));
+        assert_eq!((size_of::<Flow>(), offset_of!(Flow, flags), offset_of!(Flow, seen_ns)), (80, 4, 48));
         assert_eq!(size_of::<ServiceKey>(), 20);
         assert_eq!(size_of::<Service>(), 8);
         assert_eq!((size_of::<NodeLink>(), offset_of!(NodeLink, header)), (96, 24));

@@ -62,6 +62,8 @@ pub(crate) trait Fabric: Send + Sync + Debug {
     /// Sends a connection's packets to a node unless the plane knows it already, in whatever state.
     fn add_flow(&self, key: FlowKey, node: NodeId) -> io::Result<()>;
     fn remove_flow(&self, key: FlowKey);
+    /// This host's socket is frozen: `seq` and `ack` are behind what the client has sent and acknowledged.
+    fn note_frozen(&self, key: FlowKey, seq: u32, ack: u32);
     fn flow(&self, key: FlowKey) -> Option<abi::Flow>;
     fn each_flow(&self, visit: &mut dyn FnMut(FlowKey, abi::Flow));
     /// Marks a connection as idle; its next request is told ([`Told::Woke`]).
@@ -126,6 +128,8 @@ impl Fabric for Nothing {
     }
 
     fn remove_flow(&self, _key: FlowKey) {}
+
+    fn note_frozen(&self, _key: FlowKey, _seq: u32, _ack: u32) {}
 
     fn flow(&self, _key: FlowKey) -> Option<abi::Flow> {
         None

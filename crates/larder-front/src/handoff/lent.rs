@@ -51,6 +51,10 @@ impl Fabric for Lent {
         self.now().remove_flow(key);
     }
 
+    fn note_frozen(&self, key: FlowKey, seq: u32, ack: u32) {
+        self.now().note_frozen(key, seq, ack);
+    }
+
     fn flow(&self, key: FlowKey) -> Option<abi::Flow> {
         self.now().flow(key)
     }

@@ -238,6 +238,12 @@ impl Fabric for Machine {
         }
     }
 
+    fn note_frozen(&self, key: FlowKey, seq: u32, ack: u32) {
+        if let Err(error) = self.plane.note_frozen(key, seq, ack) {
+            tracing::debug!(%error, %key, "the plane does not know where a connection on its way stands");
+        }
+    }
+
     fn flow(&self, key: FlowKey) -> Option<Flow> {
         self.plane.flow(key)
     }

@@ -14,15 +14,19 @@ use super::text::Text;
 use crate::switch::Shared;
 use larder_handoff::FlowKey;
 use larder_handoff::channel::message::{Blob, Handoff, ToNode};
-use larder_handoff::repair::{self, Unfrozen, freeze};
+use larder_handoff::repair::{self, Frozen, Unfrozen, freeze};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
+use tokio::sync::oneshot::Receiver;
+use tokio::time::Instant;
 
 /// How long a socket stays frozen while nothing is known of it. Then its client is told that the connection is gone.
 pub(super) const DOUBT: Duration = Duration::from_secs(30);
+/// How often it is looked whether the client still waits: TCP tries to connect again after a second.
+const LOOK: Duration = Duration::from_millis(250);
 
 /// What a connection holds that is not forwarded before it is restored: only without a race's mend.
 type Waiting = (Started, Option<Arc<Text>>);
@@ -83,11 +87,13 @@ impl Edge {
                 };
             }
         };
+        let Frozen { frame, first_ack, first_seq, next_seq } = frozen;
+        self.fabric.note_frozen(key, next_seq, first_ack);
         let message = ToNode::Handoff(Handoff {
             id,
             connection: key.into(),
-            first_seq: frozen.first_seq,
-            checkpoint: Blob(frozen.frame),
+            first_seq,
+            checkpoint: Blob(frame),
             request: Blob(Vec::new()),
         });
         if let Err(error) = self.peers.send_move(id, &message) {
@@ -95,9 +101,31 @@ impl Edge {
             tracing::debug!(%error, %key, "a connection could not be sent to its node");
             return self.thaw((key, id), socket, waiting);
         }
-        let arrived = tokio::time::timeout(DOUBT, arrived).await.ok().and_then(Result::ok);
+        let arrived = self.heard((key, id), waiting.is_none(), arrived).await;
         self.peers.end_move(id);
         self.conclude(shared, (key, id), socket, waiting, arrived)
+    }
+
+    /// What is heard of a connection on its way. Nobody waits for longer than [`DOUBT`], or than the client does: a SYN of its next
+    /// connection has the frozen socket ask, where the stack answers SYNs, and the client's host denies the connection (RFC 5961
+    /// section 4); where the plane answers them, the new connection has taken its place in the table.
+    pub(super) async fn heard(
+        &self,
+        (key, id): (FlowKey, u64),
+        forwarded: bool,
+        mut arrived: Receiver<Arrived>,
+    ) -> Option<Arrived> {
+        let until = Instant::now() + DOUBT;
+        let is_denied = || self.fabric.flow(key).is_some_and(|flow| flow.denied != 0);
+        let is_over = || forwarded && lock(&self.table).get_mut(key).is_none_or(|handed| !handed.is_move(id));
+        loop {
+            let look = Instant::now() + LOOK;
+            match tokio::time::timeout_at(look.min(until), &mut arrived).await {
+                Ok(answer) => return answer.ok(),
+                Err(_) if look < until && !is_denied() && !is_over() => {}
+                Err(_) => return None,
+            }
+        }
     }
 
     /// What its node has said of a connection, or that nothing was heard, takes effect.
@@ -133,7 +161,9 @@ impl Edge {
                 tracing::warn!(%key, "nothing was heard of a connection on its way to a node: its client is told");
                 let Some(handed) = self.take_moving(key, id) else { return given_up(key, socket) };
                 let account = self.account(key);
-                self.finish(shared, key, handed, End::NodeLost, account);
+                let denied = self.fabric.flow(key).is_some_and(|flow| flow.denied != 0);
+                let end = if denied { End::ClientReset } else { End::NodeLost };
+                self.finish(shared, key, handed, end, account);
                 self.abort(key, socket);
                 Moved::Lost
             }
@@ -203,15 +233,14 @@ impl Edge {
 
     /// Tells the client that its connection is gone, with the number that only the socket knows.
     fn abort(&self, key: FlowKey, socket: OwnedFd) {
-        let _ = self.fabric.put_flow(key, To::Here);
+        // First, so that the socket's reset may leave, and so that a new connection of these addresses cannot be met by it.
+        let _ = self.fabric.reset_client(key);
         let reset = repair::resume(socket.as_fd())
             .and_then(|()| socket2::SockRef::from(&socket).set_linger(Some(Duration::ZERO)));
         drop(socket);
         if let Err(error) = reset {
             tracing::debug!(%error, %key, "a lost connection's socket could not be reset");
         }
-        // For what the client sends from now on.
-        let _ = self.fabric.reset_client(key);
     }
 }
 

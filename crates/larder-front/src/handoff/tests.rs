@@ -61,6 +61,9 @@ struct Notes {
     closed: Vec<NodeId>,
     owners: BTreeMap<NodeId, Owner>,
     taken_off: bool,
+    /// Connections that their clients' hosts have denied.
+    denied: Vec<FlowKey>,
+    frozen: Vec<(FlowKey, u32, u32)>,
     /// There is no room for a connection.
     full: bool,
     /// Finding the way to a node takes so long.
@@ -97,6 +100,10 @@ impl Fabric for Paper {
         if self.flow(key).is_some() { Ok(()) } else { self.put_flow(key, To::Node(node)) }
     }
 
+    fn note_frozen(&self, key: FlowKey, seq: u32, ack: u32) {
+        lock(&self.0).frozen.push((key, seq, ack));
+    }
+
     fn remove_flow(&self, key: FlowKey) {
         let mut notes = lock(&self.0);
         notes.flows.remove(&key);
@@ -121,6 +128,7 @@ impl Fabric for Paper {
             last_ack: 1_002,
             requests: 1,
             packets: 3,
+            denied: notes.denied.contains(&key).into(),
             ..Default::default()
         })
     }

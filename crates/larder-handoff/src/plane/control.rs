@@ -89,6 +89,24 @@ struct FlowChange {
     flags: u8,
     seq: u32,
     ack: u32,
+    expect: u32,
+    frozen: u32,
+}
+
+impl FlowChange {
+    fn none(key: FlowKey) -> Self {
+        Self { key: key.into(), node: NO_NODE, state: 0, flags: 0, seq: 0, ack: 0, expect: 0, frozen: 0 }
+    }
+
+    fn to(key: FlowKey, to: FlowTo) -> Self {
+        let (state, node) = match to {
+            FlowTo::Hold => (flow_state::HOLD, NO_NODE),
+            FlowTo::Node(node) => (flow_state::NODE, node),
+            FlowTo::Local => (flow_state::LOCAL, NO_NODE),
+            FlowTo::Reset => (flow_state::RESET, NO_NODE),
+        };
+        Self { node, state, ..Self::none(key) }
+    }
 }
 
 /// Now, on the clock of the plane's times: `CLOCK_MONOTONIC`, ns.
@@ -319,13 +337,27 @@ impl Plane {
     ///
     /// The kernel refuses.
     pub fn put_flow_seen(&self, key: FlowKey, to: FlowTo, seq: u32, ack: u32) -> Result<(), PlaneError> {
-        let (state, node) = match to {
-            FlowTo::Hold => (flow_state::HOLD, NO_NODE),
-            FlowTo::Node(node) => (flow_state::NODE, node),
-            FlowTo::Local => (flow_state::LOCAL, NO_NODE),
-            FlowTo::Reset => (flow_state::RESET, NO_NODE),
-        };
-        self.change_flow(FlowChange { key: key.into(), node, state, flags: 0, seq, ack })
+        self.change_flow(FlowChange { seq, ack, ..FlowChange::to(key, to) })
+    }
+
+    /// As [`Plane::put_flow`], for a connection that is in this [state](crate::abi::flow_state) still: its addresses may be another
+    /// one's, which the plane does not know.
+    ///
+    /// # Errors
+    ///
+    /// It is not, or the kernel refuses.
+    pub fn put_flow_from(&self, key: FlowKey, from: u8, to: FlowTo) -> Result<(), PlaneError> {
+        self.change_flow(FlowChange { expect: from.into(), ..FlowChange::to(key, to) })
+    }
+
+    /// This host's socket of a connection is frozen. `seq` and `ack` are the numbers behind what its client has sent and acknowledged:
+    /// a SYN on its addresses has the socket ask with them, and the client's host denies just them ([`Flow::denied`]).
+    ///
+    /// # Errors
+    ///
+    /// It is not known, or the kernel refuses.
+    pub fn note_frozen(&self, key: FlowKey, seq: u32, ack: u32) -> Result<(), PlaneError> {
+        self.change_flow(FlowChange { seq, ack, frozen: 1, ..FlowChange::none(key) })
     }
 
     /// Sends a connection's packets to a node unless it is known already, in whatever state. Says whether it was not.
@@ -349,7 +381,7 @@ impl Plane {
     ///
     /// It is not known, or the kernel refuses.
     pub fn add_flags(&self, key: FlowKey, flags: u8) -> Result<(), PlaneError> {
-        self.change_flow(FlowChange { key: key.into(), node: NO_NODE, state: 0, flags, seq: 0, ack: 0 })
+        self.change_flow(FlowChange { flags, ..FlowChange::none(key) })
     }
 
     fn change_flow(&self, mut change: FlowChange) -> Result<(), PlaneError> {

@@ -81,7 +81,7 @@ pub struct PlaneConfig {
     pub interface: String,
     /// Where the programs sit.
     pub attach: Attach,
-    /// Connections at most, 1 to 2^24; beyond, the least recently used is forgotten. 108 bytes each.
+    /// Connections at most, 1 to 2^24; beyond, the least recently used is forgotten. 124 bytes each.
     pub flows_max: u32,
     /// Remembered decisions at most, 1 to 2^24; beyond, the least recently used is forgotten.
     pub targets_max: u32,

@@ -92,7 +92,8 @@ fn fits(object: &mut OpenObject, pins: &Pins) -> bool {
     })
 }
 
-/// A predecessor's maps where they differ from ours in their sizes alone: what is in them is good. All of them or none.
+/// A predecessor's maps where they differ from ours in their sizes alone, or their values end earlier: what is in them is good. All
+/// of them or none.
 fn outgrown(object: &mut OpenObject, pins: &Pins) -> Vec<(&'static str, MapHandle)> {
     let mut old = Vec::new();
     for map in object.maps_mut() {
@@ -100,7 +101,7 @@ fn outgrown(object: &mut OpenObject, pins: &Pins) -> Vec<(&'static str, MapHandl
         let like = |pinned: &MapHandle| {
             pinned.map_type() == map.map_type()
                 && pinned.key_size() == map.key_size()
-                && pinned.value_size() == map.value_size()
+                && pinned.value_size() <= map.value_size()
         };
         match MapHandle::from_pinned_path(pins.path(name)) {
             Ok(pinned) if like(&pinned) => old.push((name, pinned)),
@@ -115,7 +116,9 @@ fn copy(from: &MapHandle, to: &MapHandle) -> Result<(), PlaneError> {
     for key in from.keys() {
         let value = from.lookup(&key, MapFlags::ANY).map_err(PlaneError::bpf("read a predecessor's map"))?;
         // One that went meanwhile is no loss.
-        let Some(value) = value else { continue };
+        let Some(mut value) = value else { continue };
+        // What has been added since says nothing while it is 0.
+        value.resize(to.value_size() as usize, 0);
         to.update(&key, &value, MapFlags::ANY).map_err(PlaneError::bpf("fill a map"))?;
     }
     Ok(())

@@ -67,7 +67,7 @@ impl Plane {
         let flow = self.flow(key);
         let marked = match flow {
             Some(flow) if flow.state == flow_state::RESET => Ok(()),
-            Some(_) => self.put_flow(key, FlowTo::Reset).map_err(io::Error::other),
+            Some(flow) => self.put_flow_from(key, flow.state, FlowTo::Reset).map_err(io::Error::other),
             None => Err(io::ErrorKind::NotFound.into()),
         };
         let seen = flow.map(|flow| flow.last_ack).filter(|ack| *ack != 0);

@@ -13,6 +13,8 @@ pub struct Frozen {
     /// Number of the client's first byte that the application has not read. Of a connection nothing of which has been read,
     /// that of the client's first byte.
     pub first_seq: u32,
+    /// Number behind the last byte that has come from the client.
+    pub next_seq: u32,
 }
 
 /// A socket that could not be frozen.
@@ -35,8 +37,9 @@ pub fn freeze(socket: BorrowedFd<'_>, mends: &Mends) -> Result<Frozen, Unfrozen>
         why: error.to_string(),
     })?;
     let (first_ack, first_seq) = (checkpoint.unacknowledged_seq(), checkpoint.unread_seq());
+    let next_seq = checkpoint.rcv_nxt;
     checkpoint
         .encode()
-        .map(|frame| Frozen { frame, first_ack, first_seq })
+        .map(|frame| Frozen { frame, first_ack, first_seq, next_seq })
         .map_err(|error| Unfrozen { usable: resume(socket).is_ok(), why: error.to_string() })
 }

@@ -294,7 +294,8 @@ impl Handover {
     /// Packets of a connection go to a node again that still has it, if they are answered by resets.
     fn still_has(&self, slot: Slot, key: FlowKey) {
         if self.plane.flow(key).is_some_and(|flow| flow.state == flow_state::RESET) {
-            match self.plane.put_flow(key, FlowTo::Node(slot.0)) {
+            // Looked at again with the change: its addresses may become another's in between.
+            match self.plane.put_flow_from(key, flow_state::RESET, FlowTo::Node(slot.0)) {
                 Ok(()) => self.ended(key),
                 Err(error) => tracing::debug!(%error, %key, "a lost connection's end could not be sent on"),
             }

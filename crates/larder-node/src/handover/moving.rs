@@ -9,7 +9,6 @@ use crate::cooperate::{Held, Serviced};
 use larder_core::peers::handing::{Heard, Place};
 use larder_core::{Bytes, NodeId, TargetId};
 use larder_handoff::FlowKey;
-use larder_handoff::abi::flow_flag;
 use larder_handoff::channel::message::{Blob, Handoff, ToNode};
 use larder_handoff::plane::FlowTo;
 use larder_handoff::repair::{self, Mends, Unfrozen};
@@ -78,6 +77,9 @@ impl Handover {
             }
         };
         self.state().handing.frozen(key, frozen.first_seq, frozen.first_ack);
+        if let Err(error) = self.plane.note_frozen(key, frozen.next_seq, frozen.first_ack) {
+            tracing::debug!(%error, %key, "the plane does not know where a connection on its way stands");
+        }
         let message = ToNode::Handoff(Handoff {
             id,
             connection: key.into(),
@@ -103,7 +105,11 @@ impl Handover {
             }
             // Whether the peer has it is not known, and two hosts must not answer.
             Some(Heard::Nothing) | None => {
-                tracing::warn!(peer = %to, %key, "nothing was heard of a connection on its way: its client is told");
+                if self.is_denied(key) {
+                    tracing::info!(peer = %to, %key, "a client has given up a connection that is in doubt");
+                } else {
+                    tracing::warn!(peer = %to, %key, "nothing was heard of a connection on its way: its client is told");
+                }
                 self.abort(id, key, socket);
                 Moved::Lost
             }
@@ -111,26 +117,23 @@ impl Handover {
     }
 
     /// What is heard of a move. Nobody waits for longer than the doubt may last, or than the client does: one that begins anew with
-    /// the same addresses is done with the connection, and has to find nothing of it here.
+    /// the same addresses has to find nothing of the connection here.
     async fn answer(&self, id: u64, key: FlowKey, arrived: &mut oneshot::Receiver<Heard>) -> Option<Heard> {
         let until = Instant::now() + self.settings.doubt;
         loop {
             let look = Instant::now() + LOOK;
             match tokio::time::timeout_at(look.min(until), &mut *arrived).await {
                 Ok(answer) => return answer.ok(),
-                Err(_) if look < until && !self.begins_anew(key) => {}
+                Err(_) if look < until && !self.is_denied(key) => {}
                 Err(_) => return self.last_word(id, arrived),
             }
         }
     }
 
-    /// Whether the client of a connection on its way has sent a SYN on the same addresses.
-    fn begins_anew(&self, key: FlowKey) -> bool {
-        let begins = self.plane.flow(key).is_some_and(|flow| flow.flags & flow_flag::SYN_SEEN != 0);
-        if begins {
-            tracing::info!(%key, "a client begins anew on the addresses of a connection that is in doubt");
-        }
-        begins
+    /// Whether the client's host has said that it has no such connection any more. A SYN of its next one has the frozen socket ask, as
+    /// any socket would (RFC 5961 section 4): who forges a SYN does not see the question.
+    fn is_denied(&self, key: FlowKey) -> bool {
+        self.plane.flow(key).is_some_and(|flow| flow.denied != 0)
     }
 
     /// What has been heard of a move in the moment in which it is given up.

@@ -109,7 +109,11 @@ fn certificates(tls: Option<&TlsConfig>, out: &mut impl Write) -> anyhow::Result
     let Some(tls) = tls else { return Ok(()) };
     for certificate in tls.check()? {
         let ends = httpdate::fmt_http_date(certificate_end(certificate.not_after));
-        let names = certificate.names.join(" and ");
+        let mut names: Vec<&str> = certificate.names.iter().map(String::as_str).collect();
+        if certificate.default {
+            names.push("hosts that no other is for");
+        }
+        let names = if names.is_empty() { "no host".to_owned() } else { names.join(" and ") };
         writeln!(out, "  {} for {names} until {ends}", certificate.file)?;
     }
     Ok(())

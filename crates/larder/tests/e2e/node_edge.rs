@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{ErrorKind, Read, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use rustls::RootCertStore;
@@ -11,7 +12,7 @@ use rustls::RootCertStore;
 use crate::http::{self, Client, Reply, get};
 use crate::origin::{Origin, asked, values};
 use crate::peers::{Cluster, body, status};
-use crate::process::{Process, until};
+use crate::process::{LARDER, Process, until};
 use crate::secured::{Authority, Secured, connect, shake, shown};
 
 /// What a balancer says of a client, version 1.
@@ -85,6 +86,13 @@ fn a_node_shows_the_certificate_of_the_host_and_what_is_renewed_to_new_connectio
     authority.leaf("b.test");
     let tls = format!("certificates = {shelf:?}\nredirect = true");
     let node = node(folder.path(), &root(folder.path()), &tls);
+    let checked = Command::new(LARDER).arg("check").arg(folder.path().join("larder.toml")).output().unwrap();
+    let checked = String::from_utf8(checked.stdout).unwrap();
+    for line in
+        ["a.test.pem for a.test and hosts that no other is for until ", "b.test.pem for b.test until "]
+    {
+        assert!(checked.contains(line), "{checked}");
+    }
     let (secure, trusted) = (node.further[0], authority.roots());
     let (a, b) = (shown(secure, "a.test", &trusted).unwrap(), shown(secure, "b.test", &trusted).unwrap());
     assert_ne!(a, b);

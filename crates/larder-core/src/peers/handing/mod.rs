@@ -6,8 +6,8 @@
 //! happens, and outputs are carried out before the next input.
 //!
 //! - *One at a time.* Two hosts must not answer one client. While nothing is known of a socket on its way it stays frozen; it
-//!   goes on here only if the peer has refused, or does not name it once it has come back. If nothing is heard in time the
-//!   client is told by the socket itself, and the peer may have the connection all the same: see *what was lost*.
+//!   goes on here only if the peer has refused, or does not name it once it has come back. If nothing is heard in time, or
+//!   before the client has given the connection up, the client is told by the socket itself, and the peer may have the connection all the same: see *what was lost*.
 //! - *Epochs.* A peer's channel is reliable and in order as long as it is up, and all that is under way is lost when it breaks. So
 //!   what was sent while it was up the nth time is answered before it comes up again, or by what the peer names then: all that
 //!   it has, before anything else. What is sent after that is not judged by this list.
@@ -252,7 +252,7 @@ impl<K: Copy + Ord, W, H> Handing<K, W, H> {
         self.table.remove(key);
     }
 
-    /// The time for doubt is over ([`HandingSettings::doubt`]), and nothing was heard: as [`Heard::Nothing`]. `None`: it has
+    /// The time for doubt is over ([`HandingSettings::doubt`], or the client has given the connection up), and nothing was heard: as [`Heard::Nothing`]. `None`: it has
     /// been answered.
     pub fn doubt_over(&mut self, id: u64) -> Option<W> {
         self.lose(id)

@@ -157,6 +157,33 @@ async fn an_answer_of_a_moved_socket_is_its_connections() {
     assert_eq!((over.notes(|notes| notes.reset.clone()), over.load()), (vec![key(1)], 0));
 }
 
+/// Not once its host has denied the connection, or has another one on the same addresses; but as long as nothing says so.
+#[tokio::test]
+async fn nobody_waits_for_a_node_longer_than_the_client_does() {
+    let denied: fn(&Bench) = |bench| bench.notes(|notes| notes.denied.push(key(1)));
+    let replaced: fn(&Bench) = |bench| bench.punt(key(1), true, 7, GET);
+    for (over, resets, load) in [(denied, 1, 0), (replaced, 0, 1)] {
+        let bench = Bench::new(|_| {});
+        let id = bench.forwarded(key(1));
+        let (_node, arrived) = tokio::sync::oneshot::channel();
+        over(&bench);
+        let heard = bench.edge.heard((key(1), id), true, arrived);
+        let heard = tokio::time::timeout(HANGS / 2, heard).await.expect("in time");
+        assert!(heard.is_none());
+        bench.edge.conclude(&bench.shared, (key(1), id), socket(), None, heard);
+        assert_eq!((bench.notes(|notes| notes.reset.len()), bench.load()), (resets, load));
+    }
+    let bench = Bench::new(|_| {});
+    let id = bench.forwarded(key(1));
+    let (node, arrived) = tokio::sync::oneshot::channel();
+    let later = async {
+        tokio::time::sleep(Duration::from_millis(600)).await;
+        node.send(Arrived::Restored).expect("it is waited for");
+    };
+    let (heard, ()) = tokio::join!(bench.edge.heard((key(1), id), true, arrived), later);
+    assert!(matches!(heard, Some(Arrived::Restored)));
+}
+
 /// What a node refuses goes on here; but a connection that has taken over its addresses is none of its business.
 #[tokio::test]
 async fn a_state_that_is_refused_brings_its_own_connection_back_and_no_other() {

@@ -230,11 +230,12 @@ fn replaced_by_the_stacks(bench: &Bench) {
     let mut syn = bench.packet().syn(&[&MSS]);
     syn.seq = 0x4000_0000;
     assert_eq!(bench.run(&syn.frame()), Fate::Passed);
-    let answer = Packet::new(bench.server(), bench.client()).flags(SYN | ACK);
+    let mut answer = Packet::new(bench.server(), bench.client()).flags(SYN | ACK);
+    (answer.seq, answer.ack) = (0x5000_0000, 0x4000_0001);
     assert_eq!(bench.run_egress(&answer.frame()), Fate::Passed);
     bench.run(&data(bench, 5, b"still the old one").frame()).sent();
     let mut ack = bench.packet();
-    ack.seq = 0x4000_0001;
+    (ack.seq, ack.ack) = (0x4000_0001, 0x5000_0001);
     assert_eq!(bench.run(&ack.frame()), Fate::Passed);
     assert!(matches!(bench.told().as_slice(), [Told::Ended { node: 7, .. }]));
     assert!(bench.plane.flow(bench.key()).is_none());

@@ -7,6 +7,10 @@ use super::{Event, Handing};
 
 /// Tries of a socket whose other end is gone and cannot be asked, before TCP gives it up.
 const TRIES_MAX: u32 = 8;
+/// A socket that is frozen is on its way by then. us.
+const SENT_US: u64 = 3_000;
+/// How often a node looks whether a client has given up what is in doubt. us.
+const LOOK_US: u64 = 250_000;
 
 /// A client's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,16 +86,24 @@ impl Ground<'_, Handing> {
         Ok(())
     }
 
-    /// Addresses that no client uses now, and no socket here has.
+    /// Addresses that no client uses now, and no socket here has. What is still frozen here, of a connection that a peer has served
+    /// to its end meanwhile, asks about the client's SYN, and goes once the client's host has answered with a reset.
     fn free_key(&mut self, initial: Id) -> Option<Key> {
-        (0..5).find_map(|_| {
+        for _ in 0..5 {
             let key = Key { initial, port: self.chance.below(self.own.ports) };
-            let used = |conn: &Id| {
-                let one = &self.own.conns[*conn];
-                one.client == Client::Open || one.here.is_some()
-            };
-            (!self.own.latest.get(&key).is_some_and(used)).then_some(key)
-        })
+            let Some(conn) = self.own.latest.get(&key).copied() else { return Some(key) };
+            match &self.own.conns[conn] {
+                one if one.client == Client::Open => {}
+                one if one.here == Some(Here::Frozen) => {
+                    self.say(|| format!("a client begins anew on {key:?}, where {conn} is in doubt"));
+                    let epoch = self.nodes[initial].epoch;
+                    self.later(SENT_US, LOOK_US, Event::DoubtOver { node: initial, epoch, conn });
+                }
+                one if one.here.is_some() => {}
+                _ => return Some(key),
+            }
+        }
+        None
     }
 
     /// Its own node serves it.
