@@ -86,19 +86,23 @@ impl Ground<'_, Handing> {
         Ok(())
     }
 
-    /// Addresses that no client uses now, and no socket here has. What is still frozen here, of a connection that a peer has served
-    /// to its end meanwhile, asks about the client's SYN, and goes once the client's host has answered with a reset.
+    /// A client begins anew on the addresses of a connection whose socket is still frozen at its initial node. That asks about the
+    /// SYN, and goes once the client's host has denied the connection.
+    fn denies(&mut self, conn: Id) {
+        let node = self.own.conns[conn].key.initial;
+        self.say(|| format!("a client begins anew on the addresses of {conn}, which is in doubt"));
+        let epoch = self.nodes[node].epoch;
+        self.later(SENT_US, LOOK_US, Event::DoubtOver { node, epoch, conn });
+    }
+
+    /// Addresses that no client uses now, and no socket here has.
     fn free_key(&mut self, initial: Id) -> Option<Key> {
         for _ in 0..5 {
             let key = Key { initial, port: self.chance.below(self.own.ports) };
             let Some(conn) = self.own.latest.get(&key).copied() else { return Some(key) };
             match &self.own.conns[conn] {
                 one if one.client == Client::Open => {}
-                one if one.here == Some(Here::Frozen) => {
-                    self.say(|| format!("a client begins anew on {key:?}, where {conn} is in doubt"));
-                    let epoch = self.nodes[initial].epoch;
-                    self.later(SENT_US, LOOK_US, Event::DoubtOver { node: initial, epoch, conn });
-                }
+                one if one.here == Some(Here::Frozen) => self.denies(conn),
                 one if one.here.is_some() => {}
                 _ => return Some(key),
             }
@@ -178,6 +182,10 @@ impl Ground<'_, Handing> {
         }
         if passes && open {
             self.own.conns[conn].client = Client::Done;
+            // A client that has the port again at once.
+            if self.own.conns[conn].here == Some(Here::Frozen) && self.chance.permille(300) {
+                self.denies(conn);
+            }
         }
         if passes {
             self.seen(key, conn);
