@@ -7,9 +7,13 @@ use larder_handoff::plane::{
     Attach, FlowTo, Leave, Link, Plane, PlaneConfig, PlaneEvent, ServiceSpec, Tunnel, TunnelKind,
 };
 use larder_handoff::{CookieKey, FlowKey};
+use libbpf_rs::libbpf_sys::bpf_map_create_opts as MapCreateOpts;
+use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 use plane_lab::{Lab, wait_for};
+use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
 use std::time::Duration;
 
 const VIP: &str = "10.9.0.100:80";
@@ -278,6 +282,42 @@ fn a_successor_takes_over() {
     Plane::clean(&config.name).expect("cleaned");
     assert!(!answers(&lab));
     Plane::clean(&config.name).expect("nothing left to clean");
+}
+
+/// A version that knew less of each connection: what it has written down is good.
+#[test]
+fn what_a_predecessor_knew_of_connections_is_kept() {
+    let Some(lab) = Lab::new() else { return };
+    let config = config(&lab, Attach::Auto);
+    let start = || lab.inside("f", || Plane::start(&config)).expect("a plane");
+    let first = start();
+    prepare(&first, &lab);
+    let key = FlowKey::new("10.9.0.2:40000".parse().expect("an address"), 0);
+    first.put_flow_seen(key, FlowTo::Node(0), 11, 22).expect("a flow");
+    drop(first);
+    let instances =
+        ["/sys/fs/bpf/larder", "/run/larder/bpf/larder"].map(|at| Path::new(at).join(&config.name));
+    let instance = instances.iter().find(|instance| instance.exists()).expect("it is pinned");
+    let layout = fs::read_dir(instance).expect("read").next().expect("one").expect("read").path();
+    let pin = layout.join("flows");
+    let now = MapHandle::from_pinned_path(&pin).expect("the map");
+    let shorter = now.value_size() - 16;
+    let (kind, keys, most) = (now.map_type(), now.key_size(), now.max_entries());
+    let options = MapCreateOpts { sz: size_of::<MapCreateOpts>() as _, ..MapCreateOpts::default() };
+    let mut old = MapHandle::create(kind, Some("flows"), keys, shorter, most, &options).expect("a map");
+    for key in now.keys() {
+        let value = now.lookup(&key, MapFlags::ANY).expect("read").expect("there");
+        old.update(&key, &value[..shorter as usize], MapFlags::ANY).expect("room");
+    }
+    fs::remove_file(&pin).expect("removed");
+    old.pin(&pin).expect("pinned");
+
+    let second = start();
+    assert!(second.adopted());
+    let flow = second.flow(key).expect("the flow of the first");
+    assert_eq!((flow.node, flow.last_seq, flow.last_ack), (0, 11, 22));
+    assert_eq!((flow.frozen_seq, flow.denied), (0, 0));
+    assert_eq!(second.services().len(), 2);
 }
 
 #[test]
