@@ -116,16 +116,20 @@ impl Edge {
         mut arrived: Receiver<Arrived>,
     ) -> Option<Arrived> {
         let until = Instant::now() + DOUBT;
-        let is_denied = || self.fabric.flow(key).is_some_and(|flow| flow.denied != 0);
         let is_over = || forwarded && lock(&self.table).get_mut(key).is_none_or(|handed| !handed.is_move(id));
         loop {
             let look = Instant::now() + LOOK;
             match tokio::time::timeout_at(look.min(until), &mut arrived).await {
                 Ok(answer) => return answer.ok(),
-                Err(_) if look < until && !is_denied() && !is_over() => {}
+                Err(_) if look < until && !self.is_denied(key) && !is_over() => {}
                 Err(_) => return None,
             }
         }
+    }
+
+    /// Whether the client's host has said that it has no such connection any more.
+    fn is_denied(&self, key: FlowKey) -> bool {
+        self.fabric.flow(key).is_some_and(|flow| flow.denied != 0)
     }
 
     /// What its node has said of a connection, or that nothing was heard, takes effect.
@@ -161,8 +165,7 @@ impl Edge {
                 tracing::warn!(%key, "nothing was heard of a connection on its way to a node: its client is told");
                 let Some(handed) = self.take_moving(key, id) else { return given_up(key, socket) };
                 let account = self.account(key);
-                let denied = self.fabric.flow(key).is_some_and(|flow| flow.denied != 0);
-                let end = if denied { End::ClientReset } else { End::NodeLost };
+                let end = if self.is_denied(key) { End::ClientReset } else { End::NodeLost };
                 self.finish(shared, key, handed, end, account);
                 self.abort(key, socket);
                 Moved::Lost

@@ -63,7 +63,6 @@ struct Notes {
     taken_off: bool,
     /// Connections that their clients' hosts have denied.
     denied: Vec<FlowKey>,
-    frozen: Vec<(FlowKey, u32, u32)>,
     /// There is no room for a connection.
     full: bool,
     /// Finding the way to a node takes so long.
@@ -100,9 +99,7 @@ impl Fabric for Paper {
         if self.flow(key).is_some() { Ok(()) } else { self.put_flow(key, To::Node(node)) }
     }
 
-    fn note_frozen(&self, key: FlowKey, seq: u32, ack: u32) {
-        lock(&self.0).frozen.push((key, seq, ack));
-    }
+    fn note_frozen(&self, _key: FlowKey, _seq: u32, _ack: u32) {}
 
     fn remove_flow(&self, key: FlowKey) {
         let mut notes = lock(&self.0);
