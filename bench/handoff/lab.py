@@ -61,28 +61,44 @@ def clear(cpu):
     return moved
 
 
+GOVERNOR = pathlib.Path("/sys/devices/system/cpu/cpuidle/current_governor")
 HALT_POLL = pathlib.Path("/sys/module/haltpoll/parameters")
-POLL_NS = 2_000_000
+# How idle processors of a virtual machine wait for work, where cpuidle's haltpoll has them (Documentation/virt/
+# guest-halt-polling.rst): to wake one that has halted is an exit to the hypervisor, microseconds a packet. `haltpoll` is with the
+# governor's default parameters, `poll` with looking for work for long, `machine` as this one is set.
+IDLE = {
+    "machine": {},
+    "haltpoll": {"guest_halt_poll_ns": 200_000, "guest_halt_poll_grow_start": 50_000, "guest_halt_poll_grow": 2,
+                 "guest_halt_poll_shrink": 2, "guest_halt_poll_allow_shrink": "Y"},
+    "poll": {"guest_halt_poll_ns": 2_000_000, "guest_halt_poll_grow_start": 2_000_000, "guest_halt_poll_allow_shrink": "N"},
+}
 
 
 @contextlib.contextmanager
-def polling():
-    """Idle processors of a virtual machine look for work for a while before they halt: to wake a halted one is an exit to the
-    hypervisor, some microseconds a packet that no machine of its own pays. What they poll counts as idle. Gives whether they
-    do: only where the kernel has cpuidle's haltpoll."""
-    wanted = {"guest_halt_poll_ns": POLL_NS, "guest_halt_poll_grow_start": POLL_NS, "guest_halt_poll_allow_shrink": "N"}
-    try:
-        before = {name: (HALT_POLL / name).read_text() for name in wanted}
-    except OSError:
-        yield False
-        return
+def idling(how):
+    """Idle processors wait for work in this way meanwhile; what they poll counts as idle."""
+    wanted = IDLE[how]
+    if wanted and (not GOVERNOR.exists() or GOVERNOR.read_text().strip() != "haltpoll"):
+        sys.exit(f"--idle {how}: needs cpuidle's governor haltpoll")
+    before = {name: (HALT_POLL / name).read_text() for name in wanted}
     try:
         for name, value in wanted.items():
             (HALT_POLL / name).write_text(str(value))
-        yield True
+        yield
     finally:
         for name, value in before.items():
             (HALT_POLL / name).write_text(value)
+
+
+def idle_as_found():
+    """How idle processors wait, for whoever reads the figures."""
+    try:
+        governor = GOVERNOR.read_text().strip()
+    except OSError:
+        return "no cpuidle"
+    if governor != "haltpoll":
+        return governor
+    return f"haltpoll, up to {int((HALT_POLL / 'guest_halt_poll_ns').read_text()) // 1000} us"
 
 
 class Host:
@@ -155,7 +171,7 @@ class Process:
 class Lab:
     """Client, front-end, nodes and a hub; removed at the end, also after a failure."""
 
-    def __init__(self, nodes, larder, wire="nic", work=None, idle="halt"):
+    def __init__(self, nodes, larder, wire="nic", work=None, idle="machine"):
         if os.geteuid() != 0:
             sys.exit("network namespaces, pinned kernel threads and BPF need root")
         self.number = os.getpid() % 100000
@@ -178,8 +194,11 @@ class Lab:
         prefer("self", PRIORITY)
         self.saved = {name: self.get_sysctl(name) for name in
                       ["net.ipv4.tcp_allowed_congestion_control", "net.core.netdev_max_backlog"]}
-        self.polls = self.stack.enter_context(polling()) if idle == "poll" else False
+        # Whatever ends this ends it in order.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
         try:
+            self.stack.enter_context(idling(idle))
+            self.idle = idle_as_found()
             self.build(nodes)
         except BaseException:
             self.close()
@@ -410,5 +429,6 @@ def median(rows, key):
 
 def machine():
     version = lambda *c: (run(*c, check=False) or "").strip().splitlines()[:1]
-    return {"kernel": os.uname().release, "processors": os.cpu_count(), "haproxy": version("haproxy", "-v"),
+    return {"kernel": os.uname().release, "processors": os.cpu_count(), "idle_by_default": idle_as_found(),
+            "haproxy": version("haproxy", "-v"),
             "model": next((l.split(":")[1].strip() for l in open("/proc/cpuinfo") if l.startswith("model name")), "?")}

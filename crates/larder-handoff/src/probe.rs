@@ -5,11 +5,13 @@
 //! so into the best [`Mechanism`] that is left: cookie, else repair, else relay.
 
 mod facts;
+mod idle;
 mod judge;
 mod kernel;
 pub(crate) mod netlink;
 
 pub use facts::{Capabilities, Facts, InterfaceFacts, Route, Xdp};
+pub use idle::Idle;
 pub use judge::judge;
 
 use std::fmt;

@@ -1,12 +1,12 @@
 //! What was found on a machine.
 
 use super::netlink::{self, Address};
-use super::{Subject, kernel};
+use super::{Idle, Subject, kernel};
 use crate::bpffs;
 use rustix::thread::{CapabilitySet, capabilities};
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
 /// Effective capabilities of this process.
@@ -88,6 +88,10 @@ pub struct Facts {
     pub addresses: Result<Vec<(IpAddr, String)>, String>,
     /// The ways to the nodes asked about.
     pub routes: Vec<(IpAddr, Result<Route, String>)>,
+    /// The ways to clients: to an address of nobody's of each family asked about.
+    pub clients: Vec<(IpAddr, Result<Route, String>)>,
+    /// How processors without work wait for it.
+    pub idle: Idle,
 }
 
 impl Facts {
@@ -105,9 +109,9 @@ impl Facts {
         let addresses = netlink::addresses()
             .map(|all| all.into_iter().map(|Address { ip, index }| (ip, name_of(index))).collect())
             .map_err(|e| e.to_string());
-        let route = |node: &IpAddr| {
-            let found = netlink::route(*node).map_err(|e| e.to_string());
-            (*node, found.map(|r| Route { interface: name_of(r.index), on_link: r.on_link }))
+        let route = |to: &IpAddr| {
+            let found = netlink::route(*to).map_err(|e| e.to_string());
+            (*to, found.map(|r| Route { interface: name_of(r.index), on_link: r.on_link }))
         };
         Self {
             kernel,
@@ -124,6 +128,8 @@ impl Facts {
             interface,
             addresses,
             routes: subject.nodes.iter().map(route).collect(),
+            clients: nobodies(subject).iter().map(route).collect(),
+            idle: Idle::of_this_host(),
         }
     }
 
@@ -131,6 +137,16 @@ impl Facts {
     pub(super) fn number(&self, name: &str) -> Option<i64> {
         self.sysctls.get(name)?.parse().ok()
     }
+}
+
+/// Addresses for documentation (RFC 5737, RFC 3849), one of each family that the services have.
+fn nobodies(subject: &Subject) -> Vec<IpAddr> {
+    let all: [IpAddr; 2] =
+        [Ipv4Addr::new(198, 51, 100, 1).into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()];
+    let is_served = |nobody: &IpAddr| {
+        subject.services.iter().any(|service| service.ip().to_canonical().is_ipv4() == nobody.is_ipv4())
+    };
+    all.into_iter().filter(is_served).collect()
 }
 
 fn read(path: impl AsRef<Path>) -> Option<String> {

@@ -1,7 +1,7 @@
 //! From facts to findings. Pure.
 
 use super::facts::{Facts, InterfaceFacts, Route, Xdp, conf};
-use super::{Finding, Mechanism, Report, Role, State, Subject};
+use super::{Finding, Idle, Mechanism, Report, Role, State, Subject};
 use std::net::IpAddr;
 
 const BOTH: &[Mechanism] = &[Mechanism::Cookie, Mechanism::Repair];
@@ -31,6 +31,10 @@ pub fn judge(facts: &Facts, subject: &Subject) -> Report {
     settings(facts, subject, &mut findings);
     findings.extend(unpacks(subject));
     nodes(facts, subject, &mut findings);
+    if subject.role == Role::Switch {
+        findings.extend(facts.clients.iter().filter_map(|(to, route)| back(*to, route.as_ref(), subject)));
+        findings.push(idle(facts.idle));
+    }
     Report { role: subject.role, findings }
 }
 
@@ -386,6 +390,41 @@ fn way(node: IpAddr, route: Result<&Route, &String>, tunnels: bool) -> Finding {
             "let the node's link be a tunnel (ipip, gue or vxlan)",
         ),
         Err(said) => look.missing(said.clone(), "a route to it"),
+    }
+}
+
+/// The way back to clients must be the one they come by: what watches this host's own packets is there.
+fn back(to: IpAddr, route: Result<&Route, &String>, subject: &Subject) -> Option<Finding> {
+    let interface = subject.interface.as_deref()?;
+    let look = look(
+        if to.is_ipv4() { "way to clients" } else { "way to IPv6 clients" },
+        NOTHING,
+        "what this host says to them is watched on the interface by which their packets come",
+    );
+    let remedy = format!("a route to the clients by {interface}");
+    Some(match route {
+        Ok(route) if route.interface == interface => look.works(format!("by {interface}")),
+        Ok(route) => look.degraded(format!("by {}", route.interface), &remedy),
+        Err(said) => look.is(State::Unknown, format!("no route to all: {said}"), Some(&remedy)),
+    })
+}
+
+fn idle(idle: Idle) -> Finding {
+    let look =
+        look("idle processors", NOTHING, "to wake one that halts takes longer than to forward a packet");
+    match idle {
+        Idle::Machine => look.works("no virtual machine"),
+        Idle::Polls(limit) if !limit.is_zero() => {
+            look.works(format!("look for work for up to {} us, then halt", limit.as_micros()))
+        }
+        Idle::Polls(_) => look.degraded(
+            "halt at once, on a virtual machine",
+            "if they are this machine's own: echo 200000 > /sys/module/haltpoll/parameters/guest_halt_poll_ns",
+        ),
+        Idle::Halts => look.degraded(
+            "halt at once, on a virtual machine",
+            "if they are this machine's own: modprobe cpuidle-haltpoll force=1 (cpuidle_haltpoll.force=1 at boot)",
+        ),
     }
 }
 

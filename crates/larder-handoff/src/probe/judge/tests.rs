@@ -4,6 +4,7 @@ use super::*;
 use crate::netns::{INTERFACE, Topology, TopologySpec, or_skip};
 use crate::probe::{Capabilities, Route};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 const VIP: &str = "10.9.0.100";
 
@@ -65,6 +66,11 @@ fn whole() -> Facts {
             "10.9.0.11".parse().expect("an address"),
             Ok(Route { interface: "eth0".to_owned(), on_link: true }),
         )],
+        clients: vec![(
+            "198.51.100.1".parse().expect("an address"),
+            Ok(Route { interface: "eth0".to_owned(), on_link: false }),
+        )],
+        idle: Idle::Machine,
     }
 }
 
@@ -188,14 +194,46 @@ fn slower_ways_are_degraded_and_no_more() {
     set(&mut facts, "net.ipv4.conf.all.rp_filter", "1");
     set(&mut facts, "net.ipv4.ip_local_port_range", "32768 33000");
     set(&mut facts, "net.netfilter.nf_conntrack_count", "12");
+    facts.clients[0].1 = Ok(Route { interface: "eth1".to_owned(), on_link: false });
+    facts.idle = Idle::Halts;
     let report = judge(&facts, &subject(Role::Switch));
     assert_eq!(report.best(), Mechanism::Cookie);
     let degraded: Vec<_> =
         report.findings.iter().filter(|f| f.state == State::Degraded).map(|f| f.what.as_str()).collect();
     assert_eq!(
         degraded,
-        ["bpffs", "XDP", "MTU", "rp_filter", "somaxconn", "ip_local_port_range", "conntrack"]
+        [
+            "bpffs",
+            "XDP",
+            "MTU",
+            "rp_filter",
+            "somaxconn",
+            "ip_local_port_range",
+            "conntrack",
+            "way to clients",
+            "idle processors"
+        ]
     );
+}
+
+#[test]
+fn a_guest_whose_processors_halt_at_once_hears_of_it() {
+    let mut facts = whole();
+    let mut of = |idle| {
+        facts.idle = idle;
+        let report = judge(&facts, &subject(Role::Switch));
+        let found = report.findings.into_iter().find(|f| f.what == "idle processors").expect("looked at");
+        (found.state, found.found, found.remedy)
+    };
+    let polls = Duration::from_micros(200);
+    assert_eq!(
+        of(Idle::Polls(polls)),
+        (State::Works, "look for work for up to 200 us, then halt".to_owned(), None)
+    );
+    for (idle, remedy) in [(Idle::Polls(Duration::ZERO), "guest_halt_poll_ns"), (Idle::Halts, "force=1")] {
+        let (state, _, said) = of(idle);
+        assert!(state == State::Degraded && said.is_some_and(|said| said.contains(remedy)), "{idle:?}");
+    }
 }
 
 /// What costs a node connections now and then, or depends on its server.
@@ -253,6 +291,13 @@ fn a_real_topology_is_found_as_it_is() {
             // A veth does XDP in its driver; the node is behind a router.
             assert_eq!(state("XDP"), Some(State::Works));
             assert_eq!(state(&format!("way to {node_at}")), Some(State::Missing));
+            assert_eq!(state("way to clients"), Some(State::Unknown), "no route to all");
+            host.namespace.ip("route add default dev eth0").expect("a route");
+            let facts = host.namespace.run(|| Facts::of_this_host(&subject)).expect("entered");
+            let ways: Vec<_> =
+                judge(&facts, &subject).findings.into_iter().map(|f| (f.what, f.state)).collect();
+            assert!(ways.contains(&("way to clients".to_owned(), State::Works)), "{ways:?}");
+            assert!(ways.contains(&("way to IPv6 clients".to_owned(), State::Unknown)), "{ways:?}");
         } else {
             assert_eq!(state("arp_ignore"), Some(State::Works));
             assert_eq!(state("tcp_tw_reuse"), Some(State::Works));
