@@ -413,7 +413,7 @@ fn idle(idle: Idle) -> Finding {
     let look =
         look("idle processors", NOTHING, "to wake one that halts takes longer than to forward a packet");
     match idle {
-        Idle::Machine => look.works("no virtual machine"),
+        Idle::Machine => look.works("no virtual machine, as far as it says"),
         Idle::Polls(limit) if !limit.is_zero() => {
             look.works(format!("look for work for up to {} us, then halt", limit.as_micros()))
         }
