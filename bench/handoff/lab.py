@@ -186,6 +186,9 @@ class Lab:
         self.affinity = os.sched_getaffinity(0)
         if len(self.affinity) < 2:
             sys.exit("needs two processors: one for the front-end, one for the rest")
+        # An end by signal is one in order, too.
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, lambda *_: sys.exit(1))
         self.moved = clear(FRONT_CPU)
         os.sched_setaffinity(0, {OTHER_CPU})
         # Before whatever else this machine does; what we start inherits it.
@@ -194,8 +197,6 @@ class Lab:
         prefer("self", PRIORITY)
         self.saved = {name: self.get_sysctl(name) for name in
                       ["net.ipv4.tcp_allowed_congestion_control", "net.core.netdev_max_backlog"]}
-        # Whatever ends this ends it in order.
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
         try:
             self.stack.enter_context(idling(idle))
             self.idle = idle_as_found()
@@ -332,6 +333,12 @@ class Lab:
                 shutil.rmtree(left, ignore_errors=True)
 
     def close(self):
+        try:
+            self.take_down()
+        finally:
+            self.stack.close()
+
+    def take_down(self):
         for process in reversed(self.processes):
             process.stop()
         self.processes = []
@@ -347,7 +354,6 @@ class Lab:
         os.sched_setaffinity(0, self.affinity)
         os.setpriority(os.PRIO_PROCESS, 0, self.nice)
         prefer("self", 0)
-        self.stack.close()
 
 
 # -- cost

@@ -98,6 +98,7 @@ impl Edge {
                     tracing::info!(why, %key, "a node did not take a connection");
                     edge.stays(&shared, key, id, &held);
                 }
+                Ok(Err(_)) | Err(_) if edge.is_gone() => edge.leave_to_successor(&shared, key, id),
                 // Whether the node has it is not known, and two hosts must not answer.
                 Ok(Err(_)) | Err(_) => {
                     edge.peers.end_move(id);
@@ -140,6 +141,15 @@ impl Edge {
         if let Some(Handed { lease, request, decision, .. }) = self.take_moving(key, id) {
             let started = Started { lease, request, decision };
             self.accept_held(shared, key, held, Delivery::relay(Why::Failed), Some(Ok(started)));
+        }
+    }
+
+    /// The plane went to another process before the node had said what became of a connection on its way: the node says it
+    /// to that one, which looks after it from here on.
+    pub(super) fn leave_to_successor(&self, shared: &Shared, key: FlowKey, id: u64) {
+        tracing::debug!(%key, "a connection was on its way to a node when another process took over");
+        if let Some(handed) = self.take_moving(key, id) {
+            self.finish(shared, key, handed, End::Silent, None);
         }
     }
 

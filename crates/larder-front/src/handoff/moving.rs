@@ -160,6 +160,10 @@ impl Edge {
                 tracing::info!(why, %key, "a node did not take a connection");
                 self.thaw((key, id), socket, waiting)
             }
+            None if self.is_gone() => {
+                self.leave_to_successor(shared, key, id);
+                given_up(key, socket)
+            }
             // Whether the node has it is not known, and two hosts must not answer.
             None => {
                 tracing::warn!(%key, "nothing was heard of a connection on its way to a node: its client is told");

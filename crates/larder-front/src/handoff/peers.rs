@@ -195,12 +195,21 @@ impl Peers {
         }
     }
 
-    /// Ends all channels: nodes keep what they have.
+    /// Nothing new goes to any node.
+    pub(super) fn offer_nothing(&self) {
+        for slot in &self.slots {
+            slot.able.store(0, Relaxed);
+            slot.bits.fetch_and(!(COOKIE | REPAIR), Relaxed);
+        }
+    }
+
+    /// Ends all channels: nodes keep what they have, and of what is on its way nothing will be heard.
     pub(crate) fn hush(&self) {
         for slot in &self.slots {
             slot.bits.store(0, Relaxed);
             drop(lock(&slot.channel).take());
         }
+        lock(&self.moving).take_all(|_| true);
     }
 
     /// Connects to a node's control address and keeps doing so. The node is told that packets come by `tunnel`.

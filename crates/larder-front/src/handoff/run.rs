@@ -18,7 +18,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -28,6 +28,8 @@ const TICK: Duration = Duration::from_millis(50);
 const REVIEW: Duration = Duration::from_millis(500);
 /// How often the plane's whole table is gone through: it may be large, and what is found there is not urgent.
 const SWEEP: Duration = Duration::from_secs(2);
+/// So long what is on its way to nodes is waited for when another process takes the plane: they answer within milliseconds.
+const ARRIVES_WITHIN: Duration = Duration::from_millis(250);
 /// How often the plane is asked, at the end, whether it forwards anything still: its table may be large.
 const DRAIN_LOOK: Duration = Duration::from_millis(100);
 /// However many connections there are, looking at those under way takes a hundredth of the time at most.
@@ -253,9 +255,14 @@ impl Edge {
 
     /// Lets go of the plane, for another process to take: no new connections come by it, this process hears nothing of it any
     /// more and changes nothing, and the channels to the nodes end. Handed-off connections go on by the kernel. Blocks for
-    /// a moment.
+    /// a moment: what is on its way to nodes arrives first.
     pub(crate) fn let_go(&self) {
         self.close();
+        self.peers.offer_nothing();
+        let until = Instant::now() + ARRIVES_WITHIN;
+        while self.peers.moves() > 0 && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         self.gone.send_replace(true);
         self.peers.hush();
         self.fabric.let_go();

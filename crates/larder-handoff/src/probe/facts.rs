@@ -88,7 +88,7 @@ pub struct Facts {
     pub addresses: Result<Vec<(IpAddr, String)>, String>,
     /// The ways to the nodes asked about.
     pub routes: Vec<(IpAddr, Result<Route, String>)>,
-    /// The ways to clients: to an address of nobody's of each family asked about.
+    /// The ways to clients: from a service to an address of nobody's, for each family asked about.
     pub clients: Vec<(IpAddr, Result<Route, String>)>,
     /// How processors without work wait for it.
     pub idle: Idle,
@@ -109,9 +109,9 @@ impl Facts {
         let addresses = netlink::addresses()
             .map(|all| all.into_iter().map(|Address { ip, index }| (ip, name_of(index))).collect())
             .map_err(|e| e.to_string());
-        let route = |to: &IpAddr| {
-            let found = netlink::route(*to).map_err(|e| e.to_string());
-            (*to, found.map(|r| Route { interface: name_of(r.index), on_link: r.on_link }))
+        let route = |to: IpAddr, from: Option<IpAddr>| {
+            let found = netlink::route(to, from).map_err(|e| e.to_string());
+            (to, found.map(|r| Route { interface: name_of(r.index), on_link: r.on_link }))
         };
         Self {
             kernel,
@@ -127,8 +127,8 @@ impl Facts {
             sysctls: sysctls(subject.interface.as_deref()),
             interface,
             addresses,
-            routes: subject.nodes.iter().map(route).collect(),
-            clients: nobodies(subject).iter().map(route).collect(),
+            routes: subject.nodes.iter().map(|node| route(*node, None)).collect(),
+            clients: nobodies(subject).into_iter().map(|(to, from)| route(to, Some(from))).collect(),
             idle: Idle::of_this_host(),
         }
     }
@@ -139,14 +139,17 @@ impl Facts {
     }
 }
 
-/// Addresses for documentation (RFC 5737, RFC 3849), one of each family that the services have.
-fn nobodies(subject: &Subject) -> Vec<IpAddr> {
+/// An address for documentation (RFC 5737, RFC 3849) of each family that the services have, and the service's own, from which
+/// packets go there.
+fn nobodies(subject: &Subject) -> Vec<(IpAddr, IpAddr)> {
     let all: [IpAddr; 2] =
         [Ipv4Addr::new(198, 51, 100, 1).into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()];
-    let is_served = |nobody: &IpAddr| {
-        subject.services.iter().any(|service| service.ip().to_canonical().is_ipv4() == nobody.is_ipv4())
+    let served = |nobody: IpAddr| {
+        let mut services = subject.services.iter().map(|service| service.ip().to_canonical());
+        let service = services.find(|ip| ip.is_ipv4() == nobody.is_ipv4() && !ip.is_unspecified())?;
+        Some((nobody, service))
     };
-    all.into_iter().filter(is_served).collect()
+    all.into_iter().filter_map(served).collect()
 }
 
 fn read(path: impl AsRef<Path>) -> Option<String> {
@@ -254,6 +257,24 @@ mod tests {
             assert_eq!(version(release), read, "{release}");
         }
         assert!(version("6.3.0") >= Some((6, 3)) && version("") < Some((6, 3)));
+    }
+
+    #[test]
+    fn the_way_to_clients_is_asked_for_each_family_that_is_served() {
+        let of = |services: &[&str]| {
+            let services = services.iter().map(|service| service.parse().expect("an address")).collect();
+            let subject = Subject {
+                role: super::super::Role::Switch,
+                interface: None,
+                services,
+                nodes: Vec::new(),
+                tunnels: false,
+            };
+            nobodies(&subject).into_iter().map(|(_, from)| from.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(of(&["10.9.0.100:80", "10.9.0.101:80", "[fd09::64]:80"]), ["10.9.0.100", "fd09::64"]);
+        assert_eq!(of(&["0.0.0.0:80", "[fd09::64]:80", "[::ffff:10.9.0.9]:80"]), ["10.9.0.9", "fd09::64"]);
+        assert_eq!(of(&["[::]:80"]), [""; 0], "nothing is handed over there");
     }
 
     #[test]

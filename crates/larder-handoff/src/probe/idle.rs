@@ -3,44 +3,65 @@
 use std::fs;
 use std::time::Duration;
 
+const DRIVER: &str = "/sys/devices/system/cpu/cpuidle/current_driver";
 const GOVERNOR: &str = "/sys/devices/system/cpu/cpuidle/current_governor";
 const POLLS: &str = "/sys/module/haltpoll/parameters/guest_halt_poll_ns";
 const CPUS: &str = "/proc/cpuinfo";
+const BOOTED: &str = "/proc/cmdline";
 
 /// How processors without work wait for it. On a virtual machine one that halts is woken by way of the hypervisor, for each
 /// packet that comes alone; Linux can have it look for work for a while before (`Documentation/virt/guest-halt-polling.rst`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Idle {
-    /// It is no virtual machine, or does not say so.
+    /// It is no virtual machine.
     Machine,
     /// They look for work for so long at most, then they halt; zero: they halt at once.
     Polls(Duration),
-    /// They halt at once, for nothing has them do otherwise.
+    /// They halt at once, for this kernel has been given no other way.
     Halts,
+    /// It does not say, or another driver decides.
+    Unknown,
+}
+
+/// The files that say it, as far as they can be read.
+#[derive(Clone, Copy, Default)]
+struct Files<'a> {
+    cpus: Option<&'a str>,
+    driver: Option<&'a str>,
+    governor: Option<&'a str>,
+    polls_ns: Option<&'a str>,
+    booted: Option<&'a str>,
 }
 
 impl Idle {
     /// Looks at this machine.
     pub(super) fn of_this_host() -> Self {
-        let read = |path| fs::read_to_string(path).ok();
-        Self::of(read(CPUS).as_deref(), read(GOVERNOR).as_deref(), read(POLLS).as_deref())
+        let [cpus, driver, governor, polls_ns, booted] =
+            [CPUS, DRIVER, GOVERNOR, POLLS, BOOTED].map(|path| fs::read_to_string(path).ok());
+        Self::of(&Files {
+            cpus: cpus.as_deref(),
+            driver: driver.as_deref(),
+            governor: governor.as_deref(),
+            polls_ns: polls_ns.as_deref(),
+            booted: booted.as_deref(),
+        })
     }
 
-    /// From the files, where there are any.
-    fn of(cpus: Option<&str>, governor: Option<&str>, polls_ns: Option<&str>) -> Self {
-        let is_guest = |line: &str| {
-            line.strip_prefix("flags")
-                .is_some_and(|rest| rest.split_whitespace().any(|flag| flag == "hypervisor"))
-        };
-        if !cpus.is_some_and(|cpus| cpus.lines().any(is_guest)) {
+    fn of(files: &Files<'_>) -> Self {
+        // Processors of other architectures have no flags.
+        let flags = files.cpus.and_then(|cpus| cpus.lines().find_map(|line| line.strip_prefix("flags")));
+        let Some(flags) = flags else { return Self::Unknown };
+        if !flags.split_whitespace().any(|flag| flag == "hypervisor") {
             return Self::Machine;
         }
-        if governor.map(str::trim) != Some("haltpoll") {
-            return Self::Halts;
+        let limit = files.polls_ns.and_then(|ns| ns.trim().parse().ok()).map(Duration::from_nanos);
+        let chosen =
+            files.booted.is_some_and(|line| line.split_whitespace().any(|word| word.starts_with("idle=")));
+        match (files.driver.map(str::trim), files.governor.map(str::trim), limit) {
+            (Some("haltpoll"), Some("haltpoll"), Some(limit)) => Self::Polls(limit),
+            (Some("none"), ..) if !chosen => Self::Halts,
+            _ => Self::Unknown,
         }
-        polls_ns
-            .and_then(|ns| ns.trim().parse().ok())
-            .map_or(Self::Halts, |ns| Self::Polls(Duration::from_nanos(ns)))
     }
 }
 
@@ -50,20 +71,29 @@ mod tests {
 
     #[test]
     fn a_virtual_machine_polls_only_if_all_is_there_for_it() {
-        let guest = Some("processor\t: 0\nflags\t\t: fpu hypervisor lahf_lm\n");
-        let [polls, halt] = [Some("haltpoll\n"), Some("menu\n")];
-        let limit = Idle::Polls(Duration::from_micros(200));
-        for (cpus, governor, ns, idle) in [
-            (guest, polls, Some("200000\n"), limit),
-            (guest, polls, Some("0\n"), Idle::Polls(Duration::ZERO)),
-            (guest, polls, Some("many"), Idle::Halts),
-            (guest, polls, None, Idle::Halts),
-            (guest, halt, Some("200000\n"), Idle::Halts),
-            (guest, None, None, Idle::Halts),
-            (Some("flags : fpu\nmodel name : hypervisor\n"), polls, Some("200000"), Idle::Machine),
-            (None, polls, Some("200000"), Idle::Machine),
+        let guest = Files {
+            cpus: Some("processor\t: 0\nflags\t\t: fpu hypervisor lahf_lm\n"),
+            driver: Some("haltpoll\n"),
+            governor: Some("haltpoll\n"),
+            polls_ns: Some("200000\n"),
+            booted: Some("root=/dev/vda\n"),
+        };
+        let bare = Files { driver: Some("none\n"), polls_ns: None, ..guest };
+        for (files, idle) in [
+            (guest, Idle::Polls(Duration::from_micros(200))),
+            (Files { polls_ns: Some("0\n"), ..guest }, Idle::Polls(Duration::ZERO)),
+            (Files { polls_ns: Some("many"), ..guest }, Idle::Unknown),
+            (Files { governor: Some("menu\n"), ..guest }, Idle::Unknown),
+            (Files { driver: Some("intel_idle\n"), ..guest }, Idle::Unknown),
+            (bare, Idle::Halts),
+            (Files { booted: None, ..bare }, Idle::Halts),
+            (Files { booted: Some("quiet idle=poll\n"), ..bare }, Idle::Unknown),
+            (Files { driver: None, ..guest }, Idle::Unknown),
+            (Files { cpus: Some("flags : fpu\nmodel name : hypervisor\n"), ..guest }, Idle::Machine),
+            (Files { cpus: Some("Features : fp asimd\n"), ..guest }, Idle::Unknown),
+            (Files::default(), Idle::Unknown),
         ] {
-            assert_eq!(Idle::of(cpus, governor, ns), idle, "{cpus:?} {governor:?} {ns:?}");
+            assert_eq!(Idle::of(&files), idle);
         }
     }
 }

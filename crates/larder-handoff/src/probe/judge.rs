@@ -402,18 +402,20 @@ fn back(to: IpAddr, route: Result<&Route, &String>, subject: &Subject) -> Option
         "what this host says to them is watched on the interface by which their packets come",
     );
     let remedy = format!("a route to the clients by {interface}");
+    let further = format!("if there are clients beyond this host's networks, {remedy}");
     Some(match route {
         Ok(route) if route.interface == interface => look.works(format!("by {interface}")),
+        Ok(route) if route.interface == "lo" => look.is(State::Unknown, "no route to all", Some(&further)),
         Ok(route) => look.degraded(format!("by {}", route.interface), &remedy),
-        Err(said) => look.is(State::Unknown, format!("no route to all: {said}"), Some(&remedy)),
+        Err(said) => look.is(State::Unknown, format!("no route to all: {said}"), Some(&further)),
     })
 }
 
 fn idle(idle: Idle) -> Finding {
-    let look =
-        look("idle processors", NOTHING, "to wake one that halts takes longer than to forward a packet");
+    let why = "packets come a few at a time, and one that halts must be woken for each lot";
+    let look = look("idle processors", NOTHING, why);
     match idle {
-        Idle::Machine => look.works("no virtual machine, as far as it says"),
+        Idle::Machine => look.works("no virtual machine"),
         Idle::Polls(limit) if !limit.is_zero() => {
             look.works(format!("look for work for up to {} us, then halt", limit.as_micros()))
         }
@@ -423,8 +425,9 @@ fn idle(idle: Idle) -> Finding {
         ),
         Idle::Halts => look.degraded(
             "halt at once, on a virtual machine",
-            "if they are this machine's own: modprobe cpuidle-haltpoll force=1 (cpuidle_haltpoll.force=1 at boot)",
+            "if they are this machine's own, and the host is KVM: modprobe cpuidle-haltpoll force=1",
         ),
+        Idle::Unknown => look.is(State::Unknown, "this machine does not say how they wait", None),
     }
 }
 

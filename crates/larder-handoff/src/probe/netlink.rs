@@ -22,6 +22,7 @@ const IFLA_MTU: u16 = 4;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 pub(crate) const RTA_DST: u16 = 1;
+const RTA_SRC: u16 = 2;
 pub(crate) const RTA_OIF: u16 = 4;
 pub(crate) const RTA_GATEWAY: u16 = 5;
 const RTA_VIA: u16 = 18;
@@ -82,19 +83,23 @@ pub(crate) fn addresses() -> io::Result<Vec<Address>> {
     Ok(answers.iter().filter_map(read).collect())
 }
 
-/// The way to an address.
-pub(super) fn route(to: IpAddr) -> io::Result<Way> {
-    let (family, octets) = match to {
-        IpAddr::V4(v4) => (libc::AF_INET as u8, v4.octets().to_vec()),
-        IpAddr::V6(v6) => (libc::AF_INET6 as u8, v6.octets().to_vec()),
+/// The way to an address, for packets from another one of the same family, which must be this host's.
+pub(super) fn route(to: IpAddr, from: Option<IpAddr>) -> io::Result<Way> {
+    let octets = |ip| match ip {
+        IpAddr::V4(v4) => v4.octets().to_vec(),
+        IpAddr::V6(v6) => v6.octets().to_vec(),
     };
-    // struct rtmsg, then the destination
-    let bits = u8::try_from(octets.len() * 8).unwrap_or(0);
-    let mut body = vec![family, bits, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    let length = u16::try_from(4 + octets.len()).unwrap_or(0);
-    body.extend_from_slice(&length.to_ne_bytes());
-    body.extend_from_slice(&RTA_DST.to_ne_bytes());
-    body.extend_from_slice(&octets);
+    let family = if to.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 } as u8;
+    let bits = if to.is_ipv4() { 32 } else { 128 };
+    // struct rtmsg, then destination and source
+    let mut body = vec![family, bits, from.map_or(0, |_| bits), 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    for (kind, ip) in [(RTA_DST, Some(to)), (RTA_SRC, from)] {
+        let Some(octets) = ip.map(octets) else { continue };
+        let length = u16::try_from(4 + octets.len()).unwrap_or(0);
+        body.extend_from_slice(&length.to_ne_bytes());
+        body.extend_from_slice(&kind.to_ne_bytes());
+        body.extend_from_slice(&octets);
+    }
     let answers = ask(NETLINK_ROUTE, RTM_GETROUTE, 0, &body)?;
     let body = answers.first().ok_or_else(|| io::Error::other("no answer"))?;
     let mut way = Way { index: 0, on_link: true };
@@ -211,7 +216,7 @@ mod tests {
         let links = links().expect("interfaces");
         let lo = links.iter().find(|l| l.name == "lo").expect("lo");
         assert!(lo.mtu >= 1280, "{}", lo.mtu);
-        let way = route(Ipv4Addr::LOCALHOST.into()).expect("a way to itself");
+        let way = route(Ipv4Addr::LOCALHOST.into(), None).expect("a way to itself");
         assert_eq!((way.index, way.on_link), (lo.index, true));
         if lo.up {
             let addresses = addresses().expect("addresses");

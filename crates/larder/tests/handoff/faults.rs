@@ -5,7 +5,7 @@ use std::time::Duration;
 use larder_handoff::shaper::{Shape, Shaper};
 
 use crate::client::{self, Manner, Plan, Setup};
-use crate::cluster::{Cluster, Spec};
+use crate::cluster::{Cluster, Server, Spec};
 use crate::content::Content;
 use crate::plans::{bad_network, mixed};
 
@@ -13,6 +13,7 @@ const SIZES: [u64; 6] = [1, 100, 1_000, 10_000, 65_536, 300_000];
 /// A lost packet costs a retransmission time-out, some in a row a multiple of it.
 const SETUP: Setup = Setup { threads: 24, first_port: 20_000, stall: Duration::from_secs(20) };
 const COOKIE: &str = "mechanism = \"cookie\"\nlocality_lost_max = 1.0";
+const REPAIR: &str = "mechanism = \"repair\"\nrepair_min = \"0B\"\nlocality_lost_max = 1.0";
 
 /// The ends of the wires at which clients, front-end and nodes receive.
 fn ports(cluster: &Cluster) -> Vec<&str> {
@@ -20,9 +21,8 @@ fn ports(cluster: &Cluster) -> Vec<&str> {
 }
 
 /// Everything at once, on all wires, all manners: every byte arrives, no connection is reset, and loads end at zero.
-#[test]
-fn a_bad_network_makes_no_fault() {
-    let Some(cluster) = Cluster::new(&Spec { handoff: COOKIE, ..Spec::default() }, Content::new(&SIZES, 3))
+fn a_bad_network_makes_no_fault(server: Server, handoff: &str, mechanism: &str) {
+    let Some(cluster) = Cluster::new(&Spec { server, handoff, ..Spec::default() }, Content::new(&SIZES, 3))
     else {
         return;
     };
@@ -34,10 +34,21 @@ fn a_bad_network_makes_no_fault() {
     println!("{tally}; {counts:?}");
     tally.assert_faultless();
     assert!(counts.lost > 50 && counts.duplicated > 50 && counts.delayed > 1_000, "{counts:?}");
-    let handed = cluster.await_metric("larder_switch_deliveries_total", &["cookie"], 301);
+    let label = format!("mechanism=\"{mechanism}\"");
+    let handed = cluster.await_metric("larder_switch_deliveries_total", &[&label], 301);
     assert!(handed > 300, "{handed} handed over\n{}", cluster.logs());
     shaper.set_all(&Shape::default()).unwrap();
     cluster.await_rest();
+}
+
+#[test]
+fn a_bad_network_makes_no_fault_by_cookie() {
+    a_bad_network_makes_no_fault(Server::Nginx, COOKIE, "cookie");
+}
+
+#[test]
+fn a_bad_network_makes_no_fault_by_repair() {
+    a_bad_network_makes_no_fault(Server::Larder, REPAIR, "repair");
 }
 
 /// The k-th packet of each connection is lost, on the way to the front-end, the nodes and the clients in turn: SYN, the

@@ -15,13 +15,13 @@ use crate::counters::counter;
 use crate::plans::mixed;
 
 const LARGE: u64 = 10_000_000;
-const SETUP: Setup = Setup { threads: 12, first_port: 20_000, stall: Duration::from_secs(10) };
+pub const SETUP: Setup = Setup { threads: 12, first_port: 20_000, stall: Duration::from_secs(10) };
 const COOKIE: &str = "mechanism = \"cookie\"\nlocality_lost_max = 1.0";
 /// Replies of 10 MB take three seconds with it.
 const REST: Duration = Duration::from_millis(20);
 
 /// `count` slow downloads of 10 MB.
-fn downloads(cluster: &Cluster, count: usize) -> Vec<Plan> {
+pub fn downloads(cluster: &Cluster, count: usize) -> Vec<Plan> {
     let large = cluster.content.targets.iter().filter(|target| target.bytes == LARGE).cycle();
     let servers = cluster.service().into_iter().cycle();
     let plan = |(target, server): (&crate::content::Target, _)| Plan {
@@ -33,17 +33,21 @@ fn downloads(cluster: &Cluster, count: usize) -> Vec<Plan> {
     large.zip(servers).take(count).map(plan).collect()
 }
 
-fn small(cluster: &Cluster, seed: u64, count: usize) -> Vec<Plan> {
+pub fn small(cluster: &Cluster, seed: u64, count: usize) -> Vec<Plan> {
     let targets: Vec<_> = cluster.content.targets.iter().filter(|t| t.bytes < LARGE).cloned().collect();
     mixed(seed, count, &cluster.service(), &targets)
 }
 
-fn content() -> Content {
+pub fn content() -> Content {
     Content::new(&[1, 1_000, 10_000, 100_000, LARGE], 3)
 }
 
 /// Runs the plans at the client, all at once, while `happens` does.
-fn during<T>(cluster: &mut Cluster, plans: &[Plan], happens: impl FnOnce(&mut Cluster) -> T) -> (Tally, T) {
+pub fn during<T>(
+    cluster: &mut Cluster,
+    plans: &[Plan],
+    happens: impl FnOnce(&mut Cluster) -> T,
+) -> (Tally, T) {
     let (plans, setup) = (plans.to_vec(), Setup { threads: plans.len().max(1), ..SETUP });
     let load = cluster.topology.client().namespace.thread(move || client::run(&plans, setup)).unwrap();
     thread::sleep(Duration::from_millis(500));

@@ -33,6 +33,7 @@ mod long;
 mod origin;
 mod plans;
 mod races;
+mod renewals;
 mod sockets;
 mod tls;
 mod tunnel;

@@ -230,6 +230,7 @@ fn a_guest_whose_processors_halt_at_once_hears_of_it() {
         of(Idle::Polls(polls)),
         (State::Works, "look for work for up to 200 us, then halt".to_owned(), None)
     );
+    assert_eq!(of(Idle::Unknown).0, State::Unknown);
     for (idle, remedy) in [(Idle::Polls(Duration::ZERO), "guest_halt_poll_ns"), (Idle::Halts, "force=1")] {
         let (state, _, said) = of(idle);
         assert!(state == State::Degraded && said.is_some_and(|said| said.contains(remedy)), "{idle:?}");
@@ -298,6 +299,15 @@ fn a_real_topology_is_found_as_it_is() {
                 judge(&facts, &subject).findings.into_iter().map(|f| (f.what, f.state)).collect();
             assert!(ways.contains(&("way to clients".to_owned(), State::Works)), "{ways:?}");
             assert!(ways.contains(&("way to IPv6 clients".to_owned(), State::Unknown)), "{ways:?}");
+            // What goes out from the service address may have a way of its own.
+            let lines = "link add eth9 type veth peer name eth8\nlink set eth9 up\nlink set eth8 up\nroute add default dev eth9 table 99\n\
+                         rule add from 10.9.0.100 table 99\nroute add ::/0 dev eth0";
+            host.namespace.ip(lines).expect("another way");
+            let facts = host.namespace.run(|| Facts::of_this_host(&subject)).expect("entered");
+            let ways: Vec<_> =
+                judge(&facts, &subject).findings.into_iter().map(|f| (f.what, f.state)).collect();
+            assert!(ways.contains(&("way to clients".to_owned(), State::Degraded)), "{ways:?}");
+            assert!(ways.contains(&("way to IPv6 clients".to_owned(), State::Works)), "{ways:?}");
         } else {
             assert_eq!(state("arp_ignore"), Some(State::Works));
             assert_eq!(state("tcp_tw_reuse"), Some(State::Works));
