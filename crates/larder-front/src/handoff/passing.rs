@@ -115,6 +115,10 @@ impl Edge {
                     tracing::info!(why, %key, "a node did not take a connection from another");
                     edge.put_back(key, connection);
                 }
+                // The node that gives it up asks the process that has the plane now.
+                Ok(Err(_)) | Err(_) if edge.is_gone() => {
+                    lock(&edge.passing).remove(&key);
+                }
                 // Whose it is nobody knows.
                 Ok(Err(_)) | Err(_) => {
                     edge.peers.end_move(id);

@@ -243,6 +243,7 @@ fn lro(name: &str) -> Option<bool> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Role;
     use super::*;
 
     #[test]
@@ -263,13 +264,8 @@ mod tests {
     fn the_way_to_clients_is_asked_for_each_family_that_is_served() {
         let of = |services: &[&str]| {
             let services = services.iter().map(|service| service.parse().expect("an address")).collect();
-            let subject = Subject {
-                role: super::super::Role::Switch,
-                interface: None,
-                services,
-                nodes: Vec::new(),
-                tunnels: false,
-            };
+            let subject =
+                Subject { role: Role::Switch, interface: None, services, nodes: Vec::new(), tunnels: false };
             nobodies(&subject).into_iter().map(|(_, from)| from.to_string()).collect::<Vec<_>>()
         };
         assert_eq!(of(&["10.9.0.100:80", "10.9.0.101:80", "[fd09::64]:80"]), ["10.9.0.100", "fd09::64"]);

@@ -49,13 +49,12 @@ fn a_renewed_switch_is_not_missed(server: Server, handoff: &str, mechanism: &str
     // Of those that come in the moment of a renewal one may have to try again: docs/handoff.md.
     println!("others: {others}");
     tally.assert_faultless();
-    let handed = |cluster: &Cluster| cluster.metric(DELIVERIES, &[&format!("mechanism=\"{mechanism}\"")]);
-    let before = handed(&cluster);
+    let label = format!("mechanism=\"{mechanism}\"");
+    let before = cluster.metric(DELIVERIES, &[&label]);
     let plans = small(&cluster, 42, 200);
     let tally = cluster.topology.client().namespace.run(|| client::run(&plans, SETUP)).unwrap();
     tally.assert_faultless();
-    let more =
-        cluster.await_metric(DELIVERIES, &[&format!("mechanism=\"{mechanism}\"")], before + 51) - before;
+    let more = cluster.await_metric(DELIVERIES, &[&label], before + 51) - before;
     assert!(more > 50, "{more} by {mechanism}\n{}\n{}", cluster.admin("/metrics"), cluster.logs());
     cluster.await_rest();
 }
