@@ -380,10 +380,12 @@ IN int flow_by_tag(void *ctx, int xdp, const struct packet *p, __u16 *node) {
     return 1;
 }
 
-#define STATE_LISTEN 10 /* TCP_LISTEN of the kernel's tcp_states.h */
+/* Of the kernel's tcp_states.h. */
+#define STATE_TIME_WAIT 6
+#define STATE_LISTEN 10
 
-/* 1 if this host's stack has a socket for the connection, a listening one apart. */
-IN int stack_has(void *ctx, int xdp, const struct packet *p) {
+/* State of the socket that this host's stack has for the connection, a listening one apart; 0: none. */
+IN __u32 stack_state(void *ctx, const struct packet *p) {
     struct bpf_sock_tuple tuple = {};
     __u32 bytes;
     if (p->ipv6) {
@@ -402,23 +404,27 @@ IN int stack_has(void *ctx, int xdp, const struct packet *p) {
     struct bpf_sock *sock = bpf_skc_lookup_tcp(ctx, &tuple, bytes, BPF_F_CURRENT_NETNS, 0);
     if (!sock)
         return 0;
-    int has = sock->state != STATE_LISTEN;
+    __u32 state = sock->state;
     bpf_sk_release(sock);
-    return has;
+    return state == STATE_LISTEN ? 0 : state;
 }
 
 /* An unknown packet that opens nothing. */
 IN int flow_unknown(void *ctx, int xdp, const struct packet *p, const struct flow_key *key,
                     const struct service *service) {
     __u16 node = NO_NODE;
+    /* A connection that this host's stack has is served by it, also when the table has forgotten it, and whatever its timestamps
+     * look like: where the stack has answered the SYN (SERVICE_CLOSED) they are its own. */
     if (service->flags & SERVICE_TAGS && flow_by_tag(ctx, xdp, p, &node)) {
-        /* Nothing is written down: a tag proves nothing, and forged ones would push real connections out of the table. */
-        count(COUNT_BY_TAG);
-        return forward(ctx, xdp, p, node);
+        __u32 state = stack_state(ctx, p);
+        if (!state || state == STATE_TIME_WAIT) {
+            /* Nothing is written down: a tag proves nothing, and forged ones would push real connections out of the table. */
+            count(COUNT_BY_TAG);
+            return forward(ctx, xdp, p, node);
+        }
     }
     count(service->flags & SERVICE_COOKIE && p->flags & TCP_ACK ? COUNT_BAD_COOKIE : COUNT_UNKNOWN);
-    /* A connection that this host's stack has is served by it, also when the table has forgotten it. */
-    if (!(service->flags & SERVICE_GRACE) || stack_has(ctx, xdp, p))
+    if (!(service->flags & SERVICE_GRACE) || stack_state(ctx, p))
         return pass(xdp);
     return service->flags & SERVICE_COOKIE ? stray(ctx, xdp, p, key, service) : drop(xdp);
 }

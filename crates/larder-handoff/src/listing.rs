@@ -5,11 +5,13 @@
 
 #![expect(unsafe_code, reason = "libbpf-rs takes a short batch for the last one")]
 
+use crate::abi::{Flow, RawFlowKey};
 use libbpf_rs::libbpf_sys as sys;
+use libbpf_rs::{MapCore as _, MapHandle};
 use std::ffi::c_void;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
-use zerocopy::FromBytes;
+use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd};
+use zerocopy::{FromBytes, IntoBytes as _};
 
 /// Entries asked for at a time, at first.
 const BATCH: u32 = 1024;
@@ -24,7 +26,37 @@ pub(crate) fn each_entry<K: FromBytes, V: FromBytes>(
     map: BorrowedFd<'_>,
     mut show: impl FnMut(K, V),
 ) -> io::Result<()> {
-    let (key_bytes, value_bytes) = (size_of::<K>(), size_of::<V>());
+    each_of(map, (size_of::<K>(), size_of::<V>()), |key, value| {
+        if let (Ok(key), Ok(value)) = (K::read_from_bytes(key), V::read_from_bytes(value)) {
+            show(key, value);
+        }
+    })
+}
+
+/// The same for a table whose values may be of an earlier version, shorter ones: what they lack is 0.
+///
+/// # Errors
+/// The kernel refuses, or entries are longer.
+pub(crate) fn each_flow_of(map: &MapHandle, mut show: impl FnMut(RawFlowKey, Flow)) -> io::Result<()> {
+    let (key_bytes, value_bytes) = (map.key_size() as usize, map.value_size() as usize);
+    if key_bytes != size_of::<RawFlowKey>() || value_bytes > size_of::<Flow>() {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    each_of(map.as_fd(), (key_bytes, value_bytes), |key, value| {
+        let mut flow = Flow::default();
+        flow.as_mut_bytes()[..value_bytes].copy_from_slice(value);
+        if let Ok(key) = RawFlowKey::read_from_bytes(key) {
+            show(key, flow);
+        }
+    })
+}
+
+/// The sizes are those that the table was made with.
+fn each_of(
+    map: BorrowedFd<'_>,
+    (key_bytes, value_bytes): (usize, usize),
+    mut show: impl FnMut(&[u8], &[u8]),
+) -> io::Result<()> {
     // Where the next batch begins, as the kernel left it: a bucket's number, but never more than a key.
     let mut place = vec![0_u8; key_bytes.max(8)];
     let (mut begun, mut batch) = (false, BATCH);
@@ -60,11 +92,7 @@ pub(crate) fn each_entry<K: FromBytes, V: FromBytes>(
         };
         let got = (count.min(batch)) as usize;
         let entries = keys.chunks_exact(key_bytes).zip(values.chunks_exact(value_bytes)).take(got);
-        for (key, value) in entries {
-            if let (Ok(key), Ok(value)) = (K::read_from_bytes(key), V::read_from_bytes(value)) {
-                show(key, value);
-            }
-        }
+        entries.for_each(|(key, value)| show(key, value));
         if last {
             return Ok(());
         }

@@ -36,6 +36,7 @@ mod pins;
 mod programs;
 pub(crate) mod ring;
 mod send;
+mod succession;
 pub(crate) mod syscalls;
 #[cfg(test)]
 mod tests;
@@ -186,10 +187,15 @@ impl Plane {
     /// Tries the modes in turn.
     fn attach(config: &PlaneConfig, ifindex: u32, pins: &Pins) -> Result<Self, PlaneError> {
         let mut refused = PlaneError::Config("no way to attach");
+        let mut predecessor = None;
         for (at, mode) in programs::modes(config.attach, pins).into_iter().enumerate() {
-            let plane = Self::load(config, mode, Some(pins))?;
+            let mut plane = Self::load(config, mode, Some(pins))?;
+            predecessor = plane.programs.predecessor.take().or(predecessor);
             match plane.programs.attach(ifindex, mode, pins) {
                 Ok(attachments) => {
+                    if let Some(predecessor) = predecessor {
+                        predecessor.catch_up(&plane.flows)?;
+                    }
                     let mac = syscalls::interface_mac(plane.sender.as_fd(), &config.interface)
                         .map_err(PlaneError::io("read the interface's address"))?;
                     return Ok(Self { attachments, ifindex, mac, ..plane });

@@ -2,6 +2,7 @@
 
 use super::filter;
 use super::pins::Pins;
+use super::succession::Predecessor;
 use super::syscalls::{self, Hook};
 use super::{Attach, PlaneConfig, PlaneError};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenMapMut, OpenObject, ProgramMut};
@@ -16,7 +17,9 @@ const KEPT: [&str; 9] =
 
 /// Those of them whose entries are good in a map of another size. Gates hold what a process counts, targets live for
 /// milliseconds, and what stands in the ring its next reader cannot place.
-const COPIED: [&str; 5] = ["flows", "services", "links", "tags", "keys"];
+const COPIED: [&str; 5] = [FLOWS, "services", "links", "tags", "keys"];
+/// The one that programs write to.
+const FLOWS: &str = "flows";
 
 /// Programs that are loaded, and their maps.
 #[derive(Debug)]
@@ -24,6 +27,8 @@ pub(super) struct Programs {
     object: Object,
     /// Maps of a predecessor are in use.
     pub(super) adopted: bool,
+    /// Its connections were copied while its programs went on.
+    pub(super) predecessor: Option<Predecessor>,
 }
 
 fn sized(map: &mut OpenMapMut<'_>, config: &PlaneConfig) -> libbpf_rs::Result<()> {
@@ -111,11 +116,9 @@ fn outgrown(object: &mut OpenObject, pins: &Pins) -> Vec<(&'static str, MapHandl
     old
 }
 
-/// Beyond the room of the new map the rest is left out: packets find their node by its tag.
 fn copy(from: &MapHandle, to: &MapHandle) -> Result<(), PlaneError> {
     for key in from.keys() {
         let value = from.lookup(&key, MapFlags::ANY).map_err(PlaneError::bpf("read a predecessor's map"))?;
-        // One that went meanwhile is no loss.
         let Some(mut value) = value else { continue };
         // What has been added since says nothing while it is 0.
         value.resize(to.value_size() as usize, 0);
@@ -127,7 +130,7 @@ fn copy(from: &MapHandle, to: &MapHandle) -> Result<(), PlaneError> {
 impl Programs {
     /// Loads the programs for `attach`, which is not `Auto`. With `pins`, maps are shared with a predecessor where all
     /// fit; where only sizes differ they are new and filled from the old ones, else new and empty. A predecessor's programs
-    /// go on with its own maps until they are replaced.
+    /// go on with its own maps until they are replaced: then [`Predecessor::catch_up`].
     pub(super) fn load(
         config: &PlaneConfig,
         attach: Attach,
@@ -149,11 +152,16 @@ impl Programs {
             }
         }
         let object = object.load().map_err(PlaneError::bpf("load the programs"))?;
-        let loaded = Self { object, adopted };
-        for (name, map) in &old {
-            copy(map, &loaded.map(name)?)?;
+        let mut loaded = Self { object, adopted, predecessor: None };
+        for (name, map) in old {
+            loaded.adopted = true;
+            let into = loaded.map(name)?;
+            match name {
+                FLOWS => loaded.predecessor = Some(Predecessor::copied(map, &into)?),
+                _ => copy(&map, &into)?,
+            }
         }
-        Ok(Self { adopted: adopted || !old.is_empty(), ..loaded })
+        Ok(loaded)
     }
 
     /// A map by its name in `bpf/front_maps.h`.

@@ -6,6 +6,7 @@ use crate::FlowKey;
 use crate::abi::{NO_NODE, flow_flag, flow_state};
 use crate::cookie::siphash;
 use crate::plane::{FlowTo, ServiceSpec, TargetEntry};
+use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 const GET: &[u8] = b"GET /a/b?c HTTP/1.1\r\nHost: example.org\r\nAccept: */*\r\n\r\n";
@@ -350,6 +351,18 @@ fn unknown_connections_go_by_their_tag() {
     everywhere(ServiceSpec { tags: false, ..all_on() }, |bench| {
         let packet = bench.packet().flags(ACK).tsecr(9 << 24).payload(b"x");
         assert_eq!(bench.run(&packet.frame()), Fate::Dropped);
+    });
+    // The stack has answered a SYN, and its own clock looks like a tag.
+    everywhere(all_on(), |bench| {
+        let here = TcpListener::bind(if bench.v6 { "[::1]:0" } else { "127.0.0.1:0" }).expect("a listener");
+        let server = here.local_addr().expect("an address");
+        bench.plane.set_service(5, server, all_on()).expect("a service");
+        let stream = TcpStream::connect(server).expect("connected");
+        let client = stream.local_addr().expect("an address");
+        let tagged = |client| Packet::new(client, server).flags(ACK).tsecr(9 << 24 | 77).payload(b"x");
+        assert_eq!(bench.run(&tagged(client).frame()), Fate::Passed);
+        // A listening socket has no connection.
+        is_forwarded(&bench.run(&tagged(bench.client()).frame()).sent(), &tagged(bench.client()));
     });
     // The stack has its own connections on a listen address without cookies.
     everywhere(ServiceSpec { cookie: false, grace: false, ..all_on() }, |bench| {
