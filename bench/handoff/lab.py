@@ -273,6 +273,10 @@ class Lab:
     def at_hub(self, *command):
         return run("ip", "netns", "exec", self.hub, *command)
 
+    def from_outside(self, *command):
+        """The command at the hub, with what the other processor has left: as a host far away, it takes nothing from ours."""
+        return ["nsenter", f"--net=/run/netns/{self.hub}", "taskset", "-c", str(OTHER_CPU), "chrt", "--idle", "0", *map(str, command)]
+
     def far_xdp(self, on):
         """XDP_TX on a veth is delivered only to a far end that has an XDP program too."""
         link = ["ip", "-n", self.hub, "link", "set", "dev", self.front.port]
@@ -283,8 +287,8 @@ class Lab:
             run(*link, "xdpdrv", "off")
 
     def swallow(self, mac):
-        """Frames for this address end at the hub."""
-        run("bridge", "-n", self.hub, "fdb", "replace", mac, "dev", "br0", "self", "permanent")
+        """Frames of the front-end's for this address end at the hub: they would go back where they came from."""
+        run("bridge", "-n", self.hub, "fdb", "replace", mac, "dev", self.front.port, "master", "static")
 
     def napi_threads(self):
         """Threads that take packets, by interface."""
