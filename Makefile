@@ -16,7 +16,7 @@ test: ## the gate: formatting, lints, tests, tidy, documentation
 static: ## one binary without shared libraries, for packages and containers (minutes)
 	@scripts/static.sh
 
-handoff-long: ## 170,000 connections handed over in network namespaces, every byte verified (root; minutes)
+handoff-long: ## 170,000 connections through handoff in network namespaces, every byte verified (root; minutes)
 	@scripts/run.sh cargo test --release --locked -p larder --test handoff -- --ignored --nocapture --test-threads 1 long::
 
 faults-long: ## the protocols between peers in 20,000 worlds each where everything goes wrong (minutes; SEEDS=, ARGS="--first 20000")

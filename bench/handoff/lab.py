@@ -274,7 +274,7 @@ class Lab:
         return run("ip", "netns", "exec", self.hub, *command)
 
     def from_outside(self, *command):
-        """The command at the hub, with what the other processor has left: as a host far away, it takes nothing from ours."""
+        """The command at the hub, on the clients' processor, when they leave it."""
         return ["nsenter", f"--net=/run/netns/{self.hub}", "taskset", "-c", str(OTHER_CPU), "chrt", "--idle", "0", *map(str, command)]
 
     def far_xdp(self, on):

@@ -13,7 +13,7 @@
  *   no flow, [cookie] valid: RST               dropped
  *     data                                     [fast] known target, gates open: its node and OPENED; else HOLD and ring
  *     FIN / nothing                            flow LOCAL, stack / dropped: the handshake's end
- *   no flow, [tags] timestamp names a node     the node, unless the stack has a socket
+ *   no flow, [tags] timestamp names a node     the node, unless the stack has a live socket
  *   no flow, [grace], the stack has no socket: cookie ours and too old, or [resets] data that come again and again: RST;
  *     else dropped
  *   no flow                                    stack

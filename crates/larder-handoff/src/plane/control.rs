@@ -30,8 +30,8 @@ pub struct ServiceSpec {
     pub cookie: bool,
     /// Known targets are forwarded without asking.
     pub fast: bool,
-    /// Packets of unknown connections go where their timestamp's tag says. Not for an address where this host's stack
-    /// has connections too, unless their timestamps keep the top byte free of tags: theirs are unknown here.
+    /// Packets of unknown connections go where their timestamp's tag says, unless this host's stack has a socket for them. Not
+    /// for an address where the stack answers SYNs with cookies of its own: it has none then until the handshake is over.
     pub tags: bool,
     /// Packets that belong to nothing are dropped rather than passed to the stack, which would reset the connection.
     /// Under `cookie` a segment that overtakes the first one belongs to nothing: without `grace` it costs the client

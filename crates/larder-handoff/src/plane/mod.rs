@@ -175,10 +175,10 @@ impl Plane {
         config.check()?;
         let ifindex = ifindex(&sender()?, &config.interface)?;
         let pins = Pins::open(&config.name).map_err(PlaneError::io("open the pins' directory"))?;
-        let predecessor = !pins.is_empty();
+        let taken_over = !pins.is_empty();
         let started = Self::attach(config, ifindex, &pins);
         // What failed at its first start leaves nothing; a predecessor's programs may be forwarding still.
-        if started.is_err() && !predecessor {
+        if started.is_err() && !taken_over {
             let _ = pins.remove_all();
         }
         started
@@ -193,8 +193,9 @@ impl Plane {
             predecessor = plane.programs.predecessor.take().or(predecessor);
             match plane.programs.attach(ifindex, mode, pins) {
                 Ok(attachments) => {
-                    if let Some(predecessor) = predecessor {
-                        predecessor.catch_up(&plane.flows)?;
+                    // Its programs are at work: what cannot be made up for costs less than giving up.
+                    if let Some(Err(error)) = predecessor.map(|before| before.catch_up(&plane.flows)) {
+                        tracing::warn!(%error, "handoff plane: what a predecessor wrote last is not all known");
                     }
                     let mac = syscalls::interface_mac(plane.sender.as_fd(), &config.interface)
                         .map_err(PlaneError::io("read the interface's address"))?;

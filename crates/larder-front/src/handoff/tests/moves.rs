@@ -286,21 +286,17 @@ async fn a_state_in_doubt_is_waited_for_while_its_node_may_come_back() {
     assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)));
 }
 
-/// Another process takes the plane before a node has answered: it hears from the node what it has, and nobody is told anything
-/// here.
+/// Another process takes the plane before a node has answered: it hears from the node what it has, and nothing counts here.
 #[tokio::test]
 async fn what_is_on_its_way_at_a_reload_is_left_to_the_next_process() {
     let mut bench = Bench::new(|config| config.handoff.setting = Setting::Repair);
     let mut node = Node::join(&mut bench, false).await;
     bench.punt_whole(key(1), 7, GET);
     node.state().await;
-    let (before, edge) = (bench.notes(|notes| notes.flows.clone()), bench.edge.clone());
+    let edge = bench.edge.clone();
     tokio::task::spawn_blocking(move || edge.let_go()).await.expect("it ends");
     assert_eq!(bench.edge.peers.moves(), 0);
     bench.until(|| bench.edge.sizes() == (0, 0, 0)).await;
-    bench.notes(|notes| {
-        assert_eq!((&notes.flows, notes.reset.len(), notes.accepted.len()), (&before, 0, 0));
-    });
     assert_eq!(bench.load(), 0);
 }
 
