@@ -146,7 +146,12 @@ impl Equals {
 
     /// Waits until this holds.
     pub fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
-        let until = Instant::now() + PATIENCE;
+        self.within(PATIENCE, what, holds);
+    }
+
+    /// Waits until this holds, for so long.
+    pub fn within(&self, patience: Duration, what: &str, holds: impl Fn(&Self) -> bool) {
+        let until = Instant::now() + patience;
         while !holds(self) {
             assert!(Instant::now() < until, "{what}\n{}", self.logs());
             std::thread::sleep(Duration::from_millis(20));
