@@ -171,7 +171,7 @@ impl SwitchHandle {
             beside.let_go();
         }
         self.shared.handoff.as_ref().is_some_and(|edge| {
-            edge.let_go();
+            edge.let_go(&self.shared);
             true
         })
     }

@@ -74,7 +74,7 @@ struct service_key {
 #define SERVICE_COOKIE 1   /* SYNs are answered here with a cookie; otherwise they go to the stack */
 #define SERVICE_FAST 2     /* known targets are forwarded without asking user space */
 #define SERVICE_TAGS 4     /* packets of unknown connections go where the node tag of their timestamp says */
-#define SERVICE_GRACE 8    /* packets that belong to nothing are dropped, not passed on to the stack */
+#define SERVICE_GRACE 8    /* packets that belong to nothing are dropped, unless the stack knows them */
 #define SERVICE_CLOSED 16  /* no new connections: a SYN goes to the stack */
 #define SERVICE_STASH 32   /* node: packets without a socket are kept for the socket that is to come */
 #define SERVICE_SYNS 64    /* node: SYNs go to the stack: this host is the front-end itself */

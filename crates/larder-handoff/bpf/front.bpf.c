@@ -13,9 +13,10 @@
  *   no flow, [cookie] valid: RST               dropped
  *     data                                     [fast] known target, gates open: its node and OPENED; else HOLD and ring
  *     FIN / nothing                            flow LOCAL, stack / dropped: the handshake's end
- *   no flow, [tags] timestamp names a node     the node, unless the stack has a live socket
- *   no flow, [grace], the stack has no socket: cookie ours and too old, or [resets] data that come again and again: RST;
- *     else dropped
+ *   no flow, [tags] timestamp names a node     the node, unless the stack has a live socket, or its cookie
+ *                                              comes back
+ *   no flow, [grace], the stack has no socket and no cookie of its own comes back: cookie ours and too old, or [resets]
+ *     data that come again and again: RST; else dropped
  *   no flow                                    stack
  *
  * Kernel: 5.18 (bpf_xdp_load_bytes, bpf_loop); native XDP, generic XDP or tc. */

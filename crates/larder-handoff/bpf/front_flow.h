@@ -5,6 +5,7 @@
 #include "front_forward.h"
 #include "front_head.h"
 #include "front_stray.h"
+#include "stack_cookie.h"
 
 /* What a packet says is noted if its numbers are so near to the client's last ones: a forged one would have to guess both,
  * one chance in 2^14. Clients have less under way; one that is ahead by more, as after a time with another front-end, is
@@ -383,8 +384,9 @@ IN int flow_by_tag(void *ctx, int xdp, const struct packet *p, __u16 *node) {
 /* Of the kernel's tcp_states.h. */
 #define STATE_TIME_WAIT 6
 #define STATE_LISTEN 10
+#define STATE_NEW_SYN_RECV 12
 
-/* State of the socket that this host's stack has for the connection, a listening one apart; 0: none. */
+/* State of the socket that this host's stack has for the connection, or will make of it; a listening one apart; 0: none. */
 IN __u32 stack_state(void *ctx, const struct packet *p) {
     struct bpf_sock_tuple tuple = {};
     __u32 bytes;
@@ -405,16 +407,18 @@ IN __u32 stack_state(void *ctx, const struct packet *p) {
     if (!sock)
         return 0;
     __u32 state = sock->state;
+    if (state == STATE_LISTEN)
+        state = stack_cookie(sock, p) ? STATE_NEW_SYN_RECV : 0;
     bpf_sk_release(sock);
-    return state == STATE_LISTEN ? 0 : state;
+    return state;
 }
 
 /* An unknown packet that opens nothing. */
 IN int flow_unknown(void *ctx, int xdp, const struct packet *p, const struct flow_key *key,
                     const struct service *service) {
     __u16 node = NO_NODE;
-    /* A connection that this host's stack has is served by it, also when the table has forgotten it, and whatever its timestamps
-     * look like: where the stack has answered the SYN (SERVICE_CLOSED) they are its own. */
+    /* A connection that this host's stack has, or is to have, is served by it, also when the table has forgotten it, and whatever
+     * its timestamps look like: where the stack has answered the SYN (SERVICE_CLOSED) they are its own. */
     if (service->flags & SERVICE_TAGS && flow_by_tag(ctx, xdp, p, &node)) {
         __u32 state = stack_state(ctx, p);
         if (!state || state == STATE_TIME_WAIT) {
@@ -422,6 +426,10 @@ IN int flow_unknown(void *ctx, int xdp, const struct packet *p, const struct flo
             count(COUNT_BY_TAG);
             return forward(ctx, xdp, p, node);
         }
+        /* What looks like a node's is known from here on: when all that the stack has of it is a TIME_WAIT, that might be of a
+         * connection before. Of the clock that the stack goes by nothing can be told. */
+        if (state != STATE_NEW_SYN_RECV)
+            flow_open(p, key, 0, FLOW_LOCAL, FLOW_TOLD, NO_NODE);
     }
     count(service->flags & SERVICE_COOKIE && p->flags & TCP_ACK ? COUNT_BAD_COOKIE : COUNT_UNKNOWN);
     if (!(service->flags & SERVICE_GRACE) || stack_state(ctx, p))

@@ -10,6 +10,7 @@
 #include "node_accept.h"
 #include "node_maps.h"
 #include "node_tunnel.h"
+#include "stack_cookie.h"
 #include <bpf/bpf_core_read.h>
 #include <linux/if_packet.h>
 
@@ -111,9 +112,10 @@ static __always_inline int accept(struct __sk_buff *skb, const struct packet *p,
 static __always_inline int at_listener(struct __sk_buff *skb, const struct packet *p, const struct flow_key *key,
                                        __u32 flags, struct bpf_sock *skc) {
     if (!skc || !(flags & SERVICE_COOKIE) || !cookie_proves(p)) {
+        int is_stacks = skc && flags & SERVICE_SYNS && stack_cookie(skc, p);
         if (skc)
             bpf_sk_release(skc);
-        return without_socket(skb, p, key, flags);
+        return is_stacks ? VERDICT_NEXT : without_socket(skb, p, key, flags);
     }
     struct conn *conn = bpf_map_lookup_elem(&conns, key);
     int ended = conn && conn->flags & CONN_ENDED && conn->flags & CONN_COOKIE && conn->first_seq == p->seq;

@@ -171,7 +171,9 @@ impl Edge {
     /// behind it, and count before.
     pub(super) fn note(self: &Arc<Self>, shared: &Arc<Shared>, told: Told<'_>) {
         match told {
-            Told::Punt { key, first, head, packet } => self.punt(shared, key, first.then_some(head), packet),
+            Told::Punt { key, first, head, packet, .. } => {
+                self.punt(shared, key, first.then_some(head), packet);
+            }
             Told::Opened { key, reused, age } => self.opened(shared, key, reused, ago(shared, age)),
             Told::Later { key, packet } => self.later(shared, key, packet),
             Told::Woke { key, node } => self.woke(shared, key, node),
@@ -470,6 +472,15 @@ impl Edge {
         }
         for packet in held.packets() {
             self.counts.sent(&self.fabric.accept_here(packet));
+        }
+    }
+
+    /// This host's own stack takes all that is held: whoever takes the plane over knows nothing of it.
+    pub(super) fn accept_all_held(&self, shared: &Shared) {
+        let _alone = lock(&self.deciding);
+        let mut holding = lock(&self.holding);
+        for (key, held) in holding.take_all() {
+            self.accept_held(shared, key, &held, Delivery::relay(Why::Reload), None);
         }
     }
 

@@ -34,7 +34,7 @@ pub(crate) struct Reusable {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Told<'p> {
     /// A packet of a connection that is held. `head` is the fast path's hash, if the packet has one.
-    Punt { key: FlowKey, first: bool, head: Option<u64>, packet: &'p [u8] },
+    Punt { key: FlowKey, first: bool, head: Option<u64>, packet: &'p [u8], age: Duration },
     /// The fast path has opened a connection.
     Opened { key: FlowKey, reused: Reusable, age: Duration },
     /// A connection that counted as idle has a request again.

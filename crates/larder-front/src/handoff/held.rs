@@ -161,6 +161,12 @@ impl Holding {
         Some(held)
     }
 
+    /// Takes all out.
+    pub(crate) fn take_all(&mut self) -> impl Iterator<Item = (FlowKey, Held)> + use<> {
+        self.bytes = 0;
+        std::mem::take(&mut self.by_key).into_iter()
+    }
+
     /// Keeps a packet of a connection that is held; says whether there was room for it.
     pub(crate) fn push(&mut self, key: FlowKey, packet: &[u8]) -> Option<(&mut Held, bool)> {
         let held = self.by_key.get_mut(&key)?;

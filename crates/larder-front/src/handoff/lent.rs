@@ -1,13 +1,14 @@
 //! The machine while this process has it. It may be let go of, for another process to take, while connections go on here.
 
 use super::config::Forward;
+use super::edge::lock;
 use super::fabric::{Fabric, Nothing, Reusable, To, Told, Way};
 use arc_swap::{ArcSwap, Guard};
 use larder_core::NodeId;
 use larder_handoff::plane::Owner;
 use larder_handoff::{CookieKey, FlowKey, abi};
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Calls that are under way when the machine is let go of end within this.
@@ -15,22 +16,31 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A machine, until it is let go of; from then on one that moves nothing.
 #[derive(Debug)]
-pub(crate) struct Lent(ArcSwap<Box<dyn Fabric>>);
+pub(crate) struct Lent {
+    fabric: ArcSwap<Box<dyn Fabric>>,
+    /// What the plane tells is for another process. Held while it is listened to.
+    deaf: Mutex<bool>,
+}
 
 impl Lent {
     pub(crate) fn new(fabric: Box<dyn Fabric>) -> Self {
-        Self(ArcSwap::from_pointee(fabric))
+        Self { fabric: ArcSwap::from_pointee(fabric), deaf: Mutex::new(false) }
     }
 
     fn now(&self) -> Guard<Arc<Box<dyn Fabric>>> {
-        self.0.load()
+        self.fabric.load()
+    }
+
+    /// What the plane tells from here on is left to another process. Blocks while somebody listens, a moment.
+    pub(crate) fn deafen(&self) {
+        *lock(&self.deaf) = true;
     }
 
     /// Lets go of the machine; what it has put into the kernel stays there. Blocks until no call is under way any more, a
     /// moment.
     pub(crate) fn let_go(&self) {
         let nothing: Box<dyn Fabric> = Box::new(Nothing);
-        let before = self.0.swap(Arc::new(nothing));
+        let before = self.fabric.swap(Arc::new(nothing));
         let begun = Instant::now();
         while Arc::strong_count(&before) > 1 && begun.elapsed() < PATIENCE {
             std::thread::sleep(Duration::from_millis(1));
@@ -128,7 +138,8 @@ impl Fabric for Lent {
     }
 
     fn told(&self, visit: &mut dyn FnMut(Told<'_>)) -> usize {
-        self.now().told(visit)
+        let deaf = lock(&self.deaf);
+        if *deaf { 0 } else { self.now().told(visit) }
     }
 
     fn opened(&self, node: Option<NodeId>) -> u32 {

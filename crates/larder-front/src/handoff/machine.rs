@@ -203,8 +203,8 @@ fn interface_of(listen: &[SocketAddr]) -> Result<String, MachineError> {
 fn told(event: PlaneEvent<'_>) -> Told<'_> {
     let age = |at_ns: u64| Duration::from_nanos(plane::now_ns().saturating_sub(at_ns));
     match event {
-        PlaneEvent::Punt { key, first, head_hash, packet, .. } => {
-            Told::Punt { key, first, head: head_hash, packet }
+        PlaneEvent::Punt { key, first, head_hash, packet, at_ns } => {
+            Told::Punt { key, first, head: head_hash, packet, age: age(at_ns) }
         }
         PlaneEvent::Opened { key, node, route, class, target, at_ns } => {
             let reused =
@@ -385,16 +385,14 @@ impl Fabric for Machine {
     }
 
     fn settle(&self) {
-        let settled = self.set_services(|spec| ServiceSpec { resets: spec.cookie && !spec.closed, ..spec });
+        let settled = self.set_services(|spec| ServiceSpec { resets: spec.cookie, ..spec });
         if let Err(error) = settled {
             tracing::warn!(%error, "clients of connections that are nobody's are not told");
         }
     }
 
     fn close(&self) {
-        // What follows a SYN that the stack answers is unknown to the plane: the stack must get it.
-        let close = |spec| ServiceSpec { closed: true, tags: false, grace: false, resets: false, ..spec };
-        if let Err(error) = self.set_services(close) {
+        if let Err(error) = self.set_services(|spec| ServiceSpec { closed: true, ..spec }) {
             tracing::warn!(%error, "the forwarding plane could not be closed to new connections");
         }
     }

@@ -209,11 +209,13 @@ pub enum Why {
     Adopted,
     /// Its node drains: another one has it now. Counted beside how it was delivered first.
     Drain,
+    /// It was held when another process was to take the plane.
+    Reload,
 }
 
 impl Why {
     /// Every reason.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Configured,
         Self::Edited,
         Self::EditsLater,
@@ -234,6 +236,7 @@ impl Why {
         Self::Failed,
         Self::Adopted,
         Self::Drain,
+        Self::Reload,
     ];
 
     /// The word used in logs and metric labels.
@@ -259,6 +262,7 @@ impl Why {
             Self::Failed => "failed",
             Self::Adopted => "adopted",
             Self::Drain => "drain",
+            Self::Reload => "reload",
         }
     }
 }

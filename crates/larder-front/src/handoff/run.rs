@@ -2,7 +2,7 @@
 
 use super::config::{Forward, HandoffConfig, Handshake};
 use super::edge::Edge;
-use super::fabric::{Fabric, Nothing};
+use super::fabric::{Fabric, Nothing, Told};
 use super::keyring::Keyring;
 use super::machine::{Machine, MachineError};
 use super::mechanism::Setting;
@@ -10,10 +10,10 @@ use super::peers::Peers;
 use crate::node::Node;
 use crate::switch::Shared;
 use larder_core::NodeId;
-use larder_handoff::Readiness;
 use larder_handoff::channel::client::Event;
 use larder_handoff::channel::message::{Hello, Keys, Service};
 use larder_handoff::guard::{Tunnel, TunnelKind};
+use larder_handoff::{FlowKey, Readiness};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
@@ -30,6 +30,10 @@ const REVIEW: Duration = Duration::from_millis(500);
 const SWEEP: Duration = Duration::from_secs(2);
 /// So long what is on its way to nodes is waited for when another process takes the plane: they answer within milliseconds.
 const ARRIVES_WITHIN: Duration = Duration::from_millis(250);
+/// What a predecessor has not read of what the plane held is heard if it is not older; before, clients have sent it again.
+const UNREAD_FOR: Duration = Duration::from_secs(10);
+/// So many packets of it at most: more than a ring of them has room for comes while it is read.
+const UNREAD_MAX: usize = 65_536;
 /// How often the plane is asked, at the end, whether it forwards anything still: its table may be large.
 const DRAIN_LOOK: Duration = Duration::from_millis(100);
 /// However many connections there are, looking at those under way takes a hundredth of the time at most.
@@ -50,7 +54,11 @@ pub(crate) struct Ears {
     pub(super) nodes: mpsc::Receiver<Event>,
     pub(super) plane: Option<OwnedFd>,
     pub(super) keyring: Keyring,
+    pub(super) unread: Vec<Unread>,
 }
+
+/// A packet of a held connection that a predecessor has not read: it came while that one let go of the plane.
+type Unread = (FlowKey, Box<[u8]>);
 
 /// Why an edge cannot be opened although connections could be relayed.
 #[derive(Debug, thiserror::Error)]
@@ -114,11 +122,10 @@ impl Edge {
         let (peers, nodes) = Peers::new(nodes_max, identity, hello);
         fabric.set_keys(&live.keys, live.current);
         fabric.set_former_keys(&keyring.former(since_1970()));
-        // What a predecessor was yet to be told counts for nobody.
-        while fabric.told(&mut |_| {}) > 0 {}
+        let unread = unread(fabric.as_ref());
         peers.begin_counting(|node| fabric.opened(node));
         let edge = Arc::new(Self::new(config, fabric, listen.to_vec(), peers));
-        Ok((edge, Ears { nodes, plane, keyring }))
+        Ok((edge, Ears { nodes, plane, keyring, unread }))
     }
 
     /// For a switch that moves no connections: nothing of a predecessor that did answers clients any more.
@@ -149,7 +156,7 @@ impl Edge {
 
     /// Runs until dropped.
     pub(crate) async fn run(self: Arc<Self>, shared: Arc<Shared>, ears: Ears) {
-        let Ears { nodes, plane, keyring } = ears;
+        let Ears { nodes, plane, keyring, unread } = ears;
         let ring = plane.and_then(|plane| match Readiness::new(plane.as_fd()) {
             Ok(ring) => Some(ring),
             Err(error) => {
@@ -164,7 +171,10 @@ impl Edge {
         let mut gone = self.gone.subscribe();
         let work = async {
             match ring {
-                Some(ring) => self.serve(&shared, &ring, &keyring).await,
+                Some(ring) => {
+                    self.hear_unread(&shared, &unread);
+                    self.serve(&shared, &ring, &keyring).await;
+                }
                 None => {
                     // Nobody would hear of what is held.
                     self.fabric.remove();
@@ -185,6 +195,17 @@ impl Edge {
                 }
             }
         }
+    }
+
+    /// Goes on with what a predecessor has not read, as with packets of what somebody holds.
+    pub(super) fn hear_unread(self: &Arc<Self>, shared: &Arc<Shared>, unread: &[Unread]) {
+        for (key, packet) in unread {
+            self.note(
+                shared,
+                Told::Punt { key: *key, first: false, head: None, packet, age: Duration::ZERO },
+            );
+        }
+        self.decide_due(shared);
     }
 
     async fn serve(self: &Arc<Self>, shared: &Arc<Shared>, ring: &Readiness, keyring: &Keyring) {
@@ -254,15 +275,18 @@ impl Edge {
     }
 
     /// Lets go of the plane, for another process to take: no new connections come by it, this process hears nothing of it any
-    /// more and changes nothing, and the channels to the nodes end. Handed-off connections go on by the kernel. Blocks for
-    /// a moment: what is on its way to nodes arrives first.
-    pub(crate) fn let_go(&self) {
+    /// more and changes nothing, and the channels to the nodes end. Handed-off connections go on by the kernel, held ones here.
+    /// Blocks for a moment: what is on its way to nodes arrives first.
+    pub(crate) fn let_go(&self, shared: &Shared) {
         self.close();
         self.peers.offer_nothing();
         let until = Instant::now() + ARRIVES_WITHIN;
         while self.peers.moves() > 0 && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
         }
+        // In this order: nothing is held any more once all that is has been given away.
+        self.fabric.deafen();
+        self.accept_all_held(shared);
         self.gone.send_replace(true);
         self.peers.hush();
         self.fabric.let_go();
@@ -297,6 +321,21 @@ impl Edge {
             );
         }
     }
+}
+
+/// All else that a predecessor was yet to be told counts for nobody.
+pub(super) fn unread(fabric: &dyn Fabric) -> Vec<Unread> {
+    let mut unread = Vec::new();
+    let mut keep = |told: Told<'_>| {
+        if let Told::Punt { key, packet, age, .. } = told
+            && age <= UNREAD_FOR
+            && unread.len() < UNREAD_MAX
+        {
+            unread.push((key, packet.into()));
+        }
+    };
+    while fabric.told(&mut keep) > 0 {}
+    unread
 }
 
 /// How packets come to a node, as it is told; `None` for packets that come as they are.

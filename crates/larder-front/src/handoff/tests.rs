@@ -4,6 +4,7 @@ mod edits;
 mod ends;
 mod gates;
 mod moves;
+mod reloads;
 mod slots;
 
 use super::config::{Forward, HandoffConfig, NodeHandoff};
@@ -32,6 +33,8 @@ use std::time::Duration;
 #[derive(Debug, Default)]
 struct Notes {
     flows: BTreeMap<FlowKey, To>,
+    /// Connections that the plane holds, from number 1 on.
+    holds: Vec<FlowKey>,
     forwarded: Vec<(NodeId, usize)>,
     accepted: Vec<usize>,
     targets: Vec<(u64, Reusable)>,
@@ -75,6 +78,8 @@ struct Notes {
 #[derive(Clone, Copy, Debug)]
 enum Tale {
     Punt(FlowKey),
+    /// The same, a minute ago.
+    Stale(FlowKey),
     Opened(FlowKey, Reusable),
 }
 
@@ -88,6 +93,7 @@ impl Fabric for Paper {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
         let now = notes.now_ns;
+        notes.holds.retain(|held| *held != key);
         notes.bases_then = notes.bases.clone();
         notes.flows.insert(key, to);
         notes.seen_ns.insert(key, now);
@@ -110,6 +116,9 @@ impl Fabric for Paper {
 
     fn flow(&self, key: FlowKey) -> Option<abi::Flow> {
         let notes = lock(&self.0);
+        if notes.holds.contains(&key) {
+            return Some(abi::Flow { state: flow_state::HOLD, first_seq: 1, ..Default::default() });
+        }
         let (state, node) = match notes.flows.get(&key)? {
             To::Node(node) => (flow_state::NODE, node.0),
             To::Here => (flow_state::LOCAL, abi::NO_NODE),
@@ -215,9 +224,10 @@ impl Fabric for Paper {
         let tales = std::mem::take(&mut lock(&self.0).to_tell);
         for tale in &tales {
             match *tale {
-                Tale::Punt(key) => {
+                Tale::Punt(key) | Tale::Stale(key) => {
+                    let age = Duration::from_secs(if matches!(tale, Tale::Stale(_)) { 60 } else { 0 });
                     let packet = super::held::tests::frame(1, GET, false);
-                    visit(Told::Punt { key, first: true, head: None, packet: &packet });
+                    visit(Told::Punt { key, first: true, head: None, packet: &packet, age });
                 }
                 Tale::Opened(key, reused) => visit(Told::Opened { key, reused, age: Duration::ZERO }),
             }
@@ -292,7 +302,7 @@ impl Bench {
 
     pub(super) fn punt(&self, key: FlowKey, first: bool, seq: u32, payload: &[u8]) {
         let packet = super::held::tests::frame(seq, payload, false);
-        self.take(Told::Punt { key, first, head: first.then_some(99), packet: &packet });
+        self.take(Told::Punt { key, first, head: first.then_some(99), packet: &packet, age: Duration::ZERO });
     }
 
     pub(super) fn take(&self, told: Told<'_>) {

@@ -30,8 +30,8 @@ pub struct ServiceSpec {
     pub cookie: bool,
     /// Known targets are forwarded without asking.
     pub fast: bool,
-    /// Packets of unknown connections go where their timestamp's tag says, unless this host's stack has a socket for them. Not
-    /// for an address where the stack answers SYNs with cookies of its own: it has none then until the handshake is over.
+    /// Packets of unknown connections go where their timestamp's tag says, unless this host's stack has a socket for them or
+    /// they bring back a cookie of its own.
     pub tags: bool,
     /// Packets that belong to nothing are dropped rather than passed to the stack, which would reset the connection.
     /// Under `cookie` a segment that overtakes the first one belongs to nothing: without `grace` it costs the client
@@ -40,8 +40,7 @@ pub struct ServiceSpec {
     /// With `grace` and `cookie`: data that belong to nothing and come again after 3 s are answered with a reset too. Not
     /// before nodes have told which connections they have: those without timestamps are known by the table alone.
     pub resets: bool,
-    /// No new connections: SYNs go to the stack. What follows them is unknown here, so the stack gets it only without
-    /// `grace`.
+    /// No new connections: SYNs go to the stack. It gets what follows them too: it has a socket then, or a cookie of its own.
     pub closed: bool,
     /// A SYN on the addresses of a known connection begins no other. For tests of what comes of that
     /// ([`crate::repair::Mends::syn_begins_anew`]).
@@ -419,9 +418,16 @@ impl Plane {
     }
 
     /// Hands the events that are there to `take`, in order, some thousands at most. Returns how many. While one thread
-    /// reads, another waits.
-    pub fn read_events(&self, take: impl FnMut(PlaneEvent<'_>)) -> usize {
+    /// reads, another waits. After a take-over, what the predecessor has not read comes first.
+    pub fn read_events(&self, mut take: impl FnMut(PlaneEvent<'_>)) -> usize {
         let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut former = self.former.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(before) = former.as_mut() {
+            match events::read(before, EVENTS_READ_MAX, &mut take) {
+                0 => *former = None,
+                read => return read,
+            }
+        }
         events::read(&mut ring, EVENTS_READ_MAX, take)
     }
 

@@ -59,6 +59,7 @@ use socket2::{Domain, Socket, Type};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Mutex;
+use succession::Predecessor;
 
 /// Where the programs sit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,6 +151,8 @@ pub struct Plane {
     owners: MapHandle,
     gates: Gates,
     ring: Mutex<Ring>,
+    /// A predecessor's, until it is read to its end.
+    former: Mutex<Option<Ring>>,
     /// Writers that read first: keys, links and tags.
     writing: Mutex<()>,
     sender: Socket,
@@ -194,8 +197,8 @@ impl Plane {
             match plane.programs.attach(ifindex, mode, pins) {
                 Ok(attachments) => {
                     // Its programs are at work: what cannot be made up for costs less than giving up.
-                    if let Some(Err(error)) = predecessor.map(|before| before.catch_up(&plane.flows)) {
-                        tracing::warn!(%error, "handoff plane: what a predecessor wrote last is not all known");
+                    if let Some(before) = predecessor {
+                        plane.succeed(&before);
                     }
                     let mac = syscalls::interface_mac(plane.sender.as_fd(), &config.interface)
                         .map_err(PlaneError::io("read the interface's address"))?;
@@ -210,6 +213,15 @@ impl Plane {
             }
         }
         Err(refused)
+    }
+
+    /// Makes up for what a predecessor's programs have done since their tables were copied.
+    fn succeed(&mut self, before: &Predecessor) {
+        let caught_up = before.catch_up(&self.flows);
+        let read = before.unread().map(|ring| self.former = Mutex::new(ring));
+        if let Err(error) = caught_up.and(read.map_err(PlaneError::io("map a predecessor's ring"))) {
+            tracing::warn!(%error, "handoff plane: what a predecessor wrote last is not all known");
+        }
     }
 
     /// Everything but attaching.
@@ -231,6 +243,7 @@ impl Plane {
             counters: programs.map("counters")?,
             gates: Gates::new(gates.as_fd()).map_err(PlaneError::io("map the gates"))?,
             ring: Mutex::new(ring),
+            former: Mutex::default(),
             writing: Mutex::new(()),
             sender: sender()?,
             raw_v4: send::raw_socket(Domain::IPV4).map_err(PlaneError::io("open a raw socket"))?,

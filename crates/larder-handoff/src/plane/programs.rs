@@ -16,10 +16,12 @@ const KEPT: [&str; 9] =
     ["flows", "targets", "services", "links", "tags", "gates", "keys", "events", "counters"];
 
 /// Those of them whose entries are good in a map of another size. Gates hold what a process counts, targets live for
-/// milliseconds, and what stands in the ring its next reader cannot place.
+/// milliseconds, and what stands in the ring is read from there.
 const COPIED: [&str; 5] = [FLOWS, "services", "links", "tags", "keys"];
 /// The one that programs write to.
 const FLOWS: &str = "flows";
+/// The ring.
+const EVENTS: &str = "events";
 
 /// Programs that are loaded, and their maps.
 #[derive(Debug)]
@@ -137,11 +139,12 @@ impl Programs {
         pins: Option<&Pins>,
     ) -> Result<Self, PlaneError> {
         let mut object = opened(config, attach).map_err(PlaneError::bpf("read the programs"))?;
-        let (mut adopted, mut old) = (false, Vec::new());
+        let (mut adopted, mut old, mut events) = (false, Vec::new(), None);
         if let Some(pins) = pins {
             adopted = fits(&mut object, pins);
             if !adopted {
                 old = outgrown(&mut object, pins);
+                events = MapHandle::from_pinned_path(pins.path(EVENTS)).ok();
                 pins.forget_maps().map_err(PlaneError::io("remove what a predecessor left"))?;
             }
             for mut map in object.maps_mut() {
@@ -157,7 +160,7 @@ impl Programs {
             loaded.adopted = true;
             let into = loaded.map(name)?;
             match name {
-                FLOWS => loaded.predecessor = Some(Predecessor::copied(map, &into)?),
+                FLOWS => loaded.predecessor = Some(Predecessor::copied(map, events.take(), &into)?),
                 _ => copy(&map, &into)?,
             }
         }

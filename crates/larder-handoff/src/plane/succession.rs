@@ -7,11 +7,14 @@
 //! may be writing to.
 
 use super::PlaneError;
+use super::ring::Ring;
 use crate::abi::flow_flag::{CLIENT_FIN, CLIENT_RST, SYN_SEEN};
 use crate::abi::{Flow, RawFlowKey};
 use crate::listing::each_flow_of;
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 use rustix::thread::{MembarrierCommand, membarrier};
+use std::io;
+use std::os::fd::AsFd as _;
 use std::time::Duration;
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
@@ -24,6 +27,8 @@ const PATIENCE: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(super) struct Predecessor {
     table: MapHandle,
+    /// What its programs tell.
+    events: Option<MapHandle>,
     /// As it was, in order.
     copied: Vec<(RawFlowKey, Flow)>,
 }
@@ -40,7 +45,11 @@ impl Predecessor {
     /// Copies `table` into another. Where that one has less room, connections are left out whose last packet is the longest
     /// ago. What has been copied is remembered: 108 bytes each, twice
     /// as much while it catches up.
-    pub(super) fn copied(table: MapHandle, into: &MapHandle) -> Result<Self, PlaneError> {
+    pub(super) fn copied(
+        table: MapHandle,
+        events: Option<MapHandle>,
+        into: &MapHandle,
+    ) -> Result<Self, PlaneError> {
         let mut copied = listed(&table)?;
         copied.sort_unstable_by_key(|(_, flow)| flow.seen_ns);
         // The oldest first: what does not fit after all pushes them out.
@@ -54,25 +63,25 @@ impl Predecessor {
             );
         }
         copied.sort_unstable_by_key(|(key, _)| *key);
-        Ok(Self { table, copied })
+        Ok(Self { table, events, copied })
     }
 
     /// Makes up for what has changed since, once no program writes to the old table any more: those that were running when they
     /// were replaced have ended by then.
-    pub(super) fn catch_up(self, into: &MapHandle) -> Result<(), PlaneError> {
+    pub(super) fn catch_up(&self, into: &MapHandle) -> Result<(), PlaneError> {
         // The kernel waits for all that runs without being preempted, as programs do (kernel/sched/membarrier.c). It does not
         // offer it where processors run without a tick.
         if membarrier(MembarrierCommand::Global).is_err() {
             std::thread::sleep(PATIENCE);
         }
-        let Self { table, copied } = self;
-        let mut left = listed(&table)?;
+        let Self { table, copied, .. } = self;
+        let mut left = listed(table)?;
         left.sort_unstable_by_key(|(key, _)| *key);
         let find = |key| {
             let at = left.binary_search_by_key(key, |(key, _)| *key).ok()?;
             left.get(at).map(|(_, flow)| *flow)
         };
-        let full = copied.len().max(left.len()) >= room(&table);
+        let full = copied.len().max(left.len()) >= room(table);
         let before = copied.iter().map(|(key, copied)| (*key, Some(*copied), find(key)));
         let new = left.iter().filter(|(key, _)| copied.binary_search_by_key(key, |(key, _)| *key).is_err());
         for (key, copied, old) in before.chain(new.map(|(key, old)| (*key, None, Some(*old)))) {
@@ -90,6 +99,12 @@ impl Predecessor {
             }
         }
         Ok(())
+    }
+
+    /// What its programs have told and nobody has read; once they have ended, nothing follows.
+    pub(super) fn unread(&self) -> io::Result<Option<Ring>> {
+        let ring = |events: &MapHandle| Ring::new(events.as_fd(), events.max_entries());
+        self.events.as_ref().map(ring).transpose()
     }
 }
 
@@ -284,7 +299,7 @@ mod tests {
         }
         let (old, new) = (table(1 << 14), table(1 << 15));
         (0..3_000).for_each(|port| put(&old, &key(port), &COPIED).expect("room"));
-        let predecessor = Predecessor::copied(old, &new).expect("copied");
+        let predecessor = Predecessor::copied(old, None, &new).expect("copied");
         assert_eq!(in_it(&new), in_it(&predecessor.table));
         let asked = Flow { flags: SYN_SEEN, syn_seq: 77, ..COPIED };
         let begun = Flow { opened_ns: 1_500, ..COPIED };
@@ -315,7 +330,7 @@ mod tests {
             let seen_ns = u64::from(port.wrapping_mul(7_919) % 10_000);
             put(&old, &key(port), &Flow { seen_ns, ..COPIED }).expect("room");
         }
-        Predecessor::copied(old, &new).expect("copied");
+        Predecessor::copied(old, None, &new).expect("copied");
         let mut kept: Vec<u64> = in_it(&new).iter().map(|(_, flow)| flow.seen_ns).collect();
         kept.sort_unstable();
         assert_eq!(kept.len(), room(&new));

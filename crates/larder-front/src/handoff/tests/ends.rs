@@ -173,7 +173,13 @@ async fn a_switch_that_stops_leaves_what_the_plane_forwards() {
 async fn a_client_whose_connection_finds_no_room_is_told() {
     let bench = Bench::new(|_| {});
     bench.notes(|notes| notes.full = true);
-    bench.take(Told::Punt { key: key(1), first: true, head: None, packet: &super::moves::whole(7, GET) });
+    bench.take(Told::Punt {
+        key: key(1),
+        first: true,
+        head: None,
+        packet: &super::moves::whole(7, GET),
+        age: Duration::ZERO,
+    });
     bench.notes(|notes| {
         assert_eq!((notes.forwarded.len(), notes.reset.clone()), (1, vec![key(1)]));
         assert_eq!(notes.reset_at, [Some(0x1234_56c8)], "with the number that only its packet has");

@@ -89,7 +89,7 @@ impl Bench {
 
     fn punt_whole(&self, key: FlowKey, seq: u32, payload: &[u8]) {
         let packet = whole(seq, payload);
-        self.take(Told::Punt { key, first: true, head: None, packet: &packet });
+        self.take(Told::Punt { key, first: true, head: None, packet: &packet, age: Duration::ZERO });
     }
 
     /// A connection whose state is on its way.
@@ -293,8 +293,8 @@ async fn what_is_on_its_way_at_a_reload_is_left_to_the_next_process() {
     let mut node = Node::join(&mut bench, false).await;
     bench.punt_whole(key(1), 7, GET);
     node.state().await;
-    let edge = bench.edge.clone();
-    tokio::task::spawn_blocking(move || edge.let_go()).await.expect("it ends");
+    let (edge, shared) = (bench.edge.clone(), bench.shared.clone());
+    tokio::task::spawn_blocking(move || edge.let_go(&shared)).await.expect("it ends");
     assert_eq!(bench.edge.peers.moves(), 0);
     bench.until(|| bench.edge.sizes() == (0, 0, 0)).await;
     assert_eq!(bench.load(), 0);

@@ -138,7 +138,7 @@ async fn what_nodes_say_holds_nothing_up() {
     // Never readable: events are taken with every tick.
     let (plane, _other) = std::os::unix::net::UnixStream::pair().expect("a pair");
     let keyring = Keyring::new([0; 32], Duration::from_secs(300));
-    let ears = Ears { nodes, plane: Some(plane.into()), keyring };
+    let ears = Ears { nodes, plane: Some(plane.into()), keyring, unread: Vec::new() };
     let work = tokio::spawn(bench.edge.clone().run(bench.shared.clone(), ears));
     let welcome = Welcome {
         name: "a".to_owned(),

@@ -5,8 +5,12 @@ use super::{Bench, Fate, KEYS, Told, all_on, everywhere};
 use crate::FlowKey;
 use crate::abi::{NO_NODE, flow_flag, flow_state};
 use crate::cookie::siphash;
+use crate::netns::{self, Namespace};
 use crate::plane::{FlowTo, ServiceSpec, TargetEntry};
+use crate::repair::{Mends, checkpoint, freeze};
+use socket2::SockRef;
 use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsFd as _;
 use std::time::Duration;
 
 const GET: &[u8] = b"GET /a/b?c HTTP/1.1\r\nHost: example.org\r\nAccept: */*\r\n\r\n";
@@ -361,6 +365,14 @@ fn unknown_connections_go_by_their_tag() {
         let client = stream.local_addr().expect("an address");
         let tagged = |client| Packet::new(client, server).flags(ACK).tsecr(9 << 24 | 77).payload(b"x");
         assert_eq!(bench.run(&tagged(client).frame()), Fate::Passed);
+        // Its last packets too, when all that is left is a TIME_WAIT.
+        drop(here.accept().expect("accepted"));
+        drop(stream);
+        assert_eq!(bench.run(&tagged(client).flags(FIN | ACK).frame()), Fate::Passed);
+        let key = FlowKey::new(client, 5);
+        assert_eq!(bench.plane.flow(key).map(|flow| flow.state), Some(flow_state::LOCAL));
+        bench.plane.remove_flow(key).expect("removed");
+        is_forwarded(&bench.run(&tagged(client).frame()).sent(), &tagged(client));
         // A listening socket has no connection.
         is_forwarded(&bench.run(&tagged(bench.client()).frame()).sent(), &tagged(bench.client()));
     });
@@ -370,6 +382,44 @@ fn unknown_connections_go_by_their_tag() {
         assert_eq!(bench.run(&bench.packet().opened(KEYS[0], 0).payload(GET).frame()), Fate::Passed);
         is_forwarded(&bench.run(&tagged.frame()).sent(), &tagged);
     });
+}
+
+/// A connection that the stack has answered with a cookie of its own, as under a flood of SYNs, has no socket until the handshake
+/// is over.
+#[test]
+fn what_has_a_cookie_of_the_stacks_goes_there() {
+    let Some(host) = netns::or_skip(Namespace::new("cookies")) else { return };
+    host.ip("link set lo up").expect("up");
+    // For every SYN.
+    host.sysctl("net.ipv4.tcp_syncookies", "2").expect("a sysctl");
+    let tested = host.run(|| {
+        everywhere(all_on(), |bench| {
+            let here =
+                TcpListener::bind(if bench.v6 { "[::1]:0" } else { "127.0.0.1:0" }).expect("a listener");
+            let server = here.local_addr().expect("an address");
+            bench.plane.set_service(5, server, all_on()).expect("a service");
+            let stream = TcpStream::connect(server).expect("connected");
+            let client = stream.local_addr().expect("an address");
+            let (accepted, _) = here.accept().expect("accepted");
+            freeze(stream.as_fd(), &Mends::default()).expect("frozen");
+            let numbers = checkpoint(stream.as_fd(), &Mends::default()).expect("its numbers");
+            // Nothing is left of it but its numbers.
+            for socket in [stream, accepted] {
+                SockRef::from(&socket).set_linger(Some(Duration::ZERO)).expect("linger");
+            }
+            let mut packet = Packet::new(client, server).flags(ACK).tsecr(9 << 24 | 77).payload(b"x");
+            (packet.seq, packet.ack) = (numbers.unacknowledged_seq(), numbers.rcv_nxt);
+            assert_eq!(bench.run(&packet.frame()), Fate::Passed, "a node's tag or not");
+            let mut untagged = packet.clone();
+            untagged.options.clear();
+            assert_eq!(bench.run(&untagged.frame()), Fate::Passed);
+            let reset = untagged.clone().flags(RST | ACK);
+            assert_eq!(bench.run(&reset.frame()), Fate::Dropped, "there is nothing to end");
+            untagged.ack ^= 1 << 16;
+            assert_eq!(bench.run(&untagged.frame()), Fate::Dropped, "a cookie of nobody's");
+        });
+    });
+    tested.expect("a thread of the host");
 }
 
 #[test]

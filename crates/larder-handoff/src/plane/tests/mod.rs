@@ -6,6 +6,7 @@ mod first;
 mod known;
 mod malformed;
 mod packet;
+mod renewed;
 mod reply;
 mod sources;
 mod speed;
@@ -44,7 +45,7 @@ impl Fate {
 }
 
 /// An event that owns its packet.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Told {
     Punt { first: bool, head_hash: Option<u64>, packet: Vec<u8> },
     Opened { node: u16, route: u16, class: u8, target: u64 },

@@ -1,0 +1,66 @@
+//! Another process takes the plane.
+
+use super::super::run::unread;
+use super::*;
+use larder_core::TargetId;
+use std::slice;
+
+/// Connections that wait for their decision are this process's to finish; what the plane tells after that is not.
+#[tokio::test]
+async fn what_is_held_is_accepted_here() {
+    let bench = Bench::new(|config| config.settings.admission = Admission::Fixed(1));
+    bench.punt(key(1), true, 1, GET);
+    // One waits for a place, the other for the rest of its header.
+    bench.punt(key(2), true, 1, GET);
+    bench.punt(key(3), true, 1, &GET[..5]);
+    assert_eq!((bench.load(), bench.edge.sizes()), (1, (2, 1, 0)));
+    let (edge, shared) = (bench.edge.clone(), bench.shared.clone());
+    tokio::task::spawn_blocking(move || edge.let_go(&shared)).await.expect("it ends");
+    let lengths = [54 + GET.len(), 54 + 5];
+    bench.notes(|notes| {
+        notes.accepted.sort_unstable_by(|a, b| b.cmp(a));
+        assert_eq!(notes.accepted, lengths);
+        assert_eq!((notes.flows[&key(2)], notes.flows[&key(3)]), (To::Here, To::Here));
+        notes.to_tell.push_back(Tale::Punt(key(4)));
+    });
+    for port in [2, 3] {
+        let placed =
+            bench.edge.placed(key(port).client, ([127, 0, 0, 1], 80).into()).expect("it is expected");
+        assert_eq!(placed.delivery.why.name(), "reload");
+    }
+    bench.edge.drain(&bench.shared);
+    assert_eq!(bench.notes(|notes| notes.to_tell.len()), 1, "the other process hears it");
+    // A place becomes free: nobody waits for it any more.
+    bench.edge.node_ended(&bench.shared, key(1), 0, bench.notes(|notes| notes.forwarded[0].0));
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)));
+}
+
+/// What came after the process before had stopped reading.
+#[tokio::test]
+async fn what_nobody_has_read_is_gone_on_with() {
+    let bench = Bench::new(|_| {});
+    let reused = Reusable { target: TargetId(1), node: NodeId(0), route: 0, service: 0, class: 0 };
+    bench.notes(|notes| {
+        notes.to_tell.extend([Tale::Stale(key(1)), Tale::Opened(key(2), reused), Tale::Punt(key(3))]);
+        notes.holds.extend([1, 2, 3].map(key));
+    });
+    let left = unread(&bench.paper);
+    assert_eq!(left.iter().map(|(key, _)| *key).collect::<Vec<_>>(), [key(3)]);
+    bench.edge.hear_unread(&bench.shared, &left);
+    assert_eq!((bench.load(), bench.edge.sizes()), (1, (0, 1, 0)));
+    assert!(bench.notes(|notes| matches!(notes.flows[&key(3)], To::Node(_))));
+    // What has become of it since stands, and what nobody knows any more its client sends again.
+    bench.notes(|notes| notes.flows.extend([(key(1), To::Here)]));
+    bench.notes(|notes| notes.holds.clear());
+    for other in [key(1), key(4)] {
+        bench.edge.hear_unread(&bench.shared, slice::from_ref(&(other, left[0].1.clone())));
+    }
+    assert_eq!((bench.load(), bench.edge.sizes()), (1, (0, 1, 0)));
+    bench.notes(|notes| {
+        assert_eq!(
+            (notes.accepted.as_slice(), notes.removed.as_slice()),
+            (&[54 + GET.len()][..], &[key(4)][..])
+        );
+    });
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* Cookies of the kernel's own (net/ipv4/syncookies.c, net/ipv6/syncookies.c): where this host's stack answers SYNs, it makes
+ * them when more come than it has room for. */
+#pragma once
+#include "packet.h"
+
+/* The headers as bpf_tcp_check_syncookie() reads them: addresses, ports, numbers and flags. */
+struct headers {
+    union {
+        struct iphdr v4;
+        struct ipv6hdr v6;
+    };
+    struct tcphdr tcp;
+};
+
+/* 1 if the packet acknowledges a SYN-ACK of the stack's own that carried a cookie, of which it keeps no socket. The kernel
+ * looks only where it has made cookies of late. */
+static __always_inline int stack_cookie(struct bpf_sock *listener, const struct packet *p) {
+    struct headers h = {};
+    if (p->ipv6) {
+        h.v6.version = 6;
+        __builtin_memcpy(&h.v6.saddr, p->client, 16);
+        __builtin_memcpy(&h.v6.daddr, p->server, 16);
+    } else {
+        h.v4.version = 4;
+        __builtin_memcpy(&h.v4.saddr, p->client + 12, 4);
+        __builtin_memcpy(&h.v4.daddr, p->server + 12, 4);
+    }
+    h.tcp.source = p->client_port_be;
+    h.tcp.dest = p->server_port_be;
+    h.tcp.seq = bpf_htonl(p->seq);
+    h.tcp.ack_seq = bpf_htonl(p->ack);
+    h.tcp.ack = p->flags & TCP_ACK ? 1 : 0;
+    h.tcp.rst = p->flags & TCP_RST ? 1 : 0;
+    __u32 bytes = p->ipv6 ? sizeof(h.v6) : sizeof(h.v4);
+    return !bpf_tcp_check_syncookie(listener, &h, bytes, &h.tcp, sizeof(h.tcp));
+}
