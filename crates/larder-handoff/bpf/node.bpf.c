@@ -157,12 +157,16 @@ static __always_inline int at_time_wait(struct __sk_buff *skb, const struct pack
         return VERDICT_NEXT;
     }
     __u32 expected = tw->tw_sk.__tw_common.skc_tw_rcv_nxt;
+    __u32 sent = tw->tw_sk.__tw_common.skc_tw_snd_nxt;
     __u32 ts_recent = tw->tw_ts_recent;
     bpf_sk_release(skc);
     struct conn *conn = bpf_map_lookup_elem(&conns, key);
     if (conn)
         note_end(p, key, conn, expected);
-    if (p->seq == expected || p->flags & TCP_RST)
+    /* Of a client that has all of the reply and its end, whose own last packets were lost, or what acknowledged them: it
+     * sends them again until they are acknowledged. */
+    int is_again = p->flags & TCP_ACK && p->ack == sent;
+    if (p->seq == expected || is_again || p->flags & TCP_RST)
         return VERDICT_NEXT;
     struct timestamps ts = {};
     int newer = timestamps_read(skb, p, &ts) && ts_recent && (__s32)(ts.value - ts_recent) > 0;

@@ -9,6 +9,7 @@
 
 struct sock_common {
     __u32 skc_tw_rcv_nxt;
+    __u32 skc_tw_snd_nxt;
 };
 
 /* Whole, as a mere declaration is another type to the loader. */

@@ -1,7 +1,7 @@
 //! Packets that no socket can take now.
 
-use crate::frame::Segment;
-use crate::lab::{INTERFACE, eventually, vip};
+use crate::frame::{FIN, Segment};
+use crate::lab::{INTERFACE, Lab, eventually, vip};
 use crate::support::{
     COOKIE, SERVICE, STASH, accept, connect, count, exchange, expect_bytes, guarded, listen,
 };
@@ -117,4 +117,47 @@ fn packets_for_a_socket_in_repair_are_stashed() {
     set_repair(&server, -1).expect("out of repair");
     tap.write_packet(&kept[0].2[14..]).expect("written");
     expect_bytes(&mut server, b"wait");
+}
+
+/// What acknowledged a client's last packets was lost, so it sends them again while the kernel keeps the node's end in
+/// TIME_WAIT: they are of that connection, not of the next one with its addresses, for which others are kept.
+#[test]
+fn an_end_that_is_told_again_is_acknowledged_again() {
+    let Some((lab, guard)) = guarded(COOKIE) else { return };
+    for v6 in [false, true] {
+        guard.set_service(SERVICE, vip(v6), COOKIE).expect("set");
+        let listener = listen(&lab, vip(v6));
+        let (mut client, server) = exchange(&lab, &listener, v6);
+        let from = client.local_addr().expect("an address");
+        guard.set_service(SERVICE, vip(v6), STASH).expect("set");
+        drop(server);
+        assert_eq!(client.read(&mut [0; 1]).expect("its end"), 0);
+        lab.orders().mute = true;
+        drop(client);
+        let end =
+            |lab: &Lab| lab.orders().to_node.iter().rfind(|s| s.from == from && s.flags & FIN != 0).cloned();
+        let fin = eventually("the client's end", || end(&lab));
+        let acknowledged = |s: &Segment| s.to == from && s.ack == fin.seq.wrapping_add(1);
+        lab.expect_from_node("what will be lost", acknowledged);
+        let mut orders = lab.orders();
+        orders.from_node.retain(|segment| !acknowledged(segment));
+        orders.mute = false;
+        drop(orders);
+        lab.expect_from_node("the same again", acknowledged);
+        let mut kept = Vec::new();
+        stashed(&guard, &mut kept);
+        assert_eq!(kept, [], "nothing is kept of it");
+        // Another connection's, whose number is a little below: the client's clock has gone on.
+        let mut options = end(&lab).expect("sent").options;
+        let value = options.len() - 8..options.len() - 4;
+        let later = u32::from_be_bytes(options[value.clone()].try_into().expect("four")).wrapping_add(9);
+        options[value].copy_from_slice(&later.to_be_bytes());
+        let next = Segment { ack: fin.ack.wrapping_add(9), seq: fin.seq.wrapping_sub(9), options, ..fin };
+        lab.inject(&next);
+        eventually("a stashed packet", || {
+            stashed(&guard, &mut kept);
+            (!kept.is_empty()).then_some(())
+        });
+        assert_eq!(Segment::read(&kept[0].2), Some(next));
+    }
 }
