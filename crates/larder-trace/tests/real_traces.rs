@@ -1,6 +1,5 @@
-//! Real traces, where they are: `LARDER_TRACES` names their directory, else it is `../shared/traces` beside the
-//! workspace. They are other people's data and no part of the project, so where they are absent these tests say so and
-//! pass.
+//! Statistics of real traces. `LARDER_TRACES` names their folder; by default it is `../shared/traces` beside the
+//! workspace. The traces are other people's data and no part of the project. If a trace is absent, its test is skipped.
 //!
 //! The expected figures come from a count of the same files by other means (a regular expression and a dictionary).
 
@@ -16,7 +15,7 @@ fn file(name: &str) -> Option<PathBuf> {
     if path.exists() {
         return Some(path);
     }
-    eprintln!("skipped: {} is not there", path.display());
+    larder_testkit::skip(&format!("needs the trace {} (LARDER_TRACES names the folder)", path.display()));
     None
 }
 

@@ -4,15 +4,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::process::LARDER;
+use larder_testkit::{needs_root, needs_tool};
 
 fn script() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/package.sh")
-}
-
-fn has(program: &str) -> bool {
-    let looked =
-        Command::new("sh").args(["-c", &format!("command -v {program}")]).stdout(Stdio::null()).status();
-    looked.is_ok_and(|status| status.success())
 }
 
 /// What a command says; it has to succeed.
@@ -25,8 +20,7 @@ fn said(command: &mut Command) -> String {
 
 #[test]
 fn the_package_has_what_it_needs_and_its_units_are_right() {
-    if !has("dpkg-deb") || !has("strip") {
-        eprintln!("skipped: dpkg-deb and strip are needed");
+    if needs_tool("dpkg-deb", "dpkg").is_none() || needs_tool("strip", "binutils").is_none() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -51,7 +45,7 @@ fn the_package_has_what_it_needs_and_its_units_are_right() {
     assert!(said(Command::new("gzip").arg("-dc").arg(page)).contains("\\-\\-listen"));
     let bash = std::fs::read_to_string(root.join("usr/share/bash-completion/completions/larder")).unwrap();
     assert!(bash.contains("larder__subcmd__switch") || bash.contains("larder__switch"), "{}", &bash[..200]);
-    if has("systemd-analyze") {
+    if needs_tool("systemd-analyze", "systemd").is_some() {
         for unit in ["larder-switch.service", "larder-node.service"] {
             let unit = root.join("lib/systemd/system").join(unit);
             // It is held against what is in the package.
@@ -68,9 +62,7 @@ fn the_package_has_what_it_needs_and_its_units_are_right() {
 
 #[test]
 fn the_root_of_a_container_runs_by_itself() {
-    let Ok(id) = Command::new("id").arg("-u").output() else { return };
-    if String::from_utf8_lossy(&id.stdout).trim() != "0" || !has("strip") {
-        eprintln!("skipped: chroot needs root, and strip is needed");
+    if !needs_root("chroot") || needs_tool("strip", "binutils").is_none() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();

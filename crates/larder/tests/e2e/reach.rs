@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use larder_handoff::netns::{installed, or_skip};
+use larder_testkit::needs_tool;
 
 use crate::http::{Client, get};
 use crate::origin::Origin;
@@ -67,7 +67,7 @@ fn parts(body: &[u8]) -> Vec<String> {
 
 #[test]
 fn nginx_hears_who_the_client_is_and_who_the_switch_is() {
-    if or_skip(installed("nginx", "-v", "nginx")).is_none() {
+    if needs_tool("nginx", "nginx").is_none() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -97,7 +97,7 @@ fn nginx_hears_who_the_client_is_and_who_the_switch_is() {
 
 #[test]
 fn nginx_is_asked_by_http2_over_tls() {
-    if or_skip(installed("nginx", "-v", "nginx")).is_none() {
+    if needs_tool("nginx", "nginx").is_none() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -118,7 +118,7 @@ fn nginx_is_asked_by_http2_over_tls() {
 
 #[test]
 fn haproxy_is_told_of_clients_and_of_nobody_by_checks() {
-    if or_skip(installed("haproxy", "-v", "haproxy")).is_none() {
+    if needs_tool("haproxy", "haproxy").is_none() {
         return;
     }
     for version in ["v1", "v2"] {
@@ -147,7 +147,7 @@ fn haproxy_is_told_of_clients_and_of_nobody_by_checks() {
 
 #[test]
 fn a_node_with_another_certificate_is_down_and_says_why() {
-    if or_skip(installed("nginx", "-v", "nginx")).is_none() {
+    if needs_tool("nginx", "nginx").is_none() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();

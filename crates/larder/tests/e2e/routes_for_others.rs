@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 use assert_cmd::assert::OutputAssertExt as _;
 use larder_core::policy::table::Place;
-use larder_handoff::netns::{installed, or_skip};
+use larder_testkit::needs_tool;
 use larder_trace::Limits;
 use larder_trace::ward::each_route;
 
@@ -109,7 +109,7 @@ fn goes_by(proxy: &str, run: impl FnOnce(&Path) -> Command) {
 
 #[test]
 fn haproxy_goes_by_a_table() {
-    if or_skip(installed("haproxy", "-v", "haproxy")).is_none() {
+    if needs_tool("haproxy", "haproxy").is_none() {
         return;
     }
     goes_by("haproxy", |folder| {
@@ -124,7 +124,7 @@ fn haproxy_goes_by_a_table() {
 
 #[test]
 fn nginx_goes_by_a_table() {
-    if or_skip(installed("nginx", "-v", "nginx")).is_none() {
+    if needs_tool("nginx", "nginx").is_none() {
         return;
     }
     goes_by("nginx", |folder| {

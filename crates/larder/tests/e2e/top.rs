@@ -1,7 +1,7 @@
 //! `larder top` in a real terminal: tmux, which draws what it is sent and types what it is told.
 
 use std::fs;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 use std::sync::atomic::AtomicBool;
 use std::thread;
 
@@ -17,18 +17,9 @@ struct Terminal {
 }
 
 impl Terminal {
-    /// None where there is no tmux, and then it is said. In CI there is one.
+    /// Starts `larder top` in a terminal. `None` if tmux is not installed; then the test is skipped.
     fn start(arguments: &[String]) -> Option<Self> {
-        let there = Command::new("tmux")
-            .arg("-V")
-            .stdout(Stdio::null())
-            .status()
-            .is_ok_and(|status| status.success());
-        if !there {
-            assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "CI goes nowhere without tmux");
-            eprintln!("skipped: there is no tmux (apt-get install tmux)");
-            return None;
-        }
+        larder_testkit::needs_tool("tmux", "tmux")?;
         let terminal = Self { socket: tempfile::tempdir().unwrap() };
         let words: Vec<String> = arguments.iter().map(|word| format!("'{word}'")).collect();
         // The window stays when the program has ended, so that what it leaves behind can be seen.
