@@ -23,6 +23,7 @@ def certificate(work):
     both, key, crt = work / "tls.pem", work / "key.pem", work / "crt.pem"
     subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1",
                     "-subj", "/CN=localhost", "-keyout", key, "-out", crt], check=True, capture_output=True)
+    both.touch(mode=0o600)
     both.write_text(crt.read_text() + key.read_text())
     return both
 

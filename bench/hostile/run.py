@@ -48,6 +48,7 @@ def certificate(work):
     key, crt, both = work / "key.pem", work / "crt.pem", work / "tls.pem"
     subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
                     "-subj", "/CN=a.test", "-keyout", key, "-out", crt], check=True, capture_output=True)
+    both.touch(mode=0o600)
     both.write_text(crt.read_text() + key.read_text())
     return both
 

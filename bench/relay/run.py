@@ -69,8 +69,8 @@ def certificate(work):
                     "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", key, "-out", crt],
                    check=True, capture_output=True)
     both.write_text(crt.read_text() + key.read_text())
-    for file in (key, crt, both):
-        file.chmod(0o644)
+    for file in (key, both):
+        file.chmod(0o600)
     return both
 
 

@@ -10,11 +10,13 @@
 mod client_io;
 mod fields;
 mod proxy_protocol;
+mod secret_file;
 mod tls;
 
 pub use client_io::{ClientIo, Counted};
 pub use fields::{client_cert, under_https};
 pub use proxy_protocol::{AddressRange, Announcers, Named, Unannounced, read_announcement};
+pub use secret_file::refuse_exposed;
 pub use tls::certificates;
 pub use tls::{Acme, AcmeChallenge, AcmeStatus, AcmeStore, AcmeStored, WELL_KNOWN};
 pub use tls::{

@@ -41,7 +41,9 @@ impl Authority {
             (params.signed_by(&key, &issuer).expect("signs"), key.serialize_pem())
         };
         let (own, client) = (leaf("test"), leaf("client"));
-        std::fs::write(folder.path().join("own.pem"), own.0.pem() + &own.1).expect("writes");
+        let file = folder.path().join("own.pem");
+        std::fs::write(&file, own.0.pem() + &own.1).expect("writes");
+        std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("a mode");
         std::fs::write(folder.path().join("root.crt"), root.pem()).expect("writes");
         let der =
             |pem: String| CertificateDer::from_pem_slice(pem.as_bytes()).expect("a certificate").into_owned();

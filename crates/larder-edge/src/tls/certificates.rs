@@ -1,6 +1,7 @@
 //! Certificates and keys in files, and which of them a client is shown.
 
 use super::acme::AcmeStore;
+use crate::secret_file::refuse_exposed;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -8,6 +9,8 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs::{File, Metadata};
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -19,6 +22,8 @@ const CERTIFICATES_MAX: usize = 10_000;
 const FILE_MAX: u64 = 1 << 20;
 /// A certificate that ends within this time is warned of, seconds.
 const SOON_S: i64 = 7 * 24 * 3600;
+const NO_CERTIFICATE: &str = "holds no certificate: PEM is needed, with a line -----BEGIN CERTIFICATE-----";
+const NO_KEY: &str = "has no key: a line -----BEGIN PRIVATE KEY----- is needed";
 
 /// What is wrong with a certificate, a key, or a file of them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -223,35 +228,63 @@ fn folder(path: &Path) -> Result<Vec<PathBuf>, CertificateFault> {
     Ok(files)
 }
 
-/// A file of certificates or keys as it is.
-///
-/// # Errors
-/// It cannot be read, or is too large for one.
-pub fn read(path: &Path) -> Result<Vec<u8>, CertificateFault> {
-    let failed = |what: String| CertificateFault::new(path, what);
-    let length = std::fs::metadata(path).map_err(|error| failed(format!("cannot be read: {error}")))?.len();
-    if length > FILE_MAX {
-        return Err(failed(format!("is of {length} bytes, which is no certificate: at most {FILE_MAX}")));
-    }
-    std::fs::read(path).map_err(|error| failed(format!("cannot be read: {error}")))
+/// The contents of a PEM file, and who may read the file.
+#[derive(Debug)]
+struct PemFile<'a> {
+    path: &'a Path,
+    text: Vec<u8>,
+    metadata: Metadata,
 }
 
-fn in_pem<T: PemObject>(path: &Path, text: &[u8]) -> Result<Vec<T>, CertificateFault> {
-    let all: Result<Vec<T>, pem::Error> = T::pem_slice_iter(text).collect();
-    all.map_err(|error| CertificateFault::new(path, format!("is no PEM: {error}")))
+impl<'a> PemFile<'a> {
+    fn read(path: &'a Path) -> Result<Self, CertificateFault> {
+        let failed = |error: io::Error| CertificateFault::new(path, format!("cannot be read: {error}"));
+        let file = File::open(path).map_err(failed)?;
+        let metadata = file.metadata().map_err(failed)?;
+        let mut text = Vec::new();
+        file.take(FILE_MAX + 1).read_to_end(&mut text).map_err(failed)?;
+        if text.len() as u64 > FILE_MAX {
+            let what = format!("is larger than {FILE_MAX} bytes, which no file of certificates is");
+            return Err(CertificateFault::new(path, what));
+        }
+        Ok(Self { path, text, metadata })
+    }
+
+    fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, CertificateFault> {
+        self.items()
+    }
+
+    /// The private keys in the file. A file with a key that other users may read is refused.
+    fn keys(&self) -> Result<Vec<PrivateKeyDer<'static>>, CertificateFault> {
+        let keys: Vec<PrivateKeyDer<'static>> = self.items()?;
+        if !keys.is_empty() {
+            refuse_exposed(self.path, &self.metadata)?;
+        }
+        Ok(keys)
+    }
+
+    fn items<T: PemObject>(&self) -> Result<Vec<T>, CertificateFault> {
+        let all: Result<Vec<T>, pem::Error> = T::pem_slice_iter(&self.text).collect();
+        all.map_err(|error| CertificateFault::new(self.path, format!("is no PEM: {error}")))
+    }
 }
 
 /// The certificates in a file. At least one.
 ///
 /// # Errors
-/// It cannot be read, or holds none.
+/// The file cannot be read, is too large, or holds no certificate.
 pub fn chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, CertificateFault> {
-    let chain: Vec<CertificateDer<'static>> = in_pem(path, &read(path)?)?;
-    if chain.is_empty() {
-        let what = "holds no certificate: PEM is needed, with a line -----BEGIN CERTIFICATE-----";
-        return Err(CertificateFault::new(path, what));
-    }
-    Ok(chain)
+    let chain = PemFile::read(path)?.certificates()?;
+    if chain.is_empty() { Err(CertificateFault::new(path, NO_CERTIFICATE)) } else { Ok(chain) }
+}
+
+/// The first private key in a file.
+///
+/// # Errors
+/// The file cannot be read, is too large, holds no key, or other users may read it.
+pub fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, CertificateFault> {
+    let keys = PemFile::read(path)?.keys()?;
+    keys.into_iter().next().ok_or_else(|| CertificateFault::new(path, NO_KEY))
 }
 
 /// Where the key of a certificate is that is not in its file.
@@ -272,34 +305,31 @@ pub(super) fn entry(
     provider: &CryptoProvider,
     of_folder: bool,
 ) -> Result<Option<Entry>, CertificateFault> {
-    let mut text = read(path)?;
-    let chain: Vec<CertificateDer<'static>> = in_pem(path, &text)?;
+    let mut file = PemFile::read(path)?;
+    let chain = file.certificates()?;
     if chain.is_empty() {
-        let what = "holds no certificate: PEM is needed, with a line -----BEGIN CERTIFICATE-----";
-        return if of_folder { Ok(None) } else { Err(CertificateFault::new(path, what)) };
+        return if of_folder { Ok(None) } else { Err(CertificateFault::new(path, NO_CERTIFICATE)) };
     }
-    let mut keys: Vec<PrivateKeyDer<'static>> = in_pem(path, &text)?;
+    let mut keys = file.keys()?;
     if keys.is_empty() {
         let beside = key_paths(path);
-        let Some(file) = beside.iter().find(|file| file.is_file()) else {
+        let Some(beside) = beside.iter().find(|file| file.is_file()) else {
             let names: Vec<String> = beside.iter().map(|file| file.display().to_string()).collect();
             let what = format!("has no key: put it into the same file, or into {}", names.join(" or "));
             return Err(CertificateFault::new(path, what));
         };
-        let more = read(file)?;
-        keys = in_pem(file, &more)?;
-        text.extend_from_slice(&more);
+        let more = PemFile::read(beside)?;
+        keys = more.keys()?;
+        file.text.extend_from_slice(&more.text);
     }
-    let Some(key) = keys.into_iter().next() else {
-        return Err(CertificateFault::new(path, "has no key: a line -----BEGIN PRIVATE KEY----- is needed"));
-    };
+    let Some(key) = keys.into_iter().next() else { return Err(CertificateFault::new(path, NO_KEY)) };
     let wrong = |what: String| CertificateFault::new(path, what);
     let signing =
         provider.key_provider.load_private_key(key).map_err(|error| wrong(format!("its key: {error}")))?;
     let Described { names, not_before, not_after } = described(&chain[0]).map_err(wrong)?;
     let key = CertifiedKey::new(chain, signing);
     key.keys_match().map_err(|_| wrong("its key is that of another certificate".to_owned()))?;
-    let digest = xxhash_rust::xxh3::xxh3_64(&text);
+    let digest = xxhash_rust::xxh3::xxh3_64(&file.text);
     let (file, key) = (path.to_owned(), Arc::new(key));
     Ok(Some(Entry { file, acme: false, names, not_before, not_after, key, digest }))
 }

@@ -2,6 +2,7 @@ use super::certificates::Certificates;
 use super::*;
 use rcgen::{CertificateParams, KeyPair};
 use rustls::pki_types::ServerName;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 fn provider() -> Arc<CryptoProvider> {
@@ -17,11 +18,17 @@ fn made(names: &[&str], year: i32) -> (String, String) {
     (params.self_signed(&key).unwrap().pem(), key.serialize_pem())
 }
 
+/// Writes a file that its owner alone may read.
 fn write(folder: &Path, name: &str, text: &str) -> PathBuf {
     let path = folder.join(name);
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
     std::fs::write(&path, text).unwrap();
+    permit(&path, 0o600);
     path
+}
+
+fn permit(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
 }
 
 fn names(certificates: &Certificates) -> Vec<String> {
@@ -66,11 +73,42 @@ fn what_is_wrong_is_named() {
         (write(at, "wrong.pem", &(a.0.clone() + &b.1)), "wrong.pem: its key is that of another certificate"),
         (write(at, "cut.pem", &a.0[..a.0.len() / 2]), "cut.pem: "),
         (write(at, "empty/README", "x").parent().unwrap().to_path_buf(), "empty: holds no certificate"),
-        (write(at, "large.pem", &"x".repeat((1 << 20) + 1)), "large.pem: is of 1048577 bytes"),
+        (write(at, "large.pem", &"x".repeat((1 << 20) + 1)), "large.pem: is larger than 1048576 bytes"),
     ];
     for (path, said) in cases {
         let fault = Certificates::read(&[path], None, &provider()).unwrap_err().to_string();
         assert!(fault.contains(said), "{fault}");
+    }
+}
+
+/// A key counts as exposed in the certificate's file and beside it. A certificate without its key may be public.
+#[test]
+fn a_key_that_other_users_may_read_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let made = made(&["a.test"], 2040);
+    let (both, certificate) =
+        (write(at, "both.pem", &(made.0.clone() + &made.1)), write(at, "a.crt", &made.0));
+    let key = write(at, "a.key", &made.1);
+    let refusal = |path: &Path| {
+        let read = Certificates::read(&[path.to_owned()], None, &provider());
+        read.err().map(|fault| fault.to_string())
+    };
+    permit(&certificate, 0o644);
+    assert_eq!((refusal(&both), refusal(&certificate)), (None, None));
+    for (file, certificate) in [(&both, &both), (&key, &certificate)] {
+        for mode in [0o644, 0o604, 0o660] {
+            permit(file, mode);
+            let shown = file.display();
+            let expected = format!(
+                "{shown}: holds a secret, but other users may access it (mode {mode:04o}); run chmod 600 {shown}"
+            );
+            assert_eq!(refusal(certificate), Some(expected.clone()));
+            assert_eq!(certificates::private_key(file).unwrap_err().to_string(), expected);
+        }
+        permit(file, 0o400);
+        assert_eq!(refusal(certificate), None);
+        certificates::private_key(file).unwrap();
     }
 }
 

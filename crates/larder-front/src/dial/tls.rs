@@ -208,9 +208,7 @@ fn own(config: &NodeTls) -> Result<Option<Own>, CertificateFault> {
         parsed.map_err(|error| CertificateFault::new(file, format!("is no certificate: {error}")))?;
     }
     let of = config.key.as_ref().unwrap_or(file);
-    let text = certificates::read(of)?;
-    let key = PrivateKeyDer::from_pem_slice(&text)
-        .map_err(|_| CertificateFault::new(of, "has no key: a line -----BEGIN PRIVATE KEY----- is needed"))?;
+    let key = certificates::private_key(of)?;
     Ok(Some((chain, key)))
 }
 

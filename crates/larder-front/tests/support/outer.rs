@@ -49,6 +49,7 @@ impl Authority {
         let made = params.signed_by(&key, &self.issuer).expect("signs");
         let file = self.path().join(format!("{name}-{ended}.pem"));
         std::fs::write(&file, made.pem() + &key.serialize_pem()).expect("writes");
+        std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("a mode");
         file
     }
 }

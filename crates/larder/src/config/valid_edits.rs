@@ -89,17 +89,21 @@ fn rewrite(at: &str, raw: &RawRewrite) -> Result<PathRewrite, Fault> {
 const SECRET_BYTES: std::ops::RangeInclusive<usize> = 16..=4096;
 
 fn secret(key: &str, path: &str) -> Result<Vec<u8>, Fault> {
-    let mut bytes = Vec::new();
-    let read = std::fs::File::open(path)
-        .and_then(|file| file.take(*SECRET_BYTES.end() as u64 + 1).read_to_end(&mut bytes));
-    let what = match read {
-        Err(error) => format!("cannot read '{}': {error}", path.escape_debug()),
-        Ok(_) if !SECRET_BYTES.contains(&bytes.len()) => {
-            format!("'{}' does not hold 16 to 4096 bytes", path.escape_debug())
+    let failed = |error: std::io::Error| format!("cannot read '{}': {error}", path.escape_debug());
+    let read = || {
+        let file = std::fs::File::open(path).map_err(failed)?;
+        let metadata = file.metadata().map_err(failed)?;
+        larder_edge::refuse_exposed(path.as_ref(), &metadata).map_err(|fault| fault.to_string())?;
+        let mut bytes = Vec::new();
+        file.take(*SECRET_BYTES.end() as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
+        if SECRET_BYTES.contains(&bytes.len()) {
+            return Ok(bytes);
         }
-        Ok(_) => return Ok(bytes),
+        Err(format!("'{}' does not hold 16 to 4096 bytes", path.escape_debug()))
     };
-    Err(Fault::new(key, what).hint("make one: head -c 32 /dev/urandom > FILE"))
+    read().map_err(|what: String| {
+        Fault::new(key, what).hint("make one: (umask 077; head -c 32 /dev/urandom > FILE)")
+    })
 }
 
 /// Sticky sessions at `at`; none if they are off.

@@ -176,6 +176,7 @@ mod tests {
         let made = rcgen::generate_simple_self_signed(["a.test".to_owned()]).unwrap();
         let file = folder.path().join("a.pem");
         std::fs::write(&file, made.cert.pem() + &made.signing_key.serialize_pem()).unwrap();
+        std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
         let text = format!(
             "[switch]\nnodes = [\"10.0.0.1:80\"]\nproxy_protocol_from = [\"10.0.0.0/8\"]\n[switch.tls]\nlisten = \
              \"127.0.0.1:443\"\ncertificates = {:?}\n",

@@ -19,7 +19,7 @@ use crate::http::{get, post};
 use crate::peers::free_port;
 use crate::process::{Process, until};
 use crate::reload::Switch;
-use crate::secured::{Secured, connect, roots, shown};
+use crate::secured::{Secured, connect, roots, shown, write_key};
 
 struct Killed(Child);
 
@@ -316,7 +316,7 @@ fn an_authority_that_is_down_keeps_nobody_from_serving_and_is_asked_again() {
     let Some(mut pebble) = Pebble::prepare(site.http, 1, 90 * 24 * 3600) else { return };
     let own = rcgen::generate_simple_self_signed(["own.test".to_owned()]).unwrap();
     let file = pebble.path("site.pem");
-    fs::write(&file, own.cert.pem() + &own.signing_key.serialize_pem()).unwrap();
+    write_key(file.as_ref(), &(own.cert.pem() + &own.signing_key.serialize_pem()));
     let certificates = format!("certificates = \"{file}\"");
     let switch = Switch::start(&site.config(&certificates, &pebble.section(&["a.test"], "http-01")));
     let status = until("the failure is told", || {

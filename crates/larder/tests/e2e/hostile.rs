@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::http::{Client, get};
 use crate::process::{Process, until};
+use crate::secured::write_key;
 
 /// How long the attacks go on.
 const LENGTH: Duration = Duration::from_secs(4);
@@ -83,7 +84,7 @@ fn resident_kib(process: &Process) -> u64 {
 fn config(folder: &Path, node: SocketAddr) -> PathBuf {
     let made = rcgen::generate_simple_self_signed(["a.test".to_owned()]).unwrap();
     let certificate = folder.join("tls.pem");
-    fs::write(&certificate, made.cert.pem() + &made.signing_key.serialize_pem()).unwrap();
+    write_key(&certificate, &(made.cert.pem() + &made.signing_key.serialize_pem()));
     let text = format!(
         "[switch]\nlisten = \"127.0.0.1:0\"\nh2c = true\nnodes = [\"{node}\"]\nadmission = \"unlimited\"\ntargets_max = 1000\n\
          [switch.tls]\nlisten = \"127.0.0.1:0\"\ncertificates = {certificate:?}\n\

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +18,12 @@ pub struct Authority<'a> {
     folder: &'a Path,
     issuer: CertifiedIssuer<'static, KeyPair>,
     pub ca: PathBuf,
+}
+
+/// Writes a file that holds a key, for its owner alone.
+pub fn write_key(path: &Path, text: &str) {
+    fs::write(path, text).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
 }
 
 impl<'a> Authority<'a> {
@@ -38,7 +45,7 @@ impl<'a> Authority<'a> {
         params.distinguished_name.push(rcgen::DnType::CommonName, name);
         let made = params.signed_by(&key, &self.issuer).unwrap();
         let file = self.folder.join(format!("{name}.pem"));
-        fs::write(&file, made.pem() + &key.serialize_pem()).unwrap();
+        write_key(&file, &(made.pem() + &key.serialize_pem()));
         file
     }
 
