@@ -1,11 +1,13 @@
 //! The admin interface: a small HTTP/1.1 server that answers questions about a running switch or node.
 //!
 //! Without authentication, and therefore on loopback unless told otherwise. It has limits of its own, so that a forgotten
-//! scraper cannot hurt the traffic: connections, header bytes, header time. A web page of another origin cannot change
-//! anything through its visitor's browser ([`origin`]).
+//! scraper cannot hurt the traffic: connections, header bytes, time for a header and for a reply. Probes are answered while all
+//! connections are taken. A web page of another origin cannot change anything through its visitor's browser
+//! ([`origin`]).
 
 mod agent;
 mod answer;
+mod deadline;
 mod node;
 mod origin;
 mod page;

@@ -1,8 +1,8 @@
 //! The HTTP server of the admin interface.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::Future;
-use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,20 +16,43 @@ use hyper::header::{
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioTimer;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore, watch};
+use tokio::task::{AbortHandle, JoinSet};
 
+use super::deadline::ReplyDeadline;
 use super::{Answer, Ask, Surface, origin};
 
-/// Connections at once; the next one waits in the kernel's backlog.
-const CONNECTIONS_MAX: usize = 64;
+/// What clients may take of the admin interface.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    /// Connections at one time. Outcome: later connections are for probes alone.
+    connections_max: usize,
+    /// Connections beside those, for probes alone. Outcome: the oldest of them is closed.
+    probes_max: usize,
+    /// Time for a head to arrive, also on an idle kept-alive connection. Outcome: the connection is closed.
+    head_timeout: Duration,
+    /// Time for a client to take a reply. Outcome: the connection is closed.
+    reply_timeout: Duration,
+    /// Time for a probe from its connection to its last byte. Outcome: the connection is closed.
+    probe_timeout: Duration,
+}
+
+const LIMITS: Limits = Limits {
+    connections_max: 64,
+    probes_max: 16,
+    head_timeout: Duration::from_secs(10),
+    reply_timeout: Duration::from_secs(30),
+    probe_timeout: Duration::from_secs(5),
+};
+
 /// Bytes of a request's head; a longer one gets 431.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
-/// Time for a head to arrive, also on an idle kept-alive connection; then it is closed.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// At the end, time for the first request on a connection that was accepted before: its client has been told of nothing.
 const FIRST_TIMEOUT: Duration = Duration::from_secs(1);
+/// The path that a readiness probe asks for.
+const PROBE_PATH: &str = "/healthz";
 /// Pause after a failed accept, such as for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -43,73 +66,150 @@ pub(crate) async fn serve(
     surface: Arc<dyn Surface>,
     shutdown: impl Future<Output = ()>,
 ) {
+    serve_within(LIMITS, listener, surface, shutdown).await;
+}
+
+async fn serve_within(
+    limits: Limits,
+    listener: TcpListener,
+    surface: Arc<dyn Surface>,
+    shutdown: impl Future<Output = ()>,
+) {
     let mut shutdown = pin!(shutdown);
-    let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let slots = Arc::new(Semaphore::new(limits.connections_max));
+    let mut probes = Probes::new(limits.probes_max);
     let ending = watch::Sender::new(false);
     loop {
         let accepted = tokio::select! {
-            accepted = accept(&listener, &slots) => accepted,
+            accepted = listener.accept() => accepted,
             () = &mut shutdown => break,
         };
-        match accepted {
-            Ok((stream, slot)) => {
-                let surface = Arc::clone(&surface);
-                let ending = ending.subscribe();
-                tokio::spawn(async move {
-                    connection(stream, surface, ending).await;
-                    drop(slot);
-                });
-            }
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
             Err(error) => {
                 tracing::warn!(%error, "admin interface cannot accept");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
             }
+        };
+        let surface = Arc::clone(&surface);
+        let connection = Connection { stream, surface, ending: ending.subscribe(), limits };
+        match Arc::clone(&slots).try_acquire_owned() {
+            Ok(slot) => {
+                probes.full = false;
+                tokio::spawn(async move {
+                    connection.serve(Serves::All).await;
+                    drop(slot);
+                });
+            }
+            Err(_) => probes.admit(connection).await,
         }
     }
     drop(listener);
     ending.send_replace(true);
-    let all = u32::try_from(CONNECTIONS_MAX).unwrap_or(u32::MAX);
+    while probes.tasks.join_next().await.is_some() {}
+    let all = u32::try_from(limits.connections_max).unwrap_or(u32::MAX);
     drop(slots.acquire_many(all).await);
 }
 
-async fn accept(
-    listener: &TcpListener,
-    slots: &Arc<Semaphore>,
-) -> io::Result<(TcpStream, tokio::sync::OwnedSemaphorePermit)> {
-    let slot = Arc::clone(slots).acquire_owned().await.map_err(io::Error::other)?;
-    let (stream, _) = listener.accept().await?;
-    Ok((stream, slot))
+/// Connections that come while all slots are taken. A probe among them is answered, whoever holds the slots.
+struct Probes {
+    tasks: JoinSet<()>,
+    /// The tasks, the oldest first.
+    order: VecDeque<AbortHandle>,
+    max: usize,
+    /// All slots are taken, and the log says so.
+    full: bool,
 }
 
-async fn connection(stream: TcpStream, surface: Arc<dyn Surface>, mut ending: watch::Receiver<bool>) {
-    let is_loopback = stream.local_addr().is_ok_and(|address| address.ip().to_canonical().is_loopback());
-    let asked = Arc::new(Notify::new());
-    let first = Arc::clone(&asked);
-    let service = service_fn(move |request| {
-        first.notify_one();
-        let surface = surface.clone();
-        async move { Ok::<_, Infallible>(reply(&request, surface, is_loopback).await) }
-    });
-    let served = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIMEOUT)
-        .max_buf_size(HEAD_BYTES_MAX)
-        .serve_connection(TokioIo::new(stream), service);
-    let mut served = pin!(served);
-    let ends = async {
-        drop(ending.wait_for(|ending| *ending).await);
-        let _ = tokio::time::timeout(FIRST_TIMEOUT, asked.notified()).await;
-    };
-    let served = tokio::select! {
-        served = &mut served => served,
-        () = ends => {
-            served.as_mut().graceful_shutdown();
-            served.await
-        }
-    };
-    if let Err(error) = served {
-        tracing::debug!(%error, "admin connection ended");
+impl Probes {
+    fn new(max: usize) -> Self {
+        Self { tasks: JoinSet::new(), order: VecDeque::new(), max, full: false }
     }
+
+    async fn admit(&mut self, connection: Connection) {
+        if !std::mem::replace(&mut self.full, true) {
+            let max = connection.limits.connections_max;
+            tracing::warn!(max, "admin interface: all connections are taken, only probes are answered");
+        }
+        while self.tasks.try_join_next().is_some() {}
+        self.order.retain(|task| !task.is_finished());
+        if self.order.len() >= self.max
+            && let Some(oldest) = self.order.pop_front()
+        {
+            oldest.abort();
+        }
+        let timeout = connection.limits.probe_timeout;
+        let probe =
+            async move { drop(tokio::time::timeout(timeout, connection.serve(Serves::Probes)).await) };
+        self.order.push_back(self.tasks.spawn(probe));
+        // The probe gets its turn before many more connections are accepted.
+        tokio::task::yield_now().await;
+    }
+}
+
+/// The requests that a connection may make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Serves {
+    All,
+    /// One request, for [`PROBE_PATH`]. Others get 503.
+    Probes,
+}
+
+/// An accepted connection.
+struct Connection {
+    stream: TcpStream,
+    surface: Arc<dyn Surface>,
+    ending: watch::Receiver<bool>,
+    limits: Limits,
+}
+
+impl Connection {
+    async fn serve(self, serves: Serves) {
+        let Self { stream, surface, mut ending, limits } = self;
+        let is_loopback = stream.local_addr().is_ok_and(|address| address.ip().to_canonical().is_loopback());
+        let asked = Arc::new(Notify::new());
+        let first = Arc::clone(&asked);
+        let service = service_fn(move |request: Request<Incoming>| {
+            first.notify_one();
+            let surface = surface.clone();
+            async move {
+                let refused = serves == Serves::Probes && request.uri().path() != PROBE_PATH;
+                let reply = if refused { full() } else { reply(&request, surface, is_loopback).await };
+                Ok::<_, Infallible>(reply)
+            }
+        });
+        let served = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(limits.head_timeout)
+            .max_buf_size(HEAD_BYTES_MAX)
+            .keep_alive(serves == Serves::All)
+            .serve_connection(ReplyDeadline::new(stream, limits.reply_timeout), service);
+        let mut served = pin!(served);
+        let ends = async {
+            drop(ending.wait_for(|ending| *ending).await);
+            let _ = tokio::time::timeout(FIRST_TIMEOUT, asked.notified()).await;
+        };
+        let served = tokio::select! {
+            served = &mut served => served,
+            () = ends => {
+                served.as_mut().graceful_shutdown();
+                served.await
+            }
+        };
+        if let Err(error) = served {
+            tracing::debug!(%error, "admin connection ended");
+        }
+    }
+}
+
+/// The reply to all but probes while all connections are taken.
+fn full() -> Response<Full<Bytes>> {
+    respond(Answer::problem(
+        503,
+        "all connections of the admin interface are taken",
+        "close some and try again; GET /healthz is answered nevertheless",
+    ))
 }
 
 async fn reply(
@@ -141,6 +241,15 @@ async fn reply(
         }
         _ => Answer::wrong_method("GET, HEAD, POST"),
     };
+    let mut response = respond(answer);
+    if post {
+        // A body is never read, so the connection cannot go on after a POST.
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
+}
+
+fn respond(answer: Answer) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(Bytes::from(answer.body)));
     *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let headers = response.headers_mut();
@@ -152,9 +261,75 @@ async fn reply(
     if let Some(allow) = answer.allow {
         headers.insert(ALLOW, HeaderValue::from_static(allow));
     }
-    if post {
-        // A body is never read, so the connection cannot go on after a POST.
-        headers.insert(CONNECTION, HeaderValue::from_static("close"));
-    }
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::SocketAddr;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::sync::oneshot;
+
+    /// Answers with more than sockets buffer, but for the probe.
+    struct Large;
+
+    impl Surface for Large {
+        fn answer(&self, ask: &Ask<'_>) -> Answer {
+            let len = if ask.path == PROBE_PATH { 2 } else { 64 << 20 };
+            Answer::text("text/plain", "x".repeat(len))
+        }
+    }
+
+    async fn start(limits: Limits) -> (SocketAddr, oneshot::Sender<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let (end, ended) = oneshot::channel();
+        tokio::spawn(serve_within(limits, listener, Arc::new(Large), async { drop(ended.await) }));
+        (address, end)
+    }
+
+    /// Sends a request, and reads its reply as far as the status.
+    async fn ask(address: SocketAddr, path: &str) -> (TcpStream, String) {
+        let mut stream = TcpStream::connect(address).await.expect("a connection");
+        let head = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n");
+        stream.write_all(head.as_bytes()).await.expect("sent");
+        let mut status = [0; 12];
+        stream.read_exact(&mut status).await.expect("a status");
+        (stream, String::from_utf8_lossy(&status).into_owned())
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn probes_are_answered_while_slow_readers_hold_all_connections() {
+        let limits = Limits { reply_timeout: Duration::from_secs(600), connections_max: 4, ..LIMITS };
+        let (address, _end) = start(limits).await;
+        let mut slow = Vec::new();
+        for _ in 0..limits.connections_max {
+            slow.push(ask(address, "/stats").await);
+        }
+        // Silent connections beside them take the place of no probe.
+        let mut silent = Vec::new();
+        for _ in 0..2 * limits.probes_max {
+            silent.push(TcpStream::connect(address).await.expect("a connection"));
+            assert_eq!(ask(address, PROBE_PATH).await.1, "HTTP/1.1 200");
+        }
+        assert_eq!(ask(address, "/stats").await.1, "HTTP/1.1 503");
+        assert!(slow.iter().all(|(_, status)| status == "HTTP/1.1 200"));
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_client_that_takes_a_reply_too_slowly_loses_its_connection() {
+        let limits = Limits { reply_timeout: Duration::from_millis(300), connections_max: 1, ..LIMITS };
+        let (address, _end) = start(limits).await;
+        let (mut slow, _) = ask(address, "/stats").await;
+        // The slot is free once the slow client's connection has ended.
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+        while ask(address, "/stats").await.1 != "HTTP/1.1 200" {
+            assert!(tokio::time::Instant::now() < deadline, "the slow client holds its slot");
+            tokio::task::yield_now().await;
+        }
+        let mut rest = Vec::new();
+        let _ = slow.read_to_end(&mut rest).await;
+        assert!(rest.len() < 64 << 20, "{} bytes", rest.len());
+    }
 }
