@@ -1,19 +1,23 @@
-//! May a reply be kept, for how long is it fresh, and may it be used for a request (RFC 9111 sections 3 and 4, RFC
-//! 5861), by a cache that many share.
+//! Whether a shared cache may store a reply, how long the reply is fresh, and whether a request may use it (RFC 9111
+//! sections 3 and 4, RFC 5861).
 //!
 //! ```text
-//! kept:      GET, a final status we know, no no-store or private, no Vary: *, no Set-Cookie, and with Authorization
+//! stored:    GET, a final status we know, no no-store or private, no Vary: *, no Set-Cookie, and with Authorization
 //!            in the request only if public, s-maxage or must-revalidate allows; and it has a lifetime
-//!            left, a validator, or leave to be used stale
+//!            left, a validator, or permission to be used stale
 //! lifetime = s-maxage, else max-age, else Expires - Date, else by heuristic
-//! age      = max(received - Date, Age) + time since received
+//! age      = max(received - Date, Age + received - sent) + time since received
 //! fresh      while lifetime > age
 //! ```
 //!
+//! The directives are those of `CDN-Cache-Control` if that is valid, else those of `Cache-Control`.
+//!
 //! Heuristic: a tenth of the time between Last-Modified and Date, at most a day, for the statuses of RFC 9110
-//! section 15.1; for 404 and 410 without any information a time that the operator sets. What has a validator and no
-//! lifetime is kept and asked about at each use. A reply with `Set-Cookie` is never kept, which the RFC would allow:
-//! cookies are a client's, and origins that forget to say so are common.
+//! section 15.1; for 404 and 410 without any information a time that the operator sets. A reply that has a validator and
+//! no lifetime is stored and validated before each use. Stricter than the RFC, which leaves both to the cache:
+//! - A reply with `Set-Cookie` is never stored, because cookies belong to one client and some origins forget to say so.
+//! - The consent of a client or of the operator to stale replies (`max-stale`, `stale-if-error`) does not count for a reply
+//!   whose lifetime is 0: the origin has never allowed its use without validation, and it may be one client's page.
 
 use super::cache_control::{self, Directives};
 use http::header::{self, HeaderName};
@@ -66,6 +70,16 @@ impl Unkept {
     }
 }
 
+/// When a reply was received.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Received {
+    pub(crate) wall: SystemTime,
+    /// Milliseconds on the node's clock.
+    pub(crate) now_ms: u64,
+    /// Seconds between the request and the head of the reply.
+    pub(crate) delay: u64,
+}
+
 /// What is kept with a reply to judge it later. Times in seconds, but for the moment it was received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Freshness {
@@ -103,13 +117,11 @@ pub(crate) struct Additions {
 }
 
 impl Freshness {
-    /// Judges a reply received at `now` on the wall clock and `now_ms` on the node's. `request` are the headers of
-    /// the GET that brought it.
+    /// Judges a reply. `request` are the headers of the GET that brought it.
     pub(crate) fn of_reply(
         request: &HeaderMap,
         (status, reply): (StatusCode, &HeaderMap),
-        now: SystemTime,
-        now_ms: u64,
+        received: Received,
         additions: Additions,
     ) -> Result<Self, Unkept> {
         let (asked, said) = (Directives::of_request(request), Directives::of_reply(reply));
@@ -135,21 +147,37 @@ impl Freshness {
         if let Some(unkept) = unkept {
             return Err(unkept);
         }
-        let now = unix(now);
+        let now = unix(received.wall);
         let date = date(reply, &header::DATE).unwrap_or(now);
         let lifetime = lifetime(status, reply, &said, date, additions)?;
-        let stated = reply.get(header::AGE).map_or(0, |value| cache_control::seconds(value.as_bytes()));
-        let age = stated.max(now.saturating_sub(date));
+        let age = (stated_age(reply) + received.delay).max(now.saturating_sub(date));
         let strict =
             said.must_revalidate || said.proxy_revalidate || said.s_maxage.is_some() || said.no_cache;
         let while_revalidate = said.stale_while_revalidate.unwrap_or(0);
-        let if_error = said.stale_if_error.unwrap_or(additions.if_error);
+        let if_error = if lifetime > 0 { additions.if_error } else { 0 };
+        let if_error = said.stale_if_error.unwrap_or(if_error);
         let validated = reply.contains_key(header::ETAG) || reply.contains_key(header::LAST_MODIFIED);
         if lifetime <= age && !validated && while_revalidate == 0 && if_error == 0 {
             return Err(Unkept::Undated);
         }
-        let no_cache = said.no_cache;
-        Ok(Self { lifetime, age, received_ms: now_ms, no_cache, strict, while_revalidate, if_error })
+        let (received_ms, no_cache) = (received.now_ms, said.no_cache);
+        Ok(Self { lifetime, age, received_ms, no_cache, strict, while_revalidate, if_error })
+    }
+
+    /// Whether the reply must be validated before each use, however new it is.
+    pub(crate) fn is_always_validated(&self) -> bool {
+        self.no_cache || self.lifetime == 0
+    }
+
+    /// Whether the reply may be used without validation for a request that says nothing about it.
+    pub(crate) fn is_fresh(&self, now_ms: u64) -> bool {
+        !self.no_cache && self.time_to_live(now_ms) > 0
+    }
+
+    /// Whether a request that waited for another request's reply may use that reply: it is fresh by its own lifetime, and
+    /// new enough for the request. Consent to stale replies does not count.
+    pub(crate) fn may_be_shared(&self, now_ms: u64, asked: &Directives) -> bool {
+        self.is_fresh(now_ms) && self.judge(now_ms, asked) == Use::Fresh
     }
 
     /// Its age in seconds.
@@ -183,7 +211,7 @@ impl Freshness {
         if self.strict {
             return Use::Stale;
         }
-        if asked.max_stale.is_some_and(|most| stale <= most) {
+        if self.lifetime > 0 && asked.max_stale.is_some_and(|most| stale <= most) {
             return Use::Fresh;
         }
         if stale < self.while_revalidate { Use::WhileRevalidating } else { Use::Stale }
@@ -192,8 +220,9 @@ impl Freshness {
     /// Whether it may stand in for an origin that fails.
     pub(crate) fn stands_in(&self, now_ms: u64, asked: &Directives) -> bool {
         let stale = self.time_to_live(now_ms).min(0).unsigned_abs();
-        // A request's stale-if-error is a client's consent; the reply's strictness is not the client's to waive.
-        !self.strict && stale < self.if_error.max(asked.stale_if_error.unwrap_or(0))
+        // The client consents for itself. It cannot waive what the reply demands.
+        let consent = asked.stale_if_error.filter(|_| self.lifetime > 0).unwrap_or(0);
+        !self.strict && stale < self.if_error.max(consent)
     }
 }
 
@@ -213,8 +242,8 @@ fn lifetime(
     if let Some(stated) = said.s_maxage.or(said.max_age) {
         return Ok(stated);
     }
-    if let Some(expires) = reply.get(header::EXPIRES) {
-        // A date that is none is in the past.
+    if let Some(expires) = reply.get(header::EXPIRES).filter(|_| !said.targeted) {
+        // An invalid date is in the past.
         let at = expires.to_str().ok().and_then(|text| httpdate::parse_http_date(text).ok()).map_or(0, unix);
         return Ok(at.saturating_sub(date));
     }
@@ -244,6 +273,12 @@ pub(crate) fn is_safe(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE)
 }
 
+/// The age that a reply states: the first member of the first line, or 0 if that is invalid (RFC 9111 section 5.1).
+fn stated_age(reply: &HeaderMap) -> u64 {
+    let first = reply.get(header::AGE).and_then(|value| value.as_bytes().split(|byte| *byte == b',').next());
+    first.and_then(|text| cache_control::delta_seconds(text.trim_ascii())).unwrap_or(0)
+}
+
 fn date(headers: &HeaderMap, name: &HeaderName) -> Option<u64> {
     httpdate::parse_http_date(headers.get(name)?.to_str().ok()?).ok().map(unix)
 }
@@ -253,148 +288,4 @@ fn unix(time: SystemTime) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use http::HeaderValue;
-    use proptest::prelude::*;
-    use std::time::Duration;
-
-    const NOW: u64 = 1_000_000_000;
-
-    fn map(fields: &[(&'static str, &str)]) -> HeaderMap {
-        let pairs = fields
-            .iter()
-            .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_str(value).unwrap()));
-        pairs.collect()
-    }
-
-    fn at(seconds: u64) -> String {
-        httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(seconds))
-    }
-
-    fn judge(
-        request: &[(&'static str, &str)],
-        status: u16,
-        reply: &[(&'static str, &str)],
-    ) -> Result<i64, Unkept> {
-        let now = UNIX_EPOCH + Duration::from_secs(NOW);
-        let status = StatusCode::from_u16(status).unwrap();
-        let additions = Additions { negative: 7, if_error: 0 };
-        Freshness::of_reply(&map(request), (status, &map(reply)), now, 0, additions)
-            .map(|freshness| freshness.time_to_live(0))
-    }
-
-    #[test]
-    fn what_is_kept_and_for_how_long() {
-        let (date, later, earlier) = (at(NOW - 10), at(NOW + 50), at(NOW - 110));
-        let cc = "cache-control";
-        for (reply, expected) in [
-            (&[(cc, "max-age=60")][..], Ok(60)),
-            (&[(cc, "max-age=60, s-maxage=30")], Ok(30)),
-            (&[(cc, "max-age=60"), ("age", "20")], Ok(40)),
-            (&[(cc, "max-age=60"), ("age", "5"), ("date", &date)], Ok(50)),
-            (&[(cc, "max-age=60"), ("expires", &earlier)], Ok(60)),
-            (&[("expires", &later), ("date", &date)], Ok(50)),
-            (&[("expires", "0"), ("date", &date)], Err(Unkept::Undated)),
-            (&[("expires", "0"), ("date", &date), ("etag", "\"a\"")], Ok(-10)),
-            (&[("last-modified", &earlier), ("date", &date)], Ok(0)),
-            (&[("etag", "\"a\"")], Ok(0)),
-            (&[], Err(Unkept::Undated)),
-            (&[(cc, "no-store, max-age=60")], Err(Unkept::NoStore)),
-            (&[(cc, "private, max-age=60")], Err(Unkept::Private)),
-            (&[(cc, "max-age=60"), ("set-cookie", "a=b")], Err(Unkept::SetCookie)),
-            (&[(cc, "max-age=60"), ("vary", "accept, *")], Err(Unkept::VaryAll)),
-            (&[(cc, "max-age=60"), ("vary", "accept")], Ok(60)),
-        ] {
-            assert_eq!(judge(&[], 200, reply), expected, "{reply:?}");
-        }
-        assert_eq!(judge(&[(cc, "no-store")], 200, &[(cc, "max-age=60")]), Err(Unkept::AskedNoStore));
-        assert_eq!(judge(&[], 200, &[("last-modified", &at(NOW - 1_000))]), Ok(100));
-        assert_eq!(judge(&[], 200, &[("last-modified", &at(5))]), Ok(86_400));
-    }
-
-    #[test]
-    fn statuses_and_authorization() {
-        let cc = "cache-control";
-        for (status, reply, expected) in [
-            (404, &[][..], Ok(7)),
-            (404, &[(cc, "max-age=1")], Ok(1)),
-            (410, &[], Ok(7)),
-            (302, &[], Err(Unkept::Undated)),
-            (302, &[(cc, "max-age=9")], Ok(9)),
-            (500, &[], Err(Unkept::Undated)),
-            (503, &[(cc, "max-age=9")], Ok(9)),
-            (206, &[(cc, "max-age=9")], Err(Unkept::Status)),
-            (299, &[(cc, "max-age=9")], Err(Unkept::Status)),
-        ] {
-            assert_eq!(judge(&[], status, reply), expected, "{status} {reply:?}");
-        }
-        let signed = [("authorization", "Basic x")];
-        for (said, expected) in [
-            ("max-age=9", Err(Unkept::Authorization)),
-            ("public, max-age=9", Ok(9)),
-            ("s-maxage=9", Ok(9)),
-            ("must-revalidate, max-age=9", Ok(9)),
-        ] {
-            assert_eq!(judge(&signed, 200, &[(cc, said)]), expected, "{said}");
-        }
-    }
-
-    fn kept(said: &str) -> Freshness {
-        let now = UNIX_EPOCH + Duration::from_secs(NOW);
-        let reply = map(&[("cache-control", said)]);
-        Freshness::of_reply(&HeaderMap::new(), (StatusCode::OK, &reply), now, 0, Additions::default())
-            .unwrap()
-    }
-
-    #[test]
-    fn what_a_kept_reply_is_good_for() {
-        for (said, asked, age, expected) in [
-            ("max-age=60", "", 59, Use::Fresh),
-            ("max-age=60", "", 60, Use::Stale),
-            ("max-age=60", "no-cache", 1, Use::Asked),
-            ("max-age=60", "max-age=30", 30, Use::Fresh),
-            ("max-age=60", "max-age=30", 31, Use::Asked),
-            ("max-age=60", "max-age=0", 0, Use::Fresh),
-            ("max-age=60", "max-age=0", 1, Use::Asked),
-            ("max-age=60", "min-fresh=10", 50, Use::Fresh),
-            ("max-age=60", "min-fresh=10", 51, Use::Asked),
-            ("max-age=60", "max-stale=10", 70, Use::Fresh),
-            ("max-age=60", "max-stale=10", 71, Use::Stale),
-            ("max-age=60", "max-stale", 9_000, Use::Fresh),
-            ("max-age=60, must-revalidate", "max-stale", 60, Use::Stale),
-            ("s-maxage=60", "max-stale", 60, Use::Stale),
-            ("max-age=60, no-cache", "", 0, Use::Stale),
-            ("max-age=60, stale-while-revalidate=5", "", 64, Use::WhileRevalidating),
-            ("max-age=60, stale-while-revalidate=5", "", 65, Use::Stale),
-            ("max-age=60, stale-while-revalidate=5, proxy-revalidate", "", 61, Use::Stale),
-        ] {
-            let request = if asked.is_empty() { HeaderMap::new() } else { map(&[("cache-control", asked)]) };
-            let found = kept(said).judge(age * 1_000, &Directives::of_request(&request));
-            assert_eq!(found, expected, "{said} | {asked} | {age}");
-        }
-    }
-
-    #[test]
-    fn a_stale_reply_stands_in_within_its_time() {
-        let asked = Directives::default();
-        let reply = kept("max-age=60, stale-if-error=30");
-        assert!(reply.stands_in(89_999, &asked) && !reply.stands_in(90_000, &asked));
-        assert!(!kept("max-age=60, stale-if-error=30, must-revalidate").stands_in(61_000, &asked));
-        assert!(!kept("max-age=60").stands_in(61_000, &asked));
-        let consents = Directives { stale_if_error: Some(10), ..asked };
-        assert!(kept("max-age=60").stands_in(69_000, &consents));
-    }
-
-    proptest! {
-        #[test]
-        fn a_reply_is_never_fresher_later(lifetime in 1..200_u64, a in 0..400_000_u64, more in 0..400_000_u64) {
-            let reply = kept(&format!("max-age={lifetime}"));
-            let asked = Directives::default();
-            prop_assert!(reply.time_to_live(a + more) <= reply.time_to_live(a));
-            if reply.judge(a + more, &asked) == Use::Fresh {
-                prop_assert_eq!(reply.judge(a, &asked), Use::Fresh);
-            }
-        }
-    }
-}
+mod tests;

@@ -8,3 +8,4 @@ pub(crate) mod content_type;
 pub(crate) mod freshness;
 pub(crate) mod path;
 pub(crate) mod range;
+pub(crate) mod structured;

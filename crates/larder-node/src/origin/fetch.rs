@@ -1,4 +1,8 @@
-//! A request to the origin on behalf of all who want its reply, and the filling of the cache from it.
+//! A request to the origin for all that ask for the same, and the filling of the cache from its reply.
+//!
+//! The request carries the headers of the client whose request leads, with its credentials. So the reply is that client's
+//! until it says otherwise: requests that joined learn of it only if it is fresh, and a 304 makes nothing usable without
+//! validation that was not so before, if the client sent credentials.
 
 use super::client::{Fetched, Origin, OriginError};
 use super::fields;
@@ -6,18 +10,18 @@ use super::filling::{Filling, Reader, Torn};
 use super::flight::{How, Joint, Landing};
 use super::stored::{Contents, Page, Variant};
 use crate::http::cache_control::Directives;
-use crate::http::freshness::{Additions, Freshness, Unkept, tells_of_target};
+use crate::http::freshness::{Additions, Freshness, Received, Unkept, tells_of_target};
 use crate::memory::Reservation;
 use crate::node::Node;
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http::uri::PathAndQuery;
-use http::{HeaderMap, Method, StatusCode};
+use http::{HeaderMap, Method, Response, StatusCode};
 use http_body::Body;
 use http_body_util::BodyExt;
 use larder_core::TargetId;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -34,7 +38,7 @@ pub(super) struct Want {
     pub(super) target: PathAndQuery,
     /// The client's headers.
     pub(super) headers: HeaderMap,
-    /// What is kept and has to be asked about.
+    /// The stored reply that has to be validated.
     pub(super) stale: Option<Arc<Variant>>,
 }
 
@@ -78,60 +82,75 @@ impl Node {
         landing: Landing,
         led: oneshot::Sender<Led>,
     ) {
-        let mut headers = origin.outgoing(&want.headers, &want.host);
-        for name in &fields::CONDITIONS {
-            headers.remove(name);
-        }
-        let asked = want.stale.as_ref().is_some_and(|stale| ask_whether_valid(&mut headers, stale));
-        let sent = origin.send(&Method::GET, &want.target, headers, None).await;
-        let now_ms = self.now_ms();
+        let (sent, validating, delay) = ask(&origin, &want).await;
+        let received = Received { wall: SystemTime::now(), now_ms: self.now_ms(), delay };
+        let now_ms = received.now_ms;
         let status = sent.as_ref().ok().map(|fetched| fetched.reply.status());
         let stands_in = |stale: &&Arc<Variant>| {
             has_failed(status) && stale.freshness.stands_in(now_ms, &Directives::of_request(&want.headers))
         };
         if let Some(stale) = want.stale.as_ref().filter(stands_in) {
-            tell(&landing, led, stale, How::standing_in(status), None);
+            // For this client. The others see for themselves whether the origin fails, and what they may use then.
+            landing.announce(sent.err().map_or(Joint::Alone, Joint::of_error));
+            let (variant, how) = (Arc::clone(stale), How::standing_in(status));
+            let _ = led.send(Led::Shared { variant, how, reader: None });
             return;
         }
         match (sent, &want.stale) {
             (Err(error), _) => {
-                landing.announce(Joint::Failed(error));
+                landing.announce(Joint::of_error(error));
                 let _ = led.send(Led::Failed(error));
             }
-            (Ok(fetched), Some(stale)) if asked && fetched.reply.status() == StatusCode::NOT_MODIFIED => {
+            (Ok(fetched), Some(stale))
+                if validating && fetched.reply.status() == StatusCode::NOT_MODIFIED =>
+            {
                 let new = fetched.reply.headers().clone();
                 drop(fetched);
-                self.renew(&origin, &want, stale, new, (&landing, led));
+                self.renew(&origin, &want, stale, (new, received), (&landing, led));
             }
-            (Ok(fetched), _) => self.fill(&origin, &want, fetched, landing, led).await,
+            (Ok(fetched), _) => self.fill(&origin, &want, (fetched, received), landing, led).await,
         }
     }
 
-    /// What is kept has been found valid.
+    /// The origin has validated what is stored.
     fn renew(
         &self,
         origin: &Origin,
         want: &Want,
         stale: &Variant,
-        new: HeaderMap,
+        (new, received): (HeaderMap, Received),
         (landing, led): (&Landing, oneshot::Sender<Led>),
     ) {
-        let headers = fields::refreshed(&stale.headers, new, SystemTime::now());
-        let judged = self.judge(origin, want, (stale.status, &headers));
-        let variant = Arc::new(stale.renewed(headers, judged.unwrap_or(stale.freshness), stale.body.clone()));
-        let stored = judged.is_ok()
+        let headers = fields::refreshed(&stale.headers, new, received.wall);
+        let judged = self.judge(origin, want, (stale.status, &headers), received);
+        let judged = judged.and_then(|freshness| {
+            stale.validated(headers.clone(), &want.headers, freshness).ok_or(Unkept::VaryMany)
+        });
+        let (variant, detail) = match judged {
+            Ok(variant) if earned_alone(want, stale, &variant) => (variant, Some("credentials")),
+            Ok(variant) => (variant, None),
+            Err(unkept) => {
+                // The one who asked may use it. It is not kept any longer if the origin says so.
+                if want.speaks_for_all() && unkept.is_the_replys() {
+                    self.memory.forget((want.hash, 0));
+                }
+                (stale.with_headers(headers), Some(unkept.token()))
+            }
+        };
+        let variant = Arc::new(variant);
+        let stored = detail.is_none()
             && self.memory.put_page((want.hash, &want.name), self.memory.reservation(), |earlier| {
                 Page::with(earlier, (&want.name, want.told), &variant, origin.terms().config.variants_max)
             });
-        let how = How { status: Some(304), stored, detail: judged.err().map(Unkept::token) };
-        if let Err(unkept) = judged {
-            // It may be used for the one who asked, and not be kept any longer if the origin says so.
-            if want.speaks_for_all() && unkept.is_the_replys() {
-                self.memory.forget((want.hash, 0));
-            }
+        let how = How { status: Some(304), stored, detail };
+        if detail.is_none() && variant.freshness.is_fresh(received.now_ms) {
+            origin.passed.forget(want.passed);
+            landing.announce(Joint::Shared { variant: Arc::clone(&variant), how });
+        } else {
             landing.announce(Joint::Alone);
         }
-        tell(landing, led, &variant, how, None);
+        // The client that led may have gone.
+        let _ = led.send(Led::Shared { variant, how, reader: None });
     }
 
     fn judge(
@@ -139,13 +158,14 @@ impl Node {
         origin: &Origin,
         want: &Want,
         reply: (StatusCode, &HeaderMap),
+        received: Received,
     ) -> Result<Freshness, Unkept> {
         let additions = {
             let terms = origin.terms();
             let (negative, if_error) = (terms.config.negative, terms.config.stale_if_error);
             Additions { negative: negative.as_secs(), if_error: if_error.as_secs() }
         };
-        Freshness::of_reply(&want.headers, reply, SystemTime::now(), self.now_ms(), additions)
+        Freshness::of_reply(&want.headers, reply, received, additions)
     }
 
     /// A whole reply has come: keeps it if it may be kept, else hands it to the one who asked.
@@ -153,11 +173,11 @@ impl Node {
         &self,
         origin: &Origin,
         want: &Want,
-        fetched: Fetched,
+        (fetched, received): (Fetched, Received),
         mut landing: Landing,
         led: oneshot::Sender<Led>,
     ) {
-        let kept = match self.keep(origin, want, &fetched) {
+        let kept = match self.keep(origin, want, &fetched, received) {
             Ok(kept) => kept,
             Err(unkept) => {
                 if tells_of_target(fetched.reply.status()) {
@@ -172,10 +192,21 @@ impl Node {
         let status = Some(fetched.reply.status().as_u16());
         let how = How { status, stored: true, detail: None };
         let (filling, variant) = (Arc::clone(&kept.filling), Arc::clone(&kept.variant));
-        tell(&landing, led, &variant, how, filling.reader());
+        if variant.freshness.is_fresh(received.now_ms) {
+            origin.passed.forget(want.passed);
+            landing.announce(Joint::Shared { variant: Arc::clone(&variant), how });
+        } else {
+            // It is stored to be validated before each use.
+            origin.passed.note(want.passed, received.now_ms);
+            landing.close();
+            landing.announce(Joint::Alone);
+        }
+        // The client that led may have gone. The rest goes on without it.
+        let reader = filling.reader();
+        let _ = led.send(Led::Shared { variant: Arc::clone(&variant), how, reader });
         if let Some((pieces, room)) = self.receive(origin, fetched, kept, &mut landing).await {
             let body = Contents::whole(pieces);
-            let whole = Arc::new(variant.renewed(variant.headers.clone(), variant.freshness, body));
+            let whole = Arc::new(variant.completed(body));
             self.memory.put_page((want.hash, &want.name), room, |earlier| {
                 Page::with(earlier, (&want.name, want.told), &whole, origin.terms().config.variants_max)
             });
@@ -196,9 +227,15 @@ impl Node {
     }
 
     /// Makes ready to keep a reply, or says why it is not kept.
-    fn keep(&self, origin: &Origin, want: &Want, fetched: &Fetched) -> Result<Kept, Unkept> {
+    fn keep(
+        &self,
+        origin: &Origin,
+        want: &Want,
+        fetched: &Fetched,
+        received: Received,
+    ) -> Result<Kept, Unkept> {
         let (status, headers) = (fetched.reply.status(), fetched.reply.headers());
-        let freshness = self.judge(origin, want, (status, headers))?;
+        let freshness = self.judge(origin, want, (status, headers), received)?;
         let len = fetched.reply.body().size_hint().exact();
         if len.is_some_and(|len| !self.keeps(len)) {
             return Err(Unkept::TooLong);
@@ -265,6 +302,28 @@ impl Node {
     }
 }
 
+/// Sends the leading client's request without its preconditions, and with one for the stored reply if there is one. Gives
+/// what came of it, whether a 304 validates the stored reply, and the seconds to the head of the reply.
+async fn ask(origin: &Origin, want: &Want) -> (Result<Fetched, OriginError>, bool, u64) {
+    let mut headers = origin.outgoing(&want.headers, &want.host);
+    for name in &fields::CONDITIONS {
+        headers.remove(name);
+    }
+    let unconditional = headers.clone();
+    let mut validating = want.stale.as_ref().is_some_and(|stale| ask_whether_valid(&mut headers, stale));
+    let mut sent_at = Instant::now();
+    let mut sent = origin.send(&Method::GET, &want.target, headers, None).await;
+    if let (Ok(fetched), Some(stale)) = (&sent, &want.stale)
+        && validating
+        && is_of_another(&fetched.reply, stale)
+    {
+        // The origin has validated a reply that is not stored here (RFC 9111 section 4.3.4).
+        (validating, sent_at) = (false, Instant::now());
+        sent = origin.send(&Method::GET, &want.target, unconditional, None).await;
+    }
+    (sent, validating, sent_at.elapsed().as_secs())
+}
+
 /// Whether the origin has failed, by the status it sent, if any: then what is stale may stand in (RFC 5861 section 4).
 pub(super) fn has_failed(status: Option<StatusCode>) -> bool {
     status.is_none_or(|status| matches!(status.as_u16(), 500 | 502 | 503 | 504))
@@ -280,15 +339,18 @@ fn ask_whether_valid(headers: &mut HeaderMap, stale: &Variant) -> bool {
     tag || date
 }
 
-fn tell(
-    landing: &Landing,
-    led: oneshot::Sender<Led>,
-    variant: &Arc<Variant>,
-    how: How,
-    reader: Option<Reader>,
-) {
-    let variant = Arc::clone(variant);
-    landing.announce(Joint::Shared { variant: Arc::clone(&variant), how });
-    // Whoever led may have gone away; the rest goes on without.
-    let _ = led.send(Led::Shared { variant, how, reader });
+/// Whether a 304 names another reply by its tag than the one that was to be validated.
+fn is_of_another<B>(reply: &Response<B>, stale: &Variant) -> bool {
+    let opaque = |tag: &HeaderValue| tag.as_bytes().strip_prefix(b"W/").unwrap_or(tag.as_bytes()).to_vec();
+    let (said, stored) = (reply.headers().get(header::ETAG), stale.headers.get(header::ETAG));
+    reply.status() == StatusCode::NOT_MODIFIED
+        && said.zip(stored).is_some_and(|(said, stored)| opaque(said) != opaque(stored))
+}
+
+/// Whether a validated reply may be used only for the client that sent the request: it had to be validated before each
+/// use, would not have to be any more, and the client sent credentials, so the 304 may be about this client alone.
+fn earned_alone(want: &Want, stale: &Variant, validated: &Variant) -> bool {
+    stale.freshness.is_always_validated()
+        && !validated.freshness.is_always_validated()
+        && fields::has_credentials(&want.headers)
 }

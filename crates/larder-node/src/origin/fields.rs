@@ -22,6 +22,14 @@ const HOP_BY_HOP: [HeaderName; 9] = [
 const OF_THE_BODY: [HeaderName; 4] =
     [header::CONTENT_LENGTH, header::CONTENT_ENCODING, header::CONTENT_RANGE, header::CONTENT_TYPE];
 
+/// Fields that say who sends a request.
+const CREDENTIALS: [HeaderName; 2] = [header::AUTHORIZATION, header::COOKIE];
+
+/// Whether a request says who sends it.
+pub(crate) fn has_credentials(request: &HeaderMap) -> bool {
+    CREDENTIALS.iter().any(|name| request.contains_key(name))
+}
+
 /// Preconditions and ranges: what a cache asks of its own accord, for all its clients.
 pub(crate) const CONDITIONS: [HeaderName; 6] = [
     header::IF_MATCH,
@@ -93,12 +101,20 @@ pub(crate) fn selecting(reply: &HeaderMap) -> Option<Vec<HeaderName>> {
     (names.len() <= MOST).then_some(names)
 }
 
-/// The value of a field as `Vary` compares it: members in order, white space between them not counting.
+/// The value of a field as `Vary` compares it: members in order, without the white space around them. Credentials are
+/// compared byte by byte, since a comma does not separate members in them.
 pub(crate) fn value(headers: &HeaderMap, name: &HeaderName) -> Option<Box<[u8]>> {
     if !headers.contains_key(name) {
         return None;
     }
     let mut joined = Vec::new();
+    if CREDENTIALS.contains(name) {
+        for value in headers.get_all(name) {
+            joined.extend_from_slice(value.as_bytes());
+            joined.push(b'\n');
+        }
+        return Some(joined.into());
+    }
     for value in headers.get_all(name) {
         for item in Items(value.as_bytes()) {
             if !joined.is_empty() {
@@ -165,5 +181,10 @@ mod tests {
         assert_eq!(value(&one, &header::ACCEPT), value(&two, &header::ACCEPT));
         assert_eq!(value(&one, &header::TE), None);
         assert_ne!(value(&map(&[("te", "")]), &header::TE), None, "empty is not absent");
+        for (one, two) in [("a=b,c", "a=b, c"), ("a=b,,c", "a=b,c"), ("a", "")] {
+            let [one, two] = [one, two].map(|cookie| value(&map(&[("cookie", cookie)]), &header::COOKIE));
+            assert_ne!(one, two);
+        }
+        assert_eq!(value(&map(&[("accept", "a")]), &header::COOKIE), None);
     }
 }

@@ -1,8 +1,8 @@
-//! One request to the origin for all who want the same thing meanwhile.
+//! One request to the origin for all that ask for the same at the same time.
 //!
-//! The first leads, the others wait for the head of the reply. If the reply is for all, they read its body as it
-//! comes. If it turns out not to be kept, everybody asks the origin alone and at once: there is no queue. Who waits is
-//! bounded by the node's client connections.
+//! The first request leads, the others wait for the head of its reply. If the reply may be used without validation for
+//! others, they read its body as it arrives. If not, each of them asks the origin by itself and at once: there is no queue.
+//! The number of waiting requests is bounded by the node's client connections.
 
 use super::client::OriginError;
 use super::stored::Variant;
@@ -11,17 +11,26 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::sync::Notify;
 
-/// What came of a request.
+/// The outcome of a flight for the requests that joined it.
 #[derive(Clone, Debug)]
 pub(crate) enum Joint {
-    /// A reply for all that it suits.
-    Shared {
-        variant: Arc<Variant>,
-        how: How,
-    },
-    /// A reply for the one who asked.
+    /// A reply that is fresh. Each request still has to see whether the reply suits it.
+    Shared { variant: Arc<Variant>, how: How },
+    /// The outcome is for the leading request only.
     Alone,
-    Failed(OriginError),
+    /// There is no connection to the origin, whoever asks.
+    Unreachable(OriginError),
+}
+
+impl Joint {
+    /// The outcome of a request that failed. An error that may depend on the leading request (its headers, its share of
+    /// the origin) is not for others.
+    pub(crate) const fn of_error(error: OriginError) -> Self {
+        match error {
+            OriginError::Connect | OriginError::ConnectTimeout => Self::Unreachable(error),
+            _ => Self::Alone,
+        }
+    }
 }
 
 /// How a reply for all came about.
@@ -49,11 +58,6 @@ pub(crate) struct Flight {
 }
 
 impl Flight {
-    /// Whether the head of the reply has come.
-    pub(crate) fn has_landed(&self) -> bool {
-        self.joint.get().is_some()
-    }
-
     /// Waits for the head of the reply.
     pub(crate) async fn landed(&self) -> Joint {
         let notified = self.notify.notified();
@@ -64,7 +68,7 @@ impl Flight {
             return joint.clone();
         }
         notified.await;
-        self.joint.get().cloned().unwrap_or(Joint::Failed(OriginError::Abandoned))
+        self.joint.get().cloned().unwrap_or(Joint::Alone)
     }
 }
 
@@ -101,7 +105,7 @@ impl Flights {
     }
 }
 
-/// The duty to land. Dropped, nobody joins any more, and those who wait in vain learn it.
+/// The duty to announce an outcome. If it is dropped, no request joins any more, and waiting requests ask by themselves.
 #[derive(Debug)]
 pub(crate) struct Landing {
     flights: Arc<Flights>,
@@ -110,14 +114,14 @@ pub(crate) struct Landing {
 }
 
 impl Landing {
-    /// Tells those who wait.
+    /// Tells the waiting requests.
     pub(crate) fn announce(&self, joint: Joint) {
         // Only the first counts.
         let _ = self.flight.joint.set(joint);
         self.flight.notify.notify_waiters();
     }
 
-    /// Lets nobody join any more.
+    /// Lets no request join any more.
     pub(crate) fn close(&mut self) {
         if let Some(key) = self.key.take() {
             self.flights.lock().remove(&key);
@@ -128,7 +132,7 @@ impl Landing {
 impl Drop for Landing {
     fn drop(&mut self) {
         self.close();
-        self.announce(Joint::Failed(OriginError::Abandoned));
+        self.announce(Joint::Alone);
     }
 }
 
@@ -137,11 +141,13 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn those_who_join_learn_what_came_of_it() {
+    async fn requests_that_join_learn_the_outcome() {
         let flights = Arc::<Flights>::default();
-        for (joint, abandon) in
-            [(Joint::Alone, false), (Joint::Failed(OriginError::Full), false), (Joint::Alone, true)]
-        {
+        for (joint, abandon) in [
+            (Joint::Unreachable(OriginError::Connect), false),
+            (Joint::Alone, false),
+            (Joint::Unreachable(OriginError::Connect), true),
+        ] {
             let Begun::Lead(landing) = flights.begin(b"a") else { panic!("the first leads") };
             let Begun::Join(flight) = flights.begin(b"a") else { panic!("the second joins") };
             assert!(matches!(flights.begin(b"b"), Begun::Lead(_)), "another thing");
@@ -152,12 +158,20 @@ mod tests {
             }
             drop(landing);
             let landed = waiting.await.unwrap();
-            match (abandon, &landed) {
-                (true, Joint::Failed(OriginError::Abandoned)) => {}
-                (false, _) => assert_eq!(format!("{landed:?}"), format!("{joint:?}")),
-                _ => panic!("{landed:?}"),
-            }
+            let expected = if abandon { Joint::Alone } else { joint };
+            assert_eq!(format!("{landed:?}"), format!("{expected:?}"));
         }
         assert!(flights.lock().is_empty());
+    }
+
+    #[test]
+    fn only_a_failed_connection_is_everybodys_failure() {
+        use OriginError::{Abandoned, BadReply, Closed, Connect, ConnectTimeout, Full, HeadTimeout};
+        for error in [Connect, ConnectTimeout] {
+            assert!(matches!(Joint::of_error(error), Joint::Unreachable(of) if of == error));
+        }
+        for error in [Full, HeadTimeout, Closed, BadReply, Abandoned] {
+            assert!(matches!(Joint::of_error(error), Joint::Alone), "{error}");
+        }
     }
 }

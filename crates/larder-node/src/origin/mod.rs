@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! client -> pull: page of the target? -> variant for the request? -> fresh? -> from memory
-//!                 else one request to the origin for all who wait (flight) -> kept and read as it comes (filling),
-//!                 or, if it may not be kept, everyone asks alone (passed)
+//!                 else one request to the origin for all that wait (flight) -> stored and read as it arrives (filling),
+//!                 or, if others may not use its reply without validation, each request asks alone (passed)
 //! ```
 //!
 //! What may be kept and used is decided in [`crate::http::freshness`]. Choices of ours: only replies to GET are kept,

@@ -1,7 +1,7 @@
-//! Targets whose replies turned out not to be kept: requests for them do not wait for each other.
+//! Targets whose last reply was for one client only: requests for them do not wait for each other.
 //!
-//! A table of fixed size, a slot for each hash, without a lock: two targets in one slot make each other forgotten, and
-//! then the next request waits once more for a reply that is not for it.
+//! A table of fixed size, a slot for each hash, without a lock. If two targets share a slot, the later one replaces the
+//! earlier one, whose next request waits once more for a reply that is not for it.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -21,12 +21,22 @@ impl PassedBefore {
         Self((0..SLOTS).map(|_| AtomicU64::new(0)).collect())
     }
 
-    /// Notes that the target's reply was not kept.
+    /// Notes that the target's reply was for one client only.
     pub(crate) fn note(&self, hash: u64, now_ms: u64) {
         self.slot(hash).store(mark(hash) | until(now_ms + KEPT_MS), Relaxed);
     }
 
-    /// Whether it was not kept lately.
+    /// Notes that the target's reply was for all.
+    pub(crate) fn forget(&self, hash: u64) {
+        let slot = self.slot(hash);
+        let found = slot.load(Relaxed);
+        if found != 0 && mark(found) == mark(hash) {
+            // A note that comes in between stays.
+            let _ = slot.compare_exchange(found, 0, Relaxed, Relaxed);
+        }
+    }
+
+    /// Whether a reply of the last minute was for one client only.
     pub(crate) fn has(&self, hash: u64, now_ms: u64) -> bool {
         let found = self.slot(hash).load(Relaxed);
         let until_s = found & ((1 << TIME_BITS) - 1);
@@ -59,6 +69,11 @@ mod tests {
         passed.note(hash, 5_000);
         assert!(passed.has(hash, 5_000) && passed.has(hash, 64_999));
         assert!(!passed.has(hash, 65_000));
-        assert!(!passed.has(hash ^ 1 << 40, 5_000), "another target in the same slot");
+        let other = hash ^ 1 << 40;
+        assert!(!passed.has(other, 5_000), "another target in the same slot");
+        passed.forget(other);
+        assert!(passed.has(hash, 5_000));
+        passed.forget(hash);
+        assert!(!passed.has(hash, 5_000));
     }
 }

@@ -84,7 +84,8 @@ impl Node {
         if pull.asked.only_if_cached {
             return self.plain(StatusCode::GATEWAY_TIMEOUT, Outcome::Local("only-if-cached"), "not cached");
         }
-        let passed_before = kept.is_none() && origin.passed.has(pull.passed(), self.now_ms());
+        // The last reply was for one client only: no request waits for the next one.
+        let passed_before = origin.passed.has(pull.passed(), self.now_ms());
         let alone = if parts.method == Method::HEAD {
             Some("head")
         } else if parts.headers.contains_key(header::RANGE)
@@ -93,8 +94,8 @@ impl Node {
             Some("range")
         } else if pull.asked.no_store {
             Some("no-store")
-        } else if passed_before && condition::is_conditional(&parts.headers) {
-            // Its reply is most likely not to be kept, so that the client's precondition is the origin's to meet.
+        } else if passed_before && kept.is_none() && condition::is_conditional(&parts.headers) {
+            // The reply will most likely not be stored, so the origin evaluates the client's precondition.
             Some("conditional")
         } else {
             None
@@ -102,9 +103,13 @@ impl Node {
         match alone {
             Some(detail) => self.pass_on(&pull, kept, (why, detail), None).await,
             None => {
-                // Whoever wants the origin to be asked is not content with what others asked before; and where the last
-                // reply was for one alone, nobody waits for the next.
-                let landing = (why == Why::Request || passed_before).then(|| origin.flights.alone());
+                // A client that wants the origin to be asked gets a reply to its own request, and so does each client if
+                // the reply must be validated for each of them.
+                let own = pull.asked.no_cache
+                    || why == Why::Request
+                    || passed_before
+                    || kept.is_some_and(|kept| kept.freshness.is_always_validated());
+                let landing = own.then(|| origin.flights.alone());
                 self.fetch_or_join(&pull, (page.as_deref(), kept), why, landing).await
             }
         }
@@ -136,11 +141,12 @@ impl Node {
         self.serve_kept(pull.origin, pull.parts, variant, Outcome::Kept { ttl, detail }, None)
     }
 
-    /// Asks the origin anew without waiting, unless somebody does already.
+    /// Asks the origin anew without waiting, unless a request of the same kind is under way. It asks with the headers of
+    /// this client, as a miss would.
     fn refresh(self: &Arc<Self>, pull: &Pull<'_>, page: Option<&Page>, stale: &Arc<Variant>) {
         if let Begun::Lead(landing) = pull.origin.flights.begin(&pull.key(page)) {
             let (led, _) = oneshot::channel();
-            self.set_off(pull, Some(stale), landing, led);
+            self.set_off(pull, Some(stale), (landing, led));
         }
     }
 
@@ -148,8 +154,7 @@ impl Node {
         self: &Arc<Self>,
         pull: &Pull<'_>,
         stale: Option<&Arc<Variant>>,
-        landing: Landing,
-        led: oneshot::Sender<Led>,
+        (landing, led): (Landing, oneshot::Sender<Led>),
     ) {
         let want = Want {
             name: pull.name.as_slice().into(),
@@ -164,7 +169,7 @@ impl Node {
         tokio::spawn(Arc::clone(self).fetch(Arc::clone(pull.origin), want, landing, led));
     }
 
-    /// Asks the origin for all who want this, or waits for the one who does.
+    /// Asks the origin for all that want this at the same time, or waits for the request that does.
     async fn fetch_or_join(
         self: &Arc<Self>,
         pull: &Pull<'_>,
@@ -180,7 +185,7 @@ impl Node {
             },
         };
         let (led, leads) = oneshot::channel();
-        self.set_off(pull, kept, landing, led);
+        self.set_off(pull, kept, (landing, led));
         match leads.await {
             Ok(Led::Shared { variant, how, reader }) => {
                 self.serve_kept(pull.origin, pull.parts, &variant, pulled(why, how, false), reader)
@@ -202,26 +207,36 @@ impl Node {
         flight: &Flight,
         why: Why,
     ) -> Response<Body> {
-        let late = flight.has_landed();
         match flight.landed().await {
-            Joint::Failed(error) => self.origin_failed(error, why),
-            Joint::Shared { variant, how } if variant.suits(&pull.parts.headers) => {
-                // A reply that came before this request must be fresh; one that came after it is as new as can be.
-                let usable = !late || variant.freshness.judge(self.now_ms(), &pull.asked) == Use::Fresh;
+            Joint::Shared { variant, how } => {
                 let reader = variant.reader();
-                if usable && let Ok(reader) = reader {
+                if variant.may_be_shared(&pull.parts.headers, &pull.asked, self.now_ms())
+                    && let Ok(reader) = reader
+                {
                     let outcome = pulled(why, how, true);
                     return self.serve_kept(pull.origin, pull.parts, &variant, outcome, reader);
                 }
+                let why = if variant.suits(&pull.parts.headers) { why } else { Why::Vary };
                 self.pass_on(pull, kept, (why, "not-joined"), None).await
             }
-            Joint::Shared { .. } => self.pass_on(pull, kept, (Why::Vary, "not-joined"), None).await,
             Joint::Alone => self.pass_on(pull, kept, (why, "not-shared"), None).await,
+            Joint::Unreachable(error) => match kept.filter(|kept| self.stands_in(kept, pull)) {
+                Some(kept) => {
+                    let outcome = pulled(why, How::standing_in(None), true);
+                    self.serve_kept(pull.origin, pull.parts, kept, outcome, None)
+                }
+                None => self.origin_failed(error, why),
+            },
         }
     }
 
-    /// Sends the request as it is to the origin, and its reply as it is to the client; if the origin fails, what is
-    /// kept, if that may stand in.
+    /// Whether a stored reply may be used for a request if the origin fails.
+    fn stands_in(&self, kept: &Variant, pull: &Pull<'_>) -> bool {
+        kept.freshness.stands_in(self.now_ms(), &pull.asked)
+    }
+
+    /// Sends the request as it is to the origin, and its reply as it is to the client. If the origin fails, the stored
+    /// reply is sent if it may stand in.
     async fn pass_on(
         &self,
         pull: &Pull<'_>,
@@ -235,10 +250,10 @@ impl Node {
             // Left to itself, hyper sends a GET without its body.
             headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
         }
-        let sent = origin.send(&parts.method, target, headers, body).await;
+        let sent =
+            origin.send(&parts.method, target, headers, body).await;
         let status = sent.as_ref().ok().map(|fetched| fetched.reply.status());
-        let stands_in = |kept: &&Arc<Variant>| kept.freshness.stands_in(self.now_ms(), &pull.asked);
-        if let Some(kept) = kept.filter(|_| has_failed(status)).filter(stands_in) {
+        if let Some(kept) = kept.filter(|kept| has_failed(status) && self.stands_in(kept, pull)) {
             return self.serve_kept(origin, parts, kept, pulled(why, How::standing_in(status), false), None);
         }
         match sent {
@@ -273,8 +288,8 @@ impl Pull<'_> {
         self.parts.headers.contains_key(header::AUTHORIZATION)
     }
 
-    /// What the target is noted by if its reply is not kept: apart for those who say who they are, so that what is for
-    /// one of them alone does not keep the others from sharing.
+    /// Hash by which the target is noted if its reply is for one client only. Requests with `Authorization` have another
+    /// hash, so that a reply to one of them does not keep the others from sharing.
     fn passed(&self) -> u64 {
         if self.signed() { !self.hash } else { self.hash }
     }

@@ -5,6 +5,7 @@
 
 use super::fields;
 use super::filling::{Filling, Reader};
+use crate::http::cache_control::Directives;
 use crate::http::condition::Validators;
 use crate::http::freshness::Freshness;
 use bytes::Bytes;
@@ -114,15 +115,40 @@ impl Variant {
         Some(Self { status, headers, selecting, freshness, body })
     }
 
-    /// The same reply with another body or found valid once more.
-    pub(crate) fn renewed(&self, mut headers: HeaderMap, freshness: Freshness, body: Contents) -> Self {
-        headers.remove(header::AGE);
-        Self { status: self.status, headers, selecting: self.selecting.clone(), freshness, body }
+    /// The same reply with its whole body.
+    pub(crate) fn completed(&self, body: Contents) -> Self {
+        let (headers, selecting) = (self.headers.clone(), self.selecting.clone());
+        Self { status: self.status, headers, selecting, freshness: self.freshness, body }
     }
 
-    /// Whether it answers a request with these headers.
+    /// The same reply with other headers, for one client.
+    pub(crate) fn with_headers(&self, mut headers: HeaderMap) -> Self {
+        headers.remove(header::AGE);
+        let (selecting, body) = (self.selecting.clone(), self.body.clone());
+        Self { status: self.status, headers, selecting, freshness: self.freshness, body }
+    }
+
+    /// The same reply, validated by a request with the headers `request`. `headers` are those of the reply from now on:
+    /// they may name other fields in `Vary` than before. `None` if they name more than are compared.
+    pub(crate) fn validated(
+        &self,
+        headers: HeaderMap,
+        request: &HeaderMap,
+        freshness: Freshness,
+    ) -> Option<Self> {
+        Self::new(self.status, headers, request, freshness, self.body.clone())
+    }
+
+    /// Whether it answers a request with these headers, as far as `Vary` says.
     pub(crate) fn suits(&self, request: &HeaderMap) -> bool {
         self.selecting.iter().all(|(name, value)| fields::value(request, name) == *value)
+    }
+
+    /// Whether a request that waited for another request's reply may use this reply, which a cache may do only where it
+    /// may reuse a stored reply without validation (RFC 9111 section 4). A reply to a request with `Authorization` gets
+    /// here only if section 3.5 allows it to be stored.
+    pub(crate) fn may_be_shared(&self, request: &HeaderMap, asked: &Directives, now_ms: u64) -> bool {
+        self.suits(request) && self.freshness.may_be_shared(now_ms, asked)
     }
 
     /// Whether the origin can be asked if it is still valid.
@@ -187,9 +213,12 @@ impl Contents {
 }
 
 #[cfg(test)]
+mod sharing_table;
+
+#[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::freshness::Additions;
+    use crate::http::freshness::{Additions, Received};
     use http::HeaderValue;
     use std::time::SystemTime;
 
@@ -203,8 +232,8 @@ mod tests {
     fn variant(vary: &'static str, request: &HeaderMap, body: &'static [u8]) -> Arc<Variant> {
         let headers = map(&[("vary", vary), ("cache-control", "max-age=60"), ("etag", "\"a\"")]);
         let reply = (StatusCode::OK, &headers);
-        let freshness =
-            Freshness::of_reply(request, reply, SystemTime::now(), 0, Additions::default()).unwrap();
+        let received = Received { wall: SystemTime::now(), now_ms: 0, delay: 0 };
+        let freshness = Freshness::of_reply(request, reply, received, Additions::default()).unwrap();
         let body = Contents::whole(vec![Bytes::from_static(body)]);
         Arc::new(Variant::new(StatusCode::OK, headers, request, freshness, body).unwrap())
     }

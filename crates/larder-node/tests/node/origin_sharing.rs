@@ -64,7 +64,7 @@ async fn what_may_not_be_shared_is_asked_for_by_all_at_once() {
 }
 
 #[tokio::test]
-async fn a_failure_reaches_all_who_wait_and_is_tried_again() {
+async fn a_failure_is_reported_to_each_client_and_tried_again() {
     let head = gate();
     let held = Arc::clone(&head);
     let stub = Stub::start(move |_| Answer::new(200, KEPT, "").after(&held)).await;

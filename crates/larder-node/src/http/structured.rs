@@ -1,0 +1,279 @@
+//! Dictionaries of structured field values (RFC 9651 section 4.2), as far as directives need them: names with an integer, a
+//! boolean or another value. Parameters are checked and dropped.
+
+use std::str;
+
+/// The value of a dictionary's member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bare {
+    Integer(i64),
+    Boolean(bool),
+    /// A decimal, a string, a token, bytes, a date or a list.
+    Other,
+}
+
+/// The members of a dictionary, each name once with its last value. `None` if the text is not a dictionary. Lines of a
+/// field are joined by `", "` before.
+pub(crate) fn dictionary(text: &[u8]) -> Option<Vec<(&str, Bare)>> {
+    let mut parser = Parser(text);
+    let mut members: Vec<(&str, Bare)> = Vec::new();
+    parser.skip(b" ");
+    while !parser.0.is_empty() {
+        let name = parser.key()?;
+        let value = if parser.takes(b'=') { parser.value()? } else { Bare::Boolean(true) };
+        parser.parameters()?;
+        match members.iter_mut().find(|(earlier, _)| *earlier == name) {
+            Some(member) => member.1 = value,
+            None => members.push((name, value)),
+        }
+        parser.skip(b" \t");
+        if parser.0.is_empty() {
+            break;
+        }
+        if !parser.takes(b',') {
+            return None;
+        }
+        parser.skip(b" \t");
+        if parser.0.is_empty() {
+            return None;
+        }
+    }
+    Some(members)
+}
+
+/// The rest of the text.
+struct Parser<'a>(&'a [u8]);
+
+impl<'a> Parser<'a> {
+    fn skip(&mut self, bytes: &[u8]) {
+        while let [first, rest @ ..] = self.0
+            && bytes.contains(first)
+        {
+            self.0 = rest;
+        }
+    }
+
+    fn next(&mut self) -> Option<u8> {
+        let (first, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    fn takes(&mut self, byte: u8) -> bool {
+        let found = self.0.first() == Some(&byte);
+        if found {
+            self.0 = &self.0[1..];
+        }
+        found
+    }
+
+    fn take_while(&mut self, belongs: impl Fn(u8) -> bool) -> &'a [u8] {
+        let len = self.0.iter().position(|byte| !belongs(*byte)).unwrap_or(self.0.len());
+        let (taken, rest) = self.0.split_at(len);
+        self.0 = rest;
+        taken
+    }
+
+    fn key(&mut self) -> Option<&'a str> {
+        let starts = self.0.first().is_some_and(|byte| byte.is_ascii_lowercase() || *byte == b'*');
+        let belongs =
+            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-.*".contains(&byte);
+        let name = starts.then(|| self.take_while(belongs))?;
+        str::from_utf8(name).ok()
+    }
+
+    fn parameters(&mut self) -> Option<()> {
+        while self.takes(b';') {
+            self.skip(b" ");
+            self.key()?;
+            if self.takes(b'=') {
+                self.bare()?;
+            }
+        }
+        Some(())
+    }
+
+    /// An item or a list of items, without the parameters behind it.
+    fn value(&mut self) -> Option<Bare> {
+        if !self.takes(b'(') {
+            return self.bare();
+        }
+        loop {
+            self.skip(b" ");
+            if self.takes(b')') {
+                return Some(Bare::Other);
+            }
+            self.bare()?;
+            self.parameters()?;
+            if !matches!(self.0.first(), Some(b' ' | b')')) {
+                return None;
+            }
+        }
+    }
+
+    fn bare(&mut self) -> Option<Bare> {
+        match self.0.first()? {
+            b'-' | b'0'..=b'9' => self.number(),
+            b'"' => self.string(),
+            b'?' => self.boolean(),
+            b':' => self.bytes(),
+            b'%' => self.display_string(),
+            b'@' => {
+                self.next();
+                matches!(self.number()?, Bare::Integer(_)).then_some(Bare::Other)
+            }
+            byte if byte.is_ascii_alphabetic() || *byte == b'*' => {
+                let symbols = b"!#$%&'*+-.^_`|~:/";
+                self.take_while(|byte| byte.is_ascii_alphanumeric() || symbols.contains(&byte));
+                Some(Bare::Other)
+            }
+            _ => None,
+        }
+    }
+
+    fn number(&mut self) -> Option<Bare> {
+        let sign = if self.takes(b'-') { -1 } else { 1 };
+        let digits = self.take_while(|byte| byte.is_ascii_digit());
+        if self.takes(b'.') {
+            let fraction = self.take_while(|byte| byte.is_ascii_digit());
+            let fits = (1..=12).contains(&digits.len()) && (1..=3).contains(&fraction.len());
+            return fits.then_some(Bare::Other);
+        }
+        if digits.len() > 15 {
+            return None;
+        }
+        let number: i64 = str::from_utf8(digits).ok()?.parse().ok()?;
+        Some(Bare::Integer(sign * number))
+    }
+
+    fn boolean(&mut self) -> Option<Bare> {
+        self.next();
+        match self.next()? {
+            b'0' => Some(Bare::Boolean(false)),
+            b'1' => Some(Bare::Boolean(true)),
+            _ => None,
+        }
+    }
+
+    fn string(&mut self) -> Option<Bare> {
+        self.next();
+        loop {
+            match self.next()? {
+                b'"' => return Some(Bare::Other),
+                b'\\' => {
+                    if !matches!(self.next()?, b'"' | b'\\') {
+                        return None;
+                    }
+                }
+                b' '..=b'~' => {}
+                _ => return None,
+            }
+        }
+    }
+
+    fn bytes(&mut self) -> Option<Bare> {
+        self.next();
+        self.take_while(|byte| byte.is_ascii_alphanumeric() || b"+/=".contains(&byte));
+        self.takes(b':').then_some(Bare::Other)
+    }
+
+    fn display_string(&mut self) -> Option<Bare> {
+        self.next();
+        if !self.takes(b'"') {
+            return None;
+        }
+        let hex = |byte: u8| match byte {
+            b'0'..=b'9' => Some(byte - b'0'),
+            b'a'..=b'f' => Some(byte - b'a' + 10),
+            _ => None,
+        };
+        let mut decoded = Vec::new();
+        loop {
+            match self.next()? {
+                b'"' => return str::from_utf8(&decoded).ok().map(|_| Bare::Other),
+                b'%' => decoded.push(hex(self.next()?)? << 4 | hex(self.next()?)?),
+                byte @ b' '..=b'~' => decoded.push(byte),
+                _ => return None,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn values_of_all_types_are_read() {
+        let text = b" a, b=5 ,\tc=-7;x;y=\"\\\"\", d=?0, e=1.25, f=\"x,y\", g=*t/1:, h=:aGk=:, i=@9, \
+                     j=%\"f%c3%bc\", k=(1 \"a\";q  z), l=(), *m=12, a=?1;z=?0 ";
+        let members = dictionary(text).unwrap();
+        let expected = [
+            ("a", Bare::Boolean(true)),
+            ("b", Bare::Integer(5)),
+            ("c", Bare::Integer(-7)),
+            ("d", Bare::Boolean(false)),
+            ("e", Bare::Other),
+            ("f", Bare::Other),
+            ("g", Bare::Other),
+            ("h", Bare::Other),
+            ("i", Bare::Other),
+            ("j", Bare::Other),
+            ("k", Bare::Other),
+            ("l", Bare::Other),
+            ("*m", Bare::Integer(12)),
+        ];
+        assert_eq!(members, expected);
+        assert_eq!(dictionary(b"  "), Some(Vec::new()));
+        assert_eq!(dictionary(b"a=1, a=2"), Some(vec![("a", Bare::Integer(2))]));
+    }
+
+    #[test]
+    fn one_error_makes_the_whole_invalid() {
+        for text in [
+            &b"A=1"[..],
+            b"a=",
+            b"a =1",
+            b"a= 1",
+            b"a,",
+            b"a,,b",
+            b"a b",
+            b"\ta",
+            b"a=--1",
+            b"a=-",
+            b"a=1.",
+            b"a=1.2345",
+            b"a=1234567890123456",
+            b"a=1234567890123.1",
+            b"a=?2",
+            b"a=?",
+            b"a=\"x",
+            b"a=\"\\x\"",
+            b"a=\"\x7f\"",
+            b"a=:x",
+            b"a=:x y:",
+            b"a=@1.5",
+            b"a=%x",
+            b"a=%\"%C3\"",
+            b"a=%\"%ff\"",
+            b"a=(1",
+            b"a=(1\"x\")",
+            b"a=(1,2)",
+            b"a;",
+            b"a;B",
+            b"a;b=",
+            b"a=1, &",
+            b"\xfc",
+        ] {
+            assert_eq!(dictionary(text), None, "{:?}", String::from_utf8_lossy(text));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn foreign_text_is_taken(text in prop::collection::vec(any::<u8>(), 0..60)) {
+            let _ = dictionary(&text);
+        }
+    }
+}

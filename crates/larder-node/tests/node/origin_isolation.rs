@@ -1,0 +1,279 @@
+//! A node before an origin: no client gets a reply that is another client's.
+//!
+//! The origin answers with the cookie of the request, so that a body shows whose reply it is.
+
+use super::stub::{Answer, Asked, Framing, Stub, gate};
+use super::*;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// The reply to whoever asks, with a tag of its own.
+fn personal(asked: &Asked, fields: &str) -> Answer {
+    let cookie = asked.header("cookie");
+    let tag = format!("\"{cookie}\"");
+    let fields = fields.replace("TAG", &tag);
+    match asked.header("if-none-match") == tag {
+        true => Answer::new(304, &fields, ""),
+        false => Answer::new(200, &fields, cookie),
+    }
+}
+
+/// A client that has sent a request for `/account` with these header lines.
+async fn asking(node: &Running, fields: &str) -> client::Client {
+    let mut client = node.client().await;
+    client.send(format!("GET /account HTTP/1.1\r\nHost: n\r\n{fields}\r\n").as_bytes()).await;
+    client
+}
+
+async fn get(node: &Running, fields: &str) -> client::Reply {
+    asking(node, fields).await.reply(false).await
+}
+
+/// Replies that a cache may not use for another request without validation.
+const UNSHARED: [&str; 12] = [
+    "Cache-Control: no-cache\r\nETag: TAG\r\n",
+    "Cache-Control: public, max-age=0\r\nETag: TAG\r\n",
+    "ETag: TAG\r\n",
+    "Cache-Control: no-cache, max-age=60\r\n",
+    "Cache-Control: no-cache=\"set-cookie\", max-age=60\r\nETag: TAG\r\n",
+    "Cache-Control: private=\"x-name\", max-age=60\r\n",
+    "Cache-Control: no-store\r\nETag: TAG\r\n",
+    "Cache-Control: max-age=60\r\nAge: 60\r\nETag: TAG\r\n",
+    "Expires: 0\r\nETag: TAG\r\n",
+    "Cache-Control: max-age=60\r\nVary: Accept, Cookie\r\nETag: TAG\r\n",
+    "Cache-Control: max-age=60\r\nSet-Cookie: a=b\r\n",
+    "Cache-Control: max-age=60\r\nCDN-Cache-Control: no-cache\r\nETag: TAG\r\n",
+];
+
+#[tokio::test]
+async fn a_client_that_waits_gets_no_other_clients_reply() {
+    for fields in UNSHARED {
+        for (joining, whose) in [("", ""), ("Cookie:\r\n", ""), ("Cookie: bob\r\n", "bob")] {
+            let head = gate();
+            let held = Arc::clone(&head);
+            let stub = Stub::start(move |asked| match asked.header("cookie") {
+                "alice" => personal(asked, fields).after(&held),
+                _ => personal(asked, fields),
+            })
+            .await;
+            let node = stub.node(|_, _| {}).await;
+            let mut alice = asking(&node, "Cookie: alice\r\n").await;
+            stub.until_asked(1).await;
+            let mut other = asking(&node, joining).await;
+            node.until(|stats| stats.in_flight == 2).await;
+            head.add_permits(1);
+            let (first, second) = (alice.reply(false).await, other.reply(false).await);
+            assert_eq!((first.status, &first.body[..]), (200, &b"alice"[..]), "{fields}");
+            let second = (second.status, String::from_utf8(second.body).unwrap());
+            assert_eq!(second, (200, whose.to_owned()), "{fields}{joining}");
+            assert_eq!(stub.asked().len(), 2, "{fields}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_comes_while_the_body_arrives_gets_no_other_clients_reply() {
+    for fields in UNSHARED {
+        let end = gate();
+        let held = Arc::clone(&end);
+        let stub = Stub::start(move |asked| match asked.header("cookie") {
+            "alice" => personal(asked, fields).ending_after(&held),
+            _ => personal(asked, fields),
+        })
+        .await;
+        let node = stub.node(|_, _| {}).await;
+        let mut alice = asking(&node, "Cookie: alice\r\n").await;
+        tokio::time::timeout(PATIENCE, alice.stream.get_ref().readable()).await.unwrap().unwrap();
+        let bob = get(&node, "Cookie: bob\r\n").await;
+        assert_eq!((bob.status, &bob.body[..]), (200, &b"bob"[..]), "{fields}");
+        end.add_permits(1);
+        assert_eq!(alice.reply(false).await.body, b"alice", "{fields}");
+    }
+}
+
+#[tokio::test]
+async fn a_reply_to_be_validated_is_validated_by_each_client_at_once() {
+    for fields in &UNSHARED[..3] {
+        let head = gate();
+        let held = Arc::clone(&head);
+        let stub = Stub::start(move |asked| match asked.header("x-held") {
+            "" => personal(asked, fields),
+            _ => personal(asked, fields).after(&held),
+        })
+        .await;
+        let node = stub.node(|_, _| {}).await;
+        get(&node, "Cookie: alice\r\n").await;
+        node.until(|stats| stats.cache_objects == 1).await;
+        let mut clients = Vec::new();
+        for name in ["alice", "bob", "carol", "alice"] {
+            clients.push((name, asking(&node, &format!("Cookie: {name}\r\nX-Held: 1\r\n")).await));
+        }
+        // All are at the origin before any of them has its answer: there is no queue.
+        stub.until_asked(5).await;
+        head.add_permits(4);
+        for (name, mut client) in clients {
+            let reply = client.reply(false).await;
+            assert_eq!((reply.status, &reply.body[..]), (200, name.as_bytes()), "{fields}");
+        }
+        assert!(stub.asked()[1..].iter().all(|asked| !asked.header("if-none-match").is_empty()), "{fields}");
+    }
+}
+
+#[tokio::test]
+async fn no_client_gets_by_consent_what_was_never_fresh() {
+    let failing = Arc::new(AtomicUsize::new(0));
+    for fields in &UNSHARED[..3] {
+        let fails = Arc::clone(&failing);
+        let stub = Stub::start(move |asked| match fails.load(Relaxed) {
+            0 => personal(asked, fields),
+            _ => Answer::new(503, "", "down"),
+        })
+        .await;
+        let node = stub.node(|origin, _| origin.stale_if_error = HOUR).await;
+        failing.store(0, Relaxed);
+        get(&node, "Cookie: alice\r\n").await;
+        node.until(|stats| stats.cache_objects == 1).await;
+        assert_eq!(get(&node, "Cache-Control: max-stale\r\n").await.body, b"", "{fields}");
+        get(&node, "Cookie: alice\r\n").await;
+        let cached = get(&node, "Cache-Control: only-if-cached, max-stale=999\r\n").await;
+        assert_eq!(cached.status, 504, "{fields}");
+        failing.store(1, Relaxed);
+        for consent in ["", "Cache-Control: stale-if-error=999\r\n", "If-None-Match: \"alice\"\r\n"] {
+            assert_eq!(get(&node, consent).await.status, 503, "{fields}{consent}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_304_earned_with_credentials_makes_nothing_fresh_for_others() {
+    for (credentials, whole, validated, asked) in [
+        // Stored to be validated before each use, and the 304 would make it fresh.
+        ("Cookie: a\r\n", "Cache-Control: no-cache\r\n", "Cache-Control: max-age=60\r\n", 3),
+        ("Cookie: a\r\n", "", "Cache-Control: max-age=60\r\n", 3),
+        ("Authorization: a\r\n", "", "Cache-Control: public, max-age=60\r\n", 3),
+        ("", "Cache-Control: no-cache\r\n", "Cache-Control: max-age=60\r\n", 2),
+        // The reply depends on the credentials from now on.
+        (
+            "Cookie: a\r\n",
+            "Cache-Control: max-age=60\r\nAge: 60\r\n",
+            "Cache-Control: max-age=60\r\nVary: Cookie\r\n",
+            3,
+        ),
+        ("Authorization: a\r\n", "Cache-Control: max-age=60\r\nAge: 60\r\n", "", 3),
+        // A reply for all is found valid.
+        ("Cookie: a\r\n", "Cache-Control: max-age=60\r\nAge: 60\r\n", "", 2),
+    ] {
+        let stub = Stub::start(move |asked| match asked.header("if-none-match") {
+            "\"v1\"" => Answer::new(304, &format!("{validated}ETag: \"v1\"\r\n"), ""),
+            _ => Answer::new(200, &format!("{whole}ETag: \"v1\"\r\n"), "x"),
+        })
+        .await;
+        let node = stub.node(|_, _| {}).await;
+        get(&node, "").await;
+        node.until(|stats| stats.cache_objects == 1).await;
+        let first = get(&node, credentials).await;
+        assert_eq!((first.status, &first.body[..]), (200, &b"x"[..]), "{credentials}{whole}{validated}");
+        assert!(first.cache_status().contains("fwd-status=304"), "{}", first.cache_status());
+        assert_eq!(get(&node, "Cookie: b\r\n").await.status, 200);
+        assert_eq!(stub.asked().len(), asked, "{credentials}{whole}{validated}");
+    }
+}
+
+#[tokio::test]
+async fn a_304_about_another_reply_validates_nothing() {
+    let stub = Stub::start(|asked| match asked.header("if-none-match") {
+        "" => Answer::new(200, "Cache-Control: no-cache\r\nETag: \"v1\"\r\n", asked.header("cookie")),
+        _ => Answer::new(304, "ETag: \"v2\"\r\n", ""),
+    })
+    .await;
+    let node = stub.node(|_, _| {}).await;
+    get(&node, "Cookie: alice\r\n").await;
+    node.until(|stats| stats.cache_objects == 1).await;
+    assert_eq!(get(&node, "Cookie: bob\r\n").await.body, b"bob");
+    assert_eq!(stub.asked().len(), 3);
+}
+
+#[tokio::test]
+async fn a_fresh_reply_is_shared_with_requests_that_it_is_new_enough_for() {
+    for (joining, asked) in [
+        ("", 1),
+        ("Cookie: bob\r\n", 1),
+        ("Cache-Control: min-fresh=30\r\n", 1),
+        ("Cache-Control: min-fresh=61\r\n", 2),
+        ("Cache-Control: max-age=9\r\n", 2),
+        ("Cache-Control: no-cache\r\n", 2),
+        ("Pragma: no-cache\r\n", 2),
+        ("Cache-Control: no-store\r\n", 2),
+        ("Authorization: bob\r\n", 2),
+        ("Range: bytes=0-1\r\n", 2),
+    ] {
+        let head = gate();
+        let held = Arc::clone(&head);
+        let times = AtomicUsize::new(0);
+        let stub = Stub::start(move |_| {
+            let answer = Answer::new(200, "Cache-Control: max-age=70\r\nAge: 10\r\n", "x");
+            if times.fetch_add(1, Relaxed) == 0 { answer.after(&held) } else { answer }
+        })
+        .await;
+        let node = stub.node(|_, _| {}).await;
+        let mut first = asking(&node, "").await;
+        stub.until_asked(1).await;
+        let mut second = asking(&node, joining).await;
+        node.until(|stats| stats.in_flight == 2 || stats.requests == 2).await;
+        head.add_permits(1);
+        assert_eq!(first.reply(false).await.body, b"x");
+        assert_eq!(second.reply(false).await.body, b"x", "{joining}");
+        assert_eq!(stub.asked().len(), asked, "{joining}");
+    }
+}
+
+#[tokio::test]
+async fn a_failure_of_one_clients_request_is_not_for_others() {
+    for failure in ["503", "silent"] {
+        let head = gate();
+        let held = Arc::clone(&head);
+        let stub = Stub::start(move |asked| match (asked.header("x-bad"), failure) {
+            ("", _) => Answer::new(200, "Cache-Control: max-age=60\r\n", "x"),
+            (_, "503") => Answer::new(503, "", "down").after(&held),
+            _ => Answer::new(200, "", "").framed(Framing::Silent).after(&held),
+        })
+        .await;
+        let node = stub.node(|_, _| {}).await;
+        let mut bad = asking(&node, "X-Bad: 1\r\n").await;
+        stub.until_asked(1).await;
+        let mut good = asking(&node, "").await;
+        node.until(|stats| stats.in_flight == 2).await;
+        // A request whose connection breaks is sent twice.
+        head.add_permits(2);
+        assert!(bad.reply(false).await.status >= 502, "{failure}");
+        let good = good.reply(false).await;
+        assert_eq!((good.status, &good.body[..]), (200, &b"x"[..]), "{failure}");
+    }
+}
+
+#[tokio::test]
+async fn a_stale_reply_stands_in_only_for_the_client_that_found_the_origin_failing() {
+    let head = gate();
+    let held = Arc::clone(&head);
+    let stub = Stub::start(move |asked| match (asked.header("x-first"), asked.header("x-bad")) {
+        ("", "") => Answer::new(200, "Cache-Control: max-age=60\r\n", "new"),
+        ("", _) => Answer::new(503, "", "down").after(&held),
+        _ => Answer::new(200, "Cache-Control: max-age=1, stale-if-error=600\r\n", "old"),
+    })
+    .await;
+    let node = stub.node(|_, _| {}).await;
+    get(&node, "X-First: 1\r\n").await;
+    node.until(|stats| stats.cache_objects == 1).await;
+    let stale = async { while get(&node, "Cache-Control: only-if-cached\r\n").await.status == 200 {} };
+    tokio::time::timeout(PATIENCE, stale).await.expect("the reply becomes stale");
+    let mut bad = asking(&node, "X-Bad: 1\r\n").await;
+    stub.until_asked(2).await;
+    let mut good = asking(&node, "").await;
+    node.until(|stats| stats.in_flight == 2).await;
+    head.add_permits(1);
+    let bad = bad.reply(false).await;
+    assert_eq!((bad.status, &bad.body[..]), (200, &b"old"[..]));
+    assert_eq!(bad.cache_status(), "n; fwd=stale; fwd-status=503; detail=stale-if-error");
+    let good = good.reply(false).await;
+    assert_eq!((good.status, &good.body[..]), (200, &b"new"[..]));
+    assert_eq!(good.cache_status(), "n; fwd=stale; fwd-status=200; detail=not-shared");
+}
