@@ -12,6 +12,7 @@ use crate::config::Limits;
 use crate::edge::Entered;
 use crate::guarded::Guarded;
 use crate::handover::{Departure, Life, REQUESTS, Standing};
+use crate::hints;
 use crate::lateral::Later;
 use crate::server::Arrived;
 use crate::stats::Counters;
@@ -42,6 +43,8 @@ pub(crate) struct Shared {
     /// Whether any request has been read.
     used: AtomicBool,
     finishing: AtomicU64,
+    /// Interim replies to the request that is under way.
+    pub(crate) hints: hints::Waiting,
     /// Its requests come side by side, in frames of HTTP/2.
     frames: bool,
     /// Its write side is shut, and what still comes is thrown away.
@@ -108,6 +111,7 @@ impl Shared {
             busy: AtomicBool::new(false),
             used: AtomicBool::new(used),
             finishing: AtomicU64::new(0),
+            hints: hints::Waiting::default(),
             open: AtomicBool::new(false),
             frames,
             lingers: AtomicBool::new(false),
@@ -118,6 +122,11 @@ impl Shared {
     /// Whether its write side is shut, and what still comes is thrown away.
     pub(crate) fn lingers(&self) -> bool {
         self.lingers.load(Relaxed)
+    }
+
+    /// Whether requests come side by side, in frames of HTTP/2.
+    pub(crate) fn has_frames(&self) -> bool {
+        self.frames
     }
 
     /// Whether the client takes no bytes now.
@@ -308,6 +317,8 @@ pub(crate) struct Socket {
     stream: TokioIo<Guarded>,
     /// Bytes to be written before any others.
     unsent: Bytes,
+    /// Since hyper last held no bytes, none have been written: what it gives next begins with a message.
+    at_boundary: bool,
     shared: Arc<Shared>,
     head_timeout: Duration,
     idle_timeout: Duration,
@@ -336,6 +347,7 @@ impl Socket {
         Self {
             stream: TokioIo::new(Guarded::new(stream, first)),
             unsent,
+            at_boundary: true,
             shared,
             head_timeout: limits.head_timeout,
             idle_timeout: limits.idle_timeout,
@@ -418,6 +430,18 @@ impl Socket {
         self.after_write(cx, written)
     }
 
+    /// Before bytes of hyper are written: writes the interim replies that wait, or drops those that come too late.
+    fn poll_hints(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.shared.hints.are_some() {
+            if self.at_boundary {
+                self.unsent = [&self.unsent[..], &self.shared.hints.take()].concat().into();
+            } else {
+                self.shared.hints.drop_late();
+            }
+        }
+        self.poll_unsent_in_time(cx)
+    }
+
     /// A client of HTTP/2 sends while it reads: what would come to a closed socket would have the kernel throw away what is still to be
     /// read. So it is taken until the client ends its side or is silent for [`LINGER`], for [`LINGER_MAX`] at most.
     fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -482,8 +506,9 @@ impl Read for Socket {
 
 impl Write for Socket {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        ready!(self.poll_unsent_in_time(cx))?;
+        ready!(self.poll_hints(cx))?;
         let written = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.at_boundary &= !written.is_ready();
         self.after_write(cx, written)
     }
 
@@ -492,8 +517,9 @@ impl Write for Socket {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        ready!(self.poll_unsent_in_time(cx))?;
+        ready!(self.poll_hints(cx))?;
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.at_boundary &= !written.is_ready();
         self.after_write(cx, written)
     }
 
@@ -502,7 +528,10 @@ impl Write for Socket {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.poll_unsent_in_time(cx))?;
+        // hyper asks for a flush when it holds no bytes.
+        self.at_boundary = true;
+        self.shared.hints.drop_late();
+        ready!(self.poll_hints(cx))?;
         // With TLS, what was written is not all in the kernel's buffer before.
         let flushed = Pin::new(&mut self.stream).poll_flush(cx);
         ready!(self.after_write(cx, flushed))?;

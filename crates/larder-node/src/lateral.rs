@@ -166,7 +166,8 @@ impl Lateral {
         if let Some(told) = told.and_then(|id| HeaderValue::try_from(TargetId(id).to_string()).ok()) {
             headers.insert(LARDER_TARGET, told);
         }
-        let fetched = peer.send(&request.method, request.uri.path_and_query()?, headers, None).await.ok()?;
+        let fetched =
+            peer.send(&request.method, request.uri.path_and_query()?, headers, None, None).await.ok()?;
         // Whatever else it says, this node may know better.
         is_use(fetched.reply.status()).then_some((peer, fetched))
     }

@@ -26,6 +26,7 @@ mod edge;
 mod fetch;
 mod guarded;
 mod handover;
+mod hints;
 mod http;
 mod http2;
 mod lateral;

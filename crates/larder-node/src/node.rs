@@ -9,6 +9,7 @@ use crate::dynamic::Dynamic;
 use crate::edge::Edge;
 use crate::fetch::Keeping;
 use crate::handover::REQUESTS;
+use crate::hints::HintLine;
 use crate::http::cache_status::{Outcome, Speller, Why};
 use crate::http::condition;
 use crate::http::path::{self, PathError};
@@ -254,6 +255,11 @@ impl Node {
             in_flight.trace_reply(&reply);
             return reply.map(|body| body.with(in_flight));
         }
+        if matches!(self.store, Store::Origin(_))
+            && let Some(line) = HintLine::of_request(&shared, &parts)
+        {
+            parts.extensions.insert(line);
+        }
         let later = in_flight.later().filter(|_| !own);
         if later.is_some() {
             self.counters.later.add(1);
@@ -265,6 +271,7 @@ impl Node {
             }
             None => self.reply(&parts, body, later.as_ref()).await,
         };
+        shared.hints.end();
         in_flight.trace_reply(&reply);
         reply.map(|body| if head { body.of_head() } else { body }.with(in_flight))
     }

@@ -3,6 +3,7 @@
 use super::config::{HostHeader, OriginConfig};
 use super::fields;
 use super::flight::Flights;
+use super::interim::Hints;
 use super::passed::PassedBefore;
 use super::terms::Terms;
 use crate::bound::Bound;
@@ -196,13 +197,14 @@ impl Origin {
         headers
     }
 
-    /// Sends a request. `headers` come from [`Self::outgoing`].
+    /// Sends a request. `headers` come from [`Self::outgoing`]; `hints` takes the interim replies.
     pub(crate) async fn send(
         &self,
         method: &Method,
         target: &PathAndQuery,
         headers: HeaderMap,
         body: Option<Outgoing>,
+        hints: Option<Hints>,
     ) -> Result<Fetched, OriginError> {
         let permit = Arc::clone(self.places.permits()).try_acquire_owned().map_err(|_| OriginError::Full)?;
         let place = Place::new(permit, &self.counts);
@@ -210,10 +212,10 @@ impl Origin {
         // is sent once more (RFC 9110 section 9.2.2), and a body may be gone by then.
         let repeatable = body.is_none() && matches!(*method, Method::GET | Method::HEAD);
         let again = repeatable.then(|| headers.clone());
-        let mut sent = self.try_send(method, target, headers, body).await;
+        let mut sent = self.try_send(method, target, headers, body, hints.clone()).await;
         // A kept connection that the origin has closed meanwhile looks like this.
         if let (Err(OriginError::Closed), Some(headers)) = (&sent, again) {
-            sent = self.try_send(method, target, headers, None).await;
+            sent = self.try_send(method, target, headers, None, hints).await;
         }
         if let Err(error) = &sent {
             tracing::debug!(origin = %self.authority, %error, "the origin gave no reply");
@@ -227,6 +229,7 @@ impl Origin {
         target: &PathAndQuery,
         headers: HeaderMap,
         body: Option<Outgoing>,
+        hints: Option<Hints>,
     ) -> Result<Response<Incoming>, OriginError> {
         let mut uri = http::uri::Parts::default();
         uri.scheme = Some(Scheme::HTTP);
@@ -237,6 +240,9 @@ impl Origin {
         *request.method_mut() = method.clone();
         *request.uri_mut() = Uri::from_parts(uri).map_err(|_| OriginError::BadReply)?;
         *request.headers_mut() = headers;
+        if let Some(hints) = hints {
+            hints.listen(&mut request);
+        }
         let (asked, time) = {
             let terms = self.terms();
             (terms.client.request(request), terms.config.connect_timeout + terms.config.head_timeout)

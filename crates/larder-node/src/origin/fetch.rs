@@ -8,6 +8,7 @@ use super::client::{Fetched, Origin, OriginError};
 use super::fields;
 use super::filling::{Filling, Reader, Torn};
 use super::flight::{How, Joint, Landing};
+use super::interim::Hints;
 use super::stored::{Contents, Page, Variant};
 use crate::http::cache_control::Directives;
 use crate::http::freshness::{Additions, Freshness, Received, Unkept, tells_of_target};
@@ -40,6 +41,8 @@ pub(super) struct Want {
     pub(super) headers: HeaderMap,
     /// The stored reply that has to be validated.
     pub(super) stale: Option<Arc<Variant>>,
+    /// Where interim replies go. They are for the leading client only, since it is not known yet for whom the reply is.
+    pub(super) hints: Option<Hints>,
 }
 
 impl Want {
@@ -312,14 +315,14 @@ async fn ask(origin: &Origin, want: &Want) -> (Result<Fetched, OriginError>, boo
     let unconditional = headers.clone();
     let mut validating = want.stale.as_ref().is_some_and(|stale| ask_whether_valid(&mut headers, stale));
     let mut sent_at = Instant::now();
-    let mut sent = origin.send(&Method::GET, &want.target, headers, None).await;
+    let mut sent = origin.send(&Method::GET, &want.target, headers, None, want.hints.clone()).await;
     if let (Ok(fetched), Some(stale)) = (&sent, &want.stale)
         && validating
         && is_of_another(&fetched.reply, stale)
     {
         // The origin has validated a reply that is not stored here (RFC 9111 section 4.3.4).
         (validating, sent_at) = (false, Instant::now());
-        sent = origin.send(&Method::GET, &want.target, unconditional, None).await;
+        sent = origin.send(&Method::GET, &want.target, unconditional, None, want.hints.clone()).await;
     }
     (sent, validating, sent_at.elapsed().as_secs())
 }

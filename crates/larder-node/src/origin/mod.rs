@@ -20,6 +20,7 @@ mod fetch;
 pub(crate) mod fields;
 mod filling;
 mod flight;
+mod interim;
 mod passed;
 mod pull;
 mod serve;

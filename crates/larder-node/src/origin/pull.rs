@@ -4,6 +4,7 @@ use super::client::{Fault, Origin, Outgoing};
 use super::fetch::{Led, Want, has_failed};
 use super::fields;
 use super::flight::{Begun, Flight, How, Joint, Landing};
+use super::interim::{Hints, passing_hints};
 use super::stored::{Page, Variant};
 use crate::body::Body;
 use crate::http::cache_control::Directives;
@@ -146,7 +147,7 @@ impl Node {
     fn refresh(self: &Arc<Self>, pull: &Pull<'_>, page: Option<&Page>, stale: &Arc<Variant>) {
         if let Begun::Lead(landing) = pull.origin.flights.begin(&pull.key(page)) {
             let (led, _) = oneshot::channel();
-            self.set_off(pull, Some(stale), (landing, led));
+            self.set_off(pull, Some(stale), (landing, led), None);
         }
     }
 
@@ -155,6 +156,7 @@ impl Node {
         pull: &Pull<'_>,
         stale: Option<&Arc<Variant>>,
         (landing, led): (Landing, oneshot::Sender<Led>),
+        hints: Option<Hints>,
     ) {
         let want = Want {
             name: pull.name.as_slice().into(),
@@ -165,6 +167,7 @@ impl Node {
             target: pull.target.clone(),
             headers: pull.parts.headers.clone(),
             stale: stale.cloned(),
+            hints,
         };
         tokio::spawn(Arc::clone(self).fetch(Arc::clone(pull.origin), want, landing, led));
     }
@@ -185,8 +188,11 @@ impl Node {
             },
         };
         let (led, leads) = oneshot::channel();
-        self.set_off(pull, kept, (landing, led));
-        match leads.await {
+        let led = passing_hints(pull.parts, |hints| {
+            self.set_off(pull, kept, (landing, led), hints);
+            leads
+        });
+        match led.await {
             Ok(Led::Shared { variant, how, reader }) => {
                 self.serve_kept(pull.origin, pull.parts, &variant, pulled(why, how, false), reader)
             }
@@ -251,7 +257,7 @@ impl Node {
             headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
         }
         let sent =
-            origin.send(&parts.method, target, headers, body).await;
+            passing_hints(parts, |hints| origin.send(&parts.method, target, headers, body, hints)).await;
         let status = sent.as_ref().ok().map(|fetched| fetched.reply.status());
         if let Some(kept) = kept.filter(|kept| has_failed(status) && self.stands_in(kept, pull)) {
             return self.serve_kept(origin, parts, kept, pulled(why, How::standing_in(status), false), None);

@@ -13,6 +13,7 @@ mod lateral;
 mod limits;
 mod origin;
 mod origin_abuse;
+mod origin_interim;
 mod origin_isolation;
 mod origin_rfc;
 mod origin_sharing;

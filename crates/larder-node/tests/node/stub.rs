@@ -45,6 +45,8 @@ pub(crate) struct Answer {
     fields: String,
     body: Vec<u8>,
     framing: Framing,
+    /// Heads of interim replies, sent at once.
+    interim: String,
     /// Passed before the head, and before the second half of the body.
     before_head: Option<Arc<Semaphore>>,
     before_end: Option<Arc<Semaphore>>,
@@ -54,11 +56,18 @@ impl Answer {
     /// `fields` are header lines, each with its line end.
     pub(crate) fn new(status: u16, fields: &str, body: impl Into<Vec<u8>>) -> Self {
         let (fields, body) = (fields.to_owned(), body.into());
-        Self { status, fields, body, framing: Framing::Length, before_head: None, before_end: None }
+        let (framing, interim) = (Framing::Length, String::new());
+        Self { status, fields, body, framing, interim, before_head: None, before_end: None }
     }
 
     pub(crate) fn framed(mut self, framing: Framing) -> Self {
         self.framing = framing;
+        self
+    }
+
+    /// An interim reply first. `fields` are header lines, each with its line end.
+    pub(crate) fn hinting(mut self, status: u16, fields: &str) -> Self {
+        self.interim += &format!("HTTP/1.1 {status} X\r\n{fields}\r\n");
         self
     }
 
@@ -73,6 +82,7 @@ impl Answer {
     }
 
     async fn send(&self, stream: &mut TcpStream, head: bool) -> std::io::Result<()> {
+        stream.write_all(self.interim.as_bytes()).await?;
         pass(self.before_head.as_ref()).await;
         if self.framing == Framing::Silent {
             return Err(std::io::ErrorKind::ConnectionAborted.into());
