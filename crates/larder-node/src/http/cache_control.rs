@@ -30,6 +30,8 @@ pub(crate) struct Directives {
     pub(crate) public: bool,
     pub(crate) must_revalidate: bool,
     pub(crate) proxy_revalidate: bool,
+    /// Not to be stored by a cache that does not know the status. `no-store` counts beside it for any status.
+    pub(crate) must_understand: bool,
     pub(crate) only_if_cached: bool,
     pub(crate) max_age: Option<u64>,
     pub(crate) s_maxage: Option<u64>,
@@ -54,6 +56,11 @@ impl Directives {
         let pragma = headers.get(header::PRAGMA).map(|value| value.as_bytes().to_ascii_lowercase());
         let no_cache = pragma.is_some_and(|text| text.windows(8).any(|part| part == b"no-cache"));
         Self { no_cache, ..Self::default() }
+    }
+
+    /// Whether a reply to a request with `Authorization` may be stored for others (RFC 9111 section 3.5).
+    pub(crate) fn is_for_all(&self) -> bool {
+        self.public || self.s_maxage.is_some() || self.must_revalidate
     }
 
     /// The directives of `Cache-Control`.
@@ -109,6 +116,7 @@ impl Directives {
             b"public" => self.public = true,
             b"must-revalidate" => self.must_revalidate = true,
             b"proxy-revalidate" => self.proxy_revalidate = true,
+            b"must-understand" => self.must_understand = true,
             b"only-if-cached" => self.only_if_cached = true,
             b"max-age" => least(&mut self.max_age),
             b"s-maxage" => least(&mut self.s_maxage),

@@ -2,7 +2,7 @@
 //! sections 3 and 4, RFC 5861).
 //!
 //! ```text
-//! stored:    GET, a final status we know, no no-store or private, no Vary: *, no Set-Cookie, and with Authorization
+//! stored:    GET, a final status of a whole reply, no no-store or private, no Vary: *, no Set-Cookie, and with Authorization
 //!            in the request only if public, s-maxage or must-revalidate allows; and it has a lifetime
 //!            left, a validator, or permission to be used stale
 //! lifetime = s-maxage, else max-age, else Expires - Date, else by heuristic
@@ -127,7 +127,6 @@ impl Freshness {
         let (asked, said) = (Directives::of_request(request), Directives::of_reply(reply));
         let varies =
             |value: &http::HeaderValue| cache_control::Items(value.as_bytes()).any(|item| item == b"*");
-        let shared = said.public || said.s_maxage.is_some() || said.must_revalidate;
         // What the reply says comes first: it holds for other requests too.
         let unkept = if said.no_store {
             Some(Unkept::NoStore)
@@ -139,7 +138,7 @@ impl Freshness {
             Some(Unkept::VaryAll)
         } else if asked.no_store {
             Some(Unkept::AskedNoStore)
-        } else if request.contains_key(header::AUTHORIZATION) && !shared {
+        } else if request.contains_key(header::AUTHORIZATION) && !said.is_for_all() {
             Some(Unkept::Authorization)
         } else {
             None
@@ -147,10 +146,9 @@ impl Freshness {
         if let Some(unkept) = unkept {
             return Err(unkept);
         }
-        let now = unix(received.wall);
-        let date = date(reply, &header::DATE).unwrap_or(now);
+        let date = date(reply, &header::DATE).unwrap_or(unix(received.wall));
         let lifetime = lifetime(status, reply, &said, date, additions)?;
-        let age = (stated_age(reply) + received.delay).max(now.saturating_sub(date));
+        let age = initial_age(reply, received);
         let strict =
             said.must_revalidate || said.proxy_revalidate || said.s_maxage.is_some() || said.no_cache;
         let while_revalidate = said.stale_while_revalidate.unwrap_or(0);
@@ -162,6 +160,11 @@ impl Freshness {
         }
         let (received_ms, no_cache) = (received.now_ms, said.no_cache);
         Ok(Self { lifetime, age, received_ms, no_cache, strict, while_revalidate, if_error })
+    }
+
+    /// The same for a reply whose headers are these after its validation, which is not stored.
+    pub(crate) fn aged(self, reply: &HeaderMap, received: Received) -> Self {
+        Self { age: initial_age(reply, received), received_ms: received.now_ms, ..self }
     }
 
     /// Whether the reply must be validated before each use, however new it is.
@@ -220,9 +223,9 @@ impl Freshness {
     /// Whether it may stand in for an origin that fails.
     pub(crate) fn stands_in(&self, now_ms: u64, asked: &Directives) -> bool {
         let stale = self.time_to_live(now_ms).min(0).unsigned_abs();
-        // The client consents for itself. It cannot waive what the reply demands.
+        // The client consents for itself, and may refuse. It cannot waive what the reply demands.
         let consent = asked.stale_if_error.filter(|_| self.lifetime > 0).unwrap_or(0);
-        !self.strict && stale < self.if_error.max(consent)
+        !self.strict && !asked.no_cache && stale < self.if_error.max(consent)
     }
 }
 
@@ -233,10 +236,11 @@ fn lifetime(
     date: u64,
     additions: Additions,
 ) -> Result<u64, Unkept> {
-    // 206 and 304 are not whole replies; of the others, a cache must know what it keeps.
+    // 206, 226 and 304 are not whole replies. A status that the node does not know needs an explicit lifetime.
     let known =
         matches!(status.as_u16(), 200 | 203 | 204 | 300..=303 | 307 | 308 | 400..=451 | 500 | 501..=505);
-    if !known {
+    let partial = matches!(status.as_u16(), 206 | 226 | 304) || status.is_informational();
+    if partial || !known && said.must_understand {
         return Err(Unkept::Status);
     }
     if let Some(stated) = said.s_maxage.or(said.max_age) {
@@ -246,6 +250,9 @@ fn lifetime(
         // An invalid date is in the past.
         let at = expires.to_str().ok().and_then(|text| httpdate::parse_http_date(text).ok()).map_or(0, unix);
         return Ok(at.saturating_sub(date));
+    }
+    if !known {
+        return Err(Unkept::Status);
     }
     let by_heuristic =
         matches!(status.as_u16(), 200 | 203 | 204 | 300 | 301 | 308 | 404 | 405 | 410 | 414 | 501);
@@ -271,6 +278,13 @@ pub(crate) fn tells_of_target(status: StatusCode) -> bool {
 /// Whether a method leaves the target as it is (RFC 9110 section 9.2.1).
 pub(crate) fn is_safe(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE)
+}
+
+/// The age of a reply when it was received, in seconds (RFC 9111 section 4.2.3).
+fn initial_age(reply: &HeaderMap, received: Received) -> u64 {
+    let now = unix(received.wall);
+    let date = date(reply, &header::DATE).unwrap_or(now);
+    (stated_age(reply) + received.delay).max(now.saturating_sub(date))
 }
 
 /// The age that a reply states: the first member of the first line, or 0 if that is invalid (RFC 9111 section 5.1).

@@ -137,7 +137,7 @@ impl Node {
                 if want.speaks_for_all() && unkept.is_the_replys() {
                     self.memory.forget((want.hash, 0));
                 }
-                (stale.with_headers(headers), Some(unkept.token()))
+                (stale.validated_once(headers, received), Some(unkept.token()))
             }
         };
         let variant = Arc::new(variant);
@@ -316,11 +316,10 @@ async fn ask(origin: &Origin, want: &Want) -> (Result<Fetched, OriginError>, boo
     let mut validating = want.stale.as_ref().is_some_and(|stale| ask_whether_valid(&mut headers, stale));
     let mut sent_at = Instant::now();
     let mut sent = origin.send(&Method::GET, &want.target, headers, None, want.hints.clone()).await;
-    if let (Ok(fetched), Some(stale)) = (&sent, &want.stale)
-        && validating
-        && is_of_another(&fetched.reply, stale)
-    {
-        // The origin has validated a reply that is not stored here (RFC 9111 section 4.3.4).
+    let answer = sent.as_ref().ok().zip(want.stale.as_ref());
+    if validating && answer.is_some_and(|(fetched, stale)| leaves_open(&fetched.reply, stale)) {
+        // Its place among the requests to the origin is free again.
+        drop(sent);
         (validating, sent_at) = (false, Instant::now());
         sent = origin.send(&Method::GET, &want.target, unconditional, None, want.hints.clone()).await;
     }
@@ -342,12 +341,21 @@ fn ask_whether_valid(headers: &mut HeaderMap, stale: &Variant) -> bool {
     tag || date
 }
 
-/// Whether a 304 names another reply by its tag than the one that was to be validated.
-fn is_of_another<B>(reply: &Response<B>, stale: &Variant) -> bool {
+/// Whether a reply to a request with a precondition leaves open what this client may get: a 304 that names another reply by
+/// its tag than the one that was to be validated (RFC 9111 section 4.3.4), or one that says that the stored reply, which was
+/// another client's, is not for others.
+fn leaves_open<B>(reply: &Response<B>, stale: &Variant) -> bool {
+    if reply.status() != StatusCode::NOT_MODIFIED {
+        return false;
+    }
     let opaque = |tag: &HeaderValue| tag.as_bytes().strip_prefix(b"W/").unwrap_or(tag.as_bytes()).to_vec();
     let (said, stored) = (reply.headers().get(header::ETAG), stale.headers.get(header::ETAG));
-    reply.status() == StatusCode::NOT_MODIFIED
-        && said.zip(stored).is_some_and(|(said, stored)| opaque(said) != opaque(stored))
+    let headers = fields::refreshed(&stale.headers, reply.headers().clone(), SystemTime::now());
+    let directives = Directives::of_reply(&headers);
+    said.zip(stored).is_some_and(|(said, stored)| opaque(said) != opaque(stored))
+        || directives.no_store
+        || directives.private
+        || (stale.signed && !directives.is_for_all())
 }
 
 /// Whether a validated reply may be used only for the client that sent the request: it had to be validated before each

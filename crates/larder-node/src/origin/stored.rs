@@ -7,7 +7,7 @@ use super::fields;
 use super::filling::{Filling, Reader};
 use crate::http::cache_control::Directives;
 use crate::http::condition::Validators;
-use crate::http::freshness::Freshness;
+use crate::http::freshness::{Freshness, Received};
 use bytes::Bytes;
 use http::header::{self, HeaderName};
 use http::{HeaderMap, StatusCode};
@@ -38,6 +38,8 @@ pub(crate) struct Variant {
     pub(crate) headers: HeaderMap,
     /// What the request's headers were, as far as the reply depends on them.
     selecting: Box<[Selecting]>,
+    /// A request with `Authorization` has brought it, or has validated it.
+    pub(crate) signed: bool,
     pub(crate) freshness: Freshness,
     pub(crate) body: Contents,
 }
@@ -112,20 +114,24 @@ impl Variant {
         let selecting = selecting.collect();
         headers.remove(header::AGE);
         headers.remove(header::CONTENT_LENGTH);
-        Some(Self { status, headers, selecting, freshness, body })
+        let signed = request.contains_key(header::AUTHORIZATION);
+        Some(Self { status, headers, selecting, signed, freshness, body })
     }
 
     /// The same reply with its whole body.
     pub(crate) fn completed(&self, body: Contents) -> Self {
         let (headers, selecting) = (self.headers.clone(), self.selecting.clone());
-        Self { status: self.status, headers, selecting, freshness: self.freshness, body }
+        let Self { status, signed, freshness, .. } = *self;
+        Self { status, headers, selecting, signed, freshness, body }
     }
 
-    /// The same reply with other headers, for one client.
-    pub(crate) fn with_headers(&self, mut headers: HeaderMap) -> Self {
+    /// The same reply after its validation, with other headers and for one client.
+    pub(crate) fn validated_once(&self, mut headers: HeaderMap, received: Received) -> Self {
+        let freshness = self.freshness.aged(&headers, received);
         headers.remove(header::AGE);
         let (selecting, body) = (self.selecting.clone(), self.body.clone());
-        Self { status: self.status, headers, selecting, freshness: self.freshness, body }
+        let Self { status, signed, .. } = *self;
+        Self { status, headers, selecting, signed, freshness, body }
     }
 
     /// The same reply, validated by a request with the headers `request`. `headers` are those of the reply from now on:
@@ -136,7 +142,9 @@ impl Variant {
         request: &HeaderMap,
         freshness: Freshness,
     ) -> Option<Self> {
-        Self::new(self.status, headers, request, freshness, self.body.clone())
+        let mut validated = Self::new(self.status, headers, request, freshness, self.body.clone())?;
+        validated.signed |= self.signed;
+        Some(validated)
     }
 
     /// Whether it answers a request with these headers, as far as `Vary` says.
@@ -218,7 +226,7 @@ mod sharing_table;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::freshness::{Additions, Received};
+    use crate::http::freshness::Additions;
     use http::HeaderValue;
     use std::time::SystemTime;
 

@@ -179,6 +179,31 @@ async fn a_304_earned_with_credentials_makes_nothing_fresh_for_others() {
 }
 
 #[tokio::test]
+async fn a_304_that_says_that_the_stored_reply_is_not_for_others_gives_nobody_that_reply() {
+    for (first, whole, validated) in [
+        ("Cookie: alice\r\n", "no-cache", "private"),
+        ("Cookie: alice\r\n", "max-age=0", "no-store"),
+        ("Cookie: alice\r\nAuthorization: x\r\n", "max-age=0, must-revalidate", "max-age=60"),
+    ] {
+        let stub = Stub::start(move |asked| match asked.header("if-none-match") {
+            "" => Answer::new(
+                200,
+                &format!("Cache-Control: {whole}\r\nETag: \"v1\"\r\n"),
+                asked.header("cookie"),
+            ),
+            _ => Answer::new(304, &format!("Cache-Control: {validated}\r\nETag: \"v1\"\r\n"), ""),
+        })
+        .await;
+        let node = stub.node(|_, _| {}).await;
+        get(&node, first).await;
+        node.until(|stats| stats.cache_objects == 1).await;
+        let bob = get(&node, "Cookie: bob\r\n").await;
+        assert_eq!((bob.status, &bob.body[..]), (200, &b"bob"[..]), "{whole} {validated}");
+        assert_eq!(stub.asked().len(), 3, "{whole} {validated}");
+    }
+}
+
+#[tokio::test]
 async fn a_304_about_another_reply_validates_nothing() {
     let stub = Stub::start(|asked| match asked.header("if-none-match") {
         "" => Answer::new(200, "Cache-Control: no-cache\r\nETag: \"v1\"\r\n", asked.header("cookie")),

@@ -72,7 +72,12 @@ fn statuses_and_authorization() {
         (500, &[], Err(Unkept::Undated)),
         (503, &[(cc, "max-age=9")], Ok(9)),
         (206, &[(cc, "max-age=9")], Err(Unkept::Status)),
-        (299, &[(cc, "max-age=9")], Err(Unkept::Status)),
+        (226, &[(cc, "max-age=9")], Err(Unkept::Status)),
+        (299, &[(cc, "max-age=9")], Ok(9)),
+        (599, &[(cc, "public")], Err(Unkept::Status)),
+        (599, &[(cc, "max-age=9, must-understand")], Err(Unkept::Status)),
+        (503, &[(cc, "max-age=9, must-understand")], Ok(9)),
+        (200, &[(cc, "max-age=9, must-understand, no-store")], Err(Unkept::NoStore)),
     ] {
         assert_eq!(judge(&[], status, reply), expected, "{status} {reply:?}");
     }
@@ -187,6 +192,7 @@ fn a_stale_reply_stands_in_within_its_time() {
         assert!(!kept(never_fresh).stands_in(0, &consents), "{never_fresh}");
     }
     assert!(kept("max-age=0, stale-if-error=30").stands_in(29_000, &asked), "the origin allows it");
+    assert!(!reply.stands_in(61_000, &Directives { no_cache: true, ..asked }), "the client refuses");
 }
 
 proptest! {

@@ -1,7 +1,7 @@
 //! All combinations of replies and of the two requests that want the same: which reply is shared.
 
 use super::*;
-use crate::http::freshness::{Additions, Received};
+use crate::http::freshness::Additions;
 use http::HeaderValue;
 use std::time::SystemTime;
 
