@@ -98,7 +98,7 @@ async fn a_node_that_hangs_and_is_given_up_does_not_look_quick() {
         if told.load(Ordering::SeqCst) { Act::Hang } else { Act::Reply(ok("quick", "quick")) }
     });
     let steady = Node::scripted("steady", |_| {
-        std::thread::sleep(Duration::from_millis(30));
+        larder_testkit::take_time(Duration::from_millis(30));
         Act::Reply(ok("steady", "steady"))
     });
     let (quick, steady) = (quick.await, steady.await);

@@ -3,6 +3,7 @@
 mod support;
 
 use larder_core::dispatch::Admission;
+use larder_testkit::take_time_async;
 use std::time::Duration;
 use support::{Act, Node, Running, config, eventually, ok};
 
@@ -163,7 +164,7 @@ async fn slow_clients_are_let_go() {
     let dripping = async {
         for byte in b"GET / HTTP/1.1\r\nHost: test\r\nX-Very-Long: header" {
             drip.send([*byte]).await;
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            take_time_async(Duration::from_millis(20)).await;
         }
     };
     let _ = tokio::time::timeout(Duration::from_millis(90), dripping).await;
@@ -200,7 +201,7 @@ async fn a_body_that_drips_is_cut_off_and_a_steady_one_is_not() {
     let dripping = async {
         loop {
             drip.send("x").await;
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            take_time_async(Duration::from_millis(20)).await;
         }
     };
     let _ = tokio::time::timeout(Duration::from_millis(500), dripping).await;
@@ -211,7 +212,7 @@ async fn a_body_that_drips_is_cut_off_and_a_steady_one_is_not() {
     steady.send("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 6000\r\n\r\n").await;
     for _ in 0..30 {
         steady.send([b'x'; 200]).await;
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        take_time_async(Duration::from_millis(20)).await;
     }
     assert_eq!(steady.reply().await.status, 200);
     assert_eq!(switch.metric("larder_switch_failures_total{error=\"body_timeout\"} "), 1.0);

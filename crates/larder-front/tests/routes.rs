@@ -7,6 +7,7 @@ use larder_core::policy::table::{Place, RouteTable};
 use larder_core::rules::{ClassRules, KeyTemplate, Matcher, RuleError};
 use larder_core::{Bytes, PolicyKind, ServiceClass, Settings, TargetId};
 use larder_front::{AccessFormat, AccessLogConfig, NodeEntry, Route, RouteFault, RouteStatus, SwitchConfig};
+use larder_testkit::take_time_async;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -432,7 +433,7 @@ async fn what_replies_take_is_told_to_the_policy() {
         let opens = tokio::spawn(async move {
             for request in 0.. {
                 eventually("requests end", || seen.lock().expect("unpoisoned").len() > request).await;
-                tokio::time::sleep(LATE).await;
+                take_time_async(LATE).await;
                 gate.add_permits(1);
             }
         });

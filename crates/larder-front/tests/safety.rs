@@ -4,6 +4,7 @@ mod support;
 
 use http::HeaderName;
 use larder_front::{ClientLimits, HealthConfig, NodeStanding, OutlierConfig, RetryConfig};
+use larder_testkit::{eventually_asked, take_time_async};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
@@ -67,17 +68,12 @@ async fn a_client_has_so_many_connections_and_no_more() {
     assert_eq!((reply.status, reply.field("x-larder-error")), (429, Some("client_connections_full")));
     assert!(third.closes().await);
     drop(first);
-    let mut tries = 0;
-    loop {
+    eventually_asked("the place of a client that left is free again", async || {
         let mut again = switch.client().await;
         again.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await;
-        if again.try_reply().await.is_some_and(|reply| reply.status == 200) {
-            break;
-        }
-        tries += 1;
-        assert!(tries < 1_000, "the place of a client that left is free again");
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
+        again.try_reply().await.is_some_and(|reply| reply.status == 200).then_some(())
+    })
+    .await;
     assert_eq!(second.get("/").await.status, 200);
 }
 
@@ -180,7 +176,7 @@ async fn a_node_that_fails_more_than_the_others_is_out_but_not_if_all_fail() {
     // All of them are bad: it is not the nodes.
     for number in 0..600 {
         assert_eq!(client.get(&format!("/{number}")).await.status, 500);
-        tokio::time::sleep(Duration::from_millis(1)).await;
+        take_time_async(Duration::from_millis(1)).await;
     }
     assert_eq!(ejections(&switch), 0.0);
     nodes[1].1.store(false, SeqCst);

@@ -7,6 +7,7 @@ use http::{Request, Version};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use larder_front::{ClientCertificates, SwitchConfig, TlsConfig, TlsVersion};
+use larder_testkit::take_time_async;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -268,7 +269,7 @@ async fn http2_is_spoken_without_tls_where_it_may_be() {
     let mut client = switch.client().await;
     for byte in b"PROPFIND /x HTTP/1.1\r\nHost: test\r\n\r\n" {
         client.send([*byte]).await;
-        tokio::time::sleep(Duration::from_millis(1)).await;
+        take_time_async(Duration::from_millis(1)).await;
     }
     assert_eq!(client.reply().await.text(), "a");
     assert_eq!(switch.metric("larder_switch_http2_connections_total "), 1.0);

@@ -2,6 +2,7 @@
 
 mod support;
 
+use larder_testkit::holds_for_async;
 use std::time::Duration;
 use support::{Act, Client, Node, Running, config};
 use tokio::io::AsyncReadExt;
@@ -47,8 +48,8 @@ async fn ends(a: &Node, b: &Node, switch: &Running, client: &mut Client) {
 async fn a_tunnel_that_its_node_resets_is_over() {
     let (a, b, switch, mut client) = upgraded(Duration::from_millis(50), Duration::from_secs(30)).await;
     // The client may be silent for longer than within a body.
-    tokio::time::sleep(Duration::from_millis(150)).await;
-    assert_eq!(switch.loads().iter().sum::<u32>(), 1);
+    let open = || switch.loads().iter().sum::<u32>() == 1;
+    holds_for_async(Duration::from_millis(150), "the tunnel stays open", open).await;
     a.gate.add_permits(1);
     b.gate.add_permits(1);
     ends(&a, &b, &switch, &mut client).await;

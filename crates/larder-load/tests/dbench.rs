@@ -81,7 +81,7 @@ fn a_mean_that_is_too_long_ends_the_climb() {
     let busy = std::sync::Arc::new(AtomicU64::new(0));
     let server = Server::start(move |_, stream| {
         let others = busy.fetch_add(1, Ordering::SeqCst);
-        std::thread::sleep(MS * 3 * (others as u32 + 1));
+        larder_testkit::take_time(MS * 3 * (others as u32 + 1));
         busy.fetch_sub(1, Ordering::SeqCst);
         reply(stream, "200 OK", "", b"x")
     });
@@ -107,7 +107,7 @@ fn a_single_time_that_is_too_long_ends_the_climb() {
     let served = AtomicU64::new(0);
     let server = Server::start(move |_, stream| {
         if served.fetch_add(1, Ordering::SeqCst) == 20 {
-            std::thread::sleep(200 * MS);
+            larder_testkit::take_time(200 * MS);
         }
         reply(stream, "200 OK", "", b"x")
     });

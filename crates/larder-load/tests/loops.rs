@@ -201,7 +201,7 @@ fn a_stall_counts_for_all_that_was_due_meanwhile() {
     // however fast or slow the machine.
     let server = Server::start(|asked, stream| {
         if asked.nth == 10 {
-            std::thread::sleep(Duration::from_millis(400));
+            larder_testkit::take_time(Duration::from_millis(400));
         }
         reply(stream, "200 OK", "", b"x")
     });

@@ -102,7 +102,7 @@ fn embedded_objects_follow_the_base_page_over_so_many_connections_and_no_more() 
     let server = Server::start(move |asked, stream| {
         let is_base = asked.target == base && asked.nth == 0;
         notes.lock().unwrap().push((std::time::Instant::now(), true));
-        std::thread::sleep(if is_base { 60 * MS } else { 30 * MS });
+        larder_testkit::take_time(if is_base { 60 * MS } else { 30 * MS });
         notes.lock().unwrap().push((std::time::Instant::now(), false));
         reply(stream, "200 OK", "", b"x")
     });
@@ -176,7 +176,7 @@ fn visits_without_room_wait_and_their_wait_counts() {
     let visits = script.visits().len() as u64;
     assert!(visits > 5);
     let server = Server::start(|_, stream| {
-        std::thread::sleep(20 * MS);
+        larder_testkit::take_time(20 * MS);
         reply(stream, "200 OK", "", b"x")
     });
     let mut plan = plan(script, &server, Users::Open { at_once_max: 1 });
@@ -198,7 +198,7 @@ fn visits_that_never_find_room_are_counted_and_warned_of() {
     let script = sessions(&recipe(200.0, 0.2));
     let visits = script.visits().len() as u64;
     let server = Server::start(|_, stream| {
-        std::thread::sleep(600 * MS);
+        larder_testkit::take_time(600 * MS);
         reply(stream, "200 OK", "", b"x")
     });
     let mut plan = plan(script, &server, Users::Open { at_once_max: 1 });

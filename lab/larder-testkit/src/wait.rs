@@ -3,6 +3,7 @@
 //! A test waits for an event that it can observe, with a deadline far beyond what a loaded machine needs. It does not sleep for a
 //! duration that usually suffices. The tidy test refuses `sleep` in test code outside this file.
 
+use std::fmt::Display;
 use std::time::{Duration, Instant};
 
 /// Deadline of [`eventually`]. A passing test never waits this long, and a failing one ends.
@@ -11,12 +12,13 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 /// Pause between two looks at a condition that has no notification.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Polls `probe` until it returns a value, and returns that value.
+/// Polls `probe` until it returns a value, and returns that value. `event` is formatted only on failure: with
+/// [`std::fmt::from_fn`] it can show the state of that moment.
 ///
 /// # Panics
 /// If there is no value within [`PATIENCE`]; the message names `event`.
 #[track_caller]
-pub fn eventually<T>(event: &str, probe: impl FnMut() -> Option<T>) -> T {
+pub fn eventually<T>(event: impl Display, probe: impl FnMut() -> Option<T>) -> T {
     eventually_within(PATIENCE, event, probe)
 }
 
@@ -25,7 +27,11 @@ pub fn eventually<T>(event: &str, probe: impl FnMut() -> Option<T>) -> T {
 /// # Panics
 /// If there is no value within `patience`; the message names `event`.
 #[track_caller]
-pub fn eventually_within<T>(patience: Duration, event: &str, mut probe: impl FnMut() -> Option<T>) -> T {
+pub fn eventually_within<T>(
+    patience: Duration,
+    event: impl Display,
+    mut probe: impl FnMut() -> Option<T>,
+) -> T {
     let start = Instant::now();
     loop {
         if let Some(value) = probe() {
@@ -40,10 +46,25 @@ pub fn eventually_within<T>(patience: Duration, event: &str, mut probe: impl FnM
 ///
 /// # Panics
 /// If there is no value within [`PATIENCE`]; the message names `event`.
-pub async fn eventually_async<T>(event: &str, mut probe: impl FnMut() -> Option<T>) -> T {
+pub async fn eventually_async<T>(event: impl Display, mut probe: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
         if let Some(value) = probe() {
+            return value;
+        }
+        assert!(start.elapsed() < PATIENCE, "waited {PATIENCE:?} in vain: {event}");
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// [`eventually_async`] whose probe asks a peer and waits for the reply.
+///
+/// # Panics
+/// If there is no value within [`PATIENCE`]; the message names `event`. A probe in progress is awaited to its end.
+pub async fn eventually_asked<T>(event: impl Display, mut probe: impl AsyncFnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(value) = probe().await {
             return value;
         }
         assert!(start.elapsed() < PATIENCE, "waited {PATIENCE:?} in vain: {event}");
@@ -85,6 +106,11 @@ pub fn take_time(span: Duration) {
     std::thread::sleep(span);
 }
 
+/// [`take_time`] for tests on an async runtime. On a paused clock (`start_paused`) the runtime advances its time instead.
+pub async fn take_time_async(span: Duration) {
+    tokio::time::sleep(span).await;
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -118,6 +144,7 @@ mod tests {
     #[tokio::test]
     async fn the_async_forms_do_the_same() {
         assert_eq!(eventually_async("a value", || Some(1)).await, 1);
+        assert_eq!(eventually_asked("a value", async || Some(2)).await, 2);
         holds_for_async(Duration::ZERO, "true", || true).await;
     }
 }

@@ -70,6 +70,7 @@ struct Notes {
     full: bool,
     /// Finding the way to a node takes so long.
     link_takes: Duration,
+    links_begun: usize,
     /// To stand there once the plane was asked for the first time.
     late: VecDeque<Tale>,
 }
@@ -181,8 +182,12 @@ impl Fabric for Paper {
     }
 
     fn set_link(&self, _node: NodeId, _way: &Way, _forward: Forward) -> io::Result<()> {
-        let takes = lock(&self.0).link_takes;
-        std::thread::sleep(takes);
+        let takes = {
+            let mut notes = lock(&self.0);
+            notes.links_begun += 1;
+            notes.link_takes
+        };
+        larder_testkit::take_time(takes);
         Ok(())
     }
 
@@ -403,7 +408,7 @@ async fn a_request_in_pieces_is_put_together_in_order() {
 async fn what_does_not_come_in_one_go_is_accepted_here() {
     let bench = Bench::new(|_| {});
     bench.punt(key(1), true, 1, &GET[..5]);
-    tokio::time::sleep(Duration::from_millis(10)).await;
+    larder_testkit::take_time_async(Duration::from_millis(10)).await;
     assert_eq!(bench.notes(|notes| (notes.flows[&key(1)], notes.accepted.len())), (To::Here, 1));
     let placed = bench.edge.placed(key(1).client, ([127, 0, 0, 1], 80).into()).expect("it is expected");
     assert_eq!(placed.delivery.why.name(), "incomplete");
@@ -418,7 +423,7 @@ async fn connections_beyond_the_limit_wait_held_and_then_go_on() {
     assert_eq!((bench.load(), bench.edge.sizes()), (1, (1, 1, 0)));
     bench.punt(key(2), false, 1 + GET.len() as u32, b"GET ");
     bench.take(ended(key(1), flow_flag::CLIENT_RST));
-    tokio::time::sleep(Duration::from_millis(1)).await;
+    larder_testkit::take_time_async(Duration::from_millis(1)).await;
     assert_eq!((bench.load(), bench.edge.sizes()), (1, (0, 1, 0)));
     assert!(bench.notes(|notes| matches!(notes.flows[&key(2)], To::Node(_)) && notes.forwarded.len() == 3));
 }
@@ -430,7 +435,7 @@ async fn a_client_that_leaves_while_it_waits_leaves_nothing() {
     bench.punt(key(2), true, 1, GET);
     bench.take(ended(key(2), flow_flag::CLIENT_RST));
     bench.edge.node_ended(&bench.shared, key(1), 0, bench.notes(|notes| notes.forwarded[0].0));
-    tokio::time::sleep(Duration::from_millis(1)).await;
+    larder_testkit::take_time_async(Duration::from_millis(1)).await;
     assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)));
 }
 

@@ -235,12 +235,8 @@ impl Running {
 }
 
 /// Waits until a condition holds.
-pub async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = tokio::time::Instant::now() + PATIENCE;
-    while !holds() {
-        assert!(tokio::time::Instant::now() < deadline, "not in time: {what}");
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
+pub async fn eventually(event: &str, mut holds: impl FnMut() -> bool) {
+    larder_testkit::eventually_async(event, || holds().then_some(())).await;
 }
 
 /// A client connection.

@@ -1,11 +1,12 @@
 //! Nodes among peers, two in this process.
 
 use super::stub::{Answer, Framing, Stub};
-use super::{HOUR, PATIENCE, Running, pattern, settled};
+use super::{HOUR, Running, pattern, settled};
 use larder_core::Bytes;
 use larder_core::peers::{PressSettings, SharingSettings};
 use larder_node::{CooperateConfig, CooperatePolicy};
 use larder_peers::{ClusterSecret, PeersConfig, Seed};
+use larder_testkit::eventually_async;
 use std::fs;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -43,13 +44,8 @@ fn free_port() -> u16 {
     }
 }
 
-async fn until(what: &str, wanted: impl Fn() -> bool) {
-    let waiting = async {
-        while !wanted() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, waiting).await.expect(what);
+async fn until(event: &str, wanted: impl Fn() -> bool) {
+    eventually_async(event, || wanted().then_some(())).await;
 }
 
 /// Makes them peers, `a` and `b`, and waits until they know each other.

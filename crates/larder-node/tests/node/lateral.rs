@@ -5,6 +5,7 @@ use super::{PATIENCE, Running, quick};
 use larder_handoff::agent::Asker;
 use larder_handoff::channel::whereabouts::{Asked, Has, Holder};
 use larder_node::{DiskModel, Handed, LateralConfig, NodeConfig, StoreConfig};
+use larder_testkit::take_time_async;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -41,7 +42,7 @@ impl Pair {
                 match answer(address) {
                     // The node may have given up.
                     Some(has) => drop(ask.answer.send(has)),
-                    None => tokio::time::sleep(Duration::from_millis(20)).await,
+                    None => take_time_async(Duration::from_millis(20)).await,
                 }
             }
         });

@@ -1,6 +1,7 @@
 //! Clients that are slow, greedy or broken, and the end of the node.
 
 use super::*;
+use larder_testkit::{eventually_asked, take_time_async};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -16,7 +17,7 @@ async fn a_head_that_drips_in_is_cut_off() {
     stream.write_all(b"GET /a HTTP/1.1\r\n").await.unwrap();
     let dripping = async {
         while stream.write_all(b"X: y\r\n").await.is_ok() {
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            take_time_async(Duration::from_millis(20)).await;
         }
     };
     tokio::time::timeout(PATIENCE, dripping).await.expect("the connection is closed");
@@ -116,12 +117,10 @@ async fn a_connection_beyond_the_limit_is_told_so() {
     assert_eq!(running.node.stats().connections_refused, 1);
     drop(first);
     running.until(|stats| stats.connections == 0).await;
-    let waiting = async {
-        while running.client().await.get("/a").await.status != 200 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, waiting).await.expect("the place is free again");
+    eventually_asked("the place is free again", async || {
+        (running.client().await.get("/a").await.status == 200).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -26,6 +26,7 @@ mod stub;
 use larder_core::Bytes;
 use larder_handoff::agent::Restored;
 use larder_node::{DiskModel, Drained, Handed, Node, NodeConfig, NodeError, NodeStats, StoreConfig};
+use larder_testkit::eventually_async;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -112,19 +113,8 @@ impl Running {
 
     /// Waits until the counts are as wanted.
     async fn until(&self, wanted: impl Fn(&NodeStats) -> bool) -> NodeStats {
-        let waiting = async {
-            loop {
-                let stats = self.node.stats();
-                if wanted(&stats) {
-                    return stats;
-                }
-                tokio::time::sleep(Duration::from_millis(2)).await;
-            }
-        };
-        match tokio::time::timeout(PATIENCE, waiting).await {
-            Ok(stats) => stats,
-            Err(_) => panic!("the counts never came: {:?}", self.node.stats()),
-        }
+        let event = std::fmt::from_fn(|f| write!(f, "the wanted counts, not {:?}", self.node.stats()));
+        eventually_async(event, || Some(self.node.stats()).filter(&wanted)).await
     }
 
     fn shut_down(&mut self) {

@@ -2,6 +2,7 @@
 
 use super::*;
 use larder_node::{HostHeader, OriginConfig};
+use larder_testkit::eventually_async;
 use std::sync::Mutex;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
@@ -158,12 +159,7 @@ impl Stub {
 
     /// Waits until it has been asked so often.
     pub(crate) async fn until_asked(&self, times: usize) {
-        let waiting = async {
-            while self.asked().len() < times {
-                tokio::time::sleep(Duration::from_millis(2)).await;
-            }
-        };
-        tokio::time::timeout(PATIENCE, waiting).await.expect("the origin is asked");
+        eventually_async("the origin is asked", || (self.asked().len() >= times).then_some(())).await;
     }
 
     /// A node before it, after `set` has changed what it is told about the origin.

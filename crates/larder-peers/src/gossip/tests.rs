@@ -1,6 +1,7 @@
 use super::super::datagram::DATAGRAM_BYTES_MAX;
 use super::*;
 use crate::member::Why;
+use larder_testkit::{eventually_async, holds_for_async};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -52,14 +53,9 @@ impl Node {
     }
 
     async fn until_it_sees(&self, names: &[&str]) {
-        let seen = async {
-            while self.sees() != names {
-                sleep(Duration::from_millis(5)).await;
-            }
-        };
-        if timeout(LONG, seen).await.is_err() {
-            panic!("{} sees {:?}, not {names:?}", self.own.name, self.sees());
-        }
+        let event =
+            std::fmt::from_fn(|f| write!(f, "{} sees {:?}, not {names:?}", self.own.name, self.sees()));
+        eventually_async(event, || (self.sees() == names).then_some(())).await;
     }
 
     async fn next(&mut self) -> Change {
@@ -137,13 +133,8 @@ async fn a_process_whose_clock_went_back_comes_back() {
     b.own.set_incarnation(1);
     drop(b);
     // The task's socket goes with it, a moment later.
-    let again = timeout(LONG, async {
-        while std::net::UdpSocket::bind(address).is_err() {
-            sleep(Duration::from_millis(5)).await;
-        }
-        start("b", 0, &address.to_string(), &[a.address], 1).await
-    });
-    let again = again.await.expect("the port is free");
+    eventually_async("the port is free", || std::net::UdpSocket::bind(address).ok()).await;
+    let again = start("b", 0, &address.to_string(), &[a.address], 1).await;
     again.until_it_sees(&["a", "c"]).await;
     a.until_it_sees(&["b", "c"]).await;
     c.until_it_sees(&["a", "b"]).await;
@@ -200,28 +191,18 @@ async fn of_two_with_one_name_the_newer_is_the_member() {
     let [a, b, c] = three().await;
     let newer = start("b", 5, "127.0.0.1:0", &[a.address], 1).await;
     newer.until_it_sees(&["a", "c"]).await;
-    let taken = async {
-        loop {
-            let members = a.membership.members();
-            if members.iter().any(|member| member.address == newer.address) {
-                break;
-            }
-            sleep(Duration::from_millis(5)).await;
-        }
-    };
-    timeout(LONG, taken).await.expect("the newer one");
-    // The older one is told so at its next attempts, and does not fight.
-    sleep(Duration::from_millis(600)).await;
-    let (mine, others) = (b.counters.read(), newer.counters.read());
-    assert!(mine.renewals <= 2 && others.renewals <= 2, "{mine:?} {others:?}");
-    assert!(a.membership.members().iter().any(|member| member.address == newer.address));
+    let is_newer = || a.membership.members().iter().any(|member| member.address == newer.address);
+    eventually_async("the newer one is the member", || is_newer().then_some(())).await;
+    // The older one learns it at its next attempts, and does not fight.
+    holds_for_async(Duration::from_millis(600), "the newer one stays, and neither renews often", || {
+        is_newer() && b.counters.read().renewals <= 2 && newer.counters.read().renewals <= 2
+    })
+    .await;
     drop(newer);
-    let back = async {
-        while !a.membership.members().iter().any(|member| member.address == b.address) {
-            sleep(Duration::from_millis(5)).await;
-        }
-    };
-    timeout(LONG, back).await.expect("the older one is back");
+    eventually_async("the older one is back", || {
+        a.membership.members().iter().any(|member| member.address == b.address).then_some(())
+    })
+    .await;
     c.until_it_sees(&["a", "b"]).await;
 }
 
@@ -234,12 +215,7 @@ async fn strangers_datagrams_are_counted_and_ignored() {
         let sent = socket.send_to(&vec![length.to_le_bytes()[0]; length], a.address).await.expect("sent");
         assert_eq!(sent, length);
     }
-    let counted = async {
-        while a.counters.read().datagrams_forged < 8 + 3 {
-            sleep(Duration::from_millis(5)).await;
-        }
-    };
-    timeout(LONG, counted).await.expect("counted");
+    eventually_async("counted", || (a.counters.read().datagrams_forged >= 8 + 3).then_some(())).await;
     assert_eq!(stranger.sees(), [""; 0]);
     assert_eq!(a.sees(), ["b", "c"]);
     assert_eq!(a.counters.read().datagrams_malformed, 0);
@@ -265,11 +241,6 @@ async fn there_is_room_for_so_many_members_only() {
         start("c", 1, "127.0.0.1:0", &[a.address], 1).await,
     ];
     a.until_it_sees(&["b", "c", "z"]).await;
-    let refused = async {
-        while counters.read().datagrams_full == 0 {
-            sleep(Duration::from_millis(5)).await;
-        }
-    };
-    timeout(LONG, refused).await.expect("refused");
+    eventually_async("refused", || (counters.read().datagrams_full > 0).then_some(())).await;
     assert!(small.members().len() <= 2);
 }

@@ -4,6 +4,7 @@ use crate::member::Why;
 use crate::network::Network;
 use crate::network::tests::{LONG, config, name, next, start, until_up};
 use http_body_util::Empty;
+use larder_testkit::eventually_async;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
@@ -124,7 +125,10 @@ async fn a_member_that_dies_in_the_middle_breaks_its_replies() {
     assert_eq!(first, "half");
     let waiting = a.forward(&to, get("/never"));
     let killed = async {
-        sleep(Duration::from_millis(100)).await;
+        eventually_async("the second request arrives", || {
+            (b.0.counters().read().requests_in == 2).then_some(())
+        })
+        .await;
         drop(b);
     };
     let (waited, ()) = tokio::join!(timeout(LONG, waiting), killed);

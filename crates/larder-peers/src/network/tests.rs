@@ -6,6 +6,7 @@ use crate::member::Why;
 use crate::secret::ClusterSecret;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
+use larder_testkit::eventually_async;
 use tokio::time::sleep;
 
 pub(crate) const LONG: Duration = Duration::from_secs(30);
@@ -104,12 +105,7 @@ async fn members_meet_talk_forward_and_part() {
 async fn those_with_another_secret_stay_outside() {
     let (a, _from_a) = start("a", &[]).await;
     let (x, _from_x) = Network::start(config("x", &[a.local()], 2), echo("x")).await.expect("started");
-    let refused = async {
-        while a.counters().read().datagrams_forged < 3 {
-            sleep(Duration::from_millis(5)).await;
-        }
-    };
-    timeout(LONG, refused).await.expect("counted");
+    eventually_async("counted", || (a.counters().read().datagrams_forged >= 3).then_some(())).await;
     assert!(a.members().is_empty() && x.members().is_empty());
 }
 
@@ -239,12 +235,7 @@ async fn connections_have_a_limit_and_a_deadline() {
     for stream in &mut silent {
         assert!(closed(stream).await, "one for want of a place, two because they say nothing");
     }
-    let refused = async {
-        while a.counters().read().links_refused < 3 {
-            sleep(Duration::from_millis(5)).await;
-        }
-    };
-    timeout(LONG, refused).await.expect("counted");
+    eventually_async("counted", || (a.counters().read().links_refused >= 3).then_some(())).await;
 }
 
 /// Whoever has the secret may connect, but is heard only as a member.
@@ -264,12 +255,7 @@ async fn a_link_waits_for_membership() {
     tokio::io::AsyncWriteExt::flush(&mut stream).await.expect("sent");
     b.send(&name("a"), Bytes::from_static(b"known")).expect("sent");
     assert!(matches!(next(&mut from_a).await, Event::Message(peer, _) if peer.name == name("b")));
-    let refused = async {
-        while a.counters().read().links_refused == 0 {
-            sleep(Duration::from_millis(20)).await;
-        }
-    };
-    timeout(LONG, refused).await.expect("given up");
+    eventually_async("given up", || (a.counters().read().links_refused > 0).then_some(())).await;
     let another = Member { name: name("c"), ..of_a };
     let error = ends.connect(&another, Kind::Data).await.expect_err("not its name");
     assert!(matches!(error, crate::LinkError::Another), "{error}");

@@ -15,6 +15,7 @@ use larder_front::{
     SignalSource, SignalsConfig, Sticky, StickyBy, StickyCookie, SwitchConfig, SwitchHandle,
 };
 use larder_sim::replay::Replay;
+use larder_testkit::take_time_async;
 use std::fs::File;
 use std::io::BufReader;
 use std::net::SocketAddr;
@@ -245,7 +246,7 @@ async fn live(policy: PolicyKind, record: &Path, log: &Path) -> usize {
                 Some(ended) => ended.expect("no client panics"),
                 None => break,
             },
-            () = tokio::time::sleep(Duration::from_millis(1)) => {
+            () = take_time_async(Duration::from_millis(1)) => {
                 if served.load(Ordering::SeqCst) >= (steps + 1) * STRIDE {
                     disturb(steps, &mut nodes, &running.handle).await;
                     steps += 1;

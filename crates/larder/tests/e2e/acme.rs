@@ -220,7 +220,7 @@ impl Traffic {
                 while !stop.load(Relaxed) {
                     assert_eq!(ask().unwrap(), "200");
                     served.fetch_add(1, Relaxed);
-                    std::thread::sleep(Duration::from_millis(5));
+                    larder_testkit::take_time(Duration::from_millis(5));
                 }
             })
         };

@@ -8,7 +8,6 @@ use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -152,16 +151,12 @@ impl Browser {
         result["result"]["value"].clone()
     }
 
-    /// Waits until an expression is true in the page; fails after thirty seconds.
+    /// Waits until an expression is true in the page.
     pub fn wait(&self, script: &str) {
-        let start = Instant::now();
-        while self.eval(script) != true {
-            if start.elapsed() > Duration::from_secs(30) {
-                let body = self.eval("document.body.innerText");
-                panic!("waited too long until {script}\n{body}\n{:?}", self.trouble());
-            }
-            std::thread::sleep(Duration::from_millis(30));
-        }
+        let event = std::fmt::from_fn(|f| {
+            write!(f, "{script}\n{}\n{:?}", self.eval("document.body.innerText"), self.trouble())
+        });
+        larder_testkit::eventually(event, || (self.eval(script) == true).then_some(()));
     }
 
     /// The mouse goes to the middle of an element, and clicks.

@@ -97,7 +97,7 @@ impl Node {
                     return;
                 }
                 Act::Say(after, bytes) => {
-                    thread::sleep(after);
+                    larder_testkit::take_time(after);
                     tcp.write_all(&bytes)
                 }
                 Act::CloseOnce(_) => return,

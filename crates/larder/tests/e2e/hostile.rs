@@ -37,7 +37,7 @@ fn crowd(address: SocketAddr, begin: &[u8], drip: &[u8], stop: &AtomicBool) -> u
                 made += 1;
             }
         }
-        thread::sleep(Duration::from_millis(50));
+        larder_testkit::take_time(Duration::from_millis(50));
     }
     made
 }

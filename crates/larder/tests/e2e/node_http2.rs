@@ -1,5 +1,6 @@
 //! Nodes that clients ask by HTTP/2, over TLS.
 
+use larder_testkit::take_time_async;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -65,8 +66,7 @@ impl Client {
             tokio::spawn(async move {
                 let mut bytes = vec![0; 60_000];
                 while let Ok(read @ 1..) = from.read(&mut bytes).await {
-                    tokio::time::sleep(Duration::from_millis(20) * u32::try_from(read).unwrap() / 60_000)
-                        .await;
+                    take_time_async(Duration::from_millis(20) * u32::try_from(read).unwrap() / 60_000).await;
                     if down.write_all(&bytes[..read]).await.is_err() {
                         break;
                     }
@@ -364,7 +364,7 @@ fn a_client_that_reads_nothing_is_sent_away_whatever_it_sends() {
         stream.flush().await.unwrap();
         let start = Instant::now();
         while start.elapsed() < Duration::from_secs(20) {
-            tokio::time::sleep(Duration::from_millis(200)).await;
+            take_time_async(Duration::from_millis(200)).await;
             if stream.write_all(&frame(6, 0, 0, b"12345678")).await.is_err() || stream.flush().await.is_err()
             {
                 break;
@@ -448,7 +448,7 @@ fn a_slow_origin_ends_no_request() {
         tcp.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 30000\r\nCache-Control: no-store\r\n\r\n")
             .unwrap();
         for _ in 0..3 {
-            std::thread::sleep(Duration::from_millis(700));
+            larder_testkit::take_time(Duration::from_millis(700));
             tcp.write_all(&[b'x'; 10_000]).unwrap();
         }
     });
@@ -501,8 +501,7 @@ fn requests_beyond_the_places_are_refused() {
     assert_eq!(metric(&node, "connections_refused_total"), 1);
     // One that comes now waits until one of these has ended.
     let waits = client.runtime.spawn(client.sender.clone().send_request(request("/a")));
-    std::thread::sleep(Duration::from_millis(300));
-    assert!(!waits.is_finished());
+    larder_testkit::holds_for(Duration::from_millis(300), "the third request waits", || !waits.is_finished());
     for reply in held {
         assert_eq!(client.rest(reply).unwrap().len(), LARGE);
     }

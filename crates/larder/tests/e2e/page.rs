@@ -1,5 +1,6 @@
 //! The page of the admin interface, in a real browser before a real cluster.
 
+use larder_testkit::holds_for;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener};
@@ -7,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -206,7 +208,8 @@ fn a_question_is_answered_by_its_own_answer(browser: &Browser, cluster: &Cluster
     let say = |word: &str| format!("document.querySelector('#confirm button[value={word}]').click();");
     browser.wait("document.querySelector('[data-node=lima] [data-act=drain]') !== null");
     browser.eval(&[act("drain"), say("no"), act("drain")].concat());
-    std::thread::sleep(std::time::Duration::from_millis(100));
+    let asks = || browser.eval("document.querySelector('#confirm').open") == true;
+    holds_for(Duration::from_millis(100), "the second question stays open", asks);
     browser.eval(&say("yes"));
     until("it drains", || (cluster.node("lima")["state"] == "draining").then_some(()));
     browser.wait("document.querySelector('[data-node=lima] [data-act=undrain]') !== null");

@@ -58,7 +58,7 @@ fn under_load(addresses: &[SocketAddr], files: usize, after: Duration, act: impl
             });
         }
         act();
-        thread::sleep(after);
+        larder_testkit::take_time(after);
         is_over.store(true, Ordering::Relaxed);
     });
     replies.into_inner()

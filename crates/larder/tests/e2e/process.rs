@@ -5,7 +5,6 @@ use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -92,17 +91,7 @@ impl Drop for Process {
     }
 }
 
-/// Asks until there is an answer; fails after twenty seconds.
-pub fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(answer) = ask() {
-            return answer;
-        }
-        assert!(start.elapsed() < Duration::from_secs(20), "waited too long until {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
+pub use larder_testkit::eventually as until;
 
 /// Ids of the processes whose parent is `parent`.
 pub fn children(parent: u32) -> Vec<u32> {

@@ -1,5 +1,6 @@
 //! A switch is reloaded and upgraded while clients ask on: no request is lost, and what was learned and decided stays.
 
+use larder_testkit::holds_for;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -325,8 +326,8 @@ fn an_idle_connection_is_not_closed_under_a_request() {
     let mut idle = Client::connect(switch.address).unwrap();
     assert_ne!(idle.ask("GET", "/t1", "").unwrap().header("connection"), Some("close"));
     switch.reload();
-    assert_eq!(children(switch.child.id()).len(), 2, "the one before waits for its client");
-    std::thread::sleep(Duration::from_millis(300));
+    let both = || children(switch.child.id()).len() == 2;
+    holds_for(Duration::from_millis(300), "the worker before waits for its client", both);
     let reply = idle.ask("GET", "/t1", "").unwrap();
     assert_eq!((reply.status, reply.header("connection")), (200, Some("close")));
     until("the one before has ended", || (children(switch.child.id()).len() == 1).then_some(()));

@@ -1,7 +1,7 @@
 //! What every file keeps to: its length, its size, its words, and no unsafe code.
 
 use crate::none;
-use crate::repo::{File, files, list, metadata, string, text};
+use crate::repo::{File, files, list, metadata, string, text, texts};
 
 /// A source file longer than this holds more than one noun.
 const SOURCE_LINES_MAX: usize = 600;
@@ -63,6 +63,13 @@ fn too_large(file: &File) -> Option<String> {
         .then(|| format!("{}: {} bytes, {FILE_BYTES_MAX} at most", file.path, file.size_bytes))
 }
 
+/// Test code that sleeps. A test waits for an event, with the helpers of the testkit, which say why a duration is right.
+fn sleeps(path: &str, text: &str) -> Vec<String> {
+    let is_test = path.starts_with("crates/") && (path.contains("/tests/") || path.ends_with("/tests.rs"));
+    let lines = text.lines().enumerate().filter(|(_, line)| is_test && line.contains(concat!("sl", "eep(")));
+    lines.map(|(at, _)| format!("{path}:{}: a sleep; use larder-testkit's wait", at + 1)).collect()
+}
+
 /// The manifest of a crate that does not take over the workspace's lints, which forbid unsafe code.
 fn lints_are_taken_over(manifest: &str) -> bool {
     let table: toml::Table = manifest.parse().unwrap_or_default();
@@ -92,6 +99,11 @@ fn files_hold_no_banned_words() {
 }
 
 #[test]
+fn tests_wait_for_events() {
+    none(&texts(".rs").iter().flat_map(|(path, text)| sleeps(path, text)).collect::<Vec<_>>());
+}
+
+#[test]
 fn unsafe_code_lives_in_one_crate() {
     let workspace: toml::Table = text("Cargo.toml").parse().expect("Cargo.toml is TOML");
     let level = workspace["workspace"]["lints"]["rust"]["unsafe_code"].as_str();
@@ -117,6 +129,8 @@ fn bad_files_are_noticed() {
     assert!(too_long(&file("a.rs", SOURCE_LINES_MAX + 1)).is_some());
     assert!(too_long(&file("a.rs", SOURCE_LINES_MAX)).is_none());
     assert!(too_long(&file("a.md", SOURCE_LINES_MAX + 1)).is_none());
+    let nap = format!("thread::sl{}(x);", "eep");
+    assert_eq!((sleeps("crates/a/tests/b.rs", &nap).len(), sleeps("crates/a/src/b.rs", &nap).len()), (1, 0));
     assert!(too_large(&file("a.md", FILE_BYTES_MAX as usize / 2 + 1)).is_some());
     assert!(!lints_are_taken_over("[package]\nname = \"x\"\n"));
     assert!(lints_are_taken_over("[lints]\nworkspace = true\n"));

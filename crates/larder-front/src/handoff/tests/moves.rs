@@ -7,6 +7,7 @@ use crate::lease::Lease;
 use larder_handoff::channel::Timing;
 use larder_handoff::channel::message::{Accepted, Handoff, Message as _, Refusal, ToNode, Welcome};
 use larder_handoff::channel::server::{Peer, Server};
+use larder_testkit::{eventually_async, holds_for_async, take_time_async};
 use std::os::fd::OwnedFd;
 
 const HANGS: Duration = Duration::from_secs(30);
@@ -79,12 +80,7 @@ impl Node {
 
 impl Bench {
     async fn until(&self, holds: impl Fn() -> bool) {
-        let soon = async {
-            while !holds() {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        };
-        tokio::time::timeout(HANGS, soon).await.expect("in time");
+        eventually_async("the condition holds", || holds().then_some(())).await;
     }
 
     fn punt_whole(&self, key: FlowKey, seq: u32, payload: &[u8]) {
@@ -177,7 +173,7 @@ async fn nobody_waits_for_a_node_longer_than_the_client_does() {
     let id = bench.forwarded(key(1));
     let (node, arrived) = tokio::sync::oneshot::channel();
     let later = async {
-        tokio::time::sleep(Duration::from_millis(600)).await;
+        take_time_async(Duration::from_millis(600)).await;
         node.send(Arrived::Restored).expect("it is waited for");
     };
     let (heard, ()) = tokio::join!(bench.edge.heard((key(1), id), true, arrived), later);
@@ -197,9 +193,11 @@ async fn a_state_that_is_refused_brings_its_own_connection_back_and_no_other() {
     assert_ne!(first.id, second.id);
     node.refuse(first.id).await;
     bench.until(|| bench.edge.peers.moves() == 1).await;
-    tokio::time::sleep(Duration::from_millis(10)).await;
-    let seen = bench.notes(|notes| (notes.flows[&key(1)], notes.accepted.len(), notes.reset.len()));
-    assert_eq!((seen, bench.edge.sizes()), ((To::Node(NodeId(0)), 0, 0), (0, 1, 0)));
+    let untouched = || {
+        let seen = bench.notes(|notes| (notes.flows[&key(1)], notes.accepted.len(), notes.reset.len()));
+        (seen, bench.edge.sizes()) == ((To::Node(NodeId(0)), 0, 0), (0, 1, 0))
+    };
+    holds_for_async(Duration::from_millis(10), "the newer connection is untouched", untouched).await;
     node.refuse(second.id).await;
     bench.until(|| bench.edge.sizes().2 == 1).await;
     assert_eq!(bench.notes(|notes| (notes.flows[&key(1)], notes.accepted.len())), (To::Here, 1));
@@ -218,9 +216,11 @@ async fn a_state_that_is_refused_leaves_alone_what_the_plane_has_yet_to_tell() {
     bench.notes(|notes| notes.opened_ns.insert(key(1), 9));
     node.refuse(first.id).await;
     bench.until(|| bench.edge.peers.moves() == 0).await;
-    tokio::time::sleep(Duration::from_millis(10)).await;
-    let seen = bench.notes(|notes| (notes.flows[&key(1)], notes.accepted.len(), notes.reset.len()));
-    assert_eq!((seen, bench.edge.sizes()), ((To::Node(NodeId(0)), 0, 0), (0, 1, 0)));
+    let untouched = || {
+        let seen = bench.notes(|notes| (notes.flows[&key(1)], notes.accepted.len(), notes.reset.len()));
+        (seen, bench.edge.sizes()) == ((To::Node(NodeId(0)), 0, 0), (0, 1, 0))
+    };
+    holds_for_async(Duration::from_millis(10), "the newer connection is untouched", untouched).await;
     bench.take(ended(key(1), 0));
     assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)), "it ends as what it was");
 }

@@ -6,6 +6,7 @@ use crate::handoff::keyring::Keyring;
 use crate::handoff::run::Ears;
 use larder_handoff::channel::client::What;
 use larder_handoff::channel::message::{Accepted, Welcome};
+use larder_testkit::eventually_async;
 
 /// A node may refuse what it was told and take the next.
 #[tokio::test]
@@ -151,16 +152,13 @@ async fn what_nodes_say_holds_nothing_up() {
         accepted: Accepted { keys: true, tag: true, tunnel: true, services: vec![0], mixed: false },
     };
     said.send(Event { node: 0, session: 1, what: What::Up(Box::new(welcome)) }).await.expect("it is heard");
-    tokio::time::sleep(Duration::from_millis(20)).await;
+    eventually_async("the link is being made", || bench.notes(|notes| notes.links_begun > 0).then_some(()))
+        .await;
     bench.notes(|notes| notes.to_tell.push_back(Tale::Punt(key(1))));
-    while bench.load() == 0 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    eventually_async("the connection is placed", || (bench.load() > 0).then_some(())).await;
     let up = || bench.edge.peers.capability(NodeId(0));
     assert!(!up().up, "it was decided before the way was found");
-    while !up().up {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    eventually_async("the node is up", || up().up.then_some(())).await;
     assert!(up().cookie && up().linked);
     work.abort();
 }
