@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test static hostile audit handoff-long faults-long paper lab fmt lint tidy doc bench fuzz clean
+.PHONY: help demo test static hostile audit handoff-long handoff-trouble faults-long paper lab fmt lint tidy doc bench fuzz clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -18,6 +18,10 @@ static: ## one binary without shared libraries, for packages and containers (min
 
 handoff-long: ## 170,000 connections through handoff in network namespaces, every byte verified (root; minutes)
 	@scripts/run.sh cargo test --release --locked -p larder --test handoff -- --ignored --nocapture --test-threads 1 long::
+
+handoff-trouble: ## nodes that stop, die and lose each other under load, and the demo's costs (root; a quiet machine; minutes)
+	@scripts/run.sh cargo test --release --locked -p larder --test handoff -- --ignored --nocapture --test-threads 1 \
+		equals:: handover_trouble:: expired:: faults:: demo::
 
 faults-long: ## the protocols between peers in 20,000 worlds each where everything goes wrong (minutes; SEEDS=, ARGS="--first 20000")
 	@scripts/run.sh cargo run --release --locked -p larder -- sim faults --seeds $(or $(SEEDS),20000) $(ARGS)

@@ -9,6 +9,6 @@ pub mod wait;
 
 pub use skip::{needs_root, needs_tool, skip};
 pub use wait::{
-    eventually, eventually_asked, eventually_async, eventually_within, holds_for, holds_for_async, take_time,
-    take_time_async,
+    PATIENCE, eventually, eventually_asked, eventually_async, eventually_within, holds_for, holds_for_async,
+    take_time, take_time_async, within,
 };

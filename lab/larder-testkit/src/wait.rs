@@ -9,8 +9,20 @@ use std::time::{Duration, Instant};
 /// Deadline of [`eventually`]. A passing test never waits this long, and a failing one ends.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Pause between two looks at a condition that has no notification.
-const LOOK: Duration = Duration::from_millis(2);
+/// Pauses between two looks at a condition that has no notification: short at first, and longer for events that take long, so
+/// that looking does not load the machine.
+const LOOK_FIRST: Duration = Duration::from_millis(1);
+const LOOK_LAST: Duration = Duration::from_millis(50);
+
+/// The pauses between looks.
+fn looks() -> impl FnMut() -> Duration {
+    let mut next = LOOK_FIRST;
+    move || {
+        let pause = next;
+        next = (next * 3 / 2).min(LOOK_LAST);
+        pause
+    }
+}
 
 /// Polls `probe` until it returns a value, and returns that value. `event` is formatted only on failure: with
 /// [`std::fmt::from_fn`] it can show the state of that moment.
@@ -32,13 +44,26 @@ pub fn eventually_within<T>(
     event: impl Display,
     mut probe: impl FnMut() -> Option<T>,
 ) -> T {
-    let start = Instant::now();
+    let mut found = None;
+    let in_time = within(patience, || {
+        found = probe();
+        found.is_some()
+    });
+    assert!(in_time, "waited {patience:?} in vain: {event}");
+    found.expect("a probe in time has a value")
+}
+
+/// Polls `holds` until it is true. Returns false if it is not within `patience`, for callers that report the state themselves.
+pub fn within(patience: Duration, mut holds: impl FnMut() -> bool) -> bool {
+    let (start, mut pause) = (Instant::now(), looks());
     loop {
-        if let Some(value) = probe() {
-            return value;
+        if holds() {
+            return true;
         }
-        assert!(start.elapsed() < patience, "waited {patience:?} in vain: {event}");
-        std::thread::sleep(LOOK);
+        if start.elapsed() >= patience {
+            return false;
+        }
+        std::thread::sleep(pause());
     }
 }
 
@@ -47,13 +72,13 @@ pub fn eventually_within<T>(
 /// # Panics
 /// If there is no value within [`PATIENCE`]; the message names `event`.
 pub async fn eventually_async<T>(event: impl Display, mut probe: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
+    let (start, mut pause) = (Instant::now(), looks());
     loop {
         if let Some(value) = probe() {
             return value;
         }
         assert!(start.elapsed() < PATIENCE, "waited {PATIENCE:?} in vain: {event}");
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(pause()).await;
     }
 }
 
@@ -62,13 +87,13 @@ pub async fn eventually_async<T>(event: impl Display, mut probe: impl FnMut() ->
 /// # Panics
 /// If there is no value within [`PATIENCE`]; the message names `event`. A probe in progress is awaited to its end.
 pub async fn eventually_asked<T>(event: impl Display, mut probe: impl AsyncFnMut() -> Option<T>) -> T {
-    let start = Instant::now();
+    let (start, mut pause) = (Instant::now(), looks());
     loop {
         if let Some(value) = probe().await {
             return value;
         }
         assert!(start.elapsed() < PATIENCE, "waited {PATIENCE:?} in vain: {event}");
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(pause()).await;
     }
 }
 
@@ -82,7 +107,7 @@ pub fn holds_for(span: Duration, condition: &str, mut holds: impl FnMut() -> boo
     let start = Instant::now();
     while start.elapsed() < span {
         assert!(holds(), "after {:?}: {condition}", start.elapsed());
-        std::thread::sleep(LOOK);
+        std::thread::sleep(LOOK_FIRST);
     }
     assert!(holds(), "after {span:?}: {condition}");
 }
@@ -95,7 +120,7 @@ pub async fn holds_for_async(span: Duration, condition: &str, mut holds: impl Fn
     let start = Instant::now();
     while start.elapsed() < span {
         assert!(holds(), "after {:?}: {condition}", start.elapsed());
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(LOOK_FIRST).await;
     }
     assert!(holds(), "after {span:?}: {condition}");
 }

@@ -3,6 +3,7 @@
 //! Blocking sockets on threads in a namespace. What counts as wrong: a connection refused or reset, a pause longer than
 //! the limit, a status or length that is not the target's, a wrong, missing or surplus byte.
 
+use larder_testkit::take_time;
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream};
@@ -269,7 +270,7 @@ fn carry_out(
         Manner::Resting { rest } => {
             replies.send(&head(plan, 0, false))?;
             replies.take(&plan.targets[0])?;
-            std::thread::sleep(rest);
+            take_time(rest);
             if replies.buffer.is_empty() { Ok(()) } else { Err(Fault::Surplus) }
         }
         Manner::HeadOnly => {
@@ -297,7 +298,7 @@ fn carry_out(
             let head = head(plan, 0, true);
             let (first, second) = head.split_at(at.min(head.len()));
             replies.send(first)?;
-            thread::sleep(pause);
+            take_time(pause);
             replies.send(second)?;
             replies.take(&plan.targets[0])?;
             replies.end()
@@ -325,7 +326,7 @@ fn connect(plan: &Plan, port: u16, stall: Duration, times: &mut Times) -> io::Re
         times.connect = started.elapsed();
         match connected {
             Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable && started < until => {
-                thread::sleep(Duration::from_millis(1));
+                take_time(Duration::from_millis(1));
             }
             connected => return connected,
         }
@@ -392,7 +393,7 @@ impl Replies<'_> {
     /// Reads more; `false` at the end.
     fn more(&mut self) -> Result<bool, Fault> {
         let mut chunk = [0; 1 << 16];
-        thread::sleep(self.rest);
+        take_time(self.rest);
         let asked = Instant::now();
         let read = loop {
             match self.stream.read(&mut chunk) {

@@ -1,5 +1,6 @@
 //! A switch, agents and servers in namespaces, as an operator would set them up.
 
+use larder_testkit::within;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -82,14 +83,7 @@ impl Process {
     /// Ends it as an operator does; whether it ended in time.
     pub fn stop(&mut self) -> bool {
         self.signal(Signal::TERM);
-        let until = Instant::now() + PATIENCE;
-        while Instant::now() < until {
-            if matches!(self.child.try_wait(), Ok(Some(_))) {
-                return true;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        false
+        within(PATIENCE, || matches!(self.child.try_wait(), Ok(Some(_))))
     }
 
     /// Memory that it has in use. Bytes.
@@ -106,15 +100,8 @@ impl Process {
         let below = children(self.child.id());
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let start = Instant::now();
-        while !below.iter().all(|id| has_ended(*id)) {
-            assert!(
-                start.elapsed() < Duration::from_secs(5),
-                "{below:?} outlive their parent\n{}",
-                self.log()
-            );
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        let ended = within(PATIENCE, || below.iter().all(|id| has_ended(*id)));
+        assert!(ended, "{below:?} outlive their parent\n{}", self.log());
     }
 }
 
@@ -422,20 +409,15 @@ impl Cluster {
     /// Waits until a front-end has a channel to every agent.
     pub fn await_channels(&self, front: usize) {
         let agents = self.agents.iter().flatten().count();
-        let until = Instant::now() + PATIENCE;
-        while Instant::now() < until && agents > 0 {
-            let nodes = self.admin_of(front, "/nodes");
-            if nodes.matches("\"channel\": \"up\"").count() >= agents {
-                return;
-            }
-            // It cannot hand connections over, and has said so.
-            if self.switch.as_ref().is_some_and(|switch| switch.log().contains("mechanism=\"repair\" error"))
-            {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(20));
+        if agents == 0 {
+            return;
         }
-        assert!(agents == 0, "the nodes' channels are not up: {}\n{}", self.admin("/nodes"), self.logs());
+        let up = || self.admin_of(front, "/nodes").matches("\"channel\": \"up\"").count() >= agents;
+        // A switch that cannot hand connections over logs that.
+        let cannot =
+            || self.switch.as_ref().is_some_and(|switch| switch.log().contains("mechanism=\"repair\" error"));
+        let ready = within(PATIENCE, || up() || cannot());
+        assert!(ready, "the nodes' channels are not up: {}\n{}", self.admin("/nodes"), self.logs());
     }
 
     /// What the switch's admin interface answers.
@@ -490,10 +472,7 @@ impl Cluster {
     /// Waits until no node has load.
     pub fn await_rest(&self) {
         let started = Instant::now();
-        let until = started + PATIENCE;
-        while self.metric("larder_switch_node_load", &[]) > 0 && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        within(PATIENCE, || self.metric("larder_switch_node_load", &[]) == 0);
         println!("at rest after {:?}", started.elapsed());
         assert_eq!(
             self.metric("larder_switch_node_load", &[]),
@@ -506,23 +485,18 @@ impl Cluster {
 
     /// Waits until there is nothing of what the metric counts.
     pub fn await_no(&self, name: &str) {
-        let until = Instant::now() + PATIENCE;
-        while self.metric(name, &[]) > 0 {
-            assert!(Instant::now() < until, "{}", self.admin("/metrics"));
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        let none = within(PATIENCE, || self.metric(name, &[]) == 0);
+        assert!(none, "{}", self.admin("/metrics"));
     }
 
     /// Waits until the metric is at least that much.
     pub fn await_metric(&self, name: &str, labels: &[&str], least: u64) -> u64 {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            let value = self.metric(name, labels);
-            if value >= least || Instant::now() >= until {
-                return value;
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        let mut value = 0;
+        within(PATIENCE, || {
+            value = self.metric(name, labels);
+            value >= least
+        });
+        value
     }
 
     /// What everybody has said.

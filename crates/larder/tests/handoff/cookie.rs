@@ -44,11 +44,7 @@ fn nginx_answers_clients_directly() {
             log.lines().filter(|line| own.iter().any(|ip| line.starts_with(&format!("{ip} ")))).count();
         assert!(direct > 100, "{direct} of {} requests came by the client's address", log.lines().count());
     }
-    let until = std::time::Instant::now() + Duration::from_secs(10);
-    while cluster.metric("larder_switch_node_load", &[]) > 0 && std::time::Instant::now() < until {
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    assert_eq!(cluster.metric("larder_switch_node_load", &[]), 0);
+    cluster.await_rest();
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! `larder demo --handoff`: what it shows, and that nothing is left of it.
 
+use larder_testkit::take_time;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -47,6 +48,7 @@ fn pinned(folder: &Path) -> Vec<String> {
 }
 
 #[test]
+#[ignore = "long: make handoff-trouble"]
 fn handoff_costs_the_front_end_less_and_nothing_is_left() {
     if or_skip(available()).is_none() {
         return;
@@ -109,7 +111,7 @@ fn an_interrupted_demo_leaves_nothing() {
     assert!(said.by_ref().map_while(Result::ok).any(|line| line.starts_with("relay")), "it never began");
     let pid = i32::try_from(id).ok().and_then(Pid::from_raw).unwrap();
     // Once what it starts is starting, so that something of everything is there.
-    std::thread::sleep(std::time::Duration::from_millis(1_500));
+    take_time(std::time::Duration::from_millis(1_500));
     kill_process(pid, Signal::INT).unwrap();
     let rest: Vec<String> = said.map_while(Result::ok).collect();
     assert_eq!(child.wait().unwrap().code(), Some(1), "{rest:?}");

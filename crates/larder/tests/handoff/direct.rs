@@ -1,5 +1,6 @@
 //! The harness by itself: clients talk to a server directly, so that what goes wrong elsewhere is not the harness.
 
+use larder_testkit::take_time;
 use std::fs;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -120,9 +121,9 @@ fn a_killed_server_is_noticed() {
     let tally = thread::scope(|scope| {
         let namespace = &topology.client().namespace;
         let load = scope.spawn(|| namespace.run(|| client::run_while(&plans, SETUP, &go)).unwrap());
-        thread::sleep(Duration::from_millis(300));
+        take_time(Duration::from_millis(300));
         drop(origin);
-        thread::sleep(Duration::from_millis(100));
+        take_time(Duration::from_millis(100));
         go.store(false, Ordering::Relaxed);
         load.join().unwrap()
     });
@@ -145,7 +146,7 @@ fn a_flood_arrives_and_clients_get_through() {
     let (sent, tally) = thread::scope(|scope| {
         let flood = scope.spawn(|| flood::syns(topology.client(), (service[0], node.mac), 10_000, &go));
         let tally = topology.client().namespace.run(|| client::run(&plans, SETUP)).unwrap();
-        thread::sleep(Duration::from_millis(300));
+        take_time(Duration::from_millis(300));
         go.store(false, Ordering::Relaxed);
         (flood.join().unwrap(), tally)
     });

@@ -1,8 +1,8 @@
 //! Nodes that end and start again while clients come.
 
+use larder_testkit::take_time;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::Duration;
 
 use crate::client::{self, Manner, Setup};
@@ -32,12 +32,12 @@ fn nodes_end_under_load_and_no_client_notices() {
     let run = move || client::run_while(&plans, SETUP, &still);
     let load = cluster.topology.client().namespace.thread(run).unwrap();
     for number in 0..3 {
-        thread::sleep(Duration::from_millis(300));
+        take_time(Duration::from_millis(300));
         let mut node = cluster.agents[number].take().unwrap();
         let began = std::time::Instant::now();
         assert!(node.stop(), "node {number} does not end: {}", node.log());
         println!("node {number} ended within {:?}", began.elapsed());
-        thread::sleep(Duration::from_millis(300));
+        take_time(Duration::from_millis(300));
         cluster.start_agent(number, Server::Larder);
         cluster.await_channels(0);
     }

@@ -1,8 +1,9 @@
 //! Until when a connection counts at its node.
 
+use larder_testkit::{PATIENCE, take_time, within};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::cluster::{Cluster, Server, Spec};
 use crate::content::Content;
@@ -23,10 +24,7 @@ fn ask(stream: &mut TcpStream, path: &str) {
 
 /// Waits until so many connections count.
 fn await_load(cluster: &Cluster, load: u64) {
-    let until = Instant::now() + Duration::from_secs(5);
-    while cluster.metric(LOAD, &[]) != load && Instant::now() < until {
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    within(PATIENCE, || cluster.metric(LOAD, &[]) == load);
     assert_eq!(cluster.metric(LOAD, &[]), load, "{}", cluster.admin("/metrics"));
 }
 
@@ -53,7 +51,7 @@ fn a_connection_that_its_node_resets_has_ended() {
     }
     await_load(&cluster, 4);
     // Old enough to be taken for one from before a restart.
-    std::thread::sleep(Duration::from_millis(2_500));
+    take_time(Duration::from_millis(2_500));
     for stream in &mut streams {
         ask(stream, "/reset");
         let told = stream.read_to_end(&mut Vec::new()).map_err(|error| error.kind());
@@ -68,7 +66,7 @@ fn a_connection_that_its_node_resets_has_ended() {
     }
     await_load(&cluster, 0);
     // Two sweeps.
-    std::thread::sleep(Duration::from_secs(4));
+    take_time(Duration::from_secs(4));
     assert_eq!(cluster.metric(DELIVERIES, &["mechanism=\"cookie\""]), 24);
     assert!(cluster.metric(DELIVERIES, &["fast"]) > 0, "{}", cluster.admin("/metrics"));
     assert_eq!(cluster.metric(DELIVERIES, &["adopted"]), 0, "{}", cluster.logs());
@@ -93,14 +91,14 @@ fn a_half_closed_connection_counts_while_its_reply_goes_on() {
     left -= bytes.len();
     stream.shutdown(Shutdown::Write).unwrap();
     // Its end counts as that of the connection until it is seen to acknowledge more.
-    std::thread::sleep(Duration::from_millis(300));
+    take_time(Duration::from_millis(300));
     // It reads on, slowly, for about three seconds.
     let mut looks = 0;
     while left > BUFFERED {
         let got = stream.read(&mut bytes).unwrap();
         assert!(got > 0, "closed with {left} bytes left");
         left = left.saturating_sub(got);
-        std::thread::sleep(Duration::from_millis(25));
+        take_time(Duration::from_millis(25));
         if cluster.metric(LOAD, &[]) == 1 {
             looks += 1;
         } else {

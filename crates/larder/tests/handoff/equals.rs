@@ -1,6 +1,7 @@
 //! Nodes without a front-end, each on a host of its own: killed, started again, stopped, cut off from each other under load.
 //! Clients verify every byte. No request may be lost but those that the node in trouble had in hand. Each of the ways to decide.
 
+use larder_testkit::{take_time, within};
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -101,16 +102,14 @@ impl Equals {
 
     fn await_views(&self, wanted: &dyn Fn(usize) -> Option<Vec<usize>>) -> Duration {
         let started = Instant::now();
-        loop {
-            // One that is stopped is not asked: it would not answer.
-            let views: Vec<(Vec<usize>, Value)> =
-                (0..NODES).filter_map(|number| Some((wanted(number)?, self.view(number)))).collect();
-            if views.iter().all(|(members, view)| self.is_right(members, view)) {
-                return started.elapsed();
-            }
-            assert!(started.elapsed() < 3 * NOTICED_WITHIN, "{views:#?}\n{}", self.logs());
-            thread::sleep(Duration::from_millis(50));
-        }
+        let mut views: Vec<(Vec<usize>, Value)> = Vec::new();
+        let right = within(3 * NOTICED_WITHIN, || {
+            // A stopped node is not asked: it would not answer.
+            views = (0..NODES).filter_map(|number| Some((wanted(number)?, self.view(number)))).collect();
+            views.iter().all(|(members, view)| self.is_right(members, view))
+        });
+        assert!(right, "{views:#?}\n{}", self.logs());
+        started.elapsed()
     }
 
     /// Whether a node knows these members, itself among them, and goes by the first of them where one decides.
@@ -127,8 +126,9 @@ impl Equals {
     /// Waits until no request is left in a load, and all go by one table where they do: nothing of what happened stays behind.
     fn await_rest(&self) {
         let started = Instant::now();
-        loop {
-            let views: Vec<Value> = (0..NODES).map(|number| self.view(number)).collect();
+        let mut views: Vec<Value> = Vec::new();
+        let at_rest = within(3 * NOTICED_WITHIN, || {
+            views = (0..NODES).map(|number| self.view(number)).collect();
             let idle = |load: &Value| load.is_null() || *load == 0;
             let rests = |view: &Value| {
                 let all =
@@ -140,13 +140,10 @@ impl Equals {
                 let [number, maker] = ["number", "maker"].map(|field| table(view)[field] == first[field]);
                 number && maker && table(view)["owners_there"] == NODES
             };
-            if views.iter().all(rests) && (self.policy != WARD || views.iter().all(same)) {
-                println!("at rest after {:?}", started.elapsed());
-                return;
-            }
-            assert!(started.elapsed() < 3 * NOTICED_WITHIN, "{views:#?}\n{}", self.logs());
-            thread::sleep(Duration::from_millis(50));
-        }
+            views.iter().all(rests) && (self.policy != WARD || views.iter().all(same))
+        });
+        assert!(at_rest, "{views:#?}\n{}", self.logs());
+        println!("at rest after {:?}", started.elapsed());
     }
 
     fn logs(&self) -> String {
@@ -180,9 +177,9 @@ impl Equals {
         thread::scope(|scope| {
             let namespace = &self.topology.client().namespace;
             let load = scope.spawn(|| namespace.run(|| client::run_while(&plans, SETUP, &go)).unwrap());
-            thread::sleep(Duration::from_millis(500));
+            take_time(Duration::from_millis(500));
             let acted = act();
-            thread::sleep(Duration::from_millis(500));
+            take_time(Duration::from_millis(500));
             go.store(false, Ordering::Relaxed);
             (load.join().unwrap(), acted)
         })
@@ -257,7 +254,7 @@ fn assert_only_waits(own: &Tally) {
 
 impl Equals {
     fn serves_quietly(&self) {
-        let (tally, ()) = self.under_load(&[0, 1, 2, 3], || thread::sleep(Duration::from_secs(2)));
+        let (tally, ()) = self.under_load(&[0, 1, 2, 3], || take_time(Duration::from_secs(2)));
         tally.assert_faultless();
         let views: Vec<Value> = (0..NODES).map(|number| self.view(number)).collect();
         assert!(views.iter().all(|view| view["forwarded"].as_u64() > Some(20)), "{views:#?}");
@@ -269,7 +266,7 @@ impl Equals {
         let mut killed = self.nodes[number].take().unwrap();
         let (tally, own, noticed) = self.under_load_beside(&others, number, |go| {
             killed.kill();
-            thread::sleep(Duration::from_millis(50));
+            take_time(Duration::from_millis(50));
             go.store(false, Ordering::Relaxed);
             self.await_members(&others)
         });
@@ -290,7 +287,7 @@ impl Equals {
         let (tally, own, ()) = self.under_load_beside(&others, number, |_| {
             self.node(number).signal(Signal::STOP);
             match time {
-                Some(time) => thread::sleep(time),
+                Some(time) => take_time(time),
                 None => drop(self.await_views(&|one| (one != number).then(|| others.clone()))),
             }
             self.node(number).signal(Signal::CONT);
@@ -317,7 +314,7 @@ impl Equals {
         });
         assert_only_cut(&tally, "in halves");
         println!("halves were known after {noticed:?}");
-        let (tally, ()) = self.under_load(&[0, 1, 2, 3], || thread::sleep(Duration::from_secs(1)));
+        let (tally, ()) = self.under_load(&[0, 1, 2, 3], || take_time(Duration::from_secs(1)));
         tally.assert_faultless();
         let (tally, noticed) = self.under_load(&[0, 1, 2, 3], || {
             pairs.iter().for_each(|(a, b)| self.cut(*a, *b, false));
@@ -329,6 +326,7 @@ impl Equals {
 }
 
 #[test]
+#[ignore = "long: make handoff-trouble"]
 fn what_happens_to_one_node_is_no_matter_to_the_clients_of_others() {
     let Some(mut cluster) = Equals::start(PRESS) else { return };
     cluster.serves_quietly();
@@ -341,6 +339,7 @@ fn what_happens_to_one_node_is_no_matter_to_the_clients_of_others() {
 
 /// Node 0 decides for all while it is there.
 #[test]
+#[ignore = "long: make handoff-trouble"]
 fn nor_under_card_is_what_happens_to_the_dispatcher() {
     let Some(mut cluster) = Equals::start(CARD) else { return };
     cluster.serves_quietly();
@@ -353,6 +352,7 @@ fn nor_under_card_is_what_happens_to_the_dispatcher() {
 
 /// Node 0 makes the tables while it is there, and each is an owner.
 #[test]
+#[ignore = "long: make handoff-trouble"]
 fn nor_under_ward_is_what_happens_to_who_makes_tables() {
     let Some(mut cluster) = Equals::start(WARD) else { return };
     cluster.serves_quietly();

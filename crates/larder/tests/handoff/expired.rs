@@ -1,5 +1,6 @@
 //! Clients that come too late.
 
+use larder_testkit::take_time;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
@@ -12,6 +13,7 @@ const HANDOFF: &str = "mechanism = \"cookie\"\nkey_life = \"10s\"";
 /// A cookie is believed for one and a half of `key_life` at most. Whoever asks for the first time after that is told at
 /// once, rather than left to wait.
 #[test]
+#[ignore = "long: make handoff-trouble"]
 fn who_asks_after_the_cookie_has_expired_is_reset() {
     let Some(cluster) = Cluster::new(&Spec { handoff: HANDOFF, ..Spec::default() }, Content::new(&[100], 1))
     else {
@@ -20,7 +22,7 @@ fn who_asks_after_the_cookie_has_expired_is_reset() {
     let client = &cluster.topology.client().namespace;
     let services = cluster.service();
     let early = client.run(|| services.map(|service| TcpStream::connect(service).unwrap())).unwrap();
-    std::thread::sleep(Duration::from_secs(16));
+    take_time(Duration::from_secs(16));
     for mut stream in early {
         stream.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
         stream.write_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();

@@ -1,12 +1,13 @@
 //! Requests of every kind: held, cut anywhere, with bodies, over TLS, from clients in use everywhere.
 
+use larder_testkit::{take_time, within};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use larder_handoff::netns::{installed, or_skip};
 
@@ -55,7 +56,7 @@ fn requests_above_the_limit_wait() {
     let load = cluster.topology.client().namespace.thread(move || client::run(&plans, SETUP)).unwrap();
     let (mut most, mut held) = (0, 0);
     for _ in 0..20 {
-        thread::sleep(Duration::from_millis(25));
+        take_time(Duration::from_millis(25));
         most = most.max(cluster.metric("larder_switch_node_load", &[]));
         held = held.max(cluster.metric("larder_switch_handoff_connections", &["held"]));
     }
@@ -75,7 +76,7 @@ fn requests_that_wait_too_long_get_503() {
     };
     let plans = slow(&cluster, 1_000_000, 2);
     let load = cluster.topology.client().namespace.thread(move || client::run(&plans, SETUP)).unwrap();
-    thread::sleep(Duration::from_millis(100));
+    cluster.await_metric("larder_switch_node_load", &[], 2);
     let service = cluster.service();
     let ask = move |number: usize| {
         let mut stream = TcpStream::connect(service[number % 2]).unwrap();
@@ -219,10 +220,7 @@ fn the_fast_path_changes_no_result() {
         cluster.await_rest();
         let opened = || cluster.metric("larder_switch_plane_total", &["event=\"fast\""]);
         // The kernel counts at once, the switch when it is told, which may be after the connection's end.
-        let until = Instant::now() + PATIENCE;
-        while delivered(&cluster, "\"fast\"") != opened() && Instant::now() < until {
-            thread::sleep(Duration::from_millis(50));
-        }
+        within(PATIENCE, || delivered(&cluster, "\"fast\"") == opened());
         let reused = delivered(&cluster, "\"fast\"");
         assert_eq!(reused, opened());
         assert_eq!(reused > 100, fast, "{reused} used again\n{}", cluster.admin("/metrics"));
@@ -238,7 +236,7 @@ fn the_fast_path_changes_no_result() {
 fn counts_are_the_nodes(cluster: &Cluster) {
     let plans = slow(cluster, 1_000_000, 12);
     let load = cluster.topology.client().namespace.thread(move || client::run(&plans, SETUP)).unwrap();
-    thread::sleep(Duration::from_millis(150));
+    cluster.await_metric("larder_switch_node_load", &[], 12);
     for (number, node) in cluster.topology.nodes.iter().enumerate() {
         let mut ss = Command::new("ss");
         ss.args(["-Htn", "state", "connected", "exclude", "time-wait", "sport", "=", ":80"]);

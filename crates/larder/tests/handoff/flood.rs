@@ -1,5 +1,6 @@
 //! A flood of SYNs from addresses that nobody has.
 
+use larder_testkit::take_time;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -27,7 +28,7 @@ pub fn syns(from: &Host, (to, mac): (SocketAddr, [u8; 6]), per_second: u32, go: 
     while go.load(Ordering::Relaxed) {
         let due = (started.elapsed().as_secs_f64() * f64::from(per_second)) as u64;
         if sent >= due {
-            std::thread::sleep(Duration::from_micros(200));
+            take_time(Duration::from_micros(200));
             continue;
         }
         let chance = random.next();

@@ -1,5 +1,6 @@
 //! What attackers do: floods of SYNs, forged cookies, requests that never end, packets on other people's connections.
 
+use larder_testkit::take_time;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,7 +42,7 @@ fn a_flood_of_syns_costs_nobody_a_connection() {
     let (sent, tally) = thread::scope(|scope| {
         let flood = scope.spawn(|| flood::syns(cluster.topology.client(), to, 50_000, &go));
         let tally = load();
-        thread::sleep(Duration::from_millis(500));
+        take_time(Duration::from_millis(500));
         go.store(false, Ordering::Relaxed);
         (flood.join().unwrap(), tally)
     });
@@ -85,7 +86,7 @@ fn forged_cookies_open_nothing() {
             payload: request,
         };
         while wire.send(ifindex, &frame.bytes().unwrap()).is_err() {
-            thread::sleep(Duration::from_micros(100));
+            take_time(Duration::from_micros(100));
         }
     }
     let bad = cluster.await_metric("larder_switch_plane_total", &["bad_cookie"], 15_000);
@@ -154,7 +155,7 @@ fn forged_packets_do_not_cut_connections() {
     let client = cluster.topology.client();
     let setup = Setup { threads: 6, ..SETUP };
     let load = client.namespace.thread(move || client::run(&plans, setup)).unwrap();
-    thread::sleep(Duration::from_millis(300));
+    take_time(Duration::from_millis(300));
     let wire = Wire::open(&client.namespace).unwrap();
     let ifindex = client.namespace.ifindex(INTERFACE).unwrap();
     let mut random = Random(44);
@@ -178,7 +179,7 @@ fn forged_packets_do_not_cut_connections() {
         };
         sent += u64::from(wire.send(ifindex, &frame.bytes().unwrap()).is_ok());
         if sent.is_multiple_of(64) {
-            thread::sleep(Duration::from_micros(500));
+            take_time(Duration::from_micros(500));
         }
     }
     let live = cluster.metric("larder_switch_handoff_connections", &["handed_off"]);

@@ -1,6 +1,6 @@
 //! Equal nodes that die while connections are handed over.
 
-use std::thread;
+use larder_testkit::take_time;
 use std::time::{Duration, Instant};
 
 use crate::client::{self, Fault, Manner, Plan, Setup, Tally};
@@ -41,7 +41,7 @@ fn during(cluster: &mut Equals, happens: impl FnOnce(&mut Equals)) -> (Tally, Du
     let setup = Setup { threads: DOWNLOADS, ..SETUP };
     let load = cluster.topology.client().namespace.thread(move || client::run(&plans, setup)).unwrap();
     cluster.until("all are handed over", |cluster| cluster.handoff(0, "moved") == before + DOWNLOADS as u64);
-    thread::sleep(Duration::from_millis(200));
+    take_time(Duration::from_millis(200));
     let began = Instant::now();
     happens(cluster);
     let tally = load.join();
@@ -68,7 +68,7 @@ fn a_killed_initial_node_is_not_missed() {
     let Some(mut cluster) = cluster() else { return };
     let (tally, _) = during(&mut cluster, |cluster| {
         cluster.nodes[0].as_mut().unwrap().kill();
-        thread::sleep(Duration::from_millis(300));
+        take_time(Duration::from_millis(300));
         cluster.start(0);
         assert_eq!(cluster.handoff(0, "connections"), DOWNLOADS as u64, "{}", cluster.logs());
     });

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use larder_handoff::channel::identity::Identity;
 use larder_handoff::netns::{Topology, TopologySpec, or_skip};
@@ -151,11 +151,8 @@ impl Equals {
 
     /// Waits until this holds, for so long.
     pub fn within(&self, patience: Duration, what: &str, holds: impl Fn(&Self) -> bool) {
-        let until = Instant::now() + patience;
-        while !holds(self) {
-            assert!(Instant::now() < until, "{what}\n{}", self.logs());
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let event = std::fmt::from_fn(|f| write!(f, "{what}\n{}", self.logs()));
+        larder_testkit::eventually_within(patience, event, || holds(self).then_some(()));
     }
 
     /// Waits until each of these can hand connections over to each other.

@@ -1,5 +1,6 @@
 //! Equal nodes that stand still or are cut off from each other while connections are handed over.
 
+use larder_testkit::take_time;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -96,7 +97,7 @@ impl Lab {
             .unwrap();
         // By hash it may be only one of them that another node has.
         cluster.until("downloads are handed over", |cluster| cluster.handoff(0, "connections") > 0);
-        thread::sleep(Duration::from_millis(300));
+        take_time(Duration::from_millis(300));
         println!("{} handed over", cluster.handoff(0, "moved") - before);
         let (mixed, go) = (self.mixed(others), std::sync::Arc::new(AtomicBool::new(true)));
         let still = std::sync::Arc::clone(&go);
@@ -194,7 +195,7 @@ fn stopped(nodes: usize, lines: &str) {
         cluster.until("it is missed", |cluster| {
             cluster.view(0)["members"].as_array().is_some_and(|all| all.len() + 2 == nodes)
         });
-        thread::sleep(Duration::from_secs(2));
+        take_time(Duration::from_secs(2));
         node.signal(Signal::CONT);
     });
     println!("over after {took:?}, a pause of {:?} and {:?}", pause(&slow), pause(&soon));
@@ -205,17 +206,20 @@ fn stopped(nodes: usize, lines: &str) {
 }
 
 #[test]
+#[ignore = "long: make handoff-trouble"]
 fn a_service_node_that_stands_still_is_given_up() {
     stopped(3, "");
 }
 
 #[test]
+#[ignore = "long: make handoff-trouble"]
 fn an_owner_that_stands_still_is_given_up() {
     stopped(3, WARD);
 }
 
 /// The node that clients connected to stands still: its kernel goes on forwarding their packets to the nodes that have them.
 #[test]
+#[ignore = "long: make handoff-trouble"]
 fn an_initial_node_that_stands_still_is_not_missed() {
     let Some(lab) = Lab::new(3, "") else { return };
     let (slow, took, soon) = lab.during(&[1, 2], |cluster| {
@@ -224,7 +228,7 @@ fn an_initial_node_that_stands_still_is_not_missed() {
         cluster.until("it is missed", |cluster| {
             cluster.view(1)["members"].as_array().is_some_and(|all| all.len() == 1)
         });
-        thread::sleep(Duration::from_secs(2));
+        take_time(Duration::from_secs(2));
         node.signal(Signal::CONT);
     });
     println!("over after {took:?}, a pause of {:?} and {:?}", pause(&slow), pause(&soon));
@@ -235,18 +239,20 @@ fn an_initial_node_that_stands_still_is_not_missed() {
 
 /// Node 0 decides, and counts what it has handed over.
 #[test]
+#[ignore = "long: make handoff-trouble"]
 fn a_dispatcher_counts_nothing_for_a_node_that_stood_still() {
     stopped(3, CARD);
 }
 
 /// One that stands still for less is waited for.
 #[test]
+#[ignore = "long: make handoff-trouble"]
 fn a_service_node_that_stands_still_for_a_moment_loses_nothing() {
     let Some(lab) = Lab::new(3, "") else { return };
     let (slow, _, soon) = lab.during(&[0, 2], |cluster| {
         let node = cluster.nodes[1].as_ref().unwrap();
         node.signal(Signal::STOP);
-        thread::sleep(Duration::from_secs(1));
+        take_time(Duration::from_secs(1));
         node.signal(Signal::CONT);
     });
     slow.assert_faultless();
@@ -257,11 +263,12 @@ fn a_service_node_that_stands_still_for_a_moment_loses_nothing() {
 
 /// Two nodes do not hear each other, and a third hears both.
 #[test]
+#[ignore = "long: make handoff-trouble"]
 fn what_goes_over_a_cut_waits_for_its_end() {
     let Some(lab) = Lab::new(3, "") else { return };
     let (slow, took, soon) = lab.during(&[0, 1, 2], |cluster| {
         cut(cluster, &[0, 1], true);
-        thread::sleep(CUT);
+        take_time(CUT);
         cut(cluster, &[0, 1], false);
     });
     println!("over after {took:?}, a pause of {:?} and {:?}", pause(&slow), pause(&soon));
@@ -281,7 +288,7 @@ fn part_and_join(cluster: &Equals) {
     cluster.until("halves are known", |cluster| {
         (0..4).all(|node| cluster.view(node)["members"].as_array().is_some_and(|all| all.len() == 1))
     });
-    thread::sleep(Duration::from_secs(1));
+    take_time(Duration::from_secs(1));
     pairs.iter().for_each(|(a, b)| part(cluster, *a, *b, false));
     cut(cluster, &[0, 2], false);
 }
@@ -297,11 +304,13 @@ fn halved(lines: &str) {
 }
 
 #[test]
+#[ignore = "long: make handoff-trouble"]
 fn halves_go_on_and_join() {
     halved("");
 }
 
 #[test]
+#[ignore = "long: make handoff-trouble"]
 fn halves_with_a_dispatcher_each_go_on_and_join() {
     halved(CARD);
 }
@@ -309,6 +318,7 @@ fn halves_with_a_dispatcher_each_go_on_and_join() {
 /// Clients that take the same port for each connection, also for that which follows one that was lost on its way to a peer: every
 /// new one is made. In each cut a client may lose the one that it has then, and waits for the word that it is gone: no second one.
 #[test]
+#[ignore = "long: make handoff-trouble"]
 fn ports_are_used_again_at_once_whatever_became_of_what_had_them() {
     let Some(lab) = Lab::new(4, "") else { return };
     let mut plans = lab.mixed(&[0, 1, 2, 3]);
@@ -322,7 +332,7 @@ fn ports_are_used_again_at_once_whatever_became_of_what_had_them() {
         for _ in 0..CUTS {
             part_and_join(&lab.cluster);
             lab.cluster.await_ready(&[0, 1, 2, 3]);
-            thread::sleep(Duration::from_millis(500));
+            take_time(Duration::from_millis(500));
         }
         go.store(false, Ordering::Relaxed);
         load.join().unwrap()
@@ -347,6 +357,7 @@ fn lost_by(log: &str) -> usize {
 /// A peer has taken a connection, and its word of it is lost; it serves it to its end. The client then uses the same port, whose
 /// old socket is still in doubt at the node that it connects to.
 #[test]
+#[ignore = "long: make handoff-trouble"]
 fn a_client_that_begins_anew_finds_nothing_in_doubt() {
     let Some(lab) = Lab::new(2, "") else { return };
     let cluster = &lab.cluster;

@@ -1,7 +1,7 @@
 //! Processes and hosts that die in the middle.
 
+use larder_testkit::take_time;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use larder_handoff::netns::{INTERFACE, TopologySpec};
@@ -50,7 +50,7 @@ pub fn during<T>(
 ) -> (Tally, T) {
     let (plans, setup) = (plans.to_vec(), Setup { threads: plans.len().max(1), ..SETUP });
     let load = cluster.topology.client().namespace.thread(move || client::run(&plans, setup)).unwrap();
-    thread::sleep(Duration::from_millis(500));
+    take_time(Duration::from_millis(500));
     let happened = happens(cluster);
     let tally = load.join();
     println!("{tally}");
@@ -100,7 +100,7 @@ fn a_killed_switch_is_not_missed() {
         let held = vec![fresh; 4];
         let setup = Setup { threads: 4, first_port: 21_000, ..SETUP };
         let late = cluster.topology.client().namespace.thread(move || client::run(&held, setup)).unwrap();
-        thread::sleep(Duration::from_millis(300));
+        take_time(Duration::from_millis(300));
         cluster.start_switch();
         late.join()
     });
@@ -280,10 +280,10 @@ fn another_front_end_goes_on() {
         let namespace = &cluster.topology.client().namespace;
         let short = namespace.thread(move || client::run_while(&others, setup, &still)).unwrap();
         for turn in [1, 0, 1, 0] {
-            thread::sleep(Duration::from_millis(400));
+            take_time(Duration::from_millis(400));
             cluster.topology.point_clients_at(&cluster.topology.fronts[turn]).unwrap();
         }
-        thread::sleep(Duration::from_millis(400));
+        take_time(Duration::from_millis(400));
         go.store(false, Ordering::Relaxed);
         short.join()
     });
@@ -361,7 +361,7 @@ fn a_cut_channel_loses_nothing() {
         for _ in 0..3 {
             let short = cluster.topology.client().namespace.run(|| client::run(&others, SETUP)).unwrap();
             short.assert_faultless();
-            thread::sleep(Duration::from_millis(900));
+            take_time(Duration::from_millis(900));
         }
         let nodes = cluster.admin("/nodes");
         assert!(!nodes.contains("\"channel\": \"up\""), "{nodes}");

@@ -1,11 +1,12 @@
 //! Real servers in a namespace: nginx and Apache, with a config of their own in a temporary directory.
 
+use larder_testkit::within;
 use std::fmt::Write as _;
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use larder_handoff::netns::Namespace;
 use rustix::process::{Pid, Signal, kill_process};
@@ -105,14 +106,12 @@ impl Origin {
 
     /// Whether it accepts connections, in time.
     fn wait_for(&mut self, address: SocketAddr) -> bool {
-        let until = Instant::now() + PATIENCE;
-        while Instant::now() < until && matches!(self.child.try_wait(), Ok(None)) {
-            if TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok() {
-                return true;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        false
+        let mut answers = false;
+        within(PATIENCE, || {
+            answers = TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok();
+            answers || !matches!(self.child.try_wait(), Ok(None))
+        });
+        answers
     }
 
     /// What it wrote to its error log.
@@ -133,10 +132,7 @@ impl Drop for Origin {
             // The master ends its workers.
             let _ = kill_process(pid, Signal::TERM);
         }
-        let until = Instant::now() + PATIENCE;
-        while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        within(PATIENCE, || !matches!(self.child.try_wait(), Ok(None)));
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -2,6 +2,7 @@
 //!
 //! Switch and node run in this process, in namespaces of their own, so that a mend can be switched off and the node be slow.
 
+use larder_testkit::{eventually_async, take_time, within};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::BorrowedFd;
@@ -92,7 +93,7 @@ impl Forwarding for Slow {
     }
 
     fn restore(&self, moved: Moved<'_>) -> Result<Restored, (Refusal, String)> {
-        thread::sleep(self.before);
+        take_time(self.before);
         self.host.restore(moved)
     }
 
@@ -185,7 +186,7 @@ impl Lateness {
             let nap = Duration::from_millis(5);
             while !stop.load(Ordering::Relaxed) {
                 let began = Instant::now();
-                thread::sleep(nap);
+                take_time(nap);
                 let late = began.elapsed().saturating_sub(nap).as_micros();
                 worst.fetch_max(u64::try_from(late).unwrap_or(u64::MAX), Ordering::Relaxed);
             }
@@ -276,7 +277,7 @@ fn ask(server: SocketAddr, manner: Manner, gap: Duration) -> io::Result<()> {
             stream.write_all(&request(long))?;
             stream.read_exact(&mut [0; 50_000])?;
             stream.shutdown(Shutdown::Write)?;
-            thread::sleep(Duration::from_millis(20));
+            take_time(Duration::from_millis(20));
             let mut rest = Vec::new();
             stream.read_to_end(&mut rest)?;
             if rest.len() + 50_000 < long {
@@ -369,9 +370,7 @@ fn wrong(mends: Mends, slow: Duration, manner: Manner, count: usize) -> Option<u
         let handle = switch.handle();
         let watching = async {
             let up = || handle.nodes().iter().any(|node| node.handoff.as_ref().is_some_and(|h| h.repair));
-            while !up() {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
+            eventually_async("the node can take connections", || up().then_some(())).await;
             let _ = ready.send(());
             let _ = stopped.await;
         };
@@ -394,10 +393,7 @@ fn wrong(mends: Mends, slow: Duration, manner: Manner, count: usize) -> Option<u
     drop((switch, node));
     // With connections left, the plane stays for the next start of the switch; there is none. The switch's last task may
     // hold it for a moment.
-    let until = Instant::now() + STALL;
-    while Plane::clean(&left).is_err() && Instant::now() < until {
-        thread::sleep(Duration::from_millis(20));
-    }
+    within(STALL, || Plane::clean(&left).is_ok());
     Some(wrong)
 }
 

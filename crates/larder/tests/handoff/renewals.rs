@@ -1,8 +1,8 @@
 //! A switch that is reloaded and upgraded while it hands over: nobody notices.
 
+use larder_testkit::take_time;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -43,7 +43,7 @@ fn a_renewed_switch_is_not_missed(server: Server, handoff: &str, mechanism: &str
             cluster.switch.as_ref().unwrap().signal(signal);
             let reached = cluster.await_metric("larder_switch_generation", &[], generation);
             assert_eq!(reached, generation, "{}", cluster.logs());
-            thread::sleep(Duration::from_millis(700));
+            take_time(Duration::from_millis(700));
         }
         go.store(false, Ordering::Relaxed);
         others.join()

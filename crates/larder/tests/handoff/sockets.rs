@@ -1,5 +1,6 @@
 //! Sockets moved from the switch to larder's nodes (`mechanism = "repair"`), and connections spliced.
 
+use larder_testkit::take_time;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -57,12 +58,7 @@ fn all_manners_move(handshake: &str, count: usize) {
     assert!(moved > most, "{moved} moved\n{}", cluster.logs());
     let failed = cluster.metric(DELIVERIES, &["why=\"failed\""]);
     assert_eq!(failed, 0, "{}", cluster.logs());
-    let load = "larder_switch_node_load";
-    let until = std::time::Instant::now() + Duration::from_secs(10);
-    while cluster.metric(load, &[]) > 0 && std::time::Instant::now() < until {
-        thread::sleep(Duration::from_millis(100));
-    }
-    assert_eq!(cluster.metric(load, &[]), 0);
+    cluster.await_rest();
     let own = cluster.client_addresses().map(|ip| ip.to_string());
     let log = cluster.access_log();
     let lines = log.lines().filter(|line| line.ends_with("mechanism=repair why=repair"));
@@ -85,9 +81,10 @@ fn known_small_replies_are_relayed() {
     for bytes in [1_000, 300_000] {
         let plans = vec![plan(bytes); 50];
         let client = &cluster.topology.client().namespace;
-        // A size is known once a connection has ended, which its node tells with others.
+        // A size is known once a connection has ended, which its node reports together with others.
         client.run(|| client::run(&plans[..3], one_by_one)).unwrap().assert_faultless();
-        thread::sleep(Duration::from_secs(2));
+        cluster.await_metric(DELIVERIES, &[], if bytes == 1_000 { 3 } else { 56 });
+        cluster.await_rest();
         client.run(|| client::run(&plans, one_by_one)).unwrap().assert_faultless();
         // A move counts when the connection has ended, which is told with others.
         let all = cluster.await_metric(DELIVERIES, &[], 53 * if bytes == 1_000 { 1 } else { 2 });
@@ -122,14 +119,14 @@ fn lose_channels(handshake: &str) {
         let front = &cluster.topology.front().namespace;
         // Each attempt to connect again waits longer than the one before.
         for _ in 0..3 {
-            thread::sleep(Duration::from_millis(700));
+            take_time(Duration::from_millis(700));
             // Ends the switch's side of the channels: to it they have broken.
             let cut = front.run(|| {
                 std::process::Command::new("ss").args(["-K", "dport", "=", ":7946"]).output().unwrap()
             });
             assert!(cut.unwrap().status.success());
         }
-        thread::sleep(Duration::from_millis(400));
+        take_time(Duration::from_millis(400));
         go.store(false, Ordering::Relaxed);
         load.join().unwrap()
     });
@@ -222,7 +219,7 @@ fn keep_asking(server: SocketAddr, target: &Target, go: &AtomicBool) -> u32 {
         }
         assert_eq!((body.len() as u64, target.first_wrong(0, &body)), (target.bytes, None));
         asked += 1;
-        thread::sleep(Duration::from_millis(15));
+        take_time(Duration::from_millis(15));
     }
     asked
 }
@@ -247,14 +244,14 @@ fn kept_alive_connections_leave_a_node_that_drains() {
                     scope.spawn(move || namespace.run(|| keep_asking(server, target, go)).unwrap())
                 })
                 .collect();
-            thread::sleep(Duration::from_millis(700));
+            take_time(Duration::from_millis(700));
             let before = cluster.metric("larder_switch_node_load", &["n0"]);
             cluster.post("/nodes/n0/drain");
             // What has not moved when it ends, ends with it: a machine that stands still may need longer.
             let moved = cluster.await_metric(DELIVERIES, &["why=\"drain\""], before);
-            thread::sleep(Duration::from_millis(500));
+            take_time(Duration::from_millis(500));
             assert!(node.stop(), "the node does not end");
-            thread::sleep(Duration::from_millis(700));
+            take_time(Duration::from_millis(700));
             let after = cluster.metric(DELIVERIES, &["why=\"drain\""]);
             go.store(false, Ordering::Relaxed);
             let asked: u32 = clients.into_iter().map(|client| client.join().expect("no fault")).sum();

@@ -1,5 +1,6 @@
 //! TLS that the nodes end: curl at the client, nginx with a certificate at the nodes.
 
+use larder_testkit::{PATIENCE, within};
 use std::process::Command;
 
 use crate::cluster::{Cluster, Spec};
@@ -44,10 +45,8 @@ fn tls_passes_through_by_name() {
     for agent in cluster.agents.iter_mut().flatten() {
         assert!(agent.stop());
     }
-    let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
-    while cluster.admin("/nodes").contains("\"channel\": \"up\"") && std::time::Instant::now() < until {
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
+    let down = within(PATIENCE, || !cluster.admin("/nodes").contains("\"channel\": \"up\""));
+    assert!(down, "{}", cluster.admin("/nodes"));
     fetch_all(&cluster);
     let spliced = cluster.metric(DELIVERIES, &["mechanism=\"splice\"", "why=\"channel\""]);
     assert_eq!(spliced, all, "{}", cluster.admin("/metrics"));

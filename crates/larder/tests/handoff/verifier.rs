@@ -1,5 +1,6 @@
 //! The client must notice what it is there to notice: servers that do one thing wrong, on loopback.
 
+use larder_testkit::take_time;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
@@ -94,7 +95,7 @@ fn a_reset_and_a_stall_are_noticed() {
     assert!(matches!(reset, Some(Fault::Reset)), "{reset:?}");
     let stall = fault(Manner::Plain, |mut stream| {
         let _ = stream.write_all(&reply()[..1_000]);
-        thread::sleep(Duration::from_secs(1));
+        take_time(Duration::from_secs(1));
     });
     assert!(matches!(stall, Some(Fault::Stall(_))), "{stall:?}");
     let refused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
