@@ -85,8 +85,7 @@ impl Node {
         landing: Landing,
         led: oneshot::Sender<Led>,
     ) {
-        let (sent, validating, delay) = ask(&origin, &want).await;
-        let received = Received { wall: SystemTime::now(), now_ms: self.now_ms(), delay };
+        let (sent, validating, received) = self.ask(&origin, &want).await;
         let now_ms = received.now_ms;
         let status = sent.as_ref().ok().map(|fetched| fetched.reply.status());
         let stands_in = |stale: &&Arc<Variant>| {
@@ -113,6 +112,48 @@ impl Node {
             }
             (Ok(fetched), _) => self.fill(&origin, &want, (fetched, received), landing, led).await,
         }
+    }
+
+    /// Sends the leading client's request without its preconditions, and with one for the stored reply if there is one.
+    /// Gives what came of it, and whether a 304 validates the stored reply.
+    async fn ask(&self, origin: &Origin, want: &Want) -> (Result<Fetched, OriginError>, bool, Received) {
+        let received = |sent_at: Instant| Received {
+            wall: SystemTime::now(),
+            now_ms: self.now_ms(),
+            delay: sent_at.elapsed().as_secs(),
+        };
+        let mut headers = origin.outgoing(&want.headers, &want.host);
+        for name in &fields::CONDITIONS {
+            headers.remove(name);
+        }
+        let unconditional = headers.clone();
+        let validating = want.stale.as_ref().is_some_and(|stale| ask_whether_valid(&mut headers, stale));
+        let sent_at = Instant::now();
+        let sent = origin.send(&Method::GET, &want.target, headers, None, want.hints.clone()).await;
+        let answer = sent.as_ref().ok().zip(want.stale.as_ref()).filter(|_| validating);
+        if answer.is_none_or(|(fetched, stale)| !self.leaves_open(origin, want, &fetched.reply, stale)) {
+            return (sent, validating, received(sent_at));
+        }
+        // Its place among the requests to the origin is free again.
+        drop(sent);
+        let sent_at = Instant::now();
+        let sent = origin.send(&Method::GET, &want.target, unconditional, None, want.hints.clone()).await;
+        (sent, false, received(sent_at))
+    }
+
+    /// Whether the answer to a precondition leaves open what this client may get: a 304 about another reply than the stored
+    /// one (RFC 9111 section 4.3.4), or one by which the stored reply, which was another client's, is not for others.
+    fn leaves_open<B>(&self, origin: &Origin, want: &Want, reply: &Response<B>, stale: &Variant) -> bool {
+        if reply.status() != StatusCode::NOT_MODIFIED {
+            return false;
+        }
+        let received = Received { wall: SystemTime::now(), now_ms: self.now_ms(), delay: 0 };
+        let headers = fields::refreshed(&stale.headers, reply.headers().clone(), received.wall);
+        let unkept = self.judge(origin, want, (stale.status, &headers), received).err();
+        is_of_another(reply.headers(), stale)
+            // A cookie that comes with a 304 is this client's, as is the 304.
+            || unkept.is_some_and(|unkept| unkept.is_the_replys() && unkept != Unkept::SetCookie)
+            || (stale.signed && !Directives::of_reply(&headers).is_for_all())
     }
 
     /// The origin has validated what is stored.
@@ -305,27 +346,6 @@ impl Node {
     }
 }
 
-/// Sends the leading client's request without its preconditions, and with one for the stored reply if there is one. Gives
-/// what came of it, whether a 304 validates the stored reply, and the seconds to the head of the reply.
-async fn ask(origin: &Origin, want: &Want) -> (Result<Fetched, OriginError>, bool, u64) {
-    let mut headers = origin.outgoing(&want.headers, &want.host);
-    for name in &fields::CONDITIONS {
-        headers.remove(name);
-    }
-    let unconditional = headers.clone();
-    let mut validating = want.stale.as_ref().is_some_and(|stale| ask_whether_valid(&mut headers, stale));
-    let mut sent_at = Instant::now();
-    let mut sent = origin.send(&Method::GET, &want.target, headers, None, want.hints.clone()).await;
-    let answer = sent.as_ref().ok().zip(want.stale.as_ref());
-    if validating && answer.is_some_and(|(fetched, stale)| leaves_open(&fetched.reply, stale)) {
-        // Its place among the requests to the origin is free again.
-        drop(sent);
-        (validating, sent_at) = (false, Instant::now());
-        sent = origin.send(&Method::GET, &want.target, unconditional, None, want.hints.clone()).await;
-    }
-    (sent, validating, sent_at.elapsed().as_secs())
-}
-
 /// Whether the origin has failed, by the status it sent, if any: then what is stale may stand in (RFC 5861 section 4).
 pub(super) fn has_failed(status: Option<StatusCode>) -> bool {
     status.is_none_or(|status| matches!(status.as_u16(), 500 | 502 | 503 | 504))
@@ -341,21 +361,11 @@ fn ask_whether_valid(headers: &mut HeaderMap, stale: &Variant) -> bool {
     tag || date
 }
 
-/// Whether a reply to a request with a precondition leaves open what this client may get: a 304 that names another reply by
-/// its tag than the one that was to be validated (RFC 9111 section 4.3.4), or one that says that the stored reply, which was
-/// another client's, is not for others.
-fn leaves_open<B>(reply: &Response<B>, stale: &Variant) -> bool {
-    if reply.status() != StatusCode::NOT_MODIFIED {
-        return false;
-    }
+/// Whether a 304 names another reply by its tag than the one that was to be validated.
+fn is_of_another(new: &HeaderMap, stale: &Variant) -> bool {
     let opaque = |tag: &HeaderValue| tag.as_bytes().strip_prefix(b"W/").unwrap_or(tag.as_bytes()).to_vec();
-    let (said, stored) = (reply.headers().get(header::ETAG), stale.headers.get(header::ETAG));
-    let headers = fields::refreshed(&stale.headers, reply.headers().clone(), SystemTime::now());
-    let directives = Directives::of_reply(&headers);
+    let (said, stored) = (new.get(header::ETAG), stale.headers.get(header::ETAG));
     said.zip(stored).is_some_and(|(said, stored)| opaque(said) != opaque(stored))
-        || directives.no_store
-        || directives.private
-        || (stale.signed && !directives.is_for_all())
 }
 
 /// Whether a validated reply may be used only for the client that sent the request: it had to be validated before each

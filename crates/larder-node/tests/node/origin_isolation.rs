@@ -183,6 +183,7 @@ async fn a_304_that_says_that_the_stored_reply_is_not_for_others_gives_nobody_th
     for (first, whole, validated) in [
         ("Cookie: alice\r\n", "no-cache", "private"),
         ("Cookie: alice\r\n", "max-age=0", "no-store"),
+        ("Cookie: alice\r\n", "max-age=60\r\nAge: 60", "max-age=60\r\nVary: *"),
         ("Cookie: alice\r\nAuthorization: x\r\n", "max-age=0, must-revalidate", "max-age=60"),
     ] {
         let stub = Stub::start(move |asked| match asked.header("if-none-match") {
