@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test static hostile audit handoff-long handoff-trouble faults-long paper lab fmt lint tidy doc bench fuzz clean
+.PHONY: help demo test static hostile audit cache-tests handoff-long handoff-trouble faults-long paper lab fmt lint tidy doc bench fuzz clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -35,6 +35,10 @@ lab: ## the papers' experiments live on this machine, every policy on every work
 hostile: ## hostile clients of every kind for an hour beside ordinary ones (root, for the open files; SECONDS=, ARGS="--slow 1000")
 	@scripts/run.sh cargo build --release --locked -p larder
 	@python3 bench/hostile/run.py --seconds $(or $(SECONDS),3600) --slow 20000 --urls 10000000 $(ARGS)
+
+cache-tests: ## the suite http-tests/cache-tests against the node, Varnish, nginx, Apache and Squid (DIR= a copy of it; 2 minutes)
+	@scripts/run.sh cargo build --release --locked -p larder
+	@python3 bench/conformance/cache_tests.py $(or $(DIR),$(error DIR= must name a copy of github.com/http-tests/cache-tests)) $(ARGS)
 
 audit: ## licences, sources and known vulnerabilities of all dependencies (cargo-deny, cargo-audit)
 	@scripts/audit.sh

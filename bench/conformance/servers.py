@@ -160,12 +160,12 @@ MAKERS = {"larder": larder, "node": node, "haproxy": haproxy, "nginx": nginx, "e
 class Server:
     """A process in a group of its own."""
 
-    def __init__(self, name, program, work, origin, secure=None):
-        """`secure`: a port for TLS and the certificate, for larder's switch and node."""
+    def __init__(self, name, program, work, origin, secure=None, makers=MAKERS):
+        """`secure`: a port for TLS and the certificate, for larder's switch and node. `makers`: the configurations."""
         work.mkdir()
         self.name, self.port, self.http2_port = name, free_port(), free_port()
         more = [secure] if secure else []
-        command = MAKERS[name](program, work, self.port, self.http2_port, origin, *more)
+        command = makers[name](program, work, self.port, self.http2_port, origin, *more)
         self.talk = open(work / "talk", "wb")
         self.process = subprocess.Popen(command, start_new_session=True, stdin=subprocess.DEVNULL, stdout=self.talk,
                                         stderr=self.talk)
