@@ -16,6 +16,7 @@ RUSTUP_SERVER=${RUSTUP_UPDATE_ROOT:-https://static.rust-lang.org/rustup}
 RUSTUP_SECONDS_MAX=900
 APT_UPDATED=
 PEBBLE_VERSION=v2.10.1
+GRPC_VERSION=v1.84.0
 
 # as_root WHAT COMMAND..: runs the command as root, or says what has to be installed by someone who is.
 as_root() {
@@ -68,7 +69,7 @@ install_system_packages() {
     apt_install "${lacking[@]}"
 }
 
-# What tests of handoff run beside us. Without it they skip, and say so; CI goes nowhere without it.
+# Programs that tests run. Without them these tests skip; in CI they must be installed.
 install_test_tools() {
     local lacking=()
     [ "${CI:-}" = true ] || return 0
@@ -84,12 +85,18 @@ install_test_tools() {
     command -v apache2 >/dev/null 2>&1 || lacking+=(apache2-bin)
     command -v chromium >/dev/null 2>&1 || lacking+=(chromium)
     command -v tmux >/dev/null 2>&1 || lacking+=(tmux)
+    command -v aria2c >/dev/null 2>&1 || lacking+=(aria2)
+    command -v git >/dev/null 2>&1 || lacking+=(git)
+    /usr/bin/python3 -c "import websockets" >/dev/null 2>&1 || lacking+=(python3-websockets)
     if [ ${#lacking[@]} -gt 0 ]; then
         command -v apt-get >/dev/null 2>&1 || die "please install: ${lacking[*]} (Debian's names)"
         # RUNLEVEL=1 keeps Debian from starting what it installs.
         RUNLEVEL=1 apt_install "${lacking[@]}"
     fi
-    install_pebble
+    install_go_programs pebble "$PEBBLE_VERSION" "tests of ACME" \
+        github.com/letsencrypt/pebble/v2/cmd/pebble github.com/letsencrypt/pebble/v2/cmd/pebble-challtestsrv
+    install_go_programs grpc-interop "$GRPC_VERSION" "the test of gRPC" \
+        google.golang.org/grpc/interop/client google.golang.org/grpc/interop/server
 }
 
 # go_command: a Go that fetches the one that a module asks for, which 1.21 was the first to do.
@@ -102,36 +109,44 @@ go_command() {
     return 1
 }
 
-# The authority that tests of ACME ask, and its DNS: built from their module, into a folder of our own.
-install_pebble() {
-    local go version package bin=${LARDER_TOOLS:-$HOME/.cache/larder/bin} module=github.com/letsencrypt/pebble/v2
-    if [ "$(cat "$bin/pebble.version" 2>/dev/null)" = "$PEBBLE_VERSION" ]; then
+# install_go: a Go new enough for go_command, from Debian's packages.
+install_go() {
+    local package version
+    ! command -v apt-get >/dev/null 2>&1 || apt_update "Go 1.21 or newer"
+    for package in golang-go $(apt-cache search --names-only '^golang-1[.][0-9]+-go$' | cut -d' ' -f1 | sort -Vr); do
+        version=$(apt_candidate "$package")
+        # Debian's golang-go has an epoch before its version.
+        [ -n "$version" ] || version=$(apt-cache policy "$package" | sed -n 's/^ *Candidate: 2:\([0-9.]*\).*/\1/p')
+        if [ -n "$version" ] && at_least "$version" 1.21; then
+            apt_install "$package"
+            return
+        fi
+    done
+}
+
+# install_go_programs NAME VERSION PURPOSE PACKAGE..: builds programs of one Go module into our own folder. A program
+# whose name does not begin with NAME gets NAME- before it.
+install_go_programs() {
+    local go program file name=$1 version=$2 purpose=$3 bin=${LARDER_TOOLS:-$HOME/.cache/larder/bin}
+    shift 3
+    if [ "$(cat "$bin/$name.version" 2>/dev/null)" = "$version" ]; then
         return 0
     fi
-    if ! go=$(go_command); then
-        ! command -v apt-get >/dev/null 2>&1 || apt_update "Go 1.21 or newer"
-        for package in golang-go $(apt-cache search --names-only '^golang-1[.][0-9]+-go$' | cut -d' ' -f1 | sort -Vr); do
-            version=$(apt_candidate "$package")
-            # Debian's golang-go has an epoch before its version.
-            [ -n "$version" ] || version=$(apt-cache policy "$package" | sed -n 's/^ *Candidate: 2:\([0-9.]*\).*/\1/p')
-            if [ -n "$version" ] && at_least "$version" 1.21; then
-                apt_install "$package"
-                break
-            fi
-        done
-        if ! go=$(go_command); then
-            local lacks="Go 1.21 or newer (https://go.dev/dl), which builds Pebble, which tests of ACME need"
-            [ "${CI:-}" != true ] || die "please install $lacks"
-            say "not here: $lacks; these tests are skipped"
-            return 0
-        fi
-    fi
-    say "installing Pebble $PEBBLE_VERSION into $bin"
-    mkdir -p "$bin"
-    (cd / && GOBIN=$bin timeout 600 "$go" install \
-        "$module/cmd/pebble@$PEBBLE_VERSION" "$module/cmd/pebble-challtestsrv@$PEBBLE_VERSION" >&2) ||
-        die "Pebble could not be built: is the proxy of Go's modules reachable?"
-    echo "$PEBBLE_VERSION" >"$bin/pebble.version"
+    go_command >/dev/null || install_go
+    go=$(go_command) || die "please install Go 1.21 or newer (https://go.dev/dl): it builds $name for $purpose"
+    say "building $name $version into $bin for $purpose"
+    mkdir -p "$bin/new"
+    (cd / && GOBIN=$bin/new timeout 900 "$go" install -ldflags="-s -w" "${@/%/@$version}" >&2) ||
+        die "$name could not be built: is the proxy of Go's modules reachable?"
+    for file in "$bin"/new/*; do
+        program=$(basename "$file")
+        case $program in
+            "$name" | "$name"-*) mv "$file" "$bin/" ;;
+            *) mv "$file" "$bin/$name-$program" ;;
+        esac
+    done
+    rmdir "$bin/new"
+    echo "$version" >"$bin/$name.version"
 }
 
 # Downloads and verifies rustup's installer, and runs it without touching the shell's start-up files.

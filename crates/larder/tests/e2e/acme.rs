@@ -30,8 +30,8 @@ impl Drop for Killed {
     }
 }
 
-/// The path of a tool of Pebble's, which `scripts/setup.sh test` installs. `None` if it is absent; then the test is skipped.
-fn tool(name: &str) -> Option<PathBuf> {
+/// The path of a program that `scripts/setup.sh test` builds. `None` if it is absent; then the test is skipped.
+pub fn tool(name: &str) -> Option<PathBuf> {
     let home = std::env::var_os("HOME").map_or_else(PathBuf::new, PathBuf::from);
     let own = std::env::var_os("LARDER_TOOLS").map_or_else(|| home.join(".cache/larder/bin"), PathBuf::from);
     let there = own.join(name);

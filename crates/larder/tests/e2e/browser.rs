@@ -41,6 +41,11 @@ fn name() -> Option<&'static str> {
 impl Browser {
     /// A browser with one empty page; none where none is installed.
     pub fn start() -> Option<Self> {
+        Self::start_with(&[])
+    }
+
+    /// A browser with more options on its command line.
+    pub fn start_with(options: &[&str]) -> Option<Self> {
         let name = name()?;
         let folder = tempfile::tempdir().unwrap();
         let (orders, replies) = (folder.path().join("orders"), folder.path().join("replies"));
@@ -53,13 +58,9 @@ impl Browser {
             .args(["-c", "in=$1; out=$2; shift 2; exec \"$@\" 3<\"$in\" 4>\"$out\"", "sh"])
             .args([&orders, &replies])
             .args([name, "--headless=new", sandbox, &profile, "--remote-debugging-pipe", "--disable-gpu"])
-            .args([
-                "--no-first-run",
-                "--disable-dev-shm-usage",
-                "--hide-scrollbars",
-                "--mute-audio",
-                "about:blank",
-            ])
+            .args(["--no-first-run", "--disable-dev-shm-usage", "--hide-scrollbars", "--mute-audio"])
+            .args(options)
+            .arg("about:blank")
             .env("HOME", folder.path())
             .stdin(Stdio::null())
             .stdout(Stdio::null())

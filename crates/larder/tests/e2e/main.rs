@@ -36,6 +36,7 @@ mod peers_policies;
 mod plan;
 mod process;
 mod reach;
+mod real_clients;
 mod reload;
 mod replay;
 mod routes_for_others;
