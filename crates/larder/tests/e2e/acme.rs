@@ -197,7 +197,7 @@ fn acme_status(admin: SocketAddr, host: &str) -> Value {
 }
 
 fn issued(admin: SocketAddr, host: &str) -> i64 {
-    until(&format!("{host} has a certificate"), || acme_status(admin, host)["not_after"].as_i64())
+    until(format!("{host} has a certificate"), || acme_status(admin, host)["not_after"].as_i64())
 }
 
 fn now() -> i64 {

@@ -32,7 +32,7 @@ pub fn names(switch: &Process) -> Vec<String> {
 pub fn until_nodes(switch: &Process, wanted: &[&str]) {
     let mut wanted: Vec<String> = wanted.iter().map(|name| (*name).to_owned()).collect();
     wanted.sort();
-    until(&format!("the nodes are {wanted:?}"), || (names(switch) == wanted).then_some(()));
+    until(format!("the nodes are {wanted:?}"), || (names(switch) == wanted).then_some(()));
 }
 
 /// What is said of the source whose name begins so.

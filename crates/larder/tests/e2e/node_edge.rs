@@ -45,7 +45,7 @@ fn metric(node: &Process, name: &str) -> Option<u64> {
 }
 
 fn await_metric(node: &Process, name: &str, value: u64) {
-    until(&format!("{name} is {value}"), || (metric(node, name)? == value).then_some(()));
+    until(format!("{name} is {value}"), || (metric(node, name)? == value).then_some(()));
 }
 
 fn by_tls(address: SocketAddr, host: &str, roots: &RootCertStore) -> Client<Secured> {

@@ -174,7 +174,7 @@ fn metric(node: &Process, name: &str) -> u64 {
 }
 
 fn await_metric(node: &Process, name: &str, value: u64) {
-    until(&format!("{name} is {value}"), || (metric(node, name) == value).then_some(()));
+    until(format!("{name} is {value}"), || (metric(node, name) == value).then_some(()));
 }
 
 /// All requests of a connection at once, each whole; HTTP/1.1 goes on at the same port, and alone where HTTP/2 is off.

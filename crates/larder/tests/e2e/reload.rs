@@ -78,7 +78,7 @@ impl Switch {
     }
 
     fn until_generation(&self, wanted: u64) {
-        until(&format!("generation {wanted} serves"), || {
+        until(format!("generation {wanted} serves"), || {
             let status = self.status();
             let count = |of: &str| status[of].as_u64().unwrap();
             // Told a moment after it serves.

@@ -84,7 +84,7 @@ fn others(admin: SocketAddr) -> Vec<String> {
 }
 
 fn until_others(admin: SocketAddr, names: &[&str]) {
-    until(&format!("the others are {names:?}"), || (others(admin) == names).then_some(()));
+    until(format!("the others are {names:?}"), || (others(admin) == names).then_some(()));
 }
 
 /// Where a switch has a target, by its admin interface; none if it does not know it.

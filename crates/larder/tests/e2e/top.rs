@@ -52,7 +52,7 @@ impl Terminal {
     /// Waits until the screen fits.
     fn wait(&self, what: &str, fits: impl Fn(&str) -> bool) -> String {
         let mut last = String::new();
-        until(&format!("{what}, on\n{}", self.screen()), || {
+        until(format!("{what}, on\n{}", self.screen()), || {
             last = self.screen();
             fits(&last).then(|| last.clone())
         })

@@ -53,7 +53,7 @@ impl Collector {
 
     /// The spans of a trace once there are so many, by their beginnings.
     fn trace(&self, id: &str, count: usize) -> Vec<Value> {
-        until(&format!("{count} spans of {id}"), || {
+        until(format!("{count} spans of {id}"), || {
             let all = self.spans.lock().unwrap();
             let mut of: Vec<Value> = all.iter().filter(|span| span["traceId"] == id).cloned().collect();
             of.sort_by_key(|span| span["startTimeUnixNano"].as_str().unwrap().to_owned());

@@ -100,7 +100,7 @@ impl Server {
     fn start(command: &mut Command, address: SocketAddr) -> Self {
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let mut server = Self(child);
-        eventually(&format!("{command:?} accepts connections at {address}"), || {
+        eventually(format!("{command:?} accepts connections at {address}"), || {
             assert_eq!(server.0.try_wait().unwrap(), None, "{command:?} ended");
             TcpStream::connect(address).ok()
         });
