@@ -1,19 +1,21 @@
 //! What happens to a client's connection before its first request: a balancer announces whom it is from, and TLS.
 //!
-//! Switch and node stand on it alike. It knows nothing of HTTP but what a server says of a connection in a request's header
-//! fields ([`client_cert`], [`under_https`]).
+//! Switch and node use it alike. It knows nothing of HTTP but the header fields of a request that depend on its connection
+//! ([`client_cert`], [`under_https`], [`EntryRules`]).
 //!
 //! ```text
 //! accepted -> [`read_announcement`], where a balancer is trusted -> [`Tls::accept`], where there is TLS -> [`ClientIo`]
 //! ```
 
 mod client_io;
+mod entry;
 mod fields;
 mod proxy_protocol;
 mod secret_file;
 mod tls;
 
 pub use client_io::{ClientIo, Counted};
+pub use entry::{CONNECTION_OPTIONS_MAX, EntryRules, Fields, Forwarded, Sender, TooManyOptions};
 pub use fields::{client_cert, under_https};
 pub use proxy_protocol::{AddressRange, Announcers, Named, Unannounced, read_announcement};
 pub use secret_file::refuse_exposed;

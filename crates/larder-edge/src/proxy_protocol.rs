@@ -63,12 +63,12 @@ impl std::str::FromStr for AddressRange {
     }
 }
 
-/// Those who are believed.
-#[derive(Clone, Debug, Default)]
+/// Addresses that are believed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Announcers(pub Vec<AddressRange>);
 
 impl Announcers {
-    /// Whether this address is believed, and has to announce.
+    /// Whether this address is believed.
     pub fn trusts(&self, address: IpAddr) -> bool {
         self.0.iter().any(|range| range.contains(address))
     }

@@ -1,0 +1,306 @@
+//! Header fields of a request as it enters: which of them its sender may set, and what this process writes itself.
+//!
+//! Switch and node apply the same rules, once, before anything else reads the header:
+//!
+//! 1. Fields whose names contain an underscore are dropped ([`EntryRules::sanitize`]). CGI-like applications read `Client_Cert` and
+//!    `Client-Cert` as the same variable. nginx drops them too (`underscores_in_headers`).
+//! 2. Fields that `Connection` nominates are removed (RFC 9110 section 7.6.1), except end-to-end fields. A client that nominates
+//!    `X-Forwarded-For` or `Cookie` tries to have a proxy remove what the next hop relies on; such a nomination is ignored, as
+//!    section 7.6.1 forbids a sender to make it.
+//! 3. The identity fields of an untrusted sender are replaced or completed ([`EntryRules::identify`]):
+//!
+//! | field | sender is a trusted relay | any other sender |
+//! |---|---|---|
+//! | `X-Forwarded-For` | kept | its address is appended, or replaces the field ([`Forwarded`]) |
+//! | `Forwarded` (RFC 7239) | kept | if present: an element is appended, or replaces the field |
+//! | `X-Forwarded-Proto`, `X-Forwarded-Host` | kept; set if absent | set |
+//! | `Client-Cert`, `Client-Cert-Chain` (RFC 9440) | kept | the certificate of the connection, or none |
+//!
+//! A trusted relay's own address is not appended (HAProxy: `option forwardfor except`). So the last address in `X-Forwarded-For` is
+//! always that of the sender that connected from outside the trusted relays.
+
+use crate::proxy_protocol::Announcers;
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use std::net::IpAddr;
+
+/// Most options in the `Connection` fields of a request.
+pub const CONNECTION_OPTIONS_MAX: usize = 32;
+
+const CLIENT_CERT: HeaderName = HeaderName::from_static("client-cert");
+const CLIENT_CERT_CHAIN: HeaderName = HeaderName::from_static("client-cert-chain");
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+
+/// Options of `Connection` that are no fields, or that a protocol switch needs.
+const OPTIONS: [&str; 4] = ["close", "keep-alive", "te", "upgrade"];
+
+/// Header fields that can be changed.
+pub trait Fields {
+    /// The fields.
+    fn map(&self) -> &HeaderMap;
+    /// Removes all fields of this name.
+    fn remove(&mut self, name: &HeaderName);
+    /// Replaces all fields of this name.
+    fn set(&mut self, name: &HeaderName, value: HeaderValue);
+}
+
+impl Fields for HeaderMap {
+    fn map(&self) -> &HeaderMap {
+        self
+    }
+
+    fn remove(&mut self, name: &HeaderName) {
+        HeaderMap::remove(self, name);
+    }
+
+    fn set(&mut self, name: &HeaderName, value: HeaderValue) {
+        self.insert(name, value);
+    }
+}
+
+/// What happens to `X-Forwarded-For` and `Forwarded` of a sender that is no trusted relay.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Forwarded {
+    /// The sender's address is appended.
+    #[default]
+    Append,
+    /// The sender's address replaces the field.
+    Overwrite,
+}
+
+impl Forwarded {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Append, Self::Overwrite];
+
+    /// Its name in configuration.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Append => "append",
+            Self::Overwrite => "overwrite",
+        }
+    }
+}
+
+/// The rules for header fields of requests as they enter.
+#[derive(Clone, Debug, Default)]
+pub struct EntryRules {
+    /// Relays whose identity fields are believed. None by default.
+    pub trusted_relays: Announcers,
+    /// What happens to the lists of addresses of other senders.
+    pub forwarded: Forwarded,
+    /// Whether fields with an underscore in their names are kept.
+    pub underscores: bool,
+}
+
+/// The request has more than [`CONNECTION_OPTIONS_MAX`] options in `Connection`. Fault of the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("more than {CONNECTION_OPTIONS_MAX} options in Connection")]
+pub struct TooManyOptions;
+
+/// The sender of a request, as its connection shows it.
+#[derive(Clone, Copy, Debug)]
+pub struct Sender<'a> {
+    /// The peer of the connection, or the client that a balancer has announced.
+    pub address: IpAddr,
+    /// Whether it is a trusted relay.
+    pub trusted: bool,
+    /// Whether the connection has TLS.
+    pub secure: bool,
+    /// The host that the request names.
+    pub host: Option<&'a HeaderValue>,
+    /// The certificate that the sender has shown, in the form of `Client-Cert`.
+    pub client_cert: Option<&'a HeaderValue>,
+}
+
+impl EntryRules {
+    /// Removes the fields that a sender may not set: names with an underscore, and fields that `Connection` nominates. What remains
+    /// of `Connection` is `close`, `keep-alive`, `te` and `upgrade`. Returns the number of fields dropped for an underscore.
+    ///
+    /// # Errors
+    /// `Connection` has too many options. The request must be refused.
+    pub fn sanitize(&self, fields: &mut impl Fields) -> Result<u64, TooManyOptions> {
+        let dropped = if self.underscores { 0 } else { drop_underscores(fields) };
+        remove_nominated(fields)?;
+        Ok(dropped)
+    }
+
+    /// Writes the identity fields of a request.
+    pub fn identify(&self, fields: &mut impl Fields, sender: Sender<'_>) {
+        let scheme = if sender.secure { "https" } else { "http" };
+        if !sender.trusted || !fields.map().contains_key(X_FORWARDED_PROTO) {
+            fields.set(&X_FORWARDED_PROTO, HeaderValue::from_static(scheme));
+        }
+        if !sender.trusted || !fields.map().contains_key(X_FORWARDED_HOST) {
+            set_or_remove(fields, &X_FORWARDED_HOST, sender.host.filter(|host| !host.is_empty()));
+        }
+        if sender.trusted {
+            return;
+        }
+        fields.remove(&CLIENT_CERT_CHAIN);
+        set_or_remove(fields, &CLIENT_CERT, sender.client_cert);
+        let address = sender.address.to_canonical();
+        self.list(fields, &X_FORWARDED_FOR, &address.to_string(), |_| true);
+        if fields.map().contains_key(header::FORWARDED) {
+            self.list(fields, &header::FORWARDED, &element(address, scheme, sender.host), is_closed);
+        }
+    }
+
+    /// Puts `last` at the end of a list, or in its place. A list that already ends with it stays: a node that takes a connection from
+    /// its peer gets the request with the field already written.
+    fn list(
+        &self,
+        fields: &mut impl Fields,
+        name: &HeaderName,
+        last: &str,
+        can_be_continued: impl Fn(&[u8]) -> bool,
+    ) {
+        let mut list = Vec::new();
+        if self.forwarded == Forwarded::Append {
+            for value in fields.map().get_all(name) {
+                if !list.is_empty() {
+                    list.extend_from_slice(b", ");
+                }
+                list.extend_from_slice(value.as_bytes());
+            }
+        }
+        let ends_with_it =
+            list.rsplit(|byte| *byte == b',').next().is_some_and(|end| end.trim_ascii() == last.as_bytes());
+        if !can_be_continued(&list) {
+            list.clear();
+        }
+        if list.is_empty() || !ends_with_it {
+            if !list.is_empty() {
+                list.extend_from_slice(b", ");
+            }
+            list.extend_from_slice(last.as_bytes());
+        }
+        // Values that were valid one by one are valid as a list.
+        match HeaderValue::from_bytes(&list) {
+            Ok(value) => fields.set(name, value),
+            Err(_) => fields.remove(name),
+        }
+    }
+}
+
+fn set_or_remove(fields: &mut impl Fields, name: &HeaderName, value: Option<&HeaderValue>) {
+    match value {
+        Some(value) => fields.set(name, value.clone()),
+        None => fields.remove(name),
+    }
+}
+
+/// The element of `Forwarded` for a sender (RFC 7239 section 4).
+fn element(address: IpAddr, scheme: &str, host: Option<&HeaderValue>) -> String {
+    let sender = match address {
+        IpAddr::V4(address) => format!("for={address}"),
+        IpAddr::V6(address) => format!("for=\"[{address}]\""),
+    };
+    let plain = |host: &&str| !host.is_empty() && !host.contains(['"', '\\']);
+    match host.and_then(|host| host.to_str().ok()).filter(plain) {
+        Some(host) => format!("{sender};host=\"{host}\";proto={scheme}"),
+        None => format!("{sender};proto={scheme}"),
+    }
+}
+
+/// Whether no quoted string is open at the end of a list. An element appended to an open one would be read as part of it.
+fn is_closed(list: &[u8]) -> bool {
+    let (mut quoted, mut escaped) = (false, false);
+    for byte in list {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => quoted = !quoted,
+            _ => {}
+        }
+    }
+    !quoted
+}
+
+fn drop_underscores(fields: &mut impl Fields) -> u64 {
+    let named = |name: &&HeaderName| name.as_str().contains('_');
+    let names: Vec<HeaderName> = fields.map().keys().filter(named).cloned().collect();
+    let mut dropped = 0;
+    for name in &names {
+        dropped += fields.map().get_all(name).iter().count() as u64;
+        fields.remove(name);
+    }
+    dropped
+}
+
+fn remove_nominated(fields: &mut impl Fields) -> Result<(), TooManyOptions> {
+    if !fields.map().contains_key(header::CONNECTION) {
+        return Ok(());
+    }
+    let mut present = [false; OPTIONS.len()];
+    let (mut nominated, mut others, mut count) = (Vec::new(), false, 0);
+    let values = fields.map().get_all(header::CONNECTION).iter();
+    let options = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    for option in options.map(<[u8]>::trim_ascii).filter(|option| !option.is_empty()) {
+        count += 1;
+        if count > CONNECTION_OPTIONS_MAX {
+            return Err(TooManyOptions);
+        }
+        match OPTIONS.iter().position(|own| option.eq_ignore_ascii_case(own.as_bytes())) {
+            Some(at) => present[at] = true,
+            None => {
+                others = true;
+                nominated.extend(HeaderName::from_bytes(option).ok().filter(|name| !is_end_to_end(name)));
+            }
+        }
+    }
+    if !others && count <= OPTIONS.len() {
+        return Ok(());
+    }
+    for name in &nominated {
+        fields.remove(name);
+    }
+    let kept: Vec<&str> =
+        OPTIONS.iter().zip(present).filter(|(_, present)| *present).map(|(name, _)| *name).collect();
+    let value = HeaderValue::try_from(kept.join(", ")).ok().filter(|value| !value.is_empty());
+    set_or_remove(fields, &header::CONNECTION, value.as_ref());
+    Ok(())
+}
+
+/// Whether a field is meant for the origin or for all who handle the request, so that no `Connection` may nominate it.
+fn is_end_to_end(name: &HeaderName) -> bool {
+    const PREFIXES: [&str; 8] =
+        ["accept", "access-control-", "cdn-", "content-", "if-", "larder-", "sec-", "x-forwarded-"];
+    const NAMES: [&str; 29] = [
+        "alt-used",
+        "authorization",
+        "cache-control",
+        "client-cert",
+        "client-cert-chain",
+        "connection",
+        "cookie",
+        "date",
+        "digest",
+        "expect",
+        "forwarded",
+        "from",
+        "host",
+        "max-forwards",
+        "origin",
+        "pragma",
+        "prefer",
+        "priority",
+        "proxy-authorization",
+        "range",
+        "referer",
+        "traceparent",
+        "tracestate",
+        "transfer-encoding",
+        "true-client-ip",
+        "user-agent",
+        "via",
+        "x-real-ip",
+        "x-request-id",
+    ];
+    debug_assert!(NAMES.is_sorted(), "searched by halves");
+    let name = name.as_str();
+    NAMES.binary_search(&name).is_ok() || PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+}
+
+#[cfg(test)]
+mod tests;

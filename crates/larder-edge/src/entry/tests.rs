@@ -1,0 +1,153 @@
+use super::*;
+
+fn map(fields: &[(&str, &str)]) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for (name, value) in fields {
+        headers.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), value.parse().unwrap());
+    }
+    headers
+}
+
+fn sender() -> Sender<'static> {
+    let address = [192, 0, 2, 1].into();
+    Sender { address, trusted: false, secure: false, host: None, client_cert: None }
+}
+
+fn list(mode: Forwarded, name: &str, before: &[&str]) -> Vec<String> {
+    let mut headers = map(&before.iter().map(|value| (name, *value)).collect::<Vec<_>>());
+    let rules = EntryRules { forwarded: mode, ..EntryRules::default() };
+    let host = HeaderValue::from_static("a.test");
+    rules.identify(&mut headers, Sender { host: Some(&host), ..sender() });
+    headers.get_all(name).iter().map(|value| value.to_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn an_untrusted_sender_is_the_last_address() {
+    for (before, after) in [
+        (&[][..], "192.0.2.1"),
+        (&["198.51.100.2"], "198.51.100.2, 192.0.2.1"),
+        (&["198.51.100.2, 203.0.113.3", "10.0.0.1"], "198.51.100.2, 203.0.113.3, 10.0.0.1, 192.0.2.1"),
+        (&["192.0.2.1"], "192.0.2.1"),
+        (&["192.0.2.1, 10.0.0.1"], "192.0.2.1, 10.0.0.1, 192.0.2.1"),
+        (&["2192.0.2.1"], "2192.0.2.1, 192.0.2.1"),
+        (&[""], "192.0.2.1"),
+    ] {
+        assert_eq!(list(Forwarded::Append, "x-forwarded-for", before), [after], "{before:?}");
+        assert_eq!(list(Forwarded::Overwrite, "x-forwarded-for", before), ["192.0.2.1"], "{before:?}");
+    }
+}
+
+#[test]
+fn forwarded_is_completed_where_it_is_present() {
+    let own = "for=192.0.2.1;host=\"a.test\";proto=http";
+    assert!(list(Forwarded::Append, "forwarded", &[]).is_empty());
+    assert_eq!(list(Forwarded::Append, "forwarded", &["for=x"]), [format!("for=x, {own}")]);
+    assert_eq!(list(Forwarded::Append, "forwarded", &["for=\"a\\\"b\""]), [format!("for=\"a\\\"b\", {own}")]);
+    assert_eq!(list(Forwarded::Append, "forwarded", &[own]), [own], "written once");
+    // The element must not become part of the client's string.
+    for open in ["for=\"x", "for=\"x\\\"", "\""] {
+        assert_eq!(list(Forwarded::Append, "forwarded", &[open]), [own], "{open}");
+    }
+    assert_eq!(list(Forwarded::Overwrite, "forwarded", &["for=x"]), [own]);
+    let v6 = element("2001:db8::1".parse().unwrap(), "https", None);
+    assert_eq!(v6, "for=\"[2001:db8::1]\";proto=https");
+}
+
+const LIES: [(&str, &str); 4] = [
+    ("x-forwarded-proto", "https"),
+    ("x-forwarded-host", "bank.test"),
+    ("client-cert", ":AA==:"),
+    ("client-cert-chain", ":AA==:"),
+];
+
+#[test]
+fn an_untrusted_sender_sets_no_scheme_host_or_certificate() {
+    let mut headers = map(&LIES);
+    EntryRules::default().identify(&mut headers, sender());
+    assert_eq!(headers, map(&[("x-forwarded-proto", "http"), ("x-forwarded-for", "192.0.2.1")]));
+    let (host, cert) = (HeaderValue::from_static("a.test"), HeaderValue::from_static(":AQ==:"));
+    let shown = Sender { secure: true, host: Some(&host), client_cert: Some(&cert), ..sender() };
+    let mut headers = map(&LIES);
+    EntryRules::default().identify(&mut headers, shown);
+    let expected = [
+        ("x-forwarded-proto", "https"),
+        ("x-forwarded-host", "a.test"),
+        ("client-cert", ":AQ==:"),
+        ("x-forwarded-for", "192.0.2.1"),
+    ];
+    assert_eq!(headers, map(&expected));
+}
+
+#[test]
+fn a_trusted_relay_is_believed() {
+    let own = HeaderValue::from_static(":of-the-relay:");
+    let relay = Sender { trusted: true, client_cert: Some(&own), ..sender() };
+    let mut said = map(&LIES);
+    said.insert("x-forwarded-for", HeaderValue::from_static("198.51.100.2"));
+    said.insert("forwarded", HeaderValue::from_static("for=198.51.100.2"));
+    let mut headers = said.clone();
+    EntryRules::default().identify(&mut headers, relay);
+    assert_eq!(headers, said);
+    let mut silent = HeaderMap::new();
+    EntryRules::default().identify(&mut silent, Sender { secure: true, ..relay });
+    assert_eq!(silent, map(&[("x-forwarded-proto", "https")]), "the relay's certificate is no client's");
+}
+
+fn sanitized(fields: &[(&str, &str)]) -> HeaderMap {
+    let mut headers = map(fields);
+    EntryRules::default().sanitize(&mut headers).unwrap();
+    headers
+}
+
+#[test]
+fn nominated_fields_are_removed_unless_they_are_end_to_end() {
+    let fields = [("x-own", "1"), ("x-forwarded-for", "10.0.0.1"), ("cookie", "a"), ("x-other", "2")];
+    let nominating = |connection: &'static str| {
+        let mut all = fields.to_vec();
+        all.push(("connection", connection));
+        sanitized(&all)
+    };
+    let left = nominating("close, X-Own, X-Forwarded-For, Cookie, CONNECTION");
+    assert_eq!(left, map(&[fields[1], fields[2], fields[3], ("connection", "close")]));
+    assert!(!nominating("x-own").contains_key("connection"));
+    let unchanged = nominating("Keep-Alive , Upgrade");
+    assert_eq!(unchanged["connection"], "Keep-Alive , Upgrade");
+    // An option that is no token names nothing.
+    assert!(nominating("\"x-own\", x own").contains_key("x-own"));
+    let twice =
+        sanitized(&[("connection", "x-a"), ("connection", "upgrade, x-b"), ("x-a", "1"), ("x-b", "2")]);
+    assert_eq!(twice, map(&[("connection", "upgrade")]));
+}
+
+#[test]
+fn end_to_end_names_are_sorted_and_found() {
+    for name in ["alt-used", "host", "authorization", "x-request-id", "content-type", "if-none-match", "via"]
+    {
+        assert!(is_end_to_end(&HeaderName::from_static(name)), "{name}");
+    }
+    for name in ["x-own", "http2-settings", "keep-alive", "te", "trailer"] {
+        assert!(!is_end_to_end(&HeaderName::from_static(name)), "{name}");
+    }
+}
+
+#[test]
+fn options_without_end_are_refused() {
+    let options = |count: usize| {
+        let mut headers = map(&[("connection", &vec!["x"; count].join(", "))]);
+        EntryRules::default().sanitize(&mut headers).map(drop)
+    };
+    assert_eq!(options(CONNECTION_OPTIONS_MAX), Ok(()));
+    assert_eq!(options(CONNECTION_OPTIONS_MAX + 1), Err(TooManyOptions));
+}
+
+#[test]
+fn names_with_an_underscore_are_dropped_and_counted() {
+    let fields = [("client_cert", "1"), ("client_cert", "2"), ("x_a", "3"), ("x-a", "4")];
+    let mut headers = map(&fields);
+    assert_eq!(EntryRules::default().sanitize(&mut headers), Ok(3));
+    assert_eq!(headers, map(&[("x-a", "4")]));
+    let mut headers = map(&fields);
+    let keeping = EntryRules { underscores: true, ..EntryRules::default() };
+    assert_eq!(keeping.sanitize(&mut headers), Ok(0));
+    assert_eq!(headers, map(&fields));
+}
