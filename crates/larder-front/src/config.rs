@@ -16,7 +16,7 @@ use crate::signals::SignalsConfig;
 use crate::split::SplitBy;
 use larder_core::rules::{ClassRules, KeyTemplate};
 use larder_core::{NodeSpec, Settings};
-use larder_edge::{AddressRange, RELOAD_MAX, RELOAD_MIN, TlsConfig, TlsConfigFault};
+use larder_edge::{AddressRange, EntryRules, RELOAD_MAX, RELOAD_MIN, TlsConfig, TlsConfigFault};
 use larder_spans::TracerConfig;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -68,6 +68,8 @@ pub struct SwitchConfig {
     pub h2c: bool,
     /// Addresses that announce with the PROXY protocol whom each connection is from; none by default. At most 1,024.
     pub announcers: Vec<AddressRange>,
+    /// What happens to the header fields of requests as they enter. Default: no relay is trusted. At most 1,024 trusted relays.
+    pub entry: EntryRules,
     /// The nodes. At least one, unless the cluster `grows`; names are unique.
     pub nodes: Vec<NodeEntry>,
     /// How nodes are reached that say nothing else.
@@ -141,6 +143,7 @@ impl SwitchConfig {
             tls: None,
             h2c: false,
             announcers: Vec::new(),
+            entry: EntryRules::default(),
             nodes,
             reach: Reach::default(),
             grows: false,
@@ -192,6 +195,7 @@ impl SwitchConfig {
             tls.validate().map_err(|fault| of_tls(fault, tls))?;
         }
         range("announcers", self.announcers.len(), 0, 1024)?;
+        range("trusted_relays", self.entry.trusted_relays.0.len(), 0, 1024)?;
         if self.nodes.is_empty() && !self.grows {
             return Err(ConfigError::Empty("nodes"));
         }

@@ -69,8 +69,6 @@ pub(crate) struct Link {
     server: Option<SocketAddr>,
     /// Connections to nodes that are this client's alone.
     pub(crate) ties: Ties,
-    /// The client's address as it stands in `X-Forwarded-For`.
-    pub(crate) forwarded_for: HeaderValue,
     phase: AtomicU8,
     head_bytes: AtomicUsize,
     line_seen: AtomicBool,
@@ -121,12 +119,10 @@ pub(crate) struct Rescued {
 impl Link {
     /// A connection accepted at `now`; its first header is awaited from now on.
     pub(crate) fn new(client: SocketAddr, now: Time, delivery: Delivery, outcome: Option<Outcome>) -> Self {
-        let address = client.ip().to_canonical().to_string();
         Self {
             client,
             server: None,
             ties: Ties::default(),
-            forwarded_for: HeaderValue::try_from(address).unwrap_or(HeaderValue::from_static("unknown")),
             phase: AtomicU8::new(Phase::Head as u8),
             head_bytes: AtomicUsize::new(0),
             line_seen: AtomicBool::new(false),

@@ -28,7 +28,7 @@ use http::HeaderValue;
 use larder_core::dispatch::SettingsError;
 use larder_core::record::Header;
 use larder_core::{Dispatcher, NodeId, NodeSpec};
-use larder_edge::{Announcers, CertificateFault, Tls};
+use larder_edge::{Announcers, CertificateFault, EntryRules, Tls};
 use larder_spans::Tracer;
 use pingora_core::apps::HttpServerApp;
 use pingora_core::server::configuration::ServerConf;
@@ -126,6 +126,7 @@ pub(crate) struct Shared {
     pub(crate) redirect: Option<u16>,
     pub(crate) h2c: bool,
     pub(crate) announcers: Announcers,
+    pub(crate) entry: EntryRules,
     pub(crate) timeouts: Timeouts,
     pub(crate) limits: Limits,
     pub(crate) via: HeaderValue,
@@ -189,6 +190,7 @@ impl Shared {
             redirect: None,
             h2c: config.h2c,
             announcers: Announcers(config.announcers),
+            entry: config.entry,
             health: config.health,
             timeouts: config.timeouts,
             limits: config.limits,

@@ -66,7 +66,8 @@ const RETRY: usize = FAILURE + Failure::ALL.len();
 const CLIENTS: usize = RETRY + Retry::ALL.len();
 const PANICS: usize = CLIENTS + 1;
 const HTTP2: usize = PANICS + 1;
-const TOTAL: usize = HTTP2 + 1;
+const FIELDS_DROPPED: usize = HTTP2 + 1;
+const TOTAL: usize = FIELDS_DROPPED + 1;
 const QUEUE_WAIT: usize = TOTAL + HISTOGRAM_CELLS;
 const HANDED_TOTAL: usize = QUEUE_WAIT + HISTOGRAM_CELLS;
 const SWITCH_CELLS: usize = HANDED_TOTAL + HISTOGRAM_CELLS;
@@ -207,6 +208,11 @@ impl Metrics {
 
     pub(crate) fn http2_connected(&self) {
         self.cells.local().add(HTTP2, 1);
+    }
+
+    /// Header fields of a request were dropped for an underscore in their names.
+    pub(crate) fn fields_dropped(&self, fields: u64) {
+        self.cells.local().add(FIELDS_DROPPED, fields);
     }
 
     pub(crate) fn panicked(&self) {

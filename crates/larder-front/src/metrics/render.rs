@@ -4,8 +4,9 @@ use super::cells::{HISTOGRAM_CELLS, bounds_s};
 use super::shadow;
 use super::table::{self, Metric, MetricKind};
 use super::{
-    BYTES, CACHE, CLASS, CLASSES, CLIENTS, CONNECTIONS, EJECTIONS, FAILURE, FIRST_BYTE, HANDED, HANDED_BYTES,
-    HANDED_TOTAL, HTTP2, PANICS, REASON, RETRY, ROUTE_REASON, Retry, STATES, TOTAL, TRANSITIONS,
+    BYTES, CACHE, CLASS, CLASSES, CLIENTS, CONNECTIONS, EJECTIONS, FAILURE, FIELDS_DROPPED, FIRST_BYTE,
+    HANDED, HANDED_BYTES, HANDED_TOTAL, HTTP2, PANICS, REASON, RETRY, ROUTE_REASON, Retry, STATES, TOTAL,
+    TRANSITIONS,
 };
 use super::{Failure, QUEUE_WAIT, Reason};
 use crate::access::AccessLog;
@@ -210,6 +211,7 @@ impl Snapshot {
             (&table::CLIENTS_OVERFLOWED, per_client.map_or(0, |clients| clients.overflowed())),
             (&table::PANICS, cells.sum(PANICS)),
             (&table::HTTP2, cells.sum(HTTP2)),
+            (&table::FIELDS_DROPPED, cells.sum(FIELDS_DROPPED)),
         ] {
             describe(encoder, metric)?.encode_counter::<NoLabelSet, _, u64>(&value, None)?;
         }

@@ -80,12 +80,6 @@ impl Relay {
         let query = head.query.map_or(Vec::new(), |query| [b"?", query].concat());
         copy.set_raw_path(&[&*path, &query].concat())?;
         copy.insert_header(HOST, key.host)?;
-        if let Some(link) = link(session) {
-            headers::forwarded_for(&mut copy, &link.forwarded_for)?;
-            if self.shared.tls.is_some() {
-                headers::security(&mut copy, link.security.as_ref())?;
-            }
-        }
         headers::via(&mut copy, &self.shared.via)?;
         headers::target(&mut copy, target)?;
         if let (Some(ids), Some(id)) = (&self.shared.request_ids, &context.request_id) {

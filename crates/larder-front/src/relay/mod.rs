@@ -11,6 +11,7 @@ mod context;
 mod copy;
 mod correct;
 mod edit;
+mod enter;
 mod headers;
 mod hedged;
 mod record;
@@ -260,12 +261,14 @@ impl ProxyHttp for Relay {
             context.request_id = Some(ids.of(session.req_header()));
         }
         self.check(session).map_err(|failure| refuse(context, failure))?;
+        self.enter(session).map_err(|failure| refuse(context, failure))?;
         self.within_rate(session, context).map_err(|failure| refuse(context, failure))?;
         correct::target(session.req_header_mut())?;
         correct::body(session)?;
         headers::join_cookies(session.req_header_mut())?;
         context.request = self.request(session);
-        if self.ends_here(session, context).await?
+        if self.is_of_nodes(session, context).await?
+            || self.ends_here(session, context).await?
             || self.challenged(session, context).await?
             || self.sent_to_https(session, context).await?
             || self.answered(session, context).await?
@@ -344,12 +347,6 @@ impl ProxyHttp for Relay {
         request: &mut RequestHeader,
         context: &mut Context,
     ) -> Result<()> {
-        if let Some(link) = link(session) {
-            headers::forwarded_for(request, &link.forwarded_for)?;
-            if self.shared.tls.is_some() {
-                headers::security(request, link.security.as_ref())?;
-            }
-        }
         correct::as_http1(request)?;
         headers::via(request, &self.shared.via)?;
         headers::target(request, context.request.target)?;
