@@ -10,13 +10,13 @@ use crate::store::{DiskModel, ProcessorModel};
 use larder_core::Bytes;
 use larder_core::cache::CacheKind;
 use larder_core::cost::CostError;
-use larder_edge::{AddressRange, TlsConfig, TlsConfigFault};
+use larder_edge::{AddressRange, EntryRules, TlsConfig, TlsConfigFault};
 use larder_spans::TracerConfig;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Ranges of addresses that announce clients.
-const ANNOUNCERS_MAX: usize = 1_024;
+/// Most ranges of addresses in a list.
+pub(crate) const RANGES_MAX: usize = 1_024;
 
 /// Everything a node is told at its start.
 #[derive(Clone, Debug)]
@@ -36,7 +36,7 @@ pub struct NodeConfig {
     pub revalidate: Duration,
     /// Path that answers 200 `ok`, and 503 while the node drains. Default `/.larder/health`; `None` serves none.
     pub health_path: Option<String>,
-    /// Path that answers [`crate::NodeStats`] as JSON. Default `None`: the numbers are not for every client.
+    /// Path that answers [`crate::NodeStats`] as JSON, to those that may ask for reports. Default `None`.
     pub stats_path: Option<String>,
     /// What the node tells the switches that send it requests.
     pub report: ReportConfig,
@@ -46,6 +46,8 @@ pub struct NodeConfig {
     pub tls: Option<TlsConfig>,
     /// Addresses that announce with the PROXY protocol whom each connection is from; none by default. At most 1,024.
     pub announcers: Vec<AddressRange>,
+    /// What happens to the header fields of requests as they enter. Default: no relay is trusted. At most 1,024 trusted relays.
+    pub entry: EntryRules,
 }
 
 /// The memory cache of a node.
@@ -172,6 +174,7 @@ impl NodeConfig {
             traces: None,
             tls: None,
             announcers: Vec::new(),
+            entry: EntryRules::default(),
         }
     }
 
@@ -207,7 +210,8 @@ impl NodeConfig {
         if let Some(tls) = &self.tls {
             tls.validate()?;
         }
-        ensure(self.announcers.len() <= ANNOUNCERS_MAX, "proxy_protocol_from", "at most 1,024")?;
+        ensure(self.announcers.len() <= RANGES_MAX, "proxy_protocol_from", "at most 1,024")?;
+        ensure(self.entry.trusted_relays.0.len() <= RANGES_MAX, "trusted_relays", "at most 1,024")?;
         self.report.check()?;
         self.limits.check()
     }

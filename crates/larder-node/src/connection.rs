@@ -25,6 +25,7 @@ use larder_handoff::FlowKey;
 use larder_spans::Tracer;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -52,11 +53,13 @@ pub(crate) struct Shared {
     /// Since when the client takes no bytes, if it does not, and how long it took none in all before.
     blocked: Mutex<(Option<Instant>, Duration)>,
     /// Of a connection that a front-end has handed over: it has decided by the first request alone.
-    handed: Option<Later>,
+    pub(crate) handed: Option<Later>,
     /// Whether the client is told of no end: the connection goes on elsewhere.
     open: AtomicBool,
     /// Its addresses, if it can be handed over to a peer.
     flow: Option<FlowKey>,
+    /// The address at its other end: the client's own if the connection was handed over.
+    pub(crate) peer: Option<IpAddr>,
     /// What is known of it from before its first request, if anything.
     entered: Option<Arc<Entered>>,
     /// Of the next request: see [`Bound`].
@@ -91,6 +94,8 @@ pub(crate) struct Brought {
     pub(crate) bound: Bound,
     pub(crate) life: Option<Life>,
     pub(crate) entered: Option<Arc<Entered>>,
+    /// The address at its other end; `None` if the connection is gone.
+    pub(crate) peer: Option<IpAddr>,
     /// Its requests come side by side, in frames of HTTP/2.
     pub(crate) frames: bool,
 }
@@ -98,12 +103,13 @@ pub(crate) struct Brought {
 impl Shared {
     /// Of a connection.
     pub(crate) fn new(counters: Arc<Counters>, brought: Brought) -> Arc<Self> {
-        let Brought { handed, used, flow, bound, life, entered, frames } = brought;
+        let Brought { handed, used, flow, bound, life, entered, peer, frames } = brought;
         Arc::new(Self {
             counters,
             handed,
             flow,
             entered,
+            peer,
             bound: Mutex::new(bound),
             life: Mutex::new(life),
             departure: Mutex::default(),
@@ -246,11 +252,6 @@ pub(crate) struct InFlight {
 impl InFlight {
     pub(crate) fn counters(&self) -> &Counters {
         &self.shared.counters
-    }
-
-    /// Whether it comes from the client itself, on a connection that was handed over.
-    pub(crate) fn is_of_client(&self) -> bool {
-        self.shared.handed.is_some()
     }
 
     /// What is done about it, if it is a later request of a connection that was handed over.

@@ -23,6 +23,7 @@ mod connection;
 mod cooperate;
 mod dynamic;
 mod edge;
+mod entry;
 mod fetch;
 mod guarded;
 mod handover;

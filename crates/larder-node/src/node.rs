@@ -7,6 +7,7 @@ use crate::connection::Shared;
 use crate::cooperate::Cooperation;
 use crate::dynamic::Dynamic;
 use crate::edge::Edge;
+use crate::entry::Admitted;
 use crate::fetch::Keeping;
 use crate::handover::REQUESTS;
 use crate::hints::HintLine;
@@ -96,6 +97,8 @@ pub struct Node {
     /// Set once, where there are peers.
     pub(crate) cooperation: OnceLock<Arc<Cooperation>>,
     pub(crate) chunk: u64,
+    /// A relay that is not trusted has been noted in the log.
+    pub(crate) relay_doubted: AtomicBool,
     draining: AtomicBool,
     started: Instant,
 }
@@ -138,6 +141,7 @@ impl Node {
             tracer,
             cooperation: OnceLock::new(),
             chunk: cache.chunk.0,
+            relay_doubted: AtomicBool::new(false),
             draining: AtomicBool::new(false),
             started: Instant::now(),
         });
@@ -233,17 +237,15 @@ impl Node {
         let mut in_flight = shared.begin();
         let (mut parts, body) = request.into_parts();
         let head = parts.method == Method::HEAD;
-        if in_flight.is_of_client() {
-            // No switch has relayed it: what it says of itself is the client's word.
-            parts.headers.remove(report::TARGET);
-        }
+        let Ok(admitted) = self.admit(&shared, &mut parts) else {
+            self.counters.requests.add(1);
+            let reply = self.plain(StatusCode::BAD_REQUEST, Outcome::Local("connection-options"), "");
+            return reply.map(|body| body.with(in_flight));
+        };
         if !shared.is_taken() {
             parts.headers.remove(REQUESTS);
         }
-        if let Some(entered) = shared.entered() {
-            entered.tell(&mut parts.headers);
-        }
-        let own = self.is_own(parts.uri.path());
+        let own = !admitted.is_contents();
         if own {
             in_flight.set_own();
         } else if let Some(tracer) = &self.tracer {
@@ -264,12 +266,14 @@ impl Node {
         if later.is_some() {
             self.counters.later.add(1);
         }
-        let cooperation = self.cooperation.get().filter(|_| later.is_none() && !own);
-        let reply = match cooperation {
-            Some(cooperation) => {
+        let cooperation = self.cooperation.get().filter(|_| later.is_none());
+        let reply = match (admitted, cooperation) {
+            (Admitted::Own(own), _) => Box::pin(self.answer_own(own, &parts)).await,
+            (Admitted::Denied, _) => self.denied(),
+            (Admitted::Contents, Some(cooperation)) => {
                 Box::pin(self.answer_client(&Arc::clone(cooperation), &shared, &mut parts, body)).await
             }
-            None => self.reply(&parts, body, later.as_ref()).await,
+            (Admitted::Contents, None) => self.reply(&parts, body, later.as_ref()).await,
         };
         shared.hints.end();
         in_flight.trace_reply(&reply);
@@ -295,20 +299,7 @@ impl Node {
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
         let path = parts.uri.path();
-        let (own, uri_bytes_max) = {
-            let terms = self.terms();
-            (terms.own(path), terms.limits.uri_bytes_max)
-        };
-        match own {
-            None => {}
-            Some(Own::Health) => return self.health(),
-            Some(Own::Stats) => {
-                let json = serde_json::to_vec(&self.stats()).unwrap_or_default();
-                let outcome = Outcome::Local("stats");
-                return self.text(StatusCode::OK, outcome, "application/json", Bytes::from(json));
-            }
-            Some(Own::Report) => return Box::pin(self.report(&parts.method, path, &parts.headers)).await,
-        }
+        let uri_bytes_max = self.terms().limits.uri_bytes_max;
         self.counters.requests.add(1);
         let target = parts.uri.path_and_query().map_or("", |target| target.as_str());
         if target.len() > uri_bytes_max {
@@ -413,6 +404,24 @@ impl Node {
     /// Whether the node keeps a path for itself.
     pub(crate) fn is_own(&self, path: &str) -> bool {
         self.terms().own(path).is_some()
+    }
+
+    /// The reply to a request for one of the node's own paths.
+    async fn answer_own(self: &Arc<Self>, own: Own, parts: &Parts) -> Response<Body> {
+        match own {
+            Own::Health => self.health(),
+            Own::Stats => {
+                let json = serde_json::to_vec(&self.stats()).unwrap_or_default();
+                self.text(StatusCode::OK, Outcome::Local("stats"), "application/json", Bytes::from(json))
+            }
+            Own::Report => self.report(&parts.method, parts.uri.path()).await,
+        }
+    }
+
+    /// The reply to a sender that may not ask for one of the node's own paths. The path is never the origin's either.
+    fn denied(&self) -> Response<Body> {
+        self.counters.own_denied.add(1);
+        self.plain(StatusCode::NOT_FOUND, Outcome::Local("denied"), "not-found")
     }
 
     fn health(&self) -> Response<Body> {

@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -236,7 +236,11 @@ impl Node {
         let Arrived { stream, first, unsent, used, handed, bound, life, entered, head_by } = arrived;
         // One that came by relay is the front-end's to end.
         let can_give = giver.is_some() && handed.is_some();
-        let brought = Brought { handed: handed.clone(), used, flow, bound, life, entered, frames: false };
+        // One that is gone already sends nothing that could be answered.
+        let Some(peer) = peer_of(&stream) else { return After::Ended };
+        let peer = Some(peer);
+        let brought =
+            Brought { handed: handed.clone(), used, flow, bound, life, entered, peer, frames: false };
         let shared = Shared::new(Arc::clone(&self.counters), brought);
         let mut socket = Socket::new(stream, first, unsent, Arc::clone(&shared), &terms.limits);
         if let Some(then) = head_by {
@@ -357,6 +361,11 @@ impl Node {
         )
         .into_bytes()
     }
+}
+
+/// The address at the other end of a connection; `None` if it is gone.
+pub(crate) fn peer_of(stream: &ClientIo) -> Option<IpAddr> {
+    stream.tcp().peer_addr().ok().map(|peer| peer.ip().to_canonical())
 }
 
 /// A connection to be served.

@@ -78,6 +78,8 @@ pub(crate) struct Counters {
     pub(crate) idle_timeouts: Count,
     pub(crate) write_timeouts: Count,
     pub(crate) announcements_refused: Count,
+    pub(crate) fields_dropped: Count,
+    pub(crate) own_denied: Count,
 }
 
 /// What a node has done since its start, and its levels now.
@@ -139,6 +141,10 @@ pub struct NodeStats {
     pub write_timeouts: u64,
     /// Connections of a balancer closed because they began with no announcement of a client.
     pub announcements_refused: u64,
+    /// Header fields of requests dropped for an underscore in their names.
+    pub header_fields_dropped: u64,
+    /// Requests for the node's own paths, answered 404 because the sender may not ask.
+    pub own_paths_denied: u64,
     /// Bytes the cache counts.
     pub cache_bytes: u64,
     /// Most bytes the cache may count.
@@ -216,6 +222,8 @@ impl Counters {
             idle_timeouts: self.idle_timeouts.read(),
             write_timeouts: self.write_timeouts.read(),
             announcements_refused: self.announcements_refused.read(),
+            header_fields_dropped: self.fields_dropped.read(),
+            own_paths_denied: self.own_denied.read(),
             cache_bytes: memory.used,
             cache_bytes_max: memory.capacity,
             cache_objects: memory.objects as u64,
@@ -283,6 +291,12 @@ impl NodeStats {
                 "Connections of a balancer without announcement",
                 self.announcements_refused,
             ),
+            (
+                "header_fields_dropped",
+                "Header fields of requests dropped for an underscore in their names",
+                self.header_fields_dropped,
+            ),
+            ("own_paths_denied", "Requests for own paths by senders that may not ask", self.own_paths_denied),
             ("cache_insertions", "Objects and chunks put into the cache", self.cache_insertions),
             ("cache_evictions", "Objects and chunks that left to make room", self.cache_evictions),
             ("cache_evicted_bytes", "Bytes of objects that left to make room", self.cache_evicted_bytes),

@@ -12,7 +12,7 @@ use crate::store::Store;
 use arc_swap::Guard;
 use hyper::server::conn::http1;
 use larder_core::Bytes;
-use larder_edge::Announcers;
+use larder_edge::{Announcers, EntryRules};
 use std::sync::{Arc, PoisonError};
 
 /// What is in force.
@@ -23,6 +23,7 @@ pub(crate) struct Terms {
     pub(crate) http: http1::Builder,
     pub(crate) edge: Edge,
     pub(crate) report: ReportConfig,
+    pub(crate) entry: EntryRules,
     pub(crate) object_max: u64,
     pub(crate) revalidate_ms: u64,
     health_path: Option<String>,
@@ -48,6 +49,7 @@ impl Terms {
             http: http(&config.limits),
             edge,
             report: config.report.clone(),
+            entry: config.entry.clone(),
             object_max: config.cache.object_max.0,
             revalidate_ms: u64::try_from(config.revalidate.as_millis()).unwrap_or(u64::MAX),
             health_path: config.health_path.clone(),

@@ -5,6 +5,7 @@ use http::header::CACHE_STATUS;
 use http::request::Parts;
 use http::{HeaderValue, Response};
 use larder_spans::{Open, Parent, TRACEPARENT, TRACESTATE, Tracer};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// A request that is traced.
@@ -16,7 +17,11 @@ pub(crate) struct Traced {
 
 impl Traced {
     /// Of a request whose head has been read, if it is to be traced; `client` is whom a balancer has announced.
-    pub(crate) fn begin(tracer: &Arc<Tracer>, parts: &mut Parts, client: Option<&str>) -> Option<Box<Self>> {
+    pub(crate) fn begin(
+        tracer: &Arc<Tracer>,
+        parts: &mut Parts,
+        client: Option<IpAddr>,
+    ) -> Option<Box<Self>> {
         let mut values = parts.headers.get_all(TRACEPARENT).iter();
         // Of two, none is right.
         let parent = values.next().filter(|_| values.next().is_none()).map(HeaderValue::as_bytes);
@@ -36,7 +41,7 @@ impl Traced {
         span.set("http.request.method", parts.method.as_str());
         span.set("url.path", parts.uri.path());
         if let Some(client) = client {
-            span.set("client.address", client);
+            span.set("client.address", client.to_string());
         }
         Some(Box::new(Self { tracer: Arc::clone(tracer), span }))
     }

@@ -7,6 +7,7 @@
 use super::{Cooperation, Place};
 use crate::body::Body;
 use crate::connection::{Bound, Shared};
+use crate::entry::hop_fields_removed;
 use crate::handover::{Departure, REQUESTS};
 use crate::http::cache_status::{Outcome, Why};
 use crate::node::Node;
@@ -304,13 +305,7 @@ impl Node {
         let mut request = Request::new(Empty::<Bytes>::new());
         request.method_mut().clone_from(&parts.method);
         request.uri_mut().clone_from(&parts.uri);
-        let mut headers = parts.headers.clone();
-        fields::strip(&mut headers);
-        if let Some(host) = parts.headers.get(header::HOST) {
-            // Whatever the client's `Connection` names: the target goes by it.
-            headers.insert(header::HOST, host.clone());
-        }
-        *request.headers_mut() = headers;
+        *request.headers_mut() = hop_fields_removed(&parts.headers);
         let asked = cooperation.network.forward(to, request);
         let reply = match tokio::time::timeout(cooperation.head_timeout, asked).await {
             Ok(reply) => reply?,

@@ -1,13 +1,8 @@
-//! What happens to a client's connection before its first request ([`larder_edge`]), and what its requests carry of it.
+//! What happens to a client's connection before its first request ([`larder_edge`]). What its requests tell an origin of it is written
+//! when they enter ([`crate::entry`]).
 //!
-//! | the connection | what an origin, peers and traces hear |
-//! |---|---|
-//! | a balancer has announced its client | the client, last in `X-Forwarded-For`; `client.address` |
-//! | is with TLS | `X-Forwarded-Proto: https`; the client's certificate in `Client-Cert` |
-//! | is without, where the node has TLS | `X-Forwarded-Proto: http` |
-//!
-//! One with TLS or an announced client stays here: keys do not move with a socket, and a socket's peer would be taken for the
-//! client. What others have is relayed on it.
+//! A connection with TLS or an announced client stays at this node: keys do not move with a socket, and the peer of a socket that moves
+//! would be taken for the client. Replies of other nodes are relayed on it.
 
 mod listeners;
 mod view;
@@ -20,20 +15,15 @@ pub(crate) use listeners::Entry;
 use crate::node::Node;
 use crate::server::Arrived;
 use crate::terms::Terms;
-use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::header::{self, HeaderValue};
 use http::request::Parts;
 use larder_edge::{
     Announcers, CertificateFault, ClientIo, Tls, TlsConfig, Unannounced, WELL_KNOWN, client_cert,
     read_announcement, under_https,
 };
-use std::net::SocketAddr;
+use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 use tokio::time::Instant;
-
-const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
-const CLIENT_CERT: HeaderName = HeaderName::from_static("client-cert");
-const CLIENT_CERT_CHAIN: HeaderName = HeaderName::from_static("client-cert-chain");
 
 /// What a node does with connections before their requests.
 #[derive(Debug)]
@@ -50,9 +40,9 @@ pub(crate) struct Edge {
 #[derive(Debug, Default)]
 pub(crate) struct Entered {
     /// The client that a balancer has announced.
-    client: Option<HeaderValue>,
-    /// `None` where the node has no TLS, and says nothing of it.
-    scheme: Option<&'static str>,
+    client: Option<IpAddr>,
+    /// Whether the connection has TLS.
+    secure: bool,
     /// Its client and the node have agreed on HTTP/2.
     http2: bool,
     /// The client's own certificate, as it stands in `Client-Cert`.
@@ -96,9 +86,8 @@ impl Edge {
     }
 
     fn entered(&self, entry: Entry) -> Entered {
-        let scheme = self.tls.as_ref().map(|_| if entry == Entry::Secure { "https" } else { "http" });
         let https_port = self.https_port.get().copied().filter(|_| self.redirects && entry == Entry::Clear);
-        Entered { scheme, https_port, ..Entered::default() }
+        Entered { secure: entry == Entry::Secure, https_port, ..Entered::default() }
     }
 }
 
@@ -115,7 +104,7 @@ impl Node {
             if edge.announcers.trusts(peer.ip()) {
                 match read_announcement(&mut tcp, peer, limits.head_timeout).await {
                     // One of the balancer's own, such as a check, names no client.
-                    Ok((client, named)) => entered.client = named.and_then(|_| field(client)),
+                    Ok((client, named)) => entered.client = named.map(|_| client.ip().to_canonical()),
                     Err(why) => return self.unannounced(why),
                 }
             }
@@ -161,7 +150,7 @@ impl Node {
 impl Entered {
     /// Whether the connection cannot go on elsewhere.
     pub(crate) fn stays(&self) -> bool {
-        self.client.is_some() || self.scheme == Some("https")
+        self.client.is_some() || self.secure
     }
 
     /// Whether its requests come by HTTP/2.
@@ -170,8 +159,18 @@ impl Entered {
     }
 
     /// The client that a balancer has announced.
-    pub(crate) fn client(&self) -> Option<&str> {
-        self.client.as_ref().and_then(|client| client.to_str().ok())
+    pub(crate) fn client(&self) -> Option<IpAddr> {
+        self.client
+    }
+
+    /// Whether the connection has TLS.
+    pub(crate) fn is_secure(&self) -> bool {
+        self.secure
+    }
+
+    /// The client's own certificate, in the form of `Client-Cert`.
+    pub(crate) fn client_cert(&self) -> Option<&HeaderValue> {
+        self.client_cert.as_ref()
     }
 
     /// Where a request is to be made again, with TLS; `None` if it is answered. Challenges of ACME are answered (RFC 8555 section
@@ -188,92 +187,11 @@ impl Entered {
         };
         under_https(host, parts.uri.path_and_query()?.as_str().as_bytes(), port)
     }
-
-    /// Says in a request what is known of its connection. What a client has put there goes, but for the list of those whom the
-    /// request was forwarded for.
-    pub(crate) fn tell(&self, headers: &mut HeaderMap) {
-        if let Some(client) = &self.client {
-            forwarded_for(headers, client);
-        }
-        let Some(scheme) = self.scheme else { return };
-        headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static(scheme));
-        headers.remove(CLIENT_CERT_CHAIN);
-        match &self.client_cert {
-            Some(certificate) => drop(headers.insert(CLIENT_CERT, certificate.clone())),
-            None => drop(headers.remove(CLIENT_CERT)),
-        }
-    }
-}
-
-fn field(client: SocketAddr) -> Option<HeaderValue> {
-    HeaderValue::try_from(client.ip().to_canonical().to_string()).ok()
-}
-
-/// Names a client last. A switch that announces clients has named it already.
-fn forwarded_for(headers: &mut HeaderMap, client: &HeaderValue) {
-    let mut list = Vec::new();
-    for value in headers.get_all(X_FORWARDED_FOR) {
-        list.extend_from_slice(value.as_bytes());
-        list.extend_from_slice(b", ");
-    }
-    let last = list.strip_suffix(b", ").and_then(|list| list.rsplit(|byte| *byte == b',').next());
-    if last.is_some_and(|last| last.trim_ascii() == client.as_bytes()) {
-        return;
-    }
-    list.extend_from_slice(client.as_bytes());
-    // Values that were valid one by one are valid as a list.
-    if let Ok(list) = HeaderValue::from_bytes(&list) {
-        headers.insert(X_FORWARDED_FOR, list);
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn told(entered: &Entered, fields: &[(&'static str, &'static str)]) -> Vec<(String, String)> {
-        let mut headers = HeaderMap::new();
-        for (name, value) in fields {
-            headers.append(*name, HeaderValue::from_static(value));
-        }
-        entered.tell(&mut headers);
-        let text = |(name, value): (&HeaderName, &HeaderValue)| {
-            (name.to_string(), value.to_str().unwrap().to_owned())
-        };
-        headers.iter().map(text).collect()
-    }
-
-    #[test]
-    fn an_announced_client_is_named_last_and_once() {
-        let entered = Entered { client: field(([192, 0, 2, 7], 1).into()), ..Entered::default() };
-        for (before, after) in [
-            (&[][..], "192.0.2.7"),
-            (&["10.0.0.1"], "10.0.0.1, 192.0.2.7"),
-            (&["10.0.0.1", "192.0.2.7"], "10.0.0.1,192.0.2.7"),
-            (&["10.0.0.1,192.0.2.7"], "10.0.0.1,192.0.2.7"),
-            (&["192.0.2.7, 10.0.0.1"], "192.0.2.7, 10.0.0.1, 192.0.2.7"),
-            (&["2192.0.2.7"], "2192.0.2.7, 192.0.2.7"),
-        ] {
-            let fields: Vec<_> = before.iter().map(|value| ("x-forwarded-for", *value)).collect();
-            let values: Vec<_> = told(&entered, &fields).into_iter().map(|(_, value)| value).collect();
-            assert_eq!(values.join(","), after, "{before:?}");
-        }
-        assert!(entered.stays() && entered.client() == Some("192.0.2.7"));
-    }
-
-    #[test]
-    fn what_a_client_says_of_tls_goes() {
-        let lies = [("x-forwarded-proto", "https"), ("client-cert", ":AA==:"), ("client-cert-chain", "x")];
-        let clear = Entered { scheme: Some("http"), ..Entered::default() };
-        assert_eq!(told(&clear, &lies), [("x-forwarded-proto".to_owned(), "http".to_owned())]);
-        assert!(!clear.stays());
-        let client_cert = Some(HeaderValue::from_static(":AQ==:"));
-        let secure = Entered { scheme: Some("https"), client_cert, ..Entered::default() };
-        assert!(told(&secure, &lies).contains(&("client-cert".to_owned(), ":AQ==:".to_owned())));
-        assert!(secure.stays());
-        // Where the node has no TLS, what comes is as a switch before it has said.
-        assert_eq!(told(&Entered::default(), &lies).len(), 3);
-    }
 
     #[test]
     fn requests_are_sent_on_but_challenges() {

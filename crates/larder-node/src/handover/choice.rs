@@ -235,7 +235,8 @@ fn head_of(parts: &Parts, requests: u32, limits: &Limits) -> Option<Vec<u8>> {
         head.extend_from_slice(number.as_bytes());
     }
     head.extend_from_slice(end);
-    (head.len() <= limits.head_bytes_max).then_some(head)
+    // This node has written fields of its own.
+    (fields <= limits.headers_max && head.len() <= limits.head_bytes_max).then_some(head)
 }
 
 #[cfg(test)]
@@ -294,6 +295,7 @@ mod tests {
         };
         assert_eq!(fields(&with(limits.headers_max - 1), &limits), (limits.headers_max, true));
         assert_eq!(fields(&with(limits.headers_max), &limits), (limits.headers_max, false));
+        assert_eq!(head_of(&with(limits.headers_max + 1), 3, &limits), None, "the peer would refuse it");
 
         let request = with(2);
         let bytes = head_of(&request, 3, &limits).expect("a head").len();

@@ -22,7 +22,7 @@ use crate::config::Limits;
 use crate::connection::{Brought, LINGER_MAX, Shared, Socket};
 use crate::http::cache_status::Outcome;
 use crate::node::Node;
-use crate::server::{Arrived, Phase};
+use crate::server::{Arrived, Phase, peer_of};
 use crate::terms::Terms;
 use delivery::{Pace, Paced, Place, Streams, Turn, UnderWay};
 use http::header::{self, HeaderValue};
@@ -67,8 +67,9 @@ impl Node {
         let limits = &terms.limits;
         // At worst all of it waits there, as with HTTP/1.
         let _ = SockRef::from(stream.tcp()).set_tcp_notsent_lowat(UNSENT_MAX);
-        let shared =
-            Shared::new(Arc::clone(&self.counters), Brought { entered, frames: true, ..Brought::default() });
+        let Some(peer) = peer_of(&stream) else { return };
+        let brought = Brought { entered, peer: Some(peer), frames: true, ..Brought::default() };
+        let shared = Shared::new(Arc::clone(&self.counters), brought);
         let socket = Socket::new(stream, first, unsent, Arc::clone(&shared), limits).of_frames();
         let under_way = Arc::new(UnderWay::new());
         let (node, requests, streams) = (Arc::clone(self), Arc::clone(&shared), Arc::clone(&under_way));

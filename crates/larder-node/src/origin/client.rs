@@ -7,6 +7,7 @@ use super::interim::Hints;
 use super::passed::PassedBefore;
 use super::terms::Terms;
 use crate::bound::Bound;
+use crate::entry::hop_fields_removed;
 use crate::handover::REQUESTS;
 use arc_swap::{ArcSwap, Guard};
 use bytes::Bytes;
@@ -181,10 +182,14 @@ impl Origin {
         is_host(named).then(|| named.to_ascii_lowercase())
     }
 
-    /// The headers of a request as the origin is to see them.
+    /// Whether it is sent the `Host` that the client named. Then hosts are kept apart.
+    pub(crate) fn sends_host_of_client(&self) -> bool {
+        self.host == HostHeader::Client
+    }
+
+    /// The header of a request that has entered, as the origin is sent it.
     pub(crate) fn outgoing(&self, client: &HeaderMap, host: &str) -> HeaderMap {
-        let mut headers = client.clone();
-        fields::strip(&mut headers);
+        let mut headers = hop_fields_removed(client);
         headers.remove(LARDER_TARGET);
         headers.remove(REQUESTS);
         // Answered by this node's server: the body is asked for as it is read.

@@ -5,9 +5,10 @@ use crate::http::cache_control::Items;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use std::time::SystemTime;
 
-/// Fields that are about one connection. `Upgrade` is among them: no protocol is switched through a node.
-const HOP_BY_HOP: [HeaderName; 9] = [
+/// Fields of one connection. `Upgrade` is among them, because a node switches no protocols.
+pub(crate) const HOP_BY_HOP: [HeaderName; 10] = [
     header::CONNECTION,
+    HeaderName::from_static("http2-settings"),
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
     header::PROXY_AUTHENTICATE,
@@ -40,7 +41,8 @@ pub(crate) const CONDITIONS: [HeaderName; 6] = [
     header::RANGE,
 ];
 
-/// Takes off what is about the connection, the fields that `Connection` names included.
+/// Removes the fields of one connection from a reply, those that its `Connection` nominates among them. Requests lose theirs when they
+/// enter ([`crate::entry`]).
 pub(crate) fn strip(headers: &mut HeaderMap) {
     let mut named = Vec::new();
     for value in headers.get_all(header::CONNECTION) {
@@ -102,9 +104,9 @@ pub(crate) fn selecting(reply: &HeaderMap) -> Option<Vec<HeaderName>> {
 }
 
 /// The value of a field as `Vary` compares it: members in order, without the white space around them. Credentials are
-/// compared byte by byte, since a comma does not separate members in them.
+/// compared byte by byte, since a comma does not separate members in them. `None` for a field that the origin is not sent.
 pub(crate) fn value(headers: &HeaderMap, name: &HeaderName) -> Option<Box<[u8]>> {
-    if !headers.contains_key(name) {
+    if HOP_BY_HOP.contains(name) || !headers.contains_key(name) {
         return None;
     }
     let mut joined = Vec::new();
@@ -179,8 +181,9 @@ mod tests {
         assert_eq!(selecting(&map(&[("vary", "a b")])), None);
         let (one, two) = (map(&[("accept", "a,  b"), ("accept", "c")]), map(&[("accept", "a, b,c")]));
         assert_eq!(value(&one, &header::ACCEPT), value(&two, &header::ACCEPT));
-        assert_eq!(value(&one, &header::TE), None);
-        assert_ne!(value(&map(&[("te", "")]), &header::TE), None, "empty is not absent");
+        assert_eq!(value(&one, &header::RANGE), None);
+        assert_ne!(value(&map(&[("accept", "")]), &header::ACCEPT), None, "empty is not absent");
+        assert_eq!(value(&map(&[("connection", "close")]), &header::CONNECTION), None, "not sent");
         for (one, two) in [("a=b,c", "a=b, c"), ("a=b,,c", "a=b,c"), ("a", "")] {
             let [one, two] = [one, two].map(|cookie| value(&map(&[("cookie", cookie)]), &header::COOKIE));
             assert_ne!(one, two);

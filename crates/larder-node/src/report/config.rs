@@ -1,14 +1,19 @@
 //! What a node says of itself to the switches that send it requests, and to how many.
 
-use crate::config::{ConfigError, ensure};
+use crate::config::{ConfigError, RANGES_MAX, ensure};
+use larder_edge::{AddressRange, Announcers};
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 /// What a node tells switches of its load and its cache.
 ///
-/// Both paths answer only requests that come straight from whoever asks: one that a gateway has relayed (it carries
-/// `Via`, `Forwarded` or `X-Forwarded-For`) gets 404, so that a switch's clients do not see its nodes' insides.
+/// Both paths are answered only to the addresses in `from`, and to trusted relays, that connect to the node themselves. Every other
+/// request gets 404: on a connection that a switch has handed over or a balancer has announced, and one that a gateway has relayed (it
+/// carries `Via`, `Forwarded` or `X-Forwarded-For`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReportConfig {
+    /// Addresses that may ask, beside the trusted relays. Default: those of this host. At most 1,024.
+    pub from: Announcers,
     /// Path of the load counters. Default `/.larder/load`; `None` serves none.
     pub load_path: Option<String>,
     /// Path of the stream of cache events. Default `/.larder/events`; `None` serves none.
@@ -50,6 +55,7 @@ impl CpuScope {
 impl Default for ReportConfig {
     fn default() -> Self {
         Self {
+            from: Announcers(loopback().into_iter().flatten().collect()),
             load_path: Some("/.larder/load".to_owned()),
             events_path: Some("/.larder/events".to_owned()),
             subscribers_max: 8,
@@ -74,11 +80,20 @@ impl ReportConfig {
         }
         let apart = self.load_path.is_none() || self.load_path != self.events_path;
         ensure(apart, "report.events_path", "another path than report.load_path")?;
+        ensure(self.from.0.len() <= RANGES_MAX, "report.from", "at most 1,024")?;
         ensure(self.subscribers_max <= 64, "report.subscribers_max", "0 to 64")?;
         ensure((16..=1 << 20).contains(&self.backlog_max), "report.backlog_max", "16 to 1,048,576")?;
         let beat = (Duration::from_millis(100)..=Duration::from_secs(60)).contains(&self.heartbeat);
         ensure(beat, "report.heartbeat", "100 ms to 1 min")
     }
+}
+
+/// The addresses of this host itself.
+fn loopback() -> [Option<AddressRange>; 2] {
+    [
+        AddressRange::new(Ipv4Addr::new(127, 0, 0, 0).into(), 8),
+        AddressRange::new(Ipv6Addr::LOCALHOST.into(), 128),
+    ]
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! | load ([`LoadCounters`]) | own counters, modelled devices, `/proc`, `/sys` | cumulative; microseconds, bytes, counts | 10 ms at most | field by field: `null` |
 //! | cache ([`stream`]) | the memory cache | targets by id | as the link takes | no id was told for the object |
 //!
-//! Neither is for clients: see [`ReportConfig`].
+//! Neither is for clients: see [`crate::entry`].
 
 mod config;
 mod kernel;
@@ -60,22 +60,14 @@ pub(crate) fn told(headers: &HeaderMap) -> Option<TargetId> {
 }
 
 /// Whether a gateway has relayed the request.
-fn is_relayed(headers: &HeaderMap) -> bool {
+pub(crate) fn is_relayed(headers: &HeaderMap) -> bool {
     const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
     [header::VIA, header::FORWARDED, FORWARDED_FOR].iter().any(|name| headers.contains_key(name))
 }
 
 impl Node {
-    /// Answers a request for one of the reports.
-    pub(crate) async fn report(
-        self: &Arc<Self>,
-        method: &Method,
-        path: &str,
-        headers: &HeaderMap,
-    ) -> Response<Body> {
-        if is_relayed(headers) {
-            return self.plain(StatusCode::NOT_FOUND, Outcome::Local("relayed"), "not-found");
-        }
+    /// Answers a request for one of the reports, which has been admitted.
+    pub(crate) async fn report(self: &Arc<Self>, method: &Method, path: &str) -> Response<Body> {
         if method != Method::GET {
             let mut reply = self.plain(StatusCode::METHOD_NOT_ALLOWED, Outcome::Local("method"), "");
             reply.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET"));

@@ -17,7 +17,7 @@ async fn running(connections_max: u32) -> Running {
 }
 
 /// A client, and the server's end of its connection with what was read and what was left unsent.
-async fn handed(first: &[u8], unsent: &[u8]) -> (Client, Restored) {
+pub(crate) async fn handed(first: &[u8], unsent: &[u8]) -> (Client, Restored) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let server = listener.local_addr().unwrap();
     let (near, far) = tokio::join!(TcpStream::connect(server), listener.accept());

@@ -37,6 +37,58 @@ async fn a_host_that_is_none_is_refused_and_no_host_has_anothers_targets() {
     assert_eq!(stub.asked().len(), 4);
 }
 
+/// A field that `Connection` nominates is not sent on, and must not select a variant.
+#[tokio::test]
+async fn variants_go_by_what_the_origin_is_sent() {
+    let stub = Stub::start(|asked| {
+        Answer::new(
+            200,
+            &format!("{KEPT}Vary: X-Own, Connection\r\n"),
+            format!("<{}>", asked.header("x-own")),
+        )
+    })
+    .await;
+    let node = stub.node(|_, _| {}).await;
+    let mut client = node.client().await;
+    for (fields, body, hit) in [
+        ("Connection: X-Own\r\nX-Own: a\r\n", "<>", false),
+        ("X-Own: a\r\n", "<a>", false),
+        ("", "<>", true),
+        ("Connection: keep-alive\r\n", "<>", true),
+        ("Connection: x-own, keep-alive\r\nX-Own: b\r\n", "<>", true),
+    ] {
+        let reply = client.get_with("/", fields).await;
+        assert_eq!((reply.status, &*reply.body), (200, body.as_bytes()), "{fields}");
+        assert_eq!(reply.cache_status().starts_with("n; hit"), hit, "{fields}: {}", reply.cache_status());
+    }
+    assert_eq!(stub.asked().len(), 2);
+    // End-to-end fields stay, whatever is nominated.
+    let fields = "Connection: cookie, authorization, cache-control\r\nCookie: a=1\r\nAuthorization: b\r\nCache-Control: no-store\r\n";
+    client.get_with("/private", fields).await;
+    let asked = &stub.asked()[2];
+    let kept = ["cookie", "authorization", "cache-control"].map(|name| asked.header(name).to_owned());
+    assert_eq!(kept, ["a=1", "b", "no-store"]);
+}
+
+/// Where hosts share what is kept, the host of one client must not be part of a reply to another.
+#[tokio::test]
+async fn a_host_that_is_in_no_key_does_not_reach_the_origin() {
+    let stub = Stub::start(|asked| Answer::new(200, KEPT, asked.head.clone())).await;
+    for trusted in [false, true] {
+        let node = stub
+            .node(|origin, config| {
+                origin.host = larder_node::HostHeader::Origin;
+                let relays: Option<larder_edge::AddressRange> = trusted.then(|| "127.0.0.1".parse().unwrap());
+                config.entry.trusted_relays.0.extend(relays);
+            })
+            .await;
+        let mut client = node.client().await;
+        client.send(b"GET / HTTP/1.1\r\nHost: evil.test\r\nX-Forwarded-Host: evil.test\r\n\r\n").await;
+        let heard = String::from_utf8(client.reply(false).await.body).unwrap();
+        assert!(!heard.contains("evil"), "{trusted}: {heard}");
+    }
+}
+
 #[tokio::test]
 async fn only_what_may_be_repeated_is_sent_twice() {
     let stub = Stub::start(|_| Answer::new(200, "", "").framed(Framing::Silent)).await;

@@ -1,7 +1,9 @@
 //! What a node tells switches: its load counters and its cache's events.
 
+use super::stub::{Answer, Stub};
 use super::*;
-use larder_node::{LoadCounters, Origin, ProcessorModel};
+use larder_edge::Announcers;
+use larder_node::{LoadCounters, Origin, OriginConfig, ProcessorModel};
 use larder_testkit::eventually_asked;
 use serde_json::Value;
 use tokio::io::AsyncBufReadExt;
@@ -116,7 +118,7 @@ async fn reports_are_for_those_who_ask_the_node_itself() {
     for path in ["/.larder/load", "/.larder/events"] {
         for field in ["Via: 1.1 larder\r\n", "X-Forwarded-For: 192.0.2.1\r\n", "Forwarded: for=x\r\n"] {
             let reply = running.client().await.get_with(path, field).await;
-            assert_eq!((reply.status, reply.cache_status()), (404, "n; detail=relayed"), "{path} {field}");
+            assert_eq!((reply.status, reply.cache_status()), (404, "n; detail=denied"), "{path} {field}");
         }
         let reply = running.client().await.request("POST", path, "").await;
         assert_eq!((reply.status, reply.header("allow")), (405, "GET"), "{path}");
@@ -128,6 +130,69 @@ async fn reports_are_for_those_who_ask_the_node_itself() {
     .await;
     for path in ["/.larder/load", "/.larder/events"] {
         assert_eq!(running.client().await.get(path).await.status, 404, "{path}");
+    }
+}
+
+const OWN: [&str; 4] = ["/.larder/load", "/.larder/events", "/.larder/stats", "/.larder/health"];
+
+fn all_paths(config: &mut NodeConfig) {
+    config.stats_path = Some("/.larder/stats".to_owned());
+}
+
+#[tokio::test]
+async fn own_paths_are_not_for_addresses_that_are_not_listed() {
+    let listed = |list: &[&str]| {
+        let ranges = list.iter().map(|range| range.parse().unwrap());
+        Announcers(ranges.collect())
+    };
+    let unlisted = Running::model("1\t/a\n", quick(), |config| {
+        all_paths(config);
+        config.report.from = listed(&["192.0.2.0/24"]);
+    })
+    .await;
+    for path in &OWN[..3] {
+        let reply = unlisted.client().await.get(path).await;
+        assert_eq!((reply.status, reply.cache_status()), (404, "n; detail=denied"), "{path}");
+    }
+    assert_eq!(unlisted.client().await.get("/.larder/health").await.status, 200);
+    assert_eq!(unlisted.node.stats().own_paths_denied, 3);
+    assert_eq!(unlisted.node.stats().requests, 0);
+    let relay = Running::model("1\t/a\n", quick(), |config| {
+        all_paths(config);
+        config.report.from = listed(&[]);
+        config.entry.trusted_relays = listed(&["127.0.0.1"]);
+    })
+    .await;
+    for path in [OWN[0], OWN[2], OWN[3]] {
+        assert_eq!(relay.client().await.get(path).await.status, 200, "{path}");
+    }
+}
+
+/// Its peer is the client, and the address may be one that is listed.
+#[tokio::test]
+async fn own_paths_are_not_for_clients_of_handed_over_connections() {
+    for by_socket in [false, true] {
+        let files = tempfile::tempdir().unwrap();
+        let stub = Stub::start(|_| Answer::new(200, "", "the origin's")).await;
+        let url = format!("http://{}", stub.address).parse().unwrap();
+        let mut config = NodeConfig::new("n", StoreConfig::Origin(Box::new(OriginConfig::new(url))));
+        all_paths(&mut config);
+        let services = |address| if by_socket { Vec::new() } else { vec![address] };
+        let handed = |address| Handed { services: services(address), ..Handed::none() };
+        let running = Running::start_handed(config, files, handed).await;
+        for path in OWN {
+            let reply = if by_socket {
+                let request = format!("GET {path} HTTP/1.1\r\nHost: n\r\n\r\n");
+                let (mut client, restored) = super::handed::handed(request.as_bytes(), b"").await;
+                running.hand.send(restored).await.unwrap();
+                client.reply(false).await
+            } else {
+                running.client().await.get(path).await
+            };
+            assert_eq!((reply.status, reply.cache_status()), (404, "n; detail=denied"), "{path} {by_socket}");
+        }
+        assert!(stub.asked().is_empty(), "the paths are not the origin's");
+        assert_eq!(running.node.stats().own_paths_denied, 4);
     }
 }
 
@@ -158,18 +223,11 @@ async fn what_is_cached_is_told_and_what_changes_after() {
 /// A client that is connected directly could spoil what switches know.
 #[tokio::test]
 async fn on_handed_over_connections_nobody_but_a_switch_says_what_a_target_is() {
-    let files = tempfile::tempdir().unwrap();
-    let manifest = files.path().join("manifest");
-    fs::write(&manifest, "1000\t/a\n").unwrap();
-    let store = StoreConfig::Model {
-        manifest,
-        disk: quick(),
-        processor: None,
-        preload: larder_node::Preload::Nothing,
-    };
-    let handed = |address| Handed { services: vec![address], ..Handed::none() };
-    let running = Running::start_handed(NodeConfig::new("n", store), files, handed).await;
-    get_as(&running, "/a", 0xa).await;
+    let running = Running::model("1000\t/a\n", quick(), |_| {}).await;
+    let request = format!("GET /a HTTP/1.1\r\nHost: n\r\nLarder-Target: {:016x}\r\n\r\n", 0xa);
+    let (mut client, restored) = super::handed::handed(request.as_bytes(), b"").await;
+    running.hand.send(restored).await.unwrap();
+    assert_eq!(client.reply(false).await.status, 200);
     running.until(|stats| stats.cache_objects == 1).await;
     let mut lines = Lines::open(&running).await;
     assert_eq!((lines.told().await.0, lines.told().await.0), ("snapshot".to_owned(), "live".to_owned()));

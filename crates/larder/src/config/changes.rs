@@ -7,10 +7,11 @@ use serde_json::Value;
 use super::raw::RawConfig;
 
 /// What a node takes while it runs; a table stands for all that is in it. Everything else needs a restart.
-pub(crate) const TAKEN: [&str; 30] = [
+pub(crate) const TAKEN: [&str; 34] = [
     "log.level",
     "node.cache.object_max",
     "node.cache.size",
+    "node.forwarded",
     "node.health_path",
     "node.limits",
     "node.origin.body_timeout",
@@ -27,6 +28,7 @@ pub(crate) const TAKEN: [&str; 30] = [
     "node.proxy_protocol_from",
     "node.report.backlog_max",
     "node.report.events_path",
+    "node.report.from",
     "node.report.heartbeat",
     "node.report.load_path",
     "node.report.subscribers_max",
@@ -38,6 +40,8 @@ pub(crate) const TAKEN: [&str; 30] = [
     "node.tls.min_version",
     "node.tls.redirect",
     "node.tls.reload",
+    "node.trusted_relays",
+    "node.underscores_in_headers",
 ];
 
 /// Keys whose values differ, dotted, in the order of their names. A table that is there on one side alone is one key.

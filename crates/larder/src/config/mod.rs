@@ -43,6 +43,7 @@ mod valid_agent;
 mod valid_discover;
 mod valid_dynamic;
 mod valid_edits;
+mod valid_entry;
 mod valid_hacc;
 mod valid_handoff;
 mod valid_node;

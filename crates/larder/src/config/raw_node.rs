@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use larder_core::Bytes;
+use larder_edge::Forwarded;
 use larder_node::{CacheConfig, Limits, NodeConfig, StoreConfig};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -29,6 +30,20 @@ pub(crate) struct RawNode {
     #[serde(skip_serializing_if = "Texts::is_empty")]
     #[schemars(example = ["10.0.0.0/8", "2001:db8::/32"])]
     pub(crate) proxy_protocol_from: Texts,
+    /// Relays before the node whose identity fields are believed, as "10.0.0.2" or "10.0.0.0/24": switches and
+    /// load balancers. They may also ask for reports.
+    /// From them X-Forwarded-For, Forwarded, X-Forwarded-Proto, X-Forwarded-Host and Client-Cert are kept as they are. List only
+    /// relays that set these fields themselves, and that clients cannot pass by.
+    #[serde(skip_serializing_if = "Texts::is_empty")]
+    #[schemars(example = ["10.0.0.2", "2001:db8::/32"])]
+    pub(crate) trusted_relays: Texts,
+    /// X-Forwarded-For and Forwarded of any other sender: "append" its address, or "overwrite" the field. X-Forwarded-Proto,
+    /// X-Forwarded-Host and Client-Cert of such a sender are always overwritten.
+    #[schemars(extend("enum" = ["append", "overwrite"]))]
+    pub(crate) forwarded: String,
+    /// Keep header fields whose names contain an underscore, such as Client_Cert. Many applications read them as the field with
+    /// hyphens, so they are dropped by default.
+    pub(crate) underscores_in_headers: bool,
     /// Its name in Cache-Status and in logs; by default "node".
     pub(crate) name: String,
     #[schemars(example = "/srv/www")]
@@ -187,6 +202,9 @@ impl Default for RawNode {
         Self {
             listen: Texts::default(),
             proxy_protocol_from: Texts::default(),
+            trusted_relays: Texts::default(),
+            forwarded: Forwarded::default().name().to_owned(),
+            underscores_in_headers: false,
             name: node.name,
             root: None,
             bypass_page_cache: false,

@@ -4,22 +4,28 @@ use larder_node::ReportConfig;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::text::Span;
+use super::text::{Span, Texts};
 
 /// Written in place of a path that is not served.
 pub(super) const OFF: &str = "off";
+
+/// The addresses of this host itself.
+const LOOPBACK: [&str; 2] = ["127.0.0.0/8", "::1"];
 
 /// `[node.report]`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct RawReport {
+    /// Addresses of switches that may ask for reports, beside node.trusted_relays. Everybody else gets 404, and so do clients whose
+    /// connections a switch has handed over.
+    pub(crate) from: Texts,
     /// Whose processor time counts as the node's, where none is modelled: "machine", over all its processors, for a
     /// node that has a machine to itself; "process", out of one processor, for nodes that share one.
     #[schemars(extend("enum" = ["machine", "process"]))]
     pub(crate) cpu: String,
-    /// Path of the load counters, for requests that come straight from a switch; "off" for none.
+    /// Path of the load counters; "off" for none.
     pub(crate) load_path: String,
-    /// Path of the stream of cache events, for requests that come straight from a switch; "off" for none.
+    /// Path of the stream of cache events; "off" for none.
     pub(crate) events_path: String,
     /// Streams of cache events at once; a further one gets 503. 0 to 64.
     pub(crate) subscribers_max: usize,
@@ -34,6 +40,7 @@ impl Default for RawReport {
     fn default() -> Self {
         let report = ReportConfig::default();
         Self {
+            from: Texts(LOOPBACK.map(str::to_owned).to_vec()),
             cpu: report.cpu.name().to_owned(),
             load_path: report.load_path.unwrap_or_else(|| OFF.to_owned()),
             events_path: report.events_path.unwrap_or_else(|| OFF.to_owned()),

@@ -5,6 +5,7 @@ use std::fmt;
 
 use larder_core::rules::KeyTemplate;
 use larder_core::{Bytes, PolicyKind, Settings};
+use larder_edge::Forwarded;
 use larder_front::{Check, HealthConfig, Limits, Timeouts};
 use schemars::JsonSchema;
 use serde::de::{self, Deserializer, MapAccess, Visitor};
@@ -43,6 +44,19 @@ pub(crate) struct RawSwitch {
     #[serde(skip_serializing_if = "Texts::is_empty")]
     #[schemars(example = ["10.0.0.0/8", "2001:db8::/32"])]
     pub(crate) proxy_protocol_from: Texts,
+    /// Relays before the switch whose identity fields are believed, as "10.0.0.2" or "10.0.0.0/24".
+    /// From them X-Forwarded-For, Forwarded, X-Forwarded-Proto, X-Forwarded-Host and Client-Cert are kept as they are. List only
+    /// relays that set these fields themselves, and that clients cannot pass by.
+    #[serde(skip_serializing_if = "Texts::is_empty")]
+    #[schemars(example = ["10.0.0.2", "2001:db8::/32"])]
+    pub(crate) trusted_relays: Texts,
+    /// X-Forwarded-For and Forwarded of any other sender: "append" its address, or "overwrite" the field. X-Forwarded-Proto,
+    /// X-Forwarded-Host and Client-Cert of such a sender are always overwritten.
+    #[schemars(extend("enum" = ["append", "overwrite"]))]
+    pub(crate) forwarded: String,
+    /// Keep header fields whose names contain an underscore, such as Client_Cert. Many applications read them as the field with
+    /// hyphens, so they are dropped by default.
+    pub(crate) underscores_in_headers: bool,
     #[schemars(example = ["127.0.0.1:9001", "127.0.0.1:9002"])]
     /// The nodes: each an "address:port", or a table with `address` and, if wanted, `name`, `weight`, `cache`,
     /// `groups`, `http2` (true: it is asked by HTTP/2, as gRPC needs), `tls` (true, false, or a table as [switch.node_tls]),
@@ -432,6 +446,9 @@ impl Default for RawSwitch {
             listen: Texts::default(),
             h2c: false,
             proxy_protocol_from: Texts::default(),
+            trusted_relays: Texts::default(),
+            forwarded: Forwarded::default().name().to_owned(),
+            underscores_in_headers: false,
             nodes: Vec::new(),
             node_proxy_protocol: "off".to_owned(),
             node_tls: None,

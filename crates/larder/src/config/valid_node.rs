@@ -13,10 +13,11 @@ use super::text::Size;
 use super::valid::{addresses, in_range, node_name, word};
 use super::valid_agent::{HandoffRole, handoff};
 use super::valid_dynamic::dynamic;
+use super::valid_entry::entry;
 use super::valid_origin::origin;
 use super::valid_peers::{PeersRole, peers};
 use super::valid_report::report;
-use super::valid_tls::{announcers, node_tls};
+use super::valid_tls::{node_tls, ranges};
 use super::valid_traces::traces;
 
 /// `[node]`, valid.
@@ -61,7 +62,8 @@ pub(super) fn node(raw: &RawNode) -> Result<NodeRole, Fault> {
         stats_path: None,
         report: report(&raw.report)?,
         tls: raw.tls.as_ref().map(|raw| node_tls(raw, listen)).transpose()?,
-        announcers: announcers("node.proxy_protocol_from", &raw.proxy_protocol_from)?,
+        announcers: ranges("node.proxy_protocol_from", &raw.proxy_protocol_from)?,
+        entry: entry("node", &raw.trusted_relays, &raw.forwarded, raw.underscores_in_headers)?,
         traces: raw.traces.as_ref().map(|traced| traces(traced, "node", &raw.name)).transpose()?,
     };
     node.check().map_err(|error| {

@@ -1,9 +1,11 @@
 //! `[node.report]`, checked and turned into what the node is told.
 
+use larder_edge::Announcers;
 use larder_node::{CpuScope, ReportConfig};
 
 use super::error::{Fault, suggest};
 use super::raw_report::{OFF, RawReport};
+use super::valid_tls::ranges;
 
 /// What the node says of itself. Numbers are checked by the node.
 pub(super) fn report(raw: &RawReport) -> Result<ReportConfig, Fault> {
@@ -12,6 +14,7 @@ pub(super) fn report(raw: &RawReport) -> Result<ReportConfig, Fault> {
         Fault::new("node.report.cpu", what).hint(suggest(&raw.cpu, &CpuScope::ALL.map(CpuScope::name)))
     })?;
     Ok(ReportConfig {
+        from: Announcers(ranges("node.report.from", &raw.from)?),
         load_path: path("node.report.load_path", &raw.load_path)?,
         events_path: path("node.report.events_path", &raw.events_path)?,
         subscribers_max: raw.subscribers_max,
@@ -33,6 +36,7 @@ fn path(key: &str, written: &str) -> Result<Option<String>, Fault> {
 #[cfg(test)]
 mod tests {
     use super::super::Written;
+    use larder_edge::Announcers;
     use larder_node::{CpuScope, ReportConfig};
     use std::time::Duration;
 
@@ -47,8 +51,9 @@ mod tests {
     fn every_key_reaches_the_node() {
         assert_eq!(report(""), ReportConfig::default());
         let all = "[node.report]\ncpu = \"process\"\nload_path = \"/load\"\nevents_path = \"off\"\n\
-                   subscribers_max = 3\nbacklog_max = 16\nheartbeat = \"1s\"\n";
+                   from = \"10.0.0.2\"\nsubscribers_max = 3\nbacklog_max = 16\nheartbeat = \"1s\"\n";
         let expected = ReportConfig {
+            from: Announcers(vec!["10.0.0.2".parse().unwrap()]),
             load_path: Some("/load".to_owned()),
             events_path: None,
             subscribers_max: 3,
@@ -67,6 +72,7 @@ mod tests {
             ("load_path = \"load\"", "load_path", "or \"off\""),
             ("events_path = \"\"", "events_path", "or \"off\""),
             ("events_path = \"/.larder/load\"", "events_path", "load_path"),
+            ("from = \"10.0.0.0/40\"", "from", "10.0.0.0/8"),
             ("subscribers_max = 65", "subscribers_max", "0 to 64"),
             ("backlog_max = 1", "backlog_max", "16 to"),
             ("heartbeat = \"1ms\"", "heartbeat", "100 ms"),

@@ -21,6 +21,7 @@ use super::valid::{addresses, in_range, node_name, span};
 use super::valid_acme::writable;
 use super::valid_discover::{Discover, discover};
 use super::valid_edits::{against_mechanism, edits_of_all};
+use super::valid_entry::entry;
 use super::valid_hacc::level_key;
 use super::valid_handoff::{handoff, peer};
 use super::valid_policy::apply;
@@ -32,7 +33,7 @@ use super::valid_shadow::shadow;
 use super::valid_signals::signals;
 use super::valid_split::split_by;
 use super::valid_switches::{SwitchesRole, switches};
-use super::valid_tls::{against_handoff, announcers, tls};
+use super::valid_tls::{against_handoff, ranges, tls};
 use super::valid_together::together;
 use super::valid_traces::traces;
 use super::valid_user::{RunAs, run_as};
@@ -105,7 +106,8 @@ pub(super) fn switch(
     switch.shadow = shadow(&raw.shadow, switch.settings.policy)?;
     switch.handoff = handoff(&raw.handoff, absent)?;
     (switch.tls, switch.h2c, switch.announcers) =
-        (tls, raw.h2c, announcers("switch.proxy_protocol_from", &raw.proxy_protocol_from)?);
+        (tls, raw.h2c, ranges("switch.proxy_protocol_from", &raw.proxy_protocol_from)?);
+    switch.entry = entry("switch", &raw.trusted_relays, &raw.forwarded, raw.underscores_in_headers)?;
     against_handoff(switch.tls.as_ref(), &switch.announcers, &switch.handoff)?;
     against_mechanism(&switch, warnings)?;
     reach(raw, &mut switch, warnings)?;

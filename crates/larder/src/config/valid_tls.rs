@@ -130,8 +130,8 @@ impl Section {
     }
 }
 
-/// `proxy_protocol_from` of a switch or a node.
-pub(super) fn announcers(key: &str, raw: &Texts) -> Result<Vec<AddressRange>, Fault> {
+/// A list of ranges of addresses.
+pub(super) fn ranges(key: &str, raw: &Texts) -> Result<Vec<AddressRange>, Fault> {
     raw.0
         .iter()
         .map(|text| {

@@ -18,6 +18,7 @@ mod hedge;
 mod hostile;
 mod http;
 mod http2;
+mod identity;
 mod keys;
 mod kubernetes;
 mod live_routes;

@@ -24,21 +24,21 @@ use crate::origin::{Origin, values};
 use crate::process::{Process, until};
 use crate::secured::Authority;
 
-const HOST: &str = "a.test";
+pub const HOST: &str = "a.test";
 /// More than one chunk of a node's memory, and more than any window of the client's.
 const LARGE: usize = 5_000_000;
 
 type Sender = SendRequest<Full<Bytes>>;
 
 /// A client with one connection, and what drives it.
-struct Client {
+pub struct Client {
     runtime: Runtime,
     sender: Sender,
     connection: JoinHandle<hyper::Result<()>>,
 }
 
 impl Client {
-    fn new(address: SocketAddr, roots: &RootCertStore) -> Self {
+    pub fn new(address: SocketAddr, roots: &RootCertStore) -> Self {
         Self::with(address, roots, &Builder::new(TokioExecutor::new()))
     }
 
@@ -78,7 +78,7 @@ impl Client {
         Self { runtime, sender, connection }
     }
 
-    fn send(&self, request: Request<Full<Bytes>>) -> hyper::Result<Response<Incoming>> {
+    pub fn send(&self, request: Request<Full<Bytes>>) -> hyper::Result<Response<Incoming>> {
         self.runtime.block_on(self.sender.clone().send_request(request))
     }
 
@@ -87,7 +87,7 @@ impl Client {
         (reply.status().as_u16(), self.rest(reply).unwrap())
     }
 
-    fn rest(&self, reply: Response<Incoming>) -> hyper::Result<Bytes> {
+    pub fn rest(&self, reply: Response<Incoming>) -> hyper::Result<Bytes> {
         self.runtime.block_on(reply.into_body().collect()).map(http_body_util::Collected::to_bytes)
     }
 
@@ -134,7 +134,7 @@ fn request(path: &str) -> Request<Full<Bytes>> {
     Request::get(uri(path)).body(Full::default()).unwrap()
 }
 
-fn with(path: &str, fields: &[(&str, &str)]) -> Request<Full<Bytes>> {
+pub fn with(path: &str, fields: &[(&str, &str)]) -> Request<Full<Bytes>> {
     let mut request = Request::post(uri(path));
     for (name, value) in fields {
         request = request.header(*name, *value);

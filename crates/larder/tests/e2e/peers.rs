@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::net::{TcpListener, UdpSocket};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::path::Path;
 use std::process::Command;
 
@@ -49,15 +49,24 @@ impl Cluster {
         fs::create_dir(&root).unwrap();
         (0..files).for_each(|file| fs::write(root.join(format!("{file}")), body(file)).unwrap());
         fs::write(root.join("large"), vec![b'x'; 100_000]).unwrap();
+        Self::start_in(folder, &format!("root = {root:?}\nrevalidate = \"1h\"\n{more}"), peers)
+    }
+
+    /// The same before an origin, by requests that go by hash.
+    pub fn before(origin: SocketAddr) -> Self {
+        let store = format!("origin = {{ url = \"http://{origin}\" }}");
+        Self::start_in(tempfile::tempdir().unwrap(), &store, "policy = \"ward\"")
+    }
+
+    fn start_in(folder: tempfile::TempDir, store: &str, peers: &str) -> Self {
         let secret = folder.path().join("cluster.key");
         assert!(Command::new(LARDER).args(["keys", "new"]).arg(&secret).status().unwrap().success());
         let ports: Vec<u16> = NAMES.iter().map(|_| free_port()).collect();
         let node = |(name, port): (&&str, &u16)| {
             let config = format!(
-                "[node]\nname = \"{name}\"\nlisten = \"127.0.0.1:0\"\nroot = \"{}\"\ncache.size = \"2MB\"\nrevalidate = \"1h\"\n{more}\n\
+                "[node]\nname = \"{name}\"\nlisten = \"127.0.0.1:0\"\ncache.size = \"2MB\"\n{store}\n\
                  [node.peers]\nlisten = \"127.0.0.1:{port}\"\nseeds = [\"127.0.0.1:{}\"]\nsecret = \"{}\"\n\
                  share_above = 0.0\nalone_below = 0.0\n{peers}\n[admin]\nlisten = \"127.0.0.1:0\"\n",
-                root.display(),
                 ports[0],
                 secret.display()
             );

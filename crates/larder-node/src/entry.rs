@@ -1,0 +1,136 @@
+//! What happens to a request before anything else reads its header, and who may ask for the node's own paths.
+//!
+//! A request enters a node once: from a client, a switch or a balancer ([`Node::admit`]), or from a peer that has done the same
+//! ([`hop_fields_removed`]). Keys, variants, traces and what an origin is sent are computed from the header that is left.
+//!
+//! | own path | answered to |
+//! |---|---|
+//! | health | everybody, except on connections that a switch has handed over |
+//! | stats, load, events | addresses in `report.from` or `trusted_relays` that connect themselves: not over a handed-over connection, not announced by a balancer, not relayed |
+
+use crate::connection::Shared;
+use crate::edge::Entered;
+use crate::node::Node;
+use crate::origin::Origin;
+use crate::origin::fields::HOP_BY_HOP;
+use crate::report::{TARGET, is_relayed};
+use crate::store::Store;
+use crate::terms::{Own, Terms};
+use http::HeaderMap;
+use http::header::{self, HeaderName};
+use http::request::Parts;
+use larder_edge::{EntryRules, Sender, TooManyOptions};
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::Ordering::Relaxed;
+
+const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+
+/// How a request stands that has entered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Admitted {
+    /// It asks for contents.
+    Contents,
+    /// It asks for one of the node's own paths, and may.
+    Own(Own),
+    /// It asks for one of the node's own paths, and may not.
+    Denied,
+}
+
+impl Admitted {
+    pub(crate) fn is_contents(self) -> bool {
+        self == Self::Contents
+    }
+}
+
+impl Node {
+    /// Removes from a request what its sender may not set, and writes who the sender is. Says what it asks for.
+    ///
+    /// # Errors
+    /// The request must be refused.
+    pub(crate) fn admit(&self, shared: &Shared, parts: &mut Parts) -> Result<Admitted, TooManyOptions> {
+        let terms = self.terms();
+        let asks = terms.own(parts.uri.path());
+        let from_switch = is_switch(&terms, shared);
+        let admitted = match asks {
+            None => Admitted::Contents,
+            Some(Own::Health) if shared.handed.is_none() => Admitted::Own(Own::Health),
+            Some(own) if from_switch && own != Own::Health && !is_relayed(&parts.headers) => {
+                Admitted::Own(own)
+            }
+            Some(_) => Admitted::Denied,
+        };
+        if is_of_client(shared) {
+            // No switch has relayed the request: the id is the client's word.
+            parts.headers.remove(TARGET);
+        }
+        let dropped = enter(&terms.entry, &mut parts.headers)?;
+        if dropped > 0 {
+            self.counters.fields_dropped.add(dropped);
+        }
+        // Nobody but an origin reads them, or a peer that may ask one.
+        if admitted.is_contents()
+            && let Store::Origin(origin) = &self.store
+        {
+            self.identify((&terms, origin), shared, &mut parts.headers);
+        }
+        Ok(admitted)
+    }
+
+    fn identify(&self, (terms, origin): (&Terms, &Origin), shared: &Shared, headers: &mut HeaderMap) {
+        // Every connection that is served has one; without it nothing is believed.
+        let peer = shared.peer.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        let (entered, relays) = (shared.entered(), &terms.entry.trusted_relays);
+        let client = entered.and_then(Entered::client);
+        let trusted = relays.trusts(peer) || client.is_some_and(|client| relays.trusts(client));
+        if !trusted && headers.contains_key(header::VIA) && !self.relay_doubted.swap(true, Relaxed) {
+            tracing::info!(
+                %peer,
+                remedy = "to keep them, add its address to node.trusted_relays",
+                "relay not trusted: its X-Forwarded-* fields are replaced"
+            );
+        }
+        let host = headers.get(header::HOST).filter(|_| origin.sends_host_of_client()).cloned();
+        let sender = Sender {
+            address: client.unwrap_or(peer),
+            trusted,
+            secure: entered.is_some_and(Entered::is_secure),
+            host: host.as_ref(),
+            client_cert: entered.and_then(Entered::client_cert),
+        };
+        terms.entry.identify(headers, sender);
+        if !origin.sends_host_of_client() {
+            // All hosts share what is kept: a reply that names the host of one client must not be another's.
+            headers.remove(X_FORWARDED_HOST);
+        }
+    }
+}
+
+/// Whether a connection is known to be a client's own: a switch has handed it over, or a balancer has announced its client.
+fn is_of_client(shared: &Shared) -> bool {
+    shared.handed.is_some() || shared.entered().is_some_and(|entered| entered.client().is_some())
+}
+
+/// Whether a connection is from an address that may be told about this node's load.
+fn is_switch(terms: &Terms, shared: &Shared) -> bool {
+    let may = |peer| terms.report.from.trusts(peer) || terms.entry.trusted_relays.trusts(peer);
+    !is_of_client(shared) && shared.peer.is_some_and(may)
+}
+
+/// Applies the rules to a header, and removes the fields of its hop. `Connection` (as far as it says how the connection goes on) and
+/// `Transfer-Encoding` stay for this node's own decisions; [`hop_fields_removed`] removes them.
+fn enter(rules: &EntryRules, headers: &mut HeaderMap) -> Result<u64, TooManyOptions> {
+    let dropped = rules.sanitize(headers)?;
+    let framing = [header::CONNECTION, header::TRANSFER_ENCODING];
+    for name in HOP_BY_HOP.iter().filter(|name| !framing.contains(name)) {
+        headers.remove(name);
+    }
+    Ok(dropped)
+}
+
+/// The header of a request that has entered, as it leaves this node.
+pub(crate) fn hop_fields_removed(headers: &HeaderMap) -> HeaderMap {
+    let mut headers = headers.clone();
+    headers.remove(header::CONNECTION);
+    headers.remove(header::TRANSFER_ENCODING);
+    headers
+}

@@ -1,0 +1,70 @@
+//! `trusted_relays`, `forwarded` and `underscores_in_headers` of a switch or a node, checked.
+
+use larder_edge::{Announcers, EntryRules, Forwarded};
+
+use super::error::{Fault, suggest};
+use super::text::Texts;
+use super::valid_tls::ranges;
+
+/// The rules for header fields of requests as they enter. `role` is "switch" or "node".
+pub(super) fn entry(
+    role: &str,
+    relays: &Texts,
+    forwarded: &str,
+    underscores: bool,
+) -> Result<EntryRules, Fault> {
+    let mode = Forwarded::ALL.into_iter().find(|mode| mode.name() == forwarded).ok_or_else(|| {
+        let what = format!("unknown value '{}'", forwarded.escape_debug());
+        Fault::new(format!("{role}.forwarded"), what)
+            .hint(suggest(forwarded, &Forwarded::ALL.map(Forwarded::name)))
+    })?;
+    let trusted_relays = Announcers(ranges(&format!("{role}.trusted_relays"), relays)?);
+    Ok(EntryRules { trusted_relays, forwarded: mode, underscores })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Written;
+    use larder_edge::{EntryRules, Forwarded};
+
+    const ROLES: [(&str, &str); 2] = [
+        ("switch", "[switch]\nlisten = \"127.0.0.1:1\"\nnodes = [\"127.0.0.1:2\"]\n"),
+        ("node", "[node]\nlisten = \"127.0.0.1:1\"\nroot = \"/\"\n"),
+    ];
+
+    fn rules(role: &str, text: &str) -> EntryRules {
+        let config = Written::parse("f", text).unwrap().validate().unwrap();
+        match role {
+            "switch" => config.switch.unwrap().switch.entry,
+            _ => config.node.unwrap().node.entry,
+        }
+    }
+
+    #[test]
+    fn every_key_reaches_switch_and_node() {
+        for (role, head) in ROLES {
+            let default = rules(role, head);
+            assert!(default.trusted_relays.0.is_empty() && !default.underscores, "{role}");
+            assert_eq!(default.forwarded, Forwarded::Append, "{role}");
+            let more = "trusted_relays = [\"10.0.0.2\", \"::1\"]\nforwarded = \"overwrite\"\nunderscores_in_headers = true\n";
+            let all = rules(role, &format!("{head}{more}"));
+            assert!(all.trusted_relays.trusts([10, 0, 0, 2].into()) && all.underscores, "{role}");
+            assert_eq!((all.trusted_relays.0.len(), all.forwarded), (2, Forwarded::Overwrite), "{role}");
+        }
+    }
+
+    #[test]
+    fn each_mistake_is_named_with_its_line() {
+        for (role, head) in ROLES {
+            for (rest, key, word) in [
+                ("forwarded = \"apend\"", "forwarded", "did you mean 'append'"),
+                ("trusted_relays = \"switch\"", "trusted_relays", "192.0.2.1"),
+            ] {
+                let text = format!("{head}{rest}\n");
+                let error = Written::parse("f", &text).and_then(|written| written.validate()).unwrap_err();
+                assert_eq!((error.line, error.key), (Some(4), format!("{role}.{key}")), "{rest}");
+                assert!(error.hint.unwrap_or_default().contains(word), "{rest}");
+            }
+        }
+    }
+}
