@@ -1,0 +1,302 @@
+//! Tests of the model: examples from the RFCs, and for each rule a pair of requests for which it alone decides.
+
+use super::judge::judge;
+use super::rule::Rule;
+use super::stored::Stored;
+use super::{REUSE, forbidding};
+use crate::case::Case;
+use crate::record::{Asked, Clock, Exchange, Record, Reply, Request, Sent};
+use crate::wire::Fields;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What is written into the dates of examples.
+const NOW: &str = "{now}";
+
+/// Two requests for the same target, and the origin's reply to the first.
+struct Example {
+    record: Record,
+}
+
+impl Example {
+    /// `first` and `second` are requests as "METHOD" and header lines; `reply` is "STATUS" and header lines.
+    fn new(first: &str, reply: &str, second: &str) -> Self {
+        let clock = Clock::start();
+        let mut case = Case::draw(1, 1);
+        case.steps.truncate(2);
+        let requests = [request(first), request(second)];
+        let asked = requests.into_iter().enumerate().map(|(at, request)| Asked {
+            request,
+            sent: Duration::from_millis(10 * at as u64),
+            done: Duration::from_millis(10 * at as u64 + 5),
+            reply: Err("none".to_owned()),
+        });
+        let record = Record {
+            case: Arc::new(case),
+            clock,
+            asked: asked.collect(),
+            exchanges: Vec::new(),
+            doors: 1,
+            one_cache: true,
+            loses_requests: false,
+        };
+        let mut example = Self { record };
+        example.exchange(0, reply, "");
+        example
+    }
+
+    /// Adds a request to the origin for a step.
+    fn exchange(&mut self, step: usize, reply: &str, asked: &str) -> &mut Self {
+        let (status, lines) = reply.split_once('\n').unwrap_or((reply, ""));
+        let dated = format!("Date: {NOW}\n{lines}").replace(NOW, &self.record.clock.date(0));
+        let Asked { request, sent, .. } = &self.record.asked[step];
+        let mut fields = request.fields.clone();
+        fields.extend(&Fields::of_lines(asked));
+        self.record.exchanges.push(Exchange {
+            step,
+            method: request.method.clone(),
+            asked: fields,
+            arrived: *sent + Duration::from_millis(1),
+            replied: Some(*sent + Duration::from_millis(2)),
+            ended: Some(*sent + Duration::from_millis(3)),
+            sent: (status != "close").then(|| Sent {
+                status: status.parse().unwrap(),
+                fields: Fields::of_lines(&dated),
+                body: b"body".to_vec(),
+            }),
+        });
+        self
+    }
+
+    /// The rules that forbid to use the first reply for the second request, after 304s by these exchanges.
+    fn rules(&self, renewals: &[usize]) -> Vec<Rule> {
+        let renewals = renewals.iter().map(|at| &self.record.exchanges[*at]).collect();
+        forbidding(&Stored::new(&self.record, &self.record.exchanges[0], renewals).unwrap(), 1)
+    }
+}
+
+fn request(text: &str) -> Request {
+    let (method, lines) = text.split_once('\n').unwrap_or((text, ""));
+    Request {
+        method: method.to_owned(),
+        host: "a".to_owned(),
+        target: "/".to_owned(),
+        fields: Fields::of_lines(lines),
+    }
+}
+
+/// The rules that forbid to use a reply for a second GET.
+fn forbids(reply: &str) -> Vec<Rule> {
+    Example::new("GET", reply, "GET").rules(&[])
+}
+
+/// The rules that forbid to use `200` with `Cache-Control` and more lines for a second request with more lines.
+fn between(first: &str, said: &str, second: &str) -> Vec<Rule> {
+    let line = |text: &str| format!("GET\n{text}");
+    Example::new(&line(first), &format!("200\nCache-Control: {said}"), &line(second)).rules(&[])
+}
+
+/// RFC 9213 section 3.1.
+#[test]
+fn targeted_fields_as_in_rfc_9213() {
+    assert_eq!(forbids("200\nAge: 500\nCache-Control: max-age=60, s-maxage=120\nCDN-Cache-Control: max-age=600"), []);
+    assert_eq!(forbids("200\nCache-Control: no-store\nCDN-Cache-Control: max-age=600"), []);
+    assert_eq!(forbids("200\nCache-Control: no-store"), [Rule::ReplyNoStore, Rule::Stale]);
+    let none = forbids("200\nCache-Control: no-store\nCDN-Cache-Control: none");
+    assert_eq!(none, [Rule::Stale], "it may be stored, but nothing gives it a lifetime");
+}
+
+/// RFC 5861 section 3.1: max-age=600, stale-while-revalidate=30.
+#[test]
+fn stale_while_revalidate_as_in_rfc_5861() {
+    let at = |age: u32| forbids(&format!("200\nAge: {age}\nCache-Control: max-age=600, stale-while-revalidate=30"));
+    assert_eq!(at(590), []);
+    assert_eq!(at(625), []);
+    assert_eq!(at(640), [Rule::Stale]);
+}
+
+/// RFC 5861 section 4.1: max-age=600, stale-if-error=1200, and the origin replies 500.
+#[test]
+fn stale_if_error_as_in_rfc_5861() {
+    let at = |age: u32, status: &str| {
+        let reply = format!("200\nAge: {age}\nCache-Control: max-age=600, stale-if-error=1200");
+        Example::new("GET", &reply, "GET").exchange(1, status, "").rules(&[])
+    };
+    assert_eq!(at(900, "500"), []);
+    assert_eq!(at(900, "404"), [Rule::Stale], "404 is no error of the origin");
+    assert_eq!(at(1900, "500"), [Rule::Stale]);
+}
+
+/// RFC 9111 section 3.5: the reply to a request with Authorization.
+#[test]
+fn authorization_as_in_rfc_9111_section_3_5() {
+    let alice = "Authorization: Basic alice";
+    for (said, expected) in [
+        ("max-age=60", &[Rule::Authorization][..]),
+        ("public, max-age=60", &[]),
+        ("s-maxage=60", &[]),
+        ("max-age=60, must-revalidate", &[]),
+    ] {
+        assert_eq!(between(alice, said, ""), expected, "{said}");
+        assert_eq!(between(alice, said, alice), expected, "{said}");
+    }
+    assert_eq!(between("", "max-age=60", alice), [], "a reply to a request without it serves all");
+    let hidden = format!("Connection: Authorization\n{alice}");
+    assert_eq!(between(&hidden, "max-age=60", ""), [], "the origin did not see it");
+}
+
+/// RFC 9111 section 4.1.
+#[test]
+fn vary_as_in_rfc_9111_section_4_1() {
+    let said = "max-age=60\nVary: X-Lang";
+    assert_eq!(between("X-Lang: de, en", said, "X-Lang: de\nX-Lang: en"), []);
+    assert_eq!(between("X-Lang: de", said, "X-Lang: en"), [Rule::Vary]);
+    assert_eq!(between("X-Lang: de", said, ""), [Rule::Vary]);
+    assert_eq!(between("X-Lang: de", said, "Connection: X-Lang\nX-Lang: de"), [Rule::Vary]);
+    assert_eq!(between("", "max-age=60\nVary: X-Lang, *", ""), [Rule::VaryAll]);
+}
+
+/// RFC 9111 sections 4.2.1, 4.2.2 and 5.3, with Age of section 4.2.3.
+#[test]
+fn lifetimes_as_in_rfc_9111_section_4_2() {
+    for (lines, is_fresh) in [
+        ("Cache-Control: max-age=60\nAge: 50", true),
+        ("Cache-Control: max-age=60\nAge: 60", false),
+        ("Cache-Control: s-maxage=10, max-age=60\nAge: 30", false),
+        ("Cache-Control: s-maxage=60, max-age=10\nAge: 30", true),
+        ("Cache-Control: max-age=60, max-age=0", false),
+        ("Cache-Control: max-age=soon", false),
+        ("Cache-Control: max-age=60\nExpires: 0", true),
+        ("Expires: 0", false),
+        ("Last-Modified: Sun, 06 Nov 1994 08:49:37 GMT\nAge: 80000", true),
+        ("Last-Modified: Sun, 06 Nov 1994 08:49:37 GMT\nAge: 90000", false),
+        ("ETag: \"1\"", false),
+        ("Cache-Control: max-age=60\nAge: 70, 5", false),
+        ("Cache-Control: max-age=60\nAge: old", true),
+    ] {
+        assert_eq!(forbids(&format!("200\n{lines}")).is_empty(), is_fresh, "{lines}");
+    }
+}
+
+/// The defect that the oracle was made for: Alice's reply must not serve Bob, who asked meanwhile.
+#[test]
+fn a_reply_that_must_be_validated_serves_nobody_who_waits_for_it() {
+    for lines in [
+        "Cache-Control: no-cache\nETag: \"1\"",
+        "Cache-Control: public, max-age=0",
+        "ETag: \"1\"",
+    ] {
+        assert!(!forbids(&format!("200\n{lines}")).is_empty(), "{lines}");
+    }
+}
+
+/// RFC 9111 section 4.3: a 304 makes the reply usable for whom it was earned, and for others as far as it makes it fresh.
+#[test]
+fn a_304_renews_for_the_request_that_earned_it() {
+    let stored = "200\nCache-Control: no-cache\nETag: \"1\"";
+    let asked = "If-None-Match: \"1\"";
+    let mut own = Example::new("GET", stored, "GET");
+    own.exchange(1, "304\nCache-Control: no-cache\nETag: \"1\"", asked);
+    assert_eq!(own.rules(&[1]), []);
+    let mut of_another = Example::new("GET", stored, "GET");
+    of_another.exchange(0, "304\nCache-Control: no-cache\nETag: \"1\"", asked);
+    assert_eq!(of_another.rules(&[1]), [Rule::NoCache, Rule::Stale]);
+    let mut fresh = Example::new("GET", stored, "GET");
+    fresh.exchange(0, "304\nCache-Control: max-age=60\nETag: \"1\"", asked);
+    assert_eq!(fresh.rules(&[1]), []);
+    let mut unrelated = Example::new("GET", stored, "GET");
+    unrelated.exchange(1, "304\nETag: \"2\"", "If-None-Match: \"2\"");
+    assert_eq!(unrelated.rules(&[1]), [Rule::Validation]);
+}
+
+/// RFC 9111 section 4.4.
+#[test]
+fn a_post_invalidates_what_was_stored_before() {
+    let mut example = Example::new("GET", "200\nCache-Control: max-age=60", "GET");
+    let mut post = example.record.asked[0].clone();
+    (post.request.method, post.sent) = ("POST".to_owned(), Duration::from_millis(6));
+    post.done = Duration::from_millis(8);
+    let reply = |status| Ok(Reply { status, fields: Fields::default(), body: Vec::new(), whole: true });
+    for (status, expected) in [(200, &[Rule::Invalidated][..]), (303, &[Rule::Invalidated]), (404, &[])] {
+        post.reply = reply(status);
+        example.record.asked.truncate(2);
+        example.record.asked.push(post.clone());
+        assert_eq!(example.rules(&[]), expected, "{status}");
+    }
+}
+
+/// For each rule about reuse, a pair of requests for which it alone decides.
+#[test]
+fn every_rule_can_decide_alone() {
+    let get = |lines: &str| format!("GET\n{lines}");
+    let fresh = "200\nCache-Control: max-age=60";
+    let stale = "200\nAge: 130\nCache-Control: max-age=100, stale-while-revalidate=500, must-revalidate";
+    let examples: [(Rule, String, &str, String); 17] = [
+        (Rule::Method, "POST".into(), fresh, get("")),
+        (Rule::Status, get(""), "206\nCache-Control: max-age=60", get("")),
+        (Rule::MustUnderstand, get(""), "299\nCache-Control: max-age=60, must-understand", get("")),
+        (Rule::ReplyNoStore, get(""), "200\nCache-Control: max-age=60, no-store", get("")),
+        (Rule::RequestNoStore, get("Cache-Control: no-store"), fresh, get("")),
+        (Rule::Private, get(""), "200\nCache-Control: max-age=60, private", get("")),
+        (Rule::Authorization, get("Authorization: a"), fresh, get("")),
+        (Rule::Storable, get(""), "302", get("Cache-Control: max-stale")),
+        (Rule::SetCookie, get(""), "200\nCache-Control: max-age=60\nSet-Cookie: id=0", get("")),
+        (Rule::Vary, get("Cookie: a"), "200\nCache-Control: max-age=60\nVary: Cookie", get("")),
+        (Rule::VaryAll, get(""), "200\nCache-Control: max-age=60\nVary: *", get("")),
+        (Rule::NoCache, get(""), "200\nCache-Control: max-age=60, no-cache", get("")),
+        (Rule::RequestNoCache, get(""), fresh, get("Cache-Control: no-cache")),
+        (Rule::RequestMaxAge, get(""), "200\nAge: 30\nCache-Control: max-age=60", get("Cache-Control: max-age=20")),
+        (Rule::RequestMinFresh, get(""), fresh, get("Cache-Control: min-fresh=100")),
+        (Rule::Stale, get(""), "200\nAge: 70\nCache-Control: max-age=60", get("")),
+        (Rule::MustRevalidate, get(""), stale, get("")),
+    ];
+    for (rule, first, reply, second) in &examples {
+        assert_eq!(Example::new(first, reply, second).rules(&[]), [*rule], "{rule:?}");
+    }
+    let mut other = Example::new("GET", fresh, "GET");
+    other.record.asked[1].request.host = "b".to_owned();
+    assert_eq!(other.rules(&[]), [Rule::Target]);
+    let tested = examples.iter().map(|(rule, ..)| *rule);
+    let elsewhere = [Rule::Target, Rule::Invalidated, Rule::Validation];
+    let all: Vec<Rule> = tested.chain(elsewhere).collect();
+    assert!(REUSE.iter().all(|(rule, _)| all.contains(rule)));
+}
+
+/// The rules about the form of a reply, on a stored reply that may be used.
+#[test]
+fn a_reply_of_the_wrong_form_is_noticed() {
+    let right = "Date: x\nX-Oracle-Body: 0\nAge: 0\nContent-Length: 4";
+    let judged = |status: u16, lines: &str, body: &[u8], request: &str| {
+        let reply = "200\nCache-Control: max-age=60, private=\"x-secret\"\nX-Oracle-Body: 0\nX-Secret: 0\nETag: \"1\"";
+        let mut example = Example::new("GET", reply, &format!("GET\n{request}"));
+        let fields = Fields::of_lines(lines);
+        example.record.asked[1].reply = Ok(Reply { status, fields, body: body.to_vec(), whole: true });
+        example.record.asked.remove(0);
+        example.record.asked.insert(0, example.record.asked[0].clone());
+        example.record.asked[0].reply =
+            Ok(Reply { status: 504, fields: Fields::default(), body: Vec::new(), whole: true });
+        let verdict = judge(&example.record);
+        let of_second = verdict.violations.into_iter().filter(|violation| violation.step == 1);
+        of_second.map(|violation| violation.rule).collect::<Vec<_>>()
+    };
+    assert_eq!(judged(200, right, b"body", ""), []);
+    for (status, lines, body, request, rule) in [
+        (200, right.replace("Age: 0", "Age: 900"), &b"body"[..], "", Rule::Age),
+        (200, right.replace("Age: 0", "X: 0"), b"body", "", Rule::Age),
+        (200, right.to_owned(), b"bodY", "", Rule::Body),
+        (200, format!("{right}\nWarning: 110"), b"body", "", Rule::Warning),
+        (200, format!("{right}\nX-Secret: 0"), b"body", "", Rule::PrivateFields),
+        (200, format!("{right}\nX-Hop: 0"), b"body", "", Rule::HopByHop),
+        (404, right.to_owned(), b"body", "", Rule::StatusKept),
+        (304, format!("{right}\nETag: \"1\""), b"", "", Rule::NotModified),
+        (304, format!("{right}\nETag: \"1\""), b"", "If-None-Match: \"2\"", Rule::NotModified),
+        (206, right.to_owned(), b"body", "", Rule::Partial),
+        (206, format!("{right}\nContent-Range: bytes 0-1/9"), b"bo", "Range: bytes=0-1", Rule::Partial),
+        (502, "Date: x".to_owned(), b"", "", Rule::Unexplained),
+    ] {
+        let found = judged(status, &lines, body, request);
+        assert!(found.contains(&rule), "{rule:?}: {found:?}");
+    }
+    let not_modified = format!("{right}\nETag: \"1\"").replace("Content-Length: 4", "X: y");
+    assert_eq!(judged(304, &not_modified, b"", "If-None-Match: \"1\""), []);
+}

@@ -1,0 +1,210 @@
+//! Is the reply itself as it must be: status, body, age, and no field that is for somebody else?
+
+use super::directives::{Directives, members, seconds};
+use super::freshness::{age_max_s, age_min_s, parse_date};
+use super::rule::Rule;
+use super::stored::{Stored, end_to_end, selecting, tags_match};
+use crate::record::{Record, Reply};
+use crate::script::range_of;
+
+/// A reply that came, and the exchange that it names, if any.
+pub struct Received<'a> {
+    /// The case.
+    pub record: &'a Record,
+    /// Index of the step.
+    pub step: usize,
+    /// The reply.
+    pub reply: &'a Reply,
+    /// What it was made from; `None` if it names no body.
+    pub stored: Option<&'a Stored<'a>>,
+}
+
+/// A broken rule, with the values that break it.
+pub type Fault = (Rule, String);
+
+impl Received<'_> {
+    /// All rules about the form of the reply that are broken.
+    pub fn faults(&self) -> Vec<Fault> {
+        let checks = [
+            Self::warning,
+            Self::not_modified,
+            Self::status_kept,
+            Self::partial,
+            Self::body,
+            Self::age,
+            Self::hop_by_hop,
+            Self::secret_fields,
+            Self::foreign,
+            Self::only_if_cached,
+        ];
+        checks.iter().filter_map(|check| check(self)).collect()
+    }
+
+    fn is_own(&self) -> bool {
+        self.stored.is_none_or(|stored| stored.base.step == self.step)
+    }
+
+    /// RFC 9111 section 5.5: Warning is obsolete; nobody generates it.
+    fn warning(&self) -> Option<Fault> {
+        let value = self.reply.fields.first("warning")?;
+        Some((Rule::Warning, format!("Warning: {value}")))
+    }
+
+    /// RFC 9110 sections 13.1.2, 13.1.3 and 15.4.5: 304 needs a precondition that the reply meets.
+    fn not_modified(&self) -> Option<Fault> {
+        if self.reply.status != 304 {
+            return None;
+        }
+        let request = &self.record.asked[self.step].request.fields;
+        let is_met = match request.joined("if-none-match") {
+            Some(tags) => {
+                let tag = self.reply.fields.first("etag");
+                members(&tags).any(|one| one == "*" || tag.is_some_and(|tag| tags_match(one, tag)))
+            }
+            None => match (request.first("if-modified-since"), self.stored) {
+                (None, _) => false,
+                (Some(_), None) => true,
+                (Some(since), Some(stored)) => {
+                    let modified = stored.fields.first("last-modified").and_then(parse_date);
+                    modified.is_none_or(|modified| parse_date(since).is_some_and(|since| modified <= since))
+                }
+            },
+        };
+        (!is_met).then(|| (Rule::NotModified, "304 to a request whose precondition it does not meet".into()))
+    }
+
+    /// RFC 9111 section 4: the status of a stored reply is kept; of 200 a cache makes 206 and 304 too.
+    fn status_kept(&self) -> Option<Fault> {
+        let (stored, got) = (self.stored?.status, self.reply.status);
+        let is_kept = got == stored || (stored == 200 && matches!(got, 206 | 304));
+        (!is_kept).then(|| (Rule::StatusKept, format!("status {got}, the origin sent {stored}")))
+    }
+
+    /// RFC 9110 sections 13.1.5, 14.2 and 15.3.7: the part that the request asked for, of the right whole.
+    fn partial(&self) -> Option<Fault> {
+        let stored = self.stored?;
+        if self.reply.status != 206 || stored.status == 206 {
+            return None;
+        }
+        let request = &self.record.asked[self.step].request.fields;
+        let fault = |why: &str| Some((Rule::Partial, why.to_owned()));
+        let Some(range) = request.first("range") else { return fault("206 to a request without Range") };
+        let whole = stored.base.sent.as_ref().map_or(&[][..], |sent| &sent.body);
+        let Some((first, end)) = range_of(range, whole.len()).filter(|(first, end)| first < end) else {
+            return fault("206 to a Range that is none, or has several parts");
+        };
+        if let Some(named) = request.first("if-range")
+            && stored.fields.first("etag").is_none_or(|tag| tag.starts_with("W/") || tag != named)
+        {
+            return fault("206 although If-Range names another reply");
+        }
+        let expected = format!("bytes {first}-{}/{}", end - 1, whole.len());
+        match self.reply.fields.first("content-range") {
+            Some(value) if value == expected => None,
+            other => Some((Rule::Partial, format!("Content-Range is {other:?}, not {expected}"))),
+        }
+    }
+
+    /// RFC 9110 section 6.4, RFC 9112 section 6.3: the bytes of the exchange that the reply names, all of them
+    /// unless the origin broke off.
+    fn body(&self) -> Option<Fault> {
+        let stored = self.stored?;
+        let (reply, sent) = (self.reply, stored.base.sent.as_ref()?);
+        let method = &self.record.asked[self.step].request.method;
+        let expected: &[u8] = match reply.status {
+            _ if method == "HEAD" => &[],
+            204 | 304 => &[],
+            206 if stored.status == 200 => {
+                let range = self.record.asked[self.step].request.fields.first("range")?;
+                let (first, end) = range_of(range, sent.body.len()).filter(|(first, end)| first < end)?;
+                &sent.body[first..end]
+            }
+            _ => &sent.body,
+        };
+        let is_broken_off = stored.base.is_broken_off();
+        if reply.whole && reply.body != expected {
+            let lens = (reply.body.len(), expected.len());
+            return Some((Rule::Body, format!("{} bytes that are not the {} expected ones", lens.0, lens.1)));
+        }
+        if !reply.whole && !is_broken_off {
+            return Some((Rule::Length, format!("{} of {} bytes", reply.body.len(), expected.len())));
+        }
+        let stated = reply.fields.first("content-length").filter(|_| method != "HEAD" && reply.whole);
+        let stated = stated.filter(|_| !matches!(reply.status, 204 | 304));
+        let is_wrong = |stated: &str| stated.parse() != Ok(reply.body.len());
+        stated.filter(|stated| is_wrong(stated)).map(|stated| (Rule::Length, format!("Content-Length: {stated}")))
+    }
+
+    /// RFC 9111 sections 4 and 5.1: a reply used without validation has Age, within the bounds that the harness knows.
+    fn age(&self) -> Option<Fault> {
+        let stored = self.stored.filter(|_| !self.is_own())?;
+        let Some(text) = self.reply.fields.first("age") else {
+            let is_needed = !stored.is_validated_for(self.step);
+            return is_needed.then(|| (Rule::Age, "a stored reply without Age".to_owned()));
+        };
+        let (least, most) = (age_min_s(stored, self.step), age_max_s(stored, self.step));
+        let is_right = self.reply.fields.all("age").count() == 1
+            && seconds(text).is_some_and(|age| age >= least && most.is_none_or(|most| age <= most));
+        (!is_right).then(|| (Rule::Age, format!("Age: {text}, but it is between {least} and {most:?}")))
+    }
+
+    /// RFC 9110 section 7.6.1: fields that the origin's Connection names end at the first hop.
+    fn hop_by_hop(&self) -> Option<Fault> {
+        let value = self.reply.fields.first("x-hop")?;
+        Some((Rule::HopByHop, format!("X-Hop: {value} reached the client, and Connection named it")))
+    }
+
+    /// RFC 9111 sections 5.2.2.4 and 5.2.2.7: the fields that a qualified no-cache or private names.
+    fn secret_fields(&self) -> Option<Fault> {
+        let stored = self.stored.filter(|_| !self.is_own())?;
+        let value = self.reply.fields.first("x-secret")?;
+        let names = |fields: &[String]| fields.iter().any(|field| field == "x-secret");
+        let rule = if names(&stored.said.private_fields) {
+            Rule::PrivateFields
+        } else if names(&stored.said.no_cache_fields) && !stored.is_validated_for(self.step) {
+            Rule::NoCacheFields
+        } else {
+            return None;
+        };
+        Some((rule, format!("X-Secret: {value}")))
+    }
+
+    /// A cookie is for the client whose request the origin answered with it.
+    fn foreign(&self) -> Option<Fault> {
+        let numbers = self.reply.fields.all("set-cookie").filter_map(|value| value.strip_prefix("id="));
+        let steps = numbers.filter_map(|number| self.record.exchanges.get(number.parse::<usize>().ok()?));
+        let foreign = steps.map(|exchange| exchange.step).find(|step| *step != self.step)?;
+        Some((Rule::Foreign, format!("Set-Cookie of the reply to step {}", foreign + 1)))
+    }
+
+    /// RFC 9111 section 5.2.1.7: with only-if-cached, the client wants a stored reply and no word of the origin.
+    fn only_if_cached(&self) -> Option<Fault> {
+        let request = &self.record.asked[self.step].request;
+        let asked = Directives::of_request(&request.fields);
+        // No stored reply can stand for an unsafe request.
+        let stored = self.stored.filter(|_| asked.only_if_cached && request.method != "POST")?;
+        let mut exchanges = stored.exchanges();
+        exchanges
+            .any(|exchange| exchange.step == self.step)
+            .then(|| (Rule::OnlyIfCached, "the origin was asked".to_owned()))
+    }
+}
+
+/// RFC 9110 sections 7.6 and 7.6.1: what the origin was asked with, in a request for a step. Returns the step.
+pub fn forwarded(record: &Record) -> Vec<(usize, Fault)> {
+    let mut faults = Vec::new();
+    for exchange in &record.exchanges {
+        let Some(asked) = record.asked.get(exchange.step) else { continue };
+        let wanted = end_to_end(&asked.request.fields);
+        for name in ["cookie", "authorization", "x-lang"] {
+            let (got, expected) = (selecting(&exchange.asked, name), selecting(&wanted, name));
+            if got != expected {
+                let is_named = expected.is_none() && asked.request.fields.has(name);
+                let rule = if is_named { Rule::HopByHop } else { Rule::Credentials };
+                let text = format!("the origin got {name} {got:?}, the client sent {expected:?} for it");
+                faults.push((exchange.step, (rule, text)));
+            }
+        }
+    }
+    faults
+}

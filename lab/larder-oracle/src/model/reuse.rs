@@ -1,0 +1,161 @@
+//! May a stored reply be used for a request (RFC 9111 section 4)? Each function returns true if its rule forbids.
+
+use super::directives::{Directives, members};
+use super::freshness::{age_min_s, lifetime_s};
+use super::stored::{Stored, end_to_end, selecting, tags_match};
+use crate::record::{Exchange, Request};
+
+fn request<'a>(stored: &'a Stored<'_>, step: usize) -> &'a Request {
+    &stored.record.asked[step].request
+}
+
+fn asked(stored: &Stored<'_>, step: usize) -> Directives {
+    Directives::of_request(&request(stored, step).fields)
+}
+
+/// RFC 9111 section 4: the request method of the stored reply allows it to be used. RFC 9110 section 9.3.3: a reply
+/// to POST serves a GET only with Content-Location, which the origin never sends.
+pub fn method(stored: &Stored<'_>, step: usize) -> bool {
+    let (stored_for, wanted) = (stored.base.method.as_str(), request(stored, step).method.as_str());
+    !matches!((stored_for, wanted), ("GET", "GET" | "HEAD") | ("HEAD", "HEAD"))
+}
+
+/// RFC 9111 section 4: the target URI is that of the stored reply. Hosts are equal in any case (RFC 9110 section
+/// 4.2.3).
+pub fn target(stored: &Stored<'_>, step: usize) -> bool {
+    let (one, other) = (request(stored, stored.base.step), request(stored, step));
+    one.host != other.host || one.target != other.target
+}
+
+/// RFC 9111 section 4.1: the fields that Vary names have the same values in the request that the reply is for. After
+/// a 304, that is the request that the 304 was for. A 304 for this request confirms the reply whatever Vary says.
+pub fn vary(stored: &Stored<'_>, step: usize) -> bool {
+    if stored.is_validated_for(step) {
+        return false;
+    }
+    let original = end_to_end(&request(stored, stored.last().step).fields);
+    let wanted = end_to_end(&request(stored, step).fields);
+    let differs = |name: &str| selecting(&original, name) != selecting(&wanted, name);
+    vary_names(stored).iter().any(|name| name != "*" && differs(name))
+}
+
+/// RFC 9111 section 4.1: Vary with the member "*" always fails to match.
+pub fn vary_all(stored: &Stored<'_>, step: usize) -> bool {
+    !stored.is_validated_for(step) && vary_names(stored).iter().any(|name| name == "*")
+}
+
+fn vary_names(stored: &Stored<'_>) -> Vec<String> {
+    let value = stored.fields.joined("vary").unwrap_or_default();
+    members(&value).map(str::to_ascii_lowercase).collect()
+}
+
+/// RFC 9111 section 5.2.2.4: no-cache without fields forbids use without successful validation. The validation must
+/// be for this request: a 304 that another client has earned says nothing about this one.
+pub fn no_cache(stored: &Stored<'_>, step: usize) -> bool {
+    stored.said.no_cache && !stored.is_validated_for(step)
+}
+
+/// RFC 9111 section 5.2.1.4: the client wants no stored reply without validation. Section 5.2.1 leaves request
+/// directives to the cache; docs/node.md says that a node follows them. An exchange that began after the request is
+/// as new as the client wants it.
+pub fn request_no_cache(stored: &Stored<'_>, step: usize) -> bool {
+    let is_older = stored.last().arrived < stored.record.asked[step].sent;
+    asked(stored, step).no_cache && !stored.is_validated_for(step) && is_older
+}
+
+/// RFC 9111 section 5.2.1.1: the client wants no reply whose age is above max-age.
+pub fn request_max_age(stored: &Stored<'_>, step: usize) -> bool {
+    let is_above = |most: i64| age_min_s(stored, step) > most;
+    !stored.is_validated_for(step) && asked(stored, step).max_age.is_some_and(is_above)
+}
+
+/// RFC 9111 section 5.2.1.3: the client wants a reply that stays fresh for min-fresh.
+pub fn request_min_fresh(stored: &Stored<'_>, step: usize) -> bool {
+    let left = lifetime_s(stored) - age_min_s(stored, step);
+    !stored.is_validated_for(step) && asked(stored, step).min_fresh.is_some_and(|least| left < least)
+}
+
+/// RFC 9111 section 4.2: how many seconds past its lifetime the reply was at least. `None` if it may have been fresh.
+fn staleness_s(stored: &Stored<'_>, step: usize) -> Option<i64> {
+    let past = age_min_s(stored, step) - lifetime_s(stored);
+    (past >= 0).then_some(past)
+}
+
+/// RFC 9111 section 4.2.4: must-revalidate, proxy-revalidate and s-maxage prohibit stale replies.
+fn is_strict(stored: &Stored<'_>) -> bool {
+    let said = &stored.said;
+    said.must_revalidate || said.proxy_revalidate || said.s_maxage.is_some()
+}
+
+/// RFC 9111 section 4.2.4: a stale reply needs permission, of the client (max-stale, section 5.2.1.2), of the origin
+/// (stale-while-revalidate, RFC 5861 section 3), or of either while the origin fails (stale-if-error, RFC 5861
+/// section 4); or the cache is disconnected.
+fn may_be_stale(stored: &Stored<'_>, step: usize, staleness: i64) -> bool {
+    let (said, asked) = (&stored.said, asked(stored, step));
+    let within = |most: Option<i64>| most.is_some_and(|most| staleness <= most);
+    let until = stored.record.asked[step].done;
+    let failed: Vec<&Exchange> = stored
+        .record
+        .exchanges
+        .iter()
+        .filter(|exchange| exchange.arrived <= until && exchange.has_failed())
+        .collect();
+    let is_disconnected = failed.iter().any(|exchange| exchange.sent.is_none());
+    let if_error = !failed.is_empty() && (within(said.stale_if_error) || within(asked.stale_if_error));
+    within(asked.max_stale) || within(said.stale_while_revalidate) || if_error || is_disconnected
+}
+
+/// RFC 9111 section 4.2.4: a stale reply that nobody permits.
+pub fn stale(stored: &Stored<'_>, step: usize) -> bool {
+    let staleness = staleness_s(stored, step).filter(|_| !stored.is_validated_for(step));
+    staleness.is_some_and(|staleness| !may_be_stale(stored, step, staleness))
+}
+
+/// RFC 9111 sections 5.2.2.2, 5.2.2.8 and 5.2.2.10: a stale reply that is never to be used stale.
+pub fn must_revalidate(stored: &Stored<'_>, step: usize) -> bool {
+    let is_stale = staleness_s(stored, step).is_some();
+    is_stale && is_strict(stored) && !stored.is_validated_for(step)
+}
+
+/// RFC 9111 section 4.4: a cache invalidates the target when it receives a non-error reply to an unsafe request.
+/// Holds where all requests go through one cache, and for replies that were complete before the unsafe request.
+pub fn invalidated(stored: &Stored<'_>, step: usize) -> bool {
+    let record = stored.record;
+    if stored.is_validated_for(step) || !record.one_cache {
+        return false;
+    }
+    let base = stored.base;
+    record.asked.iter().enumerate().any(|(at, unsafe_one)| {
+        let is_success = matches!(&unsafe_one.reply, Ok(reply) if (200..400).contains(&reply.status));
+        let was_before = record.asked[base.step].done <= unsafe_one.sent
+            && stored.last().ended.is_some_and(|ended| ended <= unsafe_one.sent);
+        let same = unsafe_one.request.host == request(stored, step).host
+            && unsafe_one.request.target == request(stored, step).target;
+        at != step
+            && unsafe_one.request.method == "POST"
+            && is_success
+            && same
+            && was_before
+            && unsafe_one.done <= record.asked[step].sent
+    })
+}
+
+/// RFC 9111 section 4.3.4: a 304 renews the reply whose validator the request had (section 4.3.1), and which the 304
+/// names if it has an entity tag.
+pub fn validation(stored: &Stored<'_>, _step: usize) -> bool {
+    let Some(base) = &stored.base.sent else { return true };
+    let (tag, modified) = (base.fields.first("etag"), base.fields.first("last-modified"));
+    stored.renewals.iter().any(|renewal| {
+        let named = match renewal.asked.joined("if-none-match") {
+            Some(tags) => tag.is_some_and(|tag| members(&tags).any(|one| tags_match(one, tag))),
+            None => modified.is_some() && renewal.asked.first("if-modified-since") == modified,
+        };
+        let new = renewal.sent.as_ref().and_then(|sent| sent.fields.first("etag"));
+        let agrees = match (new, tag) {
+            (Some(new), Some(tag)) => tags_match(new, tag),
+            (Some(_), None) => false,
+            (None, _) => true,
+        };
+        !named || !agrees
+    })
+}

@@ -1,0 +1,133 @@
+//! A stored reply: the exchange that brought it, and the 304s by which it was renewed.
+
+use super::directives::{Directives, members};
+use crate::record::{Exchange, Record};
+use crate::wire::Fields;
+
+/// Fields that belong to one connection (RFC 9110 section 7.6.1).
+const HOP_BY_HOP: [&str; 7] = [
+    "connection",
+    "proxy-connection",
+    "keep-alive",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// A reply as a cache has it.
+#[derive(Clone, Debug)]
+pub struct Stored<'a> {
+    /// The case.
+    pub record: &'a Record,
+    /// The exchange that the body comes from.
+    pub base: &'a Exchange,
+    /// Status of the base.
+    pub status: u16,
+    /// The 304s that renewed it, in order of arrival at the origin.
+    pub renewals: Vec<&'a Exchange>,
+    /// The fields of the base, updated by each 304.
+    pub fields: Fields,
+    /// The directives that hold for the cache.
+    pub said: Directives,
+}
+
+impl<'a> Stored<'a> {
+    /// The reply of an exchange after 304s of others. `None` if the origin closed the connection instead.
+    pub fn new(record: &'a Record, base: &'a Exchange, renewals: Vec<&'a Exchange>) -> Option<Self> {
+        let sent = base.sent.as_ref()?;
+        let fields = renewals
+            .iter()
+            .filter_map(|renewal| renewal.sent.as_ref())
+            .fold(sent.fields.clone(), |fields, sent| updated(fields, &sent.fields));
+        let said = Directives::of_reply(&fields);
+        Some(Self { record, base, status: sent.status, renewals, fields, said })
+    }
+
+    /// The reply as it was before the 304s for the request of a step.
+    pub fn without(&self, step: usize) -> Option<Self> {
+        let renewals = self.renewals.iter().copied().filter(|renewal| renewal.step != step).collect();
+        Self::new(self.record, self.base, renewals)
+    }
+
+    /// The exchange by which the origin spoke of this reply last.
+    pub fn last(&self) -> &'a Exchange {
+        self.renewals.last().copied().unwrap_or(self.base)
+    }
+
+    /// All exchanges that made the reply what it is.
+    pub fn exchanges(&self) -> impl Iterator<Item = &'a Exchange> {
+        std::iter::once(self.base).chain(self.renewals.iter().copied())
+    }
+
+    /// The exchanges that were made for requests other than that of a step.
+    pub fn of_others(&self, step: usize) -> impl Iterator<Item = &'a Exchange> {
+        self.exchanges().filter(move |exchange| exchange.step != step)
+    }
+
+    /// Whether the origin confirmed the reply for the request of a step (RFC 9111 section 4.3.3).
+    pub fn is_validated_for(&self, step: usize) -> bool {
+        self.renewals.last().is_some_and(|renewal| renewal.step == step)
+    }
+}
+
+/// RFC 9111 section 3.2: each field of the 304 replaces the stored fields of the same name.
+fn updated(mut fields: Fields, new: &Fields) -> Fields {
+    for (name, _) in new.iter() {
+        fields.remove(name);
+    }
+    fields.extend(new);
+    fields
+}
+
+/// The fields of a request that go beyond the first hop (RFC 9110 section 7.6.1): without those that `Connection`
+/// names, and without itself. What the origin cannot see cannot decide which reply suits a request.
+pub fn end_to_end(fields: &Fields) -> Fields {
+    let mut kept = fields.clone();
+    for value in fields.all("connection") {
+        for name in members(value) {
+            kept.remove(&name.to_ascii_lowercase());
+        }
+    }
+    for name in HOP_BY_HOP {
+        kept.remove(name);
+    }
+    kept
+}
+
+/// The value of a field as RFC 9111 section 4.1 compares it: lines combined, white space around members ignored.
+pub fn selecting(fields: &Fields, name: &str) -> Option<String> {
+    Some(members(&fields.joined(name)?).collect::<Vec<_>>().join(","))
+}
+
+/// Whether two entity tags match by the weak comparison (RFC 9110 section 8.8.3.2).
+pub fn tags_match(one: &str, other: &str) -> bool {
+    one.trim().trim_start_matches("W/") == other.trim().trim_start_matches("W/")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_that_connection_names_end_at_the_first_hop() {
+        let request = Fields::of_lines("Connection: close, X-Lang\nX-Lang: de\nCookie: a\nTE: trailers");
+        assert_eq!(end_to_end(&request), Fields::of_lines("Cookie: a"));
+    }
+
+    /// RFC 9111 section 4.1: white space, and fields in several lines.
+    #[test]
+    fn selecting_fields_are_normalized() {
+        let value = |lines| selecting(&Fields::of_lines(lines), "x-lang");
+        assert_eq!(value("X-Lang: de,  en"), value("X-Lang: de\nX-Lang: en"));
+        assert_ne!(value("X-Lang: de"), value("X-Lang: en"));
+        assert_ne!(value("X-Lang:"), value("X-Other: de"), "empty is not absent");
+    }
+
+    /// RFC 9110 section 8.8.3.2.
+    #[test]
+    fn tags_match_weakly() {
+        assert!(tags_match("W/\"1\"", "W/\"1\"") && tags_match("W/\"1\"", "\"1\""));
+        assert!(!tags_match("W/\"1\"", "W/\"2\""));
+    }
+}

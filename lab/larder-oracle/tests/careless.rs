@@ -1,0 +1,120 @@
+//! The oracle against a cache that shares everything: each rule about sharing must find a wrong reply.
+
+use larder_oracle::drive::Target;
+use larder_oracle::model::stored::end_to_end;
+use larder_oracle::model::{REUSE, Rule};
+use larder_oracle::origin::{self, Registry};
+use larder_oracle::run::{self, Plan};
+use larder_oracle::wire::{Fields, Head, Wire};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::OnceCell;
+
+/// A reply as it is sent: head and body.
+#[derive(Clone, Default)]
+struct Kept {
+    head: Head,
+    body: Vec<u8>,
+}
+
+/// Keeps the first reply for each path for ever, whatever host, query, method, reply and client say.
+struct Careless {
+    origin: SocketAddr,
+    kept: Mutex<HashMap<String, Arc<OnceCell<Kept>>>>,
+}
+
+impl Careless {
+    async fn start(origin: SocketAddr) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let careless = Arc::new(Self { origin, kept: Mutex::default() });
+        tokio::spawn(async move {
+            while let Ok((tcp, _)) = listener.accept().await {
+                let careless = Arc::clone(&careless);
+                tokio::spawn(async move { careless.serve(Wire::new(tcp)).await });
+            }
+        });
+        address
+    }
+
+    async fn serve(&self, mut wire: Wire) {
+        while let Ok(Some(head)) = wire.request().await {
+            wire.request_body(&head).await.unwrap();
+            let kept = if head.method == "POST" {
+                self.fetch(&head).await
+            } else {
+                let path = head.target.split('?').next().unwrap_or_default().to_owned();
+                let cell = Arc::clone(self.kept.lock().unwrap().entry(path).or_default());
+                cell.get_or_init(|| self.fetch(&head)).await.clone()
+            };
+            let mut text = format!("HTTP/1.1 {} Kept\r\n", kept.head.status);
+            kept.head.fields.write(&mut text);
+            let mut bytes = text.into_bytes();
+            let bodiless = matches!(kept.head.status, 204 | 304);
+            if !bodiless {
+                bytes.extend(format!("Content-Length: {}\r\n", kept.body.len()).bytes());
+            }
+            bytes.extend(b"\r\n");
+            if head.method != "HEAD" && !bodiless {
+                bytes.extend(&kept.body);
+            }
+            if wire.write(&bytes).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Asks the origin; 502 if it fails.
+    async fn fetch(&self, head: &Head) -> Kept {
+        self.try_fetch(head).await.unwrap_or_else(|_| Kept {
+            head: Head { status: 502, ..Head::default() },
+            body: Vec::new(),
+        })
+    }
+
+    async fn try_fetch(&self, head: &Head) -> std::io::Result<Kept> {
+        let mut wire = Wire::new(TcpStream::connect(self.origin).await?);
+        let mut text = format!("{} {} HTTP/1.1\r\n", head.method, head.target);
+        end_to_end(&head.fields).write(&mut text);
+        text.push_str(if head.method == "POST" { "\r\nhello" } else { "\r\n" });
+        wire.write(text.as_bytes()).await?;
+        loop {
+            let mut reply = wire.reply().await?.ok_or_else(|| std::io::Error::other("closed"))?;
+            if reply.status >= 200 {
+                let body = wire.reply_body(&head.method, &reply).await?;
+                let mut fields: Fields = end_to_end(&reply.fields);
+                fields.remove("content-length");
+                reply.fields = fields;
+                return Ok(Kept { head: reply, body: body.bytes });
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_rule_finds_a_cache_that_shares_everything() {
+    let registry = Arc::new(Registry::new(32));
+    let origin = origin::start(Arc::clone(&registry)).await.unwrap();
+    let target = Arc::new(Target {
+        name: "careless",
+        doors: vec![Careless::start(origin).await],
+        one_cache: true,
+        dropped: None,
+        hedge: None,
+    });
+    let plan =
+        Plan { seed: 3, numbers: 0..6_000, lanes: 32, grace: Duration::from_millis(15), shown_max: 0 };
+    let outcome = run::run(&target, &registry, &Arc::<AtomicU64>::default(), &plan).await;
+    let found = |rule: &Rule| outcome.broken.get(rule).copied().unwrap_or(0);
+    // A cache that never validates cannot be wrong about 304s.
+    let missed: Vec<&Rule> =
+        REUSE.iter().map(|(rule, _)| rule).filter(|rule| **rule != Rule::Validation && found(rule) == 0).collect();
+    assert!(missed.is_empty(), "not found: {missed:?} in {:?}", outcome.broken);
+    let also = [Rule::Age, Rule::Foreign, Rule::PrivateFields, Rule::NoCacheFields, Rule::NotModified];
+    assert!(also.iter().all(|rule| found(rule) > 0), "{also:?} in {:?}", outcome.broken);
+    assert!(!outcome.passes());
+}
