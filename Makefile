@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test static hostile audit cache-tests handoff-long handoff-trouble faults-long paper lab fmt lint tidy doc bench fuzz clean
+.PHONY: help demo test static oracle hostile audit cache-tests handoff-long handoff-trouble faults-long paper lab fmt lint tidy doc bench fuzz clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -31,6 +31,10 @@ paper: ## the papers' experiments, all of them, into docs/validation.md and targ
 
 lab: ## the papers' experiments live on this machine, every policy on every workload, into target/lab (about an hour; LOGS="a.gz b.gz")
 	@scripts/lab.sh $(LOGS)
+
+oracle: ## random requests against the node, peers and the switch, judged by a model of RFC 9111 (CASES=1000000, SEED=1, ARGS="--topology node")
+	@scripts/run.sh cargo build --release --locked -p larder -p larder-oracle
+	@target/release/larder-oracle --cases $(or $(CASES),1000000) --seed $(or $(SEED),1) --json target/oracle.json $(ARGS)
 
 hostile: ## hostile clients of every kind for an hour beside ordinary ones (root, for the open files; SECONDS=, ARGS="--slow 1000")
 	@scripts/run.sh cargo build --release --locked -p larder

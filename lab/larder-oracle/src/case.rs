@@ -200,7 +200,8 @@ fn plain() -> Step {
 impl Step {
     /// Sets values by their text.
     fn set(&mut self, asks: &[(usize, &str)], replies: &[(usize, &str)]) {
-        let index = |values: &[&str], text: &str| values.iter().position(|value| *value == text).unwrap_or(0) as u8;
+        let index =
+            |values: &[&str], text: &str| values.iter().position(|value| *value == text).unwrap_or(0) as u8;
         for (dimension, text) in asks {
             self.request[*dimension] = index(REQUEST[*dimension].values, text);
         }

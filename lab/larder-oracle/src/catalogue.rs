@@ -353,9 +353,6 @@ mod tests {
         assert_eq!(REQUEST[request::QUERY].name, "query");
         assert_eq!(REPLY[reply::VALIDATION].name, "validation");
         assert_eq!(REPLY[reply::PARTIAL].name, "partial");
-        assert_eq!(
-            REPLY[reply::CACHE_CONTROL].values[usize::from(SHAREABLE)],
-            "Cache-Control: max-age=100"
-        );
+        assert_eq!(REPLY[reply::CACHE_CONTROL].values[usize::from(SHAREABLE)], "Cache-Control: max-age=100");
     }
 }

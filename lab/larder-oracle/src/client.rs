@@ -69,7 +69,8 @@ async fn receive(wire: &mut Wire, method: &str) -> io::Result<(Reply, bool)> {
 /// There is no reply, or its status is not 200.
 pub async fn get(to: SocketAddr, target: &str) -> io::Result<String> {
     let mut wire = connect(0, to).await?;
-    wire.write(format!("GET {target} HTTP/1.1\r\nHost: {to}\r\nConnection: close\r\n\r\n").as_bytes()).await?;
+    wire.write(format!("GET {target} HTTP/1.1\r\nHost: {to}\r\nConnection: close\r\n\r\n").as_bytes())
+        .await?;
     let (reply, _) = timeout(REPLY_MAX, receive(&mut wire, "GET")).await.map_err(io::Error::other)??;
     match reply.status {
         200 => Ok(String::from_utf8_lossy(&reply.body).into_owned()),

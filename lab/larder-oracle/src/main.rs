@@ -75,7 +75,11 @@ impl Args {
         let mut outcomes = Vec::new();
         let mut first = 0;
         for topology in topologies {
-            let count = if all { self.cases * topology.percent() / 100 } else { self.cases / topologies.len() as u64 };
+            let count = if all {
+                self.cases * topology.percent() / 100
+            } else {
+                self.cases / topologies.len() as u64
+            };
             let plan = Plan {
                 seed: self.seed,
                 numbers: first..first + count,

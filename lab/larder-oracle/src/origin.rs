@@ -49,12 +49,8 @@ impl Stage {
     /// A case that starts now.
     pub fn new(case: Arc<Case>, run: u64, hedge: Option<Duration>) -> Self {
         let none = vec![false; case.steps.len()];
-        let state = State {
-            exchanges: Vec::new(),
-            ended: none.clone(),
-            released: none.clone(),
-            half_sent: none,
-        };
+        let state =
+            State { exchanges: Vec::new(), ended: none.clone(), released: none.clone(), half_sent: none };
         let hedge = hedge.filter(|_| case.hedged);
         let (version, _) = watch::channel(0);
         Self { case, clock: Clock::start(), run, hedge, state: Mutex::new(state), version }
@@ -221,8 +217,7 @@ pub async fn start(registry: Arc<Registry>) -> io::Result<SocketAddr> {
 
 /// Serves a connection to its end.
 async fn serve(mut wire: Wire, registry: &Registry) {
-    const STRAY: &[u8] =
-        b"HTTP/1.1 503 Stray\r\nCache-Control: no-store\r\nContent-Length: 0\r\n\r\n";
+    const STRAY: &[u8] = b"HTTP/1.1 503 Stray\r\nCache-Control: no-store\r\nContent-Length: 0\r\n\r\n";
     while let Ok(Some(head)) = wire.request().await {
         if wire.request_body(&head).await.is_err() {
             return;

@@ -167,7 +167,12 @@ fn add_share(sum: &mut Share, other: Share) {
 }
 
 /// Runs all cases of a plan. `runs` numbers the runs of cases at this origin.
-pub async fn run(target: &Arc<Target>, registry: &Arc<Registry>, runs: &Arc<AtomicU64>, plan: &Plan) -> Outcome {
+pub async fn run(
+    target: &Arc<Target>,
+    registry: &Arc<Registry>,
+    runs: &Arc<AtomicU64>,
+    plan: &Plan,
+) -> Outcome {
     let started = Instant::now();
     let strays = registry.strays();
     let next = Arc::new(AtomicU64::new(plan.numbers.start));

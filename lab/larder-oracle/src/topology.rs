@@ -160,7 +160,10 @@ impl System {
         }
         let started = Instant::now();
         while !self.all_know_each_other().await? {
-            ensure!(started.elapsed() < MEMBERS_MAX, "the nodes do not know each other after {MEMBERS_MAX:?}");
+            ensure!(
+                started.elapsed() < MEMBERS_MAX,
+                "the nodes do not know each other after {MEMBERS_MAX:?}"
+            );
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         Ok(())

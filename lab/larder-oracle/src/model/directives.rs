@@ -198,9 +198,12 @@ mod tests {
         ] {
             assert_eq!(said(lines), plain, "{lines}");
         }
-        for (value, expected) in
-            [("max-age=-1", 0), ("max-age=1.5", 0), ("max-age", 0), ("max-age=99999999999999999999", SECONDS_MAX)]
-        {
+        for (value, expected) in [
+            ("max-age=-1", 0),
+            ("max-age=1.5", 0),
+            ("max-age", 0),
+            ("max-age=99999999999999999999", SECONDS_MAX),
+        ] {
             assert_eq!(said(&format!("Cache-Control: {value}")).max_age, Some(expected), "{value}");
         }
     }

@@ -99,7 +99,10 @@ fn between(first: &str, said: &str, second: &str) -> Vec<Rule> {
 /// RFC 9213 section 3.1.
 #[test]
 fn targeted_fields_as_in_rfc_9213() {
-    assert_eq!(forbids("200\nAge: 500\nCache-Control: max-age=60, s-maxage=120\nCDN-Cache-Control: max-age=600"), []);
+    assert_eq!(
+        forbids("200\nAge: 500\nCache-Control: max-age=60, s-maxage=120\nCDN-Cache-Control: max-age=600"),
+        []
+    );
     assert_eq!(forbids("200\nCache-Control: no-store\nCDN-Cache-Control: max-age=600"), []);
     assert_eq!(forbids("200\nCache-Control: no-store"), [Rule::ReplyNoStore, Rule::Stale]);
     let none = forbids("200\nCache-Control: no-store\nCDN-Cache-Control: none");
@@ -109,7 +112,9 @@ fn targeted_fields_as_in_rfc_9213() {
 /// RFC 5861 section 3.1: max-age=600, stale-while-revalidate=30.
 #[test]
 fn stale_while_revalidate_as_in_rfc_5861() {
-    let at = |age: u32| forbids(&format!("200\nAge: {age}\nCache-Control: max-age=600, stale-while-revalidate=30"));
+    let at = |age: u32| {
+        forbids(&format!("200\nAge: {age}\nCache-Control: max-age=600, stale-while-revalidate=30"))
+    };
     assert_eq!(at(590), []);
     assert_eq!(at(625), []);
     assert_eq!(at(640), [Rule::Stale]);
@@ -181,11 +186,7 @@ fn lifetimes_as_in_rfc_9111_section_4_2() {
 /// The defect that the oracle was made for: Alice's reply must not serve Bob, who asked meanwhile.
 #[test]
 fn a_reply_that_must_be_validated_serves_nobody_who_waits_for_it() {
-    for lines in [
-        "Cache-Control: no-cache\nETag: \"1\"",
-        "Cache-Control: public, max-age=0",
-        "ETag: \"1\"",
-    ] {
+    for lines in ["Cache-Control: no-cache\nETag: \"1\"", "Cache-Control: public, max-age=0", "ETag: \"1\""] {
         assert!(!forbids(&format!("200\n{lines}")).is_empty(), "{lines}");
     }
 }
@@ -245,7 +246,12 @@ fn every_rule_can_decide_alone() {
         (Rule::VaryAll, get(""), "200\nCache-Control: max-age=60\nVary: *", get("")),
         (Rule::NoCache, get(""), "200\nCache-Control: max-age=60, no-cache", get("")),
         (Rule::RequestNoCache, get(""), fresh, get("Cache-Control: no-cache")),
-        (Rule::RequestMaxAge, get(""), "200\nAge: 30\nCache-Control: max-age=60", get("Cache-Control: max-age=20")),
+        (
+            Rule::RequestMaxAge,
+            get(""),
+            "200\nAge: 30\nCache-Control: max-age=60",
+            get("Cache-Control: max-age=20"),
+        ),
         (Rule::RequestMinFresh, get(""), fresh, get("Cache-Control: min-fresh=100")),
         (Rule::Stale, get(""), "200\nAge: 70\nCache-Control: max-age=60", get("")),
         (Rule::MustRevalidate, get(""), stale, get("")),

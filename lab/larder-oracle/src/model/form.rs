@@ -132,7 +132,9 @@ impl Received<'_> {
         let stated = reply.fields.first("content-length").filter(|_| method != "HEAD" && reply.whole);
         let stated = stated.filter(|_| !matches!(reply.status, 204 | 304));
         let is_wrong = |stated: &str| stated.parse() != Ok(reply.body.len());
-        stated.filter(|stated| is_wrong(stated)).map(|stated| (Rule::Length, format!("Content-Length: {stated}")))
+        stated
+            .filter(|stated| is_wrong(stated))
+            .map(|stated| (Rule::Length, format!("Content-Length: {stated}")))
     }
 
     /// RFC 9111 sections 4 and 5.1: a reply used without validation has Age, within the bounds that the harness knows.

@@ -1,10 +1,10 @@
 //! Judges a whole case.
 
 use super::directives::Directives;
+use super::forbidding;
 use super::form::{Received, forwarded};
 use super::rule::Rule;
 use super::stored::Stored;
-use super::forbidding;
 use crate::record::{BODY_MARK, Exchange, RENEWAL_MARK, Record, Reply, Request};
 
 /// A reply that a rule forbids.

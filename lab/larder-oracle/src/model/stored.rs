@@ -5,15 +5,8 @@ use crate::record::{Exchange, Record};
 use crate::wire::Fields;
 
 /// Fields that belong to one connection (RFC 9110 section 7.6.1).
-const HOP_BY_HOP: [&str; 7] = [
-    "connection",
-    "proxy-connection",
-    "keep-alive",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-];
+const HOP_BY_HOP: [&str; 7] =
+    ["connection", "proxy-connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"];
 
 /// A reply as a cache has it.
 #[derive(Clone, Debug)]
