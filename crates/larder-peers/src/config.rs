@@ -1,7 +1,7 @@
 //! What a network of peers is told at its start. [`PeersConfig::check`] names the first value out of range.
 
 use crate::name::Name;
-use crate::secret::ClusterSecret;
+use crate::secret::ClusterSecrets;
 use crate::seeds::Seed;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -18,8 +18,8 @@ pub struct PeersConfig {
     pub advertise: Option<SocketAddr>,
     /// Whom to ask first. None: it waits to be asked.
     pub seeds: Vec<Seed>,
-    /// What the members share.
-    pub secret: ClusterSecret,
+    /// The secrets that the members share. [`crate::Network::set_secrets`] replaces them.
+    pub secrets: ClusterSecrets,
     /// Membership.
     pub gossip: GossipConfig,
     /// Connections.
@@ -163,13 +163,13 @@ pub struct ConfigError {
 
 impl PeersConfig {
     /// A member of this name, listening here, with every default.
-    pub fn new(name: Name, listen: SocketAddr, secret: ClusterSecret) -> Self {
+    pub fn new(name: Name, listen: SocketAddr, secrets: impl Into<ClusterSecrets>) -> Self {
         Self {
             name,
             listen,
             advertise: None,
             seeds: Vec::new(),
-            secret,
+            secrets: secrets.into(),
             gossip: GossipConfig::default(),
             links: LinksConfig::default(),
             control: ControlConfig::default(),
@@ -272,6 +272,7 @@ fn number(field: &'static str, value: usize, min: usize, max: usize) -> Result<(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::secret::ClusterSecret;
 
     fn config(listen: &str) -> PeersConfig {
         let name = "a".parse().expect("a name");

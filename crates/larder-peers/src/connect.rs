@@ -2,8 +2,10 @@
 
 use crate::counters::{Counters, add, rise};
 use crate::hello::{Answer, Hello, Kind};
+use crate::keyring::{Keyed, Keyring};
 use crate::member::{Member, Own, Peer};
 use crate::noise::{self, NoiseError, NoiseStream};
+use crate::secret::Purpose;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,7 +16,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 /// A connection between two members.
-pub(crate) type Stream = NoiseStream<Metered>;
+pub(crate) type Stream = Keyed<NoiseStream<Metered>>;
 
 /// Why there is no connection to a member.
 #[derive(Debug, thiserror::Error)]
@@ -40,7 +42,7 @@ pub enum LinkError {
 #[derive(Debug)]
 pub(crate) struct Ends {
     pub(crate) own: Arc<Own>,
-    pub(crate) psk: [u8; 32],
+    pub(crate) keyring: Arc<Keyring>,
     pub(crate) deadline: Duration,
     pub(crate) counters: Arc<Counters>,
 }
@@ -48,10 +50,12 @@ pub(crate) struct Ends {
 impl Ends {
     /// Connects to a member.
     pub(crate) async fn connect(&self, member: &Member, kind: Kind) -> Result<Stream, LinkError> {
+        let secret = self.keyring.now().first().clone();
+        let psk = secret.key(Purpose::Links);
         let connecting = async {
             let io = TcpStream::connect(member.address).await?;
             io.set_nodelay(true)?;
-            let mut stream = noise::initiate(self.metered(io), &self.psk, self.deadline).await?;
+            let mut stream = noise::initiate(self.metered(io), &psk, self.deadline).await?;
             let from = Peer { name: self.own.name.clone(), incarnation: self.own.incarnation() };
             Hello { kind, from, to: member.name.clone() }.send(&mut stream).await?;
             match Answer::receive(&mut stream).await? {
@@ -64,10 +68,19 @@ impl Ends {
         if connected.is_err() {
             rise(&self.counters.links_failed);
         }
-        connected
+        connected.map(|stream| self.keyring.bind(stream, secret))
     }
 
-    pub(crate) fn metered(&self, io: TcpStream) -> Metered {
+    /// Shakes hands with a member that has connected, by whichever secret the member has used.
+    pub(crate) async fn accept(&self, io: TcpStream) -> Result<Stream, NoiseError> {
+        let secrets = self.keyring.now();
+        let psks: Vec<_> = secrets.all().map(|secret| secret.key(Purpose::Links)).collect();
+        let (stream, which) = noise::respond(self.metered(io), &psks, self.deadline).await?;
+        let secret = secrets.all().nth(which).unwrap_or(secrets.first()).clone();
+        Ok(self.keyring.bind(stream, secret))
+    }
+
+    fn metered(&self, io: TcpStream) -> Metered {
         Metered { io, counters: Arc::clone(&self.counters) }
     }
 }

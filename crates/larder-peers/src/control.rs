@@ -209,6 +209,7 @@ impl Outbound {
         state.send_replace(Some(Arc::clone(&link)));
         // Fails only when nobody listens any more.
         let _ = self.heard.send(told).await;
+        let secret = stream.secret().clone();
         let (mut read, mut write) = tokio::io::split(stream);
         let reading = async {
             loop {
@@ -232,6 +233,7 @@ impl Outbound {
             ended = reading => ended,
             ended = writing => ended,
             () = link.overflow.notified() => Err(io::Error::other("too much waits for this member")),
+            () = self.ends.keyring.replaced(&secret) => Err(io::Error::other("made anew with another secret")),
         };
         link.open.store(false, Ordering::Release);
         state.send_replace(None);

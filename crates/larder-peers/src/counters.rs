@@ -36,8 +36,10 @@ counters! {
     datagrams_unsent,
     /// Datagrams received, sound ones and others.
     datagrams_in,
-    /// Datagrams not sealed with the cluster's key, changed, or of no possible length.
+    /// Datagrams not sealed with a secret of the cluster, changed, or of no possible length.
     datagrams_forged,
+    /// Datagrams sealed with a secret that is accepted but is not the one that this member sends with.
+    datagrams_other_secret,
     /// Datagrams that members sealed and that say what cannot be said: another version.
     datagrams_malformed,
     /// Datagrams refused because they name more members than there is room for.
@@ -50,6 +52,10 @@ counters! {
     links_refused,
     /// Connections to members that could not be made.
     links_failed,
+    /// Connections, both ways, whose secret is not the one that this member sends with, now.
+    links_other_secret,
+    /// Connections ended because their secret is no longer accepted.
+    links_revoked,
     /// Data connections to and from members, now.
     data_links,
     /// Control connections to and from members, now.

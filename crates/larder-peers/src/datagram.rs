@@ -6,6 +6,7 @@
 
 use crate::member::Member;
 use crate::name::Name;
+use crate::secret::{ClusterSecret, ClusterSecrets, Purpose};
 use chacha20poly1305::aead::{AeadInPlace as _, KeyInit as _};
 use chacha20poly1305::{Tag, XChaCha20Poly1305, XNonce};
 use foca::{Codec as _, Header, Message, PostcardCodec};
@@ -85,21 +86,34 @@ pub(crate) enum Said {
 /// Why a datagram is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refused {
-    #[error("not sealed with the cluster's key, or changed")]
+    #[error("not sealed with a secret of the cluster, or changed")]
     Forged,
     #[error("says what cannot be said")]
     Malformed,
 }
 
-/// Seals and opens datagrams.
+/// Seals datagrams with the first of a member's secrets, and opens them with each.
 pub(crate) struct Seal {
-    cipher: XChaCha20Poly1305,
+    first: XChaCha20Poly1305,
+    others: Vec<XChaCha20Poly1305>,
     random: SystemRandom,
 }
 
+/// A datagram that was opened.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Opened<'datagram> {
+    /// Kind and body.
+    pub(crate) plain: &'datagram [u8],
+    /// It was sealed with another secret than the first.
+    pub(crate) by_other: bool,
+}
+
 impl Seal {
-    pub(crate) fn new(key: &[u8; 32]) -> Self {
-        Self { cipher: XChaCha20Poly1305::new(key.into()), random: SystemRandom::new() }
+    pub(crate) fn new(secrets: &ClusterSecrets) -> Self {
+        let cipher =
+            |secret: &ClusterSecret| XChaCha20Poly1305::new((&secret.key(Purpose::Datagrams)).into());
+        let others = secrets.all().skip(1).map(cipher).collect();
+        Self { first: cipher(secrets.first()), others, random: SystemRandom::new() }
     }
 
     /// Writes the sealed datagram into `out`. `false`: it is too long, or there is no randomness.
@@ -112,22 +126,32 @@ impl Seal {
         out.extend_from_slice(&nonce);
         out.extend_from_slice(plain);
         let sealed =
-            self.cipher.encrypt_in_place_detached(XNonce::from_slice(&nonce), BOUND, &mut out[NONCE_BYTES..]);
+            self.first.encrypt_in_place_detached(XNonce::from_slice(&nonce), BOUND, &mut out[NONCE_BYTES..]);
         let Ok(tag) = sealed else { return false };
         out.extend_from_slice(&tag);
         true
     }
 
-    /// Opens a datagram in its place: what it says, kind and body.
-    pub(crate) fn open<'datagram>(&self, datagram: &'datagram mut [u8]) -> Result<&'datagram [u8], Refused> {
+    /// Opens a datagram in its place.
+    pub(crate) fn open<'datagram>(
+        &self,
+        datagram: &'datagram mut [u8],
+    ) -> Result<Opened<'datagram>, Refused> {
         if !(NONCE_BYTES + TAG_BYTES + 1..=DATAGRAM_BYTES_MAX).contains(&datagram.len()) {
             return Err(Refused::Forged);
         }
         let (nonce, sealed) = datagram.split_at_mut(NONCE_BYTES);
         let (plain, tag) = sealed.split_at_mut(sealed.len() - TAG_BYTES);
         let (nonce, tag) = (XNonce::from_slice(nonce), Tag::from_slice(tag));
-        self.cipher.decrypt_in_place_detached(nonce, BOUND, plain, tag).map_err(|_| Refused::Forged)?;
-        Ok(plain)
+        // A cipher that rejects the tag leaves the datagram as it is.
+        let mut opens =
+            |cipher: &XChaCha20Poly1305| cipher.decrypt_in_place_detached(nonce, BOUND, plain, tag).is_ok();
+        let by_first = opens(&self.first);
+        if by_first || self.others.iter().any(opens) {
+            Ok(Opened { plain, by_other: !by_first })
+        } else {
+            Err(Refused::Forged)
+        }
     }
 }
 
@@ -241,6 +265,10 @@ mod tests {
         Life { name: name.parse().expect("a name"), incarnation: u64::MAX, renewal, address }
     }
 
+    fn seal_of(key: u8) -> Seal {
+        Seal::new(&ClusterSecret::new([key; 32]).into())
+    }
+
     fn sealed(seal: &Seal, said: &Said) -> Vec<u8> {
         let mut out = Vec::new();
         assert!(seal.seal(&encode(said), &mut out));
@@ -249,7 +277,7 @@ mod tests {
 
     #[test]
     fn what_is_said_is_heard_and_the_longest_fits() {
-        let seal = Seal::new(&[1; 32]);
+        let seal = seal_of(1);
         let longest = life(&"n".repeat(100), u32::MAX);
         let known = Known { life: longest.clone(), active: true };
         for said in [
@@ -260,7 +288,7 @@ mod tests {
         ] {
             let mut datagram = sealed(&seal, &said);
             assert!(datagram.len() <= DATAGRAM_BYTES_MAX);
-            assert_eq!(seal.open(&mut datagram).and_then(decode), Ok(said));
+            assert_eq!(seal.open(&mut datagram).and_then(|opened| decode(opened.plain)), Ok(said));
         }
         let (src, dst) = (longest.clone(), longest.clone());
         let message = Message::PingReq { target: longest.clone(), probe_number: 9 };
@@ -277,9 +305,16 @@ mod tests {
 
     #[test]
     fn other_keys_and_every_change_are_noticed() {
-        let (seal, other) = (Seal::new(&[1; 32]), Seal::new(&[2; 32]));
+        let (seal, other) = (seal_of(1), seal_of(2));
         let datagram = sealed(&seal, &Said::Knock(life("a", 0)));
         assert_eq!(other.open(&mut datagram.clone()), Err(Refused::Forged));
+        let both = ClusterSecrets::new(ClusterSecret::new([2; 32]), Some(ClusterSecret::new([1; 32])));
+        let both = Seal::new(&both);
+        let plain = encode(&Said::Knock(life("a", 0)));
+        let by = |by_other| Ok(Opened { plain: &plain, by_other });
+        assert_eq!(both.open(&mut datagram.clone()), by(true), "opened with the second secret");
+        let sent = sealed(&both, &Said::Knock(life("a", 0)));
+        assert_eq!(other.open(&mut sent.clone()), by(false), "sealed with the first secret");
         for bit in 0..datagram.len() * 8 {
             let mut changed = datagram.clone();
             changed[bit / 8] ^= 1 << (bit % 8);

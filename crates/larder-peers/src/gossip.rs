@@ -14,6 +14,7 @@
 
 use crate::config::GossipConfig;
 use crate::counters::Counters;
+use crate::keyring::Keyring;
 use crate::member::{Change, Member, Own};
 use crate::seeds::Seed;
 use driver::Driver;
@@ -40,7 +41,7 @@ pub(crate) type Gate = Arc<std::sync::Mutex<std::collections::BTreeSet<SocketAdd
 pub(crate) struct Start {
     pub(crate) own: Arc<Own>,
     pub(crate) address: SocketAddr,
-    pub(crate) key: [u8; 32],
+    pub(crate) keyring: Arc<Keyring>,
     pub(crate) seeds: Vec<Seed>,
     pub(crate) config: GossipConfig,
     pub(crate) counters: Arc<Counters>,

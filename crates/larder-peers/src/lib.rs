@@ -7,7 +7,7 @@
 //!         --- port: accepts both kinds of links
 //! ```
 //!
-//! All of it listens on one port number. Whoever has the cluster's secret is a member; nobody else can read, change or
+//! All of it listens on one port number. Whoever has a secret of the cluster is a member; nobody else can read, change or
 //! add anything. What messages say is the cooperation protocol's matter, not this one's. Everything has a limit, and each
 //! limit an outcome that is counted: see [`Counters`].
 
@@ -19,6 +19,7 @@ mod datagram;
 mod events;
 mod gossip;
 mod hello;
+mod keyring;
 mod links;
 mod member;
 mod name;
@@ -41,5 +42,5 @@ pub use name::{NAME_BYTES_MAX, Name, NameError};
 pub use network::{Network, NetworkError};
 pub use noise::NoiseError;
 pub use port::Service;
-pub use secret::ClusterSecret;
+pub use secret::{ClusterSecret, ClusterSecrets};
 pub use seeds::{Seed, SeedError};

@@ -8,6 +8,7 @@
 
 use crate::config::LinksConfig;
 use crate::connect::{Ends, LinkError};
+use crate::control::link_id;
 use crate::counters::{Counters, Held, rise};
 use crate::hello::Kind;
 use crate::member::Member;
@@ -31,7 +32,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::Instant;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 /// What a body may fail with.
 pub type BodyError = Box<dyn Error + Send + Sync>;
@@ -119,6 +120,7 @@ struct Way {
 
 #[derive(Debug)]
 struct Connection {
+    id: u64,
     sender: SendRequest<Outgoing>,
     places: Arc<Semaphore>,
     /// Dropped: the connection ends with its last stream. Sent: it ends now.
@@ -237,7 +239,7 @@ impl Links {
     }
 
     /// A stream of a connection to the member, which is made if need be.
-    async fn place(&self, way: &Way) -> Result<(SendRequest<Outgoing>, Place), ForwardError> {
+    async fn place(&self, way: &Arc<Way>) -> Result<(SendRequest<Outgoing>, Place), ForwardError> {
         let asked = Instant::now();
         if let Some(place) = self.take(way) {
             return Ok(place);
@@ -276,7 +278,7 @@ impl Links {
         })
     }
 
-    async fn connect(&self, way: &Way) -> Result<(), LinkError> {
+    async fn connect(&self, way: &Arc<Way>) -> Result<(), LinkError> {
         let stream = self.ends.connect(&way.member, Kind::Data).await?;
         let config = &self.config;
         let mut builder = http2::Builder::new(TokioExecutor::new());
@@ -290,13 +292,18 @@ impl Links {
             .keep_alive_interval(config.ping)
             .keep_alive_timeout(config.ping_timeout)
             .keep_alive_while_idle(true);
+        let secret = stream.secret().clone();
         let (sender, connection) = builder
             .handshake(TokioIo::new(stream))
             .await
             .map_err(|error| LinkError::Io(std::io::Error::other(error)))?;
         let (cut, to_cut) = oneshot::channel();
         let link = Held::new(&self.ends.counters, (|counters| &counters.data_links) as Gauge);
-        let name = way.member.name.clone();
+        let places = Arc::new(Semaphore::new(config.streams_max as usize));
+        let id = link_id();
+        way.connections().push(Connection { id, sender, places, cut });
+        let (name, of, keyring) =
+            (way.member.name.clone(), Arc::downgrade(way), Arc::clone(&self.ends.keyring));
         tokio::spawn(async move {
             let _link = link;
             tokio::pin!(connection);
@@ -304,13 +311,18 @@ impl Links {
                 ended = &mut connection => ended,
                 // Dropped, it says nothing.
                 Ok(()) = to_cut => return,
+                () = keyring.replaced(&secret) => {
+                    // It takes no further requests, and ends with the last one that is under way.
+                    if let Some(way) = of.upgrade() {
+                        way.connections().retain(|connection| connection.id != id);
+                    }
+                    connection.await
+                }
             };
             if let Err(error) = ended {
                 tracing::debug!(%name, %error, "a data connection broke");
             }
         });
-        let places = Arc::new(Semaphore::new(config.streams_max as usize));
-        way.connections().push(Connection { sender, places, cut });
         Ok(())
     }
 }

@@ -6,11 +6,12 @@ use crate::control::{Heard, Inbound, Outbound, SendError, Table};
 use crate::counters::Counters;
 use crate::events::Events;
 use crate::gossip::{self, Membership};
+use crate::keyring::Keyring;
 use crate::links::{BodyError, ForwardError, Links, ReplyBody};
 use crate::member::{Change, Member, Own};
 use crate::name::Name;
 use crate::port::{Phase, Port, Service};
-use crate::secret::Purpose;
+use crate::secret::ClusterSecrets;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body;
@@ -57,6 +58,7 @@ pub struct Network {
     links: Arc<Links>,
     outbound: Arc<Outbound>,
     counters: Arc<Counters>,
+    keyring: Arc<Keyring>,
     phase: watch::Sender<Phase>,
     drain_timeout: Duration,
     hub: AbortHandle,
@@ -84,12 +86,13 @@ impl Network {
         let incarnation = u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX);
         let own = Arc::new(Own::new(config.name.clone(), incarnation));
         let counters = Arc::<Counters>::default();
+        let keyring = Keyring::new(config.secrets.clone(), Arc::clone(&counters));
         #[cfg(test)]
         let gate = gossip::Gate::default();
         let start = gossip::Start {
             own: Arc::clone(&own),
             address,
-            key: config.secret.key(Purpose::Datagrams),
+            keyring: Arc::clone(&keyring),
             seeds: config.seeds.clone(),
             config: config.gossip,
             counters: Arc::clone(&counters),
@@ -99,7 +102,7 @@ impl Network {
         let (membership, changes) = Membership::start(start, socket).map_err(failed)?;
         let ends = Arc::new(Ends {
             own: Arc::clone(&own),
-            psk: config.secret.key(Purpose::Links),
+            keyring: Arc::clone(&keyring),
             deadline: config.links.connect_timeout,
             counters: Arc::clone(&counters),
         });
@@ -125,6 +128,7 @@ impl Network {
             links,
             outbound,
             counters,
+            keyring,
             phase,
             drain_timeout,
             hub: tokio::spawn(hub).abort_handle(),
@@ -187,6 +191,16 @@ impl Network {
     /// If the message is too long.
     pub fn broadcast(&self, message: &Bytes) -> Result<usize, SendError> {
         self.outbound.broadcast(message)
+    }
+
+    /// Replaces the secrets. What is sent from now on is sealed with the first one. Connections that this member has made
+    /// with another secret are made anew, and requests under way on them go on. Connections whose secret is no longer
+    /// accepted end at once, in both directions.
+    pub fn set_secrets(&self, secrets: ClusterSecrets) {
+        let accepted = secrets.all().count();
+        if self.keyring.set(secrets) {
+            tracing::info!(accepted, "cluster secrets replaced");
+        }
     }
 
     #[cfg(test)]

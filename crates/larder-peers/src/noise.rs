@@ -1,6 +1,6 @@
 //! A byte stream between two peers over TCP, secret and unchanged on its way.
 //!
-//! Both know the cluster's secret and prove it by the Noise pattern NNpsk0 (The Noise Protocol Framework, revision 34,
+//! Both know a secret of the cluster and prove it by the Noise pattern NNpsk0 (The Noise Protocol Framework, revision 34,
 //! sections 7.4 and 9): there is nothing to tell members apart by but what they say of themselves, and each connection
 //! has keys of its own, so that a secret that becomes known later opens no recorded connection.
 //!
@@ -46,10 +46,10 @@ pub enum NoiseError {
     #[error("{0}")]
     Io(#[from] io::Error),
     /// The other side has closed in the middle of the handshake, as one with another secret does.
-    #[error("turned away: the other side has another cluster secret, or is ending")]
+    #[error("turned away: the other side does not accept the cluster secret of this one, or is ending")]
     TurnedAway,
     /// The other side proved another secret. The operator's to mend.
-    #[error("the other side has another cluster secret")]
+    #[error("the other side sends with a cluster secret that is not accepted here")]
     Secret,
     /// It took longer than allowed.
     #[error("the handshake took too long")]
@@ -123,28 +123,44 @@ pub(crate) async fn initiate<S: AsyncRead + AsyncWrite + Unpin>(
     timeout(deadline, talk).await.unwrap_or(Err(NoiseError::Slow))
 }
 
-/// Shakes hands as the side that has accepted.
+/// Shakes hands as the side that has accepted, by the first of `psks` that the other side proves. Returns its index too.
 ///
 /// # Errors
 /// If the other side has another secret, is too slow, or speaks something else.
 pub(crate) async fn respond<S: AsyncRead + AsyncWrite + Unpin>(
     mut io: S,
-    psk: &[u8; 32],
+    psks: &[[u8; 32]],
     deadline: Duration,
-) -> Result<NoiseStream<S>, NoiseError> {
+) -> Result<(NoiseStream<S>, usize), NoiseError> {
     let prologue = preamble();
-    let mut state = builder(&prologue, psk)?.build_responder().map_err(|_| NoiseError::Unable)?;
     let talk = async {
         greet(&mut io).await?;
         // Before the secret is looked at: the other side can tell another version from another secret.
         io.write_all(&prologue).await?;
-        read(&mut state, &mut io).await?;
+        let mut first = [0; HANDSHAKE_BYTES];
+        io.read_exact(&mut first).await?;
+        let (mut state, which) = proved(&prologue, psks, &first)?;
         let mut second = [0; HANDSHAKE_BYTES];
         write(&mut state, &mut second)?;
         io.write_all(&second).await?;
-        NoiseStream::new(io, state)
+        Ok((NoiseStream::new(io, state)?, which))
     };
     timeout(deadline, talk).await.unwrap_or(Err(NoiseError::Slow))
+}
+
+/// The handshake that `first` begins, and the index of the secret that it proves.
+fn proved(
+    prologue: &[u8],
+    psks: &[[u8; 32]],
+    first: &[u8; HANDSHAKE_BYTES],
+) -> Result<(HandshakeState, usize), NoiseError> {
+    for (which, psk) in psks.iter().enumerate() {
+        let mut state = builder(prologue, psk)?.build_responder().map_err(|_| NoiseError::Unable)?;
+        if state.read_message(first, &mut [0; HANDSHAKE_BYTES]).is_ok() {
+            return Ok((state, which));
+        }
+    }
+    Err(NoiseError::Secret)
 }
 
 fn preamble() -> [u8; PREAMBLE_BYTES] {

@@ -8,7 +8,6 @@ use crate::hello::{Answer, Hello, Kind};
 use crate::links::BodyError;
 use crate::member::Peer;
 use crate::name::Name;
-use crate::noise;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body;
@@ -135,8 +134,7 @@ impl<S: Service> Port<S> {
     async fn greet(&self, io: TcpStream) -> io::Result<(Kind, Peer, Stream)> {
         io.set_nodelay(true)?;
         let ends = &self.ends;
-        let stream = noise::respond(ends.metered(io), &ends.psk, ends.deadline).await;
-        let mut stream = stream.map_err(io::Error::other)?;
+        let mut stream = ends.accept(io).await.map_err(io::Error::other)?;
         let Hello { kind, from, to } = Hello::receive(&mut stream).await?;
         let answer = match *self.phase.borrow() {
             _ if to != ends.own.name => Answer::Another,

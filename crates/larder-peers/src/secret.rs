@@ -1,17 +1,72 @@
-//! What the peers of a cluster share: 32 secret bytes. Whoever has them is a member, so every key between peers is made
-//! from them, each for one use: HKDF with SHA-256 (RFC 5869), the use as its info.
+//! The secrets of a cluster.
+//!
+//! A secret is 32 random bytes. Whoever has it is a member. Every key between peers is derived from a secret, each for one
+//! purpose: HKDF with SHA-256 (RFC 5869), the purpose as its info.
+//!
+//! A member has one or two secrets. The first seals what the member sends; each opens what it receives. So a cluster
+//! changes its secret in three steps, one member at a time: add the new secret as the second, make it the first, remove
+//! the old one. This is the scheme of the keyrings of Serf and of the encryption at rest of Kubernetes.
 
 use crate::name::Name;
-use larder_handoff::channel::identity::{IdentityError, KEY_BYTES, load_secret};
+use larder_handoff::channel::identity::{IdentityError, KEY_BYTES, load_secrets};
 use ring::hkdf::{HKDF_SHA256, Salt};
 use std::fmt;
 use std::path::Path;
 
 const SALT: &[u8] = b"larder peers 1";
 
-/// The secret of a cluster. A text file of 32 bytes in base64, as `larder keys new` makes them.
+/// Most secrets of one member.
+const SECRETS_MAX: usize = 2;
+
+/// One secret of a cluster.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ClusterSecret([u8; KEY_BYTES]);
+
+/// The secrets of a member: the one that it sends with, and possibly a second one that it accepts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterSecrets {
+    first: ClusterSecret,
+    second: Option<ClusterSecret>,
+}
+
+impl ClusterSecrets {
+    /// Reads one or two secrets from a file that only its owner may read: 32 bytes in base64 a line, as `larder keys new`
+    /// writes them. The first line is the secret that this member sends with.
+    ///
+    /// # Errors
+    /// If the file cannot be read, others may read or write it, or it does not hold one or two secrets.
+    pub fn load(path: &Path) -> Result<Self, IdentityError> {
+        let mut secrets = load_secrets(path, SECRETS_MAX)?.into_iter().map(ClusterSecret);
+        // A file without a secret is an error above.
+        let first = secrets.next().unwrap_or(ClusterSecret([0; KEY_BYTES]));
+        Ok(Self::new(first, secrets.next()))
+    }
+
+    /// The secret `first` to send with, and `second` to accept besides.
+    pub fn new(first: ClusterSecret, second: Option<ClusterSecret>) -> Self {
+        Self { second: second.filter(|second| *second != first), first }
+    }
+
+    /// The secret that this member sends with.
+    pub const fn first(&self) -> &ClusterSecret {
+        &self.first
+    }
+
+    /// All secrets that this member accepts, the first one first.
+    pub fn all(&self) -> impl Iterator<Item = &ClusterSecret> {
+        std::iter::once(&self.first).chain(&self.second)
+    }
+
+    pub(crate) fn contains(&self, secret: &ClusterSecret) -> bool {
+        self.all().any(|one| one == secret)
+    }
+}
+
+impl From<ClusterSecret> for ClusterSecrets {
+    fn from(secret: ClusterSecret) -> Self {
+        Self::new(secret, None)
+    }
+}
 
 /// What a key is for.
 #[derive(Clone, Copy, Debug)]
@@ -23,15 +78,7 @@ pub(crate) enum Purpose {
 }
 
 impl ClusterSecret {
-    /// Reads it from a file that only its owner may read.
-    ///
-    /// # Errors
-    /// If the file cannot be read, others may read or write it, or it holds no 32 bytes.
-    pub fn load(path: &Path) -> Result<Self, IdentityError> {
-        load_secret(path).map(Self)
-    }
-
-    /// A secret that is known already.
+    /// A secret with these bytes.
     pub const fn new(secret: [u8; KEY_BYTES]) -> Self {
         Self(secret)
     }
@@ -90,14 +137,27 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_read_from_its_owners_file() {
+    fn secrets_are_read_from_their_owners_file() {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("secret");
-        std::fs::write(&path, format!("{}A=\n", "A".repeat(42))).expect("written");
-        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).expect("set");
-        assert_eq!(ClusterSecret::load(&path).expect("read"), ClusterSecret::new([0; 32]));
+        let (zeros, eights) =
+            (format!("{}=\n", "A".repeat(43)), format!("{}=\n", "CAgI".repeat(11).split_at(43).0));
+        let load = |text: &str| {
+            std::fs::write(&path, text).expect("written");
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).expect("set");
+            ClusterSecrets::load(&path)
+        };
+        let (zero, eight) = (ClusterSecret::new([0; 32]), ClusterSecret::new([8; 32]));
+        assert_eq!(load(&zeros).expect("one"), ClusterSecrets::from(zero.clone()));
+        assert_eq!(load(&zeros.repeat(2)).expect("the same twice"), ClusterSecrets::from(zero.clone()));
+        let both = load(&format!("{eights}\n{zeros}")).expect("two");
+        assert_eq!(both, ClusterSecrets::new(eight.clone(), Some(zero.clone())));
+        assert_eq!(both.first(), &eight);
+        assert!(both.contains(&zero) && both.contains(&eight));
+        let error = load(&format!("{eights}{zeros}{zeros}")).expect_err("three").to_string();
+        assert!(error.contains("3 lines with keys, at most 2"), "{error}");
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).expect("set");
-        assert!(matches!(ClusterSecret::load(&path), Err(IdentityError::Permissions { .. })));
+        assert!(matches!(ClusterSecrets::load(&path), Err(IdentityError::Permissions { .. })));
     }
 }

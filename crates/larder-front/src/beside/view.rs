@@ -90,6 +90,11 @@ impl From<SwitchesCounts> for SetsStatus {
 }
 
 impl Beside {
+    /// The counts of the network; zeros while it is not joined.
+    pub(crate) fn counted(&self) -> Counted {
+        self.network().as_ref().map(|network| network.counters().read()).unwrap_or_default()
+    }
+
     /// The others, and what has been told and heard.
     pub(crate) fn numbers(&self, now: Time) -> (Vec<OtherView>, SetsStatus) {
         let machine = self.machine();

@@ -252,6 +252,7 @@ impl Snapshot {
     fn beside(&self, encoder: &mut DescriptorEncoder<'_>, rows: &[NodeRow]) -> Result<(), Error> {
         let beside = self.shared.beside.as_ref();
         let (others, sets) = beside.map(|beside| beside.numbers(self.shared.clock.now())).unwrap_or_default();
+        let network = beside.map(|beside| beside.counted()).unwrap_or_default();
         let unknown = others.iter().filter(|other| other.unknown).count();
         let mut states = describe(encoder, &table::OTHERS)?;
         for (state, value) in [("known", others.len() - unknown), ("unknown", unknown)] {
@@ -277,9 +278,12 @@ impl Snapshot {
             (&table::SETS_MISSED, sets.missed),
             (&table::PARTS_ASKED, sets.parts_asked),
             (&table::STRANGE, sets.strange),
+            (&table::OTHER_SECRET_DATAGRAMS, network.datagrams_other_secret),
+            (&table::SECRET_LINKS_REVOKED, network.links_revoked),
         ] {
             describe(encoder, metric)?.encode_counter::<NoLabelSet, _, u64>(&value, None)?;
         }
+        describe(encoder, &table::OTHER_SECRET_LINKS)?.encode_gauge(&network.links_other_secret)?;
         Ok(())
     }
 

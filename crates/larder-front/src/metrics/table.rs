@@ -150,6 +150,12 @@ metrics! {
         "Parts of other switches' server sets that were asked for";
     STRANGE, Counter, "larder_switch_strange_messages_total", [],
         "Messages of other switches that made no sense, or were of another version";
+    OTHER_SECRET_LINKS, Gauge, "larder_switch_links_other_secret", [],
+        "Connections of switches made with a secret that this switch does not send with";
+    OTHER_SECRET_DATAGRAMS, Counter, "larder_switch_datagrams_other_secret_total", [],
+        "Datagrams of switches sealed with an accepted secret that this switch does not send with";
+    SECRET_LINKS_REVOKED, Counter, "larder_switch_links_revoked_total", [],
+        "Connections of switches ended because their secret is no longer accepted";
     GENERATION, Gauge, "larder_switch_generation", [],
         "Which process of this switch serves: 1 at the start, one more with each reload, upgrade and restart after a fault";
     RELOADS, Counter, "larder_switch_reloads_total", ["outcome"],

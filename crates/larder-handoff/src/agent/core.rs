@@ -45,7 +45,7 @@ const PEERS_MAX: usize = 16;
 
 /// A front-end that is connected.
 pub(super) struct Front {
-    link: Link,
+    pub(super) link: Link,
     /// Ended connections not told yet.
     closed: Vec<Socket>,
     /// Numbers of restored ones not told yet.
@@ -60,6 +60,8 @@ pub(super) struct Core {
     pub(super) forwarding: Option<Arc<dyn Forwarding>>,
     sockets: Option<Sockets>,
     pub(super) switches: Switches,
+    /// How often keys of front-ends had been revoked when that was last looked at.
+    pub(super) revocations: u64,
     in_kernel: Wanted,
     pub(super) fronts: BTreeMap<PublicKey, Front>,
     links: u64,
@@ -112,6 +114,7 @@ impl Core {
             forwarding,
             sockets,
             switches: Switches::new(services),
+            revocations: 0,
             in_kernel,
             fronts: BTreeMap::new(),
             links: 0,
@@ -153,6 +156,8 @@ impl Core {
         mut stopped: oneshot::Receiver<()>,
     ) {
         let Leavers { mut leavers, release } = leavers;
+        let (outcomes, admitted) = (server.outcomes(), server.admitted());
+        let mut admission = admitted.watch();
         let (inputs_in, mut inputs) = mpsc::channel(INPUTS_MAX);
         let (peers_in, mut peers) = mpsc::channel(PEERS_MAX);
         let accepting = tokio::spawn(server.run(peers_in));
@@ -168,7 +173,11 @@ impl Core {
                     }
                     self.drain();
                 }
-                Some(peer) = peers.recv() => self.connected(peer, &inputs_in),
+                Some(peer) = peers.recv() => self.admit(peer, &admitted, &inputs_in),
+                Ok(()) = admission.changed() => {
+                    let now = admission.borrow_and_update().clone();
+                    self.revoke(&now, &outcomes);
+                }
                 Some(input) = inputs.recv() => {
                     if matches!(input.message, Some(ToNode::Release)) {
                         release.send_modify(|times| *times += 1);
@@ -240,7 +249,7 @@ impl Core {
         keys.into_iter().for_each(|key| self.tell(key, &FromNode::Pong(0)));
     }
 
-    fn connected(&mut self, peer: Peer, inputs: &mpsc::Sender<Input>) {
+    pub(super) fn connected(&mut self, peer: Peer, inputs: &mpsc::Sender<Input>) {
         self.links += 1;
         let Peer { key, address, hello, sender, receiver } = peer;
         tracing::info!(%address, name = %hello.name, "a front-end is there");
@@ -311,7 +320,7 @@ impl Core {
         self.apply(None);
     }
 
-    fn forget(&mut self, key: PublicKey) {
+    pub(super) fn forget(&mut self, key: PublicKey) {
         self.fronts.remove(&key);
         self.switches.gone(key);
         self.asked.gone(key);
@@ -442,7 +451,7 @@ impl Core {
     }
 
     /// Brings what front-ends want into the kernel, and tells all but `but` whose lot has changed.
-    fn apply(&mut self, but: Option<PublicKey>) {
+    pub(super) fn apply(&mut self, but: Option<PublicKey>) {
         let wanted = self.switches.wanted();
         if let Some(forwarding) = self.forwarding.clone() {
             self.apply_rules(&*forwarding, &wanted);

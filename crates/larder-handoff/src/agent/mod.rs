@@ -10,7 +10,7 @@
 //! ```
 //!
 //! A front-end that goes away takes nothing with it: listen addresses, keys and connections stay as they are until it
-//! comes back and says otherwise.
+//! comes back and says otherwise, or until its key is revoked (`revoked`).
 
 mod asker;
 mod core;
@@ -24,6 +24,7 @@ mod lists;
 mod load;
 mod numbers;
 mod restored;
+mod revoked;
 mod sockets;
 mod stash;
 mod switches;
@@ -173,12 +174,12 @@ impl Agent {
         self.giver.clone()
     }
 
-    /// How front-ends' attempts to connect ended.
+    /// How front-ends' attempts to connect ended, and how many channels ended because their key was revoked.
     pub fn outcomes(&self) -> Arc<Outcomes> {
         Arc::clone(&self.outcomes)
     }
 
-    /// Which front-ends it works for: at first those of [`AgentConfig::switches`].
+    /// The front-ends that it works for: at first those of [`AgentConfig::switches`]. [`Admitted::replace`] revokes keys.
     pub fn admitted(&self) -> Admitted {
         self.admitted.clone()
     }

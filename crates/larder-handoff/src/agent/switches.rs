@@ -78,6 +78,16 @@ impl Switches {
         }
     }
 
+    /// All front-ends that have been here, connected or not.
+    pub(super) fn known(&self) -> impl Iterator<Item = PublicKey> {
+        self.told.keys().copied()
+    }
+
+    /// Its key is revoked. Nothing that it wanted stays.
+    pub(super) fn revoked(&mut self, key: PublicKey) {
+        self.told.remove(&key);
+    }
+
     pub(super) fn set_keys(&mut self, key: PublicKey, keys: Keys) {
         if let Some(told) = self.told.get_mut(&key) {
             told.keys = keys;

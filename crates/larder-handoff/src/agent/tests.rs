@@ -21,6 +21,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 
 mod ends;
+mod revoked;
 mod slow;
 
 const HANGS: Duration = Duration::from_secs(30);

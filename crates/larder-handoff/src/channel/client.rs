@@ -29,7 +29,7 @@ pub struct Peer {
     pub node: u16,
     /// Its control address.
     pub address: SocketAddr,
-    /// The key it must prove.
+    /// The key it must prove; see [`NodeChannel::set_identity`].
     pub key: PublicKey,
 }
 
@@ -67,6 +67,9 @@ pub enum ChannelError {
     /// The node's first message was no welcome, or there was a second one. Its fault.
     #[error("a message out of order")]
     Order,
+    /// The keys of the two sides were replaced ([`NodeChannel::set_identity`]).
+    #[error("its keys were replaced")]
+    Replaced,
 }
 
 /// Whether a channel is up. For status pages; decisions go by the [`Event`]s, which are in order with messages.
@@ -108,6 +111,7 @@ pub enum SendError {
 #[derive(Debug)]
 pub struct NodeChannel {
     hello: watch::Sender<Hello>,
+    keys: watch::Sender<(Identity, PublicKey)>,
     state: watch::Receiver<ChannelState>,
     shared: Arc<Shared>,
     task: JoinHandle<()>,
@@ -131,11 +135,12 @@ impl NodeChannel {
         sink: mpsc::Sender<Event>,
     ) -> Self {
         let (hello, hello_seen) = watch::channel(hello);
+        let (keys, keys_seen) = watch::channel((identity, peer.key));
         let (state_set, state) = watch::channel(ChannelState::Connecting);
         let shared = Arc::new(Shared { queue: Mutex::new(None), queued_bytes: AtomicUsize::new(0) });
         let runner = Runner {
             peer,
-            identity,
+            keys: keys_seen,
             timing,
             hello: hello_seen,
             state: state_set,
@@ -143,7 +148,7 @@ impl NodeChannel {
             session: 0,
             sink,
         };
-        Self { hello, state, shared, task: tokio::spawn(runner.run()) }
+        Self { hello, keys, state, shared, task: tokio::spawn(runner.run()) }
     }
 
     /// Sends a message, in order after those before. Returns at once; that it was taken says only that it waits to be
@@ -186,6 +191,12 @@ impl NodeChannel {
         })
     }
 
+    /// Replaces the key that this side proves, and the key that the node must prove. A connection that is up ends, and the
+    /// next one uses the new keys.
+    pub fn set_identity(&self, identity: Identity, node: PublicKey) {
+        self.keys.send_replace((identity, node));
+    }
+
     /// Sets the live keys, now and for each connection to come. The node's answer is [`FromNode::Accepted`].
     pub fn set_keys(&self, keys: Keys) {
         self.hello.send_if_modified(|hello| std::mem::replace(&mut hello.keys, keys) != keys);
@@ -220,7 +231,8 @@ impl Drop for NodeChannel {
 /// What runs for a channel.
 struct Runner {
     peer: Peer,
-    identity: Identity,
+    /// Of this side, and of the node.
+    keys: watch::Receiver<(Identity, PublicKey)>,
     timing: Timing,
     hello: watch::Receiver<Hello>,
     state: watch::Sender<ChannelState>,
@@ -263,8 +275,9 @@ impl Runner {
         let connecting = timeout(self.timing.handshake, TcpStream::connect(self.peer.address)).await;
         let stream =
             connecting.map_err(|_| TransportError::Slow("connecting"))?.map_err(TransportError::Io)?;
-        let (mut sender, mut receiver) =
-            transport::initiate(stream, &self.identity, self.peer.key, &self.timing).await?;
+        let (identity, node) = self.keys.borrow_and_update().clone();
+        let mut keys = self.keys.clone();
+        let (mut sender, mut receiver) = transport::initiate(stream, &identity, node, &self.timing).await?;
         let hello = self.hello.borrow_and_update().clone();
         sender.send(&ToNode::Hello(hello.clone()).encode()?).await?;
         let first = receiver.receive(self.timing.handshake).await?;
@@ -280,6 +293,7 @@ impl Runner {
         tokio::select! {
             ended = self.read(receiver) => ended,
             ended = self.write(sender, queued, hello) => ended,
+            _ = keys.changed() => Err(ChannelError::Replaced),
         }
     }
 

@@ -15,7 +15,7 @@ use std::str::FromStr;
 
 /// Length of a key, secret or public. Bytes.
 pub const KEY_BYTES: usize = 32;
-/// Largest file read as a secret key. Bytes.
+/// Largest file read as secret keys. Bytes.
 const FILE_BYTES_MAX: u64 = 256;
 
 /// A public key: how the other side is known. In base64 as text.
@@ -31,6 +31,14 @@ pub enum KeyError {
     /// It holds another number of bytes.
     #[error("a key has {KEY_BYTES} bytes (44 characters of base64), this has {0}")]
     Length(usize),
+    /// The file holds more keys than it may.
+    #[error("the file has {found} lines with keys, at most {max} can be used; remove the oldest")]
+    Count {
+        /// Lines that are not empty.
+        found: usize,
+        /// Most lines.
+        max: usize,
+    },
 }
 
 impl FromStr for PublicKey {
@@ -178,6 +186,28 @@ fn decode(text: &str) -> Result<[u8; KEY_BYTES], KeyError> {
 /// # Errors
 /// If the file cannot be read, others may read or write it, or it holds no 32 bytes.
 pub fn load_secret(path: &Path) -> Result<[u8; KEY_BYTES], IdentityError> {
+    let fault = |source| IdentityError::Key { path: path.to_owned(), source };
+    load_secrets(path, 1)?.pop().ok_or_else(|| fault(KeyError::Length(0)))
+}
+
+/// Reads up to `max` secrets of 32 bytes, in base64, one a line, from a file that only its owner may read. Empty lines
+/// are skipped. Returns at least one secret.
+///
+/// # Errors
+/// If the file cannot be read, others may read or write it, or it does not hold 1 to `max` secrets.
+pub fn load_secrets(path: &Path, max: usize) -> Result<Vec<[u8; KEY_BYTES]>, IdentityError> {
+    let fault = |source| IdentityError::Key { path: path.to_owned(), source };
+    let text = read_private(path)?;
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    match lines.len() {
+        0 => Err(fault(KeyError::Length(0))),
+        found if found > max => Err(fault(KeyError::Count { found, max })),
+        _ => lines.into_iter().map(decode).collect::<Result<_, _>>().map_err(fault),
+    }
+}
+
+/// Reads the first [`FILE_BYTES_MAX`] bytes of a regular file that only its owner may read or write.
+fn read_private(path: &Path) -> Result<String, IdentityError> {
     let unreadable = |source| IdentityError::File { path: path.to_owned(), source };
     let file = File::open(path).map_err(unreadable)?;
     let metadata = file.metadata().map_err(unreadable)?;
@@ -190,7 +220,7 @@ pub fn load_secret(path: &Path) -> Result<[u8; KEY_BYTES], IdentityError> {
     }
     let mut text = String::new();
     file.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(unreadable)?;
-    decode(text.trim()).map_err(|source| IdentityError::Key { path: path.to_owned(), source })
+    Ok(text)
 }
 
 #[cfg(test)]
@@ -237,6 +267,12 @@ mod tests {
             "the file is read to its limit"
         );
         assert!(said("AAAA\n", 0o640).contains("chmod 600"));
+        assert!(said("\n", 0o600).contains("this has 0"));
+        let key = format!("{}=\n", "A".repeat(43));
+        assert!(said(&key.repeat(2), 0o600).contains("2 lines with keys, at most 1"));
+        std::fs::write(&path, format!("{key}\n{}A=\n", "AB".repeat(21))).expect("written");
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).expect("set");
+        assert_eq!(load_secrets(&path, 2).expect("two secrets").len(), 2);
         assert!(Identity::load(dir.path()).expect_err("a directory").to_string().contains("regular"));
         let missing = Identity::load(&dir.path().join("none")).expect_err("missing");
         assert!(missing.to_string().contains("none"));

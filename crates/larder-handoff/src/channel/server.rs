@@ -7,17 +7,19 @@ use super::transport::{self, Receiver, Sender, TransportError};
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
 /// Handshakes under way at most; a further one displaces the oldest, since an honest one is over in a round trip.
 pub const HANDSHAKES_MAX: usize = 64;
 /// Public keys on the list at most.
 pub const SWITCHES_MAX: usize = 64;
+/// Keys that are let in at most: while keys change, each front-end may have two.
+const ADMITTED_MAX: usize = 2 * SWITCHES_MAX;
 /// Pause after a failed accept, such as for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -99,18 +101,30 @@ impl Outcome {
     }
 }
 
-/// How many attempts to connect ended how.
+/// Counts of attempts to connect by outcome, and of channels that ended because their key was revoked.
 #[derive(Debug, Default)]
-pub struct Outcomes([AtomicU64; Outcome::ALL.len()]);
+pub struct Outcomes {
+    attempts: [AtomicU64; Outcome::ALL.len()],
+    revoked: AtomicU64,
+}
 
 impl Outcomes {
     /// Attempts that ended so.
     pub fn count(&self, outcome: Outcome) -> u64 {
-        self.0[outcome as usize].load(Relaxed)
+        self.attempts[outcome as usize].load(Relaxed)
+    }
+
+    /// Channels ended because their key was revoked.
+    pub fn revoked(&self) -> u64 {
+        self.revoked.load(Relaxed)
     }
 
     fn add(&self, outcome: Outcome) {
-        self.0[outcome as usize].fetch_add(1, Relaxed);
+        self.attempts[outcome as usize].fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn add_revoked(&self) {
+        self.revoked.fetch_add(1, Relaxed);
     }
 }
 
@@ -124,20 +138,70 @@ enum GreetError {
     NoHello,
 }
 
-/// The keys that are let in: a list that can change while the server runs. A front-end whose key goes keeps the connection
-/// that it has.
-#[derive(Clone, Debug, Default)]
-pub struct Admitted(Arc<RwLock<Vec<PublicKey>>>);
+/// Who may connect, and who the node is. Both can change while the server runs.
+#[derive(Clone, Debug)]
+pub struct Admitted(Arc<watch::Sender<Admission>>);
+
+/// The state of [`Admitted`] at one time.
+#[derive(Clone, Debug)]
+pub(crate) struct Admission {
+    /// The keys of front-ends that may connect.
+    keys: Vec<PublicKey>,
+    /// The keys of front-ends that may not connect but stay connected.
+    kept: Vec<PublicKey>,
+    /// The node's own keys: a front-end may expect each of them.
+    identities: Vec<Identity>,
+    /// How often keys have been revoked.
+    pub(crate) revocations: u64,
+}
+
+impl Admission {
+    /// Whether a front-end that is connected may stay so.
+    pub(crate) fn keeps(&self, key: &PublicKey) -> bool {
+        self.keys.contains(key) || self.kept.contains(key)
+    }
+}
 
 impl Admitted {
-    /// Lets these in from now on, the first [`SWITCHES_MAX`] of them, and no others.
-    pub fn set(&self, mut keys: Vec<PublicKey>) {
-        keys.truncate(SWITCHES_MAX);
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = keys;
+    fn new(identity: Identity, switches: Vec<PublicKey>) -> Self {
+        let identities = vec![identity];
+        let admission = Admission { keys: Vec::new(), kept: Vec::new(), identities, revocations: 0 };
+        let admitted = Self(Arc::new(watch::Sender::new(admission)));
+        admitted.set(switches);
+        admitted
     }
 
-    fn now(&self) -> Vec<PublicKey> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    /// Lets these front-ends connect from now on, at most twice [`SWITCHES_MAX`] of them, and no others. A front-end that is
+    /// connected stays connected.
+    pub fn set(&self, mut keys: Vec<PublicKey>) {
+        keys.truncate(ADMITTED_MAX);
+        self.0.send_modify(|admission| admission.keys = keys);
+    }
+
+    /// Does the same as [`Self::set`], and ends at once the channels of all front-ends that are neither in `keys` nor in `kept`.
+    pub fn replace(&self, mut keys: Vec<PublicKey>, kept: Vec<PublicKey>) {
+        keys.truncate(ADMITTED_MAX);
+        self.0.send_modify(|admission| {
+            (admission.keys, admission.kept) = (keys, kept);
+            admission.revocations += 1;
+        });
+    }
+
+    /// Replaces the node's own keys. Connections go on.
+    pub fn set_identities(&self, identities: Vec<Identity>) {
+        self.0.send_modify(|admission| admission.identities = identities);
+    }
+
+    pub(crate) fn allows(&self, key: &PublicKey) -> bool {
+        self.0.borrow().keys.contains(key)
+    }
+
+    pub(crate) fn watch(&self) -> watch::Receiver<Admission> {
+        self.0.subscribe()
+    }
+
+    fn now(&self) -> Admission {
+        self.0.borrow().clone()
     }
 }
 
@@ -150,7 +214,6 @@ pub struct Server {
 
 #[derive(Debug)]
 struct Shared {
-    identity: Identity,
     admitted: Admitted,
     timing: Timing,
     outcomes: Arc<Outcomes>,
@@ -168,9 +231,8 @@ impl Server {
         timing: Timing,
     ) -> io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
-        let admitted = Admitted::default();
-        admitted.set(switches);
-        let shared = Shared { identity, admitted, timing, outcomes: Arc::default() };
+        let admitted = Admitted::new(identity, switches);
+        let shared = Shared { admitted, timing, outcomes: Arc::default() };
         Ok(Self { listener, shared: Arc::new(shared) })
     }
 
@@ -234,8 +296,9 @@ impl Shared {
     }
 
     async fn handshake(&self, stream: TcpStream, address: SocketAddr) -> Result<Peer, GreetError> {
+        let Admission { keys, identities, .. } = self.admitted.now();
         let (key, sender, mut receiver) =
-            transport::respond(stream, &self.identity, &self.admitted.now(), &self.timing).await?;
+            transport::respond(stream, &identities, &keys, &self.timing).await?;
         let first = receiver.receive(self.timing.handshake).await?;
         match ToNode::decode(&first)? {
             ToNode::Hello(hello) => Ok(Peer { key, address, hello, sender, receiver }),

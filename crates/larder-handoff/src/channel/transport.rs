@@ -124,7 +124,8 @@ pub async fn initiate(
     in_time(timing.handshake, "the handshake", talk).await
 }
 
-/// Learns who the peer of `stream` is, and proves who we are if it is on the list. The node's part.
+/// Learns who the peer of `stream` is, and proves that we are whoever of `identities` it expects, if it is on the list. The
+/// node's part.
 ///
 /// A recorded first message passes up to here: whoever sent it is known to be alive only with its first message.
 ///
@@ -132,20 +133,17 @@ pub async fn initiate(
 /// If the peer is not on the list, is too slow, or speaks something else.
 pub async fn respond(
     stream: TcpStream,
-    identity: &Identity,
+    identities: &[Identity],
     allowed: &[PublicKey],
     timing: &Timing,
 ) -> Result<(PublicKey, Sender, Receiver), TransportError> {
     let prologue = preamble();
-    let builder = Builder::new(pattern()?).local_private_key(identity.secret()).map_err(forged)?;
-    let builder = builder.prologue(&prologue).and_then(Builder::build_responder);
-    let mut state = builder.map_err(forged)?;
     let talk = async {
         let (mut reader, mut writer) = halves(stream)?;
         greet(&mut reader).await.map_err(truncated)?;
         let mut first = [0; FIRST_BYTES + 2];
         reader.read_exact(&mut first).await.map_err(|error| truncated(error.into()))?;
-        opened(&mut state, &first)?;
+        let mut state = expected(identities, &prologue, &first)?;
         let key = state.get_remote_static().and_then(|key| key.try_into().ok()).map(PublicKey);
         let key = key.ok_or(TransportError::Forged)?;
         if !allowed.contains(&key) {
@@ -158,6 +156,25 @@ pub async fn respond(
         Ok((key, sender, receiver))
     };
     in_time(timing.handshake, "the handshake", talk).await
+}
+
+/// The handshake that `first` begins with whichever of `identities` the other side expects.
+fn expected(
+    identities: &[Identity],
+    prologue: &[u8],
+    first: &[u8],
+) -> Result<HandshakeState, TransportError> {
+    let mut refused = TransportError::Forged;
+    for identity in identities {
+        let builder = Builder::new(pattern()?).local_private_key(identity.secret()).map_err(forged)?;
+        let builder = builder.prologue(prologue).and_then(Builder::build_responder);
+        let mut state = builder.map_err(forged)?;
+        match opened(&mut state, first) {
+            Ok(()) => return Ok(state),
+            Err(error) => refused = error,
+        }
+    }
+    Err(refused)
 }
 
 impl Sender {
@@ -385,7 +402,7 @@ mod tests {
         };
         let responding = async {
             let (stream, _) = listener.accept().await.expect("accepted");
-            respond(stream, &node, &allowed, &timing).await.expect("the right keys")
+            respond(stream, std::slice::from_ref(&node), &allowed, &timing).await.expect("the right keys")
         };
         let (near, (key, sender, receiver)) = tokio::join!(initiating, responding);
         assert_eq!(key, switch.public());

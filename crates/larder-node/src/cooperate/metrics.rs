@@ -21,7 +21,7 @@ impl PeersView {
         out
     }
 
-    fn counters(&self) -> [(&'static str, &'static str, u64); 27] {
+    fn counters(&self) -> [(&'static str, &'static str, u64); 29] {
         let network = &self.network;
         [
             ("loads_told", "Broadcasts of load", self.loads_told),
@@ -37,13 +37,19 @@ impl PeersView {
             ("datagrams_out", "Datagrams of the membership sent", network.datagrams_out),
             ("datagrams_in", "Datagrams received, sound ones and others", network.datagrams_in),
             ("datagrams_unsent", "Datagrams that the socket did not take", network.datagrams_unsent),
-            ("datagrams_forged", "Datagrams not sealed with the cluster's key", network.datagrams_forged),
+            ("datagrams_forged", "Datagrams not sealed with a cluster secret", network.datagrams_forged),
+            (
+                "datagrams_other_secret",
+                "Datagrams sealed with an accepted secret that this node does not send with",
+                network.datagrams_other_secret,
+            ),
             ("datagrams_malformed", "Datagrams of another version", network.datagrams_malformed),
             ("datagrams_full", "Datagrams that name more members than there is room", network.datagrams_full),
             ("datagrams_namesake", "Datagrams of another node of this name", network.datagrams_namesake),
             ("seeds_unresolved", "Seeds that could not be resolved", network.seeds_unresolved),
             ("links_refused", "Connections accepted and refused", network.links_refused),
             ("links_failed", "Connections to members that could not be made", network.links_failed),
+            ("links_revoked", "Connections ended: their secret is no longer accepted", network.links_revoked),
             (
                 "control_overflows",
                 "Control connections with a full queue, dropped",
@@ -82,7 +88,7 @@ impl PeersView {
         ]
     }
 
-    fn gauges(&self) -> [(&'static str, &'static str, u64); 10] {
+    fn gauges(&self) -> [(&'static str, &'static str, u64); 11] {
         [
             ("sharing", "1 while the node takes part", u64::from(self.sharing)),
             ("load", "Connections that the node services", u64::from(self.load)),
@@ -94,6 +100,11 @@ impl PeersView {
             ("streams", "Forwarded requests whose reply is under way", self.network.streams),
             ("data_links", "Data connections", self.network.data_links),
             ("control_links", "Control connections", self.network.control_links),
+            (
+                "links_other_secret",
+                "Connections made with a secret that this node does not send with",
+                self.network.links_other_secret,
+            ),
         ]
     }
 }

@@ -28,7 +28,8 @@ use http::Request;
 use larder_core::dispatch::SettingsError;
 use larder_core::peers::{Claim, Why};
 use larder_core::{NodeId, TargetId, Time};
-use larder_peers::{Event, Events, Name, Network, NetworkError, PeersConfig, Way};
+use larder_handoff::channel::identity::IdentityError;
+use larder_peers::{ClusterSecrets, Event, Events, Name, Network, NetworkError, PeersConfig, Way};
 use side::{Policy, Say, Told};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -436,6 +437,20 @@ impl Node {
             Some(cooperation) => cooperation.network.leave().await,
             None => true,
         }
+    }
+
+    /// Replaces the secrets of its peers' network ([`Network::set_secrets`]), and the keys by which connections are handed
+    /// over. Does nothing if there are no peers.
+    ///
+    /// # Errors
+    /// If keys cannot be made of a secret. Nothing has changed then.
+    pub fn set_peers_secrets(&self, secrets: &ClusterSecrets) -> Result<(), IdentityError> {
+        let Some(cooperation) = self.cooperation.get() else { return Ok(()) };
+        if let Some(handover) = &cooperation.handover {
+            handover.set_secrets(secrets, cooperation.network.name())?;
+        }
+        cooperation.network.set_secrets(secrets.clone());
+        Ok(())
     }
 
     /// Where it listens to its peers; `None` if there are none.

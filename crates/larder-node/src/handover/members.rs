@@ -2,14 +2,14 @@
 //!
 //! What is to be done says [`larder_core::peers::handing`].
 
-use super::{Handover, State};
+use super::{Handover, Secrets, State};
 use larder_core::Time;
 use larder_core::peers::handing::{FromPeer, Output, Place, Slot, Soon};
 use larder_handoff::FlowKey;
 use larder_handoff::abi::{Flow, flow_flag, flow_state};
 use larder_handoff::channel::Timing;
 use larder_handoff::channel::client::{Event, NodeChannel, Peer as Address, SendError, What};
-use larder_handoff::channel::identity::PublicKey;
+use larder_handoff::channel::identity::{Identity, IdentityError, PublicKey};
 use larder_handoff::channel::message::{FromNode, Refusal, Socket, ToNode, Welcome};
 use larder_handoff::neighbour;
 use larder_handoff::plane::{FlowTo, Link, now_ns};
@@ -34,7 +34,8 @@ pub(super) type Outputs = Vec<Output<FlowKey, super::moving::Waits>>;
 #[derive(Debug)]
 struct Peer {
     slot: Slot,
-    key: PublicKey,
+    /// Its keys by the cluster's secrets, that of the first secret first. Never empty.
+    keys: Vec<PublicKey>,
     address: SocketAddr,
     channel: NodeChannel,
     /// Of the channel: those before it are not listened to any more.
@@ -89,15 +90,18 @@ impl State {
 
     /// The keys of all members.
     fn keys(&self) -> Vec<PublicKey> {
-        let peers = self.members.peers.values();
-        peers.filter(|peer| self.handing.is_member(peer.slot)).map(|peer| peer.key).collect()
+        let members = self.members.peers.values().filter(|peer| self.handing.is_member(peer.slot));
+        members.flat_map(|peer| peer.keys.iter().copied()).collect()
     }
 }
 
 impl Handover {
-    pub(super) fn member_joined(&self, member: &Member, key: PublicKey) {
+    pub(super) fn member_joined(&self, member: &Member, keys: Vec<PublicKey>, identity: &Identity) {
+        let Some(&key) = keys.first() else { return };
         let mut state = self.state();
         let State { members, handing } = &mut *state;
+        // Its number may stand under its key of a secret that is no longer the first.
+        keys.iter().for_each(|other| handing.renamed(other.0, key.0));
         let slot = match members.peers.remove(&member.name) {
             Some(before) => {
                 members.by_number.remove(&before.number);
@@ -118,11 +122,36 @@ impl Handover {
         let address = SocketAddr::new(member.address.ip(), self.port);
         let to = Address { node: number, address, key };
         let timing = Timing::default();
-        let channel =
-            NodeChannel::start(to, self.identity.clone(), self.hello.clone(), timing, self.sink.clone());
+        let channel = NodeChannel::start(to, identity.clone(), self.hello.clone(), timing, self.sink.clone());
         members.by_number.insert(number, member.name.clone());
-        members.peers.insert(member.name.clone(), Peer { slot, key, address, channel, number });
+        members.peers.insert(member.name.clone(), Peer { slot, keys, address, channel, number });
         self.admitted.set(state.keys());
+    }
+
+    /// Goes over to the keys of these secrets.
+    pub(super) fn members_renamed(&self, secrets: &Secrets) -> Result<(), IdentityError> {
+        let Some(identity) = secrets.identities.first() else { return Ok(()) };
+        let mut state = self.state();
+        let State { members, handing } = &mut *state;
+        let all: Result<Vec<_>, _> = members.peers.keys().map(|name| secrets.keys_of(name)).collect();
+        // All of them before the first change: an error leaves everything as it was.
+        for (peer, keys) in members.peers.values_mut().zip(all?) {
+            let before = std::mem::replace(&mut peer.keys, keys);
+            let (Some(before), Some(&now)) = (before.first(), peer.keys.first()) else { continue };
+            if *before != now {
+                handing.renamed(before.0, now.0);
+                if let Err(error) = self.plane.set_owner(peer.slot.0, now.0, false) {
+                    tracing::warn!(%error, slot = peer.slot.0, "owner of a peer number not recorded");
+                }
+                peer.channel.set_identity(identity.clone(), now);
+            }
+        }
+        // First who this node is, then who may come.
+        self.admitted.set_identities(secrets.identities.clone());
+        // A peer that membership has lost keeps the channel that it has.
+        let kept = state.members.peers.values().flat_map(|peer| peer.keys.iter().copied()).collect();
+        self.admitted.replace(state.keys(), kept);
+        Ok(())
     }
 
     pub(super) fn member_left(&self, name: &Name, said: bool) {

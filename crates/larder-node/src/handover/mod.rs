@@ -66,14 +66,14 @@ use larder_handoff::FlowKey;
 use larder_handoff::agent::{Agent, AgentConfig, AgentError, Host, Sockets};
 use larder_handoff::channel::Timing;
 use larder_handoff::channel::client::Event;
-use larder_handoff::channel::identity::{Identity, IdentityError};
+use larder_handoff::channel::identity::{Identity, IdentityError, PublicKey};
 use larder_handoff::channel::message::{Hello, Keys, Service};
 use larder_handoff::channel::server::Admitted;
 use larder_handoff::guard::GuardError;
 use larder_handoff::neighbour;
 use larder_handoff::plane::{self, Attach, Plane, PlaneConfig, PlaneError, ServiceSpec};
 use larder_handoff::{CookieKey, repair};
-use larder_peers::{Member, Name, PeersConfig, Why};
+use larder_peers::{ClusterSecret, ClusterSecrets, Member, Name, PeersConfig, Why};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicU64;
@@ -154,8 +154,7 @@ pub struct Handover {
     own: Vec<SocketAddr>,
     port: u16,
     min: Bytes,
-    identity: Identity,
-    secret: larder_peers::ClusterSecret,
+    secrets: Mutex<Secrets>,
     hello: Hello,
     admitted: Admitted,
     sink: mpsc::Sender<Event>,
@@ -168,6 +167,26 @@ pub struct Handover {
     taken: AtomicU64,
     began: Instant,
     task: Mutex<Option<AbortHandle>>,
+}
+
+/// The cluster's secrets, and the keys that are made of them.
+#[derive(Clone, Debug)]
+struct Secrets {
+    secrets: ClusterSecrets,
+    /// This node by each secret: the first one connects to peers, and peers may expect each of them.
+    identities: Vec<Identity>,
+}
+
+impl Secrets {
+    fn new(secrets: ClusterSecrets, own: &Name) -> Result<Self, IdentityError> {
+        let identities = secrets.all().map(|secret| identity_of(secret, own)).collect::<Result<_, _>>()?;
+        Ok(Self { secrets, identities })
+    }
+
+    /// The keys of a member, that of the first secret first. Never empty.
+    fn keys_of(&self, name: &Name) -> Result<Vec<PublicKey>, IdentityError> {
+        self.secrets.all().map(|secret| Ok(identity_of(secret, name)?.public())).collect()
+    }
 }
 
 /// What goes out of the table may take the policy's lock ([`crate::cooperate::Held`]); so this one is never taken under that.
@@ -226,7 +245,8 @@ impl Handover {
         let HandoverConfig { min, services, port, instance } = config;
         repair::available()?;
         let Addresses { interface, own, others } = Addresses::sort(&services)?;
-        let identity = identity_of(&peers.secret, &peers.name)?;
+        let secrets = Secrets::new(peers.secrets.clone(), &peers.name)?;
+        let identity = identity_of(peers.secrets.first(), &peers.name)?;
         let host = Host::start(&instance, &interface, true)?;
         let plane = plane(instance, &interface, &own)?;
         let agent = AgentConfig {
@@ -234,13 +254,14 @@ impl Handover {
             listen: SocketAddr::new(peers.listen.ip(), port),
             // Its own key stands in a list that may not be empty: nobody else can prove it.
             switches: vec![identity.public()],
-            identity: identity.clone(),
+            identity,
             interface: Some(interface.clone()),
             services: others,
             lateral: false,
             timing: Timing::default(),
         };
         let agent = Agent::start(agent, Some(Arc::new(host)), Some(sockets)).await?;
+        agent.admitted().set_identities(secrets.identities.clone());
         let (sink, events) = mpsc::channel(EVENTS_MAX);
         let settings = HandingSettings::default();
         let owner = |slot| plane.owner(slot).map_or([0; 32], |owner| owner.key);
@@ -249,13 +270,12 @@ impl Handover {
         let handover = Arc::new(Self {
             hello: hello(&peers.name, &own),
             admitted: agent.admitted(),
-            secret: peers.secret.clone(),
+            secrets: Mutex::new(secrets),
             plane,
             interface,
             own,
             port,
             min,
-            identity,
             sink,
             settings,
             state: Mutex::new(state),
@@ -302,11 +322,25 @@ impl Handover {
 
     /// A member has come, or is back.
     pub(crate) fn joined(self: &Arc<Self>, member: &Member) {
-        let key = match identity_of(&self.secret, &member.name) {
-            Ok(identity) => identity.public(),
-            Err(error) => return tracing::error!(%error, "no key for a peer"),
-        };
-        self.member_joined(member, key);
+        // Held until the member is known: a change of the secrets comes before or after.
+        let secrets = lock(&self.secrets);
+        match (secrets.keys_of(&member.name), secrets.identities.first()) {
+            (Ok(keys), Some(identity)) => self.member_joined(member, keys, identity),
+            (Err(error), _) => tracing::error!(peer = %member.name, %error, "no key for a peer"),
+            (Ok(_), None) => {}
+        }
+    }
+
+    /// Replaces the secrets: channels to peers are made anew with keys of the first one, and channels by keys of secrets that
+    /// are no longer accepted end. Connections that were handed over stay where they are.
+    pub(crate) fn set_secrets(&self, secrets: &ClusterSecrets, own: &Name) -> Result<(), IdentityError> {
+        let mut now = lock(&self.secrets);
+        if now.secrets != *secrets {
+            let secrets = Secrets::new(secrets.clone(), own)?;
+            self.members_renamed(&secrets)?;
+            *now = secrets;
+        }
+        Ok(())
     }
 
     /// A member is none any more.
@@ -389,7 +423,7 @@ fn hello(name: &Name, own: &[SocketAddr]) -> Hello {
 }
 
 /// What a member proves on the control channel. Whoever has the secret can be any member, as in the rest of the network.
-fn identity_of(secret: &larder_peers::ClusterSecret, name: &Name) -> Result<Identity, IdentityError> {
+fn identity_of(secret: &ClusterSecret, name: &Name) -> Result<Identity, IdentityError> {
     Identity::new(secret.key_of_member(name))
 }
 

@@ -5,7 +5,7 @@ use super::{HOUR, Running, pattern, settled};
 use larder_core::Bytes;
 use larder_core::peers::{PressSettings, SharingSettings};
 use larder_node::{CooperateConfig, CooperatePolicy};
-use larder_peers::{ClusterSecret, PeersConfig, Seed};
+use larder_peers::{ClusterSecrets, PeersConfig, Seed};
 use larder_testkit::eventually_async;
 use std::fs;
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ async fn join(running: &Running, name: &str, seeds: &[SocketAddr], sharing: Shar
     fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
     let listen: SocketAddr = "127.0.0.1:0".parse().unwrap();
     let listen = SocketAddr::new(listen.ip(), free_port());
-    let mut network = PeersConfig::new(name.parse().unwrap(), listen, ClusterSecret::load(&key).unwrap());
+    let mut network = PeersConfig::new(name.parse().unwrap(), listen, ClusterSecrets::load(&key).unwrap());
     network.seeds = seeds.iter().map(|seed| seed.to_string().parse::<Seed>().unwrap()).collect();
     let press = PressSettings { memory: Bytes(20_000), sharing, ..PressSettings::default() };
     let config = CooperateConfig {

@@ -4,7 +4,7 @@ use super::Start;
 use super::outlet::Outlet;
 use crate::config::GossipConfig;
 use crate::counters::rise;
-use crate::datagram::{self, BODY_BYTES_MAX, DATAGRAM_BYTES_MAX, Known, Life, Refused, Said, Seal};
+use crate::datagram::{self, BODY_BYTES_MAX, DATAGRAM_BYTES_MAX, Known, Life, Opened, Refused, Said, Seal};
 use crate::member::{Change, Member, Why};
 use crate::name::Name;
 use crate::seeds;
@@ -84,7 +84,7 @@ impl Driver {
             address: start.address,
         };
         let foca = Foca::new(life, swim(&start.config), random.clone(), PostcardCodec);
-        let outlet = Outlet::new(socket, Seal::new(&start.key), Arc::clone(&start.counters));
+        let outlet = Outlet::new(socket, Seal::new(&start.keyring.now()), Arc::clone(&start.counters));
         #[cfg(test)]
         let outlet = outlet.behind(Arc::clone(&start.gate));
         Ok(Self {
@@ -115,6 +115,9 @@ impl Driver {
         mut leave: mpsc::Receiver<oneshot::Sender<()>>,
     ) {
         let socket = self.outlet.socket();
+        let mut secrets = self.start.keyring.watch();
+        // They may have changed since the seal was made.
+        secrets.mark_changed();
         // One more than the longest: a longer one is cut by the socket, and must not pass for one that fits.
         let mut buffer = [0; DATAGRAM_BYTES_MAX + 1];
         loop {
@@ -139,6 +142,9 @@ impl Driver {
                     (Err(_), _) => return,
                     (Ok(_), None) => {}
                 },
+                Ok(()) = secrets.changed() => {
+                    self.outlet.set_seal(Seal::new(&secrets.borrow_and_update()));
+                }
                 Some(done) = leave.recv() => {
                     self.leave().await;
                     // Whoever asked may have gone.
@@ -179,10 +185,15 @@ impl Driver {
         let counters = Arc::clone(&self.start.counters);
         rise(&counters.datagrams_in);
         let refused = match self.outlet.open(datagram) {
-            Ok(plain) => match datagram::decode(plain) {
-                Ok(said) => return self.said(said, plain, from),
-                Err(refused) => refused,
-            },
+            Ok(Opened { plain, by_other }) => {
+                if by_other {
+                    rise(&counters.datagrams_other_secret);
+                }
+                match datagram::decode(plain) {
+                    Ok(said) => return self.said(said, plain, from),
+                    Err(refused) => refused,
+                }
+            }
             Err(refused) => refused,
         };
         rise(match refused {

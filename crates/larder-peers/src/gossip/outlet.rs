@@ -3,7 +3,7 @@
 #[cfg(test)]
 use super::Gate;
 use crate::counters::{Counters, rise};
-use crate::datagram::{self, Life, Refused, Said, Seal};
+use crate::datagram::{self, Life, Opened, Refused, Said, Seal};
 use crate::name::Name;
 use foca::{Notification, OwnedNotification, Runtime, Timer};
 use std::collections::btree_map::OccupiedEntry;
@@ -67,8 +67,16 @@ impl Outlet {
         Arc::clone(&self.socket)
     }
 
-    pub(super) fn open<'datagram>(&self, datagram: &'datagram mut [u8]) -> Result<&'datagram [u8], Refused> {
+    pub(super) fn open<'datagram>(
+        &self,
+        datagram: &'datagram mut [u8],
+    ) -> Result<Opened<'datagram>, Refused> {
         self.seal.open(datagram)
+    }
+
+    /// Replaces the secrets.
+    pub(super) fn set_seal(&mut self, seal: Seal) {
+        self.seal = seal;
     }
 
     pub(super) fn send(&mut self, to: SocketAddr, said: &Said) {

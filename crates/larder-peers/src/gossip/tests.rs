@@ -1,6 +1,7 @@
 use super::super::datagram::DATAGRAM_BYTES_MAX;
 use super::*;
 use crate::member::Why;
+use crate::secret::ClusterSecret;
 use larder_testkit::{eventually_async, holds_for_async};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
@@ -37,7 +38,7 @@ async fn start(name: &str, incarnation: u64, at: &str, seeds: &[SocketAddr], key
     let start = Start {
         own: Arc::clone(&own),
         address,
-        key: [key; 32],
+        keyring: Keyring::new(ClusterSecret::new([key; 32]).into(), Arc::clone(&counters)),
         seeds: seeds.iter().map(|seed| seed.to_string().parse().expect("a seed")).collect(),
         config: quick(),
         counters: Arc::clone(&counters),
@@ -228,7 +229,7 @@ async fn there_is_room_for_so_many_members_only() {
     let small = Start {
         own: Arc::new(Own::new("z".parse().expect("a name"), 1)),
         address: socket.local_addr().expect("its address"),
-        key: [1; 32],
+        keyring: Keyring::new(ClusterSecret::new([1; 32]).into(), Arc::default()),
         seeds: vec![a.address.to_string().parse().expect("a seed")],
         config: GossipConfig { known_max: 2, ..quick() },
         counters: Arc::default(),

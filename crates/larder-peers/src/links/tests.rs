@@ -3,20 +3,21 @@ use crate::events::{Event, Events};
 use crate::member::Why;
 use crate::network::Network;
 use crate::network::tests::{LONG, config, name, next, start, until_up};
+use crate::secret::{ClusterSecret, Purpose};
 use http_body_util::Empty;
 use larder_testkit::eventually_async;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
-type Chunks = UnsyncBoxBody<Bytes, BodyError>;
+pub(crate) type Chunks = UnsyncBoxBody<Bytes, BodyError>;
 
 /// A body of so many chunks of 64 KiB.
 fn chunks(count: usize) -> Chunks {
     body(move |at| async move { (at < count).then(|| Bytes::from(vec![7; 64 << 10])) })
 }
 
-fn body<F: Future<Output = Option<Bytes>> + Send + 'static>(
+pub(crate) fn body<F: Future<Output = Option<Bytes>> + Send + 'static>(
     chunk: impl Fn(usize) -> F + Send + 'static,
 ) -> Chunks {
     let (give, mut given) = mpsc::channel(1);
@@ -212,7 +213,7 @@ async fn a_silent_connection_is_noticed() {
     let counters = Arc::<Counters>::default();
     let ends = Arc::new(Ends {
         own: Arc::new(crate::member::Own::new(name("a"), 1)),
-        psk: [1; 32],
+        keyring: crate::keyring::Keyring::new(ClusterSecret::new([1; 32]).into(), Arc::default()),
         deadline: LONG,
         counters: Arc::clone(&counters),
     });
@@ -225,7 +226,8 @@ async fn a_silent_connection_is_noticed() {
     links.joined(member.clone());
     let silent = async {
         let (io, _) = listener.accept().await.expect("accepted");
-        let mut stream = crate::noise::respond(io, &[1; 32], LONG).await.expect("a member");
+        let psk = ClusterSecret::new([1; 32]).key(Purpose::Links);
+        let (mut stream, _) = crate::noise::respond(io, &[psk], LONG).await.expect("a member");
         crate::hello::Hello::receive(&mut stream).await.expect("said");
         crate::hello::Answer::Welcome.send(&mut stream, 1).await.expect("answered");
         std::future::pending::<()>().await;

@@ -9,6 +9,8 @@ use hyper::body::Incoming;
 use larder_testkit::eventually_async;
 use tokio::time::sleep;
 
+mod rotation;
+
 pub(crate) const LONG: Duration = Duration::from_secs(30);
 
 pub(crate) fn name(text: &str) -> Name {
@@ -245,7 +247,7 @@ async fn a_link_waits_for_membership() {
     let ((a, mut from_a), (b, _from_b)) = two().await;
     let ends = Ends {
         own: Arc::new(Own::new(name("x"), 1)),
-        psk: ClusterSecret::new([1; 32]).key(Purpose::Links),
+        keyring: Keyring::new(ClusterSecret::new([1; 32]).into(), Arc::default()),
         deadline: LONG,
         counters: Arc::default(),
     };

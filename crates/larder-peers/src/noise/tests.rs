@@ -8,8 +8,8 @@ const LONG: Duration = Duration::from_secs(20);
 /// Two ends of a stream, through pipes that take `pipe_bytes` at once: small ones make short writes.
 async fn pair(pipe_bytes: usize) -> (NoiseStream<DuplexStream>, NoiseStream<DuplexStream>) {
     let (near, far) = duplex(pipe_bytes);
-    let (near, far) = tokio::join!(initiate(near, &PSK, LONG), respond(far, &PSK, LONG));
-    (near.expect("initiated"), far.expect("responded"))
+    let (near, far) = tokio::join!(initiate(near, &PSK, LONG), respond(far, &[PSK], LONG));
+    (near.expect("initiated"), far.expect("responded").0)
 }
 
 /// Both ends, and the bare pipes that what they send comes out of.
@@ -22,8 +22,8 @@ async fn cut_open() -> (NoiseStream<DuplexStream>, DuplexStream, DuplexStream, N
         far_near.read_exact(&mut first).await.expect("the second message");
         near_far.write_all(&first).await.expect("passed on");
     };
-    let (near, far, ()) = tokio::join!(initiate(near, &PSK, LONG), respond(far, &PSK, LONG), relay);
-    (near.expect("initiated"), near_far, far_near, far.expect("responded"))
+    let (near, far, ()) = tokio::join!(initiate(near, &PSK, LONG), respond(far, &[PSK], LONG), relay);
+    (near.expect("initiated"), near_far, far_near, far.expect("responded").0)
 }
 
 fn bytes(seed: u64, length: usize) -> Vec<u8> {
@@ -166,7 +166,7 @@ async fn another_secret_is_told_on_both_sides() {
     let (near, far) = duplex(1_024);
     let respond = async {
         // The stream is dropped with the error, which closes it.
-        respond(far, &[8; 32], LONG).await.expect_err("another secret")
+        respond(far, &[[8; 32], [9; 32]], LONG).await.expect_err("another secret")
     };
     let (near, far) = tokio::join!(initiate(near, &PSK, LONG), respond);
     assert!(matches!(far, NoiseError::Secret), "{far:?}");
@@ -174,11 +174,26 @@ async fn another_secret_is_told_on_both_sides() {
 }
 
 #[tokio::test]
+async fn each_accepted_secret_is_told_apart() {
+    for (own, which) in [([8; 32], 0), (PSK, 1)] {
+        let (near, far) = duplex(1_024);
+        let (near, far) = tokio::join!(initiate(near, &own, LONG), respond(far, &[[8; 32], PSK], LONG));
+        let (mut near, (mut far, accepted)) = (near.expect("initiated"), far.expect("responded"));
+        assert_eq!(accepted, which);
+        near.write_all(b"said").await.expect("staged");
+        near.flush().await.expect("sent");
+        let mut heard = [0; 4];
+        far.read_exact(&mut heard).await.expect("received");
+        assert_eq!(&heard, b"said");
+    }
+}
+
+#[tokio::test]
 async fn strangers_other_versions_and_the_silent_are_named() {
     let said = async |first: &[u8]| {
         let (mut near, far) = duplex(1_024);
         near.write_all(first).await.expect("written");
-        respond(far, &PSK, Duration::from_millis(20)).await.expect_err("refused")
+        respond(far, &[PSK], Duration::from_millis(20)).await.expect_err("refused")
     };
     assert!(matches!(said(b"GET / HTTP/1.1\r\n\r\n").await, NoiseError::Foreign));
     assert!(matches!(said(b"lpeers\x01\x02").await, NoiseError::Version(0x102)));

@@ -23,26 +23,39 @@ impl AgentSurface {
         Self { outcomes }
     }
 
-    fn attempts(&self) -> BTreeMap<&'static str, u64> {
-        Outcome::ALL.into_iter().map(|outcome| (outcome.name(), self.outcomes.count(outcome))).collect()
+    fn stats(&self) -> serde_json::Value {
+        let attempts = attempts(&self.outcomes);
+        serde_json::json!({ "control_attempts": attempts, "channels_revoked": self.outcomes.revoked() })
     }
 
     fn metrics(&self) -> String {
-        let name = "larder_agent_control_attempts_total";
-        let mut text =
-            format!("# HELP {name} Attempts of switches to connect, by outcome.\n# TYPE {name} counter\n");
-        for (outcome, count) in self.attempts() {
-            // Writing to a text does not fail.
-            let _ = writeln!(text, "{name}{{outcome=\"{outcome}\"}} {count}");
-        }
-        text
+        metrics(&self.outcomes)
     }
+}
+
+/// The counts of an agent in the Prometheus text format.
+pub(super) fn metrics(outcomes: &Outcomes) -> String {
+    let name = "larder_agent_control_attempts_total";
+    let mut text =
+        format!("# HELP {name} Attempts of switches to connect, by outcome.\n# TYPE {name} counter\n");
+    for (outcome, count) in attempts(outcomes) {
+        // Writing to a text does not fail.
+        let _ = writeln!(text, "{name}{{outcome=\"{outcome}\"}} {count}");
+    }
+    let (name, count) = ("larder_agent_channels_revoked_total", outcomes.revoked());
+    let help = "Channels of switches ended because their key was revoked.";
+    let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} counter\n{name} {count}");
+    text
+}
+
+fn attempts(outcomes: &Outcomes) -> BTreeMap<&'static str, u64> {
+    Outcome::ALL.into_iter().map(|outcome| (outcome.name(), outcomes.count(outcome))).collect()
 }
 
 impl Surface for AgentSurface {
     fn answer(&self, ask: &Ask<'_>) -> Answer {
         let answer = match ask.path {
-            "/stats" => Answer::json(&BTreeMap::from([("control_attempts", self.attempts())])),
+            "/stats" => Answer::json(&self.stats()),
             "/metrics" => Answer::text(METRICS, self.metrics()),
             "/healthz" => Answer::text("text/plain", "ok\n".to_owned()),
             _ => return Answer::no_such_path(&ROUTES),
@@ -62,5 +75,6 @@ mod tests {
             let line = format!("larder_agent_control_attempts_total{{outcome=\"{}\"}} 0\n", outcome.name());
             assert_eq!(text.matches(&line).count(), 1, "{text}");
         }
+        assert!(text.ends_with("larder_agent_channels_revoked_total 0\n"), "{text}");
     }
 }

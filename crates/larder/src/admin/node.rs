@@ -55,6 +55,17 @@ impl NodeSurface {
         }
     }
 
+    fn metrics(&self) -> String {
+        let mut text = self.node.metrics_text();
+        if let Some(switches) = self.reloader.switches() {
+            // What comes after the end mark would not be read.
+            text.truncate(text.trim_end_matches("# EOF\n").len());
+            text += &super::agent::metrics(&switches.outcomes);
+            text += "# EOF\n";
+        }
+        text
+    }
+
     /// Draining turns the health path to 503 and leaves the rest as it is: front-ends send no more.
     fn drain(&self, draining: bool) -> Answer {
         self.node.set_draining(draining);
@@ -71,7 +82,7 @@ impl Surface for NodeSurface {
             ("/reload", post) => return self.reload(post),
             ("/drain" | "/undrain", false) => return Answer::wrong_method("POST"),
             ("/stats", _) => Answer::json(&self.node.stats()),
-            ("/metrics", _) => Answer::text(METRICS, self.node.metrics_text()),
+            ("/metrics", _) => Answer::text(METRICS, self.metrics()),
             ("/certificates", _) => Answer::json(&self.node.tls().unwrap_or_default()),
             ("/peers", _) => Answer::json(&self.node.peers()),
             ("/healthz", _) => Answer::text("text/plain", "ok\n".to_owned()),

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
+use anyhow::Context;
 use clap::Args;
+use larder_handoff::channel::server::Admitted;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::handoff;
 use super::serve::{self, ServeArgs};
@@ -17,7 +20,8 @@ use crate::outcome::usage;
 /// which it accepts connections that a switch has begun, and tells the switch which have ended and how busy the host
 /// is. It is on no connection's way: if it ends, connections live on, and new ones are relayed.
 ///
-/// The config is read at the start alone: SIGHUP does nothing.
+/// SIGHUP reads the config anew. Its `switches` replace those before: a switch whose key is removed loses its channel. If any other
+/// key of `[agent]` has changed, the agent goes on as before.
 ///
 /// For example: larder agent --config agent.toml, with an `[agent]` section. Needs `CAP_BPF` and `CAP_NET_ADMIN`; larder
 /// doctor says what else.
@@ -41,13 +45,50 @@ pub(crate) fn run(args: &AgentArgs) -> anyhow::Result<()> {
     };
     let runtime = serve::runtime(args.serve.threads.unwrap_or(1))?;
     runtime.block_on(async {
+        let hangup = signal(SignalKind::hangup()).context("cannot watch SIGHUP")?;
         let shutdown = serve::shutdown(&args.serve)?;
-        let agent = handoff::start(&name, handoff, None).await?;
+        let agent = handoff::start(&name, handoff.clone(), None).await?;
         let surface = Arc::new(AgentSurface::new(agent.outcomes()));
         let admin = serve::start_admin(admin, None, surface, shutdown.clone()).await?;
         args.serve.say_ready(&Ready { listen: vec![agent.address()], admin, peers: None })?;
-        shutdown.requested().await;
+        let (running, admitted) = (AgentRole { name, handoff }, agent.admitted());
+        tokio::select! {
+            () = shutdown.clone().requested() => {}
+            () = reloads(hangup, &args.serve, running, &admitted) => shutdown.requested().await,
+        }
         agent.stop().await;
         Ok(())
     })
+}
+
+/// Takes the keys of switches anew at each SIGHUP.
+async fn reloads(mut hangup: Signal, args: &ServeArgs, mut running: AgentRole, admitted: &Admitted) {
+    while hangup.recv().await.is_some() {
+        match reloaded(args, &running) {
+            Ok(role) => {
+                let switches = role.handoff.switches.len();
+                admitted.replace(role.handoff.switches.clone(), Vec::new());
+                running = role;
+                tracing::info!(switches, "config reloaded");
+            }
+            Err(error) => {
+                let error = format!("{error:#}");
+                tracing::error!(error, "reload refused: the agent goes on with the config before");
+            }
+        }
+    }
+}
+
+/// The config as it is now, if it differs in the keys of switches alone.
+fn reloaded(args: &ServeArgs, running: &AgentRole) -> anyhow::Result<AgentRole> {
+    let written = args.written()?;
+    let config = written.validate()?;
+    written.present(&config)?;
+    let role = config.agent.ok_or_else(|| usage("there is no [agent] section"))?;
+    let mut comparable = role.clone();
+    comparable.handoff.switches.clone_from(&running.handoff.switches);
+    if comparable != *running {
+        return Err(usage("a key of [agent] other than `switches` has changed: restart the agent to use it"));
+    }
+    Ok(role)
 }

@@ -1,6 +1,7 @@
 //! `larder node`: a content node.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use anyhow::Context;
 use clap::Args;
 use larder_handoff::agent::{Agent, Sockets};
 use larder_node::{CooperateConfig, CooperatePolicy, Handed, Handover, LateralConfig, Listeners, Node};
-use larder_peers::{ClusterSecret, PeersConfig};
+use larder_peers::{ClusterSecrets, PeersConfig};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -21,7 +22,7 @@ use crate::config::{
 };
 use crate::demo::cluster::Ready;
 use crate::outcome::usage;
-use reload::Reloader;
+use reload::{Reloader, SwitchKeys};
 use tables::TableFile;
 
 pub(crate) mod reload;
@@ -103,7 +104,9 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
         let admin = serve::start_admin(admin, None, surface, shutdown.clone()).await?;
         let (handed, agent, between) = deliver(&node, handoff, peers).await?;
         tracing::info!(%name, ?listen, "node serves");
-        reloader.started();
+        // The keys of switches change with a reload; those of peers are made of the cluster's secret.
+        let switches = |agent: &Agent| SwitchKeys { admitted: agent.admitted(), outcomes: agent.outcomes() };
+        reloader.started(agent.as_ref().filter(|_| between.is_none()).map(switches));
         args.serve.say_ready(&Ready { listen, admin, peers: node.peers_address() })?;
         tokio::spawn(reload::on_hangup(hangup, reloader, shutdown.clone()));
         // A connection is handed over once.
@@ -185,8 +188,7 @@ async fn join(
 ) -> anyhow::Result<Option<(Arc<Handover>, Agent)>> {
     let PeersRole { name, listen, advertise, secret, seeds, policy, head_timeout, handoff } = role;
     let own = name.to_string();
-    let read =
-        ClusterSecret::load(&secret).with_context(|| format!("node.peers.secret: {}", secret.display()))?;
+    let read = secrets(&secret)?;
     let network = PeersConfig { advertise, seeds, ..PeersConfig::new(name, listen, read) };
     // A node does not start on a table that it cannot use.
     let (mut file, mut loaded) = (None, None);
@@ -218,6 +220,11 @@ async fn join(
         tokio::spawn(file.watch(Arc::clone(node)));
     }
     Ok(started)
+}
+
+/// Reads the secrets of the cluster of equal nodes.
+fn secrets(path: &Path) -> anyhow::Result<ClusterSecrets> {
+    ClusterSecrets::load(path).with_context(|| format!("node.peers.secret: {}", path.display()))
 }
 
 /// Tells the peers that this node goes when it is asked to end, so that they send it nothing while its clients are served to

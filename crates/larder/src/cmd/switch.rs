@@ -18,7 +18,7 @@ use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use larder_front::DEFAULT_ROUTE;
 use larder_front::SwitchesConfig;
-use larder_peers::{ClusterSecret, PeersConfig};
+use larder_peers::{ClusterSecrets, PeersConfig};
 
 use self::tables::Keeper;
 use super::serve::{self, ServeArgs};
@@ -170,7 +170,7 @@ fn beside(role: &mut SwitchRole) -> anyhow::Result<()> {
     let Some(SwitchesRole { name, listen, advertise, secret, seeds, settings }) = role.beside.take() else {
         return Ok(());
     };
-    let read = ClusterSecret::load(&secret)
+    let read = ClusterSecrets::load(&secret)
         .with_context(|| format!("switch.switches.secret: {}", secret.display()))?;
     let network = PeersConfig { advertise, seeds, ..PeersConfig::new(name, listen, read) };
     role.switch.switches = Some(SwitchesConfig { network, settings });

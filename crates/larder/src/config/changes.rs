@@ -7,11 +7,12 @@ use serde_json::Value;
 use super::raw::RawConfig;
 
 /// What a node takes while it runs; a table stands for all that is in it. Everything else needs a restart.
-pub(crate) const TAKEN: [&str; 34] = [
+pub(crate) const TAKEN: [&str; 36] = [
     "log.level",
     "node.cache.object_max",
     "node.cache.size",
     "node.forwarded",
+    "node.handoff.switches",
     "node.health_path",
     "node.limits",
     "node.origin.body_timeout",
@@ -25,6 +26,7 @@ pub(crate) const TAKEN: [&str; 34] = [
     "node.origin.requests_max",
     "node.origin.stale_if_error",
     "node.origin.variants_max",
+    "node.peers.secret",
     "node.proxy_protocol_from",
     "node.report.backlog_max",
     "node.report.events_path",

@@ -19,7 +19,8 @@ pub(crate) struct RawAgent {
     /// File with this node's secret key, for its owner only. Made by `larder keys new FILE`. Required.
     #[schemars(example = "/etc/larder/node.key")]
     pub(crate) identity: String,
-    /// Public keys of the switches that it works for, as `larder keys show FILE` prints them. 1 to 64. Required.
+    /// Public keys of the switches that it works for, as `larder keys show FILE` prints them. 1 to 64. A reload that removes a
+    /// key ends that switch's channel. Required.
     #[schemars(example = "hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTmo=")]
     pub(crate) switches: Texts,
     /// The interface that clients' packets come by from the switch, and leave by to the clients. Required.
@@ -41,7 +42,8 @@ pub(crate) struct RawNodeHandoff {
     /// File with this node's secret key, for its owner only. Made by `larder keys new FILE`. Required.
     #[schemars(example = "/etc/larder/node.key")]
     pub(crate) identity: String,
-    /// Public keys of the switches that it works for, as `larder keys show FILE` prints them. 1 to 64. Required.
+    /// Public keys of the switches that it works for, as `larder keys show FILE` prints them. 1 to 64. A reload that removes a
+    /// key ends that switch's channel. Required.
     #[schemars(example = "hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTmo=")]
     pub(crate) switches: Texts,
     /// The interface that clients' packets come by from the switch, and leave by to the clients. Required.

@@ -21,8 +21,8 @@ pub(crate) struct RawPeers {
     #[schemars(example = "10.0.0.11:7950")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) advertise: Option<String>,
-    /// File with the secret that all nodes of the cluster share, for its owner only. Made by `larder keys new FILE`.
-    /// Required.
+    /// File with the secret that all nodes of the cluster share, for its owner only. Made by `larder keys new FILE`. A second
+    /// line may hold another secret that is accepted too, so that the secret can be rotated. Read at each reload. Required.
     #[schemars(example = "/etc/larder/cluster.key")]
     pub(crate) secret: String,
     /// Where to look for others: "host:port", at most 256. A name is resolved again and again and all of its addresses

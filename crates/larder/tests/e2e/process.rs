@@ -24,7 +24,21 @@ pub struct Process {
 impl Process {
     /// Starts it and waits until it says where it serves.
     pub fn start(arguments: &[&str]) -> Self {
-        let mut child = Command::new(LARDER)
+        Self::start_as(Command::new(LARDER), arguments)
+    }
+
+    /// Starts it without any capability, also where the tests run as root.
+    pub fn start_without_rights(arguments: &[&str]) -> Self {
+        if !rustix::process::geteuid().is_root() {
+            return Self::start(arguments);
+        }
+        let mut command = Command::new("setpriv");
+        command.args(["--inh-caps=-all", "--bounding-set=-all", LARDER]);
+        Self::start_as(command, arguments)
+    }
+
+    fn start_as(mut command: Command, arguments: &[&str]) -> Self {
+        let mut child = command
             .args(arguments)
             .args(["--ready-line", "--exit-with-stdin", "--log", "warn", "--threads", "1"])
             .stdin(Stdio::piped())

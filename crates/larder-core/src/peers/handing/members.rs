@@ -120,6 +120,13 @@ impl<K: Copy + Ord, W, H> Handing<K, W, H> {
         Some(slot)
     }
 
+    /// A member has another key. Its number stays the same.
+    pub fn renamed(&mut self, before: Owner, now: Owner) {
+        for owner in self.members.owners.iter_mut().filter(|owner| **owner == before) {
+            *owner = now;
+        }
+    }
+
     /// A member that was there has come anew, or with another address: its channel begins anew.
     pub fn rejoined(&mut self, slot: Slot) {
         self.members.gone.remove(&slot);

@@ -170,6 +170,16 @@ fn numbers_of_peers_outlive_the_process() {
 }
 
 #[test]
+fn a_peer_keeps_its_number_with_another_key() {
+    let settings = HandingSettings { peers_max: 2, ..HandingSettings::default() };
+    let mut node = Node::new(at(0), settings, [OWNER, [3; 32]]);
+    node.adopt(1, Slot(0));
+    node.renamed(OWNER, [5; 32]);
+    assert_eq!(node.joined([5; 32]), Some(Slot(0)), "its connections go by this number");
+    assert_eq!(node.joined(OWNER), Some(Slot(1)), "the key before is nobody's");
+}
+
+#[test]
 fn a_number_is_given_to_another_only_if_there_is_none_that_is_nobodys() {
     let settings = HandingSettings { peers_max: 2, ..HandingSettings::default() };
     let (mut node, out) = (Node::new(at(0), settings, []), &mut Out::new());

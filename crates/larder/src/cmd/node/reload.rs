@@ -6,10 +6,10 @@
 //! ```
 //! Whatever goes wrong, nothing has changed: what can fail comes before what changes anything.
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
+use larder_handoff::channel::server::{Admitted, Outcomes};
 use larder_node::{Node, ReloadCounts};
 use serde::Serialize;
 use tokio::signal::unix::Signal;
@@ -59,8 +59,15 @@ pub(crate) struct Reloader {
     /// What the node runs with. Held while it is changed: one at a time.
     running: Mutex<RawConfig>,
     status: Mutex<NodeReloads>,
-    /// Whether the node goes by its first config.
-    started: AtomicBool,
+    /// Set once the node goes by its first config: which switches may connect, if it works for any.
+    started: OnceLock<Option<SwitchKeys>>,
+}
+
+/// The switches that a node works for.
+#[derive(Debug)]
+pub(crate) struct SwitchKeys {
+    pub(crate) admitted: Admitted,
+    pub(crate) outcomes: Arc<Outcomes>,
 }
 
 impl Reloader {
@@ -69,12 +76,18 @@ impl Reloader {
         let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
         let status = NodeReloads { version, pid, counts: ReloadCounts::default(), last: None };
         let (running, status) = (Mutex::new(running), Mutex::new(status));
-        Self { args, node, level, running, status, started: AtomicBool::new(false) }
+        Self { args, node, level, running, status, started: OnceLock::new() }
     }
 
-    /// The node goes by its first config: from now on there may be another.
-    pub(crate) fn started(&self) {
-        self.started.store(true, Relaxed);
+    /// The node goes by its first config: from now on there may be another. `switches` are those that it works for.
+    pub(crate) fn started(&self, switches: Option<SwitchKeys>) {
+        // A node starts once.
+        let _ = self.started.set(switches);
+    }
+
+    /// The switches that the node works for, if it works for any and has started.
+    pub(crate) fn switches(&self) -> Option<&SwitchKeys> {
+        self.started.get()?.as_ref()
     }
 
     /// How the reloads so far went.
@@ -91,12 +104,10 @@ impl Reloader {
             tracing::warn!(?by, "{}", Unread::NoFile);
             return Err(Unread::NoFile);
         }
-        if !self.started.load(Relaxed) {
-            return Err(Unread::Starting);
-        }
+        let Some(switches) = self.started.get() else { return Err(Unread::Starting) };
         let begun = Instant::now();
         let mut running = lock(&self.running);
-        let went = self.change(&mut running);
+        let went = self.change(&mut running, switches.as_ref());
         let took_s = begun.elapsed().as_secs_f64();
         let (outcome, error) = match &went {
             Ok(_) => (Outcome::Done, None),
@@ -115,7 +126,11 @@ impl Reloader {
     }
 
     /// The keys that have changed.
-    fn change(&self, running: &mut RawConfig) -> Result<Vec<String>, Unchanged> {
+    fn change(
+        &self,
+        running: &mut RawConfig,
+        switches: Option<&SwitchKeys>,
+    ) -> Result<Vec<String>, Unchanged> {
         let refused =
             |error: anyhow::Error| Unchanged { outcome: Outcome::Refused, error: format!("{error:#}") };
         let (written, config) = self.args.read().map_err(refused)?;
@@ -125,13 +140,19 @@ impl Reloader {
         }
         let filter = logging::filter(&config.log).map_err(refused)?;
         let role = config.node.ok_or_else(|| refused(super::no_section()))?;
-        let NodeRole { node, peers, .. } = role;
+        let NodeRole { node, peers, handoff, .. } = role;
+        // Read at each reload, since the file changes and its name does not.
+        let secrets =
+            peers.as_ref().map(|peers| super::secrets(&peers.secret)).transpose().map_err(refused)?;
         let memory = peers.as_ref().map(|peers| peers.policy.memory(node.cache.bytes));
-        let changed = self.node.change(&node, memory);
-        changed.map_err(|error| {
-            let error = format!("{:#}", anyhow::Error::new(error));
-            Unchanged { outcome: Outcome::Failed, error }
-        })?;
+        let failed = |error| Unchanged { outcome: Outcome::Failed, error: format!("{error:#}") };
+        self.node.change(&node, memory).map_err(|error| failed(anyhow::Error::new(error)))?;
+        if let Some(secrets) = &secrets {
+            self.node.set_peers_secrets(secrets).map_err(|error| failed(anyhow::Error::new(error)))?;
+        }
+        if let (Some(switches), Some(handoff)) = (switches, handoff) {
+            switches.admitted.replace(handoff.switches, Vec::new());
+        }
         self.level.change(filter);
         *running = written.raw;
         Ok(changes.taken)
