@@ -7,6 +7,7 @@
 //! targets there were in use, the first of them goes.
 
 use crate::id::TargetId;
+use crate::spread::Spread;
 use hashbrown::HashTable;
 
 /// Buckets that the hand passes at most to forget one target, unless all of them are empty.
@@ -47,6 +48,7 @@ impl Entry for Mark {
 #[derive(Debug)]
 pub(crate) struct ClockTable<E> {
     table: HashTable<E>,
+    spread: Spread,
     hand: usize,
     targets_max: usize,
     /// How often entries may have changed their buckets.
@@ -60,13 +62,18 @@ pub(crate) struct Slot(usize);
 impl<E: Entry> ClockTable<E> {
     /// An empty table of at most `targets_max` targets, at least 1.
     pub(crate) fn new(targets_max: usize) -> Self {
-        Self { table: HashTable::new(), hand: 0, targets_max, laid: 0 }
+        Self::spread(targets_max, Spread::new(0))
+    }
+
+    /// The same, with targets in buckets by this function.
+    pub(crate) fn spread(targets_max: usize, spread: Spread) -> Self {
+        Self { table: HashTable::new(), spread, hand: 0, targets_max, laid: 0 }
     }
 
     /// The entry of a target, without counting as a use.
     #[inline]
     pub(crate) fn find(&self, target: TargetId) -> Option<Slot> {
-        self.table.find_bucket_index(target.0, |entry| entry.target() == target).map(Slot)
+        self.table.find_bucket_index(self.spread.of(target), |entry| entry.target() == target).map(Slot)
     }
 
     /// The entry of a target, used now; made if there was none, in place of one not used lately where the table is full.
@@ -85,7 +92,8 @@ impl<E: Entry> ClockTable<E> {
         if self.table.capacity() == self.table.len() {
             self.laid = self.laid.wrapping_add(1);
         }
-        let made = self.table.insert_unique(target.0, make(), |entry| entry.target().0);
+        let spread = self.spread;
+        let made = self.table.insert_unique(spread.of(target), make(), |entry| spread.of(entry.target()));
         (Slot(made.bucket_index()), forgotten)
     }
 
@@ -103,7 +111,7 @@ impl<E: Entry> ClockTable<E> {
 
     /// Forgets a target.
     pub(crate) fn remove(&mut self, target: TargetId) {
-        if let Ok(found) = self.table.find_entry(target.0, |entry| entry.target() == target) {
+        if let Ok(found) = self.table.find_entry(self.spread.of(target), |entry| entry.target() == target) {
             found.remove();
         }
     }
@@ -159,9 +167,9 @@ impl<E: Entry> ClockTable<E> {
         // Removals leave marks in the table that use up its room. Where they have used up all of it, the table is
         // laid anew at its size; left alone it would double.
         if self.table.capacity() == self.table.len() {
-            let mut fresh = HashTable::with_capacity(self.table.len() + 1);
+            let (mut fresh, spread) = (HashTable::with_capacity(self.table.len() + 1), self.spread);
             for entry in self.table.drain() {
-                fresh.insert_unique(entry.target().0, entry, |entry| entry.target().0);
+                fresh.insert_unique(spread.of(entry.target()), entry, |entry| spread.of(entry.target()));
             }
             self.table = fresh;
             self.laid = self.laid.wrapping_add(1);

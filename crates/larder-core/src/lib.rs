@@ -24,6 +24,7 @@ pub mod policy;
 pub mod record;
 pub mod rules;
 pub mod shadow;
+mod spread;
 pub mod switches;
 pub mod tape;
 pub mod time;

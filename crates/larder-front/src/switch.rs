@@ -53,6 +53,9 @@ pub enum SwitchError {
     /// The config makes no sense. Fault of the config.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// The system's random source cannot be read.
+    #[error("cannot read the system's random source: {0}")]
+    Random(#[source] rustix::io::Errno),
     /// The dispatcher's settings make no sense. Fault of the config.
     #[error(transparent)]
     Settings(#[from] SettingsError),
@@ -218,7 +221,12 @@ fn dispatcher(
 ) -> Result<(Dispatcher, Option<Arc<Recorder>>), SwitchError> {
     let spec = |node: &NodeEntry| routing.node_spec(node).map_err(SwitchError::from);
     let nodes = config.nodes.iter().map(spec).collect::<Result<Vec<NodeSpec>, _>>()?;
-    let (settings, routes) = (config.settings.clone(), routes::specs(config, &routing.groups));
+    let (mut settings, mut routes) = (config.settings.clone(), routes::specs(config, &routing.groups));
+    for settings in routes.iter_mut().map(|route| &mut route.settings).chain([&mut settings]) {
+        if settings.spread_key == 0 {
+            settings.spread_key = spread_key()?;
+        }
+    }
     let Some(record) = &config.record else {
         return Ok((Dispatcher::with_routes(settings, routes, &nodes)?, None));
     };
@@ -227,6 +235,14 @@ fn dispatcher(
     let witness = Box::new(recorder.clone());
     let dispatcher = Dispatcher::witnessed(header.settings, header.routes, &header.nodes, witness)?;
     Ok((dispatcher, Some(recorder)))
+}
+
+/// A secret by which the targets of a route are spread over the shards of its map.
+fn spread_key() -> Result<u64, SwitchError> {
+    let mut key = [0; 8];
+    rustix::rand::getrandom(&mut key, rustix::rand::GetRandomFlags::empty()).map_err(SwitchError::Random)?;
+    // 0 stands for no key.
+    Ok(u64::from_ne_bytes(key).max(1))
 }
 
 /// A switch that has its listen addresses, and has not touched the forwarding plane yet.

@@ -59,6 +59,9 @@ pub struct Settings {
     pub join_warm_targets: u32,
     /// Parts of the target map, each with its lock. A power of two, 1 to 4,096; default 64.
     pub shards: usize,
+    /// Secret that spreads targets over shards and buckets, so that chosen URLs cannot crowd one of them. Default 0: none, as
+    /// simulations need it; a live switch draws it at random.
+    pub spread_key: u64,
     /// How old a load report may be; an older one counts as missing. 1 ms to 1 h; default 60 s, six times the period
     /// of the CAP paper's collector (section 5).
     pub report_age_max: Duration,
@@ -117,6 +120,7 @@ impl Default for Settings {
             join_targets_per_s: 50,
             join_warm_targets: 1000,
             shards: 64,
+            spread_key: 0,
             report_age_max: Duration::from_secs(60),
             t_gat: Duration::from_secs(10),
             util_by: UtilBy::Utilisation,

@@ -37,7 +37,7 @@ impl Lard {
     pub(super) fn new(settings: &Settings) -> Self {
         Self {
             thresholds: Thresholds::new(settings.t_low, settings.t_high, settings.thresholds),
-            targets: Targets::new(settings.targets_max, settings.shards),
+            targets: Targets::of(settings),
         }
     }
 

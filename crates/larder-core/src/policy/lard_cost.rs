@@ -94,7 +94,7 @@ impl LardCost {
             miss_milli: u64::from(default) * 1000,
             misses: measured.then(Box::default),
             decay: settings.replication_decay,
-            targets: Targets::new(settings.targets_max, settings.shards),
+            targets: Targets::of(settings),
         }
     }
 

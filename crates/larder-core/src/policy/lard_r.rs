@@ -53,7 +53,7 @@ impl LardR {
         Self {
             thresholds: Thresholds::new(settings.t_low, settings.t_high, settings.thresholds),
             decay: settings.replication_decay,
-            targets: Targets::new(settings.targets_max, settings.shards),
+            targets: Targets::of(settings),
         }
     }
 

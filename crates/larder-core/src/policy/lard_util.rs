@@ -82,7 +82,7 @@ impl LardUtil {
             by: settings.util_by,
             poll: settings.t_gat,
             gauge: Gauge::new(settings.nodes_max, settings.report_age_max),
-            targets: Targets::new(settings.targets_max, settings.shards),
+            targets: Targets::of(settings),
         }
     }
 

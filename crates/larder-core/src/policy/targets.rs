@@ -1,8 +1,9 @@
 //! The map from targets to their servers: bounded, sharded, compact.
 //!
 //! LARD section 2.6 keeps the map in an LRU cache, because a target that was not asked for lately has left the
-//! nodes' caches anyway. The map here is split by target hash into shards, each with its own lock and its share of
-//! the bound, so that threads rarely meet.
+//! nodes' caches anyway. The map here is split into shards, each with its own lock and its share of
+//! the bound, so that threads rarely meet. A secret key chooses the shard of a target ([`crate::spread`]): chosen URLs cannot
+//! crowd one shard.
 //!
 //! A full shard forgets what was not used lately ([`crate::clock`]).
 //!
@@ -16,8 +17,10 @@ use super::gossip::Journal;
 use super::set::Small;
 use super::{Choice, Reason};
 use crate::clock::{self, ClockTable, Slot};
+use crate::dispatch::Settings;
 use crate::id::{NodeId, TargetId};
 use crate::nodes::{Sight, lock};
+use crate::spread::Spread;
 use crate::tape::Lane;
 use crate::time::Time;
 use core::sync::atomic::AtomicUsize;
@@ -75,6 +78,7 @@ pub(crate) struct Targets {
     pub(super) shards: Box<[Padded]>,
     /// The shard whose journal is read next.
     pub(super) next: AtomicUsize,
+    spread: Spread,
 }
 
 /// A shard on cache lines of its own.
@@ -83,11 +87,21 @@ pub(crate) struct Targets {
 pub(super) struct Padded(pub(super) Mutex<Shard>);
 
 impl Targets {
-    /// A map of at most `targets_max` targets in `shards` shards, both at least 1; `shards` a power of two.
+    /// The map of these settings.
+    pub(super) fn of(settings: &Settings) -> Self {
+        Self::spread(settings.targets_max, settings.shards, Spread::new(settings.spread_key))
+    }
+
+    /// A map of at most `targets_max` targets in `shards` shards, both at least 1; `shards` a power of two. Without a key.
+    #[cfg(test)]
     pub(super) fn new(targets_max: usize, shards: usize) -> Self {
+        Self::spread(targets_max, shards, Spread::new(0))
+    }
+
+    fn spread(targets_max: usize, shards: usize, spread: Spread) -> Self {
         let share = targets_max.div_ceil(shards).max(1);
-        let shards = (0..shards).map(|_| Padded(Mutex::new(Shard::new(share)))).collect();
-        Self { shards, next: AtomicUsize::new(0) }
+        let shards = (0..shards).map(|_| Padded(Mutex::new(Shard::new(share, spread)))).collect();
+        Self { shards, next: AtomicUsize::new(0), spread }
     }
 
     /// The shard of a target, locked for a decision.
@@ -110,7 +124,7 @@ impl Targets {
     #[inline]
     fn index(&self, target: TargetId) -> usize {
         // The table inside uses the lowest and highest bits of the hash; the middle ones are free for the shard.
-        (target.0 >> 32) as usize & (self.shards.len() - 1)
+        (self.spread.of(target) >> 32) as usize & (self.shards.len() - 1)
     }
 
     /// Shows every target with its members: when the set last changed, and whether it was used lately.
@@ -147,9 +161,9 @@ pub(super) struct Shard {
 }
 
 impl Shard {
-    fn new(targets_max: usize) -> Self {
+    fn new(targets_max: usize, spread: Spread) -> Self {
         Self {
-            table: ClockTable::new(targets_max),
+            table: ClockTable::spread(targets_max, spread),
             large: BTreeMap::new(),
             visits: 0,
             journal: Journal::default(),
@@ -264,6 +278,33 @@ mod tests {
 
     fn nodes() -> Nodes {
         Nodes::new(16, JoinPace { targets_per_s: 1, warm_targets: 0 })
+    }
+
+    /// URLs whose ids agree in the bits that choose a shard and, in part, a bucket. Without a key they share one shard and its
+    /// part of the bound; with a key they use the whole map.
+    #[test]
+    fn crafted_urls_fill_all_shards_of_a_keyed_map() {
+        const SHARDS: usize = 64;
+        const EACH: usize = 64;
+        let agrees = |target: &TargetId| target.0 >> 32 & 63 == 7 && target.0 & 7 == 5;
+        let urls = (0..).map(|n| TargetId::of(format!("site.example/{n}").as_bytes()));
+        let crafted: Vec<TargetId> = urls.filter(agrees).take(SHARDS * EACH).collect();
+        let used = |key: u64| -> Vec<usize> {
+            let targets = Targets::spread(2 * SHARDS * EACH, SHARDS, Spread::new(key));
+            for target in &crafted {
+                targets.shard(*target).touch(*target);
+            }
+            targets.shards.iter().map(|shard| lock(&shard.0).table.len()).collect()
+        };
+        let unkeyed = used(0);
+        assert_eq!(unkeyed.iter().filter(|len| **len > 0).count(), 1);
+        assert_eq!(unkeyed.iter().sum::<usize>(), 2 * EACH, "the shard's part of the bound");
+        for key in [1, mix(2), u64::MAX] {
+            let keyed = used(key);
+            assert_eq!(keyed.iter().sum::<usize>(), crafted.len(), "key {key}: none is forgotten");
+            // 64 each; of that many throws into 64 shards none is expected below 20 or above 128.
+            assert!(keyed.iter().all(|len| (20..=2 * EACH).contains(len)), "key {key}: {keyed:?}");
+        }
     }
 
     #[test]

@@ -179,6 +179,7 @@ const SETTINGS: &[Number] = &[
     whole!("join_targets_per_s", join_targets_per_s),
     whole!("join_warm_targets", join_warm_targets),
     whole!("shards", shards),
+    whole!("spread_key", spread_key),
     span!("report_age_max_ns", report_age_max),
     span!("t_gat_ns", t_gat),
     (

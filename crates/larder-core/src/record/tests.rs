@@ -185,6 +185,7 @@ fn headers_are_read_back() {
                 join_targets_per_s: 10,
                 join_warm_targets: 11,
                 shards: 16,
+                spread_key: 12,
                 ..Settings::default()
             };
             let places = [(TargetId(1), Place::Core)];

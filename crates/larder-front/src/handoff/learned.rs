@@ -22,6 +22,8 @@ struct Target {
     /// Mean of the latest replies; 0 if none was seen.
     reply_bytes: u64,
     text: Option<Arc<Text>>,
+    /// Different requests had this id: a log line that goes by the id alone would name one for another.
+    ambiguous: bool,
 }
 
 /// Later requests of a route.
@@ -66,7 +68,7 @@ impl Learned {
         act(&mut part[at])
     }
 
-    /// Keeps what a log line says of a target; gives what is kept.
+    /// Keeps what a log line says of a target, unless another request had the same id; gives what a line of this request says.
     pub(crate) fn text(&self, id: TargetId, text: Text) -> Arc<Text> {
         self.with(id, |target| {
             if target.id != id.0 {
@@ -74,11 +76,17 @@ impl Learned {
             }
             match &target.text {
                 Some(kept) if **kept == text => kept.clone(),
-                _ => target.text.insert(Arc::new(text)).clone(),
+                None if !target.ambiguous => target.text.insert(Arc::new(text)).clone(),
+                Some(_) | None => {
+                    target.ambiguous = true;
+                    target.text = None;
+                    Arc::new(text)
+                }
             }
         })
     }
 
+    /// What log lines say of the target's requests; `None` if that is not known, or differs between them.
     pub(crate) fn text_of(&self, id: TargetId) -> Option<Arc<Text>> {
         self.with(id, |target| target.text.clone().filter(|_| target.id == id.0))
     }
@@ -139,6 +147,24 @@ mod tests {
         let kept = learned.text(other, text());
         assert_eq!((learned.reply_bytes(one), learned.text_of(other)), (None, Some(kept)));
         assert!(Arc::ptr_eq(&learned.text(other, text()), &learned.text(other, text())));
+    }
+
+    /// Two URLs with one id, by a crafted collision or by a key template: no line says the one for the other.
+    #[test]
+    fn no_text_is_given_for_an_id_that_different_requests_have() {
+        let learned = Learned::new(1);
+        let asked = |target| Asked { method: "GET", target, host: b"h", minor: 1, fields: Vec::new() };
+        let text = |target| learned.texts.of(&asked(target)).expect("room");
+        let id = TargetId(16);
+        learned.text(id, text("/victim"));
+        assert_eq!(&*learned.text_of(id).expect("known").target, "/victim");
+        assert_eq!(&*learned.text(id, text("/crafted")).target, "/crafted", "its own line has its own text");
+        assert!(learned.text_of(id).is_none(), "neither of the two");
+        assert_eq!(&*learned.text(id, text("/victim")).target, "/victim");
+        assert!(learned.text_of(id).is_none(), "it stays so");
+        learned.text(TargetId(32), text("/other"));
+        learned.text(id, text("/victim"));
+        assert_eq!(&*learned.text_of(id).expect("known").target, "/victim", "forgotten with its place");
     }
 
     #[test]

@@ -94,7 +94,7 @@ impl Hacc {
             gauge: Gauge::new(settings.nodes_max, settings.report_age_max),
             monitor: Monitor::default(),
             hot: (hot_share_permille > 0).then(|| Box::new(Hot::new(hot_share_permille, hot_nodes))),
-            targets: Targets::new(settings.targets_max, settings.shards),
+            targets: Targets::of(settings),
         }
     }
 
