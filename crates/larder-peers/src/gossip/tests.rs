@@ -4,7 +4,7 @@ use crate::member::Why;
 use crate::secret::ClusterSecret;
 use larder_testkit::{eventually_async, holds_for_async};
 use std::time::Duration;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 
 const LONG: Duration = Duration::from_secs(20);
 

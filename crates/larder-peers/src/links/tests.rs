@@ -8,7 +8,7 @@ use http_body_util::Empty;
 use larder_testkit::eventually_async;
 use std::time::Duration;
 use tokio::sync::mpsc;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 pub(crate) type Chunks = UnsyncBoxBody<Bytes, BodyError>;
 

@@ -7,7 +7,6 @@ use crate::secret::ClusterSecret;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use larder_testkit::eventually_async;
-use tokio::time::sleep;
 
 mod rotation;
 
