@@ -3,11 +3,12 @@
 use crate::client;
 use crate::drive::Target;
 use crate::wire::Wire;
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
+use larder_testkit::free_port;
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -148,7 +149,7 @@ impl System {
         let secret = self.folder.path().join("cluster.key");
         let made = Command::new(larder).args(["keys", "new"]).arg(&secret).stdout(Stdio::null()).status();
         ensure!(made.context("cannot start larder keys")?.success(), "larder keys new failed");
-        let ports = [free_port()?, free_port()?, free_port()?];
+        let ports = [free_port(), free_port(), free_port()];
         for (name, port) in ["a", "b", "c"].into_iter().zip(ports) {
             let peers = format!(
                 "[node.peers]\nlisten = \"127.0.0.1:{port}\"\nseeds = [\"127.0.0.1:{}\"]\nsecret = \"{}\"\n\
@@ -227,17 +228,6 @@ async fn broken_node(dropped: Arc<AtomicU64>) -> anyhow::Result<SocketAddr> {
         }
     });
     Ok(address)
-}
-
-/// A port that is free for TCP and UDP.
-fn free_port() -> anyhow::Result<u16> {
-    for _ in 0..100 {
-        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        if UdpSocket::bind(("127.0.0.1", port)).is_ok() {
-            return Ok(port);
-        }
-    }
-    bail!("no port is free for TCP and UDP")
 }
 
 /// The binary under test: the one that is named, else `larder` beside this program or one folder above.

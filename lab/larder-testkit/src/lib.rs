@@ -1,12 +1,15 @@
 //! Helpers that the tests of all crates share. A development dependency only: no product code uses this crate.
 //!
 //! - [`wait`](mod@wait) waits for an event with a deadline. Tests do not sleep for an assumed duration.
+//! - [`free_port`] finds a port that no other process takes by chance.
 //! - [`skip`](mod@skip) is the only way in which a test may leave without testing. A skip is printed, counted by `make test`, and
 //!   is a failure under `CI=true`.
 
+pub mod port;
 pub mod skip;
 pub mod wait;
 
+pub use port::free_port;
 pub use skip::{needs_root, needs_tool, skip};
 pub use wait::{
     PATIENCE, eventually, eventually_asked, eventually_async, eventually_within, holds_for, holds_for_async,

@@ -20,7 +20,7 @@ async fn join(running: &Running, name: &str, seeds: &[SocketAddr], sharing: Shar
     fs::write(&key, "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=\n").unwrap();
     fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
     let listen: SocketAddr = "127.0.0.1:0".parse().unwrap();
-    let listen = SocketAddr::new(listen.ip(), free_port());
+    let listen = SocketAddr::new(listen.ip(), larder_testkit::free_port());
     let mut network = PeersConfig::new(name.parse().unwrap(), listen, ClusterSecrets::load(&key).unwrap());
     network.seeds = seeds.iter().map(|seed| seed.to_string().parse::<Seed>().unwrap()).collect();
     let press = PressSettings { memory: Bytes(20_000), sharing, ..PressSettings::default() };
@@ -32,16 +32,6 @@ async fn join(running: &Running, name: &str, seeds: &[SocketAddr], sharing: Shar
     };
     running.node.join_peers(config).await.unwrap();
     listen
-}
-
-/// One that is free for TCP and UDP.
-fn free_port() -> u16 {
-    loop {
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        if std::net::UdpSocket::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
 }
 
 async fn until(event: &str, wanted: impl Fn() -> bool) {

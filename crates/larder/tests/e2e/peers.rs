@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 
@@ -14,13 +14,7 @@ use crate::process::{LARDER, Process, until};
 
 pub const NAMES: [&str; 3] = ["a", "b", "c"];
 
-/// A port of this host that is free for TCP and UDP.
-pub fn free_port() -> u16 {
-    until("a port is free", || {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        UdpSocket::bind(("127.0.0.1", port)).ok().map(|_| port)
-    })
-}
+pub use larder_testkit::free_port;
 
 /// Three nodes on this host.
 pub struct Cluster {

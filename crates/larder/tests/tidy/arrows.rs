@@ -26,7 +26,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("larder-handoff", &[]),
     ("larder-load", &["larder-trace"]),
     ("larder-node", &["larder-core", "larder-edge", "larder-handoff", "larder-peers", "larder-spans"]),
-    ("larder-oracle", &[]),
+    ("larder-oracle", &["larder-testkit"]),
     ("larder-peers", &["larder-handoff"]),
     ("larder-sim", &["larder-core", "larder-trace"]),
     ("larder-spans", &[]),
