@@ -1,7 +1,7 @@
 //! The result of a run, as a table for people and as JSON for programs.
 
 use crate::model::judge::Share;
-use crate::model::{REUSE, Rule};
+use crate::model::{Rule, sharing};
 use crate::run::Outcome;
 use crate::transcript::transcript;
 use serde_json::{Value, json};
@@ -76,7 +76,7 @@ pub fn table(outcomes: &[Outcome]) -> String {
     for rule in Rule::ALL {
         let _ = write!(out, "{:<18} {:<27}", rule.name(), rule.section());
         // A 304 is judged where it was used; it is never the reason not to use a reply that was not renewed.
-        let decides = *rule != Rule::Validation && REUSE.iter().any(|(known, _)| known == rule);
+        let decides = *rule != Rule::Validation && sharing().any(|known| known == *rule);
         for outcome in outcomes {
             let broken = outcome.broken.get(rule).copied().unwrap_or(0);
             let decisive = outcome.decisive.get(rule).copied().unwrap_or(0);

@@ -3,7 +3,7 @@
 use super::judge::judge;
 use super::rule::Rule;
 use super::stored::Stored;
-use super::{REUSE, forbidding};
+use super::{forbidding, sharing};
 use crate::case::Case;
 use crate::record::{Asked, Clock, Exchange, Record, Reply, Request, Sent};
 use crate::wire::Fields;
@@ -130,6 +130,10 @@ fn stale_if_error_as_in_rfc_5861() {
     assert_eq!(at(900, "500"), []);
     assert_eq!(at(900, "404"), [Rule::Stale], "404 is no error of the origin");
     assert_eq!(at(1900, "500"), [Rule::Stale]);
+    let reply = "200\nCache-Control: max-age=600, stale-if-error=1200";
+    let mut asked = Example::new("GET", reply, "GET\nCache-Control: no-cache");
+    assert_eq!(asked.rules(&[]), [Rule::RequestNoCache]);
+    assert_eq!(asked.exchange(1, "503", "").rules(&[]), [], "regardless of other freshness information");
 }
 
 /// RFC 9111 section 3.5: the reply to a request with Authorization.
@@ -199,6 +203,9 @@ fn a_304_renews_for_the_request_that_earned_it() {
     let mut own = Example::new("GET", stored, "GET");
     own.exchange(1, "304\nCache-Control: no-cache\nETag: \"1\"", asked);
     assert_eq!(own.rules(&[1]), []);
+    let mut of_one = Example::new("GET", stored, "GET");
+    of_one.exchange(1, "304\nCache-Control: private\nETag: \"1\"", asked);
+    assert_eq!(of_one.rules(&[1]), [Rule::Private], "the reply was made for another client");
     let mut of_another = Example::new("GET", stored, "GET");
     of_another.exchange(0, "304\nCache-Control: no-cache\nETag: \"1\"", asked);
     assert_eq!(of_another.rules(&[1]), [Rule::NoCache, Rule::Stale]);
@@ -265,7 +272,7 @@ fn every_rule_can_decide_alone() {
     let tested = examples.iter().map(|(rule, ..)| *rule);
     let elsewhere = [Rule::Target, Rule::Invalidated, Rule::Validation];
     let all: Vec<Rule> = tested.chain(elsewhere).collect();
-    assert!(REUSE.iter().all(|(rule, _)| all.contains(rule)));
+    assert!(sharing().all(|rule| all.contains(&rule)));
 }
 
 /// The rules about the form of a reply, on a stored reply that may be used.

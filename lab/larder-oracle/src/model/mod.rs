@@ -5,7 +5,7 @@
 //!
 //! A reply names the exchange of its body, and the 304s that renewed it. If that exchange was made for the same
 //! request, the reply is the client's own. Otherwise it was stored, or shared while it was on its way, and
-//! [`REUSE`] decides: RFC 9111 knows no third way, and a reply that may not be reused without validation may not be
+//! [`STORING`] and [`REUSE`] decide: RFC 9111 knows no third way, and a reply that may not be reused without validation may not be
 //! shared by requests that wait for it either. If the RFC leaves a choice and sharing is doubtful, the model
 //! forbids it.
 
@@ -29,17 +29,23 @@ use stored::Stored;
 /// A rule about the use of a stored reply for the request of a step. True: it forbids.
 pub type Forbids = fn(&Stored<'_>, usize) -> bool;
 
-/// The rules about the use of a reply that was made for another request.
-pub const REUSE: [(Rule, Forbids); 20] = [
-    (Rule::Method, reuse::method),
+/// May the reply have been stored? Judged as it was when the cache chose it: a 304 for this very request may take away
+/// what a cache needs to keep the reply, and still say that it answers this request.
+pub const STORING: [(Rule, Forbids); 6] = [
     (Rule::Status, storing::status),
     (Rule::MustUnderstand, storing::must_understand),
-    (Rule::ReplyNoStore, storing::reply_no_store),
     (Rule::RequestNoStore, storing::request_no_store),
-    (Rule::Private, storing::private),
     (Rule::Authorization, storing::authorization),
     (Rule::Storable, storing::storable),
     (Rule::SetCookie, storing::set_cookie),
+];
+
+/// May the stored reply be used for the request? A 304 for this very request that says `private` or `no-store` makes
+/// it doubtful whether the reply, which was made for another client, is meant.
+pub const REUSE: [(Rule, Forbids); 14] = [
+    (Rule::ReplyNoStore, storing::reply_no_store),
+    (Rule::Private, storing::private),
+    (Rule::Method, reuse::method),
     (Rule::Target, reuse::target),
     (Rule::Vary, reuse::vary),
     (Rule::VaryAll, reuse::vary_all),
@@ -53,7 +59,16 @@ pub const REUSE: [(Rule, Forbids); 20] = [
     (Rule::Validation, reuse::validation),
 ];
 
-/// The rules that forbid to use a stored reply for the request of a step.
+/// The rules that decide whether a reply to one request may serve another one.
+pub fn sharing() -> impl Iterator<Item = Rule> {
+    STORING.iter().chain(&REUSE).map(|(rule, _)| *rule)
+}
+
+/// The rules that forbid to use a stored reply for the request of a step, in the order of [`sharing`].
 pub fn forbidding(stored: &Stored<'_>, step: usize) -> Vec<Rule> {
-    REUSE.iter().filter(|(_, forbids)| forbids(stored, step)).map(|(rule, _)| *rule).collect()
+    let chosen = stored.without(step);
+    let of_storing = chosen.iter().flat_map(|chosen| STORING.iter().map(move |rule| (rule, chosen)));
+    let of_reuse = REUSE.iter().map(|rule| (rule, stored));
+    let broken = of_storing.chain(of_reuse).filter(|((_, forbids), stored)| forbids(stored, step));
+    broken.map(|((rule, _), _)| *rule).collect()
 }

@@ -60,19 +60,21 @@ pub fn no_cache(stored: &Stored<'_>, step: usize) -> bool {
 /// as new as the client wants it.
 pub fn request_no_cache(stored: &Stored<'_>, step: usize) -> bool {
     let is_older = stored.last().arrived < stored.record.asked[step].sent;
-    asked(stored, step).no_cache && !stored.is_validated_for(step) && is_older
+    asked(stored, step).no_cache && !stored.is_validated_for(step) && is_older && !if_error(stored, step)
 }
 
 /// RFC 9111 section 5.2.1.1: the client wants no reply whose age is above max-age.
 pub fn request_max_age(stored: &Stored<'_>, step: usize) -> bool {
     let is_above = |most: i64| age_min_s(stored, step) > most;
-    !stored.is_validated_for(step) && asked(stored, step).max_age.is_some_and(is_above)
+    let is_broken = asked(stored, step).max_age.is_some_and(is_above);
+    is_broken && !stored.is_validated_for(step) && !if_error(stored, step)
 }
 
 /// RFC 9111 section 5.2.1.3: the client wants a reply that stays fresh for min-fresh.
 pub fn request_min_fresh(stored: &Stored<'_>, step: usize) -> bool {
     let left = lifetime_s(stored) - age_min_s(stored, step);
-    !stored.is_validated_for(step) && asked(stored, step).min_fresh.is_some_and(|least| left < least)
+    let is_broken = asked(stored, step).min_fresh.is_some_and(|least| left < least);
+    is_broken && !stored.is_validated_for(step) && !if_error(stored, step)
 }
 
 /// RFC 9111 section 4.2: how many seconds past its lifetime the reply was at least. `None` if it may have been fresh.
@@ -87,22 +89,31 @@ fn is_strict(stored: &Stored<'_>) -> bool {
     said.must_revalidate || said.proxy_revalidate || said.s_maxage.is_some()
 }
 
-/// RFC 9111 section 4.2.4: a stale reply needs permission, of the client (max-stale, section 5.2.1.2), of the origin
-/// (stale-while-revalidate, RFC 5861 section 3), or of either while the origin fails (stale-if-error, RFC 5861
-/// section 4); or the cache is disconnected.
-fn may_be_stale(stored: &Stored<'_>, step: usize, staleness: i64) -> bool {
-    let (said, asked) = (&stored.said, asked(stored, step));
-    let within = |most: Option<i64>| most.is_some_and(|most| staleness <= most);
+/// The exchanges that failed before the reply was complete.
+fn failures<'a>(stored: &Stored<'a>, step: usize) -> impl Iterator<Item = &'a Exchange> {
     let until = stored.record.asked[step].done;
-    let failed: Vec<&Exchange> = stored
-        .record
-        .exchanges
-        .iter()
-        .filter(|exchange| exchange.arrived <= until && exchange.has_failed())
-        .collect();
-    let is_disconnected = failed.iter().any(|exchange| exchange.sent.is_none());
-    let if_error = !failed.is_empty() && (within(said.stale_if_error) || within(asked.stale_if_error));
-    within(asked.max_stale) || within(said.stale_while_revalidate) || if_error || is_disconnected
+    stored.record.exchanges.iter().filter(move |exchange| exchange.arrived <= until && exchange.has_failed())
+}
+
+/// RFC 5861 section 4: while the origin fails, a reply may be used "regardless of other freshness information", as
+/// long after its lifetime as stale-if-error of reply or request says.
+fn if_error(stored: &Stored<'_>, step: usize) -> bool {
+    let staleness = (age_min_s(stored, step) - lifetime_s(stored)).max(0);
+    let limits = [stored.said.stale_if_error, asked(stored, step).stale_if_error];
+    let is_within = limits.into_iter().flatten().any(|most| staleness <= most);
+    is_within && failures(stored, step).next().is_some()
+}
+
+/// RFC 9111 section 4.2.4: a stale reply needs permission, of the client (max-stale, section 5.2.1.2), of the origin
+/// (stale-while-revalidate, RFC 5861 section 3), or of either while the origin fails (stale-if-error); or the cache is
+/// disconnected.
+fn may_be_stale(stored: &Stored<'_>, step: usize, staleness: i64) -> bool {
+    let within = |most: Option<i64>| most.is_some_and(|most| staleness <= most);
+    let is_disconnected = failures(stored, step).any(|exchange| exchange.sent.is_none());
+    within(asked(stored, step).max_stale)
+        || within(stored.said.stale_while_revalidate)
+        || if_error(stored, step)
+        || is_disconnected
 }
 
 /// RFC 9111 section 4.2.4: a stale reply that nobody permits.

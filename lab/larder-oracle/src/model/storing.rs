@@ -39,12 +39,10 @@ pub fn private(stored: &Stored<'_>, _step: usize) -> bool {
 }
 
 /// RFC 9111 section 3.5: a reply to a request with Authorization is used for no other request, unless
-/// must-revalidate, public or s-maxage allows. A 304 is such a reply too. A 304 for this request does not take away
-/// what the stored reply allowed when the cache chose it for validation.
+/// must-revalidate, public or s-maxage allows. A 304 is such a reply too.
 pub fn authorization(stored: &Stored<'_>, step: usize) -> bool {
-    let chosen = stored.without(step);
-    let allows = |said: &Directives| said.must_revalidate || said.public || said.s_maxage.is_some();
-    let is_allowed = chosen.is_some_and(|chosen| allows(&chosen.said));
+    let said = &stored.said;
+    let is_allowed = said.must_revalidate || said.public || said.s_maxage.is_some();
     let mut requests = stored.of_others(step).map(|exchange| &stored.record.asked[exchange.step].request);
     !is_allowed && requests.any(|request| end_to_end(&request.fields).has("authorization"))
 }
