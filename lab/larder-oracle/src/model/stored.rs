@@ -4,6 +4,10 @@ use super::directives::{Directives, members};
 use crate::record::{Exchange, Record};
 use crate::wire::Fields;
 
+/// Fields for the origin that requests of cases nominate. RFC 9110 section 7.6.1 forbids a sender to do so, and larder
+/// documents that it ignores such a nomination (docs/operating.md).
+const FOR_THE_ORIGIN: [&str; 2] = ["authorization", "cookie"];
+
 /// Fields that belong to one connection (RFC 9110 section 7.6.1).
 const HOP_BY_HOP: [&str; 7] =
     ["connection", "proxy-connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"];
@@ -79,7 +83,10 @@ pub fn end_to_end(fields: &Fields) -> Fields {
     let mut kept = fields.clone();
     for value in fields.all("connection") {
         for name in members(value) {
-            kept.remove(&name.to_ascii_lowercase());
+            let name = name.to_ascii_lowercase();
+            if !FOR_THE_ORIGIN.contains(&name.as_str()) {
+                kept.remove(&name);
+            }
         }
     }
     for name in HOP_BY_HOP {
@@ -104,7 +111,8 @@ mod tests {
 
     #[test]
     fn fields_that_connection_names_end_at_the_first_hop() {
-        let request = Fields::of_lines("Connection: close, X-Lang\nX-Lang: de\nCookie: a\nTE: trailers");
+        let lines = "Connection: close, X-Lang, Cookie\nX-Lang: de\nCookie: a\nTE: trailers";
+        let request = Fields::of_lines(lines);
         assert_eq!(end_to_end(&request), Fields::of_lines("Cookie: a"));
     }
 
