@@ -104,8 +104,7 @@ mod tests {
     /// Both families, wherever the file system is.
     #[test]
     fn an_instance_is_had_by_one_process() {
-        if !rustix::process::geteuid().is_root() {
-            eprintln!("skipped: needs root (a BPF file system)");
+        if !crate::netns::root_or_skip("a BPF file system") {
             return;
         }
         let name = format!("bpffs-test-{}", std::process::id());

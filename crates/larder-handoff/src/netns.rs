@@ -11,12 +11,14 @@
 //! Needs `ip` (iproute2) and, for offloads, `ethtool`; `CAP_NET_ADMIN` and `CAP_SYS_ADMIN`.
 
 mod capture;
+mod skip;
 mod topology;
 mod wire;
 
 pub(crate) use wire::set_tcp_checksum;
 
 pub use capture::{Capture, Captured, FRAME_BYTES_MAX};
+pub use skip::{or_skip, root_or_skip, skip};
 pub use topology::{Host, INTERFACE, Offloads, Topology, TopologySpec};
 pub use wire::{TcpFrame, Wire};
 
@@ -113,23 +115,6 @@ pub fn installed(program: &str, version: &str, package: &str) -> Result<(), Netn
         Ok(_) => Ok(()),
         Err(e) => Err(NetnsError::Unable(format!("needs `{program}` of {package}: {e}"))),
     }
-}
-
-/// For tests: `None`, and a line on stderr that says why, where namespaces cannot be made.
-///
-/// # Panics
-/// On every other error; and where they must work, which is as root with `CI=true`.
-#[expect(clippy::panic, reason = "a helper of tests: an error there is a failure")]
-pub fn or_skip<T>(made: Result<T, NetnsError>) -> Option<T> {
-    let why = match made {
-        Ok(made) => return Some(made),
-        Err(NetnsError::Unable(why)) => why,
-        Err(e) => panic!("{e}"),
-    };
-    let must = std::env::var("CI").is_ok_and(|ci| ci == "true") && rustix::process::geteuid().is_root();
-    assert!(!must, "under CI as root this test must run: {why}");
-    eprintln!("skipped: {why}");
-    None
 }
 
 /// A network namespace of our own, removed on drop.

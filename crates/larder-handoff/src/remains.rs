@@ -82,8 +82,7 @@ mod tests {
     /// Of a process that is gone and of one that lives, wherever the file system is.
     #[test]
     fn what_the_dead_have_left_is_swept() {
-        if !rustix::process::geteuid().is_root() {
-            eprintln!("skipped: needs root (a BPF file system)");
+        if !crate::netns::root_or_skip("a BPF file system") {
             return;
         }
         let mut process = std::process::Command::new("true").spawn().expect("a process");

@@ -1,5 +1,6 @@
 //! A client `c`, a front-end `f` and a node `n` on a bridge, each in a namespace that is removed on drop.
 
+use larder_handoff::netns::root_or_skip;
 use larder_handoff::plane::Plane;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -39,10 +40,9 @@ fn output(command: &str) -> String {
 }
 
 impl Lab {
-    /// `None`, with the reason on stderr, where the rights are missing.
+    /// `None` where the rights are missing: the test is skipped.
     pub(crate) fn new() -> Option<Self> {
-        if !rustix::process::geteuid().is_root() {
-            eprintln!("skipped: needs root (namespaces, CAP_BPF, CAP_NET_ADMIN)");
+        if !root_or_skip("namespaces, CAP_BPF, CAP_NET_ADMIN") {
             return None;
         }
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
