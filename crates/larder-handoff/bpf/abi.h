@@ -38,7 +38,7 @@ enum flow_state {
 #define FLOW_FAST 8       /* opened by the fast path */
 #define FLOW_TOLD 16      /* its end has been told to user space */
 #define FLOW_IDLE 64      /* set by user space, and when the client's end is told: the next packet with payload, or one that goes on
-                           * acknowledging after the end, clears it and is told (EVENT_WOKE) */
+                           * after the end, clears it and is told (EVENT_WOKE) */
 #define FLOW_ACKED 128    /* the client has acknowledged something of the reply: last_ack is past first_ack */
 
 struct flow {
@@ -46,7 +46,7 @@ struct flow {
     __u8 zero;
     __u16 node;
     __u32 flags; /* a word of its own, for atomic instructions */
-    __u32 first_echo; /* clock of the SYN-ACK that the first packet answers, ms modulo 2^23; 0: not known */
+    __u32 first_echo; /* timestamp of the SYN-ACK that the first packet answers; 0: not known */
     __u32 first_seq; /* sequence number of the first byte of the client */
     __u32 last_seq;  /* behind the last byte or FIN seen from the client */
     __u32 last_ack;  /* last acknowledgement seen from the client */
@@ -62,6 +62,8 @@ struct flow {
     __u32 answer_ack; /* what that SYN-ACK acknowledges: the number of such a client's first byte */
     __u32 frozen_seq; /* behind what the client had sent when this host's socket was frozen; 0: there was none */
     __u32 denied;     /* not 0: the client's host has reset just that: it has no such connection any more */
+    __u32 next_seq;   /* behind what the client has sent in order; 0: not known, last_seq stands for it */
+    __u32 zero2;
 };
 
 /* A listen address. */
@@ -145,7 +147,7 @@ enum event_kind {
     EVENT_STASH = 4,  /* node: a packet for a connection that is not here yet, or is frozen; the packet follows */
     EVENT_CLOSED = 5, /* node: a connection has ended */
     EVENT_LATER = 7,  /* a copy of a later packet with payload of a handed-off connection; one of LATER_ONE_IN */
-    EVENT_WOKE = 6,   /* a connection marked FLOW_IDLE has a packet with payload again */
+    EVENT_WOKE = 6,   /* a connection marked FLOW_IDLE has a packet with payload again, or goes on after its end */
 };
 
 struct event {
@@ -172,14 +174,15 @@ enum counter {
     COUNT_SYN, COUNT_SYN_ACK, COUNT_HANDSHAKE_ACK, COUNT_BAD_COOKIE, COUNT_FAST, COUNT_PUNTED, COUNT_PUNT_LOST,
     COUNT_HELD, COUNT_HOLD_FULL, COUNT_FORWARDED, COUNT_BY_TAG, COUNT_LOCAL, COUNT_RESET, COUNT_REUSED, COUNT_UNKNOWN,
     COUNT_GATE_CLOSED, COUNT_EVENT_LOST, COUNT_EGRESS_DROPPED, COUNT_MALFORMED, COUNT_NO_LINK, COUNT_EXPIRED,
-    COUNT_RESET_LIMITED, COUNT_IMPLAUSIBLE, COUNT_LATER_SKIPPED,
+    COUNT_RESET_LIMITED, COUNT_IMPLAUSIBLE, COUNT_LATER_SKIPPED, COUNT_COOKIE_LIMITED, COUNT_PLAIN_LIMITED,
+    COUNT_INEXACT_END, COUNT_UNCOMMON, COUNT_UNCOMMON_LOST,
     /* on a node */
     COUNT_ACCEPTED, COUNT_REFUSED, COUNT_STASHED, COUNT_STASH_LOST, COUNT_STALE_KILLED, COUNT_DECAPSULATED, COUNT_CLOSED,
-    COUNT_MAX = 32,
+    COUNT_MAX = 64,
 };
 
 _Static_assert(sizeof(struct flow_key) == 20, "flow_key");
-_Static_assert(sizeof(struct flow) == 80 && __builtin_offsetof(struct flow, flags) == 4 &&
+_Static_assert(sizeof(struct flow) == 88 && __builtin_offsetof(struct flow, flags) == 4 &&
                    __builtin_offsetof(struct flow, seen_ns) == 48, "flow");
 _Static_assert(sizeof(struct service_key) == 20 && sizeof(struct service) == 8, "service");
 _Static_assert(sizeof(struct node_link) == 96 && __builtin_offsetof(struct node_link, header) == 24, "node_link");

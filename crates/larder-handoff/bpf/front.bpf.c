@@ -6,6 +6,7 @@
  * What becomes of a packet, first match; [x] only if the service says so:
  *
  *   not TCP, or not to a listen address        stack; "packet too big" about a node's packet: the node
+ *   IP options, extension headers, fragment    of a flow NODE: its node; of HOLD, RESET: dropped; else stack
  *   lengths that contradict each other         dropped
  *   SYN                                        noted in a flow that is there; [cookie, open] SYN-ACK, else stack
  *   flow, packet proves a newer connection     the flow ends, then as for no flow
@@ -22,6 +23,7 @@
  * Kernel: 5.18 (bpf_xdp_load_bytes, bpf_loop); native XDP, generic XDP or tc. */
 #include "front_flow.h"
 #include "front_icmp.h"
+#include "front_uncommon.h"
 
 char _license[] SEC("license") = "GPL";
 
@@ -47,11 +49,43 @@ IN int on_syn(void *ctx, int xdp, const struct packet *p, const struct service *
     return syn_answer(ctx, xdp, p, service);
 }
 
-/* What is not TCP: an ICMP message that a node must get, or none of ours. */
+/* A TCP packet that packet_parse() does not read. */
+IN int on_uncommon(void *ctx, int xdp) {
+    struct packet p = {};
+    struct uncommon u = {};
+    __u8 tcp[14]; /* up to the flags */
+    if (!uncommon_read(ctx, xdp, &p, &u))
+        return pass(xdp);
+    if (!u.first)
+        return on_later_fragment(ctx, xdp, &p, &u);
+    if (frame_load(ctx, xdp, u.l4, tcp, sizeof(tcp)))
+        return pass(xdp);
+    __builtin_memcpy(&p.client_port_be, tcp, 2);
+    __builtin_memcpy(&p.server_port_be, tcp + 2, 2);
+    struct service *service = service_at(p.server, p.server_port_be);
+    if (!service)
+        return pass(xdp);
+    struct flow_key key = {.client_port_be = p.client_port_be, .service = service->id};
+    __builtin_memcpy(key.client, p.client, 16);
+    struct flow *flow = bpf_map_lookup_elem(&flows, &key);
+    if (!flow || flow->state == FLOW_LOCAL)
+        return pass(xdp);
+    __u32 slot = flow->node;
+    struct node_link *link = bpf_map_lookup_elem(&links, &slot);
+    if (flow->state != FLOW_NODE || tcp[13] & (TCP_SYN | TCP_FIN | TCP_RST) || !link || link->kind != LINK_L2)
+        return uncommon_lost(xdp);
+    if (u.fragment)
+        fragment_note(&p, &u, slot);
+    flow->seen_ns = bpf_ktime_get_coarse_ns();
+    count(COUNT_UNCOMMON);
+    return forward(ctx, xdp, &p, slot);
+}
+
+/* What packet_parse() does not read: an ICMP message that a node must get, an uncommon packet, or none of ours. */
 IN int on_other(void *ctx, int xdp) {
     struct packet p = {};
     if (!icmp_quoted(frame_start(ctx, xdp), frame_end(ctx, xdp), &p))
-        return pass(xdp);
+        return on_uncommon(ctx, xdp);
     struct service *service = service_at(p.server, p.server_port_be);
     if (!service || !frame_holds(ctx, xdp, l4_at(&p) + p.payload_bytes))
         return pass(xdp);
@@ -149,7 +183,7 @@ int front_egress(struct __sk_buff *ctx) {
     return TC_ACT_SHOT;
 }
 
-/* `node` stays where it is NO_NODE, `state` where it is 0; `flags` are added. `seq` and `ack` are what its client has sent and
+/* `node` stays where it is NO_NODE, `state` where it is 0; `flags` are added, then `clear` removed. `seq` and `ack` are what its client has sent and
  * acknowledged, where the plane has seen neither; with `frozen` when this host's socket was frozen. A connection that is not there is made. Where `expect` is not 0 it has to be
  * there, in that state. */
 struct flow_change {
@@ -161,6 +195,7 @@ struct flow_change {
     __u32 ack;
     __u32 expect;
     __u32 frozen;
+    __u32 clear;
 };
 
 SEC("syscall")
@@ -177,14 +212,20 @@ int front_set_flow(struct flow_change *change) {
             flow->first_ack = change->ack;
             flow->asked_ack = change->ack;
             flow->last_seq = change->seq;
+            flow->next_seq = change->seq;
         }
         /* The node first: a packet in between must not go to the wrong one. */
         if (change->node != NO_NODE)
             *(volatile __u16 *)&flow->node = change->node;
         if (change->state)
             *(volatile __u8 *)&flow->state = change->state;
+        /* After the client's end only what it acknowledges from here on says that it goes on. */
+        if (change->flags & FLOW_IDLE && flow->flags & FLOW_CLIENT_FIN)
+            flow->asked_ack = flow->last_ack;
         if (change->flags)
             flow_mark(flow, change->flags);
+        if (change->clear)
+            flow_unmark(flow, change->clear);
         return 0;
     }
     if (!change->state)
@@ -195,6 +236,7 @@ int front_set_flow(struct flow_change *change) {
         .node = change->node,
         .first_seq = change->seq,
         .last_seq = change->seq,
+        .next_seq = change->seq,
         .last_ack = change->ack,
         .first_ack = change->ack,
         .flags = change->flags,

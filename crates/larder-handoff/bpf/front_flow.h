@@ -33,8 +33,8 @@ struct {
     __type(value, struct jump);
 } jumps SEC(".maps");
 
-/* A FIN or RST is believed if it is so near to what the client sent last: a forged one would have to guess. */
-#define END_SLACK_BYTES 65536
+/* What a client may have sent behind a handshake that this host's stack has answered. */
+#define ANSWERED_BYTES 65536
 
 /* Makes the copy in `s` a whole packet of PUNT_BYTES_MAX bytes: what is cut off is as if it were lost, and the client
  * sends it again. Only where the kernel has joined segments, after it has checked them; so the checksum may be left to
@@ -108,6 +108,7 @@ IN int flow_open(const struct packet *p, const struct flow_key *key, __u32 echo,
         .first_echo = echo,
         .first_seq = p->seq,
         .last_seq = p->seq + p->payload_bytes + fin,
+        .next_seq = p->seq + p->payload_bytes + fin,
         .last_ack = p->ack,
         .first_ack = p->ack,
         .asked_ack = p->ack,
@@ -139,9 +140,9 @@ IN void flow_ended(struct flow *flow, const struct flow_key *key) {
     __u32 flags = flow->flags;
     if (!(flags & (FLOW_CLIENT_FIN | FLOW_CLIENT_RST)) || flags & FLOW_TOLD || flow_mark(flow, FLOW_TOLD) & FLOW_TOLD)
         return;
-    /* It may go on taking its reply: then that is told. */
+    /* It may go on taking its reply, or the end may be forged: then that is told. */
     flow->asked_ack = flow->last_ack;
-    flow_mark(flow, flags & FLOW_ACKED ? FLOW_IDLE : 0);
+    flow_mark(flow, flags & (FLOW_ACKED | FLOW_CLIENT_RST) ? FLOW_IDLE : 0);
     struct target account = {.id = flow_account(flow)};
     if (!tell(EVENT_ENDED, key, flags, flow->node, &account))
         flow_unmark(flow, FLOW_TOLD);
@@ -177,6 +178,40 @@ APART int jump_believed(const struct packet *p, const struct flow_key *key, cons
     return now - jump->since_ns >= JUMP_NS;
 }
 
+/* The number of the byte that the client sends next, as far as its bytes have come in order. */
+IN __u32 next_of(const struct flow *flow) {
+    return flow->next_seq ? flow->next_seq : flow->last_seq;
+}
+
+/* Notes bytes and ends that come in order. A RST or FIN ends the connection here only with exactly the number that comes next
+ * (RFC 5961 section 3.2 asks the same of a socket). Any other one is forwarded and counted: the node's socket judges it, and the
+ * node tells when the connection has ended. Returns 1 if the client has sent bytes that had not come before. */
+IN int flow_advance(struct flow *flow, const struct packet *p, int fresh) {
+    __u32 behind = p->seq + p->payload_bytes, next = fresh ? p->seq : next_of(flow);
+    int goes_on = 0;
+    if (p->flags & TCP_RST) {
+        if (p->seq == next && !fresh)
+            flow_mark(flow, FLOW_CLIENT_RST);
+        else
+            count(COUNT_INEXACT_END);
+        return 0;
+    }
+    if ((__s32)(p->seq - next) <= 0 && (__s32)(behind - next) > 0) {
+        next = behind;
+        goes_on = 1;
+    }
+    if (p->flags & TCP_FIN) {
+        if (behind == next) {
+            next++;
+            flow_mark(flow, FLOW_CLIENT_FIN);
+        } else if (behind + 1 != next) { /* not the same FIN again */
+            count(COUNT_INEXACT_END);
+        }
+    }
+    flow->next_seq = next;
+    return goes_on;
+}
+
 /* Takes down what a packet of a known connection says. */
 IN void flow_note(struct flow *flow, const struct flow_key *key, const struct packet *p) {
     __u32 end = p->seq + p->payload_bytes + (p->flags & TCP_FIN ? 1 : 0);
@@ -190,15 +225,14 @@ IN void flow_note(struct flow *flow, const struct flow_key *key, const struct pa
             return;
         }
         flow->last_seq = p->seq;
+        flow->next_seq = p->seq;
         flow->last_ack = p->ack;
         flow->asked_ack = p->ack;
         if (p->ack != flow->first_ack)
             flow_mark(flow, FLOW_ACKED);
     }
-    if (p->flags & (TCP_FIN | TCP_RST)) {
-        if (fresh || p->seq - flow->last_seq + END_SLACK_BYTES < 2 * END_SLACK_BYTES)
-            flow_mark(flow, p->flags & TCP_RST ? FLOW_CLIENT_RST : FLOW_CLIENT_FIN);
-    }
+    int was_reset = flow->flags & FLOW_CLIENT_RST ? 1 : 0;
+    int goes_on = flow_advance(flow, p, fresh);
     if (!(p->flags & TCP_RST) && (fresh || (__s32)(end - flow->last_seq) > 0))
         flow->last_seq = end;
     if (fresh)
@@ -207,26 +241,38 @@ IN void flow_note(struct flow *flow, const struct flow_key *key, const struct pa
         flow->last_ack = p->ack;
         if (p->ack != flow->first_ack && !(flow->flags & FLOW_ACKED))
             flow_mark(flow, FLOW_ACKED);
+        goes_on = 1;
         /* One more is the node's FIN. */
         if (flow->flags & FLOW_CLIENT_FIN && p->ack - flow->asked_ack > 1)
             flow_woke(flow, key);
     }
+    /* A client that has reset its connection sends nothing more: the RST was another's. */
+    if (was_reset && goes_on && !(p->flags & TCP_RST))
+        flow_woke(flow, key);
     if (p->payload_bytes) {
         flow->requests++;
         flow->asked_ack = flow->last_ack;
-        flow_woke(flow, key);
+        /* Nor does it send bytes again. */
+        if (!was_reset)
+            flow_woke(flow, key);
     }
     flow->seen_ns = bpf_ktime_get_coarse_ns();
     flow_ended(flow, key);
 }
 
 /* 1 if a packet that proves a cookie begins a later connection than this one, rather than an older one whose packet was long
- * on its way: by the time of the SYN-ACK that it answers. Where that is not known, a packet whose SYN has been seen is
- * believed, and else a number behind the last one (RFC 6191 has both, with the client's clock). */
-IN int flow_is_older(void *ctx, int xdp, const struct flow *flow, const struct packet *p, int follows_syn) {
-    __u32 echo = flow->first_echo ? echo_of(ctx, xdp, p) : 0;
-    if (echo)
-        return (__s32)((echo - flow->first_echo) << (32 - ECHO_BITS)) >= 0;
+ * on its way: by the time of the SYN-ACK that it answers. Where that is not known or the same, a packet whose SYN has been
+ * seen is believed, and else a number behind the last one (RFC 6191 has both, with the client's clock). */
+IN int flow_is_older(const struct flow *flow, const struct packet *p, const struct timestamps *ts, int follows_syn) {
+    __u32 echo = flow->first_echo ? echo_of(ts) : 0;
+    if (echo) {
+        /* A good cookie is not older than that, so it came later. */
+        if (bpf_ktime_get_ns() - flow->opened_ns > clock_recent_ns())
+            return 1;
+        __s32 later = clock_difference(echo_clock(echo), echo_clock(flow->first_echo));
+        if (later)
+            return later > 0;
+    }
     return follows_syn || (__s32)(p->seq - flow->last_seq) > 0;
 }
 
@@ -242,7 +288,7 @@ IN int flow_is_replaced(void *ctx, int xdp, const struct flow *flow, const struc
     int follows_syn = flow->flags & FLOW_SYN_SEEN && p->seq == flow->syn_seq + 1;
     if (!(p->flags & TCP_ACK) || p->flags & TCP_RST || p->seq == flow->first_seq)
         return 0;
-    if (flow->flags & FLOW_ANSWERED && p->ack == flow->answer_seq && p->seq - flow->answer_ack < END_SLACK_BYTES)
+    if (flow->flags & FLOW_ANSWERED && p->ack == flow->answer_seq && p->seq - flow->answer_ack < ANSWERED_BYTES)
         return 1;
     /* What is lost has nothing to lose. */
     if (stack_answers(service) && follows_syn && flow->state == FLOW_RESET)
@@ -251,7 +297,11 @@ IN int flow_is_replaced(void *ctx, int xdp, const struct flow *flow, const struc
     if (!(service->flags & SERVICE_COOKIE))
         return 0;
     int closing = flow->flags & (FLOW_CLIENT_FIN | FLOW_CLIENT_RST) && p->seq != flow->last_seq;
-    return (follows_syn || closing) && cookie_believed(p) && flow_is_older(ctx, xdp, flow, p, follows_syn);
+    if (!follows_syn && !closing)
+        return 0;
+    struct timestamps ts;
+    timestamps_of(ctx, xdp, p, &ts);
+    return cookie_check(p, &ts, ADDRESSES_KNOWN) == COOKIE_GOOD && flow_is_older(flow, p, &ts, follows_syn);
 }
 
 IN int flow_known(void *ctx, int xdp, const struct packet *p, const struct flow_key *key, struct flow *flow) {
@@ -334,12 +384,11 @@ IN int fast_open(const struct packet *p, const struct flow_key *key, __u32 echo,
 }
 
 /* The first segment of a connection whose cookie is good. */
-IN int flow_first(void *ctx, int xdp, const struct packet *p, const struct flow_key *key,
+IN int flow_first(void *ctx, int xdp, const struct packet *p, __u32 echo, const struct flow_key *key,
                   const struct service *service) {
     __u64 hash = head_hash(ctx, xdp, p);
     /* Each listen address has its own: the same request may be asked of two, over IPv4 and IPv6 say. */
     hash = hash ? hash ^ key->service * HASH_OF_SERVICE : 0;
-    __u32 echo = echo_of(ctx, xdp, p);
     __u16 node = NO_NODE;
     if (hash && service->flags & SERVICE_FAST && fast_open(p, key, echo, hash, &node)) {
         if (p->flags & TCP_FIN) {
@@ -368,11 +417,9 @@ IN int flow_first(void *ctx, int xdp, const struct packet *p, const struct flow_
 }
 
 /* A packet of a connection that is not in the table: the tag of a node in its timestamp tells where it belongs. */
-IN int flow_by_tag(void *ctx, int xdp, const struct packet *p, __u16 *node) {
-    struct options o;
-    options_read(ctx, xdp, p, &o);
-    __u32 tag = o.tsecr >> 24;
-    if (!o.timestamps || !tag || !(p->flags & TCP_ACK))
+IN int flow_by_tag(const struct packet *p, const struct timestamps *ts, __u16 *node) {
+    __u32 tag = ts->echo >> 24;
+    if (!ts->present || !tag || !(p->flags & TCP_ACK))
         return 0;
     __u32 *slot = bpf_map_lookup_elem(&tags, &tag);
     if (!slot || *slot >= NODES_MAX)
@@ -413,13 +460,13 @@ IN __u32 stack_state(void *ctx, const struct packet *p) {
     return state;
 }
 
-/* An unknown packet that opens nothing. */
-IN int flow_unknown(void *ctx, int xdp, const struct packet *p, const struct flow_key *key,
-                    const struct service *service) {
+/* An unknown packet that opens nothing; `verdict` on its cookie. */
+IN int flow_unknown(void *ctx, int xdp, const struct packet *p, const struct timestamps *ts, int verdict,
+                    const struct flow_key *key, const struct service *service) {
     __u16 node = NO_NODE;
     /* A connection that this host's stack has, or is to have, is served by it, also when the table has forgotten it, and whatever
      * its timestamps look like: where the stack has answered the SYN (SERVICE_CLOSED) they are its own. */
-    if (service->flags & SERVICE_TAGS && flow_by_tag(ctx, xdp, p, &node)) {
+    if (service->flags & SERVICE_TAGS && flow_by_tag(p, ts, &node)) {
         __u32 state = stack_state(ctx, p);
         if (!state || state == STATE_TIME_WAIT) {
             /* Nothing is written down: a tag proves nothing, and forged ones would push real connections out of the table. */
@@ -431,24 +478,39 @@ IN int flow_unknown(void *ctx, int xdp, const struct packet *p, const struct flo
         if (state != STATE_NEW_SYN_RECV)
             flow_open(p, key, 0, FLOW_LOCAL, FLOW_TOLD, NO_NODE);
     }
-    count(service->flags & SERVICE_COOKIE && p->flags & TCP_ACK ? COUNT_BAD_COOKIE : COUNT_UNKNOWN);
-    if (!(service->flags & SERVICE_GRACE) || stack_state(ctx, p))
+    int bad = service->flags & SERVICE_COOKIE && p->flags & TCP_ACK ? 1 : 0;
+    count(verdict == COOKIE_UNCHECKED ? COUNT_PLAIN_LIMITED : bad ? COUNT_BAD_COOKIE : COUNT_UNKNOWN);
+    if (!(service->flags & SERVICE_GRACE))
         return pass(xdp);
-    return service->flags & SERVICE_COOKIE ? stray(ctx, xdp, p, key, service) : drop(xdp);
+    if (bad && verdict != COOKIE_UNCHECKED && bad_cookies_abound()) {
+        count(COUNT_COOKIE_LIMITED);
+        return drop(xdp);
+    }
+    if (stack_state(ctx, p))
+        return pass(xdp);
+    /* An unchecked one may be its client's: it is not reset. */
+    if (!(service->flags & SERVICE_COOKIE) || verdict == COOKIE_UNCHECKED)
+        return drop(xdp);
+    return stray(ctx, xdp, p, ts, key, service);
 }
 
 IN int flow_new(void *ctx, int xdp, const struct packet *p, const struct flow_key *key,
                 const struct service *service) {
-    if (!(service->flags & SERVICE_COOKIE) || !(p->flags & TCP_ACK) || !cookie_believed(p))
-        return flow_unknown(ctx, xdp, p, key, service);
+    struct timestamps ts;
+    int verdict = COOKIE_BAD;
+    timestamps_of(ctx, xdp, p, &ts);
+    if (service->flags & SERVICE_COOKIE && p->flags & TCP_ACK)
+        verdict = cookie_check(p, &ts, ADDRESSES_FREE);
+    if (verdict != COOKIE_GOOD)
+        return flow_unknown(ctx, xdp, p, &ts, verdict, key, service);
     if (p->flags & TCP_RST) {
         count(COUNT_UNKNOWN);
         return drop(xdp);
     }
     if (p->payload_bytes)
-        return flow_first(ctx, xdp, p, key, service);
+        return flow_first(ctx, xdp, p, echo_of(&ts), key, service);
     if (p->flags & TCP_FIN) { /* it asks for nothing: the stack here closes it */
-        flow_open(p, key, echo_of(ctx, xdp, p), FLOW_LOCAL, FLOW_CLIENT_FIN | FLOW_TOLD, NO_NODE);
+        flow_open(p, key, echo_of(&ts), FLOW_LOCAL, FLOW_CLIENT_FIN | FLOW_TOLD, NO_NODE);
         count(COUNT_LOCAL);
         return pass(xdp);
     }

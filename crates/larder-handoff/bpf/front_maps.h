@@ -2,6 +2,7 @@
 /* The front-end's tables, and what it tells user space. Sizes marked "config" are set before loading. */
 #pragma once
 #include "abi.h"
+#include "cookie.h"
 #include "counters.h"
 #include "packet.h"
 
@@ -87,8 +88,10 @@ struct front_config {
     __u32 hold_packets; /* of one held connection that go to user space */
     __u32 checksums_partial; /* 1 where packets may still wait for their checksum: not in native XDP */
     __u32 clock_ms; /* added to the kernel's clock: several front-ends and restarts go by one time */
+    __u32 clock_shift; /* unit of the clock in SYN-ACKs: 2^clock_shift ms */
+    __u64 proof_mask; /* bits of a cookie's hash that are compared; tests compare fewer */
 };
-const volatile struct front_config config = {.hold_packets = 64};
+const volatile struct front_config config = {.hold_packets = 64, .clock_shift = 10, .proof_mask = PROOF_MASK};
 
 static __always_inline struct scratch *scratch(void) {
     __u32 zero = 0;

@@ -4,8 +4,6 @@
 #include "cookie.h"
 #include "front_io.h"
 
-#define ECHO_BITS 23 /* of the clock in our SYN-ACKs */
-
 struct options {
     __u8 bytes[48]; /* 40 used: reads behind the end need no check of their own */
     __u32 length;
@@ -78,11 +76,4 @@ IN void options_read(void *ctx, int xdp, const struct packet *p, struct options 
         return;
     o->length = length;
     options_parse(o);
-}
-
-/* Our clock in a connection's first packet: what it echoes of the SYN-ACK. 0: no timestamps, or no time of ours. */
-IN __u32 echo_of(void *ctx, int xdp, const struct packet *p) {
-    struct options o;
-    options_read(ctx, xdp, p, &o);
-    return o.timestamps && !(o.tsecr >> ECHO_BITS) ? o.tsecr : 0;
 }

@@ -102,22 +102,19 @@ IN int reply_send(void *ctx, int xdp, const struct packet *p, struct reply *r, _
     return send_back(ctx, xdp);
 }
 
-/* Clock of the SYN-ACK's timestamp. Its top byte is 0: there stands a node's tag once a node has the connection. The
- * next bit is 0 too, so that the tag survives 2^23 ms = 2.3 h of the node's clock running on from here. The first packet
- * brings it back, and so tells which of two connections on the same addresses is the older one. */
-IN __u32 timestamp_be(void) {
-    return bpf_htonl(((__u32)(bpf_ktime_get_ns() / 1000000) + config.clock_ms) & 0x007fffff);
-}
-
 /* Options of a SYN-ACK, a subset of what the SYN offers. In words: MSS; SACK permitted and timestamps, or one of them;
- * window scale. Returns their length, which is at most that of the client's. */
-IN __u32 syn_ack_options(const struct options *o, __u16 mss, __u32 *words) {
+ * window scale. Returns their length, which is at most that of the client's.
+ *
+ * The timestamp `echo` is the second part of the cookie (cookie.h). Its top byte is 0: there stands a node's tag once a node
+ * has the connection. The next bit is 0 too, so that the tag survives 2^23 ms = 2.3 h of the node's clock running on from
+ * here. */
+IN __u32 syn_ack_options(const struct options *o, __u16 mss, __u32 echo, __u32 *words) {
     __u32 used = 0, others = (o->timestamps ? 3 : o->sack ? 1 : 0) + (o->wscale != COOKIE_NO_WSCALE);
     if (o->has_mss || (others + 1) * 4 <= o->length)
         words[used++ & 7] = bpf_htonl(0x02040000 | mss);
     if (o->timestamps) {
         words[used++ & 7] = bpf_htonl(o->sack ? 0x0402080a : 0x0101080a);
-        words[used++ & 7] = timestamp_be();
+        words[used++ & 7] = bpf_htonl(echo);
         words[used++ & 7] = o->tsval_be;
     } else if (o->sack) {
         words[used++ & 7] = bpf_htonl(0x01010402);

@@ -19,6 +19,8 @@
 #define LOOK_NS 100000000ULL
 #define LOOKS_MAX 1000
 #define ANSWERS_MAX 100
+/* Behind a bad cookie follow a search for a socket and more. A processor does that for so many packets in LOOK_NS. */
+#define BAD_MAX 10000
 
 /* src/plane/tests/stray.rs has its layout too. */
 struct stray {
@@ -38,6 +40,8 @@ struct allowance {
     __u64 since_ns;
     __u32 looks;
     __u32 answers;
+    __u32 bad; /* packets of no connection, their cookies bad */
+    __u32 zero;
 };
 
 struct {
@@ -48,18 +52,19 @@ struct {
 } allowances SEC(".maps");
 
 /* 1 if the packet is the first of a connection whose cookie was made with a former key. */
-APART int cookie_expired(const struct packet *p) {
-    __u32 zero = 0, cookie;
+APART int cookie_expired(const struct packet *p, const struct timestamps *ts) {
+    __u32 zero = 0;
     struct expired_keys *former = bpf_map_lookup_elem(&expired, &zero);
-    if (!former || !p)
+    if (!former || !p || !ts)
         return 0;
     struct cookie_input in;
-    cookie = p->ack - 1;
-    cookie_of(p, p->seq - 1, cookie, &in);
+    __u64 proof = 0, bits = cookie_claim(p, ts, &in, &proof);
+    if (!bits)
+        return 0;
 #pragma clang loop unroll(disable)
     for (int i = 0; i < EXPIRED_KEYS; i++) {
         __u64 k0 = former->k[i][0], k1 = former->k[i][1];
-        if ((k0 | k1) && cookie_make(&in, p->ipv6, k0, k1) == cookie)
+        if ((k0 | k1) && !((cookie_hash(&in, p->ipv6, k0, k1) ^ proof) & bits))
             return 1;
     }
     return 0;
@@ -78,24 +83,38 @@ APART int stray_comes_again(const struct packet *p, const struct flow_key *key) 
     return 0;
 }
 
-/* A packet of a listen address with cookies that belongs to nothing. */
-IN int stray(void *ctx, int xdp, const struct packet *p, const struct flow_key *key, const struct service *service) {
+/* What this processor may do in this tenth of a second. */
+IN struct allowance *allowance_now(void) {
     __u32 zero = 0;
     struct allowance *allowed = bpf_map_lookup_elem(&allowances, &zero);
-    if (!allowed || !(p->payload_bytes || p->flags & TCP_FIN) || (p->flags & (TCP_ACK | TCP_RST)) != TCP_ACK)
-        return drop(xdp);
     __u64 now = bpf_ktime_get_ns();
-    if (now - allowed->since_ns >= LOOK_NS) {
+    if (allowed && now - allowed->since_ns >= LOOK_NS) {
         allowed->since_ns = now;
         allowed->looks = 0;
         allowed->answers = 0;
+        allowed->bad = 0;
     }
+    return allowed;
+}
+
+/* 1 if this processor has seen so many bad cookies that it drops another one at once. */
+IN int bad_cookies_abound(void) {
+    struct allowance *allowed = allowance_now();
+    return !allowed || allowed->bad++ >= BAD_MAX;
+}
+
+/* A packet of a listen address with cookies that belongs to nothing. */
+IN int stray(void *ctx, int xdp, const struct packet *p, const struct timestamps *ts, const struct flow_key *key,
+             const struct service *service) {
+    struct allowance *allowed = allowance_now();
+    if (!allowed || !(p->payload_bytes || p->flags & TCP_FIN) || (p->flags & (TCP_ACK | TCP_RST)) != TCP_ACK)
+        return drop(xdp);
     if (allowed->looks >= LOOKS_MAX || allowed->answers >= ANSWERS_MAX) {
         count(COUNT_RESET_LIMITED);
         return drop(xdp);
     }
     allowed->looks++;
-    if (cookie_expired(p))
+    if (cookie_expired(p, ts))
         count(COUNT_EXPIRED);
     else if (!(service->flags & SERVICE_RESETS) || !stray_comes_again(p, key))
         return drop(xdp);

@@ -21,6 +21,10 @@
 #define STALE_BYTES (64 << 20)
 #define STALE_TIME_WAIT_BYTES (1 << 20)
 
+/* A FIN counts if it has arrived before, or what stands between it and the bytes that the socket has read may be in the
+ * socket's backlog. */
+#define FIN_AHEAD_BYTES (1 << 20)
+
 #define WAIT_NS 1000000ULL            /* how long a packet goes to the end of the line */
 #define WAITS_MAX 64                  /* and how often, all packets of a connection together */
 #define ACCEPT_NS 1000000000ULL       /* how long a connection without a socket may be one that a full listener refused */
@@ -62,6 +66,12 @@ static __always_inline int wait(struct __sk_buff *skb, struct conn *conn) {
 /* Whether the packet is of the connection that is written down, and not its first. */
 static __always_inline int follows(const struct packet *p, const struct conn *conn) {
     return p->seq - conn->first_seq < STALE_BYTES;
+}
+
+/* Whether the packet is one behind the first of a client without timestamps: it proves no cookie, and must not count among
+ * the bad ones. */
+static __always_inline int is_plain_next(const struct packet *p, const struct conn *conn) {
+    return !((p->ack - 1) & COOKIE_TIMESTAMPS) && p->seq != conn->first_seq && follows(p, conn);
 }
 
 /* Whether a packet is the first in a while for a connection that is not known. It may have overtaken the one that makes
@@ -111,13 +121,15 @@ static __always_inline int accept(struct __sk_buff *skb, const struct packet *p,
 /* A listener, or nothing, has the packet's addresses. `skc` is released. */
 static __always_inline int at_listener(struct __sk_buff *skb, const struct packet *p, const struct flow_key *key,
                                        __u32 flags, struct bpf_sock *skc) {
-    if (!skc || !(flags & SERVICE_COOKIE) || !cookie_proves(p)) {
+    struct conn *conn = bpf_map_lookup_elem(&conns, key);
+    int is_next = conn && (conn->flags & (CONN_COOKIE | CONN_ENDED)) == CONN_COOKIE && is_plain_next(p, conn) &&
+                  bpf_ktime_get_ns() - conn->opened_ns < ACCEPT_NS;
+    if (!skc || !(flags & SERVICE_COOKIE) || is_next || !cookie_proves(skb, p, ADDRESSES_FREE)) {
         int is_stacks = skc && flags & SERVICE_SYNS && stack_cookie(skc, p);
         if (skc)
             bpf_sk_release(skc);
         return is_stacks ? VERDICT_NEXT : without_socket(skb, p, key, flags);
     }
-    struct conn *conn = bpf_map_lookup_elem(&conns, key);
     int ended = conn && conn->flags & CONN_ENDED && conn->flags & CONN_COOKIE && conn->first_seq == p->seq;
     struct sock *listener = (struct sock *)bpf_skc_to_tcp_sock(skc);
     /* A late copy of a first segment must not have the request answered twice. */
@@ -143,7 +155,7 @@ static __always_inline void note_end(const struct packet *p, const struct flow_k
         return;
     if (p->flags & TCP_RST && p->seq == expected)
         conn_end(key, conn);
-    else if (p->flags & TCP_FIN && p->seq - expected + STALE_BYTES < 2U * STALE_BYTES)
+    else if (p->flags & TCP_FIN && p->seq + p->payload_bytes + 1 - expected <= FIN_AHEAD_BYTES)
         conn_fin(key, conn, CONN_CLIENT_FIN);
 }
 
@@ -170,7 +182,8 @@ static __always_inline int at_time_wait(struct __sk_buff *skb, const struct pack
         return VERDICT_NEXT;
     struct timestamps ts = {};
     int newer = timestamps_read(skb, p, &ts) && ts_recent && (__s32)(ts.value - ts_recent) > 0;
-    if (flags & SERVICE_COOKIE && cookie_proves(p)) {
+    int is_next = conn && conn->flags & CONN_KILLING && is_plain_next(p, conn);
+    if (flags & SERVICE_COOKIE && !is_next && cookie_proves(skb, p, ADDRESSES_FREE)) {
         if (!begins_another(skb, p, conn, expected, newer))
             return VERDICT_NEXT;
         conn_begin(skb, key, p, CONN_KILLING);
@@ -219,7 +232,7 @@ static __always_inline int at_socket(struct __sk_buff *skb, const struct packet 
         return stash(skb, key, 0);
     if (p->seq != expected && flags & SERVICE_COOKIE) {
         struct conn *conn = bpf_map_lookup_elem(&conns, key);
-        if (cookie_proves(p)) {
+        if (cookie_proves(skb, p, ADDRESSES_KNOWN)) {
             if (begins_another(skb, p, conn, expected, 0)) {
                 conn_begin(skb, key, p, CONN_KILLING);
                 return stale_kill(skb, p, expected);

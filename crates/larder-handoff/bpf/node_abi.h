@@ -36,7 +36,7 @@ struct conn {
     __u32 first_seq; /* sequence number of the client's first byte; valid with CONN_COOKIE or CONN_KILLING */
     __u32 kills;     /* tries to remove a predecessor */
     __u32 waits;     /* packets put behind the first one, which had made no socket yet */
-    __u32 echo;      /* clock of the SYN-ACK that the first segment answers, ms modulo 2^23; 0: not known */
+    __u32 echo;      /* timestamp of the SYN-ACK that the first segment answers; 0: not known */
     __u32 former_seq; /* first_seq of the connection before on the same addresses */
     __u64 opened_ns; /* CLOCK_MONOTONIC */
     __u64 seen_ns;   /* last packet from the client */

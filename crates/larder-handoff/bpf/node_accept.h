@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
 /* A listener accepts a connection from the cookie in its first segment, and what is in the way is removed. */
 #pragma once
-#include "cookie.h"
+/* Bad cookies without timestamps that a node checks in a second; few come, as the front-end has checked them. */
+#define PLAIN_BAD_MAX 100
+#define PLAIN_KNOWN_BAD_MAX 100
 #include "node_maps.h"
 #include "packet.h"
+#include "cookie_check.h"
 
 #define OPTION_BYTES_MAX 40
 #define OPTION_END 0
@@ -12,12 +15,8 @@
 #define OPTION_TIMESTAMP_BYTES 10
 #define TCP_HEADER_BYTES_MAX 60
 #define KILLS_MAX 3
-#define ECHO_BITS 23 /* of the front-end's clock in its SYN-ACKs */
-
-struct timestamps {
-    __u32 value;
-    __u32 echo;
-};
+/* No segment is on its way for longer. The clock of SYN-ACKs comes round in eight minutes at the earliest. */
+#define OVERTAKEN_NS 60000000000ULL
 
 /* Reads the timestamp option (RFC 7323), wherever it stands. */
 APART int timestamps_read(struct __sk_buff *skb, const struct packet *p, struct timestamps *out) {
@@ -41,6 +40,7 @@ APART int timestamps_read(struct __sk_buff *skb, const struct packet *p, struct 
             __builtin_memcpy(words, options + at + 2, sizeof(words));
             out->value = bpf_ntohl(words[0]);
             out->echo = bpf_ntohl(words[1]);
+            out->present = 1;
             return 1;
         }
         if (kind == OPTION_END || (kind != OPTION_NOP && length < 2))
@@ -50,29 +50,16 @@ APART int timestamps_read(struct __sk_buff *skb, const struct packet *p, struct 
     return 0;
 }
 
-/* Whether the packet acknowledges a cookie made with one of the two live keys: then it is the first of a connection. A
- * slot without a key believes nothing. */
-APART int cookie_proves(const struct packet *p) {
+/* Whether the packet proves a cookie. The front-end has looked at its age, and a node cannot: keys grow old instead. */
+APART int cookie_proves(struct __sk_buff *skb, const struct packet *p, __u32 addresses) {
+    struct timestamps ts = {};
     if (!p || (p->flags & (TCP_SYN | TCP_RST | TCP_ACK)) != TCP_ACK)
         return 0;
-    __u32 zero = 0, cookie = p->ack - 1;
-    struct keys *live = bpf_map_lookup_elem(&keys, &zero);
-    if (!live)
-        return 0;
-    struct cookie_input in = {
-        .client_port = bpf_ntohs(p->client_port_be),
-        .server_port = bpf_ntohs(p->server_port_be),
-        .client_isn = p->seq - 1,
-        .low = cookie & 0xff,
-    };
-    __builtin_memcpy(in.client, p->client, 16);
-    __builtin_memcpy(in.server, p->server, 16);
-    for (int i = 0; i < 2; i++) {
-        __u64 k0 = live->k[i][0], k1 = live->k[i][1];
-        if ((k0 | k1) && cookie_make(&in, p->ipv6, k0, k1) == cookie)
-            return 1;
-    }
-    return 0;
+    timestamps_read(skb, p, &ts);
+    int verdict = cookie_verdict(p, &ts, addresses, PROOF_MASK);
+    if (verdict == COOKIE_UNCHECKED && addresses == ADDRESSES_FREE)
+        count(COUNT_PLAIN_LIMITED);
+    return verdict == COOKIE_GOOD;
 }
 
 /* What the SYN offered, from the cookie. The kernel takes no segment size below 1220 bytes over IPv6: every link there
@@ -101,8 +88,7 @@ static __always_inline void cookie_attributes(struct __sk_buff *skb, const struc
         attributes->rcv_tsecr = (ts.echo & 0xffffff) | *top << 24;
 }
 
-/* The front-end's clock in a first segment: what the client echoes of the SYN-ACK. 0: it sends no timestamps, or this is no
- * time of a front-end's. */
+/* The timestamp of the SYN-ACK that a first segment echoes. 0: no timestamps, or none of a front-end. */
 static __always_inline __u32 echo_of(struct __sk_buff *skb, const struct packet *p) {
     struct timestamps ts = {};
     return timestamps_read(skb, p, &ts) && !(ts.echo >> ECHO_BITS) ? ts.echo : 0;
@@ -117,8 +103,10 @@ static __always_inline int is_overtaken(struct __sk_buff *skb, const struct pack
         return 0;
     if (conn->flags & CONN_FORMER && conn->former_seq == p->seq)
         return 1;
+    if (bpf_ktime_get_ns() - conn->opened_ns >= OVERTAKEN_NS)
+        return 0;
     __u32 echo = echo_of(skb, p);
-    return echo && conn->echo && (__s32)((echo - conn->echo) << (32 - ECHO_BITS)) < 0;
+    return echo && conn->echo && clock_difference(echo_clock(echo), echo_clock(conn->echo)) < 0;
 }
 
 /* Writes down that the connection is here now. A predecessor on the same addresses that nobody saw end has ended. */

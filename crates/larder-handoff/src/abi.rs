@@ -46,7 +46,7 @@ pub mod flow_flag {
     pub const TOLD: u8 = 16;
     /// This host's stack has answered such a SYN.
     pub const ANSWERED: u8 = 32;
-    /// Set from here: the next packet with payload clears it and is told.
+    /// The next packet with payload, or one that goes on after the end, clears it and is told.
     pub const IDLE: u8 = 64;
     /// The client has acknowledged something of the reply.
     pub const ACKED: u8 = 128;
@@ -100,7 +100,7 @@ pub mod event_kind {
     pub const STASH: u8 = 4;
     /// A connection has ended on the node.
     pub const CLOSED: u8 = 5;
-    /// A connection marked idle has a request again.
+    /// A connection marked idle has a request again, or goes on after its end.
     pub const WOKE: u8 = 6;
     /// A copy of a later packet with payload of a handed-off connection follows.
     pub const LATER: u8 = 7;
@@ -149,7 +149,7 @@ pub struct Flow {
     pub flags: u8,
     /// Always 0. In the kernel `flags` is a word of 32 bits, for atomic instructions, of which this is the rest.
     pub flags_rest: [u8; 3],
-    /// Clock of the SYN-ACK that the client's first packet answers. ms modulo 2^23; 0: not known.
+    /// Timestamp of the SYN-ACK that the client's first packet answers; 0: not known.
     pub first_echo: u32,
     /// Sequence number of the client's first byte.
     pub first_seq: u32,
@@ -181,6 +181,10 @@ pub struct Flow {
     pub frozen_seq: u32,
     /// Not 0: the client's host has reset just that, as it has no such connection any more.
     pub denied: u32,
+    /// Behind what the client has sent in order; 0: not known.
+    pub next_seq: u32,
+    /// Always 0.
+    pub zero2: u32,
 }
 
 /// A listen address, as `struct service_key`.
@@ -318,13 +322,13 @@ pub struct Event {
 }
 
 /// Number of counters the programs keep room for.
-pub const COUNTERS_MAX: usize = 32;
+pub const COUNTERS_MAX: usize = 64;
 
 /// How many of them a front-end's programs use.
-pub const FRONT_COUNTERS: usize = 24;
+pub const FRONT_COUNTERS: usize = 29;
 
 /// Names of the counters, in the order of `enum counter`.
-pub const COUNTERS: [&str; 31] = [
+pub const COUNTERS: [&str; 36] = [
     "syn",
     "syn_ack",
     "handshake_ack",
@@ -349,6 +353,11 @@ pub const COUNTERS: [&str; 31] = [
     "reset_limited",
     "implausible",
     "later_skipped",
+    "cookie_limited",
+    "plain_limited",
+    "inexact_end",
+    "uncommon",
+    "uncommon_lost",
     "accepted",
     "refused",
     "stashed",
@@ -367,7 +376,7 @@ mod tests {
     #[test]
     fn structs_are_laid_out_as_in_the_kernel() {
         assert_eq!(size_of::<RawFlowKey>(), 20);
-        assert_eq!((size_of::<Flow>(), offset_of!(Flow, flags), offset_of!(Flow, seen_ns)), (80, 4, 48));
+        assert_eq!((size_of::<Flow>(), offset_of!(Flow, flags), offset_of!(Flow, seen_ns)), (88, 4, 48));
         assert_eq!(size_of::<ServiceKey>(), 20);
         assert_eq!(size_of::<Service>(), 8);
         assert_eq!((size_of::<NodeLink>(), offset_of!(NodeLink, header)), (96, 24));

@@ -1,11 +1,12 @@
-//! The cookie: an initial sequence number that proves a SYN was answered by a front-end, and carries what its options
-//! said. `bpf/cookie.h` has the layout; this is the same calculation in Rust.
+//! The cookie: the numbers of a SYN-ACK that prove that a front-end answered a SYN, and that carry what its options said.
+//! `bpf/cookie.h` has the layout; this is the same calculation in Rust.
 //!
 //! SipHash-2-4: Aumasson and Bernstein, "SipHash: a fast short-input PRF", INDOCRYPT 2012.
 
 use crate::flow::mapped;
 use std::fmt;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 const NO_WSCALE: u32 = 15;
 /// RFC 7323 section 2.3.
@@ -48,7 +49,23 @@ pub struct SynOptions {
     pub wscale: Option<u8>,
 }
 
-/// A cookie.
+/// Bits of the hash in the timestamp; `ECHO_HASH_BITS` of `bpf/cookie.h`.
+const ECHO_HASH_BITS: u32 = 12;
+/// Bits of the clock above them; `CLOCK_BITS`.
+const CLOCK_BITS: u32 = 11;
+/// The clock's unit is 2^8 ms at least: it must not come round while a first segment may be on its way.
+const CLOCK_SHIFT_MIN: u32 = 8;
+/// The most that [`clock_shift`] gives, for keys that live an hour.
+const CLOCK_SHIFT_MAX: u32 = 14;
+
+/// The unit of the clock in SYN-ACKs, a power of two in ms: a cookie is believed for one and a half of `key_life`, which is
+/// to be a quarter of the clock's range at most.
+pub(crate) fn clock_shift(key_life: Duration) -> u32 {
+    let range = |shift: u32| Duration::from_millis(1 << (CLOCK_BITS + shift));
+    (CLOCK_SHIFT_MIN..CLOCK_SHIFT_MAX).find(|&shift| range(shift) >= key_life * 6).unwrap_or(CLOCK_SHIFT_MAX)
+}
+
+/// The sequence number of a SYN-ACK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cookie(pub u32);
 
@@ -56,35 +73,7 @@ const MSS_V4: [u16; 4] = [536, 1300, 1400, 1460];
 const MSS_V6: [u16; 4] = [536, 1220, 1360, 1440];
 
 impl Cookie {
-    /// The cookie that answers a SYN from `client` to `server` with the initial sequence number `client_isn`.
-    pub fn make(
-        key: CookieKey,
-        client: SocketAddr,
-        server: SocketAddr,
-        client_isn: u32,
-        options: SynOptions,
-    ) -> Self {
-        let sizes = if server.ip().to_canonical().is_ipv4() { MSS_V4 } else { MSS_V6 };
-        let index = sizes.iter().rposition(|&size| size <= options.mss).unwrap_or(0);
-        let wscale = options.wscale.map_or(NO_WSCALE, |scale| u32::from(scale).min(WSCALE_MAX));
-        let flags = u32::from(options.sack) << 5 | u32::from(options.timestamps) << 4;
-        let low = u32::try_from(index).unwrap_or(0) << 6 | flags | wscale;
-        Self(tag(key, client, server, client_isn, low) << 8 | low)
-    }
-
-    /// What the cookie carries, if it was made with `key` for this connection.
-    pub fn check(
-        self,
-        key: CookieKey,
-        client: SocketAddr,
-        server: SocketAddr,
-        client_isn: u32,
-    ) -> Option<SynOptions> {
-        let proven = tag(key, client, server, client_isn, self.0 & 0xff) == self.0 >> 8;
-        proven.then(|| self.options(server.ip().to_canonical().is_ipv4()))
-    }
-
-    /// What the cookie carries, of a connection over IPv4 or IPv6. Proves nothing: that is for [`Cookie::check`], or has
+    /// What the cookie carries, of a connection over IPv4 or IPv6. Proves nothing: that is for [`Answer::check`], or has
     /// been done.
     pub fn options(self, ipv4: bool) -> SynOptions {
         let low = self.0 & 0xff;
@@ -98,8 +87,58 @@ impl Cookie {
     }
 }
 
-/// The keyed hash, 24 bits.
-fn tag(key: CookieKey, client: SocketAddr, server: SocketAddr, client_isn: u32, low: u32) -> u32 {
+/// The numbers of a SYN-ACK that carry the proof.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// Its sequence number.
+    pub cookie: Cookie,
+    /// Its timestamp, which the client echoes; `None` if the client offered no timestamps.
+    pub echo: Option<u32>,
+}
+
+impl Answer {
+    /// Answers a SYN from `client` to `server` with the initial sequence number `client_isn`. `clock` is that of the front-end,
+    /// of which the low 11 bits count.
+    pub fn make(
+        key: CookieKey,
+        (client, server): (SocketAddr, SocketAddr),
+        client_isn: u32,
+        options: SynOptions,
+        clock: u32,
+    ) -> Self {
+        let sizes = if server.ip().to_canonical().is_ipv4() { MSS_V4 } else { MSS_V6 };
+        let index = sizes.iter().rposition(|&size| size <= options.mss).unwrap_or(0);
+        let wscale = options.wscale.map_or(NO_WSCALE, |scale| u32::from(scale).min(WSCALE_MAX));
+        let flags = u32::from(options.sack) << 5 | u32::from(options.timestamps) << 4;
+        let low = u32::try_from(index).unwrap_or(0) << 6 | flags | wscale;
+        let clock = if options.timestamps { clock & ((1 << CLOCK_BITS) - 1) } else { 0 };
+        let hash = hash(key, (client, server), client_isn, low, clock);
+        let cookie = Cookie(((hash & 0xff_ffff) as u32) << 8 | low);
+        let proof = (hash >> 24) as u32 & ((1 << ECHO_HASH_BITS) - 1);
+        Self { cookie, echo: options.timestamps.then_some(clock << ECHO_HASH_BITS | proof) }
+    }
+
+    /// What the numbers carry, if they were made with `key` for this connection.
+    pub fn check(
+        self,
+        key: CookieKey,
+        (client, server): (SocketAddr, SocketAddr),
+        client_isn: u32,
+    ) -> Option<SynOptions> {
+        let options = self.cookie.options(server.ip().to_canonical().is_ipv4());
+        let clock = self.echo.unwrap_or(0) >> ECHO_HASH_BITS;
+        (Self::make(key, (client, server), client_isn, options, clock) == self).then_some(options)
+    }
+}
+
+/// The keyed hash.
+fn hash(
+    key: CookieKey,
+    (client, server): (SocketAddr, SocketAddr),
+    client_isn: u32,
+    low: u32,
+    clock: u32,
+) -> u64 {
     let mut words = [0; 6];
     let mut used = 0;
     let mut push = |word: u64| {
@@ -116,9 +155,8 @@ fn tag(key: CookieKey, client: SocketAddr, server: SocketAddr, client_isn: u32, 
         }
     }
     push(u64::from(client_isn) << 32 | u64::from(client.port()) << 16 | u64::from(server.port()));
-    push(u64::from(low));
-    let hash = siphash(key.0, &words[..used]);
-    (hash & 0xff_ffff) as u32
+    push(u64::from(clock) << 8 | u64::from(low));
+    siphash(key.0, &words[..used])
 }
 
 fn be32(bytes: &[u8]) -> u32 {
@@ -186,25 +224,38 @@ mod tests {
             .prop_map(|(mss, sack, timestamps, wscale)| SynOptions { mss, sack, timestamps, wscale })
     }
 
+    #[test]
+    fn the_clock_outlasts_the_keys() {
+        for (key_life, shift) in [(10, 8), (87, 8), (88, 9), (300, 10), (3_600, 14)] {
+            assert_eq!(clock_shift(Duration::from_secs(key_life)), shift, "{key_life} s");
+            let quarter = Duration::from_millis(1 << (CLOCK_BITS + shift - 2));
+            assert!(quarter * 2 >= Duration::from_secs(key_life * 3), "{key_life} s");
+        }
+    }
+
     proptest! {
         #[test]
         fn a_cookie_carries_the_options(ports in any::<(u16, u16)>(), isn in any::<u32>(), offered in options(),
-                                        v6 in any::<bool>(), address in any::<[u8; 16]>()) {
+                                        v6 in any::<bool>(), address in any::<[u8; 16]>(), clock in any::<u32>()) {
             let client = if v6 { address.into() } else { std::net::IpAddr::from([10, 0, 0, address[0]]) };
             let server: std::net::IpAddr =
                 if v6 { [0x20; 16].into() } else { std::net::IpAddr::from([10, 9, 0, 100]) };
             prop_assume!(!v6 || !client.to_canonical().is_ipv4());
-            let (client, server) = (SocketAddr::new(client, ports.0), SocketAddr::new(server, ports.1));
-            let cookie = Cookie::make(KEY, client, server, isn, offered);
-            let kept = cookie.check(KEY, client, server, isn).expect("its own cookie");
+            let ends = (SocketAddr::new(client, ports.0), SocketAddr::new(server, ports.1));
+            let answer = Answer::make(KEY, ends, isn, offered, clock);
+            let kept = answer.check(KEY, ends, isn).expect("its own numbers");
             prop_assert_eq!((kept.sack, kept.timestamps, kept.wscale),
                             (offered.sack, offered.timestamps, offered.wscale));
             prop_assert!(kept.mss <= offered.mss.max(536));
+            prop_assert!(answer.echo.is_none_or(|echo| echo >> 23 == 0), "the top bits are for tags");
             let other = CookieKey([KEY.0[0] ^ 1, KEY.0[1]]);
-            let forged = u32::from(cookie.check(other, client, server, isn).is_some())
-                + u32::from(cookie.check(KEY, client, server, isn ^ 1).is_some());
+            let forged = u32::from(answer.check(other, ends, isn).is_some())
+                + u32::from(answer.check(KEY, ends, isn ^ 1).is_some());
             // One in 16 million passes by chance; both at once do not.
             prop_assert!(forged < 2);
+            let echo = answer.echo.map(|echo| echo ^ 1);
+            let altered = Answer { echo, ..answer };
+            prop_assert!(echo.is_none() || altered.check(KEY, ends, isn).is_none(), "the echo is part of the proof");
         }
     }
 }

@@ -30,6 +30,6 @@ pub mod remains;
 pub mod repair;
 pub mod shaper;
 
-pub use cookie::{Cookie, CookieKey, SynOptions};
+pub use cookie::{Answer, Cookie, CookieKey, SynOptions};
 pub use flow::FlowKey;
 pub use readiness::Readiness;

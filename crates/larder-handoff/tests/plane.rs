@@ -28,6 +28,7 @@ fn config(lab: &Lab, attach: Attach) -> PlaneConfig {
         flows_max: 4096,
         targets_max: 4096,
         ring_bytes: 1 << 18,
+        key_life: larder_handoff::plane::KEY_LIFE,
         hold_packets: 16,
     }
 }
@@ -135,7 +136,7 @@ fn tunnels_to_a_vxlan_device(attach: Attach) {
     let vxlan = "ip -n NODE link add vx0 type vxlan id 42 dstport 4789 local 10.9.0.4 dev wn udp6zerocsumrx && \
                  ip -n NODE link set vx0 address 02:00:00:00:00:44 up";
     if !lab.can(vxlan) {
-        return eprintln!("skipped: needs a kernel with VXLAN");
+        return larder_handoff::netns::skip("needs a kernel with VXLAN");
     }
     let plane = lab.inside("f", || Plane::start(&config(&lab, attach))).expect("a plane");
     let kind = TunnelKind::Vxlan { port: 4789, vni: 42, mac: [2, 0, 0, 0, 0, 0x44] };

@@ -20,6 +20,7 @@ use super::lent::Lent;
 use super::mechanism::{Delivery, Mechanism, Speaks, Why};
 use super::passing::AllPassing;
 use super::peers::Peers;
+use super::resumed::Resumed;
 use super::table::{End, Handed, Table};
 use super::text::Text;
 use crate::lease::Lease;
@@ -86,6 +87,8 @@ pub(crate) struct Edge {
     pub(super) services: Vec<SocketAddr>,
     pub(crate) peers: Peers,
     pub(super) table: Mutex<Table>,
+    /// Connections that go on although nobody counts them.
+    pub(super) resumed: Mutex<Resumed>,
     pub(super) holding: Mutex<Holding>,
     placed: Mutex<HashMap<FlowKey, Placed>>,
     /// Connections on their way from one node to another.
@@ -142,6 +145,7 @@ impl Edge {
             services,
             peers,
             table: Mutex::default(),
+            resumed: Mutex::default(),
             holding: Mutex::default(),
             placed: Mutex::default(),
             passing: Mutex::default(),
@@ -516,12 +520,14 @@ impl Edge {
         self.hand(shared, key, Started { lease, request, decision }, delivery, text, at);
     }
 
-    /// A connection that counted as idle has a request again.
+    /// A connection that counted as idle has a request again, or one that counted as ended goes on.
     fn woke(&self, shared: &Shared, key: FlowKey, node: NodeId) {
-        if let Some(handed) = lock(&self.table).get_mut(key)
-            && handed.idle
-            && handed.decision.node == node
-        {
+        let mut table = lock(&self.table);
+        let Some(handed) = table.get_mut(key) else {
+            drop(table);
+            return self.resumes(shared, key, node);
+        };
+        if handed.idle && handed.decision.node == node {
             handed.idle = !handed.lease.reuse(shared.clock.now(), handed.request, node);
             handed.closing = None;
             self.set_bases(shared, node);

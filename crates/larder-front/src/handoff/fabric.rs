@@ -70,6 +70,8 @@ pub(crate) trait Fabric: Send + Sync + Debug {
     fn set_idle(&self, key: FlowKey);
     /// Marks a connection as one that has ended; its late packets still go to its node.
     fn set_ended(&self, key: FlowKey);
+    /// A connection that was taken for ended goes on.
+    fn set_resumed(&self, key: FlowKey);
     /// Sends a packet on to a node, as the plane would.
     fn forward(&self, node: NodeId, packet: &[u8]) -> io::Result<()>;
     /// Gives a packet to this host's own stack, as if it had just come in.
@@ -140,6 +142,8 @@ impl Fabric for Nothing {
     fn set_idle(&self, _key: FlowKey) {}
 
     fn set_ended(&self, _key: FlowKey) {}
+
+    fn set_resumed(&self, _key: FlowKey) {}
 
     fn forward(&self, _node: NodeId, _packet: &[u8]) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())

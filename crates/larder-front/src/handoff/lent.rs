@@ -81,6 +81,10 @@ impl Fabric for Lent {
         self.now().set_ended(key);
     }
 
+    fn set_resumed(&self, key: FlowKey) {
+        self.now().set_resumed(key);
+    }
+
     fn forward(&self, node: NodeId, packet: &[u8]) -> io::Result<()> {
         self.now().forward(node, packet)
     }

@@ -73,6 +73,7 @@ impl Machine {
             targets_max: config.targets_max,
             ring_bytes: RING_BYTES,
             hold_packets: config.hold_packets,
+            key_life: config.key_life,
         })?;
         tracing::info!(interface, attached = ?plane.attached(), adopted = plane.adopted(), cookie, "forwarding plane");
         let own = if cookie { Some(Own::open(config, &interface, listen)?) } else { None };
@@ -263,6 +264,13 @@ impl Fabric for Machine {
     fn set_ended(&self, key: FlowKey) {
         if let Err(error) = self.plane.add_flags(key, flow_flag::CLIENT_FIN | flow_flag::TOLD) {
             tracing::debug!(%error, %key, "a connection could not be marked as ended");
+        }
+    }
+
+    fn set_resumed(&self, key: FlowKey) {
+        let ends = flow_flag::CLIENT_FIN | flow_flag::CLIENT_RST | flow_flag::TOLD | flow_flag::IDLE;
+        if let Err(error) = self.plane.clear_flags(key, ends) {
+            tracing::debug!(%error, %key, "the end of a connection that goes on could not be taken back");
         }
     }
 

@@ -207,6 +207,8 @@ pub enum Why {
     Failed,
     /// It was there before this switch started, or had been forgotten.
     Adopted,
+    /// It went on after it was counted as ended, and its node has it. Counted beside how it was delivered first.
+    Resumed,
     /// Its node drains: another one has it now. Counted beside how it was delivered first.
     Drain,
     /// It was held when another process was to take the plane.
@@ -215,7 +217,7 @@ pub enum Why {
 
 impl Why {
     /// Every reason.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::Configured,
         Self::Edited,
         Self::EditsLater,
@@ -235,6 +237,7 @@ impl Why {
         Self::Refused,
         Self::Failed,
         Self::Adopted,
+        Self::Resumed,
         Self::Drain,
         Self::Reload,
     ];
@@ -261,6 +264,7 @@ impl Why {
             Self::Refused => "refused",
             Self::Failed => "failed",
             Self::Adopted => "adopted",
+            Self::Resumed => "resumed",
             Self::Drain => "drain",
             Self::Reload => "reload",
         }

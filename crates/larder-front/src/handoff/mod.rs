@@ -26,6 +26,7 @@ mod moves;
 mod moving;
 mod passing;
 mod peers;
+mod resumed;
 mod run;
 mod slots;
 mod splice;

@@ -291,6 +291,15 @@ impl Peers {
         }
     }
 
+    /// The node is asked for its connections by `at`, or `every` after it was asked last.
+    pub(super) fn ask_soon(&self, node: NodeId, at: Time, every: Duration) {
+        if let Some(slot) = self.slot(node) {
+            let at = at.max(*lock(&slot.asked_at) + every);
+            let mut ask_at = lock(&slot.ask_at);
+            *ask_at = Some(ask_at.map_or(at, |before| before.min(at)));
+        }
+    }
+
     /// Asks those that are to be asked again by now.
     pub(super) fn ask_doubtful(&self, now: Time) {
         for (index, slot) in (0..).zip(&self.slots) {
@@ -562,7 +571,7 @@ impl Edge {
     }
 
     /// A piece of what a node's connections are.
-    async fn node_lives(&self, shared: &Shared, node: NodeId, live: Live) {
+    async fn node_lives(self: &Arc<Self>, shared: &Arc<Shared>, node: NodeId, live: Live) {
         let Some(slot) = self.peers.slot(node) else { return };
         let keys = live.connections.into_iter().map(|socket| FlowKey::from(socket.connection));
         lock(&slot.live).extend(keys);

@@ -69,16 +69,14 @@ impl Edge {
         for key in active {
             match self.fabric.flow(key).filter(|flow| flow.state == flow_state::NODE) {
                 None => self.end(shared, key, End::Silent),
-                Some(flow) if self.is_over(now_ns, &flow) => self.end(shared, key, End::Closed),
+                Some(flow) if self.is_over(now_ns, &flow) => self.end_unless_it_goes_on(shared, key),
                 Some(flow) if self.rests(now_ns, &flow) => self.rest(shared, key),
                 Some(_) => {}
             }
         }
         // Their nodes should have said so.
         let closed = lock(&self.table).closed_for(CLOSING_FOR, shared.clock.now());
-        for key in closed {
-            self.end(shared, key, End::Closed);
-        }
+        closed.into_iter().for_each(|key| self.end_unless_it_goes_on(shared, key));
         let unaccepted = self.expire_placed(shared.clock.now());
         self.counts.unaccepted(unaccepted);
         self.peers.ask_doubtful(shared.clock.now());
@@ -122,7 +120,7 @@ impl Edge {
         for (key, flow) in strangers {
             // Its end may have been told since: it is noted in the plane before the table forgets it.
             if !lock(&self.table).contains(key) && self.fabric.flow(key).is_some_and(|now| !has_ended(&now)) {
-                self.adopt(shared, key, flow);
+                self.adopt(shared, key, flow, Why::Adopted);
             }
         }
         self.sweep_left(shared, shared.clock.now());
@@ -158,6 +156,12 @@ impl Edge {
         flow.flags & both == both && silence(now_ns, flow) > self.config.idle_after.min(ENDS_AFTER)
     }
 
+    /// A connection that has ended as far as can be seen, while its node has not said so: if it goes on, that is told.
+    fn end_unless_it_goes_on(&self, shared: &Shared, key: FlowKey) {
+        self.end(shared, key, End::Closed);
+        self.fabric.set_idle(key);
+    }
+
     /// A connection on which nothing moves gives its load back.
     fn rest(&self, shared: &Shared, key: FlowKey) {
         let mut table = lock(&self.table);
@@ -169,14 +173,14 @@ impl Edge {
     }
 
     /// A connection that was opened before this switch started, or by another one, or that was forgotten.
-    fn adopt(&self, shared: &Arc<Shared>, key: FlowKey, flow: Flow) {
+    pub(super) fn adopt(&self, shared: &Arc<Shared>, key: FlowKey, flow: Flow, why: Why) {
         let (node, request) = (NodeId(flow.node), Request::new(TargetId(0)));
         let mut lease = Lease::new(shared.clone());
         if !lease.reuse(shared.clock.now(), request, node) {
             return;
         }
         let decision = Decision { node, reason: Reason::Reuse };
-        let delivery = Delivery { mechanism: Mechanism::Cookie, why: Why::Adopted };
+        let delivery = Delivery { mechanism: Mechanism::Cookie, why };
         let started = Started { lease, request, decision };
         let handed = Handed { rested: true, ..Handed::new(started, delivery, shared.clock.now(), None) };
         self.counts.delivered(handed.delivery);
@@ -190,8 +194,8 @@ impl Edge {
     /// Holds the table against what a node says it has: what it does not have has ended there.
     /// The list is of the time `as_of` or later. Others have their turn in between.
     pub(super) async fn reconcile(
-        &self,
-        shared: &Shared,
+        self: &Arc<Self>,
+        shared: &Arc<Shared>,
         node: NodeId,
         live: &HashSet<FlowKey>,
         as_of: Time,
@@ -230,6 +234,7 @@ impl Edge {
             }
         }
         self.peers.ask_again(node, doubtful.then(|| shared.clock.now() + UNPROVEN_FOR));
+        self.count_resumed(shared, node, live, as_of);
         // What the plane has forgotten, as after a restart, it learns from the node.
         for (at, key) in live.iter().enumerate() {
             if at % RECONCILED_AT_ONCE == RECONCILED_AT_ONCE - 1 {

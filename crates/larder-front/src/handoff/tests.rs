@@ -155,6 +155,10 @@ impl Fabric for Paper {
         *lock(&self.0).flags.entry(key).or_default() |= flow_flag::CLIENT_FIN | flow_flag::TOLD;
     }
 
+    fn set_resumed(&self, key: FlowKey) {
+        lock(&self.0).flags.remove(&key);
+    }
+
     fn set_idle(&self, key: FlowKey) {
         lock(&self.0).idle.push(key);
     }

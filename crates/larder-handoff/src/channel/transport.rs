@@ -17,8 +17,8 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
-/// Version of the protocol: of the handshake and of all messages.
-pub const VERSION: u16 = 4;
+/// Version of the protocol: of the handshake, of all messages, and of the cookies that nodes check.
+pub const VERSION: u16 = 5;
 
 const PATTERN: &str = "Noise_IK_25519_ChaChaPoly_BLAKE2s";
 const MAGIC: [u8; 6] = *b"larder";

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 /// Of the directories of guards.
 pub(crate) const FAMILY: &str = "larder-guard";
 const PREFIX: &str = "node";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 const NAME_BYTES_MAX: usize = 32;
 
 /// Directory of the instance `name`, made if it is not there, and a lock on it: one process at a time has an instance.

@@ -90,11 +90,13 @@ struct FlowChange {
     ack: u32,
     expect: u32,
     frozen: u32,
+    clear: u32,
 }
 
 impl FlowChange {
     fn none(key: FlowKey) -> Self {
-        Self { key: key.into(), node: NO_NODE, state: 0, flags: 0, seq: 0, ack: 0, expect: 0, frozen: 0 }
+        let (node, key) = (NO_NODE, key.into());
+        Self { key, node, state: 0, flags: 0, seq: 0, ack: 0, expect: 0, frozen: 0, clear: 0 }
     }
 
     fn to(key: FlowKey, to: FlowTo) -> Self {
@@ -381,6 +383,15 @@ impl Plane {
     /// It is not known, or the kernel refuses.
     pub fn add_flags(&self, key: FlowKey, flags: u8) -> Result<(), PlaneError> {
         self.change_flow(FlowChange { flags, ..FlowChange::none(key) })
+    }
+
+    /// Removes [flags](crate::abi::flow_flag) from a connection.
+    ///
+    /// # Errors
+    ///
+    /// It is not known, or the kernel refuses.
+    pub fn clear_flags(&self, key: FlowKey, flags: u8) -> Result<(), PlaneError> {
+        self.change_flow(FlowChange { clear: flags.into(), ..FlowChange::none(key) })
     }
 
     fn change_flow(&self, mut change: FlowChange) -> Result<(), PlaneError> {

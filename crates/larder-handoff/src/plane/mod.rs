@@ -59,6 +59,7 @@ use socket2::{Domain, Socket, Type};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Mutex;
+use std::time::Duration;
 use succession::Predecessor;
 
 /// Where the programs sit.
@@ -83,7 +84,7 @@ pub struct PlaneConfig {
     pub interface: String,
     /// Where the programs sit.
     pub attach: Attach,
-    /// Connections at most, 1 to 2^24; beyond, the least recently used is forgotten. 124 bytes each.
+    /// Connections at most, 1 to 2^24; beyond, the least recently used is forgotten. 132 bytes each.
     pub flows_max: u32,
     /// Remembered decisions at most, 1 to 2^24; beyond, the least recently used is forgotten.
     pub targets_max: u32,
@@ -92,7 +93,13 @@ pub struct PlaneConfig {
     pub ring_bytes: u32,
     /// Packets of one held connection that go to user space; those beyond are dropped. At least 1.
     pub hold_packets: u32,
+    /// How long a key makes cookies, an hour at most. The clock in SYN-ACKs has a unit by it, which front-ends that share
+    /// a secret must have in common.
+    pub key_life: Duration,
 }
+
+/// A usual life of keys.
+pub const KEY_LIFE: Duration = Duration::from_secs(300);
 
 impl PlaneConfig {
     fn check(&self) -> Result<(), PlaneError> {

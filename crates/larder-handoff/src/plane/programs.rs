@@ -5,6 +5,7 @@ use super::pins::Pins;
 use super::succession::Predecessor;
 use super::syscalls::{self, Hook};
 use super::{Attach, PlaneConfig, PlaneError};
+use crate::cookie::clock_shift;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenMapMut, OpenObject, ProgramMut};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -52,15 +53,29 @@ fn clock_ms() -> u32 {
     (ahead & i64::from(u32::MAX)) as u32
 }
 
+/// Bits of a cookie's hash that are compared: all 36.
+#[cfg(not(test))]
+const fn proof_mask() -> u64 {
+    u64::MAX
+}
+
+/// Fewer, where a test measures how many forged cookies are believed.
+#[cfg(test)]
+fn proof_mask() -> u64 {
+    super::tests::PROOF_MASK.get()
+}
+
 /// Writes `struct front_config`.
 fn configure(map: &mut OpenMapMut<'_>, config: &PlaneConfig, attach: Attach) {
     let partial = u32::from(attach != Attach::Native);
     if let Some(value) = map.initial_value_mut()
-        && value.len() >= 12
+        && value.len() >= 24
     {
         value[..4].copy_from_slice(&config.hold_packets.to_ne_bytes());
         value[4..8].copy_from_slice(&partial.to_ne_bytes());
         value[8..12].copy_from_slice(&clock_ms().to_ne_bytes());
+        value[12..16].copy_from_slice(&clock_shift(config.key_life).to_ne_bytes());
+        value[16..24].copy_from_slice(&proof_mask().to_ne_bytes());
     }
 }
 

@@ -172,7 +172,7 @@ fn merged(copied: &Flow, old: &Flow, new: &Flow) -> Flow {
         ($($field:ident)*) => { $(flow.$field = later(copied.$field, old.$field, new.$field);)* };
     }
     keep_later!(last_seq last_ack syn_seq held packets requests first_ack asked_ack seen_ns);
-    keep_later!(answer_seq answer_ack frozen_seq denied);
+    keep_later!(answer_seq answer_ack frozen_seq denied next_seq);
     flow
 }
 
@@ -191,6 +191,8 @@ mod tests {
         flags: IDLE,
         flags_rest: [0; 3],
         first_echo: 1,
+        next_seq: 200,
+        zero2: 0,
         first_seq: 100,
         last_seq: 200,
         last_ack: 300,

@@ -77,7 +77,7 @@ impl Checkpoint {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cookie::{CookieKey, SynOptions};
+    use crate::cookie::{Answer, CookieKey, SynOptions};
     use proptest::prelude::*;
 
     const KEY: CookieKey = CookieKey([1, 2]);
@@ -110,7 +110,7 @@ mod tests {
         ) {
             let (server, client) = addresses();
             let offered = SynOptions { mss: mss.max(536), sack, timestamps, wscale };
-            let cookie = Cookie::make(KEY, client, server, isn, offered);
+            let cookie = Answer::make(KEY, (client, server), isn, offered, 0).cookie;
             let mut options = vec![NOP; nops * 4 + 2];
             options.extend([TIMESTAMP, 10, 9, 9, 9, 9]);
             options.extend(clock.to_be_bytes());
@@ -141,7 +141,7 @@ mod tests {
     fn a_client_that_lost_its_timestamps_has_no_state() {
         let offered = SynOptions { mss: 1460, sack: true, timestamps: true, wscale: Some(7) };
         let (server, client) = addresses();
-        let cookie = Cookie::make(KEY, client, server, 7, offered);
+        let cookie = Answer::make(KEY, (client, server), 7, offered, 0).cookie;
         let first = frame(8, cookie.0.wrapping_add(1), 500, &[], b"GET");
         assert_eq!(Checkpoint::begun(&first, addresses(), b"GET".to_vec(), 1), None);
     }

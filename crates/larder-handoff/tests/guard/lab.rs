@@ -4,7 +4,7 @@
 use crate::frame::{ACK, FIN, SYN, Segment, Wrapping, wrap};
 use crate::wire::{Wire, wait};
 use larder_handoff::netns::{Namespace, NamespaceThread, or_skip, veth};
-use larder_handoff::{Cookie, CookieKey, SynOptions};
+use larder_handoff::{Answer, CookieKey, SynOptions};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -266,11 +266,12 @@ fn answer(orders: &mut Orders, syn: &Segment) -> Segment {
         timestamps: syn.timestamps().is_some(),
         wscale: syn.option(3).map(|scale| scale[0]),
     };
-    let cookie = Cookie::make(orders.key, syn.from, syn.to, syn.seq, offered);
+    let Answer { cookie, echo } = Answer::make(orders.key, (syn.from, syn.to), syn.seq, offered, 0x123);
     orders.isns.insert(syn.from, (syn.seq, cookie.0));
     let mut options = vec![2, 4, 0x05, 0xa0];
-    if let Some((value, _)) = syn.timestamps() {
-        options.extend([1, 1, 8, 10, 0, 0x12, 0x34, 0x56]);
+    if let Some(((value, _), echo)) = syn.timestamps().zip(echo) {
+        options.extend([1, 1, 8, 10]);
+        options.extend(echo.to_be_bytes());
         options.extend(value.to_be_bytes());
     }
     if offered.sack {

@@ -1,10 +1,10 @@
 //! The races of moved sockets that the guard mends: with its rules and without.
 
 use crate::lab::{INTERFACE, Lab, eventually, vip};
-use crate::support::{COOKIE, SERVICE, count, exchange, guarded, listen};
+use crate::support::{COOKIE, SERVICE, cookies_or_skip, count, exchange, guarded, listen};
 use crate::wire::set_repair;
 use larder_handoff::FlowKey;
-use larder_handoff::guard::{Guard, GuardEvent, accepts_cookies};
+use larder_handoff::guard::{Guard, GuardEvent};
 use larder_handoff::inject::Tap;
 use larder_handoff::repair::{Info, Mends, RestoreOptions, checkpoint, close_silently, restore};
 use std::io::{ErrorKind, Read, Write};
@@ -16,8 +16,7 @@ const ESTABLISHED: u8 = 1;
 const CLOSE_WAIT: u8 = 8;
 
 fn ready() -> Option<(Lab, Guard)> {
-    if !accepts_cookies() {
-        eprintln!("skipped: needs bpf_sk_assign_tcp_reqsk (Linux 6.9)");
+    if !cookies_or_skip() {
         return None;
     }
     guarded(COOKIE)

@@ -1,7 +1,9 @@
 //! An unmodified server behind the guard: nginx, which knows nothing of it.
 
 use crate::lab::{INTERFACE, KEY, Lab, NO_KEY, PATIENCE, eventually, vip};
-use larder_handoff::guard::{Guard, GuardConfig, GuardService, accepts_cookies};
+use crate::support::cookies_or_skip;
+use larder_handoff::guard::{Guard, GuardConfig, GuardService};
+use larder_handoff::netns::skip;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -26,8 +28,8 @@ impl Nginx {
         match lab.node.run(|| command.spawn()).expect("entered") {
             Ok(child) => Some(Self { child, directory }),
             Err(e) => {
-                eprintln!("skipped: needs nginx: {e}");
                 let _ = fs::remove_dir_all(&directory);
+                skip(&format!("needs nginx: {e}"));
                 None
             }
         }
@@ -75,8 +77,7 @@ fn get(lab: &Lab, to: SocketAddr, path: &str) -> (Vec<u8>, SocketAddr) {
 #[test]
 fn nginx_serves_and_sees_the_client() {
     let Some(lab) = Lab::new() else { return };
-    if !accepts_cookies() {
-        eprintln!("skipped: needs bpf_sk_assign_tcp_reqsk (Linux 6.9)");
+    if !cookies_or_skip() {
         return;
     }
     let config = GuardConfig {

@@ -7,7 +7,7 @@ use crate::support::{
 };
 use crate::wire::tcp_info;
 use larder_handoff::guard::Guard;
-use larder_handoff::{Cookie, SynOptions};
+use larder_handoff::{Answer, SynOptions};
 use socket2::{Domain, Socket, Type};
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
@@ -196,11 +196,12 @@ fn what_follows_a_reused_address_at_once_is_not_lost() {
     assert_eq!((count(&guard, "accepted"), count(&guard, "stale_killed")), (50, 49));
 }
 
-/// The first segment of a connection that begins on port 5002 with this number, `echo` being the time of its SYN-ACK.
-fn begins(v6: bool, isn: u32, echo: u32, value: u32) -> Segment {
+/// The first segment of a connection that begins on port 5002 with this number, `clock` being that of its SYN-ACK.
+fn begins(v6: bool, isn: u32, clock: u32, value: u32) -> Segment {
     let from = SocketAddr::new(address(v6, 2), 5002);
     let options = SynOptions { mss: 1440, sack: false, timestamps: true, wscale: None };
-    let cookie = Cookie::make(KEY, from, vip(v6), isn, options);
+    let Answer { cookie, echo } = Answer::make(KEY, (from, vip(v6)), isn, options, clock);
+    let echo = echo.expect("timestamps were offered");
     let stamps = [&[1, 1, 8, 10], value.to_be_bytes().as_slice(), echo.to_be_bytes().as_slice()].concat();
     Segment { ack: cookie.0.wrapping_add(1), options: stamps, ..claim_with(v6, 5002, KEY, isn) }
 }
@@ -244,8 +245,7 @@ fn a_late_first_segment_does_not_end_its_successor() {
         let listener = listen(&lab, vip(v6));
         let before = count(&guard, "stale_killed");
         // By the time of the SYN-ACK, whatever the client's own clock and numbers do.
-        let stamped =
-            [begins(v6, 1000, 8_388_000, 9), begins(v6, 500, 8_388_500, 7), begins(v6, 7000, 100, 3)];
+        let stamped = [begins(v6, 1000, 2_046, 9), begins(v6, 500, 2_047, 7), begins(v6, 7000, 3, 3)];
         outlives(&lab, &guard, &listener, v6, &stamped);
         assert_eq!(count(&guard, "stale_killed") - before, 2);
         // Without timestamps, the last one.

@@ -3,7 +3,8 @@
 use crate::frame::{ACK, PSH, Segment};
 use crate::lab::{INTERFACE, KEY, Lab, OLD_KEY, PATIENCE, address, eventually, vip};
 use larder_handoff::guard::{Guard, GuardConfig, GuardEvent, GuardService, accepts_cookies};
-use larder_handoff::{Cookie, CookieKey, FlowKey, SynOptions, abi};
+use larder_handoff::netns::skip;
+use larder_handoff::{Answer, CookieKey, FlowKey, SynOptions, abi};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,11 +16,19 @@ pub(crate) const COOKIE: GuardService =
 
 pub(crate) const STASH: GuardService = GuardService { cookie: false, stash: true, grace: false, syns: false };
 
+/// Whether the kernel makes connections from cookies; else the test is skipped.
+pub(crate) fn cookies_or_skip() -> bool {
+    let accepts = accepts_cookies();
+    if !accepts {
+        skip("needs bpf_sk_assign_tcp_reqsk (Linux 6.9)");
+    }
+    accepts
+}
+
 /// The lab with a guard on the node for both service addresses. `None`: not possible here; said why.
 pub(crate) fn guarded(service: GuardService) -> Option<(Lab, Guard)> {
     let lab = Lab::new()?;
-    if service.cookie && !accepts_cookies() {
-        eprintln!("skipped: needs bpf_sk_assign_tcp_reqsk (Linux 6.9)");
+    if service.cookie && !cookies_or_skip() {
         return None;
     }
     let guard = start(&lab, &unique_name());
@@ -104,7 +113,7 @@ pub(crate) fn claim(v6: bool, port: u16, key: CookieKey) -> Segment {
 pub(crate) fn claim_with(v6: bool, port: u16, key: CookieKey, isn: u32) -> Segment {
     let from = SocketAddr::new(address(v6, 2), port);
     let options = SynOptions { mss: 1440, sack: false, timestamps: false, wscale: None };
-    let cookie = Cookie::make(key, from, vip(v6), isn, options);
+    let cookie = Answer::make(key, (from, vip(v6)), isn, options, 0).cookie;
     let ack = cookie.0.wrapping_add(1);
     Segment {
         seq: isn.wrapping_add(1),

@@ -391,6 +391,8 @@ fn plane(instance: String, interface: &str, own: &[SocketAddr]) -> Result<Plane,
         targets_max: 1,
         ring_bytes: RING_BYTES,
         hold_packets: 1,
+        // No cookies are made here.
+        key_life: plane::KEY_LIFE,
     })?;
     tracing::info!(interface, adopted = plane.adopted(), "connections can be handed over to peers");
     for (address, _) in plane.services() {

@@ -236,6 +236,7 @@ fn a_lost_table_is_made_up_for_by_tags() {
             targets_max: 65_536,
             ring_bytes: 4 << 20,
             hold_packets: 64,
+            key_life: larder_handoff::plane::KEY_LIFE,
         };
         let wipe = || {
             let plane = Plane::start(&config).unwrap();

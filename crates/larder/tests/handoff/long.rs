@@ -84,3 +84,10 @@ fn larder_is_right_by_repair_every_time() {
 fn larder_is_right_by_repair_of_sockets_every_time() {
     all_are_right(Server::Larder, "repair", "repair_min = \"0B\"\nhandshake = \"stack\"");
 }
+
+/// Not one of 100,000 connections is cut by forged RSTs, FINs and numbers, and what the dispatcher counts is what nodes have.
+#[test]
+#[ignore = "long: make handoff-long"]
+fn the_account_is_right_after_100_000_attacked_connections() {
+    crate::adversary::the_account_is_right_after(100_000);
+}

@@ -1,9 +1,11 @@
 //! Clusters end to end, with handoff and without a front-end: clients, switch and nodes in network namespaces, real servers, every byte verified.
 //!
-//! Needs the rights to make namespaces; without them every test here says so and passes, but for those of the client.
+//! Needs the rights to make namespaces; without them every test here is skipped, but for those of the client. A skipped test says
+//! so and is counted; in CI it fails.
 
 #![allow(unreachable_pub, clippy::panic, clippy::unwrap_used, reason = "test code: a panic is a failed test")]
 
+mod adversary;
 mod client;
 mod cluster;
 mod content;

@@ -209,3 +209,49 @@ async fn a_nodes_word_does_not_take_the_next_connection() {
     bench.edge.reconcile(&bench.shared, node, &live, Time::ZERO).await;
     assert_eq!(bench.notes(|notes| notes.flows.get(&key(1)).copied()), Some(To::Node(node)), "forgotten");
 }
+
+/// A forged RST has ended the account of a connection that its node still has.
+#[tokio::test]
+async fn a_connection_that_goes_on_after_its_end_counts_again() {
+    let bench = Bench::new(|_| {});
+    for port in [1, 2] {
+        bench.punt(key(port), true, 1, GET);
+        bench.notes(|notes| notes.flags.insert(key(port), flow_flag::CLIENT_RST | flow_flag::TOLD));
+        bench.take(ended(key(port), flow_flag::CLIENT_RST));
+    }
+    assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)));
+    let nodes = bench.notes(|notes| [notes.forwarded[0].0, notes.forwarded[1].0]);
+    let listed = |port: u16| [key(port)].into_iter().collect();
+    let before = bench.shared.clock.now();
+    for (port, node) in [1, 2].into_iter().zip(nodes) {
+        bench.take(Told::Woke { key: key(port), node });
+    }
+    assert_eq!(bench.load(), 0, "late packets follow a real end too");
+    bench.edge.reconcile(&bench.shared, nodes[0], &listed(1), before).await;
+    assert_eq!(bench.load(), 0, "the list is older");
+    let later = bench.shared.clock.now();
+    bench.edge.reconcile(&bench.shared, nodes[0], &listed(1), later).await;
+    bench.edge.reconcile(&bench.shared, nodes[1], &listed(1), later).await;
+    assert_eq!((bench.load(), bench.edge.sizes()), (1, (0, 1, 0)), "its node has the first, none the second");
+    assert!(bench.delivered().contains(&("cookie", "resumed", 1)), "{:?}", bench.delivered());
+    assert!(bench.notes(|notes| !notes.flags.contains_key(&key(1)) && notes.flags.contains_key(&key(2))));
+    // It ends as any other.
+    bench.edge.node_ended(&bench.shared, key(1), 0, nodes[0]);
+    assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)));
+}
+
+/// The edge has taken a silence after the client's end for that of the connection.
+#[tokio::test]
+async fn an_end_that_only_looks_like_one_is_watched() {
+    let bench = Bench::new(|_| {});
+    let fin = flow_flag::CLIENT_FIN | flow_flag::ACKED;
+    bench.punt(key(1), true, 1, GET);
+    bench.take(ended(key(1), flow_flag::CLIENT_FIN));
+    bench.notes(|notes| {
+        notes.flags.insert(key(1), fin);
+        notes.now_ns = 9_000_000_000;
+    });
+    bench.edge.review(&bench.shared);
+    assert_eq!((bench.load(), bench.edge.sizes()), (0, (0, 0, 0)));
+    assert_eq!(bench.notes(|notes| notes.idle.clone()), [key(1)], "what goes on is told");
+}

@@ -1,8 +1,10 @@
 //! The programs, run by the kernel on packets of ours (`BPF_PROG_TEST_RUN`), in both hooks.
 
 mod again;
+mod ends;
 mod filter;
 mod first;
+mod forged;
 mod known;
 mod malformed;
 mod packet;
@@ -12,6 +14,7 @@ mod sources;
 mod speed;
 mod stray;
 mod tunnel;
+mod uncommon;
 
 use super::{Attach, Link, Plane, PlaneConfig, PlaneEvent, ServiceSpec};
 use crate::{CookieKey, FlowKey};
@@ -22,6 +25,11 @@ use std::net::SocketAddr;
 pub(super) const KEYS: [CookieKey; 2] = [CookieKey([1, 2]), CookieKey([3, 4])];
 pub(super) const NODE_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x11];
 pub(super) const OUR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x03];
+thread_local! {
+    /// Bits of a cookie's hash that programs loaded by this thread compare.
+    pub(super) static PROOF_MASK: std::cell::Cell<u64> = const { std::cell::Cell::new(u64::MAX) };
+}
+
 /// The interface of test runs is the loopback.
 const LOOPBACK: u32 = 1;
 
@@ -60,11 +68,13 @@ pub(super) struct Bench {
 }
 
 pub(super) fn may_load() -> bool {
-    let may = rustix::process::geteuid().is_root();
-    if !may {
-        eprintln!("skipped: needs root (CAP_BPF, CAP_NET_ADMIN, CAP_NET_RAW)");
-    }
-    may
+    crate::netns::root_or_skip("CAP_BPF, CAP_NET_ADMIN, CAP_NET_RAW")
+}
+
+/// The clock of SYN-ACKs, by [`crate::plane::KEY_LIFE`].
+pub(super) fn clock_now() -> u32 {
+    let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
+    (since_1970.as_millis() >> crate::cookie::clock_shift(crate::plane::KEY_LIFE)) as u32
 }
 
 pub(super) fn config(name: &str) -> PlaneConfig {
@@ -76,6 +86,7 @@ pub(super) fn config(name: &str) -> PlaneConfig {
         targets_max: 1024,
         ring_bytes: 1 << 16,
         hold_packets: 4,
+        key_life: crate::plane::KEY_LIFE,
     }
 }
 

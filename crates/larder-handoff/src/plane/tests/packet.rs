@@ -2,7 +2,7 @@
 
 use super::super::frame::checksum;
 use super::{NODE_MAC, OUR_MAC};
-use crate::{Cookie, CookieKey, SynOptions};
+use crate::{Answer, CookieKey, SynOptions};
 use std::net::{IpAddr, SocketAddr};
 
 pub(in super::super) const FIN: u8 = 1;
@@ -30,9 +30,9 @@ pub(in super::super) struct Packet {
     pub(in super::super) payload: Vec<u8>,
 }
 
-/// What every client offers here.
+/// What every client offers here, but for timestamps.
 pub(in super::super) fn offered() -> SynOptions {
-    SynOptions { mss: 1460, sack: true, timestamps: true, wscale: Some(9) }
+    SynOptions { mss: 1460, sack: true, timestamps: false, wscale: Some(9) }
 }
 
 impl Packet {
@@ -50,10 +50,22 @@ impl Packet {
     }
 
     /// Behind the handshake: the acknowledgement of a cookie made with `key`, `sent` bytes into the connection.
-    pub(in super::super) fn opened(mut self, key: CookieKey, sent: u32) -> Self {
-        self.seq = ISN.wrapping_add(1).wrapping_add(sent);
-        self.ack = Cookie::make(key, self.from, self.to, ISN, offered()).0.wrapping_add(1);
-        self
+    pub(in super::super) fn opened(self, key: CookieKey, sent: u32) -> Self {
+        let mut packet = self.begun(key, ISN, None);
+        packet.seq = packet.seq.wrapping_add(sent);
+        packet
+    }
+
+    /// The first behind the handshake of a connection with this initial sequence number, whose SYN-ACK had this clock if the
+    /// client offered timestamps.
+    pub(in super::super) fn begun(mut self, key: CookieKey, isn: u32, clock: Option<u32>) -> Self {
+        let options = SynOptions { timestamps: clock.is_some(), ..offered() };
+        let answer = Answer::make(key, (self.from, self.to), isn, options, clock.unwrap_or(0));
+        (self.seq, self.ack) = (isn.wrapping_add(1), answer.cookie.0.wrapping_add(1));
+        match answer.echo {
+            Some(echo) => self.tsecr(echo),
+            None => self,
+        }
     }
 
     pub(in super::super) fn flags(mut self, flags: u8) -> Self {

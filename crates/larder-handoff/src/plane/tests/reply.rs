@@ -1,9 +1,9 @@
 //! SYN-ACKs and RSTs.
 
-use super::packet::{ACK, CLIENT_MAC, FIN, ISN, MSS, RST, SACK, SYN, TIMESTAMPS, WSCALE, be16, read};
+use super::packet::{ACK, CLIENT_MAC, FIN, ISN, MSS, Packet, RST, SACK, SYN, TIMESTAMPS, WSCALE, be16, read};
 use super::{Bench, Fate, KEYS, OUR_MAC, all_on, everywhere};
 use crate::plane::{FlowTo, ServiceSpec};
-use crate::{Cookie, SynOptions};
+use crate::{Answer, Cookie, CookieKey, SynOptions};
 
 /// The options of a SYN-ACK, read back; each at most once.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -39,6 +39,13 @@ fn answered(mut options: &[u8]) -> Answered {
     all
 }
 
+/// What the numbers of a SYN-ACK prove of the SYN.
+fn proven(reply: &Packet, key: CookieKey) -> Option<SynOptions> {
+    let got = answered(&reply.options);
+    let answer = Answer { cookie: Cookie(reply.seq), echo: got.tsecr.map(|_| got.tsval) };
+    answer.check(key, (reply.to, reply.from), ISN)
+}
+
 /// Every set of options, in this order, padded.
 #[test]
 fn a_syn_is_answered_with_a_cookie() {
@@ -67,7 +74,7 @@ fn a_syn_is_answered_with_a_cookie() {
                 wscale: has(3).then_some(7),
             };
             assert_eq!(got, want);
-            let kept = Cookie(reply.seq).check(KEYS[0], syn.from, syn.to, ISN).expect("a cookie of ours");
+            let kept = proven(&reply, KEYS[0]).expect("a cookie of ours");
             let mss = match (has(0), bench.v6) {
                 (true, false) => 1460,
                 (true, true) => 1440,
@@ -123,7 +130,7 @@ fn a_second_key_is_believed_and_the_current_one_makes() {
         bench.plane.set_keys(&KEYS, 1).expect("keys");
         let syn = bench.packet().syn(&[&MSS]);
         let (reply, _) = read(&bench.run(&syn.frame()).sent());
-        assert!(Cookie(reply.seq).check(KEYS[1], syn.from, syn.to, ISN).is_some());
+        assert!(proven(&reply, KEYS[1]).is_some());
         for key in KEYS {
             let ack = bench.packet().opened(key, 0);
             assert_eq!(bench.run(&ack.frame()), Fate::Dropped);
@@ -226,7 +233,7 @@ fn options_of_any_bytes_are_survived() {
             assert!(answer.len() <= syn.frame().len(), "{options:?}");
             let (reply, _) = read(&answer);
             answered(&reply.options);
-            let kept = Cookie(reply.seq).check(KEYS[0], syn.from, syn.to, ISN);
+            let kept = proven(&reply, KEYS[0]);
             assert!(kept.is_some_and(|kept| kept.wscale.is_none_or(|scale| scale <= 14)), "{options:?}");
         }
         assert_eq!(bench.counter("malformed"), 0);

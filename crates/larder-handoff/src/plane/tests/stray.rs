@@ -97,7 +97,7 @@ fn nobody_is_reset_whose_connection_may_be_somewhere() {
 fn answers_are_limited() {
     everywhere(all_on(), |bench| {
         bench.plane.set_expired(&[FORMER]).expect("set");
-        let frame = bench.packet().opened(FORMER, 0).payload(b"x").frame();
+        let frame = bench.packet().begun(FORMER, 5, Some(super::clock_now())).payload(b"x").frame();
         let started = std::time::Instant::now();
         let answered = (0..2000).filter(|_| bench.run(&frame) != Fate::Dropped).count();
         // One processor's share for each tenth of a second that has passed, on each processor that this may have run on.

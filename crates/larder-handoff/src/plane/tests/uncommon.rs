@@ -1,0 +1,154 @@
+//! TCP packets with IP options, extension headers, or in fragments.
+
+use super::packet::{ACK, FIN, Packet, RST, SYN};
+use super::{Bench, Fate, KEYS, NODE_MAC, OUR_MAC, all_on, everywhere};
+use crate::abi::flow_state;
+use crate::plane::FlowTo;
+use crate::plane::frame::checksum;
+
+/// No operation, thrice, and the end.
+const OPTIONS: [u8; 4] = [1, 1, 1, 0];
+const ID: [u8; 4] = [0, 0, 0x77, 0x66];
+
+fn lengthen(frame: &mut [u8], by: u16, v6: bool) {
+    let at = if v6 { 18 } else { 16 };
+    let length = u16::from_be_bytes([frame[at], frame[at + 1]]) + by;
+    frame[at..at + 2].copy_from_slice(&length.to_be_bytes());
+}
+
+fn set_checksum(frame: &mut [u8]) {
+    let header = 14 + usize::from(frame[14] & 15) * 4;
+    frame[24..26].fill(0);
+    let sum = checksum(&[&frame[14..header]]);
+    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+}
+
+/// The packet with options of IPv4, or with a hop-by-hop and a destination header of IPv6.
+fn optioned(packet: &Packet, v6: bool) -> Vec<u8> {
+    let mut frame = packet.frame();
+    if v6 {
+        frame[20] = 0;
+        lengthen(&mut frame, 24, true);
+        let headers = [[60, 0, 1, 4, 0, 0, 0, 0], [6, 1, 1, 12, 0, 0, 0, 0], [0; 8]].concat();
+        frame.splice(54..54, headers);
+    } else {
+        frame[14] = 0x46;
+        lengthen(&mut frame, 4, false);
+        frame.splice(34..34, OPTIONS);
+        set_checksum(&mut frame);
+    }
+    frame
+}
+
+/// The packet in two pieces, cut 40 bytes behind the IP header.
+fn fragments(packet: &Packet, v6: bool) -> [Vec<u8>; 2] {
+    const CUT: usize = 40;
+    let whole = packet.frame();
+    let l4 = if v6 { 54 } else { 34 };
+    let piece = |from: usize, to: usize, more: bool| {
+        let offset = (from - l4) as u16;
+        let mut frame = whole[..l4].to_vec();
+        if v6 {
+            frame[20] = 44;
+            let [high, low] = (offset | u16::from(more)).to_be_bytes();
+            frame.extend([6, 0, high, low]);
+            frame.extend(ID);
+        } else {
+            let field = offset / 8 | if more { 0x2000 } else { 0 };
+            frame[18..20].copy_from_slice(&ID[2..]);
+            frame[20..22].copy_from_slice(&field.to_be_bytes());
+        }
+        frame.extend(&whole[from..to]);
+        let length = (frame.len() - if v6 { 54 } else { 14 }) as u16;
+        let at = if v6 { 18 } else { 16 };
+        frame[at..at + 2].copy_from_slice(&length.to_be_bytes());
+        if !v6 {
+            set_checksum(&mut frame);
+        }
+        frame
+    };
+    [piece(l4, l4 + CUT, true), piece(l4 + CUT, whole.len(), false)]
+}
+
+fn data(bench: &Bench) -> Packet {
+    bench.packet().opened(KEYS[0], 0).payload(&[b'x'; 100])
+}
+
+/// The frame goes on to the node, one hop on, and unchanged behind that.
+#[track_caller]
+fn goes_on(bench: &Bench, frame: &[u8]) {
+    let sent = bench.run(frame).sent();
+    assert_eq!([&sent[..6], &sent[6..12]], [NODE_MAC, OUR_MAC]);
+    let (hops, l3) = if bench.v6 { (21, 22) } else { (22, 26) };
+    assert_eq!((sent[hops], &sent[l3..]), (63, &frame[l3..]));
+    if !bench.v6 {
+        assert_eq!(checksum(&[&sent[14..14 + usize::from(sent[14] & 15) * 4]]), 0);
+    }
+}
+
+#[test]
+fn of_a_handed_off_connection_they_are_forwarded() {
+    everywhere(all_on(), |bench| {
+        bench.plane.put_flow(bench.key(), FlowTo::Node(7)).expect("a flow");
+        goes_on(bench, &optioned(&data(bench), bench.v6));
+        for piece in fragments(&data(bench), bench.v6) {
+            goes_on(bench, &piece);
+        }
+        assert_eq!((bench.counter("uncommon"), bench.counter("uncommon_lost")), (3, 0));
+        let flow = bench.plane.flow(bench.key()).expect("the flow");
+        assert_eq!((flow.packets, flow.last_seq), (0, 0), "nothing is noted of them");
+    });
+}
+
+#[test]
+fn those_that_must_be_seen_are_dropped_and_counted() {
+    everywhere(all_on(), |bench| {
+        bench.plane.put_flow(bench.key(), FlowTo::Node(7)).expect("a flow");
+        for flags in [RST, FIN | ACK, SYN] {
+            assert_eq!(bench.run(&optioned(&data(bench).flags(flags), bench.v6)), Fate::Dropped);
+        }
+        bench.plane.put_flow(bench.key(), FlowTo::Hold).expect("a flow");
+        assert_eq!(bench.run(&optioned(&data(bench), bench.v6)), Fate::Dropped);
+        assert_eq!(bench.plane.flow(bench.key()).map(|flow| flow.state), Some(flow_state::HOLD));
+        assert_eq!((bench.counter("uncommon"), bench.counter("uncommon_lost")), (0, 4));
+    });
+}
+
+/// The stack answers what no node has: it relays or resets.
+#[test]
+fn of_other_connections_they_go_to_the_stack() {
+    everywhere(all_on(), |bench| {
+        let [first, second] = fragments(&data(bench), bench.v6);
+        assert_eq!(bench.run(&optioned(&data(bench), bench.v6)), Fate::Passed);
+        bench.plane.put_flow(bench.key(), FlowTo::Local).expect("a flow");
+        for frame in [&first, &second] {
+            assert_eq!(bench.run(frame), Fate::Passed);
+        }
+        // One that came before its first is known by it to be lost.
+        bench.plane.put_flow(bench.key(), FlowTo::Node(7)).expect("a flow");
+        goes_on(bench, &first);
+        goes_on(bench, &second);
+        assert_eq!((bench.counter("uncommon"), bench.counter("uncommon_lost")), (2, 1));
+    });
+}
+
+/// Cut and flipped, nothing leaves but to the node.
+#[test]
+fn damaged_ones_never_leave_by_mistake() {
+    everywhere(all_on(), |bench| {
+        bench.plane.put_flow(bench.key(), FlowTo::Node(7)).expect("a flow");
+        let [first, second] = fragments(&data(bench), bench.v6);
+        for frame in [optioned(&data(bench), bench.v6), first, second] {
+            for length in 54..frame.len() {
+                assert!(!matches!(bench.run(&frame[..length]), Fate::Sent(_)), "{length} bytes");
+            }
+            for bit in 12 * 8..frame.len().min(90) * 8 {
+                let mut flipped = frame.clone();
+                flipped[bit / 8] ^= 1 << (bit % 8);
+                if let Fate::Sent(sent) = bench.run(&flipped) {
+                    assert!(sent[..6] == NODE_MAC && sent[6..12] == OUR_MAC, "bit {bit}");
+                }
+            }
+        }
+    });
+}

@@ -1,0 +1,228 @@
+//! Adversaries who know the numbers of other people's connections nearly: they see what clients send, and send RSTs, FINs,
+//! data and acknowledgements of their own that are off by a byte to a megabyte.
+
+use std::fs;
+use std::io::Read;
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use larder_handoff::netns::{Capture, Host, INTERFACE, Namespace, TcpFrame, Wire};
+
+use crate::client::{self, Setup};
+use crate::cluster::{Cluster, Spec};
+use crate::content::Content;
+use crate::plans::{Random, mixed};
+
+const SIZES: [u64; 5] = [1, 100, 1_000, 10_000, 100_000];
+/// Of what lasts longer than the test.
+const LARGE: u64 = 300_000_000;
+const HANDOFF: &str = "mechanism = \"cookie\"\nidle_after = \"60s\"\nlocality_lost_max = 1.0";
+const SETUP: Setup = Setup { threads: 4, first_port: 20_000, stall: Duration::from_secs(10) };
+const LOAD: &str = "larder_switch_node_load";
+/// Transfers that go on all the time, whose ends are forged too.
+const STEADY: usize = 8;
+/// What the account may take to be right.
+const SETTLED_WITHIN: Duration = Duration::from_secs(2);
+
+const FIN: u8 = 1;
+const SYN: u8 = 2;
+const RST: u8 = 4;
+const PSH: u8 = 8;
+const ACK: u8 = 16;
+
+/// What a client has sent.
+struct Seen {
+    from: SocketAddr,
+    to: SocketAddr,
+    /// Behind it.
+    seq: u32,
+    ack: u32,
+}
+
+impl Seen {
+    /// `None` if the frame is no segment of a connection.
+    fn read(frame: &[u8]) -> Option<Self> {
+        let be16 = |at: usize| Some(u16::from_be_bytes(frame.get(at..at + 2)?.try_into().ok()?));
+        let be32 = |at: usize| Some(u32::from_be_bytes(frame.get(at..at + 4)?.try_into().ok()?));
+        let (from, to, tcp, end): (IpAddr, IpAddr, _, _) = match be16(12)? {
+            0x0800 if *frame.get(23)? == 6 => {
+                let address = |at: usize| Some(<[u8; 4]>::try_from(frame.get(at..at + 4)?).ok()?.into());
+                (address(26)?, address(30)?, 34, 14 + usize::from(be16(16)?))
+            }
+            0x86dd if *frame.get(20)? == 6 => {
+                let address = |at: usize| Some(<[u8; 16]>::try_from(frame.get(at..at + 16)?).ok()?.into());
+                (address(22)?, address(38)?, 54, 54 + usize::from(be16(18)?))
+            }
+            _ => return None,
+        };
+        let (flags, header) = (*frame.get(tcp + 13)?, usize::from(frame.get(tcp + 12)? >> 4) * 4);
+        if flags & (SYN | RST | FIN | ACK) != ACK {
+            return None;
+        }
+        let payload = u32::try_from(end.checked_sub(tcp + header)?).ok()?;
+        Some(Self {
+            from: SocketAddr::new(from, be16(tcp)?),
+            to: SocketAddr::new(to, be16(tcp + 2)?),
+            seq: be32(tcp + 4)?.wrapping_add(payload),
+            ack: be32(tcp + 8)?,
+        })
+    }
+
+    /// Something that the connection's socket does not believe: never with the number that comes next, and but for RSTs outside of
+    /// its window, as what is in the window can break any connection (RFC 5961 section 5).
+    fn forged(&self, random: &mut Random) -> (u8, u32, u32) {
+        let ahead = 200_000 + random.below(1 << 20) as u32;
+        // More than a socket has sent and not been told of.
+        let unsent = (9 << 20) + random.below(6 << 20) as u32;
+        let near = 1 + random.below(65_535) as u32;
+        match random.below(7) {
+            0 => (RST, self.seq.wrapping_add(near), 0),
+            1 => (RST, self.seq.wrapping_sub(near), 0),
+            2 => (RST | ACK, self.seq.wrapping_add(ahead), self.ack),
+            3 => (FIN | ACK, self.seq.wrapping_add(ahead), self.ack),
+            4 => (FIN | ACK, self.seq.wrapping_sub(near), self.ack),
+            5 => (PSH | ACK, self.seq.wrapping_add(ahead), self.ack),
+            _ => (ACK, self.seq, self.ack.wrapping_add(unsent)),
+        }
+    }
+}
+
+/// Sends forged segments on what clients send, one for every few that pass the hub, for as long as `go` says so. Gives how many.
+fn adversary(cluster: &Cluster, go: &AtomicBool) -> u64 {
+    let client = cluster.topology.client();
+    let front = cluster.topology.front().mac;
+    let mut capture = Capture::open(&cluster.topology.hub).unwrap();
+    let wire = Wire::open(&client.namespace).unwrap();
+    let ifindex = client.namespace.ifindex(INTERFACE).unwrap();
+    let services = cluster.service();
+    let (mut random, mut sent) = (Random(71), 0);
+    while go.load(Ordering::Relaxed) {
+        let captured = capture.read(64, Duration::from_millis(5)).unwrap();
+        for seen in captured.iter().filter_map(|one| Seen::read(&one.frame)) {
+            if !services.contains(&seen.to) || random.below(3) != 0 {
+                continue;
+            }
+            let (flags, seq, ack) = seen.forged(&mut random);
+            let frame = TcpFrame {
+                macs: [client.mac, front],
+                from: seen.from,
+                to: seen.to,
+                seq,
+                ack,
+                flags,
+                window: 501,
+                options: &[],
+                payload: if flags & PSH == 0 { &[] } else { b"GET / HTTP/1.1\r\n\r\n" },
+            };
+            sent += u64::from(wire.send(ifindex, &frame.bytes().unwrap()).is_ok());
+        }
+    }
+    sent
+}
+
+/// Sockets of clients that a node has, not those that have ended (`net/tcp_states.h`).
+fn sockets(node: &Host, client: &Host) -> usize {
+    const LIVE: [&str; 2] = ["01", "08"];
+    let words = |octets: &[u8]| -> String {
+        let word = |four: &[u8]| format!("{:08X}", u32::from_ne_bytes(four.try_into().unwrap()));
+        octets.chunks(4).map(word).collect()
+    };
+    let of = [words(&client.v4.octets()), words(&client.v6.octets())];
+    let read = |namespace: &Namespace| {
+        namespace
+            .run(|| ["tcp", "tcp6"].map(|file| fs::read_to_string(format!("/proc/thread-self/net/{file}"))))
+    };
+    let is_live = |line: &&str| {
+        let mut fields = line.split_ascii_whitespace().skip(1);
+        let (local, remote, state) = (fields.next(), fields.next(), fields.next());
+        local.is_some_and(|local| local.ends_with(":0050"))
+            && remote.and_then(|remote| remote.split_once(':')).is_some_and(|(ip, _)| is_of(ip, &of))
+            && state.is_some_and(|state| LIVE.contains(&state))
+    };
+    let texts = read(&node.namespace).unwrap().map(Result::unwrap);
+    texts.iter().map(|text| text.lines().skip(1).filter(is_live).count()).sum()
+}
+
+/// Also an IPv4 address in a socket of IPv6.
+fn is_of(ip: &str, of: &[String; 2]) -> bool {
+    ip == of[0] || ip == of[1] || ip.strip_prefix("0000000000000000FFFF0000").is_some_and(|v4| v4 == of[0])
+}
+
+/// Waits until the dispatcher counts what nodes have: `live` connections.
+fn await_account(cluster: &Cluster, live: usize) {
+    let began = Instant::now();
+    loop {
+        let load = cluster.metric(LOAD, &[]);
+        let has: usize =
+            cluster.topology.nodes.iter().map(|node| sockets(node, cluster.topology.client())).sum();
+        if load == live as u64 && has == live {
+            return println!("load and sockets are {live} after {:?}", began.elapsed());
+        }
+        assert!(
+            began.elapsed() < SETTLED_WITHIN,
+            "load {load}, {has} sockets, {live} expected\n{}\n{}",
+            cluster.admin("/metrics"),
+            cluster.logs()
+        );
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Reads for as long as `go` says so, slowly.
+fn takes(stream: &mut TcpStream, go: &AtomicBool) {
+    let mut bytes = vec![0; 16_384];
+    while go.load(Ordering::Relaxed) {
+        assert!(stream.read(&mut bytes).unwrap() > 0, "a transfer was cut");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Steady transfers, and `count` connections beside them: none is cut, and the account is right within two seconds.
+pub(crate) fn the_account_is_right_after(count: usize) {
+    let content = Content::new(&[&SIZES[..], &[LARGE]].concat(), 1);
+    let Some(cluster) = Cluster::new(&Spec { handoff: HANDOFF, ..Spec::default() }, content) else { return };
+    let (large, usual): (Vec<_>, Vec<_>) =
+        cluster.content.targets.iter().cloned().partition(|target| target.bytes == LARGE);
+    let services = cluster.service();
+    let client = &cluster.topology.client().namespace;
+    let mut plans = mixed(72, count, &services, &usual);
+    // What is forged for a connection must not come to the next one with its addresses.
+    plans.iter_mut().for_each(|plan| plan.same_port = false);
+    let (forging, taking) = (AtomicBool::new(true), AtomicBool::new(true));
+    let open = || -> Vec<TcpStream> {
+        let connect = |number: usize| TcpStream::connect(services[number % 2]).unwrap();
+        (0..STEADY).map(connect).collect()
+    };
+    let mut steady = client.run(open).unwrap();
+    for stream in &mut steady {
+        use std::io::Write as _;
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        write!(stream, "GET {} HTTP/1.1\r\nHost: www.example.com\r\n\r\n", large[0].path).unwrap();
+    }
+    thread::scope(|scope| {
+        let forger = scope.spawn(|| adversary(&cluster, &forging));
+        let takers: Vec<_> = steady.iter_mut().map(|stream| scope.spawn(|| takes(stream, &taking))).collect();
+        let tally = client.run(|| client::run(&plans, SETUP)).unwrap();
+        println!("{tally}");
+        await_account(&cluster, STEADY);
+        forging.store(false, Ordering::Relaxed);
+        let sent = forger.join().unwrap();
+        await_account(&cluster, STEADY);
+        taking.store(false, Ordering::Relaxed);
+        takers.into_iter().for_each(|taker| taker.join().unwrap());
+        let inexact = cluster.metric("larder_switch_plane_total", &["inexact_end"]);
+        println!("{sent} forged, {inexact} ends with a wrong number");
+        tally.assert_faultless();
+        assert_eq!(tally.right, count);
+        assert!(sent > count as u64 && inexact > sent / 4, "{sent} forged, {inexact} seen");
+    });
+    drop(steady);
+    await_account(&cluster, 0);
+}
+
+#[test]
+fn the_account_is_right_whatever_is_forged() {
+    the_account_is_right_after(400);
+}
