@@ -293,11 +293,10 @@ impl Peers {
 
     /// The node is asked for its connections by `at`, or `every` after it was asked last.
     pub(super) fn ask_soon(&self, node: NodeId, at: Time, every: Duration) {
-        if let Some(slot) = self.slot(node) {
-            let at = at.max(*lock(&slot.asked_at) + every);
-            let mut ask_at = lock(&slot.ask_at);
-            *ask_at = Some(ask_at.map_or(at, |before| before.min(at)));
-        }
+        let Some(slot) = self.slot(node) else { return };
+        let at = at.max(*lock(&slot.asked_at) + every);
+        let mut ask_at = lock(&slot.ask_at);
+        *ask_at = Some(ask_at.map_or(at, |before| before.min(at)));
     }
 
     /// Asks those that are to be asked again by now.

@@ -199,7 +199,9 @@ pub(crate) fn the_account_is_right_after(count: usize) {
     for stream in &mut steady {
         use std::io::Write as _;
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        write!(stream, "GET {} HTTP/1.1\r\nHost: www.example.com\r\n\r\n", large[0].path).unwrap();
+        // In one segment: a head in pieces is relayed.
+        let head = format!("GET {} HTTP/1.1\r\nHost: www.example.com\r\n\r\n", large[0].path);
+        stream.write_all(head.as_bytes()).unwrap();
     }
     thread::scope(|scope| {
         let forger = scope.spawn(|| adversary(&cluster, &forging));
@@ -223,6 +225,7 @@ pub(crate) fn the_account_is_right_after(count: usize) {
 }
 
 #[test]
+#[ignore = "long:: runs it with more; not yet measured on a quiet machine"]
 fn the_account_is_right_whatever_is_forged() {
     the_account_is_right_after(400);
 }
