@@ -166,7 +166,7 @@ fn await_account(cluster: &Cluster, live: usize) {
             cluster.admin("/metrics"),
             cluster.logs()
         );
-        thread::sleep(Duration::from_millis(20));
+        larder_testkit::take_time(Duration::from_millis(20));
     }
 }
 
@@ -175,7 +175,7 @@ fn takes(stream: &mut TcpStream, go: &AtomicBool) {
     let mut bytes = vec![0; 16_384];
     while go.load(Ordering::Relaxed) {
         assert!(stream.read(&mut bytes).unwrap() > 0, "a transfer was cut");
-        thread::sleep(Duration::from_millis(20));
+        larder_testkit::take_time(Duration::from_millis(20));
     }
 }
 
