@@ -482,12 +482,9 @@ mod tests {
         let mut sleeper = inside.args(["netns", "exec", &name, "sleep", "60"]).spawn().expect("started");
         // It is inside once it is what it was to become.
         let comm = format!("/proc/{}/comm", sleeper.id());
-        let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
-        while std::fs::read_to_string(&comm).is_ok_and(|name| name.trim() != "sleep")
-            && std::time::Instant::now() < until
-        {
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
+        larder_testkit::eventually("the process is inside", || {
+            std::fs::read_to_string(&comm).is_ok_and(|name| name.trim() == "sleep").then_some(())
+        });
         let found = leftovers();
         // Other processes' tests may leave some meanwhile, so not all that there are.
         end_processes(&name).expect("ended");

@@ -95,13 +95,10 @@ impl Door {
 
     /// Waits for attempts that end so; the counters have no other way to tell.
     async fn wait(&self, outcome: Outcome, count: u64) {
-        let seen = async {
-            while self.outcomes.count(outcome) < count {
-                tokio::time::sleep(Duration::from_millis(2)).await;
-            }
-        };
         let counts = || Outcome::ALL.map(|one| (one.name(), self.outcomes.count(one)));
-        assert!(timeout(HANGS, seen).await.is_ok(), "no {}: {:?}", outcome.name(), counts());
+        let event = std::fmt::from_fn(|f| write!(f, "{}, not {:?}", outcome.name(), counts()));
+        larder_testkit::eventually_async(event, || (self.outcomes.count(outcome) >= count).then_some(()))
+            .await;
         assert_eq!(self.outcomes.count(Outcome::Accepted), 0);
     }
 

@@ -73,12 +73,8 @@ impl Played {
 
     /// Waits for what the agent does without saying so.
     async fn wait(&self, until: impl Fn(&State) -> bool) {
-        let seen = async {
-            while !self.see(|state| until(state)) {
-                tokio::time::sleep(Duration::from_millis(2)).await;
-            }
-        };
-        timeout(HANGS, seen).await.expect("in time");
+        larder_testkit::eventually_async("the agent acts", || self.see(|state| until(state)).then_some(()))
+            .await;
     }
 }
 
@@ -143,9 +139,9 @@ impl Forwarding for Played {
     }
 
     fn each_socket(&self, see: &mut dyn FnMut(SocketAddr, SocketAddr)) -> io::Result<()> {
-        while self.see(|state| state.list_is_long) {
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        larder_testkit::eventually("the list is complete", || {
+            (!self.see(|state| state.list_is_long)).then_some(())
+        });
         let sockets = self.see(|state| state.sockets.clone());
         sockets.into_iter().for_each(|(local, client)| see(local, client));
         if self.see(|state| state.refuse) { Err(io::ErrorKind::Other.into()) } else { Ok(()) }

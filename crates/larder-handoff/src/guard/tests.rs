@@ -39,17 +39,14 @@ fn without_the_kernel_function_all_but_cookies_works() {
     let tap = host.run(|| crate::inject::Tap::open("lo")).expect("entered").expect("a device");
     tap.write_packet(&packet).expect("written");
     let mut kept = Vec::new();
-    for _ in 0..500 {
+    larder_testkit::eventually("a packet is kept", || {
         guard.read_events(|event| {
             if let GuardEvent::Stash { key, packet, .. } = event {
                 kept.push((key, packet[14..].to_vec()));
             }
         });
-        if !kept.is_empty() {
-            break;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(2));
-    }
+        (!kept.is_empty()).then_some(())
+    });
     assert_eq!(kept, [(key, packet)]);
 }
 

@@ -312,13 +312,10 @@ mod tests {
             text.lines().filter(|line| line.split_whitespace().nth(3) == Some("03")).count()
         };
         let mut found = 0;
-        for _ in 0..100 {
+        larder_testkit::within(std::time::Duration::from_secs(5), || {
             found = namespace.run(count).expect("entered");
-            if found >= 20 {
-                break;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(10));
-        }
+            found >= 20
+        });
         found
     }
 }

@@ -46,7 +46,7 @@ fn start(topology: &Topology) -> Shaper {
 fn settled(shaper: &Shaper) -> ShaperCounts {
     let mut before = shaper.counts();
     for _ in 0..200 {
-        std::thread::sleep(Duration::from_millis(50));
+        larder_testkit::take_time(Duration::from_millis(50));
         let after = shaper.counts();
         if after == before {
             break;

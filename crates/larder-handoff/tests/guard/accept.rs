@@ -95,7 +95,7 @@ fn a_forged_cookie_is_refused_and_both_keys_are_believed() {
             // The first time it may have overtaken a better one.
             eventually("a reset", || {
                 lab.inject(&claim(v6, port, key));
-                std::thread::sleep(Duration::from_millis(20));
+                larder_testkit::take_time(Duration::from_millis(20));
                 let reset = |s: &Segment| s.flags & RST != 0 && s.to == claim(v6, port, key).from;
                 lab.orders().from_node.iter().any(reset).then_some(())
             });

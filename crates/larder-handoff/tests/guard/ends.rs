@@ -4,6 +4,7 @@ use crate::frame::{ACK, FIN, RST, Segment};
 use crate::lab::{eventually, vip};
 use crate::support::{COOKIE, SERVICE, closed, count, exchange, expect_bytes, guarded, listen};
 use larder_handoff::FlowKey;
+use larder_testkit::holds_for;
 use socket2::Socket;
 use std::io::Read as _;
 use std::io::Write;
@@ -48,9 +49,10 @@ fn ends_are_told_once_and_live_connections_listed() {
                 let heard = |s: &Segment| s.from == from && s.ack == fin.seq.wrapping_add(1);
                 eventually("an ACK", || lab.orders().to_node.iter().any(heard).then_some(()));
                 // By then the kernel has put the socket away, into what it keeps for TIME_WAIT too.
-                std::thread::sleep(Duration::from_millis(20));
-                closed(&guard, &mut ended);
-                assert!(ended.is_empty(), "half closed");
+                holds_for(Duration::from_millis(20), "a half-closed connection has not ended", || {
+                    closed(&guard, &mut ended);
+                    ended.is_empty()
+                });
                 drop(client);
             }
             _ => {
@@ -66,9 +68,10 @@ fn ends_are_told_once_and_live_connections_listed() {
         assert_eq!(live(), []);
         ended.clear();
     }
-    std::thread::sleep(Duration::from_millis(50));
-    closed(&guard, &mut ended);
-    assert!(ended.is_empty());
+    holds_for(Duration::from_millis(50), "no further connection ends", || {
+        closed(&guard, &mut ended);
+        ended.is_empty()
+    });
 }
 
 /// A RST or FIN from nowhere near the connection ends nothing.

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub(crate) const KEY: CookieKey = CookieKey([0x0123_4567_89ab_cdef, 0x1122_3344_5566_7788]);
 pub(crate) const OLD_KEY: CookieKey = CookieKey([0x2222, 0x3333]);
@@ -194,17 +194,7 @@ impl Drop for Lab {
     }
 }
 
-/// Waits until `f` gives something.
-pub(crate) fn eventually<T>(what: &str, mut f: impl FnMut() -> Option<T>) -> T {
-    let until = Instant::now() + PATIENCE;
-    loop {
-        if let Some(value) = f() {
-            return value;
-        }
-        assert!(Instant::now() < until, "not within {PATIENCE:?}: {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
+pub(crate) use larder_testkit::eventually;
 
 fn front_end(client: u32, node: u32, orders: &Mutex<Orders>, stop: &AtomicBool) {
     let (client, node) = (Wire::open(client).expect("a wire"), Wire::open(node).expect("a wire"));

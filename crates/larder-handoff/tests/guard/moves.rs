@@ -53,7 +53,7 @@ fn written_late(held: bool) -> Option<Result<Vec<u8>, ErrorKind>> {
         });
         assert_eq!(count(&guard, "egress_dropped"), 0, "nothing to acknowledge");
     } else {
-        std::thread::sleep(Duration::from_millis(100));
+        larder_testkit::take_time(Duration::from_millis(100));
     }
     close_silently(OwnedFd::from(server)).expect("closed");
     guard.thaw(key).expect("thawed");

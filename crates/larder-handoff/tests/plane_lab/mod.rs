@@ -20,18 +20,7 @@ pub(crate) struct Lab {
     prefix: String,
 }
 
-/// Tries until `attempt` has something, for some seconds.
-#[track_caller]
-pub(crate) fn wait_for<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + Duration::from_secs(5);
-    loop {
-        if let Some(found) = attempt() {
-            return found;
-        }
-        assert!(Instant::now() < end, "waited in vain for {what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
+pub(crate) use larder_testkit::eventually as wait_for;
 
 fn output(command: &str) -> String {
     let ran = Command::new("sh").args(["-c", command]).output().expect("a shell");

@@ -377,7 +377,7 @@ fn a_client_that_waits_for_the_window_goes_on_at_once() {
     std::thread::scope(|scope| {
         scope.spawn(|| (&client).write_all(&bytes).expect("an open connection"));
         // The client asks after 0.2, 0.6, 1.4 and 3 s.
-        std::thread::sleep(Duration::from_millis(1700));
+        larder_testkit::take_time(Duration::from_millis(1700));
         // What it sends when it hears of the new window must find the way.
         net.point(1);
         let (taken, restored) = move_to(&net, 1, server, &RestoreOptions::default());

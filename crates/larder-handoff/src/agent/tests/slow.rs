@@ -21,7 +21,7 @@ async fn slow_way(to: SocketAddr, rate: f64) -> SocketAddr {
                     return io::Result::Ok(0);
                 }
                 to_far.write_all(&chunk[..length]).await?;
-                tokio::time::sleep(Duration::from_secs_f64(length as f64 / rate)).await;
+                larder_testkit::take_time_async(Duration::from_secs_f64(length as f64 / rate)).await;
             }
         };
         let _ = tokio::join!(back, forth);

@@ -404,7 +404,7 @@ fn numbers_that_a_client_goes_on_from_are_believed() {
         };
         let noted =
             || bench.plane.flow(bench.key()).map(|flow| (flow.last_seq, flow.last_ack)).expect("the flow");
-        let wait = || std::thread::sleep(std::time::Duration::from_millis(1_050));
+        let wait = || larder_testkit::take_time(std::time::Duration::from_millis(1_050));
         let before = noted();
         for more in [0, 1] {
             is_forwarded(&bench.run(&far(more, ACK).frame()).sent(), &far(more, ACK));
