@@ -12,7 +12,7 @@ use crate::body::Body;
 use crate::fetch::Keeping;
 use crate::http::cache_status::{Outcome, Why};
 use crate::node::Node;
-use crate::origin::{Fetched, Origin, OriginConfig};
+use crate::origin::{Client, Fetched, Origin, OriginConfig};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Method, Response, StatusCode, Uri};
@@ -142,6 +142,7 @@ impl Lateral {
             connect_timeout: CONNECT_TIMEOUT,
             head_timeout: HEAD_TIMEOUT,
             requests_max: FETCHES_MAX,
+            queue_max: 0,
             ..OriginConfig::new(url)
         };
         if peers.len() >= PEERS_MAX {
@@ -166,8 +167,9 @@ impl Lateral {
         if let Some(told) = told.and_then(|id| HeaderValue::try_from(TargetId(id).to_string()).ok()) {
             headers.insert(LARDER_TARGET, told);
         }
-        let fetched =
-            peer.send(&request.method, request.uri.path_and_query()?, headers, None, None).await.ok()?;
+        let place = peer.try_place(Client::Unknown)?;
+        let target = request.uri.path_and_query()?;
+        let fetched = peer.send(place, &request.method, target, headers, None, None).await.ok()?;
         // Whatever else it says, this node may know better.
         is_use(fetched.reply.status()).then_some((peer, fetched))
     }

@@ -58,11 +58,11 @@ pub use handover::{
 pub use lateral::LateralConfig;
 pub use machine::{ScratchError, Usage};
 pub use node::{Node, NodeError};
-pub use origin::{HostHeader, OriginConfig};
+pub use origin::{ClientNoCache, HostHeader, OriginConfig};
 pub use reloads::ReloadCounts;
 pub use report::{CpuScope, LoadCounters, Origin, ReportConfig};
 pub use server::{Drained, Handed};
-pub use stats::NodeStats;
+pub use stats::{NodeStats, OriginStats};
 pub use store::{DirectoryError, DiskModel, ManifestError, ProcessorModel};
 pub use terms::PeersMemory;
 

@@ -20,7 +20,7 @@ use crate::memory::Memory;
 use crate::reloads::ReloadCounts;
 use crate::reply::Ask;
 use crate::report::{self, Report};
-use crate::stats::{Counters, NodeStats, Rest};
+use crate::stats::{Counters, NodeStats, OriginStats, Rest};
 use crate::store::{DirectoryError, ManifestError, Store, StoreError};
 use crate::terms::{Own, Terms};
 use arc_swap::ArcSwap;
@@ -173,9 +173,10 @@ impl Node {
 
     /// What the node has done and its levels now. Takes the cache's lock for a moment.
     pub fn stats(&self) -> NodeStats {
-        let mut memory = self.memory.stats();
+        let (mut memory, mut limits) = (self.memory.stats(), OriginStats::default());
         if let Store::Origin(origin) = &self.store {
             memory.reading = origin.asking();
+            limits = origin.stats();
         }
         self.counters.snapshot(Rest {
             name: self.name.clone(),
@@ -183,6 +184,7 @@ impl Node {
             draining: self.is_draining(),
             memory,
             store: self.store.stats(),
+            origin: limits,
             usage: self.usage(),
         })
     }

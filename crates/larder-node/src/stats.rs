@@ -167,9 +167,31 @@ pub struct NodeStats {
     pub store_busy_seconds: f64,
     /// Reads under way or waiting for the store.
     pub store_reading: u64,
+    /// How the origin's limits were met.
+    #[serde(flatten)]
+    pub origin: OriginStats,
     /// How much the processor and the disks have worked.
     #[serde(flatten)]
     pub usage: Usage,
+}
+
+/// How the limits of requests to an origin were met. All zero for a node without one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct OriginStats {
+    /// Slots that are taken now.
+    pub origin_requests: u64,
+    /// Requests that wait for a slot now.
+    pub origin_waiting: u64,
+    /// Requests that got no slot because none came free in time (`origin-full`).
+    pub origin_full: u64,
+    /// Requests that got no slot because their client had its share (`client-share`).
+    pub origin_client_share: u64,
+    /// Requests whose clients sent the body too slowly (`request-body-timeout`).
+    pub origin_late_bodies: u64,
+    /// Requests that the origin took too slowly (`origin-write-timeout`).
+    pub origin_write_timeouts: u64,
+    /// Replies that were broken off because the origin sent them too slowly.
+    pub origin_slow_replies: u64,
 }
 
 /// What the counters do not hold.
@@ -179,6 +201,7 @@ pub(crate) struct Rest {
     pub(crate) draining: bool,
     pub(crate) memory: MemoryStats,
     pub(crate) store: StoreStats,
+    pub(crate) origin: OriginStats,
     pub(crate) usage: Usage,
 }
 
@@ -190,7 +213,7 @@ impl Counters {
     }
 
     pub(crate) fn snapshot(&self, rest: Rest) -> NodeStats {
-        let Rest { name, kind, draining, memory, store, usage } = rest;
+        let Rest { name, kind, draining, memory, store, origin, usage } = rest;
         let [fetched, unknown, failed] =
             [&self.later_fetched, &self.later_unknown, &self.later_failed].map(Count::read);
         NodeStats {
@@ -235,6 +258,7 @@ impl Counters {
             store_bytes: store.bytes,
             store_busy_seconds: store.busy.as_secs_f64(),
             store_reading: memory.reading as u64,
+            origin,
             usage,
         }
     }
@@ -303,6 +327,27 @@ impl NodeStats {
             ("cache_refused", "Objects and chunks larger than the cache", self.cache_refused),
             ("store_reads", "Reads of the store", self.store_reads),
             ("store_read_bytes", "Bytes read from the store", self.store_bytes),
+            ("origin_full", "Requests for which no slot of the origin came free", self.origin.origin_full),
+            (
+                "origin_client_share",
+                "Requests beyond their client's share of the origin's slots",
+                self.origin.origin_client_share,
+            ),
+            (
+                "origin_late_bodies",
+                "Requests with a body that came too slowly",
+                self.origin.origin_late_bodies,
+            ),
+            (
+                "origin_write_timeouts",
+                "Requests that the origin took too slowly",
+                self.origin.origin_write_timeouts,
+            ),
+            (
+                "origin_slow_replies",
+                "Replies that the origin sent too slowly",
+                self.origin.origin_slow_replies,
+            ),
             ("disk_reads", "Reads of the disks", self.usage.disk_reads),
             ("disk_read_bytes", "Bytes read from the disks", self.usage.disk_bytes),
         ];
@@ -334,6 +379,8 @@ impl Collector for NodeStats {
             ("cache_max_bytes", "Most bytes in the cache", self.cache_bytes_max),
             ("cache_objects", "Objects and chunks in the cache", self.cache_objects),
             ("store_reading", "Reads under way or waiting", self.store_reading),
+            ("origin_requests", "Slots of the origin that are taken", self.origin.origin_requests),
+            ("origin_waiting", "Requests that wait for a slot of the origin", self.origin.origin_waiting),
             ("cpu_queue", "Jobs at the processors or waiting", u64::from(self.usage.cpu_queue)),
             ("disk_queue", "Reads at the disks or waiting", u64::from(self.usage.disk_queue)),
             ("cpus", "Processors of the node", u64::from(self.usage.cpus)),

@@ -1,18 +1,17 @@
 //! Bodies of an origin's replies on their way to a client: from memory, as they come, or passed on.
 
-use super::client::{Fetched, Place};
+use super::client::Fetched;
 use super::filling::{Reader, Torn};
+use super::patience::{Patience, Waiter};
+use super::place::Place;
 use crate::store::StoreError;
 use bytes::Bytes;
 use http_body::Body;
 use hyper::body::Incoming;
-use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
-use tokio::time::{Instant, Sleep, sleep};
 
 /// A body of a reply of an origin.
 pub(crate) enum Pulled {
@@ -21,7 +20,7 @@ pub(crate) enum Pulled {
     /// As it comes, for several.
     Shared(Reader),
     /// As it comes, for this client alone: the origin is not read faster than the client.
-    Passed { body: Incoming, place: Place, idle: Pin<Box<Sleep>>, body_timeout: Duration },
+    Passed { body: Incoming, place: Place, waiter: Waiter },
 }
 
 impl Pulled {
@@ -36,14 +35,11 @@ impl Pulled {
     }
 
     /// The body of a reply for one client, and its length if that is known.
-    pub(crate) fn passed(
-        fetched: Fetched,
-        body_timeout: Duration,
-    ) -> (http::response::Parts, Self, Option<u64>) {
+    pub(crate) fn passed(fetched: Fetched, patience: Patience) -> (http::response::Parts, Self, Option<u64>) {
         let Fetched { reply, place } = fetched;
         let (parts, body) = reply.into_parts();
         let len = body.size_hint().exact();
-        (parts, Self::Passed { body, place, idle: Box::pin(sleep(body_timeout)), body_timeout }, len)
+        (parts, Self::Passed { body, place, waiter: Waiter::new(patience) }, len)
     }
 
     /// The next bytes; `None` at the end.
@@ -64,20 +60,20 @@ impl Pulled {
                     Torn::Slow => StoreError::Slow,
                 })
             })),
-            Self::Passed { body, place, idle, body_timeout } => loop {
+            Self::Passed { body, place, waiter } => loop {
                 match Pin::new(&mut *body).poll_frame(cx) {
                     Poll::Pending => {
-                        ready!(idle.as_mut().poll(cx));
+                        ready!(waiter.poll_late(cx));
+                        place.is_too_slow();
                         return Poll::Ready(Some(Err(StoreError::OriginBroke)));
                     }
                     Poll::Ready(None) => return Poll::Ready(None),
                     Poll::Ready(Some(Err(_))) => return Poll::Ready(Some(Err(StoreError::OriginBroke))),
                     Poll::Ready(Some(Ok(frame))) => {
-                        idle.as_mut().reset(Instant::now() + *body_timeout);
                         // Trailers are not passed on.
-                        if let Ok(bytes) = frame.into_data()
-                            && !bytes.is_empty()
-                        {
+                        let bytes = frame.into_data().unwrap_or_default();
+                        waiter.received(bytes.len());
+                        if !bytes.is_empty() {
                             place.count(bytes.len());
                             return Poll::Ready(Some(Ok(bytes)));
                         }

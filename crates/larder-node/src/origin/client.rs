@@ -1,14 +1,20 @@
-//! Requests to the origin: connections that are kept and shared, time-outs, and what can go wrong.
+//! Requests to the origin: slots, connections that are kept and shared, deadlines, and what can go wrong.
 
-use super::config::{HostHeader, OriginConfig};
+use super::client_key::{Client, Prefixes};
+use super::config::{ClientNoCache, HostHeader, OriginConfig};
 use super::fields;
 use super::flight::Flights;
 use super::interim::Hints;
 use super::passed::PassedBefore;
+use super::patience::Patience;
+use super::place::{Counts, Place};
+use super::slots::{Refused, Sharing, Slots};
 use super::terms::Terms;
-use crate::bound::Bound;
+use super::upload;
 use crate::entry::hop_fields_removed;
 use crate::handover::REQUESTS;
+use crate::http::cache_control::Directives;
+use crate::stats::OriginStats;
 use arc_swap::{ArcSwap, Guard};
 use bytes::Bytes;
 use http::header::{self, HeaderName, HeaderValue};
@@ -21,9 +27,7 @@ use hyper::body::Incoming;
 use std::error::Error;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::time::{Duration, Instant};
-use tokio::sync::OwnedSemaphorePermit;
+use std::time::Duration;
 use tokio::time::timeout;
 
 pub(crate) type Fault = Box<dyn Error + Send + Sync>;
@@ -42,26 +46,27 @@ pub(crate) struct Origin {
     host: HostHeader,
     pub(super) authority: Authority,
     pub(super) via: HeaderValue,
-    places: Bound,
+    slots: Arc<Slots>,
     pub(super) flights: Arc<Flights>,
     pub(super) passed: PassedBefore,
     counts: Arc<Counts>,
 }
 
-/// What requests to the origin came to.
-#[derive(Debug, Default)]
-struct Counts {
-    asking: AtomicUsize,
-    requests: AtomicU64,
-    bytes: AtomicU64,
-    busy_ns: AtomicU64,
-}
-
-/// Why the origin gave no reply. All but `Full` are the origin's fault, or the way's to it.
+/// Why the origin gave no reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum OriginError {
+    /// No slot came free in time. Fault of this node: another may have one.
     #[error("too many requests to the origin")]
     Full,
+    /// The client has its share of the slots. Fault of the client, which may retry once its other requests have ended.
+    #[error("too many requests of this client to the origin")]
+    ClientShare,
+    /// Fault of the client.
+    #[error("the client sent the request's body too slowly")]
+    LateBody,
+    /// Fault of the origin.
+    #[error("the origin took the request too slowly")]
+    WriteTimeout,
     #[error("no connection to the origin")]
     Connect,
     #[error("no connection to the origin in time")]
@@ -81,6 +86,7 @@ impl OriginError {
     pub(crate) const fn is_own(self) -> bool {
         match self {
             Self::Full | Self::Connect | Self::ConnectTimeout | Self::Abandoned => true,
+            Self::ClientShare | Self::LateBody | Self::WriteTimeout => false,
             Self::HeadTimeout | Self::Closed | Self::BadReply => false,
         }
     }
@@ -89,6 +95,9 @@ impl OriginError {
     pub(crate) const fn reply(self) -> (u16, &'static str) {
         match self {
             Self::Full => (503, "origin-full"),
+            Self::ClientShare => (429, "client-share"),
+            Self::LateBody => (408, "request-body-timeout"),
+            Self::WriteTimeout => (504, "origin-write-timeout"),
             Self::Connect => (502, "origin-connect"),
             Self::ConnectTimeout => (504, "origin-connect-timeout"),
             Self::HeadTimeout => (504, "origin-timeout"),
@@ -96,34 +105,6 @@ impl OriginError {
             Self::BadReply => (502, "origin-reply"),
             Self::Abandoned => (503, "abandoned"),
         }
-    }
-}
-
-/// A place among the requests to the origin at one time, held until the reply's last byte.
-#[derive(Debug)]
-pub(crate) struct Place {
-    _permit: OwnedSemaphorePermit,
-    counts: Arc<Counts>,
-    since: Instant,
-}
-
-impl Place {
-    fn new(permit: OwnedSemaphorePermit, counts: &Arc<Counts>) -> Self {
-        counts.asking.fetch_add(1, Relaxed);
-        Self { _permit: permit, counts: Arc::clone(counts), since: Instant::now() }
-    }
-
-    pub(crate) fn count(&self, bytes: usize) {
-        self.counts.bytes.fetch_add(bytes as u64, Relaxed);
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.counts.asking.fetch_sub(1, Relaxed);
-        self.counts.requests.fetch_add(1, Relaxed);
-        let busy = u64::try_from(self.since.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.counts.busy_ns.fetch_add(busy, Relaxed);
     }
 }
 
@@ -145,7 +126,7 @@ impl Origin {
             authority,
             via: HeaderValue::try_from(format!("1.1 {name}"))
                 .unwrap_or(HeaderValue::from_static("1.1 larder")),
-            places: Bound::new(config.requests_max),
+            slots: Slots::new(sharing(&config)),
             flights: Arc::default(),
             passed: PassedBefore::new(),
             counts: Arc::default(),
@@ -161,7 +142,7 @@ impl Origin {
 
     /// It is asked so from now on. Where it is, and which `Host` it is sent, stays: what is kept was said there, to that.
     pub(crate) fn change(&self, config: OriginConfig) {
-        self.places.set(config.requests_max);
+        self.slots.set(sharing(&config));
         let next = self.terms.load().successor(config);
         self.terms.store(Arc::new(next));
     }
@@ -202,27 +183,78 @@ impl Origin {
         headers
     }
 
+    /// The client whose share a request takes.
+    pub(crate) fn client(&self, parts: &Parts) -> Client {
+        let terms = self.terms();
+        Client::of(&parts.headers, Prefixes { v4: terms.config.prefix_v4, v6: terms.config.prefix_v6 })
+    }
+
+    /// The directives of a request that count.
+    pub(super) fn asked(&self, headers: &HeaderMap) -> Directives {
+        let asked = Directives::of_request(headers);
+        match self.terms().config.client_no_cache {
+            ClientNoCache::Honour => asked,
+            // A stored reply may be used for a request with `no-store`. The reply to such a request is not stored.
+            ClientNoCache::Ignore => {
+                Directives { no_cache: false, no_store: false, max_age: None, min_fresh: None, ..asked }
+            }
+        }
+    }
+
+    /// A place for a request of this client, if there is one now.
+    pub(crate) fn try_place(&self, client: Client) -> Option<Place> {
+        self.slots.try_take(client).map(|slot| Place::new(slot, &self.counts))
+    }
+
+    /// A place for a request of this client, which may have to wait for it.
+    ///
+    /// # Errors
+    /// [`OriginError::Full`] or [`OriginError::ClientShare`] if there is none in time.
+    pub(crate) async fn place(&self, client: Client) -> Result<Place, OriginError> {
+        match self.slots.take(client).await {
+            Ok(slot) => Ok(Place::new(slot, &self.counts)),
+            Err(Refused::Full) => {
+                self.counts.full.add(1);
+                Err(OriginError::Full)
+            }
+            Err(Refused::Share) => {
+                self.counts.client_share.add(1);
+                Err(OriginError::ClientShare)
+            }
+        }
+    }
+
     /// Sends a request. `headers` come from [`Self::outgoing`]; `hints` takes the interim replies.
     pub(crate) async fn send(
         &self,
+        place: Place,
         method: &Method,
         target: &PathAndQuery,
         headers: HeaderMap,
         body: Option<Outgoing>,
         hints: Option<Hints>,
     ) -> Result<Fetched, OriginError> {
-        let permit = Arc::clone(self.places.permits()).try_acquire_owned().map_err(|_| OriginError::Full)?;
-        let place = Place::new(permit, &self.counts);
         // Whether a request has been worked on before the connection ended is not known: only one that may be repeated
         // is sent once more (RFC 9110 section 9.2.2), and a body may be gone by then.
         let repeatable = body.is_none() && matches!(*method, Method::GET | Method::HEAD);
         let again = repeatable.then(|| headers.clone());
-        let mut sent = self.try_send(method, target, headers, body, hints.clone()).await;
+        let (body, progress) = match body {
+            Some(body) => {
+                let patience = body_patience(&self.terms().config);
+                let (body, progress) = upload::timed(body, patience, &place);
+                (Some(body), Some(progress))
+            }
+            None => (None, None),
+        };
+        let mut sent = self.try_send(method, target, headers, (body, progress), hints.clone()).await;
         // A kept connection that the origin has closed meanwhile looks like this.
         if let (Err(OriginError::Closed), Some(headers)) = (&sent, again) {
-            sent = self.try_send(method, target, headers, None, hints).await;
+            sent = self.try_send(method, target, headers, (None, None), hints).await;
         }
         if let Err(error) = &sent {
+            if *error == OriginError::WriteTimeout {
+                self.counts.write_timeouts.add(1);
+            }
             tracing::debug!(origin = %self.authority, %error, "the origin gave no reply");
         }
         sent.map(|reply| Fetched { reply, place })
@@ -233,7 +265,7 @@ impl Origin {
         method: &Method,
         target: &PathAndQuery,
         headers: HeaderMap,
-        body: Option<Outgoing>,
+        (body, progress): (Option<Outgoing>, Option<Arc<upload::Progress>>),
         hints: Option<Hints>,
     ) -> Result<Response<Incoming>, OriginError> {
         let mut uri = http::uri::Parts::default();
@@ -252,23 +284,53 @@ impl Origin {
             let terms = self.terms();
             (terms.client.request(request), terms.config.connect_timeout + terms.config.head_timeout)
         };
-        match timeout(time, asked).await {
-            Err(_) => Err(OriginError::HeadTimeout),
+        let sent = match &progress {
+            Some(progress) => progress.reply_within(time, asked).await?,
+            None => timeout(time, asked).await.map_err(|_| OriginError::HeadTimeout)?,
+        };
+        match sent {
             // Nobody asks for another protocol here (RFC 9110 section 15.2.2).
-            Ok(Ok(reply)) if reply.status() == StatusCode::SWITCHING_PROTOCOLS => Err(OriginError::BadReply),
-            Ok(sent) => sent.map_err(|error| fault(&error)),
+            Ok(reply) if reply.status() == StatusCode::SWITCHING_PROTOCOLS => Err(OriginError::BadReply),
+            Ok(reply) => Ok(reply),
+            Err(_) if progress.is_some_and(|progress| progress.is_late()) => Err(OriginError::LateBody),
+            Err(error) => Err(fault(&error)),
         }
     }
 
     /// Requests under way.
     pub(crate) fn asking(&self) -> usize {
-        self.counts.asking.load(Relaxed)
+        self.counts.asking()
     }
 
     /// Requests ended, bytes of their replies' bodies, time from their beginning to their end.
     pub(crate) fn done(&self) -> (u64, u64, Duration) {
-        let Counts { requests, bytes, busy_ns, .. } = &*self.counts;
-        (requests.load(Relaxed), bytes.load(Relaxed), Duration::from_nanos(busy_ns.load(Relaxed)))
+        self.counts.done()
+    }
+
+    /// How often each limit has been met, and how the slots are taken now.
+    pub(crate) fn stats(&self) -> OriginStats {
+        let (taken, waiting) = self.slots.levels();
+        let levels = OriginStats {
+            origin_requests: taken as u64,
+            origin_waiting: waiting as u64,
+            ..OriginStats::default()
+        };
+        self.counts.add_to(levels)
+    }
+}
+
+/// How long a client may take for a request's body.
+fn body_patience(config: &OriginConfig) -> Patience {
+    let silence = config.request_body_timeout;
+    Patience::new(silence, silence, config.body_rate_min)
+}
+
+fn sharing(config: &OriginConfig) -> Sharing {
+    Sharing {
+        slots_max: config.requests_max,
+        client_share: config.client_share,
+        queue_max: config.queue_max,
+        queue_timeout: config.queue_timeout,
     }
 }
 
@@ -278,14 +340,18 @@ fn is_host(text: &str) -> bool {
 }
 
 fn fault(error: &hyper_util::client::legacy::Error) -> OriginError {
-    let mut sources =
-        std::iter::successors(error.source(), |error: &&(dyn Error + 'static)| (*error).source());
-    if error.is_connect() {
-        let late = |error: &(dyn Error + 'static)| {
-            error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::TimedOut)
-        };
-        return if sources.any(late) { OriginError::ConnectTimeout } else { OriginError::Connect };
+    let sources =
+        || std::iter::successors(error.source(), |error: &&(dyn Error + 'static)| (*error).source());
+    let late = sources().any(|error| {
+        error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::TimedOut)
+    });
+    let is_parse =
+        sources().find_map(|error| error.downcast_ref::<hyper::Error>()).is_some_and(hyper::Error::is_parse);
+    match (error.is_connect(), late) {
+        (true, true) => OriginError::ConnectTimeout,
+        (true, false) => OriginError::Connect,
+        (false, true) => OriginError::WriteTimeout,
+        (false, false) if is_parse => OriginError::BadReply,
+        (false, false) => OriginError::Closed,
     }
-    let of_hyper = sources.find_map(|error| error.downcast_ref::<hyper::Error>());
-    if of_hyper.is_some_and(hyper::Error::is_parse) { OriginError::BadReply } else { OriginError::Closed }
 }

@@ -15,10 +15,33 @@ pub struct OriginConfig {
     pub connect_timeout: Duration,
     /// Time from a request to the head of the reply; 504 after it. 1 ms to 1 h, default 60 s.
     pub head_timeout: Duration,
-    /// Time without a byte of a reply's body; the reply is broken off after it. 1 ms to 1 h, default 60 s.
+    /// Time without a byte of a reply's body; the reply is broken off after it. Also time in which the origin takes no byte of a
+    /// request; 504 after it. 1 ms to 1 h, default 60 s.
     pub body_timeout: Duration,
-    /// Requests to it at one time; 503 beyond. 1 to 1,000,000, default 1,024.
+    /// Time without a byte of a request's body from its client; 408 after it. 1 ms to 1 h, default 60 s.
+    pub request_body_timeout: Duration,
+    /// Bytes a second that a client sends of a request's body, and that the origin takes of it and sends of a reply, over the
+    /// time that each may be silent. Outcomes as for silence. Up to 1 GiB, default 500; 0: any.
+    pub body_rate_min: u64,
+    /// Time that a reply which is passed on to one client may be slower than `body_rate_min`, such as a stream of events; the
+    /// reply is broken off after it. `body_timeout` to 1 day, default 1 h.
+    pub stream_timeout: Duration,
+    /// Requests to it at one time: its slots. 1 to 1,000,000, default 1,024.
     pub requests_max: usize,
+    /// Percent of the slots that one client may hold, at least one slot. Further requests of the client wait; 429 if that takes too
+    /// long. 1 to 100, default 10; 100: no share.
+    pub client_share: u8,
+    /// Leading bits of an address of IPv4 that are one client's. 8 to 32, default 32.
+    pub prefix_v4: u8,
+    /// Leading bits of an address of IPv6 that are one client's. 16 to 128, default 64.
+    pub prefix_v6: u8,
+    /// Requests that wait for a slot, of which one client may have its share; 503 beyond, or 429 if slots are free. Up to 1,000,000,
+    /// default 1,024.
+    pub queue_max: usize,
+    /// Time that a request waits for a slot; then as for `queue_max`. 1 ms to 1 h, default 1 s.
+    pub queue_timeout: Duration,
+    /// Whether clients can have the origin asked although a fresh reply is stored. Default [`ClientNoCache::Honour`].
+    pub client_no_cache: ClientNoCache,
     /// Idle connections kept to it. Up to 10,000, default 128.
     pub idle_max: usize,
     /// Time an idle connection is kept. 1 ms to 1 day, default 30 s.
@@ -46,6 +69,15 @@ pub enum HostHeader {
     Origin,
 }
 
+/// What a client's `no-cache`, `no-store`, `max-age`, `min-fresh` and `Pragma` do to the use of stored replies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientNoCache {
+    /// They count, as RFC 9111 section 5.2.1 has it.
+    Honour,
+    /// They do not, as that section allows: no client can have the origin asked for what is stored and fresh.
+    Ignore,
+}
+
 impl OriginConfig {
     /// The defaults for the origin at `url`.
     pub fn new(url: Uri) -> Self {
@@ -55,7 +87,16 @@ impl OriginConfig {
             connect_timeout: Duration::from_secs(5),
             head_timeout: Duration::from_secs(60),
             body_timeout: Duration::from_secs(60),
+            request_body_timeout: Duration::from_secs(60),
+            body_rate_min: 500,
+            stream_timeout: Duration::from_secs(3_600),
             requests_max: 1_024,
+            client_share: 10,
+            prefix_v4: 32,
+            prefix_v6: 64,
+            queue_max: 1_024,
+            queue_timeout: Duration::from_secs(1),
+            client_no_cache: ClientNoCache::Honour,
             idle_max: 128,
             idle_timeout: Duration::from_secs(30),
             head_bytes_max: 64 << 10,
@@ -90,7 +131,11 @@ impl OriginConfig {
         ensure(timeout(self.connect_timeout, hour), "origin.connect_timeout", "1 ms to 1 h")?;
         ensure(timeout(self.head_timeout, hour), "origin.head_timeout", "1 ms to 1 h")?;
         ensure(timeout(self.body_timeout, hour), "origin.body_timeout", "1 ms to 1 h")?;
-        ensure((1..=1_000_000).contains(&self.requests_max), "origin.requests_max", "1 to 1,000,000")?;
+        ensure(timeout(self.request_body_timeout, hour), "origin.request_body_timeout", "1 ms to 1 h")?;
+        ensure(self.body_rate_min <= 1 << 30, "origin.body_rate_min", "at most 1 GiB")?;
+        let stream = self.body_timeout..=day;
+        ensure(stream.contains(&self.stream_timeout), "origin.stream_timeout", "body_timeout to 1 day")?;
+        self.check_sharing()?;
         ensure(self.idle_max <= 10_000, "origin.idle_max", "at most 10,000")?;
         ensure(timeout(self.idle_timeout, day), "origin.idle_timeout", "1 ms to 1 day")?;
         ensure((8_192..=1 << 20).contains(&self.head_bytes_max), "origin.head_bytes_max", "8 KiB to 1 MiB")?;
@@ -98,6 +143,16 @@ impl OriginConfig {
         ensure((1..=64).contains(&self.variants_max), "origin.variants_max", "1 to 64")?;
         ensure(self.negative <= day, "origin.negative", "at most 1 day")?;
         ensure(self.stale_if_error <= day * 30, "origin.stale_if_error", "at most 30 days")
+    }
+
+    fn check_sharing(&self) -> Result<(), ConfigError> {
+        ensure((1..=1_000_000).contains(&self.requests_max), "origin.requests_max", "1 to 1,000,000")?;
+        ensure((1..=100).contains(&self.client_share), "origin.client_share", "1 to 100 percent")?;
+        ensure((8..=32).contains(&self.prefix_v4), "origin.prefix_v4", "8 to 32")?;
+        ensure((16..=128).contains(&self.prefix_v6), "origin.prefix_v6", "16 to 128")?;
+        ensure(self.queue_max <= 1_000_000, "origin.queue_max", "at most 1,000,000")?;
+        let wait = Duration::from_millis(1)..=Duration::from_secs(3_600);
+        ensure(wait.contains(&self.queue_timeout), "origin.queue_timeout", "1 ms to 1 h")
     }
 }
 
@@ -108,13 +163,17 @@ mod tests {
     #[test]
     fn values_out_of_range_are_named() {
         type Spoil = fn(&mut OriginConfig);
-        let cases: [(&str, Spoil); 7] = [
+        let cases: [(&str, Spoil); 11] = [
             ("origin.url", |c| c.url = Uri::from_static("https://a")),
             ("origin.url", |c| c.url = Uri::from_static("http://a/b")),
             ("origin.url", |c| c.url = Uri::from_static("http://me@a")),
             ("origin.url", |c| c.url = Uri::from_static("/a")),
             ("origin.head_timeout", |c| c.head_timeout = Duration::ZERO),
             ("origin.variants_max", |c| c.variants_max = 0),
+            ("origin.client_share", |c| c.client_share = 0),
+            ("origin.prefix_v6", |c| c.prefix_v6 = 129),
+            ("origin.queue_timeout", |c| c.queue_timeout = Duration::ZERO),
+            ("origin.stream_timeout", |c| c.stream_timeout = Duration::from_secs(59)),
             ("origin.head_bytes_max", |c| c.head_bytes_max = 1),
         ];
         let config = OriginConfig::new(Uri::from_static("http://127.0.0.1:8080"));

@@ -5,10 +5,13 @@
 //! validation that was not so before, if the client sent credentials.
 
 use super::client::{Fetched, Origin, OriginError};
+use super::config::OriginConfig;
 use super::fields;
 use super::filling::{Filling, Reader, Torn};
 use super::flight::{How, Joint, Landing};
 use super::interim::Hints;
+use super::patience::Patience;
+use super::place::Place;
 use super::stored::{Contents, Page, Variant};
 use crate::http::cache_control::Directives;
 use crate::http::freshness::{Additions, Freshness, Received, Unkept, tells_of_target};
@@ -81,11 +84,11 @@ impl Node {
     pub(super) async fn fetch(
         self: Arc<Self>,
         origin: Arc<Origin>,
-        want: Want,
+        (want, place): (Want, Place),
         landing: Landing,
         led: oneshot::Sender<Led>,
     ) {
-        let (sent, validating, received) = self.ask(&origin, &want).await;
+        let (sent, validating, received) = self.ask(&origin, &want, place).await;
         let now_ms = received.now_ms;
         let status = sent.as_ref().ok().map(|fetched| fetched.reply.status());
         let stands_in = |stale: &&Arc<Variant>| {
@@ -116,7 +119,12 @@ impl Node {
 
     /// Sends the leading client's request without its preconditions, and with one for the stored reply if there is one.
     /// Gives what came of it, and whether a 304 validates the stored reply.
-    async fn ask(&self, origin: &Origin, want: &Want) -> (Result<Fetched, OriginError>, bool, Received) {
+    async fn ask(
+        &self,
+        origin: &Origin,
+        want: &Want,
+        place: Place,
+    ) -> (Result<Fetched, OriginError>, bool, Received) {
         let received = |sent_at: Instant| Received {
             wall: SystemTime::now(),
             now_ms: self.now_ms(),
@@ -129,15 +137,17 @@ impl Node {
         let unconditional = headers.clone();
         let validating = want.stale.as_ref().is_some_and(|stale| ask_whether_valid(&mut headers, stale));
         let sent_at = Instant::now();
-        let sent = origin.send(&Method::GET, &want.target, headers, None, want.hints.clone()).await;
+        let sent =
+            origin.send(place.clone(), &Method::GET, &want.target, headers, None, want.hints.clone()).await;
         let answer = sent.as_ref().ok().zip(want.stale.as_ref()).filter(|_| validating);
         if answer.is_none_or(|(fetched, stale)| !self.leaves_open(origin, want, &fetched.reply, stale)) {
             return (sent, validating, received(sent_at));
         }
-        // Its place among the requests to the origin is free again.
+        // The second request goes in the same place.
         drop(sent);
         let sent_at = Instant::now();
-        let sent = origin.send(&Method::GET, &want.target, unconditional, None, want.hints.clone()).await;
+        let sent =
+            origin.send(place, &Method::GET, &want.target, unconditional, None, want.hints.clone()).await;
         (sent, false, received(sent_at))
     }
 
@@ -312,18 +322,25 @@ impl Node {
         let mut body = reply.into_body();
         let mut room = Some(room);
         let (mut len, mut charge) = (0, variant.head_charge());
-        let patience = origin.terms().config.body_timeout;
+        let mut patience = fill_patience(&origin.terms().config);
         loop {
-            let frame = match timeout(patience, body.frame()).await {
+            let begun = Instant::now();
+            let received = timeout(patience.left(), body.frame()).await;
+            patience.waited(begun.elapsed());
+            let frame = match received {
                 Ok(None) => break,
                 Ok(Some(Ok(frame))) => frame,
-                Ok(Some(Err(_))) | Err(_) => {
+                broken => {
+                    if broken.is_err() {
+                        place.is_too_slow();
+                    }
                     filling.end(Err(Torn::Origin));
                     return None;
                 }
             };
             let Some(bytes) = frame.into_data().ok().filter(|bytes| !bytes.is_empty()) else { continue };
             place.count(bytes.len());
+            patience.received(bytes.len());
             len += bytes.len() as u64;
             charge += bytes.len() as u64 + EACH;
             let fits = |room: &mut Reservation| self.keeps(len) && room.grow_to(charge);
@@ -344,6 +361,11 @@ impl Node {
         }
         whole
     }
+}
+
+/// How long the origin may take for a reply that fills the cache. Its slot is held whether a client waits or not.
+fn fill_patience(config: &OriginConfig) -> Patience {
+    Patience::new(config.body_timeout, config.body_timeout, config.body_rate_min)
 }
 
 /// Whether the origin has failed, by the status it sent, if any: then what is stale may stand in (RFC 5861 section 4).

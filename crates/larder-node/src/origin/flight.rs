@@ -95,6 +95,11 @@ impl Flights {
         Begun::Lead(Landing { flights: Arc::clone(self), key: Some(key.into()), flight })
     }
 
+    /// The request for `key` that is under way, if there is one.
+    pub(crate) fn under_way(&self, key: &[u8]) -> Option<Arc<Flight>> {
+        self.lock().get(key).map(Arc::clone)
+    }
+
     /// Leads a request that nobody joins.
     pub(crate) fn alone(self: &Arc<Self>) -> Landing {
         Landing { flights: Arc::clone(self), key: None, flight: Arc::default() }

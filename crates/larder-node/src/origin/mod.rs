@@ -15,20 +15,27 @@
 
 mod body;
 mod client;
+mod client_key;
 mod config;
+mod connector;
 mod fetch;
 pub(crate) mod fields;
 mod filling;
 mod flight;
 mod interim;
 mod passed;
+mod patience;
+mod place;
 mod pull;
 mod serve;
+mod slots;
 mod stored;
 mod terms;
+mod upload;
 
-pub use config::{HostHeader, OriginConfig};
+pub use config::{ClientNoCache, HostHeader, OriginConfig};
 
 pub(crate) use body::Pulled;
 pub(crate) use client::{Fetched, Origin};
+pub(crate) use client_key::Client;
 pub(crate) use stored::Page;

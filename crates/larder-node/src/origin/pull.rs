@@ -1,10 +1,12 @@
 //! A request to a node that stands before an origin: from memory, by a fetch that many share, or passed on.
 
 use super::client::{Fault, Origin, Outgoing};
+use super::client_key::Client;
 use super::fetch::{Led, Want, has_failed};
 use super::fields;
 use super::flight::{Begun, Flight, How, Joint, Landing};
 use super::interim::{Hints, passing_hints};
+use super::place::Place;
 use super::stored::{Page, Variant};
 use crate::body::Body;
 use crate::http::cache_control::Directives;
@@ -19,6 +21,7 @@ use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{Method, Response, StatusCode, Uri};
 use http_body_util::BodyExt;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
@@ -31,6 +34,8 @@ struct Pull<'a> {
     name: Vec<u8>,
     hash: u64,
     asked: Directives,
+    /// The client whose share of the origin's slots it takes.
+    client: Client,
 }
 
 impl Node {
@@ -134,7 +139,8 @@ impl Node {
         }
         let name = name(&host, target.as_str());
         let hash = self.memory.hash(&name);
-        Some(Pull { origin, parts, host, target, name, hash, asked: Directives::of_request(&parts.headers) })
+        let (asked, client) = (origin.asked(&parts.headers), origin.client(parts));
+        Some(Pull { origin, parts, host, target, name, hash, asked, client })
     }
 
     fn hit(&self, pull: &Pull<'_>, variant: &Arc<Variant>, detail: Option<&'static str>) -> Response<Body> {
@@ -142,12 +148,13 @@ impl Node {
         self.serve_kept(pull.origin, pull.parts, variant, Outcome::Kept { ttl, detail }, None)
     }
 
-    /// Asks the origin anew without waiting, unless a request of the same kind is under way. It asks with the headers of
-    /// this client, as a miss would.
+    /// Asks the origin anew without waiting, unless a request of the same kind is under way or the client has its share of
+    /// the slots. It asks with the headers of this client, as a miss would.
     fn refresh(self: &Arc<Self>, pull: &Pull<'_>, page: Option<&Page>, stale: &Arc<Variant>) {
+        let Some(place) = pull.origin.try_place(pull.client) else { return };
         if let Begun::Lead(landing) = pull.origin.flights.begin(&pull.key(page)) {
             let (led, _) = oneshot::channel();
-            self.set_off(pull, Some(stale), (landing, led), None);
+            self.set_off(pull, Some(stale), (landing, place, led), None);
         }
     }
 
@@ -155,7 +162,7 @@ impl Node {
         self: &Arc<Self>,
         pull: &Pull<'_>,
         stale: Option<&Arc<Variant>>,
-        (landing, led): (Landing, oneshot::Sender<Led>),
+        (landing, place, led): (Landing, Place, oneshot::Sender<Led>),
         hints: Option<Hints>,
     ) {
         let want = Want {
@@ -169,7 +176,7 @@ impl Node {
             stale: stale.cloned(),
             hints,
         };
-        tokio::spawn(Arc::clone(self).fetch(Arc::clone(pull.origin), want, landing, led));
+        tokio::spawn(Arc::clone(self).fetch(Arc::clone(pull.origin), (want, place), landing, led));
     }
 
     /// Asks the origin for all that want this at the same time, or waits for the request that does.
@@ -180,16 +187,30 @@ impl Node {
         why: Why,
         alone: Option<Landing>,
     ) -> Response<Body> {
+        let key = pull.key(page);
+        if alone.is_none()
+            && let Some(flight) = pull.origin.flights.under_way(&key)
+        {
+            return self.join(pull, kept, &flight, why).await;
+        }
+        // A request leads only once it has a slot: those that join it must not wait for its client's share.
+        let place = match self.place(pull, kept, why).await {
+            ControlFlow::Continue(place) => place,
+            ControlFlow::Break(reply) => return reply,
+        };
         let landing = match alone {
             Some(landing) => landing,
-            None => match pull.origin.flights.begin(&pull.key(page)) {
+            None => match pull.origin.flights.begin(&key) {
                 Begun::Lead(landing) => landing,
-                Begun::Join(flight) => return self.join(pull, kept, &flight, why).await,
+                Begun::Join(flight) => {
+                    drop(place);
+                    return self.join(pull, kept, &flight, why).await;
+                }
             },
         };
         let (led, leads) = oneshot::channel();
         let led = passing_hints(pull.parts, |hints| {
-            self.set_off(pull, kept, (landing, led), hints);
+            self.set_off(pull, kept, (landing, place, led), hints);
             leads
         });
         match led.await {
@@ -203,6 +224,39 @@ impl Node {
             }
             Ok(Led::Failed(error)) => self.origin_failed(error, why),
             Err(_) => self.origin_failed(super::client::OriginError::Abandoned, why),
+        }
+    }
+
+    /// A place at the origin, which the request may have to wait for. Breaks with the reply if there is no place, or if another
+    /// request has brought a fresh reply meanwhile.
+    async fn place(
+        &self,
+        pull: &Pull<'_>,
+        kept: Option<&Arc<Variant>>,
+        why: Why,
+    ) -> ControlFlow<Response<Body>, Place> {
+        if let Some(place) = pull.origin.try_place(pull.client) {
+            return ControlFlow::Continue(place);
+        }
+        let place = match pull.origin.place(pull.client).await {
+            Ok(place) => place,
+            Err(error) => {
+                let stored = kept.filter(|kept| kept.freshness.stands_in(self.now_ms(), &pull.asked));
+                let outcome = pulled(why, How::standing_in(None), false);
+                return ControlFlow::Break(match stored {
+                    Some(stored) => self.serve_kept(pull.origin, pull.parts, stored, outcome, None),
+                    None => self.origin_failed(error, why),
+                });
+            }
+        };
+        let page = self.memory.page(pull.hash, &pull.name);
+        let fresh = page
+            .as_ref()
+            .and_then(|page| page.select(&pull.parts.headers))
+            .filter(|kept| kept.freshness.judge(self.now_ms(), &pull.asked) == Use::Fresh);
+        match fresh {
+            Some(fresh) => ControlFlow::Break(self.hit(pull, fresh, None)),
+            None => ControlFlow::Continue(place),
         }
     }
 
@@ -256,8 +310,13 @@ impl Node {
             // Left to itself, hyper sends a GET without its body.
             headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
         }
-        let sent =
-            passing_hints(parts, |hints| origin.send(&parts.method, target, headers, body, hints)).await;
+        let sent = match origin.place(pull.client).await {
+            Ok(place) => {
+                let send = |hints| origin.send(place, &parts.method, target, headers, body, hints);
+                passing_hints(parts, send).await
+            }
+            Err(error) => Err(error),
+        };
         let status = sent.as_ref().ok().map(|fetched| fetched.reply.status());
         if let Some(kept) = kept.filter(|kept| has_failed(status) && self.stands_in(kept, pull)) {
             return self.serve_kept(origin, parts, kept, pulled(why, How::standing_in(status), false), None);

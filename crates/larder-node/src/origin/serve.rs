@@ -4,6 +4,7 @@ use super::body::Pulled;
 use super::client::{Fetched, Origin, OriginError};
 use super::fields;
 use super::filling::Reader;
+use super::patience::Patience;
 use super::stored::{Contents, Variant};
 use crate::body::Body;
 use crate::cooperate::OwnFault;
@@ -121,7 +122,11 @@ impl Node {
         fetched: Fetched,
         outcome: Outcome,
     ) -> Response<Body> {
-        let (head, body, len) = Pulled::passed(fetched, origin.terms().config.body_timeout);
+        let patience = {
+            let config = &origin.terms().config;
+            Patience::new(config.body_timeout, config.stream_timeout, config.body_rate_min)
+        };
+        let (head, body, len) = Pulled::passed(fetched, patience);
         let mut headers = head.headers;
         fields::strip(&mut headers);
         let empty = parts.method == Method::HEAD
@@ -167,7 +172,7 @@ impl Node {
         let outcome = Outcome::Failed { why, status, detail };
         let mut reply =
             self.plain(StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY), outcome, detail);
-        if status == 503 {
+        if matches!(status, 429 | 503) {
             reply.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         }
         if error.is_own() {

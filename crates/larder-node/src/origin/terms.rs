@@ -2,6 +2,8 @@
 
 use super::client::Outgoing;
 use super::config::OriginConfig;
+use super::connector::Connector;
+use super::patience::Patience;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
@@ -11,7 +13,7 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 pub(crate) struct Terms {
     pub(crate) config: OriginConfig,
     /// With the connections that are kept.
-    pub(super) client: Client<HttpConnector, Outgoing>,
+    pub(super) client: Client<Connector, Outgoing>,
 }
 
 impl Terms {
@@ -25,7 +27,16 @@ impl Terms {
         let of_connections = |config: &OriginConfig| {
             let OriginConfig { connect_timeout, idle_timeout, idle_max, head_bytes_max, headers_max, .. } =
                 *config;
-            (connect_timeout, idle_timeout, idle_max, head_bytes_max, headers_max)
+            let OriginConfig { body_timeout, body_rate_min, .. } = *config;
+            (
+                connect_timeout,
+                idle_timeout,
+                idle_max,
+                head_bytes_max,
+                headers_max,
+                body_timeout,
+                body_rate_min,
+            )
         };
         if of_connections(&self.config) == of_connections(&config) {
             return Self { client: self.client.clone(), config };
@@ -34,10 +45,11 @@ impl Terms {
     }
 }
 
-fn client(config: &OriginConfig) -> Client<HttpConnector, Outgoing> {
+fn client(config: &OriginConfig) -> Client<Connector, Outgoing> {
     let mut connector = HttpConnector::new();
     connector.set_nodelay(true);
     connector.set_connect_timeout(Some(config.connect_timeout));
+    let patience = Patience::new(config.body_timeout, config.body_timeout, config.body_rate_min);
     Client::builder(TokioExecutor::new())
         .pool_timer(TokioTimer::new())
         .pool_idle_timeout(config.idle_timeout)
@@ -45,5 +57,5 @@ fn client(config: &OriginConfig) -> Client<HttpConnector, Outgoing> {
         .http1_max_buf_size(config.head_bytes_max)
         .http1_max_headers(config.headers_max)
         .set_host(false)
-        .build(connector)
+        .build(Connector::new(connector, patience))
 }

@@ -3,7 +3,7 @@
 use super::PATIENCE;
 use std::net::SocketAddr;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
 /// A reply.
@@ -35,6 +35,13 @@ pub(crate) struct Client {
 impl Client {
     pub(crate) async fn connect(address: SocketAddr) -> Self {
         Self { stream: BufReader::new(TcpStream::connect(address).await.unwrap()) }
+    }
+
+    /// From another address of loopback.
+    pub(crate) async fn connect_from(source: [u8; 4], address: SocketAddr) -> Self {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind((source, 0).into()).unwrap();
+        Self { stream: BufReader::new(socket.connect(address).await.unwrap()) }
     }
 
     pub(crate) async fn get(&mut self, path: &str) -> Reply {

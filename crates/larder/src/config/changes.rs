@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::raw::RawConfig;
 
 /// What a node takes while it runs; a table stands for all that is in it. Everything else needs a restart.
-pub(crate) const TAKEN: [&str; 36] = [
+pub(crate) const TAKEN: [&str; 45] = [
     "log.level",
     "node.cache.object_max",
     "node.cache.size",
@@ -15,7 +15,10 @@ pub(crate) const TAKEN: [&str; 36] = [
     "node.handoff.switches",
     "node.health_path",
     "node.limits",
+    "node.origin.body_rate_min",
     "node.origin.body_timeout",
+    "node.origin.client_no_cache",
+    "node.origin.client_share",
     "node.origin.connect_timeout",
     "node.origin.head_max",
     "node.origin.head_timeout",
@@ -23,8 +26,14 @@ pub(crate) const TAKEN: [&str; 36] = [
     "node.origin.idle_max",
     "node.origin.idle_timeout",
     "node.origin.negative",
+    "node.origin.prefix_v4",
+    "node.origin.prefix_v6",
+    "node.origin.queue_max",
+    "node.origin.queue_timeout",
+    "node.origin.request_body_timeout",
     "node.origin.requests_max",
     "node.origin.stale_if_error",
+    "node.origin.stream_timeout",
     "node.origin.variants_max",
     "node.peers.secret",
     "node.proxy_protocol_from",

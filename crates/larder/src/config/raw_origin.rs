@@ -23,10 +23,34 @@ pub(crate) struct RawOrigin {
     pub(crate) connect_timeout: Span,
     /// Time from a request to the head of the reply; 504 after it. 1ms to 1h.
     pub(crate) head_timeout: Span,
-    /// Time without a byte of a reply's body; the reply is broken off after it. 1ms to 1h.
+    /// Time without a byte of a reply's body; the reply is broken off after it. Also time in which the origin takes no byte of a
+    /// request; 504 after it. 1ms to 1h.
     pub(crate) body_timeout: Span,
-    /// Requests to it at one time; 503 beyond. 1 to 1000000.
+    /// Time without a byte of a request's body from its client; 408 after it. 1ms to 1h.
+    pub(crate) request_body_timeout: Span,
+    /// Bytes a second of a body, in either direction, over the time that its sender may be silent; outcomes as for silence. At
+    /// most 1GiB; "0B": any.
+    pub(crate) body_rate_min: Size,
+    /// Time that a reply for one client, such as a stream of events, may be slower than body_rate_min; it is broken off after it.
+    /// body_timeout to 1d.
+    pub(crate) stream_timeout: Span,
+    /// Requests to it at one time: its slots. 1 to 1000000.
     pub(crate) requests_max: usize,
+    /// Percent of the slots that one client may hold, at least one; further requests of the client wait, and get 429 after
+    /// queue_timeout. 1 to 100; 100: no share.
+    pub(crate) client_share: u8,
+    /// Leading bits of an address of IPv4 that are one client's. 8 to 32.
+    pub(crate) prefix_v4: u8,
+    /// Leading bits of an address of IPv6 that are one client's. 16 to 128.
+    pub(crate) prefix_v6: u8,
+    /// Requests that wait for a slot, of which one client may have its share; 503 or 429 beyond. At most 1000000.
+    pub(crate) queue_max: usize,
+    /// Time that a request waits for a slot; 503 after it, or 429 if only its client has no slot left. 1ms to 1h.
+    pub(crate) queue_timeout: Span,
+    /// Whether no-cache, no-store, max-age, min-fresh and Pragma of clients have the origin asked for what is stored and fresh:
+    /// "honour" or "ignore".
+    #[schemars(extend("enum" = ["honour", "ignore"]))]
+    pub(crate) client_no_cache: String,
     /// Idle connections kept to it. At most 10000.
     pub(crate) idle_max: usize,
     /// Time an idle connection is kept. 1ms to 1d.
@@ -52,7 +76,16 @@ impl Default for RawOrigin {
             connect_timeout: Span(origin.connect_timeout),
             head_timeout: Span(origin.head_timeout),
             body_timeout: Span(origin.body_timeout),
+            request_body_timeout: Span(origin.request_body_timeout),
+            body_rate_min: Size(Bytes(origin.body_rate_min)),
+            stream_timeout: Span(origin.stream_timeout),
             requests_max: origin.requests_max,
+            client_share: origin.client_share,
+            prefix_v4: origin.prefix_v4,
+            prefix_v6: origin.prefix_v6,
+            queue_max: origin.queue_max,
+            queue_timeout: Span(origin.queue_timeout),
+            client_no_cache: "honour".to_owned(),
             idle_max: origin.idle_max,
             idle_timeout: Span(origin.idle_timeout),
             head_max: Size(Bytes(origin.head_bytes_max as u64)),

@@ -1,6 +1,6 @@
 //! `[node.origin]`, checked and turned into what the node is told.
 
-use larder_node::{HostHeader, OriginConfig};
+use larder_node::{ClientNoCache, HostHeader, OriginConfig};
 
 use super::error::{Fault, suggest};
 use super::raw_origin::RawOrigin;
@@ -18,13 +18,30 @@ pub(super) fn origin(raw: &RawOrigin) -> Result<OriginConfig, Fault> {
                 .hint(suggest(other, &["client", "origin"])));
         }
     };
+    let client_no_cache = match raw.client_no_cache.as_str() {
+        "honour" => ClientNoCache::Honour,
+        "ignore" => ClientNoCache::Ignore,
+        other => {
+            return Err(Fault::new("node.origin.client_no_cache", format!("unknown value '{other}'"))
+                .hint(suggest(other, &["honour", "ignore"])));
+        }
+    };
     let origin = OriginConfig {
         url,
         host,
         connect_timeout: raw.connect_timeout.0,
         head_timeout: raw.head_timeout.0,
         body_timeout: raw.body_timeout.0,
+        request_body_timeout: raw.request_body_timeout.0,
+        body_rate_min: raw.body_rate_min.0.get(),
+        stream_timeout: raw.stream_timeout.0,
         requests_max: raw.requests_max,
+        client_share: raw.client_share,
+        prefix_v4: raw.prefix_v4,
+        prefix_v6: raw.prefix_v6,
+        queue_max: raw.queue_max,
+        queue_timeout: raw.queue_timeout.0,
+        client_no_cache,
         idle_max: raw.idle_max,
         idle_timeout: raw.idle_timeout.0,
         head_bytes_max: usize::try_from(raw.head_max.0.get()).unwrap_or(usize::MAX),
@@ -65,6 +82,13 @@ mod tests {
             (format!("{HEAD}url = \"http://app/path\"\n"), 4, "node.origin.url", "without a path"),
             (with("host = \"cliant\"\n"), 5, "node.origin.host", "did you mean 'client'"),
             (with("head_timeout = \"0s\"\n"), 5, "node.origin.head_timeout", "1 ms"),
+            (with("client_share = 0\n"), 5, "node.origin.client_share", "1 to 100 percent"),
+            (
+                with("client_no_cache = \"ignored\"\n"),
+                5,
+                "node.origin.client_no_cache",
+                "did you mean 'ignore'",
+            ),
             (with("head_max = \"1KiB\"\n"), 5, "node.origin.head_max", "8 KiB"),
             (with("variant_max = 3\n"), 5, "node.origin.variant_max", "did you mean 'variants_max'"),
             (

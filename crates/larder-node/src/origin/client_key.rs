@@ -1,0 +1,90 @@
+//! The clients that an origin's slots are shared among.
+//!
+//! A request's client is the last address in its `X-Forwarded-For`. The node itself writes that address when a request enters
+//! ([`crate::entry`]), unless the sender is a trusted relay, whose word it is then. A peer that forwards a request has written it too.
+
+use http::header::{HeaderMap, HeaderName};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+/// The leading bits of an address that are one client's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Prefixes {
+    pub(crate) v4: u8,
+    pub(crate) v6: u8,
+}
+
+/// A client: a network of addresses. `Unknown` is a request that a trusted relay forwards without its client's address, or one
+/// of the node's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Client {
+    V4(u32),
+    V6(u128),
+    Unknown,
+}
+
+impl Client {
+    /// The client that a request comes from. Requests whose last address is none count as one client's.
+    pub(crate) fn of(headers: &HeaderMap, prefixes: Prefixes) -> Self {
+        let Some(value) = headers.get_all(X_FORWARDED_FOR).iter().next_back() else { return Self::Unknown };
+        let last = value.as_bytes().rsplit(|byte| *byte == b',').next().unwrap_or_default();
+        let address = std::str::from_utf8(last.trim_ascii()).ok().and_then(address);
+        Self::at(address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)), prefixes)
+    }
+
+    fn at(address: IpAddr, prefixes: Prefixes) -> Self {
+        match address.to_canonical() {
+            IpAddr::V4(v4) => {
+                Self::V4(v4.to_bits() & u32::MAX.unbounded_shl(32_u32.saturating_sub(prefixes.v4.into())))
+            }
+            IpAddr::V6(v6) => {
+                Self::V6(v6.to_bits() & u128::MAX.unbounded_shl(128_u32.saturating_sub(prefixes.v6.into())))
+            }
+        }
+    }
+}
+
+/// An address, with or without a port.
+fn address(text: &str) -> Option<IpAddr> {
+    text.parse().ok().or_else(|| text.parse().ok().map(|address: SocketAddr| address.ip()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_address_says_whose_a_request_is() {
+        let of = |values: &[&'static str]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(X_FORWARDED_FOR, http::HeaderValue::from_static(value));
+            }
+            Client::of(&headers, Prefixes { v4: 32, v6: 64 })
+        };
+        let client = Client::at([192, 0, 2, 1].into(), Prefixes { v4: 32, v6: 64 });
+        for values in
+            [&["192.0.2.1"][..], &["10.0.0.1, 192.0.2.1"], &["10.0.0.1", "x,192.0.2.1 "], &["192.0.2.1:80"]]
+        {
+            assert_eq!(of(values), client, "{values:?}");
+        }
+        assert_eq!(of(&["[2001:db8::1]:443"]), of(&["2001:db8::2"]));
+        assert_eq!(of(&[]), Client::Unknown);
+        assert_eq!(of(&["192.0.2.1, unknown"]), of(&[""]), "one client");
+        assert_ne!(of(&[""]), Client::Unknown, "which has a share");
+    }
+
+    #[test]
+    fn a_network_is_one_client() {
+        let at = |text: &str| Client::at(text.parse().unwrap(), Prefixes { v4: 24, v6: 64 });
+        assert_eq!(at("192.0.2.1"), at("192.0.2.200"));
+        assert_eq!(at("::ffff:192.0.2.1"), at("192.0.2.1"));
+        assert_ne!(at("192.0.2.1"), at("192.0.3.1"));
+        assert_eq!(at("2001:db8:0:1::1"), at("2001:db8:0:1:ffff::2"));
+        assert_ne!(at("2001:db8:0:1::1"), at("2001:db8:0:2::1"));
+        let whole = |text: &str| Client::at(text.parse().unwrap(), Prefixes { v4: 32, v6: 128 });
+        assert_ne!(whole("192.0.2.1"), whole("192.0.2.2"));
+        assert_ne!(whole("2001:db8::1"), whole("2001:db8::2"));
+    }
+}

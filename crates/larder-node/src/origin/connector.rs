@@ -1,0 +1,108 @@
+//! Connections to the origin, which must take what is sent to them: silence and rate have limits ([`Patience`]).
+
+use super::patience::{Patience, Waiter};
+use http::Uri;
+use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
+use hyper_util::rt::TokioIo;
+use std::error::Error;
+use std::future::Future;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use tokio::net::TcpStream;
+use tower_service::Service;
+
+/// Connects to the origin.
+#[derive(Clone, Debug)]
+pub(super) struct Connector {
+    tcp: HttpConnector,
+    patience: Patience,
+}
+
+impl Connector {
+    pub(super) fn new(tcp: HttpConnector, patience: Patience) -> Self {
+        Self { tcp, patience }
+    }
+}
+
+impl Service<Uri> for Connector {
+    type Response = Paced;
+    type Error = Box<dyn Error + Send + Sync>;
+    type Future = Pin<Box<dyn Future<Output = Result<Paced, Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.tcp.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, to: Uri) -> Self::Future {
+        let (connecting, patience) = (self.tcp.call(to), self.patience);
+        Box::pin(async move { Ok(Paced { stream: connecting.await?, waiter: Waiter::new(patience) }) })
+    }
+}
+
+/// A connection to the origin. Fails with [`io::ErrorKind::TimedOut`] if the origin takes bytes too slowly.
+pub(super) struct Paced {
+    stream: TokioIo<TcpStream>,
+    waiter: Waiter,
+}
+
+impl Paced {
+    fn in_time(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        match &written {
+            Poll::Ready(Ok(bytes)) => self.waiter.received(*bytes),
+            Poll::Ready(Err(_)) => {}
+            Poll::Pending if self.waiter.poll_late(cx).is_ready() => {
+                let error =
+                    io::Error::new(io::ErrorKind::TimedOut, "the origin takes the request too slowly");
+                return Poll::Ready(Err(error));
+            }
+            Poll::Pending => {}
+        }
+        written
+    }
+}
+
+impl Connection for Paced {
+    fn connected(&self) -> Connected {
+        self.stream.connected()
+    }
+}
+
+impl Read for Paced {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl Write for Paced {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.in_time(cx, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.in_time(cx, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

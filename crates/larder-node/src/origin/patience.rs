@@ -1,0 +1,139 @@
+//! How long a node waits for the other side of a transfer: a deadline for silence, and a minimum rate.
+//!
+//! ```text
+//! credit = credit_max at first; waiting takes its time from the credit, n bytes give n / rate_min back, up to credit_max
+//! late     if one wait exceeds `silence`, or the credit is used up
+//! ```
+//! Only the time counts in which the node waits. A transfer that is never slower than `rate_min` over `credit_max` goes on for
+//! any time. Credit does not grow beyond `credit_max`, so that a fast beginning pays for no slow rest.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+/// See the [module](self).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Patience {
+    silence: Duration,
+    credit: Duration,
+    credit_max: Duration,
+    /// Bytes a second; 0: any rate will do.
+    rate_min: u64,
+}
+
+impl Patience {
+    pub(crate) fn new(silence: Duration, credit_max: Duration, rate_min: u64) -> Self {
+        Self { silence, credit: credit_max, credit_max, rate_min }
+    }
+
+    /// The longest time that the next wait may take.
+    pub(crate) fn left(&self) -> Duration {
+        if self.rate_min == 0 { self.silence } else { self.silence.min(self.credit) }
+    }
+
+    pub(crate) fn waited(&mut self, time: Duration) {
+        self.credit = self.credit.saturating_sub(time);
+    }
+
+    pub(crate) fn received(&mut self, bytes: usize) {
+        if let Some(ns) = (bytes as u64).saturating_mul(1_000_000_000).checked_div(self.rate_min) {
+            self.credit = self.credit.saturating_add(Duration::from_nanos(ns)).min(self.credit_max);
+        }
+    }
+}
+
+/// Patience with a clock.
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    patience: Patience,
+    since: Option<Instant>,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl Waiter {
+    pub(crate) fn new(patience: Patience) -> Self {
+        Self { patience, since: None, timer: None }
+    }
+
+    /// The other side has nothing to give now. Ready once it is late.
+    pub(crate) fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let left = self.patience.left();
+        let begins = self.since.is_none();
+        let until = *self.since.get_or_insert_with(Instant::now) + left;
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(until)));
+        if begins {
+            timer.as_mut().reset(until);
+        }
+        ready!(timer.as_mut().poll(cx));
+        Poll::Ready(())
+    }
+
+    /// The other side has given this many bytes.
+    pub(crate) fn received(&mut self, bytes: usize) {
+        if let Some(since) = self.since.take() {
+            self.patience.waited(since.elapsed());
+        }
+        self.patience.received(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::poll_fn;
+
+    const S: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_transfer_at_the_minimum_rate_goes_on_and_a_slower_one_ends() {
+        let slow_after = |bytes: usize, pause: Duration| {
+            let mut patience = Patience::new(10 * S, 60 * S, 100);
+            (0..10_000).find(|_| {
+                let late = pause > patience.left();
+                patience.waited(pause);
+                patience.received(bytes);
+                late
+            })
+        };
+        assert_eq!(slow_after(100, S), None);
+        // Each pause takes 1 s and gives 0.5 s back: the 60 s are gone after 120 of them.
+        assert!(slow_after(50, S).is_some_and(|pauses| (118..=121).contains(&pauses)));
+        assert_eq!(slow_after(1_000_000, 11 * S), Some(0), "silence has a limit of its own");
+    }
+
+    #[test]
+    fn a_fast_beginning_pays_for_no_slow_rest() {
+        let mut patience = Patience::new(10 * S, 60 * S, 100);
+        patience.received(usize::MAX);
+        for _ in 0..6 {
+            assert_eq!(patience.left(), 10 * S);
+            patience.waited(10 * S);
+        }
+        assert_eq!(patience.left(), Duration::ZERO);
+    }
+
+    #[test]
+    fn without_a_rate_only_silence_counts() {
+        let mut patience = Patience::new(10 * S, S, 0);
+        for _ in 0..1_000 {
+            assert_eq!(patience.left(), 10 * S);
+            patience.waited(9 * S);
+            patience.received(1);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_clock_runs_while_the_other_side_is_waited_for() {
+        let mut waiter = Waiter::new(Patience::new(10 * S, 12 * S, 1));
+        let begun = Instant::now();
+        assert!(poll_fn(|cx| Poll::Ready(waiter.poll_late(cx))).await.is_pending());
+        tokio::time::sleep(5 * S).await;
+        waiter.received(1);
+        // Nobody waits for the other side now.
+        tokio::time::sleep(100 * S).await;
+        poll_fn(|cx| waiter.poll_late(cx)).await;
+        assert_eq!(begun.elapsed().as_secs(), 5 + 100 + 8, "12 s, less 5, and 1 for the byte");
+    }
+}

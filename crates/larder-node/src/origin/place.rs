@@ -1,0 +1,87 @@
+//! A request's place at the origin, and what is counted of requests to it.
+
+use super::slots::Slot;
+use crate::stats::{Count, OriginStats};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// What requests to the origin came to.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    asking: AtomicUsize,
+    requests: AtomicU64,
+    bytes: AtomicU64,
+    busy_ns: AtomicU64,
+    pub(super) full: Count,
+    pub(super) client_share: Count,
+    pub(super) late_bodies: Count,
+    pub(super) write_timeouts: Count,
+    slow_replies: Count,
+}
+
+impl Counts {
+    pub(super) fn asking(&self) -> usize {
+        self.asking.load(Relaxed)
+    }
+
+    /// Requests ended, bytes of their replies' bodies, time from their beginning to their end.
+    pub(super) fn done(&self) -> (u64, u64, Duration) {
+        let busy = Duration::from_nanos(self.busy_ns.load(Relaxed));
+        (self.requests.load(Relaxed), self.bytes.load(Relaxed), busy)
+    }
+
+    /// Adds how often each limit has been met.
+    pub(super) fn add_to(&self, stats: OriginStats) -> OriginStats {
+        OriginStats {
+            origin_full: self.full.read(),
+            origin_client_share: self.client_share.read(),
+            origin_late_bodies: self.late_bodies.read(),
+            origin_write_timeouts: self.write_timeouts.read(),
+            origin_slow_replies: self.slow_replies.read(),
+            ..stats
+        }
+    }
+}
+
+/// A slot of the origin, held until the last byte of the reply and of the request's body. It counts for the client whose request
+/// went to the origin, also if that client leaves while its request fills the cache: else a client could have any number of
+/// requests sent by leaving them.
+#[derive(Clone, Debug)]
+pub(crate) struct Place(Arc<Held>);
+
+#[derive(Debug)]
+struct Held {
+    _slot: Slot,
+    counts: Arc<Counts>,
+    since: Instant,
+}
+
+impl Place {
+    pub(super) fn new(slot: Slot, counts: &Arc<Counts>) -> Self {
+        counts.asking.fetch_add(1, Relaxed);
+        Self(Arc::new(Held { _slot: slot, counts: Arc::clone(counts), since: Instant::now() }))
+    }
+
+    pub(super) fn counts(&self) -> &Counts {
+        &self.0.counts
+    }
+
+    pub(crate) fn count(&self, bytes: usize) {
+        self.0.counts.bytes.fetch_add(bytes as u64, Relaxed);
+    }
+
+    /// The reply is broken off because the origin sends it too slowly.
+    pub(crate) fn is_too_slow(&self) {
+        self.0.counts.slow_replies.add(1);
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.counts.asking.fetch_sub(1, Relaxed);
+        self.counts.requests.fetch_add(1, Relaxed);
+        let busy = u64::try_from(self.since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.counts.busy_ns.fetch_add(busy, Relaxed);
+    }
+}

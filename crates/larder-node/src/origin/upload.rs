@@ -1,0 +1,132 @@
+//! The body of a request on its way from a client to the origin.
+//!
+//! The client must send: [`Patience`] bounds its silence and its rate, and a client that is late ends its request with 408.
+//! That the origin takes the bytes is the business of the connection to it ([`super::connector`]). The time for the reply's
+//! head begins when the client has nothing more to send. The request holds its slot until its body is dropped, which can be
+//! later than the reply's end.
+
+use super::client::{Fault, OriginError, Outgoing};
+use super::patience::{Patience, Waiter};
+use super::place::Place;
+use bytes::{Buf, Bytes};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::time::{Instant, sleep_until};
+
+/// A request's body with its deadlines.
+struct Upload {
+    body: Outgoing,
+    waiter: Waiter,
+    progress: Arc<Progress>,
+    place: Place,
+}
+
+/// How far a request's body has come.
+#[derive(Debug)]
+pub(super) struct Progress(Mutex<State>);
+
+#[derive(Debug)]
+struct State {
+    /// The last time that the body moved.
+    moved: Instant,
+    /// The client is waited for.
+    awaits_client: bool,
+    /// The client was late.
+    late: bool,
+}
+
+/// Puts deadlines on a request's body.
+pub(super) fn timed(body: Outgoing, patience: Patience, place: &Place) -> (Outgoing, Arc<Progress>) {
+    let state = State { moved: Instant::now(), awaits_client: false, late: false };
+    let progress = Arc::new(Progress(Mutex::new(state)));
+    let waiter = Waiter::new(patience);
+    let upload = Upload { body, waiter, progress: Arc::clone(&progress), place: place.clone() };
+    (upload.boxed_unsync(), progress)
+}
+
+impl Body for Upload {
+    type Data = Bytes;
+    type Error = Fault;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Fault>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        if polled.is_pending() {
+            self.progress.set_awaits_client(true);
+            if self.waiter.poll_late(cx).is_pending() {
+                return Poll::Pending;
+            }
+            self.progress.lock().late = true;
+            self.place.counts().late_bodies.add(1);
+            return Poll::Ready(Some(Err("the client sends the request's body too slowly".into())));
+        }
+        self.progress.set_awaits_client(false);
+        if let Poll::Ready(Some(Ok(frame))) = &polled {
+            let bytes = frame.data_ref().map_or(0, Buf::remaining);
+            self.waiter.received(bytes);
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        self.progress.set_awaits_client(false);
+    }
+}
+
+impl Progress {
+    /// Waits for a reply. It must come within `time` after the body has moved last, unless the client is waited for.
+    pub(super) async fn reply_within<F: Future>(
+        &self,
+        time: Duration,
+        reply: F,
+    ) -> Result<F::Output, OriginError> {
+        let mut reply = pin!(reply);
+        loop {
+            let deadline = self.deadline(time);
+            tokio::select! {
+                reply = &mut reply => return Ok(reply),
+                () = sleep_until(deadline) => {
+                    if self.deadline(time) <= Instant::now() {
+                        return Err(OriginError::HeadTimeout);
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) fn is_late(&self) -> bool {
+        self.lock().late
+    }
+
+    fn deadline(&self, time: Duration) -> Instant {
+        let state = self.lock();
+        if state.awaits_client { Instant::now() + time } else { state.moved + time }
+    }
+
+    fn set_awaits_client(&self, awaits_client: bool) {
+        let mut state = self.lock();
+        state.moved = Instant::now();
+        state.awaits_client = awaits_client;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,157 @@
+//! One client's share of an origin's slots.
+
+use super::client::Client;
+use super::stub::{Answer, Asked, Stub, gate};
+use super::*;
+use larder_node::{ClientNoCache, OriginConfig};
+use tokio::sync::Semaphore;
+
+const KEPT: &str = "Cache-Control: max-age=600\r\n";
+const ADVERSARY: [u8; 4] = [127, 0, 0, 2];
+
+/// Slots of the origin, and those of one client.
+const SLOTS: usize = 40;
+const SHARE: usize = 4;
+
+/// Requests beyond the share wait longer than any test.
+fn shared(origin: &mut OriginConfig) {
+    origin.requests_max = SLOTS;
+    origin.queue_max = SLOTS;
+    origin.queue_timeout = HOUR;
+    origin.request_body_timeout = HOUR;
+}
+
+/// An origin that holds its replies to `/held...` and to `no-cache` until the gate is open, and has a large reply.
+async fn origin() -> (Stub, Arc<Semaphore>) {
+    let held = gate();
+    let hold = Arc::clone(&held);
+    let stub = Stub::start(move |asked: &Asked| {
+        let path = asked.line.split(' ').nth(1).unwrap_or_default();
+        match path {
+            _ if path.starts_with("/held") || asked.header("cache-control") == "no-cache" => {
+                Answer::new(200, KEPT, "x").after(&hold)
+            }
+            _ if path.starts_with("/large") => {
+                Answer::new(200, "Cache-Control: no-store\r\n", vec![0; 16 << 20])
+            }
+            _ => Answer::new(200, KEPT, "x"),
+        }
+    })
+    .await;
+    (stub, held)
+}
+
+/// Requests by which a client may try to take all slots. The number makes each of them another one.
+type Way = (&'static str, fn(usize) -> String);
+
+const WAYS: [Way; 5] = [
+    ("slow bodies", |n| format!("POST /upload{n} HTTP/1.1\r\nHost: n\r\nContent-Length: 1000\r\n\r\nx")),
+    ("no-cache", |_| "GET /stored HTTP/1.1\r\nHost: n\r\nCache-Control: no-cache\r\n\r\n".to_owned()),
+    ("ranges", |_| "GET /held HTTP/1.1\r\nHost: n\r\nRange: bytes=0-0\r\n\r\n".to_owned()),
+    ("slow reading", |n| format!("GET /large{n} HTTP/1.1\r\nHost: n\r\n\r\n")),
+    ("many URLs", |n| format!("GET /held{n} HTTP/1.1\r\nHost: n\r\n\r\n")),
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_address_holds_at_most_its_share_whatever_it_asks_for() {
+    for (way, request) in WAYS {
+        let (stub, held) = origin().await;
+        let node = stub.node(|origin, _| shared(origin)).await;
+        assert_eq!(node.client().await.get("/stored").await.status, 200);
+        let mut adversary = Vec::new();
+        for n in 0..3 * SHARE {
+            let mut client = Client::connect_from(ADVERSARY, node.address).await;
+            client.send(request(n).as_bytes()).await;
+            adversary.push(client);
+        }
+        let share = SHARE as u64;
+        // A share is at the origin, a share waits, and the rest is refused.
+        let is_settled = |stats: &NodeStats| {
+            let origin = stats.origin;
+            origin.origin_requests == share
+                && origin.origin_waiting == share
+                && origin.origin_client_share == share
+        };
+        node.until(is_settled).await;
+        for n in 0..3 {
+            let reply = node.client().await.get(&format!("/free{n}")).await;
+            assert_eq!((reply.status, &*reply.body), (200, &b"x"[..]), "{way}: {}", reply.cache_status());
+        }
+        assert!(is_settled(&node.node.stats()), "{way}");
+        // All of it is given back.
+        drop(adversary);
+        held.add_permits(3 * SHARE);
+        node.until(|stats| (stats.origin.origin_requests, stats.origin.origin_waiting) == (0, 0)).await;
+    }
+}
+
+/// A fetch fills the cache after its client has left, and counts for that client until its end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_leaves_its_fetches_keeps_their_slots() {
+    let (stub, held) = origin().await;
+    let node = stub
+        .node(|origin, _| {
+            shared(origin);
+            origin.queue_max = 0;
+        })
+        .await;
+    for n in 0..SHARE {
+        let mut client = Client::connect_from(ADVERSARY, node.address).await;
+        client.send(format!("GET /held{n} HTTP/1.1\r\nHost: n\r\n\r\n").as_bytes()).await;
+        stub.until_asked(n + 1).await;
+    }
+    node.until(|stats| stats.connections == 0).await;
+    let mut client = Client::connect_from(ADVERSARY, node.address).await;
+    let reply = client.get("/more").await;
+    assert_eq!((reply.status, reply.header("retry-after")), (429, "1"));
+    assert_eq!(reply.cache_status(), "n; fwd=uri-miss; fwd-status=429; detail=client-share");
+    assert_eq!(node.client().await.get("/more").await.status, 200);
+    held.add_permits(SHARE);
+    node.until(|stats| stats.origin.origin_requests == 0).await;
+    assert_eq!(client.get("/again").await.status, 200);
+}
+
+/// A request that waits for its client's share leads no other client's request.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_waits_for_another_clients_share() {
+    let (stub, held) = origin().await;
+    let node = stub.node(|origin, _| shared(origin)).await;
+    let mut adversary = Vec::new();
+    for n in 0..SHARE {
+        let mut client = Client::connect_from(ADVERSARY, node.address).await;
+        client.send(format!("GET /held{n} HTTP/1.1\r\nHost: n\r\n\r\n").as_bytes()).await;
+        adversary.push(client);
+    }
+    stub.until_asked(SHARE).await;
+    let mut waits = Client::connect_from(ADVERSARY, node.address).await;
+    waits.send(b"GET /popular HTTP/1.1\r\nHost: n\r\n\r\n").await;
+    node.until(|stats| stats.origin.origin_waiting == 1).await;
+    assert_eq!(node.client().await.get("/popular").await.status, 200);
+    assert_eq!(node.node.stats().origin.origin_waiting, 1);
+    held.add_permits(SHARE);
+    // Its turn comes after the other client's reply has been stored, so the origin is not asked again.
+    assert_eq!(waits.reply(false).await.status, 200);
+    assert_eq!(stub.asked().iter().filter(|asked| asked.line.contains("/popular")).count(), 1);
+}
+
+#[tokio::test]
+async fn clients_have_the_origin_asked_only_where_the_node_honours_it() {
+    const FIELDS: [&str; 5] = [
+        "Cache-Control: no-cache\r\n",
+        "Cache-Control: max-age=0\r\n",
+        "Cache-Control: min-fresh=1000000\r\n",
+        "Cache-Control: no-store\r\n",
+        "Pragma: no-cache\r\n",
+    ];
+    for (setting, asked) in [(ClientNoCache::Honour, 1 + FIELDS.len()), (ClientNoCache::Ignore, 1)] {
+        // Of some age, as `max-age=0` has it.
+        let stub = Stub::start(|_| Answer::new(200, "Cache-Control: max-age=600\r\nAge: 10\r\n", "x")).await;
+        let node = stub.node(|origin, _| origin.client_no_cache = setting).await;
+        let mut client = node.client().await;
+        assert_eq!(client.get("/a").await.status, 200);
+        for fields in FIELDS {
+            assert_eq!(client.get_with("/a", fields).await.status, 200);
+        }
+        assert_eq!(stub.asked().len(), asked, "{setting:?}");
+    }
+}
