@@ -3,6 +3,7 @@
 use super::stub::{Answer, Stub};
 use super::*;
 use larder_node::OriginConfig;
+use larder_testkit::take_time_async;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -36,7 +37,7 @@ where
 /// Sends a byte now and then until nobody takes it.
 async fn drip(stream: &mut (impl AsyncWriteExt + Unpin)) {
     while stream.write_all(b"x").await.is_ok() && stream.flush().await.is_ok() {
-        tokio::time::sleep(SHORT / 20).await;
+        take_time_async(SHORT / 20).await;
     }
 }
 
@@ -88,7 +89,7 @@ async fn a_body_may_take_longer_than_a_head() {
     let mut client = node.client().await;
     client.send(b"POST /a HTTP/1.1\r\nHost: n\r\nContent-Length: 5000\r\n\r\n").await;
     for _ in 0..5 {
-        tokio::time::sleep(SHORT).await;
+        take_time_async(SHORT).await;
         client.send(&[b'x'; 1_000]).await;
     }
     assert_eq!(client.reply(false).await.status, 200);
@@ -98,7 +99,7 @@ async fn a_body_may_take_longer_than_a_head() {
 #[tokio::test]
 async fn an_origin_that_does_not_take_a_body_is_answered_for_with_504() {
     let (address, origin) = raw(|stream| async move {
-        tokio::time::sleep(HOUR).await;
+        take_time_async(HOUR).await;
         drop(stream);
     })
     .await;
