@@ -194,6 +194,23 @@ pub struct OriginStats {
     pub origin_slow_replies: u64,
 }
 
+impl OriginStats {
+    /// The counters, each with its meaning.
+    fn counters(&self) -> [(&'static str, &'static str, u64); 5] {
+        [
+            ("origin_full", "Requests for which no slot of the origin came free", self.origin_full),
+            (
+                "origin_client_share",
+                "Requests beyond their client's share of the origin's slots",
+                self.origin_client_share,
+            ),
+            ("origin_late_bodies", "Requests with a body that came too slowly", self.origin_late_bodies),
+            ("origin_write_timeouts", "Requests that the origin took too slowly", self.origin_write_timeouts),
+            ("origin_slow_replies", "Replies that the origin sent too slowly", self.origin_slow_replies),
+        ]
+    }
+}
+
 /// What the counters do not hold.
 pub(crate) struct Rest {
     pub(crate) name: String,
@@ -327,31 +344,10 @@ impl NodeStats {
             ("cache_refused", "Objects and chunks larger than the cache", self.cache_refused),
             ("store_reads", "Reads of the store", self.store_reads),
             ("store_read_bytes", "Bytes read from the store", self.store_bytes),
-            ("origin_full", "Requests for which no slot of the origin came free", self.origin.origin_full),
-            (
-                "origin_client_share",
-                "Requests beyond their client's share of the origin's slots",
-                self.origin.origin_client_share,
-            ),
-            (
-                "origin_late_bodies",
-                "Requests with a body that came too slowly",
-                self.origin.origin_late_bodies,
-            ),
-            (
-                "origin_write_timeouts",
-                "Requests that the origin took too slowly",
-                self.origin.origin_write_timeouts,
-            ),
-            (
-                "origin_slow_replies",
-                "Replies that the origin sent too slowly",
-                self.origin.origin_slow_replies,
-            ),
             ("disk_reads", "Reads of the disks", self.usage.disk_reads),
             ("disk_read_bytes", "Bytes read from the disks", self.usage.disk_bytes),
         ];
-        for (name, help, value) in counters {
+        for (name, help, value) in counters.into_iter().chain(self.origin.counters()) {
             let metric = ConstCounter::new(value);
             metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)?;
         }
