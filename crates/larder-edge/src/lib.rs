@@ -1,6 +1,6 @@
-//! What happens to a client's connection before its first request: a balancer announces whom it is from, and TLS.
+//! A client's connection: the announcement of a balancer and TLS before its first request, and the limits on HTTP/2 ([`http2`]).
 //!
-//! Switch and node use it alike. It knows nothing of HTTP but the header fields of a request that depend on its connection
+//! Switch and node use it alike. It parses no requests, but it knows the header fields of a request that depend on its connection
 //! ([`client_cert`], [`under_https`], [`EntryRules`]).
 //!
 //! ```text
@@ -10,6 +10,7 @@
 mod client_io;
 mod entry;
 mod fields;
+pub mod http2;
 mod proxy_protocol;
 mod secret_file;
 mod tls;

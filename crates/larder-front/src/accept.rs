@@ -8,6 +8,7 @@ use crate::conn::{ClientStream, ConnLimits, Link, Rescued, Security};
 use crate::failure::Failure;
 use crate::handoff::{Delivery, Entered, Why};
 use crate::http2;
+use crate::metrics::Metrics;
 use crate::relay::Relay;
 use crate::switch::{BACKLOG, Shared};
 use larder_edge::{ClientIo, Tls, Unannounced, read_announcement};
@@ -29,6 +30,10 @@ use tokio::task::{JoinError, JoinSet};
 /// How long a refused client may take to read its answer, and how much it may still send.
 const LINGER: Duration = Duration::from_secs(2);
 const LINGER_BYTES_MAX: usize = 256 << 10;
+/// Time that a client of HTTP/2 has to read the rest of its replies, once they are written and its connection ends.
+const HTTP2_LINGER: Duration = Duration::from_secs(30);
+/// Time in which such a client sends something, since it reads.
+const HTTP2_SILENCE: Duration = Duration::from_secs(5);
 
 /// Refused clients that are answered at the same time; beyond that they are only closed.
 const LINGERING_MAX: usize = 256;
@@ -81,7 +86,7 @@ impl Front {
                 biased;
                 // A change is the stop, and so is the end of whoever could make one.
                 _ = stopping.changed() => break,
-                Some(ended) = connections.join_next(), if !connections.is_empty() => self.reap(ended),
+                Some(ended) = connections.join_next(), if !connections.is_empty() => note_end(&self.shared.metrics, &ended),
                 accepted = listener.accept() => match accepted {
                     Ok((tcp, client)) => self.admit(&mut connections, tcp, client),
                     Err(error) => {
@@ -97,7 +102,7 @@ impl Front {
         drop(listener);
         let all_ended = async {
             while let Some(ended) = connections.join_next().await {
-                self.reap(ended);
+                note_end(&self.shared.metrics, &ended);
             }
         };
         if tokio::time::timeout(self.shared.timeouts.drain, all_ended).await.is_err() {
@@ -121,15 +126,6 @@ impl Front {
         for _ in 0..BACKLOG {
             let Some((tcp, client)) = next().await else { break };
             self.admit(connections, tcp, client);
-        }
-    }
-
-    fn reap(&self, ended: Result<(), JoinError>) {
-        if let Err(error) = ended
-            && error.is_panic()
-        {
-            self.shared.metrics.panicked();
-            tracing::error!(%error, "a connection was lost to a fault in the switch");
         }
     }
 
@@ -242,6 +238,7 @@ impl Front {
             header_bytes_max: shared.limits.header_bytes_max,
             header: shared.timeouts.header,
             keepalive: shared.timeouts.keepalive,
+            client_write: shared.timeouts.client_write,
             half_close: shared.handoff.is_some(),
             http2_too: shared.h2c,
         }
@@ -276,6 +273,22 @@ impl Front {
     }
 }
 
+/// Counts and logs a panic of the task that served a connection, or a request of HTTP/2.
+pub(crate) fn note_end<T>(metrics: &Metrics, ended: &Result<T, JoinError>) {
+    if let Err(error) = ended
+        && error.is_panic()
+    {
+        metrics.panicked();
+        tracing::error!(%error, "connection or HTTP/2 request lost: its task panicked");
+    }
+}
+
+/// Ends an HTTP/2 connection whose replies are written. Its client sends frames while it reads. If they came to a closed socket, the
+/// kernel would throw away what is still to be read.
+pub(crate) async fn farewell(io: ClientIo) {
+    let _ = tokio::time::timeout(HTTP2_LINGER, shut_and_drain(io, HTTP2_SILENCE)).await;
+}
+
 /// Answers on a bare connection what is unanswered, and closes it so that the client can read the answer: closing with
 /// unread bytes would reset the connection and take the answer back.
 async fn bid_farewell(mut io: ClientIo, unanswered: Option<Failure>) {
@@ -283,18 +296,23 @@ async fn bid_farewell(mut io: ClientIo, unanswered: Option<Failure>) {
         if let Some(failure) = unanswered {
             io.write_all(failure.raw_reply().as_bytes()).await?;
         }
-        io.shutdown().await?;
-        let mut rest = [0; 4096];
-        let mut total = 0;
-        while total < LINGER_BYTES_MAX {
-            match io.read(&mut rest).await? {
-                0 => break,
-                read => total += read,
-            }
-        }
-        std::io::Result::Ok(())
+        shut_and_drain(io, LINGER).await
     };
     let _ = tokio::time::timeout(LINGER, exchange).await;
+}
+
+/// Ends the write side, and throws away what the client still sends until it ends its side or is silent for so long.
+async fn shut_and_drain(mut io: ClientIo, silence: Duration) -> std::io::Result<()> {
+    io.shutdown().await?;
+    let mut rest = [0; 4096];
+    let mut total = 0;
+    while total < LINGER_BYTES_MAX {
+        match tokio::time::timeout(silence, io.read(&mut rest)).await?? {
+            0 => break,
+            read => total += read,
+        }
+    }
+    Ok(())
 }
 
 /// One of the connections allowed, counted until dropped.
@@ -314,5 +332,23 @@ impl Counted {
 impl Drop for Counted {
     fn drop(&mut self) {
         self.shared.clients.fetch_sub(1, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panic_in_a_task_is_counted() {
+        let metrics = Metrics::new(0, 1, 1);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async { panic!("a fault") });
+        tasks.spawn(async { true });
+        tasks.spawn(std::future::pending()).abort();
+        while let Some(ended) = tasks.join_next().await {
+            note_end(&metrics, &ended);
+        }
+        assert_eq!(metrics.panics(), 1);
     }
 }

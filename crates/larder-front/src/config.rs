@@ -366,6 +366,9 @@ pub struct Limits {
     /// Bytes a second that a request body comes with at least: after n bytes it may have taken `Timeouts::client_read` and
     /// n / rate. 0 to 1 GiB; default 0: any. What a tunnel carries is no body. Outcome: 408 `body_timeout`.
     pub body_rate_min: u64,
+    /// Memory that replies to all HTTP/2 clients may hold, beyond 704 KiB for each connection. Bytes; 0 to 1 TiB; default 256 MiB.
+    /// Outcome: requests wait while their client takes bytes, then 503 `streams_full`.
+    pub http2_bytes_max: usize,
     /// How many times a request is tried again after its first node failed. 0 to 8; default 3.
     pub retries_max: u8,
     /// Idle connections kept per node and thread; the pool is shared by all nodes, so a busy node may keep more and
@@ -380,6 +383,7 @@ impl Default for Limits {
             header_bytes_max: 32 << 10,
             uri_bytes_max: 8 << 10,
             body_rate_min: 0,
+            http2_bytes_max: 256 << 20,
             retries_max: 3,
             node_idle_max: 128,
         }
@@ -392,6 +396,7 @@ impl Limits {
         range("limits.header_bytes_max", self.header_bytes_max, 512, 1_000_000)?;
         range("limits.uri_bytes_max", self.uri_bytes_max, 64, 1_000_000)?;
         range("limits.body_rate_min", usize::try_from(self.body_rate_min).unwrap_or(usize::MAX), 0, 1 << 30)?;
+        range("limits.http2_bytes_max", self.http2_bytes_max, 0, 1 << 40)?;
         range("limits.retries_max", usize::from(self.retries_max), 0, 8)?;
         range("limits.node_idle_max", self.node_idle_max, 0, 100_000)
     }
@@ -527,7 +532,7 @@ mod tests {
     #[test]
     fn each_fault_is_named() {
         type Spoil = fn(&mut SwitchConfig);
-        let cases: [(&str, Spoil); 9] = [
+        let cases: [(&str, Spoil); 10] = [
             ("listen", |c| c.listen.clear()),
             ("nodes", |c| c.nodes.clear()),
             ("threads", |c| c.threads = 0),
@@ -536,6 +541,7 @@ mod tests {
             ("health path", |c| c.health.active = Some(Check::Http { path: "x".to_owned() })),
             ("timeouts.header", |c| c.timeouts.header = Duration::ZERO),
             ("limits.body_rate_min", |c| c.limits.body_rate_min = u64::MAX),
+            ("limits.http2_bytes_max", |c| c.limits.http2_bytes_max = usize::MAX),
             ("limits.retries_max", |c| c.limits.retries_max = 9),
         ];
         for (name, spoil) in cases {

@@ -15,6 +15,7 @@ use bytes::BytesMut;
 use http::HeaderValue;
 use larder_core::Time;
 use larder_core::framing::{Fault, Framing};
+use larder_edge::http2::{Blocked, Flood, FrameLimits, WriteDeadline};
 use larder_edge::{ClientIo, client_cert};
 use pingora_core::protocols::raw_connect::ProxyDigest;
 use pingora_core::protocols::{
@@ -26,7 +27,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
@@ -53,6 +54,8 @@ pub(crate) struct ConnLimits {
     pub(crate) header_bytes_max: usize,
     pub(crate) header: Duration,
     pub(crate) keepalive: Duration,
+    /// For a socket of HTTP/2 that takes no bytes. With HTTP/1 the engine has this deadline.
+    pub(crate) client_write: Duration,
     /// A client that ends its side after a request without a body still gets its reply. Where connections are handed to
     /// nodes, which do so too; elsewhere such a client counts as gone.
     pub(crate) half_close: bool,
@@ -83,6 +86,8 @@ pub(crate) struct Link {
     /// Bytes have come behind a request that asks for another protocol.
     past_other: AtomicBool,
     rescued: Mutex<Rescued>,
+    /// The limit on frames of HTTP/2 that the client has exceeded.
+    flood: OnceLock<Flood>,
     /// How the connection is delivered.
     pub(crate) delivery: Delivery,
     /// What TLS has shown of the client; none where there is no TLS.
@@ -133,6 +138,7 @@ impl Link {
             no_other: AtomicBool::new(false),
             past_other: AtomicBool::new(false),
             rescued: Mutex::default(),
+            flood: OnceLock::new(),
             delivery,
             security: None,
             outcome: Mutex::new(outcome),
@@ -203,6 +209,11 @@ impl Link {
         std::mem::take(&mut *self.rescued.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// The limit on frames of HTTP/2 that the client has exceeded, if any.
+    pub(crate) fn flood(&self) -> Option<Flood> {
+        self.flood.get().copied()
+    }
+
     /// The relay engine refused what it read as a header.
     pub(crate) fn was_malformed(&self) -> bool {
         self.answered_in_head.load(Relaxed)
@@ -240,6 +251,17 @@ pub(crate) struct ClientStream {
     framing: Option<Box<Framing>>,
     /// What the engine gets instead of bytes that make no sense, and nothing behind it.
     poison: Option<&'static [u8]>,
+    /// The limits of a connection of HTTP/2.
+    frames: Option<Box<Frames>>,
+}
+
+/// What a connection of HTTP/2 is held to.
+#[derive(Debug)]
+struct Frames {
+    limits: FrameLimits,
+    deadline: WriteDeadline,
+    /// Bytes that were written to the socket, or to TLS.
+    written: u64,
 }
 
 impl ClientStream {
@@ -255,13 +277,26 @@ impl ClientStream {
             deadline: None,
             framing,
             poison: None,
+            frames: None,
         }
     }
 
-    /// A stream of HTTP/2, whose framing is the engine's business.
-    pub(crate) fn frames(io: ClientIo, link: Arc<Link>, limits: ConnLimits, clock: Clock) -> Self {
+    /// A stream of HTTP/2, whose framing is the engine's business. It notes in `blocked` when the socket has no room.
+    pub(crate) fn frames(
+        io: ClientIo,
+        link: Arc<Link>,
+        limits: ConnLimits,
+        clock: Clock,
+        blocked: Arc<Blocked>,
+    ) -> Self {
         let mut stream = Self::new(io, link, limits, clock);
+        let now = tokio::time::Instant::now();
         stream.framing = None;
+        stream.frames = Some(Box::new(Frames {
+            limits: FrameLimits::new(now).with_resets(now),
+            deadline: WriteDeadline::new(limits.client_write, Some(blocked)),
+            written: 0,
+        }));
         stream
     }
 
@@ -313,6 +348,12 @@ impl ClientStream {
         }
         let before = buf.filled().len();
         ready!(self.io()?.poll_read(cx, buf))?;
+        if let Some(frames) = &mut self.frames
+            && let Err(flood) = frames.limits.receive(&buf.filled()[before..], tokio::time::Instant::now())
+        {
+            let _ = self.link.flood.set(flood);
+            return Poll::Ready(Err(io::Error::other(flood)));
+        }
         let Some(framing) = &mut self.framing else { return Poll::Ready(Ok(())) };
         if framing.is_other() && self.link.no_other.swap(false, Relaxed) {
             framing.go_on();
@@ -387,10 +428,51 @@ impl ClientStream {
         Poll::Ready(Ok(()))
     }
 
+    /// Writes what is pending and this, with one call if the socket has room.
+    fn poll_write_together(&mut self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        if self.pending.len() + buf.len() <= COALESCE_BYTES {
+            self.pending.extend_from_slice(buf);
+            return Poll::Ready(Ok(buf.len()));
+        }
+        while !self.pending.is_empty() {
+            let Some(io) = self.io.as_mut() else {
+                return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
+            };
+            let parts = [IoSlice::new(&self.pending), IoSlice::new(buf)];
+            let written = ready!(Pin::new(io).poll_write_vectored(cx, &parts))?;
+            let held = self.pending.len();
+            self.consume_pending(written)?;
+            if written > held {
+                return Poll::Ready(Ok(written - held));
+            }
+        }
+        let written = ready!(self.io()?.poll_write(cx, buf))?;
+        self.note_written(written);
+        Poll::Ready(Ok(written))
+    }
+
+    fn note_written(&mut self, bytes: usize) {
+        if let Some(frames) = &mut self.frames {
+            frames.written += bytes as u64;
+        }
+    }
+
+    /// Holds the outcome of a write against the deadline of a connection of HTTP/2.
+    fn in_time<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        let (Some(frames), Some(io)) = (&mut self.frames, &self.io) else { return written };
+        // Bytes that are pending or in TLS are not written yet.
+        let sent = io.sent().unwrap_or(frames.written);
+        if frames.deadline.is_late(cx, Some(sent), &written) {
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client takes no bytes")));
+        }
+        written
+    }
+
     fn consume_pending(&mut self, written: usize) -> io::Result<()> {
         if written == 0 {
             return Err(io::ErrorKind::WriteZero.into());
         }
+        self.note_written(written);
         if written >= self.pending.len() {
             self.pending.clear();
         } else {
@@ -439,29 +521,20 @@ impl AsyncWrite for ClientStream {
         if this.link.phase() == Phase::Head {
             this.link.answered_in_head.store(true, Relaxed);
         }
-        if this.pending.len() + buf.len() <= COALESCE_BYTES {
-            this.pending.extend_from_slice(buf);
-            return Poll::Ready(Ok(buf.len()));
+        let written = this.poll_write_together(cx, buf);
+        if let (Some(frames), Poll::Ready(Ok(count))) = (&mut this.frames, &written) {
+            frames.limits.send(&buf[..*count]);
         }
-        while !this.pending.is_empty() {
-            let Some(io) = this.io.as_mut() else {
-                return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
-            };
-            let parts = [IoSlice::new(&this.pending), IoSlice::new(buf)];
-            let written = ready!(Pin::new(io).poll_write_vectored(cx, &parts))?;
-            let held = this.pending.len();
-            this.consume_pending(written)?;
-            if written > held {
-                return Poll::Ready(Ok(written - held));
-            }
-        }
-        this.io()?.poll_write(cx, buf)
+        this.in_time(cx, written)
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        ready!(this.poll_pending_out(cx))?;
-        this.io()?.poll_flush(cx)
+        let flushed = match this.poll_pending_out(cx) {
+            Poll::Ready(Ok(())) => this.io()?.poll_flush(cx),
+            other => other,
+        };
+        this.in_time(cx, flushed)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -32,6 +32,12 @@ pub enum Failure {
     ClientConnectionsFull,
     /// As many connections as allowed are open. A later try may succeed.
     ConnectionsFull,
+    /// Replies to HTTP/2 clients hold as much memory as they may, and this request's client takes none of its own. A later try may
+    /// succeed.
+    StreamsFull,
+    /// The client of HTTP/2 has reset too many streams, or sent too many frames that carry nothing. Fault of the client; its connection
+    /// is closed.
+    Http2Flood,
     /// As many requests as may wait do wait. A later try may succeed.
     QueueFull,
     /// The request waited for admission as long as it may. A later try may succeed.
@@ -57,7 +63,7 @@ pub enum Failure {
 
 impl Failure {
     /// Every failure.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 22] = [
         Self::BadRequest,
         Self::BadAnnouncement,
         Self::UriTooLong,
@@ -68,6 +74,8 @@ impl Failure {
         Self::RateLimited,
         Self::ClientConnectionsFull,
         Self::ConnectionsFull,
+        Self::StreamsFull,
+        Self::Http2Flood,
         Self::QueueFull,
         Self::QueueDeadline,
         Self::NoNode,
@@ -93,6 +101,8 @@ impl Failure {
             Self::RateLimited => "rate_limited",
             Self::ClientConnectionsFull => "client_connections_full",
             Self::ConnectionsFull => "connections_full",
+            Self::StreamsFull => "streams_full",
+            Self::Http2Flood => "http2_flood",
             Self::QueueFull => "queue_full",
             Self::QueueDeadline => "queue_deadline",
             Self::NoNode => "no_node",
@@ -109,13 +119,17 @@ impl Failure {
     /// The status the client gets; for [`Failure::ClientGone`], which nobody gets, the 499 that logs use.
     pub const fn status(self) -> u16 {
         match self {
-            Self::BadRequest | Self::BadAnnouncement => 400,
+            Self::BadRequest | Self::BadAnnouncement | Self::Http2Flood => 400,
             Self::HeaderTimeout | Self::BodyTimeout => 408,
             Self::UriTooLong => 414,
             Self::RateLimited | Self::ClientConnectionsFull => 429,
             Self::HeaderTooLarge => 431,
             Self::ClientGone => 499,
-            Self::ConnectionsFull | Self::QueueFull | Self::QueueDeadline | Self::NoNode => 503,
+            Self::ConnectionsFull
+            | Self::StreamsFull
+            | Self::QueueFull
+            | Self::QueueDeadline
+            | Self::NoNode => 503,
             Self::ConnectFailed | Self::NodeTls | Self::NodeClosed | Self::BadReply => 502,
             Self::ConnectTimeout | Self::NodeTimeout => 504,
             Self::Internal => 500,
@@ -128,6 +142,7 @@ impl Failure {
             Self::RateLimited
             | Self::ClientConnectionsFull
             | Self::ConnectionsFull
+            | Self::StreamsFull
             | Self::QueueFull
             | Self::QueueDeadline
             | Self::NoNode => Some(1),

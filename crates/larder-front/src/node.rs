@@ -13,6 +13,9 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+/// What a node that is asked by HTTP/2 may send of a reply before the relay engine has read of it. Bytes.
+const NODE_WINDOW: u32 = 64 << 10;
+
 /// What decides a node's state: the operator's word and its health.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Standing {
@@ -107,6 +110,7 @@ impl Node {
         peer.options.idle_timeout = Some(timeouts.node_idle);
         if entry.http2 {
             peer.options.set_http_version(2, 2);
+            peer.options.h2_stream_window_size = Some(NODE_WINDOW);
         }
         Self {
             id,
@@ -172,7 +176,12 @@ impl Node {
     /// Whether it may be asked for requests that may be hedged: one whose connections announce a client, or are spoken to in HTTP/2, has
     /// others for them.
     pub(crate) fn is_hedgeable(&self) -> bool {
-        self.dial.announce.is_none() && self.peer.options.alpn != ALPN::H2
+        self.dial.announce.is_none() && !self.speaks_http2()
+    }
+
+    /// Whether it is asked by HTTP/2.
+    pub(crate) fn speaks_http2(&self) -> bool {
+        self.peer.options.alpn == ALPN::H2
     }
 
     /// Asks it for requests that may be hedged.

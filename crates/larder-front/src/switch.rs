@@ -13,6 +13,7 @@ use crate::handle::SwitchHandle;
 use crate::handoff::{Ears, Edge, HandoffConfig, HandoffError, Setting};
 use crate::health::{self, OutlierConfig};
 use crate::hottest::HotList;
+use crate::http2::Memory;
 use crate::metrics::Metrics;
 use crate::node::Node;
 use crate::nodes::Nodes;
@@ -128,6 +129,8 @@ pub(crate) struct Shared {
     /// Where requests that come without TLS are sent: the port under `https`.
     pub(crate) redirect: Option<u16>,
     pub(crate) h2c: bool,
+    /// What replies to HTTP/2 clients may hold.
+    pub(crate) http2_memory: Arc<Memory>,
     pub(crate) announcers: Announcers,
     pub(crate) entry: EntryRules,
     pub(crate) timeouts: Timeouts,
@@ -192,6 +195,7 @@ impl Shared {
             reach: config.reach,
             redirect: None,
             h2c: config.h2c,
+            http2_memory: Memory::new(config.limits.http2_bytes_max),
             announcers: Announcers(config.announcers),
             entry: config.entry,
             health: config.health,

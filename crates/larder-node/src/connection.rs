@@ -21,6 +21,7 @@ use bytes::{Buf as _, Bytes};
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
 use larder_edge::ClientIo;
+use larder_edge::http2::{Blocked, Flood, WriteDeadline};
 use larder_handoff::FlowKey;
 use larder_spans::Tracer;
 use std::io::{self, IoSlice};
@@ -50,8 +51,8 @@ pub(crate) struct Shared {
     frames: bool,
     /// Its write side is shut, and what still comes is thrown away.
     lingers: AtomicBool,
-    /// Since when the client takes no bytes, if it does not, and how long it took none in all before.
-    blocked: Mutex<(Option<Instant>, Duration)>,
+    /// When its socket takes no bytes; noted for HTTP/2 only.
+    pub(crate) blocked: Arc<Blocked>,
     /// Of a connection that a front-end has handed over: it has decided by the first request alone.
     pub(crate) handed: Option<Later>,
     /// Whether the client is told of no end: the connection goes on elsewhere.
@@ -121,7 +122,7 @@ impl Shared {
             open: AtomicBool::new(false),
             frames,
             lingers: AtomicBool::new(false),
-            blocked: Mutex::default(),
+            blocked: Arc::default(),
         })
     }
 
@@ -133,26 +134,6 @@ impl Shared {
     /// Whether requests come side by side, in frames of HTTP/2.
     pub(crate) fn has_frames(&self) -> bool {
         self.frames
-    }
-
-    /// Whether the client takes no bytes now.
-    pub(crate) fn is_blocked(&self) -> bool {
-        lock(&self.blocked).0.is_some()
-    }
-
-    /// How long in all the client has taken no bytes.
-    pub(crate) fn blocked_for(&self) -> Duration {
-        let (since, before) = *lock(&self.blocked);
-        before + since.map_or(Duration::ZERO, |since| since.elapsed())
-    }
-
-    fn set_blocked(&self, blocked: bool) {
-        let mut state = lock(&self.blocked);
-        match (state.0, blocked) {
-            (None, true) => state.0 = Some(Instant::now()),
-            (Some(since), false) => *state = (None, state.1 + since.elapsed()),
-            _ => {}
-        }
     }
 
     /// Whether no request has been read yet.
@@ -323,17 +304,13 @@ pub(crate) struct Socket {
     shared: Arc<Shared>,
     head_timeout: Duration,
     idle_timeout: Duration,
-    write_timeout: Duration,
+    write_deadline: WriteDeadline,
     awaiting: Awaiting,
     /// The read timer, set to the deadline if `read_armed`.
     read_timer: Pin<Box<Sleep>>,
     read_armed: bool,
-    /// Bytes that the socket has taken from TLS.
-    sent: u64,
     /// Until when what still comes is thrown away, once the write side is shut.
     lingers_until: Option<Instant>,
-    /// Runs while the client takes nothing.
-    write_timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl Socket {
@@ -345,6 +322,7 @@ impl Socket {
         shared: Arc<Shared>,
         limits: &Limits,
     ) -> Self {
+        let blocked = shared.frames.then(|| Arc::clone(&shared.blocked));
         Self {
             stream: TokioIo::new(Guarded::new(stream, first)),
             unsent,
@@ -352,19 +330,17 @@ impl Socket {
             shared,
             head_timeout: limits.head_timeout,
             idle_timeout: limits.idle_timeout,
-            write_timeout: limits.write_timeout,
+            write_deadline: WriteDeadline::new(limits.write_timeout, blocked),
             awaiting: Awaiting::Head,
             read_timer: Box::pin(sleep_until(Instant::now() + limits.head_timeout)),
             read_armed: true,
-            sent: 0,
             lingers_until: None,
-            write_timer: None,
         }
     }
 
-    /// What comes is no HTTP/1: it is not looked at, and may come at any time.
+    /// The socket of an HTTP/2 connection. Its frames are limited, and may come at any time.
     pub(crate) fn of_frames(mut self) -> Self {
-        self.stream.inner_mut().pass_unseen();
+        self.stream.inner_mut().limit_frames();
         self.awaiting = Awaiting::Frames;
         self
     }
@@ -462,21 +438,9 @@ impl Socket {
     }
 
     fn after_write<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        if self.shared.frames {
-            self.shared.set_blocked(written.is_pending());
-        }
-        // What TLS has taken the client has not.
-        let sent = self.stream.inner().sent();
-        if sent.map_or(written.is_ready(), |sent| sent != self.sent) {
-            self.write_timer = None;
-        }
-        self.sent = sent.unwrap_or_default();
-        if written.is_ready() {
+        if !self.write_deadline.is_late(cx, self.stream.inner().sent(), &written) {
             return written;
         }
-        let timeout = self.write_timeout;
-        let timer = self.write_timer.get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + timeout)));
-        ready!(timer.as_mut().poll(cx));
         self.shared.counters.write_timeouts.add(1);
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client takes no bytes")))
     }
@@ -494,6 +458,13 @@ impl Read for Socket {
         }
         match Pin::new(&mut self.stream).poll_read(cx, buf) {
             Poll::Pending => self.poll_read_deadline(cx),
+            Poll::Ready(Err(error)) => {
+                if let Some(flood) = Flood::of(&error) {
+                    self.shared.counters.http2_floods.add(1);
+                    tracing::debug!(%flood, "HTTP/2 connection closed");
+                }
+                Poll::Ready(Err(error))
+            }
             ready => {
                 if self.awaiting == Awaiting::Silence {
                     self.awaiting = Awaiting::Head;

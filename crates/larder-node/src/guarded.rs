@@ -7,10 +7,12 @@
 use bytes::Bytes;
 use larder_core::framing::Framing;
 use larder_edge::ClientIo;
+use larder_edge::http2::FrameLimits;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Instant;
 
 /// A connection whose bytes are looked at.
 #[derive(Debug)]
@@ -18,16 +20,22 @@ pub(crate) struct Guarded {
     stream: ClientIo,
     /// Bytes to be read before the stream's.
     first: Bytes,
-    /// `None` where what comes is no HTTP/1.
-    framing: Option<Framing>,
+    checks: Checks,
     /// What hyper gets instead of bytes at fault, and nothing behind it.
     poison: Option<&'static [u8]>,
+}
+
+/// The rules that the client's bytes are held to.
+#[derive(Debug)]
+enum Checks {
+    Http1(Framing),
+    Http2(Box<FrameLimits>),
 }
 
 impl Guarded {
     /// A connection at its beginning or between two requests.
     pub(crate) fn new(stream: ClientIo, first: Bytes) -> Self {
-        Self { stream, first, framing: Some(Framing::without_upgrades()), poison: None }
+        Self { stream, first, checks: Checks::Http1(Framing::without_upgrades()), poison: None }
     }
 
     /// Bytes that the socket has taken from TLS, where there is TLS.
@@ -40,9 +48,9 @@ impl Guarded {
         (self.stream, self.first)
     }
 
-    /// What comes is not looked at from here on.
-    pub(crate) fn pass_unseen(&mut self) {
-        self.framing = None;
+    /// The connection is one of HTTP/2. hyper checks its form, and its frames are limited.
+    pub(crate) fn limit_frames(&mut self) {
+        self.checks = Checks::Http2(Box::new(FrameLimits::new(Instant::now())));
     }
 
     fn give_poison(&mut self, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
@@ -73,7 +81,13 @@ impl AsyncRead for Guarded {
             let now = self.first.len().min(buf.remaining());
             buf.put_slice(&self.first.split_to(now));
         }
-        let Some(framing) = &mut self.framing else { return Poll::Ready(Ok(())) };
+        let framing = match &mut self.checks {
+            Checks::Http1(framing) => framing,
+            Checks::Http2(limits) => {
+                let checked = limits.receive(&buf.filled()[before..], Instant::now());
+                return Poll::Ready(checked.map_err(io::Error::other));
+            }
+        };
         if let Err(broken) = framing.check(&buf.filled()[before..]) {
             tracing::debug!(fault = ?broken.fault, "a request makes no sense");
             buf.set_filled(before + broken.good);
@@ -88,7 +102,11 @@ impl AsyncRead for Guarded {
 
 impl AsyncWrite for Guarded {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
+        let written = ready!(Pin::new(&mut self.stream).poll_write(cx, buf))?;
+        if let Checks::Http2(limits) = &mut self.checks {
+            limits.send(&buf[..written]);
+        }
+        Poll::Ready(Ok(written))
     }
 
     fn poll_write_vectored(
@@ -96,7 +114,11 @@ impl AsyncWrite for Guarded {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+        let written = ready!(Pin::new(&mut self.stream).poll_write_vectored(cx, bufs))?;
+        if let Checks::Http2(limits) = &mut self.checks {
+            limits.send_vectored(bufs, written);
+        }
+        Poll::Ready(Ok(written))
     }
 
     fn is_write_vectored(&self) -> bool {

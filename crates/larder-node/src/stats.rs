@@ -72,6 +72,8 @@ pub(crate) struct Counters {
     pub(crate) connections: Level,
     pub(crate) connections_accepted: Count,
     pub(crate) http2_connections: Count,
+    pub(crate) http2_floods: Count,
+    pub(crate) panics: Count,
     pub(crate) connections_refused: Count,
     pub(crate) accept_errors: Count,
     pub(crate) head_timeouts: Count,
@@ -129,6 +131,10 @@ pub struct NodeStats {
     pub connections_accepted: u64,
     /// Those of them whose clients speak HTTP/2.
     pub http2_connections: u64,
+    /// HTTP/2 connections closed because the client reset too many streams or sent too many frames without content.
+    pub http2_floods: u64,
+    /// Requests of HTTP/2 lost to a fault in the node.
+    pub panics: u64,
     /// Connections, and requests of HTTP/2, answered 503 because of the limit on them.
     pub connections_refused: u64,
     /// Failed accept calls, such as for want of file descriptors.
@@ -256,6 +262,8 @@ impl Counters {
             connections: self.connections.read(),
             connections_accepted: self.connections_accepted.read(),
             http2_connections: self.http2_connections.read(),
+            http2_floods: self.http2_floods.read(),
+            panics: self.panics.read(),
             connections_refused: self.connections_refused.read(),
             accept_errors: self.accept_errors.read(),
             head_timeouts: self.head_timeouts.read(),
@@ -314,6 +322,8 @@ impl NodeStats {
             ("sent_bytes", "Bytes of reply bodies", self.bytes_out),
             ("connections_accepted", "Connections accepted", self.connections_accepted),
             ("http2_connections", "Connections of clients that speak HTTP/2", self.http2_connections),
+            ("http2_floods", "Connections closed for resets or frames without content", self.http2_floods),
+            ("panics", "Requests of HTTP/2 lost to a fault in the node", self.panics),
             (
                 "connections_refused",
                 "Connections, and requests of HTTP/2, beyond the limit",

@@ -219,6 +219,12 @@ impl Metrics {
         self.cells.local().add(PANICS, 1);
     }
 
+    /// Tasks that have panicked.
+    #[cfg(test)]
+    pub(crate) fn panics(&self) -> u64 {
+        self.cells.sum(PANICS)
+    }
+
     pub(crate) fn node_connected(&self, node: NodeId) {
         self.cells.local().add(self.block(Some(node)) + CONNECTIONS, 1);
     }

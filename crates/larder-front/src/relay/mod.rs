@@ -277,6 +277,9 @@ impl ProxyHttp for Relay {
         }
         self.wish(session, context);
         context.traced = Traced::begin(&self.shared, session.req_header());
+        if let Some(stream) = http2::current() {
+            stream.reserve(session.req_header()).await.map_err(|failure| refuse(context, failure))?;
+        }
         let placed = self.place(session, context).await;
         if let Some(traced) = &context.traced {
             traced.decided(&self.shared, context, placed);
@@ -310,7 +313,11 @@ impl ProxyHttp for Relay {
         (context.race, context.body_bytes) = (None, 0);
         context.decision = Some(decision);
         context.untold = true;
-        match self.shared.nodes.get(decision.node) {
+        let node = self.shared.nodes.get(decision.node);
+        if let (Some(node), Some(stream)) = (&node, http2::current()) {
+            stream.reserve_for(node.speaks_http2()).await.map_err(|failure| refuse(context, failure))?;
+        }
+        match node {
             Some(node) => match self.race(session, context, &node) {
                 Some(pipe) => Ok(Box::new(pipe)),
                 None => Ok(Box::new(peer(&node, session))),
@@ -376,6 +383,9 @@ impl ProxyHttp for Relay {
             session.set_read_timeout(None);
         }
         context.answered = Some(now);
+        if let Some(stream) = http2::current() {
+            stream.answered(&session.req_header().method, reply);
+        }
         if let Some(resume) = &context.resume {
             let checked = resume.check(reply);
             context.resume_refused = checked.is_err();
@@ -428,6 +438,9 @@ impl ProxyHttp for Relay {
             *body = Some(
                 encoded.map_err(|error| Error::because(ErrorType::InternalError, "compressing", error))?,
             );
+        }
+        if let Some(stream) = http2::current() {
+            *body = body.take().map(|bytes| stream.follow(bytes));
         }
         Ok(None)
     }

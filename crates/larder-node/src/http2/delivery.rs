@@ -15,10 +15,11 @@ use crate::store::StoreError;
 use bytes::{Buf, Bytes};
 use http_body::{Frame, SizeHint};
 use hyper::rt::Executor;
+use larder_edge::http2::{Allowance, Blocked, Pace};
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::time::{Instant, sleep_until};
@@ -26,10 +27,6 @@ use tokio::time::{Instant, sleep_until};
 /// A reply goes out in pieces that fill the largest frame which every client takes (RFC 9113 section 4.2), and with its head one record
 /// of TLS. Bytes.
 const PIECE: usize = (16 << 10) - 9;
-/// Requests of a connection that may be broken off at once, and how many more a second may be: what is allowed to browsers that leave
-/// what they asked for.
-const BROKEN_MAX: f64 = 500.0;
-const BROKEN_PER_S: f64 = 33.0;
 /// Between two looks at whether there is a place.
 const PLACE_PAUSE: Duration = Duration::from_millis(50);
 
@@ -56,23 +53,16 @@ struct Requests {
     begun: u64,
     /// One of them goes by the connection's own place.
     own_place: bool,
-    /// How many more may be broken off, at `counted`.
-    allowed: f64,
-    counted: Instant,
+    /// Requests that the client may still break off.
+    breaks: Allowance,
     idle_since: Instant,
 }
 
 impl UnderWay {
     pub(super) fn new() -> Self {
         let now = Instant::now();
-        let requests = Requests {
-            now: 0,
-            begun: 0,
-            own_place: false,
-            allowed: BROKEN_MAX,
-            counted: now,
-            idle_since: now,
-        };
+        let requests =
+            Requests { now: 0, begun: 0, own_place: false, breaks: Allowance::resets(now), idle_since: now };
         Self {
             requests: Mutex::new(requests),
             ended: Notify::new(),
@@ -188,15 +178,10 @@ impl Drop for Turn {
         if self.own_place {
             requests.own_place = false;
         }
-        if (self.torn || !self.answered) && !self.excused {
-            let more = now.duration_since(requests.counted).as_secs_f64() * BROKEN_PER_S;
-            requests.allowed = (requests.allowed + more).min(BROKEN_MAX) - 1.0;
-            requests.counted = now;
-            if requests.allowed < 0.0 {
-                // It is told; if it goes on, that is all.
-                requests.allowed = BROKEN_MAX / 4.0;
-                self.under_way.overdone.notify_one();
-            }
+        if (self.torn || !self.answered) && !self.excused && !requests.breaks.take(now) {
+            // The client is told to ask no more. If it goes on after this, the connection ends.
+            requests.breaks.leave(0.25);
+            self.under_way.overdone.notify_one();
         }
         drop(requests);
         self.under_way.ended.notify_one();
@@ -212,90 +197,11 @@ struct Delivery {
     _place: Place,
 }
 
-/// How a reply gets on.
-#[derive(Debug)]
-pub(super) struct Pace {
-    shared: Arc<Shared>,
-    state: Mutex<State>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    /// Pieces given and not gone.
-    pieces: usize,
-    /// When the client last took some of them, or the first of these was given; and how long the connection had been blocked by then.
-    moved: Option<(Instant, Duration)>,
-    /// Whoever waits until they are gone.
-    waiting: Option<Waker>,
-}
-
-impl Pace {
-    fn new(shared: Arc<Shared>) -> Arc<Self> {
-        Arc::new(Self { shared, state: Mutex::default() })
-    }
-
-    /// That of the request which this task serves.
-    pub(super) fn of_task(shared: Arc<Shared>) -> Arc<Self> {
-        let own = PACE.try_with(Arc::clone);
-        debug_assert!(own.is_ok(), "requests run in tasks of their own");
-        own.unwrap_or_else(|_| Self::new(shared))
-    }
-
-    fn now(&self) -> (Instant, Duration) {
-        (Instant::now(), self.shared.blocked_for())
-    }
-
-    fn given(&self) {
-        let mut state = lock(&self.state);
-        state.pieces += 1;
-        if state.pieces == 1 {
-            state.moved = Some(self.now());
-        }
-    }
-
-    fn gone(&self) {
-        let mut state = lock(&self.state);
-        state.pieces -= 1;
-        state.moved = Some(self.now());
-        if state.pieces == 0
-            && let Some(waiting) = state.waiting.take()
-        {
-            waiting.wake();
-        }
-    }
-
-    fn moved(&self) {
-        lock(&self.state).moved = Some(self.now());
-    }
-
-    /// Waits until all pieces are gone. One waits at a time: the body's reader, and then the task.
-    fn poll_gone(&self, cx: &Context<'_>) -> Poll<()> {
-        let mut state = lock(&self.state);
-        if state.pieces == 0 {
-            return Poll::Ready(());
-        }
-        state.waiting = Some(cx.waker().clone());
-        Poll::Pending
-    }
-
-    /// How long a piece has waited for the client to take any of it while the connection took bytes: where it does not, it has a
-    /// deadline of its own.
-    fn waits(&self) -> Duration {
-        let state = lock(&self.state);
-        let Some((since, blocked)) = state.moved.filter(|_| state.pieces > 0) else { return Duration::ZERO };
-        since.elapsed().saturating_sub(self.shared.blocked_for().saturating_sub(blocked))
-    }
-
-    /// Returns when a piece has waited so long.
-    async fn stalled(&self, patience: Duration) {
-        loop {
-            let left = patience.saturating_sub(self.waits());
-            if left.is_zero() {
-                return;
-            }
-            tokio::time::sleep(left).await;
-        }
-    }
+/// The pace of the request that this task serves.
+pub(super) fn pace_of_task(blocked: &Arc<Blocked>) -> Arc<Pace> {
+    let own = PACE.try_with(Arc::clone);
+    debug_assert!(own.is_ok(), "requests run in tasks of their own");
+    own.unwrap_or_else(|_| Arc::new(Pace::new(Arc::clone(blocked))))
 }
 
 /// Runs the requests of a connection, each in a task of its own, which ends if the client takes nothing of its reply for so long.
@@ -309,8 +215,9 @@ pub(super) struct Streams {
 impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Streams {
     fn execute(&self, stream: F) {
         let Self { shared, under_way, patience } = self.clone();
-        let pace = Pace::new(Arc::clone(&shared));
+        let pace = Arc::new(Pace::new(Arc::clone(&shared.blocked)));
         tokio::spawn(PACE.scope(Arc::clone(&pace), async move {
+            let _watch = PanicWatch(Arc::clone(&shared));
             let mut stalled = pin!(pace.stalled(patience));
             tokio::select! {
                 biased;
@@ -328,6 +235,18 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Streams {
                 }
             }
         }));
+    }
+}
+
+/// Counts and logs a panic of the task that holds it. Nobody waits for that task's end.
+struct PanicWatch(Arc<Shared>);
+
+impl Drop for PanicWatch {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.counters.panics.add(1);
+            tracing::error!("HTTP/2 request lost: its task panicked");
+        }
     }
 }
 
@@ -433,5 +352,33 @@ impl Drop for Piece {
             lock(&self.delivery.turn).torn = true;
         }
         self.delivery.pace.gone();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connection::Brought;
+
+    #[tokio::test]
+    async fn a_panic_in_a_request_is_counted() {
+        let shared = Shared::new(Arc::default(), Brought { frames: true, ..Brought::default() });
+        let counters = Arc::clone(&shared.counters);
+        let streams =
+            Streams { shared, under_way: Arc::new(UnderWay::new()), patience: Duration::from_secs(60) };
+        let (ended, end) = tokio::sync::oneshot::channel::<()>();
+        streams.execute(async move {
+            let _ended = ended;
+            panic!("a fault");
+        });
+        assert!(end.await.is_err());
+        // The task's own future is dropped before what watches it.
+        while counters.panics.read() == 0 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(counters.panics.read(), 1);
+        streams.execute(async {});
+        tokio::task::yield_now().await;
+        assert_eq!(counters.panics.read(), 1);
     }
 }

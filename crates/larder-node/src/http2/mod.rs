@@ -12,6 +12,7 @@
 //! | what is held of a reply that the client has no room for | [`SEND_BUFFER`] |
 //! | a reply of which the client takes nothing, though it takes others | [`Limits::write_timeout`]; then that request ends, or the connection if all of the reply is with h2 |
 //! | requests that the client ends before their end, or that are none | 500 and 33 a second; then it may ask no more, and if it goes on the connection ends |
+//! | frames that carry nothing, with or without a request under way | [`larder_edge::http2`]: 1,000 and 100 a second, and more for requests and bodies; then the connection ends |
 //! | a connection without a request | [`Limits::head_timeout`] before the first, [`Limits::idle_timeout`] after it, whatever else it sends |
 
 mod delivery;
@@ -24,7 +25,7 @@ use crate::http::cache_status::Outcome;
 use crate::node::Node;
 use crate::server::{Arrived, Phase, peer_of};
 use crate::terms::Terms;
-use delivery::{Pace, Paced, Place, Streams, Turn, UnderWay};
+use delivery::{Paced, Place, Streams, Turn, UnderWay, pace_of_task};
 use http::header::{self, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 use http_body::Body as _;
@@ -85,7 +86,8 @@ impl Node {
         let first_by = head_by.unwrap_or_else(|| Instant::now() + limits.head_timeout);
         let ends_at = |left_at: Option<Instant>| {
             // Replies that TLS has taken are not at the client while it takes no bytes.
-            let idle = under_way.idle_since().filter(|_| !shared.is_blocked()).unwrap_or_else(Instant::now);
+            let idle =
+                under_way.idle_since().filter(|_| !shared.blocked.is_blocked()).unwrap_or_else(Instant::now);
             match left_at {
                 _ if shared.lingers() => idle.max(left_at.unwrap_or(idle)) + LINGER_MAX,
                 Some(left) => idle.max(left) + FAREWELL,
@@ -101,7 +103,12 @@ impl Node {
                 _ = aborting.wait_for(|phase| *phase == Phase::Aborting) => return,
                 _ = phase.wait_for(|phase| *phase != Phase::Serving), if left_at.is_none() => {}
                 () = under_way.stuck() => return,
-                () = under_way.overdone() => if left_at.is_some() { return },
+                () = under_way.overdone() => {
+                    if left_at.is_some() {
+                        self.counters.http2_floods.add(1);
+                        return;
+                    }
+                }
                 () = sleep_until(ends_at(left_at)) => {
                     // There may have been requests meanwhile.
                     if ends_at(left_at) > Instant::now() {
@@ -131,7 +138,7 @@ impl Node {
         mut turn: Turn,
         headers_max: usize,
     ) -> Response<Paced> {
-        let pace = Pace::of_task(Arc::clone(&shared));
+        let pace = pace_of_task(&shared.blocked);
         let (mut parts, body) = request.into_parts();
         let head = parts.method == Method::HEAD;
         let place = turn.place(PLACE_PATIENCE, || self.place_beside()).await;

@@ -408,6 +408,9 @@ pub(crate) struct RawSwitchLimits {
     pub(crate) uri_max: Size,
     /// Bytes a second that a request body comes with at least, after timeouts.client_read; 408 below. "0B" for any; to 1GiB.
     pub(crate) body_rate_min: Size,
+    /// Memory that replies to all HTTP/2 clients may hold, beyond 704KiB for each connection; then requests wait, and get 503 if their
+    /// client takes nothing. 0B to 1TiB.
+    pub(crate) http2_bytes_max: Size,
     /// How often a request is tried again after a node failed it. 0 to 8.
     pub(crate) retries_max: u8,
     /// Idle connections kept per node and thread. 0 to 100000.
@@ -557,6 +560,7 @@ impl Default for RawSwitchLimits {
             header_max: Size(Bytes(limits.header_bytes_max as u64)),
             uri_max: Size(Bytes(limits.uri_bytes_max as u64)),
             body_rate_min: Size(Bytes(limits.body_rate_min)),
+            http2_bytes_max: Size(Bytes(limits.http2_bytes_max as u64)),
             retries_max: limits.retries_max,
             node_idle_max: limits.node_idle_max,
         }

@@ -273,6 +273,7 @@ fn limits(raw: &RawSwitchLimits) -> Limits {
         header_bytes_max: bytes(raw.header_max),
         uri_bytes_max: bytes(raw.uri_max),
         body_rate_min: raw.body_rate_min.0.get(),
+        http2_bytes_max: bytes(raw.http2_bytes_max),
         retries_max: raw.retries_max,
         node_idle_max: raw.node_idle_max,
     }

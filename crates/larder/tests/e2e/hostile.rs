@@ -55,6 +55,64 @@ fn endless(address: SocketAddr, begin: &[u8], more: &[u8], stop: &AtomicBool) ->
     made
 }
 
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const PING: u8 = 6;
+const WINDOW_UPDATE: u8 = 8;
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+/// A GET of this path on an HTTP/2 stream.
+fn ask_for(path: &str, stream: u32) -> Vec<u8> {
+    let length = u8::try_from(path.len()).unwrap();
+    frame(HEADERS, 5, stream, &[b"\x82\x86\x04", &[length], path.as_bytes(), b"\x41\x01a"].concat())
+}
+
+/// What a connection of HTTP/2 begins with, where each reply may have so many bytes before the client allows more.
+fn begin_http2(window: u32) -> Vec<u8> {
+    let settings = frame(SETTINGS, 0, 0, &[&[0, 4][..], &window.to_be_bytes()].concat());
+    [PREFACE, &settings, &frame(WINDOW_UPDATE, 0, 0, &0x7fff_0000_u32.to_be_bytes())].concat()
+}
+
+/// The kind of a connection's next frame.
+fn next_frame(stream: &mut TcpStream) -> std::io::Result<u8> {
+    let mut header = [0; 9];
+    stream.read_exact(&mut header)?;
+    let length = u64::from(u32::from_be_bytes([0, header[0], header[1], header[2]]));
+    std::io::copy(&mut stream.take(length), &mut std::io::sink())?;
+    Ok(header[3])
+}
+
+/// Resets streams after their replies have begun, so that the switch has accepted them. Counts the resets.
+fn resets(address: SocketAddr, stop: &AtomicBool) -> usize {
+    let mut made = 0;
+    while !stop.load(Relaxed) {
+        let Some(mut stream) = connect(address) else { continue };
+        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let _ = stream.write_all(&begin_http2(0));
+        for id in (1..).step_by(2) {
+            if stop.load(Relaxed) || stream.write_all(&ask_for("/a", id)).is_err() {
+                break;
+            }
+            // Its settings come before the reply.
+            let begun =
+                std::iter::repeat_with(|| next_frame(&mut stream)).find(|kind| !matches!(kind, Ok(2..)));
+            if !matches!(begun, Some(Ok(HEADERS)))
+                || stream.write_all(&frame(RST_STREAM, 0, id, &[0, 0, 0, 8])).is_err()
+            {
+                break;
+            }
+            made += 1;
+        }
+    }
+    made
+}
+
 /// Asks for what nobody has asked for before.
 fn distinct(address: SocketAddr, stop: &AtomicBool) -> usize {
     let mut made = 0;
@@ -127,12 +185,11 @@ fn ordinary_clients_notice_nothing_of_hostile_ones() {
             }),
             scope.spawn(move || endless(secure, &[0x80; 3000], &[0xff; 3000], stop)),
             scope.spawn(move || {
-                // Settings, and streams that are reset as soon as they are opened.
-                let preface =
-                    [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".as_slice(), &[0, 0, 0, 4, 0, 0, 0, 0, 0]].concat();
-                let ping = [0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
-                endless(address, &preface, &ping.repeat(100), stop)
+                // PINGs while a request is under way.
+                let begin = [begin_http2(0), ask_for("/a", 1)].concat();
+                endless(address, &begin, &frame(PING, 0, 0, &[0; 8]).repeat(100), stop)
             }),
+            scope.spawn(move || resets(address, stop)),
             scope.spawn(move || distinct(address, stop)),
         ];
         let end = Instant::now() + LENGTH;
@@ -159,10 +216,48 @@ fn ordinary_clients_notice_nothing_of_hostile_ones() {
         |name: &str| metrics.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
     assert_eq!(value("larder_switch_panics_total "), Some(0.0));
     assert!(value("larder_switch_targets ").is_some_and(|targets| targets <= 1000.0), "the map has a limit");
-    for error in ["header_timeout", "header_too_large", "bad_request"] {
+    for error in ["header_timeout", "header_too_large", "bad_request", "http2_flood"] {
         let counted = value(&format!("larder_switch_failures_total{{error=\"{error}\"}} "));
         assert!(counted.is_some_and(|count| count > 0.0), "{error}: {counted:?}");
     }
     assert_eq!(get(switch.address, "/a").status, 200);
+    assert!(switch.terminate().success());
+}
+
+/// Connections of HTTP/2 with as many requests as they may have, of whose replies the client takes nothing.
+#[test]
+fn stalled_streams_hold_little_memory() {
+    const CONNECTIONS: usize = 6;
+    const MAX_KIB: u64 = 10 << 10;
+    let folder = tempfile::tempdir().unwrap();
+    let manifest = folder.path().join("manifest.tsv");
+    fs::write(&manifest, "1000\t/a\n4000000\t/large\n").unwrap();
+    let node = Process::model_node("n", "127.0.0.1:0", &manifest);
+    let config = config(folder.path(), node.address);
+    let switch = Process::start(&["switch", "--one-process", "--config", config.to_str().unwrap()]);
+    assert_eq!(get(switch.address, "/large").body.len(), 4_000_000);
+    let before = resident_kib(&switch);
+    let held: Vec<TcpStream> = (0..CONNECTIONS)
+        .map(|at| {
+            let mut stream = connect(switch.address).unwrap();
+            // No window, a window of a byte, and open windows of which nothing is read.
+            let begin = begin_http2([0, 1, 0x7fff_ffff][at % 3]);
+            let asked = (0..128).flat_map(|id| ask_for("/large", 1 + 2 * id));
+            stream.write_all(&begin.into_iter().chain(asked).collect::<Vec<_>>()).unwrap();
+            stream
+        })
+        .collect();
+    // Until it has stopped growing.
+    let (mut most, mut same) = (0, 0);
+    until("memory stops growing", || {
+        let now = resident_kib(&switch);
+        same = if now > most + 64 { 0 } else { same + 1 };
+        most = most.max(now);
+        (same >= 20).then_some(())
+    });
+    let grown = most.saturating_sub(before);
+    assert!(grown > 0 && grown < MAX_KIB * CONNECTIONS as u64, "{grown} KiB for {CONNECTIONS} connections");
+    assert_eq!(get(switch.address, "/a").status, 200);
+    drop(held);
     assert!(switch.terminate().success());
 }

@@ -1,0 +1,170 @@
+//! One request of an HTTP/2 connection, from its header until h2 has written its reply.
+
+use super::memory::{Account, REPLY_BYTES, STREAM_BYTES};
+use crate::conn::Link;
+use crate::failure::Failure;
+use bytes::Bytes;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use http::{Method, StatusCode};
+use larder_edge::http2::{Blocked, Pace};
+use pingora_http::{RequestHeader, ResponseHeader};
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+tokio::task_local! {
+    /// The request that the task serves.
+    static STREAM: Arc<Stream>;
+}
+
+/// Memory that h2 may hold of one reply. Bytes.
+pub(super) const SEND_BUFFER: usize = 64 << 10;
+/// Requests beside which each has `timeouts.client_write` for its turn.
+const TURN_STREAMS: u32 = 16;
+
+/// A request under way.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    pub(super) link: Arc<Link>,
+    account: Arc<Account>,
+    pace: Pace,
+    header_bytes: usize,
+    /// Bytes that it has reserved.
+    reserved: AtomicUsize,
+    patience: Duration,
+}
+
+/// The request that this task serves, if that is one of HTTP/2.
+pub(crate) fn current() -> Option<Arc<Stream>> {
+    STREAM.try_with(Arc::clone).ok()
+}
+
+/// The bytes of a header, as HTTP/2 counts them (RFC 9113 section 6.5.2).
+fn header_bytes(header: &RequestHeader) -> usize {
+    let fields: usize =
+        header.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum();
+    header.raw_path().len() + fields
+}
+
+fn is_grpc(header: &RequestHeader) -> bool {
+    let value = header.headers.get(CONTENT_TYPE).map_or(&[][..], |value| value.as_bytes());
+    value
+        .strip_prefix(b"application/grpc")
+        .is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
+}
+
+impl Stream {
+    /// A request with this header. `None` if the connection's requests under way leave no room for the header.
+    pub(super) fn new(
+        link: &Arc<Link>,
+        account: &Arc<Account>,
+        blocked: &Arc<Blocked>,
+        header: &RequestHeader,
+        patience: Duration,
+    ) -> Option<Arc<Self>> {
+        let header_bytes = header_bytes(header);
+        account.enter(header_bytes).then(|| {
+            Arc::new(Self {
+                link: link.clone(),
+                account: account.clone(),
+                pace: Pace::new(blocked.clone()),
+                header_bytes,
+                reserved: AtomicUsize::new(0),
+                patience,
+            })
+        })
+    }
+
+    /// Runs what serves the request, and waits until h2 has written the reply. Returns false if the client does not take the reply: only
+    /// the end of the connection can take it back.
+    pub(super) async fn serve(self: Arc<Self>, relay: impl Future<Output = ()>) -> bool {
+        STREAM.scope(self.clone(), relay).await;
+        self.keep(SEND_BUFFER);
+        // A reply has its turn when the others had theirs.
+        let patience = self.patience * (1 + self.account.streams() / TURN_STREAMS);
+        tokio::select! {
+            biased;
+            () = poll_fn(|cx| self.pace.poll_gone(cx)) => true,
+            () = self.pace.stalled(patience) => false,
+        }
+    }
+
+    /// Reserves memory before a node is chosen. A gRPC request reserves less, since its node is likely to be asked by HTTP/2.
+    pub(crate) async fn reserve(&self, header: &RequestHeader) -> Result<(), Failure> {
+        let reply = if is_grpc(header) { 0 } else { REPLY_BYTES };
+        self.reserve_bytes(STREAM_BYTES + reply).await
+    }
+
+    /// Reserves what a node's reply needs beyond that. From a node that is asked by HTTP/2 little is read ahead.
+    pub(crate) async fn reserve_for(&self, http2_node: bool) -> Result<(), Failure> {
+        if http2_node {
+            self.keep(STREAM_BYTES);
+            return Ok(());
+        }
+        self.reserve_bytes(STREAM_BYTES + REPLY_BYTES).await
+    }
+
+    async fn reserve_bytes(&self, bytes: usize) -> Result<(), Failure> {
+        let further = bytes.saturating_sub(self.reserved.load(Relaxed));
+        if further > 0 {
+            if !self.account.reserve(further, self.patience).await {
+                return Err(Failure::StreamsFull);
+            }
+            self.reserved.fetch_add(further, Relaxed);
+        }
+        Ok(())
+    }
+
+    /// The reply's header has come: gives back what the reply cannot need.
+    pub(crate) fn answered(&self, method: &Method, reply: &ResponseHeader) {
+        let empty = method == Method::HEAD
+            || matches!(reply.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+        let field = |name| reply.headers.get(name).and_then(|value| value.to_str().ok());
+        let length = field(CONTENT_LENGTH).and_then(|length| length.parse().ok());
+        let events = field(CONTENT_TYPE).is_some_and(|kind| kind.starts_with("text/event-stream"));
+        let bytes = if empty || events { 0 } else { length.unwrap_or(REPLY_BYTES).min(REPLY_BYTES) };
+        self.keep(STREAM_BYTES + bytes);
+    }
+
+    /// Follows a piece of the reply until h2 has written it.
+    pub(crate) fn follow(self: &Arc<Self>, bytes: Bytes) -> Bytes {
+        if bytes.is_empty() {
+            return bytes;
+        }
+        self.pace.given();
+        Bytes::from_owner(Piece { bytes, stream: self.clone() })
+    }
+
+    fn keep(&self, bytes: usize) {
+        let before = self.reserved.fetch_min(bytes, Relaxed);
+        if before > bytes {
+            self.account.give(before - bytes);
+        }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.account.leave(self.header_bytes, *self.reserved.get_mut());
+    }
+}
+
+/// A piece of a reply, until it is written or thrown away.
+struct Piece {
+    bytes: Bytes,
+    stream: Arc<Stream>,
+}
+
+impl AsRef<[u8]> for Piece {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        self.stream.account.moved();
+        self.stream.pace.gone();
+    }
+}
