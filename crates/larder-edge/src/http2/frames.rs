@@ -187,9 +187,10 @@ mod tests {
         limits
     }
 
-    /// Frames that are let through, of so many that come at once.
-    fn passed(limits: &mut FrameLimits, frame: &[u8], count: usize, now: Instant) -> usize {
-        (0..count).take_while(|_| limits.receive(frame, now).is_ok()).count()
+    /// Frames that are let through, of so many that come at once; and the limit that the next frame exceeds.
+    fn passed(limits: &mut FrameLimits, frame: &[u8], count: usize, now: Instant) -> (usize, Option<Flood>) {
+        let failed = (0..count).find_map(|at| Some((at, limits.receive(frame, now).err()?)));
+        failed.map_or((count, None), |(passed, flood)| (passed, Some(flood)))
     }
 
     #[test]
@@ -206,12 +207,11 @@ mod tests {
         ] {
             let mut limits = begun(now);
             let frame = frame(kind, flags, payload);
-            assert_eq!(passed(&mut limits, &frame, 5_000, now), 1_000, "kind {kind}");
-            assert_eq!(limits.receive(&frame, now), Err(Flood::Control));
+            assert_eq!(passed(&mut limits, &frame, 5_000, now), (1_000, Some(Flood::Control)), "kind {kind}");
             let later = now + Duration::from_secs(3);
             let mut limits = begun(now);
             passed(&mut limits, &frame, 1_000, now);
-            assert_eq!(passed(&mut limits, &frame, 5_000, later), 300, "kind {kind}");
+            assert_eq!(passed(&mut limits, &frame, 5_000, later).0, 300, "kind {kind}");
         }
     }
 
@@ -220,8 +220,7 @@ mod tests {
         let now = Instant::now();
         let mut limits = begun(now);
         let reset = frame(RST_STREAM, 0, &[0, 0, 0, 8]);
-        assert_eq!(passed(&mut limits, &reset, 5_000, now), 500);
-        assert_eq!(limits.receive(&reset, now), Err(Flood::Resets));
+        assert_eq!(passed(&mut limits, &reset, 5_000, now), (500, Some(Flood::Resets)));
     }
 
     #[test]
@@ -229,9 +228,10 @@ mod tests {
         let now = Instant::now();
         let mut limits = begun(now);
         for kind in [DATA, HEADERS, CONTINUATION] {
-            assert_eq!(passed(&mut limits, &frame(kind, 0, &[0; 300]), 50_000, now), 50_000, "kind {kind}");
+            let passed = passed(&mut limits, &frame(kind, 0, &[0; 300]), 50_000, now);
+            assert_eq!(passed, (50_000, None), "kind {kind}");
         }
-        assert_eq!(passed(&mut limits, &frame(DATA, END_STREAM, &[]), 50_000, now), 50_000);
+        assert_eq!(passed(&mut limits, &frame(DATA, END_STREAM, &[]), 50_000, now), (50_000, None));
     }
 
     /// A gRPC client answers each small message with a PING and a WINDOW_UPDATE.
