@@ -81,6 +81,8 @@ impl Stream {
     pub(super) async fn serve(self: Arc<Self>, relay: impl Future<Output = ()>) -> bool {
         STREAM.scope(self.clone(), relay).await;
         self.keep(SEND_BUFFER);
+        // If the reply was aborted, h2 throws its pieces away when the connection is polled next.
+        self.pace.moved();
         // A reply has its turn when the others had theirs.
         let patience = self.patience * (1 + self.account.streams() / TURN_STREAMS);
         tokio::select! {

@@ -70,7 +70,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 /// A GET of this path on an HTTP/2 stream.
 fn ask_for(path: &str, stream: u32) -> Vec<u8> {
     let length = u8::try_from(path.len()).unwrap();
-    frame(HEADERS, 5, stream, &[b"\x82\x86\x04", &[length], path.as_bytes(), b"\x41\x01a"].concat())
+    frame(HEADERS, 5, stream, &[&b"\x82\x86\x04"[..], &[length], path.as_bytes(), b"\x41\x01a"].concat())
 }
 
 /// What a connection of HTTP/2 begins with, where each reply may have so many bytes before the client allows more.
