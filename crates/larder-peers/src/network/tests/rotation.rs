@@ -147,8 +147,12 @@ async fn links_of_a_removed_secret_end_at_once() {
             assert!(matches!(next(events).await, Event::Down(..)));
         }
     }
-    let ended = a.counters().read();
-    assert_eq!((ended.links_revoked, ended.links_other_secret), (2, 0), "{ended:#?}");
+    // The links that b has made are revoked; the one of a is made anew or revoked, whichever comes first.
+    let ended = || {
+        let counted = a.counters().read();
+        (counted.links_revoked >= 2 && counted.links_other_secret == 0).then_some(())
+    };
+    eventually_async("both links of the other side are revoked", ended).await;
     let refused = b.counters().read().links_failed;
     counted(std::slice::from_ref(&b), |counted| counted.links_failed > refused).await;
 }
