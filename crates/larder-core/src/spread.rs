@@ -32,7 +32,6 @@ impl Spread {
 
     /// The bits of a target.
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "the upper half of 128 bits has 64")]
     pub(crate) const fn of(self, target: TargetId) -> u64 {
         (self.factor.wrapping_mul(target.0 as u128).wrapping_add(self.summand) >> 64) as u64
     }
