@@ -252,7 +252,7 @@ impl Snapshot {
     fn beside(&self, encoder: &mut DescriptorEncoder<'_>, rows: &[NodeRow]) -> Result<(), Error> {
         let beside = self.shared.beside.as_ref();
         let (others, sets) = beside.map(|beside| beside.numbers(self.shared.clock.now())).unwrap_or_default();
-        let network = beside.map(|beside| beside.counted()).unwrap_or_default();
+        let network = beside.map(crate::beside::Beside::counted).unwrap_or_default();
         let unknown = others.iter().filter(|other| other.unknown).count();
         let mut states = describe(encoder, &table::OTHERS)?;
         for (state, value) in [("known", others.len() - unknown), ("unknown", unknown)] {

@@ -109,10 +109,13 @@ impl Spelling {
     }
 }
 
+/// Sends a request for a path with header fields. `None` if the connection ends without a reply.
+type Ask<'a> = dyn Fn(&str, &[(String, String)]) -> Option<Reply> + 'a;
+
 /// A way by which requests come to an origin, and what is true of them.
 struct Entry<'a> {
     what: &'static str,
-    ask: Box<dyn Fn(&str, &[(String, String)]) -> Option<Reply> + 'a>,
+    ask: Box<Ask<'a>>,
     address: &'static str,
     scheme: &'static str,
     host: &'static str,

@@ -54,7 +54,7 @@ fn fragments(packet: &Packet, v6: bool) -> [Vec<u8>; 2] {
             frame.extend([6, 0, high, low]);
             frame.extend(ID);
         } else {
-            let field = offset / 8 | if more { 0x2000 } else { 0 };
+            let field = (offset / 8) | if more { 0x2000 } else { 0 };
             frame[18..20].copy_from_slice(&ID[2..]);
             frame[20..22].copy_from_slice(&field.to_be_bytes());
         }
