@@ -16,8 +16,8 @@
 //! section 15.1; for 404 and 410 without any information a time that the operator sets. A reply that has a validator and
 //! no lifetime is stored and validated before each use. Stricter than the RFC, which leaves both to the cache:
 //! - A reply with `Set-Cookie` is never stored, because cookies belong to one client and some origins forget to say so.
-//! - The consent of a client or of the operator to stale replies (`max-stale`, `stale-if-error`) does not count for a reply
-//!   whose lifetime is 0: the origin has never allowed its use without validation, and it may be one client's page.
+//! - A reply whose lifetime is 0 is never used stale. Neither its own `stale-while-revalidate` and `stale-if-error` count nor
+//!   the consent of a client or of the operator (`max-stale`, `stale-if-error`): it may be one client's page.
 
 use super::cache_control::{self, Directives};
 use http::header::{self, HeaderName};
@@ -151,9 +151,13 @@ impl Freshness {
         let age = initial_age(reply, received);
         let strict =
             said.must_revalidate || said.proxy_revalidate || said.s_maxage.is_some() || said.no_cache;
-        let while_revalidate = said.stale_while_revalidate.unwrap_or(0);
-        let if_error = if lifetime > 0 { additions.if_error } else { 0 };
-        let if_error = said.stale_if_error.unwrap_or(if_error);
+        let (while_revalidate, if_error) = match lifetime {
+            0 => (0, 0),
+            _ => (
+                said.stale_while_revalidate.unwrap_or(0),
+                said.stale_if_error.unwrap_or(additions.if_error),
+            ),
+        };
         let validated = reply.contains_key(header::ETAG) || reply.contains_key(header::LAST_MODIFIED);
         if lifetime <= age && !validated && while_revalidate == 0 && if_error == 0 {
             return Err(Unkept::Undated);

@@ -144,6 +144,29 @@ async fn no_client_gets_by_consent_what_was_never_fresh() {
 }
 
 #[tokio::test]
+async fn a_stored_reply_without_a_lifetime_is_never_used_stale() {
+    for fields in [
+        "Cache-Control: max-age=0, stale-while-revalidate=600\r\nETag: TAG\r\n",
+        "Cache-Control: max-age=0, stale-if-error=600\r\nETag: TAG\r\n",
+        "Cache-Control: stale-while-revalidate=600, stale-if-error=600\r\nExpires: 0\r\nETag: TAG\r\n",
+    ] {
+        let stub = Stub::start(move |asked| match asked.header("x-fail") {
+            "" => personal(asked, fields),
+            _ => Answer::new(503, "", "down"),
+        })
+        .await;
+        let node = stub.node(|_, _| {}).await;
+        get(&node, "Cookie: alice\r\n").await;
+        node.until(|stats| stats.cache_objects == 1).await;
+        let failed = get(&node, "Cookie: bob\r\nX-Fail: 1\r\n").await;
+        assert_eq!((failed.status, &failed.body[..]), (503, &b"down"[..]), "{fields}");
+        let bob = get(&node, "Cookie: bob\r\n").await;
+        assert_eq!((bob.status, &bob.body[..]), (200, &b"bob"[..]), "{fields}");
+        assert_eq!(stub.asked().len(), 3, "{fields}");
+    }
+}
+
+#[tokio::test]
 async fn a_304_earned_with_credentials_makes_nothing_fresh_for_others() {
     for (credentials, whole, validated, asked) in [
         // Stored to be validated before each use, and the 304 would make it fresh.
