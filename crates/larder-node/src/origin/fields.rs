@@ -24,7 +24,8 @@ const OF_THE_BODY: [HeaderName; 4] =
     [header::CONTENT_LENGTH, header::CONTENT_ENCODING, header::CONTENT_RANGE, header::CONTENT_TYPE];
 
 /// Fields that say who sends a request.
-const CREDENTIALS: [HeaderName; 2] = [header::AUTHORIZATION, header::COOKIE];
+const CREDENTIALS: [HeaderName; 3] =
+    [header::AUTHORIZATION, header::COOKIE, HeaderName::from_static("client-cert")];
 
 /// Whether a request says who sends it.
 pub(crate) fn has_credentials(request: &HeaderMap) -> bool {
@@ -72,6 +73,9 @@ pub(crate) fn via(headers: &mut HeaderMap, by: &HeaderValue) {
 
 /// The headers of a kept reply after a 304 that came at `now`: the new ones replace the old ones of the same name. The
 /// 304 alone says how old it is: without `Age` it is of its `Date`, and without that of now (RFC 9110 section 6.6.1).
+///
+/// `Vary` is the union of both: the body was selected by the stored fields, and the 304 cannot say that it suits requests
+/// that differ in them.
 pub(crate) fn refreshed(kept: &HeaderMap, mut new: HeaderMap, now: SystemTime) -> HeaderMap {
     strip(&mut new);
     let mut fields = kept.clone();
@@ -79,8 +83,16 @@ pub(crate) fn refreshed(kept: &HeaderMap, mut new: HeaderMap, now: SystemTime) -
     if let Ok(date) = HeaderValue::try_from(httpdate::fmt_http_date(now)) {
         fields.insert(header::DATE, date);
     }
+    let narrows_vary = selecting(kept)
+        .zip(selecting(&new))
+        .is_some_and(|(stored, named)| named.iter().all(|name| stored.contains(name)));
+    if narrows_vary {
+        new.remove(header::VARY);
+    }
     for name in new.keys().filter(|name| !OF_THE_BODY.contains(name)) {
-        fields.remove(name);
+        if *name != header::VARY {
+            fields.remove(name);
+        }
         for value in new.get_all(name) {
             fields.append(name, value.clone());
         }
@@ -172,6 +184,40 @@ mod tests {
         let told = map(&[("date", "then"), ("age", "8")]);
         let all = [("content-length", "5"), ("x-a", "4"), ("x-b", "3"), ("date", "then"), ("age", "8")];
         assert_eq!(refreshed(&once, told, now), map(&all));
+    }
+
+    #[test]
+    fn a_304_adds_fields_to_vary_and_takes_none_away() {
+        let fields = |count: usize| (0..count).map(|nth| format!("x-{nth}, ")).collect::<String>();
+        for (stored, named, expected) in [
+            ("cookie", Some("Accept-Encoding"), Some("accept-encoding cookie")),
+            ("Cookie, Accept", Some("accept"), Some("accept cookie")),
+            ("cookie", Some(""), Some("cookie")),
+            ("cookie", None, Some("cookie")),
+            ("", Some("Cookie"), Some("cookie")),
+            ("cookie", Some("*"), Some("* cookie")),
+            ("cookie", Some("a b"), None),
+            (&fields(16), Some("x-0"), Some(&fields(16).replace(',', ""))),
+            (&fields(16), Some("cookie"), None),
+        ] {
+            let vary = |value: &str| {
+                let value = HeaderValue::from_str(value).unwrap();
+                HeaderMap::from_iter([(header::VARY, value)])
+            };
+            let new = named.map_or_else(HeaderMap::new, vary);
+            let once = refreshed(&vary(stored), new.clone(), SystemTime::UNIX_EPOCH);
+            let found = selecting(&once);
+            let found = found.map(|names| names.iter().map(HeaderName::to_string).collect::<Vec<_>>());
+            let expected = expected.map(|names| {
+                let mut names: Vec<_> = names.split_whitespace().map(str::to_owned).collect();
+                names.sort();
+                names
+            });
+            assert_eq!(found, expected, "{stored} {named:?}");
+            if found.is_some() {
+                assert_eq!(refreshed(&once, new, SystemTime::UNIX_EPOCH), once, "the list does not grow");
+            }
+        }
     }
 
     #[test]

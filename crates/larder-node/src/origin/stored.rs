@@ -134,8 +134,8 @@ impl Variant {
         Self { status, headers, selecting, signed, freshness, body }
     }
 
-    /// The same reply, validated by a request with the headers `request`. `headers` are those of the reply from now on:
-    /// they may name other fields in `Vary` than before. `None` if they name more than are compared.
+    /// The same reply, validated by a request with the headers `request`, which it suits. `headers` are those of the reply from
+    /// now on: they may name more fields in `Vary` than before. `None` if they name more than are compared.
     pub(crate) fn validated(
         &self,
         headers: HeaderMap,

@@ -228,6 +228,28 @@ async fn a_304_that_says_that_the_stored_reply_is_not_for_others_gives_nobody_th
 }
 
 #[tokio::test]
+async fn a_304_that_names_fewer_fields_in_vary_gives_nobody_another_clients_reply() {
+    for named in ["Vary: Accept-Encoding\r\n", "Vary:\r\n"] {
+        let stub = Stub::start(move |asked| match asked.header("if-none-match") {
+            "" => Answer::new(
+                200,
+                "Cache-Control: max-age=60\r\nAge: 60\r\nVary: Cookie\r\nETag: \"v1\"\r\n",
+                asked.header("cookie"),
+            ),
+            _ => Answer::new(304, &format!("Cache-Control: max-age=60\r\n{named}"), ""),
+        })
+        .await;
+        let node = stub.node(|_, _| {}).await;
+        get(&node, "Cookie: alice\r\n").await;
+        node.until(|stats| stats.cache_objects == 1).await;
+        let alice = get(&node, "Cookie: alice\r\n").await;
+        assert_eq!(alice.cache_status(), "n; fwd=stale; fwd-status=304; stored", "{named}");
+        let bob = get(&node, "Cookie: bob\r\n").await;
+        assert_eq!((bob.status, &bob.body[..]), (200, &b"bob"[..]), "{named}");
+    }
+}
+
+#[tokio::test]
 async fn a_304_about_another_reply_validates_nothing() {
     let stub = Stub::start(|asked| match asked.header("if-none-match") {
         "" => Answer::new(200, "Cache-Control: no-cache\r\nETag: \"v1\"\r\n", asked.header("cookie")),
