@@ -2,7 +2,7 @@
 //!
 //! The request carries the headers of the client whose request leads, with its credentials. So the reply is that client's
 //! until it says otherwise: requests that joined learn of it only if it is fresh, and a 304 makes nothing usable without
-//! validation that was not so before, if the client sent credentials.
+//! validation that was not so before, if this client or the one that the stored reply was for sent credentials.
 
 use super::client::{Fetched, Origin, OriginError};
 use super::config::OriginConfig;
@@ -391,9 +391,10 @@ fn is_of_another(new: &HeaderMap, stale: &Variant) -> bool {
 }
 
 /// Whether a validated reply may be used only for the client that sent the request: it had to be validated before each
-/// use, would not have to be any more, and the client sent credentials, so the 304 may be about this client alone.
+/// use, would not have to be any more, and credentials were sent, now or for the stored reply. So the 304 may be about this
+/// client alone, or the body may be another client's.
 fn earned_alone(want: &Want, stale: &Variant, validated: &Variant) -> bool {
     stale.freshness.is_always_validated()
         && !validated.freshness.is_always_validated()
-        && fields::has_credentials(&want.headers)
+        && (fields::has_credentials(&want.headers) || stale.by_credentials)
 }

@@ -40,6 +40,8 @@ pub(crate) struct Variant {
     selecting: Box<[Selecting]>,
     /// A request with `Authorization` has brought it, or has validated it.
     pub(crate) signed: bool,
+    /// A request with credentials of any kind has brought it, or has validated it.
+    pub(crate) by_credentials: bool,
     pub(crate) freshness: Freshness,
     pub(crate) body: Contents,
 }
@@ -115,14 +117,15 @@ impl Variant {
         headers.remove(header::AGE);
         headers.remove(header::CONTENT_LENGTH);
         let signed = request.contains_key(header::AUTHORIZATION);
-        Some(Self { status, headers, selecting, signed, freshness, body })
+        let by_credentials = fields::has_credentials(request);
+        Some(Self { status, headers, selecting, signed, by_credentials, freshness, body })
     }
 
     /// The same reply with its whole body.
     pub(crate) fn completed(&self, body: Contents) -> Self {
         let (headers, selecting) = (self.headers.clone(), self.selecting.clone());
-        let Self { status, signed, freshness, .. } = *self;
-        Self { status, headers, selecting, signed, freshness, body }
+        let Self { status, signed, by_credentials, freshness, .. } = *self;
+        Self { status, headers, selecting, signed, by_credentials, freshness, body }
     }
 
     /// The same reply after its validation, with other headers and for one client.
@@ -130,8 +133,8 @@ impl Variant {
         let freshness = self.freshness.aged(&headers, received);
         headers.remove(header::AGE);
         let (selecting, body) = (self.selecting.clone(), self.body.clone());
-        let Self { status, signed, .. } = *self;
-        Self { status, headers, selecting, signed, freshness, body }
+        let Self { status, signed, by_credentials, .. } = *self;
+        Self { status, headers, selecting, signed, by_credentials, freshness, body }
     }
 
     /// The same reply, validated by a request with the headers `request`, which it suits. `headers` are those of the reply from
@@ -144,6 +147,7 @@ impl Variant {
     ) -> Option<Self> {
         let mut validated = Self::new(self.status, headers, request, freshness, self.body.clone())?;
         validated.signed |= self.signed;
+        validated.by_credentials |= self.by_credentials;
         Some(validated)
     }
 

@@ -173,6 +173,7 @@ async fn a_304_earned_with_credentials_makes_nothing_fresh_for_others() {
         ("Cookie: a\r\n", "Cache-Control: no-cache\r\n", "Cache-Control: max-age=60\r\n", 3),
         ("Cookie: a\r\n", "", "Cache-Control: max-age=60\r\n", 3),
         ("Authorization: a\r\n", "", "Cache-Control: public, max-age=60\r\n", 3),
+        ("Client-Cert: :YQ==:\r\n", "Cache-Control: no-cache\r\n", "Cache-Control: max-age=60\r\n", 3),
         ("", "Cache-Control: no-cache\r\n", "Cache-Control: max-age=60\r\n", 2),
         // The reply depends on the credentials from now on.
         (
@@ -198,6 +199,31 @@ async fn a_304_earned_with_credentials_makes_nothing_fresh_for_others() {
         assert!(first.cache_status().contains("fwd-status=304"), "{}", first.cache_status());
         assert_eq!(get(&node, "Cookie: b\r\n").await.status, 200);
         assert_eq!(stub.asked().len(), asked, "{credentials}{whole}{validated}");
+    }
+}
+
+#[tokio::test]
+async fn a_304_makes_nothing_fresh_that_credentials_have_brought() {
+    for (credentials, whole) in [
+        ("Cookie: alice\r\n", "Cache-Control: no-cache\r\n"),
+        ("Cookie: alice\r\n", "Cache-Control: max-age=0\r\n"),
+        ("Client-Cert: :YQ==:\r\n", ""),
+        ("Authorization: alice\r\n", "Cache-Control: public, no-cache\r\n"),
+    ] {
+        let stub = Stub::start(move |asked| match asked.header("if-none-match") {
+            "" => Answer::new(200, &format!("{whole}ETag: \"v1\"\r\n"), "x"),
+            _ => Answer::new(304, "Cache-Control: public, max-age=60\r\nETag: \"v1\"\r\n", ""),
+        })
+        .await;
+        let node = stub.node(|_, _| {}).await;
+        get(&node, credentials).await;
+        node.until(|stats| stats.cache_objects == 1).await;
+        for asked in 2..4 {
+            let reply = get(&node, "").await;
+            assert_eq!((reply.status, &reply.body[..]), (200, &b"x"[..]), "{credentials}{whole}");
+            assert_eq!(reply.cache_status(), "n; fwd=stale; fwd-status=304; detail=credentials");
+            assert_eq!(stub.asked().len(), asked, "{credentials}{whole}");
+        }
     }
 }
 
