@@ -49,9 +49,9 @@ pub(super) struct Want {
 }
 
 impl Want {
-    /// Whether others would have got the same reply: one to a request with `Authorization` is about its sender.
+    /// Whether others would have got the same reply: a reply to a request with credentials may be about its sender.
     fn speaks_for_all(&self) -> bool {
-        !self.headers.contains_key(header::AUTHORIZATION)
+        !fields::has_credentials(&self.headers)
     }
 }
 

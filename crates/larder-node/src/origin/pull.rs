@@ -354,9 +354,17 @@ impl Pull<'_> {
     }
 
     /// Hash by which the target is noted if its reply is for one client only. Requests with `Authorization` have another
-    /// hash, so that a reply to one of them does not keep the others from sharing.
+    /// hash, and so have requests with other credentials: a reply to one of them does not keep the others from sharing.
     fn passed(&self) -> u64 {
-        if self.signed() { !self.hash } else { self.hash }
+        /// Differs from 0 and from its complement in the bits that select a slot and in those that mark a hash.
+        const OTHER_CREDENTIALS: u64 = u64::MAX / 3;
+        if self.signed() {
+            !self.hash
+        } else if fields::has_credentials(&self.parts.headers) {
+            self.hash ^ OTHER_CREDENTIALS
+        } else {
+            self.hash
+        }
     }
 
     /// What requests must have in common to share a fetch: the target, whether they say who sends them, and the values

@@ -324,6 +324,54 @@ async fn a_fresh_reply_is_shared_with_requests_that_it_is_new_enough_for() {
 }
 
 #[tokio::test]
+async fn a_reply_to_credentials_that_is_not_stored_says_nothing_about_the_stored_one() {
+    for credentials in ["Cookie: alice\r\n", "Client-Cert: :YQ==:\r\n", "Authorization: alice\r\n"] {
+        for unstored in ["Cache-Control: private\r\n", "Set-Cookie: a=b\r\n", "Cache-Control: no-store\r\n"] {
+            let stub = Stub::start(move |asked| match asked.header("x-own") {
+                "" => Answer::new(200, "Cache-Control: max-age=60\r\n", "x"),
+                _ => Answer::new(200, unstored, "alice"),
+            })
+            .await;
+            let node = stub.node(|_, _| {}).await;
+            get(&node, "").await;
+            node.until(|stats| stats.cache_objects == 1).await;
+            let own = format!("{credentials}X-Own: 1\r\nCache-Control: no-cache\r\n");
+            assert_eq!(get(&node, &own).await.body, b"alice", "{own}{unstored}");
+            assert!(get(&node, "").await.cache_status().starts_with("n; hit"), "{own}{unstored}");
+            assert_eq!(stub.asked().len(), 2, "{own}{unstored}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_reply_to_a_cookie_keeps_only_requests_with_credentials_from_sharing() {
+    let head = gate();
+    let held = Arc::clone(&head);
+    let stub = Stub::start(move |asked| match (asked.header("cookie"), asked.header("x-held")) {
+        ("", _) => Answer::new(200, "Cache-Control: max-age=60\r\n", "x").after(&held),
+        (cookie, "") => Answer::new(200, "Cache-Control: private\r\n", cookie),
+        (cookie, _) => Answer::new(200, "Cache-Control: private\r\n", cookie).after(&held),
+    })
+    .await;
+    let node = stub.node(|_, _| {}).await;
+    assert_eq!(get(&node, "Cookie: alice\r\n").await.body, b"alice");
+    let mut first = asking(&node, "Cookie: bob\r\nX-Held: 1\r\n").await;
+    let mut second = asking(&node, "Cookie: carol\r\nX-Held: 1\r\n").await;
+    // Neither waits for the other.
+    stub.until_asked(3).await;
+    head.add_permits(2);
+    assert_eq!((first.reply(false).await.body, second.reply(false).await.body), (b"bob".into(), b"carol".into()));
+    let mut first = asking(&node, "").await;
+    stub.until_asked(4).await;
+    let mut second = asking(&node, "").await;
+    node.until(|stats| stats.in_flight == 2).await;
+    // A fetch of its own would need a second permit.
+    head.add_permits(1);
+    assert_eq!((first.reply(false).await.body, second.reply(false).await.body), (b"x".into(), b"x".into()));
+    assert_eq!(stub.asked().len(), 4);
+}
+
+#[tokio::test]
 async fn a_failure_of_one_clients_request_is_not_for_others() {
     for failure in ["503", "silent"] {
         let head = gate();
