@@ -153,10 +153,9 @@ impl Freshness {
             said.must_revalidate || said.proxy_revalidate || said.s_maxage.is_some() || said.no_cache;
         let (while_revalidate, if_error) = match lifetime {
             0 => (0, 0),
-            _ => (
-                said.stale_while_revalidate.unwrap_or(0),
-                said.stale_if_error.unwrap_or(additions.if_error),
-            ),
+            _ => {
+                (said.stale_while_revalidate.unwrap_or(0), said.stale_if_error.unwrap_or(additions.if_error))
+            }
         };
         let validated = reply.contains_key(header::ETAG) || reply.contains_key(header::LAST_MODIFIED);
         if lifetime <= age && !validated && while_revalidate == 0 && if_error == 0 {

@@ -360,7 +360,10 @@ async fn a_reply_to_a_cookie_keeps_only_requests_with_credentials_from_sharing()
     // Neither waits for the other.
     stub.until_asked(3).await;
     head.add_permits(2);
-    assert_eq!((first.reply(false).await.body, second.reply(false).await.body), (b"bob".into(), b"carol".into()));
+    assert_eq!(
+        (first.reply(false).await.body, second.reply(false).await.body),
+        (b"bob".into(), b"carol".into())
+    );
     let mut first = asking(&node, "").await;
     stub.until_asked(4).await;
     let mut second = asking(&node, "").await;
