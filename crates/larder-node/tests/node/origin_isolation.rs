@@ -17,6 +17,12 @@ fn personal(asked: &Asked, fields: &str) -> Answer {
     }
 }
 
+/// A node that takes `Client-Cert` from its clients, as from a trusted load balancer.
+async fn behind_relay(stub: &Stub) -> Running {
+    let relay: larder_edge::AddressRange = "127.0.0.1".parse().unwrap();
+    stub.node(|_, config| config.entry.trusted_relays.0.extend([relay])).await
+}
+
 /// A client that has sent a request for `/account` with these header lines.
 async fn asking(node: &Running, fields: &str) -> client::Client {
     let mut client = node.client().await;
@@ -191,7 +197,7 @@ async fn a_304_earned_with_credentials_makes_nothing_fresh_for_others() {
             _ => Answer::new(200, &format!("{whole}ETag: \"v1\"\r\n"), "x"),
         })
         .await;
-        let node = stub.node(|_, _| {}).await;
+        let node = behind_relay(&stub).await;
         get(&node, "").await;
         node.until(|stats| stats.cache_objects == 1).await;
         let first = get(&node, credentials).await;
@@ -215,7 +221,7 @@ async fn a_304_makes_nothing_fresh_that_credentials_have_brought() {
             _ => Answer::new(304, "Cache-Control: public, max-age=60\r\nETag: \"v1\"\r\n", ""),
         })
         .await;
-        let node = stub.node(|_, _| {}).await;
+        let node = behind_relay(&stub).await;
         get(&node, credentials).await;
         node.until(|stats| stats.cache_objects == 1).await;
         for asked in 2..4 {
@@ -332,7 +338,7 @@ async fn a_reply_to_credentials_that_is_not_stored_says_nothing_about_the_stored
                 _ => Answer::new(200, unstored, "alice"),
             })
             .await;
-            let node = stub.node(|_, _| {}).await;
+            let node = behind_relay(&stub).await;
             get(&node, "").await;
             node.until(|stats| stats.cache_objects == 1).await;
             let own = format!("{credentials}X-Own: 1\r\nCache-Control: no-cache\r\n");
