@@ -407,11 +407,13 @@ impl Socket {
         self.after_write(cx, written)
     }
 
-    /// Before bytes of hyper are written: writes the interim replies that wait, or drops those that come too late.
+    /// Before bytes of hyper are written: writes the interim replies that wait, or drops those that come too late. Takes none
+    /// before the earlier ones have left, so that their limit holds for a client that does not read.
     fn poll_hints(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_unsent_in_time(cx))?;
         if self.shared.hints.are_some() {
             if self.at_boundary {
-                self.unsent = [&self.unsent[..], &self.shared.hints.take()].concat().into();
+                self.unsent = self.shared.hints.take().into();
             } else {
                 self.shared.hints.drop_late();
             }
@@ -563,5 +565,28 @@ mod tests {
         assert!(shared.flushed() && shared.standing().rests);
         drop(second);
         assert!(!shared.standing().rests);
+    }
+
+    /// hyper flushes each time that it waits for the final reply.
+    #[tokio::test]
+    async fn interim_replies_to_a_client_that_does_not_read_stay_within_their_limit() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let _client = tokio::net::TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        let shared = Shared::new(Arc::default(), Brought::default());
+        let (parts, ()) = http::Request::new(()).into_parts();
+        let line = hints::HintLine::of_request(&shared, &parts).unwrap();
+        let (stream, limits) = (ClientIo::Clear(stream), Limits::default());
+        let mut socket = Socket::new(stream, Bytes::new(), Bytes::new(), shared, &limits);
+        let hint = Bytes::from(vec![b'x'; 16 << 10]);
+        // More than the kernel's buffers hold.
+        for nth in 0..2_000 {
+            line.send(&hint);
+            let flushed = std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut socket).poll_flush(cx))).await;
+            assert!(!matches!(flushed, Poll::Ready(Err(_))), "{flushed:?}");
+            assert!(socket.unsent.len() <= hints::WAITING_MAX, "{} after {nth}", socket.unsent.len());
+            tokio::task::yield_now().await;
+        }
+        assert!(!socket.unsent.is_empty() && socket.shared.hints.are_some());
     }
 }

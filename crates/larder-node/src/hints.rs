@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Bytes of interim replies that wait for a socket; further replies are dropped.
-const WAITING_MAX: usize = 64 << 10;
+pub(crate) const WAITING_MAX: usize = 64 << 10;
 
 /// Interim replies to the request of a connection that is under way.
 #[derive(Debug, Default)]
