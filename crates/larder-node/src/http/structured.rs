@@ -3,6 +3,10 @@
 
 use std::str;
 
+/// Members of a dictionary with different names; one more makes the field invalid. Parsers must support at least this many
+/// (RFC 9651 section 3.2), and names are compared one by one.
+const MEMBERS_MAX: usize = 1_024;
+
 /// The value of a dictionary's member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bare {
@@ -12,7 +16,8 @@ pub(crate) enum Bare {
     Other,
 }
 
-/// The members of a dictionary, each name once with its last value. `None` if the text is not a dictionary. Lines of a
+/// The members of a dictionary, each name once with its last value. `None` if the text is not a dictionary, or has more than
+/// [`MEMBERS_MAX`] members. Lines of a
 /// field are joined by `", "` before.
 pub(crate) fn dictionary(text: &[u8]) -> Option<Vec<(&str, Bare)>> {
     let mut parser = Parser(text);
@@ -22,8 +27,10 @@ pub(crate) fn dictionary(text: &[u8]) -> Option<Vec<(&str, Bare)>> {
         let name = parser.key()?;
         let value = if parser.takes(b'=') { parser.value()? } else { Bare::Boolean(true) };
         parser.parameters()?;
+        let is_full = members.len() == MEMBERS_MAX;
         match members.iter_mut().find(|(earlier, _)| *earlier == name) {
             Some(member) => member.1 = value,
+            None if is_full => return None,
             None => members.push((name, value)),
         }
         parser.skip(b" \t");
@@ -268,6 +275,18 @@ mod tests {
         ] {
             assert_eq!(dictionary(text), None, "{:?}", String::from_utf8_lossy(text));
         }
+    }
+
+    #[test]
+    fn members_beyond_the_limit_make_the_whole_invalid() {
+        let members = |count| (0..count).map(|nth| format!("a{nth}")).collect::<Vec<_>>().join(", ");
+        let most = members(MEMBERS_MAX);
+        assert_eq!(dictionary(most.as_bytes()).map(|members| members.len()), Some(MEMBERS_MAX));
+        assert_eq!(
+            dictionary(format!("{most}, a0=1").as_bytes()).map(|all| all[0]),
+            Some(("a0", Bare::Integer(1)))
+        );
+        assert_eq!(dictionary(members(MEMBERS_MAX + 1).as_bytes()), None);
     }
 
     proptest! {
