@@ -81,17 +81,24 @@ impl Node {
         let peer = shared.peer.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
         let (entered, relays) = (shared.entered(), &terms.entry.trusted_relays);
         let client = entered.and_then(Entered::client);
-        let trusted = relays.trusts(peer) || client.is_some_and(|client| relays.trusts(client));
-        if !trusted && headers.contains_key(header::VIA) && !self.relay_doubted.swap(true, Relaxed) {
+        // A balancer that announces clients passes their header on unread: the announced client is the sender, whoever connects.
+        let address = client.unwrap_or(peer);
+        let trusted = relays.trusts(address);
+        if !trusted
+            && !is_of_client(shared)
+            && headers.contains_key(header::VIA)
+            && !self.relay_doubted.swap(true, Relaxed)
+        {
+            // Any client can send Via. The line must not advise to trust the address.
             tracing::info!(
                 %peer,
-                remedy = "to keep them, add its address to node.trusted_relays",
-                "relay not trusted: its X-Forwarded-* fields are replaced"
+                docs = "docs/operating.md#what-a-request-says-about-its-client",
+                "request with Via from an untrusted address: its identity fields are replaced"
             );
         }
         let host = headers.get(header::HOST).filter(|_| origin.sends_host_of_client()).cloned();
         let sender = Sender {
-            address: client.unwrap_or(peer),
+            address,
             trusted,
             secure: entered.is_some_and(Entered::is_secure),
             host: host.as_ref(),

@@ -89,6 +89,33 @@ async fn a_host_that_is_in_no_key_does_not_reach_the_origin() {
     }
 }
 
+/// A TCP balancer passes on what its clients send: that it is trusted itself says nothing about them.
+#[tokio::test]
+async fn an_announced_client_is_not_trusted_for_its_balancer() {
+    let stub = Stub::start(|asked| Answer::new(200, "Cache-Control: no-store\r\n", asked.head.clone())).await;
+    let node = stub
+        .node(|_, config| {
+            config.announcers.push("127.0.0.1".parse().unwrap());
+            for relay in ["127.0.0.1", "10.0.0.2"] {
+                config.entry.trusted_relays.0.push(relay.parse().unwrap());
+            }
+        })
+        .await;
+    let said = "X-Forwarded-For: 198.51.100.1\r\nX-Forwarded-Proto: https\r\nClient-Cert: :AAAA:\r\n";
+    for (client, relays) in [("203.0.113.9", false), ("10.0.0.2", true)] {
+        let mut balancer = node.client().await;
+        let announced = format!("PROXY TCP4 {client} 192.0.2.1 4711 80\r\n");
+        balancer.send(format!("{announced}GET / HTTP/1.1\r\nHost: n\r\n{said}\r\n").as_bytes()).await;
+        let reply = balancer.reply(false).await;
+        let heard = String::from_utf8(reply.body).unwrap().to_lowercase();
+        assert_eq!(reply.status, 200, "{client}");
+        let heard_of = ["x-forwarded-proto: https\r\n", "client-cert: "].map(|field| heard.contains(field));
+        assert_eq!(heard_of, [relays; 2], "{client}: {heard}");
+        let last = format!("x-forwarded-for: 198.51.100.1, {client}\r\n");
+        assert_eq!(heard.contains(&last), !relays, "{client}: {heard}");
+    }
+}
+
 #[tokio::test]
 async fn only_what_may_be_repeated_is_sent_twice() {
     let stub = Stub::start(|_| Answer::new(200, "", "").framed(Framing::Silent)).await;
