@@ -142,6 +142,30 @@ async fn an_old_client_is_served_and_left() {
     assert!(client.closes().await);
 }
 
+/// Clients of HTTP/1.0 do not know interim replies (RFC 9110 section 15.2).
+#[tokio::test]
+async fn interim_replies_are_not_for_old_clients() {
+    let node = Node::scripted("a", |_| {
+        let interim = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\n";
+        Act::Reply([interim.as_bytes(), &ok("a", "body")].concat())
+    })
+    .await;
+    let switch = Running::start(config(&[&node]));
+    for (version, fields, interim) in [
+        ("1.0", "", &[][..]),
+        ("1.0", "Connection: keep-alive\r\nExpect: 100-continue\r\n", &[]),
+        ("1.1", "", &[100, 103]),
+    ] {
+        let mut client = switch.client().await;
+        client.send(format!("GET / HTTP/{version}\r\nHost: test\r\n{fields}\r\n")).await;
+        for status in interim {
+            assert_eq!(client.head_reply().await.status, *status, "{version} {fields}");
+        }
+        let reply = client.reply().await;
+        assert_eq!((reply.status, reply.text()), (200, "body"), "{version} {fields}");
+    }
+}
+
 #[tokio::test]
 async fn a_websocket_is_tunnelled_and_counts_until_it_ends() {
     let node = Node::scripted("a", |_| {

@@ -260,6 +260,7 @@ impl ProxyHttp for Relay {
         if let Some(ids) = &self.shared.request_ids {
             context.request_id = Some(ids.of(session.req_header()));
         }
+        correct::interim(session);
         self.check(session).map_err(|failure| refuse(context, failure))?;
         self.enter(session).map_err(|failure| refuse(context, failure))?;
         self.within_rate(session, context).map_err(|failure| refuse(context, failure))?;
