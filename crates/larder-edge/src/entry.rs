@@ -12,7 +12,7 @@
 //! | field | sender is a trusted relay | any other sender |
 //! |---|---|---|
 //! | `X-Forwarded-For` | kept | its address is appended, or replaces the field ([`Forwarded`]) |
-//! | `Forwarded` (RFC 7239) | kept | if present: an element is appended, or replaces the field |
+//! | `Forwarded` (RFC 7239) | kept | if present: replaced by an element for the sender |
 //! | `X-Forwarded-Proto`, `X-Forwarded-Host` | kept; set if absent | set |
 //! | `Client-Cert`, `Client-Cert-Chain` (RFC 9440) | kept | the certificate of the connection, or none |
 //!
@@ -59,7 +59,7 @@ impl Fields for HeaderMap {
     }
 }
 
-/// What happens to `X-Forwarded-For` and `Forwarded` of a sender that is no trusted relay.
+/// What happens to `X-Forwarded-For` of a sender that is not a trusted relay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Forwarded {
     /// The sender's address is appended.
@@ -87,7 +87,7 @@ impl Forwarded {
 pub struct EntryRules {
     /// Relays whose identity fields are believed. None by default.
     pub trusted_relays: Announcers,
-    /// What happens to the lists of addresses of other senders.
+    /// What happens to the `X-Forwarded-For` of other senders.
     pub forwarded: Forwarded,
     /// Whether fields with an underscore in their names are kept.
     pub underscores: bool,
@@ -140,21 +140,17 @@ impl EntryRules {
         fields.remove(&CLIENT_CERT_CHAIN);
         set_or_remove(fields, &CLIENT_CERT, sender.client_cert);
         let address = sender.address.to_canonical();
-        self.list(fields, &X_FORWARDED_FOR, &address.to_string(), |_| true);
+        self.list(fields, &X_FORWARDED_FOR, &address.to_string());
         if fields.map().contains_key(header::FORWARDED) {
-            self.list(fields, &header::FORWARDED, &element(address, scheme, sender.host), is_closed);
+            // Applications take scheme and host from the first element. So none of the sender's may stand before this one.
+            let own = HeaderValue::try_from(element(address, scheme, sender.host)).ok();
+            set_or_remove(fields, &header::FORWARDED, own.as_ref());
         }
     }
 
     /// Puts `last` at the end of a list, or in its place. A list that already ends with it stays: a node that takes a connection from
     /// its peer gets the request with the field already written.
-    fn list(
-        &self,
-        fields: &mut impl Fields,
-        name: &HeaderName,
-        last: &str,
-        can_be_continued: impl Fn(&[u8]) -> bool,
-    ) {
+    fn list(&self, fields: &mut impl Fields, name: &HeaderName, last: &str) {
         let mut list = Vec::new();
         if self.forwarded == Forwarded::Append {
             for value in fields.map().get_all(name) {
@@ -166,9 +162,6 @@ impl EntryRules {
         }
         let ends_with_it =
             list.rsplit(|byte| *byte == b',').next().is_some_and(|end| end.trim_ascii() == last.as_bytes());
-        if !can_be_continued(&list) {
-            list.clear();
-        }
         if list.is_empty() || !ends_with_it {
             if !list.is_empty() {
                 list.extend_from_slice(b", ");
@@ -201,20 +194,6 @@ fn element(address: IpAddr, scheme: &str, host: Option<&HeaderValue>) -> String 
         Some(host) => format!("{sender};host=\"{host}\";proto={scheme}"),
         None => format!("{sender};proto={scheme}"),
     }
-}
-
-/// Whether no quoted string is open at the end of a list. An element appended to an open one would be read as part of it.
-fn is_closed(list: &[u8]) -> bool {
-    let (mut quoted, mut escaped) = (false, false);
-    for byte in list {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' if quoted => escaped = true,
-            b'"' => quoted = !quoted,
-            _ => {}
-        }
-    }
-    !quoted
 }
 
 fn drop_underscores(fields: &mut impl Fields) -> u64 {

@@ -38,17 +38,21 @@ fn an_untrusted_sender_is_the_last_address() {
 }
 
 #[test]
-fn forwarded_is_completed_where_it_is_present() {
+fn forwarded_of_an_untrusted_sender_is_replaced_if_present() {
     let own = "for=192.0.2.1;host=\"a.test\";proto=http";
-    assert!(list(Forwarded::Append, "forwarded", &[]).is_empty());
-    assert_eq!(list(Forwarded::Append, "forwarded", &["for=x"]), [format!("for=x, {own}")]);
-    assert_eq!(list(Forwarded::Append, "forwarded", &["for=\"a\\\"b\""]), [format!("for=\"a\\\"b\", {own}")]);
-    assert_eq!(list(Forwarded::Append, "forwarded", &[own]), [own], "written once");
-    // The element must not become part of the client's string.
-    for open in ["for=\"x", "for=\"x\\\"", "\""] {
-        assert_eq!(list(Forwarded::Append, "forwarded", &[open]), [own], "{open}");
+    for mode in Forwarded::ALL {
+        assert!(list(mode, "forwarded", &[]).is_empty());
+        for said in [
+            &["for=x"][..],
+            &["host=evil.test;proto=https"],
+            &["for=x", "for=y;proto=https, for=z"],
+            &["for=\"x"],
+            &[""],
+            &[own],
+        ] {
+            assert_eq!(list(mode, "forwarded", said), [own], "{mode:?} {said:?}");
+        }
     }
-    assert_eq!(list(Forwarded::Overwrite, "forwarded", &["for=x"]), [own]);
     let v6 = element("2001:db8::1".parse().unwrap(), "https", None);
     assert_eq!(v6, "for=\"[2001:db8::1]\";proto=https");
 }

@@ -50,8 +50,8 @@ pub(crate) struct RawSwitch {
     #[serde(skip_serializing_if = "Texts::is_empty")]
     #[schemars(example = ["10.0.0.2", "2001:db8::/32"])]
     pub(crate) trusted_relays: Texts,
-    /// X-Forwarded-For and Forwarded of any other sender: "append" its address, or "overwrite" the field. X-Forwarded-Proto,
-    /// X-Forwarded-Host and Client-Cert of such a sender are always overwritten.
+    /// X-Forwarded-For of any other sender: "append" its address, or "overwrite" the field. Forwarded (where present),
+    /// X-Forwarded-Proto, X-Forwarded-Host and Client-Cert of such a sender are always overwritten.
     #[schemars(extend("enum" = ["append", "overwrite"]))]
     pub(crate) forwarded: String,
     /// Keep header fields whose names contain an underscore, such as Client_Cert. Many applications read them as the field with
