@@ -8,6 +8,7 @@ use hyper::body::Incoming;
 use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use larder_front::SwitchConfig;
+use larder_testkit::take_time_async;
 use std::net::SocketAddr;
 use std::time::Duration;
 use support::{Act, Node, PATIENCE, Running, config, eventually};
@@ -155,14 +156,13 @@ async fn asked(switch: &Running, node: &Node, settings: &[u8], buffer: u32) -> T
 }
 
 /// Frames that are sent until the switch ends the connection, which it must.
-async fn until_cut(tcp: TcpStream, frame: &[u8], pause: Duration) -> usize {
+async fn until_cut(tcp: TcpStream, frame: &[u8]) -> usize {
     let (mut from, mut to) = tcp.into_split();
     let reads = tokio::spawn(async move { while matches!(from.read(&mut [0; 4_096]).await, Ok(1..)) {} });
     let mut sent = 0;
     let flood = async {
         while !reads.is_finished() && to.write_all(frame).await.is_ok() {
             sent += 1;
-            tokio::time::sleep(pause).await;
         }
     };
     timeout(PATIENCE, flood).await.expect("the connection ends");
@@ -179,7 +179,7 @@ async fn frames_that_carry_nothing_end_a_connection_with_a_request_under_way() {
         let tcp = asked(&switch, &node, &[], 64 << 10).await;
         let stream = if kind == 2 { 3 } else { 0 };
         let many = frame(kind, 0, stream, payload).repeat(10);
-        let sent = 10 * until_cut(tcp, &many, Duration::ZERO).await;
+        let sent = 10 * until_cut(tcp, &many).await;
         assert!(sent >= 1_000, "kind {kind}: {sent}");
         assert_eq!(switch.metric("larder_switch_failures_total{error=\"http2_flood\"} "), 1.0, "kind {kind}");
         switch.settles().await;
@@ -210,7 +210,7 @@ async fn a_client_with_open_windows_that_reads_nothing_is_cut_off() {
     tcp.write_all(&frame(WINDOW_UPDATE, 0, 0, &[0x7f, 0, 0, 0])).await.expect("sends");
     let cut = async {
         while tcp.write_all(&frame(PING, 0, 0, &[0; 8])).await.is_ok() {
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            take_time_async(Duration::from_millis(20)).await;
         }
     };
     timeout(PATIENCE, cut).await.expect("the connection ends");
