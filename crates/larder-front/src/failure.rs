@@ -222,7 +222,11 @@ mod tests {
     #[test]
     fn names_are_unique_and_words() {
         let mut names: Vec<_> = Failure::ALL.iter().map(|failure| failure.name()).collect();
-        assert!(names.iter().all(|name| name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')));
+        assert!(
+            names
+                .iter()
+                .all(|name| name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_'))
+        );
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), Failure::ALL.len());
