@@ -61,7 +61,7 @@ impl Keyring {
                 std::future::pending::<()>().await;
             }
         };
-        Keyed { stream, revoked: Box::pin(revoked), keyring: Arc::clone(self), secret }
+        Keyed { stream, revoked: Box::pin(revoked), is_counted: false, keyring: Arc::clone(self), secret }
     }
 
     /// Waits until this member sends with another secret.
@@ -85,6 +85,8 @@ impl Keyring {
 pub(crate) struct Keyed<S> {
     stream: S,
     revoked: Pin<Box<dyn Future<Output = ()> + Send + Sync>>,
+    /// Whether the link is in the count of revoked links.
+    is_counted: bool,
     keyring: Arc<Keyring>,
     secret: ClusterSecret,
 }
@@ -96,6 +98,14 @@ impl<S: fmt::Debug> fmt::Debug for Keyed<S> {
 }
 
 impl<S> Keyed<S> {
+    /// Counts the link among the revoked links, once.
+    fn count_revoked(&mut self) {
+        if !std::mem::replace(&mut self.is_counted, true) {
+            rise(&self.keyring.counters.links_revoked);
+            tracing::info!("link to a peer ended: its cluster secret is no longer accepted");
+        }
+    }
+
     /// The secret that the link was made with.
     pub(crate) const fn secret(&self) -> &ClusterSecret {
         &self.secret
@@ -104,6 +114,10 @@ impl<S> Keyed<S> {
 
 impl<S> Drop for Keyed<S> {
     fn drop(&mut self) {
+        // A link can be given up for another reason before its reader sees that the secret has gone.
+        if !self.keyring.secrets.borrow().contains(&self.secret) {
+            self.count_revoked();
+        }
         let mut links = self.keyring.links();
         if let Some((_, count)) = links.iter_mut().find(|(one, _)| *one == self.secret) {
             *count -= 1;
@@ -117,8 +131,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Keyed<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         if this.revoked.as_mut().poll(cx).is_ready() {
-            rise(&this.keyring.counters.links_revoked);
-            tracing::info!("link to a peer ended: its cluster secret is no longer accepted");
+            this.count_revoked();
             // Polled again only by a reader that goes on after an error.
             this.revoked = Box::pin(std::future::pending());
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::ConnectionAborted, "secret revoked")));
