@@ -11,11 +11,14 @@ use larder_front::SwitchConfig;
 use larder_testkit::take_time_async;
 use std::net::SocketAddr;
 use std::time::Duration;
-use support::{Act, Node, PATIENCE, Running, config, eventually};
+use support::{Act, Node, Running, config, eventually};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
+
+/// Longer than anything here takes, also where the processors are busy with other work.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 const PING: u8 = 6;
 const SETTINGS: u8 = 4;
