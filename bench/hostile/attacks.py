@@ -344,6 +344,6 @@ ATTACKS = [
     ("endless heads", endless_heads, 0, 1),
     ("HTTP/2 abuse", http2_abuse, 0, 1),
     ("HTTP/2 resets", http2_resets, 0, 1),
-    ("stalled HTTP/2", http2_stalls, 0.01, 1),
+    ("stalled HTTP/2", http2_stalls, 0.1, 1),
     ("malformed requests", malformed, 0, 1),
 ]

@@ -183,19 +183,27 @@ impl Front {
         complete
     }
 
+    /// Serves a request. While it waits for memory it is not with the relay engine, where each request costs some 20 KB.
     fn serve_stream(
         &self,
         stream: Arc<Stream>,
         session: HttpSession,
     ) -> impl Future<Output = bool> + Send + 'static {
-        let (proxy, stopping) = (self.proxy.clone(), self.stopping.clone());
-        stream.serve(async move {
-            proxy.process_new_http(ServerSession::new_http2(session), &stopping).await;
-        })
+        let (proxy, stopping, shared) = (self.proxy.clone(), self.stopping.clone(), self.shared.clone());
+        async move {
+            if stream.reserve(session.req_header()).await.is_err() {
+                refuse(&shared, session);
+                return true;
+            }
+            let relay = async move {
+                proxy.process_new_http(ServerSession::new_http2(session), &stopping).await;
+            };
+            stream.serve(relay).await
+        }
     }
 }
 
-/// Refuses a request whose header finds no room. The client may send it again.
+/// Refuses a request that finds no memory. The client may send it again.
 fn refuse(shared: &Shared, mut session: HttpSession) {
     shared.metrics.failed(Failure::StreamsFull);
     session.shutdown_with_reason(h2::Reason::REFUSED_STREAM);

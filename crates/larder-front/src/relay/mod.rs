@@ -278,9 +278,6 @@ impl ProxyHttp for Relay {
         }
         self.wish(session, context);
         context.traced = Traced::begin(&self.shared, session.req_header());
-        if let Some(stream) = http2::current() {
-            stream.reserve(session.req_header()).await.map_err(|failure| refuse(context, failure))?;
-        }
         let placed = self.place(session, context).await;
         if let Some(traced) = &context.traced {
             traced.decided(&self.shared, context, placed);
