@@ -15,27 +15,56 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Since when a connection's socket has taken no bytes, and for how long it took none in all before.
-#[derive(Debug, Default)]
-pub struct Blocked(Mutex<(Option<Instant>, Duration)>);
+/// How a connection's socket takes bytes.
+#[derive(Debug)]
+pub struct Blocked(Mutex<Room>);
+
+#[derive(Debug)]
+struct Room {
+    /// Since when the socket has no room, if it has none.
+    since: Option<Instant>,
+    /// The time in which it had no room before.
+    before: Duration,
+    /// When it last took bytes.
+    moved_at: Instant,
+}
+
+impl Default for Blocked {
+    fn default() -> Self {
+        Self(Mutex::new(Room { since: None, before: Duration::ZERO, moved_at: Instant::now() }))
+    }
+}
 
 impl Blocked {
     /// Whether the socket has no room now.
     pub fn is_blocked(&self) -> bool {
-        lock(&self.0).0.is_some()
+        lock(&self.0).since.is_some()
     }
 
     /// The time in which the socket had no room, in all.
     pub fn total(&self) -> Duration {
-        let (since, before) = *lock(&self.0);
-        before + since.map_or(Duration::ZERO, |since| since.elapsed())
+        let room = lock(&self.0);
+        room.before + room.since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    /// When the socket last took bytes.
+    pub fn moved_at(&self) -> Instant {
+        lock(&self.0).moved_at
+    }
+
+    /// Notes that the socket has taken bytes.
+    pub fn moved(&self) {
+        lock(&self.0).moved_at = Instant::now();
     }
 
     fn set(&self, blocked: bool) {
-        let mut state = lock(&self.0);
-        match (state.0, blocked) {
-            (None, true) => state.0 = Some(Instant::now()),
-            (Some(since), false) => *state = (None, state.1 + since.elapsed()),
+        let mut room = lock(&self.0);
+        match (room.since, blocked) {
+            (None, true) => room.since = Some(Instant::now()),
+            (Some(since), false) => {
+                room.since = None;
+                room.before += since.elapsed();
+            }
             _ => {}
         }
     }
@@ -71,6 +100,9 @@ impl WriteDeadline {
         // What TLS has taken the client has not.
         if sent.map_or(written.is_ready(), |sent| sent != self.sent) {
             self.timer = None;
+            if let Some(blocked) = &self.blocked {
+                blocked.moved();
+            }
         }
         self.sent = sent.unwrap_or_default();
         if written.is_ready() {
@@ -149,10 +181,10 @@ impl Pace {
         since.elapsed().saturating_sub(self.blocked.total().saturating_sub(blocked))
     }
 
-    /// Returns when a piece has waited for so long.
-    pub async fn stalled(&self, patience: Duration) {
+    /// Returns when a piece has waited for so long; `patience` may change meanwhile.
+    pub async fn stalled(&self, patience: impl Fn() -> Duration) {
         loop {
-            let left = patience.saturating_sub(self.waits());
+            let left = patience().saturating_sub(self.waits());
             if left.is_zero() {
                 return;
             }

@@ -13,6 +13,7 @@
 //! [`OWN_BYTES`] let every connection have one request under way, whatever the other connections hold. A request stops waiting when its
 //! client has taken nothing for `timeouts.client_write`.
 
+use larder_edge::http2::Blocked;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -54,6 +55,8 @@ impl Memory {
 #[derive(Debug)]
 pub(super) struct Account {
     memory: Arc<Memory>,
+    /// How the client takes bytes.
+    blocked: Arc<Blocked>,
     used: Mutex<Used>,
     /// Memory of this connection was given back.
     freed: Notify,
@@ -66,8 +69,6 @@ struct Used {
     streams: u32,
     bytes: usize,
     header_bytes: usize,
-    /// When the client last took part of a reply.
-    moved_at: Instant,
 }
 
 /// What a connection has reserved of the memory of all.
@@ -76,10 +77,11 @@ const fn pooled(bytes: usize) -> usize {
 }
 
 impl Account {
-    pub(super) fn new(memory: Arc<Memory>) -> Arc<Self> {
-        let used = Used { streams: 0, bytes: 0, header_bytes: 0, moved_at: Instant::now() };
+    pub(super) fn new(memory: Arc<Memory>, blocked: Arc<Blocked>) -> Arc<Self> {
+        let used = Used { streams: 0, bytes: 0, header_bytes: 0 };
         Arc::new(Self {
             memory,
+            blocked,
             used: Mutex::new(used),
             freed: Notify::new(),
             turn: tokio::sync::Mutex::default(),
@@ -115,17 +117,12 @@ impl Account {
         self.used().streams
     }
 
-    /// Notes that the client has taken part of a reply.
-    pub(super) fn moved(&self) {
-        self.used().moved_at = Instant::now();
-    }
-
     /// Reserves memory. Waits for it until the client has taken nothing for `patience`; returns false then. Requests wait in order.
     pub(super) async fn reserve(&self, bytes: usize, patience: Duration) -> bool {
         let since = Instant::now();
         let _turn = self.turn.lock().await;
         while !self.take(bytes) {
-            let until = self.used().moved_at.max(since) + patience;
+            let until = self.blocked.moved_at().max(since) + patience;
             let now = Instant::now();
             if until <= now {
                 return false;
@@ -166,6 +163,10 @@ mod tests {
     const REQUEST: usize = STREAM_BYTES + REPLY_BYTES;
     const NO_PATIENCE: Duration = Duration::ZERO;
 
+    fn account(memory: Arc<Memory>) -> Arc<Account> {
+        Account::new(memory, Arc::default())
+    }
+
     async fn reserved(account: &Account) -> usize {
         let mut reserved = 0;
         while account.reserve(REQUEST, NO_PATIENCE).await {
@@ -176,7 +177,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_connection_has_a_bound_of_its_own() {
-        let account = Account::new(Memory::new(1 << 30));
+        let account = account(Memory::new(1 << 30));
         assert_eq!(reserved(&account).await, CONNECTION_BYTES / REQUEST);
         account.give(REQUEST);
         assert_eq!(reserved(&account).await, 1);
@@ -185,9 +186,9 @@ mod tests {
     #[tokio::test]
     async fn every_connection_may_ask_for_one_reply_whatever_others_hold() {
         let memory = Memory::new(2 * REQUEST);
-        let first = Account::new(memory.clone());
+        let first = account(memory.clone());
         assert_eq!(reserved(&first).await, 3);
-        let others: Vec<_> = (0..10).map(|_| Account::new(memory.clone())).collect();
+        let others: Vec<_> = (0..10).map(|_| account(memory.clone())).collect();
         for other in &others {
             assert_eq!(reserved(other).await, 1);
         }
@@ -202,13 +203,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_request_waits_while_its_client_takes_bytes() {
-        let account = Account::new(Memory::new(0));
+        let account = account(Memory::new(0));
         assert!(account.reserve(REQUEST, NO_PATIENCE).await);
         let waiting = account.clone();
         let waits = tokio::spawn(async move { waiting.reserve(REQUEST, Duration::from_secs(10)).await });
         for _ in 0..10 {
             tokio::time::sleep(Duration::from_secs(9)).await;
-            account.moved();
+            account.blocked.moved();
         }
         assert!(!waits.is_finished());
         account.give(REQUEST);
@@ -220,7 +221,7 @@ mod tests {
 
     #[test]
     fn headers_have_a_bound() {
-        let account = Account::new(Memory::new(0));
+        let account = account(Memory::new(0));
         assert!(account.enter(2 * HEADER_BYTES), "one request is always let in");
         assert!(!account.enter(1));
         account.leave(2 * HEADER_BYTES, 0);

@@ -36,7 +36,7 @@ use pingora_core::protocols::http::v2::server::{
 use socket2::SockRef;
 use std::sync::Arc;
 use std::time::Duration;
-use stream::SEND_BUFFER;
+use stream::{SEND_BUFFER, Served};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -125,7 +125,7 @@ impl Front {
         let shared = &self.shared;
         let shaking = handshake(Box::new(stream), Some(self.http2_options()));
         let Ok(Ok(mut connection)) = timeout(shared.timeouts.header, shaking).await else { return false };
-        let account = Account::new(shared.http2_memory.clone());
+        let account = Account::new(shared.http2_memory.clone(), blocked.clone());
         let (digest, mut stopping) = (Arc::new(Digest::default()), self.stopping.clone());
         let (mut streams, mut malformed, mut leaving) = (JoinSet::new(), 0, false);
         let mut idle_at = Instant::now() + shared.timeouts.keepalive;
@@ -137,8 +137,10 @@ impl Front {
                     connection.graceful_shutdown();
                 }
                 Some(ended) = streams.join_next(), if !streams.is_empty() => {
-                    if let Ok(false) = ended {
+                    if let Ok(Served::Aborted | Served::Stuck) = ended {
                         shared.metrics.failed(Failure::ClientGone);
+                    }
+                    if let Ok(Served::Stuck) = ended {
                         break false;
                     }
                     note_end(&shared.metrics, &ended);
@@ -188,12 +190,12 @@ impl Front {
         &self,
         stream: Arc<Stream>,
         session: HttpSession,
-    ) -> impl Future<Output = bool> + Send + 'static {
+    ) -> impl Future<Output = Served> + Send + 'static {
         let (proxy, stopping, shared) = (self.proxy.clone(), self.stopping.clone(), self.shared.clone());
         async move {
             if stream.reserve(session.req_header()).await.is_err() {
                 refuse(&shared, session);
-                return true;
+                return Served::Whole;
             }
             let relay = async move {
                 proxy.process_new_http(ServerSession::new_http2(session), &stopping).await;

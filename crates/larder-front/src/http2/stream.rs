@@ -35,6 +35,17 @@ pub(crate) struct Stream {
     patience: Duration,
 }
 
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Served {
+    /// h2 has written what was answered, or the client has left.
+    Whole,
+    /// The client took nothing of the reply, which was broken off.
+    Aborted,
+    /// The client takes nothing of the end of the reply. Only the end of the connection can take it back.
+    Stuck,
+}
+
 /// The request that this task serves, if that is one of HTTP/2.
 pub(crate) fn current() -> Option<Arc<Stream>> {
     STREAM.try_with(Arc::clone).ok()
@@ -76,19 +87,22 @@ impl Stream {
         })
     }
 
-    /// Runs what serves the request, and waits until h2 has written the reply. Returns false if the client does not take the reply: only
-    /// the end of the connection can take it back.
-    pub(super) async fn serve(self: Arc<Self>, relay: impl Future<Output = ()>) -> bool {
-        STREAM.scope(self.clone(), relay).await;
+    /// Runs what serves the request, and waits until h2 has written the reply. If the client takes nothing of it, the reply is aborted.
+    pub(super) async fn serve(self: Arc<Self>, relay: impl Future<Output = ()>) -> Served {
+        // A reply has its turn when the others had theirs.
+        let patience = || self.patience * (1 + self.account.streams() / TURN_STREAMS);
+        tokio::select! {
+            biased;
+            () = STREAM.scope(self.clone(), relay) => {}
+            () = self.pace.stalled(patience) => return Served::Aborted,
+        }
         self.keep(SEND_BUFFER);
         // If the reply was aborted, h2 throws its pieces away when the connection is polled next.
         self.pace.moved();
-        // A reply has its turn when the others had theirs.
-        let patience = self.patience * (1 + self.account.streams() / TURN_STREAMS);
         tokio::select! {
             biased;
-            () = poll_fn(|cx| self.pace.poll_gone(cx)) => true,
-            () = self.pace.stalled(patience) => false,
+            () = poll_fn(|cx| self.pace.poll_gone(cx)) => Served::Whole,
+            () = self.pace.stalled(patience) => Served::Stuck,
         }
     }
 
@@ -166,7 +180,6 @@ impl AsRef<[u8]> for Piece {
 
 impl Drop for Piece {
     fn drop(&mut self) {
-        self.stream.account.moved();
         self.stream.pace.gone();
     }
 }

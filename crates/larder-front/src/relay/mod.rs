@@ -283,6 +283,10 @@ impl ProxyHttp for Relay {
             traced.decided(&self.shared, context, placed);
         }
         let decision = placed.map_err(|failure| refuse(context, failure))?;
+        if http2::current().is_some() {
+            // Its stream has the deadline, which does not run while other streams have the socket.
+            session.set_write_timeout(None);
+        }
         context.decision = Some(decision);
         context.tried = context.arrived + context.queued.unwrap_or_default();
         context.untold = true;
@@ -506,6 +510,7 @@ impl ProxyHttp for Relay {
         context: &mut Context,
     ) -> FailToProxy {
         let failure = *context.failure.get_or_insert_with(|| Failure::of(error));
+        session.set_write_timeout(Some(self.shared.timeouts.client_write));
         self.answer(session, failure, context).await
     }
 

@@ -218,7 +218,7 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Streams {
         let pace = Arc::new(Pace::new(Arc::clone(&shared.blocked)));
         tokio::spawn(PACE.scope(Arc::clone(&pace), async move {
             let _watch = PanicWatch(Arc::clone(&shared));
-            let mut stalled = pin!(pace.stalled(patience));
+            let mut stalled = pin!(pace.stalled(|| patience));
             tokio::select! {
                 biased;
                 () = stream => {}
