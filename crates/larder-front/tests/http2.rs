@@ -198,8 +198,8 @@ async fn a_reply_that_nobody_takes_is_aborted() {
     let switch = Running::start(config);
     let (sender, _connection) = client(connect(switch.address, 64 << 10).await, 1).await;
     let reply = ask(&sender).await.expect("a header");
-    assert!(timeout(PATIENCE, reply.into_body().collect()).await.expect("in time").is_err());
     switch.settles().await;
+    assert!(timeout(PATIENCE, reply.into_body().collect()).await.expect("in time").is_err());
     assert_eq!(ask(&sender).await.expect("a header").status(), 200);
 }
 
