@@ -22,7 +22,9 @@ use tokio::time::{Instant, sleep_until};
 
 /// What a request under way holds besides its reply.
 pub(crate) const STREAM_BYTES: usize = 64 << 10;
-/// The most that the relay engine holds of a reply.
+/// What a connection to a node by HTTP/1 holds for reading, however small the reply is.
+pub(crate) const READ_BYTES: usize = 128 << 10;
+/// The most that the relay engine holds of a reply, [`READ_BYTES`] included.
 pub(crate) const REPLY_BYTES: usize = 640 << 10;
 /// What one connection may reserve that is not counted among that of all.
 const OWN_BYTES: usize = STREAM_BYTES + REPLY_BYTES;

@@ -1,6 +1,6 @@
 //! One request of an HTTP/2 connection, from its header until h2 has written its reply.
 
-use super::memory::{Account, REPLY_BYTES, STREAM_BYTES};
+use super::memory::{Account, READ_BYTES, REPLY_BYTES, STREAM_BYTES};
 use crate::conn::Link;
 use crate::failure::Failure;
 use bytes::Bytes;
@@ -139,8 +139,8 @@ impl Stream {
         let field = |name| reply.headers.get(name).and_then(|value| value.to_str().ok());
         let length = field(CONTENT_LENGTH).and_then(|length| length.parse().ok());
         let events = field(CONTENT_TYPE).is_some_and(|kind| kind.starts_with("text/event-stream"));
-        let bytes = if empty || events { 0 } else { length.unwrap_or(REPLY_BYTES).min(REPLY_BYTES) };
-        self.keep(STREAM_BYTES + bytes);
+        let length: usize = if empty || events { 0 } else { length.unwrap_or(REPLY_BYTES) };
+        self.keep(STREAM_BYTES + length.saturating_add(READ_BYTES).min(REPLY_BYTES));
     }
 
     /// Follows a piece of the reply until h2 has written it.
