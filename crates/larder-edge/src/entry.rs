@@ -59,7 +59,7 @@ impl Fields for HeaderMap {
     }
 }
 
-/// What happens to `X-Forwarded-For` of a sender that is not a trusted relay.
+/// Treatment of `X-Forwarded-For` from a sender that is not a trusted relay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Forwarded {
     /// The sender's address is appended.
@@ -87,7 +87,7 @@ impl Forwarded {
 pub struct EntryRules {
     /// Relays whose identity fields are believed. None by default.
     pub trusted_relays: Announcers,
-    /// What happens to the `X-Forwarded-For` of other senders.
+    /// Treatment of `X-Forwarded-For` from other senders.
     pub forwarded: Forwarded,
     /// Whether fields with an underscore in their names are kept.
     pub underscores: bool,

@@ -1,4 +1,4 @@
-//! Who may read a file that holds a private key or another secret.
+//! Checks that no other user may read a file that holds a private key or another secret.
 //!
 //! The rule is PostgreSQL's for its server key. Nobody but the owner may read the file. A file of root may also be readable by
 //! its group, because a service that does not run as root is given its key this way: Debian's `ssl-cert` group, the `fsGroup` of

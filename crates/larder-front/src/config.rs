@@ -60,7 +60,7 @@ impl NodeEntry {
 /// Everything a switch needs. Only `listen` and `nodes` have no default.
 #[derive(Clone, Debug)]
 pub struct SwitchConfig {
-    /// Where clients connect. At least one; port 0 takes any free port.
+    /// Address to which clients connect. At least one; port 0 takes any free port.
     pub listen: Vec<SocketAddr>,
     /// TLS, at addresses of its own; none by default.
     pub tls: Option<TlsConfig>,
@@ -68,7 +68,7 @@ pub struct SwitchConfig {
     pub h2c: bool,
     /// Addresses that announce with the PROXY protocol whom each connection is from; none by default. At most 1,024.
     pub announcers: Vec<AddressRange>,
-    /// What happens to the header fields of requests as they enter. Default: no relay is trusted. At most 1,024 trusted relays.
+    /// Rules for the header fields of requests that enter. Default: no relay is trusted. At most 1,024 trusted relays.
     pub entry: EntryRules,
     /// The nodes. At least one, unless the cluster `grows`; names are unique.
     pub nodes: Vec<NodeEntry>,

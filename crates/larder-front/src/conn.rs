@@ -255,7 +255,7 @@ pub(crate) struct ClientStream {
     frames: Option<Box<Frames>>,
 }
 
-/// What a connection of HTTP/2 is held to.
+/// Limits of an HTTP/2 connection.
 #[derive(Debug)]
 struct Frames {
     limits: FrameLimits,

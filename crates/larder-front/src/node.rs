@@ -13,7 +13,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// What a node that is asked by HTTP/2 may send of a reply before the relay engine has read of it. Bytes.
+/// Flow-control window of a reply from a node that speaks HTTP/2. Bytes.
 const NODE_WINDOW: u32 = 64 << 10;
 
 /// What decides a node's state: the operator's word and its health.

@@ -129,7 +129,7 @@ pub(crate) struct Shared {
     /// Where requests that come without TLS are sent: the port under `https`.
     pub(crate) redirect: Option<u16>,
     pub(crate) h2c: bool,
-    /// What replies to HTTP/2 clients may hold.
+    /// Memory for replies to HTTP/2 clients.
     pub(crate) http2_memory: Arc<Memory>,
     pub(crate) announcers: Announcers,
     pub(crate) entry: EntryRules,

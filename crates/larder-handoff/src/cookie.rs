@@ -73,7 +73,7 @@ const MSS_V4: [u16; 4] = [536, 1300, 1400, 1460];
 const MSS_V6: [u16; 4] = [536, 1220, 1360, 1440];
 
 impl Cookie {
-    /// What the cookie carries, of a connection over IPv4 or IPv6. Proves nothing: that is for [`Answer::check`], or has
+    /// Returns the values that the cookie carries for IPv4 or IPv6. They prove nothing: [`Answer::check`] does that, or has
     /// been done.
     pub fn options(self, ipv4: bool) -> SynOptions {
         let low = self.0 & 0xff;
@@ -118,7 +118,7 @@ impl Answer {
         Self { cookie, echo: options.timestamps.then_some(clock << ECHO_HASH_BITS | proof) }
     }
 
-    /// What the numbers carry, if they were made with `key` for this connection.
+    /// Returns the values that the numbers carry, if they were made with `key` for this connection.
     pub fn check(
         self,
         key: CookieKey,

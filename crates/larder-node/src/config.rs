@@ -46,7 +46,7 @@ pub struct NodeConfig {
     pub tls: Option<TlsConfig>,
     /// Addresses that announce with the PROXY protocol whom each connection is from; none by default. At most 1,024.
     pub announcers: Vec<AddressRange>,
-    /// What happens to the header fields of requests as they enter. Default: no relay is trusted. At most 1,024 trusted relays.
+    /// Rules for the header fields of requests that enter. Default: no relay is trusted. At most 1,024 trusted relays.
     pub entry: EntryRules,
 }
 

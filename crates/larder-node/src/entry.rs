@@ -1,4 +1,4 @@
-//! What happens to a request before anything else reads its header, and who may ask for the node's own paths.
+//! Admits a request before anything else reads its header, and decides who may ask for the node's own paths.
 //!
 //! A request enters a node once: from a client, a switch or a balancer ([`Node::admit`]), or from a peer that has done the same
 //! ([`hop_fields_removed`]). Keys, variants, traces and what an origin is sent are computed from the header that is left.

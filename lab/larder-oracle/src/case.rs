@@ -182,7 +182,7 @@ impl Case {
         (0..at).rev().find(|earlier| self.steps[*earlier].start == Start::After)
     }
 
-    /// Where the origin holds its reply to step `at`, if a later step starts meanwhile: at the head if one of them
+    /// Returns where the origin holds its reply to step `at` if a later step starts meanwhile: at the head if one of them
     /// starts there.
     pub fn held(&self, at: usize) -> Option<Start> {
         let followers = (at + 1..self.steps.len()).filter(|later| self.leader(*later) == Some(at));

@@ -75,7 +75,7 @@ pub mod reply {
     pub const LENGTH: usize = 11;
     /// Interim reply before the final one.
     pub const INTERIM: usize = 12;
-    /// What the origin replies to a precondition that matches.
+    /// The origin's reply to a precondition that matches.
     pub const VALIDATION: usize = 13;
     /// Whether the origin replies 206 to `Range`.
     pub const PARTIAL: usize = 14;

@@ -20,7 +20,7 @@ const LEAD_MAX: Duration = Duration::from_secs(10);
 pub struct Target {
     /// Name in reports.
     pub name: &'static str,
-    /// Where clients connect.
+    /// Address to which clients connect.
     pub doors: Vec<SocketAddr>,
     /// Whether all requests go through one cache.
     pub one_cache: bool,

@@ -32,7 +32,7 @@ pub struct Stage {
     version: watch::Sender<u64>,
 }
 
-/// What has happened so far.
+/// Events of the case so far.
 #[derive(Debug, Default)]
 pub struct State {
     /// Requests that have reached the origin.

@@ -1,4 +1,4 @@
-//! What happened in a case: requests, origin exchanges and replies, with times. The model judges this and nothing else.
+//! Record of a case: requests, origin exchanges and replies, with times. The model judges this record and nothing else.
 
 use crate::case::Case;
 use crate::wire::Fields;
@@ -57,7 +57,7 @@ pub struct Request {
     pub fields: Fields,
 }
 
-/// What the client received.
+/// Reply that the client received.
 #[derive(Clone, Debug)]
 pub struct Reply {
     /// Status.

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
-/// What to run.
+/// Cases to run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Seed of all cases.
@@ -38,11 +38,11 @@ pub struct Failure {
     pub rule: Rule,
     /// The smallest case found that breaks the rule, as it ran.
     pub record: Record,
-    /// What the model says of it.
+    /// The model's verdict on the case.
     pub verdict: Verdict,
 }
 
-/// What came of a run.
+/// Outcome of a run.
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// Name of the system.
@@ -91,7 +91,7 @@ impl Outcome {
         self.wrong == 0 && self.idle().is_none()
     }
 
-    /// What did not happen in the run although the system is there for it, so that the run shows too little.
+    /// Feature of the system that the run never used. A run with such a feature shows too little.
     pub fn idle(&self) -> Option<&'static str> {
         let has_hedged = self.dropped.is_none() || self.repeated > 0;
         [

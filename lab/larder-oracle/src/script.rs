@@ -20,7 +20,7 @@ pub struct Scene<'a> {
     pub step: usize,
 }
 
-/// What the origin does with a request.
+/// The origin's action on a request.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The reply; `None`: it closes the connection before the head.
@@ -88,7 +88,7 @@ impl Scene<'_> {
         Fields::of_lines(&self.expand(self.step().replies(dimension), exchange))
     }
 
-    /// What the origin does with a request of this step, which is its exchange with this number.
+    /// Returns the origin's action on a request of this step. The request is the exchange with this number.
     pub fn plan(&self, asked: &Head, exchange: usize) -> Plan {
         let step = self.step();
         let has_interim = !step.replies(reply::INTERIM).is_empty();

@@ -16,7 +16,7 @@ use super::Allowance;
 use std::io::{self, IoSlice};
 use tokio::time::Instant;
 
-/// What a client sends before its first frame (RFC 9113 section 3.4). Bytes.
+/// Length of the connection preface, which a client sends before its first frame (RFC 9113 section 3.4). Bytes.
 const PREFACE_BYTES: usize = 24;
 const FRAME_HEADER_BYTES: usize = 9;
 

@@ -97,7 +97,7 @@ impl WriteDeadline {
         if let Some(blocked) = &self.blocked {
             blocked.set(written.is_pending());
         }
-        // What TLS has taken the client has not.
+        // TLS may have taken bytes that the client has not.
         if sent.map_or(written.is_ready(), |sent| sent != self.sent) {
             self.timer = None;
             if let Some(blocked) = &self.blocked {

@@ -86,7 +86,7 @@ impl Learned {
         })
     }
 
-    /// What log lines say of the target's requests; `None` if that is not known, or differs between them.
+    /// The URL in log lines of the target's requests; `None` if it is unknown, or if requests with this id differ.
     pub(crate) fn text_of(&self, id: TargetId) -> Option<Arc<Text>> {
         self.with(id, |target| target.text.clone().filter(|_| target.id == id.0))
     }

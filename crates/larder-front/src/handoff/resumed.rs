@@ -22,7 +22,7 @@ const GATHER: Duration = Duration::from_millis(300);
 /// A node is asked for its connections this often at most, whatever clients send.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
-/// Those that wait, each with its node and since when.
+/// Waiting entries, each with its node and the time since which it waits.
 #[derive(Debug, Default)]
 pub(super) struct Resumed(HashMap<FlowKey, (NodeId, Time)>);
 

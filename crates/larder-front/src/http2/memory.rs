@@ -20,22 +20,22 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-/// What a request under way holds besides its reply.
+/// Memory of a request under way, without its reply. Bytes.
 pub(crate) const STREAM_BYTES: usize = 64 << 10;
-/// What a connection to a node by HTTP/1 holds for reading, however small the reply is.
+/// Read buffer of an HTTP/1 connection to a node; its size does not depend on the reply.
 pub(crate) const READ_BYTES: usize = 128 << 10;
 /// The most that the relay engine holds of a reply, [`READ_BYTES`] included.
 pub(crate) const REPLY_BYTES: usize = 640 << 10;
-/// What one connection may reserve that is not counted among that of all.
+/// Memory that each connection may reserve for itself; it is not part of the common memory. Bytes.
 const OWN_BYTES: usize = STREAM_BYTES + REPLY_BYTES;
-/// What one connection may reserve.
+/// Memory that one connection may reserve. Bytes.
 const CONNECTION_BYTES: usize = 8 << 20;
 /// Headers of one connection's requests under way.
 const HEADER_BYTES: usize = 256 << 10;
 /// Time between two looks at whether other connections have given memory back.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What all connections may still reserve beyond [`OWN_BYTES`] of each.
+/// Common memory that is still free, beyond [`OWN_BYTES`] of each connection. Bytes.
 #[derive(Debug)]
 pub(crate) struct Memory(AtomicUsize);
 
@@ -53,7 +53,7 @@ impl Memory {
     }
 }
 
-/// What the requests of one connection have reserved.
+/// Memory that the requests of one connection have reserved.
 #[derive(Debug)]
 pub(super) struct Account {
     memory: Arc<Memory>,
@@ -73,7 +73,7 @@ struct Used {
     header_bytes: usize,
 }
 
-/// What a connection has reserved of the memory of all.
+/// Returns the part of a connection's memory that belongs to the common memory.
 const fn pooled(bytes: usize) -> usize {
     bytes.saturating_sub(OWN_BYTES)
 }

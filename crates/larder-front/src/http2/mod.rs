@@ -41,13 +41,13 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
-/// What a client begins HTTP/2 with (RFC 9113 section 3.4).
+/// The client's connection preface (RFC 9113 section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Requests that one client may have under way on a connection.
 const STREAMS_MAX: u32 = 128;
 /// Malformed requests after which a connection is closed.
 const MALFORMED_MAX: u32 = 32;
-/// What a client may send of request bodies before anybody has read of them: of one, and of all. Bytes.
+/// Flow-control windows for request bodies: of one stream, and of the connection. Bytes.
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
 /// Bytes that the kernel may hold and has not sent, so that a reply which is written is nearly at its client.

@@ -1,4 +1,4 @@
-//! What happens to a client's request before routes, keys and limits read it ([`larder_edge::EntryRules`]).
+//! Applies the entry rules ([`larder_edge::EntryRules`]) to a client's request before routes, keys and limits read it.
 //!
 //! The relay engine removes the standard hop-by-hop fields before a node is asked. It would also remove what `Connection` nominates, but
 //! only after the decision, and it refuses the nominations that the rules ignore.

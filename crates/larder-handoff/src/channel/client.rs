@@ -231,7 +231,7 @@ impl Drop for NodeChannel {
 /// What runs for a channel.
 struct Runner {
     peer: Peer,
-    /// Of this side, and of the node.
+    /// The keys of this side and of the node.
     keys: watch::Receiver<(Identity, PublicKey)>,
     timing: Timing,
     hello: watch::Receiver<Hello>,

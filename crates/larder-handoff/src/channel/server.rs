@@ -138,7 +138,7 @@ enum GreetError {
     NoHello,
 }
 
-/// Who may connect, and who the node is. Both can change while the server runs.
+/// Keys of the switches that may connect, and the node's identity. Both can change while the server runs.
 #[derive(Clone, Debug)]
 pub struct Admitted(Arc<watch::Sender<Admission>>);
 

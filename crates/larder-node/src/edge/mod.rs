@@ -1,4 +1,4 @@
-//! What happens to a client's connection before its first request ([`larder_edge`]). What its requests tell an origin of it is written
+//! Prepares a client's connection before its first request ([`larder_edge`]). The fields that tell an origin about it are written
 //! when they enter ([`crate::entry`]).
 //!
 //! A connection with TLS or an announced client stays at this node: keys do not move with a socket, and the peer of a socket that moves

@@ -69,7 +69,7 @@ pub enum HostHeader {
     Origin,
 }
 
-/// What a client's `no-cache`, `no-store`, `max-age`, `min-fresh` and `Pragma` do to the use of stored replies.
+/// Effect of a client's `no-cache`, `no-store`, `max-age`, `min-fresh` and `Pragma` on the use of stored replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientNoCache {
     /// They count, as RFC 9111 section 5.2.1 has it.

@@ -44,7 +44,7 @@ pub(super) struct Want {
     pub(super) headers: HeaderMap,
     /// The stored reply that has to be validated.
     pub(super) stale: Option<Arc<Variant>>,
-    /// Where interim replies go. They are for the leading client only, since it is not known yet for whom the reply is.
+    /// Destination of interim replies: the leading client only, because it is not known yet for whom the reply is.
     pub(super) hints: Option<Hints>,
 }
 

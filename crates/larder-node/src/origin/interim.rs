@@ -45,7 +45,7 @@ pub(super) async fn passing_hints<F: Future>(
     let mut asking = pin!(ask(Some(Hints(hints))));
     loop {
         tokio::select! {
-            // What comes before the final reply goes out before it.
+            // Interim replies leave before the final reply.
             biased;
             Some(head) = waiting.recv() => line.send(&head),
             asked = &mut asking => return asked,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// What requests to the origin came to.
+/// Counts of the outcomes of requests to the origin.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     asking: AtomicUsize,

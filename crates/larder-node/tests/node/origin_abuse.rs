@@ -70,7 +70,7 @@ async fn variants_go_by_what_the_origin_is_sent() {
     assert_eq!(kept, ["a=1", "b", "no-store"]);
 }
 
-/// Where hosts share what is kept, the host of one client must not be part of a reply to another.
+/// If hosts share stored replies, the host that one client names must not be part of a reply to another client.
 #[tokio::test]
 async fn a_host_that_is_in_no_key_does_not_reach_the_origin() {
     let stub = Stub::start(|asked| Answer::new(200, KEPT, asked.head.clone())).await;

@@ -120,7 +120,7 @@ async fn an_origin_that_does_not_take_a_body_is_answered_for_with_504() {
     origin.abort();
 }
 
-/// Of a reply that fills the cache, and of one that is for a client alone.
+/// One reply that fills the cache, and one that is for a single client.
 #[tokio::test]
 async fn a_reply_that_drips_is_broken_off_and_gives_its_slot_back() {
     for field in ["max-age=600", "no-store"] {

@@ -144,7 +144,7 @@ async fn clients_have_the_origin_asked_only_where_the_node_honours_it() {
         "Pragma: no-cache\r\n",
     ];
     for (setting, asked) in [(ClientNoCache::Honour, 1 + FIELDS.len()), (ClientNoCache::Ignore, 1)] {
-        // Of some age, as `max-age=0` has it.
+        // The reply has some age, so `max-age=0` refuses it.
         let stub = Stub::start(|_| Answer::new(200, "Cache-Control: max-age=600\r\nAge: 10\r\n", "x")).await;
         let node = stub.node(|origin, _| origin.client_no_cache = setting).await;
         let mut client = node.client().await;

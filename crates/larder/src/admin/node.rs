@@ -58,7 +58,7 @@ impl NodeSurface {
     fn metrics(&self) -> String {
         let mut text = self.node.metrics_text();
         if let Some(switches) = self.reloader.switches() {
-            // What comes after the end mark would not be read.
+            // Bytes after the end mark would not be read.
             text.truncate(text.trim_end_matches("# EOF\n").len());
             text += &super::agent::metrics(&switches.outcomes);
             text += "# EOF\n";

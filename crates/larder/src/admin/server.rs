@@ -24,7 +24,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use super::deadline::ReplyDeadline;
 use super::{Answer, Ask, Surface, origin};
 
-/// What clients may take of the admin interface.
+/// Limits of the admin interface.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
     /// Connections at one time. Outcome: later connections are for probes alone.

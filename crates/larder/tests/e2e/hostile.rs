@@ -73,7 +73,7 @@ fn ask_for(path: &str, stream: u32) -> Vec<u8> {
     frame(HEADERS, 5, stream, &[&b"\x82\x86\x04"[..], &[length], path.as_bytes(), b"\x41\x01a"].concat())
 }
 
-/// What a connection of HTTP/2 begins with, where each reply may have so many bytes before the client allows more.
+/// Returns the first bytes of an HTTP/2 client whose window lets each reply have this many bytes.
 fn begin_http2(window: u32) -> Vec<u8> {
     let settings = frame(SETTINGS, 0, 0, &[&[0, 4][..], &window.to_be_bytes()].concat());
     [PREFACE, &settings, &frame(WINDOW_UPDATE, 0, 0, &0x7fff_0000_u32.to_be_bytes())].concat()

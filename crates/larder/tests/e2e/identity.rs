@@ -1,4 +1,4 @@
-//! What an origin is told about clients, whatever the clients say about themselves.
+//! Tests of the header fields that tell an origin about clients, whatever fields the clients send.
 //!
 //! Every identity field is sent in every spelling through every entry. The expectations are stated here independently of the code: an
 //! origin learns the address, the scheme, the host and the certificate of the connection, and never a client's word for them.

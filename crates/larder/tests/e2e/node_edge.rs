@@ -150,7 +150,7 @@ fn clients_show_their_certificates_to_a_node_and_its_origin_hears_of_it() {
     assert_eq!(values(&heard, "x-forwarded-proto"), ["https"]);
     let shown = values(&heard, "client-cert");
     assert!(shown.len() == 1 && shown[0].len() > 100, "{heard}");
-    // What the node writes is not removed because the client's Connection names it.
+    // A client's Connection does not remove the fields that the node writes.
     let named = "Connection: close, x-forwarded-for, x-forwarded-proto, client-cert\r\n";
     let heard = asked(&Client::over(connected(Some(&client)).unwrap()).ask("GET", "/x", named).unwrap());
     assert_eq!(values(&heard, "x-forwarded-proto"), ["https"]);

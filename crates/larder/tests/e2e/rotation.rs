@@ -84,7 +84,7 @@ fn three_nodes_rotate_their_secret_without_losing_a_member_or_a_request() {
     let metrics =
         |node: usize| String::from_utf8(get(cluster.node(node).admin.unwrap(), "/metrics").body).unwrap();
     assert!(metrics(0).contains("larder_node_peers_links_other_secret{node=\"a\"} 0"), "{}", metrics(0));
-    // What is no secret changes nothing.
+    // An invalid secret changes nothing.
     fs::write(cluster.folder.path().join("cluster.key"), "none\n").unwrap();
     let refused = post(cluster.node(1).admin.unwrap(), "/reload");
     assert_eq!(refused.status, 409);

@@ -16,14 +16,14 @@ use crate::content::Content;
 use crate::plans::{Random, mixed};
 
 const SIZES: [u64; 5] = [1, 100, 1_000, 10_000, 100_000];
-/// Of what lasts longer than the test.
+/// Size of the reply that no client reads to its end. Bytes.
 const LARGE: u64 = 300_000_000;
 const HANDOFF: &str = "mechanism = \"cookie\"\nidle_after = \"60s\"\nlocality_lost_max = 1.0";
 const SETUP: Setup = Setup { threads: 4, first_port: 20_000, stall: Duration::from_secs(10) };
 const LOAD: &str = "larder_switch_node_load";
 /// Transfers that go on all the time, whose ends are forged too.
 const STEADY: usize = 8;
-/// What the account may take to be right.
+/// Time in which the account must become right.
 const SETTLED_WITHIN: Duration = Duration::from_secs(2);
 
 const FIN: u8 = 1;
@@ -32,7 +32,7 @@ const RST: u8 = 4;
 const PSH: u8 = 8;
 const ACK: u8 = 16;
 
-/// What a client has sent.
+/// A segment that a client has sent.
 struct Seen {
     from: SocketAddr,
     to: SocketAddr,
@@ -188,7 +188,7 @@ pub(crate) fn the_account_is_right_after(count: usize) {
     let services = cluster.service();
     let client = &cluster.topology.client().namespace;
     let mut plans = mixed(72, count, &services, &usual);
-    // What is forged for a connection must not come to the next one with its addresses.
+    // A packet that is forged for a connection must not reach the next connection with its addresses.
     plans.iter_mut().for_each(|plan| plan.same_port = false);
     let (forging, taking) = (AtomicBool::new(true), AtomicBool::new(true));
     let open = || -> Vec<TcpStream> {

@@ -98,7 +98,7 @@ impl Directives {
     fn add(&mut self, name: &str, argument: Option<&str>, quoted: bool) {
         let number = |old: Option<i64>| {
             let new = argument.and_then(|text| seconds(if quoted { unquoted(text) } else { text }));
-            // Of two values the smaller one counts: RFC 9111 section 4.2.1 leaves it to the cache, so do not share.
+            // If there are two values, the smaller one counts: RFC 9111 section 4.2.1 leaves it to the cache, so do not share.
             Some(old.unwrap_or(SECONDS_MAX).min(new.unwrap_or(0)))
         };
         match name {

@@ -10,7 +10,7 @@ use crate::wire::Fields;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What is written into the dates of examples.
+/// The moment to which the dates of examples refer.
 const NOW: &str = "{now}";
 
 /// Two requests for the same target, and the origin's reply to the first.

@@ -15,7 +15,7 @@ pub struct Received<'a> {
     pub step: usize,
     /// The reply.
     pub reply: &'a Reply,
-    /// What it was made from; `None` if it names no body.
+    /// The exchange that the reply was made from; `None` if its body names none.
     pub stored: Option<&'a Stored<'a>>,
 }
 

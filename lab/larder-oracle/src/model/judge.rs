@@ -18,7 +18,7 @@ pub struct Violation {
     pub detail: String,
 }
 
-/// What the model says of a case.
+/// The model's verdict on a case.
 #[derive(Clone, Debug, Default)]
 pub struct Verdict {
     /// Every broken rule.
@@ -44,7 +44,7 @@ pub struct Verdict {
 pub struct Share {
     /// Requests that a reply to another request was allowed to serve.
     pub allowed: u64,
-    /// Those of them that were served so.
+    /// Number of these requests that were served so.
     pub done: u64,
 }
 

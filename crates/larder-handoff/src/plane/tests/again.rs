@@ -148,7 +148,7 @@ fn a_reset_of_a_handshake_is_for_the_stack() {
             match to {
                 FlowTo::Node(_) => {
                     is_forwarded(&fate.sent(), &own);
-                    // Where no number was seen, the node tells.
+                    // If no number was seen, the node reports the end.
                     assert_eq!(flags(bench) & flow_flag::CLIENT_RST != 0, seen);
                 }
                 _ => assert_eq!(fate, Fate::Dropped),

@@ -63,7 +63,7 @@ fn bytes_out_of_order_do_not_make_an_end_exact() {
     });
 }
 
-/// Of a connection that user space has entered, no number is known.
+/// If user space has made the entry, no sequence number is known.
 #[test]
 fn a_reset_with_unknown_numbers_is_not_believed() {
     everywhere(all_on(), |bench| {

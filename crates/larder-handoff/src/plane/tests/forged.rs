@@ -25,7 +25,7 @@ fn forged(bench: &Bench, random: &mut Random) -> Packet {
     packet.tsecr((clock_now() & 0x7ff) << 12 | ((proof >> 32) as u32 & 0xfff))
 }
 
-/// Of forged first segments, 2 in 2^b are believed where b bits are compared: measured with 6, 8 and 10, in both halves of the
+/// If b bits are compared, 2 in 2^b forged first segments are believed: measured with 6, 8 and 10 bits, in both halves of the
 /// proof. So it is 2^-35 with all 36, and of 1.5 million a second one in six hours.
 #[test]
 fn forged_cookies_are_believed_as_often_as_calculated() {
@@ -91,7 +91,7 @@ fn the_echo_must_be_recent_and_its_own() {
         assert!(!is_believed(bench, &plain.clone().tsecr(echo)), "a cookie that denies them");
         assert!(!is_believed(bench, &plain.tsecr(3 << 24)), "or with a tag");
         assert!(is_believed(bench, &good));
-        // What the front-end makes it believes.
+        // The front-end believes its own cookies.
         let (reply, _) = read(&bench.run(&bench.packet().syn(&[&MSS, &TIMESTAMPS]).frame()).sent());
         let at = reply.options.windows(2).position(|two| two == [8, 10]).expect("timestamps");
         let echo = u32::from_be_bytes(reply.options[at + 2..at + 6].try_into().expect("4 bytes"));
@@ -125,7 +125,7 @@ fn cookies_without_timestamps_are_checked_so_often() {
     });
 }
 
-/// What follows a bad cookie is bounded for each processor; a good one behind it is believed all the same.
+/// The work after a bad cookie is bounded for each processor. A good cookie behind it is still believed.
 #[test]
 fn bad_cookies_cost_so_much() {
     everywhere(all_on(), |bench| {

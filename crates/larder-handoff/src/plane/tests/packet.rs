@@ -30,7 +30,7 @@ pub(in super::super) struct Packet {
     pub(in super::super) payload: Vec<u8>,
 }
 
-/// What every client offers here, but for timestamps.
+/// TCP options that every client here offers, without timestamps.
 pub(in super::super) fn offered() -> SynOptions {
     SynOptions { mss: 1460, sack: true, timestamps: false, wscale: Some(9) }
 }

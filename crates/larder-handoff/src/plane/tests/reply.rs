@@ -39,7 +39,7 @@ fn answered(mut options: &[u8]) -> Answered {
     all
 }
 
-/// What the numbers of a SYN-ACK prove of the SYN.
+/// Facts about the SYN that the numbers of its SYN-ACK prove.
 fn proven(reply: &Packet, key: CookieKey) -> Option<SynOptions> {
     let got = answered(&reply.options);
     let answer = Answer { cookie: Cookie(reply.seq), echo: got.tsecr.map(|_| got.tsval) };
