@@ -223,7 +223,7 @@ impl Step {
     /// cases early are drawn less often.
     fn redraw(&mut self, at: usize, dice: &mut Dice) {
         if at < request::COUNT {
-            let rare = matches!(at, request::HOST | request::QUERY | request::METHOD);
+            let rare = matches!(at, request::HOST | request::QUERY | request::METHOD | request::RELAYED);
             if !rare || dice.percent(40) {
                 self.request[at] = dice.value(REQUEST[at].values);
             }

@@ -43,8 +43,10 @@ pub mod request {
     pub const HOST: usize = 7;
     /// Query.
     pub const QUERY: usize = 8;
+    /// Fields by which a trusted relay tells scheme and host of the target URI.
+    pub const RELAYED: usize = 9;
     /// Number of request dimensions.
-    pub const COUNT: usize = 9;
+    pub const COUNT: usize = 10;
 }
 
 /// Index of a reply dimension in [`REPLY`].
@@ -172,6 +174,17 @@ pub const REQUEST: [Dimension; request::COUNT] = [
     },
     Dimension { name: "host", values: &["a.oracle.test", "b.oracle.test", "A.Oracle.Test"] },
     Dimension { name: "query", values: &["", "?q=1", "?q=2"] },
+    Dimension {
+        name: "relayed URI",
+        values: &[
+            "",
+            "X-Forwarded-Proto: https",
+            "X-Forwarded-Proto: HTTPS\nX-Forwarded-Host: a.oracle.test",
+            "X-Forwarded-Host: b.oracle.test",
+            "Forwarded: for=192.0.2.1;proto=https",
+            "Forwarded: for=192.0.2.1;host=\"b.oracle.test\", for=192.0.2.2",
+        ],
+    },
 ];
 
 /// The dimensions of an origin reply, in the order of [`reply`].

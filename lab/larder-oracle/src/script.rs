@@ -52,6 +52,7 @@ impl Scene<'_> {
             request::RANGE,
             request::CONDITION,
             request::CONNECTION,
+            request::RELAYED,
         ];
         for dimension in dimensions {
             fields.extend(&Fields::of_lines(&self.expand(step.asks(dimension), 0)));

@@ -194,7 +194,7 @@ impl System {
         }
         let broken = broken_node(Arc::clone(dropped)).await?;
         let config = format!(
-            "[switch]\nlisten = \"127.0.0.1:0\"\npolicy = \"lard\"\n\
+            "[switch]\nlisten = \"127.0.0.1:0\"\npolicy = \"lard\"\ntrusted_relays = [\"127.0.0.0/8\"]\n\
              health = {{ check = \"off\", passive_fall = 0 }}\n\
              hedge = {{ after = \"{HEDGE_AFTER}\", share = 100.0 }}\n\
              retries = {{ share = 1.0, min_per_s = 1000000 }}\n\
@@ -209,6 +209,7 @@ impl System {
 fn node(name: &str, origin: SocketAddr, more: &str) -> String {
     format!(
         "[node]\nname = \"{name}\"\nlisten = \"127.0.0.1:0\"\ncache.size = \"256MiB\"\n\
+         trusted_relays = [\"127.0.0.0/8\"]\n\
          [node.origin]\nurl = \"http://{origin}\"\nrequests_max = 100000\nidle_max = 1000\n{more}"
     )
 }

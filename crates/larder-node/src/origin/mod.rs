@@ -28,6 +28,7 @@ mod patience;
 mod place;
 mod pull;
 mod serve;
+mod site;
 mod slots;
 mod stored;
 mod terms;

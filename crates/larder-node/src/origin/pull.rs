@@ -7,6 +7,7 @@ use super::fields;
 use super::flight::{Begun, Flight, How, Joint, Landing};
 use super::interim::{Hints, passing_hints};
 use super::place::Place;
+use super::site::Site;
 use super::stored::{Page, Variant};
 use crate::body::Body;
 use crate::http::cache_control::Directives;
@@ -29,7 +30,7 @@ use tokio::sync::oneshot;
 struct Pull<'a> {
     origin: &'a Arc<Origin>,
     parts: &'a Parts,
-    host: String,
+    site: Site,
     target: PathAndQuery,
     name: Vec<u8>,
     hash: u64,
@@ -132,15 +133,15 @@ impl Node {
 
     fn understand<'a>(&self, origin: &'a Arc<Origin>, parts: &'a Parts) -> Option<Pull<'a>> {
         let target = parts.uri.path_and_query()?.clone();
-        let host = origin.host(parts)?;
+        let site = Site::new(&parts.headers, origin.host(parts)?);
         let starred = target.as_str() == "*" && parts.method == Method::OPTIONS;
         if !target.as_str().starts_with('/') && !starred {
             return None;
         }
-        let name = name(&host, target.as_str());
+        let name = site.page(target.as_str());
         let hash = self.memory.hash(&name);
         let (asked, client) = (origin.asked(&parts.headers), origin.client(parts));
-        Some(Pull { origin, parts, host, target, name, hash, asked, client })
+        Some(Pull { origin, parts, site, target, name, hash, asked, client })
     }
 
     fn hit(&self, pull: &Pull<'_>, variant: &Arc<Variant>, detail: Option<&'static str>) -> Response<Body> {
@@ -170,7 +171,7 @@ impl Node {
             hash: pull.hash,
             passed: pull.passed(),
             told: report::told(&pull.parts.headers),
-            host: pull.host.clone(),
+            host: pull.site.host().to_owned(),
             target: pull.target.clone(),
             headers: pull.parts.headers.clone(),
             stale: stale.cloned(),
@@ -304,8 +305,8 @@ impl Node {
         (why, detail): (Why, &'static str),
         body: Option<Outgoing>,
     ) -> Response<Body> {
-        let Pull { origin, parts, host, target, .. } = pull;
-        let mut headers = origin.outgoing(&parts.headers, host);
+        let Pull { origin, parts, site, target, .. } = pull;
+        let mut headers = origin.outgoing(&parts.headers, site.host());
         if body.is_some() && !headers.contains_key(header::CONTENT_LENGTH) {
             // Left to itself, hyper sends a GET without its body.
             headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
@@ -337,12 +338,17 @@ impl Node {
     /// Drops what is kept of a target that has been changed, and of those that the reply names (RFC 9111 section
     /// 4.4).
     fn invalidate(&self, pull: &Pull<'_>, reply: &http::HeaderMap) {
-        self.memory.forget((pull.hash, 0));
+        self.forget_pages(&pull.site, pull.target.as_str());
         for field in [header::LOCATION, header::CONTENT_LOCATION] {
-            if let Some(target) = same_host(reply, &field, &pull.host) {
-                let hash = self.memory.hash(&name(&pull.host, &target));
-                self.memory.forget((hash, 0));
+            if let Some(target) = same_host(reply, &field, pull.site.host()) {
+                self.forget_pages(&pull.site, &target);
             }
+        }
+    }
+
+    fn forget_pages(&self, site: &Site, target: &str) {
+        for page in site.pages(target) {
+            self.memory.forget((self.memory.hash(&page), 0));
         }
     }
 }
@@ -384,12 +390,6 @@ impl Pull<'_> {
         }
         key
     }
-}
-
-/// What a target is kept by. Neither part can contain the byte between them, so that no host with one target is another
-/// host with another target.
-fn name(host: &str, target: &str) -> Vec<u8> {
-    [host.as_bytes(), b"\0", target.as_bytes()].concat()
 }
 
 /// The path and query that a field of a reply names, if it names the same host.

@@ -273,6 +273,10 @@ fn every_rule_can_decide_alone() {
     let mut other = Example::new("GET", fresh, "GET");
     other.record.asked[1].request.host = "b".to_owned();
     assert_eq!(other.rules(&[]), [Rule::Target]);
+    for told in ["X-Forwarded-Proto: https", "X-Forwarded-Host: b", "Forwarded: for=192.0.2.1;proto=https"] {
+        assert_eq!(Example::new("GET", fresh, &get(told)).rules(&[]), [Rule::Target], "{told}");
+    }
+    assert_eq!(Example::new("GET", fresh, &get("X-Forwarded-Proto: HTTP")).rules(&[]), []);
     let tested = examples.iter().map(|(rule, ..)| *rule);
     let elsewhere = [Rule::Target, Rule::Invalidated, Rule::Validation];
     let all: Vec<Rule> = tested.chain(elsewhere).collect();

@@ -4,6 +4,7 @@ use super::directives::{Directives, members};
 use super::freshness::{age_min_s, lifetime_s};
 use super::stored::{Stored, end_to_end, selecting, tags_match};
 use crate::record::{Exchange, Request};
+use std::collections::BTreeSet;
 
 fn request<'a>(stored: &'a Stored<'_>, step: usize) -> &'a Request {
     &stored.record.asked[step].request
@@ -20,11 +21,38 @@ pub fn method(stored: &Stored<'_>, step: usize) -> bool {
     !matches!((stored_for, wanted), ("GET", "GET" | "HEAD") | ("HEAD", "HEAD"))
 }
 
-/// RFC 9111 section 4: the target URI is that of the stored reply. Hosts are equal in any case (RFC 9110 section
-/// 4.2.3).
+/// RFC 9111 section 4: the target URI is that of the stored reply. Schemes and hosts are equal in any case (RFC 9110
+/// section 4.2.3).
 pub fn target(stored: &Stored<'_>, step: usize) -> bool {
-    let (one, other) = (request(stored, stored.base.step), request(stored, step));
-    one.host != other.host || one.target != other.target
+    !same_target(request(stored, stored.base.step), request(stored, step))
+}
+
+fn same_target(one: &Request, other: &Request) -> bool {
+    one.target == other.target && schemes(one) == schemes(other) && hosts(one) == hosts(other)
+}
+
+/// The schemes of the target URI: of the connection, unless a trusted relay tells its client's (the de facto standard
+/// X-Forwarded-Proto), and of Forwarded (RFC 7239 section 5.4). The origin may use any of them.
+fn schemes(request: &Request) -> BTreeSet<String> {
+    let relayed = request.fields.joined("x-forwarded-proto").unwrap_or_else(|| "http".to_owned());
+    std::iter::once(relayed.to_ascii_lowercase()).chain(forwarded(request, "proto")).collect()
+}
+
+/// The hosts of the target URI: of Host, and those that a trusted relay tells by X-Forwarded-Host and by Forwarded (RFC
+/// 7239 section 5.3).
+fn hosts(request: &Request) -> BTreeSet<String> {
+    let relayed = request.fields.joined("x-forwarded-host").map(|host| host.to_ascii_lowercase());
+    std::iter::once(request.host.clone()).chain(relayed).chain(forwarded(request, "host")).collect()
+}
+
+/// The values of a parameter of Forwarded, in lower case (RFC 7239 section 4).
+fn forwarded(request: &Request, parameter: &str) -> Vec<String> {
+    let field = request.fields.joined("forwarded").unwrap_or_default().to_ascii_lowercase();
+    let pairs = field.split([',', ';']).filter_map(|pair| pair.trim().split_once('='));
+    pairs
+        .filter(|(name, _)| *name == parameter)
+        .map(|(_, value)| value.trim_matches('"').to_owned())
+        .collect()
 }
 
 /// RFC 9111 section 4.1: the fields that Vary names have the same values in the request that the reply is for. After
@@ -140,8 +168,7 @@ pub fn invalidated(stored: &Stored<'_>, step: usize) -> bool {
         let is_success = matches!(&unsafe_one.reply, Ok(reply) if (200..400).contains(&reply.status));
         let was_before = record.asked[base.step].done <= unsafe_one.sent
             && stored.last().ended.is_some_and(|ended| ended <= unsafe_one.sent);
-        let same = unsafe_one.request.host == request(stored, step).host
-            && unsafe_one.request.target == request(stored, step).target;
+        let same = same_target(&unsafe_one.request, request(stored, step));
         at != step
             && unsafe_one.request.method == "POST"
             && is_success

@@ -39,7 +39,7 @@ rules! {
     Authorization, "RFC 9111 section 3.5", "A reply to a request with Authorization serves no other unless public, must-revalidate or s-maxage allows.";
     Storable, "RFC 9111 section 3", "A stored reply states a lifetime or is public, or its status has one by heuristic.";
     SetCookie, "docs/node.md", "A reply with Set-Cookie is not stored.";
-    Target, "RFC 9111 section 4", "Host, path and query of the request are those of the stored reply.";
+    Target, "RFC 9111 section 4", "Scheme, host, path and query of the request are those of the stored reply.";
     Vary, "RFC 9111 section 4.1", "The request fields that Vary names have the values that the reply was made for.";
     VaryAll, "RFC 9111 section 4.1", "A reply with Vary: * suits no other request without validation.";
     NoCache, "RFC 9111 section 5.2.2.4", "A reply with no-cache is not used without validation for this request.";
