@@ -6,7 +6,7 @@
 //! | own path | answered to |
 //! |---|---|
 //! | health | everybody, except on connections that a switch has handed over |
-//! | stats, load, events | addresses in `report.from` or `trusted_relays` that connect themselves: not over a handed-over connection, not announced by a balancer, not relayed |
+//! | stats, load, events | senders that connect themselves (not over a handed-over connection, not announced by a balancer, not relayed) and that prove `report.secret`; if there is none, from an address in `report.from` or `trusted_relays` |
 
 use crate::connection::Shared;
 use crate::edge::Entered;
@@ -20,6 +20,7 @@ use http::HeaderMap;
 use http::header::{self, HeaderName};
 use http::request::Parts;
 use larder_edge::{EntryRules, Sender, TooManyOptions};
+use larder_peers::PROOF_FIELD;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -50,11 +51,10 @@ impl Node {
     pub(crate) fn admit(&self, shared: &Shared, parts: &mut Parts) -> Result<Admitted, TooManyOptions> {
         let terms = self.terms();
         let asks = terms.own(parts.uri.path());
-        let from_switch = is_switch(&terms, shared);
         let admitted = match asks {
             None => Admitted::Contents,
             Some(Own::Health) if shared.handed.is_none() => Admitted::Own(Own::Health),
-            Some(own) if from_switch && own != Own::Health && !is_relayed(&parts.headers) => {
+            Some(own) if own != Own::Health && is_switch(&terms, shared, &parts.headers) => {
                 Admitted::Own(own)
             }
             Some(_) => Admitted::Denied,
@@ -117,10 +117,16 @@ fn is_of_client(shared: &Shared) -> bool {
     shared.handed.is_some() || shared.entered().is_some_and(|entered| entered.client().is_some())
 }
 
-/// Whether a connection is from an address that may be told about this node's load.
-fn is_switch(terms: &Terms, shared: &Shared) -> bool {
+/// Whether a request is from a switch that may be told about this node's load.
+fn is_switch(terms: &Terms, shared: &Shared, headers: &HeaderMap) -> bool {
+    if is_of_client(shared) || is_relayed(headers) {
+        return false;
+    }
     let may = |peer| terms.report.from.trusts(peer) || terms.entry.trusted_relays.trusts(peer);
-    !is_of_client(shared) && shared.peer.is_some_and(may)
+    match &terms.report.secret {
+        Some(secrets) => headers.get(PROOF_FIELD).is_some_and(|proof| secrets.accept_proof(proof.as_bytes())),
+        None => shared.peer.is_some_and(may),
+    }
 }
 
 /// Applies the rules to a header, and removes the fields of its hop. `Connection` (as far as it says how the connection goes on) and

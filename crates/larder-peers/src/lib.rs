@@ -42,5 +42,5 @@ pub use name::{NAME_BYTES_MAX, Name, NameError};
 pub use network::{Network, NetworkError};
 pub use noise::NoiseError;
 pub use port::Service;
-pub use secret::{ClusterSecret, ClusterSecrets};
+pub use secret::{ClusterSecret, ClusterSecrets, PROOF_FIELD};
 pub use seeds::{Seed, SeedError};

@@ -68,6 +68,35 @@ impl From<ClusterSecret> for ClusterSecrets {
     }
 }
 
+/// Header field in which a switch proves to a node that it has the secret of the node's reports.
+pub const PROOF_FIELD: &str = "larder-proof";
+
+impl ClusterSecrets {
+    /// The value of [`PROOF_FIELD`] that proves the first secret: 64 hexadecimal digits. It does not reveal the secret, but
+    /// whoever reads it can show it too, so the network between the two must be private.
+    pub fn proof(&self) -> String {
+        hex(&self.first.key(Purpose::Reports))
+    }
+
+    /// Whether the value of [`PROOF_FIELD`] proves one of the secrets. The time that this takes says nothing about the
+    /// expected value: digests are compared.
+    pub fn accept_proof(&self, shown: &[u8]) -> bool {
+        let digest = |text: &[u8]| ring::digest::digest(&ring::digest::SHA256, text);
+        let shown = digest(shown);
+        self.all()
+            .any(|secret| digest(hex(&secret.key(Purpose::Reports)).as_bytes()).as_ref() == shown.as_ref())
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+        // Writing to a string does not fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
 /// What a key is for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Purpose {
@@ -75,6 +104,8 @@ pub(crate) enum Purpose {
     Links,
     /// The key of datagrams.
     Datagrams,
+    /// The proof that a switch shows to a node.
+    Reports,
 }
 
 impl ClusterSecret {
@@ -87,6 +118,7 @@ impl ClusterSecret {
         self.derived(match purpose {
             Purpose::Links => b"links",
             Purpose::Datagrams => b"datagrams",
+            Purpose::Reports => b"reports",
         })
     }
 
@@ -120,20 +152,30 @@ mod tests {
     #[test]
     fn keys_are_those_of_rfc_5869() {
         let secret = ClusterSecret::new([7; 32]);
-        let hex = |key: [u8; 32]| key.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         assert_eq!(
-            hex(secret.key(Purpose::Links)),
+            hex(&secret.key(Purpose::Links)),
             "280a01f7d0a166b9ccb897f839187c4876f766dd88acbf62650804a4dda4349e"
         );
         assert_eq!(
-            hex(secret.key(Purpose::Datagrams)),
+            hex(&secret.key(Purpose::Datagrams)),
             "7849d5520fee391fef0f08d17134e415e7591369a592a6032a6ad9d2f76ff252"
         );
         assert_eq!(
-            hex(secret.key_of_member(&"a".parse().expect("a name"))),
+            hex(&secret.key_of_member(&"a".parse().expect("a name"))),
             "f30a24e8ad431f193293bd9d25aa4c9371d5fbeb2af23435d15882a3f35dcdcb"
         );
         assert_eq!(format!("{secret:?}"), "ClusterSecret(..)");
+    }
+
+    #[test]
+    fn a_proof_is_of_one_of_the_secrets() {
+        let [old, new, other] = [1, 2, 3].map(|byte| ClusterSecrets::from(ClusterSecret::new([byte; 32])));
+        let both = ClusterSecrets::new(new.first().clone(), Some(old.first().clone()));
+        assert!(both.accept_proof(old.proof().as_bytes()) && both.accept_proof(new.proof().as_bytes()));
+        assert_eq!(both.proof(), new.proof());
+        for wrong in [other.proof(), old.proof().to_uppercase(), format!("{} ", old.proof()), String::new()] {
+            assert!(!both.accept_proof(wrong.as_bytes()), "{wrong:?}");
+        }
     }
 
     #[test]

@@ -21,7 +21,8 @@ pub(crate) async fn learn(shared: Arc<Shared>) {
     loop {
         let mut missing = false;
         for (name, dial) in unstated(&shared) {
-            match tokio::time::timeout(PATIENCE, signals::cache_bytes_max(dial)).await.ok().flatten() {
+            let asked = signals::cache_bytes_max(&shared, dial);
+            match tokio::time::timeout(PATIENCE, asked).await.ok().flatten() {
                 Some(bytes) => drop(held(&feed.learned).insert(name, Bytes(bytes))),
                 // What it said before holds on: it may be down for a while.
                 None => missing |= !held(&feed.learned).contains_key(&name),

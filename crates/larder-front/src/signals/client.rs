@@ -12,6 +12,7 @@ use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
+use larder_peers::{ClusterSecrets, PROOF_FIELD};
 use tokio::task::JoinHandle;
 
 /// Bytes of a reply's head, and of what is read ahead of its body.
@@ -24,6 +25,7 @@ pub(super) struct Client {
     path: Uri,
     host: HeaderValue,
     accept: &'static str,
+    proof: Option<HeaderValue>,
     open: Option<Open>,
 }
 
@@ -47,11 +49,22 @@ pub(super) struct Answer<'a> {
 }
 
 impl Client {
-    /// A client for one page. `path` begins with `/` and has been checked; `accept` is what it is to be.
-    pub(super) fn new(dial: Dial, path: &str, accept: &'static str) -> Self {
+    /// A client for one page. `path` begins with `/` and has been checked; `accept` is the media type. The node is shown the proof
+    /// of the first of `secrets`.
+    pub(super) fn new(
+        dial: Dial,
+        path: &str,
+        accept: &'static str,
+        secrets: Option<&ClusterSecrets>,
+    ) -> Self {
         let path = path.parse().unwrap_or(Uri::from_static("/"));
         let host = HeaderValue::try_from(dial.address.to_string()).unwrap_or(HeaderValue::from_static(""));
-        Self { dial, path, host, accept, open: None }
+        let proof =
+            secrets.and_then(|secrets| HeaderValue::try_from(secrets.proof()).ok()).map(|mut proof| {
+                proof.set_sensitive(true);
+                proof
+            });
+        Self { dial, path, host, accept, proof, open: None }
     }
 
     /// Asks for the page; the body is to be read from the answer.
@@ -78,13 +91,16 @@ impl Client {
 
     /// Sends the request and waits for the reply's head.
     async fn send(&self, mut open: Open) -> Result<(Open, Response<Incoming>), Cause> {
-        let request = Request::get(self.path.clone())
+        let mut request = Request::get(self.path.clone())
             .header(HOST, self.host.clone())
             .header(USER_AGENT, "larder-signals")
             .header(ACCEPT, self.accept)
             .header(CONNECTION, "keep-alive")
             .body(Empty::new())
             .map_err(|_| Cause::Malformed)?;
+        if let Some(proof) = &self.proof {
+            request.headers_mut().insert(PROOF_FIELD, proof.clone());
+        }
         let reply = open.sender.send_request(request).await.map_err(|error| cause(&error))?;
         Ok((open, reply))
     }

@@ -4,6 +4,7 @@ use super::sample::APPS;
 use crate::config::{ConfigError, range, span};
 use core::fmt;
 use core::str::FromStr;
+use larder_peers::ClusterSecrets;
 use std::time::Duration;
 
 /// Where load reports come from.
@@ -60,6 +61,8 @@ pub struct SignalsConfig {
     /// Where load reports come from. Default `None`: [`SignalSource::Larder`] if a policy in use goes by reports, else
     /// [`SignalSource::Off`].
     pub source: Option<SignalSource>,
+    /// Secrets of the nodes' reports; a larder node is shown the proof of the first. Default `None`: nodes go by addresses.
+    pub secret: Option<ClusterSecrets>,
     /// Time between two reports of a node. 10 ms to 1 h; default 200 ms, HACC's (section 5.1). The first poll of a
     /// node is at a chance moment of the first period, or second if that is shorter, so that nodes are not polled in
     /// step.
@@ -109,6 +112,7 @@ impl Default for SignalsConfig {
     fn default() -> Self {
         Self {
             source: None,
+            secret: None,
             period: Duration::from_millis(200),
             timeout: Duration::from_secs(1),
             missing_after: Duration::from_secs(2),

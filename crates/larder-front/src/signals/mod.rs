@@ -128,9 +128,10 @@ async fn fade(shared: &Shared, node: &Node) {
 }
 
 /// The size of a larder node's memory, as it says; `None` if it does not. The caller bounds the time.
-pub(crate) async fn cache_bytes_max(node: Dial) -> Option<u64> {
+pub(crate) async fn cache_bytes_max(shared: &Shared, node: Dial) -> Option<u64> {
     const PAGE_MAX: usize = 64 << 10;
-    let mut client = client::Client::new(node, "/.larder/load", "application/json");
+    let secrets = shared.signals.config.secret.as_ref();
+    let mut client = client::Client::new(node, "/.larder/load", "application/json", secrets);
     larder::cache_bytes_max(&client.page(PAGE_MAX).await.ok()?)
 }
 

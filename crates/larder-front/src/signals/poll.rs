@@ -67,7 +67,9 @@ impl<'a> Poller<'a> {
             SignalSource::Orca | SignalSource::Off => return None,
         };
         let address = SocketAddr::new(node.ip(), config.port.unwrap_or(port));
-        let client = Client::new(dial.at(address), config.path.as_deref().unwrap_or(path), accept);
+        // Another program than larder has no use for the proof, and might log it.
+        let secrets = config.secret.as_ref().filter(|_| source == SignalSource::Larder);
+        let client = Client::new(dial.at(address), config.path.as_deref().unwrap_or(path), accept, secrets);
         Some(Self { config, source, client, began: Instant::now(), before: None })
     }
 

@@ -2,18 +2,21 @@
 
 use crate::config::{ConfigError, RANGES_MAX, ensure};
 use larder_edge::{AddressRange, Announcers};
+use larder_peers::ClusterSecrets;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 /// What a node tells switches of its load and its cache.
 ///
-/// Both paths are answered only to the addresses in `from`, and to trusted relays, that connect to the node themselves. Every other
-/// request gets 404: on a connection that a switch has handed over or a balancer has announced, and one that a gateway has relayed (it
+/// Both paths are answered only to switches that connect to the node themselves: those that prove `secret`, or if there is none, those
+/// with an address in `from` and trusted relays. Every other request gets 404: on a connection that a switch has handed over or a balancer has announced, and one that a gateway has relayed (it
 /// carries `Via`, `Forwarded` or `X-Forwarded-For`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReportConfig {
     /// Addresses that may ask, beside the trusted relays. Default: those of this host. At most 1,024.
     pub from: Announcers,
+    /// Secrets of which a switch proves one with each request. Default `None`: addresses decide.
+    pub secret: Option<ClusterSecrets>,
     /// Path of the load counters. Default `/.larder/load`; `None` serves none.
     pub load_path: Option<String>,
     /// Path of the stream of cache events. Default `/.larder/events`; `None` serves none.
@@ -56,6 +59,7 @@ impl Default for ReportConfig {
     fn default() -> Self {
         Self {
             from: Announcers(loopback().into_iter().flatten().collect()),
+            secret: None,
             load_path: Some("/.larder/load".to_owned()),
             events_path: Some("/.larder/events".to_owned()),
             subscribers_max: 8,

@@ -94,7 +94,8 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
         // Before anything that takes time: what comes before is not heard.
         let hangup = signal(SignalKind::hangup()).context("cannot watch SIGHUP")?;
         let shutdown = serve::shutdown(&args.serve)?;
-        let NodeRole { listen, node, handoff, peers, .. } = role;
+        let NodeRole { listen, mut node, handoff, peers, report_secret, .. } = role;
+        node.report.secret = report_secrets(report_secret.as_deref())?;
         let secure = node.tls.as_ref().map(|tls| tls.listen.clone()).unwrap_or_default();
         let name = node.name.clone();
         let node = Node::new(node).with_context(|| format!("node {name} cannot start"))?;
@@ -188,7 +189,7 @@ async fn join(
 ) -> anyhow::Result<Option<(Arc<Handover>, Agent)>> {
     let PeersRole { name, listen, advertise, secret, seeds, policy, head_timeout, handoff } = role;
     let own = name.to_string();
-    let read = secrets(&secret)?;
+    let read = serve::secrets("node.peers.secret", &secret)?;
     let network = PeersConfig { advertise, seeds, ..PeersConfig::new(name, listen, read) };
     // A node does not start on a table that it cannot use.
     let (mut file, mut loaded) = (None, None);
@@ -222,9 +223,9 @@ async fn join(
     Ok(started)
 }
 
-/// Reads the secrets of the cluster of equal nodes.
-fn secrets(path: &Path) -> anyhow::Result<ClusterSecrets> {
-    ClusterSecrets::load(path).with_context(|| format!("node.peers.secret: {}", path.display()))
+/// Reads the secrets that switches prove to get reports.
+fn report_secrets(path: Option<&Path>) -> anyhow::Result<Option<ClusterSecrets>> {
+    path.map(|path| serve::secrets("node.report.secret", path)).transpose()
 }
 
 /// Tells the peers that this node goes when it is asked to end, so that they send it nothing while its clients are served to

@@ -2,11 +2,12 @@
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
 use clap::Args;
+use larder_peers::ClusterSecrets;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
@@ -130,6 +131,11 @@ pub(crate) fn shutdown(args: &ServeArgs) -> anyhow::Result<Shutdown> {
         }
     });
     Ok(Shutdown(receiver))
+}
+
+/// Reads the secrets in the file that a key of the config names.
+pub(crate) fn secrets(key: &str, path: &Path) -> anyhow::Result<ClusterSecrets> {
+    ClusterSecrets::load(path).with_context(|| format!("{key}: {}", path.display()))
 }
 
 /// From now on SIGHUP does not end the process, whoever hears it: one that comes while the config is read for the first time must not.

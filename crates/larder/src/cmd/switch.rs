@@ -14,11 +14,10 @@ use std::io::Write as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use larder_front::DEFAULT_ROUTE;
 use larder_front::SwitchesConfig;
-use larder_peers::{ClusterSecrets, PeersConfig};
+use larder_peers::PeersConfig;
 
 use self::tables::Keeper;
 use super::serve::{self, ServeArgs};
@@ -165,13 +164,16 @@ fn keepers(role: &mut SwitchRole) -> anyhow::Result<Vec<Arc<Keeper>>> {
     Ok(keepers)
 }
 
-/// Lets the switch know where other switches are.
+/// Reads the secrets of the switch: the one that it proves to nodes, and the one that it shares with other switches. Lets it know
+/// where these are.
 fn beside(role: &mut SwitchRole) -> anyhow::Result<()> {
+    let secret = role.report_secret.as_deref();
+    role.switch.signals.secret =
+        secret.map(|path| serve::secrets("switch.signals.secret", path)).transpose()?;
     let Some(SwitchesRole { name, listen, advertise, secret, seeds, settings }) = role.beside.take() else {
         return Ok(());
     };
-    let read = ClusterSecrets::load(&secret)
-        .with_context(|| format!("switch.switches.secret: {}", secret.display()))?;
+    let read = serve::secrets("switch.switches.secret", &secret)?;
     let network = PeersConfig { advertise, seeds, ..PeersConfig::new(name, listen, read) };
     role.switch.switches = Some(SwitchesConfig { network, settings });
     Ok(())

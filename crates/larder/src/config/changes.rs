@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::raw::RawConfig;
 
 /// What a node takes while it runs; a table stands for all that is in it. Everything else needs a restart.
-pub(crate) const TAKEN: [&str; 45] = [
+pub(crate) const TAKEN: [&str; 46] = [
     "log.level",
     "node.cache.object_max",
     "node.cache.size",
@@ -42,6 +42,7 @@ pub(crate) const TAKEN: [&str; 45] = [
     "node.report.from",
     "node.report.heartbeat",
     "node.report.load_path",
+    "node.report.secret",
     "node.report.subscribers_max",
     "node.revalidate",
     "node.tls.certificates",

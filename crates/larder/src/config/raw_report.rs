@@ -19,6 +19,12 @@ pub(crate) struct RawReport {
     /// Addresses of switches that may ask for reports, beside node.trusted_relays. Everybody else gets 404, and so do clients whose
     /// connections a switch has handed over.
     pub(crate) from: Texts,
+    /// File with a secret that switches must prove (switch.signals.secret) in place of an address: other programs on their
+    /// hosts get 404. For its owner only; made by `larder keys new FILE`. A second line may hold another secret that is accepted
+    /// too. Read at each reload. Unset: the addresses decide.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(example = "/etc/larder/report.key")]
+    pub(crate) secret: Option<String>,
     /// Whose processor time counts as the node's, where none is modelled: "machine", over all its processors, for a
     /// node that has a machine to itself; "process", out of one processor, for nodes that share one.
     #[schemars(extend("enum" = ["machine", "process"]))]
@@ -41,6 +47,7 @@ impl Default for RawReport {
         let report = ReportConfig::default();
         Self {
             from: Texts(LOOPBACK.map(str::to_owned).to_vec()),
+            secret: None,
             cpu: report.cpu.name().to_owned(),
             load_path: report.load_path.unwrap_or_else(|| OFF.to_owned()),
             events_path: report.events_path.unwrap_or_else(|| OFF.to_owned()),

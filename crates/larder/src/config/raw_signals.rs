@@ -17,6 +17,11 @@ pub(crate) struct RawSignals {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = ["off", "larder", "node-exporter", "orca"]), example = &"node-exporter")]
     pub(crate) source: Option<String>,
+    /// File with the secret that larder nodes want proved (node.report.secret). For its owner only; the first line counts. Unset: nodes
+    /// go by addresses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(example = "/etc/larder/report.key")]
+    pub(crate) secret: Option<String>,
     /// Time between two reports of a node. 10ms to 1h.
     pub(crate) period: Span,
     /// How long a poll may take. 1ms to 1m.
@@ -66,6 +71,7 @@ impl Default for RawSignals {
         let signals = SignalsConfig::default();
         Self {
             source: signals.source.map(|source| source.to_string()),
+            secret: None,
             period: Span(signals.period),
             timeout: Span(signals.timeout),
             missing_after: Span(signals.missing_after),

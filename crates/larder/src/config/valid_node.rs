@@ -28,6 +28,8 @@ pub(crate) struct NodeRole {
     pub(crate) node: NodeConfig,
     /// 0: one for each core.
     pub(crate) threads: usize,
+    /// File with the secret that switches prove to get reports. Read when the role starts, and at each reload.
+    pub(crate) report_secret: Option<PathBuf>,
     /// Whether switches hand over connections.
     pub(crate) handoff: Option<HandoffRole>,
     /// Whether it is one of equal nodes.
@@ -89,7 +91,9 @@ pub(super) fn node(raw: &RawNode) -> Result<NodeRole, Fault> {
         )
         .hint("leave out one of them"));
     }
-    Ok(NodeRole { listen, node, threads: in_range("node.threads", raw.threads, 0, 1024)?, handoff, peers })
+    let threads = in_range("node.threads", raw.threads, 0, 1024)?;
+    let report_secret = raw.report.secret.as_ref().map(PathBuf::from);
+    Ok(NodeRole { listen, node, threads, report_secret, handoff, peers })
 }
 
 fn listen(raw: &RawNode) -> Result<Option<SocketAddr>, Fault> {

@@ -15,6 +15,8 @@ pub(super) fn report(raw: &RawReport) -> Result<ReportConfig, Fault> {
     })?;
     Ok(ReportConfig {
         from: Announcers(ranges("node.report.from", &raw.from)?),
+        // Read when the role starts.
+        secret: None,
         load_path: path("node.report.load_path", &raw.load_path)?,
         events_path: path("node.report.events_path", &raw.events_path)?,
         subscribers_max: raw.subscribers_max,
@@ -54,6 +56,7 @@ mod tests {
                    from = \"10.0.0.2\"\nsubscribers_max = 3\nbacklog_max = 16\nheartbeat = \"1s\"\n";
         let expected = ReportConfig {
             from: Announcers(vec!["10.0.0.2".parse().unwrap()]),
+            secret: None,
             load_path: Some("/load".to_owned()),
             events_path: None,
             subscribers_max: 3,

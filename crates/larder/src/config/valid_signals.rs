@@ -36,6 +36,8 @@ pub(super) fn signals(raw: &RawSignals) -> Result<SignalsConfig, Fault> {
     let cache = &raw.cache;
     Ok(SignalsConfig {
         source,
+        // Read when the role starts.
+        secret: None,
         period: raw.period.0,
         timeout: raw.timeout.0,
         missing_after: raw.missing_after.0,

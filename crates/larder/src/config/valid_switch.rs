@@ -52,6 +52,8 @@ pub(crate) struct SwitchRole {
     pub(crate) follow: Duration,
     /// Routes that go by a routing table.
     pub(crate) wards: Vec<WardRole>,
+    /// File with the secret that nodes want proved before they report. Read when the role starts.
+    pub(crate) report_secret: Option<PathBuf>,
     /// Other switches in front of the same nodes.
     pub(crate) beside: Option<SwitchesRole>,
     /// As whom the work is done.
@@ -135,7 +137,8 @@ pub(super) fn switch(
     let beside = raw.switches.as_ref().map(|raw| switches(raw, absent)).transpose()?;
     let run_as = run_as(raw.user.as_deref(), raw.group.as_deref(), &switch.handoff)?;
     let acme = acme.flatten().map(|role| writable(role, run_as, absent)).transpose()?;
-    Ok(SwitchRole { switch, threads, discover, follow, wards, beside, run_as, acme })
+    let report_secret = raw.signals.secret.as_ref().map(PathBuf::from);
+    Ok(SwitchRole { switch, threads, discover, follow, wards, report_secret, beside, run_as, acme })
 }
 
 fn follow_names(raw: Span) -> Result<Duration, Fault> {

@@ -40,6 +40,7 @@ mod reach;
 mod real_clients;
 mod reload;
 mod replay;
+mod report_secret;
 mod rotation;
 mod routes_for_others;
 mod secured;

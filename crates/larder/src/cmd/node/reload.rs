@@ -17,8 +17,8 @@ use tokio::signal::unix::Signal;
 use super::NodeArgs;
 use crate::cmd::logging::{self, Level};
 use crate::cmd::reloads::{By, Last, Outcome};
-use crate::cmd::serve::Shutdown;
-use crate::config::{Changes, NodeRole, RawConfig};
+use crate::cmd::serve::{self, Shutdown};
+use crate::config::{Changes, NodeRole, PeersRole, RawConfig};
 
 /// How reloads of a node went.
 #[derive(Clone, Debug, Serialize)]
@@ -140,10 +140,11 @@ impl Reloader {
         }
         let filter = logging::filter(&config.log).map_err(refused)?;
         let role = config.node.ok_or_else(|| refused(super::no_section()))?;
-        let NodeRole { node, peers, handoff, .. } = role;
-        // Read at each reload, since the file changes and its name does not.
-        let secrets =
-            peers.as_ref().map(|peers| super::secrets(&peers.secret)).transpose().map_err(refused)?;
+        let NodeRole { mut node, peers, handoff, report_secret, .. } = role;
+        // Secrets are read at each reload, since a file changes and its name does not.
+        node.report.secret = super::report_secrets(report_secret.as_deref()).map_err(refused)?;
+        let read = |peers: &PeersRole| serve::secrets("node.peers.secret", &peers.secret);
+        let secrets = peers.as_ref().map(read).transpose().map_err(refused)?;
         let memory = peers.as_ref().map(|peers| peers.policy.memory(node.cache.bytes));
         let failed = |error| Unchanged { outcome: Outcome::Failed, error: format!("{error:#}") };
         self.node.change(&node, memory).map_err(|error| failed(anyhow::Error::new(error)))?;

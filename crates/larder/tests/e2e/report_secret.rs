@@ -1,0 +1,94 @@
+//! A node that reports only to switches which prove a secret.
+
+use larder_peers::{ClusterSecrets, PROOF_FIELD};
+use larder_testkit::eventually;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use crate::http::{ask, get, post};
+use crate::process::{LARDER, Process};
+
+/// Makes a secret; returns its line.
+fn secret(path: &Path) -> String {
+    assert!(Command::new(LARDER).args(["keys", "new"]).arg(path).status().unwrap().success());
+    fs::read_to_string(path).unwrap()
+}
+
+fn write(path: &Path, secrets: &str) {
+    fs::write(path, secrets).unwrap();
+    fs::set_permissions(path, PermissionsExt::from_mode(0o600)).unwrap();
+}
+
+fn start(folder: &Path, role: &str, config: &str) -> Process {
+    let path = folder.join(format!("{role}.toml"));
+    fs::write(&path, format!("{config}\n[admin]\nlisten = \"127.0.0.1:0\"\n")).unwrap();
+    Process::start(&[role, "--config", path.to_str().unwrap()])
+}
+
+/// The sum of a counter of the switch, over the lines that hold `label`.
+fn count(switch: &Process, name: &str, label: &str) -> u64 {
+    let text = String::from_utf8(get(switch.admin.unwrap(), "/metrics").body).unwrap();
+    let lines = text.lines().filter(|line| line.starts_with(name) && line.contains(label));
+    lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
+}
+
+#[test]
+fn only_a_switch_that_proves_the_secret_gets_reports() {
+    let folder = tempfile::tempdir().unwrap();
+    let [of_node, of_switch] = ["node.key", "switch.key"].map(|name| folder.path().join(name));
+    let old = secret(&of_node);
+    write(&of_switch, &old);
+    let node = start(
+        folder.path(),
+        "node",
+        &format!("[node]\nlisten = \"127.0.0.1:0\"\nroot = {:?}\nreport.secret = {of_node:?}", folder.path()),
+    );
+    let switch = start(
+        folder.path(),
+        "switch",
+        &format!(
+            "[switch]\nlisten = \"127.0.0.1:0\"\nnodes = [\"{}\"]\npolicy = \"lb-gc\"\n\
+             signals = {{ source = \"larder\", period = \"20ms\", secret = {of_switch:?} }}",
+            node.address
+        ),
+    );
+    let reports = || count(&switch, "larder_switch_reports_total", "");
+    let go_on = |what: &str| {
+        let before = reports();
+        eventually(what, || (reports() > before + 1).then_some(()));
+    };
+    go_on("reports come");
+    let streams = || {
+        let refused = count(&switch, "larder_switch_signal_failures_total", "cause=\"status\"");
+        let live = count(&switch, "larder_switch_cache_events_total", "snapshot");
+        (live > 0).then_some(refused)
+    };
+    assert_eq!(eventually("the stream of cache events is up", streams), 0, "nothing was refused");
+
+    // The address proves nothing any more, and neither does another secret.
+    let proof = |path: &Path| format!("{PROOF_FIELD}: {}\r\n", ClusterSecrets::load(path).unwrap().proof());
+    let (right, other) = (proof(&of_node), folder.path().join("other.key"));
+    let new = secret(&other);
+    for path in ["/.larder/load", "/.larder/events"] {
+        for fields in ["", &proof(&other), &format!("{right}Via: 1.1 gateway\r\n")] {
+            assert_eq!(ask(node.address, "GET", path, fields).status, 404, "{path} {fields:?}");
+        }
+    }
+    assert_eq!(ask(node.address, "GET", "/.larder/load", &right).status, 200);
+    assert_eq!(get(node.address, "/.larder/health").status, 200);
+
+    let reload = |secrets: &str| {
+        write(&of_node, secrets);
+        assert_eq!(post(node.admin.unwrap(), "/reload").status, 200);
+    };
+    reload(&format!("{new}{old}"));
+    assert_eq!(ask(node.address, "GET", "/.larder/load", &proof(&other)).status, 200);
+    go_on("reports go on by the second secret");
+    reload(&new);
+    eventually("the switch's secret is refused", || {
+        (count(&switch, "larder_switch_signal_failures_total", "cause=\"status\"") > 0).then_some(())
+    });
+    assert_eq!(ask(node.address, "GET", "/.larder/load", &right).status, 404);
+}
