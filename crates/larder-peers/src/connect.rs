@@ -55,7 +55,8 @@ impl Ends {
         let connecting = async {
             let io = TcpStream::connect(member.address).await?;
             io.set_nodelay(true)?;
-            let mut stream = noise::initiate(self.metered(io), &psk, self.deadline).await?;
+            let stream = noise::initiate(self.metered(io), &psk, self.deadline).await?;
+            let mut stream = self.keyring.bind(stream, secret);
             let from = Peer { name: self.own.name.clone(), incarnation: self.own.incarnation() };
             Hello { kind, from, to: member.name.clone() }.send(&mut stream).await?;
             match Answer::receive(&mut stream).await? {
@@ -68,7 +69,7 @@ impl Ends {
         if connected.is_err() {
             rise(&self.counters.links_failed);
         }
-        connected.map(|stream| self.keyring.bind(stream, secret))
+        connected
     }
 
     /// Shakes hands with a member that has connected, by whichever secret the member has used.

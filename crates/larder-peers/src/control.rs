@@ -10,6 +10,7 @@ use crate::config::ControlConfig;
 use crate::connect::{Ends, Stream};
 use crate::counters::{Counters, Held, add, rise};
 use crate::hello::Kind;
+use crate::keyring::Keyed;
 use crate::member::{Change, Member, Peer};
 use crate::name::Name;
 use bytes::Bytes;
@@ -105,6 +106,23 @@ impl Outgoing {
     }
 }
 
+/// The reason for which a link of ours ended.
+#[derive(Debug, thiserror::Error)]
+enum Ended {
+    /// This member sends with another secret.
+    #[error("made anew with another secret")]
+    Replaced,
+    #[error("{0}")]
+    Broken(#[from] io::Error),
+}
+
+impl Ended {
+    /// The reason, from the result of reading or writing.
+    fn of(ended: io::Result<()>) -> Self {
+        Self::Broken(ended.err().unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into()))
+    }
+}
+
 /// Links of ours, one for each member.
 #[derive(Debug)]
 pub(crate) struct Outbound {
@@ -180,8 +198,12 @@ impl Outbound {
             match self.ends.connect(&member, Kind::Control).await {
                 Ok(stream) => {
                     attempt = 0;
-                    let error = self.carry(stream, &member, &state).await;
-                    tracing::debug!(name = %member.name, %error, "a control link ended");
+                    let ended = self.carry(stream, &member, &state).await;
+                    tracing::debug!(name = %member.name, error = %ended, "a control link ended");
+                    if matches!(ended, Ended::Replaced) {
+                        // The member is well, so there is no reason for a pause without a link.
+                        continue;
+                    }
                 }
                 Err(error) => tracing::debug!(name = %member.name, %error, "no control link"),
             }
@@ -193,23 +215,30 @@ impl Outbound {
         }
     }
 
-    /// Carries messages until the link breaks or its queue overflows; says why.
+    /// Carries messages until the link breaks, its queue overflows, or this member sends with another secret.
     async fn carry(
         &self,
         stream: Stream,
         member: &Member,
         state: &watch::Sender<Option<Arc<Outgoing>>>,
-    ) -> io::Error {
+    ) -> Ended {
         let (queue, mut queued) = mpsc::channel(self.config.queue_max);
         let (open, overflow) = (AtomicBool::new(false), Notify::new());
         let link = Arc::new(Outgoing { queue, queued_bytes: AtomicUsize::new(0), open, overflow });
         let id = link_id();
         let told = Heard::OutUp { id, peer: member.peer(), link: Arc::clone(&link) };
         let _link = Held::new(&self.ends.counters, (|counters| &counters.control_links) as Gauge);
-        state.send_replace(Some(Arc::clone(&link)));
-        // Fails only when nobody listens any more.
-        let _ = self.heard.send(told).await;
         let secret = stream.secret().clone();
+        state.send_replace(Some(Arc::clone(&link)));
+        // A user that takes no events does not keep the link of a replaced secret up.
+        tokio::select! {
+            // Fails only when nobody listens any more.
+            _ = self.heard.send(told) => {}
+            () = self.ends.keyring.replaced(&secret) => {
+                state.send_replace(None);
+                return Ended::Replaced;
+            }
+        }
         let (mut read, mut write) = tokio::io::split(stream);
         let reading = async {
             loop {
@@ -229,16 +258,18 @@ impl Outbound {
                 timeout(self.config.silence, write.flush()).await??;
             }
         };
-        let ended: io::Result<()> = tokio::select! {
-            ended = reading => ended,
-            ended = writing => ended,
-            () = link.overflow.notified() => Err(io::Error::other("too much waits for this member")),
-            () = self.ends.keyring.replaced(&secret) => Err(io::Error::other("made anew with another secret")),
+        let ended = tokio::select! {
+            ended = reading => Ended::of(ended),
+            ended = writing => Ended::of(ended),
+            () = link.overflow.notified() => io::Error::other("too much waits for this member").into(),
+            () = self.ends.keyring.replaced(&secret) => Ended::Replaced,
         };
+        // The connection ends before the user takes the event.
+        drop((read, write));
         link.open.store(false, Ordering::Release);
         state.send_replace(None);
         let _ = self.heard.send(Heard::Down { id }).await;
-        ended.err().unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into())
+        ended
     }
 
     async fn write(
@@ -267,14 +298,23 @@ pub(crate) struct Inbound {
 }
 
 impl Inbound {
-    /// Receives messages until the link breaks or the member has left.
-    pub(crate) async fn receive(&self, stream: Stream, peer: Peer) {
+    /// Receives messages until the link breaks, its secret is no longer accepted, or the member has left.
+    pub(crate) async fn receive<S>(&self, stream: Keyed<S>, peer: Peer)
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
         let mut table = self.table.clone();
+        // Nothing is read while a user takes no events, so the link does not wait for its reader to fail.
+        let revoked = stream.revoked();
+        tokio::pin!(revoked);
         // The other side may know of this one before this one knows of it.
         let known = timeout(UNKNOWN_TIMEOUT, table.wait_for(|table| table.contains_key(&peer)));
-        let epoch = match known.await {
-            Ok(Ok(table)) => table.get(&peer).copied(),
-            Ok(Err(_)) | Err(_) => None,
+        let epoch = tokio::select! {
+            known = known => match known {
+                Ok(Ok(table)) => table.get(&peer).copied(),
+                Ok(Err(_)) | Err(_) => None,
+            },
+            () = &mut revoked => return,
         };
         let Some(epoch) = epoch else {
             rise(&self.counters.links_refused);
@@ -283,8 +323,13 @@ impl Inbound {
         };
         let _link = Held::new(&self.counters, (|counters| &counters.control_links) as Gauge);
         let id = link_id();
-        if self.heard.send(Heard::InUp { id, peer: peer.clone(), epoch }).await.is_err() {
-            return;
+        tokio::select! {
+            told = self.heard.send(Heard::InUp { id, peer: peer.clone(), epoch }) => {
+                if told.is_err() {
+                    return;
+                }
+            }
+            () = &mut revoked => return,
         }
         let (mut read, mut write) = tokio::io::split(stream);
         let reading = async {
@@ -309,12 +354,15 @@ impl Inbound {
         let ended: io::Result<()> = tokio::select! {
             ended = reading => ended,
             ended = signing => ended,
+            () = revoked => Err(io::ErrorKind::ConnectionAborted.into()),
             // An error says that the network was dropped.
             _ = table.wait_for(|table| table.get(&peer) != Some(&epoch)) => Ok(()),
         };
         if let Err(error) = ended {
             tracing::debug!(name = %peer.name, %error, "a control link ended");
         }
+        // The connection ends before the user takes the event.
+        drop((read, write));
         let _ = self.heard.send(Heard::Down { id }).await;
     }
 }
@@ -338,4 +386,52 @@ async fn receive(from: &mut (impl AsyncRead + Unpin), silence: Duration) -> io::
     let mut message = vec![0; length];
     timeout(silence, from.read_exact(&mut message)).await??;
     Ok(message.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keyring::Keyring;
+    use crate::secret::ClusterSecret;
+    use larder_testkit::eventually_async;
+
+    const OLD: ClusterSecret = ClusterSecret::new([1; 32]);
+    const NEW: ClusterSecret = ClusterSecret::new([2; 32]);
+
+    /// Removes the secret of a link whose user takes no events. Returns when the connection has ended.
+    async fn revoked_unheard(events_taken: usize) {
+        let counters = Arc::<Counters>::default();
+        let keyring = Keyring::new(OLD.into(), Arc::clone(&counters));
+        let peer = Peer { name: "b".parse().expect("a name"), incarnation: 1 };
+        let (heard, mut events) = mpsc::channel(1);
+        let (_table, told) = watch::channel(Arc::new(BTreeMap::from([(peer.clone(), 1)])));
+        let fill = Heard::Down { id: link_id() };
+        heard.send(fill).await.expect("room for an event");
+        let inbound =
+            Inbound { config: ControlConfig::default(), counters: Arc::clone(&counters), table: told, heard };
+        let (mut far, near) = tokio::io::duplex(64);
+        let link = keyring.bind(near, OLD);
+        let receiving = tokio::spawn(async move { inbound.receive(link, peer).await });
+        far.write_all(&[0, 0, 0, 1, 7, 0, 0, 0, 1, 8]).await.expect("two messages");
+        for _ in 0..events_taken {
+            events.recv().await.expect("an event");
+        }
+        let up = || (counters.read().control_links == 1).then_some(());
+        eventually_async("the link is up", up).await;
+        assert!(keyring.set(NEW.into()));
+        let mut rest = Vec::new();
+        timeout(Duration::from_secs(30), far.read_to_end(&mut rest))
+            .await
+            .expect("in time")
+            .expect("the end");
+        assert_eq!(counters.read().links_revoked, 1);
+        receiving.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_link_ends_with_its_secret_although_its_user_takes_no_events() {
+        revoked_unheard(0).await;
+        revoked_unheard(1).await;
+        revoked_unheard(2).await;
+    }
 }

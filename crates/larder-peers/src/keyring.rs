@@ -54,14 +54,19 @@ impl Keyring {
         }
         self.count(&links);
         drop(links);
-        let (mut secrets, of) = (self.watch(), secret.clone());
-        let revoked = async move {
-            if secrets.wait_for(|now| !now.contains(&of)).await.is_err() {
-                // The link keeps the sender alive, so there is no error.
+        let [read, write] = [(); 2].map(|()| Box::pin(self.revoked(&secret)) as Revoked);
+        Keyed { stream, read, write, is_counted: false, keyring: Arc::clone(self), secret }
+    }
+
+    /// Waits until a secret is no longer accepted. Ready at once if the secret is not accepted now.
+    fn revoked(&self, secret: &ClusterSecret) -> impl Future<Output = ()> + Send + Sync + use<> {
+        let (mut secrets, secret) = (self.watch(), secret.clone());
+        async move {
+            if secrets.wait_for(|now| !now.contains(&secret)).await.is_err() {
+                // A link keeps the sender alive, so there is no error.
                 std::future::pending::<()>().await;
             }
-        };
-        Keyed { stream, revoked: Box::pin(revoked), is_counted: false, keyring: Arc::clone(self), secret }
+        }
     }
 
     /// Waits until this member sends with another secret.
@@ -81,10 +86,16 @@ impl Keyring {
     }
 }
 
-/// The stream of a link, which fails once the link's secret is no longer accepted.
+/// Ready once a link's secret is no longer accepted.
+type Revoked = Pin<Box<dyn Future<Output = ()> + Send + Sync>>;
+
+/// The stream of a link. Reads and writes fail once the link's secret is no longer accepted.
 pub(crate) struct Keyed<S> {
     stream: S,
-    revoked: Pin<Box<dyn Future<Output = ()> + Send + Sync>>,
+    /// Wakes the reader.
+    read: Revoked,
+    /// Wakes the writer: a link whose peer takes no bytes may not read.
+    write: Revoked,
     /// Whether the link is in the count of revoked links.
     is_counted: bool,
     keyring: Arc<Keyring>,
@@ -104,6 +115,30 @@ impl<S> Keyed<S> {
             rise(&self.keyring.counters.links_revoked);
             tracing::info!("link to a peer ended: its cluster secret is no longer accepted");
         }
+    }
+
+    /// Waits until the secret of the link is no longer accepted.
+    pub(crate) fn revoked(&self) -> impl Future<Output = ()> + Send + Sync + use<S> {
+        self.keyring.revoked(&self.secret)
+    }
+
+    /// Returns an error if the secret is no longer accepted, also at later calls.
+    fn check(&mut self, cx: &mut Context<'_>, side: fn(&mut Self) -> &mut Revoked) -> io::Result<()> {
+        if side(self).as_mut().poll(cx).is_pending() {
+            return Ok(());
+        }
+        self.count_revoked();
+        *side(self) = Box::pin(std::future::ready(()));
+        Err(io::Error::new(io::ErrorKind::ConnectionAborted, "secret revoked"))
+    }
+
+    /// The stream, to write to.
+    fn writer(&mut self, cx: &mut Context<'_>) -> io::Result<Pin<&mut S>>
+    where
+        S: Unpin,
+    {
+        self.check(cx, |keyed| &mut keyed.write)?;
+        Ok(Pin::new(&mut self.stream))
     }
 
     /// The secret that the link was made with.
@@ -130,19 +165,14 @@ impl<S> Drop for Keyed<S> {
 impl<S: AsyncRead + Unpin> AsyncRead for Keyed<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        if this.revoked.as_mut().poll(cx).is_ready() {
-            this.count_revoked();
-            // Polled again only by a reader that goes on after an error.
-            this.revoked = Box::pin(std::future::pending());
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::ConnectionAborted, "secret revoked")));
-        }
+        this.check(cx, |keyed| &mut keyed.read)?;
         Pin::new(&mut this.stream).poll_read(cx, buf)
     }
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Keyed<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
+        self.writer(cx)?.poll_write(cx, buf)
     }
 
     fn poll_write_vectored(
@@ -150,7 +180,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Keyed<S> {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+        self.writer(cx)?.poll_write_vectored(cx, bufs)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -158,17 +188,18 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Keyed<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        self.writer(cx)?.poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        self.writer(cx)?.poll_shutdown(cx)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
 
     const OLD: ClusterSecret = ClusterSecret::new([1; 32]);
@@ -200,5 +231,39 @@ mod tests {
         assert_eq!(others(), 0);
         drop(new);
         assert!(keyring.links().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_link_that_only_writes_ends_with_its_secret() {
+        let counters = Arc::<Counters>::default();
+        let keyring = Keyring::new(OLD.into(), Arc::clone(&counters));
+        let (_far, near) = duplex(4);
+        let mut link = keyring.bind(near, OLD);
+        // The other side takes 4 bytes and then no more.
+        let write = tokio::time::timeout(Duration::from_secs(30), link.write_all(b"more than four"));
+        let (ended, ()) = tokio::join!(write, async {
+            tokio::task::yield_now().await;
+            assert!(keyring.set(NEW.into()));
+        });
+        assert_eq!(ended.expect("in time").expect_err("revoked").kind(), io::ErrorKind::ConnectionAborted);
+        for again in [link.flush().await, link.shutdown().await, link.read_u8().await.map(drop)] {
+            assert_eq!(again.expect_err("revoked").kind(), io::ErrorKind::ConnectionAborted);
+        }
+        assert_eq!(counters.read().links_revoked, 1);
+    }
+
+    #[tokio::test]
+    async fn a_link_that_is_made_while_its_secret_is_removed_ends() {
+        let counters = Arc::<Counters>::default();
+        let keyring = Keyring::new(OLD.into(), Arc::clone(&counters));
+        let (_far, near) = duplex(64);
+        // The handshake has used the old secret; the link is bound after the reload.
+        assert!(keyring.set(NEW.into()));
+        let mut link = keyring.bind(near, OLD);
+        link.revoked().await;
+        for ended in [link.write_all(b"said").await, link.read_u8().await.map(drop)] {
+            assert_eq!(ended.expect_err("revoked").kind(), io::ErrorKind::ConnectionAborted);
+        }
+        assert_eq!(counters.read().links_revoked, 1);
     }
 }

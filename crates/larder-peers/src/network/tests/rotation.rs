@@ -156,3 +156,22 @@ async fn links_of_a_removed_secret_end_at_once() {
     let refused = b.counters().read().links_failed;
     counted(std::slice::from_ref(&b), |counted| counted.links_failed > refused).await;
 }
+
+#[tokio::test]
+async fn a_control_link_with_a_replaced_secret_is_made_anew_without_a_pause() {
+    let pause = Duration::from_secs(10);
+    let slow = |own, seeds: &[SocketAddr]| {
+        let mut config = config(own, seeds, 1);
+        (config.control.retry_min, config.control.retry_max) = (pause, pause);
+        config
+    };
+    let (a, mut from_a) = Network::start(slow("a", &[]), echo("a")).await.expect("started");
+    let (b, mut from_b) = Network::start(slow("b", &[a.local()]), echo("b")).await.expect("started");
+    tokio::join!(until_up(&mut from_a, "b"), until_up(&mut from_b, "a"));
+    b.set_secrets(ClusterSecrets::new(OLD, Some(NEW)));
+    a.set_secrets(ClusterSecrets::new(NEW, Some(OLD)));
+    assert!(matches!(next(&mut from_a).await, Event::Down(_, Way::To)));
+    // The shortest pause is three quarters of `retry_min`.
+    let again = timeout(pause / 2, next(&mut from_a)).await.expect("no pause");
+    assert!(matches!(again, Event::Up(_, Way::To)), "{again:?}");
+}
