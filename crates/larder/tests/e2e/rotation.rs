@@ -84,6 +84,17 @@ fn three_nodes_rotate_their_secret_without_losing_a_member_or_a_request() {
     let metrics =
         |node: usize| String::from_utf8(get(cluster.node(node).admin.unwrap(), "/metrics").body).unwrap();
     assert!(metrics(0).contains("larder_node_peers_links_other_secret{node=\"a\"} 0"), "{}", metrics(0));
+    // The next reload can revoke only links that are up.
+    eventually("the links of the new secret are up", || {
+        (network(&cluster, 0, "control_links") == 4).then_some(())
+    });
+    // A node that has only the old secret is no longer in the cluster: its links end at once.
+    fs::write(cluster.folder.path().join("cluster.key"), &old).unwrap();
+    assert_eq!(post(cluster.node(0).admin.unwrap(), "/reload").status, 200);
+    eventually("the links of the removed secret have ended", || {
+        let [up, revoked] = ["control_links", "links_revoked"].map(|counter| network(&cluster, 0, counter));
+        (up == 0 && revoked >= 4).then_some(())
+    });
     // An invalid secret changes nothing.
     fs::write(cluster.folder.path().join("cluster.key"), "none\n").unwrap();
     let refused = post(cluster.node(1).admin.unwrap(), "/reload");
