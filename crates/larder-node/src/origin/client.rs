@@ -235,7 +235,8 @@ impl Origin {
         hints: Option<Hints>,
     ) -> Result<Fetched, OriginError> {
         // Whether a request has been worked on before the connection ended is not known: only one that may be repeated
-        // is sent once more (RFC 9110 section 9.2.2), and a body may be gone by then.
+        // is sent once more (RFC 9110 section 9.2.2), and a body may be gone by then. So only such a request goes over a kept
+        // connection, which the origin may just be closing. HAProxy's `http-reuse safe` does the same.
         let repeatable = body.is_none() && matches!(*method, Method::GET | Method::HEAD);
         let again = repeatable.then(|| headers.clone());
         let (body, progress) = match body {
@@ -246,10 +247,12 @@ impl Origin {
             }
             None => (None, None),
         };
-        let mut sent = self.try_send(method, target, headers, (body, progress), hints.clone()).await;
-        // A kept connection that the origin has closed meanwhile looks like this.
+        let pooled = repeatable;
+        let mut sent =
+            self.try_send(pooled, (method, target), headers, (body, progress), hints.clone()).await;
+        // A kept connection that the origin has closed meanwhile looks like this. Others may be closed too.
         if let (Err(OriginError::Closed), Some(headers)) = (&sent, again) {
-            sent = self.try_send(method, target, headers, (None, None), hints).await;
+            sent = self.try_send(false, (method, target), headers, (None, None), hints).await;
         }
         if let Err(error) = &sent {
             if *error == OriginError::WriteTimeout {
@@ -262,8 +265,8 @@ impl Origin {
 
     async fn try_send(
         &self,
-        method: &Method,
-        target: &PathAndQuery,
+        pooled: bool,
+        (method, target): (&Method, &PathAndQuery),
         headers: HeaderMap,
         (body, progress): (Option<Outgoing>, Option<Arc<upload::Progress>>),
         hints: Option<Hints>,
@@ -282,7 +285,8 @@ impl Origin {
         }
         let (asked, time) = {
             let terms = self.terms();
-            (terms.client.request(request), terms.config.connect_timeout + terms.config.head_timeout)
+            let client = if pooled { &terms.client } else { &terms.unpooled };
+            (client.request(request), terms.config.connect_timeout + terms.config.head_timeout)
         };
         let sent = match &progress {
             Some(progress) => progress.reply_within(time, asked).await?,

@@ -12,14 +12,17 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 #[derive(Debug)]
 pub(crate) struct Terms {
     pub(crate) config: OriginConfig,
-    /// With the connections that are kept.
+    /// Keeps connections. An origin may close one just when a request is sent on it, so the request must be one that may be
+    /// repeated.
     pub(super) client: Client<Connector, Outgoing>,
+    /// Makes a connection for each request.
+    pub(super) unpooled: Client<Connector, Outgoing>,
 }
 
 impl Terms {
     /// The configuration has been checked.
     pub(super) fn new(config: OriginConfig) -> Self {
-        Self { client: client(&config), config }
+        Self { client: client(&config, config.idle_max), unpooled: client(&config, 0), config }
     }
 
     /// Those that follow. Kept connections are used on where they do not depend on what has changed; others end with their request.
@@ -39,13 +42,13 @@ impl Terms {
             )
         };
         if of_connections(&self.config) == of_connections(&config) {
-            return Self { client: self.client.clone(), config };
+            return Self { client: self.client.clone(), unpooled: self.unpooled.clone(), config };
         }
         Self::new(config)
     }
 }
 
-fn client(config: &OriginConfig) -> Client<Connector, Outgoing> {
+fn client(config: &OriginConfig, idle_max: usize) -> Client<Connector, Outgoing> {
     let mut connector = HttpConnector::new();
     connector.set_nodelay(true);
     connector.set_connect_timeout(Some(config.connect_timeout));
@@ -53,7 +56,7 @@ fn client(config: &OriginConfig) -> Client<Connector, Outgoing> {
     Client::builder(TokioExecutor::new())
         .pool_timer(TokioTimer::new())
         .pool_idle_timeout(config.idle_timeout)
-        .pool_max_idle_per_host(config.idle_max)
+        .pool_max_idle_per_host(idle_max)
         .http1_max_buf_size(config.head_bytes_max)
         .http1_max_headers(config.headers_max)
         .set_host(false)

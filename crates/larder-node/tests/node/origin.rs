@@ -142,6 +142,32 @@ async fn clients_preconditions_and_ranges_are_met_from_what_is_kept() {
     );
 }
 
+/// An origin may close a kept connection at any time, also just when a request comes. A POST must not be sent twice.
+#[tokio::test]
+async fn kept_connections_that_the_origin_closes_cost_no_request() {
+    let stub = Stub::start(|asked| match asked.earlier {
+        0 => Answer::new(200, "Cache-Control: no-store\r\n", asked.body.clone()),
+        _ => Answer::new(200, "", "").framed(Framing::Silent),
+    })
+    .await;
+    let node = stub.node(|_, _| {}).await;
+    let mut client = node.client().await;
+    for request in [
+        "GET /a HTTP/1.1\r\nHost: n\r\n\r\n",
+        "POST /a HTTP/1.1\r\nHost: n\r\nContent-Length: 4\r\n\r\nbody",
+        "GET /b HTTP/1.1\r\nHost: n\r\n\r\n",
+        "DELETE /b HTTP/1.1\r\nHost: n\r\n\r\n",
+        "GET /c HTTP/1.1\r\nHost: n\r\n\r\n",
+        "GET /d HTTP/1.1\r\nHost: n\r\n\r\n",
+    ] {
+        client.send(request.as_bytes()).await;
+        assert_eq!(client.reply(false).await.status, 200, "{request}");
+    }
+    let sent = |method: &str| stub.asked().iter().filter(|asked| asked.line.starts_with(method)).count();
+    assert_eq!((sent("POST"), sent("DELETE")), (1, 1));
+    assert!(stub.asked().iter().any(|asked| asked.earlier > 0), "connections are kept for GET");
+}
+
 #[tokio::test]
 async fn an_unsafe_method_passes_and_drops_what_is_kept() {
     let stub = Stub::start(|asked| match asked.line.starts_with("GET") {

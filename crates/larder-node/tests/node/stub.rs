@@ -14,6 +14,8 @@ pub(crate) struct Asked {
     pub(crate) line: String,
     pub(crate) head: String,
     pub(crate) body: Vec<u8>,
+    /// Number of earlier requests on its connection.
+    pub(crate) earlier: usize,
 }
 
 impl Asked {
@@ -183,7 +185,7 @@ impl Drop for Stub {
 
 async fn connection(stream: TcpStream, script: Arc<Script>, noted: Arc<Mutex<Vec<Asked>>>) {
     let mut stream = BufReader::new(stream);
-    loop {
+    for earlier in 0.. {
         let mut head = String::new();
         while !head.ends_with("\r\n\r\n") {
             if stream.read_line(&mut head).await.unwrap_or(0) == 0 {
@@ -191,7 +193,7 @@ async fn connection(stream: TcpStream, script: Arc<Script>, noted: Arc<Mutex<Vec
             }
         }
         let line = head.lines().next().unwrap_or("").to_owned();
-        let mut asked = Asked { line, head, body: Vec::new() };
+        let mut asked = Asked { line, head, body: Vec::new(), earlier };
         let len: usize = asked.header("content-length").parse().unwrap_or(0);
         asked.body.resize(len, 0);
         if stream.read_exact(&mut asked.body).await.is_err() {
