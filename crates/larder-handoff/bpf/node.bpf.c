@@ -90,9 +90,11 @@ static __always_inline int is_first_stray(const struct flow_key *key) {
 static __always_inline int without_socket(struct __sk_buff *skb, const struct packet *p, const struct flow_key *key,
                                           __u32 flags) {
     struct conn *conn = bpf_map_lookup_elem(&conns, key);
-    if (conn && (conn->flags & (CONN_COOKIE | CONN_ENDED)) == CONN_COOKIE && follows(p, conn) &&
+    /* A packet with another sequence number is forged or late. The stack would answer it with a RST that has the number which the
+     * client expects, and so cut the connection before its socket exists. */
+    if (conn && (conn->flags & (CONN_COOKIE | CONN_ENDED)) == CONN_COOKIE &&
         bpf_ktime_get_ns() - conn->opened_ns < ACCEPT_NS)
-        return wait(skb, conn);
+        return follows(p, conn) ? wait(skb, conn) : VERDICT_DROP;
     if (flags & SERVICE_STASH)
         return stash(skb, key, 0);
     if (!(flags & SERVICE_COOKIE))
@@ -175,6 +177,12 @@ static __always_inline int at_time_wait(struct __sk_buff *skb, const struct pack
     struct conn *conn = bpf_map_lookup_elem(&conns, key);
     if (conn)
         note_end(p, key, conn, expected);
+    /* If the server has closed before its client, the kernel believes any RST in the window here, not only an exact one (RFC 5961
+     * section 3.2). The socket would vanish, no end would be told, and the client's FIN would never be acknowledged. */
+    if (p->flags & TCP_RST && p->seq != expected) {
+        count(COUNT_INEXACT_END);
+        return VERDICT_DROP;
+    }
     /* Of a client that has all of the reply and its end, whose own last packets were lost, or what acknowledged them: it
      * sends them again until they are acknowledged. */
     int is_again = p->flags & TCP_ACK && p->ack == sent;

@@ -1,16 +1,16 @@
 //! Listeners accept from cookies, and only from good ones.
 
 use crate::frame::{ACK, FIN, RST, SYN, Segment};
-use crate::lab::{INTERFACE, KEY, NO_KEY, OLD_KEY, address, eventually, vip};
+use crate::lab::{INTERFACE, KEY, Lab, NO_KEY, OLD_KEY, address, eventually, vip};
 use crate::support::{
     COOKIE, SERVICE, accept, claim, closed, connect, count, exchange, expect_bytes, guarded, listen,
 };
 use crate::wire::{SACK, TIMESTAMPS, WSCALE, tcp_info};
-use larder_handoff::CookieKey;
 use larder_handoff::guard::GuardService;
-use socket2::Socket;
+use larder_handoff::{Answer, CookieKey, SynOptions};
+use socket2::{Domain, Socket, Type};
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr};
+use std::net::{Shutdown, SocketAddr, TcpListener};
 use std::time::Duration;
 
 #[test]
@@ -217,6 +217,73 @@ fn a_segment_that_overtakes_the_first_is_not_reset() {
     expect_bytes(&mut server, b"second");
     assert_eq!(count(&guard, "accepted"), 1);
     assert!(lab.orders().from_node.iter().all(|segment| segment.flags & RST == 0));
+}
+
+/// The first segment of a connection from this port whose client has timestamps.
+fn begins(port: u16) -> Segment {
+    let first = claim(false, port, KEY);
+    let offered = SynOptions { mss: 1440, sack: false, timestamps: true, wscale: None };
+    let isn = first.seq.wrapping_sub(1);
+    let Answer { cookie, echo } = Answer::make(KEY, (first.from, first.to), isn, offered, 1);
+    let echo = echo.expect("timestamps were offered");
+    let options = [&[1, 1, 8, 10], 1_u32.to_be_bytes().as_slice(), echo.to_be_bytes().as_slice()].concat();
+    Segment { ack: cookie.0.wrapping_add(1), options, ..first }
+}
+
+/// A forged packet comes after a connection's first segment, which has made no socket yet: here because the listener is full.
+/// Strays from these addresses have come before, so the next one would be answered with a RST. That RST would have the number
+/// that the client expects.
+#[test]
+fn a_forged_packet_behind_the_first_segment_cuts_nothing() {
+    let Some((lab, guard)) = guarded(COOKIE) else { return };
+    lab.orders().mute = true;
+    let listener = listen_for_one(&lab);
+    let firsts: Vec<Segment> = (5100..5110).map(begins).collect();
+    let forged = |first: &Segment| Segment {
+        seq: first.seq.wrapping_sub(50_000),
+        flags: FIN | ACK,
+        options: Vec::new(),
+        payload: Vec::new(),
+        ..first.clone()
+    };
+    let is_reset = |to: &Segment| {
+        lab.orders().from_node.iter().any(|s| s.to == to.from && s.seq == to.ack && s.flags & RST != 0)
+    };
+    // Strays that come again and again are answered with a RST. These RSTs have another number than the ones below would have.
+    let before: Vec<Segment> = firsts
+        .iter()
+        .map(|first| Segment { ack: first.ack.wrapping_add(1 << 16), ..forged(first) })
+        .collect();
+    eventually("resets", || {
+        lab.inject_all(&before);
+        before.iter().all(is_reset).then_some(())
+    });
+    for (port, first) in (5200..).zip(&firsts) {
+        let accepted = count(&guard, "accepted");
+        lab.inject_all(&[begins(port), first.clone(), forged(first)]);
+        eventually("both cookies", || (count(&guard, "accepted") >= accepted + 2).then_some(()));
+        expect_bytes(&mut accept(&listener), b"GET /");
+        // The client sends again what it has no acknowledgement for.
+        lab.inject(first);
+        let mut server = accept(&listener);
+        assert_eq!(server.peer_addr().expect("an address"), first.from);
+        let seq = first.seq.wrapping_add(5);
+        lab.inject(&Segment { seq, payload: b"more".to_vec(), ..first.clone() });
+        expect_bytes(&mut server, b"GET /more");
+        lab.expect_from_node("an ACK", |s| s.to == first.from && s.ack == seq.wrapping_add(4));
+        assert!(!is_reset(first), "{first:?}");
+    }
+}
+
+/// A listener that is full with one connection that waits to be accepted.
+fn listen_for_one(lab: &Lab) -> TcpListener {
+    let socket = || -> std::io::Result<Socket> {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        socket.bind(&vip(false).into())?;
+        socket.listen(0)?;
+        Ok(socket)
+    };
+    lab.node.run(socket).expect("entered").expect("a listener").into()
 }
 
 /// A network that does not know where an address is sends its frames to everybody.

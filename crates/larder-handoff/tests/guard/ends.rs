@@ -91,3 +91,34 @@ fn a_forged_reset_is_not_an_end() {
     guard.each_conn(|_| live += 1).expect("read");
     assert_eq!((live, count(&guard, "closed")), (1, 0));
 }
+
+/// The server has closed and the client has not: the kernel by itself believes any RST in the window then.
+#[test]
+fn an_inexact_reset_does_not_end_a_half_closed_connection() {
+    let Some((lab, guard)) = guarded(COOKIE) else { return };
+    let mut ended = Vec::new();
+    for v6 in [false, true] {
+        let listener = listen(&lab, vip(v6));
+        let (mut client, server) = exchange(&lab, &listener, v6);
+        let from = client.local_addr().expect("an address");
+        let first_seq = lab.first_of(from).map(|segment| segment.seq);
+        drop(server);
+        assert_eq!(client.read(&mut [0; 1]).expect("its end"), 0);
+        let fin = lab.expect_from_node("a FIN", |s| s.to == from && s.flags & FIN != 0);
+        let heard = |s: &Segment| s.from == from && s.ack == fin.seq.wrapping_add(1);
+        let ack = eventually("an ACK", || lab.orders().to_node.iter().find(|s| heard(s)).cloned());
+        let seq = ack.seq.wrapping_add(1000);
+        lab.inject(&Segment { seq, flags: RST, options: Vec::new(), payload: Vec::new(), ..ack.clone() });
+        drop(client);
+        lab.expect_from_node("its FIN's acknowledgement", |s| {
+            s.to == from && s.ack == ack.seq.wrapping_add(1)
+        });
+        eventually("an end", || {
+            closed(&guard, &mut ended);
+            (!ended.is_empty()).then_some(())
+        });
+        assert_eq!(ended, [(FlowKey::new(from, SERVICE), first_seq)]);
+        ended.clear();
+    }
+    assert_eq!(count(&guard, "inexact_end"), 2);
+}
