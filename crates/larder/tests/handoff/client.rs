@@ -108,6 +108,8 @@ impl fmt::Display for Fault {
 /// What one connection took.
 #[derive(Debug, Default)]
 struct Times {
+    /// The client's address, once connected.
+    from: Option<SocketAddr>,
     connect: Duration,
     /// From a request's last byte to its reply's first, by reply (pipelined: of the first reply only).
     first_byte: Vec<Duration>,
@@ -236,7 +238,10 @@ fn run_share(plans: &[Plan], port: u16, stall: Duration, go: Option<&AtomicBool>
         let mut times = Times::default();
         match carry_out(plan, port, stall, &mut times, &mut tally) {
             Ok(()) => tally.right += 1,
-            Err(fault) => tally.faults.push((plan.clone(), fault)),
+            Err(fault) => {
+                println!("{:?} to {}, {:?}: {fault}", times.from, plan.server, plan.manner);
+                tally.faults.push((plan.clone(), fault));
+            }
         }
         tally.connect.push(times.connect);
         if !plan.manner.waits_by_itself() {
@@ -255,6 +260,7 @@ fn carry_out(
     tally: &mut Tally,
 ) -> Result<(), Fault> {
     let stream = connect(plan, port, stall, times).map_err(Fault::Connect)?;
+    times.from = stream.local_addr().ok();
     let rest = match plan.manner {
         Manner::Slow { rest } => rest,
         _ => Duration::ZERO,
