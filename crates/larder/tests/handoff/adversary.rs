@@ -23,6 +23,9 @@ const SETUP: Setup = Setup { threads: 4, first_port: 20_000, stall: Duration::fr
 const LOAD: &str = "larder_switch_node_load";
 /// Transfers that go on all the time, whose ends are forged too.
 const STEADY: usize = 8;
+/// More than a client sends on one connection. Bytes. A RST that is ahead by less could have the exact number when it arrives, for
+/// the client goes on after the segment that was seen.
+const CLIENT_BYTES_MAX: usize = 8_192;
 /// Time in which the account must become right.
 const SETTLED_WITHIN: Duration = Duration::from_secs(2);
 
@@ -76,13 +79,14 @@ impl Seen {
         let ahead = 200_000 + random.below(1 << 20) as u32;
         // More than a socket has sent and not been told of.
         let unsent = (9 << 20) + random.below(6 << 20) as u32;
-        let near = 1 + random.below(65_535) as u32;
+        let behind = 1 + random.below(65_535) as u32;
+        let in_window = (CLIENT_BYTES_MAX + random.below(65_536 - CLIENT_BYTES_MAX)) as u32;
         match random.below(7) {
-            0 => (RST, self.seq.wrapping_add(near), 0),
-            1 => (RST, self.seq.wrapping_sub(near), 0),
+            0 => (RST, self.seq.wrapping_add(in_window), 0),
+            1 => (RST, self.seq.wrapping_sub(behind), 0),
             2 => (RST | ACK, self.seq.wrapping_add(ahead), self.ack),
             3 => (FIN | ACK, self.seq.wrapping_add(ahead), self.ack),
-            4 => (FIN | ACK, self.seq.wrapping_sub(near), self.ack),
+            4 => (FIN | ACK, self.seq.wrapping_sub(behind), self.ack),
             5 => (PSH | ACK, self.seq.wrapping_add(ahead), self.ack),
             _ => (ACK, self.seq, self.ack.wrapping_add(unsent)),
         }
