@@ -119,7 +119,8 @@ fn marks<'a>(record: &'a Record, reply: &Reply) -> (Option<&'a Exchange>, Vec<&'
 /// RFC 9110 section 15.6, RFC 9111 section 5.2.1.7: a reply that larder makes itself has a cause.
 fn generated(record: &Record, step: usize, reply: &Reply) -> Option<(Rule, String)> {
     let Request { method, fields: request, .. } = &record.asked[step].request;
-    let has_failed = || record.exchanges.iter().any(Exchange::has_failed);
+    let fails = |exchange: &Exchange| exchange.has_failed() || exchange.is_broken_off();
+    let has_failed = || record.exchanges.iter().any(fails);
     let is_explained = match reply.status {
         504 if Directives::of_request(request).only_if_cached => true,
         502 if method == "POST" && record.loses_requests => true,
