@@ -38,8 +38,12 @@ impl Process {
     }
 
     fn start_as(mut command: Command, arguments: &[&str]) -> Self {
+        if wants_default_admin(arguments) {
+            command.args(arguments).args(["--admin", "127.0.0.1:0"]);
+        } else {
+            command.args(arguments);
+        }
         let mut child = command
-            .args(arguments)
             .args(["--ready-line", "--exit-with-stdin", "--log", "warn", "--threads", "1"])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -103,6 +107,14 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Whether a switch would take the default address of its admin interface. Only one of the tests that run at one time could have it.
+fn wants_default_admin(arguments: &[&str]) -> bool {
+    let config = arguments.windows(2).find(|pair| pair[0] == "--config").map(|pair| pair[1]);
+    let names_admin =
+        config.is_some_and(|path| fs::read_to_string(path).is_ok_and(|text| text.contains("admin")));
+    arguments[0] == "switch" && !arguments.contains(&"--admin") && !names_admin
 }
 
 pub use larder_testkit::eventually as until;
