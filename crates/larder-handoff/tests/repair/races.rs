@@ -20,6 +20,8 @@ fn torn(mends: &Mends, tries_max: u32, torn_max: u32) -> (u32, u32) {
     let (client, mut server) = net.connect(&net.listen(0), None);
     let begin = checkpoint(server.as_fd(), mends).expect("a connection at rest").rcv_nxt;
     resume(server.as_fd()).expect("a frozen socket");
+    // The writer fills at most this much while the reader rests: never more than a checkpoint takes.
+    socket2::SockRef::from(&server).set_recv_buffer_size(1 << 20).expect("an option");
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
