@@ -7,7 +7,7 @@ use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use larder_front::SwitchConfig;
+use larder_front::{AccessLogConfig, SwitchConfig};
 use larder_testkit::take_time_async;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -22,6 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 const PING: u8 = 6;
 const SETTINGS: u8 = 4;
+const RST_STREAM: u8 = 3;
 const WINDOW_UPDATE: u8 = 8;
 const HEADERS: u8 = 1;
 /// A GET of `http://a/`, by the static table.
@@ -195,12 +196,32 @@ async fn a_reply_that_nobody_takes_is_aborted() {
     let node = node(10_000).await;
     let mut config = h2c(&node);
     config.timeouts.client_write = Duration::from_millis(300);
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = folder.path().join("access.log");
+    config.access_log = Some(AccessLogConfig::file(&log));
     let switch = Running::start(config);
     let (sender, _connection) = client(connect(switch.address, 64 << 10).await, 1).await;
     let reply = ask(&sender).await.expect("a header");
     switch.settles().await;
     assert!(timeout(PATIENCE, reply.into_body().collect()).await.expect("in time").is_err());
+    eventually("the record", || aborted(&switch) == 1.0).await;
+    let line = std::fs::read_to_string(&log).expect("an access log");
+    assert!(line.starts_with("127.0.0.1 ") && line.contains("\"GET / HTTP/2.0\" 200 "), "{line}");
     assert_eq!(ask(&sender).await.expect("a header").status(), 200);
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_is_recorded() {
+    let node = node(1_000_000).await;
+    let switch = Running::start(h2c(&node));
+    drop(asked(&switch, &node, &[0, 4, 0, 0, 0, 1], 64 << 10).await);
+    eventually("the record", || aborted(&switch) == 1.0).await;
+    switch.settles().await;
+}
+
+/// Requests of node `a` that ended without a complete reply.
+fn aborted(switch: &Running) -> f64 {
+    switch.metric("larder_switch_requests_total{node=\"a\",class=\"aborted\"} ")
 }
 
 #[tokio::test]
@@ -253,4 +274,49 @@ async fn requests_wait_for_memory() {
         assert_eq!(body.to_bytes().len(), 2_000_000);
     }
     switch.settles().await;
+}
+
+/// Streams that wait for memory leave when the client resets them.
+#[tokio::test]
+async fn a_request_that_is_reset_waits_no_longer() {
+    let node = node(2_000_000).await;
+    let mut config = h2c(&node);
+    config.limits.http2_bytes_max = 0;
+    let switch = Running::start(config);
+    let mut tcp = asked(&switch, &node, &[0, 4, 0, 0, 0, 1], 64 << 10).await;
+    let reset = |stream| frame(RST_STREAM, 0, stream, &[0, 0, 0, 8]);
+    let mut streams = (3..).step_by(2);
+    // Twice as many as a connection may have under way. All but the first wait for the memory that the first holds.
+    for round in 0..16 {
+        let opened: Vec<_> = streams.by_ref().take(30).collect();
+        let heads = opened.iter().flat_map(|stream| frame(HEADERS, 5, *stream, GET));
+        tcp.write_all(&heads.collect::<Vec<_>>()).await.expect("sends");
+        ping(&mut tcp, round).await;
+        tcp.write_all(&opened.iter().flat_map(|stream| reset(*stream)).collect::<Vec<_>>())
+            .await
+            .expect("sends");
+    }
+    let last = streams.next().expect("a number");
+    tcp.write_all(&frame(HEADERS, 5, last, GET)).await.expect("sends");
+    ping(&mut tcp, 16).await;
+    tcp.write_all(&reset(1)).await.expect("sends");
+    eventually("the last request is sent to the node", || node.requests() == 2).await;
+    assert_eq!(switch.metric("larder_switch_failures_total{error=\"streams_full\"} "), 0.0);
+}
+
+/// Sends a PING, and reads until it is acknowledged.
+async fn ping(tcp: &mut TcpStream, number: u8) {
+    tcp.write_all(&frame(PING, 0, 0, &[number; 8])).await.expect("sends");
+    let acknowledged = async {
+        loop {
+            let mut head = [0; 9];
+            tcp.read_exact(&mut head).await.expect("a frame");
+            let mut payload = vec![0; usize::from(head[1]) << 8 | usize::from(head[2])];
+            tcp.read_exact(&mut payload).await.expect("a payload");
+            if (head[3], head[4], &payload[..]) == (PING, 1, &[number; 8][..]) {
+                return;
+            }
+        }
+    };
+    timeout(PATIENCE, acknowledged).await.expect("in time");
 }

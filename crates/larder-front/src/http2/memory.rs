@@ -7,14 +7,18 @@
 //! | bound | bytes | beyond it |
 //! |---|---|---|
 //! | one connection | [`CONNECTION_BYTES`] | its further requests wait |
-//! | all connections together, [`OWN_BYTES`] of each not counted | `limits.http2_bytes_max` | requests wait |
+//! | all connections of one client | an eighth of `limits.http2_bytes_max`, or half while the other half is free | requests wait |
+//! | all connections together | `limits.http2_bytes_max` | requests wait |
+//! | requests of one connection under way | [`STREAMS_MAX`] | the stream is refused |
 //! | headers of one connection's requests under way | [`HEADER_BYTES`] | the stream is refused |
 //!
-//! [`OWN_BYTES`] let every connection have one request under way, whatever the other connections hold. A request stops waiting when its
-//! client has taken nothing for `timeouts.client_write`.
+//! The bounds of one client and of all connections together do not count [`OWN_BYTES`] of each connection. These let every connection have
+//! one request under way, whatever the other connections hold. A request stops waiting when its client has taken nothing for
+//! `timeouts.client_write`, or has reset the stream.
 
 use larder_edge::http2::Blocked;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -32,24 +36,71 @@ const OWN_BYTES: usize = STREAM_BYTES + REPLY_BYTES;
 const CONNECTION_BYTES: usize = 8 << 20;
 /// Headers of one connection's requests under way.
 const HEADER_BYTES: usize = 256 << 10;
+/// Requests of one connection under way, as the account counts them. h2 counts a stream as closed before its request has left the
+/// account, so this is twice what a client may open.
+const STREAMS_MAX: u32 = 2 * super::STREAMS_MAX;
+/// The part of the common memory that one client may always have is one of so many.
+const SHARES: usize = 8;
 /// Time between two looks at whether other connections have given memory back.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Common memory that is still free, beyond [`OWN_BYTES`] of each connection. Bytes.
+/// The common memory, beyond [`OWN_BYTES`] of each connection.
 #[derive(Debug)]
-pub(crate) struct Memory(AtomicUsize);
+pub(crate) struct Memory {
+    bytes: usize,
+    held: Mutex<Held>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    bytes: usize,
+    /// Bytes of each client that holds any.
+    clients: HashMap<IpAddr, usize>,
+}
 
 impl Memory {
     pub(crate) fn new(bytes: usize) -> Arc<Self> {
-        Arc::new(Self(AtomicUsize::new(bytes)))
+        Arc::new(Self { bytes, held: Mutex::default() })
     }
 
-    fn take(&self, bytes: usize) -> bool {
-        self.0.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(bytes)).is_ok()
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn give(&self, bytes: usize) {
-        self.0.fetch_add(bytes, Relaxed);
+    fn take(&self, client: IpAddr, bytes: usize) -> bool {
+        if bytes == 0 {
+            return true;
+        }
+        let mut held = self.held();
+        let (all, own) = (held.bytes + bytes, held.clients.get(&client).copied().unwrap_or_default() + bytes);
+        let fits = all <= self.bytes && (own <= self.bytes / SHARES || all <= self.bytes / 2);
+        if fits {
+            held.bytes = all;
+            held.clients.insert(client, own);
+        }
+        fits
+    }
+
+    fn give(&self, client: IpAddr, bytes: usize) {
+        if bytes == 0 {
+            return;
+        }
+        let mut held = self.held();
+        held.bytes -= bytes;
+        if let Some(own) = held.clients.get_mut(&client) {
+            *own -= bytes;
+            if *own == 0 {
+                held.clients.remove(&client);
+            }
+        }
+    }
+}
+
+/// Returns the address by which a client is known: of IPv6 the network of 64 bits.
+fn client_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(v6) => IpAddr::V6((v6.to_bits() & (u128::MAX << 64)).into()),
+        v4 => v4,
     }
 }
 
@@ -57,6 +108,7 @@ impl Memory {
 #[derive(Debug)]
 pub(super) struct Account {
     memory: Arc<Memory>,
+    client: IpAddr,
     /// How the client takes bytes.
     blocked: Arc<Blocked>,
     used: Mutex<Used>,
@@ -69,6 +121,8 @@ pub(super) struct Account {
 #[derive(Debug)]
 struct Used {
     streams: u32,
+    /// Requests that hold memory.
+    holders: u32,
     bytes: usize,
     header_bytes: usize,
 }
@@ -79,10 +133,12 @@ const fn pooled(bytes: usize) -> usize {
 }
 
 impl Account {
-    pub(super) fn new(memory: Arc<Memory>, blocked: Arc<Blocked>) -> Arc<Self> {
-        let used = Used { streams: 0, bytes: 0, header_bytes: 0 };
+    /// The account of a connection from `address`.
+    pub(super) fn new(memory: Arc<Memory>, address: IpAddr, blocked: Arc<Blocked>) -> Arc<Self> {
+        let used = Used { streams: 0, holders: 0, bytes: 0, header_bytes: 0 };
         Arc::new(Self {
             memory,
+            client: client_of(address),
             blocked,
             used: Mutex::new(used),
             freed: Notify::new(),
@@ -94,10 +150,11 @@ impl Account {
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a request with a header of this size. Returns false if there is no room for the header.
+    /// Counts a request with a header of this size. Returns false if there are too many, or no room for the header.
     pub(super) fn enter(&self, header_bytes: usize) -> bool {
         let mut used = self.used();
-        let fits = used.header_bytes + header_bytes <= HEADER_BYTES || used.streams == 0;
+        let fits = used.streams == 0
+            || used.streams < STREAMS_MAX && used.header_bytes + header_bytes <= HEADER_BYTES;
         if fits {
             used.streams += 1;
             used.header_bytes += header_bytes;
@@ -110,16 +167,18 @@ impl Account {
         let mut used = self.used();
         used.streams -= 1;
         used.header_bytes -= header_bytes;
+        used.holders -= u32::from(bytes > 0);
         drop(used);
         self.give(bytes);
     }
 
-    /// Requests of the connection under way.
-    pub(super) fn streams(&self) -> u32 {
-        self.used().streams
+    /// Requests of the connection that hold memory.
+    pub(super) fn holders(&self) -> u32 {
+        self.used().holders
     }
 
-    /// Reserves memory. Waits for it until the client has taken nothing for `patience`; returns false then. Requests wait in order.
+    /// Reserves memory for a request that holds none. Waits for it until the client has taken nothing for `patience`; returns false then.
+    /// Requests wait in order.
     pub(super) async fn reserve(&self, bytes: usize, patience: Duration) -> bool {
         let since = Instant::now();
         let _turn = self.turn.lock().await;
@@ -134,6 +193,7 @@ impl Account {
                 () = sleep_until(until.min(now + PAUSE)) => {}
             }
         }
+        self.used().holders += 1;
         true
     }
 
@@ -142,15 +202,17 @@ impl Account {
         let mut used = self.used();
         let before = used.bytes;
         used.bytes -= bytes;
-        self.memory.give(pooled(before) - pooled(used.bytes));
+        self.memory.give(self.client, pooled(before) - pooled(used.bytes));
         drop(used);
         self.freed.notify_one();
     }
 
-    fn take(&self, bytes: usize) -> bool {
+    /// Takes memory if it is there.
+    pub(super) fn take(&self, bytes: usize) -> bool {
         let mut used = self.used();
         let after = used.bytes + bytes;
-        let taken = after <= CONNECTION_BYTES && self.memory.take(pooled(after) - pooled(used.bytes));
+        let taken =
+            after <= CONNECTION_BYTES && self.memory.take(self.client, pooled(after) - pooled(used.bytes));
         if taken {
             used.bytes = after;
         }
@@ -165,47 +227,74 @@ mod tests {
     const REQUEST: usize = STREAM_BYTES + REPLY_BYTES;
     const NO_PATIENCE: Duration = Duration::ZERO;
 
-    fn account(memory: Arc<Memory>) -> Arc<Account> {
-        Account::new(memory, Arc::default())
+    fn account(memory: &Arc<Memory>, client: u8) -> Arc<Account> {
+        Account::new(memory.clone(), [192, 0, 2, client].into(), Arc::default())
     }
 
     async fn reserved(account: &Account) -> usize {
         let mut reserved = 0;
-        while account.reserve(REQUEST, NO_PATIENCE).await {
+        while account.enter(0) && account.reserve(REQUEST, NO_PATIENCE).await {
             reserved += 1;
         }
+        account.leave(0, 0);
         reserved
     }
 
     #[tokio::test]
     async fn a_connection_has_a_bound_of_its_own() {
-        let account = account(Memory::new(1 << 30));
+        let account = account(&Memory::new(1 << 30), 1);
         assert_eq!(reserved(&account).await, CONNECTION_BYTES / REQUEST);
-        account.give(REQUEST);
+        account.leave(0, REQUEST);
         assert_eq!(reserved(&account).await, 1);
     }
 
     #[tokio::test]
     async fn every_connection_may_ask_for_one_reply_whatever_others_hold() {
-        let memory = Memory::new(2 * REQUEST);
-        let first = account(memory.clone());
+        let memory = Memory::new(4 * REQUEST);
+        let first = account(&memory, 1);
         assert_eq!(reserved(&first).await, 3);
-        let others: Vec<_> = (0..10).map(|_| account(memory.clone())).collect();
+        let second = account(&memory, 2);
+        assert_eq!(reserved(&second).await, 1, "neither has a share of a whole reply");
+        let others: Vec<_> = (3..10).map(|client| account(&memory, client)).collect();
         for other in &others {
             assert_eq!(reserved(other).await, 1);
         }
-        first.give(REQUEST);
+        first.leave(0, REQUEST);
         assert_eq!(reserved(&others[0]).await, 1, "what one gives back another may take");
-        first.give(2 * REQUEST);
-        assert_eq!(memory.0.load(Relaxed), REQUEST);
-        others.iter().for_each(|other| other.give(REQUEST));
-        others[0].give(REQUEST);
-        assert_eq!(memory.0.load(Relaxed), 2 * REQUEST);
+        first.leave(0, 2 * REQUEST);
+        assert_eq!(memory.held().bytes, REQUEST);
+        others.iter().for_each(|other| other.leave(0, REQUEST));
+        others[0].leave(0, REQUEST);
+        let held = memory.held();
+        assert_eq!((held.bytes, held.clients.len()), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn a_client_with_many_connections_leaves_memory_to_others() {
+        let memory = Memory::new(16 * REQUEST);
+        let connections: Vec<_> = (0..20).map(|_| account(&memory, 1)).collect();
+        let mut held = 0;
+        for connection in &connections {
+            held += reserved(connection).await;
+        }
+        assert_eq!(held, 8 + 20, "half of the memory, and one of each connection");
+        let other = account(&memory, 2);
+        assert_eq!(reserved(&other).await, 2 + 1, "its share, and one of its own");
+        connections.iter().for_each(|connection| connection.leave(0, REQUEST));
+        assert!(!connections[0].reserve(REQUEST, NO_PATIENCE).await, "10 replies are more than half");
+    }
+
+    #[test]
+    fn a_client_of_ipv6_is_a_network() {
+        let client = |address: &str| client_of(address.parse().expect("an address"));
+        assert_eq!(client("2001:db8:0:1::1"), client("2001:db8:0:1:ffff::2"));
+        assert_ne!(client("2001:db8:0:1::1"), client("2001:db8:0:2::1"));
+        assert_eq!(client("::ffff:192.0.2.1"), client("192.0.2.1"));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_request_waits_while_its_client_takes_bytes() {
-        let account = account(Memory::new(0));
+        let account = account(&Memory::new(0), 1);
         assert!(account.reserve(REQUEST, NO_PATIENCE).await);
         let waiting = account.clone();
         let waits = tokio::spawn(async move { waiting.reserve(REQUEST, Duration::from_secs(10)).await });
@@ -222,12 +311,15 @@ mod tests {
     }
 
     #[test]
-    fn headers_have_a_bound() {
-        let account = account(Memory::new(0));
+    fn requests_and_headers_have_a_bound() {
+        let account = account(&Memory::new(0), 1);
         assert!(account.enter(2 * HEADER_BYTES), "one request is always let in");
         assert!(!account.enter(1));
         account.leave(2 * HEADER_BYTES, 0);
         let entered = (0..200).take_while(|_| account.enter(HEADER_BYTES / 100)).count();
-        assert_eq!((entered, account.streams()), (100, 100));
+        assert_eq!(entered, 100);
+        (0..100).for_each(|_| account.leave(HEADER_BYTES / 100, 0));
+        let entered = (0..1_000).take_while(|_| account.enter(1)).count();
+        assert_eq!(entered, 256);
     }
 }

@@ -36,7 +36,7 @@ use pingora_core::protocols::http::v2::server::{
 use socket2::SockRef;
 use std::sync::Arc;
 use std::time::Duration;
-use stream::{SEND_BUFFER, Served};
+use stream::{SEND_BUFFER, Served, is_grpc};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -52,6 +52,8 @@ const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
 /// Bytes that the kernel may hold and has not sent, so that a reply which is written is nearly at its client.
 const UNSENT_MAX: u32 = 128 << 10;
+/// Time that the requests of a connection which has ended have to write their records.
+const END_PATIENCE: Duration = Duration::from_secs(1);
 /// Time between two looks at a connection whose first bytes are too few to tell.
 const PEEK_PAUSE: Duration = Duration::from_millis(1);
 const PEEK_PAUSE_MAX: Duration = Duration::from_millis(50);
@@ -125,7 +127,7 @@ impl Front {
         let shared = &self.shared;
         let shaking = handshake(Box::new(stream), Some(self.http2_options()));
         let Ok(Ok(mut connection)) = timeout(shared.timeouts.header, shaking).await else { return false };
-        let account = Account::new(shared.http2_memory.clone(), blocked.clone());
+        let account = Account::new(shared.http2_memory.clone(), link.client.ip(), blocked.clone());
         let (digest, mut stopping) = (Arc::new(Digest::default()), self.stopping.clone());
         let (mut streams, mut malformed, mut leaving) = (JoinSet::new(), 0, false);
         let mut idle_at = Instant::now() + shared.timeouts.keepalive;
@@ -137,10 +139,8 @@ impl Front {
                     connection.graceful_shutdown();
                 }
                 Some(ended) = streams.join_next(), if !streams.is_empty() => {
-                    if let Ok(Served::Aborted | Served::Stuck) = ended {
-                        shared.metrics.failed(Failure::ClientGone);
-                    }
                     if let Ok(Served::Stuck) = ended {
+                        shared.metrics.failed(Failure::ClientGone);
                         break false;
                     }
                     note_end(&shared.metrics, &ended);
@@ -180,7 +180,14 @@ impl Front {
                 }
             }
         };
-        // The client of what is under way has gone.
+        // The requests under way learn from h2 that their client has gone.
+        drop(connection);
+        let ends = async {
+            while let Some(ended) = streams.join_next().await {
+                note_end(&shared.metrics, &ended);
+            }
+        };
+        let _ = timeout(END_PATIENCE, ends).await;
         streams.shutdown().await;
         complete
     }
@@ -189,11 +196,18 @@ impl Front {
     fn serve_stream(
         &self,
         stream: Arc<Stream>,
-        session: HttpSession,
+        mut session: HttpSession,
     ) -> impl Future<Output = Served> + Send + 'static {
         let (proxy, stopping, shared) = (self.proxy.clone(), self.stopping.clone(), self.shared.clone());
         async move {
-            if stream.reserve(session.req_header()).await.is_err() {
+            let grpc = is_grpc(session.req_header());
+            let reserved = tokio::select! {
+                biased;
+                reserved = stream.reserve(grpc) => reserved,
+                // The client has reset the stream.
+                _ = session.idle() => return Served::Whole,
+            };
+            if reserved.is_err() {
                 refuse(&shared, session);
                 return Served::Whole;
             }

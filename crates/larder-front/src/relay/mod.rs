@@ -317,7 +317,7 @@ impl ProxyHttp for Relay {
         context.untold = true;
         let node = self.shared.nodes.get(decision.node);
         if let (Some(node), Some(stream)) = (&node, http2::current()) {
-            stream.reserve_for(node.speaks_http2()).await.map_err(|failure| refuse(context, failure))?;
+            stream.reserve_for(node.speaks_http2()).map_err(|failure| refuse(context, failure))?;
         }
         match node {
             Some(node) => match self.race(session, context, &node) {
@@ -385,9 +385,8 @@ impl ProxyHttp for Relay {
             session.set_read_timeout(None);
         }
         context.answered = Some(now);
-        if let Some(stream) = http2::current() {
-            stream.answered(&session.req_header().method, reply);
-        }
+        let stream = http2::current();
+        let has_body = stream.is_some_and(|stream| stream.answered(&session.req_header().method, reply));
         if let Some(resume) = &context.resume {
             let checked = resume.check(reply);
             context.resume_refused = checked.is_err();
@@ -412,7 +411,11 @@ impl ProxyHttp for Relay {
         headers::via_reply(reply, &self.shared.via)?;
         self.stick(session, reply, context)?;
         self.compress(session, reply, context)?;
-        self.edit_reply(session, reply, context)
+        self.edit_reply(session, reply, context)?;
+        if has_body {
+            self.prepare_abort(session, reply, context);
+        }
+        Ok(())
     }
 
     async fn request_body_filter(
