@@ -258,11 +258,13 @@ impl Outbound {
                 timeout(self.config.silence, write.flush()).await??;
             }
         };
+        // A secret that is replaced and removed at one reload breaks the stream too: the first branch makes the link anew at once.
         let ended = tokio::select! {
+            biased;
+            () = self.ends.keyring.replaced(&secret) => Ended::Replaced,
             ended = reading => Ended::of(ended),
             ended = writing => Ended::of(ended),
             () = link.overflow.notified() => io::Error::other("too much waits for this member").into(),
-            () = self.ends.keyring.replaced(&secret) => Ended::Replaced,
         };
         // The connection ends before the user takes the event.
         drop((read, write));
