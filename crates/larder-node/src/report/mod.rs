@@ -92,14 +92,14 @@ impl Node {
 
     fn events(self: &Arc<Self>) -> Response<Body> {
         let terms = self.terms();
-        let ReportConfig { subscribers_max, backlog_max, heartbeat, .. } = terms.report;
+        let ReportConfig { subscribers_max, backlog_max, .. } = terms.report;
         let Some(subscription) = self.memory.subscribe(subscribers_max, backlog_max) else {
             let detail = "subscribers-full";
             let mut reply = self.plain(StatusCode::SERVICE_UNAVAILABLE, Outcome::Local(detail), detail);
             reply.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
             return reply;
         };
-        let events = stream::Events::new(Arc::clone(self), subscription, heartbeat);
+        let events = stream::Events::new(Arc::clone(self), subscription, &terms.report);
         let mut reply = self.start(StatusCode::OK, Outcome::Local("events"), Body::events(events));
         let kind = HeaderValue::from_static("application/x-ndjson");
         reply.headers_mut().insert(header::CONTENT_TYPE, kind);

@@ -7,20 +7,22 @@
 //! {"stored":"<16 hexadecimal digits>","bytes":100,"at_us":15}       it is in the cache now
 //! {"evicted":"<16 hexadecimal digits>","at_us":19}                  it has left
 //! {"beat":1,"at_us":2000015}                                        nothing else to say for a while
-//! {"cut":"lagging"}                                                 last; or "shutdown"
+//! {"cut":"lagging"}                                                 last; or "shutdown", or "secret"
 //! ```
 //! `at_us` is the time since the node's start, in microseconds, at which it happened. Who follows the stream knows the
 //! cache's targets as soon as it is live; one that is cut must start anew. A link that is silent for longer than a few
-//! heartbeats is dead.
+//! heartbeats is dead. A stream ends with "secret" at its next line or heartbeat after a reload that changed `report.secret`.
 
+use super::ReportConfig;
 use super::residents::{Change, Subscription, Told};
 use crate::node::Node;
 use bytes::Bytes;
+use larder_peers::ClusterSecrets;
 use std::fmt::Write;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 /// Changes put into one piece of the body.
@@ -30,6 +32,8 @@ const BATCH: usize = 256;
 pub(crate) struct Events {
     node: Arc<Node>,
     subscription: Subscription,
+    /// The secrets of which the reader has proved one.
+    secrets: Option<ClusterSecrets>,
     beat: Interval,
     beats: u64,
     stage: Stage,
@@ -45,12 +49,13 @@ enum Stage {
 }
 
 impl Events {
-    pub(super) fn new(node: Arc<Node>, subscription: Subscription, heartbeat: Duration) -> Self {
-        let mut beat = interval(heartbeat);
+    pub(super) fn new(node: Arc<Node>, subscription: Subscription, report: &ReportConfig) -> Self {
+        let mut beat = interval(report.heartbeat);
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // The first tick is now.
         beat.reset();
-        Self { node, subscription, beat, beats: 0, stage: Stage::Opening }
+        let secrets = report.secret.clone();
+        Self { node, subscription, secrets, beat, beats: 0, stage: Stage::Opening }
     }
 
     /// The next lines; `None` at the end.
@@ -110,6 +115,10 @@ impl Events {
             let _ = writeln!(lines, r#"{{"beat":{},"at_us":{}}}"#, self.beats, self.at(Instant::now()));
         } else {
             self.beat.reset();
+        }
+        if self.node.terms().report.secret != self.secrets {
+            lines = "{\"cut\":\"secret\"}\n".into();
+            self.stage = Stage::Cut;
         }
         Poll::Ready(Some(lines.into()))
     }

@@ -3,6 +3,8 @@
 use larder_peers::{ClusterSecrets, PROOF_FIELD};
 use larder_testkit::eventually;
 use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
@@ -86,9 +88,17 @@ fn only_a_switch_that_proves_the_secret_gets_reports() {
     reload(&format!("{new}{old}"));
     assert_eq!(ask(node.address, "GET", "/.larder/load", &proof(&other)).status, 200);
     go_on("reports go on by the second secret");
+    let mut stream = TcpStream::connect(node.address).unwrap();
+    write!(stream, "GET /.larder/events HTTP/1.1\r\nHost: a\r\n{right}\r\n").unwrap();
+    let mut status = [0; 15];
+    stream.read_exact(&mut status).unwrap();
+    assert_eq!(&status, b"HTTP/1.1 200 OK");
     reload(&new);
     eventually("the switch's secret is refused", || {
         (count(&switch, "larder_switch_signal_failures_total", "cause=\"status\"") > 0).then_some(())
     });
     assert_eq!(ask(node.address, "GET", "/.larder/load", &right).status, 404);
+    // The last line of a stream that was open before the reload.
+    let last = BufReader::new(stream).lines().map(Result::unwrap).find(|line| line.contains("cut"));
+    assert_eq!(last.as_deref(), Some("{\"cut\":\"secret\"}"));
 }
