@@ -82,19 +82,20 @@ fn known_small_replies_are_relayed() {
     for bytes in [1_000, 300_000] {
         let plans = vec![plan(bytes); 50];
         let client = &cluster.topology.client().namespace;
-        // The switch learns the size of a reply when its connection has ended. The load may be released earlier.
+        // The switch learns the size of a reply when its connection has ended. One connection teaches it: a second one may be
+        // decided after that, and a relayed connection is not among the ends.
         let ended = cluster.metric(ENDS, &[]);
-        client.run(|| client::run(&plans[..3], one_by_one)).unwrap().assert_faultless();
-        assert_eq!(cluster.await_metric(ENDS, &[], ended + 3), ended + 3);
+        client.run(|| client::run(&plans[..1], one_by_one)).unwrap().assert_faultless();
+        assert_eq!(cluster.await_metric(ENDS, &[], ended + 1), ended + 1);
         client.run(|| client::run(&plans, one_by_one)).unwrap().assert_faultless();
         // A move counts when the connection has ended, which is told with others.
-        let all = cluster.await_metric(DELIVERIES, &[], 53 * if bytes == 1_000 { 1 } else { 2 });
+        let all = cluster.await_metric(DELIVERIES, &[], 51 * if bytes == 1_000 { 1 } else { 2 });
         let moved = cluster.metric(DELIVERIES, &["mechanism=\"repair\""]);
         let small = cluster.metric(DELIVERIES, &["mechanism=\"relay\"", "why=\"small\""]);
         println!("{bytes} bytes: {moved} moved, {small} relayed as small, {all} in all");
         match bytes {
-            1_000 => assert_eq!((moved, small), (3, 50), "the first three, and the others"),
-            _ => assert_eq!(moved, 56, "none of these is small"),
+            1_000 => assert_eq!((moved, small), (1, 50), "the first one, and the others"),
+            _ => assert_eq!(moved, 52, "none of these is small"),
         }
     }
 }
