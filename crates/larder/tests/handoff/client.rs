@@ -127,6 +127,8 @@ pub struct Tally {
     /// Bytes of content verified.
     pub bytes: u64,
     pub faults: Vec<(Plan, Fault)>,
+    /// The clients' ports of connections with a fault, where they had one.
+    pub fault_ports: Vec<u16>,
     connect: Vec<Duration>,
     first_byte: Vec<Duration>,
     pause: Vec<Duration>,
@@ -138,6 +140,7 @@ impl Tally {
         self.replies += other.replies;
         self.bytes += other.bytes;
         self.faults.extend(other.faults);
+        self.fault_ports.extend(other.fault_ports);
         self.connect.extend(other.connect);
         self.first_byte.extend(other.first_byte);
         self.pause.extend(other.pause);
@@ -241,6 +244,7 @@ fn run_share(plans: &[Plan], port: u16, stall: Duration, go: Option<&AtomicBool>
             Err(fault) => {
                 println!("{:?} to {}, {:?}: {fault}", times.from, plan.server, plan.manner);
                 tally.faults.push((plan.clone(), fault));
+                tally.fault_ports.extend(times.from.map(|from| from.port()));
             }
         }
         tally.connect.push(times.connect);

@@ -16,7 +16,9 @@ use larder_handoff::plane::Plane;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
+use crate::client::Tally;
 use crate::content::Content;
+use crate::counters::counter;
 use crate::origin::Origin;
 
 const LARDER: &str = env!("CARGO_BIN_EXE_larder");
@@ -499,13 +501,43 @@ impl Cluster {
         value
     }
 
-    /// What everybody has said.
+    /// The logs of all switches and nodes.
     pub fn logs(&self) -> String {
+        let first = std::iter::once(("switch", self.switch.as_ref()));
+        let others = self.others.iter().map(|other| ("another switch", Some(other)));
+        let nodes = self.agents.iter().map(|agent| ("node", agent.as_ref()));
         let mut text = String::new();
-        for (name, process) in
-            std::iter::once(("switch", &self.switch)).chain(self.agents.iter().map(|a| ("node", a)))
-        {
-            let _ = writeln!(text, "-- {name}\n{}", process.as_ref().map_or(String::new(), Process::log));
+        for (name, process) in first.chain(others).chain(nodes) {
+            let _ = writeln!(text, "-- {name}\n{}", process.map_or(String::new(), Process::log));
+        }
+        text
+    }
+
+    /// Fails with the first faults if there are any, after the state of their connections has been printed.
+    pub fn assert_faultless(&self, tally: &Tally) {
+        if !tally.faults.is_empty() {
+            println!("{}\n{}", self.state_of(&tally.fault_ports), self.logs());
+        }
+        tally.assert_faultless();
+    }
+
+    /// What clients, nodes and switches know of the connections from these ports of the client.
+    fn state_of(&self, ports: &[u16]) -> String {
+        let paws = counter(&self.topology.client().namespace, "TcpExtPAWSEstab");
+        let mut text = format!("segments that clients rejected by their timestamps: {paws}\n");
+        for (number, node) in self.topology.nodes.iter().enumerate() {
+            for port in ports {
+                let list = || Command::new("ss").args(["-tinH", "dport", "=", &format!(":{port}")]).output();
+                let sockets = node.namespace.run(list).unwrap().map(|output| output.stdout);
+                let sockets = sockets.unwrap_or_default();
+                let _ = writeln!(text, "node {number}, port {port}: {}", String::from_utf8_lossy(&sockets));
+            }
+        }
+        for front in 0..self.topology.fronts.len() {
+            let metrics = self.admin_of(front, "/metrics");
+            for line in metrics.lines().filter(|line| line.starts_with("larder_switch_deliveries_total")) {
+                let _ = writeln!(text, "switch {front}: {line}");
+            }
         }
         text
     }

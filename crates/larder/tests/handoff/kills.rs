@@ -289,8 +289,8 @@ fn another_front_end_goes_on() {
         short.join()
     });
     println!("meanwhile: {short}");
-    tally.assert_faultless();
-    short.assert_faultless();
+    cluster.assert_faultless(&tally);
+    cluster.assert_faultless(&short);
     assert!(short.right > 100, "{short}");
     works_again(&cluster, 26);
 }
