@@ -29,7 +29,7 @@ enum flow_state {
     FLOW_RESET = 4, /* its node is dead: every packet is answered with a RST */
 };
 
-/* Bits of flow.flags; all in the low byte, as events and user space have one. Processors and user space set them at the same
+/* Bits of flow.flags; those in the low byte are what events and user space have. Processors and user space set them at the same
  * time, so only by flow_mark and flow_unmark. */
 #define FLOW_CLIENT_FIN 1 /* the client has sent a FIN */
 #define FLOW_CLIENT_RST 2 /* the client has sent a RST */
@@ -40,6 +40,7 @@ enum flow_state {
 #define FLOW_IDLE 64      /* set by user space, and when the client's end is told: the next packet with payload, or one that goes on
                            * after the end, clears it and is told (EVENT_WOKE) */
 #define FLOW_ACKED 128    /* the client has acknowledged something of the reply: last_ack is past first_ack */
+#define FLOW_MOVED 256    /* user space has given the connection to another node or slot: its timestamps name the former one */
 
 struct flow {
     __u8 state; /* enum flow_state */
@@ -175,7 +176,7 @@ enum counter {
     COUNT_HELD, COUNT_HOLD_FULL, COUNT_FORWARDED, COUNT_BY_TAG, COUNT_LOCAL, COUNT_RESET, COUNT_REUSED, COUNT_UNKNOWN,
     COUNT_GATE_CLOSED, COUNT_EVENT_LOST, COUNT_EGRESS_DROPPED, COUNT_MALFORMED, COUNT_NO_LINK, COUNT_EXPIRED,
     COUNT_RESET_LIMITED, COUNT_IMPLAUSIBLE, COUNT_LATER_SKIPPED, COUNT_COOKIE_LIMITED, COUNT_PLAIN_LIMITED,
-    COUNT_INEXACT_END, COUNT_UNCOMMON, COUNT_UNCOMMON_LOST,
+    COUNT_INEXACT_END, COUNT_UNCOMMON, COUNT_UNCOMMON_LOST, COUNT_OTHER_NODE,
     /* on a node */
     COUNT_ACCEPTED, COUNT_REFUSED, COUNT_STASHED, COUNT_STASH_LOST, COUNT_STALE_KILLED, COUNT_DECAPSULATED, COUNT_CLOSED,
     COUNT_MAX = 64,

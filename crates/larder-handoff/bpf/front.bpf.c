@@ -10,7 +10,7 @@
  *   lengths that contradict each other         dropped
  *   SYN                                        noted in a flow that is there; [cookie, open] SYN-ACK, else stack
  *   flow, packet proves a newer connection     the flow ends, then as for no flow
- *   flow NODE / HOLD / RESET / LOCAL           its node / ring, up to a number / RST / stack
+ *   flow NODE / HOLD / RESET / LOCAL           its node, or the one whose tag is echoed / ring, up to a number / RST / stack
  *   no flow, [cookie] valid: RST               dropped
  *     data                                     [fast] known target, gates open: its node and OPENED; else HOLD and ring
  *     FIN / nothing                            flow LOCAL, stack / dropped: the handshake's end
@@ -214,7 +214,9 @@ int front_set_flow(struct flow_change *change) {
             flow->last_seq = change->seq;
             flow->next_seq = change->seq;
         }
-        /* The node first: a packet in between must not go to the wrong one. */
+        if (change->node != NO_NODE && flow->node != NO_NODE && change->node != flow->node)
+            flow_mark(flow, FLOW_MOVED);
+        /* The node before the state: a packet in between must not go to the wrong one. */
         if (change->node != NO_NODE)
             *(volatile __u16 *)&flow->node = change->node;
         if (change->state)

@@ -33,6 +33,9 @@ struct {
     __type(value, struct jump);
 } jumps SEC(".maps");
 
+/* A node's clock cannot have run from the 23 bits of the SYN-ACK's timestamp into the tag before: 2^23 ms, less a reserve. */
+#define TAG_VALID_NS 7200000000000LL
+
 /* What a client may have sent behind a handshake that this host's stack has answered. */
 #define ANSWERED_BYTES 65536
 
@@ -304,6 +307,31 @@ IN int flow_is_replaced(void *ctx, int xdp, const struct flow *flow, const struc
     return cookie_check(p, &ts, ADDRESSES_KNOWN) == COOKIE_GOOD && flow_is_older(flow, p, &ts, follows_syn);
 }
 
+/* The timestamp that a packet echoes, where the option stands as stacks put it (RFC 7323 appendix A); else 0. */
+IN __u32 usual_echo(void *ctx, int xdp, const struct packet *p) {
+    __be32 *option = frame_start(ctx, xdp) + l4_at(p) + sizeof(struct tcphdr);
+    if (p->header_bytes < sizeof(struct tcphdr) + 12 || (void *)(option + 3) > frame_end(ctx, xdp) ||
+        option[0] != bpf_htonl(0x0101080a))
+        return 0;
+    return bpf_ntohl(option[2]);
+}
+
+/* The node that gets a packet of a connection. If this switch and another one each hold a copy of the first segment, two nodes
+ * may accept the connection. The client takes segments from the node whose timestamps are ahead (PAWS) and drops those of the
+ * second node, so its packets follow their timestamps. Nothing is noted: a forged tag misleads the forged packet alone. */
+IN __u16 flow_node(void *ctx, int xdp, const struct packet *p, const struct flow *flow) {
+    /* A coarse clock may be a little behind the one of opened_ns. */
+    __s64 age = flow->seen_ns - flow->opened_ns;
+    if (!flow->first_echo || flow->flags & FLOW_MOVED || age > TAG_VALID_NS)
+        return flow->node;
+    __u32 tag = usual_echo(ctx, xdp, p) >> 24;
+    __u32 *slot = tag ? bpf_map_lookup_elem(&tags, &tag) : 0;
+    if (!slot || *slot == flow->node || *slot >= NODES_MAX)
+        return flow->node;
+    count(COUNT_OTHER_NODE);
+    return *slot;
+}
+
 IN int flow_known(void *ctx, int xdp, const struct packet *p, const struct flow_key *key, struct flow *flow) {
     if (p->flags & TCP_RST && flow->frozen_seq && p->seq - flow->frozen_seq <= 1)
         flow->denied = 1;
@@ -313,7 +341,7 @@ IN int flow_known(void *ctx, int xdp, const struct packet *p, const struct flow_
         flow->packets++;
         if (p->payload_bytes && flow->requests > 1 && bpf_get_prandom_u32() % LATER_ONE_IN == 0)
             punt(ctx, xdp, p, key, EVENT_LATER, flow->flags, 0, 0);
-        return forward(ctx, xdp, p, flow->node);
+        return forward(ctx, xdp, p, flow_node(ctx, xdp, p, flow));
     case FLOW_HOLD:
         if (flow->held >= config.hold_packets) {
             count(COUNT_HOLD_FULL);

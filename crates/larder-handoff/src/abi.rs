@@ -147,7 +147,7 @@ pub struct Flow {
     pub node: u16,
     /// See [`flow_flag`].
     pub flags: u8,
-    /// Always 0. In the kernel `flags` is a word of 32 bits, for atomic instructions, of which this is the rest.
+    /// Bits that only the kernel uses. There `flags` is a word of 32 bits, for atomic instructions, of which this is the rest.
     pub flags_rest: [u8; 3],
     /// Timestamp of the SYN-ACK that the client's first packet answers; 0: not known.
     pub first_echo: u32,
@@ -325,10 +325,10 @@ pub struct Event {
 pub const COUNTERS_MAX: usize = 64;
 
 /// How many of them a front-end's programs use.
-pub const FRONT_COUNTERS: usize = 29;
+pub const FRONT_COUNTERS: usize = 30;
 
 /// Names of the counters, in the order of `enum counter`.
-pub const COUNTERS: [&str; 36] = [
+pub const COUNTERS: [&str; 37] = [
     "syn",
     "syn_ack",
     "handshake_ack",
@@ -358,6 +358,7 @@ pub const COUNTERS: [&str; 36] = [
     "inexact_end",
     "uncommon",
     "uncommon_lost",
+    "other_node",
     "accepted",
     "refused",
     "stashed",

@@ -429,7 +429,12 @@ impl Cluster {
 
     /// Tells the switch something by its admin interface.
     pub fn post(&self, path: &str) -> String {
-        Self::ask_in(&self.topology.front().namespace, "POST", path)
+        self.post_to(0, path)
+    }
+
+    /// Tells a front-end something by its admin interface.
+    pub fn post_to(&self, front: usize, path: &str) -> String {
+        Self::ask_in(&self.topology.fronts[front].namespace, "POST", path)
     }
 
     /// What the admin interface of a larder node answers.
@@ -464,7 +469,12 @@ impl Cluster {
 
     /// The sum of a metric's lines that hold all of `labels`.
     pub fn metric(&self, name: &str, labels: &[&str]) -> u64 {
-        let text = self.admin("/metrics");
+        self.metric_of(0, name, labels)
+    }
+
+    /// The same of a front-end.
+    pub fn metric_of(&self, front: usize, name: &str, labels: &[&str]) -> u64 {
+        let text = self.admin_of(front, "/metrics");
         let lines = text
             .lines()
             .filter(|line| line.starts_with(name) && labels.iter().all(|label| line.contains(label)));
@@ -522,7 +532,7 @@ impl Cluster {
     }
 
     /// What clients, nodes and switches know of the connections from these ports of the client.
-    fn state_of(&self, ports: &[u16]) -> String {
+    pub fn state_of(&self, ports: &[u16]) -> String {
         let paws = counter(&self.topology.client().namespace, "TcpExtPAWSEstab");
         let mut text = format!("segments that clients rejected by their timestamps: {paws}\n");
         for (number, node) in self.topology.nodes.iter().enumerate() {

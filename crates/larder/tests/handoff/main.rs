@@ -37,6 +37,7 @@ mod plans;
 mod races;
 mod renewals;
 mod sockets;
+mod switches;
 mod tls;
 mod tunnel;
 mod verifier;

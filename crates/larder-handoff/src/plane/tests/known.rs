@@ -1,9 +1,11 @@
 //! Packets of known connections.
 
 use super::packet::{ACK, FIN, ISN, MSS, Packet, RST, SYN, is_forwarded, read};
-use super::{Bench, Fate, KEYS, Told, all_on, clock_now, everywhere};
-use crate::abi::{NO_NODE, flow_flag, flow_state};
-use crate::plane::{FlowTo, ServiceSpec};
+use super::{Bench, Fate, KEYS, LOOPBACK, NODE_MAC, OUR_MAC, Told, all_on, clock_now, everywhere};
+use crate::abi::{Flow, NO_NODE, RawFlowKey, flow_flag, flow_state};
+use crate::plane::{FlowTo, Link, ServiceSpec, now_ns};
+use libbpf_rs::{MapCore, MapFlags};
+use zerocopy::IntoBytes;
 
 fn to_node(bench: &Bench) {
     bench.plane.put_flow(bench.key(), FlowTo::Node(7)).expect("a flow");
@@ -29,6 +31,64 @@ fn a_nodes_packets_are_forwarded_and_noted() {
         assert_eq!(flow.last_ack, packet.ack);
         assert!(flow.seen_ns > 0 && flow.seen_ns <= crate::plane::now_ns());
         assert_eq!((bench.counter("forwarded"), bench.told().len()), (4, 0));
+    });
+}
+
+const OTHER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x22];
+
+/// A held connection whose client echoes timestamps; node 7 has tag 9, node 3 tag 4.
+fn opened_by_cookie(bench: &Bench) -> Packet {
+    let link = Link { tag: 4, ifindex: LOOPBACK, source_mac: OUR_MAC, next_hop: OTHER_MAC, tunnel: None };
+    bench.plane.set_link(3, Some(&link)).expect("a link");
+    let first = bench.packet().begun(KEYS[0], ISN, Some(clock_now())).payload(b"PUT ");
+    assert_eq!(bench.run(&first.frame()), Fate::Dropped);
+    assert_eq!(bench.told().len(), 1);
+    first
+}
+
+/// Where a packet goes that echoes this tag.
+fn next_hop(bench: &Bench, packet: &Packet, tag: u32) -> [u8; 6] {
+    read(&bench.run(&packet.clone().tsecr(tag << 24 | 5).frame()).sent()).1[0]
+}
+
+/// Two nodes have accepted the connection, each given to it by another switch. The client believes one of them.
+#[test]
+fn a_connection_that_two_nodes_have_follows_the_echoed_tag() {
+    everywhere(all_on(), |bench| {
+        let packet = opened_by_cookie(bench);
+        to_node(bench);
+        let hops = [9, 4, 0, 5, 4].map(|tag| next_hop(bench, &packet, tag));
+        assert_eq!(hops, [NODE_MAC, OTHER_MAC, NODE_MAC, NODE_MAC, OTHER_MAC]);
+        assert_eq!(bench.counter("other_node"), 2);
+        let flow = bench.plane.flow(bench.key()).expect("the flow");
+        assert_eq!((flow.node, flow.packets), (7, 5), "a tag proves nothing");
+        // The former node's timestamps go on when another node or slot has the connection.
+        for (node, tag, mac) in [(3, 9, OTHER_MAC), (7, 4, NODE_MAC)] {
+            bench.plane.put_flow(bench.key(), FlowTo::Node(node)).expect("a flow");
+            assert_eq!(next_hop(bench, &packet, tag), mac);
+        }
+        assert_eq!(bench.counter("other_node"), 2);
+    });
+}
+
+/// A node's clock runs into the tag 2.3 hours after the connection began. What user space has entered may have timestamps of
+/// this host's stack.
+#[test]
+fn a_tag_is_ignored_where_it_may_be_none() {
+    everywhere(all_on(), |bench| {
+        let packet = opened_by_cookie(bench);
+        to_node(bench);
+        let aged = |hours: u64, change: fn(&mut Flow)| {
+            let mut flow = bench.plane.flow(bench.key()).expect("the flow");
+            flow.opened_ns = now_ns().wrapping_sub(hours * 3_600_000_000_000);
+            change(&mut flow);
+            let key = RawFlowKey::from(bench.key());
+            bench.plane.flows.update(key.as_bytes(), flow.as_bytes(), MapFlags::ANY).expect("set");
+            next_hop(bench, &packet, 4)
+        };
+        assert_eq!(aged(1, |_| {}), OTHER_MAC);
+        assert_eq!(aged(3, |_| {}), NODE_MAC);
+        assert_eq!(aged(1, |flow| flow.first_echo = 0), NODE_MAC);
     });
 }
 

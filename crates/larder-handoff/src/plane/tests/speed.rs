@@ -1,7 +1,7 @@
 //! What a packet costs: the kernel's own time of a test run, without the way to and from the interface.
 
-use super::packet::{MSS, SACK, TIMESTAMPS, WSCALE};
-use super::{Bench, KEYS, all_on, everywhere};
+use super::packet::{ISN, MSS, SACK, TIMESTAMPS, WSCALE};
+use super::{Bench, KEYS, all_on, clock_now, everywhere};
 use crate::plane::FlowTo;
 use libbpf_rs::ProgramInput;
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -27,6 +27,12 @@ fn what_a_packet_costs() {
         bench.plane.put_flow(bench.key(), FlowTo::Node(7)).expect("a flow");
         let known = bench.packet().opened(KEYS[0], 0).tsecr(1).frame();
         eprintln!("known connection: {} ns", ns_per_packet(bench, &known));
+        bench.plane.remove_flow(bench.key()).expect("removed");
+        let first = bench.packet().begun(KEYS[0], ISN, Some(clock_now())).payload(b"PUT ");
+        bench.run(&first.frame());
+        bench.plane.put_flow(bench.key(), FlowTo::Node(7)).expect("a flow");
+        let tagged = first.payload(b"").tsecr(9 << 24 | 5).frame();
+        eprintln!("known connection with the tag of its node: {} ns", ns_per_packet(bench, &tagged));
         bench.plane.remove_flow(bench.key()).expect("removed");
         eprintln!("end of handshake: {} ns", ns_per_packet(bench, &known));
         let mut forged = bench.packet().opened(KEYS[0], 0);

@@ -1,0 +1,120 @@
+//! Several switches are active, and routers move clients from one to another.
+
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::net::{TcpStream, UdpSocket};
+use std::time::{Duration, Instant};
+
+use larder_handoff::netns::{Capture, INTERFACE, TopologySpec, Wire};
+use larder_testkit::within;
+
+use crate::cluster::{Cluster, Spec};
+use crate::content::Content;
+use crate::counters::counter;
+
+const CLIENTS: usize = 16;
+/// More than a node sends without an acknowledgement.
+const BYTES: u64 = 100_000;
+/// A client that hears nothing for so long has failed.
+const STALL: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(10);
+const COOKIE: &str = "mechanism = \"cookie\"\nlocality_lost_max = 1.0";
+/// Where the ports stand in a frame with a TCP segment over IPv4.
+const SOURCE_PORT_AT: usize = 34;
+const DESTINATION_PORT_AT: usize = 36;
+/// No segment without payload is longer.
+const HEADERS_BYTES: usize = 100;
+
+/// Two switches, of which the second one has the node with the higher tag.
+fn cluster() -> Option<Cluster> {
+    let topology = TopologySpec {
+        nodes: 2,
+        fronts: 2,
+        clients: 2,
+        port_range: (30_000, 60_999),
+        ..TopologySpec::default()
+    };
+    let spec = Spec { topology, handoff: COOKIE, ..Spec::default() };
+    let cluster = Cluster::new(&spec, Content::new(&[BYTES], 1))?;
+    cluster.post_to(0, "/nodes/n1/drain");
+    cluster.post_to(1, "/nodes/n0/drain");
+    Some(cluster)
+}
+
+/// Connections that a switch has handed over.
+fn handed(cluster: &Cluster, switch: usize) -> usize {
+    cluster.metric_of(switch, "larder_switch_deliveries_total", &["mechanism=\"cookie\""]) as usize
+}
+
+/// Waits until a frame of the given kind has passed the hub for each client. The clients differ by their ports at `port_at`.
+fn await_frames(capture: &mut Capture, port_at: usize, kind: impl Fn(&[u8]) -> bool) -> Vec<Vec<u8>> {
+    let (began, mut by_port) = (Instant::now(), HashMap::new());
+    while by_port.len() < CLIENTS {
+        assert!(began.elapsed() < PATIENCE, "{} of {CLIENTS} clients", by_port.len());
+        for captured in capture.read(64, Duration::from_millis(5)).unwrap() {
+            if kind(&captured.frame) {
+                let port = [captured.frame[port_at], captured.frame[port_at + 1]];
+                by_port.entry(port).or_insert(captured.frame);
+            }
+        }
+    }
+    by_port.into_values().collect()
+}
+
+/// Whether a frame has a request for this host.
+fn is_request_to(frame: &[u8], mac: [u8; 6]) -> bool {
+    frame.starts_with(&mac) && frame.windows(5).any(|bytes| bytes == b"GET /")
+}
+
+/// Each switch gets a copy of the clients' first segments and gives the connections to another node. The clients keep to the
+/// node whose timestamps are ahead (RFC 7323 section 5), and their packets come by the switch that has chosen the other node.
+#[test]
+fn a_connection_that_two_nodes_have_goes_on() {
+    let Some(cluster) = cluster() else { return };
+    let topology = &cluster.topology;
+    let (client, sink) = (topology.client(), &topology.clients[1]);
+    let mut capture = Capture::open(&topology.hub).unwrap();
+    let server = cluster.service()[0];
+    let connect = || -> Vec<_> { (0..CLIENTS).map(|_| TcpStream::connect(server).unwrap()).collect() };
+    let mut streams = client.namespace.run(connect).unwrap();
+    // The hub learns where the sink is: it must not flood what is sent there.
+    let spoken = sink.namespace.run(|| UdpSocket::bind("0.0.0.0:0")?.send_to(&[0], (client.v4, 9)));
+    assert_eq!(spoken.unwrap().unwrap(), 1);
+    topology.point_clients_at(sink).unwrap();
+    let target = &cluster.content.targets[0];
+    let request =
+        format!("GET {} HTTP/1.1\r\nHost: www.example.com\r\nConnection: close\r\n\r\n", target.path);
+    for stream in &mut streams {
+        stream.set_read_timeout(Some(STALL)).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+    }
+    let requests = await_frames(&mut capture, SOURCE_PORT_AT, |frame| is_request_to(frame, sink.mac));
+    let (wire, ifindex) =
+        (Wire::open(&client.namespace).unwrap(), client.namespace.ifindex(INTERFACE).unwrap());
+    let copy_to = |mac: [u8; 6]| {
+        for request in &requests {
+            wire.send(ifindex, &[&mac, &request[6..]].concat()).unwrap();
+        }
+    };
+    copy_to(topology.fronts[1].mac);
+    let node = cluster.node(1).mac;
+    await_frames(&mut capture, DESTINATION_PORT_AT, |frame| {
+        frame.get(6..12) == Some(&node[..]) && frame.len() > HEADERS_BYTES
+    });
+    copy_to(topology.fronts[0].mac);
+    for switch in [1, 0] {
+        let all = within(PATIENCE, || handed(&cluster, switch) == CLIENTS);
+        assert!(all, "{} by switch {switch}\n{}", handed(&cluster, switch), cluster.logs());
+    }
+    topology.point_clients_at(topology.front()).unwrap();
+    for mut stream in streams {
+        let (mut reply, port) = (Vec::new(), stream.local_addr().unwrap().port());
+        let read = stream.read_to_end(&mut reply);
+        assert!(read.is_ok(), "{} bytes, {read:?}\n{}", reply.len(), cluster.state_of(&[port]));
+        let body = reply.len() - BYTES as usize;
+        assert!(reply.starts_with(b"HTTP/1.1 200 ") && target.first_wrong(0, &reply[body..]).is_none());
+    }
+    assert!(counter(&client.namespace, "TcpExtPAWSEstab") > 0, "only one node has answered");
+    assert!(cluster.metric("larder_switch_plane_total", &["other_node"]) > 0);
+    cluster.await_rest();
+}
