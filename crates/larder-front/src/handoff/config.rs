@@ -7,6 +7,10 @@ use larder_handoff::repair::Mends;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// A first packet that is older when it is read is late. A client resends it after 200 ms at the earliest (Linux; RFC 6298 has a
+/// second).
+pub(super) const RESEND_MIN: Duration = Duration::from_millis(150);
+
 /// How packets reach the nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Forward {
@@ -131,6 +135,11 @@ impl HandoffConfig {
     /// Whether there is anything to do beside relaying and splicing.
     pub fn moves_connections(&self) -> bool {
         self.setting.allows_cookie() || self.setting.allows_repair()
+    }
+
+    /// Whether other switches believe this switch's cookies, so that a client's connection may come by any of them.
+    pub(crate) fn shares_connections(&self) -> bool {
+        self.secret.is_some()
     }
 
     pub(crate) fn validate(&self) -> Result<(), ConfigError> {

@@ -12,6 +12,8 @@ pub(crate) struct Counts {
     ended: [AtomicU64; End::ALL.len()],
     /// Held packets that could not be sent on.
     lost: AtomicU64,
+    /// First packets that were read so late that their clients may have resent them to another switch.
+    late: AtomicU64,
     /// Connections that this host's stack was to accept and did not.
     unaccepted: AtomicU64,
     /// Later requests on kept-alive connections that were looked at, and those that belong elsewhere.
@@ -26,6 +28,7 @@ impl Default for Counts {
             delivered: std::array::from_fn(|_| std::array::from_fn(zeros)),
             ended: std::array::from_fn(zeros),
             lost: AtomicU64::new(0),
+            late: AtomicU64::new(0),
             unaccepted: AtomicU64::new(0),
             later: AtomicU64::new(0),
             elsewhere: AtomicU64::new(0),
@@ -47,6 +50,10 @@ impl Counts {
         if sent.is_err() {
             self.lost.fetch_add(1, Relaxed);
         }
+    }
+
+    pub(crate) fn late(&self) {
+        self.late.fetch_add(1, Relaxed);
     }
 
     pub(crate) fn later(&self, elsewhere: bool) {
@@ -77,8 +84,8 @@ impl Counts {
         End::ALL.into_iter().zip(&self.ended).map(|(end, cell)| (end, cell.load(Relaxed)))
     }
 
-    /// Packets lost, connections not accepted.
-    pub(crate) fn losses(&self) -> (u64, u64) {
-        (self.lost.load(Relaxed), self.unaccepted.load(Relaxed))
+    /// Packets lost, first packets read too late, connections not accepted.
+    pub(crate) fn losses(&self) -> [u64; 3] {
+        [&self.lost, &self.late, &self.unaccepted].map(|count| count.load(Relaxed))
     }
 }

@@ -9,7 +9,7 @@
 //! Packets are sent on before the flow is entered in the plane: what comes in between is handed over too, and sent on
 //! behind the others.
 
-use super::config::HandoffConfig;
+use super::config::{HandoffConfig, RESEND_MIN};
 use super::counts::Counts;
 use super::fabric::{Fabric, Reusable, To, Told};
 use super::first::{self, Asked, First};
@@ -175,8 +175,9 @@ impl Edge {
     /// behind it, and count before.
     pub(super) fn note(self: &Arc<Self>, shared: &Arc<Shared>, told: Told<'_>) {
         match told {
-            Told::Punt { key, first, head, packet, .. } => {
-                self.punt(shared, key, first.then_some(head), packet);
+            Told::Punt { key, first, head, packet, age } => {
+                let is_late = self.config.shares_connections() && age > RESEND_MIN;
+                self.punt(shared, key, first.then_some(head), packet, is_late);
             }
             Told::Opened { key, reused, age } => self.opened(shared, key, reused, ago(shared, age)),
             Told::Later { key, packet } => self.later(shared, key, packet),
@@ -196,11 +197,24 @@ impl Edge {
         }
     }
 
-    /// A packet of a held connection; `opens` if it is the first one.
-    fn punt(self: &Arc<Self>, shared: &Arc<Shared>, key: FlowKey, opens: Option<Option<u64>>, packet: &[u8]) {
-        let Some(head) = opens else { return self.more(shared, key, packet) };
+    /// A packet of a held connection; `opens` if it is the first one. A late first packet opens nothing: the client may have
+    /// resent it, and another switch may have given the connection to a node. If it is resent to this switch, it opens the
+    /// connection then.
+    fn punt(
+        self: &Arc<Self>,
+        shared: &Arc<Shared>,
+        key: FlowKey,
+        opens: Option<Option<u64>>,
+        packet: &[u8],
+        is_late: bool,
+    ) {
+        let Some(head) = opens else { return self.more(shared, key, packet, is_late) };
         self.end(shared, key, End::Replaced);
         let mut holding = lock(&self.holding);
+        if is_late {
+            holding.take(key, None);
+            return self.counts.late();
+        }
         let full = holding.len() >= self.config.hold_max;
         let held = holding.begin(key);
         held.head = head;
@@ -233,7 +247,7 @@ impl Edge {
     }
 
     /// A further packet of a held connection.
-    fn more(self: &Arc<Self>, shared: &Arc<Shared>, key: FlowKey, packet: &[u8]) {
+    fn more(self: &Arc<Self>, shared: &Arc<Shared>, key: FlowKey, packet: &[u8], is_late: bool) {
         let mut holding = lock(&self.holding);
         if holding.get_mut(key).is_some() {
             return self.keep(shared, holding, (key, packet), false);
@@ -243,10 +257,11 @@ impl Edge {
         let sent = match flow.map(|flow| (flow.state, flow.node)) {
             Some((flow_state::NODE, node)) => self.fabric.forward(NodeId(node), packet),
             Some((flow_state::LOCAL, _)) => self.fabric.accept_here(packet),
-            // Held by a predecessor that is no more. The first packet, which the client sends again, opens it anew.
+            // Held by a predecessor that is no more, or opened by a late packet. The first packet, which the client sends again,
+            // opens it anew.
             Some((flow_state::HOLD, _)) if super::held::begins(packet, flow.map(|flow| flow.first_seq)) => {
                 drop(holding);
-                return self.punt(shared, key, Some(None), packet);
+                return self.punt(shared, key, Some(None), packet, is_late);
             }
             // Held by nobody: the client will send its first packet again, which opens the connection anew.
             _ => {

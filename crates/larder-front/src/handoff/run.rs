@@ -1,6 +1,6 @@
 //! The edge at work: opened with the switch, run beside it, ended after it.
 
-use super::config::{Forward, HandoffConfig, Handshake};
+use super::config::{Forward, HandoffConfig, Handshake, RESEND_MIN};
 use super::edge::Edge;
 use super::fabric::{Fabric, Nothing, Told};
 use super::keyring::Keyring;
@@ -122,7 +122,8 @@ impl Edge {
         let (peers, nodes) = Peers::new(nodes_max, identity, hello);
         fabric.set_keys(&live.keys, live.current);
         fabric.set_former_keys(&keyring.former(since_1970()));
-        let unread = unread(fabric.as_ref());
+        let unread =
+            unread(fabric.as_ref(), if config.shares_connections() { RESEND_MIN } else { UNREAD_FOR });
         peers.begin_counting(|node| fabric.opened(node));
         let edge = Arc::new(Self::new(config, fabric, listen.to_vec(), peers));
         Ok((edge, Ears { nodes, plane, keyring, unread }))
@@ -323,12 +324,12 @@ impl Edge {
     }
 }
 
-/// All else that a predecessor was yet to be told counts for nobody.
-pub(super) fn unread(fabric: &dyn Fabric) -> Vec<Unread> {
+/// Packets that a predecessor has not read, of the given age at most. Its other events count for nobody.
+pub(super) fn unread(fabric: &dyn Fabric, age_max: Duration) -> Vec<Unread> {
     let mut unread = Vec::new();
     let mut keep = |told: Told<'_>| {
         if let Told::Punt { key, packet, age, .. } = told
-            && age <= UNREAD_FOR
+            && age <= age_max
             && unread.len() < UNREAD_MAX
         {
             unread.push((key, packet.into()));

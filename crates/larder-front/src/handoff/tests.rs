@@ -7,7 +7,7 @@ mod moves;
 mod reloads;
 mod slots;
 
-use super::config::{Forward, HandoffConfig, NodeHandoff};
+use super::config::{Forward, HandoffConfig, NodeHandoff, RESEND_MIN};
 use super::edge::{Edge, lock};
 use super::entrance::Entered;
 use super::fabric::{Fabric, Reusable, To, Told, Way};
@@ -350,6 +350,27 @@ pub(super) const GET: &[u8] = b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n";
 /// As the plane tells it of a client that has had 1,000 bytes.
 fn ended(key: FlowKey, flags: u8) -> Told<'static> {
     Told::Ended { key, flags, account: Account { acknowledged: 1_001, requests: 1 }, age: Duration::ZERO }
+}
+
+/// The client may have resent its first packet to another switch, which has given the connection to a node. A switch that
+/// shares its secret with no other switch serves it.
+#[tokio::test]
+async fn a_late_first_packet_opens_nothing_beside_other_switches() {
+    let late = RESEND_MIN + Duration::from_millis(1);
+    let punt = |bench: &Bench, first: bool, age: Duration| {
+        let packet = super::held::tests::frame(1, GET, false);
+        bench.take(Told::Punt { key: key(1), first, head: None, packet: &packet, age });
+        bench.edge.sizes()
+    };
+    let alone = Bench::new(|_| {});
+    assert_eq!((punt(&alone, true, late), alone.edge.counts.losses()), ((0, 1, 0), [0; 3]));
+    let bench = Bench::new(|config| config.handoff.secret = Some("secret".into()));
+    assert_eq!(punt(&bench, true, RESEND_MIN), (0, 1, 0), "the next connection with these addresses ends it");
+    bench.notes(|notes| notes.holds.push(key(1)));
+    assert_eq!((punt(&bench, true, late), bench.load()), ((0, 0, 0), 0));
+    assert_eq!(punt(&bench, false, late), (0, 0, 0), "resent to this switch, and late again");
+    assert_eq!(bench.edge.counts.losses(), [0, 2, 0]);
+    assert_eq!(punt(&bench, false, Duration::ZERO), (0, 1, 0), "resent to this switch");
 }
 
 #[tokio::test]

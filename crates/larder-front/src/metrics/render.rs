@@ -327,9 +327,9 @@ impl Snapshot {
         for (state, value) in [("held", held), ("handed_off", handed), ("placed", placed)] {
             connections.encode_family(&[("state", state)])?.encode_gauge(&(value as u64))?;
         }
-        let (packets, unaccepted) = edge.map_or((0, 0), |edge| edge.counts.losses());
+        let [packets, late, unaccepted] = edge.map_or([0; 3], |edge| edge.counts.losses());
         let mut lost = describe(encoder, &table::HANDOFF_LOST)?;
-        for (what, value) in [("packet", packets), ("connection", unaccepted)] {
+        for (what, value) in [("packet", packets), ("late", late), ("connection", unaccepted)] {
             count(&mut lost, &[("what", what)], value)?;
         }
         let (seen, elsewhere) = edge.map_or((0, 0), |edge| edge.counts.laters());

@@ -87,7 +87,7 @@ metrics! {
     HANDOFF_CONNECTIONS, Gauge, "larder_switch_handoff_connections", ["state"],
         "Connections that are held for their decision, handed off, or on their way into this host's own stack";
     HANDOFF_LOST, Counter, "larder_switch_handoff_lost_total", ["what"],
-        "Held packets that could not be sent on, and connections that were never accepted";
+        "Held packets that could not be sent on, first packets that were read too late, and connections that were never accepted";
     LATER, Counter, "larder_switch_handoff_later_requests_total", ["home"],
         "Later requests on handed-off connections that were looked at (one of sixteen), by whether their targets are the connection's node's";
     PLANE, Counter, "larder_switch_plane_total", ["event"],

@@ -82,6 +82,28 @@ impl Process {
         }
     }
 
+    /// Halts the process and those below it: a switch's worker has the connections, not its master. Returns when no thread runs.
+    pub fn halt(&self) {
+        self.signal_all(Signal::STOP);
+        let all: Vec<u32> = children(self.child.id()).into_iter().chain([self.child.id()]).collect();
+        let halted = within(PATIENCE, || all.iter().all(|id| has_halted(*id)));
+        assert!(halted, "{all:?} do not halt\n{}", self.log());
+    }
+
+    /// Lets the process go on after [`Process::halt`].
+    pub fn go_on(&self) {
+        self.signal_all(Signal::CONT);
+    }
+
+    fn signal_all(&self, signal: Signal) {
+        self.signal(signal);
+        for id in children(self.child.id()) {
+            if let Some(pid) = i32::try_from(id).ok().and_then(Pid::from_raw) {
+                let _ = kill_process(pid, signal);
+            }
+        }
+    }
+
     /// Ends it as an operator does; whether it ended in time.
     pub fn stop(&mut self) -> bool {
         self.signal(Signal::TERM);
@@ -112,6 +134,13 @@ fn children(parent: u32) -> Vec<u32> {
     let ids =
         fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     ids.filter(|id| field(*id, 1).is_some_and(|of| of == parent.to_string())).collect()
+}
+
+/// Whether all threads of a process are stopped by a signal.
+fn has_halted(id: u32) -> bool {
+    let threads = fs::read_dir(format!("/proc/{id}/task")).unwrap();
+    let mut ids = threads.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    ids.all(|thread| field(thread, 0).is_none_or(|state| state == "T"))
 }
 
 /// Whether all threads of a process have ended, and with them what it had open; somebody may have to take note of it yet.

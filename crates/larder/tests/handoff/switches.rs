@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use larder_handoff::netns::{Capture, INTERFACE, TopologySpec, Wire};
 use larder_testkit::within;
 
+use crate::client::{self, Manner, Plan, Setup};
 use crate::cluster::{Cluster, Spec};
 use crate::content::Content;
 use crate::counters::counter;
@@ -116,5 +117,37 @@ fn a_connection_that_two_nodes_have_goes_on() {
     }
     assert!(counter(&client.namespace, "TcpExtPAWSEstab") > 0, "only one node has answered");
     assert!(cluster.metric("larder_switch_plane_total", &["other_node"]) > 0);
+    cluster.await_rest();
+}
+
+/// The clients' first segments reach a switch whose process does not run. The clients resend them to another switch, which
+/// serves them. When the process goes on, it must not give the connections to a second node.
+#[test]
+fn a_late_switch_gives_no_connection_to_a_second_node() {
+    let Some(cluster) = cluster() else { return };
+    let topology = &cluster.topology;
+    let mut capture = Capture::open(&topology.hub).unwrap();
+    let plan = Plan {
+        manner: Manner::Plain,
+        server: cluster.service()[0],
+        same_port: false,
+        targets: cluster.content.targets.clone(),
+    };
+    let plans = vec![plan; CLIENTS];
+    let setup = Setup { threads: CLIENTS, first_port: 20_000, stall: STALL };
+    topology.point_clients_at(&topology.fronts[1]).unwrap();
+    cluster.others[0].halt();
+    let load = topology.client().namespace.thread(move || client::run(&plans, setup)).unwrap();
+    await_frames(&mut capture, SOURCE_PORT_AT, |frame| is_request_to(frame, topology.fronts[1].mac));
+    topology.point_clients_at(topology.front()).unwrap();
+    let tally = load.join();
+    println!("{tally}");
+    cluster.assert_faultless(&tally);
+    cluster.others[0].go_on();
+    let late = || cluster.metric_of(1, "larder_switch_handoff_lost_total", &["late"]) as usize;
+    assert!(within(PATIENCE, || late() >= CLIENTS), "{} late\n{}", late(), cluster.logs());
+    // Connections that the plane has opened by itself are told a moment later.
+    let all = within(PATIENCE, || handed(&cluster, 0) == CLIENTS);
+    assert!(all && handed(&cluster, 1) == 0, "{} and {}", handed(&cluster, 0), handed(&cluster, 1));
     cluster.await_rest();
 }

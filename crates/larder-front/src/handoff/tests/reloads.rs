@@ -45,7 +45,7 @@ async fn what_nobody_has_read_is_gone_on_with() {
         notes.to_tell.extend([Tale::Stale(key(1)), Tale::Opened(key(2), reused), Tale::Punt(key(3))]);
         notes.holds.extend([1, 2, 3].map(key));
     });
-    let left = unread(&bench.paper);
+    let left = unread(&bench.paper, Duration::from_secs(10));
     assert_eq!(left.iter().map(|(key, _)| *key).collect::<Vec<_>>(), [key(3)]);
     bench.edge.hear_unread(&bench.shared, &left);
     assert_eq!((bench.load(), bench.edge.sizes()), (1, (0, 1, 0)));
