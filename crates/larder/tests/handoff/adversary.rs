@@ -2,7 +2,7 @@
 //! data and acknowledgements of their own that are off by a byte to a megabyte.
 
 use std::fs;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -16,7 +16,7 @@ use crate::content::Content;
 use crate::plans::{Random, mixed};
 
 const SIZES: [u64; 5] = [1, 100, 1_000, 10_000, 100_000];
-/// Size of the reply that no client reads to its end. Bytes.
+/// Size of the steady transfers' replies. Bytes.
 const LARGE: u64 = 300_000_000;
 const HANDOFF: &str = "mechanism = \"cookie\"\nidle_after = \"60s\"\nlocality_lost_max = 1.0";
 const SETUP: Setup = Setup { threads: 4, first_port: 20_000, stall: Duration::from_secs(10) };
@@ -174,11 +174,19 @@ fn await_account(cluster: &Cluster, live: usize) {
     }
 }
 
-/// Reads for as long as `go` says so, slowly.
-fn takes(stream: &mut TcpStream, go: &AtomicBool) {
+/// Reads for as long as `go` says so, slowly. Before a reply ends, another one is asked for.
+fn takes(stream: &mut TcpStream, request: &[u8], go: &AtomicBool) {
     let mut bytes = vec![0; 16_384];
+    let (mut requests, mut received) = (1, 0);
     while go.load(Ordering::Relaxed) {
-        assert!(stream.read(&mut bytes).unwrap() > 0, "a transfer was cut");
+        let read = stream.read(&mut bytes).unwrap();
+        assert!(read > 0, "a transfer was cut after {received} bytes of {requests} replies");
+        received += read as u64;
+        // So many bytes as the replies' heads have are still to come.
+        if received >= requests * LARGE {
+            stream.write_all(request).unwrap();
+            requests += 1;
+        }
         larder_testkit::take_time(Duration::from_millis(20));
     }
 }
@@ -209,17 +217,18 @@ pub(crate) fn the_account_is_right_after(count: usize) {
         (0..STEADY).map(connect).collect()
     };
     let mut steady = client.run(open).unwrap();
+    let request = format!("GET {} HTTP/1.1\r\nHost: www.example.com\r\n\r\n", large[0].path);
+    let request = request.as_bytes();
     for stream in &mut steady {
-        use std::io::Write as _;
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         // In one segment: a head in pieces is relayed.
-        let head = format!("GET {} HTTP/1.1\r\nHost: www.example.com\r\n\r\n", large[0].path);
-        stream.write_all(head.as_bytes()).unwrap();
+        stream.write_all(request).unwrap();
     }
     thread::scope(|scope| {
         let _stops = Stops([&forging, &taking]);
         let forger = scope.spawn(|| adversary(&cluster, &forging));
-        let takers: Vec<_> = steady.iter_mut().map(|stream| scope.spawn(|| takes(stream, &taking))).collect();
+        let takers: Vec<_> =
+            steady.iter_mut().map(|stream| scope.spawn(|| takes(stream, request, &taking))).collect();
         let tally = client.run(|| client::run(&plans, SETUP)).unwrap();
         println!("{tally}");
         tally.assert_faultless();
