@@ -129,10 +129,12 @@ fn is_switch(terms: &Terms, shared: &Shared, headers: &HeaderMap) -> bool {
     }
 }
 
-/// Applies the rules to a header, and removes the fields of its hop. `Connection` (as far as it says how the connection goes on) and
-/// `Transfer-Encoding` stay for this node's own decisions; [`hop_fields_removed`] removes them.
+/// Applies the rules to a header, and removes the fields of its hop and the proof of a secret, which is for this node alone. `Connection`
+/// (as far as it says how the connection goes on) and `Transfer-Encoding` stay for this node's own decisions; [`hop_fields_removed`]
+/// removes them.
 fn enter(rules: &EntryRules, headers: &mut HeaderMap) -> Result<u64, TooManyOptions> {
     let dropped = rules.sanitize(headers)?;
+    headers.remove(PROOF_FIELD);
     let framing = [header::CONNECTION, header::TRANSFER_ENCODING];
     for name in HOP_BY_HOP.iter().filter(|name| !framing.contains(name)) {
         headers.remove(name);

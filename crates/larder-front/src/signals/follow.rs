@@ -21,10 +21,9 @@ const RETRY_FIRST: Duration = Duration::from_millis(100);
 
 /// Follows `node` until it leaves.
 pub(super) async fn run(shared: &Shared, node: &Node) {
-    let signals = &shared.signals.config;
-    let config = &signals.cache;
-    let mut client =
-        Client::new(node.dial.clone(), &config.path, "application/x-ndjson", signals.secret.as_ref());
+    let config = &shared.signals.config.cache;
+    let secrets = shared.signals.secrets();
+    let mut client = Client::new(node.dial.clone(), &config.path, "application/x-ndjson", secrets);
     let mut mirror = Mirror::new(config.targets_max);
     let mut lots = Lots::new(node.id.0);
     let mut pause = RETRY_FIRST;

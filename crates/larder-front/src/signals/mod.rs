@@ -40,6 +40,7 @@ use larder_core::nodes::LoadReport;
 use larder_core::policy::PolicyKind;
 use larder_core::policy::thresholds::LowRule;
 use larder_core::{NodeId, Settings, TargetId};
+use larder_peers::ClusterSecrets;
 use pingora_http::ResponseHeader;
 use state::EventKind;
 
@@ -96,6 +97,13 @@ impl Signals {
     pub(crate) fn source(&self) -> SignalSource {
         self.source
     }
+
+    /// The secrets whose proof the nodes are shown. `None` if the operator has stated a source that is not larder's own and does not
+    /// follow event streams: another program has no use for the proof, and might log it or pass it on.
+    fn secrets(&self) -> Option<&ClusterSecrets> {
+        let is_larder = self.config.source.is_none_or(|source| source == SignalSource::Larder);
+        self.config.secret.as_ref().filter(|_| is_larder || self.config.cache.follow == Some(true))
+    }
 }
 
 /// Listens to one node until it leaves.
@@ -130,7 +138,7 @@ async fn fade(shared: &Shared, node: &Node) {
 /// The size of a larder node's memory, as it says; `None` if it does not. The caller bounds the time.
 pub(crate) async fn cache_bytes_max(shared: &Shared, node: Dial) -> Option<u64> {
     const PAGE_MAX: usize = 64 << 10;
-    let secrets = shared.signals.config.secret.as_ref();
+    let secrets = shared.signals.secrets();
     let mut client = client::Client::new(node, "/.larder/load", "application/json", secrets);
     larder::cache_bytes_max(&client.page(PAGE_MAX).await.ok()?)
 }
@@ -280,5 +288,21 @@ mod tests {
         assert_eq!(signals(&[of(PolicyKind::LbGc)], None), (SignalSource::Off, true));
         assert_eq!(signals(&mixed, Some(SignalSource::Orca)), (SignalSource::Orca, false));
         assert_eq!(signals(&mixed, Some(SignalSource::Off)), (SignalSource::Off, false));
+    }
+
+    #[test]
+    fn the_proof_is_for_larder_nodes_alone() {
+        let secret: ClusterSecrets = larder_peers::ClusterSecret::new([1; 32]).into();
+        let shows = |source, follow| {
+            let mut config =
+                SignalsConfig { source, secret: Some(secret.clone()), ..SignalsConfig::default() };
+            config.cache.follow = follow;
+            Signals::new(config, Needs { caches: true, ..Needs::default() }).secrets().is_some()
+        };
+        assert!(shows(None, None) && shows(Some(SignalSource::Larder), None));
+        for other in [SignalSource::Off, SignalSource::NodeExporter, SignalSource::Orca] {
+            assert!(!shows(Some(other), None), "{other}");
+            assert!(shows(Some(other), Some(true)), "{other}: larder alone has event streams");
+        }
     }
 }

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::http::{ask, get, post};
+use crate::origin::{Origin, values};
 use crate::process::{LARDER, Process};
 
 /// Makes a secret; returns its line.
@@ -101,4 +102,43 @@ fn only_a_switch_that_proves_the_secret_gets_reports() {
     // The last line of a stream that was open before the reload.
     let last = BufReader::new(stream).lines().map(Result::unwrap).find(|line| line.contains("cut"));
     assert_eq!(last.as_deref(), Some("{\"cut\":\"secret\"}"));
+}
+
+/// The proof is as good at every node. So no origin and no server of another kind may see it.
+#[test]
+fn the_proof_reaches_nobody_but_a_larder_node() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = folder.path().join("report.key");
+    secret(&key);
+    let proof = format!("{PROOF_FIELD}: {}\r\n", ClusterSecrets::load(&key).unwrap().proof());
+    let origin = Origin::start("o", "Cache-Control: no-store\r\n");
+    let node = start(
+        folder.path(),
+        "node",
+        &format!(
+            "[node]\nlisten = \"127.0.0.1:0\"\norigin = {{ url = \"http://{}\" }}\n\
+             report = {{ secret = {key:?}, load_path = \"off\" }}",
+            origin.address
+        ),
+    );
+    assert_eq!(ask(node.address, "GET", "/.larder/load", &proof).status, 200);
+    assert_eq!(ask(node.address, "POST", "/x", &proof).status, 200);
+
+    // The switch asks this server for the size of its memory, which has nothing to do with load reports.
+    let server = Origin::start("s", "");
+    let _switch = start(
+        folder.path(),
+        "switch",
+        &format!(
+            "[switch]\nlisten = \"127.0.0.1:0\"\nnodes = [\"{}\"]\npolicy = \"wrr\"\nshadow.policies = [\"hash\"]\n\
+             signals = {{ source = \"node-exporter\", secret = {key:?} }}",
+            server.address
+        ),
+    );
+    eventually("the server is asked for the size of its memory", || {
+        server.seen.lock().unwrap().iter().any(|seen| seen.contains("/.larder/load")).then_some(())
+    });
+    for seen in [&origin, &server].map(|server| server.seen.lock().unwrap().clone()) {
+        assert!(!seen.is_empty() && seen.iter().all(|seen| values(seen, PROOF_FIELD).is_empty()), "{seen:?}");
+    }
 }
