@@ -183,6 +183,11 @@ pub const REQUEST: [Dimension; request::COUNT] = [
             "X-Forwarded-Host: b.oracle.test",
             "Forwarded: for=192.0.2.1;proto=https",
             "Forwarded: for=192.0.2.1;host=\"b.oracle.test\", for=192.0.2.2",
+            "Forwarded: for=192.0.2.1;proto=http",
+            "Forwarded: proto=http, proto=https",
+            "Forwarded: proto=https, proto=http",
+            "X-Forwarded-Host: a.oracle.test\nX-Forwarded-Host: b.oracle.test",
+            "X-Forwarded-Host: b.oracle.test\nX-Forwarded-Host: a.oracle.test",
         ],
     },
 ];

@@ -338,16 +338,16 @@ impl Node {
     /// Drops what is kept of a target that has been changed, and of those that the reply names (RFC 9111 section
     /// 4.4).
     fn invalidate(&self, pull: &Pull<'_>, reply: &http::HeaderMap) {
-        self.forget_pages(&pull.site, pull.target.as_str());
+        self.forget_pages(pull, pull.target.as_str());
         for field in [header::LOCATION, header::CONTENT_LOCATION] {
             if let Some(target) = same_host(reply, &field, pull.site.host()) {
-                self.forget_pages(&pull.site, &target);
+                self.forget_pages(pull, &target);
             }
         }
     }
 
-    fn forget_pages(&self, site: &Site, target: &str) {
-        for page in site.pages(target) {
+    fn forget_pages(&self, pull: &Pull<'_>, target: &str) {
+        for page in pull.site.pages(&pull.parts.headers, target) {
             self.memory.forget((self.memory.hash(&page), 0));
         }
     }

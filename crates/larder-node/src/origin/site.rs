@@ -14,7 +14,6 @@ const SCHEMES: [&[u8]; 2] = [b"http", b"https"];
 pub(super) struct Site {
     scheme: Cow<'static, [u8]>,
     host: String,
-    /// Schemes and hosts that the request's fields tell beside these two: a trusted relay's, since others are replaced.
     others: Vec<u8>,
 }
 
@@ -24,37 +23,8 @@ impl Site {
         let told = headers.get(&SCHEME).map_or(SCHEMES[0], |value| value.as_bytes());
         let usual = SCHEMES.into_iter().find(|scheme| scheme.eq_ignore_ascii_case(told));
         let scheme = usual.map_or_else(|| told.to_ascii_lowercase().into(), Cow::Borrowed);
-        let mut site = Self { scheme, host, others: Vec::new() };
-        for value in headers.get_all(&SCHEME).iter().skip(1) {
-            site.tell(b"proto", value.as_bytes());
-        }
-        for value in headers.get_all(&HOST) {
-            site.tell(b"host", value.as_bytes());
-        }
-        for value in headers.get_all(header::FORWARDED) {
-            for pair in value.as_bytes().split(|byte| matches!(byte, b';' | b',')) {
-                let Some(equals) = pair.iter().position(|byte| *byte == b'=') else { continue };
-                let (name, value) = (pair[..equals].trim_ascii(), pair[equals + 1..].trim_ascii());
-                let value = value.strip_prefix(b"\"").unwrap_or(value);
-                site.tell(name, value.strip_suffix(b"\"").unwrap_or(value));
-            }
-        }
-        site
-    }
-
-    /// Notes a scheme or host unless it is the one that is known.
-    fn tell(&mut self, name: &[u8], value: &[u8]) {
-        let known = if name.eq_ignore_ascii_case(b"proto") {
-            &self.scheme[..]
-        } else if name.eq_ignore_ascii_case(b"host") {
-            self.host.as_bytes()
-        } else {
-            return;
-        };
-        if !known.eq_ignore_ascii_case(value) {
-            self.others.extend(name.iter().chain(b"=").chain(value).map(u8::to_ascii_lowercase));
-            self.others.push(b'\n');
-        }
+        let others = others(headers, (&scheme, &host), None);
+        Self { scheme, host, others }
     }
 
     /// The host that the origin is sent.
@@ -68,14 +38,63 @@ impl Site {
         [&self.scheme[..], self.host.as_bytes(), &self.others, target.as_bytes()].join(&b'\0')
     }
 
-    /// The names of the page with this path and query by any scheme.
-    pub(super) fn pages(&self, target: &str) -> Vec<Vec<u8>> {
+    /// The names of the page with this path and query by any scheme, in whichever field a relay tells it. `headers` are
+    /// those that the site was made from.
+    pub(super) fn pages(&self, headers: &HeaderMap, target: &str) -> Vec<Vec<u8>> {
         let mut names = vec![self.page(target)];
-        for scheme in SCHEMES.into_iter().filter(|scheme| *scheme != &*self.scheme) {
-            names.push(Self { scheme: scheme.into(), ..self.clone() }.page(target));
+        for scheme in SCHEMES {
+            for forwarded in SCHEMES {
+                let others = others(headers, (scheme, &self.host), Some(forwarded));
+                let name = Self { scheme: scheme.into(), host: self.host.clone(), others }.page(target);
+                if !names.contains(&name) {
+                    names.push(name);
+                }
+            }
         }
         names
     }
+}
+
+/// Every scheme and host that the fields of a request tell, with field, line and element, because applications differ in
+/// the one that they take. Empty if all are the same as `scheme` and `host`. Only a trusted relay can tell others.
+/// `swapped` stands for each scheme in `Forwarded`.
+fn others(headers: &HeaderMap, (scheme, host): (&[u8], &str), swapped: Option<&[u8]>) -> Vec<u8> {
+    let (mut told, mut differs) = (Vec::new(), false);
+    let mut tell = |field: &str, (line, element): (usize, usize), value: &[u8], known: &[u8]| {
+        differs |= !known.eq_ignore_ascii_case(value);
+        told.extend(format!("{field} {line} {element} ").bytes());
+        told.extend(value.iter().map(u8::to_ascii_lowercase));
+        told.push(b'\n');
+    };
+    for (line, value) in headers.get_all(&SCHEME).iter().enumerate().skip(1) {
+        tell("scheme", (line, 0), value.as_bytes(), scheme);
+    }
+    for (line, value) in headers.get_all(&HOST).iter().enumerate() {
+        tell("host", (line, 0), value.as_bytes(), host.as_bytes());
+    }
+    for (line, value) in headers.get_all(header::FORWARDED).iter().enumerate() {
+        let field = value.as_bytes();
+        let is_open = |piece: &[u8]| piece.iter().filter(|byte| **byte == b'"').count() % 2 != 0;
+        if field.contains(&b'\\') || field.split(|byte| matches!(byte, b';' | b',')).any(is_open) {
+            // A separator may be part of a quoted string.
+            tell("forwarded", (line, 0), field, b"");
+            continue;
+        }
+        for (element, pairs) in field.split(|byte| *byte == b',').enumerate() {
+            for pair in pairs.split(|byte| *byte == b';') {
+                let Some(equals) = pair.iter().position(|byte| *byte == b'=') else { continue };
+                let (name, value) = (pair[..equals].trim_ascii(), pair[equals + 1..].trim_ascii());
+                let quoted = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\""));
+                let value = quoted.unwrap_or(value);
+                if name.eq_ignore_ascii_case(b"proto") {
+                    tell("forwarded proto", (line, element), swapped.unwrap_or(value), scheme);
+                } else if name.eq_ignore_ascii_case(b"host") {
+                    tell("forwarded host", (line, element), value, host.as_bytes());
+                }
+            }
+        }
+    }
+    if differs { told } else { Vec::new() }
 }
 
 #[cfg(test)]
@@ -83,25 +102,51 @@ mod tests {
     use super::*;
     use http::HeaderValue;
 
-    fn page(fields: &[(&'static str, &'static str)]) -> Vec<u8> {
-        let fields = fields
-            .iter()
-            .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
-        Site::new(&fields.collect(), "a.example".to_owned()).page("/x")
+    fn map(fields: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in fields {
+            headers.append(HeaderName::from_static(name), HeaderValue::from_static(value));
+        }
+        headers
     }
 
+    fn site(fields: &[(&'static str, &'static str)]) -> Site {
+        Site::new(&map(fields), "a.example".to_owned())
+    }
+
+    fn page(fields: &[(&'static str, &'static str)]) -> Vec<u8> {
+        site(fields).page("/x")
+    }
+
+    /// No two of these are the same for every application.
     #[test]
     fn pages_of_other_sites_have_other_names() {
-        let plain = page(&[]);
-        for others in [
-            [("x-forwarded-proto", "https")],
-            [("x-forwarded-host", "b.example")],
-            [("forwarded", "for=192.0.2.1;proto=https")],
-            [("forwarded", "for=192.0.2.1, for=192.0.2.2; Host=\"b.example\"")],
-        ] {
-            assert_ne!(page(&others), plain, "{others:?}");
+        let (own, proto, host) = ("x-forwarded-host", "x-forwarded-proto", "b.example");
+        let fields = [
+            vec![],
+            vec![(proto, "https")],
+            vec![(proto, "http"), (proto, "https")],
+            vec![(proto, "https"), (proto, "http")],
+            vec![(own, host)],
+            vec![(own, "c.example")],
+            vec![(own, "a.example"), (own, host)],
+            vec![(own, host), (own, "a.example")],
+            vec![(own, "a.example"), ("forwarded", "host=b.example")],
+            vec![("forwarded", "for=192.0.2.1, for=192.0.2.2; Host=\"b.example\"")],
+            vec![("forwarded", "for=192.0.2.1;proto=https")],
+            vec![("forwarded", "proto=http, proto=https")],
+            vec![("forwarded", "proto=https, proto=http")],
+            vec![("forwarded", "proto=http"), ("forwarded", "proto=https")],
+            vec![("forwarded", "host=b.example;proto=https")],
+            vec![("forwarded", "host=\"b.example;proto=https\"")],
+            vec![("forwarded", "host=\"b.example;for=x\"")],
+            vec![("forwarded", "host=\"b.example\\\";for=\\\"x\"")],
+        ];
+        for (at, one) in fields.iter().enumerate() {
+            for other in &fields[at + 1..] {
+                assert_ne!(page(one), page(other), "{one:?} {other:?}");
+            }
         }
-        assert_ne!(page(&[("x-forwarded-host", "b.example")]), page(&[("x-forwarded-host", "c.example")]));
     }
 
     #[test]
@@ -117,16 +162,21 @@ mod tests {
         }
     }
 
+    /// A relay may tell the scheme in either field.
     #[test]
     fn a_change_concerns_the_page_by_every_scheme() {
-        let site = |scheme| {
-            let fields = [(SCHEME, HeaderValue::from_static(scheme))];
-            Site::new(&fields.into_iter().collect(), "a.example".to_owned())
+        let same = |fields: [(&'static str, &'static str); 3]| {
+            let of = |at: usize| [fields[at]];
+            for changed in 0..3 {
+                let pages = site(&of(changed)).pages(&map(&of(changed)), "/x");
+                for read in [0, 1, changed] {
+                    assert!(pages.contains(&site(&of(read)).page("/x")), "{changed} {read} {fields:?}");
+                }
+            }
         };
-        assert_eq!(site("http").pages("/x").len(), 2);
-        for scheme in ["http", "https", "other"] {
-            let pages = site("other").pages("/x");
-            assert!(pages.contains(&site(scheme).page("/x")), "{scheme}");
-        }
+        same(["http", "https", "other"].map(|scheme| ("x-forwarded-proto", scheme)));
+        same(["for=a;proto=http", "for=b;proto=https", "for=c;proto=other"].map(|text| ("forwarded", text)));
+        let foreign = [("x-forwarded-host", "b.example")];
+        assert!(!site(&foreign).pages(&map(&foreign), "/x").contains(&page(&[])));
     }
 }

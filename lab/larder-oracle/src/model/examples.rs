@@ -235,6 +235,18 @@ fn a_post_invalidates_what_was_stored_before() {
         example.record.asked.push(post.clone());
         assert_eq!(example.rules(&[]), expected, "{status}");
     }
+    // The scheme does not matter, as long as the same field tells it.
+    post.reply = reply(200);
+    for (told, expected) in [
+        ("X-Forwarded-Proto: https", &[Rule::Invalidated][..]),
+        ("X-Forwarded-Host: b", &[]),
+        ("Forwarded: proto=https", &[]),
+    ] {
+        post.request.fields = Fields::of_lines(told);
+        example.record.asked.truncate(2);
+        example.record.asked.push(post.clone());
+        assert_eq!(example.rules(&[]), expected, "{told}");
+    }
 }
 
 /// For each rule about reuse, a pair of requests for which it alone decides.
@@ -276,7 +288,19 @@ fn every_rule_can_decide_alone() {
     for told in ["X-Forwarded-Proto: https", "X-Forwarded-Host: b", "Forwarded: for=192.0.2.1;proto=https"] {
         assert_eq!(Example::new("GET", fresh, &get(told)).rules(&[]), [Rule::Target], "{told}");
     }
-    assert_eq!(Example::new("GET", fresh, &get("X-Forwarded-Proto: HTTP")).rules(&[]), []);
+    for told in
+        ["X-Forwarded-Proto: HTTP", "X-Forwarded-Host: a", "Forwarded: for=192.0.2.1;host=a;proto=http"]
+    {
+        assert_eq!(Example::new("GET", fresh, &get(told)).rules(&[]), [], "{told}");
+    }
+    for (one, other) in [
+        ("X-Forwarded-Host: b", "Forwarded: host=b"),
+        ("Forwarded: proto=http, proto=https", "Forwarded: proto=https, proto=http"),
+        ("X-Forwarded-Host: a\nX-Forwarded-Host: b", "X-Forwarded-Host: b\nX-Forwarded-Host: a"),
+    ] {
+        assert_eq!(Example::new(&get(one), fresh, &get(other)).rules(&[]), [Rule::Target], "{one} {other}");
+        assert_eq!(Example::new(&get(one), fresh, &get(one)).rules(&[]), [], "{one}");
+    }
     let tested = examples.iter().map(|(rule, ..)| *rule);
     let elsewhere = [Rule::Target, Rule::Invalidated, Rule::Validation];
     let all: Vec<Rule> = tested.chain(elsewhere).collect();

@@ -4,7 +4,6 @@ use super::directives::{Directives, members};
 use super::freshness::{age_min_s, lifetime_s};
 use super::stored::{Stored, end_to_end, selecting, tags_match};
 use crate::record::{Exchange, Request};
-use std::collections::BTreeSet;
 
 fn request<'a>(stored: &'a Stored<'_>, step: usize) -> &'a Request {
     &stored.record.asked[step].request
@@ -28,31 +27,65 @@ pub fn target(stored: &Stored<'_>, step: usize) -> bool {
 }
 
 fn same_target(one: &Request, other: &Request) -> bool {
-    one.target == other.target && schemes(one) == schemes(other) && hosts(one) == hosts(other)
+    let others_of =
+        |request| (others(schemes(request), &scheme(request)), others(hosts(request), &request.host));
+    one.target == other.target
+        && one.host == other.host
+        && scheme(one) == scheme(other)
+        && others_of(one) == others_of(other)
 }
 
-/// The schemes of the target URI: of the connection, unless a trusted relay tells its client's (the de facto standard
-/// X-Forwarded-Proto), and of Forwarded (RFC 7239 section 5.4). The origin may use any of them.
-fn schemes(request: &Request) -> BTreeSet<String> {
+/// Whether two target URIs differ at most in their schemes, and the same fields tell these.
+fn same_but_for_scheme(one: &Request, other: &Request) -> bool {
+    let places = |request| schemes(request).into_iter().map(|(field, at, _)| (field, at)).collect::<Vec<_>>();
+    one.target == other.target
+        && one.host == other.host
+        && hosts(one) == hosts(other)
+        && places(one) == places(other)
+}
+
+/// A scheme or host that a trusted relay tells: its field, the number of the element of the field's list, and the value.
+type Told = (&'static str, usize, String);
+
+/// The scheme of the target URI: of the connection, unless a trusted relay tells its client's (the de facto standard
+/// X-Forwarded-Proto).
+fn scheme(request: &Request) -> String {
     let relayed = request.fields.joined("x-forwarded-proto").unwrap_or_else(|| "http".to_owned());
-    std::iter::once(relayed.to_ascii_lowercase()).chain(forwarded(request, "proto")).collect()
+    relayed.to_ascii_lowercase()
 }
 
-/// The hosts of the target URI: of Host, and those that a trusted relay tells by X-Forwarded-Host and by Forwarded (RFC
-/// 7239 section 5.3).
-fn hosts(request: &Request) -> BTreeSet<String> {
-    let relayed = request.fields.joined("x-forwarded-host").map(|host| host.to_ascii_lowercase());
-    std::iter::once(request.host.clone()).chain(relayed).chain(forwarded(request, "host")).collect()
+/// The schemes that a trusted relay tells, by X-Forwarded-Proto and by Forwarded (RFC 7239 section 5.4). An application
+/// may take any of them.
+fn schemes(request: &Request) -> Vec<Told> {
+    let own = list("x-forwarded-proto", &scheme(request));
+    own.into_iter().chain(forwarded(request, "proto")).collect()
+}
+
+/// The hosts that a trusted relay tells beside Host, by X-Forwarded-Host and by Forwarded (RFC 7239 section 5.3).
+fn hosts(request: &Request) -> Vec<Told> {
+    let relayed = request.fields.joined("x-forwarded-host").unwrap_or_else(|| request.host.clone());
+    list("x-forwarded-host", &relayed).into_iter().chain(forwarded(request, "host")).collect()
+}
+
+fn list(field: &'static str, values: &str) -> Vec<Told> {
+    members(values).enumerate().map(|(at, value)| (field, at, value.to_ascii_lowercase())).collect()
 }
 
 /// The values of a parameter of Forwarded, in lower case (RFC 7239 section 4).
-fn forwarded(request: &Request, parameter: &str) -> Vec<String> {
+fn forwarded(request: &Request, parameter: &str) -> Vec<Told> {
     let field = request.fields.joined("forwarded").unwrap_or_default().to_ascii_lowercase();
-    let pairs = field.split([',', ';']).filter_map(|pair| pair.trim().split_once('='));
+    let elements = members(&field).enumerate();
+    let pairs = elements.flat_map(|(at, element)| element.split(';').map(move |pair| (at, pair.trim())));
     pairs
-        .filter(|(name, _)| *name == parameter)
-        .map(|(_, value)| value.trim_matches('"').to_owned())
+        .filter_map(|(at, pair)| Some((at, pair.split_once('=')?)))
+        .filter(|(_, (name, _))| *name == parameter)
+        .map(|(at, (_, value))| ("forwarded", at, value.trim_matches('"').to_owned()))
         .collect()
+}
+
+/// All that is told, unless it is the same everywhere as in the target URI.
+fn others(told: Vec<Told>, known: &str) -> Vec<Told> {
+    if told.iter().all(|(_, _, value)| value == known) { Vec::new() } else { told }
 }
 
 /// RFC 9111 section 4.1: the fields that Vary names have the same values in the request that the reply is for. After
@@ -157,7 +190,8 @@ pub fn must_revalidate(stored: &Stored<'_>, step: usize) -> bool {
 }
 
 /// RFC 9111 section 4.4: a cache invalidates the target when it receives a non-error reply to an unsafe request.
-/// Holds where all requests go through one cache, and for replies that were complete before the unsafe request.
+/// docs/node.md: it does so for every scheme. Holds where all requests go through one cache, and for replies that were
+/// complete before the unsafe request.
 pub fn invalidated(stored: &Stored<'_>, step: usize) -> bool {
     let record = stored.record;
     if stored.is_validated_for(step) || !record.one_cache {
@@ -168,7 +202,8 @@ pub fn invalidated(stored: &Stored<'_>, step: usize) -> bool {
         let is_success = matches!(&unsafe_one.reply, Ok(reply) if (200..400).contains(&reply.status));
         let was_before = record.asked[base.step].done <= unsafe_one.sent
             && stored.last().ended.is_some_and(|ended| ended <= unsafe_one.sent);
-        let same = same_target(&unsafe_one.request, request(stored, step));
+        let (changed, wanted) = (&unsafe_one.request, request(stored, step));
+        let same = same_target(changed, wanted) || same_but_for_scheme(changed, wanted);
         at != step
             && unsafe_one.request.method == "POST"
             && is_success
