@@ -307,6 +307,39 @@ fn every_rule_can_decide_alone() {
     assert!(sharing().all(|rule| all.contains(&rule)));
 }
 
+/// A request that gets 502 because the reply to another one broke off should have asked the origin itself.
+#[test]
+fn a_failed_exchange_explains_an_error_of_its_own_request_alone() {
+    let found = |failed: usize, how: &str, is_switch: bool| {
+        let mut example = Example::new("GET", "200", "GET");
+        example.exchange(failed, how, "");
+        let record = &mut example.record;
+        record.loses_requests = is_switch;
+        if how == "200" {
+            record.exchanges[1].ended = None;
+        }
+        let reply = Reply { status: 502, fields: Fields::default(), body: Vec::new(), whole: true };
+        record.asked[1].reply = Ok(reply);
+        judge(record).violations.iter().any(|found| (found.step, found.rule) == (1, Rule::Unexplained))
+    };
+    for how in ["close", "503"] {
+        assert_eq!((found(0, how, false), found(1, how, false)), (true, false), "{how}");
+    }
+    assert_eq!((found(0, "200", true), found(1, "200", true), found(1, "200", false)), (true, false, true));
+}
+
+/// A request without a reply may have waited for one that broke off, but only if that could have served it.
+#[test]
+fn a_reply_that_breaks_off_explains_silence_only_where_it_may_be_shared() {
+    for (said, is_explained) in [("max-age=60", true), ("no-store", false)] {
+        let mut example = Example::new("GET", &format!("200\nCache-Control: {said}"), "GET");
+        example.record.exchanges[0].ended = None;
+        let found = judge(&example.record).violations;
+        let silence = found.iter().any(|found| (found.step, found.rule) == (1, Rule::Unanswered));
+        assert_eq!(silence, !is_explained, "{said}");
+    }
+}
+
 /// The rules about the form of a reply, on a stored reply that may be used.
 #[test]
 fn a_reply_of_the_wrong_form_is_noticed() {

@@ -55,7 +55,7 @@ pub fn judge(record: &Record) -> Verdict {
         let reused = match &record.asked[step].reply {
             Ok(reply) => received(record, step, reply, &mut verdict),
             // A reply that breaks off at its first byte may leave nothing to pass on.
-            Err(_) if record.exchanges.iter().any(Exchange::is_broken_off) => false,
+            Err(_) if record.exchanges.iter().any(|exchange| breaks_off_for(record, exchange, step)) => false,
             Err(error) => {
                 let detail = error.clone();
                 verdict.violations.push(Violation { step, rule: Rule::Unanswered, detail });
@@ -70,6 +70,13 @@ pub fn judge(record: &Record) -> Verdict {
         verdict.violations.push(Violation { step, rule, detail });
     }
     verdict
+}
+
+/// Whether an exchange broke off within its reply, and the request of a step may be served from that reply.
+fn breaks_off_for(record: &Record, exchange: &Exchange, step: usize) -> bool {
+    let may_serve =
+        || Stored::new(record, exchange, Vec::new()).is_some_and(|it| forbidding(&it, step).is_empty());
+    exchange.is_broken_off() && (exchange.step == step || may_serve())
 }
 
 /// Judges a reply. True if it was made from a reply to another request without asking the origin.
@@ -119,8 +126,11 @@ fn marks<'a>(record: &'a Record, reply: &Reply) -> (Option<&'a Exchange>, Vec<&'
 /// RFC 9110 section 15.6, RFC 9111 section 5.2.1.7: a reply that larder makes itself has a cause.
 fn generated(record: &Record, step: usize, reply: &Reply) -> Option<(Rule, String)> {
     let Request { method, fields: request, .. } = &record.asked[step].request;
-    let fails = |exchange: &Exchange| exchange.has_failed() || exchange.is_broken_off();
-    let has_failed = || record.exchanges.iter().any(fails);
+    // Another request's exchange explains nothing: a waiting request whose leader fails has to ask the origin itself. The switch
+    // answers 502 to a reply that breaks off before its first byte has gone to the client.
+    let fails =
+        |exchange: &Exchange| exchange.has_failed() || (record.loses_requests && exchange.is_broken_off());
+    let has_failed = || record.exchanges.iter().any(|exchange| exchange.step == step && fails(exchange));
     let is_explained = match reply.status {
         504 if Directives::of_request(request).only_if_cached => true,
         502 if method == "POST" && record.loses_requests => true,
