@@ -10,6 +10,8 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
 /// Names of the clients.
 pub const CLIENTS: [&str; 3] = ["alice", "bob", "carol"];
+/// Whether the systems under test trust each client as a relay. Both kinds follow each other in pairs and in triples.
+pub const RELAYS: [bool; 3] = [true, false, true];
 /// Requests of a case at most.
 pub const STEPS_MAX: usize = 3;
 

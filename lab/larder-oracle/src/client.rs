@@ -12,13 +12,18 @@ use tokio::time::timeout;
 /// How long a reply may take. It is longer than the origin ever holds one.
 const REPLY_MAX: Duration = Duration::from_secs(15);
 
-/// Connects from the address of a client: 127.0.1.1 for the first one.
+/// The address of a client: 127.0.1.1 for the first one.
+pub fn address(client: usize) -> Ipv4Addr {
+    Ipv4Addr::new(127, 0, 1, client as u8 + 1)
+}
+
+/// Connects from the address of a client.
 ///
 /// # Errors
 /// There is no connection.
 pub async fn connect(client: usize, to: SocketAddr) -> io::Result<Wire> {
     let socket = TcpSocket::new_v4()?;
-    socket.bind((Ipv4Addr::new(127, 0, 1, client as u8 + 1), 0).into())?;
+    socket.bind((address(client), 0).into())?;
     Ok(Wire::new(socket.connect(to).await?))
 }
 

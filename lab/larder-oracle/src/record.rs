@@ -53,6 +53,8 @@ pub struct Request {
     pub host: String,
     /// Path and query.
     pub target: String,
+    /// Whether the client is a trusted relay.
+    pub relayed: bool,
     /// All fields.
     pub fields: Fields,
 }

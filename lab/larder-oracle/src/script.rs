@@ -1,6 +1,6 @@
 //! Turns the values of a case into bytes: requests of clients, and replies of an origin that keeps RFC 9110.
 
-use crate::case::{CLIENTS, Case, Step};
+use crate::case::{CLIENTS, Case, RELAYS, Step};
 use crate::catalogue::{CLOSE_BEFORE_HEAD, CLOSE_IN_BODY, reply, request};
 use crate::record::{BODY_MARK, Clock, RENEWAL_MARK, REQUEST_MARK, Request, Sent};
 use crate::wire::{Fields, Head};
@@ -62,7 +62,7 @@ impl Scene<'_> {
             fields.push("content-length", POST_BODY.len().to_string());
         }
         let target = format!("{path}{}", step.asks(request::QUERY));
-        Request { method, host: host.to_ascii_lowercase(), target, fields }
+        Request { method, host: host.to_ascii_lowercase(), target, relayed: RELAYS[step.client], fields }
     }
 
     /// Replaces the words of [`crate::catalogue`].

@@ -1,5 +1,6 @@
 //! Systems under test: the processes of a built larder, each set started once for all its cases.
 
+use crate::case::{CLIENTS, RELAYS};
 use crate::client;
 use crate::drive::Target;
 use crate::wire::Wire;
@@ -8,7 +9,7 @@ use larder_testkit::free_port;
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -194,22 +195,31 @@ impl System {
         }
         let broken = broken_node(Arc::clone(dropped)).await?;
         let config = format!(
-            "[switch]\nlisten = \"127.0.0.1:0\"\npolicy = \"lard\"\ntrusted_relays = [\"127.0.0.0/8\"]\n\
+            "[switch]\nlisten = \"127.0.0.1:0\"\npolicy = \"lard\"\ntrusted_relays = [{}]\n\
              health = {{ check = \"off\", passive_fall = 0 }}\n\
              hedge = {{ after = \"{HEDGE_AFTER}\", share = 100.0 }}\n\
              retries = {{ share = 1.0, min_per_s = 1000000 }}\n\
              nodes = [{{ name = \"a\", address = \"{}\" }}, {{ name = \"b\", address = \"{}\" }}, \
              {{ name = \"c\", address = \"{broken}\" }}]\n",
-            self.processes[0].listen, self.processes[1].listen,
+            trusted_relays(),
+            self.processes[0].listen,
+            self.processes[1].listen,
         );
         self.add(larder, "switch", "switch", &config)
     }
 }
 
+/// The clients that are trusted relays, and the switch, in the form of a list.
+fn trusted_relays() -> String {
+    let clients = (0..CLIENTS.len()).filter(|client| RELAYS[*client]).map(client::address);
+    let addresses = clients.chain([Ipv4Addr::LOCALHOST]).map(|address| format!("\"{address}\""));
+    addresses.collect::<Vec<_>>().join(", ")
+}
+
 fn node(name: &str, origin: SocketAddr, more: &str) -> String {
+    let relays = trusted_relays();
     format!(
-        "[node]\nname = \"{name}\"\nlisten = \"127.0.0.1:0\"\ncache.size = \"256MiB\"\n\
-         trusted_relays = [\"127.0.0.0/8\"]\n\
+        "[node]\nname = \"{name}\"\nlisten = \"127.0.0.1:0\"\ncache.size = \"256MiB\"\ntrusted_relays = [{relays}]\n\
          [node.origin]\nurl = \"http://{origin}\"\nrequests_max = 100000\nidle_max = 1000\n{more}"
     )
 }

@@ -113,7 +113,14 @@ async fn every_rule_finds_a_cache_that_shares_everything() {
     // A cache that never validates cannot be wrong about 304s.
     let missed: Vec<Rule> = sharing().filter(|rule| *rule != Rule::Validation && found(rule) == 0).collect();
     assert!(missed.is_empty(), "not found: {missed:?} in {:?}", outcome.broken);
-    let also = [Rule::Age, Rule::Foreign, Rule::PrivateFields, Rule::NoCacheFields, Rule::NotModified];
+    let also = [
+        Rule::Age,
+        Rule::Identity,
+        Rule::Foreign,
+        Rule::PrivateFields,
+        Rule::NoCacheFields,
+        Rule::NotModified,
+    ];
     assert!(also.iter().all(|rule| found(rule) > 0), "{also:?} in {:?}", outcome.broken);
     assert!(!outcome.passes());
 }

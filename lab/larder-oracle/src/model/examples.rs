@@ -81,6 +81,7 @@ fn request(text: &str) -> Request {
         method: method.to_owned(),
         host: "a".to_owned(),
         target: "/".to_owned(),
+        relayed: true,
         fields: Fields::of_lines(lines),
     }
 }
@@ -301,6 +302,9 @@ fn every_rule_can_decide_alone() {
         assert_eq!(Example::new(&get(one), fresh, &get(other)).rules(&[]), [Rule::Target], "{one} {other}");
         assert_eq!(Example::new(&get(one), fresh, &get(one)).rules(&[]), [], "{one}");
     }
+    let mut untrusted = Example::new("GET", fresh, &get("X-Forwarded-Proto: https\nForwarded: host=b"));
+    untrusted.record.asked[1].request.relayed = false;
+    assert_eq!(untrusted.rules(&[]), [], "the fields of a client that is no trusted relay have no effect");
     let tested = examples.iter().map(|(rule, ..)| *rule);
     let elsewhere = [Rule::Target, Rule::Invalidated, Rule::Validation];
     let all: Vec<Rule> = tested.chain(elsewhere).collect();

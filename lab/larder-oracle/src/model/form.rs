@@ -2,10 +2,12 @@
 
 use super::directives::{Directives, members, seconds};
 use super::freshness::{age_max_s, age_min_s, parse_date};
+use super::reuse::{Told, hosts, schemes};
 use super::rule::Rule;
 use super::stored::{Stored, end_to_end, selecting, tags_match};
-use crate::record::{Record, Reply};
+use crate::record::{Record, Reply, Request};
 use crate::script::range_of;
+use crate::wire::Fields;
 
 /// A reply that came, and the exchange that it names, if any.
 pub struct Received<'a> {
@@ -192,12 +194,27 @@ impl Received<'_> {
     }
 }
 
+/// docs/operating.md: the origin is told the scheme and the hosts that a trusted relay tells, and those of the connection and of
+/// Host for any other client.
+fn identity(asked: &Request, got: &Fields) -> Option<Fault> {
+    let sent = Request { fields: got.clone(), relayed: true, ..asked.clone() };
+    let (heard, expected) = ((schemes(&sent), hosts(&sent)), (schemes(asked), hosts(asked)));
+    // An untrusted client's Forwarded is replaced by an element with the true values.
+    let is_true = |(_, _, value): &Told| *value == asked.host || value == "http";
+    let is_right = match asked.relayed {
+        true => heard == expected,
+        false => heard.0.iter().chain(&heard.1).all(is_true),
+    };
+    (!is_right).then(|| (Rule::Identity, format!("the origin was told {heard:?}, not {expected:?}")))
+}
+
 /// RFC 9110 sections 7.6 and 7.6.1: what the origin was asked with, in a request for a step. Returns the step.
 pub fn forwarded(record: &Record) -> Vec<(usize, Fault)> {
     let mut faults = Vec::new();
     for exchange in &record.exchanges {
         let Some(asked) = record.asked.get(exchange.step) else { continue };
         let wanted = end_to_end(&asked.request.fields);
+        faults.extend(identity(&asked.request, &exchange.asked).map(|fault| (exchange.step, fault)));
         for name in ["cookie", "authorization", "x-lang"] {
             let (got, expected) = (selecting(&exchange.asked, name), selecting(&wanted, name));
             if got != expected {

@@ -45,35 +45,41 @@ fn same_but_for_scheme(one: &Request, other: &Request) -> bool {
 }
 
 /// A scheme or host that a trusted relay tells: its field, the number of the element of the field's list, and the value.
-type Told = (&'static str, usize, String);
+pub type Told = (&'static str, usize, String);
 
 /// The scheme of the target URI: of the connection, unless a trusted relay tells its client's (the de facto standard
 /// X-Forwarded-Proto).
 fn scheme(request: &Request) -> String {
-    let relayed = request.fields.joined("x-forwarded-proto").unwrap_or_else(|| "http".to_owned());
-    relayed.to_ascii_lowercase()
+    told(request, "x-forwarded-proto").unwrap_or_else(|| "http".to_owned())
+}
+
+/// A field by which a trusted relay tells of the target URI, in lower case. docs/operating.md: from any other sender it has
+/// no effect.
+fn told(request: &Request, field: &str) -> Option<String> {
+    let value = request.fields.joined(field).filter(|_| request.relayed)?;
+    Some(value.to_ascii_lowercase())
 }
 
 /// The schemes that a trusted relay tells, by X-Forwarded-Proto and by Forwarded (RFC 7239 section 5.4). An application
 /// may take any of them.
-fn schemes(request: &Request) -> Vec<Told> {
+pub fn schemes(request: &Request) -> Vec<Told> {
     let own = list("x-forwarded-proto", &scheme(request));
     own.into_iter().chain(forwarded(request, "proto")).collect()
 }
 
 /// The hosts that a trusted relay tells beside Host, by X-Forwarded-Host and by Forwarded (RFC 7239 section 5.3).
-fn hosts(request: &Request) -> Vec<Told> {
-    let relayed = request.fields.joined("x-forwarded-host").unwrap_or_else(|| request.host.clone());
+pub fn hosts(request: &Request) -> Vec<Told> {
+    let relayed = told(request, "x-forwarded-host").unwrap_or_else(|| request.host.clone());
     list("x-forwarded-host", &relayed).into_iter().chain(forwarded(request, "host")).collect()
 }
 
 fn list(field: &'static str, values: &str) -> Vec<Told> {
-    members(values).enumerate().map(|(at, value)| (field, at, value.to_ascii_lowercase())).collect()
+    members(values).enumerate().map(|(at, value)| (field, at, value.to_owned())).collect()
 }
 
 /// The values of a parameter of Forwarded, in lower case (RFC 7239 section 4).
 fn forwarded(request: &Request, parameter: &str) -> Vec<Told> {
-    let field = request.fields.joined("forwarded").unwrap_or_default().to_ascii_lowercase();
+    let field = told(request, "forwarded").unwrap_or_default();
     let elements = members(&field).enumerate();
     let pairs = elements.flat_map(|(at, element)| element.split(';').map(move |pair| (at, pair.trim())));
     pairs

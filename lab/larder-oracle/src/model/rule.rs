@@ -61,6 +61,7 @@ rules! {
     Length, "RFC 9112 section 6.3", "The body is as long as its framing says, unless the origin broke off.";
     HopByHop, "RFC 9110 section 7.6.1", "Fields that Connection names go no further than one hop.";
     Credentials, "RFC 9110 section 7.6", "The origin gets the request fields of the client that it is asked for.";
+    Identity, "docs/operating.md", "The origin is told scheme and host by trusted relays alone.";
     Foreign, "RFC 9111 section 3", "No cookie of another client's reply reaches a client.";
     Unexplained, "RFC 9110 section 15.6", "An error of larder's own has a cause: a failing origin, or only-if-cached.";
     Unanswered, "RFC 9110 section 3.4", "Every request gets a reply.";
