@@ -234,10 +234,10 @@ impl Origin {
         body: Option<Outgoing>,
         hints: Option<Hints>,
     ) -> Result<Fetched, OriginError> {
-        // Whether a request has been worked on before the connection ended is not known: only one that may be repeated
-        // is sent once more (RFC 9110 section 9.2.2), and a body may be gone by then. So only such a request goes over a kept
-        // connection, which the origin may just be closing. HAProxy's `http-reuse safe` does the same.
-        let repeatable = body.is_none() && matches!(*method, Method::GET | Method::HEAD);
+        // If a connection ends before the reply, nobody knows whether the origin has worked on the request. Only an idempotent
+        // request is sent once more (RFC 9110 section 9.2.2), and only if it has no body, which may be gone by then. So only such a
+        // request goes over a kept connection, which the origin may just be closing.
+        let repeatable = body.is_none() && method.is_idempotent();
         let again = repeatable.then(|| headers.clone());
         let (body, progress) = match body {
             Some(body) => {
@@ -280,6 +280,11 @@ impl Origin {
         *request.method_mut() = method.clone();
         *request.uri_mut() = Uri::from_parts(uri).map_err(|_| OriginError::BadReply)?;
         *request.headers_mut() = headers;
+        if !pooled {
+            // The side that closes first keeps the port for a minute (TIME_WAIT). The origin's port is the same for all
+            // connections, and the node's ports are few.
+            request.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
         if let Some(hints) = hints {
             hints.listen(&mut request);
         }

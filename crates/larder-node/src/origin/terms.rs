@@ -15,7 +15,7 @@ pub(crate) struct Terms {
     /// Keeps connections. An origin may close one just when a request is sent on it, so the request must be one that may be
     /// repeated.
     pub(super) client: Client<Connector, Outgoing>,
-    /// Makes a connection for each request.
+    /// Makes a connection for each request. The request has to ask the origin to close it.
     pub(super) unpooled: Client<Connector, Outgoing>,
 }
 

@@ -122,7 +122,7 @@ async fn only_what_may_be_repeated_is_sent_twice() {
     let node = stub.node(|_, _| {}).await;
     let mut client = node.client().await;
     let mut before = 0;
-    for (method, times) in [("POST", 1), ("DELETE", 1), ("GET", 2), ("HEAD", 2)] {
+    for (method, times) in [("POST", 1), ("PATCH", 1), ("DELETE", 2), ("GET", 2), ("HEAD", 2)] {
         let reply = client.request(method, "/", "").await;
         assert_eq!(reply.status, 502, "{method}");
         assert!(reply.cache_status().ends_with("; detail=origin-closed"), "{}", reply.cache_status());

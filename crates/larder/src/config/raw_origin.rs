@@ -51,7 +51,7 @@ pub(crate) struct RawOrigin {
     /// "honour" or "ignore".
     #[schemars(extend("enum" = ["honour", "ignore"]))]
     pub(crate) client_no_cache: String,
-    /// Idle connections kept to it, for GET and HEAD; other requests get a connection of their own. At most 10000.
+    /// Idle connections kept to it. POST, PATCH and requests with a body get a connection of their own. At most 10000.
     pub(crate) idle_max: usize,
     /// Time an idle connection is kept. 1ms to 1d.
     pub(crate) idle_timeout: Span,
