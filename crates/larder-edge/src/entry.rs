@@ -15,6 +15,7 @@
 //! | `Forwarded` (RFC 7239) | kept | if present: replaced by an element for the sender |
 //! | `X-Forwarded-Proto`, `X-Forwarded-Host` | kept; set if absent | set |
 //! | `Client-Cert`, `Client-Cert-Chain` (RFC 9440) | kept | the certificate of the connection, or none |
+//! | other fields that tell of the URL ([`tells_url`]) | kept | dropped, unless [`EntryRules::url_fields`] is set |
 //!
 //! A trusted relay's own address is not appended (HAProxy: `option forwardfor except`). So the last address in `X-Forwarded-For` is
 //! always that of the sender that connected from outside the trusted relays.
@@ -91,6 +92,16 @@ pub struct EntryRules {
     pub forwarded: Forwarded,
     /// Whether fields with an underscore in their names are kept.
     pub underscores: bool,
+    /// Whether other senders' fields that tell of the URL ([`tells_url`]) are kept.
+    pub url_fields: bool,
+}
+
+/// Whether a field may tell an application another scheme, host, port or path of the request than the request itself, and is
+/// not one that [`EntryRules::identify`] writes. A reply to a request with such a field may have other links or be a redirect.
+pub fn tells_url(name: &HeaderName) -> bool {
+    const WRITTEN: [HeaderName; 3] = [X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO];
+    let is_of_relay = name.as_str().starts_with("x-forwarded-") && !WRITTEN.contains(name);
+    is_of_relay || matches!(name.as_str(), "x-original-url" | "x-rewrite-url")
 }
 
 /// The request has more than [`CONNECTION_OPTIONS_MAX`] options in `Connection`. Fault of the client.
@@ -120,13 +131,14 @@ impl EntryRules {
     /// # Errors
     /// `Connection` has too many options. The request must be refused.
     pub fn sanitize(&self, fields: &mut impl Fields) -> Result<u64, TooManyOptions> {
-        let dropped = if self.underscores { 0 } else { drop_underscores(fields) };
+        let dropped =
+            if self.underscores { 0 } else { drop_named(fields, |name| name.as_str().contains('_')) };
         remove_nominated(fields)?;
         Ok(dropped)
     }
 
-    /// Writes the identity fields of a request.
-    pub fn identify(&self, fields: &mut impl Fields, sender: Sender<'_>) {
+    /// Writes the identity fields of a request. Returns the number of fields dropped because they tell of the URL.
+    pub fn identify(&self, fields: &mut impl Fields, sender: Sender<'_>) -> u64 {
         let scheme = if sender.secure { "https" } else { "http" };
         if !sender.trusted || !fields.map().contains_key(X_FORWARDED_PROTO) {
             fields.set(&X_FORWARDED_PROTO, HeaderValue::from_static(scheme));
@@ -135,8 +147,9 @@ impl EntryRules {
             set_or_remove(fields, &X_FORWARDED_HOST, sender.host.filter(|host| !host.is_empty()));
         }
         if sender.trusted {
-            return;
+            return 0;
         }
+        let dropped = if self.url_fields { 0 } else { drop_named(fields, tells_url) };
         fields.remove(&CLIENT_CERT_CHAIN);
         set_or_remove(fields, &CLIENT_CERT, sender.client_cert);
         let address = sender.address.to_canonical();
@@ -146,6 +159,7 @@ impl EntryRules {
             let own = HeaderValue::try_from(element(address, scheme, sender.host)).ok();
             set_or_remove(fields, &header::FORWARDED, own.as_ref());
         }
+        dropped
     }
 
     /// Puts `last` at the end of a list, or in its place. A list that already ends with it stays: a node that takes a connection from
@@ -196,9 +210,9 @@ fn element(address: IpAddr, scheme: &str, host: Option<&HeaderValue>) -> String 
     }
 }
 
-fn drop_underscores(fields: &mut impl Fields) -> u64 {
-    let named = |name: &&HeaderName| name.as_str().contains('_');
-    let names: Vec<HeaderName> = fields.map().keys().filter(named).cloned().collect();
+/// Removes the fields whose names are `unwanted`. Returns their number.
+fn drop_named(fields: &mut impl Fields, unwanted: impl Fn(&HeaderName) -> bool) -> u64 {
+    let names: Vec<HeaderName> = fields.map().keys().filter(|name| unwanted(name)).cloned().collect();
     let mut dropped = 0;
     for name in &names {
         dropped += fields.map().get_all(name).iter().count() as u64;

@@ -63,20 +63,21 @@ impl Node {
             // No switch has relayed the request: the id is the client's word.
             parts.headers.remove(TARGET);
         }
-        let dropped = enter(&terms.entry, &mut parts.headers)?;
-        if dropped > 0 {
-            self.counters.fields_dropped.add(dropped);
-        }
+        let mut dropped = enter(&terms.entry, &mut parts.headers)?;
         // Nobody but an origin reads them, or a peer that may ask one.
         if admitted.is_contents()
             && let Store::Origin(origin) = &self.store
         {
-            self.identify((&terms, origin), shared, &mut parts.headers);
+            dropped += self.identify((&terms, origin), shared, &mut parts.headers);
+        }
+        if dropped > 0 {
+            self.counters.fields_dropped.add(dropped);
         }
         Ok(admitted)
     }
 
-    fn identify(&self, (terms, origin): (&Terms, &Origin), shared: &Shared, headers: &mut HeaderMap) {
+    /// Writes who the sender is. Returns the number of fields dropped.
+    fn identify(&self, (terms, origin): (&Terms, &Origin), shared: &Shared, headers: &mut HeaderMap) -> u64 {
         // Every connection that is served has one; without it nothing is believed.
         let peer = shared.peer.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
         let (entered, relays) = (shared.entered(), &terms.entry.trusted_relays);
@@ -104,11 +105,12 @@ impl Node {
             host: host.as_ref(),
             client_cert: entered.and_then(Entered::client_cert),
         };
-        terms.entry.identify(headers, sender);
+        let dropped = terms.entry.identify(headers, sender);
         if !origin.sends_host_of_client() {
             // All hosts share what is kept: a reply that names the host of one client must not be another's.
             headers.remove(X_FORWARDED_HOST);
         }
+        dropped
     }
 }
 

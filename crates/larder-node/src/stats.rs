@@ -147,7 +147,7 @@ pub struct NodeStats {
     pub write_timeouts: u64,
     /// Connections of a balancer closed because they began with no announcement of a client.
     pub announcements_refused: u64,
-    /// Header fields of requests dropped for an underscore in their names.
+    /// Header fields of requests dropped for their names.
     pub header_fields_dropped: u64,
     /// Requests for the node's own paths, answered 404 because the sender may not ask.
     pub own_paths_denied: u64,
@@ -344,7 +344,7 @@ impl NodeStats {
             ),
             (
                 "header_fields_dropped",
-                "Header fields of requests dropped for an underscore in their names",
+                "Header fields of requests dropped for their names",
                 self.header_fields_dropped,
             ),
             ("own_paths_denied", "Requests for own paths by senders that may not ask", self.own_paths_denied),

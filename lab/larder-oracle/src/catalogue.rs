@@ -188,6 +188,7 @@ pub const REQUEST: [Dimension; request::COUNT] = [
             "Forwarded: proto=https, proto=http",
             "X-Forwarded-Host: a.oracle.test\nX-Forwarded-Host: b.oracle.test",
             "X-Forwarded-Host: b.oracle.test\nX-Forwarded-Host: a.oracle.test",
+            "X-Forwarded-Prefix: /p",
         ],
     },
 ];

@@ -63,7 +63,7 @@ metrics! {
     HTTP2, Counter, "larder_switch_http2_connections_total", [],
         "Connections of clients that speak HTTP/2";
     FIELDS_DROPPED, Counter, "larder_switch_header_fields_dropped_total", [],
-        "Header fields of requests dropped for an underscore in their names";
+        "Header fields of requests dropped for their names";
     FAILURES, Counter, "larder_switch_failures_total", ["error"],
         "Requests and connections the switch itself answered or broke off, by why";
     RETRIES, Counter, "larder_switch_retries_total", ["kind"],

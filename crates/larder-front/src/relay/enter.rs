@@ -43,7 +43,7 @@ impl Relay {
 }
 
 /// Removes from a request what its sender may not set, and writes who the sender is, before routes, keys and limits read it. Returns
-/// the number of fields dropped for an underscore in their names.
+/// the number of fields dropped for their names.
 fn enter(rules: &EntryRules, request: &mut RequestHeader, link: &Link) -> Result<u64, TooManyOptions> {
     let host = HeaderValue::from_bytes(headers::host(request)).ok();
     let mut fields = EngineFields(request);
@@ -56,8 +56,7 @@ fn enter(rules: &EntryRules, request: &mut RequestHeader, link: &Link) -> Result
         host: host.as_ref(),
         client_cert: security.and_then(|security| security.client_cert.as_ref()),
     };
-    rules.identify(&mut fields, sender);
-    Ok(dropped)
+    Ok(dropped + rules.identify(&mut fields, sender))
 }
 
 /// Whether a path is one of those by which nodes answer switches and monitors. Clients do not reach them through the switch.

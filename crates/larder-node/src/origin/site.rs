@@ -3,6 +3,7 @@
 
 use http::HeaderMap;
 use http::header::{self, HeaderName};
+use larder_edge::tells_url;
 use std::borrow::Cow;
 
 const SCHEME: HeaderName = HeaderName::from_static("x-forwarded-proto");
@@ -56,8 +57,8 @@ impl Site {
 }
 
 /// Every scheme and host that the fields of a request tell, with field, line and element, because applications differ in
-/// the one that they take. Empty if all are the same as `scheme` and `host`. Only a trusted relay can tell others.
-/// `swapped` stands for each scheme in `Forwarded`.
+/// the one that they take; none if all are the same as `scheme` and `host`. After them, other fields that tell of the URL.
+/// Only a trusted relay can tell others. `swapped` stands for each scheme in `Forwarded`.
 fn others(headers: &HeaderMap, (scheme, host): (&[u8], &str), swapped: Option<&[u8]>) -> Vec<u8> {
     let (mut told, mut differs) = (Vec::new(), false);
     let mut tell = |field: &str, (line, element): (usize, usize), value: &[u8], known: &[u8]| {
@@ -94,7 +95,13 @@ fn others(headers: &HeaderMap, (scheme, host): (&[u8], &str), swapped: Option<&[
             }
         }
     }
-    if differs { told } else { Vec::new() }
+    let mut others = if differs { told } else { Vec::new() };
+    for name in headers.keys().filter(|name| tells_url(name)) {
+        for value in headers.get_all(name) {
+            others.extend([name.as_str().as_bytes(), b" ", value.as_bytes(), b"\n"].concat());
+        }
+    }
+    others
 }
 
 #[cfg(test)]
@@ -137,6 +144,10 @@ mod tests {
             vec![("forwarded", "proto=http, proto=https")],
             vec![("forwarded", "proto=https, proto=http")],
             vec![("forwarded", "proto=http"), ("forwarded", "proto=https")],
+            vec![("x-forwarded-prefix", "/a")],
+            vec![("x-forwarded-prefix", "/b")],
+            vec![("x-forwarded-port", "443")],
+            vec![("x-original-url", "/a")],
             vec![("forwarded", "host=b.example;proto=https")],
             vec![("forwarded", "host=\"b.example;proto=https\"")],
             vec![("forwarded", "host=\"b.example;for=x\"")],

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::raw::RawConfig;
 
 /// What a node takes while it runs; a table stands for all that is in it. Everything else needs a restart.
-pub(crate) const TAKEN: [&str; 46] = [
+pub(crate) const TAKEN: [&str; 47] = [
     "log.level",
     "node.cache.object_max",
     "node.cache.size",
@@ -54,6 +54,7 @@ pub(crate) const TAKEN: [&str; 46] = [
     "node.tls.reload",
     "node.trusted_relays",
     "node.underscores_in_headers",
+    "node.url_fields_in_headers",
 ];
 
 /// Keys whose values differ, dotted, in the order of their names. A table that is there on one side alone is one key.

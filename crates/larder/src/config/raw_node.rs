@@ -44,6 +44,9 @@ pub(crate) struct RawNode {
     /// Keep header fields whose names contain an underscore, such as Client_Cert. Many applications read them as the field with
     /// hyphens, so they are dropped by default.
     pub(crate) underscores_in_headers: bool,
+    /// Keep header fields of any other sender that may tell an application another URL: X-Forwarded-* fields beside those above,
+    /// X-Original-URL and X-Rewrite-URL. Dropped by default.
+    pub(crate) url_fields_in_headers: bool,
     /// Its name in Cache-Status and in logs; by default "node".
     pub(crate) name: String,
     #[schemars(example = "/srv/www")]
@@ -205,6 +208,7 @@ impl Default for RawNode {
             trusted_relays: Texts::default(),
             forwarded: Forwarded::default().name().to_owned(),
             underscores_in_headers: false,
+            url_fields_in_headers: false,
             name: node.name,
             root: None,
             bypass_page_cache: false,

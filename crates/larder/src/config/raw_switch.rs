@@ -57,6 +57,9 @@ pub(crate) struct RawSwitch {
     /// Keep header fields whose names contain an underscore, such as Client_Cert. Many applications read them as the field with
     /// hyphens, so they are dropped by default.
     pub(crate) underscores_in_headers: bool,
+    /// Keep header fields of any other sender that may tell an application another URL: X-Forwarded-* fields beside those above,
+    /// X-Original-URL and X-Rewrite-URL. Dropped by default.
+    pub(crate) url_fields_in_headers: bool,
     #[schemars(example = ["127.0.0.1:9001", "127.0.0.1:9002"])]
     /// The nodes: each an "address:port", or a table with `address` and, if wanted, `name`, `weight`, `cache`,
     /// `groups`, `http2` (true: it is asked by HTTP/2, as gRPC needs), `tls` (true, false, or a table as [switch.node_tls]),
@@ -452,6 +455,7 @@ impl Default for RawSwitch {
             trusted_relays: Texts::default(),
             forwarded: Forwarded::default().name().to_owned(),
             underscores_in_headers: false,
+            url_fields_in_headers: false,
             nodes: Vec::new(),
             node_proxy_protocol: "off".to_owned(),
             node_tls: None,

@@ -1,4 +1,4 @@
-//! `trusted_relays`, `forwarded` and `underscores_in_headers` of a switch or a node, checked.
+//! `trusted_relays`, `forwarded`, `underscores_in_headers` and `url_fields_in_headers` of a switch or a node, checked.
 
 use larder_edge::{Announcers, EntryRules, Forwarded};
 
@@ -11,7 +11,7 @@ pub(super) fn entry(
     role: &str,
     relays: &Texts,
     forwarded: &str,
-    underscores: bool,
+    (underscores, url_fields): (bool, bool),
 ) -> Result<EntryRules, Fault> {
     let mode = Forwarded::ALL.into_iter().find(|mode| mode.name() == forwarded).ok_or_else(|| {
         let what = format!("unknown value '{}'", forwarded.escape_debug());
@@ -19,7 +19,7 @@ pub(super) fn entry(
             .hint(suggest(forwarded, &Forwarded::ALL.map(Forwarded::name)))
     })?;
     let trusted_relays = Announcers(ranges(&format!("{role}.trusted_relays"), relays)?);
-    Ok(EntryRules { trusted_relays, forwarded: mode, underscores })
+    Ok(EntryRules { trusted_relays, forwarded: mode, underscores, url_fields })
 }
 
 #[cfg(test)]
@@ -44,11 +44,16 @@ mod tests {
     fn every_key_reaches_switch_and_node() {
         for (role, head) in ROLES {
             let default = rules(role, head);
-            assert!(default.trusted_relays.0.is_empty() && !default.underscores, "{role}");
+            assert!(default.trusted_relays.0.is_empty(), "{role}");
+            assert!(!default.underscores && !default.url_fields, "{role}");
             assert_eq!(default.forwarded, Forwarded::Append, "{role}");
-            let more = "trusted_relays = [\"10.0.0.2\", \"::1\"]\nforwarded = \"overwrite\"\nunderscores_in_headers = true\n";
+            let more = "trusted_relays = [\"10.0.0.2\", \"::1\"]\nforwarded = \"overwrite\"\n\
+                        underscores_in_headers = true\nurl_fields_in_headers = true\n";
             let all = rules(role, &format!("{head}{more}"));
-            assert!(all.trusted_relays.trusts([10, 0, 0, 2].into()) && all.underscores, "{role}");
+            assert!(
+                all.trusted_relays.trusts([10, 0, 0, 2].into()) && all.underscores && all.url_fields,
+                "{role}"
+            );
             assert_eq!((all.trusted_relays.0.len(), all.forwarded), (2, Forwarded::Overwrite), "{role}");
         }
     }

@@ -65,7 +65,12 @@ pub(super) fn node(raw: &RawNode) -> Result<NodeRole, Fault> {
         report: report(&raw.report)?,
         tls: raw.tls.as_ref().map(|raw| node_tls(raw, listen)).transpose()?,
         announcers: ranges("node.proxy_protocol_from", &raw.proxy_protocol_from)?,
-        entry: entry("node", &raw.trusted_relays, &raw.forwarded, raw.underscores_in_headers)?,
+        entry: entry(
+            "node",
+            &raw.trusted_relays,
+            &raw.forwarded,
+            (raw.underscores_in_headers, raw.url_fields_in_headers),
+        )?,
         traces: raw.traces.as_ref().map(|traced| traces(traced, "node", &raw.name)).transpose()?,
     };
     node.check().map_err(|error| {

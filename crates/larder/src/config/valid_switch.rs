@@ -109,7 +109,8 @@ pub(super) fn switch(
     switch.handoff = handoff(&raw.handoff, absent)?;
     (switch.tls, switch.h2c, switch.announcers) =
         (tls, raw.h2c, ranges("switch.proxy_protocol_from", &raw.proxy_protocol_from)?);
-    switch.entry = entry("switch", &raw.trusted_relays, &raw.forwarded, raw.underscores_in_headers)?;
+    let kept = (raw.underscores_in_headers, raw.url_fields_in_headers);
+    switch.entry = entry("switch", &raw.trusted_relays, &raw.forwarded, kept)?;
     against_handoff(switch.tls.as_ref(), &switch.announcers, &switch.handoff)?;
     against_mechanism(&switch, warnings)?;
     reach(raw, &mut switch, warnings)?;

@@ -354,6 +354,41 @@ fn fields_with_underscores_can_be_kept() {
     assert_eq!(metric(&node, "larder_node_header_fields_dropped_total"), 0);
 }
 
+/// An application may answer with other links, or a redirect, by such a field. The reply must not be kept for others.
+#[test]
+fn fields_that_tell_another_url_reach_no_origin_and_select_no_stored_reply() {
+    let folder = tempfile::tempdir().unwrap();
+    let origin = Origin::start("o", "Cache-Control: max-age=60\r\n");
+    let fields =
+        ["X-Forwarded-Scheme", "X-Forwarded-Prefix", "X-Forwarded-Ssl", "X-Original-URL", "X-Rewrite-URL"];
+    let node_of = |name: &str, more: &str| node(folder.path(), name, &origin, more);
+    let heard = |node: SocketAddr, target: &str, field: &str| {
+        let heard = asked(&http::ask(node, "GET", target, &format!("{field}: /x\r\n")));
+        values(&heard, field).join(",")
+    };
+    let untrusted = node_of("untrusted", "");
+    let switch = switch(folder.path(), untrusted.address, "");
+    for (address, process) in [(untrusted.address, &untrusted), (switch.address, &switch)] {
+        let before = origin.seen.lock().unwrap().len();
+        let role = if process.address == switch.address { "switch" } else { "node" };
+        for field in fields {
+            assert_eq!(heard(address, &format!("/{role}"), field), "", "{role} {field}");
+        }
+        assert_eq!(origin.seen.lock().unwrap().len(), before + 1, "the stored reply is for all of them");
+        assert_eq!(metric(process, &format!("larder_{role}_header_fields_dropped_total")), 5);
+    }
+    for (name, more) in
+        [("relay", "trusted_relays = \"127.0.0.1\""), ("keeping", "url_fields_in_headers = true")]
+    {
+        let node = node_of(name, more);
+        for field in fields {
+            assert_eq!(heard(node.address, "/x", field), "/x", "{name} {field}");
+        }
+        let plain = asked(&get(node.address, "/x"));
+        assert!(fields.iter().all(|field| values(&plain, field).is_empty()), "{name}: {plain}");
+    }
+}
+
 #[test]
 fn an_origin_behind_peers_is_told_the_truth() {
     let origin = Origin::start("o", "Cache-Control: no-store\r\n");

@@ -286,7 +286,8 @@ fn every_rule_can_decide_alone() {
     let mut other = Example::new("GET", fresh, "GET");
     other.record.asked[1].request.host = "b".to_owned();
     assert_eq!(other.rules(&[]), [Rule::Target]);
-    for told in ["X-Forwarded-Proto: https", "X-Forwarded-Host: b", "Forwarded: for=192.0.2.1;proto=https"] {
+    let told_of = ["X-Forwarded-Proto: https", "X-Forwarded-Host: b", "Forwarded: for=192.0.2.1;proto=https"];
+    for told in told_of.into_iter().chain(["X-Forwarded-Prefix: /p"]) {
         assert_eq!(Example::new("GET", fresh, &get(told)).rules(&[]), [Rule::Target], "{told}");
     }
     for told in

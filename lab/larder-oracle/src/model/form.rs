@@ -2,7 +2,7 @@
 
 use super::directives::{Directives, members, seconds};
 use super::freshness::{age_max_s, age_min_s, parse_date};
-use super::reuse::{Told, hosts, schemes};
+use super::reuse::{Told, hosts, prefix, schemes};
 use super::rule::Rule;
 use super::stored::{Stored, end_to_end, selecting, tags_match};
 use crate::record::{Record, Reply, Request};
@@ -198,12 +198,13 @@ impl Received<'_> {
 /// Host for any other client.
 fn identity(asked: &Request, got: &Fields) -> Option<Fault> {
     let sent = Request { fields: got.clone(), relayed: true, ..asked.clone() };
-    let (heard, expected) = ((schemes(&sent), hosts(&sent)), (schemes(asked), hosts(asked)));
+    let uri = |request| (schemes(request), hosts(request), prefix(request));
+    let (heard, expected) = (uri(&sent), uri(asked));
     // An untrusted client's Forwarded is replaced by an element with the true values.
     let is_true = |(_, _, value): &Told| *value == asked.host || value == "http";
     let is_right = match asked.relayed {
         true => heard == expected,
-        false => heard.0.iter().chain(&heard.1).all(is_true),
+        false => heard.2.is_none() && heard.0.iter().chain(&heard.1).all(is_true),
     };
     (!is_right).then(|| (Rule::Identity, format!("the origin was told {heard:?}, not {expected:?}")))
 }

@@ -31,6 +31,7 @@ fn same_target(one: &Request, other: &Request) -> bool {
         |request| (others(schemes(request), &scheme(request)), others(hosts(request), &request.host));
     one.target == other.target
         && one.host == other.host
+        && prefix(one) == prefix(other)
         && scheme(one) == scheme(other)
         && others_of(one) == others_of(other)
 }
@@ -40,12 +41,18 @@ fn same_but_for_scheme(one: &Request, other: &Request) -> bool {
     let places = |request| schemes(request).into_iter().map(|(field, at, _)| (field, at)).collect::<Vec<_>>();
     one.target == other.target
         && one.host == other.host
+        && prefix(one) == prefix(other)
         && hosts(one) == hosts(other)
         && places(one) == places(other)
 }
 
 /// A scheme or host that a trusted relay tells: its field, the number of the element of the field's list, and the value.
 pub type Told = (&'static str, usize, String);
+
+/// The path that a trusted relay has taken off the target. It stands for all other fields by which a relay tells of the URL.
+pub fn prefix(request: &Request) -> Option<String> {
+    told(request, "x-forwarded-prefix")
+}
 
 /// The scheme of the target URI: of the connection, unless a trusted relay tells its client's (the de facto standard
 /// X-Forwarded-Proto).
