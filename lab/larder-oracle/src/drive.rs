@@ -9,9 +9,11 @@ use crate::wire::Wire;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
+/// How long a connection may be idle and still be used. Well below the time after which the systems close it (60 s).
+const IDLE_MAX: Duration = Duration::from_secs(20);
 /// How long a leading step may take to reach the point at which its followers start.
 const LEAD_MAX: Duration = Duration::from_secs(10);
 
@@ -47,8 +49,8 @@ pub struct Lane {
     number: usize,
     target: Arc<Target>,
     registry: Arc<Registry>,
-    /// Idle connections, by client and door.
-    idle: Vec<Vec<Wire>>,
+    /// Idle connections and the time since when they are idle, by client and door.
+    idle: Vec<Vec<(Instant, Wire)>>,
     /// How long the origin holds a reply once the request of a follower is written, unless the origin sees it before.
     grace: Duration,
 }
@@ -120,7 +122,8 @@ impl Lane {
         let from = case.steps[step].client;
         let door = case.steps[step].door % self.target.doors.len();
         let pool = from * self.target.doors.len() + door;
-        let (to, wire) = (self.target.doors[door], self.idle[pool].pop());
+        let kept = self.idle[pool].pop().filter(|(since, _)| since.elapsed() < IDLE_MAX);
+        let (to, wire) = (self.target.doors[door], kept.map(|(_, wire)| wire));
         let stage = Arc::clone(stage);
         running.spawn(async move {
             let (asked, wire) = client::ask(wire, (from, to), request, clock).await;
@@ -134,7 +137,7 @@ impl Lane {
         while let Some(ended) = running.join_next().await {
             match ended {
                 Ok(Ended { step, pool, asked: result, wire }) => {
-                    self.idle[pool].extend(wire);
+                    self.idle[pool].extend(wire.map(|wire| (Instant::now(), wire)));
                     asked[step] = Some(result);
                 }
                 // A fault of the harness itself must not look like a case without replies.
