@@ -1,4 +1,5 @@
-//! Bytes from a file: gzip and zstd recognised by their magic and unpacked on the way, in a buffer of bounded size.
+//! Bytes from a file: gzip, zstd, xz and bzip2 recognised by their magic and unpacked on the way, in a buffer of bounded
+//! size.
 
 use std::cell::Cell;
 use std::fmt;
@@ -14,6 +15,9 @@ use crate::error::TraceError;
 /// Bytes asked from the file at a time. Large enough that the system call does not show, small enough to stay in L2.
 const CHUNK_BYTES: usize = 256 << 10;
 
+/// Most memory of an xz decoder, in KiB: the dictionary of `xz -9` is 64 MiB. A file that needs more is an error.
+const XZ_MEMORY_KIB_MAX: u32 = 128 << 10;
+
 /// How a file is packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -24,6 +28,10 @@ pub enum Compression {
     Gzip,
     /// RFC 8878, any number of frames.
     Zstd,
+    /// The .xz format, any number of streams.
+    Xz,
+    /// bzip2, any number of streams.
+    Bzip2,
 }
 
 impl fmt::Display for Compression {
@@ -32,6 +40,8 @@ impl fmt::Display for Compression {
             Self::None => "uncompressed",
             Self::Gzip => "gzip",
             Self::Zstd => "zstd",
+            Self::Xz => "xz",
+            Self::Bzip2 => "bzip2",
         })
     }
 }
@@ -94,9 +104,16 @@ impl<'r> Source<'r> {
                 let decoder = zstd::stream::read::Decoder::new(whole).map_err(cannot_start)?;
                 (Compression::Zstd, Box::new(decoder))
             }
+            [0xFD, b'7', b'z', b'X'] => {
+                // The decoder takes single bytes.
+                let whole = io::BufReader::with_capacity(CHUNK_BYTES, whole);
+                let decoder = lzma_rust2::XzReader::new_mem_limit(whole, true, XZ_MEMORY_KIB_MAX);
+                (Compression::Xz, Box::new(decoder))
+            }
+            [b'B', b'Z', b'h', b'1'..=b'9'] => {
+                (Compression::Bzip2, Box::new(bzip2::read::MultiBzDecoder::new(whole)))
+            }
             [0x1F, 0x9D, ..] => return Err(TraceError::UnknownCompression("compress (.Z)")),
-            [b'B', b'Z', b'h', ..] => return Err(TraceError::UnknownCompression("bzip2")),
-            [0xFD, b'7', b'z', b'X'] => return Err(TraceError::UnknownCompression("xz")),
             [b'P', b'K', 3, 4] => return Err(TraceError::UnknownCompression("zip")),
             _ => (Compression::None, Box::new(whole)),
         };
@@ -199,10 +216,15 @@ fn read_up_to(reader: &mut impl Read, out: &mut [u8]) -> io::Result<usize> {
 mod tests {
     use std::io::Write;
 
+    use proptest::prelude::*;
+
     use super::*;
 
     fn unpack(packed: &[u8]) -> (Compression, io::Result<Vec<u8>>) {
-        let mut source = Source::new(packed, None).expect("starts");
+        unpack_all(Source::new(packed, None).expect("starts"))
+    }
+
+    fn unpack_all(mut source: Source<'_>) -> (Compression, io::Result<Vec<u8>>) {
         let mut out = Vec::new();
         loop {
             out.extend_from_slice(source.window());
@@ -222,13 +244,45 @@ mod tests {
         encoder.finish().expect("in memory")
     }
 
+    fn zstd(bytes: &[u8]) -> Vec<u8> {
+        zstd::encode_all(bytes, 1).expect("in memory")
+    }
+
+    fn bzip2(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = bzip2::write::BzEncoder::new(Vec::new(), bzip2::Compression::fast());
+        encoder.write_all(bytes).expect("in memory");
+        encoder.finish().expect("in memory")
+    }
+
+    fn xz_with(bytes: &[u8], dictionary_bytes: u32) -> Vec<u8> {
+        let mut options = lzma_rust2::XzOptions::with_preset(0);
+        options.lzma_options.dict_size = dictionary_bytes;
+        let mut encoder = lzma_rust2::XzWriter::new(Vec::new(), options).expect("good options");
+        encoder.write_all(bytes).expect("in memory");
+        encoder.finish().expect("in memory")
+    }
+
+    fn xz(bytes: &[u8]) -> Vec<u8> {
+        xz_with(bytes, 1 << 18)
+    }
+
+    /// Bytes that do not get shorter.
+    fn noise() -> Vec<u8> {
+        (0..100_000_u32)
+            .flat_map(|i| i.wrapping_mul(2_654_435_761).rotate_left(i % 32).to_le_bytes())
+            .collect()
+    }
+
     #[test]
     fn packing_is_told_by_magic_and_members_are_joined() {
         let plain = b"abc\n".repeat(100_000);
+        let twice = |pack: &dyn Fn(&[u8]) -> Vec<u8>| [pack(&plain[..7]), pack(&plain[7..])].concat();
         for (compression, packed) in [
             (Compression::None, plain.clone()),
-            (Compression::Gzip, [gzip(&plain[..7]), gzip(&plain[7..])].concat()),
-            (Compression::Zstd, zstd::encode_all(&plain[..], 1).expect("in memory")),
+            (Compression::Gzip, twice(&gzip)),
+            (Compression::Zstd, twice(&zstd)),
+            (Compression::Xz, twice(&xz)),
+            (Compression::Bzip2, twice(&bzip2)),
         ] {
             let (found, unpacked) = unpack(&packed);
             assert_eq!(found, compression);
@@ -238,11 +292,55 @@ mod tests {
 
     #[test]
     fn a_cut_stream_is_an_error() {
-        let plain: Vec<u8> =
-            (0..200_000_u32).flat_map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
-        for packed in [gzip(&plain), zstd::encode_all(&plain[..], 1).expect("in memory")] {
-            let (_, unpacked) = unpack(&packed[..packed.len() / 2]);
-            assert!(unpacked.is_err());
+        let plain = noise();
+        for (packed, compression) in [
+            (gzip(&plain), Compression::Gzip),
+            (zstd(&plain), Compression::Zstd),
+            (xz(&plain), Compression::Xz),
+            (bzip2(&plain), Compression::Bzip2),
+        ] {
+            for cut in [packed.len() / 2, packed.len() - 1] {
+                let (found, unpacked) = unpack(&packed[..cut]);
+                assert_eq!(found, compression);
+                assert!(unpacked.is_err(), "{compression}, {cut} of {}", packed.len());
+            }
+        }
+    }
+
+    #[test]
+    fn a_stream_that_needs_much_memory_is_an_error() {
+        let mut packed = xz_with(b"abc\n", 1 << 26);
+        assert_eq!(unpack(&packed).1.expect("64 MiB are allowed"), b"abc\n");
+        // The largest dictionary: the property of LZMA2 in the block header, whose checksum follows it.
+        let property = 12 + 4;
+        assert_eq!(packed[property - 2..property], [0x21, 1]);
+        packed[property] = 40;
+        let checksum = crc32(&packed[12..20]);
+        packed[20..24].copy_from_slice(&checksum.to_le_bytes());
+        let error = unpack(&packed).1.expect_err("4 GiB are not");
+        assert!(error.to_string().contains("memory"), "{error}");
+    }
+
+    fn crc32(bytes: &[u8]) -> u32 {
+        let mut crc = flate2::Crc::new();
+        crc.update(bytes);
+        crc.sum()
+    }
+
+    proptest! {
+        #[test]
+        fn damaged_streams_do_not_panic(at in 0_usize..300, byte: u8, cut in 0_usize..400) {
+            let plain = b"0123456789 abcdefghijklmnopqrstuvwxyz\n".repeat(5);
+            for pack in [xz, bzip2, gzip, zstd] {
+                let mut packed = pack(&plain);
+                if let Some(place) = packed.get_mut(at) {
+                    *place = byte;
+                }
+                packed.truncate(cut);
+                if let Ok(source) = Source::new(packed.as_slice(), None) {
+                    let _ = unpack_all(source);
+                }
+            }
         }
     }
 
