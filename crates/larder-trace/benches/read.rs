@@ -2,10 +2,12 @@
 //!
 //! `cargo bench -p larder-trace --bench read`. The log is a synthetic one of a million lines (78 bytes each, 64,651
 //! targets), already in memory: what is measured is parsing, and parsing with counting, not the disk. A Combined log is
-//! the same with a referrer and a user agent of usual length behind each line.
+//! the same with a referrer and a user agent of usual length behind each line. The samples of the other formats are those
+//! of `tests/logs`, repeated to 16 MB.
 
 use std::hint::black_box;
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
@@ -29,11 +31,21 @@ fn combined(common: &[u8]) -> Vec<u8> {
     common.strip_suffix(b"\n").unwrap_or(common).split(|&b| b == b'\n').flat_map(with).collect()
 }
 
+/// A sample of the tests, many times.
+fn repeated(name: &str) -> Vec<u8> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/logs").join(name);
+    let sample = std::fs::read(path).expect("a sample");
+    sample.repeat((16 << 20) / sample.len())
+}
+
 fn read(criterion: &mut Criterion) {
     let common = common();
     let combined = combined(&common);
     let options = ReadOptions::default();
-    for (name, log) in [("common", &common), ("combined", &combined)] {
+    let samples = ["haproxy.log", "alb.log", "s3.log", "iis.log", "caddy.json", "larder.json", "nginx.json"];
+    let samples = samples.map(|name| (name, repeated(name)));
+    let logs = [("common", &common), ("combined", &combined)].into_iter();
+    for (name, log) in logs.chain(samples.iter().map(|(name, log)| (*name, log))) {
         let mut group = criterion.benchmark_group(name);
         group.throughput(Throughput::Bytes(log.len() as u64));
         group.sample_size(20).warm_up_time(Duration::from_secs(1)).measurement_time(Duration::from_secs(6));
@@ -52,6 +64,9 @@ fn read(criterion: &mut Criterion) {
                 black_box((bytes, report.expect("a good log")))
             });
         });
+        if name.contains('.') {
+            continue;
+        }
         group.bench_function("stats", |bencher| {
             bencher.iter(|| {
                 black_box(Stats::of_reader(log.as_slice(), &options, &mut |_| ()).expect("a good log"))

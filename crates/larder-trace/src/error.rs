@@ -35,7 +35,7 @@ pub enum TraceError {
         /// The system's reason.
         source: io::Error,
     },
-    /// The gzip or zstd stream ends too early or is damaged.
+    /// The packed stream ends too early or is damaged.
     #[error(
         "the {} stream is cut short or damaged after {} unpacked bytes ({} good and {} malformed records until there)",
         report.compression, report.bytes_unpacked, report.records, report.malformed
@@ -50,12 +50,14 @@ pub enum TraceError {
     #[error("the file is packed with {0}, which is not read here: unpack it first")]
     UnknownCompression(&'static str),
     /// No known format fits the first bytes.
-    #[error("not a known trace format ({what}); it starts with \"{sample}\". Name the format if it has one of: {known}",
-        known = crate::Format::names())]
+    #[error("line {line} has no known format ({what}): \"{sample}\". Known are {known}. If the file has one of them, name \
+        it (--format); for other JSON, name its keys (--json-fields)", known = crate::Format::names())]
     UnknownFormat {
         /// What the bytes look like.
         what: &'static str,
-        /// The first bytes, escaped.
+        /// Number of the first line that is not blank, from 1.
+        line: u64,
+        /// Its first bytes, escaped.
         sample: String,
     },
     /// The file holds no bytes.
@@ -71,6 +73,9 @@ pub enum TraceError {
     /// No trace format has this name.
     #[error("'{0}' is not a trace format; known are {known}", known = crate::Format::names())]
     NoSuchFormat(String),
+    /// The keys of JSON lines are wrong, missing, or given for a format that has its own.
+    #[error("the fields of JSON lines: {0}")]
+    JsonFields(String),
 }
 
 impl TraceError {
@@ -78,7 +83,7 @@ impl TraceError {
     pub const fn fault(&self) -> Fault {
         match self {
             Self::Open { .. } | Self::Io { .. } => Fault::System,
-            Self::NoSuchFormat(_) => Fault::Caller,
+            Self::NoSuchFormat(_) | Self::JsonFields(_) => Fault::Caller,
             Self::CutShort { .. }
             | Self::UnknownCompression(_)
             | Self::UnknownFormat { .. }

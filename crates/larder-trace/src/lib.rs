@@ -1,7 +1,7 @@
 //! Requests as data: access logs and trace files in, statistics out, synthetic traces by recipe.
 //!
-//! * [`read()`]: one pass over a file of any known [`Format`], gzip and zstd unpacked on the way, each request handed
-//!   over as a borrowed [`Record`]; bad lines are counted, never fatal.
+//! * [`read()`]: one pass over a file of any known [`Format`], gzip, zstd, xz and bzip2 unpacked on the way, each request
+//!   handed over as a borrowed [`Record`]; bad lines are counted, never fatal.
 //! * [`Trace`]: the replayable requests of a file in memory, for the load generator and the simulator.
 //! * [`stats`]: how much a trace asks for, how unevenly, and what memory would hold it.
 //! * [`synth`]: seeded traces with the published figures of traces that cannot be passed on.
@@ -28,6 +28,7 @@ mod write;
 pub use days::Day;
 pub use error::{Fault, TraceError};
 pub use format::Format;
+pub use format::json_fields::JsonFields;
 pub use read::{
     Ended, Limits, MalformedLine, Progress, ReadOptions, ReadReport, Reason, TokenSums, read, read_from,
 };

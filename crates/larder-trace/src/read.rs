@@ -8,8 +8,9 @@ use std::path::Path;
 use serde::Serialize;
 
 use crate::error::TraceError;
-use crate::format::timestamp::CommonClock;
-use crate::format::{DETECT_BYTES, Format, clf, keys, mooncake, oracle, sdsc, worldcup};
+use crate::format::json_fields::JsonFields;
+use crate::format::parser::Parser;
+use crate::format::{DETECT_BYTES, Format};
 use crate::line::{Piece, next_line, next_record};
 use crate::record::Record;
 use crate::source::{Compression, Source, cannot_start};
@@ -34,6 +35,8 @@ pub enum Reason {
     BadSize,
     /// Not a JSON object with the format's fields.
     NotJson,
+    /// No line before it names the columns.
+    NoFields,
     /// Longer than [`Limits::line_bytes_max`].
     TooLong,
     /// The file ends inside a record.
@@ -48,6 +51,7 @@ impl fmt::Display for Reason {
             Self::NoStatus => "no status code",
             Self::BadSize => "the size is no number",
             Self::NotJson => "not a JSON object with the expected fields",
+            Self::NoFields => "no '#Fields:' line before it",
             Self::TooLong => "too long",
             Self::Partial => "the file ends inside the record",
         })
@@ -99,12 +103,30 @@ impl Default for Limits {
 }
 
 /// How to read.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct ReadOptions {
     /// The format; told from the first bytes (and for bare keys from the file name) if `None`.
     pub format: Option<Format>,
+    /// The keys of JSON lines; the format is [`Format::Json`] then.
+    pub json_fields: Option<JsonFields>,
     /// What may be used at most.
     pub limits: Limits,
+}
+
+impl ReadOptions {
+    /// The format, if the options say it.
+    fn format(&self) -> Result<Option<Format>, TraceError> {
+        match (self.format, &self.json_fields) {
+            (None | Some(Format::Json), Some(_)) => Ok(Some(Format::Json)),
+            (Some(Format::Json), None) => {
+                Err(TraceError::JsonFields("the format 'json' needs them: give path=KEY at least".to_owned()))
+            }
+            (Some(other), Some(_)) => Err(TraceError::JsonFields(format!(
+                "the format '{other}' has its own: leave one of the two out"
+            ))),
+            (format, None) => Ok(format),
+        }
+    }
 }
 
 /// How reading ended, when it did not end in an error.
@@ -203,10 +225,8 @@ pub fn read(
     on_record: impl FnMut(&Record<'_>) -> ControlFlow<()>,
     on_progress: &mut dyn FnMut(Progress),
 ) -> Result<ReadReport, TraceError> {
-    let source = Source::open(path)?;
     let by_name = path.file_name().and_then(|name| name.to_str()).and_then(Format::of_file_name);
-    let options = ReadOptions { format: options.format.or(by_name), ..*options };
-    run(source, &options, on_record, on_progress)
+    run(Source::open(path)?, options.format()?.or(by_name), options, on_record, on_progress)
 }
 
 /// [`read`] from any reader, packed or not: a pipe, a test's bytes.
@@ -219,17 +239,18 @@ pub fn read_from(
     on_record: impl FnMut(&Record<'_>) -> ControlFlow<()>,
     on_progress: &mut dyn FnMut(Progress),
 ) -> Result<ReadReport, TraceError> {
-    run(Source::new(reader, None)?, options, on_record, on_progress)
+    run(Source::new(reader, None)?, options.format()?, options, on_record, on_progress)
 }
 
 fn run(
     mut source: Source<'_>,
+    format: Option<Format>,
     options: &ReadOptions,
     on_record: impl FnMut(&Record<'_>) -> ControlFlow<()>,
     on_progress: &mut dyn FnMut(Progress),
 ) -> Result<ReadReport, TraceError> {
     let mut filled = source.fill_to(DETECT_BYTES);
-    let format = match options.format {
+    let format = match format {
         Some(format) => format,
         None => match (Format::detect(source.window(), source.window().len() < DETECT_BYTES), filled) {
             (Err(TraceError::Empty), Err(error)) => return Err(cannot_start(error)),
@@ -240,15 +261,15 @@ fn run(
         },
     };
     let mut pass = Pass {
-        report: ReadReport::new(format, source.compression),
+        sink: Sink { report: ReadReport::new(format, source.compression), on_record },
         line_bytes_max: options.limits.line_bytes_max,
-        clock: CommonClock::default(),
-        on_record,
+        parser: Parser::new(format, options.json_fields.as_ref()),
         on_progress,
     };
     // A stream cut within the first bytes has a format only by what came before the cut.
     let outcome = pass.drain(&mut source).and(filled);
-    let mut report = pass.report;
+    let mut report = pass.sink.report;
+    report.tokens = pass.parser.tokens;
     report.bytes_unpacked = source.bytes_unpacked();
     match outcome {
         Err(error) if report.compression == Compression::None => {
@@ -265,25 +286,20 @@ fn run(
 
 /// The state of one pass.
 struct Pass<'p, F> {
-    report: ReadReport,
+    sink: Sink<F>,
     line_bytes_max: usize,
-    clock: CommonClock,
-    on_record: F,
+    parser: Parser,
     on_progress: &'p mut dyn FnMut(Progress),
 }
 
 impl<F: FnMut(&Record<'_>) -> ControlFlow<()>> Pass<'_, F> {
     fn drain(&mut self, source: &mut Source<'_>) -> io::Result<()> {
-        let record_bytes = match self.report.format {
-            Format::Clf | Format::Sdsc | Format::Mooncake => None,
-            Format::WorldCup98 => Some(worldcup::RECORD_BYTES),
-            Format::OracleGeneral => Some(oracle::RECORD_BYTES),
-            Format::Keys64 => Some(keys::RECORD_BYTES),
-        };
+        let record_bytes = self.parser.record_bytes();
+        let Self { sink, parser, .. } = self;
         loop {
-            if self.report.lines.is_multiple_of(PROGRESS_EVERY) {
+            if sink.report.lines.is_multiple_of(PROGRESS_EVERY) {
                 let (bytes, bytes_total) = (source.bytes_packed(), source.packed_bytes);
-                (self.on_progress)(Progress { bytes, bytes_total, lines: self.report.lines });
+                (self.on_progress)(Progress { bytes, bytes_total, lines: sink.report.lines });
             }
             let piece = match record_bytes {
                 None => next_line(source, self.line_bytes_max)?,
@@ -292,43 +308,29 @@ impl<F: FnMut(&Record<'_>) -> ControlFlow<()>> Pass<'_, F> {
             if matches!(piece, Piece::End) {
                 return Ok(());
             }
-            self.report.lines += 1;
+            sink.report.lines += 1;
             let flow = match piece {
                 Piece::Whole(b"") | Piece::End => ControlFlow::Continue(()),
-                Piece::Whole(bytes) => self.one(bytes),
-                Piece::TooLong => self.give(Err(Reason::TooLong)),
-                Piece::Partial => self.give(Err(Reason::Partial)),
+                Piece::Whole(bytes) => parser.parse(bytes, |parsed| sink.take(parsed)),
+                Piece::TooLong => sink.take(Err(Reason::TooLong)),
+                Piece::Partial => sink.take(Err(Reason::Partial)),
             };
             if flow.is_break() {
-                self.report.ended = Ended::Stopped;
+                sink.report.ended = Ended::Stopped;
                 return Ok(());
             }
         }
     }
+}
 
-    fn one(&mut self, bytes: &[u8]) -> ControlFlow<()> {
-        match self.report.format {
-            Format::Clf => {
-                let parsed = clf::parse(bytes, &mut self.clock);
-                self.give(parsed)
-            }
-            Format::Sdsc => self.give(sdsc::parse(bytes)),
-            Format::WorldCup98 => self.give(worldcup::parse(bytes)),
-            Format::OracleGeneral => self.give(oracle::parse(bytes)),
-            Format::Keys64 => self.give(keys::parse(bytes)),
-            Format::Mooncake => match mooncake::parse(bytes) {
-                Err(reason) => self.give(Err(reason)),
-                Ok(line) => {
-                    let sums = self.report.tokens.get_or_insert_default();
-                    sums.input = sums.input.saturating_add(line.input_length);
-                    sums.output = sums.output.saturating_add(line.output_length);
-                    line.records().try_for_each(|record| self.give(Ok(record)))
-                }
-            },
-        }
-    }
+/// The receiver of the records, and the report.
+struct Sink<F> {
+    report: ReadReport,
+    on_record: F,
+}
 
-    fn give(&mut self, parsed: Result<Record<'_>, Reason>) -> ControlFlow<()> {
+impl<F: FnMut(&Record<'_>) -> ControlFlow<()>> Sink<F> {
+    fn take(&mut self, parsed: Result<Record<'_>, Reason>) -> ControlFlow<()> {
         match parsed {
             Ok(record) => {
                 self.report.records += 1;

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::error::TraceError;
 use crate::format::Format;
+use crate::format::json_fields::JsonFields;
 use crate::intern::Interner;
 use crate::read::{Ended, Limits, Progress, ReadOptions, ReadReport, read};
 use crate::record::{Client, Record};
@@ -51,12 +52,13 @@ pub enum SizeUnit {
 }
 
 impl SizeUnit {
-    /// The unit of a format.
-    pub const fn of(format: Format) -> Self {
+    /// The unit of a file, whose format may leave it to the server whether sizes are logged.
+    pub const fn of(format: Format, has_sizes: bool) -> Self {
         match format {
-            Format::Clf | Format::WorldCup98 | Format::OracleGeneral => Self::Bytes,
             Format::Mooncake => Self::Tokens,
             Format::Sdsc | Format::Keys64 => Self::Unknown,
+            _ if has_sizes => Self::Bytes,
+            _ => Self::Unknown,
         }
     }
 }
@@ -75,10 +77,12 @@ pub struct Trace {
 }
 
 /// How to load a trace.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct LoadOptions {
     /// The format; told from the file if `None`.
     pub format: Option<Format>,
+    /// The keys of JSON lines, as in [`ReadOptions`].
+    pub json_fields: Option<JsonFields>,
     /// What may be used at most.
     pub limits: Limits,
     /// The size of a target in formats without sizes. Default 1 byte: every object counts the same.
@@ -87,12 +91,12 @@ pub struct LoadOptions {
 
 impl Default for LoadOptions {
     fn default() -> Self {
-        Self { format: None, limits: Limits::default(), unsized_bytes: Bytes(1) }
+        Self { format: None, json_fields: None, limits: Limits::default(), unsized_bytes: Bytes(1) }
     }
 }
 
 impl Trace {
-    /// Loads a file of any known format, gzip and zstd unpacked on the way.
+    /// Loads a file of any known format, unpacked on the way.
     ///
     /// # Errors
     /// As [`read`]. A trace without a replayable request is no error: its `requests` are empty, and the report says
@@ -124,7 +128,8 @@ impl Trace {
         on_progress: &mut dyn FnMut(Progress),
     ) -> Result<(Self, ReadReport), TraceError> {
         let mut loader = Loader::new(options);
-        let read_options = ReadOptions { format: options.format, limits: options.limits };
+        let json_fields = options.json_fields.clone();
+        let read_options = ReadOptions { format: options.format, json_fields, limits: options.limits };
         let on_record = |record: &Record<'_>| {
             if !record.is_replayable() {
                 on_left_out(record);
@@ -155,12 +160,14 @@ struct Taken {
 }
 
 struct Loader {
-    options: LoadOptions,
+    requests_max: usize,
+    unsized_bytes: u64,
     targets: Interner,
     sizes: Vec<u64>,
     clients: Interner,
     taken: Vec<Taken>,
     has_times: bool,
+    has_sizes: bool,
     replayable: u64,
     over_targets_max: u64,
 }
@@ -169,13 +176,15 @@ impl Loader {
     fn new(options: &LoadOptions) -> Self {
         let limits = options.limits;
         Self {
-            options: *options,
+            requests_max: limits.requests_max,
+            unsized_bytes: options.unsized_bytes.get(),
             targets: Interner::new(limits.targets_max, limits.target_name_bytes_max),
             sizes: Vec::new(),
             // A client's name is at most a line long; host names and addresses rarely pass 64 bytes.
             clients: Interner::new(limits.clients_max, limits.clients_max.saturating_mul(64)),
             taken: Vec::new(),
             has_times: false,
+            has_sizes: false,
             replayable: 0,
             over_targets_max: 0,
         }
@@ -185,7 +194,7 @@ impl Loader {
         if !record.is_replayable() {
             return ControlFlow::Continue(());
         }
-        if self.taken.len() >= self.options.limits.requests_max {
+        if self.taken.len() >= self.requests_max {
             return ControlFlow::Break(());
         }
         self.replayable += 1;
@@ -193,7 +202,7 @@ impl Loader {
             self.over_targets_max += 1;
             return ControlFlow::Continue(());
         };
-        let size = record.body.unwrap_or(self.options.unsized_bytes.get());
+        let size = record.body.unwrap_or(self.unsized_bytes);
         match self.sizes.get_mut(target as usize) {
             Some(largest) => *largest = size.max(*largest),
             None => self.sizes.push(size),
@@ -204,6 +213,7 @@ impl Loader {
             Client::Unknown => 0,
         };
         self.has_times |= record.time_ns.is_some();
+        self.has_sizes |= record.body.is_some();
         self.taken.push(Taken { time_ns: record.time_ns.unwrap_or(0), target, client, size });
         ControlFlow::Continue(())
     }
@@ -214,6 +224,7 @@ impl Loader {
         if !self.taken.is_sorted_by_key(|taken| taken.time_ns) {
             self.taken.sort_by_key(|taken| taken.time_ns);
         }
+        let has_sizes = self.has_sizes || self.taken.is_empty();
         let origin = self.taken.first().map_or(0, |first| first.time_ns);
         let since = |time_ns: i64| Time::from_nanos(time_ns.abs_diff(origin));
         let numbered = format.has_numbered_targets();
@@ -232,7 +243,7 @@ impl Loader {
             })
             .collect();
         let origin_ns = (self.has_times && !self.taken.is_empty()).then_some(origin);
-        Trace { targets, requests, size_unit: SizeUnit::of(format), origin_ns }
+        Trace { targets, requests, size_unit: SizeUnit::of(format, has_sizes), origin_ns }
     }
 }
 

@@ -13,7 +13,7 @@ fn options(format: Option<Format>) -> ReadOptions {
         clients_max: 16,
         requests_max: 1_000,
     };
-    ReadOptions { format, limits }
+    ReadOptions { format, limits, ..ReadOptions::default() }
 }
 
 /// Reads the bytes and checks that every line and request is accounted for, in the report and in the statistics.

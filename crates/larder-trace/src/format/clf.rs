@@ -12,12 +12,12 @@
 //!
 //! A line is bytes, not text: no UTF-8 check, no allocation.
 
-use memchr::{memchr, memchr_iter, memrchr};
+use memchr::{memchr, memchr_iter};
 
-use super::decimal;
 use super::timestamp::{self, CommonClock};
+use super::words::{body, client, decimal, is_escaped, request_line};
 use crate::read::Reason;
-use crate::record::{Client, Key, Method, Record};
+use crate::record::{Key, Record};
 
 /// Reads one line (without its line end). `clock` is kept from line to line.
 pub(crate) fn parse<'a>(line: &'a [u8], clock: &mut CommonClock) -> Result<Record<'a>, Reason> {
@@ -28,8 +28,7 @@ pub(crate) fn parse<'a>(line: &'a [u8], clock: &mut CommonClock) -> Result<Recor
     let (request, status, tail) = request_end(quoted)?;
     let (method, target) = request_line(request);
     let body = size(tail)?;
-    let client = &line[..client_end];
-    let client = if client == b"-" { Client::Unknown } else { Client::Name(client) };
+    let client = client(&line[..client_end]);
     Ok(Record { time_ns: Some(time_ns), client, method, target: Key::Name(target), status, body: Some(body) })
 }
 
@@ -59,11 +58,6 @@ fn request_end(quoted: &[u8]) -> Result<(&[u8], u16, &[u8]), Reason> {
     escaped_candidate.ok_or(Reason::NoStatus)
 }
 
-/// Whether a quote right behind `before` is escaped: an odd number of backslashes precedes it.
-fn is_escaped(before: &[u8]) -> bool {
-    before.iter().rev().take_while(|&&b| b == b'\\').count() % 2 == 1
-}
-
 /// ` 200` and what follows it, if it is three digits and a word of their own.
 fn status(text: &[u8]) -> Option<(u16, &[u8])> {
     let [b' ', a, b, c, rest @ ..] = text else { return None };
@@ -73,25 +67,10 @@ fn status(text: &[u8]) -> Option<(u16, &[u8])> {
     Some((u16::try_from(decimal(&[*a, *b, *c])?).ok()?, rest))
 }
 
-/// The method and the target of a request line.
-fn request_line(request: &[u8]) -> (Method, &[u8]) {
-    let Some(space) = memchr(b' ', request) else { return (Method::Other, request) };
-    let rest = &request[space + 1..];
-    let target = match memrchr(b' ', rest) {
-        Some(last) if rest[last + 1..].starts_with(b"HTTP/") => &rest[..last],
-        _ => rest,
-    };
-    (Method::of(&request[..space]), target.trim_ascii())
-}
-
 /// ` 1497 ...`, ` -`, or nothing.
 fn size(tail: &[u8]) -> Result<u64, Reason> {
     let Some(text) = tail.strip_prefix(b" ") else { return Ok(0) };
-    let word = &text[..memchr(b' ', text).unwrap_or(text.len())];
-    match word {
-        b"-" | b"" => Ok(0),
-        digits => decimal(digits).ok_or(Reason::BadSize),
-    }
+    body(&text[..memchr(b' ', text).unwrap_or(text.len())])
 }
 
 #[cfg(test)]
@@ -99,6 +78,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::record::Method;
 
     fn parse(line: &[u8]) -> Result<Record<'_>, Reason> {
         super::parse(line, &mut CommonClock::default())

@@ -1,23 +1,35 @@
 //! The known formats: their names, how a file's first bytes tell them apart, one parser a file.
 
-pub(crate) mod clf;
-pub(crate) mod keys;
-pub(crate) mod mooncake;
-pub(crate) mod oracle;
-pub(crate) mod sdsc;
+mod alb;
+mod clf;
+mod haproxy;
+mod json;
+pub(crate) mod json_fields;
+mod keys;
+mod mooncake;
+mod oracle;
+pub(crate) mod parser;
+mod s3;
+mod sdsc;
 pub(crate) mod timestamp;
-pub(crate) mod worldcup;
+mod w3c;
+mod words;
+mod worldcup;
 
 use std::fmt;
+use std::ops::ControlFlow;
 use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
 
 use crate::error::TraceError;
-use timestamp::CommonClock;
+use parser::Parser;
 
 /// How many unpacked bytes the format is told from.
 pub(crate) const DETECT_BYTES: usize = 64 << 10;
+
+/// How much of a line that fits no format is shown.
+const SAMPLE_BYTES: usize = 80;
 
 /// A trace file format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -36,12 +48,48 @@ pub enum Format {
     Keys64,
     /// Mooncake's JSON lines of LLM requests: each prefix block id is a target of 512 tokens.
     Mooncake,
+    /// HAProxy's `option httplog` and `option httpslog`, with or without a syslog header.
+    Haproxy,
+    /// Access logs of AWS's Application and Classic Load Balancers.
+    Alb,
+    /// Server access logs of Amazon S3.
+    S3,
+    /// The W3C's extended log file format: IIS, CloudFront.
+    W3c,
+    /// The access log of `larder switch` with `access_log_format = "json"`.
+    Larder,
+    /// Caddy's access log.
+    Caddy,
+    /// Envoy's access log in JSON, with the keys of its documentation, of Istio or of Envoy Gateway.
+    Envoy,
+    /// nginx's access log in JSON, with the names of its variables as keys.
+    Nginx,
+    /// Traefik's access log in JSON.
+    Traefik,
+    /// JSON lines with the keys of [`ReadOptions::json_fields`](crate::ReadOptions::json_fields).
+    Json,
 }
 
 impl Format {
     /// All formats.
-    pub const ALL: [Self; 6] =
-        [Self::Clf, Self::Sdsc, Self::WorldCup98, Self::OracleGeneral, Self::Keys64, Self::Mooncake];
+    pub const ALL: [Self; 16] = [
+        Self::Clf,
+        Self::Haproxy,
+        Self::W3c,
+        Self::Alb,
+        Self::S3,
+        Self::Larder,
+        Self::Caddy,
+        Self::Envoy,
+        Self::Nginx,
+        Self::Traefik,
+        Self::Json,
+        Self::Sdsc,
+        Self::WorldCup98,
+        Self::OracleGeneral,
+        Self::Keys64,
+        Self::Mooncake,
+    ];
 
     /// The name used on command lines and in reports.
     pub const fn name(self) -> &'static str {
@@ -52,12 +100,22 @@ impl Format {
             Self::OracleGeneral => "oracle-general",
             Self::Keys64 => "u64be",
             Self::Mooncake => "mooncake",
+            Self::Haproxy => "haproxy",
+            Self::Alb => "alb",
+            Self::S3 => "s3",
+            Self::W3c => "w3c",
+            Self::Larder => "larder",
+            Self::Caddy => "caddy",
+            Self::Envoy => "envoy",
+            Self::Nginx => "nginx",
+            Self::Traefik => "traefik",
+            Self::Json => "json",
         }
     }
 
     /// Whether the format's targets are numbers.
     pub const fn has_numbered_targets(self) -> bool {
-        !matches!(self, Self::Clf | Self::Sdsc)
+        matches!(self, Self::WorldCup98 | Self::OracleGeneral | Self::Keys64 | Self::Mooncake)
     }
 
     /// All names, for messages.
@@ -67,7 +125,8 @@ impl Format {
 
     /// The format a file name claims: only [`Format::Keys64`], which the bytes cannot claim.
     pub(crate) fn of_file_name(name: &str) -> Option<Self> {
-        let name = name.strip_suffix(".gz").or_else(|| name.strip_suffix(".zst")).unwrap_or(name);
+        let name =
+            [".gz", ".zst", ".xz", ".bz2"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
         name.ends_with(".u64be").then_some(Self::Keys64)
     }
 
@@ -118,38 +177,37 @@ fn looks_like_text(head: &[u8]) -> bool {
     odd * 100 <= head.len()
 }
 
-/// The text format of most lines that fit any. The last line may be cut off by the sample, so it counts only if it
-/// is the file's last.
+/// The text format of most lines that fit any; of equals the first. The last line may be cut off by the sample, so it
+/// counts only if it is the file's last.
 fn detect_text(head: &[u8], whole: bool) -> Option<Format> {
     let mut lines: Vec<&[u8]> = head.split(|&b| b == b'\n').collect();
     if !whole && lines.len() > 1 {
         lines.pop();
     }
-    let count = |fits: &dyn Fn(&[u8]) -> bool| lines.iter().filter(|line| fits(line)).count();
-    let found = [
-        (count(&|line| clf::parse(line, &mut CommonClock::default()).is_ok()), Format::Clf),
-        (count(&|line| sdsc::parse(line).is_ok()), Format::Sdsc),
-        (count(&|line| mooncake::parse(line).is_ok()), Format::Mooncake),
-    ];
-    found.into_iter().filter(|(n, _)| *n > 0).max_by_key(|(n, _)| *n).map(|(_, format)| format)
+    let count = |format: &Format| {
+        let mut parser = Parser::new(*format, None);
+        let fits = |line: &&&[u8]| {
+            let mut fits = false;
+            // Only the first request of a line is looked at.
+            let _ = parser.parse(line.strip_suffix(b"\r").unwrap_or(line), |parsed| {
+                fits = parsed.is_ok();
+                ControlFlow::Break(())
+            });
+            fits
+        };
+        lines.iter().filter(fits).count()
+    };
+    let texts = Format::ALL.into_iter().filter(|format| Parser::new(*format, None).record_bytes().is_none());
+    let counted = texts.rev().map(|format| (count(&format), format));
+    counted.filter(|(n, _)| *n > 0).max_by_key(|(n, _)| *n).map(|(_, format)| format)
 }
 
 fn unknown(head: &[u8], what: &'static str) -> TraceError {
-    let line = head.split(|&b| b == b'\n').next().unwrap_or_default();
-    let sample = line[..line.len().min(40)].escape_ascii().to_string();
-    TraceError::UnknownFormat { what, sample }
-}
-
-/// A number of decimal digits only; `None` if there are none or it is over 64 bits.
-fn decimal(digits: &[u8]) -> Option<u64> {
-    if digits.is_empty() {
-        return None;
-    }
-    digits.iter().try_fold(0_u64, |value, &b| {
-        let digit = b.wrapping_sub(b'0');
-        (digit < 10).then_some(())?;
-        value.checked_mul(10)?.checked_add(u64::from(digit))
-    })
+    let lines = (1_u64..).zip(head.split(|&b| b == b'\n'));
+    let (number, line) = lines.clone().find(|(_, line)| !line.trim_ascii().is_empty()).unwrap_or((1, head));
+    let what = if line.first() == Some(&b'{') { "JSON" } else { what };
+    let sample = line[..line.len().min(SAMPLE_BYTES)].escape_ascii().to_string();
+    TraceError::UnknownFormat { what, line: number, sample }
 }
 
 #[cfg(test)]
@@ -172,12 +230,16 @@ mod tests {
         assert!(matches!(error, TraceError::UnknownFormat { what: "binary", .. }), "{error}");
         let error = Format::detect(b"hello\nworld\n", true).expect_err("no format");
         assert!(error.to_string().contains("\"hello\""), "{error}");
+        let error = Format::detect(b"\n{\"level\": 1}\n", true).expect_err("no format");
+        let TraceError::UnknownFormat { what: "JSON", line: 2, sample } = error else { panic!("{error}") };
+        assert_eq!(sample, r#"{\"level\": 1}"#);
         assert!(matches!(Format::detect(b"", true), Err(TraceError::Empty)));
     }
 
     #[test]
     fn only_the_name_claims_bare_keys() {
         assert_eq!(Format::of_file_name("a.u64be.zst"), Some(Format::Keys64));
+        assert_eq!(Format::of_file_name("a.u64be.xz"), Some(Format::Keys64));
         assert_eq!(Format::of_file_name("a.u64be"), Some(Format::Keys64));
         assert_eq!(Format::of_file_name("a.clf.zst"), None);
     }
@@ -186,13 +248,5 @@ mod tests {
     fn a_log_with_a_bad_start_is_a_log() {
         let log = b"# comment\n\x00\x01\nh - - [20/Feb/2016:00:00:45 -0500] \"GET / HTTP/1.1\" 200 1\n";
         assert_eq!(Format::detect(log, true).expect("one good line"), Format::Clf);
-    }
-
-    #[test]
-    fn decimals_are_checked() {
-        assert_eq!(decimal(b"18446744073709551615"), Some(u64::MAX));
-        for bad in [&b""[..], b"-", b"1x", b"18446744073709551616"] {
-            assert_eq!(decimal(bad), None);
-        }
     }
 }

@@ -1,5 +1,7 @@
 //! Timestamps of access logs, to nanoseconds since 1970-01-01 UTC.
 
+use super::words::decimal;
+
 const MONTHS: [[u8; 3]; 12] = [
     *b"Jan", *b"Feb", *b"Mar", *b"Apr", *b"May", *b"Jun", *b"Jul", *b"Aug", *b"Sep", *b"Oct", *b"Nov",
     *b"Dec",
@@ -76,6 +78,104 @@ pub(crate) fn ctime(text: &[u8; 24]) -> Option<i64> {
     let day = if d1 == b' ' { digit(text[9])? } else { two(text, 8)? };
     let days = days_from_civil(four(text, 20)?, month([m1, m2, m3])?, day)?;
     Some(nanos(days, clock(two(text, 11)?, two(text, 14)?, two(text, 17)?)?))
+}
+
+/// A time as text, in any of the notations that servers write into JSON: as [`CommonClock`] reads it, as [`rfc3339`]
+/// does, or as [`epoch`].
+pub(crate) fn any(text: &[u8], clock: &mut CommonClock) -> Option<i64> {
+    match text.first_chunk::<26>() {
+        Some(common) if text.len() == 26 && text[2] == b'/' => clock.read(common),
+        _ if text.get(4) == Some(&b'-') => rfc3339(text),
+        _ => epoch(text),
+    }
+}
+
+/// `1995-08-29T23:53:25.123-04:00` (RFC 3339). A space may stand in place of the `T`, a comma in place of the point, and
+/// the colon of the zone may be missing. A time without a zone is taken as UTC.
+pub(crate) fn rfc3339(text: &[u8]) -> Option<i64> {
+    let (date, [b'T' | b't' | b' ', clock @ ..]) = text.split_first_chunk::<10>()? else { return None };
+    date_and_clock(date, clock)
+}
+
+/// The two parts of [`rfc3339`], where a format has a field for each.
+pub(crate) fn date_and_clock(date: &[u8; 10], text: &[u8]) -> Option<i64> {
+    let (seconds, rest) = text.split_first_chunk::<8>()?;
+    if [date[4], date[7], seconds[2], seconds[5]] != *b"--::" {
+        return None;
+    }
+    let month = two(date, 5)?;
+    if !(1..=12).contains(&month) {
+        return None;
+    }
+    let days = days_from_civil(four(date, 0)?, month, two(date, 8)?)?;
+    let clock = clock(two(seconds, 0)?, two(seconds, 3)?, two(seconds, 6)?)?;
+    let (fraction, zone) = match rest {
+        [b'.' | b',', rest @ ..] => {
+            rest.split_at(rest.iter().position(|b| !b.is_ascii_digit()).unwrap_or(rest.len()))
+        }
+        _ => rest.split_at(0),
+    };
+    Some(nanos(days, clock - offset(zone)?).saturating_add(fraction_ns(fraction)))
+}
+
+/// The seconds that a zone is ahead of UTC: nothing, `Z`, `+hh:mm` or `-hhmm`.
+fn offset(zone: &[u8]) -> Option<i64> {
+    let (sign, hour, minute) = match *zone {
+        [] | [b'Z' | b'z'] => return Some(0),
+        [sign, h1, h2, b':', m1, m2] | [sign, h1, h2, m1, m2] => (sign, [h1, h2], [m1, m2]),
+        _ => return None,
+    };
+    let seconds = two(&hour, 0)? * 3_600 + two(&minute, 0)? * 60;
+    match sign {
+        b'+' => Some(seconds),
+        b'-' => Some(-seconds),
+        _ => None,
+    }
+}
+
+/// Nanoseconds of the digits behind a decimal point; digits beyond the ninth do not count.
+pub(crate) fn fraction_ns(digits: &[u8]) -> i64 {
+    (0..9)
+        .fold(0, |value, at| value * 10 + digits.get(at).map_or(0, |b| i64::from(b.wrapping_sub(b'0') % 10)))
+}
+
+/// Seconds, milliseconds, microseconds or nanoseconds since 1970 as decimal digits, with or without a fraction.
+fn epoch(text: &[u8]) -> Option<i64> {
+    let point = text.iter().position(|&b| b == b'.').unwrap_or(text.len());
+    let fraction = text.get(point + 1..).unwrap_or_default();
+    if !fraction.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let whole = decimal(&text[..point])?;
+    // A fraction of a nanosecond is dropped.
+    let fraction_ns = fraction_ns(fraction) / (1_000_000_000 / epoch_unit_ns(whole as f64));
+    Some(epoch_integer(whole)?.saturating_add(fraction_ns))
+}
+
+/// [`epoch`] for an integer that is no text.
+pub(crate) fn epoch_integer(value: u64) -> Option<i64> {
+    Some(i64::try_from(value).ok()?.saturating_mul(epoch_unit_ns(value as f64)))
+}
+
+/// [`epoch`] for a number that is no text. A double of seconds since 1970 is exact to a microsecond.
+pub(crate) fn epoch_number(value: f64) -> Option<i64> {
+    if !(value.is_finite() && value >= 0.0) {
+        return None;
+    }
+    // A product beyond 64 bits becomes the largest number.
+    let micros = (value * (epoch_unit_ns(value) as f64 / 1e3)).round();
+    Some((micros as i64).saturating_mul(1_000))
+}
+
+/// Nanoseconds of the unit that a number since 1970 has: seconds reach 10^11 in the year 5138, and milliseconds passed
+/// 10^11 in 1973.
+fn epoch_unit_ns(value: f64) -> i64 {
+    match value {
+        ..1e11 => 1_000_000_000,
+        ..1e14 => 1_000_000,
+        ..1e17 => 1_000,
+        _ => 1,
+    }
 }
 
 /// The text that [`CommonClock`] reads, in UTC; years from 0 to 9999 (others wrap within their four digits).
@@ -206,6 +306,64 @@ mod tests {
         assert_eq!(epa(b"29:23:53:25"), Some((28 * 86_400 + 86_005) * SECOND));
         assert_eq!(ctime(b"Tue Aug 22 00:00:01 1995"), Some(809_049_601 * SECOND));
         assert_eq!(ctime(b"Tue Aug  1 00:00:01 1995"), Some(807_235_201 * SECOND));
+    }
+
+    fn any(text: &str) -> Option<i64> {
+        super::any(text.as_bytes(), &mut CommonClock::default())
+    }
+
+    #[test]
+    fn one_instant_in_every_notation() {
+        for text in [
+            "29/Aug/1995:23:53:25 -0400",
+            "1995-08-29T23:53:25-04:00",
+            "1995-08-29T23:53:25-0400",
+            "1995-08-30T03:53:25Z",
+            "1995-08-30t03:53:25.000z",
+            "1995-08-30 03:53:25",
+            "1995-08-30 03:53:25,000",
+            "809754805",
+            "809754805.000",
+            "809754805000",
+            "809754805000000",
+            "809754805000000000",
+        ] {
+            assert_eq!(any(text), Some(809_754_805 * SECOND), "{text}");
+        }
+    }
+
+    #[test]
+    fn fractions_are_kept_to_the_nanosecond() {
+        let whole = 809_754_805 * SECOND;
+        assert_eq!(any("1995-08-30T03:53:25.1Z"), Some(whole + 100_000_000));
+        assert_eq!(any("1995-08-30T03:53:25.1234567891Z"), Some(whole + 123_456_789));
+        assert_eq!(any("809754805.25"), Some(whole + 250_000_000));
+        assert_eq!(any("809754805000.5"), Some(whole + 500_000));
+        assert_eq!(epoch_number(809_754_805.25), Some(whole + 250_000_000));
+        assert_eq!(epoch_number(809_754_805_250.0), Some(whole + 250_000_000));
+        assert_eq!(epoch_number(1e300), Some(i64::MAX));
+    }
+
+    #[test]
+    fn other_texts_are_no_times() {
+        for text in [
+            "",
+            "-",
+            "yesterday",
+            "1995-13-30T03:53:25Z",
+            "1995-00-30T03:53:25Z",
+            "1995-08-32T03:53:25Z",
+            "1995-08-30T03:53",
+            "1995-08-30T03:53:25X",
+            "1995-08-30T03:53:25+4",
+            "1995-08-30T24:53:25Z",
+            "809754805.x",
+            ".5",
+            "99999999999999999999",
+        ] {
+            assert_eq!(any(text), None, "{text}");
+        }
+        assert_eq!((epoch_number(f64::NAN), epoch_number(-1.0)), (None, None));
     }
 
     #[test]

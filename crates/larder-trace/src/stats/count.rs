@@ -45,6 +45,7 @@ pub(super) struct Counter {
     batch_keys: Vec<u8>,
     times: Option<(i64, i64)>,
     days: Days,
+    has_sizes: bool,
     trace_unit: Option<SizeUnit>,
 }
 
@@ -59,6 +60,7 @@ impl Counter {
             batch_keys: Vec::new(),
             times: None,
             days: Days::default(),
+            has_sizes: false,
             trace_unit: None,
         }
     }
@@ -91,6 +93,7 @@ impl Counter {
             return ControlFlow::Continue(());
         }
         self.replayable += 1;
+        self.has_sizes |= record.body.is_some();
         let start = self.batch_keys.len();
         match record.target {
             Key::Name(name) => self.batch_keys.extend_from_slice(name),
@@ -156,7 +159,8 @@ impl Counter {
     }
 
     pub(super) fn size_unit(&self, report: Option<&ReadReport>) -> SizeUnit {
-        let of_file = report.map(|report| SizeUnit::of(report.format));
+        let has_sizes = self.has_sizes || self.replayable == 0;
+        let of_file = report.map(|report| SizeUnit::of(report.format, has_sizes));
         self.trace_unit.or(of_file).unwrap_or(SizeUnit::Unknown)
     }
 }

@@ -207,7 +207,7 @@ x - - [20/Feb/2016:00:01:00 +0000] "GET /a HTTP/1.1" 200 100
     #[test]
     fn targets_beyond_the_limit_are_left_out_and_counted() {
         let limits = crate::Limits { targets_max: 2, ..crate::Limits::default() };
-        let options = ReadOptions { format: None, limits };
+        let options = ReadOptions { limits, ..ReadOptions::default() };
         let stats = Stats::of_reader(LOG.as_bytes(), &options, &mut |_| ()).expect("a good log");
         let read = stats.read.expect("read");
         assert_eq!((stats.targets, stats.requests, read.replayable, read.over_targets_max), (2, 6, 8, 2));

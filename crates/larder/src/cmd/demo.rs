@@ -46,7 +46,7 @@ pub(crate) struct DemoArgs {
     seconds: Option<u64>,
     #[command(flatten)]
     without: peers::PeersArgs,
-    /// Replay this access log instead: Common or Combined Log Format and more, also .gz and .zst.
+    /// Replay this access log instead, in any format that `larder trace` tells from the content, packed or not.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["trace_recipe", "scale"])]
     log: Option<PathBuf>,
     /// Recipe of the synthetic trace; `larder trace synth --help` lists them. Default: rice-like; with --peers clarknet-like.

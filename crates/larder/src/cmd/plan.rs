@@ -18,10 +18,10 @@ use larder_core::cache::CacheKind;
 use larder_core::dispatch::Settings;
 use larder_sim::Costs;
 use larder_sim::plan::{self, Goal, Options, Plan, PlanError, Prices, Sampling};
-use larder_trace::Format;
 use serde::Serialize;
 
 use super::policies::{Named, chosen};
+use super::trace::FormatArgs;
 use crate::config::Size;
 use crate::outcome::usage;
 use crate::report;
@@ -36,12 +36,11 @@ use sorting::Sorting;
 /// table, and if wanted as JSON, as an HTML report and as a config that `larder check` accepts. Nothing is started.
 #[derive(Debug, Args)]
 pub(crate) struct PlanArgs {
-    /// Access logs, merged by time: Common or Combined Log Format and more, also .gz and .zst. `-` reads stdin.
+    /// Access logs, merged by time; --format lists the formats. gzip, zstd, xz and bzip2 are unpacked. `-` reads stdin.
     #[arg(required = true, value_name = "LOG")]
     logs: Vec<PathBuf>,
-    /// The logs' format. Told from their first bytes by default.
-    #[arg(long)]
-    format: Option<Format>,
+    #[command(flatten)]
+    format: FormatArgs,
     /// Size of a reply in formats without sizes.
     #[arg(long, value_name = "SIZE", default_value = "10KB")]
     unsized_bytes: Size,
@@ -149,7 +148,7 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
     // Files that cannot be written are better known before the work than after it.
     let html = args.html.as_deref().map(Target::open).transpose()?;
     let config = args.config.as_deref().map(Target::open).transpose()?;
-    let (traces, logs) = input::read(&args.logs, args.format, args.unsized_bytes.0)?;
+    let (traces, logs) = input::read(&args.logs, &args.format, args.unsized_bytes.0)?;
     let workload = match &sorting {
         Some(sorting) => plan::merged_as(&traces, &|name| sorting.sort(name)),
         None => plan::merged(&traces),

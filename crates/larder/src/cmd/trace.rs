@@ -14,7 +14,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use larder_core::Bytes;
 use larder_trace::synth::{Hot, Recipe, SynthError, generate};
 use larder_trace::{
-    Format, Limits, LoadOptions, Progress, ReadOptions, Stats, Trace, TraceError, save_clf, write_clf,
+    Format, JsonFields, Limits, LoadOptions, Progress, ReadOptions, Stats, Trace, TraceError, save_clf,
+    write_clf,
 };
 
 use crate::outcome::usage;
@@ -35,15 +36,27 @@ enum TraceCommand {
     Routes(routes::RoutesArgs),
 }
 
+/// Which format a log has.
+#[derive(Debug, Args)]
+pub(crate) struct FormatArgs {
+    /// The format: clf (Common or Combined Log Format), haproxy, w3c (IIS, CloudFront), alb, s3, larder, caddy, envoy, nginx,
+    /// traefik (JSON), json, sdsc, worldcup98, oracle-general, u64be or mooncake. Told from the first bytes by default.
+    #[arg(long)]
+    pub(crate) format: Option<Format>,
+    /// Keys of JSON lines of another server, nested ones with points: time=ts,path=request.uri and so on. Fields: time,
+    /// method, path, query, request (a request line), status, bytes, client. One of path and request is needed.
+    #[arg(long, value_name = "FIELD=KEY,...")]
+    pub(crate) json_fields: Option<JsonFields>,
+}
+
 /// Which file, read how.
 #[derive(Debug, Args)]
 struct InputArgs {
-    /// The trace: an access log (Common or Combined), an Internet Traffic Archive file, WorldCup98, oracleGeneral,
-    /// 64-bit keys or Mooncake JSON lines; gzip and zstd are unpacked. `-` reads stdin.
+    /// The trace: an access log or another list of requests; --format lists the formats. gzip, zstd, xz and bzip2 are
+    /// unpacked. `-` reads stdin.
     file: PathBuf,
-    /// The format: clf, sdsc, worldcup98, oracle-general, u64be or mooncake. Told from the first bytes by default.
-    #[arg(long)]
-    format: Option<Format>,
+    #[command(flatten)]
+    format: FormatArgs,
     /// Longest line in bytes; longer ones are counted as malformed.
     #[arg(long, value_name = "BYTES", default_value_t = Limits::default().line_bytes_max)]
     line_bytes_max: usize,
@@ -142,12 +155,19 @@ impl InputArgs {
         self.file == Path::new("-")
     }
 
+    fn load_options(&self, unsized_bytes: Bytes) -> LoadOptions {
+        let FormatArgs { format, json_fields } = &self.format;
+        LoadOptions {
+            format: *format,
+            json_fields: json_fields.clone(),
+            limits: self.limits(),
+            unsized_bytes,
+        }
+    }
+
     /// The error with the file's name before it, once.
     fn name(&self, error: TraceError) -> anyhow::Error {
-        match error {
-            TraceError::Open { .. } => error.into(),
-            _ => anyhow::Error::new(error).context(self.file.display().to_string()),
-        }
+        unreadable(error, &self.file.display().to_string())
     }
 
     /// A path that also names stdin.
@@ -156,9 +176,19 @@ impl InputArgs {
     }
 }
 
+/// The error with the log's name before it, once.
+pub(crate) fn unreadable(error: TraceError, name: &str) -> anyhow::Error {
+    match error {
+        TraceError::Open { .. } => error.into(),
+        TraceError::JsonFields(_) => usage(error.to_string()),
+        _ => anyhow::Error::new(error).context(name.to_owned()),
+    }
+}
+
 fn stats(args: &StatsArgs) -> anyhow::Result<()> {
     let input = &args.input;
-    let options = ReadOptions { format: input.format, limits: input.limits() };
+    let FormatArgs { format, json_fields } = &input.format;
+    let options = ReadOptions { format: *format, json_fields: json_fields.clone(), limits: input.limits() };
     let bar = Bar::new();
     let stats = if input.is_stdin() {
         Stats::of_reader(io::stdin().lock(), &options, &mut |progress| bar.show(progress))
@@ -205,8 +235,7 @@ fn recipe(args: &SynthArgs) -> Result<Recipe, SynthError> {
 
 fn convert(args: &ConvertArgs) -> anyhow::Result<()> {
     let input = &args.input;
-    let options =
-        LoadOptions { format: input.format, limits: input.limits(), unsized_bytes: args.unsized_bytes };
+    let options = input.load_options(args.unsized_bytes);
     let bar = Bar::new();
     let loaded = Trace::load_with(input.path(), &options, &mut |progress| bar.show(progress));
     let (trace, report) = loaded.map_err(|error| input.name(error))?;

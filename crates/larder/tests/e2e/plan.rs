@@ -133,7 +133,13 @@ fn bad_arguments_and_logs_are_named() {
     let empty = file("empty.log", "");
     let only_posts = file("posts.log", "a - - [20/Feb/2016:00:00:00 +0000] \"POST /x HTTP/1.1\" 200 5\n");
     let costs = file("costs.toml", "model = \"lard98\"\nseek = 3\n");
-    let cases: [(&[&str], i32, &str); 13] = [
+    let json = file("app.json", &"{\"u\":\"/x\",\"n\":5}\n".repeat(9));
+    let cases: [(&[&str], i32, &str); 18] = [
+        (&[&json], 1, "app.json: line 1 has no known format (JSON)"),
+        (&[&json, "--json-fields", "path=u,n=n"], 2, "'n' is not a field; known are time, method"),
+        (&[&json, "--json-fields", "path=v"], 1, "line 1: no request"),
+        (&[&json, "--format", "json"], 2, "give path=KEY"),
+        (&[&json, "--json-fields", "path=u", "--format", "clf"], 2, "'clf' has its own"),
         (&[&good, "--goal", "fast"], 2, "is not a goal"),
         (&[&good, "--goal", "cost"], 2, "--node-price"),
         (&[&good, "--gb-price", "1"], 2, "--node-price"),
@@ -156,4 +162,24 @@ fn bad_arguments_and_logs_are_named() {
     }
     let output = larder(&["plan", "/nonexistent.log"]);
     assert!(text(&output.stderr).contains("/nonexistent.log"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn json_of_any_server_is_planned_by() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("app.json");
+    let line = |n: u32| format!("{{\"at\":{n},\"http\":{{\"url\":\"/{}\",\"size\":1000}}}}\n", n % 3);
+    std::fs::write(&log, (0..60).map(line).collect::<String>()).unwrap();
+    let fields = "time=at,path=http.url,bytes=http.size";
+    let small = ["--json", "--nodes", "2", "--memory", "1MB", "--json-fields", fields];
+    let output = larder(&[&["plan", log.to_str().unwrap()], &small[..]].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let plan: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&plan["log"]["requests"], &plan["log"]["targets"]), (&60.into(), &3.into()));
+    assert_eq!(plan["logs"][0]["format"], "json");
+    let output = larder(&["trace", "convert", log.to_str().unwrap(), "--json-fields", fields]);
+    let converted = text(&output.stdout);
+    let first = "- - - [01/Jan/1970:00:00:00 +0000] \"GET /0 HTTP/1.0\" 200 1000\n";
+    assert!(converted.starts_with(first), "{converted}");
+    assert_eq!(converted.lines().count(), 60);
 }

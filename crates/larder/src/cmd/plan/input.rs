@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use larder_core::Bytes;
-use larder_trace::{Ended, Format, LoadOptions, Method, Record, SizeUnit, Trace, TraceError};
+use larder_trace::{Ended, LoadOptions, Method, Record, SizeUnit, Trace};
 use serde::Serialize;
 
+use crate::cmd::trace::{FormatArgs, unreadable};
 use crate::outcome::usage;
 
 /// A log, and what of it was left out.
@@ -60,7 +61,7 @@ pub(super) fn names(paths: &[PathBuf]) -> String {
 /// Reads all logs.
 pub(super) fn read(
     paths: &[PathBuf],
-    format: Option<Format>,
+    format: &FormatArgs,
     unsized_bytes: Bytes,
 ) -> anyhow::Result<(Vec<Trace>, Vec<LogInfo>)> {
     if paths.iter().filter(|path| path.as_os_str() == "-").count() > 1 {
@@ -69,7 +70,9 @@ pub(super) fn read(
     if unsized_bytes == Bytes::ZERO {
         return Err(usage("--unsized-bytes must be above 0"));
     }
-    let options = LoadOptions { format, unsized_bytes, ..LoadOptions::default() };
+    let FormatArgs { format, json_fields } = format;
+    let json_fields = json_fields.clone();
+    let options = LoadOptions { format: *format, json_fields, unsized_bytes, ..LoadOptions::default() };
     let all = paths.iter().map(|path| one(path, &options)).collect::<anyhow::Result<Vec<_>>>()?;
     Ok(all.into_iter().unzip())
 }
@@ -92,10 +95,7 @@ fn one(path: &Path, options: &LoadOptions) -> anyhow::Result<(Trace, LogInfo)> {
         bar.set_position(progress.bytes);
     });
     bar.finish_and_clear();
-    let (trace, report) = loaded.map_err(|error| match error {
-        TraceError::Open { .. } => anyhow::Error::new(error),
-        _ => anyhow::Error::new(error).context(info.name.clone()),
-    })?;
+    let (trace, report) = loaded.map_err(|error| unreadable(error, &info.name))?;
     info.format = report.format.to_string();
     (info.lines, info.replayed) = (report.lines, trace.requests.len() as u64);
     (info.malformed, info.over_targets_max) = (report.malformed, report.over_targets_max);

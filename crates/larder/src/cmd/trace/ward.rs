@@ -12,7 +12,7 @@ use larder_trace::ward::{
     Analysis, CoreChoice, Frequencies, RoutesHeader, Stability, WardCluster, WardCosts, save_routes,
     ward_analysis,
 };
-use larder_trace::{LoadOptions, ReadReport, Trace};
+use larder_trace::{ReadReport, Trace};
 
 use super::{Bar, InputArgs};
 use crate::outcome::usage;
@@ -73,8 +73,7 @@ struct Report<'a> {
 pub(super) fn run(args: &WardArgs) -> anyhow::Result<()> {
     let nodes = nodes(args)?;
     let input = &args.input;
-    let options =
-        LoadOptions { format: input.format, limits: input.limits(), unsized_bytes: args.unsized_bytes };
+    let options = input.load_options(args.unsized_bytes);
     let bar = Bar::new();
     let loaded = Trace::load_with(input.path(), &options, &mut |progress| bar.show(progress));
     let (trace, read) = loaded.map_err(|error| input.name(error))?;

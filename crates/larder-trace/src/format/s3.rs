@@ -1,0 +1,71 @@
+//! Server access logs of Amazon S3.
+//!
+//! `owner bucket [time] client requester id operation key "request" status error bytes ...`. Operations that are no request
+//! (of lifecycle rules) have no status and are malformed.
+
+use super::timestamp::CommonClock;
+use super::words::{Fields, body, client, record, status};
+use crate::read::Reason;
+use crate::record::Record;
+
+/// Reads one line (without its line end). `clock` is kept from line to line.
+pub(crate) fn parse<'a>(line: &'a [u8], clock: &mut CommonClock) -> Result<Record<'a>, Reason> {
+    let mut fields = Fields(line);
+    let time = fields.nth(2).and_then(|time| <&[u8; 26]>::try_from(time).ok());
+    let time_ns = time.and_then(|time| clock.read(time)).ok_or(Reason::NoTime)?;
+    let address = fields.next().ok_or(Reason::NoRequest)?;
+    // Behind the address stand the requester, the request's id, the operation and the key.
+    let request = fields.nth(4).ok_or(Reason::NoRequest)?;
+    let status = status(fields.next().ok_or(Reason::NoStatus)?)?;
+    let body = body(fields.nth(1).ok_or(Reason::BadSize)?)?;
+    Ok(record(time_ns, client(address), request, status, body))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::record::{Client, Key, Method};
+
+    const LINE: &str = r#"79a59df900b949e5 bucket1 [06/Feb/2019:00:00:38 +0000] 192.0.2.3 79a59df900b949e5 3E57427F3EXAMPLE REST.GET.OBJECT a/b.jpg "GET /bucket1/a/b.jpg?x-foo=bar HTTP/1.1" 200 - 113 7000 7 6 "-" "S3Console/0.4" - s9lz= SigV4 ECDHE AuthHeader host TLSV1.2 - Yes"#;
+
+    fn parse(line: &str) -> Result<Record<'_>, Reason> {
+        super::parse(line.as_bytes(), &mut CommonClock::default())
+    }
+
+    #[test]
+    fn a_line_as_documented() {
+        let record = parse(LINE).expect("a good line");
+        // date -u -d '2019-02-06 00:00:38' +%s
+        assert_eq!(record.time_ns, Some(1_549_411_238_000_000_000));
+        assert_eq!(record.client, Client::Name(b"192.0.2.3"));
+        assert_eq!(record.target, Key::Name(b"/bucket1/a/b.jpg?x-foo=bar"));
+        assert_eq!((record.method, record.status, record.body), (Method::Get, 200, Some(113)));
+    }
+
+    #[test]
+    fn other_lines_say_what_is_missing() {
+        let with = |old: &str, new: &str| LINE.replace(old, new);
+        for (line, expected) in [
+            (with("\"GET /bucket1/a/b.jpg?x-foo=bar HTTP/1.1\" 200", "\"-\" -"), Reason::NoStatus),
+            (with(" 113 ", " x "), Reason::BadSize),
+            (with("[06/Feb/2019:00:00:38 +0000]", "-"), Reason::NoTime),
+            ("a b [06/Feb/2019:00:00:38 +0000] c".to_owned(), Reason::NoRequest),
+        ] {
+            assert_eq!(parse(&line), Err(expected), "{line}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn damaged_lines_do_not_panic(at in 0_usize..240, byte: u8, cut in 0_usize..240) {
+            let mut line = LINE.as_bytes().to_vec();
+            if let Some(place) = line.get_mut(at) {
+                *place = byte;
+            }
+            line.truncate(cut);
+            let _ = super::parse(&line, &mut CommonClock::default());
+        }
+    }
+}
