@@ -54,6 +54,7 @@ targets! {
     trace_any = "../../../../fuzz/fuzz_targets/trace_any.rs",
     trace_binary = "../../../../fuzz/fuzz_targets/trace_binary.rs",
     trace_clf = "../../../../fuzz/fuzz_targets/trace_clf.rs",
+    trace_lines = "../../../../fuzz/fuzz_targets/trace_lines.rs",
     trace_mooncake = "../../../../fuzz/fuzz_targets/trace_mooncake.rs",
     trace_routes = "../../../../fuzz/fuzz_targets/trace_routes.rs",
     trace_sdsc = "../../../../fuzz/fuzz_targets/trace_sdsc.rs",
