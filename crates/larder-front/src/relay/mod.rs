@@ -316,7 +316,10 @@ impl ProxyHttp for Relay {
         context.decision = Some(decision);
         context.untold = true;
         let node = self.shared.nodes.get(decision.node);
-        if let (Some(node), Some(stream)) = (&node, http2::current()) {
+        // The rest of a reply that has begun needs no more than the reply.
+        if let (Some(node), Some(stream)) = (&node, http2::current())
+            && context.resume.is_none()
+        {
             stream.reserve_for(node.speaks_http2()).map_err(|failure| refuse(context, failure))?;
         }
         match node {
@@ -390,6 +393,9 @@ impl ProxyHttp for Relay {
         if let Some(resume) = &context.resume {
             let checked = resume.check(reply);
             context.resume_refused = checked.is_err();
+            if let Some(begun) = session.response_written().filter(|_| has_body).cloned() {
+                self.prepare_abort(session, &begun, context);
+            }
             return checked;
         }
         context.first_byte = Some(now - context.arrived);
