@@ -15,7 +15,7 @@
 //! | `Forwarded` (RFC 7239) | kept | if present: replaced by an element for the sender |
 //! | `X-Forwarded-Proto`, `X-Forwarded-Host` | kept; set if absent | set |
 //! | `Client-Cert`, `Client-Cert-Chain` (RFC 9440) | kept | the certificate of the connection, or none |
-//! | other fields that tell of the URL ([`tells_url`]) | kept | dropped, unless [`EntryRules::url_fields`] is set |
+//! | other fields that tell of the URL ([`URL_FIELDS`]) | kept | dropped, unless [`EntryRules::url_fields`] is set |
 //!
 //! A trusted relay's own address is not appended (HAProxy: `option forwardfor except`). So the last address in `X-Forwarded-For` is
 //! always that of the sender that connected from outside the trusted relays.
@@ -92,17 +92,32 @@ pub struct EntryRules {
     pub forwarded: Forwarded,
     /// Whether fields with an underscore in their names are kept.
     pub underscores: bool,
-    /// Whether other senders' fields that tell of the URL ([`tells_url`]) are kept.
+    /// Whether other senders' fields that tell of the URL ([`URL_FIELDS`]) are kept.
     pub url_fields: bool,
 }
 
-/// Whether a field may tell an application another scheme, host, port or path of the request than the request itself, and is
-/// not one that [`EntryRules::identify`] writes. A reply to a request with such a field may have other links or be a redirect.
-pub fn tells_url(name: &HeaderName) -> bool {
-    const WRITTEN: [HeaderName; 3] = [X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO];
-    let is_of_relay = name.as_str().starts_with("x-forwarded-") && !WRITTEN.contains(name);
-    is_of_relay || matches!(name.as_str(), "x-original-url" | "x-rewrite-url")
-}
+/// Fields that may tell an application another scheme, host, port or path of the request than the request itself, and that
+/// [`EntryRules::identify`] does not write. A reply to a request with such a field may have other links or be a redirect.
+pub const URL_FIELDS: [HeaderName; 18] = [
+    HeaderName::from_static("cloudfront-forwarded-proto"),
+    HeaderName::from_static("front-end-https"),
+    HeaderName::from_static("x-forwarded-path"),
+    HeaderName::from_static("x-forwarded-port"),
+    HeaderName::from_static("x-forwarded-prefix"),
+    HeaderName::from_static("x-forwarded-protocol"),
+    HeaderName::from_static("x-forwarded-scheme"),
+    HeaderName::from_static("x-forwarded-ssl"),
+    HeaderName::from_static("x-forwarded-uri"),
+    HeaderName::from_static("x-forwarded-url"),
+    HeaderName::from_static("x-host"),
+    HeaderName::from_static("x-http-host-override"),
+    HeaderName::from_static("x-original-host"),
+    HeaderName::from_static("x-original-uri"),
+    HeaderName::from_static("x-original-url"),
+    HeaderName::from_static("x-rewrite-url"),
+    HeaderName::from_static("x-scheme"),
+    HeaderName::from_static("x-url-scheme"),
+];
 
 /// The request has more than [`CONNECTION_OPTIONS_MAX`] options in `Connection`. Fault of the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -149,7 +164,7 @@ impl EntryRules {
         if sender.trusted {
             return 0;
         }
-        let dropped = if self.url_fields { 0 } else { drop_named(fields, tells_url) };
+        let dropped = if self.url_fields { 0 } else { drop_named(fields, |name| URL_FIELDS.contains(name)) };
         fields.remove(&CLIENT_CERT_CHAIN);
         set_or_remove(fields, &CLIENT_CERT, sender.client_cert);
         let address = sender.address.to_canonical();

@@ -16,7 +16,7 @@ mod secret_file;
 mod tls;
 
 pub use client_io::{ClientIo, Counted};
-pub use entry::{CONNECTION_OPTIONS_MAX, EntryRules, Fields, Forwarded, Sender, TooManyOptions, tells_url};
+pub use entry::{CONNECTION_OPTIONS_MAX, EntryRules, Fields, Forwarded, Sender, TooManyOptions, URL_FIELDS};
 pub use fields::{client_cert, under_https};
 pub use proxy_protocol::{AddressRange, Announcers, Named, Unannounced, read_announcement};
 pub use secret_file::refuse_exposed;

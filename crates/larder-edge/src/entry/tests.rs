@@ -82,27 +82,27 @@ fn an_untrusted_sender_sets_no_scheme_host_or_certificate() {
     assert_eq!(headers, map(&expected));
 }
 
-const URL_FIELDS: [(&str, &str); 8] = [
+const TOLD: [(&str, &str); 8] = [
     ("x-forwarded-scheme", "https"),
     ("x-forwarded-ssl", "on"),
     ("x-forwarded-port", "8443"),
     ("x-forwarded-port", "8444"),
     ("x-forwarded-prefix", "/bank"),
-    ("x-forwarded-unheard-of", "1"),
+    ("front-end-https", "on"),
     ("x-original-url", "/admin"),
     ("x-rewrite-url", "/admin"),
 ];
 
 #[test]
 fn an_untrusted_sender_tells_no_other_url() {
-    let mut headers = map(&URL_FIELDS);
+    let mut headers = map(&TOLD);
     assert_eq!(EntryRules::default().identify(&mut headers, sender()), 8);
     assert_eq!(headers, map(&[("x-forwarded-proto", "http"), ("x-forwarded-for", "192.0.2.1")]));
     let keeping = EntryRules { url_fields: true, ..EntryRules::default() };
     for (rules, trusted) in [(keeping, false), (EntryRules::default(), true)] {
-        let mut headers = map(&URL_FIELDS);
+        let mut headers = map(&TOLD);
         assert_eq!(rules.identify(&mut headers, Sender { trusted, ..sender() }), 0);
-        assert!(URL_FIELDS.iter().all(|(name, _)| headers.contains_key(*name)), "{headers:?}");
+        assert!(TOLD.iter().all(|(name, _)| headers.contains_key(*name)), "{headers:?}");
     }
 }
 

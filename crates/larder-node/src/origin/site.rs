@@ -3,7 +3,7 @@
 
 use http::HeaderMap;
 use http::header::{self, HeaderName};
-use larder_edge::tells_url;
+use larder_edge::URL_FIELDS;
 use std::borrow::Cow;
 
 const SCHEME: HeaderName = HeaderName::from_static("x-forwarded-proto");
@@ -96,12 +96,24 @@ fn others(headers: &HeaderMap, (scheme, host): (&[u8], &str), swapped: Option<&[
         }
     }
     let mut others = if differs { told } else { Vec::new() };
-    for name in headers.keys().filter(|name| tells_url(name)) {
-        for value in headers.get_all(name) {
-            others.extend([name.as_str().as_bytes(), b" ", value.as_bytes(), b"\n"].concat());
+    for name in URL_FIELDS {
+        for value in headers.get_all(&name) {
+            let value = value.as_bytes();
+            let value = if swapped.is_some() { of_scheme(value, scheme) } else { value };
+            others.extend([name.as_str().as_bytes(), b" ", value, b"\n"].concat());
         }
     }
     others
+}
+
+/// What a relay writes for `scheme` where it has written this value: another scheme, or the usual port of one.
+fn of_scheme<'v>(value: &'v [u8], scheme: &'v [u8]) -> &'v [u8] {
+    match value {
+        b"http" | b"https" => scheme,
+        b"80" | b"443" if scheme == SCHEMES[0] => b"80",
+        b"80" | b"443" => b"443",
+        other => other,
+    }
 }
 
 #[cfg(test)]
@@ -187,6 +199,11 @@ mod tests {
         };
         same(["http", "https", "other"].map(|scheme| ("x-forwarded-proto", scheme)));
         same(["for=a;proto=http", "for=b;proto=https", "for=c;proto=other"].map(|text| ("forwarded", text)));
+        let [http, https] = [("http", "80"), ("https", "443")]
+            .map(|(scheme, port)| [("x-forwarded-proto", scheme), ("x-forwarded-port", port)]);
+        for (changed, read) in [(http, https), (https, http)] {
+            assert!(site(&changed).pages(&map(&changed), "/x").contains(&site(&read).page("/x")), "{read:?}");
+        }
         let foreign = [("x-forwarded-host", "b.example")];
         assert!(!site(&foreign).pages(&map(&foreign), "/x").contains(&page(&[])));
     }

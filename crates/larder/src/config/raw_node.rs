@@ -44,8 +44,8 @@ pub(crate) struct RawNode {
     /// Keep header fields whose names contain an underscore, such as Client_Cert. Many applications read them as the field with
     /// hyphens, so they are dropped by default.
     pub(crate) underscores_in_headers: bool,
-    /// Keep header fields of any other sender that may tell an application another URL: X-Forwarded-* fields beside those above,
-    /// X-Original-URL and X-Rewrite-URL. Dropped by default.
+    /// Keep header fields of any other sender that may tell an application another URL, such as X-Forwarded-Prefix; the guide to
+    /// operation lists them. Dropped by default.
     pub(crate) url_fields_in_headers: bool,
     /// Its name in Cache-Status and in logs; by default "node".
     pub(crate) name: String,

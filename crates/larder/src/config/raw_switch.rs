@@ -57,8 +57,8 @@ pub(crate) struct RawSwitch {
     /// Keep header fields whose names contain an underscore, such as Client_Cert. Many applications read them as the field with
     /// hyphens, so they are dropped by default.
     pub(crate) underscores_in_headers: bool,
-    /// Keep header fields of any other sender that may tell an application another URL: X-Forwarded-* fields beside those above,
-    /// X-Original-URL and X-Rewrite-URL. Dropped by default.
+    /// Keep header fields of any other sender that may tell an application another URL, such as X-Forwarded-Prefix; the guide to
+    /// operation lists them. Dropped by default.
     pub(crate) url_fields_in_headers: bool,
     #[schemars(example = ["127.0.0.1:9001", "127.0.0.1:9002"])]
     /// The nodes: each an "address:port", or a table with `address` and, if wanted, `name`, `weight`, `cache`,
