@@ -250,11 +250,11 @@ def http2_resets(target, _size, until):
 
 
 def http2_stalls(target, size, until):
-    """Holds `size` connections with 128 requests for a large object each, of which it takes nothing: by turns without a window for any
+    """Holds `size` connections with 100 requests for a large object each, of which it takes nothing: by turns without a window for any
     reply, with a window of a byte for each, and with open windows while nothing is read. Every second each connection resets the 16
     requests that it opened last, which wait for memory, and opens 16 others."""
     held, made, from_ = [], 0, sources(10, 40)
-    streams = b"".join(frame(1, 5, stream, HTTP2_LARGE) for stream in range(1, 257, 2))
+    streams = b"".join(frame(1, 5, stream, HTTP2_LARGE) for stream in range(1, 201, 2))
     windows = [0, 1, WINDOW_MAX]
     while time.monotonic() < until:
         alive = []
@@ -274,7 +274,7 @@ def http2_stalls(target, size, until):
                 settings = frame(4, 0, 0, b"\0\x04" + windows[made % 3].to_bytes(4, "big"))
                 opened = frame(8, 0, 0, (WINDOW_MAX - 65_535).to_bytes(4, "big"))
                 connection.sendall(HTTP2_PREFACE + settings + opened + streams)
-                held.append((connection, 257))
+                held.append((connection, 201))
         time.sleep(min(1.0, max(0.0, until - time.monotonic())))
     for connection, _ in held:
         connection.close()

@@ -320,6 +320,6 @@ mod tests {
         assert_eq!(entered, 100);
         (0..100).for_each(|_| account.leave(HEADER_BYTES / 100, 0));
         let entered = (0..1_000).take_while(|_| account.enter(1)).count();
-        assert_eq!(entered, 256);
+        assert_eq!(entered, 200);
     }
 }

@@ -44,7 +44,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 /// The client's connection preface (RFC 9113 section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Requests that one client may have under way on a connection.
-const STREAMS_MAX: u32 = 128;
+const STREAMS_MAX: u32 = 100;
 /// Malformed requests after which a connection is closed.
 const MALFORMED_MAX: u32 = 32;
 /// Flow-control windows for request bodies: of one stream, and of the connection. Bytes.
