@@ -62,7 +62,7 @@ impl Relay {
     }
 
     /// Prepares the record of a reply whose header has come, in case the reply is aborted because the HTTP/2 client takes nothing of it:
-    /// the engine then ends the request without a word.
+    /// `logging` is not called then.
     pub(super) fn prepare_abort(&self, session: &Session, reply: &ResponseHeader, context: &Context) {
         let (Some(stream), Some(decision)) = (http2::current(), context.decision) else { return };
         let (shared, request, delivery) = (self.shared.clone(), context.request, context.delivery);

@@ -106,7 +106,7 @@ fn others(headers: &HeaderMap, (scheme, host): (&[u8], &str), swapped: Option<&[
     others
 }
 
-/// What a relay writes for `scheme` where it has written this value: another scheme, or the usual port of one.
+/// Returns the value for `scheme` in place of a value that tells a scheme or its usual port; other values as they are.
 fn of_scheme<'v>(value: &'v [u8], scheme: &'v [u8]) -> &'v [u8] {
     match value {
         b"http" | b"https" => scheme,

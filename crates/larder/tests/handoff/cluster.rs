@@ -560,7 +560,7 @@ impl Cluster {
         tally.assert_faultless();
     }
 
-    /// What clients, nodes and switches know of the connections from these ports of the client.
+    /// The state of the connections from these ports of the client, at clients, nodes and switches.
     pub fn state_of(&self, ports: &[u16]) -> String {
         let paws = counter(&self.topology.client().namespace, "TcpExtPAWSEstab");
         let mut text = format!("segments that clients rejected by their timestamps: {paws}\n");
