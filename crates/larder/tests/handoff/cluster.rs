@@ -518,8 +518,9 @@ impl Cluster {
         assert_eq!(
             self.metric("larder_switch_node_load", &[]),
             0,
-            "{}\n{}",
+            "{}\n{}\n{}",
             self.admin("/metrics"),
+            self.sockets(&["sport", "=", ":80"]),
             self.logs()
         );
     }
@@ -564,19 +565,27 @@ impl Cluster {
     pub fn state_of(&self, ports: &[u16]) -> String {
         let paws = counter(&self.topology.client().namespace, "TcpExtPAWSEstab");
         let mut text = format!("segments that clients rejected by their timestamps: {paws}\n");
-        for (number, node) in self.topology.nodes.iter().enumerate() {
-            for port in ports {
-                let list = || Command::new("ss").args(["-tinH", "dport", "=", &format!(":{port}")]).output();
-                let sockets = node.namespace.run(list).unwrap().map(|output| output.stdout);
-                let sockets = sockets.unwrap_or_default();
-                let _ = writeln!(text, "node {number}, port {port}: {}", String::from_utf8_lossy(&sockets));
-            }
+        for port in ports {
+            text += &self.sockets(&["dport", "=", &format!(":{port}")]);
         }
         for front in 0..self.topology.fronts.len() {
             let metrics = self.admin_of(front, "/metrics");
             for line in metrics.lines().filter(|line| line.starts_with("larder_switch_deliveries_total")) {
                 let _ = writeln!(text, "switch {front}: {line}");
             }
+        }
+        text
+    }
+
+    /// The connections at the nodes that pass a filter of `ss`, with their timers and byte counts.
+    fn sockets(&self, filter: &[&str]) -> String {
+        let mut text = String::new();
+        for (number, node) in self.topology.nodes.iter().enumerate() {
+            let list = || Command::new("ss").arg("-tinH").args(filter).output();
+            let sockets = node.namespace.run(list).unwrap().map(|output| output.stdout);
+            let sockets = sockets.unwrap_or_default();
+            let _ =
+                writeln!(text, "node {number}, {}: {}", filter.join(" "), String::from_utf8_lossy(&sockets));
         }
         text
     }
