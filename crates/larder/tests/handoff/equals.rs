@@ -14,8 +14,9 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::client::{self, Fault, Manner, Plan, Setup, Tally};
-use crate::cluster::{Cluster, Process};
+use crate::cluster::Cluster;
 use crate::content::{Content, Target};
+use crate::process::Process;
 
 const NODES: usize = 4;
 const SETUP: Setup = Setup { threads: 8, first_port: 20_000, stall: Duration::from_secs(6) };

@@ -13,8 +13,9 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::client::{self, Plan, Setup, Tally};
-use crate::cluster::{Cluster, Left, Process};
+use crate::cluster::{Cluster, Left};
 use crate::content::Content;
+use crate::process::Process;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 pub const SETUP: Setup = Setup { threads: 8, first_port: 20_000, stall: Duration::from_secs(10) };

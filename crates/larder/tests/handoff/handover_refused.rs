@@ -10,10 +10,11 @@ use std::time::Instant;
 use larder_handoff::channel::identity::Identity;
 
 use crate::client::{Manner, Plan};
-use crate::cluster::{Cluster, Process};
+use crate::cluster::Cluster;
 use crate::content::{Content, Target};
 use crate::handover_lab::{Equals, SETUP};
 use crate::plans::mixed;
+use crate::process::Process;
 
 const HANDOFF: &str = "handoff = \"required\"\nhandoff_min = \"10KB\"\n";
 /// More than sockets hold. Bytes.

@@ -34,6 +34,7 @@ mod lateral;
 mod long;
 mod origin;
 mod plans;
+mod process;
 mod races;
 mod renewals;
 mod sockets;
