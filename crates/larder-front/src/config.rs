@@ -9,6 +9,7 @@ use crate::edits::{Compression, FieldRules, RequestId, Sticky};
 use crate::handoff::{HandoffConfig, NodeHandoff};
 use crate::health::OutlierConfig;
 use crate::hedge::Hedge;
+use crate::long_lived::LongLivedConfig;
 use crate::recorder::RecordConfig;
 use crate::routes::{self, Route};
 use crate::shadow::ShadowConfig;
@@ -110,6 +111,8 @@ pub struct SwitchConfig {
     pub limits: Limits,
     /// The access log; none by default.
     pub access_log: Option<AccessLogConfig>,
+    /// Which requests are long-lived, and so leave the admission limit.
+    pub long_lived: LongLivedConfig,
     /// What one client may take; anything by default.
     pub clients: ClientLimits,
     /// How many tries there may be beyond the first.
@@ -162,6 +165,7 @@ impl SwitchConfig {
             health: HealthConfig::default(),
             timeouts: Timeouts::default(),
             limits: Limits::default(),
+            long_lived: LongLivedConfig::default(),
             clients: ClientLimits::default(),
             retries: RetryConfig::default(),
             outliers: OutlierConfig::default(),
@@ -221,6 +225,7 @@ impl SwitchConfig {
         self.signals.validate()?;
         self.handoff.validate()?;
         self.timeouts.validate()?;
+        self.long_lived.after.map_or(Ok(()), |after| span("long_lived.after", after, 1_000, 3_600_000))?;
         self.limits.validate()
     }
 }

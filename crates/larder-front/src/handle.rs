@@ -37,8 +37,10 @@ pub struct NodeStatus {
     pub state: String,
     /// Whether it answers, by the last checks; a node that drains may be healthy or not.
     pub healthy: bool,
-    /// Requests in flight.
+    /// Requests in flight, long-lived ones included.
     pub load: u32,
+    /// How many of these are long-lived.
+    pub long_lived: u32,
     /// Its relative capacity, 1 for an ordinary node.
     pub weight: f64,
     /// The size of its cache, bytes; 0 if unknown.
@@ -80,6 +82,10 @@ pub struct SwitchStatus {
     /// How many may be: the sum over the groups of nodes that routes use, each of which has a limit of its own. `None`
     /// if there is no limit.
     pub admission_limit: Option<u32>,
+    /// Long-lived requests under way, of all routes; they are not among the admitted.
+    pub long_lived: u32,
+    /// How many of them a node may have; further ones count among the admitted.
+    pub long_lived_max_per_node: u32,
     /// Requests waiting for admission, of all routes.
     pub queued: usize,
     /// How many may wait: the sum over the groups, each of which has a queue of its own.
@@ -178,6 +184,7 @@ impl SwitchHandle {
                 state: row.state.to_string(),
                 healthy: node.standing().healthy,
                 load: row.load,
+                long_lived: row.long_lived,
                 weight: f64::from(row.weight.milli()) / 1000.0,
                 cache_bytes: row.cache.get(),
                 groups: self.shared.routing.names_of(row.groups),
@@ -210,6 +217,8 @@ impl SwitchHandle {
             uptime_s: self.shared.clock.now().as_secs_f64(),
             outstanding: dispatcher.outstanding(),
             admission_limit: limits.admission,
+            long_lived: dispatcher.nodes().long_lived_total(),
+            long_lived_max_per_node: dispatcher.settings().long_lived_max,
             queued: dispatcher.queued(),
             queue_max: limits.queue_max,
             targets: dispatcher.targets_known(),

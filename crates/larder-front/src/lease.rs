@@ -16,6 +16,8 @@ enum Hold {
     Place(Place),
     /// Load at a node, and a place among the admitted.
     Node(NodeId),
+    /// Load at a node, as a long-lived request.
+    LongLived(NodeId),
     /// A place among the admitted, at no node.
     Admitted,
 }
@@ -54,9 +56,13 @@ impl Lease {
             }
             Arrival::Wait(ticket) => {
                 self.hold = Hold::Place(self.shared.waiting.register(ticket, request.route));
+                self.shared.admission_log.waits(&self.shared, now, self.route);
                 Ok(None)
             }
-            Arrival::Refused(refusal) => Err(refusal),
+            Arrival::Refused(refusal) => {
+                self.shared.admission_log.refused(&self.shared, now, self.route, refusal);
+                Err(refusal)
+            }
         }
     }
 
@@ -77,13 +83,40 @@ impl Lease {
         // The sender is dropped unused only if the queue itself is torn down.
         let outcome = (&mut place.settled).await.unwrap_or(Err(Refusal::NoNode));
         self.hold = outcome.as_ref().map_or(Hold::Nothing, |decision| Hold::Node(decision.node));
+        if let Err(refusal) = outcome {
+            let now = self.shared.clock.now();
+            self.shared.admission_log.refused(&self.shared, now, self.route, refusal);
+        }
         outcome
+    }
+
+    /// The request has turned out to be long-lived: it gives its place among the admitted to one that waits. Where its node has
+    /// as many of these as it may, it stays where it is.
+    pub(crate) fn become_long_lived(&mut self, now: Time) {
+        let Hold::Node(node) = self.hold else { return };
+        let Shared { dispatcher, waiting, .. } = &*self.shared;
+        let mut started = Vec::new();
+        if dispatcher.become_long_lived(now, self.route, node, &mut started) {
+            self.hold = Hold::LongLived(node);
+        } else {
+            self.shared.admission_log.long_lived_full(&self.shared, now, node);
+        }
+        if !started.is_empty() {
+            waiting.deliver(dispatcher, now, started);
+        }
     }
 
     /// Moves to another node after the present one failed.
     pub(crate) fn retry(&mut self, request: Request) -> Result<Decision, Refusal> {
-        let Hold::Node(failed) = self.hold else { return Err(Refusal::NoNode) };
-        let outcome = self.shared.dispatcher.retry(self.shared.clock.now(), failed, request);
+        let now = self.shared.clock.now();
+        let failed = match self.hold {
+            Hold::Node(failed) => failed,
+            Hold::LongLived(failed) if self.shared.dispatcher.become_short_lived(now, self.route, failed) => {
+                failed
+            }
+            _ => return Err(Refusal::NoNode),
+        };
+        let outcome = self.shared.dispatcher.retry(now, failed, request);
         self.hold = outcome.as_ref().map_or(Hold::Admitted, |decision| Hold::Node(decision.node));
         outcome
     }
@@ -100,6 +133,7 @@ impl Lease {
                 }
             }
             Hold::Node(node) => dispatcher.finish_on(now, self.route, node, &mut started),
+            Hold::LongLived(node) => dispatcher.end_long_lived(now, node),
             Hold::Admitted => dispatcher.abandon_on(now, self.route, &mut started),
         }
         if !started.is_empty() {
@@ -132,6 +166,8 @@ mod tests {
         let entry = |n| NodeEntry::new(NodeSpec::named(format!("n{n}")), "127.0.0.1:9");
         let mut config = SwitchConfig::new(vec![([127, 0, 0, 1], 0).into()], (0..nodes).map(entry).collect());
         config.settings.admission = Admission::Fixed(admitted);
+        // Fewer than are let in, so that some find no room.
+        config.settings.long_lived_max = 1;
         config.settings.queue_max = queue_max;
         config.settings.queue_timeout = Duration::from_secs(3600);
         config.threads = 2;
@@ -150,7 +186,9 @@ mod tests {
     fn nothing_is_held(shared: &Shared) -> bool {
         let dispatcher = &shared.dispatcher;
         let loads = dispatcher.nodes().rows().iter().all(|row| row.load == 0);
-        (dispatcher.outstanding(), dispatcher.queued(), shared.waiting.len(), loads) == (0, 0, 0, true)
+        let long_lived = dispatcher.nodes().long_lived_total();
+        (dispatcher.outstanding(), dispatcher.queued(), shared.waiting.len(), long_lived, loads)
+            == (0, 0, 0, 0, true)
     }
 
     /// Something that happens to one of a few requests, or to a node.
@@ -159,6 +197,7 @@ mod tests {
         Arrive(u64, u16),
         Poll(usize),
         Retry(usize),
+        LongLived(usize),
         Release(usize),
         Drop(usize),
         Node(u16, bool),
@@ -171,6 +210,7 @@ mod tests {
             4 => (0..20_u64, 0..2_u16).prop_map(|(target, route)| Step::Arrive(target, route)),
             3 => which.clone().prop_map(Step::Poll),
             2 => which.clone().prop_map(Step::Retry),
+            2 => which.clone().prop_map(Step::LongLived),
             2 => which.clone().prop_map(Step::Release),
             3 => which.prop_map(Step::Drop),
             1 => (0..3_u16, any::<bool>()).prop_map(|(node, up)| Step::Node(node, up)),
@@ -204,6 +244,9 @@ mod tests {
                     },
                     Step::Retry(at) => if let Some((lease, request)) = leases.get_mut(at) {
                         let _ = lease.retry(*request);
+                    },
+                    Step::LongLived(at) => if let Some((lease, _)) = leases.get_mut(at) {
+                        lease.become_long_lived(shared.clock.now());
                     },
                     Step::Release(at) => if let Some((lease, _)) = leases.get_mut(at) {
                         lease.release(shared.clock.now());

@@ -11,6 +11,7 @@
 
 mod accept;
 mod access;
+mod admission_log;
 mod beside;
 mod budget;
 mod cache_status;
@@ -31,6 +32,7 @@ mod hottest;
 mod http2;
 mod lease;
 mod live;
+mod long_lived;
 mod metrics;
 mod node;
 mod nodes;
@@ -40,6 +42,7 @@ mod reloads;
 mod route_status;
 mod routes;
 mod routing;
+mod seldom;
 mod shadow;
 mod signals;
 mod split;
@@ -73,6 +76,7 @@ pub use hottest::HotTarget;
 pub use larder_edge::{AcmeChallenge, AcmeStatus, AcmeStore, AcmeStored, AddressRange};
 pub use larder_edge::{CertificateFault, CertificateStatus, ClientCertificates, TlsConfig, TlsVersion};
 pub use live::{DeliveryCount, Latency, LiveStatus};
+pub use long_lived::LongLivedConfig;
 pub use metrics::{METRICS, Metric, MetricKind};
 pub use recorder::{RecordConfig, RecordStartError, RecordStatus};
 pub use reloads::{NodeStanding, ReloadCounts, ShareStanding};
@@ -81,7 +85,7 @@ pub use routes::{DEFAULT_ROUTE, ROUTES_MAX, Route};
 pub use shadow::{MemoryStatus, PolicyShadow, ShadowConfig, ShadowFigures, ShadowStatus};
 pub use signals::{CacheSignalsConfig, ReportStatus, SignalSource, SignalsConfig, UnknownSource};
 pub use split::{ShareOf, SplitBy};
-pub use switch::{Prepared, Switch, SwitchError, listen};
+pub use switch::{AdmissionLimit, Prepared, Switch, SwitchError, listen};
 pub use target::{TargetKey, target_key};
 
 /// Entry points for the fuzz targets: parsers of what nodes and clients say, with the checks that must hold for any input.

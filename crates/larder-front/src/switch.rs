@@ -2,6 +2,7 @@
 
 use crate::accept::{Entry, Front};
 use crate::access::AccessLog;
+use crate::admission_log::AdmissionLog;
 use crate::beside::{self, Beside};
 use crate::budget::RetryBudget;
 use crate::clients::Clients;
@@ -14,6 +15,7 @@ use crate::handoff::{Ears, Edge, HandoffConfig, HandoffError, Setting};
 use crate::health::{self, OutlierConfig};
 use crate::hottest::HotList;
 use crate::http2::Memory;
+use crate::long_lived::LongLivedConfig;
 use crate::metrics::Metrics;
 use crate::node::Node;
 use crate::nodes::Nodes;
@@ -28,13 +30,14 @@ use crate::waiting::Waiting;
 use http::HeaderValue;
 use larder_core::dispatch::SettingsError;
 use larder_core::record::Header;
-use larder_core::{Dispatcher, NodeId, NodeSpec};
+use larder_core::{Dispatcher, GroupId, NodeId, NodeSpec};
 use larder_edge::{Announcers, CertificateFault, EntryRules, Tls};
 use larder_spans::Tracer;
 use pingora_core::apps::HttpServerApp;
 use pingora_core::server::configuration::ServerConf;
 use pingora_proxy::HttpProxy;
 use socket2::{Domain, Protocol, Socket, Type};
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -109,6 +112,9 @@ pub(crate) struct Shared {
     pub(crate) joined: mpsc::UnboundedSender<NodeId>,
     pub(crate) recorder: Option<Arc<Recorder>>,
     pub(crate) waiting: Waiting,
+    pub(crate) admission_log: AdmissionLog,
+    /// Which requests are long-lived.
+    pub(crate) long_lived: LongLivedConfig,
     pub(crate) metrics: Metrics,
     pub(crate) access: Option<AccessLog>,
     pub(crate) hottest: HotList,
@@ -184,6 +190,8 @@ impl Shared {
             joined,
             recorder,
             waiting: Waiting::default(),
+            admission_log: AdmissionLog::default(),
+            long_lived: config.long_lived,
             access: access.map_err(SwitchError::AccessLog)?,
             hottest: HotList::new(clock.now()),
             tracer: config.traces.map(Tracer::start).transpose().map_err(SwitchError::Traces)?,
@@ -218,11 +226,8 @@ fn pool_nodes(config: &SwitchConfig) -> usize {
     config.nodes.len().max(AT_LEAST.min(usize::from(config.settings.nodes_max)))
 }
 
-/// The dispatcher, and who records it if it is to be recorded.
-fn dispatcher(
-    config: &SwitchConfig,
-    routing: &Routing,
-) -> Result<(Dispatcher, Option<Arc<Recorder>>), SwitchError> {
+/// What the dispatcher of a config is made of.
+fn header(config: &SwitchConfig, routing: &Routing) -> Result<Header, SwitchError> {
     let spec = |node: &NodeEntry| routing.node_spec(node).map_err(SwitchError::from);
     let nodes = config.nodes.iter().map(spec).collect::<Result<Vec<NodeSpec>, _>>()?;
     let (mut settings, mut routes) = (config.settings.clone(), routes::specs(config, &routing.groups));
@@ -231,14 +236,51 @@ fn dispatcher(
             settings.spread_key = spread_key()?;
         }
     }
+    Ok(Header { settings, routes, nodes })
+}
+
+/// The dispatcher, and who records it if it is to be recorded.
+fn dispatcher(
+    config: &SwitchConfig,
+    routing: &Routing,
+) -> Result<(Dispatcher, Option<Arc<Recorder>>), SwitchError> {
+    let header = header(config, routing)?;
     let Some(record) = &config.record else {
-        return Ok((Dispatcher::with_routes(settings, routes, &nodes)?, None));
+        return Ok((Dispatcher::with_routes(header.settings, header.routes, &header.nodes)?, None));
     };
-    let header = Header { settings, routes, nodes };
     let recorder = Arc::new(Recorder::open(record, &header).map_err(SwitchError::Record)?);
     let witness = Box::new(recorder.clone());
     let dispatcher = Dispatcher::witnessed(header.settings, header.routes, &header.nodes, witness)?;
     Ok((dispatcher, Some(recorder)))
+}
+
+/// How many requests a switch admits at once to a group of nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdmissionLimit {
+    /// The group of nodes; `None` for all nodes.
+    pub group: Option<String>,
+    /// The number of requests while all nodes of the group are up; `None` if there is no limit.
+    pub requests: Option<u32>,
+}
+
+impl SwitchConfig {
+    /// The admission limits by group of nodes, that of all nodes first, then by name. They are those of the dispatcher
+    /// that the config describes, as [`SwitchHandle::routes`] states them while all nodes are up.
+    ///
+    /// # Errors
+    /// The switch could not start with this config.
+    pub fn admission_limits(&self) -> Result<Vec<AdmissionLimit>, SwitchError> {
+        let routing = Routing::new(self)?;
+        let Header { settings, routes, nodes } = header(self, &routing)?;
+        let dispatcher = Dispatcher::with_routes(settings, routes, &nodes)?;
+        let groups: BTreeMap<Option<String>, GroupId> =
+            routing.all().map(|(id, route)| (route.group.clone(), dispatcher.group_of(id))).collect();
+        let limit = |(group, id)| {
+            let limit = dispatcher.admission_limit_in(id);
+            AdmissionLimit { group, requests: (limit != u32::MAX).then_some(limit) }
+        };
+        Ok(groups.into_iter().map(limit).collect())
+    }
 }
 
 /// A secret by which the targets of a route are spread over the shards of its map.

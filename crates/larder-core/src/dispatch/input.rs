@@ -18,6 +18,12 @@ pub enum Input {
     Reuse(NodeId, Request),
     /// A request of a route ended at a node.
     Finish(RouteId, NodeId),
+    /// A request of a route at a node turned out to be long-lived.
+    BecomeLongLived(RouteId, NodeId),
+    /// A long-lived request of a route takes a place among the admitted again.
+    BecomeShortLived(RouteId, NodeId),
+    /// A long-lived request ended at a node.
+    EndLongLived(NodeId),
     /// An admitted request of a route ended that was at no node.
     Abandon(RouteId),
     /// The client of a waiting request is gone.
@@ -49,7 +55,7 @@ pub enum Output {
     Cancel(Cancel),
     /// The answer to [`Input::Join`].
     Join(Result<NodeId, JoinError>),
-    /// The answer to [`Input::Reuse`], [`Input::State`], [`Input::Reweigh`], [`Input::Report`], [`Input::Cache`] and
+    /// The answer to [`Input::Reuse`], [`Input::BecomeLongLived`], [`Input::BecomeShortLived`], [`Input::State`], [`Input::Reweigh`], [`Input::Report`], [`Input::Cache`] and
     /// [`Input::Table`].
     Changed(bool),
     /// A waiting request's deadline passed.
@@ -68,6 +74,13 @@ impl Dispatcher {
             Input::Retry(failed, request) => outputs.push(Output::Retry(self.retry(now, failed, request))),
             Input::Reuse(node, request) => outputs.push(Output::Changed(self.reuse(now, request, node))),
             Input::Finish(route, node) => self.finish_on(now, route, node, &mut started),
+            Input::BecomeLongLived(route, node) => {
+                outputs.push(Output::Changed(self.become_long_lived(now, route, node, &mut started)));
+            }
+            Input::BecomeShortLived(route, node) => {
+                outputs.push(Output::Changed(self.become_short_lived(now, route, node)));
+            }
+            Input::EndLongLived(node) => self.end_long_lived(now, node),
             Input::Abandon(route) => self.abandon_on(now, route, &mut started),
             Input::Cancel(ticket) => outputs.push(Output::Cancel(self.cancel(ticket))),
             Input::Expire => {

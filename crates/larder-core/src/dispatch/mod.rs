@@ -14,9 +14,13 @@
 //!
 //! The load of a node is the number of requests started there and not finished, until the last byte is sent or the
 //! reply is aborted. Kept-alive connections without a request count nothing.
+//!
+//! Admission is meant for requests that come and go. One that lasts ([`Dispatcher::become_long_lived`]) stays load of its
+//! node, but leaves the admission limit and has a limit of its own.
 
 mod admission;
 mod input;
+mod long_lived;
 mod request;
 mod route;
 pub(crate) mod settings;
@@ -165,7 +169,7 @@ impl Dispatcher {
     /// A request arrives.
     pub fn arrive(&self, now: Time, request: Request) -> Arrival {
         match &self.recorder {
-            None => self.enter(now, &request, self.sight(request.route, None)),
+            None => self.enter(now, &request, self.sight_for(&request, None)),
             Some(recorder) => recorder.decide(self, now, Cause::Arrive, request),
         }
     }
@@ -396,7 +400,7 @@ impl Dispatcher {
 
     /// Like [`Dispatcher::explain`], for a request of some class, route, origin or history.
     pub fn explain_request(&self, now: Time, request: &Request) -> Explanation {
-        let (route, sight) = (self.route(request.route), self.sight(request.route, None));
+        let (route, sight) = (self.route(request.route), self.sight_for(request, None));
         Explanation {
             target: request.target,
             policy: route.kind(),
@@ -416,6 +420,15 @@ impl Dispatcher {
     #[inline]
     fn sight<'a>(&'a self, route: RouteId, tape: Option<&'a Tape>) -> Sight<'a> {
         Sight::of(&self.nodes, tape, route, self.route(route).group)
+    }
+
+    /// The nodes as the decision about a request sees them. Long-lived requests count for a request that is itself likely to
+    /// last, and for policies that only spread load. They do not count where a policy places by content: most are idle, and
+    /// thresholds meant for requests that come and go would send every target from node to node.
+    #[inline]
+    fn sight_for<'a>(&'a self, request: &Request, tape: Option<&'a Tape>) -> Sight<'a> {
+        let counts = request.lasting || !self.route(request.route).kind().is_by_target();
+        self.sight(request.route, tape).counting(counts)
     }
 
     fn gate_of(&self, ticket: Ticket) -> &Gate {
@@ -524,31 +537,48 @@ impl Dispatcher {
         }
     }
 
-    /// The thresholds that S is derived from: those in force on the default route.
+    /// The thresholds that limits follow while they change: those in force on the default route.
     fn thresholds(&self) -> (u32, u32) {
         self.thresholds_of(RouteId::DEFAULT)
     }
 
-    /// S = (n - 1) T_high + T_low - 1 (LARD section 2.4) over the nodes of a group, each node's thresholds scaled by its
-    /// weight; the node that counts with T_low is the heaviest, which keeps the sum on the safe side. Where there are other
-    /// switches, this one's part of it.
+    /// How many requests of a group's routes may be outstanding. Where there are other switches, this one's part of it.
     fn limit(&self, group: GroupId) -> u32 {
-        let settings = self.settings();
-        let total = match settings.admission {
+        let total = match self.settings().admission {
             Admission::Unlimited => u32::MAX,
             Admission::Fixed(limit) => limit,
-            Admission::Derived => {
-                let (sum, max) = (self.nodes.weight_sum(group), self.nodes.weight_max(group));
-                let (low, high) = self.thresholds();
-                let high = u64::from(high) * (sum - max.min(sum));
-                let low = u64::from(low) * max;
-                u32::try_from(((high + low) / 1000).saturating_sub(1)).unwrap_or(u32::MAX).max(1)
-            }
+            Admission::Derived => self.derived_limit(group, self.thresholds()),
+            Admission::Auto => self.auto_limit(group),
         };
         self.part_of(total, group)
     }
+
+    /// S = (n - 1) T_high + T_low - 1 (LARD section 2.4) over the nodes of a group, each node's thresholds scaled by its
+    /// weight; the node that counts with T_low is the heaviest, which keeps the sum on the safe side.
+    fn derived_limit(&self, group: GroupId, (low, high): (u32, u32)) -> u32 {
+        let (sum, max) = (self.nodes.weight_sum(group), self.nodes.weight_max(group));
+        let high = u64::from(high) * (sum - max.min(sum));
+        let low = u64::from(low) * max;
+        u32::try_from(((high + low) / 1000).saturating_sub(1)).unwrap_or(u32::MAX).max(1)
+    }
+
+    /// [`Admission::Auto`].
+    fn auto_limit(&self, group: GroupId) -> u32 {
+        let routes = self.routes.iter().filter(|route| route.group == group);
+        let by_threshold = routes.filter_map(|route| route.policy.thresholds()).max_by_key(|(_, high)| *high);
+        match by_threshold {
+            Some(thresholds) if self.nodes.open_in(group) > 1 => self.derived_limit(group, thresholds),
+            _ => {
+                let high = by_threshold.map_or(0, |(_, high)| high);
+                let total = u64::from(Admission::PER_NODE.max(high)) * self.nodes.weight_sum(group) / 1000;
+                u32::try_from(total).unwrap_or(u32::MAX).max(1)
+            }
+        }
+    }
 }
 
+#[cfg(test)]
+mod long_lived_tests;
 #[cfg(test)]
 mod route_tests;
 #[cfg(test)]

@@ -75,6 +75,9 @@ pub struct Request {
     pub class: ServiceClass,
     /// The route it takes, and so whose policy decides. Source: the shell, from host and path.
     pub route: RouteId,
+    /// It asks for a connection that is likely to last (an upgrade, CONNECT), and so is placed by all requests at a node,
+    /// long-lived ones included. Source: the shell, from the header.
+    pub lasting: bool,
 }
 
 impl Request {
@@ -86,6 +89,7 @@ impl Request {
             tie: Tie::None,
             class: ServiceClass::N,
             route: RouteId::DEFAULT,
+            lasting: false,
         }
     }
 
@@ -120,6 +124,12 @@ impl Request {
     #[must_use]
     pub const fn with_route(self, route: RouteId) -> Self {
         Self { route, ..self }
+    }
+
+    /// The same, likely to last or not.
+    #[must_use]
+    pub const fn with_lasting(self, lasting: bool) -> Self {
+        Self { lasting, ..self }
     }
 
     /// `reason`, or that this is a retry.

@@ -20,10 +20,20 @@ pub enum Admission {
     /// S = (n - 1) T_high + T_low - 1 (LARD section 2.4): while no node is below T_low, at least two are below
     /// T_high. Applies to every policy, so that policies are compared at equal concurrency.
     Derived,
+    /// What suits a live switch. If a policy of the group's routes has thresholds and the group has at least two nodes: S as
+    /// in [`Admission::Derived`], from the largest thresholds of these routes, because such a policy places well only while
+    /// some node is below T_high. Otherwise [`Admission::PER_NODE`] or T_high, whichever is larger, for each node, scaled by
+    /// its weight: there the limit only protects the nodes.
+    Auto,
     /// A fixed number, at least 1.
     Fixed(u32),
     /// No limit.
     Unlimited,
+}
+
+impl Admission {
+    /// Requests that [`Admission::Auto`] admits for a node of weight 1 where no policy has thresholds.
+    pub const PER_NODE: u32 = 1_000;
 }
 
 /// The dispatcher's settings.
@@ -49,6 +59,9 @@ pub struct Settings {
     pub nodes_max: u16,
     /// The admission limit. Default: derived.
     pub admission: Admission,
+    /// How many long-lived requests a node may have ([`Dispatcher::become_long_lived`](super::Dispatcher::become_long_lived)).
+    /// One more stays among the admitted. 0 to 1,000,000; default 10,000.
+    pub long_lived_max: u32,
     /// How many requests may wait for admission; more are refused. Default 4,096.
     pub queue_max: usize,
     /// How long a request may wait for admission. Default 10 s.
@@ -115,6 +128,7 @@ impl Default for Settings {
             targets_max: 1 << 20,
             nodes_max: 1024,
             admission: Admission::Derived,
+            long_lived_max: 10_000,
             queue_max: 4096,
             queue_timeout: Duration::from_secs(10),
             join_targets_per_s: 50,
@@ -183,6 +197,12 @@ impl Settings {
         let t_high_ok = self.t_high > self.t_low && self.t_high <= 100_000;
         let join_ok = (1..=1_000_000).contains(&self.join_targets_per_s);
         check((1..=100_000).contains(&self.t_low), "t_low", self.t_low.into(), "1 to 100000")?;
+        check(
+            self.long_lived_max <= 1_000_000,
+            "long_lived_max",
+            self.long_lived_max.into(),
+            "at most 1000000",
+        )?;
         check(t_high_ok, "t_high", self.t_high.into(), "above t_low, at most 100000")?;
         check(
             (1..=1 << 32).contains(&self.targets_max),

@@ -57,7 +57,8 @@ impl Dispatcher {
                 }
                 let high = sight.read(Read::Learned, || self.thresholds_of(request.route).1.into());
                 let most = high.saturating_mul(u64::from(sight.weight(node).milli()));
-                if u64::from(sight.load(node)) * 1000 >= most {
+                // Long-lived requests do not count: a client of a node's fellow connections would lose its session to them.
+                if u64::from(sight.counting(false).load(node)) * 1000 >= most {
                     return Wished::Denied(Reason::StickyFull);
                 }
                 Wished::Granted(Decision { node, reason: request.reason_or(Reason::Sticky) })

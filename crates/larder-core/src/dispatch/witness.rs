@@ -82,6 +82,8 @@ pub enum Change {
     State(NodeId, NodeState),
     /// A node got another weight.
     Reweigh(NodeId, Weight),
+    /// So many requests at a node are long-lived now.
+    LongLived(NodeId, u32),
     /// A node said how loaded it is.
     Report(NodeId, LoadReport),
     /// A node's cache changed.
@@ -154,10 +156,10 @@ impl Recorder {
     ) -> Arrival {
         let generation = self.generation.read().unwrap_or_else(PoisonError::into_inner);
         if !self.is_on() {
-            return dispatcher.decision(now, cause, &request, dispatcher.sight(request.route, None));
+            return dispatcher.decision(now, cause, &request, dispatcher.sight_for(&request, None));
         }
         let tape = Tape::blank();
-        let sight = dispatcher.sight(request.route, Some(&tape));
+        let sight = dispatcher.sight_for(&request, Some(&tape));
         let outcome = dispatcher.decision(now, cause, &request, sight);
         let tape = tape.into_entries();
         let decided = Decided { generation: *generation, at: now, cause, request, tape, outcome };
@@ -194,7 +196,7 @@ impl Dispatcher {
         tape: Vec<Entry>,
     ) -> Result<(Arrival, Vec<Visit>), RedoError> {
         let tape = Tape::recorded(tape);
-        let outcome = self.decision(at, cause, request, self.sight(request.route, Some(&tape)));
+        let outcome = self.decision(at, cause, request, self.sight_for(request, Some(&tape)));
         Ok((outcome, tape.played()?))
     }
 
@@ -213,6 +215,7 @@ impl Dispatcher {
             Change::Join(spec) => self.nodes.join(at, spec.clone(), false, Some(&tape), |_| {}).ok(),
             Change::State(node, state) => self.nodes.set_state(*node, *state).then_some(*node),
             Change::Reweigh(node, weight) => self.nodes.set_weight(*node, *weight).then_some(*node),
+            Change::LongLived(node, requests) => self.nodes.set_long_lived(*node, *requests).then_some(*node),
             Change::Report(node, report) => self.take_report(at, *node, *report).then_some(*node),
             Change::Cache(node, target, event) => {
                 self.mirror(at, *node, *target, *event, Some(&tape)).then_some(*node)
@@ -231,7 +234,7 @@ impl Dispatcher {
     /// Makes a decision, and tells the witness if there is one.
     pub(super) fn decide(&self, now: Time, cause: Cause, request: Request) -> Arrival {
         match &self.recorder {
-            None => self.decision(now, cause, &request, self.sight(request.route, None)),
+            None => self.decision(now, cause, &request, self.sight_for(&request, None)),
             Some(recorder) => recorder.decide(self, now, cause, request),
         }
     }

@@ -92,6 +92,14 @@ impl Word {
         Self(self.0 & !(LOAD_MASK | JOINING) | fleeting & LOAD_MASK | joining)
     }
 
+    /// The key of so many requests more.
+    pub(super) const fn more(self, key: Key, requests: u32) -> Key {
+        if self.0 & CLOSED != 0 {
+            return key;
+        }
+        Key(key.0 + requests as u64 * ((self.0 >> FACTOR_SHIFT) & FACTOR_MASK))
+    }
+
     /// `load / weight`, where other switches have `elsewhere` requests at the node.
     pub(super) const fn key(self, elsewhere: u32) -> Key {
         if self.0 & CLOSED != 0 {

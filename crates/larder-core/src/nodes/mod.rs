@@ -89,7 +89,12 @@ impl Placing {
 /// The node table.
 #[derive(Debug)]
 pub struct Nodes {
+    /// Requests in flight at each node that are not long-lived.
     loads: Loads,
+    /// Long-lived requests at each node.
+    long_lived: Box<[AtomicU32]>,
+    /// Their sum.
+    long_lived_total: AtomicU32,
     view: ArcSwap<View>,
     /// Nodes that take requests; the view's count, where reading it costs least.
     open: AtomicUsize,
@@ -152,6 +157,8 @@ impl Nodes {
         let total = Arc::new(Total::default());
         Self {
             loads: Loads::new(nodes_max as usize),
+            long_lived: (0..nodes_max).map(|_| AtomicU32::new(0)).collect(),
+            long_lived_total: AtomicU32::new(0),
             view: ArcSwap::from_pointee(View::default()),
             open: AtomicUsize::new(0),
             epoch: AtomicU32::new(1),
@@ -185,15 +192,74 @@ impl Nodes {
 
     /// Requests in flight at all nodes. O(n).
     pub fn in_flight(&self) -> u32 {
-        (0..self.loads.slots()).map(|index| self.loads.load(slot(index))).sum()
+        (0..self.loads.slots()).map(|index| self.load(slot(index))).sum()
     }
 
-    /// Requests in flight at `node`.
+    /// Requests in flight at `node`, long-lived ones included.
     pub fn load(&self, node: NodeId) -> u32 {
+        self.loads.load(node).saturating_add(self.long_lived(node))
+    }
+
+    /// Long-lived requests at `node`; see [`Dispatcher::become_long_lived`](crate::dispatch::Dispatcher::become_long_lived).
+    pub fn long_lived(&self, node: NodeId) -> u32 {
+        self.long_lived.get(node.index()).map_or(0, |count| count.load(Ordering::Relaxed))
+    }
+
+    /// Long-lived requests at all nodes. O(1).
+    pub fn long_lived_total(&self) -> u32 {
+        self.long_lived_total.load(Ordering::Relaxed)
+    }
+
+    /// Requests in flight at `node` that are not long-lived.
+    pub fn short_lived(&self, node: NodeId) -> u32 {
         self.loads.load(node)
     }
 
-    /// `load / weight` of `node`, comparable between nodes.
+    /// Counts a request in flight at `node` as long-lived from now on, or no longer. False, and nothing changes, if the node
+    /// has `most` of them already, or none.
+    pub(crate) fn shift(&self, node: NodeId, long_lived: bool, most: u32) -> bool {
+        let shifted = match long_lived {
+            true => self.count_long_lived(node, most) && self.loads.sub(node),
+            false => self.uncount_long_lived(node),
+        };
+        if shifted && !long_lived {
+            self.loads.add(node);
+        }
+        shifted
+    }
+
+    fn count_long_lived(&self, node: NodeId, most: u32) -> bool {
+        let Some(count) = self.long_lived.get(node.index()) else { return false };
+        let more = |before: u32| (before < most).then(|| before + 1);
+        let counted = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok();
+        if counted {
+            self.long_lived_total.fetch_add(1, Ordering::Relaxed);
+        }
+        counted
+    }
+
+    /// A long-lived request has ended at `node`. False if there was none.
+    pub(crate) fn uncount_long_lived(&self, node: NodeId) -> bool {
+        let Some(count) = self.long_lived.get(node.index()) else { return false };
+        let fewer = |before: u32| before.checked_sub(1);
+        let counted = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer).is_ok();
+        if counted {
+            self.long_lived_total.fetch_sub(1, Ordering::Relaxed);
+        }
+        counted
+    }
+
+    /// So many requests at `node` are long-lived, says a record. False if there is no such node.
+    pub(crate) fn set_long_lived(&self, node: NodeId, requests: u32) -> bool {
+        let Some(count) = self.long_lived.get(node.index()).filter(|_| node.index() < self.slots()) else {
+            return false;
+        };
+        let before = count.swap(requests, Ordering::Relaxed);
+        self.long_lived_total.fetch_add(requests.wrapping_sub(before), Ordering::Relaxed);
+        true
+    }
+
+    /// `load / weight` of `node` without its long-lived requests, comparable between nodes.
     pub fn key(&self, node: NodeId) -> Key {
         self.loads.key(node)
     }
@@ -268,7 +334,8 @@ impl Nodes {
                 cache: entry.cache,
                 groups: entry.groups,
                 state: entry.state,
-                load: self.loads.load(id),
+                load: self.load(id),
+                long_lived: self.long_lived(id),
                 joining: self.loads.is_joining(id),
                 report: reports.of(id),
             }
@@ -359,7 +426,9 @@ impl Nodes {
         let sight = Sight::of(self, tape, RouteId::DEFAULT, GroupId::ALL);
         let load = |index: usize| sight.own_load(slot(index));
         let free = |index: &usize| {
-            view.rows.get(*index).is_none_or(|e| e.state == NodeState::Removed && load(*index) == 0)
+            view.rows.get(*index).is_none_or(|e| {
+                e.state == NodeState::Removed && load(*index) == 0 && self.long_lived(slot(*index)) == 0
+            })
         };
         let index = (0..self.nodes_max as usize).find(free).ok_or(JoinError::Full(self.nodes_max))?;
         let node = slot(index);

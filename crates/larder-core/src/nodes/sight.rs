@@ -15,19 +15,29 @@ use core::time::Duration;
 use std::sync::Arc;
 
 /// The nodes as one decision sees them: those of its route's group. A node outside the group looks like one that takes
-/// no requests. Loads count all requests at a node, by whichever route they came.
+/// no requests. Loads count the requests at a node by whichever route they came. Whether they count long-lived ones is said
+/// by [`Sight::counting`].
 #[derive(Clone, Copy, Debug)]
 pub struct Sight<'a> {
     pub(super) nodes: &'a Nodes,
     tape: Option<&'a Tape>,
     route: RouteId,
     pub(super) group: GroupId,
+    long_lived: bool,
 }
 
 impl<'a> Sight<'a> {
     /// The nodes of a route's group, read through a tape if there is one.
     pub(crate) fn of(nodes: &'a Nodes, tape: Option<&'a Tape>, route: RouteId, group: GroupId) -> Self {
-        Self { nodes, tape, route, group }
+        Self { nodes, tape, route, group, long_lived: false }
+    }
+
+    /// The same, where loads count long-lived requests too. The number of long-lived requests is a part of the membership:
+    /// while a tape runs it is the same for all decisions between two changes.
+    #[inline]
+    pub(crate) fn counting(self, long_lived: bool) -> Self {
+        // Where there are none, the faster searches give the same.
+        Self { long_lived: long_lived && self.nodes.long_lived_total() > 0, ..self }
     }
 
     /// All nodes, read live.
@@ -55,18 +65,42 @@ impl<'a> Sight<'a> {
     /// `load / weight` of `node`, comparable between nodes.
     #[inline]
     pub fn key(self, node: NodeId) -> Key {
-        match self.tape {
+        let key = match self.tape {
             None => self.nodes.loads.key(node),
             Some(tape) => Words::key(&self.taped(tape), node.index()),
-        }
+        };
+        if self.long_lived { self.with_long_lived(key, node) } else { key }
+    }
+
+    #[cold]
+    fn with_long_lived(self, key: Key, node: NodeId) -> Key {
+        self.nodes.loads.word(node.index()).more(key, self.nodes.long_lived(node))
+    }
+
+    /// The least loaded open node for which `skip` is false, long-lived requests counted; ties go to the first at or after
+    /// `start`. O(n).
+    #[cold]
+    fn least_counting(self, start: usize, skip: impl Fn(NodeId) -> bool) -> Option<NodeId> {
+        let slots = self.slots();
+        let start = start.min(slots);
+        let nodes =
+            (start..slots).chain(0..start).map(slot).filter(|node| self.is_open(*node) && !skip(*node));
+        nodes.min_by_key(|node| self.key(*node))
+    }
+
+    /// Whether some open node has a key below `bound`, long-lived requests counted. O(n).
+    #[cold]
+    fn any_below_counting(self, bound: Key) -> bool {
+        (0..self.slots()).map(slot).any(|node| self.is_open(node) && self.key(node) < bound)
     }
 
     /// Requests in flight at `node`, by whichever switch.
     pub fn load(self, node: NodeId) -> u32 {
-        self.own_load(node).saturating_add(self.nodes.elsewhere(node))
+        let long_lived = if self.long_lived { self.nodes.long_lived(node) } else { 0 };
+        self.own_load(node).saturating_add(self.nodes.elsewhere(node)).saturating_add(long_lived)
     }
 
-    /// Requests in flight at `node` that this dispatcher has sent there.
+    /// Requests in flight at `node` that this dispatcher has sent there and that are not long-lived.
     pub(super) fn own_load(self, node: NodeId) -> u32 {
         match self.tape {
             None => self.nodes.loads.load(node),
@@ -135,12 +169,16 @@ impl<'a> Sight<'a> {
             None => live(),
             Some(tape) => u32::try_from(tape.read(Read::Outstanding, || live().into())).unwrap_or(u32::MAX),
         };
-        own.saturating_add(self.nodes.elsewhere_total())
+        let long_lived = if self.long_lived { self.nodes.long_lived_total() } else { 0 };
+        own.saturating_add(self.nodes.elsewhere_total()).saturating_add(long_lived)
     }
 
     /// Whether some open node has a key below `bound`. O(n/64) in the group of all, O(members) in another one.
     #[inline]
     pub fn any_below(self, bound: Key) -> bool {
+        if self.long_lived {
+            return self.any_below_counting(bound);
+        }
         if !self.sees_all() {
             let view = self.nodes.view.load();
             return view.pool(self.group).from(0).any(|index| self.key(slot(index)) < bound);
@@ -155,7 +193,7 @@ impl<'a> Sight<'a> {
     /// another one.
     #[inline]
     pub fn least(self, start: usize) -> Option<NodeId> {
-        if !self.sees_all() {
+        if !self.sees_all() || self.long_lived {
             return self.least_without(start, |_| false);
         }
         match self.tape {
@@ -167,6 +205,9 @@ impl<'a> Sight<'a> {
     /// The least loaded open node for which `skip` is false.
     #[inline]
     pub fn least_without(self, start: usize, skip: impl Fn(NodeId) -> bool) -> Option<NodeId> {
+        if self.long_lived {
+            return self.least_counting(start, skip);
+        }
         if !self.sees_all() {
             let view = self.nodes.view.load();
             let members = view.pool(self.group).from(start);
@@ -296,10 +337,11 @@ impl<'a> Sight<'a> {
     /// Counts a request at `node`; gives the node's key before.
     #[inline]
     pub(crate) fn start(self, node: NodeId) -> Key {
-        match self.tape {
+        let key = match self.tape {
             None => self.nodes.loads.add(node),
             Some(tape) => self.taped(tape).add(node),
-        }
+        };
+        if self.long_lived { self.with_long_lived(key, node) } else { key }
     }
 
     /// Takes back what [`Sight::start`] has counted. False if nothing was.

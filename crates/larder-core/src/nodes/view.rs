@@ -108,6 +108,8 @@ pub struct NodeRow {
     /// Requests in flight, until the last byte is sent or the reply is aborted. Source: the dispatcher's own count;
     /// never stale.
     pub load: u32,
+    /// How many of these are long-lived. Source: the dispatcher's own count; never stale.
+    pub long_lived: u32,
     /// It has joined a running cluster and is not warm yet: new targets come at a limited rate.
     pub joining: bool,
     /// What it last said of itself. Source: [`Dispatcher::report`](crate::dispatch::Dispatcher::report); as old as

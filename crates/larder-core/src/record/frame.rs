@@ -171,6 +171,7 @@ fn put_request(out: &mut Vec<u8>, request: &Request) {
     out.push(place(&ServiceClass::ALL, request.class));
     put(out, request.route.0.into());
     put(out, tie_number(request.tie));
+    out.push(request.lasting.into());
     put(out, request.exclude.nodes().count() as u64);
     // The earliest first, as they were added.
     request.exclude.nodes().rev().for_each(|node| put(out, node.0.into()));
@@ -192,6 +193,7 @@ fn request(wire: &mut Wire<'_>) -> Result<Request, WireError> {
             }
         }
     };
+    let lasting = wire.one_of(&[false, true], "lasting")?;
     let mut exclude = Exclude::NONE;
     let excluded = wire.number("number of excluded nodes")?;
     if excluded > Exclude::MAX as u64 {
@@ -200,7 +202,7 @@ fn request(wire: &mut Wire<'_>) -> Result<Request, WireError> {
     for _ in 0..excluded {
         exclude = exclude.with(wire.node()?);
     }
-    Ok(Request { target, exclude, tie, class, route })
+    Ok(Request { target, exclude, tie, class, route, lasting })
 }
 
 /// Reads have codes below this, visits at or above.
@@ -321,6 +323,11 @@ fn put_changed(out: &mut Vec<u8>, changed: &Changed) {
             put(out, route.0.into());
             put_memory(out, sets);
         }
+        Change::LongLived(node, requests) => {
+            out.push(8);
+            put(out, node.0.into());
+            put(out, (*requests).into());
+        }
     }
     put_tape(out, &changed.tape);
     put(out, changed.node.0.into());
@@ -346,6 +353,7 @@ fn changed(wire: &mut Wire<'_>) -> Result<Changed, WireError> {
         5 => Change::Table(RouteId(wire.small("route")?), Arc::new(table(wire)?)),
         6 => Change::Elsewhere(Arc::new(elsewhere(wire)?)),
         7 => Change::Sets(RouteId(wire.small("route")?), Arc::new(memory(wire)?)),
+        8 => Change::LongLived(wire.node()?, wire.small("long-lived requests")?),
         change => return Err(WireError::Value { what: "change", value: change.into() }),
     };
     Ok(Changed { generation, at, change, tape: tape(wire)?, node: wire.node()? })

@@ -48,6 +48,7 @@ pub fn changed_line(out: &mut String, generation: u64, at: Time, change: &Change
         Change::Cache(_, target, CacheEvent::Stored) => (Some(target), "stored".to_owned()),
         Change::Cache(_, target, CacheEvent::Evicted) => (Some(target), "evicted".to_owned()),
         Change::Cache(_, target, CacheEvent::Gone) => (Some(target), "gone".to_owned()),
+        Change::LongLived(_, requests) => (None, format!("long-lived:{requests}")),
         Change::Elsewhere(elsewhere) => (None, format!("elsewhere:{}", elsewhere.switches)),
         Change::Sets(route, sets) => (None, format!("sets:{}:{}", route.0, sets.len())),
         Change::Table(route, table) => (None, format!("table:{}:{}", route.0, table.len())),

@@ -19,6 +19,9 @@ use core::time::Duration;
 /// no sense.
 type Number = (&'static str, fn(&Settings) -> Option<u64>, fn(&mut Settings, u64) -> Option<()>);
 
+/// Stands for [`Admission::Auto`], which is no number of requests.
+const ADMISSION_AUTO: u64 = u64::MAX;
+
 /// A whole number.
 macro_rules! whole {
     ($name:literal, $($place:tt)+) => {
@@ -165,15 +168,18 @@ const SETTINGS: &[Number] = &[
             Admission::Derived => None,
             Admission::Unlimited => Some(0),
             Admission::Fixed(limit) => Some(limit.into()),
+            Admission::Auto => Some(ADMISSION_AUTO),
         },
         |s, value| {
-            s.admission = match u32::try_from(value).ok()? {
+            s.admission = match value {
                 0 => Admission::Unlimited,
-                limit => Admission::Fixed(limit),
+                ADMISSION_AUTO => Admission::Auto,
+                limit => Admission::Fixed(u32::try_from(limit).ok()?),
             };
             Some(())
         },
     ),
+    whole!("long_lived_max", long_lived_max),
     whole!("queue_max", queue_max),
     span!("queue_timeout_ns", queue_timeout),
     whole!("join_targets_per_s", join_targets_per_s),

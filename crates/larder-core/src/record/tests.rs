@@ -43,6 +43,7 @@ prop_compose! {
         class in 0..ServiceClass::COUNT,
         tie: (u8, u16),
         route: u16,
+        lasting: bool,
         nodes in prop::collection::vec(0_u16..u16::MAX, 0..12),
     ) -> Request {
         let exclude = nodes.iter().fold(Exclude::NONE, |exclude, node| exclude.with(NodeId(*node)));
@@ -53,7 +54,8 @@ prop_compose! {
             2 => Tie::Wish(node),
             _ => Tie::Past(node),
         };
-        Request { target: TargetId(target), exclude, tie, class: ServiceClass::ALL[class], route: RouteId(route) }
+        let (target, class, route) = (TargetId(target), ServiceClass::ALL[class], RouteId(route));
+        Request { target, exclude, tie, class, route, lasting }
     }
 }
 
@@ -115,6 +117,7 @@ fn changes() -> Vec<Change> {
         Change::State(node, NodeState::Down),
         Change::State(node, NodeState::Removed),
         Change::Reweigh(node, Weight::from_milli(2500).expect("in range")),
+        Change::LongLived(node, 70_000),
         Change::Report(node, report),
         Change::Cache(node, target, CacheEvent::Stored),
         Change::Cache(node, target, CacheEvent::Evicted),
@@ -170,7 +173,7 @@ fn changes_and_ends_are_read_back() {
 #[test]
 fn headers_are_read_back() {
     for policy in PolicyKind::ALL {
-        for admission in [Admission::Derived, Admission::Unlimited, Admission::Fixed(77)] {
+        for admission in [Admission::Derived, Admission::Auto, Admission::Unlimited, Admission::Fixed(77)] {
             let settings = Settings {
                 policy,
                 admission,

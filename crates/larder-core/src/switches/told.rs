@@ -78,10 +78,10 @@ impl Told {
     }
 }
 
-/// The own requests at each node.
+/// The own requests at each node that are not long-lived: what the others' decisions go by.
 fn loads(dispatcher: &Dispatcher) -> Vec<(NodeId, u32)> {
     let slots = 0..u16::try_from(dispatcher.nodes().slots()).unwrap_or(u16::MAX);
-    slots.map(NodeId).map(|node| (node, dispatcher.nodes().load(node))).collect()
+    slots.map(NodeId).map(|node| (node, dispatcher.nodes().short_lived(node))).collect()
 }
 
 /// The groups of nodes, each with the first route that uses it.

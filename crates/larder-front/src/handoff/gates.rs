@@ -86,7 +86,7 @@ impl Edge {
         let _alone = super::edge::lock(&self.writing_gates);
         // First what was opened, then the load: a connection counted in between is counted twice for a moment, never not.
         let seen = self.peers.opened_seen(node);
-        self.fabric.set_base(Some(node), shared.dispatcher.nodes().load(node), seen);
+        self.fabric.set_base(Some(node), shared.dispatcher.nodes().short_lived(node), seen);
     }
 
     /// A node has one more: both gates say so at once.

@@ -395,6 +395,10 @@ fn node_gauges(
     for (row, name) in rows.iter().zip(names) {
         load.encode_family(&[("node", &**name)])?.encode_gauge(&row.load)?;
     }
+    let mut long_lived = describe(encoder, &table::NODE_LONG_LIVED)?;
+    for (row, name) in rows.iter().zip(names) {
+        long_lived.encode_family(&[("node", &**name)])?.encode_gauge(&row.long_lived)?;
+    }
     let mut states = describe(encoder, &table::NODE_STATE)?;
     for (row, name) in rows.iter().zip(names) {
         for state in STATES {

@@ -98,6 +98,8 @@ metrics! {
         "How often a node that answers was taken out for how it answers";
     NODE_LOAD, Gauge, "larder_switch_node_load", ["node"],
         "Requests in flight at a node";
+    NODE_LONG_LIVED, Gauge, "larder_switch_node_long_lived", ["node"],
+        "Long-lived requests among those in flight at a node";
     NODE_STATE, Gauge, "larder_switch_node_state", ["node", "state"],
         "1 for the state a node is in";
     FIRST_BYTE, Histogram, "larder_switch_first_byte_seconds", ["node"],

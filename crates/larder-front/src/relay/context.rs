@@ -64,6 +64,8 @@ pub(crate) struct Context {
     pub(super) tried: Time,
     /// When the header of the present try's reply came.
     pub(super) answered: Option<Time>,
+    /// It has been found to be long-lived.
+    pub(super) long_lived: bool,
     /// The dispatcher has yet to be told how the present try went.
     pub(super) untold: bool,
     pub(super) queued: Option<Duration>,
@@ -103,11 +105,18 @@ impl Context {
             arrived: Time::ZERO,
             tried: Time::ZERO,
             answered: None,
+            long_lived: false,
             untold: false,
             queued: None,
             connect: None,
             first_byte: None,
             traced: None,
         }
+    }
+
+    /// The request is long-lived from now on, if there is room for another at its node; asked once.
+    pub(super) fn become_long_lived(&mut self, now: Time) {
+        self.long_lived = true;
+        self.lease.become_long_lived(now);
     }
 }

@@ -34,6 +34,7 @@ use crate::failure::Failure;
 use crate::handoff::Started;
 use crate::health;
 use crate::http2;
+use crate::long_lived::asks_to_last;
 use crate::metrics::Retry;
 use crate::node::Node;
 use crate::signals;
@@ -147,7 +148,8 @@ impl Relay {
         let key = target_key(host, header.raw_path());
         let fields = headers::Fields(header);
         let head = Head::new(header.method.as_str().as_bytes(), key.host, key.path, &fields);
-        self.shared.routing.request(&head, link(session).map(|link| link.client.ip()))
+        let request = self.shared.routing.request(&head, link(session).map(|link| link.client.ip()));
+        request.with_lasting(asks_to_last(head.method, head.headers))
     }
 
     /// Asks the dispatcher for a node, waiting for admission if need be.
@@ -421,6 +423,9 @@ impl ProxyHttp for Relay {
         if has_body {
             self.prepare_abort(session, reply, context);
         }
+        if self.shared.long_lived.is_for(&session.req_header().method, reply) {
+            context.become_long_lived(now);
+        }
         Ok(())
     }
 
@@ -443,6 +448,12 @@ impl ProxyHttp for Relay {
         end: bool,
         context: &mut Context,
     ) -> Result<Option<Duration>> {
+        if let Some(after) = self.shared.long_lived.after
+            && !(end || context.long_lived)
+            && self.shared.clock.now() - context.tried > after
+        {
+            context.become_long_lived(self.shared.clock.now());
+        }
         if let Some((encoder, flush)) = &mut context.encoder {
             let piece = body.take().unwrap_or_default();
             let encoded = encoder.encode(&piece, *flush, end);

@@ -30,6 +30,8 @@ pub enum Act {
     Gated(Vec<u8>),
     /// Writes, waits for a permit, then resets the connection.
     ReplyAndReset(Vec<u8>),
+    /// Writes the first, and then the second for each permit until the connection is gone.
+    Drip(Vec<u8>, Vec<u8>),
 }
 
 type Script = Arc<dyn Fn(&str) -> Act + Send + Sync>;
@@ -139,6 +141,14 @@ async fn serve(mut tcp: TcpStream, seen: Arc<Mutex<Vec<String>>>, script: Script
             Act::Gated(bytes) => {
                 gate.acquire().await.expect("open").forget();
                 (bytes, false)
+            }
+            Act::Drip(head, piece) => {
+                let mut next = head;
+                while tcp.write_all(&next).await.is_ok() {
+                    gate.acquire().await.expect("open").forget();
+                    next.clone_from(&piece);
+                }
+                return;
             }
             Act::ReplyAndReset(bytes) => {
                 let _ = tcp.write_all(&bytes).await;

@@ -9,7 +9,7 @@ use clap::Args;
 use larder_core::PolicyKind;
 use larder_core::rules::ClassRules;
 use larder_edge::TlsConfig;
-use larder_front::{Answer, Edits, Route, SwitchConfig};
+use larder_front::{AdmissionLimit, Answer, Edits, Route, SwitchConfig};
 use larder_node::StoreConfig;
 
 use crate::acme::AcmeRole;
@@ -136,14 +136,7 @@ fn switch_summary(role: &SwitchRole, out: &mut impl Write) -> anyhow::Result<()>
         Span(settings.replication_decay),
         settings.targets_max
     )?;
-    let dispatcher = dispatcher(switch)?;
-    writeln!(
-        out,
-        "  admits {} requests at once, {} more wait up to {}",
-        dispatcher.admission_limit(),
-        settings.queue_max,
-        Span(settings.queue_timeout)
-    )?;
+    admission(switch, out)?;
     writeln!(out, "  key {}", switch.key)?;
     let edits = edited_by_default(switch);
     if !edits.is_empty() {
@@ -276,8 +269,21 @@ fn handoff_summary(role: &HandoffRole, out: &mut impl Write) -> anyhow::Result<(
     Ok(())
 }
 
-/// Building the dispatcher proves the settings as the switch itself would.
-fn dispatcher(switch: &SwitchConfig) -> anyhow::Result<larder_core::Dispatcher> {
-    let specs: Vec<_> = switch.nodes.iter().map(|peer| peer.spec.clone()).collect();
-    Ok(larder_core::Dispatcher::new(switch.settings.clone(), &specs)?)
+/// How many requests are admitted at once. To find out builds the dispatcher, which proves the settings as the switch would.
+fn admission(switch: &SwitchConfig, out: &mut impl Write) -> anyhow::Result<()> {
+    let settings = &switch.settings;
+    for AdmissionLimit { group, requests } in switch.admission_limits()? {
+        let at = group.map_or_else(String::new, |group| format!(" to group {group}"));
+        match requests {
+            Some(requests) => writeln!(
+                out,
+                "  admits {requests} requests at once{at}, {} more wait up to {}",
+                settings.queue_max,
+                Span(settings.queue_timeout)
+            )?,
+            None => writeln!(out, "  admits any number of requests at once{at}")?,
+        }
+    }
+    writeln!(out, "  long-lived requests do not count there: at most {} per node", settings.long_lived_max)?;
+    Ok(())
 }

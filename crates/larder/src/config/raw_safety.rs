@@ -1,10 +1,38 @@
-//! `[switch.clients]`, `[switch.retries]`, `[switch.outliers]` as written, with their defaults.
+//! `[switch.long_lived]`, `[switch.clients]`, `[switch.retries]`, `[switch.outliers]` as written, with their defaults.
 
-use larder_front::{ClientLimits, OutlierConfig, RetryConfig};
+use larder_core::Settings;
+use larder_front::{ClientLimits, LongLivedConfig, OutlierConfig, RetryConfig};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::text::Span;
+
+/// `[switch.long_lived]`.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct RawLongLived {
+    /// Which requests leave the admission limit once the header of their reply has come: "upgrade" (WebSocket and other
+    /// upgrades, CONNECT), "event-stream" (text/event-stream), "grpc" (application/grpc). Leave out a kind whose requests are
+    /// work for the node as long as they last, such as the event streams of a language model.
+    pub(crate) kinds: Vec<LongLivedKind>,
+    /// Any other request leaves the admission limit after this time at its node, while its reply is being sent. 1s to 1h; 0s:
+    /// never.
+    pub(crate) after: Span,
+    /// Long-lived requests that a node may have. Further ones stay within the admission limit. 0 to 1000000.
+    pub(crate) max_per_node: u32,
+}
+
+/// The words of `switch.long_lived.kinds`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum LongLivedKind {
+    /// Upgraded connections and tunnels.
+    Upgrade,
+    /// Event streams.
+    EventStream,
+    /// Calls of gRPC.
+    Grpc,
+}
 
 /// `[switch.clients]`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -60,6 +88,17 @@ pub(crate) struct RawOutliers {
     pub(crate) time_max: Span,
     /// The share of the nodes that may be out for this at one time; one always may, where there are others. 0 to 1.
     pub(crate) ejected_max: f64,
+}
+
+impl Default for RawLongLived {
+    fn default() -> Self {
+        let (long_lived, max) = (LongLivedConfig::default(), Settings::default().long_lived_max);
+        Self {
+            kinds: vec![LongLivedKind::Upgrade, LongLivedKind::EventStream, LongLivedKind::Grpc],
+            after: Span(long_lived.after.unwrap_or_default()),
+            max_per_node: max,
+        }
+    }
 }
 
 impl Default for RawClients {

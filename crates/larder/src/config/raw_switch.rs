@@ -21,7 +21,7 @@ use super::raw_policy::{
 use super::raw_reach::{RawNodeTls, RawPeerTls};
 use super::raw_route::RawRoute;
 use super::raw_rule::RawClass;
-use super::raw_safety::{RawClients, RawOutliers, RawRetries};
+use super::raw_safety::{RawClients, RawLongLived, RawOutliers, RawRetries};
 use super::raw_shadow::RawShadow;
 use super::raw_signals::RawSignals;
 use super::raw_switches::RawSwitches;
@@ -106,7 +106,9 @@ pub(crate) struct RawSwitch {
     pub(crate) targets_max: usize,
     /// Nodes the cluster may grow to. 1 to 65534.
     pub(crate) nodes_max: u16,
-    /// Requests admitted at once: "derived" (S = (n-1) t_high + t_low - 1, as in the paper), "unlimited", or a number.
+    /// Requests admitted at once; the rest wait. "auto": S = (n-1) t_high + t_low - 1 for n > 1 nodes if a policy of theirs
+    /// goes by t_low and t_high (lard, lard-r), else 1000 per node, or t_high if that is more. "derived": S in any case.
+    /// "unlimited", or a number. Long-lived requests do not count, see [switch.long_lived].
     pub(crate) admission: RawAdmission,
     /// Requests that may wait for admission; the next one gets 503 with Retry-After. 0 to 1000000.
     pub(crate) queue_max: usize,
@@ -218,6 +220,8 @@ pub(crate) struct RawSwitch {
     pub(crate) timeouts: RawTimeouts,
     /// How large things may be.
     pub(crate) limits: RawSwitchLimits,
+    /// Requests that last, such as WebSockets and streams: they have a limit of their own.
+    pub(crate) long_lived: RawLongLived,
     /// What one client may take. Off by default.
     pub(crate) clients: RawClients,
     /// How many requests may be tried again.
@@ -336,11 +340,11 @@ impl JsonSchema for RawPeer {
 
 /// `switch.admission`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(untagged, expecting = "admission is \"derived\", \"unlimited\" or a number of requests")]
+#[serde(untagged, expecting = "admission is \"auto\", \"derived\", \"unlimited\" or a number of requests")]
 pub(crate) enum RawAdmission {
     /// A number of requests.
     Fixed(u32),
-    /// "derived" or "unlimited".
+    /// "auto", "derived" or "unlimited".
     Word(AdmissionWord),
 }
 
@@ -348,6 +352,8 @@ pub(crate) enum RawAdmission {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum AdmissionWord {
+    /// By thresholds where a policy goes by them, else a number per node.
+    Auto,
     /// From the thresholds and the number of nodes that are up.
     Derived,
     /// No limit.
@@ -446,6 +452,7 @@ impl RawSwitch {
 }
 
 impl Default for RawSwitch {
+    #[expect(clippy::too_many_lines, reason = "one line per key")]
     fn default() -> Self {
         let settings = Settings::default();
         Self {
@@ -471,7 +478,7 @@ impl Default for RawSwitch {
             replication_decay: Span(settings.replication_decay),
             targets_max: settings.targets_max,
             nodes_max: settings.nodes_max,
-            admission: RawAdmission::Word(AdmissionWord::Derived),
+            admission: RawAdmission::Word(AdmissionWord::Auto),
             queue_max: settings.queue_max,
             queue_timeout: Span(settings.queue_timeout),
             join_targets_per_s: settings.join_targets_per_s,
@@ -513,6 +520,7 @@ impl Default for RawSwitch {
             health: RawHealth::default(),
             timeouts: RawTimeouts::default(),
             limits: RawSwitchLimits::default(),
+            long_lived: RawLongLived::default(),
             clients: RawClients::default(),
             retries: RawRetries::default(),
             outliers: RawOutliers::default(),

@@ -1,10 +1,32 @@
-//! `[switch.clients]`, `[switch.retries]`, `[switch.outliers]`, `switch.user`, checked.
+//! `[switch.long_lived]`, `[switch.clients]`, `[switch.retries]`, `[switch.outliers]`, `switch.user`, checked.
 
-use larder_front::{ClientLimits, HandoffConfig, OutlierConfig, RetryConfig, Setting};
+use std::time::Duration;
+
+use larder_front::{ClientLimits, HandoffConfig, LongLivedConfig, OutlierConfig, RetryConfig, Setting};
 
 use super::error::Fault;
-use super::raw_safety::{RawClients, RawOutliers, RawRetries};
+use super::raw_safety::{LongLivedKind, RawClients, RawLongLived, RawOutliers, RawRetries};
+use super::text::Span;
 use super::valid::span;
+
+/// Which requests are long-lived; the range of their time is the front's to check.
+pub(super) fn long_lived(raw: &RawLongLived) -> Result<LongLivedConfig, Fault> {
+    let key = "switch.long_lived.max_per_node";
+    if raw.max_per_node > 1_000_000 {
+        return Err(Fault::new(key, format!("{} is too many", raw.max_per_node)).hint("0 to 1000000"));
+    }
+    let has = |kind| raw.kinds.contains(&kind);
+    let after = match raw.after {
+        Span(Duration::ZERO) => None,
+        after => Some(span("switch.long_lived.after", after)?),
+    };
+    Ok(LongLivedConfig {
+        upgrades: has(LongLivedKind::Upgrade),
+        event_streams: has(LongLivedKind::EventStream),
+        grpc: has(LongLivedKind::Grpc),
+        after,
+    })
+}
 
 /// What one client may take; ranges are the front's to check.
 pub(super) fn clients(raw: &RawClients, handoff: &HandoffConfig) -> Result<ClientLimits, Fault> {

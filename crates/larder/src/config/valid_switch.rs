@@ -28,7 +28,7 @@ use super::valid_policy::apply;
 use super::valid_reach::{of_node, reach};
 use super::valid_route::routes;
 use super::valid_rule::{classes, key};
-use super::valid_safety::{clients, outliers, retries};
+use super::valid_safety::{clients, long_lived, outliers, retries};
 use super::valid_shadow::shadow;
 use super::valid_signals::signals;
 use super::valid_split::split_by;
@@ -116,10 +116,7 @@ pub(super) fn switch(
     reach(raw, &mut switch, warnings)?;
     let targets_max = raw.ward.targets_max.unwrap_or(switch.census_targets_max);
     switch.census_targets_max = in_range("switch.ward.targets_max", targets_max, 64, 100_000_000)?;
-    switch.health = health(&raw.health)?;
-    (switch.timeouts, switch.limits) = (timeouts(&raw.timeouts), limits(&raw.limits));
-    switch.clients = clients(&raw.clients, &switch.handoff)?;
-    (switch.retries, switch.outliers) = (retries(&raw.retries), outliers(&raw.outliers)?);
+    safety(raw, &mut switch)?;
     switch.access_log = access_log(raw)?;
     switch.record = record(raw)?;
     switch.via.clone_from(&raw.via);
@@ -140,6 +137,16 @@ pub(super) fn switch(
     let acme = acme.flatten().map(|role| writable(role, run_as, absent)).transpose()?;
     let report_secret = raw.signals.secret.as_ref().map(PathBuf::from);
     Ok(SwitchRole { switch, threads, discover, follow, wards, report_secret, beside, run_as, acme })
+}
+
+/// What keeps nodes, clients and the switch itself from harm.
+fn safety(raw: &RawSwitch, switch: &mut SwitchConfig) -> Result<(), Fault> {
+    switch.health = health(&raw.health)?;
+    (switch.timeouts, switch.limits) = (timeouts(&raw.timeouts), limits(&raw.limits));
+    switch.clients = clients(&raw.clients, &switch.handoff)?;
+    switch.long_lived = long_lived(&raw.long_lived)?;
+    (switch.retries, switch.outliers) = (retries(&raw.retries), outliers(&raw.outliers)?);
+    Ok(())
 }
 
 fn follow_names(raw: Span) -> Result<Duration, Fault> {
@@ -345,9 +352,11 @@ fn settings(raw: &RawSwitch) -> Result<Settings, Fault> {
         nodes_max: raw.nodes_max,
         admission: match raw.admission {
             RawAdmission::Fixed(limit) => Admission::Fixed(limit),
+            RawAdmission::Word(AdmissionWord::Auto) => Admission::Auto,
             RawAdmission::Word(AdmissionWord::Derived) => Admission::Derived,
             RawAdmission::Word(AdmissionWord::Unlimited) => Admission::Unlimited,
         },
+        long_lived_max: raw.long_lived.max_per_node,
         queue_max: in_range("switch.queue_max", raw.queue_max, 0, 1_000_000)?,
         queue_timeout: span("switch.queue_timeout", raw.queue_timeout)?,
         join_targets_per_s: raw.join_targets_per_s,

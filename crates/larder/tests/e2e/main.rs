@@ -3,6 +3,7 @@
 #![allow(unreachable_pub, clippy::panic, clippy::unwrap_used, reason = "test code: a panic is a failed test")]
 
 mod acme;
+mod admission;
 mod browser;
 mod churn;
 mod command_line;

@@ -37,6 +37,13 @@ impl Process {
         Self::start_as(command, arguments)
     }
 
+    /// Starts it with its log in a file.
+    pub fn start_with_log(arguments: &[&str], log: &Path) -> Self {
+        let mut command = Command::new(LARDER);
+        command.stderr(fs::File::create(log).unwrap());
+        Self::start_as(command, arguments)
+    }
+
     fn start_as(mut command: Command, arguments: &[&str]) -> Self {
         if wants_default_admin(arguments) {
             command.args(arguments).args(["--admin", "127.0.0.1:0"]);

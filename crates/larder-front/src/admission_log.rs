@@ -1,0 +1,82 @@
+//! What the operator is told when a limit of admission is reached: which one, how high it is, and the key that sets it.
+
+use crate::seldom::Seldom;
+use crate::switch::Shared;
+use larder_core::{NodeId, Refusal, RouteId, Time};
+
+/// The lines, each at most once every 10 s.
+#[derive(Debug, Default)]
+pub(crate) struct AdmissionLog {
+    waits: Seldom,
+    queue_full: Seldom,
+    too_late: Seldom,
+    long_lived_full: Seldom,
+}
+
+impl AdmissionLog {
+    /// A request of this route has to wait for admission.
+    pub(crate) fn waits(&self, shared: &Shared, now: Time, route: RouteId) {
+        let Some(times) = self.waits.due(now) else { return };
+        let (limit, waiting) = (limit(shared, route), waiting(shared, route));
+        tracing::warn!(
+            route = &*shared.routing.of(route).name,
+            limit,
+            waiting,
+            times,
+            key = "switch.admission",
+            "admission: the limit is reached, requests wait"
+        );
+    }
+
+    /// A request of this route is not admitted.
+    pub(crate) fn refused(&self, shared: &Shared, now: Time, route: RouteId, refusal: Refusal) {
+        let name = &*shared.routing.of(route).name;
+        let settings = shared.dispatcher.settings();
+        match refusal {
+            Refusal::QueueFull => {
+                let Some(times) = self.queue_full.due(now) else { return };
+                tracing::warn!(
+                    route = name,
+                    limit = limit(shared, route),
+                    queue_max = settings.queue_max,
+                    times,
+                    keys = "switch.admission, switch.queue_max",
+                    "admission: the queue is full, requests are answered with 503"
+                );
+            }
+            Refusal::Deadline => {
+                let Some(times) = self.too_late.due(now) else { return };
+                tracing::warn!(
+                    route = name,
+                    limit = limit(shared, route),
+                    queue_timeout = ?settings.queue_timeout,
+                    times,
+                    keys = "switch.admission, switch.queue_timeout",
+                    "admission: requests waited too long and are answered with 503"
+                );
+            }
+            // Changes of a node's state are logged.
+            Refusal::NoNode => {}
+        }
+    }
+
+    /// A long-lived request stays among the admitted, since its node has as many of them as it may.
+    pub(crate) fn long_lived_full(&self, shared: &Shared, now: Time, node: NodeId) {
+        let Some(times) = self.long_lived_full.due(now) else { return };
+        tracing::warn!(
+            node = &*shared.dispatcher.nodes().name(node),
+            limit = shared.dispatcher.settings().long_lived_max,
+            times,
+            key = "switch.long_lived.max_per_node",
+            "admission: the limit of long-lived requests is reached, further ones count against switch.admission"
+        );
+    }
+}
+
+fn limit(shared: &Shared, route: RouteId) -> u32 {
+    shared.dispatcher.admission_limit_in(shared.dispatcher.group_of(route))
+}
+
+fn waiting(shared: &Shared, route: RouteId) -> usize {
+    shared.dispatcher.queued_in(shared.dispatcher.group_of(route))
+}

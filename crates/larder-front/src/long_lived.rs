@@ -1,0 +1,108 @@
+//! Which requests are long-lived, and so leave the admission limit for one of their own.
+//!
+//! What a client asks for decides nothing, since it could escape admission with a header field. The node's reply decides: 101
+//! and a tunnel of CONNECT, a stream by its media type, or any reply that takes long to send.
+
+use http::{Method, StatusCode};
+use larder_core::rules::Headers;
+use pingora_http::ResponseHeader;
+use std::time::Duration;
+
+/// Which requests count as long-lived. How many there may be is [`larder_core::Settings::long_lived_max`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LongLivedConfig {
+    /// Upgraded connections (101, WebSocket) and tunnels (CONNECT), from the reply's header on. Default true.
+    pub upgrades: bool,
+    /// Replies of `text/event-stream`, from the header on. Default true.
+    pub event_streams: bool,
+    /// Replies of `application/grpc` and its kinds, from the header on. Default true.
+    pub grpc: bool,
+    /// Any other reply once it has been under way for so long, from the request's start at the node; `None`: never. 1 s to
+    /// 1 h; default 10 s.
+    pub after: Option<Duration>,
+}
+
+impl Default for LongLivedConfig {
+    fn default() -> Self {
+        let after = Some(Duration::from_secs(10));
+        Self { upgrades: true, event_streams: true, grpc: true, after }
+    }
+}
+
+impl LongLivedConfig {
+    /// Whether a request is long-lived once it has this reply.
+    pub(crate) fn is_for(&self, method: &Method, reply: &ResponseHeader) -> bool {
+        if reply.status == StatusCode::SWITCHING_PROTOCOLS || *method == Method::CONNECT {
+            return self.upgrades && (reply.status.is_success() || reply.status.is_informational());
+        }
+        let Some(kind) = reply.headers.get(http::header::CONTENT_TYPE) else { return false };
+        let kind = kind.as_bytes();
+        self.event_streams && has_media_type(kind, b"text/event-stream")
+            || self.grpc && has_media_type(kind, b"application/grpc")
+    }
+}
+
+/// Whether a media type, without its parameters and its suffix (`+proto`), is this one.
+fn has_media_type(value: &[u8], media_type: &[u8]) -> bool {
+    let Some((start, rest)) = value.split_at_checked(media_type.len()) else { return false };
+    start.eq_ignore_ascii_case(media_type) && rest.first().is_none_or(|next| b";+ \t".contains(next))
+}
+
+/// Whether a request asks for a connection that is likely to last. It is a hint for placing it, no more.
+pub(crate) fn asks_to_last(method: &[u8], fields: &dyn Headers) -> bool {
+    // Clients that would rather speak HTTP/2 offer that with every request.
+    let upgrades = || fields.get("upgrade").is_some_and(|value| !value.eq_ignore_ascii_case(b"h2c"));
+    let accepts_events =
+        || fields.get("accept").is_some_and(|value| has_media_type(value, b"text/event-stream"));
+    method == b"CONNECT" || upgrades() || accepts_events()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reply(status: u16, kind: &str) -> ResponseHeader {
+        let mut reply = ResponseHeader::build(status, None).expect("a status");
+        if !kind.is_empty() {
+            reply.insert_header("content-type", kind).expect("a value");
+        }
+        reply
+    }
+
+    #[test]
+    fn replies_that_last_are_told_by_status_and_media_type() {
+        let all = LongLivedConfig::default();
+        for (method, status, kind, lasts) in [
+            (Method::GET, 101, "", true),
+            (Method::CONNECT, 200, "", true),
+            (Method::CONNECT, 502, "", false),
+            (Method::GET, 200, "", false),
+            (Method::GET, 200, "text/html", false),
+            (Method::GET, 200, "Text/Event-Stream; charset=utf-8", true),
+            (Method::GET, 200, "text/event-streams", false),
+            (Method::POST, 200, "application/grpc", true),
+            (Method::POST, 200, "application/grpc+proto", true),
+            (Method::POST, 200, "application/grpc-web", false),
+        ] {
+            assert_eq!(all.is_for(&method, &reply(status, kind)), lasts, "{method} {status} {kind}");
+        }
+        // By the list of the kinds that count.
+        let none = LongLivedConfig { upgrades: false, event_streams: false, grpc: false, after: None };
+        for (method, status, kind) in [
+            (Method::GET, 101, ""),
+            (Method::GET, 200, "text/event-stream"),
+            (Method::POST, 200, "application/grpc"),
+        ] {
+            assert!(!none.is_for(&method, &reply(status, kind)), "{method} {status} {kind}");
+        }
+    }
+
+    #[test]
+    fn a_request_that_asks_for_a_connection_that_lasts_says_so() {
+        let asks = |method: &[u8], fields: Vec<(&str, &str)>| asks_to_last(method, &fields);
+        assert!(asks(b"CONNECT", vec![]));
+        assert!(asks(b"GET", vec![("Upgrade", "websocket")]));
+        assert!(asks(b"GET", vec![("accept", "text/event-stream")]));
+        assert!(!asks(b"GET", vec![("upgrade", "h2c"), ("accept", "*/*")]));
+    }
+}
