@@ -5,7 +5,9 @@ mod support;
 use larder_testkit::holds_for_async;
 use std::time::Duration;
 use support::{Act, Client, Node, Running, config};
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 
 const UPGRADED: &[u8] =
     b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nhello";
@@ -72,4 +74,38 @@ async fn a_client_that_leaves_a_tunnel_is_no_failure() {
     switch.settles().await;
     assert_eq!(a.requests() + b.requests(), requests);
     assert_eq!(switch.metric("larder_switch_failures_total{error=\"client_gone\"} "), 0.0);
+}
+
+/// A reply that comes at once is not always seen after the end of the request. One in a hundred tunnels was closed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tunnel_stays_open_however_soon_its_node_replies() {
+    const CLIENTS: usize = 10;
+    const TUNNELS_EACH: usize = 50;
+    let (head, _) = UPGRADED.split_at(UPGRADED.len() - 5);
+    let node = Node::scripted("a", |_| Act::Echo(head.to_vec())).await;
+    let switch = Running::start(config(&[&node]));
+    let mut clients = JoinSet::new();
+    for _ in 0..CLIENTS {
+        let address = switch.address;
+        clients.spawn(async move {
+            let mut tunnels = Vec::new();
+            for _ in 0..TUNNELS_EACH {
+                let mut client = Client::new(TcpStream::connect(address).await.expect("connects"));
+                let fields = "Host: test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n";
+                client.send(format!("GET /ws HTTP/1.1\r\n{fields}\r\n")).await;
+                assert_eq!(client.head_reply().await.status, 101);
+                tunnels.push(client);
+            }
+            for client in &mut tunnels {
+                client.tcp.write_all(b"ping").await.expect("writes");
+                let mut back = [0; 4];
+                client.tcp.read_exact(&mut back).await.expect("the tunnel is open");
+                assert_eq!(&back, b"ping");
+            }
+        });
+    }
+    while let Some(client) = clients.join_next().await {
+        client.expect("all tunnels were open");
+    }
+    switch.settles().await;
 }

@@ -4,6 +4,7 @@
 //! reports and copies go by `open`. Both speak alike to a node.
 
 mod announce;
+mod opener;
 mod tie;
 mod tls;
 
@@ -15,12 +16,8 @@ pub use tls::NodeTls;
 
 use crate::config::NodeEntry;
 use crate::conn::Link;
-use async_trait::async_trait;
-use pingora_core::connectors::L4Connect;
-use pingora_core::protocols::l4::socket::SocketAddr as EngineAddress;
-use pingora_core::protocols::l4::stream::Stream;
+use opener::{Announcement, Opener};
 use pingora_core::upstreams::peer::HttpPeer;
-use pingora_error::{Error, ErrorType, Result};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -28,6 +25,9 @@ use tie::Tie;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+
+/// Keeps idle connections on which requests may be upgraded apart from the others.
+const UPGRADABLE: u64 = 0x7570_6772_6164_6562;
 
 /// What a node says of TLS for itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -165,14 +165,21 @@ impl Dial {
         peer
     }
 
-    /// Has the engine announce a client, on a connection that is this client's.
-    pub(crate) fn announce(&self, peer: &mut HttpPeer, link: &Arc<Link>) {
-        let Some(version) = self.announce else { return };
-        let announcement = version.announcement(link.announced().as_ref());
-        let tie = Tie::default();
-        peer.group_key ^= xxhash_rust::xxh3::xxh3_64(&announcement);
-        peer.options.tracer = Some(tie.tracer());
-        peer.options.custom_l4 = Some(Arc::new(Announcer { announcement, link: link.clone(), tie }));
+    /// Has the engine open a connection of its own kind where a request needs one: a connection that announces the client
+    /// of `link`, or one on which a request may be upgraded.
+    pub(crate) fn suit(&self, peer: &mut HttpPeer, link: Option<&Arc<Link>>, upgrade: bool) {
+        let announcement = self.announce.zip(link).map(|(version, link)| {
+            let (bytes, tie) = (version.announcement(link.announced().as_ref()), Tie::default());
+            peer.group_key ^= xxhash_rust::xxh3::xxh3_64(&bytes);
+            peer.options.tracer = Some(tie.tracer());
+            Announcement { bytes, link: link.clone(), tie }
+        });
+        if upgrade {
+            peer.group_key ^= UPGRADABLE;
+        }
+        if announcement.is_some() || upgrade {
+            peer.options.custom_l4 = Some(Arc::new(Opener { announcement, upgrade }));
+        }
     }
 }
 
@@ -188,33 +195,4 @@ async fn connect(
         tcp.write_all(&version.announcement(of)).await?;
     }
     Ok(tcp)
-}
-
-/// Opens a client's connection for the engine, which bounds the time.
-#[derive(Debug)]
-struct Announcer {
-    announcement: Vec<u8>,
-    link: Arc<Link>,
-    tie: Tie,
-}
-
-#[async_trait]
-impl L4Connect for Announcer {
-    async fn connect(&self, address: &EngineAddress) -> Result<Stream> {
-        let address = address
-            .as_inet()
-            .ok_or_else(|| Error::explain(ErrorType::SocketError, "a node has an address of IP"))?;
-        let failed = |error: io::Error| {
-            let kind = match error.kind() {
-                io::ErrorKind::ConnectionRefused => ErrorType::ConnectRefused,
-                io::ErrorKind::TimedOut => ErrorType::ConnectTimedout,
-                _ => ErrorType::ConnectError,
-            };
-            Error::because(kind, "connecting to a node", error)
-        };
-        let mut tcp = TcpStream::connect(address).await.map_err(failed)?;
-        tcp.write_all(&self.announcement).await.map_err(failed)?;
-        self.link.ties.add(&self.tie, &tcp);
-        Ok(Stream::from(tcp))
-    }
 }

@@ -42,7 +42,7 @@ use crate::switch::Shared;
 use crate::target::target_key;
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::header::CACHE_STATUS;
+use http::header::{CACHE_STATUS, UPGRADE};
 use http::{HeaderValue, StatusCode};
 use larder_core::rules::Head;
 use larder_core::{Decision, Refusal, Request};
@@ -99,10 +99,12 @@ fn link(session: &Session) -> Option<LinkRef<'_>> {
 /// How the engine reaches a node for a session.
 fn peer(node: &Node, session: &Session) -> HttpPeer {
     let mut peer = node.peer.clone();
-    if node.dial.announce.is_some()
-        && let Some(link) = stream(session).map(|stream| stream.link().clone()).or_else(http2::connection)
-    {
-        node.dial.announce(&mut peer, &link);
+    // Upgrades are of HTTP/1.1 alone.
+    let upgrade = session.req_header().headers.contains_key(UPGRADE) && !node.speaks_http2();
+    let announces = node.dial.announce.is_some();
+    if announces || upgrade {
+        let link = || stream(session).map(|stream| stream.link().clone()).or_else(http2::connection);
+        node.dial.suit(&mut peer, link().filter(|_| announces).as_ref(), upgrade);
     }
     peer
 }

@@ -32,6 +32,8 @@ pub enum Act {
     ReplyAndReset(Vec<u8>),
     /// Writes the first, and then the second for each permit until the connection is gone.
     Drip(Vec<u8>, Vec<u8>),
+    /// Writes these bytes, then sends back whatever comes.
+    Echo(Vec<u8>),
 }
 
 type Script = Arc<dyn Fn(&str) -> Act + Send + Sync>;
@@ -148,6 +150,12 @@ async fn serve(mut tcp: TcpStream, seen: Arc<Mutex<Vec<String>>>, script: Script
                     gate.acquire().await.expect("open").forget();
                     next.clone_from(&piece);
                 }
+                return;
+            }
+            Act::Echo(bytes) => {
+                let _ = tcp.write_all(&bytes).await;
+                let (mut from, mut to) = tcp.split();
+                let _ = tokio::io::copy(&mut from, &mut to).await;
                 return;
             }
             Act::ReplyAndReset(bytes) => {
