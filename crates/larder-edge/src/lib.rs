@@ -13,6 +13,7 @@ mod fields;
 pub mod http2;
 mod proxy_protocol;
 mod secret_file;
+mod seldom;
 mod tls;
 
 pub use client_io::{ClientIo, Counted};
@@ -20,6 +21,7 @@ pub use entry::{CONNECTION_OPTIONS_MAX, EntryRules, Fields, Forwarded, Sender, T
 pub use fields::{client_cert, under_https};
 pub use proxy_protocol::{AddressRange, Announcers, Named, Unannounced, read_announcement};
 pub use secret_file::refuse_exposed;
+pub use seldom::Seldom;
 pub use tls::certificates;
 pub use tls::{Acme, AcmeChallenge, AcmeStatus, AcmeStore, AcmeStored, WELL_KNOWN};
 pub use tls::{

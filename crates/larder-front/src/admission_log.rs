@@ -1,8 +1,8 @@
 //! What the operator is told when a limit of admission is reached: which one, how high it is, and the key that sets it.
 
-use crate::seldom::Seldom;
 use crate::switch::Shared;
-use larder_core::{NodeId, Refusal, RouteId, Time};
+use larder_core::{NodeId, Refusal, RouteId};
+use larder_edge::Seldom;
 
 /// The lines, each at most once every 10 s.
 #[derive(Debug, Default)]
@@ -15,8 +15,8 @@ pub(crate) struct AdmissionLog {
 
 impl AdmissionLog {
     /// A request of this route has to wait for admission.
-    pub(crate) fn waits(&self, shared: &Shared, now: Time, route: RouteId) {
-        let Some(times) = self.waits.due(now) else { return };
+    pub(crate) fn waits(&self, shared: &Shared, route: RouteId) {
+        let Some(times) = self.waits.due() else { return };
         let (limit, waiting) = (limit(shared, route), waiting(shared, route));
         tracing::warn!(
             route = &*shared.routing.of(route).name,
@@ -29,12 +29,12 @@ impl AdmissionLog {
     }
 
     /// A request of this route is not admitted.
-    pub(crate) fn refused(&self, shared: &Shared, now: Time, route: RouteId, refusal: Refusal) {
+    pub(crate) fn refused(&self, shared: &Shared, route: RouteId, refusal: Refusal) {
         let name = &*shared.routing.of(route).name;
         let settings = shared.dispatcher.settings();
         match refusal {
             Refusal::QueueFull => {
-                let Some(times) = self.queue_full.due(now) else { return };
+                let Some(times) = self.queue_full.due() else { return };
                 tracing::warn!(
                     route = name,
                     limit = limit(shared, route),
@@ -45,7 +45,7 @@ impl AdmissionLog {
                 );
             }
             Refusal::Deadline => {
-                let Some(times) = self.too_late.due(now) else { return };
+                let Some(times) = self.too_late.due() else { return };
                 tracing::warn!(
                     route = name,
                     limit = limit(shared, route),
@@ -61,8 +61,8 @@ impl AdmissionLog {
     }
 
     /// A long-lived request stays among the admitted, since its node has as many of them as it may.
-    pub(crate) fn long_lived_full(&self, shared: &Shared, now: Time, node: NodeId) {
-        let Some(times) = self.long_lived_full.due(now) else { return };
+    pub(crate) fn long_lived_full(&self, shared: &Shared, node: NodeId) {
+        let Some(times) = self.long_lived_full.due() else { return };
         tracing::warn!(
             node = &*shared.dispatcher.nodes().name(node),
             limit = shared.dispatcher.settings().long_lived_max,

@@ -56,11 +56,11 @@ impl Lease {
             }
             Arrival::Wait(ticket) => {
                 self.hold = Hold::Place(self.shared.waiting.register(ticket, request.route));
-                self.shared.admission_log.waits(&self.shared, now, self.route);
+                self.shared.admission_log.waits(&self.shared, self.route);
                 Ok(None)
             }
             Arrival::Refused(refusal) => {
-                self.shared.admission_log.refused(&self.shared, now, self.route, refusal);
+                self.shared.admission_log.refused(&self.shared, self.route, refusal);
                 Err(refusal)
             }
         }
@@ -84,8 +84,7 @@ impl Lease {
         let outcome = (&mut place.settled).await.unwrap_or(Err(Refusal::NoNode));
         self.hold = outcome.as_ref().map_or(Hold::Nothing, |decision| Hold::Node(decision.node));
         if let Err(refusal) = outcome {
-            let now = self.shared.clock.now();
-            self.shared.admission_log.refused(&self.shared, now, self.route, refusal);
+            self.shared.admission_log.refused(&self.shared, self.route, refusal);
         }
         outcome
     }
@@ -99,7 +98,7 @@ impl Lease {
         if dispatcher.become_long_lived(now, self.route, node, &mut started) {
             self.hold = Hold::LongLived(node);
         } else {
-            self.shared.admission_log.long_lived_full(&self.shared, now, node);
+            self.shared.admission_log.long_lived_full(&self.shared, node);
         }
         if !started.is_empty() {
             waiting.deliver(dispatcher, now, started);

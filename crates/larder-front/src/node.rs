@@ -4,6 +4,7 @@ use crate::config::{ConfigError, NodeEntry, Timeouts};
 use crate::dial::{Dial, Loaded, NodeTls, Reach, host_of};
 use crate::handoff::NodeHandoff;
 use crate::hedge::NodeClient;
+use crate::node_log::NodeLog;
 use crate::signals::NodeSignals;
 use crate::switch::{Shared, SwitchError};
 use larder_core::{NodeId, NodeState, Time};
@@ -96,6 +97,8 @@ pub(crate) struct Node {
     pub(crate) handoff: Option<NodeHandoff>,
     /// Since when it drains, nanoseconds of the switch's clock; 0 if it does not.
     drains_since_ns: AtomicU64,
+    /// What the operator is told of its failures.
+    pub(crate) log: Arc<NodeLog>,
     standing: Mutex<Standing>,
 }
 
@@ -128,6 +131,7 @@ impl Node {
             signals: NodeSignals::default(),
             handoff: entry.handoff.clone(),
             drains_since_ns: AtomicU64::new(0),
+            log: Arc::new(NodeLog::new(&entry.spec.name.as_str().into(), entry.http2)),
             standing: Mutex::new(Standing {
                 left: false,
                 drained: false,
@@ -167,6 +171,7 @@ impl Node {
             signals: NodeSignals::default(),
             handoff: self.handoff.clone(),
             drains_since_ns: AtomicU64::new(self.drains_since_ns.load(Relaxed)),
+            log: self.log.clone(),
             standing: Mutex::new(*standing),
         };
         standing.left = true;
@@ -186,7 +191,7 @@ impl Node {
 
     /// Asks it for requests that may be hedged.
     pub(crate) fn client(&self, timeouts: &Timeouts, idle_max: usize) -> &NodeClient {
-        let make = || NodeClient::new(&self.name, &self.dial, timeouts, idle_max);
+        let make = || NodeClient::new(&self.log, &self.dial, timeouts, idle_max);
         self.client.get_or_init(make)
     }
 

@@ -6,11 +6,13 @@
 mod acme;
 pub mod certificates;
 mod config;
+mod plain_http;
 
 pub use acme::{Acme, AcmeChallenge, AcmeStatus, AcmeStore, AcmeStored, WELL_KNOWN};
 pub use certificates::{CertificateFault, CertificateStatus};
 pub use config::{ClientCertificates, RELOAD_MAX, RELOAD_MIN, TlsConfig, TlsConfigFault, TlsVersion};
 
+use crate::Seldom;
 use crate::client_io::Counted;
 use arc_swap::ArcSwap;
 use certificates::Certificates;
@@ -45,12 +47,14 @@ pub enum Shaken {
     NoCertificate = 3,
     /// It was an authority's challenge (RFC 8737), and is answered.
     Challenge = 4,
+    /// The client spoke HTTP without TLS, and got 400.
+    PlainHttp = 5,
 }
 
 impl Shaken {
     /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::Done, Self::Failed, Self::TimedOut, Self::NoCertificate, Self::Challenge];
+    pub const ALL: [Self; 6] =
+        [Self::Done, Self::Failed, Self::TimedOut, Self::NoCertificate, Self::Challenge, Self::PlainHttp];
 
     /// As metrics have it.
     pub const fn name(self) -> &'static str {
@@ -60,6 +64,7 @@ impl Shaken {
             Self::TimedOut => "timed_out",
             Self::NoCertificate => "no_certificate",
             Self::Challenge => "challenge",
+            Self::PlainHttp => "plain_http",
         }
     }
 }
@@ -92,6 +97,20 @@ pub struct Tls {
     shaken: Arc<[AtomicU64; Shaken::ALL.len()]>,
     /// Where certificates are issued by an authority.
     acme: Option<Acme>,
+    log: Seldom,
+}
+
+/// What came of a connection whose client kept to a protocol.
+enum Outcome {
+    Secured(Box<TlsStream<Counted>>),
+    Challenge,
+    PlainHttp,
+}
+
+impl Outcome {
+    fn secured(stream: TlsStream<Counted>) -> Self {
+        Self::Secured(Box::new(stream))
+    }
 }
 
 impl std::fmt::Debug for Tls {
@@ -147,6 +166,7 @@ impl Tls {
             trouble: Mutex::default(),
             shaken,
             acme: config.acme.clone().map(Acme::new),
+            log: Seldom::default(),
             config,
             provider,
             tickets,
@@ -156,17 +176,25 @@ impl Tls {
 
     /// Shakes hands, for `patience` at most. `None` if nothing came of it, which is counted.
     pub async fn accept(&self, tcp: TcpStream, patience: Duration) -> Option<Secured> {
+        let client = tcp.peer_addr();
         let (shaken, stream) = match tokio::time::timeout(patience, self.shake(tcp)).await {
-            Ok(Ok(Some(stream))) => (Shaken::Done, Some(stream)),
-            Ok(Ok(None)) => (Shaken::Challenge, None),
+            Ok(Ok(Outcome::Secured(stream))) => (Shaken::Done, Some(stream)),
+            Ok(Ok(Outcome::Challenge)) => (Shaken::Challenge, None),
+            Ok(Ok(Outcome::PlainHttp)) => (Shaken::PlainHttp, None),
             Ok(Err(error)) => {
-                tracing::debug!(%error, "no TLS connection");
-                (if lacks_certificate(&error) { Shaken::NoCertificate } else { Shaken::Failed }, None)
+                let lacks = lacks_certificate(&error);
+                if !lacks && let Some(times) = self.log.due() {
+                    let client =
+                        client.map_or_else(|_| "unknown".to_owned(), |client| client.ip().to_string());
+                    let error = explained(&error);
+                    tracing::info!(client, error, times, "TLS: handshakes with clients fail");
+                }
+                (if lacks { Shaken::NoCertificate } else { Shaken::Failed }, None)
             }
             Err(_) => (Shaken::TimedOut, None),
         };
         self.shaken[shaken as usize].fetch_add(1, Relaxed);
-        let stream = Box::new(stream?);
+        let stream = stream?;
         let (_, session) = stream.get_ref();
         let http2 = session.alpn_protocol() == Some(HTTP2);
         let client = session.peer_certificates().and_then(|chain| chain.first()).map(|own| own.to_vec());
@@ -177,12 +205,16 @@ impl Tls {
         Some(Secured { http2, client, version, stream })
     }
 
-    /// Shakes hands. `None` if it was a challenge.
-    async fn shake(&self, tcp: TcpStream) -> io::Result<Option<TlsStream<Counted>>> {
+    /// Shakes hands.
+    async fn shake(&self, tcp: TcpStream) -> io::Result<Outcome> {
+        if plain_http::is_spoken(&tcp).await? {
+            plain_http::refuse(tcp).await;
+            return Ok(Outcome::PlainHttp);
+        }
         let tcp = Counted::new(tcp);
         let answers = self.acme.as_ref().filter(|acme| acme.store.challenge == AcmeChallenge::TlsAlpn01);
         let Some(acme) = answers else {
-            return TlsAcceptor::from(self.acceptor.load_full()).accept(tcp).await.map(Some);
+            return TlsAcceptor::from(self.acceptor.load_full()).accept(tcp).await.map(Outcome::secured);
         };
         let begun = LazyConfigAcceptor::new(Acceptor::default(), tcp).await?;
         if let Some(host) = acme.challenged(&begun.client_hello())
@@ -191,9 +223,9 @@ impl Tls {
             // The handshake is the answer (RFC 8737 section 3).
             let mut stream = begun.into_stream(config).await?;
             let _ = stream.shutdown().await;
-            return Ok(None);
+            return Ok(Outcome::Challenge);
         }
-        begun.into_stream(self.acceptor.load_full()).await.map(Some)
+        begun.into_stream(self.acceptor.load_full()).await.map(Outcome::secured)
     }
 
     /// ACME, where there is.
@@ -260,6 +292,23 @@ impl Tls {
 fn lacks_certificate(error: &io::Error) -> bool {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     matches!(inner, Some(rustls::Error::General(what)) if what == "no server certificate chain resolved")
+}
+
+/// Why a handshake failed, in words for the operator.
+fn explained(error: &io::Error) -> String {
+    use rustls::{AlertDescription, Error, PeerMisbehaved};
+    match error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
+        Some(Error::PeerMisbehaved(PeerMisbehaved::ServerNameMustContainOneHostName)) => {
+            "the server name (SNI) that the client sent is not a host name; it may have a port at its end"
+                .to_owned()
+        }
+        Some(Error::AlertReceived(
+            alert @ (AlertDescription::UnknownCA
+            | AlertDescription::BadCertificate
+            | AlertDescription::CertificateUnknown),
+        )) => format!("the client does not accept the certificate (alert {alert:?})"),
+        _ => error.to_string(),
+    }
 }
 
 /// New keys for the tickets by which sessions go on.

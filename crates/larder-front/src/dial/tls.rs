@@ -13,7 +13,6 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 /// A certificate of nobody, whose key was thrown away. The engine wants an authority also where none is asked.
@@ -65,8 +64,6 @@ pub(crate) struct Loaded {
     pub(super) server: ServerName<'static>,
     pub(super) as_traffic: Arc<ClientConfig>,
     pub(super) http1: Arc<ClientConfig>,
-    /// The operator knows that it fails.
-    told: AtomicBool,
 }
 
 impl std::fmt::Debug for Loaded {
@@ -114,7 +111,6 @@ impl Loaded {
             server,
             as_traffic: with(if http2 { b"h2" } else { b"http/1.1" }),
             http1: with(b"http/1.1"),
-            told: AtomicBool::new(false),
         })
     }
 
@@ -131,12 +127,6 @@ impl Loaded {
                 self.clone()
             }
         }
-    }
-
-    /// A connection has failed, or not. Returns whether the operator has to be told.
-    pub(crate) fn turns(&self, fails: bool) -> bool {
-        // The load keeps the cache line shared while nothing changes.
-        self.told.load(Relaxed) != fails && !self.told.swap(fails, Relaxed) && fails
     }
 
     /// Has the engine connect by it.

@@ -3,6 +3,7 @@
 use crate::config::Timeouts;
 use crate::dial::{Dial, DialError, Io, Speaks};
 use crate::failure::Failure;
+use crate::node_log::{self, NodeLog};
 use bytes::Bytes;
 use http::Uri;
 use http_body_util::Empty;
@@ -25,11 +26,14 @@ const FIELDS_MAX: usize = 256;
 
 /// Asks one node.
 #[derive(Clone, Debug)]
-pub(crate) struct NodeClient(Client<Connector, Empty<Bytes>>);
+pub(crate) struct NodeClient {
+    client: Client<Connector, Empty<Bytes>>,
+    log: Arc<NodeLog>,
+}
 
 impl NodeClient {
     /// One for this node, which keeps `idle_max` idle connections at most.
-    pub(crate) fn new(name: &Arc<str>, dial: &Dial, timeouts: &Timeouts, idle_max: usize) -> Self {
+    pub(crate) fn new(log: &Arc<NodeLog>, dial: &Dial, timeouts: &Timeouts, idle_max: usize) -> Self {
         let client = Client::builder(TokioExecutor::new())
             .pool_idle_timeout(timeouts.node_idle)
             .pool_max_idle_per_host(idle_max.min(IDLE_MAX))
@@ -41,8 +45,8 @@ impl NodeClient {
             .http1_title_case_headers(true)
             // The client's own.
             .set_host(false)
-            .build(Connector { name: name.clone(), dial: dial.clone(), connect: timeouts.connect });
-        Self(client)
+            .build(Connector { dial: dial.clone(), connect: timeouts.connect });
+        Self { client, log: log.clone() }
     }
 
     /// The node's answer, as far as its header; its body may still come. Who drops this asks no more.
@@ -54,7 +58,11 @@ impl NodeClient {
     ) -> Result<http::Response<Incoming>, Failure> {
         let ask = || async {
             let message = message().ok_or(Failure::Internal)?;
-            self.0.request(message).await.map_err(|error| failure(&error))
+            self.client.request(message).await.map_err(|error| {
+                let failure = failure(&error);
+                self.log.failed(failure, || node_log::root(&error));
+                failure
+            })
         };
         match ask().await {
             Err(Failure::NodeClosed) => ask().await,
@@ -93,7 +101,6 @@ fn failure(error: &Error) -> Failure {
 /// Opens connections as the node is reached.
 #[derive(Clone, Debug)]
 struct Connector {
-    name: Arc<str>,
     dial: Dial,
     connect: Duration,
 }
@@ -108,19 +115,10 @@ impl tower_service::Service<Uri> for Connector {
     }
 
     fn call(&mut self, _: Uri) -> Self::Future {
-        let Self { name, dial, connect } = self.clone();
+        let Self { dial, connect } = self.clone();
         Box::pin(async move {
             let late = |_| DialError::Connect(io::ErrorKind::TimedOut.into());
             let opened = tokio::time::timeout(connect, dial.open(None, Speaks::Http1)).await.map_err(late)?;
-            if let Some(tls) = &dial.tls {
-                match &opened {
-                    Ok(_) => drop(tls.turns(false)),
-                    Err(error @ DialError::Tls(_)) if tls.turns(true) => {
-                        tracing::warn!(node = &*name, %error, "no TLS to a node");
-                    }
-                    Err(_) => {}
-                }
-            }
             Ok(TokioIo::new(opened?))
         })
     }

@@ -49,7 +49,7 @@ metrics! {
     GROUP_OUTSTANDING, Gauge, "larder_switch_group_outstanding", ["group"],
         "Requests admitted and not ended, by the group of nodes their routes use (empty: all nodes)";
     TLS_HANDSHAKES, Counter, "larder_switch_tls_handshakes_total", ["outcome"],
-        "TLS handshakes that have ended: done, failed, timed_out, no_certificate (it is still to come), challenge (of ACME)";
+        "TLS handshakes that have ended: done, failed, timed_out, no_certificate (it is still to come), challenge (of ACME), plain_http (HTTP without TLS, answered with 400)";
     TLS_NOT_AFTER, Gauge, "larder_switch_tls_certificate_not_after_seconds", ["file"],
         "When a certificate in force ends, seconds since 1970";
     TLS_STALE, Gauge, "larder_switch_tls_certificates_stale", [],

@@ -196,10 +196,7 @@ impl Relay {
         context.body_bytes += piece.map_or(0, <[u8]>::len) as u64;
         let allowed =
             base.saturating_add(Duration::from_millis(context.body_bytes.saturating_mul(1000) / rate));
-        let tunnel = || {
-            session.response_written().is_some_and(|reply| reply.status == StatusCode::SWITCHING_PROTOCOLS)
-        };
-        let late = self.shared.clock.now() - context.tried > allowed && !tunnel();
+        let late = self.shared.clock.now() - context.tried > allowed && !retry::tunnel_is_open(session);
         if late { Err(Failure::BodyTimeout) } else { Ok(()) }
     }
 
@@ -207,16 +204,6 @@ impl Relay {
     fn trace_failure(&self, context: &mut Context, failure: Failure) {
         if let (Some(tracer), Some(traced)) = (&self.shared.tracer, &mut context.traced) {
             traced.fails(tracer, failure.name());
-        }
-    }
-
-    /// Tells the operator why there is no TLS to a node, once until there is.
-    fn say_no_tls(&self, context: &Context, error: &Error) {
-        let Some(node) = context.decision.and_then(|decision| self.shared.nodes.get(decision.node)) else {
-            return;
-        };
-        if node.dial.tls.as_ref().is_some_and(|tls| tls.turns(true)) {
-            tracing::warn!(node = &*node.name, %error, "no TLS to a node");
         }
     }
 
@@ -350,9 +337,6 @@ impl ProxyHttp for Relay {
         {
             context.connect = Some(self.shared.clock.now() - context.tried);
             self.shared.metrics.node_connected(decision.node);
-            if let Some(tls) = self.shared.nodes.get(decision.node).and_then(|node| node.dial.tls.clone()) {
-                tls.turns(false);
-            }
         }
         Ok(())
     }
@@ -495,10 +479,8 @@ impl ProxyHttp for Relay {
     ) -> Box<Error> {
         let failure = Failure::of(&error);
         context.failure = Some(failure);
-        if failure == Failure::NodeTls {
-            self.say_no_tls(context, &error);
-        }
         self.trace_failure(context, failure);
+        self.log_node_failure(context, failure, &error);
         self.note_node_failure(context);
         // Nothing has been sent, so that any method may go elsewhere.
         error.set_retry(

@@ -13,6 +13,7 @@ use super::{Context, Relay};
 use crate::failure::Failure;
 use crate::health;
 use crate::metrics::Retry;
+use crate::node_log;
 use http::header::{
     CONTENT_LENGTH, CONTENT_RANGE, ETAG, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE,
     IF_UNMODIFIED_SINCE, RANGE, TRANSFER_ENCODING,
@@ -82,6 +83,11 @@ pub(super) fn reply_begun(session: &Session) -> bool {
     session.response_written().is_some_and(|reply| is_final(reply.status))
 }
 
+/// Whether the client has got a reply of 101.
+pub(super) fn tunnel_is_open(session: &Session) -> bool {
+    session.response_written().is_some_and(|reply| reply.status == StatusCode::SWITCHING_PROTOCOLS)
+}
+
 impl Context {
     /// False if the client has got a part of the reply that cannot be continued; else notes what is missing.
     pub(super) fn resume_possible(&mut self, session: &Session) -> bool {
@@ -124,6 +130,16 @@ impl Relay {
         }
     }
 
+    /// Tells the operator of a request that failed at a node. The failures of a hedged request are logged where its nodes
+    /// are asked.
+    pub(super) fn log_node_failure(&self, context: &Context, failure: Failure, error: &Error) {
+        if context.race.is_none()
+            && let Some(node) = context.decision.and_then(|decision| self.shared.nodes.get(decision.node))
+        {
+            node.log.failed(failure, || node_log::cause(error));
+        }
+    }
+
     /// What to do after a failure on an open connection; `None` if that was it.
     pub(super) fn judge(
         &self,
@@ -154,6 +170,9 @@ impl Relay {
         }
         let begun = reply_begun(session);
         let stale = reused && !begun && context.failure == Some(Failure::NodeClosed);
+        if !stale && !tunnel_is_open(session) {
+            self.log_node_failure(context, Failure::of(error), error);
+        }
         // What breaks off later may be the network's fault or the content's; a node that is gone shows soon enough.
         if !stale && !begun {
             self.note_node_failure(context);

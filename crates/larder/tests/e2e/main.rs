@@ -13,6 +13,7 @@ mod crowd;
 mod demo;
 mod discovery;
 mod edits;
+mod failing_nodes;
 mod failover;
 mod guides;
 mod hedge;

@@ -1,0 +1,79 @@
+//! Clients that speak HTTP without TLS to an address for TLS, such as a browser at `http://example.org:443/`.
+
+use std::io;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// The answer, the same for every request.
+const REPLY: &[u8] = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nContent-Length: 62\r\n\
+    Cache-Control: no-store\r\nConnection: close\r\n\r\n\
+    This port speaks HTTPS. Use a URL that begins with https://.\r\n";
+
+/// How many bytes of the request are read, so that closing the connection does not reset it before the reply is read.
+const DRAINED_MAX: u64 = 64 * 1024;
+/// How long the client may take to close.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// Whether the first byte is a letter, with which a request line begins (RFC 9112 section 3); TLS begins with the number of
+/// a record type (RFC 8446 section 5.1), 22.
+pub(super) async fn is_spoken(tcp: &TcpStream) -> io::Result<bool> {
+    let mut first = [0];
+    Ok(tcp.peek(&mut first).await? == 1 && first[0].is_ascii_uppercase())
+}
+
+/// Answers with 400 and closes.
+pub(super) async fn refuse(mut tcp: TcpStream) {
+    if tcp.write_all(REPLY).await.is_err() || tcp.shutdown().await.is_err() {
+        return;
+    }
+    let (mut rest, mut nowhere) = (tcp.take(DRAINED_MAX), tokio::io::sink());
+    let drain = tokio::io::copy(&mut rest, &mut nowhere);
+    // Whether the client closed in time makes no difference.
+    let _ = tokio::time::timeout(LINGER, drain).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::TcpListener;
+
+    async fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+        let client = TcpStream::connect(listener.local_addr().expect("bound")).await.expect("connects");
+        (client, listener.accept().await.expect("accepts").0)
+    }
+
+    #[tokio::test]
+    async fn http_is_told_from_tls_by_its_first_byte() {
+        for (bytes, http) in
+            [(&b"GET / HTTP/1.1\r\n"[..], true), (b"PRI * HTTP/2.0", true), (b"\x16\x03\x01", false)]
+        {
+            let (mut client, server) = pair().await;
+            client.write_all(bytes).await.expect("writes");
+            assert_eq!(is_spoken(&server).await.expect("peeks"), http, "{bytes:?}");
+        }
+        let (client, server) = pair().await;
+        drop(client);
+        assert!(!is_spoken(&server).await.expect("peeks"), "nothing was sent");
+    }
+
+    #[tokio::test]
+    async fn a_client_reads_the_whole_answer_though_its_request_is_long() {
+        let (mut client, server) = pair().await;
+        let refused = tokio::spawn(refuse(server));
+        // More than the server has read when it answers.
+        let _ = client.write_all(&[b'A'; 32 * 1024]).await;
+        let mut reply = Vec::new();
+        client.read_to_end(&mut reply).await.expect("reads");
+        let text = String::from_utf8(reply).expect("text");
+        let (head, body) = text.split_once("\r\n\r\n").expect("a head");
+        assert!(
+            head.starts_with("HTTP/1.1 400 ")
+                && head.contains(&format!("Content-Length: {}\r\n", body.len()))
+        );
+        assert!(body.contains("https://"), "{body}");
+        drop(client);
+        refused.await.expect("ends");
+    }
+}

@@ -1,0 +1,153 @@
+//! What the operator is told when requests fail at a node: which node, why, and what to change.
+
+use crate::failure::Failure;
+use larder_edge::Seldom;
+use std::error::Error as StdError;
+use std::sync::Arc;
+
+/// The failures that a node is at fault for.
+const FAILURES: [Failure; 6] = [
+    Failure::ConnectFailed,
+    Failure::ConnectTimeout,
+    Failure::NodeTls,
+    Failure::NodeTimeout,
+    Failure::NodeClosed,
+    Failure::BadReply,
+];
+
+/// The lines of one node, each kind at most once every 10 s.
+#[derive(Debug)]
+pub(crate) struct NodeLog {
+    node: Arc<str>,
+    http2: bool,
+    lines: [Seldom; FAILURES.len()],
+}
+
+impl NodeLog {
+    /// That of a node, which is asked by HTTP/2 or not.
+    pub(crate) fn new(node: &Arc<str>, http2: bool) -> Self {
+        Self { node: node.clone(), http2, lines: Default::default() }
+    }
+
+    /// A request has failed at the node; `cause` says why, in words.
+    pub(crate) fn failed(&self, failure: Failure, cause: impl FnOnce() -> String) {
+        let Some(place) = FAILURES.iter().position(|known| *known == failure) else { return };
+        let Some(times) = self.lines[place].due() else { return };
+        let error = cause();
+        let hint = remedy(failure, &error, self.http2);
+        tracing::warn!(
+            node = &*self.node,
+            failure = failure.name(),
+            error,
+            times,
+            hint,
+            "node: requests fail"
+        );
+    }
+}
+
+/// The cause of an error of the relay engine: what its innermost error says of itself and of its cause.
+pub(crate) fn cause(error: &pingora_error::Error) -> String {
+    let mut innermost = error;
+    while let Some(inner) =
+        innermost.cause.as_ref().and_then(|cause| cause.downcast_ref::<Box<pingora_error::Error>>())
+    {
+        innermost = inner;
+    }
+    let cause = innermost.cause.as_ref().map(ToString::to_string);
+    // With this the engine says where it connected from, if it knows no cause.
+    let cause = cause.filter(|text| !text.is_empty() && !text.starts_with("local address "));
+    // Of a failed handshake, the context has the cause at its end.
+    let context = innermost.context.as_ref().map(pingora_core::ImmutStr::as_str);
+    let context = context.map(|text| text.rsplit_once(" cause: ").map_or(text, |(_, cause)| cause));
+    let kind = cause.is_none().then(|| innermost.etype.as_str());
+    kind.into_iter().chain(context).chain(cause.as_deref()).collect::<Vec<_>>().join(": ")
+}
+
+/// The innermost cause of an error.
+pub(crate) fn root(mut error: &(dyn StdError + 'static)) -> String {
+    while let Some(cause) = error.source() {
+        error = cause;
+    }
+    error.to_string()
+}
+
+/// What the operator can do about a failure.
+fn remedy(failure: Failure, error: &str, http2: bool) -> &'static str {
+    match failure {
+        Failure::BadReply if http2 => {
+            "does the server speak HTTP/2? if not, remove http2 from its entry in switch.nodes"
+        }
+        Failure::ConnectFailed => "is the server running, and is its address in switch.nodes right?",
+        Failure::ConnectTimeout => {
+            "is the server reachable from here, and if TLS is on, does it speak TLS on this port? \
+             if it is only slow, raise switch.timeouts.connect"
+        }
+        Failure::NodeTls => tls_remedy(error),
+        Failure::NodeTimeout => {
+            "the server did not send or take data in time; if it may take longer, raise switch.timeouts.node_read"
+        }
+        Failure::NodeClosed => {
+            "the server closed the connection before its reply was complete; its log may say why. \
+             If it speaks TLS on this port, set switch.node_tls"
+        }
+        _ => "does the server speak HTTP on this port?",
+    }
+}
+
+/// What the operator can do if a TLS handshake with a node fails. The words are those of rustls.
+fn tls_remedy(error: &str) -> &'static str {
+    const HINTS: [(&str, &str); 8] = [
+        ("UnknownIssuer", "name the authority of the server's certificate: switch.node_tls.ca"),
+        (
+            "CaUsedAsEndEntity",
+            "the server shows the certificate of an authority (CA:TRUE); give it a certificate without CA:TRUE",
+        ),
+        ("not valid for", "the certificate is for other names: set switch.node_tls.name to one of them"),
+        ("NotValidForName", "the certificate is for other names: set switch.node_tls.name to one of them"),
+        ("xpired", "the server's certificate has expired: renew it, or correct the clock of this machine"),
+        ("NotValidYet", "the server's certificate is not valid yet: correct the clock of this machine"),
+        (
+            "corrupt message",
+            "the server speaks no TLS on this port: set tls = false in its entry in switch.nodes",
+        ),
+        ("CertificateRequired", "the server asks for a certificate: set switch.node_tls.certificate and key"),
+    ];
+    let hint = HINTS.iter().find(|(word, _)| error.contains(word)).map(|(_, hint)| *hint);
+    hint.unwrap_or("compare the TLS versions and certificates of the server with switch.node_tls")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pingora_error::{Error, ErrorType};
+    use std::io;
+
+    #[test]
+    fn the_cause_is_that_of_the_innermost_error() {
+        let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
+        let inner = Error::because(ErrorType::ConnectRefused, "connecting to 10.0.0.1:80", refused);
+        let outer = inner.more_context("peer 10.0.0.1:80");
+        assert_eq!(cause(&outer), "connecting to 10.0.0.1:80: connection refused");
+        let closed: Box<Error> =
+            Error::explain(ErrorType::ConnectionClosed, "while reading response headers");
+        assert_eq!(cause(&closed), "ConnectionClosed: while reading response headers");
+        let said = "tls connect error cause: invalid peer certificate: UnknownIssuer, SNI: a.test";
+        let shaken: Box<Error> = Error::explain(ErrorType::TLSHandshakeFailure, said);
+        let said = "TLSHandshakeFailure: invalid peer certificate: UnknownIssuer, SNI: a.test";
+        assert_eq!(cause(&shaken), said);
+    }
+
+    #[test]
+    fn every_failure_of_a_node_has_a_remedy_that_names_a_key_or_the_server() {
+        for failure in FAILURES {
+            for http2 in [false, true] {
+                let hint = remedy(failure, "unknown", http2);
+                assert!(hint.contains("switch.n") || hint.contains("server"), "{failure}: {hint}");
+            }
+        }
+        let tls = |error: &str| remedy(Failure::NodeTls, error, false);
+        assert!(tls("invalid peer certificate: Other(OtherError(CaUsedAsEndEntity))").contains("CA:TRUE"));
+        assert!(tls("received corrupt message of type InvalidContentType").contains("tls = false"));
+    }
+}
