@@ -236,7 +236,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     for kind, count in [("reloads", 100), ("upgrades", 10), ("joins", 20), ("leaves", 20), ("flaps", 20)]:
         parser.add_argument(f"--{kind}", type=int, default=count)
-    parser.add_argument("--out", help="also write the JSON here")
+    parser.add_argument("--output", "--out", help="also write the JSON here")
     args = parser.parse_args()
     order = plan(args)
     runs = {}
@@ -251,8 +251,8 @@ def main():
     result = {"schema": "larder/change/1", "settings": vars(args), "processors": os.cpu_count(), **runs}
     text = json.dumps(result, indent=2)
     print(text)
-    if args.out:
-        pathlib.Path(args.out).write_text(text + "\n")
+    if args.output:
+        pathlib.Path(args.output).write_text(text + "\n")
 
 
 if __name__ == "__main__":

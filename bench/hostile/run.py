@@ -222,7 +222,7 @@ def main():
     parser.add_argument("--rate", type=float, default=200, help="ordinary requests a second")
     parser.add_argument("--at", choices=["switch", "node"], default="switch", help="what is attacked")
     parser.add_argument("--only", help="attacks, comma-separated")
-    parser.add_argument("--out", help="write the result here, JSON")
+    parser.add_argument("--output", "--out", help="write the result here, JSON")
     args = parser.parse_args()
     # Slow bodies and readers, three in ten, have a connection to a node too.
     wanted = args.slow * 3 // 2 + 5_000
@@ -292,8 +292,8 @@ def run(cluster, chosen, args):
         "answers": cluster.failures() if after else {}, "wrong": wrong,
     }
     print(json.dumps(report, indent=1))
-    if args.out:
-        pathlib.Path(args.out).write_text(json.dumps(report, indent=1) + "\n")
+    if args.output:
+        pathlib.Path(args.output).write_text(json.dumps(report, indent=1) + "\n")
     return 1 if wrong else 0
 
 

@@ -242,7 +242,7 @@ def main():
     parser.add_argument("--warmup", type=float, default=0.33)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kill-after", type=float, default=4.0, help="seconds under load before the kill")
-    parser.add_argument("--out", help="also write the JSON here")
+    parser.add_argument("--output", "--out", help="also write the JSON here")
     args = parser.parse_args()
     args.larder = str(pathlib.Path(args.larder).resolve())
     runs = {}
@@ -267,8 +267,8 @@ def main():
     result = {"schema": "larder/switches/1", "settings": vars(args), "processors": os.cpu_count(), "runs": runs, "kill": kill}
     text = json.dumps(result, indent=2)
     print(text)
-    if args.out:
-        pathlib.Path(args.out).write_text(text + "\n")
+    if args.output:
+        pathlib.Path(args.output).write_text(text + "\n")
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ use crate::report;
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
     /// Compare mechanisms of delivery (relay, repair, cookie) instead of policies. Takes about half a minute.
-    #[arg(long, conflicts_with_all = ["peers", "policies", "cache_kind", "t_low", "t_high", "speed", "disk_only", "runs", "out", "no_report", "svg"])]
+    #[arg(long, conflicts_with_all = ["peers", "policies", "cache_kind", "t_low", "t_high", "speed", "disk_only", "runs", "output", "no_report", "svg"])]
     handoff: bool,
     /// Longest measured part of each run, with --handoff or --peers. Seconds, 1 to 3600. Default: 4 with --handoff; to the
     /// end of the trace with --peers, 15 with --warm.
@@ -98,10 +98,10 @@ pub(crate) struct DemoArgs {
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=99))]
     runs: u16,
     /// The report.
-    #[arg(short, long, value_name = "FILE", default_value = "demo-report.html")]
-    out: PathBuf,
+    #[arg(short, long, alias = "out", value_name = "FILE", default_value = "demo-report.html")]
+    output: PathBuf,
     /// Write no report.
-    #[arg(long, conflicts_with = "out")]
+    #[arg(long, conflicts_with = "output")]
     no_report: bool,
     /// Also write the main chart as an SVG file.
     #[arg(long, value_name = "FILE")]
@@ -247,8 +247,8 @@ impl DemoArgs {
             say(&format!("chart: {}", path.display()));
         }
         if !self.no_report {
-            write(&self.out, &page()?)?;
-            say(&format!("report: {}", self.out.display()));
+            write(&self.output, &page()?)?;
+            say(&format!("report: {}", self.output.display()));
         }
         Ok(())
     }

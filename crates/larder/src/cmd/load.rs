@@ -108,8 +108,8 @@ pub(crate) struct LoadArgs {
     #[arg(long)]
     json: bool,
     /// Also write the JSON to this file.
-    #[arg(short, long, value_name = "FILE")]
-    out: Option<PathBuf>,
+    #[arg(short, long, alias = "out", value_name = "FILE")]
+    output: Option<PathBuf>,
     /// Compare with the JSON of an earlier run.
     #[arg(long, value_name = "FILE")]
     compare: Option<PathBuf>,
@@ -147,7 +147,7 @@ pub(crate) fn run(args: &LoadArgs) -> anyhow::Result<()> {
     let baseline = args.compare.as_deref().map(read_report).transpose()?;
     let plan = args.plan()?;
     let report = measure(plan, args.quiet)?;
-    if let Some(path) = &args.out {
+    if let Some(path) = &args.output {
         let json = serde_json::to_string_pretty(&report)?;
         std::fs::write(path, json + "\n").with_context(|| format!("cannot write {}", path.display()))?;
     }

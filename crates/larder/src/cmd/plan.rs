@@ -114,8 +114,14 @@ pub(crate) struct PlanArgs {
     /// Write a report to look at: one HTML file.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Write a config for the recommended cluster.
+    /// Write a config for the recommended cluster to this file, which must not exist.
     #[arg(long, value_name = "FILE")]
+    write_config: Option<PathBuf>,
+    /// Let --write-config replace an existing file.
+    #[arg(long, requires = "write_config")]
+    force: bool,
+    /// Not an option of this command: other commands read the file that --config names.
+    #[arg(long, value_name = "FILE", hide = true)]
     config: Option<PathBuf>,
 }
 
@@ -139,6 +145,13 @@ fn usual_costs() -> Option<Costs> {
 }
 
 pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
+    if let Some(path) = &args.config {
+        let path = path.display();
+        return Err(usage(format!(
+            "--config is not an option of plan, because plan reads no config: use --write-config {path} to write one, or \
+             --switch {path} to read the keys and classes of a switch"
+        )));
+    }
     let sorting = args.switch.as_deref().map(|path| Sorting::read(path, &args.host)).transpose()?;
     let mut options = args.options(sorting.as_ref())?;
     if let Some(warning) = sorting.as_ref().and_then(Sorting::passed_over) {
@@ -147,7 +160,7 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
     }
     // Files that cannot be written are better known before the work than after it.
     let html = args.html.as_deref().map(Target::open).transpose()?;
-    let config = args.config.as_deref().map(Target::open).transpose()?;
+    let config = args.write_config.as_deref().map(|path| Target::open_new(path, args.force)).transpose()?;
     let (traces, logs) = input::read(&args.logs, &args.format, args.unsized_bytes.0)?;
     let workload = match &sorting {
         Some(sorting) => plan::merged_as(&traces, &|name| sorting.sort(name)),
@@ -283,6 +296,18 @@ impl<'p> Target<'p> {
         let file = File::options().write(true).create(true).truncate(false).open(path);
         let file = file.with_context(|| format!("cannot write {}", path.display()))?;
         Ok(Self { path, file, fresh })
+    }
+
+    /// Opens a file that must not exist, unless `force` is set. Terminals and pipes hold nothing to lose.
+    fn open_new(path: &'p Path, force: bool) -> anyhow::Result<Self> {
+        let holds_text = std::fs::metadata(path).is_ok_and(|about| about.is_file());
+        if holds_text && !force {
+            let path = path.display();
+            return Err(usage(format!(
+                "cannot write {path}: the file exists (name another file, or add --force to replace it)"
+            )));
+        }
+        Self::open(path)
     }
 
     fn write(mut self, text: &str) -> anyhow::Result<()> {

@@ -18,7 +18,7 @@ fn a_small_demo_compares_every_policy() {
             "demo", "--limit", "300", "--scale", "0.01", "--nodes", "2", "--cache", "1MB", "--speed", "200",
         ])
         .args(["--policies", "all", "--clients", "20", "--json"])
-        .arg("--out")
+        .arg("--output")
         .arg(&page)
         .arg("--svg")
         .arg(&chart)
@@ -104,7 +104,7 @@ fn a_small_demo_without_a_front_end_counts_everything_once() {
     let folder = tempfile::tempdir().unwrap();
     let (page, chart) = (folder.path().join("report.html"), folder.path().join("chart.svg"));
     let (page_name, chart_name) = (page.to_str().unwrap(), chart.to_str().unwrap());
-    let report = peers_demo(&["--limit", "3000", "--out", page_name, "--svg", chart_name]);
+    let report = peers_demo(&["--limit", "3000", "--output", page_name, "--svg", chart_name]);
     let schema = Command::new(LARDER).args(["demo", "--peers", "--json-schema"]).output().unwrap();
     let schema: Value = serde_json::from_slice(&schema.stdout).unwrap();
     let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<BTreeSet<_>>();

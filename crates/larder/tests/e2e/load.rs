@@ -41,7 +41,7 @@ fn a_list_is_replayed_and_each_size_checked() {
     let list = ["--targets", manifest.to_str().unwrap(), "--check-sizes", "-n", "40", "--warmup", "10"];
     let saved = folder.path().join("first.json");
     let first =
-        load(&[&[&*url, "--json", "--closed", "2", "--out", saved.to_str().unwrap()], &list[..]].concat());
+        load(&[&[&*url, "--json", "--closed", "2", "--output", saved.to_str().unwrap()], &list[..]].concat());
     assert!(first.status.success());
     let report = json(&first);
     assert_eq!((&report["ok"], &report["failed"]), (&30.into(), &0.into()));

@@ -22,7 +22,7 @@ fn a_small_log_gives_sentences_table_json_page_and_config() {
     let synth = ["trace", "synth", "zipf", "--targets", "500", "--requests", "6000", "-o", &log];
     assert!(larder(&synth).status.success());
     let small = ["--nodes", "2,4", "--costs", "lard98", "--seeds", "1,2"];
-    let mut arguments = vec!["plan", &log, "--html", &page, "--config", &config];
+    let mut arguments = vec!["plan", &log, "--html", &page, "--write-config", &config];
     arguments.extend(small);
     let output = larder(&arguments);
     let (words, talk) = (text(&output.stdout), text(&output.stderr));
@@ -70,7 +70,7 @@ fn static_divides_the_nodes_as_the_log_has_classes() {
         assert_eq!(shares.len(), 4);
         shares.iter().filter(|share| share.as_f64() == Some(0.0)).count()
     };
-    assert_eq!(idle(&["--config", &config]), 0, "all is of class n, and so are all nodes");
+    assert_eq!(idle(&["--write-config", &config]), 0, "all is of class n, and so are all nodes");
     let written = std::fs::read_to_string(&config).unwrap();
     assert!(written.contains("[switch.static]\nshares = { n = 1 }\n"), "{written}");
     assert!(larder(&["check", &config]).status.success());
@@ -116,9 +116,35 @@ fn a_goal_out_of_reach_is_said_so() {
     let output = larder(&base);
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(text(&output.stdout).starts_with("No cluster in the grid"), "{}", text(&output.stdout));
-    let output = larder(&[&base[..], &["--config", &config]].concat());
+    let output = larder(&[&base[..], &["--write-config", &config]].concat());
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("is not written"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_config_that_exists_is_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (log, config) = (path("a.log"), path("larder.toml"));
+    let synth = ["trace", "synth", "zipf", "--targets", "50", "--requests", "500", "-o", &log];
+    assert!(larder(&synth).status.success());
+    std::fs::write(&config, "mine").unwrap();
+    let base = ["plan", &log, "--nodes", "2", "--memory", "1MB", "--seeds", "1"];
+    for (more, says) in [
+        (
+            &["--write-config", &*config][..],
+            "larder.toml: the file exists (name another file, or add --force",
+        ),
+        (&["--config", &config], "use --write-config"),
+    ] {
+        let output = larder(&[&base[..], more].concat());
+        assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+        assert!(text(&output.stderr).contains(says), "{}", text(&output.stderr));
+        assert_eq!(std::fs::read_to_string(&config).unwrap(), "mine");
+    }
+    let output = larder(&[&base[..], &["--write-config", &config, "--force"]].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(std::fs::read_to_string(&config).unwrap().contains("[switch]"));
 }
 
 #[test]

@@ -43,15 +43,15 @@ pub(super) struct ManifestArgs {
     #[arg(long)]
     everything: bool,
     /// Write to this file instead of stdout.
-    #[arg(short, long, value_name = "FILE")]
-    out: Option<PathBuf>,
+    #[arg(short, long, alias = "out", value_name = "FILE")]
+    output: Option<PathBuf>,
 }
 
 impl ManifestArgs {
     pub(super) fn run(&self) -> anyhow::Result<()> {
         let script = self.script()?;
         let listed = if self.everything { Listed::Everything } else { Listed::Documents };
-        match &self.out {
+        match &self.output {
             None => script.write_manifest(listed, io::stdout().lock())?,
             Some(path) => {
                 let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;

@@ -59,8 +59,8 @@ pub(super) struct OutputArgs {
     #[arg(long)]
     json: bool,
     /// Also write the JSON to this file.
-    #[arg(short, long, value_name = "FILE")]
-    out: Option<PathBuf>,
+    #[arg(short, long, alias = "out", value_name = "FILE")]
+    output: Option<PathBuf>,
     /// End with exit code 1 if there is any reason to doubt the figures.
     #[arg(long)]
     strict: bool,
@@ -165,7 +165,7 @@ impl OutputArgs {
 
     /// Puts a report out.
     pub(super) fn emit(&self, report: &impl Serialize, text: &str, doubtful: bool) -> anyhow::Result<()> {
-        if let Some(path) = &self.out {
+        if let Some(path) = &self.output {
             let json = serde_json::to_string_pretty(report)?;
             std::fs::write(path, json + "\n").with_context(|| format!("cannot write {}", path.display()))?;
         }
