@@ -85,7 +85,8 @@ fn summary(config: &Config, out: &mut impl Write) -> anyhow::Result<()> {
         writeln!(out, "neither [switch] nor [node] nor [agent]: this file starts nothing")?;
     }
     let admin = match config.admin {
-        AdminListen::Unset => "as the role's default".to_owned(),
+        AdminListen::Unset if config.switch.is_some() => "127.0.0.1:9900 (the default)".to_owned(),
+        AdminListen::Unset => "off (the default)".to_owned(),
         AdminListen::Off => "off".to_owned(),
         AdminListen::At(address) => address.to_string(),
     };
@@ -111,10 +112,10 @@ fn certificates(tls: Option<&TlsConfig>, out: &mut impl Write) -> anyhow::Result
         let ends = httpdate::fmt_http_date(certificate_end(certificate.not_after));
         let mut names: Vec<&str> = certificate.names.iter().map(String::as_str).collect();
         if certificate.default {
-            names.push("hosts that no other is for");
+            names.push("all other hosts");
         }
-        let names = if names.is_empty() { "no host".to_owned() } else { names.join(" and ") };
-        writeln!(out, "  {} for {names} until {ends}", certificate.file)?;
+        let names = if names.is_empty() { "no host".to_owned() } else { names.join(", ") };
+        writeln!(out, "  certificate {}: valid until {ends}, for {names}", certificate.file)?;
     }
     Ok(())
 }

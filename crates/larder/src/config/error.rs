@@ -6,6 +6,8 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::explain::explain;
+
 /// Why a config cannot be used. It is always the writer's to mend; a retry does not help.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ConfigError {
@@ -13,12 +15,16 @@ pub(crate) struct ConfigError {
     pub(crate) origin: String,
     /// Line in the file, from 1; none where the key is not in the file.
     pub(crate) line: Option<usize>,
+    /// Column in that line, from 1, in characters.
+    pub(crate) column: Option<usize>,
     /// Dotted key, such as `switch.nodes[1].weight`; empty for the file as a whole.
     pub(crate) key: String,
     /// What is wrong.
     pub(crate) what: String,
     /// What would be right.
     pub(crate) hint: Option<String>,
+    /// Further errors of the same file.
+    pub(crate) more: Vec<Self>,
 }
 
 impl std::error::Error for ConfigError {}
@@ -29,14 +35,17 @@ impl fmt::Display for ConfigError {
         if let Some(line) = self.line {
             write!(f, ":{line}")?;
         }
+        if let Some(column) = self.column {
+            write!(f, ":{column}")?;
+        }
         if !self.key.is_empty() {
             write!(f, ": {}", self.key)?;
         }
         write!(f, ": {}", self.what)?;
-        match &self.hint {
-            Some(hint) => write!(f, "\n  hint: {hint}"),
-            None => Ok(()),
+        if let Some(hint) = &self.hint {
+            write!(f, "\n  hint: {hint}")?;
         }
+        self.more.iter().try_for_each(|error| write!(f, "\n{error}"))
     }
 }
 
@@ -52,6 +61,11 @@ impl Fault {
     /// `what` is wrong with the value of `key`.
     pub(crate) fn new(key: impl Into<String>, what: impl Into<String>) -> Self {
         Self { key: key.into(), what: what.into(), hint: None }
+    }
+
+    /// The key that the fault stands at.
+    pub(super) fn key(&self) -> &str {
+        &self.key
     }
 
     /// The same fault at another key.
@@ -79,10 +93,30 @@ impl<'a> Source<'a> {
         Self { origin, text }
     }
 
+    pub(super) fn text(self) -> &'a str {
+        self.text
+    }
+
+    /// Whether the text gives the key, or a part of the file that has no key is meant.
+    pub(super) fn has(&self, key: &str) -> bool {
+        let Ok(table) = DeTable::parse(self.text) else { return true };
+        let parent = key.rsplit_once('.').map_or("", |(parent, _)| parent);
+        let offset = |key| offset_of(table.get_ref(), key);
+        parent.is_empty() || offset(key) != offset(parent)
+    }
+
     /// The error for a file that cannot be read.
     pub(crate) fn unreadable(path: &Path, error: &std::io::Error) -> ConfigError {
         let (origin, what) = (path.display().to_string(), format!("cannot be read: {error}"));
-        ConfigError { origin, line: None, key: String::new(), what, hint: None }
+        ConfigError {
+            origin,
+            line: None,
+            column: None,
+            key: String::new(),
+            what,
+            hint: None,
+            more: Vec::new(),
+        }
     }
 
     /// Where the fault stands.
@@ -92,9 +126,11 @@ impl<'a> Source<'a> {
         ConfigError {
             origin: self.origin.to_owned(),
             line: offset.map(|at| self.line(at)),
+            column: offset.map(|at| self.column(at)),
             key: fault.key,
             what: fault.what,
             hint: fault.hint,
+            more: Vec::new(),
         }
     }
 
@@ -107,65 +143,17 @@ impl<'a> Source<'a> {
         });
         let key = key.unwrap_or_default();
         let (what, hint) = explain(error.message(), &key);
-        ConfigError { origin: self.origin.to_owned(), line: offset.map(|at| self.line(at)), key, what, hint }
+        let (line, column) = (offset.map(|at| self.line(at)), offset.map(|at| self.column(at)));
+        ConfigError { origin: self.origin.to_owned(), line, column, key, what, hint, more: Vec::new() }
     }
 
     fn line(&self, offset: usize) -> usize {
         1 + self.text.as_bytes().iter().take(offset).filter(|byte| **byte == b'\n').count()
     }
-}
 
-/// Turns the deserialiser's words into ours, with the nearest known name or the right kind of value as the hint.
-fn explain(message: &str, key: &str) -> (String, Option<String>) {
-    let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
-    match quoted.split_first() {
-        Some((unknown, known)) if message.starts_with("unknown field") => {
-            (format!("unknown key '{unknown}'"), Some(suggest(unknown, known)))
-        }
-        Some((unknown, known)) if message.starts_with("unknown variant") => {
-            (format!("unknown value '{unknown}'"), Some(suggest(unknown, known)))
-        }
-        _ => mistyped(message, key)
-            .or_else(|| choice(message, key))
-            .unwrap_or_else(|| (message.trim_end().to_owned(), None)),
-    }
-}
-
-/// "invalid type: FOUND, expected WANTED" in our words; none for any other message.
-fn mistyped(message: &str, key: &str) -> Option<(String, Option<String>)> {
-    let rest = message.strip_prefix("invalid type: ").or_else(|| message.strip_prefix("invalid value: "))?;
-    let (found, wanted) = rest.trim_end().split_once(", expected ")?;
-    let found = found.replace('`', "").replace("map", "a table").replace("sequence", "a list");
-    let hint = match (found.as_str(), wanted) {
-        ("a table", "a sequence") => format!("a list of tables is wanted: write [[{key}]]"),
-        (_, "a sequence") => "a list is wanted: put it into [ ]".to_owned(),
-        (_, "a map") => "a table is wanted: { key = value }".to_owned(),
-        (_, "a boolean") => "true or false".to_owned(),
-        (_, "a string") => "a text is wanted: put it into quotes".to_owned(),
-        (_, "f32" | "f64") => "a number is wanted".to_owned(),
-        (_, "u8" | "u16" | "u32" | "u64" | "usize") => "a whole number is wanted, 0 or more".to_owned(),
-        (_, wanted) => wanted.to_owned(),
-    };
-    Some((format!("{found} cannot stand here"), Some(hint)))
-}
-
-/// "KEY is THIS or THAT", which is what a value of several kinds says; none for any other message.
-fn choice(message: &str, key: &str) -> Option<(String, Option<String>)> {
-    let (name, wanted) = message.trim_end().split_once(" is ")?;
-    let own = name == "a weight" || key.ends_with(name);
-    own.then(|| ("this value cannot stand here".to_owned(), Some(wanted.to_owned())))
-}
-
-/// "did you mean" where a known name is near, else the list of all of them.
-pub(crate) fn suggest(unknown: &str, known: &[&str]) -> String {
-    let near = known
-        .iter()
-        .map(|name| (strsim::jaro_winkler(&unknown.to_ascii_lowercase(), name), *name))
-        .filter(|(likeness, _)| *likeness >= 0.8)
-        .max_by(|a, b| a.0.total_cmp(&b.0));
-    match near {
-        Some((_, name)) => format!("did you mean '{name}'? known here: {}", known.join(", ")),
-        None => format!("known here: {}", known.join(", ")),
+    fn column(&self, offset: usize) -> usize {
+        let before = self.text.get(..offset).unwrap_or_default();
+        1 + before.rsplit('\n').next().unwrap_or_default().chars().count()
     }
 }
 
@@ -190,7 +178,7 @@ fn offset_of(table: &DeTable<'_>, key: &str) -> Option<usize> {
 }
 
 /// The dotted key whose name or value covers a byte offset.
-fn key_at(table: &DeTable<'_>, offset: usize) -> Option<String> {
+pub(super) fn key_at(table: &DeTable<'_>, offset: usize) -> Option<String> {
     table.iter().find_map(|(name, value)| {
         let own = || name.get_ref().to_string();
         if name.span().contains(&offset) {
@@ -230,11 +218,5 @@ mod tests {
         assert_eq!(line("switch.nodes[1].weight"), Some(5));
         assert_eq!(line("switch.absent"), Some(1));
         assert_eq!(line("absent"), None);
-    }
-
-    #[test]
-    fn the_nearest_name_is_suggested() {
-        assert!(suggest("lisen", &["nodes", "listen"]).starts_with("did you mean 'listen'?"));
-        assert!(suggest("zzz", &["nodes", "listen"]).starts_with("known here: nodes, listen"));
     }
 }

@@ -9,6 +9,8 @@ mod between;
 mod changes;
 mod covers;
 mod error;
+mod explain;
+mod faults;
 #[cfg(test)]
 mod inherit_tests;
 mod raw;
@@ -44,6 +46,7 @@ mod valid_discover;
 mod valid_dynamic;
 mod valid_edits;
 mod valid_entry;
+mod valid_habits;
 mod valid_hacc;
 mod valid_handoff;
 mod valid_node;
@@ -128,7 +131,8 @@ impl Written {
 
     /// Reads a text; `origin` names it in errors.
     pub(crate) fn parse(origin: &str, text: &str) -> Result<Self, ConfigError> {
-        let raw = toml::from_str(text).map_err(|error| Source::new(origin, text).refused(&error))?;
+        let source = Source::new(origin, text);
+        let raw = toml::from_str(text).map_err(|error| with_the_rest(source, source.refused(&error)))?;
         Ok(Self { origin: origin.to_owned(), text: text.to_owned(), raw })
     }
 
@@ -142,7 +146,7 @@ impl Written {
 
     /// Checks everything and says where a fault is.
     pub(crate) fn validate(&self) -> Result<Config, ConfigError> {
-        Config::new(&self.raw).map_err(|fault| self.source().locate(fault))
+        Config::new(&self.raw).map_err(|fault| with_the_rest(self.source(), self.source().locate(fault)))
     }
 
     /// The config in force, to be shown: what the collector of traces asks for is left out, which may be a key.
@@ -191,7 +195,15 @@ impl Written {
         let named = named.collect::<Vec<_>>().join(", ");
         let what = format!("the node runs with other values of {named}: restart the node for these");
         let hint = "nothing of the file is applied while they differ".to_owned();
-        ConfigError { origin: self.origin.clone(), line: None, key: String::new(), what, hint: Some(hint) }
+        ConfigError {
+            origin: self.origin.clone(),
+            line: None,
+            column: None,
+            key: String::new(),
+            what,
+            hint: Some(hint),
+            more: Vec::new(),
+        }
     }
 
     /// What errors call it, and its text: to be [parsed](Self::parse) by another process.
@@ -202,6 +214,14 @@ impl Written {
     fn source(&self) -> Source<'_> {
         Source::new(&self.origin, &self.text)
     }
+}
+
+/// The error, followed by the other faults of its file that stand at keys of the file: what a file lacks the command line
+/// may give.
+fn with_the_rest(source: Source<'_>, first: ConfigError) -> ConfigError {
+    let other = |error: &ConfigError| error.key != first.key && source.has(&error.key);
+    let more = faults::all(source).into_iter().filter(other).collect();
+    ConfigError { more, ..first }
 }
 
 #[cfg(test)]

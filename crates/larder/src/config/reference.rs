@@ -34,6 +34,57 @@ pub(crate) fn defaults() -> anyhow::Result<String> {
     Ok(out.text)
 }
 
+/// The key with the example or default of the reference, as one line of a config; `None` for a key that is not known.
+pub(super) fn example(key: &str) -> Option<String> {
+    let schema = schema();
+    let writer = Writer { schema: &schema, text: String::new() };
+    let (mut at, mut name) = (&schema, "");
+    for part in key.split('.') {
+        let (bare, index) = part.split_once('[').map_or((part, false), |(bare, _)| (bare, true));
+        let property = writer.properties(at)?.get(bare)?;
+        at = if index { writer.resolve(property.get("items")?) } else { property };
+        name = if index { "" } else { bare };
+    }
+    let value = writer.shown(at, 0)?;
+    Some(if name.is_empty() { value } else { format!("{name} = {value}") })
+}
+
+/// The tables that have a key of this name.
+pub(super) fn elsewhere(name: &str) -> Vec<String> {
+    let of = |key: &String| {
+        key.rsplit_once('.').filter(|(_, last)| *last == name).map(|(table, _)| table.to_owned())
+    };
+    let mut tables: Vec<String> = keys().iter().filter_map(of).collect();
+    tables.truncate(3);
+    tables
+        .into_iter()
+        .map(|table| match table.strip_suffix("[]") {
+            Some(list) => format!("[[{list}]]"),
+            None => format!("[{table}]"),
+        })
+        .collect()
+}
+
+/// Every key and table of the schema, dotted; `[]` follows the name of a list of tables.
+pub(super) fn keys() -> Vec<String> {
+    fn below(writer: &Writer<'_>, at: &Value, path: &str, depth: usize, keys: &mut Vec<String>) {
+        // No table stands in itself; the limit is for a schema that says otherwise.
+        let Some(properties) = writer.properties(at).filter(|_| depth < 8) else { return };
+        for (name, property) in properties {
+            let key = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+            keys.push(key.clone());
+            below(writer, property, &key, depth + 1, keys);
+            if let Some(row) = property.get("items") {
+                below(writer, row, &format!("{key}[]"), depth + 1, keys);
+            }
+        }
+    }
+    let schema = schema();
+    let mut keys = Vec::new();
+    below(&Writer { schema: &schema, text: String::new() }, &schema, "", 0, &mut keys);
+    keys
+}
+
 struct Writer<'a> {
     schema: &'a Value,
     text: String,
@@ -99,6 +150,32 @@ impl<'a> Writer<'a> {
     fn rows(&self, property: &'a Value) -> Option<&'a Value> {
         let row = property.get("items").filter(|_| property.get("examples").is_none())?;
         self.resolve(row).get("properties").map(|_| row)
+    }
+
+    /// The keys of a table; `None` for what is no table. A value of several kinds has those of its table form.
+    fn properties(&self, at: &'a Value) -> Option<&'a Map<String, Value>> {
+        let at = self.resolve(at);
+        let forms = at.get("anyOf").and_then(Value::as_array).into_iter().flatten();
+        std::iter::once(at).chain(forms).find_map(|form| self.resolve(form).get("properties")?.as_object())
+    }
+
+    /// An example of a value in TOML, on one line.
+    fn shown(&self, at: &Value, depth: usize) -> Option<String> {
+        let given = at.get("examples").and_then(|examples| examples.get(0));
+        let default = at.get("default").filter(|value| !is_empty(value) && !value.is_object());
+        if let Some(value) = given.or(default) {
+            return toml::Value::try_from(value).ok().map(|value| value.to_string());
+        }
+        let properties = self.properties(at).filter(|_| depth < 2)?;
+        let shown = |wanted: fn(&str) -> bool| {
+            properties.iter().find_map(|(name, property)| {
+                wanted(description(property).unwrap_or_default())
+                    .then(|| self.shown(property, depth + 1))
+                    .flatten()
+                    .map(|value| format!("{{ {name} = {value} }}"))
+            })
+        };
+        shown(|text| text.contains("Required.")).or_else(|| shown(|_| true))
     }
 
     /// Follows a reference, also within the "this or null" of an optional value.

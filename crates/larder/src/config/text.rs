@@ -199,7 +199,7 @@ impl<'de> Deserialize<'de> for Texts {
         impl<'de> Visitor<'de> for OneOrMany {
             type Value = Texts;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a text or a list of texts")
+                f.write_str("a string or a list of strings")
             }
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Texts, E> {
                 Ok(Texts(vec![text.to_owned()]))

@@ -6,7 +6,8 @@ use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::error::{Fault, suggest};
+use super::error::Fault;
+use super::explain::suggest;
 use super::raw::{RawAdmin, RawConfig};
 use super::text::{Span, Texts};
 use super::valid_agent::{AgentRole, agent};

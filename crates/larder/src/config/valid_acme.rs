@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use larder_front::{AcmeChallenge, AcmeStore};
 use rustix::fs::Access;
 
-use super::error::{Fault, suggest};
+use super::error::Fault;
+use super::explain::suggest;
 use super::raw_acme::RawAcme;
 use super::valid_user::RunAs;
 use crate::acme::{AcmeRole, folder_of, read_roots};

@@ -8,7 +8,8 @@ use larder_handoff::abi::SERVICES_MAX;
 use larder_handoff::channel::identity::PublicKey;
 use larder_handoff::channel::server::SWITCHES_MAX;
 
-use super::error::{Fault, suggest};
+use super::error::Fault;
+use super::explain::suggest;
 use super::raw_agent::{RawAgent, RawNodeHandoff};
 use super::text::Texts;
 use super::valid::{addresses, node_name};

@@ -323,8 +323,8 @@ mod tests {
         assert_eq!((nodes.len(), nodes[1].address.as_str()), (2, "b:2"));
         assert_eq!(nodes_in(path, "nodes = []").unwrap(), []);
         for (text, complaint) in [
-            ("", "missing field `nodes`"),
-            ("nodes = [\n\"a:1\",\n\"b\"]", "/etc/nodes.toml:3: nodes[1]: 'b' "),
+            ("", "missing: the key 'nodes'"),
+            ("nodes = [\n\"a:1\",\n\"b\"]", "/etc/nodes.toml:3:1: nodes[1]: 'b' "),
             ("nodes = [\"a:1\", \"a:1\"]", "is that of nodes[0] already"),
             ("node = []", "node"),
         ] {

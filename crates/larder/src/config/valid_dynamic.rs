@@ -6,7 +6,8 @@ use larder_node::{
     Amount, CpuConfig, DiskModel, DynamicConfig, DynamicDisk, HandlerConfig, ProcessorModel, StoreConfig,
 };
 
-use super::error::{Fault, suggest};
+use super::error::Fault;
+use super::explain::suggest;
 use super::raw_dynamic::{RawDynamic, RawHandler};
 
 pub(super) fn dynamic(raw: &RawDynamic, store: &StoreConfig) -> Result<DynamicConfig, Fault> {

@@ -8,7 +8,8 @@ use larder_front::{
     Setting, Side, Sticky, StickyBy, StickyCookie, StickyKey, SwitchConfig,
 };
 
-use super::error::{Fault, suggest};
+use super::error::Fault;
+use super::explain::suggest;
 use super::raw_edits::{RawCompress, RawHeaders, RawHedge, RawRedirect, RawRequestId, RawRewrite, RawSticky};
 use super::raw_route::RawRoute;
 use super::raw_switch::RawSwitch;

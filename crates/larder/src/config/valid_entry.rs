@@ -2,7 +2,8 @@
 
 use larder_edge::{Announcers, EntryRules, Forwarded};
 
-use super::error::{Fault, suggest};
+use super::error::Fault;
+use super::explain::suggest;
 use super::text::Texts;
 use super::valid_tls::ranges;
 

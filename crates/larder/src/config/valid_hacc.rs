@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use larder_core::nodes::Signal;
 use larder_core::policy::hacc::{HaccSettings, Level, SignalWeight};
 
-use super::error::{Fault, suggest};
+use super::error::Fault;
+use super::explain::suggest;
 use super::raw_policy::{RawHacc, RawWeight};
 use super::valid_policy::{HOUR, MS, share, within};
 

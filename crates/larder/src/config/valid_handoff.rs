@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use larder_front::{Forward, HandoffConfig, Handshake, NodeHandoff, Setting};
 use larder_handoff::channel::identity::Identity;
 
-use super::error::{Fault, suggest};
+use super::error::Fault;
+use super::explain::suggest;
 use super::raw_handoff::{RawHandoff, RawPeerHandoff};
 use super::valid::no_key;
 use super::valid_switch::host_and_port;

@@ -2,7 +2,8 @@
 
 use larder_node::{ClientNoCache, HostHeader, OriginConfig};
 
-use super::error::{Fault, suggest};
+use super::error::Fault;
+use super::explain::suggest;
 use super::raw_origin::RawOrigin;
 
 pub(super) fn origin(raw: &RawOrigin) -> Result<OriginConfig, Fault> {

@@ -7,7 +7,7 @@ use larder_core::Bytes;
 use larder_node::HANDOVER_SERVICES_MAX;
 
 use super::error::Fault;
-use super::error::suggest;
+use super::explain::suggest;
 use super::raw_peers::RawPeers;
 use super::text::Texts;
 use super::valid::{addresses, in_range};

@@ -8,7 +8,8 @@ use larder_core::{Bytes, PolicyKind, Settings};
 use larder_node::PeersMemory;
 use larder_trace::ward::WardCosts;
 
-use super::error::{Fault, suggest};
+use super::error::Fault;
+use super::explain::suggest;
 use super::raw_peers::{BY_CONNECTIONS, RawCard, RawPeers, RawTables};
 use super::raw_policy::Parameters;
 use super::raw_threshold::{RawHigh, RawLow};

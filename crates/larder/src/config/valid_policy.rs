@@ -7,7 +7,8 @@ use larder_core::dispatch::SettingsError;
 use larder_core::policy::UtilBy;
 use larder_core::{PolicyKind, ServiceClass, Settings};
 
-use super::error::{Fault, suggest};
+use super::error::Fault;
+use super::explain::suggest;
 use super::raw_policy::{Parameters, RawUtil};
 use super::text::Span;
 use super::valid::{span, word};

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use larder_front::{AnnounceOf, NodeEntry, NodeTls, ProxyVersion, Reach, Setting, SwitchConfig, TlsOf};
 
-use super::error::{Fault, suggest};
+use super::error::Fault;
+use super::explain::suggest;
 use super::raw_reach::{RawNodeTls, RawPeerTls};
 use super::raw_switch::{RawPeer, RawSwitch};
 
@@ -19,7 +20,7 @@ pub(super) fn reach(
     let tls = raw.node_tls.as_ref().map(|tls| node_tls("switch.node_tls", tls)).transpose()?;
     for (at, tls) in tables(raw) {
         if !tls.verify {
-            let what = "is false: nobody looks at the nodes' certificates, and whoever comes between reads and changes all";
+            let what = "certificates of nodes are not checked: whoever is on the way to a node can read and change all requests and replies";
             let hint =
                 "write ca = \"FILE\", with the certificate of the nodes' authority, or of the node itself";
             warnings.push(Fault::new(format!("{at}.verify"), what).hint(hint));

@@ -3,7 +3,8 @@
 use larder_edge::Announcers;
 use larder_node::{CpuScope, ReportConfig};
 
-use super::error::{Fault, suggest};
+use super::error::Fault;
+use super::explain::suggest;
 use super::raw_report::{OFF, RawReport};
 use super::valid_tls::ranges;
 

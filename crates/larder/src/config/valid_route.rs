@@ -8,7 +8,8 @@ use larder_core::nodes::GroupId;
 use larder_core::rules::RouteRules;
 use larder_front::{DEFAULT_ROUTE, NodeEntry, ROUTES_MAX, Route, SplitBy};
 
-use super::error::{Fault, suggest};
+use super::error::Fault;
+use super::explain::suggest;
 use super::raw_route::RawRoute;
 use super::raw_switch::RawSwitch;
 use super::valid_discover::{Discover, Place};

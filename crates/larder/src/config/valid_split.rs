@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use larder_front::{DEFAULT_ROUTE, MirrorOf, Route, ShareOf, SplitBy, StickyKey};
 
-use super::error::{Fault, suggest};
+use super::error::Fault;
+use super::explain::suggest;
 use super::raw_edits::RawMirror;
 use super::raw_route::RawRoute;
 use super::valid_rule::key as key_template;

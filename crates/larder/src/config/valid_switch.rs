@@ -12,7 +12,8 @@ use larder_front::{
     NodeEntry, RecordConfig, SwitchConfig, Timeouts,
 };
 
-use super::error::{ConfigError as ConfigFault, Fault, Source, suggest};
+use super::error::{ConfigError as ConfigFault, Fault, Source};
+use super::explain::suggest;
 use super::raw_switch::{
     AdmissionWord, RawAdmission, RawHealth, RawPeer, RawSwitch, RawSwitchLimits, RawTimeouts,
 };
@@ -22,6 +23,7 @@ use super::valid_acme::writable;
 use super::valid_discover::{Discover, discover};
 use super::valid_edits::{against_mechanism, edits_of_all};
 use super::valid_entry::entry;
+use super::valid_habits::habits;
 use super::valid_hacc::level_key;
 use super::valid_handoff::{handoff, peer};
 use super::valid_policy::apply;
@@ -130,6 +132,7 @@ pub(super) fn switch(
         let hint = "list the nodes in switch.nodes, or take another policy";
         return Err(Fault::new("switch.discover", what).hint(hint));
     }
+    habits(raw, warnings);
     together(&switch, warnings)?;
     let follow = follow_names(raw.follow_names)?;
     let beside = raw.switches.as_ref().map(|raw| switches(raw, absent)).transpose()?;

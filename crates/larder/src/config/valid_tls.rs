@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use larder_edge::{AcmeStore, AddressRange, ClientCertificates, TlsConfig, TlsVersion};
 use larder_front::{HandoffConfig, Setting};
 
-use super::error::{Fault, suggest};
+use super::error::Fault;
+use super::explain::suggest;
 use super::raw_node_tls::RawNodeTls;
 use super::raw_tls::RawTls;
 use super::text::Texts;

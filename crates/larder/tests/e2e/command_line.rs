@@ -24,7 +24,7 @@ fn an_unknown_key_is_named_with_file_line_and_cure() {
         [&["check", path.to_str().unwrap()][..], &["switch", "--config", path.to_str().unwrap()][..]]
     {
         let text = stderr(&larder(arguments).code(2));
-        assert!(text.contains("my.toml:4: switch.polcy: unknown key 'polcy'"), "{text}");
+        assert!(text.contains("my.toml:4:1: switch.polcy: unknown key 'polcy'"), "{text}");
         assert!(text.contains("did you mean 'policy'?"), "{text}");
     }
 }

@@ -1,0 +1,281 @@
+//! The TOML reader's messages in plain English, with the remedy.
+//!
+//! No message names a type of this program. A remedy shows the key with its example of the reference, or the nearest known
+//! names. Names that HAProxy, nginx and Envoy use lead to larder's own.
+
+use super::reference::{elsewhere, example};
+
+/// Edits that turn a misspelt name into a suggested one, at most: this share of its letters in percent, and 1.
+const EDITS_PERCENT: usize = 40;
+/// Names that a hint may list.
+const LISTED_MAX: usize = 12;
+/// Names that a hint lists even if one of them is near.
+const SHORT_LIST: usize = 6;
+/// Names that a hint may suggest.
+const SUGGESTED_MAX: usize = 3;
+/// Where all keys are described.
+const REFERENCE: &str =
+    "every key is described in examples/larder.toml, which `larder check --defaults` prints";
+
+/// Names of other programs and what to write here.
+const FOREIGN: &[(&[&str], &str)] = &[
+    (
+        &["backend", "backends", "upstream", "upstreams", "server", "servers", "clusters"],
+        "larder calls these nodes: write nodes = [\"10.0.0.1:80\", \"10.0.0.2:80\"] under [switch]",
+    ),
+    (
+        &["frontend", "frontends", "listeners", "listen_addr", "bind"],
+        "write listen = \"0.0.0.0:80\" under [switch], and listen under [switch.tls] for TLS",
+    ),
+    (
+        &["balance", "lb_policy", "load_balancing"],
+        "write policy = \"lard-r\" under [switch]; `larder check --policies` lists all",
+    ),
+    (&["roundrobin", "round_robin", "round-robin"], "write \"rr\""),
+    (&["leastconn", "least_conn", "least_request", "least_conns"], "write \"least-conn\""),
+    (&["ring_hash", "ring-hash", "uri", "consistent"], "write \"bounded\", which hashes targets to a ring"),
+    (
+        &["source", "ip_hash", "ip-hash", "source_ip"],
+        "no policy goes by the client's address: write sticky = { by = \"cookie\" } under [switch]",
+    ),
+];
+
+/// What another program's name is called here.
+pub(super) fn foreign(name: &str) -> Option<&'static str> {
+    let name = name.to_ascii_lowercase();
+    FOREIGN.iter().find(|(names, _)| names.contains(&name.as_str())).map(|(_, here)| *here)
+}
+
+/// What the reader refuses at `key`, and the remedy.
+pub(super) fn explain(message: &str, key: &str) -> (String, Option<String>) {
+    let message = message.trim_end();
+    let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
+    match quoted.split_first() {
+        Some((name, known)) if message.starts_with("unknown field") => {
+            (format!("unknown key '{name}'"), Some(unknown_key(name, known)))
+        }
+        Some((value, known)) if message.starts_with("unknown variant") => {
+            (format!("unknown value '{value}'"), Some(suggest(value, known)))
+        }
+        Some((name, _)) if message.starts_with("missing field") => {
+            (format!("missing: the key '{name}'"), shown(&format!("{key}.{name}")))
+        }
+        _ => mistyped(message, key).or_else(|| choice(message, key)).unwrap_or_else(|| plain(message, key)),
+    }
+}
+
+fn unknown_key(name: &str, known: &[&str]) -> String {
+    // A name that stands in the same table is nearer than another program's habit.
+    let near = nearest(name, known);
+    if let Some(near) = did_you_mean(&near) {
+        return format!("{near} ({REFERENCE})");
+    }
+    if let Some(here) = foreign(name) {
+        return here.to_owned();
+    }
+    match elsewhere(name).as_slice() {
+        [] if known.len() <= LISTED_MAX => format!("known here: {}", known.join(", ")),
+        [] => REFERENCE.to_owned(),
+        tables => format!("'{name}' is a key of {} ({REFERENCE})", tables.join(" and ")),
+    }
+}
+
+/// "invalid type: FOUND, expected WANTED" in plain English; `None` for any other message.
+fn mistyped(message: &str, key: &str) -> Option<(String, Option<String>)> {
+    let rest = message.strip_prefix("invalid type: ").or_else(|| message.strip_prefix("invalid value: "))?;
+    let (found, wanted) = rest.split_once(", expected ")?;
+    let wanted = match wanted {
+        "a sequence" if found == "map" => {
+            let hint = format!("write [[{key}]] above the keys, once for each table");
+            return Some(("expected a list of tables, found one table".to_owned(), Some(hint)));
+        }
+        "a sequence" => "a list",
+        "a boolean" => "true or false",
+        "f32" | "f64" => "a number",
+        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number, 0 or more",
+        "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number",
+        "a map" => "a table",
+        wanted if wanted.starts_with("struct ") => "a table",
+        wanted if names_a_type(wanted) => "a value of another kind",
+        wanted => wanted,
+    };
+    let wanted = wanted.replace('`', "");
+    let hint = shown(key).or_else(|| written(key, &wanted));
+    Some((format!("expected {wanted}, found {}", found_in_words(found)), hint))
+}
+
+/// How a value of this kind is written, for keys without an example.
+fn written(key: &str, wanted: &str) -> Option<String> {
+    let name = key.rsplit('.').next().unwrap_or(key);
+    let value = match wanted {
+        "a string" => "\"...\"",
+        "a string or a list of strings" => "[\"...\", \"...\"]",
+        "a list" => "[ ... ]",
+        "a table" => "{ ... }",
+        "true or false" => "true",
+        // The first of the examples that the kind is described with.
+        _ if wanted.contains('"') => &format!("\"{}\"", wanted.split('"').nth(1)?),
+        _ if wanted.contains("number") => "1",
+        _ => return None,
+    };
+    Some(if name.contains('[') { format!("write {value}") } else { format!("write {name} = {value}") })
+}
+
+fn found_in_words(found: &str) -> String {
+    let value = found.split('`').nth(1).unwrap_or_default();
+    match found {
+        "map" => "a table".to_owned(),
+        "sequence" => "a list".to_owned(),
+        _ if found.starts_with("integer") || found.starts_with("floating point") => {
+            format!("the number {value}")
+        }
+        _ if found.starts_with("boolean") => value.to_owned(),
+        _ => found.replace('`', ""),
+    }
+}
+
+/// "KEY is THIS or THAT", which a value of several kinds says; `None` for any other message.
+fn choice(message: &str, key: &str) -> Option<(String, Option<String>)> {
+    let (name, wanted) = message.split_once(" is ")?;
+    let own = name == "a weight" || key.ends_with(name);
+    own.then(|| (format!("expected {wanted}"), shown(key).or_else(|| written(key, wanted))))
+}
+
+/// Any other message: the reader's own if it is about the text, else the example.
+fn plain(message: &str, key: &str) -> (String, Option<String>) {
+    if names_a_type(message) || message.starts_with("wanted ") {
+        return ("this value does not fit the key".to_owned(), shown(key));
+    }
+    match message.split_once(": write ") {
+        Some((what, remedy)) => (what.to_owned(), Some(format!("write {remedy}"))),
+        None => (message.to_owned(), None),
+    }
+}
+
+fn names_a_type(text: &str) -> bool {
+    ["struct ", "enum ", "untagged", "variant", "Raw", "tuple "].iter().any(|word| text.contains(word))
+}
+
+/// The key with its example of the reference.
+fn shown(key: &str) -> Option<String> {
+    example(key).map(|example| format!("for example {example}"))
+}
+
+/// The nearest known names; if none is near, all of them where they are few.
+pub(crate) fn suggest(unknown: &str, known: &[&str]) -> String {
+    let near = nearest(unknown, known);
+    let listed = || {
+        let few = known.iter().take(LISTED_MAX).copied().collect::<Vec<_>>().join(", ");
+        let more = if known.len() > LISTED_MAX { ", ..." } else { "" };
+        format!("known here: {few}{more}")
+    };
+    match (foreign(unknown), did_you_mean(&near)) {
+        (Some(here), _) => here.to_owned(),
+        (None, Some(near)) if known.len() > SHORT_LIST => near,
+        (None, Some(near)) => format!("{near} {}", listed()),
+        (None, None) => listed(),
+    }
+}
+
+fn did_you_mean(near: &[&str]) -> Option<String> {
+    let quoted: Vec<String> = near.iter().map(|name| format!("'{name}'")).collect();
+    (!quoted.is_empty()).then(|| format!("did you mean {}?", quoted.join(" or ")))
+}
+
+/// The known names that few edits away, nearest first.
+fn nearest<'a>(unknown: &str, known: &[&'a str]) -> Vec<&'a str> {
+    let unknown = unknown.to_ascii_lowercase();
+    let edits_max = (unknown.chars().count() * EDITS_PERCENT / 100).max(1);
+    let distance =
+        |name: &&'a str| (strsim::damerau_levenshtein(&unknown, &name.to_ascii_lowercase()), *name);
+    let mut near: Vec<(usize, &str)> =
+        known.iter().map(distance).filter(|(edits, _)| *edits <= edits_max).collect();
+    near.sort_by_key(|(edits, _)| *edits);
+    let least = near.first().map_or(0, |(edits, _)| *edits);
+    // Names that are farther than the nearest only distract.
+    near.into_iter().filter(|(edits, _)| *edits == least).map(|(_, name)| name).take(SUGGESTED_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Written;
+    use crate::config::reference::keys;
+
+    #[test]
+    fn the_nearest_names_are_suggested() {
+        assert_eq!(
+            suggest("lisen", &["nodes", "listen"]),
+            "did you mean 'listen'? known here: nodes, listen"
+        );
+        assert_eq!(suggest("zzz", &["nodes", "listen"]), "known here: nodes, listen");
+        assert_eq!(
+            suggest("lard-t", &["lard", "lard-r", "rr"]),
+            "did you mean 'lard-r'? known here: lard, lard-r, rr"
+        );
+    }
+
+    #[test]
+    fn names_of_other_programs_lead_to_ours() {
+        for (text, says) in [
+            ("[backends]\n", "nodes = ["),
+            ("[[upstream]]\n", "nodes = ["),
+            ("[frontend]\n", "listen = "),
+            ("[switch]\nservers = []\n", "nodes = ["),
+            ("[switch]\nlisten_addr = \":80\"\n", "listen = "),
+            ("[switch]\nbalance = \"rr\"\n", "policy = "),
+        ] {
+            let error = Written::parse("f", text).unwrap_err();
+            assert!(error.hint.as_ref().is_some_and(|hint| hint.contains(says)), "{error}");
+        }
+        let head = "[switch]\nlisten = \"127.0.0.1:80\"\nnodes = [\"a:1\"]\n";
+        for (policy, says) in [
+            ("roundrobin", "\"rr\""),
+            ("round_robin", "\"rr\""),
+            ("leastconn", "\"least-conn\""),
+            ("least_request", "\"least-conn\""),
+            ("ring_hash", "\"bounded\""),
+            ("source", "sticky = "),
+            ("ip_hash", "sticky = "),
+        ] {
+            let written = Written::parse("f", &format!("{head}policy = \"{policy}\"\n")).unwrap();
+            let error = written.validate().unwrap_err();
+            assert!(error.hint.as_ref().is_some_and(|hint| hint.contains(says)), "{error}");
+        }
+    }
+
+    /// Every key of the reference, and every table, with a value of each kind.
+    #[test]
+    fn no_error_names_a_type_of_this_program() {
+        let (mut errors, keys) = (0, keys());
+        assert!(keys.len() > 250, "{}", keys.len());
+        for key in &keys {
+            for value in
+                ["80", "-1", "1.5", "true", "\"text\"", "[]", "[1]", "[{ a = 1 }]", "{ a = 1 }", "1979-05-27"]
+            {
+                let text = document(key, value);
+                let Err(error) = Written::parse("f", &text) else { continue };
+                errors += 1;
+                let said = error.to_string();
+                for word in ["struct ", "Raw", "enum ", "untagged", "variant", "invalid type"] {
+                    assert!(!said.contains(word), "{said}\nfor\n{text}");
+                }
+                assert!(error.line.is_some_and(|line| line <= text.lines().count()), "{said}\nfor\n{text}");
+            }
+        }
+        assert!(errors > keys.len() * 3, "{errors} errors for {} keys", keys.len());
+    }
+
+    /// A config that gives one key. `a[].b` is key `b` of the list of tables `a`.
+    fn document(key: &str, value: &str) -> String {
+        let Some((table, name)) = key.rsplit_once('.') else { return format!("{key} = {value}\n") };
+        let (mut text, mut path) = (String::new(), String::new());
+        for part in table.split('.') {
+            let bare = part.trim_end_matches("[]");
+            path = if path.is_empty() { bare.to_owned() } else { format!("{path}.{bare}") };
+            let heading = if part.ends_with("[]") { format!("[[{path}]]\n") } else { format!("[{path}]\n") };
+            text.push_str(&heading);
+        }
+        format!("{text}{name} = {value}\n")
+    }
+}
