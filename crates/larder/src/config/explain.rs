@@ -153,7 +153,9 @@ fn plain(message: &str, key: &str) -> (String, Option<String>) {
 }
 
 fn names_a_type(text: &str) -> bool {
-    ["struct ", "enum ", "untagged", "variant", "Raw", "tuple "].iter().any(|word| text.contains(word))
+    ["struct ", "enum ", "untagged", "unknown variant", "Raw", "tuple "]
+        .iter()
+        .any(|word| text.contains(word))
 }
 
 /// The key with its example of the reference.
@@ -257,7 +259,7 @@ mod tests {
                 let Err(error) = Written::parse("f", &text) else { continue };
                 errors += 1;
                 let said = error.to_string();
-                for word in ["struct ", "Raw", "enum ", "untagged", "variant", "invalid type"] {
+                for word in ["struct ", "Raw", "enum ", "untagged", "unknown variant", "invalid type"] {
                     assert!(!said.contains(word), "{said}\nfor\n{text}");
                 }
                 assert!(error.line.is_some_and(|line| line <= text.lines().count()), "{said}\nfor\n{text}");

@@ -1,6 +1,7 @@
 //! The commented default config and the JSON Schema, both generated from the types in [`super::raw`].
 
 use std::fmt::Write as _;
+use std::sync::LazyLock;
 
 use serde_json::{Map, Value};
 
@@ -34,11 +35,14 @@ pub(crate) fn defaults() -> anyhow::Result<String> {
     Ok(out.text)
 }
 
+/// The schema, made once: a file with many faults asks for it often.
+static SCHEMA: LazyLock<Value> = LazyLock::new(schema);
+
 /// The key with the example or default of the reference, as one line of a config; `None` for a key that is not known.
 pub(super) fn example(key: &str) -> Option<String> {
-    let schema = schema();
-    let writer = Writer { schema: &schema, text: String::new() };
-    let (mut at, mut name) = (&schema, "");
+    let schema = &*SCHEMA;
+    let writer = Writer { schema, text: String::new() };
+    let (mut at, mut name) = (schema, "");
     for part in key.split('.') {
         let (bare, index) = part.split_once('[').map_or((part, false), |(bare, _)| (bare, true));
         let property = writer.properties(at)?.get(bare)?;
@@ -79,9 +83,9 @@ pub(super) fn keys() -> Vec<String> {
             }
         }
     }
-    let schema = schema();
+    let schema = &*SCHEMA;
     let mut keys = Vec::new();
-    below(&Writer { schema: &schema, text: String::new() }, &schema, "", 0, &mut keys);
+    below(&Writer { schema, text: String::new() }, schema, "", 0, &mut keys);
     keys
 }
 
