@@ -206,7 +206,7 @@ impl Node {
             let node = &entry.spec.name;
             tracing::warn!(
                 node,
-                "nobody looks at its certificate (verify = false): whoever comes between reads and changes all"
+                "certificate of the node not verified (verify = false): an attacker on the path can read and change requests and replies"
             );
         }
         let load = |tls: NodeTls| Loaded::new(&tls, host_of(&entry.address), entry.http2).map(Arc::new);

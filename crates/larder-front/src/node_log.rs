@@ -97,23 +97,41 @@ fn remedy(failure: Failure, error: &str, http2: bool) -> &'static str {
 
 /// What the operator can do if a TLS handshake with a node fails. The words are those of rustls.
 fn tls_remedy(error: &str) -> &'static str {
-    const HINTS: [(&str, &str); 8] = [
-        ("UnknownIssuer", "name the authority of the server's certificate: switch.node_tls.ca"),
+    const HINTS: [(&[&str], &str); 8] = [
         (
-            "CaUsedAsEndEntity",
-            "the server shows the certificate of an authority (CA:TRUE); give it a certificate without CA:TRUE",
+            &["CaUsedAsEndEntity"],
+            "the server shows the certificate of an authority (CA:TRUE), which may not identify a server; give it one with \
+             CA:FALSE (openssl req -x509 ... -addext basicConstraints=critical,CA:FALSE) or one that the authority has issued",
         ),
-        ("not valid for", "the certificate is for other names: set switch.node_tls.name to one of them"),
-        ("NotValidForName", "the certificate is for other names: set switch.node_tls.name to one of them"),
-        ("xpired", "the server's certificate has expired: renew it, or correct the clock of this machine"),
-        ("NotValidYet", "the server's certificate is not valid yet: correct the clock of this machine"),
         (
-            "corrupt message",
-            "the server speaks no TLS on this port: set tls = false in its entry in switch.nodes",
+            &["UnknownIssuer"],
+            "write the file with the certificate of the server's authority, or with its own, into switch.node_tls.ca",
         ),
-        ("CertificateRequired", "the server asks for a certificate: set switch.node_tls.certificate and key"),
+        (
+            &["NotValidForName", "not valid for name"],
+            "the certificate is for other names: write one of them into switch.node_tls.name, or give the server a \
+             certificate for its address",
+        ),
+        (
+            &["Expired", "certificate expired"],
+            "renew the server's certificate, or correct this machine's clock",
+        ),
+        (&["NotValidYet", "not valid yet"], "check the clocks of both machines, or wait"),
+        (
+            &["CertificateRequired"],
+            "the server asks for a certificate: write the switch's into switch.node_tls.certificate",
+        ),
+        (
+            &["InvalidContentType", "corrupt message"],
+            "the server speaks no TLS on this port: correct the port, or set tls = false for the node",
+        ),
+        (
+            &["PeerIncompatible", "ProtocolVersion", "HandshakeFailure"],
+            "the server and the switch have no version or cipher of TLS in common: let the server speak TLS 1.2 or 1.3",
+        ),
     ];
-    let hint = HINTS.iter().find(|(word, _)| error.contains(word)).map(|(_, hint)| *hint);
+    let known = |words: &[&str]| words.iter().any(|word| error.contains(word));
+    let hint = HINTS.iter().find(|(words, _)| known(words)).map(|(_, hint)| *hint);
     hint.unwrap_or("compare the TLS versions and certificates of the server with switch.node_tls")
 }
 

@@ -74,6 +74,13 @@ impl FromStr for Endpoint {
     }
 }
 
+impl Endpoint {
+    /// The collector's host and port, as `host:port`.
+    pub fn authority(&self) -> String {
+        format!("{}:{}", self.host, self.port)
+    }
+}
+
 /// What a tracer goes by.
 #[derive(Clone, Debug)]
 pub struct TracerConfig {

@@ -12,6 +12,7 @@ mod config;
 mod demo;
 mod lab;
 mod outcome;
+mod preflight;
 mod report;
 mod roster;
 mod top;

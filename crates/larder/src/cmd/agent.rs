@@ -10,9 +10,10 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::handoff;
 use super::serve::{self, ServeArgs};
 use crate::admin::AgentSurface;
-use crate::config::{AgentRole, Config};
+use crate::config::{AgentRole, Config, Role};
 use crate::demo::cluster::Ready;
 use crate::outcome::usage;
+use crate::preflight;
 
 /// Let the server of this host take handed-off connections.
 ///
@@ -38,8 +39,8 @@ pub(crate) fn run(args: &AgentArgs) -> anyhow::Result<()> {
         return Err(usage("an agent needs to know its switches: --config FILE, with an [agent] section"));
     }
     let config = written.validate()?;
-    written.present(&config)?;
     super::logging::start(&config.log)?;
+    preflight::start(&written, &config.only(Role::Agent))?;
     let Config { agent: Some(AgentRole { name, handoff }), admin, .. } = config else {
         return Err(usage("there is no [agent] section"));
     };

@@ -14,14 +14,18 @@ use larder_node::StoreConfig;
 
 use crate::acme::AcmeRole;
 use crate::config::{
-    self, AdminListen, AgentRole, Config, HandoffRole, NodeRole, Size, Span, SwitchRole, WardRole, Written,
+    self, AdminListen, AgentRole, Config, HandoffRole, NodeRole, PeersRole, Size, Span, SwitchRole,
+    SwitchesRole, WardRole, Written,
 };
 use crate::outcome::usage;
+use crate::preflight::{self, Purpose, Severity};
 
 /// Check a config file, or print what a config file may say.
 ///
-/// A wrong file ends with exit code 2 and an error that names the file, the line, the key and what would be right. A
-/// right one is printed back as understood; what is odd in it and works is warned of on stderr.
+/// A wrong file ends with exit code 2. Every error names the file, the line, the key and the remedy. Then the check looks at
+/// what a start needs of this machine: names that resolve, addresses that can be bound, files, secrets and rights. If something
+/// is missing, the exit code is 1. Run the check as the user that starts larder. A right file is printed back as understood;
+/// warnings and notes go to stderr.
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
     /// The config file.
@@ -36,9 +40,12 @@ pub(crate) struct CheckArgs {
     /// Print every policy and what it does, and nothing else.
     #[arg(long, conflicts_with_all = ["file", "schema", "defaults", "effective"])]
     policies: bool,
-    /// Print the effective config as TOML instead of a summary.
+    /// Print the effective config as TOML instead of a summary; this machine is not looked at.
     #[arg(long)]
     effective: bool,
+    /// Check the file alone, not this machine: no names, addresses, files, secrets or rights. For CI.
+    #[arg(long, conflicts_with_all = ["schema", "defaults", "policies"])]
+    no_preflight: bool,
 }
 
 pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
@@ -55,19 +62,40 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
     } else {
         let path = args.file.as_deref().ok_or_else(|| usage("name a config file"))?;
         let written = Written::read(path)?;
-        let config = written.validate()?;
-        for warning in written.warnings(&config) {
-            writeln!(io::stderr(), "warning: {warning}")?;
+        let alone = args.no_preflight || args.effective;
+        let config = if alone { written.validate_alone()? } else { Some(written.validate()?) };
+        if let Some(config) = &config {
+            warn(&written, config, alone)?;
         }
         if args.effective {
             out.write_all(toml::to_string(&written.raw)?.as_bytes())?;
         } else {
-            summary(&config, &mut out)?;
+            if let Some(config) = &config {
+                summary(config, &mut out)?;
+            }
             writeln!(out, "{}: ok", path.display())?;
         }
     }
     out.flush()?;
     Ok(())
+}
+
+/// Writes warnings and notes to stderr; `alone`: without a look at this machine.
+///
+/// # Errors
+/// Something is missing that a start needs.
+fn warn(written: &Written, config: &Config, alone: bool) -> anyhow::Result<()> {
+    for warning in written.warnings(config) {
+        writeln!(io::stderr(), "warning: {warning}")?;
+    }
+    if alone {
+        return Ok(());
+    }
+    let found = preflight::findings(written, config, Purpose::Check);
+    for (severity, finding) in found.iter().filter(|(severity, _)| *severity != Severity::Error) {
+        writeln!(io::stderr(), "{}: {finding}", severity.name())?;
+    }
+    Ok(preflight::refuse(found)?)
 }
 
 fn summary(config: &Config, out: &mut impl Write) -> anyhow::Result<()> {
@@ -157,8 +185,27 @@ fn switch_summary(role: &SwitchRole, out: &mut impl Write) -> anyhow::Result<()>
         };
         writeln!(out, "  node {name}{at}: weight {weight}, cache {cache}{groups}")?;
     }
+    if let Some(SwitchesRole { name, listen, advertise, seeds, .. }) = &role.beside {
+        let known = shown_address(*listen, *advertise);
+        writeln!(out, "  other switches: this is {name}, listens on {known}, seeds {}", listed(seeds))?;
+    }
     switch.routes.iter().try_for_each(|route| route_summary(route, out))?;
     role.wards.iter().try_for_each(|ward| ward_summary(ward, out))
+}
+
+/// Where peers connect, and which address they are told if it is another one.
+fn shown_address(listen: SocketAddr, advertise: Option<SocketAddr>) -> String {
+    match advertise.filter(|told| *told != listen) {
+        Some(told) => format!("{listen} (advertised as {told})"),
+        None => listen.to_string(),
+    }
+}
+
+fn listed(seeds: &[larder_peers::Seed]) -> String {
+    match seeds {
+        [] => "none: the others name this one".to_owned(),
+        seeds => seeds.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+    }
 }
 
 fn route_summary(route: &Route, out: &mut impl Write) -> anyhow::Result<()> {
@@ -254,6 +301,10 @@ fn node_summary(role: &NodeRole, out: &mut impl Write) -> anyhow::Result<()> {
         cache.kind
     )?;
     certificates(node.tls.as_ref(), out)?;
+    if let Some(PeersRole { listen, advertise, seeds, policy, .. }) = &role.peers {
+        let known = shown_address(*listen, *advertise);
+        writeln!(out, "  peers: listens on {known}, policy {}, seeds {}", policy.name(), listed(seeds))?;
+    }
     if let Some(handoff) = role.peers.as_ref().and_then(|peers| peers.handoff.as_ref()) {
         let services: Vec<String> = handoff.services.iter().map(ToString::to_string).collect();
         let (min, services) = (Size(handoff.min), services.join(" and "));

@@ -1,6 +1,9 @@
-//! `larder doctor`: says what this machine can do of TCP connection handoff, and how to get the rest.
+//! `larder doctor`: says whether roles can start on this machine, what they reach, what the machine can do of TCP connection
+//! handoff, and how to get the rest.
 
 mod ask;
+mod machine;
+mod reach;
 
 use std::fmt;
 use std::io::{self, Write};
@@ -14,13 +17,15 @@ use larder_handoff::probe::{Facts, Finding, Mechanism, Report, Role, State, judg
 use serde_json::{Value, json};
 
 use self::ask::Ask;
-use crate::config::{Config, Written};
+use crate::config::{Config, ConfigError, Written};
+use crate::preflight::{self, Purpose, Severity};
 
-/// Say what this machine can do of connection handoff, what is missing, and how to get it.
+/// Examine this machine: what a start needs, what is reached, and connection handoff; say how to get what is missing.
 ///
-/// Looks and changes nothing. Run it as the user that runs larder, in the same network namespace: capabilities count. With a
-/// config it looks at what `[switch.handoff]`, `[node.handoff]` and `[agent]` ask for, and says what each listen address gets.
-/// Exit code 0 if what is asked for is available (auto always is, for it falls back to relay), 1 if not.
+/// Changes nothing. Run it as the user that runs larder, in the same network namespace: capabilities count. With a config it
+/// does the checks of `larder check`, connects to the nodes and to the origin, compares clocks, and says which mechanism of
+/// handoff each listen address gets. Exit code 0 if the config can start and the mechanism that it asks for is available
+/// (auto always is, because it falls back to relay), 1 if not.
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
     /// The config file; its roles, addresses and nodes are looked at.
@@ -142,6 +147,16 @@ impl Examined {
     }
 }
 
+/// Everything that was examined.
+struct Examination {
+    /// The preflight; `None` without a config.
+    start: Option<Vec<(Severity, ConfigError)>>,
+    machine: Vec<Finding>,
+    /// Hosts that roles connect to.
+    reach: Vec<Finding>,
+    sides: Vec<Examined>,
+}
+
 pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     let read = |path: &Path| {
         let written = Written::read(path)?;
@@ -149,23 +164,24 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
         for warning in written.warnings(&config) {
             writeln!(io::stderr(), "warning: {warning}")?;
         }
-        anyhow::Ok(config)
+        anyhow::Ok((written, config))
     };
-    let config = args.config.as_deref().map(read).transpose()?;
-    let sides = sides(args, config.as_ref());
-    let examined: Vec<Examined> =
-        sides.into_iter().map(|role| examine(args, config.as_ref(), role)).collect();
+    let read = args.config.as_deref().map(read).transpose()?;
+    let config = read.as_ref().map(|(_, config)| config);
+    let start = read.as_ref().map(|(written, config)| preflight::findings(written, config, Purpose::Check));
+    let sides = sides(args, config).into_iter().map(|role| examine(args, config, role)).collect();
+    let machine = vec![machine::open_files(config)];
+    let reach = config.map(reach::look).unwrap_or_default();
+    let all = Examination { start, machine, reach, sides };
     let mut out = io::stdout().lock();
     if args.json {
-        serde_json::to_writer_pretty(&mut out, &as_json(&examined))?;
+        serde_json::to_writer_pretty(&mut out, &as_json(&all))?;
         writeln!(out)?;
     } else {
-        for one in &examined {
-            print(one, &mut out)?;
-        }
+        print_all(&all, &mut out)?;
     }
     out.flush()?;
-    for one in &examined {
+    for one in &all.sides {
         if let Some(mechanism) = one.asked.needs().filter(|_| !one.available()) {
             bail!(
                 "{mechanism} is asked for on the {}, which lacks {}",
@@ -174,7 +190,18 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
             );
         }
     }
-    Ok(())
+    match all.start_errors() {
+        0 => Ok(()),
+        1 => bail!("the config cannot start on this machine: 1 error under \"start\""),
+        errors => bail!("the config cannot start on this machine: {errors} errors under \"start\""),
+    }
+}
+
+impl Examination {
+    fn start_errors(&self) -> usize {
+        let found = self.start.iter().flatten();
+        found.filter(|(severity, _)| *severity == Severity::Error).count()
+    }
 }
 
 /// The sides asked for: by the arguments, else by the config, else both.
@@ -207,37 +234,84 @@ fn costs(finding: &Finding) -> Option<String> {
     Some(format!("{}; at best {rest} is left", names.join(" and ")))
 }
 
-fn as_json(examined: &[Examined]) -> Value {
-    let finding = |f: &Finding| {
-        let needed_for: Vec<&str> = f.needed_for.iter().map(|m| m.name()).collect();
-        json!({
-            "what": f.what,
-            "state": f.state.name(),
-            "found": f.found,
-            "why": f.why,
-            "remedy": f.remedy,
-            "needed_for": needed_for,
-            "costs": costs(f),
-        })
-    };
-    let side = |one: &Examined| {
-        json!({
-            "role": one.report.role.to_string(),
-            "asked": one.asked.to_string(),
-            "mechanism": one.mechanism(),
-            "available": one.available(),
-            "listen": one.listen.iter().map(|at| json!({ "address": at, "mechanism": one.mechanism_at(*at) })).collect::<Vec<_>>(),
-            "relayed_nodes": one.relayed,
-            "possible": Mechanism::ALL.iter().filter(|m| one.report.can(**m)).map(|m| m.name()).collect::<Vec<_>>(),
-            "findings": one.report.findings.iter().map(finding).collect::<Vec<_>>(),
-        })
-    };
-    json!({ "roles": examined.iter().map(side).collect::<Vec<_>>() })
+fn as_json(all: &Examination) -> Value {
+    let start = all.start.as_ref().map(|findings| {
+        let finding = |(severity, error): &(Severity, ConfigError)| {
+            json!({
+                "severity": severity.name(),
+                "file": error.origin,
+                "line": error.line,
+                "column": error.column,
+                "key": error.key,
+                "found": error.what,
+                "remedy": error.hint,
+            })
+        };
+        json!({ "ready": all.start_errors() == 0, "findings": findings.iter().map(finding).collect::<Vec<_>>() })
+    });
+    let list = |findings: &[Finding]| findings.iter().map(finding_as_json).collect::<Vec<_>>();
+    json!({
+        "start": start,
+        "machine": list(&all.machine),
+        "reach": list(&all.reach),
+        "roles": all.sides.iter().map(side_as_json).collect::<Vec<_>>(),
+    })
 }
 
-fn print(one: &Examined, out: &mut impl Write) -> io::Result<()> {
+fn finding_as_json(f: &Finding) -> Value {
+    let needed_for: Vec<&str> = f.needed_for.iter().map(|m| m.name()).collect();
+    json!({
+        "what": f.what,
+        "state": f.state.name(),
+        "found": f.found,
+        "why": f.why,
+        "remedy": f.remedy,
+        "needed_for": needed_for,
+        "costs": costs(f),
+    })
+}
+
+fn side_as_json(one: &Examined) -> Value {
+    json!({
+        "role": one.report.role.to_string(),
+        "asked": one.asked.to_string(),
+        "mechanism": one.mechanism(),
+        "available": one.available(),
+        "listen": one.listen.iter().map(|at| json!({ "address": at, "mechanism": one.mechanism_at(*at) })).collect::<Vec<_>>(),
+        "relayed_nodes": one.relayed,
+        "possible": Mechanism::ALL.iter().filter(|m| one.report.can(**m)).map(|m| m.name()).collect::<Vec<_>>(),
+        "findings": one.report.findings.iter().map(finding_as_json).collect::<Vec<_>>(),
+    })
+}
+
+fn print_all(all: &Examination, out: &mut impl Write) -> io::Result<()> {
+    if let Some(start) = &all.start {
+        match all.start_errors() {
+            0 => writeln!(
+                out,
+                "start: possible; names, addresses, files and secrets are as the config needs them"
+            )?,
+            _ => writeln!(out, "start: not possible")?,
+        }
+        for (severity, error) in start {
+            writeln!(out, "  {:<8}  {}", severity.name(), error.to_string().replace('\n', "\n          "))?;
+        }
+        writeln!(out)?;
+    }
+    writeln!(out, "machine:")?;
+    print_findings(&all.machine, out)?;
+    writeln!(out)?;
+    if !all.reach.is_empty() {
+        writeln!(out, "reach:")?;
+        print_findings(&all.reach, out)?;
+        writeln!(out)?;
+    }
+    all.sides.iter().try_for_each(|one| print_side(one, out))
+}
+
+fn print_side(one: &Examined, out: &mut impl Write) -> io::Result<()> {
     let report = &one.report;
-    writeln!(out, "{}: {} asked for, {} is used", report.role, one.asked, one.mechanism())?;
+    writeln!(out, "handoff, {}: {} asked for, {} is used", report.role, one.asked, one.mechanism())?;
     for mechanism in Mechanism::ALL {
         match one.lacks(mechanism) {
             lacks if lacks.is_empty() => writeln!(out, "  {mechanism:<8} possible")?,
@@ -251,8 +325,13 @@ fn print(one: &Examined, out: &mut impl Write) -> io::Result<()> {
         let names = one.relayed.join(", ");
         writeln!(out, "  relayed to, having no `handoff` in the config: {names}")?;
     }
-    let width = report.findings.iter().map(|f| f.what.chars().count()).max().unwrap_or(0);
-    for finding in &report.findings {
+    print_findings(&report.findings, out)?;
+    writeln!(out)
+}
+
+fn print_findings(findings: &[Finding], out: &mut impl Write) -> io::Result<()> {
+    let width = findings.iter().map(|f| f.what.chars().count()).max().unwrap_or(0);
+    for finding in findings {
         writeln!(out, "  {:<8}  {:<width$}  {}", finding.state.name(), finding.what, finding.found)?;
         if finding.state != State::Works {
             writeln!(out, "  {:<8}  {:<width$}  why: {}", "", "", finding.why)?;
@@ -264,7 +343,7 @@ fn print(one: &Examined, out: &mut impl Write) -> io::Result<()> {
             }
         }
     }
-    writeln!(out)
+    Ok(())
 }
 
 #[cfg(test)]
@@ -305,8 +384,7 @@ mod tests {
         ] {
             let one = examined(asked);
             assert_eq!((one.mechanism().as_str(), one.available()), (used, available), "{asked}");
-            let json = as_json(&[one]);
-            let side = &json["roles"][0];
+            let side = side_as_json(&one);
             assert_eq!(
                 (side["mechanism"].as_str(), side["available"].as_bool()),
                 (Some(used), Some(available))
@@ -318,7 +396,7 @@ mod tests {
     #[test]
     fn what_does_not_work_comes_with_its_remedy() {
         let mut out = Vec::new();
-        print(&examined(Asked::Auto), &mut out).expect("written");
+        print_side(&examined(Asked::Auto), &mut out).expect("written");
         let text = String::from_utf8(out).expect("text");
         assert!(text.contains("cookie   not possible: lacks another\n"), "{text}");
         assert!(text.contains("repair   possible\n"), "{text}");

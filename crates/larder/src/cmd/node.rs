@@ -18,10 +18,11 @@ use super::handoff;
 use super::serve::{self, ServeArgs, Shutdown};
 use crate::admin::NodeSurface;
 use crate::config::{
-    Config, HandoffRole, NodeRole, PeersPolicy, PeersRole, RawModel, RawNode, Size, Texts, Written,
+    Config, HandoffRole, NodeRole, PeersPolicy, PeersRole, RawModel, RawNode, Role, Size, Texts, Written,
 };
 use crate::demo::cluster::Ready;
 use crate::outcome::usage;
+use crate::preflight;
 use reload::{Reloader, SwitchKeys};
 use tables::TableFile;
 
@@ -85,9 +86,10 @@ pub(crate) struct NodeArgs {
 
 pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
     serve::outlive_hangup()?;
-    let (written, config) = args.read()?;
+    let (written, config) = args.valid()?;
     let level = super::logging::start(&config.log)?;
     serve::raise_open_files();
+    preflight::start(&written, &config.only(Role::Node))?;
     let Config { node: Some(role), admin, .. } = config else { return Err(no_section()) };
     let runtime = serve::runtime(role.threads)?;
     let ended = runtime.block_on(async {
@@ -249,8 +251,15 @@ async fn ending(shutdown: Shutdown, node: Arc<Node>, agent: Option<&Agent>) {
 }
 
 impl NodeArgs {
-    /// The config file with the options laid over it, valid.
+    /// The config file with the options laid over it, valid, and with all files that it needs.
     fn read(&self) -> anyhow::Result<(Written, Config)> {
+        let (written, config) = self.valid()?;
+        written.present(&config)?;
+        Ok((written, config))
+    }
+
+    /// The config file with the options laid over it, valid.
+    fn valid(&self) -> anyhow::Result<(Written, Config)> {
         let mut written = self.serve.written()?;
         if written.raw.node.is_none() && self.serve.config.is_none() && self.listen.is_none() {
             return Err(usage(
@@ -259,7 +268,6 @@ impl NodeArgs {
         }
         self.overlay(written.raw.node.get_or_insert_default());
         let config = written.validate()?;
-        written.present(&config)?;
         Ok((written, config))
     }
 

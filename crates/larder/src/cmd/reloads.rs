@@ -1,5 +1,6 @@
 //! How changes of a running switch or node went, as the operator sees it.
 
+use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
@@ -19,6 +20,17 @@ pub(crate) enum By {
     Upgrade,
     /// The process that served has died.
     Fault,
+}
+
+impl fmt::Display for By {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Signal => "SIGHUP",
+            Self::Admin => "POST /reload",
+            Self::Upgrade => "SIGUSR2",
+            Self::Fault => "worker death",
+        })
+    }
 }
 
 /// What became of it.

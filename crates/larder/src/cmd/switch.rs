@@ -22,12 +22,14 @@ use larder_peers::PeersConfig;
 use self::tables::Keeper;
 use super::serve::{self, ServeArgs};
 use crate::config::{
-    Config, RawHigh, RawLow, RawPeer, RawSwitch, Span, SwitchRole, SwitchesRole, Texts, Written,
+    Config, RawHigh, RawLow, RawPeer, RawSwitch, Role, Span, SwitchRole, SwitchesRole, Texts, Written,
 };
 use crate::outcome::usage;
+use crate::preflight;
 
 /// Where the admin interface of a switch is unless told otherwise.
-const ADMIN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 9900);
+pub(crate) const ADMIN: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 9900);
 
 /// Accept clients, pick the node that holds the target, relay.
 ///
@@ -114,9 +116,10 @@ pub(crate) fn run(args: &SwitchArgs) -> anyhow::Result<()> {
         return master::run(args, false);
     }
     let written = args.written()?;
-    let config = args.checked(&written)?;
+    let config = written.validate()?;
     super::logging::start(&config.log)?;
     serve::raise_open_files();
+    preflight::start(&written, &config.only(Role::Switch))?;
     for warning in written.warnings(&config) {
         tracing::warn!("{warning}");
     }

@@ -23,8 +23,26 @@ pub(crate) struct ConfigError {
     pub(crate) what: String,
     /// What would be right.
     pub(crate) hint: Option<String>,
+    /// The cause is a file or account of this machine: elsewhere the same config may be right.
+    pub(crate) of_machine: bool,
     /// Further errors of the same file.
     pub(crate) more: Vec<Self>,
+}
+
+impl ConfigError {
+    /// An error of the file as a whole.
+    pub(super) fn of_file(origin: &str, what: String) -> Self {
+        Self {
+            origin: origin.to_owned(),
+            line: None,
+            column: None,
+            key: String::new(),
+            what,
+            hint: None,
+            of_machine: false,
+            more: Vec::new(),
+        }
+    }
 }
 
 impl std::error::Error for ConfigError {}
@@ -55,22 +73,50 @@ pub(crate) struct Fault {
     key: String,
     what: String,
     hint: Option<String>,
+    of_machine: bool,
+    /// The sentence begins with the value that the file gives.
+    of_value: bool,
 }
 
 impl Fault {
     /// `what` is wrong with the value of `key`.
     pub(crate) fn new(key: impl Into<String>, what: impl Into<String>) -> Self {
-        Self { key: key.into(), what: what.into(), hint: None }
+        Self { key: key.into(), what: what.into(), hint: None, of_machine: false, of_value: false }
+    }
+
+    /// The value that the file gives for `key` is wrong; `what` follows the value, such as "is out of range".
+    pub(super) fn of_value(key: impl Into<String>, what: &str) -> Self {
+        Self { of_value: true, ..Self::new(key, what) }
+    }
+
+    /// The value of `key` is out of range.
+    pub(super) fn out_of_range(key: impl Into<String>, range: impl Into<String>) -> Self {
+        Self::of_value(key, "is out of range").hint(range)
     }
 
     /// The key that the fault stands at.
-    pub(super) fn key(&self) -> &str {
+    pub(crate) fn key(&self) -> &str {
         &self.key
+    }
+
+    /// The same fault with its texts changed.
+    pub(super) fn map(self, change: impl Fn(&str) -> String) -> Self {
+        Self {
+            key: change(&self.key),
+            what: change(&self.what),
+            hint: self.hint.as_deref().map(change),
+            ..self
+        }
     }
 
     /// The same fault at another key.
     pub(crate) fn at(self, key: impl Into<String>) -> Self {
         Self { key: key.into(), ..self }
+    }
+
+    /// The fault lies in a file or account of this machine.
+    pub(super) fn of_machine(self) -> Self {
+        Self { of_machine: true, ..self }
     }
 
     /// Says what would be right.
@@ -107,31 +153,20 @@ impl<'a> Source<'a> {
 
     /// The error for a file that cannot be read.
     pub(crate) fn unreadable(path: &Path, error: &std::io::Error) -> ConfigError {
-        let (origin, what) = (path.display().to_string(), format!("cannot be read: {error}"));
-        ConfigError {
-            origin,
-            line: None,
-            column: None,
-            key: String::new(),
-            what,
-            hint: None,
-            more: Vec::new(),
-        }
+        ConfigError::of_file(&path.display().to_string(), format!("cannot be read: {error}"))
     }
 
     /// Where the fault stands.
     pub(crate) fn locate(&self, fault: Fault) -> ConfigError {
         let table = DeTable::parse(self.text).ok();
-        let offset = table.and_then(|table| offset_of(table.get_ref(), &fault.key));
-        ConfigError {
-            origin: self.origin.to_owned(),
-            line: offset.map(|at| self.line(at)),
-            column: offset.map(|at| self.column(at)),
-            key: fault.key,
-            what: fault.what,
-            hint: fault.hint,
-            more: Vec::new(),
+        let offset = table.as_ref().and_then(|table| offset_of(table.get_ref(), &fault.key));
+        let Fault { key, mut what, hint, of_machine, of_value } = fault;
+        if of_value {
+            let value = table.as_ref().and_then(|table| value_at(table.get_ref(), &key));
+            what = format!("{} {what}", value.unwrap_or("the value".to_owned()));
         }
+        let (line, column) = (offset.map(|at| self.line(at)), offset.map(|at| self.column(at)));
+        ConfigError { line, column, key, hint, of_machine, ..ConfigError::of_file(self.origin, what) }
     }
 
     /// The error for what the TOML reader refuses: broken syntax, unknown keys, wrong types.
@@ -144,7 +179,7 @@ impl<'a> Source<'a> {
         let key = key.unwrap_or_default();
         let (what, hint) = explain(error.message(), &key);
         let (line, column) = (offset.map(|at| self.line(at)), offset.map(|at| self.column(at)));
-        ConfigError { origin: self.origin.to_owned(), line, column, key, what, hint, more: Vec::new() }
+        ConfigError { line, column, key, hint, ..ConfigError::of_file(self.origin, what) }
     }
 
     fn line(&self, offset: usize) -> usize {
@@ -174,6 +209,29 @@ fn offset_of(table: &DeTable<'_>, key: &str) -> Option<usize> {
     match inner.get_ref() {
         DeValue::Table(inner) if !rest.is_empty() => offset_of(inner, rest).or(Some(at)),
         _ => Some(at),
+    }
+}
+
+/// The value of a dotted key as it may be shown; `None` if it is not there or is a table or a list.
+fn value_at(table: &DeTable<'_>, key: &str) -> Option<String> {
+    let (head, rest) = key.split_once('.').unwrap_or((key, ""));
+    let (name, index) = match head.split_once('[') {
+        Some((name, index)) => (name, Some(index.trim_end_matches(']').parse::<usize>().ok()?)),
+        None => (head, None),
+    };
+    let (_, value) = table.iter().find(|(found, _)| found.get_ref() == name)?;
+    let value = match (index, value.get_ref()) {
+        (Some(index), DeValue::Array(items)) => items.get(index)?.get_ref(),
+        (_, value) => value,
+    };
+    match value {
+        DeValue::Table(inner) if !rest.is_empty() => value_at(inner, rest),
+        _ if !rest.is_empty() => None,
+        DeValue::String(text) => Some(format!("\"{}\"", text.escape_debug())),
+        DeValue::Integer(number) => Some(number.to_string()),
+        DeValue::Float(number) => Some(number.to_string()),
+        DeValue::Boolean(value) => Some(value.to_string()),
+        DeValue::Datetime(_) | DeValue::Array(_) | DeValue::Table(_) => None,
     }
 }
 

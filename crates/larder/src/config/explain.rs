@@ -33,7 +33,10 @@ const FOREIGN: &[(&[&str], &str)] = &[
     ),
     (&["roundrobin", "round_robin", "round-robin"], "write \"rr\""),
     (&["leastconn", "least_conn", "least_request", "least_conns"], "write \"least-conn\""),
-    (&["ring_hash", "ring-hash", "uri", "consistent"], "write \"bounded\", which hashes targets to a ring"),
+    (
+        &["ring_hash", "ring-hash", "uri", "consistent"],
+        "write \"bounded\": a hash ring with a bound on each node's load; \"maglev\" and \"rendezvous\" hash without a bound",
+    ),
     (
         &["source", "ip_hash", "ip-hash", "source_ip"],
         "no policy goes by the client's address: write sticky = { by = \"cookie\" } under [switch]",
@@ -130,7 +133,7 @@ fn found_in_words(found: &str) -> String {
             format!("the number {value}")
         }
         _ if found.starts_with("boolean") => value.to_owned(),
-        _ => found.replace('`', ""),
+        _ => found.strip_prefix("string ").unwrap_or(found).replace('`', ""),
     }
 }
 

@@ -17,12 +17,18 @@ const FAULTS_MAX: usize = 50;
 /// Rounds for one file: a fault may need several until its table is gone.
 const ROUNDS_MAX: usize = 4 * FAULTS_MAX;
 
-/// Keys that a role cannot do without, with values that are valid anywhere.
-const STAND_INS: [(&str, &str); 4] = [
-    ("switch.listen", "v = \"127.0.0.1:1\""),
-    ("switch.nodes", "v = [\"127.0.0.1:2\"]"),
-    ("node.listen", "v = \"127.0.0.1:3\""),
-    ("node.root", "v = \"/\""),
+/// Faults at keys that a role cannot do without, and the keys that get valid values instead. Indices are left out.
+const STAND_INS: [(&str, &[(&str, &str)]); 7] = [
+    ("switch.listen", &[("switch.listen", "v = \"127.0.0.1:1\"")]),
+    ("switch.nodes", &[("switch.nodes", "v = [\"127.0.0.1:2\"]")]),
+    ("switch.ward", &[("switch.ward.table", "v = \"/\""), ("switch.ward.host", "v = \"h\"")]),
+    (
+        "switch.routes.ward",
+        &[("switch.routes.ward.table", "v = \"/\""), ("switch.routes.ward.host", "v = \"h\"")],
+    ),
+    ("node.listen", &[("node.listen", "v = \"127.0.0.1:3\"")]),
+    ("node.root", &[("node.root", "v = \"/\"")]),
+    ("node.peers.ward.refresh", &[("node.peers.ward.refresh", "v = \"1h\"")]),
 ];
 
 /// All faults of a text, in the order in which they stand in it.
@@ -32,7 +38,14 @@ pub(super) fn all(source: Source<'_>) -> Vec<ConfigError> {
         // The keys after broken syntax may belong to another table than they seem to.
         return broken.iter().take(FAULTS_MAX).map(|error| source.refused(error)).collect();
     }
-    let mut search = Search { source, table, faults: Vec::new(), removed: Vec::new(), indices: Vec::new() };
+    let mut search = Search {
+        source,
+        table,
+        faults: Vec::new(),
+        told: Vec::new(),
+        removed: Vec::new(),
+        indices: Vec::new(),
+    };
     for _ in 0..ROUNDS_MAX {
         if search.faults.len() >= FAULTS_MAX || !search.round() {
             break;
@@ -46,6 +59,8 @@ struct Search<'a> {
     source: Source<'a>,
     table: Spanned<DeTable<'a>>,
     faults: Vec<ConfigError>,
+    /// Keys of the faults, as the file has them.
+    told: Vec<String>,
     /// Keys that were removed or replaced, as the file has them.
     removed: Vec<String>,
     /// Entries removed from lists: the list and the index at that time.
@@ -64,30 +79,46 @@ impl Search<'_> {
                 Ok(_) => return false,
                 Err(fault) => {
                     let now = fault.key().to_owned();
-                    let original = self.original(&now);
-                    (now, self.source.locate(fault.at(original)))
+                    (now, self.source.locate(fault.map(|text| self.original(text))))
                 }
             },
         };
-        let consequence = self.removed.iter().any(|removed| related(removed, &error.key));
-        if !consequence {
-            self.removed.push(error.key.clone());
+        let told = self.told.contains(&error.key);
+        if !told && !self.removed.iter().any(|removed| related(removed, &error.key)) {
+            self.told.push(error.key.clone());
             self.faults.push(error);
         }
-        self.remove(&now)
+        self.stand_in(&now) || self.remove(&now)
+    }
+
+    /// Gives a key that a role cannot do without a valid value; `false` if there is none, or it is there already.
+    fn stand_in(&mut self, key: &str) -> bool {
+        let (bare, at) = (without_indices(key), key.rfind('.').map_or("", |dot| &key[..dot]));
+        if key.ends_with(']') {
+            return false;
+        }
+        let Some((_, values)) = STAND_INS.iter().find(|(name, _)| *name == bare) else { return false };
+        let mut put_any = false;
+        for (to, value) in *values {
+            // The table that is meant has the indices of the fault's key.
+            let name = to.rsplit('.').next().unwrap_or(to);
+            let whole = if *to == bare { format!("{at}.{name}") } else { format!("{key}.{name}") };
+            let replaces = *to == bare;
+            if put(self.table.get_mut(), &whole, value, replaces) {
+                put_any = true;
+                self.removed.push(self.original(&whole));
+            }
+        }
+        put_any
     }
 
     /// Removes the key, or its nearest ancestor that is there; `false` if nothing is.
     fn remove(&mut self, key: &str) -> bool {
-        if let Some((_, value)) = STAND_INS.iter().find(|(name, _)| *name == key)
-            && put(self.table.get_mut(), key, value)
-        {
-            return true;
-        }
         let mut at = key;
         loop {
+            let original = self.original(at);
             if let Some(index) = take(self.table.get_mut(), at) {
-                self.removed.push(self.original(at));
+                self.removed.push(original);
                 if let Some(index) = index {
                     self.indices.push((at[..at.rfind('[').unwrap_or(0)].to_owned(), index));
                 }
@@ -96,27 +127,40 @@ impl Search<'_> {
             // A policy may want keys that are not there: without it the rest can be read.
             let parent = at.rsplit_once('.').map(|(parent, _)| parent);
             let Some(parent) = parent else { return false };
-            if take(self.table.get_mut(), &format!("{parent}.policy")).is_some() {
+            let policy = format!("{parent}.policy");
+            if take(self.table.get_mut(), &policy).is_some() {
+                self.removed.push(self.original(&policy));
                 return true;
             }
             at = parent;
         }
     }
 
-    /// The key in the file, where entries before it may have been removed.
-    fn original(&self, key: &str) -> String {
-        let mut key = key.to_owned();
+    /// A key, or a text with keys, as the file has them, where entries before may have been removed.
+    fn original(&self, text: &str) -> String {
+        let mut text = text.to_owned();
         for (list, removed) in self.indices.iter().rev() {
-            let Some(rest) = key.strip_prefix(list.as_str()).and_then(|rest| rest.strip_prefix('[')) else {
-                continue;
-            };
-            let Some((index, rest)) = rest.split_once(']') else { continue };
-            if let Some(index) = index.parse::<usize>().ok().filter(|index| index >= removed) {
-                key = format!("{list}[{}]{rest}", index + 1);
+            let (mut done, mut rest) = (String::new(), text.as_str());
+            while let Some(at) = rest.find(&format!("{list}[")) {
+                let (before, after) = rest.split_at(at + list.len() + 1);
+                done.push_str(before);
+                let digits = after.bytes().take_while(u8::is_ascii_digit).count();
+                match after[..digits].parse::<usize>() {
+                    Ok(index) if index >= *removed => done.push_str(&(index + 1).to_string()),
+                    _ => done.push_str(&after[..digits]),
+                }
+                rest = &after[digits..];
             }
+            done.push_str(rest);
+            text = done;
         }
-        key
+        text
     }
+}
+
+/// `a[1].b[2]` is `a.b`.
+fn without_indices(key: &str) -> String {
+    key.split('.').map(|part| part.split('[').next().unwrap_or(part)).collect::<Vec<_>>().join(".")
 }
 
 /// Whether one key is the other or stands in it.
@@ -159,25 +203,37 @@ fn take(table: &mut DeTable<'_>, key: &str) -> Option<Option<usize>> {
     there.then_some(Some(index))
 }
 
-/// Puts a stand-in in the place of a key; `false` if it is there already.
-fn put(table: &mut DeTable<'_>, key: &str, value: &'static str) -> bool {
-    let Some((role, name)) = key.split_once('.') else { return false };
-    let (Ok(given), Some((_, role))) =
-        (DeTable::parse(value), table.iter_mut().find(|(found, _)| found.get_ref() == role))
-    else {
-        return false;
-    };
-    let (Some((_, given)), DeValue::Table(role)) = (given.into_inner().into_iter().next(), role.get_mut())
-    else {
-        return false;
-    };
-    if role.iter().any(|(found, value)| found.get_ref() == name && same(value.get_ref(), given.get_ref())) {
+/// Puts a value in the place of a key, or where the key is missing; `false` if it is there already or there is no such table.
+fn put(table: &mut DeTable<'_>, key: &str, value: &'static str, replaces: bool) -> bool {
+    let (path, name) = key.rsplit_once('.').unwrap_or(("", key));
+    let Some(table) = inner(table, path) else { return false };
+    let given = DeTable::parse(value).ok().and_then(|given| given.into_inner().into_iter().next());
+    let Some((_, given)) = given else { return false };
+    let there = table.iter().find(|(found, _)| found.get_ref() == name);
+    if there.is_some_and(|(_, value)| !replaces || same(value.get_ref(), given.get_ref())) {
         return false;
     }
     let name = Spanned::new(0..0, name.to_owned().into());
-    role.remove(&name);
-    role.insert(name, given);
+    table.remove(&name);
+    table.insert(name, given);
     true
+}
+
+/// The table at a dotted key.
+fn inner<'t, 'a>(table: &'t mut DeTable<'a>, path: &str) -> Option<&'t mut DeTable<'a>> {
+    let (head, rest) = path.split_once('.').unwrap_or((path, ""));
+    let (name, index) = match head.split_once('[') {
+        Some((name, index)) => (name, Some(index.trim_end_matches(']').parse::<usize>().ok()?)),
+        None => (head, None),
+    };
+    let (_, value) = table.iter_mut().find(|(found, _)| found.get_ref() == name)?;
+    let value = match (index, value.get_mut()) {
+        (Some(index), DeValue::Array(items)) => items.get_mut(index)?.get_mut(),
+        (None, value) => value,
+        _ => return None,
+    };
+    let DeValue::Table(found) = value else { return None };
+    if rest.is_empty() { Some(found) } else { inner(found, rest) }
 }
 
 fn same(one: &DeValue<'_>, other: &DeValue<'_>) -> bool {
@@ -215,6 +271,25 @@ mod tests {
             "17:1 log.levl",
         ];
         assert_eq!(found(text), expected);
+    }
+
+    #[test]
+    fn a_policy_without_its_table_hides_no_fault_of_its_keys() {
+        let text = "[switch]\nlisten = \"[::]:80\"\nnodes = [\"a:1\"]\npolicy = \"ward\"\n[switch.ward]\nhost = \"\"\n";
+        assert_eq!(found(text), ["5:9 switch.ward", "6:1 switch.ward.host"]);
+        // Without the table of a policy there is nothing to hide.
+        let text = "[switch]\nlisten = \"here\"\nnodes = [\"a:1\"]\npolicy = \"ward\"\nshards = 63\n";
+        assert_eq!(found(text), ["1:2 switch.ward", "2:1 switch.listen", "5:1 switch.shards"]);
+    }
+
+    #[test]
+    fn keys_in_sentences_have_the_indices_of_the_file() {
+        let text = "[switch]\nlisten = \"[::]:80\"\nnodes = [\"a\", \"b:1\", \"c\", \"b:1\"]\n";
+        let all = all(Source::new("f", text));
+        let said: Vec<String> = all.iter().map(ToString::to_string).collect();
+        assert_eq!(said.len(), 3, "{said:?}");
+        assert!(said[2].starts_with("f:3:27: switch.nodes[3]: "), "{said:?}");
+        assert!(said[2].contains("is that of switch.nodes[1] already"), "{said:?}");
     }
 
     #[test]

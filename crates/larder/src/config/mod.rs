@@ -73,14 +73,14 @@ mod valid_user;
 mod valid_ward;
 
 pub(crate) use changes::Changes;
-pub(crate) use error::ConfigError;
+pub(crate) use error::{ConfigError, Fault};
 pub(crate) use raw::RawConfig;
 pub(crate) use raw_node::{RawModel, RawNode};
 pub(crate) use raw_switch::{RawPeer, RawSwitch};
 pub(crate) use raw_threshold::{RawHigh, RawLow};
 pub(crate) use reference::{defaults, schema};
 pub(crate) use text::{Size, Span, Texts};
-pub(crate) use valid::{AdminListen, Config};
+pub(crate) use valid::{AdminListen, Config, Role};
 pub(crate) use valid_agent::{AgentRole, HandoffRole};
 #[cfg(test)]
 pub(crate) use valid_discover::discover_of;
@@ -91,12 +91,12 @@ pub(crate) use valid_peers_handoff::PeersHandoffRole;
 pub(crate) use valid_peers_policy::{PeersPolicy, PeersWard};
 pub(crate) use valid_switch::{SwitchRole, node};
 pub(crate) use valid_switches::SwitchesRole;
-pub(crate) use valid_user::RunAs;
+pub(crate) use valid_user::{RunAs, may};
 pub(crate) use valid_ward::{Refresh, TableFile, WardNode, WardRole};
 
 use std::path::Path;
 
-use error::{Fault, Source};
+use error::Source;
 
 /// Largest config file read; a larger one is not a config.
 const FILE_BYTES_MAX: u64 = 16 << 20;
@@ -149,6 +149,21 @@ impl Written {
         Config::new(&self.raw).map_err(|fault| with_the_rest(self.source(), self.source().locate(fault)))
     }
 
+    /// Checks everything but files and accounts of this machine. `None`: all else is right, but a file is missing that a config
+    /// cannot be made without, such as a certificate.
+    pub(crate) fn validate_alone(&self) -> Result<Option<Config>, ConfigError> {
+        let error = match self.validate() {
+            Ok(config) => return Ok(Some(config)),
+            Err(error) => error,
+        };
+        let ConfigError { more, .. } = error.clone();
+        let mut rest = std::iter::once(ConfigError { more: Vec::new(), ..error })
+            .chain(more)
+            .filter(|error| !error.of_machine);
+        let Some(first) = rest.next() else { return Ok(None) };
+        Err(ConfigError { more: rest.collect(), ..first })
+    }
+
     /// The config in force, to be shown: what the collector of traces asks for is left out, which may be a key.
     pub(crate) fn shown(&self) -> serde_json::Result<serde_json::Value> {
         let mut raw = serde_json::to_value(&self.raw)?;
@@ -169,8 +184,12 @@ impl Written {
 
     /// What is odd in a valid config, with its place.
     pub(crate) fn warnings(&self, config: &Config) -> Vec<ConfigError> {
-        let odd = config.warnings.iter().chain(&config.absent);
-        odd.map(|fault| self.source().locate(fault.clone())).collect()
+        config.warnings.iter().map(|fault| self.place(fault.clone())).collect()
+    }
+
+    /// The fault with its place in the file.
+    pub(crate) fn place(&self, fault: Fault) -> ConfigError {
+        self.source().locate(fault)
     }
 
     /// Whether every file that a valid config needs at the start is there.
@@ -194,16 +213,8 @@ impl Written {
         });
         let named = named.collect::<Vec<_>>().join(", ");
         let what = format!("the node runs with other values of {named}: restart the node for these");
-        let hint = "nothing of the file is applied while they differ".to_owned();
-        ConfigError {
-            origin: self.origin.clone(),
-            line: None,
-            column: None,
-            key: String::new(),
-            what,
-            hint: Some(hint),
-            more: Vec::new(),
-        }
+        let hint = Some("nothing of the file is applied while they differ".to_owned());
+        ConfigError { hint, ..ConfigError::of_file(&self.origin, what) }
     }
 
     /// What errors call it, and its text: to be [parsed](Self::parse) by another process.
@@ -216,12 +227,15 @@ impl Written {
     }
 }
 
-/// The error, followed by the other faults of its file that stand at keys of the file: what a file lacks the command line
-/// may give.
-fn with_the_rest(source: Source<'_>, first: ConfigError) -> ConfigError {
-    let other = |error: &ConfigError| error.key != first.key && source.has(&error.key);
-    let more = faults::all(source).into_iter().filter(other).collect();
-    ConfigError { more, ..first }
+/// The error with the other faults of its file, in the order in which they stand in it. Faults that stand at no key of the file
+/// are left out: what a file lacks the command line may give.
+fn with_the_rest(source: Source<'_>, error: ConfigError) -> ConfigError {
+    let other = |fault: &ConfigError| fault.key != error.key && source.has(&fault.key);
+    let mut all: Vec<ConfigError> = faults::all(source).into_iter().filter(other).collect();
+    all.push(error);
+    all.sort_by_key(|fault| (fault.line, fault.column));
+    let first = all.remove(0);
+    ConfigError { more: all, ..first }
 }
 
 #[cfg(test)]

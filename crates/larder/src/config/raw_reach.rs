@@ -20,8 +20,8 @@ pub(crate) struct RawNodeTls {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(example = "nodes.example.internal")]
     pub(crate) name: Option<String>,
-    /// Whether nodes' certificates are looked at. With false whoever comes between the switch and a node may read and change all
-    /// that passes: for trying things out.
+    /// Whether nodes' certificates are verified. With false an attacker on the path can read and change requests and replies: for
+    /// trying things out.
     pub(crate) verify: bool,
     /// The switch's own certificate with its chain, for nodes that ask for one (mutual TLS): a file, PEM. Files are read at the start
     /// and at each reload.

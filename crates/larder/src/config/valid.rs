@@ -29,6 +29,24 @@ pub(crate) struct Config {
     pub(super) absent: Vec<Fault>,
 }
 
+/// A role that a process starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Switch,
+    Node,
+    Agent,
+}
+
+impl Role {
+    const fn section(self) -> &'static str {
+        match self {
+            Self::Switch => "switch",
+            Self::Node => "node",
+            Self::Agent => "agent",
+        }
+    }
+}
+
 /// Where the admin interface listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AdminListen {
@@ -57,6 +75,23 @@ impl Config {
             absent.extend(role.and_then(|role| no_key(key, &role.identity)));
         }
         Ok(Self { absent, ..config })
+    }
+
+    /// Files that are named and not there yet: a role that needs them cannot start.
+    pub(crate) fn absent(&self) -> impl Iterator<Item = &Fault> {
+        self.absent.iter()
+    }
+
+    /// The config of one role; the others are left out.
+    pub(crate) fn only(&self, role: Role) -> Self {
+        let begins = |fault: &&Fault| fault.key().starts_with(role.section());
+        Self {
+            switch: self.switch.clone().filter(|_| role == Role::Switch),
+            node: self.node.clone().filter(|_| role == Role::Node),
+            agent: self.agent.clone().filter(|_| role == Role::Agent),
+            absent: self.absent.iter().filter(begins).cloned().collect(),
+            ..self.clone()
+        }
     }
 }
 

@@ -1,9 +1,7 @@
 //! `[switch.tls.acme]`, checked and turned into what is done.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use larder_front::{AcmeChallenge, AcmeStore};
@@ -12,7 +10,7 @@ use rustix::fs::Access;
 use super::error::Fault;
 use super::explain::suggest;
 use super::raw_acme::RawAcme;
-use super::valid_user::RunAs;
+use super::valid_user::{RunAs, may};
 use crate::acme::{AcmeRole, folder_of, read_roots};
 
 const CHALLENGES: [&str; 2] = ["http-01", "tls-alpn-01"];
@@ -74,6 +72,7 @@ pub(super) fn acme(
                 format!("{error:#}"),
                 "name a PEM file with the roots that the authority's own certificate comes from",
             )
+            .of_machine()
         })?;
     }
     reached(challenge, clear, secure, warnings)?;
@@ -199,25 +198,12 @@ pub(super) fn writable(
     let shown = store.display();
     let told = |why: String| {
         let hint = "a folder that the switch's user may write: mkdir -p -m 0700, and chown to switch.user if there is one";
-        wrong("store", format!("{shown} cannot be written: {why}"), hint)
+        wrong("store", format!("{shown} cannot be written: {why}"), hint).of_machine()
     };
     if !there.is_dir() {
         return Err(told(format!("{} is no folder", there.display())));
     }
-    let may = match run_as.filter(|_| rustix::process::geteuid().is_root()) {
-        None => rustix::fs::access(there, Access::WRITE_OK | Access::EXEC_OK).is_ok(),
-        Some(who) => fs::metadata(there).is_ok_and(|folder| {
-            let (mode, user, group) = (folder.mode(), folder.uid(), folder.gid());
-            let bits = if user == who.user {
-                mode >> 6
-            } else if group == who.group {
-                mode >> 3
-            } else {
-                mode
-            };
-            who.user == 0 || bits & 0o3 == 0o3
-        }),
-    };
+    let may = may(run_as, there, Access::WRITE_OK | Access::EXEC_OK);
     // Who checks a config need not be who runs it.
     absent.extend((!may).then(|| told(format!("{} is not for this user to write", there.display()))));
     Ok(role)

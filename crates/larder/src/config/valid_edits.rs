@@ -103,7 +103,7 @@ fn secret(key: &str, path: &str) -> Result<Vec<u8>, Fault> {
         Err(format!("'{}' does not hold 16 to 4096 bytes", path.escape_debug()))
     };
     read().map_err(|what: String| {
-        Fault::new(key, what).hint("make one: (umask 077; head -c 32 /dev/urandom > FILE)")
+        Fault::new(key, what).hint("make one: (umask 077; head -c 32 /dev/urandom > FILE)").of_machine()
     })
 }
 

@@ -55,8 +55,10 @@ pub(super) fn handoff(raw: &RawHandoff, absent: &mut Vec<Fault>) -> Result<Hando
         let path = Path::new(path);
         let missing = no_key("switch.handoff.identity", path);
         let identity = if missing.is_some() { Identity::generate() } else { Identity::load(path) };
-        config.identity =
-            Some(identity.map_err(|error| Fault::new("switch.handoff.identity", error.to_string()))?);
+        config.identity = Some(identity.map_err(|error| {
+            let hint = "the file holds 32 bytes in base64, as `larder keys new FILE` writes them";
+            Fault::new("switch.handoff.identity", error.to_string()).hint(hint).of_machine()
+        })?);
         absent.extend(missing);
     }
     Ok(config)
@@ -178,12 +180,13 @@ mod tests {
         );
         let written = Written::parse("f", &text).unwrap();
         let config = written.validate().unwrap();
-        let [warning] = &written.warnings(&config)[..] else { panic!("{:?}", written.warnings(&config)) };
-        assert!(warning.to_string().contains("larder keys new"), "{warning}");
+        let missing: Vec<String> =
+            config.absent().map(|fault| written.place(fault.clone()).to_string()).collect();
+        assert!(missing.len() == 1 && missing[0].contains("larder keys new"), "{missing:?}");
         assert_eq!(written.present(&config).unwrap_err().line, Some(6));
         Identity::generate().unwrap().save(&file).unwrap();
         let config = written.validate().unwrap();
-        assert!(written.warnings(&config).is_empty() && written.present(&config).is_ok());
+        assert!(written.present(&config).is_ok());
         std::fs::write(&file, "no key").unwrap();
         assert!(written.validate().is_err(), "a wrong one is found by the check");
     }

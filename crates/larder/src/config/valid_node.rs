@@ -79,7 +79,7 @@ pub(super) fn node(raw: &RawNode) -> Result<NodeRole, Fault> {
             None if error.field == "processor.speed" => "node.model.processor_speed".to_owned(),
             None => format!("node.{}", error.field.replace("_bytes_max", "_max")),
         };
-        Fault::new(key, "out of range").hint(error.expected)
+        Fault::out_of_range(key, error.expected)
     })?;
     let handoff = raw.handoff.as_ref().map(|raw| handoff(raw, listen)).transpose()?;
     if handoff.is_some() && node.tls.as_ref().is_some_and(|tls| tls.redirect) {

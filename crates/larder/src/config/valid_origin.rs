@@ -53,7 +53,11 @@ pub(super) fn origin(raw: &RawOrigin) -> Result<OriginConfig, Fault> {
     };
     origin.check().map_err(|error| {
         let key = error.field.replace("_bytes_max", "_max");
-        Fault::new(format!("node.{key}"), "out of range, or not supported").hint(error.expected)
+        match key.as_str() {
+            "origin.url" => Fault::of_value("node.origin.url", "cannot be an origin")
+                .hint(format!("write {}", error.expected)),
+            _ => Fault::out_of_range(format!("node.{key}"), error.expected),
+        }
     })?;
     Ok(origin)
 }

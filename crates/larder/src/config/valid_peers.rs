@@ -106,12 +106,12 @@ pub(super) fn press(raw: &RawPeers, memory: Bytes) -> Result<PressSettings, Faul
         if (0.0..=most).contains(&share) {
             return Ok((share * 1_000.0).round() as u32);
         }
-        Err(Fault::new(key, "out of range").hint(format!("a share from 0 to {most}")))
+        Err(Fault::out_of_range(key, format!("a share from 0 to {most}")))
     };
     let on_permille = permille("node.peers.share_above", raw.share_above, 1.0)?;
     let large_min = raw.large_min.map_or(Bytes((memory.0 / 64).max(1)), |size| size.0);
     if large_min.0 == 0 {
-        return Err(Fault::new("node.peers.large_min", "out of range").hint("at least 1 byte"));
+        return Err(Fault::out_of_range("node.peers.large_min", "at least 1 byte"));
     }
     Ok(PressSettings {
         overload: number("node.peers.overload", raw.overload, 1, 1_000_000)?,
@@ -133,7 +133,7 @@ pub(super) fn press(raw: &RawPeers, memory: Bytes) -> Result<PressSettings, Faul
 fn head_timeout(span: Duration) -> Result<Duration, Fault> {
     const KEY: &str = "node.peers.head_timeout";
     if span < Duration::from_millis(10) {
-        return Err(Fault::new(KEY, "out of range").hint("at least 10 ms, or no reply of a peer is in time"));
+        return Err(Fault::out_of_range(KEY, "at least 10 ms, or no reply of a peer is in time"));
     }
     within(KEY, span, Duration::from_secs(600))
 }
@@ -142,5 +142,5 @@ fn within(key: &'static str, span: Duration, most: Duration) -> Result<Duration,
     if span <= most {
         return Ok(span);
     }
-    Err(Fault::new(key, "out of range").hint(format!("at most {} s", most.as_secs())))
+    Err(Fault::out_of_range(key, format!("at most {} s", most.as_secs())))
 }

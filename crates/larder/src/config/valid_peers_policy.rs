@@ -30,6 +30,15 @@ pub(crate) enum PeersPolicy {
 }
 
 impl PeersPolicy {
+    /// The name in the config.
+    pub(crate) const fn name(&self) -> &'static str {
+        match self {
+            Self::Press(_) => "press",
+            Self::Card(_) => "card",
+            Self::Ward(_) => "ward",
+        }
+    }
+
     /// From which size on objects are kept by no node, where there is such a size.
     pub(crate) fn large_min(&self) -> Option<Bytes> {
         match self {
@@ -123,7 +132,7 @@ fn ward(raw: &RawTables, cache: Bytes) -> Result<PeersWard, Fault> {
     }
     let memory = raw.memory.map_or(cache, |size| size.0);
     if memory == Bytes::ZERO {
-        return Err(Fault::new(key("memory"), "out of range").hint("at least 1 byte"));
+        return Err(Fault::out_of_range(key("memory"), "at least 1 byte"));
     }
     let first = usize::try_from(raw.first_requests).unwrap_or(usize::MAX);
     let settings = WardSettings {

@@ -84,7 +84,7 @@ fn settings(raw: &RawSwitches) -> Result<SwitchesSettings, Fault> {
     let settings = SwitchesSettings { period: raw.period.0, step: raw.step, unknown_after, ..usual };
     settings.validate().map_err(|error| match error {
         SettingsError::OutOfRange { name, range, .. } => {
-            Fault::new(format!("switch.switches.{name}"), "out of range").hint(range)
+            Fault::out_of_range(format!("switch.switches.{name}"), range)
         }
         SettingsError::Node(error) => Fault::new("switch.switches", error.to_string()),
     })?;

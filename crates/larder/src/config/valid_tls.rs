@@ -104,6 +104,7 @@ impl Section {
             Fault::new(key, fault.to_string()).hint(
                 "PEM: files with certificate, chain and key, FILE.crt beside FILE.key, or folders of such files",
             )
+            .of_machine()
         })?;
         Ok(config)
     }

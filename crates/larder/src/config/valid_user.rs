@@ -1,8 +1,11 @@
 //! `switch.user`, `switch.group`: as whom a switch's workers run.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 
 use larder_front::{HandoffConfig, Setting};
+use rustix::fs::Access;
 use serde::{Deserialize, Serialize};
 
 use super::error::Fault;
@@ -12,6 +15,25 @@ use super::error::Fault;
 pub(crate) struct RunAs {
     pub(crate) user: u32,
     pub(crate) group: u32,
+}
+
+/// Whether the process that does the work may access a file or folder: this process, or one that this one, as root, starts as
+/// another user.
+pub(crate) fn may(run_as: Option<RunAs>, path: &Path, access: Access) -> bool {
+    let Some(who) = run_as.filter(|who| who.user != 0 && rustix::process::geteuid().is_root()) else {
+        return rustix::fs::access(path, access).is_ok();
+    };
+    fs::metadata(path).is_ok_and(|found| {
+        let shift = if found.uid() == who.user {
+            6
+        } else if found.gid() == who.group {
+            3
+        } else {
+            0
+        };
+        // The three lowest bits of `access(2)` are those of a mode.
+        (found.mode() >> shift) & 0o7 & access.bits() == access.bits()
+    })
 }
 
 /// As whom workers run; `None`: as the switch was started.
@@ -40,6 +62,7 @@ pub(super) fn run_as(
         None => own_group.ok_or_else(|| {
             Fault::new("switch.user", format!("{user} is in no file of users: its group is not known"))
                 .hint("write group beside it")
+                .of_machine()
         })?,
         Some(name) => {
             let groups = fs::read_to_string("/etc/group").unwrap_or_default();
@@ -52,7 +75,8 @@ pub(super) fn run_as(
 fn unknown(key: &'static str, name: &str) -> Fault {
     let file = if key.ends_with("user") { "/etc/passwd" } else { "/etc/group" };
     Fault::new(key, format!("'{}' is not in {file}", name.escape_debug()))
-        .hint("a name that is there, or a number")
+        .hint("write a name that is there, or a number; `useradd --system NAME` makes a user")
+        .of_machine()
 }
 
 /// A user's number, and its group's if it has an entry.

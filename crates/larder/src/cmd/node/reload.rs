@@ -101,7 +101,7 @@ impl Reloader {
     /// There is no config file, or the node does not serve yet. What is wrong with one that there is, is told by the status.
     pub(crate) fn reload(&self, by: By) -> Result<NodeReloads, Unread> {
         if self.args.serve.config.is_none() {
-            tracing::warn!(?by, "{}", Unread::NoFile);
+            tracing::warn!(%by, "{}", Unread::NoFile);
             return Err(Unread::NoFile);
         }
         let Some(switches) = self.started.get() else { return Err(Unread::Starting) };
@@ -116,10 +116,10 @@ impl Reloader {
         match &went {
             Ok(taken) => {
                 let changed = taken.join(", ");
-                tracing::info!(?by, changed, took_s, "the config is read anew");
+                tracing::info!(%by, changed, took_s, "config reloaded");
             }
             Err(Unchanged { error, .. }) => {
-                tracing::error!(?by, error, "nothing is changed: the node goes on as before");
+                tracing::error!(%by, error, "reload refused: the node keeps its config");
             }
         }
         Ok(self.note(Last::now(by, outcome, error, took_s)))

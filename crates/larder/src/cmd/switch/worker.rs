@@ -86,7 +86,7 @@ fn nodes_of(file: OwnedFd) -> Vec<Handed> {
     let read = read_blob(file).map_err(anyhow::Error::from);
     let nodes = read.and_then(|bytes| Ok(serde_json::from_slice(&bytes)?));
     nodes.unwrap_or_else(|error| {
-        tracing::warn!(%error, "how the nodes stood cannot be read: they begin as the config says");
+        tracing::warn!(%error, "node states of the worker before are unreadable: nodes start as the config says");
         Vec::new()
     })
 }
@@ -206,7 +206,7 @@ async fn hear(link: Arc<Link>, heard: mpsc::UnboundedSender<Packet<ToWorker>>) {
         match link.recv().await {
             Ok(Some(packet)) => drop(heard.send(packet)),
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                tracing::warn!(%error, "the master says something unknown");
+                tracing::warn!(%error, "unknown message from the master process");
             }
             Ok(None) | Err(_) => std::process::exit(ORPHANED),
         }
@@ -229,9 +229,9 @@ fn take_over(switch: &SwitchHandle, roster: &RosterKeeper, files: Vec<OwnedFd>) 
     }
     let read = read_blob(learned).map_err(anyhow::Error::from);
     match read.and_then(|bytes| Ok(switch.take_over(&bytes)?)) {
-        Ok(targets) => tracing::info!(targets, "goes on from what was learned before"),
+        Ok(targets) => tracing::info!(targets, "dispatcher state taken over from the worker before"),
         Err(error) => {
-            tracing::warn!(%error, "what was learned before cannot be used: targets are placed anew");
+            tracing::warn!(%error, "dispatcher state of the worker before is unusable: targets are placed anew");
         }
     }
 }
@@ -241,11 +241,11 @@ fn share_as_before(switch: &SwitchHandle, file: OwnedFd) {
     match read.and_then(|bytes| Ok(serde_json::from_slice::<Vec<ShareStanding>>(&bytes)?)) {
         Ok(before) => {
             for error in switch.share_as_before(&before) {
-                tracing::warn!(%error, "a route has the share that the config gives it, not that of before");
+                tracing::warn!(%error, "route share of the worker before not kept: the config's share applies");
             }
         }
         Err(error) => {
-            tracing::warn!(%error, "which shares routes had cannot be read: they are as in the config");
+            tracing::warn!(%error, "route shares of the worker before are unreadable: the config's shares apply");
         }
     }
 }

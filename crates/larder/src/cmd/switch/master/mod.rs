@@ -30,9 +30,10 @@ use super::status::ReloadStatus;
 use super::{ADMIN, SwitchArgs};
 use crate::cmd::reloads::{By, Outcome};
 use crate::cmd::{logging, serve};
-use crate::config::{Config, RunAs, Written};
+use crate::config::{Config, Role, RunAs, Written};
 use crate::demo::cluster::Ready;
 use crate::outcome::{self, usage};
+use crate::preflight;
 
 /// Time for a worker to read its config and find its nodes.
 const PREPARE: Duration = Duration::from_secs(60);
@@ -69,11 +70,11 @@ pub(super) struct Plan {
 
 impl Plan {
     /// Reads and checks the config, with policies that were chosen instead of its own.
-    fn read(args: &SwitchArgs, policies: &BTreeMap<String, String>) -> anyhow::Result<(Self, Config)> {
+    fn read(args: &SwitchArgs, policies: &BTreeMap<String, String>) -> anyhow::Result<Self> {
         let mut written = args.written()?;
         super::choose(&mut written, policies)?;
         let config = args.checked(&written)?;
-        Ok((Self::of(&written, &config)?, config))
+        Self::of(&written, &config)
     }
 
     fn of(written: &Written, config: &Config) -> anyhow::Result<Self> {
@@ -148,14 +149,19 @@ async fn asked_to_end(terminate: &mut Signal, interrupt: &mut Signal) {
 /// Runs until the switch ends. `successor`: the program has been replaced by this one while workers serve.
 pub(super) fn run(args: &SwitchArgs, successor: bool) -> anyhow::Result<()> {
     let kept = if successor { Some(Kept::take()?) } else { None };
-    let (plan, level) = match &kept {
-        Some(kept) => (kept.plan(), kept.log_level(args)),
+    let plan = match &kept {
+        Some(kept) => {
+            logging::start(&kept.log_level(args))?;
+            kept.plan()
+        }
         None => {
-            let (plan, config) = Plan::read(args, &BTreeMap::new())?;
-            (plan, config.log)
+            let written = args.written()?;
+            let config = written.validate()?;
+            logging::start(&config.log)?;
+            preflight::start(&written, &config.only(Role::Switch))?;
+            Plan::of(&written, &config)?
         }
     };
-    logging::start(&level)?;
     serve::raise_open_files();
     let runtime = serve::runtime(1)?;
     runtime.block_on(async {
@@ -216,7 +222,7 @@ impl Master<'_> {
         self.current = current.map(|(pid, end)| Worker::adopt(pid, end)).transpose()?;
         self.retiring =
             retiring.into_iter().map(|(pid, end)| Worker::adopt(pid, end)).collect::<Result<_, _>>()?;
-        tracing::info!(version = self.status.version, "the master is upgraded");
+        tracing::info!(version = self.status.version, "master process upgraded");
         Ok(())
     }
 
@@ -293,8 +299,7 @@ impl Master<'_> {
         if by == By::Fault {
             return self.start().await;
         }
-        let next =
-            Plan::read(self.args, &policies).and_then(|(plan, _)| Ok((self.listeners.next(&plan)?, plan)));
+        let next = Plan::read(self.args, &policies).and_then(|plan| Ok((self.listeners.next(&plan)?, plan)));
         let (listeners, plan) = match next {
             Ok(next) => next,
             Err(error) => return Went::Refused(format!("{error:#}")),
@@ -358,7 +363,10 @@ impl Master<'_> {
         if let Some(before) = &mut self.current {
             match before.ask(&ToWorker::Yield, YIELD, |word| matches!(word, FromWorker::Yielded)).await {
                 Ok(files) => learned = files,
-                Err(error) => tracing::warn!(error, "nothing is handed over: the new process begins cold"),
+                Err(error) => tracing::warn!(
+                    error,
+                    "running worker did not hand over its state: the new worker starts cold"
+                ),
             }
         }
         let learned: Vec<_> = learned.iter().map(OwnedFd::as_fd).collect();
@@ -393,13 +401,13 @@ impl Master<'_> {
         self.status.note(by, outcome, error, took_s);
         let generation = self.status.counts.generation;
         match (error, by) {
-            (None, _) => tracing::info!(?by, generation, took_s, "another process serves"),
+            (None, _) => tracing::info!(%by, generation, took_s, "reload done: a new worker process serves"),
             (Some(error), By::Fault) => {
-                tracing::error!(error, "no process serves: it is tried again");
+                tracing::error!(error, "worker start failed: no process serves until the next attempt");
                 self.died();
             }
             (Some(error), _) => {
-                tracing::error!(?by, error, "nothing is changed: the process before serves");
+                tracing::error!(%by, error, "reload refused: the running worker keeps its config");
             }
         }
         self.status.counts.retiring = self.retiring.len() as u64;
@@ -421,13 +429,17 @@ impl Master<'_> {
         self.retiring.retain_mut(|worker| match worker.ended() {
             None => true,
             Some(how) => {
-                tracing::info!(pid = worker.pid(), how, "a process before has ended");
+                tracing::info!(
+                    pid = worker.pid(),
+                    how,
+                    "replaced worker process ended: its last connection closed"
+                );
                 false
             }
         });
         let Some(how) = self.current.as_mut().and_then(Worker::ended) else { return };
         let Some(worker) = self.current.take() else { return };
-        tracing::error!(pid = worker.pid(), how, "the process that served has ended; another is started");
+        tracing::error!(pid = worker.pid(), how, "worker process ended unexpectedly: starting another");
         if worker.age() > LIVED {
             self.deaths = 0;
         }

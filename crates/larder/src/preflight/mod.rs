@@ -1,0 +1,187 @@
+//! Checks what a start needs of this machine: names, addresses, files, secrets and rights.
+//!
+//! `larder check`, `larder doctor` and the start of each role do the same checks. An error keeps a role from starting. A
+//! warning does not: the role starts, and part of it does not work. A note tells what a reader may wonder about.
+
+mod files;
+mod names;
+mod needs;
+mod ports;
+
+use larder_handoff::probe::{Facts, Mechanism, State, Subject, judge};
+
+pub(crate) use self::needs::origin_of;
+use crate::config::{Config, ConfigError, Fault, Written};
+
+/// Why the preflight is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// A user asks whether the config can start.
+    Check,
+    /// A role starts.
+    Start,
+}
+
+/// The weight of a finding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Severity {
+    /// A role cannot start.
+    Error,
+    /// A role starts, and part of it does not work.
+    Warning,
+    /// Nothing is wrong.
+    Note,
+}
+
+impl Severity {
+    /// The word before the finding.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warning => "warning",
+            Self::Note => "note",
+        }
+    }
+}
+
+/// One result of the preflight.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Finding {
+    pub(crate) severity: Severity,
+    pub(crate) fault: Fault,
+}
+
+impl Finding {
+    pub(crate) const fn error(fault: Fault) -> Self {
+        Self { severity: Severity::Error, fault }
+    }
+
+    pub(crate) const fn warning(fault: Fault) -> Self {
+        Self { severity: Severity::Warning, fault }
+    }
+
+    pub(crate) const fn note(fault: Fault) -> Self {
+        Self { severity: Severity::Note, fault }
+    }
+}
+
+/// The errors of a preflight: the config is right, and this machine is not ready for it.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", lines(.0))]
+pub(crate) struct Unready(Vec<ConfigError>);
+
+fn lines(errors: &[ConfigError]) -> String {
+    errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
+/// All findings for the roles of a config, in the order of its lines, each at its place.
+pub(crate) fn findings(written: &Written, config: &Config, purpose: Purpose) -> Vec<(Severity, ConfigError)> {
+    let needs = needs::of(config);
+    let mut found: Vec<Finding> = config.absent().cloned().map(Finding::error).collect();
+    found.extend(needs.addresses.iter().filter_map(|address| ports::check(address, purpose)));
+    found.extend(needs.files.iter().filter_map(files::check));
+    found.extend(names::check(&needs.names, purpose));
+    if purpose == Purpose::Check {
+        // A start logs these itself.
+        found.extend(certificates(config));
+        found.extend(rights(config));
+    }
+    let mut placed: Vec<(Severity, ConfigError)> = Vec::new();
+    for Finding { severity, fault } in found {
+        // A file that is missing may be found by two checks.
+        let error = written.place(fault);
+        if !placed.iter().any(|(_, other)| other.key == error.key && other.what == error.what) {
+            placed.push((severity, error));
+        }
+    }
+    placed.sort_by_key(|(_, error)| (error.line, error.column));
+    placed
+}
+
+/// Refuses to start a role if a finding is an error.
+///
+/// # Errors
+/// The findings that are errors.
+pub(crate) fn refuse(found: Vec<(Severity, ConfigError)>) -> Result<(), Unready> {
+    let errors: Vec<ConfigError> = found
+        .into_iter()
+        .filter(|(severity, _)| *severity == Severity::Error)
+        .map(|(_, error)| error)
+        .collect();
+    if errors.is_empty() { Ok(()) } else { Err(Unready(errors)) }
+}
+
+/// Does the preflight for a role that starts, and logs warnings. Other roles of the file are not looked at.
+///
+/// # Errors
+/// The findings that are errors.
+pub(crate) fn start(written: &Written, config: &Config) -> Result<(), Unready> {
+    let found = findings(written, config, Purpose::Start);
+    for (severity, finding) in &found {
+        if *severity == Severity::Warning {
+            tracing::warn!("{finding}");
+        }
+    }
+    refuse(found)
+}
+
+/// Certificates that have ended or end soon.
+fn certificates(config: &Config) -> Vec<Finding> {
+    const SOON_S: i64 = 7 * 24 * 3600;
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let now = now.map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(i64::MAX));
+    let of_switch = config.switch.as_ref().and_then(|role| role.switch.tls.as_ref());
+    let of_node = config.node.as_ref().and_then(|role| role.node.tls.as_ref());
+    let mut found = Vec::new();
+    for (key, tls) in [("switch.tls.certificates", of_switch), ("node.tls.certificates", of_node)] {
+        // Files that are wrong are errors of the config, found before.
+        for certificate in tls.and_then(|tls| tls.check().ok()).unwrap_or_default() {
+            let (file, left_s) = (&certificate.file, certificate.not_after.saturating_sub(now));
+            let what = match left_s {
+                ..0 => format!("the certificate in {file} has expired: clients refuse it"),
+                0..SOON_S => format!("the certificate in {file} expires in {} days", left_s / 86_400),
+                _ => continue,
+            };
+            let hint =
+                "replace the file by a renewed certificate; a running larder reads it within tls.reload";
+            found.push(Finding::warning(Fault::new(key, what).hint(hint)));
+        }
+    }
+    found
+}
+
+/// Rights and kernel features that handoff needs, and this process or machine lacks.
+fn rights(config: &Config) -> Vec<Finding> {
+    needs::handoff(config).into_iter().filter_map(|need| lacking(&need)).collect()
+}
+
+/// A mechanism of handoff that a key asks for.
+#[derive(Debug)]
+pub(crate) struct HandoffNeed {
+    key: &'static str,
+    mechanism: Mechanism,
+    subject: Subject,
+    /// Whether the role does not start without it.
+    required: bool,
+}
+
+fn lacking(need: &HandoffNeed) -> Option<Finding> {
+    let report = judge(&Facts::of_this_host(&need.subject), &need.subject);
+    let lacks: Vec<&str> = report
+        .missing_for(need.mechanism)
+        .filter(|finding| finding.state == State::Missing)
+        .map(|finding| finding.what.as_str())
+        .collect();
+    if lacks.is_empty() {
+        return None;
+    }
+    let what = format!(
+        "handoff by {} is not possible here: this machine or user lacks {}",
+        need.mechanism,
+        lacks.join(", ")
+    );
+    let hint =
+        "`larder doctor --config FILE` says how to get each of these; without them connections are relayed";
+    let fault = Fault::new(need.key, what).hint(hint);
+    Some(if need.required { Finding::error(fault) } else { Finding::warning(fault) })
+}

@@ -1,0 +1,165 @@
+//! Whether the host names of a config resolve.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, ToSocketAddrs as _};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::{Finding, Purpose};
+use crate::config::Fault;
+
+/// Time for all names together.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Names resolved at once.
+const THREADS_MAX: usize = 16;
+
+/// The consequence of a name that does not resolve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Without {
+    /// The role does not start.
+    NoStart,
+    /// The role starts, and requests that need the host fail.
+    Unreachable,
+    /// The role starts, logs the failure, and tries again.
+    Retried,
+}
+
+/// A host that a role connects to.
+#[derive(Clone, Debug)]
+pub(super) struct NameNeed {
+    pub(super) key: String,
+    /// Host and port.
+    pub(super) authority: String,
+    pub(super) without: Without,
+}
+
+/// The findings on names. Names that the role itself reports at its start are left to it then.
+pub(super) fn check(needs: &[NameNeed], purpose: Purpose) -> Vec<Finding> {
+    let asked = needs.iter().filter(|need| purpose == Purpose::Check || need.without != Without::Retried);
+    let asked: Vec<(&NameNeed, &str)> =
+        asked.filter_map(|need| Some((need, name_in(&need.authority)?))).collect();
+    let resolved = resolve(asked.iter().map(|(_, name)| (*name).to_owned()).collect(), PATIENCE);
+    asked.into_iter().filter_map(|(need, name)| finding(need, name, resolved.get(name))).collect()
+}
+
+fn finding(need: &NameNeed, name: &str, resolved: Option<&Result<(), String>>) -> Option<Finding> {
+    let consequence = match need.without {
+        Without::NoStart => "",
+        Without::Unreachable => "; until it resolves, requests that need this host get 502",
+        Without::Retried => "; larder starts and tries again",
+    };
+    let (what, slow) = match resolved {
+        Some(Ok(())) => return None,
+        Some(Err(error)) => (format!("cannot resolve '{name}': {error}{consequence}"), false),
+        None => (format!("'{name}' did not resolve within {} s{consequence}", PATIENCE.as_secs()), true),
+    };
+    let hint = format!("correct the name, or write an IP address; `getent hosts {name}` asks as larder does");
+    let fault = Fault::new(&need.key, what).hint(hint);
+    // A start waits longer than this check.
+    Some(if need.without == Without::NoStart && !slow {
+        Finding::error(fault)
+    } else {
+        Finding::warning(fault)
+    })
+}
+
+/// The host of `host:port` if it is a name.
+fn name_in(authority: &str) -> Option<&str> {
+    let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host);
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    bare.parse::<IpAddr>().is_err().then_some(host)
+}
+
+/// Resolves names at once; those that take longer than `patience` are missing from the result.
+fn resolve(names: BTreeSet<String>, patience: Duration) -> BTreeMap<String, Result<(), String>> {
+    let (until, count) = (Instant::now() + patience, names.len());
+    let queue = Arc::new(Mutex::new(names));
+    let (sender, results) = mpsc::channel();
+    for _ in 0..count.min(THREADS_MAX) {
+        let (queue, sender) = (Arc::clone(&queue), sender.clone());
+        // A thread that the resolver holds up ends with the process or when it answers. Without a thread, names are missing.
+        let _ = std::thread::Builder::new().name("resolve".to_owned()).spawn(move || {
+            while let Some(name) = next(&queue) {
+                let found = look(&name);
+                if sender.send((name, found)).is_err() {
+                    return;
+                }
+            }
+        });
+    }
+    drop(sender);
+    let mut resolved = BTreeMap::new();
+    loop {
+        match results.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok((name, found)) => drop(resolved.insert(name, found)),
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    // Threads begin no more names.
+    queue.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    resolved
+}
+
+fn next(queue: &Mutex<BTreeSet<String>>) -> Option<String> {
+    queue.lock().unwrap_or_else(PoisonError::into_inner).pop_first()
+}
+
+fn look(name: &str) -> Result<(), String> {
+    match (name, 0).to_socket_addrs() {
+        Ok(found) if found.len() > 0 => Ok(()),
+        Ok(_) => Err("the name has no address".to_owned()),
+        Err(error) => {
+            // The prefix says nothing that the sentence does not.
+            let said = error.to_string();
+            Err(said.rsplit_once("information: ").map_or(said.as_str(), |(_, cause)| cause).to_owned())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_told_from_addresses() {
+        for (authority, name) in [
+            ("a.test:80", Some("a.test")),
+            ("localhost", Some("localhost")),
+            ("10.0.0.1:80", None),
+            ("[::1]:80", None),
+        ] {
+            assert_eq!(name_in(authority), name, "{authority}");
+        }
+    }
+
+    #[test]
+    fn each_name_is_resolved_once_and_reported_at_each_key() {
+        let need = |key: &str, authority: &str, without| NameNeed {
+            key: key.to_owned(),
+            authority: authority.to_owned(),
+            without,
+        };
+        let needs = [
+            need("a", "localhost:80", Without::NoStart),
+            need("b", "no-such-host.invalid:80", Without::NoStart),
+            need("c", "no-such-host.invalid:81", Without::Unreachable),
+            need("d", "no-such-host.invalid:82", Without::Retried),
+        ];
+        let severities = |purpose| -> Vec<(String, &str)> {
+            let found = check(&needs, purpose).into_iter();
+            found.map(|finding| (finding.fault.key().to_owned(), finding.severity.name())).collect()
+        };
+        let of = |pairs: &[(&str, &'static str)]| -> Vec<(String, &str)> {
+            pairs.iter().map(|(key, severity)| ((*key).to_owned(), *severity)).collect()
+        };
+        assert_eq!(severities(Purpose::Start), of(&[("b", "error"), ("c", "warning")]));
+        assert_eq!(severities(Purpose::Check), of(&[("b", "error"), ("c", "warning"), ("d", "warning")]));
+    }
+
+    #[test]
+    fn a_name_without_an_answer_in_time_is_missing() {
+        let names = BTreeSet::from(["a.invalid".to_owned()]);
+        assert!(resolve(names, Duration::ZERO).is_empty());
+    }
+}
