@@ -164,8 +164,24 @@ mod tests {
                 assert!(hint.contains("switch.n") || hint.contains("server"), "{failure}: {hint}");
             }
         }
-        let tls = |error: &str| remedy(Failure::NodeTls, error, false);
-        assert!(tls("invalid peer certificate: Other(OtherError(CaUsedAsEndEntity))").contains("CA:TRUE"));
-        assert!(tls("received corrupt message of type InvalidContentType").contains("tls = false"));
+    }
+
+    #[test]
+    fn the_words_of_rustls_are_known() {
+        use rustls::{AlertDescription, CertificateError, Error, InvalidMessage};
+        for (error, says) in [
+            (Error::InvalidCertificate(CertificateError::UnknownIssuer), "switch.node_tls.ca"),
+            (Error::InvalidCertificate(CertificateError::NotValidForName), "switch.node_tls.name"),
+            (Error::InvalidCertificate(CertificateError::Expired), "renew"),
+            (Error::InvalidCertificate(CertificateError::NotValidYet), "clocks"),
+            (Error::AlertReceived(AlertDescription::CertificateRequired), "switch.node_tls.certificate"),
+            (Error::AlertReceived(AlertDescription::HandshakeFailure), "in common"),
+            (Error::InvalidMessage(InvalidMessage::InvalidContentType), "tls = false"),
+            (Error::DecryptError, "compare the TLS versions"),
+        ] {
+            let hint = tls_remedy(&error.to_string());
+            assert!(hint.contains(says), "{error}: {hint}");
+        }
+        assert!(tls_remedy("invalid peer certificate: Other(OtherError(CaUsedAsEndEntity))").contains("CA:FALSE"));
     }
 }

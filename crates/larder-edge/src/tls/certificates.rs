@@ -328,7 +328,11 @@ pub(super) fn entry(
         provider.key_provider.load_private_key(key).map_err(|error| wrong(format!("its key: {error}")))?;
     let Described { names, not_before, not_after } = described(&chain[0]).map_err(wrong)?;
     let key = CertifiedKey::new(chain, signing);
-    key.keys_match().map_err(|_| wrong("its key is that of another certificate".to_owned()))?;
+    key.keys_match().map_err(|error| match error {
+        rustls::Error::InconsistentKeys(_) => wrong("its key is that of another certificate".to_owned()),
+        // Such as one of version 1, which has no extensions.
+        error => wrong(format!("its certificate cannot be used ({error}); TLS needs X.509 version 3")),
+    })?;
     let digest = xxhash_rust::xxh3::xxh3_64(&file.text);
     let (file, key) = (path.to_owned(), Arc::new(key));
     Ok(Some(Entry { file, acme: false, names, not_before, not_after, key, digest }))

@@ -61,8 +61,13 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
         }
     } else {
         let path = args.file.as_deref().ok_or_else(|| usage("name a config file"))?;
-        let written = Written::read(path)?;
         let alone = args.no_preflight || args.effective;
+        let read = Written::read(path);
+        let written = if alone {
+            read.map_err(|error| error.clone().without_machine().unwrap_or(error))
+        } else {
+            read
+        }?;
         let config = if alone { written.validate_alone()? } else { Some(written.validate()?) };
         if let Some(config) = &config {
             warn(&written, config, alone)?;

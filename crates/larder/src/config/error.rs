@@ -12,35 +12,43 @@ use super::explain::explain;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ConfigError {
     /// The file, or "command line".
-    pub(crate) origin: String,
+    pub(crate) origin: Box<str>,
     /// Line in the file, from 1; none where the key is not in the file.
-    pub(crate) line: Option<usize>,
+    pub(crate) line: Option<u32>,
     /// Column in that line, from 1, in characters.
-    pub(crate) column: Option<usize>,
+    pub(crate) column: Option<u32>,
     /// Dotted key, such as `switch.nodes[1].weight`; empty for the file as a whole.
     pub(crate) key: String,
     /// What is wrong.
     pub(crate) what: String,
     /// What would be right.
-    pub(crate) hint: Option<String>,
+    pub(crate) hint: Option<Box<str>>,
     /// The cause is a file or account of this machine: elsewhere the same config may be right.
     pub(crate) of_machine: bool,
     /// Further errors of the same file.
-    pub(crate) more: Vec<Self>,
+    pub(crate) more: Box<[Self]>,
 }
 
 impl ConfigError {
+    /// The errors that are errors on any machine; `None` if there are none.
+    pub(crate) fn without_machine(mut self) -> Option<Self> {
+        let more = std::mem::take(&mut self.more);
+        let mut all = std::iter::once(self).chain(more.into_vec()).filter(|error| !error.of_machine);
+        let first = all.next()?;
+        Some(Self { more: all.collect(), ..first })
+    }
+
     /// An error of the file as a whole.
     pub(super) fn of_file(origin: &str, what: String) -> Self {
         Self {
-            origin: origin.to_owned(),
+            origin: origin.into(),
             line: None,
             column: None,
             key: String::new(),
             what,
             hint: None,
             of_machine: false,
-            more: Vec::new(),
+            more: Box::default(),
         }
     }
 }
@@ -163,9 +171,11 @@ impl<'a> Source<'a> {
         let Fault { key, mut what, hint, of_machine, of_value } = fault;
         if of_value {
             let value = table.as_ref().and_then(|table| value_at(table.get_ref(), &key));
-            what = format!("{} {what}", value.unwrap_or("the value".to_owned()));
+            let unnamed = if self.has(&key) { "the value" } else { "the default value" };
+            what = format!("{} {what}", value.as_deref().unwrap_or(unnamed));
         }
         let (line, column) = (offset.map(|at| self.line(at)), offset.map(|at| self.column(at)));
+        let hint = hint.map(String::into_boxed_str);
         ConfigError { line, column, key, hint, of_machine, ..ConfigError::of_file(self.origin, what) }
     }
 
@@ -179,17 +189,23 @@ impl<'a> Source<'a> {
         let key = key.unwrap_or_default();
         let (what, hint) = explain(error.message(), &key);
         let (line, column) = (offset.map(|at| self.line(at)), offset.map(|at| self.column(at)));
+        let hint = hint.map(String::into_boxed_str);
         ConfigError { line, column, key, hint, ..ConfigError::of_file(self.origin, what) }
     }
 
-    fn line(&self, offset: usize) -> usize {
-        1 + self.text.as_bytes().iter().take(offset).filter(|byte| **byte == b'\n').count()
+    fn line(&self, offset: usize) -> u32 {
+        from_one(self.text.as_bytes().iter().take(offset).filter(|byte| **byte == b'\n').count())
     }
 
-    fn column(&self, offset: usize) -> usize {
+    fn column(&self, offset: usize) -> u32 {
         let before = self.text.get(..offset).unwrap_or_default();
-        1 + before.rsplit('\n').next().unwrap_or_default().chars().count()
+        from_one(before.rsplit('\n').next().unwrap_or_default().chars().count())
     }
+}
+
+/// What a reader counts from 1. A file is far shorter than the largest number.
+fn from_one(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX).saturating_add(1)
 }
 
 /// The byte offset of a dotted key, or of its nearest ancestor that is there.

@@ -103,8 +103,15 @@ fn mistyped(message: &str, key: &str) -> Option<(String, Option<String>)> {
         wanted => wanted,
     };
     let wanted = wanted.replace('`', "");
-    let hint = shown(key).or_else(|| written(key, &wanted));
+    let hint = seconds(key, &wanted, found).or_else(|| shown(key)).or_else(|| written(key, &wanted));
     Some((format!("expected {wanted}, found {}", found_in_words(found)), hint))
+}
+
+/// A number where a span of time is wanted: the number with a unit.
+fn seconds(key: &str, wanted: &str, found: &str) -> Option<String> {
+    let number = found.strip_prefix("integer `").filter(|_| wanted.starts_with("a span of time"))?;
+    let (number, name) = (number.trim_end_matches('`'), key.rsplit('.').next().unwrap_or(key));
+    (!number.starts_with('-')).then(|| format!("write {name} = \"{number}s\" for seconds, or \"{number}ms\""))
 }
 
 /// How a value of this kind is written, for keys without an example.
@@ -151,8 +158,27 @@ fn plain(message: &str, key: &str) -> (String, Option<String>) {
     }
     match message.split_once(": write ") {
         Some((what, remedy)) => (what.to_owned(), Some(format!("write {remedy}"))),
-        None => (message.to_owned(), None),
+        None => (message.replace('`', "'"), syntax(message).map(str::to_owned)),
     }
+}
+
+/// The remedy for broken syntax.
+fn syntax(message: &str) -> Option<&'static str> {
+    const REMEDIES: [(&str, &str); 6] = [
+        (
+            "array",
+            "write a comma after each entry of a list, and ] after the last: nodes = [\"a:80\", \"b:80\"]",
+        ),
+        ("inline table", "write { name = value, name = value } on one line, and } after the last"),
+        ("string", "write a text between double quotes on one line: listen = \"0.0.0.0:80\""),
+        ("table", "write a section's name between brackets on a line of its own: [switch]"),
+        (
+            "duplicate key",
+            "keep one of the two; a list has several values: listen = [\"0.0.0.0:80\", \"[::]:80\"]",
+        ),
+        ("expected", "write one key = value on each line: policy = \"lard-r\""),
+    ];
+    REMEDIES.iter().find(|(word, _)| message.contains(word)).map(|(_, remedy)| *remedy)
 }
 
 fn names_a_type(text: &str) -> bool {
@@ -265,7 +291,10 @@ mod tests {
                 for word in ["struct ", "Raw", "enum ", "untagged", "unknown variant", "invalid type"] {
                     assert!(!said.contains(word), "{said}\nfor\n{text}");
                 }
-                assert!(error.line.is_some_and(|line| line <= text.lines().count()), "{said}\nfor\n{text}");
+                assert!(
+                    error.line.is_some_and(|line| line as usize <= text.lines().count()),
+                    "{said}\nfor\n{text}"
+                );
             }
         }
         assert!(errors > keys.len() * 3, "{errors} errors for {} keys", keys.len());

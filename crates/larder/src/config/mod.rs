@@ -152,16 +152,10 @@ impl Written {
     /// Checks everything but files and accounts of this machine. `None`: all else is right, but a file is missing that a config
     /// cannot be made without, such as a certificate.
     pub(crate) fn validate_alone(&self) -> Result<Option<Config>, ConfigError> {
-        let error = match self.validate() {
-            Ok(config) => return Ok(Some(config)),
-            Err(error) => error,
-        };
-        let ConfigError { more, .. } = error.clone();
-        let mut rest = std::iter::once(ConfigError { more: Vec::new(), ..error })
-            .chain(more)
-            .filter(|error| !error.of_machine);
-        let Some(first) = rest.next() else { return Ok(None) };
-        Err(ConfigError { more: rest.collect(), ..first })
+        match self.validate() {
+            Ok(config) => Ok(Some(config)),
+            Err(error) => error.without_machine().map_or(Ok(None), Err),
+        }
     }
 
     /// The config in force, to be shown: what the collector of traces asks for is left out, which may be a key.
@@ -213,7 +207,7 @@ impl Written {
         });
         let named = named.collect::<Vec<_>>().join(", ");
         let what = format!("the node runs with other values of {named}: restart the node for these");
-        let hint = Some("nothing of the file is applied while they differ".to_owned());
+        let hint = Some("nothing of the file is applied while they differ".into());
         ConfigError { hint, ..ConfigError::of_file(&self.origin, what) }
     }
 
@@ -235,7 +229,7 @@ fn with_the_rest(source: Source<'_>, error: ConfigError) -> ConfigError {
     all.push(error);
     all.sort_by_key(|fault| (fault.line, fault.column));
     let first = all.remove(0);
-    ConfigError { more: all, ..first }
+    ConfigError { more: all.into(), ..first }
 }
 
 #[cfg(test)]

@@ -76,15 +76,7 @@ pub(super) fn switch(
         Some(_) if raw.listen.is_empty() => Vec::new(),
         _ => addresses("switch.listen", &raw.listen, "127.0.0.1:8080")?,
     };
-    if raw.nodes.is_empty() && raw.discover.is_empty() {
-        let hint =
-            "write nodes = [\"10.0.0.1:80\", \"10.0.0.2:80\"], or where they are found: [[switch.discover]]";
-        return Err(Fault::new("switch.nodes", "missing: a switch needs at least one node").hint(hint));
-    }
-    if raw.nodes.len() > usize::from(raw.nodes_max) {
-        let what = format!("{} nodes are listed, {} may be", raw.nodes.len(), raw.nodes_max);
-        return Err(Fault::new("switch.nodes_max", what).hint("raise nodes_max"));
-    }
+    some_nodes(raw)?;
     let threads = in_range("switch.threads", raw.threads, 0, 1024)?;
     let (tls, acme) = raw.tls.as_ref().map(|raw| tls(raw, &listen, warnings)).transpose()?.unzip();
     let mut switch = SwitchConfig::new(listen, peers("switch.nodes", &raw.nodes)?);
@@ -149,6 +141,20 @@ fn safety(raw: &RawSwitch, switch: &mut SwitchConfig) -> Result<(), Fault> {
     switch.clients = clients(&raw.clients, &switch.handoff)?;
     switch.long_lived = long_lived(&raw.long_lived)?;
     (switch.retries, switch.outliers) = (retries(&raw.retries), outliers(&raw.outliers)?);
+    Ok(())
+}
+
+/// Refuses a switch without nodes, or with more than it may have.
+fn some_nodes(raw: &RawSwitch) -> Result<(), Fault> {
+    if raw.nodes.is_empty() && raw.discover.is_empty() {
+        let hint =
+            "write nodes = [\"10.0.0.1:80\", \"10.0.0.2:80\"], or where they are found: [[switch.discover]]";
+        return Err(Fault::new("switch.nodes", "missing: a switch needs at least one node").hint(hint));
+    }
+    if raw.nodes.len() > usize::from(raw.nodes_max) {
+        let what = format!("{} nodes are listed, {} may be", raw.nodes.len(), raw.nodes_max);
+        return Err(Fault::new("switch.nodes_max", what).hint("raise nodes_max"));
+    }
     Ok(())
 }
 

@@ -101,10 +101,14 @@ impl Section {
         config.check().map_err(|fault| {
             let of_clients = raw.client_ca.as_ref().is_some_and(|file| fault.file == *file);
             let key = self.key(if of_clients { "client_ca" } else { "certificates" });
-            Fault::new(key, fault.to_string()).hint(
-                "PEM: files with certificate, chain and key, FILE.crt beside FILE.key, or folders of such files",
-            )
-            .of_machine()
+            let hint = if fault.what.contains("key is that of another") {
+                "put the key that the certificate was issued for into this file, or beside it into FILE.key"
+            } else if !fault.file.as_os_str().is_empty() && !fault.file.exists() {
+                "correct the path; PEM files with certificate, chain and key are read, and folders of such files"
+            } else {
+                "PEM: files with certificate, chain and key, FILE.crt beside FILE.key, or folders of such files"
+            };
+            Fault::new(key, fault.to_string()).hint(hint).of_machine()
         })?;
         Ok(config)
     }

@@ -110,7 +110,7 @@ fn secret(path: &Path, run_as: Option<RunAs>, loaded: Result<(), String>) -> Res
 fn nodes(path: &Path) -> Result<(), Wrong> {
     let read = config::text_of(path).and_then(|text| config::nodes_in(path, &text));
     read.map(drop).map_err(|error| {
-        let hint = error.hint.clone().unwrap_or_else(|| "correct the file".to_owned());
+        let hint = error.hint.as_deref().unwrap_or("correct the file").to_owned();
         (config::ConfigError { hint: None, ..error }.to_string(), hint)
     })
 }
@@ -131,8 +131,8 @@ fn unreadable(path: &Path, error: &std::io::Error) -> Wrong {
 fn denied(path: &Path, verb: &str, run_as: Option<RunAs>) -> Wrong {
     let user = run_as.map_or_else(|| rustix::process::geteuid().as_raw(), |who| who.user);
     let shown = path.display();
-    let hint = format!("change its owner or mode (chown, chmod), or run this as the user that starts larder");
-    (format!("user {user} may not {verb} {shown}"), hint)
+    let hint = "change its owner or mode (chown, chmod), or run this as the user that starts larder";
+    (format!("user {user} may not {verb} {shown}"), hint.to_owned())
 }
 
 #[cfg(test)]

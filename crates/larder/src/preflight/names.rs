@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, ToSocketAddrs as _};
-use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -90,11 +90,8 @@ fn resolve(names: BTreeSet<String>, patience: Duration) -> BTreeMap<String, Resu
     }
     drop(sender);
     let mut resolved = BTreeMap::new();
-    loop {
-        match results.recv_timeout(until.saturating_duration_since(Instant::now())) {
-            Ok((name, found)) => drop(resolved.insert(name, found)),
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
-        }
+    while let Ok((name, found)) = results.recv_timeout(until.saturating_duration_since(Instant::now())) {
+        resolved.insert(name, found);
     }
     // Threads begin no more names.
     queue.lock().unwrap_or_else(PoisonError::into_inner).clear();

@@ -73,7 +73,7 @@ fn the_root_of_a_container_runs_by_itself() {
     assert_eq!(inside(&["version"]).trim(), format!("larder {}", env!("CARGO_PKG_VERSION")));
     std::fs::write(
         folder.path().join("etc/larder/larder.toml"),
-        "[switch]\nlisten = \"127.0.0.1:8080\"\nnodes = [\"10.0.0.1:80\"]\n",
+        "[switch]\nlisten = \"127.0.0.1:0\"\nnodes = [\"10.0.0.1:80\"]\n[admin]\nlisten = \"off\"\n",
     )
     .unwrap();
     assert!(inside(&["check", "/etc/larder/larder.toml"]).ends_with("larder.toml: ok\n"));

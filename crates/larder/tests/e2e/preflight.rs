@@ -1,0 +1,171 @@
+//! What a start needs of the machine: `larder check` and the start say the same, all at once, each at its key.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+use crate::http;
+use crate::process::{LARDER, Process};
+
+fn run(folder: &Path, arguments: &[&str]) -> Output {
+    Command::new(LARDER).args(arguments).current_dir(folder).stdin(Stdio::null()).output().unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn write(folder: &Path, config: &str) {
+    fs::write(folder.join("larder.toml"), config).unwrap();
+}
+
+/// The places of all errors, warnings and notes, in the order in which they are told.
+fn places(said: &str) -> Vec<&str> {
+    let lines = said.lines().filter(|line| !line.starts_with(' '));
+    lines
+        .filter_map(|line| line.split_once("larder.toml:")?.1.split_once(": ")?.1.split(':').next())
+        .collect()
+}
+
+#[test]
+fn everything_that_is_missing_is_told_at_once_by_check_and_by_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    fs::write(folder.path().join("empty.key"), "").unwrap();
+    let config = format!(
+        "[switch]\nlisten = [\"127.0.0.1:0\", \"{}\", \"192.0.2.1:80\"]\nnodes = [\"127.0.0.1:1\", \"no-such-host.invalid:80\"]\n\
+         access_log = \"missing/access.log\"\nrecord = \".\"\n[switch.signals]\nsecret = \"empty.key\"\n\
+         [[switch.discover]]\nfile = \"nodes.toml\"\n[admin]\nlisten = \"off\"\n",
+        taken.local_addr().unwrap()
+    );
+    write(folder.path(), &config);
+    let checked = run(folder.path(), &["check", "larder.toml"]);
+    let said = stderr(&checked);
+    assert_eq!(checked.status.code(), Some(1), "{said}");
+    assert!(checked.stdout.is_empty());
+    let expected = [
+        "switch.listen[1]",
+        "switch.listen[2]",
+        "switch.nodes[1]",
+        "switch.access_log",
+        "switch.record",
+        "switch.signals.secret",
+        "switch.discover[0].file",
+    ];
+    assert_eq!(places(&said), expected, "{said}");
+    assert_eq!(said.matches("\n  hint: ").count(), expected.len(), "{said}");
+    let started = run(folder.path(), &["switch", "--config", "larder.toml"]);
+    assert_eq!((started.status.code(), stderr(&started)), (Some(1), said));
+    let alone = run(folder.path(), &["check", "--no-preflight", "larder.toml"]);
+    assert!(alone.status.success(), "{}", stderr(&alone));
+}
+
+#[test]
+fn a_node_is_told_what_it_lacks() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = "[node]\nname = \"a\"\nlisten = \"127.0.0.1:0\"\nroot = \"missing\"\n[node.peers]\nlisten = \"127.0.0.1:0\"\n\
+                  advertise = \"127.0.0.1:7950\"\nsecret = \"cluster.key\"\nseeds = \"no-such-host.invalid:7950\"\n";
+    write(folder.path(), config);
+    let checked = stderr(&run(folder.path(), &["check", "larder.toml"]));
+    assert!(checked.starts_with("warning: larder.toml:9:1: node.peers.seeds: cannot resolve"), "{checked}");
+    assert_eq!(places(&checked), ["node.peers.seeds", "node.root", "node.peers.secret"], "{checked}");
+    assert!(
+        checked.contains("mkdir -p missing") && checked.contains("larder keys new cluster.key"),
+        "{checked}"
+    );
+    let started = run(folder.path(), &["node", "--config", "larder.toml"]);
+    assert_eq!(started.status.code(), Some(1));
+    // Seeds are tried again, and their failure is logged then.
+    assert_eq!(places(&stderr(&started)), ["node.root", "node.peers.secret"], "{}", stderr(&started));
+    fs::create_dir(folder.path().join("missing")).unwrap();
+    assert!(run(folder.path(), &["keys", "new", "cluster.key"]).status.success());
+    let checked = run(folder.path(), &["check", "larder.toml"]);
+    assert!(checked.status.success(), "{}", stderr(&checked));
+    let summary = String::from_utf8(checked.stdout).unwrap();
+    let peers = "  peers: listens on 127.0.0.1:0 (advertised as 127.0.0.1:7950), policy press, seeds no-such-host.invalid:7950\n";
+    assert!(summary.contains(peers), "{summary}");
+}
+
+#[test]
+fn an_address_of_a_running_larder_is_a_note_to_a_check_and_refuses_a_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let node = Process::start(&["node", "--root", "/", "--listen", "127.0.0.1:0"]);
+    write(folder.path(), &format!("[node]\nlisten = \"{}\"\nroot = \"/\"\n", node.address));
+    let checked = run(folder.path(), &["check", "larder.toml"]);
+    let held = format!(
+        "larder.toml:2:1: node.listen: {} is in use by larder, process {}\n",
+        node.address,
+        node.id()
+    );
+    assert!(checked.status.success(), "{}", stderr(&checked));
+    assert!(stderr(&checked).starts_with(&format!("note: {held}")), "{}", stderr(&checked));
+    let started = run(folder.path(), &["node", "--config", "larder.toml"]);
+    assert_eq!(started.status.code(), Some(1));
+    assert!(stderr(&started).contains(&held), "{}", stderr(&started));
+}
+
+#[test]
+fn a_config_can_be_checked_without_the_files_of_its_machine() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = "[switch]\nlisten = \"127.0.0.1:80\"\nnodes = [\"10.0.0.1:80\"]\nuser = \"no-such-user\"\n\
+                  [switch.tls]\nlisten = \"127.0.0.1:443\"\ncertificates = \"none.pem\"\n";
+    write(folder.path(), config);
+    let checked = stderr(&run(folder.path(), &["check", "larder.toml"]));
+    assert_eq!(places(&checked), ["switch.user", "switch.tls.certificates"], "{checked}");
+    let alone = run(folder.path(), &["check", "--no-preflight", "larder.toml"]);
+    assert!(alone.status.success(), "{}", stderr(&alone));
+    assert_eq!(String::from_utf8(alone.stdout).unwrap(), "larder.toml: ok\n");
+    write(folder.path(), &format!("{config}polcy = 1\n"));
+    let alone = run(folder.path(), &["check", "--no-preflight", "larder.toml"]);
+    assert_eq!((alone.status.code(), places(&stderr(&alone))), (Some(2), vec!["switch.tls.polcy"]));
+}
+
+#[test]
+fn the_doctor_says_what_starts_and_what_is_reached() {
+    let folder = tempfile::tempdir().unwrap();
+    let node = Process::start(&["node", "--name", "a", "--root", "/", "--listen", "127.0.0.1:0"]);
+    assert_eq!(http::get(node.address, "/.larder/health").status, 200);
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let config = format!(
+        "[switch]\nlisten = \"127.0.0.1:0\"\nnodes = [\"{}\", \"{closed}\"]\n[switch.health]\ncheck = \"/.larder/health\"\n\
+         [admin]\nlisten = \"off\"\n",
+        node.address
+    );
+    write(folder.path(), &config);
+    let examined = run(folder.path(), &["doctor", "--json", "--config", "larder.toml"]);
+    assert!(examined.status.success(), "{}", stderr(&examined));
+    let json: Value = serde_json::from_slice(&examined.stdout).unwrap();
+    assert_eq!(json["start"], serde_json::json!({ "ready": true, "findings": [] }));
+    let state = |list: &str, what: &str| {
+        let all = json[list].as_array().unwrap();
+        let one = all.iter().find(|one| one["what"] == what).unwrap_or_else(|| panic!("{what} in {json:#}"));
+        one["state"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(state("reach", &format!("node {}", node.address)), "works");
+    assert_eq!(state("reach", &format!("node {closed}")), "missing");
+    assert_eq!(state("reach", "clock"), "works");
+    assert!(["works", "degraded"].contains(&state("machine", "open files (nofile)").as_str()));
+    write(
+        folder.path(),
+        &config
+            .replace("[admin]", "[switch.traces]\nendpoint = \"http://127.0.0.1:1\"\n[admin]")
+            .replace("[switch]\n", "[switch]\naccess_log = \"missing/a.log\"\n"),
+    );
+    let examined = run(folder.path(), &["doctor", "--config", "larder.toml"]);
+    assert_eq!(examined.status.code(), Some(1));
+    let text = String::from_utf8(examined.stdout.clone()).unwrap();
+    assert!(
+        text.starts_with(
+            "start: not possible\n  error     larder.toml:2:1: switch.access_log: missing does not exist\n"
+        ),
+        "{text}"
+    );
+    assert!(
+        stderr(&examined).ends_with("cannot start on this machine: 1 error under \"start\"\n"),
+        "{}",
+        stderr(&examined)
+    );
+}
