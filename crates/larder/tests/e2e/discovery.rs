@@ -75,7 +75,7 @@ fn nodes_come_and_go_with_a_file_and_at_the_operators_word() {
     write_nodes(&path, "\"nowhere\"");
     until("the mistake is shown", || {
         let error = source(&switch, "file ")["error"].as_str().map(str::to_owned);
-        error.filter(|error| error.contains("nodes.toml:1: nodes[0]: 'nowhere' has no port"))
+        error.filter(|error| error.contains("nodes.toml:1:10: nodes[0]: 'nowhere' has no port"))
     });
     assert_eq!(names(&switch), ["b", "c"]);
     // c is on d's address now: the same node, with the same targets.

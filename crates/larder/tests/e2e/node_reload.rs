@@ -412,7 +412,10 @@ fn certificates_and_what_is_asked_of_clients_are_others_for_new_connections() {
     let broken = tls(", redirect = true")
         .replace(&format!("{renewed:?}"), &format!("{:?}", folder.join("broken.pem")));
     let error = node.refuses(&broken);
-    assert!(error.contains("node.toml:7: node.tls.certificates") && error.contains("broken.pem"), "{error}");
+    assert!(
+        error.contains("node.toml:7:33: node.tls.certificates") && error.contains("broken.pem"),
+        "{error}"
+    );
     let status = node.status();
     assert_eq!((&status["failed"], &status["last"]["outcome"]), (&0.into(), &"refused".into()), "{status}");
     assert_eq!((ask(Some(&client)).unwrap().status, get(node.address, "/a").status), (200, 200));
