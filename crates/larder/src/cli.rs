@@ -4,17 +4,28 @@ use clap::{Parser, Subcommand};
 
 use crate::cmd;
 
-/// Sends each request to the node that already holds the answer in memory.
+/// The first commands of a new user, and what holds for all commands.
+const FIRST_STEPS: &str = "\
+First steps:
+  larder demo                      compare policies in a cluster on this machine
+  larder plan ACCESS-LOG           how many servers and how much memory your own log needs
+  larder switch --listen 127.0.0.1:8080 --node 10.0.0.1:80 --node 10.0.0.2:80
+                                   put larder before two servers; see http://127.0.0.1:9900
+  larder check larder.toml         find all errors of a config before you start it
+
+Exit codes: 0 success, 1 failure, 2 wrong usage or config. Data goes to stdout, everything else to
+stderr. Set LARDER_LOG=debug to see more.";
+
+/// A reverse proxy that sends each request to the server that has the reply in memory, and a cache server.
 ///
-/// larder is a content-aware web cluster: a switch that knows which node serves which target (LARD), the nodes, and
-/// the tools to measure them. Start with `larder demo`.
+/// The proxy is `larder switch`; it needs no change of your servers. The cache server is `larder node`. The other commands
+/// measure, plan, check and watch.
 #[derive(Debug, Parser)]
 #[command(
     name = "larder",
     version,
     arg_required_else_help = true,
-    after_help = "Exit codes: 0 success, 1 failure, 2 wrong usage or config. Data goes to stdout, everything else to \
-                  stderr. Set LARDER_LOG=debug to see more."
+    after_help = FIRST_STEPS
 )]
 pub(crate) struct Cli {
     #[command(subcommand)]

@@ -15,7 +15,7 @@ use crate::demo::cluster::Ready;
 use crate::outcome::usage;
 use crate::preflight;
 
-/// Let the server of this host take handed-off connections.
+/// Let a server that is not larder take handed-off connections on this host.
 ///
 /// The server stays as it is and sees clients by their own addresses. The agent looks after programs in the kernel by
 /// which it accepts connections that a switch has begun, and tells the switch which have ended and how busy the host
@@ -42,7 +42,7 @@ pub(crate) fn run(args: &AgentArgs) -> anyhow::Result<()> {
     super::logging::start(&config.log)?;
     preflight::start(&written, &config.only(Role::Agent))?;
     let Config { agent: Some(AgentRole { name, handoff }), admin, .. } = config else {
-        return Err(usage("there is no [agent] section"));
+        return Err(usage("the config has no [agent] section: see examples/agent.toml"));
     };
     let runtime = serve::runtime(args.serve.threads.unwrap_or(1))?;
     runtime.block_on(async {
@@ -85,7 +85,8 @@ fn reloaded(args: &ServeArgs, running: &AgentRole) -> anyhow::Result<AgentRole> 
     let written = args.written()?;
     let config = written.validate()?;
     written.present(&config)?;
-    let role = config.agent.ok_or_else(|| usage("there is no [agent] section"))?;
+    let role =
+        config.agent.ok_or_else(|| usage("the config has no [agent] section: see examples/agent.toml"))?;
     let mut comparable = role.clone();
     comparable.handoff.switches.clone_from(&running.handoff.switches);
     if comparable != *running {

@@ -20,7 +20,7 @@ use crate::config::{
 use crate::outcome::usage;
 use crate::preflight::{self, Purpose, Severity};
 
-/// Check a config file, or print what a config file may say.
+/// Check a config file and what this machine lacks for it, or print what a config file may say.
 ///
 /// A wrong file ends with exit code 2. Every error names the file, the line, the key and the remedy. Then the check looks at
 /// what a start needs of this machine: names that resolve, addresses that can be bound, files, secrets and rights. If something

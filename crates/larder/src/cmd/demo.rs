@@ -21,7 +21,7 @@ use crate::demo::{self, Demo, Setup, handoff};
 use crate::outcome::usage;
 use crate::report;
 
-/// Start a whole cluster on this machine and compare policies on one trace.
+/// Run a cluster on this machine and compare policies on one log.
 ///
 /// Nodes and switch are real processes on loopback; only the nodes' disks and processors are modelled. Every policy gets a cluster of its
 /// own and the same requests; the first third warms the caches and is not measured. The result is a table on stdout

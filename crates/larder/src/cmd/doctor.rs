@@ -20,7 +20,7 @@ use self::ask::Ask;
 use crate::config::{Config, ConfigError, Written};
 use crate::preflight::{self, Purpose, Severity};
 
-/// Examine this machine: what a start needs, what is reached, and connection handoff; say how to get what is missing.
+/// Examine what a start needs of this machine, what it reaches, and connection handoff.
 ///
 /// Changes nothing. Run it as the user that runs larder, in the same network namespace: capabilities count. With a config it
 /// does the checks of `larder check`, connects to the nodes and to the origin, compares clocks, and says which mechanism of

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use larder_handoff::channel::identity::Identity;
 
-/// Make and show the keys by which switches and nodes know each other.
+/// Make and show the secret keys by which switches and nodes know each other.
 ///
 /// A secret key stays in its file, which only its owner may read. Its public key is printed; it stands in the config of
 /// the other side.

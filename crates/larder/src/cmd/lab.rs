@@ -21,7 +21,7 @@ use crate::lab::{bound, mixes, overhead, site, table};
 use crate::outcome::usage;
 use crate::report::number;
 
-/// Run the papers' experiments live, on clusters of real processes on this machine.
+/// Run the papers' experiments on clusters of real processes on this machine.
 ///
 /// Only disks and processors of the nodes are modelled. Run it while nothing else runs.
 #[derive(Debug, Args)]

@@ -26,7 +26,7 @@ use crate::outcome::usage;
 /// Clients of a closed loop, unless told otherwise.
 const CLIENTS: u32 = 64;
 
-/// Put load on an HTTP server and measure it honestly.
+/// Put load on an HTTP server and measure throughput and latency.
 ///
 /// Closed loop (--closed): clients that each send their next request when the last is answered; finds the highest
 /// throughput. Open loop (--rate, --open-trace): requests are due by a schedule whatever the server does, and their

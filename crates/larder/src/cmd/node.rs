@@ -37,14 +37,14 @@ const LAST_WORK: Duration = Duration::from_secs(1);
 /// first packet is repeated after 200 ms by Linux, 300 ms by others.
 const LAST_ONES: Duration = Duration::from_millis(500);
 
-/// Serve content over HTTP/1.1 through a bounded memory cache.
+/// Serve a directory or an HTTP origin from a memory cache of bounded size (cache server).
 ///
 /// For example: larder node --root /srv/www --listen 127.0.0.1:9001 --name a --cache 1GB
 /// or, before an application: larder node --origin http://127.0.0.1:8000 --listen 127.0.0.1:9001
 ///
-/// Every reply says in Cache-Status whether it came from memory. SIGTERM and SIGINT drain: replies under way are
-/// finished, then the process ends. SIGHUP, and POST /reload on the admin interface, read the config file anew: what can
-/// change in a running node does, and the memory stays.
+/// Every reply says in Cache-Status whether it came from memory. SIGTERM and SIGINT end the node when the replies in flight are
+/// finished. SIGHUP, and POST /reload on the admin interface, read the config file again and keep the memory. Keys that need a
+/// restart are named in the log.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct NodeArgs {
     /// Where to accept requests: ADDRESS:PORT; port 0 takes any free port.
@@ -126,7 +126,10 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<()> {
         let drained = served.with_context(|| format!("node {name}"))?;
         leaving.await.context("leaving the peers")?;
         if drained.aborted > 0 {
-            tracing::warn!(connections = drained.aborted, "cut, since their replies did not end in time");
+            tracing::warn!(
+                connections = drained.aborted,
+                "connections reset at shutdown: their replies did not end within drain_timeout"
+            );
         }
         Ok(())
     });
@@ -164,7 +167,9 @@ async fn deliver(
 }
 
 fn no_section() -> anyhow::Error {
-    usage("there is no [node] section")
+    usage(
+        "the config has no [node] section: write one with listen and root or origin, or start the role that it has",
+    )
 }
 
 /// Takes the addresses for clients, without TLS and with it, and says which they are.
@@ -235,7 +240,7 @@ fn report_secrets(path: Option<&Path>) -> anyhow::Result<Option<ClusterSecrets>>
 async fn leaving(shutdown: Shutdown, node: Arc<Node>) {
     shutdown.requested().await;
     if !node.leave_peers().await {
-        tracing::warn!("replies to peers were cut, since they did not end in time");
+        tracing::warn!("replies to peers aborted at shutdown: they did not end in time");
     }
 }
 

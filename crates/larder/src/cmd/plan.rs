@@ -29,7 +29,7 @@ use crate::report;
 use input::LogInfo;
 use sorting::Sorting;
 
-/// Say which policy, how many nodes and how much memory a log asks for.
+/// Say which policy, how many nodes and how much memory suit your access log.
 ///
 /// The log's requests go through a simulated cluster for every policy, number of nodes and size of memory; the
 /// dispatcher, the policies and the caches are those of the live switch and node. The answer comes in sentences, with a

@@ -123,10 +123,10 @@ pub(crate) fn shutdown(args: &ServeArgs) -> anyhow::Result<Shutdown> {
                 _ = interrupt.recv() => {}
             }
             if past {
-                tracing::warn!("second signal: ending at once");
+                tracing::warn!("second signal received: open connections are reset");
                 std::process::exit(1);
             }
-            tracing::info!("draining; a second signal ends at once");
+            tracing::info!("signal received: finishing requests in flight; a second signal ends at once");
             sender.send_replace(true);
         }
     });
@@ -184,7 +184,7 @@ pub(crate) fn bind_admin(address: SocketAddr) -> anyhow::Result<std::net::TcpLis
     listener.map_err(|error| match error {
         larder_front::SwitchError::Listen { source, .. } => {
             let what = format!(
-                "the admin interface cannot listen on {address} (--admin takes another address, or off)"
+                "cannot bind the admin interface to {address}: write another admin.listen (or --admin), or \"off\""
             );
             anyhow::Error::new(source).context(what)
         }
@@ -201,7 +201,7 @@ pub(crate) fn start_admin_on(
     let listener = TcpListener::from_std(listener)?;
     let address = listener.local_addr()?;
     if !address.ip().is_loopback() {
-        tracing::warn!(%address, "the admin interface is reachable from outside and has no authentication");
+        tracing::warn!(%address, "admin interface reachable from other machines without authentication");
     }
     tracing::info!(%address, "admin interface");
     Ok((address, tokio::spawn(admin::serve(listener, surface, shutdown.requested()))))

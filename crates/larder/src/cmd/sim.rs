@@ -12,7 +12,7 @@ mod validate;
 
 use clap::{Args, Subcommand};
 
-/// Simulate clusters: the papers' figures and claims, experiments of your own, an analytic model.
+/// Simulate clusters: the papers' figures and your own experiments.
 #[derive(Debug, Args)]
 pub(crate) struct SimArgs {
     #[command(subcommand)]

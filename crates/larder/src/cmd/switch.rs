@@ -31,16 +31,20 @@ use crate::preflight;
 pub(crate) const ADMIN: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 9900);
 
-/// Accept clients, pick the node that holds the target, relay.
+/// The refusal of a config without the section.
+const NO_SECTION: &str =
+    "the config has no [switch] section: write one with listen and nodes, or start the role that it has";
+
+/// Send each request to the server that has the reply in memory (reverse proxy).
 ///
 /// For example: larder switch --listen 0.0.0.0:8080 --node 10.0.0.1:80 --node 10.0.0.2:80
 ///
-/// The admin interface (127.0.0.1:9900 by default) lists the nodes (/nodes) and where they were found (/discovery),
-/// lets nodes join, leave and drain, explains where a target goes and why
-/// (/explain?target=HOST/PATH), lists the routes (/routes) and
-/// other switches (/switches) and gives metrics (/metrics). SIGTERM and SIGINT drain:
-/// requests in flight are finished, then the process ends. SIGHUP reads the config, the routing tables and the access log's
-/// name anew, SIGUSR2 the binary too; neither loses a request.
+/// A node is a server behind the switch: `larder node`, or any HTTP server. The admin interface (http://127.0.0.1:9900 by
+/// default) shows the cluster in a browser. It lists the nodes (/nodes), their sources (/discovery), the routes (/routes) and other
+/// switches (/switches), explains where a target goes (/explain?target=HOST/PATH), and has the metrics (/metrics).
+///
+/// SIGTERM and SIGINT end the switch when the requests in flight are finished. SIGHUP reads the config, the routing tables and
+/// the access log's name again. SIGUSR2 also starts a new binary. Neither loses a request.
 #[derive(Debug, Args)]
 pub(crate) struct SwitchArgs {
     /// Where clients connect: ADDRESS:PORT; may be given several times; port 0 takes any free port.
@@ -130,7 +134,7 @@ pub(crate) fn run(args: &SwitchArgs) -> anyhow::Result<()> {
 fn check(args: &SwitchArgs) -> anyhow::Result<()> {
     let config = args.checked(&args.written()?)?;
     if config.switch.is_none() {
-        return Err(usage("there is no [switch] section"));
+        return Err(usage(NO_SECTION));
     }
     let checked = master::Checked { version: env!("CARGO_PKG_VERSION").to_owned(), protocol: link::PROTOCOL };
     Ok(writeln!(std::io::stdout(), "{}", serde_json::to_string(&checked)?)?)
@@ -139,7 +143,7 @@ fn check(args: &SwitchArgs) -> anyhow::Result<()> {
 /// Lays policies that were chosen for routes over those of a config.
 fn choose(written: &mut Written, policies: &BTreeMap<String, String>) -> anyhow::Result<()> {
     for (route, policy) in policies {
-        let Some(raw) = &mut written.raw.switch else { return Err(usage("there is no [switch] section")) };
+        let Some(raw) = &mut written.raw.switch else { return Err(usage(NO_SECTION)) };
         if route == DEFAULT_ROUTE {
             raw.policy.clone_from(policy);
         } else if let Some(raw) = raw.routes.iter_mut().find(|raw| raw.name == *route) {

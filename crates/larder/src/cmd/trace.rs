@@ -20,7 +20,7 @@ use larder_trace::{
 
 use crate::outcome::usage;
 
-/// Read, describe, make and convert request traces; compute WARD's routing table.
+/// Read, describe, make and convert access logs; compute WARD's routing table.
 #[derive(Debug, Args)]
 pub(crate) struct TraceArgs {
     #[command(subcommand)]

@@ -98,7 +98,7 @@ impl Config {
 /// What to say of a secret key's file if it is not there.
 pub(super) fn no_key(key: &'static str, path: &Path) -> Option<Fault> {
     let absent = matches!(std::fs::metadata(path), Err(error) if error.kind() == ErrorKind::NotFound);
-    let what = || Fault::new(key, format!("{} is not there", path.display()));
+    let what = || Fault::new(key, format!("{} does not exist", path.display()));
     absent
         .then(|| what().hint(format!("make it on the host that uses it: larder keys new {}", path.display())))
 }

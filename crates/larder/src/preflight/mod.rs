@@ -79,21 +79,17 @@ pub(crate) fn findings(written: &Written, config: &Config, purpose: Purpose) -> 
     let needs = needs::of(config);
     let mut found: Vec<Finding> = config.absent().cloned().map(Finding::error).collect();
     found.extend(needs.addresses.iter().filter_map(|address| ports::check(address, purpose)));
-    found.extend(needs.files.iter().filter_map(files::check));
+    let absent: Vec<&str> = config.absent().map(Fault::key).collect();
+    let files = needs.files.iter().filter(|file| !absent.contains(&file.key.as_str()));
+    found.extend(files.filter_map(files::check));
     found.extend(names::check(&needs.names, purpose));
     if purpose == Purpose::Check {
         // A start logs these itself.
         found.extend(certificates(config));
         found.extend(rights(config));
     }
-    let mut placed: Vec<(Severity, ConfigError)> = Vec::new();
-    for Finding { severity, fault } in found {
-        // A file that is missing may be found by two checks.
-        let error = written.place(fault);
-        if !placed.iter().any(|(_, other)| other.key == error.key && other.what == error.what) {
-            placed.push((severity, error));
-        }
-    }
+    let placed = found.into_iter().map(|Finding { severity, fault }| (severity, written.place(fault)));
+    let mut placed: Vec<(Severity, ConfigError)> = placed.collect();
     placed.sort_by_key(|(_, error)| (error.line, error.column));
     placed
 }

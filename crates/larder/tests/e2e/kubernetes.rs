@@ -299,5 +299,5 @@ fn a_server_that_refuses_is_named() {
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&said.stderr).into_owned();
-    assert!(said.contains("kubernetes default/store:http") && said.contains("kubeconfig"), "{said}");
+    assert!(said.contains("switch.discover[0].kubeconfig: ") && said.contains("does not exist"), "{said}");
 }

@@ -8,7 +8,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::status::ReloadStatus;
 use super::tables::Keeper;
-use super::{ADMIN, SwitchArgs, beside, keepers};
+use super::{ADMIN, NO_SECTION, SwitchArgs, beside, keepers};
 use crate::acme;
 use crate::admin::SwitchSurface;
 use crate::cmd::serve;
@@ -19,7 +19,7 @@ use crate::roster::Found;
 
 pub(crate) fn run(args: &SwitchArgs, written: &Written, config: Config) -> anyhow::Result<()> {
     let Config { switch: Some(mut role), admin, .. } = config else {
-        return Err(usage("there is no [switch] section"));
+        return Err(usage(NO_SECTION));
     };
     if role.run_as.is_some() {
         return Err(usage(

@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 use super::desk::Desk;
 use super::link::{self, FromWorker, Link, PROTOCOL, Packet, Start, ToWorker, read_blob};
 use super::status::ReloadStatus;
-use super::{SwitchArgs, beside, keepers};
+use super::{NO_SECTION, SwitchArgs, beside, keepers};
 use crate::acme;
 use crate::admin::SwitchSurface;
 use crate::cmd::{logging, serve};
@@ -102,7 +102,7 @@ fn work(args: &SwitchArgs, begun: Begun, end: OwnedFd) -> anyhow::Result<()> {
         tracing::warn!("{warning}");
     }
     let Config { switch: Some(mut role), .. } = config else {
-        return Err(usage("there is no [switch] section"));
+        return Err(usage(NO_SECTION));
     };
     name_records(&mut role, begun.start.status.counts.generation);
     let effective = written.shown()?;
@@ -151,7 +151,7 @@ async fn serve_until_told(
         }
     };
     let switch = prepared.open().context("the switch cannot start")?;
-    let handle = switch.handle();
+    let (handle, listen) = (switch.handle(), switch.addresses().to_vec());
     handle.set_reloads(start.status.counts);
     let roster = found.keep(handle.clone());
     take_over(&handle, &roster, files);
@@ -168,7 +168,7 @@ async fn serve_until_told(
     admin.start()?;
     let (drain, shutdown) = serve::Shutdown::by_hand();
     let served = tokio::spawn(switch.run(shutdown.requested()));
-    tracing::info!(generation = desk.status().counts.generation, "switch serves");
+    tracing::info!(?listen, generation = desk.status().counts.generation, "switch serves");
     link.send(&FromWorker::Ready, &[]).await?;
     let mut worker = Worker { link, handle, roster, desk, admin, drain, ordering, gone: false };
     let obey = async {

@@ -27,7 +27,7 @@ use self::staff::{Heard, Worker};
 use super::link::{FromWorker, PROTOCOL, Start, ToWorker, blob};
 use super::notify::Manager;
 use super::status::ReloadStatus;
-use super::{ADMIN, SwitchArgs};
+use super::{ADMIN, NO_SECTION, SwitchArgs};
 use crate::cmd::reloads::{By, Outcome};
 use crate::cmd::{logging, serve};
 use crate::config::{Config, Role, RunAs, Written};
@@ -78,7 +78,7 @@ impl Plan {
     }
 
     fn of(written: &Written, config: &Config) -> anyhow::Result<Self> {
-        let role = config.switch.as_ref().ok_or_else(|| usage("there is no [switch] section"))?;
+        let role = config.switch.as_ref().ok_or_else(|| usage(NO_SECTION))?;
         let (origin, text) = written.text();
         Ok(Self {
             origin: origin.to_owned(),
@@ -457,7 +457,7 @@ impl Master<'_> {
 
     /// Lets the workers finish what they have. A second signal ends all at once.
     async fn drain(&mut self, mut signals: Signals) -> anyhow::Result<()> {
-        tracing::info!("draining; a second signal ends at once");
+        tracing::info!("signal received: finishing requests in flight; a second signal ends at once");
         self.manager.stopping();
         for worker in self.current.iter().chain(&self.retiring) {
             drop(worker.send(&ToWorker::Drain, &[]).await);
@@ -477,7 +477,7 @@ impl Master<'_> {
             tokio::select! {
                 _ = signals.child.recv() => {}
                 () = asked_to_end(&mut signals.terminate, &mut signals.interrupt) => {
-                    tracing::warn!("second signal: ending at once");
+                    tracing::warn!("second signal received: open connections are reset");
                     // Workers are killed when they are dropped.
                     self.current = None;
                     self.retiring.clear();
