@@ -9,6 +9,7 @@ mod needs;
 mod ports;
 
 use larder_handoff::probe::{Facts, Mechanism, State, Subject, judge};
+use rustix::thread::{CapabilitySet, capabilities};
 
 pub(crate) use self::needs::origin_of;
 use crate::config::{Config, ConfigError, Fault, Written};
@@ -83,6 +84,7 @@ pub(crate) fn findings(written: &Written, config: &Config, purpose: Purpose) -> 
     let files = needs.files.iter().filter(|file| !absent.contains(&file.key.as_str()));
     found.extend(files.filter_map(files::check));
     found.extend(names::check(&needs.names, purpose));
+    found.extend(user(config));
     if purpose == Purpose::Check {
         // A start logs these itself.
         found.extend(certificates(config));
@@ -119,6 +121,20 @@ pub(crate) fn start(written: &Written, config: &Config) -> Result<(), Unready> {
         }
     }
     refuse(found)
+}
+
+/// The finding on `switch.user`: a process becomes another user with rights only.
+fn user(config: &Config) -> Option<Finding> {
+    let run_as = config.switch.as_ref()?.run_as?;
+    let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let needed = CapabilitySet::SETUID | CapabilitySet::SETGID;
+    let may = capabilities(None).is_ok_and(|sets| sets.effective.contains(needed));
+    if may || (run_as.user, run_as.group) == (user, group) {
+        return None;
+    }
+    let what = format!("user {user} may not start a process as user {}, group {}", run_as.user, run_as.group);
+    let hint = "start larder as root (or with CAP_SETUID and CAP_SETGID), or leave user out";
+    Some(Finding::error(Fault::new("switch.user", what).hint(hint)))
 }
 
 /// Certificates that have ended or end soon.

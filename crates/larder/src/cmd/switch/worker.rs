@@ -168,7 +168,7 @@ async fn serve_until_told(
     admin.start()?;
     let (drain, shutdown) = serve::Shutdown::by_hand();
     let served = tokio::spawn(switch.run(shutdown.requested()));
-    tracing::info!(?listen, generation = desk.status().counts.generation, "switch serves");
+    tracing::info!(generation = desk.status().counts.generation, ?listen, "switch serves");
     link.send(&FromWorker::Ready, &[]).await?;
     let mut worker = Worker { link, handle, roster, desk, admin, drain, ordering, gone: false };
     let obey = async {
