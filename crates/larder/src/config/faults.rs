@@ -119,6 +119,12 @@ impl Search<'_> {
             let original = self.original(at);
             if let Some(index) = take(self.table.get_mut(), at) {
                 self.removed.push(original);
+                // A key without its certificate would be a fault of its own.
+                if let Some(table) = at.strip_suffix(".certificate")
+                    && take(self.table.get_mut(), &format!("{table}.key")).is_some()
+                {
+                    self.removed.push(self.original(&format!("{table}.key")));
+                }
                 if let Some(index) = index {
                     self.indices.push((at[..at.rfind('[').unwrap_or(0)].to_owned(), index));
                 }

@@ -198,4 +198,26 @@ mod tests {
         assert_eq!((tls.min_version, tls.http2, tls.listen.len()), (TlsVersion::Tls12, true, 1));
         assert!(role.listen.is_none() && role.node.announcers.len() == 1);
     }
+
+    #[test]
+    fn a_key_of_another_certificate_is_one_fault() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: String| {
+            let file = folder.path().join(name);
+            std::fs::write(&file, text).unwrap();
+            std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+            file
+        };
+        let made = || rcgen::generate_simple_self_signed(["a.test".to_owned()]).unwrap();
+        let (one, other) = (made(), made());
+        let certificate = write("a.crt", one.cert.pem());
+        let key = write("b.key", other.signing_key.serialize_pem());
+        let text = format!(
+            "[switch]\nlisten = \"127.0.0.1:1\"\nnodes = [\"10.0.0.1:80\"]\n[switch.node_tls]\nca = {certificate:?}\n\
+             certificate = {certificate:?}\nkey = {key:?}\n"
+        );
+        let error = Written::parse("f", &text).unwrap().validate().unwrap_err();
+        assert_eq!((error.key.as_str(), error.more.len()), ("switch.node_tls.certificate", 0), "{error}");
+        assert!(error.what.ends_with("its key is that of another certificate"), "{error}");
+    }
 }
