@@ -23,6 +23,17 @@ pub(crate) const HOP_BY_HOP: [HeaderName; 10] = [
 const OF_THE_BODY: [HeaderName; 4] =
     [header::CONTENT_LENGTH, header::CONTENT_ENCODING, header::CONTENT_RANGE, header::CONTENT_TYPE];
 
+/// Digests of the content of one message: `Content-Digest` (RFC 9530), `Digest` (RFC 3230) and `Content-MD5` (RFC 2616).
+/// `Repr-Digest` is not among them, because it describes the whole representation in every reply.
+const CONTENT_DIGESTS: [HeaderName; 3] = [
+    HeaderName::from_static("content-digest"),
+    HeaderName::from_static("content-md5"),
+    HeaderName::from_static("digest"),
+];
+
+/// Prefix of the names of Amazon S3's digests of an object (`x-amz-checksum-crc32`, `x-amz-checksum-type`).
+const S3_DIGESTS: &str = "x-amz-checksum-";
+
 /// Fields that say who sends a request.
 const CREDENTIALS: [HeaderName; 3] =
     [header::AUTHORIZATION, header::COOKIE, HeaderName::from_static("client-cert")];
@@ -54,6 +65,20 @@ pub(crate) fn strip(headers: &mut HeaderMap) {
     }
 }
 
+/// Removes the digests of the whole content from the header of a part of it. A client that verifies them would take the part
+/// for corrupt.
+pub(crate) fn remove_content_digests(headers: &mut HeaderMap) {
+    let of_content = |name: &&HeaderName| is_content_digest(name);
+    let names: Vec<HeaderName> = headers.keys().filter(of_content).cloned().collect();
+    for name in names {
+        headers.remove(name);
+    }
+}
+
+fn is_content_digest(name: &HeaderName) -> bool {
+    CONTENT_DIGESTS.contains(name) || name.as_str().starts_with(S3_DIGESTS)
+}
+
 /// How many hops a request may still take, if it says so.
 pub(crate) fn hops(headers: &HeaderMap) -> Option<u32> {
     headers.get(header::MAX_FORWARDS)?.to_str().ok()?.parse().ok()
@@ -71,8 +96,8 @@ pub(crate) fn via(headers: &mut HeaderMap, by: &HeaderValue) {
     headers.append(header::VIA, by.clone());
 }
 
-/// The headers of a kept reply after a 304 that came at `now`: the new ones replace the old ones of the same name. The
-/// 304 alone says how old it is: without `Age` it is of its `Date`, and without that of now (RFC 9110 section 6.6.1).
+/// The headers of a kept reply after a 304 that came at `now`: the new ones replace the old ones of the same name, but for
+/// fields about the content, which a 304 has none of. The 304 alone says how old it is: without `Age` it is of its `Date`, and without that of now (RFC 9110 section 6.6.1).
 ///
 /// `Vary` is the union of both: the body was selected by the stored fields, and the 304 cannot say that it suits requests
 /// that differ in them.
@@ -89,7 +114,7 @@ pub(crate) fn refreshed(kept: &HeaderMap, mut new: HeaderMap, now: SystemTime) -
     if narrows_vary {
         new.remove(header::VARY);
     }
-    for name in new.keys().filter(|name| !OF_THE_BODY.contains(name)) {
+    for name in new.keys().filter(|name| !OF_THE_BODY.contains(name) && !is_content_digest(name)) {
         if *name != header::VARY {
             fields.remove(name);
         }
@@ -177,13 +202,34 @@ mod tests {
         let now = SystemTime::UNIX_EPOCH;
         let date = "Thu, 01 Jan 1970 00:00:00 GMT";
         let kept = map(&[("content-length", "5"), ("x-a", "1"), ("x-a", "2"), ("x-b", "3"), ("age", "7")]);
-        let new = map(&[("content-length", "0"), ("x-a", "4"), ("connection", "close")]);
+        let new = map(&[
+            ("content-length", "0"),
+            ("content-digest", "sha-256=:47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=:"),
+            ("x-a", "4"),
+            ("connection", "close"),
+        ]);
         let expected = map(&[("content-length", "5"), ("x-a", "4"), ("x-b", "3"), ("date", date)]);
         let once = refreshed(&kept, new, now);
         assert_eq!(once, expected);
         let told = map(&[("date", "then"), ("age", "8")]);
         let all = [("content-length", "5"), ("x-a", "4"), ("x-b", "3"), ("date", "then"), ("age", "8")];
         assert_eq!(refreshed(&once, told, now), map(&all));
+    }
+
+    #[test]
+    fn digests_of_the_content_are_removed_and_the_digest_of_the_representation_stays() {
+        let mut headers = map(&[
+            ("content-digest", "sha-256=:AA==:"),
+            ("content-md5", "AA=="),
+            ("digest", "sha-256=AA=="),
+            ("repr-digest", "sha-256=:AA==:"),
+            ("x-amz-checksum-crc32", "AA=="),
+            ("x-amz-checksum-sha256", "AA==-2"),
+            ("x-amz-checksum-type", "COMPOSITE"),
+            ("x-amz-version-id", "1"),
+        ]);
+        remove_content_digests(&mut headers);
+        assert_eq!(headers, map(&[("repr-digest", "sha-256=:AA==:"), ("x-amz-version-id", "1")]));
     }
 
     #[test]

@@ -75,6 +75,7 @@ impl Node {
                 let body = Body::pulled(Pulled::pieces(pieces, first..last + 1), Some(len));
                 let mut reply = self.with_head(origin, StatusCode::PARTIAL_CONTENT, variant, outcome, body);
                 let headers = reply.headers_mut();
+                fields::remove_content_digests(headers);
                 headers.insert(header::CONTENT_LENGTH, HeaderValue::from(len));
                 if let Ok(value) = HeaderValue::try_from(format!("bytes {first}-{last}/{size}")) {
                     headers.insert(header::CONTENT_RANGE, value);

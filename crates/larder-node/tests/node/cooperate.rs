@@ -107,6 +107,22 @@ async fn an_origin_cannot_speak_as_a_peer() {
     assert_eq!((view.decisions["peer"], view.decisions["unanswered"]), (2, 0), "{view:?}");
 }
 
+/// A peer makes the part, and the node that the client asked passes it on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_range_that_a_peer_serves_has_no_digest_of_the_whole() {
+    let head = "Cache-Control: max-age=1000\r\nx-amz-checksum-crc32: AA==\r\nRepr-Digest: sha-256=:AA==:\r\n";
+    let stub = Stub::start(move |_: &super::stub::Asked| Answer::new(200, head, pattern(1_000))).await;
+    let node = async |name: &'static str| stub.node(|_, config| config.name = name.to_owned()).await;
+    let (a, b) = (node("a").await, node("b").await);
+    introduce(&a, &b).await;
+    assert_eq!(a.client().await.get("/x").await.header("x-amz-checksum-crc32"), "AA==");
+    until("b knows what a has", || b.node.peers().unwrap().targets_known == 1).await;
+    let part = b.client().await.get_with("/x", "Range: bytes=10-19\r\n").await;
+    assert_eq!((part.status, &part.body[..]), (206, &pattern(1_000)[10..20]));
+    assert_eq!(part.cache_status(), "a; hit; ttl=1000");
+    assert_eq!((part.header("x-amz-checksum-crc32"), part.header("repr-digest")), ("", "sha-256=:AA==:"));
+}
+
 /// That a node has no place left for another request to the origin is its own matter: who asked it asks the origin itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_node_lacks_towards_its_origin_is_no_answer() {

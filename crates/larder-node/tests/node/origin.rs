@@ -327,3 +327,38 @@ async fn an_origin_that_comes_to_allow_it_is_kept_again() {
     assert_eq!(client.get("/").await.body, b"open");
     assert_eq!(stub.asked().len(), 3);
 }
+
+const DIGESTS: [(&str, &str); 7] = [
+    ("content-digest", "sha-256=:AA==:"),
+    ("content-md5", "AA=="),
+    ("digest", "sha-256=AA=="),
+    ("x-amz-checksum-crc32", "AA=="),
+    ("x-amz-checksum-crc64nvme", "AA=="),
+    ("x-amz-checksum-type", "FULL_OBJECT"),
+    ("repr-digest", "sha-256=:AA==:"),
+];
+
+/// Digests of the whole would have a client take a part for corrupt. The digest of the representation holds for a part too.
+#[tokio::test]
+async fn ranges_of_a_stored_reply_have_no_digests_of_the_whole() {
+    let digests: String = DIGESTS.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    let stub = Stub::start(move |asked| match asked.header("range") {
+        "" => Answer::new(200, &format!("{KEPT}{digests}"), "0123456789"),
+        _ => Answer::new(206, &format!("{KEPT}{digests}Content-Range: bytes 2-4/10\r\n"), "234"),
+    })
+    .await;
+    let node = stub.node(|_, _| {}).await;
+    let mut client = node.client().await;
+    let all = DIGESTS.map(|(_, value)| value);
+    let of = |reply: &super::client::Reply| DIGESTS.map(|(name, _)| reply.header(name).to_owned());
+    let passed = client.get_with("/", "Range: bytes=2-4\r\n").await;
+    assert_eq!((passed.status, of(&passed)), (206, all.map(str::to_owned)), "the origin's own part");
+    assert_eq!(of(&client.get("/").await), all);
+    node.until(|stats| stats.cache_objects == 1).await;
+    let part = client.get_with("/", "Range: bytes=2-4\r\n").await;
+    assert_eq!((part.status, &part.body[..]), (206, &b"234"[..]));
+    assert_eq!(of(&part), ["", "", "", "", "", "", "sha-256=:AA==:"]);
+    assert_eq!(of(&client.get("/").await), all);
+    assert_eq!(of(&client.request("HEAD", "/", "Range: bytes=2-4\r\n").await), all);
+    assert_eq!(stub.asked().len(), 2);
+}
