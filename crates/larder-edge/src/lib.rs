@@ -20,13 +20,13 @@ pub use client_io::{ClientIo, Counted};
 pub use entry::{CONNECTION_OPTIONS_MAX, EntryRules, Fields, Forwarded, Sender, TooManyOptions, URL_FIELDS};
 pub use fields::{client_cert, under_https};
 pub use proxy_protocol::{AddressRange, Announcers, Named, Unannounced, read_announcement};
-pub use secret_file::refuse_exposed;
+pub use secret_file::{read_secret, refuse_exposed};
 pub use seldom::Seldom;
 pub use tls::certificates;
 pub use tls::{Acme, AcmeChallenge, AcmeStatus, AcmeStore, AcmeStored, WELL_KNOWN};
 pub use tls::{
-    CertificateFault, CertificateStatus, ClientCertificates, RELOAD_MAX, RELOAD_MIN, Secured, Shaken, Tls,
-    TlsConfig, TlsConfigFault, TlsVersion,
+    CertificateFault, CertificateStatus, ClientCertificates, LoadedTls, OutboundTls, OwnCertificate,
+    RELOAD_MAX, RELOAD_MIN, Secured, Shaken, Tls, TlsConfig, TlsConfigFault, TlsVersion,
 };
 
 /// Entry points for the fuzz targets: parsers of what anybody says, with the checks that must hold for any input.

@@ -5,9 +5,34 @@
 //! a Kubernetes pod, and credentials of systemd, whose access list appears in the group's bits.
 
 use crate::CertificateFault;
-use std::fs::Metadata;
+use std::fs::{File, Metadata};
+use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+
+/// Largest file with a secret.
+const SECRET_MAX: u64 = 64 << 10;
+
+/// The text of a file that holds one secret, such as a token, without the white space around it.
+///
+/// # Errors
+/// The file cannot be read, other users may access it, or it holds no text. The error never contains the secret.
+pub fn read_secret(path: &Path) -> Result<String, CertificateFault> {
+    let fault = |what: String| CertificateFault::new(path, what);
+    let unreadable = |error: io::Error| fault(format!("cannot be read: {error}"));
+    let file = File::open(path).map_err(unreadable)?;
+    refuse_exposed(path, &file.metadata().map_err(unreadable)?)?;
+    let mut bytes = Vec::new();
+    file.take(SECRET_MAX + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > SECRET_MAX {
+        return Err(fault(format!("is larger than {SECRET_MAX} bytes, which no secret is")));
+    }
+    let text = String::from_utf8(bytes).map_err(|_| fault("holds no text (UTF-8)".to_owned()))?;
+    match text.trim() {
+        "" => Err(fault("is empty".to_owned())),
+        secret => Ok(secret.to_owned()),
+    }
+}
 
 /// Refuses a file that holds a secret and that other users may read or write.
 ///
@@ -33,6 +58,36 @@ const fn is_exposed(mode: u32, owner: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_secret_is_read_without_its_line_end_and_no_error_tells_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("secret");
+        for (text, mode, expected) in [
+            (&b"s3cret\n"[..], 0o600, Ok("s3cret")),
+            (b" two words\r\n", 0o400, Ok("two words")),
+            (b"s3cret", 0o644, Err("chmod 600")),
+            (b"\n", 0o600, Err("is empty")),
+            (b"s3cret\xff", 0o600, Err("UTF-8")),
+            (&[b'x'; SECRET_MAX as usize + 1], 0o600, Err("larger than")),
+        ] {
+            let _ = fs::remove_file(&path);
+            fs::write(&path, text).expect("writes");
+            fs::set_permissions(&path, Permissions::from_mode(mode)).expect("a mode");
+            match (read_secret(&path), expected) {
+                (Ok(found), Ok(secret)) => assert_eq!(found, secret),
+                (Err(error), Err(word)) => {
+                    let text = error.to_string();
+                    assert!(text.contains(word) && !text.contains("s3cret"), "{text}");
+                    assert!(text.starts_with(&path.display().to_string()), "{text}");
+                }
+                (found, expected) => panic!("{found:?} is not {expected:?}"),
+            }
+        }
+        assert!(read_secret(&folder.path().join("none")).is_err());
+    }
 
     #[test]
     fn only_roots_files_may_be_readable_by_their_group() {

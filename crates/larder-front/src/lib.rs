@@ -58,7 +58,7 @@ pub use cache_status::{CacheOutcome, cache_outcome};
 pub use clients::ClientLimits;
 pub use config::{Check, ConfigError, HealthConfig, Limits, NodeEntry, SwitchConfig, Timeouts};
 pub use copies::MirrorOf;
-pub use dial::{AnnounceOf, NodeTls, ProxyVersion, Reach, TlsOf};
+pub use dial::{AnnounceOf, ProxyVersion, Reach, TlsOf};
 pub use edits::{
     Answer, Coding, Compression, EditError, Edits, FieldRules, PathRewrite, RequestId, SameSite, Side, Stage,
     Sticky, StickyBy, StickyCookie, StickyKey, Template,
@@ -74,7 +74,9 @@ pub use health::OutlierConfig;
 pub use hedge::Hedge;
 pub use hottest::HotTarget;
 pub use larder_edge::{AcmeChallenge, AcmeStatus, AcmeStore, AcmeStored, AddressRange};
-pub use larder_edge::{CertificateFault, CertificateStatus, ClientCertificates, TlsConfig, TlsVersion};
+pub use larder_edge::{
+    CertificateFault, CertificateStatus, ClientCertificates, OutboundTls, TlsConfig, TlsVersion,
+};
 pub use live::{DeliveryCount, Latency, LiveStatus};
 pub use long_lived::LongLivedConfig;
 pub use metrics::{METRICS, Metric, MetricKind};

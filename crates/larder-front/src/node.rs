@@ -1,13 +1,14 @@
 //! A node as the switch reaches it: its address, its ready-made peer, how it has behaved of late.
 
 use crate::config::{ConfigError, NodeEntry, Timeouts};
-use crate::dial::{Dial, Loaded, NodeTls, Reach, host_of};
+use crate::dial::{Dial, Loaded, Reach, host_of};
 use crate::handoff::NodeHandoff;
 use crate::hedge::NodeClient;
 use crate::node_log::NodeLog;
 use crate::signals::NodeSignals;
 use crate::switch::{Shared, SwitchError};
 use larder_core::{NodeId, NodeState, Time};
+use larder_edge::OutboundTls;
 use pingora_core::protocols::ALPN;
 use pingora_core::upstreams::peer::HttpPeer;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -209,7 +210,7 @@ impl Node {
                 "certificate of the node not verified (verify = false): an attacker on the path can read and change requests and replies"
             );
         }
-        let load = |tls: NodeTls| Loaded::new(&tls, host_of(&entry.address), entry.http2).map(Arc::new);
+        let load = |tls: OutboundTls| Loaded::new(&tls, host_of(&entry.address), entry.http2).map(Arc::new);
         Ok(Dial { address, tls: tls.map(load).transpose()?, announce: all.announce(entry) })
     }
 

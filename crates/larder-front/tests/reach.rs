@@ -6,7 +6,7 @@ mod support;
 
 use larder_core::NodeSpec;
 use larder_front::{
-    AnnounceOf, Check, HealthConfig, NodeEntry, NodeTls, ProxyVersion, Reach, SwitchConfig, TlsOf,
+    AnnounceOf, Check, HealthConfig, NodeEntry, OutboundTls, ProxyVersion, Reach, SwitchConfig, TlsOf,
 };
 use outer::{Authority, Outer, Serving};
 use std::net::SocketAddr;
@@ -29,11 +29,11 @@ fn announcing(version: ProxyVersion) -> Reach {
 }
 
 /// TLS by this authority, for a node of this name.
-fn by(authority: &Authority, name: &str) -> NodeTls {
-    NodeTls { authorities: Some(authority.ca()), name: Some(name.to_owned()), ..NodeTls::default() }
+fn by(authority: &Authority, name: &str) -> OutboundTls {
+    OutboundTls { authorities: Some(authority.ca()), name: Some(name.to_owned()), ..OutboundTls::default() }
 }
 
-fn secure(tls: NodeTls) -> Reach {
+fn secure(tls: OutboundTls) -> Reach {
     Reach { tls: Some(tls), announce: None }
 }
 
@@ -170,7 +170,7 @@ async fn nodes_are_asked_by_tls_on_connections_that_are_kept() {
 async fn an_address_is_verified_as_one() {
     let authority = Authority::new();
     let node = Outer::start("a", false, Some(Serving::new(authority.leaf("127.0.0.1", false)))).await;
-    let tls = NodeTls { authorities: Some(authority.ca()), ..NodeTls::default() };
+    let tls = OutboundTls { authorities: Some(authority.ca()), ..OutboundTls::default() };
     let switch = Running::start(over(&[("a", node.address)], secure(tls)));
     assert_eq!(switch.client().await.get("/").await.text(), "a");
     assert_eq!(node.seen()[0].host, None);
@@ -235,7 +235,7 @@ async fn a_node_that_asks_for_a_certificate_is_shown_one() {
     let (authority, clients) = (Authority::new(), Authority::new());
     let serving =
         || Serving { clients: Some(clients.ca()), ..Serving::new(authority.leaf("node.test", false)) };
-    let with = |certificate| NodeTls { certificate, ..by(&authority, "node.test") };
+    let with = |certificate| OutboundTls { certificate, ..by(&authority, "node.test") };
     let node = Outer::start("a", false, Some(serving())).await;
     let own = clients.leaf("switch.test", false);
     let switch = Running::start(over(&[("a", node.address)], secure(with(Some(own)))));
@@ -274,7 +274,7 @@ async fn http2_is_agreed_on_in_the_handshake() {
 async fn without_verification_anybody_does() {
     let authority = Authority::new();
     let node = Outer::start("a", false, Some(Serving::new(authority.leaf("node.test", true)))).await;
-    let tls = NodeTls { verify: false, ..NodeTls::default() };
+    let tls = OutboundTls { verify: false, ..OutboundTls::default() };
     let mut config = over(&[("a", node.address)], secure(tls));
     config.health = HealthConfig { interval: Duration::from_millis(20), ..HealthConfig::default() };
     let switch = Running::start(config);

@@ -1,4 +1,5 @@
-//! TLS for clients: certificates by name, renewed while the process runs; what a handshake has shown of a client.
+//! TLS for clients: certificates by name, renewed while the process runs; what a handshake has shown of a client. TLS to
+//! servers is in [`outbound`].
 //!
 //! After RFC 8446 and RFC 5246, by rustls. A connection takes the certificates that are in force when it comes; those that are
 //! open keep theirs.
@@ -6,11 +7,13 @@
 mod acme;
 pub mod certificates;
 mod config;
+mod outbound;
 mod plain_http;
 
 pub use acme::{Acme, AcmeChallenge, AcmeStatus, AcmeStore, AcmeStored, WELL_KNOWN};
 pub use certificates::{CertificateFault, CertificateStatus};
 pub use config::{ClientCertificates, RELOAD_MAX, RELOAD_MIN, TlsConfig, TlsConfigFault, TlsVersion};
+pub use outbound::{LoadedTls, OutboundTls, OwnCertificate};
 
 use crate::Seldom;
 use crate::client_io::Counted;

@@ -12,10 +12,10 @@ pub use announce::ProxyVersion;
 pub(crate) use announce::{Announced, ShownByTls};
 pub(crate) use tie::Ties;
 pub(crate) use tls::Loaded;
-pub use tls::NodeTls;
 
 use crate::config::NodeEntry;
 use crate::conn::Link;
+use larder_edge::OutboundTls;
 use opener::{Announcement, Opener};
 use pingora_core::upstreams::peer::HttpPeer;
 use std::io;
@@ -40,7 +40,7 @@ pub enum TlsOf {
     /// As all nodes, and by the defaults where these have none.
     On,
     /// Its own.
-    Own(NodeTls),
+    Own(OutboundTls),
 }
 
 /// What a node says for itself of the announcement of clients.
@@ -57,14 +57,14 @@ pub enum AnnounceOf {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reach {
     /// By TLS; not by default.
-    pub tls: Option<NodeTls>,
+    pub tls: Option<OutboundTls>,
     /// With an announcement of the client; without by default.
     pub announce: Option<ProxyVersion>,
 }
 
 impl Reach {
     /// TLS to a node.
-    pub fn tls(&self, entry: &NodeEntry) -> Option<NodeTls> {
+    pub fn tls(&self, entry: &NodeEntry) -> Option<OutboundTls> {
         match &entry.tls {
             TlsOf::AsAll => self.tls.clone(),
             TlsOf::Off => None,

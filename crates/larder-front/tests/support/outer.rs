@@ -2,57 +2,14 @@
 #![allow(unreachable_pub, reason = "a module of a test binary")]
 
 use crate::support::{header, ok};
+pub use larder_testkit::Authority;
 use ppp::{HeaderResult, v1, v2};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use rustls::pki_types::PrivateKeyDer;
-use rustls::pki_types::pem::PemObject;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
-
-/// An authority, with its files in a folder.
-pub struct Authority {
-    folder: tempfile::TempDir,
-    issuer: CertifiedIssuer<'static, KeyPair>,
-}
-
-impl Authority {
-    pub fn new() -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
-        let mut params = CertificateParams::new(Vec::new()).expect("params");
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let key = KeyPair::generate().expect("a key");
-        let issuer = CertifiedIssuer::self_signed(params, key).expect("signs");
-        std::fs::write(folder.path().join("ca.pem"), issuer.pem()).expect("writes");
-        Self { folder, issuer }
-    }
-
-    pub fn path(&self) -> &Path {
-        self.folder.path()
-    }
-
-    pub fn ca(&self) -> PathBuf {
-        self.path().join("ca.pem")
-    }
-
-    /// A certificate and its key in one file; `ended` is whether its time is over.
-    pub fn leaf(&self, name: &str, ended: bool) -> PathBuf {
-        let key = KeyPair::generate().expect("a key");
-        let mut params = CertificateParams::new(vec![name.to_owned()]).expect("params");
-        if ended {
-            params.not_before = rcgen::date_time_ymd(2001, 1, 1);
-            params.not_after = rcgen::date_time_ymd(2002, 1, 1);
-        }
-        let made = params.signed_by(&key, &self.issuer).expect("signs");
-        let file = self.path().join(format!("{name}-{ended}.pem"));
-        std::fs::write(&file, made.pem() + &key.serialize_pem()).expect("writes");
-        std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("a mode");
-        file
-    }
-}
 
 /// What a node's TLS is.
 pub struct Serving {
@@ -68,29 +25,8 @@ impl Serving {
     }
 
     fn acceptor(&self) -> TlsAcceptor {
-        let pem = std::fs::read(&self.certificate).expect("a certificate");
-        let chain: Result<Vec<_>, _> = rustls::pki_types::CertificateDer::pem_slice_iter(&pem).collect();
-        let key = PrivateKeyDer::from_pem_slice(&pem).expect("a key");
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = rustls::ServerConfig::builder_with_provider(provider.clone())
-            .with_safe_default_protocol_versions()
-            .expect("versions");
-        let builder = match &self.clients {
-            None => builder.with_no_client_auth(),
-            Some(file) => {
-                let mut roots = rustls::RootCertStore::empty();
-                let pem = std::fs::read(file).expect("an authority");
-                roots
-                    .add(rustls::pki_types::CertificateDer::from_pem_slice(&pem).expect("PEM"))
-                    .expect("adds");
-                let verifier =
-                    rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
-                builder.with_client_cert_verifier(verifier.build().expect("a verifier"))
-            }
-        };
-        let mut config = builder.with_single_cert(chain.expect("PEM"), key).expect("a certificate");
-        config.alpn_protocols = if self.http2 { vec![b"h2".to_vec()] } else { vec![b"http/1.1".to_vec()] };
-        TlsAcceptor::from(Arc::new(config))
+        let protocols: &[&[u8]] = if self.http2 { &[b"h2"] } else { &[b"http/1.1"] };
+        larder_testkit::acceptor(&self.certificate, self.clients.as_deref(), protocols)
     }
 }
 

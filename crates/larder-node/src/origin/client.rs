@@ -5,11 +5,14 @@ use super::config::{ClientNoCache, HostHeader, OriginConfig};
 use super::fields;
 use super::flight::Flights;
 use super::interim::Hints;
+use super::log_gate::LogGate;
 use super::passed::PassedBefore;
 use super::patience::Patience;
 use super::place::{Counts, Place};
+use super::sign::SIGNATURE;
 use super::slots::{Refused, Sharing, Slots};
 use super::terms::Terms;
+use super::tls::TlsFault;
 use super::upload;
 use crate::entry::hop_fields_removed;
 use crate::handover::REQUESTS;
@@ -24,10 +27,11 @@ use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
+use hyper_util::client::legacy::Error as LegacyError;
 use std::error::Error;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 use tokio::time::timeout;
 
 pub(crate) type Fault = Box<dyn Error + Send + Sync>;
@@ -44,12 +48,15 @@ pub(crate) struct Origin {
     /// What may change while the node runs.
     terms: ArcSwap<Terms>,
     host: HostHeader,
+    scheme: Scheme,
     pub(super) authority: Authority,
     pub(super) via: HeaderValue,
     slots: Arc<Slots>,
     pub(super) flights: Arc<Flights>,
     pub(super) passed: PassedBefore,
     counts: Arc<Counts>,
+    /// For lines about connections that fail.
+    failures: LogGate,
 }
 
 /// Why the origin gave no reply.
@@ -71,12 +78,19 @@ pub(crate) enum OriginError {
     Connect,
     #[error("no connection to the origin in time")]
     ConnectTimeout,
+    #[error("no TLS with the origin")]
+    Tls,
+    #[error("no TLS with the origin in time")]
+    TlsTimeout,
     #[error("no reply from the origin in time")]
     HeadTimeout,
     #[error("the origin closed the connection")]
     Closed,
     #[error("what the origin sent is no reply within the limits")]
     BadReply,
+    /// Fault of the client.
+    #[error("the client signs parts of the request that the node would have to sign")]
+    Unsignable,
     #[error("the request was abandoned")]
     Abandoned,
 }
@@ -85,8 +99,13 @@ impl OriginError {
     /// Whether it is this node's, and another might do better.
     pub(crate) const fn is_own(self) -> bool {
         match self {
-            Self::Full | Self::Connect | Self::ConnectTimeout | Self::Abandoned => true,
-            Self::ClientShare | Self::LateBody | Self::WriteTimeout => false,
+            Self::Full
+            | Self::Connect
+            | Self::ConnectTimeout
+            | Self::Tls
+            | Self::TlsTimeout
+            | Self::Abandoned => true,
+            Self::ClientShare | Self::LateBody | Self::WriteTimeout | Self::Unsignable => false,
             Self::HeadTimeout | Self::Closed | Self::BadReply => false,
         }
     }
@@ -100,9 +119,12 @@ impl OriginError {
             Self::WriteTimeout => (504, "origin-write-timeout"),
             Self::Connect => (502, "origin-connect"),
             Self::ConnectTimeout => (504, "origin-connect-timeout"),
+            Self::Tls => (502, "origin-tls"),
+            Self::TlsTimeout => (504, "origin-tls-timeout"),
             Self::HeadTimeout => (504, "origin-timeout"),
             Self::Closed => (502, "origin-closed"),
             Self::BadReply => (502, "origin-reply"),
+            Self::Unsignable => (501, "origin-sign"),
             Self::Abandoned => (503, "abandoned"),
         }
     }
@@ -123,7 +145,9 @@ impl Origin {
         // A URL without an authority does not pass the check.
         let authority = config.url.authority().cloned().unwrap_or(Authority::from_static("localhost"));
         Self {
+            scheme: config.url.scheme().cloned().unwrap_or(Scheme::HTTP),
             authority,
+            failures: LogGate::default(),
             via: HeaderValue::try_from(format!("1.1 {name}"))
                 .unwrap_or(HeaderValue::from_static("1.1 larder")),
             slots: Slots::new(sharing(&config)),
@@ -168,6 +192,16 @@ impl Origin {
         self.host == HostHeader::Client
     }
 
+    /// Removes from a request that enters the fields that the node replaces. They do not reach the origin, so they say nothing
+    /// about its reply: not whether it may be stored, nor for whom it is.
+    pub(crate) fn remove_replaced(&self, client: &mut HeaderMap) {
+        let config = &self.terms().config;
+        let of_signature = SIGNATURE.iter().filter(|_| config.sign.is_some());
+        for name in config.fields.keys().chain(of_signature) {
+            client.remove(name);
+        }
+    }
+
     /// The header of a request that has entered, as the origin is sent it.
     pub(crate) fn outgoing(&self, client: &HeaderMap, host: &str) -> HeaderMap {
         let mut headers = hop_fields_removed(client);
@@ -180,6 +214,11 @@ impl Origin {
         if let Ok(host) = HeaderValue::from_str(host) {
             headers.insert(header::HOST, host);
         }
+        let terms = self.terms();
+        for name in terms.config.fields.keys() {
+            headers.remove(name);
+        }
+        headers.extend(terms.config.fields.iter().map(|(name, value)| (name.clone(), value.clone())));
         headers
     }
 
@@ -272,14 +311,19 @@ impl Origin {
         hints: Option<Hints>,
     ) -> Result<Response<Incoming>, OriginError> {
         let mut uri = http::uri::Parts::default();
-        uri.scheme = Some(Scheme::HTTP);
+        uri.scheme = Some(self.scheme.clone());
         uri.authority = Some(self.authority.clone());
         uri.path_and_query = Some(target.clone());
+        let has_body = body.is_some();
         let body = body.unwrap_or_else(|| Empty::new().map_err(|never| match never {}).boxed_unsync());
         let mut request = Request::new(body);
         *request.method_mut() = method.clone();
         *request.uri_mut() = Uri::from_parts(uri).map_err(|_| OriginError::BadReply)?;
         *request.headers_mut() = headers;
+        if let Some(signing) = &self.terms().config.sign {
+            let signed = signing.sign((method, target), request.headers_mut(), has_body, SystemTime::now());
+            signed.map_err(|_| OriginError::Unsignable)?;
+        }
         if !pooled {
             // The side that closes first keeps the port for a minute (TIME_WAIT). The origin's port is the same for all
             // connections, and the node's ports are few.
@@ -288,10 +332,10 @@ impl Origin {
         if let Some(hints) = hints {
             hints.listen(&mut request);
         }
-        let (asked, time) = {
+        let (asked, time, headers_max) = {
             let terms = self.terms();
             let client = if pooled { &terms.client } else { &terms.unpooled };
-            (client.request(request), terms.config.connect_timeout + terms.config.head_timeout)
+            (client.request(request), reply_time(&terms.config), terms.config.headers_max)
         };
         let sent = match &progress {
             Some(progress) => progress.reply_within(time, asked).await?,
@@ -300,9 +344,32 @@ impl Origin {
         match sent {
             // Nobody asks for another protocol here (RFC 9110 section 15.2.2).
             Ok(reply) if reply.status() == StatusCode::SWITCHING_PROTOCOLS => Err(OriginError::BadReply),
+            // HTTP/2 has no limit on their number.
+            Ok(reply) if reply.headers().len() > headers_max => Err(OriginError::BadReply),
             Ok(reply) => Ok(reply),
             Err(_) if progress.is_some_and(|progress| progress.is_late()) => Err(OriginError::LateBody),
-            Err(error) => Err(fault(&error)),
+            Err(error) => {
+                self.tell(&error);
+                Err(fault(&error))
+            }
+        }
+    }
+
+    /// Writes to the log that there is no connection, if it is time for a line.
+    fn tell(&self, error: &LegacyError) {
+        let fault = tls_fault(error);
+        if fault.is_none() && !error.is_connect() {
+            return;
+        }
+        let Some(suppressed) = self.failures.admit(Instant::now()) else { return };
+        let origin = &self.authority;
+        if let Some(fault) = fault {
+            let reason = fault.reason();
+            tracing::warn!(%origin, reason, error = %fault, suppressed, "origin: TLS failed");
+        } else {
+            let reason = if is_late(error) { "timeout" } else { "connect" };
+            let cause = sources(error).last().map(ToString::to_string).unwrap_or_default();
+            tracing::warn!(%origin, reason, error = cause, suppressed, "origin: connection failed");
         }
     }
 
@@ -328,6 +395,12 @@ impl Origin {
     }
 }
 
+/// How long a request may take from its beginning to the head of its reply.
+fn reply_time(config: &OriginConfig) -> Duration {
+    let handshake = config.tls.as_ref().map_or(Duration::ZERO, |tls| tls.handshake_timeout);
+    config.connect_timeout + handshake + config.head_timeout
+}
+
 /// How long a client may take for a request's body.
 fn body_patience(config: &OriginConfig) -> Patience {
     let silence = config.request_body_timeout;
@@ -348,15 +421,36 @@ fn is_host(text: &str) -> bool {
     !text.contains('@') && text.parse::<Authority>().is_ok()
 }
 
-fn fault(error: &hyper_util::client::legacy::Error) -> OriginError {
-    let sources =
-        || std::iter::successors(error.source(), |error: &&(dyn Error + 'static)| (*error).source());
-    let late = sources().any(|error| {
-        error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::TimedOut)
-    });
-    let is_parse =
-        sources().find_map(|error| error.downcast_ref::<hyper::Error>()).is_some_and(hyper::Error::is_parse);
-    match (error.is_connect(), late) {
+/// The causes of an error, the deepest last.
+fn sources(error: &LegacyError) -> impl Iterator<Item = &(dyn Error + 'static)> {
+    std::iter::successors(error.source(), |error: &&(dyn Error + 'static)| (*error).source())
+}
+
+fn is_late(error: &LegacyError) -> bool {
+    let timed_out = |error: &io::Error| error.kind() == io::ErrorKind::TimedOut;
+    sources(error).any(|error| error.downcast_ref::<io::Error>().is_some_and(timed_out))
+}
+
+/// Why TLS failed, if it did. With TLS 1.3 an origin can refuse the node's certificate after the handshake.
+fn tls_fault(error: &LegacyError) -> Option<TlsFault> {
+    sources(error).find_map(|error| match error.downcast_ref::<TlsFault>() {
+        Some(fault) => Some(fault.clone()),
+        None => {
+            let error = error.downcast_ref::<io::Error>()?.get_ref()?;
+            error.downcast_ref::<rustls::Error>().map(TlsFault::of_tls)
+        }
+    })
+}
+
+fn fault(error: &LegacyError) -> OriginError {
+    match tls_fault(error) {
+        Some(TlsFault::Timeout) => return OriginError::TlsTimeout,
+        Some(_) => return OriginError::Tls,
+        None => {}
+    }
+    let of_hyper = sources(error).find_map(|error| error.downcast_ref::<hyper::Error>());
+    let is_parse = of_hyper.is_some_and(hyper::Error::is_parse);
+    match (error.is_connect(), is_late(error)) {
         (true, true) => OriginError::ConnectTimeout,
         (true, false) => OriginError::Connect,
         (false, true) => OriginError::WriteTimeout,

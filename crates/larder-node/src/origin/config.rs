@@ -1,16 +1,26 @@
 //! What is told about an HTTP origin.
 
+use super::fields::{CONDITIONS, HOP_BY_HOP};
+use super::sign::{SIGNATURE, Signing};
+use super::tls::OriginTls;
 use crate::config::{ConfigError, ensure};
-use http::Uri;
+use http::header::{self, HeaderName};
+use http::{HeaderMap, Uri};
 use std::time::Duration;
 
 /// An HTTP origin that a node stands before.
 #[derive(Clone, Debug)]
 pub struct OriginConfig {
-    /// Where it is: `http://host` or `http://host:port`, without a path.
+    /// Where it is: `http://host`, `https://host` or either with a port, without a path.
     pub url: Uri,
+    /// TLS to it, if and only if the URL says `https`.
+    pub tls: Option<OriginTls>,
     /// Which `Host` it is sent.
     pub host: HostHeader,
+    /// Header fields that each request to it has; they replace those of clients. Not those of [`is_reserved`].
+    pub fields: HeaderMap,
+    /// Keys that requests to it are signed with; a client's signature is replaced. Not beside a field `Authorization`. Default `None`.
+    pub sign: Option<Signing>,
     /// Time to a connection; 504 after it. 1 ms to 1 h, default 5 s.
     pub connect_timeout: Duration,
     /// Time from a request to the head of the reply; 504 after it. 1 ms to 1 h, default 60 s.
@@ -50,6 +60,8 @@ pub struct OriginConfig {
     pub head_bytes_max: usize,
     /// Header fields of a reply; 502 beyond. 8 to 1,000, default 200.
     pub headers_max: usize,
+    /// Whether the whole of a target is fetched after a range of it that was not stored, so that the next range is. Default true.
+    pub range_fill: bool,
     /// Replies to one target that are kept beside each other for different request headers (`Vary`); the oldest goes
     /// beyond. 1 to 64, default 8.
     pub variants_max: usize,
@@ -69,6 +81,14 @@ pub enum HostHeader {
     Origin,
 }
 
+/// Whether a field cannot be one of [`OriginConfig::fields`]: it belongs to one connection or one message, or says which part
+/// of a reply is wanted, which depends on what is stored.
+pub fn is_reserved(name: &HeaderName) -> bool {
+    const OF_A_MESSAGE: [HeaderName; 5] =
+        [header::HOST, header::CONTENT_LENGTH, header::EXPECT, header::VIA, header::MAX_FORWARDS];
+    [&HOP_BY_HOP[..], &CONDITIONS, &OF_A_MESSAGE].concat().contains(name)
+}
+
 /// Effect of a client's `no-cache`, `no-store`, `max-age`, `min-fresh` and `Pragma` on the use of stored replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientNoCache {
@@ -83,7 +103,10 @@ impl OriginConfig {
     pub fn new(url: Uri) -> Self {
         Self {
             url,
+            tls: None,
             host: HostHeader::Client,
+            fields: HeaderMap::new(),
+            sign: None,
             connect_timeout: Duration::from_secs(5),
             head_timeout: Duration::from_secs(60),
             body_timeout: Duration::from_secs(60),
@@ -101,6 +124,7 @@ impl OriginConfig {
             idle_timeout: Duration::from_secs(30),
             head_bytes_max: 64 << 10,
             headers_max: 200,
+            range_fill: true,
             variants_max: 8,
             negative: Duration::ZERO,
             stale_if_error: Duration::ZERO,
@@ -115,19 +139,15 @@ impl OriginConfig {
         let (hour, day) = (Duration::from_secs(3_600), Duration::from_secs(86_400));
         let timeout = |value: Duration, most: Duration| value >= Duration::from_millis(1) && value <= most;
         let url = &self.url;
-        let https = url.scheme_str() == Some("https");
-        ensure(
-            !https,
-            "origin.url",
-            "\"http://host:port\": TLS to an origin is not spoken; let a proxy beside it do so",
-        )?;
         let plain = url.authority().is_some_and(|authority| !authority.as_str().contains('@'))
             && url.path_and_query().is_none_or(|path| path == "/");
+        let scheme = matches!(url.scheme_str(), Some("http" | "https"));
         ensure(
-            url.scheme_str() == Some("http") && plain,
+            scheme && plain,
             "origin.url",
-            "\"http://host:port\", without a path",
+            "\"http://host:port\" or \"https://host:port\", without a path",
         )?;
+        self.check_tls()?;
         ensure(timeout(self.connect_timeout, hour), "origin.connect_timeout", "1 ms to 1 h")?;
         ensure(timeout(self.head_timeout, hour), "origin.head_timeout", "1 ms to 1 h")?;
         ensure(timeout(self.body_timeout, hour), "origin.body_timeout", "1 ms to 1 h")?;
@@ -135,6 +155,9 @@ impl OriginConfig {
         ensure(self.body_rate_min <= 1 << 30, "origin.body_rate_min", "at most 1 GiB")?;
         let stream = self.body_timeout..=day;
         ensure(stream.contains(&self.stream_timeout), "origin.stream_timeout", "body_timeout to 1 day")?;
+        ensure(!self.fields.keys().any(is_reserved), "origin.headers", "fields that a request may be given")?;
+        let twice = self.sign.is_some() && SIGNATURE.iter().any(|name| self.fields.contains_key(name));
+        ensure(!twice, "origin.headers", "not the fields of a signature, which origin.sign makes")?;
         self.check_sharing()?;
         ensure(self.idle_max <= 10_000, "origin.idle_max", "at most 10,000")?;
         ensure(timeout(self.idle_timeout, day), "origin.idle_timeout", "1 ms to 1 day")?;
@@ -143,6 +166,20 @@ impl OriginConfig {
         ensure((1..=64).contains(&self.variants_max), "origin.variants_max", "1 to 64")?;
         ensure(self.negative <= day, "origin.negative", "at most 1 day")?;
         ensure(self.stale_if_error <= day * 30, "origin.stale_if_error", "at most 30 days")
+    }
+
+    fn check_tls(&self) -> Result<(), ConfigError> {
+        let https = self.url.scheme_str() == Some("https");
+        ensure(self.tls.is_some() == https, "origin.tls", "TLS if and only if the url is https://")?;
+        let Some(tls) = &self.tls else { return Ok(()) };
+        let deadline = Duration::from_millis(1)..=Duration::from_secs(3_600);
+        ensure(deadline.contains(&tls.handshake_timeout), "origin.tls.handshake_timeout", "1 ms to 1 h")?;
+        // The connections of HTTP/2 are kept by the origin's name, which their requests then have.
+        ensure(
+            !tls.http2 || self.host == HostHeader::Origin,
+            "origin.tls.http2",
+            "false, or host = \"origin\" beside it: HTTP/2 to an origin is for the host in its url",
+        )
     }
 
     fn check_sharing(&self) -> Result<(), ConfigError> {
@@ -163,8 +200,9 @@ mod tests {
     #[test]
     fn values_out_of_range_are_named() {
         type Spoil = fn(&mut OriginConfig);
-        let cases: [(&str, Spoil); 11] = [
-            ("origin.url", |c| c.url = Uri::from_static("https://a")),
+        let cases: [(&str, Spoil); 12] = [
+            ("origin.tls", |c| c.url = Uri::from_static("https://a")),
+            ("origin.url", |c| c.url = Uri::from_static("ftp://a")),
             ("origin.url", |c| c.url = Uri::from_static("http://a/b")),
             ("origin.url", |c| c.url = Uri::from_static("http://me@a")),
             ("origin.url", |c| c.url = Uri::from_static("/a")),

@@ -1,28 +1,50 @@
-//! Connections to the origin, which must take what is sent to them: silence and rate have limits ([`Patience`]).
+//! Connections to the origin, with TLS for `https`. The origin must take what is sent to it: silence and rate have limits
+//! ([`Patience`]).
 
 use super::patience::{Patience, Waiter};
+use super::tls::{OriginTls, TlsFault};
 use http::Uri;
 use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper_rustls::MaybeHttpsStream;
 use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
 use hyper_util::rt::TokioIo;
 use std::error::Error;
 use std::future::Future;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
 use tower_service::Service;
 
 /// Connects to the origin.
 #[derive(Clone, Debug)]
 pub(super) struct Connector {
     tcp: HttpConnector,
+    tls: Option<Tls>,
     patience: Patience,
 }
 
+/// TLS to the origin with the protocols that connections are for.
+#[derive(Clone, Debug)]
+struct Tls {
+    settings: OriginTls,
+    client: Arc<rustls::ClientConfig>,
+}
+
 impl Connector {
-    pub(super) fn new(tcp: HttpConnector, patience: Patience) -> Self {
-        Self { tcp, patience }
+    /// `http2` says whether the connections may be for HTTP/2.
+    pub(super) fn new(
+        mut tcp: HttpConnector,
+        tls: Option<&OriginTls>,
+        http2: bool,
+        patience: Patience,
+    ) -> Self {
+        tcp.enforce_http(tls.is_none());
+        let tls = tls.map(|settings| Tls { client: settings.client_for(http2), settings: settings.clone() });
+        Self { tcp, tls, patience }
     }
 }
 
@@ -36,17 +58,40 @@ impl Service<Uri> for Connector {
     }
 
     fn call(&mut self, to: Uri) -> Self::Future {
-        let (connecting, patience) = (self.tcp.call(to), self.patience);
-        Box::pin(async move { Ok(Paced { stream: connecting.await?, waiter: Waiter::new(patience) }) })
+        let host = to.host().unwrap_or_default().to_owned();
+        let (connecting, tls, patience) = (self.tcp.call(to), self.tls.clone(), self.patience);
+        Box::pin(async move {
+            let tcp = connecting.await?;
+            let stream = match tls {
+                None => MaybeHttpsStream::Http(tcp),
+                Some(tls) => tls.handshake(&host, tcp).await?,
+            };
+            Ok(Paced { stream, waiter: Waiter::new(patience) })
+        })
+    }
+}
+
+impl Tls {
+    async fn handshake(
+        self,
+        host: &str,
+        tcp: TokioIo<TcpStream>,
+    ) -> Result<MaybeHttpsStream<TokioIo<TcpStream>>, TlsFault> {
+        let name = self.settings.files.server_name(host).map_err(|_| TlsFault::Name)?;
+        let shaking = TlsConnector::from(self.client).connect(name, TokioIo::new(tcp));
+        match timeout(self.settings.handshake_timeout, shaking).await {
+            Ok(Ok(stream)) => Ok(MaybeHttpsStream::Https(TokioIo::new(stream))),
+            Ok(Err(error)) => Err(TlsFault::of(&error)),
+            Err(_) => Err(TlsFault::Timeout),
+        }
     }
 }
 
 /// A connection to the origin. Fails with [`io::ErrorKind::TimedOut`] if the origin takes bytes too slowly.
 pub(super) struct Paced {
-    stream: TokioIo<TcpStream>,
+    stream: MaybeHttpsStream<TokioIo<TcpStream>>,
     waiter: Waiter,
 }
-
 impl Paced {
     fn in_time(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         match &written {

@@ -8,10 +8,10 @@
 //!
 //! What may be kept and used is decided in [`crate::http::freshness`]. Choices of ours: only replies to GET are kept,
 //! and HEAD is answered from them. A range is served from what is kept whole; one that misses is passed on and not
-//! kept. Preconditions of clients are held against what is kept; what is fetched to be kept is fetched without them.
+//! kept, and the whole is fetched beside it. Preconditions of clients are held against what is kept; what is fetched to be kept is fetched without them.
 //! A client that goes away does not end a fetch that fills the cache. Other methods are passed on, and a reply that
 //! is no error then drops what is kept of the target, and of its `Location` and `Content-Location` on the same host.
-//! `Upgrade` is not: it is taken off, so that no connection turns into a tunnel. TLS to the origin is not spoken.
+//! `Upgrade` is not: it is taken off, so that no connection turns into a tunnel.
 
 mod body;
 mod client;
@@ -23,18 +23,24 @@ pub(crate) mod fields;
 mod filling;
 mod flight;
 mod interim;
+mod log_gate;
 mod passed;
 mod patience;
 mod place;
 mod pull;
+mod range_fill;
 mod serve;
+mod sign;
 mod site;
 mod slots;
 mod stored;
 mod terms;
+mod tls;
 mod upload;
 
-pub use config::{ClientNoCache, HostHeader, OriginConfig};
+pub use config::{ClientNoCache, HostHeader, OriginConfig, is_reserved};
+pub use sign::Signing;
+pub use tls::OriginTls;
 
 pub(crate) use body::Pulled;
 pub(crate) use client::{Fetched, Origin};

@@ -27,14 +27,14 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 /// A request on its way through.
-struct Pull<'a> {
-    origin: &'a Arc<Origin>,
-    parts: &'a Parts,
+pub(super) struct Pull<'a> {
+    pub(super) origin: &'a Arc<Origin>,
+    pub(super) parts: &'a Parts,
     site: Site,
     target: PathAndQuery,
-    name: Vec<u8>,
-    hash: u64,
-    asked: Directives,
+    pub(super) name: Vec<u8>,
+    pub(super) hash: u64,
+    pub(super) asked: Directives,
     /// The client whose share of the origin's slots it takes.
     client: Client,
 }
@@ -81,7 +81,7 @@ impl Node {
             (Some(_), Some(variant)) => match variant.freshness.judge(self.now_ms(), &pull.asked) {
                 Use::Fresh => return self.hit(&pull, variant, None),
                 Use::WhileRevalidating => {
-                    self.refresh(&pull, page.as_deref(), variant);
+                    self.refresh(&pull, page.as_deref(), Some(variant));
                     return self.hit(&pull, variant, Some("stale-while-revalidate"));
                 }
                 Use::Stale => Why::Stale,
@@ -151,11 +151,16 @@ impl Node {
 
     /// Asks the origin anew without waiting, unless a request of the same kind is under way or the client has its share of
     /// the slots. It asks with the headers of this client, as a miss would.
-    fn refresh(self: &Arc<Self>, pull: &Pull<'_>, page: Option<&Page>, stale: &Arc<Variant>) {
+    pub(super) fn refresh(
+        self: &Arc<Self>,
+        pull: &Pull<'_>,
+        page: Option<&Page>,
+        stale: Option<&Arc<Variant>>,
+    ) {
         let Some(place) = pull.origin.try_place(pull.client) else { return };
         if let Begun::Lead(landing) = pull.origin.flights.begin(&pull.key(page)) {
             let (led, _) = oneshot::channel();
-            self.set_off(pull, Some(stale), (landing, place, led), None);
+            self.set_off(pull, stale, (landing, place, led), None);
         }
     }
 
@@ -299,7 +304,7 @@ impl Node {
     /// Sends the request as it is to the origin, and its reply as it is to the client. If the origin fails, the stored
     /// reply is sent if it may stand in.
     async fn pass_on(
-        &self,
+        self: &Arc<Self>,
         pull: &Pull<'_>,
         kept: Option<&Arc<Variant>>,
         (why, detail): (Why, &'static str),
@@ -328,6 +333,9 @@ impl Node {
                 let status = fetched.reply.status();
                 if !is_safe(&parts.method) && (status.is_success() || status.is_redirection()) {
                     self.invalidate(pull, fetched.reply.headers());
+                }
+                if detail == "range" {
+                    self.fill_after_range(pull, &fetched.reply);
                 }
                 let how = How { status: Some(status.as_u16()), stored: false, detail: Some(detail) };
                 self.pass(origin, parts, fetched, pulled(why, how, false))
@@ -361,7 +369,7 @@ impl Pull<'_> {
 
     /// Hash by which the target is noted if its reply is for one client only. Requests with `Authorization` have another
     /// hash, and so have requests with other credentials: a reply to one of them does not keep the others from sharing.
-    fn passed(&self) -> u64 {
+    pub(super) fn passed(&self) -> u64 {
         /// Differs from 0 and from its complement in the bits that select a slot and in those that mark a hash.
         const OTHER_CREDENTIALS: u64 = u64::MAX / 3;
         if self.signed() {

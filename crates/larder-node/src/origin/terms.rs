@@ -7,6 +7,7 @@ use super::patience::Patience;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use std::time::Duration;
 
 /// What is in force.
 #[derive(Debug)]
@@ -39,6 +40,7 @@ impl Terms {
                 headers_max,
                 body_timeout,
                 body_rate_min,
+                config.tls.clone(),
             )
         };
         if of_connections(&self.config) == of_connections(&config) {
@@ -48,6 +50,16 @@ impl Terms {
     }
 }
 
+/// Bytes of a reply of HTTP/2 that the origin may send before they are read.
+const STREAM_WINDOW: u32 = 1 << 20;
+/// The largest window there is, so that replies that nobody reads hold up no other reply of their connection.
+const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
+/// How often a connection of HTTP/2 with requests under way is asked whether it still works, and how long its answer may take.
+/// Without this, a connection that has failed silently would get all further requests.
+const PING: Duration = Duration::from_secs(10);
+
+/// A client whose connections are kept (`idle_max` of them) or, if `idle_max` is 0, are for one request each. Those are for
+/// requests that must not be repeated, and for HTTP/1.1: their bodies have deadlines of their own.
 fn client(config: &OriginConfig, idle_max: usize) -> Client<Connector, Outgoing> {
     let mut connector = HttpConnector::new();
     connector.set_nodelay(true);
@@ -59,6 +71,12 @@ fn client(config: &OriginConfig, idle_max: usize) -> Client<Connector, Outgoing>
         .pool_max_idle_per_host(idle_max)
         .http1_max_buf_size(config.head_bytes_max)
         .http1_max_headers(config.headers_max)
+        .http2_initial_stream_window_size(STREAM_WINDOW)
+        .http2_initial_connection_window_size(CONNECTION_WINDOW)
+        .http2_max_header_list_size(u32::try_from(config.head_bytes_max).unwrap_or(u32::MAX))
+        .http2_keep_alive_interval(PING)
+        .http2_keep_alive_timeout(PING)
+        .timer(TokioTimer::new())
         .set_host(false)
-        .build(Connector::new(connector, patience))
+        .build(Connector::new(connector, config.tls.as_ref(), idle_max > 0, patience))
 }

@@ -362,3 +362,86 @@ async fn ranges_of_a_stored_reply_have_no_digests_of_the_whole() {
     assert_eq!(of(&client.request("HEAD", "/", "Range: bytes=2-4\r\n").await), all);
     assert_eq!(stub.asked().len(), 2);
 }
+
+/// Ranges that come before the whole is stored are passed on. The whole is fetched once for all of them.
+#[tokio::test]
+async fn a_range_that_misses_has_the_whole_fetched_once() {
+    let held = super::stub::gate();
+    let hold = Arc::clone(&held);
+    let stub = Stub::start(move |asked| match asked.header("range") {
+        "" => Answer::new(200, KEPT, "0123456789").ending_after(&hold),
+        "bytes=0-0" => Answer::new(206, &format!("{KEPT}Content-Range: bytes 0-0/10\r\n"), "0"),
+        _ => Answer::new(206, &format!("{KEPT}Content-Range: bytes 2-4/10\r\n"), "234"),
+    })
+    .await;
+    let node = stub.node(|_, _| {}).await;
+    let mut client = node.client().await;
+    for range in ["bytes=2-4", "bytes=0-0", "bytes=2-4"] {
+        let part = client.get_with("/x", &format!("Range: {range}\r\nIf-Match: \"v1\"\r\n")).await;
+        assert_eq!(
+            (part.status, part.cache_status()),
+            (206, "n; fwd=uri-miss; fwd-status=206; detail=range")
+        );
+    }
+    stub.until_asked(4).await;
+    let whole: Vec<_> = stub.asked().into_iter().filter(|asked| asked.header("range").is_empty()).collect();
+    assert_eq!((whole.len(), whole[0].header("if-match")), (1, ""));
+    held.add_permits(1);
+    node.until(|stats| stats.cache_objects == 1).await;
+    let part = client.get_with("/x", "Range: bytes=2-4\r\n").await;
+    assert_eq!((part.status, &part.body[..]), (206, &b"234"[..]));
+    assert!(part.cache_status().starts_with("n; hit"), "{}", part.cache_status());
+    assert_eq!(stub.asked().len(), 4);
+}
+
+#[tokio::test]
+async fn a_range_that_misses_fetches_nothing_that_would_not_be_stored() {
+    let stub = Stub::start(|asked| match asked.header("range") {
+        "" => Answer::new(200, "Cache-Control: no-store\r\n", "0123456789"),
+        _ if asked.line.contains("long") => Answer::new(206, "Content-Range: bytes 2-4/1000000\r\n", "234"),
+        _ if asked.line.contains("unknown") => Answer::new(206, "Content-Range: bytes 2-4/*\r\n", "234"),
+        _ => Answer::new(206, "Content-Range: bytes 2-4/10\r\n", "234"),
+    })
+    .await;
+    let whole = |stub: &Stub| stub.asked().iter().filter(|asked| asked.header("range").is_empty()).count();
+    let node = stub.node(|_, config| config.cache.bytes = Bytes(100_000)).await;
+    let mut client = node.client().await;
+    for target in ["/long", "/unknown"] {
+        assert_eq!(client.get_with(target, "Range: bytes=2-4\r\n").await.status, 206);
+    }
+    assert_eq!(client.get_with("/x", "Range: bytes=2-4\r\nCache-Control: no-store\r\n").await.status, 206);
+    // That its reply may not be stored is known for a minute once the whole has been asked for.
+    assert_eq!(client.get_with("/x", "Range: bytes=2-4\r\n").await.status, 206);
+    node.until(|stats| stats.store_reading == 0 && stats.store_reads == 5).await;
+    for _ in 0..3 {
+        assert_eq!(client.get_with("/x", "Range: bytes=2-4\r\n").await.status, 206);
+    }
+    node.until(|stats| stats.store_reading == 0).await;
+    assert_eq!(whole(&stub), 1);
+    let off = stub.node(|origin, _| origin.range_fill = false).await;
+    assert_eq!(off.client().await.get_with("/x", "Range: bytes=2-4\r\n").await.status, 206);
+    off.until(|stats| stats.store_reading == 0).await;
+    assert_eq!(whole(&stub), 1);
+}
+
+/// A range that is on its way while the whole arrives does not have it fetched once more.
+#[tokio::test]
+async fn a_range_that_is_late_does_not_fetch_what_is_stored_meanwhile() {
+    let held = super::stub::gate();
+    let hold = Arc::clone(&held);
+    let stub = Stub::start(move |asked| match asked.header("range") {
+        "" => Answer::new(200, KEPT, "0123456789"),
+        _ => Answer::new(206, &format!("{KEPT}Content-Range: bytes 2-4/10\r\n"), "234").after(&hold),
+    })
+    .await;
+    let node = stub.node(|_, _| {}).await;
+    let (mut late, mut other) = (node.client().await, node.client().await);
+    late.send(b"GET /x HTTP/1.1\r\nHost: n\r\nRange: bytes=2-4\r\n\r\n").await;
+    stub.until_asked(1).await;
+    assert_eq!(other.get("/x").await.status, 200);
+    node.until(|stats| stats.cache_objects == 1).await;
+    held.add_permits(1);
+    assert_eq!(late.reply(false).await.status, 206);
+    node.until(|stats| stats.store_reading == 0).await;
+    assert_eq!(stub.asked().len(), 2);
+}

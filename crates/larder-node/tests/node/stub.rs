@@ -4,9 +4,9 @@ use super::*;
 use larder_node::{HostHeader, OriginConfig};
 use larder_testkit::eventually_async;
 use std::sync::Mutex;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
 
 /// A request as it came.
 #[derive(Clone, Debug)]
@@ -16,6 +16,8 @@ pub(crate) struct Asked {
     pub(crate) body: Vec<u8>,
     /// Number of earlier requests on its connection.
     pub(crate) earlier: usize,
+    /// The name that its connection's TLS asked for, or "".
+    pub(crate) sni: String,
 }
 
 impl Asked {
@@ -84,7 +86,7 @@ impl Answer {
         self
     }
 
-    async fn send(&self, stream: &mut TcpStream, head: bool) -> std::io::Result<()> {
+    async fn send<S: AsyncWrite + Unpin>(&self, stream: &mut S, head: bool) -> std::io::Result<()> {
         stream.write_all(self.interim.as_bytes()).await?;
         pass(self.before_head.as_ref()).await;
         if self.framing == Framing::Silent {
@@ -136,22 +138,41 @@ type Script = dyn Fn(&Asked) -> Answer + Send + Sync;
 /// The origin.
 pub(crate) struct Stub {
     pub(crate) address: SocketAddr,
+    secure: bool,
     asked: Arc<Mutex<Vec<Asked>>>,
     task: JoinHandle<()>,
 }
 
 impl Stub {
     pub(crate) async fn start(script: impl Fn(&Asked) -> Answer + Send + Sync + 'static) -> Self {
+        Self::start_with(None, script).await
+    }
+
+    /// By TLS, if there is an acceptor.
+    pub(crate) async fn start_with(
+        tls: Option<TlsAcceptor>,
+        script: impl Fn(&Asked) -> Answer + Send + Sync + 'static,
+    ) -> Self {
+        let secure = tls.is_some();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let asked = Arc::<Mutex<Vec<Asked>>>::default();
         let (noted, script): (_, Arc<Script>) = (Arc::clone(&asked), Arc::new(script));
         let task = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(connection(stream, Arc::clone(&script), Arc::clone(&noted)));
+                let (tls, script, noted) = (tls.clone(), Arc::clone(&script), Arc::clone(&noted));
+                tokio::spawn(async move {
+                    let Some(tls) = tls else {
+                        return connection(stream, String::new(), script, noted).await;
+                    };
+                    // Handshakes fail where a test wants it.
+                    let Ok(stream) = tls.accept(stream).await else { return };
+                    let sni = stream.get_ref().1.server_name().unwrap_or_default().to_owned();
+                    connection(stream, sni, script, noted).await;
+                });
             }
         });
-        Self { address, asked, task }
+        Self { address, secure, asked, task }
     }
 
     /// What has been asked so far.
@@ -164,10 +185,14 @@ impl Stub {
         eventually_async("the origin is asked", || (self.asked().len() >= times).then_some(())).await;
     }
 
+    pub(crate) fn url(&self) -> http::Uri {
+        let scheme = if self.secure { "https" } else { "http" };
+        format!("{scheme}://{}", self.address).parse().unwrap()
+    }
+
     /// A node before it, after `set` has changed what it is told about the origin.
     pub(crate) async fn node(&self, set: impl FnOnce(&mut OriginConfig, &mut NodeConfig)) -> Running {
-        let url = format!("http://{}", self.address).parse().unwrap();
-        let mut origin = OriginConfig::new(url);
+        let mut origin = OriginConfig::new(self.url());
         origin.host = HostHeader::Client;
         let unset = StoreConfig::Origin(Box::new(origin.clone()));
         let mut config = NodeConfig::new("n", unset);
@@ -183,7 +208,12 @@ impl Drop for Stub {
     }
 }
 
-async fn connection(stream: TcpStream, script: Arc<Script>, noted: Arc<Mutex<Vec<Asked>>>) {
+async fn connection<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: S,
+    sni: String,
+    script: Arc<Script>,
+    noted: Arc<Mutex<Vec<Asked>>>,
+) {
     let mut stream = BufReader::new(stream);
     for earlier in 0.. {
         let mut head = String::new();
@@ -193,7 +223,7 @@ async fn connection(stream: TcpStream, script: Arc<Script>, noted: Arc<Mutex<Vec
             }
         }
         let line = head.lines().next().unwrap_or("").to_owned();
-        let mut asked = Asked { line, head, body: Vec::new(), earlier };
+        let mut asked = Asked { line, head, body: Vec::new(), earlier, sni: sni.clone() };
         let len: usize = asked.header("content-length").parse().unwrap_or(0);
         asked.body.resize(len, 0);
         if stream.read_exact(&mut asked.body).await.is_err() {

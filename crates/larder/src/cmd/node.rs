@@ -56,7 +56,7 @@ pub(crate) struct NodeArgs {
     /// The directory to serve.
     #[arg(short, long, value_name = "DIR", conflicts_with_all = ["manifest", "disk_speed", "disks", "processor_speed"])]
     root: Option<String>,
-    /// An HTTP origin to stand before, instead of a directory: http://HOST:PORT.
+    /// An HTTP origin to stand before, instead of a directory: http://HOST:PORT or https://HOST:PORT.
     #[arg(long, value_name = "URL", conflicts_with_all = ["root", "manifest", "bypass_page_cache"])]
     origin: Option<String>,
     /// Memory for content, such as 64MB or 1GiB.

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::raw::RawConfig;
 
 /// What a node takes while it runs; a table stands for all that is in it. Everything else needs a restart.
-pub(crate) const TAKEN: [&str; 47] = [
+pub(crate) const TAKEN: [&str; 51] = [
     "log.level",
     "node.cache.object_max",
     "node.cache.size",
@@ -22,6 +22,7 @@ pub(crate) const TAKEN: [&str; 47] = [
     "node.origin.connect_timeout",
     "node.origin.head_max",
     "node.origin.head_timeout",
+    "node.origin.headers",
     "node.origin.headers_max",
     "node.origin.idle_max",
     "node.origin.idle_timeout",
@@ -30,10 +31,13 @@ pub(crate) const TAKEN: [&str; 47] = [
     "node.origin.prefix_v6",
     "node.origin.queue_max",
     "node.origin.queue_timeout",
+    "node.origin.range_fill",
     "node.origin.request_body_timeout",
     "node.origin.requests_max",
+    "node.origin.sign",
     "node.origin.stale_if_error",
     "node.origin.stream_timeout",
+    "node.origin.tls",
     "node.origin.variants_max",
     "node.peers.secret",
     "node.proxy_protocol_from",
@@ -174,7 +178,11 @@ mod tests {
                     .clone()
             });
             let is_table = resolve(&found).get("properties").is_some();
-            assert_eq!(is_table, key == "node.limits", "{key}");
+            assert_eq!(
+                is_table,
+                ["node.limits", "node.origin.sign", "node.origin.tls"].contains(&key),
+                "{key}"
+            );
         }
     }
 

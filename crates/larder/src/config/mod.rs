@@ -23,6 +23,9 @@ mod raw_handoff;
 mod raw_node;
 mod raw_node_tls;
 mod raw_origin;
+mod raw_origin_field;
+mod raw_origin_sign;
+mod raw_origin_tls;
 mod raw_peers;
 mod raw_policy;
 mod raw_reach;
@@ -51,6 +54,8 @@ mod valid_hacc;
 mod valid_handoff;
 mod valid_node;
 mod valid_origin;
+mod valid_origin_sign;
+mod valid_outbound;
 mod valid_peers;
 mod valid_peers_handoff;
 mod valid_peers_policy;
@@ -158,7 +163,8 @@ impl Written {
         }
     }
 
-    /// The config in force, to be shown: what the collector of traces asks for is left out, which may be a key.
+    /// The config in force, to be shown. Values of header fields for the collector of traces and for the origin are left out,
+    /// because they may be keys.
     pub(crate) fn shown(&self) -> serde_json::Result<serde_json::Value> {
         let mut raw = serde_json::to_value(&self.raw)?;
         for role in ["/switch", "/node"] {
@@ -171,6 +177,13 @@ impl Written {
             for field in fields {
                 let name = field.as_str().and_then(|text| text.split(':').next()).unwrap_or_default();
                 *field = format!("{name}: (not shown)").into();
+            }
+        }
+        if let Some(fields) =
+            raw.pointer_mut("/node/origin/headers").and_then(serde_json::Value::as_object_mut)
+        {
+            for value in fields.values_mut().filter(|value| value.is_string()) {
+                *value = "(not shown)".into();
             }
         }
         Ok(raw)
@@ -308,6 +321,15 @@ mod tests {
             let json = Written::parse("larder.toml", &text(fields)).unwrap().shown().unwrap();
             assert_eq!(json["switch"]["traces"]["headers"], shown, "{fields}");
         }
+    }
+
+    #[test]
+    fn values_of_fields_for_the_origin_are_not_shown() {
+        let text = "[node]\nlisten = \":80\"\n[node.origin]\nurl = \"http://o\"\n[node.origin.headers]\nA = \"1234\"\n\
+                    B = { file = \"/b\" }\n";
+        let json = Written::parse("larder.toml", text).unwrap().shown().unwrap();
+        let expected = serde_json::json!({ "A": "(not shown)", "B": { "file": "/b" } });
+        assert_eq!(json["node"]["origin"]["headers"], expected);
     }
 
     #[test]

@@ -1,24 +1,34 @@
 //! `[node.origin]` as written, with its defaults.
 
+use std::collections::BTreeMap;
+
 use http::Uri;
 use larder_core::Bytes;
 use larder_node::OriginConfig;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::raw_origin_field::RawOriginField;
+use super::raw_origin_sign::RawOriginSign;
+use super::raw_origin_tls::RawOriginTls;
 use super::text::{Size, Span};
 
 /// `[node.origin]`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct RawOrigin {
-    /// Where it is: "http://host:port".
+    /// Where it is: "http://host:port" or "https://host:port".
     #[schemars(example = "http://127.0.0.1:8000")]
     pub(crate) url: String,
     /// Which Host it is sent: "client", the one that the client named (hosts are then cached apart), or "origin",
     /// the one in the URL.
     #[schemars(extend("enum" = ["client", "origin"]))]
     pub(crate) host: String,
+    /// Header fields that each request to it has, in place of a client's: a value each, or { file = "FILE" } with the value in a file
+    /// that only its owner may read, such as a token. Files are read at the start and at each reload.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(example = example_headers())]
+    pub(crate) headers: BTreeMap<String, RawOriginField>,
     /// Time to a connection; 504 after it. 1ms to 1h.
     pub(crate) connect_timeout: Span,
     /// Time from a request to the head of the reply; 504 after it. 1ms to 1h.
@@ -59,12 +69,26 @@ pub(crate) struct RawOrigin {
     pub(crate) head_max: Size,
     /// Header fields of a reply; 502 beyond. 8 to 1000.
     pub(crate) headers_max: usize,
+    /// Fetch the whole of a target after a range of it that was not stored, so that the next range is a hit. With false, ranges alone
+    /// never fill the cache.
+    pub(crate) range_fill: bool,
     /// Replies to one target kept beside each other for different request headers (Vary). 1 to 64.
     pub(crate) variants_max: usize,
     /// Lifetime of replies 404 and 410 that state none; "0s": they are not kept. At most 1d.
     pub(crate) negative: Span,
     /// Time a stale reply may stand in for an origin that fails, where the reply states none. At most 30d.
     pub(crate) stale_if_error: Span,
+    /// Signatures for a private bucket (AWS Signature Version 4). A client's signature is replaced, so whoever reaches the node has
+    /// the rights of these keys.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) sign: Option<RawOriginSign>,
+    /// TLS to an origin whose url is https://.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tls: Option<RawOriginTls>,
+}
+
+fn example_headers() -> serde_json::Value {
+    serde_json::json!({ "Authorization": { "file": "/etc/larder/origin-token" }, "X-Tier": "cache" })
 }
 
 impl Default for RawOrigin {
@@ -73,6 +97,7 @@ impl Default for RawOrigin {
         Self {
             url: String::new(),
             host: "client".to_owned(),
+            headers: BTreeMap::new(),
             connect_timeout: Span(origin.connect_timeout),
             head_timeout: Span(origin.head_timeout),
             body_timeout: Span(origin.body_timeout),
@@ -90,9 +115,12 @@ impl Default for RawOrigin {
             idle_timeout: Span(origin.idle_timeout),
             head_max: Size(Bytes(origin.head_bytes_max as u64)),
             headers_max: origin.headers_max,
+            range_fill: origin.range_fill,
             variants_max: origin.variants_max,
             negative: Span(origin.negative),
             stale_if_error: Span(origin.stale_if_error),
+            sign: None,
+            tls: None,
         }
     }
 }

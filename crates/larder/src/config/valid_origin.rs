@@ -1,13 +1,22 @@
 //! `[node.origin]`, checked and turned into what the node is told.
 
-use larder_node::{ClientNoCache, HostHeader, OriginConfig};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use http::{HeaderMap, HeaderName, HeaderValue, Uri};
+use larder_edge::{CertificateFault, OutboundTls, read_secret};
+use larder_node::{ClientNoCache, HostHeader, OriginConfig, OriginTls, is_reserved};
 
 use super::error::Fault;
 use super::explain::suggest;
 use super::raw_origin::RawOrigin;
+use super::raw_origin_field::{InFile, RawOriginField};
+use super::raw_origin_tls::RawOriginTls;
+use super::valid_origin_sign::signing;
+use super::valid_outbound::outbound;
 
 pub(super) fn origin(raw: &RawOrigin) -> Result<OriginConfig, Fault> {
-    let url = raw.url.parse().map_err(|_| {
+    let url: Uri = raw.url.parse().map_err(|_| {
         Fault::new("node.origin.url", format!("'{}' is no URL", raw.url.escape_debug()))
             .hint("write url = \"http://127.0.0.1:8000\"")
     })?;
@@ -27,9 +36,13 @@ pub(super) fn origin(raw: &RawOrigin) -> Result<OriginConfig, Fault> {
                 .hint(suggest(other, &["honour", "ignore"])));
         }
     };
+    let (tls, fields) = (tls(&url, raw.tls.as_ref())?, fields(&raw.headers)?);
     let origin = OriginConfig {
         url,
+        tls,
         host,
+        fields,
+        sign: raw.sign.as_ref().map(signing).transpose()?,
         connect_timeout: raw.connect_timeout.0,
         head_timeout: raw.head_timeout.0,
         body_timeout: raw.body_timeout.0,
@@ -47,6 +60,7 @@ pub(super) fn origin(raw: &RawOrigin) -> Result<OriginConfig, Fault> {
         idle_timeout: raw.idle_timeout.0,
         head_bytes_max: usize::try_from(raw.head_max.0.get()).unwrap_or(usize::MAX),
         headers_max: raw.headers_max,
+        range_fill: raw.range_fill,
         variants_max: raw.variants_max,
         negative: raw.negative.0,
         stale_if_error: raw.stale_if_error.0,
@@ -60,6 +74,74 @@ pub(super) fn origin(raw: &RawOrigin) -> Result<OriginConfig, Fault> {
         }
     })?;
     Ok(origin)
+}
+
+/// The fields that requests to the origin are given, those in files read.
+fn fields(raw: &BTreeMap<String, RawOriginField>) -> Result<HeaderMap, Fault> {
+    let mut fields = HeaderMap::new();
+    for (name, value) in raw {
+        let key = format!("node.origin.headers.{name}");
+        let field = HeaderName::try_from(name).map_err(|_| {
+            Fault::new(&key, format!("'{}' cannot be a field's name", name.escape_debug()))
+                .hint("letters, digits and hyphens, such as X-Token")
+        })?;
+        if is_reserved(&field) {
+            let what = "is the node's own to set: it belongs to a connection, a message or what is stored";
+            return Err(Fault::new(key, what).hint("leave it out; host = \"origin\" sets Host"));
+        }
+        let (text, place) = match value {
+            RawOriginField::Text(text) => (text.clone(), "the value".to_owned()),
+            RawOriginField::File(InFile { file }) => {
+                (read_secret(Path::new(file)).map_err(in_file(&key))?, file.clone())
+            }
+        };
+        let mut value = HeaderValue::try_from(text).map_err(|_| {
+            Fault::new(
+                &key,
+                format!("{place} cannot stand in a header: it has a line end or another control character"),
+            )
+            .hint("one line of printable characters")
+        })?;
+        value.set_sensitive(true);
+        if fields.insert(field, value).is_some() {
+            return Err(
+                Fault::new(key, "is there twice, in other letters").hint("names are the same in any case")
+            );
+        }
+    }
+    Ok(fields)
+}
+
+/// A file with a secret that cannot be used. The error names the file and not the secret.
+fn in_file(key: &str) -> impl Fn(CertificateFault) -> Fault {
+    move |fault| {
+        Fault::new(key, fault.to_string()).hint("a file with one line, which only its owner may read")
+    }
+}
+
+fn tls(url: &Uri, raw: Option<&RawOriginTls>) -> Result<Option<OriginTls>, Fault> {
+    const AT: &str = "node.origin.tls";
+    if url.scheme_str() != Some("https") {
+        return match raw {
+            None => Ok(None),
+            Some(_) => Err(Fault::new(AT, "is not used: the url does not say https")
+                .hint("write url = \"https://HOST\", or leave [node.origin.tls] out")),
+        };
+    }
+    let raw = raw.cloned().unwrap_or_default();
+    let files = OutboundTls {
+        authorities: raw.ca.map(PathBuf::from),
+        name: raw.name,
+        certificate: raw.certificate.map(PathBuf::from),
+        key: raw.key.map(PathBuf::from),
+        ..OutboundTls::default()
+    };
+    let loaded = outbound(AT, &files, "node")?;
+    if let Err(fault) = loaded.server_name(url.host().unwrap_or_default()) {
+        return Err(Fault::new("node.origin.url", fault.to_string()).hint("set name in [node.origin.tls]"));
+    }
+    let (handshake_timeout, http2) = (raw.handshake_timeout.0, raw.http2);
+    Ok(Some(OriginTls { handshake_timeout, http2, ..OriginTls::new(loaded) }))
 }
 
 #[cfg(test)]
@@ -78,14 +160,75 @@ mod tests {
     }
 
     #[test]
+    fn fields_are_read_from_their_files_and_no_error_tells_a_secret() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("token");
+        let text = format!(
+            "{HEAD}url = \"http://a\"\nheaders = {{ Authorization = {{ file = {file:?} }}, X-A = \"1\" }}\n"
+        );
+        let read = |secret: &str, mode| {
+            let _ = std::fs::remove_file(&file);
+            std::fs::write(&file, secret).unwrap();
+            std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+            let valid = Written::parse("f", &text).unwrap().validate();
+            valid.map(|config| match config.node.unwrap().node.store {
+                StoreConfig::Origin(origin) => origin.fields,
+                _ => panic!("it is an origin"),
+            })
+        };
+        let fields = read("Bearer s3cret\n", 0o600).unwrap();
+        assert_eq!(
+            (&fields["authorization"], &fields["x-a"]),
+            (&"Bearer s3cret".parse().unwrap(), &"1".parse().unwrap())
+        );
+        assert!(!format!("{fields:?}").contains("s3cret"));
+        for (secret, mode, word) in
+            [("s3cret\nX: y", 0o600, "line end"), ("s3cret", 0o644, "chmod 600"), ("", 0o600, "is empty")]
+        {
+            let error = read(secret, mode).unwrap_err();
+            let text = error.to_string();
+            assert!(text.contains(word) && text.contains("headers.Authorization"), "{text}");
+            assert!(!text.contains("s3cret"), "{text}");
+        }
+    }
+
+    #[test]
     fn each_mistake_is_named_with_its_line() {
         let with = |rest: &str| format!("{HEAD}url = \"http://app:8000\"\n{rest}");
+        let secure = |rest: &str| format!("{HEAD}url = \"https://app\"\n{rest}");
         let cases = [
             (HEAD.to_owned(), 3, "node.origin.url", "http://"),
             (format!("{HEAD}url = \"app 8000\"\n"), 4, "node.origin.url", "http://"),
-            (format!("{HEAD}url = \"https://app\"\n"), 4, "node.origin.url", "TLS"),
+            (format!("{HEAD}url = \"ftp://app\"\n"), 4, "node.origin.url", "https://host:port"),
+            (with("tls = { ca = \"/x\" }\n"), 5, "node.origin.tls", "https"),
+            (secure("tls = { ca = \"/no/such\" }\n"), 5, "node.origin.tls.ca", "/no/such: cannot be read"),
+            (secure("tls = { key = \"/no/such\" }\n"), 5, "node.origin.tls.key", "certificate"),
+            (secure("tls = { certificate = \"/no/such\" }\n"), 5, "node.origin.tls.certificate", "/no/such"),
+            (secure("tls = { name = \"a b\" }\n"), 5, "node.origin.tls.name", "not a name"),
+            (secure("tls = { http2 = true }\n"), 5, "node.origin.tls.http2", "host = \"origin\""),
+            (
+                secure("tls = { handshake_timeout = \"0s\" }\n"),
+                5,
+                "node.origin.tls.handshake_timeout",
+                "1 ms",
+            ),
+            (secure("tls = { verify = false }\n"), 5, "node.origin.tls.verify", "known here: ca"),
             (format!("{HEAD}url = \"http://app/path\"\n"), 4, "node.origin.url", "without a path"),
             (with("host = \"cliant\"\n"), 5, "node.origin.host", "did you mean 'client'"),
+            (with("headers = { Range = \"bytes=0-\" }\n"), 5, "node.origin.headers.Range", "the node's own"),
+            (with("headers = { Host = \"a\" }\n"), 5, "node.origin.headers.Host", "host = \"origin\""),
+            (with("headers = { Content-Length = \"1\" }\n"), 5, "node.origin.headers.Content-Length", "own"),
+            (with("headers = { Connection = \"x\" }\n"), 5, "node.origin.headers.Connection", "own"),
+            (with("headers = { \"a b\" = \"x\" }\n"), 5, "node.origin.headers.a b", "name"),
+            (with("headers = { X-A = \"x\\r\\nY: z\" }\n"), 5, "node.origin.headers.X-A", "line end"),
+            (
+                with("headers = { X-A = { file = \"/no/such\" } }\n"),
+                5,
+                "node.origin.headers.X-A",
+                "/no/such: cannot be read",
+            ),
+            (with("headers = { X-A = 1 }\n"), 5, "node.origin.headers.X-A", "{ file = \"FILE\" }"),
+            (with("headers = { X-A = \"1\", x-a = \"2\" }\n"), 5, "node.origin.headers.x-a", "twice"),
             (with("head_timeout = \"0s\"\n"), 5, "node.origin.head_timeout", "1 ms"),
             (with("client_share = 0\n"), 5, "node.origin.client_share", "1 to 100 percent"),
             (

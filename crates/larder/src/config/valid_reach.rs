@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
-use larder_front::{AnnounceOf, NodeEntry, NodeTls, ProxyVersion, Reach, Setting, SwitchConfig, TlsOf};
+use larder_front::{AnnounceOf, NodeEntry, OutboundTls, ProxyVersion, Reach, Setting, SwitchConfig, TlsOf};
 
 use super::error::Fault;
 use super::explain::suggest;
 use super::raw_reach::{RawNodeTls, RawPeerTls};
 use super::raw_switch::{RawPeer, RawSwitch};
+use super::valid_outbound::outbound;
 
 const ANNOUNCEMENTS: [&str; 3] = ["off", "v1", "v2"];
 
@@ -108,47 +109,13 @@ fn announce(key: &str, text: &str) -> Result<Option<ProxyVersion>, Fault> {
 }
 
 /// TLS to nodes, with the files read once, so that `larder check` finds them wrong.
-fn node_tls(at: &str, raw: &RawNodeTls) -> Result<NodeTls, Fault> {
-    let key = |name: &str| format!("{at}.{name}");
-    for (name, value) in
-        [("ca", &raw.ca), ("name", &raw.name), ("certificate", &raw.certificate), ("key", &raw.key)]
-    {
-        if value.as_deref() == Some("") {
-            return Err(Fault::new(key(name), "empty").hint("leave it out, or name something"));
-        }
-    }
-    if raw.key.is_some() && raw.certificate.is_none() {
-        return Err(Fault::new(key("key"), "is not used: there is no certificate of the switch's own")
-            .hint("write certificate = \"FILE\", or leave key out"));
-    }
-    if raw.ca.is_some() && !raw.verify {
-        return Err(Fault::new(
-            key("ca"),
-            "contradicts verify = false: nobody is asked for a certificate of it",
-        )
-        .hint("leave verify out"));
-    }
-    let tls = NodeTls {
+fn node_tls(at: &str, raw: &RawNodeTls) -> Result<OutboundTls, Fault> {
+    let tls = OutboundTls {
         authorities: raw.ca.as_ref().map(PathBuf::from),
         name: raw.name.clone(),
         verify: raw.verify,
         certificate: raw.certificate.as_ref().map(PathBuf::from),
         key: raw.key.as_ref().map(PathBuf::from),
     };
-    tls.check().map_err(|fault| {
-        let at_file = |file: &Option<String>| file.as_ref().is_some_and(|file| fault.file == *file);
-        let (name, hint) = if at_file(&raw.key) {
-            ("key", "a file with a line -----BEGIN PRIVATE KEY-----")
-        } else if at_file(&raw.certificate) {
-            ("certificate", "a PEM file with the certificate and its chain; the key in it, or in `key`")
-        } else if at_file(&raw.ca) {
-            ("ca", "a PEM file with the certificates of authorities")
-        } else if raw.name.is_some() && (raw.ca.is_some() || !raw.verify) {
-            ("name", "a host's name such as \"nodes.example.internal\", or an IP address")
-        } else {
-            ("ca", "write ca = \"FILE\", with the certificate of the nodes' authority")
-        };
-        Fault::new(key(name), fault.to_string()).hint(hint)
-    })?;
-    Ok(tls)
+    outbound(at, &tls, "switch").map(|_| tls)
 }

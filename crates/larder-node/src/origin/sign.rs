@@ -1,0 +1,297 @@
+//! Signatures of requests to a store that wants AWS Signature Version 4, such as Amazon S3, MinIO or Ceph.
+//!
+//! The node signs each attempt when it is sent. Signed are `Host`, `Content-Type`, `Content-MD5` and all `x-amz-*` fields, as S3
+//! demands. Conditions, `Range` and the fields that proxies add are not signed: a relay between node and store may change them.
+//!
+//! | body | what is signed of it |
+//! |---|---|
+//! | none | the digest of nothing |
+//! | the client says its digest, `UNSIGNED-PAYLOAD` or `STREAMING-UNSIGNED-PAYLOAD-TRAILER` | the same |
+//! | the client signs each chunk (`STREAMING-AWS4-...`) | cannot be signed anew: the request is refused |
+//! | any other | `UNSIGNED-PAYLOAD`, since it is sent as it comes |
+
+use aws_credential_types::Credentials;
+use aws_sigv4::http_request::{
+    PayloadChecksumKind, PercentEncodingMode, SignableBody, SignableRequest, SigningSettings,
+    UriPathNormalizationMode, sign,
+};
+use aws_sigv4::sign::v4;
+use http::header::{self, HeaderName, HeaderValue};
+use http::uri::PathAndQuery;
+use http::{HeaderMap, Method};
+use std::borrow::Cow;
+use std::time::SystemTime;
+
+const CONTENT_SHA256: HeaderName = HeaderName::from_static("x-amz-content-sha256");
+
+/// Fields of a client's own signature.
+pub(super) static SIGNATURE: [HeaderName; 3] = [
+    header::AUTHORIZATION,
+    HeaderName::from_static("x-amz-date"),
+    HeaderName::from_static("x-amz-security-token"),
+];
+
+/// The keys that requests are signed with.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Signing {
+    /// Debug output hides the secret ones.
+    credentials: Credentials,
+    region: String,
+    service: String,
+}
+
+/// A request cannot be signed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Unsignable;
+
+impl Signing {
+    /// For a service in a region; S3 is "s3".
+    pub fn new(
+        (access_key, secret_key): (&str, &str),
+        session_token: Option<String>,
+        region: &str,
+        service: &str,
+    ) -> Self {
+        let credentials = Credentials::new(access_key, secret_key, session_token, None, "larder");
+        Self { credentials, region: region.to_owned(), service: service.to_owned() }
+    }
+
+    /// Signs a request whose header is complete. A request whose URL is signed (`X-Amz-Signature`) stays as it is: stores refuse
+    /// two signatures.
+    pub(super) fn sign(
+        &self,
+        (method, target): (&Method, &PathAndQuery),
+        headers: &mut HeaderMap,
+        has_body: bool,
+        now: SystemTime,
+    ) -> Result<(), Unsignable> {
+        if target.query().is_some_and(is_presigned) {
+            return Ok(());
+        }
+        for name in &SIGNATURE {
+            headers.remove(name);
+        }
+        let body = body_of(headers.remove(CONTENT_SHA256).as_ref(), has_body)?;
+        let identity = self.credentials.clone().into();
+        let params = v4::SigningParams::builder()
+            .identity(&identity)
+            .region(&self.region)
+            .name(&self.service)
+            .time(now)
+            .settings(self.settings())
+            .build()
+            .map_err(|_| Unsignable)?
+            .into();
+        let mut signed = Vec::new();
+        for (name, value) in headers.iter().filter(|(name, _)| is_signed(name)) {
+            signed.push((name.as_str(), std::str::from_utf8(value.as_bytes()).map_err(|_| Unsignable)?));
+        }
+        let uri = format!("https://larder{}", self.canonical(target));
+        let request = SignableRequest::new(method.as_str(), uri, signed.into_iter(), body);
+        let output = sign(request.map_err(|_| Unsignable)?, &params).map_err(|_| Unsignable)?;
+        let (made, _) = output.into_parts().0.into_parts();
+        for field in made {
+            let mut value = HeaderValue::from_str(field.value()).map_err(|_| Unsignable)?;
+            value.set_sensitive(true);
+            headers.insert(HeaderName::from_static(field.name()), value);
+        }
+        Ok(())
+    }
+
+    fn is_s3(&self) -> bool {
+        self.service.starts_with("s3")
+    }
+
+    fn settings(&self) -> SigningSettings {
+        let mut settings = SigningSettings::default();
+        settings.payload_checksum_kind = PayloadChecksumKind::XAmzSha256;
+        if self.is_s3() {
+            settings.percent_encoding_mode = PercentEncodingMode::Single;
+            settings.uri_path_normalization_mode = UriPathNormalizationMode::Disabled;
+        }
+        settings
+    }
+
+    /// The target as it is signed. S3 decodes the path of a request and encodes all but unreserved characters, so `/a+b` and
+    /// `/a%2Bb` have one signature.
+    fn canonical<'t>(&self, target: &'t PathAndQuery) -> Cow<'t, str> {
+        if !self.is_s3() {
+            return target.as_str().into();
+        }
+        let path = encoded(&decoded(target.path().as_bytes()));
+        match target.query() {
+            None => path.into(),
+            Some(query) => format!("{path}?{query}").into(),
+        }
+    }
+}
+
+fn is_signed(name: &HeaderName) -> bool {
+    const ALWAYS: [&str; 3] = ["host", "content-type", "content-md5"];
+    ALWAYS.contains(&name.as_str()) || name.as_str().starts_with("x-amz-")
+}
+
+/// Whether a URL has a signature of its own, of version 4 or 2.
+fn is_presigned(query: &str) -> bool {
+    query.split('&').any(|pair| {
+        let name = pair.split('=').next().unwrap_or_default();
+        name.eq_ignore_ascii_case("X-Amz-Signature") || name == "Signature"
+    })
+}
+
+/// What is signed of a body, of which the client may have said a digest.
+fn body_of(said: Option<&HeaderValue>, has_body: bool) -> Result<SignableBody<'static>, Unsignable> {
+    let said = said.map(|value| value.to_str().unwrap_or("?"));
+    match said {
+        None if has_body => Ok(SignableBody::UnsignedPayload),
+        None => Ok(SignableBody::Bytes(&[])),
+        Some("UNSIGNED-PAYLOAD") => Ok(SignableBody::UnsignedPayload),
+        Some("STREAMING-UNSIGNED-PAYLOAD-TRAILER") => Ok(SignableBody::StreamingUnsignedPayloadTrailer),
+        Some(hex) if hex.len() == 64 && hex.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
+            Ok(SignableBody::Precomputed(hex.to_owned()))
+        }
+        Some(_) => Err(Unsignable),
+    }
+}
+
+/// Text without percent-encoding. What is no encoding stays.
+fn decoded(text: &[u8]) -> Vec<u8> {
+    let digit = |at: usize| text.get(at).and_then(|byte| (*byte as char).to_digit(16));
+    let (mut bytes, mut at) = (Vec::with_capacity(text.len()), 0);
+    while let Some(byte) = text.get(at) {
+        match (byte, digit(at + 1), digit(at + 2)) {
+            (b'%', Some(high), Some(low)) => {
+                bytes.push((high * 16 + low) as u8);
+                at += 3;
+            }
+            _ => {
+                bytes.push(*byte);
+                at += 1;
+            }
+        }
+    }
+    bytes
+}
+
+/// A path with all but slashes and unreserved characters (RFC 3986 section 2.3) encoded.
+fn encoded(path: &[u8]) -> String {
+    let mut text = String::with_capacity(path.len());
+    for byte in path {
+        if byte.is_ascii_alphanumeric() || b"/-._~".contains(byte) {
+            text.push(*byte as char);
+        } else {
+            text.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, UNIX_EPOCH};
+
+    /// The keys, time and bucket of the examples in Amazon's "Authenticating Requests: Using the Authorization Header".
+    fn example(token: Option<&str>) -> (Signing, SystemTime) {
+        let keys = ("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY");
+        let signing = Signing::new(keys, token.map(str::to_owned), "us-east-1", "s3");
+        (signing, UNIX_EPOCH + Duration::from_secs(1_369_353_600))
+    }
+
+    fn signed(
+        (method, target): (Method, &'static str),
+        fields: &[(&'static str, &'static str)],
+        has_body: bool,
+    ) -> Result<HeaderMap, Unsignable> {
+        let mut headers = HeaderMap::new();
+        headers.insert("host", HeaderValue::from_static("examplebucket.s3.amazonaws.com"));
+        for (name, value) in fields {
+            headers.append(*name, HeaderValue::from_static(value));
+        }
+        let (signing, now) = example(None);
+        signing.sign((&method, &PathAndQuery::from_static(target)), &mut headers, has_body, now)?;
+        Ok(headers)
+    }
+
+    fn authorization(headers: &HeaderMap) -> String {
+        headers["authorization"].to_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn amazons_examples_have_the_signatures_of_its_documentation() {
+        let head = "AWS4-HMAC-SHA256 Credential=AKIAIOSFODNN7EXAMPLE/20130524/us-east-1/s3/aws4_request, \
+                    SignedHeaders=host;x-amz-content-sha256;x-amz-date, Signature=";
+        for (target, signature) in [
+            ("/?lifecycle", "fea454ca298b7da1c68078a5d1bdbfbbe0d65c699e0f91ac7a200a0136783543"),
+            ("/?max-keys=2&prefix=J", "34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7"),
+            ("/?prefix=J&max-keys=2", "34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7"),
+        ] {
+            // Conditions, ranges and the fields of proxies are not signed.
+            let fields =
+                [("range", "bytes=0-9"), ("if-match", "\"x\""), ("via", "1.1 n"), ("x-forwarded-for", "::1")];
+            let headers = signed((Method::GET, target), &fields, false).unwrap();
+            assert_eq!(authorization(&headers), format!("{head}{signature}"));
+            assert_eq!(headers["x-amz-date"], "20130524T000000Z");
+            assert_eq!(headers["range"], "bytes=0-9");
+            assert!(headers["authorization"].is_sensitive());
+        }
+    }
+
+    #[test]
+    fn one_object_has_one_signature_however_its_path_is_written() {
+        let of = |target| authorization(&signed((Method::GET, target), &[], false).unwrap());
+        assert_eq!(of("/test$file.text"), of("/test%24file.text"));
+        assert_eq!(of("/a+b%c3%a9"), of("/a%2Bb%C3%A9"));
+        assert_ne!(of("/a//b/../c"), of("/a/c"), "a key may have any segments");
+        assert_eq!(encoded(&decoded(b"/100%/%zz%4")), "/100%25/%25zz%254");
+    }
+
+    #[test]
+    fn a_clients_signature_is_replaced_and_a_signed_url_is_not_touched() {
+        let own = [
+            ("authorization", "AWS4-HMAC-SHA256 Credential=other"),
+            ("x-amz-date", "20000101T000000Z"),
+            ("x-amz-security-token", "other"),
+            ("x-amz-checksum-mode", "ENABLED"),
+        ];
+        let headers = signed((Method::GET, "/x"), &own, false).unwrap();
+        assert!(
+            authorization(&headers)
+                .contains("SignedHeaders=host;x-amz-checksum-mode;x-amz-content-sha256;x-amz-date")
+        );
+        assert!(!headers.contains_key("x-amz-security-token"));
+        assert_eq!(headers.get_all("x-amz-date").iter().count(), 1);
+        for query in ["/x?X-Amz-Signature=1", "/x?a=b&Signature=1"] {
+            let headers = signed((Method::GET, query), &own, false).unwrap();
+            assert_eq!(headers["authorization"], own[0].1);
+        }
+        let (signing, now) = example(Some("session"));
+        let mut headers = HeaderMap::new();
+        signing.sign((&Method::GET, &PathAndQuery::from_static("/x")), &mut headers, false, now).unwrap();
+        assert_eq!(headers["x-amz-security-token"], "session");
+        assert!(authorization(&headers).contains("x-amz-security-token"));
+        let shown = format!("{signing:?} {headers:?}");
+        assert!(!shown.contains("wJalr") && !shown.contains("session"), "{shown}");
+    }
+
+    #[test]
+    fn bodies_are_signed_as_far_as_they_can_be() {
+        const DIGEST: &str = "44ce7dd67c959e0d3524ffac1771dfbba87d2b6b4b4e99e42034a8b803f8b072";
+        const NOTHING: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+        for (said, has_body, expected) in [
+            (None, false, Ok(NOTHING)),
+            (None, true, Ok("UNSIGNED-PAYLOAD")),
+            (Some(DIGEST), true, Ok(DIGEST)),
+            (Some("UNSIGNED-PAYLOAD"), true, Ok("UNSIGNED-PAYLOAD")),
+            (Some("STREAMING-UNSIGNED-PAYLOAD-TRAILER"), true, Ok("STREAMING-UNSIGNED-PAYLOAD-TRAILER")),
+            (Some("STREAMING-AWS4-HMAC-SHA256-PAYLOAD"), true, Err(Unsignable)),
+            (Some("STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER"), true, Err(Unsignable)),
+            (Some("zz"), true, Err(Unsignable)),
+        ] {
+            let fields: Vec<_> = said.iter().map(|said| ("x-amz-content-sha256", *said)).collect();
+            let found = signed((Method::PUT, "/x"), &fields, has_body);
+            let found = found.as_ref().map(|headers| headers["x-amz-content-sha256"].to_str().unwrap());
+            assert_eq!(found.map_err(|error| *error), expected, "{said:?}");
+        }
+    }
+}

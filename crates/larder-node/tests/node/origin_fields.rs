@@ -1,0 +1,56 @@
+//! Header fields that the node adds to requests to its origin.
+
+use super::stub::{Answer, Stub};
+use super::*;
+use http::{HeaderMap, HeaderValue};
+use larder_node::{OriginConfig, StoreConfig};
+
+const KEPT: &str = "Cache-Control: max-age=60\r\n";
+
+fn fields(token: &'static str) -> HeaderMap {
+    let mut fields = HeaderMap::new();
+    fields.insert("authorization", HeaderValue::from_static(token));
+    fields.insert("x-tier", HeaderValue::from_static("cache"));
+    fields
+}
+
+#[tokio::test]
+async fn fields_replace_the_clients_and_do_not_change_what_is_stored_for_whom() {
+    let stub = Stub::start(|_| Answer::new(200, KEPT, "x")).await;
+    let node = stub.node(|origin, _| origin.fields = fields("Bearer node")).await;
+    let mut client = node.client().await;
+    // The client's field does not reach the origin, so the reply is not about the client.
+    let first = client
+        .get_with("/x", "Authorization: Bearer a\r\nX-Tier: browser\r\nX-Tier: other\r\nX-Own: 1\r\n")
+        .await;
+    assert_eq!(first.cache_status(), "n; fwd=uri-miss; fwd-status=200; stored");
+    node.until(|stats| stats.cache_objects == 1).await;
+    for own in ["", "Authorization: Bearer b\r\n", "X-Tier: browser\r\n"] {
+        assert!(client.get_with("/x", own).await.cache_status().starts_with("n; hit"), "{own}");
+    }
+    client.request("POST", "/x", "Content-Length: 0\r\nAuthorization: Bearer a\r\n").await;
+    let asked = stub.asked();
+    assert_eq!(asked.len(), 2);
+    for asked in &asked {
+        assert_eq!((asked.header("authorization"), asked.header("x-tier")), ("Bearer node", "cache"));
+        assert_eq!(asked.head.to_lowercase().matches("x-tier:").count(), 1, "{}", asked.head);
+    }
+    assert_eq!(asked[0].header("x-own"), "1");
+}
+
+#[tokio::test]
+async fn a_reload_takes_other_fields() {
+    let stub = Stub::start(|_| Answer::new(200, "Cache-Control: no-store\r\n", "x")).await;
+    let node = stub.node(|origin, _| origin.fields = fields("Bearer old")).await;
+    let mut client = node.client().await;
+    client.get("/x").await;
+    let mut origin = OriginConfig::new(stub.url());
+    origin.fields = fields("Bearer new");
+    let config = NodeConfig::new("n", StoreConfig::Origin(Box::new(origin)));
+    node.node.change(&config, None).unwrap();
+    client.get("/x").await;
+    let asked = stub.asked();
+    let tokens: Vec<&str> = asked.iter().map(|asked| asked.header("authorization")).collect();
+    assert_eq!(tokens, ["Bearer old", "Bearer new"]);
+    assert_eq!(asked[1].earlier, 1, "connections are used on");
+}

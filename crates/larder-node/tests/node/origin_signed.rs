@@ -1,0 +1,133 @@
+//! A node before a store that wants signatures: what is signed, and for whom its replies are kept.
+
+use super::signature::{ACCESS_KEY, SECRET_KEY, verify};
+use super::stub::{Answer, Asked, Stub};
+use super::*;
+use larder_node::{HostHeader, OriginConfig, Signing};
+
+const KEPT: &str = "Cache-Control: max-age=60\r\nETag: \"v1\"\r\n";
+
+fn signing() -> Signing {
+    Signing::new((ACCESS_KEY, SECRET_KEY), None, "us-east-1", "s3")
+}
+
+/// A store that answers 403 to a request without a right signature.
+async fn store(answer: impl Fn(&Asked) -> Answer + Send + Sync + 'static) -> Stub {
+    Stub::start(move |asked| match verify(asked) {
+        Ok(_) => answer(asked),
+        Err(why) => Answer::new(403, "Cache-Control: no-store\r\n", why),
+    })
+    .await
+}
+
+async fn before(stub: &Stub, set: impl FnOnce(&mut OriginConfig)) -> Running {
+    stub.node(|origin, _| {
+        origin.host = HostHeader::Origin;
+        origin.sign = Some(signing());
+        set(origin);
+    })
+    .await
+}
+
+#[tokio::test]
+async fn every_kind_of_request_has_a_signature_that_the_store_takes() {
+    let stub = store(|asked| Answer::new(200, "Cache-Control: no-store\r\n", asked.body.clone())).await;
+    let node = before(&stub, |_| {}).await;
+    let mut client = node.client().await;
+    let digest = "x-amz-content-sha256: 2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae\r\n";
+    for (method, target, fields, body) in [
+        ("GET", "/bucket/key", "", ""),
+        ("GET", "/bucket/a+b%c3%a9%20(1)//..$", "", ""),
+        ("GET", "/bucket?list-type=2&prefix=a%2Fb&delimiter=%2F&start", "", ""),
+        ("HEAD", "/bucket/key", "x-amz-checksum-mode: ENABLED\r\n", ""),
+        ("GET", "/bucket/key", "Range: bytes=1-2\r\nIf-Match: \"x\"\r\n", ""),
+        ("GET", "/bucket/key", "Cookie: a=b\r\nX-Forwarded-For: 192.0.2.1\r\nVia: 1.1 x\r\n", ""),
+        ("PUT", "/bucket/key", "Content-Type: text/plain\r\nx-amz-meta-a: 1\r\nContent-Length: 3\r\n", "foo"),
+        ("PUT", "/bucket/key", &format!("{digest}Content-Length: 3\r\n"), "foo"),
+        ("POST", "/bucket/key?uploads", "Content-Length: 0\r\n", ""),
+        ("DELETE", "/bucket/key?versionId=1", "", ""),
+    ] {
+        client.send(format!("{method} {target} HTTP/1.1\r\nHost: n\r\n{fields}\r\n{body}").as_bytes()).await;
+        let reply = client.reply(method == "HEAD").await;
+        let text = String::from_utf8_lossy(&reply.body);
+        assert_eq!((reply.status, &*text), (200, body), "{method} {target} {fields}");
+    }
+    for asked in stub.asked() {
+        let signed = verify(&asked).unwrap();
+        assert!(
+            !signed.contains("forwarded") && !signed.contains("via") && !signed.contains("range"),
+            "{signed}"
+        );
+    }
+}
+
+/// The request of the node has `Authorization`; the client's has not, and so the reply is anybody's.
+#[tokio::test]
+async fn the_nodes_signature_is_not_the_clients_authorization() {
+    let stub = store(|asked| match asked.header("if-none-match") {
+        "\"v1\"" => Answer::new(304, "Cache-Control: max-age=60\r\nETag: \"v1\"\r\n", ""),
+        _ if asked.line.contains("private") => {
+            Answer::new(200, "Cache-Control: private, max-age=60\r\n", "x")
+        }
+        _ if asked.line.contains("stale") => Answer::new(200, &format!("{KEPT}Age: 60\r\n"), "0123456789"),
+        _ => Answer::new(200, KEPT, "0123456789"),
+    })
+    .await;
+    let node = before(&stub, |_| {}).await;
+    let mut client = node.client().await;
+    let first = client.get("/b/k").await;
+    assert_eq!(first.cache_status(), "n; fwd=uri-miss; fwd-status=200; stored");
+    node.until(|stats| stats.cache_objects == 1).await;
+    // A client that signs too, with keys that the store does not know, and ranges.
+    let own = "Authorization: AWS4-HMAC-SHA256 Credential=other/20130524/us-east-1/s3/aws4_request, SignedHeaders=host, \
+               Signature=00\r\nx-amz-date: 20130524T000000Z\r\nx-amz-content-sha256: UNSIGNED-PAYLOAD\r\n";
+    for fields in ["", own, "Cookie: a=b\r\n"] {
+        assert!(client.get_with("/b/k", fields).await.cache_status().starts_with("n; hit"), "{fields}");
+    }
+    let part = client.get_with("/b/k", &format!("{own}Range: bytes=2-4\r\n")).await;
+    assert_eq!((part.status, &part.body[..]), (206, &b"234"[..]));
+    assert_eq!(
+        client.get_with("/b/other", own).await.cache_status(),
+        "n; fwd=uri-miss; fwd-status=200; stored"
+    );
+    assert_eq!(
+        client.get("/b/private").await.cache_status(),
+        "n; fwd=uri-miss; fwd-status=200; detail=private"
+    );
+    assert_eq!(client.get("/b/stale").await.status, 200);
+    node.until(|stats| stats.cache_objects == 3).await;
+    let renewed = client.get("/b/stale").await;
+    assert_eq!((renewed.status, renewed.cache_status()), (200, "n; fwd=stale; fwd-status=304; stored"));
+}
+
+#[tokio::test]
+async fn what_cannot_be_signed_is_refused_and_a_signed_url_is_passed_on() {
+    let stub = Stub::start(|_| Answer::new(200, "Cache-Control: no-store\r\n", "x")).await;
+    let node = before(&stub, |_| {}).await;
+    let mut client = node.client().await;
+    let chunks = "x-amz-content-sha256: STREAMING-AWS4-HMAC-SHA256-PAYLOAD\r\nContent-Length: 0\r\n";
+    let refused = client.request("PUT", "/b/k", chunks).await;
+    assert_eq!(refused.status, 501);
+    assert!(refused.cache_status().ends_with("detail=origin-sign"), "{}", refused.cache_status());
+    assert!(stub.asked().is_empty());
+    assert_eq!(client.get("/b/k?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Signature=00").await.status, 200);
+    assert_eq!(stub.asked()[0].header("authorization"), "");
+}
+
+/// Each attempt has a signature of its own.
+#[tokio::test]
+async fn a_repeated_request_is_signed_again() {
+    let stub = Stub::start(|asked| match (asked.earlier, verify(asked)) {
+        (0, Ok(_)) => Answer::new(200, "Cache-Control: no-store\r\n", "x"),
+        (0, Err(why)) => Answer::new(403, "Cache-Control: no-store\r\n", why),
+        _ => Answer::new(200, "", "").framed(super::stub::Framing::Silent),
+    })
+    .await;
+    let node = before(&stub, |_| {}).await;
+    let mut client = node.client().await;
+    for _ in 0..3 {
+        let reply = client.get("/b/k").await;
+        assert_eq!((reply.status, String::from_utf8_lossy(&reply.body)), (200, "x".into()));
+    }
+    assert_eq!(stub.asked().len(), 4, "one was sent twice");
+}

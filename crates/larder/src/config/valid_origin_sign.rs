@@ -1,0 +1,132 @@
+//! `[node.origin.sign]`, checked and with its keys read.
+
+use std::env;
+use std::path::Path;
+
+use larder_edge::read_secret;
+use larder_node::Signing;
+
+use super::error::Fault;
+use super::raw_origin_sign::RawOriginSign;
+
+const AT: &str = "node.origin.sign";
+
+/// The keys that requests to the origin are signed with.
+pub(super) fn signing(raw: &RawOriginSign) -> Result<Signing, Fault> {
+    signing_with(raw, |name| env::var(name).ok())
+}
+
+/// `variable` gives the values of environment variables.
+fn signing_with(raw: &RawOriginSign, variable: impl Fn(&str) -> Option<String>) -> Result<Signing, Fault> {
+    let key = |name: &str| format!("{AT}.{name}");
+    for (name, value) in [("region", &raw.region), ("service", &raw.service)] {
+        if value.is_empty()
+            || !value.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+        {
+            let what = format!("'{}' cannot be the {name} of a signature", value.escape_debug());
+            return Err(Fault::new(key(name), what).hint("write region = \"eu-central-1\", service = \"s3\""));
+        }
+    }
+    let from = |name: &str, given: Option<String>, env: &str| {
+        given.or_else(|| variable(env)).filter(|value| !value.is_empty()).ok_or_else(|| {
+            Fault::new(key(name), format!("missing, and the environment has no {env}"))
+                .hint(format!("write {name}, or set {env}"))
+        })
+    };
+    let in_file = |name: &str, file: &Option<String>| {
+        let read = file.as_deref().map(Path::new).map(read_secret).transpose();
+        let hint = "a file with one line, which only its owner may read";
+        read.map_err(|fault| Fault::new(key(name), fault.to_string()).hint(hint))
+    };
+    let access_key = from("access_key", raw.access_key.clone(), "AWS_ACCESS_KEY_ID")?;
+    let secret_key = in_file("secret_key_file", &raw.secret_key_file)?;
+    let secret_key = from("secret_key_file", secret_key, "AWS_SECRET_ACCESS_KEY")?;
+    let of_environment = raw.access_key.is_none() && raw.secret_key_file.is_none();
+    let token = in_file("session_token_file", &raw.session_token_file)?;
+    let token =
+        token.or_else(|| variable("AWS_SESSION_TOKEN").filter(|token| of_environment && !token.is_empty()));
+    let fields = [
+        ("access_key", Some(&access_key)),
+        ("secret_key_file", Some(&secret_key)),
+        ("session_token_file", token.as_ref()),
+    ];
+    for (name, value) in fields {
+        if value.is_some_and(|value| !value.bytes().all(|byte| byte.is_ascii_graphic())) {
+            let what = "has a space, a line end or another character that no key has";
+            return Err(Fault::new(key(name), what).hint("one line, as the store has given it"));
+        }
+    }
+    Ok(Signing::new((&access_key, &secret_key), token, &raw.region, &raw.service))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::PathBuf;
+
+    fn file(folder: &Path, name: &str, text: &str, mode: u32) -> PathBuf {
+        let path = folder.join(name);
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        path
+    }
+
+    #[test]
+    fn keys_are_from_files_or_the_environment() {
+        let folder = tempfile::tempdir().unwrap();
+        let text = |path: PathBuf| Some(path.display().to_string());
+        let secret = text(file(folder.path(), "secret", "in-file\n", 0o600));
+        let token = text(file(folder.path(), "token", "token-in-file\n", 0o600));
+        let environment = |name: &str| Some(format!("of-{name}"));
+        let raw = RawOriginSign { region: "eu-1".to_owned(), ..RawOriginSign::default() };
+        let all = signing_with(&raw, environment).unwrap();
+        let keys = ("of-AWS_ACCESS_KEY_ID", "of-AWS_SECRET_ACCESS_KEY");
+        assert_eq!(all, Signing::new(keys, Some("of-AWS_SESSION_TOKEN".to_owned()), "eu-1", "s3"));
+        let access_key = Some("own".to_owned());
+        let raw = RawOriginSign { access_key, secret_key_file: secret, ..raw };
+        // A token of the environment is for the keys of the environment.
+        let files = signing_with(&raw, environment).unwrap();
+        assert_eq!(files, Signing::new(("own", "in-file"), None, "eu-1", "s3"));
+        let raw = RawOriginSign { session_token_file: token, ..raw };
+        let files = signing_with(&raw, |_| None).unwrap();
+        assert_eq!(files, Signing::new(("own", "in-file"), Some("token-in-file".to_owned()), "eu-1", "s3"));
+        assert!(!format!("{files:?}").contains("in-file"));
+    }
+
+    #[test]
+    fn each_mistake_is_named_and_no_secret_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let exposed = file(folder.path(), "exposed", "s3cret", 0o644).display().to_string();
+        let lines = file(folder.path(), "lines", "s3cret\nmore", 0o600).display().to_string();
+        let good = RawOriginSign {
+            region: "eu-1".to_owned(),
+            access_key: Some("a".to_owned()),
+            secret_key_file: Some(file(folder.path(), "good", "s3cret", 0o600).display().to_string()),
+            ..RawOriginSign::default()
+        };
+        type Spoil<'a> = Box<dyn Fn(&mut RawOriginSign) + 'a>;
+        let cases: [(&str, &str, Spoil<'_>); 7] = [
+            ("region", "region", Box::new(|raw| raw.region.clear())),
+            ("service", "service", Box::new(|raw| raw.service = "a b".to_owned())),
+            ("access_key", "AWS_ACCESS_KEY_ID", Box::new(|raw| raw.access_key = None)),
+            ("access_key", "no key has", Box::new(|raw| raw.access_key = Some("a b".to_owned()))),
+            ("secret_key_file", "AWS_SECRET_ACCESS_KEY", Box::new(|raw| raw.secret_key_file = None)),
+            ("secret_key_file", "chmod 600", Box::new(|raw| raw.secret_key_file = Some(exposed.clone()))),
+            (
+                "session_token_file",
+                "no key has",
+                Box::new(|raw| raw.session_token_file = Some(lines.clone())),
+            ),
+        ];
+        for (name, word, spoil) in cases {
+            let mut raw = good.clone();
+            spoil(&mut raw);
+            let fault = signing_with(&raw, |_| None).unwrap_err();
+            let text = format!("{fault:?}");
+            assert!(text.contains(&format!("\"{AT}.{name}\"")), "{name}: {text}");
+            assert!(text.contains(word) && !text.contains("s3cret"), "{text}");
+        }
+    }
+}
